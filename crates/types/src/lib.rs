@@ -1,1 +1,26 @@
-//! Placeholder, being written.
+//! Ids, units, limits and encodings that every other crate of Millpond shares.
+//!
+//! This crate does no I/O and needs no other crate of ours. Reading order:
+//! [`ids`] (what things are called), [`units`] (time, sizes), [`limits`] (every bound and
+//! its reason), [`checksum`] (CRC-32C), [`placement`] (key → chunk id, slot),
+//! [`namespace`] (options of a KV keyspace), [`metrics`] (atomic counters and histograms)
+//! and [`wire`] (the protocol between client and server).
+//!
+//! Invariants: every encoding is explicit little endian and has one description, beside
+//! its code; every decoder takes untrusted bytes and returns an error instead of panicking.
+//!
+//! Absent on purpose: clocks, sockets, files, randomness. They live in `millpond-env`.
+
+pub mod checksum;
+pub mod ids;
+pub mod limits;
+pub mod metrics;
+pub mod namespace;
+pub mod placement;
+pub mod units;
+pub mod wire;
+
+pub use checksum::Crc32c;
+pub use ids::{BlockKey, ChunkId, GroupId, KeyError, SlotId, Uuid128};
+pub use namespace::{Ack, LayoutDigest, NamespaceInfo, NamespaceOptions, Priority};
+pub use units::{ByteSize, Tick, UnixSeconds};

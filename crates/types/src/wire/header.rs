@@ -1,0 +1,115 @@
+//! The fixed part of every frame.
+
+use super::codec::{Reader, WireError, Writer};
+use crate::checksum::Crc32c;
+use crate::limits::{META_BYTES_MAX, PAYLOAD_BYTES_MAX};
+
+/// First four bytes of every frame: `MLPD`.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"MLPD");
+/// The protocol version that this build speaks.
+pub const PROTOCOL_VERSION: u8 = 1;
+/// Length of the header in bytes.
+pub const HEADER_BYTES: usize = 40;
+/// The frame is a reply.
+pub const FLAG_REPLY: u8 = 1;
+/// The payload lies in shared memory, where the meta says; none follows the frame.
+pub const FLAG_SHM: u8 = 2;
+
+/// The fixed part of every frame.
+///
+/// | offset | bytes | field |
+/// |---|---|---|
+/// | 0 | 4 | magic `MLPD` |
+/// | 4 | 1 | protocol version |
+/// | 5 | 1 | flags: 1 reply, 2 payload in shared memory |
+/// | 6 | 2 | verb |
+/// | 8 | 8 | request id, chosen by the client |
+/// | 16 | 4 | meta length in bytes |
+/// | 20 | 4 | payload length in bytes |
+/// | 24 | 4 | request: deadline in ms from receipt (0: the server's default); reply: status |
+/// | 28 | 4 | CRC-32C of the meta |
+/// | 32 | 4 | reserved, zero |
+/// | 36 | 4 | CRC-32C of bytes 0 to 35 |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// [`FLAG_REPLY`], [`FLAG_SHM`].
+    pub flags: u8,
+    /// The verb's number; unknown ones are answered, not dropped.
+    pub verb: u16,
+    /// Chosen by the client, unique among its requests in flight.
+    pub request_id: u64,
+    /// Bytes of meta after the header.
+    pub meta_len: u32,
+    /// Bytes of payload after the meta.
+    pub payload_len: u32,
+    /// Deadline in ms of a request, [`super::Status`] of a reply.
+    pub deadline_or_status: u32,
+    /// Checksum of the meta.
+    pub meta_crc: Crc32c,
+}
+
+impl FrameHeader {
+    /// Encodes the header and its checksum.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut w = Writer::with_capacity(HEADER_BYTES);
+        w.u32(MAGIC);
+        w.u8(PROTOCOL_VERSION);
+        w.u8(self.flags);
+        w.u16(self.verb);
+        w.u64(self.request_id);
+        w.u32(self.meta_len);
+        w.u32(self.payload_len);
+        w.u32(self.deadline_or_status);
+        w.u32(self.meta_crc.0);
+        w.u32(0);
+        let mut out = [0; HEADER_BYTES];
+        let bytes = w.into_bytes();
+        out[..36].copy_from_slice(&bytes);
+        out[36..].copy_from_slice(&Crc32c::of(&bytes).0.to_le_bytes());
+        out
+    }
+
+    /// Decodes a header and checks magic, version, checksum and limits.
+    ///
+    /// # Errors
+    /// [`WireError`] naming what is wrong.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, WireError> {
+        let mut r = Reader::new(bytes);
+        if r.u32()? != MAGIC {
+            return Err(WireError::Magic);
+        }
+        let version = r.u8()?;
+        if version != PROTOCOL_VERSION {
+            return Err(WireError::Version(version));
+        }
+        let header = Self {
+            flags: r.u8()?,
+            verb: r.u16()?,
+            request_id: r.u64()?,
+            meta_len: r.u32()?,
+            payload_len: r.u32()?,
+            deadline_or_status: r.u32()?,
+            meta_crc: Crc32c(r.u32()?),
+        };
+        let _reserved = r.u32()?;
+        if r.u32()? != Crc32c::of(&bytes[..36]).0 {
+            return Err(WireError::Checksum("header"));
+        }
+        if header.meta_len as usize > META_BYTES_MAX {
+            return Err(WireError::Field("meta length"));
+        }
+        if header.payload_len as usize > PAYLOAD_BYTES_MAX {
+            return Err(WireError::Field("payload length"));
+        }
+        Ok(header)
+    }
+
+    /// Checks the meta that followed this header.
+    ///
+    /// # Errors
+    /// [`WireError::Checksum`].
+    pub fn check_meta(&self, meta: &[u8]) -> Result<(), WireError> {
+        if Crc32c::of(meta) == self.meta_crc { Ok(()) } else { Err(WireError::Checksum("meta")) }
+    }
+}

@@ -1,0 +1,27 @@
+//! The protocol between client and server: one frame format on TCP, Unix sockets and
+//! shared-memory rings. `docs/protocol.md` describes it and is tested against this code.
+//!
+//! A frame is a [`FrameHeader`] of 40 bytes, `meta_len` bytes of *meta* (the encoded request
+//! or reply) and `payload_len` bytes of payload. Replies carry the request's id and come in
+//! any order.
+
+pub mod codec;
+mod header;
+mod replies;
+mod requests;
+mod verb;
+
+pub use codec::{Reader, WireError, Writer};
+pub use header::{FLAG_REPLY, FLAG_SHM, FrameHeader, HEADER_BYTES, MAGIC, PROTOCOL_VERSION};
+pub use replies::{
+    ErrorReply, GetItem, GetReply, HelloReply, ItemStatus, KeyInfo, ListReply, MatchReply,
+    NamespacesReply, ShmAttachReply, StatsReply, StatusReply,
+};
+pub use requests::{
+    GetRequest, Hello, KeysRequest, Leaders, ListRequest, MatchRequest, NamespaceOpen,
+    NamespaceRef, PutItem, PutRequest, ShmAttach, ShmRelease, StatsRequest,
+};
+pub use verb::{Status, Verb};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,521 @@
+//! The meta of requests. Layouts are the order of the fields in `encode`.
+
+use super::codec::{Reader, WireError, Writer};
+use crate::checksum::Crc32c;
+use crate::ids::{BlockKey, GroupId};
+use crate::limits::{BATCH_KEYS_MAX, CHUNK_BYTES_MAX, LIST_KEYS_MAX, TOKEN_BYTES_MAX};
+use crate::namespace::NamespaceOptions;
+use crate::placement::leader_index;
+
+/// First frame of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Lowest protocol version that the client speaks.
+    pub version_min: u16,
+    /// Highest protocol version that the client speaks.
+    pub version_max: u16,
+    /// Name and version of the client, for logs.
+    pub client: String,
+    /// The credential; empty when the server asks for none.
+    pub token: Vec<u8>,
+}
+
+impl Hello {
+    /// Encodes the request's meta.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        w.u16(self.version_min);
+        w.u16(self.version_max);
+        w.str8(&self.client);
+        w.bytes16(&self.token);
+        w.into_bytes()
+    }
+
+    /// Decodes the request's meta.
+    ///
+    /// # Errors
+    /// [`WireError`] naming the field.
+    pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(meta);
+        let hello = Self {
+            version_min: r.u16()?,
+            version_max: r.u16()?,
+            client: r.str8()?.to_owned(),
+            token: r.bytes16(TOKEN_BYTES_MAX, "token")?.to_vec(),
+        };
+        r.finish()?;
+        Ok(hello)
+    }
+}
+
+/// Opens a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceOpen {
+    /// Its name.
+    pub name: String,
+    /// Whether to create it when it does not exist.
+    pub create: bool,
+    /// What to create it with; of an existing one only the layout digest must match.
+    pub options: NamespaceOptions,
+}
+
+impl NamespaceOpen {
+    /// Encodes the request's meta.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        w.str8(&self.name);
+        w.u8(u8::from(self.create));
+        self.options.encode(&mut w);
+        w.into_bytes()
+    }
+
+    /// Decodes the request's meta.
+    ///
+    /// # Errors
+    /// [`WireError`] naming the field.
+    pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(meta);
+        let name = r.str8()?.to_owned();
+        let create = match r.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(WireError::Field("create")),
+        };
+        let options = NamespaceOptions::decode(&mut r)?;
+        r.finish()?;
+        Ok(Self { name, create, options })
+    }
+}
+
+/// Names a namespace (`NamespaceDrop`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceRef {
+    /// Its name.
+    pub name: String,
+}
+
+impl NamespaceRef {
+    /// Encodes the request's meta.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        w.str8(&self.name);
+        w.into_bytes()
+    }
+
+    /// Decodes the request's meta.
+    ///
+    /// # Errors
+    /// [`WireError`] naming the field.
+    pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(meta);
+        let name = r.str8()?.to_owned();
+        r.finish()?;
+        Ok(Self { name })
+    }
+}
+
+/// How the leaders of a batch's keys are given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Leaders {
+    /// Every key is its own leader.
+    Own,
+    /// The keys are one prompt from its start: the leader is the first key of its run.
+    Runs,
+    /// One leader per key.
+    Each(Vec<BlockKey>),
+}
+
+impl Leaders {
+    /// The leader of the key at `index` of `keys`, for runs of `run_blocks`.
+    #[must_use]
+    pub fn leader<'a>(
+        &'a self,
+        keys: &'a [BlockKey],
+        index: usize,
+        run_blocks: u16,
+    ) -> &'a BlockKey {
+        match self {
+            Self::Own => &keys[index],
+            Self::Runs => &keys[leader_index(index, run_blocks)],
+            Self::Each(leaders) => &leaders[index],
+        }
+    }
+
+    fn encode(&self, w: &mut Writer) {
+        match self {
+            Self::Own => w.u8(0),
+            Self::Runs => w.u8(1),
+            Self::Each(leaders) => {
+                w.u8(2);
+                // A run repeats its leader: an empty key (length 0) means "as before".
+                let mut before: Option<&BlockKey> = None;
+                for leader in leaders {
+                    if before == Some(leader) {
+                        w.u8(0);
+                    } else {
+                        w.key(leader);
+                    }
+                    before = Some(leader);
+                }
+            }
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>, keys: usize) -> Result<Self, WireError> {
+        match r.u8()? {
+            0 => Ok(Self::Own),
+            1 => Ok(Self::Runs),
+            2 => {
+                let mut leaders: Vec<BlockKey> = Vec::with_capacity(keys);
+                for _ in 0..keys {
+                    let n = usize::from(r.u8()?);
+                    let leader = match (n, leaders.last()) {
+                        (0, Some(before)) => *before,
+                        _ => BlockKey::new(r.bytes(n)?)?,
+                    };
+                    leaders.push(leader);
+                }
+                Ok(Self::Each(leaders))
+            }
+            _ => Err(WireError::Field("leaders")),
+        }
+    }
+}
+
+/// Smallest encoding of a key: its length byte and one byte.
+const KEY_BYTES_MIN: usize = 2;
+
+/// One value of a put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PutItem {
+    /// Bytes of the value.
+    pub len: u32,
+    /// Checksum of the value, computed by the client.
+    pub crc: Crc32c,
+}
+
+/// Stores values; the payload is the values one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PutRequest {
+    /// The namespace.
+    pub namespace: GroupId,
+    /// Where the payload starts in the arena when the frame has [`super::FLAG_SHM`], else 0.
+    pub arena_offset: u64,
+    /// The keys.
+    pub keys: Vec<BlockKey>,
+    /// Their values, in the same order.
+    pub items: Vec<PutItem>,
+    /// Their leaders.
+    pub leaders: Leaders,
+}
+
+impl PutRequest {
+    /// Encodes the request's meta.
+    ///
+    /// # Panics
+    /// When keys and their values or rooms differ in number.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        assert_eq!(self.keys.len(), self.items.len(), "one item per key");
+        let mut w = Writer::with_capacity(32 + self.keys.len() * 48);
+        w.u32(self.namespace.0);
+        w.u64(self.arena_offset);
+        w.count(self.keys.len());
+        for (key, item) in self.keys.iter().zip(&self.items) {
+            w.key(key);
+            w.u32(item.len);
+            w.u32(item.crc.0);
+        }
+        self.leaders.encode(&mut w);
+        w.into_bytes()
+    }
+
+    /// Decodes the request's meta.
+    ///
+    /// # Errors
+    /// [`WireError`] naming the field; a value over 64 MiB is `value length`.
+    pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(meta);
+        let namespace = GroupId(r.u32()?);
+        let arena_offset = r.u64()?;
+        let n = r.count(BATCH_KEYS_MAX, KEY_BYTES_MIN + 8, "keys in a batch")?;
+        let mut keys = Vec::with_capacity(n);
+        let mut items = Vec::with_capacity(n);
+        for _ in 0..n {
+            keys.push(r.key()?);
+            let item = PutItem { len: r.u32()?, crc: Crc32c(r.u32()?) };
+            if item.len as usize > CHUNK_BYTES_MAX {
+                return Err(WireError::Field("value length (at most 64 MiB)"));
+            }
+            items.push(item);
+        }
+        let leaders = Leaders::decode(&mut r, n)?;
+        r.finish()?;
+        Ok(Self { namespace, arena_offset, keys, items, leaders })
+    }
+
+    /// Sum of the values' lengths in bytes.
+    #[must_use]
+    pub fn payload_bytes(&self) -> u64 {
+        self.items.iter().map(|item| u64::from(item.len)).sum()
+    }
+}
+
+/// Reads values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GetRequest {
+    /// The namespace.
+    pub namespace: GroupId,
+    /// The keys.
+    pub keys: Vec<BlockKey>,
+    /// Bytes that the caller has room for, per key; a longer value is not sent.
+    pub room: Vec<u32>,
+    /// Their leaders.
+    pub leaders: Leaders,
+}
+
+impl GetRequest {
+    /// Encodes the request's meta.
+    ///
+    /// # Panics
+    /// When keys and their values or rooms differ in number.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        assert_eq!(self.keys.len(), self.room.len(), "one room per key");
+        let mut w = Writer::with_capacity(16 + self.keys.len() * 44);
+        w.u32(self.namespace.0);
+        w.count(self.keys.len());
+        for (key, room) in self.keys.iter().zip(&self.room) {
+            w.key(key);
+            w.u32(*room);
+        }
+        self.leaders.encode(&mut w);
+        w.into_bytes()
+    }
+
+    /// Decodes the request's meta.
+    ///
+    /// # Errors
+    /// [`WireError`] naming the field.
+    pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(meta);
+        let namespace = GroupId(r.u32()?);
+        let n = r.count(BATCH_KEYS_MAX, KEY_BYTES_MIN + 4, "keys in a batch")?;
+        let mut keys = Vec::with_capacity(n);
+        let mut room = Vec::with_capacity(n);
+        for _ in 0..n {
+            keys.push(r.key()?);
+            room.push(r.u32()?);
+        }
+        let leaders = Leaders::decode(&mut r, n)?;
+        r.finish()?;
+        Ok(Self { namespace, keys, room, leaders })
+    }
+}
+
+/// Names keys (`Contains`, `Touch`, `Pin`, `Unpin`, `Delete`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeysRequest {
+    /// The namespace.
+    pub namespace: GroupId,
+    /// The keys.
+    pub keys: Vec<BlockKey>,
+    /// Their leaders.
+    pub leaders: Leaders,
+}
+
+impl KeysRequest {
+    fn encode_into(&self, w: &mut Writer) {
+        w.u32(self.namespace.0);
+        w.count(self.keys.len());
+        for key in &self.keys {
+            w.key(key);
+        }
+        self.leaders.encode(w);
+    }
+
+    fn decode_from(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let namespace = GroupId(r.u32()?);
+        let n = r.count(BATCH_KEYS_MAX, KEY_BYTES_MIN, "keys in a batch")?;
+        let keys = (0..n).map(|_| r.key()).collect::<Result<Vec<_>, _>>()?;
+        let leaders = Leaders::decode(r, n)?;
+        Ok(Self { namespace, keys, leaders })
+    }
+
+    /// Encodes the request's meta.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::with_capacity(16 + self.keys.len() * 40);
+        self.encode_into(&mut w);
+        w.into_bytes()
+    }
+
+    /// Decodes the request's meta.
+    ///
+    /// # Errors
+    /// [`WireError`] naming the field.
+    pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(meta);
+        let request = Self::decode_from(&mut r)?;
+        r.finish()?;
+        Ok(request)
+    }
+}
+
+/// Counts the leading keys that are present and leases them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MatchRequest {
+    /// The keys of the prompt from its start, and their leaders.
+    pub keys: KeysRequest,
+    /// How long the matched blocks must not be evicted, in ms; 0 for no lease.
+    pub lease_ms: u32,
+}
+
+impl MatchRequest {
+    /// Encodes the request's meta.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::with_capacity(16 + self.keys.keys.len() * 40);
+        w.u32(self.lease_ms);
+        self.keys.encode_into(&mut w);
+        w.into_bytes()
+    }
+
+    /// Decodes the request's meta.
+    ///
+    /// # Errors
+    /// [`WireError`] naming the field.
+    pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(meta);
+        let lease_ms = r.u32()?;
+        let keys = KeysRequest::decode_from(&mut r)?;
+        r.finish()?;
+        Ok(Self { keys, lease_ms })
+    }
+}
+
+/// Lists keys in pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListRequest {
+    /// The namespace.
+    pub namespace: GroupId,
+    /// Only keys that start with these bytes.
+    pub prefix: Vec<u8>,
+    /// 0 for the first page, then what the last page told.
+    pub cursor: u64,
+    /// Keys per page at most.
+    pub limit: u32,
+}
+
+impl ListRequest {
+    /// Encodes the request's meta.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        w.u32(self.namespace.0);
+        w.bytes16(&self.prefix);
+        w.u64(self.cursor);
+        w.u32(self.limit);
+        w.into_bytes()
+    }
+
+    /// Decodes the request's meta.
+    ///
+    /// # Errors
+    /// [`WireError`] naming the field.
+    pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(meta);
+        let request = Self {
+            namespace: GroupId(r.u32()?),
+            prefix: r.bytes16(crate::limits::KEY_BYTES_MAX, "prefix")?.to_vec(),
+            cursor: r.u64()?,
+            limit: r.u32()?,
+        };
+        r.finish()?;
+        if request.limit == 0 || request.limit as usize > LIST_KEYS_MAX {
+            return Err(WireError::Field("limit (1 to 1000)"));
+        }
+        Ok(request)
+    }
+}
+
+/// Numbers about one namespace, or the server when the namespace is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatsRequest {
+    /// The namespace, 0 for the whole server.
+    pub namespace: GroupId,
+}
+
+impl StatsRequest {
+    /// Encodes the request's meta.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        self.namespace.0.to_le_bytes().to_vec()
+    }
+
+    /// Decodes the request's meta.
+    ///
+    /// # Errors
+    /// [`WireError`] naming the field.
+    pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(meta);
+        let namespace = GroupId(r.u32()?);
+        r.finish()?;
+        Ok(Self { namespace })
+    }
+}
+
+/// Asks for shared memory; only on a Unix socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShmAttach {
+    /// Bytes of arena that the client wants for the payload of puts.
+    pub payload_bytes: u64,
+}
+
+impl ShmAttach {
+    /// Encodes the request's meta.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        self.payload_bytes.to_le_bytes().to_vec()
+    }
+
+    /// Decodes the request's meta.
+    ///
+    /// # Errors
+    /// [`WireError`] naming the field.
+    pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(meta);
+        let payload_bytes = r.u64()?;
+        r.finish()?;
+        Ok(Self { payload_bytes })
+    }
+}
+
+/// Gives back the values of a get that were read through shared memory. Has no reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShmRelease {
+    /// The hold named in the get's reply.
+    pub hold: u64,
+}
+
+impl ShmRelease {
+    /// Encodes the request's meta.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        self.hold.to_le_bytes().to_vec()
+    }
+
+    /// Decodes the request's meta.
+    ///
+    /// # Errors
+    /// [`WireError`] naming the field.
+    pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(meta);
+        let hold = r.u64()?;
+        r.finish()?;
+        Ok(Self { hold })
+    }
+}

@@ -1,0 +1,171 @@
+//! Every message survives a round trip, and no cut or flipped byte makes a decoder panic.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::checksum::Crc32c;
+use crate::ids::{BlockKey, GroupId, Uuid128};
+use crate::namespace::{NamespaceInfo, NamespaceOptions};
+
+fn key(n: u8) -> BlockKey {
+    BlockKey::new(&[n; 32]).unwrap()
+}
+
+fn keys_request(leaders: Leaders) -> KeysRequest {
+    KeysRequest { namespace: GroupId(3), keys: vec![key(1), key(2), key(3)], leaders }
+}
+
+type Decoder = fn(&[u8]) -> bool;
+type Sample = (&'static str, Vec<u8>, Decoder);
+
+fn samples() -> Vec<Sample> {
+    let mut all = batch_samples();
+    all.extend(control_samples());
+    all.extend(reply_samples());
+    all
+}
+
+fn batch_samples() -> Vec<Sample> {
+    let each = Leaders::Each(vec![key(1), key(1), key(3)]);
+    let put = PutRequest {
+        namespace: GroupId(1),
+        arena_offset: 4096,
+        keys: vec![key(1), key(2)],
+        items: vec![PutItem { len: 5, crc: Crc32c(9) }, PutItem { len: 0, crc: Crc32c(0) }],
+        leaders: Leaders::Runs,
+    };
+    let get = GetRequest {
+        namespace: GroupId(1),
+        keys: vec![key(1)],
+        room: vec![77],
+        leaders: Leaders::Own,
+    };
+    let list = ListRequest { namespace: GroupId(1), prefix: vec![1], cursor: 2, limit: 3 };
+    let prefix = MatchRequest { keys: keys_request(each.clone()), lease_ms: 9 };
+    vec![
+        ("put", put.encode(), |b| PutRequest::decode(b).is_ok()),
+        ("get", get.encode(), |b| GetRequest::decode(b).is_ok()),
+        ("keys", keys_request(each).encode(), |b| KeysRequest::decode(b).is_ok()),
+        ("match", prefix.encode(), |b| MatchRequest::decode(b).is_ok()),
+        ("list", list.encode(), |b| ListRequest::decode(b).is_ok()),
+    ]
+}
+
+fn control_samples() -> Vec<Sample> {
+    let hello = Hello { version_min: 1, version_max: 2, client: "t".into(), token: vec![1, 2] };
+    let options = NamespaceOptions::default();
+    let open = NamespaceOpen { name: "model".into(), create: true, options };
+    let name = NamespaceRef { name: "n".into() };
+    let stats = StatsRequest { namespace: GroupId(1) };
+    vec![
+        ("hello", hello.encode(), |b| Hello::decode(b).is_ok()),
+        ("open", open.encode(), |b| NamespaceOpen::decode(b).is_ok()),
+        ("ref", name.encode(), |b| NamespaceRef::decode(b).is_ok()),
+        ("stats", stats.encode(), |b| StatsRequest::decode(b).is_ok()),
+        ("attach", ShmAttach { payload_bytes: 1 }.encode(), |b| ShmAttach::decode(b).is_ok()),
+        ("release", ShmRelease { hold: 1 }.encode(), |b| ShmRelease::decode(b).is_ok()),
+    ]
+}
+
+fn reply_samples() -> Vec<Sample> {
+    let hello = HelloReply {
+        version: 1,
+        server: "0.1".into(),
+        node: Uuid128([1; 16]),
+        boot_id: Uuid128([2; 16]),
+        socket_path: "a/b".into(),
+        shm: true,
+        in_flight_max: 4,
+    };
+    let options = NamespaceOptions::default();
+    let info = NamespaceInfo { id: GroupId(9), name: "model".into(), options };
+    let error = ErrorReply { retry_after_ms: 1, message: "m".into() };
+    let got = GetItem { status: ItemStatus::Ok, len: 3, crc: Crc32c(4), pool_offset: 8 };
+    let got = GetReply { hold: 1, items: vec![got] };
+    let listed = KeyInfo { key: key(5), len: 6, expires: 7, pinned: true };
+    let listed = ListReply { cursor: 1, keys: vec![listed] };
+    let attached =
+        ShmAttachReply { pool_bytes: 1, arena_bytes: 9, ring_bytes: 2, payload_offset: 4 };
+    let namespaces = NamespacesReply { namespaces: vec![info] };
+    vec![
+        ("error", error.encode(), |b| ErrorReply::decode(b).is_ok()),
+        ("hello reply", hello.encode(), |b| HelloReply::decode(b).is_ok()),
+        ("namespaces", namespaces.encode(), |b| NamespacesReply::decode(b).is_ok()),
+        ("statuses", StatusReply { items: vec![ItemStatus::Exists] }.encode(), |b| {
+            StatusReply::decode(b).is_ok()
+        }),
+        ("got", got.encode(), |b| GetReply::decode(b).is_ok()),
+        ("matched", MatchReply { matched: 2, leased: 1 }.encode(), |b| {
+            MatchReply::decode(b).is_ok()
+        }),
+        ("listed", listed.encode(), |b| ListReply::decode(b).is_ok()),
+        ("values", StatsReply { values: vec![("a".into(), 1)] }.encode(), |b| {
+            StatsReply::decode(b).is_ok()
+        }),
+        ("attached", attached.encode(), |b| ShmAttachReply::decode(b).is_ok()),
+    ]
+}
+
+#[test]
+fn every_message_decodes_and_every_cut_is_refused() {
+    for (name, bytes, decodes) in samples() {
+        assert!(decodes(&bytes), "{name}");
+        for cut in 0..bytes.len() {
+            assert!(!decodes(&bytes[..cut]), "{name} cut at {cut}");
+        }
+        let mut longer = bytes.clone();
+        longer.push(0);
+        assert!(!decodes(&longer), "{name} with a byte too many");
+    }
+}
+
+#[test]
+fn explicit_leaders_survive_the_short_form() {
+    let request = keys_request(Leaders::Each(vec![key(1), key(1), key(3)]));
+    assert_eq!(KeysRequest::decode(&request.encode()), Ok(request));
+}
+
+#[test]
+fn header_refuses_every_flipped_bit() {
+    let header = FrameHeader {
+        flags: FLAG_REPLY,
+        verb: Verb::Get as u16,
+        request_id: 7,
+        meta_len: 12,
+        payload_len: 34,
+        deadline_or_status: 0,
+        meta_crc: Crc32c(5),
+    };
+    let bytes = header.encode();
+    assert_eq!(FrameHeader::decode(&bytes), Ok(header));
+    for bit in 0..HEADER_BYTES * 8 {
+        let mut bad = bytes;
+        bad[bit / 8] ^= 1 << (bit % 8);
+        assert!(FrameHeader::decode(&bad).is_err(), "bit {bit}");
+    }
+}
+
+#[test]
+fn a_huge_count_in_a_short_message_allocates_nothing() {
+    let mut w = Writer::default();
+    w.u32(1);
+    w.count(16_384);
+    assert_eq!(GetRequest::decode(&w.into_bytes()), Err(WireError::Truncated));
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_a_decoder_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        for (_, _, decodes) in samples() {
+            let _ = decodes(&bytes);
+        }
+    }
+
+    #[test]
+    fn flipped_messages_never_panic(which in 0usize..20, at in any::<usize>(), bits in 1u8..) {
+        let (_, mut bytes, decodes) = samples().swap_remove(which);
+        let at = at % bytes.len();
+        bytes[at] ^= bits;
+        let _ = decodes(&bytes);
+    }
+}

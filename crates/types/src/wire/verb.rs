@@ -1,0 +1,106 @@
+//! What a request asks for and how it went.
+
+use super::codec::WireError;
+
+macro_rules! wire_enum {
+    ($(#[$doc:meta])* $name:ident : $repr:ty, $field:literal { $($(#[$vdoc:meta])* $variant:ident = $value:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr($repr)]
+        pub enum $name { $($(#[$vdoc])* $variant = $value,)* }
+
+        impl $name {
+            /// Every value, in numeric order.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The name used in documents, logs and metrics.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => stringify!($variant),)* }
+            }
+        }
+
+        impl TryFrom<$repr> for $name {
+            type Error = WireError;
+            fn try_from(value: $repr) -> Result<Self, WireError> {
+                match value {
+                    $($value => Ok(Self::$variant),)*
+                    _ => Err(WireError::Field($field)),
+                }
+            }
+        }
+    };
+}
+pub(super) use wire_enum;
+
+wire_enum! {
+    /// What a request asks for.
+    Verb: u16, "verb" {
+        /// First frame of a connection: versions and credential.
+        Hello = 1,
+        /// Answers at once.
+        Ping = 2,
+        /// Opens a namespace by name, creating it if asked.
+        NamespaceOpen = 10,
+        /// Lists namespaces.
+        NamespaceList = 11,
+        /// Removes a namespace and its blocks.
+        NamespaceDrop = 12,
+        /// Stores values; the first one stored under a key wins.
+        Put = 20,
+        /// Reads values.
+        Get = 21,
+        /// Tells which keys are present.
+        Contains = 22,
+        /// Counts the leading keys that are present and leases them.
+        MatchPrefix = 23,
+        /// Marks keys as recently used.
+        Touch = 24,
+        /// Keeps keys from eviction until unpinned.
+        Pin = 25,
+        /// Ends a pin.
+        Unpin = 26,
+        /// Removes keys.
+        Delete = 27,
+        /// Lists keys in pages.
+        List = 29,
+        /// Numbers about the server or one namespace.
+        Stats = 30,
+        /// Asks for shared memory on a Unix socket.
+        ShmAttach = 40,
+        /// Gives back values read through shared memory; has no reply.
+        ShmRelease = 41,
+    }
+}
+
+wire_enum! {
+    /// Outcome of a whole request.
+    Status: u16, "status" {
+        /// Done; each item has its own status.
+        Ok = 0,
+        /// The request is malformed or breaks a limit; the message names the field.
+        BadRequest = 1,
+        /// The credential is missing or unknown.
+        Unauthorized = 2,
+        /// No namespace of that name or id.
+        NoNamespace = 3,
+        /// The namespace holds blocks of another layout.
+        LayoutMismatch = 4,
+        /// A queue is full; retry after the time told.
+        Busy = 5,
+        /// The deadline passed before the work was done.
+        DeadlineExceeded = 6,
+        /// No space, and nothing may be evicted.
+        NoSpace = 7,
+        /// The disk fails or is read-only; reads may still work.
+        ReadOnly = 8,
+        /// The server is stopping; retry elsewhere or later.
+        ShuttingDown = 9,
+        /// The client speaks no version that the server speaks.
+        Unsupported = 10,
+        /// A fault of the server; its log says more.
+        Internal = 11,
+        /// The namespace exists with other options.
+        Conflict = 12,
+    }
+}
