@@ -1,0 +1,54 @@
+//! File sizes (STYLE rules 3 and 5) and traces that must not be committed.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+/// Lines of code, tests not counted, above which a file is a design question.
+const LINES_MAX: usize = 800;
+/// Lines of a `lib.rs`: it is a map.
+const LIB_LINES_MAX: usize = 150;
+
+/// Faults in the files that git tracks.
+pub(crate) fn check(root: &Path) -> Result<Vec<String>> {
+    let listed = Command::new("git")
+        .args(["ls-files", "-z", "*.rs", "*.py"])
+        .current_dir(root)
+        .output()
+        .context("git ls-files")?;
+    let names = String::from_utf8(listed.stdout)?;
+    let mut faults = Vec::new();
+    for name in names.split('\0').filter(|n| !n.is_empty() && !n.contains("/generated/")) {
+        let Ok(text) = std::fs::read_to_string(root.join(name)) else { continue };
+        faults.extend(faults_of(name, &text));
+    }
+    Ok(faults)
+}
+
+fn faults_of(name: &str, text: &str) -> Option<String> {
+    let lines = text.lines().take_while(|line| *line != "#[cfg(test)]").count();
+    if name.ends_with("lib.rs") && lines > LIB_LINES_MAX {
+        return Some(format!(
+            "{name} has {lines} lines: a lib.rs is a map of at most {LIB_LINES_MAX}"
+        ));
+    }
+    let is_test = name.contains("/tests/") || name.ends_with("tests.rs");
+    (lines > LINES_MAX && !is_test)
+        .then(|| format!("{name} has {lines} lines without tests: split it ({LINES_MAX} at most)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::faults_of;
+
+    #[test]
+    fn long_files_are_faults_and_their_tests_are_free() {
+        let long = "x\n".repeat(801);
+        assert!(faults_of("crates/a/src/b.rs", &long).is_some());
+        assert!(faults_of("crates/a/src/b/tests.rs", &long).is_none());
+        let tested = format!("{}#[cfg(test)]\n{long}", "x\n".repeat(700));
+        assert!(faults_of("crates/a/src/b.rs", &tested).is_none());
+        assert!(faults_of("crates/a/src/lib.rs", &"x\n".repeat(151)).is_some());
+    }
+}
