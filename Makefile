@@ -1,0 +1,58 @@
+# Millpond. `make help` lists the targets; README.md explains them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PREFIX ?= $(HOME)/.local
+CARGO ?= cargo
+FUZZ_SECONDS ?= 60
+KILLS ?= 200
+BENCH_DIR ?= .bench
+
+.PHONY: help demo test check test-rust test-python test-vllm bench install fuzz kill9 clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## serve documents with a real vLLM, with and without Millpond; QUICK=1 for a small model
+	@bash demo/run.sh
+
+test: check test-rust test-python test-vllm ## set up all that is needed and run every test; NO_VLLM=1 leaves the engine out
+	@echo "make test: every suite passed$${NO_VLLM:+ (NO_VLLM=1: the vLLM suite and the demo were left out)}"
+
+check: ## formatting, lints, dependency direction
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) xtask tidy
+
+test-rust: ## unit, property, crash and multi-process tests of the Rust crates
+	$(CARGO) build --locked -p millpond-node --bin millpond
+	$(CARGO) test --workspace --locked
+
+test-python: ## build and install the wheel, then ruff, mypy and pytest
+	bash python/tests/run.sh
+
+test-vllm: ## the connector inside a real vLLM, then the demo with the small model
+ifdef NO_VLLM
+	@echo "NO_VLLM=1: the vLLM suite and the demo are left out"
+else
+	bash python/tests/vllm/run.sh
+	QUICK=1 bash demo/run.sh
+endif
+
+bench: ## engine against fio, KV against Redis, Mooncake and a socket echo; writes $(BENCH_DIR)/
+	bash bench/run.sh $(BENCH_DIR)
+
+fuzz: ## every decoder for FUZZ_SECONDS (60) each; needs a nightly toolchain
+	bash fuzz/run.sh $(FUZZ_SECONDS)
+
+kill9: ## KILLS (200) rounds of kill -9 under load; every acknowledged value is checked
+	MILLPOND_KILLS=$(KILLS) $(CARGO) test --release --locked -p millpond-node --test kill9 -- --nocapture
+
+install: ## build the release binary into PREFIX/bin ($(HOME)/.local/bin)
+	$(CARGO) build --release --locked -p millpond-node --bin millpond
+	install -Dm755 $${CARGO_TARGET_DIR:-target}/release/millpond $(DESTDIR)$(PREFIX)/bin/millpond
+	@echo "installed $(DESTDIR)$(PREFIX)/bin/millpond; 'millpond completion bash' prints shell completion"
+
+clean: ## remove build products, environments and demo data
+	rm -rf target .venv .venv-vllm .demo $(BENCH_DIR)
