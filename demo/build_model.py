@@ -1,0 +1,142 @@
+"""Builds the demo's language model: a real architecture with random weights.
+
+Nothing can be downloaded where the demo runs, and nothing needs to be: how
+long a prefill takes and how large its KV cache is depend on the shapes, not
+on what the weights say. The weights are seeded, so every machine builds the
+same model, and their scale is raised so that attention is sharp: with the
+usual initialisation a random model says the same token whatever it reads,
+and a check that compares tokens would prove nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import corpus
+
+SEED = 20_240_607
+VOCABULARY = 4096
+CONTEXT_TOKENS = 12_288
+TOKENIZER_BYTES = 3_000_000
+"""Text the tokenizer is trained on; more changes nothing that matters here."""
+
+SHAPES = {
+    # name: layers, hidden, intermediate, heads, KV heads
+    "full": (12, 1024, 2816, 16, 4),
+    "quick": (4, 256, 688, 4, 2),
+}
+_SHARP = 6.0
+"""Factor on the query and key weights; see the module's text."""
+
+
+def build_tokenizer(folder: Path) -> None:
+    """Trains a byte-level BPE tokenizer on the texts of this machine."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(corpus.training_texts(TOKENIZER_BYTES), trainer)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>"
+    ).save_pretrained(str(folder))
+
+
+def build_weights(folder: Path, shape: str) -> int:
+    """Writes seeded random weights; returns the number of parameters."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    layers, hidden, intermediate, heads, kv_heads = SHAPES[shape]
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        max_position_embeddings=CONTEXT_TOKENS,
+        rope_theta=500_000.0,
+        bos_token_id=0,
+        eos_token_id=1,
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(SEED)
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "q_proj" in name or "k_proj" in name:
+                weight.mul_(_SHARP)
+            elif "o_proj" in name or "v_proj" in name:
+                weight.mul_(2.0)
+    model.to(torch.bfloat16).save_pretrained(str(folder))
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def build_hybrid(folder: Path) -> int:
+    """Writes a small model with full and sliding-window attention layers."""
+    import torch
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    kinds = ["sliding_attention", "sliding_attention", "full_attention"] * 2
+    config = Gemma3TextConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=len(kinds),
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        sliding_window=256,
+        layer_types=kinds,
+        max_position_embeddings=CONTEXT_TOKENS,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=1,
+    )
+    torch.manual_seed(SEED)
+    model = Gemma3ForCausalLM(config)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "q_proj" in name or "k_proj" in name or "v_proj" in name:
+                weight.mul_(_SHARP)
+    model.to(torch.bfloat16).save_pretrained(str(folder))
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def ensure(folder: Path, shape: str) -> dict[str, int | str]:
+    """Builds the model unless it is there; returns what it is."""
+    done = folder / "built.json"
+    if done.exists():
+        found: dict[str, int | str] = json.loads(done.read_text(encoding="utf-8"))
+        return found
+    folder.mkdir(parents=True, exist_ok=True)
+    build_tokenizer(folder)
+    parameters = build_hybrid(folder) if shape == "hybrid" else build_weights(folder, shape)
+    built: dict[str, int | str] = {"shape": shape, "parameters": parameters, "seed": SEED}
+    done.write_text(json.dumps(built), encoding="utf-8")
+    return built
+
+
+def main() -> int:
+    """Builds one model from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--shape", choices=[*SHAPES, "hybrid"], default="full")
+    args = parser.parse_args()
+    print(json.dumps(ensure(args.folder, args.shape)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

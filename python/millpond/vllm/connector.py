@@ -1,0 +1,348 @@
+"""`MillpondConnector`: vLLM's door to the KV store.
+
+vLLM makes one connector in its scheduler and one per worker. This class only
+sorts the calls; `scheduler.py` plans, `worker.py` moves bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorRole,
+    KVConnectorTransferResults,
+    SupportsHMA,
+)
+from vllm.logger import init_logger
+
+from millpond.vllm.config import ConfigError, ConnectorConfig
+from millpond.vllm.events import EventLog
+from millpond.vllm.identity import describe_engine, layout_bytes, namespace_name
+from millpond.vllm.lookup import Group
+from millpond.vllm.meta import StepMeta, WorkerHello, WorkerMeta
+from millpond.vllm.mover import make_mover
+from millpond.vllm.scheduler import SchedulerSide
+from millpond.vllm.session import Target
+from millpond.vllm.stats import MillpondPromMetrics, MillpondStats
+from millpond.vllm.worker import WorkerSide
+
+if TYPE_CHECKING:
+    import torch
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+# vLLM shows the records of loggers below its own.
+logger = init_logger("vllm.millpond")
+
+
+class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
+    """Loads KV blocks from Millpond and saves them there.
+
+    The engine is never stopped by its cache: what does not come in time is
+    recomputed, what cannot be written in time is dropped and counted.
+
+    Raises:
+        ConfigError: an option is unknown or out of range, the model cannot be
+            cached, or the store refuses the namespace.
+    """
+
+    def __init__(
+        self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
+    ) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        transfer = vllm_config.kv_transfer_config
+        self._config = ConnectorConfig.parse(transfer.kv_connector_extra_config)
+        if transfer.kv_load_failure_policy != "recompute":
+            # vLLM's default fails the request; a cache must not.
+            transfer.kv_load_failure_policy = "recompute"
+        parallel = vllm_config.parallel_config
+        self._parts = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+        self._groups = _kept_groups(vllm_config, kv_cache_config)
+        self._scheduler: SchedulerSide | None = None
+        self._worker: WorkerSide | None = None
+        self._events: EventLog | None = None
+        self._hello: WorkerHello | None = None
+        if role == KVConnectorRole.SCHEDULER:
+            self._scheduler = self._make_scheduler(vllm_config, kv_cache_config)
+
+    def _make_scheduler(
+        self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig
+    ) -> SchedulerSide:
+        from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
+
+        align_tokens, hash_tokens = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
+        events = vllm_config.kv_events_config
+        if events is not None and events.enable_kv_cache_events:
+            self._events = EventLog(self._groups)
+        transfer = vllm_config.kv_transfer_config
+        return SchedulerSide(
+            self._config,
+            self._groups,
+            parts=self._parts,
+            hash_tokens=hash_tokens,
+            align_tokens=align_tokens,
+            events=self._events,
+            log=logger,
+            may_load=self._config.load and transfer.is_kv_consumer,
+            may_save=self._config.save and transfer.is_kv_producer,
+        )
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """A cache promises no delivery: a lost save is a later miss."""
+        return False
+
+    # -- worker -------------------------------------------------------------
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        """Learns where this rank's KV blocks lie.
+
+        Raises:
+            ConfigError: the caches cannot be cut into blocks.
+        """
+        kept = {group.index for group in self._groups}
+        names = [
+            list(group.layer_names) if index in kept else None
+            for index, group in enumerate(self._kv_cache_config.kv_cache_groups)
+        ]
+        try:
+            mover, digest = make_mover(
+                kv_caches,
+                names,
+                self._kv_cache_config.num_blocks,
+                batch_blocks=self._config.batch_blocks,
+                staging_bytes=self._config.staging_mib << 20,
+            )
+        except ValueError as error:
+            raise ConfigError(f"Millpond cannot cache this model: {error}") from error
+        self._hello = WorkerHello(digest)
+        self._worker = WorkerSide(
+            self._config,
+            mover,
+            part=_rank_part(self._vllm_config),
+            parts=self._parts,
+            whole_requests=len(self._kv_cache_config.kv_cache_groups) > 1,
+            log=logger,
+        )
+
+    def get_handshake_metadata(self) -> WorkerHello | None:
+        """Returns this rank's layout, for the scheduler's side."""
+        return self._hello
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Starts this step's loads."""
+        if self._worker is not None:
+            self._worker.start_loads(self._meta())
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Does nothing: synchronous loads are done before the forward pass."""
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any
+    ) -> None:
+        """Does nothing: all layers of a block are one value, saved after the step."""
+
+    def wait_for_save(self) -> None:
+        """Starts this step's saves; their blocks stay referenced until done."""
+        if self._worker is not None:
+            self._worker.start_saves(self._meta())
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        """Returns the requests whose loads ended."""
+        if self._worker is None:
+            return KVConnectorTransferResults()
+        loaded, failed = self._worker.take_loaded(self._meta().idle)
+        return KVConnectorTransferResults(finished_recving=loaded, failed_recving=failed)
+
+    def get_finished(
+        self, finished_req_ids: set[str]
+    ) -> tuple[set[str] | None, set[str] | None]:
+        """Older form of `get_transfer_results`."""
+        return None, self.get_transfer_results(finished_req_ids).finished_recving
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        """Returns blocks that must be recomputed."""
+        return self._worker.take_failed_blocks() if self._worker is not None else set()
+
+    def build_connector_worker_meta(self) -> WorkerMeta | None:
+        """Returns this rank's report to the scheduler's side."""
+        return self._worker.take_report() if self._worker is not None else None
+
+    def _meta(self) -> StepMeta:
+        meta = self._get_connector_metadata()
+        assert isinstance(meta, StepMeta), "the scheduler's side is this connector too"
+        return meta
+
+    # -- scheduler ----------------------------------------------------------
+
+    def set_xfer_handshake_metadata_pp_aware(
+        self, metadata: dict[tuple[int, int], WorkerHello]
+    ) -> None:
+        """Learns the ranks' layouts, names the namespace and connects.
+
+        Raises:
+            ConfigError: the store refuses the namespace.
+        """
+        assert self._scheduler is not None, "called on the scheduler's side only"
+        described = describe_engine(
+            self._vllm_config, self._kv_cache_config, self._config.model_id
+        )
+        described["ranks"] = [[*rank, hello.layout] for rank, hello in sorted(metadata.items())]
+        layout = layout_bytes(described)
+        name = self._config.namespace or namespace_name(
+            str(self._vllm_config.model_config.model), hashlib.sha256(layout).hexdigest()
+        )
+        logger.info("Millpond at %s, namespace %s", self._config.address, name)
+        self._scheduler.start(Target(name, layout))
+
+    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
+        """Takes the block pool, in which saves pin their source blocks."""
+        if self._scheduler is not None:
+            self._scheduler.bind_pool(gpu_block_pool)
+
+    def on_new_request(self, request: Any) -> None:
+        """Starts to track a request."""
+        self._planner().on_new_request(request)
+
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        """Returns how many more tokens the store holds, and whether they load
+        between steps."""
+        planner = self._planner()
+        gain = planner.matched_tokens(request, num_computed_tokens)
+        return gain, gain > 0 and planner.load_async
+
+    def update_state_after_alloc(
+        self, request: Any, blocks: Any, num_external_tokens: int
+    ) -> None:
+        """Plans the load of a match that got its blocks."""
+        self._planner().after_alloc(request, blocks.get_block_ids(), num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> StepMeta:
+        """Returns this step's jobs."""
+        return self._planner().build_meta(scheduler_output)
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        """Takes the ranks' reports."""
+        report = connector_output.kv_connector_worker_meta
+        if isinstance(report, WorkerMeta):
+            self._planner().on_worker_report(report)
+
+    def request_finished(
+        self, request: Any, block_ids: list[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """Forgets a request; nothing delays its blocks."""
+        self._planner().finished(request)
+        return False, None
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """Forgets a request; nothing delays its blocks."""
+        return self.request_finished(request, [])
+
+    def has_pending_push_work(self) -> bool:
+        """Keeps the engine stepping while saves hold blocks."""
+        return self._planner().has_pending_saves()
+
+    def take_events(self) -> Iterable[Any]:
+        """Returns events of blocks that reached the store."""
+        return self._events.take() if self._events is not None else ()
+
+    def reset_cache(self) -> bool | None:
+        """Makes everything stored before unreachable for this engine."""
+        return self._planner().reset()
+
+    def _planner(self) -> SchedulerSide:
+        assert self._scheduler is not None, "called on the scheduler's side only"
+        return self._scheduler
+
+    # -- either -------------------------------------------------------------
+
+    def get_kv_connector_stats(self) -> MillpondStats | None:
+        """Returns the counters since the last call."""
+        side = self._scheduler or self._worker
+        return side.take_stats() if side is not None else None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> MillpondStats:
+        """Rebuilds statistics from their data."""
+        return MillpondStats(data)
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: Any,
+        metric_types: Any,
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> MillpondPromMetrics:
+        """Registers the Prometheus metrics ``vllm:millpond_*``."""
+        return MillpondPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    def shutdown(self) -> None:
+        """Finishes queued saves within ``shutdown_ms`` and disconnects."""
+        for side in (self._worker, self._scheduler):
+            if side is not None:
+                side.close()
+
+
+def _rank_part(vllm_config: Any) -> int:
+    """Returns this rank's index among those that hold parts of a block."""
+    from vllm.distributed.parallel_state import get_pp_group, get_tp_group
+
+    tensor_ranks: int = vllm_config.parallel_config.tensor_parallel_size
+    part: int = get_pp_group().rank_in_group * tensor_ranks + get_tp_group().rank_in_group
+    return part
+
+
+def _kept_groups(vllm_config: Any, kv_cache_config: Any) -> list[Group]:
+    """Returns the cache groups that the store keeps.
+
+    Raises:
+        ConfigError: the model or its parallel layout cannot be cached.
+    """
+    from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec
+
+    parallel = vllm_config.parallel_config
+    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+        if getattr(parallel, name, 1) > 1:
+            raise ConfigError(f"the Millpond connector does not support {name} > 1")
+    speculative = vllm_config.speculative_config
+    eagle = speculative is not None and speculative.use_eagle_block_drop()
+    _, hash_tokens = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
+    kept = []
+    for index in kv_cache_config.prefix_cacheable_group_ids:
+        spec = _plain_spec(kv_cache_config.kv_cache_groups[index].kv_cache_spec)
+        if isinstance(spec, MambaSpec):
+            raise ConfigError(
+                f"KV cache group {index} holds recurrent (Mamba) state, which the Millpond "
+                "connector does not store yet; see docs/compatibility.md"
+            )
+        kept.append(
+            Group(
+                index=index,
+                block_tokens=spec.block_size,
+                scale=spec.block_size // hash_tokens,
+                spec=spec,
+                full=isinstance(spec, FullAttentionSpec),
+                drop_last=eagle,
+            )
+        )
+    if not kept:
+        raise ConfigError("the model has no KV cache that depends on the prefix alone")
+    return kept
+
+
+def _plain_spec(spec: Any) -> Any:
+    """Returns one layer's description of a group whose layers share a block size."""
+    from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
+
+    if isinstance(spec, UniformTypeKVCacheSpecs):
+        return next(iter(spec.kv_cache_specs.values()))
+    return spec

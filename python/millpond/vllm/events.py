@@ -1,0 +1,65 @@
+"""KV events: tells listeners (routers) which blocks the store received.
+
+Only what this engine wrote is reported. What the store evicts later, or what
+other engines wrote, it does not know.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Sequence
+
+from millpond.vllm.lookup import Group
+from millpond.vllm.meta import SaveJob
+
+if TYPE_CHECKING:
+    from vllm.v1.request import Request
+
+_EVENTS_MAX = 65_536
+"""Events kept until the engine takes them; it does so every step."""
+
+
+class EventLog:
+    """Collects ``BlockStored`` events of finished saves."""
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self._groups = {group.index: group for group in groups}
+        self._events: list[Any] = []
+
+    def saved(self, job: SaveJob, request: Request, *, failed: bool) -> None:
+        """Books a save that all ranks finished; a failed one tells nothing."""
+        from vllm.distributed.kv_events import MEDIUM_STORAGE, BlockStored
+        from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
+
+        if failed:
+            return
+        for blocks in job.groups:
+            size = self._groups[blocks.group].block_tokens
+            for block in blocks.blocks:
+                at = block - blocks.hashes_from
+                parent = blocks.hashes[at - 1] if at > 0 else None
+                if len(self._events) >= _EVENTS_MAX:
+                    return
+                self._events.append(
+                    BlockStored(
+                        block_hashes=[maybe_convert_block_hash(blocks.hashes[at])],
+                        parent_block_hash=None
+                        if parent is None
+                        else maybe_convert_block_hash(parent),
+                        token_ids=list(request.all_token_ids[block * size : (block + 1) * size]),
+                        block_size=size,
+                        lora_id=None,
+                        medium=MEDIUM_STORAGE,
+                        lora_name=_lora_name(request),
+                        group_idx=blocks.group,
+                    )
+                )
+
+    def take(self) -> list[Any]:
+        """Returns the events since the last call."""
+        events, self._events = self._events, []
+        return events
+
+
+def _lora_name(request: Request) -> str | None:
+    lora = getattr(request, "lora_request", None)
+    return None if lora is None else str(lora.lora_name)

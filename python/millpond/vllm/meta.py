@@ -1,0 +1,112 @@
+"""What the scheduler side and the worker side of the connector tell each other.
+
+Plain data that pickles: with several ranks the two sides are different
+processes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorWorkerMetadata,
+)
+
+from millpond.vllm.session import Target
+
+
+@dataclass
+class GroupBlocks:
+    """Blocks of one KV cache group to move for one request.
+
+    Attributes:
+        group: index of the KV cache group.
+        blocks: block indices in the prompt, rising.
+        block_ids: where each block lies in the KV cache.
+        hashes: hashes of consecutive blocks, reaching back to the first
+            leader that is needed.
+        hashes_from: block index of ``hashes[0]``.
+    """
+
+    group: int
+    blocks: list[int]
+    block_ids: list[int]
+    hashes: list[bytes]
+    hashes_from: int
+
+
+@dataclass
+class LoadJob:
+    """Blocks to read for one request before it may run."""
+
+    request_id: str
+    groups: list[GroupBlocks]
+    asynchronous: bool
+
+
+@dataclass
+class SaveJob:
+    """Blocks to write that this step completes; pinned until reported done."""
+
+    job_id: int
+    request_id: str
+    groups: list[GroupBlocks]
+
+
+@dataclass
+class StepMeta(KVConnectorMetadata):
+    """Scheduler to workers, once per step.
+
+    Attributes:
+        target: namespace to use.
+        epoch: key suffix of the current cache generation.
+        loads: reads to start.
+        saves: writes to start when the forward pass is done.
+        idle: the step computes nothing, so a worker may wait a little for
+            transfers instead of returning at once.
+    """
+
+    target: Target | None = None
+    epoch: bytes = b""
+    loads: list[LoadJob] = field(default_factory=list)
+    saves: list[SaveJob] = field(default_factory=list)
+    idle: bool = False
+
+
+@dataclass
+class WorkerHello(KVConnectorHandshakeMetadata):
+    """Workers to scheduler, once at start: how a rank lays out its blocks."""
+
+    layout: str
+
+
+@dataclass
+class WorkerMeta(KVConnectorWorkerMetadata):
+    """Workers to scheduler, each step.
+
+    Attributes:
+        saves_done: job id to the number of ranks done with it.
+        saves_failed: jobs of which some rank stored not everything.
+        loads_failed: requests of which some rank could not load everything.
+        outages: reasons of outages that began on some rank.
+    """
+
+    saves_done: dict[int, int] = field(default_factory=dict)
+    saves_failed: set[int] = field(default_factory=set)
+    loads_failed: set[str] = field(default_factory=set)
+    outages: list[str] = field(default_factory=list)
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerMeta:
+        """Joins the reports of two ranks."""
+        assert isinstance(other, WorkerMeta), "ranks run the same connector"
+        done = dict(self.saves_done)
+        for job_id, ranks in other.saves_done.items():
+            done[job_id] = done.get(job_id, 0) + ranks
+        return WorkerMeta(
+            saves_done=done,
+            saves_failed=self.saves_failed | other.saves_failed,
+            loads_failed=self.loads_failed | other.loads_failed,
+            outages=self.outages + other.outages,
+        )

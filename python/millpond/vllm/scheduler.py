@@ -1,0 +1,384 @@
+"""The scheduler's side of the connector: what to load, what to save.
+
+Asks the store once per request how much of its prompt it holds, turns the
+engine's block tables into load and save jobs, and keeps the source blocks of
+every save from being reused until all ranks are done with it.
+
+A save reads the KV cache after its step, in the background. The request may
+be finished, aborted or preempted by then and its blocks given to another, so
+each source block gets a reference of its own in the engine's block pool,
+which a rank's report releases. Delaying the request's own free would not do:
+a preempted request, or a sliding window that moves on, frees blocks without
+asking the connector.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Sequence
+
+from millpond.vllm.config import ConnectorConfig
+from millpond.vllm.events import EventLog
+from millpond.vllm.keys import KeySpace
+from millpond.vllm.lookup import Group, Hit, PrefixLookup
+from millpond.vllm.meta import GroupBlocks, LoadJob, SaveJob, StepMeta, WorkerMeta
+from millpond.vllm.session import StoreDown, StoreSession, Target
+from millpond.vllm.stats import MillpondStats
+
+if TYPE_CHECKING:
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request
+
+_NULL_BLOCK_ID = 0
+"""The block that the engine puts where a table has none; never saved or loaded."""
+
+
+@dataclass
+class _Tracked:
+    """What is known about one request.
+
+    Attributes:
+        request: the engine's request; its hashes grow with its tokens.
+        hit: the store's answer, or None when it must be asked (again).
+        asked_at: when it was asked, in monotonic seconds.
+        asked_as: how often the request had been preempted by then; it comes
+            back as if new, and by then the store may hold more of it.
+        next_block: per group, the first block that no save covers yet.
+        give_up_loads: a load failed; recompute instead of trying again.
+        load: prefix to load, as local tokens and total tokens.
+    """
+
+    request: Request
+    hit: Hit | None = None
+    asked_at: float = 0.0
+    asked_as: int = 0
+    next_block: dict[int, int] = field(default_factory=dict)
+    give_up_loads: bool = False
+    load: tuple[int, int] | None = None
+
+
+@dataclass
+class _Pinned:
+    """A save that some rank is still working on."""
+
+    job: SaveJob
+    request: Request
+    block_ids: list[int]
+    ranks_left: int
+    failed: bool = False
+
+
+class SchedulerSide:
+    """Plans loads and saves; lives in the engine's scheduler.
+
+    Args:
+        config: connector options.
+        groups: the cache groups that the store keeps.
+        parts: number of ranks.
+        hash_tokens: tokens per block hash.
+        align_tokens: hits end at multiples of this.
+        events: collects KV events; None when nobody listens.
+        log: where outages are reported.
+        may_load: whether this engine may read from the store.
+        may_save: whether it may write to it.
+    """
+
+    def __init__(
+        self,
+        config: ConnectorConfig,
+        groups: Sequence[Group],
+        *,
+        parts: int,
+        hash_tokens: int,
+        align_tokens: int,
+        events: EventLog | None,
+        log: logging.Logger,
+        may_load: bool,
+        may_save: bool,
+    ) -> None:
+        self._config = config
+        self._groups = list(groups)
+        self._parts = parts
+        self._events = events
+        self._log = log
+        self._may_load = may_load
+        self._may_save = may_save
+        self._lookup = PrefixLookup(
+            groups,
+            parts=parts,
+            hash_tokens=hash_tokens,
+            align_tokens=align_tokens,
+            lease_ms=config.lease_ms,
+        )
+        # Block-level failures can be reported for one group only, and only
+        # asynchronous loads can fail as a whole request.
+        self.load_async = config.load_async or len(self._groups) > 1
+        self.session = StoreSession(
+            config, deadline_ms=config.lookup_deadline_ms, connections=1, log=log
+        )
+        self.target: Target | None = None
+        self.epoch = b""
+        self.stats = MillpondStats()
+        self._pool: BlockPool | None = None
+        self._pin_max = 0
+        self._tracked: dict[str, _Tracked] = {}
+        self._starting: dict[str, LoadJob] = {}
+        self._saving: set[tuple[int, bytes]] = set()
+        self._pinned: dict[int, _Pinned] = {}
+        self._pinned_blocks = 0
+        self._next_job_id = 0
+
+    # -- start --------------------------------------------------------------
+
+    def start(self, target: Target) -> None:
+        """Names the namespace and connects.
+
+        Raises:
+            ConfigError: the store refuses the configuration.
+        """
+        self.target = target
+        self.session.start(target)
+
+    def bind_pool(self, pool: BlockPool) -> None:
+        """Takes the engine's block pool, in which saves pin their sources."""
+        self._pool = pool
+        self._pin_max = int(pool.num_gpu_blocks * self._config.save_pool_fraction)
+
+    # -- requests -----------------------------------------------------------
+
+    def on_new_request(self, request: Request) -> None:
+        """Starts to track a request."""
+        self._tracked[request.request_id] = _Tracked(request)
+
+    def matched_tokens(self, request: Request, local_tokens: int) -> int:
+        """Returns how many tokens beyond ``local_tokens`` can be loaded.
+
+        Asks the store once per request and remembers the answer until its
+        lease is half over. Without an answer in time there is no match.
+        """
+        tracked = self._track(request)
+        tracked.load = None
+        if request.skip_reading_prefix_cache or not self.session.started:
+            return 0
+        hit = self._hit(tracked)
+        if hit is None or not self._may_load or tracked.give_up_loads:
+            return 0
+        gain = hit.tokens - local_tokens
+        smallest = self._config.min_load_blocks * self._groups[0].block_tokens
+        if gain < smallest:
+            return 0
+        tracked.load = (local_tokens, hit.tokens)
+        return gain
+
+    def after_alloc(self, request: Request, block_ids: Sequence[Sequence[int]], gain: int) -> None:
+        """Turns a promised match into a load job, now that it has blocks."""
+        tracked = self._track(request)
+        load, tracked.load = tracked.load, None
+        if load is None or gain == 0:
+            return
+        local, total = load
+        assert local + gain == total, "the engine allocated another length than was matched"
+        job = LoadJob(request.request_id, [], self.load_async)
+        for group in self._groups:
+            table = block_ids[group.index]
+            first = local // group.block_tokens
+            last = min(total // group.block_tokens, len(table))
+            blocks = [i for i in range(first, last) if table[i] != _NULL_BLOCK_ID]
+            if blocks:
+                job.groups.append(self._group_blocks(tracked.request, group, blocks, table))
+        self._starting[request.request_id] = job
+
+    def finished(self, request: Request) -> None:
+        """Forgets a request; its saves go on under their own references."""
+        self._tracked.pop(request.request_id, None)
+
+    def _track(self, request: Request) -> _Tracked:
+        tracked = self._tracked.get(request.request_id)
+        if tracked is None:
+            tracked = self._tracked[request.request_id] = _Tracked(request)
+        return tracked
+
+    def _hit(self, tracked: _Tracked) -> Hit | None:
+        """Returns the store's answer for a request, asking if need be."""
+        request = tracked.request
+        shortest = min(group.block_tokens for group in self._groups)
+        if request.num_tokens < shortest or not self.session.up:
+            return None
+        now = time.monotonic()
+        fresh_s = self._config.lease_ms / 2000 if self._config.lease_ms else float("inf")
+        known = tracked.hit is not None and tracked.asked_as == request.num_preemptions
+        if known and now - tracked.asked_at < fresh_s:
+            return tracked.hit
+        hashes, tokens = request.block_hashes, request.num_tokens
+        self.stats.add("lookups")
+        self.stats.add("lookup_blocks", tokens // self._groups[0].block_tokens)
+        try:
+            hit = self.session.call(
+                lambda ns: self._lookup.find(ns, hashes, tokens, tokens - 1, self.epoch)
+            )
+        except StoreDown:
+            self.stats.add("lookup_failures")
+            return None
+        self.stats.observe("lookup_seconds", time.monotonic() - now)
+        self.stats.add("hit_blocks", hit.tokens // self._groups[0].block_tokens)
+        tracked.hit, tracked.asked_at, tracked.asked_as = hit, now, request.num_preemptions
+        tracked.next_block = dict(hit.present)
+        return hit
+
+    def _group_blocks(
+        self, request: Request, group: Group, blocks: list[int], table: Sequence[int]
+    ) -> GroupBlocks:
+        """Collects what a worker needs to name and place the given blocks."""
+        lead = KeySpace(group.index, self._parts).lead_block(blocks[0])
+        # One more, because an event names the block before.
+        start = max(0, min(lead, blocks[0] - 1))
+        return GroupBlocks(
+            group=group.index,
+            blocks=blocks,
+            block_ids=[table[i] for i in blocks],
+            hashes=group.hashes(request.block_hashes, start, blocks[-1] + 1),
+            hashes_from=start,
+        )
+
+    # -- steps --------------------------------------------------------------
+
+    def build_meta(self, output: SchedulerOutput) -> StepMeta:
+        """Returns this step's jobs for the workers."""
+        meta = StepMeta(
+            target=self.target,
+            epoch=self.epoch,
+            loads=list(self._starting.values()),
+            idle=output.total_num_scheduled_tokens == 0,
+        )
+        self._starting.clear()
+        if self._may_save and self._pool is not None and self.session.up:
+            for request_id, scheduled in output.num_scheduled_tokens.items():
+                self._plan_save(meta, output, request_id, scheduled)
+        return meta
+
+    def _plan_save(
+        self, meta: StepMeta, output: SchedulerOutput, request_id: str, scheduled: int
+    ) -> None:
+        """Adds a save job for the blocks that this step completes."""
+        tracked = self._tracked.get(request_id)
+        state = output.kv_connector_block_state
+        if tracked is None or state is None:
+            return
+        request = tracked.request
+        # The engine's count is as of before this step. Only tokens that are
+        # known already have hashes, so drafts that may be rejected are out.
+        done = min(request.num_computed_tokens + scheduled, request.num_tokens)
+        if not self._config.save_generated:
+            done = min(done, request.num_prompt_tokens)
+        tables: tuple[list[int], ...] | None = None
+        job = SaveJob(self._next_job_id, request_id, [])
+        for group in self._groups:
+            first = tracked.next_block.get(group.index, 0)
+            last = min(done // group.block_tokens, len(request.block_hashes) // group.scale)
+            if first >= last:
+                continue
+            if tables is None:
+                tables = state.get_block_ids(request_id)
+                if tables is None:
+                    return
+            tracked.next_block[group.index] = last
+            table = tables[group.index]
+            blocks = [
+                i
+                for i in range(first, min(last, len(table)))
+                if table[i] != _NULL_BLOCK_ID and not self._is_saving(request, group, i)
+            ]
+            if blocks:
+                job.groups.append(self._group_blocks(request, group, blocks, table))
+        if job.groups and self._pin(job, request):
+            meta.saves.append(job)
+
+    def _is_saving(self, request: Request, group: Group, block: int) -> bool:
+        """Whether another request is writing the same block right now."""
+        (name,) = group.hashes(request.block_hashes, block, block + 1)
+        return (group.index, name) in self._saving
+
+    def _pin(self, job: SaveJob, request: Request) -> bool:
+        """Takes a reference on every source block, or drops the job."""
+        assert self._pool is not None, "the engine binds its pool before the first step"
+        block_ids = list(dict.fromkeys(i for group in job.groups for i in group.block_ids))
+        if self._pinned_blocks + len(block_ids) > self._pin_max:
+            self.stats.add("save_dropped_blocks", sum(len(g.blocks) for g in job.groups))
+            return False
+        self._pool.touch([self._pool.blocks[i] for i in block_ids])
+        self._pinned[job.job_id] = _Pinned(job, request, block_ids, self._parts)
+        self._pinned_blocks += len(block_ids)
+        self._next_job_id += 1
+        self._saving.update(self._names(job))
+        return True
+
+    def _names(self, job: SaveJob) -> list[tuple[int, bytes]]:
+        return [
+            (group.group, group.hashes[block - group.hashes_from])
+            for group in job.groups
+            for block in group.blocks
+        ]
+
+    # -- reports ------------------------------------------------------------
+
+    def on_worker_report(self, report: WorkerMeta) -> None:
+        """Releases finished saves and notes failures and outages."""
+        for reason in report.outages:
+            self.session.trip(reason)
+        for request_id in report.loads_failed:
+            tracked = self._tracked.get(request_id)
+            if tracked is not None:
+                tracked.give_up_loads = True
+                tracked.hit = None
+                tracked.next_block = {}
+        for job_id, ranks in report.saves_done.items():
+            pinned = self._pinned[job_id]
+            pinned.failed = pinned.failed or job_id in report.saves_failed
+            pinned.ranks_left -= ranks
+            assert pinned.ranks_left >= 0, "a save was reported by too many ranks"
+            if pinned.ranks_left == 0:
+                self._unpin(job_id)
+
+    def _unpin(self, job_id: int) -> None:
+        assert self._pool is not None, "only bound pools have pinned blocks"
+        pinned = self._pinned.pop(job_id)
+        self._pinned_blocks -= len(pinned.block_ids)
+        # Last block first, so that a shared prefix is evicted last.
+        self._pool.free_blocks(self._pool.blocks[i] for i in reversed(pinned.block_ids))
+        self._saving.difference_update(self._names(pinned.job))
+        if self._events is not None:
+            self._events.saved(pinned.job, pinned.request, failed=pinned.failed)
+
+    def has_pending_saves(self) -> bool:
+        """Whether the engine must go on stepping to learn that saves ended."""
+        return bool(self._pinned)
+
+    # -- the rest -----------------------------------------------------------
+
+    def take_stats(self) -> MillpondStats | None:
+        """Returns and resets the counters; None when nothing happened."""
+        self.stats.add("outages", len(self.session.take_news()))
+        if self.stats.is_empty():
+            return None
+        stats, self.stats = self.stats, MillpondStats()
+        return stats
+
+    def reset(self) -> bool:
+        """Starts a new generation of keys: nothing stored before is found.
+
+        Called when the engine's weights changed. The generation is random, so
+        it is this engine's own; the old values age out by eviction.
+        """
+        self.epoch = os.urandom(8)
+        for tracked in self._tracked.values():
+            tracked.hit = None
+            tracked.next_block = {}
+        return True
+
+    def close(self) -> None:
+        """Closes the connection to the store."""
+        self.session.close()

@@ -1,0 +1,293 @@
+"""The worker's side of the connector: moves blocks between cache and store.
+
+Loads and saves run on a few threads in batches. The engine's step only hands
+over jobs and picks up what is done.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Mapping
+
+from millpond.vllm.config import ConnectorConfig
+from millpond.vllm.keys import KeySpace
+from millpond.vllm.meta import GroupBlocks, LoadJob, SaveJob, StepMeta, WorkerMeta
+from millpond.vllm.mover import Mover
+from millpond.vllm.session import StoreDown, StoreSession
+from millpond.vllm.stats import MillpondStats
+from millpond.vllm.transfer import TransferPool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_IDLE_WAIT_S = 0.002
+"""How long a step without computation waits for a transfer. Without it the
+engine would spin and take the processor from the threads it waits for."""
+_DISTRUST_STEPS = 3
+"""Steps after a failed synchronous load in which nothing is saved. The step
+itself and one that was scheduled ahead of its outcome may have computed on
+the blocks that did not load."""
+
+
+@dataclass
+class _Load:
+    """A request's load in progress."""
+
+    job: LoadJob
+    batches_left: int
+    started: float = field(default_factory=time.monotonic)
+    failed_ids: set[int] = field(default_factory=set)
+
+
+@dataclass
+class _Save:
+    """A save job in progress."""
+
+    job: SaveJob
+    batches_left: int
+    queued: float = field(default_factory=time.monotonic)
+    failed: bool = False
+
+
+class WorkerSide:
+    """Moves blocks for one rank.
+
+    Args:
+        config: connector options.
+        mover: moves blocks of this rank's cache.
+        part: this rank's index.
+        parts: number of ranks.
+        whole_requests: report failed loads as whole requests instead of
+            single blocks, as engines with several cache groups require.
+        log: for programming errors only; outages go to the scheduler's side.
+    """
+
+    def __init__(
+        self,
+        config: ConnectorConfig,
+        mover: Mover,
+        *,
+        part: int,
+        parts: int,
+        whole_requests: bool,
+        log: logging.Logger,
+    ) -> None:
+        self._config = config
+        self._mover = mover
+        self._part = part
+        self._parts = parts
+        self._whole_requests = whole_requests
+        self._log = log
+        self.session = StoreSession(
+            config,
+            deadline_ms=max(config.load_deadline_ms, config.save_deadline_ms),
+            connections=config.connections,
+            log=None,
+        )
+        self._pool = TransferPool(config.io_threads)
+        self._changed = threading.Condition()
+        self._loads: dict[str, _Load] = {}
+        self._saves: dict[int, _Save] = {}
+        self._loaded: set[str] = set()
+        self._failed_requests: set[str] = set()
+        self._failed_blocks: set[int] = set()
+        self._report = WorkerMeta()
+        self._stats = MillpondStats()
+        self._distrust_steps = 0
+
+    # -- loads --------------------------------------------------------------
+
+    def start_loads(self, meta: StepMeta) -> None:
+        """Starts this step's loads; synchronous ones are done on return."""
+        if meta.target is not None and not self.session.started:
+            self.session.start_in_background(meta.target)
+        waiting = []
+        for job in meta.loads:
+            batches = list(self._batches(job.groups))
+            load = _Load(job, len(batches))
+            with self._changed:
+                self._loads[job.request_id] = load
+                if not batches:
+                    self._finish_load(load)
+            mark = self._mover.ready_mark()
+            for batch in batches:
+                if not self._pool.load(lambda b=batch, x=load: self._load(x, b, meta.epoch, mark)):
+                    self._end_load_batch(load, batch, list(range(len(batch.blocks))))
+            if not job.asynchronous:
+                waiting.append(job.request_id)
+        if waiting:
+            # The threads keep the deadline; returning before they are done
+            # would let the forward pass read half-written blocks.
+            with self._changed:
+                self._changed.wait_for(lambda: not self._loads.keys() & waiting)
+
+    def _load(self, load: _Load, batch: GroupBlocks, epoch: bytes, mark: Any) -> None:
+        """Reads one batch of blocks; runs on a transfer thread."""
+        misses = list(range(len(batch.blocks)))
+        try:
+            left_ms = self._left_ms(load.started, self._config.load_deadline_ms)
+            if left_ms > 0:
+                call = self._call(batch, epoch, left_ms)
+                sizes = self.session.call(
+                    lambda ns: self._mover.load(ns, batch.group, batch.block_ids, mark, call),
+                    try_now=True,
+                )
+                want = self._mover.block_bytes(batch.group)
+                misses = [i for i, size in enumerate(sizes) if size != want]
+        except StoreDown:
+            pass
+        except Exception:
+            self._log.exception("Millpond: a load failed; the blocks are recomputed.")
+        self._end_load_batch(load, batch, misses)
+
+    def _end_load_batch(self, load: _Load, batch: GroupBlocks, misses: list[int]) -> None:
+        with self._changed:
+            load.failed_ids.update(batch.block_ids[i] for i in misses)
+            loaded = len(batch.blocks) - len(misses)
+            self._stats.add("load_blocks", loaded)
+            self._stats.add("load_bytes", loaded * self._mover.block_bytes(batch.group))
+            self._stats.add("load_failed_blocks", len(misses))
+            load.batches_left -= 1
+            if load.batches_left == 0:
+                self._finish_load(load)
+
+    def _finish_load(self, load: _Load) -> None:
+        """Books a load whose last batch is done; the lock is held."""
+        job = load.job
+        del self._loads[job.request_id]
+        if load.failed_ids:
+            self._report.loads_failed.add(job.request_id)
+            if self._whole_requests:
+                self._failed_requests.add(job.request_id)
+            else:
+                self._failed_blocks |= load.failed_ids
+            if not job.asynchronous:
+                self._distrust_steps = _DISTRUST_STEPS
+        if job.asynchronous:
+            self._loaded.add(job.request_id)
+        self._stats.observe("load_seconds", time.monotonic() - load.started)
+        self._changed.notify_all()
+
+    # -- saves --------------------------------------------------------------
+
+    def start_saves(self, meta: StepMeta) -> None:
+        """Starts this step's saves; the scheduler keeps their blocks."""
+        distrust = self._distrust_steps > 0
+        self._distrust_steps -= distrust
+        if not meta.saves:
+            return
+        mark = self._mover.ready_mark()
+        for job in meta.saves:
+            batches = list(self._batches(job.groups))
+            save = _Save(job, len(batches))
+            with self._changed:
+                self._saves[job.job_id] = save
+            for batch in batches:
+                if distrust or not self._pool.save(
+                    lambda b=batch, x=save: self._save(x, b, meta.epoch, mark)
+                ):
+                    self._end_save_batch(save, batch, [])
+
+    def _save(self, save: _Save, batch: GroupBlocks, epoch: bytes, mark: Any) -> None:
+        """Writes one batch of blocks; runs on a transfer thread."""
+        answers: list[str] = []
+        try:
+            left_ms = self._left_ms(save.queued, self._config.save_deadline_ms)
+            if left_ms > 0:
+                call = self._call(batch, epoch, left_ms)
+                answers = self.session.call(
+                    lambda ns: self._mover.save(ns, batch.group, batch.block_ids, mark, call)
+                )
+        except StoreDown:
+            pass
+        except Exception:
+            self._log.exception("Millpond: a save failed; its blocks are not stored.")
+        self._end_save_batch(save, batch, answers)
+
+    def _end_save_batch(self, save: _Save, batch: GroupBlocks, answers: list[str]) -> None:
+        stored, present = answers.count("stored"), answers.count("exists")
+        dropped = len(batch.blocks) - stored - present
+        with self._changed:
+            self._stats.add("save_blocks", stored)
+            self._stats.add("save_present_blocks", present)
+            self._stats.add("save_bytes", stored * self._mover.block_bytes(batch.group))
+            self._stats.add("save_dropped_blocks", dropped)
+            save.failed = save.failed or dropped > 0
+            save.batches_left -= 1
+            if save.batches_left:
+                return
+            job_id = save.job.job_id
+            del self._saves[job_id]
+            self._report.saves_done[job_id] = 1
+            if save.failed:
+                self._report.saves_failed.add(job_id)
+            self._stats.observe("save_seconds", time.monotonic() - save.queued)
+            self._changed.notify_all()
+
+    # -- both ---------------------------------------------------------------
+
+    def _batches(self, groups: list[GroupBlocks]) -> Iterator[GroupBlocks]:
+        size = self._config.batch_blocks
+        for group in groups:
+            for at in range(0, len(group.blocks), size):
+                yield GroupBlocks(
+                    group.group,
+                    group.blocks[at : at + size],
+                    group.block_ids[at : at + size],
+                    group.hashes,
+                    group.hashes_from,
+                )
+
+    def _call(self, batch: GroupBlocks, epoch: bytes, deadline_ms: int) -> Mapping[str, Any]:
+        space = KeySpace(batch.group, self._parts, epoch)
+        keys, leaders = space.part_keys(batch.hashes, batch.hashes_from, batch.blocks, self._part)
+        return {"keys": keys, "leaders": leaders, "deadline_ms": deadline_ms}
+
+    @staticmethod
+    def _left_ms(since: float, deadline_ms: int) -> int:
+        return deadline_ms - int((time.monotonic() - since) * 1000)
+
+    # -- reports ------------------------------------------------------------
+
+    def take_loaded(self, idle: bool) -> tuple[set[str], set[str]]:
+        """Returns the requests whose asynchronous loads ended, and the failed ones.
+
+        Args:
+            idle: the step computes nothing; wait a moment for a transfer.
+        """
+        with self._changed:
+            if idle and (self._loads or self._saves):
+                self._changed.wait_for(
+                    lambda: self._loaded or self._report.saves_done, timeout=_IDLE_WAIT_S
+                )
+            loaded, self._loaded = self._loaded, set()
+            failed, self._failed_requests = self._failed_requests, set()
+        return loaded, failed
+
+    def take_failed_blocks(self) -> set[int]:
+        """Returns the blocks that did not load since the last call."""
+        with self._changed:
+            failed, self._failed_blocks = self._failed_blocks, set()
+        return failed
+
+    def take_report(self) -> WorkerMeta | None:
+        """Returns what the scheduler's side must know, or None for nothing."""
+        with self._changed:
+            report, self._report = self._report, WorkerMeta()
+        report.outages = self.session.take_news()
+        return report if report != WorkerMeta() else None
+
+    def take_stats(self) -> MillpondStats | None:
+        """Returns and resets the counters; None when nothing happened."""
+        with self._changed:
+            stats, self._stats = self._stats, MillpondStats()
+        return None if stats.is_empty() else stats
+
+    def close(self) -> None:
+        """Finishes queued saves within ``shutdown_ms`` and disconnects."""
+        if not self._pool.close(self._config.shutdown_ms / 1000):
+            self._log.warning("Millpond: some saves were not finished at shutdown.")
+        self.session.close()
