@@ -1,0 +1,16 @@
+#![no_main]
+use libfuzzer_sys::fuzz_target;
+use millpond_types::wire::{Reader, Writer};
+use millpond_types::NamespaceInfo;
+
+// The server keeps the table as one chunk: namespaces one after the other.
+fuzz_target!(|data: &[u8]| {
+    let mut reader = Reader::new(data);
+    while !reader.is_empty() {
+        let Ok(info) = NamespaceInfo::decode(&mut reader) else { return };
+        let mut writer = Writer::default();
+        info.encode(&mut writer);
+        let bytes = writer.into_bytes();
+        assert_eq!(NamespaceInfo::decode(&mut Reader::new(&bytes)), Ok(info));
+    }
+});
