@@ -1,0 +1,336 @@
+//! A disk on a preallocated file or a block device, past the page cache (`O_DIRECT`).
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::{DISK_BLOCK, Disk, check_range, check_write, read_len};
+use crate::error::EnvError;
+use crate::pool::{Buf, SharedBuf};
+use crate::rt::core::{Core, current};
+use crate::rt::op::{Action, FileRef, Op};
+use crate::rt::{Handle, IoBackend, result_of};
+use crate::sys::check;
+
+/// One transfer of the kernel; longer ones are split. The kernel's own limit is 2 GiB - 4 KiB.
+const TRANSFER_MAX: usize = 1 << 30;
+
+/// A file or block device used past the page cache, held exclusively. Clones are the same disk, and
+/// any core may use it.
+#[derive(Clone, Debug)]
+pub struct FileDisk(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    id: u64,
+    file: File,
+    path: PathBuf,
+    capacity: u64,
+    is_device: bool,
+    direct: bool,
+    /// The cores that have this file in their ring's table, to take it out in the end.
+    registrations: Mutex<Vec<(Handle, u32)>>,
+}
+
+/// Names disks within this process, so that a core can tell which it has registered.
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+impl FileDisk {
+    /// Creates `path` with `size` bytes, all reserved on its file system, or opens it when it
+    /// exists and makes it at least that long. A block device must be at least that long.
+    ///
+    /// The new file, and its place in the folder, are durable on return. Space that was never
+    /// written reads as zero, and its first write is slower (the file system notes the extent).
+    ///
+    /// # Errors
+    /// [`EnvError::InUse`] when another process has it open; [`EnvError::Config`] for a size that is
+    /// not a positive multiple of 4 KiB or a device too small; [`EnvError::Os`] else.
+    pub fn create(path: &Path, size: u64) -> Result<Self, EnvError> {
+        if size == 0 || !size.is_multiple_of(DISK_BLOCK) {
+            return Err(EnvError::Config {
+                field: "disk size",
+                fix: format!("{size} bytes: use a multiple of {DISK_BLOCK} above zero"),
+            });
+        }
+        let mut disk = Self::open_with(path, true)?;
+        let have = disk.capacity;
+        if have >= size {
+            return Ok(Self(Arc::new(disk)));
+        }
+        if disk.is_device {
+            return Err(EnvError::Config {
+                field: "disk size",
+                fix: format!("{} has {have} bytes, {size} were asked for", path.display()),
+            });
+        }
+        reserve(&disk.file, size).and_then(|()| sync_folder(path)).map_err(|error| {
+            EnvError::os(format!("reserving {size} bytes for {}", path.display()), error)
+        })?;
+        disk.capacity = size;
+        Ok(Self(Arc::new(disk)))
+    }
+
+    /// Opens an existing file or block device; its capacity is its size, rounded down to 4 KiB.
+    ///
+    /// # Errors
+    /// [`EnvError::InUse`] when another process has it open; [`EnvError::Os`] else.
+    pub fn open(path: &Path) -> Result<Self, EnvError> {
+        Self::open_with(path, false).map(|inner| Self(Arc::new(inner)))
+    }
+
+    fn open_with(path: &Path, create: bool) -> Result<Inner, EnvError> {
+        let failed = |error| EnvError::os(format!("opening {}", path.display()), error);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(create).truncate(false).mode(0o600);
+        let (file, direct) = match options.clone().custom_flags(libc::O_DIRECT).open(path) {
+            Ok(file) => (file, true),
+            // Some file systems (tmpfs before Linux 6.6, for instance) know no O_DIRECT.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                (options.open(path).map_err(failed)?, false)
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        // SAFETY: plain numbers.
+        let locked = check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) });
+        match locked {
+            Err(error) if error.raw_os_error() == Some(libc::EWOULDBLOCK) => {
+                return Err(EnvError::InUse { path: path.display().to_string() });
+            }
+            other => other.map_err(failed)?,
+        };
+        let (capacity, is_device) = measure(&file).map_err(failed)?;
+        Ok(Inner {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            file,
+            path: path.to_owned(),
+            capacity: capacity - capacity % DISK_BLOCK,
+            is_device,
+            direct,
+            registrations: Mutex::default(),
+        })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// True when transfers go past the page cache. False on file systems that cannot.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.0.direct
+    }
+
+    fn fd(&self) -> RawFd {
+        self.0.file.as_raw_fd()
+    }
+
+    /// This disk in the file table of `core`, registered on first use.
+    fn on(&self, core: &Rc<Core>) -> FileRef {
+        core.file(self.0.id, || {
+            let file = core.register_file(self.fd());
+            if let Some(slot) = file.slot {
+                self.0.registrations.lock().push((core.handle(), slot));
+            }
+            file
+        })
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let id = self.id;
+        for (handle, slot) in self.registrations.get_mut().drain(..) {
+            // A runtime that has ended has closed its table.
+            let _ = handle.post_job(Box::new(move || current().forget_file(id, slot)));
+        }
+        // Explicitly: a ring's table may keep the file open a little longer.
+        // SAFETY: plain numbers.
+        let _ = unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
+    }
+}
+
+/// Size in bytes, and whether it is a block device.
+fn measure(file: &File) -> io::Result<(u64, bool)> {
+    let facts = file.metadata()?;
+    if !facts.file_type().is_block_device() {
+        return Ok((facts.len(), false));
+    }
+    let mut bytes = 0u64;
+    // SAFETY: BLKGETSIZE64 writes one u64.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) })?;
+    Ok((bytes, true))
+}
+
+/// `linux/fs.h`: `_IOR(0x12, 114, size_t)` and `_IO(0x12, 119)`.
+const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
+const BLKDISCARD: libc::c_ulong = 0x1277;
+
+fn reserve(file: &File, size: u64) -> io::Result<()> {
+    let len = libc::off_t::try_from(size)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+    // SAFETY: plain numbers.
+    check(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) })?;
+    file.sync_all()
+}
+
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or_else(|| Path::new(".")))?.sync_all()
+}
+
+/// What a transfer does after the kernel answered `result` with `left` bytes still to go.
+fn advance(result: i32, left: usize) -> io::Result<usize> {
+    let moved = result_of(result)?;
+    assert!(moved <= left, "the kernel moved more bytes than asked");
+    if moved == 0 && left > 0 {
+        return Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "the disk is shorter than it was",
+        ));
+    }
+    Ok(moved)
+}
+
+fn transfer_len(left: usize) -> u32 {
+    u32::try_from(left.min(TRANSFER_MAX)).expect("a transfer fits 32 bits")
+}
+
+impl Disk for FileDisk {
+    fn capacity(&self) -> u64 {
+        self.0.capacity
+    }
+
+    async fn read(&self, offset: u64, mut buf: Buf) -> (Buf, io::Result<()>) {
+        let len = read_len(&buf);
+        if let Err(error) = check_range(self.0.capacity, offset, len as u64) {
+            return (buf, Err(error));
+        }
+        let core = current();
+        let (file, fixed) = (self.on(&core), core.fixed_index(&buf));
+        let mut done = 0;
+        while done < len {
+            let into = buf.base().wrapping_add(done);
+            let action = Action::Read {
+                file,
+                into,
+                len: transfer_len(len - done),
+                offset: offset + done as u64,
+                fixed,
+            };
+            // SAFETY: `buf` owns the pages and `self.clone()` the file until the kernel is done.
+            let op = unsafe { Op::start(&core, action, (buf, self.clone())) };
+            let (result, resource) = op.await;
+            buf = resource.0;
+            match advance(result, len - done) {
+                Ok(moved) => done += moved,
+                Err(error) => return (buf, Err(error)),
+            }
+        }
+        (buf, Ok(()))
+    }
+
+    async fn write(&self, offset: u64, buf: SharedBuf) -> io::Result<()> {
+        self.write_from(offset, buf, 0).await
+    }
+
+    async fn sync(&self) -> io::Result<()> {
+        let core = current();
+        let action = Action::Sync { file: self.on(&core) };
+        // SAFETY: the action points to no memory; `self.clone()` keeps the file open.
+        let (result, _) = unsafe { Op::start(&core, action, self.clone()) }.await;
+        result_of(result).map(drop)
+    }
+
+    async fn write_sync(&self, offset: u64, buf: SharedBuf) -> io::Result<()> {
+        let core = current();
+        let bytes = check_write(self.0.capacity, offset, &buf)?;
+        if core.backend() != IoBackend::Uring || bytes.len() > TRANSFER_MAX {
+            self.write(offset, buf).await?;
+            return self.sync().await;
+        }
+        let file = self.on(&core);
+        let fixed = core.fixed_index(buf.owner());
+        let (from, len) = (bytes.as_ptr(), transfer_len(bytes.len()));
+        let write = Action::Write { file, from, len, offset, fixed };
+        let sync = Action::Sync { file };
+        // SAFETY: `buf` owns the pages, the clones of `self` the file, until the kernel is done.
+        let (write, sync) = unsafe {
+            Op::start_linked(&core, (write, (buf.clone(), self.clone())), (sync, self.clone()))
+        };
+        let (written, _) = write.await;
+        let (synced, _) = sync.await;
+        if written == len.cast_signed() {
+            return result_of(synced).map(drop);
+        }
+        // A short write breaks the chain: the sync was cancelled.
+        let moved = advance(written, len as usize)?;
+        self.write_from(offset, buf, moved).await?;
+        self.sync().await
+    }
+
+    async fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        check_range(self.0.capacity, offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        if self.0.is_device {
+            return discard_device(&self.0.file, offset, len);
+        }
+        let core = current();
+        let action = Action::Punch { file: self.on(&core), offset, len };
+        // SAFETY: the action points to no memory; `self.clone()` keeps the file open.
+        let (result, _) = unsafe { Op::start(&core, action, self.clone()) }.await;
+        best_effort(result_of(result).map(drop))
+    }
+}
+
+impl FileDisk {
+    /// Writes the rest of `buf` after its first `done` bytes.
+    async fn write_from(&self, offset: u64, buf: SharedBuf, done: usize) -> io::Result<()> {
+        let mut done = done;
+        let len = check_write(self.0.capacity, offset, &buf)?.len();
+        let core = current();
+        let (file, fixed) = (self.on(&core), core.fixed_index(buf.owner()));
+        let from = buf.as_ptr();
+        let mut resource = (buf, self.clone());
+        while done < len {
+            let action = Action::Write {
+                file,
+                from: from.wrapping_add(done),
+                len: transfer_len(len - done),
+                offset: offset + done as u64,
+                fixed,
+            };
+            // SAFETY: the resource owns the pages and the file until the kernel is done.
+            let (result, back) = unsafe { Op::start(&core, action, resource) }.await;
+            resource = back;
+            done += advance(result, len - done)?;
+        }
+        Ok(())
+    }
+}
+
+/// Discards synchronously: block devices take the ioctl only, and it is rare.
+fn discard_device(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    let range = [offset, len];
+    // SAFETY: BLKDISCARD reads two u64.
+    best_effort(
+        check(unsafe { libc::ioctl(file.as_raw_fd(), BLKDISCARD, range.as_ptr()) }).map(drop),
+    )
+}
+
+fn best_effort(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+        other => other,
+    }
+}

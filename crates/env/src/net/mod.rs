@@ -1,0 +1,16 @@
+//! Sockets: asynchronous ones for servers, blocking ones for clients.
+
+mod addr;
+mod blocking;
+mod fds;
+mod listener;
+mod socket;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+pub use addr::{PeerAddr, PeerCredentials};
+pub use blocking::{BlockingStream, RawSegment};
+pub use fds::FDS_MAX;
+pub use listener::{TcpListener, UnixListener};
+pub use stream::{Piece, ReadHalf, Stream, WriteHalf};

@@ -1,0 +1,466 @@
+//! Connections of one core.
+
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::rc::Rc;
+
+use super::addr::{
+    PeerAddr, PeerCredentials, RawAddr, credentials_of, peer_of, set_nodelay, stream_socket,
+};
+use super::fds;
+use super::socket::Socket;
+use crate::pool::{Buf, SharedBuf};
+use crate::rt::op::{Action, Op};
+use crate::rt::result_of;
+use crate::sys::check;
+
+/// Pieces the kernel takes in one call (`IOV_MAX`).
+const PIECES_MAX: usize = 1024;
+
+/// Bytes to send: small ones in a vector, payloads in a pool.
+#[derive(Debug)]
+pub enum Piece {
+    /// Bytes of their own.
+    Vec(Vec<u8>),
+    /// Bytes of a pool, sent from where they are.
+    Shared(SharedBuf),
+}
+
+impl Piece {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Vec(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
+        }
+    }
+}
+
+/// The receiving side of a connection.
+pub struct ReadHalf {
+    socket: Rc<Socket>,
+}
+
+/// The sending side of a connection.
+pub struct WriteHalf {
+    socket: Rc<Socket>,
+}
+
+/// A TCP or unix connection, on the core that made it. Closed when it, or both its halves, are
+/// dropped.
+///
+/// Dropping the future of a receive may lose bytes that had arrived, and that of a send may leave it
+/// half sent: afterwards the connection is only good for closing.
+pub struct Stream {
+    reader: ReadHalf,
+    writer: WriteHalf,
+}
+
+/// The length of one kernel transfer.
+fn transfer_len(len: usize) -> u32 {
+    u32::try_from(len.min(1 << 30)).expect("a transfer fits 32 bits")
+}
+
+impl ReadHalf {
+    async fn recv<R: 'static>(
+        &self,
+        into: *mut u8,
+        len: usize,
+        all: bool,
+        owner: R,
+    ) -> (R, io::Result<usize>) {
+        let action = Action::Recv { fd: self.socket.fd(), into, len: transfer_len(len), all };
+        let resource = (owner, Rc::clone(&self.socket));
+        // SAFETY: every caller passes `len` writable bytes at `into` that `owner` owns on the heap
+        // or in a pool; the count keeps the socket open.
+        let (result, (owner, _)) = unsafe { Op::start(&self.socket.core, action, resource) }.await;
+        (owner, result_of(result))
+    }
+
+    /// Receives up to `into.len() - from` bytes into `into[from..]`; 0 at the end of the stream.
+    ///
+    /// # Panics
+    /// When `from` is not below the length.
+    pub async fn read_some(&mut self, mut into: Buf, from: usize) -> (Buf, io::Result<usize>) {
+        let room = &mut into[from..];
+        assert!(!room.is_empty(), "a receive has room");
+        let (place, len) = (room.as_mut_ptr(), room.len());
+        self.recv(place, len, false, into).await
+    }
+
+    /// Receives until `into[from..]` is full.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` when the peer ends the stream first.
+    pub async fn read_full(&mut self, mut into: Buf, from: usize) -> (Buf, io::Result<()>) {
+        let mut filled = from;
+        while filled < into.len() {
+            let room = &mut into[filled..];
+            let (place, len) = (room.as_mut_ptr(), room.len());
+            let (back, result) = self.recv(place, len, true, into).await;
+            into = back;
+            match result {
+                Ok(0) => return (into, Err(io::ErrorKind::UnexpectedEof.into())),
+                Ok(got) => filled += got,
+                Err(error) => return (into, Err(error)),
+            }
+        }
+        (into, Ok(()))
+    }
+
+    /// Receives into the spare capacity of `into` and grows its length; 0 at the end of the stream.
+    ///
+    /// # Panics
+    /// When there is no spare capacity.
+    pub async fn read_some_vec(&mut self, mut into: Vec<u8>) -> (Vec<u8>, io::Result<usize>) {
+        let room = into.spare_capacity_mut();
+        assert!(!room.is_empty(), "a receive has room");
+        let (place, len) = (room.as_mut_ptr().cast(), room.len());
+        let (mut into, result) = self.recv(place, len, false, into).await;
+        if let Ok(got) = result {
+            assert!(got <= len, "the kernel received more than there was room for");
+            // SAFETY: the kernel has initialised `got` bytes of the spare capacity.
+            unsafe { into.set_len(into.len() + got) };
+        }
+        (into, result)
+    }
+
+    /// Receives up to `room` bytes and the descriptors that came with them (unix sockets).
+    ///
+    /// # Errors
+    /// What the system says; `InvalidData` for more than [`fds::FDS_MAX`] descriptors.
+    pub async fn recv_fds(&mut self, room: usize) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+        let (mut bytes, mut fds) = (vec![0; room], Vec::new());
+        loop {
+            match fds::try_recv(self.socket.fd(), &mut bytes, &mut fds, libc::MSG_DONTWAIT) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    wait_for(&self.socket, libc::POLLIN).await?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+                Ok(got) => {
+                    bytes.truncate(got);
+                    return Ok((bytes, fds));
+                }
+            }
+        }
+    }
+
+    /// Waits until there is something to receive, without receiving it: an idle connection needs no
+    /// buffer.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub async fn readable(&mut self) -> io::Result<()> {
+        wait_for(&self.socket, libc::POLLIN).await
+    }
+}
+
+async fn wait_for(socket: &Rc<Socket>, events: i16) -> io::Result<()> {
+    let action = Action::Poll { fd: socket.fd(), events };
+    // SAFETY: the action points to no memory; the count keeps the socket open.
+    let (result, _) = unsafe { Op::start(&socket.core, action, Rc::clone(socket)) }.await;
+    result_of(result).map(drop)
+}
+
+/// A message being sent, and everything the kernel reads while it is.
+struct Outgoing {
+    pieces: Vec<Piece>,
+    iov: Vec<libc::iovec>,
+    header: Box<libc::msghdr>,
+    _socket: Rc<Socket>,
+    /// First piece with bytes to send, and how many of its bytes are sent.
+    next: usize,
+    sent: usize,
+}
+
+impl Outgoing {
+    fn new(pieces: Vec<Piece>, socket: Rc<Socket>) -> Self {
+        // SAFETY: an all-zero msghdr is valid.
+        let header = Box::new(unsafe { std::mem::zeroed() });
+        let iov = Vec::with_capacity(pieces.len().min(PIECES_MAX));
+        Self { pieces, iov, header, _socket: socket, next: 0, sent: 0 }
+    }
+
+    /// Points the message at what is left to send; `None` when nothing is.
+    fn aim(&mut self) -> Option<*const libc::msghdr> {
+        self.iov.clear();
+        let mut skip = self.sent;
+        for piece in self.pieces[self.next..].iter().take(PIECES_MAX) {
+            let bytes = &piece.bytes()[std::mem::take(&mut skip)..];
+            if !bytes.is_empty() {
+                let base = bytes.as_ptr().cast_mut().cast();
+                self.iov.push(libc::iovec { iov_base: base, iov_len: bytes.len() });
+            }
+        }
+        if self.iov.is_empty() {
+            return None;
+        }
+        self.header.msg_iov = self.iov.as_mut_ptr();
+        self.header.msg_iovlen = self.iov.len() as _;
+        Some(&raw const *self.header)
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        while let Some(piece) = self.pieces.get(self.next) {
+            let left = piece.bytes().len() - self.sent;
+            if count < left {
+                self.sent += count;
+                return;
+            }
+            count -= left;
+            self.next += 1;
+            self.sent = 0;
+        }
+        assert!(count == 0, "the kernel sent more than it was given");
+    }
+}
+
+impl WriteHalf {
+    /// Sends all of `parts`, in order, from where they are.
+    ///
+    /// # Errors
+    /// `BrokenPipe` or `ConnectionReset` when the peer is gone.
+    pub async fn write_all(&mut self, parts: Vec<SharedBuf>) -> io::Result<()> {
+        self.write_all_mixed(parts.into_iter().map(Piece::Shared).collect()).await
+    }
+
+    /// Sends all of `pieces`, in order; payloads from where they are.
+    ///
+    /// # Errors
+    /// `BrokenPipe` or `ConnectionReset` when the peer is gone.
+    pub async fn write_all_mixed(&mut self, pieces: Vec<Piece>) -> io::Result<()> {
+        let mut outgoing = Outgoing::new(pieces, Rc::clone(&self.socket));
+        loop {
+            let Some(message) = outgoing.aim() else {
+                if outgoing.next >= outgoing.pieces.len() {
+                    return Ok(());
+                }
+                // Nothing but empty pieces in this window.
+                outgoing.next = (outgoing.next + PIECES_MAX).min(outgoing.pieces.len());
+                continue;
+            };
+            let action = Action::SendMsg { fd: self.socket.fd(), message };
+            // SAFETY: `outgoing` owns the header, the vector and the pieces on the heap or in
+            // pools, and a count of the socket.
+            let op = unsafe { Op::start(&self.socket.core, action, outgoing) };
+            let (result, back) = op.await;
+            outgoing = back;
+            match result_of(result)? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                sent => outgoing.advance(sent),
+            }
+        }
+    }
+
+    /// Sends all of `bytes` and gives the vector back for reuse.
+    ///
+    /// # Errors
+    /// `BrokenPipe` or `ConnectionReset` when the peer is gone.
+    pub async fn write_all_vec(&mut self, mut bytes: Vec<u8>) -> (Vec<u8>, io::Result<()>) {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            let rest = &bytes[sent..];
+            let (from, len) = (rest.as_ptr(), transfer_len(rest.len()));
+            let action = Action::Send { fd: self.socket.fd(), from, len };
+            let resource = (bytes, Rc::clone(&self.socket));
+            // SAFETY: the vector's heap memory stays where it is; the count keeps the socket open.
+            let (result, back) = unsafe { Op::start(&self.socket.core, action, resource) }.await;
+            bytes = back.0;
+            match result_of(result) {
+                Ok(0) => return (bytes, Err(io::ErrorKind::WriteZero.into())),
+                Ok(count) => sent += count,
+                Err(error) => return (bytes, Err(error)),
+            }
+        }
+        (bytes, Ok(()))
+    }
+
+    /// Sends `bytes` with `fds` attached to the first of them (unix sockets).
+    ///
+    /// # Errors
+    /// What the system says; `InvalidInput` for no byte or more than [`fds::FDS_MAX`] descriptors.
+    pub async fn send_fds(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let (mut rest, mut fds) = (bytes, fds);
+        loop {
+            match fds::try_send(self.socket.fd(), rest, fds, libc::MSG_DONTWAIT) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    wait_for(&self.socket, libc::POLLOUT).await?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+                Ok(sent) => {
+                    rest = &rest[sent..];
+                    fds = &[];
+                    if rest.is_empty() {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends one or both directions; the other half's pending receive then ends too.
+    ///
+    /// # Errors
+    /// `NotConnected` when the peer is gone already.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        let how = match how {
+            Shutdown::Read => libc::SHUT_RD,
+            Shutdown::Write => libc::SHUT_WR,
+            Shutdown::Both => libc::SHUT_RDWR,
+        };
+        // SAFETY: plain numbers.
+        check(unsafe { libc::shutdown(self.socket.fd(), how) }).map(drop)
+    }
+}
+
+impl Stream {
+    /// Takes a connected socket on this core, Nagle's algorithm off: with [`Stream::into_owned_fd`],
+    /// the way to hand a connection to another core.
+    ///
+    /// # Errors
+    /// What the system says.
+    ///
+    /// # Panics
+    /// Outside `Runtime::block_on`.
+    pub fn from_owned_fd(fd: OwnedFd) -> io::Result<Self> {
+        let socket = Socket::adopt(fd)?;
+        set_nodelay(socket.fd(), true)?;
+        let reader = ReadHalf { socket: Rc::clone(&socket) };
+        Ok(Self { reader, writer: WriteHalf { socket } })
+    }
+
+    /// Takes the connection off this core.
+    ///
+    /// # Errors
+    /// Gives it back while a dropped operation is still being cancelled.
+    pub fn into_owned_fd(self) -> Result<OwnedFd, Self> {
+        let Self { reader, writer } = self;
+        drop(reader);
+        Rc::try_unwrap(writer.socket).map(Socket::release).map_err(|socket| Self {
+            reader: ReadHalf { socket: Rc::clone(&socket) },
+            writer: WriteHalf { socket },
+        })
+    }
+
+    /// Connects over TCP.
+    ///
+    /// # Errors
+    /// `ConnectionRefused` and what else the system says.
+    pub async fn connect_tcp(addr: SocketAddr) -> io::Result<Self> {
+        Self::connect(RawAddr::tcp(addr)).await
+    }
+
+    /// Connects to a unix socket.
+    ///
+    /// # Errors
+    /// `NotFound`, `ConnectionRefused` and what else the system says.
+    pub async fn connect_unix(path: &Path) -> io::Result<Self> {
+        Self::connect(RawAddr::unix(path)?).await
+    }
+
+    async fn connect(addr: RawAddr) -> io::Result<Self> {
+        let socket = Socket::adopt(stream_socket(addr.family())?)?;
+        let addr = Box::new(addr);
+        let action = Action::Connect { fd: socket.fd(), address: addr.as_ptr(), len: addr.len() };
+        let resource = (addr, Rc::clone(&socket));
+        // SAFETY: the address is boxed and the count keeps the socket open.
+        let (result, _) = unsafe { Op::start(&socket.core, action, resource) }.await;
+        result_of(result)?;
+        set_nodelay(socket.fd(), true)?;
+        let reader = ReadHalf { socket: Rc::clone(&socket) };
+        Ok(Self { reader, writer: WriteHalf { socket } })
+    }
+
+    /// Both directions, for two tasks of this core.
+    #[must_use]
+    pub fn split(self) -> (ReadHalf, WriteHalf) {
+        (self.reader, self.writer)
+    }
+
+    /// Who is at the other end.
+    ///
+    /// # Errors
+    /// `NotConnected` when the peer is gone already.
+    pub fn peer_addr(&self) -> io::Result<PeerAddr> {
+        peer_of(self.writer.socket.fd())
+    }
+
+    /// The process at the other end (unix sockets).
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn peer_credentials(&self) -> io::Result<PeerCredentials> {
+        credentials_of(self.writer.socket.fd())
+    }
+
+    /// See [`ReadHalf::read_some`].
+    pub async fn read_some(&mut self, into: Buf, from: usize) -> (Buf, io::Result<usize>) {
+        self.reader.read_some(into, from).await
+    }
+
+    /// See [`ReadHalf::read_full`].
+    pub async fn read_full(&mut self, into: Buf, from: usize) -> (Buf, io::Result<()>) {
+        self.reader.read_full(into, from).await
+    }
+
+    /// See [`ReadHalf::read_some_vec`].
+    pub async fn read_some_vec(&mut self, into: Vec<u8>) -> (Vec<u8>, io::Result<usize>) {
+        self.reader.read_some_vec(into).await
+    }
+
+    /// See [`ReadHalf::recv_fds`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn recv_fds(&mut self, room: usize) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+        self.reader.recv_fds(room).await
+    }
+
+    /// See [`ReadHalf::readable`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn readable(&mut self) -> io::Result<()> {
+        self.reader.readable().await
+    }
+
+    /// See [`WriteHalf::write_all`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn write_all(&mut self, parts: Vec<SharedBuf>) -> io::Result<()> {
+        self.writer.write_all(parts).await
+    }
+
+    /// See [`WriteHalf::write_all_mixed`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn write_all_mixed(&mut self, pieces: Vec<Piece>) -> io::Result<()> {
+        self.writer.write_all_mixed(pieces).await
+    }
+
+    /// See [`WriteHalf::write_all_vec`].
+    pub async fn write_all_vec(&mut self, bytes: Vec<u8>) -> (Vec<u8>, io::Result<()>) {
+        self.writer.write_all_vec(bytes).await
+    }
+
+    /// See [`WriteHalf::send_fds`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn send_fds(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.writer.send_fds(bytes, fds).await
+    }
+
+    /// See [`WriteHalf::shutdown`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        self.writer.shutdown(how)
+    }
+}

@@ -1,0 +1,138 @@
+//! Facts about this machine and limits of this process.
+
+use std::io;
+
+use super::check;
+use crate::error::EnvError;
+
+/// The limit on open files of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FdLimit {
+    /// What applies now.
+    pub soft: u64,
+    /// What this process may raise it to.
+    pub hard: u64,
+}
+
+fn fd_limit() -> io::Result<libc::rlimit> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a writable rlimit.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
+    Ok(limit)
+}
+
+/// Raises the limit on open files to the hard limit and returns both.
+///
+/// # Errors
+/// What the operating system says.
+pub fn raise_fd_limit() -> io::Result<FdLimit> {
+    let mut limit = fd_limit()?;
+    if limit.rlim_cur < limit.rlim_max {
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: `limit` is a readable rlimit.
+        check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
+    }
+    Ok(FdLimit { soft: limit.rlim_cur, hard: limit.rlim_max })
+}
+
+/// Raises the limit on open files and checks that it is at least `need`.
+///
+/// # Errors
+/// [`EnvError::Config`] naming `ulimit -n` when the hard limit is lower.
+pub fn require_fd_limit(need: u64) -> Result<FdLimit, EnvError> {
+    let limit =
+        raise_fd_limit().map_err(|error| EnvError::os("reading the open-files limit", error))?;
+    if limit.soft < need {
+        return Err(EnvError::Config {
+            field: "open files",
+            fix: format!(
+                "the limit is {} and {need} are needed: raise it with `ulimit -n {need}` \
+                 (LimitNOFILE={need} for systemd), or lower the number of connections",
+                limit.soft
+            ),
+        });
+    }
+    Ok(limit)
+}
+
+/// This boot of this host's kernel: equal for two processes only when they share the host.
+/// The network namespace is not part of it; shared memory works across those.
+///
+/// # Errors
+/// When `/proc` is not mounted.
+pub fn boot_id() -> io::Result<u128> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    u128::from_str_radix(&digits, 16)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// Processors this process may run on (affinity and cgroup quota respected), at least one.
+#[must_use]
+pub fn cpu_count() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// Memory this process may use in bytes: the machine's, or its cgroup's limit where lower.
+///
+/// # Errors
+/// When the operating system does not tell.
+pub fn memory_total() -> io::Result<u64> {
+    // SAFETY: sysconf takes a plain number.
+    let (pages, size) =
+        unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    let (Ok(pages), Ok(size)) = (u64::try_from(pages), u64::try_from(size)) else {
+        return Err(io::Error::last_os_error());
+    };
+    let machine = pages * size;
+    let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+    let lowest = limits
+        .iter()
+        .filter_map(|path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok())
+        .fold(machine, u64::min);
+    Ok(lowest)
+}
+
+/// Binds the calling thread to the `index`-th processor it may run on.
+///
+/// # Errors
+/// What the operating system says; `InvalidInput` when there are fewer processors.
+pub fn pin_thread(index: usize) -> io::Result<()> {
+    // SAFETY: an all-zero cpu_set_t is the empty set.
+    let mut allowed: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    let size = size_of::<libc::cpu_set_t>();
+    // SAFETY: `allowed` is a writable set of `size` bytes.
+    check(unsafe { libc::sched_getaffinity(0, size, &raw mut allowed) })?;
+    // SAFETY: every tested number is below the set's size in bits.
+    let mut members = (0..size * 8).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &allowed) });
+    let cpu = members.nth(index).ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidInput, format!("there is no processor {index}"))
+    })?;
+    // SAFETY: as above.
+    let mut only: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `cpu` is below the set's size in bits.
+    unsafe { libc::CPU_SET(cpu, &mut only) };
+    // SAFETY: `only` is a readable set of `size` bytes.
+    check(unsafe { libc::sched_setaffinity(0, size, &raw const only) }).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{boot_id, cpu_count, memory_total, raise_fd_limit, require_fd_limit};
+
+    #[test]
+    fn the_machine_answers() {
+        assert!(boot_id().unwrap() != 0);
+        assert_eq!(boot_id().unwrap(), boot_id().unwrap());
+        assert!(cpu_count() >= 1);
+        assert!(memory_total().unwrap() > 1 << 24);
+    }
+
+    #[test]
+    fn the_open_files_limit_is_checked() {
+        let limit = raise_fd_limit().unwrap();
+        assert_eq!(limit.soft, limit.hard);
+        let text = require_fd_limit(u64::MAX - 1).unwrap_err().to_string();
+        assert!(text.contains("ulimit -n"), "{text}");
+    }
+}
