@@ -108,8 +108,10 @@ def build_hybrid(folder: Path) -> int:
     model = Gemma3ForCausalLM(config)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if "q_proj" in name or "k_proj" in name or "v_proj" in name:
-                weight.mul_(_SHARP)
+            # This architecture normalises queries and keys; what sharpens
+            # attention is the weight of that norm, which is stored less one.
+            if "q_norm" in name or "k_norm" in name:
+                weight.fill_(_SHARP / 2)
     model.to(torch.bfloat16).save_pretrained(str(folder))
     return sum(weight.numel() for weight in model.parameters())
 
