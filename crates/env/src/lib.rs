@@ -1,7 +1,7 @@
 //! Millpond's environment: everything that touches the operating system.
 //!
 //! - [`pool`]: memory for payloads, shared with the kernel and with clients on the same host.
-//! - [`rt`]: the loop of one core, over io_uring or over epoll and threads; tasks and timers.
+//! - [`rt`]: the loop of one core, over `io_uring` or over epoll and threads; tasks and timers.
 //! - [`net`]: sockets, asynchronous for servers and blocking for clients.
 //! - [`disk`]: the [`Disk`] trait, files and block devices, and a fake that crashes on demand.
 //! - [`shm`]: memory and rings shared with another process on this host.

@@ -52,14 +52,10 @@ impl Rng {
         while !rest.is_empty() {
             // SAFETY: `rest` is writable for `rest.len()` bytes.
             let got = unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) };
-            match usize::try_from(got) {
+            match crate::sys::check_len(got) {
                 Ok(got) => rest = &mut rest[got..],
-                Err(_) => {
-                    let error = io::Error::last_os_error();
-                    if error.kind() != io::ErrorKind::Interrupted {
-                        return Err(error);
-                    }
-                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())
@@ -74,7 +70,6 @@ impl Rng {
         self.step();
         #[expect(clippy::cast_possible_truncation, reason = "XSL RR folds 128 bits into 64")]
         let folded = ((self.state >> 64) as u64) ^ (self.state as u64);
-        #[expect(clippy::cast_possible_truncation, reason = "the top six bits")]
         let rotation = (self.state >> 122) as u32;
         folded.rotate_right(rotation)
     }

@@ -16,7 +16,7 @@ use super::fds;
 use crate::clock::RealClock;
 use crate::sys::{check, check_len};
 
-/// Memory outside Rust's view: a NumPy array, a tensor, a mapping another process writes to.
+/// Memory outside Rust's view: an array of Python, a tensor, a mapping another process writes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct RawSegment {

@@ -55,9 +55,10 @@ pub(super) fn try_send(
             (*place).cmsg_level = libc::SOL_SOCKET;
             (*place).cmsg_type = libc::SCM_RIGHTS;
             (*place).cmsg_len = libc::CMSG_LEN(payload_len(fds.len())) as _;
-            let data = libc::CMSG_DATA(place).cast::<RawFd>();
+            let data = libc::CMSG_DATA(place);
             for (index, fd) in fds.iter().enumerate() {
-                data.add(index).write_unaligned(fd.as_raw_fd());
+                let bytes = fd.as_raw_fd().to_ne_bytes();
+                data.add(index * bytes.len()).cast::<[u8; 4]>().write(bytes);
             }
         }
     }
@@ -86,10 +87,11 @@ pub(super) fn try_recv(
             let is_fds =
                 (*place).cmsg_level == libc::SOL_SOCKET && (*place).cmsg_type == libc::SCM_RIGHTS;
             if is_fds {
-                let data = libc::CMSG_DATA(place).cast::<RawFd>();
+                let data = libc::CMSG_DATA(place).cast::<[u8; 4]>();
                 let len = (*place).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
                 for index in 0..len / size_of::<RawFd>() {
-                    fds.push(OwnedFd::from_raw_fd(data.add(index).read_unaligned()));
+                    let fd = RawFd::from_ne_bytes(data.add(index).read());
+                    fds.push(OwnedFd::from_raw_fd(fd));
                 }
             }
             place = libc::CMSG_NXTHDR(&raw const message, place);

@@ -17,7 +17,7 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Takes a socket on this core. io_uring waits by itself only on blocking sockets, epoll needs
+    /// Takes a socket on this core. `io_uring` waits by itself only on blocking sockets, epoll needs
     /// non-blocking ones.
     pub(super) fn adopt(fd: OwnedFd) -> io::Result<Rc<Self>> {
         let core = current();

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::rc::Rc;
 
 use super::addr::{
-    PeerAddr, PeerCredentials, RawAddr, credentials_of, peer_of, set_nodelay, stream_socket,
+    PeerAddr, PeerCredentials, RawAddr, credentials_of, local_of, peer_of, set_nodelay,
+    stream_socket,
 };
 use super::fds;
 use super::socket::Socket;
@@ -386,6 +387,14 @@ impl Stream {
     /// `NotConnected` when the peer is gone already.
     pub fn peer_addr(&self) -> io::Result<PeerAddr> {
         peer_of(self.writer.socket.fd())
+    }
+
+    /// The address of this end.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn local_addr(&self) -> io::Result<PeerAddr> {
+        local_of(self.writer.socket.fd())
     }
 
     /// The process at the other end (unix sockets).

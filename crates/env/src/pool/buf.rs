@@ -100,7 +100,10 @@ impl DerefMut for Buf {
 
 impl fmt::Debug for Buf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buf").field("offset", &self.pool_offset()).field("len", &self.len).finish()
+        f.debug_struct("Buf")
+            .field("offset", &self.pool_offset())
+            .field("len", &self.len)
+            .finish_non_exhaustive()
     }
 }
 
@@ -192,6 +195,6 @@ impl fmt::Debug for SharedBuf {
         f.debug_struct("SharedBuf")
             .field("offset", &self.pool_offset())
             .field("len", &self.len)
-            .finish()
+            .finish_non_exhaustive()
     }
 }

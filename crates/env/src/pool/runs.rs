@@ -108,15 +108,15 @@ impl Runs {
             self.long.insert((length, start));
             return;
         }
-        let list = (length - 1) as usize;
-        let head = self.heads[list];
+        let bin = (length - 1) as usize;
+        let head = self.heads[bin];
         self.next[start as usize] = head;
         self.previous[start as usize] = NONE;
         if head != NONE {
             self.previous[head as usize] = start;
         }
-        self.heads[list] = start;
-        self.mask |= 1 << list;
+        self.heads[bin] = start;
+        self.mask |= 1 << bin;
     }
 
     fn remove(&mut self, start: u32, length: u32) {
@@ -130,12 +130,12 @@ impl Runs {
             assert!(found, "a long free run is in the ordered set");
             return;
         }
-        let list = (length - 1) as usize;
+        let bin = (length - 1) as usize;
         let (before, after) = (self.previous[start as usize], self.next[start as usize]);
         if before == NONE {
-            self.heads[list] = after;
+            self.heads[bin] = after;
             if after == NONE {
-                self.mask &= !(1 << list);
+                self.mask &= !(1 << bin);
             }
         } else {
             self.next[before as usize] = after;

@@ -27,7 +27,7 @@ pub(super) const MAIN: usize = usize::MAX;
 /// How long a runtime that ends waits for the kernel to let go of its memory.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 /// Longest sleep without a timer; only bounds a lost wake-up.
-const SLEEP_MAX: Duration = Duration::from_secs(60);
+const SLEEP_MAX: Duration = Duration::from_mins(1);
 
 thread_local! {
     static CURRENT: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
@@ -158,7 +158,7 @@ impl Core {
         self.driver.borrow_mut().submit(action)
     }
 
-    /// Queues two operations in order; the backend must be io_uring.
+    /// Queues two operations in order; the backend must be `io_uring`.
     pub(super) fn submit_linked(&self, first: Action, then: Action) -> (usize, usize) {
         let keys = self.driver.borrow_mut().submit_linked(first, then);
         keys.expect("only the io_uring backend links operations; the caller looks first")

@@ -1,4 +1,4 @@
-//! The loop of one core: a single-threaded executor over io_uring, or over epoll and threads.
+//! The loop of one core: a single-threaded executor over `io_uring`, or over epoll and threads.
 //!
 //! Reading order: `op` (what the kernel is asked), `driver` (operations in flight), `uring` and
 //! `poll` (the two backends), `task` and `remote` (wakers, also from other cores), `core` (the loop).
@@ -10,7 +10,7 @@ mod poll;
 mod remote;
 mod task;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod thread;
 mod timer;
 mod uring;
@@ -40,10 +40,10 @@ use uring::Uring;
 /// How a runtime reaches the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoBackend {
-    /// io_uring where the kernel allows it, else threads.
+    /// `io_uring` where the kernel allows it, else threads.
     #[default]
     Auto,
-    /// io_uring; an error where it is forbidden.
+    /// `io_uring`; an error where it is forbidden.
     Uring,
     /// epoll for sockets and worker threads for disks.
     Threads,
@@ -88,6 +88,7 @@ impl Runtime {
     /// # Errors
     /// [`EnvError::Config`] for a bad ring size; [`EnvError::Os`] when the kernel refuses, which for
     /// [`IoBackend::Auto`] means both ways.
+    #[expect(clippy::needless_pass_by_value, reason = "options are made for one runtime")]
     pub fn new(options: RuntimeOptions) -> Result<Self, EnvError> {
         if !(1..=32_768).contains(&options.ring_entries) {
             return Err(EnvError::Config {
@@ -123,7 +124,7 @@ impl Runtime {
         self.core.backend()
     }
 
-    /// Why [`IoBackend::Auto`] did not get io_uring, for the log.
+    /// Why [`IoBackend::Auto`] did not get `io_uring`, for the log.
     #[must_use]
     pub const fn fallback_reason(&self) -> Option<&io::Error> {
         self.fallback_reason.as_ref()

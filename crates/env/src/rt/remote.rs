@@ -47,7 +47,7 @@ impl Remote {
     }
 
     pub(super) fn reset_event(&self) {
-        self.event.take();
+        let _ = self.event.take();
     }
 
     /// Puts something in and wakes the core if it sleeps; false when the core has ended.

@@ -1,4 +1,4 @@
-//! The io_uring backend: one ring for disk and network, entered once per turn of the loop.
+//! The `io_uring` backend: one ring for disk and network, entered once per turn of the loop.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -88,7 +88,7 @@ impl Uring {
     /// A ring whose mailbox is `remote`.
     ///
     /// # Errors
-    /// What the kernel says: `EPERM` and `ENOSYS` where io_uring is forbidden or absent,
+    /// What the kernel says: `EPERM` and `ENOSYS` where `io_uring` is forbidden or absent,
     /// `Unsupported` where it is too old.
     pub(super) fn new(entries: u32, pools: &[BufferPool], remote: Arc<Remote>) -> io::Result<Self> {
         let ring = build(entries)?;
@@ -309,7 +309,9 @@ fn socket_entry(action: Action) -> squeue::Entry {
                 .build()
         }
         Action::Connect { fd, address, len } => opcode::Connect::new(Fd(fd), address, len).build(),
-        Action::Poll { fd, events } => opcode::PollAdd::new(Fd(fd), events as u32).build(),
+        Action::Poll { fd, events } => {
+            opcode::PollAdd::new(Fd(fd), events.cast_unsigned().into()).build()
+        }
         Action::Read { .. } | Action::Write { .. } | Action::Sync { .. } | Action::Punch { .. } => {
             unreachable!("disk actions are built by `entry`")
         }

@@ -65,7 +65,7 @@ pub enum RingWake {
 }
 
 /// A record's place in the ring: length word, bytes, padding.
-const fn footprint(len: usize) -> usize {
+const fn footprint(len: u32) -> u32 {
     (4 + len).next_multiple_of(8)
 }
 
@@ -183,7 +183,7 @@ impl Ring {
     ) -> std::io::Result<()> {
         if self.fall_asleep(flag, word, seen) {
             let result = rt::readable(event.as_fd()).await;
-            event.take();
+            let _ = event.take();
             self.word(flag).store(0, Ordering::Relaxed);
             return result;
         }
@@ -227,22 +227,22 @@ impl RingProducer {
     /// [`RingError`].
     pub fn try_push(&mut self, parts: &[&[u8]]) -> Result<bool, RingError> {
         let len = parts.iter().map(|part| part.len()).sum::<usize>();
-        if len > self.record_max() {
+        let Some(word) = u32::try_from(len).ok().filter(|_| len <= self.record_max()) else {
             return Err(RingError::TooLong { len, max: self.record_max() });
-        }
+        };
         let room = self.ring.capacity - self.used(self.head())?;
-        if footprint(len) > room as usize {
+        if footprint(word) > room {
             return Ok(false);
         }
-        let word = u32::try_from(len).expect("a record is shorter than its ring");
         self.ring.put(self.tail, &word.to_le_bytes());
         let mut at = self.tail.wrapping_add(4);
         for part in parts {
             self.ring.put(at, part);
-            at = at.wrapping_add(u32::try_from(part.len()).expect("a part of a record"));
+            #[expect(clippy::cast_possible_truncation, reason = "a part of a record is shorter")]
+            let step = part.len() as u32;
+            at = at.wrapping_add(step);
         }
-        let step = u32::try_from(footprint(len)).expect("a record is shorter than its ring");
-        self.tail = self.tail.wrapping_add(step);
+        self.tail = self.tail.wrapping_add(footprint(word));
         self.ring.word(TAIL).store(self.tail, Ordering::Release);
         self.ring.wake_if_asleep(CONSUMER_ASLEEP, TAIL);
         Ok(true)
@@ -327,15 +327,14 @@ impl RingConsumer {
         }
         let mut word = [0; 4];
         self.ring.take(self.head, &mut word);
-        let len = u32::from_le_bytes(word) as usize;
-        if len > used as usize || footprint(len) > used as usize {
+        let len = u32::from_le_bytes(word);
+        if len > used || footprint(len) > used {
             return Err(RingError::Corrupt("a record is longer than what was put in"));
         }
         into.clear();
-        into.resize(len, 0);
+        into.resize(len as usize, 0);
         self.ring.take(self.head.wrapping_add(4), into);
-        let step = u32::try_from(footprint(len)).expect("checked against `used`");
-        self.head = self.head.wrapping_add(step);
+        self.head = self.head.wrapping_add(footprint(len));
         self.ring.word(HEAD).store(self.head, Ordering::Release);
         self.ring.wake_if_asleep(PRODUCER_ASLEEP, HEAD);
         Ok(true)

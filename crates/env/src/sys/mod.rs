@@ -53,6 +53,7 @@ impl EventFd {
     }
 
     /// Resets the event; true when it had been notified.
+    #[must_use]
     pub fn take(&self) -> bool {
         let mut count = 0u64;
         // SAFETY: `count` is writable for its eight bytes.
