@@ -18,6 +18,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+_PRELOAD = [
+    "vllm",
+    "vllm.entrypoints.llm",
+    "vllm.v1.worker.cpu_worker",
+    "vllm.v1.worker.cpu_model_runner",
+    "vllm.model_executor.models.registry",
+    "vllm.model_executor.models.llama",
+    "transformers",
+]
 START_S_MAX = 240
 """An engine that is not up by then never will be."""
 ASK_S_MAX = 180
@@ -82,7 +91,9 @@ def start_method() -> mp.context.BaseContext:
     """Returns a fork server in which vLLM is imported already."""
     os.environ.update(ENVIRONMENT)
     context = mp.get_context("forkserver")
-    context.set_forkserver_preload(["engine_preload"])
+    # Packages of the environment only: the fork server does not know this
+    # folder. They are imports; no threads or sockets are inherited.
+    context.set_forkserver_preload(_PRELOAD)
     return context
 
 
