@@ -251,12 +251,13 @@ impl Core {
         }
     }
 
-    /// Fires timers, reads mail, and lets the driver work; sleeps when there is nothing to do.
+    /// Fires timers, reads mail, and lets the driver work; sleeps when there is nothing to do. The
+    /// kernel is entered once per turn: submitting and sleeping are one call.
     fn turn(&self) {
         self.fire_timers();
         self.read_mail();
-        self.drive(Wait::No);
         if !self.ready.borrow().is_empty() {
+            self.drive(Wait::No);
             return;
         }
         let until = self.timers.borrow().next().unwrap_or(Tick::MAX);
@@ -309,6 +310,11 @@ impl Core {
         }
         let mut mail = self.mail.take();
         self.remote.take(&mut mail);
+        if self.ended.get() {
+            // Nothing new starts; only results of worker threads still count.
+            mail.woken.clear();
+            mail.jobs.clear();
+        }
         for task in mail.woken.drain(..) {
             self.ready.borrow_mut().push_back(task);
         }

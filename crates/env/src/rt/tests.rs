@@ -184,6 +184,7 @@ fn other_threads_wake_and_spawn() {
 fn an_ended_runtime_says_so() {
     let runtime = runtime(IoBackend::Threads, None);
     let handle = runtime.handle();
+    handle.spawn_on(|| async { panic!("the runtime never ran") }).unwrap();
     drop(runtime);
     assert!(handle.spawn_on(|| async {}).is_err());
 }

@@ -11,33 +11,34 @@ use crate::pool::{BufferPool, PoolOptions};
 use crate::rt::spawn;
 use crate::sys::check;
 
+/// Folder for the child, which does the forbidden thing.
 const CHILD: &str = "MILLPOND_TEST_FORBIDDEN_FOLDER";
-const NAME: &str = "rt::tests::forbidden::auto_falls_back_when_io_uring_is_forbidden";
 
-/// Answers EPERM to `io_uring_setup` from now on, on every thread of this process.
-fn forbid() {
+/// Refuses the system call `number` with `errno` from now on, on this thread and those it starts;
+/// with `second`, only when its second argument has that value.
+fn forbid(number: libc::c_long, second: Option<u32>, errno: i32) {
     fn statement(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
         libc::sock_filter { code: u16::try_from(code).unwrap(), jt, jf, k }
     }
-    // Refuse that one call, allow the rest. The first word of seccomp_data is its number.
-    let filter = [
-        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        statement(
-            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-            u32::try_from(libc::SYS_io_uring_setup).unwrap(),
-            0,
-            1,
-        ),
-        statement(
-            libc::BPF_RET | libc::BPF_K,
-            libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned(),
-            0,
-            0,
-        ),
-        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
-    ];
-    let program = libc::sock_fprog { len: 4, filter: filter.as_ptr().cast_mut() };
-    // SAFETY: plain numbers, then a program of four statements that lives through the call.
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let answer = libc::BPF_RET | libc::BPF_K;
+    let number = u32::try_from(number).unwrap();
+    // Offsets in `seccomp_data`: the number at 0, the second argument at 24.
+    let mut filter = vec![statement(load, 0, 0, 0)];
+    if let Some(second) = second {
+        filter.push(statement(equal, number, 0, 3));
+        filter.push(statement(load, 24, 0, 0));
+        filter.push(statement(equal, second, 0, 1));
+    } else {
+        filter.push(statement(equal, number, 0, 1));
+    }
+    let refuse = libc::SECCOMP_RET_ERRNO | errno.cast_unsigned();
+    filter.push(statement(answer, refuse, 0, 0));
+    filter.push(statement(answer, libc::SECCOMP_RET_ALLOW, 0, 0));
+    let len = u16::try_from(filter.len()).unwrap();
+    let program = libc::sock_fprog { len, filter: filter.as_mut_ptr() };
+    // SAFETY: plain numbers, then a program of `len` statements that lives through the call.
     unsafe {
         check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)).unwrap();
         let mode = libc::SECCOMP_MODE_FILTER;
@@ -45,24 +46,53 @@ fn forbid() {
     }
 }
 
-/// Runs itself again in a child, because a filter cannot be taken off.
-#[test]
-fn auto_falls_back_when_io_uring_is_forbidden() {
+/// Runs the test `name` again in a child, because a filter cannot be taken off; in that child, runs
+/// `run` instead.
+fn in_child(name: &str, run: impl FnOnce(&Path)) {
     if let Ok(folder) = std::env::var(CHILD) {
-        forbid();
-        work(Path::new(&folder));
-        println!("worked without io_uring");
+        run(Path::new(&folder));
+        println!("the child has worked");
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", NAME, "--nocapture"])
+        .args(["--exact", &format!("rt::tests::forbidden::{name}"), "--nocapture"])
         .env(CHILD, folder.path())
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&child.stdout);
     assert!(child.status.success(), "{text}\n{}", String::from_utf8_lossy(&child.stderr));
-    assert!(text.contains("worked without io_uring"), "the child ran another test: {text}");
+    assert!(text.contains("the child has worked"), "the child ran another test: {text}");
+}
+
+#[test]
+fn auto_falls_back_when_io_uring_is_forbidden() {
+    in_child("auto_falls_back_when_io_uring_is_forbidden", |folder| {
+        forbid(libc::SYS_io_uring_setup, None, libc::EPERM);
+        work(folder);
+    });
+}
+
+/// What a limit on locked memory (`ulimit -l`) does to a process without privileges.
+#[test]
+fn a_pool_that_cannot_be_registered_still_works() {
+    in_child("a_pool_that_cannot_be_registered_still_works", |folder| {
+        const REGISTER_BUFFERS: u32 = 0;
+        forbid(libc::SYS_io_uring_register, Some(REGISTER_BUFFERS), libc::ENOMEM);
+        let pool = BufferPool::new(PoolOptions::new(1 << 20)).unwrap();
+        let runtime = crate::rt::tests::runtime(IoBackend::Uring, Some(&pool));
+        assert!(!runtime.buffers_registered());
+        runtime.block_on(write_and_read(folder, &pool));
+    });
+}
+
+async fn write_and_read(folder: &Path, pool: &BufferPool) {
+    let disk = FileDisk::create(&folder.join("disk"), 1 << 20).unwrap();
+    let buf = pool.try_copy(&[5; 8192]).unwrap().freeze();
+    disk.write_sync(4096, buf).await.unwrap();
+    let (buf, result) = disk.read(8192, pool.try_alloc(4096).unwrap()).await;
+    result.unwrap();
+    assert_eq!(*buf, [5; 4096]);
 }
 
 fn work(folder: &Path) {
@@ -79,12 +109,7 @@ fn work(folder: &Path) {
     assert_eq!(reason.raw_os_error(), Some(libc::EPERM));
     assert!(!runtime.buffers_registered());
     runtime.block_on(async {
-        let disk = FileDisk::create(&folder.join("disk"), 1 << 20).unwrap();
-        let buf = pool.try_copy(&[5; 8192]).unwrap().freeze();
-        disk.write_sync(4096, buf).await.unwrap();
-        let (buf, result) = disk.read(8192, pool.try_alloc(4096).unwrap()).await;
-        result.unwrap();
-        assert_eq!(*buf, [5; 4096]);
+        write_and_read(folder, &pool).await;
 
         let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let addr = listener.local_addr().unwrap();
