@@ -93,6 +93,20 @@ pub fn memory_total() -> io::Result<u64> {
     Ok(lowest)
 }
 
+/// Bytes that an unprivileged user may still write on the file system that holds `path`.
+///
+/// # Errors
+/// What the operating system says: `NotFound` for a path that is not there, for instance.
+pub fn free_bytes(path: &std::path::Path) -> io::Result<u64> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: an all-zero statvfs is valid.
+    let mut facts: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `path` is a C string and `facts` a writable statvfs.
+    check(unsafe { libc::statvfs(path.as_ptr(), &raw mut facts) })?;
+    Ok(u64::from(facts.f_bavail).saturating_mul(u64::from(facts.f_frsize)))
+}
+
 /// Binds the calling thread to the `index`-th processor it may run on.
 ///
 /// # Errors

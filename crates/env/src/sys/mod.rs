@@ -6,7 +6,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 pub use machine::{
-    FdLimit, boot_id, cpu_count, memory_total, pin_thread, raise_fd_limit, require_fd_limit,
+    FdLimit, boot_id, cpu_count, free_bytes, memory_total, pin_thread, raise_fd_limit,
+    require_fd_limit,
 };
 
 /// The result of a system call that answers -1 on failure.
