@@ -158,7 +158,9 @@ class StagedMover:
             good = [i for i, size in enumerate(sizes) if size == self.block_bytes(group)]
             with self._on_stream(mark):
                 rows = torch.tensor(good, dtype=torch.long)
-                index = torch.tensor([ids[i] for i in good], device=self._device)
+                index = torch.tensor(
+                    [ids[i] for i in good], dtype=torch.long, device=self._device
+                )
                 for view, part in zip(self._views[group], self._parts(group, len(ids), staging)):
                     fresh = part[rows].to(self._device).view(view.dtype)
                     view[index] = fresh.reshape(len(good), *view.shape[1:])

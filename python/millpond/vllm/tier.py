@@ -1,0 +1,292 @@
+"""`MillpondSecondaryTier`: Millpond below vLLM's tiered CPU offload.
+
+vLLM moves KV blocks from the device to a primary tier in host memory; this
+tier keeps chunks of that memory in the store and brings them back. It runs in
+the scheduler, so nothing here waits: lookups, loads and stores happen on
+threads, and results are picked up by polling.
+
+Options stand in the tier's configuration beside ``type`` and ``module_path``
+and are those of the connector, as far as they make sense here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any, Callable, ClassVar
+
+import numpy as np
+from vllm.logger import init_logger
+from vllm.v1.kv_offload.base import (
+    Locality,
+    LookupResult,
+    Medium,
+    OffloadingEvent,
+    OffloadKey,
+    ReqContext,
+    RequestOffloadingContext,
+    ScheduleEndContext,
+)
+from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
+from vllm.v1.kv_offload.tiering.base import JobId, JobResult, SecondaryTierManager, TransferJob
+
+from millpond.vllm.config import ConnectorConfig
+from millpond.vllm.identity import cpu_isa, layout_bytes, model_fingerprint, namespace_name
+from millpond.vllm.session import StoreDown, StoreSession, Target
+from millpond.vllm.transfer import TransferPool
+
+if TYPE_CHECKING:
+    from vllm.v1.kv_offload.base import OffloadingSpec
+    from vllm.v1.kv_offload.tiering.backpressure import BackpressureDetector
+
+logger = init_logger("vllm.millpond")
+
+
+class _Lookups(AsyncLookupManager):  # type: ignore[misc]
+    """Asks the store on a thread of its own, one batch per step."""
+
+    def __init__(self, tier_type: str, session: StoreSession) -> None:
+        self._session = session
+        super().__init__(tier_type=tier_type)
+
+    def batch_lookup(self, keys: list[OffloadKey], req_context: ReqContext) -> Iterable[bool]:
+        """Returns per key whether the store has it; no answer means no."""
+        try:
+            names = [bytes(key) for key in keys]
+            return self._session.call(lambda ns: ns.contains(names))
+        except StoreDown:
+            return [False] * len(keys)
+
+
+class MillpondSecondaryTier(SecondaryTierManager):  # type: ignore[misc]
+    """Keeps chunks of vLLM's host memory tier in Millpond.
+
+    A lookup without an answer is a miss, a load that fails makes vLLM
+    recompute, a store that is late is dropped.
+
+    Raises:
+        ConfigError: an option is unknown or out of range, or the store
+            refuses the namespace.
+    """
+
+    medium: ClassVar[Medium] = Medium.STORAGE
+
+    def __init__(
+        self,
+        offloading_spec: OffloadingSpec,
+        primary_kv_view: memoryview,
+        tier_type: str,
+        backpressure_detector: BackpressureDetector | None = None,
+        locality: str | None = None,
+        enable_kv_events: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        self._config = ConnectorConfig.parse(options)
+        self.locality = Locality(locality) if locality is not None else None
+        # The array keeps the memory alive as long as threads may use it.
+        self._memory = np.asarray(primary_kv_view)
+        self._base = int(self._memory.__array_interface__["data"][0])
+        self._lock = threading.Lock()
+        self._pending = 0
+        self._idle = threading.Condition(self._lock)
+        self._done: list[JobResult] = []
+        self._unusable: dict[JobId, list[OffloadKey]] = {}
+        self._events: list[OffloadingEvent] | None = None
+        if enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events:
+            self._events = []
+        self._session = StoreSession(
+            self._config,
+            deadline_ms=self._config.lookup_deadline_ms,
+            connections=self._config.connections,
+            log=logger,
+        )
+        self._session.start(self._target(offloading_spec))
+        self._pool = TransferPool(self._config.io_threads)
+        self._lookups = _Lookups(tier_type, self._session)
+
+    def _target(self, spec: OffloadingSpec) -> Target:
+        """Derives the namespace from everything that decides a chunk's bytes."""
+        import vllm
+
+        config = spec.config
+        described = {
+            "tier": 1,
+            "engine": f"vllm {vllm.__version__}",
+            "model": self._config.model_id or model_fingerprint(config.model.name, None),
+            "dtype": config.model.dtype,
+            "tokens_per_hash": config.cache.tokens_per_hash,
+            "blocks_per_chunk": config.cache.blocks_per_chunk,
+            "groups": [
+                [group.group_id, group.tokens_per_block, list(group.layer_names)]
+                for group in config.groups
+            ],
+            "parallel": [
+                config.parallel.tp_size,
+                config.parallel.pp_size,
+                config.parallel.pcp_size,
+                config.parallel.dcp_size,
+            ],
+            "layout": [config.kv_cache_layout, config.canonical_layout, config.replicated_layout],
+            "chunk_bytes": self.block_size_bytes,
+            "isa": cpu_isa(),
+        }
+        layout = layout_bytes(described)
+        digest = hashlib.sha256(layout).hexdigest()
+        return Target(self._config.namespace or namespace_name(config.model.name, digest), layout)
+
+    # -- lookups ------------------------------------------------------------
+
+    def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
+        """Asks for newly computed chunks only: known ones are stored already."""
+        return RequestOffloadingContext()
+
+    def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
+        """Returns what is known about a chunk, RETRY until the store answered."""
+        if not self._config.load or not self._session.up:
+            return LookupResult.MISS
+        found = self._lookups.lookup(key, req_context)
+        if found is None:
+            return LookupResult.RETRY
+        return LookupResult.HIT if found else LookupResult.MISS
+
+    def on_schedule_end(self, context: ScheduleEndContext) -> None:
+        """Sends this step's lookups."""
+        self._lookups.flush()
+
+    def on_request_finished(self, req_context: ReqContext) -> None:
+        """Forgets what was looked up for a request."""
+        self._lookups.cleanup(req_context.req_id)
+
+    # -- transfers ----------------------------------------------------------
+
+    def submit_store(self, job_metadata: TransferJob) -> None:
+        """Queues chunks to be written; vLLM keeps them in place until done."""
+        self._submit(job_metadata, self._pool.save, self._store)
+
+    def submit_load(self, job_metadata: TransferJob) -> None:
+        """Queues chunks to be read into their places."""
+        self._submit(job_metadata, self._pool.load, self._load)
+
+    def _submit(
+        self,
+        job: TransferJob,
+        enqueue: Callable[[Callable[[], None]], bool],
+        work: Callable[[list[bytes], list[list[tuple[int, int]]], int], list[bool]],
+    ) -> None:
+        keys = [bytes(key) for key in job.keys]
+        size = self.block_size_bytes
+        places = [[(self._base + int(chunk) * size, size)] for chunk in job.chunk_ids]
+        queued = time.monotonic()
+        with self._lock:
+            self._pending += 1
+
+        def run() -> None:
+            good = [False] * len(keys)
+            try:
+                limit = (
+                    self._config.load_deadline_ms
+                    if job.is_promotion
+                    else self._config.save_deadline_ms
+                )
+                left_ms = limit - int((time.monotonic() - queued) * 1000)
+                if left_ms > 0:
+                    good = work(keys, places, left_ms)
+            except StoreDown:
+                pass
+            except Exception:
+                logger.exception("Millpond: a transfer failed.")
+            self._finish(job, good, time.monotonic() - queued)
+
+        if not enqueue(run):
+            self._finish(job, [False] * len(keys), 0.0)
+
+    def _store(
+        self, keys: list[bytes], places: list[list[tuple[int, int]]], left_ms: int
+    ) -> list[bool]:
+        if not self._config.save:
+            return [False] * len(keys)
+        answers = self._session.call(
+            lambda ns: ns.put(keys=keys, values=places, deadline_ms=left_ms)
+        )
+        return [answer in ("stored", "exists") for answer in answers]
+
+    def _load(
+        self, keys: list[bytes], places: list[list[tuple[int, int]]], left_ms: int
+    ) -> list[bool]:
+        sizes = self._session.call(
+            lambda ns: ns.get(keys=keys, into=places, deadline_ms=left_ms)
+        )
+        return [size == self.block_size_bytes for size in sizes]
+
+    def _finish(self, job: TransferJob, good: list[bool], seconds: float) -> None:
+        keys = list(job.keys)
+        kept = [key for key, ok in zip(keys, good) if ok]
+        result = JobResult(
+            job_id=job.job_id,
+            success=all(good),
+            successful_keys=tuple(kept) if job.is_promotion and not all(good) else None,
+            transfer_time=seconds,
+            transfer_bytes=len(kept) * self.block_size_bytes,
+        )
+        with self._lock:
+            self._done.append(result)
+            self._failed_loads(job, keys, good)
+            if kept and not job.is_promotion and self._events is not None:
+                self._events.append(
+                    OffloadingEvent(
+                        keys=kept, medium=self.medium, removed=False, locality=self.locality
+                    )
+                )
+            self._pending -= 1
+            self._idle.notify_all()
+
+    def _failed_loads(self, job: TransferJob, keys: list[OffloadKey], good: list[bool]) -> None:
+        """Remembers chunks that must not be tried again; the lock is held."""
+        if job.is_promotion:
+            failed = [key for key, ok in zip(keys, good) if not ok]
+            if failed:
+                self._unusable[job.job_id] = failed
+
+    def get_finished_jobs(self) -> Iterable[JobResult]:
+        """Returns the jobs that ended since the last call."""
+        with self._lock:
+            done, self._done = self._done, []
+            failed = [key for job in done for key in self._unusable.pop(job.job_id, ())]
+        # On the scheduler's thread, which owns the lookups: without it a chunk
+        # that does not load would be found and tried for ever.
+        self._lookups.mark_miss(failed)
+        return done
+
+    def has_pending_work(self) -> bool:
+        """Returns whether jobs are still on their way."""
+        with self._lock:
+            return self._pending > 0
+
+    def drain_jobs(self) -> None:
+        """Waits until no transfer touches the primary tier's memory.
+
+        Every transfer ends by its deadline, so this does too.
+        """
+        with self._idle:
+            self._idle.wait_for(lambda: self._pending == 0)
+
+    def take_events(self) -> Iterable[OffloadingEvent]:
+        """Returns events of chunks that were stored."""
+        with self._lock:
+            if not self._events:
+                return ()
+            events, self._events = self._events, []
+            return events
+
+    def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
+        """Does nothing: reading a chunk marks it as used in the store."""
+
+    def shutdown(self) -> None:
+        """Finishes queued transfers within ``shutdown_ms`` and disconnects."""
+        self._lookups.shutdown()
+        if not self._pool.close(self._config.shutdown_ms / 1000):
+            logger.warning("Millpond: some transfers were not finished at shutdown.")
+        self._session.close()

@@ -1,0 +1,89 @@
+"""Fixtures of the vLLM tests: a real server, a model made here, real engines."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "demo"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import build_model  # noqa: E402
+import corpus  # noqa: E402
+import engine as engines  # noqa: E402
+import server as servers  # noqa: E402
+
+CONTEXT_TOKENS = 4096
+
+
+@pytest.fixture(scope="session")
+def context() -> Any:
+    """A fork server in which vLLM is imported already."""
+    os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
+    made = engines.start_method()
+    os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
+    return made
+
+
+@pytest.fixture(scope="session")
+def models() -> Callable[[str], Path]:
+    """Builds a model by its shape, once."""
+
+    def build(shape: str) -> Path:
+        folder = ROOT / ".demo" / "models" / shape
+        build_model.ensure(folder, shape)
+        return folder
+
+    return build
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[servers.Server]:
+    """A running server with an empty store."""
+    running = servers.Server(tmp_path / "store", tmp_path / "server.log")
+    running.start()
+    yield running
+    running.stop()
+
+
+Start = Callable[..., engines.Engine]
+
+
+@pytest.fixture
+def start(context: Any, models: Callable[[str], Path], tmp_path: Path) -> Iterator[Start]:
+    """Starts engines and ends them after the test."""
+    running: list[engines.Engine] = []
+
+    def begin(
+        shape: str = "quick",
+        *,
+        connector: dict[str, Any] | None = None,
+        local_cache: bool = True,
+        **options: Any,
+    ) -> engines.Engine:
+        spec = engines.Spec(
+            model=models(shape),
+            log=tmp_path / "vllm.log",
+            context_tokens=CONTEXT_TOKENS,
+            local_cache=local_cache,
+            connector=connector,
+            options=options,
+        )
+        running.append(engines.Engine(context, spec))
+        return running[-1]
+
+    yield begin
+    for engine in running:
+        engine.kill()
+
+
+@pytest.fixture(scope="session")
+def texts() -> list[str]:
+    """Long real texts."""
+    return [document.text for document in corpus.documents(4, 1)]

@@ -1,0 +1,104 @@
+"""Keys, leaders and options: pure functions, no engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes import FakeNamespace
+from millpond.vllm.config import ConfigError, ConnectorConfig
+from millpond.vllm.identity import model_fingerprint, namespace_name
+from millpond.vllm.keys import RUN_KEYS, KeySpace
+
+HASHES = [bytes([i]) * 32 for i in range(1, 100)]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 8, 16, 20])
+def test_part_keys_name_the_leaders_that_match_prefix_computes(parts: int) -> None:
+    space = KeySpace(0, parts)
+    flat = space.flat(HASHES)
+    leaders = [flat[i - i % RUN_KEYS] for i in range(len(flat))]
+    for first, last in [(0, 5), (7, 40), (33, 34), (98, 99)]:
+        start = space.lead_block(first)
+        for part in range(parts):
+            blocks = list(range(first, last))
+            keys, led = space.part_keys(HASHES[start:last], start, blocks, part)
+            assert keys == [flat[b * parts + part] for b in blocks]
+            assert led == [leaders[b * parts + part] for b in blocks]
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_a_block_counts_only_when_all_ranks_stored_their_part(parts: int) -> None:
+    namespace = FakeNamespace()
+    space = KeySpace(0, parts)
+    for part in range(parts):
+        # The last rank lost block 4.
+        blocks = [b for b in range(10) if not (part == parts - 1 and b == 4)]
+        keys, leaders = space.part_keys(HASHES, 0, blocks, part)
+        namespace.put(keys, [[]] * len(keys), leaders=leaders)
+    assert namespace.match_prefix(space.flat(HASHES[:10])) // parts == 4
+
+
+def test_groups_parts_and_epochs_never_share_a_key() -> None:
+    keys = {
+        KeySpace(group, 4, epoch).key(HASHES[0], part)
+        for group in (0, 1, 256)
+        for part in range(4)
+        for epoch in (b"", b"12345678")
+    }
+    assert len(keys) == 3 * 4 * 2
+
+
+def test_a_key_over_128_bytes_is_refused() -> None:
+    with pytest.raises(ValueError, match="over 128"):
+        KeySpace(0, 1).key(b"x" * 125, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"adress": "127.0.0.1:1"}, "unknown key 'adress'"),
+        ({"connections": "4"}, "connections must be of type int"),
+        ({"connections": True}, "connections must be of type int"),
+        ({"transport": "carrier-pigeon"}, "transport must be one of auto, shm, unix, tcp"),
+        ({"ack": "maybe"}, "ack must be one of memory, disk"),
+        ({"load_deadline_ms": 0}, "load_deadline_ms must be between 1 and"),
+        ({"save_pool_fraction": 1}, "save_pool_fraction must be between"),
+        ({"token": "a", "token_file": "b"}, "not both"),
+    ],
+)
+def test_a_bad_option_is_refused_by_name(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ConnectorConfig.parse(options)
+
+
+def test_the_environment_gives_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLPOND_ADDRESS", "127.0.0.9:1")
+    monkeypatch.setenv("MILLPOND_TOKEN", "secret")
+    assert ConnectorConfig.parse({}).address == "127.0.0.9:1"
+    assert ConnectorConfig.parse({}).read_token() == "secret"
+    assert ConnectorConfig.parse({"address": "127.0.0.8:1"}).address == "127.0.0.8:1"
+
+
+def test_the_token_is_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    with pytest.raises(ConfigError, match="token_file"):
+        ConnectorConfig.parse({"token_file": str(path)}).read_token()
+    path.write_text("s3cret\n")
+    assert ConnectorConfig.parse({"token_file": str(path)}).read_token() == "s3cret"
+
+
+def test_the_same_files_are_the_same_model_wherever_they_lie(tmp_path: Path) -> None:
+    for name, weights in [("a", b"w" * 200_000), ("b", b"w" * 200_000), ("c", b"v" * 200_000)]:
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        (folder / "model.safetensors").write_bytes(weights)
+    prints = [model_fingerprint(str(tmp_path / name), None) for name in "abc"]
+    assert prints[0] == prints[1]
+    assert prints[0] != prints[2]
+    assert model_fingerprint("org/model", "v1") != model_fingerprint("org/model", "v2")
+
+
+def test_namespace_names_are_readable() -> None:
+    assert namespace_name("/models/Llama 3.1/", "ab" * 32) == "vllm-llama-3-1-abababababababab"
