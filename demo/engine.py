@@ -150,7 +150,8 @@ class Engine:
         self._call("store_zeros")
 
     def counters(self) -> dict[str, float]:
-        """Returns the connector's counters since the engine started."""
+        """Returns the connector's counters since the engine started, and
+        ``num_preemptions`` of the engine."""
         counters: dict[str, float] = self._call("counters")
         return counters
 
@@ -318,7 +319,8 @@ class _Child:
     def counters(self) -> dict[str, float]:
         found = {}
         for metric in self.llm.get_metrics():
-            name = metric.name.removeprefix("vllm:millpond_")
-            if name != metric.name and hasattr(metric, "value"):
+            name = metric.name.removeprefix("vllm:").removeprefix("millpond_")
+            ours = metric.name.startswith("vllm:millpond_") or name == "num_preemptions"
+            if ours and hasattr(metric, "value"):
                 found[name] = metric.value
         return found

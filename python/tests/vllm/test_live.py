@@ -1,0 +1,239 @@
+"""A real vLLM against a real server.
+
+The oracle for "same tokens" is vLLM's own prefix cache: a cold prefill may
+differ from any cached run in late tokens, through the order of additions.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import engine as engines
+import pytest
+import server as servers
+
+BLOCK = 128
+TOKENS = 24
+
+
+def cached_length(prompt: list[int]) -> int:
+    """Tokens of a prompt that a full cache can give."""
+    return (len(prompt) - 1) // BLOCK * BLOCK
+
+
+def prompt_of(engine: engines.Engine, text: str, tokens: int) -> list[int]:
+    return engine.tokenize(text)[:tokens]
+
+
+def check_external_equals_local(engine: engines.Engine, prompt: list[int]) -> None:
+    """Asks cold, from vLLM's own cache, and from the store alone."""
+    cold = engine.ask(prompt, TOKENS)
+    assert cold.cached_tokens == 0
+    oracle = engine.ask(prompt, TOKENS)
+    assert oracle.cached_tokens == cached_length(prompt)
+    before = engine.counters()
+    engine.forget()
+    external = engine.ask(prompt, TOKENS)
+    after = engine.counters()
+    assert external.cached_tokens == cached_length(prompt)
+    assert after["load_blocks"] > before.get("load_blocks", 0)
+    assert external.tokens == oracle.tokens
+
+
+@pytest.mark.parametrize(
+    ("shape", "connector", "options"),
+    [
+        pytest.param("quick", {}, {}, id="asynchronous"),
+        pytest.param("quick", {"load_async": False}, {}, id="synchronous"),
+        pytest.param("quick", {}, {"max_num_batched_tokens": 256}, id="chunked prefill"),
+        pytest.param("quick", {"transport": "tcp"}, {}, id="tcp"),
+        pytest.param("hybrid", {}, {}, id="sliding window and full attention"),
+    ],
+)
+def test_tokens_are_those_of_vllms_own_cache(
+    start: Callable[..., engines.Engine],
+    server: servers.Server,
+    texts: list[str],
+    shape: str,
+    connector: dict[str, Any],
+    options: dict[str, Any],
+) -> None:
+    engine = start(shape, connector={"address": server.address, **connector}, **options)
+    prompts = [prompt_of(engine, text, 1500) for text in texts[:2]]
+    for prompt in prompts:
+        check_external_equals_local(engine, prompt)
+    # What was generated is stored too: a follow-up turn finds it.
+    engine.forget()
+    turn = engine.ask(prompts[0], 2 * BLOCK)
+    engine.forget()
+    follow_up = prompts[0] + list(turn.tokens) + prompts[1][:50]
+    assert engine.ask(follow_up, 1).cached_tokens >= 1500 + BLOCK
+    # Zeros instead of what was written must show, or the above proves nothing.
+    expected = engine.ask(prompts[1], TOKENS)
+    engine.store_zeros()
+    engine.forget()
+    engine.ask(prompts[1], 1)
+    engine.forget()
+    zeros = engine.ask(prompts[1], TOKENS)
+    assert zeros.cached_tokens == cached_length(prompts[1])
+    assert zeros.tokens != expected.tokens
+
+
+def test_another_engine_finds_the_blocks_also_after_a_restart_of_the_server(
+    start: Callable[..., engines.Engine], server: servers.Server, texts: list[str]
+) -> None:
+    options = {"connector": {"address": server.address}}
+    first = start(**options)
+    prompt = prompt_of(first, texts[0], 1500)
+    first.ask(prompt, TOKENS)
+    oracle = first.ask(prompt, TOKENS)
+    first.stop()
+    server.stop()
+    server.start()
+    second = start(**options, local_cache=False)
+    answer = second.ask(prompt, TOKENS)
+    assert answer.cached_tokens == cached_length(prompt)
+    assert answer.tokens == oracle.tokens
+    assert "save_blocks" not in second.counters() or second.counters()["save_blocks"] == 0
+
+
+def test_local_and_external_hits_combine(
+    start: Callable[..., engines.Engine], server: servers.Server, texts: list[str]
+) -> None:
+    engine = start(connector={"address": server.address})
+    prompt = prompt_of(engine, texts[1], 1500)
+    engine.ask(prompt, TOKENS)
+    oracle = engine.ask(prompt, TOKENS)
+    engine.forget()
+    # The first five blocks become local, from the store; the rest comes later.
+    engine.ask(prompt[: 5 * BLOCK + 7], 1)
+    before = engine.counters()["load_blocks"]
+    answer = engine.ask(prompt, TOKENS)
+    assert engine.counters()["load_blocks"] - before == cached_length(prompt) // BLOCK - 5
+    assert answer.cached_tokens == cached_length(prompt)
+    assert answer.tokens == oracle.tokens
+
+
+def test_a_killed_server_changes_no_token_and_is_used_again(
+    start: Callable[..., engines.Engine],
+    server: servers.Server,
+    texts: list[str],
+    tmp_path: Any,
+) -> None:
+    engine = start(
+        connector={"address": server.address, "retry_ms": 100}, local_cache=False
+    )
+    prompt = prompt_of(engine, texts[2], 3000)
+    other = prompt_of(engine, texts[3], 1500)
+    engine.ask(prompt, 4)
+    engine.settle()
+    oracle = engine.ask(prompt, 150)
+    engine.settle()
+    # Mid-request: while the engine loads and generates.
+    killer = threading.Timer(0.1, server.kill)
+    killer.start()
+    during = engine.ask(prompt, 150)
+    killer.join()
+    assert during.tokens == oracle.tokens
+    recomputed = [engine.ask(other, TOKENS) for _ in range(5)]
+    assert {answer.cached_tokens for answer in recomputed} == {0}
+    assert len({answer.tokens for answer in recomputed}) == 1
+    log = (tmp_path / "vllm.log").read_text()
+    assert log.count("does not answer") == 1, "one line per outage, not per request"
+
+    server.start()
+    end = time.monotonic() + 20
+    while "answers again" not in (tmp_path / "vllm.log").read_text():
+        assert time.monotonic() < end, "the connector never noticed the server's return"
+        time.sleep(0.05)
+    engine.ask(other, 1)
+    engine.settle()
+    again = engine.ask(other, TOKENS)
+    assert again.cached_tokens == cached_length(other)
+    assert again.tokens == recomputed[0].tokens
+
+
+def test_a_server_that_vanishes_during_loads_fails_no_request(
+    start: Callable[..., engines.Engine], server: servers.Server, texts: list[str]
+) -> None:
+    engine = start(connector={"address": server.address, "retry_ms": 100}, local_cache=False)
+    prompts = [prompt_of(engine, text, 2500) for text in texts]
+    for prompt in prompts:
+        engine.ask(prompt, 1)
+    engine.settle()
+    killer = threading.Timer(0.02, server.kill)
+    killer.start()
+    answers = engine.ask_many(prompts, TOKENS)
+    killer.join()
+    assert all(len(answer.tokens) == TOKENS for answer in answers)
+
+
+def test_an_absent_server_only_costs_the_cache(
+    start: Callable[..., engines.Engine], texts: list[str]
+) -> None:
+    address = f"127.0.0.1:{servers.free_port()}"
+    engine = start(connector={"address": address}, local_cache=False)
+    prompt = prompt_of(engine, texts[0], 1500)
+    without = start(local_cache=False)
+    assert engine.ask(prompt, TOKENS).tokens == without.ask(prompt, TOKENS).tokens
+    with_s = min(engine.ask(prompt, 1).ttft_s for _ in range(5))
+    without_s = min(without.ask(prompt, 1).ttft_s for _ in range(5))
+    assert with_s < 1.5 * without_s + 0.05
+
+
+def test_preemption_and_crowding_keep_their_tokens(
+    start: Callable[..., engines.Engine], server: servers.Server, texts: list[str]
+) -> None:
+    # Room for about two of the prompts at a time: requests are preempted
+    # while they generate, come back, and load what they had.
+    engine = start(
+        connector={"address": server.address, "save_pool_fraction": 0.5},
+        local_cache=False,
+        num_gpu_blocks_override=24,
+        max_model_len=2048,
+    )
+    prompts = [prompt_of(engine, text, 1000) for text in texts]
+    for _ in range(2):
+        answers = engine.ask_many(prompts, 200)
+        assert all(len(answer.tokens) == 200 for answer in answers)
+        engine.settle()
+    assert engine.counters()["num_preemptions"] > 0
+    for prompt in prompts:
+        alone = engine.ask(prompt, TOKENS)
+        engine.settle()
+        assert engine.ask(prompt, TOKENS).tokens == alone.tokens
+    engine.forget()
+
+
+def test_aborted_requests_leave_nothing_behind(
+    start: Callable[..., engines.Engine], server: servers.Server, texts: list[str]
+) -> None:
+    engine = start(connector={"address": server.address})
+    prompt = prompt_of(engine, texts[0], 2000)
+    engine.ask(prompt, 1)
+    oracle = engine.ask(prompt, TOKENS)
+    engine.forget()
+    for steps in (1, 2, 3):
+        engine.abort_after(prompt, steps)
+        # Emptying the cache fails while any block is still referenced.
+        engine.forget()
+    assert engine.ask(prompt, TOKENS).tokens == oracle.tokens
+
+
+def test_a_bad_option_stops_the_start_and_is_named(
+    start: Callable[..., engines.Engine], server: servers.Server
+) -> None:
+    with pytest.raises(engines.EngineError, match="unknown key 'adress'"):
+        start(connector={"adress": server.address})
+
+
+def test_another_layout_in_the_same_namespace_is_refused(
+    start: Callable[..., engines.Engine], server: servers.Server
+) -> None:
+    options = {"address": server.address, "namespace": "shared"}
+    start(connector=options).stop()
+    with pytest.raises(engines.EngineError, match="refuses namespace 'shared'"):
+        start("hybrid", connector=options)

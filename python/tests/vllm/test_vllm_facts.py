@@ -1,0 +1,115 @@
+"""What the connector relies on in vLLM; these fail first when vLLM changes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from millpond.vllm.lookup import Group, PrefixLookup
+from millpond.vllm.keys import KeySpace
+from millpond.vllm.stats import COUNTERS, TIMES, MillpondStats
+from fakes import FakeNamespace
+from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys, hash_block_tokens
+from vllm.utils.hashing import sha256
+
+
+def test_importing_millpond_does_not_import_vllm() -> None:
+    code = "import sys, millpond, millpond.vllm; sys.exit('vllm' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_adapters_and_salts_are_part_of_block_hashes() -> None:
+    from vllm.v1.core.kv_cache_utils import init_none_hash
+
+    init_none_hash(sha256)
+
+    def block_hash(**changes: Any) -> bytes:
+        request = SimpleNamespace(
+            lora_request=None,
+            mm_features=[],
+            cache_salt=None,
+            prompt_embeds=None,
+            prompt_embeds_per_block_hashes=None,
+        )
+        for name, value in changes.items():
+            setattr(request, name, value)
+        extra, _ = generate_block_hash_extra_keys(request, 0, 16, 0)
+        return bytes(hash_block_tokens(sha256, None, list(range(16)), extra))
+
+    def adapter(name: str, path: str) -> Any:
+        return SimpleNamespace(lora_name=name, lora_path=path)
+
+    plain = block_hash()
+    assert len(plain) == 32
+    assert plain == block_hash()
+    poet = block_hash(lora_request=adapter("poet", "/a"))
+    assert plain != poet
+    assert poet != block_hash(lora_request=adapter("poet", "/b"))
+    assert plain != block_hash(cache_salt="tenant")
+
+
+def window_group(index: int, window: int) -> Group:
+    import torch
+    from vllm.v1.kv_cache_interface import SlidingWindowSpec
+
+    spec = SlidingWindowSpec(
+        block_size=16, num_kv_heads=1, head_size=8, dtype=torch.float32, sliding_window=window
+    )
+    return Group(index, 16, 1, spec, full=False, drop_last=False)
+
+
+def full_group(index: int) -> Group:
+    import torch
+    from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+    spec = FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=8, dtype=torch.float32)
+    return Group(index, 16, 1, spec, full=True, drop_last=False)
+
+
+@pytest.mark.parametrize(
+    ("full_blocks", "window_blocks", "tokens"),
+    [
+        (range(10), range(10), 9 * 16),
+        # Only the window's blocks are needed of the sliding group.
+        (range(10), range(6, 10), 9 * 16),
+        # The window is incomplete at the end, complete further in front.
+        (range(10), range(0, 6), 6 * 16),
+        # A hole in full attention ends the prefix; the window reaches it.
+        ([0, 1, 2, 3, 5, 6, 7, 8, 9], range(10), 4 * 16),
+        ([], range(10), 0),
+        (range(10), [9], 0),
+    ],
+)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_hybrid_prefixes_need_each_group_its_own_way(
+    full_blocks: Any, window_blocks: Any, tokens: int, parts: int
+) -> None:
+    hashes = [bytes([i]) * 32 for i in range(1, 11)]
+    groups = [full_group(0), window_group(1, 32)]
+    namespace = FakeNamespace()
+    for group, blocks in zip(groups, (full_blocks, window_blocks)):
+        space = KeySpace(group.index, parts)
+        for part in range(parts):
+            keys, leaders = space.part_keys(hashes, 0, list(blocks), part)
+            namespace.put(keys, [[]] * len(keys), leaders=leaders)
+    lookup = PrefixLookup(groups, parts=parts, hash_tokens=16, align_tokens=16, lease_ms=1000)
+    hit = lookup.find(namespace, hashes, 160, 159, b"")
+    assert hit.tokens == tokens
+    if tokens == 9 * 16:
+        window = [KeySpace(1, parts).key(hashes[b], 0) for b in range(10)]
+        assert [b for b in range(10) if window[b] in namespace.leased] == [7, 8]
+
+
+def test_statistics_add_up_and_name_every_metric() -> None:
+    one, two = MillpondStats(), MillpondStats()
+    one.add("load_blocks", 3)
+    one.observe("load_seconds", 0.5)
+    two.add("load_blocks", 4)
+    two.observe("load_seconds", 0.1)
+    both = MillpondStats(one.aggregate(two).data)
+    assert both.reduce() == {"load_blocks": 7, "load_p50_ms": 500.0, "load_max_ms": 500.0}
+    assert MillpondStats().is_empty()
+    assert not set(COUNTERS) & set(TIMES)
