@@ -1,1 +1,51 @@
-//! Placeholder, being written.
+//! The chunk store of one disk.
+//!
+//! Reading order: `format` (bytes on the disk), `index` (what is in memory), `space` (slabs
+//! and segments), `log` and `commit` (group commit), `recover` (format, open), `read`,
+//! `write`, `append`, `behind` (write-behind), `evict`, `compact`, `checkpoint`, `scrub`,
+//! `background`, and `check` (read-only inspection).
+//!
+//! Invariants:
+//! - A chunk's committed state changes only under its guard, when its log record is durable.
+//! - A slab is reused only after the commit that freed it, and after its last reader.
+//! - One flush covers log and data; so a restart verifies the data of the last batch.
+//! - No read from the disk returns bytes whose checksum was not compared.
+//! - After a failed log write or flush the engine refuses every write.
+//!
+//! Absent on purpose: keys, namespaces, replication; threads of its own.
+
+mod behind;
+mod checkpoint;
+mod commit;
+mod compact;
+mod engine;
+mod error;
+mod evict;
+mod format;
+mod index;
+mod log;
+mod metrics;
+mod options;
+mod pieces;
+mod read;
+mod recover;
+mod space;
+mod tasks;
+mod write;
+
+pub use engine::{ChunkData, Cursor, Engine, SmallBytes};
+pub use error::{EngineError, ErrorKind, FormatError};
+pub use format::record::{ChunkRecord, Location, Record};
+pub use format::superblock::{FORMAT_VERSION, LogPosition, Superblock};
+pub use index::{ChunkInfo, Usage};
+pub use metrics::{EngineMetrics, EngineStats};
+pub use millpond_types::Ack;
+pub use options::{EngineOptions, FormatOptions};
+pub use space::ClassUsage;
+pub use write::{WriteMode, WriteOutcome, WriteRequest};
+
+/// Decoders of bytes from the disk, for fuzzing.
+pub mod decode {
+    pub use crate::format::batch::decode as log_batch;
+    pub use crate::format::checkpoint::decode as checkpoint_block;
+}

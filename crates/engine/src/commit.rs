@@ -1,0 +1,317 @@
+//! Group commit: writing batches and applying them.
+
+use std::sync::Arc;
+
+use millpond_env::{Buf, Disk, SharedBuf};
+use millpond_types::limits::PAGE_BYTES;
+
+use crate::engine::Inner;
+use crate::error::EngineError;
+use crate::format::batch::{self, BATCH_BYTES_MAX, BatchHeader, HEADER_BYTES};
+use crate::format::codec::Writer;
+use crate::format::record::{ChunkRecord, Location, Record};
+use crate::format::superblock::LogPosition;
+use crate::log::{Apply, InFlight, LeadToken, LogState, Pending, Queued, Signal, Wait};
+
+/// Each segment of the log keeps its last page for the pointer to the next one.
+const POINTER_BYTES: u64 = PAGE_BYTES as u64;
+
+/// What the leader is to write.
+struct Job {
+    next_block: Option<(u64, SharedBuf)>,
+    offset: u64,
+    bytes: SharedBuf,
+    last_ticket: u64,
+}
+
+impl<D: Disk> Inner<D> {
+    /// Makes records durable together with all data written before, and applies them.
+    ///
+    /// Dropping the future leaves the records queued; they may still be committed.
+    pub(crate) async fn commit(&self, pending: Vec<Pending>) -> Result<(), EngineError> {
+        if pending.is_empty() {
+            return Ok(());
+        }
+        let started = self.clock.now();
+        let (ticket, wait) = self.log.enqueue(pending)?;
+        let result = match wait {
+            Wait::Lead(token) => self.lead(token, ticket).await,
+            Wait::Follow(receiver) => match receiver.await {
+                Ok(Signal::Done(result)) => result,
+                Ok(Signal::Lead(token)) => self.lead(token, ticket).await,
+                Err(_) => Err(EngineError::Busy("the engine is closing")),
+            },
+        };
+        self.metrics.commit_wait.observe(self.clock.now().since(started));
+        result
+    }
+
+    /// Writes batches until `ticket` is decided, then hands on.
+    pub(crate) async fn lead(&self, token: LeadToken, ticket: u64) -> Result<(), EngineError> {
+        // Callers that were woken together reach the log together: let them catch up once.
+        crate::tasks::yield_once().await;
+        loop {
+            let job = match self.take_job() {
+                Ok(Some(job)) => job,
+                Ok(None) => break,
+                Err(error) => {
+                    self.fail_queue(&error);
+                    return Err(error);
+                }
+            };
+            let started = self.clock.now();
+            let written = self.write_job(&job).await;
+            self.metrics.log_flush.observe(self.clock.now().since(started));
+            let last = job.last_ticket;
+            match written {
+                Ok(()) => self.finish(job),
+                Err(error) => return Err(self.poison(&error)),
+            }
+            if last >= ticket {
+                break;
+            }
+        }
+        drop(token);
+        Ok(())
+    }
+
+    /// Opens an epoch of the log: makes the recovered end durable, and undoes what the last
+    /// flush before the crash left half done.
+    ///
+    /// The undo must be logged: a later replay would no longer see that batch as the last.
+    pub(crate) async fn begin_epoch(&self, undo: Vec<Record>) -> Result<(), EngineError> {
+        let mut records = undo;
+        // An epoch begins with at least one batch, so that whatever was read is flushed.
+        records.push(Record::Delete(crate::recover::NOBODY));
+        let pending = records.into_iter().map(|record| {
+            let apply = Apply::Release(Vec::new());
+            Pending { record, apply, guard: None }
+        });
+        self.commit(pending.collect()).await
+    }
+
+    async fn write_job(&self, job: &Job) -> std::io::Result<()> {
+        if let Some((offset, block)) = &job.next_block {
+            self.disk.write(*offset, block.clone()).await?;
+        }
+        self.disk.write_sync(job.offset, job.bytes.clone()).await
+    }
+
+    fn take_job(&self) -> Result<Option<Job>, EngineError> {
+        let mut state = self.log.0.lock();
+        if state.in_flight.is_none() {
+            if state.queue.is_empty() {
+                return Ok(None);
+            }
+            let batch = self.prepare(&mut state)?;
+            state.in_flight = Some(batch);
+        }
+        Ok(state.in_flight.as_ref().map(|b| Job {
+            next_block: b.next_block.clone(),
+            offset: b.offset,
+            bytes: b.bytes.clone(),
+            last_ticket: b.last_ticket,
+        }))
+    }
+
+    /// Encodes the next batch at the log's position, moving to a new segment when it is full.
+    fn prepare(&self, state: &mut LogState) -> Result<InFlight, EngineError> {
+        let limit = usize::try_from(self.segment_bytes / 2).unwrap_or(BATCH_BYTES_MAX);
+        let limit = limit.min(BATCH_BYTES_MAX);
+        let (mut count, mut bytes) = (0, HEADER_BYTES);
+        for q in &state.queue {
+            let len = q.record_for_log().encoded_len();
+            if bytes + len > limit {
+                break;
+            }
+            (count, bytes) = (count + 1, bytes + len);
+        }
+        let padded = bytes.next_multiple_of(PAGE_BYTES);
+        let mut at = state.position;
+        let mut next_block = None;
+        let mut buf = self.log_buffer(state, padded)?;
+        if u64::from(at.offset) + padded as u64 + POINTER_BYTES > self.segment_bytes {
+            match self.next_segment(state) {
+                Ok((block, moved)) => (next_block, at) = (Some(block), moved),
+                Err(error) => {
+                    state.buffer = Some(buf);
+                    return Err(error);
+                }
+            }
+        }
+        let records: Vec<Queued> = state.queue.drain(..count).collect();
+        let mut w = Writer::new(&mut buf.as_full_mut()[HEADER_BYTES..]);
+        records.iter().for_each(|q| q.record_for_log().encode(&mut w));
+        let header = self.header(state, at.sequence, (count, bytes));
+        batch::seal(self.salt, &header, buf.as_full_mut());
+        buf.set_len(padded);
+        state.bytes += padded as u64;
+        let padded = u32::try_from(padded).unwrap_or(u32::MAX);
+        Ok(InFlight {
+            next_block,
+            offset: self.segment_offset(at.segment) + u64::from(at.offset),
+            bytes: buf.freeze(),
+            last_ticket: records.last().map_or(0, |q| q.ticket),
+            records,
+            after: LogPosition {
+                segment: at.segment,
+                offset: at.offset + padded,
+                sequence: at.sequence + 1,
+            },
+        })
+    }
+
+    fn header(
+        &self,
+        state: &LogState,
+        sequence: u64,
+        (count, bytes): (usize, usize),
+    ) -> BatchHeader {
+        BatchHeader {
+            sequence,
+            bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+            records: u32::try_from(count).unwrap_or(u32::MAX),
+            next_version: self.versions.load(std::sync::atomic::Ordering::Relaxed),
+            epoch: state.epoch,
+        }
+    }
+
+    /// Takes a segment and makes the block that points to it.
+    ///
+    /// The block needs no flush of its own: without it the batch after it is never found, and
+    /// that batch's flush covers both.
+    fn next_segment(
+        &self,
+        state: &mut LogState,
+    ) -> Result<((u64, SharedBuf), LogPosition), EngineError> {
+        let mut buf = self.pool_buf(PAGE_BYTES)?;
+        let segment = self.space.lock().alloc_segment(true).ok_or(EngineError::NoSpace)?;
+        let at = state.position;
+        let record = Record::Next(segment);
+        record.encode(&mut Writer::new(&mut buf.as_full_mut()[HEADER_BYTES..]));
+        let header = self.header(state, at.sequence, (1, HEADER_BYTES + record.encoded_len()));
+        batch::seal(self.salt, &header, buf.as_full_mut());
+        let offset = self.segment_offset(at.segment) + u64::from(at.offset);
+        state.segments.push_back(segment);
+        // The pointer block is on its way even if this batch cannot be made after all.
+        let moved = LogPosition { segment, offset: 0, sequence: at.sequence + 1 };
+        Ok(((offset, buf.freeze()), moved))
+    }
+
+    fn log_buffer(&self, state: &mut LogState, len: usize) -> Result<Buf, EngineError> {
+        match state.buffer.take() {
+            Some(buf) if buf.capacity() >= len => Ok(buf),
+            _ => self.pool_buf(len.max(BATCH_BYTES_MAX)).or_else(|_| self.pool_buf(len)),
+        }
+    }
+
+    fn finish(&self, job: Job) {
+        let records = {
+            let mut state = self.log.0.lock();
+            state.in_flight.as_mut().map(|b| std::mem::take(&mut b.records)).unwrap_or_default()
+        };
+        // Applied before the position moves on: a checkpoint that begins at the position must
+        // find everything before it in the index.
+        let mut pendings = Vec::with_capacity(records.len());
+        for queued in records {
+            let (queued, freed) = self.apply(queued);
+            pendings.push(queued);
+            freed.into_iter().for_each(|at| self.release(at));
+        }
+        {
+            let mut state = self.log.0.lock();
+            if let Some(b) = state.in_flight.take() {
+                state.position = b.after;
+                drop(b);
+            }
+            if state.buffer.is_none() {
+                state.buffer = job.bytes.try_unique().ok();
+            }
+        }
+        self.metrics.commits.inc();
+        self.metrics.commit_records.add(pendings.len() as u64);
+        for queued in pendings {
+            // The guard goes with the pending record, after its waiter was told.
+            drop(queued.tell(&Ok(())));
+        }
+    }
+
+    fn fail_queue(&self, error: &EngineError) {
+        let failed: Vec<Queued> = self.log.0.lock().queue.drain(..).collect();
+        for queued in failed {
+            let pending = queued.tell(&Err(error.clone()));
+            // The slab of a record that never reached the log belongs to nobody.
+            if let Record::Put(c) = &pending.record
+                && !matches!(pending.apply, Apply::Clean(_))
+                && self.index.location(c.id) != Some(c.location)
+            {
+                self.release(c.location);
+            }
+        }
+    }
+
+    /// A failed flush proves nothing about later ones (Rebello et al., "Can Applications
+    /// Recover from fsync Failures?", ATC 2020): refuse every write from here on.
+    fn poison(&self, error: &std::io::Error) -> EngineError {
+        let why: Arc<str> = error.to_string().into();
+        tracing::error!(%error, "log write failed; the engine is read-only until it is reopened");
+        let error = EngineError::ReadOnly(Arc::clone(&why));
+        for queued in self.log.poison(&why) {
+            drop(queued.tell(&Err(error.clone())));
+        }
+        error
+    }
+
+    /// Changes the index as a committed record says; returns slabs to give back.
+    pub(crate) fn apply(&self, mut queued: Queued) -> (Queued, Vec<Location>) {
+        let apply = std::mem::replace(&mut queued.pending.apply, Apply::Remove);
+        let freed = match (&queued.pending.record, apply) {
+            (Record::Put(c), Apply::Install(bytes)) => self.install(c, bytes),
+            (Record::Put(c), Apply::Update { drop_hot }) => self.update(c, drop_hot),
+            (Record::Put(c), Apply::Clean(version)) => self.clean(c, version),
+            (_, Apply::Release(freed)) => freed,
+            (Record::Delete(id), _) => {
+                let mut shard = self.index.shard(*id);
+                let removed = shard.find(*id).map(|slot| shard.remove(slot));
+                drop(shard);
+                removed.map(|r| self.give_up(r)).unwrap_or_default()
+            }
+            _ => Vec::new(),
+        };
+        (queued, freed)
+    }
+
+    fn install(&self, c: &ChunkRecord, bytes: Option<SharedBuf>) -> Vec<Location> {
+        let mut shard = self.index.shard(c.id);
+        let old = shard.find(c.id).map(|slot| shard.remove(slot));
+        let slot = shard.insert(c);
+        if let Some(bytes) = bytes {
+            shard.set_hot(slot, bytes, false);
+        }
+        drop(shard);
+        old.map(|r| self.give_up(r)).unwrap_or_default()
+    }
+
+    fn update(&self, c: &ChunkRecord, drop_hot: bool) -> Vec<Location> {
+        let mut shard = self.index.shard(c.id);
+        let Some(slot) = shard.find(c.id) else { return Vec::new() };
+        let old = shard.entry(slot).location();
+        shard.update(slot, c);
+        if drop_hot {
+            shard.take_hot(slot);
+        }
+        if old == c.location { Vec::new() } else { vec![old] }
+    }
+
+    fn clean(&self, c: &ChunkRecord, version: u64) -> Vec<Location> {
+        let mut shard = self.index.shard(c.id);
+        let Some(slot) = shard.find(c.id) else { return Vec::new() };
+        if shard.entry(slot).version() != version {
+            return Vec::new();
+        }
+        let Some(hot) = shard.hot.get_mut(&slot) else { return Vec::new() };
+        hot.dirty = false;
+        self.dirty.sub(u64::from(c.len));
+        hot.previous.take().map(|p| p.location).into_iter().collect()
+    }
+}

@@ -1,0 +1,411 @@
+//! The engine's shared state and its small synchronous operations.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use millpond_env::{Buf, BufferPool, Clock, Disk, SharedBuf};
+use millpond_types::metrics::Gauge;
+use millpond_types::{ChunkId, GroupId, Tick};
+use parking_lot::Mutex;
+
+use crate::error::EngineError;
+use crate::format::record::Location;
+use crate::format::superblock::{DATA_START, Superblock};
+use crate::index::{ChunkInfo, Hot, Index, Removed, SHARDS, Usage};
+use crate::log::Log;
+use crate::metrics::{EngineMetrics, EngineStats};
+use crate::options::EngineOptions;
+use crate::space::{ClassUsage, Readers, Space};
+
+/// A write whose caller went away may still reach the disk for this long; the slab waits.
+const QUARANTINE: Duration = Duration::from_secs(60);
+
+/// A chunk store on one disk. Clones are the same engine; every core may use it.
+pub struct Engine<D: Disk>(pub(crate) Arc<Inner<D>>);
+
+impl<D: Disk> Clone for Engine<D> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<D: Disk> std::fmt::Debug for Engine<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+/// Opaque bytes stored with a chunk.
+pub type SmallBytes = Box<[u8]>;
+
+/// Info and bytes of a chunk.
+#[derive(Clone, Debug)]
+pub struct ChunkData {
+    /// What is known of it.
+    pub info: ChunkInfo,
+    /// Its bytes, or the asked-for part of them.
+    pub bytes: SharedBuf,
+}
+
+/// Where a scan goes on; the default is the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor(pub u64);
+
+pub(crate) struct Inner<D> {
+    pub(crate) disk: D,
+    pub(crate) pool: BufferPool,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) options: EngineOptions,
+    pub(crate) segment_bytes: u64,
+    pub(crate) salt: u64,
+    pub(crate) index: Arc<Index>,
+    pub(crate) space: Mutex<Space>,
+    pub(crate) readers: Readers,
+    pub(crate) log: Arc<Log>,
+    pub(crate) superblock: Mutex<Superblock>,
+    pub(crate) versions: AtomicU64,
+    pub(crate) dirty: Gauge,
+    pub(crate) dirty_queue: Mutex<VecDeque<ChunkId>>,
+    pub(crate) leased: Gauge,
+    pub(crate) reclaim_at: AtomicUsize,
+    pub(crate) evict_at: AtomicUsize,
+    pub(crate) quarantine: Mutex<Vec<(Tick, Location)>>,
+    pub(crate) checkpointing: tokio::sync::Mutex<()>,
+    pub(crate) wake_background: tokio::sync::Notify,
+    pub(crate) metrics: EngineMetrics,
+}
+
+impl<D: Disk> Inner<D> {
+    pub(crate) const fn segment_offset(&self, segment: u32) -> u64 {
+        DATA_START + segment as u64 * self.segment_bytes
+    }
+
+    /// Byte offset and length of a slab that the index names.
+    pub(crate) fn slab(&self, at: Location) -> Result<(u64, u64), EngineError> {
+        let bad = crate::FormatError::Index { segment: at.segment, slab: at.slab };
+        self.space.lock().slab(at).ok_or(EngineError::Format(bad))
+    }
+
+    pub(crate) fn now_seconds(&self) -> u32 {
+        u32::try_from(self.clock.unix_ms() / 1000).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn next_version(&self) -> u64 {
+        self.versions.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Gives a slab back once its last reader is done.
+    pub(crate) fn release(&self, at: Location) {
+        if self.readers.retire(at) {
+            self.space.lock().free(at);
+        }
+    }
+
+    /// Takes what a removed chunk held off the books; returns its slabs.
+    pub(crate) fn give_up(&self, removed: Removed) -> Vec<Location> {
+        if removed.leased {
+            self.leased.sub(u64::from(removed.len));
+        }
+        let mut freed = vec![removed.location];
+        if let Some(Hot { dirty: true, previous, .. }) = removed.hot {
+            self.dirty.sub(u64::from(removed.len));
+            freed.extend(previous.map(|p| p.location));
+        }
+        freed
+    }
+
+    /// A buffer, at the expense of clean chunks in memory when the pool is short.
+    pub(crate) fn pool_buf(&self, len: usize) -> Result<Buf, EngineError> {
+        if let Some(buf) = self.pool.try_alloc(len) {
+            return Ok(buf);
+        }
+        // Freed pages must also lie side by side; larger buffers need more tries.
+        for _ in 0..64 {
+            if self.reclaim(len.max(64 << 10)) == 0 {
+                break;
+            }
+            if let Some(buf) = self.pool.try_alloc(len) {
+                return Ok(buf);
+            }
+        }
+        Err(EngineError::Busy("no memory buffer is free"))
+    }
+
+    /// Drops clean chunks from memory until `bytes` are given back; returns how many were.
+    pub(crate) fn reclaim(&self, bytes: usize) -> usize {
+        let mut freed = 0;
+        for _ in 0..SHARDS {
+            let at = self.reclaim_at.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            let mut shard = self.index.shard_at(at);
+            // Every chunk may be looked at four times before its count is used up.
+            let mut budget = (shard.hot_len() * 4).min(4096);
+            let mut from_shard = 0;
+            while freed < bytes && from_shard < bytes.div_ceil(8) && budget > 0 {
+                let Some(n) = shard.reclaim_step() else { break };
+                freed += usize::try_from(n).unwrap_or(0);
+                from_shard += usize::try_from(n).unwrap_or(0);
+                budget -= 1;
+            }
+            if freed >= bytes {
+                break;
+            }
+        }
+        freed
+    }
+
+    /// Lets slabs of abandoned writes go once those writes must be over.
+    pub(crate) fn drain_quarantine(&self) {
+        let now = self.clock.now();
+        let done: Vec<Location> = {
+            let mut q = self.quarantine.lock();
+            let (done, keep) = q.drain(..).partition(|(t, _)| now.since(*t) >= QUARANTINE);
+            *q = keep;
+            done.into_iter().map(|(_, at): (Tick, Location)| at).collect()
+        };
+        done.into_iter().for_each(|at| self.release(at));
+    }
+}
+
+/// A slab that no index entry names yet.
+pub(crate) struct Reserved<'a, D: Disk> {
+    inner: &'a Inner<D>,
+    pub(crate) location: Location,
+    armed: bool,
+    pub(crate) writing: bool,
+}
+
+impl<'a, D: Disk> Reserved<'a, D> {
+    pub(crate) const fn new(inner: &'a Inner<D>, location: Location) -> Self {
+        Self { inner, location, armed: true, writing: false }
+    }
+
+    /// The log record takes the slab over.
+    pub(crate) fn keep(mut self) -> Location {
+        self.armed = false;
+        self.location
+    }
+}
+
+impl<D: Disk> Drop for Reserved<'_, D> {
+    fn drop(&mut self) {
+        if !self.armed {
+            return;
+        }
+        if self.writing {
+            let now = self.inner.clock.now();
+            self.inner.quarantine.lock().push((now, self.location));
+        } else {
+            self.inner.release(self.location);
+        }
+    }
+}
+
+impl<D: Disk> Engine<D> {
+    /// What is known of a chunk; nothing when it is absent or expired.
+    #[must_use]
+    pub fn lookup(&self, id: ChunkId) -> Option<ChunkInfo> {
+        let shard = self.0.index.shard(id);
+        let slot = shard.find(id)?;
+        let info = shard.info(slot);
+        if info.expires.is_some() && shard.entry(slot).expired(self.0.now_seconds()) {
+            return None;
+        }
+        Some(info)
+    }
+
+    /// The opaque attributes of a chunk.
+    #[must_use]
+    pub fn attrs(&self, id: ChunkId) -> Option<SmallBytes> {
+        let shard = self.0.index.shard(id);
+        shard.find(id).map(|slot| shard.attrs(slot).into())
+    }
+
+    /// Whether the chunk is there, alive, and its attributes are `attrs`; its info then.
+    #[must_use]
+    pub fn lookup_matching(&self, id: ChunkId, attrs: &[u8]) -> Option<ChunkInfo> {
+        let shard = self.0.index.shard(id);
+        let slot = shard.find(id).filter(|slot| shard.attrs(*slot) == attrs)?;
+        let dead =
+            shard.entry(slot).expires != 0 && shard.entry(slot).expired(self.0.now_seconds());
+        (!dead).then(|| shard.info(slot))
+    }
+
+    /// Counts an access for eviction; false when the chunk is absent.
+    #[must_use]
+    pub fn touch(&self, id: ChunkId) -> bool {
+        let mut shard = self.0.index.shard(id);
+        let Some(slot) = shard.find(id) else { return false };
+        shard.touch(slot);
+        true
+    }
+
+    /// Promises not to evict the chunk before `until`; the later of two leases counts.
+    ///
+    /// False when the chunk is absent or the share of leased bytes is used up. A lease is
+    /// kept in memory and ends by itself.
+    #[must_use]
+    pub fn lease(&self, id: ChunkId, until: Tick) -> bool {
+        let inner = &self.0;
+        let mut shard = inner.index.shard(id);
+        let Some(slot) = shard.find(id) else { return false };
+        if let Some(old) = shard.leases.get_mut(&slot) {
+            *old = until.max(*old);
+            return true;
+        }
+        let len = u64::from(shard.entry(slot).len());
+        let cap = self.usable_bytes() / 1000 * u64::from(inner.options.lease_share);
+        if inner.leased.get() + len > cap {
+            return false;
+        }
+        inner.leased.add(len);
+        shard.leases.insert(slot, until);
+        true
+    }
+
+    fn usable_bytes(&self) -> u64 {
+        let segments = (self.0.disk.capacity() - DATA_START) / self.0.segment_bytes;
+        segments * self.0.segment_bytes
+    }
+
+    /// Lists chunks with their attributes, of one group or all, in no particular order.
+    ///
+    /// Looks at a bounded number of slots per call, so a page may be short or empty; the
+    /// listing is over when no cursor comes back. Chunks written meanwhile may be missed.
+    #[must_use]
+    pub fn scan(
+        &self,
+        group: Option<GroupId>,
+        cursor: Cursor,
+        limit: usize,
+    ) -> (Vec<(ChunkInfo, SmallBytes)>, Option<Cursor>) {
+        const SLOTS_PER_CALL: u32 = 65_536;
+        let now = self.0.now_seconds();
+        let mut found = Vec::new();
+        let mut shard_at = usize::try_from(cursor.0 >> 32).unwrap_or(SHARDS);
+        let mut slot = u32::try_from(cursor.0 & 0xffff_ffff).unwrap_or(0);
+        let mut budget = SLOTS_PER_CALL;
+        while shard_at < SHARDS {
+            let shard = self.0.index.shard_at(shard_at);
+            while slot < shard.slots() {
+                if budget == 0 || found.len() >= limit {
+                    return (found, Some(Cursor((shard_at as u64) << 32 | u64::from(slot))));
+                }
+                budget -= 1;
+                if let Some(e) = shard.live(slot)
+                    && group.is_none_or(|g| g == e.group)
+                    && !e.expired(now)
+                {
+                    found.push((shard.info(slot), shard.attrs(slot).into()));
+                }
+                slot += 1;
+            }
+            (shard_at, slot) = (shard_at + 1, 0);
+        }
+        (found, None)
+    }
+
+    /// Ids of a group, expired ones included.
+    pub(crate) fn group_ids(
+        &self,
+        group: GroupId,
+        cursor: Cursor,
+        limit: usize,
+    ) -> (Vec<ChunkId>, Option<Cursor>) {
+        let mut found = Vec::new();
+        let start = usize::try_from(cursor.0).unwrap_or(SHARDS);
+        for shard_at in start..SHARDS {
+            let shard = self.0.index.shard_at(shard_at);
+            if shard.usage.contains_key(&group) {
+                let live = (0..shard.slots()).filter_map(|slot| shard.live(slot));
+                let left = limit - found.len();
+                found.extend(live.filter(|e| e.group == group).map(|e| e.id).take(left));
+            }
+            if found.len() >= limit {
+                // This shard again: what was found is gone by then.
+                return (found, Some(Cursor(shard_at as u64)));
+            }
+        }
+        (found, None)
+    }
+
+    /// Chunks and bytes of a group.
+    #[must_use]
+    pub fn group_usage(&self, group: GroupId) -> Usage {
+        self.0.index.usage(group)
+    }
+
+    /// A picture of the engine's state.
+    #[must_use]
+    pub fn stats(&self) -> EngineStats {
+        let inner = &self.0;
+        let chunks = inner.index.len();
+        let (log_bytes, read_only) = {
+            let log = inner.log.0.lock();
+            (log.bytes, log.failed.is_some())
+        };
+        let space = inner.space.lock();
+        EngineStats {
+            chunks,
+            usable_bytes: space.usable_bytes(),
+            used_bytes: space.used_bytes(),
+            free_segments: space.free_segments() as u64,
+            dirty_bytes: inner.dirty.get(),
+            leased_bytes: inner.leased.get(),
+            log_bytes,
+            read_only,
+        }
+    }
+
+    /// Segments and slabs by class.
+    #[must_use]
+    pub fn class_usage(&self) -> Vec<ClassUsage> {
+        self.0.space.lock().class_usage()
+    }
+
+    /// Counters and histograms.
+    #[must_use]
+    pub fn metrics(&self) -> &EngineMetrics {
+        &self.0.metrics
+    }
+
+    /// Who the disk is.
+    #[must_use]
+    pub fn superblock(&self) -> Superblock {
+        self.0.superblock.lock().clone()
+    }
+
+    /// A pool buffer, at the expense of clean chunks in memory when the pool is short.
+    ///
+    /// # Errors
+    /// `Busy` when nothing can be dropped.
+    pub fn alloc(&self, len: usize) -> Result<Buf, EngineError> {
+        self.0.pool_buf(len)
+    }
+
+    /// Drops clean chunks from memory until `bytes` are given back; returns how many were.
+    #[must_use]
+    pub fn reclaim(&self, bytes: usize) -> usize {
+        self.0.reclaim(bytes)
+    }
+
+    /// The longest chunk this disk can hold.
+    #[must_use]
+    pub fn chunk_bytes_max(&self) -> u64 {
+        self.0.segment_bytes
+    }
+}
+
+/// Times a disk operation into a histogram.
+pub(crate) async fn timed<T>(
+    clock: &Arc<dyn Clock>,
+    histogram: &millpond_types::metrics::Histogram,
+    operation: impl Future<Output = T>,
+) -> T {
+    let started = clock.now();
+    let output = operation.await;
+    histogram.observe(clock.now().since(started));
+    output
+}

@@ -1,0 +1,225 @@
+//! Records of the log and of checkpoints.
+//!
+//! A `Put` carries the whole state of a chunk, so replaying a log over any checkpoint
+//! taken while it was written ends in the same index: the last record of an id wins.
+
+use millpond_types::limits::{ATTRS_BYTES_MAX, CHUNK_BYTES_MAX, PIECE_BYTES};
+use millpond_types::{ChunkId, Crc32c, GroupId};
+
+use super::class::CLASSES;
+use super::codec::{Reader, Writer};
+
+/// Kind byte of a record.
+pub(crate) const KIND_PUT: u8 = 1;
+pub(crate) const KIND_DELETE: u8 = 2;
+pub(crate) const KIND_NEXT: u8 = 3;
+/// Bytes of a put record before its attributes.
+pub(crate) const PUT_FIXED_BYTES: usize = 56;
+/// Bytes of a delete record.
+pub(crate) const DELETE_BYTES: usize = 17;
+/// Bytes of a next-segment record.
+pub(crate) const NEXT_BYTES: usize = 5;
+/// Largest record.
+pub(crate) const RECORD_BYTES_MAX: usize =
+    PUT_FIXED_BYTES + ATTRS_BYTES_MAX + CHUNK_BYTES_MAX / PIECE_BYTES * 4;
+
+/// Flag bits of a chunk on disk.
+pub(crate) const FLAG_EVICTABLE: u8 = 1;
+pub(crate) const FLAG_PINNED: u8 = 2;
+const FLAGS_KNOWN: u8 = FLAG_EVICTABLE | FLAG_PINNED;
+
+/// Where a chunk's bytes lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Location {
+    /// Segment number.
+    pub segment: u32,
+    /// Slab within the segment.
+    pub slab: u16,
+    /// Slab class of the segment; a chunk may lie in a larger class than it needs.
+    pub class: u8,
+}
+
+/// Everything the engine remembers of a chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkRecord {
+    /// Name.
+    pub id: ChunkId,
+    /// Version; grows with every write of any chunk on this disk, 48 bits.
+    pub version: u64,
+    /// Length in bytes.
+    pub len: u32,
+    /// Checksum of the whole chunk.
+    pub crc: Crc32c,
+    /// Owner.
+    pub group: GroupId,
+    /// Unix seconds after which it is gone; 0 means never.
+    pub expires: u32,
+    /// Place.
+    pub location: Location,
+    /// Eviction class, 0 goes first.
+    pub priority: u8,
+    /// Whether it may be evicted.
+    pub evictable: bool,
+    /// Whether it is pinned.
+    pub pinned: bool,
+    /// Opaque attributes.
+    pub attrs: Box<[u8]>,
+    /// Checksums of the 64 KiB pieces; empty for a chunk of at most one piece.
+    pub pieces: Box<[u32]>,
+}
+
+/// One record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// The chunk is now this.
+    Put(ChunkRecord),
+    /// The chunk is gone.
+    Delete(ChunkId),
+    /// The log goes on in this segment.
+    Next(u32),
+}
+
+/// Number of piece checksums a chunk of `len` bytes carries.
+pub(crate) const fn piece_count(len: u32) -> usize {
+    if len as usize <= PIECE_BYTES { 0 } else { (len as usize).div_ceil(PIECE_BYTES) }
+}
+
+impl ChunkRecord {
+    pub(crate) fn encoded_len(&self) -> usize {
+        PUT_FIXED_BYTES + self.attrs.len() + self.pieces.len() * 4
+    }
+}
+
+impl Record {
+    pub(crate) fn encoded_len(&self) -> usize {
+        match self {
+            Self::Put(c) => c.encoded_len(),
+            Self::Delete(_) => DELETE_BYTES,
+            Self::Next(_) => NEXT_BYTES,
+        }
+    }
+
+    pub(crate) fn encode(&self, w: &mut Writer<'_>) {
+        match self {
+            Self::Put(c) => encode_put(c, w),
+            Self::Delete(id) => {
+                w.u8(KIND_DELETE);
+                w.bytes(&id.to_bytes());
+            }
+            Self::Next(segment) => {
+                w.u8(KIND_NEXT);
+                w.u32(*segment);
+            }
+        }
+    }
+
+    pub(crate) fn decode(r: &mut Reader<'_>) -> Option<Self> {
+        match r.u8()? {
+            KIND_PUT => decode_put(r).map(Self::Put),
+            KIND_DELETE => Some(Self::Delete(ChunkId::from_bytes(r.array()?))),
+            KIND_NEXT => Some(Self::Next(r.u32()?)),
+            _ => None,
+        }
+    }
+}
+
+/// Layout: kind u8, flags u8, priority u8, class u8, id 16, version u64, length u32, crc
+/// u32, group u32, expires u32, segment u32, slab u16, attribute bytes u16, zero u32 =
+/// 56 bytes; attributes; piece checksums u32 each (their number follows from the length).
+pub(crate) fn encode_put(c: &ChunkRecord, w: &mut Writer<'_>) {
+    let evictable = if c.evictable { FLAG_EVICTABLE } else { 0 };
+    let pinned = if c.pinned { FLAG_PINNED } else { 0 };
+    w.bytes(&[KIND_PUT, evictable | pinned, c.priority, c.location.class]);
+    w.bytes(&c.id.to_bytes());
+    w.u64(c.version);
+    w.u32(c.len);
+    w.u32(c.crc.0);
+    w.u32(c.group.0);
+    w.u32(c.expires);
+    w.u32(c.location.segment);
+    w.u16(c.location.slab);
+    w.u16(u16::try_from(c.attrs.len()).unwrap_or(u16::MAX));
+    w.u32(0);
+    w.bytes(&c.attrs);
+    for piece in &c.pieces {
+        w.u32(*piece);
+    }
+}
+
+fn decode_put(r: &mut Reader<'_>) -> Option<ChunkRecord> {
+    let [flags, priority, class] = r.array()?;
+    let id = ChunkId::from_bytes(r.array()?);
+    let version = r.u64()?;
+    let len = r.u32()?;
+    let crc = Crc32c(r.u32()?);
+    let group = GroupId(r.u32()?);
+    let expires = r.u32()?;
+    let location = Location { segment: r.u32()?, slab: r.u16()?, class };
+    let attrs_len = usize::from(r.u16()?);
+    let reserved = r.u32()?;
+    let known = flags & !FLAGS_KNOWN == 0 && reserved == 0 && usize::from(class) < CLASSES;
+    let bounded = len as usize <= CHUNK_BYTES_MAX && attrs_len <= ATTRS_BYTES_MAX;
+    if !known || !bounded || version >> 48 != 0 || priority > 3 {
+        return None;
+    }
+    if location.segment >> 21 != 0 || location.slab >> 14 != 0 {
+        return None;
+    }
+    let attrs = r.bytes(attrs_len)?.into();
+    let pieces = r.bytes(piece_count(len) * 4)?;
+    let pieces = pieces.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+    Some(ChunkRecord {
+        id,
+        version,
+        len,
+        crc,
+        group,
+        expires,
+        location,
+        priority,
+        evictable: flags & FLAG_EVICTABLE != 0,
+        pinned: flags & FLAG_PINNED != 0,
+        attrs,
+        pieces,
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn sample(n: u32, len: u32) -> ChunkRecord {
+        ChunkRecord {
+            id: ChunkId(u128::from(n) << 64 | 5),
+            version: u64::from(n) + 1,
+            len,
+            crc: Crc32c(n ^ 0x55),
+            group: GroupId(n % 3),
+            expires: n,
+            location: Location { segment: n, slab: 9, class: 2 },
+            priority: 1,
+            evictable: true,
+            pinned: n.is_multiple_of(2),
+            attrs: format!("key {n}").into_bytes().into(),
+            pieces: (0..u32::try_from(piece_count(len)).unwrap()).collect(),
+        }
+    }
+
+    #[test]
+    fn records_round_trip_and_short_bytes_are_refused() {
+        let records = [
+            Record::Put(sample(1, 4096)),
+            Record::Put(sample(2, 200_000)),
+            Record::Delete(ChunkId(7)),
+            Record::Next(3),
+        ];
+        for record in records {
+            let mut buf = vec![0; record.encoded_len()];
+            record.encode(&mut Writer::new(&mut buf));
+            assert_eq!(Record::decode(&mut Reader::new(&buf)), Some(record.clone()));
+            for cut in 0..buf.len() {
+                assert_eq!(Record::decode(&mut Reader::new(&buf[..cut])), None);
+            }
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! One shard: hash table, entries, what is in memory, leases and eviction queues.
+
+use std::collections::HashMap;
+
+use hashbrown::HashTable;
+use millpond_env::SharedBuf;
+use millpond_types::{ChunkId, GroupId, Tick, UnixSeconds};
+
+use super::entry::{Entry, Queue};
+use super::guard::Busy;
+use super::queues::{Ghost, Probe, Queues, Verdict};
+use super::{ChunkInfo, Hot, SHARD_BITS, SlotMap, Usage, hash_id};
+use crate::format::record::{ChunkRecord, Location, piece_count};
+
+/// Entries per page of the entry array: growing never copies entries.
+const PAGE: usize = 4096;
+/// Priorities of eviction.
+const PRIORITIES: usize = 4;
+
+/// What a removed chunk leaves for its caller to give back.
+#[derive(Debug)]
+pub(crate) struct Removed {
+    pub(crate) location: Location,
+    pub(crate) hot: Option<Hot>,
+    pub(crate) leased: bool,
+    pub(crate) len: u32,
+}
+
+/// One of the index's shards.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    table: HashTable<u32>,
+    pages: Vec<Vec<Entry>>,
+    free: Vec<u32>,
+    sides: Vec<Box<[u8]>>,
+    free_sides: Vec<u32>,
+    pub(crate) hot: SlotMap<Hot>,
+    pub(crate) leases: SlotMap<Tick>,
+    pub(crate) busy: Busy,
+    queues: [Queues<u32>; PRIORITIES],
+    ghost: Ghost,
+    dram: Queues<(u32, u32)>,
+    next_ticket: u32,
+    pub(crate) usage: HashMap<GroupId, Usage>,
+    dead: usize,
+}
+
+const fn table_hash(id: ChunkId) -> u64 {
+    // The upper bits chose the shard; the table takes its tags from there.
+    hash_id(id).rotate_left(SHARD_BITS)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a fingerprint")]
+const fn fingerprint(id: ChunkId) -> u32 {
+    hash_id(id) as u32
+}
+
+fn weight(len: u32) -> u64 {
+    u64::from(len.max(1)).next_multiple_of(4096)
+}
+
+fn side_bytes(c: &ChunkRecord) -> Box<[u8]> {
+    let mut bytes = Vec::with_capacity(2 + c.attrs.len() + c.pieces.len() * 4);
+    bytes.extend(u16::try_from(c.attrs.len()).unwrap_or(u16::MAX).to_le_bytes());
+    bytes.extend(&*c.attrs);
+    c.pieces.iter().for_each(|p| bytes.extend(p.to_le_bytes()));
+    bytes.into()
+}
+
+impl Shard {
+    pub(super) fn new(expected: usize) -> Self {
+        Self {
+            table: HashTable::with_capacity(expected),
+            pages: Vec::new(),
+            free: Vec::new(),
+            sides: Vec::with_capacity(expected),
+            free_sides: Vec::new(),
+            hot: SlotMap::default(),
+            leases: SlotMap::default(),
+            busy: Busy::default(),
+            queues: Default::default(),
+            ghost: Ghost::default(),
+            dram: Queues::default(),
+            next_ticket: 0,
+            usage: HashMap::new(),
+            dead: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Slots in use or once used: the range a scan walks.
+    pub(crate) fn slots(&self) -> u32 {
+        let full = self.pages.len().saturating_sub(1) * PAGE;
+        u32::try_from(full + self.pages.last().map_or(0, Vec::len)).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn find(&self, id: ChunkId) -> Option<u32> {
+        self.table.find(table_hash(id), |slot| self.entry(*slot).id == id).copied()
+    }
+
+    pub(crate) fn entry(&self, slot: u32) -> &Entry {
+        &self.pages[slot as usize / PAGE][slot as usize % PAGE]
+    }
+
+    pub(crate) fn entry_mut(&mut self, slot: u32) -> &mut Entry {
+        &mut self.pages[slot as usize / PAGE][slot as usize % PAGE]
+    }
+
+    /// The live chunk in a slot, if any.
+    pub(crate) fn live(&self, slot: u32) -> Option<&Entry> {
+        let entry = self.pages.get(slot as usize / PAGE)?.get(slot as usize % PAGE)?;
+        (!entry.dead()).then_some(entry)
+    }
+
+    pub(crate) fn attrs(&self, slot: u32) -> &[u8] {
+        let entry = self.entry(slot);
+        if !entry.has_side() {
+            return &[];
+        }
+        let side = &self.sides[entry.side as usize];
+        let len = usize::from(u16::from_le_bytes([side[0], side[1]]));
+        &side[2..2 + len]
+    }
+
+    /// Piece checksums; a chunk of one piece has its own checksum as the only one.
+    pub(crate) fn pieces(&self, slot: u32) -> Vec<u32> {
+        let entry = self.entry(slot);
+        let count = piece_count(entry.len());
+        if count == 0 {
+            return Vec::new();
+        }
+        let side = &self.sides[entry.side as usize];
+        side[side.len() - count * 4..]
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|b| u32::from_le_bytes(*b))
+            .collect()
+    }
+
+    pub(crate) fn info(&self, slot: u32) -> ChunkInfo {
+        let e = self.entry(slot);
+        ChunkInfo {
+            id: e.id,
+            version: e.version(),
+            len: e.len(),
+            crc: e.crc,
+            group: e.group,
+            expires: (e.expires != 0).then_some(UnixSeconds(e.expires)),
+            priority: u8::try_from(e.priority()).unwrap_or(0),
+            evictable: e.evictable(),
+            pinned: e.pinned(),
+            in_memory: e.hot(),
+        }
+    }
+
+    pub(crate) fn record(&self, slot: u32) -> ChunkRecord {
+        let e = self.entry(slot);
+        ChunkRecord {
+            id: e.id,
+            version: e.version(),
+            len: e.len(),
+            crc: e.crc,
+            group: e.group,
+            expires: e.expires,
+            location: e.location(),
+            priority: u8::try_from(e.priority()).unwrap_or(0),
+            evictable: e.evictable(),
+            pinned: e.pinned(),
+            attrs: self.attrs(slot).into(),
+            pieces: self.pieces(slot).into(),
+        }
+    }
+
+    /// Inserts a chunk that is not there and returns its slot.
+    pub(crate) fn insert(&mut self, c: &ChunkRecord) -> u32 {
+        let mut e = Entry::new(c.id, c.version, c.location);
+        e.set_len(c.len);
+        e.crc = c.crc;
+        e.group = c.group;
+        e.expires = c.expires;
+        e.set_priority(c.priority);
+        e.set_evictable(c.evictable);
+        e.set_pinned(c.pinned);
+        if !c.attrs.is_empty() || !c.pieces.is_empty() {
+            let side = side_bytes(c);
+            e.set_side(Some(self.add_side(side)));
+        }
+        let in_main = self.ghost.take(fingerprint(c.id));
+        if c.evictable {
+            e.set_queue(if in_main { Queue::Main } else { Queue::Small });
+        }
+        let slot = self.add_entry(e);
+        if c.evictable {
+            self.queues[e.priority()].insert(slot, weight(c.len), in_main);
+        }
+        let usage = self.usage.entry(c.group).or_default();
+        usage.chunks += 1;
+        usage.bytes += u64::from(c.len);
+        let Self { table, pages, .. } = self;
+        table.insert_unique(table_hash(c.id), slot, |s| {
+            table_hash(pages[*s as usize / PAGE][*s as usize % PAGE].id)
+        });
+        slot
+    }
+
+    /// Changes place, length, checksums, version and pin of the chunk in `slot`.
+    pub(crate) fn update(&mut self, slot: u32, c: &ChunkRecord) {
+        let old = *self.entry(slot);
+        if let Some(usage) = self.usage.get_mut(&old.group) {
+            usage.bytes = (usage.bytes + u64::from(c.len)).saturating_sub(u64::from(old.len()));
+        }
+        if old.queue() != Queue::None {
+            let in_main = old.queue() == Queue::Main;
+            let queue = &mut self.queues[old.priority()];
+            queue.forget_bytes(in_main, weight(old.len()));
+            queue.add_bytes(in_main, weight(c.len));
+        }
+        if !c.pieces.is_empty() || old.len() != c.len {
+            let side = side_bytes(c);
+            if old.has_side() {
+                self.sides[old.side as usize] = side;
+            } else {
+                let at = self.add_side(side);
+                self.entry_mut(slot).set_side(Some(at));
+            }
+        }
+        let e = self.entry_mut(slot);
+        e.set_version(c.version);
+        e.set_location(c.location);
+        e.set_len(c.len);
+        e.crc = c.crc;
+        e.set_pinned(c.pinned);
+    }
+
+    fn add_entry(&mut self, e: Entry) -> u32 {
+        if let Some(slot) = self.free.pop() {
+            *self.entry_mut(slot) = e;
+            return slot;
+        }
+        if self.pages.last().is_none_or(|p| p.len() == PAGE) {
+            self.pages.push(Vec::with_capacity(PAGE));
+        }
+        let slot = self.slots();
+        if let Some(page) = self.pages.last_mut() {
+            page.push(e);
+        }
+        slot
+    }
+
+    fn add_side(&mut self, side: Box<[u8]>) -> u32 {
+        if let Some(at) = self.free_sides.pop() {
+            self.sides[at as usize] = side;
+            return at;
+        }
+        self.sides.push(side);
+        u32::try_from(self.sides.len() - 1).unwrap_or(u32::MAX)
+    }
+
+    /// Removes the chunk in `slot`.
+    pub(crate) fn remove(&mut self, slot: u32) -> Removed {
+        let e = *self.entry(slot);
+        if let Ok(found) = self.table.find_entry(table_hash(e.id), |s| *s == slot) {
+            found.remove();
+        }
+        if let Some(usage) = self.usage.get_mut(&e.group) {
+            usage.chunks = usage.chunks.saturating_sub(1);
+            usage.bytes = usage.bytes.saturating_sub(u64::from(e.len()));
+            if usage.chunks == 0 {
+                self.usage.remove(&e.group);
+            }
+        }
+        if e.has_side() {
+            self.sides[e.side as usize] = Box::default();
+            self.free_sides.push(e.side);
+        }
+        let hot = self.take_hot(slot);
+        let leased = self.leases.remove(&slot).is_some();
+        self.entry_mut(slot).set_dead(true);
+        match e.queue() {
+            Queue::None => self.free.push(slot),
+            queue => {
+                self.queues[e.priority()].forget_bytes(queue == Queue::Main, weight(e.len()));
+                self.dead += 1;
+                self.sweep_dead();
+            }
+        }
+        Removed { location: e.location(), hot, leased, len: e.len() }
+    }
+
+    /// Frees slots that only an eviction queue still names; amortised constant cost.
+    fn sweep_dead(&mut self) {
+        let queued: usize = self.queues.iter().map(Queues::len).sum();
+        if self.dead < 64 + queued / 8 {
+            return;
+        }
+        let Self { queues, pages, free, .. } = self;
+        for q in queues.iter_mut().flat_map(|q| [&mut q.small, &mut q.main]) {
+            q.retain(|slot| {
+                let dead = pages[*slot as usize / PAGE][*slot as usize % PAGE].dead();
+                if dead {
+                    free.push(*slot);
+                }
+                !dead
+            });
+        }
+        self.dead = 0;
+    }
+
+    /// Counts a read for both tiers.
+    pub(crate) fn touch(&mut self, slot: u32) {
+        let e = self.entry_mut(slot);
+        e.set_frequency(e.frequency() + 1);
+    }
+
+    /// Next chunk to evict: `Some(Ok(slot))`, or `Some(Err(()))` when the step only moved
+    /// one. Chunks that are leased, pinned, dirty or being changed are kept.
+    pub(crate) fn evict_step(&mut self, priority: usize, now: Tick) -> Option<Result<u32, ()>> {
+        let Self { queues, pages, leases, hot, busy, .. } = self;
+        let entry = |slot: u32| pages[slot as usize / PAGE][slot as usize % PAGE];
+        let (slot, verdict) = queues[priority].step(|slot| {
+            let e = entry(slot);
+            if e.dead() {
+                return Probe::Gone;
+            }
+            let bytes = weight(e.len());
+            let leased = leases.get(&slot).is_some_and(|until| *until > now);
+            let dirty = e.hot() && hot.get(&slot).is_some_and(|h| h.dirty);
+            if leased || dirty || e.pinned() || busy.contains_key(&e.id) {
+                return Probe::Protected(bytes);
+            }
+            Probe::Idle { bytes, reads: e.frequency() }
+        })?;
+        let e = self.entry_mut(slot);
+        Some(match verdict {
+            Verdict::Forgotten => {
+                self.dead -= 1;
+                self.free.push(slot);
+                Err(())
+            }
+            Verdict::Main { reads } => {
+                e.set_queue(Queue::Main);
+                e.set_frequency(reads);
+                Err(())
+            }
+            Verdict::Evicted => {
+                // Out of the queue; back in through `requeue` should the eviction fail.
+                let was_small = e.queue() == Queue::Small;
+                e.set_queue(Queue::None);
+                let id = e.id;
+                if was_small {
+                    self.ghost.remember(fingerprint(id));
+                }
+                Ok(slot)
+            }
+        })
+    }
+
+    /// Puts a chunk that was chosen for eviction but stays back into the main queue.
+    pub(crate) fn requeue(&mut self, slot: u32) {
+        let e = self.entry_mut(slot);
+        if e.queue() == Queue::None && e.evictable() && !e.dead() {
+            e.set_queue(Queue::Main);
+            let (priority, bytes) = (e.priority(), weight(e.len()));
+            self.queues[priority].insert(slot, bytes, true);
+        }
+    }
+
+    pub(crate) fn queued(&self, priority: usize) -> usize {
+        self.queues[priority].len()
+    }
+
+    /// Keeps `bytes` in memory as the content of `slot`.
+    pub(crate) fn set_hot(&mut self, slot: u32, bytes: SharedBuf, dirty: bool) {
+        self.take_hot(slot);
+        let ticket = self.next_ticket;
+        self.next_ticket = ticket.wrapping_add(1);
+        let e = self.entry_mut(slot);
+        e.set_hot(true);
+        // A chunk read before it left memory skips probation: its own count is the ghost.
+        let (bytes_held, known) = (weight(e.len()), e.frequency() >= 2);
+        self.hot.insert(slot, Hot { bytes, ticket, reads: 0, dirty, previous: None });
+        self.dram.insert((slot, ticket), bytes_held, known);
+        if self.dram.len() > 2 * self.hot.len() + 64 {
+            let Self { dram, hot, .. } = self;
+            let valid = |(slot, t): &(u32, u32)| hot.get(slot).is_some_and(|h| h.ticket == *t);
+            dram.small.retain(valid);
+            dram.main.retain(valid);
+        }
+    }
+
+    /// Drops the bytes of `slot` from memory.
+    pub(crate) fn take_hot(&mut self, slot: u32) -> Option<Hot> {
+        let hot = self.hot.remove(&slot)?;
+        let e = self.entry_mut(slot);
+        e.set_hot(false);
+        let bytes = weight(e.len());
+        // Which queue holds it is not stored: take from the larger, the sums are a policy.
+        let in_main = self.dram.main_bytes >= self.dram.small_bytes;
+        self.dram.forget_bytes(in_main, bytes);
+        Some(hot)
+    }
+
+    /// Drops one clean chunk from memory; `Some(bytes)` when some were given back, `None`
+    /// when nothing can be.
+    pub(crate) fn reclaim_step(&mut self) -> Option<u64> {
+        let Self { dram, hot, .. } = self;
+        let ((slot, _), verdict) = dram.step(|(slot, ticket)| match hot.get(&slot) {
+            Some(h) if h.ticket == ticket => {
+                let bytes = weight(u32::try_from(h.bytes.len()).unwrap_or(u32::MAX));
+                // Bytes that somebody is sending right now would not come back anyway.
+                if h.dirty || h.bytes.shared_count() > 1 {
+                    Probe::Protected(bytes)
+                } else {
+                    Probe::Idle { bytes, reads: h.reads }
+                }
+            }
+            _ => Probe::Gone,
+        })?;
+        Some(match verdict {
+            Verdict::Forgotten => 0,
+            Verdict::Main { reads } => {
+                if let Some(h) = self.hot.get_mut(&slot) {
+                    h.reads = reads;
+                }
+                0
+            }
+            Verdict::Evicted => {
+                self.entry_mut(slot).set_hot(false);
+                self.hot
+                    .remove(&slot)
+                    .map_or(0, |h| weight(u32::try_from(h.bytes.len()).unwrap_or(0)))
+            }
+        })
+    }
+
+    pub(crate) fn hot_len(&self) -> usize {
+        self.dram.len()
+    }
+}

@@ -1,0 +1,475 @@
+//! Formatting and opening: superblock, checkpoint, log, and what the last flush left open.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use millpond_env::{BufferPool, Clock, Disk, SharedBuf};
+use millpond_types::ChunkId;
+use millpond_types::limits::PAGE_BYTES;
+use millpond_types::metrics::Gauge;
+use parking_lot::Mutex;
+
+use crate::engine::{Engine, Inner};
+use crate::error::{EngineError, FormatError};
+use crate::format::batch::{self, BATCH_BYTES_MAX, BatchHeader};
+use crate::format::checkpoint::{self, block_bytes};
+use crate::format::record::{ChunkRecord, Record};
+use crate::format::superblock::{DATA_START, LogPosition, SEGMENTS_MAX, Superblock};
+use crate::index::{Index, SHARDS};
+use crate::log::Log;
+use crate::metrics::EngineMetrics;
+use crate::options::{EngineOptions, FormatOptions};
+use crate::space::{Readers, Space};
+use crate::tasks::join_all;
+
+/// Fewer segments than this hold no data beside log and checkpoint.
+const SEGMENTS_MIN: u64 = 6;
+/// An id that no chunk has; deleting it is a record without effect.
+pub(crate) const NOBODY: ChunkId = ChunkId(u128::MAX);
+/// Checkpoint blocks read at once on a restart.
+const READ_AHEAD: usize = 8;
+
+/// Reads a range into a pool buffer.
+pub(crate) async fn read_at<D: Disk>(
+    disk: &D,
+    pool: &BufferPool,
+    offset: u64,
+    len: usize,
+) -> Result<SharedBuf, EngineError> {
+    let mut buf = pool.try_alloc(len).ok_or(EngineError::Busy("no memory buffer is free"))?;
+    buf.set_len(len);
+    let (buf, result) = disk.read(offset, buf).await;
+    result.map_err(|e| EngineError::io("read", offset, len, e))?;
+    Ok(buf.freeze())
+}
+
+/// The superblock in force.
+pub(crate) async fn read_superblock<D: Disk>(
+    disk: &D,
+    pool: &BufferPool,
+) -> Result<Superblock, EngineError> {
+    if disk.capacity() < DATA_START {
+        return Err(FormatError::NotMillpond.into());
+    }
+    let both = read_at(disk, pool, 0, 2 * PAGE_BYTES).await?;
+    let a = Superblock::decode(&both[..PAGE_BYTES]);
+    let b = Superblock::decode(&both[PAGE_BYTES..]);
+    let sb = match (a, b) {
+        (Ok(a), Ok(b)) => Ok(if a.generation > b.generation { a } else { b }),
+        (Ok(s), Err(FormatError::Newer { .. })) | (Err(FormatError::Newer { .. }), Ok(s)) => {
+            // A newer release has written since: its copy is the truth.
+            let known = crate::FORMAT_VERSION;
+            drop(s);
+            Err(FormatError::Newer { found: known + 1, known })
+        }
+        (Ok(s), Err(_)) | (Err(_), Ok(s)) => Ok(s),
+        (Err(FormatError::NotMillpond), Err(e)) | (Err(e), Err(_)) => Err(e),
+    }?;
+    if sb.capacity > disk.capacity() {
+        let (expected, found) = (sb.capacity, disk.capacity());
+        return Err(FormatError::Truncated { expected, found }.into());
+    }
+    Ok(sb)
+}
+
+/// What replaying the log yields besides the index.
+pub(crate) struct Replayed {
+    pub(crate) end: LogPosition,
+    pub(crate) segments: VecDeque<u32>,
+    pub(crate) epoch: u32,
+    pub(crate) next_version: u64,
+    /// Records of the last batch, with the state each found.
+    pub(crate) last: Vec<(ChunkRecord, Option<ChunkRecord>)>,
+    pub(crate) batches: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Loads the checkpoint into `index`.
+pub(crate) async fn load_checkpoint<D: Disk>(
+    disk: &D,
+    pool: &BufferPool,
+    sb: &Superblock,
+    index: &Index,
+) -> Result<u64, EngineError> {
+    let size = block_bytes(sb.segment_bytes);
+    let per_segment = u32::try_from(sb.segment_bytes / size as u64).unwrap_or(u32::MAX);
+    let place = |number: u32| {
+        let segment = sb.checkpoint_segments.get((number / per_segment) as usize)?;
+        let start = DATA_START + u64::from(*segment) * sb.segment_bytes;
+        Some(start + u64::from(number % per_segment) * size as u64)
+    };
+    let (mut entries, mut highest) = (0, 0);
+    let mut number = 0;
+    while number < sb.checkpoint_blocks {
+        let mut reads = Vec::new();
+        for n in number..sb.checkpoint_blocks.min(number.saturating_add(READ_AHEAD as u32)) {
+            let offset = place(n).ok_or(FormatError::Field("checkpoint_blocks"))?;
+            reads.push(async move { (n, offset, read_at(disk, pool, offset, size).await) });
+        }
+        for (n, offset, block) in join_all(reads).await {
+            let block = block?;
+            let count = checkpoint::decode(sb.log_salt, sb.checkpoint_id, n, &block, |c| {
+                highest = highest.max(c.version);
+                put(index, &c);
+            });
+            entries += u64::from(count.ok_or(FormatError::Checkpoint(offset))?);
+            number = n + 1;
+        }
+    }
+    if entries != sb.checkpoint_entries {
+        return Err(FormatError::Field("checkpoint_entries").into());
+    }
+    Ok(highest)
+}
+
+fn put(index: &Index, c: &ChunkRecord) {
+    let mut shard = index.shard(c.id);
+    if let Some(slot) = shard.find(c.id) {
+        shard.remove(slot);
+    }
+    shard.insert(c);
+}
+
+/// Replays the log from where the superblock says.
+pub(crate) async fn replay<D: Disk>(
+    disk: &D,
+    pool: &BufferPool,
+    sb: &Superblock,
+    index: &Index,
+) -> Result<Replayed, EngineError> {
+    let mut out = Replayed {
+        end: sb.log_start,
+        segments: VecDeque::from([sb.log_start.segment]),
+        epoch: 0,
+        next_version: sb.next_version,
+        last: Vec::new(),
+        batches: 0,
+        bytes: 0,
+    };
+    let segment_bytes = usize::try_from(sb.segment_bytes).unwrap_or(usize::MAX);
+    let window = segment_bytes.min(4 * BATCH_BYTES_MAX);
+    let mut loaded: Option<(u32, usize, SharedBuf)> = None;
+    loop {
+        let (segment, offset) = (out.end.segment, out.end.offset as usize);
+        let inside = loaded.as_ref().filter(|(s, start, bytes)| {
+            // The batch must lie within the window, unless the segment ends there too.
+            let end = start + bytes.len();
+            *s == segment
+                && *start <= offset
+                && (offset + BATCH_BYTES_MAX <= end || end == segment_bytes)
+        });
+        if inside.is_none() {
+            let len = window.min(segment_bytes - offset);
+            if len == 0 {
+                return Ok(out);
+            }
+            let at = DATA_START + u64::from(segment) * sb.segment_bytes + offset as u64;
+            loaded = Some((segment, offset, read_at(disk, pool, at, len).await?));
+        }
+        let Some((_, start, bytes)) = &loaded else { return Ok(out) };
+        let bytes = &bytes[offset - start..];
+        let batch = batch::decode(sb.log_salt, bytes);
+        let Some((header, records)) = batch.filter(|(h, _)| h.sequence == out.end.sequence) else {
+            check_tail(disk, pool, sb, &out).await?;
+            return Ok(out);
+        };
+        step(&mut out, index, &header, records, sb.segments())?;
+    }
+}
+
+/// Applies one batch and moves on behind it.
+fn step(
+    out: &mut Replayed,
+    index: &Index,
+    header: &BatchHeader,
+    records: Vec<Record>,
+    segments: u32,
+) -> Result<(), FormatError> {
+    out.batches += 1;
+    out.bytes += header.padded_bytes() as u64;
+    out.epoch = out.epoch.max(header.epoch);
+    out.next_version = out.next_version.max(header.next_version);
+    out.end.offset += u32::try_from(header.padded_bytes()).unwrap_or(u32::MAX);
+    out.end.sequence += 1;
+    // A pointer block carries no data: the batch before it was durable before it was written.
+    out.last.clear();
+    for record in records {
+        match record {
+            Record::Put(c) => {
+                out.next_version = out.next_version.max(c.version + 1);
+                let before = index.record(c.id);
+                put(index, &c);
+                out.last.push((c, before));
+            }
+            Record::Delete(id) => {
+                let mut shard = index.shard(id);
+                if let Some(slot) = shard.find(id) {
+                    shard.remove(slot);
+                }
+            }
+            Record::Next(segment) => {
+                if segment >= segments {
+                    return Err(FormatError::Field("next log segment"));
+                }
+                out.segments.push_back(segment);
+                out.end.segment = segment;
+                out.end.offset = 0;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The log ends where a batch is invalid. Since one batch is in flight at a time, a valid
+/// later one proves that the invalid one was durable once: damage, not the end.
+async fn check_tail<D: Disk>(
+    disk: &D,
+    pool: &BufferPool,
+    sb: &Superblock,
+    out: &Replayed,
+) -> Result<(), EngineError> {
+    let start = DATA_START + u64::from(out.end.segment) * sb.segment_bytes;
+    let mut offset = u64::from(out.end.offset);
+    while offset < sb.segment_bytes {
+        let left = usize::try_from(sb.segment_bytes - offset).unwrap_or(usize::MAX);
+        let len = left.min(1 << 20);
+        let bytes = read_at(disk, pool, start + offset, len).await?;
+        for at in (0..len).step_by(PAGE_BYTES) {
+            let Some(header) = batch::peek(&bytes[at..]) else { continue };
+            if header.sequence <= out.end.sequence || header.epoch < out.epoch {
+                continue;
+            }
+            let need = header.padded_bytes();
+            let whole = if at + need <= len {
+                bytes.slice(at..at + need)
+            } else if offset + (at + need) as u64 <= sb.segment_bytes {
+                read_at(disk, pool, start + offset + at as u64, need).await?
+            } else {
+                continue;
+            };
+            if batch::decode(sb.log_salt, &whole).is_some() {
+                return Err(FormatError::Log(start + u64::from(out.end.offset)).into());
+            }
+        }
+        offset += len as u64;
+    }
+    Ok(())
+}
+
+/// Checks the data of the last batch's records: one flush covers log and data, so only
+/// these may lack theirs. Returns records that undo those that do.
+pub(crate) async fn verify_last<D: Disk>(
+    disk: &D,
+    pool: &BufferPool,
+    sb: &Superblock,
+    index: &Index,
+    last: &[(ChunkRecord, Option<ChunkRecord>)],
+) -> Result<Vec<Record>, EngineError> {
+    // An id may stand twice in a batch (pinned after written): what counts is the first
+    // state before it and the last after it.
+    let mut before: HashMap<ChunkId, &Option<ChunkRecord>> = HashMap::new();
+    let mut undo = Vec::new();
+    for (c, previous) in last {
+        before.entry(c.id).or_insert(previous);
+    }
+    for (id, previous) in before {
+        let Some(now) = index.record(id) else { continue };
+        if data_matches(disk, pool, sb, &now).await? {
+            continue;
+        }
+        tracing::warn!(chunk = %id, "last write before the crash is incomplete; undone");
+        let mut shard = index.shard(id);
+        if let Some(slot) = shard.find(id) {
+            shard.remove(slot);
+        }
+        undo.push(match previous {
+            Some(previous) => {
+                shard.insert(previous);
+                Record::Put(previous.clone())
+            }
+            None => Record::Delete(id),
+        });
+    }
+    Ok(undo)
+}
+
+/// Reads a chunk where its record says and compares checksums.
+pub(crate) async fn data_matches<D: Disk>(
+    disk: &D,
+    pool: &BufferPool,
+    sb: &Superblock,
+    c: &ChunkRecord,
+) -> Result<bool, EngineError> {
+    if c.len == 0 {
+        return Ok(true);
+    }
+    let Some(class) = crate::format::class::Class::from_index(usize::from(c.location.class)) else {
+        return Ok(false);
+    };
+    let segment = DATA_START + u64::from(c.location.segment) * sb.segment_bytes;
+    let within = u64::from(c.location.slab) * class.slab_bytes();
+    if c.location.segment >= sb.segments() || within + class.slab_bytes() > sb.segment_bytes {
+        return Ok(false);
+    }
+    let bytes = read_at(disk, pool, segment + within, c.len as usize).await?;
+    Ok(crate::read::matches(&bytes, &c.pieces, c.crc))
+}
+
+/// Marks what checkpoint, log and chunks use.
+pub(crate) fn claim_space(
+    sb: &Superblock,
+    index: &Index,
+    log: &VecDeque<u32>,
+) -> Result<Space, FormatError> {
+    let mut space = Space::new(sb.segments(), sb.segment_bytes);
+    for segment in &sb.checkpoint_segments {
+        if !space.claim_segment(*segment, false) {
+            return Err(FormatError::Field("checkpoint_segments"));
+        }
+    }
+    for segment in log {
+        if !space.claim_segment(*segment, true) {
+            return Err(FormatError::Field("log segments"));
+        }
+    }
+    for at in 0..SHARDS {
+        let shard = index.shard_at(at);
+        for slot in 0..shard.slots() {
+            let Some(e) = shard.live(slot) else { continue };
+            let at = e.location();
+            let fits = crate::format::class::Class::from_index(usize::from(at.class))
+                .is_some_and(|class| class.slab_bytes() >= u64::from(e.len()));
+            if !fits || !space.claim(at) {
+                return Err(FormatError::Index { segment: at.segment, slab: at.slab });
+            }
+        }
+    }
+    space.finish_claims();
+    Ok(space)
+}
+
+impl<D: Disk> Engine<D> {
+    /// Makes an empty engine on `disk`; everything on it is lost.
+    ///
+    /// # Errors
+    /// `Invalid` options, a disk too small, `Io`.
+    pub async fn format(
+        disk: &D,
+        pool: &BufferPool,
+        options: FormatOptions,
+    ) -> Result<(), EngineError> {
+        options.validate()?;
+        let segment_bytes = options.segment_bytes.0;
+        let capacity = disk.capacity();
+        let segments = capacity.saturating_sub(DATA_START) / segment_bytes;
+        if segments < SEGMENTS_MIN {
+            let need = DATA_START + SEGMENTS_MIN * segment_bytes;
+            return Err(FormatError::TooSmall(capacity, need).into());
+        }
+        if segments >= SEGMENTS_MAX {
+            return Err(EngineError::Invalid("disk is larger than 128 TiB: split it".to_owned()));
+        }
+        // Without a valid first batch the log is empty; one left by an earlier life of the
+        // disk must not be found.
+        let busy = EngineError::Busy("no memory buffer is free");
+        let mut page = pool.try_alloc(PAGE_BYTES).ok_or(busy)?;
+        page.as_full_mut().fill(0);
+        page.set_len(PAGE_BYTES);
+        let page = page.freeze();
+        let write = |e| EngineError::io("write", DATA_START, PAGE_BYTES, e);
+        disk.write(DATA_START, page).await.map_err(write)?;
+        for generation in [0, 1] {
+            let sb = Superblock {
+                generation,
+                disk_id: options.disk_id,
+                cluster_id: options.cluster_id,
+                capacity,
+                segment_bytes,
+                log_salt: options.log_salt,
+                log_start: LogPosition { segment: 0, offset: 0, sequence: 1 },
+                checkpoint_id: 0,
+                checkpoint_entries: 0,
+                checkpoint_blocks: 0,
+                created_unix_ms: options.created_unix_ms,
+                next_version: 1,
+                checkpoint_segments: Vec::new(),
+            };
+            let busy = EngineError::Busy("no memory buffer is free");
+            let mut page = pool.try_alloc(PAGE_BYTES).ok_or(busy)?;
+            sb.encode(page.as_full_mut());
+            page.set_len(PAGE_BYTES);
+            let offset = generation * PAGE_BYTES as u64;
+            let done = disk.write(offset, page.freeze()).await;
+            done.map_err(|e| EngineError::io("write", offset, PAGE_BYTES, e))?;
+        }
+        disk.sync().await.map_err(|e| EngineError::io("flush", 0, 0, e))
+    }
+
+    /// Opens a formatted disk and recovers what was durable.
+    ///
+    /// # Errors
+    /// `Format` naming what is wrong with the disk, `Io`, `Invalid` options, `Busy` when the
+    /// pool is too small.
+    pub async fn open(
+        disk: D,
+        pool: BufferPool,
+        clock: Arc<dyn Clock>,
+        options: EngineOptions,
+    ) -> Result<Self, EngineError> {
+        options.validate()?;
+        let sb = read_superblock(&disk, &pool).await?;
+        if let Some(expected) = options.cluster_id.filter(|c| *c != sb.cluster_id) {
+            let (found, expected) = (sb.cluster_id.to_string(), expected.to_string());
+            return Err(FormatError::OtherCluster { found, expected }.into());
+        }
+        let index = Index::new(sb.checkpoint_entries);
+        let highest = load_checkpoint(&disk, &pool, &sb, &index).await?;
+        let mut log = replay(&disk, &pool, &sb, &index).await?;
+        let undo = if options.verify_last_batch {
+            verify_last(&disk, &pool, &sb, &index, &log.last).await?
+        } else {
+            Vec::new()
+        };
+        let space = claim_space(&sb, &index, &log.segments)?;
+        log.next_version = log.next_version.max(highest + 1);
+        let engine = Self(Arc::new(assemble(disk, pool, clock, options, (sb, index, space, log))?));
+        engine.0.begin_epoch(undo).await?;
+        Ok(engine)
+    }
+}
+
+fn assemble<D: Disk>(
+    disk: D,
+    pool: BufferPool,
+    clock: Arc<dyn Clock>,
+    options: EngineOptions,
+    (sb, index, space, log): (Superblock, Arc<Index>, Space, Replayed),
+) -> Result<Inner<D>, EngineError> {
+    let size = BATCH_BYTES_MAX.min(pool.capacity() / 8);
+    let buffer = pool.try_alloc(size).ok_or(EngineError::Busy("no memory buffer is free"))?;
+    let queue = Log::new(log.end, log.segments, log.epoch + 1, buffer);
+    queue.0.lock().bytes = log.bytes;
+    Ok(Inner {
+        disk,
+        pool,
+        clock,
+        options,
+        segment_bytes: sb.segment_bytes,
+        salt: sb.log_salt,
+        index,
+        space: Mutex::new(space),
+        readers: Readers::default(),
+        log: queue,
+        versions: log.next_version.into(),
+        superblock: Mutex::new(sb),
+        dirty: Gauge::default(),
+        dirty_queue: Mutex::default(),
+        leased: Gauge::default(),
+        reclaim_at: 0.into(),
+        evict_at: 0.into(),
+        quarantine: Mutex::default(),
+        checkpointing: tokio::sync::Mutex::new(()),
+        wake_background: tokio::sync::Notify::new(),
+        metrics: EngineMetrics::default(),
+    })
+}

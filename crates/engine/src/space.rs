@@ -1,0 +1,375 @@
+//! Disk space: segments, their slabs, and who still reads a slab.
+
+use std::collections::{BTreeSet, HashMap};
+
+use parking_lot::Mutex;
+
+use crate::format::class::{CLASSES, Class};
+use crate::format::record::Location;
+use crate::format::superblock::DATA_START;
+
+fn class_byte(class: Class) -> u8 {
+    u8::try_from(class.index()).unwrap_or(u8::MAX)
+}
+
+/// What a segment is used for.
+#[derive(Debug)]
+enum Use {
+    Free,
+    Log,
+    Checkpoint,
+    Slabs(Slabs),
+}
+
+/// A segment cut into slabs of one class; a set bit is a slab in use.
+#[derive(Debug)]
+struct Slabs {
+    class: Class,
+    free: u16,
+    draining: bool,
+    used: Box<[u64]>,
+}
+
+impl Slabs {
+    fn new(class: Class, segment_bytes: u64) -> Self {
+        let count = class.slabs_per_segment(segment_bytes);
+        let words = usize::from(count).div_ceil(64);
+        Self { class, free: count, draining: false, used: vec![0; words].into() }
+    }
+
+    fn is_used(&self, slab: u16) -> bool {
+        self.used.get(usize::from(slab) / 64).is_some_and(|w| w >> (slab % 64) & 1 == 1)
+    }
+
+    fn set(&mut self, slab: u16, on: bool) {
+        let bit = 1 << (slab % 64);
+        let word = &mut self.used[usize::from(slab) / 64];
+        assert!((*word & bit != 0) != on, "slab {slab} is taken or given back twice");
+        *word ^= bit;
+        self.free = if on { self.free - 1 } else { self.free + 1 };
+    }
+
+    fn first_free(&self) -> Option<u16> {
+        let word = self.used.iter().position(|w| *w != u64::MAX)?;
+        u16::try_from(word * 64 + self.used[word].trailing_ones() as usize).ok()
+    }
+}
+
+/// Use of the segments of one slab class, for `inspect`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassUsage {
+    /// Bytes of one slab.
+    pub slab_bytes: u64,
+    /// Segments of this class.
+    pub segments: u32,
+    /// Slabs in use.
+    pub used_slabs: u64,
+    /// Slabs not in use.
+    pub free_slabs: u64,
+}
+
+/// The allocator of one disk.
+#[derive(Debug)]
+pub(crate) struct Space {
+    segment_bytes: u64,
+    segments: Vec<Use>,
+    free: Vec<u32>,
+    partial: Vec<BTreeSet<(u16, u32)>>,
+    /// Free segments that slabs may not take: the log and checkpoints must always go on,
+    /// for a full disk is emptied by logging deletes.
+    reserve: usize,
+    used_bytes: u64,
+}
+
+impl Space {
+    pub(crate) fn new(segments: u32, segment_bytes: u64) -> Self {
+        let reserve = (segments as usize / 50).clamp(3, 16).min(segments as usize / 2);
+        Self {
+            segment_bytes,
+            segments: (0..segments).map(|_| Use::Free).collect(),
+            free: (0..segments).rev().collect(),
+            partial: vec![BTreeSet::new(); CLASSES],
+            reserve,
+            used_bytes: 0,
+        }
+    }
+
+    /// Byte offset of a segment.
+    pub(crate) fn segment_offset(&self, segment: u32) -> u64 {
+        DATA_START + u64::from(segment) * self.segment_bytes
+    }
+
+    /// Byte offset and length of a slab; `None` when the location names none.
+    pub(crate) fn slab(&self, at: Location) -> Option<(u64, u64)> {
+        match self.segments.get(at.segment as usize)? {
+            Use::Slabs(s)
+                if at.slab < s.class.slabs_per_segment(self.segment_bytes)
+                    && s.class.index() == usize::from(at.class) =>
+            {
+                let bytes = s.class.slab_bytes();
+                Some((self.segment_offset(at.segment) + u64::from(at.slab) * bytes, bytes))
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes a slab that holds `len` bytes: of its class, of a fresh segment, or of a larger
+    /// class when no segment is left.
+    pub(crate) fn alloc(&mut self, len: u64) -> Option<Location> {
+        let class = Class::for_len(len)?;
+        if class.slab_bytes() > self.segment_bytes {
+            return None;
+        }
+        let fullest = |set: &BTreeSet<(u16, u32)>| set.first().map(|(_, s)| *s);
+        let segment = match fullest(&self.partial[class.index()]) {
+            Some(segment) => segment,
+            None if self.free.len() > self.reserve => self.open_segment(class)?,
+            None => self.partial[class.index() + 1..].iter().find_map(fullest)?,
+        };
+        self.take_in(segment)
+    }
+
+    fn open_segment(&mut self, class: Class) -> Option<u32> {
+        let segment = self.free.pop()?;
+        let slabs = Slabs::new(class, self.segment_bytes);
+        self.partial[class.index()].insert((slabs.free, segment));
+        self.segments[segment as usize] = Use::Slabs(slabs);
+        Some(segment)
+    }
+
+    fn take_in(&mut self, segment: u32) -> Option<Location> {
+        let Use::Slabs(s) = &mut self.segments[segment as usize] else { return None };
+        let slab = s.first_free()?;
+        let partial = &mut self.partial[s.class.index()];
+        partial.remove(&(s.free, segment));
+        s.set(slab, true);
+        if s.free > 0 {
+            partial.insert((s.free, segment));
+        }
+        self.used_bytes += s.class.slab_bytes();
+        Some(Location { segment, slab, class: class_byte(s.class) })
+    }
+
+    /// Gives a slab back; an empty segment returns to the free pool.
+    pub(crate) fn free(&mut self, at: Location) {
+        let Use::Slabs(s) = &mut self.segments[at.segment as usize] else {
+            panic!("slab of segment {} given back, but it holds none", at.segment);
+        };
+        let partial = &mut self.partial[s.class.index()];
+        partial.remove(&(s.free, at.segment));
+        s.set(at.slab, false);
+        self.used_bytes -= s.class.slab_bytes();
+        if s.free == s.class.slabs_per_segment(self.segment_bytes) {
+            self.segments[at.segment as usize] = Use::Free;
+            self.free.push(at.segment);
+        } else if !s.draining {
+            partial.insert((s.free, at.segment));
+        }
+    }
+
+    /// Marks a slab found in the index as used; `false` when that cannot be.
+    pub(crate) fn claim(&mut self, at: Location) -> bool {
+        let Some(class) = Class::from_index(usize::from(at.class)) else { return false };
+        let segment_bytes = self.segment_bytes;
+        let Some(state) = self.segments.get_mut(at.segment as usize) else { return false };
+        if matches!(state, Use::Free) {
+            *state = Use::Slabs(Slabs::new(class, segment_bytes));
+        }
+        match state {
+            Use::Slabs(s) if at.slab < s.class.slabs_per_segment(segment_bytes) => {
+                if s.is_used(at.slab) || s.class != class {
+                    return false;
+                }
+                s.set(at.slab, true);
+                self.used_bytes += s.class.slab_bytes();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Rebuilds the free lists after [`Space::claim`] and [`Space::claim_segment`].
+    pub(crate) fn finish_claims(&mut self) {
+        self.partial.iter_mut().for_each(BTreeSet::clear);
+        self.free.clear();
+        for (n, state) in (0u32..).zip(&self.segments) {
+            match state {
+                Use::Free => self.free.push(n),
+                Use::Slabs(s) if s.free > 0 => {
+                    self.partial[s.class.index()].insert((s.free, n));
+                }
+                _ => {}
+            }
+        }
+        // The lowest segment is taken first.
+        self.free.reverse();
+    }
+
+    pub(crate) fn claim_segment(&mut self, segment: u32, log: bool) -> bool {
+        match self.segments.get_mut(segment as usize) {
+            Some(state @ Use::Free) => {
+                *state = if log { Use::Log } else { Use::Checkpoint };
+                self.free.retain(|s| *s != segment);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes a whole segment for the log or a checkpoint.
+    pub(crate) fn alloc_segment(&mut self, log: bool) -> Option<u32> {
+        let segment = self.free.pop()?;
+        self.segments[segment as usize] = if log { Use::Log } else { Use::Checkpoint };
+        Some(segment)
+    }
+
+    pub(crate) fn free_segment(&mut self, segment: u32) {
+        let state = &mut self.segments[segment as usize];
+        assert!(matches!(state, Use::Log | Use::Checkpoint), "segment {segment} holds slabs");
+        *state = Use::Free;
+        // Freed last, taken last: a log segment's blocks are written, so reuse is cheap, but
+        // data segments profit as much.
+        self.free.push(segment);
+    }
+
+    /// Bytes that slabs may use in all.
+    pub(crate) fn usable_bytes(&self) -> u64 {
+        (self.segments.len().saturating_sub(self.reserve + 1)) as u64 * self.segment_bytes
+    }
+
+    pub(crate) const fn used_bytes(&self) -> u64 {
+        self.used_bytes
+    }
+
+    pub(crate) fn free_segments(&self) -> usize {
+        self.free.len().saturating_sub(self.reserve)
+    }
+
+    /// Chooses up to `count` segments less than half full and stops filling them.
+    pub(crate) fn start_draining(&mut self, count: usize) -> Vec<u32> {
+        let mut found: Vec<(u64, u32)> = Vec::new();
+        for (n, state) in (0u32..).zip(&self.segments) {
+            if let Use::Slabs(s) = state {
+                let all = s.class.slabs_per_segment(self.segment_bytes);
+                // Something of the same class must be able to take the live ones.
+                let room = self.partial[s.class.index()].len() > 1;
+                if room && !s.draining && s.free * 2 > all {
+                    found.push((u64::from(all - s.free) * s.class.slab_bytes(), n));
+                }
+            }
+        }
+        found.sort_unstable();
+        found.truncate(count);
+        for (_, n) in &found {
+            self.set_draining(*n, true);
+        }
+        found.into_iter().map(|(_, n)| n).collect()
+    }
+
+    pub(crate) fn set_draining(&mut self, segment: u32, on: bool) {
+        if let Use::Slabs(s) = &mut self.segments[segment as usize] {
+            s.draining = on;
+            if on {
+                self.partial[s.class.index()].remove(&(s.free, segment));
+            } else if s.free > 0 {
+                self.partial[s.class.index()].insert((s.free, segment));
+            }
+        }
+    }
+
+    pub(crate) fn class_usage(&self) -> Vec<ClassUsage> {
+        let mut all = vec![ClassUsage::default(); CLASSES];
+        for state in &self.segments {
+            if let Use::Slabs(s) = state {
+                let u = &mut all[s.class.index()];
+                let count = s.class.slabs_per_segment(self.segment_bytes);
+                u.slab_bytes = s.class.slab_bytes();
+                u.segments += 1;
+                u.used_slabs += u64::from(count - s.free);
+                u.free_slabs += u64::from(s.free);
+            }
+        }
+        all.retain(|u| u.segments > 0);
+        all
+    }
+}
+
+/// Slabs being read: a freed slab is reused only after its last reader.
+#[derive(Debug, Default)]
+pub(crate) struct Readers {
+    shards: [Mutex<HashMap<Location, (u32, bool), crate::index::IdHasher>>; 16],
+}
+
+impl Readers {
+    fn shard(
+        &self,
+        at: Location,
+    ) -> &Mutex<HashMap<Location, (u32, bool), crate::index::IdHasher>> {
+        &self.shards[usize::from(at.slab ^ (at.segment & 0xf) as u16) % 16]
+    }
+
+    pub(crate) fn enter(&self, at: Location) {
+        self.shard(at).lock().entry(at).or_default().0 += 1;
+    }
+
+    /// True when this was the last reader of a slab given back meanwhile: free it now.
+    pub(crate) fn leave(&self, at: Location) -> bool {
+        let mut shard = self.shard(at).lock();
+        let Some(state) = shard.get_mut(&at) else { return false };
+        state.0 -= 1;
+        let (readers, retired) = *state;
+        if readers == 0 {
+            shard.remove(&at);
+        }
+        readers == 0 && retired
+    }
+
+    /// True when nobody reads the slab: free it now. Else the last reader does.
+    pub(crate) fn retire(&self, at: Location) -> bool {
+        match self.shard(at).lock().get_mut(&at) {
+            Some(state) => {
+                state.1 = true;
+                false
+            }
+            None => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slabs_come_and_go_and_empty_segments_change_class() {
+        let mut s = Space::new(8, 1 << 20);
+        let all: Vec<_> = (0..256).map(|_| s.alloc(4096).unwrap()).collect();
+        assert_eq!(s.free_segments(), 4);
+        assert_eq!(s.used_bytes(), 1 << 20);
+        all.iter().for_each(|l| s.free(*l));
+        assert_eq!(s.free_segments(), 5);
+        assert!(s.alloc(1 << 20).is_some());
+        assert_eq!(s.alloc((1 << 20) + 1), None);
+    }
+
+    #[test]
+    fn a_larger_slab_serves_when_no_segment_is_left() {
+        let mut s = Space::new(8, 1 << 20);
+        let big = s.alloc(64 << 10).unwrap();
+        while s.free_segments() > 0 {
+            s.alloc(1 << 20).unwrap();
+        }
+        assert_eq!(s.alloc(4096).unwrap().segment, big.segment);
+    }
+
+    #[test]
+    fn the_last_reader_frees() {
+        let (r, at) = (Readers::default(), Location { segment: 1, slab: 2, class: 0 });
+        r.enter(at);
+        r.enter(at);
+        assert!(!r.retire(at));
+        assert!(!r.leave(at));
+        assert!(r.leave(at));
+        assert!(r.retire(at));
+    }
+}
