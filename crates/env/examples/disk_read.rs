@@ -1,7 +1,7 @@
 //! Random reads through the runtime and `FileDisk`, to compare with fio on the same file.
 //!
-//! `disk_read FILE [BLOCK_BYTES=4096] [DEPTH=64] [SECONDS=3] [auto|uring|threads]`; the file must
-//! exist and be written. Prints operations per second and the spread of latency.
+//! `disk_read FILE [BLOCK_BYTES=4096] [DEPTH=64] [SECONDS=3] [auto|uring|threads]
+//! [plain]`; `plain` does not register the buffers. The file must exist and be written. Prints operations per second and the spread of latency.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
@@ -24,10 +24,15 @@ fn main() {
         Some("uring") => IoBackend::Uring,
         _ => IoBackend::Auto,
     };
+    let registered = arguments.next().as_deref() != Some("plain");
     let block_len = usize::try_from(block).expect("a block fits memory");
     let bytes = (block_len * usize::try_from(depth).expect("a depth fits memory")).max(1 << 20);
     let pool = BufferPool::new(PoolOptions::new(bytes)).expect("a pool");
-    let options = RuntimeOptions { io, pools: vec![pool.clone()], ..Default::default() };
+    let options = RuntimeOptions {
+        io,
+        pools: if registered { vec![pool.clone()] } else { Vec::new() },
+        ..Default::default()
+    };
     let runtime = Runtime::new(options).expect("a runtime");
     let disk = FileDisk::open(Path::new(&path)).expect("the file");
     let blocks = disk.capacity() / block;

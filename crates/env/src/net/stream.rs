@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -169,7 +169,8 @@ async fn wait_for(socket: &Rc<Socket>, events: i16) -> io::Result<()> {
 struct Outgoing {
     pieces: Vec<Piece>,
     iov: Vec<libc::iovec>,
-    header: Box<libc::msghdr>,
+    /// Made for the first message of several pieces; boxed, because the kernel reads it in place.
+    header: Option<Box<libc::msghdr>>,
     _socket: Rc<Socket>,
     /// First piece with bytes to send, and how many of its bytes are sent.
     next: usize,
@@ -178,14 +179,12 @@ struct Outgoing {
 
 impl Outgoing {
     fn new(pieces: Vec<Piece>, socket: Rc<Socket>) -> Self {
-        // SAFETY: an all-zero msghdr is valid.
-        let header = Box::new(unsafe { std::mem::zeroed() });
         let iov = Vec::with_capacity(pieces.len().min(PIECES_MAX));
-        Self { pieces, iov, header, _socket: socket, next: 0, sent: 0 }
+        Self { pieces, iov, header: None, _socket: socket, next: 0, sent: 0 }
     }
 
-    /// Points the message at what is left to send; `None` when nothing is.
-    fn aim(&mut self) -> Option<*const libc::msghdr> {
+    /// The action that sends what is left; `None` when nothing is in the next pieces.
+    fn aim(&mut self, fd: RawFd) -> Option<Action> {
         self.iov.clear();
         let mut skip = self.sent;
         for piece in self.pieces[self.next..].iter().take(PIECES_MAX) {
@@ -195,12 +194,22 @@ impl Outgoing {
                 self.iov.push(libc::iovec { iov_base: base, iov_len: bytes.len() });
             }
         }
-        if self.iov.is_empty() {
-            return None;
+        match self.iov.as_slice() {
+            [] => None,
+            // Cheaper for the kernel than a message of one piece.
+            [one] => {
+                let len = transfer_len(one.iov_len);
+                Some(Action::Send { fd, from: one.iov_base.cast_const().cast(), len })
+            }
+            [..] => {
+                // SAFETY: an all-zero msghdr is valid.
+                let empty = || Box::new(unsafe { std::mem::zeroed() });
+                let header = self.header.get_or_insert_with(empty);
+                header.msg_iov = self.iov.as_mut_ptr();
+                header.msg_iovlen = self.iov.len() as _;
+                Some(Action::SendMsg { fd, message: &raw const **header })
+            }
         }
-        self.header.msg_iov = self.iov.as_mut_ptr();
-        self.header.msg_iovlen = self.iov.len() as _;
-        Some(&raw const *self.header)
     }
 
     fn advance(&mut self, mut count: usize) {
@@ -234,7 +243,7 @@ impl WriteHalf {
     pub async fn write_all_mixed(&mut self, pieces: Vec<Piece>) -> io::Result<()> {
         let mut outgoing = Outgoing::new(pieces, Rc::clone(&self.socket));
         loop {
-            let Some(message) = outgoing.aim() else {
+            let Some(action) = outgoing.aim(self.socket.fd()) else {
                 if outgoing.next >= outgoing.pieces.len() {
                     return Ok(());
                 }
@@ -242,7 +251,6 @@ impl WriteHalf {
                 outgoing.next = (outgoing.next + PIECES_MAX).min(outgoing.pieces.len());
                 continue;
             };
-            let action = Action::SendMsg { fd: self.socket.fd(), message };
             // SAFETY: `outgoing` owns the header, the vector and the pieces on the heap or in
             // pools, and a count of the socket.
             let op = unsafe { Op::start(&self.socket.core, action, outgoing) };

@@ -96,7 +96,9 @@ impl Uring {
         let features = params.is_feature_ext_arg()
             && params.is_feature_nodrop()
             && params.is_feature_fast_poll()
-            && params.is_feature_submit_stable();
+            && params.is_feature_submit_stable()
+            // Came together with multishot polls, in Linux 5.13.
+            && params.is_feature_resource_tagging();
         let mut probe = Probe::new();
         ring.submitter().register_probe(&mut probe)?;
         if !features || NEEDED.iter().any(|code| !probe.is_supported(*code)) {

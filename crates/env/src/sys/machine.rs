@@ -104,7 +104,7 @@ pub fn free_bytes(path: &std::path::Path) -> io::Result<u64> {
     let mut facts: libc::statvfs = unsafe { std::mem::zeroed() };
     // SAFETY: `path` is a C string and `facts` a writable statvfs.
     check(unsafe { libc::statvfs(path.as_ptr(), &raw mut facts) })?;
-    Ok(u64::from(facts.f_bavail).saturating_mul(u64::from(facts.f_frsize)))
+    Ok(facts.f_bavail.saturating_mul(facts.f_frsize))
 }
 
 /// Binds the calling thread to the `index`-th processor it may run on.
