@@ -41,7 +41,13 @@ impl<D: Disk> Inner<D> {
             stream.segments.iter().for_each(|s| space.free_segment(*s));
             return Err(error);
         }
-        let old = self.flip_superblock(&stream, start).await?;
+        // When this fails either superblock may be in force: nothing is given back, and no
+        // later flush may be trusted.
+        let old = match self.flip_superblock(&stream, start).await {
+            Ok(old) => old,
+            Err(EngineError::Io { source, .. }) => return Err(self.poison(&source)),
+            Err(error) => return Err(error),
+        };
         self.free_old(&old, start);
         self.metrics.checkpoints.inc();
         Ok(())
@@ -63,7 +69,7 @@ impl<D: Disk> Inner<D> {
                 }
             }
         }
-        self.disk.sync().await.map_err(|e| EngineError::io("flush", 0, 0, e))
+        self.disk.sync().await.map_err(|e| self.poison(&e))
     }
 
     /// Encodes entries of a shard from `slot` on until the block is full; returns where to go

@@ -252,7 +252,7 @@ impl<D: Disk> Inner<D> {
 
     /// A failed flush proves nothing about later ones (Rebello et al., "Can Applications
     /// Recover from fsync Failures?", ATC 2020): refuse every write from here on.
-    fn poison(&self, error: &std::io::Error) -> EngineError {
+    pub(crate) fn poison(&self, error: &std::io::Error) -> EngineError {
         let why: Arc<str> = error.to_string().into();
         tracing::error!(%error, "log write failed; the engine is read-only until it is reopened");
         let error = EngineError::ReadOnly(Arc::clone(&why));

@@ -14,7 +14,10 @@
 //!
 //! Absent on purpose: keys, namespaces, replication; threads of its own.
 
+mod append;
+mod background;
 mod behind;
+mod check;
 mod checkpoint;
 mod commit;
 mod compact;
@@ -33,6 +36,7 @@ mod space;
 mod tasks;
 mod write;
 
+pub use check::{Inspection, check, inspect};
 pub use engine::{ChunkData, Cursor, Engine, SmallBytes};
 pub use error::{EngineError, ErrorKind, FormatError};
 pub use format::record::{ChunkRecord, Location, Record};

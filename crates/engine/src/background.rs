@@ -1,0 +1,203 @@
+//! Work without a caller: write-behind, eviction, expiry, compaction, checkpoints, scrub.
+//!
+//! One future, owned by whoever runs it; dropping it stops the work. Each round is also a
+//! method of its own, so that tests drive it without a clock.
+
+use std::time::Duration;
+
+use millpond_env::Disk;
+use millpond_types::ChunkId;
+
+use crate::engine::{Cursor, Engine, Inner};
+use crate::error::EngineError;
+use crate::index::SHARDS;
+use crate::tasks::join_all;
+
+/// Pause between rounds of housekeeping.
+const ROUND: Duration = Duration::from_millis(200);
+/// Shards looked at for expired chunks per round: all of them within 3.2 s.
+const EXPIRE_SHARDS: usize = 4;
+/// Pause after a failed write-behind before the next try.
+const RETRY: Duration = Duration::from_millis(100);
+/// Free segments below which compaction starts.
+const COMPACT_BELOW: usize = 8;
+/// Segments emptied per round.
+const COMPACT_SEGMENTS: usize = 4;
+
+impl<D: Disk> Engine<D> {
+    /// Runs the background work of this engine until dropped. Needs a `Runtime`.
+    pub async fn run_background(&self) {
+        let loops: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + '_>>> = vec![
+            Box::pin(self.0.write_behind_loop()),
+            Box::pin(self.0.housekeeping_loop()),
+            Box::pin(self.scrub_loop()),
+        ];
+        join_all(loops).await;
+    }
+
+    /// Brings everything acknowledged from memory to the disk.
+    ///
+    /// # Errors
+    /// As for a durable write.
+    pub async fn flush(&self) -> Result<(), EngineError> {
+        let inner = &self.0;
+        while inner.flush_batch().await? {}
+        inner.drive().await
+    }
+
+    /// One round of housekeeping: expiry, eviction, compaction, checkpoint when due.
+    ///
+    /// # Errors
+    /// Those of the log and the disk.
+    pub async fn maintain(&self) -> Result<(), EngineError> {
+        (0..SHARDS).for_each(|at| self.0.expire_shard(at));
+        self.0.housekeep().await
+    }
+
+    /// Flushes everything and writes a checkpoint; the next open is quick and replays nothing.
+    ///
+    /// # Errors
+    /// As for a durable write.
+    pub async fn shutdown(&self) -> Result<(), EngineError> {
+        self.flush().await?;
+        self.0.checkpoint().await
+    }
+
+    /// Reads and checks every chunk once; returns how many were bad.
+    ///
+    /// # Errors
+    /// `Io` and `Busy` end the pass; a bad chunk does not.
+    pub async fn scrub_pass(&self) -> Result<u64, EngineError> {
+        let mut bad = 0;
+        let mut cursor = Some(Cursor::default());
+        while let Some(at) = cursor {
+            let (page, next) = self.scan(None, at, 256);
+            for (info, _) in page {
+                bad += u64::from(self.scrub_one(info.id).await?);
+                self.0.metrics.scrubbed_bytes.add(u64::from(info.len));
+            }
+            cursor = next;
+        }
+        Ok(bad)
+    }
+
+    async fn scrub_one(&self, id: ChunkId) -> Result<bool, EngineError> {
+        match self.verify(id).await {
+            Ok(sound) => Ok(sound == Some(false)),
+            Err(EngineError::Corrupt(_)) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads everything within the period, at most at the rate of the options.
+    async fn scrub_loop(&self) {
+        let inner = &self.0;
+        let period = inner.options.scrub_period;
+        let rate_max = inner.options.scrub_bytes_per_second.0;
+        let mut cursor = Cursor::default();
+        loop {
+            let used = inner.space.lock().used_bytes();
+            let rate = (used / period.as_secs().max(1)).clamp(1, rate_max);
+            let (page, next) = self.scan(None, cursor, 16);
+            cursor = next.unwrap_or_default();
+            let mut bytes = 0;
+            for (info, _) in page {
+                if let Err(error) = self.scrub_one(info.id).await {
+                    tracing::warn!(%error, chunk = %info.id, "scrubbing failed");
+                }
+                inner.metrics.scrubbed_bytes.add(u64::from(info.len));
+                bytes += u64::from(info.len.max(4096));
+            }
+            let micros = bytes.saturating_mul(1_000_000) / rate;
+            // An empty disk is looked at once a second.
+            let pause = Duration::from_micros(micros.max(1000));
+            millpond_env::sleep(if bytes == 0 { Duration::from_secs(1) } else { pause }).await;
+        }
+    }
+}
+
+impl<D: Disk> Inner<D> {
+    async fn write_behind_loop(&self) {
+        loop {
+            let worked = match self.flush_batch().await {
+                Ok(worked) => worked,
+                Err(error) => {
+                    tracing::error!(%error, "write-behind failed; trying again");
+                    millpond_env::sleep(RETRY).await;
+                    false
+                }
+            };
+            if worked {
+                continue;
+            }
+            // Deletes and evictions that nobody waits for.
+            if let Err(error) = self.drive().await {
+                tracing::error!(%error, "log write failed");
+                millpond_env::sleep(Duration::from_secs(1)).await;
+            }
+            if self.dirty_queue.lock().is_empty() {
+                self.wake_background.notified().await;
+            }
+        }
+    }
+
+    async fn housekeeping_loop(&self) {
+        let mut shard = 0;
+        let mut idle_since = None;
+        loop {
+            millpond_env::sleep(ROUND).await;
+            for _ in 0..EXPIRE_SHARDS {
+                self.expire_shard(shard % SHARDS);
+                shard += 1;
+            }
+            if let Err(error) = self.housekeep().await {
+                tracing::error!(%error, "housekeeping failed");
+                millpond_env::sleep(Duration::from_secs(1)).await;
+                continue;
+            }
+            self.seal_when_idle(&mut idle_since).await;
+        }
+    }
+
+    /// After a quiet round, a batch without data follows the last one with data: a restart
+    /// then knows that the latter's flush was done, and bad data there is damage, not a crash.
+    async fn seal_when_idle(&self, sealed: &mut Option<u64>) {
+        let sequence = self.log.0.lock().position.sequence;
+        match *sealed {
+            // Unchanged for one round and not sealed yet.
+            Some(seen) if seen == sequence => {
+                if self.begin_epoch(Vec::new()).await.is_ok() {
+                    // Marks the seal itself as seen, with a value no later sequence has.
+                    *sealed = Some(u64::MAX - self.log.0.lock().position.sequence);
+                }
+            }
+            Some(seen) if seen == u64::MAX - sequence => {}
+            _ => *sealed = Some(sequence),
+        }
+    }
+
+    /// Eviction, compaction and checkpoints, each when due.
+    async fn housekeep(&self) -> Result<(), EngineError> {
+        self.drain_quarantine();
+        self.drive().await?;
+        self.evict_to_low().await?;
+        if self.space.lock().free_segments() < COMPACT_BELOW {
+            self.compact_once(COMPACT_SEGMENTS).await?;
+        }
+        self.keep_headroom();
+        if self.log.0.lock().bytes >= self.options.checkpoint_log_bytes.0 {
+            self.checkpoint().await?;
+        }
+        Ok(())
+    }
+
+    /// Keeps a share of the pool free, so that requests rarely have to reclaim themselves.
+    fn keep_headroom(&self) {
+        let capacity = self.pool.capacity();
+        let target = capacity / 1000 * (1000 - self.options.pool_headroom as usize);
+        let used = self.pool.used();
+        if used > target {
+            self.reclaim(used - target);
+        }
+    }
+}
