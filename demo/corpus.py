@@ -22,7 +22,7 @@ _TOPICS = (
     ("numbers", ("statistics.py", "fractions.py", "decimal.py", "_pydecimal.py", "random.py")),
     ("network", ("http", "urllib", "socketserver.py", "ssl.py", "smtplib.py")),
     ("processes", ("multiprocessing", "concurrent", "subprocess.py", "threading.py")),
-    ("text", ("textwrap.py", "difflib.py", "string.py", "gettext.py", "argparse.py", "optparse.py")),
+    ("text", ("textwrap.py", "difflib.py", "gettext.py", "argparse.py", "optparse.py")),
 )
 _QUESTIONS = (
     "What is the purpose of {name}?",
@@ -79,9 +79,7 @@ def documents(count: int, questions: int) -> list[Document]:
     """
     found = []
     for topic, entries in _TOPICS[:count]:
-        parts = [
-            (name, text) for source in _sources(entries) for name, text in _docstrings(source)
-        ]
+        parts = [(name, text) for source in _sources(entries) for name, text in _docstrings(source)]
         body = "\n\n".join(f"## {name}\n{text}" for name, text in parts)
         step = max(1, len(parts) // questions)
         asked = tuple(

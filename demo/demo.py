@@ -105,6 +105,7 @@ class Demo:
     """Runs the phases in order and keeps what they found."""
 
     def __init__(self, plan: Plan, console: Console, progress: Progress) -> None:
+        """See the class."""
         self.plan = plan
         self.console = console
         self.progress = progress
@@ -150,9 +151,7 @@ class Demo:
 
     def read_documents(self, running: engine.Engine) -> None:
         """Cuts the texts to length and appends the questions."""
-        for d, document in enumerate(
-            corpus.documents(self.plan.documents, self.plan.questions)
-        ):
+        for d, document in enumerate(corpus.documents(self.plan.documents, self.plan.questions)):
             body = running.tokenize(document.text)[: self.plan.prefix_tokens]
             if len(body) < self.plan.prefix_tokens:
                 raise RuntimeError(f"text {document.name} has only {len(body)} tokens")
@@ -262,14 +261,14 @@ class Demo:
         if self.plan is FULL:
             for name in ("Millpond, warm", "after engine restart", "after restart of both"):
                 if self.ratio(name) > TARGET_RATIO:
-                    found.append(f"{name}: {self.ratio(name):.3f} × recomputing, above {TARGET_RATIO}")
+                    found.append(f"{name}: {self.ratio(name):.3f} x recomputing > {TARGET_RATIO}")
         return found
 
     def table(self) -> Table:
         """Builds the table of results."""
         table = Table(title="Time to first token", title_justify="left")
         table.add_column("phase")
-        for column in ("asked", "TTFT median", "min", "max", "× recompute", "hit rate"):
+        for column in ("asked", "TTFT median", "min", "max", "x recompute", "hit rate"):
             table.add_column(column, justify="right")
         for column in ("loaded", "stored", "tokens"):
             table.add_column(column, justify="right")
@@ -350,7 +349,7 @@ def run(plan: Plan, console: Console) -> int:
     for problem in problems:
         console.print(f"[red]{problem}[/red]")
     console.print(
-        f"warm TTFT is {demo.ratio('Millpond, warm'):.3f} × recomputing; "
+        f"warm TTFT is {demo.ratio('Millpond, warm'):.3f} x recomputing; "
         f"the demo took {time.monotonic() - started:.0f} s"
     )
     return 1 if problems else 0

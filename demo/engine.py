@@ -101,6 +101,7 @@ class Engine:
     """The parent's handle of one engine life."""
 
     def __init__(self, context: Any, spec: Spec) -> None:
+        """See the class."""
         self._spec = spec
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, spec), daemon=True)
@@ -310,7 +311,9 @@ class _Child:
     def store_zeros(self) -> None:
         from millpond.vllm.mover import HostMover
 
-        def save(self: Any, namespace: Any, group: int, ids: Any, mark: Any, call: Any) -> Any:
+        def save(  # noqa: PLR0917 - the method it replaces has these
+            self: Any, namespace: Any, group: int, ids: Any, mark: Any, call: Any
+        ) -> Any:
             return namespace.put(values=[bytes(self.block_bytes(group))] * len(ids), **call)
 
         HostMover.save = save  # type: ignore[method-assign]

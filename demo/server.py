@@ -45,6 +45,7 @@ class Server:
     """A server on loopback with its data in one folder; survives `restart`."""
 
     def __init__(self, data: Path, log: Path, *arguments: str) -> None:
+        """See the class."""
         self.data = data
         self.log = log
         self.port = free_port()

@@ -7,8 +7,9 @@ engine starts: a typo in an option must not silently change behaviour.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Mapping
+from typing import Any
 
 DEFAULT_ADDRESS = "127.0.0.1:7440"
 
@@ -112,7 +113,7 @@ class ConnectorConfig:
         _in_range("connections", self.connections, 1, 64)
         _in_range("ttl_s", self.ttl_s, 0, 10 * 365 * 86_400)
         _in_range("quota_bytes", self.quota_bytes, 0, 1 << 62)
-        _in_range("priority", self.priority, 0, 255)
+        _in_range("priority", self.priority, 0, 2)
         _in_range("min_load_blocks", self.min_load_blocks, 1, 1 << 20)
         _in_range("lookup_deadline_ms", self.lookup_deadline_ms, 1, 60_000)
         _in_range("load_deadline_ms", self.load_deadline_ms, 1, 600_000)

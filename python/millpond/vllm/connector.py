@@ -6,7 +6,6 @@ sorts the calls; `scheduler.py` plans, `worker.py` moves bytes.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from vllm.logger import init_logger
 
 from millpond.vllm.config import ConfigError, ConnectorConfig
 from millpond.vllm.events import EventLog
-from millpond.vllm.identity import describe_engine, layout_bytes, namespace_name
+from millpond.vllm.identity import describe_engine, layout_digest, namespace_name
 from millpond.vllm.lookup import Group
 from millpond.vllm.meta import StepMeta, WorkerHello, WorkerMeta
 from millpond.vllm.mover import make_mover
@@ -52,6 +51,7 @@ class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def __init__(
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
     ) -> None:
+        """See the class."""
         super().__init__(vllm_config, role, kv_cache_config)
         transfer = vllm_config.kv_transfer_config
         self._config = ConnectorConfig.parse(transfer.kv_connector_extra_config)
@@ -157,9 +157,7 @@ class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         loaded, failed = self._worker.take_loaded(self._meta().idle)
         return KVConnectorTransferResults(finished_recving=loaded, failed_recving=failed)
 
-    def get_finished(
-        self, finished_req_ids: set[str]
-    ) -> tuple[set[str] | None, set[str] | None]:
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
         """Older form of `get_transfer_results`."""
         return None, self.get_transfer_results(finished_req_ids).finished_recving
 
@@ -187,13 +185,11 @@ class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             ConfigError: the store refuses the namespace.
         """
         assert self._scheduler is not None, "called on the scheduler's side only"
-        described = describe_engine(
-            self._vllm_config, self._kv_cache_config, self._config.model_id
-        )
+        described = describe_engine(self._vllm_config, self._kv_cache_config, self._config.model_id)
         described["ranks"] = [[*rank, hello.layout] for rank, hello in sorted(metadata.items())]
-        layout = layout_bytes(described)
+        layout = layout_digest(described)
         name = self._config.namespace or namespace_name(
-            str(self._vllm_config.model_config.model), hashlib.sha256(layout).hexdigest()
+            str(self._vllm_config.model_config.model), layout
         )
         logger.info("Millpond at %s, namespace %s", self._config.address, name)
         self._scheduler.start(Target(name, layout))
@@ -216,9 +212,7 @@ class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         gain = planner.matched_tokens(request, num_computed_tokens)
         return gain, gain > 0 and planner.load_async
 
-    def update_state_after_alloc(
-        self, request: Any, blocks: Any, num_external_tokens: int
-    ) -> None:
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Plans the load of a match that got its blocks."""
         self._planner().after_alloc(request, blocks.get_block_ids(), num_external_tokens)
 

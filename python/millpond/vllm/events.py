@@ -6,7 +6,8 @@ other engines wrote, it does not know.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from millpond.vllm.lookup import Group
 from millpond.vllm.meta import SaveJob
@@ -22,6 +23,7 @@ class EventLog:
     """Collects ``BlockStored`` events of finished saves."""
 
     def __init__(self, groups: Sequence[Group]) -> None:
+        """See the class."""
         self._groups = {group.index: group for group in groups}
         self._events: list[Any] = []
 

@@ -13,8 +13,9 @@ import json
 import os
 import platform
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any
 
 _EDGE_BYTES = 64 * 1024
 """Bytes hashed at both ends of a weight file; they hold its header."""
@@ -23,10 +24,10 @@ _FORMAT = 1
 """Grows when this module changes what a stored value means."""
 
 
-def namespace_name(model: str, digest: str) -> str:
+def namespace_name(model: str, digest: bytes) -> str:
     """Returns a readable name that no other layout shares."""
     slug = re.sub(r"[^A-Za-z0-9]+", "-", os.path.basename(model.rstrip("/"))).strip("-").lower()
-    return f"vllm-{slug[:40] or 'model'}-{digest[:16]}"
+    return f"vllm-{slug[:40] or 'model'}-{digest.hex()[:16]}"
 
 
 def model_fingerprint(model: str, revision: str | None) -> str:
@@ -69,9 +70,10 @@ def cpu_isa() -> str:
     return "-".join([platform.machine(), *(flag for flag in wanted if flag in words)])
 
 
-def layout_bytes(described: Mapping[str, Any]) -> bytes:
-    """Returns the canonical bytes that the store hashes into its digest."""
-    return json.dumps(described, sort_keys=True, separators=(",", ":"), default=str).encode()
+def layout_digest(described: Mapping[str, Any]) -> bytes:
+    """Returns the 32-byte layout digest of a description."""
+    text = json.dumps(described, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).digest()
 
 
 def describe_engine(vllm_config: Any, kv_cache_config: Any, model_id: str) -> dict[str, Any]:
@@ -107,9 +109,7 @@ def describe_engine(vllm_config: Any, kv_cache_config: Any, model_id: str) -> di
         "kv_layout": kv_cache_config.kv_cache_layout,
         "tensor_parallel": parallel.tensor_parallel_size,
         "pipeline_parallel": parallel.pipeline_parallel_size,
-        "speculative": ""
-        if speculative is None
-        else f"{speculative.method}:{speculative.model}",
+        "speculative": "" if speculative is None else f"{speculative.method}:{speculative.model}",
         "groups": [
             {
                 "block_size": group.kv_cache_spec.block_size,

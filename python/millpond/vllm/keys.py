@@ -17,8 +17,8 @@ so reads and writes of single blocks must name the same ones.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Sequence
 
 RUN_KEYS = 16
 """Keys per placement run; part of the store's contract, not tunable here."""
@@ -41,6 +41,7 @@ class KeySpace:
     epoch: bytes = b""
 
     def __post_init__(self) -> None:
+        """Checks the ranges."""
         if not 0 <= self.group < 1 << 16:
             raise ValueError(f"group index {self.group} does not fit in 16 bits")
         if not 1 <= self.parts < 1 << 16:

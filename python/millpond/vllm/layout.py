@@ -14,8 +14,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Iterable, Mapping, Sequence, Union
+from typing import Union
 
 import torch
 
@@ -115,6 +116,7 @@ class GroupLayout:
     """The blocks of one KV cache group: all its layers as one value."""
 
     def __init__(self, runs: Sequence[BlockRuns]) -> None:
+        """See the class."""
         self.runs = list(runs)
         self.block_bytes = sum(run.block_bytes for run in runs)
         self._pieces: list[tuple[int, int, int]] = []
@@ -163,6 +165,7 @@ class KVLayout:
         groups: Sequence[Iterable[str] | None],
         num_blocks: int,
     ) -> None:
+        """See the class."""
         self.groups: list[GroupLayout | None] = []
         self.device = torch.device("cpu")
         for names in groups:

@@ -9,8 +9,9 @@ store says is present.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Sequence
+from typing import Any
 
 from millpond.vllm.keys import KeySpace
 
@@ -93,6 +94,7 @@ class PrefixLookup:
         align_tokens: int,
         lease_ms: int,
     ) -> None:
+        """See the class."""
         self._groups = list(groups)
         self._parts = parts
         self._hash_tokens = hash_tokens

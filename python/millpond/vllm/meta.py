@@ -56,7 +56,7 @@ class SaveJob:
 
 
 @dataclass
-class StepMeta(KVConnectorMetadata):
+class StepMeta(KVConnectorMetadata):  # type: ignore[misc]
     """Scheduler to workers, once per step.
 
     Attributes:
@@ -76,14 +76,14 @@ class StepMeta(KVConnectorMetadata):
 
 
 @dataclass
-class WorkerHello(KVConnectorHandshakeMetadata):
+class WorkerHello(KVConnectorHandshakeMetadata):  # type: ignore[misc]
     """Workers to scheduler, once at start: how a rank lays out its blocks."""
 
     layout: str
 
 
 @dataclass
-class WorkerMeta(KVConnectorWorkerMetadata):
+class WorkerMeta(KVConnectorWorkerMetadata):  # type: ignore[misc]
     """Workers to scheduler, each step.
 
     Attributes:

@@ -8,7 +8,8 @@ gathered on the device, copied in one go per layer, and moved from there.
 from __future__ import annotations
 
 import queue
-from typing import Any, Iterable, Mapping, Protocol, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 
@@ -43,6 +44,7 @@ class HostMover:
     name = "host"
 
     def __init__(self, layout: KVLayout) -> None:
+        """See the class."""
         self._layout = layout
 
     def ready_mark(self) -> None:
@@ -97,6 +99,7 @@ class StagedMover:
         batch_blocks: int,
         staging_bytes: int,
     ) -> None:
+        """See the class."""
         self._views: list[list[torch.Tensor]] = [
             [] if names is None else _views(caches, names, num_blocks) for names in groups
         ]
@@ -152,15 +155,11 @@ class StagedMover:
         """Reads blocks and copies those that came in to the device."""
         staging = self._free.get()
         try:
-            sizes: list[int] = namespace.get(
-                into=self._segments(group, len(ids), staging), **call
-            )
+            sizes: list[int] = namespace.get(into=self._segments(group, len(ids), staging), **call)
             good = [i for i, size in enumerate(sizes) if size == self.block_bytes(group)]
             with self._on_stream(mark):
                 rows = torch.tensor(good, dtype=torch.long)
-                index = torch.tensor(
-                    [ids[i] for i in good], dtype=torch.long, device=self._device
-                )
+                index = torch.tensor([ids[i] for i in good], dtype=torch.long, device=self._device)
                 for view, part in zip(self._views[group], self._parts(group, len(ids), staging)):
                     fresh = part[rows].to(self._device).view(view.dtype)
                     view[index] = fresh.reshape(len(good), *view.shape[1:])
@@ -214,7 +213,8 @@ def _place(view: torch.Tensor) -> tuple[int, tuple[int, ...]]:
 
 
 def _bytes_per_block(view: torch.Tensor) -> int:
-    return view[0].numel() * view.element_size()
+    count: int = view[0].numel() * view.element_size()
+    return count
 
 
 def make_mover(

@@ -17,8 +17,9 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING
 
 from millpond.vllm.config import ConnectorConfig
 from millpond.vllm.events import EventLog
@@ -100,6 +101,7 @@ class SchedulerSide:
         may_load: bool,
         may_save: bool,
     ) -> None:
+        """See the class."""
         self._config = config
         self._groups = list(groups)
         self._parts = parts

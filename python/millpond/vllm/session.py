@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, Callable, TypeVar
 
 import millpond
-
 from millpond.vllm.config import ConfigError, ConnectorConfig
 
 T = TypeVar("T")
@@ -38,7 +37,7 @@ class Target:
 
     Attributes:
         name: namespace name.
-        layout: bytes the store hashes into the layout digest.
+        layout: the 32-byte layout digest.
     """
 
     name: str
@@ -66,11 +65,12 @@ class StoreSession:
         log: logging.Logger | None,
         client_factory: Callable[..., Any] | None = None,
     ) -> None:
+        """See the class."""
         self._config = config
         self._deadline_ms = deadline_ms
         self._connections = connections
         self._log = log
-        self._factory = client_factory or millpond.Client
+        self._factory: Callable[..., Any] = client_factory or millpond.Client
         self._lock = threading.Lock()
         self._client: Any = None
         self._namespace: Any = None
@@ -230,7 +230,13 @@ class StoreSession:
             namespace = self._open()
         except Exception as error:
             refused = isinstance(
-                error, (millpond.LayoutMismatch, millpond.Unauthorized, millpond.InvalidArgument)
+                error,
+                (
+                    millpond.Conflict,
+                    millpond.InvalidArgument,
+                    millpond.LayoutMismatch,
+                    millpond.Unauthorized,
+                ),
             )
             with self._lock:
                 if refused and not self._first_answer.is_set():

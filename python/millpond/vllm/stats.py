@@ -45,6 +45,7 @@ class MillpondStats(KVConnectorStats):  # type: ignore[misc]
     """Counts and durations since the last report."""
 
     def __init__(self, data: dict[str, Any] | None = None) -> None:
+        """See the class."""
         super().__init__(data=dict(data or {}))
 
     def add(self, counter: str, amount: int = 1) -> None:
@@ -60,7 +61,7 @@ class MillpondStats(KVConnectorStats):  # type: ignore[misc]
 
     def reset(self) -> None:
         """Forgets everything."""
-        self.data = {}
+        self.data: dict[str, Any] = {}
 
     def is_empty(self) -> bool:
         """Returns whether nothing happened."""
@@ -100,6 +101,7 @@ class MillpondPromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]
         labelnames: list[str],
         per_engine_labelvalues: dict[int, list[object]],
     ) -> None:
+        """See the class."""
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
         self._counters = {
             name: self._counter_cls(

@@ -11,7 +11,6 @@ and are those of the connector, as far as they make sense here.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections.abc import Collection, Iterable
@@ -33,7 +32,7 @@ from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 from vllm.v1.kv_offload.tiering.base import JobId, JobResult, SecondaryTierManager, TransferJob
 
 from millpond.vllm.config import ConnectorConfig
-from millpond.vllm.identity import cpu_isa, layout_bytes, model_fingerprint, namespace_name
+from millpond.vllm.identity import cpu_isa, layout_digest, model_fingerprint, namespace_name
 from millpond.vllm.session import StoreDown, StoreSession, Target
 from millpond.vllm.transfer import TransferPool
 
@@ -78,11 +77,13 @@ class MillpondSecondaryTier(SecondaryTierManager):  # type: ignore[misc]
         offloading_spec: OffloadingSpec,
         primary_kv_view: memoryview,
         tier_type: str,
+        *,
         backpressure_detector: BackpressureDetector | None = None,
         locality: str | None = None,
         enable_kv_events: bool = False,
         **options: Any,
     ) -> None:
+        """See the class."""
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         self._config = ConnectorConfig.parse(options)
         self.locality = Locality(locality) if locality is not None else None
@@ -133,9 +134,8 @@ class MillpondSecondaryTier(SecondaryTierManager):  # type: ignore[misc]
             "chunk_bytes": self.block_size_bytes,
             "isa": cpu_isa(),
         }
-        layout = layout_bytes(described)
-        digest = hashlib.sha256(layout).hexdigest()
-        return Target(self._config.namespace or namespace_name(config.model.name, digest), layout)
+        layout = layout_digest(described)
+        return Target(self._config.namespace or namespace_name(config.model.name, layout), layout)
 
     # -- lookups ------------------------------------------------------------
 
@@ -216,9 +216,7 @@ class MillpondSecondaryTier(SecondaryTierManager):  # type: ignore[misc]
     def _load(
         self, keys: list[bytes], places: list[list[tuple[int, int]]], left_ms: int
     ) -> list[bool]:
-        sizes = self._session.call(
-            lambda ns: ns.get(keys=keys, into=places, deadline_ms=left_ms)
-        )
+        sizes = self._session.call(lambda ns: ns.get(keys=keys, into=places, deadline_ms=left_ms))
         return [size == self.block_size_bytes for size in sizes]
 
     def _finish(self, job: TransferJob, good: list[bool], seconds: float) -> None:

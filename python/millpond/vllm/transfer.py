@@ -26,6 +26,7 @@ class TransferPool:
     """
 
     def __init__(self, threads: int) -> None:
+        """See the class."""
         self._wake = threading.Condition()
         self._loads: deque[Task] = deque()
         self._saves: deque[Task] = deque()

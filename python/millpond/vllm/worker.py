@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from millpond.vllm.config import ConnectorConfig
 from millpond.vllm.keys import KeySpace
@@ -75,6 +77,7 @@ class WorkerSide:
         whole_requests: bool,
         log: logging.Logger,
     ) -> None:
+        """See the class."""
         self._config = config
         self._mover = mover
         self._part = part
@@ -114,7 +117,7 @@ class WorkerSide:
                     self._finish_load(load)
             mark = self._mover.ready_mark()
             for batch in batches:
-                if not self._pool.load(lambda b=batch, x=load: self._load(x, b, meta.epoch, mark)):
+                if not self._pool.load(partial(self._load, load, batch, meta.epoch, mark)):
                     self._end_load_batch(load, batch, list(range(len(batch.blocks))))
             if not job.asynchronous:
                 waiting.append(job.request_id)
@@ -187,7 +190,7 @@ class WorkerSide:
                 self._saves[job.job_id] = save
             for batch in batches:
                 if distrust or not self._pool.save(
-                    lambda b=batch, x=save: self._save(x, b, meta.epoch, mark)
+                    partial(self._save, save, batch, meta.epoch, mark)
                 ):
                     self._end_save_batch(save, batch, [])
 

@@ -101,4 +101,4 @@ def test_the_same_files_are_the_same_model_wherever_they_lie(tmp_path: Path) -> 
 
 
 def test_namespace_names_are_readable() -> None:
-    assert namespace_name("/models/Llama 3.1/", "ab" * 32) == "vllm-llama-3-1-abababababababab"
+    assert namespace_name("/models/Llama 3.1/", b"\xab" * 32) == "vllm-llama-3-1-abababababababab"

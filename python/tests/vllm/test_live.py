@@ -57,6 +57,7 @@ def test_tokens_are_those_of_vllms_own_cache(
     start: Callable[..., engines.Engine],
     server: servers.Server,
     texts: list[str],
+    *,
     shape: str,
     connector: dict[str, Any],
     options: dict[str, Any],
@@ -123,9 +124,7 @@ def test_a_killed_server_changes_no_token_and_is_used_again(
     texts: list[str],
     tmp_path: Any,
 ) -> None:
-    engine = start(
-        connector={"address": server.address, "retry_ms": 100}, local_cache=False
-    )
+    engine = start(connector={"address": server.address, "retry_ms": 100}, local_cache=False)
     prompt = prompt_of(engine, texts[2], 3000)
     other = prompt_of(engine, texts[3], 1500)
     engine.ask(prompt, 4)

@@ -307,7 +307,5 @@ def test_a_failed_save_is_no_event(planner: Planner) -> None:
     request = Request("a", 3 * BLOCK)
     planner.side.on_new_request(request)  # type: ignore[arg-type]
     (job,) = planner.step(request, 3 * BLOCK, [7, 8, 9]).saves
-    planner.side.on_worker_report(
-        WorkerMeta(saves_done={job.job_id: 1}, saves_failed={job.job_id})
-    )
+    planner.side.on_worker_report(WorkerMeta(saves_done={job.job_id: 1}, saves_failed={job.job_id}))
     assert planner.events.take() == []

@@ -112,9 +112,7 @@ def test_an_unreachable_store_at_start_is_an_outage_not_an_error(
 
 
 @pytest.mark.parametrize("error", [millpond.LayoutMismatch, millpond.Unauthorized])
-def test_a_refused_configuration_stops_the_start(
-    fixture: Fixture, error: type[Exception]
-) -> None:
+def test_a_refused_configuration_stops_the_start(fixture: Fixture, error: type[Exception]) -> None:
     fixture.client.down = error("digest is ab, not cd")
     with pytest.raises(ConfigError, match="refuses namespace 'ns': digest is ab, not cd"):
         fixture.session.start(TARGET)

@@ -148,9 +148,7 @@ def test_a_found_chunk_that_does_not_load_is_a_miss_from_then_on(
     assert primary.lookup(KEYS[0]) is LookupResult.MISS
 
 
-def test_an_outage_is_misses_and_failed_jobs_then_ends(
-    make: Make, server: servers.Server
-) -> None:
+def test_an_outage_is_misses_and_failed_jobs_then_ends(make: Make, server: servers.Server) -> None:
     primary = make(save_deadline_ms=300)
     server.kill()
     assert not primary.wait(primary.job(KEYS[:1], [0], load=False)).success

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from millpond.vllm.lookup import Group, PrefixLookup
-from millpond.vllm.keys import KeySpace
-from millpond.vllm.stats import COUNTERS, TIMES, MillpondStats
 from fakes import FakeNamespace
-from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys, hash_block_tokens
+from millpond.vllm.keys import KeySpace
+from millpond.vllm.lookup import Group, PrefixLookup
+from millpond.vllm.stats import COUNTERS, TIMES, MillpondStats
 from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys, hash_block_tokens
 
 
 def test_importing_millpond_does_not_import_vllm() -> None:
