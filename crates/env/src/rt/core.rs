@@ -154,7 +154,7 @@ impl Core {
 
     // ---- operations
 
-    pub(super) fn submit(&self, action: Action, _linked: bool) -> usize {
+    pub(super) fn submit(&self, action: Action) -> usize {
         self.driver.borrow_mut().submit(action)
     }
 

@@ -54,7 +54,7 @@ impl<R: 'static> Op<R> {
     /// `resource` does not move it) and that nobody else uses in a conflicting way; descriptors in
     /// `action` are kept open by `resource`.
     pub(crate) unsafe fn start(core: &Rc<Core>, action: Action, resource: R) -> Self {
-        let key = core.submit(action, false);
+        let key = core.submit(action);
         Self { core: Rc::clone(core), key, resource: Some(resource) }
     }
 

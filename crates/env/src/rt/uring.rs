@@ -1,7 +1,7 @@
 //! The `io_uring` backend: one ring for disk and network, entered once per turn of the loop.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use io_uring::types::{Fd, Fixed, FsyncFlags, SubmitArgs, Timespec};
@@ -23,6 +23,7 @@ const WAKE: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
 
 pub(super) struct Uring {
+    /// First, so that it is closed before the pools it has registered are unmapped.
     ring: IoUring,
     remote: Arc<Remote>,
     wake_armed: bool,
@@ -224,9 +225,9 @@ impl Uring {
         };
         if let Err(error) = result {
             // Time is up, a signal came, or the kernel wants completions collected first.
-            let expected = [libc::ETIME, libc::EINTR, libc::EBUSY, libc::EAGAIN].map(Some).to_vec();
+            let expected = [libc::ETIME, libc::EINTR, libc::EBUSY, libc::EAGAIN];
             assert!(
-                expected.contains(&error.raw_os_error()),
+                error.raw_os_error().is_some_and(|number| expected.contains(&number)),
                 "io_uring_enter refused a well-formed call: {error}"
             );
         }
@@ -317,13 +318,5 @@ fn socket_entry(action: Action) -> squeue::Entry {
         Action::Read { .. } | Action::Write { .. } | Action::Sync { .. } | Action::Punch { .. } => {
             unreachable!("disk actions are built by `entry`")
         }
-    }
-}
-
-impl Drop for Uring {
-    fn drop(&mut self) {
-        // The ring goes first, then (as fields) the pools it has registered.
-        let _ = self.ring.submitter().unregister_buffers();
-        let _ = self.ring.as_raw_fd();
     }
 }
