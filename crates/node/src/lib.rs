@@ -1,1 +1,9 @@
-//! Placeholder, being written.
+//! The Millpond server and its command line.
+
+#[path = "bench_hook.rs"]
+pub mod bench;
+pub mod cli;
+pub mod config;
+pub mod http;
+pub mod server;
+pub mod service;

@@ -1,0 +1,39 @@
+//! `millpond config`.
+
+use std::path::PathBuf;
+
+use super::{OK, Outcome, output, server};
+use crate::config::{from_file, reference, to_text};
+
+/// What to do with the configuration.
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Command {
+    /// Check a file without starting anything.
+    #[command(after_help = "Example:\n  millpond config check /etc/millpond.toml")]
+    Check {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Print the settings that would apply, defaults included. Takes the flags of `millpond server`.
+    Show(Box<server::Args>),
+    /// Print what every key means (Markdown).
+    Reference,
+}
+
+/// Runs it.
+pub(super) fn run(command: &Command) -> Outcome {
+    match command {
+        Command::Check { file } => {
+            let config = from_file(file)?;
+            config.validate()?;
+            output::line(&format!("{}: fine", file.display()))?;
+            Ok(OK)
+        }
+        Command::Show(args) => {
+            let config = args.merged()?;
+            config.validate()?;
+            output::bytes(to_text(&config).as_bytes())
+        }
+        Command::Reference => output::bytes(reference().as_bytes()),
+    }
+}

@@ -1,0 +1,20 @@
+//! Log lines on standard error.
+
+use anyhow::Context as _;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt;
+
+use crate::config::{LogConfig, LogFormat};
+
+/// Starts logging; a second start in one process keeps the first.
+pub(super) fn start(config: &LogConfig) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(&config.level).with_context(|| {
+        format!("log.level: '{}' is no level: use error, warn, info, debug or trace", config.level)
+    })?;
+    let lines = fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let _ = match config.format {
+        LogFormat::Text => lines.with_ansi(false).try_init(),
+        LogFormat::Json => lines.json().flatten_event(true).try_init(),
+    };
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! `millpond server`.
+
+use std::io::Read as _;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use millpond_types::ByteSize;
+
+use super::{OK, Outcome, log, output};
+use crate::config::{self, Config, Io, LogFormat, Size};
+use crate::server::{Server, Summary};
+
+pub(super) const EXAMPLES: &str = "Examples:
+  millpond server
+  millpond server --data /mnt/nvme0 --data /mnt/nvme1 --memory 16GiB
+  millpond server --data /dev/nvme1n1 --listen 0.0.0.0:7440 --token-file tokens --tls-cert tls.crt --tls-key tls.key
+  millpond server --config /etc/millpond.toml";
+
+/// Flags of `millpond server`; each overrides the configuration file.
+#[derive(Debug, Default, clap::Args)]
+pub(super) struct Args {
+    /// Configuration file (TOML); see `millpond config reference`.
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Data folder or block device; repeatable. PATH:SIZE sets the size of its data file.
+    /// [default: ./millpond-data]
+    #[arg(long, value_name = "PATH[:SIZE]")]
+    data: Vec<String>,
+    /// Size of each new data file. [default: 70 % of the free space, at most 64GiB]
+    #[arg(long)]
+    size: Option<Size>,
+    /// Memory of the server. [default: a quarter of the machine's, at most 4GiB]
+    #[arg(long)]
+    memory: Option<Size>,
+    /// TCP address for clients; "" for none. [default: 127.0.0.1:7440]
+    #[arg(long, value_name = "IP:PORT")]
+    listen: Option<String>,
+    /// Address for metrics and health; "" for none. [default: 127.0.0.1:7441]
+    #[arg(long, value_name = "IP:PORT")]
+    http: Option<String>,
+    /// Unix socket for clients on this host; "" for none. [default: millpond.sock in the data folder]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<String>,
+    /// Threads that serve clients. [default: one per processor, at most 4]
+    #[arg(long)]
+    cores: Option<u32>,
+    /// How disks and sockets are driven. [default: auto]
+    #[arg(long)]
+    io: Option<Io>,
+    /// File of credentials, one a line: TOKEN [NAMESPACE-PATTERN ...].
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<String>,
+    /// PEM certificate chain; turns TLS on.
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<String>,
+    /// PEM private key of the certificate.
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<String>,
+    /// Allow other hosts to connect without credentials or without TLS.
+    #[arg(long)]
+    insecure: bool,
+    /// How log lines look. [default: text]
+    #[arg(long)]
+    log_format: Option<LogFormat>,
+    /// error, warn, info, debug or trace. [default: info]
+    #[arg(long)]
+    log_level: Option<String>,
+}
+
+impl Args {
+    /// The file's settings with the flags on top.
+    pub(super) fn merged(&self) -> anyhow::Result<Config> {
+        let mut config = match &self.config {
+            Some(path) => config::from_file(path)?,
+            None => Config::default(),
+        };
+        let server = &mut config.server;
+        if !self.data.is_empty() {
+            server.data.clone_from(&self.data);
+        }
+        server.size = self.size.or(server.size);
+        server.memory = self.memory.or(server.memory);
+        server.cores = self.cores.or(server.cores);
+        server.io = self.io.unwrap_or(server.io);
+        server.socket = self.socket.clone().or(server.socket.take());
+        if let Some(listen) = &self.listen {
+            server.listen.clone_from(listen);
+        }
+        if let Some(http) = &self.http {
+            server.http.clone_from(http);
+        }
+        let security = &mut config.security;
+        security.token_file = self.token_file.clone().or(security.token_file.take());
+        security.tls_cert = self.tls_cert.clone().or(security.tls_cert.take());
+        security.tls_key = self.tls_key.clone().or(security.tls_key.take());
+        security.insecure |= self.insecure;
+        config.log.format = self.log_format.unwrap_or(config.log.format);
+        if let Some(level) = &self.log_level {
+            config.log.level.clone_from(level);
+        }
+        Ok(config)
+    }
+}
+
+/// Runs a server until SIGINT or SIGTERM.
+pub(super) fn run(args: &Args) -> Outcome {
+    let config = args.merged()?;
+    config.validate()?;
+    log::start(&config.log)?;
+    abort_on_panic();
+    // Before the disks are opened, so that a signal meanwhile is not lost.
+    let mut signals = signals().context("installing signal handlers")?;
+    let server = Server::start(&config)?;
+    output::bytes(describe(server.summary()).as_bytes())?;
+    tracing::info!("ready");
+    let mut byte = [0];
+    let _ = signals.read(&mut byte);
+    tracing::info!("stopping: writing what is in memory to the disks");
+    server.stop()?;
+    tracing::info!("stopped");
+    Ok(OK)
+}
+
+/// A thread that panicked serves nobody: the process ends, and its supervisor starts a new one.
+/// Acknowledged values are on the disk; nothing half-written is ever read.
+fn abort_on_panic() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        before(info);
+        std::process::abort();
+    }));
+}
+
+fn signals() -> std::io::Result<UnixStream> {
+    let (reader, writer) = UnixStream::pair()?;
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
+    }
+    Ok(reader)
+}
+
+/// What is served and where; the last line is `READY`.
+fn describe(summary: &Summary) -> String {
+    use std::fmt::Write as _;
+    let mut out = format!("millpond {}\n", env!("CARGO_PKG_VERSION"));
+    for (path, bytes, new) in &summary.disks {
+        let note = if *new { ", new" } else { "" };
+        let _ = writeln!(out, "  data     {path} ({}{note})", ByteSize(*bytes));
+    }
+    let (all, pool) = summary.memory;
+    let _ = writeln!(out, "  memory   {} ({} for values)", ByteSize(all), ByteSize(pool));
+    let _ = writeln!(out, "  cores    {}, {}", summary.cores, summary.io);
+    if let Some(note) = &summary.io_note {
+        let _ = writeln!(out, "           io_uring is not used: {note}");
+    }
+    if let Some(address) = summary.listen {
+        let tls = if summary.tls { ", TLS" } else { "" };
+        let tokens = if summary.tokens { ", token needed" } else { "" };
+        let _ = writeln!(out, "  clients  {address}{tls}{tokens}");
+    }
+    if let Some(path) = &summary.socket {
+        let _ = writeln!(out, "  socket   {}", path.display());
+    }
+    if let Some(address) = summary.http {
+        let _ = writeln!(out, "  metrics  http://{address}/metrics");
+    }
+    out.push_str("READY\n");
+    out
+}

@@ -1,0 +1,170 @@
+//! Settings of the server: one TOML file, every key optional, unknown keys refused, flags on top.
+//!
+//! `docs/configuration.md` is generated from the doc comments below
+//! (`millpond config reference`), and a test compares the two.
+
+mod check;
+mod load;
+mod reference;
+#[cfg(test)]
+mod tests;
+mod value;
+
+pub use load::{ConfigError, from_file, from_text, to_text};
+pub use reference::{Field, Section, reference};
+pub use value::{Io, Kind, LogFormat, Size, Span};
+
+use std::time::Duration;
+
+use millpond_types::{ByteSize, limits};
+
+macro_rules! section {
+    ($(#[doc = $about:literal])* $name:ident at $path:literal {
+        $($(#[doc = $doc:literal])* $field:ident : $ty:ty = $default:expr;)*
+    }) => {
+        $(#[doc = $about])*
+        #[derive(Clone, Debug, PartialEq, serde::Deserialize, serde::Serialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $name { $($(#[doc = $doc])* pub $field: $ty,)* }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($field: $default,)* }
+            }
+        }
+
+        impl $name {
+            /// What the reference says about this section.
+            pub const SECTION: Section = Section {
+                path: $path,
+                about: concat!($($about, "\n"),*),
+                fields: &[$(Field {
+                    name: stringify!($field),
+                    kind: <$ty as Kind>::KIND,
+                    doc: concat!($($doc, "\n"),*),
+                },)*],
+            };
+        }
+    };
+}
+
+section! {
+    /// What the server stores and where it listens.
+    ServerConfig at "server" {
+        /// Data folders or block devices. A folder gets one preallocated file. `PATH:SIZE` sets the
+        /// size of one of them. Several disks share the keys by their sizes.
+        data: Vec<String> = vec!["./millpond-data".to_owned()];
+        /// Bytes of each new data file. Left out: 70 % of the free disk space, at most 64 GiB.
+        size: Option<Size> = None;
+        /// Memory of the server: seven eighths hold values, the rest is for the index and
+        /// connections. Left out: a quarter of the machine's memory, at most 4 GiB.
+        memory: Option<Size> = None;
+        /// TCP address for clients; empty for none.
+        listen: String = "127.0.0.1:7440".to_owned();
+        /// TCP address for `/metrics`, `/healthz`, `/readyz` and `/v1/info`; empty for none.
+        http: String = "127.0.0.1:7441".to_owned();
+        /// Unix socket for clients on this host. Left out: `millpond.sock` in the first data folder
+        /// (in the folder for temporary files when the first data path is a block device).
+        /// Empty: none, and so no shared memory.
+        socket: Option<String> = None;
+        /// Threads that serve clients. Left out: one per processor, at most 4.
+        cores: Option<u32> = None;
+        /// How disks and sockets are driven. `auto` uses `io_uring` where the kernel allows it.
+        io: Io = Io::Auto;
+        /// Only open disks of this cluster. Left out: the cluster of the first disk.
+        cluster_id: Option<String> = None;
+        /// Ask the kernel for huge pages for the buffer pool.
+        huge_pages: bool = true;
+    }
+}
+
+section! {
+    /// Who may connect.
+    SecurityConfig at "security" {
+        /// File of credentials, one a line: the token, then the namespaces it may use (names, `*`
+        /// matches any characters; none means all). Left out: no credential is asked for, and the
+        /// server listens on loopback addresses only, unless `insecure` is set.
+        token_file: Option<String> = None;
+        /// PEM file of the server's certificate chain; turns TLS on for the TCP address.
+        tls_cert: Option<String> = None;
+        /// PEM file of the certificate's private key.
+        tls_key: Option<String> = None;
+        /// Allow an address that is not loopback without credentials, or credentials without TLS
+        /// on such an address.
+        insecure: bool = false;
+    }
+}
+
+section! {
+    /// Bounds that keep one client from hurting the others.
+    LimitsConfig at "limits" {
+        /// Client connections at most.
+        connections: u32 = 16_384;
+        /// Requests in flight per connection; told to the client at hello.
+        in_flight: u32 = limits::IN_FLIGHT_MAX;
+        /// Bytes of values one connection may hold in flight. One larger request still runs alone.
+        connection_bytes: Size = Size(ByteSize::mib(256));
+        /// Deadline of requests that name none.
+        deadline: Span = Span(Duration::from_millis(limits::DEADLINE_MS_DEFAULT as u64));
+        /// A client that takes no byte of its replies for this long is disconnected.
+        stalled_client: Span = Span(Duration::from_secs(30));
+        /// A connection must say hello within this time.
+        hello: Span = Span(Duration::from_secs(10));
+        /// How long a shared-memory client may keep values it was given before they are taken back.
+        hold: Span = Span(Duration::from_secs(30));
+        /// Bytes of memory one shared-memory client may ask for to put values in.
+        shm_arena: Size = Size(ByteSize::mib(256));
+        /// Shared-memory clients at most.
+        shm_clients: u32 = 64;
+    }
+}
+
+section! {
+    /// The chunk store on each disk.
+    EngineConfig at "engine" {
+        /// Eviction starts when this share of the disk is used, in percent.
+        evict_high_percent: u32 = 95;
+        /// Eviction stops when this share of the disk is used, in percent.
+        evict_low_percent: u32 = 90;
+        /// Every stored byte is read and verified once per this time.
+        scrub_period: Span = Span(Duration::from_secs(7 * 24 * 3600));
+        /// Bytes per second that verification may read.
+        scrub_rate: Size = Size(ByteSize::mib(32));
+    }
+}
+
+section! {
+    /// Log lines on standard error.
+    LogConfig at "log" {
+        /// How lines look.
+        format: LogFormat = LogFormat::Text;
+        /// `error`, `warn`, `info`, `debug` or `trace`; also per module, such as
+        /// `info,millpond_engine=debug`.
+        level: String = "info".to_owned();
+    }
+}
+
+/// All settings.
+#[derive(Clone, Debug, Default, PartialEq, serde::Deserialize, serde::Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// `[server]`
+    pub server: ServerConfig,
+    /// `[security]`
+    pub security: SecurityConfig,
+    /// `[limits]`
+    pub limits: LimitsConfig,
+    /// `[engine]`
+    pub engine: EngineConfig,
+    /// `[log]`
+    pub log: LogConfig,
+}
+
+/// Every section, in the order of the reference.
+pub const SECTIONS: &[Section] = &[
+    ServerConfig::SECTION,
+    SecurityConfig::SECTION,
+    LimitsConfig::SECTION,
+    EngineConfig::SECTION,
+    LogConfig::SECTION,
+];

@@ -1,0 +1,195 @@
+//! Metrics, health and facts over HTTP, on a thread of its own so that the data path never waits
+//! for it.
+
+mod info;
+mod prometheus;
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use millpond_env::{ThreadHandle, thread};
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::server::{StartError, Summary};
+use crate::service::Service;
+
+/// Open HTTP connections at most: scrapers and probes, not users.
+const CONNECTIONS_MAX: usize = 64;
+/// A request must have arrived within this time.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the pages show.
+#[derive(Default)]
+pub struct HttpState {
+    serving: AtomicBool,
+    opened: OnceLock<(Arc<Service>, Summary)>,
+}
+
+impl HttpState {
+    /// The disks are open and clients are served.
+    pub fn open(&self, service: Arc<Service>, summary: Summary) {
+        let _ = self.opened.set((service, summary));
+        self.serving.store(true, Ordering::Release);
+    }
+
+    /// The server is stopping.
+    pub fn close(&self) {
+        self.serving.store(false, Ordering::Release);
+    }
+
+    /// Why the server is not ready to take traffic; `None` when it is.
+    fn not_ready(&self) -> Option<String> {
+        let Some((service, _)) = self.opened.get() else {
+            return Some("starting: the disks are being opened".to_owned());
+        };
+        if !self.serving.load(Ordering::Acquire) {
+            return Some("stopping".to_owned());
+        }
+        let disk = service.disks.iter().find(|disk| disk.engine.stats().read_only)?;
+        Some(format!(
+            "disk {} is read-only since its log could not be written: see the log",
+            disk.name
+        ))
+    }
+}
+
+/// The HTTP server.
+pub struct HttpServer {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    thread: ThreadHandle<()>,
+}
+
+impl HttpServer {
+    /// Starts to answer on `address`; `None` when there is none.
+    ///
+    /// # Errors
+    /// [`StartError::Listen`] naming the address and the fix.
+    pub fn start(
+        address: Option<SocketAddr>,
+        state: Arc<HttpState>,
+    ) -> Result<Option<Self>, StartError> {
+        let Some(address) = address else { return Ok(None) };
+        let (stop, stopped) = oneshot::channel();
+        let (sender, receiver) = mpsc::channel();
+        let thread = thread("millpond-http", move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            match runtime {
+                Ok(runtime) => runtime.block_on(run(address, state, sender, stopped)),
+                Err(error) => drop(sender.send(Err(error))),
+            }
+        })?;
+        let bound = receiver.recv().map_err(|_| StartError::Core)?;
+        let address = bound.map_err(|error| {
+            crate::server::listen_error("server.http", "--http", address, &error)
+        })?;
+        Ok(Some(Self { address, stop, thread }))
+    }
+
+    /// The address it answers on.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Stops at once.
+    pub fn stop(self) {
+        drop(self.stop);
+        let _ = self.thread.join();
+    }
+}
+
+async fn run(
+    address: SocketAddr,
+    state: Arc<HttpState>,
+    bound: mpsc::Sender<std::io::Result<SocketAddr>>,
+    stopped: oneshot::Receiver<()>,
+) {
+    let listener = match tokio::net::TcpListener::bind(address).await {
+        Ok(listener) => listener,
+        Err(error) => return drop(bound.send(Err(error))),
+    };
+    let _ = bound.send(listener.local_addr());
+    let local = tokio::task::LocalSet::new();
+    let accepting = local.run_until(accept(listener, state));
+    tokio::select! {
+        () = accepting => {}
+        _ = stopped => {}
+    }
+}
+
+async fn accept(listener: tokio::net::TcpListener, state: Arc<HttpState>) {
+    let seats = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let Ok(seat) = Arc::clone(&seats).acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(_) => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let state = Arc::clone(&state);
+        tokio::task::spawn_local(async move {
+            let _seat = seat;
+            let answer = service_fn(move |request| {
+                let response = respond(&state, &request);
+                async move { Ok::<_, Infallible>(response) }
+            });
+            let _ = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEADER_TIMEOUT)
+                .max_buf_size(16 << 10)
+                .serve_connection(TokioIo::new(stream), answer)
+                .await;
+        });
+    }
+}
+
+fn respond(state: &HttpState, request: &Request<hyper::body::Incoming>) -> Response<Full<Bytes>> {
+    const TEXT: &str = "text/plain; charset=utf-8";
+    if request.method() != Method::GET && request.method() != Method::HEAD {
+        return page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "use GET\n".to_owned());
+    }
+    let opened = state.opened.get();
+    match (request.uri().path(), opened) {
+        ("/healthz", _) => page(StatusCode::OK, TEXT, "ok\n".to_owned()),
+        ("/readyz", _) => match state.not_ready() {
+            None => page(StatusCode::OK, TEXT, "ready\n".to_owned()),
+            Some(why) => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, why + "\n"),
+        },
+        ("/metrics", Some((service, _))) => page(
+            StatusCode::OK,
+            "text/plain; version=0.0.4; charset=utf-8",
+            prometheus::render(service),
+        ),
+        ("/v1/info", Some((service, summary))) => {
+            page(StatusCode::OK, "application/json", info::render(service, summary))
+        }
+        ("/metrics" | "/v1/info", None) => {
+            page(StatusCode::SERVICE_UNAVAILABLE, TEXT, "starting\n".to_owned())
+        }
+        _ => page(
+            StatusCode::NOT_FOUND,
+            TEXT,
+            "pages: /metrics /healthz /readyz /v1/info\n".to_owned(),
+        ),
+    }
+}
+
+fn page(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    let kind = hyper::header::HeaderValue::from_static(kind);
+    response.headers_mut().insert(hyper::header::CONTENT_TYPE, kind);
+    response
+}

@@ -1,0 +1,359 @@
+//! The Prometheus text format, version 0.0.4. `docs/metrics.md` lists the names; a test compares.
+
+use std::fmt::Write as _;
+
+use millpond_types::metrics::{Histogram, bucket_bound_us};
+use millpond_types::wire::Verb;
+
+use crate::service::{NodeDisk, Service};
+
+/// A page being written.
+#[derive(Default)]
+struct Page {
+    text: String,
+}
+
+/// Name, what it means, and its labels and values.
+type Family<'a> = (&'a str, &'a str);
+
+impl Page {
+    fn family(&mut self, (name, help): Family<'_>, kind: &str) {
+        let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    fn one(&mut self, family: Family<'_>, kind: &str, value: u64) {
+        self.family(family, kind);
+        let _ = writeln!(self.text, "{} {value}", family.0);
+    }
+
+    fn many<'a>(
+        &mut self,
+        family: Family<'_>,
+        kind: &str,
+        values: impl Iterator<Item = (String, u64)> + 'a,
+    ) {
+        self.family(family, kind);
+        for (labels, value) in values {
+            let _ = writeln!(self.text, "{}{{{labels}}} {value}", family.0);
+        }
+    }
+
+    fn histograms<'a>(
+        &mut self,
+        family: Family<'_>,
+        values: impl Iterator<Item = (String, &'a Histogram)>,
+    ) {
+        self.family(family, "histogram");
+        for (labels, histogram) in values {
+            self.histogram(family.0, &labels, histogram);
+        }
+    }
+
+    fn histogram(&mut self, name: &str, labels: &str, histogram: &Histogram) {
+        let snapshot = histogram.snapshot();
+        let mut sum = 0;
+        for (index, count) in snapshot.counts.iter().enumerate() {
+            sum += count;
+            // Every other bound, and no bucket twice: half the series, still two per octave below.
+            match bucket_bound_us(index) {
+                Some(bound) if index.is_multiple_of(2) => {
+                    let le = seconds(bound);
+                    let _ = writeln!(self.text, "{name}_bucket{{{labels},le=\"{le}\"}} {sum}");
+                }
+                _ => {}
+            }
+        }
+        let count = snapshot.count();
+        let _ = writeln!(self.text, "{name}_bucket{{{labels},le=\"+Inf\"}} {count}");
+        let _ = writeln!(self.text, "{name}_sum{{{labels}}} {}", seconds(snapshot.sum_us));
+        let _ = writeln!(self.text, "{name}_count{{{labels}}} {count}");
+    }
+}
+
+/// Microseconds as seconds, exactly.
+fn seconds(us: u64) -> String {
+    let text = format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// A label value, escaped.
+fn label(name: &str, value: &str) -> String {
+    let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    format!("{name}=\"{value}\"")
+}
+
+/// Snake case of a verb's name.
+fn verb_name(verb: Verb) -> String {
+    let mut text = String::new();
+    for (index, letter) in verb.name().chars().enumerate() {
+        if letter.is_ascii_uppercase() && index > 0 {
+            text.push('_');
+        }
+        text.push(letter.to_ascii_lowercase());
+    }
+    text
+}
+
+/// The page of `/metrics`.
+pub fn render(service: &Service) -> String {
+    let mut page = Page::default();
+    requests(&mut page, service);
+    connections(&mut page, service);
+    namespaces(&mut page, service);
+    disks(&mut page, service);
+    disk_times(&mut page, service);
+    page.text
+}
+
+fn requests(page: &mut Page, service: &Service) {
+    let metrics = &service.metrics;
+    let verbs =
+        || Verb::ALL.iter().map(|verb| (label("verb", &verb_name(*verb)), metrics.verb(*verb)));
+    page.histograms(
+        ("millpond_request_seconds", "From receipt of a request's header to its reply."),
+        verbs().map(|(labels, verb)| (labels, &verb.latency)),
+    );
+    page.many(
+        ("millpond_requests_failed_total", "Requests answered with another status than Ok."),
+        "counter",
+        verbs().map(|(labels, verb)| (labels, verb.failed.get())),
+    );
+    let stages = &metrics.stages;
+    page.histograms(
+        ("millpond_stage_seconds", "Where the time of requests goes."),
+        [
+            ("queue", &stages.queue),
+            ("receive", &stages.receive),
+            ("copy", &stages.copy),
+            ("disk", &stages.disk),
+            ("commit", &stages.commit),
+            ("send", &stages.send),
+        ]
+        .into_iter()
+        .map(|(stage, histogram)| (label("stage", stage), histogram)),
+    );
+    for (family, kind, value) in [
+        (("millpond_requests_in_flight", "Requests under way."), "gauge", metrics.in_flight.get()),
+        (
+            ("millpond_in_flight_bytes", "Bytes of values held by requests and replies."),
+            "gauge",
+            metrics.in_flight_bytes.get(),
+        ),
+        (
+            ("millpond_busy_total", "Requests or values answered Busy."),
+            "counter",
+            metrics.busy.get(),
+        ),
+        (("millpond_late_total", "Requests whose deadline passed."), "counter", metrics.late.get()),
+        (("millpond_receive_bytes_total", "Payload received."), "counter", metrics.bytes_in.get()),
+        (("millpond_send_bytes_total", "Payload sent."), "counter", metrics.bytes_out.get()),
+        (
+            ("millpond_memory_hits_total", "Values read from memory."),
+            "counter",
+            metrics.memory_hits.get(),
+        ),
+        (
+            ("millpond_disk_reads_total", "Values that had to be read from a disk."),
+            "counter",
+            metrics.disk_reads.get(),
+        ),
+    ] {
+        page.one(family, kind, value);
+    }
+}
+
+fn connections(page: &mut Page, service: &Service) {
+    let metrics = &service.metrics;
+    for (family, kind, value) in [
+        (("millpond_connections", "Open connections."), "gauge", metrics.connections.get()),
+        (
+            ("millpond_connections_total", "Connections accepted."),
+            "counter",
+            metrics.accepted.get(),
+        ),
+        (
+            ("millpond_connections_refused_total", "Connections over the limit."),
+            "counter",
+            metrics.refused.get(),
+        ),
+        (
+            ("millpond_protocol_errors_total", "Connections closed for breaking the protocol."),
+            "counter",
+            metrics.protocol_errors.get(),
+        ),
+        (
+            ("millpond_unauthorized_total", "Hellos with no known token."),
+            "counter",
+            metrics.unauthorized.get(),
+        ),
+        (
+            (
+                "millpond_stalled_clients_total",
+                "Clients disconnected for taking or sending no byte.",
+            ),
+            "counter",
+            metrics.stalled.get(),
+        ),
+        (("millpond_shm_clients", "Shared-memory clients."), "gauge", metrics.shm_clients.get()),
+        (
+            ("millpond_shm_holds_expired_total", "Values taken back from shared-memory clients."),
+            "counter",
+            metrics.holds_expired.get(),
+        ),
+        (("millpond_pool_bytes", "Memory for values."), "gauge", service.pool.capacity() as u64),
+        (
+            ("millpond_pool_used_bytes", "Memory for values in use."),
+            "gauge",
+            service.pool.used() as u64,
+        ),
+    ] {
+        page.one(family, kind, value);
+    }
+}
+
+fn namespaces(page: &mut Page, service: &Service) {
+    let all = service.namespaces.all();
+    let mut each = |name: &str, help: &str, kind: &str, value: &dyn Fn(usize) -> u64| {
+        let values = all.iter().enumerate();
+        let values = values.map(|(at, ns)| (label("namespace", &ns.info.name), value(at)));
+        page.many((name, help), kind, values);
+    };
+    let metrics = |at: usize| &all[at].metrics;
+    each("millpond_namespace_bytes", "Bytes of values held.", "gauge", &|at| {
+        service.used_bytes(all[at].info.id)
+    });
+    each("millpond_namespace_hits_total", "Keys read and found.", "counter", &|at| {
+        metrics(at).hits.get()
+    });
+    each("millpond_namespace_misses_total", "Keys read and not found.", "counter", &|at| {
+        metrics(at).misses.get()
+    });
+    each("millpond_namespace_stored_total", "Values stored.", "counter", &|at| {
+        metrics(at).stored.get()
+    });
+    each("millpond_namespace_exists_total", "Puts that found a value.", "counter", &|at| {
+        metrics(at).exists.get()
+    });
+    each("millpond_namespace_receive_bytes_total", "Bytes stored.", "counter", &|at| {
+        metrics(at).bytes_in.get()
+    });
+    each("millpond_namespace_send_bytes_total", "Bytes read.", "counter", &|at| {
+        metrics(at).bytes_out.get()
+    });
+}
+
+fn disks(page: &mut Page, service: &Service) {
+    let mut each = |name: &str, help: &str, kind: &str, value: &dyn Fn(&NodeDisk) -> u64| {
+        let values = service.disks.iter().map(|disk| (label("disk", &disk.name), value(disk)));
+        page.many((name, help), kind, values);
+    };
+    each("millpond_disk_capacity_bytes", "Bytes for values.", "gauge", &|disk| {
+        disk.engine.stats().usable_bytes
+    });
+    each("millpond_disk_used_bytes", "Bytes in use.", "gauge", &|disk| {
+        disk.engine.stats().used_bytes
+    });
+    each("millpond_disk_chunks", "Values stored.", "gauge", &|disk| disk.engine.stats().chunks);
+    each(
+        "millpond_disk_dirty_bytes",
+        "Bytes in memory and not yet on the disk.",
+        "gauge",
+        &|disk| disk.engine.stats().dirty_bytes,
+    );
+    each("millpond_disk_leased_bytes", "Bytes under a lease.", "gauge", &|disk| {
+        disk.engine.stats().leased_bytes
+    });
+    each("millpond_disk_read_only", "1 when writes are refused.", "gauge", &|disk| {
+        u64::from(disk.engine.stats().read_only)
+    });
+    each("millpond_engine_memory_hits_total", "Reads answered from memory.", "counter", &|disk| {
+        disk.engine.metrics().dram_hits.get()
+    });
+    each("millpond_engine_disk_hits_total", "Reads answered from the disk.", "counter", &|disk| {
+        disk.engine.metrics().disk_hits.get()
+    });
+    each("millpond_engine_evictions_total", "Values evicted.", "counter", &|disk| {
+        disk.engine.metrics().evictions.get()
+    });
+    each("millpond_engine_expirations_total", "Values expired.", "counter", &|disk| {
+        disk.engine.metrics().expirations.get()
+    });
+    each(
+        "millpond_engine_corruptions_total",
+        "Values whose checksum failed.",
+        "counter",
+        &|disk| disk.engine.metrics().corruptions.get(),
+    );
+    each("millpond_engine_io_errors_total", "Failed reads and writes.", "counter", &|disk| {
+        disk.engine.metrics().io_errors.get()
+    });
+    each("millpond_engine_commits_total", "Log flushes.", "counter", &|disk| {
+        disk.engine.metrics().commits.get()
+    });
+    each("millpond_engine_commit_records_total", "Records in log flushes.", "counter", &|disk| {
+        disk.engine.metrics().commit_records.get()
+    });
+    each("millpond_engine_compacted_total", "Values moved by compaction.", "counter", &|disk| {
+        disk.engine.metrics().compacted.get()
+    });
+    each(
+        "millpond_engine_scrubbed_bytes_total",
+        "Bytes verified by the scrubber.",
+        "counter",
+        &|disk| disk.engine.metrics().scrubbed_bytes.get(),
+    );
+    each(
+        "millpond_engine_dropped_writes_total",
+        "Values lost before they were written.",
+        "counter",
+        &|disk| disk.engine.metrics().dropped_writes.get(),
+    );
+}
+
+fn disk_times(page: &mut Page, service: &Service) {
+    type Pick = fn(&NodeDisk) -> &Histogram;
+    let stages: [(&str, Pick); 5] = [
+        ("queue", |disk| &disk.engine.metrics().queue),
+        ("read", |disk| &disk.engine.metrics().disk_read),
+        ("write", |disk| &disk.engine.metrics().disk_write),
+        ("commit", |disk| &disk.engine.metrics().commit_wait),
+        ("flush", |disk| &disk.engine.metrics().log_flush),
+    ];
+    let values = service.disks.iter().flat_map(|disk| {
+        stages.iter().map(move |(stage, pick)| {
+            let labels = format!("{},{}", label("disk", &disk.name), label("stage", stage));
+            (labels, pick(disk))
+        })
+    });
+    page.histograms(("millpond_engine_seconds", "Where the time of a disk's work goes."), values);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_exact() {
+        assert_eq!(seconds(0), "0");
+        assert_eq!(seconds(1), "0.000001");
+        assert_eq!(seconds(1_500_000), "1.5");
+    }
+
+    #[test]
+    fn labels_are_escaped() {
+        assert_eq!(label("a", "x\"\\\n"), "a=\"x\\\"\\\\\\n\"");
+    }
+
+    #[test]
+    fn histograms_accumulate() {
+        let histogram = Histogram::default();
+        histogram.observe_us(3);
+        histogram.observe_us(1000);
+        let mut page = Page::default();
+        page.histogram("h", "a=\"b\"", &histogram);
+        assert!(page.text.contains("h_bucket{a=\"b\",le=\"0.000004\"} 1\n"), "{}", page.text);
+        assert!(page.text.contains("h_bucket{a=\"b\",le=\"+Inf\"} 2\n"));
+        assert!(page.text.contains("h_sum{a=\"b\"} 0.001003\n"));
+        assert!(page.text.contains("h_count{a=\"b\"} 2\n"));
+    }
+}

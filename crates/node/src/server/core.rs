@@ -1,0 +1,179 @@
+//! One core: its connections, and the task that looks after them.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use millpond_env::{Handle, JoinHandle, RealClock, Stream, sleep, spawn};
+use millpond_types::Tick;
+
+use super::conn::{Conn, Shared};
+use super::frames::{Frames, Shelf};
+use super::outbox::send_replies;
+use super::session::serve;
+use super::tls::{self, Sink, Source};
+
+/// How often connections are looked after.
+const SWEEP: Duration = Duration::from_millis(250);
+
+/// What another thread knows of a core.
+#[derive(Clone)]
+pub struct CoreHandle {
+    /// Runs things on it.
+    pub handle: Handle,
+    /// Its connections.
+    pub connections: Arc<AtomicUsize>,
+}
+
+/// The connections of this core. Everything here stays on its thread.
+pub struct Core {
+    shared: Arc<Shared>,
+    shelf: Rc<Shelf>,
+    connections: RefCell<Vec<Rc<Conn>>>,
+    count: Arc<AtomicUsize>,
+    /// Ended when the core stops.
+    accepting: RefCell<Vec<JoinHandle<()>>>,
+}
+
+thread_local! {
+    static CORE: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
+}
+
+impl Core {
+    /// Makes this thread a core and starts to look after its connections.
+    pub fn install(shared: Arc<Shared>, count: Arc<AtomicUsize>) -> Rc<Self> {
+        let core = Rc::new(Self {
+            shared,
+            shelf: Rc::default(),
+            connections: RefCell::default(),
+            count,
+            accepting: RefCell::default(),
+        });
+        CORE.with_borrow_mut(|slot| *slot = Some(Rc::clone(&core)));
+        spawn(sweep(Rc::clone(&core))).detach();
+        core
+    }
+
+    /// The core of this thread; `None` once it is stopping.
+    pub fn current() -> Option<Rc<Self>> {
+        CORE.with_borrow(Clone::clone)
+    }
+
+    /// Keeps a task until the core stops.
+    pub fn keep(&self, task: JoinHandle<()>) {
+        self.accepting.borrow_mut().push(task);
+    }
+
+    /// Ends every connection: those with replies on their way get until `deadline`.
+    pub async fn stop(&self, deadline: Tick) {
+        CORE.with_borrow_mut(Option::take);
+        for task in self.accepting.take() {
+            task.abort();
+        }
+        loop {
+            let busy = self.connections.borrow().iter().any(|conn| conn.in_flight() > 0);
+            if !busy || RealClock::tick() >= deadline {
+                break;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        let all = self.connections.take();
+        for conn in all {
+            conn.abort();
+        }
+    }
+}
+
+/// Starts to serve a connection that was accepted on another core.
+pub async fn adopt(fd: OwnedFd, is_unix: bool, peer: String) {
+    let Some(core) = Core::current() else { return };
+    core.count.fetch_add(1, Ordering::Relaxed);
+    let shared = Arc::clone(&core.shared);
+    shared.service.metrics.connections.add(1);
+    let conn = Conn::new(Arc::clone(&shared), peer, is_unix);
+    core.connections.borrow_mut().push(Rc::clone(&conn));
+    // Waits for the tasks below to end, however they end.
+    let receiving = spawn(run(Rc::clone(&conn), Rc::clone(&core), fd));
+    *conn.receiving.borrow_mut() = Some(receiving);
+}
+
+async fn run(conn: Rc<Conn>, core: Rc<Core>, fd: OwnedFd) {
+    // Cleans up when this task ends or is aborted.
+    let _leaving = Leaving { conn: Rc::clone(&conn), core: Rc::clone(&core) };
+    let halves = match open(&conn, fd).await {
+        Ok(halves) => halves,
+        Err(error) => {
+            conn.shared.service.metrics.protocol_errors.inc();
+            tracing::debug!(peer = %conn.peer, "connection not opened: {error}");
+            return;
+        }
+    };
+    let (source, sink) = halves;
+    *conn.sending.borrow_mut() = Some(spawn(send_replies(Rc::clone(&conn), sink)));
+    serve(Rc::clone(&conn), Frames::new(source, Rc::clone(&core.shelf))).await;
+}
+
+async fn open(conn: &Conn, fd: OwnedFd) -> io::Result<(Source, Sink)> {
+    let stream = Stream::from_owned_fd(fd)?;
+    match &conn.shared.tls {
+        Some(config) if !conn.is_unix => tls::accept(stream, Arc::clone(config)).await,
+        _ => {
+            let (reader, writer) = stream.split();
+            Ok((Source::Plain(reader), Sink::Plain(writer)))
+        }
+    }
+}
+
+struct Leaving {
+    conn: Rc<Conn>,
+    core: Rc<Core>,
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        let conn = &self.conn;
+        conn.outbox.close();
+        let shm = conn.shm.borrow_mut().take();
+        drop(shm);
+        let mut all = self.core.connections.borrow_mut();
+        if let Some(at) = all.iter().position(|other| Rc::ptr_eq(other, conn)) {
+            all.swap_remove(at);
+        }
+        self.core.count.fetch_sub(1, Ordering::Relaxed);
+        conn.shared.connections.fetch_sub(1, Ordering::Relaxed);
+        conn.shared.service.metrics.connections.sub(1);
+    }
+}
+
+/// Ends connections that keep others waiting, and takes back what clients keep too long.
+async fn sweep(core: Rc<Core>) {
+    let limits = core.shared.limits.clone();
+    let metrics = Arc::clone(&core.shared.service.metrics);
+    loop {
+        sleep(SWEEP).await;
+        let now = RealClock::tick();
+        let over =
+            |since: Option<Tick>, limit: Duration| since.is_some_and(|t| now.since(t) > limit);
+        let all: Vec<Rc<Conn>> = core.connections.borrow().clone();
+        for conn in all {
+            let stalled = over(conn.outbox.sending_since.get(), limits.stalled_client.0)
+                || over(conn.receiving_since.get(), limits.stalled_client.0);
+            let silent = conn.scope().is_none() && over(Some(conn.since), limits.hello.0);
+            if stalled || silent {
+                metrics.stalled.inc();
+                let why = if stalled { "takes or sends no byte" } else { "says no hello" };
+                tracing::info!(peer = %conn.peer, "client {why}: disconnected");
+                conn.abort();
+                continue;
+            }
+            let shm = conn.shm.borrow().clone();
+            if let Some(shm) = shm {
+                metrics.holds_expired.add(shm.expire(limits.hold.0) as u64);
+            }
+        }
+    }
+}

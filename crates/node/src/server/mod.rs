@@ -1,0 +1,429 @@
+//! The server: cores, listeners and disks, from start to clean stop.
+//!
+//! Reading order: `core` (one thread and its connections), `session` (what a client sends),
+//! `frames` (bytes to frames), `verbs` and `put` (requests to the KV service), `outbox` (replies),
+//! `shm` (same-host clients), `conn` (the bounds all of them respect).
+
+mod conn;
+mod core;
+mod frames;
+mod listen;
+mod outbox;
+mod put;
+mod session;
+mod shm;
+mod storage;
+mod tls;
+mod tokens;
+mod verbs;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicUsize};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use millpond_env::{
+    BufferPool, EnvError, Handle, IoBackend, PoolOptions, RealClock, Runtime, RuntimeOptions,
+    TcpListener, ThreadHandle, boot_id, cpu_count, memory_total, require_fd_limit, spawn, thread,
+};
+use millpond_types::Uuid128;
+use millpond_types::limits::PAGE_BYTES;
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::config::{Config, ConfigError, Io};
+use crate::http::{HttpServer, HttpState};
+use crate::service::{Failure, Metrics, Service};
+use conn::Shared;
+use core::{Core, CoreHandle};
+use listen::{Listener, accept_all};
+pub use storage::{DATA_FILE, DataPath};
+pub use tls::TlsError;
+pub use tokens::{Scope, TokenError, Tokens};
+
+/// Memory of the server by default at most.
+const MEMORY_DEFAULT_MAX: u64 = 4 << 30;
+/// Cores used by default at most.
+const CORES_DEFAULT_MAX: usize = 4;
+/// How long requests in flight may take at a clean stop.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+/// Descriptors that the server needs beside its connections.
+const FDS_BESIDE: u64 = 256;
+
+/// The server cannot start; every message names what to change.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A setting.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The token file.
+    #[error(transparent)]
+    Tokens(#[from] TokenError),
+    /// Certificate or key.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The operating system.
+    #[error(transparent)]
+    Env(#[from] EnvError),
+    /// A data folder cannot be used.
+    #[error("data folder {path}: {source}: {fix}")]
+    Folder {
+        /// The folder.
+        path: String,
+        /// What to do.
+        fix: &'static str,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file system has too little space.
+    #[error(
+        "data folder {path}: {} are needed and {} are free: free some space, ask for less with \
+         --size, or give another folder with --data",
+        millpond_types::ByteSize(*size), millpond_types::ByteSize(*free)
+    )]
+    Full {
+        /// The folder.
+        path: String,
+        /// Bytes wanted.
+        size: u64,
+        /// Bytes free.
+        free: u64,
+    },
+    /// A disk cannot be opened.
+    #[error("{path}: {message}")]
+    Disk {
+        /// The folder or device.
+        path: String,
+        /// What is wrong and what to do.
+        message: String,
+    },
+    /// An address cannot be listened on.
+    #[error("{key} {address}: {fix}")]
+    Listen {
+        /// The setting.
+        key: &'static str,
+        /// The address or path.
+        address: String,
+        /// What is wrong and what to do.
+        fix: String,
+    },
+    /// The namespaces cannot be read.
+    #[error(transparent)]
+    Service(#[from] Failure),
+    /// A core's thread ended before it was ready.
+    #[error("a core's thread ended before it was ready; the log says why")]
+    Core,
+}
+
+impl From<std::io::Error> for StartError {
+    fn from(source: std::io::Error) -> Self {
+        Self::Env(EnvError::Os { what: "starting the server".to_owned(), source })
+    }
+}
+
+/// A running server.
+pub struct Server {
+    shared: Arc<Shared>,
+    cores: Vec<CoreThread>,
+    http: Option<HttpServer>,
+    state: Arc<HttpState>,
+    summary: Summary,
+}
+
+/// A core and the thread it runs on. The thread ends when `stop` is dropped.
+struct CoreThread {
+    core: CoreHandle,
+    thread: ThreadHandle<()>,
+    stop: oneshot::Sender<()>,
+    io: IoBackend,
+    io_note: Option<String>,
+}
+
+/// What a server serves and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// TCP address for clients.
+    pub listen: Option<SocketAddr>,
+    /// Address for metrics.
+    pub http: Option<SocketAddr>,
+    /// Unix socket.
+    pub socket: Option<PathBuf>,
+    /// Disks: where, bytes, and whether they were new.
+    pub disks: Vec<(String, u64, bool)>,
+    /// Bytes of memory: all, and for values.
+    pub memory: (u64, u64),
+    /// Threads that serve clients.
+    pub cores: usize,
+    /// How disks and sockets are driven.
+    pub io: &'static str,
+    /// Why `io_uring` is not used, if it was wanted.
+    pub io_note: Option<String>,
+    /// Whether TLS is on.
+    pub tls: bool,
+    /// Whether a credential is asked for.
+    pub tokens: bool,
+    /// Identity of the cluster.
+    pub cluster_id: Uuid128,
+}
+
+/// Cores by configuration or by default.
+fn core_count(config: &Config) -> usize {
+    config.server.cores.map_or_else(|| cpu_count().min(CORES_DEFAULT_MAX), |cores| cores as usize)
+}
+
+/// Memory of the server by configuration or by default, and the part that holds values.
+///
+/// # Errors
+/// When the system does not tell how much it has.
+pub fn memory_sizes(config: &Config) -> std::io::Result<(u64, u64)> {
+    let total = match config.server.memory {
+        Some(memory) => memory.bytes(),
+        None => (memory_total()? / 4).min(MEMORY_DEFAULT_MAX),
+    };
+    let pool = total / 8 * 7 / PAGE_BYTES as u64 * PAGE_BYTES as u64;
+    Ok((total, pool))
+}
+
+impl Server {
+    /// Starts a server and returns once it answers.
+    ///
+    /// # Errors
+    /// [`StartError`] naming what to change.
+    pub fn start(config: &Config) -> Result<Self, StartError> {
+        config.validate()?;
+        require_fd_limit(u64::from(config.limits.connections) + FDS_BESIDE)?;
+        let tokens = match &config.security.token_file {
+            Some(path) => Tokens::from_file(Path::new(path))?,
+            None => Tokens::default(),
+        };
+        let tls = match (&config.security.tls_cert, &config.security.tls_key) {
+            (Some(cert), Some(key)) => Some(tls::server_config(Path::new(cert), Path::new(key))?),
+            _ => None,
+        };
+        let memory = memory_sizes(config)?;
+        let files = storage::prepare_all(config)?;
+        let bytes = usize::try_from(memory.1).unwrap_or(usize::MAX);
+        let pool = BufferPool::new(PoolOptions { bytes, huge_pages: config.server.huge_pages })?;
+        // Listening comes before the disks are opened, so that a port in use costs nothing; the
+        // health page answers "starting" meanwhile.
+        let state = Arc::new(HttpState::default());
+        let http = HttpServer::start(config.http_address()?, Arc::clone(&state))?;
+        let cores = start_cores(config, &pool)?;
+        let listeners = bind(config, &cores[0])?;
+        let opened = open_storage(config, files, &pool, &cores)?;
+        let socket = storage::socket_path(config);
+        let shared = Arc::new(Shared {
+            limits: config.limits.clone(),
+            tokens,
+            tls,
+            boot_id: Uuid128(boot_id()?.to_be_bytes()),
+            socket_path: socket.as_ref().map_or_else(String::new, |p| p.display().to_string()),
+            budget: Arc::new(Semaphore::new(bytes / 2 / PAGE_BYTES)),
+            connection_bytes: config.limits.connection_bytes.bytes().min(memory.1 / 16),
+            connections: AtomicUsize::new(0),
+            shm_clients: AtomicU32::new(0),
+            service: Arc::clone(&opened.service),
+        });
+        let listen = listeners.tcp;
+        serve_on(&shared, &cores)?;
+        let summary = Summary {
+            listen,
+            http: http.as_ref().map(HttpServer::address),
+            socket,
+            disks: opened.disks,
+            memory,
+            cores: cores.len(),
+            io: if cores[0].io == IoBackend::Uring { "io_uring" } else { "threads" },
+            io_note: cores[0].io_note.clone(),
+            tls: shared.tls.is_some(),
+            tokens: shared.tokens.required(),
+            cluster_id: opened.cluster_id,
+        };
+        state.open(opened.service, summary.clone());
+        Ok(Self { shared, cores, http, state, summary })
+    }
+
+    /// What it serves and where.
+    #[must_use]
+    pub const fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// Stops: no new connections, requests in flight end, everything in memory goes to the disks.
+    ///
+    /// # Errors
+    /// [`Failure`] when a disk refused to take what was only in memory.
+    pub fn stop(self) -> Result<(), Failure> {
+        self.state.close();
+        self.shared.service.stop();
+        let deadline = RealClock::tick().plus(STOP_PATIENCE);
+        for core in &self.cores {
+            let _ = on_core(&core.core.handle, move || async move {
+                if let Some(core) = Core::current() {
+                    core.stop(deadline).await;
+                }
+            });
+        }
+        let service = Arc::clone(&self.shared.service);
+        let flushed =
+            on_core(
+                &self.cores[0].core.handle,
+                move || async move { service.flush_and_close().await },
+            );
+        for core in self.cores {
+            drop(core.stop);
+            let _ = core.thread.join();
+        }
+        if let Some(http) = self.http {
+            http.stop();
+        }
+        flushed.unwrap_or(Ok(()))
+    }
+}
+
+/// Runs a future on a core and waits for its result.
+fn on_core<T, F, M>(handle: &Handle, make: M) -> Result<T, StartError>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + 'static,
+    M: FnOnce() -> F + Send + 'static,
+{
+    let (sender, receiver) = mpsc::channel();
+    handle.spawn_on(move || {
+        let work = make();
+        async move {
+            let _ = sender.send(work.await);
+        }
+    })?;
+    receiver.recv().map_err(|_| StartError::Core)
+}
+
+fn start_cores(config: &Config, pool: &BufferPool) -> Result<Vec<CoreThread>, StartError> {
+    let io = match config.server.io {
+        Io::Auto => IoBackend::Auto,
+        Io::Uring => IoBackend::Uring,
+        Io::Threads => IoBackend::Threads,
+    };
+    (0..core_count(config)).map(|index| start_core(index, io, pool.clone())).collect()
+}
+
+fn start_core(index: usize, io: IoBackend, pool: BufferPool) -> Result<CoreThread, StartError> {
+    let (stop, stopped) = oneshot::channel::<()>();
+    let (sender, receiver) = mpsc::channel();
+    let thread = thread(&format!("millpond-{index}"), move || {
+        let options = RuntimeOptions { io, pools: vec![pool], ..RuntimeOptions::default() };
+        match Runtime::new(options) {
+            Ok(runtime) => {
+                let note = runtime.fallback_reason().map(ToString::to_string);
+                let _ = sender.send(Ok((runtime.handle(), runtime.backend(), note)));
+                let _ = runtime.block_on(stopped);
+            }
+            Err(error) => {
+                let _ = sender.send(Err(error));
+            }
+        }
+    })?;
+    let (handle, io, io_note) = receiver.recv().map_err(|_| StartError::Core)??;
+    let core = CoreHandle { handle, connections: Arc::default() };
+    Ok(CoreThread { core, thread, stop, io, io_note })
+}
+
+/// What was bound; the listeners themselves stay on their core until [`serve_on`].
+struct Bound {
+    tcp: Option<SocketAddr>,
+}
+
+fn bind(config: &Config, core: &CoreThread) -> Result<Bound, StartError> {
+    let address = config.listen_address()?;
+    let socket = storage::socket_path(config);
+    on_core(&core.core.handle, move || async move {
+        let mut listeners = Vec::new();
+        let mut tcp = None;
+        if let Some(address) = address {
+            let listener = TcpListener::bind(address)
+                .map_err(|error| listen_error("server.listen", "--listen", address, &error))?;
+            tcp = listener.local_addr().ok();
+            listeners.push(Listener::Tcp(listener));
+        }
+        if let Some(path) = socket {
+            let listener = Listener::unix(&path).map_err(|error| {
+                listen_error("server.socket", "server.socket", path.display(), &error)
+            })?;
+            listeners.push(listener);
+        }
+        listen::park(listeners);
+        Ok(Bound { tcp })
+    })?
+}
+
+pub(crate) fn listen_error(
+    key: &'static str,
+    flag: &str,
+    address: impl std::fmt::Display,
+    error: &std::io::Error,
+) -> StartError {
+    let fix = match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            format!("in use by another process: stop it, or choose another with {flag}")
+        }
+        std::io::ErrorKind::AddrNotAvailable => {
+            format!("this host has no such address: choose another with {flag}")
+        }
+        std::io::ErrorKind::PermissionDenied => {
+            format!("not permitted ({error}): choose another with {flag}, above 1023 for a port")
+        }
+        _ => format!("cannot be listened on ({error}): choose another with {flag}"),
+    };
+    StartError::Listen { key, address: address.to_string(), fix }
+}
+
+struct OpenedStorage {
+    service: Arc<Service>,
+    disks: Vec<(String, u64, bool)>,
+    cluster_id: Uuid128,
+}
+
+fn open_storage(
+    config: &Config,
+    files: Vec<storage::Prepared>,
+    pool: &BufferPool,
+    cores: &[CoreThread],
+) -> Result<OpenedStorage, StartError> {
+    let opened = on_core(&cores[0].core.handle, {
+        let (config, pool) = (config.clone(), pool.clone());
+        move || async move { storage::open_all(&config, files, &pool).await }
+    })??;
+    let storage::Opened { disks, summary, cluster_id } = opened;
+    let service = on_core(&cores[0].core.handle, {
+        let pool = pool.clone();
+        move || async move { Service::open(disks, pool, Arc::new(Metrics::default())).await }
+    })??;
+    let service = Arc::new(service);
+    for (index, disk) in service.disks.iter().enumerate() {
+        let engine = disk.engine.clone();
+        let core = &cores[index % cores.len()].core.handle;
+        core.spawn_on(move || async move { engine.run_background().await })?;
+    }
+    Ok(OpenedStorage { service, disks: summary, cluster_id })
+}
+
+/// Makes every thread serve connections, and the first one accept them.
+fn serve_on(shared: &Arc<Shared>, cores: &[CoreThread]) -> Result<(), StartError> {
+    let handles: Vec<CoreHandle> = cores.iter().map(|core| core.core.clone()).collect();
+    for core in &handles {
+        let (shared, count) = (Arc::clone(shared), Arc::clone(&core.connections));
+        on_core(&core.handle, move || async move {
+            Core::install(shared, count);
+        })?;
+    }
+    let shared = Arc::clone(shared);
+    on_core(&cores[0].core.handle, move || async move {
+        for listener in listen::unpark() {
+            let (shared, handles) = (Arc::clone(&shared), handles.clone());
+            if let Some(core) = Core::current() {
+                core.keep(spawn(accept_all(listener, shared, handles)));
+            }
+        }
+    })
+}

@@ -1,0 +1,200 @@
+//! Receiving the values of a put straight into the buffers that keep them.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millpond_env::{Buf, JoinHandle, RealClock, sleep, spawn, timeout};
+use millpond_types::wire::{FrameHeader, ItemStatus, PutRequest, Status, StatusReply, Verb};
+
+use super::conn::{Conn, InFlight};
+use super::frames::{Ended, Frames};
+use super::session::run_now_or_spawn;
+use crate::service::{Failure, Namespace, Place, PutItemPlan, PutWrite, Service, time_left};
+
+/// How often a full pool is tried again.
+const POOL_RETRY: Duration = Duration::from_micros(500);
+
+/// The outcome of every value of a put, as far as known.
+pub struct PutProgress {
+    /// Outcomes; the ones under way are `Late` until they end.
+    items: Vec<ItemStatus>,
+    writes: VecDeque<(usize, Write)>,
+}
+
+type Write = std::pin::Pin<Box<dyn Future<Output = ItemStatus>>>;
+
+impl PutProgress {
+    /// Room for `count` values.
+    pub fn new(count: usize) -> Self {
+        Self { items: Vec::with_capacity(count), writes: VecDeque::new() }
+    }
+
+    /// Notes a value that is not stored.
+    pub fn skip(&mut self, status: ItemStatus) {
+        self.items.push(status);
+    }
+
+    /// Starts to store a value.
+    pub fn write(&mut self, service: &Arc<Service>, namespace: &Arc<Namespace>, write: PutWrite) {
+        let work = Arc::clone(service).put_one(Arc::clone(namespace), write);
+        self.writes.push_back((self.items.len(), Box::pin(work)));
+        self.items.push(ItemStatus::Late);
+    }
+
+    /// Waits for all writes until the deadline and returns the outcomes.
+    pub async fn finish(mut self, guard: &InFlight) -> Vec<ItemStatus> {
+        let mut tasks: VecDeque<(usize, JoinHandle<ItemStatus>)> = VecDeque::new();
+        for (index, mut write) in std::mem::take(&mut self.writes) {
+            let ready = std::future::poll_fn(|context| {
+                std::task::Poll::Ready(match write.as_mut().poll(context) {
+                    std::task::Poll::Ready(status) => Some(status),
+                    std::task::Poll::Pending => None,
+                })
+            });
+            match ready.await {
+                Some(status) => self.items[index] = status,
+                // A task of its own: a write that the deadline overtakes still comes to its end.
+                None => tasks.push_back((index, spawn(write))),
+            }
+        }
+        if tasks.is_empty() {
+            return self.items;
+        }
+        let Some(left) = time_left(guard.deadline) else { return self.items };
+        let all = async {
+            for (index, task) in tasks {
+                self.items[index] = task.await.unwrap_or(ItemStatus::Late);
+            }
+        };
+        let _ = timeout(left, all).await;
+        self.items
+    }
+}
+
+/// Receives a put and stores its values; the reply follows when they are acknowledged.
+///
+/// # Errors
+/// [`Ended`] when the connection ends first.
+pub async fn receive_put(
+    conn: &Rc<Conn>,
+    frames: &mut Frames,
+    header: &FrameHeader,
+) -> Result<(), Ended> {
+    let decoded = PutRequest::decode(frames.meta(header).await?);
+    let mut guard = conn.begin(header, Verb::Put);
+    let payload_len = header.payload_len as usize;
+    let checked = match decoded {
+        Ok(request) => check(conn, request, payload_len as u64),
+        Err(error) => Err(error.into()),
+    };
+    let reserved = match checked {
+        Ok(ok) => guard.reserve(payload_len as u64).await.map(|()| ok),
+        Err(failure) => Err(failure),
+    };
+    conn.receiving_since.set(Some(guard.received));
+    let received = match reserved {
+        Ok((namespace, request)) => {
+            guard.work_starts();
+            receive_values(conn, frames, &guard, &namespace, &request).await.map(Ok)
+        }
+        Err(failure) => frames.skip(payload_len).await.map(|()| Err(failure)),
+    };
+    conn.receiving_since.set(None);
+    let metrics = &conn.shared.service.metrics;
+    metrics.bytes_in.add(payload_len as u64);
+    metrics.stages.receive.observe(RealClock::tick().since(guard.received));
+    match received? {
+        Ok(progress) => run_now_or_spawn(async move { acknowledge(guard, progress).await }).await,
+        Err(failure) => guard.fail(&failure),
+    }
+    Ok(())
+}
+
+async fn acknowledge(guard: InFlight, progress: PutProgress) {
+    let items = progress.finish(&guard).await;
+    if items.contains(&ItemStatus::Late) {
+        guard.conn().shared.service.metrics.late.inc();
+    }
+    guard.reply(Status::Ok, &StatusReply { items }.encode(), Vec::new());
+}
+
+/// Whether a put may be received at all.
+pub fn check(
+    conn: &Conn,
+    request: PutRequest,
+    payload_len: u64,
+) -> Result<(Arc<Namespace>, PutRequest), Failure> {
+    let service = &conn.shared.service;
+    if service.is_stopping() {
+        let text = "the server is stopping: retry in a moment, or elsewhere";
+        return Err(Failure::new(Status::ShuttingDown, text.to_owned()));
+    }
+    if request.payload_bytes() != payload_len {
+        return Err(Failure::bad(format!(
+            "payload length: the values have {} bytes together and the frame carries {payload_len}",
+            request.payload_bytes()
+        )));
+    }
+    let most = service.pool.capacity() as u64 / 4;
+    if payload_len > most {
+        return Err(Failure::bad(format!(
+            "payload length: {payload_len} bytes are over a quarter of this server's memory: send at \
+             most {most} bytes at once, or raise server.memory"
+        )));
+    }
+    let namespace = conn.namespace(request.namespace)?;
+    Ok((namespace, request))
+}
+
+async fn receive_values(
+    conn: &Conn,
+    frames: &mut Frames,
+    guard: &InFlight,
+    namespace: &Arc<Namespace>,
+    request: &PutRequest,
+) -> Result<PutProgress, Ended> {
+    let service = &conn.shared.service;
+    let mut progress = PutProgress::new(request.items.len());
+    let mut follows = usize::try_from(request.payload_bytes()).unwrap_or(usize::MAX);
+    let mut ahead = 0;
+    let run_blocks = namespace.info.options.run_blocks;
+    for (index, (key, item)) in request.keys.iter().zip(&request.items).enumerate() {
+        let len = item.len as usize;
+        follows -= len;
+        let leader = request.leaders.leader(&request.keys, index, run_blocks);
+        let plan = service.plan_put(namespace, key, leader, item, ahead);
+        let (place, buf) = match plan {
+            PutItemPlan::Skip(status) => {
+                frames.skip(len).await?;
+                progress.skip(status);
+                continue;
+            }
+            PutItemPlan::Store(place) => (place, buffer(service, place, guard, len).await),
+        };
+        let Some(buf) = buf else {
+            frames.skip(len).await?;
+            service.metrics.busy.inc();
+            progress.skip(ItemStatus::Busy);
+            continue;
+        };
+        let buf = frames.payload(buf, follows).await?;
+        ahead += u64::from(item.len);
+        let write = PutWrite { place, key: *key, bytes: buf.freeze(), crc: item.crc };
+        progress.write(service, namespace, write);
+    }
+    Ok(progress)
+}
+
+/// A buffer for a value, at the expense of what is only cached in memory. Waits until the deadline
+/// when everything in memory is in use.
+pub async fn buffer(service: &Service, place: Place, guard: &InFlight, len: usize) -> Option<Buf> {
+    loop {
+        if let Ok(buf) = service.disks[place.disk].engine.alloc(len) {
+            return Some(buf);
+        }
+        time_left(guard.deadline)?;
+        sleep(POOL_RETRY).await;
+    }
+}

@@ -1,0 +1,391 @@
+//! Same-host clients: requests and replies in rings, values in the buffer pool.
+//!
+//! The client is not trusted. It can read the pool (only credentials without a namespace scope get
+//! it) and write its own arena, nothing else. What it writes is copied out once and then checked;
+//! the values it is given are held for a limited time, and it checks their checksum after copying,
+//! so what changes under it is a miss for it and harmless for everybody else.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use millpond_env::{
+    EventFd, JoinHandle, RING_HEADER, RealClock, RingConsumer, RingProducer, RingWake, SharedBuf,
+    ShmRegion, sleep, spawn, yield_now,
+};
+use millpond_types::Tick;
+use millpond_types::limits::PAGE_BYTES;
+use millpond_types::wire::{
+    FLAG_SHM, FrameHeader, GetReply, HEADER_BYTES, ItemStatus, PutRequest, ShmAttach,
+    ShmAttachReply, ShmRelease, Status, StatusReply, Verb, WireError,
+};
+
+use super::conn::{Conn, InFlight};
+use super::outbox::Outgoing;
+use super::put::{PutProgress, buffer, check};
+use super::session::run_now_or_spawn;
+use super::verbs::{Answer, Request, execute};
+use crate::service::{Failure, GetOutcome, PutItemPlan, PutWrite};
+
+/// Bytes for records of one ring: two requests of 16,384 keys with leaders.
+const RING_CAPACITY: u32 = 4 << 20;
+/// How long a core looks for the next request of a client before it sleeps.
+const SPIN: Duration = Duration::from_micros(30);
+/// How often a full reply ring is tried again.
+const RING_RETRY: Duration = Duration::from_micros(200);
+
+/// The shared-memory side of a connection.
+pub struct ShmSide {
+    region: ShmRegion,
+    payload_offset: u64,
+    replies: RefCell<RingProducer>,
+    backlog: RefCell<VecDeque<Vec<u8>>>,
+    holds: RefCell<HashMap<u64, Hold>>,
+    next_hold: Cell<u64>,
+    task: RefCell<Option<JoinHandle<()>>>,
+}
+
+/// Values that a client is copying.
+struct Hold {
+    _values: Vec<SharedBuf>,
+    _guard: InFlight,
+    since: Tick,
+}
+
+impl Drop for ShmSide {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.borrow_mut().take() {
+            task.abort();
+        }
+    }
+}
+
+/// Answers `ShmAttach`.
+pub fn attach(conn: &Rc<Conn>, header: &FrameHeader, meta: &[u8]) {
+    let guard = conn.begin(header, Verb::ShmAttach);
+    match try_attach(conn, meta) {
+        Ok((reply, fds)) => {
+            let head = guard.head(0, Status::Ok, &reply.encode(), 0);
+            guard.answered(Status::Ok);
+            let queued = RealClock::tick();
+            conn.outbox.push(Outgoing {
+                head,
+                values: Vec::new(),
+                fds,
+                guard: Some(guard),
+                queued,
+            });
+        }
+        Err(failure) => guard.fail(&failure),
+    }
+}
+
+fn may_attach(conn: &Conn) -> Result<(), Failure> {
+    let refuse = |text: &str| Err(Failure::new(Status::Unsupported, text.to_owned()));
+    if !conn.is_unix {
+        return refuse("shared memory needs a connection over the server's Unix socket");
+    }
+    if !conn.scope().is_some_and(|scope| scope.is_unlimited()) {
+        return refuse("this token is limited to some namespaces: shared memory shows all of them");
+    }
+    if conn.shm.borrow().is_some() {
+        return refuse("this connection has shared memory already");
+    }
+    Ok(())
+}
+
+fn try_attach(conn: &Rc<Conn>, meta: &[u8]) -> Result<(ShmAttachReply, Vec<OwnedFd>), Failure> {
+    let request = ShmAttach::decode(meta)?;
+    may_attach(conn)?;
+    let shared = &conn.shared;
+    let clients = shared.shm_clients.fetch_add(1, Ordering::AcqRel);
+    // Undone when the side is dropped or was never made.
+    let seat = Seat(Rc::clone(conn));
+    shared.service.metrics.shm_clients.add(1);
+    if clients >= shared.limits.shm_clients {
+        return Err(Failure::new(
+            Status::Busy,
+            format!("{clients} shared-memory clients are attached: raise limits.shm_clients"),
+        ));
+    }
+    let ring_bytes = RING_HEADER + u64::from(RING_CAPACITY);
+    let page = PAGE_BYTES as u64;
+    let payload_offset = (2 * ring_bytes).next_multiple_of(page);
+    let payload = request.payload_bytes.min(shared.limits.shm_arena.bytes());
+    let arena_bytes = payload_offset + payload.next_multiple_of(page);
+    let internal = |what: String| Failure::new(Status::Internal, format!("shared memory: {what}"));
+    let size = usize::try_from(arena_bytes).map_err(|error| internal(error.to_string()))?;
+    let region =
+        ShmRegion::create("millpond-arena", size).map_err(|error| internal(error.to_string()))?;
+    let consumer = RingConsumer::new(region.clone(), 0, RING_CAPACITY, RingWake::Futex)
+        .map_err(|error| internal(error.to_string()))?;
+    let producer = RingProducer::new(region.clone(), ring_bytes, RING_CAPACITY, RingWake::Futex)
+        .map_err(|error| internal(error.to_string()))?;
+    let event = EventFd::new().map_err(|error| internal(error.to_string()))?;
+    let fds = [
+        shared.service.pool.memfd_read_only(),
+        region.fd().try_clone_to_owned(),
+        event.as_fd().try_clone_to_owned(),
+    ];
+    let fds = fds.into_iter().collect::<Result<Vec<_>, _>>();
+    let fds = fds.map_err(|error| internal(error.to_string()))?;
+    let side = Rc::new(ShmSide {
+        region,
+        payload_offset,
+        replies: RefCell::new(producer),
+        backlog: RefCell::default(),
+        holds: RefCell::default(),
+        next_hold: Cell::new(1),
+        task: RefCell::new(None),
+    });
+    let task = spawn(serve_ring(seat, Rc::downgrade(&side), consumer, event));
+    *side.task.borrow_mut() = Some(task);
+    *conn.shm.borrow_mut() = Some(side);
+    let pool_bytes = shared.service.pool.capacity() as u64;
+    Ok((ShmAttachReply { pool_bytes, arena_bytes, ring_bytes, payload_offset }, fds))
+}
+
+/// One of the places for shared-memory clients.
+struct Seat(Rc<Conn>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.shared.shm_clients.fetch_sub(1, Ordering::AcqRel);
+        self.0.shared.service.metrics.shm_clients.sub(1);
+    }
+}
+
+async fn serve_ring(
+    seat: Seat,
+    side: std::rc::Weak<ShmSide>,
+    mut requests: RingConsumer,
+    event: EventFd,
+) {
+    let conn = Rc::clone(&seat.0);
+    let mut record = Vec::new();
+    let mut idle_since: Option<Tick> = None;
+    loop {
+        let Some(strong) = side.upgrade() else { return };
+        match requests.try_pop(&mut record) {
+            Ok(true) => {
+                idle_since = None;
+                if let Err(error) = one_record(&conn, &strong, &record).await {
+                    return hostile(&conn, &error);
+                }
+                continue;
+            }
+            Ok(false) => {}
+            Err(error) => return hostile(&conn, &error),
+        }
+        drop(strong);
+        let since = *idle_since.get_or_insert_with(RealClock::tick);
+        if RealClock::tick().since(since) < SPIN {
+            yield_now().await;
+            continue;
+        }
+        idle_since = None;
+        if requests.wait_record(&event).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn hostile(conn: &Conn, error: &dyn std::fmt::Display) {
+    conn.shared.service.metrics.protocol_errors.inc();
+    tracing::warn!(peer = %conn.peer, "shared-memory client dropped: {error}");
+    conn.outbox.close();
+    conn.hang_up();
+}
+
+/// Why a record breaks the protocol.
+#[derive(Debug, thiserror::Error)]
+enum RecordError {
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error("more requests are under way than were allowed at hello")]
+    TooMany,
+}
+
+async fn one_record(conn: &Rc<Conn>, side: &Rc<ShmSide>, record: &[u8]) -> Result<(), RecordError> {
+    let (head, meta) = record.split_first_chunk::<HEADER_BYTES>().ok_or(WireError::Truncated)?;
+    let header = FrameHeader::decode(head)?;
+    if meta.len() != header.meta_len as usize {
+        return Err(WireError::Field("meta length").into());
+    }
+    header.check_meta(meta)?;
+    let verb = Verb::try_from(header.verb)?;
+    if verb == Verb::ShmRelease {
+        let release = ShmRelease::decode(meta)?;
+        side.holds.borrow_mut().remove(&release.hold);
+        return Ok(());
+    }
+    if conn.in_flight() >= 2 * conn.shared.limits.in_flight {
+        return Err(RecordError::TooMany);
+    }
+    let guard = conn.begin(&header, verb);
+    if verb == Verb::Put {
+        put(conn, side, guard, &header, meta).await;
+        return Ok(());
+    }
+    match Request::decode(verb, meta) {
+        Ok(request) => {
+            let side = Rc::clone(side);
+            run_now_or_spawn(async move {
+                let mut guard = guard;
+                let answer = execute(&mut guard, request).await;
+                reply(&side, guard, answer);
+            })
+            .await;
+        }
+        Err(error) => reply(side, guard, Err(error.into())),
+    }
+    Ok(())
+}
+
+fn reply(side: &Rc<ShmSide>, guard: InFlight, answer: Result<Answer, Failure>) {
+    match answer {
+        Ok(Answer::Meta(meta)) => send(side, &guard, 0, Status::Ok, &meta),
+        Ok(Answer::Values(outcome)) => send_values(side, guard, outcome),
+        Err(failure) => send(side, &guard, 0, failure.status, &failure.encode()),
+    }
+}
+
+fn send(side: &Rc<ShmSide>, guard: &InFlight, flags: u8, status: Status, meta: &[u8]) {
+    guard.answered(status);
+    push(side, guard.head(flags, status, meta, 0));
+}
+
+fn send_values(side: &Rc<ShmSide>, guard: InFlight, outcome: GetOutcome) {
+    let GetOutcome { mut items, values } = outcome;
+    let found = items.iter_mut().filter(|item| item.status == ItemStatus::Ok);
+    let mut bytes = 0;
+    for (item, value) in found.zip(&values) {
+        item.pool_offset = value.pool_offset();
+        bytes += value.len() as u64;
+    }
+    guard.conn().shared.service.metrics.bytes_out.add(bytes);
+    let hold = if values.is_empty() { 0 } else { side.next_hold.get() };
+    let meta = GetReply { hold, items }.encode();
+    guard.answered(Status::Ok);
+    let head = guard.head(FLAG_SHM, Status::Ok, &meta, 0);
+    if hold != 0 {
+        side.next_hold.set(hold + 1);
+        let hold_values = Hold { _values: values, _guard: guard, since: RealClock::tick() };
+        side.holds.borrow_mut().insert(hold, hold_values);
+    }
+    push(side, head);
+}
+
+/// Puts a reply in the ring, or in the backlog while the ring is full. The backlog is bounded by
+/// the requests in flight.
+fn push(side: &Rc<ShmSide>, head: Vec<u8>) {
+    let waiting = !side.backlog.borrow().is_empty();
+    if !waiting && matches!(side.replies.borrow_mut().try_push(&[&head]), Ok(true)) {
+        return;
+    }
+    side.backlog.borrow_mut().push_back(head);
+    if waiting {
+        return;
+    }
+    let weak = Rc::downgrade(side);
+    spawn(async move {
+        loop {
+            sleep(RING_RETRY).await;
+            let Some(side) = weak.upgrade() else { return };
+            loop {
+                let Some(head) = side.backlog.borrow_mut().pop_front() else { return };
+                if !matches!(side.replies.borrow_mut().try_push(&[&head]), Ok(true)) {
+                    side.backlog.borrow_mut().push_front(head);
+                    break;
+                }
+            }
+        }
+    })
+    .detach();
+}
+
+async fn put(
+    conn: &Rc<Conn>,
+    side: &Rc<ShmSide>,
+    mut guard: InFlight,
+    header: &FrameHeader,
+    meta: &[u8],
+) {
+    let checked = PutRequest::decode(meta).map_err(Failure::from).and_then(|request| {
+        let bytes = u64::from(header.payload_len);
+        let start = request.arena_offset;
+        let end = start.saturating_add(bytes);
+        if bytes > 0 && (start < side.payload_offset || end > side.region.len() as u64) {
+            return Err(Failure::bad(
+                "arena offset: the payload lies outside the arena".to_owned(),
+            ));
+        }
+        check(conn, request, bytes)
+    });
+    let (namespace, request) = match checked {
+        Ok(checked) => checked,
+        Err(failure) => return send(side, &guard, 0, failure.status, &failure.encode()),
+    };
+    if let Err(failure) = guard.reserve(u64::from(header.payload_len)).await {
+        return send(side, &guard, 0, failure.status, &failure.encode());
+    }
+    guard.work_starts();
+    let service = &conn.shared.service;
+    let started = RealClock::tick();
+    let mut progress = PutProgress::new(request.items.len());
+    let mut at = request.arena_offset;
+    let mut ahead = 0;
+    let run_blocks = namespace.info.options.run_blocks;
+    for (index, (key, item)) in request.keys.iter().zip(&request.items).enumerate() {
+        let from = at;
+        at += u64::from(item.len);
+        let leader = request.leaders.leader(&request.keys, index, run_blocks);
+        let place = match service.plan_put(&namespace, key, leader, item, ahead) {
+            PutItemPlan::Skip(status) => {
+                progress.skip(status);
+                continue;
+            }
+            PutItemPlan::Store(place) => place,
+        };
+        let Some(mut buf) = buffer(service, place, &guard, item.len as usize).await else {
+            service.metrics.busy.inc();
+            progress.skip(ItemStatus::Busy);
+            continue;
+        };
+        if side.region.copy_out(from, &mut buf).is_err() {
+            progress.skip(ItemStatus::Corrupt);
+            continue;
+        }
+        ahead += u64::from(item.len);
+        let write = PutWrite { place, key: *key, bytes: buf.freeze(), crc: item.crc };
+        progress.write(service, &namespace, write);
+        if ahead > COPY_TURN_BYTES {
+            yield_now().await;
+        }
+    }
+    service.metrics.bytes_in.add(u64::from(header.payload_len));
+    service.metrics.stages.copy.observe(RealClock::tick().since(started));
+    let side = Rc::clone(side);
+    run_now_or_spawn(async move {
+        let items = progress.finish(&guard).await;
+        send(&side, &guard, 0, Status::Ok, &StatusReply { items }.encode());
+    })
+    .await;
+}
+
+/// Bytes copied before other connections of the core get a turn.
+const COPY_TURN_BYTES: u64 = 4 << 20;
+
+impl ShmSide {
+    /// Takes back what the client has kept for longer than `limit`; returns how many holds.
+    pub fn expire(&self, limit: Duration) -> usize {
+        let now = RealClock::tick();
+        let mut holds = self.holds.borrow_mut();
+        let before = holds.len();
+        holds.retain(|_, hold| now.since(hold.since) < limit);
+        before - holds.len()
+    }
+}

@@ -1,0 +1,188 @@
+//! From a request's bytes to its reply, for every verb but the ones that move payload in.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use millpond_env::SharedBuf;
+use millpond_types::wire::{
+    GetReply, GetRequest, KeysRequest, ListRequest, MatchRequest, NamespaceOpen, NamespaceRef,
+    NamespacesReply, StatsRequest, Status, StatusReply, Verb, WireError,
+};
+use millpond_types::{GroupId, wire::ItemStatus};
+
+use super::conn::{Conn, InFlight};
+use crate::service::{Failure, GetOutcome};
+
+/// A decoded request without payload.
+#[derive(Debug)]
+pub enum Request {
+    /// Answers at once.
+    Ping,
+    /// Opens a namespace.
+    Open(NamespaceOpen),
+    /// Lists namespaces.
+    Namespaces,
+    /// Drops a namespace.
+    Drop(NamespaceRef),
+    /// Reads values.
+    Get(GetRequest),
+    /// Carries keys only.
+    Keys(Verb, KeysRequest),
+    /// Counts and leases a prefix.
+    Match(MatchRequest),
+    /// Lists keys.
+    List(ListRequest),
+    /// Numbers.
+    Stats(StatsRequest),
+}
+
+impl Request {
+    /// Decodes the meta of a request.
+    ///
+    /// # Errors
+    /// [`WireError`] naming the field; `verb` for one that does not belong here.
+    pub fn decode(verb: Verb, meta: &[u8]) -> Result<Self, WireError> {
+        let nothing = |request| {
+            if meta.is_empty() { Ok(request) } else { Err(WireError::Trailing(meta.len())) }
+        };
+        match verb {
+            Verb::Ping => nothing(Self::Ping),
+            Verb::NamespaceList => nothing(Self::Namespaces),
+            Verb::NamespaceOpen => NamespaceOpen::decode(meta).map(Self::Open),
+            Verb::NamespaceDrop => NamespaceRef::decode(meta).map(Self::Drop),
+            Verb::Get => GetRequest::decode(meta).map(Self::Get),
+            Verb::Contains | Verb::Touch | Verb::Pin | Verb::Unpin | Verb::Delete => {
+                KeysRequest::decode(meta).map(|keys| Self::Keys(verb, keys))
+            }
+            Verb::MatchPrefix => MatchRequest::decode(meta).map(Self::Match),
+            Verb::List => ListRequest::decode(meta).map(Self::List),
+            Verb::Stats => StatsRequest::decode(meta).map(Self::Stats),
+            Verb::Hello | Verb::Put | Verb::ShmAttach | Verb::ShmRelease => {
+                Err(WireError::Field("verb (out of place)"))
+            }
+        }
+    }
+}
+
+/// What a request is answered with.
+#[derive(Debug)]
+pub enum Answer {
+    /// A meta.
+    Meta(Vec<u8>),
+    /// Values; the transport decides how they travel.
+    Values(GetOutcome),
+}
+
+/// Does what the request asks for.
+///
+/// # Errors
+/// [`Failure`] for the whole request.
+pub async fn execute(guard: &mut InFlight, request: Request) -> Result<Answer, Failure> {
+    let conn = Rc::clone(guard.conn());
+    let service = &conn.shared.service;
+    if service.is_stopping() {
+        let text = "the server is stopping: retry in a moment, or elsewhere";
+        return Err(Failure {
+            retry_after_ms: 500,
+            ..Failure::new(Status::ShuttingDown, text.to_owned())
+        });
+    }
+    guard.work_starts();
+    if guard.is_late() {
+        return Err(late());
+    }
+    Ok(Answer::Meta(match request {
+        Request::Ping => Vec::new(),
+        Request::Get(request) => return get(guard, &conn, request).await.map(Answer::Values),
+        Request::Open(open) => {
+            allow_name(&conn, &open.name)?;
+            NamespacesReply { namespaces: vec![service.open_namespace(&open).await?] }.encode()
+        }
+        Request::Namespaces => namespaces(&conn),
+        Request::Drop(namespace) => {
+            allow_name(&conn, &namespace.name)?;
+            service.drop_namespace(&namespace.name).await?;
+            Vec::new()
+        }
+        Request::Keys(verb, request) => keys(&conn, verb, &request).await?,
+        Request::Match(request) => {
+            let namespace = conn.namespace(request.keys.namespace)?;
+            service.match_prefix(&namespace, &request).encode()
+        }
+        Request::List(request) => {
+            conn.namespace(request.namespace)?;
+            service.list(&request).encode()
+        }
+        Request::Stats(request) if request.namespace == GroupId::SYSTEM => {
+            service.server_stats().encode()
+        }
+        Request::Stats(request) => {
+            service.namespace_stats(&*conn.namespace(request.namespace)?).encode()
+        }
+    }))
+}
+
+/// The request was not started before its deadline.
+pub fn late() -> Failure {
+    let text =
+        "the deadline passed before the work was done: allow more time, or send less at once";
+    Failure::new(Status::DeadlineExceeded, text.to_owned())
+}
+
+fn allow_name(conn: &Conn, name: &str) -> Result<(), Failure> {
+    if conn.scope().is_some_and(|scope| scope.allows(name)) {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Status::Unauthorized,
+        format!(
+            "this token may not use namespace '{}': add the name to its line in the server's token file",
+            name.escape_debug()
+        ),
+    ))
+}
+
+fn namespaces(conn: &Conn) -> Vec<u8> {
+    let allowed = |name: &str| conn.scope().is_some_and(|scope| scope.allows(name));
+    let all = conn.shared.service.namespaces.all();
+    let namespaces =
+        all.iter().filter(|ns| allowed(&ns.info.name)).map(|ns| ns.info.clone()).collect();
+    NamespacesReply { namespaces }.encode()
+}
+
+async fn keys(conn: &Conn, verb: Verb, request: &KeysRequest) -> Result<Vec<u8>, Failure> {
+    let service = &conn.shared.service;
+    let namespace = conn.namespace(request.namespace)?;
+    let items: Vec<ItemStatus> = match verb {
+        Verb::Contains => service.contains(&namespace, request),
+        Verb::Touch => service.touch(&namespace, request),
+        Verb::Delete => service.delete(&namespace, request).await?,
+        verb => service.set_pinned(&namespace, request, verb == Verb::Pin).await?,
+    };
+    Ok(StatusReply { items }.encode())
+}
+
+async fn get(
+    guard: &mut InFlight,
+    conn: &Conn,
+    request: GetRequest,
+) -> Result<GetOutcome, Failure> {
+    let service: &Arc<_> = &conn.shared.service;
+    let namespace = conn.namespace(request.namespace)?;
+    let plan = service.plan_get(&namespace, &request);
+    guard.reserve(plan.bytes).await?;
+    Ok(service.get(&namespace, &request, plan, guard.deadline).await)
+}
+
+/// Answers on the socket.
+pub fn reply_on_socket(guard: InFlight, answer: Result<Answer, Failure>) {
+    match answer {
+        Ok(Answer::Meta(meta)) => guard.reply(Status::Ok, &meta, Vec::new()),
+        Ok(Answer::Values(outcome)) => {
+            let values: Vec<SharedBuf> = outcome.values;
+            let meta = GetReply { hold: 0, items: outcome.items }.encode();
+            guard.reply(Status::Ok, &meta, values);
+        }
+        Err(failure) => guard.fail(&failure),
+    }
+}

@@ -1,0 +1,60 @@
+//! Numbers for the `Stats` verb.
+
+use millpond_types::wire::StatsReply;
+
+use super::Service;
+use super::namespaces::Namespace;
+
+impl Service {
+    /// Numbers about one namespace.
+    #[must_use]
+    pub fn namespace_stats(&self, namespace: &Namespace) -> StatsReply {
+        let metrics = &namespace.metrics;
+        let group = namespace.info.id;
+        let (chunks, bytes) = self.disks.iter().fold((0, 0), |(chunks, bytes), disk| {
+            let usage = disk.engine.group_usage(group);
+            (chunks + usage.chunks, bytes + usage.bytes)
+        });
+        let values = [
+            ("keys", chunks),
+            ("bytes", bytes),
+            ("quota_bytes", namespace.info.options.quota.0),
+            ("hits", metrics.hits.get()),
+            ("misses", metrics.misses.get()),
+            ("stored", metrics.stored.get()),
+            ("exists", metrics.exists.get()),
+            ("bytes_in", metrics.bytes_in.get()),
+            ("bytes_out", metrics.bytes_out.get()),
+        ];
+        reply(&values)
+    }
+
+    /// Numbers about the whole server.
+    #[must_use]
+    pub fn server_stats(&self) -> StatsReply {
+        let metrics = &self.metrics;
+        let capacity = self.disks.iter().map(|disk| disk.capacity).sum();
+        let values = [
+            ("disks", self.disks.len() as u64),
+            ("capacity_bytes", capacity),
+            ("namespaces", self.namespaces.all().len() as u64),
+            ("pool_bytes", self.pool.capacity() as u64),
+            ("pool_used_bytes", self.pool.used() as u64),
+            ("connections", metrics.connections.get()),
+            ("requests_in_flight", metrics.in_flight.get()),
+            ("memory_hits", metrics.memory_hits.get()),
+            ("disk_reads", metrics.disk_reads.get()),
+            ("bytes_in", metrics.bytes_in.get()),
+            ("bytes_out", metrics.bytes_out.get()),
+            ("busy", metrics.busy.get()),
+            ("late", metrics.late.get()),
+            ("corrupt", metrics.corrupt.get()),
+            ("shm_clients", metrics.shm_clients.get()),
+        ];
+        reply(&values)
+    }
+}
+
+fn reply(values: &[(&str, u64)]) -> StatsReply {
+    StatsReply { values: values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect() }
+}
