@@ -35,6 +35,7 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / ".demo"
+SERVER_ARGUMENTS = ("--memory", "1GiB", "--size", "4GiB")
 TARGET_RATIO = 0.08
 """Warm TTFT over the TTFT of recomputing, that the full demo must reach."""
 
@@ -120,7 +121,9 @@ class Demo:
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(plan.cache_gib)
         self.context = engine.start_method()
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(plan.cache_gib)
-        self.server = server.Server(self.folder / "store", self.folder / "server.log")
+        self.server = server.Server(
+            self.folder / "store", self.folder / "server.log", *SERVER_ARGUMENTS
+        )
 
     # -- pieces -------------------------------------------------------------
 

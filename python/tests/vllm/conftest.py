@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ import engine as engines  # noqa: E402
 import server as servers  # noqa: E402
 
 CONTEXT_TOKENS = 4096
+SERVER_ARGUMENTS = ("--memory", "512MiB", "--size", "2GiB")
 
 
 @pytest.fixture(scope="session")
@@ -44,12 +47,15 @@ def models() -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[servers.Server]:
+def server() -> Iterator[servers.Server]:
     """A running server with an empty store."""
-    running = servers.Server(tmp_path / "store", tmp_path / "server.log")
+    # The names of pytest's folders make paths too long for a Unix socket.
+    folder = Path(tempfile.mkdtemp(prefix="millpond-"))
+    running = servers.Server(folder / "store", folder / "server.log", *SERVER_ARGUMENTS)
     running.start()
     yield running
     running.stop()
+    shutil.rmtree(folder)
 
 
 Start = Callable[..., engines.Engine]
