@@ -1,0 +1,98 @@
+//! Where a server listens, as users write it.
+
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::error::ClientError;
+
+/// The port of a server that was given none.
+const PORT_DEFAULT: u16 = 7440;
+
+/// `host`, `host:port`, `[ipv6]:port` or `unix:/path/of/the/socket`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A host name or IP address, and a port.
+    Tcp {
+        /// Host name or IP address.
+        host: String,
+        /// Port.
+        port: u16,
+    },
+    /// A Unix socket on this host.
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// The socket addresses that the name stands for now; looked up again on every connect.
+    pub(crate) fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
+        match self {
+            Self::Tcp { host, port } => Ok((host.as_str(), *port).to_socket_addrs()?.collect()),
+            Self::Unix(_) => Ok(Vec::new()),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = ClientError;
+
+    fn from_str(text: &str) -> Result<Self, ClientError> {
+        let bad = || {
+            ClientError::argument(
+                "address",
+                format!("'{text}' is not host:port, [ipv6]:port or unix:/path of the socket"),
+            )
+        };
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.is_empty() { Err(bad()) } else { Ok(Self::Unix(path.into())) };
+        }
+        let (host, port) = match text.strip_prefix('[') {
+            Some(rest) => {
+                let (host, rest) = rest.split_once(']').ok_or_else(bad)?;
+                (host, rest.strip_prefix(':'))
+            }
+            None => match text.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (text, None),
+            },
+        };
+        let port = port.map_or(Ok(PORT_DEFAULT), |p| p.parse().map_err(|_| bad()))?;
+        if host.is_empty() {
+            return Err(bad());
+        }
+        Ok(Self::Tcp { host: host.to_owned(), port })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Address;
+
+    #[test]
+    fn addresses_parse_and_print() {
+        for (text, shown) in [
+            ("localhost", "localhost:7440"),
+            ("10.0.0.1:99", "10.0.0.1:99"),
+            ("[::1]:7", "[::1]:7"),
+            ("[::1]", "[::1]:7440"),
+            ("unix:/a b/c", "unix:/a b/c"),
+        ] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), shown, "{text}");
+        }
+        for text in ["", ":1", "a:b", "a:70000", "unix:", "[::1"] {
+            let error = text.parse::<Address>().unwrap_err().to_string();
+            assert!(error.contains("host:port"), "{text}: {error}");
+        }
+    }
+}

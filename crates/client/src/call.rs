@@ -1,0 +1,114 @@
+//! What one call carries: borrowed memory of the caller and places for the outcome.
+
+use millpond_types::wire::{GetRequest, ItemStatus, PutRequest, Verb};
+
+/// Writable memory for one value: one piece or several, filled in order.
+#[derive(Debug)]
+pub enum Room<'a> {
+    /// One piece.
+    One(&'a mut [u8]),
+    /// Several pieces.
+    Many(Vec<&'a mut [u8]>),
+}
+
+impl Room<'_> {
+    /// Bytes in all pieces.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::One(piece) => piece.len(),
+            Self::Many(pieces) => pieces.iter().map(|piece| piece.len()).sum(),
+        }
+    }
+
+    /// True when there is no room at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Calls `each` with the pieces that the first `len` bytes fill.
+    pub(crate) fn fill<E>(
+        &mut self,
+        len: usize,
+        mut each: impl FnMut(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match self {
+            Self::One(piece) => each(&mut piece[..len]),
+            Self::Many(pieces) => {
+                let mut left = len;
+                for piece in pieces {
+                    let here = piece.len().min(left);
+                    each(&mut piece[..here])?;
+                    left -= here;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Readable memory of one value: one piece or several, in order.
+#[derive(Clone, Debug)]
+pub enum Value<'a> {
+    /// One piece.
+    One(&'a [u8]),
+    /// Several pieces.
+    Many(Vec<&'a [u8]>),
+}
+
+impl<'a> Value<'a> {
+    /// Bytes in all pieces.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.pieces().iter().map(|piece| piece.len()).sum()
+    }
+
+    /// True for the empty value.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The pieces.
+    #[must_use]
+    pub fn pieces(&self) -> &[&'a [u8]] {
+        match self {
+            Self::One(piece) => std::slice::from_ref(piece),
+            Self::Many(pieces) => pieces,
+        }
+    }
+}
+
+/// How one key of a get went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GetOutcome {
+    /// The value was read; its length in bytes.
+    Read(u32),
+    /// There is no such value, or it failed a check, which is never data.
+    Miss,
+    /// The value is longer than the room given; its length in bytes.
+    TooLong(u32),
+    /// The server could not read it in time or was too busy.
+    Late,
+}
+
+/// One request and where its reply goes.
+pub(crate) enum Job<'j, 'a> {
+    /// Neither request nor reply has a payload.
+    Plain { verb: Verb, meta: Vec<u8>, reply: Vec<u8> },
+    /// Values go to the rooms.
+    Get { request: GetRequest, rooms: &'j mut [Room<'a>], out: &'j mut [GetOutcome] },
+    /// Values come from the caller's memory.
+    Put { request: PutRequest, values: &'j [Value<'a>], out: &'j mut [ItemStatus] },
+}
+
+impl Job<'_, '_> {
+    pub(crate) const fn verb(&self) -> Verb {
+        match self {
+            Self::Plain { verb, .. } => *verb,
+            Self::Get { .. } => Verb::Get,
+            Self::Put { .. } => Verb::Put,
+        }
+    }
+}

@@ -1,0 +1,429 @@
+//! One connection: hello, then requests in a pipeline. Owned by one call at a time.
+
+use std::io;
+use std::time::Duration;
+
+use millpond_env::RealClock;
+use millpond_types::wire::{
+    ErrorReply, FLAG_SHM, FrameHeader, GetReply, HEADER_BYTES, Hello, HelloReply, PROTOCOL_VERSION,
+    ShmAttach, ShmAttachReply, ShmRelease, Status, StatusReply, Verb,
+};
+use millpond_types::{Crc32c, Tick, Uuid128};
+
+use crate::call::{Job, Value};
+use crate::error::ClientError;
+use crate::options::TransportInUse;
+use crate::shm::ShmLink;
+use crate::stream::{FrameStream, StreamError, Wire, ahead_of_get, decode_hello};
+
+/// Requests of one call in flight at once: enough that the server always has the next one.
+const WINDOW: usize = 4;
+/// Told to the server less than the caller's deadline, so that its answer arrives before that.
+const SERVER_MARGIN: Duration = Duration::from_millis(20);
+
+/// What the server said of itself at hello.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerInfo {
+    /// Version of the server's build.
+    pub version: String,
+    /// Identity of its node.
+    pub node: Uuid128,
+    /// How this client talks to it.
+    pub transport: TransportInUse,
+    /// Path of its Unix socket; empty when there is none.
+    pub socket_path: String,
+}
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: FrameStream,
+    shm: Option<ShmLink>,
+    pub(crate) hello: HelloReply,
+    pub(crate) transport: TransportInUse,
+    address: String,
+    next_id: u64,
+    meta: Vec<u8>,
+    /// Set while a call runs; stays set when it fails, and the connection is then of no more use.
+    pub(crate) broken: bool,
+    pub(crate) idle_since: Tick,
+}
+
+/// When a call ends, and how long it was given.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    pub(crate) at: Tick,
+    pub(crate) given: Duration,
+}
+
+impl Deadline {
+    pub(crate) fn after(given: Duration) -> Self {
+        Self { at: RealClock::tick().plus(given), given }
+    }
+
+    /// Milliseconds to tell the server.
+    fn for_server(self) -> u32 {
+        let left = self.at.since(RealClock::tick());
+        let margin = SERVER_MARGIN.min(left / 10);
+        u32::try_from(left.saturating_sub(margin).as_millis()).unwrap_or(u32::MAX).max(1)
+    }
+}
+
+/// How a request travels.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Path {
+    Ring,
+    Stream,
+}
+
+fn encode_head(verb: Verb, id: u64, meta: &[u8], payload: u64, (flags, ms): (u8, u32)) -> Vec<u8> {
+    let header = FrameHeader {
+        flags,
+        verb: verb as u16,
+        request_id: id,
+        meta_len: u32::try_from(meta.len()).unwrap_or(u32::MAX),
+        payload_len: u32::try_from(payload).unwrap_or(u32::MAX),
+        deadline_or_status: ms,
+        meta_crc: Crc32c::of(meta),
+    };
+    let mut head = Vec::with_capacity(HEADER_BYTES + meta.len());
+    head.extend_from_slice(&header.encode());
+    head.extend_from_slice(meta);
+    head
+}
+
+impl Connection {
+    /// Says hello on a fresh stream.
+    pub(crate) fn open(
+        wire: Wire,
+        transport: TransportInUse,
+        (address, token): (String, &str),
+        deadline: Deadline,
+    ) -> Result<Self, ClientError> {
+        let mut stream = FrameStream::new(wire);
+        let hello = Hello {
+            version_min: u16::from(PROTOCOL_VERSION),
+            version_max: u16::from(PROTOCOL_VERSION),
+            client: concat!("millpond-client ", env!("CARGO_PKG_VERSION")).to_owned(),
+            token: token.as_bytes().to_vec(),
+        };
+        let head = encode_head(Verb::Hello, 0, &hello.encode(), 0, (0, deadline.for_server()));
+        let answer = stream.send(&head, &[], deadline.at).map_err(StreamError::Io).and_then(|()| {
+            let mut meta = Vec::new();
+            stream.recv_head(&mut meta, 0, deadline.at).map(|header| (header, meta))
+        });
+        let (header, meta) =
+            answer.map_err(|error| failed(&address, error, deadline, "connecting"))?;
+        accept(&address, &header, 0, &meta)?;
+        let hello =
+            decode_hello(&meta).map_err(|error| failed(&address, error, deadline, "connecting"))?;
+        Ok(Self {
+            stream,
+            shm: None,
+            hello,
+            transport,
+            address,
+            next_id: 1,
+            meta,
+            broken: false,
+            idle_since: RealClock::tick(),
+        })
+    }
+
+    /// Sets up shared memory on a Unix socket.
+    pub(crate) fn attach(
+        &mut self,
+        arena_bytes: u64,
+        spin: Duration,
+        deadline: Deadline,
+    ) -> Result<(), ClientError> {
+        let address = self.address.clone();
+        self.try_attach(arena_bytes, spin, deadline)
+            .map_err(|error| failed(&address, error, deadline, "attaching shared memory"))?
+    }
+
+    fn try_attach(
+        &mut self,
+        payload_bytes: u64,
+        spin: Duration,
+        deadline: Deadline,
+    ) -> Result<Result<(), ClientError>, StreamError> {
+        let meta = ShmAttach { payload_bytes }.encode();
+        let id = self.id();
+        let head = encode_head(Verb::ShmAttach, id, &meta, 0, (0, deadline.for_server()));
+        self.stream.send(&head, &[], deadline.at)?;
+        // The descriptors come with the first byte; the stream's buffer is empty here.
+        let (mut frame, mut fds) = (Vec::new(), Vec::new());
+        let header = loop {
+            let mut piece = [0; 4096];
+            let (got, more) = self.stream.stream().recv_fds(&mut piece, deadline.at)?;
+            if got == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+            frame.extend_from_slice(&piece[..got]);
+            fds.extend(more);
+            if let Some((head, rest)) = frame.split_first_chunk::<HEADER_BYTES>() {
+                let header = FrameHeader::decode(head)?;
+                if rest.len() >= header.meta_len as usize {
+                    break header;
+                }
+            }
+        };
+        let meta = &frame[HEADER_BYTES..];
+        header.check_meta(meta)?;
+        if let Err(error) = accept(&self.address, &header, id, meta) {
+            return Ok(Err(error));
+        }
+        self.shm = Some(ShmLink::new(&ShmAttachReply::decode(meta)?, fds, spin)?);
+        self.transport = TransportInUse::Shm;
+        Ok(Ok(()))
+    }
+
+    /// True when an idle connection is still usable.
+    pub(crate) fn is_quiet(&self) -> bool {
+        !self.broken && self.stream.is_quiet()
+    }
+
+    fn id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id - 1
+    }
+
+    /// Runs all jobs, in a pipeline. A refusal of one request does not stop the others; the
+    /// first is returned at the end.
+    pub(crate) fn run(
+        &mut self,
+        jobs: &mut [Job<'_, '_>],
+        deadline: Deadline,
+    ) -> Result<(), ClientError> {
+        self.broken = true;
+        let (mut ring, mut stream) = (Vec::new(), Vec::new());
+        for job in jobs.iter_mut() {
+            let path = self.path_of(job);
+            if path == Path::Ring { ring.push(job) } else { stream.push(job) }
+        }
+        let first = self.pipeline(Path::Ring, &mut ring, deadline);
+        let second = first.and_then(|refusal| {
+            Ok(refusal.or(self.pipeline(Path::Stream, &mut stream, deadline)?))
+        });
+        let refusal = second
+            .map_err(|error| failed(&self.address, error, deadline, "waiting for the server"))?;
+        self.broken = false;
+        self.idle_since = RealClock::tick();
+        refusal.map_or(Ok(()), Err)
+    }
+
+    /// Through the rings goes what fits them for sure.
+    fn path_of(&self, job: &Job<'_, '_>) -> Path {
+        let Some(shm) = &self.shm else { return Path::Stream };
+        let keys_max = shm.meta_max() / 300;
+        let fits = match job {
+            Job::Plain { verb, meta, .. } => {
+                !matches!(verb, Verb::List | Verb::Stats | Verb::NamespaceList)
+                    && meta.len() <= shm.meta_max()
+            }
+            Job::Get { request, .. } => request.keys.len() <= keys_max,
+            Job::Put { request, .. } => {
+                request.keys.len() <= keys_max && request.payload_bytes() <= shm.arena.capacity()
+            }
+        };
+        if fits { Path::Ring } else { Path::Stream }
+    }
+
+    fn pipeline(
+        &mut self,
+        path: Path,
+        jobs: &mut [&mut Job<'_, '_>],
+        deadline: Deadline,
+    ) -> Result<Option<ClientError>, StreamError> {
+        let window = WINDOW.min(self.hello.in_flight_max as usize);
+        let first_id = self.next_id;
+        let (mut sent, mut done) = (0, 0);
+        let mut waits = vec![false; jobs.len()];
+        let mut refusal = None;
+        while done < jobs.len() {
+            while sent < jobs.len() && sent - done < window {
+                if !self.send(path, jobs[sent], deadline)? {
+                    if sent == done {
+                        return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+                    }
+                    break;
+                }
+                waits[sent] = true;
+                sent += 1;
+            }
+            let ahead = jobs[..sent].iter().zip(&waits).find(|(_, waits)| **waits);
+            let ahead = ahead.map_or(0, |(job, _)| ahead_of(job));
+            let header = self.recv(path, ahead, deadline)?;
+            let index =
+                header.request_id.checked_sub(first_id).and_then(|i| usize::try_from(i).ok());
+            let index = index.filter(|i| waits.get(*i) == Some(&true));
+            let Some(index) = index else {
+                return Err(StreamError::Unexpected("a reply to no request"));
+            };
+            waits[index] = false;
+            done += 1;
+            let error = self.settle(jobs[index], &header, deadline)?;
+            refusal = refusal.or(error);
+        }
+        Ok(refusal)
+    }
+
+    /// Sends one request; false when the ring or arena has no room yet.
+    fn send(
+        &mut self,
+        path: Path,
+        job: &mut Job<'_, '_>,
+        deadline: Deadline,
+    ) -> Result<bool, StreamError> {
+        let id = self.next_id;
+        let verb = job.verb();
+        let mut flags = 0;
+        let (meta, payload, values): (Vec<u8>, u64, &[Value<'_>]) = match job {
+            Job::Plain { meta, .. } => (std::mem::take(meta), 0, &[]),
+            Job::Get { request, .. } => (request.encode(), 0, &[]),
+            Job::Put { request, values, .. } => {
+                let payload = request.payload_bytes();
+                if let (Path::Ring, Some(shm)) = (path, &mut self.shm) {
+                    let Some(at) = shm.arena.take(id, payload) else { return Ok(false) };
+                    request.arena_offset = at;
+                    shm.copy_in(at, values, &mut request.items)?;
+                    flags = FLAG_SHM;
+                    (request.encode(), payload, &[])
+                } else {
+                    checksum(values, request);
+                    (request.encode(), payload, values)
+                }
+            }
+        };
+        self.next_id += 1;
+        let head = encode_head(verb, id, &meta, payload, (flags, deadline.for_server()));
+        if let (Path::Ring, Some(shm)) = (path, &mut self.shm) {
+            if !shm.push(&head, deadline.at)? {
+                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+            }
+        } else {
+            self.stream.send(&head, values, deadline.at)?;
+        }
+        Ok(true)
+    }
+
+    /// Receives the next reply's header, and its meta into `self.meta`.
+    fn recv(
+        &mut self,
+        path: Path,
+        ahead: usize,
+        deadline: Deadline,
+    ) -> Result<FrameHeader, StreamError> {
+        let (Path::Ring, Some(shm)) = (path, &mut self.shm) else {
+            return self.stream.recv_head(&mut self.meta, ahead, deadline.at);
+        };
+        loop {
+            if let Some((header, meta)) = shm.pop(deadline.at)? {
+                self.meta.clear();
+                self.meta.extend_from_slice(meta);
+                return Ok(header);
+            }
+            if RealClock::tick() >= deadline.at {
+                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+            }
+            if !self.stream.is_quiet() {
+                return Err(io::Error::from(io::ErrorKind::ConnectionReset).into());
+            }
+        }
+    }
+
+    /// Brings a reply to its job; the refusal of this one request, if it was refused.
+    fn settle(
+        &mut self,
+        job: &mut Job<'_, '_>,
+        header: &FrameHeader,
+        deadline: Deadline,
+    ) -> Result<Option<ClientError>, StreamError> {
+        if let (Job::Put { .. }, Some(shm)) = (&*job, &mut self.shm) {
+            shm.arena.free(header.request_id);
+        }
+        if let Err(error) = accept(&self.address, header, header.request_id, &self.meta) {
+            return match error {
+                ClientError::Refused { .. } => Ok(Some(error)),
+                _ => Err(StreamError::Unexpected("a reply with an unknown status")),
+            };
+        }
+        match job {
+            Job::Plain { reply, .. } => reply.clone_from(&self.meta),
+            Job::Put { out, .. } => {
+                let reply = StatusReply::decode(&self.meta)?;
+                if reply.items.len() != out.len() {
+                    return Err(StreamError::Unexpected(
+                        "a put's reply with another number of items",
+                    ));
+                }
+                out.copy_from_slice(&reply.items);
+            }
+            Job::Get { rooms, out, .. } => {
+                let reply = GetReply::decode(&self.meta)?;
+                if header.flags & FLAG_SHM == 0 {
+                    self.stream.recv_values(header, &reply, (rooms, out), deadline.at)?;
+                } else if let Some(shm) = &mut self.shm {
+                    shm.copy_values(&reply, rooms, out)?;
+                    if reply.hold != 0 {
+                        let meta = ShmRelease { hold: reply.hold }.encode();
+                        let head = encode_head(Verb::ShmRelease, 0, &meta, 0, (0, 0));
+                        shm.push(&head, deadline.at)?;
+                    }
+                } else {
+                    return Err(StreamError::Unexpected("shared memory that was not attached"));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn ahead_of(job: &Job<'_, '_>) -> usize {
+    match job {
+        Job::Get { rooms, .. } => ahead_of_get(rooms),
+        _ => 64 << 10,
+    }
+}
+
+fn checksum(values: &[Value<'_>], request: &mut millpond_types::wire::PutRequest) {
+    for (value, item) in values.iter().zip(&mut request.items) {
+        item.crc = value.pieces().iter().fold(Crc32c::EMPTY, |crc, piece| crc.append(piece));
+    }
+}
+
+/// Checks that a frame is the successful reply to the request `id`.
+fn accept(address: &str, header: &FrameHeader, id: u64, meta: &[u8]) -> Result<(), ClientError> {
+    let unexpected = |what| ClientError::Unexpected { address: address.to_owned(), what };
+    let wire = |source| ClientError::Wire { address: address.to_owned(), source };
+    if header.flags & millpond_types::wire::FLAG_REPLY == 0 || header.request_id != id {
+        return Err(unexpected("a frame that is no reply to the request"));
+    }
+    let status = u16::try_from(header.deadline_or_status)
+        .map_err(|_| unexpected("an unknown status"))
+        .and_then(|status| Status::try_from(status).map_err(wire))?;
+    if status == Status::Ok {
+        return Ok(());
+    }
+    Err(ClientError::refused(status, ErrorReply::decode(meta).map_err(wire)?))
+}
+
+/// Turns what went wrong below into what the caller is told.
+fn failed(
+    address: &str,
+    error: StreamError,
+    deadline: Deadline,
+    doing: &'static str,
+) -> ClientError {
+    let address = address.to_owned();
+    match error {
+        StreamError::Io(error)
+            if matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) =>
+        {
+            ClientError::Deadline(deadline.given, doing)
+        }
+        StreamError::Io(source) => ClientError::Broken { address, source },
+        StreamError::Wire(source) => ClientError::Wire { address, source },
+        StreamError::Unexpected(what) => ClientError::Unexpected { address, what },
+    }
+}

@@ -1,0 +1,198 @@
+//! The one error type of this crate.
+
+use std::io;
+use std::time::Duration;
+
+use millpond_types::KeyError;
+use millpond_types::wire::{ErrorReply, Status, WireError};
+
+/// What a caller can do about a [`ClientError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// No server answers at the address, or the connection broke.
+    Unreachable,
+    /// The deadline passed first.
+    DeadlineExceeded,
+    /// The credential is missing or unknown.
+    Unauthorized,
+    /// The namespace holds blocks of another layout.
+    LayoutMismatch,
+    /// No such namespace.
+    NoNamespace,
+    /// The namespace exists with other options.
+    Conflict,
+    /// A queue is full; retry after the time told.
+    Busy,
+    /// No space, and nothing may be evicted.
+    NoSpace,
+    /// The disk refuses writes.
+    ReadOnly,
+    /// The peer broke the protocol or speaks another one.
+    Protocol,
+    /// An argument breaks a limit.
+    InvalidArgument,
+    /// A fault of the server; its log says more.
+    Internal,
+}
+
+impl ErrorKind {
+    /// Name used by metrics and by the Python exceptions.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unreachable => "Unreachable",
+            Self::DeadlineExceeded => "DeadlineExceeded",
+            Self::Unauthorized => "Unauthorized",
+            Self::LayoutMismatch => "LayoutMismatch",
+            Self::NoNamespace => "NoNamespace",
+            Self::Conflict => "Conflict",
+            Self::Busy => "Busy",
+            Self::NoSpace => "NoSpace",
+            Self::ReadOnly => "ReadOnly",
+            Self::Protocol => "Protocol",
+            Self::InvalidArgument => "InvalidArgument",
+            Self::Internal => "Internal",
+        }
+    }
+}
+
+/// Why a call failed, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// No server answers at the address.
+    #[error("cannot reach a Millpond server at {address}: {source}; is `millpond server` running?")]
+    Connect {
+        /// Where it was tried.
+        address: String,
+        /// The answer of the operating system.
+        #[source]
+        source: io::Error,
+    },
+    /// The connection broke during a call.
+    #[error("the connection to {address} broke: {source}; the call may or may not have been done")]
+    Broken {
+        /// The server.
+        address: String,
+        /// What broke.
+        #[source]
+        source: io::Error,
+    },
+    /// A connection failed a short while ago and is not tried again yet.
+    #[error("the server at {address} is down ({reason}); the next attempt is made in {retry_in:?}")]
+    Down {
+        /// The server.
+        address: String,
+        /// What the last attempt met.
+        reason: String,
+        /// When the next one is made.
+        retry_in: Duration,
+    },
+    /// The client was closed.
+    #[error("the client is closed: open a new one")]
+    Closed,
+    /// The deadline passed first.
+    #[error(
+        "the deadline of {0:?} passed while {1}; raise deadline_ms or look at the server's load"
+    )]
+    Deadline(Duration, &'static str),
+    /// The server refused the request.
+    #[error("{message}")]
+    Refused {
+        /// Its status.
+        status: Status,
+        /// When a retry may help; zero when it would not.
+        retry_after: Duration,
+        /// What is wrong and what to do about it, in the server's words.
+        message: String,
+    },
+    /// The peer sent bytes that are no valid frame.
+    #[error("the peer at {address} broke the protocol: {source}")]
+    Wire {
+        /// The peer.
+        address: String,
+        /// What is wrong.
+        #[source]
+        source: WireError,
+    },
+    /// The peer sent a valid frame that makes no sense here.
+    #[error("the peer at {address} broke the protocol: {what}")]
+    Unexpected {
+        /// The peer.
+        address: String,
+        /// What it did.
+        what: &'static str,
+    },
+    /// Another server than before answers at the address: names must be looked up again.
+    #[error("another server answers at {address} than before: open the namespace again")]
+    OtherServer {
+        /// The address.
+        address: String,
+    },
+    /// A key breaks its limits.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// An argument breaks a limit.
+    #[error("{field}: {fix}")]
+    Argument {
+        /// The argument.
+        field: &'static str,
+        /// What to pass instead.
+        fix: String,
+    },
+}
+
+impl ClientError {
+    /// The caller's possible reaction.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Connect { .. } | Self::Broken { .. } | Self::Down { .. } | Self::Closed => {
+                ErrorKind::Unreachable
+            }
+            Self::Deadline(..) => ErrorKind::DeadlineExceeded,
+            Self::Refused { status, .. } => kind_of(*status),
+            Self::Wire { .. } | Self::Unexpected { .. } => ErrorKind::Protocol,
+            Self::OtherServer { .. } => ErrorKind::NoNamespace,
+            Self::Key(_) | Self::Argument { .. } => ErrorKind::InvalidArgument,
+        }
+    }
+
+    /// When a retry may help; zero when it would not.
+    #[must_use]
+    pub const fn retry_after(&self) -> Duration {
+        match self {
+            Self::Refused { retry_after, .. } => *retry_after,
+            Self::Down { retry_in, .. } => *retry_in,
+            _ => Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn refused(status: Status, reply: ErrorReply) -> Self {
+        Self::Refused {
+            status,
+            retry_after: Duration::from_millis(u64::from(reply.retry_after_ms)),
+            message: reply.message,
+        }
+    }
+
+    pub(crate) fn argument(field: &'static str, fix: impl Into<String>) -> Self {
+        Self::Argument { field, fix: fix.into() }
+    }
+}
+
+const fn kind_of(status: Status) -> ErrorKind {
+    match status {
+        Status::BadRequest => ErrorKind::InvalidArgument,
+        Status::Unauthorized => ErrorKind::Unauthorized,
+        Status::NoNamespace => ErrorKind::NoNamespace,
+        Status::LayoutMismatch => ErrorKind::LayoutMismatch,
+        Status::Busy => ErrorKind::Busy,
+        Status::DeadlineExceeded => ErrorKind::DeadlineExceeded,
+        Status::NoSpace => ErrorKind::NoSpace,
+        Status::ReadOnly => ErrorKind::ReadOnly,
+        Status::ShuttingDown => ErrorKind::Unreachable,
+        Status::Unsupported => ErrorKind::Protocol,
+        Status::Conflict => ErrorKind::Conflict,
+        Status::Ok | Status::Internal => ErrorKind::Internal,
+    }
+}

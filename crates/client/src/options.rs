@@ -1,0 +1,134 @@
+//! What a client is opened with.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::address::Address;
+use crate::error::ClientError;
+
+/// Connections of one client at most: each is served by one core of the server.
+const CONNECTIONS_MAX: usize = 64;
+
+/// Which transport to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Shared memory or the Unix socket when the server is on this host, else TCP.
+    #[default]
+    Auto,
+    /// TCP, also on the same host.
+    Tcp,
+    /// The server's Unix socket.
+    Unix,
+    /// Shared memory, set up over the Unix socket.
+    Shm,
+}
+
+impl FromStr for Transport {
+    type Err = ClientError;
+
+    fn from_str(text: &str) -> Result<Self, ClientError> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "tcp" => Ok(Self::Tcp),
+            "unix" => Ok(Self::Unix),
+            "shm" => Ok(Self::Shm),
+            _ => Err(ClientError::argument(
+                "transport",
+                format!("'{text}' is not one of auto, tcp, unix and shm"),
+            )),
+        }
+    }
+}
+
+/// The transport that a connection uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransportInUse {
+    /// Plain TCP.
+    Tcp,
+    /// TLS over TCP.
+    Tls,
+    /// A Unix socket.
+    Unix,
+    /// Shared memory.
+    Shm,
+}
+
+impl fmt::Display for TransportInUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Tls => "tls",
+            Self::Unix => "unix",
+            Self::Shm => "shm",
+        })
+    }
+}
+
+/// What a client is opened with.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// Where the server listens.
+    pub address: Address,
+    /// The credential; empty when the server asks for none.
+    pub token: String,
+    /// Which transport to use.
+    pub transport: Transport,
+    /// PEM file with the certificates that sign the server's; TLS is used when it is given.
+    pub tls_ca: Option<PathBuf>,
+    /// Deadline of a call that names none.
+    pub deadline: Duration,
+    /// Connections at most; as many calls run side by side, more wait for one.
+    pub connections: usize,
+    /// How long a caller looks for a reply through shared memory before it sleeps.
+    pub spin: Duration,
+    /// Arena for puts through shared memory per connection; larger values go over the socket.
+    pub arena_bytes: u64,
+}
+
+impl ClientOptions {
+    /// The defaults for the server at `address`.
+    #[must_use]
+    pub fn new(address: Address) -> Self {
+        Self {
+            address,
+            token: String::new(),
+            transport: Transport::Auto,
+            tls_ca: None,
+            deadline: Duration::from_secs(5),
+            connections: 4,
+            spin: Duration::from_micros(20),
+            arena_bytes: 32 << 20,
+        }
+    }
+
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// [`ClientError::Argument`] naming the field.
+    pub fn validate(&self) -> Result<(), ClientError> {
+        if self.connections == 0 || self.connections > CONNECTIONS_MAX {
+            let fix = format!("{} is not between 1 and {CONNECTIONS_MAX}", self.connections);
+            return Err(ClientError::argument("connections", fix));
+        }
+        if self.deadline.is_zero() || self.deadline > Duration::from_hours(1) {
+            return Err(ClientError::argument("deadline_ms", "must be between 1 and 3,600,000"));
+        }
+        if self.token.len() > millpond_types::limits::TOKEN_BYTES_MAX {
+            return Err(ClientError::argument("token", "longer than 4,096 bytes"));
+        }
+        let unix = matches!(self.address, Address::Unix(_));
+        if unix && self.transport == Transport::Tcp {
+            let fix = "tcp needs a host:port address, not a Unix socket";
+            return Err(ClientError::argument("transport", fix));
+        }
+        if unix && self.tls_ca.is_some() {
+            return Err(ClientError::argument(
+                "tls_ca",
+                "a Unix socket needs no TLS: leave it out",
+            ));
+        }
+        Ok(())
+    }
+}

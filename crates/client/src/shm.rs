@@ -1,0 +1,177 @@
+//! Frames through shared memory: rings for requests and replies, values read from the server's
+//! buffer pool and written to an arena (RFC 0002).
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use millpond_env::{
+    EnvError, EventFd, RING_HEADER, RealClock, RingConsumer, RingError, RingProducer, RingWake,
+    ShmAccess, ShmRegion,
+};
+use millpond_types::wire::{FrameHeader, GetReply, HEADER_BYTES, ItemStatus, ShmAttachReply};
+use millpond_types::wire::{PutItem, WireError};
+use millpond_types::{Crc32c, Tick};
+
+use crate::arena::Arena;
+use crate::call::{GetOutcome, Room, Value};
+use crate::stream::{StreamError, check_get, outcome};
+
+/// Bytes copied at once, so that the checksum finds them in the cache.
+const COPY_BYTES: usize = 64 << 10;
+/// Longest sleep before a look whether the server still lives.
+const NAP: Duration = Duration::from_millis(50);
+/// Replies in a row that came after the spin before spinning stops being tried each time.
+const SPIN_FAILURES_MAX: u32 = 16;
+
+/// The shared-memory side of a connection.
+#[derive(Debug)]
+pub(crate) struct ShmLink {
+    pool: ShmRegion,
+    region: ShmRegion,
+    requests: RingProducer,
+    replies: RingConsumer,
+    pub(crate) arena: Arena,
+    record: Vec<u8>,
+    spin: Duration,
+    spin_failures: u32,
+}
+
+impl From<RingError> for StreamError {
+    fn from(error: RingError) -> Self {
+        match error {
+            RingError::Corrupt(what) => Self::Unexpected(what),
+            RingError::TooLong { .. } => Self::Unexpected("a record too long for its ring"),
+        }
+    }
+}
+
+impl From<EnvError> for StreamError {
+    fn from(error: EnvError) -> Self {
+        match error {
+            EnvError::Hostile(what) => Self::Unexpected(what),
+            other => Self::Io(std::io::Error::other(other)),
+        }
+    }
+}
+
+impl ShmLink {
+    /// Maps what the server sent: its pool, the arena and its wake-up event.
+    pub(crate) fn new(
+        reply: &ShmAttachReply,
+        fds: Vec<OwnedFd>,
+        spin: Duration,
+    ) -> Result<Self, StreamError> {
+        let [pool, arena, event]: [OwnedFd; 3] = fds
+            .try_into()
+            .map_err(|_| StreamError::Unexpected("shared memory without its three descriptors"))?;
+        let size = |bytes: u64| {
+            usize::try_from(bytes).map_err(|_| StreamError::Wire(WireError::Field("bytes")))
+        };
+        let pool = ShmRegion::from_fd(pool, size(reply.pool_bytes)?, ShmAccess::ReadOnly)?;
+        let region = ShmRegion::from_fd(arena, size(reply.arena_bytes)?, ShmAccess::ReadWrite)?;
+        let capacity = reply
+            .ring_bytes
+            .checked_sub(RING_HEADER)
+            .and_then(|bytes| u32::try_from(bytes).ok())
+            .ok_or(StreamError::Unexpected("a ring of impossible size"))?;
+        let wake = RingWake::Event(EventFd::from_owned(event));
+        let requests = RingProducer::new(region.clone(), 0, capacity, wake)?;
+        let replies =
+            RingConsumer::new(region.clone(), reply.ring_bytes, capacity, RingWake::Futex)?;
+        let arena = Arena::new(reply.payload_offset, reply.arena_bytes);
+        let record = Vec::new();
+        Ok(Self { pool, region, requests, replies, arena, record, spin, spin_failures: 0 })
+    }
+
+    /// Longest meta of a request or reply that fits a ring.
+    pub(crate) const fn meta_max(&self) -> usize {
+        self.requests.record_max() - HEADER_BYTES
+    }
+
+    /// Puts a request in the ring and wakes the server if it sleeps; false at the deadline.
+    pub(crate) fn push(&mut self, head: &[u8], deadline: Tick) -> Result<bool, StreamError> {
+        Ok(self.requests.push(&[head], deadline)?)
+    }
+
+    /// Takes the next reply; none at the deadline or after a nap of 50 ms, when the caller looks
+    /// whether the server still lives.
+    pub(crate) fn pop(
+        &mut self,
+        deadline: Tick,
+    ) -> Result<Option<(FrameHeader, &[u8])>, StreamError> {
+        if !self.replies.try_pop(&mut self.record)? && !self.wait(deadline)? {
+            return Ok(None);
+        }
+        let (head, meta) =
+            self.record.split_first_chunk::<HEADER_BYTES>().ok_or(WireError::Truncated)?;
+        let header = FrameHeader::decode(head)?;
+        if meta.len() != header.meta_len as usize {
+            return Err(StreamError::Unexpected("a record with another length than its header"));
+        }
+        header.check_meta(meta)?;
+        Ok(Some((header, meta)))
+    }
+
+    /// Spins only while that pays: when reply after reply comes later, every eighth wait spins.
+    fn wait(&mut self, deadline: Tick) -> Result<bool, StreamError> {
+        let now = RealClock::tick();
+        let give_up =
+            self.spin_failures >= SPIN_FAILURES_MAX && !self.spin_failures.is_multiple_of(8);
+        let spin = if give_up { Duration::ZERO } else { self.spin };
+        let got = self.replies.pop(&mut self.record, spin, deadline.min(now.plus(NAP)))?;
+        if got && RealClock::tick().since(now) <= spin {
+            self.spin_failures = 0;
+        } else {
+            self.spin_failures = self.spin_failures.wrapping_add(1).max(1);
+        }
+        Ok(got)
+    }
+
+    /// Copies values from the pool to their rooms; a wrong checksum is a miss.
+    pub(crate) fn copy_values(
+        &self,
+        reply: &GetReply,
+        rooms: &mut [Room<'_>],
+        out: &mut [GetOutcome],
+    ) -> Result<(), StreamError> {
+        let total = reply.items.iter().filter(|item| item.status == ItemStatus::Ok);
+        check_get(reply, rooms, total.map(|item| u64::from(item.len)).sum())?;
+        for ((item, room), out) in reply.items.iter().zip(rooms).zip(out) {
+            *out = outcome(item);
+            if item.status != ItemStatus::Ok {
+                continue;
+            }
+            let mut at = item.pool_offset;
+            let mut crc = Crc32c::EMPTY;
+            room.fill(item.len as usize, |piece| {
+                let got = self.pool.copy_out_checksummed(at, piece)?;
+                crc = if at == item.pool_offset { got } else { crc.combine(got, piece.len()) };
+                at += piece.len() as u64;
+                Ok::<(), EnvError>(())
+            })?;
+            if crc != item.crc {
+                *out = GetOutcome::Miss;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies values to the arena at `at` and notes their checksums.
+    pub(crate) fn copy_in(
+        &self,
+        mut at: u64,
+        values: &[Value<'_>],
+        items: &mut [PutItem],
+    ) -> Result<(), StreamError> {
+        for (value, item) in values.iter().zip(items) {
+            let mut crc = Crc32c::EMPTY;
+            for piece in value.pieces().iter().flat_map(|piece| piece.chunks(COPY_BYTES)) {
+                crc = crc.append(piece);
+                self.region.copy_in(at, piece)?;
+                at += piece.len() as u64;
+            }
+            item.crc = crc;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,309 @@
+//! The verbs of the protocol. Batches are split into requests that fit the limits and keep the
+//! server and the network busy at the same time.
+
+use std::time::Duration;
+
+use millpond_types::limits::{BATCH_KEYS_MAX, CHUNK_BYTES_MAX, LIST_KEYS_MAX};
+use millpond_types::wire::{
+    GetRequest, ItemStatus, KeysRequest, Leaders, ListReply, ListRequest, MatchReply, MatchRequest,
+    NamespaceOpen, NamespaceRef, NamespacesReply, PutItem, PutRequest, StatsReply, StatsRequest,
+    StatusReply, Verb, WireError,
+};
+use millpond_types::{BlockKey, Crc32c, GroupId, NamespaceInfo, Uuid128};
+
+use crate::call::{GetOutcome, Job, Room, Value};
+use crate::error::ClientError;
+use crate::pool::Client;
+
+/// Bytes of values per request: large enough that the request costs nothing beside them, small
+/// enough that several are in flight for a large batch.
+const REQUEST_BYTES: usize = 8 << 20;
+/// Keys per request, for the same reason.
+const REQUEST_KEYS: usize = 4096;
+
+/// The keys of a batch in a namespace.
+#[derive(Clone, Copy, Debug)]
+pub struct Keys<'a> {
+    /// The namespace.
+    pub namespace: GroupId,
+    /// The server that told the namespace's id.
+    pub node: Uuid128,
+    /// Blocks per run of that namespace.
+    pub run_blocks: u16,
+    /// The keys.
+    pub keys: &'a [BlockKey],
+    /// Their leaders.
+    pub leaders: &'a Leaders,
+}
+
+impl Keys<'_> {
+    fn part(&self, from: usize, to: usize) -> (Vec<BlockKey>, Leaders) {
+        let leaders = match self.leaders {
+            Leaders::Own => Leaders::Own,
+            Leaders::Runs if from == 0 => Leaders::Runs,
+            _ => Leaders::Each(
+                (from..to).map(|i| *self.leaders.leader(self.keys, i, self.run_blocks)).collect(),
+            ),
+        };
+        (self.keys[from..to].to_vec(), leaders)
+    }
+
+    fn check(&self, others: usize, what: &'static str) -> Result<(), ClientError> {
+        let keys = self.keys.len();
+        if others != keys {
+            return Err(ClientError::argument(what, format!("{others} given for {keys} keys")));
+        }
+        match self.leaders {
+            Leaders::Each(leaders) if leaders.len() != keys => {
+                let fix = format!("{} given for {keys} keys", leaders.len());
+                Err(ClientError::argument("leaders", fix))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Ends of the requests that a batch of values of these lengths is split into.
+fn split(lens: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut ends = Vec::new();
+    let (mut bytes, mut keys, mut at) = (0, 0, 0);
+    for len in lens {
+        if keys > 0 && (bytes + len > REQUEST_BYTES || keys == REQUEST_KEYS) {
+            ends.push(at);
+            (bytes, keys) = (0, 0);
+        }
+        bytes += len;
+        keys += 1;
+        at += 1;
+    }
+    if keys > 0 {
+        ends.push(at);
+    }
+    ends
+}
+
+fn wire_len(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
+impl Client {
+    fn plain<T>(
+        &self,
+        (verb, meta): (Verb, Vec<u8>),
+        decode: impl Fn(&[u8]) -> Result<T, WireError>,
+        deadline: Option<Duration>,
+        node: Option<Uuid128>,
+    ) -> Result<T, ClientError> {
+        let mut jobs = [Job::Plain { verb, meta, reply: Vec::new() }];
+        self.run(&mut jobs, deadline, node)?;
+        let [Job::Plain { reply, .. }] = &jobs else { unreachable!("the job was made here") };
+        let address = || self.options().address.to_string();
+        decode(reply).map_err(|source| ClientError::Wire { address: address(), source })
+    }
+
+    /// Makes sure that the server answers.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn ping(&self, deadline: Option<Duration>) -> Result<(), ClientError> {
+        self.plain((Verb::Ping, Vec::new()), |_| Ok(()), deadline, None)
+    }
+
+    /// Opens a namespace, creating it if asked.
+    ///
+    /// # Errors
+    /// `NoNamespace`, `LayoutMismatch`, `Conflict`, and as for every call.
+    pub fn open_namespace(
+        &self,
+        open: &NamespaceOpen,
+        deadline: Option<Duration>,
+    ) -> Result<NamespaceInfo, ClientError> {
+        let request = (Verb::NamespaceOpen, open.encode());
+        let mut reply = self.plain(request, NamespacesReply::decode, deadline, None)?;
+        reply.namespaces.pop().ok_or_else(|| ClientError::Unexpected {
+            address: self.options().address.to_string(),
+            what: "an opened namespace without its number",
+        })
+    }
+
+    /// Lists the namespaces that the credential may see.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn namespaces(
+        &self,
+        deadline: Option<Duration>,
+    ) -> Result<Vec<NamespaceInfo>, ClientError> {
+        let request = (Verb::NamespaceList, Vec::new());
+        Ok(self.plain(request, NamespacesReply::decode, deadline, None)?.namespaces)
+    }
+
+    /// Removes a namespace and its blocks.
+    ///
+    /// # Errors
+    /// `NoNamespace`, and as for every call.
+    pub fn drop_namespace(
+        &self,
+        name: &str,
+        deadline: Option<Duration>,
+    ) -> Result<(), ClientError> {
+        let request = NamespaceRef { name: name.to_owned() };
+        self.plain((Verb::NamespaceDrop, request.encode()), |_| Ok(()), deadline, None)
+    }
+
+    /// Numbers about one namespace, or the server for [`GroupId::SYSTEM`].
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn stats(
+        &self,
+        namespace: GroupId,
+        deadline: Option<Duration>,
+    ) -> Result<Vec<(String, u64)>, ClientError> {
+        let request = (Verb::Stats, StatsRequest { namespace }.encode());
+        Ok(self.plain(request, StatsReply::decode, deadline, None)?.values)
+    }
+
+    /// One page of keys.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn list(
+        &self,
+        namespace: GroupId,
+        prefix: &[u8],
+        cursor: u64,
+        deadline: Option<Duration>,
+    ) -> Result<ListReply, ClientError> {
+        if prefix.len() > millpond_types::limits::KEY_BYTES_MAX {
+            return Err(ClientError::argument("prefix", "longer than a key's 128 bytes"));
+        }
+        let limit = wire_len(LIST_KEYS_MAX);
+        let request = ListRequest { namespace, prefix: prefix.to_vec(), cursor, limit };
+        self.plain((Verb::List, request.encode()), ListReply::decode, deadline, None)
+    }
+
+    /// Runs `Contains`, `Touch`, `Pin`, `Unpin` or `Delete`; true where the key was there.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn on_keys(
+        &self,
+        verb: Verb,
+        keys: Keys<'_>,
+        deadline: Option<Duration>,
+    ) -> Result<Vec<ItemStatus>, ClientError> {
+        keys.check(keys.keys.len(), "keys")?;
+        let mut items = Vec::with_capacity(keys.keys.len());
+        for from in (0..keys.keys.len()).step_by(BATCH_KEYS_MAX / 2) {
+            let to = keys.keys.len().min(from + BATCH_KEYS_MAX / 2);
+            let (part, leaders) = keys.part(from, to);
+            let request = KeysRequest { namespace: keys.namespace, keys: part, leaders };
+            let request = (verb, request.encode());
+            let reply = self.plain(request, StatusReply::decode, deadline, Some(keys.node))?;
+            items.extend(reply.items);
+        }
+        if items.len() == keys.keys.len() {
+            return Ok(items);
+        }
+        let address = self.options().address.to_string();
+        Err(ClientError::Unexpected { address, what: "a reply with another number of items" })
+    }
+
+    /// Counts the leading keys that are present and leases them.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn match_prefix(
+        &self,
+        keys: Keys<'_>,
+        lease_ms: u32,
+        deadline: Option<Duration>,
+    ) -> Result<MatchReply, ClientError> {
+        keys.check(keys.keys.len(), "keys")?;
+        let mut total = MatchReply { matched: 0, leased: 0 };
+        for from in (0..keys.keys.len()).step_by(BATCH_KEYS_MAX / 2) {
+            let to = keys.keys.len().min(from + BATCH_KEYS_MAX / 2);
+            let (part, leaders) = keys.part(from, to);
+            let keys_part = KeysRequest { namespace: keys.namespace, keys: part, leaders };
+            let request = (Verb::MatchPrefix, MatchRequest { keys: keys_part, lease_ms }.encode());
+            let reply = self.plain(request, MatchReply::decode, deadline, Some(keys.node))?;
+            total.matched += reply.matched.min(wire_len(to - from));
+            total.leased += reply.leased.min(reply.matched);
+            if (reply.matched as usize) < to - from {
+                break;
+            }
+        }
+        Ok(total)
+    }
+
+    /// Reads values into `rooms`. What a room holds for a key that was not `Read` is undefined.
+    ///
+    /// # Errors
+    /// As for every call; then nothing is known about any room's content.
+    pub fn get(
+        &self,
+        keys: Keys<'_>,
+        mut rooms: &mut [Room<'_>],
+        deadline: Option<Duration>,
+    ) -> Result<Vec<GetOutcome>, ClientError> {
+        keys.check(rooms.len(), "into")?;
+        let mut outcomes = vec![GetOutcome::Late; rooms.len()];
+        let ends = split(rooms.iter().map(Room::len));
+        let mut jobs = Vec::with_capacity(ends.len());
+        let (mut out, mut from) = (outcomes.as_mut_slice(), 0);
+        for to in ends {
+            let (part, leaders) = keys.part(from, to);
+            let (rooms_here, rooms_rest) = rooms.split_at_mut(to - from);
+            let (out_here, out_rest) = out.split_at_mut(to - from);
+            let room = rooms_here.iter().map(|room| wire_len(room.len())).collect();
+            let request = GetRequest { namespace: keys.namespace, keys: part, room, leaders };
+            jobs.push(Job::Get { request, rooms: rooms_here, out: out_here });
+            (rooms, out, from) = (rooms_rest, out_rest, to);
+        }
+        self.run(&mut jobs, deadline, Some(keys.node))?;
+        drop(jobs);
+        Ok(outcomes)
+    }
+
+    /// Stores values; the first one stored under a key wins.
+    ///
+    /// # Errors
+    /// As for every call; then any part of the values may have been stored.
+    pub fn put(
+        &self,
+        keys: Keys<'_>,
+        values: &[Value<'_>],
+        deadline: Option<Duration>,
+    ) -> Result<Vec<ItemStatus>, ClientError> {
+        keys.check(values.len(), "values")?;
+        if let Some(index) = values.iter().position(|value| value.len() > CHUNK_BYTES_MAX) {
+            let len = values[index].len();
+            let fix =
+                format!("value {index} has {len} bytes; a value has at most 64 MiB: split it");
+            return Err(ClientError::argument("values", fix));
+        }
+        let mut statuses = vec![ItemStatus::Late; values.len()];
+        let mut out = statuses.as_mut_slice();
+        let (mut jobs, mut from) = (Vec::new(), 0);
+        for to in split(values.iter().map(Value::len)) {
+            let (part, leaders) = keys.part(from, to);
+            let values_here = &values[from..to];
+            let (out_here, out_rest) = out.split_at_mut(to - from);
+            let item =
+                |value: &Value<'_>| PutItem { len: wire_len(value.len()), crc: Crc32c::EMPTY };
+            let request = PutRequest {
+                namespace: keys.namespace,
+                arena_offset: 0,
+                keys: part,
+                items: values_here.iter().map(item).collect(),
+                leaders,
+            };
+            jobs.push(Job::Put { request, values: values_here, out: out_here });
+            (out, from) = (out_rest, to);
+        }
+        self.run(&mut jobs, deadline, Some(keys.node))?;
+        drop(jobs);
+        Ok(statuses)
+    }
+}
