@@ -30,14 +30,50 @@ impl Crc32c {
     /// Checksum of the bytes of `self` followed by `next_len` bytes whose checksum is `next`.
     #[must_use]
     pub fn combine(self, next: Self, next_len: usize) -> Self {
-        let (first, next) = (u64::from(self.0), u64::from(next.0));
-        Self(low(crc_fast::checksum_combine(
-            CrcAlgorithm::Crc32Iscsi,
-            first,
-            next,
-            next_len as u64,
-        )))
+        Self(multiply(x_power_of_bytes(next_len as u64), self.0) ^ next.0)
     }
+}
+
+/// The polynomial, reflected: bit 31 is the coefficient of `x^0`.
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+
+/// `x^(2^i)` modulo the polynomial; from `i = 31` on they repeat, because the
+/// polynomial is `x + 1` times a primitive one of degree 31.
+const X_POWERS: [u32; 32] = {
+    let mut powers = [0; 32];
+    powers[0] = 1 << 30;
+    let mut i = 1;
+    while i < 32 {
+        powers[i] = multiply(powers[i - 1], powers[i - 1]);
+        i += 1;
+    }
+    powers
+};
+
+/// The product of two polynomials modulo the polynomial. As `multmodp` of zlib's `crc32.c`.
+const fn multiply(a: u32, b: u32) -> u32 {
+    let (mut a, mut b, mut product) = (a, b, 0);
+    while a != 0 {
+        // Branch-free: the bits are random.
+        product ^= b & 0u32.wrapping_sub(a >> 31);
+        a <<= 1;
+        b = (b >> 1) ^ (POLYNOMIAL & 0u32.wrapping_sub(b & 1));
+    }
+    product
+}
+
+/// `x^(8 bytes)` modulo the polynomial: what a checksum is multiplied with when so many bytes
+/// follow. About 0.1 µs for a power of two; the libraries at hand square matrices for 30 µs.
+const fn x_power_of_bytes(bytes: u64) -> u32 {
+    let (mut bytes, mut power, mut i) = (bytes, 1 << 31, 3);
+    while bytes != 0 {
+        if bytes & 1 != 0 {
+            power = multiply(X_POWERS[i % 31], power);
+        }
+        bytes >>= 1;
+        i += 1;
+    }
+    power
 }
 
 /// The library speaks of all checksums as 64 bits.
@@ -70,6 +106,16 @@ mod tests {
         let (a, b) = bytes.split_at(65_536);
         assert_eq!(Crc32c::of(a).combine(Crc32c::of(b), b.len()), Crc32c::of(&bytes));
         assert_eq!(Crc32c::of(a).append(b), Crc32c::of(&bytes));
+    }
+
+    #[test]
+    fn long_lengths_combine_as_the_library_combines_them() {
+        for bits in 0..44 {
+            let len = (0x0123_4567_89ab_u64 >> (44 - bits)) | (1 << bits);
+            let expected = crc_fast::checksum_combine(CrcAlgorithm::Crc32Iscsi, 0x8a91, 0x77, len);
+            let len = usize::try_from(len).unwrap();
+            assert_eq!(Crc32c(0x8a91).combine(Crc32c(0x77), len), Crc32c(low(expected)), "{len}");
+        }
     }
 
     #[test]
