@@ -119,8 +119,7 @@ class Demo:
         self.oracle: dict[Question, tuple[int, ...]] = {}
         self.zeros_seen = False
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(plan.cache_gib)
-        self.context = engine.start_method()
-        os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(plan.cache_gib)
+        self.context = engine.start_method(self.folder / "vllm.log")
         self.server = server.Server(
             self.folder / "store", self.folder / "server.log", *SERVER_ARGUMENTS
         )

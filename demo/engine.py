@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,6 @@ ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
     "VLLM_HOST_IP": "127.0.0.1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_KVCACHE_SPACE": "2",
-    # Without a GPU this only warns about libraries that are not there.
     "TOKENIZERS_PARALLELISM": "false",
 }
 
@@ -87,13 +86,29 @@ class EngineError(RuntimeError):
     """The engine died, hung or refused; the text names its log."""
 
 
-def start_method() -> mp.context.BaseContext:
-    """Returns a fork server in which vLLM is imported already."""
+def start_method(log: Path) -> mp.context.BaseContext:
+    """Returns a fork server in which vLLM is imported already.
+
+    Args:
+        log: takes what the imports print.
+    """
     os.environ.update(ENVIRONMENT)
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     context = mp.get_context("forkserver")
     # Packages of the environment only: the fork server does not know this
     # folder. They are imports; no threads or sockets are inherited.
     context.set_forkserver_preload(_PRELOAD)
+    kept = [os.dup(stream) for stream in (1, 2)]
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        for stream in (1, 2):
+            os.dup2(file, stream)
+        forkserver.ensure_running()
+    finally:
+        for stream, was in zip((1, 2), kept):
+            os.dup2(was, stream)
+            os.close(was)
+        os.close(file)
     return context
 
 

@@ -26,12 +26,10 @@ SERVER_ARGUMENTS = ("--memory", "512MiB", "--size", "2GiB")
 
 
 @pytest.fixture(scope="session")
-def context() -> Any:
+def context(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A fork server in which vLLM is imported already."""
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
-    made = engines.start_method()
-    os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
-    return made
+    return engines.start_method(tmp_path_factory.mktemp("vllm") / "imports.log")
 
 
 @pytest.fixture(scope="session")
