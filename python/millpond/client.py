@@ -1,0 +1,122 @@
+"""The blocking client."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Literal
+
+from millpond import _native
+from millpond._native import Namespace, NamespaceInfo
+from millpond.layout import Layout, layout_digest
+
+__all__ = ["Client"]
+
+Transport = Literal["auto", "tcp", "unix", "shm"]
+
+
+class Client:
+    """A client of one server. Thread safe; connects on first use and reconnects by itself.
+
+    Args:
+        address: ``host:port`` or ``unix:/path/of/the/socket``.
+        token: the credential; ``MILLPOND_TOKEN`` of the environment when not given.
+        transport: ``auto`` takes shared memory when the server is on this host, else TCP.
+        tls_ca: PEM file with the certificates that sign the server's; turns TLS on.
+        deadline_ms: deadline of calls that name none, in milliseconds.
+        connections: calls that may run side by side; more wait.
+
+    Raises:
+        InvalidArgument: naming the argument. No server is contacted before the first call.
+    """
+
+    def __init__(
+        self,
+        address: str = "127.0.0.1:7440",
+        *,
+        token: str | None = None,
+        transport: Transport = "auto",
+        tls_ca: str | os.PathLike[str] | None = None,
+        deadline_ms: int = 5000,
+        connections: int = 4,
+    ) -> None:
+        """See the class."""
+        self.address = address
+        self._native = _native.NativeClient(
+            address,
+            token if token is not None else os.environ.get("MILLPOND_TOKEN", ""),
+            transport,
+            os.fspath(tls_ca) if tls_ca is not None else None,
+            deadline_ms,
+            connections,
+        )
+
+    @property
+    def transport(self) -> str:
+        """The transport in use: ``tcp``, ``tls``, ``unix`` or ``shm``; connects if need be."""
+        return self._native.transport()
+
+    def namespace(
+        self,
+        name: str,
+        *,
+        layout: Layout = None,
+        create: bool = True,
+        ack: Literal["memory", "disk"] = "memory",
+        ttl_s: int = 0,
+        quota_bytes: int = 0,
+        priority: Literal[0, 1, 2] = 1,
+        evict: bool = True,
+    ) -> Namespace:
+        """Open the namespace ``name``, creating it when it does not exist and ``create`` is set.
+
+        Args:
+            name: 1 to 100 letters, digits and ``._-/:@``.
+            layout: what gives the blocks a meaning, as a mapping or a 32-byte digest. Opening
+                an existing namespace with another layout is refused.
+            create: whether to create it.
+            ack: when a put is answered: from memory (a cache), or when it survives power loss.
+            ttl_s: seconds after which a block expires; 0 for never.
+            quota_bytes: bytes the namespace may hold; 0 for no quota.
+            priority: eviction class; 0 goes first.
+            evict: whether blocks may be evicted when space runs out.
+
+        Raises:
+            LayoutMismatch, NoNamespace, Conflict, Unauthorized, Unreachable.
+        """
+        return self._native.open_namespace(
+            name, layout_digest(layout), create, ack, ttl_s, quota_bytes, priority, evict
+        )
+
+    def namespaces(self) -> list[NamespaceInfo]:
+        """List the namespaces that the token may see."""
+        return self._native.namespaces()
+
+    def drop_namespace(self, name: str) -> None:
+        """Remove a namespace and all its blocks."""
+        self._native.drop_namespace(name)
+
+    def server_info(self) -> dict[str, int]:
+        """Return numbers about the server: bytes, chunks, hits, evictions and so on."""
+        return self._native.server_info()
+
+    def close(self) -> None:
+        """Close every connection. Later calls raise ``Unreachable``."""
+        self._native.close()
+
+    def __enter__(self) -> Client:
+        """Return the client."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the client."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Show the address."""
+        return f"Client({self.address!r})"

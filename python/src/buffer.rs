@@ -1,0 +1,206 @@
+//! Memory that Python owns, as slices for the length of one call.
+//!
+//! Three forms are taken: objects with the buffer protocol (bytes, `NumPy` arrays, memoryviews),
+//! torch tensors on the CPU (through `data_ptr`, without importing torch), and lists of
+//! `(address, length)` pairs. The buffer protocol became part of the stable ABI in Python 3.11 with the
+//! layout that it has had since 3.0 (PEP 3118, PEP 688), so it is declared here for older ones.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+
+use millpond_client::{Room, Value};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+
+#[repr(C)]
+struct PyBufferView {
+    buf: *mut c_void,
+    obj: *mut ffi::PyObject,
+    len: isize,
+    itemsize: isize,
+    readonly: c_int,
+    ndim: c_int,
+    format: *mut c_char,
+    shape: *mut isize,
+    strides: *mut isize,
+    suboffsets: *mut isize,
+    internal: *mut c_void,
+}
+
+/// A contiguous view of bytes, read-only allowed.
+const PYBUF_SIMPLE: c_int = 0;
+/// A contiguous view of bytes that may be written.
+const PYBUF_WRITABLE: c_int = 1;
+
+unsafe extern "C" {
+    fn PyObject_GetBuffer(
+        object: *mut ffi::PyObject,
+        view: *mut PyBufferView,
+        flags: c_int,
+    ) -> c_int;
+    fn PyBuffer_Release(view: *mut PyBufferView);
+}
+
+/// Whether a call reads the memory (put) or writes it (get).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    Read,
+    Write,
+}
+
+/// What keeps the memory of one value alive and in place.
+enum Keeper {
+    /// A view; released with the interpreter attached.
+    View(Box<PyBufferView>),
+    /// A tensor, kept by a reference.
+    Object { _object: Py<PyAny> },
+    /// The caller's promise.
+    Caller,
+}
+
+/// The memory of one value: one or more segments.
+pub(crate) struct Memory {
+    keeper: Keeper,
+    segments: Vec<(*mut u8, usize)>,
+}
+
+// SAFETY: the segments are plain memory that `keeper` holds in place; the view is only touched
+// again by `drop`, which attaches to the interpreter.
+unsafe impl Send for Memory {}
+// SAFETY: as above; `&Memory` hands out nothing that changes it.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Takes hold of the memory of `value`.
+    pub(crate) fn of(value: &Bound<'_, PyAny>, purpose: Use) -> PyResult<Self> {
+        if let Ok(pairs) = value.cast::<PyList>() {
+            return Self::of_pairs(pairs);
+        }
+        if value.hasattr("data_ptr")? {
+            return Self::of_tensor(value);
+        }
+        Self::of_buffer(value, purpose)
+    }
+
+    fn of_pairs(pairs: &Bound<'_, PyList>) -> PyResult<Self> {
+        let mut segments = Vec::with_capacity(pairs.len());
+        for pair in pairs {
+            let pair = pair.cast_into::<PyTuple>().map_err(|_| {
+                PyTypeError::new_err("a value given as a list holds (address, length) tuples")
+            })?;
+            let (address, len): (usize, usize) = pair.extract()?;
+            if len == 0 {
+                continue;
+            }
+            if address == 0 || isize::try_from(len).is_err() || address.checked_add(len).is_none() {
+                return Err(PyValueError::new_err(format!(
+                    "segment ({address}, {len}) is no memory: give (address, length in bytes)"
+                )));
+            }
+            segments.push((ptr::with_exposed_provenance_mut(address), len));
+        }
+        Ok(Self { keeper: Keeper::Caller, segments })
+    }
+
+    fn of_tensor(tensor: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let device: String = tensor.getattr("device")?.getattr("type")?.extract()?;
+        if device != "cpu" {
+            return Err(PyValueError::new_err(format!(
+                "tensor is on device '{device}': move it to the CPU first (.cpu())"
+            )));
+        }
+        if !tensor.call_method0("is_contiguous")?.is_truthy()? {
+            return Err(PyValueError::new_err(
+                "tensor is not contiguous: pass .contiguous(), or its segments as a list",
+            ));
+        }
+        let address: usize = tensor.call_method0("data_ptr")?.extract()?;
+        let items: usize = tensor.call_method0("numel")?.extract()?;
+        let item_bytes: usize = tensor.call_method0("element_size")?.extract()?;
+        let len = items * item_bytes;
+        let segments = match len {
+            0 => Vec::new(),
+            len => vec![(ptr::with_exposed_provenance_mut(address), len)],
+        };
+        let keeper = Keeper::Object { _object: tensor.clone().unbind() };
+        Ok(Self { keeper, segments })
+    }
+
+    fn of_buffer(value: &Bound<'_, PyAny>, purpose: Use) -> PyResult<Self> {
+        let mut view = Box::new(PyBufferView {
+            buf: ptr::null_mut(),
+            obj: ptr::null_mut(),
+            len: 0,
+            itemsize: 0,
+            readonly: 0,
+            ndim: 0,
+            format: ptr::null_mut(),
+            shape: ptr::null_mut(),
+            strides: ptr::null_mut(),
+            suboffsets: ptr::null_mut(),
+            internal: ptr::null_mut(),
+        });
+        let flags = match purpose {
+            Use::Read => PYBUF_SIMPLE,
+            Use::Write => PYBUF_WRITABLE,
+        };
+        // SAFETY: the interpreter is attached (`value` proves it) and `view` is writable.
+        if unsafe { PyObject_GetBuffer(value.as_ptr(), &raw mut *view, flags) } != 0 {
+            let error = PyErr::fetch(value.py());
+            let kind = value.get_type().name()?;
+            return Err(PyBufferError::new_err(format!(
+                "cannot use a '{kind}' here ({error}): give a contiguous{} buffer, a CPU tensor, or a \
+                 list of (address, length)",
+                if purpose == Use::Write { ", writable" } else { "" }
+            )));
+        }
+        let len = usize::try_from(view.len).unwrap_or(0);
+        let segments = match len {
+            0 => Vec::new(),
+            len => vec![(view.buf.cast(), len)],
+        };
+        Ok(Self { keeper: Keeper::View(view), segments })
+    }
+
+    /// The memory for reading.
+    pub(crate) fn value(&self) -> Value<'_> {
+        let slice = |(start, len): &(*mut u8, usize)| {
+            // SAFETY: `keeper` holds the memory in place for as long as `self`, or the caller has
+            // promised so for raw segments. Python code that writes to it meanwhile breaks a
+            // promise documented on `put`; the checksum then refuses the value.
+            unsafe { std::slice::from_raw_parts(*start, *len) }
+        };
+        match self.segments.as_slice() {
+            [] => Value::One(&[]),
+            [one] => Value::One(slice(one)),
+            many => Value::Many(many.iter().map(slice).collect()),
+        }
+    }
+
+    /// The memory for writing.
+    pub(crate) fn room(&mut self) -> Room<'_> {
+        let slice = |(start, len): &(*mut u8, usize)| {
+            // SAFETY: as in `value`; the view was asked to be writable, and `get` documents that
+            // nobody else may use the memory until it returns.
+            unsafe { std::slice::from_raw_parts_mut(*start, *len) }
+        };
+        match self.segments.as_slice() {
+            [] => Room::One(&mut []),
+            [one] => Room::One(slice(one)),
+            many => Room::Many(many.iter().map(slice).collect()),
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Keeper::View(view) = &mut self.keeper {
+            Python::attach(|_| {
+                // SAFETY: the view was filled by `PyObject_GetBuffer` and is released once.
+                unsafe { PyBuffer_Release(&raw mut **view) };
+            });
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! The native module `millpond._native`: the client for Python, and the command line.
+//!
+//! Invariant: memory of Python is only touched while the call that was given it runs, and the
+//! interpreter lock is released during I/O.
+
+#![allow(unsafe_code, reason = "the Python boundary hands out raw memory (STYLE rule 18)")]
+
+mod buffer;
+mod client;
+mod errors;
+mod namespace;
+
+use pyo3::prelude::*;
+
+/// Runs the `millpond` command line with `argv`, program name first, and returns its exit status.
+#[pyfunction]
+fn run_cli(py: Python<'_>, argv: Vec<String>) -> i32 {
+    py.detach(|| millpond_node::cli::run(argv.into_iter().map(Into::into)))
+}
+
+/// The native module; use `millpond`.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_function(wrap_pyfunction!(run_cli, module)?)?;
+    module.add_class::<client::NativeClient>()?;
+    module.add_class::<namespace::Namespace>()?;
+    module.add_class::<namespace::KeyInfo>()?;
+    module.add_class::<client::NamespaceInfo>()
+}

@@ -1,0 +1,117 @@
+"""A real ``millpond server`` for tests: started on free ports, killed and restarted at will."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+START_TIMEOUT_S = 60.0
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """One server process with its data folder."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.data = folder / "data"
+        self.log = folder / "server.log"
+        self.port = free_port()
+        self.http_port = free_port()
+        self.arguments = arguments
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self) -> None:
+        """Start the server and wait until it is ready."""
+        command = [sys.executable, "-m", "millpond._cli", "server"]
+        command += ["--data", str(self.data), "--listen", self.address]
+        command += ["--http", f"127.0.0.1:{self.http_port}"]
+        if "--size" not in self.arguments:
+            command += ["--size", "512MiB", "--memory", "128MiB"]
+        command += self.arguments
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self.is_ready():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"the server did not start:\n{self.log.read_text()[-4000:]}")
+            time.sleep(0.02)
+
+    def is_ready(self) -> bool:
+        """Whether the server says that it is."""
+        try:
+            url = f"http://127.0.0.1:{self.http_port}/readyz"
+            with urllib.request.urlopen(url, timeout=1) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def metrics(self) -> str:
+        """The text of ``/metrics``."""
+        url = f"http://127.0.0.1:{self.http_port}/metrics"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return str(answer.read().decode())
+
+    def stop(self) -> int:
+        """Ask the server to stop, wait and return its exit status."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+    def kill(self) -> None:
+        """End the server as a crash would."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(30)
+
+    def restart(self) -> None:
+        """Stop cleanly and start again on the same ports and data."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """End the server whatever its state."""
+        if self.process is not None and self.process.poll() is None:
+            os.kill(self.process.pid, signal.SIGCONT)
+            self.kill()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A running server of this test alone."""
+    running = Server(tmp_path)
+    running.start()
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A running server that tests share; each uses a namespace of its own."""
+    running = Server(tmp_path_factory.mktemp("server"))
+    running.start()
+    yield running
+    running.close()

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Builds and installs the wheel into .venv, then lints, type-checks and tests the Python package.
+# The vLLM suite has an environment and a runner of its own: python/tests/vllm/run.sh.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+venv=.venv
+
+if [ ! -x "$venv/bin/python" ]; then
+  python3 -m venv "$venv"
+fi
+pip=("$venv/bin/python" -m pip --disable-pip-version-check -q)
+"${pip[@]}" install -r python/tests/requirements.txt
+"${pip[@]}" install --force-reinstall --no-deps .
+
+"$venv/bin/ruff" check python demo bench
+"$venv/bin/ruff" format --check python demo bench
+"$venv/bin/mypy" python/millpond
+"$venv/bin/python" -m pytest python/tests --ignore python/tests/vllm "$@"
