@@ -40,6 +40,8 @@ ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
     "VLLM_HOST_IP": "127.0.0.1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    # Two ranks cannot each have a NUMA node on a machine with one.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "TOKENIZERS_PARALLELISM": "false",
 }
 
@@ -119,7 +121,7 @@ class Engine:
         """See the class."""
         self._spec = spec
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, spec), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, spec))
         self._process.start()
         theirs.close()
         self._receive(START_S_MAX)
@@ -180,6 +182,10 @@ class Engine:
 
     def kill(self) -> None:
         """Ends the process at once."""
+        if self._process.is_alive():
+            # First in order: with several ranks it has children to end.
+            self._process.terminate()
+            self._process.join(timeout=5)
         if self._process.is_alive():
             self._process.kill()
         self._process.join()

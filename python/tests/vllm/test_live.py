@@ -6,6 +6,7 @@ differ from any cached run in late tokens, through the order of additions.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -81,6 +82,28 @@ def test_tokens_are_those_of_vllms_own_cache(
     zeros = engine.ask(prompts[1], TOKENS)
     assert zeros.cached_tokens == cached_length(prompts[1])
     assert zeros.tokens != expected.tokens
+
+
+@pytest.mark.skipif(
+    not os.environ.get("MILLPOND_TEST_RANKS"),
+    reason="takes minutes on two cores; MILLPOND_TEST_RANKS=1 runs it",
+)
+def test_tensor_parallel_ranks_each_keep_their_part(
+    start: Callable[..., engines.Engine], server: servers.Server, texts: list[str]
+) -> None:
+    engine = start(
+        connector={"address": server.address},
+        tensor_parallel_size=2,
+        distributed_executor_backend="mp",
+    )
+    prompt = prompt_of(engine, texts[0], 1500)
+    check_external_equals_local(engine, prompt)
+    counters = engine.counters()
+    blocks = cached_length(prompt) // BLOCK
+    assert counters["save_blocks"] >= 2 * blocks
+    assert counters["load_blocks"] == 2 * blocks
+    assert counters["hit_blocks"] == 2 * blocks  # found by the second and the third answer
+    engine.stop()
 
 
 def test_another_engine_finds_the_blocks_also_after_a_restart_of_the_server(
