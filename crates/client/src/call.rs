@@ -27,8 +27,14 @@ impl Room<'_> {
         self.len() == 0
     }
 
-    /// Calls `each` with the pieces that the first `len` bytes fill.
-    pub(crate) fn fill<E>(
+    /// Calls `each` with the pieces that the first `len` bytes fill, in order.
+    ///
+    /// # Errors
+    /// The first error of `each`.
+    ///
+    /// # Panics
+    /// When `len` is over the length of a room in one piece.
+    pub fn fill<E>(
         &mut self,
         len: usize,
         mut each: impl FnMut(&mut [u8]) -> Result<(), E>,

@@ -4,6 +4,7 @@
 //! - [`rt`]: the loop of one core, over `io_uring` or over epoll and threads; tasks and timers.
 //! - [`net`]: sockets, asynchronous for servers and blocking for clients.
 //! - [`disk`]: the [`Disk`] trait, files and block devices, and a fake that crashes on demand.
+//! - [`files`]: small files on a mounted file system.
 //! - [`shm`]: memory and rings shared with another process on this host.
 //! - [`clock`], [`rng`], [`sys`]: time, random numbers, and facts about the machine.
 //!
@@ -20,6 +21,7 @@
 pub mod clock;
 pub mod disk;
 mod error;
+pub mod files;
 pub mod net;
 pub mod pool;
 pub mod rng;

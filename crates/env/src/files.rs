@@ -1,0 +1,135 @@
+//! Small files on a mounted file system: published whole or not at all.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What unfinished files are called; a later clean-up finds them by it.
+pub const UNFINISHED_SUFFIX: &str = ".part";
+
+/// Writes `parts` to a new file and then gives it the name `path`, replacing what had that name.
+/// Readers see the old file or the whole new one. Not flushed: power loss may lose it.
+///
+/// # Errors
+/// What the system says; the unfinished file is removed.
+pub fn publish(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let unfinished =
+        path.with_extension(format!("{}-{number}{UNFINISHED_SUFFIX}", std::process::id()));
+    let written = File::create(&unfinished)
+        .and_then(|mut file| parts.iter().try_for_each(|part| file.write_all(part)))
+        .and_then(|()| fs::rename(&unfinished, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&unfinished);
+    }
+    written
+}
+
+/// An open file, read from its start.
+#[derive(Debug)]
+pub struct FileReader(File);
+
+impl FileReader {
+    /// Opens `path`.
+    ///
+    /// # Errors
+    /// `NotFound` and what else the system says.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        File::open(path).map(Self)
+    }
+
+    /// Bytes of the whole file.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    /// True for an empty file.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Fills `into` from where the last read ended.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` when the file is shorter, and what else the system says.
+    pub fn read_exact(&mut self, into: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact(into)
+    }
+}
+
+/// A file found by [`list`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its bytes.
+    pub len: u64,
+    /// When it was written, in seconds since 1970; only good for sorting.
+    pub modified: u64,
+}
+
+/// The files in `folder`, not those in folders below it. What vanishes meanwhile is left out.
+///
+/// # Errors
+/// What the system says about the folder.
+pub fn list(folder: &Path) -> io::Result<Vec<FoundFile>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let Ok(metadata) = entry.metadata() else { continue };
+        if !metadata.is_file() {
+            continue;
+        }
+        let modified = metadata.modified().unwrap_or(std::time::UNIX_EPOCH);
+        let modified = modified.duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        found.push(FoundFile { path: entry.path(), len: metadata.len(), modified });
+    }
+    Ok(found)
+}
+
+/// Makes `folder` and those above it.
+///
+/// # Errors
+/// What the system says.
+pub fn make_folder(folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)
+}
+
+/// Removes a file; none of that name is no error.
+///
+/// # Errors
+/// What the system says.
+pub fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FileReader, list, publish, remove};
+
+    #[test]
+    fn a_published_file_is_whole_and_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        publish(&path, &[b"one", b"two"]).unwrap();
+        publish(&path, &[b"three"]).unwrap();
+        let mut bytes = [0; 5];
+        FileReader::open(&path).unwrap().read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"three");
+        assert_eq!(list(folder.path()).unwrap().len(), 1);
+        assert!(publish(&folder.path().join("no/such"), &[]).is_err());
+        remove(&path).unwrap();
+        remove(&path).unwrap();
+    }
+}

@@ -1,0 +1,202 @@
+//! A store that never fails: late or failed reads are misses, late or failed writes are dropped
+//! and counted. An engine must never be stopped by its cache.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use millpond_client::{ClientError, ErrorKind, GetOutcome, Room, Value};
+use millpond_env::Clock;
+use millpond_types::Tick;
+use millpond_types::wire::ItemStatus;
+
+use crate::store::{Batch, BlockStore};
+
+/// When to stop trying, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct FailOpenOptions {
+    /// Failures in a row after which the store is taken to be down.
+    pub failures_max: u32,
+    /// First pause during which nothing is tried; doubles up to `pause_max`.
+    pub pause: Duration,
+    /// Longest pause.
+    pub pause_max: Duration,
+    /// How long writes are dropped after a write or read met back-pressure.
+    pub write_pause: Duration,
+    /// Writes side by side; more are dropped, so that reads find a free connection.
+    pub writes_max: usize,
+}
+
+impl Default for FailOpenOptions {
+    fn default() -> Self {
+        Self {
+            failures_max: 2,
+            pause: Duration::from_millis(100),
+            pause_max: Duration::from_secs(5),
+            write_pause: Duration::from_millis(50),
+            writes_max: 2,
+        }
+    }
+}
+
+/// What was lost by failing open, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FailOpenCounters {
+    /// Keys answered as misses because the store was late, down or refused.
+    pub reads_failed: u64,
+    /// Values dropped.
+    pub writes_dropped: u64,
+    /// Times the store was taken to be down.
+    pub outages: u64,
+}
+
+#[derive(Debug, Default)]
+struct Breaker {
+    failures: u32,
+    pause: Duration,
+    closed_until: Tick,
+    writes_closed_until: Tick,
+}
+
+/// Wraps a store so that no call fails and none is tried while it is down.
+#[derive(Debug)]
+pub struct FailOpen<S, C> {
+    store: S,
+    clock: C,
+    options: FailOpenOptions,
+    breaker: Mutex<Breaker>,
+    writes: AtomicUsize,
+    reads_failed: AtomicU64,
+    writes_dropped: AtomicU64,
+    outages: AtomicU64,
+}
+
+impl<S: BlockStore, C: Clock> FailOpen<S, C> {
+    /// Wraps `store`.
+    pub fn new(store: S, clock: C, options: FailOpenOptions) -> Self {
+        Self {
+            store,
+            clock,
+            options,
+            breaker: Mutex::default(),
+            writes: AtomicUsize::new(0),
+            reads_failed: AtomicU64::new(0),
+            writes_dropped: AtomicU64::new(0),
+            outages: AtomicU64::new(0),
+        }
+    }
+
+    /// The store inside, whose calls may fail.
+    pub const fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// What was lost so far.
+    pub fn counters(&self) -> FailOpenCounters {
+        FailOpenCounters {
+            reads_failed: self.reads_failed.load(Ordering::Relaxed),
+            writes_dropped: self.writes_dropped.load(Ordering::Relaxed),
+            outages: self.outages.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether calls are tried now.
+    pub fn is_up(&self) -> bool {
+        self.clock.now() >= self.breaker().closed_until
+    }
+
+    fn breaker(&self) -> MutexGuard<'_, Breaker> {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, error: Option<&ClientError>) {
+        let mut breaker = self.breaker();
+        let Some(error) = error else {
+            breaker.failures = 0;
+            breaker.pause = Duration::ZERO;
+            return;
+        };
+        let now = self.clock.now();
+        let back_pressure = error.retry_after().max(self.options.write_pause);
+        breaker.writes_closed_until = now.plus(back_pressure);
+        match error.kind() {
+            // The store works; only this call, or writing, does not.
+            ErrorKind::Busy
+            | ErrorKind::NoSpace
+            | ErrorKind::ReadOnly
+            | ErrorKind::InvalidArgument => return,
+            _ => {}
+        }
+        breaker.failures += 1;
+        if breaker.failures >= self.options.failures_max {
+            if breaker.pause.is_zero() {
+                self.outages.fetch_add(1, Ordering::Relaxed);
+            }
+            let doubled = (breaker.pause * 2).max(self.options.pause);
+            breaker.pause = doubled.min(self.options.pause_max);
+            breaker.closed_until = now.plus(breaker.pause);
+        }
+    }
+
+    fn read<T>(
+        &self,
+        keys: usize,
+        otherwise: T,
+        call: impl FnOnce() -> Result<T, ClientError>,
+    ) -> T {
+        if self.is_up() {
+            let result = call();
+            self.note(result.as_ref().err());
+            if let Ok(answer) = result {
+                return answer;
+            }
+        }
+        self.reads_failed.fetch_add(keys as u64, Ordering::Relaxed);
+        otherwise
+    }
+
+    /// Reads values; what failed is `Late`.
+    pub fn get(&self, batch: Batch<'_>, rooms: &mut [Room<'_>]) -> Vec<GetOutcome> {
+        let keys = batch.keys.len();
+        self.read(keys, vec![GetOutcome::Late; keys], || self.store.get(batch, rooms))
+    }
+
+    /// Counts the leading keys that are present; none when the store does not answer.
+    pub fn match_prefix(&self, batch: Batch<'_>, lease_ms: u32) -> usize {
+        self.read(batch.keys.len(), 0, || self.store.match_prefix(batch, lease_ms))
+    }
+
+    /// Tells which keys are present; none when the store does not answer.
+    pub fn contains(&self, batch: Batch<'_>) -> Vec<bool> {
+        let keys = batch.keys.len();
+        self.read(keys, vec![false; keys], || self.store.contains(batch))
+    }
+
+    /// Stores values; what was dropped is `Late`.
+    pub fn put(&self, batch: Batch<'_>, values: &[Value<'_>]) -> Vec<ItemStatus> {
+        let result = self.try_put(batch, values);
+        let statuses = result.unwrap_or_else(|| vec![ItemStatus::Late; batch.keys.len()]);
+        let kept = |status: &&ItemStatus| matches!(status, ItemStatus::Ok | ItemStatus::Exists);
+        let dropped = statuses.len() - statuses.iter().filter(kept).count();
+        self.writes_dropped.fetch_add(dropped as u64, Ordering::Relaxed);
+        if statuses.iter().any(|status| matches!(status, ItemStatus::Busy)) {
+            let until = self.clock.now().plus(self.options.write_pause);
+            self.breaker().writes_closed_until = until;
+        }
+        statuses
+    }
+
+    fn try_put(&self, batch: Batch<'_>, values: &[Value<'_>]) -> Option<Vec<ItemStatus>> {
+        if !self.is_up() || self.clock.now() < self.breaker().writes_closed_until {
+            return None;
+        }
+        if self.writes.fetch_add(1, Ordering::AcqRel) >= self.options.writes_max {
+            self.writes.fetch_sub(1, Ordering::AcqRel);
+            return None;
+        }
+        let result = self.store.put(batch, values);
+        self.writes.fetch_sub(1, Ordering::AcqRel);
+        self.note(result.as_ref().err());
+        result.ok()
+    }
+}

@@ -1,0 +1,132 @@
+//! What every stage of a pipeline can do.
+
+use std::time::Duration;
+
+use millpond_client::{ClientError, GetOutcome, Room, Value};
+use millpond_types::BlockKey;
+use millpond_types::wire::{ItemStatus, Leaders};
+
+use crate::namespace::Namespace;
+
+/// The keys of one call.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    /// The keys.
+    pub keys: &'a [BlockKey],
+    /// Their leaders.
+    pub leaders: &'a Leaders,
+    /// When the call ends at the latest; the store's default when none.
+    pub deadline: Option<Duration>,
+}
+
+impl<'a> Batch<'a> {
+    /// Keys that are their own leaders.
+    #[must_use]
+    pub const fn own(keys: &'a [BlockKey]) -> Self {
+        Self { keys, leaders: &Leaders::Own, deadline: None }
+    }
+}
+
+/// A store of immutable blocks: a namespace on a server, a folder, or a stage before one of them.
+pub trait BlockStore: Send + Sync {
+    /// Stores values; the first one stored under a key wins.
+    ///
+    /// # Errors
+    /// As for every call; then any part of the values may have been stored.
+    fn put(&self, batch: Batch<'_>, values: &[Value<'_>]) -> Result<Vec<ItemStatus>, ClientError>;
+
+    /// Reads values into `rooms`. What a room holds for a key that was not `Read` is undefined.
+    ///
+    /// # Errors
+    /// As for every call.
+    fn get(&self, batch: Batch<'_>, rooms: &mut [Room<'_>])
+    -> Result<Vec<GetOutcome>, ClientError>;
+
+    /// Tells which keys are present.
+    ///
+    /// # Errors
+    /// As for every call.
+    fn contains(&self, batch: Batch<'_>) -> Result<Vec<bool>, ClientError>;
+
+    /// Counts the leading keys that are present and leases them for `lease_ms` where the store
+    /// knows leases.
+    ///
+    /// # Errors
+    /// As for every call.
+    fn match_prefix(&self, batch: Batch<'_>, lease_ms: u32) -> Result<usize, ClientError> {
+        let _ = lease_ms;
+        Ok(self.contains(batch)?.iter().take_while(|present| **present).count())
+    }
+
+    /// Removes keys; true for those that were present.
+    ///
+    /// # Errors
+    /// As for every call.
+    fn delete(&self, batch: Batch<'_>) -> Result<Vec<bool>, ClientError>;
+
+    /// Numbers about the store and those below it.
+    ///
+    /// # Errors
+    /// As for every call.
+    fn stats(&self) -> Result<Vec<(String, u64)>, ClientError>;
+}
+
+impl BlockStore for Namespace {
+    fn put(&self, batch: Batch<'_>, values: &[Value<'_>]) -> Result<Vec<ItemStatus>, ClientError> {
+        Self::put(self, batch.keys, batch.leaders, values, batch.deadline)
+    }
+
+    fn get(
+        &self,
+        batch: Batch<'_>,
+        rooms: &mut [Room<'_>],
+    ) -> Result<Vec<GetOutcome>, ClientError> {
+        Self::get(self, batch.keys, batch.leaders, rooms, batch.deadline)
+    }
+
+    fn contains(&self, batch: Batch<'_>) -> Result<Vec<bool>, ClientError> {
+        Self::contains(self, batch.keys, batch.leaders)
+    }
+
+    fn match_prefix(&self, batch: Batch<'_>, lease_ms: u32) -> Result<usize, ClientError> {
+        Ok(Self::match_prefix(self, batch.keys, batch.leaders, lease_ms)?.matched as usize)
+    }
+
+    fn delete(&self, batch: Batch<'_>) -> Result<Vec<bool>, ClientError> {
+        Self::delete(self, batch.keys, batch.leaders)
+    }
+
+    fn stats(&self) -> Result<Vec<(String, u64)>, ClientError> {
+        Self::stats(self)
+    }
+}
+
+impl<S: BlockStore + ?Sized> BlockStore for Box<S> {
+    fn put(&self, batch: Batch<'_>, values: &[Value<'_>]) -> Result<Vec<ItemStatus>, ClientError> {
+        (**self).put(batch, values)
+    }
+
+    fn get(
+        &self,
+        batch: Batch<'_>,
+        rooms: &mut [Room<'_>],
+    ) -> Result<Vec<GetOutcome>, ClientError> {
+        (**self).get(batch, rooms)
+    }
+
+    fn contains(&self, batch: Batch<'_>) -> Result<Vec<bool>, ClientError> {
+        (**self).contains(batch)
+    }
+
+    fn match_prefix(&self, batch: Batch<'_>, lease_ms: u32) -> Result<usize, ClientError> {
+        (**self).match_prefix(batch, lease_ms)
+    }
+
+    fn delete(&self, batch: Batch<'_>) -> Result<Vec<bool>, ClientError> {
+        (**self).delete(batch)
+    }
+
+    fn stats(&self) -> Result<Vec<(String, u64)>, ClientError> {
+        (**self).stats()
+    }
+}
