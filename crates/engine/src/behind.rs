@@ -75,7 +75,7 @@ impl<D: Disk> Inner<D> {
 
     /// Brings one chunk to the disk.
     pub(crate) async fn flush_one(&self, id: ChunkId) -> Result<(), EngineError> {
-        let guard = self.index.lock(id).await?;
+        let guard = self.lock(id).await?;
         let Some(item) = self.dirty_item(id, guard)? else { return Ok(()) };
         self.flush_items(vec![item]).await
     }
@@ -106,6 +106,8 @@ impl<D: Disk> Inner<D> {
         self.dirty_queue.lock().extend(skipped);
         if items.is_empty() {
             if skipped_some {
+                // Who changes them may wait in the log with nobody to lead.
+                self.drive().await?;
                 crate::tasks::yield_once().await;
             }
             return Ok(skipped_some);

@@ -73,7 +73,7 @@ impl<D: Disk> Engine<D> {
         }
         let mut record = inner.new_record(id, &request)?;
         let started = inner.clock.now();
-        let guard = inner.index.lock(id).await?;
+        let guard = inner.lock(id).await?;
         inner.metrics.queue.observe(inner.clock.now().since(started));
         if request.mode == WriteMode::IfAbsent && self.lookup(id).is_some() {
             drop(guard);
@@ -116,7 +116,7 @@ impl<D: Disk> Engine<D> {
         if inner.is_dirty(id) {
             inner.flush_one(id).await?;
         }
-        let guard = inner.index.lock(id).await?;
+        let guard = inner.lock(id).await?;
         let Some(mut record) = inner.index.record(id) else { return Ok(false) };
         if record.pinned == pinned {
             return Ok(true);
@@ -149,7 +149,7 @@ impl<D: Disk> Engine<D> {
                 Some(guard) => guard,
                 None => {
                     inner.commit(std::mem::take(&mut batch)).await?;
-                    inner.index.lock(*id).await?
+                    inner.lock(*id).await?
                 }
             };
             let removed = {
@@ -235,6 +235,17 @@ impl<D: Disk> Inner<D> {
         buf.set_len(bytes.len());
         buf.copy_from_slice(&bytes);
         Ok(buf.freeze())
+    }
+
+    /// Waits for the right to change a chunk.
+    ///
+    /// Whoever has it may wait in the log with nobody to lead: lead then.
+    pub(crate) async fn lock(&self, id: ChunkId) -> Result<Guard, EngineError> {
+        if let Some(guard) = self.index.try_lock(id) {
+            return Ok(guard);
+        }
+        self.drive().await?;
+        self.index.lock(id).await
     }
 
     pub(crate) fn dirty_max(&self) -> u64 {

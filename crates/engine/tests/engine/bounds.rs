@@ -1,0 +1,153 @@
+//! Full disks, failing disks, foreign disks, bad requests.
+
+use std::time::Duration;
+
+use millpond_env::FakeDisk;
+use millpond_types::{ChunkId, Crc32c, Uuid128, UnixSeconds};
+
+use crate::harness::{
+    Ack, ErrorKind, Fault, FaultKind, Rig, WriteRequest, block_on, buf, get, put, request, value,
+};
+
+#[test]
+fn a_full_disk_refuses_and_keeps_what_it_has() {
+    let rig = Rig::new(12);
+    let e = rig.open();
+    let full = (0..1000u64).find(|id| {
+        block_on(put(&e, (*id).into(), &value(*id, 60_000), Ack::Disk))
+            .is_err_and(|e| e.kind() == ErrorKind::NoSpace)
+    });
+    let full = full.unwrap();
+    assert!((0..full).all(|id| get(&e, id.into()) == Some(value(id, 60_000))));
+    assert_eq!(block_on(e.delete(&[ChunkId(0), ChunkId(1)], Ack::Disk)).unwrap(), 2);
+    block_on(put(&e, 5000, &value(5, 60_000), Ack::Disk)).unwrap();
+    block_on(e.checkpoint()).unwrap();
+    drop(e);
+    assert_eq!(get(&rig.open(), 5000), Some(value(5, 60_000)));
+}
+
+#[test]
+fn a_failed_flush_makes_the_engine_read_only() {
+    for kind in [FaultKind::Sync, FaultKind::Write] {
+        let rig = Rig::new(12);
+        let e = rig.open();
+        block_on(put(&e, 1, &value(1, 100), Ack::Disk)).unwrap();
+        // For a write fault, let the data write pass and hit the log's.
+        rig.disk.inject(Fault {
+            kind,
+            after: u64::from(kind == FaultKind::Write),
+            errno: 5,
+            partial: 0,
+        });
+        let error = block_on(put(&e, 2, &value(2, 100), Ack::Disk)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+        let error = block_on(put(&e, 3, &value(3, 100), Ack::Disk)).unwrap_err();
+        assert!(error.to_string().contains("restart"), "{error}");
+        assert_eq!(get(&e, 1), Some(value(1, 100)), "reads go on");
+        assert!(e.stats().read_only);
+    }
+}
+
+#[test]
+fn a_failed_data_write_or_read_harms_nothing_else() {
+    let rig = Rig::new(12);
+    let e = rig.open();
+    block_on(put(&e, 1, &value(1, 100), Ack::Disk)).unwrap();
+    rig.disk.inject(Fault { kind: FaultKind::Write, after: 0, errno: 5, partial: 0 });
+    let error = block_on(put(&e, 1, &value(2, 100), Ack::Disk)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    assert_eq!(get(&e, 1), Some(value(1, 100)));
+    assert!(e.reclaim(1 << 30) > 0);
+    rig.disk.inject(Fault { kind: FaultKind::Read, after: 0, errno: 5, partial: 0 });
+    assert_eq!(block_on(e.read(ChunkId(1))).unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(get(&e, 1), Some(value(1, 100)), "a later read works");
+    block_on(put(&e, 1, &value(3, 100), Ack::Disk)).unwrap();
+}
+
+#[test]
+fn write_behind_keeps_what_may_not_be_lost() {
+    let rig = Rig::new(12);
+    let e = rig.open();
+    block_on(put(&e, 1, &value(1, 100), Ack::Memory)).unwrap();
+    rig.disk.inject(Fault { kind: FaultKind::Write, after: 0, errno: 5, partial: 0 });
+    assert_eq!(block_on(e.flush()).unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(get(&e, 1), Some(value(1, 100)));
+    block_on(e.flush()).unwrap();
+    drop(e);
+    assert_eq!(get(&rig.open(), 1), Some(value(1, 100)));
+}
+
+#[test]
+fn a_durable_exists_is_durable() {
+    let rig = Rig::new(12);
+    let e = rig.open();
+    block_on(put(&e, 1, &value(1, 100), Ack::Memory)).unwrap();
+    let again = WriteRequest {
+        mode: crate::harness::WriteMode::IfAbsent,
+        ..request(buf(&e, &value(2, 100)), Ack::Disk)
+    };
+    block_on(e.write(ChunkId(1), again)).unwrap();
+    drop(e);
+    assert_eq!(get(&rig.open(), 1), Some(value(1, 100)));
+}
+
+#[test]
+fn expired_chunks_are_gone_and_their_space_comes_back() {
+    let rig = Rig::new(12);
+    let e = rig.open();
+    let expires = Some(UnixSeconds(1_700_000_010));
+    let req = WriteRequest { expires, ..request(buf(&e, &value(1, 5000)), Ack::Disk) };
+    block_on(e.write(ChunkId(1), req)).unwrap();
+    assert!(e.lookup(ChunkId(1)).is_some());
+    rig.clock.advance(Duration::from_secs(11));
+    assert!(e.lookup(ChunkId(1)).is_none() && get(&e, 1).is_none());
+    block_on(e.maintain()).unwrap();
+    assert_eq!((e.stats().chunks, e.stats().used_bytes), (0, 0));
+}
+
+#[test]
+fn bad_requests_name_the_bound() {
+    let rig = Rig::new(12);
+    let e = rig.open();
+    let bad = |req: WriteRequest<'_>, word: &str| {
+        let error = block_on(e.write(ChunkId(1), req)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains(word), "{error}");
+    };
+    let fine = || request(buf(&e, b"x"), Ack::Disk);
+    bad(WriteRequest { crc: Crc32c(1), ..fine() }, "checksum");
+    bad(WriteRequest { attrs: &[0; 257], ..fine() }, "256");
+    bad(WriteRequest { priority: 4, ..fine() }, "priority");
+    bad(request(buf(&e, &vec![0; (1 << 20) + 1]), Ack::Disk), "at most");
+    block_on(put(&e, 1, b"", Ack::Disk)).unwrap();
+    assert_eq!(get(&e, 1), Some(Vec::new()), "no bytes is a value");
+}
+
+#[test]
+fn foreign_disks_are_refused_with_the_fix() {
+    let rig = Rig::new(12);
+    let mut other = rig.clone();
+    other.options.cluster_id = Some(Uuid128([9; 16]));
+    let error = other.try_open().unwrap_err().to_string();
+    assert!(error.contains("belongs to cluster"), "{error}");
+    let error = rig.with_disk(FakeDisk::new(1 << 20)).try_open().unwrap_err().to_string();
+    assert!(error.contains("not a Millpond disk"), "{error}");
+    let short = FakeDisk::new(1 << 20);
+    let mut page = [0; 8192];
+    rig.disk.peek(0, &mut page);
+    short.poke(0, &page);
+    let error = rig.with_disk(short).try_open().unwrap_err().to_string();
+    assert!(error.contains("truncated"), "{error}");
+}
+
+#[test]
+fn groups_are_removed_whole() {
+    let rig = Rig::new(12);
+    let e = rig.open();
+    for id in 0..3000u64 {
+        block_on(put(&e, id.into(), b"abc", Ack::Memory)).unwrap();
+    }
+    block_on(e.flush()).unwrap();
+    assert_eq!(block_on(e.remove_group(millpond_types::GroupId(1))).unwrap(), 3000);
+    assert_eq!((e.stats().chunks, e.stats().used_bytes), (0, 0));
+}

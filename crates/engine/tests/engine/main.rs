@@ -1,0 +1,10 @@
+//! The engine through its public API: crashes, bit rot, a model, concurrent histories.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod bounds;
+mod concurrent;
+mod crash;
+mod flip;
+mod harness;
+mod model;
