@@ -1,6 +1,5 @@
 //! The Millpond server and its command line.
 
-#[path = "bench_hook.rs"]
 pub mod bench;
 pub mod cli;
 pub mod config;
