@@ -1,16 +1,16 @@
 """The native module; use ``millpond``."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Union, final
+from typing import Any, final
 
 __version__: str
 
 # An object with the buffer protocol, a CPU torch tensor, or a list of (address, length) segments.
-Memory = Union[Any, list[tuple[int, int]]]
+Memory = Any | list[tuple[int, int]]
+Page = tuple[int, list[KeyInfo]]  # Namespace.list hides the builtin inside the class
 
 def run_cli(argv: Sequence[str]) -> int:
     """Run the ``millpond`` command line and return its exit status."""
-
 @final
 class KeyInfo:
     """A key in a listing."""
@@ -68,13 +68,13 @@ class NativeClient:
 class Namespace:
     """A named keyspace. Thread safe; every verb takes a batch and releases the interpreter lock.
 
-    Values are given, and room for them is taken, as objects with the buffer protocol (bytes, NumPy
-    arrays, memoryviews), as CPU torch tensors, or as lists of ``(address, length in bytes)``
+    Values are given, and room for them is taken, as objects with the buffer protocol (bytes,
+    NumPy arrays, memoryviews), as CPU torch tensors, or as lists of ``(address, length in bytes)``
     segments that make up one value. Nobody else may write the memory of a ``put``, or touch
     that of a ``get``, until the call returns.
 
-    ``leaders[i]`` decides the placement of ``keys[i]``; a block is found with the leader it was stored
-    with. Without leaders every key is its own, except in ``match_prefix``.
+    ``leaders[i]`` decides the placement of ``keys[i]``; a block is found with the leader it was
+    stored with. Without leaders every key is its own, except in ``match_prefix``.
     """
 
     @property
@@ -130,21 +130,17 @@ class Namespace:
     ) -> int:
         """Count the leading keys that are present and, in the same round trip, lease them.
 
-        ``keys`` is one prompt from its start; without leaders each run of ``run_blocks`` keys is led
-        by its first.
+        ``keys`` is one prompt from its start; without leaders each run of ``run_blocks`` keys
+        is led by its first.
         """
 
-    def touch(
-        self, keys: Sequence[bytes], *, leaders: Sequence[bytes] | None = None
-    ) -> list[bool]:
+    def touch(self, keys: Sequence[bytes], *, leaders: Sequence[bytes] | None = None) -> list[bool]:
         """Mark keys as recently used; true for those that are present."""
 
     def pin(self, keys: Sequence[bytes], *, leaders: Sequence[bytes] | None = None) -> list[bool]:
         """Keep keys from eviction until unpinned; true for those that are present."""
 
-    def unpin(
-        self, keys: Sequence[bytes], *, leaders: Sequence[bytes] | None = None
-    ) -> list[bool]:
+    def unpin(self, keys: Sequence[bytes], *, leaders: Sequence[bytes] | None = None) -> list[bool]:
         """End a pin; true for those that are present."""
 
     def delete(
@@ -155,7 +151,7 @@ class Namespace:
     def list(self, prefix: bytes = b"") -> Iterator[KeyInfo]:
         """Iterate over the keys that start with ``prefix``, page by page."""
 
-    def list_page(self, prefix: bytes, cursor: int) -> tuple[int, list[KeyInfo]]:
+    def list_page(self, prefix: bytes, cursor: int) -> Page:
         """Return one page of keys and the cursor of the next, 0 after the last."""
 
     def stats(self) -> dict[str, int]:

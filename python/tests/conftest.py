@@ -50,7 +50,7 @@ class Server:
         command += ["--data", str(self.data), "--listen", self.address]
         command += ["--http", f"127.0.0.1:{self.http_port}"]
         if "--size" not in self.arguments:
-            command += ["--size", "512MiB", "--memory", "128MiB"]
+            command += ["--size", "1GiB", "--memory", "256MiB"]
         command += self.arguments
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)

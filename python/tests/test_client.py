@@ -9,10 +9,9 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import millpond
 import numpy as np
 import pytest
-
-import millpond
 
 TRANSPORTS = ["tcp", "unix", "shm"]
 
@@ -118,7 +117,7 @@ def test_pins_touches_listing_and_stats(space: millpond.Namespace) -> None:
     assert listed[b"p/2"].size == 2
     assert space.unpin([b"p/1"]) == [True]
     assert space.delete([b"q", b"absent"]) == [True, False]
-    assert space.stats()["chunks"] == 2
+    assert space.stats()["keys"] == 2
 
 
 def test_another_layout_is_refused_by_name(client: millpond.Client) -> None:
@@ -214,8 +213,9 @@ def test_a_dead_server_fails_fast_and_comes_back(server) -> None:
 
 
 def test_nothing_listens_there() -> None:
-    with millpond.Client("127.0.0.1:1") as client, pytest.raises(
-        millpond.Unreachable, match="millpond server"
+    with (
+        millpond.Client("127.0.0.1:1") as client,
+        pytest.raises(millpond.Unreachable, match="millpond server"),
     ):
         client.namespaces()
     with pytest.raises(millpond.InvalidArgument, match="address"):
