@@ -1,0 +1,90 @@
+"""The physical floor: fio with O_DIRECT and io_uring on the same file system."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# Large enough that the device's own cache does not hold it, small enough to lay out in seconds.
+FILE_BYTES = 4 << 30
+
+
+@dataclass(frozen=True)
+class Job:
+    """One fio job."""
+
+    name: str
+    rw: str
+    block: str
+    depth: int
+    options: tuple[str, ...] = ()
+
+
+JOBS = {
+    job.name: job
+    for job in (
+        Job("read-4k", "randread", "4k", 64),
+        Job("read-1m", "randread", "1m", 8),
+        Job("read-256k", "randread", "256k", 16),
+        # Each write is durable when it completes, as a durable put is.
+        Job("write-1m-durable", "write", "1m", 8, ("--sync=dsync",)),
+        Job("write-1m", "write", "1m", 8),
+        Job("write-4k-fdatasync", "randwrite", "4k", 1, ("--fdatasync=1",)),
+    )
+}
+
+
+def installed() -> bool:
+    """Whether fio is there."""
+    return shutil.which("fio") is not None
+
+
+def _fio(folder: Path, job: Job, *more: str) -> dict[str, Any]:
+    command = [
+        "fio",
+        f"--name={job.name}",
+        f"--filename={folder / 'fio.dat'}",
+        f"--size={FILE_BYTES}",
+        "--direct=1",
+        "--ioengine=io_uring",
+        f"--rw={job.rw}",
+        f"--bs={job.block}",
+        f"--iodepth={job.depth}",
+        "--randrepeat=0",
+        "--norandommap",
+        "--output-format=json",
+        *job.options,
+        *more,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"fio {job.name} failed: {done.stderr.strip() or done.stdout.strip()}")
+    # Warnings may stand before the document.
+    return dict(json.loads(done.stdout[done.stdout.index("{") :]))
+
+
+def prepare(folder: Path) -> None:
+    """Writes the whole file once: reads of unwritten extents never reach the device."""
+    lay_out = Job("lay-out", "write", "1m", 8)
+    _fio(folder, lay_out)
+
+
+def run(folder: Path, name: str, seconds: float) -> dict[str, float]:
+    """Operations and MB per second of one job."""
+    job = JOBS[name]
+    ramp = ("--ramp_time=0.3", "--time_based", f"--runtime={seconds}")
+    side = _fio(folder, job, *ramp)["jobs"][0]["read" if "read" in job.rw else "write"]
+    return {
+        "ops_per_s": side["iops"],
+        "mb_per_s": side["bw_bytes"] / 1e6,
+        "p50_us": side["clat_ns"].get("percentile", {}).get("50.000000", 0) / 1e3,
+    }
+
+
+def clean(folder: Path) -> None:
+    """Removes the file."""
+    (folder / "fio.dat").unlink(missing_ok=True)
