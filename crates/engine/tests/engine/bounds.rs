@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use millpond_env::FakeDisk;
-use millpond_types::{ChunkId, Crc32c, Uuid128, UnixSeconds};
+use millpond_types::{ChunkId, Crc32c, UnixSeconds, Uuid128};
 
 use crate::harness::{
     Ack, ErrorKind, Fault, FaultKind, Rig, WriteRequest, block_on, buf, get, put, request, value,
@@ -142,7 +142,7 @@ fn foreign_disks_are_refused_with_the_fix() {
 
 #[test]
 fn groups_are_removed_whole() {
-    let rig = Rig::new(12);
+    let rig = Rig::new(32);
     let e = rig.open();
     for id in 0..3000u64 {
         block_on(put(&e, id.into(), b"abc", Ack::Memory)).unwrap();

@@ -58,14 +58,18 @@ fn workload(rig: &Rig, rounds: u64, checkpoint: bool) -> HashMap<u128, History> 
     let disk = rig.disk.clone();
     for round in 0..rounds {
         // One task per id: operations of one id follow each other, tasks interleave.
-        run_all((0..4u64).map(|task| {
-            let (e, all, disk) = (&e, &all, &disk);
-            Box::pin(async move {
-                for i in 0..3 {
-                    step(e, disk, all, u128::from(task), round * 12 + task * 3 + i).await;
-                }
-            }) as std::pin::Pin<Box<dyn Future<Output = ()>>>
-        }).collect());
+        run_all(
+            (0..4u64)
+                .map(|task| {
+                    let (e, all, disk) = (&e, &all, &disk);
+                    Box::pin(async move {
+                        for i in 0..3 {
+                            step(e, disk, all, u128::from(task), round * 12 + task * 3 + i).await;
+                        }
+                    }) as std::pin::Pin<Box<dyn Future<Output = ()>>>
+                })
+                .collect(),
+        );
         if checkpoint && round % 2 == 1 {
             block_on(e.checkpoint()).unwrap();
         }

@@ -98,7 +98,12 @@ pub(crate) fn request(bytes: SharedBuf, ack: Ack) -> WriteRequest<'static> {
     }
 }
 
-pub(crate) async fn put(e: &Fake, id: u128, bytes: &[u8], ack: Ack) -> Result<WriteOutcome, EngineError> {
+pub(crate) async fn put(
+    e: &Fake,
+    id: u128,
+    bytes: &[u8],
+    ack: Ack,
+) -> Result<WriteOutcome, EngineError> {
     e.write(ChunkId(id), request(buf(e, bytes), ack)).await
 }
 

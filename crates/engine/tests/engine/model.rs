@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use millpond_types::{ChunkId, GroupId, Tick};
 use proptest::prelude::*;
 
-use crate::harness::{Ack, Cursor, Rig, WriteMode, WriteRequest, block_on, buf, get, request, value};
+use crate::harness::{
+    Ack, Cursor, Rig, WriteMode, WriteRequest, block_on, buf, get, request, value,
+};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -132,7 +134,8 @@ fn eviction_drops_cold_chunks_and_serves_no_wrong_bytes() {
     let rig = Rig::new(24);
     let e = rig.open();
     for id in 0..600u64 {
-        let req = WriteRequest { evictable: true, ..request(buf(&e, &value(id, 60_000)), Ack::Disk) };
+        let req =
+            WriteRequest { evictable: true, ..request(buf(&e, &value(id, 60_000)), Ack::Disk) };
         block_on(e.write(ChunkId(id.into()), req)).unwrap();
         assert!(get(&e, 3.min(id).into()).is_some(), "what is read stays");
     }
