@@ -332,9 +332,7 @@ class _Child:
     def store_zeros(self) -> None:
         from millpond.vllm.mover import HostMover
 
-        def save(  # noqa: PLR0917 - the method it replaces has these
-            self: Any, namespace: Any, group: int, ids: Any, mark: Any, call: Any
-        ) -> Any:
+        def save(self: Any, namespace: Any, group: int, ids: Any, mark: Any, call: Any) -> Any:
             return namespace.put(values=[bytes(self.block_bytes(group))] * len(ids), **call)
 
         HostMover.save = save  # type: ignore[method-assign]
