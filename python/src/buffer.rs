@@ -40,6 +40,7 @@ unsafe extern "C" {
         view: *mut PyBufferView,
         flags: c_int,
     ) -> c_int;
+    fn PyObject_CheckBuffer(object: *mut ffi::PyObject) -> c_int;
     fn PyBuffer_Release(view: *mut PyBufferView);
 }
 
@@ -78,7 +79,9 @@ impl Memory {
         if let Ok(pairs) = value.cast::<PyList>() {
             return Self::of_pairs(pairs);
         }
-        if value.hasattr("data_ptr")? {
+        // SAFETY: the interpreter is attached, as `value` proves.
+        let is_buffer = unsafe { PyObject_CheckBuffer(value.as_ptr()) } != 0;
+        if !is_buffer && value.hasattr("data_ptr")? {
             return Self::of_tensor(value);
         }
         Self::of_buffer(value, purpose)

@@ -81,7 +81,7 @@ pub struct ClientOptions {
     pub deadline: Duration,
     /// Connections at most; as many calls run side by side, more wait for one.
     pub connections: usize,
-    /// How long a caller looks for a reply through shared memory before it sleeps.
+    /// How long a caller looks for a reply before it sleeps.
     pub spin: Duration,
     /// Arena for puts through shared memory per connection; larger values go over the socket.
     pub arena_bytes: u64,
