@@ -2,7 +2,12 @@
 //!
 //! `engine_bench --dir DIR [--size BYTES] [--secs N] [--cores N] [--only OP]`
 
-#![allow(clippy::cast_precision_loss, reason = "printed figures")]
+#![allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "printed figures"
+)]
 
 use std::cell::Cell;
 use std::path::PathBuf;

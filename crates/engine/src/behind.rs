@@ -194,12 +194,11 @@ impl<D: Disk> Inner<D> {
                 run += padded(next);
                 end += 1;
             }
-            match self.gather(&items[at..end], run) {
-                Some(bytes) => writes.push((first.offset, bytes)),
-                None => {
-                    let filled = items[at..end].iter().filter(|i| !i.bytes.is_empty());
-                    writes.extend(filled.map(|i| (i.offset, i.bytes.clone())));
-                }
+            if let Some(bytes) = self.gather(&items[at..end], run) {
+                writes.push((first.offset, bytes));
+            } else {
+                let filled = items[at..end].iter().filter(|i| !i.bytes.is_empty());
+                writes.extend(filled.map(|i| (i.offset, i.bytes.clone())));
             }
             at = end;
         }

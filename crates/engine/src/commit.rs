@@ -141,7 +141,9 @@ impl<D: Disk> Inner<D> {
         }
         let records: Vec<Queued> = state.queue.drain(..count).collect();
         let mut w = Writer::new(&mut buf.as_full_mut()[HEADER_BYTES..]);
-        records.iter().for_each(|q| q.record_for_log().encode(&mut w));
+        for queued in &records {
+            queued.record_for_log().encode(&mut w);
+        }
         let header = self.header(state, at.sequence, (count, bytes));
         batch::seal(self.salt, &header, buf.as_full_mut());
         buf.set_len(padded);
@@ -216,7 +218,9 @@ impl<D: Disk> Inner<D> {
         for queued in records {
             let (queued, freed) = self.apply(queued);
             pendings.push(queued);
-            freed.into_iter().for_each(|at| self.release(at));
+            for at in freed {
+                self.release(at);
+            }
         }
         {
             let mut state = self.log.0.lock();

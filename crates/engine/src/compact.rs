@@ -28,7 +28,9 @@ impl<D: Disk> Inner<D> {
         }
         let moved = self.empty_segments(&victims.iter().copied().collect()).await;
         let mut space = self.space.lock();
-        victims.iter().for_each(|s| space.set_draining(*s, false));
+        for segment in &victims {
+            space.set_draining(*segment, false);
+        }
         drop(space);
         if let Ok(moved) = moved {
             self.metrics.compacted.add(moved);
@@ -64,9 +66,8 @@ impl<D: Disk> Inner<D> {
             if self.is_dirty(*id) || !victims.contains(&record.location.segment) {
                 continue;
             }
-            match self.copy_chunk(&record).await? {
-                Some(location) => pending.push(moved(record, location, guard)),
-                None => continue,
+            if let Some(location) = self.copy_chunk(&record).await? {
+                pending.push(moved(record, location, guard));
             }
         }
         let count = pending.len() as u64;

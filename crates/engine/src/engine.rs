@@ -21,7 +21,7 @@ use crate::options::EngineOptions;
 use crate::space::{ClassUsage, Readers, Space};
 
 /// A write whose caller went away may still reach the disk for this long; the slab waits.
-const QUARANTINE: Duration = Duration::from_secs(60);
+const QUARANTINE: Duration = Duration::from_mins(1);
 
 /// A chunk store on one disk. Clones are the same engine; every core may use it.
 pub struct Engine<D: Disk>(pub(crate) Arc<Inner<D>>);
@@ -165,7 +165,9 @@ impl<D: Disk> Inner<D> {
             *q = keep;
             done.into_iter().map(|(_, at): (Tick, Location)| at).collect()
         };
-        done.into_iter().for_each(|at| self.release(at));
+        for at in done {
+            self.release(at);
+        }
     }
 }
 

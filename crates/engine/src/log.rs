@@ -39,6 +39,7 @@ pub(crate) enum Apply {
 pub(crate) struct Pending {
     pub(crate) record: Record,
     pub(crate) apply: Apply,
+    #[expect(dead_code, reason = "held until the record is applied, then dropped")]
     pub(crate) guard: Option<Guard>,
 }
 
@@ -183,13 +184,11 @@ impl Log {
             };
             ticket = state.push(p, done)?;
         }
-        match wait {
-            Some(receiver) => Ok((ticket, Wait::Follow(receiver))),
-            None => {
-                state.leading = true;
-                Ok((ticket, Wait::Lead(LeadToken { log: Arc::clone(self) })))
-            }
+        if let Some(receiver) = wait {
+            return Ok((ticket, Wait::Follow(receiver)));
         }
+        state.leading = true;
+        Ok((ticket, Wait::Lead(LeadToken { log: Arc::clone(self) })))
     }
 
     /// Leadership for the background, when records wait that nobody waits for.

@@ -82,7 +82,7 @@ impl Default for EngineOptions {
             dirty_bytes_max: ByteSize::mib(256),
             lease_share: 500,
             checkpoint_log_bytes: ByteSize::mib(256),
-            scrub_period: Duration::from_secs(7 * 24 * 3600),
+            scrub_period: Duration::from_hours(7 * 24),
             scrub_bytes_per_second: ByteSize::mib(64),
             pool_headroom: 100,
             verify_last_batch: true,

@@ -27,7 +27,7 @@ const SEGMENTS_MIN: u64 = 6;
 /// An id that no chunk has; deleting it is a record without effect.
 pub(crate) const NOBODY: ChunkId = ChunkId(u128::MAX);
 /// Checkpoint blocks read at once on a restart.
-const READ_AHEAD: usize = 8;
+const READ_AHEAD: u32 = 8;
 
 /// Reads a range into a pool buffer.
 pub(crate) async fn read_at<D: Disk>(
@@ -102,7 +102,7 @@ pub(crate) async fn load_checkpoint<D: Disk>(
     let mut number = 0;
     while number < sb.checkpoint_blocks {
         let mut reads = Vec::new();
-        for n in number..sb.checkpoint_blocks.min(number.saturating_add(READ_AHEAD as u32)) {
+        for n in number..sb.checkpoint_blocks.min(number.saturating_add(READ_AHEAD)) {
             let offset = place(n).ok_or(FormatError::Field("checkpoint_blocks"))?;
             reads.push(async move { (n, offset, read_at(disk, pool, offset, size).await) });
         }

@@ -294,17 +294,17 @@ impl Space {
     }
 }
 
+/// Readers of a slab, and whether it was given back meanwhile.
+type ReadMap = HashMap<Location, (u32, bool), crate::index::IdHasher>;
+
 /// Slabs being read: a freed slab is reused only after its last reader.
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
-    shards: [Mutex<HashMap<Location, (u32, bool), crate::index::IdHasher>>; 16],
+    shards: [Mutex<ReadMap>; 16],
 }
 
 impl Readers {
-    fn shard(
-        &self,
-        at: Location,
-    ) -> &Mutex<HashMap<Location, (u32, bool), crate::index::IdHasher>> {
+    fn shard(&self, at: Location) -> &Mutex<ReadMap> {
         &self.shards[usize::from(at.slab ^ (at.segment & 0xf) as u16) % 16]
     }
 
@@ -346,7 +346,9 @@ mod tests {
         let all: Vec<_> = (0..256).map(|_| s.alloc(4096).unwrap()).collect();
         assert_eq!(s.free_segments(), 4);
         assert_eq!(s.used_bytes(), 1 << 20);
-        all.iter().for_each(|l| s.free(*l));
+        for at in all {
+            s.free(at);
+        }
         assert_eq!(s.free_segments(), 5);
         assert!(s.alloc(1 << 20).is_some());
         assert_eq!(s.alloc((1 << 20) + 1), None);

@@ -17,12 +17,14 @@ pub(crate) fn yield_once() -> impl Future<Output = ()> {
     })
 }
 
+/// A future while it runs, then its output.
+type Slot<F> = (Option<Pin<Box<F>>>, Option<<F as Future>::Output>);
+
 /// Runs futures together and returns their outputs in order.
 ///
 /// Every wake-up polls all that are left: meant for some dozens of them.
 pub(crate) async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
-    let mut slots: Vec<(Option<Pin<Box<F>>>, Option<F::Output>)> =
-        futures.into_iter().map(|f| (Some(Box::pin(f)), None)).collect();
+    let mut slots: Vec<Slot<F>> = futures.into_iter().map(|f| (Some(Box::pin(f)), None)).collect();
     std::future::poll_fn(move |cx: &mut Context<'_>| {
         let mut waiting = false;
         for (future, output) in &mut slots {

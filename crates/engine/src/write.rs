@@ -145,12 +145,11 @@ impl<D: Disk> Engine<D> {
             }
             // Guards are taken one by one without holding others: two deletes of the same
             // ids in different order would wait for each other for ever.
-            let guard = match inner.index.try_lock(*id) {
-                Some(guard) => guard,
-                None => {
-                    inner.commit(std::mem::take(&mut batch)).await?;
-                    inner.lock(*id).await?
-                }
+            let guard = if let Some(guard) = inner.index.try_lock(*id) {
+                guard
+            } else {
+                inner.commit(std::mem::take(&mut batch)).await?;
+                inner.lock(*id).await?
             };
             let removed = {
                 let mut shard = inner.index.shard(*id);

@@ -98,12 +98,15 @@ pub fn decode(salt: u64, bytes: &[u8]) -> Option<(BatchHeader, Vec<Record>)> {
     Some((header, records))
 }
 
-/// Encodes `records` as one batch; used by recovery and tests.
+/// Encodes `records` as one batch.
+#[cfg(test)]
 pub(crate) fn encode(salt: u64, header: BatchHeader, records: &[Record]) -> Vec<u8> {
     let bytes = HEADER_BYTES + records.iter().map(Record::encoded_len).sum::<usize>();
     let mut buf = vec![0; bytes.next_multiple_of(PAGE_BYTES)];
     let mut w = Writer::new(&mut buf[HEADER_BYTES..]);
-    records.iter().for_each(|r| r.encode(&mut w));
+    for record in records {
+        record.encode(&mut w);
+    }
     let header = BatchHeader {
         bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
         records: u32::try_from(records.len()).unwrap_or(u32::MAX),

@@ -13,6 +13,7 @@ pub(crate) const HEADER_BYTES: usize = 64;
 pub(crate) const BLOCK_BYTES_MAX: u64 = 256 << 10;
 
 /// Stride of the blocks on a disk with such segments.
+#[expect(clippy::cast_possible_truncation, reason = "at most 256 KiB")]
 pub(crate) const fn block_bytes(segment_bytes: u64) -> usize {
     let bytes = if segment_bytes < BLOCK_BYTES_MAX { segment_bytes } else { BLOCK_BYTES_MAX };
     bytes as usize

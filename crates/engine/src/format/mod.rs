@@ -7,5 +7,7 @@ pub(crate) mod batch;
 pub(crate) mod checkpoint;
 pub(crate) mod class;
 pub(crate) mod codec;
+#[cfg(test)]
+mod doc_tests;
 pub(crate) mod record;
 pub(crate) mod superblock;

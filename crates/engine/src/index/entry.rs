@@ -64,7 +64,6 @@ impl Entry {
     pub(crate) const fn version(&self) -> u64 {
         self.version_slab >> 16
     }
-    #[expect(clippy::cast_possible_truncation, reason = "masked to their bits")]
     pub(crate) const fn location(&self) -> Location {
         let low = (self.version_slab & 0xffff) as u16;
         let class = (self.segment_state >> 6 & 0x1f) as u8 | ((low >> 14) as u8) << 5;

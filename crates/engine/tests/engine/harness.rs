@@ -66,7 +66,7 @@ pub(crate) fn value(seed: u64, len: usize) -> Vec<u8> {
         x ^= x << 13;
         x ^= x >> 7;
         x ^= x << 17;
-        (x >> 32) as u8
+        x.to_le_bytes()[4]
     })
     .take(len)
     .collect();

@@ -6,7 +6,7 @@ use millpond_types::{ChunkId, GroupId, Tick};
 use proptest::prelude::*;
 
 use crate::harness::{
-    Ack, Cursor, Rig, WriteMode, WriteRequest, block_on, buf, get, request, value,
+    Ack, Cursor, Fake, Rig, WriteMode, WriteRequest, block_on, buf, get, request, value,
 };
 
 #[derive(Clone, Debug)]
@@ -110,6 +110,10 @@ fn run(ops: Vec<Op>) {
         assert_eq!(usage.chunks, model.len() as u64);
         assert_eq!(usage.bytes, model.values().map(|b| b.len() as u64).sum::<u64>());
     }
+    finish(&rig, e, &model);
+}
+
+fn finish(rig: &Rig, e: Fake, model: &BTreeMap<u8, Vec<u8>>) {
     let (page, next) = e.scan(None, Cursor::default(), 1000);
     assert_eq!((page.len(), next), (model.len(), None));
     assert!(model.iter().all(|(id, bytes)| get(&e, (*id).into()).as_ref() == Some(bytes)));
