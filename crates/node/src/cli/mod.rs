@@ -22,7 +22,7 @@ const ABSENT: i32 = 3;
 /// How a command went, as an exit code.
 type Outcome = anyhow::Result<i32>;
 
-/// A KV cache on NVMe for LLM inference engines.
+/// A KV cache on local disks for LLM inference engines.
 #[derive(Debug, Parser)]
 #[command(
     name = "millpond",
@@ -38,7 +38,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a server.
-    #[command(after_help = server::EXAMPLES)]
+    #[command(after_help = server::EXAMPLES, args_override_self = true)]
     Server(Box<server::Args>),
     /// Check, show or explain the configuration.
     #[command(subcommand)]

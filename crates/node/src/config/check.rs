@@ -67,8 +67,8 @@ impl Config {
         if server.data.is_empty() || server.data.iter().any(String::is_empty) {
             return Err(invalid("server.data", "name at least one folder or block device"));
         }
-        if server.size.is_some_and(|size| size.bytes() < 256 << 20) {
-            return Err(invalid("server.size", "a data file has at least 256MiB"));
+        if server.size.is_some_and(|size| size.bytes() < 1 << 30) {
+            return Err(invalid("server.size", "a data file has at least 1GiB"));
         }
         if server.memory.is_some_and(|memory| memory.bytes() < 128 << 20) {
             return Err(invalid("server.memory", "the server needs at least 128MiB"));

@@ -18,6 +18,9 @@ use std::time::Duration;
 
 use millpond_types::{ByteSize, limits};
 
+const DEADLINE_DEFAULT: Duration = Duration::from_secs(5);
+const _: () = assert!(limits::DEADLINE_MS_DEFAULT == 5_000, "one default for both sides");
+
 macro_rules! section {
     ($(#[doc = $about:literal])* $name:ident at $path:literal {
         $($(#[doc = $doc:literal])* $field:ident : $ty:ty = $default:expr;)*
@@ -56,8 +59,8 @@ section! {
         data: Vec<String> = vec!["./millpond-data".to_owned()];
         /// Bytes of each new data file. Left out: 70 % of the free disk space, at most 64 GiB.
         size: Option<Size> = None;
-        /// Memory of the server: seven eighths hold values, the rest is for the index and
-        /// connections. Left out: a quarter of the machine's memory, at most 4 GiB.
+        /// Memory of the server: an eighth, at least 48MiB, is for the index and connections, the
+        /// rest holds values. Left out: a quarter of the machine's memory, at most 4 GiB.
         memory: Option<Size> = None;
         /// TCP address for clients; empty for none.
         listen: String = "127.0.0.1:7440".to_owned();
@@ -105,7 +108,7 @@ section! {
         /// Bytes of values one connection may hold in flight. One larger request still runs alone.
         connection_bytes: Size = Size(ByteSize::mib(256));
         /// Deadline of requests that name none.
-        deadline: Span = Span(Duration::from_millis(limits::DEADLINE_MS_DEFAULT as u64));
+        deadline: Span = Span(DEADLINE_DEFAULT);
         /// A client that takes no byte of its replies for this long is disconnected.
         stalled_client: Span = Span(Duration::from_secs(30));
         /// A connection must say hello within this time.
@@ -127,7 +130,7 @@ section! {
         /// Eviction stops when this share of the disk is used, in percent.
         evict_low_percent: u32 = 90;
         /// Every stored byte is read and verified once per this time.
-        scrub_period: Span = Span(Duration::from_secs(7 * 24 * 3600));
+        scrub_period: Span = Span(Duration::from_hours(7 * 24));
         /// Bytes per second that verification may read.
         scrub_rate: Size = Size(ByteSize::mib(32));
     }

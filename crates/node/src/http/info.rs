@@ -6,7 +6,7 @@ use crate::server::Summary;
 use crate::service::Service;
 
 /// The body of `/v1/info`.
-pub fn render(service: &Service, summary: &Summary) -> String {
+pub(super) fn render(service: &Service, summary: &Summary) -> String {
     let disks: Vec<_> = service
         .disks
         .iter()

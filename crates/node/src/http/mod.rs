@@ -131,12 +131,9 @@ async fn accept(listener: tokio::net::TcpListener, state: Arc<HttpState>) {
     let seats = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let Ok(seat) = Arc::clone(&seats).acquire_owned().await else { return };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(_) => {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
         };
         let state = Arc::clone(&state);
         tokio::task::spawn_local(async move {

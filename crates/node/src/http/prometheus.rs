@@ -95,7 +95,7 @@ fn verb_name(verb: Verb) -> String {
 }
 
 /// The page of `/metrics`.
-pub fn render(service: &Service) -> String {
+pub(super) fn render(service: &Service) -> String {
     let mut page = Page::default();
     requests(&mut page, service);
     connections(&mut page, service);

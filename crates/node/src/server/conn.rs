@@ -22,7 +22,7 @@ use crate::config::LimitsConfig;
 use crate::service::{Failure, Namespace, Service, time_left};
 
 /// What all connections of the server share.
-pub struct Shared {
+pub(super) struct Shared {
     /// The KV service.
     pub service: Arc<Service>,
     /// Bounds.
@@ -46,7 +46,7 @@ pub struct Shared {
 }
 
 /// One connection.
-pub struct Conn {
+pub(super) struct Conn {
     /// What all connections share.
     pub shared: Arc<Shared>,
     /// Who it is, for logs.
@@ -80,7 +80,7 @@ struct Names {
 
 impl Conn {
     /// A new connection.
-    pub fn new(shared: Arc<Shared>, peer: String, is_unix: bool) -> Rc<Self> {
+    pub(super) fn new(shared: Arc<Shared>, peer: String, is_unix: bool) -> Rc<Self> {
         Rc::new(Self {
             shared,
             peer,
@@ -100,12 +100,12 @@ impl Conn {
     }
 
     /// Lets the client in with what its credential allows.
-    pub fn admit(&self, scope: Rc<Scope>) {
+    pub(super) fn admit(&self, scope: Rc<Scope>) {
         let _ = self.scope.set(scope);
     }
 
     /// What the credential allows; `None` before hello.
-    pub fn scope(&self) -> Option<&Rc<Scope>> {
+    pub(super) fn scope(&self) -> Option<&Rc<Scope>> {
         self.scope.get()
     }
 
@@ -113,7 +113,7 @@ impl Conn {
     ///
     /// # Errors
     /// [`Failure`] that does not tell an absent namespace from a forbidden one.
-    pub fn namespace(&self, id: GroupId) -> Result<Arc<Namespace>, Failure> {
+    pub(super) fn namespace(&self, id: GroupId) -> Result<Arc<Namespace>, Failure> {
         let namespaces = &self.shared.service.namespaces;
         let mut names = self.names.borrow_mut();
         let generation = namespaces.generation();
@@ -141,7 +141,7 @@ impl Conn {
     }
 
     /// Waits until this connection may start another request: until its own replies have left.
-    pub async fn wait_for_room(&self) {
+    pub(super) async fn wait_for_room(&self) {
         poll_fn(|context| {
             if self.has_room() {
                 return Poll::Ready(());
@@ -153,19 +153,19 @@ impl Conn {
     }
 
     /// Requests under way.
-    pub fn in_flight(&self) -> u32 {
+    pub(super) fn in_flight(&self) -> u32 {
         self.in_flight.get()
     }
 
     /// Makes the receiving task end, and so the connection.
-    pub fn hang_up(&self) {
+    pub(super) fn hang_up(&self) {
         if let Some(receiving) = self.receiving.borrow_mut().take() {
             receiving.abort();
         }
     }
 
     /// Starts a request.
-    pub fn begin(self: &Rc<Self>, header: &FrameHeader, verb: Verb) -> InFlight {
+    pub(super) fn begin(self: &Rc<Self>, header: &FrameHeader, verb: Verb) -> InFlight {
         let received = RealClock::tick();
         self.in_flight.set(self.in_flight.get() + 1);
         self.shared.service.metrics.in_flight.add(1);
@@ -185,7 +185,7 @@ impl Conn {
     }
 
     /// Ends the connection at once.
-    pub fn abort(&self) {
+    pub(super) fn abort(&self) {
         self.hang_up();
         if let Some(sending) = self.sending.borrow_mut().take() {
             sending.abort();
@@ -197,7 +197,7 @@ impl Conn {
 }
 
 /// A request being worked on, and later its reply being sent: what it holds of the bounds.
-pub struct InFlight {
+pub(super) struct InFlight {
     conn: Rc<Conn>,
     /// What was asked.
     pub verb: Verb,
@@ -219,7 +219,7 @@ impl std::fmt::Debug for InFlight {
 
 impl InFlight {
     /// The connection.
-    pub fn conn(&self) -> &Rc<Conn> {
+    pub(super) fn conn(&self) -> &Rc<Conn> {
         &self.conn
     }
 
@@ -227,7 +227,7 @@ impl InFlight {
     ///
     /// # Errors
     /// `Busy` with a retry hint when there is none by then.
-    pub async fn reserve(&mut self, bytes: u64) -> Result<(), Failure> {
+    pub(super) async fn reserve(&mut self, bytes: u64) -> Result<(), Failure> {
         if bytes == 0 {
             return Ok(());
         }
@@ -258,18 +258,24 @@ impl InFlight {
     }
 
     /// The moment the work starts.
-    pub fn work_starts(&self) {
+    pub(super) fn work_starts(&self) {
         let waited = RealClock::tick().since(self.received);
         self.conn.shared.service.metrics.stages.queue.observe(waited);
     }
 
     /// Whether the deadline has passed.
-    pub fn is_late(&self) -> bool {
+    pub(super) fn is_late(&self) -> bool {
         RealClock::tick() >= self.deadline
     }
 
     /// The frame of a reply with `payload_len` bytes of payload, without the payload.
-    pub fn head(&self, flags: u8, status: Status, meta: &[u8], payload_len: usize) -> Vec<u8> {
+    pub(super) fn head(
+        &self,
+        flags: u8,
+        status: Status,
+        meta: &[u8],
+        payload_len: usize,
+    ) -> Vec<u8> {
         let header = FrameHeader {
             flags: FLAG_REPLY | flags,
             verb: self.verb as u16,
@@ -286,14 +292,14 @@ impl InFlight {
     }
 
     /// Counts the answer.
-    pub fn answered(&self, status: Status) {
+    pub(super) fn answered(&self, status: Status) {
         let us = RealClock::tick().since(self.received).as_micros();
         let metrics = &self.conn.shared.service.metrics;
         metrics.answered(self.verb, status, u64::try_from(us).unwrap_or(u64::MAX));
     }
 
     /// Queues the reply on the socket.
-    pub fn reply(self, status: Status, meta: &[u8], values: Vec<SharedBuf>) {
+    pub(super) fn reply(self, status: Status, meta: &[u8], values: Vec<SharedBuf>) {
         self.answered(status);
         let bytes = values.iter().map(|value| value.len()).sum();
         self.conn.shared.service.metrics.bytes_out.add(bytes as u64);
@@ -304,7 +310,7 @@ impl InFlight {
     }
 
     /// Queues the reply of a failed request on the socket.
-    pub fn fail(self, failure: &Failure) {
+    pub(super) fn fail(self, failure: &Failure) {
         self.reply(failure.status, &failure.encode(), Vec::new());
     }
 }

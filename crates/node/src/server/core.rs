@@ -22,7 +22,7 @@ const SWEEP: Duration = Duration::from_millis(250);
 
 /// What another thread knows of a core.
 #[derive(Clone)]
-pub struct CoreHandle {
+pub(super) struct CoreHandle {
     /// Runs things on it.
     pub handle: Handle,
     /// Its connections.
@@ -30,7 +30,7 @@ pub struct CoreHandle {
 }
 
 /// The connections of this core. Everything here stays on its thread.
-pub struct Core {
+pub(super) struct Core {
     shared: Arc<Shared>,
     shelf: Rc<Shelf>,
     connections: RefCell<Vec<Rc<Conn>>>,
@@ -45,7 +45,7 @@ thread_local! {
 
 impl Core {
     /// Makes this thread a core and starts to look after its connections.
-    pub fn install(shared: Arc<Shared>, count: Arc<AtomicUsize>) -> Rc<Self> {
+    pub(super) fn install(shared: Arc<Shared>, count: Arc<AtomicUsize>) -> Rc<Self> {
         let core = Rc::new(Self {
             shared,
             shelf: Rc::default(),
@@ -59,17 +59,17 @@ impl Core {
     }
 
     /// The core of this thread; `None` once it is stopping.
-    pub fn current() -> Option<Rc<Self>> {
+    pub(super) fn current() -> Option<Rc<Self>> {
         CORE.with_borrow(Clone::clone)
     }
 
     /// Keeps a task until the core stops.
-    pub fn keep(&self, task: JoinHandle<()>) {
+    pub(super) fn keep(&self, task: JoinHandle<()>) {
         self.accepting.borrow_mut().push(task);
     }
 
     /// Ends every connection: those with replies on their way get until `deadline`.
-    pub async fn stop(&self, deadline: Tick) {
+    pub(super) async fn stop(&self, deadline: Tick) {
         CORE.with_borrow_mut(Option::take);
         for task in self.accepting.take() {
             task.abort();
@@ -89,7 +89,7 @@ impl Core {
 }
 
 /// Starts to serve a connection that was accepted on another core.
-pub async fn adopt(fd: OwnedFd, is_unix: bool, peer: String) {
+pub(super) async fn adopt(fd: OwnedFd, is_unix: bool, peer: String) {
     let Some(core) = Core::current() else { return };
     core.count.fetch_add(1, Ordering::Relaxed);
     let shared = Arc::clone(&core.shared);
@@ -120,7 +120,7 @@ async fn run(conn: Rc<Conn>, core: Rc<Core>, fd: OwnedFd) {
 async fn open(conn: &Conn, fd: OwnedFd) -> io::Result<(Source, Sink)> {
     let stream = Stream::from_owned_fd(fd)?;
     match &conn.shared.tls {
-        Some(config) if !conn.is_unix => tls::accept(stream, Arc::clone(config)).await,
+        Some(config) if !conn.is_unix => Box::pin(tls::accept(stream, Arc::clone(config))).await,
         _ => {
             let (reader, writer) = stream.split();
             Ok((Source::Plain(reader), Sink::Plain(writer)))

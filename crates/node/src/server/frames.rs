@@ -27,7 +27,7 @@ const HOT_AFTER: u32 = 2;
 
 /// The receive buffers of one core.
 #[derive(Debug, Default)]
-pub struct Shelf {
+pub(super) struct Shelf {
     free: RefCell<Vec<Vec<u8>>>,
     hot: Cell<usize>,
 }
@@ -48,7 +48,7 @@ impl Shelf {
 
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
-pub enum Ended {
+pub(super) enum Ended {
     /// The client closed it between two frames.
     #[error("closed by the client")]
     Closed,
@@ -64,21 +64,21 @@ pub enum Ended {
 }
 
 /// The receiving side of a connection, as frames.
-pub struct Frames {
+pub(super) struct Frames {
     source: Source,
     shelf: Rc<Shelf>,
     buffer: Vec<u8>,
     /// First byte of the buffer that is not consumed.
     at: usize,
     hot: bool,
-    frames: u32,
+    seen: u32,
 }
 
 impl Frames {
     /// Starts at the first frame.
     #[must_use]
-    pub const fn new(source: Source, shelf: Rc<Shelf>) -> Self {
-        Self { source, shelf, buffer: Vec::new(), at: 0, hot: false, frames: 0 }
+    pub(super) const fn new(source: Source, shelf: Rc<Shelf>) -> Self {
+        Self { source, shelf, buffer: Vec::new(), at: 0, hot: false, seen: 0 }
     }
 
     fn buffered(&self) -> usize {
@@ -87,7 +87,7 @@ impl Frames {
 
     /// Whether another whole header was received already.
     #[must_use]
-    pub fn has_header(&self) -> bool {
+    pub(super) fn has_header(&self) -> bool {
         self.buffered() >= HEADER_BYTES
     }
 
@@ -134,7 +134,7 @@ impl Frames {
         if self.buffer.capacity() > BUFFER_KEPT_MAX {
             self.buffer = Vec::new();
         }
-        if !self.hot && self.frames >= HOT_AFTER && self.shelf.hot.get() < HOT_MAX {
+        if !self.hot && self.seen >= HOT_AFTER && self.shelf.hot.get() < HOT_MAX {
             self.hot = true;
             self.shelf.hot.set(self.shelf.hot.get() + 1);
         }
@@ -150,12 +150,12 @@ impl Frames {
     ///
     /// # Errors
     /// [`Ended::Closed`] at the end of the stream.
-    pub async fn header(&mut self) -> Result<FrameHeader, Ended> {
+    pub(super) async fn header(&mut self) -> Result<FrameHeader, Ended> {
         if self.buffered() == 0 {
             self.wait().await?;
         }
         self.ensure(HEADER_BYTES).await?;
-        self.frames = self.frames.saturating_add(1);
+        self.seen = self.seen.saturating_add(1);
         let bytes = self.buffer[self.at..].first_chunk().ok_or(WireError::Truncated)?;
         let header = FrameHeader::decode(bytes)?;
         self.at += HEADER_BYTES;
@@ -166,7 +166,7 @@ impl Frames {
     ///
     /// # Errors
     /// [`Ended`] when the stream ends or the checksum differs.
-    pub async fn meta(&mut self, header: &FrameHeader) -> Result<&[u8], Ended> {
+    pub(super) async fn meta(&mut self, header: &FrameHeader) -> Result<&[u8], Ended> {
         let len = header.meta_len as usize;
         self.ensure(len).await?;
         let meta = &self.buffer[self.at..self.at + len];
@@ -179,7 +179,7 @@ impl Frames {
     ///
     /// # Errors
     /// [`Ended`] when the stream ends.
-    pub async fn payload(&mut self, mut into: Buf, follows: usize) -> Result<Buf, Ended> {
+    pub(super) async fn payload(&mut self, mut into: Buf, follows: usize) -> Result<Buf, Ended> {
         let mut filled = 0;
         loop {
             let wanted = into.len() - filled;
@@ -207,7 +207,7 @@ impl Frames {
     ///
     /// # Errors
     /// [`Ended`] when the stream ends.
-    pub async fn skip(&mut self, mut len: usize) -> Result<(), Ended> {
+    pub(super) async fn skip(&mut self, mut len: usize) -> Result<(), Ended> {
         loop {
             let here = len.min(self.buffered());
             self.at += here;

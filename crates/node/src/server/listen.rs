@@ -18,7 +18,7 @@ use super::core::{CoreHandle, adopt};
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What accepts.
-pub enum Listener {
+pub(super) enum Listener {
     /// TCP.
     Tcp(TcpListener),
     /// A Unix socket.
@@ -30,12 +30,12 @@ thread_local! {
 }
 
 /// Keeps listeners on this core until the server is ready to accept.
-pub fn park(listeners: Vec<Listener>) {
+pub(super) fn park(listeners: Vec<Listener>) {
     PARKED.set(listeners);
 }
 
 /// Takes the listeners that were kept.
-pub fn unpark() -> Vec<Listener> {
+pub(super) fn unpark() -> Vec<Listener> {
     PARKED.take()
 }
 
@@ -44,7 +44,7 @@ impl Listener {
     ///
     /// # Errors
     /// What the system says.
-    pub fn unix(path: &Path) -> io::Result<Self> {
+    pub(super) fn unix(path: &Path) -> io::Result<Self> {
         let listener = UnixListener::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
         Ok(Self::Unix(listener))
@@ -59,7 +59,7 @@ impl Listener {
 }
 
 /// Accepts until dropped.
-pub async fn accept_all(listener: Listener, shared: Arc<Shared>, cores: Vec<CoreHandle>) {
+pub(super) async fn accept_all(listener: Listener, shared: Arc<Shared>, cores: Vec<CoreHandle>) {
     let is_unix = matches!(listener, Listener::Unix(_));
     let mut failing = false;
     loop {

@@ -43,6 +43,8 @@ pub use tokens::{Scope, TokenError, Tokens};
 
 /// Memory of the server by default at most.
 const MEMORY_DEFAULT_MAX: u64 = 4 << 30;
+/// Memory kept for the index and connections at least: 10,000 idle connections take 45 MiB.
+const BESIDE_POOL_MIN: u64 = 48 << 20;
 /// Cores used by default at most.
 const CORES_DEFAULT_MAX: usize = 4;
 /// How long requests in flight may take at a clean stop.
@@ -181,7 +183,8 @@ pub fn memory_sizes(config: &Config) -> std::io::Result<(u64, u64)> {
         Some(memory) => memory.bytes(),
         None => (memory_total()? / 4).min(MEMORY_DEFAULT_MAX),
     };
-    let pool = total / 8 * 7 / PAGE_BYTES as u64 * PAGE_BYTES as u64;
+    let beside = (total / 8).max(BESIDE_POOL_MIN);
+    let pool = (total - beside) / PAGE_BYTES as u64 * PAGE_BYTES as u64;
     Ok((total, pool))
 }
 

@@ -20,7 +20,7 @@ const SEND_PIECES_MAX: usize = 1000;
 
 /// A reply ready to be sent.
 #[derive(Debug)]
-pub struct Outgoing {
+pub(super) struct Outgoing {
     /// Header and meta.
     pub head: Vec<u8>,
     /// The payload.
@@ -35,7 +35,7 @@ pub struct Outgoing {
 
 /// The replies of one connection.
 #[derive(Debug, Default)]
-pub struct Outbox {
+pub(super) struct Outbox {
     queue: RefCell<VecDeque<Outgoing>>,
     waker: RefCell<Option<Waker>>,
     closed: Cell<bool>,
@@ -45,7 +45,7 @@ pub struct Outbox {
 
 impl Outbox {
     /// Queues a reply; it is dropped when the connection is closing.
-    pub fn push(&self, reply: Outgoing) {
+    pub(super) fn push(&self, reply: Outgoing) {
         if self.closed.get() {
             return;
         }
@@ -60,13 +60,13 @@ impl Outbox {
     }
 
     /// Sends what is queued, then ends.
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         self.closed.set(true);
         self.wake();
     }
 
     /// Drops what is queued.
-    pub fn abandon(&self) {
+    pub(super) fn abandon(&self) {
         self.closed.set(true);
         let queue = std::mem::take(&mut *self.queue.borrow_mut());
         drop(queue);
@@ -105,10 +105,11 @@ impl Outbox {
 }
 
 /// Sends the replies of a connection until it closes.
-pub async fn send_replies(conn: Rc<Conn>, mut sink: Sink) {
+pub(super) async fn send_replies(conn: Rc<Conn>, mut sink: Sink) {
     let outbox = &conn.outbox;
     while let Some(batch) = outbox.next().await {
-        if let Err(error) = send_batch(&conn, &mut sink, batch).await {
+        // Boxed: an idle connection's size counts ten thousand times.
+        if let Err(error) = Box::pin(send_batch(&conn, &mut sink, batch)).await {
             tracing::debug!(peer = %conn.peer, "sending failed: {error}");
             outbox.abandon();
             break;

@@ -17,7 +17,7 @@ use crate::service::{Failure, Namespace, Place, PutItemPlan, PutWrite, Service, 
 const POOL_RETRY: Duration = Duration::from_micros(500);
 
 /// The outcome of every value of a put, as far as known.
-pub struct PutProgress {
+pub(super) struct PutProgress {
     /// Outcomes; the ones under way are `Late` until they end.
     items: Vec<ItemStatus>,
     writes: VecDeque<(usize, Write)>,
@@ -27,24 +27,29 @@ type Write = std::pin::Pin<Box<dyn Future<Output = ItemStatus>>>;
 
 impl PutProgress {
     /// Room for `count` values.
-    pub fn new(count: usize) -> Self {
+    pub(super) fn new(count: usize) -> Self {
         Self { items: Vec::with_capacity(count), writes: VecDeque::new() }
     }
 
     /// Notes a value that is not stored.
-    pub fn skip(&mut self, status: ItemStatus) {
+    pub(super) fn skip(&mut self, status: ItemStatus) {
         self.items.push(status);
     }
 
     /// Starts to store a value.
-    pub fn write(&mut self, service: &Arc<Service>, namespace: &Arc<Namespace>, write: PutWrite) {
+    pub(super) fn write(
+        &mut self,
+        service: &Arc<Service>,
+        namespace: &Arc<Namespace>,
+        write: PutWrite,
+    ) {
         let work = Arc::clone(service).put_one(Arc::clone(namespace), write);
         self.writes.push_back((self.items.len(), Box::pin(work)));
         self.items.push(ItemStatus::Late);
     }
 
     /// Waits for all writes until the deadline and returns the outcomes.
-    pub async fn finish(mut self, guard: &InFlight) -> Vec<ItemStatus> {
+    pub(super) async fn finish(mut self, guard: &InFlight) -> Vec<ItemStatus> {
         let mut tasks: VecDeque<(usize, JoinHandle<ItemStatus>)> = VecDeque::new();
         for (index, mut write) in std::mem::take(&mut self.writes) {
             let ready = std::future::poll_fn(|context| {
@@ -77,7 +82,7 @@ impl PutProgress {
 ///
 /// # Errors
 /// [`Ended`] when the connection ends first.
-pub async fn receive_put(
+pub(super) async fn receive_put(
     conn: &Rc<Conn>,
     frames: &mut Frames,
     header: &FrameHeader,
@@ -121,7 +126,7 @@ async fn acknowledge(guard: InFlight, progress: PutProgress) {
 }
 
 /// Whether a put may be received at all.
-pub fn check(
+pub(super) fn check(
     conn: &Conn,
     request: PutRequest,
     payload_len: u64,
@@ -159,13 +164,10 @@ async fn receive_values(
     let mut progress = PutProgress::new(request.items.len());
     let mut follows = usize::try_from(request.payload_bytes()).unwrap_or(usize::MAX);
     let mut ahead = 0;
-    let run_blocks = namespace.info.options.run_blocks;
     for (index, (key, item)) in request.keys.iter().zip(&request.items).enumerate() {
         let len = item.len as usize;
         follows -= len;
-        let leader = request.leaders.leader(&request.keys, index, run_blocks);
-        let plan = service.plan_put(namespace, key, leader, item, ahead);
-        let (place, buf) = match plan {
+        let (place, buf) = match service.plan_put(namespace, request, index, ahead) {
             PutItemPlan::Skip(status) => {
                 frames.skip(len).await?;
                 progress.skip(status);
@@ -189,7 +191,12 @@ async fn receive_values(
 
 /// A buffer for a value, at the expense of what is only cached in memory. Waits until the deadline
 /// when everything in memory is in use.
-pub async fn buffer(service: &Service, place: Place, guard: &InFlight, len: usize) -> Option<Buf> {
+pub(super) async fn buffer(
+    service: &Service,
+    place: Place,
+    guard: &InFlight,
+    len: usize,
+) -> Option<Buf> {
     loop {
         if let Ok(buf) = service.disks[place.disk].engine.alloc(len) {
             return Some(buf);

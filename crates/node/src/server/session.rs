@@ -23,7 +23,7 @@ const TURN_FRAMES: u32 = 32;
 const HELLO_META_MAX: u32 = 8192;
 
 /// Serves one connection until it closes.
-pub async fn serve(conn: Rc<Conn>, mut frames: Frames) {
+pub(super) async fn serve(conn: Rc<Conn>, mut frames: Frames) {
     let ended = requests(&conn, &mut frames).await;
     match &ended {
         Err(Ended::Protocol(error)) => {
@@ -37,7 +37,7 @@ pub async fn serve(conn: Rc<Conn>, mut frames: Frames) {
 }
 
 async fn requests(conn: &Rc<Conn>, frames: &mut Frames) -> Result<(), Ended> {
-    hello(conn, frames).await?;
+    Box::pin(hello(conn, frames)).await?;
     let mut turn = 0;
     loop {
         turn += 1;
@@ -142,7 +142,8 @@ async fn one_request(
         return Ok(());
     };
     match verb {
-        Verb::Put => return receive_put(conn, frames, header).await,
+        // Boxed, as is hello: what an idle connection does not do must not count in its size.
+        Verb::Put => return Box::pin(receive_put(conn, frames, header)).await,
         Verb::ShmAttach if header.payload_len == 0 => {
             let meta = frames.meta(header).await?.to_vec();
             attach(conn, header, &meta);
@@ -173,10 +174,16 @@ async fn one_request(
 }
 
 /// Runs `work` to its end if it needs not wait, else lets it go on as a task of its own.
-pub async fn run_now_or_spawn(work: impl Future<Output = ()> + 'static) {
+///
+/// Not an `async fn`: `work` would count in the size of every idle connection.
+pub(super) fn run_now_or_spawn(
+    work: impl Future<Output = ()> + 'static,
+) -> impl Future<Output = ()> {
     let mut work: Pin<Box<dyn Future<Output = ()>>> = Box::pin(work);
-    let done = poll_fn(|context| Poll::Ready(work.as_mut().poll(context).is_ready())).await;
-    if !done {
-        spawn(work).detach();
+    async move {
+        let done = poll_fn(|context| Poll::Ready(work.as_mut().poll(context).is_ready())).await;
+        if !done {
+            spawn(work).detach();
+        }
     }
 }

@@ -38,7 +38,7 @@ const SPIN: Duration = Duration::from_micros(30);
 const RING_RETRY: Duration = Duration::from_micros(200);
 
 /// The shared-memory side of a connection.
-pub struct ShmSide {
+pub(super) struct ShmSide {
     region: ShmRegion,
     payload_offset: u64,
     replies: RefCell<RingProducer>,
@@ -64,7 +64,7 @@ impl Drop for ShmSide {
 }
 
 /// Answers `ShmAttach`.
-pub fn attach(conn: &Rc<Conn>, header: &FrameHeader, meta: &[u8]) {
+pub(super) fn attach(conn: &Rc<Conn>, header: &FrameHeader, meta: &[u8]) {
     let guard = conn.begin(header, Verb::ShmAttach);
     match try_attach(conn, meta) {
         Ok((reply, fds)) => {
@@ -103,7 +103,7 @@ fn try_attach(conn: &Rc<Conn>, meta: &[u8]) -> Result<(ShmAttachReply, Vec<Owned
     let shared = &conn.shared;
     let clients = shared.shm_clients.fetch_add(1, Ordering::AcqRel);
     // Undone when the side is dropped or was never made.
-    let seat = Seat(Rc::clone(conn));
+    let place = Seat(Rc::clone(conn));
     shared.service.metrics.shm_clients.add(1);
     if clients >= shared.limits.shm_clients {
         return Err(Failure::new(
@@ -117,9 +117,9 @@ fn try_attach(conn: &Rc<Conn>, meta: &[u8]) -> Result<(ShmAttachReply, Vec<Owned
     let payload = request.payload_bytes.min(shared.limits.shm_arena.bytes());
     let arena_bytes = payload_offset + payload.next_multiple_of(page);
     let internal = |what: String| Failure::new(Status::Internal, format!("shared memory: {what}"));
-    let size = usize::try_from(arena_bytes).map_err(|error| internal(error.to_string()))?;
+    let len = usize::try_from(arena_bytes).map_err(|error| internal(error.to_string()))?;
     let region =
-        ShmRegion::create("millpond-arena", size).map_err(|error| internal(error.to_string()))?;
+        ShmRegion::create("millpond-arena", len).map_err(|error| internal(error.to_string()))?;
     let consumer = RingConsumer::new(region.clone(), 0, RING_CAPACITY, RingWake::Futex)
         .map_err(|error| internal(error.to_string()))?;
     let producer = RingProducer::new(region.clone(), ring_bytes, RING_CAPACITY, RingWake::Futex)
@@ -141,7 +141,7 @@ fn try_attach(conn: &Rc<Conn>, meta: &[u8]) -> Result<(ShmAttachReply, Vec<Owned
         next_hold: Cell::new(1),
         task: RefCell::new(None),
     });
-    let task = spawn(serve_ring(seat, Rc::downgrade(&side), consumer, event));
+    let task = spawn(serve_ring(place, Rc::downgrade(&side), consumer, event));
     *side.task.borrow_mut() = Some(task);
     *conn.shm.borrow_mut() = Some(side);
     let pool_bytes = shared.service.pool.capacity() as u64;
@@ -338,12 +338,10 @@ async fn put(
     let mut progress = PutProgress::new(request.items.len());
     let mut at = request.arena_offset;
     let mut ahead = 0;
-    let run_blocks = namespace.info.options.run_blocks;
     for (index, (key, item)) in request.keys.iter().zip(&request.items).enumerate() {
         let from = at;
         at += u64::from(item.len);
-        let leader = request.leaders.leader(&request.keys, index, run_blocks);
-        let place = match service.plan_put(&namespace, key, leader, item, ahead) {
+        let place = match service.plan_put(&namespace, &request, index, ahead) {
             PutItemPlan::Skip(status) => {
                 progress.skip(status);
                 continue;
@@ -381,7 +379,7 @@ const COPY_TURN_BYTES: u64 = 4 << 20;
 
 impl ShmSide {
     /// Takes back what the client has kept for longer than `limit`; returns how many holds.
-    pub fn expire(&self, limit: Duration) -> usize {
+    pub(super) fn expire(&self, limit: Duration) -> usize {
         let now = RealClock::tick();
         let mut holds = self.holds.borrow_mut();
         let before = holds.len();

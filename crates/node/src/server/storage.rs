@@ -8,7 +8,7 @@ use millpond_env::{BufferPool, Disk as _, EnvError, FileDisk, RealClock, Rng};
 use millpond_types::{ByteSize, Uuid128};
 
 use super::StartError;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, Size};
 use crate::service::{Engine, NodeDisk};
 
 /// Name of the data file within a data folder.
@@ -17,8 +17,8 @@ pub const DATA_FILE: &str = "millpond.data";
 const FREE_SHARE: u64 = 70;
 /// A new data file is not larger than this by default: a laptop's disk is not ours.
 const SIZE_DEFAULT_MAX: u64 = 64 << 30;
-/// A data file is not smaller than this.
-const SIZE_MIN: u64 = 256 << 20;
+/// A data file is not smaller than this: 64 MiB segments of every common size, the log and checkpoints.
+const SIZE_MIN: u64 = 1 << 30;
 
 /// One `--data`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ fn prepare(path: &DataPath, config: &Config, share: u64) -> Result<u64, StartErr
     let probe = path.path.join(".millpond-probe");
     std::fs::write(&probe, b"").and_then(|()| std::fs::remove_file(&probe)).map_err(failed)?;
     let free = millpond_env::free_bytes(&path.path).map_err(failed)?;
-    let wanted = path.size.map(|size| size.0).or(config.server.size.map(|size| size.bytes()));
+    let wanted = path.size.map(|size| size.0).or(config.server.size.map(Size::bytes));
     let size = match wanted {
         Some(size) if size > free => {
             return Err(StartError::Full { path: path.path.display().to_string(), size, free });
@@ -106,7 +106,7 @@ fn prepare(path: &DataPath, config: &Config, share: u64) -> Result<u64, StartErr
 
 /// A disk that may be opened.
 #[derive(Clone, Debug)]
-pub struct Prepared {
+pub(super) struct Prepared {
     path: DataPath,
     /// Bytes of a data file to make; 0 to open what is there.
     make: u64,
@@ -116,7 +116,7 @@ pub struct Prepared {
 ///
 /// # Errors
 /// [`StartError`] naming the folder and the fix.
-pub fn prepare_all(config: &Config) -> Result<Vec<Prepared>, StartError> {
+pub(super) fn prepare_all(config: &Config) -> Result<Vec<Prepared>, StartError> {
     let paths: Vec<DataPath> =
         config.server.data.iter().map(|text| DataPath::parse(text)).collect();
     // Folders on one file system share its free space.
@@ -129,7 +129,7 @@ pub fn prepare_all(config: &Config) -> Result<Vec<Prepared>, StartError> {
 
 /// Where the Unix socket is; `None` when it is turned off.
 #[must_use]
-pub fn socket_path(config: &Config) -> Option<PathBuf> {
+pub(super) fn socket_path(config: &Config) -> Option<PathBuf> {
     match config.server.socket.as_deref() {
         Some("") => None,
         Some(path) => Some(PathBuf::from(path)),
@@ -144,7 +144,7 @@ pub fn socket_path(config: &Config) -> Option<PathBuf> {
 }
 
 /// Open disks.
-pub struct Opened {
+pub(super) struct Opened {
     /// Their engines.
     pub disks: Vec<NodeDisk>,
     /// Where, bytes, and whether they were new.
@@ -157,7 +157,7 @@ pub struct Opened {
 ///
 /// # Errors
 /// [`StartError`] naming the disk and the fix.
-pub async fn open_all(
+pub(super) async fn open_all(
     config: &Config,
     files: Vec<Prepared>,
     pool: &BufferPool,

@@ -38,7 +38,7 @@ pub enum TlsError {
 ///
 /// # Errors
 /// [`TlsError`] naming the file.
-pub fn server_config(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
+pub(super) fn server_config(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
     let bad = |field, path: &Path, reason: String| TlsError::File {
         key: field,
         path: path.display().to_string(),
@@ -89,7 +89,10 @@ fn drain(session: &mut ServerConnection) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// What the network or the peer's handshake says.
-pub async fn accept(mut stream: Stream, config: Arc<ServerConfig>) -> io::Result<(Source, Sink)> {
+pub(super) async fn accept(
+    mut stream: Stream,
+    config: Arc<ServerConfig>,
+) -> io::Result<(Source, Sink)> {
     let mut session = ServerConnection::new(config).map_err(invalid)?;
     session.set_buffer_limit(None);
     while session.is_handshaking() {
@@ -116,12 +119,18 @@ pub async fn accept(mut stream: Stream, config: Arc<ServerConfig>) -> io::Result
     }
     let session = Rc::new(RefCell::new(session));
     let (reader, writer) = stream.split();
-    let source = TlsSource { half: reader, session: Rc::clone(&session), ended: false };
+    let source = TlsSource {
+        half: reader,
+        session: Rc::clone(&session),
+        cipher: Vec::new(),
+        fed: 0,
+        ended: false,
+    };
     Ok((Source::Tls(Box::new(source)), Sink::Tls { half: writer, session }))
 }
 
 /// The receiving side.
-pub enum Source {
+pub(super) enum Source {
     /// As it comes.
     Plain(ReadHalf),
     /// Through TLS.
@@ -129,9 +138,12 @@ pub enum Source {
 }
 
 /// The receiving side of a TLS connection.
-pub struct TlsSource {
+pub(super) struct TlsSource {
     half: ReadHalf,
     session: Session,
+    /// Received, and how much of it the session has been fed.
+    cipher: Vec<u8>,
+    fed: usize,
     ended: bool,
 }
 
@@ -164,10 +176,12 @@ impl Source {
 
 impl TlsSource {
     fn holds_plaintext(&self) -> bool {
-        self.session
-            .borrow_mut()
-            .process_new_packets()
-            .is_ok_and(|s| s.plaintext_bytes_to_read() > 0)
+        self.fed < self.cipher.len()
+            || self
+                .session
+                .borrow_mut()
+                .process_new_packets()
+                .is_ok_and(|s| s.plaintext_bytes_to_read() > 0)
     }
 
     /// Decrypted bytes into `into`; `None` when more ciphertext is needed.
@@ -181,12 +195,23 @@ impl TlsSource {
     }
 
     async fn more(&mut self) -> io::Result<()> {
-        let (cipher, got) = self.half.read_some_vec(Vec::with_capacity(CIPHER_BYTES)).await;
-        if got? == 0 {
-            self.ended = true;
-            return Ok(());
+        if self.fed == self.cipher.len() {
+            self.fed = 0;
+            let mut cipher = std::mem::take(&mut self.cipher);
+            cipher.clear();
+            cipher.reserve(CIPHER_BYTES);
+            let (cipher, got) = self.half.read_some_vec(cipher).await;
+            self.cipher = cipher;
+            if got? == 0 {
+                self.ended = true;
+                return Ok(());
+            }
         }
-        feed(&mut self.session.borrow_mut(), &cipher)
+        // One bite at a time: the session holds no more plaintext than a record or two, so what it
+        // has decrypted is taken before it is fed again.
+        let mut session = self.session.borrow_mut();
+        self.fed += session.read_tls(&mut &self.cipher[self.fed..])?;
+        session.process_new_packets().map(drop).map_err(invalid)
     }
 
     async fn read_vec(&mut self, mut into: Vec<u8>) -> (Vec<u8>, io::Result<usize>) {
@@ -227,7 +252,7 @@ impl TlsSource {
 }
 
 /// The sending side.
-pub enum Sink {
+pub(super) enum Sink {
     /// As it is.
     Plain(WriteHalf),
     /// Through TLS.

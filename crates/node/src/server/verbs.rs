@@ -15,7 +15,7 @@ use crate::service::{Failure, GetOutcome};
 
 /// A decoded request without payload.
 #[derive(Debug)]
-pub enum Request {
+pub(super) enum Request {
     /// Answers at once.
     Ping,
     /// Opens a namespace.
@@ -41,7 +41,7 @@ impl Request {
     ///
     /// # Errors
     /// [`WireError`] naming the field; `verb` for one that does not belong here.
-    pub fn decode(verb: Verb, meta: &[u8]) -> Result<Self, WireError> {
+    pub(super) fn decode(verb: Verb, meta: &[u8]) -> Result<Self, WireError> {
         let nothing = |request| {
             if meta.is_empty() { Ok(request) } else { Err(WireError::Trailing(meta.len())) }
         };
@@ -66,7 +66,7 @@ impl Request {
 
 /// What a request is answered with.
 #[derive(Debug)]
-pub enum Answer {
+pub(super) enum Answer {
     /// A meta.
     Meta(Vec<u8>),
     /// Values; the transport decides how they travel.
@@ -77,7 +77,7 @@ pub enum Answer {
 ///
 /// # Errors
 /// [`Failure`] for the whole request.
-pub async fn execute(guard: &mut InFlight, request: Request) -> Result<Answer, Failure> {
+pub(super) async fn execute(guard: &mut InFlight, request: Request) -> Result<Answer, Failure> {
     let conn = Rc::clone(guard.conn());
     let service = &conn.shared.service;
     if service.is_stopping() {
@@ -123,7 +123,7 @@ pub async fn execute(guard: &mut InFlight, request: Request) -> Result<Answer, F
 }
 
 /// The request was not started before its deadline.
-pub fn late() -> Failure {
+pub(super) fn late() -> Failure {
     let text =
         "the deadline passed before the work was done: allow more time, or send less at once";
     Failure::new(Status::DeadlineExceeded, text.to_owned())
@@ -175,7 +175,7 @@ async fn get(
 }
 
 /// Answers on the socket.
-pub fn reply_on_socket(guard: InFlight, answer: Result<Answer, Failure>) {
+pub(super) fn reply_on_socket(guard: InFlight, answer: Result<Answer, Failure>) {
     match answer {
         Ok(Answer::Meta(meta)) => guard.reply(Status::Ok, &meta, Vec::new()),
         Ok(Answer::Values(outcome)) => {

@@ -45,6 +45,9 @@ impl NodeDisk {
     }
 
     /// Reads a value; a failed read or check is a miss, counted and logged once per outage.
+    ///
+    /// # Errors
+    /// `Busy` when no memory is free.
     pub async fn read(
         &self,
         id: ChunkId,

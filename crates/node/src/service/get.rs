@@ -78,15 +78,14 @@ impl Service {
         let mut values: Vec<Value> = Vec::with_capacity(plan.wanted.len());
         let mut absent: VecDeque<(usize, Place)> = VecDeque::new();
         for (index, wanted) in plan.wanted.into_iter().enumerate() {
-            values.push(match wanted {
+            let cached = |place: Place| self.disks[place.disk].engine.read_cached(place.id);
+            values.push(match wanted.map(|place| (place, cached(place))) {
                 Err(item) => Err(item),
-                Ok(place) => match self.disks[place.disk].engine.read_cached(place.id) {
-                    Some(data) => Ok((data.bytes, data.info.crc)),
-                    None => {
-                        absent.push_back((index, place));
-                        Err(no_value(ItemStatus::Late, 0))
-                    }
-                },
+                Ok((_, Some(data))) => Ok((data.bytes, data.info.crc)),
+                Ok((place, None)) => {
+                    absent.push_back((index, place));
+                    Err(no_value(ItemStatus::Late, 0))
+                }
             });
         }
         self.metrics.memory_hits.add(values.iter().filter(|value| value.is_ok()).count() as u64);

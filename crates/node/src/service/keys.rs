@@ -137,10 +137,7 @@ impl Service {
                     pinned: info.pinned,
                 })
             }));
-            match next {
-                Some(next) => inner = next.0,
-                None => (disk, inner) = (disk + 1, 0),
-            }
+            (disk, inner) = next.map_or((disk + 1, 0), |next| (disk, next.0));
         }
         let ended = disk >= self.disks.len();
         ListReply { cursor: if ended { 0 } else { (disk as u64) << CURSOR_BITS | inner }, keys }

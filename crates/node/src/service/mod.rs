@@ -155,12 +155,11 @@ impl Service {
             return Some((place, info));
         }
         let others = self.disks.iter().enumerate().filter(|(index, _)| *index != place.disk);
-        others
-            .filter_map(|(disk, other)| {
-                let info = other.lookup(place.id, key)?;
-                Some((Place { id: place.id, disk }, info))
-            })
-            .next()
+        let mut others = others.filter_map(|(disk, other)| {
+            let info = other.lookup(place.id, key)?;
+            Some((Place { id: place.id, disk }, info))
+        });
+        others.next()
     }
 
     /// Identity of this node: that of its first disk.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use millpond_engine::WriteOutcome;
 use millpond_env::{RealClock, SharedBuf};
-use millpond_types::wire::{ItemStatus, PutItem};
+use millpond_types::wire::{ItemStatus, PutRequest};
 use millpond_types::{BlockKey, Crc32c, GroupId, UnixSeconds};
 
 use super::namespaces::Namespace;
@@ -33,16 +33,18 @@ pub struct PutWrite {
 }
 
 impl Service {
-    /// Decides whether a value will be stored. `ahead` is what this request stores before it.
+    /// Decides whether the value at `index` will be stored. `ahead` is what this request stores before it.
     #[must_use]
     pub fn plan_put(
         &self,
         namespace: &Namespace,
-        key: &BlockKey,
-        leader: &BlockKey,
-        item: &PutItem,
+        request: &PutRequest,
+        index: usize,
         ahead: u64,
     ) -> PutItemPlan {
+        let (key, item) = (&request.keys[index], &request.items[index]);
+        let run_blocks = namespace.info.options.run_blocks;
+        let leader = request.leaders.leader(&request.keys, index, run_blocks);
         if self.find(namespace.info.id, key, leader).is_some() {
             namespace.metrics.exists.inc();
             return PutItemPlan::Skip(ItemStatus::Exists);

@@ -1,0 +1,157 @@
+//! `millpond kv ns`.
+
+use millpond_kv::Namespace;
+use millpond_types::{Ack, ByteSize, NamespaceInfo, NamespaceOptions, Priority};
+use serde_json::json;
+
+use super::Args;
+use crate::cli::{ABSENT, OK, Outcome, output};
+use crate::config::{Size, Span};
+
+/// What to do with namespaces.
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Command {
+    /// List namespaces.
+    Ls,
+    /// Create a namespace.
+    Create {
+        /// Its name: letters, digits and ._-/:@
+        name: String,
+        /// When a put is acknowledged.
+        #[arg(long, value_enum, default_value = "memory")]
+        ack: AckArg,
+        /// Bytes it may hold.
+        #[arg(long)]
+        quota: Option<Size>,
+        /// Time after which values expire.
+        #[arg(long)]
+        ttl: Option<Span>,
+        /// Which values are evicted first.
+        #[arg(long, value_enum, default_value = "normal")]
+        priority: PriorityArg,
+        /// Never evict its values; a full disk refuses new ones.
+        #[arg(long)]
+        no_evict: bool,
+    },
+    /// Show one namespace.
+    Show {
+        /// Its name.
+        name: String,
+    },
+    /// Remove a namespace and all its values.
+    Drop {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// When a put is acknowledged.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(super) enum AckArg {
+    /// From memory; a crash may lose the last moments.
+    Memory,
+    /// From the disk; survives power loss.
+    Disk,
+}
+
+/// Eviction class.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(super) enum PriorityArg {
+    /// Goes first.
+    Low,
+    /// The default.
+    Normal,
+    /// Goes last.
+    High,
+}
+
+fn show(info: &NamespaceInfo) -> serde_json::Value {
+    let options = &info.options;
+    let layout: String = options.layout.0.iter().map(|byte| format!("{byte:02x}")).collect();
+    json!({
+        "name": info.name,
+        "id": info.id.0,
+        "ack": if options.ack == Ack::Disk { "disk" } else { "memory" },
+        "priority": match options.priority {
+            Priority::Low => "low",
+            Priority::Normal => "normal",
+            Priority::High => "high",
+        },
+        "evict": options.evict,
+        "ttl_seconds": options.ttl_seconds,
+        "quota_bytes": options.quota.0,
+        "replicas": options.replicas,
+        "run_blocks": options.run_blocks,
+        "layout": (!options.layout.is_unset()).then_some(layout),
+    })
+}
+
+/// Runs it.
+pub(super) fn run(args: &Args, command: &Command) -> Outcome {
+    let client = args.client()?;
+    match command {
+        Command::Ls => list(args, &client.namespaces(None)?),
+        Command::Create { name, ack, quota, ttl, priority, no_evict } => {
+            let options = NamespaceOptions {
+                ack: match ack {
+                    AckArg::Memory => Ack::Memory,
+                    AckArg::Disk => Ack::Disk,
+                },
+                quota: quota.map_or(ByteSize(0), |quota| quota.0),
+                ttl_seconds: ttl
+                    .map_or(0, |ttl| u32::try_from(ttl.0.as_secs()).unwrap_or(u32::MAX)),
+                priority: match priority {
+                    PriorityArg::Low => Priority::Low,
+                    PriorityArg::Normal => Priority::Normal,
+                    PriorityArg::High => Priority::High,
+                },
+                evict: !no_evict,
+                ..NamespaceOptions::default()
+            };
+            let known = client.namespaces(None)?.into_iter().any(|info| info.name == *name);
+            let namespace = Namespace::open(&client, name, true, options.clone())?;
+            if known && namespace.info().options != options {
+                anyhow::bail!(
+                    "namespace '{name}' exists with other options: drop it first with `millpond kv ns drop {name}`"
+                );
+            }
+            Ok(OK)
+        }
+        Command::Show { name } => {
+            let all = client.namespaces(None)?;
+            let Some(info) = all.iter().find(|info| info.name == *name) else {
+                eprintln!("millpond: no namespace '{name}'");
+                return Ok(ABSENT);
+            };
+            let value = show(info);
+            output::line(&if args.json { value.to_string() } else { format!("{value:#}") })
+        }
+        Command::Drop { name } => {
+            client.drop_namespace(name, None)?;
+            Ok(OK)
+        }
+    }
+}
+
+fn list(args: &Args, all: &[NamespaceInfo]) -> Outcome {
+    if args.json {
+        let lines: Vec<String> = all.iter().map(|info| format!("{}\n", show(info))).collect();
+        return output::bytes(lines.concat().as_bytes());
+    }
+    let mut rows = vec![["NAME", "ACK", "EVICT", "TTL", "QUOTA"].map(str::to_owned).to_vec()];
+    for info in all {
+        let options = &info.options;
+        rows.push(vec![
+            info.name.clone(),
+            if options.ack == Ack::Disk { "disk" } else { "memory" }.to_owned(),
+            if options.evict { "yes" } else { "no" }.to_owned(),
+            if options.ttl_seconds == 0 {
+                "-".to_owned()
+            } else {
+                format!("{}s", options.ttl_seconds)
+            },
+            if options.quota.0 == 0 { "-".to_owned() } else { options.quota.to_string() },
+        ]);
+    }
+    output::bytes(output::table(&rows).as_bytes())
+}
