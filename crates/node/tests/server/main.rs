@@ -1,0 +1,17 @@
+//! Tests of real `millpond` processes: each starts its own server on free ports, in its own folder.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests talk to the server from outside, over plain sockets and files"
+)]
+
+mod crowds;
+mod failures;
+mod forbidden;
+mod harness;
+mod hostile;
+mod kill;
+mod shared_memory;
+mod tls;
+mod verbs;
+mod wire;

@@ -1,0 +1,244 @@
+//! Same-host clients through shared memory, kind and hostile ones.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use millpond_env::{
+    BlockingStream, EventFd, RING_HEADER, RealClock, RingConsumer, RingProducer, RingWake,
+    ShmAccess, ShmRegion,
+};
+use millpond_types::wire::{
+    FLAG_SHM, FrameHeader, GetReply, HEADER_BYTES, ItemStatus, Leaders, PutItem, PutRequest,
+    ShmAttach, ShmAttachReply, ShmRelease, Status, StatusReply, Verb,
+};
+use millpond_types::{Crc32c, GroupId, NamespaceOptions, Tick};
+
+use super::harness::{PATIENCE, TestServer, until};
+use super::wire::{Wire, bytes, frame, get_request, hello, key};
+
+/// A connection with its shared memory.
+struct Attached {
+    stream: BlockingStream,
+    pool: ShmRegion,
+    arena: ShmRegion,
+    requests: RingProducer,
+    replies: RingConsumer,
+    layout: ShmAttachReply,
+}
+
+fn soon() -> Tick {
+    RealClock::tick().plus(PATIENCE)
+}
+
+fn exchange(
+    stream: &BlockingStream,
+    bytes: &[u8],
+    fds: bool,
+) -> (FrameHeader, Vec<u8>, Vec<OwnedFd>) {
+    stream.send_vectored(&[std::io::IoSlice::new(bytes)], soon()).unwrap();
+    let mut head = [0; HEADER_BYTES];
+    let mut got = Vec::new();
+    if fds {
+        let (n, received) = stream.recv_fds(&mut head, soon()).unwrap();
+        stream.recv_exact(&mut head[n..], soon()).unwrap();
+        got = received;
+    } else {
+        stream.recv_exact(&mut head, soon()).unwrap();
+    }
+    let header = FrameHeader::decode(&head).unwrap();
+    let mut meta = vec![0; header.meta_len as usize];
+    stream.recv_exact(&mut meta, soon()).unwrap();
+    (header, meta, got)
+}
+
+impl Attached {
+    fn new(server: &TestServer) -> Self {
+        let stream = BlockingStream::connect_unix(&server.socket, PATIENCE).unwrap();
+        exchange(&stream, &frame(Verb::Hello, 1, &hello(b""), &[]), false);
+        let meta = ShmAttach { payload_bytes: 8 << 20 }.encode();
+        let (header, meta, fds) = exchange(&stream, &frame(Verb::ShmAttach, 2, &meta, &[]), true);
+        assert_eq!(header.deadline_or_status, 0, "{}", String::from_utf8_lossy(&meta));
+        let layout = ShmAttachReply::decode(&meta).unwrap();
+        let mut fds = fds.into_iter();
+        let mut region = |bytes: u64, access| {
+            let bytes = usize::try_from(bytes).unwrap();
+            ShmRegion::from_fd(fds.next().unwrap(), bytes, access).unwrap()
+        };
+        let pool = region(layout.pool_bytes, ShmAccess::ReadOnly);
+        let arena = region(layout.arena_bytes, ShmAccess::ReadWrite);
+        let event = EventFd::from_owned(fds.next().unwrap());
+        let room = u32::try_from(layout.ring_bytes - RING_HEADER).unwrap();
+        let requests = RingProducer::new(arena.clone(), 0, room, RingWake::Event(event)).unwrap();
+        let replies =
+            RingConsumer::new(arena.clone(), layout.ring_bytes, room, RingWake::Futex).unwrap();
+        Self { stream, pool, arena, requests, replies, layout }
+    }
+
+    fn send(&mut self, verb: Verb, id: u64, meta: &[u8], payload_len: usize) {
+        let frame = frame(verb, id, meta, &vec![0; payload_len]);
+        let record = &frame[..HEADER_BYTES + meta.len()];
+        assert!(self.requests.push(&[record], soon()).unwrap());
+    }
+
+    fn receive(&mut self) -> (FrameHeader, Vec<u8>) {
+        let mut record = Vec::new();
+        assert!(self.replies.pop(&mut record, Duration::ZERO, soon()).unwrap(), "no reply");
+        let (head, meta) = record.split_first_chunk::<HEADER_BYTES>().unwrap();
+        (FrameHeader::decode(head).unwrap(), meta.to_vec())
+    }
+
+    fn put(&mut self, ns: GroupId, name: &str, value: &[u8]) -> ItemStatus {
+        self.arena.copy_in(self.layout.payload_offset, value).unwrap();
+        let item = PutItem { len: u32::try_from(value.len()).unwrap(), crc: Crc32c::of(value) };
+        let request = PutRequest {
+            namespace: ns,
+            arena_offset: self.layout.payload_offset,
+            keys: vec![key(name)],
+            items: vec![item],
+            leaders: Leaders::Own,
+        };
+        self.send(Verb::Put, 5, &request.encode(), value.len());
+        let (header, meta) = self.receive();
+        assert_eq!(header.deadline_or_status, 0, "{}", String::from_utf8_lossy(&meta));
+        StatusReply::decode(&meta).unwrap().items[0]
+    }
+
+    fn get(&mut self, ns: GroupId, name: &str) -> (u64, Option<Vec<u8>>) {
+        self.send(Verb::Get, 6, &get_request(ns, &[key(name)]), 0);
+        let (header, meta) = self.receive();
+        assert_eq!(header.flags & FLAG_SHM, FLAG_SHM);
+        let reply = GetReply::decode(&meta).unwrap();
+        let item = reply.items[0];
+        if item.status != ItemStatus::Ok {
+            return (reply.hold, None);
+        }
+        let mut value = vec![0; item.len as usize];
+        let crc = self.pool.copy_out_checksummed(item.pool_offset, &mut value).unwrap();
+        assert_eq!(crc, item.crc);
+        (reply.hold, Some(value))
+    }
+}
+
+#[test]
+fn values_pass_through_shared_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = TestServer::start(folder.path(), &[]);
+    let mut wire = Wire::connect(&server);
+    let facts = Wire::facts(&server);
+    assert!(facts.shm);
+    assert_eq!(std::path::Path::new(&facts.socket_path), server.socket);
+    let ns = wire.open("model", NamespaceOptions::default()).id;
+    let mut shm = Attached::new(&server);
+    for len in [0, 1, 4096, 100_000, 5 << 20] {
+        let (name, value) = (format!("len {len}"), bytes(len as u64 + 5, len));
+        assert_eq!(shm.put(ns, &name, &value), ItemStatus::Ok);
+        assert_eq!(shm.put(ns, &name, &value), ItemStatus::Exists);
+        let (hold, got) = shm.get(ns, &name);
+        assert!(got.as_ref() == Some(&value), "{len}");
+        assert!(wire.get(ns, &[key(&name)]) == [Some(value)], "the same over TCP");
+        shm.send(Verb::ShmRelease, 7, &ShmRelease { hold }.encode(), 0);
+    }
+    assert_eq!(shm.get(ns, "absent"), (0, None));
+    until("holds are released", || server.metric("millpond_in_flight_bytes") == 0);
+    assert_eq!(server.metric("millpond_shm_clients"), 1);
+    // Bytes that differ from their checksum are not stored.
+    let request = PutRequest {
+        namespace: ns,
+        arena_offset: shm.layout.payload_offset,
+        keys: vec![key("bad")],
+        items: vec![PutItem { len: 10, crc: Crc32c(1) }],
+        leaders: Leaders::Own,
+    };
+    shm.send(Verb::Put, 8, &request.encode(), 10);
+    let (_, meta) = shm.receive();
+    assert_eq!(StatusReply::decode(&meta).unwrap().items, [ItemStatus::Corrupt]);
+    drop(shm);
+    until("the client's seat is free", || server.metric("millpond_shm_clients") == 0);
+    server.stop();
+}
+
+#[test]
+fn holds_end_by_themselves_and_with_the_connection() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.toml");
+    std::fs::write(&config, "[limits]\nhold = \"300ms\"\n").unwrap();
+    let server = TestServer::start(folder.path(), &["--config", &config.display().to_string()]);
+    let mut shm = Attached::new(&server);
+    let ns = Wire::connect(&server).open("model", NamespaceOptions::default()).id;
+    shm.put(ns, "k", &bytes(1, 100_000));
+    shm.get(ns, "k");
+    assert_eq!(server.metric("millpond_in_flight_bytes"), 100_000);
+    until("the hold has expired", || server.metric("millpond_in_flight_bytes") == 0);
+    assert_eq!(server.metric("millpond_shm_holds_expired_total"), 1);
+    shm.get(ns, "k");
+    drop(shm);
+    until("the hold went with its client", || server.metric("millpond_in_flight_bytes") == 0);
+}
+
+#[test]
+fn hostile_clients_are_dropped() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = TestServer::start(folder.path(), &[]);
+    let ns = Wire::connect(&server).open("model", NamespaceOptions::default()).id;
+
+    // Payload outside the arena.
+    let mut shm = Attached::new(&server);
+    for arena_offset in [0, u64::MAX - 5, shm.layout.arena_bytes - 5] {
+        let request = PutRequest {
+            namespace: ns,
+            arena_offset,
+            keys: vec![key("k")],
+            items: vec![PutItem { len: 10, crc: Crc32c(0) }],
+            leaders: Leaders::Own,
+        };
+        shm.send(Verb::Put, 1, &request.encode(), 10);
+        assert_eq!(shm.receive().0.deadline_or_status, u32::from(Status::BadRequest as u16));
+    }
+    // A record of rubbish: the connection ends.
+    assert!(shm.requests.push(&[&[1; 100]], soon()).unwrap());
+    assert_eq!(shm.stream.recv(&mut [0; 64], soon()).unwrap(), 0);
+
+    // Impossible ring counters.
+    let shm = Attached::new(&server);
+    shm.arena.copy_in(0, &0x7fff_fff1u32.to_le_bytes()).unwrap();
+    let wake = Wire::connect_unix(&server.socket);
+    drop(wake);
+    let mut kept = shm;
+    let _ = kept.requests.try_push(&[&[0; 8]]);
+    kept.arena.copy_in(0, &0x7fff_fff1u32.to_le_bytes()).unwrap();
+
+    // More requests than allowed, whose values are never released.
+    let mut greedy = Attached::new(&server);
+    greedy.put(ns, "k", b"value");
+    for id in 0..300 {
+        let meta = get_request(ns, &[key("k")]);
+        let frame = frame(Verb::Get, id, &meta, &[]);
+        if !greedy.requests.try_push(&[&frame]).unwrap() {
+            break;
+        }
+    }
+    assert_eq!(greedy.stream.recv(&mut [0; 64], soon()).unwrap(), 0, "dropped");
+    drop(greedy);
+    drop(kept);
+    until("all seats are free", || server.metric("millpond_shm_clients") == 0);
+    assert_eq!(server.metric("millpond_in_flight_bytes"), 0);
+    assert!(server.is_running());
+}
+
+#[test]
+fn only_unlimited_tokens_on_unix_sockets_get_the_pool() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens");
+    std::fs::write(&tokens, "limited-token model\nunlimited-token\n").unwrap();
+    let server = TestServer::start(folder.path(), &["--token-file", &tokens.display().to_string()]);
+    let attach = ShmAttach { payload_bytes: 0 }.encode();
+    let (mut tcp, reply) = Wire::try_hello(&server, b"unlimited-token");
+    reply.ok();
+    let reply = tcp.call(Verb::ShmAttach, &attach, &[]).unwrap();
+    assert_eq!(reply.status, Status::Unsupported);
+    let stream = BlockingStream::connect_unix(&server.socket, PATIENCE).unwrap();
+    exchange(&stream, &frame(Verb::Hello, 1, &hello(b"limited-token"), &[]), false);
+    let (header, meta, fds) = exchange(&stream, &frame(Verb::ShmAttach, 2, &attach, &[]), true);
+    assert_eq!(header.deadline_or_status, u32::from(Status::Unsupported as u16), "{meta:?}");
+    assert!(fds.is_empty());
+}
