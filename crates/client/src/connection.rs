@@ -96,10 +96,10 @@ impl Connection {
     pub(crate) fn open(
         wire: Wire,
         transport: TransportInUse,
-        (address, token, spin): (String, &str, Duration),
+        (address, token): (String, &str),
         deadline: Deadline,
     ) -> Result<Self, ClientError> {
-        let mut stream = FrameStream::new(wire, spin);
+        let mut stream = FrameStream::new(wire);
         let hello = Hello {
             version_min: u16::from(PROTOCOL_VERSION),
             version_max: u16::from(PROTOCOL_VERSION),

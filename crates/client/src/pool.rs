@@ -326,6 +326,6 @@ impl Shared {
         deadline: Deadline,
     ) -> Result<Connection, ClientError> {
         let name = self.options.address.to_string();
-        Connection::open(wire, transport, (name, &self.options.token, self.options.spin), deadline)
+        Connection::open(wire, transport, (name, &self.options.token), deadline)
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice};
 use std::time::Duration;
 
-use millpond_env::{BlockingStream, RealClock};
+use millpond_env::BlockingStream;
 use millpond_types::limits::META_BYTES_MAX;
 use millpond_types::wire::{
     FrameHeader, GetItem, GetReply, HEADER_BYTES, HelloReply, ItemStatus, WireError,
@@ -20,9 +20,6 @@ const BUFFER_BYTES: usize = 64 << 10;
 const DIRECT_BYTES: usize = 16 << 10;
 /// Bytes received at once into the caller's memory: checksummed while still in the cache.
 const PIECE_BYTES: usize = 128 << 10;
-
-/// Replies in a row that came after the spin before spinning stops being tried each time.
-const SPIN_FAILURES_MAX: u32 = 8;
 
 /// Why a frame could not be sent or received.
 #[derive(Debug)]
@@ -81,15 +78,11 @@ pub(crate) struct FrameStream {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// How long a reply is looked for before the thread sleeps.
-    spin: Duration,
-    spin_failures: u32,
 }
 
 impl FrameStream {
-    pub(crate) fn new(wire: Wire, spin: Duration) -> Self {
-        let spin = if matches!(wire, Wire::Plain(_)) { spin } else { Duration::ZERO };
-        Self { wire, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0, spin, spin_failures: 0 }
+    pub(crate) fn new(wire: Wire) -> Self {
+        Self { wire, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0 }
     }
 
     pub(crate) fn stream(&self) -> &BlockingStream {
@@ -135,34 +128,6 @@ impl FrameStream {
         Ok(())
     }
 
-    /// Looks for the first bytes of a reply for a while: going to sleep and being woken costs more
-    /// than a small request. Stops looking, but for every eighth time, when that does not pay.
-    fn spin_for_reply(&mut self, ahead: usize) -> io::Result<()> {
-        let Wire::Plain(stream) = &self.wire else { return Ok(()) };
-        let gave_up =
-            self.spin_failures >= SPIN_FAILURES_MAX && !self.spin_failures.is_multiple_of(8);
-        if self.start < self.end || self.spin.is_zero() || gave_up {
-            self.spin_failures += u32::from(gave_up);
-            return Ok(());
-        }
-        let until = RealClock::tick().plus(self.spin);
-        let limit = (HEADER_BYTES + ahead).min(self.buffer.len());
-        loop {
-            match stream.try_recv(&mut self.buffer[..limit])? {
-                Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Some(got) => {
-                    (self.start, self.end, self.spin_failures) = (0, got, 0);
-                    return Ok(());
-                }
-                None if RealClock::tick() >= until => {
-                    self.spin_failures = self.spin_failures.wrapping_add(1);
-                    return Ok(());
-                }
-                None => std::hint::spin_loop(),
-            }
-        }
-    }
-
     fn take(&mut self, n: usize) -> &[u8] {
         let bytes = &self.buffer[self.start..self.start + n];
         self.start += n;
@@ -180,7 +145,6 @@ impl FrameStream {
         ahead: usize,
         deadline: Tick,
     ) -> Result<FrameHeader, StreamError> {
-        self.spin_for_reply(ahead)?;
         self.buffered(HEADER_BYTES, ahead, deadline)?;
         let mut head = [0; HEADER_BYTES];
         head.copy_from_slice(self.take(HEADER_BYTES));

@@ -242,22 +242,6 @@ impl BlockingStream {
         })
     }
 
-    /// Receives some bytes if any are there; none when the call would wait, 0 at the end.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn try_recv(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
-        // SAFETY: `into` is writable for its length.
-        let got = check_len(unsafe {
-            libc::recv(self.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT)
-        });
-        match got {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
-            other => other.map(Some),
-        }
-    }
-
     /// Fills `into`.
     ///
     /// # Errors
