@@ -177,13 +177,13 @@ impl<'a> Bench<'a> {
 
     fn load_some(&self, from: u64, to: u64) -> Result<()> {
         let mut indexes: Vec<u64> = (from..to).collect();
-        let names: Vec<BlockKey> = indexes.iter().map(|i| key(*i)).collect();
+        let names: Vec<BlockKey> = indexes.iter().map(|i| self.key(*i)).collect();
         let present = self.client.on_keys(Verb::Contains, self.keys(&names), None)?;
         let mut statuses = present.into_iter();
         indexes.retain(|_| statuses.next() != Some(ItemStatus::Ok));
         let patience = Instant::now() + self.args.deadline;
         while !indexes.is_empty() && !self.stopped() {
-            let names: Vec<BlockKey> = indexes.iter().map(|i| key(*i)).collect();
+            let names: Vec<BlockKey> = indexes.iter().map(|i| self.key(*i)).collect();
             let statuses = match self.put(&indexes, &names) {
                 Ok(statuses) => statuses,
                 Err(error) if error.kind() == ErrorKind::Busy => {
@@ -209,6 +209,10 @@ impl<'a> Bench<'a> {
             indexes = left;
         }
         Ok(())
+    }
+
+    fn key(&self, index: u64) -> BlockKey {
+        key(index, self.args.size.of(index))
     }
 
     fn put(&self, indexes: &[u64], names: &[BlockKey]) -> Result<Vec<ItemStatus>, ClientError> {
@@ -343,7 +347,7 @@ impl<'b, 'a> Caller<'b, 'a> {
             self.indexes.extend(first..first + batch as u64);
         }
         self.names.clear();
-        self.names.extend(self.indexes.iter().map(|i| key(*i)));
+        self.names.extend(self.indexes.iter().map(|i| self.bench.key(*i)));
     }
 
     fn get(&mut self) -> Result<(Duration, Outcome)> {

@@ -184,9 +184,10 @@ impl Popularity {
     }
 }
 
-/// The key of index `index`: text, so that `millpond kv ls` can show it.
-pub(super) fn key(index: u64) -> BlockKey {
-    BlockKey::new(format!("bench-{index:016x}").as_bytes()).expect("22 bytes are a key")
+/// The key of index `index` with a value of `len` bytes: text, so that `millpond kv ls` can show
+/// it. The length keeps runs with --keep and another --size apart.
+pub(super) fn key(index: u64, len: u32) -> BlockKey {
+    BlockKey::new(format!("bench-{len:08x}-{index:016x}").as_bytes()).expect("31 bytes are a key")
 }
 
 /// Values derived from their key without any work per value: each is a window of one sea of
