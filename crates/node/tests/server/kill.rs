@@ -33,7 +33,7 @@ fn load(
     acknowledged: &Mutex<BTreeMap<u64, bool>>,
     stop: &AtomicBool,
 ) {
-    let mut wire = Wire::connect(server);
+    let Ok(mut wire) = Wire::try_connect(server) else { return };
     while !stop.load(Ordering::Relaxed) {
         let numbers: Vec<u64> = (0..4).map(|_| next.fetch_add(1, Ordering::Relaxed)).collect();
         let all: Vec<_> = numbers.iter().map(|n| (name(*n), value(*n))).collect();

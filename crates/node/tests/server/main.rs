@@ -4,8 +4,11 @@
     clippy::disallowed_methods,
     reason = "tests talk to the server from outside, over plain sockets and files"
 )]
+#![allow(clippy::unwrap_used, reason = "a test may fail anywhere")]
 
+mod commands;
 mod crowds;
+mod documents;
 mod failures;
 mod forbidden;
 mod harness;

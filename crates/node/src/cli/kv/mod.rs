@@ -2,6 +2,7 @@
 
 mod namespaces;
 
+use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Read as _};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -142,13 +143,17 @@ impl Keys {
 
 /// A key as it can be given to a command again.
 fn show_key(key: &BlockKey) -> String {
-    use std::fmt::Write as _;
     let bytes = key.as_bytes();
     let plain = |b: &u8| b.is_ascii_graphic() || *b == b' ';
     if bytes.iter().all(plain) && !bytes.starts_with(b"hex:") {
         return String::from_utf8_lossy(bytes).into_owned();
     }
-    bytes.iter().fold("hex:".to_owned(), |mut text, byte| {
+    format!("hex:{}", hex(bytes))
+}
+
+/// Two lower-case digits per byte.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text
     })
@@ -279,21 +284,16 @@ fn get(args: &Args, key: &str, file: Option<&PathBuf>) -> Outcome {
             }
         }
     }
-    match file {
-        Some(path) => {
-            std::fs::write(path, &bytes).with_context(|| path.display().to_string())?;
-            Ok(OK)
-        }
-        None => {
-            output::bytes(&bytes)?;
-            // A prompt right behind a text looks as if it belonged to it.
-            if std::io::stdout().is_terminal() && !bytes.ends_with(b"\n") {
-                output::line("")
-            } else {
-                Ok(OK)
-            }
-        }
+    if let Some(path) = file {
+        std::fs::write(path, &bytes).with_context(|| path.display().to_string())?;
+        return Ok(OK);
     }
+    output::bytes(&bytes)?;
+    // A prompt right behind a text looks as if it belonged to it.
+    if std::io::stdout().is_terminal() && !bytes.ends_with(b"\n") {
+        return output::line("");
+    }
+    Ok(OK)
 }
 
 fn ls(args: &Args, prefix: &str) -> Outcome {
@@ -309,10 +309,10 @@ fn ls(args: &Args, prefix: &str) -> Outcome {
                     "key": show_key(&info.key), "bytes": info.len,
                     "expires": (info.expires > 0).then_some(info.expires), "pinned": info.pinned,
                 });
-                text.push_str(&format!("{line}\n"));
+                let _ = writeln!(text, "{line}");
             } else {
                 let pinned = if info.pinned { "  pinned" } else { "" };
-                text.push_str(&format!("{:>12}  {}{pinned}\n", info.len, show_key(&info.key)));
+                let _ = writeln!(text, "{:>12}  {}{pinned}", info.len, show_key(&info.key));
             }
         }
         output::bytes(text.as_bytes())?;

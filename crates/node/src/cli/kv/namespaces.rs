@@ -67,7 +67,7 @@ pub(super) enum PriorityArg {
 
 fn show(info: &NamespaceInfo) -> serde_json::Value {
     let options = &info.options;
-    let layout: String = options.layout.0.iter().map(|byte| format!("{byte:02x}")).collect();
+    let layout = super::hex(&options.layout.0);
     json!({
         "name": info.name,
         "id": info.id.0,
