@@ -6,7 +6,7 @@ connector. See ``docs/python.md`` in the repository.
 
 from __future__ import annotations
 
-from millpond._native import KeyInfo, Namespace, NamespaceInfo, __version__
+from millpond._native import KeyInfo, Namespace, NamespaceInfo, Pipeline, __version__
 from millpond.aio import AsyncClient, AsyncNamespace
 from millpond.client import Client
 from millpond.errors import (
@@ -25,6 +25,7 @@ from millpond.errors import (
     Unreachable,
 )
 from millpond.layout import layout_digest
+from millpond.pipelines import pipeline
 
 __all__ = [
     "AsyncClient",
@@ -42,10 +43,12 @@ __all__ = [
     "NamespaceInfo",
     "NoNamespace",
     "NoSpace",
+    "Pipeline",
     "Protocol",
     "ReadOnly",
     "Unauthorized",
     "Unreachable",
     "__version__",
     "layout_digest",
+    "pipeline",
 ]

@@ -156,3 +156,58 @@ class Namespace:
 
     def stats(self) -> dict[str, int]:
         """Return numbers about the namespace: blocks, bytes, hits, misses and so on."""
+
+@final
+class Pipeline:
+    """A store made of stages; the verbs are those of `Namespace`."""
+
+    def put(
+        self,
+        keys: Sequence[bytes],
+        values: Sequence[Memory],
+        *,
+        leaders: Sequence[bytes] | None = None,
+        deadline_ms: int | None = None,
+    ) -> list[str]:
+        """Store values; as ``Namespace.put``."""
+
+    def get(
+        self,
+        keys: Sequence[bytes],
+        into: Sequence[Memory],
+        *,
+        leaders: Sequence[bytes] | None = None,
+        deadline_ms: int | None = None,
+    ) -> list[int]:
+        """Read values into ``into``; as ``Namespace.get``."""
+
+    def contains(
+        self, keys: Sequence[bytes], *, leaders: Sequence[bytes] | None = None
+    ) -> list[bool]:
+        """Tell which keys are present."""
+
+    def match_prefix(
+        self,
+        keys: Sequence[bytes],
+        *,
+        lease_ms: int = 0,
+        leaders: Sequence[bytes] | None = None,
+    ) -> int:
+        """Count the leading keys that are present; leases them where the backend has leases."""
+
+    def delete(
+        self, keys: Sequence[bytes], *, leaders: Sequence[bytes] | None = None
+    ) -> list[bool]:
+        """Remove keys; true for those that were present."""
+
+    def stats(self) -> dict[str, int]:
+        """Return numbers about every stage."""
+
+def open_pipeline(
+    text: str,
+    namespace: Namespace | None,
+    folder: str | None,
+    sizes: tuple[int, int],
+    layout: bytes,
+) -> Pipeline:
+    """Build a pipeline; use ``millpond.pipeline``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from types import TracebackType
 from typing import Literal
@@ -99,6 +100,10 @@ class Client:
     def server_info(self) -> dict[str, int]:
         """Return numbers about the server: bytes, chunks, hits, evictions and so on."""
         return self._native.server_info()
+
+    def alloc(self, nbytes: int) -> memoryview:
+        """Return writable memory of ``nbytes`` that starts on a page, as the kernel likes it."""
+        return memoryview(mmap.mmap(-1, max(nbytes, 1)))[:nbytes]
 
     def close(self) -> None:
         """Close every connection. Later calls raise ``Unreachable``."""

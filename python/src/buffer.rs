@@ -197,6 +197,15 @@ impl Memory {
     }
 }
 
+/// Whether two segments share a byte.
+pub(crate) fn overlap(memory: &[Memory]) -> bool {
+    let segments = memory.iter().flat_map(|memory| &memory.segments);
+    let mut ranges: Vec<(usize, usize)> =
+        segments.map(|(start, len)| (start.addr(), start.addr() + len)).collect();
+    ranges.sort_unstable();
+    ranges.windows(2).any(|pair| pair[0].1 > pair[1].0)
+}
+
 impl Drop for Memory {
     fn drop(&mut self) {
         if let Keeper::View(view) = &mut self.keeper {

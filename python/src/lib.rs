@@ -4,11 +4,13 @@
 //! interpreter lock is released during I/O.
 
 #![allow(unsafe_code, reason = "the Python boundary hands out raw memory (STYLE rule 18)")]
+#![allow(clippy::too_many_arguments, reason = "they are the arguments of Python functions")]
 
 mod buffer;
 mod client;
 mod errors;
 mod namespace;
+mod pipeline;
 
 use pyo3::prelude::*;
 
@@ -23,8 +25,10 @@ fn run_cli(py: Python<'_>, argv: Vec<String>) -> i32 {
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(run_cli, module)?)?;
+    module.add_function(wrap_pyfunction!(pipeline::open_pipeline, module)?)?;
     module.add_class::<client::NativeClient>()?;
     module.add_class::<namespace::Namespace>()?;
     module.add_class::<namespace::KeyInfo>()?;
+    module.add_class::<pipeline::Pipeline>()?;
     module.add_class::<client::NamespaceInfo>()
 }

@@ -11,7 +11,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PySequence};
 
-use crate::buffer::{Memory, Use};
+use crate::buffer::{Memory, Use, overlap};
 use crate::client::NamespaceInfo;
 use crate::errors::raise;
 
@@ -38,14 +38,26 @@ impl KeyInfo {
     }
 }
 
+/// A verb that answers one truth per key.
+type KeysVerb = fn(&KvNamespace, &[BlockKey], &Leaders) -> Result<Vec<bool>, ClientError>;
+
 /// The keys of a batch with their leaders, copied out of Python.
-struct Batch {
-    keys: Vec<BlockKey>,
-    leaders: Leaders,
+pub(crate) struct Keys {
+    pub(crate) keys: Vec<BlockKey>,
+    pub(crate) leaders: Leaders,
 }
 
-impl Batch {
-    fn new(
+impl Keys {
+    /// Keys that are their own leaders unless told otherwise.
+    pub(crate) fn new(
+        py: Python<'_>,
+        keys: &Bound<'_, PySequence>,
+        leaders: Option<&Bound<'_, PySequence>>,
+    ) -> PyResult<Self> {
+        Self::with(py, keys, leaders, Leaders::Own)
+    }
+
+    fn with(
         py: Python<'_>,
         keys: &Bound<'_, PySequence>,
         leaders: Option<&Bound<'_, PySequence>>,
@@ -80,17 +92,28 @@ fn block_key(py: Python<'_>, key: &[u8]) -> PyResult<BlockKey> {
     BlockKey::new(key).map_err(|error| raise(py, &ClientError::from(error)))
 }
 
-fn memories(values: &Bound<'_, PySequence>, keys: usize, purpose: Use) -> PyResult<Vec<Memory>> {
+pub(crate) fn memories(
+    values: &Bound<'_, PySequence>,
+    keys: usize,
+    purpose: Use,
+) -> PyResult<Vec<Memory>> {
     let count = values.len()?;
     if count != keys {
         return Err(PyValueError::new_err(format!(
             "{count} values were given for {keys} keys: give one per key"
         )));
     }
-    values.try_iter()?.map(|value| Memory::of(&value?, purpose)).collect()
+    let memory: Vec<Memory> =
+        values.try_iter()?.map(|value| Memory::of(&value?, purpose)).collect::<PyResult<_>>()?;
+    if purpose == Use::Write && overlap(&memory) {
+        return Err(PyValueError::new_err(
+            "two buffers to read into overlap: give every value memory of its own",
+        ));
+    }
+    Ok(memory)
 }
 
-const fn put_word(status: ItemStatus) -> &'static str {
+pub(crate) const fn put_word(status: ItemStatus) -> &'static str {
     match status {
         ItemStatus::Ok => "stored",
         ItemStatus::Exists => "exists",
@@ -104,14 +127,14 @@ const fn put_word(status: ItemStatus) -> &'static str {
     }
 }
 
-const fn deadline(ms: Option<u64>) -> Option<Duration> {
+pub(crate) const fn deadline(ms: Option<u64>) -> Option<Duration> {
     match ms {
         None => None,
         Some(ms) => Some(Duration::from_millis(ms)),
     }
 }
 
-fn bytes_read(outcome: GetOutcome) -> i64 {
+pub(crate) fn bytes_read(outcome: GetOutcome) -> i64 {
     match outcome {
         GetOutcome::Read(len) => i64::from(len),
         GetOutcome::Miss | GetOutcome::TooLong(_) | GetOutcome::Late => -1,
@@ -123,15 +146,20 @@ impl Namespace {
         Self { inner }
     }
 
+    /// The namespace itself.
+    pub(crate) fn inner(&self) -> KvNamespace {
+        self.inner.clone()
+    }
+
     /// Runs a verb that answers one status per key.
     fn each(
         &self,
         py: Python<'_>,
         keys: &Bound<'_, PySequence>,
         leaders: Option<&Bound<'_, PySequence>>,
-        verb: fn(&KvNamespace, &[BlockKey], &Leaders) -> Result<Vec<bool>, ClientError>,
+        verb: KeysVerb,
     ) -> PyResult<Vec<bool>> {
-        let batch = Batch::new(py, keys, leaders, Leaders::Own)?;
+        let batch = Keys::new(py, keys, leaders)?;
         py.detach(|| verb(&self.inner, &batch.keys, &batch.leaders))
             .map_err(|error| raise(py, &error))
     }
@@ -158,7 +186,7 @@ impl Namespace {
         leaders: Option<&Bound<'_, PySequence>>,
         deadline_ms: Option<u64>,
     ) -> PyResult<Vec<&'static str>> {
-        let batch = Batch::new(py, keys, leaders, Leaders::Own)?;
+        let batch = Keys::new(py, keys, leaders)?;
         let memory = memories(values, batch.keys.len(), Use::Read)?;
         let statuses = py.detach(|| {
             let values: Vec<Value<'_>> = memory.iter().map(Memory::value).collect();
@@ -177,7 +205,7 @@ impl Namespace {
         leaders: Option<&Bound<'_, PySequence>>,
         deadline_ms: Option<u64>,
     ) -> PyResult<Vec<i64>> {
-        let batch = Batch::new(py, keys, leaders, Leaders::Own)?;
+        let batch = Keys::new(py, keys, leaders)?;
         let mut memory = memories(into, batch.keys.len(), Use::Write)?;
         let outcomes = py.detach(|| {
             let mut rooms: Vec<Room<'_>> = memory.iter_mut().map(Memory::room).collect();
@@ -239,7 +267,7 @@ impl Namespace {
         lease_ms: u32,
         leaders: Option<&Bound<'_, PySequence>>,
     ) -> PyResult<u32> {
-        let batch = Batch::new(py, keys, leaders, Leaders::Runs)?;
+        let batch = Keys::with(py, keys, leaders, Leaders::Runs)?;
         py.detach(|| self.inner.match_prefix(&batch.keys, &batch.leaders, lease_ms))
             .map(|reply| reply.matched)
             .map_err(|error| raise(py, &error))

@@ -1,0 +1,39 @@
+"""Pipelines: a stage of this process's memory before a namespace or a folder."""
+
+from __future__ import annotations
+
+import os
+
+from millpond import _native
+from millpond._native import Namespace, Pipeline
+from millpond.layout import Layout, layout_digest
+
+__all__ = ["pipeline"]
+
+
+def pipeline(
+    text: str,
+    *,
+    namespace: Namespace | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    cache_bytes: int = 1 << 30,
+    folder_bytes: int = 64 << 30,
+    layout: Layout = None,
+) -> Pipeline:
+    """Build the pipeline ``text``: ``Millpond``, ``Cache|Millpond``, ``Posix`` or ``Cache|Posix``.
+
+    Args:
+        text: the stages, first one first.
+        namespace: the ``Millpond`` stage.
+        folder: where the ``Posix`` stage keeps one file per block, on any mounted file system.
+        cache_bytes: bytes of memory for the ``Cache`` stage.
+        folder_bytes: bytes that the ``Posix`` stage may use.
+        layout: as for ``Client.namespace``; blocks of another layout in ``folder`` are not seen.
+
+    Raises:
+        InvalidArgument: naming the stage or argument.
+        Unreachable: the folder cannot be used.
+    """
+    path = None if folder is None else os.fspath(folder)
+    sizes = (cache_bytes, folder_bytes)
+    return _native.open_pipeline(text, namespace, path, sizes, layout_digest(layout))
