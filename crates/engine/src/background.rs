@@ -9,7 +9,7 @@ use millpond_env::Disk;
 use millpond_types::ChunkId;
 
 use crate::engine::{Cursor, Engine, Inner};
-use crate::error::EngineError;
+use crate::error::{EngineError, ErrorKind};
 use crate::index::SHARDS;
 use crate::tasks::join_all;
 
@@ -19,6 +19,8 @@ const ROUND: Duration = Duration::from_millis(200);
 const EXPIRE_SHARDS: usize = 4;
 /// Pause after a failed write-behind before the next try.
 const RETRY: Duration = Duration::from_millis(100);
+/// Pause of a read-only engine between looks at its queues.
+const READ_ONLY_PAUSE: Duration = Duration::from_secs(5);
 /// Free segments below which compaction starts.
 const COMPACT_BELOW: usize = 8;
 /// Segments emptied per round.
@@ -98,7 +100,7 @@ impl<D: Disk> Engine<D> {
         loop {
             let used = inner.space.lock().used_bytes();
             let rate = (used / period.as_secs().max(1)).clamp(1, rate_max);
-            let (page, next) = self.scan(None, cursor, 16);
+            let (page, next) = self.scan(None, cursor, 1);
             cursor = next.unwrap_or_default();
             let mut bytes = 0;
             for (info, _) in page {
@@ -122,8 +124,7 @@ impl<D: Disk> Inner<D> {
             let worked = match self.flush_batch().await {
                 Ok(worked) => worked,
                 Err(error) => {
-                    tracing::error!(%error, "write-behind failed; trying again");
-                    millpond_env::sleep(RETRY).await;
+                    self.pause_after(&error, "write-behind failed; trying again").await;
                     false
                 }
             };
@@ -132,13 +133,22 @@ impl<D: Disk> Inner<D> {
             }
             // Deletes and evictions that nobody waits for.
             if let Err(error) = self.drive().await {
-                tracing::error!(%error, "log write failed");
-                millpond_env::sleep(Duration::from_secs(1)).await;
+                self.pause_after(&error, "log write failed").await;
             }
             if self.dirty_queue.lock().is_empty() {
                 self.wake_background.notified().await;
             }
         }
+    }
+
+    /// Logs an error once it is news, and waits before the next try.
+    async fn pause_after(&self, error: &EngineError, what: &'static str) {
+        if error.kind() == ErrorKind::ReadOnly {
+            // Said when it happened; nothing gets better before a restart.
+            return millpond_env::sleep(READ_ONLY_PAUSE).await;
+        }
+        tracing::error!(%error, "{what}");
+        millpond_env::sleep(RETRY).await;
     }
 
     async fn housekeeping_loop(&self) {
@@ -151,8 +161,7 @@ impl<D: Disk> Inner<D> {
                 shard += 1;
             }
             if let Err(error) = self.housekeep().await {
-                tracing::error!(%error, "housekeeping failed");
-                millpond_env::sleep(Duration::from_secs(1)).await;
+                self.pause_after(&error, "housekeeping failed").await;
                 continue;
             }
             self.seal_when_idle(&mut idle_since).await;

@@ -151,6 +151,7 @@ impl<D: Disk> Inner<D> {
             self.metrics.io_errors.inc();
             return self.give_up_dirty(items, error);
         }
+        let ids: Vec<ChunkId> = items.iter().map(|i| i.record.id).collect();
         let pending = items
             .into_iter()
             .map(|i| {
@@ -158,7 +159,12 @@ impl<D: Disk> Inner<D> {
                 Pending::put(i.record, Apply::Clean(version), Some(i.guard))
             })
             .collect();
-        self.commit(pending).await
+        let done = self.commit(pending).await;
+        if done.is_err() {
+            // Not in the log, so still dirty: the next round tries again.
+            self.dirty_queue.lock().extend(ids);
+        }
+        done
     }
 
     /// Chunks that cannot be written: evictable ones are dropped and counted, others stay in

@@ -29,10 +29,9 @@ impl<D: Disk> Inner<D> {
     pub(crate) async fn checkpoint(&self) -> Result<(), EngineError> {
         let Ok(_only) = self.checkpointing.try_lock() else { return Ok(()) };
         self.log.check()?;
-        let start = {
-            let mut log = self.log.0.lock();
-            log.bytes = 0;
-            log.position
+        let (start, bytes) = {
+            let log = self.log.0.lock();
+            (log.position, log.bytes)
         };
         let id = self.superblock.lock().generation + 1;
         let mut stream = Stream { id, segments: Vec::new(), blocks: 0, entries: 0 };
@@ -49,6 +48,7 @@ impl<D: Disk> Inner<D> {
             Err(error) => return Err(error),
         };
         self.free_old(&old, start);
+        self.log.0.lock().bytes -= bytes;
         self.metrics.checkpoints.inc();
         Ok(())
     }

@@ -38,7 +38,8 @@ impl<D: Disk> Drop for SlabReader<'_, D> {
 /// What a lookup on behalf of a read found.
 pub(crate) enum Found<'a, D: Disk> {
     Memory(ChunkData),
-    Disk(ChunkInfo, Vec<u32>, SlabReader<'a, D>),
+    /// Info, slot, piece checksums and the slab.
+    Disk(ChunkInfo, u32, Vec<u32>, SlabReader<'a, D>),
 }
 
 impl<D: Disk> Inner<D> {
@@ -60,7 +61,7 @@ impl<D: Disk> Inner<D> {
         }
         let pieces = shard.pieces(slot);
         let reader = SlabReader::enter(self, shard.entry(slot).location());
-        Some(Found::Disk(info, pieces, reader))
+        Some(Found::Disk(info, slot, pieces, reader))
     }
 
     /// Reads `range` of a chunk's slab, widened to whole pieces, and verifies it.
@@ -107,13 +108,12 @@ impl<D: Disk> Inner<D> {
     }
 
     /// Keeps what was read in memory, if the chunk is still the same.
-    fn keep_in_memory(&self, info: &ChunkInfo, at: Location, bytes: &SharedBuf) {
+    fn keep_in_memory(&self, info: &ChunkInfo, slot: u32, at: Location, bytes: &SharedBuf) {
         let mut shard = self.index.shard(info.id);
-        if let Some(slot) = shard.find(info.id) {
-            let e = shard.entry(slot);
-            if e.version() == info.version && e.location() == at && !e.hot() {
-                shard.set_hot(slot, bytes.clone(), false);
-            }
+        let Some(e) = shard.live(slot) else { return };
+        let same = e.id == info.id && e.version() == info.version && e.location() == at;
+        if same && !e.hot() {
+            shard.set_hot(slot, bytes.clone(), false);
         }
     }
 
@@ -221,14 +221,14 @@ impl<D: Disk> Engine<D> {
                 let bytes = if range.is_some() { data.bytes.slice(part) } else { data.bytes };
                 ChunkData { info: data.info, bytes }
             }
-            Found::Disk(info, sums, reader) => {
+            Found::Disk(info, slot, sums, reader) => {
                 let part = clip(info.len as usize);
                 let all = part == (0..info.len as usize);
                 match inner.read_slab(&info, &sums, reader.location, part).await {
                     Ok(bytes) => {
                         inner.metrics.disk_hits.inc();
                         if all {
-                            inner.keep_in_memory(&info, reader.location, &bytes);
+                            inner.keep_in_memory(&info, slot, reader.location, &bytes);
                         }
                         ChunkData { info, bytes }
                     }

@@ -9,7 +9,7 @@ use millpond_types::{ChunkId, GroupId, Tick, UnixSeconds};
 use super::entry::{Entry, Queue};
 use super::guard::Busy;
 use super::queues::{Ghost, Probe, Queues, Verdict};
-use super::{ChunkInfo, Hot, SHARD_BITS, SlotMap, Usage, hash_id};
+use super::{ChunkInfo, Hot, SlotMap, Usage, hash_id};
 use crate::format::record::{ChunkRecord, Location, piece_count};
 
 /// Entries per page of the entry array: growing never copies entries.
@@ -46,8 +46,9 @@ pub(crate) struct Shard {
 }
 
 const fn table_hash(id: ChunkId) -> u64 {
-    // The upper bits chose the shard; the table takes its tags from there.
-    hash_id(id).rotate_left(SHARD_BITS)
+    // The upper six bits chose the shard. The table takes its buckets from the lowest bits and
+    // its tags from the highest: halves swapped, neither is the same throughout a shard.
+    hash_id(id).rotate_left(32)
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "a fingerprint")]
@@ -375,7 +376,9 @@ impl Shard {
 
     /// Keeps `bytes` in memory as the content of `slot`.
     pub(crate) fn set_hot(&mut self, slot: u32, bytes: SharedBuf, dirty: bool) {
-        self.take_hot(slot);
+        if self.entry(slot).hot() {
+            self.take_hot(slot);
+        }
         let ticket = self.next_ticket;
         self.next_ticket = ticket.wrapping_add(1);
         let e = self.entry_mut(slot);
