@@ -6,6 +6,7 @@
 mod outages;
 mod process;
 mod race;
+mod tls;
 
 use millpond_client::{Client, ErrorKind, GetOutcome, Room, Transport, TransportInUse, Value};
 use millpond_kv::Namespace;
