@@ -27,7 +27,7 @@ pub(super) struct Args {
     /// [default: ./millpond-data]
     #[arg(long, value_name = "PATH[:SIZE]")]
     data: Vec<String>,
-    /// Size of each new data file. [default: 70 % of the free space, at most 64GiB]
+    /// Size of each new data file. [default: 30 % of the free space, at most 64GiB]
     #[arg(long)]
     size: Option<Size>,
     /// Memory of the server. [default: a quarter of the machine's, at most 4GiB]

@@ -57,7 +57,7 @@ section! {
         /// Data folders or block devices. A folder gets one preallocated file. `PATH:SIZE` sets the
         /// size of one of them. Several disks share the keys by their sizes.
         data: Vec<String> = vec!["./millpond-data".to_owned()];
-        /// Bytes of each new data file. Left out: 70 % of the free disk space, at most 64 GiB.
+        /// Bytes of each new data file. Left out: 30 % of the free disk space, at most 64 GiB.
         size: Option<Size> = None;
         /// Memory of the server: an eighth, at least 48MiB, is for the index and connections, the
         /// rest holds values. Left out: a quarter of the machine's memory, at most 4 GiB.

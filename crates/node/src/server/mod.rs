@@ -25,13 +25,14 @@ use std::time::Duration;
 
 use millpond_env::{
     BufferPool, EnvError, Handle, IoBackend, PoolOptions, RealClock, Runtime, RuntimeOptions,
-    TcpListener, ThreadHandle, boot_id, cpu_count, memory_total, require_fd_limit, spawn, thread,
+    TcpListener, ThreadHandle, boot_id, cpu_count, memory_total, raise_fd_limit, require_fd_limit,
+    spawn, thread,
 };
 use millpond_types::Uuid128;
 use millpond_types::limits::PAGE_BYTES;
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::config::{Config, ConfigError, Io};
+use crate::config::{Config, ConfigError, Io, LimitsConfig};
 use crate::http::{HttpServer, HttpState};
 use crate::service::{Failure, Metrics, Service};
 use conn::Shared;
@@ -49,6 +50,8 @@ const BESIDE_POOL_MIN: u64 = 48 << 20;
 const CORES_DEFAULT_MAX: usize = 4;
 /// How long requests in flight may take at a clean stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
+/// Fewer connections than this and a server is not worth starting.
+const CONNECTIONS_USEFUL_MIN: u32 = 128;
 /// Descriptors that the server needs beside its connections.
 const FDS_BESIDE: u64 = 256;
 
@@ -188,6 +191,24 @@ pub fn memory_sizes(config: &Config) -> std::io::Result<(u64, u64)> {
     Ok((total, pool))
 }
 
+/// The limits, with fewer connections than by default where the system allows fewer files. A
+/// number that somebody asked for is kept or refused.
+fn fit_fd_limit(config: &Config) -> Result<LimitsConfig, StartError> {
+    let mut limits = config.limits.clone();
+    let hard = raise_fd_limit()?.hard;
+    let room = u32::try_from(hard.saturating_sub(FDS_BESIDE)).unwrap_or(u32::MAX);
+    let is_default = limits.connections == LimitsConfig::default().connections;
+    if is_default && room < limits.connections && room >= CONNECTIONS_USEFUL_MIN {
+        tracing::warn!(
+            "open files: the limit is {hard}, so at most {room} clients may connect: raise it with \
+             `ulimit -n` (LimitNOFILE for systemd)"
+        );
+        limits.connections = room;
+    }
+    require_fd_limit(u64::from(limits.connections) + FDS_BESIDE)?;
+    Ok(limits)
+}
+
 impl Server {
     /// Starts a server and returns once it answers.
     ///
@@ -195,7 +216,7 @@ impl Server {
     /// [`StartError`] naming what to change.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         config.validate()?;
-        require_fd_limit(u64::from(config.limits.connections) + FDS_BESIDE)?;
+        let limits = fit_fd_limit(config)?;
         let tokens = match &config.security.token_file {
             Some(path) => Tokens::from_file(Path::new(path))?,
             None => Tokens::default(),
@@ -217,7 +238,7 @@ impl Server {
         let opened = open_storage(config, files, &pool, &cores)?;
         let socket = storage::socket_path(config);
         let shared = Arc::new(Shared {
-            limits: config.limits.clone(),
+            limits,
             tokens,
             tls,
             boot_id: Uuid128(boot_id()?.to_be_bytes()),
@@ -351,7 +372,8 @@ fn bind(config: &Config, core: &CoreThread) -> Result<Bound, StartError> {
         }
         if let Some(path) = socket {
             let listener = Listener::unix(&path).map_err(|error| {
-                listen_error("server.socket", "server.socket", path.display(), &error)
+                let flag = "--socket, or another folder with --data";
+                listen_error("server.socket", flag, path.display(), &error)
             })?;
             listeners.push(listener);
         }
@@ -403,6 +425,12 @@ fn open_storage(
         move || async move { Service::open(disks, pool, Arc::new(Metrics::default())).await }
     })??;
     let service = Arc::new(service);
+    let dropping = Arc::clone(&service);
+    cores[0].core.handle.spawn_on(move || async move {
+        if let Err(failure) = dropping.finish_drops().await {
+            tracing::error!("removing the blocks of dropped namespaces: {failure}");
+        }
+    })?;
     for (index, disk) in service.disks.iter().enumerate() {
         let engine = disk.engine.clone();
         let core = &cores[index % cores.len()].core.handle;

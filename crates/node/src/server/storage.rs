@@ -14,11 +14,14 @@ use crate::service::{Engine, NodeDisk};
 /// Name of the data file within a data folder.
 pub const DATA_FILE: &str = "millpond.data";
 /// Share of the free disk space that a new data file takes by default, in percent.
-const FREE_SHARE: u64 = 70;
+const FREE_SHARE: u64 = 30;
 /// A new data file is not larger than this by default: a laptop's disk is not ours.
 const SIZE_DEFAULT_MAX: u64 = 64 << 30;
 /// A data file is not smaller than this: 64 MiB segments of every common size, the log and checkpoints.
 const SIZE_MIN: u64 = 1 << 30;
+
+/// Longest path of a Unix socket in bytes (`sun_path` holds 108 with its end).
+const SOCKET_PATH_MAX: usize = 107;
 
 /// One `--data`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,7 +141,13 @@ pub(super) fn socket_path(config: &Config) -> Option<PathBuf> {
             let folder = if first.is_device() { std::env::temp_dir() } else { first.path };
             // The path goes to clients, whose working folder is another one.
             let folder = std::fs::canonicalize(&folder).unwrap_or(folder);
-            Some(folder.join("millpond.sock"))
+            let path = folder.join("millpond.sock");
+            if path.as_os_str().len() <= SOCKET_PATH_MAX {
+                return Some(path);
+            }
+            // Deep folders: the system takes no longer path, so one of the same meaning elsewhere.
+            let name = xxhash_rust::xxh3::xxh3_64(path.as_os_str().as_encoded_bytes());
+            Some(std::env::temp_dir().join(format!("millpond-{name:016x}.sock")))
         }
     }
 }

@@ -181,12 +181,36 @@ impl Service {
         };
         let info = table.namespaces.remove(at);
         table.version += 1;
+        table.dropping.push(info.id);
         self.store_table(&table).await?;
         self.namespaces.publish(table);
-        for disk in &self.disks {
-            disk.remove_group(info.id).await?;
-        }
+        self.remove_dropped().await?;
         tracing::info!(namespace = %info.name, id = info.id.0, "namespace dropped");
+        Ok(())
+    }
+
+    /// Removes the blocks of dropped namespaces, also of those that a crash left half removed.
+    ///
+    /// # Errors
+    /// [`Failure`] when a disk refuses; the next drop or restart goes on.
+    pub async fn finish_drops(&self) -> Result<(), Failure> {
+        let _change = self.namespaces.change.lock().await;
+        self.remove_dropped().await
+    }
+
+    async fn remove_dropped(&self) -> Result<(), Failure> {
+        let mut table = self.namespaces.table();
+        if table.dropping.is_empty() {
+            return Ok(());
+        }
+        for id in std::mem::take(&mut table.dropping) {
+            for disk in &self.disks {
+                disk.remove_group(id).await?;
+            }
+        }
+        table.version += 1;
+        self.store_table(&table).await?;
+        self.namespaces.publish(table);
         Ok(())
     }
 }

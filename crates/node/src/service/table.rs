@@ -7,11 +7,13 @@
 //! | 4 | next namespace id |
 //! | 4 | number of namespaces |
 //! | … | the namespaces, as on the wire |
+//! | 4 | number of namespaces being dropped |
+//! | 4 each | their ids, until their blocks are removed from every disk |
 //! | 4 | CRC-32C of everything before |
 
 use millpond_types::limits::NAMESPACES_MAX;
 use millpond_types::wire::{Reader, WireError, Writer};
-use millpond_types::{ChunkId, Crc32c, NamespaceInfo};
+use millpond_types::{ChunkId, Crc32c, GroupId, NamespaceInfo};
 
 /// The chunk that holds the table.
 pub const TABLE_CHUNK: ChunkId = ChunkId(u128::from_le_bytes(*b"millpond-names-1"));
@@ -27,11 +29,13 @@ pub struct NamespaceTable {
     pub next_id: u32,
     /// The namespaces.
     pub namespaces: Vec<NamespaceInfo>,
+    /// Dropped ones whose blocks may still be there; a restart goes on removing them.
+    pub dropping: Vec<GroupId>,
 }
 
 impl Default for NamespaceTable {
     fn default() -> Self {
-        Self { version: 0, next_id: 1, namespaces: Vec::new() }
+        Self { version: 0, next_id: 1, namespaces: Vec::new(), dropping: Vec::new() }
     }
 }
 
@@ -46,6 +50,10 @@ impl NamespaceTable {
         w.count(self.namespaces.len());
         for namespace in &self.namespaces {
             namespace.encode(&mut w);
+        }
+        w.count(self.dropping.len());
+        for id in &self.dropping {
+            w.u32(id.0);
         }
         let mut bytes = w.into_bytes();
         let crc = Crc32c::of(&bytes);
@@ -71,18 +79,21 @@ impl NamespaceTable {
         let n = r.count(NAMESPACES_MAX, 50, "namespaces")?;
         let namespaces =
             (0..n).map(|_| NamespaceInfo::decode(&mut r)).collect::<Result<Vec<_>, _>>()?;
+        let n = r.count(NAMESPACES_MAX, 4, "namespaces being dropped")?;
+        let dropping = (0..n).map(|_| r.u32().map(GroupId)).collect::<Result<Vec<_>, _>>()?;
         r.finish()?;
-        if namespaces.iter().any(|namespace| namespace.id.0 >= next_id) {
-            return Err(WireError::Field("next namespace id"));
+        let ids = namespaces.iter().map(|namespace| namespace.id).chain(dropping.iter().copied());
+        if ids.into_iter().any(|id| id == GroupId::SYSTEM || id.0 >= next_id) {
+            return Err(WireError::Field("namespace id"));
         }
-        Ok(Self { version, next_id, namespaces })
+        Ok(Self { version, next_id, namespaces, dropping })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millpond_types::{GroupId, NamespaceOptions};
+    use millpond_types::NamespaceOptions;
 
     #[test]
     fn the_table_survives_and_no_flipped_bit_passes() {
@@ -91,7 +102,12 @@ mod tests {
             name: "model".into(),
             options: NamespaceOptions::default(),
         };
-        let table = NamespaceTable { version: 3, next_id: 2, namespaces: vec![info] };
+        let table = NamespaceTable {
+            version: 3,
+            next_id: 9,
+            namespaces: vec![info],
+            dropping: vec![GroupId(7)],
+        };
         let bytes = table.encode();
         assert_eq!(NamespaceTable::decode(&bytes), Ok(table));
         for bit in 0..bytes.len() * 8 {

@@ -181,6 +181,29 @@ fn a_limit_on_open_files_that_is_too_low() {
 }
 
 #[test]
+fn fewer_open_files_than_the_default_asks_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new("sh");
+    let script = "ulimit -n 1000 && exec \"$@\"";
+    command.args(["-c", script, "sh", MILLPOND]).args(flags(folder.path()));
+    let server = TestServer::spawn(command, folder.path());
+    assert_says(&server.log(), &["open files", "1000", "744 clients", "ulimit -n"]);
+    Wire::connect(&server);
+    server.stop();
+}
+
+#[test]
+fn a_folder_too_deep_for_a_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let deep = folder.path().join("a-rather-long-name/".repeat(6));
+    std::fs::create_dir_all(&deep).unwrap();
+    let server = TestServer::start(&deep, &[]);
+    assert!(server.socket.as_os_str().len() < 100, "{}", server.socket.display());
+    Wire::connect_unix(&server.socket);
+    server.stop();
+}
+
+#[test]
 fn a_wrong_token() {
     let folder = tempfile::tempdir().unwrap();
     let tokens = folder.path().join("tokens");

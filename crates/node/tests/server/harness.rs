@@ -97,11 +97,6 @@ impl TestServer {
         self.child.wait().unwrap();
     }
 
-    /// `kill -9`, while others still look at the server.
-    pub(crate) fn kill_in_place(&self) {
-        self.signal("KILL");
-    }
-
     /// SIGTERM, and waits for a clean end.
     pub(crate) fn stop(mut self) {
         self.signal("TERM");
@@ -109,7 +104,8 @@ impl TestServer {
         assert_eq!(status, Some(0), "{}", self.log());
     }
 
-    fn signal(&self, name: &str) {
+    /// Sends a signal, while others still look at the server.
+    pub(crate) fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         let done = Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap();
         assert!(done.success());

@@ -13,7 +13,6 @@ mod failures;
 mod forbidden;
 mod harness;
 mod hostile;
-mod kill;
 mod shared_memory;
 mod tls;
 mod verbs;

@@ -108,15 +108,6 @@ impl Wire {
         wire
     }
 
-    /// As `connect`, to a server that may be dying.
-    pub(crate) fn try_connect(server: &TestServer) -> io::Result<Self> {
-        let stream = TcpStream::connect(server.clients)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let mut wire = Self::over(Box::new(stream));
-        wire.call(Verb::Hello, &hello(b""), &[])?;
-        Ok(wire)
-    }
-
     /// Connects over the Unix socket and says hello.
     pub(crate) fn connect_unix(path: &Path) -> Self {
         let stream = UnixStream::connect(path).unwrap();

@@ -1,5 +1,18 @@
 //! `kill -9` at random moments during load: no acknowledged durable value is lost, no byte is wrong.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests talk to the server from outside, over plain sockets and files"
+)]
+#![allow(clippy::unwrap_used, reason = "a test may fail anywhere")]
+
+#[path = "../server/harness.rs"]
+#[allow(dead_code, reason = "shared with the other tests of real servers")]
+mod harness;
+#[path = "../server/wire.rs"]
+#[allow(dead_code, reason = "shared with the other tests of real servers")]
+mod wire;
+
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,12 +21,12 @@ use std::time::{Duration, Instant};
 use millpond_types::wire::{ItemStatus, StatusReply, Verb};
 use millpond_types::{BlockKey, GroupId};
 
-use super::harness::TestServer;
-use super::wire::{Wire, bytes, key, put_request};
+use harness::{PATIENCE, TestServer};
+use wire::{Wire, bytes, hello, key, put_request};
 
-/// Rounds; `MILLPOND_KILL_ROUNDS=200` for the long run (`make kill9`).
+/// Rounds; `MILLPOND_KILLS=200` for the long run (`make kill9`).
 fn rounds() -> u64 {
-    std::env::var("MILLPOND_KILL_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(10)
+    std::env::var("MILLPOND_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(10)
 }
 
 fn name(number: u64) -> BlockKey {
@@ -25,6 +38,15 @@ fn value(number: u64) -> Vec<u8> {
     bytes(number + 1, sizes[usize::try_from(number).unwrap() % sizes.len()])
 }
 
+/// Connects to a server that may be dying.
+fn connect(server: &TestServer) -> std::io::Result<Wire> {
+    let stream = std::net::TcpStream::connect(server.clients)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut wire = Wire::over(Box::new(stream));
+    wire.call(Verb::Hello, &hello(b""), &[])?;
+    Ok(wire)
+}
+
 /// Puts until the server dies; notes each number whose put was acknowledged, and some deletes.
 fn load(
     server: &TestServer,
@@ -33,7 +55,7 @@ fn load(
     acknowledged: &Mutex<BTreeMap<u64, bool>>,
     stop: &AtomicBool,
 ) {
-    let Ok(mut wire) = Wire::try_connect(server) else { return };
+    let Ok(mut wire) = connect(server) else { return };
     while !stop.load(Ordering::Relaxed) {
         let numbers: Vec<u64> = (0..4).map(|_| next.fetch_add(1, Ordering::Relaxed)).collect();
         let all: Vec<_> = numbers.iter().map(|n| (name(*n), value(*n))).collect();
@@ -87,7 +109,7 @@ fn killed_servers_lose_no_acknowledged_value() {
             }
             let pause = 20 + 2 * u64::from(random.next().unwrap_or(0));
             std::thread::sleep(Duration::from_millis(pause));
-            server.kill_in_place();
+            server.signal("KILL");
             stop.store(true, Ordering::Relaxed);
         });
         server = TestServer::start(folder.path(), &flags);
