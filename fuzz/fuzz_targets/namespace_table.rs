@@ -1,7 +1,7 @@
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-use millpond_types::wire::{Reader, Writer};
 use millpond_types::NamespaceInfo;
+use millpond_types::wire::{Reader, Writer};
 
 // The server keeps the table as one chunk: namespaces one after the other.
 fuzz_target!(|data: &[u8]| {

@@ -2,6 +2,11 @@
 //!
 //! `cargo run --example seeds` writes them to `seeds/`, which is committed.
 
+use std::sync::Arc;
+
+use millpond_engine::{Engine, EngineOptions, FormatOptions, WriteMode, WriteRequest};
+use millpond_env::disk::block_on;
+use millpond_env::{BufferPool, FakeClock, FakeDisk, PoolOptions};
 use millpond_types::namespace::{LayoutDigest, NamespaceInfo, NamespaceOptions};
 use millpond_types::wire::{
     ErrorReply, FLAG_REPLY, FrameHeader, GetItem, GetReply, GetRequest, Hello, HelloReply,
@@ -9,7 +14,10 @@ use millpond_types::wire::{
     NamespaceOpen, NamespaceRef, NamespacesReply, PutItem, PutRequest, ShmAttach, ShmAttachReply,
     ShmRelease, StatsReply, StatsRequest, StatusReply, Verb, Writer,
 };
-use millpond_types::{Ack, BlockKey, ByteSize, Crc32c, GroupId, Priority, Uuid128};
+use millpond_types::{Ack, BlockKey, ByteSize, ChunkId, Crc32c, GroupId, Priority, Tick, Uuid128};
+
+/// What stands for the disk's random salt in the seeds and in the targets of the engine.
+pub const SALT: u64 = 5;
 
 /// A target's name and its seeds.
 pub type Seeds = (&'static str, Vec<Vec<u8>>);
@@ -21,6 +29,9 @@ pub fn all() -> Vec<Seeds> {
     all.extend(control());
     all.extend(replies());
     all.extend(other());
+    all.extend(disk());
+    all.push(("shm_ring", rings()));
+    all.push(("config", configs()));
     all
 }
 
@@ -164,6 +175,89 @@ fn other() -> Vec<Seeds> {
         ("namespace_table", vec![table.into_bytes()]),
         ("units", units.iter().map(|text| text.as_bytes().to_vec()).collect()),
     ]
+}
+
+/// A ring's counters and records: two whole ones, then one that is cut.
+fn rings() -> Vec<Vec<u8>> {
+    let record = |len: u32| {
+        let mut bytes = len.to_le_bytes().to_vec();
+        bytes.resize((4 + len as usize).next_multiple_of(8), 7);
+        bytes
+    };
+    let records = [record(12), record(100)].concat();
+    let tail = u32::try_from(records.len()).expect("short");
+    let whole = [&tail.to_le_bytes(), &tail.to_le_bytes(), records.as_slice()].concat();
+    let cut = [&8u32.to_le_bytes(), &64u32.to_le_bytes(), records.as_slice()].concat();
+    vec![whole, cut]
+}
+
+fn configs() -> Vec<Vec<u8>> {
+    let shown = millpond_node::config::to_text(&millpond_node::config::Config::default());
+    let short = "[server]\nmemory = \"2GiB\"\nlisten = \"127.0.0.1:7440\"\n";
+    vec![shown.into_bytes(), short.as_bytes().to_vec()]
+}
+
+/// Superblock, log batch and checkpoint block of a disk that an engine wrote; the identities are
+/// fixed, so that the same bytes come out every time.
+fn disk() -> Vec<Seeds> {
+    let pages = engine_pages();
+    let starting = |magic: &[u8]| -> Vec<Vec<u8>> {
+        pages.iter().filter(|page| page.starts_with(magic)).take(2).cloned().collect()
+    };
+    vec![
+        ("engine_superblock", starting(b"MILLPOND")),
+        ("engine_log_batch", starting(b"MPLG")),
+        ("engine_checkpoint_block", starting(b"MPCK")),
+    ]
+}
+
+/// Every page that an engine wrote for a handful of chunks, without trailing zeros.
+fn engine_pages() -> Vec<Vec<u8>> {
+    const PAGE: usize = 4096;
+    let disk = FakeDisk::new((64 << 10) + (16 << 20));
+    let pool = BufferPool::new(PoolOptions::new(4 << 20)).expect("4 MiB of memory");
+    let mut options = FormatOptions::new(Uuid128([1; 16]), Uuid128([2; 16]));
+    options.log_salt = SALT;
+    options.segment_bytes = ByteSize::mib(1);
+    options.created_unix_ms = 1;
+    block_on(async {
+        Engine::format(&disk, &pool, options).await.expect("a format");
+        let clock = Arc::new(FakeClock::new(Tick(0), 1_700_000_000_000));
+        let engine = Engine::open(disk.clone(), pool.clone(), clock, EngineOptions::default());
+        let engine = engine.await.expect("an engine");
+        for n in 0..6u8 {
+            let id = ChunkId(u128::from(n));
+            engine.write(id, chunk(&pool, n)).await.expect("a write");
+        }
+        engine.delete(&[ChunkId(2)], Ack::Disk).await.expect("a delete");
+        engine.checkpoint().await.expect("a checkpoint");
+    });
+    let mut pages = Vec::new();
+    for block in disk.written_blocks() {
+        let mut page = vec![0; PAGE];
+        disk.peek(block, &mut page);
+        let used = page.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
+        page.truncate(used);
+        pages.push(page);
+    }
+    pages
+}
+
+fn chunk(pool: &BufferPool, n: u8) -> WriteRequest<'static> {
+    let mut bytes = pool.try_alloc(100).expect("room in the pool");
+    bytes.fill(n);
+    let crc = Crc32c::of(&bytes);
+    WriteRequest {
+        bytes: bytes.freeze(),
+        crc,
+        attrs: b"a key",
+        group: GroupId(1),
+        priority: 1,
+        expires: None,
+        evictable: true,
+        mode: WriteMode::Replace,
+        ack: Ack::Disk,
+    }
 }
 
 #[cfg(test)]
