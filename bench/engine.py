@@ -38,6 +38,7 @@ def compare(binary: Path, data: Path, rounds: int, seconds: float) -> dict[str, 
             for case, job in PAIRS.items():
                 cell = raw.setdefault(case, {"engine": [], "fio": []})
                 options = ("--secs", str(math.ceil(seconds)), "--only", case)
+                fio.settle()
                 row = _example(binary, "--dir", str(data), *options)
                 cell["engine"].append({"ops_per_s": row["ops_s"], "mb_per_s": row["mb_s"]})
                 cell["fio"].append(fio.run(data, job, seconds))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,24 @@ def _fio(folder: Path, job: Job, *more: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout[done.stdout.index("{") :]))
 
 
+def _in_flight() -> int:
+    """Operations that the machine's disks work on, discards of deleted files among them."""
+    lines = Path("/proc/diskstats").read_text().splitlines()
+    return sum(int(line.split()[11]) for line in lines)
+
+
+def settle(quiet_s: float = 0.5, wait_s: float = 15.0) -> None:
+    """Waits until the disks are idle: a file deleted just now is discarded in the background, and
+    whoever measures meanwhile measures that."""
+    os.sync()
+    end = time.monotonic() + wait_s
+    quiet_since = time.monotonic()
+    while time.monotonic() < min(end, quiet_since + quiet_s):
+        if _in_flight() > 0:
+            quiet_since = time.monotonic()
+        time.sleep(0.02)
+
+
 def prepare(folder: Path) -> None:
     """Writes the whole file once: reads of unwritten extents never reach the device."""
     lay_out = Job("lay-out", "write", "1m", 8)
@@ -76,6 +96,7 @@ def prepare(folder: Path) -> None:
 def run(folder: Path, name: str, seconds: float) -> dict[str, float]:
     """Operations and MB per second of one job."""
     job = JOBS[name]
+    settle()
     ramp = ("--ramp_time=0.3", "--time_based", f"--runtime={seconds}")
     side = _fio(folder, job, *ramp)["jobs"][0]["read" if "read" in job.rw else "write"]
     return {
