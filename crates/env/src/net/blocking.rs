@@ -182,7 +182,7 @@ impl BlockingStream {
     /// `TimedOut` at `deadline`, with an unknown part sent: close the connection then.
     pub fn send_vectored(&self, parts: &[IoSlice<'_>], deadline: Tick) -> io::Result<()> {
         // IoSlice has the layout of iovec, by its documentation.
-        let mut left: Vec<libc::iovec> = parts
+        let left = parts
             .iter()
             .filter(|part| !part.is_empty())
             .map(|part| libc::iovec {
@@ -190,12 +190,7 @@ impl BlockingStream {
                 iov_len: part.len(),
             })
             .collect();
-        let mut next = 0;
-        while next < left.len() {
-            let sent = self.send_message(&mut left[next..], deadline)?;
-            next += consume(&mut left[next..], sent);
-        }
-        Ok(())
+        self.send_pieces(left, deadline)
     }
 
     /// Sends raw memory, all of it.
@@ -206,11 +201,16 @@ impl BlockingStream {
     /// # Safety
     /// Every segment is readable for its length until the call returns.
     pub unsafe fn send_raw(&self, parts: &[RawSegment], deadline: Tick) -> io::Result<()> {
-        let mut left: Vec<libc::iovec> = parts
+        let left = parts
             .iter()
             .filter(|part| part.len > 0)
             .map(|part| libc::iovec { iov_base: part.addr.cast(), iov_len: part.len })
             .collect();
+        self.send_pieces(left, deadline)
+    }
+
+    /// Sends every piece; their memory is readable until this returns, by its callers.
+    fn send_pieces(&self, mut left: Vec<libc::iovec>, deadline: Tick) -> io::Result<()> {
         let mut next = 0;
         while next < left.len() {
             let sent = self.send_message(&mut left[next..], deadline)?;
