@@ -55,6 +55,10 @@ impl Server {
         let id = self.child.as_ref().unwrap().id().to_string();
         let sent = Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap();
         assert!(sent.success());
+        // A thread that runs on another core stops a moment after the signal was sent.
+        while name == "STOP" && !all_threads_stopped(&id) {
+            std::thread::yield_now();
+        }
     }
 
     pub(crate) fn options(&self, transport: Transport) -> ClientOptions {
@@ -76,4 +80,13 @@ impl Drop for Server {
             let _ = child.wait();
         }
     }
+}
+
+/// Whether every thread of the process is in state `T` (proc(5)).
+fn all_threads_stopped(id: &str) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{id}/task")).unwrap();
+    tasks.flatten().all(|task| {
+        std::fs::read_to_string(task.path().join("stat"))
+            .is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')))
+    })
 }
