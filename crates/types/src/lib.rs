@@ -3,8 +3,8 @@
 //! This crate does no I/O and needs no other crate of ours. Reading order:
 //! [`ids`] (what things are called), [`units`] (time, sizes), [`limits`] (every bound and
 //! its reason), [`checksum`] (CRC-32C), [`placement`] (key → chunk id, slot),
-//! [`namespace`] (options of a KV keyspace), [`metrics`] (atomic counters and histograms)
-//! and [`wire`] (the protocol between client and server).
+//! [`cluster`] (nodes, targets, chains), [`namespace`] (options of a KV keyspace), [`metrics`]
+//! (atomic counters and histograms) and [`wire`] (the protocol between client and server).
 //!
 //! Invariants: every encoding is explicit little endian and has one description, beside
 //! its code; every decoder takes untrusted bytes and returns an error instead of panicking.
@@ -12,6 +12,7 @@
 //! Absent on purpose: clocks, sockets, files, randomness. They live in `millpond-env`.
 
 pub mod checksum;
+pub mod cluster;
 pub mod ids;
 pub mod limits;
 pub mod metrics;

@@ -1,0 +1,1 @@
+//! The replication state machine of one chain: pure, synchronous.

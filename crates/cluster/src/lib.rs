@@ -1,0 +1,1 @@
+//! Membership, target states, placement and routing: pure, synchronous.

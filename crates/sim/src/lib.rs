@@ -1,0 +1,1 @@
+//! Whole clusters on one thread from one seed.

@@ -1,0 +1,1 @@
+//! The transactional store: one trait, an embedded engine and etcd.

@@ -1,0 +1,211 @@
+//! Words of a cluster: nodes, disks, targets, chains, and routing under one version.
+//!
+//! Shapes only. Which chain a target joins and how states change is decided in the pure crates
+//! `cluster` and `chain`; the encodings stored and sent are beside these types in [`crate::wire`].
+
+use std::fmt;
+
+use crate::ids::{SlotId, Uuid128};
+
+/// Number of slots in the slot map.
+pub const SLOTS: usize = 1 << 16;
+
+/// One running `millpond server`, for its whole life: made once, kept on its disks. Never an address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub Uuid128);
+
+/// One data directory or block device; written in its superblock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DiskId(pub Uuid128);
+
+/// One replica slot on one disk. Numbered by the manager, never reused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TargetId(pub u32);
+
+/// An ordered list of targets that replicate the same chunks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChainId(pub u32);
+
+/// Grows by one with every change of a chain: members, order or a state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChainVersion(pub u32);
+
+/// Grows with every change of nodes, chains or slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RoutingVersion(pub u64);
+
+/// Version of one chunk: grows by one with every write, the same number on every replica.
+/// 0 is the chunk that was never written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChunkVersion(pub u64);
+
+/// What the manager says of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum TargetState {
+    /// Has all data; answers reads and takes part in writes.
+    Serving = 1,
+    /// Was the last one serving when it went away: only it may bring the chain back.
+    LastServing = 2,
+    /// Takes part in writes while it is brought up to date by the last serving target.
+    Syncing = 3,
+    /// Is there, and waits for its turn to sync.
+    Waiting = 4,
+    /// Its node or disk is gone.
+    Offline = 5,
+}
+
+/// What a node says of its own target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum LocalState {
+    /// Holds everything the chain committed.
+    UpToDate = 1,
+    /// Works, and may lack data.
+    Online = 2,
+    /// Does not work; also what the manager assumes when a node's lease has run out.
+    Offline = 3,
+}
+
+/// A number on the wire or on disk that names no state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is no target state")]
+pub struct UnknownState(pub u8);
+
+impl TryFrom<u8> for TargetState {
+    type Error = UnknownState;
+
+    fn try_from(value: u8) -> Result<Self, UnknownState> {
+        const ALL: [TargetState; 5] = [
+            TargetState::Serving,
+            TargetState::LastServing,
+            TargetState::Syncing,
+            TargetState::Waiting,
+            TargetState::Offline,
+        ];
+        ALL.into_iter().find(|state| *state as u8 == value).ok_or(UnknownState(value))
+    }
+}
+
+impl TryFrom<u8> for LocalState {
+    type Error = UnknownState;
+
+    fn try_from(value: u8) -> Result<Self, UnknownState> {
+        const ALL: [LocalState; 3] =
+            [LocalState::UpToDate, LocalState::Online, LocalState::Offline];
+        ALL.into_iter().find(|state| *state as u8 == value).ok_or(UnknownState(value))
+    }
+}
+
+/// A member of a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ChainTarget {
+    /// The replica slot.
+    pub target: TargetId,
+    /// The disk that holds it.
+    pub disk: DiskId,
+    /// The node that has the disk.
+    pub node: NodeId,
+    /// What the manager says of it.
+    pub state: TargetState,
+}
+
+/// A chain: serving targets first (head to tail), then the syncing one, then the rest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chain {
+    /// Its number.
+    pub id: ChainId,
+    /// Its version.
+    pub version: ChainVersion,
+    /// Its members in order.
+    pub targets: Vec<ChainTarget>,
+}
+
+impl Chain {
+    /// The targets that answer reads, head first, tail last.
+    #[must_use]
+    pub fn serving(&self) -> impl DoubleEndedIterator<Item = &ChainTarget> {
+        self.targets.iter().filter(|member| member.state == TargetState::Serving)
+    }
+
+    /// The targets that a write passes, in order: the serving ones, then the syncing one.
+    #[must_use]
+    pub fn writing(&self) -> impl DoubleEndedIterator<Item = &ChainTarget> {
+        let states = [TargetState::Serving, TargetState::Syncing];
+        self.targets.iter().filter(move |member| states.contains(&member.state))
+    }
+}
+
+/// The slot map: a chain for every slot.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SlotMap(Box<[ChainId]>);
+
+impl SlotMap {
+    /// A map that gives every slot to one chain.
+    #[must_use]
+    pub fn all(chain: ChainId) -> Self {
+        Self(vec![chain; SLOTS].into())
+    }
+
+    /// The chain of a slot.
+    #[must_use]
+    pub fn get(&self, slot: SlotId) -> ChainId {
+        self.0[usize::from(slot.0)]
+    }
+
+    /// Gives a slot to a chain.
+    pub fn set(&mut self, slot: SlotId, chain: ChainId) {
+        self.0[usize::from(slot.0)] = chain;
+    }
+
+    /// Slots and their chains, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (SlotId, ChainId)> {
+        (0..=u16::MAX).map(|slot| (SlotId(slot), self.0[usize::from(slot)]))
+    }
+}
+
+impl fmt::Debug for SlotMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SlotMap").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_survive_their_numbers() {
+        for value in 0..=u8::MAX {
+            assert_eq!(TargetState::try_from(value).is_ok(), (1..=5).contains(&value));
+            assert_eq!(LocalState::try_from(value).is_ok(), (1..=3).contains(&value));
+        }
+    }
+
+    #[test]
+    fn a_write_passes_the_serving_targets_then_the_syncing_one() {
+        let member = |n, state| ChainTarget {
+            target: TargetId(n),
+            disk: DiskId::default(),
+            node: NodeId::default(),
+            state,
+        };
+        let targets = vec![
+            member(3, TargetState::Serving),
+            member(1, TargetState::Serving),
+            member(2, TargetState::Syncing),
+            member(4, TargetState::Offline),
+        ];
+        let chain = Chain { targets, ..Chain::default() };
+        assert_eq!(chain.serving().map(|m| m.target.0).collect::<Vec<_>>(), [3, 1]);
+        assert_eq!(chain.writing().map(|m| m.target.0).collect::<Vec<_>>(), [3, 1, 2]);
+    }
+
+    #[test]
+    fn a_slot_map_covers_every_slot() {
+        let mut map = SlotMap::all(ChainId(1));
+        map.set(SlotId(u16::MAX), ChainId(2));
+        assert_eq!(map.get(SlotId(0)), ChainId(1));
+        assert_eq!(map.iter().filter(|(_, chain)| *chain == ChainId(2)).count(), 1);
+    }
+}
