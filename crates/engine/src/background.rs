@@ -188,6 +188,7 @@ impl<D: Disk> Inner<D> {
     /// Eviction, compaction and checkpoints, each when due.
     async fn housekeep(&self) -> Result<(), EngineError> {
         self.drain_quarantine();
+        self.sweep_groups();
         self.drive().await?;
         self.evict_to_low().await?;
         if self.space.lock().free_segments() < COMPACT_BELOW {

@@ -2,7 +2,7 @@
 //!
 //! Reading order: `format` (bytes on the disk), `index` (what is in memory), `space` (slabs
 //! and segments), `log` and `commit` (group commit), `recover` (format, open), `read`,
-//! `write`, `append`, `behind` (write-behind), `evict`, `compact`, `checkpoint`, `scrub`,
+//! `write`, `append`, `behind` (write-behind), `evict`, `quota`, `compact`, `checkpoint`, `scrub`,
 //! `background`, and `check` (read-only inspection).
 //!
 //! Invariants:
@@ -30,6 +30,7 @@ mod log;
 mod metrics;
 mod options;
 mod pieces;
+mod quota;
 mod read;
 mod recover;
 mod space;

@@ -177,10 +177,11 @@ impl<D: Disk> Engine<D> {
         loop {
             let (found, next) = self.group_ids(group, cursor, 1024);
             removed += self.delete(&found, Ack::Disk).await? as u64;
-            match next {
-                Some(next) => cursor = next,
-                None => return Ok(removed),
-            }
+            let Some(next) = next else {
+                self.0.index.groups.forget(group);
+                return Ok(removed);
+            };
+            cursor = next;
         }
     }
 }

@@ -16,10 +16,13 @@ use millpond_env::SharedBuf;
 use millpond_types::{ChunkId, Crc32c, GroupId, UnixSeconds};
 use parking_lot::{Mutex, MutexGuard};
 
+pub(crate) use entry::{Entry, Queue};
 pub(crate) use guard::Guard;
+pub(crate) use queues::Queues;
 pub(crate) use shard::{Removed, Shard};
 
 use crate::format::record::{ChunkRecord, Location};
+use crate::quota::Groups;
 
 /// Shards: enough that two cores rarely meet, few enough that each holds long queues.
 pub(crate) const SHARDS: usize = 64;
@@ -105,10 +108,17 @@ pub(crate) const fn hash_id(id: ChunkId) -> u64 {
     mix(id.0 as u64).wrapping_mul(0xd6e8_feb8_6659_fd93) ^ mix((id.0 >> 64) as u64)
 }
 
+/// Index of the shard that holds a chunk.
+pub(crate) fn shard_of(id: ChunkId) -> usize {
+    usize::try_from(hash_id(id) >> (64 - SHARD_BITS)).unwrap_or(0)
+}
+
 /// All shards.
 #[derive(Debug)]
 pub(crate) struct Index {
     shards: Box<[Mutex<Shard>]>,
+    /// Groups that evict among themselves.
+    pub(crate) groups: Arc<Groups>,
 }
 
 impl Index {
@@ -116,12 +126,13 @@ impl Index {
         let each = usize::try_from(expected).unwrap_or(0) / SHARDS;
         // A little more than the mean, so that no shard rehashes while loading.
         let each = if each == 0 { 0 } else { each + each / 16 + 64 };
-        Arc::new(Self { shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(each))).collect() })
+        let groups = Arc::<Groups>::default();
+        let shard = |_| Mutex::new(Shard::new(each, Arc::clone(&groups)));
+        Arc::new(Self { shards: (0..SHARDS).map(shard).collect(), groups })
     }
 
     pub(crate) fn shard(&self, id: ChunkId) -> MutexGuard<'_, Shard> {
-        let at = hash_id(id) >> (64 - SHARD_BITS);
-        self.shards[usize::try_from(at).unwrap_or(0)].lock()
+        self.shards[shard_of(id)].lock()
     }
 
     pub(crate) fn shard_at(&self, at: usize) -> MutexGuard<'_, Shard> {

@@ -60,16 +60,22 @@ impl<T: Copy> Queues<T> {
         self.small.len() + self.main.len()
     }
 
+    /// Takes the head of the queue whose turn it is, and whether that is the small one. Its bytes stay
+    /// counted.
+    pub(crate) fn pop(&mut self) -> Option<(T, bool)> {
+        let total = self.small_bytes + self.main_bytes;
+        let small_turn = self.main.is_empty()
+            || (!self.small.is_empty() && self.small_bytes * SMALL_SHARE >= total);
+        let queue = if small_turn { &mut self.small } else { &mut self.main };
+        queue.pop_front().map(|item| (item, small_turn))
+    }
+
     /// Looks at one item: the head of the queue whose turn it is. `None` when both are empty.
     ///
     /// The paper promotes after two reads; one read is enough here, because a KV block read
     /// even once has proved that its prefix comes back.
     pub(crate) fn step(&mut self, probe: impl FnOnce(T) -> Probe) -> Option<(T, Verdict)> {
-        let total = self.small_bytes + self.main_bytes;
-        let small_turn = self.main.is_empty()
-            || (!self.small.is_empty() && self.small_bytes * SMALL_SHARE >= total);
-        let queue = if small_turn { &mut self.small } else { &mut self.main };
-        let item = queue.pop_front()?;
+        let (item, small_turn) = self.pop()?;
         // The bytes of dead items were taken off when they died.
         let (bytes, verdict) = match probe(item) {
             Probe::Gone => return Some((item, Verdict::Forgotten)),

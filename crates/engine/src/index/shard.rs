@@ -1,6 +1,7 @@
 //! One shard: hash table, entries, what is in memory, leases and eviction queues.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use hashbrown::HashTable;
 use millpond_env::SharedBuf;
@@ -11,6 +12,7 @@ use super::guard::Busy;
 use super::queues::{Ghost, Probe, Queues, Verdict};
 use super::{ChunkInfo, Hot, SlotMap, Usage, hash_id};
 use crate::format::record::{ChunkRecord, Location, piece_count};
+use crate::quota::Groups;
 
 /// Entries per page of the entry array: growing never copies entries.
 const PAGE: usize = 4096;
@@ -39,6 +41,7 @@ pub(crate) struct Shard {
     pub(crate) busy: Busy,
     queues: [Queues<u32>; PRIORITIES],
     ghost: Ghost,
+    groups: Arc<Groups>,
     dram: Queues<(u32, u32)>,
     next_ticket: u32,
     pub(crate) usage: HashMap<GroupId, Usage>,
@@ -69,7 +72,7 @@ fn side_bytes(c: &ChunkRecord) -> Box<[u8]> {
 }
 
 impl Shard {
-    pub(super) fn new(expected: usize) -> Self {
+    pub(super) fn new(expected: usize, groups: Arc<Groups>) -> Self {
         Self {
             table: HashTable::with_capacity(expected),
             pages: Vec::new(),
@@ -81,6 +84,7 @@ impl Shard {
             busy: Busy::default(),
             queues: Default::default(),
             ghost: Ghost::default(),
+            groups,
             dram: Queues::default(),
             next_ticket: 0,
             usage: HashMap::new(),
@@ -205,6 +209,7 @@ impl Shard {
         table.insert_unique(table_hash(c.id), slot, |s| {
             table_hash(pages[*s as usize / PAGE][*s as usize % PAGE].id)
         });
+        self.groups.came(self.entry(slot), slot);
         slot
     }
 
@@ -235,6 +240,10 @@ impl Shard {
         e.set_len(c.len);
         e.crc = c.crc;
         e.set_pinned(c.pinned);
+        if c.version != old.version() {
+            self.groups.went(&old);
+            self.groups.came(self.entry(slot), slot);
+        }
     }
 
     fn add_entry(&mut self, e: Entry) -> u32 {
@@ -278,6 +287,7 @@ impl Shard {
             self.sides[e.side as usize] = Box::default();
             self.free_sides.push(e.side);
         }
+        self.groups.went(&e);
         let hot = self.take_hot(slot);
         let leased = self.leases.remove(&slot).is_some();
         self.entry_mut(slot).set_dead(true);
@@ -349,15 +359,20 @@ impl Shard {
             }
             Verdict::Evicted => {
                 // Out of the queue; back in through `requeue` should the eviction fail.
-                let was_small = e.queue() == Queue::Small;
-                e.set_queue(Queue::None);
-                let id = e.id;
-                if was_small {
-                    self.ghost.remember(fingerprint(id));
-                }
+                self.remember_evicted(slot);
+                self.entry_mut(slot).set_queue(Queue::None);
                 Ok(slot)
             }
         })
+    }
+
+    /// Notes a chunk that goes on probation: stored again, it skips it.
+    pub(crate) fn remember_evicted(&mut self, slot: u32) {
+        let e = self.entry(slot);
+        if e.queue() == Queue::Small {
+            let seen = fingerprint(e.id);
+            self.ghost.remember(seen);
+        }
     }
 
     /// Puts a chunk that was chosen for eviction but stays back into the main queue.

@@ -8,3 +8,4 @@ mod crash;
 mod flip;
 mod harness;
 mod model;
+mod quota;

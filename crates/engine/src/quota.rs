@@ -1,0 +1,291 @@
+//! Eviction inside one group, for a quota smaller than the disk.
+//!
+//! The shards' eviction queues mix all groups, and finding one group's oldest chunk in them would
+//! cost as much as the disk holds. A group that evicts among itself is therefore *tracked*: it has
+//! queues of its own, S3-FIFO like the shared ones and fed beside them, for twelve bytes a chunk.
+//! One queue serves all shards: a group may have fewer chunks than there are shards, and a queue in
+//! each would then evict in the order of hashes. The shared queues stay right without being told: they
+//! drop what they find gone.
+//!
+//! A queue names a chunk by slot and version, never by slot alone: slots are reused. What went by
+//! other hands (deletes, expiry, eviction of the whole disk) stays in the queue until it is met or
+//! the background sweeps.
+//!
+//! Locks: a shard's first, then the queues'; so nobody looks into a shard with the queues locked.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use millpond_env::Disk;
+use millpond_types::{ChunkId, GroupId};
+use parking_lot::Mutex;
+
+use crate::engine::{Engine, Inner};
+use crate::index::{Entry, Queue, Queues, SHARDS, Usage, shard_of};
+
+/// Priorities of eviction, lowest first.
+const PRIORITIES: usize = 4;
+/// Chunks in a row that may be found protected before one call gives up; about a millisecond. The
+/// next call goes on behind them.
+const LOOKS_MAX: usize = 16_384;
+/// Gone items that a queue may hold beside as many as there are chunks.
+const GONE_MIN: u64 = 64;
+
+/// A chunk in a group's queue.
+#[derive(Clone, Copy, Debug)]
+struct Item {
+    shard: u32,
+    slot: u32,
+    /// The low half of the version that the chunk had: tells two stays in a slot apart.
+    version: u32,
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "half of it is enough to tell stays apart")]
+const fn low_half(version: u64) -> u32 {
+    version as u32
+}
+
+/// The queues of one group. Every item weighs one: the blocks of a group are of one size, and an item
+/// that is gone no longer tells its bytes.
+#[derive(Debug, Default)]
+struct GroupQueue {
+    queues: [Queues<Item>; PRIORITIES],
+    /// Chunks of the group that may be evicted.
+    chunks: u64,
+}
+
+impl GroupQueue {
+    fn push(&mut self, e: &Entry, slot: u32) {
+        let shard = u32::try_from(shard_of(e.id)).unwrap_or(0);
+        let item = Item { shard, slot, version: low_half(e.version()) };
+        self.queues[e.priority()].insert(item, 1, e.queue() == Queue::Main);
+    }
+
+    fn len(&self) -> u64 {
+        self.queues.iter().map(|queue| queue.len() as u64).sum()
+    }
+}
+
+/// The groups that evict among themselves.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    /// How many there are, so that writes of a disk without any look no further.
+    tracked: AtomicUsize,
+    queues: Mutex<HashMap<GroupId, GroupQueue>>,
+    /// Held while the chunks of new groups are gathered: a second caller waits for the queues to be whole.
+    gathering: Mutex<()>,
+}
+
+impl Groups {
+    fn with<T>(&self, group: GroupId, act: impl FnOnce(&mut GroupQueue) -> T) -> Option<T> {
+        if self.tracked.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.queues.lock().get_mut(&group).map(act)
+    }
+
+    /// A chunk came, or got a new version. Its shard is locked.
+    pub(crate) fn came(&self, e: &Entry, slot: u32) {
+        if e.evictable() {
+            self.with(e.group, |queue| {
+                queue.chunks += 1;
+                queue.push(e, slot);
+            });
+        }
+    }
+
+    /// A chunk went, or is about to get a new version. Its shard is locked.
+    pub(crate) fn went(&self, e: &Entry) {
+        if e.evictable() {
+            self.with(e.group, |queue| queue.chunks = queue.chunks.saturating_sub(1));
+        }
+    }
+
+    /// Tracks a group no more: it is gone.
+    pub(crate) fn forget(&self, group: GroupId) {
+        let mut queues = self.queues.lock();
+        queues.remove(&group);
+        self.tracked.store(queues.len(), Ordering::Release);
+    }
+
+    /// Takes the next item; with `any`, one on probation if there is one, whoever's turn it is.
+    fn pop(&self, group: GroupId, priority: usize, any: bool) -> Option<Item> {
+        self.with(group, |queue| {
+            let queue = &mut queue.queues[priority];
+            let out_of_turn = if any { queue.small.pop_front() } else { None };
+            let (item, was_small) = out_of_turn.map_or_else(|| queue.pop(), |i| Some((i, true)))?;
+            queue.forget_bytes(!was_small, 1);
+            Some(item)
+        })?
+    }
+
+    fn keep(&self, group: GroupId, priority: usize, item: Item) {
+        self.with(group, |queue| queue.queues[priority].insert(item, 1, true));
+    }
+}
+
+/// What becomes of a chunk that was at the head of its queue.
+enum Verdict {
+    Gone,
+    /// Leased, pinned, being changed, or read since it was looked at last.
+    Stays,
+    /// May go: id, version and bytes.
+    Goes(ChunkId, u64, u64),
+}
+
+impl<D: Disk> Inner<D> {
+    /// Judges the chunk that an item names. One that is not yet on the disk may go like any other:
+    /// dropping it saves writing it.
+    fn judge(&self, group: GroupId, item: Item) -> Verdict {
+        let mut shard = self.index.shard_at(item.shard as usize);
+        let Some(e) = shard.live(item.slot).copied() else { return Verdict::Gone };
+        if e.group != group || low_half(e.version()) != item.version {
+            return Verdict::Gone;
+        }
+        let now = self.clock.now();
+        let leased = shard.leases.get(&item.slot).is_some_and(|until| *until > now);
+        if leased || e.pinned() || shard.busy.contains_key(&e.id) {
+            return Verdict::Stays;
+        }
+        if e.frequency() > 0 {
+            shard.entry_mut(item.slot).set_frequency(e.frequency() - 1);
+            return Verdict::Stays;
+        }
+        shard.remember_evicted(item.slot);
+        Verdict::Goes(e.id, e.version(), u64::from(e.len()))
+    }
+
+    /// Evicts the coldest chunk of a group and priority; its bytes, or nothing when none may go.
+    fn evict_coldest(&self, group: GroupId, priority: usize) -> Option<u64> {
+        let groups = &self.index.groups;
+        let queued = groups.with(group, |queue| queue.queues[priority].len())?;
+        // Four rounds use up any count of reads; beyond that only protected chunks are left.
+        for look in 0..(queued * 4).min(LOOKS_MAX) {
+            // A main queue of nothing but protected chunks must not keep its turn for ever.
+            let item = groups.pop(group, priority, look >= queued)?;
+            match self.judge(group, item) {
+                Verdict::Gone => {}
+                Verdict::Goes(id, version, bytes) if self.remove_lazily(id, version) => {
+                    return Some(bytes);
+                }
+                Verdict::Stays | Verdict::Goes(..) => groups.keep(group, priority, item),
+            }
+        }
+        None
+    }
+
+    /// Drops items of chunks that are gone from queues that hold too many of them.
+    pub(crate) fn sweep_groups(&self) {
+        let groups = &self.index.groups;
+        let full = |(id, queue): (&GroupId, &GroupQueue)| {
+            (queue.len() > 2 * queue.chunks + GONE_MIN).then_some(*id)
+        };
+        let swept: Vec<GroupId> = groups.queues.lock().iter().filter_map(full).collect();
+        for group in swept {
+            for priority in 0..PRIORITIES {
+                let queued = groups.with(group, |queue| {
+                    let queue = &mut queue.queues[priority];
+                    (queue.small_bytes, queue.main_bytes) = (0, 0);
+                    (std::mem::take(&mut queue.small), std::mem::take(&mut queue.main))
+                });
+                let Some((mut small, mut main)) = queued else { break };
+                small.retain(|item| !self.is_gone(group, *item));
+                main.retain(|item| !self.is_gone(group, *item));
+                groups.with(group, |queue| {
+                    // What came meanwhile is younger.
+                    let queue = &mut queue.queues[priority];
+                    small.append(&mut queue.small);
+                    main.append(&mut queue.main);
+                    (queue.small_bytes, queue.main_bytes) = (small.len() as u64, main.len() as u64);
+                    (queue.small, queue.main) = (small, main);
+                });
+            }
+        }
+    }
+
+    fn is_gone(&self, group: GroupId, item: Item) -> bool {
+        let shard = self.index.shard_at(item.shard as usize);
+        let here = |e: &Entry| e.group == group && low_half(e.version()) == item.version;
+        !shard.live(item.slot).is_some_and(here)
+    }
+
+    /// Gathers the chunks of groups that are not tracked yet, oldest first.
+    fn track(&self, wanted: &[GroupId]) {
+        let groups = &self.index.groups;
+        let _gathering = groups.gathering.lock();
+        let mut new: Vec<GroupId> = Vec::new();
+        {
+            let mut queues = groups.queues.lock();
+            for group in wanted {
+                queues.entry(*group).or_insert_with(|| {
+                    new.push(*group);
+                    GroupQueue::default()
+                });
+            }
+            groups.tracked.store(queues.len(), Ordering::Release);
+        }
+        let mut found: Vec<(Entry, u32)> = Vec::new();
+        for at in 0..SHARDS {
+            let shard = self.index.shard_at(at);
+            if new.iter().any(|group| shard.usage.contains_key(group)) {
+                let live = (0..shard.slots()).filter_map(|slot| Some((*shard.live(slot)?, slot)));
+                found.extend(live.filter(|(e, _)| e.evictable() && new.contains(&e.group)));
+            }
+        }
+        found.sort_unstable_by_key(|(e, _)| e.version());
+        let mut queues = groups.queues.lock();
+        for (e, slot) in found {
+            if let Some(queue) = queues.get_mut(&e.group) {
+                // Written since the groups became known, and so queued already: twice does no harm.
+                queue.chunks += 1;
+                queue.push(&e, slot);
+            }
+        }
+    }
+}
+
+impl<D: Disk> Engine<D> {
+    /// Makes ready to evict inside these groups. Looks at every chunk of the disk, unless the groups
+    /// are new: so do it before they matter, and for all of them at once.
+    pub fn track_groups(&self, groups: &[GroupId]) {
+        if !groups.is_empty() {
+            self.0.track(groups);
+        }
+    }
+
+    /// Chunks, gone ones included, that a tracked group's queues name: what tracking it costs in memory.
+    #[must_use]
+    pub fn group_queue_len(&self, group: GroupId) -> u64 {
+        self.0.index.groups.with(group, |queue| queue.len()).unwrap_or(0)
+    }
+
+    /// Evicts the coldest chunks of one group, lowest priority first, until `bytes` of values are
+    /// given up; returns what was.
+    ///
+    /// Only evictable chunks go, and none that is leased, pinned or being changed; so less than
+    /// asked for comes back when nothing else is left. It does not wait: the deletes reach the log
+    /// with the next batch, and slabs are reused only after that. A crash before it may bring evicted
+    /// chunks back.
+    #[must_use]
+    pub fn evict_group(&self, group: GroupId, bytes: u64) -> Usage {
+        let inner = &self.0;
+        let mut evicted = Usage::default();
+        if inner.log.check().is_err() {
+            // The deletes could not be logged: the chunks would be lost and their space not won.
+            return evicted;
+        }
+        if inner.index.groups.with(group, |_| ()).is_none() {
+            inner.track(&[group]);
+        }
+        for priority in 0..PRIORITIES {
+            while evicted.bytes < bytes
+                && let Some(freed) = inner.evict_coldest(group, priority)
+            {
+                evicted.chunks += 1;
+                evicted.bytes += freed;
+            }
+        }
+        inner.metrics.evictions.add(evicted.chunks);
+        evicted
+    }
+}
