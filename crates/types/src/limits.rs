@@ -35,3 +35,64 @@ pub const LEASE_MS_MAX: u32 = 60_000;
 pub const LIST_KEYS_MAX: usize = 1000;
 /// Deadline of a request that names none, in milliseconds.
 pub const DEADLINE_MS_DEFAULT: u32 = 5_000;
+
+/// Slots in one stored page of the slot map: 8 KiB, far below what one transaction may hold.
+pub const SLOT_PAGE: usize = 1024;
+/// Members of one chain: 3 replicas, one coming and one going, and room for a step of luck.
+pub const CHAIN_TARGETS_MAX: usize = 8;
+/// Addresses of one node: every network card twice over.
+pub const ADDRESSES_MAX: usize = 16;
+/// Nodes of one cluster.
+pub const NODES_MAX: usize = 16_384;
+/// Disks of one node: the densest servers sold have about a hundred.
+pub const NODE_DISKS_MAX: usize = 256;
+/// Chains of one cluster: one per slot, so that every chain can have one.
+pub const CHAINS_MAX: usize = SLOTS;
+/// Targets of one node, all reported in one heartbeat: 256 disks of 256 targets.
+pub const NODE_TARGETS_MAX: usize = 65_536;
+/// Settings of a cluster's configuration.
+pub const SETTINGS_MAX: usize = 256;
+/// Events that a cluster remembers: some hours of a bad day.
+pub const EVENTS_MAX: usize = 4096;
+/// Longest text of an event in bytes.
+pub const EVENT_BYTES_MAX: usize = 1024;
+
+// The transactional store. Both engines have the same bounds, which are etcd's, so that what works
+// on one machine works on a cluster.
+
+/// Longest key of the transactional store in bytes: an S3 key (1,024) or a file name (255) with room
+/// for ids before it.
+pub const STORE_KEY_BYTES_MAX: usize = 2048;
+/// Largest value of the transactional store in bytes: the slot map (65,536 × 4 B) with room to grow.
+pub const STORE_VALUE_BYTES_MAX: usize = 512 << 10;
+/// Writes of one transaction: a put counts one, a delete two. etcd takes 128 operations and a delete
+/// is two of them; eight are left for the store's own.
+pub const STORE_TXN_WRITES_MAX: usize = 120;
+/// Conflicts of one transaction: a key that was read counts one, a range two. etcd takes 128
+/// comparisons; eight are left for the store's own.
+pub const STORE_TXN_CONFLICTS_MAX: usize = 120;
+/// Keys and values of one transaction in bytes, conflicts included: etcd takes 1.5 MiB with its
+/// framing.
+pub const STORE_TXN_BYTES_MAX: usize = 1 << 20;
+/// Keys in one page of a range read: one reply stays small, and a reader cannot ask for everything.
+pub const STORE_PAGE_KEYS_MAX: usize = 1000;
+/// Attempts of the retry helper: with pauses that double up to [`STORE_PAUSE_MS_MAX`] they outlast
+/// an election of etcd (1 to 2 s), and a fault that lasts longer is reported.
+pub const STORE_ATTEMPTS_MAX: u32 = 16;
+/// First pause between attempts in milliseconds: about one commit.
+pub const STORE_PAUSE_MS_MIN: u64 = 2;
+/// Longest pause between attempts in milliseconds.
+pub const STORE_PAUSE_MS_MAX: u64 = 500;
+/// Commits that wait for the embedded store's committer; the next one waits for room.
+pub const STORE_COMMIT_QUEUE_MAX: usize = 1024;
+/// Transactions that share one flush of the embedded store; more gains nothing (`docs/store.md`).
+pub const STORE_COMMIT_BATCH_MAX: usize = 256;
+/// Written keys remembered to find conflicts: a transaction that began before the oldest of them is
+/// told to start again.
+pub const STORE_CONFLICT_KEYS_MAX: usize = 200_000;
+/// Bytes of recent changes kept for watchers of the embedded store; a watcher further behind reads
+/// its range again.
+pub const STORE_WATCH_BYTES_MAX: usize = 16 << 20;
+/// Delete markers in etcd that one client writes before it collects all of them. A collection aborts
+/// range reads in flight, so it must be rare; a marker costs etcd about 200 B.
+pub const STORE_MARKERS_MAX: u64 = 8192;
