@@ -7,8 +7,23 @@ use std::fmt;
 
 use crate::ids::{SlotId, Uuid128};
 
-/// Number of slots in the slot map.
-pub const SLOTS: usize = 1 << 16;
+mod messages;
+mod records;
+mod routing;
+
+pub use crate::limits::SLOTS;
+pub use messages::{
+    DiskOffer, DiskReport, Grant, Heartbeat, HeartbeatAnswer, Refusal, Register, RegisterAnswer,
+    SlotDone, TargetReport,
+};
+pub use records::{
+    ChainRecord, ClusterRecord, ConfigRecord, ConfigVersion, DiskRecord, DiskState, EventRecord,
+    HeadRecord, Incarnation, LeaseRecord, NodeRecord, NodeState, SLOT_PAGES, SlotPage, TargetMove,
+    Term, TermRecord, keys,
+};
+pub use routing::{
+    NodeInfo, Routing, RoutingDiff, RoutingUpdate, SlotChange, SlotPlace, UpdateError,
+};
 
 /// One running `millpond server`, for its whole life: made once, kept on its disks. Never an address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -25,6 +40,23 @@ pub struct TargetId(pub u32);
 /// An ordered list of targets that replicate the same chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChainId(pub u32);
+
+impl ChainId {
+    /// No chain: what a slot has before the cluster has chains. Chains count from 1.
+    pub const NONE: Self = Self(0);
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for DiskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// Grows by one with every change of a chain: members, order or a state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

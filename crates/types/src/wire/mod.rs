@@ -7,12 +7,16 @@
 
 pub mod codec;
 mod header;
+mod membership;
+mod records;
 mod replies;
 mod requests;
+mod routing;
 mod verb;
 
 pub use codec::{Reader, WireError, Writer};
 pub use header::{FLAG_REPLY, FLAG_SHM, FrameHeader, HEADER_BYTES, MAGIC, PROTOCOL_VERSION};
+pub use records::{RECORD_MAGIC, RECORD_VERSION, Record};
 pub use replies::{
     ErrorReply, GetItem, GetReply, HelloReply, ItemStatus, KeyInfo, ListReply, MatchReply,
     NamespacesReply, ShmAttachReply, StatsReply, StatusReply,

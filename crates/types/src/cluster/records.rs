@@ -1,0 +1,244 @@
+//! What the transactional store holds of a cluster. Managers keep no other state.
+
+use std::collections::BTreeMap;
+
+use super::{Chain, ChainId, DiskId, NodeId, RoutingVersion, SlotPlace, TargetId};
+use crate::ids::Uuid128;
+use crate::limits::{SLOT_PAGE, SLOTS};
+use crate::units::UnixSeconds;
+
+/// One start of a process: drawn at random when a server starts, so that two processes with one
+/// identity, or one that was restarted, are told apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Incarnation(pub u64);
+
+/// Grows with every change of the cluster's configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConfigVersion(pub u64);
+
+/// Grows with every change of primary: the fencing token of the manager's lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Term(pub u64);
+
+/// What the operator wants of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum NodeState {
+    /// Takes its share of the data.
+    #[default]
+    Active = 1,
+    /// Is being emptied; serves until it is.
+    Draining = 2,
+}
+
+/// What the operator and the manager want of a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum DiskState {
+    /// Takes its share of the data.
+    #[default]
+    Active = 1,
+    /// Is being emptied; serves until it is.
+    Draining = 2,
+    /// Given up: what it held comes from the other replicas.
+    Lost = 3,
+}
+
+/// Who is primary. Changes only at a take-over; every transaction of a primary checks it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TermRecord {
+    /// Grows by one with every take-over.
+    pub term: Term,
+    /// The primary's node.
+    pub manager: NodeId,
+    /// Where nodes and clients reach it.
+    pub addresses: Vec<String>,
+}
+
+/// That the primary lives: it writes this each second. Standbys watch it change by their own clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseRecord {
+    /// The term renewed.
+    pub term: Term,
+    /// Grows with every renewal.
+    pub renewal: u64,
+    /// The primary stopped by itself: a standby need not wait.
+    pub released: bool,
+}
+
+/// Written by every transaction of the primary, which also checks the one before: a transaction
+/// that comes late or twice changes nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeadRecord {
+    /// Number of the transaction.
+    pub transaction: u64,
+    /// The routing version that it led to.
+    pub routing: RoutingVersion,
+    /// Number of the next event.
+    pub next_event: u64,
+    /// Number of the next target.
+    pub next_target: u32,
+    /// Number of the next chain.
+    pub next_chain: u32,
+}
+
+/// What a cluster is made with, once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClusterRecord {
+    /// Its identity.
+    pub cluster: Uuid128,
+    /// Replicas of every chain; 0 before chains were made.
+    pub replicas: u8,
+    /// Seed of the placement.
+    pub seed: u64,
+}
+
+/// A node that registered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeRecord {
+    /// Its identity.
+    pub id: NodeId,
+    /// The process that registered last; only its heartbeats count.
+    pub incarnation: Incarnation,
+    /// `host:port` of every address it listens on.
+    pub addresses: Vec<String>,
+    /// Its host's name, for messages.
+    pub host: String,
+    /// Its failure domain.
+    pub domain: String,
+    /// The version of the program it runs.
+    pub build: String,
+    /// The protocol version it speaks.
+    pub protocol: u8,
+    /// What the operator wants of it.
+    pub state: NodeState,
+}
+
+/// A disk of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskRecord {
+    /// Its identity.
+    pub id: DiskId,
+    /// The node that has it.
+    pub node: NodeId,
+    /// Bytes for chunks.
+    pub capacity_bytes: u64,
+    /// What is wanted of it.
+    pub state: DiskState,
+}
+
+/// A replica on its way from one disk to another: `add` joins as the last member and syncs; once
+/// it serves, `drop` leaves. Every step is a change of the chain, so a new primary goes on from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetMove {
+    /// The target that comes.
+    pub add: TargetId,
+    /// The target that goes; none when the chain only gains a replica.
+    pub drop: Option<TargetId>,
+}
+
+/// A chain and the move in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChainRecord {
+    /// The chain.
+    pub chain: Chain,
+    /// At most one target of a chain moves at a time.
+    pub moving: Option<TargetMove>,
+}
+
+/// A run of [`SLOT_PAGE`] slots: the unit in which the slot map is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotPage {
+    /// Number of the page; its first slot is `page * SLOT_PAGE`.
+    pub page: u8,
+    /// The places of its slots.
+    pub places: Vec<SlotPlace>,
+}
+
+/// Pages of a slot map.
+pub const SLOT_PAGES: usize = SLOTS / SLOT_PAGE;
+
+/// The cluster's configuration: names and values as the operator set them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConfigRecord {
+    /// Grows with every change.
+    pub version: ConfigVersion,
+    /// What was set; absent names have their defaults.
+    pub values: BTreeMap<String, String>,
+}
+
+/// Something worth telling an operator.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventRecord {
+    /// Its number; the log keeps the newest.
+    pub number: u64,
+    /// When, by the primary's wall clock.
+    pub at: UnixSeconds,
+    /// The chain concerned, if one is.
+    pub chain: Option<ChainId>,
+    /// What happened, in words.
+    pub text: String,
+}
+
+/// Keys of the records. Numbers in them are big endian, so that ranges come in order.
+pub mod keys {
+    use crate::cluster::{ChainId, DiskId, NodeId};
+
+    /// Everything of the manager's lies under this prefix.
+    pub const PREFIX: &[u8] = b"m/";
+    /// [`super::TermRecord`].
+    pub const TERM: &[u8] = b"m/term";
+    /// [`super::LeaseRecord`].
+    pub const LEASE: &[u8] = b"m/lease";
+    /// [`super::HeadRecord`].
+    pub const HEAD: &[u8] = b"m/head";
+    /// [`super::ClusterRecord`].
+    pub const CLUSTER: &[u8] = b"m/cluster";
+    /// [`super::ConfigRecord`].
+    pub const CONFIG: &[u8] = b"m/config";
+    /// Before a node's identity.
+    pub const NODE: &[u8] = b"m/node/";
+    /// Before a disk's identity.
+    pub const DISK: &[u8] = b"m/disk/";
+    /// Before a chain's number.
+    pub const CHAIN: &[u8] = b"m/chain/";
+    /// Before a page's number.
+    pub const SLOTS: &[u8] = b"m/slots/";
+    /// Before an event's place in the ring.
+    pub const EVENT: &[u8] = b"m/event/";
+
+    fn join(prefix: &[u8], rest: &[u8]) -> Vec<u8> {
+        [prefix, rest].concat()
+    }
+
+    /// Key of [`super::NodeRecord`].
+    #[must_use]
+    pub fn node(id: NodeId) -> Vec<u8> {
+        join(NODE, &id.0.0)
+    }
+
+    /// Key of [`super::DiskRecord`].
+    #[must_use]
+    pub fn disk(id: DiskId) -> Vec<u8> {
+        join(DISK, &id.0.0)
+    }
+
+    /// Key of [`super::ChainRecord`].
+    #[must_use]
+    pub fn chain(id: ChainId) -> Vec<u8> {
+        join(CHAIN, &id.0.to_be_bytes())
+    }
+
+    /// Key of [`super::SlotPage`].
+    #[must_use]
+    pub fn slots(page: u8) -> Vec<u8> {
+        join(SLOTS, &[page])
+    }
+
+    /// Key of [`super::EventRecord`]: its place in a ring of `EVENTS_MAX`.
+    #[must_use]
+    pub fn event(number: u64) -> Vec<u8> {
+        let place = number % crate::limits::EVENTS_MAX as u64;
+        join(EVENT, &place.to_be_bytes())
+    }
+}

@@ -1,0 +1,194 @@
+//! Routing: nodes, chains and slots under one version, and how a copy of it is brought up to date.
+
+use std::collections::BTreeMap;
+
+use super::{Chain, ChainId, NodeId, NodeState, RoutingVersion, SlotMap};
+use crate::ids::{SlotId, Uuid128};
+
+/// A node as clients and other nodes need to know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeInfo {
+    /// Its identity.
+    pub id: NodeId,
+    /// `host:port` of every address it listens on; all are tried, none is a favourite.
+    pub addresses: Vec<String>,
+    /// The failure domain it stands in (a rack, a power feed); its own name when none was given.
+    pub domain: String,
+    /// Whether it is being emptied.
+    pub state: NodeState,
+}
+
+/// Where a slot is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotPlace {
+    /// Takes the writes, and is asked first.
+    pub chain: ChainId,
+    /// While the slot moves: the chain that it comes from, asked when the first has nothing.
+    pub old: Option<ChainId>,
+}
+
+/// A slot that changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotChange {
+    /// Which one.
+    pub slot: SlotId,
+    /// Where it is now.
+    pub place: SlotPlace,
+}
+
+/// Nodes, chains and slots under one version. Version 0 is the copy that knows nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Routing {
+    /// The cluster that this routing is of; a copy of another one is never mixed in.
+    pub cluster: Uuid128,
+    /// Grows with every change.
+    pub version: RoutingVersion,
+    /// The nodes.
+    pub nodes: BTreeMap<NodeId, NodeInfo>,
+    /// The chains.
+    pub chains: BTreeMap<ChainId, Chain>,
+    /// The chain of every slot; [`ChainId::NONE`] before the cluster has chains.
+    pub slots: SlotMap,
+    /// Slots that move, with the chain that each comes from.
+    pub moving: BTreeMap<SlotId, ChainId>,
+}
+
+impl Default for Routing {
+    fn default() -> Self {
+        Self {
+            cluster: Uuid128::NIL,
+            version: RoutingVersion(0),
+            nodes: BTreeMap::new(),
+            chains: BTreeMap::new(),
+            slots: SlotMap::all(ChainId::NONE),
+            moving: BTreeMap::new(),
+        }
+    }
+}
+
+/// What lies between two versions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RoutingDiff {
+    /// Applies to this version and every later one up to `to`: items are whole, never deltas.
+    pub from: RoutingVersion,
+    /// The version it leads to.
+    pub to: RoutingVersion,
+    /// Nodes that are new or changed.
+    pub nodes: Vec<NodeInfo>,
+    /// Nodes that are no longer there.
+    pub nodes_gone: Vec<NodeId>,
+    /// Chains that are new or changed.
+    pub chains: Vec<Chain>,
+    /// Slots that changed place.
+    pub slots: Vec<SlotChange>,
+}
+
+/// What the manager pushes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RoutingUpdate {
+    /// Everything: for a copy that knows nothing, is too old, or is of another cluster.
+    Full(Box<Routing>),
+    /// The changes, for a copy of the cluster `0`.
+    Diff(Uuid128, RoutingDiff),
+}
+
+impl RoutingUpdate {
+    /// The version that a copy has after applying this.
+    #[must_use]
+    pub fn version(&self) -> RoutingVersion {
+        match self {
+            Self::Full(routing) => routing.version,
+            Self::Diff(_, diff) => diff.to,
+        }
+    }
+}
+
+/// An update does not fit the copy it was applied to: subscribe anew with the version held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UpdateError {
+    /// Versions between the copy's and the update's first one are missing.
+    #[error("routing {have:?} cannot take a change from {from:?}: versions between are missing")]
+    Gap {
+        /// The copy's version.
+        have: RoutingVersion,
+        /// The first version the update applies to.
+        from: RoutingVersion,
+    },
+    /// The update is of another cluster.
+    #[error("routing of cluster {theirs} does not apply to cluster {ours}")]
+    Cluster {
+        /// The copy's cluster.
+        ours: Uuid128,
+        /// The update's cluster.
+        theirs: Uuid128,
+    },
+}
+
+impl Routing {
+    /// Where to look for a slot.
+    #[must_use]
+    pub fn place(&self, slot: SlotId) -> SlotPlace {
+        SlotPlace { chain: self.slots.get(slot), old: self.moving.get(&slot).copied() }
+    }
+
+    /// Puts a slot in its place.
+    pub fn set_place(&mut self, slot: SlotId, place: SlotPlace) {
+        self.slots.set(slot, place.chain);
+        match place.old {
+            Some(old) => self.moving.insert(slot, old),
+            None => self.moving.remove(&slot),
+        };
+    }
+
+    /// Brings this copy up to date; false when it already was, so that updates may come twice and
+    /// in any order. A chain never goes back to an older version.
+    ///
+    /// # Errors
+    /// [`UpdateError`]; the copy is then as it was.
+    pub fn apply(&mut self, update: RoutingUpdate) -> Result<bool, UpdateError> {
+        match update {
+            RoutingUpdate::Full(routing) => {
+                self.check_cluster(routing.cluster)?;
+                let newer = routing.version > self.version;
+                if newer {
+                    *self = *routing;
+                }
+                Ok(newer)
+            }
+            RoutingUpdate::Diff(cluster, diff) => {
+                self.check_cluster(cluster)?;
+                self.apply_diff(diff)
+            }
+        }
+    }
+
+    fn check_cluster(&self, theirs: Uuid128) -> Result<(), UpdateError> {
+        if self.version != RoutingVersion(0) && self.cluster != theirs {
+            return Err(UpdateError::Cluster { ours: self.cluster, theirs });
+        }
+        Ok(())
+    }
+
+    fn apply_diff(&mut self, diff: RoutingDiff) -> Result<bool, UpdateError> {
+        if diff.to <= self.version {
+            return Ok(false);
+        }
+        if diff.from > self.version {
+            return Err(UpdateError::Gap { have: self.version, from: diff.from });
+        }
+        for node in diff.nodes {
+            self.nodes.insert(node.id, node);
+        }
+        for node in diff.nodes_gone {
+            self.nodes.remove(&node);
+        }
+        for chain in diff.chains {
+            self.chains.insert(chain.id, chain);
+        }
+        for change in diff.slots {
+            self.set_place(change.slot, change.place);
+        }
+        self.version = diff.to;
+        Ok(true)
+    }
+}
