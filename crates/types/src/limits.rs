@@ -96,3 +96,39 @@ pub const STORE_WATCH_BYTES_MAX: usize = 16 << 20;
 /// Delete markers in etcd that one client writes before it collects all of them. A collection aborts
 /// range reads in flight, so it must be rare; a marker costs etcd about 200 B.
 pub const STORE_MARKERS_MAX: u64 = 8192;
+
+/// Updates waiting for the lock of one chunk: more means a hot spot, and the client should hear so.
+pub const CHAIN_QUEUE_MAX: usize = 32;
+/// Updates of one replica between stage and commit; their payloads are held in memory.
+pub const CHAIN_PENDING_MAX: usize = 1024;
+/// Reads of one replica that wait for the tail's answer.
+pub const CHAIN_READS_MAX: usize = 1024;
+/// Writers (client and channel) whose last update a chain remembers, 60 bytes each.
+pub const CHAIN_LANES_MAX: usize = 4096;
+/// Damaged chunks of one replica fetched from others at the same time.
+pub const CHAIN_REPAIRS_MAX: usize = 16;
+/// Chunks in one page of a resync's lists.
+pub const RESYNC_PAGE_CHUNKS: usize = 256;
+/// Chunks of one resync locked and on their way at the same time.
+pub const RESYNC_JOBS_MAX: usize = 8;
+/// Tombstones watched for collection at the same time; the others wait for the next round.
+pub const TOMBSTONES_MAX: usize = 1024;
+/// A replica's state machine wants to hear the time this often, in milliseconds.
+pub const CHAIN_TICK_MS: u64 = 50;
+/// Silence after which a message between replicas is sent again, in milliseconds.
+pub const CHAIN_RESEND_MS: u64 = 200;
+/// Longest wait of a read for the tail and of a stage for space, in milliseconds: under the
+/// 3 s that a failed node may cost.
+pub const CHAIN_WAIT_MS: u64 = 2_000;
+/// How long a node may act on the manager's last answer, in milliseconds (DESIGN section 5).
+pub const NODE_LEASE_MS: u64 = 2_000;
+/// How long a peer's grant lasts, in milliseconds (DESIGN section 5).
+pub const PEER_LEASE_MS: u64 = 1_000;
+/// Share by which a lease is shortened for its holder and lengthened for its giver, in percent:
+/// clocks whose rates differ by less than twice this cannot disagree about it.
+pub const LEASE_SKEW_PERCENT: u32 = 10;
+/// A client gives an update up after this long, in milliseconds: later copies of it are strangers.
+pub const RETRY_HORIZON_MS: u64 = 60_000;
+/// How long the outcome of an update and a tombstone are kept, in milliseconds: twice the
+/// retry horizon, so that neither a retry nor a delayed message outlives them.
+pub const DEDUP_KEEP_MS: u64 = 120_000;
