@@ -4,6 +4,7 @@
 //! generator behind placement).
 
 mod pcg;
+pub mod placement;
 mod table;
 
 pub use pcg::Pcg;
