@@ -218,6 +218,7 @@ fn measure(e: &Disk, pool: &BufferPool, row: Row, args: &Args) {
         at(0.99)
     );
     let m = e.metrics();
+    stages(m);
     eprintln!(
         "  hits {} disk {} commits {} records {} evictions {}",
         m.dram_hits.get(),
@@ -226,6 +227,22 @@ fn measure(e: &Disk, pool: &BufferPool, row: Row, args: &Args) {
         m.commit_records.get(),
         m.evictions.get()
     );
+}
+
+/// Where the time went, over everything this process did so far.
+fn stages(m: &millpond_engine::EngineMetrics) {
+    let all = [
+        ("lock", &m.queue),
+        ("read", &m.disk_read),
+        ("write", &m.disk_write),
+        ("commit", &m.commit_wait),
+        ("flush", &m.log_flush),
+    ];
+    for (name, stage) in all {
+        let s = stage.snapshot();
+        let mean = s.sum_us.checked_div(s.count()).unwrap_or(0);
+        eprintln!("  {name}: {} times, mean {mean} us, p50 {} us", s.count(), s.quantile_us(500));
+    }
 }
 
 fn main() {

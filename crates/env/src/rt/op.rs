@@ -34,6 +34,16 @@ pub(crate) enum Action {
     Poll { fd: RawFd, events: i16 },
 }
 
+impl Action {
+    /// Bytes that the disk moves.
+    pub(crate) const fn disk_bytes(&self) -> u32 {
+        match self {
+            Self::Read { len, .. } | Self::Write { len, .. } => *len,
+            _ => 0,
+        }
+    }
+}
+
 /// An operation in flight. Resolves to the kernel's result (a count, or a negative error number)
 /// and the memory.
 ///
