@@ -78,7 +78,8 @@ class Client:
             create: whether to create it.
             ack: when a put is answered: from memory (a cache), or when it survives power loss.
             ttl_s: seconds after which a block expires; 0 for never.
-            quota_bytes: bytes the namespace may hold; 0 for no quota.
+            quota_bytes: bytes the namespace may hold; at the limit it evicts its own coldest
+                blocks, or refuses new ones when ``evict`` is off. 0 for no quota.
             priority: eviction class; 0 goes first.
             evict: whether blocks may be evicted when space runs out.
 

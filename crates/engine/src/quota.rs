@@ -108,27 +108,43 @@ impl Groups {
         self.tracked.store(queues.len(), Ordering::Release);
     }
 
-    /// Takes the next item; with `any`, one on probation if there is one, whoever's turn it is.
-    fn pop(&self, group: GroupId, priority: usize, any: bool) -> Option<Item> {
+    /// Takes the next item, and whether it was on probation; out of `turn`, from the small queue or the
+    /// main one as that says.
+    fn pop(&self, group: GroupId, priority: usize, turn: Turn) -> Option<(Item, bool)> {
         self.with(group, |queue| {
             let queue = &mut queue.queues[priority];
-            let out_of_turn = if any { queue.small.pop_front() } else { None };
-            let (item, was_small) = out_of_turn.map_or_else(|| queue.pop(), |i| Some((i, true)))?;
+            let out_of_turn = match turn {
+                Turn::Policy => None,
+                Turn::Small => queue.small.pop_front().map(|item| (item, true)),
+                Turn::Main => queue.main.pop_front().map(|item| (item, false)),
+            };
+            let (item, was_small) = out_of_turn.or_else(|| queue.pop())?;
             queue.forget_bytes(!was_small, 1);
-            Some(item)
+            Some((item, was_small))
         })?
     }
 
-    fn keep(&self, group: GroupId, priority: usize, item: Item) {
-        self.with(group, |queue| queue.queues[priority].insert(item, 1, true));
+    fn keep(&self, group: GroupId, priority: usize, item: Item, into_main: bool) {
+        self.with(group, |queue| queue.queues[priority].insert(item, 1, into_main));
     }
+}
+
+/// Whose turn it is to give up a chunk.
+#[derive(Clone, Copy, Debug)]
+enum Turn {
+    /// Whosever S3-FIFO says.
+    Policy,
+    Small,
+    Main,
 }
 
 /// What becomes of a chunk that was at the head of its queue.
 enum Verdict {
     Gone,
-    /// Leased, pinned, being changed, or read since it was looked at last.
-    Stays,
+    /// Leased, pinned or being changed, which says nothing of how cold it is: back to its own queue.
+    Protected,
+    /// Read since it was looked at last.
+    Read,
     /// May go: id, version and bytes.
     Goes(ChunkId, u64, u64),
 }
@@ -145,11 +161,11 @@ impl<D: Disk> Inner<D> {
         let now = self.clock.now();
         let leased = shard.leases.get(&item.slot).is_some_and(|until| *until > now);
         if leased || e.pinned() || shard.busy.contains_key(&e.id) {
-            return Verdict::Stays;
+            return Verdict::Protected;
         }
         if e.frequency() > 0 {
             shard.entry_mut(item.slot).set_frequency(e.frequency() - 1);
-            return Verdict::Stays;
+            return Verdict::Read;
         }
         shard.remember_evicted(item.slot);
         Verdict::Goes(e.id, e.version(), u64::from(e.len()))
@@ -159,16 +175,24 @@ impl<D: Disk> Inner<D> {
     fn evict_coldest(&self, group: GroupId, priority: usize) -> Option<u64> {
         let groups = &self.index.groups;
         let queued = groups.with(group, |queue| queue.queues[priority].len())?;
-        // Four rounds use up any count of reads; beyond that only protected chunks are left.
-        for look in 0..(queued * 4).min(LOOKS_MAX) {
-            // A main queue of nothing but protected chunks must not keep its turn for ever.
-            let item = groups.pop(group, priority, look >= queued)?;
+        // Four rounds of both queues use up any count of reads; then only protected chunks are left.
+        for look in 0..(queued * 8).min(LOOKS_MAX) {
+            let turn = match look {
+                _ if look < queued => Turn::Policy,
+                // A queue of nothing but protected chunks must not keep its turn for ever.
+                _ if look.is_multiple_of(2) => Turn::Small,
+                _ => Turn::Main,
+            };
+            let (item, was_small) = groups.pop(group, priority, turn)?;
             match self.judge(group, item) {
                 Verdict::Gone => {}
                 Verdict::Goes(id, version, bytes) if self.remove_lazily(id, version) => {
                     return Some(bytes);
                 }
-                Verdict::Stays | Verdict::Goes(..) => groups.keep(group, priority, item),
+                Verdict::Read => groups.keep(group, priority, item, true),
+                Verdict::Protected | Verdict::Goes(..) => {
+                    groups.keep(group, priority, item, !was_small);
+                }
             }
         }
         None

@@ -234,6 +234,12 @@ fn namespaces(page: &mut Page, service: &Service) {
     each("millpond_namespace_exists_total", "Puts that found a value.", "counter", &|at| {
         metrics(at).exists.get()
     });
+    let help = "Values evicted to keep the quota.";
+    each("millpond_namespace_evictions_total", help, "counter", &|at| metrics(at).evicted.get());
+    let help = "Values refused for the quota.";
+    each("millpond_namespace_over_quota_total", help, "counter", &|at| {
+        metrics(at).over_quota.get()
+    });
     each("millpond_namespace_receive_bytes_total", "Bytes stored.", "counter", &|at| {
         metrics(at).bytes_in.get()
     });

@@ -138,6 +138,10 @@ pub struct NamespaceMetrics {
     pub stored: Counter,
     /// Puts that found another value there.
     pub exists: Counter,
+    /// Values evicted to keep the quota.
+    pub evicted: Counter,
+    /// Values refused because the quota was used up and nothing could be evicted.
+    pub over_quota: Counter,
     /// Bytes of values stored.
     pub bytes_in: Counter,
     /// Bytes of values sent.

@@ -20,7 +20,9 @@ use std::time::Duration;
 
 use millpond_env::{BufferPool, RealClock};
 use millpond_types::wire::{ErrorReply, Status};
-use millpond_types::{Ack, BlockKey, ChunkId, Crc32c, GroupId, Tick, Uuid128, placement as hash};
+use millpond_types::{
+    Ack, BlockKey, ChunkId, Crc32c, GroupId, NamespaceInfo, Tick, Uuid128, placement as hash,
+};
 
 pub use disk::NodeDisk;
 pub use millpond_engine::{ChunkInfo, WriteMode, WriteRequest};
@@ -122,6 +124,11 @@ impl Service {
                 table = found;
             }
         }
+        let own: Vec<GroupId> =
+            table.namespaces.iter().filter(|ns| evicts_own(ns)).map(|ns| ns.id).collect();
+        for disk in &disks {
+            disk.engine.track_groups(&own);
+        }
         let weights: Vec<(Uuid128, u64)> = disks.iter().map(|d| (d.id, d.capacity)).collect();
         Ok(Self {
             placement: Placement::new(&weights),
@@ -217,6 +224,11 @@ impl Service {
         }
         Ok(())
     }
+}
+
+/// Whether a namespace at its quota evicts its own blocks.
+fn evicts_own(namespace: &NamespaceInfo) -> bool {
+    namespace.options.quota.0 > 0 && namespace.options.evict
 }
 
 /// Time left until `deadline`; `None` when it has passed.

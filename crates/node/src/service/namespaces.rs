@@ -13,7 +13,7 @@ use parking_lot::RwLock;
 
 use super::metrics::NamespaceMetrics;
 use super::table::NamespaceTable;
-use super::{Failure, Service};
+use super::{Failure, Service, evicts_own};
 
 /// A namespace and its counters.
 #[derive(Debug)]
@@ -161,6 +161,11 @@ impl Service {
             .ok_or_else(|| Failure::bad("namespace ids are used up".to_owned()))?;
         table.namespaces.push(info.clone());
         self.store_table(&table).await?;
+        if evicts_own(&info) {
+            for disk in &self.disks {
+                disk.engine.track_groups(&[info.id]);
+            }
+        }
         self.namespaces.publish(table);
         tracing::info!(namespace = %info.name, id = info.id.0, "namespace created");
         Ok(info)

@@ -23,6 +23,8 @@ impl Service {
             ("misses", metrics.misses.get()),
             ("stored", metrics.stored.get()),
             ("exists", metrics.exists.get()),
+            ("evicted", metrics.evicted.get()),
+            ("over_quota", metrics.over_quota.get()),
             ("bytes_in", metrics.bytes_in.get()),
             ("bytes_out", metrics.bytes_out.get()),
         ];

@@ -98,7 +98,8 @@ fn namespaces_are_apart_and_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let server = TestServer::start(folder.path(), &[]);
     let mut wire = Wire::connect(&server);
-    let quota = NamespaceOptions { quota: ByteSize::mib(1), ..NamespaceOptions::default() };
+    let quota = ByteSize::mib(1);
+    let quota = NamespaceOptions { quota, evict: false, ..NamespaceOptions::default() };
     let (a, b) = (wire.open("a", quota), wire.open("b", NamespaceOptions::default()));
     wire.put(a.id, &[(key("k"), b"of a")]);
     assert_eq!(wire.get(b.id, &[key("k")]), [None]);

@@ -20,7 +20,7 @@ pub(super) enum Command {
         /// When a put is acknowledged.
         #[arg(long, value_enum, default_value = "memory")]
         ack: AckArg,
-        /// Bytes it may hold.
+        /// Bytes it may hold; at the limit it evicts its own coldest values, or with `--no-evict` refuses new ones.
         #[arg(long)]
         quota: Option<Size>,
         /// Time after which values expire.
