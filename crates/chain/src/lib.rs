@@ -1,1 +1,52 @@
-//! The replication state machine of one chain: pure, synchronous.
+//! The replication state machine of one replica of one chain: pure and synchronous.
+//!
+//! CRAQ (Terrace & Freedman, USENIX ATC 2009): writes pass the chain from head to tail, commits run
+//! back, any serving replica reads. `docs/replication.md` explains the protocol and its proof.
+//!
+//! Reading order: `message` (what is said), `event` (what comes in and goes out), `view` (one
+//! version of the chain), `slot` (one chunk something happens to), `replica` (state and dispatch),
+//! `update` (the head), `forward` (down and back), `read`, `lease`, `dedup`, `adopt` (changes of the
+//! chain), `source` and `sink` (resync), `repair`, `collect` (tombstones).
+//!
+//! Invariants:
+//! - A replica commits a version only when it stored it and all below it committed it.
+//! - One pending version per chunk; in a serving replica every staged version is pending.
+//! - An admitted update is never taken back once another replica saw it.
+//! - Reads and the tail's answers are given only under a lease, and the tail is asked anew for
+//!   each read that meets a pending version.
+//! - A message counts only between replicas that act on the same version of the chain.
+//! - A target is up to date only while it has passed every write since it began to compare.
+//! - After a restart nothing in memory is believed until the chain has noticed the absence.
+//!
+//! Absent on purpose: clocks, sockets, disks, randomness, the choice of states (crate `cluster`),
+//! placement, and an index of chunks: the store has it, and only busy chunks are here.
+
+mod adopt;
+mod collect;
+mod dedup;
+mod event;
+mod forward;
+mod lease;
+mod message;
+mod mutation;
+mod read;
+mod repair;
+mod replica;
+mod sink;
+mod slot;
+mod source;
+mod update;
+mod view;
+
+pub use event::{
+    Alarm, Effect, Event, LocalReport, ReadOp, RequestId, StageRequest, StoreAnswer, StoreError,
+    StoreOp, Token,
+};
+pub use message::{
+    Content, Lane, LaneRecord, Meta, Op, Outcome, Payload, Peer, PeerBody, ReadRequest, Refusal,
+    Reply, SyncBody, Tag, Update, UpdateRequest, Write,
+};
+#[cfg(feature = "mutations")]
+pub use mutation::Mutation;
+pub use replica::{Identity, Replica};
+pub use source::ResyncProgress;

@@ -1,0 +1,136 @@
+//! Which updates were done already: the last one of every lane (client and channel).
+//!
+//! A lane has one update under way at a time, so one record per lane answers every retry.
+//! A client gives up after `RETRY_HORIZON_MS`; a record older than twice that may go, and so the
+//! table is bounded without ever mistaking a retry for a new update. What a whole-chain crash
+//! took away is told by `complete_since`: a retry first issued before that may have been done
+//! without a record of it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use millpond_types::Tick;
+use millpond_types::cluster::ChainVersion;
+use millpond_types::limits::{CHAIN_LANES_MAX, DEDUP_KEEP_MS};
+
+use crate::message::{Lane, LaneRecord, Outcome, Tag};
+
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    sequence: u64,
+    outcome: Outcome,
+    at: Tick,
+}
+
+/// What is known of an update before it is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// It was done.
+    Done(Outcome),
+    /// A later one of the same lane was.
+    Superseded,
+    /// There is no record.
+    Unknown,
+    /// There is no record and no room for one.
+    Full,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Dedup {
+    lanes: BTreeMap<Lane, Record>,
+    /// Updates first issued before this chain version may be missing.
+    pub(crate) complete_since: ChainVersion,
+}
+
+impl Dedup {
+    pub(crate) fn seen(&mut self, tag: Tag, now: Tick) -> Seen {
+        match self.lanes.get(&tag.lane) {
+            Some(record) if record.sequence == tag.sequence => Seen::Done(record.outcome),
+            Some(record) if record.sequence > tag.sequence => Seen::Superseded,
+            Some(_) => Seen::Unknown,
+            None if self.lanes.len() < CHAIN_LANES_MAX => Seen::Unknown,
+            None => {
+                self.expire(now);
+                if self.lanes.len() < CHAIN_LANES_MAX { Seen::Unknown } else { Seen::Full }
+            }
+        }
+    }
+
+    pub(crate) fn record(&mut self, tag: Tag, outcome: Outcome, now: Tick) {
+        if tag.lane == Lane::default() {
+            return;
+        }
+        let record = Record { sequence: tag.sequence, outcome, at: now };
+        let known = self.lanes.entry(tag.lane).or_insert(record);
+        if known.sequence <= tag.sequence {
+            *known = record;
+        }
+        // The head admits no new lane beyond the bound; those already under way, or learned
+        // from another head, fit in as many again.
+        if self.lanes.len() > 2 * CHAIN_LANES_MAX {
+            self.expire(now);
+        }
+    }
+
+    fn expire(&mut self, now: Tick) {
+        let keep = Duration::from_millis(DEDUP_KEEP_MS);
+        self.lanes.retain(|_, record| now.since(record.at) < keep);
+    }
+
+    pub(crate) fn snapshot(&self) -> Vec<LaneRecord> {
+        let record = |(lane, record): (&Lane, &Record)| LaneRecord {
+            tag: Tag { lane: *lane, sequence: record.sequence },
+            outcome: record.outcome,
+        };
+        self.lanes.iter().map(record).collect()
+    }
+
+    pub(crate) fn forget(&mut self, complete_since: ChainVersion) {
+        self.lanes.clear();
+        self.complete_since = complete_since;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millpond_types::ChunkId;
+    use millpond_types::cluster::ChunkVersion;
+
+    use super::*;
+    use crate::message::Content;
+
+    fn tag(client: u128, sequence: u64) -> Tag {
+        Tag { lane: Lane { client, channel: 0 }, sequence }
+    }
+
+    fn outcome(version: u64) -> Outcome {
+        Outcome { chunk: ChunkId(1), version: ChunkVersion(version), content: Content::Tombstone }
+    }
+
+    #[test]
+    fn a_retry_gets_the_recorded_outcome_and_a_late_copy_is_superseded() {
+        let mut dedup = Dedup::default();
+        assert_eq!(dedup.seen(tag(7, 5), Tick(0)), Seen::Unknown);
+        dedup.record(tag(7, 5), outcome(3), Tick(0));
+        assert_eq!(dedup.seen(tag(7, 5), Tick(1)), Seen::Done(outcome(3)));
+        assert_eq!(dedup.seen(tag(7, 4), Tick(1)), Seen::Superseded);
+        assert_eq!(dedup.seen(tag(7, 6), Tick(1)), Seen::Unknown);
+        // An update that was overtaken by a later one of its lane does not replace the record.
+        dedup.record(tag(7, 4), outcome(9), Tick(1));
+        assert_eq!(dedup.seen(tag(7, 5), Tick(1)), Seen::Done(outcome(3)));
+    }
+
+    #[test]
+    fn memory_is_bounded_and_only_old_records_go() {
+        let mut dedup = Dedup::default();
+        for client in 0..CHAIN_LANES_MAX as u128 {
+            dedup.record(tag(client + 1, 1), outcome(1), Tick(0));
+        }
+        let stranger = tag(u128::MAX, 1);
+        assert_eq!(dedup.seen(stranger, Tick(1)), Seen::Full);
+        assert_eq!(dedup.seen(tag(1, 1), Tick(1)), Seen::Done(outcome(1)));
+        let later = Tick(0).plus(Duration::from_millis(DEDUP_KEEP_MS));
+        assert_eq!(dedup.seen(stranger, later), Seen::Unknown);
+        assert!(dedup.snapshot().is_empty());
+    }
+}

@@ -1,0 +1,412 @@
+//! What clients and replicas say to each other about chunks.
+
+use std::fmt;
+
+use millpond_types::cluster::{ChainVersion, ChunkVersion};
+use millpond_types::{Ack, ChunkId, Crc32c};
+
+/// Bytes of an update or a chunk: a counted handle of a buffer in production, a small vector in
+/// the simulator. Clones share the bytes.
+pub trait Payload: Clone + fmt::Debug {
+    /// Number of bytes.
+    fn len(&self) -> usize;
+
+    /// Checksum of the bytes as they arrived here, not as their sender claims.
+    fn crc(&self) -> Crc32c;
+
+    /// True when there are no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A writer: one client and one of its channels. It has one update under way at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lane {
+    /// The client, a random number made at its start. 0 is the chain itself.
+    pub client: u128,
+    /// Its channel.
+    pub channel: u32,
+}
+
+/// Names one update for ever: a retry carries the tag of its first attempt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag {
+    /// Who writes.
+    pub lane: Lane,
+    /// Grows by at least one with every update of the lane.
+    pub sequence: u64,
+}
+
+/// What a chunk holds at one version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Bytes.
+    Data {
+        /// How many.
+        len: u32,
+        /// Their checksum.
+        crc: Crc32c,
+    },
+    /// Nothing: it was deleted, and the version of the deletion is remembered.
+    Tombstone,
+}
+
+/// One version of a chunk without its bytes. Equal on every replica that holds the version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meta {
+    /// The version.
+    pub version: ChunkVersion,
+    /// The chain version under which the head admitted the update that made it.
+    pub written: ChainVersion,
+    /// What it holds.
+    pub content: Content,
+    /// The update that made it.
+    pub tag: Tag,
+}
+
+impl Meta {
+    /// Length and checksum of the bytes; `None` for a tombstone.
+    #[must_use]
+    pub const fn data(&self) -> Option<(u32, Crc32c)> {
+        match self.content {
+            Content::Data { len, crc } => Some((len, crc)),
+            Content::Tombstone => None,
+        }
+    }
+}
+
+/// What a client wants done to a chunk.
+#[derive(Clone, Debug)]
+pub enum Op<P> {
+    /// Write the whole chunk unless it exists.
+    Put(P),
+    /// Write the whole chunk, whatever was there.
+    Replace(P),
+    /// Write a part; a gap before it is filled with zeros.
+    Write {
+        /// First byte to write.
+        offset: u32,
+        /// The bytes.
+        bytes: P,
+    },
+    /// Write after the last byte.
+    Append(P),
+    /// Cut or extend with zeros to this length.
+    Truncate {
+        /// Length afterwards.
+        len: u32,
+    },
+    /// Delete.
+    Remove,
+}
+
+impl<P> Op<P> {
+    /// The bytes it carries.
+    pub const fn payload(&self) -> Option<&P> {
+        match self {
+            Self::Put(bytes)
+            | Self::Replace(bytes)
+            | Self::Append(bytes)
+            | Self::Write { bytes, .. } => Some(bytes),
+            Self::Truncate { .. } | Self::Remove => None,
+        }
+    }
+}
+
+/// A client's update of a chunk.
+#[derive(Clone, Debug)]
+pub struct UpdateRequest<P> {
+    /// Chain version the client believes in.
+    pub version: ChainVersion,
+    /// Chain version it believed in at the first attempt.
+    pub issued: ChainVersion,
+    /// Names the update.
+    pub tag: Tag,
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// What to do.
+    pub op: Op<P>,
+    /// Checksum of the payload as the client computed it.
+    pub crc: Crc32c,
+    /// When each replica may call it stored.
+    pub durability: Ack,
+}
+
+/// A client's read of a chunk.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadRequest {
+    /// Chain version the client believes in.
+    pub version: ChainVersion,
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// First byte wanted.
+    pub offset: u32,
+    /// At most so many bytes.
+    pub len: u32,
+}
+
+/// What a replica writes, after the head has decided what the operation means.
+#[derive(Clone, Debug)]
+pub enum Write<P> {
+    /// The whole chunk.
+    Whole(P),
+    /// A part of it over the version before.
+    Part {
+        /// First byte.
+        offset: u32,
+        /// The bytes.
+        bytes: P,
+    },
+    /// A new length over the version before.
+    Truncate {
+        /// Length afterwards.
+        len: u32,
+    },
+    /// A deletion that leaves a tombstone.
+    Tombstone,
+    /// The end of a tombstone: the chunk is as if it had never been.
+    Collect,
+}
+
+impl<P: Payload> Write<P> {
+    /// The bytes it carries.
+    pub const fn payload(&self) -> Option<&P> {
+        match self {
+            Self::Whole(bytes) | Self::Part { bytes, .. } => Some(bytes),
+            Self::Truncate { .. } | Self::Tombstone | Self::Collect => None,
+        }
+    }
+
+    /// True when the version before does not matter.
+    pub(crate) const fn stands_alone(&self) -> bool {
+        !matches!(self, Self::Part { .. } | Self::Truncate { .. })
+    }
+}
+
+/// One version of a chunk on its way down the chain.
+#[derive(Clone, Debug)]
+pub struct Update<P> {
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// Names the update.
+    pub tag: Tag,
+    /// The version it is made from; 0 when the chunk did not exist.
+    pub base: ChunkVersion,
+    /// The version it makes.
+    pub version: ChunkVersion,
+    /// The chain version under which the head admitted it.
+    pub written: ChainVersion,
+    /// What to write.
+    pub write: Write<P>,
+    /// Checksum of the payload.
+    pub crc: Crc32c,
+    /// When a replica may call it stored.
+    pub durability: Ack,
+}
+
+/// What one replica says to another. Every message carries the sender's chain version and
+/// counts only for a receiver that acts on the same one.
+#[derive(Clone, Debug)]
+pub struct Peer<P> {
+    /// The sender's chain version.
+    pub version: ChainVersion,
+    /// What it says.
+    pub body: PeerBody<P>,
+}
+
+/// The kinds of messages between replicas. All may be lost, repeated and reordered.
+#[derive(Clone, Debug)]
+pub enum PeerBody<P> {
+    /// To the successor: store this and pass it on.
+    Forward(Update<P>),
+    /// To the predecessor: the version is committed here and below.
+    Ack {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The version.
+        version: ChunkVersion,
+        /// What is committed here, to compare; `None` when the chunk is gone.
+        meta: Option<Meta>,
+    },
+    /// The sender knows a newer version of the chain.
+    Stale,
+    /// To the tail: which version is committed?
+    TailQuery {
+        /// Names the question.
+        nonce: u64,
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// From the tail.
+    TailAnswer {
+        /// Names the question.
+        nonce: u64,
+        /// The committed version; 0 when there is none.
+        committed: ChunkVersion,
+    },
+    /// To the other serving targets: may I read for a second?
+    LeaseAsk {
+        /// The asker's clock, echoed in the grant.
+        sent: millpond_types::Tick,
+    },
+    /// The sender acts on no chain version without the receiver until the grant has run out.
+    LeaseGrant {
+        /// The asker's clock when it asked.
+        sent: millpond_types::Tick,
+    },
+    /// From a promoted target to its predecessor: do you act on this version?
+    JoinAsk,
+    /// Yes.
+    JoinAnswer,
+    /// Send me the committed version of this chunk; mine is damaged.
+    Fetch {
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// A whole chunk, committed at the sender.
+    Fetched {
+        /// The chunk.
+        chunk: ChunkId,
+        /// Its version.
+        meta: Meta,
+        /// Its bytes.
+        bytes: P,
+    },
+    /// Whether the sender and all below it have room for updates.
+    Room {
+        /// True when they have.
+        room: bool,
+    },
+    /// One step of a resync.
+    Sync(SyncBody<P>),
+}
+
+/// Messages of a resync: from the source (the last serving target) and from the sink.
+#[derive(Clone, Debug)]
+pub enum SyncBody<P> {
+    /// Source: how far are you?
+    Hello,
+    /// Sink: so far.
+    Progress {
+        /// Everything up to this chunk was compared; `None` before the first.
+        cursor: Option<ChunkId>,
+        /// Everything is equal and stored durably.
+        done: bool,
+    },
+    /// Source: these are my chunks in `(after, until]`; which of yours differ?
+    List {
+        /// Names the page.
+        nonce: u64,
+        /// Begin, exclusive; all before it are equal.
+        after: Option<ChunkId>,
+        /// End, inclusive; `None` is the end of all chunks.
+        until: Option<ChunkId>,
+        /// The chunks, in order.
+        items: Vec<(ChunkId, Meta)>,
+    },
+    /// Sink: these, up to `until`.
+    Differ {
+        /// Names the page.
+        nonce: u64,
+        /// End of what was compared, inclusive; `None` is the end of all chunks.
+        until: Option<ChunkId>,
+        /// What the sink has of each chunk that differs.
+        items: Vec<(ChunkId, Option<Meta>)>,
+    },
+    /// Source: make your chunk like this, if it still is as you said.
+    Put {
+        /// The chunk.
+        chunk: ChunkId,
+        /// What the sink said it has.
+        expect: Option<Meta>,
+        /// What it shall have; `None` removes it.
+        meta: Option<Meta>,
+        /// Its bytes, unless it is removed or a tombstone.
+        bytes: Option<P>,
+    },
+    /// Sink: this is what I have now.
+    Has {
+        /// The chunk.
+        chunk: ChunkId,
+        /// What the sink has.
+        meta: Option<Meta>,
+    },
+    /// Source: all pages are compared; remember these writers and make everything durable.
+    Finish {
+        /// The last update of each lane.
+        lanes: Vec<LaneRecord>,
+        /// Updates first issued before this chain version may be missing in `lanes`.
+        complete_since: ChainVersion,
+    },
+}
+
+/// The last update of one lane.
+#[derive(Clone, Copy, Debug)]
+pub struct LaneRecord {
+    /// The lane and its last sequence.
+    pub tag: Tag,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What an update did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The chunk it changed.
+    pub chunk: ChunkId,
+    /// The version it made.
+    pub version: ChunkVersion,
+    /// What the chunk held then.
+    pub content: Content,
+}
+
+/// The answer to a client.
+#[derive(Clone, Debug)]
+pub enum Reply<P> {
+    /// The update is stored on every replica that takes part.
+    Done(Outcome),
+    /// `Put` found a chunk and left it.
+    Exists {
+        /// Its version.
+        version: ChunkVersion,
+    },
+    /// There is no such chunk: of a read, `Truncate` or `Remove`.
+    NotFound,
+    /// The bytes read.
+    Data {
+        /// The version they belong to.
+        version: ChunkVersion,
+        /// Length of the whole chunk.
+        chunk_len: u32,
+        /// The bytes asked for, as far as the chunk reaches.
+        bytes: P,
+    },
+    /// Nothing was done.
+    Refused(Refusal),
+}
+
+/// Why a request was not done, and what its client should do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The chain has this newer version: learn it, send again.
+    Stale(ChainVersion),
+    /// This replica has not heard of the request's chain version yet: send again soon.
+    Behind,
+    /// This replica cannot answer now (not serving, no lease, not the head): ask another.
+    NotServing,
+    /// A queue is full: wait this many milliseconds.
+    Busy(u32),
+    /// A replica's disk is full.
+    NoSpace,
+    /// This replica's copy is damaged; it is being repaired. Ask another.
+    Corrupt,
+    /// The payload is not what the client sent: send it again.
+    BadChecksum,
+    /// Offset or length beyond what a chunk can hold.
+    Invalid,
+    /// A later update of the same lane was done: the client itself gave this one up.
+    Superseded,
+    /// Whether the update was done before the chain lost its memory is unknowable.
+    Undecided,
+}

@@ -1,0 +1,492 @@
+//! The state machine's state and the door through which events come in.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use millpond_types::cluster::{Chain, ChainId, ChainVersion, LocalState, TargetId};
+use millpond_types::limits::{CHAIN_QUEUE_MAX, CHAIN_RESEND_MS};
+use millpond_types::{ChunkId, Tick};
+
+use crate::collect::Collector;
+use crate::dedup::Dedup;
+use crate::event::{
+    Alarm, Effect, Event, LocalReport, RequestId, StoreAnswer, StoreError, StoreOp, Token, Turn,
+};
+use crate::lease::Leases;
+use crate::message::{Payload, Peer, PeerBody, Refusal, Reply};
+use crate::mutation::mutated;
+use crate::read::Reading;
+use crate::sink::Sink;
+use crate::slot::{Slot, Waiting};
+use crate::source::Source;
+use crate::view::View;
+
+/// What a replica is doing with its place in the chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Started, and not yet sure that the chain has noticed that it was away.
+    Down,
+    /// Works, and has no part in reads or writes.
+    Idle,
+    /// On its way from `Idle` to the state in the view: `SaveVersion`, then the staged versions.
+    Entering,
+    /// Takes part in writes, behind the last serving target.
+    Syncing,
+    /// Takes part in writes and, once joined, answers reads.
+    Serving {
+        /// No other replica answers tail queries in the place of this one any more.
+        joined: bool,
+    },
+    /// Stopped by itself; only a restart helps.
+    Failed,
+}
+
+/// What a store operation was for.
+#[derive(Clone, Debug)]
+pub(crate) enum Job {
+    Lookup(ChunkId),
+    Stage(ChunkId),
+    Whole(ChunkId),
+    Restore(ChunkId),
+    Read(RequestId, ChunkId, Option<millpond_types::cluster::ChunkVersion>),
+    Fetch(TargetId, ChunkId),
+    SendRead(ChunkId),
+    Install(ChunkId),
+    SourceList(u64),
+    SinkList,
+    SinkSync,
+    CollectList,
+    SaveVersion,
+    Discard,
+    ListStaged,
+}
+
+/// Names a replica and says what it knew before it was started.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity {
+    /// The chain.
+    pub chain: ChainId,
+    /// The target of it that this replica is.
+    pub target: TargetId,
+    /// The last version that `StoreOp::SaveVersion` saved on the target's disk; 0 when none.
+    pub saved: ChainVersion,
+    /// How long tombstones are kept, in milliseconds; `limits::DEDUP_KEEP_MS` in production. No
+    /// message may be under way for longer.
+    pub tombstone_keep_ms: u64,
+}
+
+/// One replica of one chain. See the crate's documentation.
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "four facts that do not depend on each other")]
+pub struct Replica<P: Payload> {
+    pub(crate) identity: Identity,
+    pub(crate) mode: Mode,
+    pub(crate) view: View,
+    /// The newest version heard of, when it is not acted on yet.
+    pub(crate) next: Option<Chain>,
+    /// Grants of an earlier life of this process have run out from here on.
+    pub(crate) silent_until: Tick,
+    pub(crate) restarted: bool,
+    pub(crate) retired: bool,
+    pub(crate) slots: BTreeMap<ChunkId, Slot<P>>,
+    pub(crate) jobs: BTreeMap<Token, Job>,
+    /// Stages and installs under way, also those nobody waits for any more: what is staged is
+    /// known only once they have ended.
+    pub(crate) storing: BTreeSet<Token>,
+    pub(crate) names: u64,
+    pub(crate) pendings: usize,
+    pub(crate) reads: BTreeMap<u64, Reading>,
+    pub(crate) dedup: Dedup,
+    pub(crate) leases: Leases,
+    pub(crate) asked_peers: Option<Tick>,
+    pub(crate) asked_join: Option<Tick>,
+    pub(crate) source: Option<Source<P>>,
+    pub(crate) sink: Sink,
+    pub(crate) collector: Collector,
+    pub(crate) budget: u64,
+    pub(crate) room: bool,
+    pub(crate) room_below: bool,
+    pub(crate) room_told: Option<(bool, Tick)>,
+    pub(crate) reported: Option<LocalReport>,
+    #[cfg(feature = "mutations")]
+    pub(crate) mutation: Option<crate::mutation::Mutation>,
+}
+
+impl<P: Payload> Replica<P> {
+    /// A replica whose process has just started at `now`. It first waits until the chain has
+    /// noticed that it was away.
+    #[must_use]
+    pub fn new(identity: Identity, now: Tick) -> Self {
+        let nowhere = Chain { id: identity.chain, ..Chain::default() };
+        Self {
+            identity,
+            mode: Mode::Down,
+            view: View::new(nowhere, identity.target),
+            next: None,
+            silent_until: Leases::silence_until(now),
+            restarted: true,
+            retired: false,
+            slots: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            storing: BTreeSet::new(),
+            names: 0,
+            pendings: 0,
+            reads: BTreeMap::new(),
+            dedup: Dedup::default(),
+            leases: Leases::default(),
+            asked_peers: None,
+            asked_join: None,
+            source: None,
+            sink: Sink::default(),
+            collector: Collector::default(),
+            budget: 0,
+            room: true,
+            room_below: true,
+            room_told: None,
+            reported: None,
+            #[cfg(feature = "mutations")]
+            mutation: None,
+        }
+    }
+
+    /// Makes this replica make one deliberate mistake.
+    #[cfg(feature = "mutations")]
+    pub const fn mutate(&mut self, mutation: crate::mutation::Mutation) {
+        self.mutation = Some(mutation);
+    }
+
+    /// Takes one event in and appends what is to be done to `effects`, in order.
+    ///
+    /// `now` is this process' monotonic clock, read after the event was taken from its queue: a
+    /// process that slept in between must not answer under a lease that ended meanwhile.
+    pub fn step(&mut self, now: Tick, event: Event<P>, effects: &mut Vec<Effect<P>>) {
+        let turn = &mut Turn { now, effects };
+        match event {
+            Event::Routing(chain) => self.on_routing(chain, turn),
+            Event::Lease { sent, version } => {
+                let sent = if mutated!(self, LeaseFromAnswer) { now } else { sent };
+                self.leases.manager_answered(sent, version, &self.view);
+            }
+            Event::Update(request, body) => self.on_update(request, body, turn),
+            Event::Read(request, body) => self.on_read(request, body, turn),
+            Event::Peer(from, message) => self.on_peer(from, message, turn),
+            Event::Stored(token, result) => self.on_stored(token, result, turn),
+            Event::StoreFailed => self.fail(Alarm::StoreFailed, turn),
+            Event::Damaged(chunk) => self.on_damaged(chunk, turn),
+            Event::Space { room } => self.room = room,
+            Event::Budget { bytes } => {
+                self.budget = self.budget.saturating_add(bytes);
+                self.source_send(turn);
+            }
+            Event::Retire(retired) => self.retired = retired,
+            Event::Tick => self.on_tick(turn),
+        }
+        self.report(turn);
+    }
+
+    fn on_tick(&mut self, turn: &mut Turn<'_, P>) {
+        self.try_adopt(turn);
+        if !self.writes() {
+            return;
+        }
+        self.lease_tick(turn);
+        self.join_tick(turn);
+        self.resend_forwards(turn);
+        self.reads_tick(turn);
+        self.repair_tick(turn);
+        self.source_tick(turn);
+        self.collect_tick(turn);
+        self.room_tick(turn);
+    }
+
+    /// Takes part in writes in the view's version.
+    pub(crate) const fn writes(&self) -> bool {
+        matches!(self.mode, Mode::Syncing | Mode::Serving { .. })
+    }
+
+    pub(crate) const fn serving(&self) -> bool {
+        matches!(self.mode, Mode::Serving { .. })
+    }
+
+    /// May answer reads and tail queries now.
+    pub(crate) fn reads_allowed(&self, now: Tick) -> bool {
+        let joined = self.mode == Mode::Serving { joined: true }
+            || mutated!(self, SkipJoin) && self.serving();
+        joined && !self.retired && self.leases.valid(now, &self.view)
+    }
+
+    pub(crate) fn name(&mut self) -> u64 {
+        self.names += 1;
+        self.names
+    }
+
+    pub(crate) fn store(&mut self, job: Job, op: StoreOp<P>, turn: &mut Turn<'_, P>) {
+        let token = Token(self.name());
+        if matches!(job, Job::Stage(_) | Job::Install(_) | Job::Restore(_)) {
+            self.storing.insert(token);
+        }
+        self.jobs.insert(token, job);
+        turn.emit(Effect::Store(token, op));
+    }
+
+    pub(crate) fn send(&self, to: TargetId, body: PeerBody<P>, turn: &mut Turn<'_, P>) {
+        turn.emit(Effect::Send(to, Peer { version: self.view.version(), body }));
+    }
+
+    pub(crate) fn refuse(request: RequestId, why: Refusal, turn: &mut Turn<'_, P>) {
+        turn.emit(Effect::Reply(request, Reply::Refused(why)));
+    }
+
+    /// Stops for good: the next heartbeat takes this target out of the chain.
+    pub(crate) fn fail(&mut self, alarm: Alarm, turn: &mut Turn<'_, P>) {
+        if self.mode == Mode::Failed {
+            return;
+        }
+        turn.emit(Effect::Alarm(alarm));
+        self.reset(turn);
+        self.mode = Mode::Failed;
+    }
+
+    fn report(&mut self, turn: &mut Turn<'_, P>) {
+        let state = match self.mode {
+            Mode::Down | Mode::Failed => LocalState::Offline,
+            _ if self.retired => LocalState::Offline,
+            Mode::Idle | Mode::Entering => LocalState::Online,
+            Mode::Syncing if !self.sink.done => LocalState::Online,
+            Mode::Syncing | Mode::Serving { .. } => LocalState::UpToDate,
+        };
+        let Identity { chain, target, .. } = self.identity;
+        let report = LocalReport { chain, target, state, version: self.view.version() };
+        if self.reported != Some(report) {
+            self.reported = Some(report);
+            turn.emit(Effect::Report(report));
+        }
+    }
+
+    /// What this replica last asked to be reported.
+    #[must_use]
+    pub const fn local_report(&self) -> Option<LocalReport> {
+        self.reported
+    }
+
+    /// Chunks that something is happening to.
+    #[must_use]
+    pub fn busy_chunks(&self) -> usize {
+        self.slots.len()
+    }
+
+    fn on_peer(&mut self, from: TargetId, message: Peer<P>, turn: &mut Turn<'_, P>) {
+        if self.fenced(from, &message, turn) {
+            return;
+        }
+        match message.body {
+            PeerBody::Forward(update) => self.on_forward(from, update, turn),
+            PeerBody::Ack { chunk, version, meta } => {
+                self.on_ack(from, chunk, (version, meta), turn);
+            }
+            PeerBody::Stale => {}
+            PeerBody::TailQuery { nonce, chunk } => self.on_tail_query(from, nonce, chunk, turn),
+            PeerBody::TailAnswer { nonce, committed } => {
+                self.on_tail_answer(nonce, committed, turn);
+            }
+            PeerBody::LeaseAsk { sent } => self.on_lease_ask(from, sent, turn),
+            PeerBody::LeaseGrant { sent } => self.leases.peer_granted(from, sent),
+            PeerBody::JoinAsk => self.on_join_ask(from, turn),
+            PeerBody::JoinAnswer => self.on_join_answer(from),
+            PeerBody::Fetch { chunk } => self.on_fetch(from, chunk, turn),
+            PeerBody::Fetched { chunk, meta, bytes } => self.on_fetched(chunk, meta, bytes, turn),
+            PeerBody::Room { room } => {
+                if Some(from) == self.view.successor() {
+                    self.room_below = room;
+                }
+            }
+            PeerBody::Sync(body) => self.on_sync(from, body, turn),
+        }
+    }
+
+    /// True when the message is not for the version of the chain acted on here. A sender that is
+    /// behind hears so; one that is ahead sends again once this replica caught up.
+    fn fenced(&self, from: TargetId, message: &Peer<P>, turn: &mut Turn<'_, P>) -> bool {
+        let mine = self.view.version();
+        if message.version > mine {
+            turn.emit(Effect::NeedRouting(message.version));
+        } else if message.version < mine && !matches!(message.body, PeerBody::Stale) {
+            self.send(from, PeerBody::Stale, turn);
+        }
+        if !self.writes() {
+            return true;
+        }
+        message.version != mine && !mutated!(self, IgnoreChainVersion)
+    }
+
+    fn on_stored(
+        &mut self,
+        token: Token,
+        result: Result<StoreAnswer<P>, StoreError>,
+        turn: &mut Turn<'_, P>,
+    ) {
+        self.storing.remove(&token);
+        let job = self.jobs.remove(&token);
+        if result.as_ref().is_err_and(|why| *why == StoreError::Io) {
+            return self.fail(Alarm::StoreFailed, turn);
+        }
+        let Some(job) = job else { return self.try_adopt(turn) };
+        match (job, result) {
+            (Job::Lookup(chunk), Ok(StoreAnswer::Entry(meta))) => self.on_entry(chunk, meta, turn),
+            (Job::Stage(chunk), Ok(StoreAnswer::Staged(content))) => {
+                self.on_staged(chunk, content, turn);
+            }
+            (Job::Stage(chunk), Err(why)) => self.on_stage_failed(chunk, why, turn),
+            (Job::Whole(chunk), result) => self.on_whole(chunk, bytes_of(result), turn),
+            (Job::Restore(chunk), Ok(_)) => self.on_restored(chunk, turn),
+            (Job::Read(request, chunk, wanted), result) => {
+                self.on_bytes(request, (chunk, wanted), result, turn);
+            }
+            (Job::Fetch(to, chunk), result) => {
+                if let Some((meta, Some(bytes))) = bytes_of(result).flatten() {
+                    self.send(to, PeerBody::Fetched { chunk, meta, bytes }, turn);
+                }
+            }
+            (Job::SendRead(chunk), result) => self.on_send_read(chunk, result, turn),
+            (Job::Install(chunk), result) => self.on_installed(chunk, result.is_ok(), turn),
+            (Job::SourceList(nonce), Ok(StoreAnswer::Page { items, complete })) => {
+                self.on_source_page(nonce, items, complete, turn);
+            }
+            (Job::SinkList, Ok(StoreAnswer::Page { items, complete })) => {
+                self.on_sink_page(items, complete, turn);
+            }
+            (Job::SinkSync, Ok(_)) => self.on_sink_synced(turn),
+            (Job::CollectList, Ok(StoreAnswer::Page { items, complete })) => {
+                self.on_collect_page(&items, complete, turn);
+            }
+            (Job::SaveVersion, Ok(_)) => self.on_version_saved(turn),
+            (Job::Discard, Ok(_)) => self.on_discarded(turn),
+            (Job::ListStaged, Ok(StoreAnswer::Page { items, .. })) => {
+                self.on_staged_list(&items, turn);
+            }
+            // A store that cannot list, save or look up does not work.
+            _ => self.fail(Alarm::StoreFailed, turn),
+        }
+    }
+
+    /// The slot of a chunk; a new one first asks the store what is committed.
+    pub(crate) fn slot(&mut self, chunk: ChunkId, turn: &mut Turn<'_, P>) -> &mut Slot<P> {
+        let new = !self.slots.contains_key(&chunk);
+        if new {
+            self.store(Job::Lookup(chunk), StoreOp::Lookup(chunk), turn);
+        }
+        self.slots.entry(chunk).or_insert_with(Slot::new)
+    }
+
+    fn on_entry(
+        &mut self,
+        chunk: ChunkId,
+        meta: Option<crate::message::Meta>,
+        turn: &mut Turn<'_, P>,
+    ) {
+        let Some(slot) = self.slots.get_mut(&chunk) else { return };
+        assert!(!slot.known, "a chunk is looked up once");
+        slot.known = true;
+        slot.committed = meta;
+        let committed = slot.committed_version();
+        let mut questions = Vec::new();
+        slot.queue.retain(|waiting| match waiting {
+            Waiting::TailQuery(from, nonce) => {
+                questions.push((*from, *nonce));
+                false
+            }
+            _ => true,
+        });
+        for (from, nonce) in questions {
+            self.answer_tail(from, nonce, committed, turn);
+        }
+        self.pump(chunk, turn);
+    }
+
+    /// Puts `waiting` in the chunk's queue and starts it when the lock is free. False when the
+    /// queue is full: it is dropped.
+    #[must_use]
+    pub(crate) fn enqueue(
+        &mut self,
+        chunk: ChunkId,
+        waiting: Waiting<P>,
+        turn: &mut Turn<'_, P>,
+    ) -> bool {
+        let slot = self.slot(chunk, turn);
+        if slot.queue.len() >= CHAIN_QUEUE_MAX {
+            return false;
+        }
+        slot.queue.push_back(waiting);
+        self.pump(chunk, turn);
+        true
+    }
+
+    /// Starts what waits for the chunk until something holds its lock; forgets an idle slot.
+    pub(crate) fn pump(&mut self, chunk: ChunkId, turn: &mut Turn<'_, P>) {
+        while let Some(slot) = self.slots.get_mut(&chunk) {
+            if slot.idle() {
+                self.slots.remove(&chunk);
+                return;
+            }
+            if slot.locked() {
+                return;
+            }
+            let Some(waiting) = slot.queue.pop_front() else { return };
+            match waiting {
+                Waiting::Update(request, body) => self.begin_update(request, body, turn),
+                Waiting::Forward(update) => self.begin_forward(update, turn),
+                Waiting::TailQuery(from, nonce) => {
+                    let committed = slot.committed_version();
+                    self.answer_tail(from, nonce, committed, turn);
+                }
+                Waiting::Send => self.begin_send(chunk, turn),
+                Waiting::Install(install) => self.begin_install(chunk, install, turn),
+                Waiting::Collect(version) => self.begin_collect(chunk, version, turn),
+            }
+        }
+    }
+
+    /// Forgets everything under way. What is staged stays on the disk: the last serving target
+    /// will need it.
+    pub(crate) fn reset(&mut self, turn: &mut Turn<'_, P>) {
+        let version = self.next.as_ref().map_or(self.view.version(), |next| next.version);
+        for slot in std::mem::take(&mut self.slots).into_values() {
+            let pending = slot.pending.and_then(|pending| pending.waiter);
+            let queued = slot.queue.into_iter().filter_map(|waiting| match waiting {
+                Waiting::Update(request, _) => Some(request),
+                _ => None,
+            });
+            for request in pending.into_iter().chain(queued) {
+                Self::refuse(request, Refusal::Stale(version), turn);
+            }
+        }
+        for reading in std::mem::take(&mut self.reads).into_values() {
+            Self::refuse(reading.request, Refusal::NotServing, turn);
+        }
+        self.pendings = 0;
+        // Reads of the store that were allowed when they began are still answered.
+        self.jobs.retain(|_, job| matches!(job, Job::Read(..)));
+        self.source = None;
+        self.sink = Sink::default();
+        self.collector = Collector::default();
+        self.room_below = true;
+        self.room_told = None;
+        self.asked_join = None;
+        self.leases.drop_held();
+    }
+}
+
+/// Time to send something again that was sent at `sent`.
+pub(crate) fn resend_due(sent: Option<Tick>, now: Tick) -> bool {
+    sent.is_none_or(|sent| now.since(sent).as_millis() >= u128::from(CHAIN_RESEND_MS))
+}
+
+/// What a read of the store found: a version and, unless it is a tombstone, its bytes.
+pub(crate) type Found<P> = Option<(crate::message::Meta, Option<P>)>;
+
+/// The answer of a read; `None` when it failed.
+pub(crate) fn bytes_of<P>(result: Result<StoreAnswer<P>, StoreError>) -> Option<Found<P>> {
+    match result {
+        Ok(StoreAnswer::Bytes(found)) => Some(found),
+        _ => None,
+    }
+}

@@ -1,0 +1,152 @@
+//! One chunk that something is happening to: its lock, its pending version, its queue.
+
+use std::collections::VecDeque;
+
+use millpond_types::Tick;
+use millpond_types::cluster::{ChunkVersion, TargetId};
+
+use crate::event::{RequestId, StoreError};
+use crate::message::{Content, Meta, Update, UpdateRequest};
+
+/// How far the local copy of a pending version is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The store is at it.
+    Running,
+    /// Stored, as durably as asked.
+    Done(Content),
+    /// The store refused at this time; tried again.
+    Failed(StoreError, Tick),
+}
+
+/// A version between stage and commit.
+#[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "four facts that do not depend on each other")]
+pub(crate) struct Pending<P> {
+    pub(crate) update: Update<P>,
+    /// The client to answer, at the head.
+    pub(crate) waiter: Option<RequestId>,
+    pub(crate) stage: Stage,
+    /// When the store was first asked.
+    pub(crate) since: Tick,
+    /// The successor committed it.
+    pub(crate) acked: bool,
+    /// What the successor committed, to compare with the own stage.
+    pub(crate) acked_meta: Option<Meta>,
+    /// When it was last passed on in this version of the chain.
+    pub(crate) sent: Option<Tick>,
+    /// Another replica has it, or had: it may have been committed and read there.
+    pub(crate) shared: bool,
+    /// All bytes of the version, for a successor that lacks the version before.
+    pub(crate) whole: Option<P>,
+    /// The store is reading them.
+    pub(crate) reading_whole: bool,
+    /// The tail said so: reads may answer this version.
+    pub(crate) known_committed: bool,
+}
+
+impl<P> Pending<P> {
+    pub(crate) const fn new(update: Update<P>, waiter: Option<RequestId>, now: Tick) -> Self {
+        Self {
+            update,
+            waiter,
+            stage: Stage::Running,
+            since: now,
+            acked: false,
+            acked_meta: None,
+            sent: None,
+            shared: false,
+            whole: None,
+            reading_whole: false,
+            known_committed: false,
+        }
+    }
+
+    /// What the version will be once committed.
+    pub(crate) const fn meta(&self, content: Content) -> Meta {
+        Meta {
+            version: self.update.version,
+            written: self.update.written,
+            content,
+            tag: self.update.tag,
+        }
+    }
+}
+
+/// Something that waits for the chunk.
+#[derive(Clone, Debug)]
+pub(crate) enum Waiting<P> {
+    Update(RequestId, UpdateRequest<P>),
+    Forward(Update<P>),
+    TailQuery(TargetId, u64),
+    /// The source of a resync wants the lock.
+    Send,
+    /// The sink of a resync wants the lock.
+    Install(Install<P>),
+    /// A tombstone of this version has been kept long enough.
+    Collect(ChunkVersion),
+}
+
+/// What a resync's source wants the sink to have.
+#[derive(Clone, Debug)]
+pub(crate) struct Install<P> {
+    pub(crate) expect: Option<Meta>,
+    pub(crate) meta: Option<Meta>,
+    pub(crate) bytes: Option<P>,
+}
+
+/// Who holds the lock, when it is not a pending version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lock {
+    /// The source of a resync, until the sink has the chunk.
+    Send,
+    /// The sink of a resync, until this version is stored.
+    Install(Meta),
+    /// Repair, until good bytes are in place.
+    Restore,
+}
+
+/// A search for good bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Repair {
+    /// How many were asked: the next one is another.
+    pub(crate) asked: usize,
+    pub(crate) sent: Tick,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Slot<P> {
+    /// The store has said what is committed.
+    pub(crate) known: bool,
+    pub(crate) committed: Option<Meta>,
+    pub(crate) pending: Option<Pending<P>>,
+    pub(crate) lock: Option<Lock>,
+    pub(crate) queue: VecDeque<Waiting<P>>,
+    pub(crate) repair: Option<Repair>,
+}
+
+impl<P> Slot<P> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            known: false,
+            committed: None,
+            pending: None,
+            lock: None,
+            queue: VecDeque::new(),
+            repair: None,
+        }
+    }
+
+    pub(crate) fn committed_version(&self) -> ChunkVersion {
+        self.committed.map_or(ChunkVersion(0), |meta| meta.version)
+    }
+
+    pub(crate) const fn locked(&self) -> bool {
+        !self.known || self.pending.is_some() || self.lock.is_some()
+    }
+
+    /// Nothing happens to the chunk: the store alone needs to know it.
+    pub(crate) fn idle(&self) -> bool {
+        !self.locked() && self.queue.is_empty() && self.repair.is_none()
+    }
+}

@@ -1,0 +1,338 @@
+//! Resync, the giving side: the last serving target brings the syncing one up to date.
+//!
+//! New writes reach the syncing target through the chain from the first moment, so only what is
+//! older has to be compared. The source sends its list page by page, the sink answers what differs,
+//! and each difference is sent under the chunk's lock here: no write of it is under way then. The
+//! sink applies it only if it still has what it said, so that late copies of messages do no harm.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use millpond_types::cluster::TargetId;
+use millpond_types::limits::{RESYNC_JOBS_MAX, RESYNC_PAGE_CHUNKS};
+use millpond_types::{ChunkId, Tick};
+
+use crate::event::{ReadOp, StoreAnswer, StoreError, StoreOp, Turn};
+use crate::message::{Meta, Payload, PeerBody, SyncBody};
+use crate::mutation::mutated;
+use crate::replica::{Job, Replica, bytes_of, resend_due};
+use crate::slot::{Lock, Waiting};
+
+/// What the source waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The sink's progress.
+    Hello,
+    /// The own store's list.
+    Listing,
+    /// The sink's comparison.
+    Comparing(Vec<(ChunkId, Meta)>),
+    /// Differences on their way.
+    Sending,
+    /// The sink to make everything durable.
+    Finish,
+    Done,
+}
+
+/// One chunk on its way.
+#[derive(Clone, Debug)]
+struct SendJob<P> {
+    expect: Option<Meta>,
+    /// Under the lock, with the bytes at hand: what to send.
+    ready: bool,
+    bytes: Option<P>,
+    sent: Option<Tick>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Source<P> {
+    sink: TargetId,
+    phase: Phase,
+    nonce: u64,
+    /// Everything up to here is equal.
+    cursor: Option<ChunkId>,
+    /// End of the page under way; `None` is the end of all chunks.
+    until: Option<ChunkId>,
+    sent: Option<Tick>,
+    todo: VecDeque<(ChunkId, Option<Meta>)>,
+    jobs: BTreeMap<ChunkId, SendJob<P>>,
+}
+
+/// How far a resync is, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResyncProgress {
+    /// The target being brought up to date.
+    pub sink: TargetId,
+    /// Everything up to this chunk is equal.
+    pub cursor: Option<ChunkId>,
+    /// The sink has everything.
+    pub done: bool,
+}
+
+impl<P: Payload> Replica<P> {
+    /// The resync that this replica is the source of.
+    #[must_use]
+    pub fn resync_progress(&self) -> Option<ResyncProgress> {
+        let source = self.source.as_ref()?;
+        let done = source.phase == Phase::Done;
+        Some(ResyncProgress { sink: source.sink, cursor: source.cursor, done })
+    }
+
+    /// A new version of the chain: begins where the sink says it is.
+    pub(crate) fn source_restart(&mut self, turn: &mut Turn<'_, P>) {
+        let lists = |job: &Job| matches!(job, Job::SourceList(_) | Job::SendRead(_));
+        self.jobs.retain(|_, job| !lists(job));
+        let sink = self.view.syncing().filter(|_| self.view.is_tail());
+        self.source = sink.map(|sink| Source {
+            sink,
+            phase: Phase::Hello,
+            nonce: 0,
+            cursor: None,
+            until: None,
+            sent: None,
+            todo: VecDeque::new(),
+            jobs: BTreeMap::new(),
+        });
+        self.source_tick(turn);
+    }
+
+    fn source_say(&self, body: SyncBody<P>, turn: &mut Turn<'_, P>) {
+        if let Some(source) = &self.source {
+            self.send(source.sink, PeerBody::Sync(body), turn);
+        }
+    }
+
+    pub(crate) fn on_sync(&mut self, from: TargetId, body: SyncBody<P>, turn: &mut Turn<'_, P>) {
+        let sink = self.source.as_ref().is_some_and(|source| source.sink == from);
+        let source =
+            self.view.predecessor() == Some(from) && self.mode == crate::replica::Mode::Syncing;
+        match body {
+            SyncBody::Progress { cursor, done } if sink => self.on_progress(cursor, done, turn),
+            SyncBody::Differ { nonce, until, items } if sink => {
+                self.on_differ(nonce, until, items, turn);
+            }
+            SyncBody::Has { chunk, meta } if sink => self.on_has(chunk, meta, turn),
+            SyncBody::Hello if source => self.on_hello(turn),
+            SyncBody::List { nonce, after, until, items } if source => {
+                self.on_list((nonce, after, until), items, turn);
+            }
+            SyncBody::Put { chunk, expect, meta, bytes } if source => {
+                self.on_put(chunk, crate::slot::Install { expect, meta, bytes }, turn);
+            }
+            SyncBody::Finish { lanes, complete_since } if source => {
+                self.on_finish(&lanes, complete_since, turn);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_progress(&mut self, cursor: Option<ChunkId>, done: bool, turn: &mut Turn<'_, P>) {
+        let Some(source) = &mut self.source else { return };
+        match source.phase {
+            Phase::Hello | Phase::Finish if done => source.phase = Phase::Done,
+            Phase::Hello => {
+                source.cursor = cursor;
+                self.list_next(turn);
+            }
+            _ => {}
+        }
+    }
+
+    fn list_next(&mut self, turn: &mut Turn<'_, P>) {
+        let nonce = self.name();
+        let Some(source) = &mut self.source else { return };
+        source.nonce = nonce;
+        source.phase = Phase::Listing;
+        let after = source.cursor;
+        let list = StoreOp::List { after, until: None, max: RESYNC_PAGE_CHUNKS };
+        self.store(Job::SourceList(nonce), list, turn);
+    }
+
+    pub(crate) fn on_source_page(
+        &mut self,
+        nonce: u64,
+        items: Vec<(ChunkId, Meta)>,
+        complete: bool,
+        turn: &mut Turn<'_, P>,
+    ) {
+        let Some(source) = &mut self.source else { return };
+        if source.nonce != nonce || source.phase != Phase::Listing {
+            return;
+        }
+        source.until = if complete { None } else { items.last().map(|(chunk, _)| *chunk) };
+        source.phase = Phase::Comparing(items);
+        source.sent = None;
+        self.source_tick(turn);
+    }
+
+    fn on_differ(
+        &mut self,
+        nonce: u64,
+        until: Option<ChunkId>,
+        items: Vec<(ChunkId, Option<Meta>)>,
+        turn: &mut Turn<'_, P>,
+    ) {
+        let Some(source) = &mut self.source else { return };
+        if source.nonce != nonce || !matches!(source.phase, Phase::Comparing(_)) {
+            return;
+        }
+        source.until = until;
+        source.todo = items.into();
+        source.phase = Phase::Sending;
+        self.source_send(turn);
+    }
+
+    /// Starts as many transfers as bounds and budget allow, and goes on when the page is done.
+    pub(crate) fn source_send(&mut self, turn: &mut Turn<'_, P>) {
+        loop {
+            let budget = self.budget > 0;
+            let Some(source) = &mut self.source else { return };
+            if source.phase != Phase::Sending {
+                return;
+            }
+            if source.todo.is_empty() && source.jobs.is_empty() {
+                source.cursor = source.until;
+                if source.until.is_some() {
+                    return self.list_next(turn);
+                }
+                source.phase = Phase::Finish;
+                source.sent = None;
+                return self.source_tick(turn);
+            }
+            if !budget || source.jobs.len() >= RESYNC_JOBS_MAX {
+                return;
+            }
+            let Some((chunk, expect)) = source.todo.pop_front() else { return };
+            let job = SendJob { expect, ready: false, bytes: None, sent: None };
+            source.jobs.insert(chunk, job);
+            if mutated!(self, ResyncSkipsLocked)
+                && self.slots.get(&chunk).is_some_and(crate::slot::Slot::locked)
+            {
+                self.end_job(chunk);
+            } else if !self.enqueue(chunk, Waiting::Send, turn) {
+                self.put_back(chunk);
+                return;
+            }
+        }
+    }
+
+    fn end_job(&mut self, chunk: ChunkId) {
+        if let Some(source) = &mut self.source {
+            source.jobs.remove(&chunk);
+        }
+    }
+
+    /// Later: the chunk is too busy, or damaged here and under repair.
+    fn put_back(&mut self, chunk: ChunkId) {
+        if let Some(source) = &mut self.source
+            && let Some(job) = source.jobs.remove(&chunk)
+        {
+            source.todo.push_back((chunk, job.expect));
+        }
+    }
+
+    /// The chunk is free: locks it and gets its bytes.
+    pub(crate) fn begin_send(&mut self, chunk: ChunkId, turn: &mut Turn<'_, P>) {
+        let Some(slot) = self.slots.get_mut(&chunk) else { return };
+        let Some(source) = &mut self.source else { return };
+        let Some(job) = source.jobs.get_mut(&chunk) else { return };
+        if job.expect == slot.committed {
+            self.end_job(chunk);
+            return self.source_send(turn);
+        }
+        slot.lock = Some(Lock::Send);
+        if slot.committed.is_some_and(|meta| meta.data().is_some()) {
+            let read = ReadOp { chunk, version: None, offset: 0, len: u32::MAX };
+            self.store(Job::SendRead(chunk), StoreOp::Read(read), turn);
+        } else {
+            job.ready = true;
+            self.put_chunk(chunk, turn);
+        }
+    }
+
+    pub(crate) fn on_send_read(
+        &mut self,
+        chunk: ChunkId,
+        result: Result<StoreAnswer<P>, StoreError>,
+        turn: &mut Turn<'_, P>,
+    ) {
+        let Some(source) = &mut self.source else { return };
+        let Some(job) = source.jobs.get_mut(&chunk) else { return };
+        if let Some(Some((_, Some(bytes)))) = bytes_of(result) {
+            self.budget = self.budget.saturating_sub(bytes.len() as u64);
+            job.ready = true;
+            job.bytes = Some(bytes);
+            return self.put_chunk(chunk, turn);
+        }
+        // Damaged here. It stays on the list: a target that lacks it must not serve.
+        self.put_back(chunk);
+        self.unlock_send(chunk, turn);
+        self.on_damaged(chunk, turn);
+    }
+
+    fn unlock_send(&mut self, chunk: ChunkId, turn: &mut Turn<'_, P>) {
+        if let Some(slot) = self.slots.get_mut(&chunk) {
+            assert!(slot.lock == Some(Lock::Send), "a transfer holds the lock");
+            slot.lock = None;
+            self.pump(chunk, turn);
+        }
+    }
+
+    fn put_chunk(&mut self, chunk: ChunkId, turn: &mut Turn<'_, P>) {
+        let Some(slot) = self.slots.get(&chunk) else { return };
+        let Some(source) = &mut self.source else { return };
+        let Some(job) = source.jobs.get_mut(&chunk) else { return };
+        job.sent = Some(turn.now);
+        let (expect, bytes) = (job.expect, job.bytes.clone());
+        let body = SyncBody::Put { chunk, expect, meta: slot.committed, bytes };
+        self.source_say(body, turn);
+    }
+
+    /// The sink says what it has now: as wanted, or something else than it said before.
+    fn on_has(&mut self, chunk: ChunkId, meta: Option<Meta>, turn: &mut Turn<'_, P>) {
+        let Some(slot) = self.slots.get(&chunk) else { return };
+        let committed = slot.committed;
+        let Some(source) = &mut self.source else { return };
+        let Some(job) = source.jobs.get_mut(&chunk).filter(|job| job.ready) else { return };
+        if meta == committed {
+            self.end_job(chunk);
+            self.unlock_send(chunk, turn);
+            return self.source_send(turn);
+        }
+        if job.expect != meta {
+            job.expect = meta;
+            self.put_chunk(chunk, turn);
+        }
+    }
+
+    pub(crate) fn source_tick(&mut self, turn: &mut Turn<'_, P>) {
+        let now = turn.now;
+        let Some(source) = &mut self.source else { return };
+        let late = |job: &SendJob<P>| job.ready && resend_due(job.sent, now);
+        let again: Vec<ChunkId> =
+            source.jobs.iter().filter(|(_, job)| late(job)).map(|(chunk, _)| *chunk).collect();
+        if resend_due(source.sent, now) {
+            source.sent = Some(now);
+            let body = match &source.phase {
+                Phase::Hello => Some(SyncBody::Hello),
+                Phase::Comparing(items) => Some(SyncBody::List {
+                    nonce: source.nonce,
+                    after: source.cursor,
+                    until: source.until,
+                    items: items.clone(),
+                }),
+                Phase::Finish => Some(SyncBody::Finish {
+                    lanes: self.dedup.snapshot(),
+                    complete_since: self.dedup.complete_since,
+                }),
+                Phase::Listing | Phase::Sending | Phase::Done => None,
+            };
+            if let Some(body) = body {
+                self.source_say(body, turn);
+            }
+        }
+        for chunk in again {
+            self.put_chunk(chunk, turn);
+        }
+        self.source_send(turn);
+    }
+}

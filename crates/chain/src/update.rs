@@ -1,0 +1,253 @@
+//! Updates at the head: what a client's request means, and whether it was done before.
+
+use millpond_types::Tick;
+use millpond_types::cluster::ChunkVersion;
+use millpond_types::limits::{CHAIN_PENDING_MAX, CHUNK_BYTES_MAX};
+
+use crate::dedup::Seen;
+use crate::event::{Effect, RequestId, StageRequest, StoreOp, Turn};
+use crate::message::{
+    Content, Meta, Op, Outcome, Payload, Refusal, Reply, Update, UpdateRequest, Write,
+};
+use crate::mutation::mutated;
+use crate::replica::{Job, Replica};
+use crate::slot::{Pending, Stage, Waiting};
+
+/// The hint of a full queue: one turn of the chain is a few milliseconds.
+pub(crate) const BUSY_HINT_MS: u32 = 20;
+
+/// What an operation comes to, given what is committed.
+enum Meaning<P> {
+    Write(Write<P>),
+    Answer(Reply<P>),
+}
+
+impl<P: Payload> Replica<P> {
+    pub(crate) fn on_update(
+        &mut self,
+        request: RequestId,
+        body: UpdateRequest<P>,
+        turn: &mut Turn<'_, P>,
+    ) {
+        if let Some(why) = self.refusal(&body, turn) {
+            return Self::refuse(request, why, turn);
+        }
+        match self.seen(&body, turn.now) {
+            Seen::Done(outcome) => {
+                return turn.emit(Effect::Reply(request, Reply::Done(outcome)));
+            }
+            Seen::Superseded => return Self::refuse(request, Refusal::Superseded, turn),
+            Seen::Full => return Self::refuse(request, Refusal::Busy(BUSY_HINT_MS), turn),
+            Seen::Unknown => {}
+        }
+        if self.join_under_way(request, &body) {
+            return;
+        }
+        let grows = !matches!(body.op, Op::Remove);
+        let room = self.room && self.room_below;
+        if grows && !room {
+            return Self::refuse(request, Refusal::NoSpace, turn);
+        }
+        let full = self.pendings >= CHAIN_PENDING_MAX;
+        if full || !self.enqueue(body.chunk, Waiting::Update(request, body), turn) {
+            Self::refuse(request, Refusal::Busy(BUSY_HINT_MS), turn);
+        }
+    }
+
+    fn seen(&mut self, body: &UpdateRequest<P>, now: Tick) -> Seen {
+        if mutated!(self, NoDedup) { Seen::Unknown } else { self.dedup.seen(body.tag, now) }
+    }
+
+    /// Why this replica will not look at the request at all.
+    fn refusal(&self, body: &UpdateRequest<P>, turn: &mut Turn<'_, P>) -> Option<Refusal> {
+        let mine = self.view.version();
+        let newest = self.next.as_ref().map_or(mine, |next| next.version);
+        if body.version > newest {
+            turn.emit(Effect::NeedRouting(body.version));
+            return Some(Refusal::Behind);
+        }
+        if body.version > mine {
+            return Some(Refusal::Behind);
+        }
+        if body.version < mine && !mutated!(self, IgnoreChainVersion) {
+            return Some(Refusal::Stale(newest));
+        }
+        if !self.serving() || !self.view.is_head() || self.retired {
+            return Some(Refusal::NotServing);
+        }
+        let crc = body.op.payload().map(Payload::crc);
+        if crc.is_some_and(|crc| crc != body.crc) && !mutated!(self, SkipChecksum) {
+            return Some(Refusal::BadChecksum);
+        }
+        let end = match &body.op {
+            Op::Put(bytes) | Op::Replace(bytes) | Op::Append(bytes) => bytes.len(),
+            Op::Write { offset, bytes } => (*offset as usize).saturating_add(bytes.len()),
+            Op::Truncate { len } => *len as usize,
+            Op::Remove => 0,
+        };
+        (end > CHUNK_BYTES_MAX).then_some(Refusal::Invalid)
+    }
+
+    /// A retry of an update that is queued or pending takes its place: one answer for both.
+    fn join_under_way(&mut self, request: RequestId, body: &UpdateRequest<P>) -> bool {
+        if mutated!(self, NoDedup) {
+            return false;
+        }
+        let Some(slot) = self.slots.get_mut(&body.chunk) else { return false };
+        if let Some(pending) = &mut slot.pending
+            && pending.update.tag == body.tag
+        {
+            pending.waiter = Some(request);
+            return true;
+        }
+        for waiting in &mut slot.queue {
+            if let Waiting::Update(known, queued) = waiting
+                && queued.tag == body.tag
+            {
+                *known = request;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The lock is free: decides what the request means and starts it.
+    pub(crate) fn begin_update(
+        &mut self,
+        request: RequestId,
+        body: UpdateRequest<P>,
+        turn: &mut Turn<'_, P>,
+    ) {
+        let slot = self.slots.get(&body.chunk).expect("the queue's slot");
+        let committed = slot.committed;
+        let base = slot.committed_version();
+        if let Some(reply) = self.decided_before(&body, committed, turn.now) {
+            return turn.emit(Effect::Reply(request, reply));
+        }
+        let write = match meaning(body.op, committed.as_ref()) {
+            Meaning::Write(write) => write,
+            Meaning::Answer(reply) => return turn.emit(Effect::Reply(request, reply)),
+        };
+        let update = Update {
+            chunk: body.chunk,
+            tag: body.tag,
+            base,
+            version: ChunkVersion(base.0 + 1),
+            written: self.view.version(),
+            write,
+            crc: body.crc,
+            durability: body.durability,
+        };
+        self.begin(update, Some(request), turn);
+    }
+
+    /// Looks again, under the lock: a copy of the update may have been done while this one
+    /// waited, or before a crash that took the records of writers but not the chunk's own.
+    fn decided_before(
+        &mut self,
+        body: &UpdateRequest<P>,
+        committed: Option<Meta>,
+        now: Tick,
+    ) -> Option<Reply<P>> {
+        match self.seen(body, now) {
+            Seen::Done(outcome) => return Some(Reply::Done(outcome)),
+            Seen::Superseded => return Some(Reply::Refused(Refusal::Superseded)),
+            Seen::Unknown | Seen::Full => {}
+        }
+        let meta = committed?;
+        if mutated!(self, NoDedup) {
+            return None;
+        }
+        if meta.tag == body.tag {
+            let Meta { version, content, .. } = meta;
+            return Some(Reply::Done(Outcome { chunk: body.chunk, version, content }));
+        }
+        // Done before the records were lost? Not when the chunk last changed before the client
+        // first asked, nor when the same writer's update before this one is still the last.
+        let untouched =
+            meta.written < body.issued || meta.tag.lane == body.tag.lane && meta.tag < body.tag;
+        let unknowable = body.issued < self.dedup.complete_since && !untouched;
+        unknowable.then_some(Reply::Refused(Refusal::Undecided))
+    }
+
+    /// Stages a version and passes it on. The lock is free, the base is right.
+    pub(crate) fn begin(
+        &mut self,
+        update: Update<P>,
+        waiter: Option<RequestId>,
+        turn: &mut Turn<'_, P>,
+    ) {
+        let chunk = update.chunk;
+        let head = self.view.is_head();
+        let slot = self.slots.get_mut(&chunk).expect("a slot was made for the update");
+        assert!(!slot.locked(), "one pending version per chunk");
+        let collect = matches!(update.write, Write::Collect);
+        let mut pending = Pending::new(update, waiter, turn.now);
+        pending.shared = !head;
+        slot.pending = Some(pending);
+        self.pendings += 1;
+        if collect {
+            // Nothing to store: the commit forgets the chunk.
+            self.set_stage(chunk, Stage::Done(Content::Tombstone));
+        } else {
+            self.stage(chunk, turn);
+        }
+        self.pass_on(chunk, turn);
+        self.progress(chunk, turn);
+    }
+
+    pub(crate) fn set_stage(&mut self, chunk: millpond_types::ChunkId, stage: Stage) {
+        if let Some(pending) = self.pending_mut(chunk) {
+            pending.stage = stage;
+        }
+    }
+
+    /// Asks the store to stage the chunk's pending version.
+    pub(crate) fn stage(&mut self, chunk: millpond_types::ChunkId, turn: &mut Turn<'_, P>) {
+        let not_durable = mutated!(self, StageNotDurable);
+        let Some(pending) = self.pending_mut(chunk) else { return };
+        pending.stage = Stage::Running;
+        let update = &pending.update;
+        let request = StageRequest {
+            chunk,
+            version: update.version,
+            written: update.written,
+            tag: update.tag,
+            write: update.write.clone(),
+            durability: if not_durable { millpond_types::Ack::Memory } else { update.durability },
+        };
+        self.store(Job::Stage(chunk), StoreOp::Stage(request), turn);
+    }
+
+    pub(crate) fn pending_mut(
+        &mut self,
+        chunk: millpond_types::ChunkId,
+    ) -> Option<&mut Pending<P>> {
+        self.slots.get_mut(&chunk).and_then(|slot| slot.pending.as_mut())
+    }
+}
+
+fn meaning<P: Payload>(op: Op<P>, committed: Option<&Meta>) -> Meaning<P> {
+    let data = committed.and_then(Meta::data);
+    match (op, committed, data) {
+        (Op::Put(_), Some(meta), Some(_)) => {
+            Meaning::Answer(Reply::Exists { version: meta.version })
+        }
+        (Op::Put(bytes) | Op::Replace(bytes), _, _) => Meaning::Write(Write::Whole(bytes)),
+        (Op::Write { offset: 0, bytes } | Op::Append(bytes), _, None) => {
+            Meaning::Write(Write::Whole(bytes))
+        }
+        (Op::Write { offset, bytes }, _, _) => Meaning::Write(Write::Part { offset, bytes }),
+        (Op::Append(bytes), _, Some((offset, _))) => {
+            let fits = (offset as usize).saturating_add(bytes.len()) <= CHUNK_BYTES_MAX;
+            if fits {
+                Meaning::Write(Write::Part { offset, bytes })
+            } else {
+                Meaning::Answer(Reply::Refused(Refusal::Invalid))
+            }
+        }
+        (Op::Truncate { .. } | Op::Remove, _, None) => Meaning::Answer(Reply::NotFound),
+        (Op::Truncate { len }, _, Some(_)) => Meaning::Write(Write::Truncate { len }),
+        (Op::Remove, _, Some(_)) => Meaning::Write(Write::Tombstone),
+    }
+}
