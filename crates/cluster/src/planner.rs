@@ -1,0 +1,435 @@
+//! What moves next: a plan made from the stored state alone, carried out in small steps.
+//!
+//! Every step is one change of a record, and what is under way is written in the records
+//! ([`ChainRecord::moving`], [`SlotPlace::old`]). So a planner holds nothing that matters: a new
+//! one, made by a new primary in the middle of anything, goes on from there.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use millpond_types::cluster::{ChainId, ChainRecord, DiskId, NodeId, SlotPlace, TargetId};
+
+use crate::placement::{
+    Fleet, FleetDisk, Members, PlacementError, Relocation, chain_count, chain_weights, generate,
+    grow_chains, rebalance, slot_moves, slot_shares,
+};
+
+/// Steps looked at in one go for one that may start: beyond, the next call looks on.
+const LOOK_AHEAD: usize = 1024;
+
+/// A disk, as the plan sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PlanDisk {
+    /// The disk.
+    pub id: DiskId,
+    /// Its node.
+    pub node: NodeId,
+    /// Name of its failure domain.
+    pub domain: String,
+    /// Bytes for chunks.
+    pub capacity_bytes: u64,
+    /// It takes its share; false while it is emptied, or given up.
+    pub takes_data: bool,
+    /// What it holds can be read: false for one that was given up. Those are emptied first.
+    pub readable: bool,
+}
+
+/// How much may move at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Start nothing.
+    pub paused: bool,
+    /// Replicas that move at once.
+    pub moves_max: usize,
+    /// Replicas that move at once to or from one disk.
+    pub moves_per_disk: usize,
+    /// Slots that move at once.
+    pub slots_max: usize,
+}
+
+/// The state that a plan is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanView<'a> {
+    /// Replicas of every chain; 0 before the cluster has chains.
+    pub replicas: u8,
+    /// Seed of the placement.
+    pub seed: u64,
+    /// All disks, in the order of their ids.
+    pub disks: &'a [PlanDisk],
+    /// All chains.
+    pub chains: &'a BTreeMap<ChainId, ChainRecord>,
+    /// All slots.
+    pub slots: &'a [SlotPlace],
+}
+
+/// One change to make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A new chain on these disks, head first; it is empty and serves at once.
+    NewChain {
+        /// Its disks.
+        disks: Vec<DiskId>,
+    },
+    /// A replica joins a chain; when it serves, `drop` leaves.
+    Add {
+        /// The chain.
+        chain: ChainId,
+        /// Where the new replica goes.
+        to: DiskId,
+        /// The replica that it replaces.
+        drop: Option<TargetId>,
+    },
+    /// A slot goes to this chain; when it had one before, that is asked too until all is moved.
+    Place {
+        /// The slot.
+        slot: u16,
+        /// Its chain.
+        to: ChainId,
+    },
+}
+
+/// How far a plan is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Chains still to make.
+    pub chains_to_make: usize,
+    /// Replicas that wait for their move.
+    pub moves_waiting: usize,
+    /// Replicas that move now.
+    pub moves_running: usize,
+    /// Slots that wait for their move.
+    pub slots_waiting: usize,
+    /// Slots that move now.
+    pub slots_running: usize,
+}
+
+/// Plans, and hands out steps within limits.
+#[derive(Debug, Default)]
+pub struct Planner {
+    /// The disks that the plan was made for.
+    basis: Option<(u8, Vec<PlanDisk>)>,
+    chains: VecDeque<Vec<DiskId>>,
+    moves: VecDeque<(ChainId, DiskId, Option<TargetId>)>,
+    slots: VecDeque<(u16, ChainId)>,
+    blocked: Option<PlacementError>,
+    /// Some step no longer fitted: look once more when the others are done.
+    overtaken: bool,
+}
+
+impl Planner {
+    /// Makes the plan anew at the next call: a move was given up, or an operator moved something.
+    pub fn forget(&mut self) {
+        self.basis = None;
+    }
+
+    /// Why nothing can be planned, if so: too few failure domains.
+    #[must_use]
+    pub fn blocked(&self) -> Option<PlacementError> {
+        self.blocked
+    }
+
+    /// The steps to take now. A step that is returned is taken as made: the caller commits it, or
+    /// calls [`Planner::forget`].
+    pub fn next(&mut self, view: &PlanView<'_>, limits: &Limits, max: usize) -> Vec<Step> {
+        if view.replicas == 0 {
+            return Vec::new();
+        }
+        let basis = (view.replicas, view.disks.to_vec());
+        if self.basis.as_ref() != Some(&basis) {
+            self.replan(view);
+            self.basis = Some(basis);
+        }
+        let mut steps = Vec::new();
+        if !self.chains.is_empty() {
+            while steps.len() < max
+                && let Some(disks) = self.chains.pop_front()
+            {
+                steps.push(Step::NewChain { disks });
+            }
+            if self.chains.is_empty() {
+                // Slots and replicas follow once the chains have numbers.
+                self.forget();
+            }
+            return steps;
+        }
+        self.start_slots(view, limits, &mut steps);
+        if !limits.paused {
+            self.start_moves(view, limits, max, &mut steps);
+        }
+        if self.overtaken && self.moves.is_empty() {
+            self.forget();
+        }
+        steps
+    }
+
+    /// How far the plan is.
+    #[must_use]
+    pub fn progress(&self, view: &PlanView<'_>) -> Progress {
+        Progress {
+            chains_to_make: self.chains.len(),
+            moves_waiting: self.moves.len(),
+            moves_running: view.chains.values().filter(|chain| chain.moving.is_some()).count(),
+            slots_waiting: self.slots.len(),
+            slots_running: view.slots.iter().filter(|place| place.old.is_some()).count(),
+        }
+    }
+
+    fn replan(&mut self, view: &PlanView<'_>) {
+        *self = Self::default();
+        let Some(plan) = Plan::of(view) else { return };
+        let mut all = plan.members.clone();
+        let count = chain_count(&plan.fleet, view.replicas);
+        let made = u32::try_from(all.len()).unwrap_or(u32::MAX);
+        // More chains only when the cluster outgrew those it has: slots that move cost reads.
+        let more = if made == 0 || count / 2 >= made { count - made } else { 0 };
+        let result = plan
+            .add_chains(view, &mut all, more)
+            .and_then(|()| rebalance(&plan.fleet, view.replicas, &mut all, view.seed, &mut |_| ()));
+        let relocations = match result {
+            Ok(relocations) => relocations,
+            Err(error) => {
+                self.blocked = Some(error);
+                return;
+            }
+        };
+        let id = |disk: &u32| view.disks[*disk as usize].id;
+        if more > 0 {
+            let new = &all[plan.members.len()..];
+            self.chains = new.iter().map(|members| members.iter().map(id).collect()).collect();
+            return;
+        }
+        self.plan_slots(view, &plan, &all);
+        let mut order = plan.ways(&relocations);
+        // Replicas that cannot be read are made anew first, then drains, then balance.
+        order.sort_by_key(|((chain, from), _)| {
+            let disk = from.map(|from| &view.disks[from as usize]);
+            let urgency = disk.map_or(0, |disk| match (disk.readable, disk.takes_data) {
+                (false, _) => 0,
+                (true, false) => 1,
+                (true, true) => 2,
+            });
+            (urgency, *chain)
+        });
+        for ((chain, from), to) in order {
+            let chain = plan.ids[chain as usize];
+            let drop = from.map(|from| id(&from)).and_then(|disk| {
+                let members = &view.chains[&chain].chain.targets;
+                members.iter().find(|member| member.disk == disk).map(|member| member.target)
+            });
+            self.moves.push_back((chain, id(&to), drop));
+        }
+    }
+
+    /// Slots move when a chain has none where it should, or an eighth too few or too many.
+    fn plan_slots(&mut self, view: &PlanView<'_>, plan: &Plan, all: &[Members]) {
+        let places: BTreeMap<ChainId, u32> = plan.ids.iter().copied().zip(0u32..).collect();
+        let mut counts = vec![0u32; plan.ids.len()];
+        let mut unplaced = false;
+        let now: Vec<u32> = view
+            .slots
+            .iter()
+            .map(|place| places.get(&place.chain).copied().unwrap_or(u32::MAX))
+            .collect();
+        for place in &now {
+            match counts.get_mut(*place as usize) {
+                Some(count) => *count += 1,
+                None => unplaced = true,
+            }
+        }
+        let shares = slot_shares(&chain_weights(&plan.fleet, all), &counts);
+        let off = shares
+            .iter()
+            .zip(&counts)
+            .any(|(want, have)| want.abs_diff(*have) > (*want / 8).max(1));
+        if off || unplaced {
+            let moves = slot_moves(&now, &shares, view.seed);
+            self.slots =
+                moves.into_iter().map(|(slot, to)| (slot, plan.ids[to as usize])).collect();
+        }
+    }
+
+    fn start_slots(&mut self, view: &PlanView<'_>, limits: &Limits, steps: &mut Vec<Step>) {
+        let mut running = view.slots.iter().filter(|place| place.old.is_some()).count();
+        let mut kept = VecDeque::new();
+        for (slot, to) in std::mem::take(&mut self.slots) {
+            let place = view.slots[usize::from(slot)];
+            if place.chain == to {
+                continue;
+            }
+            let fresh = place.chain == ChainId::NONE;
+            let may_move = !limits.paused && place.old.is_none() && running < limits.slots_max;
+            if fresh || may_move {
+                running += usize::from(!fresh);
+                steps.push(Step::Place { slot, to });
+            } else {
+                kept.push_back((slot, to));
+            }
+        }
+        self.slots = kept;
+    }
+
+    fn start_moves(
+        &mut self,
+        view: &PlanView<'_>,
+        limits: &Limits,
+        max: usize,
+        steps: &mut Vec<Step>,
+    ) {
+        let domain = |id: DiskId| {
+            let found = view.disks.binary_search_by_key(&id, |disk| disk.id);
+            found.ok().map(|i| view.disks[i].domain.as_str())
+        };
+        let mut load = Load::of(view);
+        let mut kept = VecDeque::new();
+        let mut left = max.min(limits.moves_max.saturating_sub(load.running));
+        for _ in 0..LOOK_AHEAD.min(self.moves.len()) {
+            if left == 0 {
+                break;
+            }
+            let Some((chain, to, drop)) = self.moves.pop_front() else { break };
+            let Some(record) = view.chains.get(&chain) else { continue };
+            let from = record.chain.targets.iter().find(|member| Some(member.target) == drop);
+            let settled = record.chain.targets.iter().any(|member| member.disk == to);
+            if settled || (drop.is_some() && from.is_none()) {
+                self.overtaken = true;
+                continue;
+            }
+            let ends: Vec<DiskId> =
+                from.map(|member| member.disk).into_iter().chain([to]).collect();
+            let busy = ends.iter().any(|disk| load.on(*disk) >= limits.moves_per_disk);
+            let mut staying =
+                record.chain.targets.iter().filter(|member| Some(member.target) != drop);
+            let apart = staying.all(|member| domain(member.disk) != domain(to));
+            let ready = apart
+                && record.moving.is_none()
+                && !load.started.contains(&chain)
+                && record.chain.serving().next().is_some();
+            if busy || !ready {
+                kept.push_back((chain, to, drop));
+                continue;
+            }
+            for disk in ends {
+                load.add(disk);
+            }
+            load.started.insert(chain);
+            left -= 1;
+            steps.push(Step::Add { chain, to, drop });
+        }
+        // Those passed over go to the end: a chain that cannot move now does not hold up others.
+        self.moves.append(&mut kept);
+    }
+}
+
+/// The placement as it is once all moves under way have ended.
+struct Plan {
+    fleet: Fleet,
+    ids: Vec<ChainId>,
+    members: Vec<Members>,
+}
+
+impl Plan {
+    fn of(view: &PlanView<'_>) -> Option<Self> {
+        let names: BTreeSet<&str> = view.disks.iter().map(|disk| disk.domain.as_str()).collect();
+        let domains: BTreeMap<&str, u32> = names.into_iter().zip(0u32..).collect();
+        let places: BTreeMap<DiskId, u32> =
+            view.disks.iter().map(|disk| disk.id).zip(0u32..).collect();
+        let disks = view.disks.iter().map(|disk| FleetDisk {
+            domain: domains[disk.domain.as_str()],
+            capacity_bytes: if disk.takes_data { disk.capacity_bytes } else { 0 },
+        });
+        let fleet = Fleet { disks: disks.collect(), domains: u32::try_from(domains.len()).ok()? };
+        let members = view.chains.values().map(|record| {
+            let leaving = record.moving.and_then(|moving| moving.drop);
+            let stay = record.chain.targets.iter().filter(|member| Some(member.target) != leaving);
+            stay.filter_map(|member| places.get(&member.disk).copied()).collect()
+        });
+        Some(Self { fleet, ids: view.chains.keys().copied().collect(), members: members.collect() })
+    }
+
+    /// The relocations as moves from the present disk of a replica to its last, none of which
+    /// brings two replicas of a chain into one domain on the way.
+    fn ways(&self, relocations: &[Relocation]) -> Vec<((u32, Option<u32>), u32)> {
+        let mut ways: BTreeMap<u32, Vec<(Option<u32>, u32)>> = BTreeMap::new();
+        for made in relocations {
+            let of_chain = ways.entry(made.chain).or_default();
+            // A replica that was moved twice in the plan moves once in the cluster.
+            match of_chain.iter_mut().find(|(_, to)| Some(*to) == made.from) {
+                Some((_, to)) => *to = made.to,
+                None => of_chain.push((made.from, made.to)),
+            }
+        }
+        for of_chain in ways.values_mut() {
+            of_chain.retain(|(from, to)| *from != Some(*to));
+            self.match_domains(of_chain);
+        }
+        let each = |(chain, ways): (u32, Vec<(Option<u32>, u32)>)| {
+            ways.into_iter().map(move |(from, to)| ((chain, from), to))
+        };
+        ways.into_iter().flat_map(each).collect()
+    }
+
+    /// Where one replica of a chain goes into the domain that another one leaves, they change
+    /// destinations: the same disks in the end, and no order of the moves puts both in one domain.
+    fn match_domains(&self, ways: &mut [(Option<u32>, u32)]) {
+        for i in 0..ways.len() {
+            let Some(from) = ways[i].0 else { continue };
+            let domain = self.fleet.domain(from);
+            let other = ways.iter().position(|(_, to)| self.fleet.domain(*to) == domain);
+            if let Some(other) = other.filter(|other| *other != i) {
+                let (a, b) = (ways[i].1, ways[other].1);
+                (ways[i].1, ways[other].1) = (b, a);
+            }
+        }
+    }
+
+    fn add_chains(
+        &self,
+        view: &PlanView<'_>,
+        all: &mut Vec<Members>,
+        more: u32,
+    ) -> Result<(), PlacementError> {
+        if more == 0 {
+            return Ok(());
+        }
+        all.extend(if all.is_empty() {
+            generate(&self.fleet, view.replicas, more, view.seed, &mut |_| ())?
+        } else {
+            grow_chains(&self.fleet, view.replicas, all, more, view.seed)?
+        });
+        Ok(())
+    }
+}
+
+/// Moves under way, per disk.
+struct Load {
+    running: usize,
+    per_disk: BTreeMap<DiskId, usize>,
+    /// Chains whose move starts in this call.
+    started: BTreeSet<ChainId>,
+}
+
+impl Load {
+    fn of(view: &PlanView<'_>) -> Self {
+        let mut load = Self { running: 0, per_disk: BTreeMap::new(), started: BTreeSet::new() };
+        for record in view.chains.values() {
+            let Some(moving) = record.moving else { continue };
+            load.running += 1;
+            for member in &record.chain.targets {
+                if member.target == moving.add || Some(member.target) == moving.drop {
+                    load.add(member.disk);
+                }
+            }
+        }
+        load
+    }
+
+    fn on(&self, disk: DiskId) -> usize {
+        self.per_disk.get(&disk).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, disk: DiskId) {
+        *self.per_disk.entry(disk).or_default() += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests;
