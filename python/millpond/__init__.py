@@ -6,8 +6,16 @@ connector. See ``docs/python.md`` in the repository.
 
 from __future__ import annotations
 
-from millpond._native import KeyInfo, Namespace, NamespaceInfo, Pipeline, __version__
-from millpond.aio import AsyncClient, AsyncNamespace
+from millpond._native import (
+    FailOpen,
+    KeyInfo,
+    Namespace,
+    NamespaceInfo,
+    Pipeline,
+    Store,
+    __version__,
+)
+from millpond.aio import AsyncClient, AsyncFailOpen, AsyncNamespace, AsyncStore
 from millpond.client import Client
 from millpond.errors import (
     Busy,
@@ -29,11 +37,14 @@ from millpond.pipelines import pipeline
 
 __all__ = [
     "AsyncClient",
+    "AsyncFailOpen",
     "AsyncNamespace",
+    "AsyncStore",
     "Busy",
     "Client",
     "Conflict",
     "DeadlineExceeded",
+    "FailOpen",
     "Internal",
     "InvalidArgument",
     "KeyInfo",
@@ -46,6 +57,7 @@ __all__ = [
     "Pipeline",
     "Protocol",
     "ReadOnly",
+    "Store",
     "Unauthorized",
     "Unreachable",
     "__version__",

@@ -1,12 +1,14 @@
 """The native module; use ``millpond``."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, final
+from typing import Any, Literal, final
 
 __version__: str
 
 # An object with the buffer protocol, a CPU torch tensor, or a list of (address, length) segments.
 Memory = Any | list[tuple[int, int]]
+# "runs": the keys are one prompt from its start; else one leader per key; None: each its own.
+Leaders = Sequence[bytes] | Literal["runs"] | None
 Page = tuple[int, list[KeyInfo]]  # Namespace.list hides the builtin inside the class
 
 def run_cli(argv: Sequence[str]) -> int:
@@ -59,38 +61,48 @@ class NativeClient:
         priority: int,
         evict: bool,
     ) -> Namespace: ...
+    def open_failing_open(
+        self,
+        name: str,
+        layout: bytes,
+        create: bool,
+        ack: str,
+        ttl_s: int,
+        quota_bytes: int,
+        priority: int,
+        evict: bool,
+        deadline_ms: int,
+        retry_ms: int,
+        failures: int,
+        writes: int,
+    ) -> FailOpen: ...
     def namespaces(self) -> list[NamespaceInfo]: ...
     def drop_namespace(self, name: str) -> None: ...
     def server_info(self) -> dict[str, int]: ...
     def close(self) -> None: ...
 
-@final
-class Namespace:
-    """A named keyspace. Thread safe; every verb takes a batch and releases the interpreter lock.
+class Store:
+    """A store of blocks. Thread safe; every verb takes a batch and releases the interpreter lock.
 
     Values are given, and room for them is taken, as objects with the buffer protocol (bytes,
     NumPy arrays, memoryviews), as CPU torch tensors, or as lists of ``(address, length in bytes)``
     segments that make up one value. Nobody else may write the memory of a ``put``, or touch
     that of a ``get``, until the call returns.
 
-    ``leaders[i]`` decides the placement of ``keys[i]``; a block is found with the leader it was
-    stored with. Without leaders every key is its own, except in ``match_prefix``.
+    ``leaders`` decide placement, in every verb alike, and a block is found with the leader it was
+    stored with. Without them every key is its own leader. ``"runs"`` says that the keys are one
+    prompt from its start: each run of ``run_blocks`` keys is led by its first. Callers that move
+    parts of a prompt give one leader per key.
+
+    ``deadline_ms`` bounds a call; that of the client, or of the store, when not given.
     """
-
-    @property
-    def name(self) -> str:
-        """The name."""
-
-    @property
-    def info(self) -> NamespaceInfo:
-        """The namespace as the server knew it when it was opened."""
 
     def put(
         self,
         keys: Sequence[bytes],
         values: Sequence[Memory],
         *,
-        leaders: Sequence[bytes] | None = None,
+        leaders: Leaders = None,
         deadline_ms: int | None = None,
     ) -> list[str]:
         """Store values; the first one stored under a key wins.
@@ -104,7 +116,7 @@ class Namespace:
         keys: Sequence[bytes],
         into: Sequence[Memory],
         *,
-        leaders: Sequence[bytes] | None = None,
+        leaders: Leaders = None,
         deadline_ms: int | None = None,
     ) -> list[int]:
         """Read values into ``into``; the bytes read per key, -1 for a miss.
@@ -113,11 +125,17 @@ class Namespace:
         then holds undefined bytes.
         """
 
-    def get_bytes(self, key: bytes, leader: bytes | None = None) -> bytes | None:
+    def get_bytes(
+        self, key: bytes, leader: bytes | None = None, *, deadline_ms: int | None = None
+    ) -> bytes | None:
         """Read one value of any length, ``None`` for a miss."""
 
     def contains(
-        self, keys: Sequence[bytes], *, leaders: Sequence[bytes] | None = None
+        self,
+        keys: Sequence[bytes],
+        *,
+        leaders: Leaders = None,
+        deadline_ms: int | None = None,
     ) -> list[bool]:
         """Tell which keys are present."""
 
@@ -126,82 +144,93 @@ class Namespace:
         keys: Sequence[bytes],
         *,
         lease_ms: int = 0,
-        leaders: Sequence[bytes] | None = None,
+        leaders: Leaders = None,
+        deadline_ms: int | None = None,
     ) -> int:
-        """Count the leading keys that are present and, in the same round trip, lease them.
+        """Count the leading keys that are present and, in the same round trip, lease them."""
 
-        ``keys`` is one prompt from its start; without leaders each run of ``run_blocks`` keys
-        is led by its first.
-        """
-
-    def touch(self, keys: Sequence[bytes], *, leaders: Sequence[bytes] | None = None) -> list[bool]:
+    def touch(
+        self,
+        keys: Sequence[bytes],
+        *,
+        leaders: Leaders = None,
+        deadline_ms: int | None = None,
+    ) -> list[bool]:
         """Mark keys as recently used; true for those that are present."""
 
-    def pin(self, keys: Sequence[bytes], *, leaders: Sequence[bytes] | None = None) -> list[bool]:
-        """Keep keys from eviction until unpinned; true for those that are present."""
-
-    def unpin(self, keys: Sequence[bytes], *, leaders: Sequence[bytes] | None = None) -> list[bool]:
-        """End a pin; true for those that are present."""
-
     def delete(
-        self, keys: Sequence[bytes], *, leaders: Sequence[bytes] | None = None
+        self,
+        keys: Sequence[bytes],
+        *,
+        leaders: Leaders = None,
+        deadline_ms: int | None = None,
     ) -> list[bool]:
         """Remove keys; true for those that were present."""
 
-    def list(self, prefix: bytes = b"") -> Iterator[KeyInfo]:
-        """Iterate over the keys that start with ``prefix``, page by page."""
+    def stats(self) -> dict[str, int]:
+        """Return numbers about the store: blocks, bytes, hits, misses and so on."""
+
+@final
+class Namespace(Store):
+    """A named keyspace on a server."""
+
+    @property
+    def name(self) -> str:
+        """The name."""
+
+    @property
+    def info(self) -> NamespaceInfo:
+        """The namespace as the server knew it when it was opened."""
+
+    def pin(
+        self,
+        keys: Sequence[bytes],
+        *,
+        leaders: Leaders = None,
+        deadline_ms: int | None = None,
+    ) -> list[bool]:
+        """Keep keys from eviction until unpinned; true for those that are present."""
+
+    def unpin(
+        self,
+        keys: Sequence[bytes],
+        *,
+        leaders: Leaders = None,
+        deadline_ms: int | None = None,
+    ) -> list[bool]:
+        """End a pin; true for those that are present."""
+
+    def list(self, prefix: bytes | None = None) -> Iterator[KeyInfo]:
+        """Iterate over the keys, or those that start with ``prefix``, page by page."""
 
     def list_page(self, prefix: bytes, cursor: int) -> Page:
         """Return one page of keys and the cursor of the next, 0 after the last."""
 
-    def stats(self) -> dict[str, int]:
-        """Return numbers about the namespace: blocks, bytes, hits, misses and so on."""
+@final
+class FailOpen(Store):
+    """A namespace that never stops its caller; made by ``Client.fail_open``.
+
+    No verb raises because of the server, and none waits longer than its deadline. What is late or
+    fails is a miss when it reads (-1, ``None``, ``False``, 0) and is dropped when it writes
+    (``late``); ``stats`` counts both. After some failures in a row the server is taken to be down:
+    for a while, which doubles, nothing is tried at all. What the caller does wrong still raises.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name of the namespace."""
+
+    @property
+    def up(self) -> bool:
+        """Whether calls are tried at the moment."""
+
+    @property
+    def last_error(self) -> str | None:
+        """Why the last call failed that did, for people to read."""
 
 @final
-class Pipeline:
-    """A store made of stages; the verbs are those of `Namespace`."""
-
-    def put(
-        self,
-        keys: Sequence[bytes],
-        values: Sequence[Memory],
-        *,
-        leaders: Sequence[bytes] | None = None,
-        deadline_ms: int | None = None,
-    ) -> list[str]:
-        """Store values; as ``Namespace.put``."""
-
-    def get(
-        self,
-        keys: Sequence[bytes],
-        into: Sequence[Memory],
-        *,
-        leaders: Sequence[bytes] | None = None,
-        deadline_ms: int | None = None,
-    ) -> list[int]:
-        """Read values into ``into``; as ``Namespace.get``."""
-
-    def contains(
-        self, keys: Sequence[bytes], *, leaders: Sequence[bytes] | None = None
-    ) -> list[bool]:
-        """Tell which keys are present."""
-
-    def match_prefix(
-        self,
-        keys: Sequence[bytes],
-        *,
-        lease_ms: int = 0,
-        leaders: Sequence[bytes] | None = None,
-    ) -> int:
-        """Count the leading keys that are present; leases them where the backend has leases."""
-
-    def delete(
-        self, keys: Sequence[bytes], *, leaders: Sequence[bytes] | None = None
-    ) -> list[bool]:
-        """Remove keys; true for those that were present."""
-
-    def stats(self) -> dict[str, int]:
-        """Return numbers about every stage."""
+class Pipeline(Store):
+    """A store made of stages."""
 
 def open_pipeline(
     text: str,

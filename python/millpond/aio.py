@@ -11,15 +11,17 @@ import functools
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from millpond._native import KeyInfo, Namespace, NamespaceInfo
+from millpond._native import FailOpen, KeyInfo, Namespace, NamespaceInfo, Store
 from millpond.client import Client
 
-__all__ = ["AsyncClient", "AsyncNamespace"]
+if TYPE_CHECKING:
+    from millpond._native import Leaders, Memory, Page
+
+__all__ = ["AsyncClient", "AsyncFailOpen", "AsyncNamespace", "AsyncStore"]
 
 T = TypeVar("T")
-Memory = Any  # see millpond._native.Memory
 
 
 class AsyncClient:
@@ -38,6 +40,10 @@ class AsyncClient:
     async def namespace(self, name: str, **options: Any) -> AsyncNamespace:
         """Open a namespace; takes the arguments of ``Client.namespace``."""
         return AsyncNamespace(self, await self._run(self._client.namespace, name, **options))
+
+    async def fail_open(self, name: str, **options: Any) -> AsyncFailOpen:
+        """Open a namespace that fails open; takes the arguments of ``Client.fail_open``."""
+        return AsyncFailOpen(self, await self._run(self._client.fail_open, name, **options))
 
     async def namespaces(self) -> list[NamespaceInfo]:
         """List the namespaces that the token may see."""
@@ -71,30 +77,25 @@ class AsyncClient:
         await self.close()
 
 
-class AsyncNamespace:
-    """A namespace for asyncio; see ``Namespace`` for what the verbs take and return."""
+class AsyncStore:
+    """A store for asyncio; see ``Store`` for what the verbs take and return."""
 
-    def __init__(self, client: AsyncClient, namespace: Namespace) -> None:
-        """Use ``AsyncClient.namespace``."""
-        self._client = client
-        self._namespace = namespace
-
-    @property
-    def name(self) -> str:
-        """The name."""
-        return self._namespace.name
+    def __init__(self, client: AsyncClient, store: Store) -> None:
+        """Use ``AsyncClient.namespace`` or ``AsyncClient.fail_open``."""
+        self._run = client._run
+        self._store = store
 
     async def put(
         self,
         keys: Sequence[bytes],
         values: Sequence[Memory],
         *,
-        leaders: Sequence[bytes] | None = None,
+        leaders: Leaders = None,
         deadline_ms: int | None = None,
     ) -> list[str]:
         """Store values; the first one stored under a key wins."""
-        return await self._client._run(
-            self._namespace.put, keys, values, leaders=leaders, deadline_ms=deadline_ms
+        return await self._run(
+            self._store.put, keys, values, leaders=leaders, deadline_ms=deadline_ms
         )
 
     async def get(
@@ -102,70 +103,146 @@ class AsyncNamespace:
         keys: Sequence[bytes],
         into: Sequence[Memory],
         *,
-        leaders: Sequence[bytes] | None = None,
+        leaders: Leaders = None,
         deadline_ms: int | None = None,
     ) -> list[int]:
         """Read values into ``into``; the bytes read per key, -1 for a miss."""
-        return await self._client._run(
-            self._namespace.get, keys, into, leaders=leaders, deadline_ms=deadline_ms
+        return await self._run(
+            self._store.get, keys, into, leaders=leaders, deadline_ms=deadline_ms
         )
 
-    async def get_bytes(self, key: bytes, leader: bytes | None = None) -> bytes | None:
-        """Read one value, ``None`` for a miss."""
-        return await self._client._run(self._namespace.get_bytes, key, leader)
+    async def get_bytes(
+        self, key: bytes, leader: bytes | None = None, *, deadline_ms: int | None = None
+    ) -> bytes | None:
+        """Read one value of any length, ``None`` for a miss."""
+        return await self._run(self._store.get_bytes, key, leader, deadline_ms=deadline_ms)
 
     async def contains(
-        self, keys: Sequence[bytes], *, leaders: Sequence[bytes] | None = None
+        self,
+        keys: Sequence[bytes],
+        *,
+        leaders: Leaders = None,
+        deadline_ms: int | None = None,
     ) -> list[bool]:
         """Tell which keys are present."""
-        return await self._client._run(self._namespace.contains, keys, leaders=leaders)
+        return await self._run(self._store.contains, keys, leaders=leaders, deadline_ms=deadline_ms)
 
     async def match_prefix(
         self,
         keys: Sequence[bytes],
         *,
         lease_ms: int = 0,
-        leaders: Sequence[bytes] | None = None,
+        leaders: Leaders = None,
+        deadline_ms: int | None = None,
     ) -> int:
-        """Count the leading keys that are present and lease them."""
-        return await self._client._run(
-            self._namespace.match_prefix, keys, lease_ms=lease_ms, leaders=leaders
+        """Count the leading keys that are present and, in the same round trip, lease them."""
+        return await self._run(
+            self._store.match_prefix,
+            keys,
+            lease_ms=lease_ms,
+            leaders=leaders,
+            deadline_ms=deadline_ms,
         )
 
     async def touch(
-        self, keys: Sequence[bytes], *, leaders: Sequence[bytes] | None = None
+        self,
+        keys: Sequence[bytes],
+        *,
+        leaders: Leaders = None,
+        deadline_ms: int | None = None,
     ) -> list[bool]:
-        """Mark keys as recently used."""
-        return await self._client._run(self._namespace.touch, keys, leaders=leaders)
-
-    async def pin(
-        self, keys: Sequence[bytes], *, leaders: Sequence[bytes] | None = None
-    ) -> list[bool]:
-        """Keep keys from eviction until unpinned."""
-        return await self._client._run(self._namespace.pin, keys, leaders=leaders)
-
-    async def unpin(
-        self, keys: Sequence[bytes], *, leaders: Sequence[bytes] | None = None
-    ) -> list[bool]:
-        """End a pin."""
-        return await self._client._run(self._namespace.unpin, keys, leaders=leaders)
+        """Mark keys as recently used; true for those that are present."""
+        return await self._run(self._store.touch, keys, leaders=leaders, deadline_ms=deadline_ms)
 
     async def delete(
-        self, keys: Sequence[bytes], *, leaders: Sequence[bytes] | None = None
+        self,
+        keys: Sequence[bytes],
+        *,
+        leaders: Leaders = None,
+        deadline_ms: int | None = None,
     ) -> list[bool]:
         """Remove keys; true for those that were present."""
-        return await self._client._run(self._namespace.delete, keys, leaders=leaders)
+        return await self._run(self._store.delete, keys, leaders=leaders, deadline_ms=deadline_ms)
 
-    async def list(self, prefix: bytes = b"") -> AsyncIterator[KeyInfo]:
-        """Iterate over the keys that start with ``prefix``, page by page."""
+    async def stats(self) -> dict[str, int]:
+        """Return numbers about the store: blocks, bytes, hits, misses and so on."""
+        return await self._run(self._store.stats)
+
+
+class AsyncNamespace(AsyncStore):
+    """A named keyspace on a server, for asyncio; see ``Namespace``."""
+
+    def __init__(self, client: AsyncClient, namespace: Namespace) -> None:
+        """Use ``AsyncClient.namespace``."""
+        super().__init__(client, namespace)
+        self._namespace = namespace
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._namespace.name
+
+    @property
+    def info(self) -> NamespaceInfo:
+        """The namespace as the server knew it when it was opened."""
+        return self._namespace.info
+
+    async def pin(
+        self,
+        keys: Sequence[bytes],
+        *,
+        leaders: Leaders = None,
+        deadline_ms: int | None = None,
+    ) -> list[bool]:
+        """Keep keys from eviction until unpinned; true for those that are present."""
+        return await self._run(self._namespace.pin, keys, leaders=leaders, deadline_ms=deadline_ms)
+
+    async def unpin(
+        self,
+        keys: Sequence[bytes],
+        *,
+        leaders: Leaders = None,
+        deadline_ms: int | None = None,
+    ) -> list[bool]:
+        """End a pin; true for those that are present."""
+        return await self._run(
+            self._namespace.unpin, keys, leaders=leaders, deadline_ms=deadline_ms
+        )
+
+    async def list_page(self, prefix: bytes, cursor: int) -> Page:
+        """Return one page of keys and the cursor of the next, 0 after the last."""
+        return await self._run(self._namespace.list_page, prefix, cursor)
+
+    async def list(self, prefix: bytes | None = None) -> AsyncIterator[KeyInfo]:
+        """Iterate over the keys, or those that start with ``prefix``, page by page."""
         cursor = 0
         while True:
-            cursor, page = await self._client._run(self._namespace.list_page, prefix, cursor)
+            cursor, page = await self.list_page(prefix or b"", cursor)
             for info in page:
                 yield info
             if cursor == 0:
                 return
 
-    async def stats(self) -> dict[str, int]:
-        """Return numbers about the namespace."""
-        return await self._client._run(self._namespace.stats)
+
+class AsyncFailOpen(AsyncStore):
+    """A namespace that never stops its caller, for asyncio; see ``FailOpen``."""
+
+    def __init__(self, client: AsyncClient, store: FailOpen) -> None:
+        """Use ``AsyncClient.fail_open``."""
+        super().__init__(client, store)
+        self._open = store
+
+    @property
+    def name(self) -> str:
+        """The name of the namespace."""
+        return self._open.name
+
+    @property
+    def up(self) -> bool:
+        """Whether calls are tried at the moment."""
+        return self._open.up
+
+    @property
+    def last_error(self) -> str | None:
+        """Why the last call failed that did, for people to read."""
+        return self._open.last_error

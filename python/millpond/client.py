@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Literal
 
 from millpond import _native
-from millpond._native import Namespace, NamespaceInfo
+from millpond._native import FailOpen, Namespace, NamespaceInfo
 from millpond.layout import Layout, layout_digest
 
 __all__ = ["Client"]
@@ -88,6 +88,59 @@ class Client:
         """
         return self._native.open_namespace(
             name, layout_digest(layout), create, ack, ttl_s, quota_bytes, priority, evict
+        )
+
+    def fail_open(
+        self,
+        name: str,
+        *,
+        layout: Layout = None,
+        create: bool = True,
+        ack: Literal["memory", "disk"] = "memory",
+        ttl_s: int = 0,
+        quota_bytes: int = 0,
+        priority: Literal[0, 1, 2] = 1,
+        evict: bool = True,
+        deadline_ms: int = 1000,
+        retry_ms: int = 5000,
+        failures: int = 2,
+        writes: int = 2,
+    ) -> FailOpen:
+        """Open a namespace that never stops its caller: late or failed is a miss, or dropped.
+
+        The server may be down: then the first call that reaches it opens the namespace. Only a
+        server that answers and refuses (token, layout, options) raises, and only here.
+
+        Args:
+            name: as for ``namespace``, and so are the arguments to ``evict``.
+            layout: see ``namespace``.
+            create: see ``namespace``.
+            ack: see ``namespace``.
+            ttl_s: see ``namespace``.
+            quota_bytes: see ``namespace``.
+            priority: see ``namespace``.
+            evict: see ``namespace``.
+            deadline_ms: deadline of this call, and of calls that name none.
+            retry_ms: longest pause between tries while the server is down; the first is 100 ms.
+            failures: failures in a row after which it is taken to be down.
+            writes: puts side by side; more are dropped, so that reads find a connection.
+
+        Raises:
+            InvalidArgument, LayoutMismatch, NoNamespace, Conflict, Unauthorized.
+        """
+        return self._native.open_failing_open(
+            name,
+            layout_digest(layout),
+            create,
+            ack,
+            ttl_s,
+            quota_bytes,
+            priority,
+            evict,
+            deadline_ms,
+            retry_ms,
+            failures,
+            writes,
         )
 
     def namespaces(self) -> list[NamespaceInfo]:

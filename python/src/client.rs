@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use millpond_client::{Client, ClientError, ClientOptions};
+use millpond_kv::FailOpenOptions;
 use millpond_types::{Ack, ByteSize, GroupId, LayoutDigest, NamespaceOptions, Priority};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::errors::raise;
+use crate::fail_open::FailOpen;
 use crate::namespace::Namespace;
 
 /// What `millpond.Client` wraps.
@@ -150,11 +152,41 @@ impl NativeClient {
         quota_bytes: u64,
         priority: u8,
         evict: bool,
-    ) -> PyResult<Namespace> {
+    ) -> PyResult<Py<Namespace>> {
         let options = options(py, layout, (ack, ttl_s, quota_bytes, priority, evict))?;
-        py.detach(|| millpond_kv::Namespace::open(&self.inner, name, create, options))
-            .map(Namespace::new)
-            .map_err(|error| raise(py, &error))
+        let opened = py.detach(|| millpond_kv::Namespace::open(&self.inner, name, create, options));
+        Namespace::create(py, opened.map_err(|error| raise(py, &error))?)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the Python call's arguments, in order")]
+    fn open_failing_open(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        layout: &[u8],
+        create: bool,
+        ack: &str,
+        ttl_s: u32,
+        quota_bytes: u64,
+        priority: u8,
+        evict: bool,
+        deadline_ms: u64,
+        retry_ms: u64,
+        failures: u32,
+        writes: usize,
+    ) -> PyResult<Py<FailOpen>> {
+        let namespace = options(py, layout, (ack, ttl_s, quota_bytes, priority, evict))?;
+        if deadline_ms == 0 {
+            return Err(argument(py, "deadline_ms", "must be 1 or more"));
+        }
+        let open = FailOpenOptions {
+            deadline: Duration::from_millis(deadline_ms),
+            failures_max: failures,
+            pause_max: Duration::from_millis(retry_ms),
+            writes_max: writes,
+            ..FailOpenOptions::default()
+        };
+        FailOpen::create(py, &self.inner, (name, create), namespace, open)
     }
 
     fn namespaces(&self, py: Python<'_>) -> PyResult<Vec<NamespaceInfo>> {

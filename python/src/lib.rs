@@ -9,8 +9,10 @@
 mod buffer;
 mod client;
 mod errors;
+mod fail_open;
 mod namespace;
 mod pipeline;
+mod store;
 
 use pyo3::prelude::*;
 
@@ -27,7 +29,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(run_cli, module)?)?;
     module.add_function(wrap_pyfunction!(pipeline::open_pipeline, module)?)?;
     module.add_class::<client::NativeClient>()?;
+    module.add_class::<store::Store>()?;
     module.add_class::<namespace::Namespace>()?;
+    module.add_class::<fail_open::FailOpen>()?;
     module.add_class::<namespace::KeyInfo>()?;
     module.add_class::<pipeline::Pipeline>()?;
     module.add_class::<client::NamespaceInfo>()

@@ -87,6 +87,22 @@ class Server:
         self.process.kill()
         self.process.wait(30)
 
+    def freeze(self) -> None:
+        """Make every thread of the server hang, and wait until they do."""
+        os.kill(self.pid, signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.pid}/task")
+        deadline = time.monotonic() + START_TIMEOUT_S
+        # The state is the first word behind the name, which stands in brackets.
+        while any(
+            (t / "stat").read_text().rsplit(")", 1)[1].split()[0] != "T" for t in tasks.iterdir()
+        ):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    def thaw(self) -> None:
+        """Let a server that hangs go on."""
+        os.kill(self.pid, signal.SIGCONT)
+
     def restart(self) -> None:
         """Stop cleanly and start again on the same ports and data."""
         self.stop()

@@ -98,13 +98,30 @@ def test_limits_are_named(space: millpond.Namespace) -> None:
 def test_prefixes_are_counted_and_leased(space: millpond.Namespace) -> None:
     keys = [b"block-%d" % i for i in range(40)]
     leaders = [keys[i - i % 16] for i in range(40)]
-    space.put(keys[:30], [b"v"] * 30, leaders=leaders[:30])
-    assert space.match_prefix(keys, lease_ms=1000) == 30
+    space.put(keys[:30], [b"v"] * 30, leaders="runs")
+    assert space.match_prefix(keys, lease_ms=1000, leaders="runs") == 30
     assert space.match_prefix(keys[1:], leaders=leaders[1:]) == 29
+    assert space.contains(keys, leaders="runs") == [True] * 30 + [False] * 10
     into = [bytearray(1) for _ in keys]
     assert space.get(keys, into, leaders=leaders) == [1] * 30 + [-1] * 10
+    assert space.get(keys, into, leaders="runs") == [1] * 30 + [-1] * 10
     assert space.delete([keys[3]], leaders=[leaders[3]]) == [True]
-    assert space.match_prefix(keys) == 3
+    assert space.match_prefix(keys, leaders="runs") == 3
+
+
+def test_leaders_mean_the_same_in_every_verb(space: millpond.Namespace) -> None:
+    keys = [b"own-%d" % i for i in range(20)]
+    assert space.put(keys, [b"v"] * 20) == ["stored"] * 20
+    assert space.match_prefix(keys) == 20, "own leaders, as the put had"
+    assert space.contains(keys, deadline_ms=5000) == [True] * 20
+    verbs = [space.contains, space.match_prefix, space.touch, space.pin, space.unpin, space.delete]
+    for verb in verbs:
+        with pytest.raises(ValueError, match="runs"):
+            verb(keys, leaders="run")  # type: ignore[operator]
+        with pytest.raises(ValueError, match="20 keys"):
+            verb(keys, leaders=keys[:3])  # type: ignore[operator]
+    with pytest.raises(ValueError, match="runs"):
+        space.put(keys, [b"v"] * 20, leaders="own")  # type: ignore[arg-type]
 
 
 def test_pins_touches_listing_and_stats(space: millpond.Namespace) -> None:

@@ -207,6 +207,12 @@ impl<S: BlockStore> BlockStore for Cache<S> {
         Ok(self.backend.match_prefix(batch, lease_ms)?.max(here))
     }
 
+    fn touch(&self, batch: Batch<'_>) -> Result<Vec<bool>, ClientError> {
+        // Writes go through, so the backend has what is here, and its order of eviction is the one
+        // that counts.
+        self.backend.touch(batch)
+    }
+
     fn delete(&self, batch: Batch<'_>) -> Result<Vec<bool>, ClientError> {
         for key in batch.keys {
             self.blocks().remove(key.as_bytes());

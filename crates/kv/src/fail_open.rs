@@ -15,6 +15,8 @@ use crate::store::{Batch, BlockStore};
 /// When to stop trying, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub struct FailOpenOptions {
+    /// When a call that names no deadline ends at the latest.
+    pub deadline: Duration,
     /// Failures in a row after which the store is taken to be down.
     pub failures_max: u32,
     /// First pause during which nothing is tried; doubles up to `pause_max`.
@@ -30,6 +32,7 @@ pub struct FailOpenOptions {
 impl Default for FailOpenOptions {
     fn default() -> Self {
         Self {
+            deadline: Duration::from_secs(1),
             failures_max: 2,
             pause: Duration::from_millis(100),
             pause_max: Duration::from_secs(5),
@@ -42,7 +45,7 @@ impl Default for FailOpenOptions {
 /// What was lost by failing open, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FailOpenCounters {
-    /// Keys answered as misses because the store was late, down or refused.
+    /// Keys answered as absent because the store was late, down or refused.
     pub reads_failed: u64,
     /// Values dropped.
     pub writes_dropped: u64,
@@ -56,6 +59,7 @@ struct Breaker {
     pause: Duration,
     closed_until: Tick,
     writes_closed_until: Tick,
+    last_error: Option<String>,
 }
 
 /// Wraps a store so that no call fails and none is tried while it is down.
@@ -105,6 +109,11 @@ impl<S: BlockStore, C: Clock> FailOpen<S, C> {
         self.clock.now() >= self.breaker().closed_until
     }
 
+    /// Why the last call failed that did; for people, who see no error otherwise.
+    pub fn last_error(&self) -> Option<String> {
+        self.breaker().last_error.clone()
+    }
+
     fn breaker(&self) -> MutexGuard<'_, Breaker> {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -116,6 +125,7 @@ impl<S: BlockStore, C: Clock> FailOpen<S, C> {
             breaker.pause = Duration::ZERO;
             return;
         };
+        breaker.last_error = Some(error.to_string());
         let now = self.clock.now();
         let back_pressure = error.retry_after().max(self.options.write_pause);
         breaker.writes_closed_until = now.plus(back_pressure);
@@ -155,26 +165,58 @@ impl<S: BlockStore, C: Clock> FailOpen<S, C> {
         otherwise
     }
 
+    /// Runs a call whose error the caller wants to see; it counts like any other.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn attempt<T>(
+        &self,
+        call: impl FnOnce(&S) -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        let result = call(&self.store);
+        self.note(result.as_ref().err());
+        result
+    }
+
+    /// The batch with a deadline, whatever the caller said.
+    fn timed<'a>(&self, batch: Batch<'a>) -> Batch<'a> {
+        Batch { deadline: batch.deadline.or(Some(self.options.deadline)), ..batch }
+    }
+
     /// Reads values; what failed is `Late`.
     pub fn get(&self, batch: Batch<'_>, rooms: &mut [Room<'_>]) -> Vec<GetOutcome> {
-        let keys = batch.keys.len();
+        let (batch, keys) = (self.timed(batch), batch.keys.len());
         self.read(keys, vec![GetOutcome::Late; keys], || self.store.get(batch, rooms))
     }
 
     /// Counts the leading keys that are present; none when the store does not answer.
     pub fn match_prefix(&self, batch: Batch<'_>, lease_ms: u32) -> usize {
+        let batch = self.timed(batch);
         self.read(batch.keys.len(), 0, || self.store.match_prefix(batch, lease_ms))
     }
 
     /// Tells which keys are present; none when the store does not answer.
     pub fn contains(&self, batch: Batch<'_>) -> Vec<bool> {
-        let keys = batch.keys.len();
+        let (batch, keys) = (self.timed(batch), batch.keys.len());
         self.read(keys, vec![false; keys], || self.store.contains(batch))
+    }
+
+    /// Marks keys as recently used; true for none when the store does not answer.
+    pub fn touch(&self, batch: Batch<'_>) -> Vec<bool> {
+        let (batch, keys) = (self.timed(batch), batch.keys.len());
+        self.read(keys, vec![false; keys], || self.store.touch(batch))
+    }
+
+    /// Removes keys; true for none when the store does not answer, and they may still be there: a
+    /// program that must know asks a store that may fail.
+    pub fn delete(&self, batch: Batch<'_>) -> Vec<bool> {
+        let (batch, keys) = (self.timed(batch), batch.keys.len());
+        self.read(keys, vec![false; keys], || self.store.delete(batch))
     }
 
     /// Stores values; what was dropped is `Late`.
     pub fn put(&self, batch: Batch<'_>, values: &[Value<'_>]) -> Vec<ItemStatus> {
-        let result = self.try_put(batch, values);
+        let result = self.try_put(self.timed(batch), values);
         let statuses = result.unwrap_or_else(|| vec![ItemStatus::Late; batch.keys.len()]);
         let kept = |status: &&ItemStatus| matches!(status, ItemStatus::Ok | ItemStatus::Exists);
         let dropped = statuses.len() - statuses.iter().filter(kept).count();
@@ -198,5 +240,46 @@ impl<S: BlockStore, C: Clock> FailOpen<S, C> {
         self.writes.fetch_sub(1, Ordering::AcqRel);
         self.note(result.as_ref().err());
         result.ok()
+    }
+}
+
+/// The same for callers of any store: no call returns an error.
+impl<S: BlockStore, C: Clock> BlockStore for FailOpen<S, C> {
+    fn put(&self, batch: Batch<'_>, values: &[Value<'_>]) -> Result<Vec<ItemStatus>, ClientError> {
+        Ok(Self::put(self, batch, values))
+    }
+
+    fn get(
+        &self,
+        batch: Batch<'_>,
+        rooms: &mut [Room<'_>],
+    ) -> Result<Vec<GetOutcome>, ClientError> {
+        Ok(Self::get(self, batch, rooms))
+    }
+
+    fn contains(&self, batch: Batch<'_>) -> Result<Vec<bool>, ClientError> {
+        Ok(Self::contains(self, batch))
+    }
+
+    fn match_prefix(&self, batch: Batch<'_>, lease_ms: u32) -> Result<usize, ClientError> {
+        Ok(Self::match_prefix(self, batch, lease_ms))
+    }
+
+    fn touch(&self, batch: Batch<'_>) -> Result<Vec<bool>, ClientError> {
+        Ok(Self::touch(self, batch))
+    }
+
+    fn delete(&self, batch: Batch<'_>) -> Result<Vec<bool>, ClientError> {
+        Ok(Self::delete(self, batch))
+    }
+
+    /// What was lost so far; those of the store inside may need it to answer.
+    fn stats(&self) -> Result<Vec<(String, u64)>, ClientError> {
+        let FailOpenCounters { reads_failed, writes_dropped, outages } = self.counters();
+        Ok(vec![
+            ("reads_failed".to_owned(), reads_failed),
+            ("writes_dropped".to_owned(), writes_dropped),
+            ("outages".to_owned(), outages),
+        ])
     }
 }

@@ -4,7 +4,8 @@
 //! the layout that gives its blocks a meaning ([`layout_digest`]); the server refuses another
 //! digest. [`BlockStore`] is what a namespace, a folder ([`Posix`]) and a stage of memory before
 //! either ([`Cache`]) have in common; [`pipeline`] builds them from text. [`FailOpen`] makes a
-//! store that an engine can lean on: it never fails, and never waits for a store that is down.
+//! store that an engine can lean on: it never fails, and never waits for a store that is down, not
+//! even to be opened ([`LazyNamespace`]).
 //!
 //! Invariants: a verb answers one outcome per key, in the order of the keys; a value that fails
 //! any check is a miss; a namespace whose server was replaced is opened again, once per call,
@@ -15,6 +16,7 @@
 mod cache;
 mod fail_open;
 mod layout;
+mod lazy;
 mod namespace;
 mod pipeline;
 mod posix;
@@ -24,6 +26,7 @@ mod store;
 pub use cache::Cache;
 pub use fail_open::{FailOpen, FailOpenCounters, FailOpenOptions};
 pub use layout::layout_digest;
+pub use lazy::LazyNamespace;
 pub use namespace::Namespace;
 pub use pipeline::{PipelineOptions, pipeline};
 pub use posix::Posix;

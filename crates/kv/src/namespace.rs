@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use millpond_client::{Client, ClientError, GetOutcome, Keys, Room, Value};
 use millpond_types::limits::LEASE_MS_MAX;
-use millpond_types::wire::{ItemStatus, Leaders, ListReply, MatchReply, NamespaceOpen, Verb};
-use millpond_types::{BlockKey, NamespaceInfo, NamespaceOptions, Uuid128};
+use millpond_types::wire::{ItemStatus, ListReply, MatchReply, NamespaceOpen, Verb};
+use millpond_types::{NamespaceInfo, NamespaceOptions, Uuid128};
+
+use crate::store::{Batch, BlockStore, Until};
 
 /// A named keyspace. Clones share it; every method may be called from any thread.
 ///
-/// `leaders` decide placement: a block is found with the leader it was stored with.
+/// The leaders of a [`Batch`] decide placement: a block is found with the leader it was stored with.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     client: Client,
@@ -25,9 +27,26 @@ struct Known {
     node: Uuid128,
 }
 
-fn open_now(client: &Client, open: &NamespaceOpen) -> Result<Known, ClientError> {
-    let info = client.open_namespace(open, None)?;
+fn open_now(
+    client: &Client,
+    open: &NamespaceOpen,
+    deadline: Option<Duration>,
+) -> Result<Known, ClientError> {
+    let info = client.open_namespace(open, deadline)?;
     Ok(Known { info, node: client.node()? })
+}
+
+/// What to open, once the name is known to be one.
+pub(crate) fn request(
+    name: &str,
+    create: bool,
+    options: NamespaceOptions,
+) -> Result<NamespaceOpen, ClientError> {
+    if !millpond_types::namespace::name_is_valid(name) {
+        let fix = format!("'{name}' is not 1 to 100 letters, digits and ._-/:@");
+        return Err(ClientError::Argument { field: "namespace", fix });
+    }
+    Ok(NamespaceOpen { name: name.to_owned(), create, options })
 }
 
 impl Namespace {
@@ -42,12 +61,15 @@ impl Namespace {
         create: bool,
         options: NamespaceOptions,
     ) -> Result<Self, ClientError> {
-        if !millpond_types::namespace::name_is_valid(name) {
-            let fix = format!("'{name}' is not 1 to 100 letters, digits and ._-/:@");
-            return Err(ClientError::Argument { field: "namespace", fix });
-        }
-        let open = NamespaceOpen { name: name.to_owned(), create, options };
-        let known = open_now(client, &open)?;
+        Self::open_within(client, request(name, create, options)?, None)
+    }
+
+    pub(crate) fn open_within(
+        client: &Client,
+        open: NamespaceOpen,
+        deadline: Option<Duration>,
+    ) -> Result<Self, ClientError> {
+        let known = open_now(client, &open, deadline)?;
         Ok(Self { client: client.clone(), open, known: Arc::new(Mutex::new(known)) })
     }
 
@@ -68,128 +90,65 @@ impl Namespace {
     }
 
     /// Runs `call`; when another server answers than before, opens the namespace there and runs
-    /// it once more.
+    /// it once more, all within the batch's deadline.
     fn with_keys<T>(
         &self,
-        keys: &[BlockKey],
-        leaders: &Leaders,
-        mut call: impl FnMut(&Client, Keys<'_>) -> Result<T, ClientError>,
+        batch: Batch<'_>,
+        mut call: impl FnMut(&Client, Keys<'_>, Option<Duration>) -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
-        let mut attempt = |known: &Known| {
+        let until = Until::after(batch.deadline);
+        let mut attempt = |known: &Known, left: Option<Duration>| {
             let keys = Keys {
                 namespace: known.info.id,
                 node: known.node,
                 run_blocks: known.info.options.run_blocks,
-                keys,
-                leaders,
+                keys: batch.keys,
+                leaders: batch.leaders,
             };
-            call(&self.client, keys)
+            call(&self.client, keys, left)
         };
-        match attempt(&self.known()) {
+        match attempt(&self.known(), batch.deadline) {
             Err(ClientError::OtherServer { .. }) => {
-                let known = open_now(&self.client, &self.open)?;
+                let known = open_now(&self.client, &self.open, until.left())?;
                 *self.known.lock().unwrap_or_else(PoisonError::into_inner) = known.clone();
-                attempt(&known)
+                attempt(&known, until.left())
             }
             other => other,
         }
-    }
-
-    /// Stores values; the first one stored under a key wins. Durable once answered when the
-    /// namespace has `ack = disk`.
-    ///
-    /// # Errors
-    /// As for every call; then any part of the values may have been stored.
-    pub fn put(
-        &self,
-        keys: &[BlockKey],
-        leaders: &Leaders,
-        values: &[Value<'_>],
-        deadline: Option<Duration>,
-    ) -> Result<Vec<ItemStatus>, ClientError> {
-        self.with_keys(keys, leaders, |client, keys| client.put(keys, values, deadline))
-    }
-
-    /// Reads values into `rooms`. What a room holds for a key that was not `Read` is undefined.
-    ///
-    /// # Errors
-    /// As for every call.
-    pub fn get(
-        &self,
-        keys: &[BlockKey],
-        leaders: &Leaders,
-        rooms: &mut [Room<'_>],
-        deadline: Option<Duration>,
-    ) -> Result<Vec<GetOutcome>, ClientError> {
-        self.with_keys(keys, leaders, |client, keys| client.get(keys, rooms, deadline))
     }
 
     /// Counts the leading keys that are present and leases them for `lease_ms` (0: no lease).
     ///
     /// # Errors
     /// `InvalidArgument` for a lease over a minute, and as for every call.
-    pub fn match_prefix(
-        &self,
-        keys: &[BlockKey],
-        leaders: &Leaders,
-        lease_ms: u32,
-    ) -> Result<MatchReply, ClientError> {
+    pub fn match_prefix(&self, batch: Batch<'_>, lease_ms: u32) -> Result<MatchReply, ClientError> {
         if lease_ms > LEASE_MS_MAX {
             let fix = format!("{lease_ms} is over {LEASE_MS_MAX}: renew a lease instead");
             return Err(ClientError::Argument { field: "lease_ms", fix });
         }
-        self.with_keys(keys, leaders, |client, keys| client.match_prefix(keys, lease_ms, None))
+        self.with_keys(batch, |client, keys, left| client.match_prefix(keys, lease_ms, left))
     }
 
-    fn each(
-        &self,
-        verb: Verb,
-        keys: &[BlockKey],
-        leaders: &Leaders,
-    ) -> Result<Vec<bool>, ClientError> {
+    fn each(&self, verb: Verb, batch: Batch<'_>) -> Result<Vec<bool>, ClientError> {
         let statuses =
-            self.with_keys(keys, leaders, |client, keys| client.on_keys(verb, keys, None))?;
+            self.with_keys(batch, |client, keys, left| client.on_keys(verb, keys, left))?;
         Ok(statuses.into_iter().map(|status| status == ItemStatus::Ok).collect())
-    }
-
-    /// Tells which keys are present.
-    ///
-    /// # Errors
-    /// As for every call.
-    pub fn contains(&self, keys: &[BlockKey], leaders: &Leaders) -> Result<Vec<bool>, ClientError> {
-        self.each(Verb::Contains, keys, leaders)
-    }
-
-    /// Marks keys as recently used; true for those that are present.
-    ///
-    /// # Errors
-    /// As for every call.
-    pub fn touch(&self, keys: &[BlockKey], leaders: &Leaders) -> Result<Vec<bool>, ClientError> {
-        self.each(Verb::Touch, keys, leaders)
     }
 
     /// Keeps keys from eviction until unpinned; true for those that are present and now pinned.
     ///
     /// # Errors
     /// As for every call.
-    pub fn pin(&self, keys: &[BlockKey], leaders: &Leaders) -> Result<Vec<bool>, ClientError> {
-        self.each(Verb::Pin, keys, leaders)
+    pub fn pin(&self, batch: Batch<'_>) -> Result<Vec<bool>, ClientError> {
+        self.each(Verb::Pin, batch)
     }
 
     /// Ends a pin; true for keys that are present.
     ///
     /// # Errors
     /// As for every call.
-    pub fn unpin(&self, keys: &[BlockKey], leaders: &Leaders) -> Result<Vec<bool>, ClientError> {
-        self.each(Verb::Unpin, keys, leaders)
-    }
-
-    /// Removes keys; true for those that were present.
-    ///
-    /// # Errors
-    /// As for every call.
-    pub fn delete(&self, keys: &[BlockKey], leaders: &Leaders) -> Result<Vec<bool>, ClientError> {
-        self.each(Verb::Delete, keys, leaders)
+    pub fn unpin(&self, batch: Batch<'_>) -> Result<Vec<bool>, ClientError> {
+        self.each(Verb::Unpin, batch)
     }
 
     /// One page of the keys that start with `prefix`; begin with cursor 0, end when it is 0.
@@ -199,12 +158,39 @@ impl Namespace {
     pub fn list_page(&self, prefix: &[u8], cursor: u64) -> Result<ListReply, ClientError> {
         self.client.list(self.known().info.id, prefix, cursor, None)
     }
+}
 
-    /// Numbers about the namespace.
-    ///
-    /// # Errors
-    /// As for every call.
-    pub fn stats(&self) -> Result<Vec<(String, u64)>, ClientError> {
+/// A put is durable once answered when the namespace has `ack = disk`.
+impl BlockStore for Namespace {
+    fn put(&self, batch: Batch<'_>, values: &[Value<'_>]) -> Result<Vec<ItemStatus>, ClientError> {
+        self.with_keys(batch, |client, keys, left| client.put(keys, values, left))
+    }
+
+    fn get(
+        &self,
+        batch: Batch<'_>,
+        rooms: &mut [Room<'_>],
+    ) -> Result<Vec<GetOutcome>, ClientError> {
+        self.with_keys(batch, |client, keys, left| client.get(keys, rooms, left))
+    }
+
+    fn contains(&self, batch: Batch<'_>) -> Result<Vec<bool>, ClientError> {
+        self.each(Verb::Contains, batch)
+    }
+
+    fn match_prefix(&self, batch: Batch<'_>, lease_ms: u32) -> Result<usize, ClientError> {
+        Ok(Self::match_prefix(self, batch, lease_ms)?.matched as usize)
+    }
+
+    fn touch(&self, batch: Batch<'_>) -> Result<Vec<bool>, ClientError> {
+        self.each(Verb::Touch, batch)
+    }
+
+    fn delete(&self, batch: Batch<'_>) -> Result<Vec<bool>, ClientError> {
+        self.each(Verb::Delete, batch)
+    }
+
+    fn stats(&self) -> Result<Vec<(String, u64)>, ClientError> {
         self.client.stats(self.known().info.id, None)
     }
 }

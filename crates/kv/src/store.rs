@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use millpond_client::{ClientError, GetOutcome, Room, Value};
-use millpond_types::BlockKey;
+use millpond_env::RealClock;
 use millpond_types::wire::{ItemStatus, Leaders};
-
-use crate::namespace::Namespace;
+use millpond_types::{BlockKey, Tick};
 
 /// The keys of one call.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +23,28 @@ impl<'a> Batch<'a> {
     #[must_use]
     pub const fn own(keys: &'a [BlockKey]) -> Self {
         Self { keys, leaders: &Leaders::Own, deadline: None }
+    }
+
+    /// Keys that are one prompt from its start.
+    #[must_use]
+    pub const fn prompt(keys: &'a [BlockKey]) -> Self {
+        Self { keys, leaders: &Leaders::Runs, deadline: None }
+    }
+}
+
+/// The end of a call that is made of several.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Until(Option<Tick>);
+
+impl Until {
+    /// `deadline` from now; the end of each part by itself when there is none.
+    pub(crate) fn after(deadline: Option<Duration>) -> Self {
+        Self(deadline.map(|deadline| RealClock::tick().plus(deadline)))
+    }
+
+    /// What is left; nothing to wait for, rather than for ever, once it has passed.
+    pub(crate) fn left(self) -> Option<Duration> {
+        self.0.map(|end| end.since(RealClock::tick()))
     }
 }
 
@@ -58,6 +79,15 @@ pub trait BlockStore: Send + Sync {
         Ok(self.contains(batch)?.iter().take_while(|present| **present).count())
     }
 
+    /// Marks keys as recently used; true for those that are present. A store that evicts nothing, or
+    /// only by what is read, just tells which are.
+    ///
+    /// # Errors
+    /// As for every call.
+    fn touch(&self, batch: Batch<'_>) -> Result<Vec<bool>, ClientError> {
+        self.contains(batch)
+    }
+
     /// Removes keys; true for those that were present.
     ///
     /// # Errors
@@ -69,36 +99,6 @@ pub trait BlockStore: Send + Sync {
     /// # Errors
     /// As for every call.
     fn stats(&self) -> Result<Vec<(String, u64)>, ClientError>;
-}
-
-impl BlockStore for Namespace {
-    fn put(&self, batch: Batch<'_>, values: &[Value<'_>]) -> Result<Vec<ItemStatus>, ClientError> {
-        Self::put(self, batch.keys, batch.leaders, values, batch.deadline)
-    }
-
-    fn get(
-        &self,
-        batch: Batch<'_>,
-        rooms: &mut [Room<'_>],
-    ) -> Result<Vec<GetOutcome>, ClientError> {
-        Self::get(self, batch.keys, batch.leaders, rooms, batch.deadline)
-    }
-
-    fn contains(&self, batch: Batch<'_>) -> Result<Vec<bool>, ClientError> {
-        Self::contains(self, batch.keys, batch.leaders)
-    }
-
-    fn match_prefix(&self, batch: Batch<'_>, lease_ms: u32) -> Result<usize, ClientError> {
-        Ok(Self::match_prefix(self, batch.keys, batch.leaders, lease_ms)?.matched as usize)
-    }
-
-    fn delete(&self, batch: Batch<'_>) -> Result<Vec<bool>, ClientError> {
-        Self::delete(self, batch.keys, batch.leaders)
-    }
-
-    fn stats(&self) -> Result<Vec<(String, u64)>, ClientError> {
-        Self::stats(self)
-    }
 }
 
 impl<S: BlockStore + ?Sized> BlockStore for Box<S> {
@@ -120,6 +120,10 @@ impl<S: BlockStore + ?Sized> BlockStore for Box<S> {
 
     fn match_prefix(&self, batch: Batch<'_>, lease_ms: u32) -> Result<usize, ClientError> {
         (**self).match_prefix(batch, lease_ms)
+    }
+
+    fn touch(&self, batch: Batch<'_>) -> Result<Vec<bool>, ClientError> {
+        (**self).touch(batch)
     }
 
     fn delete(&self, batch: Batch<'_>) -> Result<Vec<bool>, ClientError> {

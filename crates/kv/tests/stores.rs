@@ -40,9 +40,10 @@ fn posix(folder: &Path, bytes: u64) -> Posix {
     Posix::open(folder, LayoutDigest([7; 32]), ByteSize(bytes)).unwrap()
 }
 
-/// Keeps blocks in a map and fails when told to.
+/// Keeps blocks in a map, fails when told to, and wants every call to have a deadline when told so.
 #[derive(Default)]
 struct Fake {
+    timed: bool,
     blocks: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,
     calls: AtomicUsize,
     fails: AtomicUsize,
@@ -99,6 +100,7 @@ impl BlockStore for &Fake {
 
     fn contains(&self, batch: Batch<'_>) -> Result<Vec<bool>, ClientError> {
         self.fail()?;
+        assert!(!self.timed || batch.deadline.is_some());
         let blocks = self.blocks.lock().unwrap();
         Ok(batch.keys.iter().map(|key| blocks.contains_key(key.as_bytes())).collect())
     }
@@ -204,7 +206,7 @@ fn a_cache_serves_parts_and_asks_for_the_rest() {
 
 #[test]
 fn failing_open_never_fails_and_stops_trying() {
-    let fake = Fake::default();
+    let fake = Fake { timed: true, ..Fake::default() };
     let clock = FakeClock::default();
     let open = FailOpen::new(&fake, clock.clone(), FailOpenOptions::default());
     let keys = [key(1)];
@@ -217,6 +219,7 @@ fn failing_open_never_fails_and_stops_trying() {
         assert_eq!(open.get(batch, &mut [Room::One(&mut bytes)]), [GetOutcome::Late]);
     }
     assert!(!open.is_up());
+    assert!(open.last_error().is_some());
     assert_eq!(fake.calls.load(Ordering::SeqCst), 2 + 2, "two failures stop the tries");
     assert_eq!(open.put(batch, &[Value::One(b"x")]), [ItemStatus::Late]);
     let counters = open.counters();
@@ -226,6 +229,12 @@ fn failing_open_never_fails_and_stops_trying() {
     assert_eq!(open.get(batch, &mut [Room::One(&mut bytes)]), [GetOutcome::Read(1)]);
     assert!(open.is_up());
     assert_eq!(open.put(batch, &[Value::One(b"x")]), [ItemStatus::Exists]);
+    assert_eq!((open.touch(batch), open.delete(batch)), (vec![true], vec![true]));
+    assert_eq!(open.touch(batch), [false]);
+    let stats = BlockStore::stats(&open).unwrap();
+    assert!(stats.contains(&("reads_failed".to_owned(), 10)), "{stats:?}");
+    let error = open.attempt(|_| Err::<(), _>(ClientError::Closed)).unwrap_err();
+    assert_eq!(open.last_error(), Some(error.to_string()));
 }
 
 #[test]

@@ -9,8 +9,8 @@ mod race;
 mod tls;
 
 use millpond_client::{Client, ErrorKind, GetOutcome, Room, Transport, TransportInUse, Value};
-use millpond_kv::Namespace;
-use millpond_types::wire::{ItemStatus, Leaders};
+use millpond_kv::{Batch, BlockStore as _, Namespace};
+use millpond_types::wire::ItemStatus;
 use millpond_types::{BlockKey, LayoutDigest, NamespaceOptions};
 
 use process::Server;
@@ -34,12 +34,12 @@ fn open(client: &Client, name: &str) -> Namespace {
 }
 
 fn put(ns: &Namespace, key: &BlockKey, value: &[u8]) -> ItemStatus {
-    ns.put(&[*key], &Leaders::Own, &[Value::One(value)], None).unwrap()[0]
+    ns.put(Batch::own(&[*key]), &[Value::One(value)]).unwrap()[0]
 }
 
 fn get(ns: &Namespace, key: &BlockKey, room: usize) -> (GetOutcome, Vec<u8>) {
     let mut bytes = vec![0xee; room];
-    let got = ns.get(&[*key], &Leaders::Own, &mut [Room::One(&mut bytes)], None).unwrap()[0];
+    let got = ns.get(Batch::own(&[*key]), &mut [Room::One(&mut bytes)]).unwrap()[0];
     (got, bytes)
 }
 
@@ -90,7 +90,7 @@ fn scattered_values_and_large_batches_are_split_and_put_together() {
                 .iter()
                 .map(|value| Value::Many(vec![&value[..cut], &value[cut..cut], &value[cut..]]))
                 .collect();
-            let stored = ns.put(&names, &Leaders::Runs, &parts, None).unwrap();
+            let stored = ns.put(Batch::prompt(&names), &parts).unwrap();
             assert!(stored.iter().all(|status| *status == ItemStatus::Ok), "{transport:?} {len}");
             let mut rooms_bytes = vec![vec![0; len]; count];
             let mut rooms: Vec<Room<'_>> = rooms_bytes
@@ -100,14 +100,14 @@ fn scattered_values_and_large_batches_are_split_and_put_together() {
                     Room::Many(vec![left, right])
                 })
                 .collect();
-            let got = ns.get(&names, &Leaders::Runs, &mut rooms, None).unwrap();
+            let got = ns.get(Batch::prompt(&names), &mut rooms).unwrap();
             let whole = GetOutcome::Read(u32::try_from(len).unwrap());
             assert!(got.iter().all(|outcome| *outcome == whole), "{transport:?} {len}");
             assert!(rooms_bytes == values, "{transport:?} {len}");
-            assert_eq!(ns.contains(&names, &Leaders::Runs).unwrap(), vec![true; count]);
-            let matched = ns.match_prefix(&names, &Leaders::Runs, 100).unwrap();
+            assert_eq!(ns.contains(Batch::prompt(&names)).unwrap(), vec![true; count]);
+            let matched = ns.match_prefix(Batch::prompt(&names), 100).unwrap();
             assert_eq!(matched.matched as usize, count);
-            assert_eq!(ns.delete(&names, &Leaders::Runs).unwrap(), vec![true; count]);
+            assert_eq!(ns.delete(Batch::prompt(&names)).unwrap(), vec![true; count]);
         }
     }
 }
@@ -124,17 +124,17 @@ fn the_other_verbs_answer_per_key() {
             put(&ns, name, b"value");
         }
         let expected: Vec<bool> = (0..20).map(|n| n < 10).collect();
-        assert_eq!(ns.contains(&names, &Leaders::Own).unwrap(), expected);
-        assert_eq!(ns.touch(&names, &Leaders::Own).unwrap(), expected);
-        assert_eq!(ns.pin(&names, &Leaders::Own).unwrap(), expected);
-        assert_eq!(ns.unpin(&names, &Leaders::Own).unwrap(), expected);
-        assert_eq!(ns.match_prefix(&names, &Leaders::Own, 0).unwrap().matched, 10);
-        assert_eq!(ns.match_prefix(&[], &Leaders::Own, 0).unwrap().matched, 0);
+        assert_eq!(ns.contains(Batch::own(&names)).unwrap(), expected);
+        assert_eq!(ns.touch(Batch::own(&names)).unwrap(), expected);
+        assert_eq!(ns.pin(Batch::own(&names)).unwrap(), expected);
+        assert_eq!(ns.unpin(Batch::own(&names)).unwrap(), expected);
+        assert_eq!(ns.match_prefix(Batch::own(&names), 0).unwrap().matched, 10);
+        assert_eq!(ns.match_prefix(Batch::own(&[]), 0).unwrap().matched, 0);
         let page = ns.list_page(b"k-", 0).unwrap();
         assert_eq!((page.keys.len(), page.cursor), (10, 0));
         assert!(!ns.stats().unwrap().is_empty());
-        assert_eq!(ns.delete(&names, &Leaders::Own).unwrap(), expected);
-        assert_eq!(ns.contains(&names, &Leaders::Own).unwrap(), vec![false; 20]);
+        assert_eq!(ns.delete(Batch::own(&names)).unwrap(), expected);
+        assert_eq!(ns.contains(Batch::own(&names)).unwrap(), vec![false; 20]);
         assert!(client.namespaces(None).unwrap().iter().any(|info| info.name == ns.info().name));
         client.drop_namespace(&ns.info().name, None).unwrap();
         let gone = client.drop_namespace(&ns.info().name, None).unwrap_err();
@@ -160,12 +160,12 @@ fn refusals_name_the_fix() {
 
     assert!(BlockKey::new(&[1; 129]).unwrap_err().to_string().contains("1 to 128"));
     let long = vec![0; (64 << 20) + 1];
-    let error = ns.put(&keys("k", 1), &Leaders::Own, &[Value::One(&long)], None).unwrap_err();
+    let error = ns.put(Batch::own(&keys("k", 1)), &[Value::One(&long)]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     assert!(error.to_string().contains("64 MiB"), "{error}");
-    let error = ns.put(&keys("k", 2), &Leaders::Own, &[Value::One(b"x")], None).unwrap_err();
+    let error = ns.put(Batch::own(&keys("k", 2)), &[Value::One(b"x")]).unwrap_err();
     assert!(error.to_string().contains("1 given for 2 keys"), "{error}");
-    let error = ns.match_prefix(&keys("k", 1), &Leaders::Own, 100_000).unwrap_err();
+    let error = ns.match_prefix(Batch::own(&keys("k", 1)), 100_000).unwrap_err();
     assert!(error.to_string().contains("60000"), "{error}");
 }
 

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use millpond_client::{ErrorKind, GetOutcome, Room, Transport, Value};
-use millpond_types::wire::{ItemStatus, Leaders};
+use millpond_kv::{Batch, BlockStore as _};
+use millpond_types::wire::ItemStatus;
 
 use super::process::Server;
 use super::{ALL, bytes, get, key, open, put};
@@ -22,13 +23,13 @@ fn a_dead_server_fails_fast_and_is_used_again_when_it_is_back() {
         server.kill();
         let start = Instant::now();
         for _ in 0..200 {
-            let error = ns.contains(&[key("a")], &Leaders::Own).unwrap_err();
+            let error = ns.contains(Batch::own(&[key("a")])).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unreachable, "{transport:?}: {error}");
         }
         assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
         server.start_again();
         let start = Instant::now();
-        while let Err(error) = ns.contains(&[key("a")], &Leaders::Own) {
+        while let Err(error) = ns.contains(Batch::own(&[key("a")])) {
             assert!(start.elapsed() < PATIENCE, "{transport:?}: {error}");
         }
         assert_eq!(put(&ns, &key(&format!("{transport:?}-again")), b"after"), ItemStatus::Ok);
@@ -47,31 +48,22 @@ fn a_call_ends_at_its_deadline_and_its_memory_is_left_alone() {
         server.signal("STOP");
         let mut memory = vec![0xee; 1 << 20];
         let start = Instant::now();
-        let error = ns
-            .get(
-                &[name],
-                &Leaders::Own,
-                &mut [Room::One(&mut memory)],
-                Some(Duration::from_millis(200)),
-            )
-            .unwrap_err();
+        let within =
+            |ms, keys| Batch { deadline: Some(Duration::from_millis(ms)), ..Batch::own(keys) };
+        let names = [name];
+        let error = ns.get(within(200, &names), &mut [Room::One(&mut memory)]).unwrap_err();
         let took = start.elapsed();
         assert_eq!(error.kind(), ErrorKind::DeadlineExceeded, "{transport:?}: {error}");
         assert!(took >= Duration::from_millis(190) && took < Duration::from_secs(10), "{took:?}");
         let value = bytes(2, 4 << 20);
-        let put_late = ns.put(
-            &[key("late")],
-            &Leaders::Own,
-            &[Value::One(&value)],
-            Some(Duration::from_millis(100)),
-        );
+        let put_late = ns.put(within(100, &[key("late")]), &[Value::One(&value)]);
         let late = put_late.unwrap_err();
         let kinds = [ErrorKind::DeadlineExceeded, ErrorKind::Unreachable];
         assert!(kinds.contains(&late.kind()), "{transport:?}: {late}");
         server.signal("CONT");
         let start = Instant::now();
         loop {
-            let again = ns.get(&[name], &Leaders::Own, &mut [Room::One(&mut memory)], None);
+            let again = ns.get(Batch::own(&[name]), &mut [Room::One(&mut memory)]);
             if again.is_ok_and(|got| got == [GetOutcome::Read(1 << 20)]) {
                 break;
             }
@@ -97,7 +89,7 @@ fn a_namespace_is_opened_again_on_a_server_that_was_replaced() {
     let newer = open(&fresh, "newer");
     put(&newer, &key("a"), b"newer");
     let start = Instant::now();
-    while ns.contains(&[key("a")], &Leaders::Own).is_err() {
+    while ns.contains(Batch::own(&[key("a")])).is_err() {
         assert!(start.elapsed() < PATIENCE);
     }
     assert_eq!(get(&ns, &key("a"), 9).0, GetOutcome::Miss);

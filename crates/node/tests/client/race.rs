@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use millpond_client::{GetOutcome, Transport};
-use millpond_types::wire::{ItemStatus, Leaders};
+use millpond_kv::{Batch, BlockStore as _};
+use millpond_types::wire::ItemStatus;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -64,12 +65,12 @@ fn verbs_race_a_model() {
                     }
                 }
                 Step::Delete(n) => {
-                    let there = ns.delete(&[names[n]], &Leaders::Own).unwrap()[0];
+                    let there = ns.delete(Batch::own(&[names[n]])).unwrap()[0];
                     prop_assert_eq!(there, model.remove(&n).is_some());
                 }
                 Step::Match(n) => {
                     let run = (0..n).take_while(|n| model.contains_key(n)).count();
-                    let got = ns.match_prefix(&names[..n], &Leaders::Own, 0).unwrap();
+                    let got = ns.match_prefix(Batch::own(&names[..n]), 0).unwrap();
                     prop_assert_eq!(got.matched as usize, run);
                 }
             }

@@ -11,9 +11,9 @@ use anyhow::{Context as _, bail};
 use millpond_client::{
     Address, Client, ClientError, ClientOptions, ErrorKind, GetOutcome, Room, Value,
 };
-use millpond_kv::Namespace;
+use millpond_kv::{Batch, BlockStore as _, Namespace};
 use millpond_types::limits::CHUNK_BYTES_MAX;
-use millpond_types::wire::{ItemStatus, Leaders};
+use millpond_types::wire::ItemStatus;
 use millpond_types::{BlockKey, GroupId, NamespaceOptions};
 use serde_json::json;
 
@@ -199,10 +199,10 @@ fn act(args: &Args) -> Outcome {
         Command::Get { key, output } => get(args, key, output.as_ref()),
         Command::Ls { prefix } => ls(args, prefix),
         Command::Stat { server } => stat(args, *server),
-        Command::Rm(keys) => each(args, keys, |ns, keys| ns.delete(keys, &Leaders::Own)),
-        Command::Pin(keys) => each(args, keys, |ns, keys| ns.pin(keys, &Leaders::Own)),
-        Command::Unpin(keys) => each(args, keys, |ns, keys| ns.unpin(keys, &Leaders::Own)),
-        Command::Touch(keys) => each(args, keys, |ns, keys| ns.touch(keys, &Leaders::Own)),
+        Command::Rm(keys) => each(args, keys, |ns, keys| ns.delete(Batch::own(keys))),
+        Command::Pin(keys) => each(args, keys, |ns, keys| ns.pin(Batch::own(keys))),
+        Command::Unpin(keys) => each(args, keys, |ns, keys| ns.unpin(Batch::own(keys))),
+        Command::Touch(keys) => each(args, keys, |ns, keys| ns.touch(Batch::own(keys))),
         Command::Match { keys, lease } => prefix_match(args, keys, lease.0),
         Command::Ns(command) => namespaces::run(args, command),
     }
@@ -234,7 +234,7 @@ fn put(args: &Args, key: &str, value: Option<&str>, file: Option<&PathBuf>) -> O
     }
     let namespace = args.open(true)?;
     let value = [Value::One(&value)];
-    let status = namespace.put(&[key], &Leaders::Own, &value, None)?;
+    let status = namespace.put(Batch::own(&[key]), &value)?;
     match status.first() {
         Some(ItemStatus::Ok) => Ok(OK),
         Some(ItemStatus::Exists) => {
@@ -266,7 +266,7 @@ fn get(args: &Args, key: &str, file: Option<&PathBuf>) -> Outcome {
     let mut bytes = vec![0; ROOM_FIRST];
     loop {
         let room = &mut [Room::One(&mut bytes)];
-        let outcome = namespace.get(&[key], &Leaders::Own, room, None)?;
+        let outcome = namespace.get(Batch::own(&[key]), room)?;
         match outcome.first() {
             Some(GetOutcome::Read(len)) => {
                 bytes.truncate(*len as usize);
@@ -366,7 +366,7 @@ fn each(
 fn prefix_match(args: &Args, keys: &Keys, lease: Duration) -> Outcome {
     let parsed = keys.parse()?;
     let lease_ms = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
-    let reply = args.open(false)?.match_prefix(&parsed, &Leaders::Own, lease_ms)?;
+    let reply = args.open(false)?.match_prefix(Batch::own(&parsed), lease_ms)?;
     if args.json {
         let line =
             json!({ "matched": reply.matched, "leased": reply.leased, "asked": parsed.len() });
