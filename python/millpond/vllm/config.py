@@ -118,7 +118,7 @@ class ConnectorConfig:
         _in_range("lookup_deadline_ms", self.lookup_deadline_ms, 1, 60_000)
         _in_range("load_deadline_ms", self.load_deadline_ms, 1, 600_000)
         _in_range("save_deadline_ms", self.save_deadline_ms, 1, 600_000)
-        _in_range("lease_ms", self.lease_ms, 0, 3_600_000)
+        _in_range("lease_ms", self.lease_ms, 0, 60_000)
         _in_range("retry_ms", self.retry_ms, 10, 600_000)
         _in_range("breaker_failures", self.breaker_failures, 1, 1000)
         _in_range("io_threads", self.io_threads, 1, 64)

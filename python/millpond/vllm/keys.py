@@ -11,8 +11,9 @@ bytes, so that values from before the reset are never found again).
 The keys of a prompt form one flat list per group, parts interleaved:
 ``[block0 part0, block0 part1, block1 part0, ...]``. The store places every
 run of `RUN_KEYS` keys of that list on one chain, named by the run's first
-key, the leader. ``match_prefix`` computes leaders from the list's positions,
-so reads and writes of single blocks must name the same ones.
+key, the leader. A block is found with the leader it was stored with, so every
+call of the connector, whole prompts and single blocks alike, names the leaders
+itself.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 RUN_KEYS = 16
-"""Keys per placement run; part of the store's contract, not tunable here."""
+"""Keys per placement run: engines that share a store must agree on it, so it is not tunable."""
 
 _KEY_BYTES_MAX = 128
 

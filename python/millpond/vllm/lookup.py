@@ -125,8 +125,11 @@ class PrefixLookup:
     ) -> Hit:
         group = self._groups[0]
         blocks = min(tokens // group.block_tokens, len(hashes) // group.scale)
-        flat = self._keys(group, epoch).flat(group.hashes(hashes, 0, blocks))
-        present = namespace.match_prefix(flat, lease_ms=self._lease_ms) // self._parts
+        space = self._keys(group, epoch)
+        flat = space.flat(group.hashes(hashes, 0, blocks))
+        leaders = space.flat_leaders(flat)
+        found = namespace.match_prefix(flat, lease_ms=self._lease_ms, leaders=leaders)
+        present = found // self._parts
         usable = min(present, tokens_max // group.block_tokens)
         if group.drop_last:
             usable -= 1

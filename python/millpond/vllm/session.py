@@ -5,6 +5,11 @@ answers within its deadline or raises `StoreDown`, and while the store is
 known to be down a call costs one attribute read: a background thread tries
 the store until it answers again. An outage is logged once when it starts and
 once when it ends, however many requests meet it.
+
+This is not `millpond.FailOpen`, which finds out whether a server is back on the
+time of a caller: an engine's step has none to give, so a thread does it here.
+The ranks also tell each other of outages, and a refusal at the start must stop
+the engine by name.
 """
 
 from __future__ import annotations

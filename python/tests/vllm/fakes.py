@@ -8,8 +8,6 @@ from typing import Any
 
 import millpond
 
-RUN_KEYS = 16
-
 
 class FakeNamespace:
     """Keeps values by leader and key, as placement would separate them."""
@@ -63,8 +61,7 @@ class FakeNamespace:
     def match_prefix(self, keys: Any, *, lease_ms: int = 0, leaders: Any = None) -> int:
         """Counts present keys from the start and leases them."""
         self._enter("match_prefix")
-        leaders = leaders or [keys[i - i % RUN_KEYS] for i in range(len(keys))]
-        for i, (key, leader) in enumerate(zip(keys, leaders)):
+        for i, (key, leader) in enumerate(zip(keys, leaders or keys)):
             if (leader, key) not in self.values:
                 return i
             self.leased.add(key)
