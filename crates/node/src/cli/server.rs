@@ -3,6 +3,9 @@
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use millpond_types::ByteSize;
@@ -48,7 +51,7 @@ pub(super) struct Args {
     /// How disks and sockets are driven. [default: auto]
     #[arg(long)]
     io: Option<Io>,
-    /// File of credentials, one a line: TOKEN [NAMESPACE-PATTERN ...].
+    /// File of credentials, one a line: TOKEN [NAMESPACE-PATTERN ...]. Read again when it changes.
     #[arg(long, value_name = "FILE")]
     token_file: Option<String>,
     /// PEM certificate chain; turns TLS on.
@@ -103,19 +106,25 @@ impl Args {
     }
 }
 
-/// Runs a server until SIGINT or SIGTERM.
+/// How often the token file is looked at.
+const TOKENS_LOOK: Duration = Duration::from_secs(1);
+
+/// Runs a server until SIGINT or SIGTERM; SIGHUP makes it read the token file again.
 pub(super) fn run(args: &Args) -> Outcome {
     let config = args.merged()?;
     config.validate()?;
     log::start(&config.log)?;
     abort_on_panic();
     // Before the disks are opened, so that a signal meanwhile is not lost.
-    let mut signals = signals().context("installing signal handlers")?;
+    let mut signals = Signals::install().context("installing signal handlers")?;
     let server = Server::start(&config)?;
     output::bytes(describe(server.summary()).as_bytes())?;
     tracing::info!("ready");
-    let mut byte = [0];
-    let _ = signals.read(&mut byte);
+    while !signals.wait(server.summary().tokens.then_some(TOKENS_LOOK)) {
+        if signals.take_reload() || server.tokens_changed() {
+            server.reload_tokens();
+        }
+    }
     tracing::info!("stopping: writing what is in memory to the disks");
     server.stop()?;
     tracing::info!("stopped");
@@ -132,12 +141,43 @@ fn abort_on_panic() {
     }));
 }
 
-fn signals() -> std::io::Result<UnixStream> {
-    let (reader, writer) = UnixStream::pair()?;
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
+/// The signals that this process has been sent.
+struct Signals {
+    /// Gets a byte with each.
+    arrivals: UnixStream,
+    stop: Arc<AtomicBool>,
+    reload: Arc<AtomicBool>,
+}
+
+impl Signals {
+    fn install() -> std::io::Result<Self> {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+        let (arrivals, writer) = UnixStream::pair()?;
+        let (stop, reload) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        for (signal, flag) in [(SIGINT, &stop), (SIGTERM, &stop), (SIGHUP, &reload)] {
+            // The flag first: it is up when the byte arrives.
+            signal_hook::flag::register(signal, Arc::clone(flag))?;
+            signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
+        }
+        Ok(Self { arrivals, stop, reload })
     }
-    Ok(reader)
+
+    /// Waits for a signal, or until `patience` is over; true when it is time to stop.
+    fn wait(&mut self, patience: Option<Duration>) -> bool {
+        let mut byte = [0];
+        let waiting = self.arrivals.set_read_timeout(patience);
+        let read = waiting.and_then(|()| self.arrivals.read(&mut byte));
+        let broken = read.is_err_and(|error| {
+            use std::io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+            !matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
+        });
+        broken || self.stop.load(Ordering::Acquire)
+    }
+
+    /// Whether SIGHUP came since the last call.
+    fn take_reload(&self) -> bool {
+        self.reload.swap(false, Ordering::AcqRel)
+    }
 }
 
 /// What is served and where; the last line is `READY`.

@@ -86,7 +86,8 @@ section! {
     SecurityConfig at "security" {
         /// File of credentials, one a line: the token, then the namespaces it may use (names, `*`
         /// matches any characters; none means all). Left out: no credential is asked for, and the
-        /// server listens on loopback addresses only, unless `insecure` is set.
+        /// server listens on loopback addresses only, unless `insecure` is set. Read again when it
+        /// changes and on SIGHUP.
         token_file: Option<String> = None;
         /// PEM file of the server's certificate chain; turns TLS on for the TCP address.
         tls_cert: Option<String> = None;

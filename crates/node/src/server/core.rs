@@ -153,8 +153,11 @@ impl Drop for Leaving {
 async fn sweep(core: Rc<Core>) {
     let limits = core.shared.limits.clone();
     let metrics = Arc::clone(&core.shared.service.metrics);
+    let tokens = &core.shared.tokens;
+    let mut generation = tokens.generation();
     loop {
         sleep(SWEEP).await;
+        let before = std::mem::replace(&mut generation, tokens.generation());
         let now = RealClock::tick();
         let over =
             |since: Option<Tick>, limit: Duration| since.is_some_and(|t| now.since(t) > limit);
@@ -167,6 +170,12 @@ async fn sweep(core: Rc<Core>) {
                 metrics.stalled.inc();
                 let why = if stalled { "takes or sends no byte" } else { "says no hello" };
                 tracing::info!(peer = %conn.peer, "client {why}: disconnected");
+                conn.abort();
+                continue;
+            }
+            let scope = conn.scope().filter(|_| before != generation);
+            if scope.is_some_and(|scope| !tokens.still_allows(scope)) {
+                tracing::info!(peer = %conn.peer, "client's token was withdrawn or changed: disconnected");
                 conn.abort();
                 continue;
             }

@@ -1,28 +1,52 @@
 //! Credentials: a file of tokens, each with the namespaces it may use.
+//!
+//! The file is read again when it changes. A connection keeps the scope it was admitted with, and is
+//! closed when its token is gone from the file or may do something else now.
 
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use millpond_types::Crc32c;
 use millpond_types::limits::TOKEN_BYTES_MAX;
+use parking_lot::{Mutex, RwLock};
 
 /// What a credential may do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Scope {
+    /// The credential itself, to find it again in a changed file.
+    token: Arc<[u8]>,
     /// Name patterns; empty for every namespace.
     patterns: Vec<String>,
     /// The line it came from, for logs; the token itself is never logged.
     pub line: usize,
 }
 
+impl std::fmt::Debug for Scope {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { patterns, line, token: _ } = self;
+        f.debug_struct("Scope").field("patterns", patterns).field("line", line).finish()
+    }
+}
+
 impl Scope {
     /// Everything: the server asks for no credential.
-    pub const OPEN: Self = Self { patterns: Vec::new(), line: 0 };
+    fn open() -> Self {
+        Self { token: Arc::default(), patterns: Vec::new(), line: 0 }
+    }
 
     /// Whether the namespace may be used.
     #[must_use]
     pub fn allows(&self, name: &str) -> bool {
         self.is_unlimited() || self.patterns.iter().any(|pattern| matches(pattern, name))
+    }
+
+    /// Whether both are the same token and may do the same, on whichever line.
+    fn same(&self, other: &Self) -> bool {
+        self.token == other.token && self.patterns == other.patterns
     }
 
     /// Whether every namespace may be used; only then is the buffer pool shared.
@@ -46,11 +70,24 @@ fn matches(pattern: &str, name: &str) -> bool {
     rest.ends_with(last)
 }
 
+/// Tells one content of the file from another without reading it.
+type Stamp = (SystemTime, u64, u64);
+
+/// The file that the credentials come from.
+#[derive(Debug)]
+struct Source {
+    path: PathBuf,
+    /// What was read last, or tried to be, and what was seen since.
+    stamps: Mutex<(Option<Stamp>, Option<Stamp>)>,
+}
+
 /// The credentials of the server.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Tokens {
     /// `None`: no credential is asked for.
-    entries: Option<Vec<(Vec<u8>, Scope)>>,
+    source: Option<Source>,
+    entries: RwLock<Arc<[Scope]>>,
+    generation: AtomicU64,
 }
 
 /// The token file cannot be used.
@@ -85,56 +122,124 @@ impl Tokens {
     /// # Errors
     /// [`TokenError`] naming file, line and fix.
     pub fn from_file(path: &Path) -> Result<Self, TokenError> {
-        let name = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| TokenError::Read { path: name.clone(), source })?;
-        Self::from_text(&text, &name)
+        // Before the text: what changes in between is read again.
+        let read = stamp(path).ok();
+        let entries = read_file(path)?;
+        let source = Source { path: path.to_owned(), stamps: Mutex::new((read, read)) };
+        Ok(Self {
+            source: Some(source),
+            entries: RwLock::new(entries.into()),
+            generation: AtomicU64::new(0),
+        })
     }
 
+    /// Whether the file has changed, and not since the last look: a file that is still being
+    /// written would name too few tokens, and their connections would be closed.
+    #[must_use]
+    pub fn changed(&self) -> bool {
+        let Some(source) = &self.source else { return false };
+        let now = stamp(&source.path).ok();
+        let mut stamps = source.stamps.lock();
+        let settled = stamps.1 == now;
+        stamps.1 = now;
+        settled && stamps.0 != now
+    }
+
+    /// Reads the file again; `None` when there is no file, else the number of tokens. After an error
+    /// the old tokens stay.
+    ///
+    /// # Errors
+    /// As for [`Tokens::from_file`].
+    pub fn reload(&self) -> Result<Option<usize>, TokenError> {
+        let Some(source) = &self.source else { return Ok(None) };
+        let now = stamp(&source.path).ok();
+        *source.stamps.lock() = (now, now);
+        let entries: Arc<[Scope]> = read_file(&source.path)?.into();
+        let count = entries.len();
+        let mut held = self.entries.write();
+        let same = held.len() == count && held.iter().zip(&*entries).all(|(a, b)| a.same(b));
+        if !same {
+            *held = entries;
+            self.generation.fetch_add(1, Ordering::Release);
+        }
+        Ok(Some(count))
+    }
+
+    /// Grows whenever tokens changed: connections are then worth another look.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Whether a connection that was admitted with `scope` would be admitted so today.
+    pub(super) fn still_allows(&self, scope: &Scope) -> bool {
+        self.check(&scope.token).is_some_and(|now| now.same(scope))
+    }
+
+    #[cfg(test)]
     fn from_text(text: &str, path: &str) -> Result<Self, TokenError> {
-        let mut entries = Vec::new();
-        for (index, line) in text.lines().enumerate() {
-            let bad = |fix| TokenError::Line { path: path.to_owned(), line: index + 1, fix };
-            let mut words = line.split_whitespace();
-            let Some(token) = words.next().filter(|word| !word.starts_with('#')) else { continue };
-            if token.len() < 8 {
-                return Err(bad("a token has at least 8 characters"));
-            }
-            if token.len() > TOKEN_BYTES_MAX {
-                return Err(bad("a token has at most 4096 characters"));
-            }
-            let patterns =
-                words.take_while(|word| !word.starts_with('#')).map(str::to_owned).collect();
-            entries.push((token.as_bytes().to_vec(), Scope { patterns, line: index + 1 }));
-        }
-        if entries.is_empty() {
-            return Err(TokenError::Line {
-                path: path.to_owned(),
-                line: 1,
-                fix: "the file names no token: nobody could connect; write one token a line",
-            });
-        }
-        Ok(Self { entries: Some(entries) })
+        let source = Source { path: path.into(), stamps: Mutex::default() };
+        let entries = RwLock::new(parse(text, path)?.into());
+        Ok(Self { source: Some(source), entries, generation: AtomicU64::new(0) })
     }
 
     /// Whether a credential is asked for.
     #[must_use]
     pub const fn required(&self) -> bool {
-        self.entries.is_some()
+        self.source.is_some()
     }
 
     /// What `token` may do; `None` for an unknown one. Takes equally long whichever it is.
     #[must_use]
     pub fn check(&self, token: &[u8]) -> Option<Rc<Scope>> {
-        let Some(entries) = &self.entries else { return Some(Rc::new(Scope::OPEN)) };
+        if !self.required() {
+            return Some(Rc::new(Scope::open()));
+        }
+        let entries = Arc::clone(&self.entries.read());
         let mut found = None;
-        for (known, scope) in entries {
-            if equal_in_constant_time(known, token) {
+        for scope in &*entries {
+            if equal_in_constant_time(&scope.token, token) {
                 found = Some(scope);
             }
         }
         found.map(|scope| Rc::new(scope.clone()))
     }
+}
+
+fn stamp(path: &Path) -> std::io::Result<Stamp> {
+    let facts = std::fs::metadata(path)?;
+    Ok((facts.modified()?, facts.len(), facts.ino()))
+}
+
+fn read_file(path: &Path) -> Result<Vec<Scope>, TokenError> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| TokenError::Read { path: name.clone(), source })?;
+    parse(&text, &name)
+}
+
+fn parse(text: &str, path: &str) -> Result<Vec<Scope>, TokenError> {
+    let mut entries = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let bad = |fix| TokenError::Line { path: path.to_owned(), line: index + 1, fix };
+        let mut words = line.split_whitespace();
+        let Some(token) = words.next().filter(|word| !word.starts_with('#')) else { continue };
+        if token.len() < 8 {
+            return Err(bad("a token has at least 8 characters"));
+        }
+        if token.len() > TOKEN_BYTES_MAX {
+            return Err(bad("a token has at most 4096 characters"));
+        }
+        let patterns = words.take_while(|word| !word.starts_with('#')).map(str::to_owned).collect();
+        entries.push(Scope { token: token.as_bytes().into(), patterns, line: index + 1 });
+    }
+    if entries.is_empty() {
+        return Err(TokenError::Line {
+            path: path.to_owned(),
+            line: 1,
+            fix: "the file names no token: nobody could connect; write one token a line",
+        });
+    }
+    Ok(entries)
 }
 
 /// Compares without telling by its duration how many bytes agree. The length is no secret.
@@ -165,6 +270,41 @@ mod tests {
         assert!(tokens.check(b"secret-ten").is_none());
         assert!(tokens.check(b"").is_none());
         assert!(Tokens::default().check(b"").unwrap().is_unlimited());
+    }
+
+    #[test]
+    fn a_changed_file_is_read_once_it_is_at_rest() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens");
+        std::fs::write(&path, "first-token\nsecond-token a*\n").unwrap();
+        let tokens = Tokens::from_file(&path).unwrap();
+        let first = tokens.check(b"first-token").unwrap();
+        let second = tokens.check(b"second-token").unwrap();
+        assert!(!tokens.changed() && !tokens.changed());
+        std::fs::write(&path, "# moved\nsecond-token a*\n").unwrap();
+        assert!(!tokens.changed(), "seen for the first time");
+        assert!(tokens.changed() && tokens.changed());
+        assert!(tokens.still_allows(&first), "not read yet");
+        assert_eq!(tokens.reload().unwrap(), Some(1));
+        assert!(!tokens.changed());
+        assert_eq!(tokens.generation(), 1);
+        assert!(!tokens.still_allows(&first) && tokens.check(b"first-token").is_none());
+        assert!(tokens.still_allows(&second), "the line does not matter");
+
+        // A file that cannot be used changes nothing, and is not tried again until it changes.
+        std::fs::write(&path, "short\n").unwrap();
+        assert!(!tokens.changed() && tokens.changed());
+        assert!(tokens.reload().unwrap_err().to_string().contains("line 1"));
+        assert!(tokens.still_allows(&second) && !tokens.changed());
+        std::fs::remove_file(&path).unwrap();
+        assert!(!tokens.changed() && tokens.changed());
+        assert!(tokens.reload().is_err() && tokens.still_allows(&second));
+        std::fs::write(&path, "second-token b*\n").unwrap();
+        assert!(!tokens.changed() && tokens.changed());
+        assert_eq!(tokens.reload().unwrap(), Some(1));
+        assert!(!tokens.still_allows(&second), "it may do something else now");
+        assert_eq!((tokens.generation(), Tokens::default().reload().unwrap()), (2, None));
+        assert!(!format!("{tokens:?}").contains("second-token"), "tokens are not logged");
     }
 
     #[test]

@@ -16,5 +16,6 @@ mod hostile;
 mod quota;
 mod shared_memory;
 mod tls;
+mod tokens;
 mod verbs;
 mod wire;
