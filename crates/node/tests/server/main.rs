@@ -13,6 +13,7 @@ mod failures;
 mod forbidden;
 mod harness;
 mod hostile;
+mod pages;
 mod quota;
 mod shared_memory;
 mod tls;
