@@ -114,9 +114,19 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Cuts a file off at `len` bytes, durably.
+///
+/// # Errors
+/// What the system says.
+pub fn truncate(path: &Path, len: u64) -> io::Result<()> {
+    let file = fs::OpenOptions::new().write(true).open(path)?;
+    file.set_len(len)?;
+    file.sync_all()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{FileReader, list, publish, remove};
+    use super::{FileReader, list, publish, remove, truncate};
 
     #[test]
     fn a_published_file_is_whole_and_alone() {
@@ -128,6 +138,8 @@ mod tests {
         FileReader::open(&path).unwrap().read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"three");
         assert_eq!(list(folder.path()).unwrap().len(), 1);
+        truncate(&path, 2).unwrap();
+        assert_eq!(FileReader::open(&path).unwrap().len().unwrap(), 2);
         assert!(publish(&folder.path().join("no/such"), &[]).is_err());
         remove(&path).unwrap();
         remove(&path).unwrap();
