@@ -87,6 +87,11 @@ pub const STORE_PAUSE_MS_MAX: u64 = 500;
 pub const STORE_COMMIT_QUEUE_MAX: usize = 1024;
 /// Transactions that share one flush of the embedded store; more gains nothing (`docs/store.md`).
 pub const STORE_COMMIT_BATCH_MAX: usize = 256;
+/// Bytes of the transactions that share one flush: bounds the memory of a batch.
+pub const STORE_COMMIT_BATCH_BYTES_MAX: usize = 8 << 20;
+/// Free bytes on its disk below which the embedded store takes no more puts: room for its next
+/// journal (64 MiB) and a compaction. Deletes go on.
+pub const STORE_FREE_BYTES_MIN: u64 = 256 << 20;
 /// Written keys remembered to find conflicts: a transaction that began before the oldest of them is
 /// told to start again.
 pub const STORE_CONFLICT_KEYS_MAX: usize = 200_000;
