@@ -1,1 +1,48 @@
-//! The transactional store: one trait, an embedded engine and etcd.
+//! The transactional store: ordered keys, serializable transactions, watches.
+//!
+//! Managers and metas keep their state here and nowhere else. The contract is `FoundationDB`'s: a
+//! [`Transaction`] reads keys and ranges at one version, buffers its writes, and commits if nothing
+//! that it read has changed. Reading order:
+//!
+//! - [`Store`], [`Transaction`]: what users call; [`Store::transact`] repeats after conflicts,
+//!   [`Store::transact_once`] also after lost answers, exactly once.
+//! - [`Backend`], [`Session`], [`ChangeStream`]: what an engine does. `docs/store.md` has the scheme
+//!   of each and what it costs.
+//! - [`MemoryBackend`]: the contract in memory, for the simulator and for tests.
+//! - [`Resolver`], [`ReadSet`]: conflicts between transactions, pure.
+//!
+//! Invariants, checked by one conformance suite over all engines:
+//! 1. Strictly serializable: phantoms by insert and by delete included; what was acknowledged before
+//!    a transaction began is seen by it.
+//! 2. A commit that was answered survives what the engine is built for; what a transaction reads is
+//!    durable already.
+//! 3. A lost answer is [`StoreError::Unknown`], never a guess.
+//! 4. A watch shows every change behind its version once, in order, or says `Compacted`.
+//! 5. The bounds of `types::limits` are the same on every engine and are named when broken.
+//!
+//! Absent on purpose: blind deletion of a range (etcd could not tell readers of it), leases (the
+//! manager has its own), record encodings (`types` has them), secondary indexes, caching.
+
+mod backend;
+mod error;
+mod history;
+mod key;
+mod memory;
+mod once;
+mod read_set;
+mod resolver;
+mod store;
+mod txn;
+
+pub use backend::{
+    Backend, BoxFuture, Change, ChangeBatch, ChangeStream, Commit, RangeRead, RawPage, Session,
+    Version,
+};
+pub use error::{Cause, StoreError, StoreErrorKind};
+pub use key::KeyRange;
+pub use memory::MemoryBackend;
+pub use once::{Reply, RequestId};
+pub use read_set::ReadSet;
+pub use resolver::Resolver;
+pub use store::{Store, TransactError};
+pub use txn::{Page, RangeOptions, Transaction};

@@ -1,0 +1,114 @@
+//! The one error type of this crate.
+
+/// What lies under an error: the library's own words.
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// What a caller can do about a [`StoreError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StoreErrorKind {
+    /// Nothing was written: run the transaction again.
+    Conflict,
+    /// It may have been written or not: find out, or repeat with a request id.
+    Unknown,
+    /// Nothing was written: try again later.
+    Unavailable,
+    /// The request breaks a bound and always will: make it smaller.
+    TooLarge,
+    /// The changes asked for are gone: read the range, and watch from there.
+    Compacted,
+    /// The request's id is older than what is remembered: it must not be tried again.
+    Expired,
+    /// Somebody else has the folder open.
+    InUse,
+    /// The store refuses this client: fix its credentials or certificates.
+    Denied,
+    /// A setting is wrong: fix it.
+    Config,
+    /// No room: make some.
+    Full,
+    /// The disk, or what is on it, is damaged: the store must be opened again or restored.
+    Damaged,
+}
+
+/// Why the store did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Another transaction wrote what this one had read, or this one took too long.
+    #[error("another transaction changed what this one had read")]
+    Conflict,
+    /// The answer to a commit was lost.
+    #[error("the outcome of the commit is unknown: {0}")]
+    Unknown(#[source] Cause),
+    /// No member of the store answers, or the store has been closed. Nothing was written.
+    #[error("the transactional store is not available: {0}")]
+    Unavailable(#[source] Cause),
+    /// A bound of `types::limits` would be broken.
+    #[error("{what}: {actual} is over the bound of {bound}")]
+    TooLarge {
+        /// What is too large, and of what.
+        what: &'static str,
+        /// The bound.
+        bound: usize,
+        /// What was asked for.
+        actual: usize,
+    },
+    /// A key is in the range that the store keeps for itself, or is empty.
+    #[error(
+        "a key must not be empty nor start with the byte 0xff, which the store keeps for itself"
+    )]
+    BadKey,
+    /// Changes up to this version are no longer kept.
+    #[error("changes up to version {0} are no longer kept: read the range again")]
+    Compacted(u64),
+    /// The request id belongs to an epoch whose records have been removed.
+    #[error("the record of this request may have been removed: it must not be repeated")]
+    Expired,
+    /// Another process has the store open.
+    #[error("{path} is in use by another process: stop it, or give this one a folder of its own")]
+    InUse {
+        /// The folder.
+        path: String,
+    },
+    /// Credentials or certificates were refused.
+    #[error("the transactional store refuses this client: {0}")]
+    Denied(#[source] Cause),
+    /// A setting is out of range.
+    #[error("{field}: {fix}")]
+    Config {
+        /// The setting.
+        field: &'static str,
+        /// What to write instead.
+        fix: String,
+    },
+    /// The store has no room left.
+    #[error("the transactional store is full: {0}")]
+    Full(#[source] Cause),
+    /// The disk failed, or what it returned cannot be right.
+    #[error("the transactional store is damaged: {0}")]
+    Damaged(#[source] Cause),
+}
+
+impl StoreError {
+    /// The caller's possible reaction.
+    #[must_use]
+    pub const fn kind(&self) -> StoreErrorKind {
+        match self {
+            Self::Conflict => StoreErrorKind::Conflict,
+            Self::Unknown(_) => StoreErrorKind::Unknown,
+            Self::Unavailable(_) => StoreErrorKind::Unavailable,
+            Self::TooLarge { .. } | Self::BadKey => StoreErrorKind::TooLarge,
+            Self::Compacted(_) => StoreErrorKind::Compacted,
+            Self::Expired => StoreErrorKind::Expired,
+            Self::InUse { .. } => StoreErrorKind::InUse,
+            Self::Denied(_) => StoreErrorKind::Denied,
+            Self::Config { .. } => StoreErrorKind::Config,
+            Self::Full(_) => StoreErrorKind::Full,
+            Self::Damaged(_) => StoreErrorKind::Damaged,
+        }
+    }
+}
+
+/// Why a store that was closed does not answer.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("it has been closed")]
+pub(crate) struct Closed;

@@ -1,0 +1,153 @@
+//! Exactly once: the record of a request is written in the same transaction as its effects, so
+//! that repeating it after a lost answer finds the record instead of doing it again.
+//!
+//! Two attempts of one request can both be under way, the first delayed in the network. Both have
+//! read that there is no record and conflict on it, so that one of them loses.
+//!
+//! Records are removed by epoch. A removed record could be taken for a request that never ran, so
+//! removal first raises a floor, which every request reads: one below it is refused.
+
+use crate::key::RESERVED;
+use crate::store::Attempts;
+use crate::{KeyRange, RangeOptions, Store, StoreError, TransactError, Transaction};
+
+const RECORDS: &[u8] = &[RESERVED, b'r'];
+const FLOOR: &[u8] = &[RESERVED, b'f'];
+/// Records removed by one transaction: a delete counts two.
+const REMOVED_MAX: usize = millpond_types::limits::STORE_TXN_WRITES_MAX / 2;
+
+/// The name of a request, chosen by who asks and the same for all of its attempts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId {
+    /// When it was chosen, in units that the user of the store decides on (hours, say). Records are
+    /// removed by epoch.
+    pub epoch: u64,
+    /// Unlike any other of the epoch: random, or a client and its sequence number.
+    pub id: u128,
+}
+
+/// What a request returned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// What `work` returned when it ran.
+    pub bytes: Vec<u8>,
+    /// True when an earlier attempt had done it.
+    pub repeated: bool,
+}
+
+impl RequestId {
+    fn key(self) -> Vec<u8> {
+        let mut key = epoch_key(self.epoch);
+        key.extend_from_slice(&self.id.to_be_bytes());
+        key
+    }
+}
+
+fn epoch_key(epoch: u64) -> Vec<u8> {
+    [RECORDS, &epoch.to_be_bytes()].concat()
+}
+
+/// True for keys whose writes are the store's own and do not count for the user's bound.
+pub(crate) fn is_own(key: &[u8]) -> bool {
+    key.first() == Some(&RESERVED)
+}
+
+impl Store {
+    /// Runs `work` in a transaction exactly once per `request`, whatever happens to the answers:
+    /// repeats it after conflicts, while the store is not available and after unknown outcomes,
+    /// `STORE_ATTEMPTS_MAX` times at most. Returns what `work` returned when it took effect, now or
+    /// in an earlier call with the same `request`.
+    ///
+    /// # Errors
+    /// `work`'s own error at once, with nothing written or recorded. `Unknown` after the last
+    /// attempt: call again with the same `request`. `Expired` when the record of such a request may
+    /// have been removed. Others: it has not happened.
+    pub async fn transact_once<E, F, R>(&self, request: RequestId, mut work: F) -> Result<Reply, E>
+    where
+        E: TransactError,
+        F: FnMut(Transaction) -> R,
+        R: Future<Output = Result<Vec<u8>, E>>,
+    {
+        let mut attempts = Attempts::default();
+        let mut lost = None;
+        loop {
+            let txn = self.begin();
+            let failed = match attempt(&txn, request, &mut work).await {
+                Ok(reply) => match txn.commit().await {
+                    Ok(_) => return Ok(reply),
+                    Err(error) => E::from(error),
+                },
+                Err(error) => error,
+            };
+            let kind = failed.store_error().map(StoreError::kind);
+            if !attempts.again(kind, true) {
+                // An earlier attempt whose answer was lost may have done it: then only that is
+                // true, whatever became of the last attempt.
+                return Err(lost.unwrap_or(failed));
+            }
+            if kind == Some(crate::StoreErrorKind::Unknown) {
+                lost = Some(failed);
+            }
+            self.pause(attempts.pause()).await;
+        }
+    }
+
+    /// Removes the records of all requests of epochs before `floor`. From then on such a request
+    /// is refused. Call it with an epoch that no client repeats requests of any more.
+    ///
+    /// # Errors
+    /// As [`Store::transact`]; calling again goes on where it stopped.
+    pub async fn forget_requests(&self, floor: u64) -> Result<(), StoreError> {
+        self.transact(|txn| async move {
+            let old = read_floor(txn.read_keys(&[FLOOR], true).await?.pop().flatten())?;
+            if old < floor { txn.write(FLOOR, Some(floor.to_be_bytes().to_vec())) } else { Ok(()) }
+        })
+        .await?;
+        let range = &KeyRange::new(RECORDS, epoch_key(floor));
+        loop {
+            let more = self
+                .transact(|txn| async move {
+                    // Nobody writes below the floor any more, so this needs no conflict.
+                    let options =
+                        RangeOptions { limit: REMOVED_MAX, snapshot: true, reverse: false };
+                    let page = txn.read_range(range, options).await?;
+                    for (key, _) in &page.entries {
+                        txn.write(key, None)?;
+                    }
+                    Ok::<_, StoreError>(page.rest.is_some())
+                })
+                .await?;
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+}
+
+async fn attempt<E, F, R>(txn: &Transaction, request: RequestId, work: &mut F) -> Result<Reply, E>
+where
+    E: TransactError,
+    F: FnMut(Transaction) -> R,
+    R: Future<Output = Result<Vec<u8>, E>>,
+{
+    let key = request.key();
+    let mut found = txn.read_keys(&[&key, FLOOR], true).await?;
+    let (floor, record) = (found.pop().flatten(), found.pop().flatten());
+    if let Some(bytes) = record {
+        return Ok(Reply { bytes, repeated: true });
+    }
+    if request.epoch < read_floor(floor)? {
+        return Err(E::from(StoreError::Expired));
+    }
+    let bytes = work(txn.clone()).await?;
+    txn.write(&key, Some(bytes.clone()))?;
+    Ok(Reply { bytes, repeated: false })
+}
+
+fn read_floor(value: Option<Vec<u8>>) -> Result<u64, StoreError> {
+    let Some(value) = value else { return Ok(0) };
+    let bytes: [u8; 8] = value
+        .try_into()
+        .map_err(|_| StoreError::Damaged("the floor of request records is not 8 bytes".into()))?;
+    Ok(u64::from_be_bytes(bytes))
+}
