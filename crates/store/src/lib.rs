@@ -8,6 +8,7 @@
 //!   [`Store::transact_once`] also after lost answers, exactly once.
 //! - [`Backend`], [`Session`], [`ChangeStream`]: what an engine does. `docs/store.md` has the scheme
 //!   of each and what it costs.
+//! - [`EmbeddedBackend`]: fjall on a local disk, one committer thread, one sync per batch.
 //! - [`MemoryBackend`]: the contract in memory, for the simulator and for tests.
 //! - [`Resolver`], [`ReadSet`]: conflicts between transactions, pure.
 //!
@@ -24,6 +25,7 @@
 //! manager has its own), record encodings (`types` has them), secondary indexes, caching.
 
 mod backend;
+mod embedded;
 mod error;
 mod history;
 mod key;
@@ -38,6 +40,7 @@ pub use backend::{
     Backend, BoxFuture, Change, ChangeBatch, ChangeStream, Commit, RangeRead, RawPage, Session,
     Version,
 };
+pub use embedded::{EmbeddedBackend, EmbeddedOptions};
 pub use error::{Cause, StoreError, StoreErrorKind};
 pub use key::KeyRange;
 pub use memory::MemoryBackend;

@@ -8,6 +8,7 @@ mod anomalies;
 mod basics;
 mod checker;
 mod conformance;
+mod embedded;
 mod histories;
 mod memory;
 mod once;

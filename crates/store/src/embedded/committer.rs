@@ -1,0 +1,149 @@
+//! The thread that commits: conflicts, one batch, one sync, then the answers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fjall::PersistMode;
+use millpond_env::free_bytes;
+use millpond_types::limits::{
+    STORE_COMMIT_BATCH_BYTES_MAX, STORE_COMMIT_BATCH_MAX, STORE_FREE_BYTES_MIN,
+};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Published, Shared, VERSION_KEY};
+use crate::backend::{Change, ChangeBatch, Commit};
+use crate::{Resolver, StoreError, Version};
+
+pub(crate) struct Request {
+    /// The version of its reads; none when it read nothing.
+    pub(crate) at: Option<Version>,
+    pub(crate) commit: Commit,
+    pub(crate) reply: Reply,
+}
+
+type Reply = oneshot::Sender<Result<Version, StoreError>>;
+
+pub(crate) struct Committer {
+    shared: Arc<Shared>,
+    resolver: Resolver,
+    version: Version,
+    /// A write or sync failed. What is on disk is unknown until the store is opened again, and a
+    /// sync that is repeated may succeed without having written anything (Rebello et al., "Can
+    /// Applications Recover from fsync Failures?", USENIX ATC 2020), so nothing is written any more.
+    failed: Option<Arc<fjall::Error>>,
+}
+
+/// What a round has gathered.
+#[derive(Default)]
+struct Round {
+    writes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    changes: Vec<ChangeBatch>,
+    bytes: usize,
+    accepted: Vec<(Version, Reply)>,
+    /// Answered after the new state is published, so that the next attempt sees it.
+    refused: Vec<(StoreError, Reply)>,
+}
+
+impl Committer {
+    pub(crate) fn new(shared: Arc<Shared>, resolver: Resolver, version: Version) -> Self {
+        Self { shared, resolver, version, failed: None }
+    }
+
+    /// Commits until the store is closed.
+    pub(crate) fn run(mut self, mut requests: mpsc::Receiver<Request>) {
+        let mut batch = Vec::with_capacity(STORE_COMMIT_BATCH_MAX);
+        while requests.blocking_recv_many(&mut batch, STORE_COMMIT_BATCH_MAX) > 0 {
+            let mut round = Round::default();
+            let full = self.disk_is_full();
+            for request in batch.drain(..) {
+                self.gather(request, full, &mut round);
+                if round.bytes >= STORE_COMMIT_BATCH_BYTES_MAX {
+                    self.finish(std::mem::take(&mut round));
+                }
+            }
+            self.finish(round);
+        }
+        self.shared.history.close();
+    }
+
+    fn disk_is_full(&self) -> bool {
+        free_bytes(self.shared.path()).is_ok_and(|free| free < STORE_FREE_BYTES_MIN)
+    }
+
+    /// Accepts or refuses one transaction.
+    fn gather(&mut self, request: Request, full: bool, round: &mut Round) {
+        let Request { at, commit, reply } = request;
+        if let Some(error) = self.refusal(at, &commit, full) {
+            round.refused.push((error, reply));
+            return;
+        }
+        self.version.0 += 1;
+        self.resolver.record(self.version, commit.writes.keys());
+        let mut changes = Vec::with_capacity(commit.writes.len());
+        for (key, value) in commit.writes {
+            round.bytes += key.len() + value.as_ref().map_or(0, Vec::len);
+            changes.push(Change { key: key.clone(), value: value.clone() });
+            round.writes.insert(key, value);
+        }
+        round.changes.push(ChangeBatch { version: self.version, changes });
+        round.accepted.push((self.version, reply));
+    }
+
+    fn refusal(&self, at: Option<Version>, commit: &Commit, full: bool) -> Option<StoreError> {
+        if let Some(error) = &self.failed {
+            return Some(StoreError::Damaged(Box::new(Arc::clone(error))));
+        }
+        if full && commit.writes.values().any(Option::is_some) {
+            return Some(StoreError::Full("its disk has no room left".into()));
+        }
+        // Who read nothing has nothing to conflict on.
+        self.resolver.check(&commit.reads, at.unwrap_or(self.version)).err()
+    }
+
+    /// Makes what was accepted durable, publishes it, and answers everybody.
+    fn finish(&mut self, round: Round) {
+        let written = if round.accepted.is_empty() { Ok(()) } else { self.write(round.writes) };
+        match written {
+            Ok(()) => {
+                self.publish(round.changes);
+                for (version, reply) in round.accepted {
+                    // An error here says that nobody waits any more; it is committed all the same.
+                    let _ = reply.send(Ok(version));
+                }
+            }
+            Err(error) => {
+                tracing::error!(path = %self.shared.path().display(), %error,
+                    "the store could not be written; it refuses commits until it is opened again");
+                let error = Arc::new(error);
+                for (_, reply) in round.accepted {
+                    let _ = reply.send(Err(StoreError::Unknown(Box::new(Arc::clone(&error)))));
+                }
+                self.failed = Some(error);
+            }
+        }
+        for (error, reply) in round.refused {
+            let _ = reply.send(Err(error));
+        }
+    }
+
+    /// One batch, because fjall writes a batch atomically; one sync.
+    fn write(&self, writes: BTreeMap<Vec<u8>, Option<Vec<u8>>>) -> fjall::Result<()> {
+        let shared = &self.shared;
+        let mut batch = shared.database.batch().durability(Some(PersistMode::SyncData));
+        for (key, value) in writes {
+            match value {
+                Some(value) => batch.insert(&shared.data, key, value),
+                None => batch.remove(&shared.data, key),
+            }
+        }
+        batch.insert(&shared.meta, VERSION_KEY, self.version.0.to_le_bytes());
+        batch.commit()
+    }
+
+    fn publish(&self, changes: Vec<ChangeBatch>) {
+        let Some(version) = changes.last().map(|batch| batch.version) else { return };
+        let snapshot = self.shared.database.snapshot();
+        *self.shared.published.write() = Arc::new(Published { version, snapshot });
+        self.shared.history.publish(changes);
+    }
+}

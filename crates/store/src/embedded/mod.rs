@@ -1,0 +1,207 @@
+//! The store of one machine: fjall on a local disk behind one committer thread.
+//!
+//! Transactions read a published snapshot: the state after the last sync. The committer takes
+//! what waits, finds conflicts with [`crate::Resolver`], writes all that is left as one batch, syncs
+//! once, publishes the next snapshot and answers. Therefore nobody ever reads what a power cut could
+//! take back, and a batch is in the journal whole or not at all.
+
+mod committer;
+mod repair;
+mod session;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fjall::{Database, KeyspaceCreateOptions};
+use millpond_env::{Rng, ThreadHandle, thread};
+use millpond_types::ByteSize;
+use millpond_types::limits::{
+    STORE_COMMIT_QUEUE_MAX, STORE_CONFLICT_KEYS_MAX, STORE_WATCH_BYTES_MAX,
+};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::mpsc;
+
+use crate::backend::{Backend, BoxFuture, ChangeStream, Session};
+use crate::history::History;
+use crate::{KeyRange, Resolver, StoreError, Version};
+use committer::{Committer, Request};
+use session::EmbeddedSession;
+
+/// Where the embedded store is and how much memory it may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EmbeddedOptions {
+    /// Its folder; made when it is not there. One process at a time has it open.
+    pub path: PathBuf,
+    /// Memory for blocks read from disk.
+    pub cache: ByteSize,
+}
+
+impl EmbeddedOptions {
+    /// The defaults, in `path`: 64 MiB of cache.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), cache: ByteSize(64 << 20) }
+    }
+
+    /// Refuses settings that cannot work.
+    ///
+    /// # Errors
+    /// `Config`.
+    pub fn validate(&self) -> Result<(), StoreError> {
+        let wrong = |field, fix: &str| Err(StoreError::Config { field, fix: fix.to_owned() });
+        if self.path.as_os_str().is_empty() {
+            return wrong("store.path", "name a folder");
+        }
+        if self.cache.0 < 1 << 20 {
+            return wrong("store.cache", "give it at least 1 MiB");
+        }
+        Ok(())
+    }
+}
+
+/// A durable state of the store.
+pub(crate) struct Published {
+    version: Version,
+    snapshot: fjall::Snapshot,
+}
+
+pub(crate) struct Shared {
+    path: PathBuf,
+    database: Database,
+    data: fjall::Keyspace,
+    /// The version counter, in the same batch as the data.
+    meta: fjall::Keyspace,
+    published: RwLock<Arc<Published>>,
+    history: Arc<History>,
+}
+
+/// The embedded engine. Dropping the last clone waits until everything queued is committed and
+/// the folder is free again, unless transactions still hold it.
+#[derive(Clone)]
+pub struct EmbeddedBackend(Arc<Handle>);
+
+struct Handle {
+    shared: Arc<Shared>,
+    queue: Option<mpsc::Sender<Request>>,
+    committer: Option<ThreadHandle<()>>,
+    rng: Mutex<Rng>,
+}
+
+impl fmt::Debug for EmbeddedBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EmbeddedBackend").field("path", &self.0.shared.path).finish_non_exhaustive()
+    }
+}
+
+impl EmbeddedBackend {
+    /// Opens the store, or makes it. Blocks for disk reads: everything committed since the last
+    /// flush of fjall's memory tables (64 MiB at most) is read from the journal.
+    ///
+    /// # Errors
+    /// `InUse` when another process has it open, `Config`, `Damaged`.
+    pub fn open(options: &EmbeddedOptions) -> Result<Self, StoreError> {
+        options.validate()?;
+        let database = open_database(options)?;
+        let keyspace = |name| database.keyspace(name, KeyspaceCreateOptions::default);
+        let data = keyspace("data").map_err(damaged)?;
+        let meta = keyspace("meta").map_err(damaged)?;
+        let version = read_version(&meta)?;
+        let history = History::new(version, STORE_WATCH_BYTES_MAX);
+        let published = Arc::new(Published { version, snapshot: database.snapshot() });
+        let shared = Arc::new(Shared {
+            path: options.path.clone(),
+            database,
+            data,
+            meta,
+            published: RwLock::new(published),
+            history,
+        });
+        let resolver = Resolver::new(version, STORE_CONFLICT_KEYS_MAX);
+        let committer = Committer::new(Arc::clone(&shared), resolver, version);
+        let (queue, requests) = mpsc::channel(STORE_COMMIT_QUEUE_MAX);
+        let committer = thread("store-commit", move || committer.run(requests))
+            .map_err(|error| StoreError::Unavailable(Box::new(error)))?;
+        let rng = Rng::from_os().map_err(|error| StoreError::Unavailable(Box::new(error)))?;
+        let (queue, committer) = (Some(queue), Some(committer));
+        Ok(Self(Arc::new(Handle { shared, queue, committer, rng: Mutex::new(rng) })))
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.queue.take();
+        if let Some(committer) = self.committer.take()
+            && committer.join().is_err()
+        {
+            tracing::error!(path = %self.shared.path.display(), "the store's committer panicked");
+        }
+    }
+}
+
+fn open_database(options: &EmbeddedOptions) -> Result<Database, StoreError> {
+    let open = || Database::builder(&options.path).cache_size(options.cache.0).open();
+    let failed = match open() {
+        Ok(database) => return Ok(database),
+        Err(fjall::Error::Locked) => {
+            return Err(StoreError::InUse { path: options.path.display().to_string() });
+        }
+        Err(error) => error,
+    };
+    // Only a batch that was being written when the power went can be torn, and it is the last.
+    // fjall refuses it where its checksum does not match; nobody was told that it was committed.
+    let torn = matches!(failed, fjall::Error::JournalRecovery(_));
+    if torn && repair::drop_last_batch(&options.path).map_err(|e| StoreError::Damaged(e.into()))? {
+        tracing::warn!(path = %options.path.display(), error = %failed,
+            "the last batch of the store's journal is torn and was dropped");
+        return open().map_err(damaged);
+    }
+    Err(damaged(failed))
+}
+
+const VERSION_KEY: &[u8] = b"version";
+
+fn read_version(meta: &fjall::Keyspace) -> Result<Version, StoreError> {
+    let Some(bytes) = meta.get(VERSION_KEY).map_err(damaged)? else { return Ok(Version(0)) };
+    let bytes: [u8; 8] = bytes
+        .as_ref()
+        .try_into()
+        .map_err(|_| StoreError::Damaged("the version counter is not 8 bytes".into()))?;
+    Ok(Version(u64::from_le_bytes(bytes)))
+}
+
+fn damaged(error: fjall::Error) -> StoreError {
+    StoreError::Damaged(Box::new(error))
+}
+
+impl Backend for EmbeddedBackend {
+    fn begin(&self) -> Box<dyn Session> {
+        Box::new(EmbeddedSession::new(Arc::clone(&self.0.shared), self.0.queue.clone()))
+    }
+
+    fn watch(
+        &self,
+        range: KeyRange,
+        after: Version,
+    ) -> BoxFuture<'_, Result<Box<dyn ChangeStream>, StoreError>> {
+        let watcher: Box<dyn ChangeStream> = Box::new(self.0.shared.history.watch(range, after));
+        Box::pin(std::future::ready(Ok(watcher)))
+    }
+
+    fn pause(&self, at_most: Duration) -> BoxFuture<'_, ()> {
+        let most = u64::try_from(at_most.as_micros()).unwrap_or(u64::MAX).max(1);
+        let micros = self.0.rng.lock().below(most);
+        Box::pin(tokio::time::sleep(Duration::from_micros(micros)))
+    }
+}
+
+impl Shared {
+    fn current(&self) -> Arc<Published> {
+        Arc::clone(&self.published.read())
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}

@@ -1,0 +1,295 @@
+//! The embedded engine: what survives kill -9, torn journals and reopening.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use millpond_store::{
+    EmbeddedBackend, EmbeddedOptions, KeyRange, RangeOptions, RequestId, Store, StoreError,
+    StoreErrorKind, Version,
+};
+
+use crate::conformance::{Fixture, kind, now, put, run_all};
+use crate::histories;
+
+fn open(path: &Path) -> Result<Store, StoreError> {
+    let backend = EmbeddedBackend::open(&EmbeddedOptions::new(path))?;
+    Ok(Store::new(Arc::new(backend)))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn conforms() {
+    let folder = tempfile::tempdir().unwrap();
+    run_all(|name| {
+        let store = open(&folder.path().join(name.replace(':', "_"))).unwrap();
+        std::future::ready(Fixture { other: store.clone(), store })
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_random_histories() {
+    let folder = tempfile::tempdir().unwrap();
+    for seed in 0..4 {
+        let store = open(&folder.path().join(seed.to_string())).unwrap();
+        let summary = histories::run([store.clone(), store], 12, 120, seed).await;
+        assert!(summary.committed > 300 && summary.aborted > 0, "{summary:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_is_opened_again_has_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut last = Version(0);
+    for round in 0..3_u8 {
+        let store = open(folder.path()).unwrap();
+        assert!(store.begin().version().await.unwrap() >= last, "versions go on where they were");
+        let mut watch = store.watch(KeyRange::all(), Version(0)).await.unwrap();
+        if round > 0 {
+            assert_eq!(kind(watch.next().await), Some(StoreErrorKind::Compacted));
+        }
+        for n in 0..round {
+            assert_eq!(now(&store, &format!("k{n}")).await.as_deref(), Some("1"));
+        }
+        let version = put(&store, &[(&format!("k{round}"), "1")]).await;
+        assert!(version > last);
+        last = version;
+    }
+}
+
+#[tokio::test]
+async fn one_process_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).unwrap();
+    let error = open(folder.path()).unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::InUse);
+    assert!(error.to_string().contains("another process"), "{error}");
+    drop(store);
+    open(folder.path()).expect("a closed store is free");
+
+    let mut child = start_child(folder.path());
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let written = lines.any(|line| line.unwrap().starts_with("done "));
+    assert!(written, "the child writes");
+    assert_eq!(kind(open(folder.path())), Some(StoreErrorKind::InUse));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    open(folder.path()).expect("the lock of a dead process is free");
+}
+
+#[tokio::test]
+async fn a_closed_store_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).unwrap();
+    let txn = store.begin();
+    txn.put(b"a", "1").unwrap();
+    let mut watch = store.watch(KeyRange::all(), Version(0)).await.unwrap();
+    let version = txn.commit().await.unwrap();
+    drop(store);
+    assert_eq!(watch.next().await.unwrap().version, version, "what happened is still told");
+    assert_eq!(kind(watch.next().await), Some(StoreErrorKind::Unavailable));
+}
+
+const CHILD: &str = "MILLPOND_STORE_CHILD";
+
+/// Not a test of its own: what the killed processes run.
+#[test]
+fn child() {
+    let Some(folder) = std::env::var_os(CHILD) else { return };
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(write_forever(PathBuf::from(folder)));
+}
+
+/// Eight tasks that write until the process is killed.
+async fn write_forever(folder: PathBuf) {
+    let store = open(&folder).unwrap();
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..8 {
+        tasks.spawn(count_up(store.clone(), task));
+    }
+    tasks.join_all().await;
+}
+
+fn number(value: Option<Vec<u8>>) -> u64 {
+    value.map_or(0, |value| u64::from_le_bytes(value.try_into().unwrap()))
+}
+
+/// Each request adds one to the task's counter and moves its token from one key to another, and is
+/// reported when it is acknowledged.
+async fn count_up(store: Store, task: u8) {
+    let mut next = number(store.begin().get(&[b'c', task]).await.unwrap()) + 1;
+    loop {
+        let token = |count: u64| [b't', task, u8::try_from(count % 7).unwrap()];
+        let id = u128::from(task) << 64 | u128::from(next);
+        store
+            .transact_once(RequestId { epoch: 1, id }, |txn| async move {
+                let old = number(txn.get(&[b'c', task]).await?);
+                assert_eq!(old + 1, next);
+                txn.put(&[b'c', task], next.to_le_bytes())?;
+                txn.delete(&token(old))?;
+                txn.put(&token(next), vec![0; 100])?;
+                Ok::<_, StoreError>(vec![])
+            })
+            .await
+            .unwrap();
+        // Past libtest's capture, and whole lines.
+        let line = format!("done {task} {next}\n");
+        std::io::stdout().lock().write_all(line.as_bytes()).unwrap();
+        next += 1;
+    }
+}
+
+fn start_child(folder: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "embedded::child", "--nocapture", "--test-threads=1"])
+        .env(CHILD, folder)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn kill_9_loses_nothing_acknowledged() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut acknowledged = [0_u64; 8];
+    for round in 0..8_usize {
+        let mut child = start_child(folder.path());
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut seen = 0;
+        // The pipe is read to its end: what it holds was acknowledged before the kill.
+        for line in lines {
+            let line = line.unwrap();
+            let Some(rest) = line.strip_prefix("done ") else { continue };
+            let (task, count) = rest.split_once(' ').unwrap();
+            acknowledged[task.parse::<usize>().unwrap()] = count.parse().unwrap();
+            seen += 1;
+            if seen == 50 + 97 * round {
+                child.kill().unwrap();
+            }
+        }
+        child.wait().unwrap();
+        let store = open(folder.path()).unwrap();
+        for (task, acknowledged) in (0..8_u8).zip(acknowledged) {
+            let txn = store.begin();
+            let count = number(txn.get(&[b'c', task]).await.unwrap());
+            assert!(
+                (acknowledged..=acknowledged + 1).contains(&count),
+                "round {round}, task {task}: {acknowledged} acknowledged, {count} there"
+            );
+            let tokens = KeyRange::prefix(&[b't', task]);
+            let found = txn.range_all(&tokens, RangeOptions::default()).await.unwrap();
+            assert_eq!(found.len(), 1, "a transaction is there whole or not at all");
+            assert_eq!(u64::from(found[0].0[2]), count % 7);
+        }
+    }
+}
+
+/// A closed store whose journal holds `count` transactions, in a folder that can be copied.
+async fn journal_of(folder: &Path, count: u8) -> PathBuf {
+    let store = open(folder).unwrap();
+    for n in 0..count {
+        let txn = store.begin();
+        txn.put(b"count", vec![n + 1]).unwrap();
+        txn.put(&[b'k', n], vec![n | 0x80; 300]).unwrap();
+        txn.commit().await.unwrap();
+    }
+    drop(store);
+    std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.extension().is_some_and(|extension| extension == "jnl"))
+        .unwrap()
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy_folder(&path, &target);
+        } else if path.extension().is_some_and(|extension| extension == "jnl") {
+            // Without the zeros that follow: 64 MiB a copy is slow.
+            std::fs::write(target, written(&path)).unwrap();
+        } else {
+            std::fs::copy(&path, target).unwrap();
+        }
+    }
+}
+
+/// The bytes of a journal up to the last that is not zero.
+fn written(journal: &Path) -> Vec<u8> {
+    let mut bytes = std::fs::read(journal).unwrap();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    bytes.truncate(end + 1);
+    bytes
+}
+
+/// Opens a copy whose journal is `bytes`; the number of transactions it has, all of them whole.
+async fn reopen(original: &Path, journal: &Path, bytes: &[u8]) -> Result<u8, StoreError> {
+    let copy = tempfile::tempdir().unwrap();
+    copy_folder(original, copy.path());
+    std::fs::write(copy.path().join(journal.file_name().unwrap()), bytes).unwrap();
+    let store = open(copy.path())?;
+    let txn = store.begin();
+    let count = txn.get(b"count").await?.map_or(0, |count| count[0]);
+    for n in 0..20 {
+        let found = txn.get(&[b'k', n]).await?;
+        let expected = (n < count).then(|| vec![n | 0x80; 300]);
+        assert_eq!(found, expected, "transaction {n} of {count}");
+    }
+    let version = txn.version().await?;
+    assert_eq!(version, Version(u64::from(count)), "the version belongs to the data");
+    put(&store, &[("after", "1")]).await;
+    drop(txn);
+    drop(store);
+    let store = open(copy.path())?;
+    assert_eq!(now(&store, "after").await.as_deref(), Some("1"), "it goes on after the repair");
+    Ok(count)
+}
+
+#[tokio::test]
+async fn a_torn_journal_loses_the_torn_transaction_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = journal_of(folder.path(), 8).await;
+    let whole = written(&journal);
+    assert_eq!(reopen(folder.path(), &journal, &whole).await.unwrap(), 8);
+    let mut batches: Vec<usize> = (0..8_u8)
+        .map(|n| whole.windows(300).rposition(|window| window == vec![n | 0x80; 300]).unwrap())
+        .collect();
+    batches.push(whole.len());
+    // Cut anywhere in the last three batches, with and without the zeros of preallocation.
+    let mut cut = batches[5];
+    while cut < whole.len() {
+        let expected = 5..=u8::try_from(batches.iter().filter(|at| **at <= cut).count()).unwrap();
+        let mut bytes = whole[..cut].to_vec();
+        for zeros in [0, 8192] {
+            bytes.resize(cut + zeros, 0);
+            let found = reopen(folder.path(), &journal, &bytes).await.unwrap();
+            assert!(expected.contains(&found), "cut at {cut}: {found} of {expected:?}");
+        }
+        cut += 61;
+    }
+    // The last batch has its end and not its middle: sectors reach the disk in any order.
+    for lost in [0..100, 250..300, 0..300] {
+        let mut bytes = whole.clone();
+        bytes[batches[7]..][lost].fill(0);
+        bytes.resize(whole.len() + 4096, 0);
+        assert_eq!(reopen(folder.path(), &journal, &bytes).await.unwrap(), 7);
+    }
+}
+
+#[tokio::test]
+async fn damage_before_the_last_batch_is_not_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = journal_of(folder.path(), 8).await;
+    let whole = written(&journal);
+    let middle = whole.windows(300).position(|window| window == vec![0x83; 300]).unwrap();
+    let mut bytes = whole.clone();
+    bytes[middle + 150] ^= 1;
+    let opened = reopen(folder.path(), &journal, &bytes).await;
+    assert_eq!(kind(opened), Some(StoreErrorKind::Damaged));
+}
