@@ -9,6 +9,7 @@
 //! - [`Backend`], [`Session`], [`ChangeStream`]: what an engine does. `docs/store.md` has the scheme
 //!   of each and what it costs.
 //! - [`EmbeddedBackend`]: fjall on a local disk, one committer thread, one sync per batch.
+//! - [`EtcdBackend`]: an etcd cluster.
 //! - [`MemoryBackend`]: the contract in memory, for the simulator and for tests.
 //! - [`Resolver`], [`ReadSet`]: conflicts between transactions, pure.
 //!
@@ -27,6 +28,7 @@
 mod backend;
 mod embedded;
 mod error;
+mod etcd;
 mod history;
 mod key;
 mod memory;
@@ -42,6 +44,7 @@ pub use backend::{
 };
 pub use embedded::{EmbeddedBackend, EmbeddedOptions};
 pub use error::{Cause, StoreError, StoreErrorKind};
+pub use etcd::{EtcdBackend, EtcdOptions, EtcdTls};
 pub use key::KeyRange;
 pub use memory::MemoryBackend;
 pub use once::{Reply, RequestId};
