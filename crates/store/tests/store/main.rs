@@ -7,8 +7,11 @@
 mod anomalies;
 mod basics;
 mod checker;
+mod cluster;
 mod conformance;
 mod embedded;
+mod etcd;
+mod faults;
 mod histories;
 mod memory;
 mod once;
