@@ -9,7 +9,7 @@ use millpond_types::ChunkId;
 use millpond_types::cluster::{Chain, TargetId, TargetState};
 
 use crate::event::{Alarm, Effect, StoreOp, Turn};
-use crate::message::{Meta, Outcome, Payload, PeerBody};
+use crate::message::{Answer, Meta, Outcome, Payload, PeerBody};
 use crate::mutation::mutated;
 use crate::replica::{Job, Mode, Replica, resend_due};
 use crate::view::View;
@@ -165,7 +165,8 @@ impl<P: Payload> Replica<P> {
         for (chunk, meta) in staged {
             turn.emit(Effect::Commit(*chunk, meta.version));
             let Meta { version, content, tag, .. } = *meta;
-            self.dedup.record(tag, Outcome { chunk: *chunk, version, content }, turn.now);
+            let answer = Answer::Done(Outcome { chunk: *chunk, version, content });
+            self.dedup.record(tag, answer, turn.now);
         }
         self.mode = Mode::Serving { joined: self.view.predecessor().is_none() };
         self.reconfigure(turn);

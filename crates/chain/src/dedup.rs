@@ -13,20 +13,20 @@ use millpond_types::Tick;
 use millpond_types::cluster::ChainVersion;
 use millpond_types::limits::{CHAIN_LANES_MAX, DEDUP_KEEP_MS};
 
-use crate::message::{Lane, LaneRecord, Outcome, Tag};
+use crate::message::{Answer, Lane, LaneRecord, Tag};
 
 #[derive(Clone, Copy, Debug)]
 struct Record {
     sequence: u64,
-    outcome: Outcome,
+    answer: Answer,
     at: Tick,
 }
 
 /// What is known of an update before it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// It was done.
-    Done(Outcome),
+    /// It was answered.
+    Answered(Answer),
     /// A later one of the same lane was.
     Superseded,
     /// There is no record.
@@ -45,7 +45,7 @@ pub(crate) struct Dedup {
 impl Dedup {
     pub(crate) fn seen(&mut self, tag: Tag, now: Tick) -> Seen {
         match self.lanes.get(&tag.lane) {
-            Some(record) if record.sequence == tag.sequence => Seen::Done(record.outcome),
+            Some(record) if record.sequence == tag.sequence => Seen::Answered(record.answer),
             Some(record) if record.sequence > tag.sequence => Seen::Superseded,
             Some(_) => Seen::Unknown,
             None if self.lanes.len() < CHAIN_LANES_MAX => Seen::Unknown,
@@ -56,11 +56,11 @@ impl Dedup {
         }
     }
 
-    pub(crate) fn record(&mut self, tag: Tag, outcome: Outcome, now: Tick) {
+    pub(crate) fn record(&mut self, tag: Tag, answer: Answer, now: Tick) {
         if tag.lane == Lane::default() {
             return;
         }
-        let record = Record { sequence: tag.sequence, outcome, at: now };
+        let record = Record { sequence: tag.sequence, answer, at: now };
         let known = self.lanes.entry(tag.lane).or_insert(record);
         if known.sequence <= tag.sequence {
             *known = record;
@@ -80,7 +80,7 @@ impl Dedup {
     pub(crate) fn snapshot(&self) -> Vec<LaneRecord> {
         let record = |(lane, record): (&Lane, &Record)| LaneRecord {
             tag: Tag { lane: *lane, sequence: record.sequence },
-            outcome: record.outcome,
+            answer: record.answer,
         };
         self.lanes.iter().map(record).collect()
     }
@@ -97,14 +97,15 @@ mod tests {
     use millpond_types::cluster::ChunkVersion;
 
     use super::*;
-    use crate::message::Content;
+    use crate::message::{Content, Outcome};
 
     fn tag(client: u128, sequence: u64) -> Tag {
         Tag { lane: Lane { client, channel: 0 }, sequence }
     }
 
-    fn outcome(version: u64) -> Outcome {
-        Outcome { chunk: ChunkId(1), version: ChunkVersion(version), content: Content::Tombstone }
+    fn outcome(version: u64) -> Answer {
+        let version = ChunkVersion(version);
+        Answer::Done(Outcome { chunk: ChunkId(1), version, content: Content::Tombstone })
     }
 
     #[test]
@@ -112,12 +113,12 @@ mod tests {
         let mut dedup = Dedup::default();
         assert_eq!(dedup.seen(tag(7, 5), Tick(0)), Seen::Unknown);
         dedup.record(tag(7, 5), outcome(3), Tick(0));
-        assert_eq!(dedup.seen(tag(7, 5), Tick(1)), Seen::Done(outcome(3)));
+        assert_eq!(dedup.seen(tag(7, 5), Tick(1)), Seen::Answered(outcome(3)));
         assert_eq!(dedup.seen(tag(7, 4), Tick(1)), Seen::Superseded);
         assert_eq!(dedup.seen(tag(7, 6), Tick(1)), Seen::Unknown);
         // An update that was overtaken by a later one of its lane does not replace the record.
         dedup.record(tag(7, 4), outcome(9), Tick(1));
-        assert_eq!(dedup.seen(tag(7, 5), Tick(1)), Seen::Done(outcome(3)));
+        assert_eq!(dedup.seen(tag(7, 5), Tick(1)), Seen::Answered(outcome(3)));
     }
 
     #[test]
@@ -128,7 +129,7 @@ mod tests {
         }
         let stranger = tag(u128::MAX, 1);
         assert_eq!(dedup.seen(stranger, Tick(1)), Seen::Full);
-        assert_eq!(dedup.seen(tag(1, 1), Tick(1)), Seen::Done(outcome(1)));
+        assert_eq!(dedup.seen(tag(1, 1), Tick(1)), Seen::Answered(outcome(1)));
         let later = Tick(0).plus(Duration::from_millis(DEDUP_KEEP_MS));
         assert_eq!(dedup.seen(stranger, later), Seen::Unknown);
         assert!(dedup.snapshot().is_empty());

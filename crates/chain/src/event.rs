@@ -44,7 +44,7 @@ pub enum Event<P> {
         /// True when it has.
         room: bool,
     },
-    /// More bytes may be sent for resync.
+    /// So many bytes may be sent for resync from now on; what was left before is forfeit.
     Budget {
         /// How many.
         bytes: u64,

@@ -6,7 +6,7 @@ use millpond_types::limits::CHAIN_WAIT_MS;
 
 use crate::event::{Alarm, Effect, ReadOp, StoreError, StoreOp, Turn};
 use crate::message::{
-    Content, Meta, Outcome, Payload, PeerBody, Refusal, Reply, Tag, Update, Write,
+    Answer, Content, Meta, Outcome, Payload, PeerBody, Refusal, Reply, Tag, Update, Write,
 };
 use crate::mutation::mutated;
 use crate::replica::{Found, Job, Replica, resend_due};
@@ -243,7 +243,7 @@ impl<P: Payload> Replica<P> {
         }
         let committed = slot.committed;
         let outcome = Outcome { chunk, version: meta.version, content: meta.content };
-        self.dedup.record(meta.tag, outcome, turn.now);
+        self.dedup.record(meta.tag, Answer::Done(outcome), turn.now);
         if let Some(request) = pending.waiter {
             turn.emit(Effect::Reply(request, Reply::Done(outcome)));
         }

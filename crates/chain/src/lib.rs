@@ -43,8 +43,8 @@ pub use event::{
     StoreOp, Token,
 };
 pub use message::{
-    Content, Lane, LaneRecord, Meta, Op, Outcome, Payload, Peer, PeerBody, ReadRequest, Refusal,
-    Reply, SyncBody, Tag, Update, UpdateRequest, Write,
+    Answer, Content, Lane, LaneRecord, Meta, Op, Outcome, Payload, Peer, PeerBody, ReadRequest,
+    Refusal, Reply, SyncBody, Tag, Update, UpdateRequest, Write,
 };
 #[cfg(feature = "mutations")]
 pub use mutation::Mutation;

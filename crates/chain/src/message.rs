@@ -346,8 +346,30 @@ pub enum SyncBody<P> {
 pub struct LaneRecord {
     /// The lane and its last sequence.
     pub tag: Tag,
-    /// What became of it.
-    pub outcome: Outcome,
+    /// What was answered.
+    pub answer: Answer,
+}
+
+/// The final answer to an update. Also one that changed nothing is remembered: a copy of the
+/// request that arrives later must not change something then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It was done.
+    Done(Outcome),
+    /// `Put` found this version.
+    Exists(ChunkVersion),
+    /// There was nothing to change.
+    NotFound,
+}
+
+impl<P> From<Answer> for Reply<P> {
+    fn from(answer: Answer) -> Self {
+        match answer {
+            Answer::Done(outcome) => Self::Done(outcome),
+            Answer::Exists(version) => Self::Exists { version },
+            Answer::NotFound => Self::NotFound,
+        }
+    }
 }
 
 /// What an update did.
@@ -382,7 +404,8 @@ pub enum Reply<P> {
         /// The bytes asked for, as far as the chunk reaches.
         bytes: P,
     },
-    /// Nothing was done.
+    /// Not done. A client that gives an update up after this must call its outcome unknown: an
+    /// earlier copy of the request may still be under way.
     Refused(Refusal),
 }
 

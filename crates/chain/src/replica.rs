@@ -174,7 +174,7 @@ impl<P: Payload> Replica<P> {
             Event::Damaged(chunk) => self.on_damaged(chunk, turn),
             Event::Space { room } => self.room = room,
             Event::Budget { bytes } => {
-                self.budget = self.budget.saturating_add(bytes);
+                self.budget = bytes;
                 self.source_send(turn);
             }
             Event::Retire(retired) => self.retired = retired,
@@ -266,6 +266,12 @@ impl<P: Payload> Replica<P> {
     #[must_use]
     pub const fn local_report(&self) -> Option<LocalReport> {
         self.reported
+    }
+
+    /// The replica stopped by itself: the shell opens its store anew and makes another.
+    #[must_use]
+    pub fn stopped(&self) -> bool {
+        self.mode == Mode::Failed
     }
 
     /// Chunks that something is happening to.

@@ -146,8 +146,8 @@ impl<P: Payload> Replica<P> {
         if mutated!(self, NoDedupHandover) {
             self.dedup.complete_since = ChainVersion(0);
         } else {
-            for LaneRecord { tag, outcome } in lanes {
-                self.dedup.record(*tag, *outcome, turn.now);
+            for LaneRecord { tag, answer } in lanes {
+                self.dedup.record(*tag, *answer, turn.now);
             }
             self.dedup.complete_since = complete_since;
         }

@@ -7,7 +7,7 @@ use millpond_types::limits::{CHAIN_PENDING_MAX, CHUNK_BYTES_MAX};
 use crate::dedup::Seen;
 use crate::event::{Effect, RequestId, StageRequest, StoreOp, Turn};
 use crate::message::{
-    Content, Meta, Op, Outcome, Payload, Refusal, Reply, Update, UpdateRequest, Write,
+    Answer, Content, Meta, Op, Outcome, Payload, Refusal, Reply, Update, UpdateRequest, Write,
 };
 use crate::mutation::mutated;
 use crate::replica::{Job, Replica};
@@ -19,7 +19,8 @@ pub(crate) const BUSY_HINT_MS: u32 = 20;
 /// What an operation comes to, given what is committed.
 enum Meaning<P> {
     Write(Write<P>),
-    Answer(Reply<P>),
+    Answer(Answer),
+    Refuse(Refusal),
 }
 
 impl<P: Payload> Replica<P> {
@@ -33,8 +34,8 @@ impl<P: Payload> Replica<P> {
             return Self::refuse(request, why, turn);
         }
         match self.seen(&body, turn.now) {
-            Seen::Done(outcome) => {
-                return turn.emit(Effect::Reply(request, Reply::Done(outcome)));
+            Seen::Answered(answer) => {
+                return turn.emit(Effect::Reply(request, answer.into()));
             }
             Seen::Superseded => return Self::refuse(request, Refusal::Superseded, turn),
             Seen::Full => return Self::refuse(request, Refusal::Busy(BUSY_HINT_MS), turn),
@@ -126,7 +127,11 @@ impl<P: Payload> Replica<P> {
         }
         let write = match meaning(body.op, committed.as_ref()) {
             Meaning::Write(write) => write,
-            Meaning::Answer(reply) => return turn.emit(Effect::Reply(request, reply)),
+            Meaning::Answer(answer) => {
+                self.dedup.record(body.tag, answer, turn.now);
+                return turn.emit(Effect::Reply(request, answer.into()));
+            }
+            Meaning::Refuse(why) => return Self::refuse(request, why, turn),
         };
         let update = Update {
             chunk: body.chunk,
@@ -150,7 +155,7 @@ impl<P: Payload> Replica<P> {
         now: Tick,
     ) -> Option<Reply<P>> {
         match self.seen(body, now) {
-            Seen::Done(outcome) => return Some(Reply::Done(outcome)),
+            Seen::Answered(answer) => return Some(answer.into()),
             Seen::Superseded => return Some(Reply::Refused(Refusal::Superseded)),
             Seen::Unknown | Seen::Full => {}
         }
@@ -230,9 +235,7 @@ impl<P: Payload> Replica<P> {
 fn meaning<P: Payload>(op: Op<P>, committed: Option<&Meta>) -> Meaning<P> {
     let data = committed.and_then(Meta::data);
     match (op, committed, data) {
-        (Op::Put(_), Some(meta), Some(_)) => {
-            Meaning::Answer(Reply::Exists { version: meta.version })
-        }
+        (Op::Put(_), Some(meta), Some(_)) => Meaning::Answer(Answer::Exists(meta.version)),
         (Op::Put(bytes) | Op::Replace(bytes), _, _) => Meaning::Write(Write::Whole(bytes)),
         (Op::Write { offset: 0, bytes } | Op::Append(bytes), _, None) => {
             Meaning::Write(Write::Whole(bytes))
@@ -243,10 +246,10 @@ fn meaning<P: Payload>(op: Op<P>, committed: Option<&Meta>) -> Meaning<P> {
             if fits {
                 Meaning::Write(Write::Part { offset, bytes })
             } else {
-                Meaning::Answer(Reply::Refused(Refusal::Invalid))
+                Meaning::Refuse(Refusal::Invalid)
             }
         }
-        (Op::Truncate { .. } | Op::Remove, _, None) => Meaning::Answer(Reply::NotFound),
+        (Op::Truncate { .. } | Op::Remove, _, None) => Meaning::Answer(Answer::NotFound),
         (Op::Truncate { len }, _, Some(_)) => Meaning::Write(Write::Truncate { len }),
         (Op::Remove, _, Some(_)) => Meaning::Write(Write::Tombstone),
     }

@@ -1,0 +1,296 @@
+//! Clients: one operation at a time, retried until it is answered or given up.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use millpond_chain::{Lane, Op, Payload, ReadRequest, Refusal, Reply, Tag, UpdateRequest};
+use millpond_types::cluster::{Chain, ChainId, ChainVersion, TargetId};
+use millpond_types::{Ack, ChunkId, Crc32c};
+
+use crate::bytes::Bytes;
+use crate::check::{Action, Heard, Operation};
+use crate::message::{Address, Item, Message, Time, ms};
+use crate::world::{Phase, World};
+
+/// Attempts of one operation share the upper bits of their numbers.
+const ATTEMPTS: u64 = 1 << 16;
+
+/// Something to do: where, what, and by which target if only that one shall answer.
+pub(crate) type Task = (ChainId, ChunkId, Action, Option<TargetId>);
+
+#[derive(Clone, Debug)]
+struct Current {
+    task: Task,
+    /// Place in the chunk's history.
+    place: usize,
+    attempt: u64,
+    give_up: Time,
+    issued: Option<ChainVersion>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    number: usize,
+    sequence: u64,
+    /// Wake-ups of another epoch are void.
+    epoch: u64,
+    current: Option<Current>,
+    routing: BTreeMap<ChainId, Chain>,
+    pub(crate) script: VecDeque<Task>,
+    idle: bool,
+}
+
+impl Client {
+    pub(crate) const fn new(number: usize) -> Self {
+        Self {
+            number,
+            sequence: 0,
+            epoch: 0,
+            current: None,
+            routing: BTreeMap::new(),
+            script: VecDeque::new(),
+            idle: true,
+        }
+    }
+
+    /// Nothing is under way and nothing is left to do.
+    pub(crate) fn finished(&self) -> bool {
+        self.current.is_none() && self.script.is_empty()
+    }
+}
+
+fn request(action: &Action) -> Option<(Op<Bytes>, Crc32c)> {
+    let op = match action {
+        Action::Put(bytes) => Op::Put(Bytes::new(bytes)),
+        Action::Replace(bytes) => Op::Replace(Bytes::new(bytes)),
+        Action::Write(offset, bytes) => Op::Write { offset: *offset, bytes: Bytes::new(bytes) },
+        Action::Append(bytes) => Op::Append(Bytes::new(bytes)),
+        Action::Truncate(len) => Op::Truncate { len: *len },
+        Action::Remove => Op::Remove,
+        Action::Read(..) => return None,
+    };
+    let crc = op.payload().map_or(Crc32c::EMPTY, Payload::crc);
+    Some((op, crc))
+}
+
+impl World {
+    pub(crate) fn client_wake(&mut self, client: usize, epoch: u64) {
+        if self.clients[client].epoch != epoch {
+            return;
+        }
+        if let Some(current) = &self.clients[client].current {
+            if self.now >= current.give_up {
+                return self.finish(client, Heard::Unknown);
+            }
+            return self.attempt(client);
+        }
+        let Some(task) = self.next_task(client) else {
+            self.clients[client].idle = true;
+            return self.wake_in(client, ms(50));
+        };
+        self.begin(client, task);
+    }
+
+    fn wake_in(&mut self, client: usize, delay: Time) {
+        self.clients[client].epoch += 1;
+        let epoch = self.clients[client].epoch;
+        self.after(delay, Item::ClientWake { client, epoch });
+    }
+
+    fn next_task(&mut self, client: usize) -> Option<Task> {
+        if let Some(task) = self.clients[client].script.pop_front() {
+            return Some(task);
+        }
+        if !matches!(self.phase, Phase::Chaos | Phase::Healing) {
+            return None;
+        }
+        let chain = ChainId(1 + u32::try_from(self.rng.index(self.plan.chains)).expect("few"));
+        let chunk = ChunkId(1 + u128::from(self.rng.below(self.plan.chunks)));
+        let bytes = self.value(client);
+        let action = match self.rng.below(100) {
+            0..50 => {
+                let whole = self.rng.permille(700);
+                let (from, len) = (self.rng.below(8), self.rng.below(12));
+                let part = |n| u32::try_from(n).expect("small");
+                if whole { Action::Read(0, u32::MAX) } else { Action::Read(part(from), part(len)) }
+            }
+            50..58 => Action::Put(bytes),
+            58..72 => Action::Replace(bytes),
+            72..82 => Action::Write(u32::try_from(self.rng.below(20)).expect("small"), bytes),
+            82..89 => Action::Append(bytes),
+            89..93 => Action::Truncate(u32::try_from(self.rng.below(16)).expect("small")),
+            _ => Action::Remove,
+        };
+        Some((chain, chunk, action, None))
+    }
+
+    /// Bytes that nobody else writes.
+    fn value(&mut self, client: usize) -> Vec<u8> {
+        let sequence = self.clients[client].sequence + 1;
+        let mut bytes = vec![u8::try_from(client).expect("few clients") + b'A'];
+        bytes.extend_from_slice(&sequence.to_le_bytes()[..2]);
+        bytes.resize(3 + self.rng.index(6), b'.');
+        bytes
+    }
+
+    fn begin(&mut self, client: usize, task: Task) {
+        let history = self.history.entry((task.0, task.1)).or_default();
+        let place = history.len();
+        history.push(Operation {
+            client,
+            call: self.now,
+            ret: None,
+            action: task.2.clone(),
+            heard: Heard::Unknown,
+        });
+        let patience = match self.phase {
+            Phase::Chaos if self.rng.permille(150) => self.rng.between(ms(300), ms(2000)),
+            _ => ms(6000),
+        };
+        let c = &mut self.clients[client];
+        c.sequence += 1;
+        c.idle = false;
+        let attempt = c.sequence * ATTEMPTS;
+        let give_up = self.now + patience;
+        c.current = Some(Current { task, place, attempt, give_up, issued: None });
+        self.attempt(client);
+    }
+
+    /// Sends the operation, as far as the routing known here tells where to.
+    fn attempt(&mut self, client: usize) {
+        let pause = self.rng.between(ms(250), ms(700));
+        self.wake_in(client, pause);
+        let c = &mut self.clients[client];
+        let Some(current) = &mut c.current else { return };
+        current.attempt += 1;
+        let (chain, chunk, action, only) = current.task.clone();
+        let Some(known) = c.routing.get(&chain) else { return self.client_asks(client) };
+        let serving: Vec<TargetId> = known.serving().map(|member| member.target).collect();
+        let update = request(&action);
+        let to = if update.is_some() {
+            serving.first().copied()
+        } else {
+            only.or_else(|| self.rng.pick(&serving))
+        };
+        let Some(to) = to else { return self.client_asks(client) };
+        let version = known.version;
+        let issued = *current.issued.get_or_insert(version);
+        let attempt = current.attempt;
+        let message = match (update, action) {
+            (Some((op, crc)), _) => {
+                let lane = Lane { client: 1 + c.number as u128, channel: 0 };
+                let tag = Tag { lane, sequence: c.sequence };
+                let durability = if self.plan.memory { Ack::Memory } else { Ack::Disk };
+                let body = UpdateRequest { version, issued, tag, chunk, op, crc, durability };
+                Message::Update { to, attempt, body: Box::new(body) }
+            }
+            (None, Action::Read(offset, len)) => {
+                Message::Read { to, attempt, body: ReadRequest { version, chunk, offset, len } }
+            }
+            (None, _) => unreachable!("only reads have no request"),
+        };
+        self.trace.note(self.now, || format!("client {client} -> {} {message:?}", to.0));
+        let node = self.node_of[&to];
+        self.send(Address::Client(client), Address::Node(node), message);
+    }
+
+    fn client_asks(&mut self, client: usize) {
+        for manager in 0..self.managers.len() {
+            self.send(Address::Client(client), Address::Manager(manager), Message::RoutingAsk);
+        }
+        self.wake_in(client, ms(30));
+    }
+
+    pub(crate) fn client_receives(&mut self, client: usize, message: Message) {
+        match message {
+            Message::Routing(chains) => {
+                for chain in chains {
+                    let known = self.clients[client].routing.entry(chain.id).or_default();
+                    if chain.version > known.version {
+                        *known = chain;
+                    }
+                }
+            }
+            Message::Reply { attempt, reply } => self.client_hears(client, attempt, reply),
+            _ => {}
+        }
+    }
+
+    fn client_hears(&mut self, client: usize, attempt: u64, reply: Reply<Bytes>) {
+        let Some(current) = &self.clients[client].current else { return };
+        if current.attempt / ATTEMPTS != attempt / ATTEMPTS {
+            return;
+        }
+        let newest = current.attempt == attempt;
+        self.trace.note(self.now, || format!("client {client} <- {attempt} {reply:?}"));
+        let heard = match reply {
+            Reply::Done(outcome) => {
+                self.trace.add(outcome.version.0);
+                Heard::Done(match outcome.content {
+                    millpond_chain::Content::Data { len, crc } => Some((len, crc)),
+                    millpond_chain::Content::Tombstone => None,
+                })
+            }
+            Reply::Exists { .. } => Heard::Exists,
+            Reply::NotFound => Heard::NotFound,
+            Reply::Data { version, chunk_len, bytes } => {
+                self.trace.add(version.0 ^ u64::from(bytes.crc().0));
+                Heard::Data(bytes.as_slice().to_vec(), chunk_len)
+            }
+            Reply::Refused(refusal) => return self.refused(client, newest, refusal),
+        };
+        self.finish(client, heard);
+    }
+
+    fn refused(&mut self, client: usize, newest: bool, refusal: Refusal) {
+        match refusal {
+            Refusal::Undecided => return self.finish(client, Heard::Unknown),
+            Refusal::Superseded | Refusal::Invalid => {
+                return self.violate(|| format!("client {client} was refused: {refusal:?}"));
+            }
+            Refusal::Stale(_) | Refusal::NotServing if newest => self.client_asks(client),
+            _ => {}
+        }
+        if newest {
+            let pause = self.rng.between(ms(2), ms(40));
+            self.wake_in(client, pause);
+        }
+    }
+
+    fn finish(&mut self, client: usize, heard: Heard) {
+        let Some(current) = self.clients[client].current.take() else { return };
+        let (chain, chunk, ..) = current.task;
+        let known = heard != Heard::Unknown;
+        let history = self.history.get_mut(&(chain, chunk)).expect("it was begun there");
+        let operation = &mut history[current.place];
+        operation.heard = heard;
+        operation.ret = known.then_some(self.now);
+        self.stats.operations += 1;
+        self.stats.unknown += u64::from(!known);
+        self.trace.add(self.now ^ u64::from(known));
+        if self.phase == Phase::Last && !known {
+            // Progress is promised now: the task comes again until the phase's time is over.
+            self.clients[client].script.push_front(current.task);
+        }
+        let pause = self.rng.between(200, self.plan.think);
+        self.wake_in(client, pause);
+    }
+
+    /// Every chunk is read at every replica, written, and read again.
+    pub(crate) fn script_last_round(&mut self) {
+        let chains: Vec<Chain> = self.store.chains.values().cloned().collect();
+        for chain in chains {
+            for chunk in (1..=self.plan.chunks).map(|n| ChunkId(u128::from(n))) {
+                let reads: Vec<Task> = chain
+                    .serving()
+                    .map(|m| (chain.id, chunk, Action::Read(0, u32::MAX), Some(m.target)))
+                    .collect();
+                let client = self.rng.index(self.clients.len());
+                let value = self.value(client);
+                let script = &mut self.clients[client].script;
+                script.extend(reads.clone());
+                script.push_back((chain.id, chunk, Action::Replace(value), None));
+                script.extend(reads);
+            }
+        }
+    }
+}

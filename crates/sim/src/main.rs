@@ -1,0 +1,158 @@
+//! `millpond-sim`: runs seeds over all cores until one fails.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use clap::Parser;
+use millpond_sim::{Mutation, Outcome, Stats, run};
+
+/// Simulates whole clusters; every seed is one history of faults.
+#[derive(Parser)]
+struct Options {
+    /// Replay this seed alone, with the end of its trace; decimal or 0x….
+    #[arg(long, value_parser = number)]
+    seed: Option<u64>,
+    /// How many seeds to run.
+    #[arg(long, default_value_t = 1000)]
+    seeds: u64,
+    /// The first of them.
+    #[arg(long, default_value = "0", value_parser = number)]
+    from: u64,
+    /// Threads; the number of cores when not given.
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// Make every replica make one deliberate mistake: a name, or `all` for a table.
+    #[arg(long)]
+    mutation: Option<String>,
+    /// Go on after a failing seed.
+    #[arg(long)]
+    keep_going: bool,
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|error| format!("'{text}' is not a seed: {error}"))
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    // A violated assertion is an outcome here; it is printed with its seed.
+    std::panic::set_hook(Box::new(|_| {}));
+    match options.mutation.as_deref() {
+        Some("all") => return table(&options),
+        Some(name) if !Mutation::ALL.iter().any(|m| format!("{m:?}") == name) => {
+            eprintln!("no mutation '{name}'; there are: {:?}", Mutation::ALL);
+            return ExitCode::from(2);
+        }
+        _ => {}
+    }
+    let mutation = options.mutation.as_deref();
+    let mutation = Mutation::ALL.into_iter().find(|m| Some(format!("{m:?}").as_str()) == mutation);
+    if let Some(seed) = options.seed {
+        return report(&run(seed, mutation, true), options.mutation.as_deref());
+    }
+    let failed = sweep(&options, mutation, true);
+    match failed {
+        Some(outcome) => report(&run(outcome.seed, mutation, true), options.mutation.as_deref()),
+        None => ExitCode::SUCCESS,
+    }
+}
+
+/// Prints one seed's end.
+fn report(outcome: &Outcome, mutation: Option<&str>) -> ExitCode {
+    for line in &outcome.trace {
+        println!("{line}");
+    }
+    println!("seed {:#x}: trace {:#018x}, {:?}", outcome.seed, outcome.trace_hash, outcome.stats);
+    let Some(failure) = &outcome.failure else {
+        println!("seed {:#x} holds", outcome.seed);
+        return ExitCode::SUCCESS;
+    };
+    println!("seed {:#x} FAILED: {failure}", outcome.seed);
+    let mutation = mutation.map_or(String::new(), |name| format!(" --mutation {name}"));
+    println!(
+        "replay: make sim SEED={:#x}    (or millpond-sim --seed {:#x}{mutation})",
+        outcome.seed, outcome.seed
+    );
+    ExitCode::FAILURE
+}
+
+/// Runs the seeds; the failing one with the lowest number, if any.
+fn sweep(options: &Options, mutation: Option<Mutation>, progress: bool) -> Option<Outcome> {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let jobs = options.jobs.unwrap_or(cores);
+    let next = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    let total = Mutex::new((Stats::default(), None::<Outcome>, 0u64));
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let n = next.fetch_add(1, Ordering::Relaxed);
+                    if n >= options.seeds {
+                        return;
+                    }
+                    let outcome = run(options.from + n, mutation, false);
+                    let mut total = total.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    total.0.add(&outcome.stats);
+                    total.2 += 1;
+                    if progress && total.2.is_multiple_of(500) {
+                        eprint!("\r{} of {} seeds", total.2, options.seeds);
+                        let _flushed = std::io::stderr().flush();
+                    }
+                    if outcome.failure.is_some() {
+                        if progress {
+                            let text = outcome.failure.as_deref().unwrap_or_default();
+                            eprintln!(
+                                "\rseed {:#x}: {}",
+                                outcome.seed,
+                                text.lines().next().unwrap_or_default()
+                            );
+                        }
+                        let first = total.1.as_ref().is_none_or(|known| known.seed > outcome.seed);
+                        if first {
+                            total.1 = Some(outcome);
+                        }
+                        stop.store(!options.keep_going, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    let (stats, failed, done) =
+        total.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if progress {
+        println!("\r{done} seeds: {stats:?}");
+    }
+    failed
+}
+
+/// How many seeds each deliberate mistake takes.
+fn table(options: &Options) -> ExitCode {
+    let mut missed = 0;
+    for mutation in Mutation::ALL {
+        let one_by_one =
+            Options { jobs: Some(1), mutation: None, seed: None, keep_going: false, ..*options };
+        match sweep(&one_by_one, Some(mutation), false) {
+            Some(outcome) => {
+                let seeds = outcome.seed - options.from + 1;
+                let text = outcome.failure.unwrap_or_default();
+                println!(
+                    "| {mutation:?} | {seeds} | {:#x} | {} |",
+                    outcome.seed,
+                    text.lines().next().unwrap_or_default()
+                );
+            }
+            None => {
+                missed += 1;
+                println!("| {mutation:?} | not in {} | | |", options.seeds);
+            }
+        }
+    }
+    ExitCode::from(u8::from(missed > 0))
+}
