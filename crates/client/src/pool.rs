@@ -2,11 +2,12 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use millpond_env::{BlockingStream, RealClock, boot_id};
 use millpond_types::{Tick, Uuid128};
+use parking_lot::{Condvar, Mutex};
 
 use crate::address::Address;
 use crate::call::Job;
@@ -36,6 +37,7 @@ struct Shared {
     options: ClientOptions,
     tls: Option<Arc<rustls::ClientConfig>>,
     state: Mutex<State>,
+    /// Tells one waiter of a free connection; costs no system call while nobody waits.
     freed: Condvar,
 }
 
@@ -82,13 +84,13 @@ impl Client {
     /// As for every call.
     pub fn server_info(&self) -> Result<ServerInfo, ClientError> {
         self.ping(None)?;
-        let info = self.shared.lock().info.clone();
+        let info = self.shared.state.lock().info.clone();
         info.ok_or(ClientError::Closed)
     }
 
     /// Closes every connection; calls that run now finish, later ones fail.
     pub fn close(&self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.closed = true;
         let idle = std::mem::take(&mut state.idle);
         state.open -= idle.len();
@@ -129,7 +131,7 @@ struct Lent<'a>(Option<Connection>, &'a Shared);
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
         let connection = self.0.take().filter(|connection| !connection.broken);
-        let mut state = self.1.lock();
+        let mut state = self.1.state.lock();
         match connection {
             Some(connection) if !state.closed => state.idle.push(connection),
             _ => state.open -= 1,
@@ -140,12 +142,8 @@ impl Drop for Lent<'_> {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn checkout(&self, deadline: Deadline) -> Result<Lent<'_>, ClientError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             if state.closed {
                 return Err(ClientError::Closed);
@@ -168,8 +166,7 @@ impl Shared {
                 let doing = "waiting for one of the client's connections; open more connections";
                 return Err(ClientError::Deadline(deadline.given, doing));
             }
-            let wait = self.freed.wait_timeout(state, left);
-            state = wait.unwrap_or_else(PoisonError::into_inner).0;
+            self.freed.wait_for(&mut state, left);
         }
     }
 
@@ -177,7 +174,7 @@ impl Shared {
     fn connect_counted(&self, deadline: Deadline) -> Result<Lent<'_>, ClientError> {
         // Gives the place back when connecting fails.
         let mut lent = Lent(None, self);
-        if let Some(down) = self.lock().down.clone() {
+        if let Some(down) = self.state.lock().down.clone() {
             let now = RealClock::tick();
             if now < down.until {
                 return Err(ClientError::Down {
@@ -189,7 +186,7 @@ impl Shared {
         }
         match self.connect(deadline) {
             Ok(connection) => {
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 state.down = None;
                 state.info = Some(ServerInfo {
                     version: connection.hello.server.clone(),
@@ -211,7 +208,7 @@ impl Shared {
     }
 
     fn note_down(&self, error: &ClientError) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let pause =
             state.down.as_ref().map_or(BACKOFF_MIN, |down| (down.pause * 2).min(BACKOFF_MAX));
         let until = RealClock::tick().plus(pause);
@@ -224,12 +221,12 @@ impl Shared {
         if let Address::Unix(path) = &self.options.address {
             return self.connect_local(path, wanted, deadline);
         }
-        let known = self.lock().local.clone();
+        let known = self.state.lock().local.clone();
         if let Some(path) = known {
             if let Ok(connection) = self.connect_local(&path, wanted, deadline) {
                 return Ok(connection);
             }
-            self.lock().local = None;
+            self.state.lock().local = None;
         }
         let remote = self.connect_tcp(deadline)?;
         if wanted == Transport::Tcp {
@@ -258,7 +255,7 @@ impl Shared {
         if local.hello.node != hello.node {
             return refuse("another server owns the Unix socket: use tcp");
         }
-        self.lock().local = Some(path.to_owned());
+        self.state.lock().local = Some(path.to_owned());
         Ok(local)
     }
 

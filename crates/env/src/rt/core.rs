@@ -26,6 +26,9 @@ use crate::pool::Buf;
 pub(super) const MAIN: usize = usize::MAX;
 /// How long a runtime that ends waits for the kernel to let go of its memory.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
+/// Rounds of tasks that wake each other before the kernel is entered: a request, the task that sends its
+/// answer, and what that wakes share one call. Bounded, for a task may wake itself for ever.
+const ROUNDS_PER_TURN: usize = 3;
 /// Longest sleep without a timer; only bounds a lost wake-up.
 const SLEEP_MAX: Duration = Duration::from_mins(1);
 
@@ -52,6 +55,8 @@ pub(crate) struct Core {
     /// Disks used on this core, by their id.
     files: RefCell<Vec<(u64, FileRef)>>,
     busy_poll: Duration,
+    /// The last sleep was shorter than looking for work would have been.
+    polling_pays: Cell<bool>,
     backend: IoBackend,
     ended: Cell<bool>,
 }
@@ -119,6 +124,7 @@ impl Core {
             mail: RefCell::default(),
             files: RefCell::default(),
             busy_poll,
+            polling_pays: Cell::new(false),
             backend,
             ended: Cell::new(false),
         }
@@ -211,23 +217,35 @@ impl Core {
         let main = Arc::new(Task::new(Arc::clone(&self.remote), MAIN));
         main.schedule();
         let waker = Waker::from(Arc::clone(&main));
+        let mut poll_main = |task: &Arc<Task>| {
+            if !Arc::ptr_eq(task, &main) {
+                return Poll::Pending;
+            }
+            task.unqueue();
+            future.as_mut().poll(&mut Context::from_waker(&waker))
+        };
         loop {
-            // Tasks woken during this turn run in the next one, after the driver had its turn.
-            let count = self.ready.borrow().len();
-            for _ in 0..count {
-                let Some(task) = self.ready.borrow_mut().pop_front() else { break };
-                if task.key != MAIN {
-                    self.run(&task);
-                } else if Arc::ptr_eq(&task, &main) {
-                    task.unqueue();
-                    let mut context = Context::from_waker(&waker);
-                    if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-                        return output;
-                    }
+            for _ in 0..ROUNDS_PER_TURN {
+                if let Poll::Ready(output) = self.round(&mut poll_main) {
+                    return output;
                 }
             }
             self.turn();
         }
+    }
+
+    /// Runs the tasks that are ready now; those that they wake run in the next round.
+    fn round<T>(&self, poll_main: &mut impl FnMut(&Arc<Task>) -> Poll<T>) -> Poll<T> {
+        let count = self.ready.borrow().len();
+        for _ in 0..count {
+            let Some(task) = self.ready.borrow_mut().pop_front() else { break };
+            if task.key != MAIN {
+                self.run(&task);
+            } else if let Poll::Ready(output) = poll_main(&task) {
+                return Poll::Ready(output);
+            }
+        }
+        Poll::Pending
     }
 
     fn run(&self, task: &Arc<Task>) {
@@ -261,13 +279,17 @@ impl Core {
             return;
         }
         let until = self.timers.borrow().next().unwrap_or(Tick::MAX);
-        if !self.busy_poll.is_zero() && self.poll_busily(until) {
-            return;
+        if self.polling_pays.get() {
+            if self.poll_busily(until) {
+                return;
+            }
+            self.polling_pays.set(false);
         }
         if self.remote.prepare_sleep() {
-            let until = until.min(RealClock::tick().plus(SLEEP_MAX));
-            self.drive(Wait::Until(until));
+            let asleep = RealClock::tick();
+            self.drive(Wait::Until(until.min(asleep.plus(SLEEP_MAX))));
             self.remote.end_sleep();
+            self.polling_pays.set(RealClock::tick().since(asleep) < self.busy_poll);
         }
     }
 

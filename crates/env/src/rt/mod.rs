@@ -59,7 +59,8 @@ pub struct RuntimeOptions {
     /// Pools whose memory is registered with the ring. Costs their whole size in locked memory;
     /// where the limit (`ulimit -l`) is too low everything works, a little slower.
     pub pools: Vec<BufferPool>,
-    /// How long an idle loop looks for work before it sleeps. Zero leaves the processor to others.
+    /// How long a loop looks for work before it sleeps, while work has lately come that soon: an idle
+    /// one uses no processor. Zero never looks.
     pub busy_poll: Duration,
 }
 

@@ -256,9 +256,16 @@ fn busy_polling_finds_work() {
         let busy_poll = Duration::from_millis(2);
         let options = RuntimeOptions { io, busy_poll, ..Default::default() };
         let runtime = Runtime::new(options).unwrap();
-        let (sender, receiver) = tokio::sync::oneshot::channel();
-        let waker = thread("waker", move || sender.send(Tick(9)).unwrap()).unwrap();
-        assert_eq!(runtime.block_on(receiver).unwrap(), Tick(9));
+        // Answers come soon, so that after the first sleep the loop polls for the others.
+        let (ask, asked) = std::sync::mpsc::channel::<tokio::sync::oneshot::Sender<Tick>>();
+        let answer = move || asked.iter().for_each(|sender| sender.send(Tick(9)).unwrap());
+        let waker = thread("waker", answer).unwrap();
+        for _ in 0..200 {
+            let (sender, receiver) = tokio::sync::oneshot::channel();
+            ask.send(sender).unwrap();
+            assert_eq!(runtime.block_on(receiver).unwrap(), Tick(9));
+        }
+        drop(ask);
         runtime.block_on(sleep(Duration::from_millis(3)));
         waker.join().unwrap();
     }

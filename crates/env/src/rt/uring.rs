@@ -169,9 +169,12 @@ impl Uring {
         self.push_entries(&[first, then]);
     }
 
+    /// Asks for the end of an operation, at once: a cancelled accept that still waits for its turn takes
+    /// the wake-up for the next connection (accepts wait exclusively), and its successor sleeps on.
     pub(super) fn cancel(&mut self, key: usize) {
         let entry = opcode::AsyncCancel::new(key as u64).build().user_data(CANCEL);
         self.push_entries(&[entry]);
+        self.enter(Wait::No);
     }
 
     fn push_entries(&mut self, entries: &[squeue::Entry]) {
