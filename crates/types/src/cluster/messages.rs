@@ -118,6 +118,10 @@ pub enum RegisterAnswer {
 }
 
 /// How a target is.
+///
+/// OFFLINE is a promise: the target has stopped serving before this is said, and serves again only
+/// after a lease was granted on a heartbeat that says otherwise. The manager may act on the first
+/// word while the second is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetReport {
     /// The target.
@@ -143,7 +147,7 @@ pub struct DiskReport {
     pub capacity_bytes: u64,
     /// Bytes in use.
     pub used_bytes: u64,
-    /// False when it refuses or fails I/O.
+    /// False when it refuses or fails I/O; then its targets have stopped, as with OFFLINE.
     pub healthy: bool,
 }
 
