@@ -1,8 +1,17 @@
 //! Membership, target states, placement and routing: pure, synchronous.
 //!
-//! Reading order: [`next_chain`] (what the manager makes of what nodes report), [`Pcg`] (the
-//! generator behind placement).
+//! Reading order: `table` ([`next_chain`]: what the manager makes of what nodes report), [`Pcg`]
+//! (the generator behind placement), [`placement`] (which disks form chains), `moves` (a replica's
+//! way to another disk), `planner` (what moves next) and [`manager`] (one primary that owns it all).
+//!
+//! Invariants: a chain that has data remembers who holds it, by a SERVING or a LASTSRV target; at
+//! most one target of a chain syncs; every change raises the chain's version by one; no two
+//! replicas share a failure domain; nothing is true before the store has it. The same input gives
+//! the same output on every build.
+//!
+//! Absent on purpose: I/O, clocks, randomness, and the replication protocol, which is `chain`'s.
 
+pub mod manager;
 mod moves;
 mod pcg;
 pub mod placement;

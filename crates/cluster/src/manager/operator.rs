@@ -1,0 +1,337 @@
+//! What operators ask for.
+
+use millpond_types::cluster::{
+    ChainId, ConfigVersion, DiskId, DiskRecord, DiskState, NodeId, NodeRecord, NodeState, TargetId,
+};
+use millpond_types::units::Tick;
+
+use super::Cx;
+use super::commit::{add_target, plan_disks};
+use super::event::{AdminAnswer, AdminCommand, Effect, Session};
+use super::primary::{Job, Live, Nodes, Primary};
+use super::settings::{Rules, check};
+use super::state::{Draft, domain_name, is_serving};
+use super::status::{DiskStatus, NodeStatus, Problem, Status};
+use crate::planner::{PlanView, Planner};
+
+impl Primary {
+    pub(super) fn admin(&mut self, cx: &mut Cx<'_>, from: Session, command: AdminCommand) {
+        let answer = match command {
+            AdminCommand::Status => AdminAnswer::Status(Box::new(self.status(cx.now))),
+            AdminCommand::Events { after } => {
+                let newer = self.state.events.iter().filter(|event| event.number >= after);
+                AdminAnswer::Events(newer.cloned().collect())
+            }
+            command => {
+                self.jobs.push_back(Job::Admin(from, command));
+                return;
+            }
+        };
+        cx.effects.push(Effect::AdminDone { to: from, answer });
+    }
+
+    fn status(&self, now: Tick) -> Status {
+        let state = &self.state;
+        let disks = plan_disks(state);
+        let view = PlanView {
+            replicas: state.cluster.replicas,
+            seed: state.cluster.seed,
+            disks: &disks,
+            chains: &state.chains,
+            slots: &state.slots,
+        };
+        let mut status = Status {
+            cluster: state.cluster.cluster,
+            routing: state.head.routing,
+            config: state.config.version,
+            replicas: state.cluster.replicas,
+            progress: self.planner.progress(&view),
+            paused: Rules::of(&state.config).paused,
+            subscribers: self.publisher.subscribers(),
+            nodes: state.nodes.values().map(|node| self.node_status(node, now)).collect(),
+            disks: state.disks.values().map(|disk| self.disk_status(disk)).collect(),
+            ..Status::default()
+        };
+        for record in state.chains.values() {
+            let serving = record.chain.serving().count();
+            let whole = serving >= usize::from(state.cluster.replicas);
+            let place = match (serving, whole) {
+                (0, _) => &mut status.chains_down,
+                (_, true) => &mut status.chains_whole,
+                (_, false) => &mut status.chains_degraded,
+            };
+            *place += 1;
+        }
+        let reports = self.nodes.live.values().flat_map(|live| live.reports.values());
+        status.behind_bytes = reports.map(|report| report.behind_bytes).sum();
+        status.problems = self.problems(&status);
+        status
+    }
+
+    fn node_status(&self, node: &NodeRecord, now: Tick) -> NodeStatus {
+        let unknown = Live::default();
+        let live = self.nodes.live.get(&node.id).unwrap_or(&unknown);
+        let targets = self.state.chains_of(node.id).map(|id| {
+            let members = &self.state.chains[&id].chain.targets;
+            members.iter().filter(|member| member.node == node.id).count()
+        });
+        let silent = live.heard.map(|heard| now.since(heard).as_millis());
+        NodeStatus {
+            id: node.id,
+            host: node.host.clone(),
+            addresses: node.addresses.clone(),
+            domain: domain_name(node),
+            build: node.build.clone(),
+            alive: live.is_up(),
+            silent_ms: silent.and_then(|ms| u64::try_from(ms).ok()),
+            state: node.state,
+            routing: live.routing,
+            config: live.config,
+            queue_depth: live.queue_depth,
+            targets: targets.sum(),
+        }
+    }
+
+    fn disk_status(&self, disk: &DiskRecord) -> DiskStatus {
+        let live = self.nodes.live.get(&disk.node).filter(|live| live.is_up());
+        let report = live.and_then(|live| live.disks.get(&disk.id));
+        let targets = self.state.chains_of(disk.node).map(|id| {
+            let members = &self.state.chains[&id].chain.targets;
+            members.iter().filter(|member| member.disk == disk.id).count()
+        });
+        DiskStatus {
+            id: disk.id,
+            node: disk.node,
+            capacity_bytes: disk.capacity_bytes,
+            used_bytes: report.map_or(0, |report| report.used_bytes),
+            healthy: report.is_some_and(|report| report.healthy),
+            state: disk.state,
+            targets: targets.sum(),
+        }
+    }
+
+    fn problems(&self, status: &Status) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut problem = |what: String, advice: &str| {
+            problems.push(Problem { what, advice: advice.to_owned() });
+        };
+        if status.chains_down > 0 {
+            problem(
+                format!("{} chains have no serving replica", status.chains_down),
+                "bring back the nodes named in 'millpond admin events': only they have the newest data",
+            );
+        }
+        for node in status.nodes.iter().filter(|node| !node.alive) {
+            problem(
+                format!("node {} on host '{}' is gone", node.id, node.host),
+                "start it, or replace it: its data is made anew after 'repair.after'",
+            );
+        }
+        for disk in status.disks.iter().filter(|disk| !disk.healthy && disk.targets > 0) {
+            let alive = status.nodes.iter().any(|node| node.id == disk.node && node.alive);
+            if alive {
+                problem(
+                    format!("disk {} of node {} fails", disk.id, disk.node),
+                    "replace it; 'millpond admin disk lose' makes its data anew at once",
+                );
+            }
+        }
+        if let Some(blocked) = self.planner.blocked() {
+            problem(format!("data cannot be placed: {blocked}"), "add nodes or end a drain");
+        }
+        if status.replicas == 0 {
+            problem(
+                "the cluster has no chains yet".to_owned(),
+                "start enough nodes, then 'millpond admin form --replicas N'",
+            );
+        }
+        if status.chains_degraded > 0 {
+            problem(
+                format!("{} chains serve with fewer replicas than wanted", status.chains_degraded),
+                "nothing, if 'syncing' goes down; else see the nodes and disks above",
+            );
+        }
+        if status.paused {
+            problem(
+                "moves are paused".to_owned(),
+                "'millpond admin set rebalance.paused false' lets them go on",
+            );
+        }
+        problems
+    }
+}
+
+/// Carries out a command that changes something. The answer goes out once it is committed; `None`
+/// when it takes another transaction.
+pub(super) fn carry_out(
+    draft: &mut Draft<'_>,
+    nodes: &Nodes,
+    planner: &mut Planner,
+    command: &AdminCommand,
+) -> Option<AdminAnswer> {
+    let result = match command {
+        AdminCommand::Form { replicas } => form(draft, *replicas),
+        AdminCommand::Set { name, value } => set(draft, name, value),
+        AdminCommand::DrainNode { node, on } => drain_node(draft, *node, *on),
+        AdminCommand::DrainDisk { disk, on } => {
+            let state = if *on { DiskState::Draining } else { DiskState::Active };
+            disk_state(draft, *disk, state)
+        }
+        AdminCommand::LoseDisk { disk } => disk_state(draft, *disk, DiskState::Lost),
+        AdminCommand::RemoveNode { node } => remove_node(draft, nodes, *node),
+        AdminCommand::MoveTarget { chain, from, to } => {
+            planner.forget();
+            move_target(draft, *chain, *from, *to)
+        }
+        AdminCommand::Status | AdminCommand::Events { .. } => Ok(String::new()),
+    };
+    match result {
+        Ok(text) => Some(AdminAnswer::Done(text)),
+        Err(Halt::Refused(text)) => Some(AdminAnswer::Refused(text)),
+        Err(Halt::Later) => None,
+    }
+}
+
+type Outcome = Result<String, Halt>;
+
+/// Why a command is not done.
+enum Halt {
+    /// It may not be.
+    Refused(String),
+    /// There is more of it than one transaction takes.
+    Later,
+}
+
+impl From<String> for Halt {
+    fn from(why: String) -> Self {
+        Self::Refused(why)
+    }
+}
+
+fn form(draft: &mut Draft<'_>, replicas: u8) -> Outcome {
+    let cluster = draft.cluster();
+    if cluster.replicas != 0 {
+        return Err(Halt::Refused(format!(
+            "the cluster has chains of {} replicas already",
+            cluster.replicas
+        )));
+    }
+    let disks = plan_disks(draft.base);
+    let mut domains: Vec<&str> =
+        disks.iter().filter(|disk| disk.takes_data).map(|disk| disk.domain.as_str()).collect();
+    domains.sort_unstable();
+    domains.dedup();
+    if replicas == 0 || domains.len() < usize::from(replicas) {
+        return Err(Halt::Refused(format!(
+            "{replicas} replicas need as many failure domains, there are {}: start more nodes, or \
+             take fewer replicas (at least 1)",
+            domains.len()
+        )));
+    }
+    draft.changes.cluster = Some(millpond_types::cluster::ClusterRecord { replicas, ..cluster });
+    draft.event(None, format!("chains of {replicas} replicas are made"));
+    Ok(format!("chains of {replicas} replicas are being made"))
+}
+
+fn set(draft: &mut Draft<'_>, name: &str, value: &str) -> Outcome {
+    let mut config = draft.config().clone();
+    if value.is_empty() {
+        config.values.remove(name);
+    } else {
+        check(name, value)?;
+        config.values.insert(name.to_owned(), value.to_owned());
+    }
+    config.version = ConfigVersion(config.version.0 + 1);
+    draft.event(None, format!("setting {name} = '{value}'"));
+    draft.changes.config = Some(config);
+    Ok(format!("{name} = '{value}'; every node has it with its next heartbeat"))
+}
+
+fn drain_node(draft: &mut Draft<'_>, node: NodeId, on: bool) -> Outcome {
+    let Some(record) = draft.node(node).cloned() else {
+        return Err(Halt::Refused(format!("there is no node {node}")));
+    };
+    let state = if on { NodeState::Draining } else { NodeState::Active };
+    draft.event(None, format!("node {node} is {}", if on { "drained" } else { "active" }));
+    draft.changes.nodes.insert(node, Some(NodeRecord { state, ..record }));
+    Ok(format!("node {node} is {}", if on { "being emptied" } else { "active" }))
+}
+
+fn disk_state(draft: &mut Draft<'_>, disk: DiskId, state: DiskState) -> Outcome {
+    let Some(record) = draft.disk(disk).copied() else {
+        return Err(Halt::Refused(format!("there is no disk {disk}")));
+    };
+    let word = match state {
+        DiskState::Active => "active",
+        DiskState::Draining => "being emptied",
+        DiskState::Lost => "given up; its data is made anew",
+    };
+    draft.event(None, format!("disk {disk} is {word}"));
+    draft.changes.disks.insert(disk, Some(DiskRecord { state, ..record }));
+    Ok(format!("disk {disk} is {word}"))
+}
+
+fn remove_node(draft: &mut Draft<'_>, nodes: &Nodes, node: NodeId) -> Outcome {
+    if draft.node(node).is_none() {
+        return Err(Halt::Refused(format!("there is no node {node}")));
+    }
+    let chains = draft.base.chains_of(node).count();
+    if chains > 0 {
+        return Err(Halt::Refused(format!(
+            "node {node} still holds replicas of {chains} chains: drain it and wait until it is empty"
+        )));
+    }
+    if nodes.live.get(&node).is_some_and(Live::is_up) {
+        return Err(Halt::Refused(format!("node {node} still runs: stop it first")));
+    }
+    let disks: Vec<DiskId> =
+        draft.base.disks.values().filter(|disk| disk.node == node).map(|disk| disk.id).collect();
+    for disk in disks {
+        if !draft.has_room(4) {
+            return Err(Halt::Later);
+        }
+        draft.changes.disks.insert(disk, None);
+    }
+    draft.changes.nodes.insert(node, None);
+    draft.event(None, format!("node {node} was removed"));
+    Ok(format!("node {node} is removed"))
+}
+
+fn move_target(draft: &mut Draft<'_>, chain: ChainId, from: TargetId, to: DiskId) -> Outcome {
+    let Some(record) = draft.chain(chain).filter(|_| draft.is_untouched(chain)).cloned() else {
+        return Err(Halt::Refused(format!(
+            "chain {} is not there, or changes right now: try again",
+            chain.0
+        )));
+    };
+    if record.moving.is_some() {
+        return Err(Halt::Refused(format!("a replica of chain {} moves already", chain.0)));
+    }
+    let members = &record.chain.targets;
+    if !members.iter().any(|member| member.target == from) {
+        return Err(Halt::Refused(format!("chain {} has no target {}", chain.0, from.0)));
+    }
+    if !members.iter().any(|member| is_serving(member.state)) {
+        return Err(Halt::Refused(format!(
+            "chain {} does not serve: there is nothing to copy from",
+            chain.0
+        )));
+    }
+    let domain =
+        |disk: DiskId| draft.disk(disk).and_then(|disk| draft.node(disk.node)).map(domain_name);
+    let Some(there) = domain(to) else {
+        return Err(Halt::Refused(format!("there is no disk {to}")));
+    };
+    let shares = members
+        .iter()
+        .filter(|member| member.target != from)
+        .any(|member| domain(member.disk).as_ref() == Some(&there));
+    if shares || members.iter().any(|member| member.disk == to) {
+        return Err(Halt::Refused(format!(
+            "disk {to} shares a failure domain with another replica of the chain"
+        )));
+    }
+    add_target(draft, (chain, to, Some(from)));
+    draft.event(Some(chain), format!("target {} of chain {} moves to disk {to}", from.0, chain.0));
+    Ok(format!("target {} of chain {} moves to disk {to}", from.0, chain.0))
+}

@@ -1,0 +1,66 @@
+//! How a manager is set up.
+
+use std::time::Duration;
+
+use millpond_types::cluster::NodeId;
+use millpond_types::ids::Uuid128;
+
+/// Times of leases, and who this is.
+#[derive(Clone, Debug)]
+pub struct ManagerOptions {
+    /// The node this manager runs in.
+    pub me: NodeId,
+    /// Where it is reached, for nodes and clients that ask a standby.
+    pub addresses: Vec<String>,
+    /// The protocol version that nodes must speak.
+    pub protocol: u8,
+    /// Identity of the cluster, should this manager be the first ever; drawn at random by the shell.
+    pub new_cluster: Uuid128,
+    /// Seed of the placement of a new cluster.
+    pub seed: u64,
+    /// Make chains by itself once so many failure domains have registered.
+    pub form: Option<Form>,
+    /// How long a primary is primary after a renewal.
+    pub lease: Duration,
+    /// Time between renewals.
+    pub renew: Duration,
+    /// Time between a standby's looks at the lease.
+    pub watch: Duration,
+    /// How long a node may serve after a heartbeat.
+    pub node_lease: Duration,
+    /// Silence of a node after which it is probed without anybody's suspicion.
+    pub probe_after: Duration,
+    /// By how much two clocks may differ over the length of a lease. Taken off by whoever
+    /// holds a lease, added by whoever waits for its end.
+    pub margin: Duration,
+}
+
+/// When and how the first chains are made without an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// Replicas of every chain.
+    pub replicas: u8,
+    /// Failure domains to wait for; at least as many as replicas.
+    pub domains: u32,
+}
+
+impl ManagerOptions {
+    /// The times of DESIGN section 5.
+    #[must_use]
+    pub fn new(me: NodeId) -> Self {
+        Self {
+            me,
+            addresses: Vec::new(),
+            protocol: millpond_types::wire::PROTOCOL_VERSION,
+            new_cluster: Uuid128::NIL,
+            seed: 0,
+            form: None,
+            lease: Duration::from_secs(5),
+            renew: Duration::from_secs(1),
+            watch: Duration::from_millis(500),
+            node_lease: Duration::from_secs(2),
+            probe_after: Duration::from_millis(700),
+            margin: Duration::from_millis(250),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The cluster's configuration: which settings there are, and what they mean.
+
+use std::time::Duration;
+
+use millpond_types::cluster::ConfigRecord;
+use millpond_types::units::{ByteSize, parse_duration};
+
+/// A setting of the whole cluster, changed by `millpond admin set` and told to every node.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is when nobody set it.
+    pub default: &'static str,
+    /// What it does.
+    pub help: &'static str,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Switch,
+    Count { min: u32, max: u32 },
+    Time,
+    Rate,
+}
+
+/// All settings. Unknown names are refused, so that a slip of the pen is noticed.
+pub const SETTINGS: &[Setting] = &[
+    Setting {
+        name: "rebalance.paused",
+        default: "false",
+        help: "start no moves; those under way end",
+        kind: Kind::Switch,
+    },
+    Setting {
+        name: "rebalance.moves_max",
+        default: "32",
+        help: "replicas that move at once, in the whole cluster",
+        kind: Kind::Count { min: 1, max: 4096 },
+    },
+    Setting {
+        name: "rebalance.moves_per_disk",
+        default: "2",
+        help: "replicas that move at once to or from one disk",
+        kind: Kind::Count { min: 1, max: 64 },
+    },
+    Setting {
+        name: "rebalance.slots_max",
+        default: "64",
+        help: "slots that move at once, in the whole cluster",
+        kind: Kind::Count { min: 1, max: 4096 },
+    },
+    Setting {
+        name: "rebalance.bytes_per_second",
+        default: "200MiB",
+        help: "what a node spends on moving and resyncing",
+        kind: Kind::Rate,
+    },
+    Setting {
+        name: "repair.after",
+        default: "15m",
+        help: "how long a disk may be away before its data is made anew elsewhere",
+        kind: Kind::Time,
+    },
+];
+
+/// The settings that the manager itself goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rules {
+    pub(crate) paused: bool,
+    pub(crate) moves_max: usize,
+    pub(crate) moves_per_disk: usize,
+    pub(crate) slots_max: usize,
+    pub(crate) repair_after: Duration,
+}
+
+/// Checks a value before it is stored.
+///
+/// # Errors
+/// A text for the operator, naming what is accepted.
+pub(crate) fn check(name: &str, value: &str) -> Result<(), String> {
+    let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) else {
+        let names: Vec<&str> = SETTINGS.iter().map(|setting| setting.name).collect();
+        return Err(format!("there is no setting '{name}'; there are {}", names.join(", ")));
+    };
+    match setting.kind {
+        Kind::Switch if value.parse::<bool>().is_err() => {
+            Err(format!("'{name}' is true or false, not '{value}'"))
+        }
+        Kind::Count { min, max } if !value.parse().is_ok_and(|n| (min..=max).contains(&n)) => {
+            Err(format!("'{name}' is a number from {min} to {max}, not '{value}'"))
+        }
+        Kind::Time => parse_duration(value).map(|_| ()).map_err(|error| error.to_string()),
+        Kind::Rate => value.parse::<ByteSize>().map(|_| ()).map_err(|error| error.to_string()),
+        Kind::Switch | Kind::Count { .. } => Ok(()),
+    }
+}
+
+/// The value of a setting, or its default.
+#[must_use]
+pub fn setting<'a>(config: &'a ConfigRecord, name: &str) -> Option<&'a str> {
+    let known = SETTINGS.iter().find(|setting| setting.name == name)?;
+    Some(config.values.get(name).map_or(known.default, String::as_str))
+}
+
+impl Rules {
+    /// Values that do not parse (written by a newer version) count as the default.
+    pub(crate) fn of(config: &ConfigRecord) -> Self {
+        let number = |name, default| {
+            setting(config, name).and_then(|value| value.parse().ok()).unwrap_or(default)
+        };
+        Self {
+            paused: setting(config, "rebalance.paused") == Some("true"),
+            moves_max: number("rebalance.moves_max", 32),
+            moves_per_disk: number("rebalance.moves_per_disk", 2),
+            slots_max: number("rebalance.slots_max", 64),
+            repair_after: setting(config, "repair.after")
+                .and_then(|value| parse_duration(value).ok())
+                .unwrap_or(Duration::from_mins(15)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use millpond_types::cluster::ConfigRecord;
+
+    use super::{Rules, SETTINGS, check};
+
+    #[test]
+    fn defaults_are_acceptable_and_nonsense_is_not() {
+        for setting in SETTINGS {
+            assert_eq!(check(setting.name, setting.default), Ok(()), "{}", setting.name);
+            assert!(check(setting.name, "banana").is_err(), "{}", setting.name);
+        }
+        assert!(check("rebalance.paws", "true").unwrap_err().contains("rebalance.paused"));
+        assert!(check("rebalance.moves_max", "0").is_err());
+        let mut config = ConfigRecord::default();
+        assert_eq!(Rules::of(&config).repair_after, Duration::from_mins(15));
+        config.values.insert("repair.after".to_owned(), "5s".to_owned());
+        config.values.insert("rebalance.moves_max".to_owned(), "from the future".to_owned());
+        assert_eq!(Rules::of(&config).repair_after, Duration::from_secs(5));
+        assert_eq!(Rules::of(&config).moves_max, 32);
+    }
+}
