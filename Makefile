@@ -9,7 +9,7 @@ FUZZ_SECONDS ?= 60
 KILLS ?= 200
 BENCH_DIR ?= .bench
 
-.PHONY: help demo test check test-rust test-python test-vllm bench install fuzz kill9 clean
+.PHONY: help demo test tools check test-rust test-python test-vllm bench install fuzz kill9 clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,13 +20,21 @@ demo: ## serve documents with a real vLLM, with and without Millpond; QUICK=1 fo
 test: check test-rust test-python test-vllm ## set up all that is needed and run every test; NO_VLLM=1 leaves the engine out
 	@echo "make test: every suite passed$${NO_VLLM:+ (NO_VLLM=1: the vLLM suite and the demo were left out)}"
 
-check: ## formatting, lints, dependency direction
+tools: ## protoc, which the build of the etcd client needs; installed with apt when it may
+	@bash crates/store/protoc.sh
+
+check: tools ## formatting, lints, dependency direction
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) xtask tidy
 
-test-rust: ## unit, property, crash and multi-process tests of the Rust crates
+test-rust: tools ## unit, property, crash and multi-process tests of the Rust crates
 	$(CARGO) build --locked -p millpond-node --bin millpond
+ifdef NO_ETCD
+	@echo "NO_ETCD=1: the tests of the store on etcd are left out"
+else
+	bash crates/store/tests/etcd/build.sh
+endif
 	$(CARGO) test --workspace --locked
 
 test-python: ## build and install the wheel, then ruff, mypy and pytest

@@ -9,7 +9,7 @@
 //! - [`Backend`], [`Session`], [`ChangeStream`]: what an engine does. `docs/store.md` has the scheme
 //!   of each and what it costs.
 //! - [`EmbeddedBackend`]: fjall on a local disk, one committer thread, one sync per batch.
-//! - [`EtcdBackend`]: an etcd cluster.
+//! - `EtcdBackend`: an etcd cluster (feature `etcd`, on by default).
 //! - [`MemoryBackend`]: the contract in memory, for the simulator and for tests.
 //! - [`Resolver`], [`ReadSet`]: conflicts between transactions, pure.
 //!
@@ -28,6 +28,7 @@
 mod backend;
 mod embedded;
 mod error;
+#[cfg(feature = "etcd")]
 mod etcd;
 mod history;
 mod key;
@@ -44,6 +45,7 @@ pub use backend::{
 };
 pub use embedded::{EmbeddedBackend, EmbeddedOptions};
 pub use error::{Cause, StoreError, StoreErrorKind};
+#[cfg(feature = "etcd")]
 pub use etcd::{EtcdBackend, EtcdOptions, EtcdTls};
 pub use key::KeyRange;
 pub use memory::MemoryBackend;

@@ -76,6 +76,8 @@ pub const STORE_TXN_CONFLICTS_MAX: usize = 120;
 pub const STORE_TXN_BYTES_MAX: usize = 1 << 20;
 /// Keys in one page of a range read: one reply stays small, and a reader cannot ask for everything.
 pub const STORE_PAGE_KEYS_MAX: usize = 1000;
+/// Bytes after which a page of a range read ends, whatever its keys: bounds a reader's memory.
+pub const STORE_PAGE_BYTES_MAX: usize = 8 << 20;
 /// Attempts of the retry helper: with pauses that double up to [`STORE_PAUSE_MS_MAX`] they outlast
 /// an election of etcd (1 to 2 s), and a fault that lasts longer is reported.
 pub const STORE_ATTEMPTS_MAX: u32 = 16;

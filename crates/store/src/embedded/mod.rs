@@ -177,7 +177,8 @@ fn damaged(error: fjall::Error) -> StoreError {
 
 impl Backend for EmbeddedBackend {
     fn begin(&self) -> Box<dyn Session> {
-        Box::new(EmbeddedSession::new(Arc::clone(&self.0.shared), self.0.queue.clone()))
+        let queue = self.0.queue.as_ref().map(mpsc::Sender::downgrade);
+        Box::new(EmbeddedSession::new(Arc::clone(&self.0.shared), queue))
     }
 
     fn watch(

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use fjall::Readable;
+use millpond_types::limits::STORE_PAGE_BYTES_MAX;
 use tokio::sync::{mpsc, oneshot};
 
 use super::committer::Request;
@@ -14,12 +15,13 @@ use crate::{StoreError, Version};
 
 pub(crate) struct EmbeddedSession {
     shared: Arc<Shared>,
-    queue: Option<mpsc::Sender<Request>>,
+    /// Weak, so that an open transaction does not keep a store from closing.
+    queue: Option<mpsc::WeakSender<Request>>,
     at: Option<Arc<Published>>,
 }
 
 impl EmbeddedSession {
-    pub(crate) fn new(shared: Arc<Shared>, queue: Option<mpsc::Sender<Request>>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, queue: Option<mpsc::WeakSender<Request>>) -> Self {
         Self { shared, queue, at: None }
     }
 
@@ -34,8 +36,11 @@ impl EmbeddedSession {
         let mut found: Box<dyn Iterator<Item = fjall::Guard>> =
             if read.reverse { Box::new(found.rev()) } else { Box::new(found) };
         let mut page = RawPage::default();
-        for guard in found.by_ref().take(read.limit) {
+        let mut bytes = 0;
+        while page.entries.len() < read.limit && bytes < STORE_PAGE_BYTES_MAX {
+            let Some(guard) = found.next() else { return Ok(page) };
             let (key, value) = guard.into_inner()?;
+            bytes += key.len() + value.len();
             page.entries.push((key.to_vec(), value.to_vec()));
         }
         page.more = found.next().map(fjall::Guard::key).transpose()?.is_some();
@@ -71,7 +76,7 @@ impl Session for EmbeddedSession {
         drop(self.at);
         Box::pin(async move {
             let closed = || StoreError::Unavailable(Box::new(Closed));
-            let queue = queue.ok_or_else(closed)?;
+            let queue = queue.and_then(|queue| queue.upgrade()).ok_or_else(closed)?;
             let (reply, answer) = oneshot::channel();
             queue.send(Request { at, commit, reply }).await.map_err(|_| closed())?;
             // From here on the committer has it, and may do it though nobody waits any more.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use etcd_client::{
     Certificate, Client, ConnectOptions, Error as EtcdError, Identity, KvClient, TlsOptions,
 };
+use millpond_types::limits::STORE_PAGE_BYTES_MAX;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
@@ -19,8 +20,9 @@ use super::{EtcdOptions, Shared};
 use crate::StoreError;
 use crate::backend::BoxFuture;
 
-/// Bytes accepted as one answer. A page that is larger is asked for in halves.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// Bytes accepted as one answer: a page, and its framing. A page that is larger is asked for in
+/// halves.
+const ANSWER_BYTES_MAX: usize = 2 * STORE_PAGE_BYTES_MAX;
 /// Times a read is tried at each member before it is reported.
 const ROUNDS: usize = 2;
 
