@@ -169,7 +169,10 @@ impl World {
         let to = if update.is_some() {
             serving.first().copied()
         } else {
-            only.or_else(|| self.rng.pick(&serving))
+            // Some clients read where they please: a replica must know when not to answer.
+            let anywhere = only.is_none() && self.rng.permille(150);
+            let all: Vec<TargetId> = known.targets.iter().map(|m| m.target).collect();
+            only.or_else(|| self.rng.pick(if anywhere { &all } else { &serving }))
         };
         let Some(to) = to else { return self.client_asks(client) };
         let version = known.version;

@@ -50,6 +50,7 @@ pub(crate) enum Item {
     ManagerTick { manager: usize, life: u64 },
     ClientWake { client: usize, epoch: u64 },
     Nemesis,
+    Hunt(usize),
     Undo(Undo),
     Probe { node: usize, life: u64 },
     Phase,

@@ -28,6 +28,8 @@ pub(crate) struct Plan {
     /// Mean time between faults.
     pace: Time,
     faults: Vec<Fault>,
+    /// How often, in a thousand, a change of a chain draws a fault on one of its members.
+    hunt: u64,
     weather: Weather,
 }
 
@@ -42,6 +44,7 @@ enum Fault {
     CutOneWay,
     CutPair,
     CutManager,
+    Island,
     ManagerCrash,
     ManagerStore,
     Clock,
@@ -54,7 +57,7 @@ enum Fault {
     Add,
 }
 
-const KINDS: [Fault; 18] = [
+const KINDS: [Fault; 19] = [
     Fault::Crash,
     Fault::QuickRestart,
     Fault::PowerLoss,
@@ -63,6 +66,7 @@ const KINDS: [Fault; 18] = [
     Fault::CutOneWay,
     Fault::CutPair,
     Fault::CutManager,
+    Fault::Island,
     Fault::ManagerCrash,
     Fault::ManagerStore,
     Fault::Clock,
@@ -90,6 +94,8 @@ pub(crate) enum Undo {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Nemesis {
     storms: u32,
+    /// The node of the member that a hunt is after.
+    prey: Option<usize>,
 }
 
 impl Plan {
@@ -124,6 +130,7 @@ impl Plan {
             chaos: rng.between(ms(4000), ms(18_000)),
             pace: [ms(200), ms(700), ms(2000)][rng.index(3)],
             faults,
+            hunt: [0, 100, 400, 800][rng.index(4)],
             weather,
         }
     }
@@ -140,6 +147,39 @@ impl World {
         }
         let pause = self.rng.between(self.plan.pace / 4, self.plan.pace * 2);
         self.after(pause, Item::Nemesis);
+        self.strike_once();
+    }
+
+    /// The chain changed: the moment when the protocol is easiest to hurt.
+    pub(crate) fn hunt(&mut self, chain: &millpond_types::cluster::Chain) {
+        if self.phase == crate::world::Phase::Chaos && self.rng.permille(self.plan.hunt) {
+            let members: Vec<usize> =
+                chain.writing().map(|member| self.node_of[&member.target]).collect();
+            // The last one that writes is being brought up to date, or was just promoted.
+            let last = members.last().copied().filter(|_| self.rng.permille(400));
+            let node = last.or_else(|| self.rng.pick(&members));
+            let delay = [0, 300, ms(3), ms(60)][self.rng.index(4)];
+            let delay = self.rng.below(delay + 1);
+            if let Some(node) = node {
+                self.after(delay, Item::Hunt(node));
+            }
+        }
+    }
+
+    pub(crate) fn hunted(&mut self, node: usize) {
+        if self.phase == crate::world::Phase::Chaos {
+            self.nemesis.prey = Some(node);
+            self.strike_once();
+            self.nemesis.prey = None;
+        }
+    }
+
+    /// A node to do harm to.
+    fn victim(&mut self) -> usize {
+        self.nemesis.prey.unwrap_or_else(|| self.rng.index(self.nodes.len()))
+    }
+
+    fn strike_once(&mut self) {
         let faults = self.plan.faults.clone();
         let Some(fault) = self.rng.pick(&faults) else { return };
         self.stats.faults += 1;
@@ -147,13 +187,14 @@ impl World {
         match fault {
             Fault::Crash | Fault::QuickRestart | Fault::PowerLoss => self.strike_crash(fault),
             Fault::Pause => {
-                let node = self.rng.index(self.nodes.len());
+                let node = self.victim();
                 let pause = self.length(ms(3500));
                 self.nodes[node].paused_until = self.now + pause;
             }
             Fault::CutNode | Fault::CutOneWay | Fault::CutPair | Fault::CutManager => {
                 self.strike_cut(fault);
             }
+            Fault::Island => self.strike_island(),
             Fault::ManagerCrash | Fault::ManagerStore => self.strike_manager(fault),
             Fault::Clock => {
                 let node = self.rng.index(self.nodes.len());
@@ -177,7 +218,7 @@ impl World {
         let victims: Vec<usize> = if fault == Fault::PowerLoss {
             (0..self.nodes.len()).collect()
         } else {
-            vec![self.rng.index(self.nodes.len())]
+            vec![self.victim()]
         };
         let most = if fault == Fault::QuickRestart { ms(100) } else { ms(8000) };
         let suspected = self.rng.permille(400);
@@ -201,7 +242,7 @@ impl World {
     }
 
     fn strike_cut(&mut self, fault: Fault) {
-        let node = Address::Node(self.rng.index(self.nodes.len()));
+        let node = Address::Node(self.victim());
         let all = self.addresses();
         let mut cuts = Vec::new();
         match fault {
@@ -240,6 +281,26 @@ impl World {
                 }
             }
         }
+        self.cut_all(cuts);
+    }
+
+    /// Some nodes and clients are alone with each other: those clients hear of no change.
+    fn strike_island(&mut self) {
+        let victim = Address::Node(self.victim());
+        let (mut inside, mut outside) = (vec![victim], Vec::new());
+        for address in self.addresses().into_iter().filter(|address| *address != victim) {
+            let share = match address {
+                Address::Node(_) => 250,
+                Address::Manager(_) => 100,
+                Address::Client(_) => 500,
+            };
+            if self.rng.permille(share) { inside.push(address) } else { outside.push(address) }
+        }
+        let pairs = inside.iter().flat_map(|a| outside.iter().map(move |b| (*a, *b)));
+        self.cut_all(pairs.flat_map(|(a, b)| [(a, b), (b, a)]).collect());
+    }
+
+    fn cut_all(&mut self, cuts: Vec<(Address, Address)>) {
         for (from, to) in &cuts {
             self.network.cut(*from, *to);
         }

@@ -238,6 +238,7 @@ impl World {
             Item::ManagerTick { manager, life } => self.manager_tick(manager, life),
             Item::ClientWake { client, epoch } => self.client_wake(client, epoch),
             Item::Nemesis => self.strike(),
+            Item::Hunt(node) => self.hunted(node),
             Item::Undo(undo) => self.undo(undo),
             Item::Probe { node, life } => self.probe(node, life),
             Item::Phase => self.on_phase(),
@@ -281,6 +282,7 @@ impl World {
                 format!("manager {manager}: {:?} {:?} {states:?}", chain.id, chain.version)
             });
             self.note_changes(&before, &chain);
+            self.hunt(&chain);
             let nodes: Vec<usize> = self
                 .hosts
                 .values()
