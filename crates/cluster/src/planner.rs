@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use millpond_types::cluster::{ChainId, ChainRecord, DiskId, NodeId, SlotPlace, TargetId};
 
 use crate::placement::{
-    Fleet, FleetDisk, Members, PlacementError, Relocation, chain_count, chain_weights, generate,
-    grow_chains, rebalance, slot_moves, slot_shares,
+    Fleet, FleetDisk, Members, PlacementError, Relocation, chain_weights, chains_to_add, generate,
+    grow_chains, rebalance, slot_moves, slot_shares, slots_are_off,
 };
 
 /// Steps looked at in one go for one that may start: beyond, the next call looks on.
@@ -177,10 +177,8 @@ impl Planner {
         *self = Self::default();
         let Some(plan) = Plan::of(view) else { return };
         let mut all = plan.members.clone();
-        let count = chain_count(&plan.fleet, view.replicas);
         let made = u32::try_from(all.len()).unwrap_or(u32::MAX);
-        // More chains only when the cluster outgrew those it has: slots that move cost reads.
-        let more = if made == 0 || count / 2 >= made { count - made } else { 0 };
+        let more = chains_to_add(&plan.fleet, view.replicas, made);
         let result = plan
             .add_chains(view, &mut all, more)
             .and_then(|()| rebalance(&plan.fleet, view.replicas, &mut all, view.seed, &mut |_| ()));
@@ -236,10 +234,7 @@ impl Planner {
             }
         }
         let shares = slot_shares(&chain_weights(&plan.fleet, all), &counts);
-        let off = shares
-            .iter()
-            .zip(&counts)
-            .any(|(want, have)| want.abs_diff(*have) > (*want / 8).max(1));
+        let off = slots_are_off(&shares, &counts);
         if off || unplaced {
             let moves = slot_moves(&now, &shares, view.seed);
             self.slots =

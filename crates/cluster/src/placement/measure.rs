@@ -1,5 +1,6 @@
 //! How good a placement is.
 
+use super::peers::Peers;
 use super::{Fleet, Members};
 
 /// Least, mean, greatest and standard deviation of a series.
@@ -74,6 +75,28 @@ pub fn recovery(chains: &[Members], disks: usize, failed: &[u32]) -> Recovery {
     found.peers = load.iter().filter(|load| **load > 0.0).count();
     if total > 0.0 {
         found.share_max = load.iter().copied().fold(0.0, f64::max) / total;
+    }
+    found
+}
+
+/// [`recovery`] of every disk by itself, in one pass.
+#[must_use]
+pub fn recovery_of_each(chains: &[Members], disks: usize) -> Vec<Recovery> {
+    let peers = Peers::of(disks, chains);
+    let mut found = vec![Recovery::default(); disks];
+    for members in chains {
+        for disk in members {
+            found[*disk as usize].replicas_lost += 1;
+            found[*disk as usize].chains_lost += u32::from(members.len() == 1);
+        }
+    }
+    for (disk, found) in (0u32..).zip(&mut found) {
+        let counts = peers.row(disk).iter().map(|(_, count)| f64::from(*count));
+        let total: f64 = counts.clone().sum();
+        found.peers = peers.row(disk).len();
+        if total > 0.0 {
+            found.share_max = counts.fold(0.0, f64::max) / total;
+        }
     }
     found
 }

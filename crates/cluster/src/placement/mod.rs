@@ -12,10 +12,10 @@ mod shares;
 mod slots;
 
 pub use generate::generate;
-pub use measure::{Recovery, Spread, chains_per_disk, recovery, slots_per_disk};
+pub use measure::{Recovery, Spread, chains_per_disk, recovery, recovery_of_each, slots_per_disk};
 pub use rebalance::{Relocation, grow_chains, rebalance};
-pub use shares::{chain_count, shares};
-pub use slots::{ChainChoice, chain_weights, slot_moves, slot_shares};
+pub use shares::{chain_count, chains_to_add, shares};
+pub use slots::{ChainChoice, chain_weights, slot_moves, slot_shares, slots_are_off};
 
 /// A disk as placement sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

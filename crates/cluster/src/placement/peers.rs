@@ -29,6 +29,11 @@ impl Peers {
         row.binary_search_by_key(&b, |(peer, _)| *peer).map_or(0, |i| row[i].1)
     }
 
+    /// The disks that share chains with `disk`, and how many each.
+    pub(super) fn row(&self, disk: u32) -> &[(u32, u32)] {
+        &self.0[disk as usize]
+    }
+
     pub(super) fn add(&mut self, a: u32, b: u32) {
         for (from, to) in [(a, b), (b, a)] {
             let row = &mut self.0[from as usize];

@@ -17,6 +17,14 @@ pub fn chain_count(fleet: &Fleet, replicas: u8) -> u32 {
     u32::try_from(chains.clamp(CHAINS_MIN, CHAINS_MAX as u64)).unwrap_or(u32::MAX)
 }
 
+/// How many chains to make beside `made`: more only when the cluster has outgrown those it has
+/// twice over, for the slots of new chains must move.
+#[must_use]
+pub fn chains_to_add(fleet: &Fleet, replicas: u8, made: u32) -> u32 {
+    let wanted = chain_count(fleet, replicas);
+    if made == 0 || wanted / 2 >= made { wanted - made } else { 0 }
+}
+
 /// What one domain gets before rounding: `numerator / weight` targets per byte of capacity.
 #[derive(Clone, Copy)]
 struct Rate {

@@ -53,6 +53,12 @@ pub fn slot_shares(weights: &[u64], now: &[u32]) -> Vec<u32> {
     shares
 }
 
+/// True when slots should move: a chain has an eighth more or fewer than its share, or none.
+#[must_use]
+pub fn slots_are_off(shares: &[u32], now: &[u32]) -> bool {
+    shares.iter().zip(now).any(|(want, have)| want.abs_diff(*have) > (*want / 8).max(1))
+}
+
 /// The slots that change chain so that every chain has its share: `now[slot]` is a place in
 /// `shares`, or `u32::MAX` for none. As few as there can be.
 #[must_use]

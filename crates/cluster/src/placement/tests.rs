@@ -5,7 +5,7 @@ use proptest::prelude::{ProptestConfig, Strategy, prop, prop_assert, prop_assert
 
 use super::{
     ChainChoice, Fleet, FleetDisk, Members, PlacementError, chains_per_disk, generate, grow_chains,
-    rebalance, recovery, shares, slot_moves, slot_shares,
+    rebalance, recovery, recovery_of_each, shares, slot_moves, slot_shares,
 };
 use crate::Pcg;
 
@@ -40,8 +40,10 @@ fn equal_disks_get_equal_shares_and_every_pair_meets() {
     let counts = chains_per_disk(&fleet, &chains);
     assert_eq!(counts.iter().sum::<u32>(), 768);
     assert!(counts.iter().all(|count| *count == 32), "{counts:?}");
-    for disk in 0..24 {
+    for (disk, each) in (0..24).zip(recovery_of_each(&chains, 24)) {
         let found = recovery(&chains, 24, &[disk]);
+        assert_eq!((found.peers, found.replicas_lost), (each.peers, each.replicas_lost));
+        assert!((found.share_max - each.share_max).abs() < 1e-9, "the same, one by one or at once");
         // 64 partners over the 20 disks of other nodes: 3.2 each, so a twentieth of the reads.
         assert_eq!(found.peers, 20, "disk {disk}");
         assert!(found.share_max <= 0.08, "disk {disk}: {found:?}");
