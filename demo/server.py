@@ -58,6 +58,12 @@ class Server:
         """Address for clients."""
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        """Process id of the running server."""
+        assert self._process is not None, "the server runs"
+        return self._process.pid
+
     def start(self) -> None:
         """Starts the server and waits until it is ready.
 
