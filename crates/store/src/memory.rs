@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use millpond_types::limits::{STORE_CONFLICT_KEYS_MAX, STORE_WATCH_BYTES_MAX};
+use millpond_types::limits::{STORE_CONFLICT_BYTES_MAX, STORE_WATCH_BYTES_MAX};
 use parking_lot::Mutex;
 
 use crate::backend::{
@@ -37,7 +37,7 @@ struct State {
 
 impl Default for MemoryBackend {
     fn default() -> Self {
-        let resolver = Resolver::new(Version(0), STORE_CONFLICT_KEYS_MAX);
+        let resolver = Resolver::new(Version(0), STORE_CONFLICT_BYTES_MAX);
         let state = State { version: Version(0), values: Arc::default(), resolver };
         Self {
             state: Arc::new(Mutex::new(state)),

@@ -19,14 +19,20 @@ pub struct Resolver {
     log: VecDeque<(Version, Vec<u8>)>,
     /// Everything written after this version is known.
     horizon: Version,
-    keys_max: usize,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+/// What a remembered write costs: its key twice, and its places.
+fn cost(key: &[u8]) -> usize {
+    2 * key.len() + 64
 }
 
 impl Resolver {
-    /// A resolver that starts at `now` and remembers at most `keys_max` writes.
+    /// A resolver that starts at `now` and remembers about `bytes_max` bytes of writes.
     #[must_use]
-    pub fn new(now: Version, keys_max: usize) -> Self {
-        Self { last: BTreeMap::new(), log: VecDeque::new(), horizon: now, keys_max }
+    pub fn new(now: Version, bytes_max: usize) -> Self {
+        Self { last: BTreeMap::new(), log: VecDeque::new(), horizon: now, bytes: 0, bytes_max }
     }
 
     /// Checks that nothing in `reads`, which were made at version `at`, was written since.
@@ -57,9 +63,11 @@ impl Resolver {
         for key in keys {
             self.last.insert(key.clone(), version);
             self.log.push_back((version, key.clone()));
+            self.bytes += cost(key);
         }
-        while self.log.len() > self.keys_max {
+        while self.bytes > self.bytes_max {
             let Some((version, key)) = self.log.pop_front() else { return };
+            self.bytes -= cost(&key);
             self.horizon = self.horizon.max(version);
             if self.last.get(&key) == Some(&version) {
                 self.last.remove(&key);
@@ -85,7 +93,7 @@ mod tests {
 
     #[test]
     fn what_is_forgotten_conflicts() {
-        let mut resolver = Resolver::new(Version(0), 2);
+        let mut resolver = Resolver::new(Version(0), 2 * super::cost(&[1]));
         for version in 1..=3 {
             resolver.record(Version(version), [vec![1]].iter());
         }
@@ -109,7 +117,7 @@ mod tests {
             (0u8..20, prop_oneof![Just(None), (0u8..20).prop_map(Some)], any::<u64>())
                 .prop_map(|(a, b, at)| Step::Check(a, b, at)),
         ], 0..80)) {
-            let mut resolver = Resolver::new(Version(0), 1000);
+            let mut resolver = Resolver::new(Version(0), usize::MAX);
             let mut writes: BTreeMap<u8, u64> = BTreeMap::new();
             let mut now = 0;
             for step in steps {

@@ -18,7 +18,7 @@ use fjall::{Database, KeyspaceCreateOptions};
 use millpond_env::{Rng, ThreadHandle, thread};
 use millpond_types::ByteSize;
 use millpond_types::limits::{
-    STORE_COMMIT_QUEUE_MAX, STORE_CONFLICT_KEYS_MAX, STORE_WATCH_BYTES_MAX,
+    STORE_COMMIT_QUEUE_MAX, STORE_CONFLICT_BYTES_MAX, STORE_WATCH_BYTES_MAX,
 };
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::mpsc;
@@ -118,7 +118,7 @@ impl EmbeddedBackend {
             published: RwLock::new(published),
             history,
         });
-        let resolver = Resolver::new(version, STORE_CONFLICT_KEYS_MAX);
+        let resolver = Resolver::new(version, STORE_CONFLICT_BYTES_MAX);
         let committer = Committer::new(Arc::clone(&shared), resolver, version);
         let (queue, requests) = mpsc::channel(STORE_COMMIT_QUEUE_MAX);
         let committer = thread("store-commit", move || committer.run(requests))

@@ -18,9 +18,12 @@ pub(crate) enum Fate {
     Open(EtcdError),
 }
 
+const OLD_LOGIN: &str = "etcdserver: revision of auth store is old";
+
 /// Errors that members report before a request enters the replicated log, so that it cannot take
 /// effect later (etcd 3.5, `server/etcdserver/api/v3rpc/interceptor.go`, `v3_server.go`).
-const BEFORE_THE_LOG: [&str; 4] = [
+const BEFORE_THE_LOG: [&str; 5] = [
+    OLD_LOGIN,
     "etcdserver: no leader",
     "etcdserver: too many requests",
     "etcdserver: rpc not supported for learner",
@@ -92,6 +95,11 @@ fn was_not_sent(status: &Status) -> bool {
         source = error.source();
     }
     false
+}
+
+/// True when the login is older than a change of users or roles: log in again, and repeat.
+pub(crate) fn is_old_login(error: &EtcdError) -> bool {
+    matches!(error, EtcdError::GRpcStatus(status) if status.message().starts_with(OLD_LOGIN))
 }
 
 /// True when the answer was larger than what we accept of one message.

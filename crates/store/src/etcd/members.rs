@@ -15,7 +15,7 @@ use millpond_types::limits::STORE_PAGE_BYTES_MAX;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::error::{Fate, judge};
+use super::error::{Fate, is_old_login, judge};
 use super::{EtcdOptions, Shared};
 use crate::StoreError;
 use crate::backend::BoxFuture;
@@ -180,7 +180,12 @@ impl Shared {
         let kv = client.kv_client().max_decoding_message_size(ANSWER_BYTES_MAX);
         match timeout(self.timeout, call(kv)).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(Failed { member, fate: judge(error) }),
+            Ok(Err(error)) => {
+                if is_old_login(&error) {
+                    self.members.all[member].client.lock().await.take();
+                }
+                Err(Failed { member, fate: judge(error) })
+            }
             Err(_) => Err(Failed { member, fate: Fate::Open(no_answer()) }),
         }
     }

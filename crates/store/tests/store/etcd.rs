@@ -1,11 +1,12 @@
 //! The etcd engine on a real cluster.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use etcd_client::{
-    CompactionOptions, ConnectOptions, GetOptions, Permission, PermissionType, TlsOptions,
+    CompactionOptions, ConnectOptions, DeleteOptions, GetOptions, Permission, PermissionType,
+    TlsOptions, Txn, TxnOp,
 };
 use millpond_store::{
     EtcdBackend, EtcdOptions, EtcdTls, KeyRange, RangeOptions, Store, StoreErrorKind,
@@ -14,6 +15,7 @@ use millpond_types::limits::STORE_MARKERS_MAX;
 
 use crate::cluster::{Cluster, connect, left_out};
 use crate::conformance::{Fixture, delete, kind, now, put, run_all};
+use crate::histories::{self, Summary};
 
 pub(crate) fn options(cluster: &Cluster, prefix: &str) -> EtcdOptions {
     EtcdOptions { prefix: prefix.to_owned(), ..EtcdOptions::new(cluster.endpoints()) }
@@ -105,6 +107,54 @@ async fn delete_markers_are_collected_and_no_delete_is_missed() {
     reader.range(&KeyRange::prefix(b"d/"), RangeOptions::default()).await.unwrap();
     reader.put(b"count", "1").unwrap();
     reader.commit().await.expect("one that began later has nothing to miss");
+}
+
+/// Collects markers as fast as it can, as many clients could together; with or without the guard.
+async fn collect(endpoint: String, guard: bool, stop: Arc<AtomicBool>) {
+    let mut client = connect(&endpoint).await.unwrap();
+    while !stop.load(Ordering::Relaxed) {
+        let all = DeleteOptions::new().with_prefix();
+        let mut operations = vec![TxnOp::delete("h/m", Some(all))];
+        if guard {
+            operations.push(TxnOp::put("h/g", "", None));
+        }
+        client.txn(Txn::new().and_then(operations)).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(if guard { 20 } else { 0 })).await;
+    }
+}
+
+/// A random history while markers are collected; panics when it is not serializable.
+async fn history_while_collecting(endpoints: Vec<String>, guard: bool, seed: u64) -> Summary {
+    let options = EtcdOptions { prefix: "h/".into(), ..EtcdOptions::new(endpoints) };
+    let store = Store::new(Arc::new(EtcdBackend::new(&options).unwrap()));
+    let mut wipe = connect(&options.endpoints[0]).await.unwrap();
+    wipe.delete("h/", Some(DeleteOptions::new().with_prefix())).await.unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let collector = tokio::spawn(collect(options.endpoints[0].clone(), guard, Arc::clone(&stop)));
+    let run = tokio::spawn(histories::run([store.clone(), store], 12, 80, seed)).await;
+    stop.store(true, Ordering::Relaxed);
+    collector.await.unwrap();
+    run.expect("the history is serializable")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn histories_are_serializable_while_markers_are_collected() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::start(3).await;
+    for seed in 0..3 {
+        let summary = history_while_collecting(cluster.endpoints(), true, seed).await;
+        assert!(summary.committed > 200 && summary.aborted > 0, "{summary:?}");
+    }
+    // Without the guard deletes are missed, and the checker says so: it does look.
+    for seed in 0..20 {
+        let run = history_while_collecting(cluster.endpoints(), false, seed);
+        if tokio::spawn(run).await.is_err() {
+            return;
+        }
+    }
+    panic!("collecting markers without the guard was not noticed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,8 +1,10 @@
 //! Random transactions from several clients at once, recorded for the checker.
 //!
-//! Lists live in two layouts. *Points* are one key each. *Movers* are a range in which the list has
-//! one of two names and every append deletes the one and inserts the other, read by range only: so
-//! that every phantom, by insert and by delete, shows as a list that lacks something.
+//! Lists live in three layouts. *Points* are one key each. *Movers* are a range in which the list
+//! has one of two names and every append deletes the one and inserts the other, read by range only.
+//! *Takers* are a key that is read without a conflict, and a range of tokens of which every append
+//! takes one away: only the missing token tells others. So every phantom, by insert and by delete,
+//! shows as a list that lacks something.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,8 +14,11 @@ use millpond_store::{KeyRange, RangeOptions, Store, StoreError, StoreErrorKind, 
 
 use crate::checker::{Outcome, Record, check};
 
-/// Lists; the first half are points, the second movers.
+/// Lists: two points, two movers, two takers.
 const LISTS: u32 = 6;
+const POINTS: std::ops::Range<u32> = 0..2;
+const MOVERS: std::ops::Range<u32> = 2..4;
+const TAKERS: std::ops::Range<u32> = 4..6;
 
 fn point(list: u32) -> Vec<u8> {
     format!("p/{list}").into_bytes()
@@ -21,6 +26,14 @@ fn point(list: u32) -> Vec<u8> {
 
 fn mover(list: u32) -> KeyRange {
     KeyRange::prefix(format!("m/{list}/").as_bytes())
+}
+
+fn taker(list: u32) -> Vec<u8> {
+    format!("t/{list}").into_bytes()
+}
+
+fn tokens(list: u32) -> KeyRange {
+    KeyRange::prefix(format!("token/{list}/").as_bytes())
 }
 
 fn decode(value: &[u8]) -> Vec<u64> {
@@ -122,10 +135,14 @@ impl Run {
         lists.truncate(1 + rng.index(3));
         for list in lists {
             let append = rng.chance(2, 3);
-            let found = if list < LISTS / 2 {
-                self.step_point(txn, list, append, record).await?
-            } else {
-                self.step_mover(txn, list, append, record).await?
+            let found = match list {
+                list if POINTS.contains(&list) => {
+                    self.step_point(txn, list, append, record).await?
+                }
+                list if MOVERS.contains(&list) => {
+                    self.step_mover(txn, list, append, record).await?
+                }
+                list => self.step_taker(txn, list, append, record).await?,
             };
             record.reads.push((list, decode(&found)));
             // So that transactions overlap also where nothing waits for a network.
@@ -178,6 +195,30 @@ impl Run {
         Ok(found)
     }
 
+    async fn step_taker(
+        &self,
+        txn: &Transaction,
+        list: u32,
+        append: bool,
+        record: &mut Record,
+    ) -> Result<Vec<u8>, StoreError> {
+        let left = txn.range_all(&tokens(list), RangeOptions::default()).await?;
+        let found = txn.get_snapshot(&taker(list)).await?.unwrap_or_default();
+        if !append {
+            return Ok(found);
+        }
+        txn.put(&taker(list), appended(found.clone(), self.value(list, record)))?;
+        match left.first() {
+            Some((token, _)) => txn.delete(token)?,
+            None => {
+                for n in 0..8 {
+                    txn.put(format!("token/{list}/{n}").as_bytes(), "")?;
+                }
+            }
+        }
+        Ok(found)
+    }
+
     /// Reads everything once more and checks the whole history.
     pub(crate) async fn finish(&self, store: &Store) -> Summary {
         let mut end = Record {
@@ -204,13 +245,13 @@ impl Run {
 
 async fn read_all(txn: &Transaction) -> Result<Vec<(u32, Vec<u64>)>, StoreError> {
     let mut lists = Vec::new();
-    let points: Vec<Vec<u8>> = (0..LISTS / 2).map(point).collect();
-    let keys: Vec<&[u8]> = points.iter().map(Vec::as_slice).collect();
-    for (list, value) in std::iter::zip(0.., txn.get_many(&keys).await?) {
+    let singles: Vec<Vec<u8>> = POINTS.map(point).chain(TAKERS.map(taker)).collect();
+    let keys: Vec<&[u8]> = singles.iter().map(Vec::as_slice).collect();
+    for (list, value) in std::iter::zip(POINTS.chain(TAKERS), txn.get_many(&keys).await?) {
         lists.push((list, decode(&value.unwrap_or_default())));
     }
     let movers = txn.range_all(&KeyRange::prefix(b"m/"), RangeOptions::limit(2)).await?;
-    for list in LISTS / 2..LISTS {
+    for list in MOVERS {
         let mut values = movers.iter().filter(|(key, _)| mover(list).contains(key));
         lists.push((list, values.next().map(|(_, value)| decode(value)).unwrap_or_default()));
         assert!(values.next().is_none(), "a list has one name at a time");
