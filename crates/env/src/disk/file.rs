@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::{DISK_BLOCK, Disk, check_range, check_write, read_len};
+use crate::clock::RealClock;
 use crate::error::EnvError;
 use crate::pool::{Buf, SharedBuf};
 use crate::rt::core::{Core, current};
@@ -21,6 +23,12 @@ use crate::sys::check;
 
 /// One transfer of the kernel; longer ones are split. The kernel's own limit is 2 GiB - 4 KiB.
 const TRANSFER_MAX: usize = 1 << 30;
+
+/// How long to wait for a disk's lock, and between two looks. The kernel takes down the ring of a killed
+/// process, which holds its files, some milliseconds after the process is gone: a supervisor that
+/// restarts a server at once must not be told that the disk is in use.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_RETRY: Duration = Duration::from_millis(5);
 
 /// A file or block device used past the page cache, held exclusively. Clones are the same disk, and
 /// any core may use it.
@@ -50,8 +58,8 @@ impl FileDisk {
     /// written reads as zero, and its first write is slower (the file system notes the extent).
     ///
     /// # Errors
-    /// [`EnvError::InUse`] when another process has it open; [`EnvError::Config`] for a size that is
-    /// not a positive multiple of 4 KiB or a device too small; [`EnvError::Os`] else.
+    /// [`EnvError::InUse`] when another process keeps it open for 2 s; [`EnvError::Config`] for a size
+    /// that is not a positive multiple of 4 KiB or a device too small; [`EnvError::Os`] else.
     pub fn create(path: &Path, size: u64) -> Result<Self, EnvError> {
         if size == 0 || !size.is_multiple_of(DISK_BLOCK) {
             return Err(EnvError::Config {
@@ -80,7 +88,7 @@ impl FileDisk {
     /// Opens an existing file or block device; its capacity is its size, rounded down to 4 KiB.
     ///
     /// # Errors
-    /// [`EnvError::InUse`] when another process has it open; [`EnvError::Os`] else.
+    /// [`EnvError::InUse`] when another process keeps it open for 2 s; [`EnvError::Os`] else.
     pub fn open(path: &Path) -> Result<Self, EnvError> {
         Self::open_with(path, false).map(|inner| Self(Arc::new(inner)))
     }
@@ -97,14 +105,9 @@ impl FileDisk {
             }
             Err(error) => return Err(failed(error)),
         };
-        // SAFETY: plain numbers.
-        let locked = check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) });
-        match locked {
-            Err(error) if error.raw_os_error() == Some(libc::EWOULDBLOCK) => {
-                return Err(EnvError::InUse { path: path.display().to_string() });
-            }
-            other => other.map_err(failed)?,
-        };
+        if !lock(&file).map_err(failed)? {
+            return Err(EnvError::InUse { path: path.display().to_string() });
+        }
         let (capacity, is_device) = measure(&file).map_err(failed)?;
         Ok(Inner {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -155,6 +158,20 @@ impl Drop for Inner {
         // Explicitly: a ring's table may keep the file open a little longer.
         // SAFETY: plain numbers.
         let _ = unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
+    }
+}
+
+/// Takes the exclusive lock of a disk; false when somebody else keeps it.
+fn lock(file: &File) -> io::Result<bool> {
+    let end = RealClock::tick().plus(LOCK_PATIENCE);
+    loop {
+        // SAFETY: plain numbers.
+        match check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }) {
+            Ok(_) => return Ok(true),
+            Err(error) if error.raw_os_error() != Some(libc::EWOULDBLOCK) => return Err(error),
+            Err(_) if RealClock::tick() >= end => return Ok(false),
+            Err(_) => std::thread::sleep(LOCK_RETRY),
+        }
     }
 }
 

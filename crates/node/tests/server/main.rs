@@ -6,6 +6,7 @@
 )]
 #![allow(clippy::unwrap_used, reason = "a test may fail anywhere")]
 
+mod block_device;
 mod commands;
 mod crowds;
 mod documents;
