@@ -248,7 +248,15 @@ async fn certificates_and_passwords() {
         open(&EtcdOptions { user, ..secure.clone() })
     };
     assert_eq!(now(&user("millpond", "good"), "a").await.as_deref(), Some("1"));
-    put(&user("millpond", "good"), &[("a", "2")]).await;
+    // Deletes, ranges, watches: all that the engine touches is under the prefix.
+    let allowed = user("millpond", "good");
+    let start = put(&allowed, &[("a", "2"), ("b", "2")]).await;
+    let txn = allowed.begin();
+    txn.range(&KeyRange::all(), RangeOptions::default()).await.unwrap();
+    txn.delete(b"b").unwrap();
+    txn.commit().await.unwrap();
+    let mut watch = allowed.watch(KeyRange::all(), start).await.unwrap();
+    assert_eq!(crate::watches::next(&mut watch).await.changes.len(), 1);
     let denied = Some(StoreErrorKind::Denied);
     assert_eq!(kind(user("millpond", "bad").begin().get(b"a").await), denied);
     let outside = EtcdOptions {
