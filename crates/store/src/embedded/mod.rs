@@ -6,10 +6,11 @@
 //! take back, and a batch is in the journal whole or not at all.
 
 mod committer;
-mod repair;
+mod journal;
 mod session;
 
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +28,7 @@ use crate::backend::{Backend, BoxFuture, ChangeStream, Session};
 use crate::history::History;
 use crate::{KeyRange, Resolver, StoreError, Version};
 use committer::{Committer, Request};
+use journal::Journals;
 use session::EmbeddedSession;
 
 /// Where the embedded store is and how much memory it may use.
@@ -60,6 +62,10 @@ impl EmbeddedOptions {
         Ok(())
     }
 }
+
+/// Bytes of journals after which fjall writes its memory tables out: bounds what a start reads, and
+/// the memory it reads it into.
+const JOURNAL_BYTES_MAX: u64 = 128 << 20;
 
 /// A durable state of the store.
 pub(crate) struct Published {
@@ -97,7 +103,7 @@ impl fmt::Debug for EmbeddedBackend {
 
 impl EmbeddedBackend {
     /// Opens the store, or makes it. Blocks for disk reads: everything committed since the last
-    /// flush of fjall's memory tables (64 MiB at most) is read from the journal.
+    /// flush of fjall's memory tables (128 MiB at most) is read from the journals.
     ///
     /// # Errors
     /// `InUse` when another process has it open, `Config`, `Damaged`.
@@ -141,23 +147,42 @@ impl Drop for Handle {
 }
 
 fn open_database(options: &EmbeddedOptions) -> Result<Database, StoreError> {
-    let open = || Database::builder(&options.path).cache_size(options.cache.0).open();
-    let failed = match open() {
-        Ok(database) => return Ok(database),
-        Err(fjall::Error::Locked) => {
-            return Err(StoreError::InUse { path: options.path.display().to_string() });
-        }
-        Err(error) => error,
-    };
+    let io_error = |error: std::io::Error| StoreError::Damaged(Box::new(error));
+    let journals = Journals::read(&options.path).map_err(io_error)?;
+    let mut opened = open_fjall(options);
     // Only a batch that was being written when the power went can be torn, and it is the last.
     // fjall refuses it where its checksum does not match; nobody was told that it was committed.
-    let torn = matches!(failed, fjall::Error::JournalRecovery(_));
-    if torn && repair::drop_last_batch(&options.path).map_err(|e| StoreError::Damaged(e.into()))? {
-        tracing::warn!(path = %options.path.display(), error = %failed,
-            "the last batch of the store's journal is torn and was dropped");
-        return open().map_err(damaged);
+    if let Err(StoreError::Damaged(error)) = &opened
+        && journals.drop_last_batch().map_err(io_error)?
+    {
+        tracing::warn!(path = %options.path.display(), error,
+            "the store's journal is damaged: trying without its last batch");
+        opened = open_fjall(options);
+        if opened.is_err() {
+            journals.restore().map_err(io_error)?;
+        }
     }
-    Err(damaged(failed))
+    let database = opened?;
+    if let Some(losses) = journals.losses() {
+        drop(database);
+        journals.restore().map_err(io_error)?;
+        return Err(StoreError::Damaged(losses.into()));
+    }
+    Ok(database)
+}
+
+fn open_fjall(options: &EmbeddedOptions) -> Result<Database, StoreError> {
+    let builder = Database::builder(&options.path).cache_size(options.cache.0);
+    let builder = builder.max_journaling_size(JOURNAL_BYTES_MAX);
+    // fjall asserts that the lengths in an entry agree, before it has looked at the checksum.
+    match std::panic::catch_unwind(AssertUnwindSafe(|| builder.open())) {
+        Ok(Ok(database)) => Ok(database),
+        Ok(Err(fjall::Error::Locked)) => {
+            Err(StoreError::InUse { path: options.path.display().to_string() })
+        }
+        Ok(Err(error)) => Err(damaged(error)),
+        Err(_) => Err(StoreError::Damaged("its journal breaks fjall's own rules".into())),
+    }
 }
 
 const VERSION_KEY: &[u8] = b"version";
