@@ -7,6 +7,7 @@ mod kv;
 mod log;
 mod output;
 mod server;
+mod simulate;
 
 use std::ffi::OsString;
 
@@ -54,6 +55,9 @@ enum Command {
     Bench(crate::bench::Command),
     /// Check this machine: kernel features, limits, space, clock.
     Doctor(doctor::Args),
+    /// Simulate a cluster that is not there.
+    #[command(subcommand)]
+    Simulate(simulate::Command),
     /// Print a completion script for a shell.
     #[command(
         after_help = "Example:\n  millpond completion bash > /etc/bash_completion.d/millpond"
@@ -80,6 +84,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
         Command::Engine(command) => engine::run(&command),
         Command::Bench(command) => crate::bench::run(&command).map(|()| OK),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Simulate(command) => simulate::run(&command),
         Command::Completion { shell } => {
             let mut command = Cli::command();
             let mut script = Vec::new();
@@ -88,9 +93,20 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
         }
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("millpond: {error:#}");
+        eprintln!("millpond: {}", told(&error));
         FAILED
     })
+}
+
+/// An error and its causes in one line; a cause that the text before names already is not repeated.
+fn told(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// The text of `docs/cli.md`, from the help texts.

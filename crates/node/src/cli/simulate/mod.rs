@@ -1,0 +1,23 @@
+//! `millpond simulate`: what a cluster would do, at sizes that nobody has at hand.
+
+mod args;
+mod chart;
+mod placement;
+mod report;
+
+use super::Outcome;
+
+/// What to simulate.
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Command {
+    /// Place chains on a fleet; say how even it is, who recovers what, and how much moves.
+    #[command(after_help = args::EXAMPLES)]
+    Placement(args::Args),
+}
+
+/// Runs it.
+pub(super) fn run(command: &Command) -> Outcome {
+    match command {
+        Command::Placement(args) => placement::run(args),
+    }
+}
