@@ -5,7 +5,8 @@
 //! that it read has changed. Reading order:
 //!
 //! - [`Store`], [`Transaction`]: what users call; [`Store::transact`] repeats after conflicts,
-//!   [`Store::transact_once`] also after lost answers, exactly once.
+//!   [`Store::transact_once`] also after lost answers, exactly once; [`Store::follow`] keeps a
+//!   copy of a range.
 //! - [`Backend`], [`Session`], [`ChangeStream`]: what an engine does. `docs/store.md` has the scheme
 //!   of each and what it costs.
 //! - [`EmbeddedBackend`]: fjall on a local disk, one committer thread, one sync per batch.
@@ -30,6 +31,7 @@ mod embedded;
 mod error;
 #[cfg(feature = "etcd")]
 mod etcd;
+mod follow;
 mod history;
 mod key;
 mod memory;
@@ -47,6 +49,7 @@ pub use embedded::{EmbeddedBackend, EmbeddedOptions};
 pub use error::{Cause, StoreError, StoreErrorKind};
 #[cfg(feature = "etcd")]
 pub use etcd::{EtcdBackend, EtcdOptions, EtcdTls};
+pub use follow::{Follow, Followed};
 pub use key::KeyRange;
 pub use memory::MemoryBackend;
 pub use once::{Reply, RequestId};

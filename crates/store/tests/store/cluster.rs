@@ -1,13 +1,15 @@
 //! A real etcd cluster on loopback: three processes, free ports, temporary folders.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use etcd_client::{Client, ConnectOptions};
+use millpond_env::Rng;
 use tempfile::TempDir;
 
 /// A cluster; its processes end with it.
@@ -61,14 +63,26 @@ fn binary() -> &'static Path {
     })
 }
 
+/// A port that nobody listens on, below those that the kernel gives to outgoing connections: a member
+/// that is started again must find its port free.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
+    let first: u64 = range.split_whitespace().next().unwrap().parse().unwrap();
+    let mut rng = Rng::from_os().unwrap();
+    loop {
+        let port = u16::try_from(2_000 + rng.below(first.max(4_000) - 2_000)).unwrap();
+        let free = TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if free && GIVEN.lock().unwrap().insert(port) {
+            return port;
+        }
+    }
 }
 
 impl Cluster {
     /// Starts `count` members and waits until they answer.
     pub(crate) async fn start(count: usize) -> Self {
-        let cluster = Self::launch(count, "http", &[]);
+        let mut cluster = Self::launch(count, "http", &[]);
         cluster.wait_ready().await;
         cluster
     }
@@ -125,9 +139,16 @@ impl Cluster {
         self.members[n].process = Some(child);
     }
 
-    pub(crate) async fn wait_ready(&self) {
+    pub(crate) async fn wait_ready(&mut self) {
         let start = Instant::now();
         while !self.answers().await {
+            // A port can be taken for a moment.
+            for n in 0..self.members.len() {
+                let process = self.members[n].process.as_mut();
+                if process.is_some_and(|process| process.try_wait().unwrap().is_some()) {
+                    self.start_member(n);
+                }
+            }
             assert!(start.elapsed() < Duration::from_mins(1), "etcd is not ready\n{}", self.logs());
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

@@ -64,6 +64,7 @@ pub(crate) fn cases() -> Vec<(&'static str, Case)> {
         watches::a_watch_goes_on_where_it_was,
         watches::a_watch_sees_its_range_only,
         watches::no_change_is_missed,
+        watches::a_follower_that_was_away_catches_up,
         self_test::random_histories,
     ]
 }

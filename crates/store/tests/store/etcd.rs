@@ -55,6 +55,8 @@ async fn changes_that_etcd_no_longer_has() {
     let old = put(&f.store, &[("w/a", "1")]).await;
     let reader = f.store.begin();
     reader.get(b"w/a").await.unwrap();
+    let mut copy = crate::watches::Copy::new(&f.store, &range);
+    copy.step().await.unwrap();
     let mut watch = f.store.watch(range.clone(), old).await.unwrap();
     put(&f.store, &[("w/a", "2")]).await;
     crate::watches::next(&mut watch).await;
@@ -67,10 +69,10 @@ async fn changes_that_etcd_no_longer_has() {
     assert_eq!(batch.version, new, "a watch that keeps up does not notice");
     let mut late = f.store.watch(range.clone(), old).await.unwrap();
     assert_eq!(kind(late.next().await), Some(StoreErrorKind::Compacted));
-    // The way out: read the range, and watch from there.
+    // A follower reads the range again.
     put(&f.store, &[("w/end", "")]).await;
-    let state = crate::watches::follow_until(&f.store, &range, b"w/end").await.unwrap();
-    assert_eq!(state[&b"w/a"[..]], b"3");
+    copy.until(b"w/end").await.unwrap();
+    assert_eq!((&copy.state[&b"w/a"[..]][..], copy.states), (&b"3"[..], 2));
     // A transaction whose revision is gone is told to start again.
     assert_eq!(kind(reader.get(b"w/b").await), Some(StoreErrorKind::Conflict));
 }
@@ -162,7 +164,7 @@ async fn members_with_small_bounds_are_named() {
     if left_out() {
         return;
     }
-    let cluster = Cluster::launch(1, "http", &["--max-txn-ops=8".to_owned()]);
+    let mut cluster = Cluster::launch(1, "http", &["--max-txn-ops=8".to_owned()]);
     cluster.wait_ready().await;
     let f = fixture(&cluster, "s/");
     let txn = f.store.begin();

@@ -10,7 +10,7 @@ use crate::cluster::{Cluster, left_out};
 use crate::conformance::{now, put};
 use crate::etcd::fixture;
 use crate::histories::Run;
-use crate::watches::follow_until;
+use crate::watches::Copy;
 
 /// Commits that must follow each fault, and the time for them: an election (1 to 2 s), calls that
 /// time out (2 s), and slow machines.
@@ -149,14 +149,10 @@ async fn histories_are_serializable_and_nothing_is_lost_or_done_twice() {
 
 /// Follows the counter until the end, over every fault; what it was last.
 async fn follow(store: &Store) -> Vec<u8> {
-    let range = KeyRange::prefix(b"w/");
-    let state = loop {
-        // A watch that could not reach anybody for long says so, and goes on when asked again; here
-        // it is started anew, which must miss nothing either.
-        match follow_until(store, &range, b"w/end").await {
-            Ok(state) => break state,
-            Err(error) => assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}"),
-        }
-    };
-    state[&b"w/count"[..]].clone()
+    let mut copy = Copy::new(store, &KeyRange::prefix(b"w/"));
+    // A follower that could not reach anybody for long says so, and goes on when asked again.
+    while let Err(error) = copy.until(b"w/end").await {
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
+    }
+    copy.state[&b"w/count"[..]].clone()
 }

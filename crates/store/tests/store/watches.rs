@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use millpond_env::Rng;
-use millpond_store::{ChangeBatch, ChangeStream, KeyRange, RangeOptions, StoreError, Version};
+use millpond_store::{
+    ChangeBatch, ChangeStream, Follow, Followed, KeyRange, RangeOptions, Store, StoreError, Version,
+};
+use millpond_types::limits::STORE_VALUE_BYTES_MAX;
 use tokio::time::timeout;
 
 use crate::conformance::{Fixture, delete, put};
@@ -89,29 +92,68 @@ pub(crate) async fn a_watch_sees_its_range_only(f: Fixture) {
     assert_eq!(text(&next(&mut watch).await), ["c=4", "cc=4"]);
 }
 
-/// The state of a range built from a read and the changes behind it.
-pub(crate) async fn follow_until(
-    store: &millpond_store::Store,
-    range: &KeyRange,
-    end: &[u8],
-) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, StoreError> {
-    let txn = store.begin();
-    let found = txn.range_all(range, RangeOptions { snapshot: true, ..RangeOptions::default() });
-    let mut state: BTreeMap<_, _> = found.await?.into_iter().collect();
-    let mut last = txn.version().await?;
-    let mut watch = store.watch(range.clone(), last).await?;
-    while !state.contains_key(end) {
-        let batch = timeout(PATIENCE, watch.next()).await.expect("a change is missing")?;
-        assert!(batch.version > last, "changes come in order");
-        last = batch.version;
-        for change in batch.changes {
-            match change.value {
-                Some(value) => state.insert(change.key, value),
-                None => state.remove(&change.key),
-            };
-        }
+/// A copy of a range, kept by following it.
+pub(crate) struct Copy {
+    follow: Follow,
+    pub(crate) state: BTreeMap<Vec<u8>, Vec<u8>>,
+    version: Version,
+    /// How often the whole state came.
+    pub(crate) states: u32,
+}
+
+impl Copy {
+    pub(crate) fn new(store: &Store, range: &KeyRange) -> Self {
+        let follow = store.follow(range.clone());
+        Self { follow, state: BTreeMap::new(), version: Version(0), states: 0 }
     }
-    Ok(state)
+
+    pub(crate) async fn step(&mut self) -> Result<(), StoreError> {
+        match timeout(PATIENCE, self.follow.next()).await.expect("a change is missing")? {
+            Followed::State { version, entries } => {
+                assert!(version >= self.version, "states do not go back");
+                self.version = version;
+                self.state = entries.into_iter().collect();
+                self.states += 1;
+            }
+            Followed::Changes(batch) => {
+                assert!(batch.version > self.version, "changes come in order");
+                self.version = batch.version;
+                for change in batch.changes {
+                    match change.value {
+                        Some(value) => self.state.insert(change.key, value),
+                        None => self.state.remove(&change.key),
+                    };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows until there is a key `end`.
+    pub(crate) async fn until(&mut self, end: &[u8]) -> Result<(), StoreError> {
+        while !self.state.contains_key(end) {
+            self.step().await?;
+        }
+        Ok(())
+    }
+}
+
+pub(crate) async fn a_follower_that_was_away_catches_up(f: Fixture) {
+    let range = KeyRange::prefix(b"w/");
+    put(&f.store, &[("w/old", "1"), ("w/gone", "1")]).await;
+    let mut copy = Copy::new(&f.other, &range);
+    copy.step().await.unwrap();
+    assert_eq!(copy.state.len(), 2);
+    delete(&f.store, &["w/gone"]).await;
+    // More than the embedded engine keeps for watchers: then the state comes again.
+    for n in 0..40 {
+        let txn = f.store.begin();
+        txn.put(format!("w/{n:02}").as_bytes(), vec![n; STORE_VALUE_BYTES_MAX]).unwrap();
+        txn.commit().await.unwrap();
+    }
+    put(&f.store, &[("w/end", "")]).await;
+    copy.until(b"w/end").await.unwrap();
+    assert_eq!(copy.state.len(), 42, "without what was deleted meanwhile");
 }
 
 pub(crate) async fn no_change_is_missed(f: Fixture) {
@@ -121,7 +163,9 @@ pub(crate) async fn no_change_is_missed(f: Fixture) {
             let (store, range) = (f.other.clone(), range.clone());
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_millis(30 * n)).await;
-                follow_until(&store, &range, b"w/end").await.unwrap()
+                let mut copy = Copy::new(&store, &range);
+                copy.until(b"w/end").await.unwrap();
+                copy.state
             })
         })
         .collect();
