@@ -103,7 +103,8 @@ pub enum ProbeOutcome {
 /// What the manager wants done. Effects are carried out in order.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// Ask the store; the answer comes as [`Event::Store`].
+    /// Ask the store; the answer comes as [`Event::Store`]. Every request is answered, in the end
+    /// with [`StoreReply::Failed`]: the shell gives each a deadline well below the lease.
     Store {
         /// Number of the request.
         id: u64,
@@ -269,8 +270,8 @@ pub enum AdminCommand {
     Status,
     /// What happened lately.
     Events {
-        /// Those after this number.
-        after: u64,
+        /// Those from this number on.
+        from: u64,
     },
 }
 

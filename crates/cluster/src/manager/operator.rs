@@ -18,8 +18,8 @@ impl Primary {
     pub(super) fn admin(&mut self, cx: &mut Cx<'_>, from: Session, command: AdminCommand) {
         let answer = match command {
             AdminCommand::Status => AdminAnswer::Status(Box::new(self.status(cx.now))),
-            AdminCommand::Events { after } => {
-                let newer = self.state.events.iter().filter(|event| event.number >= after);
+            AdminCommand::Events { from: first } => {
+                let newer = self.state.events.iter().filter(|event| event.number >= first);
                 AdminAnswer::Events(newer.cloned().collect())
             }
             command => {

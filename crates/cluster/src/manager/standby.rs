@@ -92,7 +92,10 @@ impl Standby {
         // A lease unchanged from the answer `since` to a question asked later than a lease's length
         // after it was not renewed in between.
         let still = sent.since(since) >= cx.options.lease + cx.options.margin;
-        if (still || is_free(&seen)) && self.claim.is_none() {
+        // A claim whose answer is lost does not keep this standby from another.
+        let claims =
+            self.claim.as_ref().is_some_and(|(.., sent)| cx.now.since(*sent) < cx.options.lease);
+        if (still || is_free(&seen)) && !claims {
             self.claim(cx, &seen);
         }
         Next::Stay
