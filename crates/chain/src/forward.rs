@@ -2,7 +2,7 @@
 
 use millpond_types::ChunkId;
 use millpond_types::cluster::{ChunkVersion, TargetId};
-use millpond_types::limits::CHAIN_WAIT_MS;
+use millpond_types::limits::{CHAIN_PENDING_MAX, CHAIN_WAIT_MS};
 
 use crate::event::{Alarm, Effect, ReadOp, StoreError, StoreOp, Turn};
 use crate::message::{
@@ -35,7 +35,43 @@ impl<P: Payload> Replica<P> {
         }
         pending.sent = Some(now);
         pending.shared = true;
-        self.send(next, PeerBody::Forward(update), turn);
+        let ready = pending.ready();
+        pending.told_ready = ready;
+        self.send(next, PeerBody::Forward { update, ready }, turn);
+    }
+
+    /// Tells the successor once this replica and all above it have stored what it was sent before.
+    fn pass_ready(&mut self, chunk: ChunkId, turn: &mut Turn<'_, P>) {
+        let Some(next) = self.next_writer() else { return };
+        let Some(pending) = self.pending_mut(chunk) else { return };
+        if pending.sent.is_some() && pending.ready() && !pending.told_ready {
+            pending.told_ready = true;
+            let version = pending.update.version;
+            self.send(next, PeerBody::Ready { chunk, version }, turn);
+        }
+    }
+
+    pub(crate) fn on_ready(
+        &mut self,
+        from: TargetId,
+        chunk: ChunkId,
+        version: ChunkVersion,
+        turn: &mut Turn<'_, P>,
+    ) {
+        if self.view.predecessor() != Some(from) {
+            return;
+        }
+        if let Some(pending) = self.pending_mut(chunk)
+            && pending.update.version == version
+        {
+            pending.above = true;
+            return self.progress(chunk, turn);
+        }
+        // Small messages may overtake large ones. What does not fit here comes again with the
+        // next copy of the `Forward`.
+        if self.early.len() < CHAIN_PENDING_MAX {
+            self.early.insert(chunk, (version, turn.now));
+        }
     }
 
     /// Reads all bytes of the pending version once they are staged.
@@ -69,12 +105,21 @@ impl<P: Payload> Replica<P> {
         }
     }
 
-    pub(crate) fn on_forward(&mut self, from: TargetId, update: Update<P>, turn: &mut Turn<'_, P>) {
+    pub(crate) fn on_forward(
+        &mut self,
+        from: TargetId,
+        update: Update<P>,
+        ready: bool,
+        turn: &mut Turn<'_, P>,
+    ) {
         let fenced = self.view.predecessor() != Some(from) && !mutated!(self, IgnoreChainVersion);
         let crc = update.write.payload().map(Payload::crc);
         let damaged = crc.is_some_and(|crc| crc != update.crc) && !mutated!(self, SkipChecksum);
         if fenced || damaged {
             return; // The predecessor sends it again.
+        }
+        if ready {
+            self.on_ready(from, update.chunk, update.version, turn);
         }
         let slot = self.slot(update.chunk, turn);
         if !slot.locked() && slot.queue.is_empty() {
@@ -205,16 +250,18 @@ impl<P: Payload> Replica<P> {
         let last = self.next_writer().is_none();
         let early = mutated!(self, CommitBeforeForward);
         let early_ack = mutated!(self, AckBeforeTail);
+        let unready = mutated!(self, CommitBeforeReady);
         let Some(pending) = self.pending_mut(chunk) else { return };
         let Stage::Done(content) = pending.stage else { return };
         let meta = pending.meta(content);
         let below = last || pending.acked;
+        let above = pending.above || unready;
         if early_ack && let Some(request) = pending.waiter.take() {
             let outcome = Outcome { chunk, version: meta.version, content };
             turn.emit(Effect::Reply(request, Reply::Done(outcome)));
         }
-        if !(below || early) {
-            return;
+        if !(below && above || early) {
+            return self.pass_ready(chunk, turn);
         }
         if let Some(theirs) = pending.acked_meta
             && theirs.version == meta.version
@@ -255,6 +302,7 @@ impl<P: Payload> Replica<P> {
     /// Sends again what was not acknowledged, stages again what the store refused.
     pub(crate) fn resend_forwards(&mut self, turn: &mut Turn<'_, P>) {
         let now = turn.now;
+        self.early.retain(|_, (_, at)| !resend_due(Some(*at), now));
         let mut late = Vec::new();
         let mut refused = Vec::new();
         for (chunk, slot) in &self.slots {
@@ -290,6 +338,8 @@ impl<P: Payload> Replica<P> {
             }
         }
         let mut chunks = Vec::new();
+        let head = self.view.is_head();
+        self.early.clear();
         for (chunk, slot) in &mut self.slots {
             // What an earlier predecessor sent counts no more; the new one sends it again.
             slot.queue.retain(|waiting| matches!(waiting, Waiting::Update(..)));
@@ -298,6 +348,7 @@ impl<P: Payload> Replica<P> {
             }
             if let Some(pending) = &mut slot.pending {
                 // The successor may be another, and a resync must not miss this version.
+                pending.above |= head;
                 pending.acked = false;
                 pending.acked_meta = None;
                 pending.sent = None;

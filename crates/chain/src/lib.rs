@@ -9,7 +9,8 @@
 //! chain), `source` and `sink` (resync), `repair`, `collect` (tombstones).
 //!
 //! Invariants:
-//! - A replica commits a version only when it stored it and all below it committed it.
+//! - A replica commits a version only when it and all above it stored it and all below it committed it:
+//!   what anybody has read is on every disk that might bring the chain back.
 //! - One pending version per chunk; in a serving replica every staged version is pending.
 //! - An admitted update is never taken back once another replica saw it.
 //! - Reads and the tail's answers are given only under a lease, and the tail is asked anew for

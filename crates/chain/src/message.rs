@@ -219,7 +219,19 @@ pub struct Peer<P> {
 #[derive(Clone, Debug)]
 pub enum PeerBody<P> {
     /// To the successor: store this and pass it on.
-    Forward(Update<P>),
+    Forward {
+        /// What to store.
+        update: Update<P>,
+        /// The sender and all above it have stored it.
+        ready: bool,
+    },
+    /// To the successor: the sender and all above it have stored the version.
+    Ready {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The version.
+        version: ChunkVersion,
+    },
     /// To the predecessor: the version is committed here and below.
     Ack {
         /// The chunk.

@@ -37,6 +37,8 @@ pub enum Mutation {
     ReadPending,
     /// Reads go on after the lease ran out.
     ReadWithoutLease,
+    /// The head says that there is nothing to do for an update after its lease ran out.
+    AnswerWithoutLease,
     /// The tail answers queries after its lease ran out.
     TailWithoutLease,
     /// A lease is counted from the answer instead of from the question.
@@ -47,6 +49,8 @@ pub enum Mutation {
     IgnoreChainVersion,
     /// A replica commits when its own stage is done, before its successor did.
     CommitBeforeForward,
+    /// A replica commits although not all above it have stored the version.
+    CommitBeforeReady,
     /// The head answers when its own stage is done.
     AckBeforeTail,
     /// Retries are done again.
@@ -82,15 +86,17 @@ pub enum Mutation {
 #[cfg(feature = "mutations")]
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 25] = [
         Self::SkipTailQuery,
         Self::ReadPending,
         Self::ReadWithoutLease,
+        Self::AnswerWithoutLease,
         Self::TailWithoutLease,
         Self::LeaseFromAnswer,
         Self::IgnorePeerGrant,
         Self::IgnoreChainVersion,
         Self::CommitBeforeForward,
+        Self::CommitBeforeReady,
         Self::AckBeforeTail,
         Self::NoDedup,
         Self::NoDedupHandover,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millpond_types::cluster::{Chain, ChainId, ChainVersion, LocalState, TargetId};
+use millpond_types::cluster::{Chain, ChainId, ChainVersion, ChunkVersion, LocalState, TargetId};
 use millpond_types::limits::{CHAIN_QUEUE_MAX, CHAIN_RESEND_MS};
 use millpond_types::{ChunkId, Tick};
 
@@ -47,7 +47,7 @@ pub(crate) enum Job {
     Stage(ChunkId),
     Whole(ChunkId),
     Restore(ChunkId),
-    Read(RequestId, ChunkId, Option<millpond_types::cluster::ChunkVersion>),
+    Read(RequestId, ChunkId, Option<ChunkVersion>),
     Fetch(TargetId, ChunkId),
     SendRead(ChunkId),
     Install(ChunkId),
@@ -94,6 +94,8 @@ pub struct Replica<P: Payload> {
     pub(crate) storing: BTreeSet<Token>,
     pub(crate) names: u64,
     pub(crate) pendings: usize,
+    /// `Ready` that overtook its `Forward`.
+    pub(crate) early: BTreeMap<ChunkId, (ChunkVersion, Tick)>,
     pub(crate) reads: BTreeMap<u64, Reading>,
     pub(crate) dedup: Dedup,
     pub(crate) leases: Leases,
@@ -130,6 +132,7 @@ impl<P: Payload> Replica<P> {
             storing: BTreeSet::new(),
             names: 0,
             pendings: 0,
+            early: BTreeMap::new(),
             reads: BTreeMap::new(),
             dedup: Dedup::default(),
             leases: Leases::default(),
@@ -285,7 +288,8 @@ impl<P: Payload> Replica<P> {
             return;
         }
         match message.body {
-            PeerBody::Forward(update) => self.on_forward(from, update, turn),
+            PeerBody::Forward { update, ready } => self.on_forward(from, update, ready, turn),
+            PeerBody::Ready { chunk, version } => self.on_ready(from, chunk, version, turn),
             PeerBody::Ack { chunk, version, meta } => {
                 self.on_ack(from, chunk, (version, meta), turn);
             }
@@ -469,6 +473,7 @@ impl<P: Payload> Replica<P> {
             Self::refuse(reading.request, Refusal::NotServing, turn);
         }
         self.pendings = 0;
+        self.early.clear();
         // Reads of the store that were allowed when they began are still answered.
         self.jobs.retain(|_, job| matches!(job, Job::Read(..)));
         self.source = None;

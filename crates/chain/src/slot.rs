@@ -21,7 +21,7 @@ pub(crate) enum Stage {
 
 /// A version between stage and commit.
 #[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "four facts that do not depend on each other")]
+#[expect(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
 pub(crate) struct Pending<P> {
     pub(crate) update: Update<P>,
     /// The client to answer, at the head.
@@ -29,6 +29,11 @@ pub(crate) struct Pending<P> {
     pub(crate) stage: Stage,
     /// When the store was first asked.
     pub(crate) since: Tick,
+    /// All above have stored it. Until then it must not be committed, and so not be read: they
+    /// could lose it and be the ones that bring the chain back.
+    pub(crate) above: bool,
+    /// The successor knows that all above it have.
+    pub(crate) told_ready: bool,
     /// The successor committed it.
     pub(crate) acked: bool,
     /// What the successor committed, to compare with the own stage.
@@ -52,6 +57,8 @@ impl<P> Pending<P> {
             waiter,
             stage: Stage::Running,
             since: now,
+            above: false,
+            told_ready: false,
             acked: false,
             acked_meta: None,
             sent: None,
@@ -60,6 +67,11 @@ impl<P> Pending<P> {
             reading_whole: false,
             known_committed: false,
         }
+    }
+
+    /// Stored here and by all above.
+    pub(crate) const fn ready(&self) -> bool {
+        self.above && matches!(self.stage, Stage::Done(_))
     }
 
     /// What the version will be once committed.

@@ -125,8 +125,13 @@ impl<P: Payload> Replica<P> {
         if let Some(reply) = self.decided_before(&body, committed, turn.now) {
             return turn.emit(Effect::Reply(request, reply));
         }
+        let unleased = mutated!(self, AnswerWithoutLease);
         let write = match meaning(body.op, committed.as_ref()) {
             Meaning::Write(write) => write,
+            // Such an answer is a read: a head that was cut off must not give it.
+            Meaning::Answer(_) if !self.reads_allowed(turn.now) && !unleased => {
+                return Self::refuse(request, Refusal::NotServing, turn);
+            }
             Meaning::Answer(answer) => {
                 self.dedup.record(body.tag, answer, turn.now);
                 return turn.emit(Effect::Reply(request, answer.into()));
@@ -184,11 +189,13 @@ impl<P: Payload> Replica<P> {
     ) {
         let chunk = update.chunk;
         let head = self.view.is_head();
+        let early = self.early.remove(&chunk).map(|(version, _)| version);
         let slot = self.slots.get_mut(&chunk).expect("a slot was made for the update");
         assert!(!slot.locked(), "one pending version per chunk");
         let collect = matches!(update.write, Write::Collect);
         let mut pending = Pending::new(update, waiter, turn.now);
         pending.shared = !head;
+        pending.above = head || early == Some(pending.update.version);
         slot.pending = Some(pending);
         self.pendings += 1;
         if collect {

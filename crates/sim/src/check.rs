@@ -116,7 +116,9 @@ fn fits_read(old: Option<&[u8]>, offset: u32, len: u32, heard: &Heard) -> bool {
 #[expect(clippy::option_option, reason = "nothing changes, or the chunk is gone, or it has bytes")]
 fn after(old: Option<&[u8]>, action: &Action) -> Option<Option<Vec<u8>>> {
     match (action, old) {
-        (Action::Put(_), Some(_)) | (Action::Truncate(_) | Action::Remove, None) => None,
+        (Action::Put(_), Some(_))
+        | (Action::Truncate(_) | Action::Remove, None)
+        | (Action::Read(..), _) => None,
         (Action::Put(bytes) | Action::Replace(bytes), _) => Some(Some(bytes.clone())),
         (Action::Write(offset, bytes), old) => {
             let (from, to) = (*offset as usize, *offset as usize + bytes.len());
@@ -132,7 +134,6 @@ fn after(old: Option<&[u8]>, action: &Action) -> Option<Option<Vec<u8>>> {
             Some(Some(all))
         }
         (Action::Remove, Some(_)) => Some(None),
-        (Action::Read(..), _) => None,
     }
 }
 
@@ -157,11 +158,11 @@ impl List {
         });
         let head = order.len();
         let mut list = Self { next: vec![NONE; head + 1], prev: vec![NONE; head + 1] };
-        let mut last = head;
+        let mut end = head;
         for node in order {
-            list.next[last] = node;
-            list.prev[node] = last;
-            last = node;
+            list.next[end] = node;
+            list.prev[node] = end;
+            end = node;
         }
         list
     }

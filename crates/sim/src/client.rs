@@ -170,7 +170,7 @@ impl World {
             serving.first().copied()
         } else {
             // Some clients read where they please: a replica must know when not to answer.
-            let anywhere = only.is_none() && self.rng.permille(150);
+            let anywhere = only.is_none() && self.rng.permille(self.plan.anywhere);
             let all: Vec<TargetId> = known.targets.iter().map(|m| m.target).collect();
             only.or_else(|| self.rng.pick(if anywhere { &all } else { &serving }))
         };

@@ -203,7 +203,7 @@ impl Disk {
             }
             StoreOp::Stage(request) => {
                 let durable = request.durability == Ack::Disk;
-                match self.stage(request) {
+                match self.stage(&request) {
                     Ok((content, position)) => {
                         (Ok(StoreAnswer::Staged(content)), durable.then_some(position))
                     }
@@ -241,7 +241,7 @@ impl Disk {
         self.now.chunks.get(&chunk).and_then(|entry| entry.committed.as_ref())
     }
 
-    fn stage(&mut self, request: StageRequest<Bytes>) -> Result<(Content, u64), StoreError> {
+    fn stage(&mut self, request: &StageRequest<Bytes>) -> Result<(Content, u64), StoreError> {
         let base = self.committed(request.chunk);
         let needs_base = matches!(request.write, Write::Part { .. } | Write::Truncate { .. });
         if needs_base && base.is_some_and(|stored| stored.rotten) {
@@ -257,7 +257,7 @@ impl Disk {
             len: u32::try_from(bytes.len()).expect("chunks are small"),
             crc: bytes.crc(),
         });
-        let StageRequest { chunk, version, written, tag, .. } = request;
+        let StageRequest { chunk, version, written, tag, .. } = *request;
         let meta = Meta { version, written, content, tag };
         let position = self.change(Change::Stage(chunk, Stored { meta, bytes, rotten: false }));
         Ok((content, position))

@@ -138,20 +138,14 @@ fn table(options: &Options) -> ExitCode {
     for mutation in Mutation::ALL {
         let one_by_one =
             Options { jobs: Some(1), mutation: None, seed: None, keep_going: false, ..*options };
-        match sweep(&one_by_one, Some(mutation), false) {
-            Some(outcome) => {
-                let seeds = outcome.seed - options.from + 1;
-                let text = outcome.failure.unwrap_or_default();
-                println!(
-                    "| {mutation:?} | {seeds} | {:#x} | {} |",
-                    outcome.seed,
-                    text.lines().next().unwrap_or_default()
-                );
-            }
-            None => {
-                missed += 1;
-                println!("| {mutation:?} | not in {} | | |", options.seeds);
-            }
+        if let Some(outcome) = sweep(&one_by_one, Some(mutation), false) {
+            let seeds = outcome.seed - options.from + 1;
+            let text = outcome.failure.unwrap_or_default();
+            let text = text.lines().next().unwrap_or_default();
+            println!("| {mutation:?} | {seeds} | {:#x} | {text} |", outcome.seed);
+        } else {
+            missed += 1;
+            println!("| {mutation:?} | not in {} | | |", options.seeds);
         }
     }
     ExitCode::from(u8::from(missed > 0))

@@ -61,6 +61,9 @@ const fn after(tick: Tick, ms: u64, percent: u32) -> Tick {
     Tick(tick.0 + ms * 10 * percent as u64)
 }
 
+/// What a node is told: chain versions as of now, and who shall leave.
+pub(crate) type Told = (Vec<(ChainId, ChainVersion)>, Vec<TargetId>);
+
 impl Manager {
     pub(crate) const fn new(number: usize, clock: Clock) -> Self {
         Self {
@@ -115,14 +118,14 @@ impl Manager {
         self.until = Some(after(now, PRIMARY_LEASE_MS, 100 - LEASE_SKEW_PERCENT));
     }
 
-    /// A node is alive. Returns what it is told: chain versions as of now, and who shall leave.
+    /// A node is alive. Returns what it is told, if this manager may tell anything.
     pub(crate) fn heartbeat(
         &mut self,
         node: usize,
         id: (u64, u64),
         reports: Vec<LocalReport>,
         (store, now): (&Store, Tick),
-    ) -> Option<(Vec<(ChainId, ChainVersion)>, Vec<TargetId>)> {
+    ) -> Option<Told> {
         if !self.primary(now) {
             return None;
         }

@@ -30,6 +30,8 @@ pub(crate) struct Plan {
     faults: Vec<Fault>,
     /// How often, in a thousand, a change of a chain draws a fault on one of its members.
     hunt: u64,
+    /// How many reads, in a thousand, go to any target, whatever its state.
+    pub(crate) anywhere: u64,
     weather: Weather,
 }
 
@@ -104,9 +106,19 @@ impl Plan {
         let calm = rng.permille(300);
         let enabled = rng.between(150, 700);
         let mut faults: Vec<Fault> = KINDS.into_iter().filter(|_| rng.permille(enabled)).collect();
-        if faults.is_empty() {
-            faults.push(Fault::Crash);
+        // A third of the runs looks closely at one part of the protocol.
+        let focus = rng.below(6);
+        match focus {
+            0 => faults = vec![Fault::CutManager, Fault::CutManager, Fault::Island, Fault::Storm],
+            1 => {
+                let around_resync = [Fault::CutManager, Fault::CutNode, Fault::QuickRestart];
+                faults.retain(|fault| [Fault::Storm, Fault::SlowDisk, Fault::Add].contains(fault));
+                faults.extend(around_resync);
+            }
+            _ if faults.is_empty() => faults.push(Fault::Crash),
+            _ => {}
         }
+        let focused = focus < 2;
         let weather = if calm {
             Weather::FAIR
         } else {
@@ -124,13 +136,14 @@ impl Plan {
             clients: 2 + rng.index(5),
             chains: 1 + usize::from(rng.permille(250)),
             replicas,
-            chunks: 1 + rng.below(4),
+            chunks: if focused { 1 } else { 1 + rng.below(4) },
             memory: rng.permille(200),
-            think: [ms(2), ms(20), ms(100)][rng.index(3)],
+            think: if focused { ms(4) } else { [ms(2), ms(20), ms(100)][rng.index(3)] },
             chaos: rng.between(ms(4000), ms(18_000)),
             pace: [ms(200), ms(700), ms(2000)][rng.index(3)],
             faults,
-            hunt: [0, 100, 400, 800][rng.index(4)],
+            hunt: if focused { 700 } else { [0, 100, 400, 800][rng.index(4)] },
+            anywhere: [50, 200, 600][rng.index(3)],
             weather,
         }
     }
@@ -253,8 +266,15 @@ impl World {
                         cuts.extend([(node, manager), (manager, node)]);
                     }
                 }
-                if self.rng.permille(500) {
+                if self.rng.permille(700) {
                     cuts.retain(|(a, b)| *a == node || *b == node);
+                }
+                // Clients may stay without news as well.
+                for client in (0..self.clients.len()).map(Address::Client) {
+                    if self.rng.permille(400) {
+                        let managers = (0..self.managers.len()).map(Address::Manager);
+                        cuts.extend(managers.map(|manager| (manager, client)));
+                    }
                 }
             }
             Fault::CutPair => {

@@ -115,7 +115,7 @@ fn damage(mut message: Message, rng: &mut Rng) -> Message {
 
 const fn payload(peer: &mut Peer<Bytes>) -> Option<&mut Bytes> {
     match &mut peer.body {
-        PeerBody::Forward(update) => match &mut update.write {
+        PeerBody::Forward { update, .. } => match &mut update.write {
             Write::Whole(bytes) | Write::Part { bytes, .. } => Some(bytes),
             Write::Truncate { .. } | Write::Tombstone | Write::Collect => None,
         },

@@ -97,7 +97,7 @@ fn agrees_with_brute_force_on_random_small_histories() {
     assert!((300..2700).contains(&violations), "both kinds occur: {violations}");
 }
 
-fn brute(history: &[Operation], done: &mut Vec<usize>, state: Option<Vec<u8>>) -> bool {
+fn brute(history: &[Operation], done: &mut Vec<usize>, state: Option<&Vec<u8>>) -> bool {
     let left: Vec<usize> = (0..history.len()).filter(|i| !done.contains(i)).collect();
     if left.iter().all(|i| history[*i].ret.is_none()) {
         return true;
@@ -105,13 +105,13 @@ fn brute(history: &[Operation], done: &mut Vec<usize>, state: Option<Vec<u8>>) -
     left.iter().any(|i| {
         let first = left.iter().all(|j| history[*j].ret.is_none_or(|ret| ret >= history[*i].call));
         let mut states = States::default();
-        let before = states.number(state.clone());
+        let before = states.number(state.cloned());
         let Some(after) = states.apply(before, &history[*i]).filter(|_| first) else {
             return false;
         };
         let next = states.values[after as usize].clone();
         done.push(*i);
-        let fits = brute(history, done, next);
+        let fits = brute(history, done, next.as_ref());
         done.pop();
         fits
     })
