@@ -1,14 +1,23 @@
 //! From key to chunk id and slot. The same on every build: golden values below.
 
-use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
+use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
 use crate::ids::{BlockKey, ChunkId, GroupId, SlotId};
+use crate::limits::KEY_BYTES_MAX;
 
-/// The chunk that holds the block `key` of namespace `group`: XXH3-128 of the key, seeded
-/// with the namespace. The full key is stored with the chunk and compared on every read.
+/// The chunk that holds the block `key` of namespace `group`: XXH3-128 of the namespace (u32, little
+/// endian) and the key. The full key is stored with the chunk and compared on every read.
+///
+/// The namespace is not the seed: XXH3 adds the seed to a constant that the key is combined with by
+/// exclusive or, so for short keys two namespaces and two keys that differ alike give one hash.
 #[must_use]
 pub fn chunk_id(group: GroupId, key: &BlockKey) -> ChunkId {
-    ChunkId(xxh3_128_with_seed(key.as_bytes(), u64::from(group.0)))
+    let key = key.as_bytes();
+    let mut bytes = [0; size_of::<u32>() + KEY_BYTES_MAX];
+    let (name, rest) = bytes.split_at_mut(size_of::<u32>());
+    name.copy_from_slice(&group.0.to_le_bytes());
+    rest[..key.len()].copy_from_slice(key);
+    ChunkId(xxh3_128(&bytes[..size_of::<u32>() + key.len()]))
 }
 
 /// The slot of a block: the top 16 bits of the XXH3-64 of its leader, seeded with the namespace.
@@ -36,7 +45,18 @@ mod tests {
         assert_ne!(chunk_id(GroupId(2), &key), chunk_id(GroupId(1), &key));
     }
 
-    const CHUNK_GOLDEN: u128 = 0x7f60_611c_c158_92d2_c895_a1ed_5dc7_5f9d;
+    #[test]
+    fn namespaces_and_keys_that_resemble_each_other_do_not_collide() {
+        // These two did, while the namespace was the seed.
+        let key = |n: u32| BlockKey::new(n.to_string().as_bytes()).unwrap();
+        assert_ne!(chunk_id(GroupId(1), &key(27_650)), chunk_id(GroupId(2), &key(17_650)));
+        let all =
+            (1..=8).flat_map(|group| (0..40_000).map(move |n| chunk_id(GroupId(group), &key(n))));
+        let ids: std::collections::HashSet<ChunkId> = all.collect();
+        assert_eq!(ids.len(), 8 * 40_000);
+    }
+
+    const CHUNK_GOLDEN: u128 = 0xd94c_e713_b564_7dd1_68b0_c43c_e481_a3de;
     const SLOT_GOLDEN: u16 = 50_149;
 
     #[test]

@@ -158,12 +158,14 @@ impl Service {
         leader: &BlockKey,
     ) -> Option<(Place, ChunkInfo)> {
         let place = self.place(group, key, leader);
-        if let Some(info) = self.disks[place.disk].lookup(place.id, key) {
+        // Keys may be equal in two namespaces; their chunks' ids should differ, their groups do.
+        let here = |disk: &NodeDisk| disk.lookup(place.id, key).filter(|info| info.group == group);
+        if let Some(info) = here(&self.disks[place.disk]) {
             return Some((place, info));
         }
         let others = self.disks.iter().enumerate().filter(|(index, _)| *index != place.disk);
         let mut others = others.filter_map(|(disk, other)| {
-            let info = other.lookup(place.id, key)?;
+            let info = here(other)?;
             Some((Place { id: place.id, disk }, info))
         });
         others.next()

@@ -125,6 +125,25 @@ fn namespaces_are_apart_and_survive_a_restart() {
     server.stop();
 }
 
+/// Keys of two namespaces that differ as the namespaces' numbers do once had one chunk: the second put was
+/// answered `Exists` and stored nothing.
+#[test]
+fn alike_keys_of_two_namespaces_are_two_blocks() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = TestServer::start(folder.path(), &[]);
+    let mut wire = Wire::connect(&server);
+    let namespaces = ["one", "two", "three"].map(|n| wire.open(n, NamespaceOptions::default()).id);
+    let names: Vec<_> = (0..3000).map(|n| key(format!("{n}"))).collect();
+    for ns in namespaces {
+        let values: Vec<_> = names.iter().map(|name| (*name, name.as_bytes())).collect();
+        assert!(wire.put(ns, &values).iter().all(|status| *status == ItemStatus::Ok), "{ns:?}");
+    }
+    for ns in namespaces {
+        let found = wire.get(ns, &names);
+        assert!(found.iter().zip(&names).all(|(v, name)| v.as_deref() == Some(name.as_bytes())));
+    }
+}
+
 #[test]
 fn keys_are_listed_in_pages_over_all_disks() {
     let folder = tempfile::tempdir().unwrap();
