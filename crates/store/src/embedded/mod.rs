@@ -83,7 +83,7 @@ pub(crate) struct Shared {
     history: Arc<History>,
 }
 
-/// The embedded engine. Dropping the last clone waits until everything queued is committed and
+/// The embedded engine, used inside a tokio runtime (its pauses are tokio's). Dropping the last clone waits until everything queued is committed and
 /// the folder is free again, unless transactions still hold it.
 #[derive(Clone)]
 pub struct EmbeddedBackend(Arc<Handle>);

@@ -24,9 +24,11 @@ const SILENCES_MAX: u32 = 2;
 pub(crate) struct EtcdWatch {
     shared: Arc<Shared>,
     range: KeyRange,
-    /// The first revision not seen yet.
+    /// The first revision not seen whole yet.
     next: i64,
     ready: VecDeque<ChangeBatch>,
+    /// A revision of which more may come: etcd sends large ones in fragments.
+    partial: Option<ChangeBatch>,
     open: Option<Open>,
     /// Reconnects since the last answer.
     failures: u32,
@@ -47,8 +49,9 @@ enum Heard {
 
 impl EtcdWatch {
     pub(crate) fn new(shared: Arc<Shared>, range: KeyRange, after: Version) -> Self {
-        let next = i64::try_from(after.0).unwrap_or(i64::MAX - 1) + 1;
-        Self { shared, range, next, ready: VecDeque::new(), open: None, failures: 0 }
+        let next = revision_of(after) + 1;
+        let ready = VecDeque::new();
+        Self { shared, range, next, ready, partial: None, open: None, failures: 0 }
     }
 
     async fn next_batch(&mut self) -> Result<ChangeBatch, StoreError> {
@@ -104,7 +107,9 @@ impl EtcdWatch {
         let layout = &self.shared.layout;
         let options = WatchOptions::new()
             .with_range(layout.data(&self.range.end))
-            .with_start_revision(self.next);
+            .with_start_revision(self.next)
+            // Or what a watch that catches up gets is one message of any size.
+            .with_fragment();
         let start = layout.data(&self.range.start);
         let mut watches = client.watch_client();
         match timeout(self.shared.timeout, watches.watch(start, Some(options))).await {
@@ -128,6 +133,8 @@ impl EtcdWatch {
         if let Some(open) = self.open.take() {
             self.shared.members.leave(open.member);
         }
+        // Its revision comes again, whole.
+        self.partial = None;
         let cause = match error.map(judge) {
             Some(Fate::Refused(error)) => return Err(error),
             Some(Fate::NotDone(error) | Fate::Open(error)) => error.into(),
@@ -157,11 +164,20 @@ impl EtcdWatch {
     }
 
     fn take(&mut self, message: &WatchResponse) -> Result<(), StoreError> {
-        // etcd sends the events of one revision in one message, unless asked for fragments.
         for event in message.events() {
             self.take_event(event)?;
         }
+        if !message.0.fragment {
+            self.complete();
+        }
         Ok(())
+    }
+
+    /// The revision that was coming in is whole.
+    fn complete(&mut self) {
+        let Some(batch) = self.partial.take() else { return };
+        self.next = revision_of(batch.version) + 1;
+        self.ready.push_back(batch);
     }
 
     fn take_event(&mut self, event: &Event) -> Result<(), StoreError> {
@@ -170,13 +186,19 @@ impl EtcdWatch {
         let key = self.shared.layout.strip(kv.key())?.to_vec();
         let put = event.event_type() == EventType::Put;
         let change = Change { key, value: put.then(|| kv.value().to_vec()) };
-        self.next = kv.mod_revision() + 1;
-        match self.ready.back_mut() {
+        match &mut self.partial {
             Some(batch) if batch.version == version => batch.changes.push(change),
-            _ => self.ready.push_back(ChangeBatch { version, changes: vec![change] }),
+            _ => {
+                self.complete();
+                self.partial = Some(ChangeBatch { version, changes: vec![change] });
+            }
         }
         Ok(())
     }
+}
+
+fn revision_of(version: Version) -> i64 {
+    i64::try_from(version.0).unwrap_or(i64::MAX - 1)
 }
 
 impl ChangeStream for EtcdWatch {

@@ -61,6 +61,7 @@ pub(crate) fn cases() -> Vec<(&'static str, Case)> {
         once::forgotten_requests_are_refused,
         watches::changes_come_in_order,
         watches::a_transaction_comes_whole,
+        watches::large_transactions_come_whole,
         watches::a_watch_goes_on_where_it_was,
         watches::a_watch_sees_its_range_only,
         watches::no_change_is_missed,

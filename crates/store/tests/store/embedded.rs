@@ -181,11 +181,17 @@ fn number(value: Option<Vec<u8>>) -> u64 {
 /// reported when it is acknowledged.
 async fn count_up(store: Store, task: u8) {
     let mut next = number(store.begin().get(&[b'c', task]).await.unwrap()) + 1;
+    let request =
+        |count: u64| RequestId { epoch: 1, id: u128::from(task) << 64 | u128::from(count) };
+    if next > 1 {
+        // What is there was recorded with it: asked for again it is not done again.
+        let again = store.transact_once(request(next - 1), |_| async { Err(StoreError::BadKey) });
+        assert!(again.await.unwrap().repeated);
+    }
     loop {
         let token = |count: u64| [b't', task, u8::try_from(count % 7).unwrap()];
-        let id = u128::from(task) << 64 | u128::from(next);
         store
-            .transact_once(RequestId { epoch: 1, id }, |txn| async move {
+            .transact_once(request(next), |txn| async move {
                 let old = number(txn.get(&[b'c', task]).await?);
                 assert_eq!(old + 1, next);
                 txn.put(&[b'c', task], next.to_le_bytes())?;

@@ -62,6 +62,24 @@ pub(crate) async fn a_transaction_comes_whole(f: Fixture) {
     assert_eq!(text(&batch)[0], "-w/gone");
 }
 
+pub(crate) async fn large_transactions_come_whole(f: Fixture) {
+    let start = put(&f.store, &[("a", "1")]).await;
+    let mut versions = Vec::new();
+    for n in 0..6 {
+        let txn = f.store.begin();
+        for key in 0..16 {
+            txn.put(format!("w/{key}").as_bytes(), vec![n; 60_000]).unwrap();
+        }
+        versions.push(txn.commit().await.unwrap());
+    }
+    // A watch that comes late gets more than etcd puts into one message, cut anywhere.
+    let mut watch = f.other.watch(KeyRange::prefix(b"w/"), start).await.unwrap();
+    for version in versions {
+        let batch = next(&mut watch).await;
+        assert_eq!((batch.version, batch.changes.len()), (version, 16));
+    }
+}
+
 pub(crate) async fn a_watch_goes_on_where_it_was(f: Fixture) {
     let range = KeyRange::prefix(b"w/");
     let start = put(&f.store, &[("w/0", "0")]).await;
