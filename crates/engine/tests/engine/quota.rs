@@ -177,3 +177,31 @@ proptest! {
         prop_assert!(pinned.iter().all(|id| get(&e, (*id).into()) == Some(value(*id, LEN))));
     }
 }
+
+#[test]
+fn new_chunks_find_no_trace_of_old_ones() {
+    let rig = Rig::new(64);
+    let e = rig.open();
+    e.track_groups(&[MINE]);
+    for id in 0..6000u64 {
+        if id >= 1000 {
+            assert_eq!(e.evict_group(MINE, 1).chunks, 1, "{id}");
+        }
+        let bytes = buf(&e, &value(id, 100));
+        let request = WriteRequest {
+            group: MINE,
+            evictable: true,
+            mode: crate::harness::WriteMode::IfAbsent,
+            ..request(bytes, Ack::Memory)
+        };
+        let outcome =
+            block_on(e.write(ChunkId(u128::from(id) << 64 | u128::from(id)), request)).unwrap();
+        assert!(matches!(outcome, crate::harness::WriteOutcome::Stored(_)), "{id}: {outcome:?}");
+        if id % 97 == 0 {
+            block_on(e.flush()).unwrap();
+        }
+        if id % 501 == 0 {
+            block_on(e.maintain()).unwrap();
+        }
+    }
+}
