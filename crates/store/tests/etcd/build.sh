@@ -18,7 +18,7 @@ if ! command -v go >/dev/null; then
   exit 1
 fi
 echo "building etcd $(sed -n 's/^require go.etcd.io.* //p' "$here/go.mod"): about a minute, once" >&2
-(cd "$here" && go build -mod=readonly -trimpath -ldflags='-s -w' -o "$out/etcd.new" .)
+(cd "$here" && go build -mod=readonly -buildvcs=false -trimpath -ldflags='-s -w' -o "$out/etcd.new" .)
 mv "$out/etcd.new" "$out/etcd"
 echo "$sum" >"$out/sum"
 echo "$out/etcd"
