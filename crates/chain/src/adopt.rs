@@ -114,8 +114,10 @@ impl<P: Payload> Replica<P> {
         }
         self.room_below = true;
         self.room_told = None;
+        let new_tail = !self.was_tail && self.view.is_tail();
+        self.was_tail = self.view.is_tail();
         self.source_restart(turn);
-        self.resume_pendings(turn);
+        self.resume_pendings(new_tail && !mutated!(self, TrustInherited), turn);
     }
 
     /// Steps from `Idle` into a part, each once the one before has ended.

@@ -329,7 +329,7 @@ impl<P: Payload> Replica<P> {
     }
 
     /// The chain has a new version: everything under way is passed on in it.
-    pub(crate) fn resume_pendings(&mut self, turn: &mut Turn<'_, P>) {
+    pub(crate) fn resume_pendings(&mut self, new_tail: bool, turn: &mut Turn<'_, P>) {
         if mutated!(self, ForgetPending) {
             for slot in self.slots.values_mut() {
                 if slot.pending.take().is_some() {
@@ -349,6 +349,7 @@ impl<P: Payload> Replica<P> {
             if let Some(pending) = &mut slot.pending {
                 // The successor may be another, and a resync must not miss this version.
                 pending.above |= head;
+                pending.inherited |= new_tail;
                 pending.acked = false;
                 pending.acked_meta = None;
                 pending.sent = None;

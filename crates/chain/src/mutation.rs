@@ -59,6 +59,8 @@ pub enum Mutation {
     NoDedupHandover,
     /// A change of the chain forgets updates that were under way.
     ForgetPending,
+    /// A new tail answers before it knows what the tail before it had committed.
+    TrustInherited,
     /// The syncing target answers tail queries.
     SyncingIsTail,
     /// The last serving target does not pass new writes on to the syncing one.
@@ -86,7 +88,7 @@ pub enum Mutation {
 #[cfg(feature = "mutations")]
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::SkipTailQuery,
         Self::ReadPending,
         Self::ReadWithoutLease,
@@ -101,6 +103,7 @@ impl Mutation {
         Self::NoDedup,
         Self::NoDedupHandover,
         Self::ForgetPending,
+        Self::TrustInherited,
         Self::SyncingIsTail,
         Self::SyncingMissesWrites,
         Self::ResyncSkipsLocked,

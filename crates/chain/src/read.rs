@@ -12,7 +12,7 @@ use crate::event::{Effect, ReadOp, RequestId, StoreAnswer, StoreError, StoreOp, 
 use crate::message::{Payload, PeerBody, ReadRequest, Refusal, Reply, Write};
 use crate::mutation::mutated;
 use crate::replica::{Job, Replica, resend_due};
-use crate::slot::{Stage, Waiting};
+use crate::slot::{Pending, Stage, Waiting};
 use crate::update::BUSY_HINT_MS;
 
 /// A read that waits.
@@ -78,7 +78,11 @@ impl<P: Payload> Replica<P> {
         if pending.known_committed || mutated!(self, ReadPending) {
             return Known::Staged(pending.update.version);
         }
-        if self.view.is_tail() { Known::Committed } else { Known::AskTail }
+        match (self.view.is_tail(), pending.inherited) {
+            (true, false) => Known::Committed,
+            (true, true) => Known::Staged(pending.update.version),
+            (false, _) => Known::AskTail,
+        }
     }
 
     fn park(&mut self, reading: Reading, turn: &mut Turn<'_, P>) {
@@ -122,6 +126,9 @@ impl<P: Payload> Replica<P> {
             return; // The asker asks again, or gives up.
         }
         let slot = self.slot(chunk, turn);
+        if slot.inherited() {
+            return;
+        }
         if slot.known {
             let committed = slot.committed_version();
             self.answer_tail(from, nonce, committed, turn);
@@ -177,8 +184,8 @@ impl<P: Payload> Replica<P> {
     /// Answers reads that waited for the chunk's pending version to be staged or committed.
     pub(crate) fn wake_reads(&mut self, chunk: ChunkId, turn: &mut Turn<'_, P>) {
         let pending = self.slots.get(&chunk).and_then(|slot| slot.pending.as_ref());
-        let not_staged = pending.filter(|pending| !matches!(pending.stage, Stage::Done(_)));
-        let not_staged = not_staged.map(|pending| pending.update.version);
+        let undecided = |p: &&Pending<P>| !matches!(p.stage, Stage::Done(_)) || p.inherited;
+        let not_staged = pending.filter(undecided).map(|pending| pending.update.version);
         let ready: Vec<u64> = self
             .reads
             .iter()

@@ -83,6 +83,8 @@ pub struct Replica<P: Payload> {
     pub(crate) view: View,
     /// The newest version heard of, when it is not acted on yet.
     pub(crate) next: Option<Chain>,
+    /// Was the tail in the version acted on before.
+    pub(crate) was_tail: bool,
     /// Grants of an earlier life of this process have run out from here on.
     pub(crate) silent_until: Tick,
     pub(crate) restarted: bool,
@@ -124,6 +126,7 @@ impl<P: Payload> Replica<P> {
             mode: Mode::Down,
             view: View::new(nowhere, identity.target),
             next: None,
+            was_tail: false,
             silent_until: Leases::silence_until(now),
             restarted: true,
             retired: false,
@@ -473,6 +476,7 @@ impl<P: Payload> Replica<P> {
             Self::refuse(reading.request, Refusal::NotServing, turn);
         }
         self.pendings = 0;
+        self.was_tail = false;
         self.early.clear();
         // Reads of the store that were allowed when they began are still answered.
         self.jobs.retain(|_, job| matches!(job, Job::Read(..)));

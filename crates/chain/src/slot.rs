@@ -46,6 +46,9 @@ pub(crate) struct Pending<P> {
     pub(crate) whole: Option<P>,
     /// The store is reading them.
     pub(crate) reading_whole: bool,
+    /// It was under way when this replica became the tail: the tail before may have committed it
+    /// and shown it to readers. Until it is committed here nobody can say which version is.
+    pub(crate) inherited: bool,
     /// The tail said so: reads may answer this version.
     pub(crate) known_committed: bool,
 }
@@ -65,6 +68,7 @@ impl<P> Pending<P> {
             shared: false,
             whole: None,
             reading_whole: false,
+            inherited: false,
             known_committed: false,
         }
     }
@@ -155,6 +159,11 @@ impl<P> Slot<P> {
 
     pub(crate) const fn locked(&self) -> bool {
         !self.known || self.pending.is_some() || self.lock.is_some()
+    }
+
+    /// Nobody can say which version is committed.
+    pub(crate) fn inherited(&self) -> bool {
+        self.pending.as_ref().is_some_and(|pending| pending.inherited)
     }
 
     /// Nothing happens to the chunk: the store alone needs to know it.

@@ -194,6 +194,11 @@ impl<P: Payload> Replica<P> {
                 if source.until.is_some() {
                     return self.list_next(turn);
                 }
+                // The sink may be promoted after this: it must have what the tail before may
+                // have committed.
+                if self.slots.values().any(crate::slot::Slot::inherited) {
+                    return;
+                }
                 source.phase = Phase::Finish;
                 source.sent = None;
                 return self.source_tick(turn);

@@ -433,7 +433,8 @@ impl World {
                     let Some(bad) = entry.committed.as_ref().filter(|stored| stored.rotten) else {
                         continue;
                     };
-                    let good = chain.targets.iter().any(|other| {
+                    // Only those that take part in writes can be asked for a copy.
+                    let good = chain.writing().any(|other| {
                         let entry = self.hosts[&other.target].disk.chunks().get(chunk);
                         let copy = entry.and_then(|entry| entry.committed.as_ref());
                         copy.is_some_and(|copy| copy.meta == bad.meta && !copy.rotten)
