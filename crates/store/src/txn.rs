@@ -78,6 +78,8 @@ struct State {
     /// Of `writes`: cost and bytes.
     cost: usize,
     bytes: usize,
+    /// Committed, or tried to be.
+    ended: bool,
 }
 
 impl fmt::Debug for Transaction {
@@ -262,7 +264,8 @@ impl Transaction {
     /// nothing was written.
     pub async fn commit(self) -> Result<Version, StoreError> {
         let mut session = self.inner.session.lock().await.take().ok_or_else(ended)?;
-        let State { reads, writes, .. } = std::mem::take(&mut *self.inner.state.lock());
+        let ended = State { ended: true, ..State::default() };
+        let State { reads, writes, .. } = std::mem::replace(&mut *self.inner.state.lock(), ended);
         if writes.is_empty() {
             return session.version().await;
         }
@@ -283,6 +286,9 @@ impl State {
     }
 
     fn write(&mut self, key: &[u8], value: Option<Vec<u8>>) -> Result<(), StoreError> {
+        if self.ended {
+            return Err(ended());
+        }
         let length = value.as_ref().map_or(0, Vec::len);
         bound("bytes of a value", STORE_VALUE_BYTES_MAX, length)?;
         let old = self.writes.get(key);

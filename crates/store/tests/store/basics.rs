@@ -92,6 +92,20 @@ pub(crate) async fn pages_in_order(f: Fixture) {
     );
 }
 
+pub(crate) async fn an_ended_transaction_refuses(f: Fixture) {
+    put(&f.store, &[("a", "1")]).await;
+    let txn = f.store.begin();
+    let same = txn.clone();
+    txn.get(b"a").await.unwrap();
+    same.put(b"b", "1").unwrap();
+    txn.commit().await.unwrap();
+    assert_eq!(now(&f.store, "b").await.as_deref(), Some("1"));
+    let ended = Some(StoreErrorKind::Unavailable);
+    assert_eq!(kind(same.get(b"a").await), ended);
+    assert_eq!(kind(same.put(b"c", "1")), ended);
+    assert_eq!(kind(same.commit().await), ended);
+}
+
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn random_key(rng: &mut Rng) -> Vec<u8> {

@@ -30,6 +30,7 @@ pub(crate) fn cases() -> Vec<(&'static str, Case)> {
         basics::what_is_written_is_read,
         basics::own_writes_are_seen,
         basics::nothing_is_written_without_commit,
+        basics::an_ended_transaction_refuses,
         basics::pages_in_order,
         basics::random_operations_agree_with_a_model,
         basics::bounds_are_named,
