@@ -1,0 +1,113 @@
+//! Replicas through their public API, message by message: the protocol's steps and the bugs that
+//! the simulator found in it, each as a short story.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod cluster;
+
+use cluster::{Cluster, bytes, done, put, read, remove, replace};
+use millpond_chain::{PeerBody, Refusal, Reply};
+
+#[test]
+fn a_write_is_stored_by_all_and_read_from_any() {
+    let mut cluster = Cluster::serving(3);
+    let written = cluster.update(1, replace(1, b"hello"));
+    assert!(done(&cluster.settle(written)));
+    for target in 1..=3 {
+        let asked = cluster.read(target, read());
+        assert_eq!(bytes(&cluster.settle(asked)), b"hello", "target {target}");
+    }
+}
+
+#[test]
+fn a_pending_version_is_not_read_before_the_tail_has_it() {
+    let mut cluster = Cluster::serving(3);
+    let first = cluster.update(1, replace(1, b"old"));
+    assert!(done(&cluster.settle(first)));
+    cluster.hold_messages_to(3);
+    let second = cluster.update(1, replace(2, b"new"));
+    cluster.run();
+    assert!(cluster.reply(second).is_none(), "the tail has not committed");
+    // The middle has the new version pending; only the tail can say.
+    cluster.deliver_held(|body| matches!(body, PeerBody::TailQuery { .. }));
+    let asked = cluster.read(2, read());
+    cluster.run();
+    cluster.deliver_held(|body| matches!(body, PeerBody::TailQuery { .. }));
+    cluster.run();
+    assert_eq!(bytes(&cluster.reply(asked).unwrap()), b"old");
+    cluster.release();
+    assert!(done(&cluster.settle(second)));
+    let asked = cluster.read(2, read());
+    assert_eq!(bytes(&cluster.settle(asked)), b"new");
+}
+
+#[test]
+fn the_tail_commits_only_what_the_head_has_stored() {
+    let mut cluster = Cluster::serving(2);
+    let first = cluster.update(1, replace(1, b"old"));
+    assert!(done(&cluster.settle(first)));
+    cluster.hold_store_of(1);
+    let second = cluster.update(1, replace(2, b"new"));
+    cluster.run();
+    let asked = cluster.read(2, read());
+    assert_eq!(bytes(&cluster.settle(asked)), b"old", "shown, it could be lost with the head");
+    assert!(cluster.reply(second).is_none());
+    cluster.release_store();
+    assert!(done(&cluster.settle(second)));
+}
+
+#[test]
+fn a_retry_gets_the_first_answer() {
+    let mut cluster = Cluster::serving(2);
+    let first = cluster.update(1, replace(1, b"a"));
+    assert!(done(&cluster.settle(first)));
+    let other = cluster.update(1, cluster::by(9, replace(1, b"b")));
+    assert!(done(&cluster.settle(other)));
+    let retry = cluster.update(1, replace(1, b"a"));
+    assert!(done(&cluster.settle(retry)));
+    let asked = cluster.read(1, read());
+    assert_eq!(bytes(&cluster.settle(asked)), b"b", "done once");
+}
+
+#[test]
+fn a_late_copy_of_a_removal_that_found_nothing_removes_nothing() {
+    let mut cluster = Cluster::serving(2);
+    let nothing = cluster.update(1, remove(1));
+    assert!(matches!(cluster.settle(nothing), Reply::NotFound));
+    let written = cluster.update(1, cluster::by(9, replace(1, b"b")));
+    assert!(done(&cluster.settle(written)));
+    let copy = cluster.update(1, remove(1));
+    assert!(matches!(cluster.settle(copy), Reply::NotFound));
+    let asked = cluster.read(2, read());
+    assert_eq!(bytes(&cluster.settle(asked)), b"b");
+}
+
+#[test]
+fn a_head_without_a_lease_says_nothing_about_its_chunks() {
+    let mut cluster = Cluster::serving(2);
+    let written = cluster.update(1, replace(1, b"a"));
+    assert!(done(&cluster.settle(written)));
+    cluster.pass_without_leases(5_000);
+    for request in
+        [cluster.update(1, put(2, b"x")), cluster.update(1, cluster::by(9, put(1, b"x")))]
+    {
+        let reply = cluster.settle(request);
+        assert!(matches!(reply, Reply::Refused(Refusal::NotServing)), "{reply:?}");
+    }
+    let asked = cluster.read(2, read());
+    let reply = cluster.settle(asked);
+    assert!(matches!(reply, Reply::Refused(Refusal::NotServing)), "{reply:?}");
+}
+
+#[test]
+fn a_stale_client_learns_the_version_and_a_damaged_payload_is_sent_back() {
+    let mut cluster = Cluster::serving(2);
+    let mut old = replace(1, b"a");
+    old.version.0 = 1;
+    let refused = cluster.update_as_is(1, old);
+    assert!(matches!(cluster.settle(refused), Reply::Refused(Refusal::Stale(_))));
+    let mut damaged = replace(1, b"a");
+    damaged.crc.0 ^= 1;
+    let refused = cluster.update(1, damaged);
+    assert!(matches!(cluster.settle(refused), Reply::Refused(Refusal::BadChecksum)));
+}
