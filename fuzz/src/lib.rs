@@ -5,6 +5,7 @@
 
 use millpond_types::Crc32c;
 
+mod cluster;
 pub mod seeds;
 
 /// Four little-endian bytes at `at`; 0 beyond the end.

@@ -30,6 +30,7 @@ pub fn all() -> Vec<Seeds> {
     all.extend(replies());
     all.extend(other());
     all.extend(disk());
+    all.extend(crate::cluster::all());
     all.push(("shm_ring", rings()));
     all.push(("config", configs()));
     all

@@ -1,0 +1,97 @@
+//! Seeds of the cluster's messages and records.
+
+use std::collections::BTreeMap;
+
+use millpond_types::cluster::{
+    Chain, ChainId, ChainRecord, ChainTarget, ChainVersion, ConfigRecord, ConfigVersion, DiskId,
+    DiskOffer, DiskRecord, EventRecord, Grant, Heartbeat, HeartbeatAnswer, LocalState, NodeId,
+    NodeInfo, NodeRecord, NodeState, Register, RegisterAnswer, RoutingDiff, RoutingUpdate,
+    RoutingVersion, SlotChange, SlotPlace, TargetId, TargetMove, TargetReport, TargetState,
+    TermRecord,
+};
+use millpond_types::wire::Record;
+use millpond_types::{SlotId, Uuid128};
+
+use crate::seeds::Seeds;
+
+fn uuid(n: u8) -> Uuid128 {
+    Uuid128([n; 16])
+}
+
+fn chain() -> Chain {
+    let member = |n: u8, state| ChainTarget {
+        target: TargetId(u32::from(n)),
+        disk: DiskId(uuid(n)),
+        node: NodeId(uuid(n + 100)),
+        state,
+    };
+    let targets = vec![member(1, TargetState::Serving), member(2, TargetState::Syncing)];
+    Chain { id: ChainId(1), version: ChainVersion(3), targets }
+}
+
+fn messages() -> Vec<Vec<u8>> {
+    let node = NodeInfo {
+        id: NodeId(uuid(101)),
+        addresses: vec!["10.0.0.1:7400".into()],
+        domain: "rack".into(),
+        state: NodeState::Active,
+    };
+    let place = SlotPlace { chain: ChainId(1), old: Some(ChainId(2)) };
+    let diff = RoutingDiff {
+        from: RoutingVersion(1),
+        to: RoutingVersion(2),
+        nodes: vec![node],
+        nodes_gone: vec![NodeId(uuid(7))],
+        chains: vec![chain()],
+        slots: vec![SlotChange { slot: SlotId(3), place }],
+    };
+    let register = Register {
+        addresses: vec!["10.0.0.1:7400".into()],
+        host: "one".into(),
+        disks: vec![DiskOffer { id: DiskId(uuid(1)), capacity_bytes: 1 << 40 }],
+        ..Register::default()
+    };
+    let report = TargetReport {
+        target: TargetId(1),
+        chain: ChainId(1),
+        at: ChainVersion(3),
+        local: LocalState::UpToDate,
+        used_bytes: 1,
+        behind_bytes: 2,
+    };
+    let heartbeat = Heartbeat { targets: vec![report], ..Heartbeat::default() };
+    let grant = Grant { config: Some(config()), retire: vec![TargetId(1)], ..Grant::default() };
+    let retry = RegisterAnswer::Retry { after_ms: 200 };
+    let bodies = [
+        RoutingUpdate::Diff(uuid(9), diff).encode(),
+        register.encode(),
+        retry.encode(),
+        heartbeat.encode(),
+        HeartbeatAnswer::Granted(grant).encode(),
+    ];
+    (0u8..).zip(bodies).map(|(kind, body)| [&[kind][..], &body[..]].concat()).collect()
+}
+
+fn config() -> ConfigRecord {
+    let values = BTreeMap::from([("rebalance.paused".to_owned(), "true".to_owned())]);
+    ConfigRecord { version: ConfigVersion(2), values }
+}
+
+fn records() -> Vec<Vec<u8>> {
+    let moving = Some(TargetMove { add: TargetId(2), drop: Some(TargetId(1)) });
+    let sealed = [
+        ChainRecord { chain: chain(), moving }.seal(),
+        NodeRecord { addresses: vec!["10.0.0.1:7400".into()], ..NodeRecord::default() }.seal(),
+        DiskRecord { id: DiskId(uuid(1)), ..DiskRecord::default() }.seal(),
+        TermRecord { addresses: vec!["m".into()], ..TermRecord::default() }.seal(),
+        EventRecord { text: "node one is gone".into(), ..EventRecord::default() }.seal(),
+        config().seal(),
+    ];
+    // The target puts the checksum there.
+    sealed.into_iter().map(|bytes| bytes[..bytes.len() - 4].to_vec()).collect()
+}
+
+/// Seeds of both targets.
+pub(crate) fn all() -> Vec<Seeds> {
+    vec![("cluster_messages", messages()), ("cluster_records", records())]
+}
