@@ -75,7 +75,7 @@ fn a_block_device_keeps_values_through_kill_and_a_foreign_one_is_refused() {
     server.stop();
 
     // Both copies of the superblock.
-    std::fs::write(folder.path().join("foreign"), [0x5a; 64 << 10]).unwrap();
+    std::fs::write(folder.path().join("foreign"), vec![0x5a; 64 << 10]).unwrap();
     let copied = Command::new("dd")
         .arg(format!("if={}", folder.path().join("foreign").display()))
         .arg(format!("of={name}"))
