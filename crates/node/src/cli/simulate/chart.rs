@@ -75,7 +75,8 @@ impl Panel {
 }
 
 fn number(value: f64) -> String {
-    if value >= 10.0 { format!("{value:.0}") } else { format!("{value:.2}") }
+    let text = format!("{value:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 fn escape(text: &str) -> String {
@@ -143,7 +144,8 @@ fn moved(svg: &mut String, report: &Report) {
             svg,
             "<text x='{:.1}' y='{}' text-anchor='middle' fill='#555'>{}</text>",
             left + step / 2.0,
-            BOTTOM + 20.0,
+            // Neighbours on two lines, so that long names do not meet.
+            if i % 2 == 0 { BOTTOM + 20.0 } else { BOTTOM + 36.0 },
             escape(&change.name)
         );
     }

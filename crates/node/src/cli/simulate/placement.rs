@@ -168,18 +168,22 @@ fn change(
     })
 }
 
-/// The least that must come to disks that should have more: their part of all by capacity (as far
-/// as domains allow), less what they hold. In slots times replicas.
+/// The least that any placement could move: all that the disks which go hold, or the part of those
+/// which come, by capacity as far as domains allow. In slots times replicas.
 fn least_slots(args: &Args, after: &Fleet, held: &[u64]) -> anyhow::Result<f64> {
     const FINE: u32 = 1 << 24;
     let parts = millpond_cluster::placement::shares(after, args.replicas, FINE, &[])?;
     let all = as_f64(u128::from(held.iter().sum::<u64>()));
     let unit = all / (f64::from(FINE) * f64::from(args.replicas));
-    let lacks = parts
-        .iter()
-        .zip(held)
-        .map(|(part, held)| (f64::from(*part) * unit - as_f64(u128::from(*held))).max(0.0));
-    Ok(lacks.sum())
+    let (mut come, mut go) = (0.0, 0.0);
+    for (disk, (part, held)) in after.disks.iter().zip(parts.iter().zip(held)) {
+        if disk.capacity_bytes == 0 {
+            go += as_f64(u128::from(*held));
+        } else if *held == 0 {
+            come += f64::from(*part) * unit;
+        }
+    }
+    Ok(come.max(go))
 }
 
 /// The chain of every slot, from the number of slots of every chain.

@@ -50,7 +50,7 @@ pub(super) struct Change {
     pub(super) slots_moved: usize,
     pub(super) chains_added: usize,
     pub(super) moved_bytes: u128,
-    /// No placement could move less and be even.
+    /// What the disks that go hold, or the part of those that come: nothing could move less.
     pub(super) least_bytes: u128,
     pub(super) balance: Balance,
     pub(super) took: Duration,
