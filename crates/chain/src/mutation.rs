@@ -39,8 +39,6 @@ pub enum Mutation {
     ReadWithoutLease,
     /// The head says that there is nothing to do for an update after its lease ran out.
     AnswerWithoutLease,
-    /// The tail answers queries after its lease ran out.
-    TailWithoutLease,
     /// A lease is counted from the answer instead of from the question.
     LeaseFromAnswer,
     /// A chain version that drops the holder of a grant is acted on at once.
@@ -88,12 +86,11 @@ pub enum Mutation {
 #[cfg(feature = "mutations")]
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 25] = [
         Self::SkipTailQuery,
         Self::ReadPending,
         Self::ReadWithoutLease,
         Self::AnswerWithoutLease,
-        Self::TailWithoutLease,
         Self::LeaseFromAnswer,
         Self::IgnorePeerGrant,
         Self::IgnoreChainVersion,

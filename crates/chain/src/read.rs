@@ -138,8 +138,7 @@ impl<P: Payload> Replica<P> {
     }
 
     fn speaks_as_tail(&self, now: Tick) -> bool {
-        let unleased = mutated!(self, TailWithoutLease) && self.serving();
-        let tail = self.view.is_tail() && (unleased || self.reads_allowed(now));
+        let tail = self.view.is_tail() && self.reads_allowed(now);
         tail || mutated!(self, SyncingIsTail)
     }
 

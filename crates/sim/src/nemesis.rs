@@ -29,7 +29,7 @@ pub(crate) struct Plan {
     pace: Time,
     faults: Vec<Fault>,
     /// How often, in a thousand, a change of a chain draws a fault on one of its members.
-    hunt: u64,
+    pub(crate) hunt: u64,
     /// How many reads, in a thousand, go to any target, whatever its state.
     pub(crate) anywhere: u64,
     weather: Weather,
@@ -106,7 +106,7 @@ impl Plan {
         let calm = rng.permille(300);
         let enabled = rng.between(150, 700);
         let mut faults: Vec<Fault> = KINDS.into_iter().filter(|_| rng.permille(enabled)).collect();
-        // A third of the runs looks closely at one part of the protocol.
+        // Half of the runs looks closely at one part of the protocol.
         let focus = rng.below(6);
         match focus {
             0 => faults = vec![Fault::CutManager, Fault::CutManager, Fault::Island, Fault::Storm],
@@ -115,10 +115,14 @@ impl Plan {
                 faults.retain(|fault| [Fault::Storm, Fault::SlowDisk, Fault::Add].contains(fault));
                 faults.extend(around_resync);
             }
+            2 => {
+                faults =
+                    vec![Fault::SlowDisk, Fault::SlowDisk, Fault::PowerLoss, Fault::FailingDisk]
+            }
             _ if faults.is_empty() => faults.push(Fault::Crash),
             _ => {}
         }
-        let focused = focus < 2;
+        let focused = focus < 3;
         let weather = if calm {
             Weather::FAIR
         } else {

@@ -328,6 +328,43 @@ impl World {
             host.life += 1;
             host.disk.crash(&mut self.rng);
             host.requests.clear();
+            self.check_survival(target);
+        }
+    }
+
+    /// What any serving replica committed, and so may have shown, is on the disk of every other:
+    /// whichever comes back first may have to bring the chain back.
+    fn check_survival(&mut self, target: TargetId) {
+        let crashed = &self.hosts[&target];
+        let chain = &self.store.chains[&crashed.chain];
+        let serves = |host: &&Host| {
+            let acts = host.report.is_some_and(|report| report.version == chain.version);
+            acts && chain.serving().any(|member| member.target == host.target)
+        };
+        if self.plan.memory || !serves(&crashed) {
+            return;
+        }
+        let mut lost = None;
+        for other in self.hosts.values().filter(|host| host.chain == chain.id).filter(serves) {
+            for (chunk, entry) in other.disk.chunks() {
+                let Some(shown) = entry.committed.as_ref().filter(|s| s.bytes.is_some()) else {
+                    continue;
+                };
+                let kept = crashed.disk.chunks().get(chunk).map(|kept| {
+                    [&kept.committed, &kept.staged]
+                        .map(|s| s.as_ref().map(|s| s.meta.version))
+                        .into_iter()
+                        .max()
+                });
+                if kept.flatten().flatten() < Some(shown.meta.version) {
+                    lost = Some((other.target, *chunk, shown.meta.version));
+                }
+            }
+        }
+        if let Some((other, chunk, version)) = lost {
+            self.violate(|| {
+                format!("{target:?} lost {chunk:?} {version:?}, committed at {other:?}")
+            });
         }
     }
 

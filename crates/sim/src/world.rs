@@ -291,6 +291,10 @@ impl World {
                 .map(|t| self.node_of[&t])
                 .collect();
             for node in nodes {
+                // News that is lost just now is what leaves one replica behind.
+                if self.phase == Phase::Chaos && self.rng.permille(self.plan.hunt / 3) {
+                    continue;
+                }
                 let message = Message::Routing(vec![chain.clone()]);
                 self.send(Address::Manager(manager), Address::Node(node), message);
             }
