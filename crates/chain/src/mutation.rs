@@ -37,8 +37,6 @@ pub enum Mutation {
     ReadPending,
     /// Reads go on after the lease ran out.
     ReadWithoutLease,
-    /// The head says that there is nothing to do for an update after its lease ran out.
-    AnswerWithoutLease,
     /// A lease is counted from the answer instead of from the question.
     LeaseFromAnswer,
     /// A chain version that drops the holder of a grant is acted on at once.
@@ -86,11 +84,10 @@ pub enum Mutation {
 #[cfg(feature = "mutations")]
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 24] = [
         Self::SkipTailQuery,
         Self::ReadPending,
         Self::ReadWithoutLease,
-        Self::AnswerWithoutLease,
         Self::LeaseFromAnswer,
         Self::IgnorePeerGrant,
         Self::IgnoreChainVersion,

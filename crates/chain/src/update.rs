@@ -125,11 +125,10 @@ impl<P: Payload> Replica<P> {
         if let Some(reply) = self.decided_before(&body, committed, turn.now) {
             return turn.emit(Effect::Reply(request, reply));
         }
-        let unleased = mutated!(self, AnswerWithoutLease);
         let write = match meaning(body.op, committed.as_ref()) {
             Meaning::Write(write) => write,
             // Such an answer is a read: a head that was cut off must not give it.
-            Meaning::Answer(_) if !self.reads_allowed(turn.now) && !unleased => {
+            Meaning::Answer(_) if !self.reads_allowed(turn.now) => {
                 return Self::refuse(request, Refusal::NotServing, turn);
             }
             Meaning::Answer(answer) => {

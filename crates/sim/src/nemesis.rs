@@ -117,7 +117,7 @@ impl Plan {
             }
             2 => {
                 faults =
-                    vec![Fault::SlowDisk, Fault::SlowDisk, Fault::PowerLoss, Fault::FailingDisk]
+                    vec![Fault::SlowDisk, Fault::SlowDisk, Fault::PowerLoss, Fault::FailingDisk];
             }
             _ if faults.is_empty() => faults.push(Fault::Crash),
             _ => {}
