@@ -76,7 +76,7 @@ pub struct Identity {
 
 /// One replica of one chain. See the crate's documentation.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "four facts that do not depend on each other")]
+#[expect(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
 pub struct Replica<P: Payload> {
     pub(crate) identity: Identity,
     pub(crate) mode: Mode,
@@ -89,6 +89,7 @@ pub struct Replica<P: Payload> {
     pub(crate) silent_until: Tick,
     pub(crate) restarted: bool,
     pub(crate) retired: bool,
+    pub(crate) retire_wanted: bool,
     pub(crate) slots: BTreeMap<ChunkId, Slot<P>>,
     pub(crate) jobs: BTreeMap<Token, Job>,
     /// Stages and installs under way, also those nobody waits for any more: what is staged is
@@ -130,6 +131,7 @@ impl<P: Payload> Replica<P> {
             silent_until: Leases::silence_until(now),
             restarted: true,
             retired: false,
+            retire_wanted: false,
             slots: BTreeMap::new(),
             jobs: BTreeMap::new(),
             storing: BTreeSet::new(),
@@ -183,7 +185,12 @@ impl<P: Payload> Replica<P> {
                 self.budget = bytes;
                 self.source_send(turn);
             }
-            Event::Retire(retired) => self.retired = retired,
+            Event::Retire(wanted) => {
+                self.retire_wanted = wanted;
+                // Once OFFLINE was reported the chain may go on without this replica at any time,
+                // heard of or not: it must not read again in this version.
+                self.retired = wanted || self.retired && self.writes();
+            }
             Event::Tick => self.on_tick(turn),
         }
         self.report(turn);
@@ -477,6 +484,7 @@ impl<P: Payload> Replica<P> {
         }
         self.pendings = 0;
         self.was_tail = false;
+        self.retired = self.retire_wanted;
         self.early.clear();
         // Reads of the store that were allowed when they began are still answered.
         self.jobs.retain(|_, job| matches!(job, Job::Read(..)));
