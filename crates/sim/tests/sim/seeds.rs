@@ -8,17 +8,17 @@ const SEEDS: u64 = 1000;
 /// Seeds that once found a bug, with what it was (`docs/replication.md`). The schedule behind a seed
 /// moves with every change of the simulator, so each bug also has a test of its own.
 const ONCE_FAILED: [u64; 11] = [
-    68,       // a late copy of a Remove that had been answered "not found" deleted a newer chunk
-    484,      // the same, at a single replica
-    756,      // the same, across a change of the chain
-    1196,     // the same, with two chains
-    886,      // a stopped replica was never opened again
-    2242,     // the same, after all faults had ended
-    0xf9932,  // a version that was shown was lost with the tail: the head had not stored it yet
-    0x155,    // a head that was cut off answered "not found"
-    0x728,    // the same
-    0x1e9b20, // a new tail denied what the old one had shown
-    0x6b0db9, // a drained replica read again when the drain was over, in the version it knew
+    68,          // a late copy of a Remove that had been answered "not found" deleted a newer chunk
+    484,         // the same, at a single replica
+    756,         // the same, across a change of the chain
+    1196,        // the same, with two chains
+    886,         // a stopped replica was never opened again
+    2242,        // the same, after all faults had ended
+    0xf9932,     // a version that was shown was lost with the tail: the head had not stored it yet
+    0x155,       // a head that was cut off answered "not found"
+    0x728,       // the same
+    0x001e_9b20, // a new tail denied what the old one had shown
+    0x006b_0db9, // a drained replica read again when the drain was over, in the version it knew
 ];
 
 fn hold(seeds: &[u64]) {
