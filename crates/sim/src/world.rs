@@ -378,7 +378,11 @@ impl World {
                 self.phase = Phase::Settling;
                 self.phase_until = self.now + ms(1500);
             }
-            Phase::Settling if self.now >= self.phase_until => {
+            // The collector of tombstones may just be looking at a chunk.
+            Phase::Settling
+                if self.now >= self.phase_until
+                    && (self.quiet() || self.now >= self.phase_until + ms(2000)) =>
+            {
                 self.agree();
                 self.phase = Phase::Over;
             }
@@ -392,6 +396,13 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    /// No replica of a chain has anything under way.
+    fn quiet(&self) -> bool {
+        let members = self.store.chains.values().flat_map(|chain| &chain.targets);
+        let mut replicas = members.map(|member| &self.hosts[&member.target].replica);
+        replicas.all(|replica| replica.busy_chunks() == 0)
     }
 
     fn all_serving(&self) -> bool {
