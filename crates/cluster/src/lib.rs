@@ -1,8 +1,8 @@
 //! Membership, target states, placement and routing: pure, synchronous.
 //!
-//! Reading order: `table` ([`next_chain`]: what the manager makes of what nodes report), [`Pcg`]
-//! (the generator behind placement), [`placement`] (which disks form chains), `moves` (a replica's
-//! way to another disk), `planner` (what moves next) and [`manager`] (one primary that owns it all).
+//! Reading order: `table` ([`next_chain`]: what the manager makes of what nodes report),
+//! [`placement`] (which disks form chains), `moves` (a replica's way to another disk), `planner`
+//! (what moves next) and [`manager`] (one primary that owns it all).
 //!
 //! Invariants: a chain that has data remembers who holds it, by a SERVING or a LASTSRV target; at
 //! most one target of a chain syncs; every change raises the chain's version by one; no two
@@ -13,12 +13,10 @@
 
 pub mod manager;
 mod moves;
-mod pcg;
 pub mod placement;
 mod planner;
 mod table;
 
 pub use moves::{join, retiring, settle};
-pub use pcg::Pcg;
 pub use planner::{Limits, PlanDisk, PlanView, Planner, Progress, Step};
 pub use table::{Report, next_chain};

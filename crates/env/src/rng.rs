@@ -2,16 +2,12 @@
 
 use std::io;
 
-const MULTIPLIER: u128 = 0x2360_ED05_1FC6_5DA4_4385_DF64_9FCC_F645;
+use millpond_types::Pcg;
 
-/// PCG XSL RR 128/64 (M. E. O'Neill, "PCG: A Family of Simple Fast Space-Efficient Statistically
-/// Good Algorithms for Random Number Generation", 2014). The same seed gives the same numbers on
-/// every build.
+/// [`Pcg`] with what tests and clients need beside its numbers, and seeds from the system. The same
+/// seed gives the same numbers on every build.
 #[derive(Clone, Debug)]
-pub struct Rng {
-    state: u128,
-    increment: u128,
-}
+pub struct Rng(Pcg);
 
 impl Rng {
     /// A generator for `seed`, on stream 0.
@@ -23,11 +19,7 @@ impl Rng {
     /// A generator for `seed`; different streams are independent sequences.
     #[must_use]
     pub fn with_stream(seed: u64, stream: u64) -> Self {
-        let mut rng = Self { state: 0, increment: (u128::from(stream) << 1) | 1 };
-        rng.step();
-        rng.state = rng.state.wrapping_add(u128::from(seed));
-        rng.step();
-        rng
+        Self(Pcg::new(seed, stream))
     }
 
     /// A generator seeded by the operating system.
@@ -61,17 +53,9 @@ impl Rng {
         Ok(())
     }
 
-    fn step(&mut self) {
-        self.state = self.state.wrapping_mul(MULTIPLIER).wrapping_add(self.increment);
-    }
-
     /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.step();
-        #[expect(clippy::cast_possible_truncation, reason = "XSL RR folds 128 bits into 64")]
-        let folded = ((self.state >> 64) as u64) ^ (self.state as u64);
-        let rotation = (self.state >> 122) as u32;
-        folded.rotate_right(rotation)
+        self.0.next_u64()
     }
 
     /// A number in `0..bound`, without bias.
@@ -79,17 +63,7 @@ impl Rng {
     /// # Panics
     /// When `bound` is zero.
     pub fn below(&mut self, bound: u64) -> u64 {
-        assert!(bound > 0, "an empty range has no random member");
-        // D. Lemire, "Fast Random Integer Generation in an Interval", 2019, section 4.
-        let threshold = bound.wrapping_neg() % bound;
-        loop {
-            let product = u128::from(self.next_u64()) * u128::from(bound);
-            #[expect(clippy::cast_possible_truncation, reason = "low and high halves")]
-            let (low, high) = (product as u64, (product >> 64) as u64);
-            if low >= threshold {
-                return high;
-            }
-        }
+        self.0.below(bound)
     }
 
     /// A number in `0..bound` as an index.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::peers::Peers;
 use super::{Fleet, Members, PlacementError, shares};
-use crate::Pcg;
+use millpond_types::Pcg;
 
 /// Domains looked at for one member. With fewer domains all are; with more, a sample of this size
 /// meets a pair that was not used yet almost always.

@@ -3,7 +3,7 @@
 use super::generate::Builder;
 use super::peers::Peers;
 use super::{Fleet, FleetDisk, Members, PlacementError, shares};
-use crate::Pcg;
+use millpond_types::Pcg;
 
 /// Targets looked at for one move: most fit, and the least crowded of some dozens is good.
 const SAMPLES: usize = 24;

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::{Fleet, Members};
-use crate::Pcg;
+use millpond_types::Pcg;
 use millpond_types::limits::SLOTS;
 
 /// Bytes that each chain may hold: what its tightest disk has for one of its chains. Disks

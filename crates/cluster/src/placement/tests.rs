@@ -7,7 +7,7 @@ use super::{
     ChainChoice, Fleet, FleetDisk, Members, PlacementError, chains_per_disk, generate, grow_chains,
     rebalance, recovery, recovery_of_each, shares, slot_moves, slot_shares,
 };
-use crate::Pcg;
+use millpond_types::Pcg;
 
 const TIB: u64 = 1 << 40;
 
