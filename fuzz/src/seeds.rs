@@ -45,13 +45,13 @@ fn leaders() -> [Leaders; 3] {
 }
 
 fn keys_request(leaders: Leaders) -> KeysRequest {
-    KeysRequest { namespace: GroupId(3), keys: vec![key(1), key(2), key(3)], leaders }
+    KeysRequest { namespace: GroupId(3), keys: vec![key(1), key(2), key(3)], leaders, tags: None }
 }
 
 fn put(leaders: Leaders) -> PutRequest {
     let items = [5, 0, 4096].map(|len| PutItem { len, crc: Crc32c(9) }).to_vec();
     let keys = vec![key(1), key(2), key(3)];
-    PutRequest { namespace: GroupId(1), arena_offset: 4096, keys, items, leaders }
+    PutRequest { namespace: GroupId(1), arena_offset: 4096, keys, items, leaders, tags: None }
 }
 
 fn get(leaders: Leaders) -> GetRequest {

@@ -198,7 +198,8 @@ impl Client {
         for from in (0..keys.keys.len()).step_by(BATCH_KEYS_MAX / 2) {
             let to = keys.keys.len().min(from + BATCH_KEYS_MAX / 2);
             let (part, leaders) = keys.part(from, to);
-            let request = KeysRequest { namespace: keys.namespace, keys: part, leaders };
+            let request =
+                KeysRequest { namespace: keys.namespace, keys: part, leaders, tags: None };
             let request = (verb, request.encode());
             let reply = self.plain(request, StatusReply::decode, deadline, Some(keys.node))?;
             items.extend(reply.items);
@@ -225,7 +226,8 @@ impl Client {
         for from in (0..keys.keys.len()).step_by(BATCH_KEYS_MAX / 2) {
             let to = keys.keys.len().min(from + BATCH_KEYS_MAX / 2);
             let (part, leaders) = keys.part(from, to);
-            let keys_part = KeysRequest { namespace: keys.namespace, keys: part, leaders };
+            let keys_part =
+                KeysRequest { namespace: keys.namespace, keys: part, leaders, tags: None };
             let request = (Verb::MatchPrefix, MatchRequest { keys: keys_part, lease_ms }.encode());
             let reply = self.plain(request, MatchReply::decode, deadline, Some(keys.node))?;
             total.matched += reply.matched.min(wire_len(to - from));
@@ -298,6 +300,7 @@ impl Client {
                 keys: part,
                 items: values_here.iter().map(item).collect(),
                 leaders,
+                tags: None,
             };
             jobs.push(Job::Put { request, values: values_here, out: out_here });
             (out, from) = (out_rest, to);

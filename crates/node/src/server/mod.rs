@@ -5,6 +5,7 @@
 //! `shm` (same-host clients), `conn` (the bounds all of them respect).
 
 mod conn;
+mod control;
 mod core;
 mod frames;
 mod listen;

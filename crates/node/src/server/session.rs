@@ -6,6 +6,8 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use millpond_env::{spawn, yield_now};
+use millpond_types::Uuid128;
+use millpond_types::cluster::Incarnation;
 use millpond_types::wire::{
     FrameHeader, Hello, HelloReply, PROTOCOL_VERSION, Status, Verb, WireError,
 };
@@ -119,6 +121,8 @@ async fn hello(conn: &Rc<Conn>, frames: &mut Frames) -> Result<(), Ended> {
         socket_path: shared.socket_path.clone(),
         shm: scope.is_unlimited() && !shared.socket_path.is_empty(),
         in_flight_max: shared.limits.in_flight,
+        cluster: Uuid128::NIL,
+        incarnation: Incarnation(0),
     };
     conn.admit(scope);
     conn.begin(&header, Verb::Hello).reply(Status::Ok, &reply.encode(), Vec::new());

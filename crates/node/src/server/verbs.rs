@@ -11,6 +11,7 @@ use millpond_types::wire::{
 use millpond_types::{GroupId, wire::ItemStatus};
 
 use super::conn::{Conn, InFlight};
+use super::control;
 use crate::service::{Failure, GetOutcome};
 
 /// A decoded request without payload.
@@ -34,6 +35,8 @@ pub(super) enum Request {
     List(ListRequest),
     /// Numbers.
     Stats(StatsRequest),
+    /// Something about the cluster, and its meta.
+    Control(Verb, Vec<u8>),
 }
 
 impl Request {
@@ -57,7 +60,13 @@ impl Request {
             Verb::MatchPrefix => MatchRequest::decode(meta).map(Self::Match),
             Verb::List => ListRequest::decode(meta).map(Self::List),
             Verb::Stats => StatsRequest::decode(meta).map(Self::Stats),
-            Verb::Hello | Verb::Put | Verb::ShmAttach | Verb::ShmRelease => {
+            Verb::Routing
+            | Verb::Suspect
+            | Verb::Register
+            | Verb::Heartbeat
+            | Verb::NamespaceTable
+            | Verb::Admin => Ok(Self::Control(verb, meta.to_vec())),
+            Verb::Hello | Verb::Put | Verb::ShmAttach | Verb::ShmRelease | Verb::Peer => {
                 Err(WireError::Field("verb (out of place)"))
             }
         }
@@ -103,6 +112,9 @@ pub(super) async fn execute(guard: &mut InFlight, request: Request) -> Result<An
             allow_name(&conn, &namespace.name)?;
             service.drop_namespace(&namespace.name).await?;
             Vec::new()
+        }
+        Request::Control(verb, meta) => {
+            control::execute(&conn, verb, &meta, guard.deadline).await?
         }
         Request::Keys(verb, request) => keys(&conn, verb, &request).await?,
         Request::Match(request) => {

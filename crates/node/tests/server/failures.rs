@@ -323,7 +323,7 @@ fn a_client_of_another_version() {
     let stream = std::net::TcpStream::connect(server.clients).unwrap();
     let mut wire = Wire::over(Box::new(stream));
     let mut head = super::wire::frame(Verb::Hello, 1, &[], &[]);
-    head[4] = 2;
+    head[4] = millpond_types::wire::PROTOCOL_VERSION + 1;
     wire.socket.write_all(&head).unwrap();
     let reply = wire.receive().unwrap();
     assert_eq!(reply.status, Status::Unsupported);

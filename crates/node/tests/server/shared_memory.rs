@@ -96,6 +96,7 @@ impl Attached {
             keys: vec![key(name)],
             items: vec![item],
             leaders: Leaders::Own,
+            tags: None,
         };
         self.send(Verb::Put, 5, &request.encode(), value.len());
         let (header, meta) = self.receive();
@@ -148,6 +149,7 @@ fn values_pass_through_shared_memory() {
         keys: vec![key("bad")],
         items: vec![PutItem { len: 10, crc: Crc32c(1) }],
         leaders: Leaders::Own,
+        tags: None,
     };
     shm.send(Verb::Put, 8, &request.encode(), 10);
     let (_, meta) = shm.receive();
@@ -190,6 +192,7 @@ fn hostile_clients_are_dropped() {
             keys: vec![key("k")],
             items: vec![PutItem { len: 10, crc: Crc32c(0) }],
             leaders: Leaders::Own,
+            tags: None,
         };
         shm.send(Verb::Put, 1, &request.encode(), 10);
         assert_eq!(shm.receive().0.deadline_or_status, u32::from(Status::BadRequest as u16));

@@ -86,6 +86,7 @@ fn damaged_bytes_are_not_stored() {
             PutItem { len: 3, crc: Crc32c::of(b"def") },
         ],
         leaders: Leaders::Own,
+        tags: None,
     };
     let reply = wire.call(Verb::Put, &request.encode(), b"abcdef").unwrap().ok();
     let items = StatusReply::decode(&reply.meta).unwrap().items;

@@ -61,7 +61,7 @@ pub(crate) fn frame(verb: Verb, id: u64, meta: &[u8], payload: &[u8]) -> Vec<u8>
 }
 
 pub(crate) fn hello(token: &[u8]) -> Vec<u8> {
-    Hello { version_min: 1, version_max: 1, client: "test".to_owned(), token: token.to_vec() }
+    Hello { version_min: 1, version_max: 9, client: "test".to_owned(), token: token.to_vec() }
         .encode()
 }
 
@@ -76,6 +76,7 @@ pub(crate) fn put_request(ns: GroupId, values: &[(BlockKey, &[u8])]) -> (Vec<u8>
         keys: values.iter().map(|(key, _)| *key).collect(),
         items: items.collect(),
         leaders: Leaders::Own,
+        tags: None,
     };
     (request.encode(), values.iter().flat_map(|(_, value)| value.iter().copied()).collect())
 }
@@ -86,7 +87,7 @@ pub(crate) fn get_request(ns: GroupId, keys: &[BlockKey]) -> Vec<u8> {
 }
 
 pub(crate) fn keys_request(ns: GroupId, keys: &[BlockKey]) -> KeysRequest {
-    KeysRequest { namespace: ns, keys: keys.to_vec(), leaders: Leaders::Own }
+    KeysRequest { namespace: ns, keys: keys.to_vec(), leaders: Leaders::Own, tags: None }
 }
 
 impl Wire {

@@ -6,6 +6,7 @@
 //! any order.
 
 pub mod codec;
+mod control;
 mod header;
 mod membership;
 mod records;
@@ -15,6 +16,7 @@ mod routing;
 mod verb;
 
 pub use codec::{Reader, WireError, Writer};
+pub use control::{NamespaceTableReply, NamespaceTableRequest, RoutingRequest, SuspectRequest};
 pub use header::{FLAG_REPLY, FLAG_SHM, FrameHeader, HEADER_BYTES, MAGIC, PROTOCOL_VERSION};
 pub use records::{RECORD_MAGIC, RECORD_VERSION, Record};
 pub use replies::{
@@ -22,8 +24,8 @@ pub use replies::{
     NamespacesReply, ShmAttachReply, StatsReply, StatusReply,
 };
 pub use requests::{
-    GetRequest, Hello, KeysRequest, Leaders, ListRequest, MatchRequest, NamespaceOpen,
-    NamespaceRef, PutItem, PutRequest, ShmAttach, ShmRelease, StatsRequest,
+    GetRequest, Hello, ItemTag, KeysRequest, Leaders, ListRequest, MatchRequest, NamespaceOpen,
+    NamespaceRef, PutItem, PutRequest, ShmAttach, ShmRelease, StatsRequest, Tags,
 };
 pub use verb::{Status, Verb};
 

@@ -3,6 +3,7 @@
 use super::codec::{Reader, WireError, Writer};
 use super::verb::wire_enum;
 use crate::checksum::Crc32c;
+use crate::cluster::Incarnation;
 use crate::ids::{BlockKey, Uuid128};
 use crate::limits::{BATCH_KEYS_MAX, LIST_KEYS_MAX, NAMESPACES_MAX};
 use crate::namespace::NamespaceInfo;
@@ -30,6 +31,9 @@ wire_enum! {
         Quota = 8,
         /// The deadline passed first.
         Late = 9,
+        /// Another node has the key's chain now, or this one cannot answer for it at the moment:
+        /// learn the newest routing and ask again.
+        Moved = 10,
     }
 }
 
@@ -83,6 +87,10 @@ pub struct HelloReply {
     pub shm: bool,
     /// Requests that may be in flight on this connection.
     pub in_flight_max: u32,
+    /// The cluster whose routing this node has; nil for a server that stands alone.
+    pub cluster: Uuid128,
+    /// This start of the server's process.
+    pub incarnation: Incarnation,
 }
 
 impl HelloReply {
@@ -97,6 +105,8 @@ impl HelloReply {
         w.str8(&self.socket_path);
         w.u8(u8::from(self.shm));
         w.u32(self.in_flight_max);
+        w.raw(&self.cluster.0);
+        w.u64(self.incarnation.0);
         w.into_bytes()
     }
 
@@ -114,6 +124,8 @@ impl HelloReply {
             socket_path: r.str8()?.to_owned(),
             shm: r.u8()? != 0,
             in_flight_max: r.u32()?,
+            cluster: Uuid128(r.array()?),
+            incarnation: Incarnation(r.u64()?),
         };
         r.finish()?;
         if reply.in_flight_max == 0 {

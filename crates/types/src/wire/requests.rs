@@ -2,6 +2,7 @@
 
 use super::codec::{Reader, WireError, Writer};
 use crate::checksum::Crc32c;
+use crate::cluster::ChainVersion;
 use crate::ids::{BlockKey, GroupId};
 use crate::limits::{BATCH_KEYS_MAX, CHUNK_BYTES_MAX, LIST_KEYS_MAX, TOKEN_BYTES_MAX};
 use crate::namespace::NamespaceOptions;
@@ -185,6 +186,57 @@ impl Leaders {
     }
 }
 
+/// Names one update of a batch for ever: a retry carries the tag of the first attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ItemTag {
+    /// One of the client's channels; it has one update under way at a time.
+    pub channel: u32,
+    /// Grows with every update of the client.
+    pub sequence: u64,
+    /// The version of the key's chain that the client knew at the first attempt.
+    pub issued: ChainVersion,
+}
+
+/// Names the updates of a batch to a cluster, so that none is done twice (DESIGN section 5).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tags {
+    /// The client: a random number, not 0, made when it starts.
+    pub client: u128,
+    /// One tag per key.
+    pub items: Vec<ItemTag>,
+}
+
+impl Tags {
+    fn encode(tags: Option<&Self>, w: &mut Writer) {
+        let Some(tags) = tags else { return w.u8(0) };
+        w.u8(1);
+        w.raw(&tags.client.to_le_bytes());
+        for tag in &tags.items {
+            w.u32(tag.channel);
+            w.u64(tag.sequence);
+            w.u32(tag.issued.0);
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>, keys: usize) -> Result<Option<Self>, WireError> {
+        match r.u8()? {
+            0 => return Ok(None),
+            1 => {}
+            _ => return Err(WireError::Field("tags")),
+        }
+        let client = u128::from_le_bytes(r.array()?);
+        if client == 0 {
+            return Err(WireError::Field("client (not 0)"));
+        }
+        let mut items = Vec::with_capacity(keys);
+        for _ in 0..keys {
+            let (channel, sequence) = (r.u32()?, r.u64()?);
+            items.push(ItemTag { channel, sequence, issued: ChainVersion(r.u32()?) });
+        }
+        Ok(Some(Self { client, items }))
+    }
+}
+
 /// Smallest encoding of a key: its length byte and one byte.
 const KEY_BYTES_MIN: usize = 2;
 
@@ -210,6 +262,8 @@ pub struct PutRequest {
     pub items: Vec<PutItem>,
     /// Their leaders.
     pub leaders: Leaders,
+    /// Their tags, of a client of a cluster.
+    pub tags: Option<Tags>,
 }
 
 impl PutRequest {
@@ -230,6 +284,7 @@ impl PutRequest {
             w.u32(item.crc.0);
         }
         self.leaders.encode(&mut w);
+        Tags::encode(self.tags.as_ref(), &mut w);
         w.into_bytes()
     }
 
@@ -253,8 +308,9 @@ impl PutRequest {
             items.push(item);
         }
         let leaders = Leaders::decode(&mut r, n)?;
+        let tags = Tags::decode(&mut r, n)?;
         r.finish()?;
-        Ok(Self { namespace, arena_offset, keys, items, leaders })
+        Ok(Self { namespace, arena_offset, keys, items, leaders, tags })
     }
 
     /// Sum of the values' lengths in bytes.
@@ -325,6 +381,8 @@ pub struct KeysRequest {
     pub keys: Vec<BlockKey>,
     /// Their leaders.
     pub leaders: Leaders,
+    /// Their tags: of a `Delete` by a client of a cluster.
+    pub tags: Option<Tags>,
 }
 
 impl KeysRequest {
@@ -335,6 +393,7 @@ impl KeysRequest {
             w.key(key);
         }
         self.leaders.encode(w);
+        Tags::encode(self.tags.as_ref(), w);
     }
 
     fn decode_from(r: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -342,7 +401,8 @@ impl KeysRequest {
         let n = r.count(BATCH_KEYS_MAX, KEY_BYTES_MIN, "keys in a batch")?;
         let keys = (0..n).map(|_| r.key()).collect::<Result<Vec<_>, _>>()?;
         let leaders = Leaders::decode(r, n)?;
-        Ok(Self { namespace, keys, leaders })
+        let tags = Tags::decode(r, n)?;
+        Ok(Self { namespace, keys, leaders, tags })
     }
 
     /// Encodes the request's meta.

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::checksum::Crc32c;
+use crate::cluster::{ChainVersion, Incarnation, NodeId, RoutingVersion};
 use crate::ids::{BlockKey, GroupId, Uuid128};
 use crate::namespace::{NamespaceInfo, NamespaceOptions};
 
@@ -11,8 +12,12 @@ fn key(n: u8) -> BlockKey {
     BlockKey::new(&[n; 32]).unwrap()
 }
 
+fn tag(n: u32) -> ItemTag {
+    ItemTag { channel: n, sequence: u64::from(n) << 40, issued: ChainVersion(n) }
+}
+
 fn keys_request(leaders: Leaders) -> KeysRequest {
-    KeysRequest { namespace: GroupId(3), keys: vec![key(1), key(2), key(3)], leaders }
+    KeysRequest { namespace: GroupId(3), keys: vec![key(1), key(2), key(3)], leaders, tags: None }
 }
 
 type Decoder = fn(&[u8]) -> bool;
@@ -33,6 +38,7 @@ fn batch_samples() -> Vec<Sample> {
         keys: vec![key(1), key(2)],
         items: vec![PutItem { len: 5, crc: Crc32c(9) }, PutItem { len: 0, crc: Crc32c(0) }],
         leaders: Leaders::Runs,
+        tags: Some(Tags { client: 7, items: vec![tag(1), tag(2)] }),
     };
     let get = GetRequest {
         namespace: GroupId(1),
@@ -57,12 +63,19 @@ fn control_samples() -> Vec<Sample> {
     let open = NamespaceOpen { name: "model".into(), create: true, options };
     let name = NamespaceRef { name: "n".into() };
     let stats = StatsRequest { namespace: GroupId(1) };
+    let routing = RoutingRequest { cluster: Uuid128([1; 16]), have: RoutingVersion(2) };
+    let suspect = SuspectRequest { node: NodeId(Uuid128([4; 16])) };
     vec![
         ("hello", hello.encode(), |b| Hello::decode(b).is_ok()),
         ("open", open.encode(), |b| NamespaceOpen::decode(b).is_ok()),
         ("ref", name.encode(), |b| NamespaceRef::decode(b).is_ok()),
         ("stats", stats.encode(), |b| StatsRequest::decode(b).is_ok()),
         ("attach", ShmAttach { payload_bytes: 1 }.encode(), |b| ShmAttach::decode(b).is_ok()),
+        ("routing", routing.encode(), |b| RoutingRequest::decode(b).is_ok()),
+        ("suspect", suspect.encode(), |b| SuspectRequest::decode(b).is_ok()),
+        ("table", NamespaceTableRequest { have: 3 }.encode(), |b| {
+            NamespaceTableRequest::decode(b).is_ok()
+        }),
         ("release", ShmRelease { hold: 1 }.encode(), |b| ShmRelease::decode(b).is_ok()),
     ]
 }
@@ -76,6 +89,8 @@ fn reply_samples() -> Vec<Sample> {
         socket_path: "a/b".into(),
         shm: true,
         in_flight_max: 4,
+        cluster: Uuid128([3; 16]),
+        incarnation: Incarnation(5),
     };
     let options = NamespaceOptions::default();
     let info = NamespaceInfo { id: GroupId(9), name: "model".into(), options };
@@ -86,10 +101,16 @@ fn reply_samples() -> Vec<Sample> {
     let listed = ListReply { cursor: 1, keys: vec![listed] };
     let attached =
         ShmAttachReply { pool_bytes: 1, arena_bytes: 9, ring_bytes: 2, payload_offset: 4 };
+    let table = NamespaceTableReply {
+        version: 4,
+        namespaces: vec![info.clone()],
+        dropping: vec![GroupId(2)],
+    };
     let namespaces = NamespacesReply { namespaces: vec![info] };
     vec![
         ("error", error.encode(), |b| ErrorReply::decode(b).is_ok()),
         ("hello reply", hello.encode(), |b| HelloReply::decode(b).is_ok()),
+        ("namespace table", table.encode(), |b| NamespaceTableReply::decode(b).is_ok()),
         ("namespaces", namespaces.encode(), |b| NamespacesReply::decode(b).is_ok()),
         ("statuses", StatusReply { items: vec![ItemStatus::Exists] }.encode(), |b| {
             StatusReply::decode(b).is_ok()

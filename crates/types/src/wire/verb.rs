@@ -70,6 +70,20 @@ wire_enum! {
         ShmAttach = 40,
         /// Gives back values read through shared memory; has no reply.
         ShmRelease = 41,
+        /// Waits for routing that is newer than the caller's; any node of a cluster answers.
+        Routing = 50,
+        /// Tells that a node did not answer.
+        Suspect = 51,
+        /// To a manager: a node says who it is.
+        Register = 52,
+        /// To a manager: a node says how it is.
+        Heartbeat = 53,
+        /// To a manager: waits for a namespace table that is newer than the caller's.
+        NamespaceTable = 54,
+        /// To a manager: what an operator asks for, as JSON.
+        Admin = 55,
+        /// Between the replicas of a chain; has no reply.
+        Peer = 60,
     }
 }
 
