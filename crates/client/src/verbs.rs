@@ -228,7 +228,8 @@ impl Client {
             let (part, leaders) = keys.part(from, to);
             let keys_part =
                 KeysRequest { namespace: keys.namespace, keys: part, leaders, tags: None };
-            let request = (Verb::MatchPrefix, MatchRequest { keys: keys_part, lease_ms }.encode());
+            let request = MatchRequest { keys: keys_part, lease_ms, each: false };
+            let request = (Verb::MatchPrefix, request.encode());
             let reply = self.plain(request, MatchReply::decode, deadline, Some(keys.node))?;
             total.matched += reply.matched.min(wire_len(to - from));
             total.leased += reply.leased.min(reply.matched);

@@ -119,7 +119,11 @@ pub(super) async fn execute(guard: &mut InFlight, request: Request) -> Result<An
         Request::Keys(verb, request) => keys(&conn, verb, &request).await?,
         Request::Match(request) => {
             let namespace = conn.namespace(request.keys.namespace)?;
-            service.match_prefix(&namespace, &request).encode()
+            if request.each {
+                StatusReply { items: service.match_each(&namespace, &request) }.encode()
+            } else {
+                service.match_prefix(&namespace, &request).encode()
+            }
         }
         Request::List(request) => {
             conn.namespace(request.namespace)?;

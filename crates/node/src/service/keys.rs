@@ -64,6 +64,19 @@ impl Service {
         reply
     }
 
+    /// Which keys are present, and which of them are leased now: `Ok`, `Exists` or `Miss`.
+    #[must_use]
+    pub fn match_each(&self, namespace: &Namespace, request: &MatchRequest) -> Vec<ItemStatus> {
+        let lease_ms = request.lease_ms.min(LEASE_MS_MAX);
+        let until = RealClock::tick().plus(Duration::from_millis(u64::from(lease_ms)));
+        let lease = |place: Place| {
+            let leased = lease_ms > 0 && self.disks[place.disk].engine.lease(place.id, until);
+            if leased { ItemStatus::Ok } else { ItemStatus::Exists }
+        };
+        let places = self.places(namespace, &request.keys);
+        places.map(|place| place.map_or(ItemStatus::Miss, lease)).collect()
+    }
+
     /// Pins or unpins keys.
     ///
     /// # Errors

@@ -46,6 +46,10 @@ fn the_first_value_wins_and_batches_keep_their_order() {
     assert_eq!(wire.match_prefix(ns, &keys, 1000).matched, 200);
     assert_eq!(wire.match_prefix(ns, &keys, 1000).leased, 200);
     assert_eq!(wire.match_prefix(ns, &keys[250..], 0).matched, 1);
+    // A node of a cluster is asked for the runs it has, which need not be the leading ones.
+    let (ok, exists, miss) = (ItemStatus::Ok, ItemStatus::Exists, ItemStatus::Miss);
+    assert_eq!(wire.match_each(ns, &keys[249..252], 1000), [miss, ok, miss]);
+    assert_eq!(wire.match_each(ns, &keys[198..201], 0), [exists, exists, miss]);
     assert_eq!(wire.keys(Verb::Contains, ns, &keys[199..201]), [ItemStatus::Ok, ItemStatus::Miss]);
     for verb in [Verb::Touch, Verb::Pin, Verb::Unpin, Verb::Delete] {
         let statuses = wire.keys(verb, ns, &keys[199..201]);

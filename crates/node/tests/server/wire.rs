@@ -187,9 +187,21 @@ impl Wire {
     }
 
     pub(crate) fn match_prefix(&mut self, ns: GroupId, keys: &[BlockKey], ms: u32) -> MatchReply {
-        let request = MatchRequest { keys: keys_request(ns, keys), lease_ms: ms };
+        let request = MatchRequest { keys: keys_request(ns, keys), lease_ms: ms, each: false };
         let reply = self.call(Verb::MatchPrefix, &request.encode(), &[]).unwrap().ok();
         MatchReply::decode(&reply.meta).unwrap()
+    }
+
+    /// Presence and lease of every key by itself.
+    pub(crate) fn match_each(
+        &mut self,
+        ns: GroupId,
+        keys: &[BlockKey],
+        ms: u32,
+    ) -> Vec<ItemStatus> {
+        let request = MatchRequest { keys: keys_request(ns, keys), lease_ms: ms, each: true };
+        let reply = self.call(Verb::MatchPrefix, &request.encode(), &[]).unwrap().ok();
+        StatusReply::decode(&reply.meta).unwrap().items
     }
 
     /// What the server says about itself.

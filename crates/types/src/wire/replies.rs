@@ -13,7 +13,7 @@ wire_enum! {
     ItemStatus: u8, "item status" {
         /// Done: stored, read, present, touched, pinned, unpinned or deleted.
         Ok = 0,
-        /// Put: another value was there first; it stays.
+        /// Put: another value was there first; it stays. Match of each key: it is present, and not leased.
         Exists = 1,
         /// The key is not present (or failed a check, which is never data).
         Miss = 2,
@@ -168,7 +168,8 @@ impl NamespacesReply {
     }
 }
 
-/// Answer to `Put`, `Contains`, `Touch`, `Pin`, `Unpin` and `Delete`: one status per key.
+/// Answer to `Put`, `Contains`, `Touch`, `Pin`, `Unpin`, `Delete` and a `MatchPrefix` of each key: one
+/// status per key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatusReply {
     /// In the order of the request's keys.
@@ -264,7 +265,7 @@ impl GetReply {
     }
 }
 
-/// Answer to `MatchPrefix`.
+/// Answer to a `MatchPrefix` of the leading keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatchReply {
     /// Leading keys that are present.

@@ -189,7 +189,7 @@ impl Leaders {
 /// Names one update of a batch for ever: a retry carries the tag of the first attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItemTag {
-    /// One of the client's channels; it has one update under way at a time.
+    /// One of the client's channels; it has one update under way in a chain at a time.
     pub channel: u32,
     /// Grows with every update of the client.
     pub sequence: u64,
@@ -432,6 +432,9 @@ pub struct MatchRequest {
     pub keys: KeysRequest,
     /// How long the matched blocks must not be evicted, in ms; 0 for no lease.
     pub lease_ms: u32,
+    /// Answer for every key by itself, with a [`super::StatusReply`]: one node of a cluster sees
+    /// only some runs of a prompt, and cannot know which of its keys are leading.
+    pub each: bool,
 }
 
 impl MatchRequest {
@@ -440,6 +443,7 @@ impl MatchRequest {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(16 + self.keys.keys.len() * 40);
         w.u32(self.lease_ms);
+        w.u8(u8::from(self.each));
         self.keys.encode_into(&mut w);
         w.into_bytes()
     }
@@ -451,9 +455,14 @@ impl MatchRequest {
     pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
         let mut r = Reader::new(meta);
         let lease_ms = r.u32()?;
+        let each = match r.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(WireError::Field("each")),
+        };
         let keys = KeysRequest::decode_from(&mut r)?;
         r.finish()?;
-        Ok(Self { keys, lease_ms })
+        Ok(Self { keys, lease_ms, each })
     }
 }
 

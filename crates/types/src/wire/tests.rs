@@ -47,7 +47,7 @@ fn batch_samples() -> Vec<Sample> {
         leaders: Leaders::Own,
     };
     let list = ListRequest { namespace: GroupId(1), prefix: vec![1], cursor: 2, limit: 3 };
-    let prefix = MatchRequest { keys: keys_request(each.clone()), lease_ms: 9 };
+    let prefix = MatchRequest { keys: keys_request(each.clone()), lease_ms: 9, each: true };
     vec![
         ("put", put.encode(), |b| PutRequest::decode(b).is_ok()),
         ("get", get.encode(), |b| GetRequest::decode(b).is_ok()),
