@@ -65,7 +65,7 @@ sim: ## SEEDS (1000) simulated clusters from seed FROM (0), stops at the first f
 specs: ## check the model of chains in specs/ with TLC (needs java and maven); SPECS_QUICK=1 for two replicas only
 	bash specs/run.sh
 
-install: ## build the release binary into PREFIX/bin ($(HOME)/.local/bin)
+install: tools ## build the release binary into PREFIX/bin ($(HOME)/.local/bin)
 	$(CARGO) build --release --locked -p millpond-node --bin millpond
 	install -Dm755 $${CARGO_TARGET_DIR:-target}/release/millpond $(DESTDIR)$(PREFIX)/bin/millpond
 	@echo "installed $(DESTDIR)$(PREFIX)/bin/millpond; 'millpond completion bash' prints shell completion"

@@ -24,6 +24,7 @@ for tool in fio redis-server; do
   fi
 done
 
+bash crates/store/protoc.sh
 cargo build --release --locked -p millpond-node --bin millpond
 cargo build --release --locked -p millpond-engine --example engine_bench --example restart
 

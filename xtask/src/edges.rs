@@ -16,7 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("engine", &["types", "env"]),
     ("client", &["types", "env"]),
     ("kv", &["types", "env", "client"]),
-    ("node", &["types", "env", "engine", "cluster", "client", "kv"]),
+    ("node", &["types", "env", "engine", "chain", "cluster", "store", "client", "kv"]),
     ("python", &["types", "env", "client", "kv", "node"]),
     ("sim", &["types", "env", "engine", "chain", "cluster", "store", "client", "kv"]),
 ];

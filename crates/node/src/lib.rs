@@ -4,5 +4,6 @@ pub mod bench;
 pub mod cli;
 pub mod config;
 pub mod http;
+pub mod member;
 pub mod server;
 pub mod service;

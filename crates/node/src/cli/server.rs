@@ -11,13 +11,15 @@ use anyhow::Context as _;
 use millpond_types::ByteSize;
 
 use super::{OK, Outcome, log, output};
-use crate::config::{self, Config, Io, LogFormat, Size};
+use crate::config::{self, ClusterConfig, Config, Io, LogFormat, Size};
 use crate::server::{Server, Summary};
 
 pub(super) const EXAMPLES: &str = "Examples:
   millpond server
   millpond server --data /mnt/nvme0 --data /mnt/nvme1 --memory 16GiB
   millpond server --data /dev/nvme1n1 --listen 0.0.0.0:7440 --token-file tokens --tls-cert tls.crt --tls-key tls.key
+  millpond server --manager --listen 10.0.0.1:7440 --form-nodes 3 --replicas 2
+  millpond server --join 10.0.0.1:7440 --listen 10.0.0.2:7440
   millpond server --config /etc/millpond.toml";
 
 /// Flags of `millpond server`; each overrides the configuration file.
@@ -63,6 +65,31 @@ pub(super) struct Args {
     /// Allow other hosts to connect without credentials or without TLS.
     #[arg(long)]
     insecure: bool,
+    /// Managers of the cluster to be part of; a name may have many addresses.
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
+    join: Vec<String>,
+    /// Have the manager role.
+    #[arg(long)]
+    manager: bool,
+    /// Have no disks: a process that is only a manager.
+    #[arg(long)]
+    no_storage: bool,
+    /// Where managers keep what they know: embedded, or etcd://host:port,host:port/prefix.
+    /// [default: embedded]
+    #[arg(long, value_name = "STORE")]
+    store: Option<String>,
+    /// Where others reach this server; repeatable. [default: where it listens]
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
+    advertise: Vec<String>,
+    /// What fails together with this server, such as a rack. [default: only itself]
+    #[arg(long, value_name = "NAME")]
+    domain: Option<String>,
+    /// First manager of a new cluster: make the chains once so many failure domains are there.
+    #[arg(long, value_name = "N")]
+    form_nodes: Option<u32>,
+    /// Replicas of every chain, with --form-nodes. [default: 1]
+    #[arg(long, value_name = "R")]
+    replicas: Option<u32>,
     /// How log lines look. [default: text]
     #[arg(long)]
     log_format: Option<LogFormat>,
@@ -98,11 +125,31 @@ impl Args {
         security.tls_cert = self.tls_cert.clone().or(security.tls_cert.take());
         security.tls_key = self.tls_key.clone().or(security.tls_key.take());
         security.insecure |= self.insecure;
+        self.merge_cluster(&mut config.cluster);
         config.log.format = self.log_format.unwrap_or(config.log.format);
         if let Some(level) = &self.log_level {
             config.log.level.clone_from(level);
         }
         Ok(config)
+    }
+
+    fn merge_cluster(&self, cluster: &mut ClusterConfig) {
+        if !self.join.is_empty() {
+            cluster.managers.clone_from(&self.join);
+        }
+        if !self.advertise.is_empty() {
+            cluster.advertise.clone_from(&self.advertise);
+        }
+        cluster.manager |= self.manager;
+        cluster.storage &= !self.no_storage;
+        if let Some(store) = &self.store {
+            cluster.store.clone_from(store);
+        }
+        if let Some(domain) = &self.domain {
+            cluster.domain.clone_from(domain);
+        }
+        cluster.form_nodes = self.form_nodes.unwrap_or(cluster.form_nodes);
+        cluster.replicas = self.replicas.unwrap_or(cluster.replicas);
     }
 }
 

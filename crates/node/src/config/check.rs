@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::{Config, ConfigError};
 
-fn invalid(key: &'static str, fix: impl Into<String>) -> ConfigError {
+pub(super) fn invalid(key: &'static str, fix: impl Into<String>) -> ConfigError {
     ConfigError::Invalid { key, fix: fix.into() }
 }
 
@@ -46,6 +46,7 @@ impl Config {
         self.validate_server()?;
         self.validate_security()?;
         self.validate_limits()?;
+        self.validate_cluster()?;
         let engine = &self.engine;
         if !(1..=99).contains(&engine.evict_high_percent) {
             return Err(invalid("engine.evict_high_percent", "use 1 to 99"));

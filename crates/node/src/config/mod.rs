@@ -4,12 +4,14 @@
 //! (`millpond config reference`), and a test compares the two.
 
 mod check;
+mod cluster;
 mod load;
 mod reference;
 #[cfg(test)]
 mod tests;
 mod value;
 
+pub use cluster::StoreChoice;
 pub use load::{ConfigError, from_file, from_text, to_text};
 pub use reference::{Field, Section, reference};
 pub use value::{Io, Kind, LogFormat, Size, Span};
@@ -138,6 +140,36 @@ section! {
 }
 
 section! {
+    /// The cluster that this server is part of. Without `managers` and `manager` it stands alone.
+    ClusterConfig at "cluster" {
+        /// Where managers are, as `host:port`. A name may have many addresses; it is looked up again
+        /// after every failure. Any node of the cluster will do: it knows the managers.
+        managers: Vec<String> = Vec::new();
+        /// This process has the manager role. One manager is primary, the others stand by.
+        manager: bool = false;
+        /// This process has disks that take part. False for a process that is only a manager.
+        storage: bool = true;
+        /// Where managers keep what they know: `embedded` (in `meta` within the first data folder;
+        /// one manager), or `etcd://host:port,host:port/prefix` (several).
+        store: String = "embedded".to_owned();
+        /// Where others reach this server, as `host:port`; one for each network card. Left empty:
+        /// the address it listens on, with the host's name when that is any address.
+        advertise: Vec<String> = Vec::new();
+        /// What fails together with this server, such as a rack: replicas go to different ones.
+        /// Empty: only the server itself.
+        domain: String = String::new();
+        /// File whose first word is the credential shown to other nodes; they must let it use every
+        /// namespace.
+        token_file: Option<String> = None;
+        /// For the first manager of a new cluster: make the chains once so many failure domains have
+        /// registered. 0: wait for `millpond admin form`.
+        form_nodes: u32 = 0;
+        /// Replicas of every chain, when `form_nodes` makes them.
+        replicas: u32 = 1;
+    }
+}
+
+section! {
     /// Log lines on standard error.
     LogConfig at "log" {
         /// How lines look.
@@ -160,6 +192,8 @@ pub struct Config {
     pub limits: LimitsConfig,
     /// `[engine]`
     pub engine: EngineConfig,
+    /// `[cluster]`
+    pub cluster: ClusterConfig,
     /// `[log]`
     pub log: LogConfig,
 }
@@ -170,5 +204,6 @@ pub const SECTIONS: &[Section] = &[
     SecurityConfig::SECTION,
     LimitsConfig::SECTION,
     EngineConfig::SECTION,
+    ClusterConfig::SECTION,
     LogConfig::SECTION,
 ];

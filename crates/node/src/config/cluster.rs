@@ -1,0 +1,192 @@
+//! Whether the settings of `[cluster]` make sense, and what they come to.
+
+use std::path::Path;
+
+use millpond_client::Address;
+use millpond_types::limits::{ADDRESSES_MAX, CHAIN_TARGETS_MAX, NODES_MAX};
+
+use super::check::invalid;
+use super::{ClusterConfig, Config, ConfigError};
+
+/// Longest name of a failure domain in bytes; the manager accepts no longer one.
+const DOMAIN_BYTES_MAX: usize = 200;
+/// Members of one chain at most, while one comes and one goes beside them.
+const REPLICAS_MAX: usize = CHAIN_TARGETS_MAX - 2;
+
+/// Where managers keep their records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreChoice {
+    /// In a folder of this machine.
+    Embedded,
+    /// In an etcd cluster.
+    Etcd {
+        /// Its members, as URLs.
+        endpoints: Vec<String>,
+        /// What all keys start with.
+        prefix: String,
+    },
+}
+
+impl ClusterConfig {
+    /// Whether this server is part of a cluster.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.manager || !self.managers.is_empty()
+    }
+
+    /// Where managers keep their records.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] when the text names no store.
+    pub fn store_choice(&self) -> Result<StoreChoice, ConfigError> {
+        let wrong = || {
+            let text = "write embedded, or etcd://host:port,host:port/prefix";
+            invalid("cluster.store", format!("'{}' names no store: {text}", self.store))
+        };
+        if self.store == "embedded" {
+            return Ok(StoreChoice::Embedded);
+        }
+        let rest = self.store.strip_prefix("etcd://").ok_or_else(wrong)?;
+        let (members, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let endpoint = |member: &str| match member.parse() {
+            Ok(Address::Tcp { .. }) if member.contains(':') => Ok(format!("http://{member}")),
+            _ => Err(wrong()),
+        };
+        let endpoints = members.split(',').map(endpoint).collect::<Result<_, _>>()?;
+        let prefix = if prefix.is_empty() { "millpond" } else { prefix.trim_end_matches('/') };
+        Ok(StoreChoice::Etcd { endpoints, prefix: format!("{prefix}/") })
+    }
+
+    /// The credential shown to other nodes; empty for none.
+    ///
+    /// # Errors
+    /// [`ConfigError::Read`] naming the file.
+    pub fn credential(&self) -> Result<Vec<u8>, ConfigError> {
+        let Some(path) = &self.token_file else { return Ok(Vec::new()) };
+        let text = std::fs::read_to_string(Path::new(path))
+            .map_err(|source| ConfigError::Read { path: path.clone(), source })?;
+        Ok(text.split_whitespace().next().unwrap_or_default().as_bytes().to_vec())
+    }
+
+    fn check_addresses(&self) -> Result<(), ConfigError> {
+        let named = |key, texts: &[String]| {
+            for text in texts {
+                let with_port = text.rsplit_once(':').is_some_and(|(_, port)| port != "0");
+                if !matches!(text.parse(), Ok(Address::Tcp { .. })) || !with_port {
+                    let fix = format!("'{text}' is no address: write host:port or [ipv6]:port");
+                    return Err(invalid(key, fix));
+                }
+            }
+            Ok(())
+        };
+        named("cluster.managers", &self.managers)?;
+        named("cluster.advertise", &self.advertise)?;
+        if self.advertise.len() > ADDRESSES_MAX {
+            return Err(invalid("cluster.advertise", format!("give at most {ADDRESSES_MAX}")));
+        }
+        Ok(())
+    }
+
+    fn check_form(&self) -> Result<(), ConfigError> {
+        if !(1..=REPLICAS_MAX).contains(&(self.replicas as usize)) {
+            return Err(invalid("cluster.replicas", format!("use 1 to {REPLICAS_MAX}")));
+        }
+        if self.form_nodes != 0 && self.form_nodes < self.replicas {
+            let fix = format!("use at least cluster.replicas ({}), or 0", self.replicas);
+            return Err(invalid("cluster.form_nodes", fix));
+        }
+        if self.form_nodes as usize > NODES_MAX {
+            return Err(invalid("cluster.form_nodes", format!("use at most {NODES_MAX}")));
+        }
+        Ok(())
+    }
+}
+
+impl Config {
+    pub(super) fn validate_cluster(&self) -> Result<(), ConfigError> {
+        let cluster = &self.cluster;
+        cluster.check_addresses()?;
+        cluster.check_form()?;
+        let store = cluster.store_choice()?;
+        if cluster.domain.len() > DOMAIN_BYTES_MAX {
+            return Err(invalid("cluster.domain", format!("use at most {DOMAIN_BYTES_MAX} bytes")));
+        }
+        if !cluster.storage && !cluster.manager {
+            let fix = "a process without disks is a manager: set cluster.manager (--manager) too";
+            return Err(invalid("cluster.storage", fix));
+        }
+        if !cluster.is_on() {
+            return Ok(());
+        }
+        if cluster.manager && store != StoreChoice::Embedded && cfg!(not(feature = "etcd")) {
+            let fix = "this build has no etcd: build it with its default features (`make install`)";
+            return Err(invalid("cluster.store", fix));
+        }
+        if self.listen_address()?.is_none() {
+            let fix = "other nodes of the cluster must reach this one: give an address";
+            return Err(invalid("server.listen", fix));
+        }
+        if self.security.tls_cert.is_some() {
+            let fix = "TLS between the nodes of a cluster is not built yet: leave it out, and \
+                       use a trusted network (security.insecure) or a network that encrypts";
+            return Err(invalid("security.tls_cert", fix));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ClusterConfig, StoreChoice};
+    use crate::config::{Config, from_text};
+
+    #[test]
+    fn stores_parse() {
+        let choice = |store: &str| {
+            ClusterConfig { store: store.to_owned(), ..ClusterConfig::default() }.store_choice()
+        };
+        assert_eq!(choice("embedded").unwrap(), StoreChoice::Embedded);
+        let etcd = |prefix: &str| StoreChoice::Etcd {
+            endpoints: vec!["http://a:2379".to_owned(), "http://b:1".to_owned()],
+            prefix: prefix.to_owned(),
+        };
+        assert_eq!(choice("etcd://a:2379,b:1").unwrap(), etcd("millpond/"));
+        assert_eq!(choice("etcd://a:2379,b:1/prod").unwrap(), etcd("prod/"));
+        assert_eq!(choice("etcd://a:2379,b:1/x/y/").unwrap(), etcd("x/y/"));
+        for wrong in ["", "redis://a:1", "etcd://", "etcd://a", "etcd://a:1,,b:2"] {
+            assert!(choice(wrong).unwrap_err().to_string().contains("etcd://host:port"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_server_without_cluster_settings_stands_alone() {
+        assert!(!Config::default().cluster.is_on());
+        for on in ["managers = [\"a:1\"]", "manager = true"] {
+            let config = from_text(&format!("[cluster]\n{on}"), "f").unwrap();
+            assert!(config.cluster.is_on());
+            config.validate().unwrap();
+        }
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_by_name() {
+        for (text, key) in [
+            ("managers = [\"nowhere\"]", "cluster.managers"),
+            ("managers = [\"a:0\"]", "cluster.managers"),
+            ("managers = [\"unix:/x:1\"]", "cluster.managers"),
+            ("manager = true\nadvertise = [\"a\"]", "cluster.advertise"),
+            ("manager = true\nstore = \"paper\"", "cluster.store"),
+            ("storage = false", "cluster.storage"),
+            ("managers = [\"a:1\"]\nstorage = false", "cluster.storage"),
+            ("manager = true\nreplicas = 0", "cluster.replicas"),
+            ("manager = true\nreplicas = 7", "cluster.replicas"),
+            ("manager = true\nreplicas = 3\nform_nodes = 2", "cluster.form_nodes"),
+            ("manager = true\n[server]\nlisten = \"\"", "server.listen"),
+            ("manager = true\n[security]\ntls_cert=\"c\"\ntls_key=\"k\"", "security.tls_cert"),
+        ] {
+            let config = from_text(&format!("[cluster]\n{text}"), "f").unwrap();
+            let message = config.validate().unwrap_err().to_string();
+            assert!(message.starts_with(key), "{text}: {message}");
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What the member needs of the disks' targets.
+
+use std::sync::Arc;
+
+use millpond_types::Tick;
+use millpond_types::cluster::{ConfigRecord, DiskReport, Grant, Routing, SlotDone, TargetReport};
+use millpond_types::wire::NamespaceTableReply;
+use tokio::sync::Notify;
+
+/// What the next heartbeat says of a node's targets and disks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TargetsReport {
+    /// All targets.
+    pub targets: Vec<TargetReport>,
+    /// All disks.
+    pub disks: Vec<DiskReport>,
+    /// Slots that finished moving, said until the routing shows it.
+    pub slots_done: Vec<SlotDone>,
+    /// Requests queued, as a measure of load.
+    pub queue_depth: u32,
+}
+
+/// The targets on this node's disks, as the member drives them. Its thread calls everything but
+/// [`Targets::changed`], one call at a time, and waits for each: they must not block.
+pub trait Targets: Send + Sync {
+    /// The newest routing, after every change, in order.
+    fn routing(&self, routing: &Arc<Routing>);
+
+    /// A lease was granted on the heartbeat sent at `sent`, and also what is to retire. Only called
+    /// with a lease longer than 0, once [`Targets::routing`] has had `grant.routing` or newer.
+    fn granted(&self, sent: Tick, grant: &Grant);
+
+    /// What the next heartbeat says. A target said to be OFFLINE here has stopped serving before
+    /// this returns, and serves again only after a grant on a later report that says otherwise.
+    fn report(&self) -> TargetsReport;
+
+    /// Notified when a heartbeat should leave at once.
+    fn changed(&self) -> Arc<Notify>;
+
+    /// The node stops: when this returns no target serves any more, and reports say OFFLINE.
+    fn leave(&self);
+
+    /// The cluster's namespaces, after every change.
+    fn namespaces(&self, table: &NamespaceTableReply);
+
+    /// The cluster's configuration, after every change.
+    fn config(&self, config: &ConfigRecord);
+}
