@@ -15,6 +15,9 @@ use millpond_types::limits::{CHAIN_LANES_MAX, DEDUP_KEEP_MS};
 
 use crate::message::{Answer, Lane, LaneRecord, Tag};
 
+/// Lanes that one replica remembers at most.
+pub(crate) const DEDUP_LANES_MAX: usize = 2 * CHAIN_LANES_MAX;
+
 #[derive(Clone, Copy, Debug)]
 struct Record {
     sequence: u64,
@@ -67,8 +70,14 @@ impl Dedup {
         }
         // The head admits no new lane beyond the bound; those already under way, or learned
         // from another head, fit in as many again.
-        if self.lanes.len() > 2 * CHAIN_LANES_MAX {
+        if self.lanes.len() > DEDUP_LANES_MAX {
             self.expire(now);
+        }
+        // More can only be those that a replica still has and its head has let go.
+        if self.lanes.len() > DEDUP_LANES_MAX {
+            let oldest = self.lanes.iter().min_by_key(|(_, record)| record.at);
+            let oldest = *oldest.expect("there are many").0;
+            self.lanes.remove(&oldest);
         }
     }
 
@@ -133,5 +142,16 @@ mod tests {
         let later = Tick(0).plus(Duration::from_millis(DEDUP_KEEP_MS));
         assert_eq!(dedup.seen(stranger, later), Seen::Unknown);
         assert!(dedup.snapshot().is_empty());
+    }
+
+    #[test]
+    fn a_replica_that_learns_more_than_a_head_admits_lets_the_oldest_go() {
+        let mut dedup = Dedup::default();
+        for client in 0..DEDUP_LANES_MAX as u64 + 3 {
+            dedup.record(tag(u128::from(client) + 1, 1), outcome(1), Tick(client));
+        }
+        assert_eq!(dedup.snapshot().len(), DEDUP_LANES_MAX);
+        assert_eq!(dedup.seen(tag(4, 1), Tick(0)), Seen::Answered(outcome(1)));
+        assert!(!dedup.lanes.contains_key(&tag(3, 1).lane));
     }
 }

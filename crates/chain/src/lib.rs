@@ -6,7 +6,7 @@
 //! Reading order: `message` (what is said), `event` (what comes in and goes out), `view` (one
 //! version of the chain), `slot` (one chunk something happens to), `replica` (state and dispatch),
 //! `update` (the head), `forward` (down and back), `read`, `lease`, `dedup`, `adopt` (changes of the
-//! chain), `source` and `sink` (resync), `repair`, `collect` (tombstones).
+//! chain), `source` and `sink` (resync), `repair`, `collect` (tombstones), `wire` (messages as bytes).
 //!
 //! Invariants:
 //! - A replica commits a version only when it and all above it stored it and all below it committed it:
@@ -38,6 +38,7 @@ mod slot;
 mod source;
 mod update;
 mod view;
+mod wire;
 
 pub use event::{
     Alarm, Effect, Event, LocalReport, ReadOp, RequestId, StageRequest, StoreAnswer, StoreError,
@@ -51,3 +52,4 @@ pub use message::{
 pub use mutation::Mutation;
 pub use replica::{Identity, Replica};
 pub use source::ResyncProgress;
+pub use wire::{DIFFER_ITEMS_MAX, Envelope, Head, LANES_MAX, PayloadHead};

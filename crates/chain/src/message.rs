@@ -147,7 +147,7 @@ pub struct ReadRequest {
 }
 
 /// What a replica writes, after the head has decided what the operation means.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write<P> {
     /// The whole chunk.
     Whole(P),
@@ -185,7 +185,7 @@ impl<P: Payload> Write<P> {
 }
 
 /// One version of a chunk on its way down the chain.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Update<P> {
     /// The chunk.
     pub chunk: ChunkId,
@@ -207,7 +207,7 @@ pub struct Update<P> {
 
 /// What one replica says to another. Every message carries the sender's chain version and
 /// counts only for a receiver that acts on the same one.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer<P> {
     /// The sender's chain version.
     pub version: ChainVersion,
@@ -215,8 +215,20 @@ pub struct Peer<P> {
     pub body: PeerBody<P>,
 }
 
+impl<P: Payload> Peer<P> {
+    /// The bytes it carries.
+    pub const fn payload(&self) -> Option<&P> {
+        match &self.body {
+            PeerBody::Forward { update, .. } => update.write.payload(),
+            PeerBody::Fetched { bytes, .. } => Some(bytes),
+            PeerBody::Sync(SyncBody::Put { bytes, .. }) => bytes.as_ref(),
+            _ => None,
+        }
+    }
+}
+
 /// The kinds of messages between replicas. All may be lost, repeated and reordered.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerBody<P> {
     /// To the successor: store this and pass it on.
     Forward {
@@ -295,7 +307,7 @@ pub enum PeerBody<P> {
 }
 
 /// Messages of a resync: from the source (the last serving target) and from the sink.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SyncBody<P> {
     /// Source: how far are you?
     Hello,
@@ -354,7 +366,7 @@ pub enum SyncBody<P> {
 }
 
 /// The last update of one lane.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneRecord {
     /// The lane and its last sequence.
     pub tag: Tag,

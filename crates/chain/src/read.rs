@@ -66,6 +66,16 @@ impl<P: Payload> Replica<P> {
         }
     }
 
+    /// True when the committed version of `chunk` in the store is the answer to a read that arrived
+    /// before `now`, the monotonic clock read after it: the shell may read the store by itself, as
+    /// [`Event::Read`](crate::Event::Read) would. All effects of earlier steps must be carried
+    /// out, and the store's read must begin before the next step. Bytes found damaged are told with
+    /// [`Event::Damaged`](crate::Event::Damaged).
+    #[must_use]
+    pub fn committed_now(&self, now: Tick, chunk: ChunkId) -> bool {
+        self.reads_allowed(now) && matches!(self.known(chunk), Known::Committed)
+    }
+
     fn known(&self, chunk: ChunkId) -> Known {
         let pending = self.slots.get(&chunk).and_then(|slot| slot.pending.as_ref());
         let Some(pending) = pending else { return Known::Committed };

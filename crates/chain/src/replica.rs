@@ -281,6 +281,24 @@ impl<P: Payload> Replica<P> {
         self.reported
     }
 
+    /// The version of the chain that this replica acts on; 0 when it has heard of none.
+    #[must_use]
+    pub const fn chain_version(&self) -> ChainVersion {
+        self.view.version()
+    }
+
+    /// Is the serving head in that version: updates go here.
+    #[must_use]
+    pub fn is_head_serving(&self) -> bool {
+        self.serving() && self.view.is_head()
+    }
+
+    /// May answer reads and tail queries now: serving, joined, not leaving, under a lease.
+    #[must_use]
+    pub fn may_read(&self, now: Tick) -> bool {
+        self.reads_allowed(now)
+    }
+
     /// The replica stopped by itself: the shell opens its store anew and makes another.
     #[must_use]
     pub fn stopped(&self) -> bool {

@@ -47,6 +47,8 @@ pub(crate) struct Cluster {
     replies: BTreeMap<RequestId, Reply<Bytes>>,
     requests: u64,
     leases: bool,
+    /// For each read in order: its shell might have answered it without a step.
+    pub(crate) reads_at_once: Vec<bool>,
 }
 
 fn request(sequence: u64, op: Op<Bytes>) -> UpdateRequest<Bytes> {
@@ -119,6 +121,7 @@ impl Cluster {
             replies: BTreeMap::new(),
             requests: 0,
             leases: true,
+            reads_at_once: Vec::new(),
         };
         cluster.publish();
         for (i, id) in ids.iter().enumerate() {
@@ -163,6 +166,10 @@ impl Cluster {
         let request = RequestId(self.requests);
         self.events.push_back((TargetId(target), Event::Read(request, body)));
         request
+    }
+
+    pub(crate) fn replica(&self, target: u32) -> &Replica<Bytes> {
+        &self.replicas[&TargetId(target)]
     }
 
     pub(crate) fn reply(&self, request: RequestId) -> Option<Reply<Bytes>> {
@@ -235,7 +242,18 @@ impl Cluster {
 
     fn step(&mut self, target: TargetId, event: Event<Bytes>) {
         let mut effects = Vec::new();
-        self.replicas.get_mut(&target).unwrap().step(Tick(self.now), event, &mut effects);
+        let now = Tick(self.now);
+        let replica = self.replicas.get_mut(&target).unwrap();
+        let at_once = match &event {
+            Event::Read(_, read) => Some(replica.committed_now(now, read.chunk)),
+            _ => None,
+        };
+        replica.step(now, event, &mut effects);
+        if let Some(at_once) = at_once {
+            let reads = |effect: &Effect<Bytes>| matches!(effect, Effect::Store(_, StoreOp::Read(read)) if read.version.is_none());
+            assert_eq!(at_once, effects.iter().any(reads), "the shell may do what a step would");
+            self.reads_at_once.push(at_once);
+        }
         for effect in effects {
             self.act(target, effect);
         }

@@ -7,6 +7,7 @@ mod cluster;
 
 use cluster::{Cluster, bytes, done, put, read, remove, replace};
 use millpond_chain::{PeerBody, Refusal, Reply};
+use millpond_types::cluster::{ChainVersion, LocalState};
 
 #[test]
 fn a_write_is_stored_by_all_and_read_from_any() {
@@ -110,4 +111,40 @@ fn a_stale_client_learns_the_version_and_a_damaged_payload_is_sent_back() {
     damaged.crc.0 ^= 1;
     let refused = cluster.update(1, damaged);
     assert!(matches!(cluster.settle(refused), Reply::Refused(Refusal::BadChecksum)));
+}
+
+#[test]
+fn a_shell_reads_by_itself_exactly_when_a_step_would_read_the_committed_version() {
+    // Every read of these tests compares the two; here each way to decide comes up.
+    let mut cluster = Cluster::serving(3);
+    let first = cluster.update(1, replace(1, b"old"));
+    assert!(done(&cluster.settle(first)));
+    cluster.hold_messages_to(3);
+    let _pending = cluster.update(1, replace(2, b"new"));
+    cluster.run();
+    for target in [1, 2, 3] {
+        cluster.read(target, read());
+    }
+    cluster.run();
+    assert_eq!(cluster.reads_at_once, [false, false, true], "only the tail knows");
+    cluster.release();
+    cluster.run();
+    cluster.read(2, read());
+    cluster.run();
+    assert_eq!(cluster.reads_at_once.pop(), Some(true), "nothing is pending");
+    cluster.pass_without_leases(5_000);
+    cluster.read(3, read());
+    cluster.run();
+    assert_eq!(cluster.reads_at_once.pop(), Some(false), "no lease");
+}
+
+#[test]
+fn a_shell_learns_what_it_needs_of_a_replica() {
+    let cluster = Cluster::serving(2);
+    assert!(cluster.replica(1).is_head_serving());
+    assert!(!cluster.replica(2).is_head_serving());
+    // One serving, then the other syncing and serving.
+    assert_eq!(cluster.replica(1).chain_version(), ChainVersion(4));
+    let report = cluster.replica(2).local_report().unwrap();
+    assert_eq!((report.state, report.version), (LocalState::UpToDate, ChainVersion(4)));
 }
