@@ -6,6 +6,7 @@ mod bounds;
 mod concurrent;
 mod crash;
 mod flip;
+mod golden;
 mod harness;
 mod model;
 mod quota;

@@ -1,0 +1,142 @@
+//! Disks that earlier formats left behind are read for ever.
+//!
+//! A golden file holds the pages of a small disk: offset u64, length u32, bytes without trailing
+//! zeros. `MILLPOND_GOLDEN=write cargo test -p millpond-engine golden` writes the one of today's
+//! format; those of earlier formats were written by the code of their time and never change.
+
+use std::path::PathBuf;
+
+use millpond_env::FakeDisk;
+use millpond_types::{ByteSize, ChunkId, GroupId, UnixSeconds, Uuid128};
+
+use crate::harness::{
+    Ack, Cursor, Fake, FormatOptions, Rig, WriteRequest, block_on, buf, get, request,
+};
+
+const SEGMENT: u64 = 128 << 10;
+const CAPACITY: u64 = (64 << 10) + 12 * SEGMENT;
+
+fn path(version: u32) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/v{version}.pages"))
+}
+
+/// A few bytes that differ, then zeros: little to keep in the repository.
+fn sparse(n: u8, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    bytes.iter_mut().step_by(65_536).for_each(|b| *b = n + 1);
+    bytes
+}
+
+fn rig(disk: FakeDisk) -> Rig {
+    Rig::over(disk)
+}
+
+fn formatted() -> Rig {
+    let rig = rig(FakeDisk::new(CAPACITY));
+    let options = FormatOptions {
+        segment_bytes: ByteSize(SEGMENT),
+        ..FormatOptions::new(Uuid128([7; 16]), Uuid128([8; 16]))
+    };
+    block_on(Fake::format(&rig.disk, &rig.pool, options)).unwrap();
+    rig
+}
+
+/// Length of what is stored under an id.
+fn len_of(id: u8) -> usize {
+    [0, 10, 4096, 5000, 66_000, 100][usize::from(id) % 6]
+}
+
+/// Chunks in the checkpoint and in the log: written, replaced, deleted, pinned, appended to.
+fn fill(e: &Fake) {
+    let write = |id: u8, n: u8| {
+        let req = WriteRequest {
+            attrs: &[id; 9],
+            group: GroupId(u32::from(id % 2)),
+            priority: id % 4,
+            expires: (id == 5).then_some(UnixSeconds(4_000_000_000)),
+            evictable: id.is_multiple_of(3),
+            ..request(buf(e, &sparse(n, len_of(id))), Ack::Disk)
+        };
+        block_on(e.write(ChunkId(id.into()), req)).unwrap();
+    };
+    (0..9).for_each(|id| write(id, id + 50));
+    block_on(e.checkpoint()).unwrap();
+    // One is replaced, one is new, one is gone.
+    (3..7).for_each(|id| write(id, id));
+    write(9, 9);
+    block_on(e.delete(&[ChunkId(8)], Ack::Disk)).unwrap();
+    assert!(block_on(e.set_pinned(ChunkId(2), true)).unwrap());
+    let more = buf(e, &[77; 50]);
+    assert!(block_on(e.append(ChunkId(1), 10, more)).unwrap().is_some());
+}
+
+/// What [`fill`] leaves.
+fn check(e: &Fake) {
+    for id in 0..10u8 {
+        let n = if (3..7).contains(&id) || id == 9 { id } else { id + 50 };
+        let mut want = Some(sparse(n, len_of(id)));
+        match (id, &mut want) {
+            (1, Some(bytes)) => bytes.extend([77; 50]),
+            (8, _) => want = None,
+            _ => {}
+        }
+        assert_eq!(get(e, id.into()), want, "chunk {id}");
+        let Some(info) = e.lookup(ChunkId(id.into())) else { continue };
+        assert_eq!((info.group.0, info.priority), (u32::from(id % 2), id % 4), "chunk {id}");
+        assert_eq!((info.pinned, info.evictable), (id == 2, id.is_multiple_of(3)), "chunk {id}");
+        assert_eq!(info.expires.is_some(), id == 5, "chunk {id}");
+        assert_eq!(*e.attrs(info.id).unwrap(), [id; 9], "chunk {id}");
+    }
+    let (page, _) = e.scan(None, Cursor::default(), 100);
+    assert_eq!(page.len(), 9);
+}
+
+fn dump(disk: &FakeDisk) -> Vec<u8> {
+    let mut out = Vec::new();
+    for offset in disk.written_blocks() {
+        let mut page = vec![0; 4096];
+        disk.peek(offset, &mut page);
+        let used = page.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
+        if used > 0 {
+            out.extend(offset.to_le_bytes());
+            out.extend(u32::try_from(used).unwrap().to_le_bytes());
+            out.extend(&page[..used]);
+        }
+    }
+    out
+}
+
+fn load(version: u32) -> Rig {
+    let bytes = std::fs::read(path(version)).unwrap();
+    let disk = FakeDisk::new(CAPACITY);
+    let mut left = &bytes[..];
+    while !left.is_empty() {
+        let offset = u64::from_le_bytes(left[..8].try_into().unwrap());
+        let len = u32::from_le_bytes(left[8..12].try_into().unwrap()) as usize;
+        disk.poke(offset, &left[12..12 + len]);
+        left = &left[12 + len..];
+    }
+    rig(disk)
+}
+
+#[test]
+fn todays_disk_is_written_when_asked() {
+    if std::env::var_os("MILLPOND_GOLDEN").is_none() {
+        return;
+    }
+    let rig = formatted();
+    let e = rig.open();
+    fill(&e);
+    drop(e);
+    std::fs::write(path(millpond_engine::FORMAT_VERSION), dump(&rig.disk)).unwrap();
+}
+
+#[test]
+fn format_1_is_read() {
+    let rig = load(1);
+    let found = block_on(millpond_engine::check(&rig.disk, &rig.pool)).unwrap();
+    assert!(found.errors.is_empty(), "{found}");
+    check(&rig.open());
+    // Opened once more, after what the first opening wrote.
+    check(&rig.open());
+}
