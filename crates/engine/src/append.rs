@@ -33,7 +33,7 @@ impl<D: Disk> Engine<D> {
         let inner = &self.0;
         inner.log.check()?;
         let guard = loop {
-            let guard = inner.lock(id).await?;
+            let guard = inner.lock_durably(id).await?;
             if !inner.is_dirty(id) {
                 break guard;
             }

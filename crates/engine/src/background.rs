@@ -19,6 +19,8 @@ const ROUND: Duration = Duration::from_millis(200);
 const EXPIRE_SHARDS: usize = 4;
 /// Pause after a failed write-behind before the next try.
 const RETRY: Duration = Duration::from_millis(100);
+/// How long a promotion or a lazy deletion waits for somebody's flush.
+const LAZY: Duration = Duration::from_millis(5);
 /// Pause of a read-only engine between looks at its queues.
 const READ_ONLY_PAUSE: Duration = Duration::from_secs(5);
 /// Free segments below which compaction starts.
@@ -31,20 +33,21 @@ impl<D: Disk> Engine<D> {
     pub async fn run_background(&self) {
         let loops: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + '_>>> = vec![
             Box::pin(self.0.write_behind_loop()),
+            Box::pin(self.0.lazy_loop()),
             Box::pin(self.0.housekeeping_loop()),
             Box::pin(self.scrub_loop()),
         ];
         join_all(loops).await;
     }
 
-    /// Brings everything acknowledged from memory to the disk.
+    /// Makes everything durable that was written, promoted or deleted before the call; what comes
+    /// meanwhile need not be.
     ///
     /// # Errors
     /// As for a durable write.
     pub async fn flush(&self) -> Result<(), EngineError> {
-        let inner = &self.0;
-        while inner.flush_batch().await? {}
-        inner.drive().await
+        self.0.flush_dirty().await?;
+        self.0.barrier().await
     }
 
     /// One round of housekeeping: expiry, eviction, compaction, checkpoint when due.
@@ -137,6 +140,19 @@ impl<D: Disk> Inner<D> {
             }
             if self.dirty_queue.lock().is_empty() {
                 self.wake_background.notified().await;
+            }
+        }
+    }
+
+    /// Flushes what nobody waits for, after a pause in which it may ride with somebody's flush.
+    async fn lazy_loop(&self) {
+        loop {
+            if !self.log.is_waiting() {
+                self.wake_lazy.notified().await;
+            }
+            millpond_env::sleep(LAZY).await;
+            if let Err(error) = self.drive().await {
+                self.pause_after(&error, "log write failed").await;
             }
         }
     }

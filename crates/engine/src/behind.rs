@@ -1,5 +1,7 @@
 //! Write-behind: chunks acknowledged from memory go to the disk in large batches.
 
+use std::collections::VecDeque;
+
 use millpond_env::{Disk, SharedBuf};
 use millpond_types::ChunkId;
 use millpond_types::limits::PAGE_BYTES;
@@ -7,7 +9,7 @@ use millpond_types::limits::PAGE_BYTES;
 use crate::engine::{Inner, timed};
 use crate::error::EngineError;
 use crate::format::record::{ChunkRecord, Location};
-use crate::index::Guard;
+use crate::index::{Guard, Shard};
 use crate::log::{Apply, Pending};
 use crate::tasks::join_all;
 
@@ -29,43 +31,90 @@ struct Item {
     guard: Guard,
 }
 
+/// Dirty chunks of one commit.
+#[derive(Default)]
+struct Batch {
+    items: Vec<Item>,
+    bytes: u64,
+}
+
+impl Batch {
+    fn add(&mut self, item: Option<Item>) {
+        self.bytes += item.as_ref().map_or(0, |i| u64::from(i.record.len));
+        self.items.extend(item);
+    }
+
+    fn is_full(&self) -> bool {
+        self.items.len() >= BATCH_CHUNKS || self.bytes >= BATCH_BYTES
+    }
+}
+
+/// Ids taken out of the queue of dirty chunks. What is left when this is dropped goes back, on an
+/// error or when the caller went away: else nobody would write those chunks any more.
+struct Taken<'a, D: Disk> {
+    inner: &'a Inner<D>,
+    ids: VecDeque<ChunkId>,
+}
+
+impl<'a, D: Disk> Taken<'a, D> {
+    const fn new(inner: &'a Inner<D>) -> Self {
+        Self { inner, ids: VecDeque::new() }
+    }
+}
+
+impl<D: Disk> Drop for Taken<'_, D> {
+    fn drop(&mut self) {
+        if !self.ids.is_empty() {
+            self.inner.dirty_queue.lock().append(&mut self.ids);
+        }
+    }
+}
+
 impl<D: Disk> Inner<D> {
     /// Publishes a chunk that is only in memory, in a slab reserved for it.
     pub(crate) fn install_dirty(&self, record: ChunkRecord, bytes: SharedBuf, at: Location) {
         let record = ChunkRecord { location: at, ..record };
         let id = record.id;
-        let mut released = None;
-        {
+        let freed = {
             let mut shard = self.index.shard(id);
-            let mut previous = None;
-            if let Some(slot) = shard.find(id) {
-                let old = shard.record(slot);
-                let mut removed = shard.remove(slot);
-                match removed.hot.as_mut().filter(|h| h.dirty) {
-                    // Never on the disk: its slab is free, what the log says stays.
-                    Some(hot) => {
-                        previous = hot.previous.take();
-                        released = Some(removed.location);
-                        self.dirty.sub(u64::from(removed.len));
-                    }
-                    None => previous = Some(Box::new(old)),
-                }
-                if removed.leased {
-                    self.leased.sub(u64::from(removed.len));
-                }
-            }
+            let found = shard.find(id).map(|slot| self.take_for_dirty(&mut shard, slot));
+            let (previous, freed) = found.unwrap_or_default();
             let slot = shard.insert(&record);
             shard.set_hot(slot, bytes, true);
             if let Some(hot) = shard.hot.get_mut(&slot) {
                 hot.previous = previous;
             }
-        }
+            freed
+        };
         self.dirty.add(u64::from(record.len));
-        if let Some(at) = released {
+        for at in freed {
             self.release(at);
         }
         self.dirty_queue.lock().push_back(id);
         self.wake_background.notify_one();
+    }
+
+    /// Takes a chunk out for one that is only in memory: what the log says of it, and slabs that the
+    /// log does not know of.
+    pub(crate) fn take_for_dirty(
+        &self,
+        shard: &mut Shard,
+        slot: u32,
+    ) -> (Option<Box<ChunkRecord>>, Vec<Location>) {
+        let old = shard.record(slot);
+        let removed = shard.remove(slot);
+        if removed.leased {
+            self.leased.sub(u64::from(removed.len));
+        }
+        match removed.hot.filter(|h| h.dirty) {
+            // Never on the disk: its slab is free, what the log says stays.
+            Some(hot) => {
+                self.dirty.sub(u64::from(removed.len));
+                self.promoted.done(hot.promoted_from);
+                (hot.previous, vec![removed.location])
+            }
+            None => (Some(Box::new(old)), Vec::new()),
+        }
     }
 
     pub(crate) fn is_dirty(&self, id: ChunkId) -> bool {
@@ -75,9 +124,42 @@ impl<D: Disk> Inner<D> {
 
     /// Brings one chunk to the disk.
     pub(crate) async fn flush_one(&self, id: ChunkId) -> Result<(), EngineError> {
-        let guard = self.lock(id).await?;
+        let guard = self.lock_durably(id).await?;
         let Some(item) = self.dirty_item(id, guard)? else { return Ok(()) };
         self.flush_items(vec![item]).await
+    }
+
+    /// Brings the chunks to the disk that are dirty now, those on their way included.
+    ///
+    /// # Errors
+    /// As for a durable write; the chunks stay in memory and are tried again.
+    pub(crate) async fn flush_dirty(&self) -> Result<(), EngineError> {
+        let _alone = self.flushing.lock().await;
+        let mut taken = Taken::new(self);
+        std::mem::swap(&mut taken.ids, &mut *self.dirty_queue.lock());
+        let mut batch = Batch::default();
+        for at in 0..taken.ids.len() {
+            let id = taken.ids[at];
+            let guard = if self.waits_for(id).is_none() { self.index.try_lock(id) } else { None };
+            match guard {
+                // Asked again: it may have been promoted in between.
+                Some(guard) if self.waits_for(id).is_none() => {
+                    batch.add(self.dirty_item(id, guard)?);
+                }
+                guard => {
+                    // Waiting while others are held could be for ever.
+                    drop(guard);
+                    self.flush_items(std::mem::take(&mut batch).items).await?;
+                    self.flush_one(id).await?;
+                }
+            }
+            if batch.is_full() {
+                self.flush_items(std::mem::take(&mut batch).items).await?;
+            }
+        }
+        self.flush_items(batch.items).await?;
+        taken.ids.clear();
+        Ok(())
     }
 
     /// Brings one batch of dirty chunks to the disk; false when there are none.
@@ -85,26 +167,23 @@ impl<D: Disk> Inner<D> {
     /// # Errors
     /// As for a durable write; the chunks stay in memory and are tried again.
     pub(crate) async fn flush_batch(&self) -> Result<bool, EngineError> {
-        let mut items = Vec::new();
-        let mut bytes = 0;
-        let mut skipped = Vec::new();
-        while items.len() < BATCH_CHUNKS && bytes < BATCH_BYTES {
+        let _alone = self.flushing.lock().await;
+        let (mut taken, mut skipped) = (Taken::new(self), Taken::new(self));
+        let mut batch = Batch::default();
+        while !batch.is_full() && skipped.ids.len() <= BATCH_CHUNKS {
             let Some(id) = self.dirty_queue.lock().pop_front() else { break };
-            let Some(guard) = self.index.try_lock(id) else {
-                skipped.push(id);
-                if skipped.len() > BATCH_CHUNKS {
-                    break;
+            match self.index.try_lock(id) {
+                Some(guard) if self.waits_for(id).is_none() => {
+                    taken.ids.push_back(id);
+                    batch.add(self.dirty_item(id, guard)?);
                 }
-                continue;
-            };
-            if let Some(item) = self.dirty_item(id, guard)? {
-                bytes += u64::from(item.record.len);
-                items.push(item);
+                _ => skipped.ids.push_back(id),
             }
         }
-        let skipped_some = !skipped.is_empty();
-        self.dirty_queue.lock().extend(skipped);
-        if items.is_empty() {
+        let skipped_some = !skipped.ids.is_empty();
+        drop(skipped);
+        if batch.items.is_empty() {
+            taken.ids.clear();
             if skipped_some {
                 // Who changes them may wait in the log with nobody to lead.
                 self.drive().await?;
@@ -112,7 +191,8 @@ impl<D: Disk> Inner<D> {
             }
             return Ok(skipped_some);
         }
-        self.flush_items(items).await?;
+        self.flush_items(batch.items).await?;
+        taken.ids.clear();
         Ok(true)
     }
 
@@ -130,6 +210,9 @@ impl<D: Disk> Inner<D> {
     }
 
     async fn flush_items(&self, mut items: Vec<Item>) -> Result<(), EngineError> {
+        if items.is_empty() {
+            return Ok(());
+        }
         items.sort_unstable_by_key(|i| i.offset);
         let writes = self.plan(&items);
         let mut failed = None;
@@ -151,7 +234,6 @@ impl<D: Disk> Inner<D> {
             self.metrics.io_errors.inc();
             return self.give_up_dirty(items, error);
         }
-        let ids: Vec<ChunkId> = items.iter().map(|i| i.record.id).collect();
         let pending = items
             .into_iter()
             .map(|i| {
@@ -159,12 +241,8 @@ impl<D: Disk> Inner<D> {
                 Pending::put(i.record, Apply::Clean(version), Some(i.guard))
             })
             .collect();
-        let done = self.commit(pending).await;
-        if done.is_err() {
-            // Not in the log, so still dirty: the next round tries again.
-            self.dirty_queue.lock().extend(ids);
-        }
-        done
+        // On an error they are not in the log, so still dirty: the next round tries again.
+        self.commit(pending).await
     }
 
     /// Chunks that cannot be written: evictable ones are dropped and counted, others stay in
@@ -172,7 +250,6 @@ impl<D: Disk> Inner<D> {
     fn give_up_dirty(&self, items: Vec<Item>, error: EngineError) -> Result<(), EngineError> {
         for item in items {
             if !item.record.evictable {
-                self.dirty_queue.lock().push_back(item.record.id);
                 continue;
             }
             drop(item.guard);

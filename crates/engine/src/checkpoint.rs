@@ -2,7 +2,8 @@
 //!
 //! The log position is taken first; records after it are replayed over the checkpoint.
 //! Every record holds the whole state of its chunk, so it does not matter whether the stream
-//! saw the chunk before or after such a record.
+//! saw the chunk before or after such a record; but records that memory shows before they are
+//! durable must be durable before the checkpoint is.
 
 use millpond_env::{Buf, Disk};
 use millpond_types::limits::PAGE_BYTES;
@@ -11,7 +12,7 @@ use crate::engine::{Engine, Inner};
 use crate::error::EngineError;
 use crate::format::checkpoint::{self, HEADER_BYTES, block_bytes};
 use crate::format::codec::Writer;
-use crate::format::record::{RECORD_BYTES_MAX, encode_put};
+use crate::format::record::{PUT_BYTES_MAX, encode_put};
 use crate::format::superblock::{CHECKPOINT_SEGMENTS_MAX, LogPosition, Superblock};
 use crate::index::{SHARDS, Shard};
 
@@ -64,6 +65,11 @@ impl<D: Disk> Inner<D> {
             }
             cursor = next;
         }
+        // A promotion is in memory before its record is durable, and moves a chunk between shards:
+        // the stream may hold both of its ends, or neither. Replaying the record makes it right,
+        // so every one that the stream may have met is made durable before the checkpoint counts.
+        drop(self.queueing.write());
+        self.barrier().await?;
         self.disk.sync().await.map_err(|e| self.poison(&e))
     }
 
@@ -81,7 +87,7 @@ impl<D: Disk> Inner<D> {
         for at in first..SHARDS {
             let shard = self.index.shard_at(at);
             while slot < shard.slots() {
-                if HEADER_BYTES + w.at() + RECORD_BYTES_MAX > room {
+                if HEADER_BYTES + w.at() + PUT_BYTES_MAX > room {
                     return (Some((at, slot)), entries, HEADER_BYTES + w.at());
                 }
                 entries += u32::from(encode_slot(&shard, slot, &mut w));

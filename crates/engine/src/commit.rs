@@ -34,16 +34,28 @@ impl<D: Disk> Inner<D> {
         }
         let started = self.clock.now();
         let (ticket, wait) = self.log.enqueue(pending)?;
-        let result = match wait {
+        let result = self.decided(ticket, wait).await;
+        self.metrics.commit_wait.observe(self.clock.now().since(started));
+        result
+    }
+
+    /// Waits until every record queued so far is durable. Writes nothing when all are.
+    pub(crate) async fn barrier(&self) -> Result<(), EngineError> {
+        match self.log.follow_last()? {
+            Some((ticket, wait)) => self.decided(ticket, wait).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn decided(&self, ticket: u64, wait: Wait) -> Result<(), EngineError> {
+        match wait {
             Wait::Lead(token) => self.lead(token, ticket).await,
             Wait::Follow(receiver) => match receiver.await {
                 Ok(Signal::Done(result)) => result,
                 Ok(Signal::Lead(token)) => self.lead(token, ticket).await,
                 Err(_) => Err(EngineError::Busy("the engine is closing")),
             },
-        };
-        self.metrics.commit_wait.observe(self.clock.now().since(started));
-        result
+        }
     }
 
     /// Writes batches until `ticket` is decided, then hands on.
@@ -241,7 +253,10 @@ impl<D: Disk> Inner<D> {
     }
 
     fn fail_queue(&self, error: &EngineError) {
-        let failed: Vec<Queued> = self.log.0.lock().queue.drain(..).collect();
+        let (failed, told) = self.log.take_failed();
+        for waiter in told {
+            drop(waiter.send(Signal::Done(Err(error.clone()))));
+        }
         for queued in failed {
             let pending = queued.tell(&Err(error.clone()));
             // The slab of a record that never reached the log belongs to nobody.
@@ -315,7 +330,10 @@ impl<D: Disk> Inner<D> {
         }
         let Some(hot) = shard.hot.get_mut(&slot) else { return Vec::new() };
         hot.dirty = false;
+        let (previous, promoted_from) = (hot.previous.take(), hot.promoted_from.take());
+        drop(shard);
         self.dirty.sub(u64::from(c.len));
-        hot.previous.take().map(|p| p.location).into_iter().collect()
+        self.promoted.done(promoted_from);
+        previous.map(|p| p.location).into_iter().collect()
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use millpond_env::{Buf, BufferPool, Clock, Disk, SharedBuf};
 use millpond_types::metrics::Gauge;
 use millpond_types::{ChunkId, GroupId, Tick};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use crate::error::EngineError;
 use crate::format::record::Location;
@@ -18,6 +18,7 @@ use crate::index::{ChunkInfo, Hot, Index, Removed, SHARDS, Usage};
 use crate::log::Log;
 use crate::metrics::{EngineMetrics, EngineStats};
 use crate::options::EngineOptions;
+use crate::promote::Promoted;
 use crate::space::{ClassUsage, Readers, Space};
 
 /// A write whose caller went away may still reach the disk for this long; the slab waits.
@@ -69,12 +70,19 @@ pub(crate) struct Inner<D> {
     pub(crate) versions: AtomicU64,
     pub(crate) dirty: Gauge,
     pub(crate) dirty_queue: Mutex<VecDeque<ChunkId>>,
+    /// Held while chunks taken from `dirty_queue` are on their way.
+    pub(crate) flushing: tokio::sync::Mutex<()>,
+    /// What was promoted while it was only in memory.
+    pub(crate) promoted: Promoted,
+    /// Shared from a promotion in memory until its record is queued.
+    pub(crate) queueing: RwLock<()>,
     pub(crate) leased: Gauge,
     pub(crate) reclaim_at: AtomicUsize,
     pub(crate) evict_at: AtomicUsize,
     pub(crate) quarantine: Mutex<Vec<(Tick, Location)>>,
     pub(crate) checkpointing: tokio::sync::Mutex<()>,
     pub(crate) wake_background: tokio::sync::Notify,
+    pub(crate) wake_lazy: tokio::sync::Notify,
     pub(crate) metrics: EngineMetrics,
 }
 
@@ -110,8 +118,9 @@ impl<D: Disk> Inner<D> {
             self.leased.sub(u64::from(removed.len));
         }
         let mut freed = vec![removed.location];
-        if let Some(Hot { dirty: true, previous, .. }) = removed.hot {
+        if let Some(Hot { dirty: true, previous, promoted_from, .. }) = removed.hot {
             self.dirty.sub(u64::from(removed.len));
+            self.promoted.done(promoted_from);
             freed.extend(previous.map(|p| p.location));
         }
         freed

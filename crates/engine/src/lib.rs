@@ -2,11 +2,12 @@
 //!
 //! Reading order: `format` (bytes on the disk), `index` (what is in memory), `space` (slabs
 //! and segments), `log` and `commit` (group commit), `recover` (format, open), `read`,
-//! `write`, `append`, `behind` (write-behind), `evict`, `quota`, `compact`, `checkpoint`, `scrub`,
+//! `write`, `append`, `promote`, `behind` (write-behind), `evict`, `quota`, `compact`, `checkpoint`, `scrub`,
 //! `background`, and `check` (read-only inspection).
 //!
 //! Invariants:
-//! - A chunk's committed state changes only under its guard, when its log record is durable.
+//! - A chunk's committed state changes only under its guard, when its log record is durable; or at
+//!   once, and then the guard stays until the record is (deletions, promotions).
 //! - A slab is reused only after the commit that freed it, and after its last reader.
 //! - One flush covers log and data; so a restart verifies the data of the last batch.
 //! - No read from the disk returns bytes whose checksum was not compared.
@@ -30,6 +31,7 @@ mod log;
 mod metrics;
 mod options;
 mod pieces;
+mod promote;
 mod quota;
 mod read;
 mod recover;

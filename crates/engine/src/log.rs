@@ -30,7 +30,8 @@ pub(crate) enum Apply {
     Clean(u64),
     /// The chunk goes.
     Remove,
-    /// The chunk has gone already; its slabs are given back.
+    /// Memory shows it already (the chunk has gone, or has got another one's bytes); slabs are given
+    /// back.
     Release(Vec<Location>),
 }
 
@@ -155,10 +156,71 @@ impl Log {
         }
     }
 
-    /// Queues records that nobody waits for; they go out with the next batch.
+    /// Whether a record would be taken now.
+    ///
+    /// # Errors
+    /// `ReadOnly`; `Busy` when as many records wait as may.
+    pub(crate) fn check_room(&self) -> Result<(), EngineError> {
+        self.0.lock().check_room()
+    }
+
+    /// Queues a record that nobody waits for and that memory shows already; it goes out with the
+    /// next batch. Whoever changes memory asks for room first: here it is too late to refuse, so
+    /// only as many records are beyond the bound as callers stand between the two.
     pub(crate) fn enqueue_lazily(&self, pending: Pending) -> Result<(), EngineError> {
         let mut state = self.0.lock();
-        state.push(pending, None).map(|_| ())
+        if let Some(why) = &state.failed {
+            return Err(EngineError::ReadOnly(Arc::clone(why)));
+        }
+        state.add(pending, None);
+        Ok(())
+    }
+
+    /// Whether records wait for a batch.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.0.lock().queue.is_empty()
+    }
+
+    /// Waits for the last record there is; nothing when every one is durable.
+    pub(crate) fn follow_last(self: &Arc<Self>) -> Result<Option<(u64, Wait)>, EngineError> {
+        let mut state = self.0.lock();
+        if let Some(why) = &state.failed {
+            return Err(EngineError::ReadOnly(Arc::clone(why)));
+        }
+        if state.queue.is_empty() && state.in_flight.is_none() {
+            return Ok(None);
+        }
+        if !state.leading {
+            state.leading = true;
+            let token = LeadToken { log: Arc::clone(self) };
+            return Ok(Some((state.next_ticket - 1, Wait::Lead(token))));
+        }
+        let (sender, receiver) = oneshot::channel();
+        let LogState { queue, in_flight, .. } = &mut *state;
+        let flying = in_flight.iter_mut().filter_map(|batch| batch.records.last_mut());
+        let last = queue.back_mut().or(flying.last()).filter(|q| q.done.is_none());
+        let ticket = if let Some(last) = last {
+            last.done = Some(sender);
+            last.ticket
+        } else {
+            // Somebody else waits for the last one: a record without effect comes behind it.
+            let record = Record::Delete(crate::recover::NOBODY);
+            let apply = Apply::Release(Vec::new());
+            state.add(Pending { record, apply, guard: None }, Some(sender))
+        };
+        Ok(Some((ticket, Wait::Follow(receiver))))
+    }
+
+    /// Takes the records that cannot be written now out of the queue. Those that memory shows
+    /// already stay, in order: they are tried again, and only who waits for them is told.
+    pub(crate) fn take_failed(&self) -> (Vec<Queued>, Vec<oneshot::Sender<Signal>>) {
+        let mut state = self.0.lock();
+        let all = std::mem::take(&mut state.queue);
+        let shown = |q: &Queued| matches!(q.pending.apply, Apply::Release(_));
+        let (stay, failed): (VecDeque<_>, VecDeque<_>) = all.into_iter().partition(shown);
+        state.queue = stay;
+        let told = state.queue.iter_mut().filter_map(|q| q.done.take()).collect();
+        (failed.into(), told)
     }
 
     /// Queues records; the last one's fate is the fate of all, for batches are in order.
@@ -215,16 +277,25 @@ impl LogState {
         pending: Pending,
         done: Option<oneshot::Sender<Signal>>,
     ) -> Result<u64, EngineError> {
+        self.check_room()?;
+        Ok(self.add(pending, done))
+    }
+
+    fn check_room(&self) -> Result<(), EngineError> {
         if let Some(why) = &self.failed {
             return Err(EngineError::ReadOnly(Arc::clone(why)));
         }
         if self.queue.len() >= QUEUE_MAX {
             return Err(EngineError::Busy("the log's queue is full"));
         }
+        Ok(())
+    }
+
+    fn add(&mut self, pending: Pending, done: Option<oneshot::Sender<Signal>>) -> u64 {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.queue.push_back(Queued { pending, ticket, done });
-        Ok(ticket)
+        ticket
     }
 }
 

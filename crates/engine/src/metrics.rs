@@ -21,6 +21,8 @@ pub struct EngineMetrics {
     pub commits: Counter,
     /// Records in them.
     pub commit_records: Counter,
+    /// Chunks that got the bytes of another one.
+    pub promotions: Counter,
     /// Chunks evicted to make room.
     pub evictions: Counter,
     /// Chunks removed because their time was over.

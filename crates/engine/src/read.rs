@@ -130,6 +130,9 @@ impl<D: Disk> Inner<D> {
 
     /// Removes a chunk now and lets a later batch log it; skipped while it is being changed.
     pub(crate) fn remove_lazily(&self, id: ChunkId, version: u64) -> bool {
+        if self.log.check_room().is_err() {
+            return false;
+        }
         let Some(guard) = self.index.try_lock(id) else { return false };
         let removed = {
             let mut shard = self.index.shard(id);

@@ -7,18 +7,21 @@ use millpond_env::{BufferPool, Clock, Disk, SharedBuf};
 use millpond_types::ChunkId;
 use millpond_types::limits::PAGE_BYTES;
 use millpond_types::metrics::Gauge;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use crate::engine::{Engine, Inner};
 use crate::error::{EngineError, FormatError};
 use crate::format::batch::{self, BATCH_BYTES_MAX, BatchHeader};
 use crate::format::checkpoint::{self, block_bytes};
 use crate::format::record::{ChunkRecord, Record};
-use crate::format::superblock::{DATA_START, LogPosition, SEGMENTS_MAX, Superblock};
+use crate::format::superblock::{
+    DATA_START, FORMAT_VERSION, LogPosition, SEGMENTS_MAX, Superblock,
+};
 use crate::index::{Index, SHARDS};
 use crate::log::Log;
 use crate::metrics::EngineMetrics;
 use crate::options::{EngineOptions, FormatOptions};
+use crate::promote::Promoted;
 use crate::space::{Readers, Space};
 use crate::tasks::join_all;
 
@@ -58,7 +61,7 @@ pub(crate) async fn read_superblock<D: Disk>(
         (Ok(a), Ok(b)) => Ok(if a.generation > b.generation { a } else { b }),
         (Ok(s), Err(FormatError::Newer { .. })) | (Err(FormatError::Newer { .. }), Ok(s)) => {
             // A newer release has written since: its copy is the truth.
-            let known = crate::FORMAT_VERSION;
+            let known = FORMAT_VERSION;
             drop(s);
             Err(FormatError::Newer { found: known + 1, known })
         }
@@ -70,6 +73,35 @@ pub(crate) async fn read_superblock<D: Disk>(
         return Err(FormatError::Truncated { expected, found }.into());
     }
     Ok(sb)
+}
+
+/// Writes a superblock to its place, without a flush.
+async fn write_superblock<D: Disk>(
+    disk: &D,
+    pool: &BufferPool,
+    sb: &Superblock,
+) -> Result<(), EngineError> {
+    let busy = EngineError::Busy("no memory buffer is free");
+    let mut page = pool.try_alloc(PAGE_BYTES).ok_or(busy)?;
+    sb.encode(page.as_full_mut());
+    page.set_len(PAGE_BYTES);
+    let offset = sb.generation % 2 * PAGE_BYTES as u64;
+    let done = disk.write(offset, page.freeze()).await;
+    done.map_err(|e| EngineError::io("write", offset, PAGE_BYTES, e))
+}
+
+/// From here on an earlier release refuses the disk: it would take the first record it does not
+/// know for the end of the log. Checkpoint, log and data of format 1 are read as they are.
+async fn migrate<D: Disk>(
+    disk: &D,
+    pool: &BufferPool,
+    sb: &mut Superblock,
+) -> Result<(), EngineError> {
+    tracing::info!(disk = %sb.disk_id, from = sb.version, to = FORMAT_VERSION, "disk format migrated");
+    sb.version = FORMAT_VERSION;
+    sb.generation += 1;
+    write_superblock(disk, pool, sb).await?;
+    disk.sync().await.map_err(|e| EngineError::io("flush", 0, 0, e))
 }
 
 /// What replaying the log yields besides the index.
@@ -128,6 +160,13 @@ fn put(index: &Index, c: &ChunkRecord) {
         shard.remove(slot);
     }
     shard.insert(c);
+}
+
+fn remove(index: &Index, id: ChunkId) {
+    let mut shard = index.shard(id);
+    if let Some(slot) = shard.find(id) {
+        shard.remove(slot);
+    }
 }
 
 /// Replays the log from where the superblock says.
@@ -201,11 +240,12 @@ fn step(
                 put(index, &c);
                 out.last.push((c, before));
             }
-            Record::Delete(id) => {
-                let mut shard = index.shard(id);
-                if let Some(slot) = shard.find(id) {
-                    shard.remove(slot);
-                }
+            Record::Delete(id) => remove(index, id),
+            Record::Rename { from, to } => {
+                // Its data were durable before it was queued: nothing to verify.
+                out.next_version = out.next_version.max(to.version + 1);
+                remove(index, from);
+                put(index, &to);
             }
             Record::Next(segment) => {
                 if segment >= segments {
@@ -380,6 +420,7 @@ impl<D: Disk> Engine<D> {
         disk.write(DATA_START, page).await.map_err(write)?;
         for generation in [0, 1] {
             let sb = Superblock {
+                version: FORMAT_VERSION,
                 generation,
                 disk_id: options.disk_id,
                 cluster_id: options.cluster_id,
@@ -394,13 +435,7 @@ impl<D: Disk> Engine<D> {
                 next_version: 1,
                 checkpoint_segments: Vec::new(),
             };
-            let busy = EngineError::Busy("no memory buffer is free");
-            let mut page = pool.try_alloc(PAGE_BYTES).ok_or(busy)?;
-            sb.encode(page.as_full_mut());
-            page.set_len(PAGE_BYTES);
-            let offset = generation * PAGE_BYTES as u64;
-            let done = disk.write(offset, page.freeze()).await;
-            done.map_err(|e| EngineError::io("write", offset, PAGE_BYTES, e))?;
+            write_superblock(disk, pool, &sb).await?;
         }
         disk.sync().await.map_err(|e| EngineError::io("flush", 0, 0, e))
     }
@@ -417,7 +452,7 @@ impl<D: Disk> Engine<D> {
         options: EngineOptions,
     ) -> Result<Self, EngineError> {
         options.validate()?;
-        let sb = read_superblock(&disk, &pool).await?;
+        let mut sb = read_superblock(&disk, &pool).await?;
         if let Some(expected) = options.cluster_id.filter(|c| *c != sb.cluster_id) {
             let (found, expected) = (sb.cluster_id.to_string(), expected.to_string());
             return Err(FormatError::OtherCluster { found, expected }.into());
@@ -432,6 +467,9 @@ impl<D: Disk> Engine<D> {
         };
         let space = claim_space(&sb, &index, &log.segments)?;
         log.next_version = log.next_version.max(highest + 1);
+        if sb.version < FORMAT_VERSION {
+            migrate(&disk, &pool, &mut sb).await?;
+        }
         let engine = Self(Arc::new(assemble(disk, pool, clock, options, (sb, index, space, log))?));
         engine.0.begin_epoch(undo).await?;
         Ok(engine)
@@ -464,12 +502,16 @@ fn assemble<D: Disk>(
         superblock: Mutex::new(sb),
         dirty: Gauge::default(),
         dirty_queue: Mutex::default(),
+        flushing: tokio::sync::Mutex::new(()),
+        promoted: Promoted::default(),
+        queueing: RwLock::new(()),
         leased: Gauge::default(),
         reclaim_at: 0.into(),
         evict_at: 0.into(),
         quarantine: Mutex::default(),
         checkpointing: tokio::sync::Mutex::new(()),
         wake_background: tokio::sync::Notify::new(),
+        wake_lazy: tokio::sync::Notify::new(),
         metrics: EngineMetrics::default(),
     })
 }

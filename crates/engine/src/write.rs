@@ -53,6 +53,17 @@ pub enum WriteOutcome {
     Exists,
 }
 
+/// When a deletion is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    /// Before its caller is answered.
+    Answered,
+    /// After a flush that begins at once.
+    Soon,
+    /// With the next flush.
+    Lazily,
+}
+
 impl<D: Disk> Engine<D> {
     /// Writes a chunk.
     ///
@@ -73,7 +84,10 @@ impl<D: Disk> Engine<D> {
         }
         let mut record = inner.new_record(id, &request)?;
         let started = inner.clock.now();
-        let guard = inner.lock(id).await?;
+        let guard = match request.ack {
+            Ack::Memory => inner.lock(id).await?,
+            Ack::Disk => inner.lock_durably(id).await?,
+        };
         inner.metrics.queue.observe(inner.clock.now().since(started));
         if request.mode == WriteMode::IfAbsent && self.lookup(id).is_some() {
             drop(guard);
@@ -87,7 +101,9 @@ impl<D: Disk> Engine<D> {
         let bytes = inner.own_pages(request.bytes)?;
         let room = inner.dirty.get() + len <= inner.dirty_max();
         // With the memory share full, a memory write waits for the disk like any other: its
-        // caller feels the disk's pace instead of an error.
+        // caller feels the disk's pace instead of an error. One that must not be durable yet
+        // replaces as much as it takes.
+        let room = room || inner.waits_for(id).is_some();
         if request.ack == Ack::Memory && room {
             inner.install_dirty(record, bytes, slab.keep());
             drop(guard);
@@ -116,7 +132,7 @@ impl<D: Disk> Engine<D> {
         if inner.is_dirty(id) {
             inner.flush_one(id).await?;
         }
-        let guard = inner.lock(id).await?;
+        let guard = inner.lock_durably(id).await?;
         let Some(mut record) = inner.index.record(id) else { return Ok(false) };
         if record.pinned == pinned {
             return Ok(true);
@@ -135,36 +151,19 @@ impl<D: Disk> Engine<D> {
     /// # Errors
     /// `Busy`, `ReadOnly`.
     pub async fn delete(&self, ids: &[ChunkId], ack: Ack) -> Result<usize, EngineError> {
-        let inner = &self.0;
-        inner.log.check()?;
-        let mut count = 0;
-        let mut batch = Vec::new();
-        for id in ids {
-            if inner.index.location(*id).is_none() {
-                continue;
-            }
-            // Guards are taken one by one without holding others: two deletes of the same
-            // ids in different order would wait for each other for ever.
-            let guard = if let Some(guard) = inner.index.try_lock(*id) {
-                guard
-            } else {
-                inner.commit(std::mem::take(&mut batch)).await?;
-                inner.lock(*id).await?
-            };
-            let removed = {
-                let mut shard = inner.index.shard(*id);
-                shard.find(*id).map(|slot| shard.remove(slot))
-            };
-            let Some(removed) = removed else { continue };
-            count += 1;
-            let apply = Apply::Release(inner.give_up(removed));
-            batch.push(Pending { record: Record::Delete(*id), apply, guard: Some(guard) });
-            if batch.len() >= 1024 {
-                inner.finish_delete(std::mem::take(&mut batch), ack).await?;
-            }
-        }
-        inner.finish_delete(batch, ack).await?;
-        Ok(count)
+        let when = if ack == Ack::Disk { When::Answered } else { When::Soon };
+        self.0.delete(ids, when).await
+    }
+
+    /// Deletes chunks and returns how many were there; durable as lazily as a promotion.
+    ///
+    /// Seen by every later call at once. Durable with the next flush, in the order of promotions and
+    /// lazy deletions, and before any later change of the same chunk.
+    ///
+    /// # Errors
+    /// `Busy`, `ReadOnly`.
+    pub async fn delete_lazy(&self, ids: &[ChunkId]) -> Result<usize, EngineError> {
+        self.0.delete(ids, When::Lazily).await
     }
 
     /// Deletes every chunk of a group durably; returns how many there were.
@@ -187,6 +186,53 @@ impl<D: Disk> Engine<D> {
 }
 
 impl<D: Disk> Inner<D> {
+    async fn delete(&self, ids: &[ChunkId], when: When) -> Result<usize, EngineError> {
+        self.log.check()?;
+        let mut count = 0;
+        let mut batch = Vec::new();
+        for id in ids {
+            if self.index.location(*id).is_none() {
+                continue;
+            }
+            self.room_for_lazy().await?;
+            // Guards are taken one by one without waiting while holding others: two deletes of the
+            // same ids in different order would wait for each other for ever.
+            let guard = if let Some(guard) = self.index.try_lock(*id) {
+                guard
+            } else {
+                self.finish_delete(std::mem::take(&mut batch), when).await?;
+                self.lock(*id).await?
+            };
+            let removed = {
+                let mut shard = self.index.shard(*id);
+                shard.find(*id).map(|slot| shard.remove(slot))
+            };
+            let Some(removed) = removed else { continue };
+            count += 1;
+            let apply = Apply::Release(self.give_up(removed));
+            batch.push(Pending { record: Record::Delete(*id), apply, guard: Some(guard) });
+            if batch.len() >= 1024 {
+                self.finish_delete(std::mem::take(&mut batch), when).await?;
+            }
+        }
+        self.finish_delete(batch, when).await?;
+        Ok(count)
+    }
+
+    async fn finish_delete(&self, batch: Vec<Pending>, when: When) -> Result<(), EngineError> {
+        if when == When::Answered {
+            return self.commit(batch).await;
+        }
+        for pending in batch {
+            self.log.enqueue_lazily(pending)?;
+        }
+        match when {
+            When::Lazily => self.wake_lazy.notify_one(),
+            When::Soon | When::Answered => self.wake_background.notify_one(),
+        }
+        Ok(())
+    }
+
     fn new_record(
         &self,
         id: ChunkId,
@@ -310,16 +356,5 @@ impl<D: Disk> Inner<D> {
         let keep = (!bytes.is_empty()).then_some(bytes);
         slab.keep();
         self.commit(vec![Pending::put(record, Apply::Install(keep), Some(guard))]).await
-    }
-
-    async fn finish_delete(&self, batch: Vec<Pending>, ack: Ack) -> Result<(), EngineError> {
-        if ack == Ack::Disk {
-            return self.commit(batch).await;
-        }
-        for pending in batch {
-            self.log.enqueue_lazily(pending)?;
-        }
-        self.wake_background.notify_one();
-        Ok(())
     }
 }

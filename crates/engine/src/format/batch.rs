@@ -8,12 +8,15 @@
 use millpond_types::limits::PAGE_BYTES;
 
 use super::codec::{Reader, Writer};
-use super::record::Record;
+use super::record::{RECORD_BYTES_MAX, Record};
+use super::superblock::SEGMENT_BYTES_MIN;
 
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"MPLG");
 pub(crate) const HEADER_BYTES: usize = 64;
 /// Largest batch: bounds what recovery verifies and the buffer the log keeps for itself.
 pub(crate) const BATCH_BYTES_MAX: usize = 256 << 10;
+/// A batch takes at most half a segment: the largest record fits the smallest.
+const _: () = assert!((HEADER_BYTES + RECORD_BYTES_MAX) as u64 <= SEGMENT_BYTES_MIN / 2);
 
 /// Header fields of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

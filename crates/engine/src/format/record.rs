@@ -13,15 +13,20 @@ use super::codec::{Reader, Writer};
 pub(crate) const KIND_PUT: u8 = 1;
 pub(crate) const KIND_DELETE: u8 = 2;
 pub(crate) const KIND_NEXT: u8 = 3;
+pub(crate) const KIND_RENAME: u8 = 4;
 /// Bytes of a put record before its attributes.
 pub(crate) const PUT_FIXED_BYTES: usize = 56;
 /// Bytes of a delete record.
 pub(crate) const DELETE_BYTES: usize = 17;
 /// Bytes of a next-segment record.
 pub(crate) const NEXT_BYTES: usize = 5;
-/// Largest record.
-pub(crate) const RECORD_BYTES_MAX: usize =
+/// Bytes of a rename record before its put record.
+pub(crate) const RENAME_FIXED_BYTES: usize = 17;
+/// Largest put record.
+pub(crate) const PUT_BYTES_MAX: usize =
     PUT_FIXED_BYTES + ATTRS_BYTES_MAX + CHUNK_BYTES_MAX / PIECE_BYTES * 4;
+/// Largest record.
+pub(crate) const RECORD_BYTES_MAX: usize = RENAME_FIXED_BYTES + PUT_BYTES_MAX;
 
 /// Flag bits of a chunk on disk.
 pub(crate) const FLAG_EVICTABLE: u8 = 1;
@@ -77,6 +82,14 @@ pub enum Record {
     Delete(ChunkId),
     /// The log goes on in this segment.
     Next(u32),
+    /// The bytes of the chunk `from` are now those of another one, whose whole state this is; `from`
+    /// is gone.
+    Rename {
+        /// Name until now.
+        from: ChunkId,
+        /// The other chunk.
+        to: ChunkRecord,
+    },
 }
 
 /// Number of piece checksums a chunk of `len` bytes carries.
@@ -96,6 +109,7 @@ impl Record {
             Self::Put(c) => c.encoded_len(),
             Self::Delete(_) => DELETE_BYTES,
             Self::Next(_) => NEXT_BYTES,
+            Self::Rename { to, .. } => RENAME_FIXED_BYTES + to.encoded_len(),
         }
     }
 
@@ -110,6 +124,11 @@ impl Record {
                 w.u8(KIND_NEXT);
                 w.u32(*segment);
             }
+            Self::Rename { from, to } => {
+                w.u8(KIND_RENAME);
+                w.bytes(&from.to_bytes());
+                encode_put(to, w);
+            }
         }
     }
 
@@ -118,6 +137,11 @@ impl Record {
             KIND_PUT => decode_put(r).map(Self::Put),
             KIND_DELETE => Some(Self::Delete(ChunkId::from_bytes(r.array()?))),
             KIND_NEXT => Some(Self::Next(r.u32()?)),
+            KIND_RENAME => {
+                let from = ChunkId::from_bytes(r.array()?);
+                let to = if r.u8()? == KIND_PUT { decode_put(r)? } else { return None };
+                (from != to.id).then_some(Self::Rename { from, to })
+            }
             _ => None,
         }
     }
@@ -212,6 +236,7 @@ pub(crate) mod tests {
             Record::Put(sample(2, 200_000)),
             Record::Delete(ChunkId(7)),
             Record::Next(3),
+            Record::Rename { from: ChunkId(9), to: sample(3, 70_000) },
         ];
         for record in records {
             let mut buf = vec![0; record.encoded_len()];

@@ -11,7 +11,11 @@ use crate::error::FormatError;
 /// First bytes of a superblock.
 pub(crate) const MAGIC: [u8; 8] = *b"MILLPOND";
 /// Newest format this code reads, and the one it writes.
-pub const FORMAT_VERSION: u32 = 1;
+///
+/// 1: put, delete and next records. 2: rename records, and chunks without bytes have no slab.
+pub const FORMAT_VERSION: u32 = 2;
+/// Oldest format this code reads; opening a disk writes its superblock anew.
+pub(crate) const FORMAT_OLDEST: u32 = 1;
 /// Where segment 0 begins; what lies between the superblocks and here is reserved.
 pub(crate) const DATA_START: u64 = 64 << 10;
 /// Fixed fields end here; the checkpoint's segment numbers follow.
@@ -47,6 +51,8 @@ pub struct LogPosition {
 /// (unix ms) u64, next version u64; zeros up to 192; checkpoint segments u32 each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
+    /// Format of what lies on the disk.
+    pub version: u32,
     /// Grows by one per write.
     pub generation: u64,
     /// This disk.
@@ -88,7 +94,7 @@ impl Superblock {
         page.fill(0);
         let mut w = Writer::new(page);
         w.bytes(&MAGIC);
-        w.u32(FORMAT_VERSION);
+        w.u32(self.version);
         w.u32(0);
         w.u64(self.generation);
         w.bytes(&self.disk_id.0);
@@ -134,14 +140,17 @@ impl Superblock {
             return Err(FormatError::SuperblockDamaged);
         }
         // The checksum covers the version, so a damaged page never reads as a newer one.
-        if version != FORMAT_VERSION {
+        if version > FORMAT_VERSION {
             return Err(FormatError::Newer { found: version, known: FORMAT_VERSION });
+        }
+        if version < FORMAT_OLDEST {
+            return Err(FormatError::Field("format version"));
         }
         let mut count = 0;
         let sb = decode_fields(&mut r, &mut count).ok_or(FormatError::SuperblockDamaged)?;
         let mut r = Reader::new(&page[FIXED_BYTES..]);
         let checkpoint_segments = (0..count).map_while(|_| r.u32()).collect::<Vec<_>>();
-        let sb = Self { checkpoint_segments, ..sb };
+        let sb = Self { version, checkpoint_segments, ..sb };
         sb.check(count)?;
         Ok(sb)
     }
@@ -192,6 +201,7 @@ fn decode_fields(r: &mut Reader<'_>, count: &mut u32) -> Option<Superblock> {
     let created_unix_ms = r.u64()?;
     let next_version = r.u64()?;
     Some(Superblock {
+        version: FORMAT_VERSION,
         generation,
         disk_id,
         cluster_id,
@@ -214,6 +224,7 @@ pub(crate) mod tests {
 
     pub(crate) fn sample() -> Superblock {
         Superblock {
+            version: FORMAT_VERSION,
             generation: 7,
             disk_id: Uuid128([1; 16]),
             cluster_id: Uuid128([2; 16]),

@@ -73,6 +73,8 @@ pub(crate) struct Hot {
     pub(crate) dirty: bool,
     /// What the log says of this id while `dirty`; checkpoints write this instead.
     pub(crate) previous: Option<Box<ChunkRecord>>,
+    /// Whose content it was until it was promoted while `dirty`, and the version it got then.
+    pub(crate) promoted_from: Option<(ChunkId, u64)>,
 }
 
 /// Hashes chunk ids, which mostly are hashes already.
@@ -135,6 +137,20 @@ impl Index {
         self.shards[shard_of(id)].lock()
     }
 
+    /// The shards of two chunks, which may be one. Locked in their order; nothing else locks two.
+    pub(crate) fn pair(&self, from: ChunkId, to: ChunkId) -> Pair<'_> {
+        let (a, b) = (shard_of(from), shard_of(to));
+        if a == b {
+            return Pair { from: self.shards[a].lock(), to: None };
+        }
+        if a < b {
+            let from = self.shards[a].lock();
+            return Pair { from, to: Some(self.shards[b].lock()) };
+        }
+        let to = self.shards[b].lock();
+        Pair { from: self.shards[a].lock(), to: Some(to) }
+    }
+
     pub(crate) fn shard_at(&self, at: usize) -> MutexGuard<'_, Shard> {
         self.shards[at].lock()
     }
@@ -163,6 +179,18 @@ impl Index {
             }
         }
         sum
+    }
+}
+
+/// Two locked shards.
+pub(crate) struct Pair<'a> {
+    pub(crate) from: MutexGuard<'a, Shard>,
+    to: Option<MutexGuard<'a, Shard>>,
+}
+
+impl Pair<'_> {
+    pub(crate) fn to(&mut self) -> &mut Shard {
+        self.to.as_mut().unwrap_or(&mut self.from)
     }
 }
 

@@ -182,6 +182,11 @@ impl Shard {
 
     /// Inserts a chunk that is not there and returns its slot.
     pub(crate) fn insert(&mut self, c: &ChunkRecord) -> u32 {
+        self.insert_known(c, false)
+    }
+
+    /// Inserts a chunk; one that is `known` to be read skips probation.
+    pub(crate) fn insert_known(&mut self, c: &ChunkRecord, known: bool) -> u32 {
         let mut e = Entry::new(c.id, c.version, c.location);
         e.set_len(c.len);
         e.crc = c.crc;
@@ -194,7 +199,7 @@ impl Shard {
             let side = side_bytes(c);
             e.set_side(Some(self.add_side(side)));
         }
-        let in_main = self.ghost.take(fingerprint(c.id));
+        let in_main = known || self.ghost.take(fingerprint(c.id));
         if c.evictable {
             e.set_queue(if in_main { Queue::Main } else { Queue::Small });
         }
@@ -400,7 +405,8 @@ impl Shard {
         e.set_hot(true);
         // A chunk read before it left memory skips probation: its own count is the ghost.
         let (bytes_held, known) = (weight(e.len()), e.frequency() >= 2);
-        self.hot.insert(slot, Hot { bytes, ticket, reads: 0, dirty, previous: None });
+        let hot = Hot { bytes, ticket, reads: 0, dirty, previous: None, promoted_from: None };
+        self.hot.insert(slot, hot);
         self.dram.insert((slot, ticket), bytes_held, known);
         if self.dram.len() > 2 * self.hot.len() + 64 {
             let Self { dram, hot, .. } = self;

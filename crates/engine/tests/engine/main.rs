@@ -9,4 +9,5 @@ mod flip;
 mod golden;
 mod harness;
 mod model;
+mod promote;
 mod quota;

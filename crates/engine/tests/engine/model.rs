@@ -14,6 +14,8 @@ enum Op {
     Write { id: u8, len: usize, ack: bool, replace: bool },
     Append { id: u8, len: usize },
     Delete { id: u8, ack: bool },
+    DeleteLazily(u8),
+    Promote { from: u8, to: u8 },
     Read(u8),
     Range { id: u8, from: usize, len: usize },
     Pin(u8),
@@ -32,6 +34,8 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(id, len, ack, replace)| Op::Write { id, len, ack, replace }),
         3 => (0..20u8, len.clone()).prop_map(|(id, len)| Op::Append { id, len }),
         2 => (0..20u8, any::<bool>()).prop_map(|(id, ack)| Op::Delete { id, ack }),
+        1 => (0..20u8).prop_map(Op::DeleteLazily),
+        4 => (0..20u8, 0..20u8).prop_map(|(from, to)| Op::Promote { from, to }),
         4 => (0..20u8).prop_map(Op::Read),
         2 => (0..20u8, 0..100_000usize, 0..70_000usize)
             .prop_map(|(id, from, len)| Op::Range { id, from, len }),
@@ -45,10 +49,41 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+type Model = BTreeMap<u8, Vec<u8>>;
+
+fn append(e: &Fake, model: &mut Model, id: u8, more: &[u8]) {
+    let at = model.get(&id).map_or(0, Vec::len);
+    let fits = at + more.len() <= 1 << 20;
+    let done = block_on(e.append(ChunkId(id.into()), at as u64, buf(e, more)));
+    match model.get_mut(&id) {
+        Some(old) if fits => {
+            assert!(done.unwrap().is_some());
+            old.extend(more);
+        }
+        Some(_) => assert!(done.is_err()),
+        None => assert_eq!(done.unwrap(), None),
+    }
+}
+
+fn promote(e: &Fake, model: &mut Model, from: u8, to: u8) {
+    let done = block_on(e.promote(ChunkId(from.into()), ChunkId(to.into()), b"key"));
+    match model.remove(&from) {
+        Some(bytes) if from == to => {
+            assert!(done.is_err());
+            model.insert(from, bytes);
+        }
+        Some(bytes) => {
+            assert!(done.unwrap());
+            model.insert(to, bytes);
+        }
+        None => assert!(from == to || !done.unwrap()),
+    }
+}
+
 fn run(ops: Vec<Op>) {
     let rig = Rig::new(48);
     let mut e = rig.open();
-    let mut model: BTreeMap<u8, Vec<u8>> = BTreeMap::new();
+    let mut model = Model::new();
     for (n, op) in ops.into_iter().enumerate() {
         let seed = n as u64 + 1;
         match op {
@@ -62,25 +97,17 @@ fn run(ops: Vec<Op>) {
                     model.insert(id, bytes);
                 }
             }
-            Op::Append { id, len } => {
-                let more = value(seed, len);
-                let at = model.get(&id).map_or(0, Vec::len);
-                let fits = at + len <= 1 << 20;
-                let done = block_on(e.append(ChunkId(id.into()), at as u64, buf(&e, &more)));
-                match model.get_mut(&id) {
-                    Some(old) if fits => {
-                        assert!(done.unwrap().is_some());
-                        old.extend(&more);
-                    }
-                    Some(_) => assert!(done.is_err()),
-                    None => assert_eq!(done.unwrap(), None),
-                }
-            }
+            Op::Append { id, len } => append(&e, &mut model, id, &value(seed, len)),
             Op::Delete { id, ack } => {
                 let ack = if ack { Ack::Disk } else { Ack::Memory };
                 let n = block_on(e.delete(&[ChunkId(id.into())], ack)).unwrap();
                 assert_eq!(n, usize::from(model.remove(&id).is_some()));
             }
+            Op::DeleteLazily(id) => {
+                let n = block_on(e.delete_lazy(&[ChunkId(id.into())])).unwrap();
+                assert_eq!(n, usize::from(model.remove(&id).is_some()));
+            }
+            Op::Promote { from, to } => promote(&e, &mut model, from, to),
             Op::Read(id) => assert_eq!(get(&e, id.into()), model.get(&id).cloned()),
             Op::Range { id, from, len } => {
                 let range = from as u64..(from + len) as u64;
@@ -113,7 +140,7 @@ fn run(ops: Vec<Op>) {
     finish(&rig, e, &model);
 }
 
-fn finish(rig: &Rig, e: Fake, model: &BTreeMap<u8, Vec<u8>>) {
+fn finish(rig: &Rig, e: Fake, model: &Model) {
     let (page, next) = e.scan(None, Cursor::default(), 1000);
     assert_eq!((page.len(), next), (model.len(), None));
     assert!(model.iter().all(|(id, bytes)| get(&e, (*id).into()).as_ref() == Some(bytes)));

@@ -1,0 +1,272 @@
+//! Promotion: the bytes stored under one id become those of another.
+//!
+//! Memory shows a promotion at once; its log record is durable with the next flush. Until then
+//! the chunk keeps its guard, so that no later change of it comes before, and its old slab stays. The
+//! old name may be used again at once: the record that removes it stands before whatever follows.
+//!
+//! A chunk that is only in memory moves there, and is written behind under its new name: the log
+//! never hears of the old one. What is stored under the old name meanwhile must not be durable
+//! before that, or a crash would show a later version beside one that was replaced twice; so
+//! [`Promoted`] names who has to wait for whom. The versions of those waited for only go down:
+//! nobody waits in a circle.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use millpond_env::Disk;
+use millpond_types::ChunkId;
+use millpond_types::limits::ATTRS_BYTES_MAX;
+use parking_lot::Mutex;
+
+use crate::engine::{Engine, Inner};
+use crate::error::EngineError;
+use crate::format::record::{ChunkRecord, Location, Record};
+use crate::index::{Guard, Hot, IdHasher, Pair, Queue};
+use crate::log::{Apply, Pending};
+
+/// By old name: the new one and the version of what is in memory.
+#[derive(Debug, Default)]
+pub(crate) struct Promoted {
+    /// How many there are, so that engines without any look no further.
+    count: AtomicUsize,
+    to: Mutex<HashMap<ChunkId, (ChunkId, u64), IdHasher>>,
+}
+
+impl Promoted {
+    fn add(&self, from: ChunkId, to: ChunkId, version: u64) {
+        let mut all = self.to.lock();
+        all.insert(from, (to, version));
+        self.count.store(all.len(), Ordering::Release);
+    }
+
+    fn get(&self, from: ChunkId) -> Option<(ChunkId, u64)> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.to.lock().get(&from).copied()
+    }
+
+    /// The chunk of this version is on the disk, or no more.
+    pub(crate) fn done(&self, from: Option<(ChunkId, u64)>) {
+        let Some((from, version)) = from else { return };
+        let mut all = self.to.lock();
+        if all.get(&from).is_some_and(|(_, of)| *of == version) {
+            all.remove(&from);
+        }
+        self.count.store(all.len(), Ordering::Release);
+    }
+}
+
+/// What [`Inner::promote_now`] came to.
+enum Outcome {
+    Absent,
+    Done,
+    /// What is dirty replaces something durable under the same id: it must reach the disk first.
+    Flush,
+}
+
+/// What moves from one name to the other beside the record.
+struct Moved {
+    hot: Option<Hot>,
+    lease: Option<millpond_types::Tick>,
+    frequency: u32,
+    /// The chunk that had the name was read again.
+    known: bool,
+}
+
+impl<D: Disk> Engine<D> {
+    /// Makes what is stored under `from` the content of `to`, with these attributes; `from` is gone.
+    /// False when `from` is absent.
+    ///
+    /// Group, priority, expiry and what is in memory move along; `to` stays pinned and leased if it
+    /// was. Seen by every later call at once. Durable with the next flush, a few milliseconds later
+    /// at the latest while the background runs, and before any later change of either chunk: after
+    /// a crash the disk shows both names as before or both as after. What was only in memory is
+    /// written behind as `to`. Dropping the future leaves the promotion undecided.
+    ///
+    /// # Errors
+    /// `Busy`, `ReadOnly`, `Invalid` (too many attributes, one id for both); `NoSpace` and `Io`
+    /// when something must be written first.
+    pub async fn promote(
+        &self,
+        from: ChunkId,
+        to: ChunkId,
+        attrs: &[u8],
+    ) -> Result<bool, EngineError> {
+        let inner = &self.0;
+        if attrs.len() > ATTRS_BYTES_MAX || from == to {
+            return Err(EngineError::Invalid(format!(
+                "promotion of {from} to {to} with {} bytes of attributes: at most 256, and two ids",
+                attrs.len()
+            )));
+        }
+        loop {
+            inner.room_for_lazy().await?;
+            let guards = inner.lock_both(from, to).await?;
+            match inner.promote_now((from, to), attrs, guards)? {
+                Outcome::Absent => return Ok(false),
+                Outcome::Done => break,
+                Outcome::Flush => inner.flush_one(from).await?,
+            }
+        }
+        inner.metrics.promotions.inc();
+        Ok(true)
+    }
+}
+
+impl<D: Disk> Inner<D> {
+    /// Waits until the log takes a record that memory shows already.
+    pub(crate) async fn room_for_lazy(&self) -> Result<(), EngineError> {
+        match self.log.check_room() {
+            Err(EngineError::Busy(_)) => self.barrier().await,
+            other => other,
+        }
+    }
+
+    /// Guards of two chunks. Nobody else waits for one while holding another, and promotions take
+    /// them in the order of their ids.
+    async fn lock_both(&self, from: ChunkId, to: ChunkId) -> Result<(Guard, Guard), EngineError> {
+        if from < to {
+            let from = self.lock(from).await?;
+            return Ok((from, self.lock(to).await?));
+        }
+        let to = self.lock(to).await?;
+        Ok((self.lock(from).await?, to))
+    }
+
+    /// The chunk that must be on the disk before a change of `id` is.
+    pub(crate) fn waits_for(&self, id: ChunkId) -> Option<ChunkId> {
+        let (to, version) = self.promoted.get(id)?;
+        let shard = self.index.shard(to);
+        let slot = shard.find(to)?;
+        let dirty = shard.hot.get(&slot).is_some_and(|h| h.dirty);
+        (dirty && shard.entry(slot).version() == version).then_some(to)
+    }
+
+    /// Waits for the right to change a chunk durably: what was promoted from it is on the disk.
+    pub(crate) async fn lock_durably(&self, id: ChunkId) -> Result<Guard, EngineError> {
+        loop {
+            while let Some(first) = self.waits_for(id) {
+                Box::pin(self.flush_one(first)).await?;
+            }
+            let guard = self.lock(id).await?;
+            if self.waits_for(id).is_none() {
+                return Ok(guard);
+            }
+        }
+    }
+
+    fn promote_now(
+        &self,
+        (from, to): (ChunkId, ChunkId),
+        attrs: &[u8],
+        (from_guard, to_guard): (Guard, Guard),
+    ) -> Result<Outcome, EngineError> {
+        let queueing = self.queueing.read();
+        let mut pair = self.index.pair(from, to);
+        let Some(slot) = pair.from.find(from) else { return Ok(Outcome::Absent) };
+        let dirty = pair.from.hot.get(&slot).filter(|h| h.dirty).map(|h| h.previous.is_some());
+        if dirty == Some(true) {
+            return Ok(Outcome::Flush);
+        }
+        let mut record = pair.from.record(slot);
+        let mut moved = self.take_from(&mut pair, slot, &record);
+        record.id = to;
+        record.version = self.next_version();
+        record.attrs = attrs.into();
+        let freed = if dirty.is_some() {
+            let (previous, freed) = self.replace_unlogged(&mut pair, &mut record, &mut moved);
+            if let Some(hot) = &mut moved.hot {
+                hot.previous = previous;
+                hot.promoted_from = Some((from, record.version));
+            }
+            self.promoted.add(from, to, record.version);
+            freed
+        } else {
+            self.replace_logged(&mut pair, &mut record, &mut moved)
+        };
+        self.put_to(&mut pair, &record, moved);
+        drop(pair);
+        if dirty.is_some() {
+            drop((queueing, from_guard, to_guard));
+            for at in freed {
+                self.release(at);
+            }
+            self.dirty_queue.lock().push_back(to);
+            self.wake_background.notify_one();
+            return Ok(Outcome::Done);
+        }
+        let apply = Apply::Release(freed);
+        let record = Record::Rename { from, to: record };
+        self.log.enqueue_lazily(Pending { record, apply, guard: Some(to_guard) })?;
+        drop((queueing, from_guard));
+        self.wake_lazy.notify_one();
+        Ok(Outcome::Done)
+    }
+
+    /// Takes the chunk out from under its old name.
+    fn take_from(&self, pair: &mut Pair<'_>, slot: u32, record: &ChunkRecord) -> Moved {
+        let lease = pair.from.leases.get(&slot).copied();
+        let frequency = pair.from.entry(slot).frequency();
+        let removed = pair.from.remove(slot);
+        if removed.leased {
+            self.leased.sub(u64::from(record.len));
+        }
+        if let Some(hot) = &removed.hot {
+            self.promoted.done(hot.promoted_from);
+        }
+        Moved { hot: removed.hot, lease, frequency, known: false }
+    }
+
+    /// What the chunk that had the name leaves to the one that gets it; its slot.
+    fn inherit(pair: &mut Pair<'_>, record: &mut ChunkRecord, moved: &mut Moved) -> Option<u32> {
+        let shard = pair.to();
+        let slot = shard.find(record.id)?;
+        let old = *shard.entry(slot);
+        record.pinned |= old.pinned();
+        moved.known = old.queue() == Queue::Main;
+        moved.frequency = moved.frequency.max(old.frequency());
+        moved.lease = moved.lease.max(shard.leases.get(&slot).copied());
+        Some(slot)
+    }
+
+    /// Takes the old content out; all of it is given back once the record is durable.
+    fn replace_logged(
+        &self,
+        pair: &mut Pair<'_>,
+        record: &mut ChunkRecord,
+        moved: &mut Moved,
+    ) -> Vec<Location> {
+        let slot = Self::inherit(pair, record, moved);
+        slot.map(|slot| self.give_up(pair.to().remove(slot))).unwrap_or_default()
+    }
+
+    /// Takes the old content out for one that is only in memory: what the log says of the name, and
+    /// slabs that it does not know of.
+    fn replace_unlogged(
+        &self,
+        pair: &mut Pair<'_>,
+        record: &mut ChunkRecord,
+        moved: &mut Moved,
+    ) -> (Option<Box<ChunkRecord>>, Vec<Location>) {
+        let Some(slot) = Self::inherit(pair, record, moved) else { return (None, Vec::new()) };
+        self.take_for_dirty(pair.to(), slot)
+    }
+
+    fn put_to(&self, pair: &mut Pair<'_>, record: &ChunkRecord, moved: Moved) {
+        let shard = pair.to();
+        let slot = shard.insert_known(record, moved.known);
+        shard.entry_mut(slot).set_frequency(moved.frequency);
+        if let Some(until) = moved.lease {
+            shard.leases.insert(slot, until);
+            self.leased.add(u64::from(record.len));
+        }
+        let Some(old) = moved.hot else { return };
+        shard.set_hot(slot, old.bytes, old.dirty);
+        if let Some(hot) = shard.hot.get_mut(&slot) {
+            hot.reads = old.reads;
+            hot.previous = old.previous;
+            hot.promoted_from = old.promoted_from;
+        }
+    }
+}
