@@ -213,7 +213,7 @@ impl<D: Disk> Inner<D> {
         if items.is_empty() {
             return Ok(());
         }
-        items.sort_unstable_by_key(|i| i.offset);
+        items.sort_unstable_by_key(|i| (!i.bytes.is_empty(), i.offset));
         let writes = self.plan(&items);
         let mut failed = None;
         let mut left = writes.into_iter();
@@ -264,7 +264,8 @@ impl<D: Disk> Inner<D> {
     fn plan(&self, items: &[Item]) -> Vec<(u64, SharedBuf)> {
         let padded = |i: &Item| (i.bytes.len() as u64).next_multiple_of(PAGE_BYTES as u64);
         let mut writes = Vec::new();
-        let mut at = 0;
+        // Those without bytes stand in front: they have no slab.
+        let mut at = items.partition_point(|i| i.bytes.is_empty());
         while at < items.len() {
             let first = &items[at];
             let mut end = at + 1;
@@ -280,8 +281,7 @@ impl<D: Disk> Inner<D> {
             if let Some(bytes) = self.gather(&items[at..end], run) {
                 writes.push((first.offset, bytes));
             } else {
-                let filled = items[at..end].iter().filter(|i| !i.bytes.is_empty());
-                writes.extend(filled.map(|i| (i.offset, i.bytes.clone())));
+                writes.extend(items[at..end].iter().map(|i| (i.offset, i.bytes.clone())));
             }
             at = end;
         }

@@ -331,6 +331,10 @@ impl<D: Disk> Inner<D> {
         let Some(hot) = shard.hot.get_mut(&slot) else { return Vec::new() };
         hot.dirty = false;
         let (previous, promoted_from) = (hot.previous.take(), hot.promoted_from.take());
+        if c.len == 0 {
+            // Nothing to keep in memory; what came with it may hold a page of the pool.
+            shard.take_hot(slot);
+        }
         drop(shard);
         self.dirty.sub(u64::from(c.len));
         self.promoted.done(promoted_from);

@@ -91,8 +91,11 @@ impl<D: Disk> Inner<D> {
         DATA_START + segment as u64 * self.segment_bytes
     }
 
-    /// Byte offset and length of a slab that the index names.
+    /// Byte offset and length of a slab that the index names; both are 0 for no slab.
     pub(crate) fn slab(&self, at: Location) -> Result<(u64, u64), EngineError> {
+        if at.is_nowhere() {
+            return Ok((0, 0));
+        }
         let bad = crate::FormatError::Index { segment: at.segment, slab: at.slab };
         self.space.lock().slab(at).ok_or(EngineError::Format(bad))
     }
@@ -107,7 +110,7 @@ impl<D: Disk> Inner<D> {
 
     /// Gives a slab back once its last reader is done.
     pub(crate) fn release(&self, at: Location) {
-        if self.readers.retire(at) {
+        if !at.is_nowhere() && self.readers.retire(at) {
             self.space.lock().free(at);
         }
     }

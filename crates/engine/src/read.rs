@@ -22,14 +22,16 @@ pub(crate) struct SlabReader<'a, D: Disk> {
 impl<'a, D: Disk> SlabReader<'a, D> {
     /// The caller holds the shard's lock, so the location is still the chunk's.
     pub(crate) fn enter(inner: &'a Inner<D>, location: Location) -> Self {
-        inner.readers.enter(location);
+        if !location.is_nowhere() {
+            inner.readers.enter(location);
+        }
         Self { inner, location }
     }
 }
 
 impl<D: Disk> Drop for SlabReader<'_, D> {
     fn drop(&mut self) {
-        if self.inner.readers.leave(self.location) {
+        if !self.location.is_nowhere() && self.inner.readers.leave(self.location) {
             self.inner.space.lock().free(self.location);
         }
     }
@@ -112,7 +114,7 @@ impl<D: Disk> Inner<D> {
         let mut shard = self.index.shard(info.id);
         let Some(e) = shard.live(slot) else { return };
         let same = e.id == info.id && e.version() == info.version && e.location() == at;
-        if same && !e.hot() {
+        if same && !e.hot() && !bytes.is_empty() {
             shard.set_hot(slot, bytes.clone(), false);
         }
     }

@@ -379,6 +379,7 @@ pub(crate) fn claim_space(
             let at = e.location();
             let fits = crate::format::class::Class::from_index(usize::from(at.class))
                 .is_some_and(|class| class.slab_bytes() >= u64::from(e.len()));
+            let fits = fits && !(at.is_nowhere() && e.len() > 0);
             if !fits || !space.claim(at) {
                 return Err(FormatError::Index { segment: at.segment, slab: at.slab });
             }

@@ -114,8 +114,11 @@ impl Space {
     }
 
     /// Takes a slab that holds `len` bytes: of its class, of a fresh segment, or of a larger
-    /// class when no segment is left.
+    /// class when no segment is left. No bytes need no slab.
     pub(crate) fn alloc(&mut self, len: u64) -> Option<Location> {
+        if len == 0 {
+            return Some(Location::NOWHERE);
+        }
         let class = Class::for_len(len)?;
         if class.slab_bytes() > self.segment_bytes {
             return None;
@@ -152,6 +155,9 @@ impl Space {
 
     /// Gives a slab back; an empty segment returns to the free pool.
     pub(crate) fn free(&mut self, at: Location) {
+        if at.is_nowhere() {
+            return;
+        }
         let Use::Slabs(s) = &mut self.segments[at.segment as usize] else {
             panic!("slab of segment {} given back, but it holds none", at.segment);
         };
@@ -169,6 +175,9 @@ impl Space {
 
     /// Marks a slab found in the index as used; `false` when that cannot be.
     pub(crate) fn claim(&mut self, at: Location) -> bool {
+        if at.is_nowhere() {
+            return true;
+        }
         let Some(class) = Class::from_index(usize::from(at.class)) else { return false };
         let segment_bytes = self.segment_bytes;
         let Some(state) = self.segments.get_mut(at.segment as usize) else { return false };

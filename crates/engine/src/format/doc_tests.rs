@@ -28,6 +28,7 @@ fn the_format_document_agrees_with_the_code() {
         ("Kind of delete", record::KIND_DELETE.into()),
         ("Kind of next", record::KIND_NEXT.into()),
         ("Kind of rename", record::KIND_RENAME.into()),
+        ("Segment of a chunk without bytes", record::SEGMENT_NOWHERE.into()),
         ("Flag evictable", record::FLAG_EVICTABLE.into()),
         ("Flag pinned", record::FLAG_PINNED.into()),
         ("Piece", millpond_types::limits::PIECE_BYTES as u64),

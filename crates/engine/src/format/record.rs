@@ -8,6 +8,7 @@ use millpond_types::{ChunkId, Crc32c, GroupId};
 
 use super::class::CLASSES;
 use super::codec::{Reader, Writer};
+use super::superblock::SEGMENTS_MAX;
 
 /// Kind byte of a record.
 pub(crate) const KIND_PUT: u8 = 1;
@@ -42,6 +43,15 @@ pub struct Location {
     pub slab: u16,
     /// Slab class of the segment; a chunk may lie in a larger class than it needs.
     pub class: u8,
+}
+
+impl Location {
+    /// The place of a chunk without bytes: it has no slab. No disk has as many segments.
+    pub(crate) const NOWHERE: Self = Self { segment: SEGMENT_NOWHERE, slab: 0, class: 0 };
+
+    pub(crate) const fn is_nowhere(self) -> bool {
+        self.segment == SEGMENT_NOWHERE
+    }
 }
 
 /// Everything the engine remembers of a chunk.
@@ -91,6 +101,10 @@ pub enum Record {
         to: ChunkRecord,
     },
 }
+
+/// Segment number of a chunk that has no slab.
+pub(crate) const SEGMENT_NOWHERE: u32 = (1 << 21) - 1;
+const _: () = assert!(SEGMENT_NOWHERE as u64 >= SEGMENTS_MAX - 1);
 
 /// Number of piece checksums a chunk of `len` bytes carries.
 pub(crate) const fn piece_count(len: u32) -> usize {
@@ -189,6 +203,9 @@ fn decode_put(r: &mut Reader<'_>) -> Option<ChunkRecord> {
     if location.segment >> 21 != 0 || location.slab >> 14 != 0 {
         return None;
     }
+    if location.is_nowhere() && (len > 0 || location != Location::NOWHERE) {
+        return None;
+    }
     let attrs = r.bytes(attrs_len)?.into();
     let pieces = r.bytes(piece_count(len) * 4)?;
     let pieces = pieces.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
@@ -230,10 +247,22 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn bytes_lie_somewhere() {
+        for (len, slab) in [(1, 0), (0, 1)] {
+            let location = Location { slab, ..Location::NOWHERE };
+            let record = Record::Put(ChunkRecord { location, ..sample(1, len) });
+            let mut buf = vec![0; record.encoded_len()];
+            record.encode(&mut Writer::new(&mut buf));
+            assert_eq!(Record::decode(&mut Reader::new(&buf)), None);
+        }
+    }
+
+    #[test]
     fn records_round_trip_and_short_bytes_are_refused() {
         let records = [
             Record::Put(sample(1, 4096)),
             Record::Put(sample(2, 200_000)),
+            Record::Put(ChunkRecord { location: Location::NOWHERE, ..sample(3, 0) }),
             Record::Delete(ChunkId(7)),
             Record::Next(3),
             Record::Rename { from: ChunkId(9), to: sample(3, 70_000) },

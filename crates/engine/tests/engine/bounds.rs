@@ -124,6 +124,38 @@ fn bad_requests_name_the_bound() {
 }
 
 #[test]
+fn chunks_without_bytes_take_no_space() {
+    let rig = Rig::new(12);
+    let e = rig.open();
+    for id in 0..3000u64 {
+        let ack = if id % 2 == 0 { Ack::Memory } else { Ack::Disk };
+        block_on(put(&e, id.into(), b"", ack)).unwrap();
+    }
+    let pool = rig.pool.used();
+    block_on(e.flush()).unwrap();
+    assert_eq!((e.stats().chunks, e.stats().used_bytes), (3000, 0));
+    assert!(rig.pool.used() < pool / 10, "no memory either: {} of {pool}", rig.pool.used());
+    // Over one with bytes and back, grown, moved by compaction, promoted.
+    block_on(put(&e, 0, &value(9, 5000), Ack::Disk)).unwrap();
+    block_on(put(&e, 0, b"", Ack::Disk)).unwrap();
+    assert_eq!(e.stats().used_bytes, 0);
+    let more = buf(&e, &value(1, 9000));
+    assert!(block_on(e.append(ChunkId(1), 0, more)).unwrap().is_some());
+    assert!(block_on(e.promote(ChunkId(2), ChunkId(1 << 90), b"")).unwrap());
+    assert_eq!(block_on(e.scrub_pass()).unwrap(), 0);
+    block_on(e.maintain()).unwrap();
+    block_on(e.checkpoint()).unwrap();
+    block_on(put(&e, 4000, b"", Ack::Disk)).unwrap();
+    drop(e);
+    let e = rig.open();
+    assert_eq!((e.stats().chunks, e.stats().used_bytes), (3001, 12_288));
+    assert_eq!(get(&e, 1), Some(value(1, 9000)));
+    assert_eq!([get(&e, 0), get(&e, 4000)], [Some(Vec::new()), Some(Vec::new())]);
+    assert_eq!(block_on(e.delete(&[ChunkId(0), ChunkId(1)], Ack::Disk)).unwrap(), 2);
+    assert_eq!((e.stats().chunks, e.stats().used_bytes), (2999, 0));
+}
+
+#[test]
 fn foreign_disks_are_refused_with_the_fix() {
     let rig = Rig::new(12);
     let mut other = rig.clone();

@@ -6,6 +6,7 @@
 
 use std::path::PathBuf;
 
+use millpond_engine::FORMAT_VERSION;
 use millpond_env::FakeDisk;
 use millpond_types::{ByteSize, ChunkId, GroupId, UnixSeconds, Uuid128};
 
@@ -46,19 +47,23 @@ fn len_of(id: u8) -> usize {
     [0, 10, 4096, 5000, 66_000, 100][usize::from(id) % 6]
 }
 
-/// Chunks in the checkpoint and in the log: written, replaced, deleted, pinned, appended to.
-fn fill(e: &Fake) {
-    let write = |id: u8, n: u8| {
-        let req = WriteRequest {
-            attrs: &[id; 9],
-            group: GroupId(u32::from(id % 2)),
-            priority: id % 4,
-            expires: (id == 5).then_some(UnixSeconds(4_000_000_000)),
-            evictable: id.is_multiple_of(3),
-            ..request(buf(e, &sparse(n, len_of(id))), Ack::Disk)
-        };
-        block_on(e.write(ChunkId(id.into()), req)).unwrap();
+/// Writes what is later checked as chunk `id`, perhaps under another id.
+fn write(e: &Fake, under: u128, id: u8, n: u8) {
+    let req = WriteRequest {
+        attrs: &[id; 9],
+        group: GroupId(u32::from(id % 2)),
+        priority: id % 4,
+        expires: (id == 5).then_some(UnixSeconds(4_000_000_000)),
+        evictable: id.is_multiple_of(3),
+        ..request(buf(e, &sparse(n, len_of(id))), Ack::Disk)
     };
+    block_on(e.write(ChunkId(under), req)).unwrap();
+}
+
+/// Chunks in the checkpoint and in the log: written, replaced, deleted, pinned, appended to; from
+/// format 2 on promoted.
+fn fill(e: &Fake) {
+    let write = |id: u8, n: u8| write(e, id.into(), id, n);
     (0..9).for_each(|id| write(id, id + 50));
     block_on(e.checkpoint()).unwrap();
     // One is replaced, one is new, one is gone.
@@ -70,14 +75,29 @@ fn fill(e: &Fake) {
     assert!(block_on(e.append(ChunkId(1), 10, more)).unwrap().is_some());
 }
 
-/// What [`fill`] leaves.
-fn check(e: &Fake) {
+fn promote(e: &Fake) {
+    // Over one that is there, over none, and one without bytes.
+    for (id, n) in [(3, 93), (4, 94), (8, 98), (6, 96)] {
+        write(e, 1 << 100 | u128::from(id), id, n);
+        let from = ChunkId(1 << 100 | u128::from(id));
+        assert!(block_on(e.promote(from, ChunkId(id.into()), &[id; 9])).unwrap());
+    }
+    block_on(e.flush()).unwrap();
+}
+
+/// What [`fill`] and from format 2 on [`promote`] leave.
+fn check(e: &Fake, version: u32) {
     for id in 0..10u8 {
-        let n = if (3..7).contains(&id) || id == 9 { id } else { id + 50 };
+        let promoted = version > 1 && [3, 4, 6, 8].contains(&id);
+        let n = match id {
+            _ if promoted => id + 90,
+            3..7 | 9 => id,
+            _ => id + 50,
+        };
         let mut want = Some(sparse(n, len_of(id)));
         match (id, &mut want) {
             (1, Some(bytes)) => bytes.extend([77; 50]),
-            (8, _) => want = None,
+            (8, _) if !promoted => want = None,
             _ => {}
         }
         assert_eq!(get(e, id.into()), want, "chunk {id}");
@@ -88,7 +108,7 @@ fn check(e: &Fake) {
         assert_eq!(*e.attrs(info.id).unwrap(), [id; 9], "chunk {id}");
     }
     let (page, _) = e.scan(None, Cursor::default(), 100);
-    assert_eq!(page.len(), 9);
+    assert_eq!(page.len(), if version > 1 { 10 } else { 9 });
 }
 
 fn dump(disk: &FakeDisk) -> Vec<u8> {
@@ -127,16 +147,43 @@ fn todays_disk_is_written_when_asked() {
     let rig = formatted();
     let e = rig.open();
     fill(&e);
+    promote(&e);
     drop(e);
-    std::fs::write(path(millpond_engine::FORMAT_VERSION), dump(&rig.disk)).unwrap();
+    std::fs::write(path(FORMAT_VERSION), dump(&rig.disk)).unwrap();
+}
+
+fn inspected(rig: &Rig) -> u32 {
+    let found = block_on(millpond_engine::check(&rig.disk, &rig.pool)).unwrap();
+    assert!(found.errors.is_empty(), "{found}");
+    found.superblock.version
 }
 
 #[test]
-fn format_1_is_read() {
+fn every_format_is_read_and_becomes_todays() {
+    for version in 1..=FORMAT_VERSION {
+        let rig = load(version);
+        assert_eq!(inspected(&rig), version);
+        check(&rig.open(), version);
+        assert_eq!(inspected(&rig), FORMAT_VERSION);
+        // Once more, after what the first opening wrote, and after a checkpoint of today's.
+        let e = rig.open();
+        check(&e, version);
+        block_on(e.checkpoint()).unwrap();
+        drop(e);
+        check(&rig.open(), version);
+    }
+}
+
+#[test]
+fn a_crash_during_the_migration_leaves_one_of_both() {
     let rig = load(1);
-    let found = block_on(millpond_engine::check(&rig.disk, &rig.pool)).unwrap();
-    assert!(found.errors.is_empty(), "{found}");
-    check(&rig.open());
-    // Opened once more, after what the first opening wrote.
-    check(&rig.open());
+    rig.disk.forget_history();
+    drop(rig.open());
+    let mut seen = std::collections::HashSet::new();
+    for image in rig.disk.crash_images(200, 1) {
+        let again = rig.with_disk(image);
+        seen.insert(inspected(&again));
+        check(&again.open(), 1);
+    }
+    assert_eq!(seen.len(), 2, "{seen:?}");
 }

@@ -211,7 +211,7 @@ struct Line {
 type Lines = RefCell<HashMap<u128, Line>>;
 
 fn len_of(n: u64) -> usize {
-    [100, 4096, 5000, 20_000][usize::try_from(n % 4).unwrap()]
+    [0, 100, 4096, 5000, 20_000][usize::try_from(n % 5).unwrap()]
 }
 
 impl Line {
