@@ -9,8 +9,11 @@ use millpond_types::cluster::{
     RoutingVersion, SlotChange, SlotPlace, TargetId, TargetMove, TargetReport, TargetState,
     TermRecord,
 };
-use millpond_types::wire::Record;
-use millpond_types::{SlotId, Uuid128};
+use millpond_types::namespace::{NamespaceInfo, NamespaceOptions};
+use millpond_types::wire::{
+    NamespaceTableReply, NamespaceTableRequest, Record, RoutingRequest, SuspectRequest,
+};
+use millpond_types::{GroupId, SlotId, Uuid128};
 
 use crate::seeds::Seeds;
 
@@ -72,6 +75,21 @@ fn messages() -> Vec<Vec<u8>> {
     (0u8..).zip(bodies).map(|(kind, body)| [&[kind][..], &body[..]].concat()).collect()
 }
 
+fn control() -> Vec<Vec<u8>> {
+    let routing = RoutingRequest { cluster: uuid(9), have: RoutingVersion(2) };
+    let options = NamespaceOptions::default();
+    let info = NamespaceInfo { id: GroupId(1), name: "default".into(), options };
+    let table =
+        NamespaceTableReply { version: 3, namespaces: vec![info], dropping: vec![GroupId(2)] };
+    let bodies = [
+        routing.encode(),
+        SuspectRequest { node: NodeId(uuid(101)) }.encode(),
+        NamespaceTableRequest { have: 2 }.encode(),
+        table.encode(),
+    ];
+    (0u8..).zip(bodies).map(|(kind, body)| [&[kind][..], &body[..]].concat()).collect()
+}
+
 fn config() -> ConfigRecord {
     let values = BTreeMap::from([("rebalance.paused".to_owned(), "true".to_owned())]);
     ConfigRecord { version: ConfigVersion(2), values }
@@ -91,7 +109,11 @@ fn records() -> Vec<Vec<u8>> {
     sealed.into_iter().map(|bytes| bytes[..bytes.len() - 4].to_vec()).collect()
 }
 
-/// Seeds of both targets.
+/// Seeds of the targets.
 pub(crate) fn all() -> Vec<Seeds> {
-    vec![("cluster_messages", messages()), ("cluster_records", records())]
+    vec![
+        ("cluster_messages", messages()),
+        ("cluster_control", control()),
+        ("cluster_records", records()),
+    ]
 }

@@ -5,6 +5,7 @@
 
 use millpond_types::Crc32c;
 
+pub mod chain;
 mod cluster;
 pub mod seeds;
 

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use millpond_engine::{Engine, EngineOptions, FormatOptions, WriteMode, WriteRequest};
 use millpond_env::disk::block_on;
 use millpond_env::{BufferPool, FakeClock, FakeDisk, PoolOptions};
+use millpond_types::cluster::{ChainVersion, Incarnation};
 use millpond_types::namespace::{LayoutDigest, NamespaceInfo, NamespaceOptions};
 use millpond_types::wire::{
     ErrorReply, FLAG_REPLY, FrameHeader, GetItem, GetReply, GetRequest, Hello, HelloReply,
-    ItemStatus, KeyInfo, KeysRequest, Leaders, ListReply, ListRequest, MatchReply, MatchRequest,
-    NamespaceOpen, NamespaceRef, NamespacesReply, PutItem, PutRequest, ShmAttach, ShmAttachReply,
-    ShmRelease, StatsReply, StatsRequest, StatusReply, Verb, Writer,
+    ItemStatus, ItemTag, KeyInfo, KeysRequest, Leaders, ListReply, ListRequest, MatchReply,
+    MatchRequest, NamespaceOpen, NamespaceRef, NamespacesReply, PutItem, PutRequest, ShmAttach,
+    ShmAttachReply, ShmRelease, StatsReply, StatsRequest, StatusReply, Tags, Verb, Writer,
 };
 use millpond_types::{Ack, BlockKey, ByteSize, ChunkId, Crc32c, GroupId, Priority, Tick, Uuid128};
 
@@ -31,6 +32,7 @@ pub fn all() -> Vec<Seeds> {
     all.extend(other());
     all.extend(disk());
     all.extend(crate::cluster::all());
+    all.extend(crate::chain::all());
     all.push(("shm_ring", rings()));
     all.push(("config", configs()));
     all
@@ -44,14 +46,22 @@ fn leaders() -> [Leaders; 3] {
     [Leaders::Own, Leaders::Runs, Leaders::Each(vec![key(1), key(1), key(3)])]
 }
 
+/// Of three keys, as a client of a cluster sends them.
+fn tags() -> Tags {
+    let item = |sequence| ItemTag { channel: 1, sequence, issued: ChainVersion(7) };
+    Tags { client: 5, items: [8, 9, 10].map(item).to_vec() }
+}
+
 fn keys_request(leaders: Leaders) -> KeysRequest {
-    KeysRequest { namespace: GroupId(3), keys: vec![key(1), key(2), key(3)], leaders, tags: None }
+    let tags = (leaders == Leaders::Runs).then(tags);
+    KeysRequest { namespace: GroupId(3), keys: vec![key(1), key(2), key(3)], leaders, tags }
 }
 
 fn put(leaders: Leaders) -> PutRequest {
     let items = [5, 0, 4096].map(|len| PutItem { len, crc: Crc32c(9) }).to_vec();
     let keys = vec![key(1), key(2), key(3)];
-    PutRequest { namespace: GroupId(1), arena_offset: 4096, keys, items, leaders, tags: None }
+    let tags = (leaders == Leaders::Runs).then(tags);
+    PutRequest { namespace: GroupId(1), arena_offset: 4096, keys, items, leaders, tags }
 }
 
 fn get(leaders: Leaders) -> GetRequest {
@@ -67,7 +77,10 @@ fn batches() -> Vec<Seeds> {
         ("wire_keys_request", each(&|l| keys_request(l).encode())),
         (
             "wire_match_request",
-            each(&|l| MatchRequest { keys: keys_request(l), lease_ms: 9 }.encode()),
+            each(&|l| {
+                let each = l != Leaders::Runs;
+                MatchRequest { keys: keys_request(l), lease_ms: 9, each }.encode()
+            }),
         ),
     ]
 }
@@ -116,6 +129,8 @@ fn hello_reply() -> HelloReply {
         socket_path: "/run/millpond/millpond.sock".into(),
         shm: true,
         in_flight_max: 128,
+        cluster: Uuid128([3; 16]),
+        incarnation: Incarnation(4),
     }
 }
 
