@@ -29,6 +29,24 @@ pub struct Lane {
     pub channel: u32,
 }
 
+impl Lane {
+    /// Upper half of the client number of every node that moves slots ("slotmove"): what such a
+    /// lane removes has not been deleted, it went to another chain.
+    const MOVER: u64 = 0x736c_6f74_6d6f_7665;
+
+    /// The lane of a node that moves slots; `process` is a random number made at its start.
+    #[must_use]
+    pub const fn of_mover(process: u64, channel: u32) -> Self {
+        Self { client: (Self::MOVER as u128) << 64 | process as u128, channel }
+    }
+
+    /// A node that moves slots has it.
+    #[must_use]
+    pub const fn is_mover(&self) -> bool {
+        self.client >> 64 == Self::MOVER as u128
+    }
+}
+
 /// Names one update for ever: a retry carries the tag of its first attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag {
@@ -99,6 +117,13 @@ pub enum Op<P> {
     },
     /// Delete.
     Remove,
+    /// A chunk of a slot that moves here: write it unless it exists, or was deleted here.
+    Import(P),
+    /// Delete in a slot that moves here: leaves a tombstone even where nothing is, since the chunk
+    /// may be on its way.
+    Bury,
+    /// Is there a chunk? Answered after all updates of it that came before.
+    Probe,
 }
 
 impl<P> Op<P> {
@@ -108,8 +133,9 @@ impl<P> Op<P> {
             Self::Put(bytes)
             | Self::Replace(bytes)
             | Self::Append(bytes)
+            | Self::Import(bytes)
             | Self::Write { bytes, .. } => Some(bytes),
-            Self::Truncate { .. } | Self::Remove => None,
+            Self::Truncate { .. } | Self::Remove | Self::Bury | Self::Probe => None,
         }
     }
 }

@@ -305,7 +305,20 @@ impl<P: Payload> Replica<P> {
         self.mode == Mode::Failed
     }
 
-    /// Chunks that something is happening to.
+    /// The chunks that something is happening to, in order.
+    pub fn busy(&self) -> impl Iterator<Item = ChunkId> {
+        self.slots.keys().copied()
+    }
+
+    /// The chain has gone on without this target for good: its data may be deleted. A target's
+    /// number is never used again, and what it took part in last is older than this.
+    #[must_use]
+    pub fn left(&self) -> bool {
+        let version = self.view.version();
+        version > self.identity.saved && self.view.state().is_none()
+    }
+
+    /// How many chunks something is happening to.
     #[must_use]
     pub fn busy_chunks(&self) -> usize {
         self.slots.len()

@@ -44,7 +44,7 @@ impl<P: Payload> Replica<P> {
         if self.join_under_way(request, &body) {
             return;
         }
-        let grows = !matches!(body.op, Op::Remove);
+        let grows = !matches!(body.op, Op::Remove | Op::Bury | Op::Probe);
         let room = self.room && self.room_below;
         if grows && !room {
             return Self::refuse(request, Refusal::NoSpace, turn);
@@ -81,10 +81,12 @@ impl<P: Payload> Replica<P> {
             return Some(Refusal::BadChecksum);
         }
         let end = match &body.op {
-            Op::Put(bytes) | Op::Replace(bytes) | Op::Append(bytes) => bytes.len(),
+            Op::Put(bytes) | Op::Replace(bytes) | Op::Append(bytes) | Op::Import(bytes) => {
+                bytes.len()
+            }
             Op::Write { offset, bytes } => (*offset as usize).saturating_add(bytes.len()),
             Op::Truncate { len } => *len as usize,
-            Op::Remove => 0,
+            Op::Remove | Op::Bury | Op::Probe => 0,
         };
         (end > CHUNK_BYTES_MAX).then_some(Refusal::Invalid)
     }
@@ -241,9 +243,15 @@ impl<P: Payload> Replica<P> {
 fn meaning<P: Payload>(op: Op<P>, committed: Option<&Meta>) -> Meaning<P> {
     let data = committed.and_then(Meta::data);
     match (op, committed, data) {
-        (Op::Put(_), Some(meta), Some(_)) => Meaning::Answer(Answer::Exists(meta.version)),
-        (Op::Put(bytes) | Op::Replace(bytes), _, _) => Meaning::Write(Write::Whole(bytes)),
-        (Op::Write { offset: 0, bytes } | Op::Append(bytes), _, None) => {
+        (Op::Put(_) | Op::Import(_) | Op::Probe, Some(meta), Some(_)) => {
+            Meaning::Answer(Answer::Exists(meta.version))
+        }
+        // Deleted while it was on its way. What was moved away may come back.
+        (Op::Import(_), Some(meta), None) if !meta.tag.lane.is_mover() => {
+            Meaning::Answer(Answer::Exists(meta.version))
+        }
+        (Op::Put(bytes) | Op::Replace(bytes) | Op::Import(bytes), _, _)
+        | (Op::Write { offset: 0, bytes } | Op::Append(bytes), _, None) => {
             Meaning::Write(Write::Whole(bytes))
         }
         (Op::Write { offset, bytes }, _, _) => Meaning::Write(Write::Part { offset, bytes }),
@@ -255,8 +263,68 @@ fn meaning<P: Payload>(op: Op<P>, committed: Option<&Meta>) -> Meaning<P> {
                 Meaning::Refuse(Refusal::Invalid)
             }
         }
-        (Op::Truncate { .. } | Op::Remove, _, None) => Meaning::Answer(Answer::NotFound),
+        (Op::Truncate { .. } | Op::Remove, _, None) | (Op::Probe, _, _) => {
+            Meaning::Answer(Answer::NotFound)
+        }
         (Op::Truncate { len }, _, Some(_)) => Meaning::Write(Write::Truncate { len }),
-        (Op::Remove, _, Some(_)) => Meaning::Write(Write::Tombstone),
+        (Op::Remove, _, Some(_)) | (Op::Bury, _, _) => Meaning::Write(Write::Tombstone),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millpond_types::Crc32c;
+    use millpond_types::cluster::ChainVersion;
+
+    use super::*;
+    use crate::message::{Content, Lane, Tag};
+
+    #[derive(Clone, Debug)]
+    struct Bytes;
+
+    impl Payload for Bytes {
+        fn len(&self) -> usize {
+            1
+        }
+
+        fn crc(&self) -> Crc32c {
+            Crc32c(1)
+        }
+    }
+
+    fn is(op: Op<Bytes>, committed: Option<&Meta>) -> &'static str {
+        match meaning(op, committed) {
+            Meaning::Write(Write::Whole(_)) => "written",
+            Meaning::Write(Write::Tombstone) => "buried",
+            Meaning::Answer(Answer::Exists(_)) => "exists",
+            Meaning::Answer(Answer::NotFound) => "not found",
+            _ => "other",
+        }
+    }
+
+    #[test]
+    fn what_was_deleted_is_not_imported_and_what_was_moved_away_may_come_back() {
+        let by = |lane, content| Meta {
+            version: ChunkVersion(3),
+            written: ChainVersion(1),
+            content,
+            tag: Tag { lane, sequence: 1 },
+        };
+        let client = Lane { client: 7, channel: 0 };
+        let mover = Lane::of_mover(7, 0);
+        assert!(mover.is_mover());
+        assert!(!client.is_mover());
+        let data = by(mover, Content::Data { len: 1, crc: Crc32c(1) });
+        let deleted = by(client, Content::Tombstone);
+        let evicted = by(Lane::default(), Content::Tombstone);
+        let gone = by(mover, Content::Tombstone);
+        let cases = [None, Some(&data), Some(&deleted), Some(&evicted), Some(&gone)];
+        let imports = cases.map(|committed| is(Op::Import(Bytes), committed));
+        assert_eq!(imports, ["written", "exists", "exists", "exists", "written"]);
+        let puts = cases.map(|committed| is(Op::Put(Bytes), committed));
+        assert_eq!(puts, ["written", "exists", "written", "written", "written"]);
+        let probes = cases.map(|committed| is(Op::Probe, committed));
+        assert_eq!(probes, ["not found", "exists", "not found", "not found", "not found"]);
+        assert!(cases.iter().all(|committed| is(Op::Bury, *committed) == "buried"));
     }
 }

@@ -102,7 +102,7 @@ fn damage(mut message: Message, rng: &mut Rng) -> Message {
             Op::Put(bytes) | Op::Replace(bytes) | Op::Append(bytes) | Op::Write { bytes, .. } => {
                 Some(bytes)
             }
-            Op::Truncate { .. } | Op::Remove => None,
+            _ => None,
         },
         Message::Peer { peer, .. } => payload(peer),
         _ => None,

@@ -120,6 +120,16 @@ pub const RESYNC_PAGE_CHUNKS: usize = 256;
 pub const RESYNC_JOBS_MAX: usize = 8;
 /// Tombstones watched for collection at the same time; the others wait for the next round.
 pub const TOMBSTONES_MAX: usize = 1024;
+/// Chunks of one moving slot that are copied at the same time.
+pub const SLOT_JOBS_MAX: usize = 4;
+/// Chunks in one page of a moving slot's list.
+pub const SLOT_PAGE_CHUNKS: usize = 256;
+/// Longest time from reading a chunk of a moving slot to the last attempt to write it, in
+/// milliseconds: with a client's retry horizon before it, far shorter than a tombstone is kept.
+pub const SLOT_COPY_MS_MAX: u64 = 10_000;
+/// Pause before a moving slot is looked through again when a copy failed, in milliseconds.
+pub const SLOT_RETRY_MS: u64 = 500;
+
 /// A replica's state machine wants to hear the time this often, in milliseconds.
 pub const CHAIN_TICK_MS: u64 = 50;
 /// Silence after which a message between replicas is sent again, in milliseconds.
