@@ -2,7 +2,7 @@
 //!
 //! Reading order: `table` ([`next_chain`]: what the manager makes of what nodes report),
 //! [`placement`] (which disks form chains), `moves` (a replica's way to another disk), `planner`
-//! (what moves next) and [`manager`] (one primary that owns it all).
+//! (what moves next), `slot_move` (a slot's way to another chain) and [`manager`] (one primary that owns it all).
 //!
 //! Invariants: a chain that has data remembers who holds it, by a SERVING or a LASTSRV target; at
 //! most one target of a chain syncs; every change raises the chain's version by one; no two
@@ -15,8 +15,10 @@ pub mod manager;
 mod moves;
 pub mod placement;
 mod planner;
+mod slot_move;
 mod table;
 
 pub use moves::{join, retiring, settle};
 pub use planner::{Limits, PlanDisk, PlanView, Planner, Progress, Step};
+pub use slot_move::{Copied, SlotChunks, SlotEffect, SlotEvent, SlotMove};
 pub use table::{Report, next_chain};
