@@ -34,7 +34,7 @@ pub use disk::{DISK_BLOCK, Disk, FakeDisk, FileDisk};
 pub use error::{EnvError, EnvErrorKind};
 pub use net::{
     BlockingStream, PeerAddr, PeerCredentials, Piece, RawSegment, ReadHalf, Stream, TcpListener,
-    UnixListener, WriteHalf,
+    UnixListener, WriteHalf, lookup_host,
 };
 pub use pool::{Buf, BufferPool, PAGE_SIZE, PoolOptions, SharedBuf};
 pub use rng::Rng;

@@ -5,5 +5,6 @@ pub mod cli;
 pub mod config;
 pub mod http;
 pub mod member;
+pub mod replica;
 pub mod server;
 pub mod service;

@@ -9,7 +9,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use addr::{PeerAddr, PeerCredentials};
+pub use addr::{PeerAddr, PeerCredentials, lookup_host};
 pub use blocking::{BlockingStream, RawSegment};
 pub use fds::FDS_MAX;
 pub use listener::{TcpListener, UnixListener};

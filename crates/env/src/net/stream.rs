@@ -430,6 +430,15 @@ impl Stream {
         (self.reader, self.writer)
     }
 
+    /// Ends the connection with an error when the peer acknowledges nothing for `timeout`; without it
+    /// a peer that was cut off is noticed after a quarter of an hour.
+    ///
+    /// # Errors
+    /// What the system says; a Unix socket has no such thing.
+    pub fn set_user_timeout(&self, timeout: std::time::Duration) -> io::Result<()> {
+        super::addr::set_user_timeout(self.writer.socket.fd(), timeout)
+    }
+
     /// Who is at the other end.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ mod core;
 mod frames;
 mod listen;
 mod outbox;
+mod peer;
 mod put;
 mod session;
 mod shm;

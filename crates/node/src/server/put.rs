@@ -164,7 +164,7 @@ async fn receive_values(
     let mut progress = PutProgress::new(request.items.len());
     let mut follows = usize::try_from(request.payload_bytes()).unwrap_or(usize::MAX);
     let mut ahead = 0;
-    for (index, (key, item)) in request.keys.iter().zip(&request.items).enumerate() {
+    for (index, item) in request.items.iter().enumerate() {
         let len = item.len as usize;
         follows -= len;
         let (place, buf) = match service.plan_put(namespace, request, index, ahead) {
@@ -183,7 +183,7 @@ async fn receive_values(
         };
         let buf = frames.payload(buf, follows).await?;
         ahead += u64::from(item.len);
-        let write = PutWrite { place, key: *key, bytes: buf.freeze(), crc: item.crc };
+        let write = service.put_write(namespace, (request, index), place, buf.freeze());
         progress.write(service, namespace, write);
     }
     Ok(progress)

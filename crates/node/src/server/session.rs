@@ -14,6 +14,7 @@ use millpond_types::wire::{
 
 use super::conn::Conn;
 use super::frames::{Ended, Frames};
+use super::peer::receive as receive_peer;
 use super::put::receive_put;
 use super::shm::attach;
 use super::verbs::{Request, execute, reply_on_socket};
@@ -148,6 +149,7 @@ async fn one_request(
     match verb {
         // Boxed, as is hello: what an idle connection does not do must not count in its size.
         Verb::Put => return Box::pin(receive_put(conn, frames, header)).await,
+        Verb::Peer => return Box::pin(receive_peer(conn, frames, header)).await,
         Verb::ShmAttach if header.payload_len == 0 => {
             let meta = frames.meta(header).await?.to_vec();
             attach(conn, header, &meta);

@@ -28,7 +28,7 @@ use super::outbox::Outgoing;
 use super::put::{PutProgress, buffer, check};
 use super::session::run_now_or_spawn;
 use super::verbs::{Answer, Request, execute};
-use crate::service::{Failure, GetOutcome, PutItemPlan, PutWrite};
+use crate::service::{Failure, GetOutcome, PutItemPlan};
 
 /// Bytes for records of one ring: two requests of 16,384 keys with leaders.
 const RING_CAPACITY: u32 = 4 << 20;
@@ -338,7 +338,7 @@ async fn put(
     let mut progress = PutProgress::new(request.items.len());
     let mut at = request.arena_offset;
     let mut ahead = 0;
-    for (index, (key, item)) in request.keys.iter().zip(&request.items).enumerate() {
+    for (index, item) in request.items.iter().enumerate() {
         let from = at;
         at += u64::from(item.len);
         let place = match service.plan_put(&namespace, &request, index, ahead) {
@@ -358,7 +358,7 @@ async fn put(
             continue;
         }
         ahead += u64::from(item.len);
-        let write = PutWrite { place, key: *key, bytes: buf.freeze(), crc: item.crc };
+        let write = service.put_write(&namespace, (&request, index), place, buf.freeze());
         progress.write(service, &namespace, write);
         if ahead > COPY_TURN_BYTES {
             yield_now().await;

@@ -2,17 +2,20 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use millpond_env::SharedBuf;
+use millpond_env::{RealClock, SharedBuf};
+use millpond_types::limits::LEASE_MS_MAX;
 use millpond_types::wire::{
-    GetReply, GetRequest, KeysRequest, ListRequest, MatchRequest, NamespaceOpen, NamespaceRef,
-    NamespacesReply, StatsRequest, Status, StatusReply, Verb, WireError,
+    GetReply, GetRequest, KeysRequest, ListRequest, MatchReply, MatchRequest, NamespaceOpen,
+    NamespaceRef, NamespacesReply, StatsRequest, Status, StatusReply, Verb, WireError,
 };
 use millpond_types::{GroupId, wire::ItemStatus};
 
 use super::conn::{Conn, InFlight};
 use super::control;
-use crate::service::{Failure, GetOutcome};
+use crate::replica::Host;
+use crate::service::{Failure, GetOutcome, Namespace, Service};
 
 /// A decoded request without payload.
 #[derive(Debug)]
@@ -119,7 +122,9 @@ pub(super) async fn execute(guard: &mut InFlight, request: Request) -> Result<An
         Request::Keys(verb, request) => keys(&conn, verb, &request).await?,
         Request::Match(request) => {
             let namespace = conn.namespace(request.keys.namespace)?;
-            if request.each {
+            if service.host().is_some() {
+                matched_in_chains(service, &namespace, &request).await
+            } else if request.each {
                 StatusReply { items: service.match_each(&namespace, &request) }.encode()
             } else {
                 service.match_prefix(&namespace, &request).encode()
@@ -127,7 +132,8 @@ pub(super) async fn execute(guard: &mut InFlight, request: Request) -> Result<An
         }
         Request::List(request) => {
             conn.namespace(request.namespace)?;
-            service.list(&request).encode()
+            let listed = service.host().map(|host| host.list(&request));
+            listed.unwrap_or_else(|| service.list(&request)).encode()
         }
         Request::Stats(request) if request.namespace == GroupId::SYSTEM => {
             service.server_stats().encode()
@@ -169,6 +175,10 @@ fn namespaces(conn: &Conn) -> Vec<u8> {
 async fn keys(conn: &Conn, verb: Verb, request: &KeysRequest) -> Result<Vec<u8>, Failure> {
     let service = &conn.shared.service;
     let namespace = conn.namespace(request.namespace)?;
+    if let Some(host) = service.host() {
+        let items = keys_in_chains(host, &namespace, (verb, request)).await;
+        return Ok(StatusReply { items }.encode());
+    }
     let items: Vec<ItemStatus> = match verb {
         Verb::Contains => service.contains(&namespace, request),
         Verb::Touch => service.touch(&namespace, request),
@@ -178,6 +188,52 @@ async fn keys(conn: &Conn, verb: Verb, request: &KeysRequest) -> Result<Vec<u8>,
     Ok(StatusReply { items }.encode())
 }
 
+/// The verbs that carry keys only, on a node of a cluster.
+async fn keys_in_chains(
+    host: &Arc<Host>,
+    namespace: &Namespace,
+    (verb, request): (Verb, &KeysRequest),
+) -> Vec<ItemStatus> {
+    let options = &namespace.info.options;
+    let run_blocks = options.run_blocks;
+    match verb {
+        Verb::Delete => host.delete_keys(request, options).await,
+        Verb::Pin | Verb::Unpin => {
+            let on = verb == Verb::Pin;
+            let pin = async |host: &Host, disk, id| host.pin(disk, id, on).await;
+            host.on_keys(request, run_blocks, pin).await
+        }
+        Verb::Touch => {
+            let touch = async |host: &Host, disk, id| host.touch(disk, id);
+            host.on_keys(request, run_blocks, touch).await
+        }
+        _ => host.on_keys(request, run_blocks, async |_, _, _| ItemStatus::Ok).await,
+    }
+}
+
+/// A prompt's match on a node of a cluster; leases count where the head is.
+async fn matched_in_chains(
+    service: &Service,
+    namespace: &Namespace,
+    request: &MatchRequest,
+) -> Vec<u8> {
+    let Some(host) = service.host() else { return Vec::new() };
+    let lease_ms = request.lease_ms.min(LEASE_MS_MAX);
+    let until = RealClock::tick().plus(Duration::from_millis(u64::from(lease_ms)));
+    let until = (lease_ms > 0).then_some(until);
+    let lease = async |host: &Host, disk, id| host.lease(disk, id, until);
+    let run_blocks = namespace.info.options.run_blocks;
+    let items = host.on_keys(&request.keys, run_blocks, lease).await;
+    if request.each {
+        return StatusReply { items }.encode();
+    }
+    let present = |item: &&ItemStatus| matches!(item, ItemStatus::Ok | ItemStatus::Exists);
+    let leased = items.iter().take_while(|item| **item == ItemStatus::Ok).count();
+    let matched = items.iter().take_while(present).count();
+    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    MatchReply { matched: count(matched), leased: count(leased) }.encode()
+}
+
 async fn get(
     guard: &mut InFlight,
     conn: &Conn,
@@ -185,6 +241,13 @@ async fn get(
 ) -> Result<GetOutcome, Failure> {
     let service: &Arc<_> = &conn.shared.service;
     let namespace = conn.namespace(request.namespace)?;
+    if let Some(host) = service.host() {
+        let run_blocks = namespace.info.options.run_blocks;
+        guard.reserve(host.get_bytes(&request, run_blocks)).await?;
+        let outcome = host.get(&request, run_blocks, guard.deadline).await;
+        namespace.count(&outcome);
+        return Ok(outcome);
+    }
     let plan = service.plan_get(&namespace, &request);
     guard.reserve(plan.bytes).await?;
     Ok(service.get(&namespace, &request, plan, guard.deadline).await)

@@ -146,10 +146,19 @@ impl Service {
     }
 }
 
+impl Namespace {
+    /// Counts what a get found.
+    pub fn count(&self, outcome: &GetOutcome) {
+        let hits = outcome.values.len() as u64;
+        let bytes = outcome.values.iter().map(|value| value.len() as u64).sum();
+        self.metrics.hits.add(hits);
+        self.metrics.misses.add(outcome.items.len() as u64 - hits);
+        self.metrics.bytes_out.add(bytes);
+    }
+}
+
 fn outcome(namespace: &Namespace, values: Vec<Value>, room: &[u32]) -> GetOutcome {
     let mut out = GetOutcome::default();
-    let mut bytes = 0;
-    let mut hits = 0;
     out.items.reserve(values.len());
     for (value, room) in values.into_iter().zip(room) {
         out.items.push(match value {
@@ -159,16 +168,12 @@ fn outcome(namespace: &Namespace, values: Vec<Value>, room: &[u32]) -> GetOutcom
                 if len > *room {
                     no_value(ItemStatus::TooLong, len)
                 } else {
-                    bytes += u64::from(len);
-                    hits += 1;
                     out.values.push(value);
                     GetItem { status: ItemStatus::Ok, len, crc, pool_offset: 0 }
                 }
             }
         });
     }
-    namespace.metrics.hits.add(hits);
-    namespace.metrics.misses.add(out.items.len() as u64 - hits);
-    namespace.metrics.bytes_out.add(bytes);
+    namespace.count(&out);
     out
 }

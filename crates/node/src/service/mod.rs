@@ -14,8 +14,8 @@ mod put;
 mod stats;
 mod table;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use millpond_env::{BufferPool, RealClock};
@@ -24,6 +24,7 @@ use millpond_types::{
     Ack, BlockKey, ChunkId, Crc32c, GroupId, NamespaceInfo, Tick, Uuid128, placement as hash,
 };
 
+use crate::replica::Host;
 pub use disk::NodeDisk;
 pub use millpond_engine::{ChunkInfo, WriteMode, WriteRequest};
 
@@ -92,6 +93,8 @@ pub struct Service {
     pub metrics: Arc<Metrics>,
     placement: Placement,
     stopping: AtomicBool,
+    /// The chain replicas, on a node of a cluster.
+    host: OnceLock<Arc<Host>>,
 }
 
 /// Where a block lives or will live.
@@ -137,7 +140,30 @@ impl Service {
             namespaces: Namespaces::new(table),
             metrics,
             stopping: AtomicBool::new(false),
+            host: OnceLock::new(),
         })
+    }
+
+    /// A buffer of the pool, at the expense of what is only cached in memory.
+    ///
+    /// # Errors
+    /// When everything in memory is in use.
+    pub fn alloc(&self, len: usize) -> Result<millpond_env::Buf, Failure> {
+        let busy = |error: &dyn std::fmt::Display| Failure::new(Status::Busy, error.to_string());
+        match self.disks.first() {
+            Some(disk) => disk.engine.alloc(len).map_err(|error| busy(&error)),
+            None => self.pool.try_alloc(len).ok_or_else(|| busy(&"no memory buffer is free")),
+        }
+    }
+
+    /// Makes this the service of a cluster's node: blocks live in chains from now on.
+    pub fn join(&self, host: Arc<Host>) {
+        let _set_once = self.host.set(host);
+    }
+
+    /// The chain replicas, on a node of a cluster.
+    pub fn host(&self) -> Option<&Arc<Host>> {
+        self.host.get()
     }
 
     /// Where a new block `key` with `leader` is placed.

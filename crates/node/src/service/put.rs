@@ -7,8 +7,10 @@ use millpond_env::{RealClock, SharedBuf};
 use millpond_types::wire::{ItemStatus, PutRequest};
 use millpond_types::{BlockKey, Crc32c, GroupId, NamespaceOptions, UnixSeconds};
 
+use super::hash;
 use super::namespaces::Namespace;
 use super::{Place, Service, WriteMode, WriteRequest};
+use crate::replica::Update;
 
 /// A namespace at its quota makes room for more than one put, a 64th of the quota, so that the log
 /// and the counting are paid once for many; but not for so much that a core is held up: 8 MiB are
@@ -36,6 +38,8 @@ pub struct PutWrite {
     pub bytes: SharedBuf,
     /// Its checksum as the client computed it; the engine compares.
     pub crc: Crc32c,
+    /// How it goes through its chain, on a node of a cluster.
+    update: Option<Update>,
 }
 
 impl Service {
@@ -51,6 +55,17 @@ impl Service {
         let (key, item) = (&request.keys[index], &request.items[index]);
         let run_blocks = namespace.info.options.run_blocks;
         let leader = request.leaders.leader(&request.keys, index, run_blocks);
+        if let Some(host) = self.host() {
+            // Whether it is there already is decided by its chain, for every attempt alike.
+            let takes = host.takes(&Update::new(namespace.info.id, leader, None));
+            let id = hash::chunk_id(namespace.info.id, key);
+            let place = Place { id, disk: 0 };
+            return if takes {
+                PutItemPlan::Store(place)
+            } else {
+                PutItemPlan::Skip(ItemStatus::Moved)
+            };
+        }
         if self.find(namespace.info.id, key, leader).is_some() {
             namespace.metrics.exists.inc();
             return PutItemPlan::Skip(ItemStatus::Exists);
@@ -61,6 +76,25 @@ impl Service {
             return PutItemPlan::Skip(ItemStatus::Quota);
         }
         PutItemPlan::Store(place)
+    }
+
+    /// A value that was received for the item at `index` of a request.
+    #[must_use]
+    pub fn put_write(
+        &self,
+        namespace: &Namespace,
+        (request, index): (&PutRequest, usize),
+        place: Place,
+        bytes: SharedBuf,
+    ) -> PutWrite {
+        let key = request.keys[index];
+        let update = self.host().map(|_| {
+            let run_blocks = namespace.info.options.run_blocks;
+            let leader = request.leaders.leader(&request.keys, index, run_blocks);
+            let tag = request.tags.as_ref().map(|tags| (tags.client, tags.items[index]));
+            Update::new(namespace.info.id, leader, tag)
+        });
+        PutWrite { place, key, bytes, crc: request.items[index].crc, update }
     }
 
     /// Whether the namespace may hold `wanted` bytes more, after it gave up its own coldest blocks if
@@ -114,6 +148,20 @@ impl Service {
         let started = RealClock::tick();
         let options = &namespace.info.options;
         let len = write.bytes.len() as u64;
+        if let Some((host, update)) = self.host().zip(write.update) {
+            let of = (namespace.info.id, options);
+            let status = host.put(of, update, &write.key, (write.bytes, write.crc)).await;
+            match status {
+                ItemStatus::Ok => {
+                    namespace.metrics.stored.inc();
+                    namespace.metrics.bytes_in.add(len);
+                }
+                ItemStatus::Exists => namespace.metrics.exists.inc(),
+                _ => {}
+            }
+            self.metrics.stages.commit.observe(RealClock::tick().since(started));
+            return status;
+        }
         let request = WriteRequest {
             bytes: write.bytes,
             crc: write.crc,

@@ -1,0 +1,253 @@
+//! What the engine keeps beside a chunk of a chain: which version it is, and whose bytes it holds.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 1 | kind: 1 data, 2 tombstone; 128 is added while the version is staged |
+//! | 4 | chain |
+//! | 8 | chunk version |
+//! | 4 | chain version under which the head admitted it |
+//! | 28 | tag: client 16, channel 4, sequence 8 |
+//! | … | of data: the [`Block`] |
+//!
+//! A record of a target (kind 3) is a chunk without bytes: chain 4, target 4, chain version 4.
+
+use millpond_chain::{Content, Lane, Meta, Tag};
+use millpond_types::cluster::{ChainId, ChainVersion, ChunkVersion, TargetId};
+use millpond_types::wire::{Reader, WireError, Writer};
+use millpond_types::{BlockKey, ChunkId, Crc32c, GroupId, SlotId};
+use xxhash_rust::xxh3::xxh3_128;
+
+const DATA: u8 = 1;
+const TOMBSTONE: u8 = 2;
+const TARGET: u8 = 3;
+const STAGED: u8 = 128;
+
+/// A staged version is an engine chunk of its own. Ids are hashes, so the id with these bits
+/// flipped is no other chunk's.
+const STAGED_MASK: u128 = 0x5374_6167_6564_2076_6572_7369_6f6e_2121;
+
+/// The engine chunk that holds the staged version of a chunk.
+pub(super) const fn staged_id(chunk: ChunkId) -> ChunkId {
+    ChunkId(chunk.0 ^ STAGED_MASK)
+}
+
+/// What engine attributes say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Stored {
+    /// A version of a chunk.
+    Version(Version),
+    /// The record of a target.
+    Target(TargetRecord),
+}
+
+/// A version of a chunk on the disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Version {
+    pub(super) chain: ChainId,
+    pub(super) staged: bool,
+    pub(super) tombstone: bool,
+    pub(super) number: ChunkVersion,
+    pub(super) written: ChainVersion,
+    pub(super) tag: Tag,
+    /// The encoded [`Block`]; empty for a tombstone.
+    pub(super) block: Box<[u8]>,
+}
+
+impl Version {
+    /// The version as the protocol names it, with length and checksum of the engine's chunk.
+    pub(super) const fn meta(&self, len: u32, crc: Crc32c) -> Meta {
+        let content = if self.tombstone { Content::Tombstone } else { Content::Data { len, crc } };
+        Meta { version: self.number, written: self.written, content, tag: self.tag }
+    }
+
+    /// Encodes it as engine attributes.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::with_capacity(45 + self.block.len());
+        let kind = if self.tombstone { TOMBSTONE } else { DATA };
+        w.u8(if self.staged { kind | STAGED } else { kind });
+        w.u32(self.chain.0);
+        w.u64(self.number.0);
+        w.u32(self.written.0);
+        w.raw(&self.tag.lane.client.to_le_bytes());
+        w.u32(self.tag.lane.channel);
+        w.u64(self.tag.sequence);
+        w.raw(&self.block);
+        w.into_bytes()
+    }
+}
+
+/// What a target's disk remembers of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TargetRecord {
+    pub(super) chain: ChainId,
+    pub(super) target: TargetId,
+    pub(super) saved: ChainVersion,
+}
+
+impl TargetRecord {
+    /// The chunk that holds the record.
+    pub(super) fn id(target: TargetId) -> ChunkId {
+        let mut name = *b"millpond-target-\0\0\0\0";
+        name[16..].copy_from_slice(&target.0.to_le_bytes());
+        ChunkId(xxh3_128(&name))
+    }
+
+    /// Encodes it as engine attributes.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::with_capacity(13);
+        w.u8(TARGET);
+        w.u32(self.chain.0);
+        w.u32(self.target.0);
+        w.u32(self.saved.0);
+        w.into_bytes()
+    }
+}
+
+/// Reads engine attributes.
+///
+/// # Errors
+/// [`WireError`]: the chunk was not written by a chain.
+pub(super) fn decode(attrs: &[u8]) -> Result<Stored, WireError> {
+    let mut r = Reader::new(attrs);
+    let kind = r.u8()?;
+    if kind == TARGET {
+        let (chain, target) = (ChainId(r.u32()?), TargetId(r.u32()?));
+        let record = TargetRecord { chain, target, saved: ChainVersion(r.u32()?) };
+        r.finish()?;
+        return Ok(Stored::Target(record));
+    }
+    let tombstone = match kind & !STAGED {
+        DATA => false,
+        TOMBSTONE => true,
+        _ => return Err(WireError::Field("kind of a chunk")),
+    };
+    let chain = ChainId(r.u32()?);
+    let (number, written) = (ChunkVersion(r.u64()?), ChainVersion(r.u32()?));
+    let client = u128::from_le_bytes(r.array()?);
+    let lane = Lane { client, channel: r.u32()? };
+    let tag = Tag { lane, sequence: r.u64()? };
+    let block = attrs.get(45..).unwrap_or_default().into();
+    let staged = kind & STAGED != 0;
+    Ok(Stored::Version(Version { chain, staged, tombstone, number, written, tag, block }))
+}
+
+/// A version of a chunk, if that is what the attributes say.
+pub(super) fn version(attrs: &[u8]) -> Option<Version> {
+    match decode(attrs) {
+        Ok(Stored::Version(version)) => Some(version),
+        _ => None,
+    }
+}
+
+/// Whose bytes a chunk holds: travels with the bytes to every replica.
+///
+/// A KV block is kind 1: namespace u32, slot u16, expires u32 (Unix seconds, 0 never), priority u8,
+/// evictable u8, then the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Block {
+    pub(super) group: GroupId,
+    pub(super) slot: SlotId,
+    pub(super) expires: u32,
+    pub(super) priority: u8,
+    pub(super) evictable: bool,
+    pub(super) key: BlockKey,
+}
+
+const BLOCK: u8 = 1;
+
+impl Block {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::with_capacity(13 + self.key.as_bytes().len());
+        w.u8(BLOCK);
+        w.u32(self.group.0);
+        w.u16(self.slot.0);
+        w.u32(self.expires);
+        w.u8(self.priority);
+        w.u8(u8::from(self.evictable));
+        w.raw(self.key.as_bytes());
+        w.into_bytes()
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(bytes);
+        if r.u8()? != BLOCK {
+            return Err(WireError::Field("kind of a block"));
+        }
+        let (group, slot, expires) = (GroupId(r.u32()?), SlotId(r.u16()?), r.u32()?);
+        let (priority, evictable) = (r.u8()?, r.u8()?);
+        if priority > 3 || evictable > 1 {
+            return Err(WireError::Field("options of a block"));
+        }
+        let key = BlockKey::new(bytes.get(13..).unwrap_or_default())?;
+        Ok(Self { group, slot, expires, priority, evictable: evictable == 1, key })
+    }
+
+    /// Whether it has expired.
+    pub(super) const fn expired(&self, unix_seconds: u32) -> bool {
+        self.expires != 0 && self.expires <= unix_seconds
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block() -> Block {
+        Block {
+            group: GroupId(7),
+            slot: SlotId(300),
+            expires: 9,
+            priority: 2,
+            evictable: true,
+            key: BlockKey::new(&[5; 128]).unwrap(),
+        }
+    }
+
+    fn sample(staged: bool, tombstone: bool) -> Version {
+        let lane = Lane { client: u128::MAX - 1, channel: 4 };
+        Version {
+            chain: ChainId(3),
+            staged,
+            tombstone,
+            number: ChunkVersion(1 << 40),
+            written: ChainVersion(8),
+            tag: Tag { lane, sequence: u64::MAX },
+            block: if tombstone { Box::default() } else { block().encode().into() },
+        }
+    }
+
+    #[test]
+    fn versions_and_records_survive_and_fit_the_engine() {
+        for (staged, tombstone) in [(false, false), (true, false), (false, true), (true, true)] {
+            let version = sample(staged, tombstone);
+            let bytes = version.encode();
+            assert!(bytes.len() <= millpond_types::limits::ATTRS_BYTES_MAX);
+            assert_eq!(decode(&bytes), Ok(Stored::Version(version)));
+        }
+        let record =
+            TargetRecord { chain: ChainId(1), target: TargetId(2), saved: ChainVersion(3) };
+        assert_eq!(decode(&record.encode()), Ok(Stored::Target(record)));
+        assert_eq!(Block::decode(&block().encode()), Ok(block()));
+    }
+
+    #[test]
+    fn damaged_attributes_are_refused_not_believed() {
+        let bytes = sample(true, false).encode();
+        for cut in 0..45 {
+            assert!(decode(&bytes[..cut]).is_err(), "cut at {cut}");
+        }
+        assert!(decode(&[9; 64]).is_err());
+        assert!(version(b"a key of a server that stands alone").is_none());
+        let block = block().encode();
+        for cut in 0..13 {
+            assert!(Block::decode(&block[..cut]).is_err(), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn staged_ids_differ_and_come_back() {
+        let chunk = ChunkId(12_345);
+        assert_ne!(staged_id(chunk), chunk);
+        assert_eq!(staged_id(staged_id(chunk)), chunk);
+    }
+}

@@ -1,0 +1,47 @@
+//! The bytes of a chunk on their way: a buffer of the pool, shared by disk, links and readers.
+
+use std::fmt;
+use std::sync::Arc;
+
+use millpond_chain::Payload;
+use millpond_env::SharedBuf;
+use millpond_types::Crc32c;
+
+/// Bytes of a chunk and what is kept beside them. Clones share both.
+#[derive(Clone)]
+pub(crate) struct Blob {
+    pub(super) bytes: SharedBuf,
+    /// Of the bytes as they arrived here.
+    crc: Crc32c,
+    /// The encoded [`super::attrs::Block`].
+    pub(super) block: Arc<[u8]>,
+}
+
+impl Blob {
+    /// Bytes that came from elsewhere: their checksum is computed here.
+    pub(crate) fn arrived(bytes: SharedBuf, block: Arc<[u8]>) -> Self {
+        let crc = Crc32c::of(&bytes);
+        Self { bytes, crc, block }
+    }
+
+    /// Bytes whose checksum was compared just now.
+    pub(super) const fn checked(bytes: SharedBuf, crc: Crc32c, block: Arc<[u8]>) -> Self {
+        Self { bytes, crc, block }
+    }
+}
+
+impl fmt::Debug for Blob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Blob").field("len", &self.bytes.len()).finish_non_exhaustive()
+    }
+}
+
+impl Payload for Blob {
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn crc(&self) -> Crc32c {
+        self.crc
+    }
+}

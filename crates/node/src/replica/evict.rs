@@ -1,0 +1,91 @@
+//! Making room on a disk: heads delete what is coldest, has expired or belongs to a dropped namespace,
+//! on all replicas alike.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use millpond_engine::Cursor;
+use millpond_env::{RealClock, sleep, spawn};
+use millpond_types::{Ack, ChunkId};
+
+use millpond_chain::{Event, Op, UpdateRequest};
+use millpond_types::Crc32c;
+
+use super::Host;
+use super::attrs::{self, Block};
+use super::hosted::Hosted;
+
+/// How often a disk is looked at.
+const ROUND: Duration = Duration::from_millis(100);
+/// Chunks looked at per round for ones that have expired: 100 million in three hours.
+const EXPIRY_PAGE: usize = 1024;
+/// The same while the blocks of a dropped namespace are removed.
+const DROP_PAGE: usize = 8192;
+
+/// Looks after one disk until the host is gone.
+pub(super) async fn run(host: Weak<Host>, disk: usize) {
+    let mut cursor = Cursor::default();
+    loop {
+        sleep(ROUND).await;
+        let Some(host) = host.upgrade() else { return };
+        let mut victims = Vec::new();
+        cursor = expired(&host, disk, cursor, &mut victims);
+        for (hosted, chunk) in victims {
+            remove(&host, &hosted, chunk);
+        }
+    }
+}
+
+/// The replica of this node that may remove a chunk of these attributes.
+fn remover(host: &Host, attrs: &[u8]) -> Option<(Arc<Hosted>, Block)> {
+    let version = attrs::version(attrs)?;
+    if version.staged || version.tombstone {
+        return None;
+    }
+    let block = Block::decode(&version.block).ok()?;
+    let head = host.replicas_of(version.chain).into_iter().find(|hosted| hosted.is_head())?;
+    Some((head, block))
+}
+
+fn expired(
+    host: &Host,
+    disk: usize,
+    cursor: Cursor,
+    victims: &mut Vec<(Arc<Hosted>, ChunkId)>,
+) -> Cursor {
+    let now = u32::try_from(RealClock::wall_ms() / 1000).unwrap_or(u32::MAX);
+    let dropped = host.dropped();
+    let limit = if dropped.is_empty() { EXPIRY_PAGE } else { DROP_PAGE };
+    let (page, next) = host.disks[disk].engine.scan(None, cursor, limit);
+    for (info, attrs) in page {
+        if let Some((head, block)) = remover(host, &attrs)
+            && (block.expired(now) || dropped.contains(&block.group))
+        {
+            victims.push((head, info.id));
+        }
+    }
+    next.unwrap_or_default()
+}
+
+/// Deletes a chunk on every replica of its chain; what comes of it is not waited for.
+fn remove(host: &Arc<Host>, hosted: &Arc<Hosted>, chunk: ChunkId) {
+    let (tag, hosted) = (host.own_tag(), Arc::clone(hosted));
+    spawn(async move {
+        let _gone_or_not = hosted
+            .ask(|request, state| {
+                let version = state.replica.chain_version();
+                let update = UpdateRequest {
+                    version,
+                    issued: version,
+                    tag,
+                    chunk,
+                    op: Op::Remove,
+                    crc: Crc32c::EMPTY,
+                    durability: Ack::Memory,
+                };
+                Event::Update(request, update)
+            })
+            .await;
+    })
+    .detach();
+}

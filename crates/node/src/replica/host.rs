@@ -1,0 +1,459 @@
+//! All replicas of this node: made and ended as routing says, ticked, leased, reported.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::time::Duration;
+
+use millpond_chain::{Envelope, Event};
+use millpond_engine::Cursor;
+use millpond_env::{Handle, RealClock, sleep, spawn};
+use millpond_types::cluster::{
+    Chain, ChainId, ConfigRecord, DiskId, DiskReport, Grant, NodeId, Routing, TargetId,
+    TargetReport,
+};
+use millpond_types::limits::CHAIN_TICK_MS;
+use millpond_types::wire::NamespaceTableReply;
+use millpond_types::{ByteSize, ChunkId, GroupId, Tick};
+use parking_lot::RwLock;
+use tokio::sync::Notify;
+
+use super::attrs::{self, Stored, TargetRecord, staged_id};
+use super::blob::Blob;
+use super::hosted::{DiskHealth, Hosted, Image, Surroundings};
+use super::links::Links;
+use super::store::Store;
+use crate::member::{Targets, TargetsReport};
+use crate::service::Engine;
+
+/// Chunks looked at in one go while a disk is read in at the start.
+const SCAN_PAGE: usize = 4096;
+/// Chunks of a target that left its chain removed in one go.
+const WIPE_PAGE: usize = 256;
+/// Bytes per second that a node sends to bring other targets up to date, unless it is set.
+const RESYNC_RATE: u64 = ByteSize::mib(256).0;
+/// A disk takes no more updates with less than this share of it left, in per mille: what is under
+/// way must still fit.
+const ROOM_MIN: u64 = 20;
+
+/// A disk whose targets a host looks after.
+#[derive(Clone, Debug)]
+pub struct HostDisk {
+    /// Its identity.
+    pub id: DiskId,
+    /// Bytes that it was formatted with.
+    pub capacity: u64,
+    /// Its chunk store.
+    pub engine: Engine,
+}
+
+/// What a host is made of.
+#[derive(Debug)]
+pub struct HostOptions {
+    /// This node.
+    pub node: NodeId,
+    /// Its disks.
+    pub disks: Vec<HostDisk>,
+    /// The cores that replicas run on.
+    pub cores: Vec<Handle>,
+    /// The credential that other nodes ask for; empty for none.
+    pub token: Vec<u8>,
+}
+
+#[derive(Debug, Default)]
+struct Replicas {
+    by_target: HashMap<TargetId, Arc<Hosted>>,
+    by_chain: HashMap<ChainId, Vec<Arc<Hosted>>>,
+}
+
+/// What the disks held at the start and no target has taken over yet.
+#[derive(Debug, Default)]
+struct Found {
+    images: HashMap<(usize, ChainId), Image>,
+    records: HashMap<TargetId, (usize, TargetRecord)>,
+}
+
+type NamespaceSink = Box<dyn Fn(&NamespaceTableReply) + Send + Sync>;
+
+/// All replicas of this node.
+pub struct Host {
+    pub(super) node: NodeId,
+    pub(super) disks: Vec<HostDisk>,
+    cores: Vec<Handle>,
+    replicas: RwLock<Replicas>,
+    found: parking_lot::Mutex<Found>,
+    routing: RwLock<Arc<Routing>>,
+    around: Arc<Surroundings>,
+    resync_rate: AtomicU64,
+    namespaces: OnceLock<NamespaceSink>,
+    /// Namespaces whose blocks are to go.
+    dropped: RwLock<HashSet<GroupId>>,
+    /// Numbers the host's own updates.
+    pub(super) sequence: AtomicU64,
+}
+
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Host").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl Host {
+    /// Reads in what the disks hold of chains. Nothing serves before routing says so.
+    pub async fn open(options: HostOptions) -> Arc<Self> {
+        let HostOptions { node, disks, cores, token } = options;
+        let mut found = Found::default();
+        for (index, disk) in disks.iter().enumerate() {
+            read_in(index, &disk.engine, &mut found).await;
+        }
+        let links = Links::new(node, token, cores.clone());
+        let around = Surroundings { links, changed: Arc::default() };
+        // Unique in every life of this node: the chain itself has one lane for all its heads.
+        let sequence = AtomicU64::new(RealClock::wall_ms() << 20);
+        let host = Arc::new(Self {
+            node,
+            disks,
+            cores,
+            replicas: RwLock::default(),
+            found: parking_lot::Mutex::new(found),
+            routing: RwLock::default(),
+            around: Arc::new(around),
+            resync_rate: AtomicU64::new(RESYNC_RATE),
+            namespaces: OnceLock::new(),
+            dropped: RwLock::default(),
+            sequence,
+        });
+        host.around.links.deliver_to(&host);
+        for (lane, core) in host.cores.iter().enumerate() {
+            let host = Arc::downgrade(&host);
+            let _core_gone = core.spawn_on(move || async move {
+                while let Some(host) = host.upgrade() {
+                    host.tick(lane);
+                    drop(host);
+                    sleep(Duration::from_millis(CHAIN_TICK_MS)).await;
+                }
+            });
+        }
+        for disk in 0..host.disks.len() {
+            let (core, host) = (disk % host.cores.len(), Arc::downgrade(&host));
+            if let Some(all) = host.upgrade() {
+                let _core_gone = all.cores[core].spawn_on(move || super::evict::run(host, disk));
+            }
+        }
+        host
+    }
+
+    /// Where the cluster's namespaces go when they change.
+    pub fn on_namespaces(&self, sink: impl Fn(&NamespaceTableReply) + Send + Sync + 'static) {
+        let _set_once = self.namespaces.set(Box::new(sink));
+    }
+
+    /// The newest routing.
+    #[must_use]
+    pub fn routing(&self) -> Arc<Routing> {
+        Arc::clone(&self.routing.read())
+    }
+
+    /// This node's replicas of a chain: mostly one.
+    pub(super) fn replicas_of(&self, chain: ChainId) -> Vec<Arc<Hosted>> {
+        self.replicas.read().by_chain.get(&chain).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Hosted>> {
+        self.replicas.read().by_target.values().cloned().collect()
+    }
+
+    /// Namespaces whose blocks are to go.
+    pub(super) fn dropped(&self) -> HashSet<GroupId> {
+        self.dropped.read().clone()
+    }
+
+    /// Ends the links to other nodes; nothing serves any more.
+    pub fn close(&self) {
+        self.around.links.close();
+    }
+
+    /// A message from another replica.
+    pub(crate) fn deliver(&self, envelope: Envelope<Blob>) {
+        let Envelope { from, to, chain, peer } = envelope;
+        let hosted = self.replicas.read().by_target.get(&to).cloned();
+        if let Some(hosted) = hosted.filter(|hosted| hosted.chain == chain) {
+            hosted.peer(from, peer);
+        }
+    }
+
+    /// A chunk that the scrubber of a disk found damaged.
+    pub fn damaged(&self, disk: usize, id: ChunkId) {
+        let attrs = self.disks.get(disk).and_then(|disk| disk.engine.attrs(id));
+        let Some(version) = attrs.as_deref().and_then(attrs::version) else { return };
+        if version.staged {
+            return;
+        }
+        for hosted in self.replicas_of(version.chain) {
+            if hosted.disk == disk {
+                hosted.step(Event::Damaged(id));
+            }
+        }
+    }
+
+    fn tick(&self, lane: usize) {
+        let all = self.all();
+        let mine = all.iter().filter(|hosted| hosted.target.0 as usize % self.cores.len() == lane);
+        let sources = all.iter().filter(|hosted| hosted.is_source()).count().max(1) as u64;
+        let rate = self.resync_rate.load(Ordering::Relaxed);
+        let budget = rate * CHAIN_TICK_MS / 1000 / sources;
+        let health: Vec<DiskHealth> = self.disks.iter().map(|disk| health(&disk.engine)).collect();
+        for hosted in mine {
+            hosted.tick(budget, health[hosted.disk]);
+        }
+    }
+
+    /// Makes this node's replicas what routing says.
+    fn apply(self: &Arc<Self>, routing: &Arc<Routing>) {
+        let addresses: HashMap<NodeId, Vec<String>> =
+            routing.nodes.values().map(|node| (node.id, node.addresses.clone())).collect();
+        self.around.links.set_addresses(addresses);
+        *self.routing.write() = Arc::clone(routing);
+        let mut mine = HashSet::new();
+        for chain in routing.chains.values() {
+            for member in chain.targets.iter().filter(|member| member.node == self.node) {
+                let Some(disk) = self.disks.iter().position(|disk| disk.id == member.disk) else {
+                    continue;
+                };
+                mine.insert(member.target);
+                self.hosted(chain, member.target, disk).routing(chain);
+            }
+        }
+        let gone: Vec<Arc<Hosted>> = {
+            let replicas = self.replicas.read();
+            let all = replicas.by_target.values();
+            all.filter(|hosted| !mine.contains(&hosted.target)).cloned().collect()
+        };
+        for hosted in gone {
+            self.end(routing, &hosted);
+        }
+        self.wipe_unknown(routing);
+    }
+
+    /// The manager answered the heartbeat that left at `sent`.
+    fn grant(&self, sent: Tick, retire: &HashSet<TargetId>) {
+        for hosted in self.all() {
+            hosted.retire(retire.contains(&hosted.target));
+            let version = hosted.state().view.version;
+            hosted.step(Event::Lease { sent, version });
+        }
+    }
+
+    fn hosted(&self, chain: &Chain, target: TargetId, disk: usize) -> Arc<Hosted> {
+        let known = self.replicas.read().by_target.get(&target).cloned();
+        if let Some(known) = known {
+            return known;
+        }
+        let image = {
+            let mut found = self.found.lock();
+            let mut image = found.images.remove(&(disk, chain.id)).unwrap_or_default();
+            if let Some((_, record)) = found.records.remove(&target) {
+                image.saved = record.saved;
+            }
+            image
+        };
+        let store = Store { engine: self.disks[disk].engine.clone(), chain: chain.id, target };
+        let hosted = Hosted::new(store, disk, image, Arc::clone(&self.around));
+        let mut replicas = self.replicas.write();
+        replicas.by_target.insert(target, Arc::clone(&hosted));
+        replicas.by_chain.entry(chain.id).or_default().push(Arc::clone(&hosted));
+        hosted
+    }
+
+    /// The target is no member of its chain any more: what it holds goes.
+    fn end(&self, routing: &Routing, hosted: &Arc<Hosted>) {
+        match routing.chains.get(&hosted.chain) {
+            Some(chain) => hosted.routing(chain),
+            None => hosted.retire(true),
+        }
+        let mut replicas = self.replicas.write();
+        replicas.by_target.remove(&hosted.target);
+        if let Some(of_chain) = replicas.by_chain.get_mut(&hosted.chain) {
+            of_chain.retain(|other| other.target != hosted.target);
+        }
+        drop(replicas);
+        let image = std::mem::take(&mut hosted.state().image);
+        tracing::info!(chain = hosted.chain.0, target = hosted.target.0, "replica left its chain");
+        spawn(wipe(hosted.store.clone(), image)).detach();
+    }
+
+    /// What the disks hold of targets that left their chains while this node was away.
+    fn wipe_unknown(&self, routing: &Routing) {
+        let here = |disk: usize, chain: ChainId| {
+            let disk = self.disks[disk].id;
+            let chain = routing.chains.get(&chain);
+            chain.is_some_and(|chain| chain.targets.iter().any(|member| member.disk == disk))
+        };
+        let mut found = self.found.lock();
+        let gone: Vec<(usize, ChainId)> =
+            found.images.keys().filter(|(disk, chain)| !here(*disk, *chain)).copied().collect();
+        for (disk, chain) in gone {
+            let Some(image) = found.images.remove(&(disk, chain)) else { continue };
+            let mut records = found.records.values();
+            let target = records.find(|(on, record)| *on == disk && record.chain == chain);
+            let target = target.map_or(TargetId(0), |(_, record)| record.target);
+            let store = Store { engine: self.disks[disk].engine.clone(), chain, target };
+            tracing::info!(chain = chain.0, "removing what is left of a replica that was moved");
+            spawn(wipe(store, image)).detach();
+        }
+    }
+
+    /// Runs `work` on a core and waits for it: replicas live on cores.
+    fn on_core(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        let (sender, receiver) = mpsc::channel();
+        let host = Arc::clone(self);
+        let posted = self.cores[0].spawn_on(move || async move {
+            work(&host);
+            let _gone = sender.send(());
+        });
+        if posted.is_ok() {
+            let _core_gone = receiver.recv();
+        }
+    }
+}
+
+#[cfg(test)]
+impl Host {
+    /// As [`HostTargets::routing`], from a core.
+    pub(super) fn apply_now(self: &Arc<Self>, routing: &Arc<Routing>) {
+        self.apply(routing);
+    }
+
+    /// As [`HostTargets::granted`], from a core.
+    pub(super) fn grant_now(&self, sent: Tick, grant: &Grant) {
+        self.grant(sent, &grant.retire.iter().copied().collect());
+    }
+}
+
+/// What a member calls; every call is carried out on a core.
+#[derive(Clone, Debug)]
+pub struct HostTargets(pub Arc<Host>);
+
+impl Targets for HostTargets {
+    fn routing(&self, routing: &Arc<Routing>) {
+        let routing = Arc::clone(routing);
+        self.0.on_core(move |host| host.apply(&routing));
+    }
+
+    fn granted(&self, sent: Tick, grant: &Grant) {
+        let retire: HashSet<TargetId> = grant.retire.iter().copied().collect();
+        self.0.on_core(move |host| {
+            host.grant(sent, &retire);
+        });
+    }
+
+    fn report(&self) -> TargetsReport {
+        let host = &self.0;
+        let mut report = TargetsReport::default();
+        for hosted in host.all() {
+            let Some((local, used_bytes)) = hosted.report() else { continue };
+            report.targets.push(TargetReport {
+                target: local.target,
+                chain: local.chain,
+                at: local.version,
+                local: local.state,
+                used_bytes,
+                behind_bytes: 0,
+            });
+        }
+        for (index, disk) in host.disks.iter().enumerate() {
+            let stats = disk.engine.stats();
+            // A disk is called failed once its targets have stopped, not before.
+            let all = host.all();
+            let mut on_it = all.iter().filter(|hosted| hosted.disk == index);
+            let failed = stats.read_only && on_it.all(|hosted| hosted.is_stopped());
+            report.disks.push(DiskReport {
+                disk: disk.id,
+                capacity_bytes: stats.usable_bytes,
+                used_bytes: stats.used_bytes,
+                healthy: !failed,
+            });
+        }
+        report
+    }
+
+    fn changed(&self) -> Arc<Notify> {
+        Arc::clone(&self.0.around.changed)
+    }
+
+    fn leave(&self) {
+        self.0.on_core(|host| {
+            for hosted in host.all() {
+                hosted.retire(true);
+            }
+        });
+    }
+
+    fn namespaces(&self, table: &NamespaceTableReply) {
+        *self.0.dropped.write() = table.dropping.iter().copied().collect();
+        if let Some(sink) = self.0.namespaces.get() {
+            sink(table);
+        }
+    }
+
+    fn config(&self, config: &ConfigRecord) {
+        let set = config.values.get("rebalance.bytes_per_second");
+        let rate = set.and_then(|text| text.parse::<ByteSize>().ok()).map(|size| size.0);
+        self.0.resync_rate.store(rate.unwrap_or(RESYNC_RATE), Ordering::Relaxed);
+    }
+}
+
+fn health(engine: &Engine) -> DiskHealth {
+    let stats = engine.stats();
+    let left = stats.usable_bytes.saturating_sub(stats.used_bytes);
+    if stats.read_only {
+        return DiskHealth::Failed;
+    }
+    let room = left > stats.usable_bytes / 1000 * ROOM_MIN;
+    if room { DiskHealth::Room } else { DiskHealth::Full }
+}
+
+/// Reads in what a disk holds of chains.
+async fn read_in(disk: usize, engine: &Engine, found: &mut Found) {
+    let mut cursor = Cursor::default();
+    loop {
+        let (page, next) = engine.scan(None, cursor, SCAN_PAGE);
+        for (info, attrs) in page {
+            match attrs::decode(&attrs) {
+                Ok(Stored::Version(version)) => {
+                    let image = found.images.entry((disk, version.chain)).or_default();
+                    if version.staged {
+                        image.staged.insert(staged_id(info.id));
+                        continue;
+                    }
+                    image.committed.insert(info.id);
+                    image.used_bytes += u64::from(info.len);
+                    if version.tombstone {
+                        image.tombstones.insert(info.id);
+                    }
+                }
+                Ok(Stored::Target(record)) => {
+                    found.records.insert(record.target, (disk, record));
+                }
+                // Blocks of a server that stood alone, and its namespace table.
+                Err(_) => {}
+            }
+        }
+        let Some(next) = next else { return };
+        cursor = next;
+        millpond_env::yield_now().await;
+    }
+}
+
+/// Removes what a target held.
+async fn wipe(store: Store, image: Image) {
+    let staged = image.staged.into_iter().map(staged_id);
+    let mut ids: Vec<ChunkId> = image.committed.into_iter().chain(staged).collect();
+    ids.push(TargetRecord::id(store.target));
+    for page in ids.chunks(WIPE_PAGE) {
+        if store.forget(page).await.is_err() {
+            return;
+        }
+        millpond_env::yield_now().await;
+    }
+}

@@ -1,0 +1,611 @@
+//! One replica of this node: its state machine, and the order in which its store does things.
+//!
+//! Everything happens under one lock that is held for microseconds: an event goes in, its effects
+//! are carried out in their order. What the disk must be waited for goes on as a task and comes
+//! back as an event. Changes of one chunk reach the engine one after the other.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use millpond_chain::{
+    Alarm, Effect, Event, Identity, LocalReport, Peer, Replica, Reply, RequestId, StoreAnswer,
+    StoreError, StoreOp, Token,
+};
+use millpond_env::{RealClock, sleep, spawn};
+use millpond_types::cluster::{Chain, ChainId, ChainVersion, ChunkVersion, TargetId};
+use millpond_types::limits::DEDUP_KEEP_MS;
+use millpond_types::{ChunkId, Tick};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::{Notify, oneshot};
+
+use super::attrs::staged_id;
+use super::blob::Blob;
+use super::links::Links;
+use super::store::{Flipped, Store};
+
+/// A replica that stopped by itself is opened anew after this time.
+const REOPEN_AFTER: Duration = Duration::from_secs(2);
+/// How often an operation on the whole store looks whether what came before it has ended.
+const BARRIER_RETRY: Duration = Duration::from_millis(1);
+
+/// What a target's disk held when the node started.
+#[derive(Debug, Default)]
+pub(super) struct Image {
+    pub(super) saved: ChainVersion,
+    pub(super) committed: BTreeSet<ChunkId>,
+    pub(super) tombstones: BTreeSet<ChunkId>,
+    pub(super) staged: BTreeSet<ChunkId>,
+    pub(super) used_bytes: u64,
+}
+
+/// What all replicas of a node share.
+#[derive(Debug)]
+pub(super) struct Surroundings {
+    pub(super) links: Arc<Links>,
+    /// A heartbeat should leave.
+    pub(super) changed: Arc<Notify>,
+}
+
+/// What a disk can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DiskHealth {
+    /// Updates.
+    Room,
+    /// No more than what is under way.
+    Full,
+    /// Nothing: its log cannot be written.
+    Failed,
+}
+
+/// One replica of this node.
+pub(super) struct Hosted {
+    pub(super) chain: ChainId,
+    pub(super) target: TargetId,
+    /// Index of its disk.
+    pub(super) disk: usize,
+    pub(super) store: Store,
+    around: Arc<Surroundings>,
+    state: Mutex<State>,
+}
+
+impl std::fmt::Debug for Hosted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hosted").field("target", &self.target).finish_non_exhaustive()
+    }
+}
+
+pub(super) struct State {
+    pub(super) replica: Replica<Blob>,
+    /// The newest description of the chain that was heard of.
+    pub(super) view: Chain,
+    /// Counts restarts of the state machine: answers to an earlier one are dropped.
+    life: u64,
+    numbered: u64,
+    waiting: HashMap<RequestId, oneshot::Sender<Reply<Blob>>>,
+    events: VecDeque<Event<Blob>>,
+    queues: HashMap<ChunkId, Queue>,
+    /// Changes that were started, in order, and have not ended.
+    changing: BTreeSet<u64>,
+    changes: u64,
+    pub(super) image: Image,
+    retiring: bool,
+    stopped: Option<Tick>,
+}
+
+impl State {
+    /// Whether a commit or removal of the chunk is on its way to the engine.
+    pub(super) fn flipping(&self, chunk: ChunkId) -> bool {
+        self.queues.get(&chunk).is_some_and(|queue| queue.jobs.iter().any(|(_, job)| job.flips()))
+    }
+}
+
+/// Changes of one chunk; the first one runs.
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<(u64, Job)>,
+}
+
+enum Job {
+    Store(Token, u64, StoreOp<Blob>),
+    Commit(ChunkId, ChunkVersion),
+    Remove(ChunkId),
+    Unstage(ChunkId),
+    /// Stands for the change of its queue that runs.
+    Running {
+        flips: bool,
+    },
+}
+
+impl Job {
+    const fn chunk(&self) -> Option<ChunkId> {
+        match self {
+            Self::Store(_, _, op) => match op {
+                StoreOp::Lookup(chunk) | StoreOp::Restore(chunk, ..) => Some(*chunk),
+                StoreOp::Stage(request) => Some(request.chunk),
+                StoreOp::Read(read) => Some(read.chunk),
+                _ => None,
+            },
+            Self::Commit(chunk, _) | Self::Remove(chunk) | Self::Unstage(chunk) => Some(*chunk),
+            Self::Running { .. } => None,
+        }
+    }
+
+    const fn reads(&self) -> bool {
+        matches!(self, Self::Store(_, _, StoreOp::Lookup(_) | StoreOp::Read(_)))
+    }
+
+    /// Changes what a read or lookup that comes later must see.
+    const fn flips(&self) -> bool {
+        matches!(
+            self,
+            Self::Commit(..) | Self::Remove(_) | Self::Unstage(_) | Self::Running { flips: true }
+        )
+    }
+}
+
+/// How a job ended.
+enum Ended {
+    Answered(Token, u64, Result<StoreAnswer<Blob>, StoreError>),
+    Staged(Token, u64, ChunkId, Result<StoreAnswer<Blob>, StoreError>),
+    Committed(ChunkId, Result<Option<Flipped>, StoreError>),
+    Removed(ChunkId, u32, Result<(), StoreError>),
+    Unstaged(ChunkId, Result<(), StoreError>),
+}
+
+type Work = Pin<Box<dyn Future<Output = Ended>>>;
+
+fn replica(chain: ChainId, target: TargetId, saved: ChainVersion) -> Replica<Blob> {
+    let identity = Identity { chain, target, saved, tombstone_keep_ms: DEDUP_KEEP_MS };
+    Replica::new(identity, RealClock::tick())
+}
+
+impl Hosted {
+    pub(super) fn new(
+        store: Store,
+        disk: usize,
+        image: Image,
+        around: Arc<Surroundings>,
+    ) -> Arc<Self> {
+        let (chain, target) = (store.chain, store.target);
+        let state = State {
+            replica: replica(chain, target, image.saved),
+            view: Chain { id: chain, ..Chain::default() },
+            life: 0,
+            numbered: 0,
+            waiting: HashMap::new(),
+            events: VecDeque::new(),
+            queues: HashMap::new(),
+            changing: BTreeSet::new(),
+            changes: 0,
+            image,
+            retiring: false,
+            stopped: None,
+        };
+        Arc::new(Self { chain, target, disk, store, around, state: Mutex::new(state) })
+    }
+
+    /// The state, for questions; events go through [`Self::step`].
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Hands an event to the state machine and does what it wants done.
+    pub(super) fn step(self: &Arc<Self>, event: Event<Blob>) {
+        let mut state = self.state.lock();
+        state.events.push_back(event);
+        self.drive(&mut state);
+    }
+
+    /// A message from another replica.
+    pub(super) fn peer(self: &Arc<Self>, from: TargetId, peer: Peer<Blob>) {
+        self.step(Event::Peer(from, peer));
+    }
+
+    /// A newer description of the chain, from the manager.
+    pub(super) fn routing(self: &Arc<Self>, chain: &Chain) {
+        let mut state = self.state.lock();
+        if chain.version <= state.view.version {
+            return;
+        }
+        state.view = chain.clone();
+        state.events.push_back(Event::Routing(chain.clone()));
+        self.drive(&mut state);
+    }
+
+    /// Whether the target is to leave its chain.
+    pub(super) fn retire(self: &Arc<Self>, wanted: bool) {
+        let mut state = self.state.lock();
+        if std::mem::replace(&mut state.retiring, wanted) != wanted {
+            state.events.push_back(Event::Retire(wanted));
+            self.drive(&mut state);
+        }
+    }
+
+    /// Asks the replica something and waits for its answer.
+    pub(super) async fn ask(
+        self: &Arc<Self>,
+        event: impl FnOnce(RequestId, &State) -> Event<Blob>,
+    ) -> Option<Reply<Blob>> {
+        let answer = {
+            let mut state = self.state.lock();
+            state.numbered += 1;
+            let request = RequestId(state.numbered);
+            let (sender, receiver) = oneshot::channel();
+            state.waiting.insert(request, sender);
+            let event = event(request, &state);
+            state.events.push_back(event);
+            self.drive(&mut state);
+            receiver
+        };
+        answer.await.ok()
+    }
+
+    /// Time passed. `budget` bytes may be sent for resync.
+    pub(super) fn tick(self: &Arc<Self>, budget: u64, disk: DiskHealth) {
+        let mut state = self.state.lock();
+        if state.replica.stopped() {
+            if disk == DiskHealth::Failed {
+                return;
+            }
+            let now = RealClock::tick();
+            let since = *state.stopped.get_or_insert(now);
+            let idle = state.queues.is_empty();
+            if now.since(since) < REOPEN_AFTER || !idle {
+                return;
+            }
+            self.reopen(&mut state);
+        }
+        if disk == DiskHealth::Failed {
+            state.events.push_back(Event::StoreFailed);
+        }
+        let room = disk == DiskHealth::Room;
+        state.events.extend([Event::Space { room }, Event::Budget { bytes: budget }, Event::Tick]);
+        self.drive(&mut state);
+    }
+
+    fn reopen(self: &Arc<Self>, state: &mut State) {
+        tracing::warn!(chain = self.chain.0, target = self.target.0, "replica opened anew");
+        state.life += 1;
+        state.stopped = None;
+        state.waiting.clear();
+        state.replica = replica(self.chain, self.target, state.image.saved);
+        if state.retiring {
+            state.events.push_back(Event::Retire(true));
+        }
+        let view = state.view.clone();
+        state.events.push_back(Event::Routing(view));
+    }
+
+    /// Whether it stopped by itself.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.state.lock().replica.stopped()
+    }
+
+    /// Whether it brings another target up to date.
+    pub(super) fn is_source(&self) -> bool {
+        self.state.lock().replica.resync_progress().is_some_and(|progress| !progress.done)
+    }
+
+    /// What the next heartbeat says.
+    pub(super) fn report(&self) -> Option<(LocalReport, u64)> {
+        let state = self.state.lock();
+        Some((state.replica.local_report()?, state.image.used_bytes))
+    }
+
+    fn drive(self: &Arc<Self>, state: &mut State) {
+        let mut effects = Vec::new();
+        while let Some(event) = state.events.pop_front() {
+            // Read after the event was taken: a process that slept in between must not answer under
+            // a lease that ended meanwhile.
+            let now = RealClock::tick();
+            state.replica.step(now, event, &mut effects);
+            for effect in effects.drain(..) {
+                self.perform(state, effect);
+            }
+        }
+    }
+
+    fn perform(self: &Arc<Self>, state: &mut State, effect: Effect<Blob>) {
+        match effect {
+            Effect::Reply(request, reply) => {
+                if let Some(waiter) = state.waiting.remove(&request) {
+                    let _gone = waiter.send(reply);
+                }
+            }
+            Effect::Send(to, peer) => {
+                let node = state.view.targets.iter().find(|member| member.target == to);
+                if let Some(node) = node.map(|member| member.node) {
+                    self.around.links.send(node, (self.chain, self.target, to), peer);
+                }
+            }
+            Effect::Store(token, op) => {
+                let job = Job::Store(token, state.life, op);
+                self.begin(state, job);
+            }
+            Effect::Commit(chunk, version) => self.begin(state, Job::Commit(chunk, version)),
+            Effect::Remove(chunk) => self.begin(state, Job::Remove(chunk)),
+            Effect::Unstage(chunk) => self.begin(state, Job::Unstage(chunk)),
+            // Routing is pushed; a replica that is ahead of this node's copy waits for it.
+            Effect::NeedRouting(_) => {}
+            Effect::Report(_) => self.around.changed.notify_one(),
+            Effect::Alarm(alarm) => self.alarm(alarm),
+        }
+    }
+
+    fn alarm(&self, alarm: Alarm) {
+        let (chain, target) = (self.chain.0, self.target.0);
+        match alarm {
+            Alarm::StoreFailed => {
+                tracing::error!(chain, target, "the disk failed: the replica stopped");
+            }
+            Alarm::Diverged(chunk) => tracing::error!(
+                chain, target, %chunk,
+                "replicas hold different bytes under one version: this one stopped"
+            ),
+            Alarm::Impossible(state) => tracing::error!(
+                chain,
+                target,
+                ?state,
+                "the routing gives a state that cannot be: replica stopped"
+            ),
+            Alarm::Unrepairable(chunk) => tracing::error!(
+                chain, target, %chunk,
+                "a damaged chunk has no good copy: write it again or delete it"
+            ),
+        }
+    }
+
+    fn begin(self: &Arc<Self>, state: &mut State, job: Job) {
+        let Some(chunk) = job.chunk() else { return self.begin_whole(state, job) };
+        if let Some(queue) = state.queues.get_mut(&chunk) {
+            let behind_flip = queue.jobs.iter().any(|(_, job)| job.flips());
+            if !job.reads() || behind_flip {
+                if !job.reads() {
+                    state.changes += 1;
+                    state.changing.insert(state.changes);
+                }
+                queue.jobs.push_back((state.changes, job));
+                return;
+            }
+        }
+        if job.reads() {
+            let work = self.work(job);
+            return self.run(state, None, work);
+        }
+        state.changes += 1;
+        let number = state.changes;
+        state.changing.insert(number);
+        let running = Job::Running { flips: job.flips() };
+        state.queues.entry(chunk).or_default().jobs.push_back((number, running));
+        let work = self.work(job);
+        self.run(state, Some((chunk, number)), work);
+    }
+
+    /// Polls once under the lock, since most work needs not wait; the rest goes on as a task.
+    fn run(self: &Arc<Self>, state: &mut State, queue: Option<(ChunkId, u64)>, mut work: Work) {
+        match work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(ended) => self.end(state, queue, ended),
+            Poll::Pending => {
+                let this = Arc::clone(self);
+                spawn(async move {
+                    let ended = work.await;
+                    let mut state = this.state.lock();
+                    this.end(&mut state, queue, ended);
+                    this.drive(&mut state);
+                })
+                .detach();
+            }
+        }
+    }
+
+    fn work(self: &Arc<Self>, job: Job) -> Work {
+        let store = self.store.clone();
+        match job {
+            Job::Store(token, life, StoreOp::Lookup(chunk)) => {
+                let answer = Ok(StoreAnswer::Entry(store.meta(chunk)));
+                Box::pin(std::future::ready(Ended::Answered(token, life, answer)))
+            }
+            Job::Store(token, life, StoreOp::Stage(request)) => Box::pin(async move {
+                let chunk = request.chunk;
+                Ended::Staged(token, life, chunk, store.stage(request).await)
+            }),
+            Job::Store(token, life, StoreOp::Restore(chunk, meta, blob)) => Box::pin(async move {
+                Ended::Answered(token, life, store.restore(chunk, meta, blob).await)
+            }),
+            Job::Store(token, life, StoreOp::Read(read)) => {
+                Box::pin(async move { Ended::Answered(token, life, store.read(read).await) })
+            }
+            Job::Store(token, life, op) => {
+                let this = Arc::clone(self);
+                Box::pin(async move { Ended::Answered(token, life, this.whole(op).await) })
+            }
+            Job::Commit(chunk, version) => {
+                Box::pin(async move { Ended::Committed(chunk, store.commit(chunk, version).await) })
+            }
+            Job::Remove(chunk) => Box::pin(async move {
+                let len = store.committed_len(chunk);
+                Ended::Removed(chunk, len, store.forget(&[chunk, staged_id(chunk)]).await)
+            }),
+            Job::Unstage(chunk) => {
+                Box::pin(
+                    async move { Ended::Unstaged(chunk, store.forget(&[staged_id(chunk)]).await) },
+                )
+            }
+            Job::Running { .. } => unreachable!("it stands for a job that was started"),
+        }
+    }
+
+    fn end(self: &Arc<Self>, state: &mut State, queue: Option<(ChunkId, u64)>, ended: Ended) {
+        Self::note(state, ended);
+        let Some((chunk, number)) = queue else { return };
+        state.changing.remove(&number);
+        let Some(waiting) = state.queues.get_mut(&chunk) else { return };
+        waiting.jobs.pop_front();
+        while let Some(waiting) = state.queues.get_mut(&chunk) {
+            let Some((number, job)) = waiting.jobs.pop_front() else {
+                state.queues.remove(&chunk);
+                return;
+            };
+            let work = self.work_of(waiting, number, job, chunk);
+            match work {
+                (None, work) => self.run(state, None, work),
+                (Some(place), work) => return self.run(state, Some(place), work),
+            }
+        }
+    }
+
+    /// Prepares the next job of a queue; a change keeps its place at the front while it runs.
+    fn work_of(
+        self: &Arc<Self>,
+        queue: &mut Queue,
+        number: u64,
+        job: Job,
+        chunk: ChunkId,
+    ) -> (Option<(ChunkId, u64)>, Work) {
+        if job.reads() {
+            return (None, self.work(job));
+        }
+        queue.jobs.push_front((number, Job::Running { flips: job.flips() }));
+        (Some((chunk, number)), self.work(job))
+    }
+
+    /// Keeps the books, and tells the state machine.
+    fn note(state: &mut State, ended: Ended) {
+        let image = &mut state.image;
+        match ended {
+            Ended::Answered(token, life, answer) => {
+                if life == state.life {
+                    state.events.push_back(Event::Stored(token, answer));
+                }
+            }
+            Ended::Staged(token, life, chunk, answer) => {
+                if answer.is_ok() {
+                    image.staged.insert(chunk);
+                }
+                if life == state.life {
+                    state.events.push_back(Event::Stored(token, answer));
+                }
+            }
+            Ended::Committed(chunk, Ok(Some(flipped))) => {
+                image.staged.remove(&chunk);
+                image.committed.insert(chunk);
+                let used = image.used_bytes + u64::from(flipped.len);
+                image.used_bytes = used.saturating_sub(u64::from(flipped.replaced_len));
+                if flipped.tombstone {
+                    image.tombstones.insert(chunk);
+                } else {
+                    image.tombstones.remove(&chunk);
+                }
+            }
+            Ended::Removed(chunk, len, Ok(())) => {
+                image.used_bytes = image.used_bytes.saturating_sub(u64::from(len));
+                image.staged.remove(&chunk);
+                image.committed.remove(&chunk);
+                image.tombstones.remove(&chunk);
+            }
+            Ended::Unstaged(chunk, Ok(())) => {
+                image.staged.remove(&chunk);
+            }
+            Ended::Committed(_, Ok(None)) => {}
+            Ended::Committed(_, Err(_))
+            | Ended::Removed(_, _, Err(_))
+            | Ended::Unstaged(_, Err(_)) => {
+                state.events.push_back(Event::StoreFailed);
+            }
+        }
+    }
+
+    fn begin_whole(self: &Arc<Self>, state: &mut State, job: Job) {
+        let Job::Store(token, life, op) = job else { return };
+        let page = match op {
+            StoreOp::List { after, until, max } => {
+                Some(self.page(&state.image.committed, after, until, max))
+            }
+            StoreOp::ListTombstones(after, max) => {
+                Some(self.page(&state.image.tombstones, after, None, max))
+            }
+            _ => None,
+        };
+        if let Some(page) = page {
+            state.events.push_back(Event::Stored(token, Ok(page)));
+            return;
+        }
+        let work = self.work(Job::Store(token, life, op));
+        self.run_later(work);
+    }
+
+    /// Work that takes the lock itself must not be polled under it.
+    fn run_later(self: &Arc<Self>, work: Work) {
+        let this = Arc::clone(self);
+        spawn(async move {
+            let ended = work.await;
+            let mut state = this.state.lock();
+            this.end(&mut state, None, ended);
+            this.drive(&mut state);
+        })
+        .detach();
+    }
+
+    fn page(
+        &self,
+        ids: &BTreeSet<ChunkId>,
+        after: Option<ChunkId>,
+        until: Option<ChunkId>,
+        max: usize,
+    ) -> StoreAnswer<Blob> {
+        use std::ops::Bound::{Excluded, Included, Unbounded};
+        let bounds = (after.map_or(Unbounded, Excluded), until.map_or(Unbounded, Included));
+        if after.zip(until).is_some_and(|(after, until)| after >= until) {
+            return StoreAnswer::Page { items: Vec::new(), complete: true };
+        }
+        let mut found = ids.range(bounds);
+        let mut items = Vec::with_capacity(max);
+        for chunk in found.by_ref() {
+            if let Some(meta) = self.store.meta(*chunk) {
+                items.push((*chunk, meta));
+            }
+            if items.len() >= max {
+                break;
+            }
+        }
+        StoreAnswer::Page { items, complete: found.next().is_none() }
+    }
+
+    /// Operations on all chunks: they wait for the changes that were started before them.
+    async fn whole(self: &Arc<Self>, op: StoreOp<Blob>) -> Result<StoreAnswer<Blob>, StoreError> {
+        let until = self.state.lock().changes;
+        while self.state.lock().changing.first().is_some_and(|first| *first <= until) {
+            sleep(BARRIER_RETRY).await;
+        }
+        match op {
+            StoreOp::ListStaged => {
+                let staged: Vec<ChunkId> = self.state.lock().image.staged.iter().copied().collect();
+                let meta = |chunk: ChunkId| Some((chunk, self.store.staged_meta(chunk)?));
+                let items = staged.into_iter().filter_map(meta).collect();
+                Ok(StoreAnswer::Page { items, complete: true })
+            }
+            StoreOp::DiscardStaged => {
+                let staged: Vec<ChunkId> = self.state.lock().image.staged.iter().copied().collect();
+                let ids: Vec<ChunkId> = staged.iter().map(|chunk| staged_id(*chunk)).collect();
+                let done = self.store.discard(&ids).await?;
+                let image = &mut self.state.lock().image;
+                for chunk in staged {
+                    image.staged.remove(&chunk);
+                }
+                Ok(done)
+            }
+            StoreOp::Sync => self.store.sync().await,
+            StoreOp::SaveVersion(version) => {
+                let done = self.store.save(version).await?;
+                self.state.lock().image.saved = version;
+                Ok(done)
+            }
+            // Answered under the lock.
+            _ => Err(StoreError::Io),
+        }
+    }
+}

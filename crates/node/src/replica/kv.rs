@@ -1,0 +1,509 @@
+//! The KV verbs over chains: every key is answered by the replica that may, or with `Moved`.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use millpond_chain::{Event, Lane, Op, ReadRequest, Refusal, Reply, RequestId, Tag, UpdateRequest};
+use millpond_engine::{ChunkInfo, Cursor, ErrorKind};
+use millpond_env::{JoinHandle, RealClock, SharedBuf, spawn, timeout};
+use millpond_types::cluster::{ChainId, ChainVersion, Routing};
+use millpond_types::limits::PAYLOAD_BYTES_MAX;
+use millpond_types::wire::{
+    GetItem, GetRequest, ItemStatus, ItemTag, KeyInfo, KeysRequest, ListReply, ListRequest,
+};
+use millpond_types::{
+    Ack, BlockKey, ChunkId, Crc32c, GroupId, NamespaceOptions, SlotId, Tick, placement,
+};
+
+use super::Host;
+use super::attrs::{self, Block};
+use super::blob::Blob;
+use super::hosted::{Hosted, State};
+use crate::service::{GetOutcome, time_left};
+
+/// Reads of one request in flight: enough to fill a device queue of 32 twice.
+const READS_MAX: usize = 64;
+/// Bits of a list cursor that belong to the engine; the disk's index stands above them.
+const CURSOR_BITS: u32 = 56;
+
+/// An update of a client: which key of which slot, and its tag.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Update {
+    slot: SlotId,
+    tag: Tag,
+    /// The chain version that the client knew at the first attempt.
+    issued: Option<ChainVersion>,
+}
+
+impl Update {
+    /// The update of a key whose run begins with `leader`.
+    pub(crate) fn new(group: GroupId, leader: &BlockKey, tag: Option<(u128, ItemTag)>) -> Self {
+        let slot = placement::slot(group, leader);
+        match tag {
+            Some((client, item)) => {
+                let lane = Lane { client, channel: item.channel };
+                let tag = Tag { lane, sequence: item.sequence };
+                Self { slot, tag, issued: Some(item.issued) }
+            }
+            None => Self { slot, tag: Tag::default(), issued: None },
+        }
+    }
+}
+
+/// A block to find.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    group: GroupId,
+    key: BlockKey,
+    slot: SlotId,
+    chunk: ChunkId,
+}
+
+impl Wanted {
+    fn new(group: GroupId, key: &BlockKey, leader: &BlockKey) -> Self {
+        let (slot, chunk) = (placement::slot(group, leader), placement::chunk_id(group, key));
+        Self { group, key: *key, slot, chunk }
+    }
+
+    fn is(&self, block: &[u8], now: u32) -> bool {
+        Block::decode(block).is_ok_and(|block| {
+            block.key == self.key && block.group == self.group && !block.expired(now)
+        })
+    }
+}
+
+/// What a replica knows of a block without asking others.
+enum Known {
+    /// It is there.
+    Here(ChunkInfo),
+    /// It is not.
+    Nothing,
+    /// A version is under way: the protocol must decide.
+    Ask,
+    /// This replica may not say.
+    Moved,
+}
+
+type Value = Result<(SharedBuf, Crc32c), GetItem>;
+
+const fn no_value(status: ItemStatus, len: u32) -> GetItem {
+    GetItem { status, len, crc: Crc32c(0), pool_offset: 0 }
+}
+
+const fn refused(why: Refusal) -> ItemStatus {
+    match why {
+        Refusal::Busy(_) => ItemStatus::Busy,
+        Refusal::NoSpace => ItemStatus::NoSpace,
+        Refusal::BadChecksum | Refusal::Invalid => ItemStatus::Corrupt,
+        Refusal::Superseded => ItemStatus::Late,
+        Refusal::Stale(_)
+        | Refusal::Behind
+        | Refusal::NotServing
+        | Refusal::Corrupt
+        | Refusal::Undecided => ItemStatus::Moved,
+    }
+}
+
+fn unix_seconds() -> u32 {
+    u32::try_from(RealClock::wall_ms() / 1000).unwrap_or(u32::MAX)
+}
+
+impl Host {
+    /// The chains to ask for a slot: where it is, then where it comes from.
+    fn chains(routing: &Routing, slot: SlotId) -> impl Iterator<Item = ChainId> {
+        let place = routing.place(slot);
+        std::iter::once(place.chain).chain(place.old)
+    }
+
+    /// This node's replica that heads the chain of a slot.
+    fn head(&self, slot: SlotId) -> Option<Arc<Hosted>> {
+        let chain = self.routing().place(slot).chain;
+        self.replicas_of(chain).into_iter().find(|hosted| hosted.is_head())
+    }
+
+    /// Whether a put of `update` can be taken here.
+    pub(crate) fn takes(&self, update: &Update) -> bool {
+        self.head(update.slot).is_some()
+    }
+
+    /// Stores a block on every replica of its chain.
+    pub(crate) async fn put(
+        &self,
+        (group, options): (GroupId, &NamespaceOptions),
+        update: Update,
+        key: &BlockKey,
+        (bytes, crc): (SharedBuf, Crc32c),
+    ) -> ItemStatus {
+        let expires = match options.ttl_seconds {
+            0 => 0,
+            ttl => unix_seconds().saturating_add(ttl),
+        };
+        let block = Block {
+            group,
+            slot: update.slot,
+            expires,
+            priority: options.priority as u8,
+            evictable: options.evict,
+            key: *key,
+        };
+        let blob = Blob::arrived(bytes, block.encode().into());
+        let chunk = placement::chunk_id(group, key);
+        let op = || Op::Put(blob.clone());
+        match self.update(update, chunk, (op, crc), options.ack).await {
+            Some(Reply::Done(_)) => ItemStatus::Ok,
+            Some(Reply::Exists { .. }) => ItemStatus::Exists,
+            Some(Reply::Refused(why)) => refused(why),
+            Some(Reply::NotFound | Reply::Data { .. }) | None => ItemStatus::Moved,
+        }
+    }
+
+    /// Deletes a block on every replica of its chain.
+    pub(crate) async fn delete(&self, update: Update, chunk: ChunkId, ack: Ack) -> ItemStatus {
+        let op = || Op::Remove;
+        match self.update(update, chunk, (op, Crc32c::EMPTY), ack).await {
+            Some(Reply::Done(_)) => ItemStatus::Ok,
+            Some(Reply::NotFound) => ItemStatus::Miss,
+            Some(Reply::Refused(why)) => refused(why),
+            Some(Reply::Exists { .. } | Reply::Data { .. }) | None => ItemStatus::Moved,
+        }
+    }
+
+    async fn update(
+        &self,
+        update: Update,
+        chunk: ChunkId,
+        (op, crc): (impl Fn() -> Op<Blob>, Crc32c),
+        durability: Ack,
+    ) -> Option<Reply<Blob>> {
+        let hosted = self.head(update.slot)?;
+        let tag = if update.issued.is_some() { update.tag } else { self.own_tag() };
+        let event = |issued: Option<ChainVersion>| {
+            let op = op();
+            move |request: RequestId, state: &State| {
+                let version = state.replica.chain_version();
+                let issued = issued.unwrap_or(version);
+                let update = UpdateRequest { version, issued, tag, chunk, op, crc, durability };
+                Event::Update(request, update)
+            }
+        };
+        let reply = hosted.ask(event(update.issued)).await;
+        if !matches!(reply, Some(Reply::Refused(Refusal::Undecided))) {
+            return reply;
+        }
+        // The whole chain lost its memory since the first attempt, and whatever was under way with
+        // it: doing it now does it once more at worst, which a block that never changes bears.
+        hosted.ask(event(None)).await
+    }
+
+    /// A tag for updates that the node makes by itself: retries of them do not exist.
+    pub(super) fn own_tag(&self) -> Tag {
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
+        Tag { lane: Lane::default(), sequence }
+    }
+
+    /// What this node's replicas know of a block, without waiting.
+    fn known(&self, wanted: &Wanted) -> (Known, Option<Arc<Hosted>>) {
+        let routing = self.routing();
+        let mut answer = (Known::Moved, None);
+        for chain in Self::chains(&routing, wanted.slot) {
+            for hosted in self.replicas_of(chain) {
+                let known = hosted.known(wanted);
+                match known {
+                    Known::Here(_) | Known::Ask => return (known, Some(hosted)),
+                    Known::Nothing => answer = (known, Some(hosted)),
+                    Known::Moved => {}
+                }
+            }
+        }
+        // While a slot moves, its other chain may be on another node: the client asks there.
+        answer
+    }
+
+    /// Whether a block is there: `Ok`, `Miss` or `Moved`.
+    async fn present(&self, wanted: Wanted) -> (ItemStatus, Option<Arc<Hosted>>) {
+        match self.known(&wanted) {
+            (Known::Here(_), hosted) => (ItemStatus::Ok, hosted),
+            (Known::Nothing, hosted) => (ItemStatus::Miss, hosted),
+            (Known::Moved, _) | (Known::Ask, None) => (ItemStatus::Moved, None),
+            (Known::Ask, Some(hosted)) => {
+                let status = match hosted.read(wanted.chunk).await {
+                    Ok(Some(blob)) if wanted.is(&blob.block, unix_seconds()) => ItemStatus::Ok,
+                    Ok(_) => ItemStatus::Miss,
+                    Err(status) => status,
+                };
+                (status, Some(hosted))
+            }
+        }
+    }
+
+    /// Applies `each` to the keys of a request that are present on this node's replicas.
+    pub(crate) async fn on_keys(
+        &self,
+        request: &KeysRequest,
+        run_blocks: u16,
+        mut each: impl AsyncFnMut(&Host, usize, ChunkId) -> ItemStatus,
+    ) -> Vec<ItemStatus> {
+        let mut items = Vec::with_capacity(request.keys.len());
+        for (index, key) in request.keys.iter().enumerate() {
+            let leader = request.leaders.leader(&request.keys, index, run_blocks);
+            let wanted = Wanted::new(request.namespace, key, leader);
+            let (status, hosted) = self.present(wanted).await;
+            items.push(match (status, hosted) {
+                (ItemStatus::Ok, Some(hosted)) => each(self, hosted.disk, wanted.chunk).await,
+                (status, _) => status,
+            });
+        }
+        items
+    }
+
+    /// Counts an access for eviction.
+    pub(crate) fn touch(&self, disk: usize, chunk: ChunkId) -> ItemStatus {
+        if self.disks[disk].engine.touch(chunk) { ItemStatus::Ok } else { ItemStatus::Miss }
+    }
+
+    /// Promises not to evict a block before `until`: `Ok`, or `Exists` when there is no lease.
+    pub(crate) fn lease(&self, disk: usize, chunk: ChunkId, until: Option<Tick>) -> ItemStatus {
+        let leased = until.is_some_and(|until| self.disks[disk].engine.lease(chunk, until));
+        if leased { ItemStatus::Ok } else { ItemStatus::Exists }
+    }
+
+    /// Pins or unpins this node's copy of a block. A client says it to every replica, since any may
+    /// become the head, which alone decides what goes.
+    pub(crate) async fn pin(&self, disk: usize, chunk: ChunkId, on: bool) -> ItemStatus {
+        match self.disks[disk].engine.set_pinned(chunk, on).await {
+            Ok(true) => ItemStatus::Ok,
+            Ok(false) => ItemStatus::Miss,
+            Err(error) if error.kind() == ErrorKind::Busy => ItemStatus::Busy,
+            Err(error) => {
+                tracing::error!("pinning: {error}");
+                ItemStatus::ReadOnly
+            }
+        }
+    }
+
+    /// Deletes the keys of a request.
+    pub(crate) async fn delete_keys(
+        self: &Arc<Self>,
+        request: &KeysRequest,
+        options: &NamespaceOptions,
+    ) -> Vec<ItemStatus> {
+        let mut tasks: Vec<JoinHandle<ItemStatus>> = Vec::with_capacity(request.keys.len());
+        for (index, key) in request.keys.iter().enumerate() {
+            let leader = request.leaders.leader(&request.keys, index, options.run_blocks);
+            let tag = request.tags.as_ref().map(|tags| (tags.client, tags.items[index]));
+            let update = Update::new(request.namespace, leader, tag);
+            let chunk = placement::chunk_id(request.namespace, key);
+            let (host, ack) = (Arc::clone(self), options.ack);
+            tasks.push(spawn(async move { host.delete(update, chunk, ack).await }));
+        }
+        let mut items = Vec::with_capacity(tasks.len());
+        for task in tasks {
+            items.push(task.await.unwrap_or(ItemStatus::Moved));
+        }
+        items
+    }
+
+    /// Bytes that a get will hold in memory.
+    pub(crate) fn get_bytes(&self, request: &GetRequest, run_blocks: u16) -> u64 {
+        let each = request.keys.iter().enumerate().map(|(index, key)| {
+            let leader = request.leaders.leader(&request.keys, index, run_blocks);
+            match self.known(&Wanted::new(request.namespace, key, leader)).0 {
+                Known::Here(info) if info.len <= request.room[index] => u64::from(info.len),
+                _ => 0,
+            }
+        });
+        each.sum::<u64>().min(PAYLOAD_BYTES_MAX as u64)
+    }
+
+    /// Reads values. Those that the deadline overtakes are `Late`.
+    pub(crate) async fn get(
+        self: &Arc<Self>,
+        request: &GetRequest,
+        run_blocks: u16,
+        deadline: Tick,
+    ) -> GetOutcome {
+        let late = || Err(no_value(ItemStatus::Late, 0));
+        let mut values: Vec<Value> = (0..request.keys.len()).map(|_| late()).collect();
+        let mut waiting: VecDeque<(usize, Wanted)> = VecDeque::new();
+        let mut bytes = 0;
+        for (index, key) in request.keys.iter().enumerate() {
+            let leader = request.leaders.leader(&request.keys, index, run_blocks);
+            let wanted = Wanted::new(request.namespace, key, leader);
+            values[index] = match self.known(&wanted) {
+                (Known::Moved, _) => Err(no_value(ItemStatus::Moved, 0)),
+                (Known::Nothing, _) => Err(no_value(ItemStatus::Miss, 0)),
+                (Known::Here(info), _) if info.len > request.room[index] => {
+                    Err(no_value(ItemStatus::TooLong, info.len))
+                }
+                (Known::Here(info), _)
+                    if bytes + u64::from(info.len) > PAYLOAD_BYTES_MAX as u64 =>
+                {
+                    Err(no_value(ItemStatus::Busy, info.len))
+                }
+                (Known::Here(info), Some(hosted)) => {
+                    bytes += u64::from(info.len);
+                    match hosted.store.engine.read_cached(wanted.chunk) {
+                        Some(data) if data.info.version == info.version => {
+                            Ok((data.bytes, data.info.crc))
+                        }
+                        _ => {
+                            waiting.push_back((index, wanted));
+                            late()
+                        }
+                    }
+                }
+                _ => {
+                    waiting.push_back((index, wanted));
+                    late()
+                }
+            };
+        }
+        if !waiting.is_empty()
+            && let Some(left) = time_left(deadline)
+        {
+            let _late = timeout(left, self.read_all(waiting, &mut values)).await;
+        }
+        outcome(values, &request.room)
+    }
+
+    async fn read_all(
+        self: &Arc<Self>,
+        mut waiting: VecDeque<(usize, Wanted)>,
+        values: &mut [Value],
+    ) {
+        let mut reads: VecDeque<(usize, JoinHandle<Value>)> = VecDeque::new();
+        loop {
+            while reads.len() < READS_MAX {
+                let Some((index, wanted)) = waiting.pop_front() else { break };
+                let host = Arc::clone(self);
+                reads.push_back((index, spawn(async move { host.read_one(wanted).await })));
+            }
+            let Some((index, read)) = reads.pop_front() else { return };
+            values[index] = read.await.unwrap_or(Err(no_value(ItemStatus::Moved, 0)));
+        }
+    }
+
+    async fn read_one(&self, wanted: Wanted) -> Value {
+        let (known, hosted) = self.known(&wanted);
+        let Some(hosted) = hosted else { return Err(no_value(ItemStatus::Moved, 0)) };
+        let direct = match known {
+            Known::Moved => return Err(no_value(ItemStatus::Moved, 0)),
+            Known::Nothing => return Err(no_value(ItemStatus::Miss, 0)),
+            // What is committed now may be read without the state machine.
+            Known::Here(info) => match hosted.store.engine.read(wanted.chunk).await {
+                Ok(Some(data)) if data.info.version == info.version => {
+                    Some((data.bytes, data.info.crc))
+                }
+                _ => None,
+            },
+            Known::Ask => None,
+        };
+        if let Some(value) = direct {
+            return Ok(value);
+        }
+        match hosted.read(wanted.chunk).await {
+            Ok(Some(blob)) if wanted.is(&blob.block, unix_seconds()) => {
+                let crc = millpond_chain::Payload::crc(&blob);
+                Ok((blob.bytes, crc))
+            }
+            Ok(_) => Err(no_value(ItemStatus::Miss, 0)),
+            Err(status) => Err(no_value(status, 0)),
+        }
+    }
+
+    /// One page of the keys of a namespace whose chains this node heads.
+    pub(crate) fn list(&self, request: &ListRequest) -> ListReply {
+        let mut disk = usize::try_from(request.cursor >> CURSOR_BITS).unwrap_or(usize::MAX);
+        let mut inner = request.cursor & ((1 << CURSOR_BITS) - 1);
+        let (mut keys, limit) = (Vec::new(), request.limit as usize);
+        let now = unix_seconds();
+        while disk < self.disks.len() && keys.len() < limit {
+            let engine = &self.disks[disk].engine;
+            let wanted = limit - keys.len();
+            let (page, next) = engine.scan(Some(request.namespace), Cursor(inner), wanted);
+            for (info, attrs) in page {
+                let Some(version) = attrs::version(&attrs) else { continue };
+                let Ok(block) = Block::decode(&version.block) else { continue };
+                let heads = || self.replicas_of(version.chain).iter().any(|h| h.is_head());
+                let shown = !version.staged && !version.tombstone && !block.expired(now);
+                if shown && block.key.as_bytes().starts_with(&request.prefix) && heads() {
+                    keys.push(KeyInfo {
+                        key: block.key,
+                        len: info.len,
+                        expires: block.expires,
+                        pinned: info.pinned,
+                    });
+                }
+            }
+            (disk, inner) = next.map_or((disk + 1, 0), |next| (disk, next.0));
+        }
+        let ended = disk >= self.disks.len();
+        ListReply { cursor: if ended { 0 } else { (disk as u64) << CURSOR_BITS | inner }, keys }
+    }
+}
+
+impl Hosted {
+    /// Whether it heads its chain and serves.
+    pub(super) fn is_head(&self) -> bool {
+        self.state().replica.is_head_serving()
+    }
+
+    fn known(&self, wanted: &Wanted) -> Known {
+        {
+            let state = self.state();
+            let now = RealClock::tick();
+            if !state.replica.may_read(now) {
+                return Known::Moved;
+            }
+            // A commit that has not reached the engine yet must be seen all the same.
+            if !state.replica.committed_now(now, wanted.chunk) || state.flipping(wanted.chunk) {
+                return Known::Ask;
+            }
+        }
+        self.committed(wanted).map_or(Known::Nothing, Known::Here)
+    }
+
+    /// The committed version of a block, if it is this block and has not expired.
+    fn committed(&self, wanted: &Wanted) -> Option<ChunkInfo> {
+        let info = self.store.engine.lookup(wanted.chunk)?;
+        let version = attrs::version(&self.store.engine.attrs(wanted.chunk)?)?;
+        let is = !version.tombstone
+            && version.chain == self.chain
+            && wanted.is(&version.block, unix_seconds());
+        is.then_some(info)
+    }
+
+    /// Reads a whole chunk as the protocol does.
+    async fn read(self: &Arc<Self>, chunk: ChunkId) -> Result<Option<Blob>, ItemStatus> {
+        let reply = self.ask(|request, state| {
+            let version = state.replica.chain_version();
+            Event::Read(request, ReadRequest { version, chunk, offset: 0, len: u32::MAX })
+        });
+        match reply.await {
+            Some(Reply::Data { bytes, .. }) => Ok(Some(bytes)),
+            Some(Reply::NotFound) => Ok(None),
+            Some(Reply::Refused(why)) => Err(refused(why)),
+            Some(Reply::Done(_) | Reply::Exists { .. }) | None => Err(ItemStatus::Moved),
+        }
+    }
+}
+
+fn outcome(values: Vec<Value>, room: &[u32]) -> GetOutcome {
+    let mut out = GetOutcome::default();
+    for (value, room) in values.into_iter().zip(room) {
+        out.items.push(match value {
+            Err(item) => item,
+            Ok((value, crc)) => {
+                let len = u32::try_from(value.len()).unwrap_or(u32::MAX);
+                if len > *room {
+                    no_value(ItemStatus::TooLong, len)
+                } else {
+                    out.values.push(value);
+                    GetItem { status: ItemStatus::Ok, len, crc, pool_offset: 0 }
+                }
+            }
+        });
+    }
+    out
+}

@@ -1,0 +1,349 @@
+//! Links to other nodes: what replicas say to each other, one way, over connections of their own.
+//!
+//! Nothing is promised: a message may be lost when a connection ends or a queue is full. The
+//! protocol says again what matters. So a link needs no answers and no memory of what was sent.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock, Weak};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use millpond_chain::{Envelope, Peer};
+use millpond_env::{Handle, Piece, SharedBuf, Stream, sleep, spawn, timeout};
+use millpond_types::Crc32c;
+use millpond_types::cluster::{ChainId, NodeId, TargetId};
+use millpond_types::wire::{FrameHeader, HEADER_BYTES, Hello, PROTOCOL_VERSION, Status, Verb};
+use parking_lot::{Mutex, RwLock};
+
+use super::Host;
+use super::blob::Blob;
+
+/// Messages waiting for one link; more are dropped. Two full windows of a few hundred chains.
+const QUEUE_MAX: usize = 16_384;
+/// Bytes waiting for one link: what two seconds of a 1 Gbit/s network take, and little enough memory.
+const QUEUE_BYTES_MAX: usize = 256 << 20;
+/// Bytes sent in one go.
+const SEND_BYTES_MAX: usize = 4 << 20;
+/// A peer that takes nothing for so long is connected to anew: shorter than a node lease.
+const STALL: Duration = Duration::from_millis(1500);
+/// Pause after a failed attempt to connect.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// One message, ready to be sent.
+struct Frame {
+    head: Vec<u8>,
+    payload: Option<SharedBuf>,
+}
+
+#[derive(Default)]
+struct Queue {
+    frames: VecDeque<Frame>,
+    bytes: usize,
+    waker: Option<Waker>,
+    closed: bool,
+}
+
+/// One connection to another node, and what waits for it.
+struct Link {
+    node: NodeId,
+    queue: Mutex<Queue>,
+}
+
+/// All links of a node.
+pub(super) struct Links {
+    me: NodeId,
+    token: Vec<u8>,
+    cores: Vec<Handle>,
+    addresses: RwLock<HashMap<NodeId, Vec<String>>>,
+    open: RwLock<HashMap<(NodeId, usize), Arc<Link>>>,
+    /// Where messages to this node itself go.
+    host: OnceLock<Weak<Host>>,
+    this: Weak<Self>,
+}
+
+impl std::fmt::Debug for Links {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Links").field("me", &self.me).finish_non_exhaustive()
+    }
+}
+
+impl Links {
+    pub(super) fn new(me: NodeId, token: Vec<u8>, cores: Vec<Handle>) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            me,
+            token,
+            cores,
+            addresses: RwLock::default(),
+            open: RwLock::default(),
+            host: OnceLock::new(),
+            this: Weak::clone(this),
+        })
+    }
+
+    pub(super) fn deliver_to(&self, host: &Arc<Host>) {
+        let _set_once = self.host.set(Arc::downgrade(host));
+    }
+
+    /// Where the nodes are now; links to nodes that are gone end.
+    pub(super) fn set_addresses(&self, addresses: HashMap<NodeId, Vec<String>>) {
+        let mut links = self.open.write();
+        links.retain(|(node, _), link| {
+            let stays = addresses.contains_key(node);
+            if !stays {
+                link.close();
+            }
+            stays
+        });
+        *self.addresses.write() = addresses;
+    }
+
+    /// Sends a message to a target of `node`.
+    pub(super) fn send(
+        &self,
+        node: NodeId,
+        (chain, from, to): (ChainId, TargetId, TargetId),
+        peer: Peer<Blob>,
+    ) {
+        let envelope = Envelope { chain, from, to, peer };
+        if node == self.me {
+            let Some(host) = self.host.get().and_then(Weak::upgrade) else { return };
+            // The sender's lock is held: the receiver is met in a turn of its own.
+            spawn(async move { host.deliver(envelope) }).detach();
+            return;
+        }
+        let (meta, payload) = envelope.encode(|blob| blob.block.to_vec());
+        let payload = payload.map(|blob| blob.bytes);
+        let header = FrameHeader {
+            flags: 0,
+            verb: Verb::Peer as u16,
+            request_id: 0,
+            meta_len: u32::try_from(meta.len()).unwrap_or(u32::MAX),
+            payload_len: payload.as_ref().map_or(0, |p| u32::try_from(p.len()).unwrap_or(u32::MAX)),
+            deadline_or_status: 0,
+            meta_crc: Crc32c::of(&meta),
+        };
+        let mut head = Vec::with_capacity(HEADER_BYTES + meta.len());
+        head.extend_from_slice(&header.encode());
+        head.extend_from_slice(&meta);
+        if let Some(link) = self.link(node, chain) {
+            link.push(Frame { head, payload });
+        }
+    }
+
+    fn link(&self, node: NodeId, chain: ChainId) -> Option<Arc<Link>> {
+        let lane = chain.0 as usize % self.cores.len();
+        if let Some(link) = self.open.read().get(&(node, lane)) {
+            return Some(Arc::clone(link));
+        }
+        if !self.addresses.read().contains_key(&node) {
+            return None;
+        }
+        let mut links = self.open.write();
+        let link = links.entry((node, lane)).or_insert_with(|| {
+            let link = Arc::new(Link { node, queue: Mutex::default() });
+            let (links, mine) = (Weak::clone(&self.this), Arc::clone(&link));
+            let _core_gone = self.cores[lane].spawn_on(move || run(links, mine));
+            link
+        });
+        Some(Arc::clone(link))
+    }
+
+    /// Ends all links.
+    pub(super) fn close(&self) {
+        for (_, link) in self.open.write().drain() {
+            link.close();
+        }
+    }
+}
+
+impl Link {
+    fn push(&self, frame: Frame) {
+        let mut queue = self.queue.lock();
+        let bytes = frame.head.len() + frame.payload.as_ref().map_or(0, |p| p.len());
+        if queue.closed || queue.frames.len() >= QUEUE_MAX || queue.bytes + bytes > QUEUE_BYTES_MAX
+        {
+            return;
+        }
+        queue.bytes += bytes;
+        queue.frames.push_back(frame);
+        let waker = queue.waker.take();
+        drop(queue);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn close(&self) {
+        let mut queue = self.queue.lock();
+        queue.closed = true;
+        queue.frames.clear();
+        let waker = queue.waker.take();
+        drop(queue);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Forgets what waits: it will be said again.
+    fn clear(&self) {
+        let mut queue = self.queue.lock();
+        queue.bytes = 0;
+        let old = std::mem::take(&mut queue.frames);
+        drop(queue);
+        drop(old);
+    }
+
+    /// What to send next; `None` when the link is closed.
+    async fn next(&self) -> Option<Vec<Piece>> {
+        poll_fn(|context| {
+            let mut queue = self.queue.lock();
+            if queue.closed {
+                return Poll::Ready(None);
+            }
+            if queue.frames.is_empty() {
+                queue.waker = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+            let (mut pieces, mut bytes) = (Vec::new(), 0);
+            while bytes < SEND_BYTES_MAX && pieces.len() < 512 {
+                let Some(frame) = queue.frames.pop_front() else { break };
+                bytes += frame.head.len() + frame.payload.as_ref().map_or(0, |p| p.len());
+                match pieces.last_mut() {
+                    Some(Piece::Vec(before)) => before.extend_from_slice(&frame.head),
+                    _ => pieces.push(Piece::Vec(frame.head)),
+                }
+                pieces.extend(frame.payload.filter(|p| !p.is_empty()).map(Piece::Shared));
+            }
+            queue.bytes -= bytes.min(queue.bytes);
+            Poll::Ready(Some(pieces))
+        })
+        .await
+    }
+}
+
+/// Connects, and again, until the link is closed.
+async fn run(links: Weak<Links>, link: Arc<Link>) {
+    loop {
+        // Connected to only when there is something to say.
+        let Some(mut pieces) = link.next().await else { return };
+        let Some(all) = links.upgrade() else { return };
+        let addresses = all.addresses.read().get(&link.node).cloned().unwrap_or_default();
+        let stream = connect(&addresses, &all.token, link.node).await;
+        drop(all);
+        let stream = match stream {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::debug!(node = %link.node, "no link: {error}");
+                link.clear();
+                sleep(PAUSE).await;
+                continue;
+            }
+        };
+        let (mut reader, mut writer) = stream.split();
+        // Nothing is answered; what arrives is the end.
+        let (gone, ended) = tokio::sync::oneshot::channel::<()>();
+        let watcher = spawn(async move {
+            let _end_or_error = reader.read_some_vec(Vec::with_capacity(64)).await;
+            drop(gone);
+        });
+        let mut ended = ended;
+        loop {
+            match timeout(STALL, writer.write_all_mixed(pieces)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => break,
+            }
+            tokio::select! {
+                biased;
+                _ = &mut ended => break,
+                next = link.next() => match next {
+                    Some(next) => pieces = next,
+                    None => return,
+                },
+            }
+        }
+        watcher.abort();
+        link.clear();
+        sleep(PAUSE).await;
+    }
+}
+
+async fn connect(addresses: &[String], token: &[u8], node: NodeId) -> io::Result<Stream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the node has no address");
+    for address in addresses {
+        for address in resolve(address).await? {
+            match timeout(STALL, hello(address, token, node)).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => last = error,
+                Err(_) => last = io::ErrorKind::TimedOut.into(),
+            }
+        }
+    }
+    Err(last)
+}
+
+/// The socket addresses of `host:port`; a name is looked up on a thread.
+async fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = address.parse() {
+        return Ok(vec![address]);
+    }
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let name = address.to_owned();
+    millpond_env::thread("millpond-dns", move || {
+        let _gone = sender.send(millpond_env::lookup_host(&name));
+    })?;
+    receiver.await.unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into()))
+}
+
+async fn hello(address: SocketAddr, token: &[u8], node: NodeId) -> io::Result<Stream> {
+    let mut stream = Stream::connect_tcp(address).await?;
+    stream.set_user_timeout(STALL)?;
+    let version = u16::from(PROTOCOL_VERSION);
+    let meta = Hello {
+        version_min: version,
+        version_max: version,
+        client: "millpond node".to_owned(),
+        token: token.to_vec(),
+    }
+    .encode();
+    let header = FrameHeader {
+        flags: 0,
+        verb: Verb::Hello as u16,
+        request_id: 1,
+        meta_len: u32::try_from(meta.len()).unwrap_or(u32::MAX),
+        payload_len: 0,
+        deadline_or_status: 0,
+        meta_crc: Crc32c::of(&meta),
+    };
+    let (_, sent) = stream.write_all_vec([&header.encode()[..], &meta].concat()).await;
+    sent?;
+    let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+    let mut reply = Vec::with_capacity(1024);
+    loop {
+        let got;
+        (reply, got) = stream.read_some_vec(reply).await;
+        if got? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let Some(head) = reply.first_chunk::<HEADER_BYTES>() else { continue };
+        let head = FrameHeader::decode(head).map_err(|error| bad(&error.to_string()))?;
+        let end = HEADER_BYTES + head.meta_len as usize;
+        if reply.len() < end {
+            reply.reserve(end - reply.len());
+            continue;
+        }
+        let meta = &reply[HEADER_BYTES..end];
+        if head.deadline_or_status != u32::from(Status::Ok as u16) {
+            let why = millpond_types::wire::ErrorReply::decode(meta);
+            return Err(bad(&why.map_or_else(|error| error.to_string(), |why| why.message)));
+        }
+        let hello = millpond_types::wire::HelloReply::decode(meta);
+        let hello = hello.map_err(|error| bad(&error.to_string()))?;
+        if NodeId(hello.node) != node {
+            return Err(bad("another node answers at this address"));
+        }
+        return Ok(stream);
+    }
+}

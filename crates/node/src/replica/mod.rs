@@ -1,0 +1,27 @@
+//! The chain replicas of this node: the shell round `millpond-chain` over the engines of its disks.
+//!
+//! Reading order: `attrs` (what is kept beside a chunk), `blob` (bytes on their way), `store` (the
+//! protocol's store operations on an engine), `hosted` (one replica and the order of its
+//! work), `links` (what replicas say to each other), `host` (all replicas of the node), `kv` (the KV
+//! verbs over chains), `evict` (what heads give up when a disk fills).
+//!
+//! Invariants:
+//! - Changes of one chunk reach the engine in the order of the state machine's effects.
+//! - A target reported OFFLINE has stopped before the report is made.
+//! - Nothing is removed from a chain but by its head.
+//! - No message between replicas is relied upon to arrive.
+
+mod attrs;
+mod blob;
+mod evict;
+mod host;
+mod hosted;
+mod kv;
+mod links;
+mod store;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use blob::Blob;
+pub use host::{Host, HostDisk, HostOptions, HostTargets};
+pub(crate) use kv::Update;

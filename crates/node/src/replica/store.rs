@@ -1,0 +1,312 @@
+//! A replica's store: the operations of the protocol on the engine of the target's disk.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use millpond_chain::{Content, Meta, ReadOp, StageRequest, StoreAnswer, StoreError, Write};
+use millpond_engine::{ChunkInfo, EngineError, ErrorKind, WriteMode, WriteRequest};
+use millpond_env::{SharedBuf, sleep};
+use millpond_types::cluster::{ChainId, ChainVersion, ChunkVersion, TargetId};
+use millpond_types::{Ack, ChunkId, Crc32c, GroupId, Priority};
+
+use super::attrs::{self, Block, TargetRecord, Version, staged_id};
+use super::blob::Blob;
+use crate::service::Engine;
+
+/// How often an operation that met a full queue or pool is tried again.
+const BUSY_RETRY: Duration = Duration::from_millis(2);
+
+/// The store of one target: its share of an engine.
+#[derive(Clone, Debug)]
+pub(super) struct Store {
+    pub(super) engine: Engine,
+    pub(super) chain: ChainId,
+    pub(super) target: TargetId,
+}
+
+/// What a version that was made the committed one holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Flipped {
+    pub(super) tombstone: bool,
+    pub(super) len: u32,
+    /// Bytes of the version that it replaced.
+    pub(super) replaced_len: u32,
+}
+
+/// How a chunk is written to the engine.
+struct Plain<'a> {
+    attrs: &'a [u8],
+    block: Option<Block>,
+    ack: Ack,
+}
+
+fn why(error: &EngineError) -> StoreError {
+    match error.kind() {
+        ErrorKind::NoSpace => StoreError::NoSpace,
+        ErrorKind::Corrupt => StoreError::Corrupt,
+        // What the engine calls invalid are bytes that changed in memory: the disk is not to be
+        // trusted with them.
+        ErrorKind::Busy
+        | ErrorKind::Io
+        | ErrorKind::ReadOnly
+        | ErrorKind::Format
+        | ErrorKind::Invalid => StoreError::Io,
+    }
+}
+
+impl Store {
+    fn found(&self, id: ChunkId) -> Option<(Version, ChunkInfo)> {
+        // Nothing else changes the chunk between the two: its operations run one by one.
+        let info = self.engine.lookup(id)?;
+        let version = attrs::version(&self.engine.attrs(id)?)?;
+        (version.chain == self.chain).then_some((version, info))
+    }
+
+    /// What is committed of a chunk.
+    pub(super) fn meta(&self, chunk: ChunkId) -> Option<Meta> {
+        self.found(chunk).map(|(version, info)| version.meta(info.len, info.crc))
+    }
+
+    /// What is staged of a chunk.
+    pub(super) fn staged_meta(&self, chunk: ChunkId) -> Option<Meta> {
+        let (version, info) = self.found(staged_id(chunk))?;
+        version.staged.then(|| version.meta(info.len, info.crc))
+    }
+
+    /// Committed bytes of a chunk now.
+    pub(super) fn committed_len(&self, chunk: ChunkId) -> u32 {
+        self.engine.lookup(chunk).map_or(0, |info| info.len)
+    }
+
+    async fn write(
+        &self,
+        id: ChunkId,
+        version: &Version,
+        (bytes, crc): (SharedBuf, Crc32c),
+        ack: Ack,
+    ) -> Result<(), StoreError> {
+        let block = Block::decode(&version.block).ok();
+        self.write_plain(id, Plain { attrs: &version.encode(), block, ack }, (bytes, crc)).await
+    }
+
+    async fn write_plain(
+        &self,
+        id: ChunkId,
+        Plain { attrs, block, ack }: Plain<'_>,
+        (bytes, crc): (SharedBuf, Crc32c),
+    ) -> Result<(), StoreError> {
+        loop {
+            let request = WriteRequest {
+                bytes: bytes.clone(),
+                crc,
+                attrs,
+                group: block.map_or(GroupId::SYSTEM, |block| block.group),
+                priority: block.map_or(Priority::High as u8, |block| block.priority),
+                // Expiry is decided at the head, for all replicas.
+                expires: None,
+                evictable: block.is_some_and(|block| block.evictable),
+                mode: WriteMode::Replace,
+                ack,
+            };
+            match self.engine.write(id, request).await {
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Busy => sleep(BUSY_RETRY).await,
+                Err(error) => return Err(self.failed(&error)),
+            }
+        }
+    }
+
+    fn failed(&self, error: &EngineError) -> StoreError {
+        let answer = why(error);
+        if answer == StoreError::Io {
+            tracing::error!(chain = self.chain.0, target = self.target.0, "{error}");
+        }
+        answer
+    }
+
+    fn nothing(&self) -> Result<SharedBuf, StoreError> {
+        let empty = self.engine.alloc(0).map_err(|error| self.failed(&error))?;
+        Ok(empty.freeze())
+    }
+
+    /// Stores a version beside the committed one.
+    pub(super) async fn stage(
+        &self,
+        request: StageRequest<Blob>,
+    ) -> Result<StoreAnswer<Blob>, StoreError> {
+        let StageRequest { chunk, version, written, tag, write, durability } = request;
+        let tombstone = matches!(write, Write::Tombstone | Write::Collect);
+        let blob = self.bytes_of(chunk, write).await?;
+        let stored = Version {
+            chain: self.chain,
+            staged: true,
+            tombstone,
+            number: version,
+            written,
+            tag,
+            block: if tombstone { Box::default() } else { blob.block.as_ref().into() },
+        };
+        let len = u32::try_from(blob.bytes.len()).unwrap_or(u32::MAX);
+        let crc = Crc32c::of(&blob.bytes);
+        self.write(staged_id(chunk), &stored, (blob.bytes, crc), durability).await?;
+        let content = if tombstone { Content::Tombstone } else { Content::Data { len, crc } };
+        Ok(StoreAnswer::Staged(content))
+    }
+
+    /// All bytes of the version that `write` makes.
+    async fn bytes_of(&self, chunk: ChunkId, write: Write<Blob>) -> Result<Blob, StoreError> {
+        let (offset, bytes, len) = match write {
+            Write::Whole(blob) => return Ok(blob),
+            Write::Tombstone | Write::Collect => {
+                return Ok(Blob::checked(self.nothing()?, Crc32c::EMPTY, Arc::default()));
+            }
+            Write::Part { offset, bytes } => (offset as usize, Some(bytes), None),
+            Write::Truncate { len } => (0, None, Some(len as usize)),
+        };
+        let old = self.read_whole(chunk, None).await?;
+        let old = old.and_then(|(_, blob)| blob);
+        let held = old.as_ref().map_or(0, |blob| blob.bytes.len());
+        let part = bytes.as_ref().map_or(0, |blob| blob.bytes.len());
+        let len = len.unwrap_or_else(|| held.max(offset + part));
+        let mut all = loop {
+            match self.engine.alloc(len) {
+                Ok(buf) => break buf,
+                Err(error) if error.kind() == ErrorKind::Busy => sleep(BUSY_RETRY).await,
+                Err(error) => return Err(self.failed(&error)),
+            }
+        };
+        let kept = held.min(len);
+        if let Some(old) = &old {
+            all[..kept].copy_from_slice(&old.bytes[..kept]);
+        }
+        all[kept..].fill(0);
+        if let Some(bytes) = &bytes {
+            all[offset..offset + part].copy_from_slice(&bytes.bytes);
+        }
+        let block = old.map(|blob| blob.block).or(bytes.map(|blob| blob.block));
+        Ok(Blob::arrived(all.freeze(), block.unwrap_or_default()))
+    }
+
+    /// Makes the staged version the committed one; nothing when it is another version.
+    pub(super) async fn commit(
+        &self,
+        chunk: ChunkId,
+        wanted: ChunkVersion,
+    ) -> Result<Option<Flipped>, StoreError> {
+        let from = staged_id(chunk);
+        let Some((mut version, info)) = self.found(from) else { return Ok(None) };
+        if !version.staged || version.number != wanted {
+            return Ok(None);
+        }
+        version.staged = false;
+        let attrs = version.encode();
+        let replaced_len = self.committed_len(chunk);
+        let flipped = Flipped { tombstone: version.tombstone, len: info.len, replaced_len };
+        loop {
+            match self.engine.promote(from, chunk, &attrs).await {
+                Ok(true) => return Ok(Some(flipped)),
+                Ok(false) => return Ok(None),
+                Err(error) if error.kind() == ErrorKind::Busy => sleep(BUSY_RETRY).await,
+                Err(error) => return Err(self.failed(&error)),
+            }
+        }
+    }
+
+    /// Forgets engine chunks, lazily.
+    pub(super) async fn forget(&self, ids: &[ChunkId]) -> Result<(), StoreError> {
+        loop {
+            match self.engine.delete_lazy(ids).await {
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Busy => sleep(BUSY_RETRY).await,
+                Err(error) => return Err(self.failed(&error)),
+            }
+        }
+    }
+
+    /// Puts good bytes in the place of the damaged ones.
+    pub(super) async fn restore(
+        &self,
+        chunk: ChunkId,
+        meta: Meta,
+        blob: Blob,
+    ) -> Result<StoreAnswer<Blob>, StoreError> {
+        let Some((version, info)) = self.found(chunk) else { return Ok(StoreAnswer::Done) };
+        if version.meta(info.len, info.crc) == meta {
+            let crc = Crc32c::of(&blob.bytes);
+            self.write(chunk, &version, (blob.bytes, crc), Ack::Disk).await?;
+        }
+        Ok(StoreAnswer::Done)
+    }
+
+    /// Reads the staged version if it is the one wanted, else the committed one.
+    pub(super) async fn read(&self, read: ReadOp) -> Result<StoreAnswer<Blob>, StoreError> {
+        let whole = read.offset == 0 && read.len == u32::MAX;
+        let range = (!whole).then(|| {
+            let from = u64::from(read.offset);
+            from..from + u64::from(read.len)
+        });
+        let staged = staged_id(read.chunk);
+        let wanted = read.version.filter(|wanted| {
+            self.found(staged).is_some_and(|(version, _)| version.number == *wanted)
+        });
+        let id = if wanted.is_some() { staged } else { read.chunk };
+        Ok(StoreAnswer::Bytes(self.read_whole(id, range).await?))
+    }
+
+    async fn read_whole(
+        &self,
+        id: ChunkId,
+        range: Option<std::ops::Range<u64>>,
+    ) -> Result<Option<(Meta, Option<Blob>)>, StoreError> {
+        loop {
+            let Some((version, info)) = self.found(id) else { return Ok(None) };
+            let meta = version.meta(info.len, info.crc);
+            if version.tombstone {
+                return Ok(Some((meta, None)));
+            }
+            let all = range.as_ref().is_none_or(|r| r.start == 0 && r.end >= u64::from(info.len));
+            let read = async {
+                if all {
+                    return self.engine.read(id).await;
+                }
+                self.engine.read_range(id, range.clone().unwrap_or_default()).await
+            };
+            match read.await {
+                Ok(Some(data)) if data.info.version == info.version => {
+                    let block = Arc::from(version.block);
+                    let blob = if all {
+                        Blob::checked(data.bytes, data.info.crc, block)
+                    } else {
+                        Blob::arrived(data.bytes, block)
+                    };
+                    return Ok(Some((meta, Some(blob))));
+                }
+                // Replaced while it was read: look again.
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Busy => sleep(BUSY_RETRY).await,
+                Err(error) => return Err(self.failed(&error)),
+            }
+        }
+    }
+
+    /// Forgets engine chunks durably.
+    pub(super) async fn discard(&self, ids: &[ChunkId]) -> Result<StoreAnswer<Blob>, StoreError> {
+        self.forget(ids).await?;
+        self.sync().await
+    }
+
+    /// Makes everything before durable.
+    pub(super) async fn sync(&self) -> Result<StoreAnswer<Blob>, StoreError> {
+        self.engine.flush().await.map_err(|error| self.failed(&error))?;
+        Ok(StoreAnswer::Done)
+    }
+
+    /// Remembers durably that the target acted on this version of the chain.
+    pub(super) async fn save(&self, saved: ChainVersion) -> Result<StoreAnswer<Blob>, StoreError> {
+        let record = TargetRecord { chain: self.chain, target: self.target, saved };
+        let bytes = (self.nothing()?, Crc32c::EMPTY);
+        let plain = Plain { attrs: &record.encode(), block: None, ack: Ack::Disk };
+        self.write_plain(TargetRecord::id(self.target), plain, bytes).await?;
+        Ok(StoreAnswer::Done)
+    }
+}

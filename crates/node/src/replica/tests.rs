@@ -1,0 +1,293 @@
+//! One node with several disks, so that a chain's replicas live side by side: the whole shell on real
+//! engines, with the manager's table in the manager's place.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millpond_chain::Payload as _;
+use millpond_cluster::{Report, next_chain};
+use millpond_engine::{EngineOptions, FormatOptions};
+use millpond_env::{BufferPool, FileDisk, PoolOptions, RealClock, Runtime, RuntimeOptions, sleep};
+use millpond_types::cluster::{
+    Chain, ChainId, ChainTarget, ChainVersion, DiskId, Grant, NodeId, NodeInfo, NodeState, Routing,
+    RoutingVersion, SlotMap, TargetId, TargetState,
+};
+use millpond_types::wire::{GetRequest, ItemStatus, ItemTag, KeysRequest, Leaders, Tags};
+use millpond_types::{Ack, BlockKey, Crc32c, GroupId, NamespaceOptions, Uuid128, placement};
+
+use super::kv::Update;
+use super::{Host, HostDisk, HostOptions, HostTargets};
+use crate::member::Targets as _;
+use crate::service::Engine;
+
+const NODE: NodeId = NodeId(Uuid128([7; 16]));
+const GROUP: GroupId = GroupId(3);
+const SIZE: u64 = (64 << 10) + (32 << 20);
+
+fn disk_id(n: usize) -> Uuid128 {
+    Uuid128([u8::try_from(n + 1).unwrap(); 16])
+}
+
+fn runtime(pool: &BufferPool) -> Runtime {
+    Runtime::new(RuntimeOptions { pools: vec![pool.clone()], ..RuntimeOptions::default() }).unwrap()
+}
+
+/// A node and what stands in for its manager.
+struct Node {
+    host: Arc<Host>,
+    targets: HostTargets,
+    engines: Vec<Engine>,
+    pool: BufferPool,
+    chain: Chain,
+    version: u64,
+    /// Targets that the manager does not hear of.
+    silent: Vec<TargetId>,
+}
+
+impl Node {
+    async fn open(folder: &Path, pool: &BufferPool, core: millpond_env::Handle, n: usize) -> Self {
+        let mut disks = Vec::new();
+        for index in 0..n {
+            let path = folder.join(format!("disk{index}"));
+            let new = !path.exists();
+            let disk =
+                if new { FileDisk::create(&path, SIZE) } else { FileDisk::open(&path) }.unwrap();
+            if new {
+                let format = FormatOptions {
+                    segment_bytes: millpond_types::ByteSize::mib(2),
+                    ..FormatOptions::new(disk_id(index), Uuid128([9; 16]))
+                };
+                Engine::format(&disk, pool, format).await.unwrap();
+            }
+            let (clock, options) = (Arc::new(RealClock), EngineOptions::default());
+            let engine = Engine::open(disk, pool.clone(), clock, options).await.unwrap();
+            let running = engine.clone();
+            millpond_env::spawn(async move { running.run_background().await }).detach();
+            disks.push(HostDisk { id: DiskId(disk_id(index)), capacity: SIZE, engine });
+        }
+        let engines = disks.iter().map(|disk| disk.engine.clone()).collect();
+        let options = HostOptions { node: NODE, disks, cores: vec![core], token: Vec::new() };
+        let host = Host::open(options).await;
+        let member = |n: usize| ChainTarget {
+            target: TargetId(u32::try_from(n + 1).unwrap()),
+            disk: DiskId(disk_id(n)),
+            node: NODE,
+            state: if n == 0 { TargetState::LastServing } else { TargetState::Offline },
+        };
+        let targets = (0..n).map(member).collect();
+        let chain = Chain { id: ChainId(1), version: ChainVersion(1), targets };
+        let targets = HostTargets(Arc::clone(&host));
+        let pool = pool.clone();
+        Self { host, targets, engines, pool, chain, version: 1, silent: Vec::new() }
+    }
+
+    /// One heartbeat: report, decide, push, grant.
+    async fn beat(&mut self) {
+        let sent = RealClock::tick();
+        let report = self.targets.report();
+        let heard: BTreeMap<TargetId, Report> = report
+            .targets
+            .iter()
+            .filter(|report| !self.silent.contains(&report.target))
+            .map(|said| (said.target, Report { local: said.local, at: said.at }))
+            .collect();
+        let reports: Vec<Report> = self
+            .chain
+            .targets
+            .iter()
+            .map(|member| heard.get(&member.target).copied().unwrap_or(Report::OFFLINE))
+            .collect();
+        if let Some(next) = next_chain(&self.chain, &reports) {
+            self.chain = next;
+            self.version += 1;
+        }
+        let node = NodeInfo {
+            id: NODE,
+            addresses: Vec::new(),
+            domain: String::new(),
+            state: NodeState::Active,
+        };
+        let routing = Routing {
+            cluster: Uuid128([9; 16]),
+            version: RoutingVersion(self.version),
+            nodes: [(NODE, node)].into(),
+            chains: [(self.chain.id, self.chain.clone())].into(),
+            slots: SlotMap::all(self.chain.id),
+            moving: BTreeMap::new(),
+        };
+        self.host.apply_now(&Arc::new(routing));
+        self.host.grant_now(sent, &Grant { lease_ms: 2000, ..Grant::default() });
+        sleep(Duration::from_millis(20)).await;
+    }
+
+    async fn until(&mut self, what: &str, mut done: impl FnMut(&Chain) -> bool) {
+        for _ in 0..1000 {
+            if done(&self.chain) {
+                return;
+            }
+            self.beat().await;
+        }
+        panic!("{what} did not come: {:?}", self.chain);
+    }
+
+    async fn all_serve(&mut self) {
+        let n = self.chain.targets.len();
+        self.until("all replicas serving", |chain| chain.serving().count() == n).await;
+        // The newest routing and a lease for it.
+        self.beat().await;
+    }
+
+    async fn put(&self, key: &BlockKey, value: &[u8], sequence: u64) -> ItemStatus {
+        let tag = (5, ItemTag { channel: 0, sequence, issued: self.chain.version });
+        let update = Update::new(GROUP, key, Some(tag));
+        let bytes = self.pool.try_copy(value).unwrap().freeze();
+        let options = NamespaceOptions { ack: Ack::Disk, ..NamespaceOptions::default() };
+        self.host.put((GROUP, &options), update, key, (bytes, Crc32c::of(value))).await
+    }
+
+    async fn get(&self, key: &BlockKey) -> Result<Vec<u8>, ItemStatus> {
+        let request = GetRequest {
+            namespace: GROUP,
+            keys: vec![*key],
+            room: vec![u32::MAX],
+            leaders: Leaders::Own,
+        };
+        let deadline = RealClock::tick().plus(Duration::from_secs(5));
+        let outcome = self.host.get(&request, 16, deadline).await;
+        match outcome.items[0].status {
+            ItemStatus::Ok => Ok(outcome.values[0].to_vec()),
+            status => Err(status),
+        }
+    }
+
+    /// Whether a read gives block `n` what was put there.
+    async fn holds(&self, n: u32) -> bool {
+        self.get(&key(n)).await == Ok(value(n))
+    }
+
+    async fn delete(&self, key: &BlockKey, sequence: u64) -> ItemStatus {
+        let tag = ItemTag { channel: 0, sequence, issued: self.chain.version };
+        let request = KeysRequest {
+            namespace: GROUP,
+            keys: vec![*key],
+            leaders: Leaders::Own,
+            tags: Some(Tags { client: 5, items: vec![tag] }),
+        };
+        let options = NamespaceOptions::default();
+        self.host.delete_keys(&request, &options).await[0]
+    }
+
+    /// What a disk holds of a key, committed.
+    async fn on_disk(&self, disk: usize, key: &BlockKey) -> Option<Vec<u8>> {
+        let chunk = placement::chunk_id(GROUP, key);
+        let engine = &self.engines[disk];
+        let version = super::attrs::version(&engine.attrs(chunk)?)?;
+        if version.tombstone {
+            return None;
+        }
+        Some(engine.read(chunk).await.unwrap()?.bytes.to_vec())
+    }
+}
+
+fn key(n: u32) -> BlockKey {
+    BlockKey::new(&n.to_le_bytes()).unwrap()
+}
+
+fn value(n: u32) -> Vec<u8> {
+    (0..10_000 + n * 7).map(|i| u8::try_from((i * 31 + n) % 251).unwrap()).collect()
+}
+
+/// Runs `work` on a core of its own with `n` disks in `folder`.
+fn with_node<F: AsyncFnOnce(Node)>(folder: &Path, n: usize, work: F) {
+    let pool = BufferPool::new(PoolOptions::new(64 << 20)).unwrap();
+    let runtime = runtime(&pool);
+    let core = runtime.handle();
+    runtime.block_on(async { work(Node::open(folder, &pool, core, n).await).await });
+}
+
+#[test]
+fn a_chain_forms_and_every_replica_holds_what_was_put() {
+    let folder = tempfile::tempdir().unwrap();
+    with_node(folder.path(), 3, async |mut node| {
+        assert_eq!(node.put(&key(1), &value(1), 1).await, ItemStatus::Moved, "no chain yet");
+        node.all_serve().await;
+        for n in 1..=20 {
+            assert_eq!(node.put(&key(n), &value(n), u64::from(n)).await, ItemStatus::Ok);
+        }
+        assert_eq!(node.put(&key(1), &value(99), 50).await, ItemStatus::Exists);
+        for n in 1..=20 {
+            assert!(node.holds(n).await, "block {n}");
+            for disk in 0..3 {
+                assert!(node.on_disk(disk, &key(n)).await == Some(value(n)), "disk {disk}");
+            }
+        }
+        assert_eq!(node.get(&key(77)).await, Err(ItemStatus::Miss));
+        assert_eq!(node.delete(&key(3), 60).await, ItemStatus::Ok);
+        assert_eq!(node.delete(&key(3), 60).await, ItemStatus::Ok, "a retry hears the same");
+        assert_eq!(node.delete(&key(3), 61).await, ItemStatus::Miss);
+        assert_eq!(node.get(&key(3)).await, Err(ItemStatus::Miss));
+        for disk in 0..3 {
+            assert_eq!(node.on_disk(disk, &key(3)).await, None);
+        }
+    });
+}
+
+#[test]
+fn a_lost_replica_leaves_and_is_brought_up_to_date_when_it_returns() {
+    let folder = tempfile::tempdir().unwrap();
+    with_node(folder.path(), 3, async |mut node| {
+        node.all_serve().await;
+        for n in 1..=10 {
+            assert_eq!(node.put(&key(n), &value(n), u64::from(n)).await, ItemStatus::Ok);
+        }
+        let tail = node.chain.targets[2].target;
+        node.silent.push(tail);
+        node.until("the tail gone", |chain| chain.serving().count() == 2).await;
+        assert_eq!(node.delete(&key(2), 20).await, ItemStatus::Ok);
+        for n in 11..=40 {
+            assert_eq!(node.put(&key(n), &value(n), u64::from(n) + 20).await, ItemStatus::Ok);
+        }
+        let disk = usize::try_from(tail.0 - 1).unwrap();
+        assert!(node.on_disk(disk, &key(2)).await == Some(value(2)), "it has not heard");
+        assert_eq!(node.on_disk(disk, &key(30)).await, None);
+        node.silent.clear();
+        node.all_serve().await;
+        assert_eq!(node.on_disk(disk, &key(2)).await, None);
+        for n in 11..=40 {
+            assert!(node.on_disk(disk, &key(n)).await == Some(value(n)), "block {n}");
+        }
+    });
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_a_restart_of_all_replicas() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut chain = Chain::default();
+    with_node(folder.path(), 2, async |mut node| {
+        node.all_serve().await;
+        for n in 1..=30 {
+            assert_eq!(node.put(&key(n), &value(n), u64::from(n)).await, ItemStatus::Ok);
+        }
+        assert_eq!(node.delete(&key(4), 40).await, ItemStatus::Ok);
+        chain = node.chain.clone();
+        // Nothing is flushed or closed: the process ends here.
+    });
+    with_node(folder.path(), 2, async |mut node| {
+        node.chain = chain;
+        node.until("the absence noticed", |chain| chain.serving().count() == 0).await;
+        node.all_serve().await;
+        for n in (1..=30).filter(|n| *n != 4) {
+            assert!(node.holds(n).await, "block {n}");
+        }
+        assert_eq!(node.get(&key(4)).await, Err(ItemStatus::Miss));
+    });
+}
+
+#[test]
+fn a_blob_counts_its_bytes_as_they_arrived() {
+    let pool = BufferPool::new(PoolOptions::new(1 << 20)).unwrap();
+    let blob = super::Blob::arrived(pool.try_copy(b"abc").unwrap().freeze(), Arc::default());
+    assert_eq!((blob.len(), blob.crc()), (3, Crc32c::of(b"abc")));
+}
