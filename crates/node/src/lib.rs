@@ -1,5 +1,6 @@
 //! The Millpond server and its command line.
 
+pub mod admin;
 pub mod bench;
 pub mod cli;
 pub mod config;
