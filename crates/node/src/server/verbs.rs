@@ -17,8 +17,8 @@ use crate::service::{Failure, GetOutcome};
 /// A decoded request without payload.
 #[derive(Debug)]
 pub(super) enum Request {
-    /// Answers at once.
-    Ping,
+    /// Answers at once, with the same bytes: operators measure the way with them.
+    Ping(Vec<u8>),
     /// Opens a namespace.
     Open(NamespaceOpen),
     /// Lists namespaces.
@@ -49,7 +49,7 @@ impl Request {
             if meta.is_empty() { Ok(request) } else { Err(WireError::Trailing(meta.len())) }
         };
         match verb {
-            Verb::Ping => nothing(Self::Ping),
+            Verb::Ping => Ok(Self::Ping(meta.to_vec())),
             Verb::NamespaceList => nothing(Self::Namespaces),
             Verb::NamespaceOpen => NamespaceOpen::decode(meta).map(Self::Open),
             Verb::NamespaceDrop => NamespaceRef::decode(meta).map(Self::Drop),
@@ -101,7 +101,7 @@ pub(super) async fn execute(guard: &mut InFlight, request: Request) -> Result<An
         return Err(late());
     }
     Ok(Answer::Meta(match request {
-        Request::Ping => Vec::new(),
+        Request::Ping(echo) => echo,
         Request::Get(request) => return get(guard, &conn, request).await.map(Answer::Values),
         Request::Open(open) => {
             allow_name(&conn, &open.name)?;
