@@ -1,8 +1,10 @@
 //! The command line. The Python package's `millpond` command calls [`run`] too.
 
+mod admin;
 mod config;
 mod doctor;
 mod engine;
+mod interrupt;
 mod kv;
 mod log;
 mod output;
@@ -47,6 +49,9 @@ enum Command {
     /// Read, write and list keys of a running server.
     #[command(after_help = kv::EXAMPLES)]
     Kv(kv::Args),
+    /// Look at and change a running cluster.
+    #[command(after_help = admin::EXAMPLES)]
+    Admin(admin::Args),
     /// Look into a data folder while no server uses it.
     #[command(subcommand)]
     Engine(engine::Command),
@@ -81,6 +86,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
         Command::Server(args) => server::run(&args),
         Command::Config(command) => config::run(&command),
         Command::Kv(args) => kv::run(&args),
+        Command::Admin(args) => admin::run(&args),
         Command::Engine(command) => engine::run(&command),
         Command::Bench(command) => crate::bench::run(&command).map(|()| OK),
         Command::Doctor(args) => doctor::run(&args),
