@@ -2,6 +2,7 @@
 
 mod admin;
 mod config;
+mod dev;
 mod doctor;
 mod engine;
 mod interrupt;
@@ -52,6 +53,9 @@ enum Command {
     /// Look at and change a running cluster.
     #[command(after_help = admin::EXAMPLES)]
     Admin(admin::Args),
+    /// Run and break a cluster of real processes on this host.
+    #[command(after_help = dev::EXAMPLES)]
+    Dev(dev::Args),
     /// Look into a data folder while no server uses it.
     #[command(subcommand)]
     Engine(engine::Command),
@@ -87,6 +91,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
         Command::Config(command) => config::run(&command),
         Command::Kv(args) => kv::run(&args),
         Command::Admin(args) => admin::run(&args),
+        Command::Dev(args) => dev::run(&args),
         Command::Engine(command) => engine::run(&command),
         Command::Bench(command) => crate::bench::run(&command).map(|()| OK),
         Command::Doctor(args) => doctor::run(&args),

@@ -44,6 +44,11 @@ pub(in crate::cli) struct Where {
 }
 
 impl Where {
+    /// A cluster that asks for no credential.
+    pub(in crate::cli) fn at(server: Vec<String>) -> Self {
+        Self { server, token: String::new(), tls_ca: None, timeout: Span(Duration::from_secs(2)) }
+    }
+
     /// A connection to one server, over TCP.
     pub(in crate::cli) fn client(&self, address: &str) -> anyhow::Result<Client> {
         let address: Address = address.parse()?;
