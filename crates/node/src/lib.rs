@@ -5,6 +5,8 @@ pub mod bench;
 pub mod cli;
 pub mod config;
 pub mod http;
+mod link;
+mod manager;
 pub mod member;
 pub mod server;
 pub mod service;

@@ -105,12 +105,21 @@ pub(super) async fn execute(guard: &mut InFlight, request: Request) -> Result<An
         Request::Get(request) => return get(guard, &conn, request).await.map(Answer::Values),
         Request::Open(open) => {
             allow_name(&conn, &open.name)?;
-            NamespacesReply { namespaces: vec![service.open_namespace(&open).await?] }.encode()
+            let opened = match &conn.shared.cluster {
+                Some(cluster) => cluster.member().open_namespace(open, guard.deadline).await?,
+                None => service.open_namespace(&open).await?,
+            };
+            NamespacesReply { namespaces: vec![opened] }.encode()
         }
         Request::Namespaces => namespaces(&conn),
         Request::Drop(namespace) => {
             allow_name(&conn, &namespace.name)?;
-            service.drop_namespace(&namespace.name).await?;
+            match &conn.shared.cluster {
+                Some(cluster) => {
+                    cluster.member().drop_namespace(namespace.name, guard.deadline).await?;
+                }
+                None => service.drop_namespace(&namespace.name).await?,
+            }
             Vec::new()
         }
         Request::Control(verb, meta) => {
