@@ -101,6 +101,20 @@ impl Client {
         decode(reply).map_err(|source| ClientError::Wire { address: address(), source })
     }
 
+    /// Sends a request that has no payload to this server, and gives the meta of its reply: for verbs
+    /// about the cluster, which only servers and operators use.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn call(
+        &self,
+        verb: Verb,
+        meta: Vec<u8>,
+        deadline: Option<Duration>,
+    ) -> Result<Vec<u8>, ClientError> {
+        self.plain((verb, meta), |reply| Ok(reply.to_vec()), deadline, None)
+    }
+
     /// Makes sure that the server answers.
     ///
     /// # Errors

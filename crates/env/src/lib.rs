@@ -47,6 +47,6 @@ pub use shm::{
     copy_checksummed,
 };
 pub use sys::{
-    EventFd, FdLimit, boot_id, cpu_count, free_bytes, memory_total, pin_thread, raise_fd_limit,
-    require_fd_limit,
+    EventFd, FdLimit, ProcessId, ProcessSignal, boot_id, cpu_count, free_bytes, memory_total,
+    pin_thread, raise_fd_limit, require_fd_limit,
 };

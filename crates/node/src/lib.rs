@@ -1,9 +1,12 @@
 //! The Millpond server and its command line.
 
+pub mod admin;
 pub mod bench;
 pub mod cli;
 pub mod config;
 pub mod http;
+mod link;
+mod manager;
 pub mod member;
 pub mod replica;
 pub mod server;

@@ -8,6 +8,7 @@ use std::fmt;
 use crate::ids::{SlotId, Uuid128};
 
 mod messages;
+mod namespaces;
 mod records;
 mod routing;
 
@@ -16,6 +17,7 @@ pub use messages::{
     DiskOffer, DiskReport, Grant, Heartbeat, HeartbeatAnswer, Refusal, Register, RegisterAnswer,
     SlotDone, TargetReport,
 };
+pub use namespaces::{DroppedRecord, NamespaceHead, NamespaceRecord, namespace_keys};
 pub use records::{
     ChainRecord, ClusterRecord, ConfigRecord, ConfigVersion, DiskRecord, DiskState, EventRecord,
     HeadRecord, Incarnation, LeaseRecord, NodeRecord, NodeState, SLOT_PAGES, SlotPage, TargetMove,

@@ -68,6 +68,23 @@ impl Uuid128 {
     }
 }
 
+/// A text is no identity; the message shows the form.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no identity: it is 32 hex digits, as in 6f1c2a9e-0d4b-4c7e-9a51-3b8f20c4d7aa")]
+pub struct UuidError(pub String);
+
+impl std::str::FromStr for Uuid128 {
+    type Err = UuidError;
+
+    /// Reads 32 hex digits, with or without dashes.
+    fn from_str(text: &str) -> Result<Self, UuidError> {
+        let digits: String = text.chars().filter(|c| *c != '-').collect();
+        let is_hex = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = u128::from_str_radix(&digits, 16).ok().filter(|_| is_hex);
+        number.map(|number| Self(number.to_be_bytes())).ok_or_else(|| UuidError(text.to_owned()))
+    }
+}
+
 impl fmt::Display for Uuid128 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, byte) in self.0.iter().enumerate() {
@@ -159,5 +176,12 @@ mod tests {
     fn uuid_prints_in_the_usual_form() {
         let uuid = Uuid128::from_random([0xff; 16]);
         assert_eq!(uuid.to_string(), "ffffffff-ffff-4fff-bfff-ffffffffffff");
+        let uuid = Uuid128([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
+        assert_eq!(uuid.to_string().parse(), Ok(uuid));
+        assert_eq!(uuid.to_string().replace('-', "").to_uppercase().parse(), Ok(uuid));
+        let short = "00010203-0405-0607-0809-0a0b0c0d0e";
+        for text in ["", short, "+0010203-0405-0607-0809-0a0b0c0d0e0f", "\u{e9}"] {
+            assert!(text.parse::<Uuid128>().is_err(), "{text}");
+        }
     }
 }

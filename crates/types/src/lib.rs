@@ -23,7 +23,7 @@ pub mod units;
 pub mod wire;
 
 pub use checksum::Crc32c;
-pub use ids::{BlockKey, ChunkId, GroupId, KeyError, SlotId, Uuid128};
+pub use ids::{BlockKey, ChunkId, GroupId, KeyError, SlotId, Uuid128, UuidError};
 pub use namespace::{Ack, LayoutDigest, NamespaceInfo, NamespaceOptions, Priority};
 pub use pcg::Pcg;
 pub use units::{ByteSize, Tick, UnixSeconds};

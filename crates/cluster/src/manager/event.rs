@@ -1,13 +1,13 @@
 //! What reaches the manager and what it asks for.
 
 use millpond_types::cluster::{
-    ChainId, DiskId, EventRecord, Heartbeat, HeartbeatAnswer, Incarnation, NodeId, Register,
-    RegisterAnswer, RoutingUpdate, RoutingVersion, TargetId,
+    ChainId, ConfigRecord, DiskId, EventRecord, Heartbeat, HeartbeatAnswer, Incarnation, NodeId,
+    Register, RegisterAnswer, RoutingUpdate, RoutingVersion, TargetId,
 };
 use millpond_types::ids::Uuid128;
 use millpond_types::units::UnixSeconds;
 
-use super::status::Status;
+use super::status::{ChainPage, SlotStatus, Status};
 
 /// A caller, numbered by the shell: one connection, or one request on it. Answers name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -268,7 +268,18 @@ pub enum AdminCommand {
     },
     /// How the cluster is.
     Status,
-    /// What happened lately.
+    /// A page of chains, with what nodes say of their targets.
+    Chains {
+        /// Those behind this one; [`ChainId::NONE`] for the first page.
+        after: ChainId,
+        /// Only those with a member that does not serve, or that moves.
+        unhealthy: bool,
+    },
+    /// The slots that move.
+    Slots,
+    /// The settings that were changed.
+    Config,
+    /// What happened lately: a page, oldest first.
     Events {
         /// Those from this number on.
         from: u64,
@@ -284,7 +295,13 @@ pub enum AdminAnswer {
     Refused(String),
     /// How the cluster is.
     Status(Box<Status>),
-    /// What happened.
+    /// Some chains.
+    Chains(ChainPage),
+    /// The slots that move.
+    Slots(Vec<SlotStatus>),
+    /// The configuration.
+    Config(ConfigRecord),
+    /// What happened; empty at the end of the log.
     Events(Vec<EventRecord>),
     /// Somebody else is primary, at these addresses if they are known.
     NotPrimary(Vec<String>),

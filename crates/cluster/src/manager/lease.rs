@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use millpond_types::cluster::{LeaseRecord, TermRecord, keys};
+use millpond_types::cluster::{LeaseRecord, Term, TermRecord, keys};
 use millpond_types::units::Tick;
 use millpond_types::wire::Record as _;
 
@@ -32,6 +32,11 @@ impl Lease {
     /// The check that every transaction of this primary makes.
     pub(super) fn check(&self) -> (Vec<u8>, Option<Vec<u8>>) {
         (keys::TERM.to_vec(), Some(self.term.seal()))
+    }
+
+    /// The term that this lease is for.
+    pub(super) fn term(&self) -> Term {
+        self.term.term
     }
 
     /// The sealed term, to compare with what the store has.

@@ -24,6 +24,7 @@ mod operator;
 mod options;
 mod primary;
 mod push;
+mod report;
 mod settings;
 mod standby;
 mod state;
@@ -35,7 +36,10 @@ pub use event::{
 };
 pub use options::{Form, ManagerOptions};
 pub use settings::{SETTINGS, Setting, setting};
-pub use status::{DiskStatus, NodeStatus, Problem, Status};
+pub use status::{
+    ChainPage, ChainStatus, DiskStatus, NodeStatus, Problem, SlotStatus, Status, TargetCounts,
+    TargetStatus,
+};
 
 use millpond_types::cluster::{HeartbeatAnswer, RegisterAnswer, Routing};
 use millpond_types::units::{Tick, UnixSeconds};

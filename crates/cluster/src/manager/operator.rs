@@ -3,24 +3,30 @@
 use millpond_types::cluster::{
     ChainId, ConfigVersion, DiskId, DiskRecord, DiskState, NodeId, NodeRecord, NodeState, TargetId,
 };
-use millpond_types::units::Tick;
 
 use super::Cx;
 use super::commit::{add_target, plan_disks};
 use super::event::{AdminAnswer, AdminCommand, Effect, Session};
 use super::primary::{Job, Live, Nodes, Primary};
-use super::settings::{Rules, check};
+use super::settings::check;
 use super::state::{Draft, domain_name, is_serving};
-use super::status::{DiskStatus, NodeStatus, Problem, Status};
-use crate::planner::{PlanView, Planner};
+use crate::planner::Planner;
+
+/// Events in one answer: at their longest they are 1 MiB.
+const PAGE_EVENTS: usize = 1000;
 
 impl Primary {
     pub(super) fn admin(&mut self, cx: &mut Cx<'_>, from: Session, command: AdminCommand) {
         let answer = match command {
-            AdminCommand::Status => AdminAnswer::Status(Box::new(self.status(cx.now))),
+            AdminCommand::Status => AdminAnswer::Status(Box::new(self.status(cx))),
+            AdminCommand::Chains { after, unhealthy } => {
+                AdminAnswer::Chains(self.chain_page(after, unhealthy))
+            }
+            AdminCommand::Slots => AdminAnswer::Slots(self.slots_moving()),
+            AdminCommand::Config => AdminAnswer::Config(self.state.config.clone()),
             AdminCommand::Events { from: first } => {
                 let newer = self.state.events.iter().filter(|event| event.number >= first);
-                AdminAnswer::Events(newer.cloned().collect())
+                AdminAnswer::Events(newer.take(PAGE_EVENTS).cloned().collect())
             }
             command => {
                 self.jobs.push_back(Job::Admin(from, command));
@@ -28,136 +34,6 @@ impl Primary {
             }
         };
         cx.effects.push(Effect::AdminDone { to: from, answer });
-    }
-
-    fn status(&self, now: Tick) -> Status {
-        let state = &self.state;
-        let disks = plan_disks(state);
-        let view = PlanView {
-            replicas: state.cluster.replicas,
-            seed: state.cluster.seed,
-            disks: &disks,
-            chains: &state.chains,
-            slots: &state.slots,
-        };
-        let mut status = Status {
-            cluster: state.cluster.cluster,
-            routing: state.head.routing,
-            config: state.config.version,
-            replicas: state.cluster.replicas,
-            progress: self.planner.progress(&view),
-            paused: Rules::of(&state.config).paused,
-            subscribers: self.publisher.subscribers(),
-            nodes: state.nodes.values().map(|node| self.node_status(node, now)).collect(),
-            disks: state.disks.values().map(|disk| self.disk_status(disk)).collect(),
-            ..Status::default()
-        };
-        for record in state.chains.values() {
-            let serving = record.chain.serving().count();
-            let whole = serving >= usize::from(state.cluster.replicas);
-            let place = match (serving, whole) {
-                (0, _) => &mut status.chains_down,
-                (_, true) => &mut status.chains_whole,
-                (_, false) => &mut status.chains_degraded,
-            };
-            *place += 1;
-        }
-        let reports = self.nodes.live.values().flat_map(|live| live.reports.values());
-        status.behind_bytes = reports.map(|report| report.behind_bytes).sum();
-        status.problems = self.problems(&status);
-        status
-    }
-
-    fn node_status(&self, node: &NodeRecord, now: Tick) -> NodeStatus {
-        let unknown = Live::default();
-        let live = self.nodes.live.get(&node.id).unwrap_or(&unknown);
-        let targets = self.state.chains_of(node.id).map(|id| {
-            let members = &self.state.chains[&id].chain.targets;
-            members.iter().filter(|member| member.node == node.id).count()
-        });
-        let silent = live.heard.map(|heard| now.since(heard).as_millis());
-        NodeStatus {
-            id: node.id,
-            host: node.host.clone(),
-            addresses: node.addresses.clone(),
-            domain: domain_name(node),
-            build: node.build.clone(),
-            alive: live.is_up(),
-            silent_ms: silent.and_then(|ms| u64::try_from(ms).ok()),
-            state: node.state,
-            routing: live.routing,
-            config: live.config,
-            queue_depth: live.queue_depth,
-            targets: targets.sum(),
-        }
-    }
-
-    fn disk_status(&self, disk: &DiskRecord) -> DiskStatus {
-        let live = self.nodes.live.get(&disk.node).filter(|live| live.is_up());
-        let report = live.and_then(|live| live.disks.get(&disk.id));
-        let targets = self.state.chains_of(disk.node).map(|id| {
-            let members = &self.state.chains[&id].chain.targets;
-            members.iter().filter(|member| member.disk == disk.id).count()
-        });
-        DiskStatus {
-            id: disk.id,
-            node: disk.node,
-            capacity_bytes: disk.capacity_bytes,
-            used_bytes: report.map_or(0, |report| report.used_bytes),
-            healthy: report.is_some_and(|report| report.healthy),
-            state: disk.state,
-            targets: targets.sum(),
-        }
-    }
-
-    fn problems(&self, status: &Status) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        let mut problem = |what: String, advice: &str| {
-            problems.push(Problem { what, advice: advice.to_owned() });
-        };
-        if status.chains_down > 0 {
-            problem(
-                format!("{} chains have no serving replica", status.chains_down),
-                "bring back the nodes named in 'millpond admin events': only they have the newest data",
-            );
-        }
-        for node in status.nodes.iter().filter(|node| !node.alive) {
-            problem(
-                format!("node {} on host '{}' is gone", node.id, node.host),
-                "start it, or replace it: its data is made anew after 'repair.after'",
-            );
-        }
-        for disk in status.disks.iter().filter(|disk| !disk.healthy && disk.targets > 0) {
-            let alive = status.nodes.iter().any(|node| node.id == disk.node && node.alive);
-            if alive {
-                problem(
-                    format!("disk {} of node {} fails", disk.id, disk.node),
-                    "replace it; 'millpond admin disk lose' makes its data anew at once",
-                );
-            }
-        }
-        if let Some(blocked) = self.planner.blocked() {
-            problem(format!("data cannot be placed: {blocked}"), "add nodes or end a drain");
-        }
-        if status.replicas == 0 {
-            problem(
-                "the cluster has no chains yet".to_owned(),
-                "start enough nodes, then 'millpond admin form --replicas N'",
-            );
-        }
-        if status.chains_degraded > 0 {
-            problem(
-                format!("{} chains serve with fewer replicas than wanted", status.chains_degraded),
-                "nothing, if 'syncing' goes down; else see the nodes and disks above",
-            );
-        }
-        if status.paused {
-            problem(
-                "moves are paused".to_owned(),
-                "'millpond admin set rebalance.paused false' lets them go on",
-            );
-        }
-        problems
     }
 }
 
@@ -183,7 +59,11 @@ pub(super) fn carry_out(
             planner.forget();
             move_target(draft, *chain, *from, *to)
         }
-        AdminCommand::Status | AdminCommand::Events { .. } => Ok(String::new()),
+        AdminCommand::Status
+        | AdminCommand::Chains { .. }
+        | AdminCommand::Slots
+        | AdminCommand::Config
+        | AdminCommand::Events { .. } => Ok(String::new()),
     };
     match result {
         Ok(text) => Some(AdminAnswer::Done(text)),

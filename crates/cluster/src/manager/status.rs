@@ -1,9 +1,10 @@
 //! How the cluster is, for operators: what is wrong first, and what to do.
 
 use millpond_types::cluster::{
-    ConfigVersion, DiskId, DiskState, NodeId, NodeState, RoutingVersion,
+    ChainId, ChainVersion, ConfigVersion, DiskId, DiskState, LocalState, NodeId, NodeState,
+    RoutingVersion, TargetId, TargetMove, TargetState, Term,
 };
-use millpond_types::ids::Uuid128;
+use millpond_types::ids::{SlotId, Uuid128};
 
 use crate::planner::Progress;
 
@@ -12,6 +13,10 @@ use crate::planner::Progress;
 pub struct Status {
     /// Its identity.
     pub cluster: Uuid128,
+    /// The term of the primary that answers.
+    pub term: Term,
+    /// Where that primary is reached.
+    pub primary: Vec<String>,
     /// The newest routing.
     pub routing: RoutingVersion,
     /// The newest configuration.
@@ -30,6 +35,8 @@ pub struct Status {
     pub chains_degraded: usize,
     /// Chains that do not serve.
     pub chains_down: usize,
+    /// Targets of all chains, by state.
+    pub targets: TargetCounts,
     /// How far moves are.
     pub progress: Progress,
     /// Bytes that syncing replicas still have to receive, as far as reported.
@@ -95,4 +102,86 @@ pub struct DiskStatus {
     pub state: DiskState,
     /// Its replicas.
     pub targets: usize,
+}
+
+/// Targets by what the manager says of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TargetCounts {
+    /// With all data.
+    pub serving: usize,
+    /// The last with all data, and away.
+    pub last_serving: usize,
+    /// Being brought up to date.
+    pub syncing: usize,
+    /// Waiting for their turn.
+    pub waiting: usize,
+    /// Gone.
+    pub offline: usize,
+}
+
+impl TargetCounts {
+    /// Counts one more.
+    pub fn add(&mut self, state: TargetState) {
+        *match state {
+            TargetState::Serving => &mut self.serving,
+            TargetState::LastServing => &mut self.last_serving,
+            TargetState::Syncing => &mut self.syncing,
+            TargetState::Waiting => &mut self.waiting,
+            TargetState::Offline => &mut self.offline,
+        } += 1;
+    }
+}
+
+/// Some chains, in the order of their numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChainPage {
+    /// The chains.
+    pub chains: Vec<ChainStatus>,
+    /// Ask for more behind this one; none at the end.
+    pub next: Option<ChainId>,
+}
+
+/// A chain at a glance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChainStatus {
+    /// Its number.
+    pub id: ChainId,
+    /// Its version.
+    pub version: ChainVersion,
+    /// Its members, head first.
+    pub targets: Vec<TargetStatus>,
+    /// The replica that moves.
+    pub moving: Option<TargetMove>,
+    /// Slots that it takes the writes of.
+    pub slots: usize,
+}
+
+/// A target at a glance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetStatus {
+    /// Its number.
+    pub target: TargetId,
+    /// The disk that holds it.
+    pub disk: DiskId,
+    /// The node that has the disk.
+    pub node: NodeId,
+    /// What the manager says of it.
+    pub state: TargetState,
+    /// What its node last said of it; none when that is not known.
+    pub local: Option<LocalState>,
+    /// Bytes it holds, as last reported.
+    pub used_bytes: u64,
+    /// While it syncs: bytes still to come, as far as reported.
+    pub behind_bytes: u64,
+}
+
+/// A slot on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotStatus {
+    /// The slot.
+    pub slot: SlotId,
+    /// The chain that it comes from.
+    pub from: ChainId,
+    /// The chain that takes its writes.
+    pub to: ChainId,
 }

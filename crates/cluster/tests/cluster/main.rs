@@ -6,4 +6,5 @@ mod chaos;
 mod failover;
 mod members;
 mod moves;
+mod reports;
 mod world;

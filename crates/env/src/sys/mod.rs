@@ -1,6 +1,7 @@
 //! Thin, checked wrappers of system calls, and facts about this machine.
 
 mod machine;
+mod process;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -9,6 +10,7 @@ pub use machine::{
     FdLimit, boot_id, cpu_count, free_bytes, memory_total, pin_thread, raise_fd_limit,
     require_fd_limit,
 };
+pub use process::{ProcessId, ProcessSignal};
 
 /// The result of a system call that answers -1 on failure.
 pub(crate) fn check(result: i32) -> io::Result<i32> {

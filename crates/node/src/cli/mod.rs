@@ -1,8 +1,11 @@
 //! The command line. The Python package's `millpond` command calls [`run`] too.
 
+mod admin;
 mod config;
+mod dev;
 mod doctor;
 mod engine;
+mod interrupt;
 mod kv;
 mod log;
 mod output;
@@ -47,6 +50,12 @@ enum Command {
     /// Read, write and list keys of a running server.
     #[command(after_help = kv::EXAMPLES)]
     Kv(kv::Args),
+    /// Look at and change a running cluster.
+    #[command(after_help = admin::EXAMPLES)]
+    Admin(admin::Args),
+    /// Run and break a cluster of real processes on this host.
+    #[command(after_help = dev::EXAMPLES)]
+    Dev(dev::Args),
     /// Look into a data folder while no server uses it.
     #[command(subcommand)]
     Engine(engine::Command),
@@ -81,6 +90,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
         Command::Server(args) => server::run(&args),
         Command::Config(command) => config::run(&command),
         Command::Kv(args) => kv::run(&args),
+        Command::Admin(args) => admin::run(&args),
+        Command::Dev(args) => dev::run(&args),
         Command::Engine(command) => engine::run(&command),
         Command::Bench(command) => crate::bench::run(&command).map(|()| OK),
         Command::Doctor(args) => doctor::run(&args),

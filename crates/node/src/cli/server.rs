@@ -12,7 +12,7 @@ use millpond_types::ByteSize;
 
 use super::{OK, Outcome, log, output};
 use crate::config::{self, ClusterConfig, Config, Io, LogFormat, Size};
-use crate::server::{Server, Summary};
+use crate::server::{Server, StartError, Summary};
 
 pub(super) const EXAMPLES: &str = "Examples:
   millpond server
@@ -164,10 +164,16 @@ pub(super) fn run(args: &Args) -> Outcome {
     abort_on_panic();
     // Before the disks are opened, so that a signal meanwhile is not lost.
     let mut signals = Signals::install().context("installing signal handlers")?;
-    let server = Server::start(&config)?;
+    let server = match Server::start_until(&config, &signals.stop) {
+        Err(StartError::Stopped) => return Ok(OK),
+        started => started?,
+    };
     output::bytes(describe(server.summary()).as_bytes())?;
     tracing::info!("ready");
-    while !signals.wait(server.summary().tokens.then_some(TOKENS_LOOK)) {
+    let looks = server.summary().tokens || config.cluster.is_on();
+    let mut refused = None;
+    while refused.is_none() && !signals.wait(looks.then_some(TOKENS_LOOK)) {
+        refused = server.refused();
         if signals.take_reload() || server.tokens_changed() {
             server.reload_tokens();
         }
@@ -175,7 +181,10 @@ pub(super) fn run(args: &Args) -> Outcome {
     tracing::info!("stopping: writing what is in memory to the disks");
     server.stop()?;
     tracing::info!("stopped");
-    Ok(OK)
+    match refused {
+        Some(why) => anyhow::bail!(why),
+        None => Ok(OK),
+    }
 }
 
 /// A thread that panicked serves nobody: the process ends, and its supervisor starts a new one.

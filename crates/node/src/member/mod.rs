@@ -1,8 +1,371 @@
 //! The agent of every node of a cluster: it registers, keeps the node's lease, and has copies of
 //! routing, namespaces and configuration, which this node's clients and other nodes are told from.
+//!
+//! Reading order: [`Targets`] (what is driven), `copy` (routing and how far others are behind it),
+//! [`Member`] (what the server's cores share: answers to requests about the cluster), `managers`
+//! (finding the primary), `agent` (registration, heartbeats, long polls; on the control thread),
+//! `seek` (which cluster a new disk joins).
+//!
+//! Invariants: a lease reaches the targets only together with the routing it was granted for; a
+//! manager that is not primary never passes a request on to another one for longer than the
+//! request's own time.
 
+mod agent;
+mod copy;
 mod identity;
+mod managers;
+mod seek;
 mod targets;
 
+pub(crate) use agent::{Agent, AgentSetup, Prepared};
 pub use identity::Identity;
+pub(crate) use identity::{addresses, host_name, load_node, save_node};
+pub(crate) use seek::{Seek, Vain};
 pub use targets::{Targets, TargetsReport};
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millpond_env::{RealClock, timeout};
+use millpond_types::cluster::{
+    Heartbeat, HeartbeatAnswer, NodeId, Register, RegisterAnswer, Routing,
+};
+use millpond_types::wire::{
+    NamespaceOpen, NamespaceRef, NamespaceTableReply, NamespaceTableRequest, NamespacesReply,
+    RoutingRequest, Status, SuspectRequest, Verb,
+};
+use millpond_types::{NamespaceInfo, Tick};
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+
+use crate::admin;
+use crate::manager::ManagerRole;
+use crate::service::Failure;
+use copy::RoutingCopy;
+
+/// Requests that wait for news at most, in the whole process: one per connection.
+const WAITERS_MAX: usize = 16_384;
+/// Requests to be passed on to a manager at most.
+const INBOX_MAX: usize = 1024;
+/// One node is suspected at most this often: a manager probes no sooner.
+const SUSPECT_EVERY: Duration = Duration::from_millis(100);
+/// Suspicions that are remembered.
+const SUSPECTS_MAX: usize = 1024;
+/// Taken off a request's time when it is passed on, so that one that goes in circles while managers
+/// change ends.
+const HOP_US: u64 = 20_000;
+
+/// Where a process stands in its cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Not let in yet; the text says what it waits for.
+    Joining(String),
+    /// Let in.
+    Member,
+    /// Refused: it must stop. The text says why and what to do.
+    Refused(String),
+}
+
+/// For the agent.
+enum Order {
+    /// Pass a request on to the primary.
+    Forward(Verb, Vec<u8>, Tick, oneshot::Sender<Result<Vec<u8>, Failure>>),
+    /// The process stops: say so, and wait until others have taken over.
+    Leave(oneshot::Sender<()>),
+}
+
+/// This process as a member of its cluster; every core answers from it.
+pub struct Member {
+    identity: Identity,
+    manager: Option<Arc<ManagerRole>>,
+    copy: watch::Sender<Arc<RoutingCopy>>,
+    names: watch::Sender<Arc<NamespaceTableReply>>,
+    standing: watch::Sender<Standing>,
+    stopping: watch::Sender<bool>,
+    orders: mpsc::Sender<Order>,
+    waiters: Semaphore,
+    suspected: Mutex<HashMap<NodeId, Tick>>,
+}
+
+impl std::fmt::Debug for Member {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Member").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
+/// Waits until `check` finds something in what `news` carries, or the time is up.
+async fn wait_for<T: Clone, R>(
+    mut news: watch::Receiver<T>,
+    deadline: Tick,
+    check: impl Fn(&T) -> Option<R>,
+) -> Option<R> {
+    loop {
+        let now = news.borrow_and_update().clone();
+        if let Some(found) = check(&now) {
+            return Some(found);
+        }
+        let left = deadline.since(RealClock::tick());
+        match timeout(left, news.changed()).await {
+            Ok(Ok(())) => {}
+            _ => return None,
+        }
+    }
+}
+
+impl Member {
+    fn new(
+        identity: Identity,
+        manager: Option<Arc<ManagerRole>>,
+    ) -> (Arc<Self>, mpsc::Receiver<Order>) {
+        let (orders, inbox) = mpsc::channel(INBOX_MAX);
+        let standing = Standing::Joining("the first answer of a manager".to_owned());
+        let member = Self {
+            identity,
+            manager,
+            copy: watch::Sender::new(Arc::default()),
+            names: watch::Sender::new(Arc::default()),
+            standing: watch::Sender::new(standing),
+            stopping: watch::Sender::new(false),
+            orders,
+            waiters: Semaphore::new(WAITERS_MAX),
+            suspected: Mutex::default(),
+        };
+        (Arc::new(member), inbox)
+    }
+
+    /// Who this process is.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    pub(crate) fn manager(&self) -> Option<&Arc<ManagerRole>> {
+        self.manager.as_ref()
+    }
+
+    /// The newest routing that this node has.
+    #[must_use]
+    pub fn routing(&self) -> Arc<Routing> {
+        Arc::clone(&self.copy.borrow().routing)
+    }
+
+    /// Where this process stands.
+    pub(crate) fn standing(&self) -> Standing {
+        self.standing.borrow().clone()
+    }
+
+    fn refuse(&self, why: String) {
+        tracing::error!("{why}");
+        self.standing.send_replace(Standing::Refused(why));
+    }
+
+    /// Answers a request about the cluster, from this process or from another one.
+    pub(crate) async fn answer(
+        &self,
+        verb: Verb,
+        meta: &[u8],
+        deadline: Tick,
+    ) -> Result<Vec<u8>, Failure> {
+        match verb {
+            Verb::Routing => {
+                let request = RoutingRequest::decode(meta)?;
+                self.until_stop(self.news_of_routing(request, deadline)).await
+            }
+            Verb::NamespaceTable => {
+                let request = NamespaceTableRequest::decode(meta)?;
+                self.until_stop(self.news_of_namespaces(request, deadline)).await
+            }
+            Verb::Suspect => {
+                self.suspect(SuspectRequest::decode(meta)?.node);
+                Ok(Vec::new())
+            }
+            Verb::Register => {
+                let register = Register::decode(meta)?;
+                let answer = match &self.manager {
+                    Some(manager) => manager.register(register, deadline).await?,
+                    None => RegisterAnswer::NotPrimary(Vec::new()),
+                };
+                Ok(answer.encode())
+            }
+            Verb::Heartbeat => {
+                let heartbeat = Heartbeat::decode(meta)?;
+                let answer = match &self.manager {
+                    Some(manager) => manager.heartbeat(heartbeat, deadline).await?,
+                    None => HeartbeatAnswer::NotPrimary(Vec::new()),
+                };
+                Ok(answer.encode())
+            }
+            Verb::Admin => self.admin(meta, deadline).await,
+            verb => {
+                let text = format!("{}: not a request about the cluster", verb.name());
+                Err(Failure::new(Status::Unsupported, text))
+            }
+        }
+    }
+
+    /// Runs a wait that ends, empty, when the process stops.
+    async fn until_stop(
+        &self,
+        wait: impl Future<Output = Option<Vec<u8>>>,
+    ) -> Result<Vec<u8>, Failure> {
+        let Ok(_waiter) = self.waiters.try_acquire() else {
+            let text = format!("{WAITERS_MAX} requests wait for news already: retry in a moment");
+            return Err(Failure::new(Status::Busy, text));
+        };
+        let mut stopping = self.stopping.subscribe();
+        tokio::select! {
+            news = wait => Ok(news.unwrap_or_default()),
+            _ = stopping.wait_for(|stopping| *stopping) => Ok(Vec::new()),
+        }
+    }
+
+    async fn news_of_routing(&self, request: RoutingRequest, deadline: Tick) -> Option<Vec<u8>> {
+        let here = self.copy.borrow().update_for(&request);
+        if here.is_some() {
+            return here;
+        }
+        // The primary's routing is newer than any copy, its own process' included.
+        let ahead = match &self.manager {
+            Some(manager) => manager.routing((request.cluster, request.have), deadline).await,
+            None => None,
+        };
+        if let Some(update) = ahead {
+            return Some(update.encode());
+        }
+        wait_for(self.copy.subscribe(), deadline, |copy| copy.update_for(&request)).await
+    }
+
+    async fn news_of_namespaces(
+        &self,
+        request: NamespaceTableRequest,
+        deadline: Tick,
+    ) -> Option<Vec<u8>> {
+        let news = match &self.manager {
+            Some(manager) => manager.namespaces(),
+            None => self.names.subscribe(),
+        };
+        let newer = |table: &Arc<NamespaceTableReply>| {
+            (table.version > request.have).then(|| table.encode())
+        };
+        wait_for(news, deadline, newer).await
+    }
+
+    /// Tells the primary that a node did not answer.
+    pub fn suspect(&self, node: NodeId) {
+        let now = RealClock::tick();
+        {
+            let mut suspected = self.suspected.lock();
+            if suspected.len() >= SUSPECTS_MAX {
+                suspected.retain(|_, at| now.since(*at) < SUSPECT_EVERY);
+            }
+            let again = suspected.get(&node).is_some_and(|at| now.since(*at) < SUSPECT_EVERY);
+            if again || suspected.len() >= SUSPECTS_MAX {
+                return;
+            }
+            suspected.insert(node, now);
+        }
+        match &self.manager {
+            Some(manager) if manager.is_primary() => manager.suspect(node),
+            _ => {
+                // Nobody waits for the answer, and the manager also finds out by itself.
+                let (answer, _) = oneshot::channel();
+                let meta = SuspectRequest { node }.encode();
+                let until = now.plus(Duration::from_secs(1));
+                let _full =
+                    self.orders.try_send(Order::Forward(Verb::Suspect, meta, until, answer));
+            }
+        }
+    }
+
+    async fn admin(&self, meta: &[u8], deadline: Tick) -> Result<Vec<u8>, Failure> {
+        let command = admin::decode_command(meta).map_err(|e| Failure::bad(e.to_string()))?;
+        match &self.manager {
+            Some(manager) if manager.is_primary() => {
+                let answer = manager.admin(command, deadline).await?;
+                Ok(admin::encode_answer(&answer))
+            }
+            _ => self.forward(Verb::Admin, meta.to_vec(), deadline).await,
+        }
+    }
+
+    /// Passes a request on to the manager that this node's heartbeats go to.
+    async fn forward(&self, verb: Verb, meta: Vec<u8>, deadline: Tick) -> Result<Vec<u8>, Failure> {
+        let deadline = Tick(deadline.0.saturating_sub(HOP_US));
+        let (answer, answered) = oneshot::channel();
+        let full = || Failure::new(Status::Busy, "too many requests wait for a manager".to_owned());
+        self.orders.try_send(Order::Forward(verb, meta, deadline, answer)).map_err(|_| full())?;
+        answered.await.unwrap_or_else(|_| Err(full()))
+    }
+
+    /// Opens a namespace, creating it if asked to. One that this node knows needs no manager.
+    ///
+    /// # Errors
+    /// [`Failure`] that names the field and the fix.
+    pub async fn open_namespace(
+        &self,
+        open: NamespaceOpen,
+        deadline: Tick,
+    ) -> Result<NamespaceInfo, Failure> {
+        let known = {
+            let table = self.names.borrow();
+            table.namespaces.iter().find(|info| info.name == open.name).cloned()
+        };
+        if let Some(info) = known {
+            return crate::service::checked_layout(&info, &open.options.layout);
+        }
+        let info = if let Some(manager) = &self.manager {
+            manager.open_namespace(open, deadline).await?
+        } else {
+            let reply = self.forward(Verb::NamespaceOpen, open.encode(), deadline).await?;
+            let found = NamespacesReply::decode(&reply)?.namespaces.pop();
+            let nothing = || Failure::new(Status::Internal, "no namespace came back".to_owned());
+            found.ok_or_else(nothing)?
+        };
+        // The caller uses it at once, here.
+        let news = self.names.subscribe();
+        let id = info.id;
+        wait_for(news, deadline, |table| {
+            let there = table.namespaces.iter().any(|info| info.id == id);
+            (there || table.dropping.contains(&id)).then_some(())
+        })
+        .await;
+        Ok(info)
+    }
+
+    /// Drops a namespace; its blocks go as the nodes hear of it.
+    ///
+    /// # Errors
+    /// [`Failure`] when there is none of that name, or no manager answers.
+    pub async fn drop_namespace(&self, name: String, deadline: Tick) -> Result<(), Failure> {
+        if let Some(manager) = &self.manager {
+            return manager.drop_namespace(name, deadline).await;
+        }
+        let meta = NamespaceRef { name }.encode();
+        self.forward(Verb::NamespaceDrop, meta, deadline).await.map(drop)
+    }
+
+    /// Waits until the namespace `id` is known here, if it may have been made a moment ago on another
+    /// node: its number is higher than any that this node has seen.
+    pub async fn await_namespace(&self, id: millpond_types::GroupId, deadline: Tick) {
+        let news = self.names.subscribe();
+        let seen = |table: &Arc<NamespaceTableReply>| {
+            let numbers = table.namespaces.iter().map(|info| info.id).chain(table.dropping.clone());
+            numbers.max().is_some_and(|newest| newest >= id).then_some(())
+        };
+        wait_for(news, deadline, seen).await;
+    }
+
+    /// Says that this process stops, and waits until others have taken over what it served, or a
+    /// few seconds. Requests that wait for news end.
+    pub(crate) async fn leave(&self) {
+        let (done, left) = oneshot::channel();
+        if self.orders.send(Order::Leave(done)).await.is_ok() {
+            let _ = left.await;
+        }
+        if let Some(manager) = &self.manager {
+            manager.stop().await;
+        }
+        self.stopping.send_replace(true);
+    }
+}

@@ -15,6 +15,7 @@ use millpond_types::wire::{FLAG_REPLY, FrameHeader, Status, Verb};
 use millpond_types::{Crc32c, GroupId, Tick, Uuid128};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::cluster::Cluster;
 use super::outbox::{Outbox, Outgoing};
 use super::shm::ShmSide;
 use super::tokens::{Scope, Tokens};
@@ -43,6 +44,16 @@ pub(super) struct Shared {
     pub connections: AtomicUsize,
     /// Shared-memory clients.
     pub shm_clients: AtomicU32,
+    /// The cluster that this server is part of.
+    pub cluster: Option<Cluster>,
+}
+
+impl Shared {
+    /// Identity of this server's node.
+    pub(super) fn node_id(&self) -> Uuid128 {
+        let of_disks = || self.service.node_id();
+        self.cluster.as_ref().map_or_else(of_disks, |cluster| cluster.identity().node.0)
+    }
 }
 
 /// One connection.

@@ -4,6 +4,7 @@
 //! `frames` (bytes to frames), `verbs` and `put` (requests to the KV service), `outbox` (replies),
 //! `shm` (same-host clients), `conn` (the bounds all of them respect).
 
+mod cluster;
 mod conn;
 mod control;
 mod core;
@@ -21,7 +22,7 @@ mod verbs;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -36,6 +37,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::config::{Config, ConfigError, Io, LimitsConfig};
 use crate::http::{HttpServer, HttpState};
+use crate::member::Seek;
 use crate::service::{Failure, Metrics, Service};
 use conn::Shared;
 use core::{Core, CoreHandle};
@@ -119,6 +121,12 @@ pub enum StartError {
         /// What is wrong and what to do.
         fix: String,
     },
+    /// The cluster.
+    #[error("{0}")]
+    Cluster(String),
+    /// A stop was asked for before the server was ready.
+    #[error("stopped before the server was ready")]
+    Stopped,
     /// The namespaces cannot be read.
     #[error(transparent)]
     Service(#[from] Failure),
@@ -221,6 +229,15 @@ impl Server {
     /// # Errors
     /// [`StartError`] naming what to change.
     pub fn start(config: &Config) -> Result<Self, StartError> {
+        Self::start_until(config, &Arc::default())
+    }
+
+    /// As [`Server::start`], but gives up once `stop` is set: a node of a cluster waits for a manager
+    /// as long as it takes.
+    ///
+    /// # Errors
+    /// [`StartError`] naming what to change; [`StartError::Stopped`].
+    pub fn start_until(config: &Config, stop: &Arc<AtomicBool>) -> Result<Self, StartError> {
         config.validate()?;
         let limits = fit_fd_limit(config)?;
         let tokens = match &config.security.token_file {
@@ -241,7 +258,13 @@ impl Server {
         let http = HttpServer::start(config.http_address()?, Arc::clone(&state))?;
         let cores = start_cores(config, &pool)?;
         let listeners = bind(config, &cores[0])?;
-        let opened = open_storage(config, files, &pool, &cores)?;
+        let joining = cluster::Joining::begin(config, listeners.tcp, stop)?;
+        let seek = joining.as_ref().map(cluster::Joining::seek);
+        let opened = open_storage(config, (files, seek), &pool, &cores)?;
+        let cluster = match joining {
+            Some(joining) => Some(joining.open(&opened, &cores)?),
+            None => None,
+        };
         let socket = storage::socket_path(config);
         let shared = Arc::new(Shared {
             limits,
@@ -254,9 +277,14 @@ impl Server {
             connections: AtomicUsize::new(0),
             shm_clients: AtomicU32::new(0),
             service: Arc::clone(&opened.service),
+            cluster,
         });
         let listen = listeners.tcp;
         serve_on(&shared, &cores)?;
+        if let Some(cluster) = &shared.cluster {
+            // Behind the listeners: a manager asks at this server's addresses whether it lives.
+            cluster.join(stop)?;
+        }
         let summary = Summary {
             listen,
             http: http.as_ref().map(HttpServer::address),
@@ -297,12 +325,22 @@ impl Server {
         }
     }
 
+    /// Why this server must stop: its cluster has no place for this process (any more).
+    #[must_use]
+    pub fn refused(&self) -> Option<String> {
+        self.shared.cluster.as_ref().and_then(cluster::Cluster::refused)
+    }
+
     /// Stops: no new connections, requests in flight end, everything in memory goes to the disks.
     ///
     /// # Errors
     /// [`Failure`] when a disk refused to take what was only in memory.
     pub fn stop(self) -> Result<(), Failure> {
         self.state.close();
+        if let Some(cluster) = &self.shared.cluster {
+            // Others take over while this server still tells its clients where to go.
+            cluster.leave();
+        }
         self.shared.service.stop();
         let deadline = RealClock::tick().plus(STOP_PATIENCE);
         for core in &self.cores {
@@ -356,24 +394,23 @@ fn start_cores(config: &Config, pool: &BufferPool) -> Result<Vec<CoreThread>, St
 }
 
 fn start_core(index: usize, io: IoBackend, pool: BufferPool) -> Result<CoreThread, StartError> {
+    let options =
+        RuntimeOptions { io, pools: vec![pool], busy_poll: BUSY_POLL, ..RuntimeOptions::default() };
+    start_loop(&format!("millpond-{index}"), options)
+}
+
+/// A thread with a loop that ends when told to.
+fn start_loop(name: &str, options: RuntimeOptions) -> Result<CoreThread, StartError> {
     let (stop, stopped) = oneshot::channel::<()>();
     let (sender, receiver) = mpsc::channel();
-    let thread = thread(&format!("millpond-{index}"), move || {
-        let options = RuntimeOptions {
-            io,
-            pools: vec![pool],
-            busy_poll: BUSY_POLL,
-            ..RuntimeOptions::default()
-        };
-        match Runtime::new(options) {
-            Ok(runtime) => {
-                let note = runtime.fallback_reason().map(ToString::to_string);
-                let _ = sender.send(Ok((runtime.handle(), runtime.backend(), note)));
-                let _ = runtime.block_on(stopped);
-            }
-            Err(error) => {
-                let _ = sender.send(Err(error));
-            }
+    let thread = thread(name, move || match Runtime::new(options) {
+        Ok(runtime) => {
+            let note = runtime.fallback_reason().map(ToString::to_string);
+            let _ = sender.send(Ok((runtime.handle(), runtime.backend(), note)));
+            let _ = runtime.block_on(stopped);
+        }
+        Err(error) => {
+            let _ = sender.send(Err(error));
         }
     })?;
     let (handle, io, io_note) = receiver.recv().map_err(|_| StartError::Core)??;
@@ -439,13 +476,13 @@ struct OpenedStorage {
 
 fn open_storage(
     config: &Config,
-    files: Vec<storage::Prepared>,
+    (files, seek): (Vec<storage::Prepared>, Option<Seek>),
     pool: &BufferPool,
     cores: &[CoreThread],
 ) -> Result<OpenedStorage, StartError> {
     let opened = on_core(&cores[0].core.handle, {
         let (config, pool) = (config.clone(), pool.clone());
-        move || async move { storage::open_all(&config, files, &pool).await }
+        move || async move { storage::open_all(&config, files, &pool, seek).await }
     })??;
     let storage::Opened { disks, summary, cluster_id } = opened;
     let service = on_core(&cores[0].core.handle, {

@@ -12,6 +12,7 @@ use millpond_types::wire::{
     FrameHeader, Hello, HelloReply, PROTOCOL_VERSION, Status, Verb, WireError,
 };
 
+use super::cluster::Cluster;
 use super::conn::Conn;
 use super::frames::{Ended, Frames};
 use super::peer::receive as receive_peer;
@@ -114,16 +115,17 @@ async fn hello(conn: &Rc<Conn>, frames: &mut Frames) -> Result<(), Ended> {
             format!("{given}: use one of the server's token file (--token, or MILLPOND_TOKEN)"),
         ));
     };
+    let identity = shared.cluster.as_ref().map(Cluster::identity);
     let reply = HelloReply {
         version: ours,
         server: env!("CARGO_PKG_VERSION").to_owned(),
-        node: shared.service.node_id(),
+        node: shared.node_id(),
         boot_id: shared.boot_id,
         socket_path: shared.socket_path.clone(),
         shm: scope.is_unlimited() && !shared.socket_path.is_empty(),
         in_flight_max: shared.limits.in_flight,
-        cluster: Uuid128::NIL,
-        incarnation: Incarnation(0),
+        cluster: identity.map_or(Uuid128::NIL, |identity| identity.cluster),
+        incarnation: identity.map_or(Incarnation(0), |identity| identity.incarnation),
     };
     conn.admit(scope);
     conn.begin(&header, Verb::Hello).reply(Status::Ok, &reply.encode(), Vec::new());

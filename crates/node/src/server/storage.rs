@@ -9,6 +9,7 @@ use millpond_types::{ByteSize, Uuid128};
 
 use super::StartError;
 use crate::config::{Config, ConfigError, Size};
+use crate::member::Seek;
 use crate::service::{Engine, NodeDisk};
 
 /// Name of the data file within a data folder.
@@ -120,6 +121,9 @@ pub(super) struct Prepared {
 /// # Errors
 /// [`StartError`] naming the folder and the fix.
 pub(super) fn prepare_all(config: &Config) -> Result<Vec<Prepared>, StartError> {
+    if !config.cluster.storage {
+        return Ok(Vec::new());
+    }
     let paths: Vec<DataPath> =
         config.server.data.iter().map(|text| DataPath::parse(text)).collect();
     // Folders on one file system share its free space.
@@ -162,7 +166,7 @@ pub(super) struct Opened {
     pub cluster_id: Uuid128,
 }
 
-/// Opens the disks, formatting new ones.
+/// Opens the disks, formatting new ones. Those of a cluster's node join the cluster that `seek` finds.
 ///
 /// # Errors
 /// [`StartError`] naming the disk and the fix.
@@ -170,6 +174,7 @@ pub(super) async fn open_all(
     config: &Config,
     files: Vec<Prepared>,
     pool: &BufferPool,
+    seek: Option<Seek>,
 ) -> Result<Opened, StartError> {
     let mut cluster = match &config.server.cluster_id {
         Some(text) => Some(parse_uuid(text).ok_or(ConfigError::Invalid {
@@ -204,9 +209,10 @@ pub(super) async fn open_all(
         cluster = Some(found.cluster_id);
         opened[index] = Some(NodeDisk::new(name, found.disk_id, found.capacity, engine));
     }
-    let cluster_id = match cluster {
-        Some(cluster) => cluster,
-        None => random_uuid()?,
+    let cluster_id = match (cluster, seek) {
+        (Some(cluster), _) => cluster,
+        (None, Some(seek)) => seek.cluster().await?,
+        (None, None) => random_uuid()?,
     };
     for (index, disk) in blank {
         let file = &files[index];
@@ -297,7 +303,7 @@ async fn is_blank(disk: &FileDisk, pool: &BufferPool) -> Result<bool, EngineErro
     Ok(buf.iter().all(|byte| *byte == 0))
 }
 
-fn random_uuid() -> std::io::Result<Uuid128> {
+pub(super) fn random_uuid() -> std::io::Result<Uuid128> {
     let mut bytes = [0; 16];
     Rng::fill_from_os(&mut bytes)?;
     Ok(Uuid128::from_random(bytes))

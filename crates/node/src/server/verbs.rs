@@ -20,8 +20,8 @@ use crate::service::{Failure, GetOutcome, Namespace, Service};
 /// A decoded request without payload.
 #[derive(Debug)]
 pub(super) enum Request {
-    /// Answers at once.
-    Ping,
+    /// Answers at once, with the same bytes: operators measure the way with them.
+    Ping(Vec<u8>),
     /// Opens a namespace.
     Open(NamespaceOpen),
     /// Lists namespaces.
@@ -52,7 +52,7 @@ impl Request {
             if meta.is_empty() { Ok(request) } else { Err(WireError::Trailing(meta.len())) }
         };
         match verb {
-            Verb::Ping => nothing(Self::Ping),
+            Verb::Ping => Ok(Self::Ping(meta.to_vec())),
             Verb::NamespaceList => nothing(Self::Namespaces),
             Verb::NamespaceOpen => NamespaceOpen::decode(meta).map(Self::Open),
             Verb::NamespaceDrop => NamespaceRef::decode(meta).map(Self::Drop),
@@ -104,16 +104,25 @@ pub(super) async fn execute(guard: &mut InFlight, request: Request) -> Result<An
         return Err(late());
     }
     Ok(Answer::Meta(match request {
-        Request::Ping => Vec::new(),
+        Request::Ping(echo) => echo,
         Request::Get(request) => return get(guard, &conn, request).await.map(Answer::Values),
         Request::Open(open) => {
             allow_name(&conn, &open.name)?;
-            NamespacesReply { namespaces: vec![service.open_namespace(&open).await?] }.encode()
+            let opened = match &conn.shared.cluster {
+                Some(cluster) => cluster.member().open_namespace(open, guard.deadline).await?,
+                None => service.open_namespace(&open).await?,
+            };
+            NamespacesReply { namespaces: vec![opened] }.encode()
         }
         Request::Namespaces => namespaces(&conn),
         Request::Drop(namespace) => {
             allow_name(&conn, &namespace.name)?;
-            service.drop_namespace(&namespace.name).await?;
+            match &conn.shared.cluster {
+                Some(cluster) => {
+                    cluster.member().drop_namespace(namespace.name, guard.deadline).await?;
+                }
+                None => service.drop_namespace(&namespace.name).await?,
+            }
             Vec::new()
         }
         Request::Control(verb, meta) => {

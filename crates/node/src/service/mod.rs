@@ -33,7 +33,7 @@ pub type Engine = millpond_engine::Engine<millpond_env::FileDisk>;
 
 pub use get::GetOutcome;
 pub use metrics::{Metrics, NamespaceMetrics, StageMetrics, VerbMetrics};
-pub use namespaces::{Namespace, Namespaces};
+pub use namespaces::{Namespace, Namespaces, checked_layout};
 pub use placement::Placement;
 pub use put::{PutItemPlan, PutWrite};
 pub use table::{NamespaceTable, TABLE_CHUNK};

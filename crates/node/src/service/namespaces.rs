@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use millpond_types::limits::NAMESPACES_MAX;
 use millpond_types::namespace::name_is_valid;
-use millpond_types::wire::{NamespaceOpen, Status};
+use millpond_types::wire::{NamespaceOpen, NamespaceTableReply, Status};
 use millpond_types::{GroupId, LayoutDigest, NamespaceInfo};
 use parking_lot::RwLock;
 
@@ -121,7 +121,7 @@ impl Service {
             )));
         }
         if let Some(known) = self.namespaces.by_name(&open.name) {
-            return checked(&known.info, &open.options.layout);
+            return checked_layout(&known.info, &open.options.layout);
         }
         if !open.create {
             return Err(Failure::new(
@@ -141,7 +141,7 @@ impl Service {
         }
         let _change = self.namespaces.change.lock().await;
         if let Some(known) = self.namespaces.by_name(&open.name) {
-            return checked(&known.info, &open.options.layout);
+            return checked_layout(&known.info, &open.options.layout);
         }
         let mut table = self.namespaces.table();
         if table.namespaces.len() >= NAMESPACES_MAX {
@@ -194,6 +194,17 @@ impl Service {
         Ok(())
     }
 
+    /// Takes the namespaces of the cluster in place of those of this server.
+    pub fn adopt_namespaces(&self, reply: &NamespaceTableReply) {
+        let newest = reply.namespaces.iter().map(|info| info.id.0).max().unwrap_or(0);
+        self.namespaces.publish(NamespaceTable {
+            version: reply.version,
+            next_id: newest.saturating_add(1),
+            namespaces: reply.namespaces.clone(),
+            dropping: Vec::new(),
+        });
+    }
+
     /// Removes the blocks of dropped namespaces, also of those that a crash left half removed.
     ///
     /// # Errors
@@ -220,7 +231,14 @@ impl Service {
     }
 }
 
-fn checked(info: &NamespaceInfo, wanted: &LayoutDigest) -> Result<NamespaceInfo, Failure> {
+/// The namespace, if this client may use it: its layout is the one that it was made with.
+///
+/// # Errors
+/// `LayoutMismatch` naming both.
+pub fn checked_layout(
+    info: &NamespaceInfo,
+    wanted: &LayoutDigest,
+) -> Result<NamespaceInfo, Failure> {
     let held = &info.options.layout;
     if held == wanted || held.is_unset() || wanted.is_unset() {
         return Ok(info.clone());

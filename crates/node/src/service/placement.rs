@@ -12,13 +12,12 @@ pub struct Placement {
 
 impl Placement {
     /// Spreads the slots over disks of the given identities and capacities in bytes. Adding or
-    /// removing a disk moves only the slots that must move.
+    /// removing a disk moves only the slots that must move. A server without disks has nothing to place.
     ///
     /// # Panics
-    /// With no disk or more than 256, which the configuration rules out.
+    /// With more than 256 disks, which the configuration rules out.
     #[must_use]
     pub fn new(disks: &[(Uuid128, u64)]) -> Self {
-        assert!(!disks.is_empty(), "a node has a disk");
         assert!(disks.len() <= 256, "a node has at most 256 disks");
         let disk_of_slot = (0..SLOTS)
             .map(|slot| {

@@ -1,5 +1,6 @@
 //! Numbers for the `Stats` verb.
 
+use millpond_env::RealClock;
 use millpond_types::wire::StatsReply;
 
 use super::Service;
@@ -52,6 +53,8 @@ impl Service {
             ("late", metrics.late.get()),
             ("corrupt", metrics.corrupt.get()),
             ("shm_clients", metrics.shm_clients.get()),
+            // Last, so that it is read close to when it leaves: operators compare clocks with it.
+            ("unix_ms", RealClock::wall_ms()),
         ];
         reply(&values)
     }

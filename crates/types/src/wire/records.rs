@@ -326,5 +326,6 @@ impl Record for EventRecord {
     }
 }
 
+mod namespaces;
 #[cfg(test)]
 mod tests;

@@ -38,7 +38,7 @@ wire_enum! {
     Verb: u16, "verb" {
         /// First frame of a connection: versions and credential.
         Hello = 1,
-        /// Answers at once.
+        /// Answers at once, with the meta it was sent.
         Ping = 2,
         /// Opens a namespace by name, creating it if asked.
         NamespaceOpen = 10,

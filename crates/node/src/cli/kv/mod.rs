@@ -14,7 +14,7 @@ use millpond_client::{
 use millpond_kv::{Batch, BlockStore as _, Namespace};
 use millpond_types::limits::CHUNK_BYTES_MAX;
 use millpond_types::wire::ItemStatus;
-use millpond_types::{BlockKey, GroupId, NamespaceOptions};
+use millpond_types::{BlockKey, GroupId, NamespaceInfo, NamespaceOptions};
 use serde_json::json;
 
 use super::{ABSENT, FAILED, OK, Outcome, output};
@@ -149,6 +149,11 @@ fn show_key(key: &BlockKey) -> String {
         return String::from_utf8_lossy(bytes).into_owned();
     }
     format!("hex:{}", hex(bytes))
+}
+
+/// A table of namespaces, or one JSON object a line.
+pub(super) fn list_namespaces(all: &[NamespaceInfo], json: bool) -> Outcome {
+    namespaces::list(all, json)
 }
 
 /// Two lower-case digits per byte.

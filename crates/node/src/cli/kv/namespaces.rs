@@ -90,7 +90,7 @@ fn show(info: &NamespaceInfo) -> serde_json::Value {
 pub(super) fn run(args: &Args, command: &Command) -> Outcome {
     let client = args.client()?;
     match command {
-        Command::Ls => list(args, &client.namespaces(None)?),
+        Command::Ls => list(&client.namespaces(None)?, args.json),
         Command::Create { name, ack, quota, ttl, priority, no_evict } => {
             let options = NamespaceOptions {
                 ack: match ack {
@@ -133,8 +133,9 @@ pub(super) fn run(args: &Args, command: &Command) -> Outcome {
     }
 }
 
-fn list(args: &Args, all: &[NamespaceInfo]) -> Outcome {
-    if args.json {
+/// A table of namespaces, or one JSON object a line.
+pub(super) fn list(all: &[NamespaceInfo], json: bool) -> Outcome {
+    if json {
         let lines: Vec<String> = all.iter().map(|info| format!("{}\n", show(info))).collect();
         return output::bytes(lines.concat().as_bytes());
     }

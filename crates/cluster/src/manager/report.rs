@@ -1,0 +1,203 @@
+//! What operators are told: the cluster at a glance, and chain by chain.
+
+use std::collections::BTreeMap;
+
+use millpond_types::cluster::{ChainId, ChainRecord, ChainTarget, DiskRecord, NodeRecord};
+use millpond_types::ids::SlotId;
+use millpond_types::units::Tick;
+
+use super::Cx;
+use super::commit::plan_disks;
+use super::primary::{Live, Primary};
+use super::settings::Rules;
+use super::state::{domain_name, is_serving};
+use super::status::{
+    ChainPage, ChainStatus, DiskStatus, NodeStatus, Problem, SlotStatus, Status, TargetStatus,
+};
+use crate::planner::PlanView;
+
+/// Chains in one page: about 300 KiB as JSON.
+const PAGE_CHAINS: usize = 500;
+
+impl Primary {
+    pub(super) fn status(&self, cx: &Cx<'_>) -> Status {
+        let state = &self.state;
+        let disks = plan_disks(state);
+        let view = PlanView {
+            replicas: state.cluster.replicas,
+            seed: state.cluster.seed,
+            disks: &disks,
+            chains: &state.chains,
+            slots: &state.slots,
+        };
+        let mut status = Status {
+            cluster: state.cluster.cluster,
+            term: self.lease.term(),
+            primary: cx.options.addresses.clone(),
+            routing: state.head.routing,
+            config: state.config.version,
+            replicas: state.cluster.replicas,
+            progress: self.planner.progress(&view),
+            paused: Rules::of(&state.config).paused,
+            subscribers: self.publisher.subscribers(),
+            nodes: state.nodes.values().map(|node| self.node_status(node, cx.now)).collect(),
+            disks: state.disks.values().map(|disk| self.disk_status(disk)).collect(),
+            ..Status::default()
+        };
+        for record in state.chains.values() {
+            let serving = record.chain.serving().count();
+            let whole = serving >= usize::from(state.cluster.replicas);
+            let place = match (serving, whole) {
+                (0, _) => &mut status.chains_down,
+                (_, true) => &mut status.chains_whole,
+                (_, false) => &mut status.chains_degraded,
+            };
+            *place += 1;
+            for member in &record.chain.targets {
+                status.targets.add(member.state);
+            }
+        }
+        let reports = self.nodes.live.values().flat_map(|live| live.reports.values());
+        status.behind_bytes = reports.map(|report| report.behind_bytes).sum();
+        status.problems = self.problems(&status);
+        status
+    }
+
+    fn node_status(&self, node: &NodeRecord, now: Tick) -> NodeStatus {
+        let unknown = Live::default();
+        let live = self.nodes.live.get(&node.id).unwrap_or(&unknown);
+        let targets = self.state.chains_of(node.id).map(|id| {
+            let members = &self.state.chains[&id].chain.targets;
+            members.iter().filter(|member| member.node == node.id).count()
+        });
+        let silent = live.heard.map(|heard| now.since(heard).as_millis());
+        NodeStatus {
+            id: node.id,
+            host: node.host.clone(),
+            addresses: node.addresses.clone(),
+            domain: domain_name(node),
+            build: node.build.clone(),
+            alive: live.is_up(),
+            silent_ms: silent.and_then(|ms| u64::try_from(ms).ok()),
+            state: node.state,
+            routing: live.routing,
+            config: live.config,
+            queue_depth: live.queue_depth,
+            targets: targets.sum(),
+        }
+    }
+
+    fn disk_status(&self, disk: &DiskRecord) -> DiskStatus {
+        let live = self.nodes.live.get(&disk.node).filter(|live| live.is_up());
+        let report = live.and_then(|live| live.disks.get(&disk.id));
+        let targets = self.state.chains_of(disk.node).map(|id| {
+            let members = &self.state.chains[&id].chain.targets;
+            members.iter().filter(|member| member.disk == disk.id).count()
+        });
+        DiskStatus {
+            id: disk.id,
+            node: disk.node,
+            capacity_bytes: disk.capacity_bytes,
+            used_bytes: report.map_or(0, |report| report.used_bytes),
+            healthy: report.is_some_and(|report| report.healthy),
+            state: disk.state,
+            targets: targets.sum(),
+        }
+    }
+
+    fn problems(&self, status: &Status) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut problem = |what: String, advice: &str| {
+            problems.push(Problem { what, advice: advice.to_owned() });
+        };
+        if status.chains_down > 0 {
+            problem(
+                format!("{} chains have no serving replica", status.chains_down),
+                "bring back the nodes named in 'millpond admin events': only they have the newest data",
+            );
+        }
+        for node in status.nodes.iter().filter(|node| !node.alive) {
+            problem(
+                format!("node {} on host '{}' is gone", node.id, node.host),
+                "start it, or replace it: its data is made anew after 'repair.after'",
+            );
+        }
+        for disk in status.disks.iter().filter(|disk| !disk.healthy && disk.targets > 0) {
+            let alive = status.nodes.iter().any(|node| node.id == disk.node && node.alive);
+            if alive {
+                problem(
+                    format!("disk {} of node {} fails", disk.id, disk.node),
+                    "replace it; 'millpond admin lose DISK' makes its data anew at once",
+                );
+            }
+        }
+        if let Some(blocked) = self.planner.blocked() {
+            problem(format!("data cannot be placed: {blocked}"), "add nodes or end a drain");
+        }
+        if status.replicas == 0 {
+            problem(
+                "the cluster has no chains yet".to_owned(),
+                "start enough nodes, then 'millpond admin form --replicas N'",
+            );
+        }
+        if status.chains_degraded > 0 {
+            problem(
+                format!("{} chains serve with fewer replicas than wanted", status.chains_degraded),
+                "nothing, if 'syncing' goes down; else see the nodes and disks above",
+            );
+        }
+        if status.paused {
+            problem("moves are paused".to_owned(), "'millpond admin resume' lets them go on");
+        }
+        problems
+    }
+
+    /// The next page of chains.
+    pub(super) fn chain_page(&self, after: ChainId, unhealthy: bool) -> ChainPage {
+        let all = self.state.chains.range(ChainId(after.0.saturating_add(1))..);
+        let mut wanted = all.map(|(_, record)| record).filter(|record| {
+            let whole = record.chain.targets.iter().all(|member| is_serving(member.state));
+            !unhealthy || !whole || record.moving.is_some()
+        });
+        let records: Vec<&ChainRecord> = wanted.by_ref().take(PAGE_CHAINS).collect();
+        let last = records.last().map(|record| record.chain.id);
+        let mut slots: BTreeMap<ChainId, usize> = BTreeMap::new();
+        for place in &self.state.slots {
+            *slots.entry(place.chain).or_default() += 1;
+        }
+        let status = |record: &ChainRecord| ChainStatus {
+            id: record.chain.id,
+            version: record.chain.version,
+            targets: record.chain.targets.iter().map(|member| self.target(member)).collect(),
+            moving: record.moving,
+            slots: slots.get(&record.chain.id).copied().unwrap_or(0),
+        };
+        ChainPage {
+            chains: records.into_iter().map(status).collect(),
+            next: last.filter(|_| wanted.next().is_some()),
+        }
+    }
+
+    fn target(&self, member: &ChainTarget) -> TargetStatus {
+        let live = self.nodes.live.get(&member.node).filter(|live| live.is_up());
+        let report = live.and_then(|live| live.reports.get(&member.target));
+        TargetStatus {
+            target: member.target,
+            disk: member.disk,
+            node: member.node,
+            state: member.state,
+            local: report.map(|report| report.local),
+            used_bytes: report.map_or(0, |report| report.used_bytes),
+            behind_bytes: report.map_or(0, |report| report.behind_bytes),
+        }
+    }
+
+    /// The slots that move, in order.
+    pub(super) fn slots_moving(&self) -> Vec<SlotStatus> {
+        let moving = self.state.slots_moving.iter().filter_map(|slot| {
+            let place = self.state.slots[usize::from(*slot)];
+            Some(SlotStatus { slot: SlotId(*slot), from: place.old?, to: place.chain })
+        });
+        moving.collect()
+    }
+}

@@ -1,0 +1,130 @@
+//! Other processes, by number and start time, so that a number that was given again is not mistaken.
+
+use std::io;
+use std::os::fd::AsRawFd as _;
+
+use super::{check, own};
+
+/// A process that was there once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessId {
+    /// Its number.
+    pub pid: u32,
+    /// When it started, in clock ticks since this boot.
+    pub started: u64,
+}
+
+/// What a process can be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessSignal {
+    /// End in good order.
+    Terminate,
+    /// End now.
+    Kill,
+    /// Stand still.
+    Stop,
+    /// Go on.
+    Continue,
+}
+
+impl ProcessSignal {
+    const fn number(self) -> i32 {
+        match self {
+            Self::Terminate => libc::SIGTERM,
+            Self::Kill => libc::SIGKILL,
+            Self::Stop => libc::SIGSTOP,
+            Self::Continue => libc::SIGCONT,
+        }
+    }
+}
+
+/// State letter and start time of a process, from `/proc/PID/stat`.
+fn stat(pid: u32) -> Option<(u8, u64)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name stands in parentheses and may hold anything, parentheses included.
+    let mut fields = text.get(text.rfind(')')? + 1..)?.split_whitespace();
+    let state = *fields.next()?.as_bytes().first()?;
+    // Field 22 of the line; the state was field 3.
+    let started = fields.nth(18)?.parse().ok()?;
+    Some((state, started))
+}
+
+impl ProcessId {
+    /// The process that has this number now; none when there is none, or it has ended already.
+    #[must_use]
+    pub fn of(pid: u32) -> Option<Self> {
+        let (state, started) = stat(pid)?;
+        (state != b'Z' && state != b'X').then_some(Self { pid, started })
+    }
+
+    /// True while it runs or stands still.
+    #[must_use]
+    pub fn is_there(self) -> bool {
+        Self::of(self.pid) == Some(self)
+    }
+
+    /// True while it stands still.
+    #[must_use]
+    pub fn is_stopped(self) -> bool {
+        stat(self.pid) == Some((b'T', self.started))
+    }
+
+    /// Sends it a signal; false when it is gone. Another process that was given its number is never
+    /// hit.
+    ///
+    /// # Errors
+    /// What the operating system says; `PermissionDenied` for somebody else's process.
+    pub fn signal(self, signal: ProcessSignal) -> io::Result<bool> {
+        let gone = |error: io::Error| match error.raw_os_error() {
+            Some(libc::ESRCH) => Ok(false),
+            _ => Err(error),
+        };
+        // SAFETY: pidfd_open takes plain numbers and makes a descriptor.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, self.pid, 0) };
+        let fd = match own(i32::try_from(fd).unwrap_or(-1)) {
+            Ok(fd) => fd,
+            Err(error) => return gone(error),
+        };
+        // The descriptor stays with one process; if that is ours now, it is ours for good.
+        if !self.is_there() {
+            return Ok(false);
+        }
+        let none = std::ptr::null::<libc::siginfo_t>();
+        // SAFETY: plain numbers and no siginfo.
+        let sent = unsafe {
+            libc::syscall(libc::SYS_pidfd_send_signal, fd.as_raw_fd(), signal.number(), none, 0)
+        };
+        check(i32::try_from(sent).unwrap_or(-1)).map(|_| true).or_else(gone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::{ProcessId, ProcessSignal};
+
+    #[test]
+    fn a_process_is_hit_only_while_it_is_the_same() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let id = ProcessId::of(child.id()).unwrap();
+        assert!(id.is_there());
+        let other = ProcessId { started: id.started + 1, ..id };
+        assert!(!other.is_there());
+        assert!(!other.signal(ProcessSignal::Kill).unwrap());
+        assert!(id.signal(ProcessSignal::Stop).unwrap());
+        while !id.is_stopped() {
+            std::thread::yield_now();
+        }
+        assert!(id.is_there());
+        assert!(id.signal(ProcessSignal::Continue).unwrap());
+        assert!(id.signal(ProcessSignal::Kill).unwrap());
+        // Not waited for yet: a zombie is gone.
+        while id.is_there() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(!id.signal(ProcessSignal::Kill).unwrap());
+        assert_eq!(ProcessId::of(child.id()), None);
+    }
+}

@@ -1,0 +1,85 @@
+//! What operators ask and are told, as JSON: the body of `Verb::Admin` in both directions.
+//!
+//! [`Command`] and [`Answer`] are the documents; their field names are a public interface, and
+//! `docs/admin.md` describes them. The server turns a request into the manager's own
+//! [`AdminCommand`] ([`decode_command`]) and the manager's answer into bytes ([`encode_answer`]);
+//! the command line does the opposite with [`encode_command`] and [`decode_answer`].
+//!
+//! Requests with unknown fields are refused, so that a slip of the pen is noticed. Answers may have
+//! fields that the reader does not know: it may be older than the manager.
+
+mod answer;
+mod command;
+#[cfg(test)]
+mod tests;
+
+pub use answer::{
+    Answer, Chain, ChainPage, Config, Disk, Event, Move, Node, Problem, Progress, Slot, Status,
+    Target, TargetCounts,
+};
+pub use command::Command;
+
+use millpond_cluster::manager::{AdminAnswer, AdminCommand};
+use millpond_types::ids::UuidError;
+
+/// A request or an answer that cannot be understood.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    /// Not JSON, or a field is missing, unknown or of another type.
+    #[error("the {what} is not understood: {source}; see docs/admin.md")]
+    Json {
+        /// `request` or `answer`.
+        what: &'static str,
+        /// What is wrong, and where.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A field names no node or disk.
+    #[error("field '{field}': {source}")]
+    Identity {
+        /// The field.
+        field: &'static str,
+        /// What is wrong.
+        #[source]
+        source: UuidError,
+    },
+}
+
+/// Reads the request of an operator.
+///
+/// # Errors
+/// [`AdminError`] naming the field and what it should be.
+pub fn decode_command(json: &[u8]) -> Result<AdminCommand, AdminError> {
+    let command: Command = serde_json::from_slice(json)
+        .map_err(|source| AdminError::Json { what: "request", source })?;
+    AdminCommand::try_from(command)
+}
+
+/// Writes the request of an operator.
+#[must_use]
+pub fn encode_command(command: &Command) -> Vec<u8> {
+    to_json(command)
+}
+
+/// Writes the manager's answer. Of more nodes or disks than fit one reply the healthy ones are left
+/// out, and counted.
+#[must_use]
+pub fn encode_answer(answer: &AdminAnswer) -> Vec<u8> {
+    to_json(&Answer::from(answer))
+}
+
+/// Reads the manager's answer.
+///
+/// # Errors
+/// [`AdminError::Json`].
+pub fn decode_answer(json: &[u8]) -> Result<Answer, AdminError> {
+    serde_json::from_slice(json).map_err(|source| AdminError::Json { what: "answer", source })
+}
+
+fn to_json(document: &impl serde::Serialize) -> Vec<u8> {
+    #[expect(
+        clippy::expect_used,
+        reason = "documents have text keys only and are written to memory"
+    )]
+    serde_json::to_vec(document).expect("a document that serde_json cannot write")
+}

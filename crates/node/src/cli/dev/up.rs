@@ -1,0 +1,138 @@
+//! Starting a whole cluster.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use millpond_env::RealClock;
+
+use super::plan::{Role, State};
+use super::{environment, network, process, status};
+use crate::admin::Status;
+use crate::cli::admin::remote::{Cluster, Where};
+use crate::cli::interrupt::Interrupt;
+use crate::cli::{Outcome, output};
+
+/// How long chains may take to be made and to serve.
+const SERVE_MAX: Duration = Duration::from_mins(2);
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Ports that members have.
+pub(super) fn ports(state: &State) -> Vec<u16> {
+    state.members.iter().flat_map(|member| [member.port, member.second_port]).collect()
+}
+
+/// Starts the cluster of a folder, or a new one as `wish` makes it.
+pub(super) fn run(folder: &Path, wish: impl FnOnce(PathBuf) -> anyhow::Result<State>) -> Outcome {
+    let program = std::env::current_exe().context("finding this program")?;
+    let known = State::read(folder)?;
+    let is_new = known.is_none();
+    let mut state = match known {
+        Some(mut state) => {
+            if state.members.iter().any(|member| member.running().is_some()) {
+                bail!(
+                    "the cluster of {} runs already: 'millpond dev status' shows it, \
+                     'millpond dev down' stops it",
+                    folder.display()
+                );
+            }
+            eprintln!("starting the cluster of {} again, as it was made", folder.display());
+            state.program = program;
+            state
+        }
+        None => wish(program)?,
+    };
+    state.write(folder)?;
+    let mut interrupt = Interrupt::install()?;
+    if let Err(error) = start_all(&mut state, folder, &mut interrupt) {
+        eprintln!("millpond: stopping what was started");
+        let names: Vec<String> = state.members.iter().map(|it| it.name.clone()).collect();
+        process::end(&mut state, folder, &names)?;
+        network::remove(&mut state);
+        if is_new {
+            // Its logs tell why, unless it was Ctrl-C.
+            if interrupt.came() {
+                std::fs::remove_dir_all(folder)?;
+            } else {
+                std::fs::remove_file(folder.join("dev.json"))?;
+            }
+        }
+        return Err(error);
+    }
+    output::bytes(format!("{}\n{}", status(&state), environment(&state)).as_bytes())
+}
+
+fn start_all(state: &mut State, folder: &Path, interrupt: &mut Interrupt) -> anyhow::Result<()> {
+    for role in [Role::Etcd, Role::Manager, Role::Storage] {
+        let members = state.members.iter().filter(|member| member.role == role);
+        let names: Vec<String> = members.map(|member| member.name.clone()).collect();
+        let since: Vec<u64> = names.iter().map(|name| process::log_len(folder, name)).collect();
+        for name in &names {
+            process::start(state, folder, name)?;
+        }
+        for (name, since) in names.iter().zip(since) {
+            process::wait_ready(folder, state.member(name)?, since, interrupt)?;
+        }
+    }
+    wait_serving(state, interrupt)
+}
+
+/// Waits until every chain has all its replicas.
+fn wait_serving(state: &State, interrupt: &mut Interrupt) -> anyhow::Result<()> {
+    let mut cluster = Where::at(state.servers()).cluster()?;
+    let until = RealClock::tick().plus(SERVE_MAX);
+    let nodes = state.members.iter().filter(|member| member.role == Role::Storage).count();
+    loop {
+        let now = match cluster.status() {
+            Ok(status) if serves(&status, nodes) => return Ok(()),
+            Ok(status) => describe(&status, nodes),
+            Err(error) => format!("{error:#}"),
+        };
+        for member in &state.members {
+            if member.running().is_none() {
+                bail!("{} ended: 'millpond dev logs {}' tells why", member.name, member.name);
+            }
+        }
+        if RealClock::tick() > until {
+            bail!("the cluster does not serve after {SERVE_MAX:?}: {now}");
+        }
+        if interrupted(&mut cluster, interrupt) {
+            bail!("interrupted");
+        }
+    }
+}
+
+fn interrupted(cluster: &mut Cluster, interrupt: &mut Interrupt) -> bool {
+    interrupt.pause(LOOK) || cluster.interrupt.came()
+}
+
+fn serves(status: &Status, nodes: usize) -> bool {
+    status.replicas > 0
+        && status.chains_whole > 0
+        && status.chains_degraded + status.chains_down + status.progress.chains_to_make == 0
+        && status.nodes.iter().filter(|node| node.alive).count() >= nodes
+}
+
+fn describe(status: &Status, nodes: usize) -> String {
+    let alive = status.nodes.iter().filter(|node| node.alive).count();
+    let problems: Vec<&str> = status.problems.iter().map(|it| it.what.as_str()).collect();
+    format!("{alive} of {nodes} nodes are there; {}", problems.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::serves;
+    use crate::admin::{Node, Status};
+
+    #[test]
+    fn a_cluster_serves_when_every_chain_does() {
+        let node = Node { alive: true, ..Node::default() };
+        let whole =
+            Status { replicas: 2, chains_whole: 256, nodes: vec![node; 3], ..Status::default() };
+        assert!(serves(&whole, 3));
+        assert!(!serves(&whole, 4));
+        assert!(!serves(&Status { chains_whole: 0, ..whole.clone() }, 3));
+        assert!(!serves(&Status { chains_degraded: 1, ..whole.clone() }, 3));
+        assert!(!serves(&Status { replicas: 0, ..whole }, 3));
+    }
+}

@@ -1,0 +1,163 @@
+//! One connection: requests out, replies to their callers, in any order.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::net::Shutdown;
+use std::rc::Rc;
+
+use millpond_env::{JoinHandle, ReadHalf, RealClock, WriteHalf, spawn, timeout};
+use millpond_types::Tick;
+use millpond_types::limits::META_BYTES_MAX;
+use millpond_types::wire::{ErrorReply, HEADER_BYTES, Status, Verb};
+use tokio::sync::{Semaphore, oneshot};
+
+use super::LinkError;
+use super::dial::{Peer, frame, status_of, whole};
+
+type Reply = Result<(Status, Vec<u8>), WhyBroken>;
+
+/// Why a connection ended, for everybody who waits on it.
+#[derive(Clone, Debug)]
+struct WhyBroken(String);
+
+/// A connection that has said hello. Dropping the last count of it closes it.
+pub(super) struct Connection {
+    shared: Rc<Shared>,
+    writer: tokio::sync::Mutex<WriteHalf>,
+    /// Requests that the peer takes at once.
+    room: Semaphore,
+    next: Cell<u64>,
+    receiving: JoinHandle<()>,
+}
+
+/// What the receiving task shares with the callers.
+struct Shared {
+    address: String,
+    waiting: RefCell<HashMap<u64, oneshot::Sender<Reply>>>,
+    ended: RefCell<Option<WhyBroken>>,
+}
+
+impl Connection {
+    /// Starts to receive.
+    pub(super) fn start(address: String, peer: Peer) -> Rc<Self> {
+        let Peer { reader, writer, hello, rest } = peer;
+        let shared =
+            Rc::new(Shared { address, waiting: RefCell::default(), ended: RefCell::default() });
+        let receiving = spawn(receive(Rc::clone(&shared), reader, rest));
+        Rc::new(Self {
+            shared,
+            room: Semaphore::new(hello.in_flight_max as usize),
+            writer: tokio::sync::Mutex::new(writer),
+            next: Cell::new(1),
+            receiving,
+        })
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.shared.ended.borrow().is_none()
+    }
+
+    /// Sends a request and waits for its reply until `deadline`.
+    pub(super) async fn call(
+        &self,
+        verb: Verb,
+        meta: &[u8],
+        (deadline, server_deadline): (Tick, Tick),
+    ) -> Result<Vec<u8>, LinkError> {
+        let address = &self.shared.address;
+        let late = || LinkError::Deadline(address.clone());
+        let left = deadline.since(RealClock::tick());
+        let Ok(Ok(_room)) = timeout(left, self.room.acquire()).await else { return Err(late()) };
+        let id = self.next.get();
+        self.next.set(id + 1);
+        let (sender, receiver) = oneshot::channel();
+        self.shared.expect(id, sender)?;
+        let _forget = Forget { shared: &self.shared, id };
+        let left = deadline.since(RealClock::tick());
+        let exchange = async {
+            let time = server_deadline.since(RealClock::tick());
+            let bytes = frame(verb, id, meta, time.max(std::time::Duration::from_millis(1)));
+            let sent = self.writer.lock().await.write_all_vec(bytes).await.1;
+            sent.map_err(|error| LinkError::io(address, error))?;
+            Ok(receiver.await)
+        };
+        let broken = |why: WhyBroken| LinkError::io(address, io::Error::other(why.0));
+        match timeout(left, exchange).await.map_err(|_| late())?? {
+            Ok(Ok((Status::Ok, meta))) => Ok(meta),
+            Ok(Ok((status, meta))) => {
+                let reply = ErrorReply::decode(&meta).map_err(|e| LinkError::wire(address, e))?;
+                Err(LinkError::refused(address, status, reply))
+            }
+            Ok(Err(why)) => Err(broken(why)),
+            Err(_) => Err(broken(WhyBroken("the connection has ended".to_owned()))),
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.receiving.abort();
+        if let Ok(writer) = self.writer.try_lock() {
+            let _ = writer.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Forgets a request that nobody waits for any more.
+struct Forget<'a> {
+    shared: &'a Shared,
+    id: u64,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        self.shared.waiting.borrow_mut().remove(&self.id);
+    }
+}
+
+impl Shared {
+    fn expect(&self, id: u64, sender: oneshot::Sender<Reply>) -> Result<(), LinkError> {
+        if let Some(why) = &*self.ended.borrow() {
+            return Err(LinkError::io(&self.address, io::Error::other(why.0.clone())));
+        }
+        self.waiting.borrow_mut().insert(id, sender);
+        Ok(())
+    }
+}
+
+async fn receive(shared: Rc<Shared>, mut reader: ReadHalf, mut bytes: Vec<u8>) {
+    let why = loop {
+        match deliver(&shared, &mut bytes) {
+            Ok(true) => continue,
+            Ok(false) => {}
+            Err(error) => break error.to_string(),
+        }
+        bytes.reserve(16 << 10);
+        let (back, got) = reader.read_some_vec(bytes).await;
+        bytes = back;
+        match got {
+            Ok(0) => break "closed by the other side".to_owned(),
+            Ok(_) => {}
+            Err(error) => break error.to_string(),
+        }
+    };
+    let why = WhyBroken(why);
+    *shared.ended.borrow_mut() = Some(why.clone());
+    let waiting = std::mem::take(&mut *shared.waiting.borrow_mut());
+    for sender in waiting.into_values() {
+        let _ = sender.send(Err(why.clone()));
+    }
+}
+
+/// Hands over the reply at the start of `bytes`; false when it is not whole yet.
+fn deliver(shared: &Shared, bytes: &mut Vec<u8>) -> Result<bool, millpond_types::wire::WireError> {
+    let Some((header, meta)) = whole(bytes, META_BYTES_MAX)? else { return Ok(false) };
+    bytes.drain(..HEADER_BYTES + meta.len());
+    let status = status_of(&header)?;
+    // Nobody waits for what came too late.
+    if let Some(sender) = shared.waiting.borrow_mut().remove(&header.request_id) {
+        let _ = sender.send(Ok((status, meta)));
+    }
+    Ok(true)
+}

@@ -1,0 +1,178 @@
+//! From an address to a connection that has said hello.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::time::Duration;
+
+use millpond_client::Address;
+use millpond_env::{ReadHalf, RealClock, Stream, WriteHalf, timeout};
+use millpond_types::limits::META_BYTES_MAX;
+use millpond_types::wire::{
+    ErrorReply, FLAG_REPLY, FrameHeader, HEADER_BYTES, Hello, HelloReply, PROTOCOL_VERSION, Status,
+    Verb, WireError,
+};
+use millpond_types::{Crc32c, Tick};
+use parking_lot::Mutex;
+
+use super::LinkError;
+
+/// Longest wait for one address while others are left to try: a host that is gone must not eat up the
+/// time of the ones that live.
+const CONNECT_MAX: Duration = Duration::from_millis(500);
+/// Meta of a hello's reply at most: names and a path.
+const HELLO_META_MAX: usize = 16 << 10;
+
+/// How this node reaches others.
+#[derive(Debug)]
+pub(crate) struct Dialer {
+    hello: Vec<u8>,
+    /// Which of a name's addresses is tried first: the next one after every failure, so that none is
+    /// a favourite that can wedge.
+    turn: Mutex<HashMap<String, usize>>,
+}
+
+/// A connection that has said hello.
+pub(crate) struct Peer {
+    pub(super) reader: ReadHalf,
+    pub(super) writer: WriteHalf,
+    /// What the other side said of itself.
+    pub(crate) hello: HelloReply,
+    /// Received, but not consumed.
+    pub(super) rest: Vec<u8>,
+}
+
+impl Dialer {
+    /// With the credential `token`; empty for none.
+    pub(crate) fn new(token: Vec<u8>) -> Self {
+        let version = u16::from(PROTOCOL_VERSION);
+        let client = format!("millpond-node {}", env!("CARGO_PKG_VERSION"));
+        let hello = Hello { version_min: version, version_max: version, client, token };
+        Self { hello: hello.encode(), turn: Mutex::default() }
+    }
+
+    /// Connects to `host:port`, trying all addresses of the name, and says hello.
+    pub(crate) async fn dial(&self, address: &str, deadline: Tick) -> Result<Peer, LinkError> {
+        let found = resolve(address, deadline).await?;
+        let first = self.turn.lock().get(address).copied().unwrap_or(0);
+        let mut failed = LinkError::Deadline(address.to_owned());
+        for index in 0..found.len() {
+            let left = deadline.since(RealClock::tick());
+            if left.is_zero() {
+                break;
+            }
+            let last = index + 1 == found.len();
+            let time = if last { left } else { left.min(CONNECT_MAX) };
+            let at = found[(first + index) % found.len()];
+            match timeout(time, self.greet(at, address)).await {
+                Ok(Ok(peer)) => return Ok(peer),
+                Ok(Err(error)) => failed = error,
+                Err(_) => failed = LinkError::Deadline(address.to_owned()),
+            }
+        }
+        let mut turn = self.turn.lock();
+        turn.insert(address.to_owned(), (first + 1) % found.len().max(1));
+        Err(failed)
+    }
+
+    /// Connects to one address and says hello. `address` is for messages.
+    pub(crate) async fn greet(&self, at: SocketAddr, address: &str) -> Result<Peer, LinkError> {
+        let broken = |error| LinkError::io(address, error);
+        let (mut reader, mut writer) = Stream::connect_tcp(at).await.map_err(broken)?.split();
+        let head = frame(Verb::Hello, 0, &self.hello, Duration::ZERO);
+        writer.write_all_vec(head).await.1.map_err(broken)?;
+        let mut bytes = Vec::with_capacity(4096);
+        let (header, meta) = loop {
+            if let Some(found) =
+                whole(&bytes, HELLO_META_MAX).map_err(|e| LinkError::wire(address, e))?
+            {
+                break found;
+            }
+            bytes.reserve(4096);
+            let (back, got) = reader.read_some_vec(bytes).await;
+            bytes = back;
+            if got.map_err(broken)? == 0 {
+                return Err(broken(io::ErrorKind::UnexpectedEof.into()));
+            }
+        };
+        let end = HEADER_BYTES + header.meta_len as usize;
+        let status = status_of(&header).map_err(|error| LinkError::wire(address, error))?;
+        if status != Status::Ok {
+            let reply = ErrorReply::decode(&meta).map_err(|e| LinkError::wire(address, e))?;
+            return Err(LinkError::refused(address, status, reply));
+        }
+        let hello = HelloReply::decode(&meta).map_err(|error| LinkError::wire(address, error))?;
+        let rest = bytes.split_off(end);
+        Ok(Peer { reader, writer, hello, rest })
+    }
+}
+
+/// A request's frame without payload. A deadline of zero is the server's default.
+pub(super) fn frame(verb: Verb, request_id: u64, meta: &[u8], time: Duration) -> Vec<u8> {
+    let header = FrameHeader {
+        flags: 0,
+        verb: verb as u16,
+        request_id,
+        meta_len: u32::try_from(meta.len()).unwrap_or(u32::MAX),
+        payload_len: 0,
+        deadline_or_status: u32::try_from(time.as_millis()).unwrap_or(u32::MAX),
+        meta_crc: Crc32c::of(meta),
+    };
+    let mut frame = Vec::with_capacity(HEADER_BYTES + meta.len());
+    frame.extend_from_slice(&header.encode());
+    frame.extend_from_slice(meta);
+    frame
+}
+
+/// The frame at the start of `bytes`, once it is there: its header and meta.
+pub(super) fn whole(
+    bytes: &[u8],
+    meta_max: usize,
+) -> Result<Option<(FrameHeader, Vec<u8>)>, WireError> {
+    let Some((head, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+    let header = FrameHeader::decode(head)?;
+    let len = header.meta_len as usize;
+    if len > meta_max.min(META_BYTES_MAX) {
+        return Err(WireError::Field("meta length"));
+    }
+    if header.flags & FLAG_REPLY == 0 || header.payload_len > 0 {
+        return Err(WireError::Field("flags"));
+    }
+    let Some(meta) = rest.get(..len) else { return Ok(None) };
+    header.check_meta(meta)?;
+    Ok(Some((header, meta.to_vec())))
+}
+
+pub(super) fn status_of(header: &FrameHeader) -> Result<Status, WireError> {
+    u16::try_from(header.deadline_or_status)
+        .map_err(|_| WireError::Field("status"))
+        .and_then(Status::try_from)
+}
+
+/// The addresses that `host:port` stands for now. Names are looked up on a thread of their own: the
+/// system's resolver blocks, for seconds when its servers are away.
+pub(crate) async fn resolve(address: &str, deadline: Tick) -> Result<Vec<SocketAddr>, LinkError> {
+    if let Ok(literal) = address.parse() {
+        return Ok(vec![literal]);
+    }
+    let broken = |error| LinkError::io(address, error);
+    let invalid = || broken(io::Error::new(io::ErrorKind::InvalidInput, "not host:port"));
+    let Ok(Address::Tcp { host, port }) = address.parse() else { return Err(invalid()) };
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    millpond_env::thread("resolve", move || {
+        let found = (host.as_str(), port).to_socket_addrs().map(Iterator::collect);
+        let _ = sender.send(found);
+    })
+    .map_err(broken)?;
+    let left = deadline.since(RealClock::tick());
+    let found: Vec<SocketAddr> = match timeout(left, receiver).await {
+        Ok(Ok(found)) => found.map_err(broken)?,
+        Ok(Err(_)) => return Err(invalid()),
+        Err(_) => return Err(LinkError::Deadline(address.to_owned())),
+    };
+    if found.is_empty() {
+        let text = "the name stands for no address";
+        return Err(broken(io::Error::new(io::ErrorKind::NotFound, text)));
+    }
+    Ok(found)
+}

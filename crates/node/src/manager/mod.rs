@@ -1,0 +1,244 @@
+//! The manager role: the pure manager of `cluster` over a store, sockets and clocks.
+//!
+//! `store` is the store's thread, `shell` the loop that drives the manager on the node's control
+//! thread, `probe` asks whether a node's process lives, `namespaces` changes the table of namespaces.
+//! [`ManagerRole`] is what the rest of the server sees: it answers requests from any core.
+//!
+//! Invariant: every answer about membership comes from the one primary; whoever is not says so.
+
+mod namespaces;
+mod probe;
+mod shell;
+mod store;
+
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use millpond_cluster::manager::{
+    AdminAnswer, AdminCommand, Event, Form, Manager, ManagerOptions, Role,
+};
+use millpond_env::{EnvError, Handle, RealClock, Rng, timeout};
+use millpond_store::StoreError;
+use millpond_types::cluster::{
+    Heartbeat, HeartbeatAnswer, NodeId, Register, RegisterAnswer, RoutingUpdate, RoutingVersion,
+};
+use millpond_types::wire::{NamespaceOpen, NamespaceTableReply, Status};
+use millpond_types::{NamespaceInfo, Tick, Uuid128};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::config::StoreChoice;
+use crate::link::Dialer;
+use crate::service::Failure;
+use shell::{Input, Shell};
+use store::{StoreOwner, StoreThread};
+
+/// Requests that wait for the loop; it takes microseconds for each.
+const INBOX_MAX: usize = 4096;
+
+/// What a manager is started with.
+pub(crate) struct ManagerSetup {
+    /// The node it runs in.
+    pub me: NodeId,
+    /// Where it is reached.
+    pub addresses: Vec<String>,
+    /// Where it keeps its records.
+    pub store: StoreChoice,
+    /// Make the first chains by itself.
+    pub form: Option<Form>,
+    /// Credential towards nodes.
+    pub token: Vec<u8>,
+}
+
+/// The manager role of this process.
+pub(crate) struct ManagerRole {
+    inbox: mpsc::Sender<Input>,
+    role: watch::Receiver<Role>,
+    store: StoreThread,
+    owner: Mutex<Option<StoreOwner>>,
+    founded: watch::Receiver<Option<Uuid128>>,
+    names: watch::Receiver<Arc<NamespaceTableReply>>,
+}
+
+/// Why the manager role cannot start.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ManagerError {
+    /// Its store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The operating system.
+    #[error(transparent)]
+    Env(#[from] EnvError),
+}
+
+impl From<std::io::Error> for ManagerError {
+    fn from(source: std::io::Error) -> Self {
+        Self::Env(EnvError::Os { what: "starting the manager".to_owned(), source })
+    }
+}
+
+fn busy() -> Failure {
+    Failure::new(Status::Busy, "the manager has too much to do: retry in a moment".to_owned())
+}
+
+impl ManagerRole {
+    /// Opens the store in `folder` (or where the setup says) and starts the loop on `control`.
+    ///
+    /// # Errors
+    /// [`ManagerError`] when the store cannot be opened.
+    pub(crate) fn start(
+        setup: ManagerSetup,
+        folder: &Path,
+        control: &Handle,
+    ) -> Result<Self, ManagerError> {
+        let mut random = [0; 24];
+        Rng::fill_from_os(&mut random)?;
+        let (cluster, seed) = random.split_at(16);
+        let options = ManagerOptions {
+            addresses: setup.addresses,
+            new_cluster: Uuid128::from_random(cluster.try_into().unwrap_or_default()),
+            seed: u64::from_le_bytes(seed.try_into().unwrap_or_default()),
+            form: setup.form,
+            ..ManagerOptions::new(setup.me)
+        };
+        let (store, owner) = store::start(setup.store, folder.to_owned())?;
+        let (sender, receiver) = mpsc::channel(INBOX_MAX);
+        let (role, roles) = watch::channel(Role::Standby);
+        let this = Self {
+            inbox: sender.clone(),
+            role: roles,
+            founded: store.watch_founding(),
+            names: namespaces::follow(&store),
+            owner: Mutex::new(Some(owner)),
+            store: store.clone(),
+        };
+        let token = setup.token;
+        control.spawn_on(move || async move {
+            let dialer = Rc::new(Dialer::new(token));
+            let manager = Manager::new(options);
+            Shell::new(manager, (sender, receiver), store, dialer, role).run().await;
+        })?;
+        Ok(this)
+    }
+
+    /// The cluster's identity, once it has been founded.
+    pub(crate) fn cluster(&self) -> Option<Uuid128> {
+        *self.founded.borrow()
+    }
+
+    /// Whether this manager decides.
+    pub(crate) fn is_primary(&self) -> bool {
+        *self.role.borrow() == Role::Primary
+    }
+
+    /// Hands the loop something and waits for its answer until `deadline`.
+    async fn ask<T>(
+        &self,
+        make: impl FnOnce(oneshot::Sender<T>) -> Input,
+        deadline: Tick,
+    ) -> Result<T, Failure> {
+        let (sender, receiver) = oneshot::channel();
+        self.inbox.try_send(make(sender)).map_err(|_| busy())?;
+        let Ok(answer) = timeout(deadline.since(RealClock::tick()), receiver).await else {
+            let text = "the manager did not decide in time: its store may be slow or away";
+            return Err(Failure::new(Status::DeadlineExceeded, text.to_owned()));
+        };
+        answer.map_err(|_| busy())
+    }
+
+    /// A node says who it is.
+    pub(crate) async fn register(
+        &self,
+        register: Register,
+        deadline: Tick,
+    ) -> Result<RegisterAnswer, Failure> {
+        self.ask(|answer| Input::Register(Box::new(register), answer), deadline).await
+    }
+
+    /// A node says how it is.
+    pub(crate) async fn heartbeat(
+        &self,
+        heartbeat: Heartbeat,
+        deadline: Tick,
+    ) -> Result<HeartbeatAnswer, Failure> {
+        self.ask(|answer| Input::Heartbeat(Box::new(heartbeat), answer), deadline).await
+    }
+
+    /// An operator asks.
+    pub(crate) async fn admin(
+        &self,
+        command: AdminCommand,
+        deadline: Tick,
+    ) -> Result<AdminAnswer, Failure> {
+        self.ask(|answer| Input::Admin(command, answer), deadline).await
+    }
+
+    /// Waits for routing newer than `have`; `None` when this manager is not primary (any more), or
+    /// the time was up.
+    pub(crate) async fn routing(
+        &self,
+        (cluster, have): (Uuid128, RoutingVersion),
+        deadline: Tick,
+    ) -> Option<RoutingUpdate> {
+        if !self.is_primary() {
+            return None;
+        }
+        self.ask(|answer| Input::Routing(cluster, have, answer), deadline).await.ok().flatten()
+    }
+
+    /// Somebody got no answer from this node.
+    pub(crate) fn suspect(&self, node: NodeId) {
+        // Lost when the loop has too much to do: the manager also probes by itself.
+        let _ = self.inbox.try_send(Input::Event(Event::Suspect { node }));
+    }
+
+    /// The namespaces, now and after every change.
+    pub(crate) fn namespaces(&self) -> watch::Receiver<Arc<NamespaceTableReply>> {
+        self.names.clone()
+    }
+
+    /// Runs `work` on the store's thread until `deadline`.
+    async fn on_store<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Failure>> + Send + 'static,
+        deadline: Tick,
+    ) -> Result<T, Failure> {
+        let left = deadline.since(RealClock::tick());
+        let task = self.store.handle().spawn(tokio::time::timeout(left, work));
+        match task.await {
+            Ok(Ok(done)) => done,
+            Ok(Err(_)) => {
+                let text = "the cluster's store did not answer in time";
+                Err(Failure::new(Status::DeadlineExceeded, text.to_owned()))
+            }
+            Err(_) => Err(busy()),
+        }
+    }
+
+    /// Opens a namespace, creating it if asked to.
+    pub(crate) async fn open_namespace(
+        &self,
+        open: NamespaceOpen,
+        deadline: Tick,
+    ) -> Result<NamespaceInfo, Failure> {
+        let store = self.store.store().clone();
+        self.on_store(async move { namespaces::open(&store, &open).await }, deadline).await
+    }
+
+    /// Drops a namespace.
+    pub(crate) async fn drop_namespace(&self, name: String, deadline: Tick) -> Result<(), Failure> {
+        let store = self.store.store().clone();
+        self.on_store(async move { namespaces::drop(&store, &name).await }, deadline).await
+    }
+
+    /// Gives the lease back, so that a standby need not wait for its end, and closes the store.
+    pub(crate) async fn stop(&self) {
+        let (sender, receiver) = oneshot::channel();
+        if self.inbox.send(Input::Stop(sender)).await.is_ok() {
+            let _ = receiver.await;
+        }
+        let owner = self.owner.lock().take();
+        drop(owner);
+    }
+}

@@ -1,0 +1,108 @@
+//! Which cluster this server joins, before it has a disk that says so.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use millpond_env::{RealClock, sleep};
+use millpond_types::wire::{Status, WireError};
+use millpond_types::{Tick, Uuid128};
+
+use crate::link::{Dialer, LinkError};
+use crate::manager::ManagerRole;
+
+/// How often a manager in this process is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+/// Pause between two rounds over the addresses given.
+const ROUND: Duration = Duration::from_millis(250);
+/// Time for one address.
+const ADDRESS_MAX: Duration = Duration::from_secs(2);
+/// How often the log says what is waited for.
+const SAY_EVERY: Duration = Duration::from_secs(5);
+
+/// How the cluster is found.
+#[derive(Clone)]
+pub(crate) struct Seek {
+    /// The manager of this process.
+    pub(crate) manager: Option<Arc<ManagerRole>>,
+    /// Addresses of managers, or of any nodes.
+    pub(crate) addresses: Vec<String>,
+    /// The credential.
+    pub(crate) token: Vec<u8>,
+    /// Set when the server is to stop.
+    pub(crate) stop: Arc<AtomicBool>,
+}
+
+/// Waits for the cluster are in vain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Vain {
+    /// The server is to stop.
+    Stopped,
+    /// Everybody refuses this server; the text says why.
+    Refused(String),
+}
+
+impl Seek {
+    /// The cluster's identity: what the manager of this process has founded or found, or what a node
+    /// says at hello. Waits for as long as nobody answers.
+    pub(crate) async fn cluster(&self) -> Result<Uuid128, Vain> {
+        let mut said = Tick(0);
+        let mut say = |what: &str| {
+            if RealClock::tick().since(said) >= SAY_EVERY {
+                said = RealClock::tick();
+                tracing::info!("waiting for the cluster: {what}");
+            }
+        };
+        let dialer = Rc::new(Dialer::new(self.token.clone()));
+        loop {
+            if self.stop.load(Ordering::Acquire) {
+                return Err(Vain::Stopped);
+            }
+            if let Some(manager) = &self.manager {
+                if let Some(cluster) = manager.cluster() {
+                    return Ok(cluster);
+                }
+                sleep(LOOK).await;
+                say("its store has no record of it yet");
+                continue;
+            }
+            let mut refusals = Vec::new();
+            for address in &self.addresses {
+                match dialer.dial(address, RealClock::tick().plus(ADDRESS_MAX)).await {
+                    Ok(peer) if peer.hello.cluster != Uuid128::NIL => {
+                        return Ok(peer.hello.cluster);
+                    }
+                    Ok(_) => {
+                        refusals.push(format!(
+                            "{address}: that server stands alone: start it with --manager, or give \
+                             the address of a cluster's node with --join"
+                        ));
+                    }
+                    Err(error) => {
+                        say(&error.to_string());
+                        refusals.extend(refusal(&error));
+                    }
+                }
+            }
+            if refusals.len() == self.addresses.len() {
+                return Err(Vain::Refused(refusals.swap_remove(0)));
+            }
+            sleep(ROUND).await;
+        }
+    }
+}
+
+/// The text of an error that no patience will change.
+pub(super) fn refusal(error: &LinkError) -> Option<String> {
+    let lasting = match error {
+        LinkError::Refused { status, .. } => {
+            matches!(status, Status::Unauthorized | Status::Unsupported)
+        }
+        LinkError::Protocol { source, .. } => {
+            matches!(source, WireError::Magic | WireError::Version(_))
+        }
+        _ => false,
+    };
+    lasting.then(|| error.to_string())
+}
