@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use millpond_chain::{Envelope, Event};
@@ -41,8 +41,6 @@ const ROOM_MIN: u64 = 20;
 pub struct HostDisk {
     /// Its identity.
     pub id: DiskId,
-    /// Bytes that it was formatted with.
-    pub capacity: u64,
     /// Its chunk store.
     pub engine: Engine,
 }
@@ -73,8 +71,6 @@ struct Found {
     records: HashMap<TargetId, (usize, TargetRecord)>,
 }
 
-type NamespaceSink = Box<dyn Fn(&NamespaceTableReply) + Send + Sync>;
-
 /// All replicas of this node.
 pub struct Host {
     pub(super) node: NodeId,
@@ -85,7 +81,6 @@ pub struct Host {
     routing: RwLock<Arc<Routing>>,
     around: Arc<Surroundings>,
     resync_rate: AtomicU64,
-    namespaces: OnceLock<NamespaceSink>,
     /// Namespaces whose blocks are to go.
     dropped: RwLock<HashSet<GroupId>>,
     /// Numbers the host's own updates.
@@ -119,7 +114,6 @@ impl Host {
             routing: RwLock::default(),
             around: Arc::new(around),
             resync_rate: AtomicU64::new(RESYNC_RATE),
-            namespaces: OnceLock::new(),
             dropped: RwLock::default(),
             sequence,
         });
@@ -141,11 +135,6 @@ impl Host {
             }
         }
         host
-    }
-
-    /// Where the cluster's namespaces go when they change.
-    pub fn on_namespaces(&self, sink: impl Fn(&NamespaceTableReply) + Send + Sync + 'static) {
-        let _set_once = self.namespaces.set(Box::new(sink));
     }
 
     /// The newest routing.
@@ -391,9 +380,6 @@ impl Targets for HostTargets {
 
     fn namespaces(&self, table: &NamespaceTableReply) {
         *self.0.dropped.write() = table.dropping.iter().copied().collect();
-        if let Some(sink) = self.0.namespaces.get() {
-            sink(table);
-        }
     }
 
     fn config(&self, config: &ConfigRecord) {

@@ -65,7 +65,7 @@ impl Node {
             let engine = Engine::open(disk, pool.clone(), clock, options).await.unwrap();
             let running = engine.clone();
             millpond_env::spawn(async move { running.run_background().await }).detach();
-            disks.push(HostDisk { id: DiskId(disk_id(index)), capacity: SIZE, engine });
+            disks.push(HostDisk { id: DiskId(disk_id(index)), engine });
         }
         let engines = disks.iter().map(|disk| disk.engine.clone()).collect();
         let options = HostOptions { node: NODE, disks, cores: vec![core], token: Vec::new() };

@@ -13,7 +13,7 @@ use std::time::Duration;
 use millpond_cluster::manager::Form;
 use millpond_env::{Handle, IoBackend, Rng, RuntimeOptions, sleep};
 use millpond_types::Uuid128;
-use millpond_types::cluster::{Incarnation, NodeId, Refusal};
+use millpond_types::cluster::{DiskId, Incarnation, NodeId, Refusal};
 use parking_lot::Mutex;
 
 use super::{CoreThread, OpenedStorage, StartError, on_core, start_loop, storage};
@@ -23,6 +23,8 @@ use crate::member::{
     Agent, AgentSetup, Identity, Member, Prepared, Seek, Standing, Targets, Vain, addresses,
     host_name, load_node, save_node,
 };
+use crate::replica::{Host, HostDisk, HostOptions, HostTargets};
+use crate::service::NodeDisk;
 
 /// Folder of the managers' embedded store within the first data folder.
 const STORE_FOLDER: &str = "meta";
@@ -136,7 +138,7 @@ impl Joining {
             host: told.host,
             domain: told.domain,
         };
-        let targets = targets(&identity, opened, cores);
+        let targets = targets(node, seek.token.clone(), opened, cores)?;
         let prepared = Prepared::new(AgentSetup {
             identity,
             manager,
@@ -210,13 +212,27 @@ fn self_or_manager(
     Ok(ours)
 }
 
-/// The replicas on this server's disks. Disk `i` is driven by core `i % cores`.
+/// The replicas on this server's disks; none without disks.
 fn targets(
-    _identity: &Identity,
-    _opened: &OpenedStorage,
-    _cores: &[CoreThread],
-) -> Option<Arc<dyn Targets>> {
-    None
+    node: NodeId,
+    token: Vec<u8>,
+    opened: &OpenedStorage,
+    cores: &[CoreThread],
+) -> Result<Option<Arc<dyn Targets>>, StartError> {
+    let service = &opened.service;
+    if service.disks.is_empty() {
+        return Ok(None);
+    }
+    let disk = |disk: &NodeDisk| HostDisk { id: DiskId(disk.id), engine: disk.engine.clone() };
+    let options = HostOptions {
+        node,
+        disks: service.disks.iter().map(disk).collect(),
+        cores: cores.iter().map(|core| core.core.handle.clone()).collect(),
+        token,
+    };
+    let host = on_core(&cores[0].core.handle, move || async move { Host::open(options).await })?;
+    service.join(Arc::clone(&host));
+    Ok(Some(Arc::new(HostTargets(host))))
 }
 
 type Starting = (Prepared, Option<Arc<dyn Targets>>);
