@@ -6,9 +6,12 @@ use std::collections::{BinaryHeap, HashMap};
 use millpond_types::cluster::{ChainId, ChainVersion};
 use millpond_types::wire::ItemTag;
 
+/// Bits of a channel that count the updates of one chain; those above are the chain's number. An
+/// update that a move of its slot leads to another chain then never meets that one's own channels.
+const CHANNEL_BITS: u32 = 7;
 /// Updates of one client under way in one chain; more wait for an answer to one of them. A chain
 /// remembers 4,096 writers and stages 1,024 updates, for all clients together.
-const UPDATES_PER_CHAIN_MAX: u32 = 512;
+const UPDATES_PER_CHAIN_MAX: u32 = 1 << CHANNEL_BITS;
 
 /// Channels of one chain: the lowest free one is taken, so that a chain has few to remember.
 #[derive(Debug, Default)]
@@ -37,13 +40,14 @@ impl Tagger {
             None => return None,
         };
         self.sequence += 1;
+        let channel = chain.0 << CHANNEL_BITS | channel;
         Some(ItemTag { channel, sequence: self.sequence, issued })
     }
 
     /// Frees the channel of an update that was answered or given up.
     pub(crate) fn give_back(&mut self, chain: ChainId, tag: ItemTag) {
         if let Some(channels) = self.chains.get_mut(&chain) {
-            channels.free.push(Reverse(tag.channel));
+            channels.free.push(Reverse(tag.channel % UPDATES_PER_CHAIN_MAX));
             debug_assert!(channels.free.len() <= channels.next as usize);
         }
     }
@@ -68,8 +72,8 @@ mod tests {
         tagger.give_back(chain, all[9]);
         tagger.give_back(chain, all[3]);
         let next = tagger.take(chain, ChainVersion(8)).unwrap();
-        assert_eq!((next.channel, next.issued), (3, ChainVersion(8)));
-        assert!(next.sequence > all[511].sequence);
+        assert_eq!((next.channel, next.issued), (128 + 3, ChainVersion(8)));
+        assert!(next.sequence > all[127].sequence);
     }
 
     proptest! {
@@ -89,7 +93,7 @@ mod tests {
                     last = tag.sequence;
                     held.push((ChainId(chain), tag));
                 }
-                let distinct: HashSet<_> = held.iter().map(|(c, t)| (*c, t.channel)).collect();
+                let distinct: HashSet<u32> = held.iter().map(|(_, t)| t.channel).collect();
                 prop_assert_eq!(distinct.len(), held.len());
             }
         }
