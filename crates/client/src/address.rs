@@ -1,4 +1,4 @@
-//! Where a server listens, as users write it.
+//! Where servers listen, as users write it.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use crate::error::ClientError;
 
+/// Addresses in one list at most: more than anybody needs to find one living node.
+const ADDRESSES_MAX: usize = 64;
 /// The port of a server that was given none.
 const PORT_DEFAULT: u16 = 7440;
 
@@ -75,9 +77,61 @@ impl fmt::Display for Address {
     }
 }
 
+/// One or several addresses, separated by commas: of a server that stands alone, or of some nodes
+/// of a cluster, which names the others. A name with several addresses stands for all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Addresses(Vec<Address>);
+
+impl Addresses {
+    /// Every address, in the order given.
+    #[must_use]
+    pub fn all(&self) -> &[Address] {
+        &self.0
+    }
+}
+
+impl From<Address> for Addresses {
+    fn from(address: Address) -> Self {
+        Self(vec![address])
+    }
+}
+
+impl FromStr for Addresses {
+    type Err = ClientError;
+
+    fn from_str(text: &str) -> Result<Self, ClientError> {
+        let all = text.split(',').map(|one| one.trim().parse()).collect::<Result<Vec<_>, _>>()?;
+        if all.len() > ADDRESSES_MAX {
+            let fix = format!("{} given; {ADDRESSES_MAX} at most", all.len());
+            return Err(ClientError::argument("address", fix));
+        }
+        Ok(Self(all))
+    }
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, address) in self.0.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            write!(f, "{comma}{address}")?;
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Address;
+    use super::{Address, Addresses};
+
+    #[test]
+    fn lists_of_addresses_parse_and_print() {
+        let list: Addresses = "a:1, [::1]:7,b".parse().unwrap();
+        assert_eq!(list.to_string(), "a:1,[::1]:7,b:7440");
+        assert_eq!(list.all().len(), 3);
+        for text in ["", "a:1,", ",a:1", "a:1,,b:2"] {
+            assert!(text.parse::<Addresses>().is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn addresses_parse_and_print() {

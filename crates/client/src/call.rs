@@ -1,5 +1,7 @@
 //! What one call carries: borrowed memory of the caller and places for the outcome.
 
+use std::borrow::Cow;
+
 use millpond_types::wire::{GetRequest, ItemStatus, PutRequest, Verb};
 
 /// Writable memory for one value: one piece or several, filled in order.
@@ -99,14 +101,49 @@ pub enum GetOutcome {
     Late,
 }
 
-/// One request and where its reply goes.
+/// Which keys of the call a request carries.
+#[derive(Debug)]
+pub(crate) enum Items {
+    /// A run that starts here.
+    From(usize),
+    /// These, in the request's order.
+    Each(Vec<usize>),
+}
+
+impl Items {
+    /// The index in the call of the request's key `index`.
+    pub(crate) fn at(&self, index: usize) -> usize {
+        match self {
+            Self::From(start) => start + index,
+            Self::Each(each) => each[index],
+        }
+    }
+}
+
+/// One request and what it was answered.
 pub(crate) enum Job<'j, 'a> {
     /// Neither request nor reply has a payload.
     Plain { verb: Verb, meta: Vec<u8>, reply: Vec<u8> },
-    /// Values go to the rooms.
-    Get { request: GetRequest, rooms: &'j mut [Room<'a>], out: &'j mut [GetOutcome] },
+    /// Values go to the rooms of [`Reads`].
+    Get { request: GetRequest, items: Items },
     /// Values come from the caller's memory.
-    Put { request: PutRequest, values: &'j [Value<'a>], out: &'j mut [ItemStatus] },
+    Put { request: PutRequest, values: Cow<'j, [Value<'a>]>, reply: Vec<ItemStatus> },
+}
+
+/// The caller's memory for a get, and how each key went. Whoever holds this writes to it, so of two
+/// connections that were asked the same only the one being read from can.
+pub(crate) struct Reads<'r, 'a> {
+    pub(crate) rooms: &'r mut [Room<'a>],
+    pub(crate) out: &'r mut [GetOutcome],
+    /// Keys that the server answered [`ItemStatus::Moved`] for.
+    pub(crate) moved: Vec<usize>,
+}
+
+impl Reads<'_, '_> {
+    /// For calls that read nothing.
+    pub(crate) const fn none() -> Self {
+        Self { rooms: &mut [], out: &mut [], moved: Vec::new() }
+    }
 }
 
 impl Job<'_, '_> {

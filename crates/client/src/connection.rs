@@ -10,7 +10,7 @@ use millpond_types::wire::{
 };
 use millpond_types::{Crc32c, Tick, Uuid128};
 
-use crate::call::{Job, Value};
+use crate::call::{Job, Reads, Value};
 use crate::error::ClientError;
 use crate::options::TransportInUse;
 use crate::shm::ShmLink;
@@ -43,6 +43,8 @@ pub(crate) struct Connection {
     address: String,
     next_id: u64,
     meta: Vec<u8>,
+    /// What requests tell the server to wait; the call's deadline when none.
+    told: Option<Duration>,
     /// Set while a call runs; stays set when it fails, and the connection is then of no more use.
     pub(crate) broken: bool,
     pub(crate) idle_since: Tick,
@@ -51,13 +53,25 @@ pub(crate) struct Connection {
 /// When a call ends, and how long it was given.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
+    start: Tick,
     pub(crate) at: Tick,
     pub(crate) given: Duration,
 }
 
 impl Deadline {
     pub(crate) fn after(given: Duration) -> Self {
-        Self { at: RealClock::tick().plus(given), given }
+        let start = RealClock::tick();
+        Self { start, at: start.plus(given), given }
+    }
+
+    /// The same call, for a step of it that ends after `limit`.
+    pub(crate) fn within(self, limit: Duration) -> Self {
+        Self { at: self.at.min(RealClock::tick().plus(limit)), ..self }
+    }
+
+    /// How long the call has been running.
+    pub(crate) fn since_start(self, now: Tick) -> Duration {
+        now.since(self.start)
     }
 
     /// Milliseconds to tell the server.
@@ -69,10 +83,50 @@ impl Deadline {
 }
 
 /// How a request travels.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Path {
     Ring,
     Stream,
+}
+
+/// The requests of one call on one connection: what was sent, and what was answered.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    /// The jobs in the order in which they are sent: through the rings first, then the others.
+    order: Vec<usize>,
+    /// How many of them go through the rings.
+    ring: usize,
+    first_id: u64,
+    sent: usize,
+    done: usize,
+    waits: Vec<bool>,
+}
+
+impl Flight {
+    pub(crate) const fn is_done(&self) -> bool {
+        self.done == self.order.len()
+    }
+
+    const fn path(&self) -> Path {
+        if self.done < self.ring { Path::Ring } else { Path::Stream }
+    }
+
+    /// Where the jobs of the path in use end.
+    const fn end(&self) -> usize {
+        if self.done < self.ring { self.ring } else { self.order.len() }
+    }
+
+    /// The jobs that were not answered, sent or not.
+    pub(crate) fn unanswered(&self) -> impl Iterator<Item = usize> + '_ {
+        let open = |at: &usize| *at >= self.sent || self.waits[*at];
+        (0..self.order.len()).filter(open).map(|at| self.order[at])
+    }
+}
+
+/// The job that a reply answered, and the refusal if it was refused.
+pub(crate) struct Answered {
+    pub(crate) job: usize,
+    pub(crate) refusal: Option<ClientError>,
 }
 
 fn encode_head(verb: Verb, id: u64, meta: &[u8], payload: u64, (flags, ms): (u8, u32)) -> Vec<u8> {
@@ -124,6 +178,7 @@ impl Connection {
             address,
             next_id: 1,
             meta,
+            told: None,
             broken: false,
             idle_since: RealClock::tick(),
         })
@@ -193,23 +248,51 @@ impl Connection {
     pub(crate) fn run(
         &mut self,
         jobs: &mut [Job<'_, '_>],
+        reads: &mut Reads<'_, '_>,
         deadline: Deadline,
     ) -> Result<(), ClientError> {
-        self.broken = true;
-        let (mut ring, mut stream) = (Vec::new(), Vec::new());
-        for job in jobs.iter_mut() {
-            let path = self.path_of(job);
-            if path == Path::Ring { ring.push(job) } else { stream.push(job) }
+        let mut flight = self.begin(jobs);
+        let mut refusal = None;
+        while !flight.is_done() {
+            let answered = self.push(&mut flight, jobs, deadline);
+            let answered = answered.and_then(|()| self.pull(&mut flight, jobs, reads, deadline));
+            let answered = answered.map_err(|error| self.failed(error, deadline))?;
+            refusal = refusal.or(answered.refusal);
         }
-        let first = self.pipeline(Path::Ring, &mut ring, deadline);
-        let second = first.and_then(|refusal| {
-            Ok(refusal.or(self.pipeline(Path::Stream, &mut stream, deadline)?))
-        });
-        let refusal = second
-            .map_err(|error| failed(&self.address, error, deadline, "waiting for the server"))?;
+        self.end();
+        refusal.map_or(Ok(()), Err)
+    }
+
+    /// Begins a call. Until it has ended, the connection is of no other use.
+    pub(crate) fn begin(&mut self, jobs: &[Job<'_, '_>]) -> Flight {
+        self.broken = true;
+        let (mut order, stream): (Vec<usize>, Vec<usize>) =
+            (0..jobs.len()).partition(|job| self.path_of(&jobs[*job]) == Path::Ring);
+        let ring = order.len();
+        order.extend(stream);
+        let waits = vec![false; order.len()];
+        Flight { order, ring, first_id: self.next_id, sent: 0, done: 0, waits }
+    }
+
+    /// Ends a call whose requests were all answered.
+    pub(crate) fn end(&mut self) {
         self.broken = false;
         self.idle_since = RealClock::tick();
-        refusal.map_or(Ok(()), Err)
+    }
+
+    /// Turns what went wrong below into what the caller is told.
+    pub(crate) fn failed(&self, error: StreamError, deadline: Deadline) -> ClientError {
+        failed(&self.address, error, deadline, "waiting for the server")
+    }
+
+    /// Lets the next requests tell the server a time of their own.
+    pub(crate) const fn tell(&mut self, wait: Option<Duration>) {
+        self.told = wait;
+    }
+
+    /// Lets a peer that stops in the middle of a frame be given up early.
+    pub(crate) fn set_patience(&mut self, patience: Duration) {
+        self.stream.patience = Some(patience);
     }
 
     /// Through the rings goes what fits them for sure.
@@ -229,43 +312,64 @@ impl Connection {
         if fits { Path::Ring } else { Path::Stream }
     }
 
-    fn pipeline(
+    /// Sends the next requests, as many as may be in flight.
+    pub(crate) fn push(
         &mut self,
-        path: Path,
-        jobs: &mut [&mut Job<'_, '_>],
+        flight: &mut Flight,
+        jobs: &mut [Job<'_, '_>],
         deadline: Deadline,
-    ) -> Result<Option<ClientError>, StreamError> {
+    ) -> Result<(), StreamError> {
         let window = WINDOW.min(self.hello.in_flight_max as usize);
-        let first_id = self.next_id;
-        let (mut sent, mut done) = (0, 0);
-        let mut waits = vec![false; jobs.len()];
-        let mut refusal = None;
-        while done < jobs.len() {
-            while sent < jobs.len() && sent - done < window {
-                if !self.send(path, jobs[sent], deadline)? {
-                    if sent == done {
-                        return Err(io::Error::from(io::ErrorKind::TimedOut).into());
-                    }
-                    break;
+        let path = flight.path();
+        while flight.sent < flight.end() && flight.sent - flight.done < window {
+            if !self.send(path, &mut jobs[flight.order[flight.sent]], deadline)? {
+                if flight.sent == flight.done {
+                    return Err(io::Error::from(io::ErrorKind::TimedOut).into());
                 }
-                waits[sent] = true;
-                sent += 1;
+                break;
             }
-            let ahead = jobs[..sent].iter().zip(&waits).find(|(_, waits)| **waits);
-            let ahead = ahead.map_or(0, |(job, _)| ahead_of(job));
-            let header = self.recv(path, ahead, deadline)?;
-            let index =
-                header.request_id.checked_sub(first_id).and_then(|i| usize::try_from(i).ok());
-            let index = index.filter(|i| waits.get(*i) == Some(&true));
-            let Some(index) = index else {
-                return Err(StreamError::Unexpected("a reply to no request"));
-            };
-            waits[index] = false;
-            done += 1;
-            let error = self.settle(jobs[index], &header, deadline)?;
-            refusal = refusal.or(error);
+            flight.waits[flight.sent] = true;
+            flight.sent += 1;
         }
-        Ok(refusal)
+        Ok(())
+    }
+
+    /// Waits for a reply to begin; false when `wait` passed first.
+    pub(crate) fn ready(&mut self, flight: &Flight, wait: Duration) -> Result<bool, StreamError> {
+        let (Path::Ring, Some(shm)) = (flight.path(), &mut self.shm) else {
+            return Ok(self.stream.ready(wait)?);
+        };
+        if shm.ready(wait)? {
+            return Ok(true);
+        }
+        // A server that died wakes nobody.
+        if wait.is_zero() || self.stream.is_quiet() {
+            return Ok(false);
+        }
+        Err(io::Error::from(io::ErrorKind::ConnectionReset).into())
+    }
+
+    /// Receives one reply.
+    pub(crate) fn pull(
+        &mut self,
+        flight: &mut Flight,
+        jobs: &mut [Job<'_, '_>],
+        reads: &mut Reads<'_, '_>,
+        deadline: Deadline,
+    ) -> Result<Answered, StreamError> {
+        let ahead = flight.waits[..flight.sent].iter().position(|waits| *waits);
+        let ahead = ahead.map_or(0, |at| ahead_of(&jobs[flight.order[at]]));
+        let header = self.recv(flight.path(), ahead, deadline)?;
+        let at = header.request_id.checked_sub(flight.first_id);
+        let at = at.and_then(|at| usize::try_from(at).ok());
+        let Some(at) = at.filter(|at| flight.waits.get(*at) == Some(&true)) else {
+            return Err(StreamError::Unexpected("a reply to no request"));
+        };
+        flight.waits[at] = false;
+        flight.done += 1;
+        let job = flight.order[at];
+        let refusal = self.settle(&mut jobs[job], &header, reads, deadline)?;
+        Ok(Answered { job, refusal })
     }
 
     /// Sends one request; false when the ring or arena has no room yet.
@@ -296,7 +400,9 @@ impl Connection {
             }
         };
         self.next_id += 1;
-        let head = encode_head(verb, id, &meta, payload, (flags, deadline.for_server()));
+        let told = self.told.map(|wait| u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).max(1));
+        let told = told.unwrap_or_else(|| deadline.for_server());
+        let head = encode_head(verb, id, &meta, payload, (flags, told));
         if let (Path::Ring, Some(shm)) = (path, &mut self.shm) {
             if !shm.push(&head, deadline.at)? {
                 return Err(io::Error::from(io::ErrorKind::TimedOut).into());
@@ -337,6 +443,7 @@ impl Connection {
         &mut self,
         job: &mut Job<'_, '_>,
         header: &FrameHeader,
+        reads: &mut Reads<'_, '_>,
         deadline: Deadline,
     ) -> Result<Option<ClientError>, StreamError> {
         if let (Job::Put { .. }, Some(shm)) = (&*job, &mut self.shm) {
@@ -350,21 +457,26 @@ impl Connection {
         }
         match job {
             Job::Plain { reply, .. } => reply.clone_from(&self.meta),
-            Job::Put { out, .. } => {
-                let reply = StatusReply::decode(&self.meta)?;
-                if reply.items.len() != out.len() {
+            Job::Put { request, reply, .. } => {
+                let StatusReply { items } = StatusReply::decode(&self.meta)?;
+                if items.len() != request.keys.len() {
                     return Err(StreamError::Unexpected(
                         "a put's reply with another number of items",
                     ));
                 }
-                out.copy_from_slice(&reply.items);
+                *reply = items;
             }
-            Job::Get { rooms, out, .. } => {
+            Job::Get { request, items } => {
                 let reply = GetReply::decode(&self.meta)?;
+                if reply.items.len() != request.keys.len() {
+                    return Err(StreamError::Unexpected(
+                        "a get's reply with another number of items",
+                    ));
+                }
                 if header.flags & FLAG_SHM == 0 {
-                    self.stream.recv_values(header, &reply, (rooms, out), deadline.at)?;
+                    self.stream.recv_values(header, &reply, (items, reads), deadline.at)?;
                 } else if let Some(shm) = &mut self.shm {
-                    shm.copy_values(&reply, rooms, out)?;
+                    shm.copy_values(&reply, (items, reads))?;
                     if reply.hold != 0 {
                         let meta = ShmRelease { hold: reply.hold }.encode();
                         let head = encode_head(Verb::ShmRelease, 0, &meta, 0, (0, 0));
@@ -381,7 +493,7 @@ impl Connection {
 
 fn ahead_of(job: &Job<'_, '_>) -> usize {
     match job {
-        Job::Get { rooms, .. } => ahead_of_get(rooms),
+        Job::Get { request, .. } => ahead_of_get(&request.room),
         _ => 64 << 10,
     }
 }

@@ -95,6 +95,23 @@ pub enum ClientError {
         "the deadline of {0:?} passed while {1}; raise deadline_ms or look at the server's load"
     )]
     Deadline(Duration, &'static str),
+    /// The deadline of a call to a cluster passed first.
+    #[error(
+        "the deadline of {given:?} passed with {open} of {all} keys unanswered after {rounds} tries: \
+         {tried}; `millpond admin status` shows what is wrong with the cluster"
+    )]
+    Unanswered {
+        /// The deadline.
+        given: Duration,
+        /// Keys without an answer.
+        open: usize,
+        /// Keys of the call.
+        all: usize,
+        /// How often nodes were asked.
+        rounds: u32,
+        /// What was met last.
+        tried: String,
+    },
     /// The server refused the request.
     #[error("{message}")]
     Refused {
@@ -149,7 +166,7 @@ impl ClientError {
             Self::Connect { .. } | Self::Broken { .. } | Self::Down { .. } | Self::Closed => {
                 ErrorKind::Unreachable
             }
-            Self::Deadline(..) => ErrorKind::DeadlineExceeded,
+            Self::Deadline(..) | Self::Unanswered { .. } => ErrorKind::DeadlineExceeded,
             Self::Refused { status, .. } => kind_of(*status),
             Self::Wire { .. } | Self::Unexpected { .. } => ErrorKind::Protocol,
             Self::OtherServer { .. } => ErrorKind::NoNamespace,

@@ -2,20 +2,26 @@
 //!
 //! Reading order: [`options`] and [`Address`] (where and how to connect), `call` (what one
 //! call carries), `stream` (frames over TCP, Unix sockets and TLS), `shm` (the same frames
-//! through shared memory), `connection` (hello, pipelining, replies), `pool` ([`Client`]),
-//! `verbs` (the verbs of the protocol, split into requests that fit).
+//! through shared memory), `connection` (hello, pipelining, replies), `pool` (connections to one
+//! server), `cluster` (routing, a node for every key, retries), [`Client`] (one server or a cluster,
+//! whichever answers), `verbs` (the verbs of the protocol, split into requests that fit).
 //!
 //! Invariants: every call ends at its deadline; the memory of the caller is touched only
-//! while its call runs, because it is borrowed for exactly that long; a connection whose
-//! call failed half-way is closed, never reused; a value whose checksum does not match is
-//! a miss.
+//! while its call runs, because it is borrowed for exactly that long, and by one connection at a
+//! time; a connection whose call failed half-way is closed, never reused; a value whose checksum
+//! does not match is a miss; an update that is tried again carries the tag of its first attempt.
 //!
-//! Absent on purpose: retries of requests that reached a server (the caller decides),
-//! threads, and knowledge of what keys mean (crate `kv`).
+//! A call to a server that stands alone is tried once: the caller decides about another attempt. A
+//! call to a cluster is tried until its deadline, because another node can answer, and there one
+//! thread per client follows the routing; it ends within a second after the client.
+//!
+//! Absent on purpose: other threads, and knowledge of what keys mean (crate `kv`).
 
 mod address;
 mod arena;
 mod call;
+mod client;
+mod cluster;
 mod connection;
 mod error;
 mod options;
@@ -25,10 +31,10 @@ mod stream;
 mod tls;
 mod verbs;
 
-pub use address::Address;
+pub use address::{Address, Addresses};
 pub use call::{GetOutcome, Room, Value};
+pub use client::Client;
 pub use connection::ServerInfo;
 pub use error::{ClientError, ErrorKind};
 pub use options::{ClientOptions, Transport, TransportInUse};
-pub use pool::Client;
 pub use verbs::Keys;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::address::Address;
+use crate::address::{Address, Addresses};
 use crate::error::ClientError;
 
 /// Connections of one client at most: each is served by one core of the server.
@@ -69,8 +69,8 @@ impl fmt::Display for TransportInUse {
 /// What a client is opened with.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// Where the server listens.
-    pub address: Address,
+    /// Where the server listens, or some nodes of the cluster.
+    pub addresses: Addresses,
     /// The credential; empty when the server asks for none.
     pub token: String,
     /// Which transport to use.
@@ -79,7 +79,7 @@ pub struct ClientOptions {
     pub tls_ca: Option<PathBuf>,
     /// Deadline of a call that names none.
     pub deadline: Duration,
-    /// Connections at most; as many calls run side by side, more wait for one.
+    /// Connections to one server at most; as many calls run side by side, more wait for one.
     pub connections: usize,
     /// How long a caller looks for a reply through shared memory before it sleeps. Kept short: a
     /// longer look holds up the server where processors are few. The default is a guess between
@@ -91,11 +91,11 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    /// The defaults for the server at `address`.
+    /// The defaults for the server, or the cluster, at `addresses`.
     #[must_use]
-    pub fn new(address: Address) -> Self {
+    pub fn new(addresses: Addresses) -> Self {
         Self {
-            address,
+            addresses,
             token: String::new(),
             transport: Transport::Auto,
             tls_ca: None,
@@ -121,7 +121,7 @@ impl ClientOptions {
         if self.token.len() > millpond_types::limits::TOKEN_BYTES_MAX {
             return Err(ClientError::argument("token", "longer than 4,096 bytes"));
         }
-        let unix = matches!(self.address, Address::Unix(_));
+        let unix = self.addresses.all().iter().any(|address| matches!(address, Address::Unix(_)));
         if unix && self.transport == Transport::Tcp {
             let fix = "tcp needs a host:port address, not a Unix socket";
             return Err(ClientError::argument("transport", fix));

@@ -1,4 +1,4 @@
-//! [`Client`]: a bounded pool of connections to one server.
+//! [`Pool`]: a bounded number of connections to one server.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,32 +10,40 @@ use millpond_types::{Tick, Uuid128};
 use parking_lot::{Condvar, Mutex};
 
 use crate::address::Address;
-use crate::call::Job;
 use crate::connection::{Connection, Deadline, ServerInfo};
 use crate::error::{ClientError, ErrorKind};
 use crate::options::{ClientOptions, Transport, TransportInUse};
 use crate::stream::Wire;
-use crate::tls::{self, TlsStream};
+use crate::tls::TlsStream;
 
 /// First and longest pause after a failed connect, during which calls fail at once.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// Longest time for one attempt to connect, so that a silent host fails before a long deadline.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
+/// The same where there are other addresses to try.
+const CONNECT_MAX_OF_SEVERAL: Duration = Duration::from_secs(1);
 /// An idle connection is looked at before use when it was idle for longer than this.
 const IDLE_TRUSTED: Duration = Duration::from_millis(5);
 
-/// A client of one server. Clones share its connections; calls from several threads run side by
-/// side on connections of their own.
+/// What a pool is made for.
 #[derive(Clone, Debug)]
-pub struct Client {
-    shared: Arc<Shared>,
+pub(crate) struct Peer {
+    /// Where it listens; all are tried.
+    pub(crate) addresses: Vec<Address>,
+    /// Who must answer; whoever does when none.
+    pub(crate) node: Option<Uuid128>,
+    /// A node of a cluster, for which others can stand in: how long it may be silent in the middle
+    /// of a step, and the longest pause after a failed connect.
+    pub(crate) patience: Option<Duration>,
 }
 
+/// Connections to one server, each lent to one call at a time.
 #[derive(Debug)]
-struct Shared {
-    options: ClientOptions,
+pub(crate) struct Pool {
+    options: Arc<ClientOptions>,
     tls: Option<Arc<rustls::ClientConfig>>,
+    peer: Peer,
     state: Mutex<State>,
     /// Tells one waiter of a free connection; costs no system call while nobody waits.
     freed: Condvar,
@@ -50,6 +58,8 @@ struct State {
     down: Option<Down>,
     /// The same server's Unix socket, once found.
     local: Option<PathBuf>,
+    /// The address that answered last is tried first, as long as it answers.
+    answered: usize,
     info: Option<ServerInfo>,
 }
 
@@ -60,89 +70,81 @@ struct Down {
     reason: String,
 }
 
-impl Client {
-    /// Makes a client. Connects on the first call.
-    ///
-    /// # Errors
-    /// [`ClientError::Argument`] naming the option.
-    pub fn new(options: ClientOptions) -> Result<Self, ClientError> {
-        options.validate()?;
-        let tls = options.tls_ca.as_deref().map(tls::config).transpose()?;
-        let (state, freed) = (Mutex::default(), Condvar::new());
-        Ok(Self { shared: Arc::new(Shared { options, tls, state, freed }) })
-    }
+/// A connection on loan: returns to the pool, or is closed when a call on it failed.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    connection: Option<Connection>,
+    pool: Arc<Pool>,
+}
 
-    /// The options it was made with.
-    #[must_use]
-    pub fn options(&self) -> &ClientOptions {
-        &self.shared.options
-    }
-
-    /// Makes sure that the server answers, and tells what it said of itself.
-    ///
-    /// # Errors
-    /// As for every call.
-    pub fn server_info(&self) -> Result<ServerInfo, ClientError> {
-        self.ping(None)?;
-        let info = self.shared.state.lock().info.clone();
-        info.ok_or(ClientError::Closed)
-    }
-
-    /// Closes every connection; calls that run now finish, later ones fail.
-    pub fn close(&self) {
-        let mut state = self.shared.state.lock();
-        state.closed = true;
-        let idle = std::mem::take(&mut state.idle);
-        state.open -= idle.len();
-        drop(state);
-        drop(idle);
-        self.shared.freed.notify_all();
-    }
-
-    /// Identity of the server's node, connecting if need be.
-    ///
-    /// # Errors
-    /// As for every call.
-    pub fn node(&self) -> Result<Uuid128, ClientError> {
-        Ok(self.server_info()?.node)
-    }
-
-    /// Runs jobs on one connection. With `node`, fails when another server answers than that.
-    pub(crate) fn run(
-        &self,
-        jobs: &mut [Job<'_, '_>],
-        deadline: Option<Duration>,
-        node: Option<Uuid128>,
-    ) -> Result<(), ClientError> {
-        let deadline = Deadline::after(deadline.unwrap_or(self.shared.options.deadline));
-        let mut lent = self.shared.checkout(deadline)?;
-        let connection = lent.0.as_mut().ok_or(ClientError::Closed)?;
-        if node.is_some_and(|node| node != connection.hello.node) {
-            let address = self.shared.options.address.to_string();
-            return Err(ClientError::OtherServer { address });
-        }
-        connection.run(jobs, deadline)
+impl Lent {
+    /// The connection, which is there until this is dropped.
+    pub(crate) fn get(&mut self) -> Result<&mut Connection, ClientError> {
+        self.connection.as_mut().ok_or(ClientError::Closed)
     }
 }
 
-/// A connection on loan: returns to the pool, or is closed when a call on it failed.
-struct Lent<'a>(Option<Connection>, &'a Shared);
-
-impl Drop for Lent<'_> {
+impl Drop for Lent {
     fn drop(&mut self) {
-        let connection = self.0.take().filter(|connection| !connection.broken);
-        let mut state = self.1.state.lock();
+        let connection = self.connection.take().filter(|connection| !connection.broken);
+        let mut state = self.pool.state.lock();
         match connection {
             Some(connection) if !state.closed => state.idle.push(connection),
             _ => state.open -= 1,
         }
         drop(state);
-        self.1.freed.notify_one();
+        self.pool.freed.notify_one();
     }
 }
 
-impl Shared {
-    fn checkout(&self, deadline: Deadline) -> Result<Lent<'_>, ClientError> {
+impl Pool {
+    pub(crate) fn new(
+        options: Arc<ClientOptions>,
+        tls: Option<Arc<rustls::ClientConfig>>,
+        peer: Peer,
+    ) -> Arc<Self> {
+        let (state, freed) = (Mutex::default(), Condvar::new());
+        Arc::new(Self { options, tls, peer, state, freed })
+    }
+
+    /// Where it connects to, for messages.
+    pub(crate) fn name(&self) -> String {
+        let all: Vec<String> = self.peer.addresses.iter().map(Address::to_string).collect();
+        all.join(",")
+    }
+
+    pub(crate) fn addresses(&self) -> &[Address] {
+        &self.peer.addresses
+    }
+
+    /// What the server said of itself last.
+    pub(crate) fn info(&self) -> Option<ServerInfo> {
+        self.state.lock().info.clone()
+    }
+
+    /// Whether the server is known to be on this host.
+    pub(crate) fn is_local(&self) -> bool {
+        self.state.lock().local.is_some()
+    }
+
+    /// Closes connections that no call uses; the next call makes new ones.
+    pub(crate) fn close_idle(&self) {
+        let mut state = self.state.lock();
+        let idle = std::mem::take(&mut state.idle);
+        state.open -= idle.len();
+        drop(state);
+        drop(idle);
+        self.freed.notify_all();
+    }
+
+    /// Closes every connection; calls that run now finish, later ones fail.
+    pub(crate) fn close(&self) {
+        self.state.lock().closed = true;
+        self.close_idle();
+    }
+
+    /// A connection that no other call uses, made now if need be.
+    pub(crate) fn checkout(self: &Arc<Self>, deadline: Deadline) -> Result<Lent, ClientError> {
         let mut state = self.state.lock();
         loop {
             if state.closed {
@@ -152,7 +154,8 @@ impl Shared {
             while let Some(connection) = state.idle.pop() {
                 let idle = RealClock::tick().since(connection.idle_since);
                 if idle < IDLE_TRUSTED || connection.is_quiet() {
-                    return Ok(Lent(Some(connection), self));
+                    drop(state);
+                    return Ok(Lent { connection: Some(connection), pool: Arc::clone(self) });
                 }
                 state.open -= 1;
             }
@@ -171,14 +174,14 @@ impl Shared {
     }
 
     /// Connects; the place in the pool was taken already.
-    fn connect_counted(&self, deadline: Deadline) -> Result<Lent<'_>, ClientError> {
+    fn connect_counted(self: &Arc<Self>, deadline: Deadline) -> Result<Lent, ClientError> {
         // Gives the place back when connecting fails.
-        let mut lent = Lent(None, self);
+        let mut lent = Lent { connection: None, pool: Arc::clone(self) };
         if let Some(down) = self.state.lock().down.clone() {
             let now = RealClock::tick();
             if now < down.until {
                 return Err(ClientError::Down {
-                    address: self.options.address.to_string(),
+                    address: self.name(),
                     reason: down.reason,
                     retry_in: down.until.since(now),
                 });
@@ -195,7 +198,7 @@ impl Shared {
                     socket_path: connection.hello.socket_path.clone(),
                 });
                 drop(state);
-                lent.0 = Some(connection);
+                lent.connection = Some(connection);
                 Ok(lent)
             }
             Err(error) => {
@@ -209,26 +212,76 @@ impl Shared {
 
     fn note_down(&self, error: &ClientError) {
         let mut state = self.state.lock();
-        let pause =
-            state.down.as_ref().map_or(BACKOFF_MIN, |down| (down.pause * 2).min(BACKOFF_MAX));
+        // Calls to a cluster wait for what comes next anyway: a node that is back is found soon.
+        let longest = self.peer.patience.map_or(BACKOFF_MAX, |patience| patience / 4);
+        let pause = state.down.as_ref().map_or(BACKOFF_MIN, |down| (down.pause * 2).min(longest));
         let until = RealClock::tick().plus(pause);
         state.down = Some(Down { until, pause, reason: error.to_string() });
         state.local = None;
     }
 
-    fn connect(&self, deadline: Deadline) -> Result<Connection, ClientError> {
-        let wanted = self.options.transport;
-        if let Address::Unix(path) = &self.options.address {
-            return self.connect_local(path, wanted, deadline);
+    /// A connection of its own, for control: no shared memory, and not counted.
+    pub(crate) fn dial(&self, deadline: Deadline) -> Result<Connection, ClientError> {
+        self.over_addresses(deadline, |address, limit| match address {
+            Address::Unix(path) => self.connect_local(path, Transport::Unix, limit),
+            Address::Tcp { .. } => self.connect_tcp(address, limit),
+        })
+    }
+
+    /// Tries every address, the one that answered last first, so that none is a favourite that
+    /// answers no more.
+    fn over_addresses(
+        &self,
+        deadline: Deadline,
+        mut connect: impl FnMut(&Address, Deadline) -> Result<Connection, ClientError>,
+    ) -> Result<Connection, ClientError> {
+        let count = self.peer.addresses.len();
+        let first = self.state.lock().answered;
+        let mut last = None;
+        for index in (0..count).map(|n| (first + n) % count) {
+            let limit = match self.peer.patience {
+                Some(patience) => deadline.within(patience),
+                None if count > 1 => deadline.within(CONNECT_MAX_OF_SEVERAL),
+                None => deadline,
+            };
+            match connect(&self.peer.addresses[index], limit) {
+                Ok(mut connection) => {
+                    if let Some(patience) = self.peer.patience {
+                        connection.set_patience(patience);
+                    }
+                    self.state.lock().answered = index;
+                    return Ok(connection);
+                }
+                Err(error) => last = Some(error),
+            }
+            if RealClock::tick() >= deadline.at {
+                break;
+            }
         }
+        Err(last.unwrap_or(ClientError::Closed))
+    }
+
+    fn connect(&self, deadline: Deadline) -> Result<Connection, ClientError> {
         let known = self.state.lock().local.clone();
         if let Some(path) = known {
-            if let Ok(connection) = self.connect_local(&path, wanted, deadline) {
+            let limit = self.peer.patience.map_or(deadline, |patience| deadline.within(patience));
+            if let Ok(mut connection) = self.connect_local(&path, self.options.transport, limit) {
+                if let Some(patience) = self.peer.patience {
+                    connection.set_patience(patience);
+                }
                 return Ok(connection);
             }
             self.state.lock().local = None;
         }
-        let remote = self.connect_tcp(deadline)?;
+        self.over_addresses(deadline, |address, limit| self.connect_at(address, limit))
+    }
+
+    fn connect_at(&self, address: &Address, deadline: Deadline) -> Result<Connection, ClientError> {
+        let wanted = self.options.transport;
+        if let Address::Unix(path) = address {
+            return self.connect_local(path, wanted, deadline);
+        }
+        let remote = self.connect_tcp(address, deadline)?;
         if wanted == Transport::Tcp {
             return Ok(remote);
         }
@@ -259,20 +312,18 @@ impl Shared {
         Ok(local)
     }
 
-    fn connect_error(&self, source: io::Error) -> ClientError {
-        ClientError::Connect { address: self.options.address.to_string(), source }
-    }
-
     fn connect_local(
         &self,
         path: &Path,
         wanted: Transport,
         deadline: Deadline,
     ) -> Result<Connection, ClientError> {
+        let name = format!("unix:{}", path.display());
         let left = deadline.at.since(RealClock::tick()).min(CONNECT_MAX);
-        let stream =
-            BlockingStream::connect_unix(path, left).map_err(|error| self.connect_error(error))?;
-        let mut connection = self.hello(Wire::Plain(stream), TransportInUse::Unix, deadline)?;
+        let stream = BlockingStream::connect_unix(path, left)
+            .map_err(|error| connect_error(&name, error))?;
+        let mut connection =
+            self.hello(name, Wire::Plain(stream), TransportInUse::Unix, deadline)?;
         match wanted {
             Transport::Shm => {
                 connection.attach(self.options.arena_bytes, self.options.spin, deadline)?;
@@ -289,40 +340,66 @@ impl Shared {
         Ok(connection)
     }
 
-    fn connect_tcp(&self, deadline: Deadline) -> Result<Connection, ClientError> {
-        let addresses =
-            self.options.address.resolve().map_err(|error| self.connect_error(error))?;
+    /// Connects to one of the addresses that the name stands for now.
+    fn connect_tcp(
+        &self,
+        address: &Address,
+        deadline: Deadline,
+    ) -> Result<Connection, ClientError> {
+        let name = address.to_string();
+        let resolved = address.resolve().map_err(|error| connect_error(&name, error))?;
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        for address in addresses {
-            let left = deadline.at.since(RealClock::tick()).min(CONNECT_MAX);
-            match BlockingStream::connect_tcp(address, left) {
-                Ok(stream) => return self.hello_tcp(stream, deadline),
+        let mut left = resolved.len();
+        for socket in resolved {
+            // What is left is shared, so that one that says nothing leaves time for the others.
+            let all = deadline.at.since(RealClock::tick());
+            let share = all / u32::try_from(left).unwrap_or(u32::MAX);
+            let limit = if left > 1 { deadline.within(share) } else { deadline };
+            left -= 1;
+            match BlockingStream::connect_tcp(socket, share.min(CONNECT_MAX)) {
+                Ok(stream) => match self.hello_tcp(address, stream, limit) {
+                    Err(error) if left > 0 && error.kind() != ErrorKind::Unauthorized => {
+                        last = io::Error::other(error);
+                    }
+                    done => return done,
+                },
                 Err(error) => last = error,
             }
         }
-        Err(self.connect_error(last))
+        Err(connect_error(&name, last))
     }
 
     fn hello_tcp(
         &self,
+        address: &Address,
         stream: BlockingStream,
         deadline: Deadline,
     ) -> Result<Connection, ClientError> {
-        let (Some(config), Address::Tcp { host, .. }) = (&self.tls, &self.options.address) else {
-            return self.hello(Wire::Plain(stream), TransportInUse::Tcp, deadline);
+        let name = address.to_string();
+        let (Some(config), Address::Tcp { host, .. }) = (&self.tls, address) else {
+            return self.hello(name, Wire::Plain(stream), TransportInUse::Tcp, deadline);
         };
         let tls = TlsStream::new(Arc::clone(config), host, stream)
-            .map_err(|error| self.connect_error(error))?;
-        self.hello(Wire::Tls(Box::new(tls)), TransportInUse::Tls, deadline)
+            .map_err(|error| connect_error(&name, error))?;
+        self.hello(name, Wire::Tls(Box::new(tls)), TransportInUse::Tls, deadline)
     }
 
     fn hello(
         &self,
+        name: String,
         wire: Wire,
         transport: TransportInUse,
         deadline: Deadline,
     ) -> Result<Connection, ClientError> {
-        let name = self.options.address.to_string();
-        Connection::open(wire, transport, (name, &self.options.token), deadline)
+        let connection = Connection::open(wire, transport, (name, &self.options.token), deadline)?;
+        if self.peer.node.is_some_and(|node| node != connection.hello.node) {
+            let source = io::Error::other("another server answers there than the one looked for");
+            return Err(connect_error(&self.name(), source));
+        }
+        Ok(connection)
     }
+}
+
+fn connect_error(address: &str, source: io::Error) -> ClientError {
+    ClientError::Connect { address: address.to_owned(), source }
 }

@@ -13,8 +13,8 @@ use millpond_types::wire::{PutItem, WireError};
 use millpond_types::{Crc32c, Tick};
 
 use crate::arena::Arena;
-use crate::call::{GetOutcome, Room, Value};
-use crate::stream::{StreamError, check_get, outcome};
+use crate::call::{GetOutcome, Items, Reads, Value};
+use crate::stream::{StreamError, check_get, note};
 
 /// Bytes copied at once, so that the checksum finds them in the cache.
 const COPY_BYTES: usize = 64 << 10;
@@ -32,6 +32,8 @@ pub(crate) struct ShmLink {
     replies: RingConsumer,
     pub(crate) arena: Arena,
     record: Vec<u8>,
+    /// The record was taken from the ring and not yet looked at.
+    taken: bool,
     spin: Duration,
     spin_failures: u32,
 }
@@ -80,7 +82,8 @@ impl ShmLink {
             RingConsumer::new(region.clone(), reply.ring_bytes, capacity, RingWake::Futex)?;
         let arena = Arena::new(reply.payload_offset, reply.arena_bytes);
         let record = Vec::new();
-        Ok(Self { pool, region, requests, replies, arena, record, spin, spin_failures: 0 })
+        let (taken, spin_failures) = (false, 0);
+        Ok(Self { pool, region, requests, replies, arena, record, taken, spin, spin_failures })
     }
 
     /// Longest meta of a request or reply that fits a ring.
@@ -93,13 +96,23 @@ impl ShmLink {
         Ok(self.requests.push(&[head], deadline)?)
     }
 
+    /// Waits for the next reply; false when `wait` passed first.
+    pub(crate) fn ready(&mut self, wait: Duration) -> Result<bool, StreamError> {
+        if !self.taken {
+            self.taken = self.replies.try_pop(&mut self.record)?
+                || !wait.is_zero() && self.wait(RealClock::tick().plus(wait))?;
+        }
+        Ok(self.taken)
+    }
+
     /// Takes the next reply; none at the deadline or after a nap of 50 ms, when the caller looks
     /// whether the server still lives.
     pub(crate) fn pop(
         &mut self,
         deadline: Tick,
     ) -> Result<Option<(FrameHeader, &[u8])>, StreamError> {
-        if !self.replies.try_pop(&mut self.record)? && !self.wait(deadline)? {
+        let taken = std::mem::take(&mut self.taken);
+        if !taken && !self.replies.try_pop(&mut self.record)? && !self.wait(deadline)? {
             return Ok(None);
         }
         let (head, meta) =
@@ -131,26 +144,26 @@ impl ShmLink {
     pub(crate) fn copy_values(
         &self,
         reply: &GetReply,
-        rooms: &mut [Room<'_>],
-        out: &mut [GetOutcome],
+        (items, reads): (&Items, &mut Reads<'_, '_>),
     ) -> Result<(), StreamError> {
         let total = reply.items.iter().filter(|item| item.status == ItemStatus::Ok);
-        check_get(reply, rooms, total.map(|item| u64::from(item.len)).sum())?;
-        for ((item, room), out) in reply.items.iter().zip(rooms).zip(out) {
-            *out = outcome(item);
-            if item.status != ItemStatus::Ok {
+        let total = total.map(|item| u64::from(item.len)).sum();
+        check_get(reply, (items, reads), total)?;
+        for (index, item) in reply.items.iter().enumerate() {
+            let index = items.at(index);
+            if !note(item, index, reads) {
                 continue;
             }
             let mut at = item.pool_offset;
             let mut crc = Crc32c::EMPTY;
-            room.fill(item.len as usize, |piece| {
+            reads.rooms[index].fill(item.len as usize, |piece| {
                 let got = self.pool.copy_out_checksummed(at, piece)?;
                 crc = if at == item.pool_offset { got } else { crc.combine(got, piece.len()) };
                 at += piece.len() as u64;
                 Ok::<(), EnvError>(())
             })?;
             if crc != item.crc {
-                *out = GetOutcome::Miss;
+                reads.out[index] = GetOutcome::Miss;
             }
         }
         Ok(())

@@ -3,14 +3,14 @@
 use std::io::{self, IoSlice};
 use std::time::Duration;
 
-use millpond_env::BlockingStream;
+use millpond_env::{BlockingStream, RealClock};
 use millpond_types::limits::META_BYTES_MAX;
 use millpond_types::wire::{
     FrameHeader, GetItem, GetReply, HEADER_BYTES, HelloReply, ItemStatus, WireError,
 };
 use millpond_types::{Crc32c, Tick};
 
-use crate::call::{GetOutcome, Room, Value};
+use crate::call::{GetOutcome, Items, Reads, Value};
 use crate::tls::TlsStream;
 
 /// Bytes received at once into the connection's own buffer.
@@ -20,6 +20,9 @@ const BUFFER_BYTES: usize = 64 << 10;
 const DIRECT_BYTES: usize = 16 << 10;
 /// Bytes received at once into the caller's memory: checksummed while still in the cache.
 const PIECE_BYTES: usize = 128 << 10;
+
+/// Bytes of values for which a peer is given one more time of patience while they are sent: 2 MiB/s.
+const PATIENCE_BYTES: usize = 1 << 20;
 
 /// Why a frame could not be sent or received.
 #[derive(Debug)]
@@ -55,6 +58,14 @@ impl Wire {
         }
     }
 
+    /// True when decrypted bytes wait, which the socket does not show.
+    fn has_buffered(&mut self) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Tls(tls) => tls.has_buffered(),
+        }
+    }
+
     fn send(&mut self, parts: &[IoSlice<'_>], deadline: Tick) -> io::Result<()> {
         match self {
             Self::Plain(stream) => stream.send_vectored(parts, deadline),
@@ -78,11 +89,26 @@ pub(crate) struct FrameStream {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
+    /// How long a peer may take for its next byte in the middle of a frame; the call's deadline when none.
+    pub(crate) patience: Option<Duration>,
 }
 
 impl FrameStream {
     pub(crate) fn new(wire: Wire) -> Self {
-        Self { wire, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0 }
+        Self { wire, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0, patience: None }
+    }
+
+    /// The end of the next step: the call's, or when patience ends.
+    fn until(&self, deadline: Tick) -> Tick {
+        self.patience.map_or(deadline, |patience| deadline.min(RealClock::tick().plus(patience)))
+    }
+
+    /// Waits until the next reply begins to arrive; false when `wait` passed first.
+    pub(crate) fn ready(&mut self, wait: Duration) -> io::Result<bool> {
+        if self.start < self.end || self.wire.has_buffered() {
+            return Ok(true);
+        }
+        self.wire.stream().poll_readable(wait)
     }
 
     pub(crate) fn stream(&self) -> &BlockingStream {
@@ -103,8 +129,14 @@ impl FrameStream {
         deadline: Tick,
     ) -> io::Result<()> {
         if values.is_empty() {
-            return self.wire.send(&[IoSlice::new(head)], deadline);
+            let until = self.until(deadline);
+            return self.wire.send(&[IoSlice::new(head)], until);
         }
+        let bytes: usize = values.iter().map(Value::len).sum();
+        let deadline = self.patience.map_or(deadline, |patience| {
+            let steps = u32::try_from(1 + bytes / PATIENCE_BYTES).unwrap_or(u32::MAX);
+            deadline.min(RealClock::tick().plus(patience.saturating_mul(steps)))
+        });
         let pieces = values.iter().flat_map(Value::pieces).map(|piece| IoSlice::new(piece));
         let parts: Vec<IoSlice<'_>> = std::iter::once(IoSlice::new(head)).chain(pieces).collect();
         self.wire.send(&parts, deadline)
@@ -122,8 +154,9 @@ impl FrameStream {
         }
         while self.end - self.start < n {
             let limit = (self.start + n + ahead).min(self.buffer.len());
+            let until = self.until(deadline);
             let room = &mut self.buffer[self.end..limit];
-            self.end += self.wire.recv(room, deadline)?;
+            self.end += self.wire.recv(room, until)?;
         }
         Ok(())
     }
@@ -165,22 +198,22 @@ impl FrameStream {
         &mut self,
         header: &FrameHeader,
         reply: &GetReply,
-        (rooms, out): (&mut [Room<'_>], &mut [GetOutcome]),
+        (items, reads): (&Items, &mut Reads<'_, '_>),
         deadline: Tick,
     ) -> Result<(), StreamError> {
-        check_get(reply, rooms, u64::from(header.payload_len))?;
-        for ((item, room), out) in reply.items.iter().zip(rooms).zip(out) {
-            *out = outcome(item);
-            if item.status != ItemStatus::Ok {
+        check_get(reply, (items, reads), u64::from(header.payload_len))?;
+        for (index, item) in reply.items.iter().enumerate() {
+            let index = items.at(index);
+            if !note(item, index, reads) {
                 continue;
             }
             let mut crc = Crc32c::EMPTY;
-            room.fill(item.len as usize, |piece| {
+            reads.rooms[index].fill(item.len as usize, |piece| {
                 crc = self.recv_into(piece, crc, deadline)?;
                 Ok::<(), io::Error>(())
             })?;
             if crc != item.crc {
-                *out = GetOutcome::Miss;
+                reads.out[index] = GetOutcome::Miss;
             }
         }
         Ok(())
@@ -202,7 +235,8 @@ impl FrameStream {
                 continue;
             } else {
                 let piece = into.len().min(PIECE_BYTES);
-                self.wire.recv(&mut into[..piece], deadline)?
+                let until = self.until(deadline);
+                self.wire.recv(&mut into[..piece], until)?
             };
             crc = crc.append(&into[..here]);
             into = &mut into[here..];
@@ -213,25 +247,23 @@ impl FrameStream {
 
 /// Bytes that may be received together with the header of a get's reply: everything when the
 /// values are small, else the meta only, so that the values go straight to their rooms.
-pub(crate) fn ahead_of_get(rooms: &[Room<'_>]) -> usize {
-    let small = rooms.len() <= 16 && rooms.iter().map(Room::len).sum::<usize>() < DIRECT_BYTES;
-    let all_small = rooms.iter().all(|room| room.len() < DIRECT_BYTES);
+pub(crate) fn ahead_of_get(rooms: &[u32]) -> usize {
+    let len = |room: &u32| *room as usize;
+    let small = rooms.len() <= 16 && rooms.iter().map(len).sum::<usize>() < DIRECT_BYTES;
+    let all_small = rooms.iter().all(|room| len(room) < DIRECT_BYTES);
     if small || all_small { BUFFER_BYTES } else { 12 + rooms.len() * GetReply::ITEM_BYTES }
 }
 
 /// Checks what a get's reply claims against what was asked.
 pub(crate) fn check_get(
     reply: &GetReply,
-    rooms: &[Room<'_>],
+    (items, reads): (&Items, &Reads<'_, '_>),
     payload: u64,
 ) -> Result<(), StreamError> {
-    if reply.items.len() != rooms.len() {
-        return Err(StreamError::Unexpected("a get's reply with another number of items"));
-    }
     let mut total = 0;
-    for (item, room) in reply.items.iter().zip(rooms) {
+    for (index, item) in reply.items.iter().enumerate() {
         if item.status == ItemStatus::Ok {
-            if item.len as usize > room.len() {
+            if item.len as usize > reads.rooms[items.at(index)].len() {
                 return Err(StreamError::Unexpected("a value longer than its room"));
             }
             total += u64::from(item.len);
@@ -240,14 +272,19 @@ pub(crate) fn check_get(
     if total == payload { Ok(()) } else { Err(StreamError::Unexpected("a wrong payload length")) }
 }
 
-/// What an item's status means to the caller, before its bytes are checked.
-pub(crate) fn outcome(item: &GetItem) -> GetOutcome {
-    match item.status {
+/// Notes what an item's status means to the caller, before its bytes are checked; true when it has
+/// bytes.
+pub(crate) fn note(item: &GetItem, index: usize, reads: &mut Reads<'_, '_>) -> bool {
+    reads.out[index] = match item.status {
         ItemStatus::Ok => GetOutcome::Read(item.len),
         ItemStatus::TooLong => GetOutcome::TooLong(item.len),
-        ItemStatus::Late | ItemStatus::Busy => GetOutcome::Late,
+        ItemStatus::Late | ItemStatus::Busy | ItemStatus::Moved => GetOutcome::Late,
         _ => GetOutcome::Miss,
+    };
+    if item.status == ItemStatus::Moved {
+        reads.moved.push(index);
     }
+    item.status == ItemStatus::Ok
 }
 
 /// Checks and decodes the answer to a hello.

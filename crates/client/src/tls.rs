@@ -84,6 +84,12 @@ impl TlsStream {
         &self.stream
     }
 
+    /// True when decrypted bytes wait to be taken.
+    pub(crate) fn has_buffered(&mut self) -> bool {
+        // A broken session says so when it is read.
+        self.session.process_new_packets().map_or(true, |state| state.plaintext_bytes_to_read() > 0)
+    }
+
     pub(crate) fn send(&mut self, parts: &[IoSlice<'_>], deadline: Tick) -> io::Result<()> {
         let mut timed = Timed { stream: &self.stream, deadline };
         let mut tls = rustls::Stream::new(&mut self.session, &mut timed);

@@ -1,6 +1,7 @@
 //! The verbs of the protocol. Batches are split into requests that fit the limits and keep the
 //! server and the network busy at the same time.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use millpond_types::limits::{BATCH_KEYS_MAX, CHUNK_BYTES_MAX, LIST_KEYS_MAX};
@@ -11,9 +12,11 @@ use millpond_types::wire::{
 };
 use millpond_types::{BlockKey, Crc32c, GroupId, NamespaceInfo, Uuid128};
 
-use crate::call::{GetOutcome, Job, Room, Value};
+use crate::call::{GetOutcome, Items, Job, Reads, Room, Value};
+use crate::client::Client;
+use crate::cluster::{Cargo, Cluster, Work};
+use crate::connection::Deadline;
 use crate::error::ClientError;
-use crate::pool::Client;
 
 /// Bytes of values per request: large enough that the request costs nothing beside them, small
 /// enough that several are in flight for a large batch.
@@ -26,7 +29,7 @@ const REQUEST_KEYS: usize = 4096;
 pub struct Keys<'a> {
     /// The namespace.
     pub namespace: GroupId,
-    /// The server that told the namespace's id.
+    /// What told the namespace's id: [`Client::node`].
     pub node: Uuid128,
     /// Blocks per run of that namespace.
     pub run_blocks: u16,
@@ -37,13 +40,16 @@ pub struct Keys<'a> {
 }
 
 impl Keys<'_> {
+    /// The leader of the key at `index`.
+    pub(crate) fn leader(&self, index: usize) -> &BlockKey {
+        self.leaders.leader(self.keys, index, self.run_blocks)
+    }
+
     fn part(&self, from: usize, to: usize) -> (Vec<BlockKey>, Leaders) {
         let leaders = match self.leaders {
             Leaders::Own => Leaders::Own,
             Leaders::Runs if from == 0 => Leaders::Runs,
-            _ => Leaders::Each(
-                (from..to).map(|i| *self.leaders.leader(self.keys, i, self.run_blocks)).collect(),
-            ),
+            _ => Leaders::Each((from..to).map(|i| *self.leader(i)).collect()),
         };
         (self.keys[from..to].to_vec(), leaders)
     }
@@ -64,7 +70,7 @@ impl Keys<'_> {
 }
 
 /// Ends of the requests that a batch of values of these lengths is split into.
-fn split(lens: impl Iterator<Item = usize>) -> Vec<usize> {
+pub(crate) fn split(lens: impl Iterator<Item = usize>) -> Vec<usize> {
     let mut ends = Vec::new();
     let (mut bytes, mut keys, mut at) = (0, 0, 0);
     for len in lens {
@@ -82,23 +88,59 @@ fn split(lens: impl Iterator<Item = usize>) -> Vec<usize> {
     ends
 }
 
-fn wire_len(len: usize) -> u32 {
+pub(crate) fn wire_len(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
+/// The statuses of a match, counted from the first key on.
+fn leading(statuses: &[ItemStatus]) -> MatchReply {
+    let present = |status: &&ItemStatus| matches!(status, ItemStatus::Ok | ItemStatus::Exists);
+    let matched = statuses.iter().take_while(present).count();
+    let leased = statuses.iter().take_while(|status| **status == ItemStatus::Ok).count();
+    MatchReply { matched: wire_len(matched), leased: wire_len(leased) }
+}
+
 impl Client {
+    /// Asks the server, or any node of the cluster.
     fn plain<T>(
         &self,
         (verb, meta): (Verb, Vec<u8>),
         decode: impl Fn(&[u8]) -> Result<T, WireError>,
-        deadline: Option<Duration>,
+        deadline: Deadline,
         node: Option<Uuid128>,
     ) -> Result<T, ClientError> {
+        let reply = match self.cluster(deadline)? {
+            Some(cluster) => cluster.any((verb, &meta), deadline)?,
+            None => match self.plain_alone((verb, meta.clone()), deadline, node) {
+                // It has joined a cluster since.
+                Err(ClientError::OtherServer { .. }) if node.is_none() => {
+                    let cluster = self.cluster(deadline)?.ok_or(ClientError::Closed)?;
+                    cluster.any((verb, &meta), deadline)?
+                }
+                done => done?,
+            },
+        };
+        self.decoded(&reply, decode)
+    }
+
+    fn decoded<T>(
+        &self,
+        reply: &[u8],
+        decode: impl Fn(&[u8]) -> Result<T, WireError>,
+    ) -> Result<T, ClientError> {
+        decode(reply).map_err(|source| ClientError::Wire { address: self.name(), source })
+    }
+
+    fn plain_alone(
+        &self,
+        (verb, meta): (Verb, Vec<u8>),
+        deadline: Deadline,
+        node: Option<Uuid128>,
+    ) -> Result<Vec<u8>, ClientError> {
         let mut jobs = [Job::Plain { verb, meta, reply: Vec::new() }];
-        self.run(&mut jobs, deadline, node)?;
-        let [Job::Plain { reply, .. }] = &jobs else { unreachable!("the job was made here") };
-        let address = || self.options().address.to_string();
-        decode(reply).map_err(|source| ClientError::Wire { address: address(), source })
+        self.run(&mut jobs, &mut Reads::none(), deadline, node)?;
+        let [Job::Plain { reply, .. }] = jobs else { unreachable!("the job was made here") };
+        Ok(reply)
     }
 
     /// Sends a request that has no payload to this server, and gives the meta of its reply: for verbs
@@ -120,7 +162,7 @@ impl Client {
     /// # Errors
     /// As for every call.
     pub fn ping(&self, deadline: Option<Duration>) -> Result<(), ClientError> {
-        self.plain((Verb::Ping, Vec::new()), |_| Ok(()), deadline, None)
+        self.plain((Verb::Ping, Vec::new()), |_| Ok(()), self.deadline(deadline), None)
     }
 
     /// Opens a namespace, creating it if asked.
@@ -133,9 +175,10 @@ impl Client {
         deadline: Option<Duration>,
     ) -> Result<NamespaceInfo, ClientError> {
         let request = (Verb::NamespaceOpen, open.encode());
+        let deadline = self.deadline(deadline);
         let mut reply = self.plain(request, NamespacesReply::decode, deadline, None)?;
         reply.namespaces.pop().ok_or_else(|| ClientError::Unexpected {
-            address: self.options().address.to_string(),
+            address: self.name(),
             what: "an opened namespace without its number",
         })
     }
@@ -149,6 +192,7 @@ impl Client {
         deadline: Option<Duration>,
     ) -> Result<Vec<NamespaceInfo>, ClientError> {
         let request = (Verb::NamespaceList, Vec::new());
+        let deadline = self.deadline(deadline);
         Ok(self.plain(request, NamespacesReply::decode, deadline, None)?.namespaces)
     }
 
@@ -162,10 +206,12 @@ impl Client {
         deadline: Option<Duration>,
     ) -> Result<(), ClientError> {
         let request = NamespaceRef { name: name.to_owned() };
-        self.plain((Verb::NamespaceDrop, request.encode()), |_| Ok(()), deadline, None)
+        let request = (Verb::NamespaceDrop, request.encode());
+        self.plain(request, |_| Ok(()), self.deadline(deadline), None)
     }
 
-    /// Numbers about one namespace, or the server for [`GroupId::SYSTEM`].
+    /// Numbers about one namespace, or the server for [`GroupId::SYSTEM`]; of a cluster, those of all
+    /// nodes added up.
     ///
     /// # Errors
     /// As for every call.
@@ -174,8 +220,12 @@ impl Client {
         namespace: GroupId,
         deadline: Option<Duration>,
     ) -> Result<Vec<(String, u64)>, ClientError> {
-        let request = (Verb::Stats, StatsRequest { namespace }.encode());
-        Ok(self.plain(request, StatsReply::decode, deadline, None)?.values)
+        let (meta, deadline) = (StatsRequest { namespace }.encode(), self.deadline(deadline));
+        if let Some(cluster) = self.cluster(deadline)? {
+            let decode = |reply: &[u8]| Ok(self.decoded(reply, StatsReply::decode)?.values);
+            return cluster.stats(&meta, decode, deadline);
+        }
+        Ok(self.plain((Verb::Stats, meta), StatsReply::decode, deadline, None)?.values)
     }
 
     /// One page of keys.
@@ -194,6 +244,11 @@ impl Client {
         }
         let limit = wire_len(LIST_KEYS_MAX);
         let request = ListRequest { namespace, prefix: prefix.to_vec(), cursor, limit };
+        let deadline = self.deadline(deadline);
+        if let Some(cluster) = self.cluster(deadline)? {
+            let decode = |reply: &[u8]| self.decoded(reply, ListReply::decode);
+            return cluster.list(&request, decode, deadline);
+        }
         self.plain((Verb::List, request.encode()), ListReply::decode, deadline, None)
     }
 
@@ -208,24 +263,29 @@ impl Client {
         deadline: Option<Duration>,
     ) -> Result<Vec<ItemStatus>, ClientError> {
         keys.check(keys.keys.len(), "keys")?;
+        let deadline = self.deadline(deadline);
+        if let Some(cluster) = self.cluster(deadline)? {
+            return on_cluster(&cluster, (verb, keys, Cargo::None), deadline);
+        }
         let mut items = Vec::with_capacity(keys.keys.len());
         for from in (0..keys.keys.len()).step_by(BATCH_KEYS_MAX / 2) {
             let to = keys.keys.len().min(from + BATCH_KEYS_MAX / 2);
             let (part, leaders) = keys.part(from, to);
             let request =
                 KeysRequest { namespace: keys.namespace, keys: part, leaders, tags: None };
-            let request = (verb, request.encode());
-            let reply = self.plain(request, StatusReply::decode, deadline, Some(keys.node))?;
-            items.extend(reply.items);
+            let reply = self.plain_alone((verb, request.encode()), deadline, Some(keys.node))?;
+            items.extend(self.decoded(&reply, StatusReply::decode)?.items);
         }
-        if items.len() == keys.keys.len() {
-            return Ok(items);
+        if items.len() != keys.keys.len() {
+            let what = "a reply with another number of items";
+            return Err(ClientError::Unexpected { address: self.name(), what });
         }
-        let address = self.options().address.to_string();
-        Err(ClientError::Unexpected { address, what: "a reply with another number of items" })
+        self.check_moved(items.contains(&ItemStatus::Moved));
+        Ok(items)
     }
 
-    /// Counts the leading keys that are present and leases them.
+    /// Counts the leading keys that are present and leases them. In a cluster present keys behind the
+    /// first that is not may be leased as well.
     ///
     /// # Errors
     /// As for every call.
@@ -236,6 +296,12 @@ impl Client {
         deadline: Option<Duration>,
     ) -> Result<MatchReply, ClientError> {
         keys.check(keys.keys.len(), "keys")?;
+        let deadline = self.deadline(deadline);
+        if let Some(cluster) = self.cluster(deadline)? {
+            let cargo = Cargo::Lease(lease_ms);
+            let statuses = on_cluster(&cluster, (Verb::MatchPrefix, keys, cargo), deadline)?;
+            return Ok(leading(&statuses));
+        }
         let mut total = MatchReply { matched: 0, leased: 0 };
         for from in (0..keys.keys.len()).step_by(BATCH_KEYS_MAX / 2) {
             let to = keys.keys.len().min(from + BATCH_KEYS_MAX / 2);
@@ -244,7 +310,8 @@ impl Client {
                 KeysRequest { namespace: keys.namespace, keys: part, leaders, tags: None };
             let request = MatchRequest { keys: keys_part, lease_ms, each: false };
             let request = (Verb::MatchPrefix, request.encode());
-            let reply = self.plain(request, MatchReply::decode, deadline, Some(keys.node))?;
+            let reply = self.plain_alone(request, deadline, Some(keys.node))?;
+            let reply = self.decoded(&reply, MatchReply::decode)?;
             total.matched += reply.matched.min(wire_len(to - from));
             total.leased += reply.leased.min(reply.matched);
             if (reply.matched as usize) < to - from {
@@ -261,25 +328,32 @@ impl Client {
     pub fn get(
         &self,
         keys: Keys<'_>,
-        mut rooms: &mut [Room<'_>],
+        rooms: &mut [Room<'_>],
         deadline: Option<Duration>,
     ) -> Result<Vec<GetOutcome>, ClientError> {
         keys.check(rooms.len(), "into")?;
+        let deadline = self.deadline(deadline);
         let mut outcomes = vec![GetOutcome::Late; rooms.len()];
-        let ends = split(rooms.iter().map(Room::len));
+        let mut reads = Reads { rooms, out: &mut outcomes, moved: Vec::new() };
+        if let Some(cluster) = self.cluster(deadline)? {
+            let cargo = Cargo::Rooms(reads.rooms.iter().map(|r| wire_len(r.len())).collect());
+            let work = Work { verb: Verb::Get, keys, cargo };
+            let batch = cluster.run(&work, &mut reads, deadline)?;
+            batch.unanswered().for_each(|item| outcomes[item] = GetOutcome::Late);
+            return Ok(outcomes);
+        }
+        let ends = split(reads.rooms.iter().map(Room::len));
         let mut jobs = Vec::with_capacity(ends.len());
-        let (mut out, mut from) = (outcomes.as_mut_slice(), 0);
+        let mut from = 0;
         for to in ends {
             let (part, leaders) = keys.part(from, to);
-            let (rooms_here, rooms_rest) = rooms.split_at_mut(to - from);
-            let (out_here, out_rest) = out.split_at_mut(to - from);
-            let room = rooms_here.iter().map(|room| wire_len(room.len())).collect();
+            let room = reads.rooms[from..to].iter().map(|room| wire_len(room.len())).collect();
             let request = GetRequest { namespace: keys.namespace, keys: part, room, leaders };
-            jobs.push(Job::Get { request, rooms: rooms_here, out: out_here });
-            (rooms, out, from) = (rooms_rest, out_rest, to);
+            jobs.push(Job::Get { request, items: Items::From(from) });
+            from = to;
         }
-        self.run(&mut jobs, deadline, Some(keys.node))?;
-        drop(jobs);
+        self.run(&mut jobs, &mut reads, deadline, Some(keys.node))?;
+        self.check_moved(!reads.moved.is_empty());
         Ok(outcomes)
     }
 
@@ -300,13 +374,14 @@ impl Client {
                 format!("value {index} has {len} bytes; a value has at most 64 MiB: split it");
             return Err(ClientError::argument("values", fix));
         }
-        let mut statuses = vec![ItemStatus::Late; values.len()];
-        let mut out = statuses.as_mut_slice();
+        let deadline = self.deadline(deadline);
+        if let Some(cluster) = self.cluster(deadline)? {
+            return on_cluster(&cluster, (Verb::Put, keys, Cargo::Values(values)), deadline);
+        }
         let (mut jobs, mut from) = (Vec::new(), 0);
         for to in split(values.iter().map(Value::len)) {
             let (part, leaders) = keys.part(from, to);
             let values_here = &values[from..to];
-            let (out_here, out_rest) = out.split_at_mut(to - from);
             let item =
                 |value: &Value<'_>| PutItem { len: wire_len(value.len()), crc: Crc32c::EMPTY };
             let request = PutRequest {
@@ -317,11 +392,33 @@ impl Client {
                 leaders,
                 tags: None,
             };
-            jobs.push(Job::Put { request, values: values_here, out: out_here });
-            (out, from) = (out_rest, to);
+            let values = Cow::Borrowed(values_here);
+            jobs.push(Job::Put { request, values, reply: Vec::new() });
+            from = to;
         }
-        self.run(&mut jobs, deadline, Some(keys.node))?;
-        drop(jobs);
+        self.run(&mut jobs, &mut Reads::none(), deadline, Some(keys.node))?;
+        let mut statuses = Vec::with_capacity(values.len());
+        for job in jobs {
+            let Job::Put { reply, .. } = job else { unreachable!("the jobs were made here") };
+            statuses.extend(reply);
+        }
+        self.check_moved(statuses.contains(&ItemStatus::Moved));
         Ok(statuses)
     }
+
+    /// A server that was taken to stand alone speaks of other nodes: it has joined a cluster.
+    fn check_moved(&self, moved: bool) {
+        if moved {
+            self.look_again();
+        }
+    }
+}
+
+fn on_cluster(
+    cluster: &Cluster,
+    (verb, keys, cargo): (Verb, Keys<'_>, Cargo<'_, '_>),
+    deadline: Deadline,
+) -> Result<Vec<ItemStatus>, ClientError> {
+    let work = Work { verb, keys, cargo };
+    Ok(cluster.run(&work, &mut Reads::none(), deadline)?.answers(ItemStatus::Late))
 }

@@ -69,7 +69,7 @@ pub(super) enum VerifyArg {
 /// Options of `millpond bench kv`; `--help` explains them.
 #[derive(Debug, Args)]
 pub struct KvArgs {
-    /// Address of the server
+    /// Address of the server; of a cluster one or several nodes, with commas
     #[arg(long, default_value = "127.0.0.1:7440", env = "MILLPOND_ADDRESS")]
     pub(super) address: String,
     /// How to reach it

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use millpond_client::{
-    Address, Client, ClientError, ClientOptions, ErrorKind, GetOutcome, Keys, Room, Transport,
+    Addresses, Client, ClientError, ClientOptions, ErrorKind, GetOutcome, Keys, Room, Transport,
     Value,
 };
 use millpond_types::wire::{ItemStatus, Leaders, NamespaceOpen, Verb};
@@ -73,7 +73,7 @@ pub(super) fn run(args: &KvArgs) -> Result<()> {
 
 impl<'a> Bench<'a> {
     fn open(args: &'a KvArgs, stop: Arc<AtomicBool>) -> Result<Self> {
-        let address: Address = args.address.parse()?;
+        let addresses: Addresses = args.address.parse()?;
         let client = Client::new(ClientOptions {
             token: args.token.clone(),
             tls_ca: args.tls_ca.clone(),
@@ -85,7 +85,7 @@ impl<'a> Bench<'a> {
                 TransportArg::Unix => Transport::Unix,
                 TransportArg::Shm => Transport::Shm,
             },
-            ..ClientOptions::new(address)
+            ..ClientOptions::new(addresses)
         })?;
         let node = client.node()?;
         if !args.keep {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use millpond_client::{
-    Address, Client, ClientError, ClientOptions, ErrorKind, GetOutcome, Room, Value,
+    Addresses, Client, ClientError, ClientOptions, ErrorKind, GetOutcome, Room, Value,
 };
 use millpond_kv::{Batch, BlockStore as _, Namespace};
 use millpond_types::limits::CHUNK_BYTES_MAX;
@@ -36,7 +36,7 @@ const ROOM_FIRST: usize = 64 << 10;
 /// Where the server is.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Address of the server: HOST:PORT or unix:PATH.
+    /// Address of the server: HOST:PORT or unix:PATH; of a cluster one or several nodes, with commas.
     #[arg(long, global = true, default_value = "127.0.0.1:7440", env = "MILLPOND_ADDRESS")]
     address: String,
     /// Credential, when the server asks for one.
@@ -181,13 +181,13 @@ pub(super) fn run(args: &Args) -> Outcome {
 
 impl Args {
     fn client(&self) -> anyhow::Result<Client> {
-        let address: Address = self.address.parse()?;
+        let addresses: Addresses = self.address.parse()?;
         let options = ClientOptions {
             token: self.token.clone(),
             tls_ca: self.tls_ca.clone(),
             deadline: self.timeout.0,
             connections: 1,
-            ..ClientOptions::new(address)
+            ..ClientOptions::new(addresses)
         };
         Ok(Client::new(options)?)
     }

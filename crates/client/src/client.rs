@@ -1,0 +1,183 @@
+//! [`Client`]: of one server, or of a cluster, whichever answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use millpond_types::Uuid128;
+use parking_lot::RwLock;
+
+use crate::call::{Job, Reads};
+use crate::cluster::Cluster;
+use crate::connection::{Deadline, ServerInfo};
+use crate::error::ClientError;
+use crate::options::ClientOptions;
+use crate::pool::{Peer, Pool};
+use crate::tls;
+
+/// A client of one server or of a cluster. Clones share its connections; calls from several threads
+/// run side by side on connections of their own.
+#[derive(Clone, Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    options: Arc<ClientOptions>,
+    tls: Option<Arc<rustls::ClientConfig>>,
+    /// Connections to the addresses given: all there is for a server that stands alone.
+    pool: Arc<Pool>,
+    mode: RwLock<Mode>,
+}
+
+/// What answered the first hello.
+#[derive(Clone, Debug)]
+enum Mode {
+    Unknown,
+    /// A server that stands alone.
+    Alone,
+    Cluster(Arc<Cluster>),
+    Closed,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Mode::Cluster(cluster) = self.mode.get_mut() {
+            cluster.close();
+        }
+    }
+}
+
+impl Client {
+    /// Makes a client. Connects on the first call.
+    ///
+    /// # Errors
+    /// [`ClientError::Argument`] naming the option.
+    pub fn new(options: ClientOptions) -> Result<Self, ClientError> {
+        options.validate()?;
+        let tls = options.tls_ca.as_deref().map(tls::config).transpose()?;
+        let options = Arc::new(options);
+        let addresses = options.addresses.all().to_vec();
+        let peer = Peer { addresses, node: None, patience: None };
+        let pool = Pool::new(Arc::clone(&options), tls.clone(), peer);
+        let mode = RwLock::new(Mode::Unknown);
+        Ok(Self { shared: Arc::new(Shared { options, tls, pool, mode }) })
+    }
+
+    /// The options it was made with.
+    #[must_use]
+    pub fn options(&self) -> &ClientOptions {
+        &self.shared.options
+    }
+
+    /// Makes sure that the server, or a node of the cluster, answers, and tells what it said of itself.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn server_info(&self) -> Result<ServerInfo, ClientError> {
+        self.ping(None)?;
+        let info = match &*self.shared.mode.read() {
+            Mode::Cluster(cluster) => cluster.info(),
+            _ => self.shared.pool.info(),
+        };
+        info.ok_or(ClientError::Closed)
+    }
+
+    /// Closes every connection; calls that run now finish, later ones fail.
+    pub fn close(&self) {
+        let before = std::mem::replace(&mut *self.shared.mode.write(), Mode::Closed);
+        self.shared.pool.close();
+        if let Mode::Cluster(cluster) = before {
+            cluster.close();
+        }
+    }
+
+    /// Identity of what answers, connecting if need be: of the server's node, or of the cluster.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn node(&self) -> Result<Uuid128, ClientError> {
+        let info = self.server_info()?;
+        match &*self.shared.mode.read() {
+            Mode::Cluster(cluster) => Ok(cluster.id),
+            _ => Ok(info.node),
+        }
+    }
+
+    pub(crate) fn deadline(&self, given: Option<Duration>) -> Deadline {
+        Deadline::after(given.unwrap_or(self.shared.options.deadline))
+    }
+
+    /// The cluster that answers; none for a server that stands alone.
+    pub(crate) fn cluster(&self, deadline: Deadline) -> Result<Option<Arc<Cluster>>, ClientError> {
+        match &*self.shared.mode.read() {
+            Mode::Alone => return Ok(None),
+            Mode::Cluster(cluster) if !cluster.is_gone() => return Ok(Some(Arc::clone(cluster))),
+            Mode::Closed => return Err(ClientError::Closed),
+            Mode::Unknown | Mode::Cluster(_) => {}
+        }
+        let id = self.shared.pool.checkout(deadline)?.get()?.hello.cluster;
+        self.become_client_of(id)
+    }
+
+    /// Takes note of what answered a hello: a cluster, or nil for a server that stands alone.
+    fn become_client_of(&self, id: Uuid128) -> Result<Option<Arc<Cluster>>, ClientError> {
+        let mut mode = self.shared.mode.write();
+        match &*mode {
+            Mode::Closed => return Err(ClientError::Closed),
+            Mode::Cluster(cluster) if cluster.id == id && !cluster.is_gone() => {
+                return Ok(Some(Arc::clone(cluster)));
+            }
+            Mode::Cluster(cluster) => cluster.close(),
+            Mode::Alone | Mode::Unknown => {}
+        }
+        if id == Uuid128::NIL {
+            *mode = Mode::Alone;
+            return Ok(None);
+        }
+        let Shared { options, tls, pool, .. } = &*self.shared;
+        let cluster = Cluster::open(Arc::clone(options), tls.clone(), Arc::clone(pool), id)?;
+        *mode = Mode::Cluster(Arc::clone(&cluster));
+        drop(mode);
+        self.shared.pool.close_idle();
+        Ok(Some(cluster))
+    }
+
+    /// The server answered as one of a cluster: looks again at who it is.
+    pub(crate) fn look_again(&self) {
+        let mut mode = self.shared.mode.write();
+        if matches!(*mode, Mode::Alone) {
+            *mode = Mode::Unknown;
+        }
+        drop(mode);
+        self.shared.pool.close_idle();
+    }
+
+    /// Runs jobs on one connection to a server that stands alone. With `node`, fails when another
+    /// server answers than that.
+    pub(crate) fn run(
+        &self,
+        jobs: &mut [Job<'_, '_>],
+        reads: &mut Reads<'_, '_>,
+        deadline: Deadline,
+        node: Option<Uuid128>,
+    ) -> Result<(), ClientError> {
+        let mut lent = self.shared.pool.checkout(deadline)?;
+        let connection = lent.get()?;
+        let joined = connection.hello.cluster != Uuid128::NIL;
+        if joined || node.is_some_and(|node| node != connection.hello.node) {
+            let id = connection.hello.cluster;
+            drop(lent);
+            if joined {
+                self.become_client_of(id)?;
+            }
+            return Err(ClientError::OtherServer { address: self.name() });
+        }
+        connection.run(jobs, reads, deadline)
+    }
+
+    /// The addresses given, for messages.
+    pub(crate) fn name(&self) -> String {
+        self.shared.options.addresses.to_string()
+    }
+}

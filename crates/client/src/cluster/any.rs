@@ -1,0 +1,218 @@
+//! Calls without keys: those that any node answers, and those that all nodes answer together.
+
+use std::collections::BTreeMap;
+
+use millpond_env::RealClock;
+use millpond_types::cluster::NodeId;
+use millpond_types::wire::{ListReply, ListRequest, Status, Verb};
+
+use super::{Cluster, PAUSE_MAX, PAUSE_MIN};
+use crate::call::{Job, Reads};
+use crate::connection::Deadline;
+use crate::error::{ClientError, ErrorKind};
+
+/// Lists of keys under way at the same time; the one begun first must start again.
+const CURSORS_MAX: usize = 64;
+/// Numbers that are the same on every node, so that adding them makes no sense.
+const NOT_ADDED: [&str; 2] = ["namespaces", "quota_bytes"];
+
+/// Where lists of keys go on: a node's cursor is for that node only.
+#[derive(Debug, Default)]
+pub(super) struct Cursors {
+    last: u64,
+    places: BTreeMap<u64, Place>,
+}
+
+/// Nodes to ask, the next one last, and its own cursor.
+#[derive(Clone, Debug)]
+struct Place {
+    nodes: Vec<NodeId>,
+    cursor: u64,
+}
+
+impl Cursors {
+    fn keep(&mut self, place: Place) -> u64 {
+        self.last += 1;
+        self.places.insert(self.last, place);
+        if self.places.len() > CURSORS_MAX {
+            self.places.pop_first();
+        }
+        self.last
+    }
+}
+
+/// Whether another node may do better, or this one later.
+fn is_passing(error: &ClientError) -> bool {
+    match error {
+        ClientError::Closed => false,
+        ClientError::Refused { status, .. } => *status == Status::ShuttingDown,
+        _ => matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::DeadlineExceeded),
+    }
+}
+
+impl Cluster {
+    /// Asks any node; another one when that fails, until the deadline.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub(crate) fn any(
+        &self,
+        (verb, meta): (Verb, &[u8]),
+        deadline: Deadline,
+    ) -> Result<Vec<u8>, ClientError> {
+        let mut pause = PAUSE_MIN;
+        let mut bad = Vec::new();
+        loop {
+            let routing = self.table.get();
+            let mut rank = self.rank(&routing);
+            let mut nodes: Vec<(u64, NodeId)> =
+                routing.nodes.keys().map(|id| (rank(*id), *id)).collect();
+            nodes.sort_unstable();
+            let mut last = None;
+            for (_, id) in nodes {
+                // Half of what is left, so that a silent node leaves time for another one.
+                let left = deadline.at.since(RealClock::tick());
+                match self.one(id, (verb, meta), deadline.within(left / 2)) {
+                    Err(error) if is_passing(&error) => {
+                        bad.push(id);
+                        last = Some(error);
+                    }
+                    done => return done,
+                }
+            }
+            let left = deadline.at.since(RealClock::tick());
+            if left.is_zero() {
+                return Err(last.unwrap_or(ClientError::Unanswered {
+                    given: deadline.given,
+                    open: 1,
+                    all: 1,
+                    rounds: 0,
+                    tried: format!("no node of the cluster at {} answered", self.seeds.name()),
+                }));
+            }
+            self.learn(routing.version, &bad, self.jittered(pause).min(left));
+            bad.clear();
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Asks one node once.
+    fn one(
+        &self,
+        id: NodeId,
+        (verb, meta): (Verb, &[u8]),
+        deadline: Deadline,
+    ) -> Result<Vec<u8>, ClientError> {
+        let routing = self.table.get();
+        let Some(node) = self.node(id, &routing) else {
+            let source = std::io::Error::other("the node left the cluster");
+            return Err(ClientError::Connect { address: id.to_string(), source });
+        };
+        let done = node.pool.checkout(deadline).and_then(|mut lent| {
+            let mut jobs = [Job::Plain { verb, meta: meta.to_vec(), reply: Vec::new() }];
+            lent.get()?.run(&mut jobs, &mut Reads::none(), deadline)?;
+            let [Job::Plain { reply, .. }] = jobs else { unreachable!("the job was made here") };
+            Ok(reply)
+        });
+        if done.as_ref().is_err_and(is_passing) {
+            node.failed();
+        }
+        done
+    }
+
+    /// Asks all nodes and adds up their numbers.
+    ///
+    /// # Errors
+    /// As for every call, when a node does not answer.
+    pub(crate) fn stats(
+        &self,
+        meta: &[u8],
+        decode: impl Fn(&[u8]) -> Result<Vec<(String, u64)>, ClientError>,
+        deadline: Deadline,
+    ) -> Result<Vec<(String, u64)>, ClientError> {
+        self.known(deadline)?;
+        let nodes: Vec<NodeId> = self.table.get().nodes.keys().copied().collect();
+        let mut all = vec![("nodes".to_owned(), nodes.len() as u64)];
+        for id in nodes {
+            let reply = self.until(deadline, || self.one(id, (Verb::Stats, meta), deadline))?;
+            for (name, value) in decode(&reply)? {
+                match all.iter_mut().find(|(known, _)| *known == name) {
+                    Some((_, sum)) if NOT_ADDED.contains(&name.as_str()) => *sum = value.max(*sum),
+                    Some((_, sum)) => *sum = sum.saturating_add(value),
+                    None => all.push((name, value)),
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// One page of keys, node after node; each lists the keys it is the head of.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a cursor that is too old, and as for every call.
+    pub(crate) fn list(
+        &self,
+        request: &ListRequest,
+        decode: impl Fn(&[u8]) -> Result<ListReply, ClientError>,
+        deadline: Deadline,
+    ) -> Result<ListReply, ClientError> {
+        self.known(deadline)?;
+        let mut place = if request.cursor == 0 {
+            let nodes = self.table.get().nodes.keys().rev().copied().collect();
+            Place { nodes, cursor: 0 }
+        } else {
+            let known = self.cursors.lock().places.get(&request.cursor).cloned();
+            known.ok_or_else(|| {
+                ClientError::argument("cursor", "is too old or of another client: begin with 0")
+            })?
+        };
+        let Some(id) = place.nodes.last().copied() else {
+            return Ok(ListReply { cursor: 0, keys: Vec::new() });
+        };
+        let meta = ListRequest { cursor: place.cursor, ..request.clone() }.encode();
+        let reply = self.until(deadline, || self.one(id, (Verb::List, &meta), deadline))?;
+        let page = decode(&reply)?;
+        place.cursor = page.cursor;
+        if page.cursor == 0 {
+            place.nodes.pop();
+        }
+        let ended = place.nodes.is_empty();
+        let cursor = if ended { 0 } else { self.cursors.lock().keep(place) };
+        Ok(ListReply { cursor, ..page })
+    }
+
+    /// Makes sure that the routing is known.
+    fn known(&self, deadline: Deadline) -> Result<(), ClientError> {
+        self.until(deadline, || {
+            let known = !self.table.get().nodes.is_empty();
+            let unknown = || {
+                let source = std::io::Error::other("no node told the cluster's routing");
+                ClientError::Connect { address: self.seeds.name(), source }
+            };
+            known.then_some(()).ok_or_else(unknown)
+        })
+    }
+
+    /// Tries until it works or cannot any more.
+    fn until<T>(
+        &self,
+        deadline: Deadline,
+        mut attempt: impl FnMut() -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        let mut pause = PAUSE_MIN;
+        loop {
+            match attempt() {
+                Err(error) if is_passing(&error) => {
+                    let left = deadline.at.since(RealClock::tick());
+                    if left.is_zero() || self.is_closed() {
+                        return Err(error);
+                    }
+                    let version = self.table.version();
+                    self.learn(version, &[], self.jittered(pause).min(left));
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+                done => return done,
+            }
+        }
+    }
+}

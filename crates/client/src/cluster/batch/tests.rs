@@ -1,0 +1,326 @@
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use millpond_types::cluster::{
+    ChainTarget, ChainVersion, DiskId, RoutingVersion, SlotPlace, TargetId, TargetState,
+};
+use millpond_types::{Pcg, Uuid128};
+use proptest::prelude::*;
+
+use super::*;
+
+fn node(n: u8) -> NodeId {
+    NodeId(Uuid128([n; 16]))
+}
+
+/// A chain of serving targets on these nodes, and a syncing one behind them.
+fn chain(id: u32, version: u32, nodes: &[u8]) -> Chain {
+    let member = |n: u8, state| ChainTarget {
+        target: TargetId(u32::from(n) + 100 * id),
+        disk: DiskId::default(),
+        node: node(n),
+        state,
+    };
+    let mut targets: Vec<ChainTarget> =
+        nodes.iter().map(|n| member(*n, TargetState::Serving)).collect();
+    targets.push(member(99, TargetState::Syncing));
+    Chain { id: ChainId(id), version: ChainVersion(version), targets }
+}
+
+fn routing(chains: &[Chain], places: &[(u16, u32, Option<u32>)]) -> Routing {
+    let mut routing = Routing { version: RoutingVersion(1), ..Routing::default() };
+    for chain in chains {
+        routing.chains.insert(chain.id, chain.clone());
+    }
+    for (slot, to, old) in places {
+        let place = SlotPlace { chain: ChainId(*to), old: old.map(ChainId) };
+        routing.set_place(SlotId(*slot), place);
+    }
+    routing
+}
+
+fn batch(verb: Verb, slots: &[u16]) -> Batch {
+    Batch::new(verb, slots.iter().map(|slot| SlotId(*slot)))
+}
+
+fn plan(batch: &mut Batch, routing: &Routing, tagger: &mut Tagger) -> Vec<(u8, Vec<usize>)> {
+    let rank = |node: NodeId| u64::from(node.0.0[0]);
+    let plan = batch.plan(routing, tagger, rank);
+    plan.asks.into_iter().map(|(node, items)| (node.0.0[0], items)).collect()
+}
+
+#[test]
+fn verbs_reach_the_replicas_that_their_meaning_needs() {
+    let routing =
+        routing(&[chain(1, 1, &[3, 1, 2]), chain(2, 1, &[2, 3])], &[(5, 1, None), (6, 2, None)]);
+    let mut tagger = Tagger::default();
+    let mut asks = |verb| plan(&mut batch(verb, &[5, 6, 5]), &routing, &mut tagger);
+    for verb in [Verb::Put, Verb::Delete, Verb::Touch, Verb::MatchPrefix] {
+        assert_eq!(asks(verb), [(2, vec![1]), (3, vec![0, 2])], "{verb:?}: heads");
+    }
+    for verb in [Verb::Get, Verb::Contains] {
+        assert_eq!(asks(verb), [(1, vec![0, 2]), (2, vec![1])], "{verb:?}: the best ranked");
+    }
+    for verb in [Verb::Pin, Verb::Unpin] {
+        assert_eq!(asks(verb), [(1, vec![0, 2]), (2, vec![0, 1, 2]), (3, vec![0, 1, 2])]);
+    }
+}
+
+#[test]
+fn keys_without_a_serving_replica_wait_and_the_others_do_not() {
+    let routing = routing(&[chain(1, 1, &[1]), chain(2, 1, &[])], &[(5, 1, None), (6, 2, None)]);
+    let mut batch = batch(Verb::Get, &[5, 6, 7]);
+    let plan = batch.plan(&routing, &mut Tagger::default(), |_| 0);
+    assert_eq!(
+        (plan.homeless, plan.asks.len()),
+        (2, 1),
+        "a chain that nobody serves, and none at all"
+    );
+}
+
+#[test]
+fn a_miss_is_asked_of_the_old_chain_while_the_slot_moves() {
+    let moving = routing(&[chain(1, 1, &[1]), chain(2, 1, &[2])], &[(5, 2, Some(1))]);
+    let mut tagger = Tagger::default();
+    let mut get = batch(Verb::Get, &[5, 5]);
+    assert_eq!(plan(&mut get, &moving, &mut tagger), [(2, vec![0, 1])]);
+    get.answered((node(2), 0), ItemStatus::Ok, &moving);
+    get.answered((node(2), 1), ItemStatus::Miss, &moving);
+    assert_eq!(plan(&mut get, &moving, &mut tagger), [(1, vec![1])]);
+    get.answered((node(1), 1), ItemStatus::Ok, &moving);
+    assert_eq!(get.answers(ItemStatus::Late), [ItemStatus::Ok, ItemStatus::Ok]);
+    assert_eq!(get.open(), 0);
+}
+
+#[test]
+fn a_move_that_ends_between_the_two_questions_hides_nothing() {
+    let chains = [chain(1, 1, &[1]), chain(2, 1, &[2])];
+    let (moving, moved) = (routing(&chains, &[(5, 2, Some(1))]), routing(&chains, &[(5, 2, None)]));
+    let mut tagger = Tagger::default();
+    let mut get = batch(Verb::Get, &[5]);
+    plan(&mut get, &moving, &mut tagger);
+    get.answered((node(2), 0), ItemStatus::Miss, &moving);
+    // Copied and dropped by the old chain meanwhile.
+    assert_eq!(plan(&mut get, &moved, &mut tagger), [(2, vec![0])]);
+    get.answered((node(2), 0), ItemStatus::Ok, &moved);
+    assert_eq!(get.answers(ItemStatus::Late), [ItemStatus::Ok]);
+}
+
+#[test]
+fn a_delete_meets_both_chains_with_a_tag_for_each() {
+    let moving = routing(&[chain(1, 4, &[1]), chain(2, 9, &[2])], &[(5, 2, Some(1))]);
+    let mut tagger = Tagger::default();
+    let mut delete = batch(Verb::Delete, &[5]);
+    assert_eq!(plan(&mut delete, &moving, &mut tagger), [(1, vec![0])], "the old one first");
+    let first = delete.tag(0).unwrap();
+    delete.answered((node(1), 0), ItemStatus::Ok, &moving);
+    assert_eq!(plan(&mut delete, &moving, &mut tagger), [(2, vec![0])]);
+    let second = delete.tag(0).unwrap();
+    assert_eq!((first.issued, second.issued), (ChainVersion(4), ChainVersion(9)));
+    assert!(second.sequence > first.sequence);
+    delete.answered((node(2), 0), ItemStatus::Miss, &moving);
+    assert_eq!(delete.answers(ItemStatus::Late), [ItemStatus::Ok], "it was there");
+    assert_eq!(delete.take_released(true).len(), 2);
+}
+
+#[test]
+fn a_retry_keeps_its_tag_and_the_version_of_its_first_attempt() {
+    let mut tagger = Tagger::default();
+    let mut put = batch(Verb::Put, &[5]);
+    plan(&mut put, &routing(&[chain(1, 3, &[1, 2])], &[(5, 1, None)]), &mut tagger);
+    let tag = put.tag(0).unwrap();
+    // No answer came; the chain has a new head.
+    let after = routing(&[chain(1, 8, &[2])], &[(5, 1, None)]);
+    assert_eq!(plan(&mut put, &after, &mut tagger), [(2, vec![0])]);
+    assert_eq!(put.tag(0), Some(tag));
+    assert!(put.take_released(false).is_empty());
+    put.answered((node(2), 0), ItemStatus::Ok, &after);
+    assert_eq!(put.take_released(false), [(ChainId(1), tag)]);
+}
+
+#[test]
+fn a_pin_counts_when_every_serving_replica_has_answered() {
+    let routing = routing(&[chain(1, 1, &[3, 1])], &[(5, 1, None)]);
+    let mut tagger = Tagger::default();
+    let mut pin = batch(Verb::Pin, &[5]);
+    assert_eq!(plan(&mut pin, &routing, &mut tagger).len(), 2);
+    pin.answered((node(3), 0), ItemStatus::Ok, &routing);
+    assert_eq!(pin.open(), 1);
+    assert!(pin.answered((node(1), 0), ItemStatus::Moved, &routing), "news are wanted");
+    assert_eq!(plan(&mut pin, &routing, &mut tagger).len(), 2, "both again");
+    pin.answered((node(1), 0), ItemStatus::Miss, &routing);
+    pin.answered((node(3), 0), ItemStatus::Ok, &routing);
+    assert_eq!(pin.answers(ItemStatus::Late), [ItemStatus::Ok], "the head's answer counts");
+}
+
+#[test]
+fn a_replica_that_refuses_to_read_is_not_asked_again() {
+    let routing = routing(&[chain(1, 1, &[1, 2])], &[(5, 1, None)]);
+    let mut tagger = Tagger::default();
+    let mut get = batch(Verb::Get, &[5]);
+    assert_eq!(plan(&mut get, &routing, &mut tagger), [(1, vec![0])]);
+    assert!(get.refused((node(1), 0), &routing));
+    assert_eq!(plan(&mut get, &routing, &mut tagger), [(2, vec![0])]);
+    assert!(!get.refused((node(2), 0), &routing), "nobody is left");
+}
+
+#[test]
+fn a_hedge_needs_another_replica_for_every_key() {
+    let chains = [chain(1, 1, &[1, 2]), chain(2, 1, &[1, 3]), chain(3, 1, &[1])];
+    let routing = routing(&chains, &[(5, 1, None), (6, 2, None), (7, 3, None)]);
+    let mut get = batch(Verb::Get, &[5, 6, 7]);
+    get.plan(&routing, &mut Tagger::default(), |_| 0);
+    let others = get.instead_of(node(1), &[0, 1], &routing, |_| 0).unwrap();
+    assert_eq!(others, BTreeMap::from([(node(2), vec![0]), (node(3), vec![1])]));
+    assert_eq!(get.instead_of(node(1), &[0, 2], &routing, |_| 0), None);
+    assert!(get.still_asks(node(1), &[2], &routing));
+    assert!(!get.still_asks(node(2), &[2], &routing));
+}
+
+/// A cluster of pure data: what is true now, and which keys each chain has.
+struct World {
+    truth: Routing,
+    have: HashMap<ChainId, HashSet<usize>>,
+    applied: HashMap<(ChainId, u32), u64>,
+}
+
+impl World {
+    /// Does something that clusters do between two rounds.
+    fn change(&mut self, rng: &mut Pcg, keys: usize) {
+        let slot = SlotId(u16::try_from(rng.below(8)).unwrap());
+        let place = self.truth.place(slot);
+        match (rng.below(3), place.old) {
+            (0, None) => {
+                let to = ChainId(1 + u32::try_from(rng.below(4)).unwrap());
+                if to != place.chain {
+                    let place = SlotPlace { chain: to, old: Some(place.chain) };
+                    self.truth.set_place(slot, place);
+                }
+            }
+            (1, Some(old)) => {
+                let mine = |key: &usize| key % 8 == usize::from(slot.0);
+                let all: Vec<usize> = (0..keys).filter(mine).collect();
+                for key in all {
+                    if self.have.entry(old).or_default().remove(&key) {
+                        self.have.entry(place.chain).or_default().insert(key);
+                    }
+                }
+                self.truth.set_place(slot, SlotPlace { chain: place.chain, old: None });
+            }
+            _ => {
+                let id = ChainId(1 + u32::try_from(rng.below(4)).unwrap());
+                let chain = self.truth.chains.get_mut(&id).unwrap();
+                let serving = chain.targets.len() - 1;
+                chain.targets[..serving].rotate_left(1);
+                chain.version.0 += 1;
+            }
+        }
+        self.truth.version.0 += 1;
+    }
+
+    /// What a node says of a key, by the truth.
+    fn answer(&mut self, verb: Verb, at: NodeId, key: usize, tag: Option<ItemTag>) -> ItemStatus {
+        let place = self.truth.place(SlotId(u16::try_from(key % 8).unwrap()));
+        let chains: Vec<ChainId> = [Some(place.chain), place.old].into_iter().flatten().collect();
+        let serves = |id: &ChainId, head: bool| {
+            let mut serving = self.truth.chains[id].serving().map(|member| member.node);
+            if head { serving.next() == Some(at) } else { serving.any(|node| node == at) }
+        };
+        // Which chain was meant shows by who was asked; one node may have both.
+        let meant: Vec<ChainId> =
+            chains.into_iter().filter(|id| serves(id, manner(verb).0 == Reach::Head)).collect();
+        if meant.is_empty() {
+            return ItemStatus::Moved;
+        }
+        let have = meant.iter().any(|id| self.have.get(id).is_some_and(|keys| keys.contains(&key)));
+        if let Some(tag) = tag {
+            let lane = self.applied.entry((meant[0], tag.channel)).or_default();
+            assert!(tag.sequence >= *lane, "an update came after a later one of its channel");
+            *lane = tag.sequence;
+        }
+        match verb {
+            Verb::Put if have => ItemStatus::Exists,
+            Verb::Put => {
+                self.have.entry(meant[0]).or_default().insert(key);
+                ItemStatus::Ok
+            }
+            _ if have => ItemStatus::Ok,
+            _ => ItemStatus::Miss,
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_key_gets_a_true_answer_while_the_cluster_changes(
+        seed in any::<u64>(),
+        verb in prop::sample::select(vec![Verb::Get, Verb::Contains, Verb::Put, Verb::MatchPrefix]),
+        present in prop::collection::btree_set(0usize..40, 0..40),
+    ) {
+        let mut rng = Pcg::new(seed, 0);
+        let chains: Vec<Chain> =
+            (1..=4).map(|id| chain(id, 1, &[1, 2, 3, 4, 5][id as usize - 1..][..2])).collect();
+        let places: Vec<_> = (0..8).map(|slot| (slot, u32::from(slot) % 4 + 1, None)).collect();
+        let truth = routing(&chains, &places);
+        let mut have: HashMap<ChainId, HashSet<usize>> = HashMap::new();
+        for key in &present {
+            let slot = SlotId(u16::try_from(key % 8).unwrap());
+            have.entry(truth.place(slot).chain).or_default().insert(*key);
+        }
+        let mut world = World { truth, have, applied: HashMap::new() };
+        let (mut tagger, mut known) = (Tagger::default(), world.truth.clone());
+        let slots: Vec<u16> = (0..40).map(|key| key % 8).collect();
+        let mut batch = batch(verb, &slots);
+        // A node that has only the new chain cannot know that the caller has not heard of the move.
+        let (mut rounds, mut unheard) = (0, HashSet::new());
+        while batch.open() > 0 {
+            rounds += 1;
+            prop_assert!(rounds < 200, "no progress");
+            if rounds < 50 && rng.below(2) == 0 {
+                world.change(&mut rng, 40);
+            }
+            let planned = known.clone();
+            let asks = batch.plan(&planned, &mut tagger, |_| rng.next_u64()).asks;
+            let mut seen = BTreeSet::new();
+            for (at, items) in asks {
+                if rng.below(5) == 0 {
+                    continue;
+                }
+                if rounds < 50 && rng.below(4) == 0 {
+                    world.change(&mut rng, 40);
+                }
+                for item in items {
+                    prop_assert!(seen.insert((at, item)), "a key twice to one node");
+                    let status = world.answer(verb, at, item, batch.tag(item));
+                    let slot = SlotId(u16::try_from(item % 8).unwrap());
+                    if planned.place(slot) != world.truth.place(slot) {
+                        unheard.insert(item);
+                    }
+                    // The answer may be lost after the work was done.
+                    if rng.below(10) > 0 && batch.answered((at, item), status, &planned) {
+                        known = world.truth.clone();
+                    }
+                }
+            }
+            for (chain, tag) in batch.take_released(false) {
+                tagger.give_back(chain, tag);
+            }
+            if rng.below(4) == 0 || rounds > 50 {
+                known = world.truth.clone();
+            }
+        }
+        for (key, status) in batch.answers(ItemStatus::Late).into_iter().enumerate() {
+            let was = present.contains(&key);
+            match (verb, status) {
+                // A put of a key that only the old chain has may store it anew, and one whose first
+                // answer was lost finds what it stored itself.
+                (Verb::Put, ItemStatus::Ok | ItemStatus::Exists) => {}
+                (_, ItemStatus::Ok) => prop_assert!(was, "key {key}"),
+                (_, ItemStatus::Miss) => {
+                    prop_assert!(!was || unheard.contains(&key), "key {key} was there");
+                }
+                other => prop_assert!(false, "{other:?}"),
+            }
+        }
+        prop_assert!(batch.take_released(true).is_empty(), "a channel was not given back");
+    }
+}

@@ -1,0 +1,243 @@
+//! Calls with keys: rounds until every key has its answer, or the deadline has passed.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use millpond_env::RealClock;
+use millpond_types::cluster::{NodeId, RoutingVersion};
+use millpond_types::limits::{BATCH_KEYS_MAX, RETRY_HORIZON_MS};
+use millpond_types::wire::{
+    GetRequest, ItemTag, KeysRequest, Leaders, MatchRequest, PutItem, PutRequest, Tags, Verb,
+};
+use millpond_types::{BlockKey, Crc32c, placement};
+
+use super::batch::Batch;
+use super::race::{Outcome, Race};
+use super::{Cluster, PAUSE_MAX, PAUSE_MIN};
+use crate::call::{Items, Job, Reads, Value};
+use crate::connection::Deadline;
+use crate::error::ClientError;
+use crate::verbs::{Keys, split, wire_len};
+
+/// Pause when all of a chain's updates of this client are under way.
+const HELD_PAUSE: Duration = Duration::from_millis(1);
+
+/// What goes with the keys.
+pub(crate) enum Cargo<'w, 'a> {
+    /// Nothing.
+    None,
+    /// A lease in ms (`MatchPrefix`).
+    Lease(u32),
+    /// Bytes of room per key (`Get`).
+    Rooms(Vec<u32>),
+    /// A value per key (`Put`).
+    Values(&'w [Value<'a>]),
+}
+
+/// One call.
+pub(crate) struct Work<'w, 'a> {
+    pub(crate) verb: Verb,
+    pub(crate) keys: Keys<'w>,
+    pub(crate) cargo: Cargo<'w, 'a>,
+}
+
+impl<'a> Work<'_, 'a> {
+    /// Bytes that travel for a key.
+    pub(super) fn len_of(&self, item: usize) -> u64 {
+        match &self.cargo {
+            Cargo::None | Cargo::Lease(_) => 0,
+            Cargo::Rooms(rooms) => u64::from(rooms[item]),
+            Cargo::Values(values) => values[item].len() as u64,
+        }
+    }
+
+    /// The requests of one node, and the keys of each: one, unless it would break a limit.
+    pub(super) fn jobs(
+        &self,
+        items: &[usize],
+        batch: &Batch,
+        client: u128,
+    ) -> (Vec<Job<'a, 'a>>, Vec<Vec<usize>>) {
+        let ends = match self.cargo {
+            Cargo::Rooms(_) | Cargo::Values(_) => {
+                let len = |item: &usize| usize::try_from(self.len_of(*item)).unwrap_or(usize::MAX);
+                split(items.iter().map(len))
+            }
+            Cargo::None | Cargo::Lease(_) => {
+                let step = BATCH_KEYS_MAX / 2;
+                (0..items.len()).step_by(step).map(|from| items.len().min(from + step)).collect()
+            }
+        };
+        let (mut jobs, mut parts, mut from) = (Vec::new(), Vec::new(), 0);
+        for to in ends {
+            let part = items[from..to].to_vec();
+            jobs.push(self.job(&part, batch, client));
+            parts.push(part);
+            from = to;
+        }
+        (jobs, parts)
+    }
+
+    fn job(&self, part: &[usize], batch: &Batch, client: u128) -> Job<'a, 'a> {
+        let namespace = self.keys.namespace;
+        let keys: Vec<BlockKey> = part.iter().map(|item| self.keys.keys[*item]).collect();
+        let leaders = match self.keys.leaders {
+            Leaders::Own => Leaders::Own,
+            _ => Leaders::Each(part.iter().map(|item| *self.keys.leader(*item)).collect()),
+        };
+        let tags = || {
+            let items = part.iter().map(|item| batch.tag(*item)).collect::<Option<Vec<ItemTag>>>();
+            items.map(|items| Tags { client, items })
+        };
+        match &self.cargo {
+            Cargo::Rooms(rooms) => {
+                let room = part.iter().map(|item| rooms[*item]).collect();
+                let request = GetRequest { namespace, keys, room, leaders };
+                Job::Get { request, items: Items::Each(part.to_vec()) }
+            }
+            Cargo::Values(values) => {
+                let values: Vec<Value<'a>> =
+                    part.iter().map(|item| values[*item].clone()).collect();
+                let item =
+                    |value: &Value<'_>| PutItem { len: wire_len(value.len()), crc: Crc32c::EMPTY };
+                let items = values.iter().map(item).collect();
+                let (arena_offset, tags) = (0, tags());
+                let request = PutRequest { namespace, arena_offset, keys, items, leaders, tags };
+                Job::Put { request, values: Cow::Owned(values), reply: Vec::new() }
+            }
+            Cargo::Lease(lease_ms) => {
+                let keys = KeysRequest { namespace, keys, leaders, tags: None };
+                let request = MatchRequest { keys, lease_ms: *lease_ms, each: true };
+                Job::Plain { verb: self.verb, meta: request.encode(), reply: Vec::new() }
+            }
+            Cargo::None => {
+                let request = KeysRequest { namespace, keys, leaders, tags: tags() };
+                Job::Plain { verb: self.verb, meta: request.encode(), reply: Vec::new() }
+            }
+        }
+    }
+}
+
+/// What a call met on its way, for the message when it fails.
+#[derive(Debug, Default)]
+struct Trail {
+    rounds: u32,
+    homeless: usize,
+    last: Option<(NodeId, String)>,
+}
+
+impl Cluster {
+    /// Runs a call. Keys that have no answer at the deadline are left without one, unless that is
+    /// all of them.
+    ///
+    /// # Errors
+    /// What no node can answer otherwise; `Unanswered` at the deadline.
+    pub(crate) fn run(
+        &self,
+        work: &Work<'_, '_>,
+        reads: &mut Reads<'_, '_>,
+        deadline: Deadline,
+    ) -> Result<Batch, ClientError> {
+        if work.keys.node != self.id {
+            return Err(ClientError::OtherServer { address: self.seeds.name() });
+        }
+        let group = work.keys.namespace;
+        let slot = |item| placement::slot(group, work.keys.leader(item));
+        let mut batch = Batch::new(work.verb, (0..work.keys.keys.len()).map(slot));
+        // Later copies of an update would be taken for new ones.
+        let horizon = Duration::from_millis(RETRY_HORIZON_MS);
+        let done = self.rounds(work, (&mut batch, reads), deadline.within(horizon));
+        self.release(&mut batch, true);
+        done.map(|()| batch)
+    }
+
+    fn release(&self, batch: &mut Batch, ended: bool) {
+        let released = batch.take_released(ended);
+        if !released.is_empty() {
+            let mut tagger = self.tagger.lock();
+            for (chain, tag) in released {
+                tagger.give_back(chain, tag);
+            }
+        }
+    }
+
+    fn rounds(
+        &self,
+        work: &Work<'_, '_>,
+        (batch, reads): (&mut Batch, &mut Reads<'_, '_>),
+        deadline: Deadline,
+    ) -> Result<(), ClientError> {
+        let (mut pause, mut trail) = (PAUSE_MIN, Trail::default());
+        while batch.open() > 0 {
+            if self.is_closed() {
+                return Err(ClientError::Closed);
+            }
+            let routing = self.table.get();
+            let plan = {
+                let mut tagger = self.tagger.lock();
+                batch.plan(&routing, &mut tagger, self.rank(&routing))
+            };
+            self.release(batch, false);
+            let (asks_nobody, held) = (plan.asks.is_empty(), plan.held > 0);
+            trail.rounds += 1;
+            trail.homeless = plan.homeless;
+            let race = Race::new((self, &routing), work, (batch, reads), deadline);
+            let Outcome { news, bad, fatal, last } = race.go(plan.asks);
+            self.release(batch, false);
+            if let Some(error) = fatal {
+                return Err(error);
+            }
+            trail.last = last.or(trail.last);
+            let left = deadline.at.since(RealClock::tick());
+            if batch.open() > 0 && left.is_zero() {
+                return self.unanswered(batch, &trail, deadline);
+            }
+            if batch.open() > 0 && (news || plan.homeless > 0) {
+                // A copy that became newer during the round is tried at once.
+                if self.table.version() == routing.version {
+                    self.learn(routing.version, &bad, self.jittered(pause).min(left));
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+            } else if held && asks_nobody {
+                self.table.wait(routing.version, HELD_PAUSE.min(left));
+            }
+        }
+        Ok(())
+    }
+
+    /// The deadline passed: an error if nothing was answered, or if a key without an answer cannot
+    /// be told from others.
+    fn unanswered(
+        &self,
+        batch: &Batch,
+        trail: &Trail,
+        deadline: Deadline,
+    ) -> Result<(), ClientError> {
+        let verb = batch.verb();
+        if batch.open() < batch.len() && matches!(verb, Verb::Get | Verb::Put) {
+            return Ok(());
+        }
+        Err(self.trail_error(trail, (batch.open(), batch.len()), deadline))
+    }
+
+    fn trail_error(
+        &self,
+        trail: &Trail,
+        (open, all): (usize, usize),
+        deadline: Deadline,
+    ) -> ClientError {
+        let mut tried = if self.table.version() == RoutingVersion(0) {
+            format!("no node of the cluster at {} told its routing", self.seeds.name())
+        } else if let Some((node, what)) = &trail.last {
+            format!("the last try was node {node}: {what}")
+        } else {
+            "the cluster's nodes pointed at each other".to_owned()
+        };
+        if trail.homeless > 0 {
+            let text = format!("; {} of them lie on chains that nobody serves now", trail.homeless);
+            tried.push_str(&text);
+        }
+        let rounds = trail.rounds;
+        ClientError::Unanswered { given: deadline.given, open, all, rounds, tried }
+    }
+}

@@ -1,0 +1,144 @@
+//! A cluster as one store: routing, a node for every key, retries until the deadline.
+//!
+//! Reading order: `table` (the copy of the routing), `news` (how it stays fresh, and how silent nodes
+//! are reported), `batch` (which node is asked for which key; pure), `tags` (names of updates; pure),
+//! `health` (who is slow or silent; pure), `node` (connections to each), `race` (one round: send to
+//! all, then collect; hedges), `call` (rounds until every key has its answer), `any` (calls that any
+//! node can answer, and those that all do).
+
+mod any;
+mod batch;
+mod call;
+mod health;
+mod news;
+mod node;
+mod race;
+mod table;
+mod tags;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use millpond_env::Rng;
+use millpond_types::Uuid128;
+use millpond_types::cluster::{NodeId, Routing};
+use parking_lot::Mutex;
+
+use crate::connection::ServerInfo;
+use crate::error::ClientError;
+use crate::options::ClientOptions;
+use crate::pool::Pool;
+use any::Cursors;
+use health::HedgeBudget;
+use news::Line;
+use node::{Node, Nodes};
+use table::Table;
+use tags::Tagger;
+
+pub(crate) use call::{Cargo, Work};
+
+/// First and longest pause between rounds of a call that waits for the cluster.
+const PAUSE_MIN: Duration = Duration::from_millis(2);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// A cluster, as one client sees it.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) id: Uuid128,
+    /// The addresses that the caller gave: the way back when no known node answers.
+    seeds: Arc<Pool>,
+    table: Table,
+    nodes: Nodes,
+    /// This client in tags: random, not 0.
+    client: u128,
+    tagger: Mutex<Tagger>,
+    hedges: Mutex<HedgeBudget>,
+    rng: Mutex<Rng>,
+    /// The connection over which callers ask for routing, one at a time.
+    line: Mutex<Line>,
+    cursors: Mutex<Cursors>,
+    closed: AtomicBool,
+    /// Something else answers at the seeds.
+    gone: AtomicBool,
+}
+
+impl Cluster {
+    /// A client of the cluster `id`, with the routing that its first node tells.
+    pub(crate) fn open(
+        options: Arc<ClientOptions>,
+        tls: Option<Arc<rustls::ClientConfig>>,
+        seeds: Arc<Pool>,
+        id: Uuid128,
+    ) -> Result<Arc<Self>, ClientError> {
+        let random = |source| ClientError::Connect { address: seeds.name(), source };
+        let mut client = [0; 16];
+        Rng::fill_from_os(&mut client).map_err(random)?;
+        let rng = Rng::from_os().map_err(random)?;
+        let cluster = Arc::new(Self {
+            id,
+            nodes: Nodes::new(options, tls),
+            seeds,
+            table: Table::default(),
+            client: u128::from_le_bytes(client).max(1),
+            tagger: Mutex::default(),
+            hedges: Mutex::default(),
+            rng: Mutex::new(rng),
+            line: Mutex::default(),
+            cursors: Mutex::default(),
+            closed: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+        });
+        news::follow(&cluster);
+        Ok(cluster)
+    }
+
+    /// Ends the thread that follows the routing, and every connection once its call is over.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        for node in self.nodes.all() {
+            node.pool.close();
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Whether the caller must look again at who answers.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    fn node(&self, id: NodeId, routing: &Routing) -> Option<Arc<Node>> {
+        self.nodes.get(id, routing)
+    }
+
+    /// Orders nodes by how well they would answer a read.
+    fn rank<'c>(&'c self, routing: &'c Routing) -> impl FnMut(NodeId) -> u64 + 'c {
+        move |id| {
+            let dice = self.rng.lock().next_u64();
+            self.node(id, routing).map_or(u64::MAX, |node| node.rank(dice))
+        }
+    }
+
+    /// A pause of half of `longest` to all of it, so that clients do not come back in step.
+    fn jittered(&self, longest: Duration) -> Duration {
+        let half = longest / 2;
+        let micros = u64::try_from(half.as_micros()).unwrap_or(u64::MAX).max(1);
+        half + Duration::from_micros(self.rng.lock().next_u64() % micros)
+    }
+
+    /// What a node said of itself last; one on this host rather than another.
+    pub(crate) fn info(&self) -> Option<ServerInfo> {
+        let mut nodes = self.nodes.all();
+        nodes.sort_by_key(|node| (!node.pool.is_local(), node.id));
+        nodes.iter().find_map(|node| node.pool.info()).or_else(|| self.seeds.info())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

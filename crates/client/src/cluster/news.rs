@@ -1,0 +1,207 @@
+//! How the copy of the routing stays fresh: a thread that follows it, and callers that ask at once
+//! when a node moved a key, failed or says nothing.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use millpond_env::{RealClock, thread};
+use millpond_types::Uuid128;
+use millpond_types::cluster::{NodeId, RoutingUpdate, RoutingVersion, UpdateError};
+use millpond_types::wire::{RoutingRequest, SuspectRequest, Verb};
+
+use super::Cluster;
+use super::node::PATIENCE;
+use crate::call::{Job, Reads};
+use crate::connection::{Connection, Deadline};
+use crate::error::ClientError;
+
+/// How long the thread's questions wait for news.
+const FOLLOW: Duration = Duration::from_secs(5);
+/// How often the thread looks whether the client still lives.
+const LOOK: Duration = Duration::from_millis(200);
+/// The thread's pause when no node answers.
+const LOST_PAUSE: Duration = Duration::from_millis(200);
+/// Time for connecting to one node that is asked for news.
+const DIAL: Duration = Duration::from_millis(300);
+/// Nodes tried for one question; the next question tries others.
+const DIALS_MAX: usize = 2;
+
+/// A connection for news, to whichever node answers.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    open: Option<(NodeId, Connection)>,
+    /// The copy has a gap: the next question asks for everything.
+    gap: bool,
+}
+
+impl Cluster {
+    /// Waits for newer routing than `have`, at most `pause`, and reports the nodes in `bad`.
+    pub(super) fn learn(&self, have: RoutingVersion, bad: &[NodeId], pause: Duration) {
+        let start = RealClock::tick();
+        let Some(mut line) = self.line.try_lock() else {
+            // Another caller asks already.
+            return self.table.wait(have, pause);
+        };
+        if self.ask(&mut line, have, bad, pause).is_err() {
+            line.open = None;
+        }
+        drop(line);
+        self.table.wait(have, pause.saturating_sub(RealClock::tick().since(start)));
+    }
+
+    fn ask(
+        &self,
+        line: &mut Line,
+        have: RoutingVersion,
+        bad: &[NodeId],
+        pause: Duration,
+    ) -> Result<(), ClientError> {
+        let deadline = Deadline::after(pause + PATIENCE);
+        self.dial(line, bad)?;
+        let mut jobs: Vec<Job<'_, '_>> =
+            bad.iter().filter_map(|node| self.suspicion(*node)).collect();
+        let told = jobs.len();
+        jobs.push(self.question(line, have));
+        let Some((_, connection)) = &mut line.open else { return Ok(()) };
+        connection.tell(Some(pause));
+        let done = connection.run(&mut jobs, &mut Reads::none(), deadline);
+        if let Some(Job::Plain { reply, .. }) = jobs.get(told) {
+            self.take(line, reply);
+        }
+        done
+    }
+
+    /// The report of a node, unless it was reported a moment ago.
+    fn suspicion<'j>(&self, node: NodeId) -> Option<Job<'j, 'j>> {
+        let known = self.node(node, &self.table.get())?;
+        let due = known.health().suspect(RealClock::tick());
+        let meta = SuspectRequest { node }.encode();
+        due.then_some(Job::Plain { verb: Verb::Suspect, meta, reply: Vec::new() })
+    }
+
+    fn question<'j>(&self, line: &Line, have: RoutingVersion) -> Job<'j, 'j> {
+        let known = have > RoutingVersion(0) && !line.gap;
+        let request = if known {
+            RoutingRequest { cluster: self.id, have }
+        } else {
+            RoutingRequest { cluster: Uuid128::NIL, have: RoutingVersion(0) }
+        };
+        Job::Plain { verb: Verb::Routing, meta: request.encode(), reply: Vec::new() }
+    }
+
+    /// Takes the answer to a question; nothing is one.
+    fn take(&self, line: &mut Line, reply: &[u8]) {
+        if reply.is_empty() {
+            return;
+        }
+        let Ok(update) = RoutingUpdate::decode(reply) else { return line.open = None };
+        match self.table.apply(update) {
+            Ok(()) => line.gap = false,
+            Err(UpdateError::Gap { .. }) => line.gap = true,
+            Err(UpdateError::Cluster { .. }) => line.open = None,
+        }
+    }
+
+    /// Has a line to a node that is not in `bad`: known nodes in any order, then the seeds.
+    fn dial(&self, line: &mut Line, bad: &[NodeId]) -> Result<(), ClientError> {
+        if let Some((node, connection)) = &line.open
+            && !bad.contains(node)
+            && connection.is_quiet()
+        {
+            return Ok(());
+        }
+        line.open = None;
+        let routing = self.table.get();
+        let mut rank = self.rank(&routing);
+        let mut nodes: Vec<(u64, NodeId)> = routing
+            .nodes
+            .keys()
+            .filter(|node| !bad.contains(*node))
+            .map(|node| (rank(*node), *node))
+            .collect();
+        nodes.sort_unstable();
+        for (_, id) in nodes.into_iter().take(DIALS_MAX) {
+            let Some(node) = self.node(id, &routing) else { continue };
+            match node.pool.dial(Deadline::after(DIAL)) {
+                Ok(connection) => {
+                    line.open = Some((id, connection));
+                    return Ok(());
+                }
+                Err(_) => node.failed(),
+            }
+        }
+        let mut connection = self.seeds.dial(Deadline::after(2 * DIAL))?;
+        connection.set_patience(PATIENCE);
+        let id = NodeId(connection.hello.node);
+        if connection.hello.cluster != self.id {
+            // Only that is known: this one answers for another cluster, or for none.
+            let stranger = !routing.nodes.contains_key(&id);
+            self.gone
+                .store(stranger || connection.hello.cluster != Uuid128::NIL, Ordering::Release);
+            return Err(ClientError::OtherServer { address: self.seeds.name() });
+        }
+        if !bad.contains(&id) {
+            line.open = Some((id, connection));
+        }
+        Ok(())
+    }
+
+    /// Asks once and waits for news, looking now and then whether that still makes sense; false when
+    /// the line failed.
+    fn follow_once(&self, line: &mut Line) -> Result<(), ClientError> {
+        self.dial(line, &[])?;
+        let mut jobs = [self.question(line, self.table.version())];
+        let Some((id, connection)) = &mut line.open else { return Ok(()) };
+        let id = *id;
+        connection.tell(Some(FOLLOW));
+        let deadline = Deadline::after(FOLLOW + 2 * PATIENCE);
+        let mut flight = connection.begin(&jobs);
+        let fail = |connection: &Connection, error| Err(connection.failed(error, deadline));
+        if let Err(error) = connection.push(&mut flight, &mut jobs, deadline) {
+            return fail(connection, error);
+        }
+        loop {
+            match connection.ready(&flight, LOOK) {
+                Ok(true) => break,
+                Ok(false) => {}
+                Err(error) => return fail(connection, error),
+            }
+            let avoided = self.node(id, &self.table.get()).is_some_and(|node| node.is_avoided());
+            if self.is_closed() || avoided || RealClock::tick() >= deadline.at {
+                return Err(ClientError::Closed);
+            }
+        }
+        let answered = connection.pull(&mut flight, &mut jobs, &mut Reads::none(), deadline);
+        match answered {
+            Ok(answered) if answered.refusal.is_none() => connection.end(),
+            Ok(_) => return Err(ClientError::Closed),
+            Err(error) => return fail(connection, error),
+        }
+        let [Job::Plain { reply, .. }] = &jobs else { unreachable!("the job was made here") };
+        self.take(line, reply);
+        Ok(())
+    }
+}
+
+/// Starts the thread that follows the routing. It ends soon after the client; without it, routing is
+/// learned when a node says that it is old.
+pub(super) fn follow(cluster: &Arc<Cluster>) {
+    let weak = Arc::downgrade(cluster);
+    let _runs_on = thread("mp-routing", move || follow_while_alive(&weak));
+}
+
+fn follow_while_alive(weak: &Weak<Cluster>) {
+    let mut line = Line::default();
+    while let Some(cluster) = weak.upgrade() {
+        if cluster.is_closed() {
+            return;
+        }
+        // Until the first call knows the routing there is nothing to follow.
+        let known = cluster.table.version() > RoutingVersion(0);
+        if !known || cluster.follow_once(&mut line).is_err() {
+            line.open = None;
+            cluster.table.wait(cluster.table.version(), LOST_PAUSE);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The client's copy of the cluster's routing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use millpond_types::cluster::{Routing, RoutingUpdate, RoutingVersion, UpdateError};
+use parking_lot::{Condvar, Mutex};
+
+/// The newest routing heard of. Calls work with the copy they began a round with.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    routing: Mutex<Arc<Routing>>,
+    version: AtomicU64,
+    newer: Condvar,
+}
+
+impl Table {
+    /// The copy as it is now.
+    pub(crate) fn get(&self) -> Arc<Routing> {
+        Arc::clone(&self.routing.lock())
+    }
+
+    pub(crate) fn version(&self) -> RoutingVersion {
+        RoutingVersion(self.version.load(Ordering::Acquire))
+    }
+
+    /// Brings the copy up to date; older news change nothing.
+    ///
+    /// # Errors
+    /// [`UpdateError`]: the news are of another cluster, or leave versions out.
+    pub(crate) fn apply(&self, update: RoutingUpdate) -> Result<(), UpdateError> {
+        let mut routing = self.routing.lock();
+        if Arc::make_mut(&mut routing).apply(update)? {
+            self.version.store(routing.version.0, Ordering::Release);
+            self.newer.notify_all();
+        }
+        Ok(())
+    }
+
+    /// Waits for a newer copy than `than`; returns when `at_most` passed all the same.
+    pub(crate) fn wait(&self, than: RoutingVersion, at_most: Duration) {
+        let mut routing = self.routing.lock();
+        if routing.version <= than {
+            self.newer.wait_for(&mut routing, at_most);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millpond_types::Uuid128;
+    use millpond_types::cluster::RoutingDiff;
+
+    use super::*;
+
+    fn full(version: u64) -> RoutingUpdate {
+        let (cluster, version) = (Uuid128([7; 16]), RoutingVersion(version));
+        RoutingUpdate::Full(Box::new(Routing { cluster, version, ..Routing::default() }))
+    }
+
+    #[test]
+    fn news_are_taken_in_order_only() {
+        let table = Table::default();
+        table.apply(full(5)).unwrap();
+        let before = table.get();
+        table.apply(full(4)).unwrap();
+        assert_eq!(table.version(), RoutingVersion(5));
+        let (from, to) = (RoutingVersion(7), RoutingVersion(8));
+        let diff = |from| {
+            RoutingUpdate::Diff(
+                Uuid128([7; 16]),
+                RoutingDiff { from, to, ..RoutingDiff::default() },
+            )
+        };
+        assert!(matches!(table.apply(diff(from)), Err(UpdateError::Gap { .. })));
+        table.apply(diff(RoutingVersion(5))).unwrap();
+        assert_eq!((table.version(), before.version), (RoutingVersion(8), RoutingVersion(5)));
+        table.wait(RoutingVersion(7), Duration::from_mins(1));
+    }
+}
