@@ -38,7 +38,7 @@ fn main() {
     runtime.block_on(async {
         let ids = FormatOptions::new(Uuid128([7; 16]), Uuid128([8; 16]));
         Engine::format(&disk, &pool, ids).await.expect("a format");
-        let engine = Engine::open(disk.clone(), pool.clone(), Arc::new(RealClock), options)
+        let engine = Engine::open(disk.clone(), pool.clone(), Arc::new(RealClock), options.clone())
             .await
             .expect("an engine");
         let empty = pool.try_alloc(1).map(|mut b| {

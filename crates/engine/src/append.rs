@@ -116,7 +116,7 @@ impl<D: Disk> Inner<D> {
         let kept = old.len as usize;
         let before = self.read_raw(old.location, 0, kept).await?;
         if !crate::read::matches(&before, &old.pieces, old.crc) {
-            self.metrics.corruptions.inc();
+            self.report_damage(old.id, old.version, old.location);
             return Err(EngineError::Corrupt(old.id));
         }
         let end = kept + bytes.len();

@@ -249,7 +249,7 @@ impl<D: Disk> Inner<D> {
     /// memory, readable, and are tried again.
     fn give_up_dirty(&self, items: Vec<Item>, error: EngineError) -> Result<(), EngineError> {
         for item in items {
-            if !item.record.evictable {
+            if !item.record.evictable || !self.options.own_removal {
                 continue;
             }
             drop(item.guard);

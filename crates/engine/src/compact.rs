@@ -81,7 +81,8 @@ impl<D: Disk> Inner<D> {
         let mut slab = Reserved::new(self, at);
         let bytes = self.read_raw(record.location, 0, record.len as usize).await?;
         if !matches(&bytes, &record.pieces, record.crc) {
-            // The scrubber or the next read decides about it; moving it would hide nothing.
+            // A reader decides about it; moving it would hide nothing.
+            self.report_damage(record.id, record.version, record.location);
             return Ok(None);
         }
         self.write_slab(&mut slab, bytes).await?;

@@ -14,7 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::error::EngineError;
 use crate::format::record::Location;
 use crate::format::superblock::{DATA_START, Superblock};
-use crate::index::{ChunkInfo, Hot, Index, Removed, SHARDS, Usage};
+use crate::index::{ChunkInfo, Entry, Hot, Index, Removed, SHARDS, Usage};
 use crate::log::Log;
 use crate::metrics::{EngineMetrics, EngineStats};
 use crate::options::EngineOptions;
@@ -102,6 +102,11 @@ impl<D: Disk> Inner<D> {
 
     pub(crate) fn now_seconds(&self) -> u32 {
         u32::try_from(self.clock.unix_ms() / 1000).unwrap_or(u32::MAX)
+    }
+
+    /// Whether a chunk is gone because its time is over; nobody's is where others decide.
+    pub(crate) fn is_over(&self, e: &Entry) -> bool {
+        e.expires != 0 && self.options.own_removal && e.expired(self.now_seconds())
     }
 
     pub(crate) fn next_version(&self) -> u64 {
@@ -223,11 +228,7 @@ impl<D: Disk> Engine<D> {
     pub fn lookup(&self, id: ChunkId) -> Option<ChunkInfo> {
         let shard = self.0.index.shard(id);
         let slot = shard.find(id)?;
-        let info = shard.info(slot);
-        if info.expires.is_some() && shard.entry(slot).expired(self.0.now_seconds()) {
-            return None;
-        }
-        Some(info)
+        (!self.0.is_over(shard.entry(slot))).then(|| shard.info(slot))
     }
 
     /// The opaque attributes of a chunk.
@@ -242,9 +243,7 @@ impl<D: Disk> Engine<D> {
     pub fn lookup_matching(&self, id: ChunkId, attrs: &[u8]) -> Option<ChunkInfo> {
         let shard = self.0.index.shard(id);
         let slot = shard.find(id).filter(|slot| shard.attrs(*slot) == attrs)?;
-        let dead =
-            shard.entry(slot).expires != 0 && shard.entry(slot).expired(self.0.now_seconds());
-        (!dead).then(|| shard.info(slot))
+        (!self.0.is_over(shard.entry(slot))).then(|| shard.info(slot))
     }
 
     /// Counts an access for eviction; false when the chunk is absent.
@@ -296,7 +295,6 @@ impl<D: Disk> Engine<D> {
         limit: usize,
     ) -> (Vec<(ChunkInfo, SmallBytes)>, Option<Cursor>) {
         const SLOTS_PER_CALL: u32 = 65_536;
-        let now = self.0.now_seconds();
         let mut found = Vec::new();
         let mut shard_at = usize::try_from(cursor.0 >> 32).unwrap_or(SHARDS);
         let mut slot = u32::try_from(cursor.0 & 0xffff_ffff).unwrap_or(0);
@@ -310,7 +308,7 @@ impl<D: Disk> Engine<D> {
                 budget -= 1;
                 if let Some(e) = shard.live(slot)
                     && group.is_none_or(|g| g == e.group)
-                    && !e.expired(now)
+                    && !self.0.is_over(e)
                 {
                     found.push((shard.info(slot), shard.attrs(slot).into()));
                 }

@@ -1,12 +1,15 @@
 //! Eviction, expiry and leases.
 
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+
 use millpond_env::Disk;
 use millpond_types::ChunkId;
 
-use crate::engine::Inner;
+use crate::engine::{Engine, Inner};
 use crate::error::EngineError;
 use crate::format::record::Record;
-use crate::index::{Guard, SHARDS};
+use crate::index::{Guard, SHARDS, Turn};
 use crate::log::{Apply, Pending};
 
 /// Deletes in one commit of the background.
@@ -19,7 +22,84 @@ struct Victim {
     bytes: u64,
 }
 
+/// Chunks that one call of [`Engine::coldest`] looks at per priority, and per turn of a shard.
+/// Together about a millisecond; the next call goes on behind them.
+const LOOKS_MAX: usize = 4096;
+const LOOKS_TURN: usize = 64;
+
+/// What a call of [`Engine::coldest`] has found.
+#[derive(Default)]
+struct Coldest {
+    ids: Vec<ChunkId>,
+    known: HashSet<ChunkId>,
+    bytes: u64,
+}
+
+impl<D: Disk> Engine<D> {
+    /// How many bytes to give up to reach the low watermark, once the high one is passed.
+    #[must_use]
+    pub fn over_watermark(&self) -> Option<u64> {
+        self.0.over_watermark()
+    }
+
+    /// Chunks worth about `bytes` that should go next, lowest priority first, without removing them:
+    /// evictable, not leased, pinned, being changed or only in memory, not read of late.
+    ///
+    /// `wanted` is asked last, with the chunk's attributes: exactly what it accepts is returned, in
+    /// this order. It must not call the engine, whose lock it is under. What is returned stands last
+    /// in its queue from then on (one of 64 by id), so one that could not be removed comes again after
+    /// all others of that queue.
+    /// Looks at a bounded number of chunks, so less than asked for may come back; call again.
+    #[must_use]
+    pub fn coldest(
+        &self,
+        bytes: u64,
+        mut wanted: impl FnMut(ChunkId, &[u8]) -> bool,
+    ) -> Vec<ChunkId> {
+        let mut found = Coldest::default();
+        for priority in 0..4 {
+            self.0.coldest_in(priority, bytes, &mut found, &mut wanted);
+        }
+        found.ids
+    }
+}
+
 impl<D: Disk> Inner<D> {
+    fn coldest_in(
+        &self,
+        priority: usize,
+        bytes: u64,
+        found: &mut Coldest,
+        wanted: &mut dyn FnMut(ChunkId, &[u8]) -> bool,
+    ) {
+        let now = self.clock.now();
+        let (mut looks, mut idle) = (0, 0);
+        while idle < SHARDS && looks < LOOKS_MAX && found.bytes < bytes {
+            let at = self.evict_at.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            let mut shard = self.index.shard_at(at);
+            idle += 1;
+            for look in 0..(shard.queued(priority) * 4).min(LOOKS_TURN) {
+                looks += 1;
+                let turn = Turn::of_look(look, LOOKS_TURN / 2);
+                let Coldest { known, .. } = found;
+                let mut new = |id, attrs: &[u8]| !known.contains(&id) && wanted(id, attrs);
+                match shard.evict_step((priority, turn), now, &mut new) {
+                    None => break,
+                    Some(Err(())) => {}
+                    Some(Ok(slot)) => {
+                        shard.requeue(slot);
+                        let e = shard.entry(slot);
+                        found.bytes += u64::from(e.len().max(1)).next_multiple_of(4096);
+                        found.ids.push(e.id);
+                        found.known.insert(e.id);
+                        idle = 0;
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
     /// Chooses chunks worth `bytes`, lowest priority first, round the shards.
     fn choose(&self, bytes: u64, count: usize) -> Vec<Victim> {
         let now = self.clock.now();
@@ -27,7 +107,7 @@ impl<D: Disk> Inner<D> {
         for priority in 0..4 {
             let mut idle_shards = 0;
             while idle_shards < SHARDS && sum < bytes && victims.len() < count {
-                let at = self.evict_at.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % SHARDS;
+                let at = self.evict_at.fetch_add(1, Ordering::Relaxed) % SHARDS;
                 match self.choose_in(at, priority, now) {
                     Some(victim) => {
                         sum += victim.bytes;
@@ -47,7 +127,7 @@ impl<D: Disk> Inner<D> {
         let mut budget = (shard.queued(priority) * 4).min(4096);
         while budget > 0 {
             budget -= 1;
-            if let Ok(slot) = shard.evict_step(priority, now)? {
+            if let Ok(slot) = shard.evict_step((priority, Turn::Policy), now, &mut |_, _| true)? {
                 let e = *shard.entry(slot);
                 drop(shard);
                 let guard = self.index.try_lock(e.id);
@@ -103,7 +183,8 @@ impl<D: Disk> Inner<D> {
     pub(crate) async fn make_room(&self, len: u64) -> Result<u64, EngineError> {
         // Deletes that nobody waits for may hold slabs back.
         self.drive().await?;
-        let freed = self.evict((len * 2).max(1 << 20)).await?;
+        let wanted = (len * 2).max(1 << 20);
+        let freed = if self.options.own_removal { self.evict(wanted).await? } else { 0 };
         self.compact_once(4).await?;
         self.wake_background.notify_one();
         Ok(freed)
@@ -117,16 +198,21 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    /// Evicts from the high to the low watermark.
-    pub(crate) async fn evict_to_low(&self) -> Result<(), EngineError> {
+    /// Bytes above the low watermark, once the high one is passed.
+    fn over_watermark(&self) -> Option<u64> {
         let (used, usable) = {
             let space = self.space.lock();
             (space.used_bytes(), space.usable_bytes())
         };
-        if used <= usable / 1000 * u64::from(self.options.high_watermark) {
-            return Ok(());
-        }
-        let mut over = used - usable / 1000 * u64::from(self.options.low_watermark);
+        let share = |per_mille: u32| usable / 1000 * u64::from(per_mille);
+        let over = used > share(self.options.high_watermark);
+        over.then(|| used - share(self.options.low_watermark))
+    }
+
+    /// Evicts from the high to the low watermark.
+    pub(crate) async fn evict_to_low(&self) -> Result<(), EngineError> {
+        let over = if self.options.own_removal { self.over_watermark() } else { None };
+        let Some(mut over) = over else { return Ok(()) };
         while over > 0 {
             let freed = self.evict(over).await?;
             if freed == 0 {
@@ -147,6 +233,9 @@ impl<D: Disk> Inner<D> {
             for slot in ended {
                 shard.leases.remove(&slot);
                 self.leased.sub(u64::from(shard.entry(slot).len()));
+            }
+            if !self.options.own_removal {
+                return;
             }
             let live = (0..shard.slots()).filter_map(|slot| shard.live(slot));
             live.filter(|e| e.expired(seconds)).map(|e| (e.id, e.version())).take(4096).collect()

@@ -47,7 +47,7 @@ pub use format::superblock::{FORMAT_VERSION, LogPosition, Superblock};
 pub use index::{ChunkInfo, Usage};
 pub use metrics::{EngineMetrics, EngineStats};
 pub use millpond_types::Ack;
-pub use options::{EngineOptions, FormatOptions};
+pub use options::{EngineOptions, FormatOptions, OnDamaged};
 pub use space::ClassUsage;
 pub use write::{WriteMode, WriteOutcome, WriteRequest};
 

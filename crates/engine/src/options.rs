@@ -1,8 +1,10 @@
 //! Options of an engine, with safe defaults.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use millpond_types::{ByteSize, Uuid128};
+use millpond_types::{ByteSize, ChunkId, Uuid128};
 
 use crate::error::EngineError;
 use crate::format::superblock::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
@@ -47,8 +49,12 @@ impl FormatOptions {
     }
 }
 
+/// Told of a chunk whose bytes on the disk are bad. Called on the thread that found out, without any
+/// lock; every read and every round of the scrubber that meets the chunk tells again.
+pub type OnDamaged = Arc<dyn Fn(ChunkId) + Send + Sync>;
+
 /// How a disk is run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub struct EngineOptions {
     /// Only open a disk of this cluster.
     pub cluster_id: Option<Uuid128>,
@@ -68,9 +74,34 @@ pub struct EngineOptions {
     pub scrub_bytes_per_second: ByteSize,
     /// Share of the pool that the DRAM tier leaves free for requests, in per mille.
     pub pool_headroom: u32,
+    /// Whether the engine itself removes chunks: to make room, because their time is over, or because
+    /// they cannot be written behind. Off for a replica, where the head of the chain decides: a full
+    /// disk then answers `NoSpace`, and what has expired stays and is shown.
+    pub own_removal: bool,
+    /// Set for a replica: a damaged chunk stays, to be repaired, even one that may be evicted.
+    pub on_damaged: Option<OnDamaged>,
     /// Verify data of the last log batch on restart. Off only to show that tests notice.
     #[doc(hidden)]
     pub verify_last_batch: bool,
+}
+
+impl fmt::Debug for EngineOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineOptions")
+            .field("cluster_id", &self.cluster_id)
+            .field("high_watermark", &self.high_watermark)
+            .field("low_watermark", &self.low_watermark)
+            .field("dirty_bytes_max", &self.dirty_bytes_max)
+            .field("lease_share", &self.lease_share)
+            .field("checkpoint_log_bytes", &self.checkpoint_log_bytes)
+            .field("scrub_period", &self.scrub_period)
+            .field("scrub_bytes_per_second", &self.scrub_bytes_per_second)
+            .field("pool_headroom", &self.pool_headroom)
+            .field("own_removal", &self.own_removal)
+            .field("on_damaged", &self.on_damaged.is_some())
+            .field("verify_last_batch", &self.verify_last_batch)
+            .finish()
+    }
 }
 
 impl Default for EngineOptions {
@@ -85,6 +116,8 @@ impl Default for EngineOptions {
             scrub_period: Duration::from_hours(7 * 24),
             scrub_bytes_per_second: ByteSize::mib(64),
             pool_headroom: 100,
+            own_removal: true,
+            on_damaged: None,
             verify_last_batch: true,
         }
     }

@@ -21,7 +21,7 @@ use millpond_types::{ChunkId, GroupId};
 use parking_lot::Mutex;
 
 use crate::engine::{Engine, Inner};
-use crate::index::{Entry, Queue, Queues, SHARDS, Usage, shard_of};
+use crate::index::{Entry, Queue, Queues, SHARDS, Turn, Usage, shard_of};
 
 /// Priorities of eviction, lowest first.
 const PRIORITIES: usize = 4;
@@ -113,12 +113,7 @@ impl Groups {
     fn pop(&self, group: GroupId, priority: usize, turn: Turn) -> Option<(Item, bool)> {
         self.with(group, |queue| {
             let queue = &mut queue.queues[priority];
-            let out_of_turn = match turn {
-                Turn::Policy => None,
-                Turn::Small => queue.small.pop_front().map(|item| (item, true)),
-                Turn::Main => queue.main.pop_front().map(|item| (item, false)),
-            };
-            let (item, was_small) = out_of_turn.or_else(|| queue.pop())?;
+            let (item, was_small) = queue.pop(turn)?;
             queue.forget_bytes(!was_small, 1);
             Some((item, was_small))
         })?
@@ -127,15 +122,6 @@ impl Groups {
     fn keep(&self, group: GroupId, priority: usize, item: Item, into_main: bool) {
         self.with(group, |queue| queue.queues[priority].insert(item, 1, into_main));
     }
-}
-
-/// Whose turn it is to give up a chunk.
-#[derive(Clone, Copy, Debug)]
-enum Turn {
-    /// Whosever S3-FIFO says.
-    Policy,
-    Small,
-    Main,
 }
 
 /// What becomes of a chunk that was at the head of its queue.
@@ -177,13 +163,7 @@ impl<D: Disk> Inner<D> {
         let queued = groups.with(group, |queue| queue.queues[priority].len())?;
         // Four rounds of both queues use up any count of reads; then only protected chunks are left.
         for look in 0..(queued * 8).min(LOOKS_MAX) {
-            let turn = match look {
-                _ if look < queued => Turn::Policy,
-                // A queue of nothing but protected chunks must not keep its turn for ever.
-                _ if look.is_multiple_of(2) => Turn::Small,
-                _ => Turn::Main,
-            };
-            let (item, was_small) = groups.pop(group, priority, turn)?;
+            let (item, was_small) = groups.pop(group, priority, Turn::of_look(look, queued))?;
             match self.judge(group, item) {
                 Verdict::Gone => {}
                 Verdict::Goes(id, version, bytes) if self.remove_lazily(id, version) => {

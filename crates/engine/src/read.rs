@@ -121,13 +121,28 @@ impl<D: Disk> Inner<D> {
 
     /// Drops a chunk whose bytes are bad, if it may be dropped; `Corrupt` otherwise.
     pub(crate) fn drop_corrupt(&self, info: &ChunkInfo, at: Location) -> Result<(), EngineError> {
-        self.metrics.corruptions.inc();
-        tracing::error!(chunk = %info.id, ?at, "stored bytes do not match their checksum");
-        if !info.evictable {
+        self.report_damage(info.id, info.version, at);
+        let repaired_by_others = self.options.on_damaged.is_some() || !self.options.own_removal;
+        if !info.evictable || repaired_by_others {
             return Err(EngineError::Corrupt(info.id));
         }
         self.remove_lazily(info.id, info.version);
         Ok(())
+    }
+
+    /// Counts a chunk whose bytes are bad, and tells of it if it is still the same chunk.
+    pub(crate) fn report_damage(&self, id: ChunkId, version: u64, at: Location) {
+        self.metrics.corruptions.inc();
+        tracing::error!(chunk = %id, ?at, "stored bytes do not match their checksum");
+        let Some(tell) = &self.options.on_damaged else { return };
+        let still = {
+            let shard = self.index.shard(id);
+            let entry = shard.find(id).map(|slot| *shard.entry(slot));
+            entry.is_some_and(|e| e.version() == version && e.location() == at)
+        };
+        if still {
+            tell(id);
+        }
     }
 
     /// Removes a chunk now and lets a later batch log it; skipped while it is being changed.
@@ -154,8 +169,7 @@ impl<D: Disk> Inner<D> {
 /// The slot of a chunk that has not expired.
 fn live_slot<D: Disk>(inner: &Inner<D>, shard: &Shard, id: ChunkId) -> Option<u32> {
     let slot = shard.find(id)?;
-    let e = shard.entry(slot);
-    (e.expires == 0 || !e.expired(inner.now_seconds())).then_some(slot)
+    (!inner.is_over(shard.entry(slot))).then_some(slot)
 }
 
 impl<D: Disk> Engine<D> {
@@ -184,7 +198,8 @@ impl<D: Disk> Engine<D> {
     /// Bytes from the disk are verified and stay in memory. Dropping the future is harmless.
     ///
     /// # Errors
-    /// `Io`, `Busy` (no buffer), `Corrupt` (only for chunks that may not be evicted).
+    /// `Io`, `Busy` (no buffer), `Corrupt` (only for chunks that may not be evicted, or that others
+    /// repair: `EngineOptions::on_damaged`; they stay and can be replaced).
     pub async fn read(&self, id: ChunkId) -> Result<Option<ChunkData>, EngineError> {
         self.read_part(id, None).await
     }
@@ -255,7 +270,7 @@ impl<D: Disk> Engine<D> {
     /// on the disk yet. A bad one that may be evicted is dropped.
     ///
     /// # Errors
-    /// `Io`, `Busy`; `Corrupt` for a bad chunk that may not be evicted.
+    /// `Io`, `Busy`; `Corrupt` for a bad chunk that may not be evicted or that others repair.
     pub async fn verify(&self, id: ChunkId) -> Result<Option<bool>, EngineError> {
         let inner = &self.0;
         let found = {

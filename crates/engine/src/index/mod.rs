@@ -18,7 +18,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 pub(crate) use entry::{Entry, Queue};
 pub(crate) use guard::Guard;
-pub(crate) use queues::Queues;
+pub(crate) use queues::{Queues, Turn};
 pub(crate) use shard::{Removed, Shard};
 
 use crate::format::record::{ChunkRecord, Location};

@@ -19,6 +19,27 @@ pub(crate) enum Probe {
     Idle { bytes: u64, reads: u32 },
 }
 
+/// Whose turn it is to give up an item.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Turn {
+    /// Whosever the sizes of the queues say.
+    Policy,
+    Small,
+    Main,
+}
+
+impl Turn {
+    /// The turn of one of several looks, the first `policy` of which are the policy's: a queue of
+    /// nothing but items that must stay must not keep its turn for ever.
+    pub(crate) const fn of_look(look: usize, policy: usize) -> Self {
+        match look {
+            _ if look < policy => Self::Policy,
+            _ if look.is_multiple_of(2) => Self::Small,
+            _ => Self::Main,
+        }
+    }
+}
+
 /// What became of an item, told to its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
@@ -62,7 +83,16 @@ impl<T: Copy> Queues<T> {
 
     /// Takes the head of the queue whose turn it is, and whether that is the small one. Its bytes stay
     /// counted.
-    pub(crate) fn pop(&mut self) -> Option<(T, bool)> {
+    pub(crate) fn pop(&mut self, turn: Turn) -> Option<(T, bool)> {
+        let out_of_turn = match turn {
+            Turn::Policy => None,
+            Turn::Small => self.small.pop_front().map(|item| (item, true)),
+            Turn::Main => self.main.pop_front().map(|item| (item, false)),
+        };
+        out_of_turn.or_else(|| self.pop_by_policy())
+    }
+
+    fn pop_by_policy(&mut self) -> Option<(T, bool)> {
         let total = self.small_bytes + self.main_bytes;
         let small_turn = self.main.is_empty()
             || (!self.small.is_empty() && self.small_bytes * SMALL_SHARE >= total);
@@ -74,8 +104,12 @@ impl<T: Copy> Queues<T> {
     ///
     /// The paper promotes after two reads; one read is enough here, because a KV block read
     /// even once has proved that its prefix comes back.
-    pub(crate) fn step(&mut self, probe: impl FnOnce(T) -> Probe) -> Option<(T, Verdict)> {
-        let (item, small_turn) = self.pop()?;
+    pub(crate) fn step(
+        &mut self,
+        turn: Turn,
+        probe: impl FnOnce(T) -> Probe,
+    ) -> Option<(T, Verdict)> {
+        let (item, small_turn) = self.pop(turn)?;
         // The bytes of dead items were taken off when they died.
         let (bytes, verdict) = match probe(item) {
             Probe::Gone => return Some((item, Verdict::Forgotten)),
@@ -145,7 +179,7 @@ mod tests {
             q.insert(i, 1, false);
             while q.len() > 50 {
                 let (item, verdict) =
-                    q.step(|i| Probe::Idle { bytes: 1, reads: reads[i] }).unwrap();
+                    q.step(Turn::Policy, |i| Probe::Idle { bytes: 1, reads: reads[i] }).unwrap();
                 match verdict {
                     Verdict::Evicted => evicted.push(item),
                     Verdict::Main { reads: left } => reads[item] = left,

@@ -9,7 +9,7 @@ use millpond_types::{ChunkId, GroupId, Tick, UnixSeconds};
 
 use super::entry::{Entry, Queue};
 use super::guard::Busy;
-use super::queues::{Ghost, Probe, Queues, Verdict};
+use super::queues::{Ghost, Probe, Queues, Turn, Verdict};
 use super::{ChunkInfo, Hot, SlotMap, Usage, hash_id};
 use crate::format::record::{ChunkRecord, Location, piece_count};
 use crate::quota::Groups;
@@ -71,6 +71,15 @@ fn side_bytes(c: &ChunkRecord) -> Box<[u8]> {
     bytes.into()
 }
 
+fn attrs_of<'a>(sides: &'a [Box<[u8]>], entry: &Entry) -> &'a [u8] {
+    if !entry.has_side() {
+        return &[];
+    }
+    let side = &sides[entry.side as usize];
+    let len = usize::from(u16::from_le_bytes([side[0], side[1]]));
+    &side[2..2 + len]
+}
+
 impl Shard {
     pub(super) fn new(expected: usize, groups: Arc<Groups>) -> Self {
         Self {
@@ -121,13 +130,7 @@ impl Shard {
     }
 
     pub(crate) fn attrs(&self, slot: u32) -> &[u8] {
-        let entry = self.entry(slot);
-        if !entry.has_side() {
-            return &[];
-        }
-        let side = &self.sides[entry.side as usize];
-        let len = usize::from(u16::from_le_bytes([side[0], side[1]]));
-        &side[2..2 + len]
+        attrs_of(&self.sides, self.entry(slot))
     }
 
     /// Piece checksums; a chunk of one piece has its own checksum as the only one.
@@ -333,11 +336,17 @@ impl Shard {
     }
 
     /// Next chunk to evict: `Some(Ok(slot))`, or `Some(Err(()))` when the step only moved
-    /// one. Chunks that are leased, pinned, dirty or being changed are kept.
-    pub(crate) fn evict_step(&mut self, priority: usize, now: Tick) -> Option<Result<u32, ()>> {
-        let Self { queues, pages, leases, hot, busy, .. } = self;
+    /// one. Chunks that are leased, pinned, dirty or being changed are kept, and those that are not
+    /// `wanted`, which is asked last: what it accepts goes.
+    pub(crate) fn evict_step(
+        &mut self,
+        (priority, turn): (usize, Turn),
+        now: Tick,
+        wanted: &mut dyn FnMut(ChunkId, &[u8]) -> bool,
+    ) -> Option<Result<u32, ()>> {
+        let Self { queues, pages, sides, leases, hot, busy, .. } = self;
         let entry = |slot: u32| pages[slot as usize / PAGE][slot as usize % PAGE];
-        let (slot, verdict) = queues[priority].step(|slot| {
+        let (slot, verdict) = queues[priority].step(turn, |slot| {
             let e = entry(slot);
             if e.dead() {
                 return Probe::Gone;
@@ -346,6 +355,9 @@ impl Shard {
             let leased = leases.get(&slot).is_some_and(|until| *until > now);
             let dirty = e.hot() && hot.get(&slot).is_some_and(|h| h.dirty);
             if leased || dirty || e.pinned() || busy.contains_key(&e.id) {
+                return Probe::Protected(bytes);
+            }
+            if e.frequency() == 0 && !wanted(e.id, attrs_of(sides, &e)) {
                 return Probe::Protected(bytes);
             }
             Probe::Idle { bytes, reads: e.frequency() }
@@ -432,18 +444,19 @@ impl Shard {
     /// when nothing can be.
     pub(crate) fn reclaim_step(&mut self) -> Option<u64> {
         let Self { dram, hot, .. } = self;
-        let ((slot, _), verdict) = dram.step(|(slot, ticket)| match hot.get(&slot) {
-            Some(h) if h.ticket == ticket => {
-                let bytes = weight(u32::try_from(h.bytes.len()).unwrap_or(u32::MAX));
-                // Bytes that somebody is sending right now would not come back anyway.
-                if h.dirty || h.bytes.shared_count() > 1 {
-                    Probe::Protected(bytes)
-                } else {
-                    Probe::Idle { bytes, reads: h.reads }
+        let ((slot, _), verdict) =
+            dram.step(Turn::Policy, |(slot, ticket)| match hot.get(&slot) {
+                Some(h) if h.ticket == ticket => {
+                    let bytes = weight(u32::try_from(h.bytes.len()).unwrap_or(u32::MAX));
+                    // Bytes that somebody is sending right now would not come back anyway.
+                    if h.dirty || h.bytes.shared_count() > 1 {
+                        Probe::Protected(bytes)
+                    } else {
+                        Probe::Idle { bytes, reads: h.reads }
+                    }
                 }
-            }
-            _ => Probe::Gone,
-        })?;
+                _ => Probe::Gone,
+            })?;
         Some(match verdict {
             Verdict::Forgotten => 0,
             Verdict::Main { reads } => {

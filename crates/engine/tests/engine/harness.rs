@@ -51,7 +51,7 @@ impl Rig {
 
     pub(crate) fn try_open(&self) -> Result<Fake, EngineError> {
         let clock = Arc::new(self.clock.clone());
-        block_on(Fake::open(self.disk.clone(), self.pool.clone(), clock, self.options))
+        block_on(Fake::open(self.disk.clone(), self.pool.clone(), clock, self.options.clone()))
     }
 
     pub(crate) fn open(&self) -> Fake {

@@ -11,3 +11,4 @@ mod harness;
 mod model;
 mod promote;
 mod quota;
+mod replica;
