@@ -59,6 +59,11 @@ impl Dedup {
         }
     }
 
+    /// This update, or a later one of its lane, was answered.
+    pub(crate) fn knows(&self, tag: Tag) -> bool {
+        self.lanes.get(&tag.lane).is_some_and(|record| record.sequence >= tag.sequence)
+    }
+
     pub(crate) fn record(&mut self, tag: Tag, answer: Answer, now: Tick) {
         if tag.lane == Lane::default() {
             return;

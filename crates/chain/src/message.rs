@@ -30,20 +30,19 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Upper half of the client number of every node that moves slots ("slotmove"): what such a
-    /// lane removes has not been deleted, it went to another chain.
-    const MOVER: u64 = 0x736c_6f74_6d6f_7665;
+    /// Set in the channel of lanes that bury.
+    const BURIAL: u32 = 1 << 31;
 
-    /// The lane of a node that moves slots; `process` is a random number made at its start.
+    /// The lane in which this writer buries ([`Op::Bury`]); its own channels are below 2^31.
     #[must_use]
-    pub const fn of_mover(process: u64, channel: u32) -> Self {
-        Self { client: (Self::MOVER as u128) << 64 | process as u128, channel }
+    pub const fn burial(self) -> Self {
+        Self { channel: self.channel | Self::BURIAL, ..self }
     }
 
-    /// A node that moves slots has it.
+    /// Tombstones of this lane mark what was deleted while it was on its way here.
     #[must_use]
-    pub const fn is_mover(&self) -> bool {
-        self.client >> 64 == Self::MOVER as u128
+    pub const fn is_burial(&self) -> bool {
+        self.channel & Self::BURIAL != 0
     }
 }
 
@@ -117,10 +116,10 @@ pub enum Op<P> {
     },
     /// Delete.
     Remove,
-    /// A chunk of a slot that moves here: write it unless it exists, or was deleted here.
+    /// A chunk of a slot that moves here: write it unless it exists, or was buried.
     Import(P),
     /// Delete in a slot that moves here: leaves a tombstone even where nothing is, since the chunk
-    /// may be on its way.
+    /// may be on its way. Its tag is of a [`Lane::burial`], which tells the tombstone from others.
     Bury,
     /// Is there a chunk? Answered after all updates of it that came before.
     Probe,

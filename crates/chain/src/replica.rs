@@ -12,7 +12,7 @@ use crate::event::{
     Alarm, Effect, Event, LocalReport, RequestId, StoreAnswer, StoreError, StoreOp, Token, Turn,
 };
 use crate::lease::Leases;
-use crate::message::{Payload, Peer, PeerBody, Refusal, Reply};
+use crate::message::{Payload, Peer, PeerBody, Refusal, Reply, Tag};
 use crate::mutation::mutated;
 use crate::read::Reading;
 use crate::sink::Sink;
@@ -303,6 +303,14 @@ impl<P: Payload> Replica<P> {
     #[must_use]
     pub fn stopped(&self) -> bool {
         self.mode == Mode::Failed
+    }
+
+    /// True when an update of this tag was done here, may have been, or is under way: a copy of it
+    /// gets its answer even where the update itself would not be taken any more.
+    #[must_use]
+    pub fn knows(&self, chunk: ChunkId, tag: Tag, issued: ChainVersion) -> bool {
+        let under_way = self.slots.get(&chunk).is_some_and(|slot| slot.has(tag));
+        under_way || self.dedup.knows(tag) || issued < self.dedup.complete_since
     }
 
     /// The chunks that something is happening to, in order.

@@ -6,7 +6,7 @@ use millpond_types::Tick;
 use millpond_types::cluster::{ChunkVersion, TargetId};
 
 use crate::event::{RequestId, StoreError};
-use crate::message::{Content, Meta, Update, UpdateRequest};
+use crate::message::{Content, Meta, Tag, Update, UpdateRequest};
 
 /// How far the local copy of a pending version is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,6 +164,17 @@ impl<P> Slot<P> {
     /// Nobody can say which version is committed.
     pub(crate) fn inherited(&self) -> bool {
         self.pending.as_ref().is_some_and(|pending| pending.inherited)
+    }
+
+    /// An update of this tag is pending or queued.
+    pub(crate) fn has(&self, tag: Tag) -> bool {
+        let queued = |waiting: &Waiting<P>| match waiting {
+            Waiting::Update(_, body) => body.tag == tag,
+            Waiting::Forward(update) => update.tag == tag,
+            _ => false,
+        };
+        self.pending.as_ref().is_some_and(|pending| pending.update.tag == tag)
+            || self.queue.iter().any(queued)
     }
 
     /// Nothing happens to the chunk: the store alone needs to know it.

@@ -88,7 +88,8 @@ impl<P: Payload> Replica<P> {
             Op::Truncate { len } => *len as usize,
             Op::Remove | Op::Bury | Op::Probe => 0,
         };
-        (end > CHUNK_BYTES_MAX).then_some(Refusal::Invalid)
+        let buries = matches!(body.op, Op::Bury) == body.tag.lane.is_burial();
+        (end > CHUNK_BYTES_MAX || !buries).then_some(Refusal::Invalid)
     }
 
     /// A retry of an update that is queued or pending takes its place: one answer for both.
@@ -246,8 +247,8 @@ fn meaning<P: Payload>(op: Op<P>, committed: Option<&Meta>) -> Meaning<P> {
         (Op::Put(_) | Op::Import(_) | Op::Probe, Some(meta), Some(_)) => {
             Meaning::Answer(Answer::Exists(meta.version))
         }
-        // Deleted while it was on its way. What was moved away may come back.
-        (Op::Import(_), Some(meta), None) if !meta.tag.lane.is_mover() => {
+        // Deleted while it was on its way. Whatever was deleted before may come back.
+        (Op::Import(_), Some(meta), None) if meta.tag.lane.is_burial() => {
             Meaning::Answer(Answer::Exists(meta.version))
         }
         (Op::Put(bytes) | Op::Replace(bytes) | Op::Import(bytes), _, _)
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_deleted_is_not_imported_and_what_was_moved_away_may_come_back() {
+    fn what_was_buried_is_not_imported_and_other_tombstones_do_not_mind() {
         let by = |lane, content| Meta {
             version: ChunkVersion(3),
             written: ChainVersion(1),
@@ -311,20 +312,18 @@ mod tests {
             tag: Tag { lane, sequence: 1 },
         };
         let client = Lane { client: 7, channel: 0 };
-        let mover = Lane::of_mover(7, 0);
-        assert!(mover.is_mover());
-        assert!(!client.is_mover());
-        let data = by(mover, Content::Data { len: 1, crc: Crc32c(1) });
+        assert!(client.burial().is_burial());
+        assert!(!client.is_burial());
+        let data = by(client, Content::Data { len: 1, crc: Crc32c(1) });
+        let buried = by(client.burial(), Content::Tombstone);
         let deleted = by(client, Content::Tombstone);
-        let evicted = by(Lane::default(), Content::Tombstone);
-        let gone = by(mover, Content::Tombstone);
-        let cases = [None, Some(&data), Some(&deleted), Some(&evicted), Some(&gone)];
+        let cases = [None, Some(&data), Some(&buried), Some(&deleted)];
         let imports = cases.map(|committed| is(Op::Import(Bytes), committed));
-        assert_eq!(imports, ["written", "exists", "exists", "exists", "written"]);
+        assert_eq!(imports, ["written", "exists", "exists", "written"]);
         let puts = cases.map(|committed| is(Op::Put(Bytes), committed));
-        assert_eq!(puts, ["written", "exists", "written", "written", "written"]);
+        assert_eq!(puts, ["written", "exists", "written", "written"]);
         let probes = cases.map(|committed| is(Op::Probe, committed));
-        assert_eq!(probes, ["not found", "exists", "not found", "not found", "not found"]);
+        assert_eq!(probes, ["not found", "exists", "not found", "not found"]);
         assert!(cases.iter().all(|committed| is(Op::Bury, *committed) == "buried"));
     }
 }

@@ -32,8 +32,11 @@ pub enum SlotEvent<'a> {
 /// A page of the slot's chunks, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotChunks {
-    /// Those with bytes: tombstones are left out.
+    /// Those with bytes.
     pub chunks: Vec<ChunkId>,
+    /// There are tombstones of burials among them, from when the slot came here. They must be
+    /// gone before it may come here again: they would keep chunks from coming along.
+    pub graves: bool,
     /// There are no more after them.
     pub complete: bool,
 }
@@ -62,7 +65,7 @@ pub enum SlotEffect {
     /// Read the committed version and import it at the head of the new chain. The last attempt
     /// leaves at most `SLOT_COPY_MS_MAX` after the read began. One that expired is not copied: `There`.
     Copy(ChunkId),
-    /// Remove it from the old chain, under the mover's lane.
+    /// Remove it from the old chain, with a lane of the mover.
     Remove(ChunkId),
     /// Everything is moved: say so with every heartbeat until the routing shows it.
     Done(SlotDone),
@@ -76,7 +79,7 @@ enum Phase {
     Listing,
     /// The page's chunks are on their way.
     Moving,
-    /// Some chunk failed.
+    /// Some chunk failed, or a tombstone is still needed.
     Pausing(Tick),
     Done,
 }
@@ -150,7 +153,8 @@ impl SlotMove {
                 if self.phase != Phase::Listing {
                     return;
                 }
-                if let Some(SlotChunks { chunks, complete }) = page {
+                if let Some(SlotChunks { chunks, graves, complete }) = page {
+                    self.failed |= graves;
                     self.found |= !chunks.is_empty();
                     self.cursor = chunks.last().copied().or(self.cursor);
                     self.complete = complete;

@@ -30,6 +30,10 @@ pub(crate) enum Heard {
     Done(Option<(u32, Crc32c)>),
     Exists,
     NotFound,
+    /// To `Put`: it exists now, by this put or by another.
+    There,
+    /// To `Remove`: it is gone now, whether or not it was there.
+    Gone,
     /// Bytes read and the length of the whole chunk.
     Data(Vec<u8>, u32),
 }
@@ -83,7 +87,7 @@ impl States {
         }
         let new = after(old, &operation.action);
         let fits = match (&operation.heard, &new) {
-            (Heard::Unknown, _) => true,
+            (Heard::Unknown | Heard::There | Heard::Gone, _) => true,
             (Heard::Exists | Heard::NotFound, new) => new.is_none(),
             (Heard::Done(heard), Some(new)) => {
                 let data = |bytes: &Vec<u8>| {

@@ -24,8 +24,10 @@ mod network;
 mod node;
 mod rng;
 mod run;
+mod slots;
 mod world;
 
 pub use millpond_chain::Mutation;
 pub use run::{Outcome, run};
+pub use slots::{SlotFlaw, run_slots};
 pub use world::Stats;

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use clap::Parser;
-use millpond_sim::{Mutation, Outcome, Stats, run};
+use millpond_sim::{Mutation, Outcome, Stats, run, run_slots};
 
 /// Simulates whole clusters; every seed is one history of faults.
 #[derive(Parser)]
@@ -26,6 +26,9 @@ struct Options {
     /// Make every replica make one deliberate mistake: a name, or `all` for a table.
     #[arg(long)]
     mutation: Option<String>,
+    /// Run slots that move instead (`docs/placement.md`).
+    #[arg(long)]
+    slots: bool,
     /// Go on after a failing seed.
     #[arg(long)]
     keep_going: bool,
@@ -43,6 +46,9 @@ fn main() -> ExitCode {
     let options = Options::parse();
     // A violated assertion is an outcome here; it is printed with its seed.
     std::panic::set_hook(Box::new(|_| {}));
+    if options.slots {
+        return slots(&options);
+    }
     match options.mutation.as_deref() {
         Some("all") => return table(&options),
         Some(name) if !Mutation::ALL.iter().any(|m| format!("{m:?}") == name) => {
@@ -61,6 +67,19 @@ fn main() -> ExitCode {
         Some(outcome) => report(&run(outcome.seed, mutation, true), options.mutation.as_deref()),
         None => ExitCode::SUCCESS,
     }
+}
+
+fn slots(options: &Options) -> ExitCode {
+    let seeds = options.seed.map_or(options.from..options.from + options.seeds, |s| s..s + 1);
+    for seed in seeds {
+        if let Some(failure) = run_slots(seed, None) {
+            println!("seed {seed:#x} FAILED: {failure}");
+            println!("replay: millpond-sim --slots --seed {seed:#x}");
+            return ExitCode::FAILURE;
+        }
+    }
+    println!("all seeds hold");
+    ExitCode::SUCCESS
 }
 
 /// Prints one seed's end.

@@ -87,7 +87,7 @@ fn promised(history: &[Operation], forgot: Option<u64>) -> Vec<Operation> {
 }
 
 /// The history up to the first operation that cannot be explained.
-fn describe(history: &[Operation]) -> (Time, String) {
+pub(crate) fn describe(history: &[Operation]) -> (Time, String) {
     let mut returns: Vec<u64> = history.iter().filter_map(|operation| operation.ret).collect();
     returns.sort_unstable();
     let until = |end: u64| promised(history, Some(end + 1));

@@ -26,7 +26,7 @@ fn it_is_done_when_a_look_through_the_whole_list_finds_nothing() {
     let mut effects = Vec::new();
     let page = |chunks: &[u128], complete| {
         let chunks = set(chunks).into_iter().collect();
-        SlotEvent::Page(Some(SlotChunks { chunks, complete }))
+        SlotEvent::Page(Some(SlotChunks { chunks, graves: false, complete }))
     };
     moving.step(Tick(0), SlotEvent::Tick { busy: &BTreeSet::new() }, &mut effects);
     moving.step(Tick(0), page(&[5], true), &mut effects);
@@ -40,6 +40,12 @@ fn it_is_done_when_a_look_through_the_whole_list_finds_nothing() {
     moving.step(Tick(0), SlotEvent::Page(None), &mut effects);
     assert!(effects.is_empty(), "a store that cannot say says nothing");
     let later = Tick(SLOT_RETRY_MS * 1000);
+    moving.step(later, SlotEvent::Tick { busy: &BTreeSet::new() }, &mut effects);
+    assert_eq!(effects.pop(), Some(list.clone()));
+    let graves = SlotChunks { chunks: Vec::new(), graves: true, complete: true };
+    moving.step(later, SlotEvent::Page(Some(graves)), &mut effects);
+    assert!(effects.is_empty(), "a tombstone is waited for");
+    let later = Tick(2 * SLOT_RETRY_MS * 1000);
     moving.step(later, SlotEvent::Tick { busy: &BTreeSet::new() }, &mut effects);
     moving.step(later, page(&[], true), &mut effects);
     assert_eq!(effects, [list, SlotEffect::Done(DONE)]);
@@ -68,7 +74,7 @@ impl Shell {
                 let rest: Vec<ChunkId> = rest.copied().collect();
                 let complete = rest.len() <= max;
                 let chunks = rest.into_iter().take(max).collect();
-                SlotEvent::Page(lucky.then_some(SlotChunks { chunks, complete }))
+                SlotEvent::Page(lucky.then_some(SlotChunks { chunks, graves: false, complete }))
             }
             SlotEffect::Copy(chunk) if !self.old.contains(chunk) => {
                 SlotEvent::Copied(*chunk, Copied::Gone)

@@ -5,6 +5,7 @@
 mod mutations;
 mod replay;
 mod seeds;
+mod slots;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
