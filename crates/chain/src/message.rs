@@ -121,7 +121,8 @@ pub enum Op<P> {
     /// Delete in a slot that moves here: leaves a tombstone even where nothing is, since the chunk
     /// may be on its way. Its tag is of a [`Lane::burial`], which tells the tombstone from others.
     Bury,
-    /// Is there a chunk? Answered after all updates of it that came before.
+    /// Is there a chunk? Answered after all updates of it that came before. Nobody remembers it: any
+    /// tag will do.
     Probe,
 }
 

@@ -6,7 +6,7 @@ use millpond_types::Tick;
 use millpond_types::cluster::{ChunkVersion, TargetId};
 
 use crate::event::{RequestId, StoreError};
-use crate::message::{Content, Meta, Tag, Update, UpdateRequest};
+use crate::message::{Content, Meta, Op, Tag, Update, UpdateRequest};
 
 /// How far the local copy of a pending version is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +169,7 @@ impl<P> Slot<P> {
     /// An update of this tag is pending or queued.
     pub(crate) fn has(&self, tag: Tag) -> bool {
         let queued = |waiting: &Waiting<P>| match waiting {
-            Waiting::Update(_, body) => body.tag == tag,
+            Waiting::Update(_, body) => body.tag == tag && !matches!(body.op, Op::Probe),
             Waiting::Forward(update) => update.tag == tag,
             _ => false,
         };

@@ -33,6 +33,7 @@ impl<P: Payload> Replica<P> {
         if let Some(why) = self.refusal(&body, turn) {
             return Self::refuse(request, why, turn);
         }
+        let probe = matches!(body.op, Op::Probe);
         match self.seen(&body, turn.now) {
             Seen::Answered(answer) => {
                 return turn.emit(Effect::Reply(request, answer.into()));
@@ -41,7 +42,7 @@ impl<P: Payload> Replica<P> {
             Seen::Full => return Self::refuse(request, Refusal::Busy(BUSY_HINT_MS), turn),
             Seen::Unknown => {}
         }
-        if self.join_under_way(request, &body) {
+        if !probe && self.join_under_way(request, &body) {
             return;
         }
         let grows = !matches!(body.op, Op::Remove | Op::Bury | Op::Probe);
@@ -56,7 +57,9 @@ impl<P: Payload> Replica<P> {
     }
 
     fn seen(&mut self, body: &UpdateRequest<P>, now: Tick) -> Seen {
-        if mutated!(self, NoDedup) { Seen::Unknown } else { self.dedup.seen(body.tag, now) }
+        // A probe changes nothing, so nobody remembers it: its tag is not looked at.
+        let anew = matches!(body.op, Op::Probe) || mutated!(self, NoDedup);
+        if anew { Seen::Unknown } else { self.dedup.seen(body.tag, now) }
     }
 
     /// Why this replica will not look at the request at all.
@@ -107,6 +110,7 @@ impl<P: Payload> Replica<P> {
         for waiting in &mut slot.queue {
             if let Waiting::Update(known, queued) = waiting
                 && queued.tag == body.tag
+                && !matches!(queued.op, Op::Probe)
             {
                 *known = request;
                 return true;
@@ -128,6 +132,7 @@ impl<P: Payload> Replica<P> {
         if let Some(reply) = self.decided_before(&body, committed, turn.now) {
             return turn.emit(Effect::Reply(request, reply));
         }
+        let probe = matches!(body.op, Op::Probe);
         let write = match meaning(body.op, committed.as_ref()) {
             Meaning::Write(write) => write,
             // Such an answer is a read: a head that was cut off must not give it.
@@ -135,7 +140,9 @@ impl<P: Payload> Replica<P> {
                 return Self::refuse(request, Refusal::NotServing, turn);
             }
             Meaning::Answer(answer) => {
-                self.dedup.record(body.tag, answer, turn.now);
+                if !probe {
+                    self.dedup.record(body.tag, answer, turn.now);
+                }
                 return turn.emit(Effect::Reply(request, answer.into()));
             }
             Meaning::Refuse(why) => return Self::refuse(request, why, turn),
@@ -167,7 +174,7 @@ impl<P: Payload> Replica<P> {
             Seen::Unknown | Seen::Full => {}
         }
         let meta = committed?;
-        if mutated!(self, NoDedup) {
+        if matches!(body.op, Op::Probe) || mutated!(self, NoDedup) {
             return None;
         }
         if meta.tag == body.tag {

@@ -26,8 +26,8 @@ const KEEP: Time = ms(2500);
 const CLIENTS: usize = 4;
 const CHUNK: ChunkId = ChunkId(1);
 /// Where the slot is, and where it comes from, one after the other.
-const STAGES: [(usize, Option<usize>); 5] =
-    [(0, None), (1, Some(0)), (1, None), (0, Some(1)), (0, None)];
+const STAGES: [(usize, Option<usize>); 7] =
+    [(0, None), (1, Some(0)), (1, None), (0, Some(1)), (0, None), (1, Some(0)), (1, None)];
 
 /// A rule broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,8 +132,8 @@ struct Chain {
     /// By a burial, and when.
     tombstone: Option<(bool, Time)>,
     tags: BTreeMap<(usize, u64), Answer>,
-    /// Updates admitted and not carried out.
-    queue: Vec<From>,
+    /// Updates admitted and not carried out; true for probes, which nobody remembers.
+    queue: Vec<(From, bool)>,
     last: Time,
     stage: usize,
 }
@@ -232,7 +232,7 @@ impl World {
             let item = self.items.remove(&number).expect("queued once");
             self.now = time;
             let idle = self.clients.iter().all(|client| client.task.is_none());
-            let moved = self.stage == 2 || self.stage == 4;
+            let moved = self.stage > 0 && self.stage.is_multiple_of(2);
             if self.now > self.end && idle && moved || self.now > self.end + ms(20_000) {
                 break;
             }
@@ -364,9 +364,9 @@ impl World {
                     let stage = self.stage + 1;
                     self.mover = None;
                     self.learn(usize::MAX, stage);
-                    if stage == 2 && self.now < self.end {
+                    if stage + 1 < STAGES.len() && self.now < self.end {
                         let pause = self.rng.below(ms(60));
-                        self.after(pause, Item::Learn(usize::MAX, 3));
+                        self.after(pause, Item::Learn(usize::MAX, stage + 1));
                     }
                 }
             }
@@ -391,9 +391,9 @@ impl World {
         let chain = &self.chains[request.to];
         let known = match request.from {
             From::Client { client, number, .. } => {
-                let same = |from: &From| {
+                let same = |(from, probe): &(From, bool)| {
                     matches!(from, From::Client { client: c, number: n, .. }
-                        if (*c, *n) == (client, number))
+                        if (*c, *n) == (client, number) && !probe)
                 };
                 chain.tags.contains_key(&(client, number)) || chain.queue.iter().any(same)
             }
@@ -413,7 +413,7 @@ impl World {
         let at = (self.now + self.rng.below(busy)).max(self.chains[request.to].last + 1);
         let chain = &mut self.chains[request.to];
         chain.last = at;
-        chain.queue.push(request.from);
+        chain.queue.push((request.from, request.op == Op::Probe));
         self.after(at - self.now, Item::Carry(request));
     }
 
@@ -422,7 +422,7 @@ impl World {
         let strict = self.has(SlotFlaw::AnyTombstone);
         let now = self.now;
         let chain = &mut self.chains[request.to];
-        let place = chain.queue.iter().position(|from| *from == request.from);
+        let place = chain.queue.iter().position(|(from, _)| *from == request.from);
         chain.queue.remove(place.expect("it was admitted"));
         let probe = request.op == Op::Probe;
         let tag = match request.from {

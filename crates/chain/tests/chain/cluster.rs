@@ -70,6 +70,21 @@ pub(crate) fn remove(sequence: u64) -> UpdateRequest<Bytes> {
     request(sequence, Op::Remove)
 }
 
+pub(crate) fn probe() -> UpdateRequest<Bytes> {
+    request(1, Op::Probe)
+}
+
+/// What a server makes of a removal in a slot that moves here.
+pub(crate) fn bury(sequence: u64) -> UpdateRequest<Bytes> {
+    let mut request = request(sequence, Op::Bury);
+    request.tag.lane = request.tag.lane.burial();
+    request
+}
+
+pub(crate) fn import(bytes: &[u8]) -> UpdateRequest<Bytes> {
+    by(9, request(1, Op::Import(Bytes(bytes.to_vec()))))
+}
+
 /// The same by another client.
 pub(crate) fn by(client: u128, mut request: UpdateRequest<Bytes>) -> UpdateRequest<Bytes> {
     request.tag.lane.client = client;

@@ -148,3 +148,34 @@ fn a_shell_learns_what_it_needs_of_a_replica() {
     let report = cluster.replica(2).local_report().unwrap();
     assert_eq!((report.state, report.version), (LocalState::UpToDate, ChainVersion(4)));
 }
+
+#[test]
+fn what_was_buried_is_not_imported_on_any_replica() {
+    let mut cluster = Cluster::serving(2);
+    let buried = cluster.update(1, cluster::bury(1));
+    assert!(done(&cluster.settle(buried)));
+    let late = cluster.update(1, cluster::import(b"old"));
+    assert!(matches!(cluster.settle(late), Reply::Exists { .. }));
+    for target in 1..=2 {
+        let asked = cluster.read(target, read());
+        assert!(matches!(cluster.settle(asked), Reply::NotFound), "target {target}");
+    }
+    let written = cluster.update(1, put(2, b"new"));
+    assert!(done(&cluster.settle(written)));
+}
+
+#[test]
+fn nobody_remembers_a_probe() {
+    let mut cluster = Cluster::serving(2);
+    let asked = cluster.update(1, cluster::probe());
+    assert!(matches!(cluster.settle(asked), Reply::NotFound));
+    // The put that follows has the same tag.
+    let written = cluster.update(1, put(1, b"new"));
+    assert!(done(&cluster.settle(written)));
+    let asked = cluster.update(1, cluster::probe());
+    assert!(matches!(cluster.settle(asked), Reply::Exists { .. }));
+    let mut bare = cluster::bury(2);
+    bare.tag.lane.channel = 0;
+    let refused = cluster.update(1, bare);
+    assert!(matches!(cluster.settle(refused), Reply::Refused(Refusal::Invalid)));
+}
