@@ -154,7 +154,10 @@ impl Client {
         meta: Vec<u8>,
         deadline: Option<Duration>,
     ) -> Result<Vec<u8>, ClientError> {
-        self.plain((verb, meta), |reply| Ok(reply.to_vec()), deadline, None)
+        let mut jobs = [Job::Plain { verb, meta, reply: Vec::new() }];
+        self.run_here(&mut jobs, self.deadline(deadline))?;
+        let [Job::Plain { reply, .. }] = jobs else { unreachable!("the job was made here") };
+        Ok(reply)
     }
 
     /// Makes sure that the server answers.

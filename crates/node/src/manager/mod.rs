@@ -205,7 +205,7 @@ impl ManagerRole {
         deadline: Tick,
     ) -> Result<T, Failure> {
         let left = deadline.since(RealClock::tick());
-        let task = self.store.handle().spawn(tokio::time::timeout(left, work));
+        let task = self.store.handle().spawn(async move { tokio::time::timeout(left, work).await });
         match task.await {
             Ok(Ok(done)) => done,
             Ok(Err(_)) => {

@@ -1,11 +1,13 @@
 //! Making room on a disk: heads delete what is coldest, has expired or belongs to a dropped namespace,
 //! on all replicas alike.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use millpond_engine::Cursor;
 use millpond_env::{RealClock, sleep, spawn};
+use millpond_types::cluster::ChainId;
 use millpond_types::{Ack, ChunkId};
 
 use millpond_chain::{Event, Op, UpdateRequest};
@@ -17,6 +19,8 @@ use super::hosted::Hosted;
 
 /// How often a disk is looked at.
 const ROUND: Duration = Duration::from_millis(100);
+/// Bytes given up in one round at most: some 2 GiB/s.
+const ROUND_BYTES_MAX: u64 = 256 << 20;
 /// Chunks looked at per round for ones that have expired: 100 million in three hours.
 const EXPIRY_PAGE: usize = 1024;
 /// The same while the blocks of a dropped namespace are removed.
@@ -28,7 +32,7 @@ pub(super) async fn run(host: Weak<Host>, disk: usize) {
     loop {
         sleep(ROUND).await;
         let Some(host) = host.upgrade() else { return };
-        let mut victims = Vec::new();
+        let mut victims = coldest(&host, disk);
         cursor = expired(&host, disk, cursor, &mut victims);
         for (hosted, chunk) in victims {
             remove(&host, &hosted, chunk);
@@ -45,6 +49,25 @@ fn remover(host: &Host, attrs: &[u8]) -> Option<(Arc<Hosted>, Block)> {
     let block = Block::decode(&version.block).ok()?;
     let head = host.replicas_of(version.chain).into_iter().find(|hosted| hosted.is_head())?;
     Some((head, block))
+}
+
+fn coldest(host: &Host, disk: usize) -> Vec<(Arc<Hosted>, ChunkId)> {
+    let engine = &host.disks[disk].engine;
+    let full = |hosted: &Arc<Hosted>| hosted.disk == disk && hosted.is_head();
+    let Some(over) = engine.over_watermark() else { return Vec::new() };
+    // Known before the engine is asked, which asks back under its own lock.
+    let heads: HashMap<ChainId, Arc<Hosted>> =
+        host.all().into_iter().filter(full).map(|hosted| (hosted.chain, hosted)).collect();
+    let mut chosen: Vec<Arc<Hosted>> = Vec::new();
+    let victims = engine.coldest(over.min(ROUND_BYTES_MAX), |_, attrs| {
+        let committed = attrs::version(attrs).filter(|v| !v.staged && !v.tombstone);
+        let Some(head) = committed.and_then(|version| heads.get(&version.chain)) else {
+            return false;
+        };
+        chosen.push(Arc::clone(head));
+        true
+    });
+    chosen.into_iter().zip(victims).collect()
 }
 
 fn expired(

@@ -24,7 +24,7 @@ use super::hosted::{DiskHealth, Hosted, Image, Surroundings};
 use super::links::Links;
 use super::store::Store;
 use crate::member::{Targets, TargetsReport};
-use crate::service::Engine;
+use crate::service::{DamagedChunks, Engine};
 
 /// Chunks looked at in one go while a disk is read in at the start.
 const SCAN_PAGE: usize = 4096;
@@ -43,6 +43,8 @@ pub struct HostDisk {
     pub id: DiskId,
     /// Its chunk store.
     pub engine: Engine,
+    /// What the engine finds damaged.
+    pub damaged: DamagedChunks,
 }
 
 /// What a host is made of.
@@ -171,9 +173,9 @@ impl Host {
         }
     }
 
-    /// A chunk that the scrubber of a disk found damaged.
-    pub fn damaged(&self, disk: usize, id: ChunkId) {
-        let attrs = self.disks.get(disk).and_then(|disk| disk.engine.attrs(id));
+    /// A chunk that the scrubber of a disk, or a read, found damaged: another replica has it.
+    fn repair(&self, disk: usize, id: ChunkId) {
+        let attrs = self.disks[disk].engine.attrs(id);
         let Some(version) = attrs.as_deref().and_then(attrs::version) else { return };
         if version.staged {
             return;
@@ -192,6 +194,12 @@ impl Host {
         let rate = self.resync_rate.load(Ordering::Relaxed);
         let budget = rate * CHAIN_TICK_MS / 1000 / sources;
         let health: Vec<DiskHealth> = self.disks.iter().map(|disk| health(&disk.engine)).collect();
+        let disks = self.disks.iter().enumerate();
+        for (disk, damaged) in disks.filter(|(disk, _)| disk % self.cores.len() == lane) {
+            for id in damaged.damaged.take() {
+                self.repair(disk, id);
+            }
+        }
         for hosted in mine {
             hosted.tick(budget, health[hosted.disk]);
         }

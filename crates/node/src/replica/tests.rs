@@ -20,7 +20,7 @@ use millpond_types::{Ack, BlockKey, Crc32c, GroupId, NamespaceOptions, Uuid128, 
 use super::kv::Update;
 use super::{Host, HostDisk, HostOptions, HostTargets};
 use crate::member::Targets as _;
-use crate::service::Engine;
+use crate::service::{DamagedChunks, Engine};
 
 const NODE: NodeId = NodeId(Uuid128([7; 16]));
 const GROUP: GroupId = GroupId(3);
@@ -61,11 +61,18 @@ impl Node {
                 };
                 Engine::format(&disk, pool, format).await.unwrap();
             }
-            let (clock, options) = (Arc::new(RealClock), EngineOptions::default());
+            let damaged = DamagedChunks::default();
+            let noted = damaged.clone();
+            let options = EngineOptions {
+                own_removal: false,
+                on_damaged: Some(Arc::new(move |id| noted.push(id))),
+                ..EngineOptions::default()
+            };
+            let clock = Arc::new(RealClock);
             let engine = Engine::open(disk, pool.clone(), clock, options).await.unwrap();
             let running = engine.clone();
             millpond_env::spawn(async move { running.run_background().await }).detach();
-            disks.push(HostDisk { id: DiskId(disk_id(index)), engine });
+            disks.push(HostDisk { id: DiskId(disk_id(index)), engine, damaged });
         }
         let engines = disks.iter().map(|disk| disk.engine.clone()).collect();
         let options = HostOptions { node: NODE, disks, cores: vec![core], token: Vec::new() };

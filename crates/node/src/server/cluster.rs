@@ -155,7 +155,7 @@ impl Joining {
 }
 
 /// The folders among the data paths, made if need be.
-fn folders(config: &Config) -> Result<Vec<PathBuf>, StartError> {
+pub(super) fn folders(config: &Config) -> Result<Vec<PathBuf>, StartError> {
     let paths = config.server.data.iter().map(|text| storage::DataPath::parse(text));
     let folders: Vec<PathBuf> =
         paths.filter(|path| !path.is_device()).map(|path| path.path).collect();
@@ -223,7 +223,11 @@ fn targets(
     if service.disks.is_empty() {
         return Ok(None);
     }
-    let disk = |disk: &NodeDisk| HostDisk { id: DiskId(disk.id), engine: disk.engine.clone() };
+    let disk = |disk: &NodeDisk| HostDisk {
+        id: DiskId(disk.id),
+        engine: disk.engine.clone(),
+        damaged: disk.damaged.clone(),
+    };
     let options = HostOptions {
         node,
         disks: service.disks.iter().map(disk).collect(),

@@ -257,6 +257,10 @@ impl Server {
         let state = Arc::new(HttpState::default());
         let http = HttpServer::start(config.http_address()?, Arc::clone(&state))?;
         let cores = start_cores(config, &pool)?;
+        if config.cluster.is_on() {
+            // The socket lies in one of them, and a process without disks has made none yet.
+            cluster::folders(config)?;
+        }
         let listeners = bind(config, &cores[0])?;
         let joining = cluster::Joining::begin(config, listeners.tcp, stop)?;
         let seek = joining.as_ref().map(cluster::Joining::seek);

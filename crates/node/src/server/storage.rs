@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use millpond_engine::{EngineError, EngineOptions, FormatOptions};
+use millpond_engine::{EngineError, EngineOptions, FormatOptions, OnDamaged};
 use millpond_env::{BufferPool, Disk as _, EnvError, FileDisk, RealClock, Rng};
 use millpond_types::{ByteSize, Uuid128};
 
 use super::StartError;
 use crate::config::{Config, ConfigError, Size};
 use crate::member::Seek;
-use crate::service::{Engine, NodeDisk};
+use crate::service::{DamagedChunks, Engine, NodeDisk};
 
 /// Name of the data file within a data folder.
 pub const DATA_FILE: &str = "millpond.data";
@@ -194,7 +194,7 @@ pub(super) async fn open_all(
             continue;
         }
         let engine = open_engine(disk, pool, config, cluster).await;
-        let engine = engine.map_err(|error| file.failed(&error))?;
+        let (engine, damaged) = engine.map_err(|error| file.failed(&error))?;
         let found = engine.superblock();
         if let Some(expected) = cluster.filter(|cluster| *cluster != found.cluster_id) {
             return Err(StartError::Disk {
@@ -207,7 +207,7 @@ pub(super) async fn open_all(
             });
         }
         cluster = Some(found.cluster_id);
-        opened[index] = Some(NodeDisk::new(name, found.disk_id, found.capacity, engine));
+        opened[index] = Some(NodeDisk::new(name, &found, engine, damaged));
     }
     let cluster_id = match (cluster, seek) {
         (Some(cluster), _) => cluster,
@@ -224,10 +224,9 @@ pub(super) async fn open_all(
             Engine::format(&disk, pool, format).await?;
             open_engine(disk.clone(), pool, config, Some(cluster_id)).await
         };
-        let engine = engine.await.map_err(|error| file.failed(&error))?;
+        let (engine, damaged) = engine.await.map_err(|error| file.failed(&error))?;
         let found = engine.superblock();
-        let (id, capacity) = (found.disk_id, found.capacity);
-        opened[index] = Some(NodeDisk::new(file.name(), id, capacity, engine));
+        opened[index] = Some(NodeDisk::new(file.name(), &found, engine, damaged));
     }
     let disks: Vec<NodeDisk> = opened.into_iter().flatten().collect();
     let summary = disks.iter().zip(&files);
@@ -275,17 +274,25 @@ async fn open_engine(
     pool: &BufferPool,
     config: &Config,
     cluster_id: Option<Uuid128>,
-) -> Result<Engine, EngineError> {
+) -> Result<(Engine, DamagedChunks), EngineError> {
     let settings = &config.engine;
+    let replicated = config.cluster.is_on();
+    let damaged = DamagedChunks::default();
+    let noted = damaged.clone();
+    let note: OnDamaged = Arc::new(move |id| noted.push(id));
     let options = EngineOptions {
         cluster_id,
         high_watermark: settings.evict_high_percent * 10,
         low_watermark: settings.evict_low_percent * 10,
         scrub_period: settings.scrub_period.0,
         scrub_bytes_per_second: settings.scrub_rate.0,
+        // In a chain the head decides what goes, and another replica repairs what is damaged.
+        own_removal: !replicated,
+        on_damaged: replicated.then_some(note),
         ..EngineOptions::default()
     };
-    Engine::open(disk, pool.clone(), Arc::new(RealClock), options).await
+    let engine = Engine::open(disk, pool.clone(), Arc::new(RealClock), options).await?;
+    Ok((engine, damaged))
 }
 
 /// Whether nothing was ever written where a Millpond disk, or any file system, begins. Only then

@@ -1,13 +1,39 @@
 //! One disk of the node: its engine, and how its errors look to clients.
 
+use std::sync::Arc;
+
 use millpond_types::wire::{ItemStatus, Status};
 use millpond_types::{BlockKey, ChunkId, GroupId, Uuid128};
 
-use millpond_engine::{ChunkData, ChunkInfo, EngineError, ErrorKind};
+use millpond_engine::{ChunkData, ChunkInfo, EngineError, ErrorKind, Superblock};
+use parking_lot::Mutex;
 
 use super::Engine;
 use super::outage::Outage;
 use super::{Failure, Metrics};
+
+/// Damaged chunks of a replica's disk that wait to be repaired from another replica.
+#[derive(Clone, Debug, Default)]
+pub struct DamagedChunks(Arc<Mutex<Vec<ChunkId>>>);
+
+/// More than this are found again by the next scrub.
+const DAMAGED_MAX: usize = 4096;
+
+impl DamagedChunks {
+    /// Notes one.
+    pub fn push(&self, id: ChunkId) {
+        let mut waiting = self.0.lock();
+        if waiting.len() < DAMAGED_MAX && !waiting.contains(&id) {
+            waiting.push(id);
+        }
+    }
+
+    /// Takes all.
+    #[must_use]
+    pub fn take(&self) -> Vec<ChunkId> {
+        std::mem::take(&mut *self.0.lock())
+    }
+}
 
 /// One disk of the node.
 #[derive(Debug)]
@@ -20,6 +46,8 @@ pub struct NodeDisk {
     pub capacity: u64,
     /// Its chunk store.
     pub engine: Engine,
+    /// What the engine found damaged, on a node of a cluster.
+    pub damaged: DamagedChunks,
     reads: Outage,
     writes: Outage,
 }
@@ -27,12 +55,13 @@ pub struct NodeDisk {
 impl NodeDisk {
     /// Wraps an open engine.
     #[must_use]
-    pub fn new(name: String, id: Uuid128, capacity: u64, engine: Engine) -> Self {
+    pub fn new(name: String, found: &Superblock, engine: Engine, damaged: DamagedChunks) -> Self {
         Self {
             name,
-            id,
-            capacity,
+            id: found.disk_id,
+            capacity: found.capacity,
             engine,
+            damaged,
             reads: Outage::new("reading"),
             writes: Outage::new("writing"),
         }

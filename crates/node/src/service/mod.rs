@@ -25,7 +25,7 @@ use millpond_types::{
 };
 
 use crate::replica::Host;
-pub use disk::NodeDisk;
+pub use disk::{DamagedChunks, NodeDisk};
 pub use millpond_engine::{ChunkInfo, WriteMode, WriteRequest};
 
 /// The chunk store of one disk.
