@@ -205,7 +205,9 @@ impl ManagerRole {
         deadline: Tick,
     ) -> Result<T, Failure> {
         let left = deadline.since(RealClock::tick());
-        let task = self.store.handle().spawn(async move { tokio::time::timeout(left, work).await });
+        // Its timer is one of tokio's, which can be made on that thread only.
+        let bounded = async move { tokio::time::timeout(left, work).await };
+        let task = self.store.handle().spawn(bounded);
         match task.await {
             Ok(Ok(done)) => done,
             Ok(Err(_)) => {

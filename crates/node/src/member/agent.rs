@@ -474,7 +474,8 @@ impl Agent {
         if *self.member.standing.borrow() == Standing::Member {
             let until = RealClock::tick().plus(LEAVE_MAX);
             let mut said = self.said_stopping.subscribe();
-            let _late = timeout(LEAVE_MAX, said.wait_for(|said| *said)).await;
+            // What it returns locks the sender.
+            drop(timeout(LEAVE_MAX, said.wait_for(|said| *said)).await);
             let node = self.member.identity().node;
             let gone = super::wait_for(self.member.copy.subscribe(), until, |copy| {
                 let mut chains = copy.routing.chains.values();

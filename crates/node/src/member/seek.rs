@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use millpond_env::{RealClock, sleep};
+use millpond_types::Uuid128;
 use millpond_types::wire::{Status, WireError};
-use millpond_types::{Tick, Uuid128};
 
 use crate::link::{Dialer, LinkError};
 use crate::manager::ManagerRole;
@@ -47,7 +47,7 @@ impl Seek {
     /// The cluster's identity: what the manager of this process has founded or found, or what a node
     /// says at hello. Waits for as long as nobody answers.
     pub(crate) async fn cluster(&self) -> Result<Uuid128, Vain> {
-        let mut said = Tick(0);
+        let mut said = RealClock::tick();
         let mut say = |what: &str| {
             if RealClock::tick().since(said) >= SAY_EVERY {
                 said = RealClock::tick();

@@ -1,0 +1,12 @@
+//! Clusters of real `millpond server` processes on loopback: they form, lose members and managers, and
+//! refuse strangers.
+
+#![allow(clippy::disallowed_methods, reason = "tests start processes and use sockets and clocks")]
+#![allow(clippy::unwrap_used, reason = "a failing test panics")]
+
+mod etcd;
+mod members;
+mod namespaces;
+mod process;
+mod strangers;
+mod wire;
