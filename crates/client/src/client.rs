@@ -176,6 +176,16 @@ impl Client {
         connection.run(jobs, reads, deadline)
     }
 
+    /// Runs jobs on one connection to an address that was given, be it of a cluster or not.
+    pub(crate) fn run_here(
+        &self,
+        jobs: &mut [Job<'_, '_>],
+        deadline: Deadline,
+    ) -> Result<(), ClientError> {
+        let mut lent = self.shared.pool.checkout(deadline)?;
+        lent.get()?.run(jobs, &mut Reads::none(), deadline)
+    }
+
     /// The addresses given, for messages.
     pub(crate) fn name(&self) -> String {
         self.shared.options.addresses.to_string()

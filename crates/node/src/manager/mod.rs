@@ -205,7 +205,8 @@ impl ManagerRole {
         deadline: Tick,
     ) -> Result<T, Failure> {
         let left = deadline.since(RealClock::tick());
-        let task = self.store.handle().spawn(tokio::time::timeout(left, work));
+        // The clock of that thread's runtime: the caller may be of another one.
+        let task = self.store.handle().spawn(async move { tokio::time::timeout(left, work).await });
         match task.await {
             Ok(Ok(done)) => done,
             Ok(Err(_)) => {
