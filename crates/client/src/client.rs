@@ -176,7 +176,7 @@ impl Client {
         connection.run(jobs, reads, deadline)
     }
 
-    /// Runs jobs on one connection to whichever server answers at the addresses given.
+    /// Runs jobs on one connection to an address that was given, be it of a cluster or not.
     pub(crate) fn run_here(
         &self,
         jobs: &mut [Job<'_, '_>],

@@ -143,8 +143,9 @@ impl Client {
         Ok(reply)
     }
 
-    /// Sends a request that has no payload to this server, and gives the meta of its reply: for verbs
-    /// about the cluster, which only servers and operators use.
+    /// Sends a request that has no payload to one of the addresses this client was made with, whatever
+    /// cluster it is of, and gives the meta of its reply: for verbs about the cluster, and to measure
+    /// one node, which servers and operators do.
     ///
     /// # Errors
     /// As for every call.

@@ -46,14 +46,22 @@ pub(super) fn disk<'a>(status: &'a Status, name: &str) -> anyhow::Result<&'a Dis
     }
 }
 
-/// A node or a disk.
+/// A node or a disk. The first disk of a node shares its identity: that names the node, unless
+/// `disk:` stands before it.
 pub(super) fn either<'a>(status: &'a Status, name: &str) -> anyhow::Result<Named<'a>> {
+    if let Some(name) = name.strip_prefix("disk:") {
+        return disk(status, name).map(Named::Disk);
+    }
+    if let Some(name) = name.strip_prefix("node:") {
+        return node(status, name).map(Named::Node);
+    }
     let nodes = status.nodes.iter().any(|node| is_node(node, name));
     let disks = status.disks.iter().any(|disk| begins(&disk.id, name));
     match (nodes, disks) {
-        (true, true) => {
-            bail!("'{name}' may be a node or a disk: write more of the identity")
-        }
+        (true, true) => match (node(status, name), disk(status, name)) {
+            (Ok(node), Ok(disk)) if node.id == disk.id => Ok(Named::Node(node)),
+            _ => bail!("'{name}' may be a node or a disk: write node:{name} or disk:{name}"),
+        },
         (true, false) => node(status, name).map(Named::Node),
         (false, true) => disk(status, name).map(Named::Disk),
         (false, false) => bail!(
@@ -101,6 +109,7 @@ impl Short {
         let disks = status.disks.iter().map(|disk| disk.id.as_str());
         let mut ids: Vec<&str> = nodes.chain(disks).collect();
         ids.sort_unstable();
+        ids.dedup();
         let common = |pair: &[&str]| {
             pair[0].bytes().zip(pair[1].bytes()).take_while(|(a, b)| a == b).count()
         };
@@ -135,6 +144,7 @@ mod tests {
             disks: vec![
                 disk("aaaaaaaa-1100-4000-8000-000000000002"),
                 disk("dddddddd-0000-4000-8000-000000000003"),
+                disk("aaaaaaaa-0000-4000-8000-000000000001"),
             ],
             ..Status::default()
         }
@@ -154,6 +164,9 @@ mod tests {
         assert!(disk(&status, "one").is_err());
         assert!(matches!(either(&status, "dd"), Ok(Named::Disk(_))));
         assert!(matches!(either(&status, "two"), Ok(Named::Node(_))));
+        assert!(matches!(either(&status, "aaaaaaaa-0"), Ok(Named::Node(_))));
+        assert!(matches!(either(&status, "disk:aaaaaaaa-0"), Ok(Named::Disk(_))));
+        assert!(matches!(either(&status, "node:aaaaaaaa-1"), Ok(Named::Node(_))));
         for (name, says) in [
             ("aaaaaaaa-1", "a node or a disk"),
             ("zz", "no node and no disk"),

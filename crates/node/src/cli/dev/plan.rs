@@ -247,6 +247,7 @@ impl State {
             flag("--store", &self.store_flag());
             flag("--form-nodes", &self.form_nodes.to_string());
             flag("--replicas", &self.replicas.to_string());
+            flag("--socket", "");
             &["--manager", "--no-storage"]
         } else {
             for n in 1..=self.disks {
@@ -385,7 +386,7 @@ mod tests {
             flags("m1"),
             "server --listen 127.0.0.1:7001 --http 127.0.0.1:7002 --memory 256MiB --cores 1 \
              --join 127.0.0.1:7001 --data /c/m1/data --store embedded --form-nodes 3 \
-             --replicas 2 --manager --no-storage"
+             --replicas 2 --socket  --manager --no-storage"
         );
         assert_eq!(
             flags("n2"),

@@ -8,7 +8,7 @@ use millpond_env::RealClock;
 
 use super::plan::{Role, State};
 use super::{environment, network, process, status};
-use crate::admin::Status;
+use crate::admin::{Node, Status};
 use crate::cli::admin::remote::{Cluster, Where};
 use crate::cli::interrupt::Interrupt;
 use crate::cli::{Outcome, output};
@@ -106,15 +106,21 @@ fn interrupted(cluster: &mut Cluster, interrupt: &mut Interrupt) -> bool {
     interrupt.pause(LOOK) || cluster.interrupt.came()
 }
 
+/// Nodes with disks that are there; managers without disks are nodes too.
+fn present(status: &Status) -> usize {
+    let has_disk = |node: &&Node| status.disks.iter().any(|disk| disk.node == node.id);
+    status.nodes.iter().filter(has_disk).filter(|node| node.alive).count()
+}
+
 fn serves(status: &Status, nodes: usize) -> bool {
     status.replicas > 0
         && status.chains_whole > 0
         && status.chains_degraded + status.chains_down + status.progress.chains_to_make == 0
-        && status.nodes.iter().filter(|node| node.alive).count() >= nodes
+        && present(status) >= nodes
 }
 
 fn describe(status: &Status, nodes: usize) -> String {
-    let alive = status.nodes.iter().filter(|node| node.alive).count();
+    let alive = present(status);
     let problems: Vec<&str> = status.problems.iter().map(|it| it.what.as_str()).collect();
     format!("{alive} of {nodes} nodes are there; {}", problems.join("; "))
 }
@@ -122,7 +128,7 @@ fn describe(status: &Status, nodes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::serves;
-    use crate::admin::{Node, Status};
+    use crate::admin::{Disk, Node, Status};
 
     #[test]
     fn a_cluster_serves_when_every_chain_does() {
