@@ -176,6 +176,15 @@ impl Client {
         connection.run(jobs, reads, deadline)
     }
 
+    /// Runs jobs on one connection to the server at the address given, whatever it is part of.
+    pub(crate) fn run_here(
+        &self,
+        jobs: &mut [Job<'_, '_>],
+        deadline: Deadline,
+    ) -> Result<(), ClientError> {
+        self.shared.pool.checkout(deadline)?.get()?.run(jobs, &mut Reads::none(), deadline)
+    }
+
     /// The addresses given, for messages.
     pub(crate) fn name(&self) -> String {
         self.shared.options.addresses.to_string()

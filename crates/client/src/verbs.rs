@@ -143,7 +143,7 @@ impl Client {
         Ok(reply)
     }
 
-    /// Sends a request that has no payload to this server, and gives the meta of its reply: for verbs
+    /// Sends a request that has no payload to the server at the address given, whatever cluster it is of, and gives the meta of its reply: for verbs
     /// about the cluster, which only servers and operators use.
     ///
     /// # Errors
@@ -154,7 +154,10 @@ impl Client {
         meta: Vec<u8>,
         deadline: Option<Duration>,
     ) -> Result<Vec<u8>, ClientError> {
-        self.plain((verb, meta), |reply| Ok(reply.to_vec()), deadline, None)
+        let mut jobs = [Job::Plain { verb, meta, reply: Vec::new() }];
+        self.run_here(&mut jobs, self.deadline(deadline))?;
+        let [Job::Plain { reply, .. }] = jobs else { unreachable!("the job was made here") };
+        Ok(reply)
     }
 
     /// Makes sure that the server answers.

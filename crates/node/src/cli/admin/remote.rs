@@ -62,7 +62,7 @@ impl Where {
             deadline: self.timeout.0,
             connections: 1,
             transport,
-            ..ClientOptions::new(address)
+            ..ClientOptions::new(address.into())
         };
         Ok(Client::new(options)?)
     }
