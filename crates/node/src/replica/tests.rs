@@ -65,7 +65,7 @@ impl Node {
             let engine = Engine::open(disk, pool.clone(), clock, options).await.unwrap();
             let running = engine.clone();
             millpond_env::spawn(async move { running.run_background().await }).detach();
-            disks.push(HostDisk { id: DiskId(disk_id(index)), engine });
+            disks.push(HostDisk { id: DiskId(disk_id(index)), capacity: SIZE, engine });
         }
         let engines = disks.iter().map(|disk| disk.engine.clone()).collect();
         let options = HostOptions { node: NODE, disks, cores: vec![core], token: Vec::new() };
@@ -140,7 +140,8 @@ impl Node {
     }
 
     async fn put(&self, key: &BlockKey, value: &[u8], sequence: u64) -> ItemStatus {
-        let tag = (5, ItemTag { channel: 0, sequence, issued: self.chain.version });
+        let tag =
+            (5, ItemTag { channel: 0, sequence, chain: self.chain.id, issued: self.chain.version });
         let update = Update::new(GROUP, key, Some(tag));
         let bytes = self.pool.try_copy(value).unwrap().freeze();
         let options = NamespaceOptions { ack: Ack::Disk, ..NamespaceOptions::default() };
@@ -168,7 +169,8 @@ impl Node {
     }
 
     async fn delete(&self, key: &BlockKey, sequence: u64) -> ItemStatus {
-        let tag = ItemTag { channel: 0, sequence, issued: self.chain.version };
+        let tag =
+            ItemTag { channel: 0, sequence, chain: self.chain.id, issued: self.chain.version };
         let request = KeysRequest {
             namespace: GROUP,
             keys: vec![*key],
