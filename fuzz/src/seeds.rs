@@ -7,7 +7,7 @@ use std::sync::Arc;
 use millpond_engine::{Engine, EngineOptions, FormatOptions, WriteMode, WriteRequest};
 use millpond_env::disk::block_on;
 use millpond_env::{BufferPool, FakeClock, FakeDisk, PoolOptions};
-use millpond_types::cluster::{ChainVersion, Incarnation};
+use millpond_types::cluster::{ChainId, ChainVersion, Incarnation};
 use millpond_types::namespace::{LayoutDigest, NamespaceInfo, NamespaceOptions};
 use millpond_types::wire::{
     ErrorReply, FLAG_REPLY, FrameHeader, GetItem, GetReply, GetRequest, Hello, HelloReply,
@@ -48,7 +48,8 @@ fn leaders() -> [Leaders; 3] {
 
 /// Of three keys, as a client of a cluster sends them.
 fn tags() -> Tags {
-    let item = |sequence| ItemTag { channel: 1, sequence, issued: ChainVersion(7) };
+    let item =
+        |sequence| ItemTag { channel: 1, sequence, chain: ChainId(3), issued: ChainVersion(7) };
     Tags { client: 5, items: [8, 9, 10].map(item).to_vec() }
 }
 

@@ -41,7 +41,7 @@ impl Tagger {
         };
         self.sequence += 1;
         let channel = chain.0 << CHANNEL_BITS | channel;
-        Some(ItemTag { channel, sequence: self.sequence, issued })
+        Some(ItemTag { channel, sequence: self.sequence, chain, issued })
     }
 
     /// Frees the channel of an update that was answered or given up.

@@ -32,6 +32,8 @@ const CURSOR_BITS: u32 = 56;
 pub(crate) struct Update {
     slot: SlotId,
     tag: Tag,
+    /// The chain that the client means; the slot's when it does not say.
+    chain: Option<ChainId>,
     /// The chain version that the client knew at the first attempt.
     issued: Option<ChainVersion>,
 }
@@ -44,9 +46,9 @@ impl Update {
             Some((client, item)) => {
                 let lane = Lane { client, channel: item.channel };
                 let tag = Tag { lane, sequence: item.sequence };
-                Self { slot, tag, issued: Some(item.issued) }
+                Self { slot, tag, chain: Some(item.chain), issued: Some(item.issued) }
             }
-            None => Self { slot, tag: Tag::default(), issued: None },
+            None => Self { slot, tag: Tag::default(), chain: None, issued: None },
         }
     }
 }
@@ -116,15 +118,20 @@ impl Host {
         std::iter::once(place.chain).chain(place.old)
     }
 
-    /// This node's replica that heads the chain of a slot.
-    fn head(&self, slot: SlotId) -> Option<Arc<Hosted>> {
-        let chain = self.routing().place(slot).chain;
+    /// This node's replica that heads the chain an update is for. While a slot moves its new chain
+    /// takes everything, and the old one deletes.
+    fn head(&self, update: &Update, deletes: bool) -> Option<Arc<Hosted>> {
+        let place = self.routing().place(update.slot);
+        let chain = update.chain.unwrap_or(place.chain);
+        if chain != place.chain && !(deletes && place.old == Some(chain)) {
+            return None;
+        }
         self.replicas_of(chain).into_iter().find(|hosted| hosted.is_head())
     }
 
     /// Whether a put of `update` can be taken here.
     pub(crate) fn takes(&self, update: &Update) -> bool {
-        self.head(update.slot).is_some()
+        self.head(update, false).is_some()
     }
 
     /// Stores a block on every replica of its chain.
@@ -176,7 +183,7 @@ impl Host {
         (op, crc): (impl Fn() -> Op<Blob>, Crc32c),
         durability: Ack,
     ) -> Option<Reply<Blob>> {
-        let hosted = self.head(update.slot)?;
+        let hosted = self.head(&update, matches!(op(), Op::Remove))?;
         let tag = if update.issued.is_some() { update.tag } else { self.own_tag() };
         let event = |issued: Option<ChainVersion>| {
             let op = op();

@@ -147,7 +147,8 @@ impl Node {
     }
 
     async fn put(&self, key: &BlockKey, value: &[u8], sequence: u64) -> ItemStatus {
-        let tag = (5, ItemTag { channel: 0, sequence, issued: self.chain.version });
+        let tag =
+            (5, ItemTag { channel: 0, sequence, chain: self.chain.id, issued: self.chain.version });
         let update = Update::new(GROUP, key, Some(tag));
         let bytes = self.pool.try_copy(value).unwrap().freeze();
         let options = NamespaceOptions { ack: Ack::Disk, ..NamespaceOptions::default() };
@@ -175,7 +176,8 @@ impl Node {
     }
 
     async fn delete(&self, key: &BlockKey, sequence: u64) -> ItemStatus {
-        let tag = ItemTag { channel: 0, sequence, issued: self.chain.version };
+        let tag =
+            ItemTag { channel: 0, sequence, chain: self.chain.id, issued: self.chain.version };
         let request = KeysRequest {
             namespace: GROUP,
             keys: vec![*key],

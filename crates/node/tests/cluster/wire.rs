@@ -23,6 +23,7 @@ pub(crate) struct Wire {
 #[derive(Debug)]
 pub(crate) enum Refused {
     Status(Status, String),
+    #[expect(dead_code, reason = "shown when a test fails")]
     Broken(io::Error),
 }
 

@@ -2,7 +2,7 @@
 
 use super::codec::{Reader, WireError, Writer};
 use crate::checksum::Crc32c;
-use crate::cluster::ChainVersion;
+use crate::cluster::{ChainId, ChainVersion};
 use crate::ids::{BlockKey, GroupId};
 use crate::limits::{BATCH_KEYS_MAX, CHUNK_BYTES_MAX, LIST_KEYS_MAX, TOKEN_BYTES_MAX};
 use crate::namespace::NamespaceOptions;
@@ -193,6 +193,8 @@ pub struct ItemTag {
     pub channel: u32,
     /// Grows with every update of the client.
     pub sequence: u64,
+    /// The chain that the update is for: a node may head both chains of a slot that moves.
+    pub chain: ChainId,
     /// The version of the key's chain that the client knew at the first attempt.
     pub issued: ChainVersion,
 }
@@ -214,6 +216,7 @@ impl Tags {
         for tag in &tags.items {
             w.u32(tag.channel);
             w.u64(tag.sequence);
+            w.u32(tag.chain.0);
             w.u32(tag.issued.0);
         }
     }
@@ -231,7 +234,8 @@ impl Tags {
         let mut items = Vec::with_capacity(keys);
         for _ in 0..keys {
             let (channel, sequence) = (r.u32()?, r.u64()?);
-            items.push(ItemTag { channel, sequence, issued: ChainVersion(r.u32()?) });
+            let chain = ChainId(r.u32()?);
+            items.push(ItemTag { channel, sequence, chain, issued: ChainVersion(r.u32()?) });
         }
         Ok(Some(Self { client, items }))
     }

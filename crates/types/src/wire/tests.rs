@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::checksum::Crc32c;
-use crate::cluster::{ChainVersion, Incarnation, NodeId, RoutingVersion};
+use crate::cluster::{ChainId, ChainVersion, Incarnation, NodeId, RoutingVersion};
 use crate::ids::{BlockKey, GroupId, Uuid128};
 use crate::namespace::{NamespaceInfo, NamespaceOptions};
 
@@ -13,7 +13,12 @@ fn key(n: u8) -> BlockKey {
 }
 
 fn tag(n: u32) -> ItemTag {
-    ItemTag { channel: n, sequence: u64::from(n) << 40, issued: ChainVersion(n) }
+    ItemTag {
+        channel: n,
+        sequence: u64::from(n) << 40,
+        chain: ChainId(n + 1),
+        issued: ChainVersion(n),
+    }
 }
 
 fn keys_request(leaders: Leaders) -> KeysRequest {

@@ -217,23 +217,25 @@ impl World {
         self.truth.version.0 += 1;
     }
 
-    /// What a node says of a key, by the truth.
+    /// What a node says of a key, by the truth: updates are for the chain that their tag names,
+    /// reads for whichever of the slot's chains the node serves.
     fn answer(&mut self, verb: Verb, at: NodeId, key: usize, tag: Option<ItemTag>) -> ItemStatus {
         let place = self.truth.place(SlotId(u16::try_from(key % 8).unwrap()));
-        let chains: Vec<ChainId> = [Some(place.chain), place.old].into_iter().flatten().collect();
-        let serves = |id: &ChainId, head: bool| {
+        let chains = [Some(place.chain), place.old.filter(|_| verb != Verb::Put)];
+        let serves = |id: &ChainId| {
             let mut serving = self.truth.chains[id].serving().map(|member| member.node);
-            if head { serving.next() == Some(at) } else { serving.any(|node| node == at) }
+            match tag {
+                Some(tag) => tag.chain == *id && serving.next() == Some(at),
+                None => serving.any(|node| node == at),
+            }
         };
-        // Which chain was meant shows by who was asked; one node may have both.
-        let meant: Vec<ChainId> =
-            chains.into_iter().filter(|id| serves(id, manner(verb).0 == Reach::Head)).collect();
+        let meant: Vec<ChainId> = chains.into_iter().flatten().filter(serves).collect();
         if meant.is_empty() {
             return ItemStatus::Moved;
         }
         let have = meant.iter().any(|id| self.have.get(id).is_some_and(|keys| keys.contains(&key)));
         if let Some(tag) = tag {
-            let lane = self.applied.entry((meant[0], tag.channel)).or_default();
+            let lane = self.applied.entry((tag.chain, tag.channel)).or_default();
             assert!(tag.sequence >= *lane, "an update came after a later one of its channel");
             *lane = tag.sequence;
         }
@@ -241,6 +243,10 @@ impl World {
             Verb::Put if have => ItemStatus::Exists,
             Verb::Put => {
                 self.have.entry(meant[0]).or_default().insert(key);
+                ItemStatus::Ok
+            }
+            Verb::Delete if have => {
+                self.have.entry(meant[0]).or_default().remove(&key);
                 ItemStatus::Ok
             }
             _ if have => ItemStatus::Ok,
@@ -253,7 +259,7 @@ proptest! {
     #[test]
     fn every_key_gets_a_true_answer_while_the_cluster_changes(
         seed in any::<u64>(),
-        verb in prop::sample::select(vec![Verb::Get, Verb::Contains, Verb::Put, Verb::MatchPrefix]),
+        verb in prop::sample::select(vec![Verb::Get, Verb::Contains, Verb::Put, Verb::MatchPrefix, Verb::Delete]),
         present in prop::collection::btree_set(0usize..40, 0..40),
     ) {
         let mut rng = Pcg::new(seed, 0);
@@ -314,6 +320,11 @@ proptest! {
                 // A put of a key that only the old chain has may store it anew, and one whose first
                 // answer was lost finds what it stored itself.
                 (Verb::Put, ItemStatus::Ok | ItemStatus::Exists) => {}
+                // The same of a delete whose first answer was lost.
+                (Verb::Delete, _) => {
+                    let left = world.have.values().any(|keys| keys.contains(&key));
+                    prop_assert!(!left || unheard.contains(&key), "key {key} is still there");
+                }
                 (_, ItemStatus::Ok) => prop_assert!(was, "key {key}"),
                 (_, ItemStatus::Miss) => {
                     prop_assert!(!was || unheard.contains(&key), "key {key} was there");

@@ -128,7 +128,7 @@ fn describe(status: &Status, nodes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::serves;
-    use crate::admin::{Disk, Node, Status};
+    use crate::admin::{Node, Status};
 
     #[test]
     fn a_cluster_serves_when_every_chain_does() {
