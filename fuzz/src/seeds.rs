@@ -7,7 +7,7 @@ use std::sync::Arc;
 use millpond_engine::{Engine, EngineOptions, FormatOptions, WriteMode, WriteRequest};
 use millpond_env::disk::block_on;
 use millpond_env::{BufferPool, FakeClock, FakeDisk, PoolOptions};
-use millpond_types::cluster::{ChainId, ChainVersion, Incarnation};
+use millpond_types::cluster::{ChainId, ChainVersion, Incarnation, RoutingVersion};
 use millpond_types::namespace::{LayoutDigest, NamespaceInfo, NamespaceOptions};
 use millpond_types::wire::{
     ErrorReply, FLAG_REPLY, FrameHeader, GetItem, GetReply, GetRequest, Hello, HelloReply,
@@ -55,19 +55,22 @@ fn tags() -> Tags {
 
 fn keys_request(leaders: Leaders) -> KeysRequest {
     let tags = (leaders == Leaders::Runs).then(tags);
-    KeysRequest { namespace: GroupId(3), keys: vec![key(1), key(2), key(3)], leaders, tags }
+    let (namespace, routing) = (GroupId(3), RoutingVersion(8));
+    KeysRequest { namespace, routing, keys: vec![key(1), key(2), key(3)], leaders, tags }
 }
 
 fn put(leaders: Leaders) -> PutRequest {
     let items = [5, 0, 4096].map(|len| PutItem { len, crc: Crc32c(9) }).to_vec();
     let keys = vec![key(1), key(2), key(3)];
     let tags = (leaders == Leaders::Runs).then(tags);
-    PutRequest { namespace: GroupId(1), arena_offset: 4096, keys, items, leaders, tags }
+    let (namespace, routing, arena_offset) = (GroupId(1), RoutingVersion(8), 4096);
+    PutRequest { namespace, routing, arena_offset, keys, items, leaders, tags }
 }
 
 fn get(leaders: Leaders) -> GetRequest {
     let keys = vec![key(1), key(2), key(3)];
-    GetRequest { namespace: GroupId(1), keys, room: vec![4096, 0, 77], leaders }
+    let (namespace, routing) = (GroupId(1), RoutingVersion(8));
+    GetRequest { namespace, routing, keys, room: vec![4096, 0, 77], leaders }
 }
 
 fn batches() -> Vec<Seeds> {

@@ -119,7 +119,7 @@ const fn put_word(status: ItemStatus) -> &'static str {
         ItemStatus::Corrupt => "corrupt",
         ItemStatus::ReadOnly => "read_only",
         ItemStatus::Quota => "quota",
-        ItemStatus::Late | ItemStatus::Moved => "late",
+        ItemStatus::Late | ItemStatus::Moved | ItemStatus::Behind => "late",
         ItemStatus::Miss | ItemStatus::TooLong => "refused",
     }
 }

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use millpond_types::cluster::RoutingVersion;
 use millpond_types::limits::{BATCH_KEYS_MAX, CHUNK_BYTES_MAX, LIST_KEYS_MAX};
 use millpond_types::wire::{
     GetRequest, ItemStatus, KeysRequest, Leaders, ListReply, ListRequest, MatchReply, MatchRequest,
@@ -23,6 +24,13 @@ use crate::error::ClientError;
 const REQUEST_BYTES: usize = 8 << 20;
 /// Keys per request, for the same reason.
 const REQUEST_KEYS: usize = 4096;
+/// Requests to one server, which is the one whatever the routing says.
+const UNPLANNED: RoutingVersion = RoutingVersion(0);
+
+/// Whether a server speaks of other nodes.
+const fn is_elsewhere(status: ItemStatus) -> bool {
+    matches!(status, ItemStatus::Moved | ItemStatus::Behind)
+}
 
 /// The keys of a batch in a namespace.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +60,13 @@ impl Keys<'_> {
             _ => Leaders::Each((from..to).map(|i| *self.leader(i)).collect()),
         };
         (self.keys[from..to].to_vec(), leaders)
+    }
+
+    /// The request for some of the keys.
+    fn request(&self, from: usize, to: usize) -> KeysRequest {
+        let (namespace, routing) = (self.namespace, UNPLANNED);
+        let (keys, leaders) = self.part(from, to);
+        KeysRequest { namespace, routing, keys, leaders, tags: None }
     }
 
     fn check(&self, others: usize, what: &'static str) -> Result<(), ClientError> {
@@ -274,9 +289,7 @@ impl Client {
         let mut items = Vec::with_capacity(keys.keys.len());
         for from in (0..keys.keys.len()).step_by(BATCH_KEYS_MAX / 2) {
             let to = keys.keys.len().min(from + BATCH_KEYS_MAX / 2);
-            let (part, leaders) = keys.part(from, to);
-            let request =
-                KeysRequest { namespace: keys.namespace, keys: part, leaders, tags: None };
+            let request = keys.request(from, to);
             let reply = self.plain_alone((verb, request.encode()), deadline, Some(keys.node))?;
             items.extend(self.decoded(&reply, StatusReply::decode)?.items);
         }
@@ -284,7 +297,7 @@ impl Client {
             let what = "a reply with another number of items";
             return Err(ClientError::Unexpected { address: self.name(), what });
         }
-        self.check_moved(items.contains(&ItemStatus::Moved));
+        self.check_moved(items.iter().any(|status| is_elsewhere(*status)));
         Ok(items)
     }
 
@@ -309,10 +322,7 @@ impl Client {
         let mut total = MatchReply { matched: 0, leased: 0 };
         for from in (0..keys.keys.len()).step_by(BATCH_KEYS_MAX / 2) {
             let to = keys.keys.len().min(from + BATCH_KEYS_MAX / 2);
-            let (part, leaders) = keys.part(from, to);
-            let keys_part =
-                KeysRequest { namespace: keys.namespace, keys: part, leaders, tags: None };
-            let request = MatchRequest { keys: keys_part, lease_ms, each: false };
+            let request = MatchRequest { keys: keys.request(from, to), lease_ms, each: false };
             let request = (Verb::MatchPrefix, request.encode());
             let reply = self.plain_alone(request, deadline, Some(keys.node))?;
             let reply = self.decoded(&reply, MatchReply::decode)?;
@@ -352,7 +362,8 @@ impl Client {
         for to in ends {
             let (part, leaders) = keys.part(from, to);
             let room = reads.rooms[from..to].iter().map(|room| wire_len(room.len())).collect();
-            let request = GetRequest { namespace: keys.namespace, keys: part, room, leaders };
+            let (namespace, routing) = (keys.namespace, UNPLANNED);
+            let request = GetRequest { namespace, routing, keys: part, room, leaders };
             jobs.push(Job::Get { request, items: Items::From(from) });
             from = to;
         }
@@ -390,6 +401,7 @@ impl Client {
                 |value: &Value<'_>| PutItem { len: wire_len(value.len()), crc: Crc32c::EMPTY };
             let request = PutRequest {
                 namespace: keys.namespace,
+                routing: UNPLANNED,
                 arena_offset: 0,
                 keys: part,
                 items: values_here.iter().map(item).collect(),
@@ -406,7 +418,7 @@ impl Client {
             let Job::Put { reply, .. } = job else { unreachable!("the jobs were made here") };
             statuses.extend(reply);
         }
-        self.check_moved(statuses.contains(&ItemStatus::Moved));
+        self.check_moved(statuses.iter().any(|status| is_elsewhere(*status)));
         Ok(statuses)
     }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use millpond_types::SlotId;
-use millpond_types::cluster::{Chain, ChainId, NodeId, Routing};
+use millpond_types::cluster::{Chain, ChainId, NodeId, Routing, SlotPlace};
 use millpond_types::wire::{ItemStatus, ItemTag, Verb};
 
 use super::tags::Tagger;
@@ -20,26 +20,43 @@ enum Reach {
     Every,
 }
 
-/// What is done while a slot moves from one chain to another.
+/// Which chains are asked while a slot moves from one to another (docs/placement.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dual {
-    /// Only the new chain takes writes.
+enum Way {
+    /// The new one; its head does what is to be done at the old one.
     New,
-    /// The new chain, then the old one for what it does not have.
-    OldOnMiss,
-    /// The old chain, then the new one: what the move copied meanwhile is found there.
-    OldThenNew,
+    /// New, old, new, until one has it: what was copied between two questions is found by the third.
+    Look,
+    /// As `Look`, and the new one again after the old one had it: the copy takes a pin along only
+    /// if it was there before.
+    Keep,
+    /// Old, then new, both: the copy is there once the old one let go.
+    Free,
 }
 
-const fn manner(verb: Verb) -> (Reach, Dual) {
+const fn manner(verb: Verb) -> (Reach, Way) {
     match verb {
-        Verb::Put => (Reach::Head, Dual::New),
-        Verb::Delete => (Reach::Head, Dual::OldThenNew),
-        Verb::Pin => (Reach::Every, Dual::OldOnMiss),
-        Verb::Unpin => (Reach::Every, Dual::OldThenNew),
-        Verb::Get | Verb::Contains => (Reach::Any, Dual::OldOnMiss),
-        _ => (Reach::Head, Dual::OldOnMiss),
+        Verb::Put | Verb::Delete => (Reach::Head, Way::New),
+        Verb::Pin => (Reach::Every, Way::Keep),
+        Verb::Unpin => (Reach::Every, Way::Free),
+        Verb::Get | Verb::Contains => (Reach::Any, Way::Look),
+        _ => (Reach::Head, Way::Look),
     }
+}
+
+const fn updates(verb: Verb) -> bool {
+    matches!(verb, Verb::Put | Verb::Delete)
+}
+
+/// The chain of a step; none when there is no such step.
+fn chain_at(way: Way, place: SlotPlace, step: usize) -> Option<ChainId> {
+    let Some(old) = place.old else { return (step == 0).then_some(place.chain) };
+    let chains: &[ChainId] = match way {
+        Way::New => &[place.chain],
+        Way::Look | Way::Keep => &[place.chain, old, place.chain],
+        Way::Free => &[old, place.chain],
+    };
+    chains.get(step).copied()
 }
 
 /// Whether any replica may answer, so that another one can be asked at no risk.
@@ -47,20 +64,16 @@ pub(crate) const fn reads(verb: Verb) -> bool {
     matches!(manner(verb).0, Reach::Any)
 }
 
-/// Which of its two chains a key is asked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    First,
-    Second,
-}
-
 #[derive(Clone, Debug)]
 struct Item {
     slot: SlotId,
-    step: Step,
-    /// The first chain's answer, once the second one is asked.
+    /// Which of the chains of its way is asked, and the place that the way is for.
+    step: (usize, Option<SlotPlace>),
+    /// What an earlier step said, once a later one is taken.
     earlier: Option<ItemStatus>,
     tag: Option<(ChainId, ItemTag)>,
+    /// The tag's chain may have done the update: no other one may be asked before it answers.
+    unsure: bool,
     /// Nodes that cannot read it though they should.
     refused_by: Vec<NodeId>,
     /// The node whose answer counts, and how many of those asked have not answered.
@@ -94,9 +107,10 @@ impl Batch {
     pub(crate) fn new(verb: Verb, slots: impl Iterator<Item = SlotId>) -> Self {
         let item = |slot| Item {
             slot,
-            step: Step::First,
+            step: (0, None),
             earlier: None,
             tag: None,
+            unsure: false,
             refused_by: Vec::new(),
             asked: (None, 0),
             heard: None,
@@ -184,6 +198,7 @@ impl Batch {
 
     fn ask(&mut self, index: usize, nodes: &[NodeId], plan: &mut Plan) {
         let item = &mut self.items[index];
+        item.unsure = updates(self.verb);
         item.heard = None;
         // A node may have two targets of a chain for a moment: it is still asked once.
         let mut asked = 0;
@@ -199,29 +214,24 @@ impl Batch {
 
     /// The chain that a key is asked at now.
     fn chain_of<'r>(&mut self, index: usize, routing: &'r Routing) -> Option<&'r Chain> {
-        let dual = manner(self.verb).1;
+        let way = manner(self.verb).1;
         let item = &mut self.items[index];
+        if item.unsure
+            && let Some(chain) = item.tag.and_then(|(of, _)| routing.chains.get(&of))
+        {
+            return Some(chain);
+        }
         let place = routing.place(item.slot);
-        let (first, second) = match (dual, place.old) {
-            (Dual::New, _) | (_, None) => (place.chain, None),
-            (Dual::OldOnMiss, Some(old)) => (place.chain, Some(old)),
-            (Dual::OldThenNew, Some(old)) => (old, Some(place.chain)),
-        };
-        let id = match (item.step, second) {
-            (Step::First, _) => first,
-            (Step::Second, Some(second)) => second,
-            // The move ended between the two questions: where it is now knows everything.
-            (Step::Second, None) => {
-                item.step = Step::First;
-                first
-            }
-        };
-        routing.chains.get(&id)
+        // What was heard of one move says nothing of the next.
+        if item.step.1.replace(place) != Some(place) {
+            (item.step.0, item.earlier) = (0, None);
+        }
+        routing.chains.get(&chain_at(way, place, item.step.0)?)
     }
 
     /// Makes sure that an update has a tag for this chain; false when it has to wait for one.
     fn tag_for(&mut self, index: usize, chain: &Chain, tagger: &mut Tagger) -> bool {
-        if !matches!(self.verb, Verb::Put | Verb::Delete) {
+        if !updates(self.verb) {
             return true;
         }
         let item = &mut self.items[index];
@@ -247,7 +257,8 @@ impl Batch {
         if item.answer.is_some() {
             return false;
         }
-        if status == ItemStatus::Moved {
+        if matches!(status, ItemStatus::Moved | ItemStatus::Behind) {
+            item.unsure &= status == ItemStatus::Behind;
             return true;
         }
         let (counts, left) = &mut item.asked;
@@ -264,25 +275,25 @@ impl Batch {
     }
 
     fn conclude(&mut self, index: usize, status: ItemStatus, routing: &Routing) {
-        let dual = manner(self.verb).1;
+        let way = manner(self.verb).1;
         let item = &mut self.items[index];
-        let moves = routing.place(item.slot).old.is_some();
-        let goes_on = match dual {
-            Dual::New => false,
-            Dual::OldOnMiss => status == ItemStatus::Miss,
-            Dual::OldThenNew => true,
-        };
-        if item.step == Step::First && moves && goes_on {
-            item.step = Step::Second;
-            item.earlier = Some(status);
-            item.refused_by.clear();
-            self.released.extend(item.tag.take());
-            return;
-        }
         let best = match item.earlier {
-            Some(ItemStatus::Ok) if status == ItemStatus::Miss => ItemStatus::Ok,
+            Some(earlier) if status == ItemStatus::Miss => earlier,
             _ => status,
         };
+        let goes_on = match way {
+            Way::New => false,
+            Way::Look => status == ItemStatus::Miss,
+            Way::Keep => item.step.0 > 0 || status == ItemStatus::Miss,
+            Way::Free => true,
+        };
+        let next = item.step.0 + 1;
+        if goes_on && chain_at(way, routing.place(item.slot), next).is_some() {
+            item.step.0 = next;
+            item.earlier = Some(best);
+            item.refused_by.clear();
+            return;
+        }
         item.answer = Some(best);
         self.released.extend(item.tag.take());
         self.open -= 1;

@@ -56,7 +56,7 @@ impl<'a> Work<'_, 'a> {
         &self,
         items: &[usize],
         batch: &Batch,
-        client: u128,
+        sender: (u128, RoutingVersion),
     ) -> (Vec<Job<'a, 'a>>, Vec<Vec<usize>>) {
         let ends = match self.cargo {
             Cargo::Rooms(_) | Cargo::Values(_) => {
@@ -71,14 +71,19 @@ impl<'a> Work<'_, 'a> {
         let (mut jobs, mut parts, mut from) = (Vec::new(), Vec::new(), 0);
         for to in ends {
             let part = items[from..to].to_vec();
-            jobs.push(self.job(&part, batch, client));
+            jobs.push(self.job(&part, batch, sender));
             parts.push(part);
             from = to;
         }
         (jobs, parts)
     }
 
-    fn job(&self, part: &[usize], batch: &Batch, client: u128) -> Job<'a, 'a> {
+    fn job(
+        &self,
+        part: &[usize],
+        batch: &Batch,
+        (client, routing): (u128, RoutingVersion),
+    ) -> Job<'a, 'a> {
         let namespace = self.keys.namespace;
         let keys: Vec<BlockKey> = part.iter().map(|item| self.keys.keys[*item]).collect();
         let leaders = match self.keys.leaders {
@@ -92,7 +97,7 @@ impl<'a> Work<'_, 'a> {
         match &self.cargo {
             Cargo::Rooms(rooms) => {
                 let room = part.iter().map(|item| rooms[*item]).collect();
-                let request = GetRequest { namespace, keys, room, leaders };
+                let request = GetRequest { namespace, routing, keys, room, leaders };
                 Job::Get { request, items: Items::Each(part.to_vec()) }
             }
             Cargo::Values(values) => {
@@ -102,16 +107,17 @@ impl<'a> Work<'_, 'a> {
                     |value: &Value<'_>| PutItem { len: wire_len(value.len()), crc: Crc32c::EMPTY };
                 let items = values.iter().map(item).collect();
                 let (arena_offset, tags) = (0, tags());
-                let request = PutRequest { namespace, arena_offset, keys, items, leaders, tags };
+                let request =
+                    PutRequest { namespace, routing, arena_offset, keys, items, leaders, tags };
                 Job::Put { request, values: Cow::Owned(values), reply: Vec::new() }
             }
             Cargo::Lease(lease_ms) => {
-                let keys = KeysRequest { namespace, keys, leaders, tags: None };
+                let keys = KeysRequest { namespace, routing, keys, leaders, tags: None };
                 let request = MatchRequest { keys, lease_ms: *lease_ms, each: true };
                 Job::Plain { verb: self.verb, meta: request.encode(), reply: Vec::new() }
             }
             Cargo::None => {
-                let request = KeysRequest { namespace, keys, leaders, tags: tags() };
+                let request = KeysRequest { namespace, routing, keys, leaders, tags: tags() };
                 Job::Plain { verb: self.verb, meta: request.encode(), reply: Vec::new() }
             }
         }

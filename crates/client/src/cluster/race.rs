@@ -118,7 +118,8 @@ impl<'r, 'w, 'a, 'x, 'y> Race<'r, 'w, 'a, 'x, 'y> {
             ClientError::Connect { address: id.to_string(), source }
         })?;
         let mut lent = node.pool.checkout(connect)?;
-        let (mut jobs, parts) = self.work.jobs(items, self.batch, self.cluster.client);
+        let (mut jobs, parts) =
+            self.work.jobs(items, self.batch, (self.cluster.client, self.routing.version));
         let connection = lent.get()?;
         let mut flight = connection.begin(&jobs);
         let now = RealClock::tick();

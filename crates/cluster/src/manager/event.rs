@@ -4,7 +4,7 @@ use millpond_types::cluster::{
     ChainId, ConfigRecord, DiskId, EventRecord, Heartbeat, HeartbeatAnswer, Incarnation, NodeId,
     Register, RegisterAnswer, RoutingUpdate, RoutingVersion, TargetId,
 };
-use millpond_types::ids::Uuid128;
+use millpond_types::ids::{SlotId, Uuid128};
 use millpond_types::units::UnixSeconds;
 
 use super::status::{ChainPage, SlotStatus, Status};
@@ -265,6 +265,13 @@ pub enum AdminCommand {
         from: TargetId,
         /// The disk it goes to.
         to: DiskId,
+    },
+    /// Move a slot, with its chunks, to another chain.
+    MoveSlot {
+        /// The slot.
+        slot: SlotId,
+        /// The chain it goes to.
+        to: ChainId,
     },
     /// How the cluster is.
     Status,

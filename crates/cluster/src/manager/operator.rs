@@ -1,7 +1,9 @@
 //! What operators ask for.
 
+use millpond_types::SlotId;
 use millpond_types::cluster::{
-    ChainId, ConfigVersion, DiskId, DiskRecord, DiskState, NodeId, NodeRecord, NodeState, TargetId,
+    ChainId, ConfigVersion, DiskId, DiskRecord, DiskState, NodeId, NodeRecord, NodeState,
+    SlotPlace, TargetId,
 };
 
 use super::Cx;
@@ -58,6 +60,10 @@ pub(super) fn carry_out(
         AdminCommand::MoveTarget { chain, from, to } => {
             planner.forget();
             move_target(draft, *chain, *from, *to)
+        }
+        AdminCommand::MoveSlot { slot, to } => {
+            planner.forget();
+            move_slot(draft, *slot, *to)
         }
         AdminCommand::Status
         | AdminCommand::Chains { .. }
@@ -175,6 +181,25 @@ fn remove_node(draft: &mut Draft<'_>, nodes: &Nodes, node: NodeId) -> Outcome {
     draft.changes.nodes.insert(node, None);
     draft.event(None, format!("node {node} was removed"));
     Ok(format!("node {node} is removed"))
+}
+
+fn move_slot(draft: &mut Draft<'_>, slot: SlotId, to: ChainId) -> Outcome {
+    let place = draft.place(slot.0);
+    if let Some(old) = place.old {
+        let text = format!("slot {} moves from chain {} already: wait for it", slot.0, old.0);
+        return Err(Halt::Refused(text));
+    }
+    if place.chain == ChainId::NONE || draft.chain(to).is_none() {
+        let text = format!("there is no chain {}: see 'millpond admin chains'", to.0);
+        return Err(Halt::Refused(text));
+    }
+    if place.chain == to {
+        return Err(Halt::Refused(format!("slot {} is on chain {} already", slot.0, to.0)));
+    }
+    draft.changes.slots.insert(slot.0, SlotPlace { chain: to, old: Some(place.chain) });
+    let text = format!("slot {} moves from chain {} to {}", slot.0, place.chain.0, to.0);
+    draft.event(Some(to), text.clone());
+    Ok(text)
 }
 
 fn move_target(draft: &mut Draft<'_>, chain: ChainId, from: TargetId, to: DiskId) -> Outcome {

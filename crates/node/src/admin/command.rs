@@ -1,6 +1,7 @@
 //! What operators ask for.
 
 use millpond_cluster::manager::AdminCommand;
+use millpond_types::SlotId;
 use millpond_types::cluster::{ChainId, DiskId, NodeId, TargetId};
 use millpond_types::ids::Uuid128;
 use serde::{Deserialize, Serialize};
@@ -56,6 +57,13 @@ pub enum Command {
         /// Identity of the disk that it goes to.
         disk: String,
     },
+    /// Move a slot to another chain.
+    MoveSlot {
+        /// Its number.
+        slot: u16,
+        /// The chain that it goes to.
+        chain: u32,
+    },
     /// How the cluster is.
     Status {},
     /// A page of chains.
@@ -107,6 +115,9 @@ impl TryFrom<Command> for AdminCommand {
                 from: TargetId(target),
                 to: disk_id(&disk)?,
             },
+            Command::MoveSlot { slot, chain } => {
+                Self::MoveSlot { slot: SlotId(slot), to: ChainId(chain) }
+            }
             Command::Status {} => Self::Status,
             Command::Chains { after, unhealthy } => {
                 Self::Chains { after: ChainId(after), unhealthy }

@@ -5,17 +5,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use millpond_chain::Op;
 use millpond_engine::Cursor;
 use millpond_env::{RealClock, sleep, spawn};
-use millpond_types::cluster::ChainId;
-use millpond_types::{Ack, ChunkId};
-
-use millpond_chain::{Event, Op, UpdateRequest};
-use millpond_types::Crc32c;
+use millpond_types::cluster::{ChainId, Routing};
+use millpond_types::{Ack, ChunkId, Crc32c, SlotId};
 
 use super::Host;
 use super::attrs::{self, Block};
 use super::hosted::Hosted;
+use super::update::Change;
 
 /// How often a disk is looked at.
 const ROUND: Duration = Duration::from_millis(100);
@@ -47,8 +46,17 @@ fn remover(host: &Host, attrs: &[u8]) -> Option<(Arc<Hosted>, Block)> {
         return None;
     }
     let block = Block::decode(&version.block).ok()?;
+    if leaves(&host.routing(), version.chain, block.slot) {
+        return None;
+    }
     let head = host.replicas_of(version.chain).into_iter().find(|hosted| hosted.is_head())?;
     Some((head, block))
+}
+
+/// Whether a slot is on its way from a chain to another. Nothing else may remove what it holds: a copy
+/// of a chunk that is gone here would bring it back there.
+fn leaves(routing: &Routing, chain: ChainId, slot: SlotId) -> bool {
+    routing.place(slot).chain != chain
 }
 
 fn coldest(host: &Host, disk: usize) -> Vec<(Arc<Hosted>, ChunkId)> {
@@ -58,12 +66,15 @@ fn coldest(host: &Host, disk: usize) -> Vec<(Arc<Hosted>, ChunkId)> {
     // Known before the engine is asked, which asks back under its own lock.
     let heads: HashMap<ChainId, Arc<Hosted>> =
         host.all().into_iter().filter(full).map(|hosted| (hosted.chain, hosted)).collect();
-    let mut chosen: Vec<Arc<Hosted>> = Vec::new();
+    let (routing, mut chosen) = (host.routing(), Vec::new());
     let victims = engine.coldest(over.min(ROUND_BYTES_MAX), |_, attrs| {
         let committed = attrs::version(attrs).filter(|v| !v.staged && !v.tombstone);
-        let Some(head) = committed.and_then(|version| heads.get(&version.chain)) else {
+        let Some(version) = committed else { return false };
+        let Some(head) = heads.get(&version.chain) else { return false };
+        let slot = Block::decode(&version.block).map(|block| block.slot);
+        if slot.is_ok_and(|slot| leaves(&routing, version.chain, slot)) {
             return false;
-        };
+        }
         chosen.push(Arc::clone(head));
         true
     });
@@ -93,22 +104,9 @@ fn expired(
 /// Deletes a chunk on every replica of its chain; what comes of it is not waited for.
 fn remove(host: &Arc<Host>, hosted: &Arc<Hosted>, chunk: ChunkId) {
     let (tag, hosted) = (host.own_tag(), Arc::clone(hosted));
+    let change = Change { chunk, op: Op::Remove, crc: Crc32c::EMPTY, durability: Ack::Memory };
     spawn(async move {
-        let _gone_or_not = hosted
-            .ask(|request, state| {
-                let version = state.replica.chain_version();
-                let update = UpdateRequest {
-                    version,
-                    issued: version,
-                    tag,
-                    chunk,
-                    op: Op::Remove,
-                    crc: Crc32c::EMPTY,
-                    durability: Ack::Memory,
-                };
-                Event::Update(request, update)
-            })
-            .await;
+        let _gone_or_not = hosted.change(tag, change).await;
     })
     .detach();
 }

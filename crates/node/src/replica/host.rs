@@ -22,6 +22,9 @@ use super::attrs::{self, Stored, TargetRecord, staged_id};
 use super::blob::Blob;
 use super::hosted::{DiskHealth, Hosted, Image, Surroundings};
 use super::links::Links;
+use super::moving::Movers;
+use super::news::News;
+use super::relay::Asks;
 use super::store::Store;
 use crate::member::{Targets, TargetsReport};
 use crate::service::{DamagedChunks, Engine};
@@ -80,8 +83,10 @@ pub struct Host {
     cores: Vec<Handle>,
     replicas: RwLock<Replicas>,
     found: parking_lot::Mutex<Found>,
-    routing: RwLock<Arc<Routing>>,
-    around: Arc<Surroundings>,
+    news: RwLock<Arc<News>>,
+    pub(super) around: Arc<Surroundings>,
+    pub(super) asks: Asks,
+    pub(super) movers: Movers,
     resync_rate: AtomicU64,
     /// Namespaces whose blocks are to go.
     dropped: RwLock<HashSet<GroupId>>,
@@ -113,8 +118,10 @@ impl Host {
             cores,
             replicas: RwLock::default(),
             found: parking_lot::Mutex::new(found),
-            routing: RwLock::default(),
+            news: RwLock::default(),
             around: Arc::new(around),
+            asks: Asks::default(),
+            movers: Movers::default(),
             resync_rate: AtomicU64::new(RESYNC_RATE),
             dropped: RwLock::default(),
             sequence,
@@ -142,7 +149,22 @@ impl Host {
     /// The newest routing.
     #[must_use]
     pub fn routing(&self) -> Arc<Routing> {
-        Arc::clone(&self.routing.read())
+        Arc::clone(&self.news.read().routing)
+    }
+
+    /// The newest routing, and since when it is so.
+    pub(super) fn news(&self) -> Arc<News> {
+        Arc::clone(&self.news.read())
+    }
+
+    /// Cores that replicas run on.
+    pub(super) fn lanes(&self) -> usize {
+        self.cores.len()
+    }
+
+    /// Bytes per second that this node sends to bring others up to date.
+    pub(super) fn rate(&self) -> u64 {
+        self.resync_rate.load(Ordering::Relaxed)
     }
 
     /// This node's replicas of a chain: mostly one.
@@ -187,12 +209,11 @@ impl Host {
         }
     }
 
-    fn tick(&self, lane: usize) {
+    fn tick(self: &Arc<Self>, lane: usize) {
         let all = self.all();
         let mine = all.iter().filter(|hosted| hosted.target.0 as usize % self.cores.len() == lane);
         let sources = all.iter().filter(|hosted| hosted.is_source()).count().max(1) as u64;
-        let rate = self.resync_rate.load(Ordering::Relaxed);
-        let budget = rate * CHAIN_TICK_MS / 1000 / sources;
+        let budget = self.rate() * CHAIN_TICK_MS / 1000 / sources;
         let health: Vec<DiskHealth> = self.disks.iter().map(|disk| health(&disk.engine)).collect();
         let disks = self.disks.iter().enumerate();
         for (disk, damaged) in disks.filter(|(disk, _)| disk % self.cores.len() == lane) {
@@ -203,6 +224,7 @@ impl Host {
         for hosted in mine {
             hosted.tick(budget, health[hosted.disk]);
         }
+        self.move_slots(lane);
     }
 
     /// Makes this node's replicas what routing says.
@@ -210,7 +232,8 @@ impl Host {
         let addresses: HashMap<NodeId, Vec<String>> =
             routing.nodes.values().map(|node| (node.id, node.addresses.clone())).collect();
         self.around.links.set_addresses(addresses);
-        *self.routing.write() = Arc::clone(routing);
+        let news = Arc::new(self.news().after(routing));
+        *self.news.write() = news;
         let mut mine = HashSet::new();
         for chain in routing.chains.values() {
             for member in chain.targets.iter().filter(|member| member.node == self.node) {
@@ -346,7 +369,8 @@ impl Targets for HostTargets {
 
     fn report(&self) -> TargetsReport {
         let host = &self.0;
-        let mut report = TargetsReport::default();
+        let mut report =
+            TargetsReport { slots_done: host.movers.done(), ..TargetsReport::default() };
         for hosted in host.all() {
             let Some((local, used_bytes)) = hosted.report() else { continue };
             report.targets.push(TargetReport {

@@ -18,7 +18,7 @@ use millpond_chain::{
 use millpond_env::{RealClock, sleep, spawn};
 use millpond_types::cluster::{Chain, ChainId, ChainVersion, ChunkVersion, TargetId};
 use millpond_types::limits::DEDUP_KEEP_MS;
-use millpond_types::{ChunkId, Tick};
+use millpond_types::{ChunkId, SlotId, Tick};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
@@ -92,11 +92,18 @@ pub(super) struct State {
     changing: BTreeSet<u64>,
     changes: u64,
     pub(super) image: Image,
+    /// Slots that have left this chain, or are leaving it: clients' updates of them are refused.
+    left: BTreeSet<SlotId>,
     retiring: bool,
     stopped: Option<Tick>,
 }
 
 impl State {
+    /// Whether clients' updates of the slot are refused.
+    pub(super) fn has_left(&self, slot: SlotId) -> bool {
+        self.left.contains(&slot)
+    }
+
     /// Whether a commit or removal of the chunk is on its way to the engine.
     pub(super) fn flipping(&self, chunk: ChunkId) -> bool {
         self.queues.get(&chunk).is_some_and(|queue| queue.jobs.iter().any(|(_, job)| job.flips()))
@@ -182,6 +189,7 @@ impl Hosted {
             changing: BTreeSet::new(),
             changes: 0,
             image,
+            left: BTreeSet::new(),
             retiring: false,
             stopped: None,
         };
@@ -216,6 +224,18 @@ impl Hosted {
         self.drive(&mut state);
     }
 
+    /// Refuses clients' updates of a slot from now on; says which chunks have updates under way.
+    pub(super) fn leave(&self, slot: SlotId) -> BTreeSet<ChunkId> {
+        let mut state = self.state.lock();
+        state.left.insert(slot);
+        state.replica.busy().collect()
+    }
+
+    /// Takes updates again of slots that came back.
+    pub(super) fn take_back(&self, is_here: impl Fn(SlotId) -> bool) {
+        self.state.lock().left.retain(|slot| !is_here(*slot));
+    }
+
     /// Whether the target is to leave its chain.
     pub(super) fn retire(self: &Arc<Self>, wanted: bool) {
         let mut state = self.state.lock();
@@ -225,18 +245,19 @@ impl Hosted {
         }
     }
 
-    /// Asks the replica something and waits for its answer.
+    /// Asks the replica something and waits for its answer; none when `event` is none, or the replica
+    /// stopped.
     pub(super) async fn ask(
         self: &Arc<Self>,
-        event: impl FnOnce(RequestId, &State) -> Event<Blob>,
+        event: impl FnOnce(RequestId, &State) -> Option<Event<Blob>>,
     ) -> Option<Reply<Blob>> {
         let answer = {
             let mut state = self.state.lock();
             state.numbered += 1;
             let request = RequestId(state.numbered);
+            let event = event(request, &state)?;
             let (sender, receiver) = oneshot::channel();
             state.waiting.insert(request, sender);
-            let event = event(request, &state);
             state.events.push_back(event);
             self.drive(&mut state);
             receiver

@@ -1,57 +1,28 @@
-//! The KV verbs over chains: every key is answered by the replica that may, or with `Moved`.
+//! The KV verbs that read, over chains: every key is answered by a replica that may, or with `Moved`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use millpond_chain::{Event, Lane, Op, ReadRequest, Refusal, Reply, RequestId, Tag, UpdateRequest};
+use millpond_chain::{Event, ReadRequest, Refusal, Reply};
 use millpond_engine::{ChunkInfo, Cursor, ErrorKind};
 use millpond_env::{JoinHandle, RealClock, SharedBuf, spawn, timeout};
-use millpond_types::cluster::{ChainId, ChainVersion, Routing};
+use millpond_types::cluster::{ChainId, RoutingVersion};
 use millpond_types::limits::PAYLOAD_BYTES_MAX;
 use millpond_types::wire::{
-    GetItem, GetRequest, ItemStatus, ItemTag, KeyInfo, KeysRequest, ListReply, ListRequest,
+    GetItem, GetRequest, ItemStatus, KeyInfo, KeysRequest, ListReply, ListRequest,
 };
-use millpond_types::{
-    Ack, BlockKey, ChunkId, Crc32c, GroupId, NamespaceOptions, SlotId, Tick, placement,
-};
+use millpond_types::{BlockKey, ChunkId, Crc32c, GroupId, SlotId, Tick, placement};
 
 use super::Host;
 use super::attrs::{self, Block};
 use super::blob::Blob;
-use super::hosted::{Hosted, State};
+use super::hosted::Hosted;
 use crate::service::{GetOutcome, time_left};
 
 /// Reads of one request in flight: enough to fill a device queue of 32 twice.
 const READS_MAX: usize = 64;
 /// Bits of a list cursor that belong to the engine; the disk's index stands above them.
 const CURSOR_BITS: u32 = 56;
-
-/// An update of a client: which key of which slot, and its tag.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Update {
-    slot: SlotId,
-    tag: Tag,
-    /// The chain that the client means; the slot's when it does not say.
-    chain: Option<ChainId>,
-    /// The chain version that the client knew at the first attempt.
-    issued: Option<ChainVersion>,
-}
-
-impl Update {
-    /// The update of a key whose run begins with `leader`.
-    pub(crate) fn new(group: GroupId, leader: &BlockKey, tag: Option<(u128, ItemTag)>) -> Self {
-        let slot = placement::slot(group, leader);
-        match tag {
-            Some((client, item)) => {
-                let lane = Lane { client, channel: item.channel };
-                let tag = Tag { lane, sequence: item.sequence };
-                Self { slot, tag, chain: Some(item.chain), issued: Some(item.issued) }
-            }
-            None => Self { slot, tag: Tag::default(), chain: None, issued: None },
-        }
-    }
-}
 
 /// A block to find.
 #[derive(Clone, Copy, Debug)]
@@ -60,12 +31,15 @@ struct Wanted {
     key: BlockKey,
     slot: SlotId,
     chunk: ChunkId,
+    /// The routing by which this node was asked.
+    planned: RoutingVersion,
 }
 
 impl Wanted {
-    fn new(group: GroupId, key: &BlockKey, leader: &BlockKey) -> Self {
+    fn new(of: (GroupId, RoutingVersion), key: &BlockKey, leader: &BlockKey) -> Self {
+        let (group, planned) = of;
         let (slot, chunk) = (placement::slot(group, leader), placement::chunk_id(group, key));
-        Self { group, key: *key, slot, chunk }
+        Self { group, key: *key, slot, chunk, planned }
     }
 
     fn is(&self, block: &[u8], now: u32) -> bool {
@@ -107,123 +81,39 @@ const fn refused(why: Refusal) -> ItemStatus {
     }
 }
 
-fn unix_seconds() -> u32 {
+pub(super) fn unix_seconds() -> u32 {
     u32::try_from(RealClock::wall_ms() / 1000).unwrap_or(u32::MAX)
 }
 
 impl Host {
-    /// The chains to ask for a slot: where it is, then where it comes from.
-    fn chains(routing: &Routing, slot: SlotId) -> impl Iterator<Item = ChainId> {
-        let place = routing.place(slot);
-        std::iter::once(place.chain).chain(place.old)
-    }
-
-    /// This node's replica that heads the chain an update is for. While a slot moves its new chain
-    /// takes everything, and the old one deletes.
-    fn head(&self, update: &Update, deletes: bool) -> Option<Arc<Hosted>> {
-        let place = self.routing().place(update.slot);
-        let chain = update.chain.unwrap_or(place.chain);
-        if chain != place.chain && !(deletes && place.old == Some(chain)) {
-            return None;
-        }
-        self.replicas_of(chain).into_iter().find(|hosted| hosted.is_head())
-    }
-
-    /// Whether a put of `update` can be taken here.
-    pub(crate) fn takes(&self, update: &Update) -> bool {
-        self.head(update, false).is_some()
-    }
-
-    /// Stores a block on every replica of its chain.
-    pub(crate) async fn put(
-        &self,
-        (group, options): (GroupId, &NamespaceOptions),
-        update: Update,
-        key: &BlockKey,
-        (bytes, crc): (SharedBuf, Crc32c),
-    ) -> ItemStatus {
-        let expires = match options.ttl_seconds {
-            0 => 0,
-            ttl => unix_seconds().saturating_add(ttl),
-        };
-        let block = Block {
-            group,
-            slot: update.slot,
-            expires,
-            priority: options.priority as u8,
-            evictable: options.evict,
-            key: *key,
-        };
-        let blob = Blob::arrived(bytes, block.encode().into());
-        let chunk = placement::chunk_id(group, key);
-        let op = || Op::Put(blob.clone());
-        match self.update(update, chunk, (op, crc), options.ack).await {
-            Some(Reply::Done(_)) => ItemStatus::Ok,
-            Some(Reply::Exists { .. }) => ItemStatus::Exists,
-            Some(Reply::Refused(why)) => refused(why),
-            Some(Reply::NotFound | Reply::Data { .. }) | None => ItemStatus::Moved,
-        }
-    }
-
-    /// Deletes a block on every replica of its chain.
-    pub(crate) async fn delete(&self, update: Update, chunk: ChunkId, ack: Ack) -> ItemStatus {
-        let op = || Op::Remove;
-        match self.update(update, chunk, (op, Crc32c::EMPTY), ack).await {
-            Some(Reply::Done(_)) => ItemStatus::Ok,
-            Some(Reply::NotFound) => ItemStatus::Miss,
-            Some(Reply::Refused(why)) => refused(why),
-            Some(Reply::Exists { .. } | Reply::Data { .. }) | None => ItemStatus::Moved,
-        }
-    }
-
-    async fn update(
-        &self,
-        update: Update,
-        chunk: ChunkId,
-        (op, crc): (impl Fn() -> Op<Blob>, Crc32c),
-        durability: Ack,
-    ) -> Option<Reply<Blob>> {
-        let hosted = self.head(&update, matches!(op(), Op::Remove))?;
-        let tag = if update.issued.is_some() { update.tag } else { self.own_tag() };
-        let event = |issued: Option<ChainVersion>| {
-            let op = op();
-            move |request: RequestId, state: &State| {
-                let version = state.replica.chain_version();
-                let issued = issued.unwrap_or(version);
-                let update = UpdateRequest { version, issued, tag, chunk, op, crc, durability };
-                Event::Update(request, update)
-            }
-        };
-        let reply = hosted.ask(event(update.issued)).await;
-        if !matches!(reply, Some(Reply::Refused(Refusal::Undecided))) {
-            return reply;
-        }
-        // The whole chain lost its memory since the first attempt, and whatever was under way with
-        // it: doing it now does it once more at worst, which a block that never changes bears.
-        hosted.ask(event(None)).await
-    }
-
-    /// A tag for updates that the node makes by itself: retries of them do not exist.
-    pub(super) fn own_tag(&self) -> Tag {
-        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
-        Tag { lane: Lane::default(), sequence }
-    }
-
     /// What this node's replicas know of a block, without waiting.
     fn known(&self, wanted: &Wanted) -> (Known, Option<Arc<Hosted>>) {
-        let routing = self.routing();
+        let news = self.news();
+        if !news.agrees(wanted.slot, wanted.planned) {
+            return (Known::Moved, None);
+        }
+        let place = news.routing.place(wanted.slot);
+        let serves = |chain: &ChainId| {
+            let chain = news.routing.chains.get(chain);
+            chain.is_some_and(|chain| chain.serving().any(|member| member.node == self.node))
+        };
         let mut answer = (Known::Moved, None);
-        for chain in Self::chains(&routing, wanted.slot) {
+        for chain in std::iter::once(place.chain).chain(place.old) {
+            let mut may = false;
             for hosted in self.replicas_of(chain) {
                 let known = hosted.known(wanted);
                 match known {
                     Known::Here(_) | Known::Ask => return (known, Some(hosted)),
-                    Known::Nothing => answer = (known, Some(hosted)),
+                    Known::Nothing => (may, answer) = (true, (known, Some(hosted))),
                     Known::Moved => {}
                 }
             }
+            // While a slot moves, its other chain may be on another node: the client asks there. It
+            // counts on every chain that this node serves, as they both know.
+            if !may && serves(&chain) {
+                return (Known::Moved, None);
+            }
         }
-        // While a slot moves, its other chain may be on another node: the client asks there.
         answer
     }
 
@@ -254,7 +144,7 @@ impl Host {
         let mut items = Vec::with_capacity(request.keys.len());
         for (index, key) in request.keys.iter().enumerate() {
             let leader = request.leaders.leader(&request.keys, index, run_blocks);
-            let wanted = Wanted::new(request.namespace, key, leader);
+            let wanted = Wanted::new((request.namespace, request.routing), key, leader);
             let (status, hosted) = self.present(wanted).await;
             items.push(match (status, hosted) {
                 (ItemStatus::Ok, Some(hosted)) => each(self, hosted.disk, wanted.chunk).await,
@@ -289,33 +179,11 @@ impl Host {
         }
     }
 
-    /// Deletes the keys of a request.
-    pub(crate) async fn delete_keys(
-        self: &Arc<Self>,
-        request: &KeysRequest,
-        options: &NamespaceOptions,
-    ) -> Vec<ItemStatus> {
-        let mut tasks: Vec<JoinHandle<ItemStatus>> = Vec::with_capacity(request.keys.len());
-        for (index, key) in request.keys.iter().enumerate() {
-            let leader = request.leaders.leader(&request.keys, index, options.run_blocks);
-            let tag = request.tags.as_ref().map(|tags| (tags.client, tags.items[index]));
-            let update = Update::new(request.namespace, leader, tag);
-            let chunk = placement::chunk_id(request.namespace, key);
-            let (host, ack) = (Arc::clone(self), options.ack);
-            tasks.push(spawn(async move { host.delete(update, chunk, ack).await }));
-        }
-        let mut items = Vec::with_capacity(tasks.len());
-        for task in tasks {
-            items.push(task.await.unwrap_or(ItemStatus::Moved));
-        }
-        items
-    }
-
     /// Bytes that a get will hold in memory.
     pub(crate) fn get_bytes(&self, request: &GetRequest, run_blocks: u16) -> u64 {
         let each = request.keys.iter().enumerate().map(|(index, key)| {
             let leader = request.leaders.leader(&request.keys, index, run_blocks);
-            match self.known(&Wanted::new(request.namespace, key, leader)).0 {
+            match self.known(&Wanted::new((request.namespace, request.routing), key, leader)).0 {
                 Known::Here(info) if info.len <= request.room[index] => u64::from(info.len),
                 _ => 0,
             }
@@ -336,7 +204,7 @@ impl Host {
         let mut bytes = 0;
         for (index, key) in request.keys.iter().enumerate() {
             let leader = request.leaders.leader(&request.keys, index, run_blocks);
-            let wanted = Wanted::new(request.namespace, key, leader);
+            let wanted = Wanted::new((request.namespace, request.routing), key, leader);
             values[index] = match self.known(&wanted) {
                 (Known::Moved, _) => Err(no_value(ItemStatus::Moved, 0)),
                 (Known::Nothing, _) => Err(no_value(ItemStatus::Miss, 0)),
@@ -451,11 +319,6 @@ impl Host {
 }
 
 impl Hosted {
-    /// Whether it heads its chain and serves.
-    pub(super) fn is_head(&self) -> bool {
-        self.state().replica.is_head_serving()
-    }
-
     fn known(&self, wanted: &Wanted) -> Known {
         {
             let state = self.state();
@@ -485,7 +348,7 @@ impl Hosted {
     async fn read(self: &Arc<Self>, chunk: ChunkId) -> Result<Option<Blob>, ItemStatus> {
         let reply = self.ask(|request, state| {
             let version = state.replica.chain_version();
-            Event::Read(request, ReadRequest { version, chunk, offset: 0, len: u32::MAX })
+            Some(Event::Read(request, ReadRequest { version, chunk, offset: 0, len: u32::MAX }))
         });
         match reply.await {
             Some(Reply::Data { bytes, .. }) => Ok(Some(bytes)),

@@ -115,19 +115,29 @@ impl Links {
             return;
         }
         let (meta, payload) = envelope.encode(|blob| blob.block.to_vec());
-        let payload = payload.map(|blob| blob.bytes);
+        self.post(node, chain, (Verb::Peer, &meta), payload.map(|blob| blob.bytes));
+    }
+
+    /// Sends a frame that has no reply to another node.
+    pub(super) fn post(
+        &self,
+        node: NodeId,
+        chain: ChainId,
+        (verb, meta): (Verb, &[u8]),
+        payload: Option<SharedBuf>,
+    ) {
         let header = FrameHeader {
             flags: 0,
-            verb: Verb::Peer as u16,
+            verb: verb as u16,
             request_id: 0,
             meta_len: u32::try_from(meta.len()).unwrap_or(u32::MAX),
             payload_len: payload.as_ref().map_or(0, |p| u32::try_from(p.len()).unwrap_or(u32::MAX)),
             deadline_or_status: 0,
-            meta_crc: Crc32c::of(&meta),
+            meta_crc: Crc32c::of(meta),
         };
         let mut head = Vec::with_capacity(HEADER_BYTES + meta.len());
         head.extend_from_slice(&header.encode());
-        head.extend_from_slice(&meta);
+        head.extend_from_slice(meta);
         if let Some(link) = self.link(node, chain) {
             link.push(Frame { head, payload });
         }

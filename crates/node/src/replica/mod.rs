@@ -2,8 +2,9 @@
 //!
 //! Reading order: `attrs` (what is kept beside a chunk), `blob` (bytes on their way), `store` (the
 //! protocol's store operations on an engine), `hosted` (one replica and the order of its
-//! work), `links` (what replicas say to each other), `host` (all replicas of the node), `kv` (the KV
-//! verbs over chains), `evict` (what heads give up when a disk fills).
+//! work), `links` (what replicas say to each other), `news` (the routing, and since when), `host` (all
+//! replicas of the node), `kv` (reads over chains), `update` (writes), `relay` and `moving` (a slot's way
+//! to another chain), `evict` (what heads give up when a disk fills).
 //!
 //! Invariants:
 //! - Changes of one chunk reach the engine in the order of the state machine's effects.
@@ -18,10 +19,14 @@ mod host;
 mod hosted;
 mod kv;
 mod links;
+mod moving;
+mod news;
+mod relay;
 mod store;
 #[cfg(test)]
 mod tests;
+mod update;
 
 pub(crate) use blob::Blob;
 pub use host::{Host, HostDisk, HostOptions, HostTargets};
-pub(crate) use kv::Update;
+pub(crate) use update::Update;

@@ -67,6 +67,16 @@ impl Store {
         self.found(chunk).map(|(version, info)| version.meta(info.len, info.crc))
     }
 
+    /// The committed version as it was written, with whose bytes it holds.
+    pub(super) fn version(&self, chunk: ChunkId) -> Option<Version> {
+        self.found(chunk).map(|(version, _)| version)
+    }
+
+    /// Whether this replica keeps the chunk from eviction.
+    pub(super) fn is_pinned(&self, chunk: ChunkId) -> bool {
+        self.engine.lookup(chunk).is_some_and(|info| info.pinned)
+    }
+
     /// What is staged of a chunk.
     pub(super) fn staged_meta(&self, chunk: ChunkId) -> Option<Meta> {
         let (version, info) = self.found(staged_id(chunk))?;

@@ -17,7 +17,7 @@ use millpond_types::cluster::{
 use millpond_types::wire::{GetRequest, ItemStatus, ItemTag, KeysRequest, Leaders, Tags};
 use millpond_types::{Ack, BlockKey, Crc32c, GroupId, NamespaceOptions, Uuid128, placement};
 
-use super::kv::Update;
+use super::update::Update;
 use super::{Host, HostDisk, HostOptions, HostTargets};
 use crate::member::Targets as _;
 use crate::service::{DamagedChunks, Engine};
@@ -158,6 +158,7 @@ impl Node {
     async fn get(&self, key: &BlockKey) -> Result<Vec<u8>, ItemStatus> {
         let request = GetRequest {
             namespace: GROUP,
+            routing: RoutingVersion(0),
             keys: vec![*key],
             room: vec![u32::MAX],
             leaders: Leaders::Own,
@@ -180,6 +181,7 @@ impl Node {
             ItemTag { channel: 0, sequence, chain: self.chain.id, issued: self.chain.version };
         let request = KeysRequest {
             namespace: GROUP,
+            routing: RoutingVersion(0),
             keys: vec![*key],
             leaders: Leaders::Own,
             tags: Some(Tags { client: 5, items: vec![tag] }),

@@ -15,7 +15,7 @@ use millpond_types::wire::{
 use super::cluster::Cluster;
 use super::conn::Conn;
 use super::frames::{Ended, Frames};
-use super::peer::receive as receive_peer;
+use super::peer::{receive as receive_peer, receive_slot};
 use super::put::receive_put;
 use super::shm::attach;
 use super::verbs::{Request, execute, reply_on_socket};
@@ -152,6 +152,9 @@ async fn one_request(
         // Boxed, as is hello: what an idle connection does not do must not count in its size.
         Verb::Put => return Box::pin(receive_put(conn, frames, header)).await,
         Verb::Peer => return Box::pin(receive_peer(conn, frames, header)).await,
+        Verb::SlotAsk | Verb::SlotAnswer => {
+            return Box::pin(receive_slot(conn, frames, header, verb)).await;
+        }
         Verb::ShmAttach if header.payload_len == 0 => {
             let meta = frames.meta(header).await?.to_vec();
             attach(conn, header, &meta);

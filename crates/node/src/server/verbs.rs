@@ -69,9 +69,13 @@ impl Request {
             | Verb::Heartbeat
             | Verb::NamespaceTable
             | Verb::Admin => Ok(Self::Control(verb, meta.to_vec())),
-            Verb::Hello | Verb::Put | Verb::ShmAttach | Verb::ShmRelease | Verb::Peer => {
-                Err(WireError::Field("verb (out of place)"))
-            }
+            Verb::Hello
+            | Verb::Put
+            | Verb::ShmAttach
+            | Verb::ShmRelease
+            | Verb::Peer
+            | Verb::SlotAsk
+            | Verb::SlotAnswer => Err(WireError::Field("verb (out of place)")),
         }
     }
 }

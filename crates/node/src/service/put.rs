@@ -57,13 +57,12 @@ impl Service {
         let leader = request.leaders.leader(&request.keys, index, run_blocks);
         if let Some(host) = self.host() {
             // Whether it is there already is decided by its chain, for every attempt alike.
-            let takes = host.takes(&Update::new(namespace.info.id, leader, None));
             let id = hash::chunk_id(namespace.info.id, key);
-            let place = Place { id, disk: 0 };
-            return if takes {
-                PutItemPlan::Store(place)
-            } else {
-                PutItemPlan::Skip(ItemStatus::Moved)
+            let tag = request.tags.as_ref().map(|tags| (tags.client, tags.items[index]));
+            let update = Update::new(namespace.info.id, leader, tag);
+            return match host.takes(&update, id) {
+                Ok(()) => PutItemPlan::Store(Place { id, disk: 0 }),
+                Err(status) => PutItemPlan::Skip(status),
             };
         }
         if self.find(namespace.info.id, key, leader).is_some() {

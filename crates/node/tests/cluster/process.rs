@@ -183,7 +183,8 @@ impl Cluster {
         let count = count.parse().unwrap();
         let mut cluster = Self { folder, manager, nodes: Vec::new() };
         (0..count).for_each(|_| cluster.add());
-        let formed = |status: Status| status.chains() > 0;
+        // The fewest there are, made in several steps.
+        let formed = |status: Status| status.chains() >= 256;
         until("chains", || cluster.nodes[0].status().is_some_and(formed).then_some(()));
         cluster
     }

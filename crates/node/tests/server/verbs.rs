@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use millpond_types::cluster::RoutingVersion;
 use millpond_types::wire::{
     GetReply, GetRequest, ItemStatus, Leaders, ListReply, ListRequest, NamespaceRef,
     NamespacesReply, PutItem, PutRequest, StatsReply, StatsRequest, Status, StatusReply, Verb,
@@ -67,7 +68,13 @@ fn a_longer_value_than_the_room_is_told_and_not_sent() {
     let ns = wire.open("model", NamespaceOptions::default()).id;
     let keys = vec![key("a"), key("b")];
     wire.put(ns, &[(keys[0], &bytes(1, 100)), (keys[1], &bytes(2, 10))]);
-    let request = GetRequest { namespace: ns, keys, room: vec![99, 10], leaders: Leaders::Own };
+    let request = GetRequest {
+        namespace: ns,
+        routing: RoutingVersion(0),
+        keys,
+        room: vec![99, 10],
+        leaders: Leaders::Own,
+    };
     let reply = wire.call(Verb::Get, &request.encode(), &[]).unwrap().ok();
     let items = GetReply::decode(&reply.meta).unwrap().items;
     assert_eq!((items[0].status, items[0].len), (ItemStatus::TooLong, 100));
@@ -83,6 +90,7 @@ fn damaged_bytes_are_not_stored() {
     let ns = wire.open("model", NamespaceOptions::default()).id;
     let request = PutRequest {
         namespace: ns,
+        routing: RoutingVersion(0),
         arena_offset: 0,
         keys: vec![key("bad"), key("good")],
         items: vec![

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use millpond_types::cluster::RoutingVersion;
 use millpond_types::wire::{
     ErrorReply, FrameHeader, GetReply, GetRequest, HEADER_BYTES, Hello, HelloReply, ItemStatus,
     KeysRequest, Leaders, MatchReply, MatchRequest, NamespaceOpen, NamespacesReply, PutItem,
@@ -72,6 +73,7 @@ pub(crate) fn put_request(ns: GroupId, values: &[(BlockKey, &[u8])]) -> (Vec<u8>
     });
     let request = PutRequest {
         namespace: ns,
+        routing: RoutingVersion(0),
         arena_offset: 0,
         keys: values.iter().map(|(key, _)| *key).collect(),
         items: items.collect(),
@@ -83,11 +85,13 @@ pub(crate) fn put_request(ns: GroupId, values: &[(BlockKey, &[u8])]) -> (Vec<u8>
 
 pub(crate) fn get_request(ns: GroupId, keys: &[BlockKey]) -> Vec<u8> {
     let room = vec![u32::MAX; keys.len()];
-    GetRequest { namespace: ns, keys: keys.to_vec(), room, leaders: Leaders::Own }.encode()
+    let (namespace, routing, leaders) = (ns, RoutingVersion(0), Leaders::Own);
+    GetRequest { namespace, routing, keys: keys.to_vec(), room, leaders }.encode()
 }
 
 pub(crate) fn keys_request(ns: GroupId, keys: &[BlockKey]) -> KeysRequest {
-    KeysRequest { namespace: ns, keys: keys.to_vec(), leaders: Leaders::Own, tags: None }
+    let (namespace, routing, leaders) = (ns, RoutingVersion(0), Leaders::Own);
+    KeysRequest { namespace, routing, keys: keys.to_vec(), leaders, tags: None }
 }
 
 impl Wire {

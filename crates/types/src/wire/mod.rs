@@ -13,6 +13,7 @@ mod records;
 mod replies;
 mod requests;
 mod routing;
+mod slots;
 mod verb;
 
 pub use codec::{Reader, WireError, Writer};
@@ -27,6 +28,7 @@ pub use requests::{
     GetRequest, Hello, ItemTag, KeysRequest, Leaders, ListRequest, MatchRequest, NamespaceOpen,
     NamespaceRef, PutItem, PutRequest, ShmAttach, ShmRelease, StatsRequest, Tags,
 };
+pub use slots::{SlotAnswer, SlotAsk, SlotOp, SlotOutcome};
 pub use verb::{Status, Verb};
 
 #[cfg(test)]

@@ -34,6 +34,9 @@ wire_enum! {
         /// Another node has the key's chain now, or this one cannot answer for it at the moment:
         /// learn the newest routing and ask again.
         Moved = 10,
+        /// Put, delete: not here now, and perhaps done already: ask the chain's head again before
+        /// any other chain.
+        Behind = 11,
     }
 }
 

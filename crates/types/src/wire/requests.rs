@@ -2,7 +2,7 @@
 
 use super::codec::{Reader, WireError, Writer};
 use crate::checksum::Crc32c;
-use crate::cluster::{ChainId, ChainVersion};
+use crate::cluster::{ChainId, ChainVersion, RoutingVersion};
 use crate::ids::{BlockKey, GroupId};
 use crate::limits::{BATCH_KEYS_MAX, CHUNK_BYTES_MAX, LIST_KEYS_MAX, TOKEN_BYTES_MAX};
 use crate::namespace::NamespaceOptions;
@@ -258,6 +258,8 @@ pub struct PutItem {
 pub struct PutRequest {
     /// The namespace.
     pub namespace: GroupId,
+    /// The routing by which this node was chosen; 0 when it was not chosen by any.
+    pub routing: RoutingVersion,
     /// Where the payload starts in the arena when the frame has [`super::FLAG_SHM`], else 0.
     pub arena_offset: u64,
     /// The keys.
@@ -280,6 +282,7 @@ impl PutRequest {
         assert_eq!(self.keys.len(), self.items.len(), "one item per key");
         let mut w = Writer::with_capacity(32 + self.keys.len() * 48);
         w.u32(self.namespace.0);
+        w.u64(self.routing.0);
         w.u64(self.arena_offset);
         w.count(self.keys.len());
         for (key, item) in self.keys.iter().zip(&self.items) {
@@ -299,6 +302,7 @@ impl PutRequest {
     pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
         let mut r = Reader::new(meta);
         let namespace = GroupId(r.u32()?);
+        let routing = RoutingVersion(r.u64()?);
         let arena_offset = r.u64()?;
         let n = r.count(BATCH_KEYS_MAX, KEY_BYTES_MIN + 8, "keys in a batch")?;
         let mut keys = Vec::with_capacity(n);
@@ -314,7 +318,7 @@ impl PutRequest {
         let leaders = Leaders::decode(&mut r, n)?;
         let tags = Tags::decode(&mut r, n)?;
         r.finish()?;
-        Ok(Self { namespace, arena_offset, keys, items, leaders, tags })
+        Ok(Self { namespace, routing, arena_offset, keys, items, leaders, tags })
     }
 
     /// Sum of the values' lengths in bytes.
@@ -329,6 +333,8 @@ impl PutRequest {
 pub struct GetRequest {
     /// The namespace.
     pub namespace: GroupId,
+    /// The routing by which this node was chosen; 0 when it was not chosen by any.
+    pub routing: RoutingVersion,
     /// The keys.
     pub keys: Vec<BlockKey>,
     /// Bytes that the caller has room for, per key; a longer value is not sent.
@@ -347,6 +353,7 @@ impl GetRequest {
         assert_eq!(self.keys.len(), self.room.len(), "one room per key");
         let mut w = Writer::with_capacity(16 + self.keys.len() * 44);
         w.u32(self.namespace.0);
+        w.u64(self.routing.0);
         w.count(self.keys.len());
         for (key, room) in self.keys.iter().zip(&self.room) {
             w.key(key);
@@ -363,6 +370,7 @@ impl GetRequest {
     pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
         let mut r = Reader::new(meta);
         let namespace = GroupId(r.u32()?);
+        let routing = RoutingVersion(r.u64()?);
         let n = r.count(BATCH_KEYS_MAX, KEY_BYTES_MIN + 4, "keys in a batch")?;
         let mut keys = Vec::with_capacity(n);
         let mut room = Vec::with_capacity(n);
@@ -372,7 +380,7 @@ impl GetRequest {
         }
         let leaders = Leaders::decode(&mut r, n)?;
         r.finish()?;
-        Ok(Self { namespace, keys, room, leaders })
+        Ok(Self { namespace, routing, keys, room, leaders })
     }
 }
 
@@ -381,6 +389,8 @@ impl GetRequest {
 pub struct KeysRequest {
     /// The namespace.
     pub namespace: GroupId,
+    /// The routing by which this node was chosen; 0 when it was not chosen by any.
+    pub routing: RoutingVersion,
     /// The keys.
     pub keys: Vec<BlockKey>,
     /// Their leaders.
@@ -392,6 +402,7 @@ pub struct KeysRequest {
 impl KeysRequest {
     fn encode_into(&self, w: &mut Writer) {
         w.u32(self.namespace.0);
+        w.u64(self.routing.0);
         w.count(self.keys.len());
         for key in &self.keys {
             w.key(key);
@@ -402,11 +413,12 @@ impl KeysRequest {
 
     fn decode_from(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let namespace = GroupId(r.u32()?);
+        let routing = RoutingVersion(r.u64()?);
         let n = r.count(BATCH_KEYS_MAX, KEY_BYTES_MIN, "keys in a batch")?;
         let keys = (0..n).map(|_| r.key()).collect::<Result<Vec<_>, _>>()?;
         let leaders = Leaders::decode(r, n)?;
         let tags = Tags::decode(r, n)?;
-        Ok(Self { namespace, keys, leaders, tags })
+        Ok(Self { namespace, routing, keys, leaders, tags })
     }
 
     /// Encodes the request's meta.

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::checksum::Crc32c;
 use crate::cluster::{ChainId, ChainVersion, Incarnation, NodeId, RoutingVersion};
-use crate::ids::{BlockKey, GroupId, Uuid128};
+use crate::ids::{BlockKey, ChunkId, GroupId, SlotId, Uuid128};
 use crate::namespace::{NamespaceInfo, NamespaceOptions};
 
 fn key(n: u8) -> BlockKey {
@@ -22,7 +22,9 @@ fn tag(n: u32) -> ItemTag {
 }
 
 fn keys_request(leaders: Leaders) -> KeysRequest {
-    KeysRequest { namespace: GroupId(3), keys: vec![key(1), key(2), key(3)], leaders, tags: None }
+    let (namespace, routing) = (GroupId(3), RoutingVersion(5));
+    let keys = vec![key(1), key(2), key(3)];
+    KeysRequest { namespace, routing, keys, leaders, tags: None }
 }
 
 type Decoder = fn(&[u8]) -> bool;
@@ -39,6 +41,7 @@ fn batch_samples() -> Vec<Sample> {
     let each = Leaders::Each(vec![key(1), key(1), key(3)]);
     let put = PutRequest {
         namespace: GroupId(1),
+        routing: RoutingVersion(6),
         arena_offset: 4096,
         keys: vec![key(1), key(2)],
         items: vec![PutItem { len: 5, crc: Crc32c(9) }, PutItem { len: 0, crc: Crc32c(0) }],
@@ -47,6 +50,7 @@ fn batch_samples() -> Vec<Sample> {
     };
     let get = GetRequest {
         namespace: GroupId(1),
+        routing: RoutingVersion(6),
         keys: vec![key(1)],
         room: vec![77],
         leaders: Leaders::Own,
@@ -60,6 +64,21 @@ fn batch_samples() -> Vec<Sample> {
         ("match", prefix.encode(), |b| MatchRequest::decode(b).is_ok()),
         ("list", list.encode(), |b| ListRequest::decode(b).is_ok()),
     ]
+}
+
+fn slot_ask() -> SlotAsk {
+    SlotAsk {
+        id: 7,
+        from: NodeId(Uuid128([4; 16])),
+        op: SlotOp::Import,
+        slot: SlotId(65_535),
+        chain: ChainId(3),
+        other: ChainId(4),
+        routing: RoutingVersion(9),
+        chunk: ChunkId(u128::MAX - 1),
+        crc: Crc32c(5),
+        attrs: vec![1, 2, 3],
+    }
 }
 
 fn control_samples() -> Vec<Sample> {
@@ -80,6 +99,10 @@ fn control_samples() -> Vec<Sample> {
         ("suspect", suspect.encode(), |b| SuspectRequest::decode(b).is_ok()),
         ("table", NamespaceTableRequest { have: 3 }.encode(), |b| {
             NamespaceTableRequest::decode(b).is_ok()
+        }),
+        ("slot ask", slot_ask().encode(), |b| SlotAsk::decode(b, 7).is_ok()),
+        ("slot answer", SlotAnswer { id: 1, outcome: SlotOutcome::Exists }.encode(), |b| {
+            SlotAnswer::decode(b).is_ok()
         }),
         ("release", ShmRelease { hold: 1 }.encode(), |b| ShmRelease::decode(b).is_ok()),
     ]

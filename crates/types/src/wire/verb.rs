@@ -84,6 +84,10 @@ wire_enum! {
         Admin = 55,
         /// Between the replicas of a chain; has no reply.
         Peer = 60,
+        /// Between the heads of two chains of which a slot moves from one to the other; has no reply.
+        SlotAsk = 61,
+        /// The answer to a `SlotAsk`; has no reply.
+        SlotAnswer = 62,
     }
 }
 

@@ -106,20 +106,73 @@ fn a_move_that_ends_between_the_two_questions_hides_nothing() {
 }
 
 #[test]
-fn a_delete_meets_both_chains_with_a_tag_for_each() {
-    let moving = routing(&[chain(1, 4, &[1]), chain(2, 9, &[2])], &[(5, 2, Some(1))]);
+fn a_miss_at_both_chains_is_asked_of_the_new_one_again() {
+    let moving = routing(&[chain(1, 1, &[1]), chain(2, 1, &[2])], &[(5, 2, Some(1))]);
     let mut tagger = Tagger::default();
-    let mut delete = batch(Verb::Delete, &[5]);
-    assert_eq!(plan(&mut delete, &moving, &mut tagger), [(1, vec![0])], "the old one first");
-    let first = delete.tag(0).unwrap();
-    delete.answered((node(1), 0), ItemStatus::Ok, &moving);
-    assert_eq!(plan(&mut delete, &moving, &mut tagger), [(2, vec![0])]);
-    let second = delete.tag(0).unwrap();
+    let mut get = batch(Verb::Get, &[5]);
+    for at in [2, 1, 2] {
+        assert_eq!(plan(&mut get, &moving, &mut tagger), [(at, vec![0])]);
+        let status = if get.items[0].step.0 == 2 { ItemStatus::Ok } else { ItemStatus::Miss };
+        get.answered((node(at), 0), status, &moving);
+    }
+    assert_eq!(get.answers(ItemStatus::Late), [ItemStatus::Ok], "copied between the questions");
+}
+
+#[test]
+fn what_was_heard_of_one_move_says_nothing_of_the_next() {
+    let chains = [chain(1, 1, &[1]), chain(2, 1, &[2]), chain(3, 1, &[3])];
+    let mut tagger = Tagger::default();
+    let mut get = batch(Verb::Get, &[5]);
+    let first = routing(&chains, &[(5, 2, Some(1))]);
+    for at in [2, 1] {
+        assert_eq!(plan(&mut get, &first, &mut tagger), [(at, vec![0])]);
+        get.answered((node(at), 0), ItemStatus::Miss, &first);
+    }
+    let second = routing(&chains, &[(5, 3, Some(2))]);
+    assert_eq!(plan(&mut get, &second, &mut tagger), [(3, vec![0])]);
+    get.answered((node(3), 0), ItemStatus::Miss, &second);
+    assert_eq!(plan(&mut get, &second, &mut tagger), [(2, vec![0])]);
+}
+
+#[test]
+fn pins_are_kept_and_let_go_at_both_chains() {
+    let moving = routing(&[chain(1, 1, &[1]), chain(2, 1, &[2])], &[(5, 2, Some(1))]);
+    let mut tagger = Tagger::default();
+    for (verb, way) in [(Verb::Pin, &[2, 1, 2][..]), (Verb::Unpin, &[1, 2])] {
+        let mut batch = batch(verb, &[5]);
+        for (step, at) in way.iter().enumerate() {
+            assert_eq!(plan(&mut batch, &moving, &mut tagger), [(*at, vec![0])], "{verb:?}");
+            let status = if *at == 1 { ItemStatus::Ok } else { ItemStatus::Miss };
+            batch.answered((node(*at), 0), status, &moving);
+            assert_eq!(batch.open() == 0, step + 1 == way.len(), "{verb:?}");
+        }
+        assert_eq!(batch.answers(ItemStatus::Late), [ItemStatus::Ok], "{verb:?}: it was there");
+    }
+}
+
+#[test]
+fn an_update_without_an_answer_is_asked_of_its_chain_until_that_one_says_no() {
+    let chains = [chain(1, 4, &[1]), chain(2, 9, &[2])];
+    let mut tagger = Tagger::default();
+    let mut put = batch(Verb::Put, &[5]);
+    let before = routing(&chains, &[(5, 1, None)]);
+    assert_eq!(plan(&mut put, &before, &mut tagger), [(1, vec![0])]);
+    let first = put.tag(0).unwrap();
+    // No answer came, and the slot moves: the first chain may have stored it.
+    let moving = routing(&chains, &[(5, 2, Some(1))]);
+    for _ in 0..2 {
+        assert_eq!(plan(&mut put, &moving, &mut tagger), [(1, vec![0])]);
+        assert_eq!(put.tag(0), Some(first));
+        assert!(put.answered((node(1), 0), ItemStatus::Behind, &moving), "news are wanted");
+    }
+    assert_eq!(plan(&mut put, &moving, &mut tagger), [(1, vec![0])]);
+    assert!(put.answered((node(1), 0), ItemStatus::Moved, &moving));
+    assert_eq!(plan(&mut put, &moving, &mut tagger), [(2, vec![0])]);
+    let second = put.tag(0).unwrap();
     assert_eq!((first.issued, second.issued), (ChainVersion(4), ChainVersion(9)));
     assert!(second.sequence > first.sequence);
-    delete.answered((node(2), 0), ItemStatus::Miss, &moving);
-    assert_eq!(delete.answers(ItemStatus::Late), [ItemStatus::Ok], "it was there");
-    assert_eq!(delete.take_released(true).len(), 2);
+    put.answered((node(2), 0), ItemStatus::Ok, &moving);
+    assert_eq!(put.take_released(true).len(), 2);
 }
 
 #[test]
@@ -180,7 +233,14 @@ fn a_hedge_needs_another_replica_for_every_key() {
 struct World {
     truth: Routing,
     have: HashMap<ChainId, HashSet<usize>>,
-    applied: HashMap<(ChainId, u32), u64>,
+    /// The last update of every lane, and its answer.
+    applied: HashMap<(ChainId, u32), (u64, ItemStatus)>,
+    /// When slots, and chains, last changed.
+    slots: HashMap<SlotId, RoutingVersion>,
+    chains: HashMap<ChainId, RoutingVersion>,
+    /// How often a put stored a key, and a delete removed it.
+    stored: HashMap<usize, u32>,
+    removed: HashMap<usize, u32>,
 }
 
 impl World {
@@ -188,12 +248,15 @@ impl World {
     fn change(&mut self, rng: &mut Pcg, keys: usize) {
         let slot = SlotId(u16::try_from(rng.below(8)).unwrap());
         let place = self.truth.place(slot);
+        self.truth.version.0 += 1;
+        let version = self.truth.version;
         match (rng.below(3), place.old) {
             (0, None) => {
                 let to = ChainId(1 + u32::try_from(rng.below(4)).unwrap());
                 if to != place.chain {
                     let place = SlotPlace { chain: to, old: Some(place.chain) };
                     self.truth.set_place(slot, place);
+                    self.slots.insert(slot, version);
                 }
             }
             (1, Some(old)) => {
@@ -205,6 +268,7 @@ impl World {
                     }
                 }
                 self.truth.set_place(slot, SlotPlace { chain: place.chain, old: None });
+                self.slots.insert(slot, version);
             }
             _ => {
                 let id = ChainId(1 + u32::try_from(rng.below(4)).unwrap());
@@ -212,46 +276,83 @@ impl World {
                 let serving = chain.targets.len() - 1;
                 chain.targets[..serving].rotate_left(1);
                 chain.version.0 += 1;
+                self.chains.insert(id, version);
             }
         }
-        self.truth.version.0 += 1;
     }
 
-    /// What a node says of a key, by the truth: updates are for the chain that their tag names,
-    /// reads for whichever of the slot's chains the node serves.
-    fn answer(&mut self, verb: Verb, at: NodeId, key: usize, tag: Option<ItemTag>) -> ItemStatus {
-        let place = self.truth.place(SlotId(u16::try_from(key % 8).unwrap()));
-        let chains = [Some(place.chain), place.old.filter(|_| verb != Verb::Put)];
-        let serves = |id: &ChainId| {
-            let mut serving = self.truth.chains[id].serving().map(|member| member.node);
-            match tag {
-                Some(tag) => tag.chain == *id && serving.next() == Some(at),
-                None => serving.any(|node| node == at),
-            }
-        };
-        let meant: Vec<ChainId> = chains.into_iter().flatten().filter(serves).collect();
-        if meant.is_empty() {
+    fn serving(&self, chain: ChainId) -> Vec<NodeId> {
+        self.truth.chains[&chain].serving().map(|member| member.node).collect()
+    }
+
+    /// What a node says of a key to somebody whose routing is `planned`.
+    fn answer(
+        &mut self,
+        (verb, tag): (Verb, Option<ItemTag>),
+        at: NodeId,
+        key: usize,
+        planned: RoutingVersion,
+    ) -> ItemStatus {
+        let slot = SlotId(u16::try_from(key % 8).unwrap());
+        let place = self.truth.place(slot);
+        if let Some(tag) = tag {
+            return self.update((verb, tag), at, key, place);
+        }
+        let chains: Vec<ChainId> = [Some(place.chain), place.old].into_iter().flatten().collect();
+        let of_chains = chains.iter().filter(|_| place.old.is_some());
+        let news = of_chains.filter_map(|chain| self.chains.get(chain)).max();
+        if self.slots.get(&slot).max(news).is_some_and(|news| planned < *news) {
             return ItemStatus::Moved;
         }
-        let have = meant.iter().any(|id| self.have.get(id).is_some_and(|keys| keys.contains(&key)));
-        if let Some(tag) = tag {
-            let lane = self.applied.entry((tag.chain, tag.channel)).or_default();
-            assert!(tag.sequence >= *lane, "an update came after a later one of its channel");
-            *lane = tag.sequence;
+        let here: Vec<ChainId> =
+            chains.into_iter().filter(|chain| self.serving(*chain).contains(&at)).collect();
+        if here.is_empty() {
+            return ItemStatus::Moved;
         }
-        match verb {
-            Verb::Put if have => ItemStatus::Exists,
-            Verb::Put => {
-                self.have.entry(meant[0]).or_default().insert(key);
+        let have = here.iter().any(|id| self.have.get(id).is_some_and(|keys| keys.contains(&key)));
+        if have { ItemStatus::Ok } else { ItemStatus::Miss }
+    }
+
+    fn update(
+        &mut self,
+        (verb, tag): (Verb, ItemTag),
+        at: NodeId,
+        key: usize,
+        place: SlotPlace,
+    ) -> ItemStatus {
+        if self.serving(tag.chain).first() != Some(&at) {
+            return ItemStatus::Behind;
+        }
+        if let Some((sequence, status)) = self.applied.get(&(tag.chain, tag.channel)) {
+            assert!(tag.sequence >= *sequence, "an update came after a later one of its channel");
+            if *sequence == tag.sequence {
+                return *status;
+            }
+        }
+        if tag.chain != place.chain {
+            return ItemStatus::Moved;
+        }
+        let both = [Some(place.chain), place.old];
+        let has = |id: &ChainId| self.have.get(id).is_some_and(|keys| keys.contains(&key));
+        let have = both.iter().flatten().any(has);
+        let status = match (verb, have) {
+            (Verb::Put, true) => ItemStatus::Exists,
+            (Verb::Put, false) => {
+                self.have.entry(place.chain).or_default().insert(key);
+                *self.stored.entry(key).or_default() += 1;
                 ItemStatus::Ok
             }
-            Verb::Delete if have => {
-                self.have.entry(meant[0]).or_default().remove(&key);
+            (_, true) => {
+                for chain in both.into_iter().flatten() {
+                    self.have.entry(chain).or_default().remove(&key);
+                }
+                *self.removed.entry(key).or_default() += 1;
                 ItemStatus::Ok
             }
-            _ if have => ItemStatus::Ok,
-            _ => ItemStatus::Miss,
-        }
+            (_, false) => ItemStatus::Miss,
+        };
+        self.applied.insert((tag.chain, tag.channel), (tag.sequence, status));
+        status
     }
 }
 
@@ -272,12 +373,19 @@ proptest! {
             let slot = SlotId(u16::try_from(key % 8).unwrap());
             have.entry(truth.place(slot).chain).or_default().insert(*key);
         }
-        let mut world = World { truth, have, applied: HashMap::new() };
+        let mut world = World {
+            truth,
+            have,
+            applied: HashMap::new(),
+            slots: HashMap::new(),
+            chains: HashMap::new(),
+            stored: HashMap::new(),
+            removed: HashMap::new(),
+        };
         let (mut tagger, mut known) = (Tagger::default(), world.truth.clone());
         let slots: Vec<u16> = (0..40).map(|key| key % 8).collect();
         let mut batch = batch(verb, &slots);
-        // A node that has only the new chain cannot know that the caller has not heard of the move.
-        let (mut rounds, mut unheard) = (0, HashSet::new());
+        let mut rounds = 0;
         while batch.open() > 0 {
             rounds += 1;
             prop_assert!(rounds < 200, "no progress");
@@ -296,11 +404,8 @@ proptest! {
                 }
                 for item in items {
                     prop_assert!(seen.insert((at, item)), "a key twice to one node");
-                    let status = world.answer(verb, at, item, batch.tag(item));
-                    let slot = SlotId(u16::try_from(item % 8).unwrap());
-                    if planned.place(slot) != world.truth.place(slot) {
-                        unheard.insert(item);
-                    }
+                    let status =
+                        world.answer((verb, batch.tag(item)), at, item, planned.version);
                     // The answer may be lost after the work was done.
                     if rng.below(10) > 0 && batch.answered((at, item), status, &planned) {
                         known = world.truth.clone();
@@ -316,19 +421,21 @@ proptest! {
         }
         for (key, status) in batch.answers(ItemStatus::Late).into_iter().enumerate() {
             let was = present.contains(&key);
+            let times = |of: &HashMap<usize, u32>| of.get(&key).copied().unwrap_or_default();
             match (verb, status) {
-                // A put of a key that only the old chain has may store it anew, and one whose first
-                // answer was lost finds what it stored itself.
-                (Verb::Put, ItemStatus::Ok | ItemStatus::Exists) => {}
-                // The same of a delete whose first answer was lost.
+                (Verb::Put, ItemStatus::Ok) => {
+                    prop_assert!(!was && times(&world.stored) == 1, "key {key}");
+                }
+                (Verb::Put, ItemStatus::Exists) => {
+                    prop_assert!(was && times(&world.stored) == 0, "key {key}");
+                }
                 (Verb::Delete, _) => {
                     let left = world.have.values().any(|keys| keys.contains(&key));
-                    prop_assert!(!left || unheard.contains(&key), "key {key} is still there");
+                    prop_assert!(!left, "key {key} is still there");
+                    prop_assert_eq!(was, status == ItemStatus::Ok, "key {}", key);
                 }
                 (_, ItemStatus::Ok) => prop_assert!(was, "key {key}"),
-                (_, ItemStatus::Miss) => {
-                    prop_assert!(!was || unheard.contains(&key), "key {key} was there");
-                }
+                (_, ItemStatus::Miss) => prop_assert!(!was, "key {key} was there"),
                 other => prop_assert!(false, "{other:?}"),
             }
         }

@@ -123,6 +123,16 @@ enum Command {
         #[arg(long)]
         wait: bool,
     },
+    /// Move a slot, with the values of its keys, to another chain; hits stay hits meanwhile.
+    MoveSlot {
+        /// Number of the slot, 0 to 65535.
+        slot: u16,
+        /// Number of the chain that it goes to.
+        chain: u32,
+        /// Wait until it has moved. Ctrl-C ends the wait, not the move.
+        #[arg(long)]
+        wait: bool,
+    },
     /// Give a disk up for lost: its replicas are made anew from the others, at once.
     Lose {
         /// The disk.
@@ -291,6 +301,9 @@ fn change(args: &Args, cluster: &mut Cluster, command: &Command) -> Outcome {
         Command::Move { chain, target, disk, wait } => {
             return move_target(args, cluster, (*chain, *target, disk), *wait);
         }
+        Command::MoveSlot { slot, chain, wait } => {
+            return move_slot(args, cluster, (*slot, *chain), *wait);
+        }
         Command::Lose { disk, yes } => lose(cluster, disk, *yes)?,
         Command::Remove { node } => {
             let status = cluster.status()?;
@@ -350,6 +363,19 @@ fn move_target(
         Waited::Interrupted => {
             bail!("the move goes on; 'millpond admin chains --unhealthy' shows it")
         }
+        Waited::Ended(why) => bail!(why),
+    }
+}
+
+fn move_slot(args: &Args, cluster: &mut Cluster, (slot, chain): (u16, u32), wait: bool) -> Outcome {
+    let said = cluster.change(&Request::MoveSlot { slot, chain })?;
+    if !wait {
+        return told(args, &said);
+    }
+    eprintln!("{said}");
+    match wait::slot_moved(cluster, slot)? {
+        Waited::Done => told(args, &format!("slot {slot} has moved")),
+        Waited::Interrupted => bail!("the move goes on; 'millpond admin slots' shows it"),
         Waited::Ended(why) => bail!(why),
     }
 }

@@ -136,6 +136,16 @@ pub(super) fn moved(cluster: &mut Cluster, chain: u32, disk: &str) -> anyhow::Re
     }
 }
 
+/// Waits until a slot has moved.
+pub(super) fn slot_moved(cluster: &mut Cluster, slot: u16) -> anyhow::Result<Waited> {
+    while cluster.slots()?.iter().any(|moving| moving.slot == slot) {
+        if cluster.interrupt.pause(LOOK) {
+            return Ok(Waited::Interrupted);
+        }
+    }
+    Ok(Waited::Done)
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Moving {
     Done,

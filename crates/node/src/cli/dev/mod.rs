@@ -253,9 +253,8 @@ fn status(state: &State) -> String {
 
 /// What a shell reads.
 fn environment(state: &State) -> String {
-    let servers = state.servers();
-    let first = servers.first().cloned().unwrap_or_default();
-    format!("export MILLPOND_SERVER={}\nexport MILLPOND_ADDRESS={first}\n", servers.join(","))
+    let servers = state.servers().join(",");
+    format!("export MILLPOND_SERVER={servers}\nexport MILLPOND_ADDRESS={servers}\n")
 }
 
 fn down(state: &mut State, folder: &Path, purge: bool) -> Outcome {

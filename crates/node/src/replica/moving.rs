@@ -1,0 +1,258 @@
+//! Slots that leave chains whose heads are here: the shell round [`SlotMove`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use millpond_chain::{Event, Op, ReadRequest, Reply};
+use millpond_cluster::{Copied, SlotChunks, SlotEffect, SlotEvent, SlotMove};
+use millpond_env::{RealClock, sleep, spawn};
+use millpond_types::cluster::SlotDone;
+use millpond_types::limits::SLOT_COPY_MS_MAX;
+use millpond_types::wire::{SlotOp, SlotOutcome};
+use millpond_types::{Ack, ChunkId, Crc32c, SlotId, Tick};
+use parking_lot::Mutex;
+
+use super::Host;
+use super::attrs::Block;
+use super::blob::Blob;
+use super::hosted::Hosted;
+use super::kv::unix_seconds;
+use super::relay::Question;
+use super::update::Change;
+
+/// Chunks looked at in one go for those of a slot: a replica's lock is held meanwhile.
+const LIST_STEP: usize = 4096;
+/// The pace is looked at this often.
+const PACE: Duration = Duration::from_millis(5);
+
+/// A slot on its way.
+pub(super) struct Mover {
+    what: SlotDone,
+    hosted: Arc<Hosted>,
+    state: Mutex<SlotMove>,
+}
+
+impl std::fmt::Debug for Mover {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mover").field("what", &self.what).finish_non_exhaustive()
+    }
+}
+
+/// All slots that leave chains of this node.
+#[derive(Debug, Default)]
+pub(super) struct Movers {
+    slots: Mutex<BTreeMap<SlotId, Arc<Mover>>>,
+    pace: Pace,
+    /// Chunks, and bytes, that arrived at their new chains since the start.
+    pub(super) chunks: AtomicU64,
+    pub(super) bytes: AtomicU64,
+}
+
+/// Lets through so many bytes per second: a debt that is paid off with time.
+#[derive(Debug, Default)]
+struct Pace {
+    free_at: Mutex<Tick>,
+}
+
+impl Pace {
+    /// Waits until `bytes` may go on their way.
+    async fn take(&self, bytes: u64, rate: u64) {
+        let cost = bytes.saturating_mul(1_000_000_000) / rate.max(1);
+        let cost = Duration::from_nanos(cost);
+        let start = {
+            let mut free_at = self.free_at.lock();
+            let start = (*free_at).max(RealClock::tick());
+            *free_at = start.plus(cost);
+            start
+        };
+        while RealClock::tick() < start {
+            sleep(PACE).await;
+        }
+    }
+}
+
+impl Movers {
+    /// Slots that are through.
+    pub(super) fn done(&self) -> Vec<SlotDone> {
+        let slots = self.slots.lock();
+        slots.values().filter(|mover| mover.state.lock().is_done()).map(|m| m.what).collect()
+    }
+}
+
+impl Host {
+    /// Begins and ends movers as routing says. A new head of a chain begins anew.
+    fn look_after_slots(self: &Arc<Self>) {
+        let routing = self.routing();
+        let mut slots = self.movers.slots.lock();
+        slots.retain(|slot, mover| {
+            let place = routing.place(*slot);
+            let what = SlotDone { slot: *slot, from: mover.what.from, to: place.chain };
+            place.old == Some(what.from) && what == mover.what && mover.hosted.is_head()
+        });
+        for (slot, from) in &routing.moving {
+            if slots.contains_key(slot) {
+                continue;
+            }
+            let head = self.replicas_of(*from).into_iter().find(|hosted| hosted.is_head());
+            let Some(hosted) = head else { continue };
+            let what = SlotDone { slot: *slot, from: *from, to: routing.place(*slot).chain };
+            // Puts are refused from before the list of what is under way is taken.
+            let busy = hosted.leave(*slot);
+            let state = Mutex::new(SlotMove::new(what, busy));
+            slots.insert(*slot, Arc::new(Mover { what, hosted, state }));
+        }
+        drop(slots);
+        for hosted in self.all() {
+            hosted.take_back(|slot| {
+                let place = routing.place(slot);
+                place.chain == hosted.chain && place.old != Some(hosted.chain)
+            });
+        }
+    }
+
+    /// Time passed for the movers of a core.
+    pub(super) fn move_slots(self: &Arc<Self>, lane: usize) {
+        if lane == 0 {
+            self.look_after_slots();
+        }
+        let mine = |mover: &&Arc<Mover>| mover.what.slot.0 as usize % self.lanes() == lane;
+        let movers: Vec<Arc<Mover>> =
+            self.movers.slots.lock().values().filter(mine).cloned().collect();
+        for mover in movers {
+            let busy: BTreeSet<ChunkId> = mover.hosted.state().replica.busy().collect();
+            self.advance(&mover, SlotEvent::Tick { busy: &busy });
+        }
+    }
+
+    fn advance(self: &Arc<Self>, mover: &Arc<Mover>, event: SlotEvent<'_>) {
+        let mut effects = Vec::new();
+        mover.state.lock().step(RealClock::tick(), event, &mut effects);
+        for effect in effects {
+            let (host, mover) = (Arc::clone(self), Arc::clone(mover));
+            match effect {
+                SlotEffect::List { after, max } => spawn(async move {
+                    let page = list(&mover, after, max).await;
+                    host.advance(&mover, SlotEvent::Page(Some(page)));
+                })
+                .detach(),
+                SlotEffect::Copy(chunk) => spawn(async move {
+                    let copied = host.copy(&mover, chunk).await;
+                    host.advance(&mover, SlotEvent::Copied(chunk, copied));
+                })
+                .detach(),
+                SlotEffect::Remove(chunk) => spawn(async move {
+                    let gone = host.remove_moved(&mover, chunk).await;
+                    host.movers.chunks.fetch_add(u64::from(gone), Ordering::Relaxed);
+                    host.advance(&mover, SlotEvent::Removed(chunk, gone));
+                })
+                .detach(),
+                // Told with every heartbeat until the routing shows it.
+                SlotEffect::Done(_) => self.around.changed.notify_one(),
+            }
+        }
+    }
+
+    /// Brings one chunk to the new chain, with its pin.
+    async fn copy(self: &Arc<Self>, mover: &Mover, chunk: ChunkId) -> Copied {
+        let hosted = &mover.hosted;
+        let len = hosted.store.committed_len(chunk);
+        self.movers.pace.take(u64::from(len), self.rate()).await;
+        let until = RealClock::tick().plus(Duration::from_millis(SLOT_COPY_MS_MAX));
+        let blob = match read(hosted, chunk).await {
+            Ok(Some(blob)) => blob,
+            Ok(None) => return Copied::Gone,
+            Err(()) => return Copied::Failed,
+        };
+        let expired = Block::decode(&blob.block).is_ok_and(|block| block.expired(unix_seconds()));
+        if expired {
+            return Copied::There;
+        }
+        let chains = (mover.what.to, mover.what.from);
+        let mut question =
+            Question { op: SlotOp::Import, slot: mover.what.slot, chains, chunk, blob: Some(blob) };
+        if self.ask_head(&question, until).await != SlotOutcome::Done {
+            return Copied::Failed;
+        }
+        question.blob = None;
+        let mut pinned = false;
+        // Whoever pins, or unpins, does so at the old chain too: what changed meanwhile is seen.
+        while hosted.store.is_pinned(chunk) != pinned {
+            pinned = !pinned;
+            question.op = if pinned { SlotOp::Pin } else { SlotOp::Unpin };
+            if !self.pin_everywhere(&question, until).await {
+                return Copied::Failed;
+            }
+        }
+        self.movers.bytes.fetch_add(u64::from(len), Ordering::Relaxed);
+        Copied::There
+    }
+
+    /// Pins, or unpins, a copy on all serving replicas of its chain: any may become the head.
+    async fn pin_everywhere(self: &Arc<Self>, question: &Question, until: Tick) -> bool {
+        let routing = self.routing();
+        let Some(chain) = routing.chains.get(&question.chains.0) else { return false };
+        for member in chain.serving() {
+            if self.ask_node(member.node, question, until).await != SlotOutcome::Done {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Removes a chunk that has arrived. It must stay gone: the slot may come back.
+    async fn remove_moved(&self, mover: &Mover, chunk: ChunkId) -> bool {
+        let change = Change { chunk, op: Op::Remove, crc: Crc32c::EMPTY, durability: Ack::Disk };
+        let reply = mover.hosted.change(self.own_tag(), change).await;
+        matches!(reply, Some(Reply::Done(_) | Reply::NotFound))
+    }
+}
+
+/// The committed version, as the protocol reads it; the error is for a read that was refused.
+async fn read(hosted: &Arc<Hosted>, chunk: ChunkId) -> Result<Option<Blob>, ()> {
+    let reply = hosted.ask(|request, state| {
+        let version = state.replica.chain_version();
+        Some(Event::Read(request, ReadRequest { version, chunk, offset: 0, len: u32::MAX }))
+    });
+    match reply.await {
+        Some(Reply::Data { bytes, .. }) => Ok(Some(bytes)),
+        Some(Reply::NotFound) => Ok(None),
+        _ => Err(()),
+    }
+}
+
+/// A page of the slot's chunks at the old chain.
+async fn list(mover: &Mover, mut after: Option<ChunkId>, max: usize) -> SlotChunks {
+    use std::ops::Bound::{Excluded, Unbounded};
+    let (hosted, mut page) = (&mover.hosted, SlotChunks::default());
+    loop {
+        let ids: Vec<ChunkId> = {
+            let state = hosted.state();
+            let from = after.map_or(Unbounded, Excluded);
+            state.image.committed.range((from, Unbounded)).take(LIST_STEP).copied().collect()
+        };
+        page.complete = ids.len() < LIST_STEP;
+        for chunk in ids {
+            after = Some(chunk);
+            let Some(version) = hosted.store.version(chunk) else { continue };
+            if version.tombstone {
+                // Whose slot it was is not known any more.
+                page.graves |= version.tag.lane.is_burial();
+                continue;
+            }
+            let slot = Block::decode(&version.block).map(|block| block.slot);
+            if slot == Ok(mover.what.slot) {
+                page.chunks.push(chunk);
+                if page.chunks.len() >= max {
+                    page.complete = false;
+                    return page;
+                }
+            }
+        }
+        if page.complete {
+            return page;
+        }
+        millpond_env::yield_now().await;
+    }
+}

@@ -1,0 +1,195 @@
+//! What the heads of two chains ask each other while a slot moves between them (docs/placement.md):
+//! questions over the links, repeated until they are answered.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use millpond_chain::{Op, Refusal, Reply};
+use millpond_env::{RealClock, sleep, timeout};
+use millpond_types::cluster::{ChainId, NodeId};
+use millpond_types::wire::{SlotAnswer, SlotAsk, SlotOp, SlotOutcome, Verb};
+use millpond_types::{Ack, ChunkId, Crc32c, SlotId, Tick};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::Host;
+use super::blob::Blob;
+use super::hosted::Hosted;
+use super::update::Change;
+
+/// A question without an answer is asked again after this time.
+const AGAIN: Duration = Duration::from_millis(250);
+/// The same for one that carries a chunk.
+const AGAIN_WITH_BYTES: Duration = Duration::from_secs(1);
+/// Pause before one is asked again who could not answer yet.
+const BEHIND: Duration = Duration::from_millis(20);
+
+/// Questions that wait for an answer.
+#[derive(Debug, Default)]
+pub(super) struct Asks {
+    numbered: AtomicU64,
+    waiting: Mutex<HashMap<u64, oneshot::Sender<SlotOutcome>>>,
+}
+
+/// Forgets a question that nobody waits for any more.
+struct Waiting<'a> {
+    asks: &'a Asks,
+    id: u64,
+    answer: oneshot::Receiver<SlotOutcome>,
+}
+
+impl Asks {
+    fn begin(&self) -> Waiting<'_> {
+        let id = self.numbered.fetch_add(1, Ordering::Relaxed) + 1;
+        let (sender, answer) = oneshot::channel();
+        self.waiting.lock().insert(id, sender);
+        Waiting { asks: self, id, answer }
+    }
+
+    pub(super) fn answered(&self, answer: SlotAnswer) {
+        if let Some(waiting) = self.waiting.lock().remove(&answer.id) {
+            let _gone = waiting.send(answer.outcome);
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.asks.waiting.lock().remove(&self.id);
+    }
+}
+
+/// Something to ask.
+#[derive(Clone, Debug)]
+pub(super) struct Question {
+    pub(super) op: SlotOp,
+    pub(super) slot: SlotId,
+    /// The chain that is asked, and the other one.
+    pub(super) chains: (ChainId, ChainId),
+    pub(super) chunk: ChunkId,
+    pub(super) blob: Option<Blob>,
+}
+
+impl Host {
+    /// Asks the head of a chain, again and again until it answers or `until`: `Behind`.
+    pub(super) async fn ask_head(
+        self: &Arc<Self>,
+        question: &Question,
+        until: Tick,
+    ) -> SlotOutcome {
+        while RealClock::tick() < until {
+            let news = self.news();
+            let chain = news.routing.chains.get(&question.chains.0);
+            let head = chain.and_then(|chain| chain.serving().next()).map(|member| member.node);
+            let outcome = match head {
+                Some(node) => self.ask_node(node, question, until).await,
+                None => SlotOutcome::Behind,
+            };
+            if outcome != SlotOutcome::Behind {
+                return outcome;
+            }
+            sleep(BEHIND).await;
+        }
+        SlotOutcome::Behind
+    }
+
+    /// Asks a node once: `Behind` when it does not answer.
+    pub(super) async fn ask_node(
+        self: &Arc<Self>,
+        node: NodeId,
+        question: &Question,
+        until: Tick,
+    ) -> SlotOutcome {
+        let mut waiting = self.asks.begin();
+        let ask = SlotAsk {
+            id: waiting.id,
+            from: self.node,
+            op: question.op,
+            slot: question.slot,
+            chain: question.chains.0,
+            other: question.chains.1,
+            routing: self.news().since(question.slot),
+            chunk: question.chunk,
+            crc: question.blob.as_ref().map_or(Crc32c::EMPTY, millpond_chain::Payload::crc),
+            attrs: question.blob.as_ref().map(|blob| blob.block.to_vec()).unwrap_or_default(),
+        };
+        if node == self.node {
+            return self.slot_op(&ask, question.blob.clone()).await;
+        }
+        let bytes = question.blob.as_ref().map(|blob| blob.bytes.clone());
+        let again = if bytes.is_some() { AGAIN_WITH_BYTES } else { AGAIN };
+        self.around.links.post(node, ask.chain, (Verb::SlotAsk, &ask.encode()), bytes);
+        let left = until.since(RealClock::tick()).min(again);
+        match timeout(left, &mut waiting.answer).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) | Err(_) => SlotOutcome::Behind,
+        }
+    }
+
+    /// A question from another node: does what it asks for, and answers.
+    pub(crate) async fn slot_asked(self: Arc<Self>, ask: SlotAsk, blob: Option<Blob>) {
+        let outcome = self.slot_op(&ask, blob).await;
+        let answer = SlotAnswer { id: ask.id, outcome }.encode();
+        self.around.links.post(ask.from, ask.chain, (Verb::SlotAnswer, &answer), None);
+    }
+
+    /// An answer from another node.
+    pub(crate) fn slot_answered(&self, answer: SlotAnswer) {
+        self.asks.answered(answer);
+    }
+
+    async fn slot_op(self: &Arc<Self>, ask: &SlotAsk, blob: Option<Blob>) -> SlotOutcome {
+        let routing = self.routing();
+        let place = routing.place(ask.slot);
+        let meant = match ask.op {
+            SlotOp::Probe | SlotOp::Remove => (ask.other, Some(ask.chain)),
+            SlotOp::Import | SlotOp::Pin | SlotOp::Unpin => (ask.chain, Some(ask.other)),
+        };
+        if routing.version < ask.routing || (place.chain, place.old) != meant {
+            return SlotOutcome::Behind;
+        }
+        if matches!(ask.op, SlotOp::Pin | SlotOp::Unpin) {
+            return self.pin_copy(ask).await;
+        }
+        let head = self.replicas_of(ask.chain).into_iter().find(|hosted| hosted.is_head());
+        let Some(head) = head else { return SlotOutcome::Behind };
+        match (ask.op, blob) {
+            (SlotOp::Probe, None) => {
+                // A put that was admitted by older routing comes first, and there is no other.
+                head.leave(ask.slot);
+                self.slot_update(&head, ask, Op::Probe).await
+            }
+            (SlotOp::Remove, None) => {
+                head.leave(ask.slot);
+                self.slot_update(&head, ask, Op::Remove).await
+            }
+            (SlotOp::Import, Some(blob)) => self.slot_update(&head, ask, Op::Import(blob)).await,
+            _ => SlotOutcome::Behind,
+        }
+    }
+
+    async fn slot_update(&self, head: &Arc<Hosted>, ask: &SlotAsk, op: Op<Blob>) -> SlotOutcome {
+        let probes = matches!(op, Op::Probe);
+        let change = Change { chunk: ask.chunk, op, crc: ask.crc, durability: Ack::Disk };
+        match head.change(self.own_tag(), change).await {
+            Some(Reply::Exists { .. }) if probes => SlotOutcome::Exists,
+            Some(Reply::NotFound) if probes => SlotOutcome::NotFound,
+            Some(Reply::Done(_) | Reply::Exists { .. } | Reply::NotFound) => SlotOutcome::Done,
+            Some(Reply::Refused(Refusal::NoSpace)) => SlotOutcome::NoSpace,
+            Some(Reply::Refused(_) | Reply::Data { .. }) | None => SlotOutcome::Behind,
+        }
+    }
+
+    /// Pins, or unpins, this node's replica of a copy that arrived at the new chain.
+    async fn pin_copy(&self, ask: &SlotAsk) -> SlotOutcome {
+        for hosted in self.replicas_of(ask.chain) {
+            let engine = &self.disks[hosted.disk].engine;
+            if engine.set_pinned(ask.chunk, ask.op == SlotOp::Pin).await.is_err() {
+                return SlotOutcome::Behind;
+            }
+        }
+        SlotOutcome::Done
+    }
+}

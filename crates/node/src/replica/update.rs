@@ -1,0 +1,287 @@
+//! The KV verbs that write, over chains: the head of the key's chain answers.
+//!
+//! While a slot moves, the head of the new chain answers, and asks the old one's as docs/placement.md
+//! says: before a put, whether the key is there; after a delete, to remove it there too. `Moved`
+//! tells that the chain will never do the update, `Behind` that it may have, or may later.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use millpond_chain::{Event, Lane, Op, Refusal, Reply, Tag, UpdateRequest};
+use millpond_env::{JoinHandle, RealClock, SharedBuf, spawn};
+use millpond_types::cluster::{ChainId, ChainVersion};
+use millpond_types::wire::{ItemStatus, ItemTag, KeysRequest, SlotOp, SlotOutcome};
+use millpond_types::{
+    Ack, BlockKey, ChunkId, Crc32c, GroupId, NamespaceOptions, SlotId, placement,
+};
+
+use super::Host;
+use super::attrs::Block;
+use super::blob::Blob;
+use super::hosted::Hosted;
+use super::kv::unix_seconds;
+use super::relay::Question;
+
+/// The other chain of a slot that moves is asked for so long; then the client asks again.
+const ASK: Duration = Duration::from_secs(2);
+
+/// An update of a client: which key of which slot, and its tag.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Update {
+    slot: SlotId,
+    tag: Tag,
+    /// The chain that the client means; the slot's when it does not say.
+    chain: Option<ChainId>,
+    /// The chain version that the client knew at the first attempt.
+    issued: Option<ChainVersion>,
+}
+
+impl Update {
+    /// The update of a key whose run begins with `leader`.
+    pub(crate) fn new(group: GroupId, leader: &BlockKey, tag: Option<(u128, ItemTag)>) -> Self {
+        let slot = placement::slot(group, leader);
+        match tag {
+            Some((client, item)) => {
+                let lane = Lane { client, channel: item.channel };
+                let tag = Tag { lane, sequence: item.sequence };
+                Self { slot, tag, chain: Some(item.chain), issued: Some(item.issued) }
+            }
+            None => Self { slot, tag: Tag::default(), chain: None, issued: None },
+        }
+    }
+
+    /// The same, as a burial.
+    const fn burial(self) -> Self {
+        let tag = Tag { lane: self.tag.lane.burial(), sequence: self.tag.sequence };
+        Self { tag, ..self }
+    }
+
+    /// The same as a new one, once the whole chain has lost its memory of writers, and whatever was
+    /// under way with it: doing it now does it once more at worst, which a block that never changes
+    /// bears.
+    const fn anew(self) -> Self {
+        Self { issued: None, ..self }
+    }
+}
+
+/// What is done to a chunk.
+#[derive(Clone)]
+pub(super) struct Change {
+    pub(super) chunk: ChunkId,
+    pub(super) op: Op<Blob>,
+    /// Of the bytes, as their sender computed it.
+    pub(super) crc: Crc32c,
+    pub(super) durability: Ack,
+}
+
+/// Where an update is done: the head of its chain, and the chain that its slot comes from.
+type Entry = (Arc<Hosted>, Option<ChainId>);
+/// What the chain says, or why it was not asked.
+type Answer = Result<Reply<Blob>, ItemStatus>;
+
+const fn answer(answer: &Answer) -> ItemStatus {
+    match answer {
+        Ok(Reply::Done(_)) => ItemStatus::Ok,
+        Ok(Reply::Exists { .. }) => ItemStatus::Exists,
+        Ok(Reply::NotFound) => ItemStatus::Miss,
+        Ok(Reply::Refused(why)) => refused(*why),
+        Ok(Reply::Data { .. }) => ItemStatus::Behind,
+        Err(status) => *status,
+    }
+}
+
+const fn refused(why: Refusal) -> ItemStatus {
+    match why {
+        Refusal::Busy(_) => ItemStatus::Busy,
+        Refusal::NoSpace => ItemStatus::NoSpace,
+        Refusal::BadChecksum | Refusal::Invalid => ItemStatus::Corrupt,
+        Refusal::Superseded => ItemStatus::Late,
+        Refusal::Stale(_)
+        | Refusal::Behind
+        | Refusal::NotServing
+        | Refusal::Corrupt
+        | Refusal::Undecided => ItemStatus::Behind,
+    }
+}
+
+impl Host {
+    /// Where an update is done.
+    fn entry(&self, update: &Update, chunk: ChunkId) -> Result<Entry, ItemStatus> {
+        let place = self.routing().place(update.slot);
+        let chain = update.chain.unwrap_or(place.chain);
+        let head = self.replicas_of(chain).into_iter().find(|hosted| hosted.is_head());
+        let head = head.ok_or(ItemStatus::Behind)?;
+        if chain == place.chain {
+            return Ok((head, place.old));
+        }
+        // The slot has left. What was done before is told all the same.
+        let known = head.knows(chunk, update) || head.knows(chunk, &update.burial());
+        if known { Ok((head, None)) } else { Err(ItemStatus::Moved) }
+    }
+
+    /// Whether a put can be taken here; if not, the answer.
+    pub(crate) fn takes(&self, update: &Update, chunk: ChunkId) -> Result<(), ItemStatus> {
+        self.entry(update, chunk).map(|_| ())
+    }
+
+    /// Stores a block on every replica of its chain.
+    pub(crate) async fn put(
+        self: &Arc<Self>,
+        (group, options): (GroupId, &NamespaceOptions),
+        update: Update,
+        key: &BlockKey,
+        (bytes, crc): (SharedBuf, Crc32c),
+    ) -> ItemStatus {
+        let expires = match options.ttl_seconds {
+            0 => 0,
+            ttl => unix_seconds().saturating_add(ttl),
+        };
+        let block = Block {
+            group,
+            slot: update.slot,
+            expires,
+            priority: options.priority as u8,
+            evictable: options.evict,
+            key: *key,
+        };
+        let blob = Blob::arrived(bytes, block.encode().into());
+        let chunk = placement::chunk_id(group, key);
+        let change = Change { chunk, op: Op::Put(blob), crc, durability: options.ack };
+        match self.try_put(&update, change.clone()).await {
+            Ok(Reply::Refused(Refusal::Undecided)) => {
+                answer(&self.try_put(&update.anew(), change).await)
+            }
+            other => answer(&other),
+        }
+    }
+
+    async fn try_put(self: &Arc<Self>, update: &Update, change: Change) -> Answer {
+        let (head, old) = self.entry(update, change.chunk)?;
+        if let Some(old) = old
+            && !head.knows(change.chunk, update)
+        {
+            match self.ask_old(SlotOp::Probe, update, (old, head.chain), change.chunk).await {
+                SlotOutcome::NotFound => {}
+                SlotOutcome::Exists => return Err(ItemStatus::Exists),
+                _ => return Err(ItemStatus::Behind),
+            }
+        }
+        self.update(&head, update, change).await
+    }
+
+    /// Deletes a block on every replica of its chain.
+    async fn delete(self: &Arc<Self>, update: Update, chunk: ChunkId, ack: Ack) -> ItemStatus {
+        match self.try_delete(&update, chunk, ack).await {
+            Ok(Reply::Refused(Refusal::Undecided)) => {
+                answer(&self.try_delete(&update.anew(), chunk, ack).await)
+            }
+            other => answer(&other),
+        }
+    }
+
+    async fn try_delete(self: &Arc<Self>, update: &Update, chunk: ChunkId, ack: Ack) -> Answer {
+        let (head, old) = self.entry(update, chunk)?;
+        let burial = update.burial();
+        // A burial that came in before the move ended goes on as one.
+        let buries = old.is_some() || !head.knows(chunk, update) && head.knows(chunk, &burial);
+        let (update, op) = if buries { (&burial, Op::Bury) } else { (update, Op::Remove) };
+        let change = Change { chunk, op, crc: Crc32c::EMPTY, durability: ack };
+        let reply = self.update(&head, update, change).await?;
+        if let (Some(old), Reply::Done(_)) = (old, &reply) {
+            match self.ask_old(SlotOp::Remove, update, (old, head.chain), chunk).await {
+                SlotOutcome::Done => {}
+                _ => return Err(ItemStatus::Behind),
+            }
+        }
+        Ok(reply)
+    }
+
+    async fn ask_old(
+        self: &Arc<Self>,
+        op: SlotOp,
+        update: &Update,
+        chains: (ChainId, ChainId),
+        chunk: ChunkId,
+    ) -> SlotOutcome {
+        let question = Question { op, slot: update.slot, chains, chunk, blob: None };
+        self.ask_head(&question, RealClock::tick().plus(ASK)).await
+    }
+
+    async fn update(&self, head: &Arc<Hosted>, update: &Update, change: Change) -> Answer {
+        let Change { chunk, op, crc, durability } = change;
+        let mut tag = update.tag;
+        if update.issued.is_none() {
+            tag = self.own_tag();
+            tag.lane = if update.tag.lane.is_burial() { tag.lane.burial() } else { tag.lane };
+        }
+        let mut left = false;
+        let reply = head.ask(|request, state| {
+            // Looked at under the lock: what is admitted after the mover began would be lost.
+            let known = |issued| state.replica.knows(chunk, tag, issued);
+            left = state.has_left(update.slot) && !update.issued.is_some_and(known);
+            if left {
+                return None;
+            }
+            let version = state.replica.chain_version();
+            let issued = update.issued.unwrap_or(version);
+            let update = UpdateRequest { version, issued, tag, chunk, op, crc, durability };
+            Some(Event::Update(request, update))
+        });
+        let reply = reply.await;
+        reply.ok_or(if left { ItemStatus::Moved } else { ItemStatus::Behind })
+    }
+
+    /// A tag for updates that the node makes by itself: retries of them do not exist.
+    pub(super) fn own_tag(&self) -> Tag {
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
+        Tag { lane: Lane::default(), sequence }
+    }
+
+    /// Deletes the keys of a request.
+    pub(crate) async fn delete_keys(
+        self: &Arc<Self>,
+        request: &KeysRequest,
+        options: &NamespaceOptions,
+    ) -> Vec<ItemStatus> {
+        let mut tasks: Vec<JoinHandle<ItemStatus>> = Vec::with_capacity(request.keys.len());
+        for (index, key) in request.keys.iter().enumerate() {
+            let leader = request.leaders.leader(&request.keys, index, options.run_blocks);
+            let tag = request.tags.as_ref().map(|tags| (tags.client, tags.items[index]));
+            let update = Update::new(request.namespace, leader, tag);
+            let chunk = placement::chunk_id(request.namespace, key);
+            let (host, ack) = (Arc::clone(self), options.ack);
+            tasks.push(spawn(async move { host.delete(update, chunk, ack).await }));
+        }
+        let mut items = Vec::with_capacity(tasks.len());
+        for task in tasks {
+            items.push(task.await.unwrap_or(ItemStatus::Behind));
+        }
+        items
+    }
+}
+
+impl Hosted {
+    /// Whether it heads its chain and serves.
+    pub(super) fn is_head(&self) -> bool {
+        self.state().replica.is_head_serving()
+    }
+
+    /// Whether the update was done here, may have been, or is under way.
+    fn knows(&self, chunk: ChunkId, update: &Update) -> bool {
+        let state = self.state();
+        update.issued.is_some_and(|issued| state.replica.knows(chunk, update.tag, issued))
+    }
+
+    /// An update of the node itself, wherever the chunk's slot is.
+    pub(super) async fn change(self: &Arc<Self>, tag: Tag, change: Change) -> Option<Reply<Blob>> {
+        let Change { chunk, op, crc, durability } = change;
+        self.ask(|request, state| {
+            let version = state.replica.chain_version();
+            let issued = version;
+            let update = UpdateRequest { version, issued, tag, chunk, op, crc, durability };
+            Some(Event::Update(request, update))
+        })
+        .await
+    }
+}
