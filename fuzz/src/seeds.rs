@@ -12,7 +12,7 @@ use millpond_types::namespace::{LayoutDigest, NamespaceInfo, NamespaceOptions};
 use millpond_types::wire::{
     ErrorReply, FLAG_REPLY, FrameHeader, GetItem, GetReply, GetRequest, Hello, HelloReply,
     ItemStatus, ItemTag, KeyInfo, KeysRequest, Leaders, ListReply, ListRequest, MatchReply,
-    MatchRequest, NamespaceOpen, NamespaceRef, NamespacesReply, PutItem, PutRequest, ShmAttach,
+    MatchRequest, NamespaceOpen, NamespaceRef, NamespacesReply, Planned, PutItem, PutRequest, ShmAttach,
     ShmAttachReply, ShmRelease, StatsReply, StatsRequest, StatusReply, Tags, Verb, Writer,
 };
 use millpond_types::{Ack, BlockKey, ByteSize, ChunkId, Crc32c, GroupId, Priority, Tick, Uuid128};
@@ -53,24 +53,28 @@ fn tags() -> Tags {
     Tags { client: 5, items: [8, 9, 10].map(item).to_vec() }
 }
 
+fn planned() -> Planned {
+    Planned { by: RoutingVersion(9), needs: RoutingVersion(4) }
+}
+
 fn keys_request(leaders: Leaders) -> KeysRequest {
     let tags = (leaders == Leaders::Runs).then(tags);
-    let (namespace, routing) = (GroupId(3), RoutingVersion(8));
-    KeysRequest { namespace, routing, keys: vec![key(1), key(2), key(3)], leaders, tags }
+    let (namespace, planned) = (GroupId(3), planned());
+    KeysRequest { namespace, planned, keys: vec![key(1), key(2), key(3)], leaders, tags }
 }
 
 fn put(leaders: Leaders) -> PutRequest {
     let items = [5, 0, 4096].map(|len| PutItem { len, crc: Crc32c(9) }).to_vec();
     let keys = vec![key(1), key(2), key(3)];
     let tags = (leaders == Leaders::Runs).then(tags);
-    let (namespace, routing, arena_offset) = (GroupId(1), RoutingVersion(8), 4096);
-    PutRequest { namespace, routing, arena_offset, keys, items, leaders, tags }
+    let (namespace, planned, arena_offset) = (GroupId(1), planned(), 4096);
+    PutRequest { namespace, planned, arena_offset, keys, items, leaders, tags }
 }
 
 fn get(leaders: Leaders) -> GetRequest {
     let keys = vec![key(1), key(2), key(3)];
-    let (namespace, routing) = (GroupId(1), RoutingVersion(8));
-    GetRequest { namespace, routing, keys, room: vec![4096, 0, 77], leaders }
+    let (namespace, planned) = (GroupId(1), planned());
+    GetRequest { namespace, planned, keys, room: vec![4096, 0, 77], leaders }
 }
 
 fn batches() -> Vec<Seeds> {

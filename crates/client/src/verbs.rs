@@ -4,12 +4,11 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use millpond_types::cluster::RoutingVersion;
 use millpond_types::limits::{BATCH_KEYS_MAX, CHUNK_BYTES_MAX, LIST_KEYS_MAX};
 use millpond_types::wire::{
     GetRequest, ItemStatus, KeysRequest, Leaders, ListReply, ListRequest, MatchReply, MatchRequest,
-    NamespaceOpen, NamespaceRef, NamespacesReply, PutItem, PutRequest, StatsReply, StatsRequest,
-    StatusReply, Verb, WireError,
+    NamespaceOpen, NamespaceRef, NamespacesReply, Planned, PutItem, PutRequest, StatsReply,
+    StatsRequest, StatusReply, Verb, WireError,
 };
 use millpond_types::{BlockKey, Crc32c, GroupId, NamespaceInfo, Uuid128};
 
@@ -24,8 +23,6 @@ use crate::error::ClientError;
 const REQUEST_BYTES: usize = 8 << 20;
 /// Keys per request, for the same reason.
 const REQUEST_KEYS: usize = 4096;
-/// Requests to one server, which is the one whatever the routing says.
-const UNPLANNED: RoutingVersion = RoutingVersion(0);
 
 /// Whether a server speaks of other nodes.
 const fn is_elsewhere(status: ItemStatus) -> bool {
@@ -64,9 +61,9 @@ impl Keys<'_> {
 
     /// The request for some of the keys.
     fn request(&self, from: usize, to: usize) -> KeysRequest {
-        let (namespace, routing) = (self.namespace, UNPLANNED);
+        let (namespace, planned) = (self.namespace, Planned::default());
         let (keys, leaders) = self.part(from, to);
-        KeysRequest { namespace, routing, keys, leaders, tags: None }
+        KeysRequest { namespace, planned, keys, leaders, tags: None }
     }
 
     fn check(&self, others: usize, what: &'static str) -> Result<(), ClientError> {
@@ -362,8 +359,8 @@ impl Client {
         for to in ends {
             let (part, leaders) = keys.part(from, to);
             let room = reads.rooms[from..to].iter().map(|room| wire_len(room.len())).collect();
-            let (namespace, routing) = (keys.namespace, UNPLANNED);
-            let request = GetRequest { namespace, routing, keys: part, room, leaders };
+            let (namespace, planned) = (keys.namespace, Planned::default());
+            let request = GetRequest { namespace, planned, keys: part, room, leaders };
             jobs.push(Job::Get { request, items: Items::From(from) });
             from = to;
         }
@@ -401,7 +398,7 @@ impl Client {
                 |value: &Value<'_>| PutItem { len: wire_len(value.len()), crc: Crc32c::EMPTY };
             let request = PutRequest {
                 namespace: keys.namespace,
-                routing: UNPLANNED,
+                planned: Planned::default(),
                 arena_offset: 0,
                 keys: part,
                 items: values_here.iter().map(item).collect(),

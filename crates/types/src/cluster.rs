@@ -9,6 +9,7 @@ use crate::ids::{SlotId, Uuid128};
 
 mod messages;
 mod namespaces;
+mod news;
 mod records;
 mod routing;
 
@@ -18,6 +19,7 @@ pub use messages::{
     SlotDone, TargetReport,
 };
 pub use namespaces::{DroppedRecord, NamespaceHead, NamespaceRecord, namespace_keys};
+pub use news::News;
 pub use records::{
     ChainRecord, ClusterRecord, ConfigRecord, ConfigVersion, DiskRecord, DiskState, EventRecord,
     HeadRecord, Incarnation, LeaseRecord, NodeRecord, NodeState, SLOT_PAGES, SlotPage, TargetMove,

@@ -134,6 +134,11 @@ impl Batch {
         self.items.len()
     }
 
+    /// The slot of a key.
+    pub(crate) fn slot(&self, item: usize) -> SlotId {
+        self.items[item].slot
+    }
+
     /// The tag under which an update goes out.
     pub(crate) fn tag(&self, item: usize) -> Option<ItemTag> {
         self.items[item].tag.map(|(_, tag)| tag)
@@ -171,6 +176,7 @@ impl Batch {
             if self.items[index].answer.is_some() {
                 continue;
             }
+            self.turn(index, routing);
             let Some(chain) = self.chain_of(index, routing) else {
                 plan.homeless += 1;
                 continue;
@@ -212,21 +218,28 @@ impl Batch {
         item.asked = (nodes.first().copied(), asked);
     }
 
-    /// The chain that a key is asked at now.
-    fn chain_of<'r>(&mut self, index: usize, routing: &'r Routing) -> Option<&'r Chain> {
-        let way = manner(self.verb).1;
+    /// Begins a key's way anew when its slot has changed place: what was heard of one move says
+    /// nothing of the next.
+    fn turn(&mut self, index: usize, routing: &Routing) {
         let item = &mut self.items[index];
+        let place = routing.place(item.slot);
+        if item.step.1.replace(place) != Some(place) {
+            (item.step.0, item.earlier) = (0, None);
+        }
+    }
+
+    /// The chain that a key is asked at now.
+    fn chain_of<'r>(&self, index: usize, routing: &'r Routing) -> Option<&'r Chain> {
+        let way = manner(self.verb).1;
+        let item = &self.items[index];
         if item.unsure
             && let Some(chain) = item.tag.and_then(|(of, _)| routing.chains.get(&of))
         {
             return Some(chain);
         }
         let place = routing.place(item.slot);
-        // What was heard of one move says nothing of the next.
-        if item.step.1.replace(place) != Some(place) {
-            (item.step.0, item.earlier) = (0, None);
-        }
-        routing.chains.get(&chain_at(way, place, item.step.0)?)
+        let step = if item.step.1 == Some(place) { item.step.0 } else { 0 };
+        routing.chains.get(&chain_at(way, place, step)?)
     }
 
     /// Makes sure that an update has a tag for this chain; false when it has to wait for one.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use millpond_env::RealClock;
-use millpond_types::cluster::{NodeId, RoutingVersion};
+use millpond_types::cluster::{News, NodeId, RoutingVersion};
 use millpond_types::limits::{BATCH_KEYS_MAX, RETRY_HORIZON_MS};
 use millpond_types::wire::{
     GetRequest, ItemTag, KeysRequest, Leaders, MatchRequest, PutItem, PutRequest, Tags, Verb,
@@ -56,7 +56,7 @@ impl<'a> Work<'_, 'a> {
         &self,
         items: &[usize],
         batch: &Batch,
-        sender: (u128, RoutingVersion),
+        sender: (u128, &News),
     ) -> (Vec<Job<'a, 'a>>, Vec<Vec<usize>>) {
         let ends = match self.cargo {
             Cargo::Rooms(_) | Cargo::Values(_) => {
@@ -78,12 +78,8 @@ impl<'a> Work<'_, 'a> {
         (jobs, parts)
     }
 
-    fn job(
-        &self,
-        part: &[usize],
-        batch: &Batch,
-        (client, routing): (u128, RoutingVersion),
-    ) -> Job<'a, 'a> {
+    fn job(&self, part: &[usize], batch: &Batch, (client, news): (u128, &News)) -> Job<'a, 'a> {
+        let planned = news.planned(part.iter().map(|item| batch.slot(*item)));
         let namespace = self.keys.namespace;
         let keys: Vec<BlockKey> = part.iter().map(|item| self.keys.keys[*item]).collect();
         let leaders = match self.keys.leaders {
@@ -97,7 +93,7 @@ impl<'a> Work<'_, 'a> {
         match &self.cargo {
             Cargo::Rooms(rooms) => {
                 let room = part.iter().map(|item| rooms[*item]).collect();
-                let request = GetRequest { namespace, routing, keys, room, leaders };
+                let request = GetRequest { namespace, planned, keys, room, leaders };
                 Job::Get { request, items: Items::Each(part.to_vec()) }
             }
             Cargo::Values(values) => {
@@ -108,16 +104,16 @@ impl<'a> Work<'_, 'a> {
                 let items = values.iter().map(item).collect();
                 let (arena_offset, tags) = (0, tags());
                 let request =
-                    PutRequest { namespace, routing, arena_offset, keys, items, leaders, tags };
+                    PutRequest { namespace, planned, arena_offset, keys, items, leaders, tags };
                 Job::Put { request, values: Cow::Owned(values), reply: Vec::new() }
             }
             Cargo::Lease(lease_ms) => {
-                let keys = KeysRequest { namespace, routing, keys, leaders, tags: None };
+                let keys = KeysRequest { namespace, planned, keys, leaders, tags: None };
                 let request = MatchRequest { keys, lease_ms: *lease_ms, each: true };
                 Job::Plain { verb: self.verb, meta: request.encode(), reply: Vec::new() }
             }
             Cargo::None => {
-                let request = KeysRequest { namespace, routing, keys, leaders, tags: tags() };
+                let request = KeysRequest { namespace, planned, keys, leaders, tags: tags() };
                 Job::Plain { verb: self.verb, meta: request.encode(), reply: Vec::new() }
             }
         }
@@ -178,16 +174,17 @@ impl Cluster {
             if self.is_closed() {
                 return Err(ClientError::Closed);
             }
-            let routing = self.table.get();
+            let told = self.table.news();
+            let routing = &told.routing;
             let plan = {
                 let mut tagger = self.tagger.lock();
-                batch.plan(&routing, &mut tagger, self.rank(&routing))
+                batch.plan(routing, &mut tagger, self.rank(routing))
             };
             self.release(batch, false);
             let (asks_nobody, held) = (plan.asks.is_empty(), plan.held > 0);
             trail.rounds += 1;
             trail.homeless = plan.homeless;
-            let race = Race::new((self, &routing), work, (batch, reads), deadline);
+            let race = Race::new((self, &told), work, (batch, reads), deadline);
             let Outcome { news, bad, fatal, last } = race.go(plan.asks);
             self.release(batch, false);
             if let Some(error) = fatal {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use millpond_env::RealClock;
 use millpond_types::Tick;
-use millpond_types::cluster::{NodeId, Routing, RoutingVersion};
+use millpond_types::cluster::{News, NodeId, Routing, RoutingVersion};
 use millpond_types::wire::{ItemStatus, Status, StatusReply};
 
 use super::Cluster;
@@ -73,6 +73,8 @@ pub(super) struct Outcome {
 /// One round.
 pub(super) struct Race<'r, 'w, 'a, 'x, 'y> {
     pub(super) cluster: &'r Cluster,
+    /// The routing of this round.
+    pub(super) news: &'r News,
     pub(super) routing: &'r Routing,
     pub(super) work: &'r Work<'w, 'a>,
     pub(super) batch: &'r mut Batch,
@@ -85,13 +87,14 @@ pub(super) struct Race<'r, 'w, 'a, 'x, 'y> {
 
 impl<'r, 'w, 'a, 'x, 'y> Race<'r, 'w, 'a, 'x, 'y> {
     pub(super) fn new(
-        (cluster, routing): (&'r Cluster, &'r Routing),
+        (cluster, news): (&'r Cluster, &'r News),
         work: &'r Work<'w, 'a>,
         (batch, reads): (&'r mut Batch, &'r mut Reads<'x, 'y>),
         deadline: Deadline,
     ) -> Self {
+        let routing = &*news.routing;
         let (runs, checked, outcome) = (Vec::new(), routing.version, Outcome::default());
-        Self { cluster, routing, work, batch, reads, deadline, runs, checked, outcome }
+        Self { cluster, news, routing, work, batch, reads, deadline, runs, checked, outcome }
     }
 
     /// Sends every node its keys and collects the answers.
@@ -118,8 +121,7 @@ impl<'r, 'w, 'a, 'x, 'y> Race<'r, 'w, 'a, 'x, 'y> {
             ClientError::Connect { address: id.to_string(), source }
         })?;
         let mut lent = node.pool.checkout(connect)?;
-        let (mut jobs, parts) =
-            self.work.jobs(items, self.batch, (self.cluster.client, self.routing.version));
+        let (mut jobs, parts) = self.work.jobs(items, self.batch, (self.cluster.client, self.news));
         let connection = lent.get()?;
         let mut flight = connection.begin(&jobs);
         let now = RealClock::tick();

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use millpond_types::cluster::{Routing, RoutingUpdate, RoutingVersion, UpdateError};
+use millpond_types::cluster::{News, Routing, RoutingUpdate, RoutingVersion, UpdateError};
 use parking_lot::{Condvar, Mutex};
 
 /// The newest routing heard of. Calls work with the copy they began a round with.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    routing: Mutex<Arc<Routing>>,
+    news: Mutex<Arc<News>>,
     version: AtomicU64,
     newer: Condvar,
 }
@@ -18,7 +18,12 @@ pub(crate) struct Table {
 impl Table {
     /// The copy as it is now.
     pub(crate) fn get(&self) -> Arc<Routing> {
-        Arc::clone(&self.routing.lock())
+        Arc::clone(&self.news.lock().routing)
+    }
+
+    /// The same, with its history.
+    pub(crate) fn news(&self) -> Arc<News> {
+        Arc::clone(&self.news.lock())
     }
 
     pub(crate) fn version(&self) -> RoutingVersion {
@@ -30,9 +35,11 @@ impl Table {
     /// # Errors
     /// [`UpdateError`]: the news are of another cluster, or leave versions out.
     pub(crate) fn apply(&self, update: RoutingUpdate) -> Result<(), UpdateError> {
-        let mut routing = self.routing.lock();
-        if Arc::make_mut(&mut routing).apply(update)? {
+        let mut news = self.news.lock();
+        let mut routing = Routing::clone(&news.routing);
+        if routing.apply(update)? {
             self.version.store(routing.version.0, Ordering::Release);
+            *news = Arc::new(news.after(&Arc::new(routing)));
             self.newer.notify_all();
         }
         Ok(())
@@ -40,9 +47,9 @@ impl Table {
 
     /// Waits for a newer copy than `than`; returns when `at_most` passed all the same.
     pub(crate) fn wait(&self, than: RoutingVersion, at_most: Duration) {
-        let mut routing = self.routing.lock();
-        if routing.version <= than {
-            self.newer.wait_for(&mut routing, at_most);
+        let mut news = self.news.lock();
+        if news.routing.version <= than {
+            self.newer.wait_for(&mut news, at_most);
         }
     }
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | 1 | kind: 1 data, 2 tombstone; 128 is added while the version is staged |
 //! | 4 | chain |
+//! | 4 | target |
 //! | 8 | chunk version |
 //! | 4 | chain version under which the head admitted it |
 //! | 28 | tag: client 16, channel 4, sequence 8 |
@@ -21,14 +22,26 @@ const DATA: u8 = 1;
 const TOMBSTONE: u8 = 2;
 const TARGET: u8 = 3;
 const STAGED: u8 = 128;
+/// Bytes before the block.
+const VERSION_BYTES: usize = 49;
 
 /// A staged version is an engine chunk of its own. Ids are hashes, so the id with these bits
 /// flipped is no other chunk's.
 const STAGED_MASK: u128 = 0x5374_6167_6564_2076_6572_7369_6f6e_2121;
 
-/// The engine chunk that holds the staged version of a chunk.
-pub(super) const fn staged_id(chunk: ChunkId) -> ChunkId {
-    ChunkId(chunk.0 ^ STAGED_MASK)
+/// The engine chunk that holds the committed version of a target's chunk, and back again.
+///
+/// Several targets on a disk may hold the same chunk: its slot moves from the chain of one to that
+/// of the other, or a replica comes back before all that the earlier one held is removed.
+pub(super) fn engine_id(target: TargetId, chunk: ChunkId) -> ChunkId {
+    let mut name = *b"millpond-chunks-\0\0\0\0";
+    name[16..].copy_from_slice(&target.0.to_le_bytes());
+    ChunkId(chunk.0 ^ xxh3_128(&name))
+}
+
+/// The engine chunk beside one that holds a committed version, for the staged one.
+pub(super) const fn staged_id(id: ChunkId) -> ChunkId {
+    ChunkId(id.0 ^ STAGED_MASK)
 }
 
 /// What engine attributes say.
@@ -44,6 +57,7 @@ pub(super) enum Stored {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Version {
     pub(super) chain: ChainId,
+    pub(super) target: TargetId,
     pub(super) staged: bool,
     pub(super) tombstone: bool,
     pub(super) number: ChunkVersion,
@@ -62,10 +76,11 @@ impl Version {
 
     /// Encodes it as engine attributes.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::with_capacity(45 + self.block.len());
+        let mut w = Writer::with_capacity(VERSION_BYTES + self.block.len());
         let kind = if self.tombstone { TOMBSTONE } else { DATA };
         w.u8(if self.staged { kind | STAGED } else { kind });
         w.u32(self.chain.0);
+        w.u32(self.target.0);
         w.u64(self.number.0);
         w.u32(self.written.0);
         w.raw(&self.tag.lane.client.to_le_bytes());
@@ -121,14 +136,14 @@ pub(super) fn decode(attrs: &[u8]) -> Result<Stored, WireError> {
         TOMBSTONE => true,
         _ => return Err(WireError::Field("kind of a chunk")),
     };
-    let chain = ChainId(r.u32()?);
+    let (chain, target) = (ChainId(r.u32()?), TargetId(r.u32()?));
     let (number, written) = (ChunkVersion(r.u64()?), ChainVersion(r.u32()?));
     let client = u128::from_le_bytes(r.array()?);
     let lane = Lane { client, channel: r.u32()? };
     let tag = Tag { lane, sequence: r.u64()? };
-    let block = attrs.get(45..).unwrap_or_default().into();
+    let block = attrs.get(VERSION_BYTES..).unwrap_or_default().into();
     let staged = kind & STAGED != 0;
-    Ok(Stored::Version(Version { chain, staged, tombstone, number, written, tag, block }))
+    Ok(Stored::Version(Version { chain, target, staged, tombstone, number, written, tag, block }))
 }
 
 /// A version of a chunk, if that is what the attributes say.
@@ -207,6 +222,7 @@ mod tests {
         let lane = Lane { client: u128::MAX - 1, channel: 4 };
         Version {
             chain: ChainId(3),
+            target: TargetId(4),
             staged,
             tombstone,
             number: ChunkVersion(1 << 40),
@@ -233,7 +249,7 @@ mod tests {
     #[test]
     fn damaged_attributes_are_refused_not_believed() {
         let bytes = sample(true, false).encode();
-        for cut in 0..45 {
+        for cut in 0..VERSION_BYTES {
             assert!(decode(&bytes[..cut]).is_err(), "cut at {cut}");
         }
         assert!(decode(&[9; 64]).is_err());
@@ -245,8 +261,11 @@ mod tests {
     }
 
     #[test]
-    fn staged_ids_differ_and_come_back() {
+    fn ids_differ_and_come_back() {
         let chunk = ChunkId(12_345);
+        let ids = [1, 2].map(|target| engine_id(TargetId(target), chunk));
+        assert!(ids[0] != ids[1] && ids[0] != chunk);
+        assert_eq!(engine_id(TargetId(2), ids[1]), chunk);
         assert_ne!(staged_id(chunk), chunk);
         assert_eq!(staged_id(staged_id(chunk)), chunk);
     }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use millpond_chain::Op;
 use millpond_engine::Cursor;
 use millpond_env::{RealClock, sleep, spawn};
-use millpond_types::cluster::{ChainId, Routing};
+use millpond_types::cluster::{ChainId, Routing, TargetId};
 use millpond_types::{Ack, ChunkId, Crc32c, SlotId};
 
 use super::Host;
-use super::attrs::{self, Block};
+use super::attrs::{self, Block, engine_id};
 use super::hosted::Hosted;
 use super::update::Change;
 
@@ -49,7 +49,7 @@ fn remover(host: &Host, attrs: &[u8]) -> Option<(Arc<Hosted>, Block)> {
     if leaves(&host.routing(), version.chain, block.slot) {
         return None;
     }
-    let head = host.replicas_of(version.chain).into_iter().find(|hosted| hosted.is_head())?;
+    let head = host.replica(version.target).filter(|hosted| hosted.is_head())?;
     Some((head, block))
 }
 
@@ -64,13 +64,13 @@ fn coldest(host: &Host, disk: usize) -> Vec<(Arc<Hosted>, ChunkId)> {
     let full = |hosted: &Arc<Hosted>| hosted.disk == disk && hosted.is_head();
     let Some(over) = engine.over_watermark() else { return Vec::new() };
     // Known before the engine is asked, which asks back under its own lock.
-    let heads: HashMap<ChainId, Arc<Hosted>> =
-        host.all().into_iter().filter(full).map(|hosted| (hosted.chain, hosted)).collect();
+    let heads: HashMap<TargetId, Arc<Hosted>> =
+        host.all().into_iter().filter(full).map(|hosted| (hosted.target, hosted)).collect();
     let (routing, mut chosen) = (host.routing(), Vec::new());
     let victims = engine.coldest(over.min(ROUND_BYTES_MAX), |_, attrs| {
         let committed = attrs::version(attrs).filter(|v| !v.staged && !v.tombstone);
         let Some(version) = committed else { return false };
-        let Some(head) = heads.get(&version.chain) else { return false };
+        let Some(head) = heads.get(&version.target) else { return false };
         let slot = Block::decode(&version.block).map(|block| block.slot);
         if slot.is_ok_and(|slot| leaves(&routing, version.chain, slot)) {
             return false;
@@ -78,7 +78,11 @@ fn coldest(host: &Host, disk: usize) -> Vec<(Arc<Hosted>, ChunkId)> {
         chosen.push(Arc::clone(head));
         true
     });
-    chosen.into_iter().zip(victims).collect()
+    let chunk = |(head, id): (Arc<Hosted>, ChunkId)| {
+        let chunk = engine_id(head.target, id);
+        (head, chunk)
+    };
+    chosen.into_iter().zip(victims).map(chunk).collect()
 }
 
 fn expired(
@@ -95,7 +99,8 @@ fn expired(
         if let Some((head, block)) = remover(host, &attrs)
             && (block.expired(now) || dropped.contains(&block.group))
         {
-            victims.push((head, info.id));
+            let chunk = engine_id(head.target, info.id);
+            victims.push((head, chunk));
         }
     }
     next.unwrap_or_default()

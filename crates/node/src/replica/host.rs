@@ -9,7 +9,7 @@ use millpond_chain::{Envelope, Event};
 use millpond_engine::Cursor;
 use millpond_env::{Handle, RealClock, sleep, spawn};
 use millpond_types::cluster::{
-    Chain, ChainId, ConfigRecord, DiskId, DiskReport, Grant, NodeId, Routing, TargetId,
+    Chain, ChainId, ConfigRecord, DiskId, DiskReport, Grant, News, NodeId, Routing, TargetId,
     TargetReport,
 };
 use millpond_types::limits::CHAIN_TICK_MS;
@@ -18,12 +18,11 @@ use millpond_types::{ByteSize, ChunkId, GroupId, Tick};
 use parking_lot::RwLock;
 use tokio::sync::Notify;
 
-use super::attrs::{self, Stored, TargetRecord, staged_id};
+use super::attrs::{self, Stored, TargetRecord, engine_id, staged_id};
 use super::blob::Blob;
 use super::hosted::{DiskHealth, Hosted, Image, Surroundings};
 use super::links::Links;
 use super::moving::Movers;
-use super::news::News;
 use super::relay::Asks;
 use super::store::Store;
 use crate::member::{Targets, TargetsReport};
@@ -72,7 +71,8 @@ struct Replicas {
 /// What the disks held at the start and no target has taken over yet.
 #[derive(Debug, Default)]
 struct Found {
-    images: HashMap<(usize, ChainId), Image>,
+    /// By disk and target.
+    images: HashMap<(usize, TargetId), Image>,
     records: HashMap<TargetId, (usize, TargetRecord)>,
 }
 
@@ -172,6 +172,11 @@ impl Host {
         self.replicas.read().by_chain.get(&chain).cloned().unwrap_or_default()
     }
 
+    /// The replica that is this target.
+    pub(super) fn replica(&self, target: TargetId) -> Option<Arc<Hosted>> {
+        self.replicas.read().by_target.get(&target).cloned()
+    }
+
     pub(super) fn all(&self) -> Vec<Arc<Hosted>> {
         self.replicas.read().by_target.values().cloned().collect()
     }
@@ -189,8 +194,7 @@ impl Host {
     /// A message from another replica.
     pub(crate) fn deliver(&self, envelope: Envelope<Blob>) {
         let Envelope { from, to, chain, peer } = envelope;
-        let hosted = self.replicas.read().by_target.get(&to).cloned();
-        if let Some(hosted) = hosted.filter(|hosted| hosted.chain == chain) {
+        if let Some(hosted) = self.replica(to).filter(|hosted| hosted.chain == chain) {
             hosted.peer(from, peer);
         }
     }
@@ -202,10 +206,8 @@ impl Host {
         if version.staged {
             return;
         }
-        for hosted in self.replicas_of(version.chain) {
-            if hosted.disk == disk {
-                hosted.step(Event::Damaged(id));
-            }
+        if let Some(hosted) = self.replica(version.target).filter(|hosted| hosted.disk == disk) {
+            hosted.step(Event::Damaged(engine_id(version.target, id)));
         }
     }
 
@@ -265,13 +267,12 @@ impl Host {
     }
 
     fn hosted(&self, chain: &Chain, target: TargetId, disk: usize) -> Arc<Hosted> {
-        let known = self.replicas.read().by_target.get(&target).cloned();
-        if let Some(known) = known {
+        if let Some(known) = self.replica(target) {
             return known;
         }
         let image = {
             let mut found = self.found.lock();
-            let mut image = found.images.remove(&(disk, chain.id)).unwrap_or_default();
+            let mut image = found.images.remove(&(disk, target)).unwrap_or_default();
             if let Some((_, record)) = found.records.remove(&target) {
                 image.saved = record.saved;
             }
@@ -304,21 +305,19 @@ impl Host {
 
     /// What the disks hold of targets that left their chains while this node was away.
     fn wipe_unknown(&self, routing: &Routing) {
-        let here = |disk: usize, chain: ChainId| {
-            let disk = self.disks[disk].id;
-            let chain = routing.chains.get(&chain);
-            chain.is_some_and(|chain| chain.targets.iter().any(|member| member.disk == disk))
+        let members: HashSet<TargetId> = {
+            let all = routing.chains.values().flat_map(|chain| &chain.targets);
+            all.filter(|member| member.node == self.node).map(|member| member.target).collect()
         };
         let mut found = self.found.lock();
-        let gone: Vec<(usize, ChainId)> =
-            found.images.keys().filter(|(disk, chain)| !here(*disk, *chain)).copied().collect();
-        for (disk, chain) in gone {
-            let Some(image) = found.images.remove(&(disk, chain)) else { continue };
-            let mut records = found.records.values();
-            let target = records.find(|(on, record)| *on == disk && record.chain == chain);
-            let target = target.map_or(TargetId(0), |(_, record)| record.target);
+        let gone: Vec<(usize, TargetId)> =
+            found.images.keys().filter(|(_, target)| !members.contains(target)).copied().collect();
+        for (disk, target) in gone {
+            let Some(image) = found.images.remove(&(disk, target)) else { continue };
+            let chain =
+                found.records.get(&target).map_or(ChainId::NONE, |(_, record)| record.chain);
             let store = Store { engine: self.disks[disk].engine.clone(), chain, target };
-            tracing::info!(chain = chain.0, "removing what is left of a replica that was moved");
+            tracing::info!(target = target.0, "removing what is left of a replica that was moved");
             spawn(wipe(store, image)).detach();
         }
     }
@@ -439,15 +438,16 @@ async fn read_in(disk: usize, engine: &Engine, found: &mut Found) {
         for (info, attrs) in page {
             match attrs::decode(&attrs) {
                 Ok(Stored::Version(version)) => {
-                    let image = found.images.entry((disk, version.chain)).or_default();
+                    let image = found.images.entry((disk, version.target)).or_default();
                     if version.staged {
-                        image.staged.insert(staged_id(info.id));
+                        image.staged.insert(engine_id(version.target, staged_id(info.id)));
                         continue;
                     }
-                    image.committed.insert(info.id);
+                    let chunk = engine_id(version.target, info.id);
+                    image.committed.insert(chunk);
                     image.used_bytes += u64::from(info.len);
                     if version.tombstone {
-                        image.tombstones.insert(info.id);
+                        image.tombstones.insert(chunk);
                     }
                 }
                 Ok(Stored::Target(record)) => {
@@ -465,8 +465,9 @@ async fn read_in(disk: usize, engine: &Engine, found: &mut Found) {
 
 /// Removes what a target held.
 async fn wipe(store: Store, image: Image) {
-    let staged = image.staged.into_iter().map(staged_id);
-    let mut ids: Vec<ChunkId> = image.committed.into_iter().chain(staged).collect();
+    let staged = image.staged.into_iter().map(|chunk| store.staged(chunk));
+    let committed = image.committed.into_iter().map(|chunk| store.id(chunk));
+    let mut ids: Vec<ChunkId> = committed.chain(staged).collect();
     ids.push(TargetRecord::id(store.target));
     for page in ids.chunks(WIPE_PAGE) {
         if store.forget(page).await.is_err() {

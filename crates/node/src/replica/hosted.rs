@@ -22,7 +22,6 @@ use millpond_types::{ChunkId, SlotId, Tick};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
-use super::attrs::staged_id;
 use super::blob::Blob;
 use super::links::Links;
 use super::store::{Flipped, Store};
@@ -449,13 +448,15 @@ impl Hosted {
             }
             Job::Remove(chunk) => Box::pin(async move {
                 let len = store.committed_len(chunk);
-                Ended::Removed(chunk, len, store.forget(&[chunk, staged_id(chunk)]).await)
-            }),
-            Job::Unstage(chunk) => {
-                Box::pin(
-                    async move { Ended::Unstaged(chunk, store.forget(&[staged_id(chunk)]).await) },
+                Ended::Removed(
+                    chunk,
+                    len,
+                    store.forget(&[store.id(chunk), store.staged(chunk)]).await,
                 )
-            }
+            }),
+            Job::Unstage(chunk) => Box::pin(async move {
+                Ended::Unstaged(chunk, store.forget(&[store.staged(chunk)]).await)
+            }),
             Job::Running { .. } => unreachable!("it stands for a job that was started"),
         }
     }
@@ -611,7 +612,8 @@ impl Hosted {
             }
             StoreOp::DiscardStaged => {
                 let staged: Vec<ChunkId> = self.state.lock().image.staged.iter().copied().collect();
-                let ids: Vec<ChunkId> = staged.iter().map(|chunk| staged_id(*chunk)).collect();
+                let ids: Vec<ChunkId> =
+                    staged.iter().map(|chunk| self.store.staged(*chunk)).collect();
                 let done = self.store.discard(&ids).await?;
                 let image = &mut self.state.lock().image;
                 for chunk in staged {

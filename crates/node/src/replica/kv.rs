@@ -6,10 +6,10 @@ use std::sync::Arc;
 use millpond_chain::{Event, ReadRequest, Refusal, Reply};
 use millpond_engine::{ChunkInfo, Cursor, ErrorKind};
 use millpond_env::{JoinHandle, RealClock, SharedBuf, spawn, timeout};
-use millpond_types::cluster::{ChainId, RoutingVersion};
+use millpond_types::cluster::ChainId;
 use millpond_types::limits::PAYLOAD_BYTES_MAX;
 use millpond_types::wire::{
-    GetItem, GetRequest, ItemStatus, KeyInfo, KeysRequest, ListReply, ListRequest,
+    GetItem, GetRequest, ItemStatus, KeyInfo, KeysRequest, ListReply, ListRequest, Planned,
 };
 use millpond_types::{BlockKey, ChunkId, Crc32c, GroupId, SlotId, Tick, placement};
 
@@ -31,12 +31,12 @@ struct Wanted {
     key: BlockKey,
     slot: SlotId,
     chunk: ChunkId,
-    /// The routing by which this node was asked.
-    planned: RoutingVersion,
+    /// How this node was chosen.
+    planned: Planned,
 }
 
 impl Wanted {
-    fn new(of: (GroupId, RoutingVersion), key: &BlockKey, leader: &BlockKey) -> Self {
+    fn new(of: (GroupId, Planned), key: &BlockKey, leader: &BlockKey) -> Self {
         let (group, planned) = of;
         let (slot, chunk) = (placement::slot(group, leader), placement::chunk_id(group, key));
         Self { group, key: *key, slot, chunk, planned }
@@ -97,13 +97,19 @@ impl Host {
             let chain = news.routing.chains.get(chain);
             chain.is_some_and(|chain| chain.serving().any(|member| member.node == self.node))
         };
+        // Who serves both chains is asked for one of them, and cannot tell which: what either has
+        // counts, and nothing only when neither has it.
         let mut answer = (Known::Moved, None);
         for chain in std::iter::once(place.chain).chain(place.old) {
             let mut may = false;
             for hosted in self.replicas_of(chain) {
                 let known = hosted.known(wanted);
                 match known {
-                    Known::Here(_) | Known::Ask => return (known, Some(hosted)),
+                    Known::Here(_) => return (known, Some(hosted)),
+                    // Both must be asked, one after the other: the client does that a moment later.
+                    Known::Ask if matches!(answer.0, Known::Ask) => return (Known::Moved, None),
+                    Known::Ask => (may, answer) = (true, (known, Some(hosted))),
+                    Known::Nothing if matches!(answer.0, Known::Ask) => may = true,
                     Known::Nothing => (may, answer) = (true, (known, Some(hosted))),
                     Known::Moved => {}
                 }
@@ -113,6 +119,10 @@ impl Host {
             if !may && serves(&chain) {
                 return (Known::Moved, None);
             }
+        }
+        // What left meanwhile was not looked for where it went.
+        if !self.news().agrees(wanted.slot, wanted.planned) {
+            return (Known::Moved, None);
         }
         answer
     }
@@ -126,6 +136,7 @@ impl Host {
             (Known::Ask, Some(hosted)) => {
                 let status = match hosted.read(wanted.chunk).await {
                     Ok(Some(blob)) if wanted.is(&blob.block, unix_seconds()) => ItemStatus::Ok,
+                    Ok(_) if !self.news().agrees(wanted.slot, wanted.planned) => ItemStatus::Moved,
                     Ok(_) => ItemStatus::Miss,
                     Err(status) => status,
                 };
@@ -144,31 +155,33 @@ impl Host {
         let mut items = Vec::with_capacity(request.keys.len());
         for (index, key) in request.keys.iter().enumerate() {
             let leader = request.leaders.leader(&request.keys, index, run_blocks);
-            let wanted = Wanted::new((request.namespace, request.routing), key, leader);
+            let wanted = Wanted::new((request.namespace, request.planned), key, leader);
             let (status, hosted) = self.present(wanted).await;
             items.push(match (status, hosted) {
-                (ItemStatus::Ok, Some(hosted)) => each(self, hosted.disk, wanted.chunk).await,
+                (ItemStatus::Ok, Some(hosted)) => {
+                    each(self, hosted.disk, hosted.store.id(wanted.chunk)).await
+                }
                 (status, _) => status,
             });
         }
         items
     }
 
-    /// Counts an access for eviction.
-    pub(crate) fn touch(&self, disk: usize, chunk: ChunkId) -> ItemStatus {
-        if self.disks[disk].engine.touch(chunk) { ItemStatus::Ok } else { ItemStatus::Miss }
+    /// Counts an access for eviction. The chunk is the engine's, here and below.
+    pub(crate) fn touch(&self, disk: usize, id: ChunkId) -> ItemStatus {
+        if self.disks[disk].engine.touch(id) { ItemStatus::Ok } else { ItemStatus::Miss }
     }
 
     /// Promises not to evict a block before `until`: `Ok`, or `Exists` when there is no lease.
-    pub(crate) fn lease(&self, disk: usize, chunk: ChunkId, until: Option<Tick>) -> ItemStatus {
-        let leased = until.is_some_and(|until| self.disks[disk].engine.lease(chunk, until));
+    pub(crate) fn lease(&self, disk: usize, id: ChunkId, until: Option<Tick>) -> ItemStatus {
+        let leased = until.is_some_and(|until| self.disks[disk].engine.lease(id, until));
         if leased { ItemStatus::Ok } else { ItemStatus::Exists }
     }
 
     /// Pins or unpins this node's copy of a block. A client says it to every replica, since any may
     /// become the head, which alone decides what goes.
-    pub(crate) async fn pin(&self, disk: usize, chunk: ChunkId, on: bool) -> ItemStatus {
-        match self.disks[disk].engine.set_pinned(chunk, on).await {
+    pub(crate) async fn pin(&self, disk: usize, id: ChunkId, on: bool) -> ItemStatus {
+        match self.disks[disk].engine.set_pinned(id, on).await {
             Ok(true) => ItemStatus::Ok,
             Ok(false) => ItemStatus::Miss,
             Err(error) if error.kind() == ErrorKind::Busy => ItemStatus::Busy,
@@ -183,7 +196,7 @@ impl Host {
     pub(crate) fn get_bytes(&self, request: &GetRequest, run_blocks: u16) -> u64 {
         let each = request.keys.iter().enumerate().map(|(index, key)| {
             let leader = request.leaders.leader(&request.keys, index, run_blocks);
-            match self.known(&Wanted::new((request.namespace, request.routing), key, leader)).0 {
+            match self.known(&Wanted::new((request.namespace, request.planned), key, leader)).0 {
                 Known::Here(info) if info.len <= request.room[index] => u64::from(info.len),
                 _ => 0,
             }
@@ -204,7 +217,7 @@ impl Host {
         let mut bytes = 0;
         for (index, key) in request.keys.iter().enumerate() {
             let leader = request.leaders.leader(&request.keys, index, run_blocks);
-            let wanted = Wanted::new((request.namespace, request.routing), key, leader);
+            let wanted = Wanted::new((request.namespace, request.planned), key, leader);
             values[index] = match self.known(&wanted) {
                 (Known::Moved, _) => Err(no_value(ItemStatus::Moved, 0)),
                 (Known::Nothing, _) => Err(no_value(ItemStatus::Miss, 0)),
@@ -218,7 +231,7 @@ impl Host {
                 }
                 (Known::Here(info), Some(hosted)) => {
                     bytes += u64::from(info.len);
-                    match hosted.store.engine.read_cached(wanted.chunk) {
+                    match hosted.store.engine.read_cached(hosted.store.id(wanted.chunk)) {
                         Some(data) if data.info.version == info.version => {
                             Ok((data.bytes, data.info.crc))
                         }
@@ -266,12 +279,14 @@ impl Host {
             Known::Moved => return Err(no_value(ItemStatus::Moved, 0)),
             Known::Nothing => return Err(no_value(ItemStatus::Miss, 0)),
             // What is committed now may be read without the state machine.
-            Known::Here(info) => match hosted.store.engine.read(wanted.chunk).await {
-                Ok(Some(data)) if data.info.version == info.version => {
-                    Some((data.bytes, data.info.crc))
+            Known::Here(info) => {
+                match hosted.store.engine.read(hosted.store.id(wanted.chunk)).await {
+                    Ok(Some(data)) if data.info.version == info.version => {
+                        Some((data.bytes, data.info.crc))
+                    }
+                    _ => None,
                 }
-                _ => None,
-            },
+            }
             Known::Ask => None,
         };
         if let Some(value) = direct {
@@ -281,6 +296,10 @@ impl Host {
             Ok(Some(blob)) if wanted.is(&blob.block, unix_seconds()) => {
                 let crc = millpond_chain::Payload::crc(&blob);
                 Ok((blob.bytes, crc))
+            }
+            // Perhaps it left while it was waited for.
+            Ok(_) if !self.news().agrees(wanted.slot, wanted.planned) => {
+                Err(no_value(ItemStatus::Moved, 0))
             }
             Ok(_) => Err(no_value(ItemStatus::Miss, 0)),
             Err(status) => Err(no_value(status, 0)),
@@ -300,7 +319,7 @@ impl Host {
             for (info, attrs) in page {
                 let Some(version) = attrs::version(&attrs) else { continue };
                 let Ok(block) = Block::decode(&version.block) else { continue };
-                let heads = || self.replicas_of(version.chain).iter().any(|h| h.is_head());
+                let heads = || self.replica(version.target).is_some_and(|h| h.is_head());
                 let shown = !version.staged && !version.tombstone && !block.expired(now);
                 if shown && block.key.as_bytes().starts_with(&request.prefix) && heads() {
                     keys.push(KeyInfo {
@@ -336,10 +355,11 @@ impl Hosted {
 
     /// The committed version of a block, if it is this block and has not expired.
     fn committed(&self, wanted: &Wanted) -> Option<ChunkInfo> {
-        let info = self.store.engine.lookup(wanted.chunk)?;
-        let version = attrs::version(&self.store.engine.attrs(wanted.chunk)?)?;
+        let id = self.store.id(wanted.chunk);
+        let info = self.store.engine.lookup(id)?;
+        let version = attrs::version(&self.store.engine.attrs(id)?)?;
         let is = !version.tombstone
-            && version.chain == self.chain
+            && version.target == self.target
             && wanted.is(&version.block, unix_seconds());
         is.then_some(info)
     }

@@ -1,10 +1,10 @@
 //! The chain replicas of this node: the shell round `millpond-chain` over the engines of its disks.
 //!
 //! Reading order: `attrs` (what is kept beside a chunk), `blob` (bytes on their way), `store` (the
-//! protocol's store operations on an engine), `hosted` (one replica and the order of its
-//! work), `links` (what replicas say to each other), `news` (the routing, and since when), `host` (all
-//! replicas of the node), `kv` (reads over chains), `update` (writes), `relay` and `moving` (a slot's way
-//! to another chain), `evict` (what heads give up when a disk fills).
+//! protocol's store operations on an engine), `hosted` (one replica and the order of its work),
+//! `links` (what nodes say to each other), `host` (all replicas of the node), `kv` (reads over
+//! chains), `update` (writes), `relay` and `moving` (a slot's way to another chain), `evict` (what
+//! heads give up when a disk fills).
 //!
 //! Invariants:
 //! - Changes of one chunk reach the engine in the order of the state machine's effects.
@@ -20,7 +20,6 @@ mod hosted;
 mod kv;
 mod links;
 mod moving;
-mod news;
 mod relay;
 mod store;
 #[cfg(test)]

@@ -149,7 +149,12 @@ impl Host {
                 })
                 .detach(),
                 // Told with every heartbeat until the routing shows it.
-                SlotEffect::Done(_) => self.around.changed.notify_one(),
+                SlotEffect::Done(SlotDone { slot, from, to }) => {
+                    let (slot, from, to) = (slot.0, from.0, to.0);
+                    let chunks = mover.state.lock().moved();
+                    tracing::info!(slot, from, to, chunks, "a slot has moved");
+                    self.around.changed.notify_one();
+                }
             }
         }
     }
@@ -157,6 +162,9 @@ impl Host {
     /// Brings one chunk to the new chain, with its pin.
     async fn copy(self: &Arc<Self>, mover: &Mover, chunk: ChunkId) -> Copied {
         let hosted = &mover.hosted;
+        if !self.all_know(mover.what.slot, (mover.what.from, mover.what.to)).await {
+            return Copied::Failed;
+        }
         let len = hosted.store.committed_len(chunk);
         self.movers.pace.take(u64::from(len), self.rate()).await;
         let until = RealClock::tick().plus(Duration::from_millis(SLOT_COPY_MS_MAX));

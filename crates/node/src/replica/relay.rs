@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use millpond_chain::{Op, Refusal, Reply};
 use millpond_env::{RealClock, sleep, timeout};
-use millpond_types::cluster::{ChainId, NodeId};
+use millpond_types::cluster::{ChainId, NodeId, RoutingVersion, TargetState};
 use millpond_types::wire::{SlotAnswer, SlotAsk, SlotOp, SlotOutcome, Verb};
 use millpond_types::{Ack, ChunkId, Crc32c, SlotId, Tick};
 use parking_lot::Mutex;
@@ -31,6 +31,8 @@ const BEHIND: Duration = Duration::from_millis(20);
 pub(super) struct Asks {
     numbered: AtomicU64,
     waiting: Mutex<HashMap<u64, oneshot::Sender<SlotOutcome>>>,
+    /// Slots of whose move all replicas of the old chain know, and which move that is.
+    known: Mutex<HashMap<SlotId, RoutingVersion>>,
 }
 
 /// Forgets a question that nobody waits for any more.
@@ -116,7 +118,7 @@ impl Host {
             attrs: question.blob.as_ref().map(|blob| blob.block.to_vec()).unwrap_or_default(),
         };
         if node == self.node {
-            return self.slot_op(&ask, question.blob.clone()).await;
+            return Box::pin(self.slot_op(&ask, question.blob.clone())).await;
         }
         let bytes = question.blob.as_ref().map(|blob| blob.bytes.clone());
         let again = if bytes.is_some() { AGAIN_WITH_BYTES } else { AGAIN };
@@ -144,14 +146,16 @@ impl Host {
         let routing = self.routing();
         let place = routing.place(ask.slot);
         let meant = match ask.op {
-            SlotOp::Probe | SlotOp::Remove => (ask.other, Some(ask.chain)),
+            SlotOp::Probe | SlotOp::Remove | SlotOp::Know => (ask.other, Some(ask.chain)),
             SlotOp::Import | SlotOp::Pin | SlotOp::Unpin => (ask.chain, Some(ask.other)),
         };
         if routing.version < ask.routing || (place.chain, place.old) != meant {
             return SlotOutcome::Behind;
         }
-        if matches!(ask.op, SlotOp::Pin | SlotOp::Unpin) {
-            return self.pin_copy(ask).await;
+        match ask.op {
+            SlotOp::Pin | SlotOp::Unpin => return self.pin_copy(ask).await,
+            SlotOp::Know => return SlotOutcome::Done,
+            SlotOp::Probe | SlotOp::Remove | SlotOp::Import => {}
         }
         let head = self.replicas_of(ask.chain).into_iter().find(|hosted| hosted.is_head());
         let Some(head) = head else { return SlotOutcome::Behind };
@@ -159,6 +163,9 @@ impl Host {
             (SlotOp::Probe, None) => {
                 // A put that was admitted by older routing comes first, and there is no other.
                 head.leave(ask.slot);
+                if !self.all_know(ask.slot, (ask.chain, ask.other)).await {
+                    return SlotOutcome::Behind;
+                }
                 self.slot_update(&head, ask, Op::Probe).await
             }
             (SlotOp::Remove, None) => {
@@ -168,6 +175,37 @@ impl Host {
             (SlotOp::Import, Some(blob)) => self.slot_update(&head, ask, Op::Import(blob)).await,
             _ => SlotOutcome::Behind,
         }
+    }
+
+    /// Makes sure that all replicas of the old chain know that the slot moves. Before, nothing of it
+    /// may be stored at the new chain or removed from the old one: a replica that has not heard of
+    /// the move answers, for the whole cluster, clients that have not.
+    ///
+    /// Replicas that join the chain later do so by newer routing.
+    pub(super) async fn all_know(
+        self: &Arc<Self>,
+        slot: SlotId,
+        chains: (ChainId, ChainId),
+    ) -> bool {
+        let news = self.news();
+        let since = news.since(slot);
+        if self.asks.known.lock().get(&slot) == Some(&since) {
+            return true;
+        }
+        let Some(chain) = news.routing.chains.get(&chains.0) else { return false };
+        let until = RealClock::tick().plus(AGAIN);
+        let op = SlotOp::Know;
+        let question = Question { op, slot, chains, chunk: ChunkId(0), blob: None };
+        for member in &chain.targets {
+            let reads = matches!(member.state, TargetState::Serving | TargetState::Syncing);
+            if reads && self.ask_node(member.node, &question, until).await != SlotOutcome::Done {
+                return false;
+            }
+        }
+        let mut known = self.asks.known.lock();
+        known.retain(|slot, _| news.routing.place(*slot).old.is_some());
+        known.insert(slot, since);
+        true
     }
 
     async fn slot_update(&self, head: &Arc<Hosted>, ask: &SlotAsk, op: Op<Blob>) -> SlotOutcome {
@@ -186,7 +224,7 @@ impl Host {
     async fn pin_copy(&self, ask: &SlotAsk) -> SlotOutcome {
         for hosted in self.replicas_of(ask.chain) {
             let engine = &self.disks[hosted.disk].engine;
-            if engine.set_pinned(ask.chunk, ask.op == SlotOp::Pin).await.is_err() {
+            if engine.set_pinned(hosted.store.id(ask.chunk), ask.op == SlotOp::Pin).await.is_err() {
                 return SlotOutcome::Behind;
             }
         }

@@ -9,7 +9,7 @@ use millpond_env::{SharedBuf, sleep};
 use millpond_types::cluster::{ChainId, ChainVersion, ChunkVersion, TargetId};
 use millpond_types::{Ack, ChunkId, Crc32c, GroupId, Priority};
 
-use super::attrs::{self, Block, TargetRecord, Version, staged_id};
+use super::attrs::{self, Block, TargetRecord, Version, engine_id, staged_id};
 use super::blob::Blob;
 use crate::service::Engine;
 
@@ -55,37 +55,47 @@ fn why(error: &EngineError) -> StoreError {
 }
 
 impl Store {
+    /// The engine's chunk that holds a chunk's committed version.
+    pub(super) fn id(&self, chunk: ChunkId) -> ChunkId {
+        engine_id(self.target, chunk)
+    }
+
+    /// The one that holds its staged version.
+    pub(super) fn staged(&self, chunk: ChunkId) -> ChunkId {
+        staged_id(self.id(chunk))
+    }
+
     fn found(&self, id: ChunkId) -> Option<(Version, ChunkInfo)> {
         // Nothing else changes the chunk between the two: its operations run one by one.
         let info = self.engine.lookup(id)?;
         let version = attrs::version(&self.engine.attrs(id)?)?;
-        (version.chain == self.chain).then_some((version, info))
+        (version.target == self.target).then_some((version, info))
     }
 
     /// What is committed of a chunk.
     pub(super) fn meta(&self, chunk: ChunkId) -> Option<Meta> {
-        self.found(chunk).map(|(version, info)| version.meta(info.len, info.crc))
+        self.found(self.id(chunk)).map(|(version, info)| version.meta(info.len, info.crc))
     }
 
     /// The committed version as it was written, with whose bytes it holds.
     pub(super) fn version(&self, chunk: ChunkId) -> Option<Version> {
-        self.found(chunk).map(|(version, _)| version)
+        self.found(self.id(chunk)).map(|(version, _)| version)
     }
 
     /// Whether this replica keeps the chunk from eviction.
     pub(super) fn is_pinned(&self, chunk: ChunkId) -> bool {
-        self.engine.lookup(chunk).is_some_and(|info| info.pinned)
+        self.engine.lookup(self.id(chunk)).is_some_and(|info| info.pinned)
     }
 
     /// What is staged of a chunk.
     pub(super) fn staged_meta(&self, chunk: ChunkId) -> Option<Meta> {
-        let (version, info) = self.found(staged_id(chunk))?;
+        let (version, info) = self.found(self.staged(chunk))?;
         version.staged.then(|| version.meta(info.len, info.crc))
     }
 
     /// Committed bytes of a chunk now.
     pub(super) fn committed_len(&self, chunk: ChunkId) -> u32 {
-        self.engine.lookup(chunk).map_or(0, |info| info.len)
+        self.engine.lookup(self.id(chunk)).map_or(0, |info| info.len)
     }
 
     async fn write(
@@ -149,6 +159,7 @@ impl Store {
         let blob = self.bytes_of(chunk, write).await?;
         let stored = Version {
             chain: self.chain,
+            target: self.target,
             staged: true,
             tombstone,
             number: version,
@@ -158,7 +169,7 @@ impl Store {
         };
         let len = u32::try_from(blob.bytes.len()).unwrap_or(u32::MAX);
         let crc = Crc32c::of(&blob.bytes);
-        self.write(staged_id(chunk), &stored, (blob.bytes, crc), durability).await?;
+        self.write(self.staged(chunk), &stored, (blob.bytes, crc), durability).await?;
         let content = if tombstone { Content::Tombstone } else { Content::Data { len, crc } };
         Ok(StoreAnswer::Staged(content))
     }
@@ -173,7 +184,7 @@ impl Store {
             Write::Part { offset, bytes } => (offset as usize, Some(bytes), None),
             Write::Truncate { len } => (0, None, Some(len as usize)),
         };
-        let old = self.read_whole(chunk, None).await?;
+        let old = self.read_whole(self.id(chunk), None).await?;
         let old = old.and_then(|(_, blob)| blob);
         let held = old.as_ref().map_or(0, |blob| blob.bytes.len());
         let part = bytes.as_ref().map_or(0, |blob| blob.bytes.len());
@@ -203,7 +214,7 @@ impl Store {
         chunk: ChunkId,
         wanted: ChunkVersion,
     ) -> Result<Option<Flipped>, StoreError> {
-        let from = staged_id(chunk);
+        let from = self.staged(chunk);
         let Some((mut version, info)) = self.found(from) else { return Ok(None) };
         if !version.staged || version.number != wanted {
             return Ok(None);
@@ -213,7 +224,7 @@ impl Store {
         let replaced_len = self.committed_len(chunk);
         let flipped = Flipped { tombstone: version.tombstone, len: info.len, replaced_len };
         loop {
-            match self.engine.promote(from, chunk, &attrs).await {
+            match self.engine.promote(from, self.id(chunk), &attrs).await {
                 Ok(true) => return Ok(Some(flipped)),
                 Ok(false) => return Ok(None),
                 Err(error) if error.kind() == ErrorKind::Busy => sleep(BUSY_RETRY).await,
@@ -240,10 +251,11 @@ impl Store {
         meta: Meta,
         blob: Blob,
     ) -> Result<StoreAnswer<Blob>, StoreError> {
-        let Some((version, info)) = self.found(chunk) else { return Ok(StoreAnswer::Done) };
+        let id = self.id(chunk);
+        let Some((version, info)) = self.found(id) else { return Ok(StoreAnswer::Done) };
         if version.meta(info.len, info.crc) == meta {
             let crc = Crc32c::of(&blob.bytes);
-            self.write(chunk, &version, (blob.bytes, crc), Ack::Disk).await?;
+            self.write(id, &version, (blob.bytes, crc), Ack::Disk).await?;
         }
         Ok(StoreAnswer::Done)
     }
@@ -255,11 +267,11 @@ impl Store {
             let from = u64::from(read.offset);
             from..from + u64::from(read.len)
         });
-        let staged = staged_id(read.chunk);
+        let staged = self.staged(read.chunk);
         let wanted = read.version.filter(|wanted| {
             self.found(staged).is_some_and(|(version, _)| version.number == *wanted)
         });
-        let id = if wanted.is_some() { staged } else { read.chunk };
+        let id = if wanted.is_some() { staged } else { self.id(read.chunk) };
         Ok(StoreAnswer::Bytes(self.read_whole(id, range).await?))
     }
 

@@ -14,7 +14,7 @@ use millpond_types::cluster::{
     Chain, ChainId, ChainTarget, ChainVersion, DiskId, Grant, NodeId, NodeInfo, NodeState, Routing,
     RoutingVersion, SlotMap, TargetId, TargetState,
 };
-use millpond_types::wire::{GetRequest, ItemStatus, ItemTag, KeysRequest, Leaders, Tags};
+use millpond_types::wire::{GetRequest, ItemStatus, ItemTag, KeysRequest, Leaders, Planned, Tags};
 use millpond_types::{Ack, BlockKey, Crc32c, GroupId, NamespaceOptions, Uuid128, placement};
 
 use super::update::Update;
@@ -158,7 +158,7 @@ impl Node {
     async fn get(&self, key: &BlockKey) -> Result<Vec<u8>, ItemStatus> {
         let request = GetRequest {
             namespace: GROUP,
-            routing: RoutingVersion(0),
+            planned: Planned::default(),
             keys: vec![*key],
             room: vec![u32::MAX],
             leaders: Leaders::Own,
@@ -181,7 +181,7 @@ impl Node {
             ItemTag { channel: 0, sequence, chain: self.chain.id, issued: self.chain.version };
         let request = KeysRequest {
             namespace: GROUP,
-            routing: RoutingVersion(0),
+            planned: Planned::default(),
             keys: vec![*key],
             leaders: Leaders::Own,
             tags: Some(Tags { client: 5, items: vec![tag] }),
@@ -192,13 +192,14 @@ impl Node {
 
     /// What a disk holds of a key, committed.
     async fn on_disk(&self, disk: usize, key: &BlockKey) -> Option<Vec<u8>> {
-        let chunk = placement::chunk_id(GROUP, key);
+        let target = TargetId(u32::try_from(disk + 1).unwrap());
+        let id = super::attrs::engine_id(target, placement::chunk_id(GROUP, key));
         let engine = &self.engines[disk];
-        let version = super::attrs::version(&engine.attrs(chunk)?)?;
+        let version = super::attrs::version(&engine.attrs(id)?)?;
         if version.tombstone {
             return None;
         }
-        Some(engine.read(chunk).await.unwrap()?.bytes.to_vec())
+        Some(engine.read(id).await.unwrap()?.bytes.to_vec())
     }
 }
 
@@ -222,7 +223,7 @@ fn with_node<F: AsyncFnOnce(Node)>(folder: &Path, n: usize, work: F) {
 fn a_chain_forms_and_every_replica_holds_what_was_put() {
     let folder = tempfile::tempdir().unwrap();
     with_node(folder.path(), 3, async |mut node| {
-        assert_eq!(node.put(&key(1), &value(1), 1).await, ItemStatus::Moved, "no chain yet");
+        assert_eq!(node.put(&key(1), &value(1), 1).await, ItemStatus::Behind, "no chain yet");
         node.all_serve().await;
         for n in 1..=20 {
             assert_eq!(node.put(&key(n), &value(n), u64::from(n)).await, ItemStatus::Ok);

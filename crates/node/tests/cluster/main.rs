@@ -8,5 +8,6 @@ mod etcd;
 mod members;
 mod namespaces;
 mod process;
+mod slots;
 mod strangers;
 mod wire;

@@ -7,10 +7,9 @@ use millpond_env::{
     BlockingStream, EventFd, RING_HEADER, RealClock, RingConsumer, RingProducer, RingWake,
     ShmAccess, ShmRegion,
 };
-use millpond_types::cluster::RoutingVersion;
 use millpond_types::wire::{
-    FLAG_SHM, FrameHeader, GetReply, HEADER_BYTES, ItemStatus, Leaders, PutItem, PutRequest,
-    ShmAttach, ShmAttachReply, ShmRelease, Status, StatusReply, Verb,
+    FLAG_SHM, FrameHeader, GetReply, HEADER_BYTES, ItemStatus, Leaders, Planned, PutItem,
+    PutRequest, ShmAttach, ShmAttachReply, ShmRelease, Status, StatusReply, Verb,
 };
 use millpond_types::{Crc32c, GroupId, NamespaceOptions, Tick};
 
@@ -93,7 +92,7 @@ impl Attached {
         let item = PutItem { len: u32::try_from(value.len()).unwrap(), crc: Crc32c::of(value) };
         let request = PutRequest {
             namespace: ns,
-            routing: RoutingVersion(0),
+            planned: Planned::default(),
             arena_offset: self.layout.payload_offset,
             keys: vec![key(name)],
             items: vec![item],
@@ -147,7 +146,7 @@ fn values_pass_through_shared_memory() {
     // Bytes that differ from their checksum are not stored.
     let request = PutRequest {
         namespace: ns,
-        routing: RoutingVersion(0),
+        planned: Planned::default(),
         arena_offset: shm.layout.payload_offset,
         keys: vec![key("bad")],
         items: vec![PutItem { len: 10, crc: Crc32c(1) }],
@@ -191,7 +190,7 @@ fn hostile_clients_are_dropped() {
     for arena_offset in [0, u64::MAX - 5, shm.layout.arena_bytes - 5] {
         let request = PutRequest {
             namespace: ns,
-            routing: RoutingVersion(0),
+            planned: Planned::default(),
             arena_offset,
             keys: vec![key("k")],
             items: vec![PutItem { len: 10, crc: Crc32c(0) }],

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use millpond_types::cluster::RoutingVersion;
 use millpond_types::wire::{
     GetReply, GetRequest, ItemStatus, Leaders, ListReply, ListRequest, NamespaceRef,
-    NamespacesReply, PutItem, PutRequest, StatsReply, StatsRequest, Status, StatusReply, Verb,
+    NamespacesReply, Planned, PutItem, PutRequest, StatsReply, StatsRequest, Status, StatusReply,
+    Verb,
 };
 use millpond_types::{ByteSize, Crc32c, GroupId, NamespaceOptions};
 
@@ -70,7 +70,7 @@ fn a_longer_value_than_the_room_is_told_and_not_sent() {
     wire.put(ns, &[(keys[0], &bytes(1, 100)), (keys[1], &bytes(2, 10))]);
     let request = GetRequest {
         namespace: ns,
-        routing: RoutingVersion(0),
+        planned: Planned::default(),
         keys,
         room: vec![99, 10],
         leaders: Leaders::Own,
@@ -90,7 +90,7 @@ fn damaged_bytes_are_not_stored() {
     let ns = wire.open("model", NamespaceOptions::default()).id;
     let request = PutRequest {
         namespace: ns,
-        routing: RoutingVersion(0),
+        planned: Planned::default(),
         arena_offset: 0,
         keys: vec![key("bad"), key("good")],
         items: vec![

@@ -5,11 +5,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use millpond_types::cluster::RoutingVersion;
 use millpond_types::wire::{
     ErrorReply, FrameHeader, GetReply, GetRequest, HEADER_BYTES, Hello, HelloReply, ItemStatus,
-    KeysRequest, Leaders, MatchReply, MatchRequest, NamespaceOpen, NamespacesReply, PutItem,
-    PutRequest, Status, StatusReply, Verb,
+    KeysRequest, Leaders, MatchReply, MatchRequest, NamespaceOpen, NamespacesReply, Planned,
+    PutItem, PutRequest, Status, StatusReply, Verb,
 };
 use millpond_types::{Ack, BlockKey, Crc32c, GroupId, NamespaceInfo, NamespaceOptions};
 
@@ -73,7 +72,7 @@ pub(crate) fn put_request(ns: GroupId, values: &[(BlockKey, &[u8])]) -> (Vec<u8>
     });
     let request = PutRequest {
         namespace: ns,
-        routing: RoutingVersion(0),
+        planned: Planned::default(),
         arena_offset: 0,
         keys: values.iter().map(|(key, _)| *key).collect(),
         items: items.collect(),
@@ -85,13 +84,13 @@ pub(crate) fn put_request(ns: GroupId, values: &[(BlockKey, &[u8])]) -> (Vec<u8>
 
 pub(crate) fn get_request(ns: GroupId, keys: &[BlockKey]) -> Vec<u8> {
     let room = vec![u32::MAX; keys.len()];
-    let (namespace, routing, leaders) = (ns, RoutingVersion(0), Leaders::Own);
-    GetRequest { namespace, routing, keys: keys.to_vec(), room, leaders }.encode()
+    let (namespace, planned, leaders) = (ns, Planned::default(), Leaders::Own);
+    GetRequest { namespace, planned, keys: keys.to_vec(), room, leaders }.encode()
 }
 
 pub(crate) fn keys_request(ns: GroupId, keys: &[BlockKey]) -> KeysRequest {
-    let (namespace, routing, leaders) = (ns, RoutingVersion(0), Leaders::Own);
-    KeysRequest { namespace, routing, keys: keys.to_vec(), leaders, tags: None }
+    let (namespace, planned, leaders) = (ns, Planned::default(), Leaders::Own);
+    KeysRequest { namespace, planned, keys: keys.to_vec(), leaders, tags: None }
 }
 
 impl Wire {

@@ -26,7 +26,7 @@ pub use replies::{
 };
 pub use requests::{
     GetRequest, Hello, ItemTag, KeysRequest, Leaders, ListRequest, MatchRequest, NamespaceOpen,
-    NamespaceRef, PutItem, PutRequest, ShmAttach, ShmRelease, StatsRequest, Tags,
+    NamespaceRef, Planned, PutItem, PutRequest, ShmAttach, ShmRelease, StatsRequest, Tags,
 };
 pub use slots::{SlotAnswer, SlotAsk, SlotOp, SlotOutcome};
 pub use verb::{Status, Verb};

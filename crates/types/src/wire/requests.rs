@@ -186,6 +186,27 @@ impl Leaders {
     }
 }
 
+/// By what a client of a cluster chose the node that it asks; nothing when it chose by nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Planned {
+    /// The version of its routing; 0 for none.
+    pub by: RoutingVersion,
+    /// The routing by which the keys' slots came where it thinks they are, at the latest: the node
+    /// must know it too.
+    pub needs: RoutingVersion,
+}
+
+impl Planned {
+    fn encode(self, w: &mut Writer) {
+        w.u64(self.by.0);
+        w.u64(self.needs.0);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self { by: RoutingVersion(r.u64()?), needs: RoutingVersion(r.u64()?) })
+    }
+}
+
 /// Names one update of a batch for ever: a retry carries the tag of the first attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItemTag {
@@ -258,8 +279,8 @@ pub struct PutItem {
 pub struct PutRequest {
     /// The namespace.
     pub namespace: GroupId,
-    /// The routing by which this node was chosen; 0 when it was not chosen by any.
-    pub routing: RoutingVersion,
+    /// How this node was chosen.
+    pub planned: Planned,
     /// Where the payload starts in the arena when the frame has [`super::FLAG_SHM`], else 0.
     pub arena_offset: u64,
     /// The keys.
@@ -282,7 +303,7 @@ impl PutRequest {
         assert_eq!(self.keys.len(), self.items.len(), "one item per key");
         let mut w = Writer::with_capacity(32 + self.keys.len() * 48);
         w.u32(self.namespace.0);
-        w.u64(self.routing.0);
+        self.planned.encode(&mut w);
         w.u64(self.arena_offset);
         w.count(self.keys.len());
         for (key, item) in self.keys.iter().zip(&self.items) {
@@ -302,7 +323,7 @@ impl PutRequest {
     pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
         let mut r = Reader::new(meta);
         let namespace = GroupId(r.u32()?);
-        let routing = RoutingVersion(r.u64()?);
+        let planned = Planned::decode(&mut r)?;
         let arena_offset = r.u64()?;
         let n = r.count(BATCH_KEYS_MAX, KEY_BYTES_MIN + 8, "keys in a batch")?;
         let mut keys = Vec::with_capacity(n);
@@ -318,7 +339,7 @@ impl PutRequest {
         let leaders = Leaders::decode(&mut r, n)?;
         let tags = Tags::decode(&mut r, n)?;
         r.finish()?;
-        Ok(Self { namespace, routing, arena_offset, keys, items, leaders, tags })
+        Ok(Self { namespace, planned, arena_offset, keys, items, leaders, tags })
     }
 
     /// Sum of the values' lengths in bytes.
@@ -333,8 +354,8 @@ impl PutRequest {
 pub struct GetRequest {
     /// The namespace.
     pub namespace: GroupId,
-    /// The routing by which this node was chosen; 0 when it was not chosen by any.
-    pub routing: RoutingVersion,
+    /// How this node was chosen.
+    pub planned: Planned,
     /// The keys.
     pub keys: Vec<BlockKey>,
     /// Bytes that the caller has room for, per key; a longer value is not sent.
@@ -353,7 +374,7 @@ impl GetRequest {
         assert_eq!(self.keys.len(), self.room.len(), "one room per key");
         let mut w = Writer::with_capacity(16 + self.keys.len() * 44);
         w.u32(self.namespace.0);
-        w.u64(self.routing.0);
+        self.planned.encode(&mut w);
         w.count(self.keys.len());
         for (key, room) in self.keys.iter().zip(&self.room) {
             w.key(key);
@@ -370,7 +391,7 @@ impl GetRequest {
     pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
         let mut r = Reader::new(meta);
         let namespace = GroupId(r.u32()?);
-        let routing = RoutingVersion(r.u64()?);
+        let planned = Planned::decode(&mut r)?;
         let n = r.count(BATCH_KEYS_MAX, KEY_BYTES_MIN + 4, "keys in a batch")?;
         let mut keys = Vec::with_capacity(n);
         let mut room = Vec::with_capacity(n);
@@ -380,7 +401,7 @@ impl GetRequest {
         }
         let leaders = Leaders::decode(&mut r, n)?;
         r.finish()?;
-        Ok(Self { namespace, routing, keys, room, leaders })
+        Ok(Self { namespace, planned, keys, room, leaders })
     }
 }
 
@@ -389,8 +410,8 @@ impl GetRequest {
 pub struct KeysRequest {
     /// The namespace.
     pub namespace: GroupId,
-    /// The routing by which this node was chosen; 0 when it was not chosen by any.
-    pub routing: RoutingVersion,
+    /// How this node was chosen.
+    pub planned: Planned,
     /// The keys.
     pub keys: Vec<BlockKey>,
     /// Their leaders.
@@ -402,7 +423,7 @@ pub struct KeysRequest {
 impl KeysRequest {
     fn encode_into(&self, w: &mut Writer) {
         w.u32(self.namespace.0);
-        w.u64(self.routing.0);
+        self.planned.encode(w);
         w.count(self.keys.len());
         for key in &self.keys {
             w.key(key);
@@ -413,12 +434,12 @@ impl KeysRequest {
 
     fn decode_from(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let namespace = GroupId(r.u32()?);
-        let routing = RoutingVersion(r.u64()?);
+        let planned = Planned::decode(r)?;
         let n = r.count(BATCH_KEYS_MAX, KEY_BYTES_MIN, "keys in a batch")?;
         let keys = (0..n).map(|_| r.key()).collect::<Result<Vec<_>, _>>()?;
         let leaders = Leaders::decode(r, n)?;
         let tags = Tags::decode(r, n)?;
-        Ok(Self { namespace, routing, keys, leaders, tags })
+        Ok(Self { namespace, planned, keys, leaders, tags })
     }
 
     /// Encodes the request's meta.

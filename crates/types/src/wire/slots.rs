@@ -21,6 +21,8 @@ wire_enum! {
         Pin = 4,
         /// Of a replica of the new chain: no longer.
         Unpin = 5,
+        /// Of a replica of the old chain: do you know that the slot moves?
+        Know = 6,
     }
 }
 

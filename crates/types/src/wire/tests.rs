@@ -21,10 +21,14 @@ fn tag(n: u32) -> ItemTag {
     }
 }
 
+fn planned() -> Planned {
+    Planned { by: RoutingVersion(9), needs: RoutingVersion(4) }
+}
+
 fn keys_request(leaders: Leaders) -> KeysRequest {
-    let (namespace, routing) = (GroupId(3), RoutingVersion(5));
+    let (namespace, planned) = (GroupId(3), planned());
     let keys = vec![key(1), key(2), key(3)];
-    KeysRequest { namespace, routing, keys, leaders, tags: None }
+    KeysRequest { namespace, planned, keys, leaders, tags: None }
 }
 
 type Decoder = fn(&[u8]) -> bool;
@@ -41,7 +45,7 @@ fn batch_samples() -> Vec<Sample> {
     let each = Leaders::Each(vec![key(1), key(1), key(3)]);
     let put = PutRequest {
         namespace: GroupId(1),
-        routing: RoutingVersion(6),
+        planned: planned(),
         arena_offset: 4096,
         keys: vec![key(1), key(2)],
         items: vec![PutItem { len: 5, crc: Crc32c(9) }, PutItem { len: 0, crc: Crc32c(0) }],
@@ -50,7 +54,7 @@ fn batch_samples() -> Vec<Sample> {
     };
     let get = GetRequest {
         namespace: GroupId(1),
-        routing: RoutingVersion(6),
+        planned: planned(),
         keys: vec![key(1)],
         room: vec![77],
         leaders: Leaders::Own,

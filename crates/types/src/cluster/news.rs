@@ -1,0 +1,126 @@
+//! The newest routing, and since when each of its parts has been as it is.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{ChainId, Routing, RoutingVersion, SlotPlace};
+use crate::ids::SlotId;
+use crate::wire::Planned;
+
+/// A routing and its history, as far as its owner has seen it.
+#[derive(Clone, Debug, Default)]
+pub struct News {
+    /// The newest.
+    pub routing: Arc<Routing>,
+    /// The first routing that was heard of: nothing is known of changes before it.
+    first: RoutingVersion,
+    /// The version with which the change of a slot, or of a chain, came here. The change itself
+    /// may be older, which makes others look again at worst.
+    slots: Arc<HashMap<SlotId, RoutingVersion>>,
+    chains: Arc<HashMap<ChainId, RoutingVersion>>,
+}
+
+impl News {
+    /// The same after newer routing came.
+    #[must_use]
+    pub fn after(&self, routing: &Arc<Routing>) -> Self {
+        let mut news = self.clone();
+        news.routing = Arc::clone(routing);
+        if self.routing.version == RoutingVersion(0) {
+            news.first = routing.version;
+            return news;
+        }
+        for slot in (0..=u16::MAX).map(SlotId) {
+            if self.routing.place(slot) != routing.place(slot) {
+                Arc::make_mut(&mut news.slots).insert(slot, routing.version);
+            }
+        }
+        for chain in routing.chains.values() {
+            let before = self.routing.chains.get(&chain.id);
+            if before.is_none_or(|before| before.version != chain.version) {
+                Arc::make_mut(&mut news.chains).insert(chain.id, routing.version);
+            }
+        }
+        news
+    }
+
+    /// Since when the slot has been where it is, at the latest; while it moves, between which
+    /// replicas.
+    #[must_use]
+    pub fn since(&self, slot: SlotId) -> RoutingVersion {
+        let SlotPlace { chain, old } = self.routing.place(slot);
+        let since = self.slots.get(&slot).copied().unwrap_or(self.first);
+        let Some(old) = old else { return since };
+        let changed = |id| self.chains.get(id).copied().unwrap_or(self.first);
+        since.max(changed(&chain)).max(changed(&old))
+    }
+
+    /// What to tell a node that is asked for keys of these slots.
+    #[must_use]
+    pub fn planned(&self, slots: impl Iterator<Item = SlotId>) -> Planned {
+        let needs = slots.map(|slot| self.since(slot)).max().unwrap_or(self.first);
+        Planned { by: self.routing.version, needs }
+    }
+
+    /// Whether who planned so and the owner of this mean the same by a slot: its chains and, while it
+    /// moves, their replicas. Who chose by no routing means whatever is meant here.
+    #[must_use]
+    pub fn agrees(&self, slot: SlotId, planned: Planned) -> bool {
+        planned.by == RoutingVersion(0)
+            || planned.by >= self.since(slot) && planned.needs <= self.routing.version
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cluster::{Chain, ChainVersion};
+
+    use super::*;
+
+    fn routing(version: u64, chain: u32, places: &[(u16, u32, Option<u32>)]) -> Arc<Routing> {
+        let mut routing = Routing { version: RoutingVersion(version), ..Routing::default() };
+        for id in 1..=2 {
+            let version = ChainVersion(if id == 1 { chain } else { 1 });
+            let chain = Chain { id: ChainId(id), version, ..Chain::default() };
+            routing.chains.insert(chain.id, chain);
+        }
+        for (slot, to, old) in places {
+            let place = SlotPlace { chain: ChainId(*to), old: old.map(ChainId) };
+            routing.set_place(SlotId(*slot), place);
+        }
+        Arc::new(routing)
+    }
+
+    fn by(version: u64) -> Planned {
+        Planned { by: RoutingVersion(version), needs: RoutingVersion(0) }
+    }
+
+    #[test]
+    fn who_has_not_heard_of_a_slots_last_change_is_told() {
+        let news = News::default().after(&routing(5, 1, &[(7, 1, None), (8, 1, None)]));
+        assert!(news.agrees(SlotId(7), by(0)), "no routing, no quarrel");
+        assert!(!news.agrees(SlotId(7), by(4)), "what was before is not known");
+        assert!(news.agrees(SlotId(7), by(5)) && news.agrees(SlotId(7), by(9)));
+        let news = news.after(&routing(6, 1, &[(7, 2, Some(1)), (8, 1, None)]));
+        assert!(!news.agrees(SlotId(7), by(5)) && news.agrees(SlotId(8), by(5)));
+        assert!(news.agrees(SlotId(7), by(6)));
+        // A chain of the slot changes its replicas: it matters while the slot moves.
+        let news = news.after(&routing(7, 2, &[(7, 2, Some(1)), (8, 1, None)]));
+        assert!(!news.agrees(SlotId(7), by(6)) && news.agrees(SlotId(8), by(5)));
+        let news = news.after(&routing(9, 2, &[(7, 2, None), (8, 1, None)]));
+        assert_eq!(news.since(SlotId(7)), RoutingVersion(9));
+        assert!(!news.agrees(SlotId(7), by(8)) && news.agrees(SlotId(7), by(11)));
+    }
+
+    #[test]
+    fn who_knows_more_of_a_slot_is_not_answered() {
+        let before = routing(5, 1, &[(7, 1, None), (8, 1, None)]);
+        let node = News::default().after(&before);
+        let client = node.after(&routing(6, 1, &[(7, 2, Some(1)), (8, 1, None)]));
+        let slots = |slots: &[u16]| client.planned(slots.iter().map(|slot| SlotId(*slot)));
+        assert!(!node.agrees(SlotId(7), slots(&[7])), "the node has not heard of the move");
+        assert!(node.agrees(SlotId(8), slots(&[8])), "another slot is where it was");
+        let both = slots(&[7, 8]);
+        assert!(!node.agrees(SlotId(8), both), "a request is answered by one routing");
+    }
+}
