@@ -15,12 +15,15 @@ use millpond_types::Crc32c;
 
 use super::Host;
 use super::attrs::{self, Block};
+use super::host::ROOM_SEGMENTS;
 use super::hosted::Hosted;
 
 /// How often a disk is looked at.
 const ROUND: Duration = Duration::from_millis(100);
 /// Bytes given up in one round at most: some 2 GiB/s.
 const ROUND_BYTES_MAX: u64 = 256 << 20;
+/// The same while the disk has bytes left and no segment for them: what compaction keeps up with.
+const CRAMPED_BYTES: u64 = 8 << 20;
 /// Chunks looked at per round for ones that have expired: 100 million in three hours.
 const EXPIRY_PAGE: usize = 1024;
 /// The same while the blocks of a dropped namespace are removed.
@@ -54,7 +57,9 @@ fn remover(host: &Host, attrs: &[u8]) -> Option<(Arc<Hosted>, Block)> {
 fn coldest(host: &Host, disk: usize) -> Vec<(Arc<Hosted>, ChunkId)> {
     let engine = &host.disks[disk].engine;
     let full = |hosted: &Arc<Hosted>| hosted.disk == disk && hosted.is_head();
-    let Some(over) = engine.over_watermark() else { return Vec::new() };
+    // Half-empty segments hold the rest: what is given up lets them be emptied and serve another size.
+    let cramped = || (engine.stats().free_segments < ROOM_SEGMENTS).then_some(CRAMPED_BYTES);
+    let Some(over) = engine.over_watermark().or_else(cramped) else { return Vec::new() };
     // Known before the engine is asked, which asks back under its own lock.
     let heads: HashMap<ChainId, Arc<Hosted>> =
         host.all().into_iter().filter(full).map(|hosted| (hosted.chain, hosted)).collect();
