@@ -22,8 +22,10 @@ use super::hosted::Hosted;
 const ROUND: Duration = Duration::from_millis(100);
 /// Bytes given up in one round at most: some 2 GiB/s.
 const ROUND_BYTES_MAX: u64 = 256 << 20;
-/// The same while the disk has bytes left and no segment for them: what compaction keeps up with.
-const CRAMPED_BYTES: u64 = 8 << 20;
+/// Free segments below which blocks are given up although bytes are left: before updates are refused.
+const SEGMENTS_MIN: u64 = ROOM_SEGMENTS + 2;
+/// Bytes given up in one round then: about what compaction, which makes segments of them, moves.
+const CRAMPED_BYTES: u64 = 32 << 20;
 /// Chunks looked at per round for ones that have expired: 100 million in three hours.
 const EXPIRY_PAGE: usize = 1024;
 /// The same while the blocks of a dropped namespace are removed.
@@ -58,7 +60,7 @@ fn coldest(host: &Host, disk: usize) -> Vec<(Arc<Hosted>, ChunkId)> {
     let engine = &host.disks[disk].engine;
     let full = |hosted: &Arc<Hosted>| hosted.disk == disk && hosted.is_head();
     // Half-empty segments hold the rest: what is given up lets them be emptied and serve another size.
-    let cramped = || (engine.stats().free_segments < ROOM_SEGMENTS).then_some(CRAMPED_BYTES);
+    let cramped = || (engine.stats().free_segments < SEGMENTS_MIN).then_some(CRAMPED_BYTES);
     let Some(over) = engine.over_watermark().or_else(cramped) else { return Vec::new() };
     // Known before the engine is asked, which asks back under its own lock.
     let heads: HashMap<ChainId, Arc<Hosted>> =
