@@ -7,11 +7,12 @@ PREFIX ?= $(HOME)/.local
 CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 KILLS ?= 200
+MINUTES ?= 5
 SEEDS ?= 1000
 FROM ?= 0
 BENCH_DIR ?= .bench
 
-.PHONY: help demo test tools check test-rust test-python test-vllm bench install fuzz kill9 sim specs clean
+.PHONY: help demo test tools check test-rust test-python test-vllm bench install fuzz kill9 chaos sim specs clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +59,9 @@ fuzz: ## every decoder for FUZZ_SECONDS (60) each; needs a nightly toolchain
 
 kill9: ## KILLS (200) rounds of kill -9 under load; every acknowledged value is checked
 	MILLPOND_KILLS=$(KILLS) $(CARGO) test --release --locked -p millpond-node --test kill9 -- --nocapture
+
+chaos: tools ## MINUTES (5) of faults on clusters of real processes under load; docs/dev.md
+	MILLPOND_CHAOS_MINUTES=$(MINUTES) $(CARGO) test --release --locked -p millpond-node --test chaos -- --nocapture faults_lose_nothing
 
 sim: ## SEEDS (1000) simulated clusters from seed FROM (0), stops at the first failure; SEED=0x5eed replays one
 	$(CARGO) run --release --locked -q -p millpond-sim -- $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --from $(FROM))

@@ -11,24 +11,33 @@ use millpond_types::Crc32c;
 
 /// What a client did to a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
+pub enum Action {
+    /// Store these bytes unless there are some.
     Put(Vec<u8>),
+    /// Store these bytes.
     Replace(Vec<u8>),
+    /// Write these bytes from an offset on.
     Write(u32, Vec<u8>),
+    /// Write these bytes behind the others.
     Append(Vec<u8>),
+    /// Cut or fill up with zeros to a length.
     Truncate(u32),
+    /// Delete the chunk.
     Remove,
+    /// Read from an offset on, so many bytes at most.
     Read(u32, u32),
 }
 
 /// What the client heard.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub enum Heard {
     /// Nothing, or nothing certain.
     Unknown,
     /// Done; length and checksum of the chunk afterwards, `None` when it was deleted.
     Done(Option<(u32, Crc32c)>),
+    /// Nothing was done: there is such a chunk.
     Exists,
+    /// Nothing was done: there is no such chunk.
     NotFound,
     /// To `Put`: it exists now, by this put or by another.
     There,
@@ -40,19 +49,25 @@ pub(crate) enum Heard {
 
 /// One operation of a history.
 #[derive(Clone, Debug)]
-pub(crate) struct Operation {
-    pub(crate) client: usize,
-    pub(crate) call: u64,
-    /// `None` when the outcome is unknown.
-    pub(crate) ret: Option<u64>,
-    pub(crate) action: Action,
-    pub(crate) heard: Heard,
+pub struct Operation {
+    /// Who did it.
+    pub client: usize,
+    /// When it was called, in any unit.
+    pub call: u64,
+    /// When the answer came; `None` when the outcome is unknown.
+    pub ret: Option<u64>,
+    /// What was done.
+    pub action: Action,
+    /// What was answered.
+    pub heard: Heard,
 }
 
 /// The answer of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
+    /// There is an order that explains everything.
     Linearizable,
+    /// There is none.
     Violation,
     /// The search was given up.
     TooHard,
@@ -202,8 +217,10 @@ impl List {
     }
 }
 
-/// Looks for an order of the operations that explains all that was heard.
-pub(crate) fn check(operations: &[Operation]) -> Verdict {
+/// Looks for an order of the operations that explains all that was heard, from a chunk that does not
+/// exist.
+#[must_use]
+pub fn check(operations: &[Operation]) -> Verdict {
     // A read that heard nothing explains nothing.
     let silent =
         |o: &&Operation| matches!((&o.action, &o.heard), (Action::Read(..), Heard::Unknown));

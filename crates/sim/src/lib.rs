@@ -27,7 +27,8 @@ mod run;
 mod slots;
 mod world;
 
+pub use check::{Action, Heard, Operation, Verdict, check};
 pub use millpond_chain::Mutation;
-pub use run::{Outcome, run};
+pub use run::{Outcome, describe, run};
 pub use slots::{SlotFlaw, run_slots};
 pub use world::Stats;

@@ -86,8 +86,9 @@ fn promised(history: &[Operation], forgot: Option<u64>) -> Vec<Operation> {
     cut.collect()
 }
 
-/// The history up to the first operation that cannot be explained.
-pub(crate) fn describe(history: &[Operation]) -> (Time, String) {
+/// The history up to the first operation that cannot be explained, and when that returned.
+#[must_use]
+pub fn describe(history: &[Operation]) -> (Time, String) {
     let mut returns: Vec<u64> = history.iter().filter_map(|operation| operation.ret).collect();
     returns.sort_unstable();
     let until = |end: u64| promised(history, Some(end + 1));

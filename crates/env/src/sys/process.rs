@@ -38,23 +38,40 @@ impl ProcessSignal {
     }
 }
 
-/// State letter and start time of a process, from `/proc/PID/stat`.
-fn stat(pid: u32) -> Option<(u8, u64)> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in parentheses and may hold anything, parentheses included.
-    let mut fields = text.get(text.rfind(')')? + 1..)?.split_whitespace();
-    let state = *fields.next()?.as_bytes().first()?;
-    // Field 22 of the line; the state was field 3.
-    let started = fields.nth(18)?.parse().ok()?;
-    Some((state, started))
+/// What the kernel says of a process.
+struct Stat {
+    /// State of its first thread.
+    state: u8,
+    threads: u64,
+    started: u64,
+}
+
+impl Stat {
+    /// Read from `/proc/PID/stat`.
+    fn of(pid: u32) -> Option<Self> {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name stands in parentheses and may hold anything, parentheses included.
+        let mut fields = text.get(text.rfind(')')? + 1..)?.split_whitespace();
+        let state = *fields.next()?.as_bytes().first()?;
+        // Fields 20 and 22 of the line; the state was field 3.
+        let threads = fields.nth(16)?.parse().ok()?;
+        let started = fields.nth(1)?.parse().ok()?;
+        Some(Self { state, threads, started })
+    }
+
+    /// The first thread of a process that was killed may be over before the others are: until they
+    /// are too, its files and ports are in use.
+    const fn has_ended(&self) -> bool {
+        self.state == b'X' || self.state == b'Z' && self.threads <= 1
+    }
 }
 
 impl ProcessId {
     /// The process that has this number now; none when there is none, or it has ended already.
     #[must_use]
     pub fn of(pid: u32) -> Option<Self> {
-        let (state, started) = stat(pid)?;
-        (state != b'Z' && state != b'X').then_some(Self { pid, started })
+        let stat = Stat::of(pid)?;
+        (!stat.has_ended()).then_some(Self { pid, started: stat.started })
     }
 
     /// True while it runs or stands still.
@@ -66,7 +83,7 @@ impl ProcessId {
     /// True while it stands still.
     #[must_use]
     pub fn is_stopped(self) -> bool {
-        stat(self.pid) == Some((b'T', self.started))
+        Stat::of(self.pid).is_some_and(|it| it.state == b'T' && it.started == self.started)
     }
 
     /// Sends it a signal; false when it is gone. Another process that was given its number is never

@@ -8,6 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use millpond_types::ByteSize;
 use millpond_types::units::parse_duration;
 
+use super::failover::FailoverArgs;
 use super::workload::SizeMix;
 
 /// What is measured.
@@ -18,7 +19,20 @@ pub enum Command {
     Kv(Box<KvArgs>),
     /// The floor: the same exchange over a bare TCP socket on this machine, without a store
     Echo(EchoArgs),
+    /// Failover: how long a local cluster stands still when a process of it dies
+    #[command(after_long_help = FAILOVER_EXAMPLES)]
+    Failover(FailoverArgs),
 }
+
+const FAILOVER_EXAMPLES: &str = "\
+Examples:
+  millpond dev up --nodes 3 --replicas 2
+  millpond bench failover                             20 times kill -9 of a node
+  millpond bench failover --kind stop --chart stop.svg
+  millpond bench failover --kind manager              needs dev up --managers 3 --store etcd
+
+Writers and readers call for one value on every chain at a time, so a call ends when every chain has
+answered. What is told is the time from the fault to the end of the first call that began after it.";
 
 const KV_EXAMPLES: &str = "\
 Examples:

@@ -10,18 +10,19 @@ const PANEL: f64 = 390.0;
 const TOP: f64 = 70.0;
 const BOTTOM: f64 = 350.0;
 /// Colours that stay apart for most colour-blind readers (Okabe, Ito).
-const GET: &str = "#0072b2";
-const PUT: &str = "#d55e00";
+pub(super) const GET: &str = "#0072b2";
+pub(super) const PUT: &str = "#d55e00";
 /// Percentiles along the x axis, evenly spaced: each step is ten times rarer.
 const TICKS: &[(&str, f64)] =
     &[("0", 0.0), ("90", 0.9), ("99", 0.99), ("99.9", 0.999), ("99.99", 0.9999)];
 
-/// One panel: where it starts and what its y axis spans.
-struct Panel {
-    left: f64,
-    y_max: f64,
-    y_min: f64,
-    log: bool,
+/// One panel: where it lies and what its y axis spans.
+pub(super) struct Panel {
+    pub(super) left: f64,
+    pub(super) width: f64,
+    pub(super) y_max: f64,
+    pub(super) y_min: f64,
+    pub(super) log: bool,
 }
 
 impl Panel {
@@ -34,11 +35,11 @@ impl Panel {
         BOTTOM - share.clamp(0.0, 1.0) * (BOTTOM - TOP)
     }
 
-    fn x(&self, share: f64) -> f64 {
-        self.left + share.clamp(0.0, 1.0) * PANEL
+    pub(super) fn x(&self, share: f64) -> f64 {
+        self.left + share.clamp(0.0, 1.0) * self.width
     }
 
-    fn frame(&self, svg: &mut String, title: &str, labels: &[f64]) {
+    pub(super) fn frame(&self, svg: &mut String, title: &str, labels: &[f64]) {
         let _ = writeln!(
             svg,
             "<text x='{}' y='{}' font-weight='bold'>{title}</text>",
@@ -52,7 +53,7 @@ impl Panel {
                 "<line x1='{0}' x2='{1}' y1='{y:.1}' y2='{y:.1}' stroke='#ddd'/>\
                  <text x='{2}' y='{3:.1}' text-anchor='end' fill='#555'>{4}</text>",
                 self.left,
-                self.left + PANEL,
+                self.left + self.width,
                 self.left - 6.0,
                 y + 4.0,
                 short(*label)
@@ -60,7 +61,7 @@ impl Panel {
         }
     }
 
-    fn line(&self, svg: &mut String, points: &[(f64, f64)], colour: &str) {
+    pub(super) fn line(&self, svg: &mut String, points: &[(f64, f64)], colour: &str) {
         let path: Vec<String> = points
             .iter()
             .map(|(x, value)| format!("{:.1},{:.1}", self.x(*x), self.y(*value)))
@@ -97,7 +98,7 @@ fn latency_points(lane: &Lane) -> Vec<(f64, f64)> {
         .collect()
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
@@ -117,7 +118,7 @@ pub(super) fn svg(title: &str, record: &Record) -> String {
     let highest = lanes.iter().map(|l| l.1.quantile_us(0.9999)).fold(lowest * 2.0, f64::max);
     let y_min = 10f64.powf(lowest.log10().floor());
     let y_max = 10f64.powf(highest.log10().ceil()).max(y_min * 10.0);
-    let latency = Panel { left: 60.0, y_min, y_max, log: true };
+    let latency = Panel { left: 60.0, width: PANEL, y_min, y_max, log: true };
     let decades: Vec<f64> =
         (0..8).map(|i| y_min * 10f64.powi(i)).take_while(|v| *v <= y_max * 1.01).collect();
     latency.frame(&mut svg, "latency in µs by percentile", &decades);
@@ -133,7 +134,7 @@ pub(super) fn svg(title: &str, record: &Record) -> String {
     let rates: Vec<f64> =
         record.slots.iter().map(|b| *b as f64 / (SLOT_NS as f64 / 1e9) / 1e6).collect();
     let peak = rates.iter().copied().fold(1.0, f64::max);
-    let rate = Panel { left: 540.0, y_min: 0.0, y_max: peak * 1.1, log: false };
+    let rate = Panel { left: 540.0, width: PANEL, y_min: 0.0, y_max: peak * 1.1, log: false };
     let step = 10f64.powf(peak.log10().floor());
     let marks: Vec<f64> =
         (0..=10).map(|i| step * f64::from(i)).take_while(|v| *v <= peak * 1.1).collect();

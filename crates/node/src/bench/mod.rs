@@ -1,7 +1,8 @@
 //! `millpond bench`: measures a running server, and the floor that the machine itself sets.
 //!
 //! Reading order: `args` (what can be asked), `workload` (keys, sizes, values), `driver` (the
-//! requests), `record` (what happened), `report` and `chart` (how it is told), `echo` (the floor).
+//! requests), `record` (what happened), `report` and `chart` (how it is told), `echo` (the floor),
+//! `failover` (faults of a local cluster).
 //!
 //! Invariants: a value that is read is compared with what its key says; time spent on choosing
 //! keys, comparing and drawing is outside the measured latency of a request.
@@ -15,11 +16,13 @@ mod args;
 mod chart;
 mod driver;
 mod echo;
+mod failover;
 mod record;
 mod report;
 mod workload;
 
 pub use args::{Command, EchoArgs, KvArgs};
+pub use failover::FailoverArgs;
 
 /// Runs `millpond bench …`.
 ///
@@ -29,5 +32,6 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
     match command {
         Command::Kv(args) => driver::run(args),
         Command::Echo(args) => echo::run(args),
+        Command::Failover(args) => failover::run(args),
     }
 }

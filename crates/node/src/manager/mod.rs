@@ -132,6 +132,11 @@ impl ManagerRole {
         *self.role.borrow() == Role::Primary
     }
 
+    /// What this manager is, now and after every change.
+    pub(crate) fn role(&self) -> watch::Receiver<Role> {
+        self.role.clone()
+    }
+
     /// Hands the loop something and waits for its answer until `deadline`.
     async fn ask<T>(
         &self,

@@ -225,15 +225,23 @@ impl Member {
         if here.is_some() {
             return here;
         }
-        // The primary's routing is newer than any copy, its own process' included.
-        let ahead = match &self.manager {
-            Some(manager) => manager.routing((request.cluster, request.have), deadline).await,
-            None => None,
-        };
-        if let Some(update) = ahead {
-            return Some(update.encode());
+        let copied = || wait_for(self.copy.subscribe(), deadline, |copy| copy.update_for(&request));
+        let Some(manager) = &self.manager else { return copied().await };
+        let mut role = manager.role();
+        loop {
+            role.borrow_and_update();
+            // The primary's routing is newer than any copy, its own process' included.
+            let ahead = manager.routing((request.cluster, request.have), deadline).await;
+            if let Some(update) = ahead {
+                return Some(update.encode());
+            }
+            // A manager that becomes primary while somebody waits here tells them: all nodes may wait
+            // here, this process among them, and then no copy changes before this does.
+            tokio::select! {
+                news = copied() => return news,
+                changed = role.changed() => changed.ok()?,
+            }
         }
-        wait_for(self.copy.subscribe(), deadline, |copy| copy.update_for(&request)).await
     }
 
     async fn news_of_namespaces(

@@ -13,6 +13,7 @@ use millpond_types::{Ack, ChunkId, Crc32c, SlotId};
 
 use super::Host;
 use super::attrs::{self, Block, engine_id};
+use super::host::ROOM_SEGMENTS;
 use super::hosted::Hosted;
 use super::update::Change;
 
@@ -20,6 +21,10 @@ use super::update::Change;
 const ROUND: Duration = Duration::from_millis(100);
 /// Bytes given up in one round at most: some 2 GiB/s.
 const ROUND_BYTES_MAX: u64 = 256 << 20;
+/// Free segments below which blocks are given up although bytes are left: before updates are refused.
+const SEGMENTS_MIN: u64 = ROOM_SEGMENTS + 2;
+/// Bytes given up in one round then: about what compaction, which makes segments of them, moves.
+const CRAMPED_BYTES: u64 = 32 << 20;
 /// Chunks looked at per round for ones that have expired: 100 million in three hours.
 const EXPIRY_PAGE: usize = 1024;
 /// The same while the blocks of a dropped namespace are removed.
@@ -62,7 +67,9 @@ fn leaves(routing: &Routing, chain: ChainId, slot: SlotId) -> bool {
 fn coldest(host: &Host, disk: usize) -> Vec<(Arc<Hosted>, ChunkId)> {
     let engine = &host.disks[disk].engine;
     let full = |hosted: &Arc<Hosted>| hosted.disk == disk && hosted.is_head();
-    let Some(over) = engine.over_watermark() else { return Vec::new() };
+    // Half-empty segments hold the rest: what is given up lets them be emptied and serve another size.
+    let cramped = || (engine.stats().free_segments < SEGMENTS_MIN).then_some(CRAMPED_BYTES);
+    let Some(over) = engine.over_watermark().or_else(cramped) else { return Vec::new() };
     // Known before the engine is asked, which asks back under its own lock.
     let heads: HashMap<TargetId, Arc<Hosted>> =
         host.all().into_iter().filter(full).map(|hosted| (hosted.target, hosted)).collect();

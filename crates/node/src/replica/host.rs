@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use millpond_chain::{Envelope, Event};
-use millpond_engine::Cursor;
+use millpond_engine::{Cursor, EngineStats};
 use millpond_env::{Handle, RealClock, sleep, spawn};
 use millpond_types::cluster::{
     Chain, ChainId, ConfigRecord, DiskId, DiskReport, Grant, News, NodeId, Routing, TargetId,
@@ -37,6 +37,10 @@ const RESYNC_RATE: u64 = ByteSize::mib(256).0;
 /// A disk takes no more updates with less than this share of it left, in per mille: what is under
 /// way must still fit.
 const ROOM_MIN: u64 = 20;
+/// And none with fewer free segments: a segment holds one size of slabs, so an update that is under way
+/// may find no slab of its size on one replica although there is room for other sizes. It cannot be
+/// taken back there, and the replica would have to leave the chain.
+pub(super) const ROOM_SEGMENTS: u64 = 2;
 
 /// A disk whose targets a host looks after.
 #[derive(Clone, Debug)]
@@ -216,7 +220,8 @@ impl Host {
         let mine = all.iter().filter(|hosted| hosted.target.0 as usize % self.cores.len() == lane);
         let sources = all.iter().filter(|hosted| hosted.is_source()).count().max(1) as u64;
         let budget = self.rate() * CHAIN_TICK_MS / 1000 / sources;
-        let health: Vec<DiskHealth> = self.disks.iter().map(|disk| health(&disk.engine)).collect();
+        let health: Vec<DiskHealth> =
+            self.disks.iter().map(|disk| health(&disk.engine.stats())).collect();
         let disks = self.disks.iter().enumerate();
         for (disk, damaged) in disks.filter(|(disk, _)| disk % self.cores.len() == lane) {
             for id in damaged.damaged.take() {
@@ -420,13 +425,12 @@ impl Targets for HostTargets {
     }
 }
 
-fn health(engine: &Engine) -> DiskHealth {
-    let stats = engine.stats();
+fn health(stats: &EngineStats) -> DiskHealth {
     let left = stats.usable_bytes.saturating_sub(stats.used_bytes);
     if stats.read_only {
         return DiskHealth::Failed;
     }
-    let room = left > stats.usable_bytes / 1000 * ROOM_MIN;
+    let room = left > stats.usable_bytes / 1000 * ROOM_MIN && stats.free_segments >= ROOM_SEGMENTS;
     if room { DiskHealth::Room } else { DiskHealth::Full }
 }
 
@@ -474,5 +478,25 @@ async fn wipe(store: Store, image: Image) {
             return;
         }
         millpond_env::yield_now().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DiskHealth, EngineStats, health};
+
+    #[test]
+    fn a_disk_has_room_for_every_size_or_none() {
+        let stats = EngineStats {
+            usable_bytes: 1 << 30,
+            used_bytes: 1 << 29,
+            free_segments: 2,
+            ..EngineStats::default()
+        };
+        assert_eq!(health(&stats), DiskHealth::Room);
+        assert_eq!(health(&EngineStats { free_segments: 1, ..stats }), DiskHealth::Full);
+        let used_bytes = (1 << 30) - (1 << 24);
+        assert_eq!(health(&EngineStats { used_bytes, ..stats }), DiskHealth::Full);
+        assert_eq!(health(&EngineStats { read_only: true, ..stats }), DiskHealth::Failed);
     }
 }

@@ -16,8 +16,8 @@ use millpond_chain::{
     StoreError, StoreOp, Token,
 };
 use millpond_env::{RealClock, sleep, spawn};
-use millpond_types::cluster::{Chain, ChainId, ChainVersion, ChunkVersion, TargetId};
-use millpond_types::limits::DEDUP_KEEP_MS;
+use millpond_types::cluster::{Chain, ChainId, ChainVersion, ChunkVersion, LocalState, TargetId};
+use millpond_types::limits::{DEDUP_KEEP_MS, LEASE_SKEW_PERCENT, PEER_LEASE_MS};
 use millpond_types::{ChunkId, SlotId, Tick};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
@@ -95,6 +95,8 @@ pub(super) struct State {
     left: BTreeSet<SlotId>,
     retiring: bool,
     stopped: Option<Tick>,
+    /// Until then it honours grants of an earlier life, of which it knows nothing.
+    silent_until: Option<Tick>,
 }
 
 impl State {
@@ -169,6 +171,12 @@ fn replica(chain: ChainId, target: TargetId, saved: ChainVersion) -> Replica<Blo
     Replica::new(identity, RealClock::tick())
 }
 
+/// When a replica that is opened now acts on its promotion: `Leases` of the chain.
+fn silent_until() -> Tick {
+    let grant_ms = PEER_LEASE_MS * u64::from(100 + LEASE_SKEW_PERCENT) / 100;
+    RealClock::tick().plus(Duration::from_millis(grant_ms))
+}
+
 impl Hosted {
     pub(super) fn new(
         store: Store,
@@ -191,6 +199,7 @@ impl Hosted {
             left: BTreeSet::new(),
             retiring: false,
             stopped: None,
+            silent_until: Some(silent_until()),
         };
         Arc::new(Self { chain, target, disk, store, around, state: Mutex::new(state) })
     }
@@ -282,6 +291,9 @@ impl Hosted {
         if disk == DiskHealth::Failed {
             state.events.push_back(Event::StoreFailed);
         }
+        if state.silent_until.take_if(|until| *until <= RealClock::tick()).is_some() {
+            self.around.changed.notify_one();
+        }
         let room = disk == DiskHealth::Room;
         state.events.extend([Event::Space { room }, Event::Budget { bytes: budget }, Event::Tick]);
         self.drive(&mut state);
@@ -291,6 +303,7 @@ impl Hosted {
         tracing::warn!(chain = self.chain.0, target = self.target.0, "replica opened anew");
         state.life += 1;
         state.stopped = None;
+        state.silent_until = Some(silent_until());
         state.waiting.clear();
         state.replica = replica(self.chain, self.target, state.image.saved);
         if state.retiring {
@@ -313,7 +326,12 @@ impl Hosted {
     /// What the next heartbeat says.
     pub(super) fn report(&self) -> Option<(LocalReport, u64)> {
         let state = self.state.lock();
-        Some((state.replica.local_report()?, state.image.used_bytes))
+        let mut report = state.replica.local_report()?;
+        // Who is promoted must act on it at once: until it does, no write passes the new tail.
+        if state.silent_until.is_some() && report.state == LocalState::UpToDate {
+            report.state = LocalState::Online;
+        }
+        Some((report, state.image.used_bytes))
     }
 
     fn drive(self: &Arc<Self>, state: &mut State) {

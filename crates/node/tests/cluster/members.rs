@@ -165,6 +165,33 @@ fn a_manager_that_was_killed_goes_on_where_it_was() {
 }
 
 #[test]
+fn routing_is_told_as_soon_as_a_manager_is_primary_again() {
+    let mut cluster = Cluster::start(3, 2);
+    let me = NodeId(cluster.nodes[2].wire().hello.node);
+    let mut copy = routing(&cluster, 0);
+    cluster.manager.kill();
+    cluster.manager.run();
+    // All nodes ask it for news while it is not primary yet.
+    until("a primary", || cluster.nodes[0].status());
+    until("all nodes are heard", || {
+        let status = cluster.nodes[0].status()?;
+        status.nodes.iter().all(|node| node.alive).then_some(())
+    });
+    cluster.nodes[2].kill();
+    let mut wire = cluster.nodes[0].wire();
+    let serves = |copy: &Routing| {
+        let mut members = copy.chains.values().flat_map(|chain| &chain.targets);
+        members.any(|member| member.node == me && member.state == TargetState::Serving)
+    };
+    let ((), took) = until("it is out of its chains", || {
+        wire.follow(&mut copy, Duration::from_millis(20));
+        (!serves(&copy)).then_some(())
+    });
+    eprintln!("routing was told {took:?} after a node was killed");
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}
+
+#[test]
 fn a_suspected_node_is_asked_at_once() {
     use millpond_types::wire::{SuspectRequest, Verb};
     let mut cluster = Cluster::start(3, 2);

@@ -183,8 +183,8 @@ impl Cluster {
         let count = count.parse().unwrap();
         let mut cluster = Self { folder, manager, nodes: Vec::new() };
         (0..count).for_each(|_| cluster.add());
-        // The fewest there are, made in several steps.
-        let formed = |status: Status| status.chains() >= 256;
+        // They are made in several steps.
+        let formed = |status: Status| status.chains() > 0 && status.progress.chains_to_make == 0;
         until("chains", || cluster.nodes[0].status().is_some_and(formed).then_some(()));
         cluster
     }

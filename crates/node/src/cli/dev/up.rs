@@ -128,13 +128,18 @@ fn describe(status: &Status, nodes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::serves;
-    use crate::admin::{Node, Status};
+    use crate::admin::{Disk, Node, Status};
 
     #[test]
     fn a_cluster_serves_when_every_chain_does() {
         let node = Node { alive: true, ..Node::default() };
-        let whole =
-            Status { replicas: 2, chains_whole: 256, nodes: vec![node; 3], ..Status::default() };
+        let whole = Status {
+            replicas: 2,
+            chains_whole: 256,
+            nodes: vec![node; 3],
+            disks: vec![Disk::default()],
+            ..Status::default()
+        };
         assert!(serves(&whole, 3));
         assert!(!serves(&whole, 4));
         assert!(!serves(&Status { chains_whole: 0, ..whole.clone() }, 3));
