@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
 mod etcd;
+mod etcd_members;
 mod members;
 mod namespaces;
 mod process;
