@@ -127,9 +127,14 @@ impl ManagerRole {
         *self.founded.borrow()
     }
 
+    /// What this manager is.
+    pub(crate) fn role(&self) -> Role {
+        *self.role.borrow()
+    }
+
     /// Whether this manager decides.
     pub(crate) fn is_primary(&self) -> bool {
-        *self.role.borrow() == Role::Primary
+        self.role() == Role::Primary
     }
 
     /// Hands the loop something and waits for its answer until `deadline`.

@@ -27,6 +27,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millpond_cluster::manager::Role;
 use millpond_env::{RealClock, timeout};
 use millpond_types::cluster::{
     Heartbeat, HeartbeatAnswer, NodeId, Register, RegisterAnswer, Routing,
@@ -148,6 +149,20 @@ impl Member {
     #[must_use]
     pub fn routing(&self) -> Arc<Routing> {
         Arc::clone(&self.copy.borrow().routing)
+    }
+
+    /// What this process is in its cluster, among its numbers; each adds up over all nodes.
+    pub(crate) fn numbers(&self) -> [(String, u64); 2] {
+        let role = self.manager_role();
+        [
+            ("managers".to_owned(), u64::from(role.is_some())),
+            ("managers_primary".to_owned(), u64::from(role == Some(Role::Primary))),
+        ]
+    }
+
+    /// What the manager in this process is, if there is one.
+    pub(crate) fn manager_role(&self) -> Option<Role> {
+        self.manager.as_ref().map(|manager| manager.role())
     }
 
     /// Where this process stands.
