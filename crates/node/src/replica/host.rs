@@ -451,3 +451,10 @@ async fn wipe(store: Store, image: Image) {
         millpond_env::yield_now().await;
     }
 }
+
+impl Host {
+    /// The links to other nodes, for their numbers.
+    pub(super) fn links(&self) -> &Links {
+        &self.around.links
+    }
+}

@@ -3,7 +3,7 @@
 //! Reading order: `attrs` (what is kept beside a chunk), `blob` (bytes on their way), `store` (the
 //! protocol's store operations on an engine), `hosted` (one replica and the order of its
 //! work), `links` (what replicas say to each other), `host` (all replicas of the node), `kv` (the KV
-//! verbs over chains), `evict` (what heads give up when a disk fills).
+//! verbs over chains), `evict` (what heads give up when a disk fills), `numbers` (what is watched).
 //!
 //! Invariants:
 //! - Changes of one chunk reach the engine in the order of the state machine's effects.
@@ -18,6 +18,7 @@ mod host;
 mod hosted;
 mod kv;
 mod links;
+mod numbers;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -25,3 +26,4 @@ mod tests;
 pub(crate) use blob::Blob;
 pub use host::{Host, HostDisk, HostOptions, HostTargets};
 pub(crate) use kv::Update;
+pub(crate) use numbers::ReplicaNumbers;

@@ -8,6 +8,7 @@ mod doctor;
 mod etcd;
 mod etcd_members;
 mod members;
+mod metrics;
 mod namespaces;
 mod process;
 mod strangers;
