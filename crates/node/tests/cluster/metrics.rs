@@ -58,9 +58,11 @@ fn a_node_shows_the_cluster_its_replicas_and_its_links() {
         assert_eq!(value(&metrics(address), "millpond_manager_role{role=\"primary\"}"), primary);
     }
     let sum = |series: &str| at[..3].iter().map(|at| value(&metrics(at), series)).sum::<u64>();
-    assert_eq!(sum("millpond_replicas{state=\"serving\"}"), 2 * chains);
-    assert_eq!(sum("millpond_replica_heads"), chains);
-    assert!(value(&page, "millpond_links") > 0, "leases are asked for over links");
+    until("all replicas act on the routing", || {
+        let serving = sum("millpond_replicas{state=\"serving\"}");
+        (serving == 2 * chains && sum("millpond_replica_heads") == chains).then_some(())
+    });
+    assert!(sum("millpond_links") > 0, "leases are asked for over links");
 
     // The page and its description have the same names.
     let docs =
