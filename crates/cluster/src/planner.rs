@@ -108,6 +108,8 @@ pub struct Planner {
     /// The disks that the plan was made for.
     basis: Option<(u8, Vec<PlanDisk>)>,
     chains: VecDeque<Vec<DiskId>>,
+    /// Chains once all of the plan are made: those on their way to the store are in no queue.
+    chains_wanted: usize,
     moves: VecDeque<(ChainId, DiskId, Option<TargetId>)>,
     slots: VecDeque<(u16, ChainId)>,
     blocked: Option<PlacementError>,
@@ -165,7 +167,7 @@ impl Planner {
     #[must_use]
     pub fn progress(&self, view: &PlanView<'_>) -> Progress {
         Progress {
-            chains_to_make: self.chains.len(),
+            chains_to_make: self.chains_wanted.saturating_sub(view.chains.len()),
             moves_waiting: self.moves.len(),
             moves_running: view.chains.values().filter(|chain| chain.moving.is_some()).count(),
             slots_waiting: self.slots.len(),
@@ -192,6 +194,7 @@ impl Planner {
         let id = |disk: &u32| view.disks[*disk as usize].id;
         if more > 0 {
             let new = &all[plan.members.len()..];
+            self.chains_wanted = all.len();
             self.chains = new.iter().map(|members| members.iter().map(id).collect()).collect();
             return;
         }

@@ -1,6 +1,6 @@
 //! Calls without keys: those that any node answers, and those that all nodes answer together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_env::RealClock;
 use millpond_types::cluster::NodeId;
@@ -14,7 +14,7 @@ use crate::error::{ClientError, ErrorKind};
 /// Lists of keys under way at the same time; the one begun first must start again.
 const CURSORS_MAX: usize = 64;
 /// Numbers that are the same on every node, so that adding them makes no sense.
-const NOT_ADDED: [&str; 2] = ["namespaces", "quota_bytes"];
+const NOT_ADDED: [&str; 3] = ["namespaces", "quota_bytes", "unix_ms"];
 
 /// Where lists of keys go on: a node's cursor is for that node only.
 #[derive(Debug, Default)]
@@ -120,10 +120,12 @@ impl Cluster {
         done
     }
 
-    /// Asks all nodes and adds up their numbers.
+    /// Asks all nodes and adds up their numbers. What nodes hold is counted by replica: `replicas`, in
+    /// front, says how many a chain has at most. A node that is away and serves nothing is counted as
+    /// such and left out.
     ///
     /// # Errors
-    /// As for every call, when a node does not answer.
+    /// As for every call, when a node that serves does not answer.
     pub(crate) fn stats(
         &self,
         meta: &[u8],
@@ -131,22 +133,55 @@ impl Cluster {
         deadline: Deadline,
     ) -> Result<Vec<(String, u64)>, ClientError> {
         self.known(deadline)?;
-        let nodes: Vec<NodeId> = self.table.get().nodes.keys().copied().collect();
-        let mut all = vec![("nodes".to_owned(), nodes.len() as u64)];
-        for id in nodes {
-            let reply = self.until(deadline, || self.one(id, (Verb::Stats, meta), deadline))?;
+        let routing = self.table.get();
+        let nodes: Vec<NodeId> = routing.nodes.keys().copied().collect();
+        let replicas = routing.chains.values().map(|chain| chain.serving().count()).max();
+        let (mut sums, mut away) = (Vec::<(String, u64)>::new(), 0);
+        for id in &nodes {
+            let Some(reply) = self.while_serving(*id, (Verb::Stats, meta), deadline)? else {
+                away += 1;
+                continue;
+            };
             for (name, value) in decode(&reply)? {
-                match all.iter_mut().find(|(known, _)| *known == name) {
+                match sums.iter_mut().find(|(known, _)| *known == name) {
                     Some((_, sum)) if NOT_ADDED.contains(&name.as_str()) => *sum = value.max(*sum),
                     Some((_, sum)) => *sum = sum.saturating_add(value),
-                    None => all.push((name, value)),
+                    None => sums.push((name, value)),
                 }
             }
         }
-        Ok(all)
+        let own = [
+            ("nodes", nodes.len() as u64),
+            ("nodes_away", away),
+            ("replicas", replicas.unwrap_or(0) as u64),
+        ];
+        Ok(own.map(|(name, value)| (name.to_owned(), value)).into_iter().chain(sums).collect())
     }
 
-    /// One page of keys, node after node; each lists the keys it is the head of.
+    /// Asks one node until it answers; `None` once it does not and has no part in any chain.
+    fn while_serving(
+        &self,
+        id: NodeId,
+        (verb, meta): (Verb, &[u8]),
+        deadline: Deadline,
+    ) -> Result<Option<Vec<u8>>, ClientError> {
+        self.until(deadline, || {
+            // Half of what is left, so that a silent node leaves time for the others.
+            let left = deadline.at.since(RealClock::tick());
+            match self.one(id, (verb, meta), deadline.within(left / 2)) {
+                Err(error) if is_passing(&error) && !self.serves(id) => Ok(None),
+                done => done.map(Some),
+            }
+        })
+    }
+
+    /// Whether a node has a part in any chain.
+    fn serves(&self, id: NodeId) -> bool {
+        let routing = self.table.get();
+        routing.chains.values().any(|chain| chain.serving().any(|member| member.node == id))
+    }
+
+    /// One page of keys, head after head; each lists the keys of its chains.
     ///
     /// # Errors
     /// `InvalidArgument` for a cursor that is too old, and as for every call.
@@ -158,8 +193,10 @@ impl Cluster {
     ) -> Result<ListReply, ClientError> {
         self.known(deadline)?;
         let mut place = if request.cursor == 0 {
-            let nodes = self.table.get().nodes.keys().rev().copied().collect();
-            Place { nodes, cursor: 0 }
+            let routing = self.table.get();
+            let heads = routing.chains.values().filter_map(|chain| chain.serving().next());
+            let heads: BTreeSet<NodeId> = heads.map(|head| head.node).collect();
+            Place { nodes: heads.into_iter().rev().collect(), cursor: 0 }
         } else {
             let known = self.cursors.lock().places.get(&request.cursor).cloned();
             known.ok_or_else(|| {

@@ -314,12 +314,15 @@ fn a_moving_slot_is_looked_for_in_both_chains() {
 
 #[test]
 fn lists_and_numbers_of_all_nodes_are_put_together() {
-    let cluster = Cluster::start(3, vec![chain(1, 1, &[1, 2, 3])]);
+    let chains = vec![chain(1, 1, &[1, 2, 3]), chain(2, 1, &[2, 3, 1]), chain(3, 1, &[3, 1, 2])];
+    let cluster = Cluster::start(3, chains);
     let client = cluster.client();
     let mut stats = client.stats(GroupId::SYSTEM, None).unwrap();
     stats.sort();
-    let expected = [("keys", 6), ("namespaces", 3), ("nodes", 3)].map(|(n, v)| (n.to_owned(), v));
-    assert_eq!(stats, expected);
+    let named = |(name, value): (&str, u64)| (name.to_owned(), value);
+    let expected = [("keys", 6), ("namespaces", 3), ("nodes", 3), ("nodes_away", 0)];
+    let more = [("replicas", 3), ("unix_ms", 3)];
+    assert_eq!(stats, expected.into_iter().chain(more).map(named).collect::<Vec<_>>());
     let (mut cursor, mut found, mut pages) = (0, Vec::new(), Vec::new());
     loop {
         pages.push(cursor);
@@ -339,6 +342,26 @@ fn lists_and_numbers_of_all_nodes_are_put_together() {
     assert_eq!(again.keys[0].key.as_bytes(), b"node-2-page-77", "a page can be asked for twice");
     let error = client.list(GROUP, b"", 999, None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn numbers_and_lists_go_on_without_a_node_that_is_away() {
+    let cluster = Cluster::start(3, vec![chain(1, 1, &[1, 2]), chain(2, 1, &[2, 1])]);
+    cluster.kill(3);
+    let client = cluster.client();
+    let stats = client.stats(GroupId::SYSTEM, None).unwrap();
+    let number = |wanted: &str| stats.iter().find(|(name, _)| name == wanted).unwrap().1;
+    assert_eq!((number("nodes"), number("nodes_away"), number("keys")), (3, 1, 3));
+    let (mut cursor, mut pages) = (0, 0);
+    while cursor != 0 || pages == 0 {
+        cursor = client.list(GROUP, b"", cursor, None).unwrap().cursor;
+        pages += 1;
+    }
+    assert_eq!(pages, 4, "two pages of each head");
+    // One that serves is not left out: its numbers would be missing.
+    cluster.kill(2);
+    let error = client.stats(GroupId::SYSTEM, Some(Duration::from_millis(300))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
 }
 
 #[test]

@@ -293,7 +293,8 @@ impl Session {
             }
             Verb::Stats => {
                 let value = |name: &str, value| (name.to_owned(), value);
-                let values = vec![value("keys", u64::from(self.id)), value("namespaces", 3)];
+                let id = u64::from(self.id);
+                let values = vec![value("keys", id), value("namespaces", 3), value("unix_ms", id)];
                 StatsReply { values }.encode()
             }
             Verb::List => {

@@ -117,10 +117,12 @@ impl Primary {
             );
         }
         for node in status.nodes.iter().filter(|node| !node.alive) {
-            problem(
-                format!("node {} on host '{}' is gone", node.id, node.host),
-                "start it, or replace it: its data is made anew after 'repair.after'",
-            );
+            let advice = if node.targets == 0 {
+                "it holds no data: start it, or 'millpond admin remove' forgets it"
+            } else {
+                "start it, or replace it: its data is made anew after 'repair.after'"
+            };
+            problem(format!("node {} on host '{}' is gone", node.id, node.host), advice);
         }
         for disk in status.disks.iter().filter(|disk| !disk.healthy && disk.targets > 0) {
             let alive = status.nodes.iter().any(|node| node.id == disk.node && node.alive);

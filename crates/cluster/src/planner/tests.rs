@@ -229,6 +229,20 @@ impl Model {
 }
 
 #[test]
+fn chains_on_their_way_to_the_store_are_still_to_be_made() {
+    let mut model = Model::new(3, 1, 2);
+    for made in [0, 64, 128, 192] {
+        let steps = model.steps();
+        assert_eq!(steps.len(), 64);
+        assert_eq!(model.progress().chains_to_make, 256 - made, "none of these is made yet");
+        for step in steps {
+            model.carry_out(step);
+        }
+    }
+    assert_eq!(model.progress().chains_to_make, 0);
+}
+
+#[test]
 fn a_new_cluster_makes_chains_and_places_every_slot() {
     let mut model = Model::new(3, 2, 2);
     model.settle();

@@ -31,6 +31,11 @@ fn a_new_node_gets_its_share_and_a_drained_one_ends_empty() {
     assert!(matches!(&answer, AdminAnswer::Refused(why) if why.contains("stop")), "{answer:?}");
     world.kill(2);
     world.run(2_000);
+    let problems = world.status().problems;
+    assert!(
+        problems[0].advice.contains("admin remove"),
+        "nothing is to be made anew: {problems:?}"
+    );
     let answer = world.admin(AdminCommand::RemoveNode { node: node_id(2) });
     assert!(matches!(answer, AdminAnswer::Done(_)), "{answer:?}");
     world.run(500);

@@ -62,7 +62,8 @@ enum Command {
     /// Measure a server.
     #[command(subcommand)]
     Bench(crate::bench::Command),
-    /// Check this machine: kernel features, limits, space, clock.
+    /// Check this machine (kernel features, limits, space, clock), and a cluster.
+    #[command(after_help = doctor::EXAMPLES)]
     Doctor(doctor::Args),
     /// Simulate a cluster that is not there.
     #[command(subcommand)]

@@ -18,8 +18,8 @@ pub(super) const EXAMPLES: &str = "Examples:
   millpond server
   millpond server --data /mnt/nvme0 --data /mnt/nvme1 --memory 16GiB
   millpond server --data /dev/nvme1n1 --listen 0.0.0.0:7440 --token-file tokens --tls-cert tls.crt --tls-key tls.key
-  millpond server --manager --listen 10.0.0.1:7440 --form-nodes 3 --replicas 2
-  millpond server --join 10.0.0.1:7440 --listen 10.0.0.2:7440
+  millpond server --manager --listen 10.0.0.1:7440 --insecure --form-nodes 3 --replicas 2
+  millpond server --join 10.0.0.1:7440 --listen 10.0.0.2:7440 --insecure
   millpond server --config /etc/millpond.toml";
 
 /// Flags of `millpond server`; each overrides the configuration file.

@@ -82,4 +82,13 @@ token_file = \"/etc/millpond/tokens\"
 tls_cert = \"/etc/millpond/tls.crt\"
 tls_key = \"/etc/millpond/tls.key\"
 ```
+
+A node of a cluster has a table `[cluster]` too; `docs/cluster.md` goes through one:
+
+```toml
+[cluster]
+managers = [\"10.0.0.1:7440\", \"10.0.0.2:7440\"]
+domain = \"rack-7\"
+token_file = \"/etc/millpond/tokens\"
+```
 ";

@@ -1,6 +1,7 @@
 //! Metrics, health and facts over HTTP, on a thread of its own so that the data path never waits
 //! for it.
 
+mod cluster;
 mod info;
 mod prometheus;
 
@@ -19,6 +20,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use millpond_env::{ThreadHandle, thread};
 use tokio::sync::{Semaphore, oneshot};
 
+use crate::member::Member;
 use crate::server::{StartError, Summary};
 use crate::service::Service;
 
@@ -32,6 +34,7 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct HttpState {
     serving: AtomicBool,
     opened: OnceLock<(Arc<Service>, Summary)>,
+    member: OnceLock<Arc<Member>>,
 }
 
 impl HttpState {
@@ -39,6 +42,11 @@ impl HttpState {
     pub fn open(&self, service: Arc<Service>, summary: Summary) {
         let _ = self.opened.set((service, summary));
         self.serving.store(true, Ordering::Release);
+    }
+
+    /// The server is part of a cluster.
+    pub fn join(&self, member: &Arc<Member>) {
+        let _set_once = self.member.set(Arc::clone(member));
     }
 
     /// The server is stopping.
@@ -167,7 +175,7 @@ fn respond(state: &HttpState, request: &Request<hyper::body::Incoming>) -> Respo
         ("/metrics", Some((service, _))) => page(
             StatusCode::OK,
             "text/plain; version=0.0.4; charset=utf-8",
-            prometheus::render(service),
+            prometheus::render(service, state.member.get()),
         ),
         ("/v1/info", Some((service, summary))) => {
             page(StatusCode::OK, "application/json", info::render(service, summary))

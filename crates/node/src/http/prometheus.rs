@@ -1,32 +1,35 @@
 //! The Prometheus text format, version 0.0.4. `docs/metrics.md` lists the names; a test compares.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use millpond_types::metrics::{Histogram, bucket_bound_us};
 use millpond_types::wire::Verb;
 
+use super::cluster;
+use crate::member::Member;
 use crate::service::{NodeDisk, Service};
 
 /// A page being written.
 #[derive(Default)]
-struct Page {
+pub(super) struct Page {
     text: String,
 }
 
 /// Name, what it means, and its labels and values.
-type Family<'a> = (&'a str, &'a str);
+pub(super) type Family<'a> = (&'a str, &'a str);
 
 impl Page {
     fn family(&mut self, (name, help): Family<'_>, kind: &str) {
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    fn one(&mut self, family: Family<'_>, kind: &str, value: u64) {
+    pub(super) fn one(&mut self, family: Family<'_>, kind: &str, value: u64) {
         self.family(family, kind);
         let _ = writeln!(self.text, "{} {value}", family.0);
     }
 
-    fn many<'a>(
+    pub(super) fn many<'a>(
         &mut self,
         family: Family<'_>,
         kind: &str,
@@ -77,7 +80,7 @@ fn seconds(us: u64) -> String {
 }
 
 /// A label value, escaped.
-fn label(name: &str, value: &str) -> String {
+pub(super) fn label(name: &str, value: &str) -> String {
     let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     format!("{name}=\"{value}\"")
 }
@@ -95,13 +98,16 @@ fn verb_name(verb: Verb) -> String {
 }
 
 /// The page of `/metrics`.
-pub(super) fn render(service: &Service) -> String {
+pub(super) fn render(service: &Service, member: Option<&Arc<Member>>) -> String {
     let mut page = Page::default();
     requests(&mut page, service);
     connections(&mut page, service);
     namespaces(&mut page, service);
     disks(&mut page, service);
     disk_times(&mut page, service);
+    if let Some(member) = member {
+        cluster::pages(&mut page, service, member);
+    }
     page.text
 }
 

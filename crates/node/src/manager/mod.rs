@@ -127,13 +127,18 @@ impl ManagerRole {
         *self.founded.borrow()
     }
 
+    /// What this manager is.
+    pub(crate) fn role(&self) -> Role {
+        *self.role.borrow()
+    }
+
     /// Whether this manager decides.
     pub(crate) fn is_primary(&self) -> bool {
-        *self.role.borrow() == Role::Primary
+        self.role() == Role::Primary
     }
 
     /// What this manager is, now and after every change.
-    pub(crate) fn role(&self) -> watch::Receiver<Role> {
+    pub(crate) fn role_changes(&self) -> watch::Receiver<Role> {
         self.role.clone()
     }
 

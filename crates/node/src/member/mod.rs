@@ -27,6 +27,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millpond_cluster::manager::Role;
 use millpond_env::{RealClock, timeout};
 use millpond_types::cluster::{
     Heartbeat, HeartbeatAnswer, NodeId, Register, RegisterAnswer, Routing,
@@ -150,6 +151,20 @@ impl Member {
         Arc::clone(&self.copy.borrow().routing)
     }
 
+    /// What this process is in its cluster, among its numbers; each adds up over all nodes.
+    pub(crate) fn numbers(&self) -> [(String, u64); 2] {
+        let role = self.manager_role();
+        [
+            ("managers".to_owned(), u64::from(role.is_some())),
+            ("managers_primary".to_owned(), u64::from(role == Some(Role::Primary))),
+        ]
+    }
+
+    /// What the manager in this process is, if there is one.
+    pub(crate) fn manager_role(&self) -> Option<Role> {
+        self.manager.as_ref().map(|manager| manager.role())
+    }
+
     /// Where this process stands.
     pub(crate) fn standing(&self) -> Standing {
         self.standing.borrow().clone()
@@ -227,7 +242,7 @@ impl Member {
         }
         let copied = || wait_for(self.copy.subscribe(), deadline, |copy| copy.update_for(&request));
         let Some(manager) = &self.manager else { return copied().await };
-        let mut role = manager.role();
+        let mut role = manager.role_changes();
         loop {
             role.borrow_and_update();
             // The primary's routing is newer than any copy, its own process' included.

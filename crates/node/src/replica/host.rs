@@ -481,6 +481,13 @@ async fn wipe(store: Store, image: Image) {
     }
 }
 
+impl Host {
+    /// The links to other nodes, for their numbers.
+    pub(super) fn links(&self) -> &Links {
+        &self.around.links
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{DiskHealth, EngineStats, health};

@@ -20,6 +20,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::Host;
 use super::blob::Blob;
+use super::numbers::LinkNumbers;
 
 /// Messages waiting for one link; more are dropped. Two full windows of a few hundred chains.
 const QUEUE_MAX: usize = 16_384;
@@ -42,6 +43,7 @@ struct Frame {
 struct Queue {
     frames: VecDeque<Frame>,
     bytes: usize,
+    dropped: u64,
     waker: Option<Waker>,
     closed: bool,
 }
@@ -175,6 +177,7 @@ impl Link {
         let bytes = frame.head.len() + frame.payload.as_ref().map_or(0, |p| p.len());
         if queue.closed || queue.frames.len() >= QUEUE_MAX || queue.bytes + bytes > QUEUE_BYTES_MAX
         {
+            queue.dropped += 1;
             return;
         }
         queue.bytes += bytes;
@@ -202,6 +205,7 @@ impl Link {
         let mut queue = self.queue.lock();
         queue.bytes = 0;
         let old = std::mem::take(&mut queue.frames);
+        queue.dropped += old.len() as u64;
         drop(queue);
         drop(old);
     }
@@ -355,5 +359,20 @@ async fn hello(address: SocketAddr, token: &[u8], node: NodeId) -> io::Result<St
             return Err(bad("another node answers at this address"));
         }
         return Ok(stream);
+    }
+}
+
+impl Links {
+    /// Numbers of all links.
+    pub(super) fn numbers(&self) -> LinkNumbers {
+        let mut numbers = LinkNumbers::default();
+        for link in self.open.read().values() {
+            let queue = link.queue.lock();
+            numbers.open += 1;
+            numbers.queued_messages += queue.frames.len() as u64;
+            numbers.queued_bytes += queue.bytes as u64;
+            numbers.dropped += queue.dropped;
+        }
+        numbers
     }
 }

@@ -4,7 +4,7 @@
 //! protocol's store operations on an engine), `hosted` (one replica and the order of its work),
 //! `links` (what nodes say to each other), `host` (all replicas of the node), `kv` (reads over
 //! chains), `update` (writes), `relay` and `moving` (a slot's way to another chain), `evict` (what
-//! heads give up when a disk fills).
+//! heads give up when a disk fills), `numbers` (what is watched).
 //!
 //! Invariants:
 //! - Changes of one chunk reach the engine in the order of the state machine's effects.
@@ -20,6 +20,7 @@ mod hosted;
 mod kv;
 mod links;
 mod moving;
+mod numbers;
 mod relay;
 mod store;
 #[cfg(test)]
@@ -28,4 +29,5 @@ mod update;
 
 pub(crate) use blob::Blob;
 pub use host::{Host, HostDisk, HostOptions, HostTargets};
+pub(crate) use numbers::ReplicaNumbers;
 pub(crate) use update::Update;

@@ -288,6 +288,7 @@ impl Server {
         if let Some(cluster) = &shared.cluster {
             // Behind the listeners: a manager asks at this server's addresses whether it lives.
             cluster.join(stop)?;
+            state.join(cluster.member());
         }
         let summary = Summary {
             listen,

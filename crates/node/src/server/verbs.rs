@@ -149,7 +149,11 @@ pub(super) async fn execute(guard: &mut InFlight, request: Request) -> Result<An
             listed.unwrap_or_else(|| service.list(&request)).encode()
         }
         Request::Stats(request) if request.namespace == GroupId::SYSTEM => {
-            service.server_stats().encode()
+            let mut reply = service.server_stats();
+            if let Some(cluster) = &conn.shared.cluster {
+                reply.values.extend(cluster.member().numbers());
+            }
+            reply.encode()
         }
         Request::Stats(request) => {
             service.namespace_stats(&*conn.namespace(request.namespace)?).encode()

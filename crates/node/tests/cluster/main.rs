@@ -4,8 +4,11 @@
 #![allow(clippy::disallowed_methods, reason = "tests start processes and use sockets and clocks")]
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
+mod doctor;
 mod etcd;
+mod etcd_members;
 mod members;
+mod metrics;
 mod namespaces;
 mod process;
 mod slots;

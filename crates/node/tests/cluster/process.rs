@@ -128,9 +128,18 @@ impl Process {
 
     /// How the cluster is, by whoever is primary; none while nobody is.
     pub(crate) fn status(&self) -> Option<Status> {
+        self.status_within(Duration::from_secs(2))
+    }
+
+    /// The same for who measures time: a primary that stands still holds one request up for long.
+    pub(crate) fn glance(&self) -> Option<Status> {
+        self.status_within(Duration::from_millis(300))
+    }
+
+    fn status_within(&self, time: Duration) -> Option<Status> {
         let request = encode_command(&Admin::Status {});
         let mut wire = Wire::try_connect(&self.address)?;
-        let reply = wire.call(Verb::Admin, &request, Duration::from_secs(2)).ok()?;
+        let reply = wire.call(Verb::Admin, &request, time).ok()?;
         match decode_answer(&reply) {
             Ok(Answer::Status(status)) => Some(*status),
             _ => None,
@@ -200,10 +209,19 @@ impl Cluster {
 /// Chains of any state.
 pub(crate) trait Chains {
     fn chains(&self) -> usize;
+
+    /// All chains are made and have all their replicas.
+    fn is_whole(&self) -> bool;
 }
 
 impl Chains for Status {
     fn chains(&self) -> usize {
         self.chains_whole + self.chains_degraded + self.chains_down
+    }
+
+    fn is_whole(&self) -> bool {
+        self.chains_whole > 0
+            && self.chains_whole == self.chains()
+            && self.progress.chains_to_make == 0
     }
 }

@@ -3,9 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-const PAGES: [&str; 6] = [
+const PAGES: [&str; 9] = [
     "README.md",
     "docs/operations.md",
+    "docs/cluster.md",
+    "docs/admin.md",
+    "docs/dev.md",
     "docs/python.md",
     "docs/vllm.md",
     "docs/compatibility.md",

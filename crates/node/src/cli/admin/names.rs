@@ -14,8 +14,10 @@ pub(super) enum Named<'a> {
     Disk(&'a Disk),
 }
 
-/// The node of an identity, the beginning of one, an address or a host name.
+/// The node of an identity, the beginning of one, an address or a host name; `node:` may stand
+/// before it.
 pub(super) fn node<'a>(status: &'a Status, name: &str) -> anyhow::Result<&'a Node> {
+    let name = name.strip_prefix("node:").unwrap_or(name);
     let found: Vec<&Node> = status.nodes.iter().filter(|node| is_node(node, name)).collect();
     let all = || list(status.nodes.iter().map(node_line));
     match found.as_slice() {
@@ -29,8 +31,9 @@ pub(super) fn node<'a>(status: &'a Status, name: &str) -> anyhow::Result<&'a Nod
     }
 }
 
-/// The disk of an identity, or the beginning of one.
+/// The disk of an identity, or the beginning of one; `disk:` may stand before it.
 pub(super) fn disk<'a>(status: &'a Status, name: &str) -> anyhow::Result<&'a Disk> {
+    let name = name.strip_prefix("disk:").unwrap_or(name);
     let found: Vec<&Disk> = status.disks.iter().filter(|disk| begins(&disk.id, name)).collect();
     match found.as_slice() {
         [disk] => Ok(disk),
@@ -49,10 +52,10 @@ pub(super) fn disk<'a>(status: &'a Status, name: &str) -> anyhow::Result<&'a Dis
 /// A node or a disk. The first disk of a node shares its identity: that names the node, unless
 /// `disk:` stands before it.
 pub(super) fn either<'a>(status: &'a Status, name: &str) -> anyhow::Result<Named<'a>> {
-    if let Some(name) = name.strip_prefix("disk:") {
+    if name.starts_with("disk:") {
         return disk(status, name).map(Named::Disk);
     }
-    if let Some(name) = name.strip_prefix("node:") {
+    if name.starts_with("node:") {
         return node(status, name).map(Named::Node);
     }
     let nodes = status.nodes.iter().any(|node| is_node(node, name));
@@ -161,6 +164,8 @@ mod tests {
             assert!(error.contains(says), "{name}: {error}");
         }
         assert!(disk(&status, "dd").is_ok());
+        assert!(disk(&status, "disk:dd").is_ok());
+        assert!(node(&status, "node:one").is_ok());
         assert!(disk(&status, "one").is_err());
         assert!(matches!(either(&status, "dd"), Ok(Named::Disk(_))));
         assert!(matches!(either(&status, "two"), Ok(Named::Node(_))));

@@ -27,6 +27,9 @@ pub(super) const EXAMPLES: &str = "Examples:
   millpond dev partition n1 --from n2 --one-way && millpond dev heal
   millpond dev down --purge";
 
+/// Addresses that clients are given to find a cluster by.
+const CLIENT_ADDRESSES: usize = 4;
+
 /// Where the cluster is, and what to do.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -253,8 +256,14 @@ fn status(state: &State) -> String {
 
 /// What a shell reads.
 fn environment(state: &State) -> String {
-    let servers = state.servers().join(",");
-    format!("export MILLPOND_SERVER={servers}\nexport MILLPOND_ADDRESS={servers}\n")
+    // Several, so that clients find the cluster whichever member is killed.
+    let servers = state.servers();
+    let few = &servers[..servers.len().min(CLIENT_ADDRESSES)];
+    format!(
+        "export MILLPOND_SERVER={}\nexport MILLPOND_ADDRESS={}\n",
+        servers.join(","),
+        few.join(",")
+    )
 }
 
 fn down(state: &mut State, folder: &Path, purge: bool) -> Outcome {

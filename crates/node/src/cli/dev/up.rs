@@ -130,18 +130,29 @@ mod tests {
     use super::serves;
     use crate::admin::{Disk, Node, Status};
 
-    #[test]
-    fn a_cluster_serves_when_every_chain_does() {
-        let node = Node { alive: true, ..Node::default() };
-        let whole = Status {
+    fn status_with_nodes(alive: &[bool]) -> Status {
+        let ids = ["n1", "n2", "n3", "m1"].map(str::to_owned);
+        let nodes = ids.iter().zip(alive);
+        Status {
             replicas: 2,
             chains_whole: 256,
-            nodes: vec![node; 3],
-            disks: vec![Disk::default()],
+            nodes: nodes
+                .map(|(id, &alive)| Node { id: id.clone(), alive, ..Node::default() })
+                .collect(),
+            // The last one is a manager, which has none.
+            disks: ids[..3].iter().map(|it| Disk { node: it.clone(), ..Disk::default() }).collect(),
             ..Status::default()
-        };
+        }
+    }
+
+    #[test]
+    fn a_cluster_serves_when_every_chain_does() {
+        let whole = status_with_nodes(&[true, true, true, true]);
         assert!(serves(&whole, 3));
         assert!(!serves(&whole, 4));
+        assert!(!serves(&status_with_nodes(&[true, true, false, true]), 3));
+        let without_disks = Status { disks: Vec::new(), ..whole.clone() };
+        assert!(!serves(&without_disks, 3));
         assert!(!serves(&Status { chains_whole: 0, ..whole.clone() }, 3));
         assert!(!serves(&Status { chains_degraded: 1, ..whole.clone() }, 3));
         assert!(!serves(&Status { replicas: 0, ..whole }, 3));

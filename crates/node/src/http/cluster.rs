@@ -1,0 +1,137 @@
+//! What a node of a cluster shows beside its own numbers: the cluster as its copy of the routing has
+//! it, its replicas, its links, its manager.
+
+use std::collections::BTreeMap;
+
+use millpond_cluster::manager::Role;
+use millpond_types::cluster::{Routing, TargetState};
+
+use super::prometheus::{Family, Page, label};
+use crate::member::Member;
+use crate::replica::ReplicaNumbers;
+use crate::service::Service;
+
+/// Writes all of it.
+pub(super) fn pages(page: &mut Page, service: &Service, member: &Member) {
+    routing(page, &member.routing());
+    manager(page, member);
+    let numbers = service.host().map(|host| host.numbers()).unwrap_or_default();
+    replicas(page, &numbers);
+    links(page, &numbers);
+}
+
+const fn name(state: TargetState) -> &'static str {
+    match state {
+        TargetState::Serving => "serving",
+        TargetState::LastServing => "last_serving",
+        TargetState::Syncing => "syncing",
+        TargetState::Waiting => "waiting",
+        TargetState::Offline => "offline",
+    }
+}
+
+const STATES: [TargetState; 5] = [
+    TargetState::Serving,
+    TargetState::LastServing,
+    TargetState::Syncing,
+    TargetState::Waiting,
+    TargetState::Offline,
+];
+
+/// Equal on every node but for the moment that news travels.
+fn routing(page: &mut Page, routing: &Routing) {
+    let family = ("millpond_cluster_routing_version", "Routing that this node has.");
+    page.one(family, "gauge", routing.version.0);
+    let family = ("millpond_cluster_nodes", "Nodes of the cluster.");
+    page.one(family, "gauge", routing.nodes.len() as u64);
+    // Chains without any replica that serves are a line of their own even when there are none.
+    let mut chains: BTreeMap<usize, u64> = BTreeMap::from([(0, 0)]);
+    let mut targets = [0; STATES.len()];
+    for chain in routing.chains.values() {
+        *chains.entry(chain.serving().count()).or_default() += 1;
+        for member in &chain.targets {
+            let at = STATES.iter().position(|state| *state == member.state);
+            targets[at.unwrap_or(0)] += 1;
+        }
+    }
+    page.many(
+        ("millpond_cluster_chains", "Chains of the cluster by replicas that serve."),
+        "gauge",
+        chains.into_iter().map(|(serving, count)| (label("serving", &serving.to_string()), count)),
+    );
+    page.many(
+        ("millpond_cluster_targets", "Replicas of the cluster by state."),
+        "gauge",
+        STATES.iter().zip(targets).map(|(state, count)| (label("state", name(*state)), count)),
+    );
+}
+
+fn manager(page: &mut Page, member: &Member) {
+    let role = member.manager_role();
+    let roles =
+        [("primary", Role::Primary), ("taking_over", Role::TakingOver), ("standby", Role::Standby)];
+    page.many(
+        ("millpond_manager_role", "1 for what this node's manager is; all 0 without one."),
+        "gauge",
+        roles.into_iter().map(|(name, it)| (label("role", name), u64::from(role == Some(it)))),
+    );
+}
+
+fn replicas(page: &mut Page, numbers: &ReplicaNumbers) {
+    let states = [
+        (TargetState::Serving, numbers.serving),
+        (TargetState::LastServing, numbers.last_serving),
+        (TargetState::Syncing, numbers.syncing),
+        (TargetState::Waiting, numbers.waiting),
+        (TargetState::Offline, numbers.offline),
+    ];
+    page.many(
+        ("millpond_replicas", "Replicas on this node by state."),
+        "gauge",
+        states.into_iter().map(|(state, count)| (label("state", name(state)), count)),
+    );
+    let gauges: [(Family<'_>, u64); 9] = [
+        (("millpond_replica_heads", "Chains that this node is the head of."), numbers.heads),
+        (("millpond_replicas_stopped", "Replicas that stopped by themselves."), numbers.stopped),
+        (("millpond_replica_chunks", "Chunks committed on this node."), numbers.chunks),
+        (("millpond_replica_bytes", "Bytes of chunks committed on this node."), numbers.bytes),
+        (("millpond_replica_staged", "Versions stored and not committed."), numbers.staged),
+        (("millpond_replica_tombstones", "Deletions that are remembered."), numbers.tombstones),
+        (("millpond_resyncs", "Replicas brought up to date from here."), numbers.resyncs),
+        (
+            ("millpond_resync_left_chunks", "Chunks they were not compared with yet, about."),
+            numbers.resync_chunks_left,
+        ),
+        (
+            ("millpond_resync_left_bytes", "Bytes they were not compared with yet, about."),
+            numbers.resync_bytes_left,
+        ),
+    ];
+    for (family, value) in gauges {
+        page.one(family, "gauge", value);
+    }
+}
+
+fn links(page: &mut Page, numbers: &ReplicaNumbers) {
+    let links = &numbers.links;
+    for (family, kind, value) in [
+        (("millpond_links", "Connections to other nodes' replicas."), "gauge", links.open),
+        (
+            ("millpond_link_queued_messages", "Messages that wait for a link."),
+            "gauge",
+            links.queued_messages,
+        ),
+        (
+            ("millpond_link_queued_bytes", "Bytes that wait for a link."),
+            "gauge",
+            links.queued_bytes,
+        ),
+        (
+            ("millpond_link_dropped_total", "Messages dropped; they are said again."),
+            "counter",
+            links.dropped,
+        ),
+    ] {
+        page.one(family, kind, value);
+    }
+}

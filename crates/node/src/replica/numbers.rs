@@ -1,0 +1,115 @@
+//! Numbers of this node's replicas, for whoever watches them. Read only.
+
+use millpond_types::cluster::TargetState;
+
+use super::Host;
+use super::hosted::Hosted;
+
+/// What this node's replicas are and do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReplicaNumbers {
+    /// Replicas by what the routing says of them.
+    pub(crate) serving: u64,
+    pub(crate) last_serving: u64,
+    pub(crate) syncing: u64,
+    pub(crate) waiting: u64,
+    pub(crate) offline: u64,
+    /// Chains that this node is the head of.
+    pub(crate) heads: u64,
+    /// Replicas that stopped by themselves.
+    pub(crate) stopped: u64,
+    /// What is committed here.
+    pub(crate) chunks: u64,
+    pub(crate) bytes: u64,
+    /// Versions that are stored and not committed.
+    pub(crate) staged: u64,
+    /// Deleted chunks that are remembered.
+    pub(crate) tombstones: u64,
+    /// Other replicas that are brought up to date from here.
+    pub(crate) resyncs: u64,
+    /// What they were not compared with yet.
+    pub(crate) resync_chunks_left: u64,
+    pub(crate) resync_bytes_left: u64,
+    pub(crate) links: LinkNumbers,
+}
+
+/// What waits for, and was lost on, the links to other nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LinkNumbers {
+    pub(crate) open: u64,
+    pub(crate) queued_messages: u64,
+    pub(crate) queued_bytes: u64,
+    /// Since the links were opened.
+    pub(crate) dropped: u64,
+}
+
+impl Host {
+    /// Numbers of this node's replicas.
+    pub(crate) fn numbers(&self) -> ReplicaNumbers {
+        let mut numbers =
+            ReplicaNumbers { links: self.links().numbers(), ..ReplicaNumbers::default() };
+        for hosted in self.all() {
+            numbers.add(&hosted);
+        }
+        numbers
+    }
+}
+
+impl ReplicaNumbers {
+    fn add(&mut self, hosted: &Hosted) {
+        let state = hosted.state();
+        let member = state.view.targets.iter().find(|member| member.target == hosted.target);
+        let place = match member.map(|member| member.state) {
+            Some(TargetState::Serving) => &mut self.serving,
+            Some(TargetState::LastServing) => &mut self.last_serving,
+            Some(TargetState::Syncing) => &mut self.syncing,
+            Some(TargetState::Waiting) => &mut self.waiting,
+            Some(TargetState::Offline) | None => &mut self.offline,
+        };
+        *place += 1;
+        self.heads += u64::from(state.replica.is_head_serving());
+        self.stopped += u64::from(state.replica.stopped());
+        let chunks = state.image.committed.len() as u64;
+        self.chunks += chunks;
+        self.bytes += state.image.used_bytes;
+        self.staged += state.image.staged.len() as u64;
+        self.tombstones += state.image.tombstones.len() as u64;
+        if let Some(progress) = state.replica.resync_progress().filter(|it| !it.done) {
+            // Ids are hashes: as much is left of the chunks as of all ids.
+            let part = left_of(progress.cursor.map_or(0, |cursor| cursor.0));
+            self.resyncs += 1;
+            self.resync_chunks_left += part.of(chunks);
+            self.resync_bytes_left += part.of(state.image.used_bytes);
+        }
+    }
+}
+
+/// A part of a whole, in 65,536ths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part(u64);
+
+impl Part {
+    fn of(self, whole: u64) -> u64 {
+        let part = u128::from(whole) * u128::from(self.0) / 65_536;
+        u64::try_from(part).unwrap_or(u64::MAX)
+    }
+}
+
+/// The part of all ids behind one.
+fn left_of(cursor: u128) -> Part {
+    Part(65_536 - u64::try_from(cursor >> 112).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Part, left_of};
+
+    #[test]
+    fn as_much_is_left_as_there_are_ids_behind_the_cursor() {
+        assert_eq!(left_of(0), Part(65_536));
+        assert_eq!(left_of(0).of(1 << 40), 1 << 40);
+        assert_eq!(left_of(1 << 127).of(1000), 500);
+        assert_eq!(left_of(u128::MAX).of(65_536), 1);
+        assert_eq!(left_of(0).of(u64::MAX), u64::MAX);
+    }
+}
