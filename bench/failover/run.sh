@@ -28,7 +28,8 @@ trap '"$millpond" dev --dir "$cluster" down --purge >/dev/null 2>&1; rm -rf "$fo
 
 up=(--nodes 3 --replicas 2 --size 4GiB)
 kinds=(kill stop freeze)
-if bash crates/store/tests/etcd/build.sh >/dev/null 2>&1 || command -v etcd >/dev/null; then
+if built="$(bash crates/store/tests/etcd/build.sh 2>/dev/null)" || command -v etcd >/dev/null; then
+  [[ -z ${built:-} ]] || export MILLPOND_ETCD="${MILLPOND_ETCD:-$built}"
   up+=(--managers 3 --store etcd)
   kinds+=(manager)
 else

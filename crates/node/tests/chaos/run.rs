@@ -112,7 +112,7 @@ impl Options {
         replicas.iter().map(run).collect()
     }
 
-    /// What every test run makes: half a minute.
+    /// What every test run makes: under a minute for both.
     fn short(seed: u64, faults: Option<&[String]>, replicas: Option<Vec<u8>>) -> Vec<Self> {
         let run = |replicas: u8| {
             let usual = match replicas {
