@@ -108,9 +108,8 @@ impl Host {
                     Known::Here(_) => return (known, Some(hosted)),
                     // Both must be asked, one after the other: the client does that a moment later.
                     Known::Ask if matches!(answer.0, Known::Ask) => return (Known::Moved, None),
-                    Known::Ask => (may, answer) = (true, (known, Some(hosted))),
                     Known::Nothing if matches!(answer.0, Known::Ask) => may = true,
-                    Known::Nothing => (may, answer) = (true, (known, Some(hosted))),
+                    Known::Ask | Known::Nothing => (may, answer) = (true, (known, Some(hosted))),
                     Known::Moved => {}
                 }
             }
