@@ -461,6 +461,10 @@ fn slots_done(draft: &mut Draft<'_>, done: &[SlotDone]) -> Outcome {
     for done in done {
         let place = SlotPlace { chain: done.to, old: Some(done.from) };
         if draft.place(done.slot.0) == place {
+            // The rest in the next transaction: what this one settles is passed over then.
+            if !draft.has_room(1) {
+                return Outcome::Later;
+            }
             let settled = SlotPlace { chain: done.to, old: None };
             draft.changes.slots.insert(done.slot.0, settled);
         }
@@ -509,6 +513,11 @@ fn plan(draft: &mut Draft<'_>, nodes: &Nodes, planner: &mut Planner, cx: &Cx<'_>
     };
     let steps = planner.next(&view, &limits, STEPS_MAX);
     for step in steps {
+        // Slots come first, and all their pages fit.
+        if !matches!(step, Step::Place { .. }) && !draft.has_room(1) {
+            planner.forget();
+            return;
+        }
         match step {
             Step::NewChain { disks } => new_chain(draft, nodes, planner, &disks),
             Step::Add { chain, to, drop } => add_target(draft, (chain, to, drop)),
@@ -565,4 +574,45 @@ pub(super) fn add_target(
     let target = draft.new_target();
     let add = ChainTarget { target, disk: to, node, state: TargetState::Offline };
     draft.put_chain(join(&record, add, drop));
+}
+
+#[cfg(test)]
+mod tests {
+    use millpond_types::cluster::{ChainId, SlotDone, SlotPlace};
+    use millpond_types::ids::SlotId;
+    use millpond_types::limits::{SLOT_PAGE, SLOTS};
+    use millpond_types::units::UnixSeconds;
+
+    use super::{Draft, Outcome, State, slots_done};
+
+    /// Operations that etcd takes in one transaction, less the checks.
+    const WRITES_MAX: usize = 126;
+
+    #[test]
+    fn slots_that_are_done_wait_for_room() {
+        let mut state = State::default();
+        let (from, to) = (ChainId(1), ChainId(2));
+        let done: Vec<SlotDone> = (0..SLOTS)
+            .step_by(SLOT_PAGE)
+            .map(|slot| SlotDone { slot: SlotId(u16::try_from(slot).unwrap()), from, to })
+            .collect();
+        for slot in &done {
+            state.slots[usize::from(slot.slot.0)] = SlotPlace { chain: to, old: Some(from) };
+        }
+        let mut rounds = 0;
+        loop {
+            let mut draft = Draft::new(&state, UnixSeconds(0));
+            (0..64).for_each(|n| draft.event(None, format!("event {n}")));
+            let outcome = slots_done(&mut draft, &done);
+            let (changes, _, writes) = draft.seal();
+            assert!(writes.len() <= WRITES_MAX, "{} writes", writes.len());
+            state.apply(&changes);
+            rounds += 1;
+            if matches!(outcome, Outcome::Done) {
+                break;
+            }
+        }
+        assert_eq!(rounds, 2);
+        assert!(done.iter().all(|done| state.slots[usize::from(done.slot.0)].old.is_none()));
+    }
 }
