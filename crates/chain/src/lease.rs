@@ -65,7 +65,7 @@ impl Leases {
         self.manager_valid(now) || self.peers_valid(now, view)
     }
 
-    fn manager_valid(&self, now: Tick) -> bool {
+    pub(crate) fn manager_valid(&self, now: Tick) -> bool {
         self.manager.is_some_and(|(_, until)| now < until)
     }
 

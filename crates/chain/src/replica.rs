@@ -299,6 +299,13 @@ impl<P: Payload> Replica<P> {
         self.reads_allowed(now)
     }
 
+    /// May answer reads on the manager's lease, without the word of any peer.
+    #[cfg(feature = "mutations")]
+    #[must_use]
+    pub fn leased_by_manager(&self, now: Tick) -> bool {
+        self.reads_allowed(now) && self.leases.manager_valid(now)
+    }
+
     /// The replica stopped by itself: the shell opens its store anew and makes another.
     #[must_use]
     pub fn stopped(&self) -> bool {

@@ -51,6 +51,8 @@ pub struct Limits {
 pub struct PlanView<'a> {
     /// Replicas of every chain; 0 before the cluster has chains.
     pub replicas: u8,
+    /// No chains are made beyond so many.
+    pub chains_max: u32,
     /// Seed of the placement.
     pub seed: u64,
     /// All disks, in the order of their ids.
@@ -181,6 +183,7 @@ impl Planner {
         let mut all = plan.members.clone();
         let made = u32::try_from(all.len()).unwrap_or(u32::MAX);
         let more = chains_to_add(&plan.fleet, view.replicas, made);
+        let more = more.min(view.chains_max.saturating_sub(made));
         let result = plan
             .add_chains(view, &mut all, more)
             .and_then(|()| rebalance(&plan.fleet, view.replicas, &mut all, view.seed, &mut |_| ()));
@@ -246,6 +249,10 @@ impl Planner {
     }
 
     fn start_slots(&mut self, view: &PlanView<'_>, limits: &Limits, steps: &mut Vec<Step>) {
+        // Asked ten times a second: without a plan it looks at nothing.
+        if self.slots.is_empty() {
+            return;
+        }
         let mut running = view.slots.iter().filter(|place| place.old.is_some()).count();
         let mut kept = VecDeque::new();
         for (slot, to) in std::mem::take(&mut self.slots) {
@@ -272,6 +279,9 @@ impl Planner {
         max: usize,
         steps: &mut Vec<Step>,
     ) {
+        if self.moves.is_empty() {
+            return;
+        }
         let domain = |id: DiskId| {
             let found = view.disks.binary_search_by_key(&id, |disk| disk.id);
             found.ok().map(|i| view.disks[i].domain.as_str())

@@ -3,11 +3,14 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use millpond_chain::{Lane, Op, Payload, ReadRequest, Refusal, Reply, Tag, UpdateRequest};
-use millpond_types::cluster::{Chain, ChainId, ChainVersion, TargetId};
+use millpond_types::cluster::{
+    Chain, ChainId, ChainTarget, ChainVersion, NodeId, RoutingVersion, TargetId,
+};
 use millpond_types::{Ack, ChunkId, Crc32c};
 
 use crate::bytes::Bytes;
 use crate::check::{Action, Heard, Operation};
+use crate::member::node_at;
 use crate::message::{Address, Item, Message, Time, ms};
 use crate::world::{Phase, World};
 
@@ -25,6 +28,8 @@ struct Current {
     attempt: u64,
     give_up: Time,
     issued: Option<ChainVersion>,
+    /// Who was asked last and has not answered.
+    waits_for: Option<NodeId>,
 }
 
 #[derive(Clone, Debug)]
@@ -34,6 +39,7 @@ pub(crate) struct Client {
     /// Wake-ups of another epoch are void.
     epoch: u64,
     current: Option<Current>,
+    version: RoutingVersion,
     routing: BTreeMap<ChainId, Chain>,
     pub(crate) script: VecDeque<Task>,
     idle: bool,
@@ -46,6 +52,7 @@ impl Client {
             sequence: 0,
             epoch: 0,
             current: None,
+            version: RoutingVersion(0),
             routing: BTreeMap::new(),
             script: VecDeque::new(),
             idle: true,
@@ -151,7 +158,7 @@ impl World {
         c.idle = false;
         let attempt = c.sequence * ATTEMPTS;
         let give_up = self.now + patience;
-        c.current = Some(Current { task, place, attempt, give_up, issued: None });
+        c.current = Some(Current { task, place, attempt, give_up, issued: None, waits_for: None });
         self.attempt(client);
     }
 
@@ -162,22 +169,32 @@ impl World {
         let c = &mut self.clients[client];
         let Some(current) = &mut c.current else { return };
         current.attempt += 1;
+        if let Some(node) = current.waits_for.take() {
+            self.suspect(client, node);
+        }
+        let Some(current) = &mut self.clients[client].current else { return };
         let (chain, chunk, action, only) = current.task.clone();
+        let c = &mut self.clients[client];
         let Some(known) = c.routing.get(&chain) else { return self.client_asks(client) };
-        let serving: Vec<TargetId> = known.serving().map(|member| member.target).collect();
+        let serving: Vec<ChainTarget> = known.serving().copied().collect();
         let update = request(&action);
         let to = if update.is_some() {
             serving.first().copied()
         } else {
             // Some clients read where they please: a replica must know when not to answer.
             let anywhere = only.is_none() && self.rng.permille(self.plan.anywhere);
-            let all: Vec<TargetId> = known.targets.iter().map(|m| m.target).collect();
-            only.or_else(|| self.rng.pick(if anywhere { &all } else { &serving }))
+            let all = &known.targets;
+            match only {
+                Some(only) => all.iter().find(|member| member.target == only).copied(),
+                None => self.rng.pick(if anywhere { all } else { &serving }),
+            }
         };
-        let Some(to) = to else { return self.client_asks(client) };
+        let Some(member) = to else { return self.client_asks(client) };
         let version = known.version;
+        let Some(current) = &mut c.current else { return };
         let issued = *current.issued.get_or_insert(version);
-        let attempt = current.attempt;
+        let (attempt, to) = (current.attempt, member.target);
+        current.waits_for = Some(member.node);
         let message = match (update, action) {
             (Some((op, crc)), _) => {
                 let lane = Lane { client: 1 + c.number as u128, channel: 0 };
@@ -192,28 +209,38 @@ impl World {
             (None, _) => unreachable!("only reads have no request"),
         };
         self.trace.note(self.now, || format!("client {client} -> {} {message:?}", to.0));
-        let node = self.node_of[&to];
-        self.send(Address::Client(client), Address::Node(node), message);
+        if let Some(node) = node_at(member.node) {
+            self.send(Address::Client(client), Address::Node(node), message);
+        }
     }
 
+    /// No answer came from this node: some other one is told.
+    fn suspect(&mut self, client: usize, node: NodeId) {
+        let teller = self.rng.index(self.nodes.len());
+        self.send(Address::Client(client), Address::Node(teller), Message::Suspect(node));
+    }
+
+    /// Any node has routing; the newest is told as it comes.
     fn client_asks(&mut self, client: usize) {
-        for manager in 0..self.managers.len() {
-            self.send(Address::Client(client), Address::Manager(manager), Message::RoutingAsk);
+        let have = self.clients[client].version;
+        for _ in 0..2 {
+            let node = self.rng.index(self.nodes.len());
+            self.send(Address::Client(client), Address::Node(node), Message::NewsAsk { have });
         }
         self.wake_in(client, ms(30));
     }
 
     pub(crate) fn client_receives(&mut self, client: usize, message: Message) {
         match message {
-            Message::Routing(chains) => {
-                for chain in chains {
-                    let known = self.clients[client].routing.entry(chain.id).or_default();
-                    if chain.version > known.version {
-                        *known = chain;
-                    }
+            Message::News { version, chains } => {
+                let c = &mut self.clients[client];
+                if version > c.version {
+                    c.version = version;
+                    c.routing = chains.iter().map(|chain| (chain.id, chain.clone())).collect();
                 }
             }
             Message::Reply { attempt, reply } => self.client_hears(client, attempt, reply),
+            Message::AdminDone { call, answer } => self.operator_hears(call, &answer),
             _ => {}
         }
     }
@@ -224,6 +251,9 @@ impl World {
             return;
         }
         let newest = current.attempt == attempt;
+        if newest && let Some(current) = &mut self.clients[client].current {
+            current.waits_for = None;
+        }
         self.trace.note(self.now, || format!("client {client} <- {attempt} {reply:?}"));
         let heard = match reply {
             Reply::Done(outcome) => {
@@ -274,13 +304,15 @@ impl World {
             // Progress is promised now: the task comes again until the phase's time is over.
             self.clients[client].script.push_front(current.task);
         }
-        let pause = self.rng.between(200, self.plan.think);
+        // What is done after the faults only has to meet what they left.
+        let calm = if self.orders_given { ms(60) } else { 0 };
+        let pause = self.rng.between(200, self.plan.think.max(calm));
         self.wake_in(client, pause);
     }
 
     /// Every chunk is read at every replica, written, and read again.
     pub(crate) fn script_last_round(&mut self) {
-        let chains: Vec<Chain> = self.store.chains.values().cloned().collect();
+        let chains: Vec<Chain> = self.store.chains.values().map(|r| r.chain.clone()).collect();
         for chain in chains {
             for chunk in (1..=self.plan.chunks).map(|n| ChunkId(u128::from(n))) {
                 let reads: Vec<Task> = chain

@@ -120,6 +120,13 @@ impl Disk {
         }
     }
 
+    /// As another target of the same chain finds it, who never acted on any version.
+    pub(crate) fn inherited(mut self) -> Self {
+        self.change(Change::Save(ChainVersion(0)));
+        self.sync(self.synced + self.log.len() as u64);
+        self
+    }
+
     pub(crate) const fn saved(&self) -> ChainVersion {
         self.now.saved
     }

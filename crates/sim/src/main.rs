@@ -51,14 +51,15 @@ fn main() -> ExitCode {
     }
     match options.mutation.as_deref() {
         Some("all") => return table(&options),
-        Some(name) if !Mutation::ALL.iter().any(|m| format!("{m:?}") == name) => {
-            eprintln!("no mutation '{name}'; there are: {:?}", Mutation::ALL);
+        Some(name) if !Mutation::all().any(|mutation| mutation.name() == name) => {
+            let names: Vec<String> = Mutation::all().map(Mutation::name).collect();
+            eprintln!("no mutation '{name}'; there are: {}", names.join(", "));
             return ExitCode::from(2);
         }
         _ => {}
     }
     let mutation = options.mutation.as_deref();
-    let mutation = Mutation::ALL.into_iter().find(|m| Some(format!("{m:?}").as_str()) == mutation);
+    let mutation = Mutation::all().find(|known| Some(known.name().as_str()) == mutation);
     if let Some(seed) = options.seed {
         return report(&run(seed, mutation, true), options.mutation.as_deref());
     }
@@ -154,17 +155,17 @@ fn sweep(options: &Options, mutation: Option<Mutation>, progress: bool) -> Optio
 /// How many seeds each deliberate mistake takes.
 fn table(options: &Options) -> ExitCode {
     let mut missed = 0;
-    for mutation in Mutation::ALL {
+    for mutation in Mutation::all() {
         let one_by_one =
             Options { jobs: Some(1), mutation: None, seed: None, keep_going: false, ..*options };
         if let Some(outcome) = sweep(&one_by_one, Some(mutation), false) {
             let seeds = outcome.seed - options.from + 1;
             let text = outcome.failure.unwrap_or_default();
             let text = text.lines().next().unwrap_or_default();
-            println!("| {mutation:?} | {seeds} | {:#x} | {text} |", outcome.seed);
+            println!("| {} | {seeds} | {:#x} | {text} |", mutation.name(), outcome.seed);
         } else {
             missed += 1;
-            println!("| {mutation:?} | not in {} | | |", options.seeds);
+            println!("| {} | not in {} | | |", mutation.name(), options.seeds);
         }
     }
     ExitCode::from(u8::from(missed > 0))

@@ -1,235 +1,512 @@
-//! Managers: one primary by a lease in a serializable store, standbys, the target-state table.
+//! Managers: the shell round the production state machine, as `node/src/manager/shell.rs` is.
 //!
-//! The table itself is `millpond_cluster::next_chain`, the production code. Here are only the
-//! processes around it: leases, heartbeats, silence, routing.
+//! What it may decide is checked in `store`; what it says before the store has it, and what it takes
+//! from nodes that may still serve, is checked here.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use millpond_chain::LocalReport;
-use millpond_cluster::{Report, next_chain};
-use millpond_types::Tick;
-use millpond_types::cluster::{
-    Chain, ChainId, ChainTarget, ChainVersion, DiskId, NodeId, TargetId, TargetState,
+use millpond_cluster::manager::{
+    Effect, Effects, Event, Form, Manager, ManagerOptions, ProbeOutcome, Role, Session, StoreReply,
+    StoreRequest,
 };
-use millpond_types::limits::{LEASE_SKEW_PERCENT, NODE_LEASE_MS};
+use millpond_types::Uuid128;
+use millpond_types::cluster::{HeartbeatAnswer, Incarnation, NodeId, RegisterAnswer, TargetState};
+use millpond_types::units::UnixSeconds;
 
 use crate::clock::Clock;
+use crate::message::{Address, Item, Message, Time, ms};
+use crate::store::Change;
+use crate::world::{Phase, World};
 
-/// The primary's lease in the store, in milliseconds (DESIGN section 5).
-const PRIMARY_LEASE_MS: u64 = 5000;
-/// The primary renews this often, in milliseconds.
-const RENEW_MS: u64 = 1000;
+/// The shell gives every request to the store this long.
+const REQUEST_MAX: Time = ms(1500);
+/// How long an address has to answer a probe.
+const PROBE_MAX: Time = ms(500);
+/// How long a clean stop waits for the store to take the lease back.
+const RESIGN_MAX: Time = ms(1600);
+/// Callers that wait for routing give up after this long.
+const CALLER_MAX: Time = ms(3000);
 
-/// What all managers share: the transactional store. Its transactions are serializable, so
-/// each is one function here.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Store {
-    /// The primary, and how often it has renewed its lease.
-    primary: Option<(usize, u64)>,
-    pub(crate) chains: BTreeMap<ChainId, Chain>,
-    /// Targets that an operator wants out.
-    pub(crate) retiring: BTreeSet<TargetId>,
+/// What a caller waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wish {
+    Registered,
+    Beat,
+    Push,
+    Admin,
 }
 
-#[derive(Clone, Debug)]
-struct Heard {
-    at: Tick,
-    life: u64,
-    number: u64,
-    reports: Vec<LocalReport>,
+#[derive(Clone, Copy, Debug)]
+struct Caller {
+    from: Address,
+    call: u64,
+    wish: Wish,
+    until: Time,
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct Manager {
-    number: usize,
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    node: NodeId,
+    incarnation: Incarnation,
+}
+
+/// A manager process.
+pub(crate) struct Seat {
+    pub(crate) manager: Manager,
+    options: ManagerOptions,
     pub(crate) up: bool,
     pub(crate) life: u64,
     pub(crate) clock: Clock,
-    /// Cannot reach the store.
+    /// Stopped (SIGSTOP) until then: what arrives waits.
+    pub(crate) paused_until: Time,
+    /// Does not reach the store.
     pub(crate) cut: bool,
-    /// Primary until then, by the own clock.
-    until: Option<Tick>,
-    /// Nobody is declared dead before: leases given by the primary before may still run.
-    learn_until: Tick,
-    renewed: Tick,
-    /// The lease as last seen, and when it last changed.
-    seen: (Option<(usize, u64)>, Tick),
-    heard: BTreeMap<usize, Heard>,
+    callers: BTreeMap<Session, Caller>,
+    last_session: u64,
+    /// Requests that the store has not answered yet.
+    asked: BTreeSet<u64>,
+    probes: BTreeMap<u64, Probe>,
+    last_probe: u64,
+    /// Wake-ups of another turn are void.
+    turn: u64,
+    leaving: bool,
 }
 
-const fn after(tick: Tick, ms: u64, percent: u32) -> Tick {
-    Tick(tick.0 + ms * 10 * percent as u64)
+/// Who a manager is in its records.
+pub(crate) fn manager_id(number: usize) -> NodeId {
+    NodeId(Uuid128([0xa0 + u8::try_from(number).expect("few managers"); 16]))
 }
 
-/// What a node is told: chain versions as of now, and who shall leave.
-pub(crate) type Told = (Vec<(ChainId, ChainVersion)>, Vec<TargetId>);
+/// The manager at an address.
+pub(crate) fn manager_at(address: &str) -> Option<usize> {
+    address.strip_prefix("manager-")?.parse().ok()
+}
 
-impl Manager {
-    pub(crate) const fn new(number: usize, clock: Clock) -> Self {
+impl Seat {
+    pub(crate) fn new(
+        number: usize,
+        clock: Clock,
+        (replicas, nodes, chains): (usize, usize, usize),
+        mutation: Option<millpond_cluster::manager::Mutation>,
+    ) -> Self {
+        let count = |n: usize| u32::try_from(n).expect("small");
+        let replicas = u8::try_from(replicas).expect("small");
+        let options = ManagerOptions {
+            addresses: vec![format!("manager-{number}")],
+            new_cluster: Uuid128([0xcc; 16]),
+            seed: 7,
+            form: Some(Form { replicas, domains: count(nodes) }),
+            chains_max: count(chains),
+            mutation,
+            ..ManagerOptions::new(manager_id(number))
+        };
         Self {
-            number,
+            manager: Manager::new(options.clone()),
+            options,
             up: true,
             life: 0,
             clock,
+            paused_until: 0,
             cut: false,
-            until: None,
-            learn_until: Tick(0),
-            renewed: Tick(0),
-            seen: (None, Tick(0)),
-            heard: BTreeMap::new(),
+            callers: BTreeMap::new(),
+            last_session: 0,
+            asked: BTreeSet::new(),
+            probes: BTreeMap::new(),
+            last_probe: 0,
+            turn: 0,
+            leaving: false,
         }
     }
 
     /// The process starts again and knows nothing.
     pub(crate) fn restart(&mut self, clock: Clock) {
-        *self = Self { life: self.life + 1, cut: self.cut, ..Self::new(self.number, clock) };
+        self.manager = Manager::new(self.options.clone());
+        (self.up, self.leaving, self.paused_until) = (true, false, 0);
+        self.life += 1;
+        self.clock = clock;
+        self.stop_waiting();
     }
 
-    fn primary(&self, now: Tick) -> bool {
-        self.until.is_some_and(|until| now < until)
+    fn stop_waiting(&mut self) {
+        self.callers.clear();
+        self.asked.clear();
+        self.probes.clear();
     }
+}
 
-    /// Takes or keeps the lease.
-    pub(crate) fn renew(&mut self, store: &mut Store, now: Tick) {
-        if self.cut {
-            return;
-        }
-        if store.primary != self.seen.0 {
-            self.seen = (store.primary, now);
-        }
-        let mine = store.primary.is_some_and(|(holder, _)| holder == self.number);
-        let held = mine && self.until.is_some();
-        let silent = now >= after(self.seen.1, PRIMARY_LEASE_MS, 100 + LEASE_SKEW_PERCENT);
-        let due = now >= after(self.renewed, RENEW_MS, 100);
-        if !held && (store.primary.is_none() || silent) {
-            // A new primary learns who is alive before it declares anybody dead.
-            self.learn_until = after(now, NODE_LEASE_MS, 100 + 2 * LEASE_SKEW_PERCENT);
-            self.heard.clear();
-        } else if !(held && due) {
-            if !mine {
-                self.until = None;
-            }
-            return;
-        }
-        let count = store.primary.map_or(0, |(_, count)| count) + 1;
-        store.primary = Some((self.number, count));
-        self.seen = (store.primary, now);
-        self.renewed = now;
-        self.until = Some(after(now, PRIMARY_LEASE_MS, 100 - LEASE_SKEW_PERCENT));
-    }
-
-    /// A node is alive. Returns what it is told, if this manager may tell anything.
-    pub(crate) fn heartbeat(
+impl World {
+    /// What comes now, if the process runs; otherwise it is put off or lost.
+    fn manager_runs<T>(
         &mut self,
-        node: usize,
-        id: (u64, u64),
-        reports: Vec<LocalReport>,
-        (store, now): (&Store, Tick),
-    ) -> Option<Told> {
-        if !self.primary(now) {
+        (manager, life): (usize, u64),
+        what: T,
+        item: impl FnOnce(T) -> Item,
+    ) -> Option<T> {
+        let seat = &self.managers[manager];
+        if !seat.up || seat.life != life {
             return None;
         }
-        let (life, number) = id;
-        let old = self.heard.get(&node).is_some_and(|h| (h.life, h.number) >= (life, number));
-        if !old {
-            self.heard.insert(node, Heard { at: now, life, number, reports });
+        let paused_until = seat.paused_until;
+        if self.now < paused_until {
+            self.after(paused_until - self.now, item(what));
+            return None;
         }
-        let versions = store.chains.values().map(|chain| (chain.id, chain.version)).collect();
-        Some((versions, store.retiring.iter().copied().collect()))
+        Some(what)
     }
 
-    /// The node's process is known to be gone.
-    pub(crate) fn gone(&mut self, node: usize, life: u64) {
-        if self.heard.get(&node).is_some_and(|heard| heard.life <= life) {
-            self.heard.remove(&node);
-        }
-    }
-
-    /// Applies the table once; returns the chains that changed.
-    pub(crate) fn decide(
-        &self,
-        store: &mut Store,
-        now: Tick,
-        node_of: &BTreeMap<TargetId, usize>,
-    ) -> Vec<Chain> {
-        let fenced = store.primary.is_none_or(|(holder, _)| holder != self.number);
-        if self.cut || fenced || !self.primary(now) || now < self.learn_until {
-            return Vec::new();
-        }
-        let mut changed = Vec::new();
-        let Store { chains, retiring, .. } = store;
-        for chain in chains.values_mut() {
-            let reports: Vec<Report> = chain
-                .targets
-                .iter()
-                .map(|member| self.report(member.target, node_of[&member.target], now))
-                .collect();
-            if let Some(next) = next_chain(chain, &reports) {
-                *chain = next;
-                changed.push(chain.clone());
-            } else if let Some(next) = without_retired(chain, retiring) {
-                *chain = next;
-                changed.push(chain.clone());
-            }
-        }
-        changed
-    }
-
-    fn report(&self, target: TargetId, node: usize, now: Tick) -> Report {
-        let Some(heard) = self.heard.get(&node) else { return Report::OFFLINE };
-        if now >= after(heard.at, NODE_LEASE_MS, 100 + LEASE_SKEW_PERCENT) {
-            return Report::OFFLINE;
-        }
-        let report = heard.reports.iter().find(|report| report.target == target);
-        report.map_or(Report::OFFLINE, |report| Report { local: report.state, at: report.version })
-    }
-}
-
-/// The chain without a target that left: it serves no more and another does. When the leaving
-/// one turns out to be the last, it has to stay.
-fn without_retired(chain: &Chain, retiring: &mut BTreeSet<TargetId>) -> Option<Chain> {
-    let member = chain.targets.iter().find(|member| retiring.contains(&member.target))?;
-    if member.state == TargetState::LastServing {
-        retiring.remove(&member.target);
-        return None;
-    }
-    let out = matches!(member.state, TargetState::Offline | TargetState::Waiting);
-    if !out || chain.serving().next().is_none() {
-        return None;
-    }
-    let target = member.target;
-    let mut next = chain.clone();
-    next.targets.retain(|member| member.target != target);
-    next.version.0 += 1;
-    retiring.remove(&target);
-    Some(next)
-}
-
-impl Store {
-    /// A new chain: nobody has data, so any may be the one that had it last.
-    pub(crate) fn create(&mut self, id: ChainId, targets: &[(TargetId, usize)]) {
-        let member = |(i, (target, node)): (usize, &(TargetId, usize))| ChainTarget {
-            target: *target,
-            disk: DiskId::default(),
-            node: NodeId(millpond_types::Uuid128([u8::try_from(*node).expect("few nodes"); 16])),
-            state: if i == 0 { TargetState::LastServing } else { TargetState::Offline },
-        };
-        let targets = targets.iter().enumerate().map(member).collect();
-        self.chains.insert(id, Chain { id, version: ChainVersion(1), targets });
-    }
-
-    /// An operator adds a target.
-    pub(crate) fn add(&mut self, id: ChainId, target: TargetId, node: usize) {
-        let Some(chain) = self.chains.get_mut(&id) else { return };
-        if chain.targets.iter().any(|member| member.target == target) {
+    pub(crate) fn manager_wake(&mut self, manager: usize, life: u64, turn: u64) {
+        let item = |()| Item::ManagerWake { manager, life, turn };
+        let void = self.managers[manager].turn != turn;
+        if void || self.manager_runs((manager, life), (), item).is_none() {
             return;
         }
-        chain.targets.push(ChainTarget {
-            target,
-            disk: DiskId::default(),
-            node: NodeId(millpond_types::Uuid128([u8::try_from(node).expect("few nodes"); 16])),
-            state: TargetState::Offline,
+        let seat = &mut self.managers[manager];
+        let now = self.now;
+        let gone: Vec<Session> = seat
+            .callers
+            .iter()
+            .filter(|(_, caller)| caller.until <= now)
+            .map(|(session, _)| *session)
+            .collect();
+        for from in gone {
+            self.managers[manager].callers.remove(&from);
+            self.manager_step(manager, Event::Closed { from });
+        }
+        let seat = &self.managers[manager];
+        if seat.clock.read(self.now) >= seat.manager.next_wake() {
+            let unix = UnixSeconds(u32::try_from(self.now / 1_000_000).expect("runs are short"));
+            self.manager_step(manager, Event::Timer { unix });
+        } else {
+            self.manager_sleeps(manager);
+        }
+    }
+
+    /// Until the state machine's next wish, and not for no time at all.
+    fn manager_sleeps(&mut self, manager: usize) {
+        let seat = &mut self.managers[manager];
+        seat.turn += 1;
+        let (life, turn) = (seat.life, seat.turn);
+        let left = seat.manager.next_wake().since(seat.clock.read(self.now));
+        let left = u64::try_from(left.as_micros()).expect("short").clamp(1000, 250_000);
+        let delay = seat.clock.true_time(left);
+        self.after(delay, Item::ManagerWake { manager, life, turn });
+    }
+
+    pub(crate) fn manager_step(&mut self, manager: usize, event: Event) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let seat = &mut self.managers[manager];
+            let now = seat.clock.read(self.now);
+            let mut effects = Effects::new();
+            seat.manager.step(now, event, &mut effects);
+            for effect in effects {
+                self.manager_effect(manager, effect, &mut events);
+            }
+        }
+        self.manager_sleeps(manager);
+    }
+
+    fn manager_effect(&mut self, manager: usize, effect: Effect, events: &mut VecDeque<Event>) {
+        match effect {
+            Effect::Store { id, request } => self.ask_store(manager, id, request),
+            Effect::Registered { to, answer } => {
+                self.reply(manager, to, |call| Message::Registered { call, answer });
+            }
+            Effect::Beat { to, answer } => {
+                self.check_grant(manager, &answer);
+                let answer = Box::new(answer);
+                self.reply(manager, to, |call| Message::Beat { call, answer });
+            }
+            Effect::AdminDone { to, answer } => {
+                let answer = Box::new(answer);
+                self.reply(manager, to, |call| Message::AdminDone { call, answer });
+            }
+            Effect::Push { to, update } => {
+                if update.version() > self.store.head.routing {
+                    self.violate(|| format!("manager {manager} tells of what is not committed"));
+                }
+                self.push(manager, to, update);
+                // One update per request: the caller asks again with the version it has then.
+                events.push_back(Event::Closed { from: to });
+            }
+            Effect::Probe { node, incarnation, .. } => {
+                self.probe(manager, Probe { node, incarnation });
+            }
+            Effect::Became(role) => {
+                self.trace.add(role as u64 + 77);
+                self.trace.note(self.now, || format!("manager {manager} is {role:?}"));
+                self.stats.take_overs += u64::from(role == Role::Primary);
+                if role == Role::Standby {
+                    self.turn_away(manager);
+                }
+            }
+            Effect::Happened(event) => {
+                self.trace.note(self.now, || format!("manager {manager}: {}", event.text));
+            }
+        }
+    }
+
+    fn reply(&mut self, manager: usize, to: Session, message: impl FnOnce(u64) -> Message) {
+        if let Some(caller) = self.managers[manager].callers.remove(&to) {
+            self.send(Address::Manager(manager), caller.from, message(caller.call));
+        }
+    }
+
+    fn push(
+        &mut self,
+        manager: usize,
+        to: Session,
+        update: millpond_types::cluster::RoutingUpdate,
+    ) {
+        // News that is late just now is what leaves one replica behind.
+        if self.phase == Phase::Chaos && self.rng.permille(self.plan.hunt / 3) {
+            self.managers[manager].callers.remove(&to);
+            return;
+        }
+        self.reply(manager, to, |call| Message::Push { call, update });
+    }
+
+    fn turn_away(&mut self, manager: usize) {
+        for (_, caller) in std::mem::take(&mut self.managers[manager].callers) {
+            let call = caller.call;
+            let message = match caller.wish {
+                Wish::Registered => {
+                    Message::Registered { call, answer: RegisterAnswer::NotPrimary(Vec::new()) }
+                }
+                Wish::Beat => {
+                    let answer = Box::new(HeartbeatAnswer::NotPrimary(Vec::new()));
+                    Message::Beat { call, answer }
+                }
+                Wish::Push | Wish::Admin => continue,
+            };
+            self.send(Address::Manager(manager), caller.from, message);
+        }
+    }
+
+    fn seat(&mut self, manager: usize, from: Address, call: u64, wish: Wish) -> Session {
+        let until = self.now + CALLER_MAX;
+        let seat = &mut self.managers[manager];
+        seat.last_session += 1;
+        let session = Session(seat.last_session);
+        seat.callers.insert(session, Caller { from, call, wish, until });
+        session
+    }
+
+    pub(crate) fn manager_receives(&mut self, manager: usize, from: Address, message: Message) {
+        let life = self.managers[manager].life;
+        let item = |message| Item::Deliver(from, Address::Manager(manager), message);
+        let Some(message) = self.manager_runs((manager, life), message, item) else { return };
+        let event = match message {
+            Message::Register { call, register } => {
+                let from = self.seat(manager, from, call, Wish::Registered);
+                Event::Register { from, register: *register }
+            }
+            Message::Heartbeat { call, heartbeat } => {
+                let from = self.seat(manager, from, call, Wish::Beat);
+                Event::Heartbeat { from, heartbeat: *heartbeat }
+            }
+            Message::Admin { call, command, until } => {
+                if self.now > until {
+                    return;
+                }
+                let from = self.seat(manager, from, call, Wish::Admin);
+                Event::Admin { from, command }
+            }
+            Message::Poll { call, cluster, have } => {
+                if self.managers[manager].manager.role() != Role::Primary {
+                    return;
+                }
+                let from = self.seat(manager, from, call, Wish::Push);
+                Event::Subscribe { from, cluster, have }
+            }
+            Message::Suspect(node) => Event::Suspect { node },
+            Message::Greeting { call, found } => {
+                let outcome = found.map_or(ProbeOutcome::Gone, ProbeOutcome::Alive);
+                return self.probed(manager, call, outcome);
+            }
+            _ => return,
+        };
+        self.manager_step(manager, event);
+    }
+
+    fn probe(&mut self, manager: usize, probe: Probe) {
+        let seat = &mut self.managers[manager];
+        seat.last_probe += 1;
+        let (call, life) = (seat.last_probe, seat.life);
+        seat.probes.insert(call, probe);
+        self.after(PROBE_MAX, Item::ProbeOver { manager, life, call });
+        if let Some(node) = crate::member::node_at(probe.node) {
+            self.send(Address::Manager(manager), Address::Node(node), Message::Hello { call });
+        }
+    }
+
+    pub(crate) fn probe_over(&mut self, manager: usize, life: u64, call: u64) {
+        let item = |()| Item::ProbeOver { manager, life, call };
+        if self.manager_runs((manager, life), (), item).is_some() {
+            self.probed(manager, call, ProbeOutcome::Unknown);
+        }
+    }
+
+    fn probed(&mut self, manager: usize, call: u64, outcome: ProbeOutcome) {
+        let Some(probe) = self.managers[manager].probes.remove(&call) else { return };
+        let Probe { node, incarnation } = probe;
+        self.trace.note(self.now, || format!("manager {manager} probed {node}: {outcome:?}"));
+        self.manager_step(manager, Event::Probed { node, incarnation, outcome });
+    }
+
+    /// A request on its way to the store. Some are late, some answers are lost; after a while the
+    /// manager is told that nothing is known.
+    fn ask_store(&mut self, manager: usize, id: u64, request: StoreRequest) {
+        let seat = &mut self.managers[manager];
+        seat.asked.insert(id);
+        let (life, cut) = (seat.life, seat.cut || self.store.down);
+        let failed = Item::Transacted { manager, life, id, reply: StoreReply::Failed };
+        self.after(REQUEST_MAX, failed);
+        let chaos = self.phase == Phase::Chaos;
+        let rare = chaos && self.rng.permille(self.plan.store_late);
+        let heard = !(cut || chaos && self.rng.permille(self.plan.store_late));
+        let delay = if cut {
+            if self.rng.permille(700) {
+                return;
+            }
+            // It sits in some buffer on the way.
+            self.rng.below(ms(9000))
+        } else if rare {
+            self.rng.below(ms(4000))
+        } else {
+            self.rng.between(200, 2500)
+        };
+        self.after(delay, Item::Transact { manager, life, id, request, heard });
+    }
+
+    pub(crate) fn transact(
+        &mut self,
+        (manager, life, id): (usize, u64, u64),
+        request: StoreRequest,
+        heard: bool,
+    ) {
+        let done = self.store.carry_out(manager_id(manager), request);
+        let (reply, changes) = match done {
+            Ok(done) => done,
+            Err(what) => return self.violate(|| format!("manager {manager}: {what}")),
+        };
+        for change in changes {
+            self.decided(manager, &change);
+        }
+        if heard {
+            let delay = self.rng.between(100, 1500);
+            self.after(delay, Item::Transacted { manager, life, id, reply });
+        }
+    }
+
+    pub(crate) fn transacted(&mut self, (manager, life, id): (usize, u64, u64), reply: StoreReply) {
+        let item = |reply| Item::Transacted { manager, life, id, reply };
+        let Some(reply) = self.manager_runs((manager, life), reply, item) else { return };
+        if !self.managers[manager].asked.remove(&id) {
+            return;
+        }
+        self.manager_step(manager, Event::Store { id, reply });
+        if self.managers[manager].leaving && self.managers[manager].asked.is_empty() {
+            self.manager_left(manager, life);
+        }
+    }
+
+    /// The process stops cleanly.
+    pub(crate) fn manager_leaves(&mut self, manager: usize) {
+        let seat = &mut self.managers[manager];
+        if seat.up && !seat.leaving && self.now >= seat.paused_until {
+            seat.leaving = true;
+            let life = seat.life;
+            self.manager_step(manager, Event::Resign);
+            self.after(RESIGN_MAX, Item::ManagerLeft { manager, life });
+        }
+    }
+
+    pub(crate) fn manager_left(&mut self, manager: usize, life: u64) {
+        let seat = &mut self.managers[manager];
+        if seat.life == life && seat.leaving {
+            seat.up = false;
+            seat.stop_waiting();
+        }
+    }
+
+    pub(crate) fn manager_crashes(&mut self, manager: usize) {
+        let seat = &mut self.managers[manager];
+        seat.up = false;
+        seat.stop_waiting();
+    }
+
+    pub(crate) fn start_manager(&mut self, manager: usize) {
+        if self.managers[manager].up {
+            return;
+        }
+        let clock = Clock::new(&mut self.rng, self.now);
+        self.managers[manager].restart(clock);
+        self.manager_sleeps(manager);
+    }
+
+    /// A lease is granted by the one who holds the manager's lease.
+    fn check_grant(&mut self, manager: usize, answer: &HeartbeatAnswer) {
+        let HeartbeatAnswer::Granted(grant) = answer else { return };
+        if grant.lease_ms > 0 && self.store.term.manager != manager_id(manager) {
+            self.violate(|| {
+                format!("manager {manager} grants a lease and is not primary any more")
+            });
+        }
+    }
+
+    /// A chain changed, durably.
+    fn decided(&mut self, manager: usize, change: &Change) {
+        let chain = &change.after.chain;
+        self.stats.versions += 1;
+        self.trace.add(u64::from(chain.version.0) << 8 | u64::from(chain.id.0));
+        self.trace.note(self.now, || {
+            let states: Vec<String> =
+                chain.targets.iter().map(|m| format!("{}:{:?}", m.target.0, m.state)).collect();
+            let moving = change.after.moving;
+            format!("manager {manager}: {:?} {:?} {states:?} {moving:?}", chain.id, chain.version)
         });
-        chain.version.0 += 1;
+        self.check_change(change);
+        self.note_changes(change);
+        let chain = chain.clone();
+        self.hunt(&chain);
+    }
+
+    /// Nobody is taken out who may still answer reads, and nobody is promoted who never said that
+    /// it is up to date with this version of the chain.
+    fn check_change(&mut self, change: &Change) {
+        let Some(before) = &change.before else { return };
+        let serving = TargetState::Serving;
+        for member in &before.chain.targets {
+            let now = change.after.chain.targets.iter().find(|m| m.target == member.target);
+            let serves = now.is_some_and(|m| m.state == serving);
+            let Some(host) = self.hosts.get(&member.target) else { continue };
+            if member.state == serving && !serves && self.may_read_by_manager(host) {
+                let target = member.target;
+                self.violate(|| format!("{target:?} may still serve and is taken for gone"));
+                return;
+            }
+            let synced = member.state == TargetState::Syncing && serves;
+            if synced && host.up_to_date != Some(before.chain.version) {
+                let (target, at) = (member.target, host.up_to_date);
+                self.violate(|| format!("{target:?} is promoted, and was up to date at {at:?}"));
+                return;
+            }
+        }
+    }
+
+    fn note_changes(&mut self, change: &Change) {
+        use TargetState::{LastServing, Syncing};
+        let Some(before) = &change.before else { return };
+        let chain = &change.after.chain;
+        for member in chain.serving() {
+            let old = before.chain.targets.iter().find(|m| m.target == member.target);
+            let was = old.map(|m| m.state);
+            self.stats.resyncs += u64::from(was == Some(Syncing));
+            if was == Some(LastServing) && self.plan.memory {
+                self.forgot.entry(chain.id).or_insert(self.now);
+            }
+        }
+        self.stats.moves += u64::from(before.moving.is_some() && change.after.moving.is_none());
     }
 }

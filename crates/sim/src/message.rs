@@ -1,8 +1,14 @@
 //! What travels over the modelled network, and when things happen.
 
-use millpond_chain::{LocalReport, Peer, ReadRequest, Reply, Token, UpdateRequest};
-use millpond_types::Tick;
-use millpond_types::cluster::{Chain, ChainId, ChainVersion, TargetId};
+use std::sync::Arc;
+
+use millpond_chain::{Peer, ReadRequest, Reply, Token, UpdateRequest};
+use millpond_cluster::manager::{AdminAnswer, AdminCommand, StoreReply, StoreRequest};
+use millpond_types::Uuid128;
+use millpond_types::cluster::{
+    Chain, Heartbeat, HeartbeatAnswer, Incarnation, NodeId, Register, RegisterAnswer,
+    RoutingUpdate, RoutingVersion, TargetId,
+};
 
 use crate::bytes::Bytes;
 use crate::disk::Begun;
@@ -24,34 +30,164 @@ pub(crate) enum Address {
     Client(usize),
 }
 
-/// A message.
+/// A message. Questions carry the number of the call, and so do their answers.
 #[derive(Clone, Debug)]
 pub(crate) enum Message {
-    Peer { from: TargetId, to: TargetId, peer: Box<Peer<Bytes>> },
-    Update { to: TargetId, attempt: u64, body: Box<UpdateRequest<Bytes>> },
-    Read { to: TargetId, attempt: u64, body: ReadRequest },
-    Reply { attempt: u64, reply: Reply<Bytes> },
-    Heartbeat { life: u64, number: u64, sent: Tick, reports: Vec<LocalReport> },
-    Alive { life: u64, sent: Tick, versions: Vec<(ChainId, ChainVersion)>, retire: Vec<TargetId> },
-    RoutingAsk,
-    Routing(Vec<Chain>),
+    Peer {
+        from: TargetId,
+        to: TargetId,
+        peer: Box<Peer<Bytes>>,
+    },
+    Update {
+        to: TargetId,
+        attempt: u64,
+        body: Box<UpdateRequest<Bytes>>,
+    },
+    Read {
+        to: TargetId,
+        attempt: u64,
+        body: ReadRequest,
+    },
+    Reply {
+        attempt: u64,
+        reply: Reply<Bytes>,
+    },
+    /// A node to its manager.
+    Register {
+        call: u64,
+        register: Box<Register>,
+    },
+    Registered {
+        call: u64,
+        answer: RegisterAnswer,
+    },
+    Heartbeat {
+        call: u64,
+        heartbeat: Box<Heartbeat>,
+    },
+    Beat {
+        call: u64,
+        answer: Box<HeartbeatAnswer>,
+    },
+    Poll {
+        call: u64,
+        cluster: Uuid128,
+        have: RoutingVersion,
+    },
+    Push {
+        call: u64,
+        update: RoutingUpdate,
+    },
+    /// Who listens there?
+    Hello {
+        call: u64,
+    },
+    /// This process, or nobody: the connection is refused.
+    Greeting {
+        call: u64,
+        found: Option<Incarnation>,
+    },
+    /// A client got no answer from this node.
+    Suspect(NodeId),
+    /// An operator to a manager, who does not begin after the deadline.
+    Admin {
+        call: u64,
+        command: AdminCommand,
+        until: Time,
+    },
+    AdminDone {
+        call: u64,
+        answer: Box<AdminAnswer>,
+    },
+    /// A client to any node: anything newer?
+    NewsAsk {
+        have: RoutingVersion,
+    },
+    News {
+        version: RoutingVersion,
+        chains: Arc<Vec<Chain>>,
+    },
 }
 
 /// Something that happens at a time.
 #[derive(Clone, Debug)]
 pub(crate) enum Item {
     Deliver(Address, Address, Message),
-    Stored { target: TargetId, life: u64, token: Token, begun: Begun },
-    StoreFailed { target: TargetId, life: u64 },
-    Scrub { target: TargetId, chunk: millpond_types::ChunkId },
-    NodeTick { node: usize, life: u64 },
-    Heartbeat { node: usize, life: u64 },
-    RestartTarget { target: TargetId, life: u64 },
-    ManagerTick { manager: usize, life: u64 },
-    ClientWake { client: usize, epoch: u64 },
+    Stored {
+        target: TargetId,
+        life: u64,
+        token: Token,
+        begun: Begun,
+    },
+    StoreFailed {
+        target: TargetId,
+        life: u64,
+    },
+    Scrub {
+        target: TargetId,
+        chunk: millpond_types::ChunkId,
+    },
+    NodeTick {
+        node: usize,
+        life: u64,
+    },
+    RestartTarget {
+        target: TargetId,
+        life: u64,
+    },
+    /// A node's next word to its manager is due, or the answer to the last is.
+    Beat {
+        node: usize,
+        life: u64,
+        turn: u64,
+    },
+    /// A node asks for routing again.
+    PollAgain {
+        node: usize,
+        life: u64,
+        call: u64,
+    },
+    /// A node that stops does not wait any longer.
+    Leave {
+        node: usize,
+        life: u64,
+    },
+    ManagerWake {
+        manager: usize,
+        life: u64,
+        turn: u64,
+    },
+    /// A transaction reaches the store.
+    Transact {
+        manager: usize,
+        life: u64,
+        id: u64,
+        request: StoreRequest,
+        heard: bool,
+    },
+    Transacted {
+        manager: usize,
+        life: u64,
+        id: u64,
+        reply: StoreReply,
+    },
+    /// A probe was not answered in time.
+    ProbeOver {
+        manager: usize,
+        life: u64,
+        call: u64,
+    },
+    ManagerLeft {
+        manager: usize,
+        life: u64,
+    },
+    ClientWake {
+        client: usize,
+        epoch: u64,
+    },
+    Operator,
     Nemesis,
     Hunt(usize),
     Undo(Undo),
-    Probe { node: usize, life: u64 },
     Phase,
 }

@@ -1,10 +1,11 @@
 //! What goes wrong, and when. Each seed draws its own mix of kinds ("swarm testing", Groce et al.,
 //! ISSTA 2012): runs without crashes find what runs full of crashes hide.
 
+use millpond_cluster::manager::AdminCommand;
 use millpond_types::ChunkId;
-use millpond_types::cluster::{ChainId, TargetId, TargetState};
+use millpond_types::cluster::{ChainId, TargetId};
 
-use crate::clock::Clock;
+use crate::member::{NodeDisk, node_at, node_id};
 use crate::message::{Address, Item, Time, ms};
 use crate::network::Weather;
 use crate::rng::Rng;
@@ -32,8 +33,21 @@ pub(crate) struct Plan {
     pub(crate) hunt: u64,
     /// How many reads, in a thousand, go to any target, whatever its state.
     pub(crate) anywhere: u64,
+    /// How many transactions, in a thousand, are late, or unheard of.
+    pub(crate) store_late: u64,
+    /// Nodes that are there from the begin; the others join.
+    pub(crate) founders: usize,
+    /// Disks of a node.
+    pub(crate) disks: usize,
+    /// Disks have different sizes.
+    pub(crate) uneven: bool,
+    /// `repair.after`.
+    repair: &'static str,
     weather: Weather,
 }
+
+/// No order is on its way for longer.
+const LATE: Time = ms(1100);
 
 /// Kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,11 +69,22 @@ enum Fault {
     FullDisk,
     FailingDisk,
     SlowDisk,
-    Retire,
-    Add,
+    DeadDisk,
+    ManagerPause,
+    ManagerStop,
+    ManagerClock,
+    StoreDown,
+    Stop,
+    Join,
+    Drain,
+    DrainDisk,
+    LoseDisk,
+    AddDisk,
+    MoveTarget,
+    RemoveNode,
 }
 
-const KINDS: [Fault; 19] = [
+const KINDS: [Fault; 30] = [
     Fault::Crash,
     Fault::QuickRestart,
     Fault::PowerLoss,
@@ -77,8 +102,19 @@ const KINDS: [Fault; 19] = [
     Fault::FullDisk,
     Fault::FailingDisk,
     Fault::SlowDisk,
-    Fault::Retire,
-    Fault::Add,
+    Fault::DeadDisk,
+    Fault::ManagerPause,
+    Fault::ManagerStop,
+    Fault::ManagerClock,
+    Fault::StoreDown,
+    Fault::Stop,
+    Fault::Join,
+    Fault::Drain,
+    Fault::DrainDisk,
+    Fault::LoseDisk,
+    Fault::AddDisk,
+    Fault::MoveTarget,
+    Fault::RemoveNode,
 ];
 
 /// The end of a fault.
@@ -88,6 +124,10 @@ pub(crate) enum Undo {
     Mend(Vec<(Address, Address)>),
     StartManager(usize),
     Reach(usize),
+    StoreUp,
+    Restart(usize),
+    Order(AdminCommand),
+    Orders,
     Calm,
     Space(TargetId),
     Fast(TargetId),
@@ -100,29 +140,44 @@ pub(crate) struct Nemesis {
     prey: Option<usize>,
 }
 
+/// The kinds of faults of a run that looks closely at one part of the protocol.
+fn focused(focus: u64, mut faults: Vec<Fault>) -> Vec<Fault> {
+    use Fault::{CutManager, CutNode, ManagerPause, ManagerStore};
+    let mut only = |kinds: &[Fault], more: &[Fault]| {
+        faults.retain(|fault| kinds.contains(fault));
+        faults.extend(more);
+    };
+    match focus {
+        0 => only(&[], &[CutManager, CutManager, Fault::Island, Fault::Storm]),
+        // Around a resync.
+        1 => only(
+            &[Fault::Storm, Fault::SlowDisk, Fault::MoveTarget, Fault::Drain],
+            &[CutManager, CutNode, Fault::QuickRestart],
+        ),
+        2 => {
+            only(&[], &[Fault::SlowDisk, Fault::SlowDisk, Fault::PowerLoss, Fault::FailingDisk]);
+        }
+        // Who is primary, and what it does to nodes.
+        3 => only(
+            &[Fault::MoveTarget, Fault::LoseDisk, Fault::Pause, Fault::Stop],
+            &[ManagerStore, ManagerStore, ManagerPause, CutManager, CutNode],
+        ),
+        _ if faults.is_empty() => faults.push(Fault::Crash),
+        _ => {}
+    }
+    faults
+}
+
 impl Plan {
     pub(crate) fn new(rng: &mut Rng) -> Self {
         let replicas = [1, 2, 2, 3, 3, 3, 3, 4][rng.index(8)];
         let calm = rng.permille(300);
         let enabled = rng.between(150, 700);
-        let mut faults: Vec<Fault> = KINDS.into_iter().filter(|_| rng.permille(enabled)).collect();
+        let faults: Vec<Fault> = KINDS.into_iter().filter(|_| rng.permille(enabled)).collect();
         // Half of the runs looks closely at one part of the protocol.
-        let focus = rng.below(6);
-        match focus {
-            0 => faults = vec![Fault::CutManager, Fault::CutManager, Fault::Island, Fault::Storm],
-            1 => {
-                let around_resync = [Fault::CutManager, Fault::CutNode, Fault::QuickRestart];
-                faults.retain(|fault| [Fault::Storm, Fault::SlowDisk, Fault::Add].contains(fault));
-                faults.extend(around_resync);
-            }
-            2 => {
-                faults =
-                    vec![Fault::SlowDisk, Fault::SlowDisk, Fault::PowerLoss, Fault::FailingDisk];
-            }
-            _ if faults.is_empty() => faults.push(Fault::Crash),
-            _ => {}
-        }
-        let focused = focus < 3;
+        let focus = rng.below(7);
+        let faults = focused(focus, faults);
+        let focused = focus < 4;
         let weather = if calm {
             Weather::FAIR
         } else {
@@ -134,16 +189,26 @@ impl Plan {
                 delay_max: [ms(20), ms(300), ms(3000)][rng.index(3)],
             }
         };
+        let nodes = replicas + 1 + rng.index(3);
         Self {
-            nodes: replicas + 1 + rng.index(3),
-            managers: 1 + rng.index(3),
+            nodes,
+            founders: if rng.permille(300) {
+                replicas + rng.index(nodes - replicas)
+            } else {
+                nodes
+            },
+            disks: 1 + usize::from(rng.permille(250)),
+            uneven: rng.permille(200),
+            repair: ["500ms", "2s", "5s", "15m"][rng.index(4)],
+            store_late: [0, 0, 5, 40, 150][rng.index(5)],
+            managers: if focus == 3 { 2 + rng.index(2) } else { 1 + rng.index(3) },
             clients: 2 + rng.index(5),
             chains: 1 + usize::from(rng.permille(250)),
             replicas,
             chunks: if focused { 1 } else { 1 + rng.below(4) },
             memory: rng.permille(200),
             think: if focused { ms(4) } else { [ms(2), ms(20), ms(100)][rng.index(3)] },
-            chaos: rng.between(ms(4000), ms(18_000)),
+            chaos: rng.between(ms(5000), ms(19_000)),
             pace: [ms(200), ms(700), ms(2000)][rng.index(3)],
             faults,
             hunt: if focused { 700 } else { [0, 100, 400, 800][rng.index(4)] },
@@ -171,7 +236,7 @@ impl World {
     pub(crate) fn hunt(&mut self, chain: &millpond_types::cluster::Chain) {
         if self.phase == crate::world::Phase::Chaos && self.rng.permille(self.plan.hunt) {
             let members: Vec<usize> =
-                chain.writing().map(|member| self.node_of[&member.target]).collect();
+                chain.writing().filter_map(|member| node_at(member.node)).collect();
             // The last one that writes is being brought up to date, or was just promoted.
             let last = members.last().copied().filter(|_| self.rng.permille(400));
             let node = last.or_else(|| self.rng.pick(&members));
@@ -212,7 +277,17 @@ impl World {
                 self.strike_cut(fault);
             }
             Fault::Island => self.strike_island(),
-            Fault::ManagerCrash | Fault::ManagerStore => self.strike_manager(fault),
+            Fault::ManagerCrash
+            | Fault::ManagerStore
+            | Fault::ManagerPause
+            | Fault::ManagerStop
+            | Fault::ManagerClock
+            | Fault::StoreDown => self.strike_manager(fault),
+            Fault::Stop => {
+                let node = self.victim();
+                self.leaves(node);
+            }
+            Fault::DeadDisk => self.strike_dead_disk(),
             Fault::Clock => {
                 let node = self.rng.index(self.nodes.len());
                 let now = self.now;
@@ -221,12 +296,18 @@ impl World {
             Fault::Storm => self.strike_storm(),
             Fault::Rot => self.strike_rot(),
             Fault::FullDisk | Fault::FailingDisk | Fault::SlowDisk => self.strike_disk(fault),
-            Fault::Retire | Fault::Add => self.strike_membership(fault),
+            Fault::Join
+            | Fault::Drain
+            | Fault::DrainDisk
+            | Fault::LoseDisk
+            | Fault::AddDisk
+            | Fault::MoveTarget
+            | Fault::RemoveNode => self.strike_membership(fault),
         }
     }
 
     /// How long a fault lasts: mostly short, sometimes beyond every lease.
-    const fn length(&mut self, most: Time) -> Time {
+    pub(crate) const fn length(&mut self, most: Time) -> Time {
         let most = if self.rng.permille(400) { most } else { most / 5 };
         self.rng.between(ms(20), most)
     }
@@ -238,16 +319,11 @@ impl World {
             vec![self.victim()]
         };
         let most = if fault == Fault::QuickRestart { ms(100) } else { ms(8000) };
-        let suspected = self.rng.permille(400);
+        let dark = fault == Fault::PowerLoss || fault == Fault::Crash && self.rng.permille(500);
         for node in victims {
-            let life = self.nodes[node].life;
-            self.crash(node);
+            self.crash(node, dark);
             let down = self.length(most);
             self.after(down, Item::Undo(Undo::Start(node)));
-            if suspected {
-                let probe = self.rng.between(ms(10), ms(900));
-                self.after(probe, Item::Probe { node, life });
-            }
         }
     }
 
@@ -335,14 +411,54 @@ impl World {
 
     fn strike_manager(&mut self, fault: Fault) {
         let manager = self.rng.index(self.managers.len());
-        let length = self.length(ms(8000));
-        if fault == Fault::ManagerCrash {
-            self.managers[manager].up = false;
-            self.after(length, Item::Undo(Undo::StartManager(manager)));
+        // A lease of 5 s has to run out now and then.
+        let length = if self.rng.permille(400) {
+            self.rng.between(ms(4000), ms(11_000))
         } else {
-            self.managers[manager].cut = true;
-            self.after(length, Item::Undo(Undo::Reach(manager)));
+            self.length(ms(4000))
+        };
+        match fault {
+            Fault::ManagerCrash => {
+                self.manager_crashes(manager);
+                self.after(length, Item::Undo(Undo::StartManager(manager)));
+            }
+            Fault::ManagerStop => {
+                self.manager_leaves(manager);
+                self.after(length + ms(2000), Item::Undo(Undo::StartManager(manager)));
+            }
+            Fault::ManagerPause => self.managers[manager].paused_until = self.now + length,
+            Fault::ManagerClock => {
+                let now = self.now;
+                self.managers[manager].clock.disturb(&mut self.rng, now);
+            }
+            Fault::StoreDown => {
+                self.store.down = true;
+                self.after(length / 2, Item::Undo(Undo::StoreUp));
+            }
+            _ => {
+                self.managers[manager].cut = true;
+                self.after(length, Item::Undo(Undo::Reach(manager)));
+            }
         }
+    }
+
+    /// All targets of a disk fail, until its server is started again.
+    fn strike_dead_disk(&mut self) {
+        let node = self.victim();
+        let which = self.rng.index(self.nodes[node].disks.len());
+        let disk = &mut self.nodes[node].disks[which];
+        disk.dead = true;
+        let id = disk.id;
+        let mut hit = Vec::new();
+        for host in self.hosts.values_mut().filter(|host| host.node == node && host.on == id) {
+            host.disk.failing = true;
+            hit.push((host.target, host.life));
+        }
+        for (target, life) in hit {
+            self.after(self.plan.think, Item::StoreFailed { target, life });
+        }
+        let length = self.length(ms(8000));
+        self.after(length, Item::Undo(Undo::Restart(node)));
     }
 
     fn strike_storm(&mut self) {
@@ -362,11 +478,11 @@ impl World {
     fn strike_rot(&mut self) {
         let Some(chain) = self.any_chain() else { return };
         let serving: Vec<TargetId> =
-            self.store.chains[&chain].serving().map(|member| member.target).collect();
+            self.store.chains[&chain].chain.serving().map(|member| member.target).collect();
         let chunk = ChunkId(1 + u128::from(self.rng.below(self.plan.chunks)));
         let Some(target) = self.rng.pick(&serving) else { return };
         let copy = |t: &TargetId| {
-            let entry = self.hosts[t].disk.chunks().get(&chunk)?;
+            let entry = self.hosts.get(t)?.disk.chunks().get(&chunk)?;
             entry.committed.as_ref().filter(|stored| !stored.rotten).map(|stored| stored.meta)
         };
         let mine = copy(&target);
@@ -374,7 +490,7 @@ impl World {
         if mine.is_none() || !others.clone().any(|t| copy(t) == mine) {
             return;
         }
-        let host = self.hosts.get_mut(&target).expect("every target has a host");
+        let Some(host) = self.hosts.get_mut(&target) else { return };
         if host.disk.rot(chunk) {
             self.trace.note(self.now, || format!("{} has a damaged {chunk}", target.0));
             let met = self.rng.between(ms(1), ms(3000));
@@ -392,7 +508,7 @@ impl World {
         let Some(target) = self.rng.pick(&targets) else { return };
         let spare = self.rng.index(120);
         let length = self.length(ms(6000));
-        let host = self.hosts.get_mut(&target).expect("every target has a host");
+        let Some(host) = self.hosts.get_mut(&target) else { return };
         match fault {
             Fault::FullDisk => {
                 host.disk.capacity = Some(host.disk.used() + spare);
@@ -410,28 +526,64 @@ impl World {
         }
     }
 
+    /// What operators do, and undo some time later.
     fn strike_membership(&mut self, fault: Fault) {
-        let Some(id) = self.any_chain() else { return };
-        let chain = &self.store.chains[&id];
-        let members: Vec<TargetId> = chain.targets.iter().map(|member| member.target).collect();
-        if fault == Fault::Add {
-            let spare = self.hosts.values().find(|h| h.chain == id && !members.contains(&h.target));
-            if let Some(target) = spare.map(|host| host.target) {
-                let node = self.node_of[&target];
-                self.store.add(id, target, node);
+        let node = self.victim();
+        let which = self.rng.index(self.nodes[node].disks.len());
+        let (id, disk) = (node_id(node), self.nodes[node].disks[which].id);
+        let length = self.length(ms(9000));
+        let (order, undo) = match fault {
+            Fault::Join => {
+                if let Some(new) = self.nodes.iter().position(|node| node.life == 0) {
+                    self.start(new);
+                }
+                return;
             }
-            return;
+            Fault::AddDisk => return self.add_disk(node),
+            Fault::MoveTarget => return self.strike_move(),
+            Fault::Drain => (
+                AdminCommand::DrainNode { node: id, on: true },
+                AdminCommand::DrainNode { node: id, on: false },
+            ),
+            Fault::DrainDisk => (
+                AdminCommand::DrainDisk { disk, on: true },
+                AdminCommand::DrainDisk { disk, on: false },
+            ),
+            Fault::LoseDisk => {
+                (AdminCommand::LoseDisk { disk }, AdminCommand::DrainDisk { disk, on: false })
+            }
+            _ => {
+                self.leaves(node);
+                let remove = AdminCommand::RemoveNode { node: id };
+                self.after(length / 2, Item::Undo(Undo::Order(remove)));
+                (
+                    AdminCommand::DrainNode { node: id, on: true },
+                    AdminCommand::DrainNode { node: id, on: false },
+                )
+            }
+        };
+        self.order(order);
+        self.after(length, Item::Undo(Undo::Order(undo)));
+    }
+
+    fn strike_move(&mut self) {
+        let Some(chain) = self.any_chain() else { return };
+        let targets: Vec<TargetId> =
+            self.store.chains[&chain].chain.targets.iter().map(|member| member.target).collect();
+        let node = self.rng.index(self.nodes.len());
+        let to = self.nodes[node].disks[0].id;
+        if let Some(from) = self.rng.pick(&targets) {
+            self.order(AdminCommand::MoveTarget { chain, from, to });
         }
-        let serving = chain.serving().count();
-        let states = [TargetState::Serving, TargetState::Offline];
-        let leaving: Vec<TargetId> = chain
-            .targets
-            .iter()
-            .filter(|member| states.contains(&member.state))
-            .map(|member| member.target)
-            .collect();
-        if serving >= 2 && self.store.retiring.is_empty() {
-            self.store.retiring.extend(self.rng.pick(&leaving));
+    }
+
+    /// One more disk; the process says so when it next registers.
+    fn add_disk(&mut self, node: usize) {
+        let n = &mut self.nodes[node];
+        let count = n.disks.len();
+        if n.up && count < 3 {
+            n.disks.push(NodeDisk::new(node, count, 1 << 40));
+            n.member.registered = false;
         }
     }
 
@@ -444,6 +596,19 @@ impl World {
                 }
             }
             Undo::StartManager(manager) => self.start_manager(manager),
+            Undo::StoreUp => self.store.down = false,
+            Undo::Restart(node) => {
+                if self.nodes[node].disks.iter().any(|disk| disk.dead) {
+                    self.crash(node, false);
+                    self.start(node);
+                }
+            }
+            Undo::Order(command) => {
+                if self.phase == crate::world::Phase::Chaos {
+                    self.order(command);
+                }
+            }
+            Undo::Orders => self.last_orders(),
             Undo::Reach(manager) => self.managers[manager].cut = false,
             Undo::Calm => {
                 self.nemesis.storms = self.nemesis.storms.saturating_sub(1);
@@ -451,23 +616,17 @@ impl World {
                     self.network.weather = self.plan.weather;
                 }
             }
-            Undo::Space(target) => self.disk(target).capacity = None,
-            Undo::Fast(target) => self.disk(target).slow = false,
+            Undo::Space(target) => {
+                if let Some(host) = self.hosts.get_mut(&target) {
+                    host.disk.capacity = None;
+                }
+            }
+            Undo::Fast(target) => {
+                if let Some(host) = self.hosts.get_mut(&target) {
+                    host.disk.slow = false;
+                }
+            }
         }
-    }
-
-    fn disk(&mut self, target: TargetId) -> &mut crate::disk::Disk {
-        &mut self.hosts.get_mut(&target).expect("every target has a host").disk
-    }
-
-    fn start_manager(&mut self, manager: usize) {
-        if self.managers[manager].up {
-            return;
-        }
-        let clock = Clock::new(&mut self.rng, self.now);
-        self.managers[manager].restart(clock);
-        let life = self.managers[manager].life;
-        self.after(ms(1), Item::ManagerTick { manager, life });
     }
 
     /// All faults end. What was lost stays lost.
@@ -475,19 +634,43 @@ impl World {
         self.trace.note(self.now, || "all faults end".to_owned());
         self.network.mend_all();
         self.network.weather = Weather::FAIR;
+        self.store.down = false;
         for node in 0..self.nodes.len() {
             self.nodes[node].paused_until = self.nodes[node].paused_until.min(self.now);
-            self.start(node);
+            self.undo(Undo::Restart(node));
+            if !self.nodes[node].member.stopping {
+                self.start(node);
+            }
         }
         for manager in 0..self.managers.len() {
-            self.managers[manager].cut = false;
+            let seat = &mut self.managers[manager];
+            seat.cut = false;
+            seat.paused_until = seat.paused_until.min(self.now);
             self.start_manager(manager);
         }
-        let targets: Vec<TargetId> = self.hosts.keys().copied().collect();
-        for target in targets {
-            let disk = self.disk(target);
-            disk.capacity = None;
-            disk.slow = false;
+        for host in self.hosts.values_mut() {
+            host.disk.capacity = None;
+            host.disk.slow = false;
+        }
+        self.after(LATE, Item::Undo(Undo::Orders));
+    }
+
+    /// Operators want all that is there to be used.
+    fn last_orders(&mut self) {
+        self.orders_given = true;
+        for node in 0..self.nodes.len() {
+            self.order_surely(AdminCommand::DrainNode { node: node_id(node), on: false });
+            for disk in self.nodes[node].disks.clone() {
+                self.order_surely(AdminCommand::DrainDisk { disk: disk.id, on: false });
+            }
+        }
+    }
+
+    /// What operators set at the begin.
+    pub(crate) fn first_orders(&mut self) {
+        for (name, value) in [("repair.after", self.plan.repair), ("rebalance.slots_max", "4096")] {
+            let (name, value) = (name.to_owned(), value.to_owned());
+            self.order_surely(AdminCommand::Set { name, value });
         }
     }
 }

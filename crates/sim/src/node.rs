@@ -1,15 +1,18 @@
 //! Nodes: the shell round the state machines, over the model disk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use millpond_chain::{Effect, Event, Identity, LocalReport, Mutation, Replica, RequestId, Token};
-use millpond_types::cluster::{ChainId, ChainVersion, TargetId};
+use millpond_chain::{
+    Effect, Event, Identity, Mutation, Refusal, Replica, Reply, RequestId, Token,
+};
+use millpond_types::cluster::{Chain, ChainId, ChainVersion, DiskId, TargetId};
 use millpond_types::limits::CHAIN_TICK_MS;
-use millpond_types::{ChunkId, Tick};
+use millpond_types::{ChunkId, Tick, Uuid128};
 
 use crate::bytes::Bytes;
 use crate::clock::Clock;
 use crate::disk::{Begun, Disk};
+use crate::member::{Member, NodeDisk, node_at, node_id};
 use crate::message::{Address, Item, Message, Time, ms};
 use crate::world::World;
 
@@ -18,35 +21,50 @@ const TOMBSTONE_KEEP_MS: u64 = 10_000;
 /// Bytes of resync per tick: small, so that writes meet a resync under way.
 const RESYNC_BYTES: u64 = 60;
 
-/// One process.
+/// A server: its disks, and the process on it.
 pub(crate) struct Node {
     pub(crate) up: bool,
     pub(crate) life: u64,
     pub(crate) clock: Clock,
     /// Stopped (SIGSTOP) until then: what arrives waits.
     pub(crate) paused_until: Time,
-    heartbeats: u64,
-    asked_routing: Time,
+    /// The machine is off: nobody says that no process listens.
+    pub(crate) dark: bool,
+    pub(crate) disks: Vec<NodeDisk>,
+    /// The cluster that its disks belong to.
+    pub(crate) cluster: Uuid128,
+    pub(crate) member: Member,
 }
 
 impl Node {
-    pub(crate) const fn new(clock: Clock) -> Self {
-        Self { up: true, life: 0, clock, paused_until: 0, heartbeats: 0, asked_routing: 0 }
+    pub(crate) fn new(clock: Clock, disks: Vec<NodeDisk>, member: Member) -> Self {
+        let cluster = Uuid128::NIL;
+        let (up, life, paused_until, dark) = (false, 0, 0, true);
+        Self { up, life, clock, paused_until, dark, disks, cluster, member }
     }
 }
 
-/// One target: a replica and its disk.
+/// One target: a replica and what it has on its disk.
+#[expect(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
 pub(crate) struct Host {
     pub(crate) chain: ChainId,
     pub(crate) target: TargetId,
+    pub(crate) node: usize,
+    /// The disk it is on.
+    pub(crate) on: DiskId,
     pub(crate) replica: Replica<Bytes>,
     pub(crate) disk: Disk,
     /// Counts restarts: answers for an earlier life are dropped.
     pub(crate) life: u64,
+    /// The routing of this process has named it. Until then it is only what a disk holds.
+    pub(crate) open: bool,
+    /// The chain as the node's routing has it.
+    pub(crate) view: Chain,
+    /// The last version of the chain for which it said, while it synced, that it was up to date.
+    pub(crate) up_to_date: Option<ChainVersion>,
     requests: BTreeMap<u64, (Address, u64)>,
     numbered: u64,
-    report: Option<LocalReport>,
-    retired: bool,
+    retiring: bool,
     room: bool,
     reopening: bool,
 }
@@ -64,36 +82,13 @@ fn replica(
     replica
 }
 
-impl Host {
-    pub(crate) fn new(
-        chain: ChainId,
-        target: TargetId,
-        now: Tick,
-        mutation: Option<Mutation>,
-    ) -> Self {
-        Self {
-            chain,
-            target,
-            replica: replica((chain, target, ChainVersion(0)), now, mutation),
-            disk: Disk::new(),
-            life: 0,
-            requests: BTreeMap::new(),
-            numbered: 0,
-            report: None,
-            retired: false,
-            room: true,
-            reopening: false,
-        }
-    }
-}
-
 impl World {
     /// Gives one event to a replica and does what it wants done.
     pub(crate) fn step(&mut self, target: TargetId, event: Event<Bytes>) {
-        let node = self.node_of[&target];
-        let now = self.tick_of(node);
+        let Some(host) = self.hosts.get_mut(&target).filter(|host| host.open) else { return };
+        let node = host.node;
+        let now = self.nodes[node].clock.read(self.now);
         let mut effects = Vec::new();
-        let host = self.hosts.get_mut(&target).expect("every target has a host");
         host.replica.step(now, event, &mut effects);
         for effect in effects {
             self.effect(node, target, effect);
@@ -101,7 +96,7 @@ impl World {
     }
 
     fn effect(&mut self, node: usize, target: TargetId, effect: Effect<Bytes>) {
-        let host = self.hosts.get_mut(&target).expect("every target has a host");
+        let Some(host) = self.hosts.get_mut(&target) else { return };
         match effect {
             Effect::Reply(request, reply) => {
                 if let Some((client, attempt)) = host.requests.remove(&request.0) {
@@ -110,9 +105,12 @@ impl World {
                 }
             }
             Effect::Send(to, peer) => {
+                let member = host.view.targets.iter().find(|member| member.target == to);
+                let Some(receiver) = member.and_then(|member| node_at(member.node)) else {
+                    return;
+                };
                 self.trace.note(self.now, || format!("{} -> {} {peer:?}", target.0, to.0));
                 let message = Message::Peer { from: target, to, peer: Box::new(peer) };
-                let receiver = self.node_of[&to];
                 self.send(Address::Node(node), Address::Node(receiver), message);
             }
             Effect::Store(token, op) => {
@@ -131,29 +129,18 @@ impl World {
             Effect::Commit(chunk, version) => host.disk.commit(chunk, version),
             Effect::Remove(chunk) => host.disk.remove(chunk),
             Effect::Unstage(chunk) => host.disk.unstage(chunk),
-            Effect::NeedRouting(_) => self.ask_routing(node),
+            // Routing is pushed; a replica that is ahead of this node's copy waits for it.
+            Effect::NeedRouting(_) => {}
             Effect::Report(report) => {
                 self.trace.note(self.now, || format!("{} reports {report:?}", target.0));
-                host.report = Some(report);
-                let life = self.nodes[node].life;
-                self.heartbeat(node, life, false);
+                self.hurry(node);
             }
             Effect::Alarm(alarm) => self.alarm(target, alarm),
         }
     }
 
-    fn ask_routing(&mut self, node: usize) {
-        if self.now < self.nodes[node].asked_routing + ms(20) {
-            return;
-        }
-        self.nodes[node].asked_routing = self.now;
-        for manager in 0..self.managers.len() {
-            self.send(Address::Node(node), Address::Manager(manager), Message::RoutingAsk);
-        }
-    }
-
     /// The process runs; otherwise what comes later is put off or lost.
-    fn running(&mut self, node: usize, item: impl FnOnce() -> Item) -> bool {
+    pub(crate) fn running(&mut self, node: usize, item: impl FnOnce() -> Item) -> bool {
         let paused_until = self.nodes[node].paused_until;
         if self.nodes[node].up && self.now < paused_until {
             self.after(paused_until - self.now, item());
@@ -170,7 +157,7 @@ impl World {
         let delay = self.nodes[node].clock.true_time(CHAIN_TICK_MS * 1000);
         self.after(delay, item);
         for target in self.targets_of(node) {
-            let host = self.hosts.get_mut(&target).expect("every target has a host");
+            let Some(host) = self.hosts.get_mut(&target) else { continue };
             let room = host.disk.room();
             let news = std::mem::replace(&mut host.room, room) != room;
             if news {
@@ -184,7 +171,7 @@ impl World {
 
     /// A replica that stopped by itself gets another chance after a while.
     fn reopen_stopped(&mut self, target: TargetId) {
-        let host = self.hosts.get_mut(&target).expect("every target has a host");
+        let Some(host) = self.hosts.get_mut(&target) else { return };
         if host.replica.stopped() && !host.reopening {
             host.reopening = true;
             let life = host.life;
@@ -193,142 +180,221 @@ impl World {
         }
     }
 
+    /// The open targets of a node.
     pub(crate) fn targets_of(&self, node: usize) -> Vec<TargetId> {
-        self.node_of.iter().filter(|(_, on)| **on == node).map(|(target, _)| *target).collect()
-    }
-
-    pub(crate) fn heartbeat(&mut self, node: usize, life: u64, regular: bool) {
-        let item = Item::Heartbeat { node, life };
-        if self.nodes[node].life != life {
-            return;
-        }
-        if regular {
-            if !self.running(node, || item.clone()) {
-                return;
-            }
-            let delay = self.nodes[node].clock.true_time(500_000);
-            self.after(delay, item);
-        }
-        let sent = self.tick_of(node);
-        self.nodes[node].heartbeats += 1;
-        let number = self.nodes[node].heartbeats;
-        let targets = self.targets_of(node);
-        let reports: Vec<LocalReport> =
-            targets.iter().filter_map(|target| self.hosts[target].report).collect();
-        for manager in 0..self.managers.len() {
-            let message = Message::Heartbeat { life, number, sent, reports: reports.clone() };
-            self.send(Address::Node(node), Address::Manager(manager), message);
-        }
+        let mine = self.hosts.values().filter(|host| host.node == node && host.open);
+        mine.map(|host| host.target).collect()
     }
 
     pub(crate) fn node_receives(&mut self, node: usize, from: Address, message: Message) {
-        let copy = message.clone();
-        if !self.running(node, || Item::Deliver(from, Address::Node(node), copy)) {
+        if let Message::Hello { call } = message {
+            return self.greet(node, from, call);
+        }
+        let paused_until = self.nodes[node].paused_until;
+        if !self.nodes[node].up || self.now < paused_until {
+            if self.nodes[node].up {
+                let item = Item::Deliver(from, Address::Node(node), message);
+                self.after(paused_until - self.now, item);
+            }
             return;
         }
         match message {
-            Message::Peer { from, to, peer } => self.step(to, Event::Peer(from, *peer)),
+            Message::Peer { from, to, peer } if self.is_here(node, to) => {
+                self.step(to, Event::Peer(from, *peer));
+            }
             Message::Update { to, attempt, body } => {
-                let request = self.request(to, from, attempt);
-                self.step(to, Event::Update(request, *body));
+                if let Some(request) = self.request(node, to, (from, attempt)) {
+                    self.step(to, Event::Update(request, *body));
+                }
             }
             Message::Read { to, attempt, body } => {
-                let request = self.request(to, from, attempt);
-                self.step(to, Event::Read(request, body));
-            }
-            Message::Routing(chains) => {
-                for target in self.targets_of(node) {
-                    let chain = self.hosts[&target].chain;
-                    if let Some(chain) = chains.iter().find(|c| c.id == chain) {
-                        self.step(target, Event::Routing(chain.clone()));
-                    }
+                if let Some(request) = self.request(node, to, (from, attempt)) {
+                    self.step(to, Event::Read(request, body));
                 }
             }
-            Message::Alive { life, sent, versions, retire } => {
-                if self.nodes[node].life == life {
-                    self.alive(node, sent, &versions, &retire);
-                }
+            Message::Registered { call, answer } => self.registered(node, call, answer),
+            Message::Beat { call, answer } => self.beat_answered(node, call, *answer),
+            Message::Push { call, update } => self.pushed(node, call, update),
+            Message::NewsAsk { have } => self.news_asked(node, from, have),
+            Message::Suspect(_) => {
+                let seat = self.nodes[node].member.seat();
+                self.send(Address::Node(node), Address::Manager(seat), message);
             }
-            Message::Reply { .. } | Message::Heartbeat { .. } | Message::RoutingAsk => {}
+            _ => {}
         }
     }
 
-    fn alive(
+    /// Where no process listens the machine says so, unless it is off.
+    fn greet(&mut self, node: usize, from: Address, call: u64) {
+        let n = &self.nodes[node];
+        let found = n.up.then(|| n.member.incarnation());
+        let silent = if n.up { self.now < n.paused_until } else { n.dark };
+        if !silent {
+            self.send(Address::Node(node), from, Message::Greeting { call, found });
+        }
+    }
+
+    fn is_here(&self, node: usize, target: TargetId) -> bool {
+        self.hosts.get(&target).is_some_and(|host| host.node == node && host.open)
+    }
+
+    fn request(
         &mut self,
         node: usize,
-        sent: Tick,
-        versions: &[(ChainId, ChainVersion)],
-        retire: &[TargetId],
-    ) {
-        for target in self.targets_of(node) {
-            let host = self.hosts.get_mut(&target).expect("every target has a host");
-            let chain = host.chain;
-            let retired = retire.contains(&target);
-            let news = std::mem::replace(&mut host.retired, retired) != retired;
-            let known = host.report.map_or(ChainVersion(0), |report| report.version);
-            if news {
-                self.step(target, Event::Retire(retired));
+        target: TargetId,
+        (from, attempt): (Address, u64),
+    ) -> Option<RequestId> {
+        if !self.is_here(node, target) {
+            let reply = Reply::Refused(Refusal::NotServing);
+            self.send(Address::Node(node), from, Message::Reply { attempt, reply });
+            return None;
+        }
+        let host = self.hosts.get_mut(&target)?;
+        host.numbered += 1;
+        host.requests.insert(host.numbered, (from, attempt));
+        Some(RequestId(host.numbered))
+    }
+
+    /// Makes this node's replicas what its routing says.
+    pub(crate) fn apply_routing(&mut self, node: usize) {
+        let me = node_id(node);
+        let routing = &self.nodes[node].member.routing;
+        let disks = &self.nodes[node].disks;
+        let here = |disk: DiskId| disks.iter().any(|mine| mine.id == disk);
+        let mine: Vec<(TargetId, DiskId, Chain)> = routing
+            .chains
+            .values()
+            .flat_map(|chain| chain.targets.iter().map(move |member| (member, chain)))
+            .filter(|(member, _)| member.node == me && here(member.disk))
+            .map(|(member, chain)| (member.target, member.disk, chain.clone()))
+            .collect();
+        let chains: BTreeMap<ChainId, Chain> =
+            routing.chains.iter().map(|(id, chain)| (*id, chain.clone())).collect();
+        for (target, disk, chain) in &mine {
+            self.open(node, (*target, *disk), chain.id);
+            if self.nodes[node].member.stopping {
+                self.retire(*target, true);
             }
-            let Some((_, version)) = versions.iter().find(|(id, _)| *id == chain) else { continue };
-            if *version > known {
-                self.ask_routing(node);
+            self.describe(*target, chain);
+        }
+        let named: BTreeSet<TargetId> = mine.iter().map(|(target, ..)| *target).collect();
+        let others = self.hosts.values().filter(|host| host.node == node);
+        let gone: Vec<TargetId> =
+            others.map(|host| host.target).filter(|target| !named.contains(target)).collect();
+        for target in gone {
+            let chain = self.hosts[&target].chain;
+            if let Some(chain) = chains.get(&chain) {
+                self.describe(target, chain);
             }
-            self.step(target, Event::Lease { sent, version: *version });
+            self.trace.note(self.now, || format!("{} left its chain", target.0));
+            self.hosts.remove(&target);
         }
     }
 
-    fn request(&mut self, target: TargetId, from: Address, attempt: u64) -> RequestId {
-        let host = self.hosts.get_mut(&target).expect("every target has a host");
-        host.numbered += 1;
-        host.requests.insert(host.numbered, (from, attempt));
-        RequestId(host.numbered)
+    /// A replica for a target that routing names, over what its disk holds: from an earlier
+    /// process, or from an earlier target of the same chain that this node has not heard of since.
+    fn open(&mut self, node: usize, (target, on): (TargetId, DiskId), chain: ChainId) {
+        let now = self.tick_of(node);
+        let failing = self.nodes[node].disks.iter().any(|disk| disk.id == on && disk.dead);
+        if !self.hosts.contains_key(&target) {
+            let found = self
+                .hosts
+                .values()
+                .find(|host| (host.node, host.on, host.chain) == (node, on, chain) && !host.open);
+            let found = found.map(|host| host.target);
+            let found = found.and_then(|found| self.hosts.remove(&found));
+            let mut disk = found.map_or_else(Disk::new, |found| found.disk.inherited());
+            disk.failing |= failing;
+            let host = Host {
+                chain,
+                target,
+                node,
+                on,
+                replica: replica((chain, target, ChainVersion(0)), now, self.replica_mutation()),
+                disk,
+                life: 0,
+                open: true,
+                view: Chain { id: chain, ..Chain::default() },
+                up_to_date: None,
+                requests: BTreeMap::new(),
+                numbered: 0,
+                retiring: false,
+                room: true,
+                reopening: false,
+            };
+            self.hosts.insert(target, host);
+        } else if !self.hosts[&target].open {
+            self.renew_replica(target);
+        }
+    }
+
+    /// A newer description of the chain.
+    fn describe(&mut self, target: TargetId, chain: &Chain) {
+        let Some(host) = self.hosts.get_mut(&target) else { return };
+        if chain.version > host.view.version {
+            host.view = chain.clone();
+            self.step(target, Event::Routing(chain.clone()));
+        }
+    }
+
+    /// Whether the target is to leave its chain.
+    pub(crate) fn retire(&mut self, target: TargetId, wanted: bool) {
+        let Some(host) = self.hosts.get_mut(&target) else { return };
+        if std::mem::replace(&mut host.retiring, wanted) != wanted {
+            self.step(target, Event::Retire(wanted));
+        }
     }
 
     pub(crate) fn stored(&mut self, target: TargetId, life: u64, token: Token, begun: Begun) {
-        let node = self.node_of[&target];
-        let copy = begun.clone();
-        if self.hosts[&target].life != life
-            || !self.running(node, || Item::Stored { target, life, token, begun: copy })
-        {
+        let Some(host) = self.hosts.get(&target).filter(|host| host.life == life) else { return };
+        let (node, copy) = (host.node, begun.clone());
+        if !host.open || !self.running(node, || Item::Stored { target, life, token, begun: copy }) {
             return;
         }
-        let host = self.hosts.get_mut(&target).expect("every target has a host");
+        let Some(host) = self.hosts.get_mut(&target) else { return };
         let result = host.disk.end(begun);
         self.step(target, Event::Stored(token, result));
     }
 
     pub(crate) fn store_failed(&mut self, target: TargetId, life: u64) {
-        let node = self.node_of[&target];
-        if self.hosts[&target].life == life && self.nodes[node].up {
+        let Some(host) = self.hosts.get(&target) else { return };
+        if host.life == life && self.nodes[host.node].up {
             self.step(target, Event::StoreFailed);
         }
     }
 
     pub(crate) fn scrub(&mut self, target: TargetId, chunk: ChunkId) {
-        let entry = self.hosts[&target].disk.chunks().get(&chunk);
+        let Some(host) = self.hosts.get(&target) else { return };
+        let up = self.nodes[host.node].up;
+        let entry = host.disk.chunks().get(&chunk);
         let rotten = entry.and_then(|e| e.committed.as_ref()).is_some_and(|s| s.rotten);
         if !rotten {
             return;
         }
         self.after(ms(700), Item::Scrub { target, chunk });
-        if self.nodes[self.node_of[&target]].up {
+        if up {
             self.step(target, Event::Damaged(chunk));
         }
     }
 
-    pub(crate) fn crash(&mut self, node: usize) {
+    /// The process ends; a machine that is dark does not even say so.
+    pub(crate) fn crash(&mut self, node: usize, dark: bool) {
         if !self.nodes[node].up {
             return;
         }
         self.trace.note(self.now, || format!("node {node} crashes"));
         self.nodes[node].up = false;
         self.nodes[node].paused_until = 0;
+        self.nodes[node].dark = dark;
         for target in self.targets_of(node) {
-            let host = self.hosts.get_mut(&target).expect("every target has a host");
+            let Some(host) = self.hosts.get_mut(&target) else { continue };
             host.life += 1;
             host.disk.crash(&mut self.rng);
             host.requests.clear();
             self.check_survival(target);
+        }
+        for host in self.hosts.values_mut().filter(|host| host.node == node) {
+            host.open = false;
         }
     }
 
@@ -336,10 +402,13 @@ impl World {
     /// whichever comes back first may have to bring the chain back.
     fn check_survival(&mut self, target: TargetId) {
         let crashed = &self.hosts[&target];
-        let chain = &self.store.chains[&crashed.chain];
+        let Some(chain) = self.store.chains.get(&crashed.chain).map(|record| &record.chain) else {
+            return;
+        };
         let serves = |host: &&Host| {
-            let acts = host.report.is_some_and(|report| report.version == chain.version);
-            acts && chain.serving().any(|member| member.target == host.target)
+            let acts = host.replica.local_report();
+            acts.is_some_and(|report| report.version == chain.version)
+                && chain.serving().any(|member| member.target == host.target)
         };
         if self.plan.memory || !serves(&crashed) {
             return;
@@ -373,39 +442,64 @@ impl World {
             return;
         }
         self.trace.note(self.now, || format!("node {node} starts"));
-        let life = self.nodes[node].life + 1;
         let clock = Clock::new(&mut self.rng, self.now);
-        self.nodes[node] = Node { life, ..Node::new(clock) };
-        for target in self.targets_of(node) {
-            self.renew_replica(target);
+        let managers = self.managers.len();
+        let n = &mut self.nodes[node];
+        n.life += 1;
+        let life = n.life;
+        (n.up, n.dark, n.paused_until, n.clock) = (true, false, 0, clock);
+        n.member = Member::new(node, life, managers);
+        for disk in &mut n.disks {
+            disk.dead = false;
+        }
+        for host in self.hosts.values_mut().filter(|host| host.node == node) {
+            host.disk.failing = false;
         }
         self.after(ms(1), Item::NodeTick { node, life });
-        self.after(ms(2), Item::Heartbeat { node, life });
+        self.after(ms(2), Item::Beat { node, life, turn: 0 });
     }
 
+    /// Another process, or another attempt, over the same disk.
     fn renew_replica(&mut self, target: TargetId) {
-        let now = self.tick_of(self.node_of[&target]);
-        let host = self.hosts.get_mut(&target).expect("every target has a host");
+        let node = self.hosts[&target].node;
+        let (now, mutation) = (self.tick_of(node), self.replica_mutation());
+        let Some(host) = self.hosts.get_mut(&target) else { return };
         let identity = (host.chain, target, host.disk.saved());
-        host.replica = replica(identity, now, self.mutation);
-        host.report = None;
-        host.retired = false;
+        host.replica = replica(identity, now, mutation);
+        host.open = true;
+        host.view = Chain { id: host.chain, ..Chain::default() };
+        host.retiring = false;
         host.room = true;
         host.reopening = false;
         host.requests.clear();
     }
 
+    fn replica_mutation(&self) -> Option<Mutation> {
+        match self.mutation {
+            Some(crate::Mutation::Replica(mutation)) => Some(mutation),
+            _ => None,
+        }
+    }
+
     /// A target whose store failed is opened again by its node.
     pub(crate) fn restart_target(&mut self, target: TargetId, life: u64) {
-        let node = self.node_of[&target];
-        if self.hosts[&target].life != life || !self.nodes[node].up {
+        let Some(host) = self.hosts.get_mut(&target) else { return };
+        let node = host.node;
+        let dead = self.nodes[node].disks.iter().any(|disk| disk.id == host.on && disk.dead);
+        if host.life != life || !self.nodes[node].up || !host.open {
             return;
         }
-        self.trace.note(self.now, || format!("{} is opened again", target.0));
-        let host = self.hosts.get_mut(&target).expect("every target has a host");
+        if dead {
+            host.reopening = false;
+            return;
+        }
         host.life += 1;
         host.disk.failing = false;
         host.disk.crash(&mut self.rng);
+        let (view, retiring) = (host.view.clone(), host.retiring);
+        self.trace.note(self.now, || format!("{} is opened again", target.0));
         self.renew_replica(target);
+        self.retire(target, retiring);
+        self.describe(target, &view);
     }
 }

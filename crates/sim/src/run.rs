@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use millpond_chain::Mutation;
+use millpond_cluster::manager;
 
 use crate::check::{Action, Heard, Operation, Verdict, check};
 use crate::message::Time;
@@ -10,6 +10,32 @@ use crate::world::{Phase, Stats, World};
 
 /// Lines of the trace that are shown.
 const TRACE_LINES: usize = 400;
+
+/// A deliberate mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutation {
+    /// Of every replica.
+    Replica(millpond_chain::Mutation),
+    /// Of every manager.
+    Manager(manager::Mutation),
+}
+
+impl Mutation {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let replicas = millpond_chain::Mutation::ALL.into_iter().map(Self::Replica);
+        replicas.chain(manager::Mutation::ALL.into_iter().map(Self::Manager))
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> String {
+        match self {
+            Self::Replica(mutation) => format!("{mutation:?}"),
+            Self::Manager(mutation) => format!("{mutation:?}"),
+        }
+    }
+}
 
 /// What came of one seed.
 #[derive(Clone, Debug)]

@@ -3,19 +3,24 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use millpond_chain::{Alarm, Mutation, Payload};
+use millpond_chain::{Alarm, Payload};
+use millpond_cluster::manager::AdminCommand;
 use millpond_types::ChunkId;
 use millpond_types::cluster::{ChainId, TargetId};
 
 use crate::check::Operation;
 use crate::client::Client;
 use crate::clock::Clock;
-use crate::manager::{Manager, Store};
+use crate::manager::Seat;
+use crate::member::{Member, NodeDisk};
 use crate::message::{Address, Item, Message, Time, ms};
 use crate::nemesis::{Nemesis, Plan};
 use crate::network::Network;
 use crate::node::{Host, Node};
+use crate::operator::Operator;
 use crate::rng::Rng;
+use crate::run::Mutation;
+use crate::store::Store;
 
 /// What happened, as a number and, on demand, as text.
 #[derive(Debug)]
@@ -45,6 +50,8 @@ pub(crate) enum Phase {
     Chaos,
     /// They have ended; chains come back.
     Healing,
+    /// All is whole, and nothing shall move any more.
+    Calming,
     /// Every chunk is read and written once more on every replica.
     Last,
     /// The last messages arrive.
@@ -67,6 +74,10 @@ pub struct Stats {
     pub versions: u64,
     /// Targets that were brought up to date.
     pub resyncs: u64,
+    /// Replicas that went from one disk to another.
+    pub moves: u64,
+    /// Managers that became primary.
+    pub take_overs: u64,
     /// Histories that the checker gave up.
     pub too_hard: u64,
 }
@@ -80,6 +91,8 @@ impl Stats {
         self.faults += other.faults;
         self.versions += other.versions;
         self.resyncs += other.resyncs;
+        self.moves += other.moves;
+        self.take_overs += other.take_overs;
         self.too_hard += other.too_hard;
     }
 }
@@ -94,9 +107,9 @@ pub(crate) struct World {
     pub(crate) plan: Plan,
     pub(crate) nodes: Vec<Node>,
     pub(crate) hosts: BTreeMap<TargetId, Host>,
-    pub(crate) node_of: BTreeMap<TargetId, usize>,
-    pub(crate) managers: Vec<Manager>,
+    pub(crate) managers: Vec<Seat>,
     pub(crate) store: Store,
+    pub(crate) operator: Operator,
     pub(crate) clients: Vec<Client>,
     pub(crate) network: Network,
     pub(crate) history: BTreeMap<(ChainId, ChunkId), Vec<Operation>>,
@@ -108,6 +121,8 @@ pub(crate) struct World {
     pub(crate) failure: Option<String>,
     /// When a chain that acknowledges from memory lost the memory of its last serving target.
     pub(crate) forgot: BTreeMap<ChainId, Time>,
+    /// After the faults operators have said what they want.
+    pub(crate) orders_given: bool,
     /// A damaged chunk had no good copy left: nothing is promised about its chain's progress.
     pub(crate) beyond_repair: bool,
 }
@@ -116,9 +131,15 @@ impl World {
     pub(crate) fn new(seed: u64, mutation: Option<Mutation>, verbose: bool) -> Self {
         let mut rng = Rng::new(seed);
         let plan = Plan::new(&mut rng);
-        let nodes = (0..plan.nodes).map(|_| Node::new(Clock::new(&mut rng, 0))).collect();
-        let managers = (0..plan.managers).map(|n| Manager::new(n, Clock::new(&mut rng, 0)));
-        let managers = managers.collect();
+        let nodes = (0..plan.nodes).map(|n| node(n, &plan, &mut rng)).collect();
+        let manager = match mutation {
+            Some(Mutation::Manager(mutation)) => Some(mutation),
+            _ => None,
+        };
+        let shape = (plan.replicas, plan.founders, plan.chains);
+        let managers = (0..plan.managers)
+            .map(|n| Seat::new(n, Clock::new(&mut rng, 0), shape, manager))
+            .collect();
         let clients = (0..plan.clients).map(Client::new).collect();
         let mut world = Self {
             now: 0,
@@ -128,9 +149,9 @@ impl World {
             trace: Trace { hash: seed, lines: verbose.then(Vec::new) },
             nodes,
             hosts: BTreeMap::new(),
-            node_of: BTreeMap::new(),
             managers,
-            store: Store::default(),
+            store: Store::new(plan.chains),
+            operator: Operator::default(),
             clients,
             network: Network::new(plan.nodes, plan.managers, plan.clients),
             history: BTreeMap::new(),
@@ -141,6 +162,7 @@ impl World {
             stats: Stats::default(),
             failure: None,
             forgot: BTreeMap::new(),
+            orders_given: false,
             beyond_repair: false,
             rng,
             plan,
@@ -150,32 +172,20 @@ impl World {
     }
 
     fn build(&mut self) {
-        for chain in 0..self.plan.chains {
-            let id = ChainId(u32::try_from(chain).expect("few chains") + 1);
-            let first = self.rng.index(self.plan.nodes);
-            let mut targets = Vec::new();
-            // One more than the chain has: a spare for changes of membership.
-            for i in 0..=self.plan.replicas {
-                let node = (first + i) % self.plan.nodes;
-                let target = TargetId(id.0 * 10 + u32::try_from(i).expect("few replicas"));
-                self.node_of.insert(target, node);
-                targets.push((target, node));
-                let host = Host::new(id, target, self.tick_of(node), self.mutation);
-                self.hosts.insert(target, host);
-            }
-            self.store.create(id, &targets[..self.plan.replicas]);
-        }
-        for node in 0..self.plan.nodes {
-            self.after(ms(1), Item::NodeTick { node, life: 0 });
-            self.after(ms(2), Item::Heartbeat { node, life: 0 });
+        for node in 0..self.plan.founders {
+            self.start(node);
         }
         for manager in 0..self.plan.managers {
-            self.after(ms(1 + manager as u64), Item::ManagerTick { manager, life: 0 });
+            self.after(ms(1 + manager as u64), Item::ManagerWake { manager, life: 0, turn: 0 });
         }
+        self.first_orders();
+        self.after(ms(20), Item::Operator);
         for client in 0..self.plan.clients {
             self.after(ms(3), Item::ClientWake { client, epoch: 0 });
         }
-        self.after(ms(500), Item::Nemesis);
+        // Mostly once the cluster has formed.
+        let first = if self.rng.permille(200) { ms(500) } else { ms(2500) };
+        self.after(first, Item::Nemesis);
         self.after(ms(100), Item::Phase);
     }
 
@@ -233,14 +243,24 @@ impl World {
             Item::StoreFailed { target, life } => self.store_failed(target, life),
             Item::Scrub { target, chunk } => self.scrub(target, chunk),
             Item::NodeTick { node, life } => self.node_tick(node, life),
-            Item::Heartbeat { node, life } => self.heartbeat(node, life, true),
             Item::RestartTarget { target, life } => self.restart_target(target, life),
-            Item::ManagerTick { manager, life } => self.manager_tick(manager, life),
+            Item::Beat { node, life, turn } => self.beat(node, life, turn),
+            Item::PollAgain { node, life, call } => self.poll_again(node, life, call),
+            Item::Leave { node, life } => self.leave(node, life),
+            Item::ManagerWake { manager, life, turn } => self.manager_wake(manager, life, turn),
+            Item::Transact { manager, life, id, request, heard } => {
+                self.transact((manager, life, id), request, heard);
+            }
+            Item::Transacted { manager, life, id, reply } => {
+                self.transacted((manager, life, id), reply);
+            }
+            Item::ProbeOver { manager, life, call } => self.probe_over(manager, life, call),
+            Item::ManagerLeft { manager, life } => self.manager_left(manager, life),
+            Item::Operator => self.operator_works(),
             Item::ClientWake { client, epoch } => self.client_wake(client, epoch),
             Item::Nemesis => self.strike(),
             Item::Hunt(node) => self.hunted(node),
             Item::Undo(undo) => self.undo(undo),
-            Item::Probe { node, life } => self.probe(node, life),
             Item::Phase => self.on_phase(),
         }
     }
@@ -253,113 +273,6 @@ impl World {
         }
     }
 
-    fn manager_tick(&mut self, manager: usize, life: u64) {
-        let m = &mut self.managers[manager];
-        if m.life != life {
-            return;
-        }
-        self.after(ms(100), Item::ManagerTick { manager, life });
-        let m = &mut self.managers[manager];
-        if !m.up {
-            return;
-        }
-        let now = m.clock.read(self.now);
-        m.renew(&mut self.store, now);
-        self.manager_decides(manager);
-    }
-
-    fn manager_decides(&mut self, manager: usize) {
-        let m = &self.managers[manager];
-        let now = m.clock.read(self.now);
-        let before: Vec<_> = self.store.chains.values().cloned().collect();
-        let changed = m.decide(&mut self.store, now, &self.node_of);
-        for chain in changed {
-            self.stats.versions += 1;
-            self.trace.add(u64::from(chain.version.0) << 8 | u64::from(chain.id.0));
-            self.trace.note(self.now, || {
-                let states: Vec<String> =
-                    chain.targets.iter().map(|m| format!("{}:{:?}", m.target.0, m.state)).collect();
-                format!("manager {manager}: {:?} {:?} {states:?}", chain.id, chain.version)
-            });
-            self.note_changes(&before, &chain);
-            self.hunt(&chain);
-            let nodes: Vec<usize> = self
-                .hosts
-                .values()
-                .filter(|h| h.chain == chain.id)
-                .map(|h| h.target)
-                .map(|t| self.node_of[&t])
-                .collect();
-            for node in nodes {
-                // News that is lost just now is what leaves one replica behind.
-                if self.phase == Phase::Chaos && self.rng.permille(self.plan.hunt / 3) {
-                    continue;
-                }
-                let message = Message::Routing(vec![chain.clone()]);
-                self.send(Address::Manager(manager), Address::Node(node), message);
-            }
-            for client in 0..self.clients.len() {
-                let message = Message::Routing(vec![chain.clone()]);
-                self.send(Address::Manager(manager), Address::Client(client), message);
-            }
-        }
-    }
-
-    fn note_changes(
-        &mut self,
-        before: &[millpond_types::cluster::Chain],
-        chain: &millpond_types::cluster::Chain,
-    ) {
-        use millpond_types::cluster::TargetState::{LastServing, Serving, Syncing};
-        let Some(old) = before.iter().find(|old| old.id == chain.id) else { return };
-        for member in chain.serving() {
-            let was = old.targets.iter().find(|m| m.target == member.target).map(|m| m.state);
-            if was == Some(Syncing) {
-                self.stats.resyncs += 1;
-            }
-            if was == Some(LastServing) && self.plan.memory && chain.version.0 > 2 {
-                self.forgot.entry(chain.id).or_insert(self.now);
-            }
-            debug_assert_eq!(member.state, Serving, "serving() gives serving ones");
-        }
-    }
-
-    fn manager_receives(&mut self, manager: usize, from: Address, message: Message) {
-        let m = &mut self.managers[manager];
-        if !m.up {
-            return;
-        }
-        let now = m.clock.read(self.now);
-        match (message, from) {
-            (Message::Heartbeat { life, number, sent, reports }, Address::Node(node)) => {
-                let told = m.heartbeat(node, (life, number), reports, (&self.store, now));
-                if let Some((versions, retire)) = told {
-                    let answer = Message::Alive { life, sent, versions, retire };
-                    self.send(Address::Manager(manager), from, answer);
-                    self.manager_decides(manager);
-                }
-            }
-            (Message::RoutingAsk, _) if !m.cut => {
-                let chains = self.store.chains.values().cloned().collect();
-                self.send(Address::Manager(manager), from, Message::Routing(chains));
-            }
-            _ => {}
-        }
-    }
-
-    fn probe(&mut self, node: usize, life: u64) {
-        // The host answers that nothing listens there, or the process is another one by now.
-        if self.nodes[node].up && self.nodes[node].life == life {
-            return;
-        }
-        for manager in 0..self.managers.len() {
-            if self.managers[manager].up {
-                self.managers[manager].gone(node, life);
-                self.manager_decides(manager);
-            }
-        }
-    }
-
     fn on_phase(&mut self) {
         self.after(ms(100), Item::Phase);
         match self.phase {
@@ -368,7 +281,13 @@ impl World {
                 self.phase = Phase::Healing;
                 self.phase_until = self.now + ms(40_000);
             }
-            Phase::Healing if self.all_serving() => {
+            Phase::Healing if self.is_whole() => {
+                self.trace.note(self.now, || "all is whole: no more moves".to_owned());
+                self.phase = Phase::Calming;
+                let (name, value) = ("rebalance.paused".to_owned(), "true".to_owned());
+                self.order_surely(AdminCommand::Set { name, value });
+            }
+            Phase::Calming if self.is_whole() && self.is_told() => {
                 self.trace.note(self.now, || "all targets serve: last round".to_owned());
                 self.phase = Phase::Last;
                 self.phase_until = self.now + ms(30_000);
@@ -386,7 +305,7 @@ impl World {
                 self.agree();
                 self.phase = Phase::Over;
             }
-            Phase::Healing | Phase::Last if self.now >= self.phase_until => {
+            Phase::Healing | Phase::Calming | Phase::Last if self.now >= self.phase_until => {
                 self.look_for_lost_chunks();
                 if !self.beyond_repair {
                     let phase = self.phase;
@@ -398,27 +317,50 @@ impl World {
         }
     }
 
-    /// No replica of a chain has anything under way.
-    fn quiet(&self) -> bool {
-        let members = self.store.chains.values().flat_map(|chain| &chain.targets);
-        let mut replicas = members.map(|member| &self.hosts[&member.target].replica);
-        replicas.all(|replica| replica.busy_chunks() == 0)
+    /// The members of all chains that are there.
+    fn members(&self) -> impl Iterator<Item = &Host> {
+        let members = self.store.chains.values().flat_map(|record| &record.chain.targets);
+        members.filter_map(|member| self.hosts.get(&member.target))
     }
 
-    fn all_serving(&self) -> bool {
+    /// No replica of a chain has anything under way.
+    fn quiet(&self) -> bool {
+        self.members().all(|host| host.replica.busy_chunks() == 0)
+    }
+
+    /// Every chain has all its replicas, nothing moves, and operators have what they wanted.
+    fn is_whole(&self) -> bool {
         let serves = millpond_types::cluster::TargetState::Serving;
-        let chains = self.store.chains.values();
-        self.store.retiring.is_empty()
-            && chains.flat_map(|chain| &chain.targets).all(|member| member.state == serves)
+        let whole = |record: &millpond_types::cluster::ChainRecord| {
+            let targets = &record.chain.targets;
+            let all = targets.len() == self.plan.replicas;
+            all && record.moving.is_none() && targets.iter().all(|member| member.state == serves)
+        };
+        self.orders_given
+            && self.operator.finished()
+            && self.store.chains.len() == self.plan.chains
+            && self.store.chains.values().all(whole)
+    }
+
+    /// Every node has the newest routing, in which no slot moves.
+    fn is_told(&self) -> bool {
+        let newest = self.store.head.routing;
+        self.nodes.iter().filter(|node| node.life > 0).all(|node| {
+            let routing = &node.member.routing;
+            node.up && routing.version == newest && routing.moving.is_empty()
+        })
     }
 
     /// Chains agree byte by byte, and nothing is left under way.
     fn agree(&mut self) {
         let mut faults = Vec::new();
-        for chain in self.store.chains.values() {
+        for record in self.store.chains.values() {
             let mut first: Option<(TargetId, &Host)> = None;
-            for member in &chain.targets {
-                let host = &self.hosts[&member.target];
+            for member in &record.chain.targets {
+                let Some(host) = self.hosts.get(&member.target) else {
+                    faults.push(format!("{:?} is nowhere", member.target));
+                    continue;
+                };
                 let staged = host.disk.chunks().values().any(|entry| entry.staged.is_some());
                 if staged || host.replica.busy_chunks() > 0 {
                     faults.push(format!("{:?} has work left after quiescence", member.target));
@@ -442,22 +384,28 @@ impl World {
 
     /// A damaged chunk without a good copy anywhere in its chain.
     fn look_for_lost_chunks(&mut self) {
-        for chain in self.store.chains.values() {
+        let disk = |target: TargetId| self.hosts.get(&target).map(|host| &host.disk);
+        let mut beyond_repair = false;
+        for record in self.store.chains.values() {
+            let chain = &record.chain;
             for member in &chain.targets {
-                for (chunk, entry) in self.hosts[&member.target].disk.chunks() {
+                for (chunk, entry) in
+                    disk(member.target).into_iter().flat_map(crate::disk::Disk::chunks)
+                {
                     let Some(bad) = entry.committed.as_ref().filter(|stored| stored.rotten) else {
                         continue;
                     };
                     // Only those that take part in writes can be asked for a copy.
                     let good = chain.writing().any(|other| {
-                        let entry = self.hosts[&other.target].disk.chunks().get(chunk);
+                        let entry = disk(other.target).and_then(|disk| disk.chunks().get(chunk));
                         let copy = entry.and_then(|entry| entry.committed.as_ref());
                         copy.is_some_and(|copy| copy.meta == bad.meta && !copy.rotten)
                     });
-                    self.beyond_repair |= !good;
+                    beyond_repair |= !good;
                 }
             }
         }
+        self.beyond_repair |= beyond_repair;
     }
 }
 
@@ -471,4 +419,13 @@ fn differ(a: &Host, b: &Host) -> Option<ChunkId> {
         Some((stored.meta, stored.bytes.as_ref().map(|bytes| (bytes.clone(), bytes.crc()))))
     };
     chunks.copied().find(|chunk| content(a, chunk) != content(b, chunk))
+}
+
+fn node(number: usize, plan: &Plan, rng: &mut Rng) -> Node {
+    let disk = |n| {
+        let sizes = if plan.uneven { [1 << 40, 2 << 40] } else { [1 << 40; 2] };
+        NodeDisk::new(number, n, sizes[(number + n) % 2])
+    };
+    let disks = (0..plan.disks).map(disk).collect();
+    Node::new(Clock::new(rng, 0), disks, Member::new(number, 0, plan.managers))
 }

@@ -11,12 +11,13 @@ use millpond_types::cluster::{
 use millpond_types::units::Tick;
 use millpond_types::wire::Record as _;
 
-use super::Cx;
 use super::event::{Effect, Session, StoreReply, StoreRequest};
+use super::mutation::mutated;
 use super::nodes::record_of;
 use super::primary::{FENCE_PENDING, Job, Live, Nodes, Primary};
 use super::settings::Rules;
 use super::state::{Changes, Draft, State, Write, domain_name, slot_id};
+use super::{Cx, ManagerOptions};
 use crate::moves::{join, settle};
 use crate::planner::{Limits, PlanDisk, PlanView, Planner, Step};
 use crate::table::{Report, next_chain};
@@ -88,7 +89,7 @@ impl Primary {
         while draft.has_room(8)
             && let Some(chain) = dirty.pop_first()
         {
-            evaluate(&mut draft, nodes, planner, chain);
+            evaluate(&mut draft, nodes, planner, (chain, cx.options));
         }
         while draft.has_room(32)
             && let Some(job) = jobs.pop_front()
@@ -101,7 +102,7 @@ impl Primary {
                         enroll(&mut draft, nodes, (*from, register), &mut touched, &mut after);
                     for chain in touched {
                         if draft.has_room(8) && draft.is_untouched(chain) {
-                            evaluate(&mut draft, nodes, planner, chain);
+                            evaluate(&mut draft, nodes, planner, (chain, cx.options));
                         } else {
                             dirty.insert(chain);
                         }
@@ -156,7 +157,10 @@ impl Primary {
                 live.fence = FENCE_PENDING;
             }
         }
-        let checks = vec![self.lease.check(), (keys::HEAD.to_vec(), self.head.clone())];
+        let mut checks = vec![self.lease.check(), (keys::HEAD.to_vec(), self.head.clone())];
+        if mutated!(cx.options, CommitUnchecked) {
+            checks.clear();
+        }
         let request = StoreRequest::Commit { checks, writes };
         let stage = Stage::Sent(cx.ask(request.clone()));
         self.in_flight = Some(InFlight { changes, fenced, after, request, stage });
@@ -181,6 +185,11 @@ impl Primary {
         let Some(in_flight) = &mut self.in_flight else { return true };
         match (&in_flight.stage, reply) {
             (Stage::Sent(sent), StoreReply::Committed) if *sent == id => self.committed(cx),
+            (Stage::Sent(sent), StoreReply::Failed)
+                if *sent == id && mutated!(cx.options, AssumeCommitted) =>
+            {
+                self.committed(cx);
+            }
             (Stage::Sent(sent), _) if *sent == id => {
                 // Not done, or done and not heard of: HEAD tells.
                 in_flight.stage = Stage::Ask(cx.now);
@@ -249,9 +258,18 @@ impl Primary {
 }
 
 /// One step of a chain: of the move in it, else of the target-state table.
-fn evaluate(draft: &mut Draft<'_>, nodes: &Nodes, planner: &mut Planner, id: ChainId) {
+fn evaluate(
+    draft: &mut Draft<'_>,
+    nodes: &Nodes,
+    planner: &mut Planner,
+    (id, options): (ChainId, &ManagerOptions),
+) {
     let Some(record) = draft.chain(id) else { return };
     let takes_data = |disk| draft.disk(disk).is_some_and(|disk| takes_data(draft, disk));
+    #[cfg(feature = "mutations")]
+    if let Some(next) = super::mutation::leave_early(options, record) {
+        return draft.put_chain(next);
+    }
     if let Some(next) = settle(record, takes_data) {
         let add = record.moving.map(|moving| moving.add);
         if !next.chain.targets.iter().any(|member| Some(member.target) == add) {
@@ -260,8 +278,13 @@ fn evaluate(draft: &mut Draft<'_>, nodes: &Nodes, planner: &mut Planner, id: Cha
         draft.put_chain(next);
         return;
     }
-    let reports: Vec<Report> =
+    let mut reports: Vec<Report> =
         record.chain.targets.iter().map(|member| nodes.report(id, member)).collect();
+    if mutated!(options, TrustOldReport) {
+        for report in &mut reports {
+            report.at = record.chain.version;
+        }
+    }
     let Some(chain) = next_chain(&record.chain, &reports) else { return };
     let before = record.chain.serving().next().is_some();
     let serves = chain.serving().next().is_some();
@@ -438,6 +461,10 @@ fn slots_done(draft: &mut Draft<'_>, done: &[SlotDone]) -> Outcome {
     for done in done {
         let place = SlotPlace { chain: done.to, old: Some(done.from) };
         if draft.place(done.slot.0) == place {
+            // The rest in the next transaction: what this one settles is passed over then.
+            if !draft.has_room(1) {
+                return Outcome::Later;
+            }
             let settled = SlotPlace { chain: done.to, old: None };
             draft.changes.slots.insert(done.slot.0, settled);
         }
@@ -471,6 +498,7 @@ fn plan(draft: &mut Draft<'_>, nodes: &Nodes, planner: &mut Planner, cx: &Cx<'_>
     }
     let view = PlanView {
         replicas: state.cluster.replicas,
+        chains_max: cx.options.chains_max,
         seed: state.cluster.seed,
         disks: &disks,
         chains: &state.chains,
@@ -485,6 +513,11 @@ fn plan(draft: &mut Draft<'_>, nodes: &Nodes, planner: &mut Planner, cx: &Cx<'_>
     };
     let steps = planner.next(&view, &limits, STEPS_MAX);
     for step in steps {
+        // Slots come first, and all their pages fit.
+        if !matches!(step, Step::Place { .. }) && !draft.has_room(1) {
+            planner.forget();
+            return;
+        }
         match step {
             Step::NewChain { disks } => new_chain(draft, nodes, planner, &disks),
             Step::Add { chain, to, drop } => add_target(draft, (chain, to, drop)),
@@ -541,4 +574,45 @@ pub(super) fn add_target(
     let target = draft.new_target();
     let add = ChainTarget { target, disk: to, node, state: TargetState::Offline };
     draft.put_chain(join(&record, add, drop));
+}
+
+#[cfg(test)]
+mod tests {
+    use millpond_types::cluster::{ChainId, SlotDone, SlotPlace};
+    use millpond_types::ids::SlotId;
+    use millpond_types::limits::{SLOT_PAGE, SLOTS};
+    use millpond_types::units::UnixSeconds;
+
+    use super::{Draft, Outcome, State, slots_done};
+
+    /// Operations that etcd takes in one transaction, less the checks.
+    const WRITES_MAX: usize = 126;
+
+    #[test]
+    fn slots_that_are_done_wait_for_room() {
+        let mut state = State::default();
+        let (from, to) = (ChainId(1), ChainId(2));
+        let done: Vec<SlotDone> = (0..SLOTS)
+            .step_by(SLOT_PAGE)
+            .map(|slot| SlotDone { slot: SlotId(u16::try_from(slot).unwrap()), from, to })
+            .collect();
+        for slot in &done {
+            state.slots[usize::from(slot.slot.0)] = SlotPlace { chain: to, old: Some(from) };
+        }
+        let mut rounds = 0;
+        loop {
+            let mut draft = Draft::new(&state, UnixSeconds(0));
+            (0..64).for_each(|n| draft.event(None, format!("event {n}")));
+            let outcome = slots_done(&mut draft, &done);
+            let (changes, _, writes) = draft.seal();
+            assert!(writes.len() <= WRITES_MAX, "{} writes", writes.len());
+            state.apply(&changes);
+            rounds += 1;
+            if matches!(outcome, Outcome::Done) {
+                break;
+            }
+        }
+        assert_eq!(rounds, 2);
+        assert!(done.iter().all(|done| state.slots[usize::from(done.slot.0)].old.is_none()));
+    }
 }

@@ -7,6 +7,7 @@ use millpond_types::units::Tick;
 use millpond_types::wire::Record as _;
 
 use super::event::{StoreReply, StoreRequest};
+use super::mutation::mutated;
 use super::{Cx, ManagerOptions};
 
 /// Pause after a store that did not answer.
@@ -56,7 +57,7 @@ impl Lease {
 
     /// Renews when due. False when the lease has run out.
     pub(super) fn tick(&mut self, cx: &mut Cx<'_>) -> bool {
-        if !self.is_valid(cx.now) {
+        if !self.is_valid(cx.now) && !mutated!(cx.options, ActWithoutLease) {
             return false;
         }
         if self.in_flight.is_none() && cx.now >= self.next {

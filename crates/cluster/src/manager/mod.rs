@@ -19,6 +19,7 @@
 mod commit;
 mod event;
 mod lease;
+mod mutation;
 mod nodes;
 mod operator;
 mod options;
@@ -34,6 +35,8 @@ pub use event::{
     AdminAnswer, AdminCommand, Effect, Effects, Entry, Event, ProbeOutcome, Role, Session,
     StoreReply, StoreRequest,
 };
+#[cfg(feature = "mutations")]
+pub use mutation::Mutation;
 pub use options::{Form, ManagerOptions};
 pub use settings::{SETTINGS, Setting, setting};
 pub use status::{

@@ -12,6 +12,7 @@ use millpond_types::units::Tick;
 
 use super::Cx;
 use super::event::{Effect, ProbeOutcome, Session};
+use super::mutation::mutated;
 use super::primary::{Job, Primary, says_new};
 use crate::moves::retiring;
 
@@ -171,13 +172,14 @@ impl Primary {
     /// A lease, but for a node that has yet to learn what was taken from it.
     fn grant(&self, cx: &Cx<'_>, node: NodeId, number: u64) -> Grant {
         let live = &self.nodes.live[&node];
-        let fenced = live.routing < live.fence || live.stopping;
+        let stale = mutated!(cx.options, GrantStaleRouting);
+        let fenced = live.routing < live.fence && !stale || live.stopping;
         let lease_ms = if fenced { 0 } else { cx.options.node_lease.as_millis() };
         let config = &self.state.config;
         Grant {
             number,
             lease_ms: u32::try_from(lease_ms).unwrap_or(u32::MAX),
-            routing: self.state.head.routing,
+            routing: if stale { live.routing } else { self.state.head.routing },
             config: (live.config != config.version).then(|| config.clone()),
             retire: self
                 .state
@@ -207,7 +209,7 @@ impl Primary {
             }
             // Where it listened another process does: a port has one owner.
             ProbeOutcome::Alive(_) | ProbeOutcome::Gone => true,
-            ProbeOutcome::Unknown => false,
+            ProbeOutcome::Unknown => mutated!(cx.options, SilenceIsDeath),
         };
         // A heartbeat that came after the probe was sent knows better.
         if gone && live.heard.is_none_or(|heard| heard <= probed) {

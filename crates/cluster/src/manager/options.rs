@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use millpond_types::cluster::NodeId;
 use millpond_types::ids::Uuid128;
+use millpond_types::limits::CHAINS_MAX;
 
 /// Times of leases, and who this is.
 #[derive(Clone, Debug)]
@@ -20,6 +21,9 @@ pub struct ManagerOptions {
     pub seed: u64,
     /// Make chains by itself once so many failure domains have registered.
     pub form: Option<Form>,
+    /// Never make more chains than this, whatever the fleet; `CHAINS_MAX` leaves it to the placement.
+    /// Few chains suit models of a cluster. Chains that exist stay.
+    pub chains_max: u32,
     /// How long a primary is primary after a renewal.
     pub lease: Duration,
     /// Time between renewals.
@@ -33,6 +37,9 @@ pub struct ManagerOptions {
     /// By how much two clocks may differ over the length of a lease. Taken off by whoever
     /// holds a lease, added by whoever waits for its end.
     pub margin: Duration,
+    /// The deliberate mistake that this manager makes.
+    #[cfg(feature = "mutations")]
+    pub mutation: Option<super::Mutation>,
 }
 
 /// When and how the first chains are made without an operator.
@@ -55,12 +62,15 @@ impl ManagerOptions {
             new_cluster: Uuid128::NIL,
             seed: 0,
             form: None,
+            chains_max: u32::try_from(CHAINS_MAX).unwrap_or(u32::MAX),
             lease: Duration::from_secs(5),
             renew: Duration::from_secs(1),
             watch: Duration::from_millis(500),
             node_lease: Duration::from_secs(2),
             probe_after: Duration::from_millis(700),
             margin: Duration::from_millis(250),
+            #[cfg(feature = "mutations")]
+            mutation: None,
         }
     }
 }

@@ -12,6 +12,7 @@ use millpond_types::units::Tick;
 use super::commit::InFlight;
 use super::event::{AdminCommand, Effect, Event, Session};
 use super::lease::Lease;
+use super::mutation::mutated;
 use super::push::Publisher;
 use super::settings::Rules;
 use super::state::State;
@@ -138,7 +139,9 @@ impl Nodes {
 impl Primary {
     pub(super) fn new(cx: &mut Cx<'_>, lease: Lease, state: State, head: Option<Vec<u8>>) -> Self {
         // The primary before may have granted a lease up to the moment it lost its own.
-        let lease_until = cx.now.plus(cx.options.node_lease + cx.options.margin);
+        let former = cx.options.node_lease + cx.options.margin;
+        let forgets = mutated!(cx.options, ForgetFormerLeases);
+        let lease_until = cx.now.plus(if forgets { Duration::ZERO } else { former });
         // What the primary before took from whom is not recorded: until a node has the routing as it
         // is now, it may believe to serve what it lost while it was away.
         let fence = state.head.routing;
@@ -230,7 +233,9 @@ impl Primary {
             if !live.is_up() {
                 continue;
             }
-            if cx.now >= live.lease_until {
+            let early = mutated!(cx.options, GoneEarly) && live.heard.is_some();
+            let short = if early { cx.options.node_lease / 2 } else { Duration::ZERO };
+            if cx.now.plus(short) >= live.lease_until {
                 gone.push(*id);
             } else if let Some(heard) = live.heard
                 && cx.now.since(heard) >= cx.options.probe_after

@@ -25,6 +25,7 @@ impl Primary {
         let disks = plan_disks(state);
         let view = PlanView {
             replicas: state.cluster.replicas,
+            chains_max: cx.options.chains_max,
             seed: state.cluster.seed,
             disks: &disks,
             chains: &state.chains,

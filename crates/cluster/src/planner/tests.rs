@@ -29,6 +29,7 @@ fn id(n: u32) -> Uuid128 {
 #[derive(Clone)]
 struct Model {
     replicas: u8,
+    chains_max: u32,
     disks: Vec<PlanDisk>,
     /// Disks that answer.
     up: BTreeSet<DiskId>,
@@ -50,6 +51,7 @@ impl Model {
     fn new(nodes: u32, disks: u32, replicas: u8) -> Self {
         let mut model = Self {
             replicas,
+            chains_max: u32::MAX,
             disks: Vec::new(),
             up: BTreeSet::new(),
             chains: BTreeMap::new(),
@@ -82,6 +84,7 @@ impl Model {
     fn steps(&mut self) -> Vec<Step> {
         let view = PlanView {
             replicas: self.replicas,
+            chains_max: self.chains_max,
             seed: 5,
             disks: &self.disks,
             chains: &self.chains,
@@ -93,6 +96,7 @@ impl Model {
     fn progress(&self) -> Progress {
         let view = PlanView {
             replicas: self.replicas,
+            chains_max: self.chains_max,
             seed: 5,
             disks: &self.disks,
             chains: &self.chains,
@@ -253,6 +257,17 @@ fn a_new_cluster_makes_chains_and_places_every_slot() {
     assert_eq!(slots.len(), 256);
     assert!(slots.values().all(|count| (250..=262).contains(count)), "{slots:?}");
     assert_eq!(model.moved, 0);
+}
+
+#[test]
+fn no_more_chains_are_made_than_may_be() {
+    let mut model = Model::new(3, 1, 2);
+    model.chains_max = 2;
+    model.settle();
+    assert_eq!(model.chains.len(), 2);
+    model.add_node(3, 1);
+    model.settle();
+    assert_eq!(model.chains.len(), 2, "a fleet that grew makes none either");
 }
 
 #[test]
