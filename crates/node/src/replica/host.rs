@@ -1,7 +1,7 @@
 //! All replicas of this node: made and ended as routing says, ticked, leased, reported.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -92,6 +92,8 @@ pub struct Host {
     pub(super) asks: Asks,
     pub(super) movers: Movers,
     resync_rate: AtomicU64,
+    /// This process stops: its word that nothing serves here is not taken back.
+    leaving: AtomicBool,
     /// Namespaces whose blocks are to go.
     dropped: RwLock<HashSet<GroupId>>,
     /// Numbers the host's own updates.
@@ -127,6 +129,7 @@ impl Host {
             asks: Asks::default(),
             movers: Movers::default(),
             resync_rate: AtomicU64::new(RESYNC_RATE),
+            leaving: AtomicBool::new(false),
             dropped: RwLock::default(),
             sequence,
         });
@@ -248,7 +251,11 @@ impl Host {
                     continue;
                 };
                 mine.insert(member.target);
-                self.hosted(chain, member.target, disk).routing(chain);
+                let hosted = self.hosted(chain, member.target, disk);
+                if self.leaving.load(Ordering::Relaxed) {
+                    hosted.retire(true);
+                }
+                hosted.routing(chain);
             }
         }
         let gone: Vec<Arc<Hosted>> = {
@@ -264,10 +271,22 @@ impl Host {
 
     /// The manager answered the heartbeat that left at `sent`.
     fn grant(&self, sent: Tick, retire: &HashSet<TargetId>) {
+        // It was on its way, or waited for its routing, when the stop began.
+        if self.leaving.load(Ordering::Relaxed) {
+            return;
+        }
         for hosted in self.all() {
             hosted.retire(retire.contains(&hosted.target));
             let version = hosted.state().view.version;
             hosted.step(Event::Lease { sent, version });
+        }
+    }
+
+    /// No target serves from here on.
+    fn leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+        for hosted in self.all() {
+            hosted.retire(true);
         }
     }
 
@@ -348,6 +367,11 @@ impl Host {
         self.apply(routing);
     }
 
+    /// As [`HostTargets::leave`], from a core.
+    pub(super) fn leave_now(&self) {
+        self.leave();
+    }
+
     /// As [`HostTargets::granted`], from a core.
     pub(super) fn grant_now(&self, sent: Tick, grant: &Grant) {
         self.grant(sent, &grant.retire.iter().copied().collect());
@@ -407,11 +431,7 @@ impl Targets for HostTargets {
     }
 
     fn leave(&self) {
-        self.0.on_core(|host| {
-            for hosted in host.all() {
-                hosted.retire(true);
-            }
-        });
+        self.0.on_core(|host| host.leave());
     }
 
     fn namespaces(&self, table: &NamespaceTableReply) {

@@ -11,8 +11,8 @@ use millpond_cluster::{Report, next_chain};
 use millpond_engine::{EngineOptions, FormatOptions};
 use millpond_env::{BufferPool, FileDisk, PoolOptions, RealClock, Runtime, RuntimeOptions, sleep};
 use millpond_types::cluster::{
-    Chain, ChainId, ChainTarget, ChainVersion, DiskId, Grant, NodeId, NodeInfo, NodeState, Routing,
-    RoutingVersion, SlotMap, TargetId, TargetState,
+    Chain, ChainId, ChainTarget, ChainVersion, DiskId, Grant, LocalState, NodeId, NodeInfo,
+    NodeState, Routing, RoutingVersion, SlotMap, TargetId, TargetState,
 };
 use millpond_types::wire::{GetRequest, ItemStatus, ItemTag, KeysRequest, Leaders, Planned, Tags};
 use millpond_types::{Ack, BlockKey, Crc32c, GroupId, NamespaceOptions, Uuid128, placement};
@@ -270,6 +270,23 @@ fn a_lost_replica_leaves_and_is_brought_up_to_date_when_it_returns() {
         for n in 11..=40 {
             assert!(node.on_disk(disk, &key(n)).await == Some(value(n)), "block {n}");
         }
+    });
+}
+
+#[test]
+fn a_node_that_stops_keeps_its_word_whatever_lease_comes_late() {
+    let folder = tempfile::tempdir().unwrap();
+    with_node(folder.path(), 2, async |mut node| {
+        node.all_serve().await;
+        node.host.leave_now();
+        for _ in 0..10 {
+            // Each ends with a lease, as one that was under way when the stop began.
+            node.beat().await;
+            let report = node.targets.report();
+            assert!(report.targets.iter().all(|said| said.local == LocalState::Offline));
+        }
+        assert_eq!(node.chain.serving().count(), 0);
+        assert_eq!(node.chain.targets[0].state, TargetState::LastServing);
     });
 }
 
