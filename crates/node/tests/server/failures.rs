@@ -259,6 +259,8 @@ fn a_key_that_is_too_long() {
     let ns = wire.open("model", NamespaceOptions::default()).id;
     let mut w = Writer::default();
     w.u32(ns.0);
+    // Planned by nothing; no arena.
+    w.raw(&[0; 16]);
     w.u64(0);
     w.count(1);
     w.u8(129);
