@@ -11,9 +11,10 @@ use millpond_types::cluster::{
 };
 use millpond_types::namespace::{NamespaceInfo, NamespaceOptions};
 use millpond_types::wire::{
-    NamespaceTableReply, NamespaceTableRequest, Record, RoutingRequest, SuspectRequest,
+    NamespaceTableReply, NamespaceTableRequest, Record, RoutingRequest, SlotAnswer, SlotAsk,
+    SlotOp, SlotOutcome, SuspectRequest,
 };
-use millpond_types::{GroupId, SlotId, Uuid128};
+use millpond_types::{ChunkId, Crc32c, GroupId, SlotId, Uuid128};
 
 use crate::seeds::Seeds;
 
@@ -75,6 +76,21 @@ fn messages() -> Vec<Vec<u8>> {
     (0u8..).zip(bodies).map(|(kind, body)| [&[kind][..], &body[..]].concat()).collect()
 }
 
+fn slot_ask() -> SlotAsk {
+    SlotAsk {
+        id: 5,
+        from: NodeId(uuid(101)),
+        op: SlotOp::Probe,
+        slot: SlotId(7),
+        chain: ChainId(1),
+        other: ChainId(2),
+        routing: RoutingVersion(3),
+        chunk: ChunkId(9),
+        crc: Crc32c::EMPTY,
+        attrs: vec![1, 2],
+    }
+}
+
 fn control() -> Vec<Vec<u8>> {
     let routing = RoutingRequest { cluster: uuid(9), have: RoutingVersion(2) };
     let options = NamespaceOptions::default();
@@ -86,6 +102,8 @@ fn control() -> Vec<Vec<u8>> {
         SuspectRequest { node: NodeId(uuid(101)) }.encode(),
         NamespaceTableRequest { have: 2 }.encode(),
         table.encode(),
+        SlotAnswer { id: 4, outcome: SlotOutcome::Exists }.encode(),
+        slot_ask().encode(),
     ];
     (0u8..).zip(bodies).map(|(kind, body)| [&[kind][..], &body[..]].concat()).collect()
 }

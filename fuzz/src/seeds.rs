@@ -12,8 +12,9 @@ use millpond_types::namespace::{LayoutDigest, NamespaceInfo, NamespaceOptions};
 use millpond_types::wire::{
     ErrorReply, FLAG_REPLY, FrameHeader, GetItem, GetReply, GetRequest, Hello, HelloReply,
     ItemStatus, ItemTag, KeyInfo, KeysRequest, Leaders, ListReply, ListRequest, MatchReply,
-    MatchRequest, NamespaceOpen, NamespaceRef, NamespacesReply, Planned, PutItem, PutRequest, ShmAttach,
-    ShmAttachReply, ShmRelease, StatsReply, StatsRequest, StatusReply, Tags, Verb, Writer,
+    MatchRequest, NamespaceOpen, NamespaceRef, NamespacesReply, Planned, PutItem, PutRequest,
+    ShmAttach, ShmAttachReply, ShmRelease, StatsReply, StatsRequest, StatusReply, Tags, Verb,
+    Writer,
 };
 use millpond_types::{Ack, BlockKey, ByteSize, ChunkId, Crc32c, GroupId, Priority, Tick, Uuid128};
 

@@ -67,7 +67,8 @@ const fn no_value(status: ItemStatus, len: u32) -> GetItem {
     GetItem { status, len, crc: Crc32c(0), pool_offset: 0 }
 }
 
-const fn refused(why: Refusal) -> ItemStatus {
+/// What a client is told of a chain's refusal; `elsewhere` when the chain cannot answer here and now.
+pub(super) const fn refused(why: Refusal, elsewhere: ItemStatus) -> ItemStatus {
     match why {
         Refusal::Busy(_) => ItemStatus::Busy,
         Refusal::NoSpace => ItemStatus::NoSpace,
@@ -77,7 +78,7 @@ const fn refused(why: Refusal) -> ItemStatus {
         | Refusal::Behind
         | Refusal::NotServing
         | Refusal::Corrupt
-        | Refusal::Undecided => ItemStatus::Moved,
+        | Refusal::Undecided => elsewhere,
     }
 }
 
@@ -372,7 +373,7 @@ impl Hosted {
         match reply.await {
             Some(Reply::Data { bytes, .. }) => Ok(Some(bytes)),
             Some(Reply::NotFound) => Ok(None),
-            Some(Reply::Refused(why)) => Err(refused(why)),
+            Some(Reply::Refused(why)) => Err(refused(why, ItemStatus::Moved)),
             Some(Reply::Done(_) | Reply::Exists { .. }) | None => Err(ItemStatus::Moved),
         }
     }

@@ -20,7 +20,7 @@ use super::Host;
 use super::attrs::Block;
 use super::blob::Blob;
 use super::hosted::Hosted;
-use super::kv::unix_seconds;
+use super::kv::{refused, unix_seconds};
 use super::relay::Question;
 
 /// The other chain of a slot that moves is asked for so long; then the client asks again.
@@ -85,23 +85,9 @@ const fn answer(answer: &Answer) -> ItemStatus {
         Ok(Reply::Done(_)) => ItemStatus::Ok,
         Ok(Reply::Exists { .. }) => ItemStatus::Exists,
         Ok(Reply::NotFound) => ItemStatus::Miss,
-        Ok(Reply::Refused(why)) => refused(*why),
+        Ok(Reply::Refused(why)) => refused(*why, ItemStatus::Behind),
         Ok(Reply::Data { .. }) => ItemStatus::Behind,
         Err(status) => *status,
-    }
-}
-
-const fn refused(why: Refusal) -> ItemStatus {
-    match why {
-        Refusal::Busy(_) => ItemStatus::Busy,
-        Refusal::NoSpace => ItemStatus::NoSpace,
-        Refusal::BadChecksum | Refusal::Invalid => ItemStatus::Corrupt,
-        Refusal::Superseded => ItemStatus::Late,
-        Refusal::Stale(_)
-        | Refusal::Behind
-        | Refusal::NotServing
-        | Refusal::Corrupt
-        | Refusal::Undecided => ItemStatus::Behind,
     }
 }
 
