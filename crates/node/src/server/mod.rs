@@ -89,6 +89,19 @@ pub enum StartError {
         #[source]
         source: std::io::Error,
     },
+    /// A disk is to be smaller than it may be.
+    #[error(
+        "--data {path}: {} are too little: a disk has at least {}",
+        millpond_types::ByteSize(*size), millpond_types::ByteSize(*least)
+    )]
+    Small {
+        /// The folder.
+        path: String,
+        /// Bytes wanted.
+        size: u64,
+        /// The fewest there may be.
+        least: u64,
+    },
     /// The file system has too little space.
     #[error(
         "data folder {path}: {} are needed and {} are free: free some space, ask for less with \

@@ -94,6 +94,10 @@ fn prepare(path: &DataPath, config: &Config, share: u64) -> Result<u64, StartErr
         Some(size) if size > free => {
             return Err(StartError::Full { path: path.path.display().to_string(), size, free });
         }
+        Some(size) if size < SIZE_MIN => {
+            let path = path.path.display().to_string();
+            return Err(StartError::Small { path, size, least: SIZE_MIN });
+        }
         Some(size) => size,
         None => (free / 100 * FREE_SHARE / share.max(1)).min(SIZE_DEFAULT_MAX),
     };

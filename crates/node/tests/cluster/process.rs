@@ -126,6 +126,27 @@ impl Process {
         Wire::connect(&self.address)
     }
 
+    /// Whether every replica of every chain serves, as the manager and its node say.
+    fn all_serve(&self) -> bool {
+        let mut after = 0;
+        loop {
+            let request = encode_command(&Admin::Chains { after, unhealthy: false });
+            let Some(mut wire) = Wire::try_connect(&self.address) else { return false };
+            let reply = wire.call(Verb::Admin, &request, Duration::from_secs(2));
+            let Ok(Ok(Answer::Chains(page))) = reply.map(|reply| decode_answer(&reply)) else {
+                return false;
+            };
+            let mut targets = page.chains.iter().flat_map(|chain| &chain.targets);
+            if !targets.all(|it| it.state == "serving" && it.local.as_deref() == Some("uptodate")) {
+                return false;
+            }
+            match page.next {
+                Some(next) => after = next,
+                None => return true,
+            }
+        }
+    }
+
     /// How the cluster is, by whoever is primary; none while nobody is.
     pub(crate) fn status(&self) -> Option<Status> {
         self.status_within(Duration::from_secs(2))
@@ -195,6 +216,8 @@ impl Cluster {
         // They are made in several steps.
         let formed = |status: Status| status.chains() > 0 && status.progress.chains_to_make == 0;
         until("chains", || cluster.nodes[0].status().is_some_and(formed).then_some(()));
+        // New chains are taken to serve until their replicas say that they still begin.
+        until("every replica serves", || cluster.nodes[0].all_serve().then_some(()));
         cluster
     }
 

@@ -31,6 +31,14 @@ fn a_data_file_larger_than_the_free_space() {
 }
 
 #[test]
+fn a_disk_that_is_too_small() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = format!("{}:256MiB", folder.path().join("second").display());
+    let text = server_fails(folder.path(), &["--data", &data]);
+    assert_says(&text, &["--data", "second", "256 MiB", "at least 1 GiB"]);
+}
+
+#[test]
 fn a_full_disk_refuses_and_recovers() {
     let folder = tempfile::tempdir().unwrap();
     let server = TestServer::start(folder.path(), &["--size", "1GiB"]);

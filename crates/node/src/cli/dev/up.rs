@@ -8,7 +8,7 @@ use millpond_env::RealClock;
 
 use super::plan::{Role, State};
 use super::{environment, network, process, status};
-use crate::admin::{Node, Status};
+use crate::admin::{Chain, Node, Status};
 use crate::cli::admin::remote::{Cluster, Where};
 use crate::cli::interrupt::Interrupt;
 use crate::cli::{Outcome, output};
@@ -84,7 +84,11 @@ fn wait_serving(state: &State, interrupt: &mut Interrupt) -> anyhow::Result<()> 
     let nodes = state.members.iter().filter(|member| member.role == Role::Storage).count();
     loop {
         let now = match cluster.status() {
-            Ok(status) if serves(&status, nodes) => return Ok(()),
+            Ok(status) if serves(&status, nodes) => match cluster.chains(false) {
+                Ok(chains) if chains.iter().all(begun) => return Ok(()),
+                Ok(_) => "replicas begin".to_owned(),
+                Err(error) => format!("{error:#}"),
+            },
             Ok(status) => describe(&status, nodes),
             Err(error) => format!("{error:#}"),
         };
@@ -110,6 +114,12 @@ fn interrupted(cluster: &mut Cluster, interrupt: &mut Interrupt) -> bool {
 fn present(status: &Status) -> usize {
     let has_disk = |node: &&Node| status.disks.iter().any(|disk| disk.node == node.id);
     status.nodes.iter().filter(has_disk).filter(|node| node.alive).count()
+}
+
+/// Whether the replicas of a chain say that they serve: new chains are taken to until theirs say that
+/// they still begin.
+fn begun(chain: &Chain) -> bool {
+    chain.targets.iter().all(|it| it.state == "serving" && it.local.as_deref() == Some("uptodate"))
 }
 
 fn serves(status: &Status, nodes: usize) -> bool {
