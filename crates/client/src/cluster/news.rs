@@ -149,7 +149,7 @@ impl Cluster {
 
     /// Asks once and waits for news, looking now and then whether that still makes sense; false when
     /// the line failed.
-    fn follow_once(&self, line: &mut Line) -> Result<(), ClientError> {
+    fn follow_once(self: &Arc<Self>, line: &mut Line) -> Result<(), ClientError> {
         self.dial(line, &[])?;
         let mut jobs = [self.question(line, self.table.version())];
         let Some((id, connection)) = &mut line.open else { return Ok(()) };
@@ -168,7 +168,9 @@ impl Cluster {
                 Err(error) => return fail(connection, error),
             }
             let avoided = self.node(id, &self.table.get()).is_some_and(|node| node.is_avoided());
-            if self.is_closed() || avoided || RealClock::tick() >= deadline.at {
+            // Nobody but this thread is left.
+            let alone = Arc::strong_count(self) == 1;
+            if alone || self.is_closed() || avoided || RealClock::tick() >= deadline.at {
                 return Err(ClientError::Closed);
             }
         }
