@@ -1,8 +1,8 @@
 //! Seeds of the messages between replicas.
 
 use millpond_chain::{
-    Answer, Content, Envelope, Lane, LaneRecord, Meta, Outcome, Payload, Peer, PeerBody, SyncBody,
-    Tag, Update, Write,
+    Answer, Content, Envelope, Lane, LaneRecord, Meta, Outcome, Payload, Peer, PeerBody, Space,
+    SyncBody, Tag, Update, Write,
 };
 use millpond_types::cluster::{ChainId, ChainVersion, ChunkVersion, TargetId};
 use millpond_types::{Ack, ChunkId, Crc32c, Tick};
@@ -89,7 +89,7 @@ fn bodies() -> Vec<PeerBody<Bytes>> {
         PeerBody::JoinAnswer,
         PeerBody::Fetch { chunk: CHUNK },
         PeerBody::Fetched { chunk: CHUNK, meta: data(), bytes: BYTES },
-        PeerBody::Room { room: false },
+        PeerBody::Room(Space { room: false, excess: 1 << 20 }),
     ];
     bodies.extend(sync().into_iter().map(PeerBody::Sync));
     bodies

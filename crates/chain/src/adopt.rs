@@ -9,7 +9,7 @@ use millpond_types::ChunkId;
 use millpond_types::cluster::{Chain, TargetId, TargetState};
 
 use crate::event::{Alarm, Effect, StoreOp, Turn};
-use crate::message::{Answer, Meta, Outcome, Payload, PeerBody};
+use crate::message::{Answer, Meta, Outcome, Payload, PeerBody, Space};
 use crate::mutation::mutated;
 use crate::replica::{Job, Mode, Replica, resend_due};
 use crate::view::View;
@@ -112,7 +112,7 @@ impl<P: Payload> Replica<P> {
         for reading in std::mem::take(&mut self.reads).into_values() {
             Self::refuse(reading.request, crate::message::Refusal::NotServing, turn);
         }
-        self.room_below = true;
+        self.space_below = Space::AMPLE;
         self.room_told = None;
         let new_tail = !self.was_tail && self.view.is_tail();
         self.was_tail = self.view.is_tail();

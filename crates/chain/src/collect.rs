@@ -2,9 +2,13 @@
 //!
 //! A deletion leaves its version behind, so that the next write continues the count and a message
 //! from before the deletion is recognised. The head forgets it, on every replica and as
-//! one more update under the chunk's lock, once no message can be that old.
+//! one more update under the chunk's lock, once no message can be that old. What a node removed by
+//! itself, to make room, nobody asks for again: such a tombstone outlives messages, not retries.
+//!
+//! A head sees most tombstones being made. Those of a head before it, and those that found no room
+//! here, it finds by going through all of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use millpond_types::cluster::ChunkVersion;
 use millpond_types::limits::TOMBSTONES_MAX;
@@ -12,7 +16,8 @@ use millpond_types::{Ack, ChunkId, Crc32c, Tick};
 
 use crate::event::{StoreOp, Turn};
 use crate::forward::own_tag;
-use crate::message::{Meta, Payload, Update, Write};
+use crate::message::{Lane, Meta, Payload, Update, Write};
+use crate::mutation::mutated;
 use crate::replica::{Job, Replica};
 use crate::slot::Waiting;
 
@@ -20,37 +25,78 @@ use crate::slot::Waiting;
 const ROUND_MS: u128 = 1000;
 /// Tombstones in one page.
 const PAGE: usize = 256;
+/// Tombstones collected in one tick: with ticks of 50 ms, as many as a disk evicts blocks.
+const TICK_MAX: usize = 256;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Collector {
     cursor: Option<ChunkId>,
     listed: Tick,
-    /// Tombstones seen, and when first: their age is at least that.
-    watched: BTreeMap<ChunkId, (ChunkVersion, Tick)>,
+    /// Tombstones that were seen, by who made them and in the order of when.
+    own: VecDeque<Seen>,
+    clients: VecDeque<Seen>,
+    /// The newest of each chunk.
+    watched: BTreeMap<ChunkId, ChunkVersion>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    chunk: ChunkId,
+    version: ChunkVersion,
+    /// It is at least as old.
+    at: Tick,
+}
+
+impl Collector {
+    /// Remembers a tombstone that has been committed.
+    pub(crate) fn watch(&mut self, chunk: ChunkId, meta: &Meta, now: Tick) {
+        let known = self.watched.get(&chunk) == Some(&meta.version);
+        if known || self.own.len() + self.clients.len() >= TOMBSTONES_MAX {
+            return;
+        }
+        self.watched.insert(chunk, meta.version);
+        let own = meta.tag.lane == Lane::default();
+        let queue = if own { &mut self.own } else { &mut self.clients };
+        queue.push_back(Seen { chunk, version: meta.version, at: now });
+    }
+
+    /// Tombstones old enough, which it forgets.
+    fn due(&mut self, (own_ms, clients_ms): (u64, u64), now: Tick) -> Vec<(ChunkId, ChunkVersion)> {
+        let mut due = Vec::new();
+        for (queue, keep) in [(&mut self.own, own_ms), (&mut self.clients, clients_ms)] {
+            let old = |seen: &mut Seen| now.since(seen.at).as_millis() >= u128::from(keep);
+            while due.len() < TICK_MAX
+                && let Some(seen) = queue.pop_front_if(old)
+            {
+                // Else the chunk was written and deleted again: its newer one is waited for.
+                if self.watched.get(&seen.chunk) == Some(&seen.version) {
+                    self.watched.remove(&seen.chunk);
+                    due.push((seen.chunk, seen.version));
+                }
+            }
+        }
+        due
+    }
 }
 
 impl<P: Payload> Replica<P> {
     pub(crate) fn collect_tick(&mut self, turn: &mut Turn<'_, P>) {
-        let listing = self.jobs.values().any(|job| matches!(job, Job::CollectList));
-        let early = turn.now.since(self.collector.listed).as_millis() < ROUND_MS;
-        if !self.serving() || !self.view.is_head() || listing || early {
+        if !self.serving() || !self.view.is_head() {
+            self.collector = Collector::default();
             return;
         }
-        self.collector.listed = turn.now;
-        let keep = u128::from(self.identity.tombstone_keep_ms);
-        let old = |seen: &Tick| turn.now.since(*seen).as_millis() >= keep;
-        let due: Vec<(ChunkId, ChunkVersion)> = self
-            .collector
-            .watched
-            .iter()
-            .filter(|(_, (_, seen))| old(seen))
-            .map(|(chunk, (version, _))| (*chunk, *version))
-            .collect();
-        for (chunk, version) in due {
-            self.collector.watched.remove(&chunk);
+        let keep = (self.identity.evicted_keep_ms, self.identity.tombstone_keep_ms);
+        let keep = if mutated!(self, CollectAtOnce) { (0, 0) } else { keep };
+        for (chunk, version) in self.collector.due(keep, turn.now) {
             // A busy chunk is looked at again in a later round.
             let _dropped_when_full = self.enqueue(chunk, Waiting::Collect(version), turn);
         }
+        let listing = self.jobs.values().any(|job| matches!(job, Job::CollectList));
+        let early = turn.now.since(self.collector.listed).as_millis() < ROUND_MS;
+        if listing || early {
+            return;
+        }
+        self.collector.listed = turn.now;
         let op = StoreOp::ListTombstones(self.collector.cursor, PAGE);
         self.store(Job::CollectList, op, turn);
     }
@@ -64,14 +110,7 @@ impl<P: Payload> Replica<P> {
         let collector = &mut self.collector;
         collector.cursor = if complete { None } else { items.last().map(|(chunk, _)| *chunk) };
         for (chunk, meta) in items {
-            let room = collector.watched.len() < TOMBSTONES_MAX;
-            match collector.watched.get_mut(chunk) {
-                Some(seen) if seen.0 != meta.version => *seen = (meta.version, turn.now),
-                None if room => {
-                    collector.watched.insert(*chunk, (meta.version, turn.now));
-                }
-                Some(_) | None => {}
-            }
+            collector.watch(*chunk, meta, turn.now);
         }
     }
 
@@ -97,5 +136,64 @@ impl<P: Payload> Replica<P> {
             durability: Ack::Memory,
         };
         self.begin(update, None, turn);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::message::{Content, Tag};
+
+    fn tombstone(version: u64, client: u128) -> Meta {
+        Meta {
+            version: ChunkVersion(version),
+            written: millpond_types::cluster::ChainVersion(1),
+            tag: Tag { lane: Lane { client, channel: 0 }, sequence: version },
+            content: Content::Tombstone,
+        }
+    }
+
+    fn at(ms: u64) -> Tick {
+        Tick(0).plus(Duration::from_millis(ms))
+    }
+
+    #[test]
+    fn a_tombstone_is_kept_as_long_as_its_maker_needs() {
+        let mut collector = Collector::default();
+        collector.watch(ChunkId(1), &tombstone(3, 0), at(0));
+        collector.watch(ChunkId(2), &tombstone(4, 9), at(0));
+        assert_eq!(collector.due((10, 100), at(9)), []);
+        assert_eq!(collector.due((10, 100), at(10)), [(ChunkId(1), ChunkVersion(3))]);
+        assert_eq!(collector.due((10, 100), at(99)), []);
+        assert_eq!(collector.due((10, 100), at(100)), [(ChunkId(2), ChunkVersion(4))]);
+        assert_eq!(collector.due((10, 100), at(1000)), []);
+    }
+
+    #[test]
+    fn the_newest_tombstone_of_a_chunk_is_waited_for() {
+        let mut collector = Collector::default();
+        collector.watch(ChunkId(1), &tombstone(3, 0), at(0));
+        collector.watch(ChunkId(1), &tombstone(3, 0), at(5));
+        collector.watch(ChunkId(1), &tombstone(6, 0), at(7));
+        assert_eq!(collector.due((10, 100), at(12)), []);
+        assert_eq!(collector.due((10, 100), at(17)), [(ChunkId(1), ChunkVersion(6))]);
+        assert!(collector.watched.is_empty() && collector.own.is_empty());
+    }
+
+    #[test]
+    fn no_more_are_watched_than_there_is_room_for_nor_collected_in_one_go() {
+        let mut collector = Collector::default();
+        for n in 0..TOMBSTONES_MAX as u128 + 5 {
+            collector.watch(ChunkId(n), &tombstone(1, n % 2), at(0));
+        }
+        assert_eq!(collector.watched.len(), TOMBSTONES_MAX);
+        let mut sum = 0;
+        while let n @ 1.. = collector.due((10, 10), at(10)).len() {
+            assert!(n <= TICK_MAX);
+            sum += n;
+        }
+        assert_eq!(sum, TOMBSTONES_MAX);
     }
 }

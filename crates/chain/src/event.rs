@@ -5,7 +5,9 @@ use millpond_types::cluster::{
 };
 use millpond_types::{Ack, ChunkId, Tick};
 
-use crate::message::{Content, Meta, Payload, Peer, ReadRequest, Reply, UpdateRequest, Write};
+use crate::message::{
+    Content, Meta, Payload, Peer, ReadRequest, Reply, Space, UpdateRequest, Write,
+};
 
 /// Names a client's request at this replica; made by the shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,11 +41,8 @@ pub enum Event<P> {
     StoreFailed,
     /// The scrubber found the committed bytes of a chunk damaged.
     Damaged(ChunkId),
-    /// Whether the disk has room for more updates than are under way.
-    Space {
-        /// True when it has.
-        room: bool,
-    },
+    /// How full the disk is.
+    Space(Space),
     /// So many bytes may be sent for resync from now on; what was left before is forfeit.
     Budget {
         /// How many.

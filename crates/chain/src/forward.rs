@@ -6,7 +6,7 @@ use millpond_types::limits::{CHAIN_PENDING_MAX, CHAIN_WAIT_MS};
 
 use crate::event::{Alarm, Effect, ReadOp, StoreError, StoreOp, Turn};
 use crate::message::{
-    Answer, Content, Meta, Outcome, Payload, PeerBody, Refusal, Reply, Tag, Update, Write,
+    Answer, Content, Meta, Outcome, Payload, PeerBody, Refusal, Reply, Space, Tag, Update, Write,
 };
 use crate::mutation::mutated;
 use crate::replica::{Found, Job, Replica, resend_due};
@@ -287,6 +287,9 @@ impl<P: Payload> Replica<P> {
         } else {
             slot.committed = Some(meta);
             turn.emit(Effect::Commit(chunk, meta.version));
+            if meta.data().is_none() && self.view.is_head() {
+                self.collector.watch(chunk, &meta, turn.now);
+            }
         }
         let committed = slot.committed;
         let outcome = Outcome { chunk, version: meta.version, content: meta.content };
@@ -363,16 +366,22 @@ impl<P: Payload> Replica<P> {
         }
     }
 
-    /// Tells the predecessor whether there is room here and below.
+    /// Bytes that replicas below want this chain to give up, told once: they say it again.
+    pub fn take_excess_below(&mut self) -> u64 {
+        std::mem::take(&mut self.space_below.excess)
+    }
+
+    /// Tells the predecessor how full the disks are here and below.
     pub(crate) fn room_tick(&mut self, turn: &mut Turn<'_, P>) {
         let Some(before) = self.view.predecessor() else { return };
-        let room = self.room && (self.room_below || self.view.successor().is_none());
+        let below = self.view.successor().map_or(Space::AMPLE, |_| self.space_below);
+        let space = self.space.and(below);
         let told = self.room_told;
-        let news = told.is_none_or(|(value, _)| value != room);
+        let news = told.is_none_or(|(room, _)| room != space.room);
         // A lost message must not keep the head refusing.
         if news || resend_due(told.map(|(_, at)| at), turn.now) {
-            self.room_told = Some((room, turn.now));
-            self.send(before, PeerBody::Room { room }, turn);
+            self.room_told = Some((space.room, turn.now));
+            self.send(before, PeerBody::Room(space), turn);
         }
     }
 }

@@ -46,7 +46,7 @@ pub use event::{
 };
 pub use message::{
     Answer, Content, Lane, LaneRecord, Meta, Op, Outcome, Payload, Peer, PeerBody, ReadRequest,
-    Refusal, Reply, SyncBody, Tag, Update, UpdateRequest, Write,
+    Refusal, Reply, Space, SyncBody, Tag, Update, UpdateRequest, Write,
 };
 #[cfg(feature = "mutations")]
 pub use mutation::Mutation;

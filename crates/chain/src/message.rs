@@ -46,6 +46,26 @@ impl Lane {
     }
 }
 
+/// How full a replica's disk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Whether it has room for more updates than are under way.
+    pub room: bool,
+    /// Bytes that this chain should give up, where it may, so that it keeps some.
+    pub excess: u64,
+}
+
+impl Space {
+    /// Of a disk that wants for nothing.
+    pub const AMPLE: Self = Self { room: true, excess: 0 };
+
+    /// Of two replicas: room only where both have it, and what the fuller one needs.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self { room: self.room && other.room, excess: self.excess.max(other.excess) }
+    }
+}
+
 /// Names one update for ever: a retry carries the tag of its first attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag {
@@ -323,11 +343,8 @@ pub enum PeerBody<P> {
         /// Its bytes.
         bytes: P,
     },
-    /// Whether the sender and all below it have room for updates.
-    Room {
-        /// True when they have.
-        room: bool,
-    },
+    /// How the disks of the sender and all below it are.
+    Room(Space),
     /// One step of a resync.
     Sync(SyncBody<P>),
 }

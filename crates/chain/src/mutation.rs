@@ -69,6 +69,8 @@ pub enum Mutation {
     UpToDateAfterGap,
     /// A deletion leaves no tombstone.
     ForgetTombstone,
+    /// Tombstones are collected at once.
+    CollectAtOnce,
     /// `disk` updates are passed on and acknowledged without waiting for the disk.
     StageNotDurable,
     /// The last serving target drops what was staged when it comes back.
@@ -84,7 +86,7 @@ pub enum Mutation {
 #[cfg(feature = "mutations")]
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::SkipTailQuery,
         Self::ReadPending,
         Self::ReadWithoutLease,
@@ -104,6 +106,7 @@ impl Mutation {
         Self::ResyncIgnoresExpect,
         Self::UpToDateAfterGap,
         Self::ForgetTombstone,
+        Self::CollectAtOnce,
         Self::StageNotDurable,
         Self::LastServingDropsStaged,
         Self::ServeAfterRestart,

@@ -12,7 +12,7 @@ use crate::event::{
     Alarm, Effect, Event, LocalReport, RequestId, StoreAnswer, StoreError, StoreOp, Token, Turn,
 };
 use crate::lease::Leases;
-use crate::message::{Payload, Peer, PeerBody, Refusal, Reply, Tag};
+use crate::message::{Payload, Peer, PeerBody, Refusal, Reply, Space, Tag};
 use crate::mutation::mutated;
 use crate::read::Reading;
 use crate::sink::Sink;
@@ -70,8 +70,11 @@ pub struct Identity {
     /// The last version that `StoreOp::SaveVersion` saved on the target's disk; 0 when none.
     pub saved: ChainVersion,
     /// How long tombstones are kept, in milliseconds; `limits::DEDUP_KEEP_MS` in production. No
-    /// message may be under way for longer.
+    /// client's message may be under way for longer.
     pub tombstone_keep_ms: u64,
+    /// The same for tombstones of what a node removed by itself; `limits::EVICTED_KEEP_MS` in
+    /// production. No message between replicas may be under way for longer.
+    pub evicted_keep_ms: u64,
 }
 
 /// One replica of one chain. See the crate's documentation.
@@ -108,8 +111,8 @@ pub struct Replica<P: Payload> {
     pub(crate) sink: Sink,
     pub(crate) collector: Collector,
     pub(crate) budget: u64,
-    pub(crate) room: bool,
-    pub(crate) room_below: bool,
+    pub(crate) space: Space,
+    pub(crate) space_below: Space,
     pub(crate) room_told: Option<(bool, Tick)>,
     pub(crate) reported: Option<LocalReport>,
     #[cfg(feature = "mutations")]
@@ -147,8 +150,8 @@ impl<P: Payload> Replica<P> {
             sink: Sink::default(),
             collector: Collector::default(),
             budget: 0,
-            room: true,
-            room_below: true,
+            space: Space::AMPLE,
+            space_below: Space::AMPLE,
             room_told: None,
             reported: None,
             #[cfg(feature = "mutations")]
@@ -180,7 +183,7 @@ impl<P: Payload> Replica<P> {
             Event::Stored(token, result) => self.on_stored(token, result, turn),
             Event::StoreFailed => self.fail(Alarm::StoreFailed, turn),
             Event::Damaged(chunk) => self.on_damaged(chunk, turn),
-            Event::Space { room } => self.room = room,
+            Event::Space(space) => self.space = space,
             Event::Budget { bytes } => {
                 self.budget = bytes;
                 self.source_send(turn);
@@ -360,9 +363,9 @@ impl<P: Payload> Replica<P> {
             PeerBody::JoinAnswer => self.on_join_answer(from),
             PeerBody::Fetch { chunk } => self.on_fetch(from, chunk, turn),
             PeerBody::Fetched { chunk, meta, bytes } => self.on_fetched(chunk, meta, bytes, turn),
-            PeerBody::Room { room } => {
+            PeerBody::Room(space) => {
                 if Some(from) == self.view.successor() {
-                    self.room_below = room;
+                    self.space_below = space;
                 }
             }
             PeerBody::Sync(body) => self.on_sync(from, body, turn),
@@ -537,7 +540,7 @@ impl<P: Payload> Replica<P> {
         self.source = None;
         self.sink = Sink::default();
         self.collector = Collector::default();
-        self.room_below = true;
+        self.space_below = Space::AMPLE;
         self.room_told = None;
         self.asked_join = None;
         self.leases.drop_held();

@@ -46,7 +46,7 @@ impl<P: Payload> Replica<P> {
             return;
         }
         let grows = !matches!(body.op, Op::Remove | Op::Bury | Op::Probe);
-        let room = self.room && self.room_below;
+        let room = self.space.room && self.space_below.room;
         if grows && !room {
             return Self::refuse(request, Refusal::NoSpace, turn);
         }

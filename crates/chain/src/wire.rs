@@ -25,8 +25,8 @@ use millpond_types::wire::{Reader, WireError, Writer};
 use millpond_types::{Ack, ChunkId, Crc32c, Tick};
 
 use crate::message::{
-    Answer, Content, Lane, LaneRecord, Meta, Outcome, Payload, Peer, PeerBody, SyncBody, Tag,
-    Update, Write,
+    Answer, Content, Lane, LaneRecord, Meta, Outcome, Payload, Peer, PeerBody, Space, SyncBody,
+    Tag, Update, Write,
 };
 
 mod decode;

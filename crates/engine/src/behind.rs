@@ -137,29 +137,44 @@ impl<D: Disk> Inner<D> {
         let _alone = self.flushing.lock().await;
         let mut taken = Taken::new(self);
         std::mem::swap(&mut taken.ids, &mut *self.dirty_queue.lock());
-        let mut batch = Batch::default();
-        for at in 0..taken.ids.len() {
-            let id = taken.ids[at];
+        let mut ids: Vec<ChunkId> = taken.ids.iter().copied().collect();
+        loop {
+            let before = ids.len();
+            ids = self.flush_free(ids).await?;
+            if ids.is_empty() {
+                break;
+            }
+            if ids.len() == before {
+                // Somebody changes them. Waiting while others are held could be for ever.
+                for id in ids {
+                    self.flush_one(id).await?;
+                }
+                break;
+            }
+        }
+        taken.ids.clear();
+        Ok(())
+    }
+
+    /// Brings those of the chunks to the disk that wait for nothing. The others come back: what they
+    /// wait for may be on the disk now.
+    async fn flush_free(&self, ids: Vec<ChunkId>) -> Result<Vec<ChunkId>, EngineError> {
+        let (mut batch, mut others) = (Batch::default(), Vec::new());
+        for id in ids {
             let guard = if self.waits_for(id).is_none() { self.index.try_lock(id) } else { None };
             match guard {
                 // Asked again: it may have been promoted in between.
                 Some(guard) if self.waits_for(id).is_none() => {
                     batch.add(self.dirty_item(id, guard)?);
                 }
-                guard => {
-                    // Waiting while others are held could be for ever.
-                    drop(guard);
-                    self.flush_items(std::mem::take(&mut batch).items).await?;
-                    self.flush_one(id).await?;
-                }
+                _ => others.push(id),
             }
             if batch.is_full() {
                 self.flush_items(std::mem::take(&mut batch).items).await?;
             }
         }
         self.flush_items(batch.items).await?;
-        taken.ids.clear();
-        Ok(())
+        Ok(others)
     }
 
     /// Brings one batch of dirty chunks to the disk; false when there are none.

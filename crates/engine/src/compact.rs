@@ -1,5 +1,5 @@
 //! Compaction: live slabs of half-empty segments move together, so that whole segments
-//! become free and may change their class.
+//! become free and may change their class. When hardly a segment is left, fuller ones too.
 
 use std::collections::HashSet;
 
@@ -12,30 +12,54 @@ use crate::format::record::{ChunkRecord, Location};
 use crate::index::{Guard, SHARDS};
 use crate::log::{Apply, Pending};
 use crate::read::matches;
+use crate::tasks::join_all;
 
-/// Chunks moved per commit.
+/// Chunks moved at the same time and by one commit, and bytes of them when they are large.
 const BATCH: usize = 64;
+const BATCH_BYTES: u64 = 8 << 20;
+/// Free segments below which full segments are emptied too: each costs the move of nearly as much.
+const PRESSED_BELOW: usize = 4;
+
+/// Segments being emptied; they are filled again when this ends, however it ends.
+struct Draining<'a, D: Disk> {
+    inner: &'a Inner<D>,
+    segments: HashSet<u32>,
+}
+
+impl<D: Disk> Drop for Draining<'_, D> {
+    fn drop(&mut self) {
+        let mut space = self.inner.space.lock();
+        for segment in &self.segments {
+            space.set_draining(*segment, false);
+        }
+    }
+}
 
 impl<D: Disk> Inner<D> {
-    /// Empties up to `count` half-empty segments; returns how many chunks moved.
+    /// Empties up to `count` half-empty segments, or one that is fuller when hardly any is left;
+    /// returns how many chunks moved.
     ///
     /// There is no map from slab to chunk, which would cost memory for every chunk: one walk
     /// over the index finds the chunks of all chosen segments.
+    ///
+    /// One runs at a time: whoever comes meanwhile waits for it instead.
     pub(crate) async fn compact_once(&self, count: usize) -> Result<u64, EngineError> {
-        let victims = self.space.lock().start_draining(count);
+        let Ok(_only) = self.compacting.try_lock() else {
+            drop(self.compacting.lock().await);
+            return Ok(0);
+        };
+        let victims = {
+            let mut space = self.space.lock();
+            let pressed = space.free_segments() < PRESSED_BELOW;
+            space.start_draining(count, pressed)
+        };
         if victims.is_empty() {
             return Ok(0);
         }
-        let moved = self.empty_segments(&victims.iter().copied().collect()).await;
-        let mut space = self.space.lock();
-        for segment in &victims {
-            space.set_draining(*segment, false);
-        }
-        drop(space);
-        if let Ok(moved) = moved {
-            self.metrics.compacted.add(moved);
-        }
-        moved
+        let draining = Draining { inner: self, segments: victims.into_iter().collect() };
+        let moved = self.empty_segments(&draining.segments).await?;
+        self.metrics.compacted.add(moved);
+        Ok(moved)
     }
 
     async fn empty_segments(&self, victims: &HashSet<u32>) -> Result<u64, EngineError> {
@@ -46,11 +70,25 @@ impl<D: Disk> Inner<D> {
                 let live = (0..shard.slots()).filter_map(|slot| shard.live(slot));
                 live.filter(|e| victims.contains(&e.location().segment)).map(|e| e.id).collect()
             };
-            for batch in ids.chunks(BATCH) {
+            let mut rest = &ids[..];
+            while !rest.is_empty() {
+                let batch = self.batch(rest);
+                rest = &rest[batch.len()..];
                 moved += self.move_chunks(batch, victims).await?;
             }
         }
         Ok(moved)
+    }
+
+    /// The first of these chunks, as many as are moved together.
+    fn batch<'i>(&self, ids: &'i [ChunkId]) -> &'i [ChunkId] {
+        let mut bytes = 0;
+        let fits = |id: &&ChunkId| {
+            bytes += self.index.record(**id).map_or(0, |record| u64::from(record.len));
+            bytes <= BATCH_BYTES
+        };
+        let count = ids.iter().take(BATCH).take_while(fits).count();
+        &ids[..count.max(1)]
     }
 
     async fn move_chunks(
@@ -58,7 +96,7 @@ impl<D: Disk> Inner<D> {
         ids: &[ChunkId],
         victims: &HashSet<u32>,
     ) -> Result<u64, EngineError> {
-        let mut pending = Vec::new();
+        let mut copies = Vec::with_capacity(ids.len());
         for id in ids {
             // Somebody changes it: it moves by itself, or the next round takes it.
             let Some(guard) = self.index.try_lock(*id) else { continue };
@@ -66,10 +104,13 @@ impl<D: Disk> Inner<D> {
             if self.is_dirty(*id) || !victims.contains(&record.location.segment) {
                 continue;
             }
-            if let Some(location) = self.copy_chunk(&record).await? {
-                pending.push(moved(record, location, guard));
-            }
+            copies.push(async move {
+                let location = self.copy_chunk(&record).await?;
+                Ok(location.map(|location| moved(record, location, guard)))
+            });
         }
+        let done: Result<Vec<_>, EngineError> = join_all(copies).await.into_iter().collect();
+        let pending: Vec<Pending> = done?.into_iter().flatten().collect();
         let count = pending.len() as u64;
         self.commit(pending).await?;
         Ok(count)

@@ -9,7 +9,7 @@ use millpond_types::ChunkId;
 use crate::engine::{Engine, Inner};
 use crate::error::EngineError;
 use crate::format::record::Record;
-use crate::index::{Guard, SHARDS, Turn};
+use crate::index::{Entry, Guard, SHARDS, Turn, weight};
 use crate::log::{Apply, Pending};
 
 /// Deletes in one commit of the background.
@@ -45,8 +45,8 @@ impl<D: Disk> Engine<D> {
     /// Chunks worth about `bytes` that should go next, lowest priority first, without removing them:
     /// evictable, not leased, pinned, being changed or only in memory, not read of late.
     ///
-    /// `wanted` is asked last, with the chunk's attributes: exactly what it accepts is returned, in
-    /// this order. It must not call the engine, whose lock it is under. What is returned stands last
+    /// `wanted` is asked last, with the chunk's attributes and the bytes it takes on the disk: exactly
+    /// what it accepts is returned, in this order. It must not call the engine, whose lock it is under. What is returned stands last
     /// in its queue from then on (one of 64 by id), so one that could not be removed comes again after
     /// all others of that queue.
     /// Looks at a bounded number of chunks, so less than asked for may come back; call again.
@@ -54,7 +54,7 @@ impl<D: Disk> Engine<D> {
     pub fn coldest(
         &self,
         bytes: u64,
-        mut wanted: impl FnMut(ChunkId, &[u8]) -> bool,
+        mut wanted: impl FnMut(ChunkId, &[u8], u64) -> bool,
     ) -> Vec<ChunkId> {
         let mut found = Coldest::default();
         for priority in 0..4 {
@@ -70,7 +70,7 @@ impl<D: Disk> Inner<D> {
         priority: usize,
         bytes: u64,
         found: &mut Coldest,
-        wanted: &mut dyn FnMut(ChunkId, &[u8]) -> bool,
+        wanted: &mut dyn FnMut(ChunkId, &[u8], u64) -> bool,
     ) {
         let now = self.clock.now();
         let (mut looks, mut idle) = (0, 0);
@@ -82,14 +82,16 @@ impl<D: Disk> Inner<D> {
                 looks += 1;
                 let turn = Turn::of_look(look, LOOKS_TURN / 2);
                 let Coldest { known, .. } = found;
-                let mut new = |id, attrs: &[u8]| !known.contains(&id) && wanted(id, attrs);
+                let mut new = |e: &Entry, attrs: &[u8]| {
+                    !known.contains(&e.id) && wanted(e.id, attrs, weight(e.len()))
+                };
                 match shard.evict_step((priority, turn), now, &mut new) {
                     None => break,
                     Some(Err(())) => {}
                     Some(Ok(slot)) => {
                         shard.requeue(slot);
                         let e = shard.entry(slot);
-                        found.bytes += u64::from(e.len().max(1)).next_multiple_of(4096);
+                        found.bytes += weight(e.len());
                         found.ids.push(e.id);
                         found.known.insert(e.id);
                         idle = 0;
@@ -134,10 +136,7 @@ impl<D: Disk> Inner<D> {
                 let mut shard = self.index.shard_at(at);
                 let same = shard.find(e.id) == Some(slot);
                 return match guard {
-                    Some(guard) if same => {
-                        let bytes = u64::from(e.len().max(1)).next_multiple_of(4096);
-                        Some(Victim { id: e.id, guard, bytes })
-                    }
+                    Some(guard) if same => Some(Victim { id: e.id, guard, bytes: weight(e.len()) }),
                     guard => {
                         if same {
                             shard.requeue(slot);
@@ -202,7 +201,7 @@ impl<D: Disk> Inner<D> {
     fn over_watermark(&self) -> Option<u64> {
         let (used, usable) = {
             let space = self.space.lock();
-            (space.used_bytes(), space.usable_bytes())
+            (space.used_bytes(), space.room_bytes())
         };
         let share = |per_mille: u32| usable / 1000 * u64::from(per_mille);
         let over = used > share(self.options.high_watermark);

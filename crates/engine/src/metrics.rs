@@ -60,8 +60,14 @@ pub struct EngineStats {
     pub usable_bytes: u64,
     /// Bytes of slabs in use.
     pub used_bytes: u64,
+    /// The same without what the log and checkpoints have now; `used_bytes` is measured by it.
+    pub room_bytes: u64,
+    /// Bytes of one segment.
+    pub segment_bytes: u64,
     /// Segments that are free.
     pub free_segments: u64,
+    /// Segments that compaction can make free.
+    pub compactable_segments: u64,
     /// Bytes acknowledged from memory and not yet on the disk.
     pub dirty_bytes: u64,
     /// Bytes under a lease.

@@ -9,6 +9,9 @@ use millpond_types::{ByteSize, ChunkId, Uuid128};
 use crate::error::EngineError;
 use crate::format::superblock::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 
+/// The least that `checkpoint_log_bytes` may be.
+pub(crate) const CHECKPOINT_LOG_BYTES_MIN: u64 = 64 << 10;
+
 /// How a disk is formatted.
 #[derive(Clone, Copy, Debug)]
 pub struct FormatOptions {
@@ -66,7 +69,7 @@ pub struct EngineOptions {
     pub dirty_bytes_max: ByteSize,
     /// Share of the space that may be leased, in per mille.
     pub lease_share: u32,
-    /// A checkpoint is written after this many bytes of log.
+    /// A checkpoint is written after this many bytes of log, or after a sixteenth of the disk.
     pub checkpoint_log_bytes: ByteSize,
     /// Everything is read and checked once in this time.
     pub scrub_period: Duration,
@@ -139,7 +142,7 @@ impl EngineOptions {
         if self.pool_headroom > 500 {
             return bad("pool_headroom must be at most 500 per mille");
         }
-        if self.checkpoint_log_bytes.0 < 64 << 10 {
+        if self.checkpoint_log_bytes.0 < CHECKPOINT_LOG_BYTES_MIN {
             return bad("checkpoint_log_bytes must be at least 64 KiB");
         }
         if self.scrub_bytes_per_second.0 == 0 {

@@ -20,7 +20,7 @@ use crate::format::superblock::{
 use crate::index::{Index, SHARDS};
 use crate::log::Log;
 use crate::metrics::EngineMetrics;
-use crate::options::{EngineOptions, FormatOptions};
+use crate::options::{CHECKPOINT_LOG_BYTES_MIN, EngineOptions, FormatOptions};
 use crate::promote::Promoted;
 use crate::space::{Readers, Space};
 use crate::tasks::join_all;
@@ -450,9 +450,12 @@ impl<D: Disk> Engine<D> {
         disk: D,
         pool: BufferPool,
         clock: Arc<dyn Clock>,
-        options: EngineOptions,
+        mut options: EngineOptions,
     ) -> Result<Self, EngineError> {
         options.validate()?;
+        // On a small disk the log would else take the room of the chunks.
+        let log_bytes_max = (disk.capacity() / 16).max(CHECKPOINT_LOG_BYTES_MIN);
+        options.checkpoint_log_bytes.0 = options.checkpoint_log_bytes.0.min(log_bytes_max);
         let mut sb = read_superblock(&disk, &pool).await?;
         if let Some(expected) = options.cluster_id.filter(|c| *c != sb.cluster_id) {
             let (found, expected) = (sb.cluster_id.to_string(), expected.to_string());
@@ -511,6 +514,7 @@ fn assemble<D: Disk>(
         evict_at: 0.into(),
         quarantine: Mutex::default(),
         checkpointing: tokio::sync::Mutex::new(()),
+        compacting: tokio::sync::Mutex::new(()),
         wake_background: tokio::sync::Notify::new(),
         wake_lazy: tokio::sync::Notify::new(),
         metrics: EngineMetrics::default(),

@@ -68,16 +68,45 @@ pub struct ClassUsage {
     pub free_slabs: u64,
 }
 
+/// Segments of one class that are being filled, by their slabs not in use.
+#[derive(Clone, Debug, Default)]
+struct Partial {
+    segments: BTreeSet<(u16, u32)>,
+    /// Slabs not in use in all of them.
+    holes: usize,
+}
+
+impl Partial {
+    fn insert(&mut self, free: u16, segment: u32) {
+        if self.segments.insert((free, segment)) {
+            self.holes += usize::from(free);
+        }
+    }
+
+    fn remove(&mut self, free: u16, segment: u32) {
+        if self.segments.remove(&(free, segment)) {
+            self.holes -= usize::from(free);
+        }
+    }
+
+    /// The one with the fewest free slabs.
+    fn fullest(&self) -> Option<u32> {
+        self.segments.first().map(|(_, segment)| *segment)
+    }
+}
+
 /// The allocator of one disk.
 #[derive(Debug)]
 pub(crate) struct Space {
     segment_bytes: u64,
     segments: Vec<Use>,
     free: Vec<u32>,
-    partial: Vec<BTreeSet<(u16, u32)>>,
+    partial: Vec<Partial>,
     /// Free segments that slabs may not take: the log and checkpoints must always go on,
     /// for a full disk is emptied by logging deletes.
     reserve: usize,
+    /// Segments of the log and of checkpoints.
+    taken: usize,
     used_bytes: u64,
 }
 
@@ -88,8 +117,9 @@ impl Space {
             segment_bytes,
             segments: (0..segments).map(|_| Use::Free).collect(),
             free: (0..segments).rev().collect(),
-            partial: vec![BTreeSet::new(); CLASSES],
+            partial: vec![Partial::default(); CLASSES],
             reserve,
+            taken: 0,
             used_bytes: 0,
         }
     }
@@ -123,11 +153,10 @@ impl Space {
         if class.slab_bytes() > self.segment_bytes {
             return None;
         }
-        let fullest = |set: &BTreeSet<(u16, u32)>| set.first().map(|(_, s)| *s);
-        let segment = match fullest(&self.partial[class.index()]) {
+        let segment = match self.partial[class.index()].fullest() {
             Some(segment) => segment,
             None if self.free.len() > self.reserve => self.open_segment(class)?,
-            None => self.partial[class.index() + 1..].iter().find_map(fullest)?,
+            None => self.partial[class.index() + 1..].iter().find_map(Partial::fullest)?,
         };
         self.take_in(segment)
     }
@@ -135,7 +164,7 @@ impl Space {
     fn open_segment(&mut self, class: Class) -> Option<u32> {
         let segment = self.free.pop()?;
         let slabs = Slabs::new(class, self.segment_bytes);
-        self.partial[class.index()].insert((slabs.free, segment));
+        self.partial[class.index()].insert(slabs.free, segment);
         self.segments[segment as usize] = Use::Slabs(slabs);
         Some(segment)
     }
@@ -144,10 +173,10 @@ impl Space {
         let Use::Slabs(s) = &mut self.segments[segment as usize] else { return None };
         let slab = s.first_free()?;
         let partial = &mut self.partial[s.class.index()];
-        partial.remove(&(s.free, segment));
+        partial.remove(s.free, segment);
         s.set(slab, true);
         if s.free > 0 {
-            partial.insert((s.free, segment));
+            partial.insert(s.free, segment);
         }
         self.used_bytes += s.class.slab_bytes();
         Some(Location { segment, slab, class: class_byte(s.class) })
@@ -162,14 +191,14 @@ impl Space {
             panic!("slab of segment {} given back, but it holds none", at.segment);
         };
         let partial = &mut self.partial[s.class.index()];
-        partial.remove(&(s.free, at.segment));
+        partial.remove(s.free, at.segment);
         s.set(at.slab, false);
         self.used_bytes -= s.class.slab_bytes();
         if s.free == s.class.slabs_per_segment(self.segment_bytes) {
             self.segments[at.segment as usize] = Use::Free;
             self.free.push(at.segment);
         } else if !s.draining {
-            partial.insert((s.free, at.segment));
+            partial.insert(s.free, at.segment);
         }
     }
 
@@ -199,13 +228,13 @@ impl Space {
 
     /// Rebuilds the free lists after [`Space::claim`] and [`Space::claim_segment`].
     pub(crate) fn finish_claims(&mut self) {
-        self.partial.iter_mut().for_each(BTreeSet::clear);
+        self.partial.fill(Partial::default());
         self.free.clear();
         for (n, state) in (0u32..).zip(&self.segments) {
             match state {
                 Use::Free => self.free.push(n),
                 Use::Slabs(s) if s.free > 0 => {
-                    self.partial[s.class.index()].insert((s.free, n));
+                    self.partial[s.class.index()].insert(s.free, n);
                 }
                 _ => {}
             }
@@ -218,6 +247,7 @@ impl Space {
         match self.segments.get_mut(segment as usize) {
             Some(state @ Use::Free) => {
                 *state = if log { Use::Log } else { Use::Checkpoint };
+                self.taken += 1;
                 self.free.retain(|s| *s != segment);
                 true
             }
@@ -229,6 +259,7 @@ impl Space {
     pub(crate) fn alloc_segment(&mut self, log: bool) -> Option<u32> {
         let segment = self.free.pop()?;
         self.segments[segment as usize] = if log { Use::Log } else { Use::Checkpoint };
+        self.taken += 1;
         Some(segment)
     }
 
@@ -236,6 +267,7 @@ impl Space {
         let state = &mut self.segments[segment as usize];
         assert!(matches!(state, Use::Log | Use::Checkpoint), "segment {segment} holds slabs");
         *state = Use::Free;
+        self.taken -= 1;
         // Freed last, taken last: a log segment's blocks are written, so reuse is cheap, but
         // data segments profit as much.
         self.free.push(segment);
@@ -254,34 +286,84 @@ impl Space {
         self.free.len().saturating_sub(self.reserve)
     }
 
-    /// Chooses up to `count` segments less than half full and stops filling them.
-    pub(crate) fn start_draining(&mut self, count: usize) -> Vec<u32> {
-        let mut found: Vec<(u64, u32)> = Vec::new();
-        for (n, state) in (0u32..).zip(&self.segments) {
-            if let Use::Slabs(s) = state {
-                let all = s.class.slabs_per_segment(self.segment_bytes);
-                // Something of the same class must be able to take the live ones.
-                let room = self.partial[s.class.index()].len() > 1;
-                if room && !s.draining && s.free * 2 > all {
-                    found.push((u64::from(all - s.free) * s.class.slab_bytes(), n));
-                }
+    /// Bytes that slabs may use while the log and checkpoints have what they have now. On a disk of a
+    /// few segments that is much less than [`Space::usable_bytes`].
+    pub(crate) fn room_bytes(&self) -> u64 {
+        let other = self.reserve + self.taken.max(1);
+        self.segments.len().saturating_sub(other) as u64 * self.segment_bytes
+    }
+
+    /// Segments that compaction can empty: each class needs no more than hold its slabs in use.
+    pub(crate) fn compactable_segments(&self) -> usize {
+        let surplus = |class: &Partial| {
+            // All segments of a class have as many slabs.
+            let all = class.fullest().map_or(1, |segment| self.slabs_in(segment));
+            class.holes / all
+        };
+        self.partial.iter().map(surplus).sum()
+    }
+
+    fn slabs_in(&self, segment: u32) -> usize {
+        match &self.segments[segment as usize] {
+            Use::Slabs(s) => usize::from(s.class.slabs_per_segment(self.segment_bytes)),
+            _ => 0,
+        }
+    }
+
+    /// Chooses up to `count` segments to be emptied into holes of their class, those with the least to
+    /// move first, and stops filling them: half-empty ones, and when there are none and `pressed` is
+    /// set the emptiest one whatever it holds.
+    pub(crate) fn start_draining(&mut self, count: usize, pressed: bool) -> Vec<u32> {
+        let mut candidates: Vec<(u64, u32)> = Vec::new();
+        for class in &self.partial {
+            for (free, n) in &class.segments {
+                let Use::Slabs(s) = &self.segments[*n as usize] else { continue };
+                let live = self.slabs_in(*n) - usize::from(*free);
+                candidates.push((live as u64 * s.class.slab_bytes(), *n));
             }
         }
-        found.sort_unstable();
-        found.truncate(count);
-        for (_, n) in &found {
-            self.set_draining(*n, true);
+        candidates.sort_unstable();
+        let (mut found, mut promised) = (Vec::new(), self.promised());
+        for (live_bytes, n) in candidates {
+            if found.len() == count {
+                break;
+            }
+            let half_empty = live_bytes * 2 < self.segment_bytes;
+            if !half_empty && (!pressed || !found.is_empty()) {
+                break;
+            }
+            let Use::Slabs(s) = &self.segments[n as usize] else { continue };
+            let (class, free) = (s.class.index(), usize::from(s.free));
+            let live = self.slabs_in(n) - free;
+            if self.partial[class].holes - free >= live + promised[class] {
+                promised[class] += live;
+                self.set_draining(n, true);
+                found.push(n);
+            }
         }
-        found.into_iter().map(|(_, n)| n).collect()
+        found
+    }
+
+    /// Slabs that segments being emptied will still need, by class.
+    fn promised(&self) -> [usize; CLASSES] {
+        let mut promised = [0; CLASSES];
+        for (n, state) in (0u32..).zip(&self.segments) {
+            if let Use::Slabs(s) = state
+                && s.draining
+            {
+                promised[s.class.index()] += self.slabs_in(n) - usize::from(s.free);
+            }
+        }
+        promised
     }
 
     pub(crate) fn set_draining(&mut self, segment: u32, on: bool) {
         if let Use::Slabs(s) = &mut self.segments[segment as usize] {
             s.draining = on;
             if on {
-                self.partial[s.class.index()].remove(&(s.free, segment));
+                self.partial[s.class.index()].remove(s.free, segment);
             } else if s.free > 0 {
-                self.partial[s.class.index()].insert((s.free, segment));
+                self.partial[s.class.index()].insert(s.free, segment);
             }
         }
     }
@@ -371,6 +453,52 @@ mod tests {
             s.alloc(1 << 20).unwrap();
         }
         assert_eq!(s.alloc(4096).unwrap().segment, big.segment);
+    }
+
+    /// A space of one class: as many slabs in use in each segment as it says.
+    fn with_slabs(used: &[usize]) -> Space {
+        let mut s = Space::new(32, 1 << 20);
+        let all = (1 << 20) / 4096;
+        let slabs: Vec<_> = (0..used.len() * all).map(|_| s.alloc(4096).unwrap()).collect();
+        for (segment, used) in slabs.chunks(all).zip(used) {
+            segment[*used..].iter().for_each(|at| s.free(*at));
+        }
+        s
+    }
+
+    #[test]
+    fn half_empty_segments_are_emptied_first_and_full_ones_under_pressure() {
+        let mut s = with_slabs(&[250, 100, 240, 10]);
+        assert_eq!(s.compactable_segments(), 1);
+        assert_eq!(s.start_draining(4, false), [3], "the second does not fit into what is left");
+        assert_eq!(s.start_draining(4, true), [0; 0], "what is promised is not promised twice");
+
+        let mut s = with_slabs(&[200, 190, 210, 180, 240]);
+        assert_eq!(s.compactable_segments(), 1);
+        assert_eq!(s.start_draining(4, false), [0; 0]);
+        assert_eq!(s.start_draining(4, true), [3]);
+    }
+
+    #[test]
+    fn a_segment_whose_slabs_fit_nowhere_stays() {
+        let mut s = with_slabs(&[100]);
+        assert_eq!(s.compactable_segments(), 0);
+        assert_eq!(s.start_draining(4, true), [0; 0]);
+        let mut s = with_slabs(&[200, 200]);
+        assert_eq!(s.compactable_segments(), 0);
+        assert_eq!(s.start_draining(4, true), [0; 0]);
+    }
+
+    #[test]
+    fn the_log_takes_room_from_chunks() {
+        let mut s = Space::new(32, 1 << 20);
+        assert_eq!(s.room_bytes(), s.usable_bytes());
+        let taken: Vec<u32> = (0..5).map(|_| s.alloc_segment(true).unwrap()).collect();
+        assert_eq!(s.room_bytes(), s.usable_bytes() - (4 << 20));
+        for segment in taken {
+            s.free_segment(segment);
+        }
+        assert_eq!(s.room_bytes(), s.usable_bytes());
     }
 
     #[test]

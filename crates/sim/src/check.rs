@@ -24,6 +24,8 @@ pub enum Action {
     Truncate(u32),
     /// Delete the chunk.
     Remove,
+    /// The same by the head itself, to make room: it is not tried again.
+    Evict,
     /// Read from an offset on, so many bytes at most.
     Read(u32, u32),
 }
@@ -136,7 +138,7 @@ fn fits_read(old: Option<&[u8]>, offset: u32, len: u32, heard: &Heard) -> bool {
 fn after(old: Option<&[u8]>, action: &Action) -> Option<Option<Vec<u8>>> {
     match (action, old) {
         (Action::Put(_), Some(_))
-        | (Action::Truncate(_) | Action::Remove, None)
+        | (Action::Truncate(_) | Action::Remove | Action::Evict, None)
         | (Action::Read(..), _) => None,
         (Action::Put(bytes) | Action::Replace(bytes), _) => Some(Some(bytes.clone())),
         (Action::Write(offset, bytes), old) => {
@@ -152,7 +154,7 @@ fn after(old: Option<&[u8]>, action: &Action) -> Option<Option<Vec<u8>>> {
             all.resize(*len as usize, 0);
             Some(Some(all))
         }
-        (Action::Remove, Some(_)) => Some(None),
+        (Action::Remove | Action::Evict, Some(_)) => Some(None),
     }
 }
 

@@ -72,7 +72,7 @@ fn request(action: &Action) -> Option<(Op<Bytes>, Crc32c)> {
         Action::Write(offset, bytes) => Op::Write { offset: *offset, bytes: Bytes::new(bytes) },
         Action::Append(bytes) => Op::Append(Bytes::new(bytes)),
         Action::Truncate(len) => Op::Truncate { len: *len },
-        Action::Remove => Op::Remove,
+        Action::Remove | Action::Evict => Op::Remove,
         Action::Read(..) => return None,
     };
     let crc = op.payload().map_or(Crc32c::EMPTY, Payload::crc);
@@ -125,7 +125,8 @@ impl World {
             72..82 => Action::Write(u32::try_from(self.rng.below(20)).expect("small"), bytes),
             82..89 => Action::Append(bytes),
             89..93 => Action::Truncate(u32::try_from(self.rng.below(16)).expect("small")),
-            _ => Action::Remove,
+            93..97 => Action::Remove,
+            _ => Action::Evict,
         };
         Some((chain, chunk, action, None))
     }
@@ -168,6 +169,10 @@ impl World {
         self.wake_in(client, pause);
         let c = &mut self.clients[client];
         let Some(current) = &mut c.current else { return };
+        let evicts = current.task.2 == Action::Evict;
+        if evicts && current.issued.is_some() {
+            return self.finish(client, Heard::Unknown);
+        }
         current.attempt += 1;
         if let Some(node) = current.waits_for.take() {
             self.suspect(client, node);
@@ -198,7 +203,11 @@ impl World {
         let message = match (update, action) {
             (Some((op, crc)), _) => {
                 let lane = Lane { client: 1 + c.number as u128, channel: 0 };
-                let tag = Tag { lane, sequence: c.sequence };
+                let tag = if evicts {
+                    Tag { lane: Lane::default(), sequence: attempt + c.number as u64 }
+                } else {
+                    Tag { lane, sequence: c.sequence }
+                };
                 let durability = if self.plan.memory { Ack::Memory } else { Ack::Disk };
                 let body = UpdateRequest { version, issued, tag, chunk, op, crc, durability };
                 Message::Update { to, attempt, body: Box::new(body) }
@@ -209,7 +218,11 @@ impl World {
             (None, _) => unreachable!("only reads have no request"),
         };
         self.trace.note(self.now, || format!("client {client} -> {} {message:?}", to.0));
-        if let Some(node) = node_at(member.node) {
+        let Some(node) = node_at(member.node) else { return };
+        if evicts {
+            // No network is between a head and its own removals.
+            self.node_receives(node, Address::Client(client), message);
+        } else {
             self.send(Address::Client(client), Address::Node(node), message);
         }
     }
@@ -275,7 +288,12 @@ impl World {
     }
 
     fn refused(&mut self, client: usize, newest: bool, refusal: Refusal) {
+        let evicts = |current: &Current| current.task.2 == Action::Evict;
         match refusal {
+            _ if self.clients[client].current.as_ref().is_some_and(evicts) => {
+                self.client_asks(client);
+                return self.finish(client, Heard::Unknown);
+            }
             Refusal::Undecided => return self.finish(client, Heard::Unknown),
             Refusal::Superseded | Refusal::Invalid => {
                 return self.violate(|| format!("client {client} was refused: {refusal:?}"));

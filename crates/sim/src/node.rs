@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_chain::{
-    Effect, Event, Identity, Mutation, Refusal, Replica, Reply, RequestId, Token,
+    Effect, Event, Identity, Mutation, Refusal, Replica, Reply, RequestId, Space, Token,
 };
 use millpond_types::cluster::{Chain, ChainId, ChainVersion, DiskId, TargetId};
 use millpond_types::limits::CHAIN_TICK_MS;
@@ -18,6 +18,8 @@ use crate::world::World;
 
 /// Tombstones are kept this long in a run; no message or retry is older.
 const TOMBSTONE_KEEP_MS: u64 = 10_000;
+/// The same for those of evictions: longer than messages between replicas live, shorter than retries.
+const EVICTED_KEEP_MS: u64 = 3_000;
 /// Bytes of resync per tick: small, so that writes meet a resync under way.
 const RESYNC_BYTES: u64 = 60;
 
@@ -74,8 +76,14 @@ fn replica(
     now: Tick,
     mutation: Option<Mutation>,
 ) -> Replica<Bytes> {
-    let tombstone_keep_ms = TOMBSTONE_KEEP_MS;
-    let mut replica = Replica::new(Identity { chain, target, saved, tombstone_keep_ms }, now);
+    let identity = Identity {
+        chain,
+        target,
+        saved,
+        tombstone_keep_ms: TOMBSTONE_KEEP_MS,
+        evicted_keep_ms: EVICTED_KEEP_MS,
+    };
+    let mut replica = Replica::new(identity, now);
     if let Some(mutation) = mutation {
         replica.mutate(mutation);
     }
@@ -161,7 +169,7 @@ impl World {
             let room = host.disk.room();
             let news = std::mem::replace(&mut host.room, room) != room;
             if news {
-                self.step(target, Event::Space { room });
+                self.step(target, Event::Space(Space { room, ..Space::AMPLE }));
             }
             self.reopen_stopped(target);
             self.step(target, Event::Budget { bytes: RESYNC_BYTES });

@@ -118,8 +118,9 @@ pub const CHAIN_REPAIRS_MAX: usize = 16;
 pub const RESYNC_PAGE_CHUNKS: usize = 256;
 /// Chunks of one resync locked and on their way at the same time.
 pub const RESYNC_JOBS_MAX: usize = 8;
-/// Tombstones watched for collection at the same time; the others wait for the next round.
-pub const TOMBSTONES_MAX: usize = 1024;
+/// Tombstones of one chain watched for collection at the same time, 60 bytes each; others are found
+/// later, 256 a second. A thousand evictions a second on one chain stay below it.
+pub const TOMBSTONES_MAX: usize = 16_384;
 /// Chunks of one moving slot that are copied at the same time.
 pub const SLOT_JOBS_MAX: usize = 4;
 /// Chunks in one page of a moving slot's list.
@@ -149,3 +150,7 @@ pub const RETRY_HORIZON_MS: u64 = 60_000;
 /// How long the outcome of an update and a tombstone are kept, in milliseconds: twice the
 /// retry horizon, so that neither a retry nor a delayed message outlives them.
 pub const DEDUP_KEEP_MS: u64 = 120_000;
+/// How long a tombstone of what a node removed by itself is kept, in milliseconds: nobody tries such a
+/// removal again, a link between nodes forgets a message that is 1.5 s late, and a copy for a slot
+/// that moves is written within 10 s.
+pub const EVICTED_KEEP_MS: u64 = 15_000;

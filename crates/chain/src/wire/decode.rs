@@ -3,7 +3,7 @@
 use super::{
     ATTRS_BYTES_MAX, Ack, Answer, CHUNK_BYTES_MAX, CONTENT_DATA, CONTENT_TOMBSTONE, ChainVersion,
     ChunkId, ChunkVersion, Content, Crc32c, DIFFER_ITEMS_MAX, LANES_MAX, Lane, LaneRecord, Meta,
-    Outcome, PayloadHead, PeerBody, RESYNC_PAGE_CHUNKS, Reader, SyncBody, Tag, Tick, Update,
+    Outcome, PayloadHead, PeerBody, RESYNC_PAGE_CHUNKS, Reader, Space, SyncBody, Tag, Tick, Update,
     WireError, Write, answer_kind, kind, write_kind,
 };
 
@@ -30,7 +30,7 @@ pub(super) fn body(r: &mut Reader<'_>) -> Result<Headless, WireError> {
             let body = PeerBody::Fetched { chunk: chunk_id(r)?, meta: meta(r)?, bytes: () };
             return Ok((body, Some(payload_head(r)?)));
         }
-        kind::ROOM => PeerBody::Room { room: flag(r)? },
+        kind::ROOM => PeerBody::Room(Space { room: flag(r)?, excess: r.u64()? }),
         kind => {
             let (body, payload) = sync(kind, r)?;
             return Ok((PeerBody::Sync(body), payload));
@@ -218,7 +218,7 @@ pub(super) fn with_payload<P>(
         PeerBody::JoinAsk => PeerBody::JoinAsk,
         PeerBody::JoinAnswer => PeerBody::JoinAnswer,
         PeerBody::Fetch { chunk } => PeerBody::Fetch { chunk },
-        PeerBody::Room { room } => PeerBody::Room { room },
+        PeerBody::Room(space) => PeerBody::Room(space),
     })
 }
 

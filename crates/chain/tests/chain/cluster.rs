@@ -115,6 +115,7 @@ impl Cluster {
             target,
             saved: ChainVersion(0),
             tombstone_keep_ms: 120_000,
+            evicted_keep_ms: 15_000,
         };
         let member = |(i, target): (usize, &TargetId)| ChainTarget {
             target: *target,

@@ -19,7 +19,7 @@ use parking_lot::{Mutex, MutexGuard};
 pub(crate) use entry::{Entry, Queue};
 pub(crate) use guard::Guard;
 pub(crate) use queues::{Queues, Turn};
-pub(crate) use shard::{Removed, Shard};
+pub(crate) use shard::{Removed, Shard, weight};
 
 use crate::format::record::{ChunkRecord, Location};
 use crate::quota::Groups;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 use millpond_env::SharedBuf;
+use millpond_types::limits::PAGE_BYTES;
 use millpond_types::{ChunkId, GroupId, Tick, UnixSeconds};
 
 use super::entry::{Entry, Queue};
@@ -59,8 +60,9 @@ const fn fingerprint(id: ChunkId) -> u32 {
     hash_id(id) as u32
 }
 
-fn weight(len: u32) -> u64 {
-    u64::from(len.max(1)).next_multiple_of(4096)
+/// Bytes that a chunk takes on the disk, about.
+pub(crate) fn weight(len: u32) -> u64 {
+    u64::from(len.max(1)).next_multiple_of(PAGE_BYTES as u64)
 }
 
 fn side_bytes(c: &ChunkRecord) -> Box<[u8]> {
@@ -342,7 +344,7 @@ impl Shard {
         &mut self,
         (priority, turn): (usize, Turn),
         now: Tick,
-        wanted: &mut dyn FnMut(ChunkId, &[u8]) -> bool,
+        wanted: &mut dyn FnMut(&Entry, &[u8]) -> bool,
     ) -> Option<Result<u32, ()>> {
         let Self { queues, pages, sides, leases, hot, busy, .. } = self;
         let entry = |slot: u32| pages[slot as usize / PAGE][slot as usize % PAGE];
@@ -357,7 +359,7 @@ impl Shard {
             if leased || dirty || e.pinned() || busy.contains_key(&e.id) {
                 return Probe::Protected(bytes);
             }
-            if e.frequency() == 0 && !wanted(e.id, attrs_of(sides, &e)) {
+            if e.frequency() == 0 && !wanted(&e, attrs_of(sides, &e)) {
                 return Probe::Protected(bytes);
             }
             Probe::Idle { bytes, reads: e.frequency() }

@@ -45,7 +45,7 @@ fn nothing_is_removed_unless_asked() {
     let stats = e.stats();
     assert_eq!(over, stats.used_bytes - stats.usable_bytes / 1000 * 900);
     // The goal of those who remove: one round of what is coldest is enough.
-    let victims = e.coldest(over, |_, _| true);
+    let victims = e.coldest(over, |_, _, _| true);
     assert_eq!(block_on(e.delete_lazy(&victims)).unwrap(), victims.len());
     block_on(e.flush()).unwrap();
     assert_eq!(e.over_watermark(), None);
@@ -92,7 +92,7 @@ fn the_coldest_come_once_and_only_those_that_may_go() {
     let mut accepted = Vec::new();
     let mut ask = |bytes: u64| {
         accepted.clear();
-        let got = e.coldest(bytes, |id, attrs| {
+        let got = e.coldest(bytes, |id, attrs, _| {
             let yes = attrs != b"staged";
             accepted.extend(yes.then_some(id));
             yes
@@ -120,7 +120,7 @@ fn the_coldest_come_once_and_only_those_that_may_go() {
         gone.extend(got.iter().map(|id| id.0));
     }
     assert!(gone == all.range(30..).copied().collect());
-    assert_eq!(e.coldest(u64::MAX, |_, attrs| attrs != b"staged"), Vec::new());
+    assert_eq!(e.coldest(u64::MAX, |_, attrs, _| attrs != b"staged"), Vec::new());
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn one_call_looks_at_a_bounded_number_of_chunks() {
         }
     }
     let mut asked = 0;
-    let none = e.coldest(u64::MAX, |_, _| {
+    let none = e.coldest(u64::MAX, |_, _, _| {
         asked += 1;
         false
     });
@@ -143,7 +143,7 @@ fn one_call_looks_at_a_bounded_number_of_chunks() {
     // The next call goes on behind them: everybody is asked in the end.
     let mut seen = BTreeSet::new();
     for _ in 0..40 {
-        let none = e.coldest(u64::MAX, |id, _| {
+        let none = e.coldest(u64::MAX, |id, _, _| {
             seen.insert(id);
             false
         });

@@ -1,14 +1,16 @@
 //! Making room on a disk: heads delete what is coldest, has expired or belongs to a dropped namespace,
-//! on all replicas alike.
+//! on all replicas alike. A disk whose targets head no chain asks those that do.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use millpond_chain::Op;
-use millpond_engine::Cursor;
+use millpond_engine::{Cursor, EngineStats};
 use millpond_env::{RealClock, sleep, spawn};
 use millpond_types::cluster::{ChainId, Routing, TargetId};
+use millpond_types::limits::PAGE_BYTES;
 use millpond_types::{Ack, ChunkId, Crc32c, SlotId};
 
 use super::Host;
@@ -21,25 +23,55 @@ use super::update::Change;
 const ROUND: Duration = Duration::from_millis(100);
 /// Bytes given up in one round at most: some 2 GiB/s.
 const ROUND_BYTES_MAX: u64 = 256 << 20;
-/// Free segments below which blocks are given up although bytes are left: before updates are refused.
+/// Segments, free or to be had by compaction, below which blocks are given up although bytes are left:
+/// before updates are refused.
 const SEGMENTS_MIN: u64 = ROOM_SEGMENTS + 2;
-/// Bytes given up in one round then: about what compaction, which makes segments of them, moves.
-const CRAMPED_BYTES: u64 = 32 << 20;
+/// Share of the room below which nothing is given up for the sake of segments, in per mille: with values
+/// of many sizes on a disk of few segments it could not help.
+const CRAMPED_MIN: u64 = 400;
 /// Chunks looked at per round for ones that have expired: 100 million in three hours.
 const EXPIRY_PAGE: usize = 1024;
 /// The same while the blocks of a dropped namespace are removed.
 const DROP_PAGE: usize = 8192;
 
+/// A chunk to be removed, and the head of its chain.
+type Victim = (Arc<Hosted>, ChunkId);
+
+/// Bytes of chunks that are being removed: still there, and about to go.
+type Leaving = Arc<AtomicU64>;
+
 /// Looks after one disk until the host is gone.
 pub(super) async fn run(host: Weak<Host>, disk: usize) {
-    let mut cursor = Cursor::default();
+    let (mut cursor, leaving) = (Cursor::default(), Leaving::default());
     loop {
         sleep(ROUND).await;
         let Some(host) = host.upgrade() else { return };
-        let mut victims = coldest(&host, disk);
+        let mut victims = coldest(&host, disk, leaving.load(Ordering::Relaxed));
         cursor = expired(&host, disk, cursor, &mut victims);
-        for (hosted, chunk) in victims {
-            remove(&host, &hosted, chunk);
+        for victim in victims {
+            remove(&host, disk, victim, &leaving);
+        }
+    }
+}
+
+/// How many bytes a disk should give up.
+fn excess(over_watermark: Option<u64>, stats: &EngineStats) -> u64 {
+    let missing = SEGMENTS_MIN.saturating_sub(stats.free_segments + stats.compactable_segments);
+    let helps = stats.used_bytes > stats.room_bytes / 1000 * CRAMPED_MIN;
+    let cramped = if helps { missing * stats.segment_bytes } else { 0 };
+    over_watermark.unwrap_or(0).max(cramped)
+}
+
+impl Host {
+    /// How many bytes each target of a disk should give up.
+    pub(super) fn share_of_excess(&self, disk: usize) -> u64 {
+        let engine = &self.disks[disk].engine;
+        match excess(engine.over_watermark(), &engine.stats()) {
+            0 => 0,
+            excess => {
+                let targets = self.all().iter().filter(|hosted| hosted.disk == disk).count();
+                excess.div_ceil(targets.max(1) as u64)
+            }
         }
     }
 }
@@ -64,25 +96,66 @@ fn leaves(routing: &Routing, chain: ChainId, slot: SlotId) -> bool {
     routing.place(slot).chain != chain
 }
 
-fn coldest(host: &Host, disk: usize) -> Vec<(Arc<Hosted>, ChunkId)> {
-    let engine = &host.disks[disk].engine;
-    let full = |hosted: &Arc<Hosted>| hosted.disk == disk && hosted.is_head();
-    // Half-empty segments hold the rest: what is given up lets them be emptied and serve another size.
-    let cramped = || (engine.stats().free_segments < SEGMENTS_MIN).then_some(CRAMPED_BYTES);
-    let Some(over) = engine.over_watermark().or_else(cramped) else { return Vec::new() };
-    // Known before the engine is asked, which asks back under its own lock.
-    let heads: HashMap<TargetId, Arc<Hosted>> =
-        host.all().into_iter().filter(full).map(|hosted| (hosted.target, hosted)).collect();
+/// What the chains that this disk has the heads of give up.
+///
+/// Every target of a disk that has too much asks for an equal share of it. A head gives up what its own
+/// disk asks for, from all of its chains alike and the coldest first; and from a single chain what
+/// replicas below ask for beyond that.
+struct Wanted {
+    own: u64,
+    below: HashMap<TargetId, (Arc<Hosted>, u64)>,
+}
+
+impl Wanted {
+    fn new(host: &Host, disk: usize, leaving: u64) -> Self {
+        let share = host.share_of_excess(disk);
+        let heads: Vec<Arc<Hosted>> = host
+            .all()
+            .into_iter()
+            .filter(|hosted| hosted.disk == disk && hosted.is_head())
+            .collect();
+        let own = (share * heads.len() as u64).saturating_sub(leaving);
+        let below = |hosted: Arc<Hosted>| {
+            let more = hosted.state().replica.take_excess_below().saturating_sub(share);
+            (hosted.target, (hosted, more))
+        };
+        Self { own, below: heads.into_iter().map(below).collect() }
+    }
+
+    fn bytes(&self) -> u64 {
+        let below: u64 = self.below.values().map(|(_, bytes)| bytes).sum();
+        (self.own + below).min(ROUND_BYTES_MAX)
+    }
+
+    /// The head that gives up a chunk of this target, if it should.
+    fn take(&mut self, target: TargetId, bytes: u64) -> Option<Arc<Hosted>> {
+        let (head, below) = self.below.get_mut(&target)?;
+        if self.own == 0 && *below == 0 {
+            return None;
+        }
+        self.own = self.own.saturating_sub(bytes);
+        *below = below.saturating_sub(bytes);
+        Some(Arc::clone(head))
+    }
+}
+
+fn coldest(host: &Host, disk: usize, leaving: u64) -> Vec<Victim> {
+    // Made before the engine is asked, which asks back under its own lock.
+    let mut wanted = Wanted::new(host, disk, leaving);
+    let bytes = wanted.bytes();
+    if bytes == 0 {
+        return Vec::new();
+    }
     let (routing, mut chosen) = (host.routing(), Vec::new());
-    let victims = engine.coldest(over.min(ROUND_BYTES_MAX), |_, attrs| {
+    let victims = host.disks[disk].engine.coldest(bytes, |_, attrs, bytes| {
         let committed = attrs::version(attrs).filter(|v| !v.staged && !v.tombstone);
         let Some(version) = committed else { return false };
-        let Some(head) = heads.get(&version.target) else { return false };
         let slot = Block::decode(&version.block).map(|block| block.slot);
         if slot.is_ok_and(|slot| leaves(&routing, version.chain, slot)) {
             return false;
         }
-        chosen.push(Arc::clone(head));
+        let Some(head) = wanted.take(version.target, bytes) else { return false };
+        chosen.push(head);
         true
     });
     let chunk = |(head, id): (Arc<Hosted>, ChunkId)| {
@@ -92,12 +165,7 @@ fn coldest(host: &Host, disk: usize) -> Vec<(Arc<Hosted>, ChunkId)> {
     chosen.into_iter().zip(victims).map(chunk).collect()
 }
 
-fn expired(
-    host: &Host,
-    disk: usize,
-    cursor: Cursor,
-    victims: &mut Vec<(Arc<Hosted>, ChunkId)>,
-) -> Cursor {
+fn expired(host: &Host, disk: usize, cursor: Cursor, victims: &mut Vec<Victim>) -> Cursor {
     let now = u32::try_from(RealClock::wall_ms() / 1000).unwrap_or(u32::MAX);
     let dropped = host.dropped();
     let limit = if dropped.is_empty() { EXPIRY_PAGE } else { DROP_PAGE };
@@ -114,11 +182,44 @@ fn expired(
 }
 
 /// Deletes a chunk on every replica of its chain; what comes of it is not waited for.
-fn remove(host: &Arc<Host>, hosted: &Arc<Hosted>, chunk: ChunkId) {
-    let (tag, hosted) = (host.own_tag(), Arc::clone(hosted));
+fn remove(host: &Arc<Host>, disk: usize, (hosted, chunk): Victim, leaving: &Leaving) {
+    let info = host.disks[disk].engine.lookup(engine_id(hosted.target, chunk));
+    let bytes = info.map_or(0, |info| u64::from(info.len).next_multiple_of(PAGE_BYTES as u64));
+    let (tag, leaving) = (host.own_tag(), Arc::clone(leaving));
+    leaving.fetch_add(bytes, Ordering::Relaxed);
     let change = Change { chunk, op: Op::Remove, crc: Crc32c::EMPTY, durability: Ack::Memory };
     spawn(async move {
         let _gone_or_not = hosted.change(tag, change).await;
+        leaving.fetch_sub(bytes, Ordering::Relaxed);
     })
     .detach();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{EngineStats, excess};
+
+    const FULL: EngineStats = EngineStats {
+        usable_bytes: 1 << 40,
+        room_bytes: 1 << 40,
+        used_bytes: 900 << 30,
+        segment_bytes: 64 << 20,
+        free_segments: 1,
+        compactable_segments: 3,
+        dirty_bytes: 0,
+        leased_bytes: 0,
+        log_bytes: 0,
+        chunks: 0,
+        read_only: false,
+    };
+
+    #[test]
+    fn blocks_go_for_segments_only_when_compaction_has_none_and_it_can_help() {
+        assert_eq!(excess(Some(10 << 20), &FULL), 10 << 20);
+        assert_eq!(excess(None, &FULL), 0);
+        let cramped = EngineStats { compactable_segments: 2, ..FULL };
+        assert_eq!(excess(None, &cramped), 64 << 20);
+        assert_eq!(excess(Some(10 << 20), &cramped), 64 << 20);
+        assert_eq!(excess(None, &EngineStats { used_bytes: 300 << 30, ..cramped }), 0);
+    }
 }

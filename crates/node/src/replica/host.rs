@@ -231,8 +231,9 @@ impl Host {
                 self.repair(disk, id);
             }
         }
+        let excess: Vec<u64> = (0..self.disks.len()).map(|n| self.share_of_excess(n)).collect();
         for hosted in mine {
-            hosted.tick(budget, health[hosted.disk]);
+            hosted.tick(budget, health[hosted.disk], excess[hosted.disk]);
         }
         self.move_slots(lane);
     }
@@ -446,11 +447,11 @@ impl Targets for HostTargets {
 }
 
 fn health(stats: &EngineStats) -> DiskHealth {
-    let left = stats.usable_bytes.saturating_sub(stats.used_bytes);
+    let left = stats.room_bytes.saturating_sub(stats.used_bytes);
     if stats.read_only {
         return DiskHealth::Failed;
     }
-    let room = left > stats.usable_bytes / 1000 * ROOM_MIN && stats.free_segments >= ROOM_SEGMENTS;
+    let room = left > stats.room_bytes / 1000 * ROOM_MIN && stats.free_segments >= ROOM_SEGMENTS;
     if room { DiskHealth::Room } else { DiskHealth::Full }
 }
 
@@ -515,7 +516,7 @@ mod tests {
     #[test]
     fn a_disk_has_room_for_every_size_or_none() {
         let stats = EngineStats {
-            usable_bytes: 1 << 30,
+            room_bytes: 1 << 30,
             used_bytes: 1 << 29,
             free_segments: 2,
             ..EngineStats::default()

@@ -12,12 +12,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use millpond_chain::{
-    Alarm, Effect, Event, Identity, LocalReport, Peer, Replica, Reply, RequestId, StoreAnswer,
-    StoreError, StoreOp, Token,
+    Alarm, Effect, Event, Identity, LocalReport, Peer, Replica, Reply, RequestId, Space,
+    StoreAnswer, StoreError, StoreOp, Token,
 };
 use millpond_env::{RealClock, sleep, spawn};
 use millpond_types::cluster::{Chain, ChainId, ChainVersion, ChunkVersion, LocalState, TargetId};
-use millpond_types::limits::{DEDUP_KEEP_MS, LEASE_SKEW_PERCENT, PEER_LEASE_MS};
+use millpond_types::limits::{DEDUP_KEEP_MS, EVICTED_KEEP_MS, LEASE_SKEW_PERCENT, PEER_LEASE_MS};
 use millpond_types::{ChunkId, SlotId, Tick};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
@@ -167,7 +167,13 @@ enum Ended {
 type Work = Pin<Box<dyn Future<Output = Ended>>>;
 
 fn replica(chain: ChainId, target: TargetId, saved: ChainVersion) -> Replica<Blob> {
-    let identity = Identity { chain, target, saved, tombstone_keep_ms: DEDUP_KEEP_MS };
+    let identity = Identity {
+        chain,
+        target,
+        saved,
+        tombstone_keep_ms: DEDUP_KEEP_MS,
+        evicted_keep_ms: EVICTED_KEEP_MS,
+    };
     Replica::new(identity, RealClock::tick())
 }
 
@@ -273,8 +279,9 @@ impl Hosted {
         answer.await.ok()
     }
 
-    /// Time passed. `budget` bytes may be sent for resync.
-    pub(super) fn tick(self: &Arc<Self>, budget: u64, disk: DiskHealth) {
+    /// Time passed. `budget` bytes may be sent for resync; `excess` bytes should go from the disk, this
+    /// target's share of what it has too much.
+    pub(super) fn tick(self: &Arc<Self>, budget: u64, disk: DiskHealth, excess: u64) {
         let mut state = self.state.lock();
         if state.replica.stopped() {
             if disk == DiskHealth::Failed {
@@ -294,8 +301,8 @@ impl Hosted {
         if state.silent_until.take_if(|until| *until <= RealClock::tick()).is_some() {
             self.around.changed.notify_one();
         }
-        let room = disk == DiskHealth::Room;
-        state.events.extend([Event::Space { room }, Event::Budget { bytes: budget }, Event::Tick]);
+        let space = Space { room: disk == DiskHealth::Room, excess };
+        state.events.extend([Event::Space(space), Event::Budget { bytes: budget }, Event::Tick]);
         self.drive(&mut state);
     }
 

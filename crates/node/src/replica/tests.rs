@@ -8,14 +8,16 @@ use std::time::Duration;
 
 use millpond_chain::Payload as _;
 use millpond_cluster::{Report, next_chain};
-use millpond_engine::{EngineOptions, FormatOptions};
+use millpond_engine::{EngineOptions, FormatOptions, WriteMode, WriteRequest};
 use millpond_env::{BufferPool, FileDisk, PoolOptions, RealClock, Runtime, RuntimeOptions, sleep};
 use millpond_types::cluster::{
     Chain, ChainId, ChainTarget, ChainVersion, DiskId, Grant, LocalState, NodeId, NodeInfo,
     NodeState, Routing, RoutingVersion, SlotMap, TargetId, TargetState,
 };
 use millpond_types::wire::{GetRequest, ItemStatus, ItemTag, KeysRequest, Leaders, Planned, Tags};
-use millpond_types::{Ack, BlockKey, Crc32c, GroupId, NamespaceOptions, Uuid128, placement};
+use millpond_types::{
+    Ack, BlockKey, ChunkId, Crc32c, GroupId, NamespaceOptions, Uuid128, placement,
+};
 
 use super::update::Update;
 use super::{Host, HostDisk, HostOptions, HostTargets};
@@ -190,6 +192,42 @@ impl Node {
         self.host.delete_keys(&request, &options).await[0]
     }
 
+    /// Fills a disk with what no chain knows of and nothing may evict.
+    async fn occupy(&self, disk: usize, chunks: u32) {
+        let bytes = self.pool.try_copy(&[9; 64 << 10]).unwrap().freeze();
+        for n in 0..chunks {
+            let request = WriteRequest {
+                crc: Crc32c::of(&bytes),
+                bytes: bytes.clone(),
+                attrs: b"a stranger",
+                group: GroupId::SYSTEM,
+                priority: 2,
+                expires: None,
+                evictable: false,
+                mode: WriteMode::Replace,
+                ack: Ack::Disk,
+            };
+            self.engines[disk].write(ChunkId(n.into()), request).await.unwrap();
+        }
+    }
+
+    /// Puts so many values of 64 KiB; how many were refused.
+    async fn put_many(&mut self, puts: u32) -> u32 {
+        let (bytes, mut refused) = (vec![7; 64 << 10], 0);
+        for n in 0..puts {
+            if n % 4 == 0 {
+                self.beat().await;
+            }
+            let status = self.put(&key(n), &bytes, u64::from(n) + 1).await;
+            refused += u32::from(status != ItemStatus::Ok);
+        }
+        // What is on its way out goes; then nothing more does.
+        for _ in 0..50 {
+            self.beat().await;
+        }
+        refused
+    }
+
     /// What a disk holds of a key, committed.
     async fn on_disk(&self, disk: usize, key: &BlockKey) -> Option<Vec<u8>> {
         let target = TargetId(u32::try_from(disk + 1).unwrap());
@@ -287,6 +325,43 @@ fn a_node_that_stops_keeps_its_word_whatever_lease_comes_late() {
         }
         assert_eq!(node.chain.serving().count(), 0);
         assert_eq!(node.chain.targets[0].state, TargetState::LastServing);
+    });
+}
+
+#[test]
+fn a_full_disk_gives_up_what_it_must_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    with_node(folder.path(), 2, async |mut node| {
+        node.all_serve().await;
+        // Three times what the disks hold, each written over in about two seconds.
+        let puts = 1000;
+        let refused = node.put_many(puts).await;
+        assert!(refused < puts / 50, "{refused} of {puts} puts refused");
+        for engine in &node.engines {
+            let stats = engine.stats();
+            assert!(stats.used_bytes > stats.room_bytes / 3, "too much was given up: {stats:?}");
+        }
+        let mut held = 0;
+        for n in puts - 100..puts {
+            held += u32::from(node.get(&key(n)).await.is_ok());
+        }
+        assert!(held >= 75, "{held} of the last hundred are there");
+    });
+}
+
+#[test]
+fn a_head_makes_room_for_a_replica_whose_disk_is_fuller_than_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    with_node(folder.path(), 2, async |mut node| {
+        node.all_serve().await;
+        let tail = usize::try_from(node.chain.targets[1].target.0 - 1).unwrap();
+        node.occupy(tail, 192).await;
+        // More than the tail has room for, and less than the head has.
+        let refused = node.put_many(240).await;
+        assert!(refused < 24, "{refused} of 240 puts refused");
+        let stats = node.engines[1 - tail].stats();
+        assert!(stats.used_bytes < 12 << 20, "the head kept all: {stats:?}");
+        assert!(stats.used_bytes > 2 << 20, "too much was given up: {stats:?}");
     });
 }
 
