@@ -12,7 +12,9 @@ use millpond_types::wire::{ItemStatus, Leaders, NamespaceOpen, RoutingRequest, V
 use millpond_types::{Ack, BlockKey, GroupId, NamespaceOptions, Uuid128, placement};
 use parking_lot::Mutex;
 
-const NAMESPACE: &str = "bench-failover";
+const WRITTEN: &str = "bench-failover";
+/// What is read stays, however full the disks get.
+const READ: &str = "bench-failover-read";
 const WRITERS: usize = 2;
 const READERS: usize = 2;
 /// Pause between two calls: what is measured is when calls end, not how many there can be.
@@ -87,8 +89,11 @@ impl Caller {
             deadline: Duration::from_secs(10),
             ..ClientOptions::new(addresses.parse::<Addresses>()?)
         })?;
-        let options = NamespaceOptions { ack: Ack::Disk, ..NamespaceOptions::default() };
-        let open = NamespaceOpen { name: NAMESPACE.to_owned(), create: true, options };
+        let writes = number < WRITERS;
+        let options =
+            NamespaceOptions { ack: Ack::Disk, evict: writes, ..NamespaceOptions::default() };
+        let name = if writes { WRITTEN } else { READ }.to_owned();
+        let open = NamespaceOpen { name, create: true, options };
         let info = client.open_namespace(&open, None)?;
         let node = client.node()?;
         let leaders = key_per_chain(&client, info.id)?;
@@ -177,7 +182,7 @@ impl Load {
         for number in 0..WRITERS + READERS {
             let caller = Caller::open(addresses, number, bytes)?;
             chains = caller.chains;
-            if number == 0 && !caller.put("read")? {
+            if number == WRITERS && !caller.put("read")? {
                 bail!("the values to read could not be stored");
             }
             let shared = Arc::clone(&shared);
