@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Measures what replication costs: puts and gets of one server, and of clusters with one to three
+# replicas, on one disk and in one run; and what readers feel while a new node fills.
+#   bash bench/replication/run.sh [OUTDIR] [options of bench/replication/main.py]
+# Writes text and JSON to OUTDIR (default .bench/replication). Needs 20 GB of disk and nothing but this
+# repository: clusters run under millpond dev in a temporary folder and are removed.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+out="${1:-.bench/replication}"
+shift || true
+bash crates/store/protoc.sh
+cargo build --release --locked -p millpond-node --bin millpond
+exec python3 -B bench/replication/main.py --out "$out" \
+  --millpond "${CARGO_TARGET_DIR:-target}/release/millpond" "$@"
