@@ -30,7 +30,18 @@ SETUPS = {
 # Name → options of `millpond bench kv`, the lane and figure of its result. Values fit every disk.
 CASES = {
     "put 1 MiB, MB/s": (
-        ["--size", "1MiB", "--in-flight", "4", "--read-ratio", "0", "--ack", "disk", "--ops", "1500"],
+        [
+            "--size",
+            "1MiB",
+            "--in-flight",
+            "4",
+            "--read-ratio",
+            "0",
+            "--ack",
+            "disk",
+            "--ops",
+            "1500",
+        ],
         ("put", "mb_per_s"),
     ),
     "put 4 KiB, p50 us": (
@@ -42,12 +53,33 @@ CASES = {
 }
 # Row → case, setup and baseline, what the ratio is multiplied by, bound, whether it is a minimum.
 TARGETS = {
-    "put 1 MiB, 2 replicas, x 2 / one server": ("put 1 MiB, MB/s", "2 of 2", "alone", 2, 0.85, True),
-    "put 1 MiB, 3 replicas, x 3 / one server": ("put 1 MiB, MB/s", "3 of 3", "alone", 3, 0.85, True),
+    "put 1 MiB, 2 replicas, x 2 / one server": (
+        "put 1 MiB, MB/s",
+        "2 of 2",
+        "alone",
+        2,
+        0.85,
+        True,
+    ),
+    "put 1 MiB, 3 replicas, x 3 / one server": (
+        "put 1 MiB, MB/s",
+        "3 of 3",
+        "alone",
+        3,
+        0.85,
+        True,
+    ),
     "put 4 KiB p50, 2 replicas / 1": ("put 4 KiB, p50 us", "2 of 2", "1 of 1", 1, 2.5, False),
     "put 4 KiB p50, 3 replicas / 1": ("put 4 KiB, p50 us", "3 of 3", "1 of 1", 1, 2.5, False),
     "get 64 KiB, 3 replicas / 1, 3 nodes": ("get 64 KiB, MB/s", "3 of 3", "1 of 3", 1, 1.0, True),
-    "get 4 KiB p50, 3 replicas / 1, 3 nodes": ("get 4 KiB, p50 us", "3 of 3", "1 of 3", 1, 1.0, False),
+    "get 4 KiB p50, 3 replicas / 1, 3 nodes": (
+        "get 4 KiB, p50 us",
+        "3 of 3",
+        "1 of 3",
+        1,
+        1.0,
+        False,
+    ),
 }
 FILL = "p99 of gets while a node fills / before"
 FILL_BOUND = 1.5
@@ -61,7 +93,9 @@ class Bench:
 
     def run(self, *options: str) -> str:
         """Runs the binary; its output. Raises with its complaint."""
-        done = subprocess.run([self.millpond, *options], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [self.millpond, *options], capture_output=True, text=True, check=False
+        )
         if done.returncode != 0:
             raise RuntimeError(f"millpond {' '.join(options)} failed: {done.stderr.strip()[-800:]}")
         return done.stdout
@@ -80,7 +114,9 @@ class Bench:
     def addresses(self) -> str:
         """Those of the cluster that runs."""
         shell = self.run("dev", "--dir", str(self.folder / "cluster"), "env")
-        return next(line for line in shell.splitlines() if "MILLPOND_ADDRESS=" in line).split("=")[1]
+        return next(line for line in shell.splitlines() if "MILLPOND_ADDRESS=" in line).split("=")[
+            1
+        ]
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[str]:
@@ -139,7 +175,9 @@ def fill(bench: Bench, rounds: int) -> list[tuple[float, float]]:
             during = bench.kv(bench.addresses(), *reads, seconds=10)
             status = bench.run("admin", "--server", address, "status").split("\n")
             if any(line.split() == ["moves", "none"] for line in status):
-                raise RuntimeError("the new node was full before the readers were done: use more data")
+                raise RuntimeError(
+                    "the new node was full before the readers were done: use more data"
+                )
             p99 = ("get", "latency_us", "p99")
             found.append((pick(before, p99), pick(during, p99)))
         print(f"replication: fill {turn + 1} of {rounds} done", flush=True)

@@ -107,6 +107,8 @@ fn replicas(page: &mut Page, numbers: &ReplicaNumbers) {
             numbers.resync_bytes_left,
         ),
     ];
+    let evictions = ("millpond_replica_evictions_total", "Values given up by heads here.");
+    page.one(evictions, "counter", numbers.evictions);
     for (family, value) in gauges {
         page.one(family, "gauge", value);
     }

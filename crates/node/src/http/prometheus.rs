@@ -104,6 +104,7 @@ pub(super) fn render(service: &Service, member: Option<&Arc<Member>>) -> String 
     connections(&mut page, service);
     namespaces(&mut page, service);
     disks(&mut page, service);
+    engines(&mut page, service);
     disk_times(&mut page, service);
     if let Some(member) = member {
         cluster::pages(&mut page, service, member);
@@ -254,17 +255,34 @@ fn namespaces(page: &mut Page, service: &Service) {
     });
 }
 
-fn disks(page: &mut Page, service: &Service) {
-    let mut each = |name: &str, help: &str, kind: &str, value: &dyn Fn(&NodeDisk) -> u64| {
+/// What is told of a disk.
+type OfDisk<'f> = &'f dyn Fn(&NodeDisk) -> u64;
+
+/// Tells one number of every disk.
+fn each_disk(page: &mut Page, service: &Service) -> impl FnMut(&str, &str, &str, OfDisk<'_>) {
+    |name, help, kind, value| {
         let values = service.disks.iter().map(|disk| (label("disk", &disk.name), value(disk)));
         page.many((name, help), kind, values);
-    };
+    }
+}
+
+fn disks(page: &mut Page, service: &Service) {
+    let mut each = each_disk(page, service);
     each("millpond_disk_capacity_bytes", "Bytes for values.", "gauge", &|disk| {
         disk.engine.stats().usable_bytes
     });
     each("millpond_disk_used_bytes", "Bytes in use.", "gauge", &|disk| {
         disk.engine.stats().used_bytes
     });
+    each("millpond_disk_free_segments", "Segments not in use.", "gauge", &|disk| {
+        disk.engine.stats().free_segments
+    });
+    each(
+        "millpond_disk_compactable_segments",
+        "Segments that compaction can make free.",
+        "gauge",
+        &|disk| disk.engine.stats().compactable_segments,
+    );
     each("millpond_disk_chunks", "Values stored.", "gauge", &|disk| disk.engine.stats().chunks);
     each(
         "millpond_disk_dirty_bytes",
@@ -278,6 +296,10 @@ fn disks(page: &mut Page, service: &Service) {
     each("millpond_disk_read_only", "1 when writes are refused.", "gauge", &|disk| {
         u64::from(disk.engine.stats().read_only)
     });
+}
+
+fn engines(page: &mut Page, service: &Service) {
+    let mut each = each_disk(page, service);
     each("millpond_engine_memory_hits_total", "Reads answered from memory.", "counter", &|disk| {
         disk.engine.metrics().dram_hits.get()
     });

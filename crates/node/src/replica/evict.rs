@@ -47,6 +47,7 @@ pub(super) async fn run(host: Weak<Host>, disk: usize) {
         sleep(ROUND).await;
         let Some(host) = host.upgrade() else { return };
         let mut victims = coldest(&host, disk, leaving.load(Ordering::Relaxed));
+        host.evicted.fetch_add(victims.len() as u64, Ordering::Relaxed);
         cursor = expired(&host, disk, cursor, &mut victims);
         for victim in victims {
             remove(&host, disk, victim, &leaving);

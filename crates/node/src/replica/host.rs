@@ -98,6 +98,8 @@ pub struct Host {
     dropped: RwLock<HashSet<GroupId>>,
     /// Numbers the host's own updates.
     pub(super) sequence: AtomicU64,
+    /// Blocks given up to make room, since the start.
+    pub(super) evicted: AtomicU64,
 }
 
 impl std::fmt::Debug for Host {
@@ -132,6 +134,7 @@ impl Host {
             leaving: AtomicBool::new(false),
             dropped: RwLock::default(),
             sequence,
+            evicted: AtomicU64::default(),
         });
         host.around.links.deliver_to(&host);
         for (lane, core) in host.cores.iter().enumerate() {

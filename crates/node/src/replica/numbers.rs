@@ -1,5 +1,7 @@
 //! Numbers of this node's replicas, for whoever watches them. Read only.
 
+use std::sync::atomic::Ordering;
+
 use millpond_types::cluster::TargetState;
 
 use super::Host;
@@ -25,6 +27,8 @@ pub(crate) struct ReplicaNumbers {
     pub(crate) staged: u64,
     /// Deleted chunks that are remembered.
     pub(crate) tombstones: u64,
+    /// Blocks that heads here gave up to make room, since the start.
+    pub(crate) evictions: u64,
     /// Other replicas that are brought up to date from here.
     pub(crate) resyncs: u64,
     /// What they were not compared with yet.
@@ -46,8 +50,11 @@ pub(crate) struct LinkNumbers {
 impl Host {
     /// Numbers of this node's replicas.
     pub(crate) fn numbers(&self) -> ReplicaNumbers {
-        let mut numbers =
-            ReplicaNumbers { links: self.links().numbers(), ..ReplicaNumbers::default() };
+        let mut numbers = ReplicaNumbers {
+            links: self.links().numbers(),
+            evictions: self.evicted.load(Ordering::Relaxed),
+            ..ReplicaNumbers::default()
+        };
         for hosted in self.all() {
             numbers.add(&hosted);
         }

@@ -194,7 +194,7 @@ impl Node {
 
     /// Fills a disk with what no chain knows of and nothing may evict.
     async fn occupy(&self, disk: usize, chunks: u32) {
-        let bytes = self.pool.try_copy(&[9; 64 << 10]).unwrap().freeze();
+        let bytes = self.pool.try_copy(&vec![9; 64 << 10]).unwrap().freeze();
         for n in 0..chunks {
             let request = WriteRequest {
                 crc: Crc32c::of(&bytes),
