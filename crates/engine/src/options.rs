@@ -73,7 +73,7 @@ pub struct EngineOptions {
     pub checkpoint_log_bytes: ByteSize,
     /// Everything is read and checked once in this time.
     pub scrub_period: Duration,
-    /// Scrubbing and compaction read at most this many bytes per second.
+    /// Scrubbing reads at most this many bytes per second.
     pub scrub_bytes_per_second: ByteSize,
     /// Share of the pool that the DRAM tier leaves free for requests, in per mille.
     pub pool_headroom: u32,
