@@ -319,7 +319,10 @@ impl Space {
             for (free, n) in &class.segments {
                 let Use::Slabs(s) = &self.segments[*n as usize] else { continue };
                 let live = self.slabs_in(*n) - usize::from(*free);
-                candidates.push((live as u64 * s.class.slab_bytes(), *n));
+                let live_bytes = live as u64 * s.class.slab_bytes();
+                if pressed || live_bytes * 2 < self.segment_bytes {
+                    candidates.push((live_bytes, *n));
+                }
             }
         }
         candidates.sort_unstable();
@@ -329,7 +332,7 @@ impl Space {
                 break;
             }
             let half_empty = live_bytes * 2 < self.segment_bytes;
-            if !half_empty && (!pressed || !found.is_empty()) {
+            if !half_empty && !found.is_empty() {
                 break;
             }
             let Use::Slabs(s) = &self.segments[n as usize] else { continue };

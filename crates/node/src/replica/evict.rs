@@ -63,16 +63,17 @@ fn excess(over_watermark: Option<u64>, stats: &EngineStats) -> u64 {
     over_watermark.unwrap_or(0).max(cramped)
 }
 
-impl Host {
-    /// How many bytes each target of a disk should give up.
-    pub(super) fn share_of_excess(&self, disk: usize) -> u64 {
-        let engine = &self.disks[disk].engine;
-        match excess(engine.over_watermark(), &engine.stats()) {
-            0 => 0,
-            excess => {
-                let targets = self.all().iter().filter(|hosted| hosted.disk == disk).count();
-                excess.div_ceil(targets.max(1) as u64)
-            }
+/// How many bytes each of a disk's targets, which are among `all`, should give up.
+pub(super) fn share_of_excess(
+    host: &Host,
+    disk: usize,
+    (stats, all): (&EngineStats, &[Arc<Hosted>]),
+) -> u64 {
+    match excess(host.disks[disk].engine.over_watermark(), stats) {
+        0 => 0,
+        excess => {
+            let targets = all.iter().filter(|hosted| hosted.disk == disk).count();
+            excess.div_ceil(targets.max(1) as u64)
         }
     }
 }
@@ -109,12 +110,10 @@ struct Wanted {
 
 impl Wanted {
     fn new(host: &Host, disk: usize, leaving: u64) -> Self {
-        let share = host.share_of_excess(disk);
-        let heads: Vec<Arc<Hosted>> = host
-            .all()
-            .into_iter()
-            .filter(|hosted| hosted.disk == disk && hosted.is_head())
-            .collect();
+        let all = host.all();
+        let share = share_of_excess(host, disk, (&host.disks[disk].engine.stats(), &all));
+        let mut heads = all;
+        heads.retain(|hosted| hosted.disk == disk && hosted.is_head());
         let own = (share * heads.len() as u64).saturating_sub(leaving);
         let below = |hosted: Arc<Hosted>| {
             let more = hosted.state().replica.take_excess_below().saturating_sub(share);

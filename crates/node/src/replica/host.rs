@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 
 use super::attrs::{self, Stored, TargetRecord, engine_id, staged_id};
 use super::blob::Blob;
+use super::evict::{self, share_of_excess};
 use super::hosted::{DiskHealth, Hosted, Image, Surroundings};
 use super::links::Links;
 use super::moving::Movers;
@@ -150,7 +151,7 @@ impl Host {
         for disk in 0..host.disks.len() {
             let (core, host) = (disk % host.cores.len(), Arc::downgrade(&host));
             if let Some(all) = host.upgrade() {
-                let _core_gone = all.cores[core].spawn_on(move || super::evict::run(host, disk));
+                let _core_gone = all.cores[core].spawn_on(move || evict::run(host, disk));
             }
         }
         host
@@ -226,17 +227,19 @@ impl Host {
         let mine = all.iter().filter(|hosted| hosted.target.0 as usize % self.cores.len() == lane);
         let sources = all.iter().filter(|hosted| hosted.is_source()).count().max(1) as u64;
         let budget = self.rate() * CHAIN_TICK_MS / 1000 / sources;
-        let health: Vec<DiskHealth> =
-            self.disks.iter().map(|disk| health(&disk.engine.stats())).collect();
+        let space = |(index, disk): (usize, &HostDisk)| {
+            let stats = disk.engine.stats();
+            (health(&stats), share_of_excess(self, index, (&stats, &all)))
+        };
+        let space: Vec<(DiskHealth, u64)> = self.disks.iter().enumerate().map(space).collect();
         let disks = self.disks.iter().enumerate();
         for (disk, damaged) in disks.filter(|(disk, _)| disk % self.cores.len() == lane) {
             for id in damaged.damaged.take() {
                 self.repair(disk, id);
             }
         }
-        let excess: Vec<u64> = (0..self.disks.len()).map(|n| self.share_of_excess(n)).collect();
         for hosted in mine {
-            hosted.tick(budget, health[hosted.disk], excess[hosted.disk]);
+            hosted.tick(budget, space[hosted.disk]);
         }
         self.move_slots(lane);
     }

@@ -281,7 +281,7 @@ impl Hosted {
 
     /// Time passed. `budget` bytes may be sent for resync; `excess` bytes should go from the disk, this
     /// target's share of what it has too much.
-    pub(super) fn tick(self: &Arc<Self>, budget: u64, disk: DiskHealth, excess: u64) {
+    pub(super) fn tick(self: &Arc<Self>, budget: u64, (disk, excess): (DiskHealth, u64)) {
         let mut state = self.state.lock();
         if state.replica.stopped() {
             if disk == DiskHealth::Failed {

@@ -209,7 +209,6 @@ fn a_suspected_node_is_asked_at_once() {
         // Clients say it as long as they get no answer.
         until("gone", || {
             wire.call(Verb::Suspect, &SuspectRequest { node }.encode(), LONG).unwrap();
-            std::thread::sleep(Duration::from_millis(20));
             alive(&cluster, 0, &address).filter(|alive| !*alive)
         });
         let took = killed.elapsed();
