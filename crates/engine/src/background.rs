@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use millpond_env::Disk;
 use millpond_types::ChunkId;
 
 use crate::engine::{Cursor, Engine, Inner};
 use crate::error::{EngineError, ErrorKind};
 use crate::index::SHARDS;
-use crate::tasks::join_all;
 
 /// Pause between rounds of housekeeping.
 const ROUND: Duration = Duration::from_millis(200);

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use futures_util::future::join_all;
 use millpond_env::{Disk, SharedBuf};
 use millpond_types::ChunkId;
 use millpond_types::limits::PAGE_BYTES;
@@ -11,7 +12,6 @@ use crate::error::EngineError;
 use crate::format::record::{ChunkRecord, Location};
 use crate::index::{Guard, Shard};
 use crate::log::{Apply, Pending};
-use crate::tasks::join_all;
 
 /// Chunks and bytes of one batch: some milliseconds of disk time.
 const BATCH_CHUNKS: usize = 1024;
@@ -243,7 +243,7 @@ impl<D: Disk> Inner<D> {
                 let done = timed(&self.clock, &self.metrics.disk_write, write).await;
                 done.map_err(|e| EngineError::io("write", offset, len, e))
             });
-            failed = join_all(all.collect()).await.into_iter().find_map(Result::err).or(failed);
+            failed = join_all(all).await.into_iter().find_map(Result::err).or(failed);
         }
         if let Some(error) = failed {
             self.metrics.io_errors.inc();

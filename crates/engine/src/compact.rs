@@ -3,20 +3,21 @@
 
 use std::collections::HashSet;
 
+use futures_util::future::{join, join_all};
 use millpond_env::Disk;
 use millpond_types::ChunkId;
 
 use crate::engine::{Inner, Reserved};
 use crate::error::EngineError;
-use crate::format::record::{ChunkRecord, Location};
+use crate::format::record::ChunkRecord;
 use crate::index::{Guard, SHARDS};
 use crate::log::{Apply, Pending};
 use crate::read::matches;
-use crate::tasks::join_all;
+use crate::tasks::yield_once;
 
 /// Chunks moved at the same time and by one commit, and bytes of them when they are large.
-const BATCH: usize = 64;
-const BATCH_BYTES: u64 = 8 << 20;
+const BATCH: usize = 256;
+const BATCH_BYTES: u64 = 4 << 20;
 /// Free segments below which full segments are emptied too: each costs the move of nearly as much.
 const PRESSED_BELOW: usize = 4;
 
@@ -24,6 +25,14 @@ const PRESSED_BELOW: usize = 4;
 struct Draining<'a, D: Disk> {
     inner: &'a Inner<D>,
     segments: HashSet<u32>,
+}
+
+/// A chunk that nobody changes meanwhile, and the slab with its copy, which is given back when this is
+/// dropped.
+struct Copied<'a, D: Disk> {
+    record: ChunkRecord,
+    slab: Reserved<'a, D>,
+    guard: Guard,
 }
 
 impl<D: Disk> Drop for Draining<'_, D> {
@@ -62,40 +71,51 @@ impl<D: Disk> Inner<D> {
         Ok(moved)
     }
 
+    /// The log's flush of a batch and the copies of the next one go on together.
     async fn empty_segments(&self, victims: &HashSet<u32>) -> Result<u64, EngineError> {
-        let mut moved = 0;
+        let (mut moved, mut ids) = (0, Vec::new());
+        let mut copied = Vec::new();
         for at in 0..SHARDS {
-            let ids: Vec<ChunkId> = {
+            {
                 let shard = self.index.shard_at(at);
                 let live = (0..shard.slots()).filter_map(|slot| shard.live(slot));
-                live.filter(|e| victims.contains(&e.location().segment)).map(|e| e.id).collect()
-            };
-            let mut rest = &ids[..];
-            while !rest.is_empty() {
-                let batch = self.batch(rest);
-                rest = &rest[batch.len()..];
-                moved += self.move_chunks(batch, victims).await?;
+                ids.extend(
+                    live.filter(|e| victims.contains(&e.location().segment)).map(|e| e.id),
+                );
             }
+            // A shard has few of a segment's chunks: they are gathered until a batch is full.
+            let last = at + 1 == SHARDS;
+            while ids.len() >= BATCH || last && !ids.is_empty() {
+                let batch: Vec<ChunkId> = ids.drain(..self.batch(&ids)).collect();
+                moved += copied.len() as u64;
+                let (next, written) =
+                    join(self.copy_chunks(&batch, victims), self.settle(copied)).await;
+                written?;
+                copied = next?;
+            }
+            yield_once().await;
         }
+        moved += copied.len() as u64;
+        self.settle(copied).await?;
         Ok(moved)
     }
 
-    /// The first of these chunks, as many as are moved together.
-    fn batch<'i>(&self, ids: &'i [ChunkId]) -> &'i [ChunkId] {
+    /// How many of these chunks are moved together, at least one.
+    fn batch(&self, ids: &[ChunkId]) -> usize {
         let mut bytes = 0;
         let fits = |id: &&ChunkId| {
             bytes += self.index.record(**id).map_or(0, |record| u64::from(record.len));
             bytes <= BATCH_BYTES
         };
-        let count = ids.iter().take(BATCH).take_while(fits).count();
-        &ids[..count.max(1)]
+        ids.iter().take(BATCH).take_while(fits).count().max(1)
     }
 
-    async fn move_chunks(
+    /// Copies chunks to other slabs; the copies are theirs once they are committed.
+    async fn copy_chunks(
         &self,
         ids: &[ChunkId],
         victims: &HashSet<u32>,
-    ) -> Result<u64, EngineError> {
+    ) -> Result<Vec<Copied<'_, D>>, EngineError> {
         let mut copies = Vec::with_capacity(ids.len());
         for id in ids {
             // Somebody changes it: it moves by itself, or the next round takes it.
@@ -105,19 +125,28 @@ impl<D: Disk> Inner<D> {
                 continue;
             }
             copies.push(async move {
-                let location = self.copy_chunk(&record).await?;
-                Ok(location.map(|location| moved(record, location, guard)))
+                let slab = self.copy_chunk(&record).await?;
+                Ok(slab.map(|slab| Copied { record, slab, guard }))
             });
         }
         let done: Result<Vec<_>, EngineError> = join_all(copies).await.into_iter().collect();
-        let pending: Vec<Pending> = done?.into_iter().flatten().collect();
-        let count = pending.len() as u64;
-        self.commit(pending).await?;
-        Ok(count)
+        Ok(done?.into_iter().flatten().collect())
+    }
+
+    /// Makes the copies what their chunks are.
+    async fn settle(&self, copied: Vec<Copied<'_, D>>) -> Result<(), EngineError> {
+        let moved = copied.into_iter().map(|Copied { record, slab, guard }| {
+            let record = ChunkRecord { location: slab.keep(), ..record };
+            Pending::put(record, Apply::Update { drop_hot: false }, Some(guard))
+        });
+        self.commit(moved.collect()).await
     }
 
     /// Copies a chunk to another slab; `None` when it is bad or there is no room.
-    async fn copy_chunk(&self, record: &ChunkRecord) -> Result<Option<Location>, EngineError> {
+    async fn copy_chunk(
+        &self,
+        record: &ChunkRecord,
+    ) -> Result<Option<Reserved<'_, D>>, EngineError> {
         let Some(at) = self.space.lock().alloc(u64::from(record.len)) else { return Ok(None) };
         let mut slab = Reserved::new(self, at);
         let bytes = self.read_raw(record.location, 0, record.len as usize).await?;
@@ -127,11 +156,6 @@ impl<D: Disk> Inner<D> {
             return Ok(None);
         }
         self.write_slab(&mut slab, bytes).await?;
-        Ok(Some(slab.keep()))
+        Ok(Some(slab))
     }
-}
-
-fn moved(record: ChunkRecord, location: Location, guard: Guard) -> Pending {
-    let record = ChunkRecord { location, ..record };
-    Pending::put(record, Apply::Update { drop_hot: false }, Some(guard))
 }

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use millpond_env::{BufferPool, Clock, Disk, SharedBuf};
 use millpond_types::ChunkId;
 use millpond_types::limits::PAGE_BYTES;
@@ -23,7 +24,6 @@ use crate::metrics::EngineMetrics;
 use crate::options::{CHECKPOINT_LOG_BYTES_MIN, EngineOptions, FormatOptions};
 use crate::promote::Promoted;
 use crate::space::{Readers, Space};
-use crate::tasks::join_all;
 
 /// Fewer segments than this hold no data beside log and checkpoint.
 const SEGMENTS_MIN: u64 = 6;

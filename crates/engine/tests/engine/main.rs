@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod bounds;
+mod compact;
 mod concurrent;
 mod crash;
 mod flip;
