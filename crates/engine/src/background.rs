@@ -205,12 +205,12 @@ impl<D: Disk> Inner<D> {
     async fn housekeep(&self) -> Result<(), EngineError> {
         self.drain_quarantine();
         self.sweep_groups();
+        self.keep_headroom();
         self.drive().await?;
         self.evict_to_low().await?;
         if self.space.lock().free_segments() < COMPACT_BELOW {
             self.compact_once(COMPACT_SEGMENTS).await?;
         }
-        self.keep_headroom();
         if self.log.0.lock().bytes >= self.options.checkpoint_log_bytes.0 {
             self.checkpoint().await?;
         }

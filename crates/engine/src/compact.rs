@@ -79,9 +79,7 @@ impl<D: Disk> Inner<D> {
             {
                 let shard = self.index.shard_at(at);
                 let live = (0..shard.slots()).filter_map(|slot| shard.live(slot));
-                ids.extend(
-                    live.filter(|e| victims.contains(&e.location().segment)).map(|e| e.id),
-                );
+                ids.extend(live.filter(|e| victims.contains(&e.location().segment)).map(|e| e.id));
             }
             // A shard has few of a segment's chunks: they are gathered until a batch is full.
             let last = at + 1 == SHARDS;
@@ -149,7 +147,11 @@ impl<D: Disk> Inner<D> {
     ) -> Result<Option<Reserved<'_, D>>, EngineError> {
         let Some(at) = self.space.lock().alloc(u64::from(record.len)) else { return Ok(None) };
         let mut slab = Reserved::new(self, at);
-        let bytes = self.read_raw(record.location, 0, record.len as usize).await?;
+        let bytes = match self.read_raw(record.location, 0, record.len as usize).await {
+            // Memory is short: the next round takes it.
+            Err(EngineError::Busy(_)) => return Ok(None),
+            read => read?,
+        };
         if !matches(&bytes, &record.pieces, record.crc) {
             // A reader decides about it; moving it would hide nothing.
             self.report_damage(record.id, record.version, record.location);

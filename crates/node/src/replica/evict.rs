@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use millpond_chain::Op;
 use millpond_engine::{Cursor, EngineStats};
-use millpond_env::{RealClock, sleep, spawn};
+use millpond_env::{RealClock, sleep, spawn, timeout};
 use millpond_types::cluster::{ChainId, Routing, TargetId};
 use millpond_types::limits::PAGE_BYTES;
 use millpond_types::{Ack, ChunkId, Crc32c, SlotId};
@@ -23,6 +23,13 @@ use super::update::Change;
 const ROUND: Duration = Duration::from_millis(100);
 /// Bytes given up in one round at most: some 2 GiB/s.
 const ROUND_BYTES_MAX: u64 = 256 << 20;
+/// Chunks of a node that are being removed at the same time: their messages must not crowd those of
+/// updates out of a link's queue.
+pub(super) const REMOVING_MAX: usize = 4096;
+/// A removal that takes longer, for its chain stands still, does not hold up those of other chains.
+const REMOVING_FOR: Duration = Duration::from_secs(1);
+/// Pause before the next round when that was not enough.
+const SHORT_ROUND: Duration = Duration::from_millis(20);
 /// Segments, free or to be had by compaction, below which blocks are given up although bytes are left:
 /// before updates are refused.
 const SEGMENTS_MIN: u64 = ROOM_SEGMENTS + 2;
@@ -43,12 +50,15 @@ type Leaving = Arc<AtomicU64>;
 /// Looks after one disk until the host is gone.
 pub(super) async fn run(host: Weak<Host>, disk: usize) {
     let (mut cursor, leaving) = (Cursor::default(), Leaving::default());
+    let mut pause = ROUND;
     loop {
-        sleep(ROUND).await;
+        sleep(pause).await;
         let Some(host) = host.upgrade() else { return };
-        let mut victims = coldest(&host, disk, leaving.load(Ordering::Relaxed));
+        let may_go = REMOVING_MAX.saturating_sub(host.removing.load(Ordering::Relaxed));
+        let mut victims = coldest(&host, disk, leaving.load(Ordering::Relaxed), may_go);
         host.evicted.fetch_add(victims.len() as u64, Ordering::Relaxed);
-        cursor = expired(&host, disk, cursor, &mut victims);
+        cursor = expired(&host, disk, cursor, may_go - victims.len(), &mut victims);
+        pause = if victims.len() >= may_go { SHORT_ROUND } else { ROUND };
         for victim in victims {
             remove(&host, disk, victim, &leaving);
         }
@@ -139,17 +149,18 @@ impl Wanted {
     }
 }
 
-fn coldest(host: &Host, disk: usize, leaving: u64) -> Vec<Victim> {
+/// At most `max` chunks that make room.
+fn coldest(host: &Host, disk: usize, leaving: u64, max: usize) -> Vec<Victim> {
     // Made before the engine is asked, which asks back under its own lock.
     let mut wanted = Wanted::new(host, disk, leaving);
     let bytes = wanted.bytes();
-    if bytes == 0 {
+    if bytes == 0 || max == 0 {
         return Vec::new();
     }
     let (routing, mut chosen) = (host.routing(), Vec::new());
     let victims = host.disks[disk].engine.coldest(bytes, |_, attrs, bytes| {
         let committed = attrs::version(attrs).filter(|v| !v.staged && !v.tombstone);
-        let Some(version) = committed else { return false };
+        let Some(version) = committed.filter(|_| chosen.len() < max) else { return false };
         let slot = Block::decode(&version.block).map(|block| block.slot);
         if slot.is_ok_and(|slot| leaves(&routing, version.chain, slot)) {
             return false;
@@ -165,11 +176,22 @@ fn coldest(host: &Host, disk: usize, leaving: u64) -> Vec<Victim> {
     chosen.into_iter().zip(victims).map(chunk).collect()
 }
 
-fn expired(host: &Host, disk: usize, cursor: Cursor, victims: &mut Vec<Victim>) -> Cursor {
+/// Looks at `max` chunks at most for those that have expired or whose namespace was dropped.
+fn expired(
+    host: &Host,
+    disk: usize,
+    cursor: Cursor,
+    max: usize,
+    victims: &mut Vec<Victim>,
+) -> Cursor {
+    if max == 0 {
+        return cursor;
+    }
+
     let now = u32::try_from(RealClock::wall_ms() / 1000).unwrap_or(u32::MAX);
     let dropped = host.dropped();
     let limit = if dropped.is_empty() { EXPIRY_PAGE } else { DROP_PAGE };
-    let (page, next) = host.disks[disk].engine.scan(None, cursor, limit);
+    let (page, next) = host.disks[disk].engine.scan(None, cursor, limit.min(max));
     for (info, attrs) in page {
         if let Some((head, block)) = remover(host, &attrs)
             && (block.expired(now) || dropped.contains(&block.group))
@@ -185,12 +207,14 @@ fn expired(host: &Host, disk: usize, cursor: Cursor, victims: &mut Vec<Victim>) 
 fn remove(host: &Arc<Host>, disk: usize, (hosted, chunk): Victim, leaving: &Leaving) {
     let info = host.disks[disk].engine.lookup(engine_id(hosted.target, chunk));
     let bytes = info.map_or(0, |info| u64::from(info.len).next_multiple_of(PAGE_BYTES as u64));
-    let (tag, leaving) = (host.own_tag(), Arc::clone(leaving));
+    let (tag, leaving, host) = (host.own_tag(), Arc::clone(leaving), Arc::clone(host));
     leaving.fetch_add(bytes, Ordering::Relaxed);
+    host.removing.fetch_add(1, Ordering::Relaxed);
     let change = Change { chunk, op: Op::Remove, crc: Crc32c::EMPTY, durability: Ack::Memory };
     spawn(async move {
-        let _gone_or_not = hosted.change(tag, change).await;
+        let _gone_or_not = timeout(REMOVING_FOR, hosted.change(tag, change)).await;
         leaving.fetch_sub(bytes, Ordering::Relaxed);
+        host.removing.fetch_sub(1, Ordering::Relaxed);
     })
     .detach();
 }

@@ -1,7 +1,7 @@
 //! All replicas of this node: made and ended as routing says, ticked, leased, reported.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -101,6 +101,8 @@ pub struct Host {
     pub(super) sequence: AtomicU64,
     /// Blocks given up to make room, since the start.
     pub(super) evicted: AtomicU64,
+    /// Chunks that heads of this node remove at present of their own accord.
+    pub(super) removing: AtomicUsize,
 }
 
 impl std::fmt::Debug for Host {
@@ -136,6 +138,7 @@ impl Host {
             dropped: RwLock::default(),
             sequence,
             evicted: AtomicU64::default(),
+            removing: AtomicUsize::default(),
         });
         host.around.links.deliver_to(&host);
         for (lane, core) in host.cores.iter().enumerate() {

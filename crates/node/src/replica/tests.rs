@@ -4,21 +4,25 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use millpond_chain::Payload as _;
 use millpond_cluster::{Report, next_chain};
-use millpond_engine::{EngineOptions, FormatOptions, WriteMode, WriteRequest};
+use millpond_engine::{Cursor, EngineOptions, FormatOptions, WriteMode, WriteRequest};
 use millpond_env::{BufferPool, FileDisk, PoolOptions, RealClock, Runtime, RuntimeOptions, sleep};
 use millpond_types::cluster::{
     Chain, ChainId, ChainTarget, ChainVersion, DiskId, Grant, LocalState, NodeId, NodeInfo,
     NodeState, Routing, RoutingVersion, SlotMap, TargetId, TargetState,
 };
-use millpond_types::wire::{GetRequest, ItemStatus, ItemTag, KeysRequest, Leaders, Planned, Tags};
+use millpond_types::wire::{
+    GetRequest, ItemStatus, ItemTag, KeysRequest, Leaders, NamespaceTableReply, Planned, Tags,
+};
 use millpond_types::{
     Ack, BlockKey, ChunkId, Crc32c, GroupId, NamespaceOptions, Uuid128, placement,
 };
 
+use super::evict::REMOVING_MAX;
 use super::update::Update;
 use super::{Host, HostDisk, HostOptions, HostTargets};
 use crate::member::Targets as _;
@@ -149,11 +153,15 @@ impl Node {
     }
 
     async fn put(&self, key: &BlockKey, value: &[u8], sequence: u64) -> ItemStatus {
+        self.put_with(key, value, sequence, Ack::Disk).await
+    }
+
+    async fn put_with(&self, key: &BlockKey, value: &[u8], sequence: u64, ack: Ack) -> ItemStatus {
         let tag =
             (5, ItemTag { channel: 0, sequence, chain: self.chain.id, issued: self.chain.version });
         let update = Update::new(GROUP, key, Some(tag));
         let bytes = self.pool.try_copy(value).unwrap().freeze();
-        let options = NamespaceOptions { ack: Ack::Disk, ..NamespaceOptions::default() };
+        let options = NamespaceOptions { ack, ..NamespaceOptions::default() };
         self.host.put((GROUP, &options), update, key, (bytes, Crc32c::of(value))).await
     }
 
@@ -362,6 +370,41 @@ fn a_head_makes_room_for_a_replica_whose_disk_is_fuller_than_its_own() {
         let stats = node.engines[1 - tail].stats();
         assert!(stats.used_bytes < 12 << 20, "the head kept all: {stats:?}");
         assert!(stats.used_bytes > 1 << 20, "too much was given up: {stats:?}");
+    });
+}
+
+#[test]
+fn what_is_given_up_goes_a_part_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    with_node(folder.path(), 2, async |mut node| {
+        node.all_serve().await;
+        let blocks = 3 * REMOVING_MAX / 2;
+        for n in 0..u32::try_from(blocks).unwrap() {
+            if n % 500 == 0 {
+                node.beat().await;
+            }
+            let status = node.put_with(&key(n), b"", u64::from(n) + 1, Ack::Memory).await;
+            assert_eq!(status, ItemStatus::Ok);
+        }
+        let dropping = vec![GROUP];
+        node.targets
+            .namespaces(&NamespaceTableReply { dropping, ..NamespaceTableReply::default() });
+        let (mut most, mut left) = (0, blocks);
+        for _ in 0..1000 {
+            node.beat().await;
+            for _ in 0..100 {
+                most = most.max(node.host.removing.load(Ordering::Relaxed));
+                millpond_env::yield_now().await;
+            }
+            let there = node.engines[0].scan(Some(GROUP), Cursor::default(), usize::MAX).0;
+            let lives = |attrs: &[u8]| super::attrs::version(attrs).is_some_and(|v| !v.tombstone);
+            left = there.iter().filter(|(_, attrs)| lives(attrs)).count();
+            if left == 0 {
+                break;
+            }
+        }
+        assert_eq!(left, 0, "blocks of a dropped namespace");
+        assert!((1..=REMOVING_MAX).contains(&most), "{most} at the same time");
     });
 }
 
