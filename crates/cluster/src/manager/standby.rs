@@ -44,7 +44,7 @@ impl Standby {
     ) -> Next {
         match event {
             Event::Timer { .. } if cx.now >= self.next => {
-                self.next = cx.now.plus(cx.options.watch);
+                self.next = cx.now.plus(cx.options.watch).min(self.due(cx));
                 let lost = self
                     .asked
                     .is_some_and(|(_, sent)| cx.now.since(sent) >= cx.options.watch * LOOKS_LOST);
@@ -57,6 +57,13 @@ impl Standby {
             Event::Store { id, reply } => self.answered(cx, *id, reply, primary_at),
             _ => Next::Stay,
         }
+    }
+
+    /// When a look tells that the lease as last seen has run out, if that is yet to come.
+    fn due(&self, cx: &Cx<'_>) -> Tick {
+        let due =
+            self.seen.as_ref().map(|(_, since)| since.plus(cx.options.lease + cx.options.margin));
+        due.filter(|due| *due > cx.now).unwrap_or(Tick::MAX)
     }
 
     fn answered(
