@@ -110,7 +110,7 @@ pub struct Replica<P: Payload> {
     pub(crate) source: Option<Source<P>>,
     pub(crate) sink: Sink,
     pub(crate) collector: Collector,
-    pub(crate) budget: u64,
+    pub(crate) budget: i64,
     pub(crate) space: Space,
     pub(crate) space_below: Space,
     pub(crate) room_told: Option<(bool, Tick)>,
@@ -185,7 +185,9 @@ impl<P: Payload> Replica<P> {
             Event::Damaged(chunk) => self.on_damaged(chunk, turn),
             Event::Space(space) => self.space = space,
             Event::Budget { bytes } => {
-                self.budget = bytes;
+                // What was sent beyond it is paid off first; what was not needed is not kept.
+                let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+                self.budget = self.budget.saturating_add(bytes).min(bytes);
                 self.source_send(turn);
             }
             Event::Retire(wanted) => {

@@ -263,7 +263,8 @@ impl<P: Payload> Replica<P> {
         let Some(source) = &mut self.source else { return };
         let Some(job) = source.jobs.get_mut(&chunk) else { return };
         if let Some(Some((_, Some(bytes)))) = bytes_of(result) {
-            self.budget = self.budget.saturating_sub(bytes.len() as u64);
+            self.budget =
+                self.budget.saturating_sub(i64::try_from(bytes.len()).unwrap_or(i64::MAX));
             job.ready = true;
             job.bytes = Some(bytes);
             return self.put_chunk(chunk, turn);

@@ -47,6 +47,8 @@ pub(crate) struct Cluster {
     replies: BTreeMap<RequestId, Reply<Bytes>>,
     requests: u64,
     leases: bool,
+    /// Bytes per tick for resync.
+    pub(crate) budget: u64,
     /// For each read in order: its shell might have answered it without a step.
     pub(crate) reads_at_once: Vec<bool>,
 }
@@ -137,6 +139,7 @@ impl Cluster {
             replies: BTreeMap::new(),
             requests: 0,
             leases: true,
+            budget: 1 << 20,
             reads_at_once: Vec::new(),
         };
         cluster.publish();
@@ -150,7 +153,7 @@ impl Cluster {
         cluster
     }
 
-    fn set(&mut self, member: usize, state: TargetState) {
+    pub(crate) fn set(&mut self, member: usize, state: TargetState) {
         self.chain.targets[member].state = state;
         self.chain.version.0 += 1;
         self.publish();
@@ -182,6 +185,15 @@ impl Cluster {
         let request = RequestId(self.requests);
         self.events.push_back((TargetId(target), Event::Read(request, body)));
         request
+    }
+
+    /// Chunks that a target has, committed.
+    pub(crate) fn chunks(&self, target: u32) -> usize {
+        self.stores[&TargetId(target)].committed.len()
+    }
+
+    pub(crate) fn state(&self, target: u32) -> LocalState {
+        self.states[&TargetId(target)]
     }
 
     pub(crate) fn replica(&self, target: u32) -> &Replica<Bytes> {
@@ -245,7 +257,7 @@ impl Cluster {
                 if self.leases {
                     let lease = Event::Lease { sent: Tick(self.now), version: self.chain.version };
                     self.step(*target, lease);
-                    self.step(*target, Event::Budget { bytes: 1 << 20 });
+                    self.step(*target, Event::Budget { bytes: self.budget });
                     self.step(*target, Event::Tick);
                 }
             }

@@ -7,7 +7,9 @@ mod cluster;
 
 use cluster::{Cluster, bytes, done, put, read, remove, replace};
 use millpond_chain::{PeerBody, Refusal, Reply};
-use millpond_types::cluster::{ChainVersion, LocalState};
+use millpond_types::ChunkId;
+use millpond_types::cluster::{ChainVersion, LocalState, TargetState};
+use millpond_types::limits::RESYNC_JOBS_MAX;
 
 #[test]
 fn a_write_is_stored_by_all_and_read_from_any() {
@@ -178,4 +180,29 @@ fn nobody_remembers_a_probe() {
     bare.tag.lane.channel = 0;
     let refused = cluster.update(1, bare);
     assert!(matches!(cluster.settle(refused), Reply::Refused(Refusal::Invalid)));
+}
+
+#[test]
+fn resync_sends_what_it_may_and_makes_up_for_what_was_too_much() {
+    let mut cluster = Cluster::serving(2);
+    cluster.set(1, TargetState::Offline);
+    for n in 0..40u32 {
+        let mut request = put(u64::from(n) + 1, &[7; 1000]);
+        request.chunk = ChunkId(100 + u128::from(n));
+        let written = cluster.update(1, request);
+        assert!(done(&cluster.settle(written)));
+    }
+    // A chunk every other tick, of which a run has eight.
+    cluster.budget = 500;
+    cluster.set(1, TargetState::Syncing);
+    let mut runs = 1;
+    while cluster.state(2) != LocalState::UpToDate {
+        let most = RESYNC_JOBS_MAX + 4 * runs;
+        assert!(cluster.chunks(2) <= most, "{} chunks after {runs} runs", cluster.chunks(2));
+        cluster.run();
+        runs += 1;
+    }
+    assert_eq!(cluster.chunks(2), 40);
+    assert!(runs >= 8, "{runs} runs");
+    assert!(runs <= 14, "{runs} runs: too slow");
 }

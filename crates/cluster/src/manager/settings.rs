@@ -35,13 +35,13 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "rebalance.moves_max",
-        default: "32",
+        default: "128",
         help: "replicas that move at once, in the whole cluster",
         kind: Kind::Count { min: 1, max: 4096 },
     },
     Setting {
         name: "rebalance.moves_per_disk",
-        default: "2",
+        default: "8",
         help: "replicas that move at once to or from one disk",
         kind: Kind::Count { min: 1, max: 64 },
     },
@@ -53,8 +53,8 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "rebalance.bytes_per_second",
-        default: "200MiB",
-        help: "what a node spends on moving and resyncing",
+        default: "256MiB",
+        help: "what a node sends, and receives, to move and resync replicas",
         kind: Kind::Rate,
     },
     Setting {
@@ -107,14 +107,16 @@ pub fn setting<'a>(config: &'a ConfigRecord, name: &str) -> Option<&'a str> {
 impl Rules {
     /// Values that do not parse (written by a newer version) count as the default.
     pub(crate) fn of(config: &ConfigRecord) -> Self {
-        let number = |name, default| {
-            setting(config, name).and_then(|value| value.parse().ok()).unwrap_or(default)
+        let default = ConfigRecord::default();
+        let number = |name| {
+            let parsed = |config| setting(config, name)?.parse().ok();
+            parsed(config).or_else(|| parsed(&default)).unwrap_or(1)
         };
         Self {
             paused: setting(config, "rebalance.paused") == Some("true"),
-            moves_max: number("rebalance.moves_max", 32),
-            moves_per_disk: number("rebalance.moves_per_disk", 2),
-            slots_max: number("rebalance.slots_max", 64),
+            moves_max: number("rebalance.moves_max"),
+            moves_per_disk: number("rebalance.moves_per_disk"),
+            slots_max: number("rebalance.slots_max"),
             repair_after: setting(config, "repair.after")
                 .and_then(|value| parse_duration(value).ok())
                 .unwrap_or(Duration::from_mins(15)),

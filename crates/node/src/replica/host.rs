@@ -10,7 +10,7 @@ use millpond_engine::{Cursor, EngineStats};
 use millpond_env::{Handle, RealClock, sleep, spawn};
 use millpond_types::cluster::{
     Chain, ChainId, ConfigRecord, DiskId, DiskReport, Grant, News, NodeId, Routing, TargetId,
-    TargetReport,
+    TargetReport, TargetState,
 };
 use millpond_types::limits::CHAIN_TICK_MS;
 use millpond_types::wire::NamespaceTableReply;
@@ -33,7 +33,8 @@ use crate::service::{DamagedChunks, Engine};
 const SCAN_PAGE: usize = 4096;
 /// Chunks of a target that left its chain removed in one go.
 const WIPE_PAGE: usize = 256;
-/// Bytes per second that a node sends to bring other targets up to date, unless it is set.
+/// Bytes per second that a node sends, or receives, to bring targets up to date, until it hears of
+/// the cluster's setting.
 const RESYNC_RATE: u64 = ByteSize::mib(256).0;
 /// A disk takes no more updates with less than this share of it left, in per mille: what is under
 /// way must still fit.
@@ -93,6 +94,7 @@ pub struct Host {
     pub(super) asks: Asks,
     pub(super) movers: Movers,
     resync_rate: AtomicU64,
+    receivers: RwLock<Arc<HashMap<ChainId, u64>>>,
     /// This process stops: its word that nothing serves here is not taken back.
     leaving: AtomicBool,
     /// Namespaces whose blocks are to go.
@@ -134,6 +136,7 @@ impl Host {
             asks: Asks::default(),
             movers: Movers::default(),
             resync_rate: AtomicU64::new(RESYNC_RATE),
+            receivers: RwLock::default(),
             leaving: AtomicBool::new(false),
             dropped: RwLock::default(),
             sequence,
@@ -229,7 +232,12 @@ impl Host {
         let all = self.all();
         let mine = all.iter().filter(|hosted| hosted.target.0 as usize % self.cores.len() == lane);
         let sources = all.iter().filter(|hosted| hosted.is_source()).count().max(1) as u64;
-        let budget = self.rate() * CHAIN_TICK_MS / 1000 / sources;
+        let receivers = Arc::clone(&self.receivers.read());
+        // Shared by what this node sends, or by what the other one receives if that is more.
+        let budget = |hosted: &Hosted| {
+            let streams = receivers.get(&hosted.chain).map_or(sources, |many| sources.max(*many));
+            self.rate() * CHAIN_TICK_MS / 1000 / streams
+        };
         let space = |(index, disk): (usize, &HostDisk)| {
             let stats = disk.engine.stats();
             (health(&stats), share_of_excess(self, index, (&stats, &all)))
@@ -242,7 +250,7 @@ impl Host {
             }
         }
         for hosted in mine {
-            hosted.tick(budget, space[hosted.disk]);
+            hosted.tick(budget(hosted), space[hosted.disk]);
         }
         self.move_slots(lane);
     }
@@ -252,6 +260,7 @@ impl Host {
         let addresses: HashMap<NodeId, Vec<String>> =
             routing.nodes.values().map(|node| (node.id, node.addresses.clone())).collect();
         self.around.links.set_addresses(addresses);
+        *self.receivers.write() = Arc::new(receivers(routing));
         let news = Arc::new(self.news().after(routing));
         *self.news.write() = news;
         let mut mine = HashSet::new();
@@ -449,10 +458,26 @@ impl Targets for HostTargets {
     }
 
     fn config(&self, config: &ConfigRecord) {
-        let set = config.values.get("rebalance.bytes_per_second");
+        let set = millpond_cluster::manager::setting(config, "rebalance.bytes_per_second");
         let rate = set.and_then(|text| text.parse::<ByteSize>().ok()).map(|size| size.0);
+        // One that does not parse was set by a newer version.
         self.0.resync_rate.store(rate.unwrap_or(RESYNC_RATE), Ordering::Relaxed);
     }
+}
+
+/// For each chain that has a replica filled: how many replicas are filled on that one's node.
+fn receivers(routing: &Routing) -> HashMap<ChainId, u64> {
+    let syncing = |chain: &Chain| {
+        let mut all = chain.targets.iter();
+        all.find(|member| member.state == TargetState::Syncing).map(|member| member.node)
+    };
+    let filled: Vec<(ChainId, NodeId)> =
+        routing.chains.values().filter_map(|chain| Some((chain.id, syncing(chain)?))).collect();
+    let mut on_node: HashMap<NodeId, u64> = HashMap::new();
+    for (_, node) in &filled {
+        *on_node.entry(*node).or_default() += 1;
+    }
+    filled.into_iter().map(|(chain, node)| (chain, on_node[&node])).collect()
 }
 
 fn health(stats: &EngineStats) -> DiskHealth {
@@ -520,7 +545,38 @@ impl Host {
 
 #[cfg(test)]
 mod tests {
-    use super::{DiskHealth, EngineStats, health};
+    use millpond_types::Uuid128;
+    use millpond_types::cluster::{ChainTarget, ChainVersion};
+
+    use super::{
+        Chain, ChainId, DiskHealth, DiskId, EngineStats, NodeId, Routing, TargetId, TargetState,
+        health, receivers,
+    };
+
+    #[test]
+    fn streams_to_one_node_share_what_it_receives() {
+        let uuid = |n| Uuid128([n; 16]);
+        let chain = |id: u32, to: u8, state| {
+            let member = |node: u8, state| ChainTarget {
+                target: TargetId(id * 10 + u32::from(node)),
+                disk: DiskId(uuid(node)),
+                node: NodeId(uuid(node)),
+                state,
+            };
+            let targets = vec![member(1, TargetState::Serving), member(to, state)];
+            (ChainId(id), Chain { id: ChainId(id), version: ChainVersion(1), targets })
+        };
+        let chains = [
+            chain(1, 2, TargetState::Syncing),
+            chain(2, 2, TargetState::Syncing),
+            chain(3, 3, TargetState::Syncing),
+            chain(4, 2, TargetState::Waiting),
+            chain(5, 2, TargetState::Serving),
+        ];
+        let routing = Routing { chains: chains.into(), ..Routing::default() };
+        let expected = [(ChainId(1), 2), (ChainId(2), 2), (ChainId(3), 1)];
+        assert_eq!(receivers(&routing), expected.into());
+    }
 
     #[test]
     fn a_disk_has_room_for_every_size_or_none() {
