@@ -16,7 +16,7 @@ mod routing;
 pub use crate::limits::SLOTS;
 pub use messages::{
     DiskOffer, DiskReport, Grant, Heartbeat, HeartbeatAnswer, Refusal, Register, RegisterAnswer,
-    SlotDone, TargetReport,
+    SlotDone, SlotProgress, SlotsMoved, TargetReport,
 };
 pub use namespaces::{DroppedRecord, NamespaceHead, NamespaceRecord, namespace_keys};
 pub use news::News;

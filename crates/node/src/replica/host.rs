@@ -404,8 +404,11 @@ impl Targets for HostTargets {
 
     fn report(&self) -> TargetsReport {
         let host = &self.0;
-        let mut report =
-            TargetsReport { slots_done: host.movers.done(), ..TargetsReport::default() };
+        let mut report = TargetsReport {
+            slots_done: host.movers.done(),
+            slots_moved: host.movers.moved(),
+            ..TargetsReport::default()
+        };
         for hosted in host.all() {
             let Some((local, used_bytes)) = hosted.report() else { continue };
             report.targets.push(TargetReport {

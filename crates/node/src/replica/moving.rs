@@ -8,7 +8,7 @@ use std::time::Duration;
 use millpond_chain::{Event, Op, ReadRequest, Reply};
 use millpond_cluster::{Copied, SlotChunks, SlotEffect, SlotEvent, SlotMove};
 use millpond_env::{RealClock, sleep, spawn};
-use millpond_types::cluster::SlotDone;
+use millpond_types::cluster::{SlotDone, SlotProgress, SlotsMoved};
 use millpond_types::limits::SLOT_COPY_MS_MAX;
 use millpond_types::wire::{SlotOp, SlotOutcome};
 use millpond_types::{Ack, ChunkId, Crc32c, SlotId, Tick};
@@ -32,6 +32,9 @@ pub(super) struct Mover {
     what: SlotDone,
     hosted: Arc<Hosted>,
     state: Mutex<SlotMove>,
+    /// Chunks, and bytes, that this head copied.
+    chunks: AtomicU64,
+    bytes: AtomicU64,
 }
 
 impl std::fmt::Debug for Mover {
@@ -40,14 +43,28 @@ impl std::fmt::Debug for Mover {
     }
 }
 
+impl Mover {
+    fn new(hosted: Arc<Hosted>, state: SlotMove) -> Self {
+        Self {
+            what: state.what(),
+            hosted,
+            state: Mutex::new(state),
+            chunks: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        }
+    }
+}
+
 /// All slots that leave chains of this node.
 #[derive(Debug, Default)]
 pub(super) struct Movers {
     slots: Mutex<BTreeMap<SlotId, Arc<Mover>>>,
     pace: Pace,
-    /// Chunks, and bytes, that arrived at their new chains since the start.
-    pub(super) chunks: AtomicU64,
-    pub(super) bytes: AtomicU64,
+    /// Chunks, and bytes, copied to their new chains since the start.
+    chunks: AtomicU64,
+    bytes: AtomicU64,
+    /// Copies and removals that failed.
+    failures: AtomicU64,
 }
 
 /// Lets through so many bytes per second: a debt that is paid off with time.
@@ -79,6 +96,35 @@ impl Movers {
         let slots = self.slots.lock();
         slots.values().filter(|mover| mover.state.lock().is_done()).map(|m| m.what).collect()
     }
+
+    /// What was moved, and how far the slots are that are on their way.
+    pub(super) fn moved(&self) -> SlotsMoved {
+        let slots = self.slots.lock();
+        let moving = slots.values().map(|mover| SlotProgress {
+            slot: mover.what.slot,
+            chunks: mover.chunks.load(Ordering::Relaxed),
+            bytes: mover.bytes.load(Ordering::Relaxed),
+            through: mover.state.lock().through(),
+        });
+        SlotsMoved {
+            chunks: self.chunks.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            failures: self.failures.load(Ordering::Relaxed),
+            moving: moving.collect(),
+        }
+    }
+
+    fn copied(&self, mover: &Mover, bytes: u64) {
+        for (count, more) in
+            [(&self.chunks, 1), (&self.bytes, bytes), (&mover.chunks, 1), (&mover.bytes, bytes)]
+        {
+            count.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+
+    fn failed(&self, failed: bool) {
+        self.failures.fetch_add(u64::from(failed), Ordering::Relaxed);
+    }
 }
 
 impl Host {
@@ -100,8 +146,7 @@ impl Host {
             let what = SlotDone { slot: *slot, from: *from, to: routing.place(*slot).chain };
             // Puts are refused from before the list of what is under way is taken.
             let busy = hosted.leave(*slot);
-            let state = Mutex::new(SlotMove::new(what, busy));
-            slots.insert(*slot, Arc::new(Mover { what, hosted, state }));
+            slots.insert(*slot, Arc::new(Mover::new(hosted, SlotMove::new(what, busy))));
         }
         drop(slots);
         for hosted in self.all() {
@@ -139,12 +184,13 @@ impl Host {
                 .detach(),
                 SlotEffect::Copy(chunk) => spawn(async move {
                     let copied = host.copy(&mover, chunk).await;
+                    host.movers.failed(copied == Copied::Failed);
                     host.advance(&mover, SlotEvent::Copied(chunk, copied));
                 })
                 .detach(),
                 SlotEffect::Remove(chunk) => spawn(async move {
                     let gone = host.remove_moved(&mover, chunk).await;
-                    host.movers.chunks.fetch_add(u64::from(gone), Ordering::Relaxed);
+                    host.movers.failed(!gone);
                     host.advance(&mover, SlotEvent::Removed(chunk, gone));
                 })
                 .detach(),
@@ -193,7 +239,7 @@ impl Host {
                 return Copied::Failed;
             }
         }
-        self.movers.bytes.fetch_add(u64::from(len), Ordering::Relaxed);
+        self.movers.copied(mover, u64::from(len));
         Copied::There
     }
 

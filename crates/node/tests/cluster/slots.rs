@@ -1,5 +1,6 @@
 //! Slots that move between chains while clients use their keys.
 
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -7,8 +8,11 @@ use millpond_client::{Client, ClientOptions, GetOutcome, Keys, Room, Value};
 use millpond_node::admin::{Answer, Command as Admin, decode_answer, encode_command};
 use millpond_types::cluster::{Routing, SlotPlace};
 use millpond_types::wire::{ItemStatus, Leaders, NamespaceOpen, Verb};
+use serde_json::Value as Json;
+
 use millpond_types::{Ack, BlockKey, NamespaceInfo, NamespaceOptions, SlotId, placement};
 
+use crate::metrics::{metrics, value as number};
 use crate::process::{Cluster, Process, until};
 
 /// Bytes of a value: some pieces of a checksum, so that a move takes a while.
@@ -163,6 +167,73 @@ fn a_hit_stays_a_hit_while_its_slot_moves_there_and_back() {
     let pinned: Vec<BlockKey> =
         listed.iter().filter(|info| info.pinned).map(|info| info.key).collect();
     assert_eq!(pinned, [key(7)], "pins came along");
+}
+
+/// What `millpond admin --json` prints.
+fn cli(cluster: &Cluster, command: &str) -> Json {
+    let output = Command::new(env!("CARGO_BIN_EXE_millpond"))
+        .args(["admin", "--json", "--server", &cluster.nodes[0].address, command])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The sum of a series over the nodes.
+fn sum(cluster: &Cluster, series: &str) -> u64 {
+    cluster.nodes.iter().map(|node| number(&metrics(&node.http), series)).sum()
+}
+
+#[test]
+fn it_is_told_how_far_a_slot_is_while_a_node_joins() {
+    let mut cluster = Cluster::watched(3, 2);
+    let store = Store::open(&cluster);
+    let keys = 200;
+    for n in 0..keys {
+        assert_eq!(store.put(n), ItemStatus::Ok);
+    }
+    // 20 MB in some 7 s.
+    let set =
+        Admin::Set { name: "rebalance.bytes_per_second".to_owned(), value: "3MiB".to_owned() };
+    assert!(matches!(ask(&cluster.nodes[0], &set), Answer::Done { .. }));
+    let slots = cli(&cluster, "slots");
+    assert_eq!((&slots["moving"], &slots["totals"]["chunks"]), (&Json::Array(vec![]), &0.into()));
+    let home = place(&cluster, store.slot()).chain.0;
+    move_slot(&cluster, store.slot(), home % 256 + 1);
+    cluster.add();
+    // The new node may become the head of the old chain meanwhile, and begin anew.
+    let (mut chunks, mut grew, mut through, mut longest, mut shown) = (0, 0, 0, None, 0);
+    until("the slot has moved", || {
+        let (slots, status) = (cli(&cluster, "slots"), cli(&cluster, "status"));
+        let Some(it) = slots["moving"].get(0) else { return Some(()) };
+        assert_eq!((&it["slot"], &it["to"]), (&store.slot().0.into(), &(home % 256 + 1).into()));
+        through = through.max(it["through"].as_u64().unwrap_or(0));
+        let totals = &status["slots"];
+        let now = totals["chunks"].as_u64().unwrap();
+        assert!(now >= chunks && now >= it["chunks"].as_u64().unwrap(), "{status} after {chunks}");
+        grew += usize::from(now > chunks);
+        chunks = now;
+        longest = longest.max(totals["seconds_left"].as_u64());
+        shown |= sum(&cluster, "millpond_slot_moves");
+        shown |= number(&metrics(&cluster.manager.http), "millpond_cluster_slots_moving") << 1;
+        None
+    });
+    assert!(grew > 3, "chunks are seen to go: {grew}");
+    assert!((500..=1000).contains(&through), "{through} thousandths");
+    assert!(longest.is_some_and(|seconds| seconds < 60), "when it ends is told: {longest:?}");
+    assert_eq!(shown, 3, "the old chain's head and the manager show the slot");
+    let (least, bytes) = (keys as u64, (keys * VALUE_BYTES) as u64);
+    until("all is told", || {
+        let slots = cli(&cluster, "slots");
+        assert_eq!(slots["moving"], Json::Array(vec![]));
+        let totals = &slots["totals"];
+        let all = totals["chunks"].as_u64()? >= least && totals["bytes"].as_u64()? >= bytes;
+        all.then_some(())
+    });
+    assert_eq!(cli(&cluster, "status")["progress"]["slots_running"], 0);
+    assert!(sum(&cluster, "millpond_slot_moved_chunks_total") >= least);
+    assert!(sum(&cluster, "millpond_slot_moved_bytes_total") >= bytes);
+    until("no node moves a slot", || (sum(&cluster, "millpond_slot_moves") == 0).then_some(()));
 }
 
 #[test]
