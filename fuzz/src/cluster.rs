@@ -83,6 +83,7 @@ fn slot_ask() -> SlotAsk {
         id: 5,
         from: NodeId(uuid(101)),
         op: SlotOp::Probe,
+        lease_ms: 8,
         slot: SlotId(7),
         chain: ChainId(1),
         other: ChainId(2),

@@ -205,7 +205,7 @@ impl Host {
         }
     }
 
-    /// Brings one chunk to the new chain, with its pin.
+    /// Brings one chunk to the new chain, with its lease and its pin.
     async fn copy(self: &Arc<Self>, mover: &Mover, chunk: ChunkId) -> Copied {
         let hosted = &mover.hosted;
         if !self.all_know(mover.what.slot, (mover.what.from, mover.what.to)).await {
@@ -224,23 +224,45 @@ impl Host {
             return Copied::There;
         }
         let chains = (mover.what.to, mover.what.from);
-        let mut question =
-            Question { op: SlotOp::Import, slot: mover.what.slot, chains, chunk, blob: Some(blob) };
-        if self.ask_head(&question, until).await != SlotOutcome::Done {
+        let question = Question {
+            op: SlotOp::Import,
+            slot: mover.what.slot,
+            chains,
+            chunk,
+            blob: Some(blob),
+            leased: hosted.store.leased_until(chunk),
+        };
+        let arrived = self.ask_head(&question, until).await == SlotOutcome::Done;
+        if !arrived || !self.keep(hosted, question, until).await {
             return Copied::Failed;
-        }
-        question.blob = None;
-        let mut pinned = false;
-        // Whoever pins, or unpins, does so at the old chain too: what changed meanwhile is seen.
-        while hosted.store.is_pinned(chunk) != pinned {
-            pinned = !pinned;
-            question.op = if pinned { SlotOp::Pin } else { SlotOp::Unpin };
-            if !self.pin_everywhere(&question, until).await {
-                return Copied::Failed;
-            }
         }
         self.movers.copied(mover, u64::from(len));
         Copied::There
+    }
+
+    /// Makes the copy of a chunk that arrived as safe from eviction as the chunk is. Whoever pins,
+    /// unpins or leases does so at both chains: what changed meanwhile is seen here, or there.
+    async fn keep(self: &Arc<Self>, hosted: &Hosted, mut question: Question, until: Tick) -> bool {
+        question.blob = None;
+        let (chunk, mut pinned) = (question.chunk, false);
+        loop {
+            let leased = hosted.store.leased_until(chunk);
+            if leased > question.leased {
+                (question.op, question.leased) = (SlotOp::Lease, leased);
+                // One that was given up there meanwhile is brought again.
+                if self.ask_head(&question, until).await != SlotOutcome::Done {
+                    return false;
+                }
+            } else if hosted.store.is_pinned(chunk) != pinned {
+                pinned = !pinned;
+                question.op = if pinned { SlotOp::Pin } else { SlotOp::Unpin };
+                if !self.pin_everywhere(&question, until).await {
+                    return false;
+                }
+            } else {
+                return true;
+            }
+        }
     }
 
     /// Pins, or unpins, a copy on all serving replicas of its chain: any may become the head.
