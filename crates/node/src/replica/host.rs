@@ -249,8 +249,8 @@ impl Host {
         let addresses: HashMap<NodeId, Vec<String>> =
             routing.nodes.values().map(|node| (node.id, node.addresses.clone())).collect();
         self.around.links.set_addresses(addresses);
-        let news = Arc::new(self.news().after(routing));
-        *self.news.write() = news;
+        let before = self.news();
+        *self.news.write() = Arc::new(before.after(routing));
         let mut mine = HashSet::new();
         for chain in routing.chains.values() {
             for member in chain.targets.iter().filter(|member| member.node == self.node) {
@@ -273,6 +273,7 @@ impl Host {
         for hosted in gone {
             self.end(routing, &hosted);
         }
+        self.take_back(&before.routing, routing);
         self.wipe_unknown(routing);
     }
 

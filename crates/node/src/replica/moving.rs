@@ -8,7 +8,7 @@ use std::time::Duration;
 use millpond_chain::{Event, Op, ReadRequest, Reply};
 use millpond_cluster::{Copied, SlotChunks, SlotEffect, SlotEvent, SlotMove};
 use millpond_env::{RealClock, sleep, spawn};
-use millpond_types::cluster::{SlotDone, SlotProgress, SlotsMoved};
+use millpond_types::cluster::{ChainId, Routing, SlotDone, SlotProgress, SlotsMoved};
 use millpond_types::limits::SLOT_COPY_MS_MAX;
 use millpond_types::wire::{SlotOp, SlotOutcome};
 use millpond_types::{Ack, ChunkId, Crc32c, SlotId, Tick};
@@ -131,12 +131,8 @@ impl Host {
     /// Begins and ends movers as routing says. A new head of a chain begins anew.
     fn look_after_slots(self: &Arc<Self>) {
         let routing = self.routing();
+        self.end_movers(&routing);
         let mut slots = self.movers.slots.lock();
-        slots.retain(|slot, mover| {
-            let place = routing.place(*slot);
-            let what = SlotDone { slot: *slot, from: mover.what.from, to: place.chain };
-            place.old == Some(what.from) && what == mover.what && mover.hosted.is_head()
-        });
         for (slot, from) in &routing.moving {
             if slots.contains_key(slot) {
                 continue;
@@ -145,15 +141,38 @@ impl Host {
             let Some(hosted) = head else { continue };
             let what = SlotDone { slot: *slot, from: *from, to: routing.place(*slot).chain };
             // Puts are refused from before the list of what is under way is taken.
-            let busy = hosted.leave(*slot);
+            let busy = self.slot_leaves(&hosted, *slot);
             slots.insert(*slot, Arc::new(Mover::new(hosted, SlotMove::new(what, busy))));
         }
-        drop(slots);
-        for hosted in self.all() {
-            hosted.take_back(|slot| {
-                let place = routing.place(slot);
-                place.chain == hosted.chain && place.old != Some(hosted.chain)
-            });
+    }
+
+    fn end_movers(&self, routing: &Routing) {
+        self.movers.slots.lock().retain(|slot, mover| {
+            let place = routing.place(*slot);
+            let what = SlotDone { slot: *slot, from: mover.what.from, to: place.chain };
+            place.old == Some(what.from) && what == mover.what && mover.hosted.is_head()
+        });
+    }
+
+    /// Refuses clients' updates of a slot at this head from now on; says which chunks have updates
+    /// under way.
+    pub(super) fn slot_leaves(&self, hosted: &Hosted, slot: SlotId) -> BTreeSet<ChunkId> {
+        let busy = hosted.leave(slot);
+        // It may have come back meanwhile: who took that routing in was too early to see this.
+        if is_home(&self.routing(), slot, hosted.chain) {
+            hosted.take_back(slot);
+        }
+        busy
+    }
+
+    /// Takes updates again of slots that came back with the change from one routing to the next.
+    pub(super) fn take_back(&self, before: &Routing, routing: &Routing) {
+        self.end_movers(routing);
+        for slot in routing.slots_unlike(before) {
+            let chain = routing.place(slot).chain;
+            if is_home(routing, slot, chain) {
+                self.replicas_of(chain).iter().for_each(|hosted| hosted.take_back(slot));
+            }
         }
     }
 
@@ -283,6 +302,12 @@ impl Host {
         let reply = mover.hosted.change(self.own_tag(), change).await;
         matches!(reply, Some(Reply::Done(_) | Reply::NotFound))
     }
+}
+
+/// Whether a chain has a slot, and does not lose it.
+fn is_home(routing: &Routing, slot: SlotId, chain: ChainId) -> bool {
+    let place = routing.place(slot);
+    place.chain == chain && place.old != Some(chain)
 }
 
 /// The committed version, as the protocol reads it; the error is for a read that was refused.

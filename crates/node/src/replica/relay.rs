@@ -176,14 +176,14 @@ impl Host {
         match (ask.op, blob) {
             (SlotOp::Probe, None) => {
                 // A put that was admitted by older routing comes first, and there is no other.
-                head.leave(ask.slot);
+                self.slot_leaves(&head, ask.slot);
                 if !self.all_know(ask.slot, (ask.chain, ask.other)).await {
                     return SlotOutcome::Behind;
                 }
                 self.slot_update(&head, ask, Op::Probe).await
             }
             (SlotOp::Remove, None) => {
-                head.leave(ask.slot);
+                self.slot_leaves(&head, ask.slot);
                 self.slot_update(&head, ask, Op::Remove).await
             }
             (SlotOp::Import, Some(blob)) => {

@@ -164,6 +164,9 @@ fn a_hit_stays_a_hit_while_its_slot_moves_there_and_back() {
     for n in 0..keys {
         assert!(store.has(n), "key {n} is lost");
     }
+    // The chain that the slot left and came back to takes updates again.
+    assert_eq!(store.put(keys), ItemStatus::Ok);
+    assert_eq!(store.on(Verb::Delete, keys), ItemStatus::Ok);
     let listed = store.list();
     assert_eq!(listed.len(), keys, "no copy is left behind");
     let pinned: Vec<BlockKey> =
