@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -71,6 +72,7 @@ impl Process {
 
     /// Starts it again, where it was; returns once it says READY.
     pub(crate) fn run(&mut self) {
+        self.await_port();
         let mut child = self.spawn();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut address = None;
@@ -89,6 +91,12 @@ impl Process {
         }
         let _ = child.wait();
         panic!("{} did not start:\n{}", self.name, self.log());
+    }
+
+    /// Waits until nobody listens where it did: the kernel takes the rings of a process that was
+    /// killed down in the background, and the sockets with them.
+    fn await_port(&self) {
+        until("its port is free", || TcpListener::bind(&self.address).ok().map(drop));
     }
 
     /// Starts it and waits for it to give up; what it says then.
