@@ -6,7 +6,7 @@ use millpond_types::cluster::{
     Chain, ChainId, ChainRecord, ChainTarget, ChainVersion, ConfigRecord, ConfigVersion, DiskId,
     DiskOffer, DiskRecord, EventRecord, Grant, Heartbeat, HeartbeatAnswer, LocalState, NodeId,
     NodeInfo, NodeRecord, NodeState, Register, RegisterAnswer, RoutingDiff, RoutingUpdate,
-    RoutingVersion, SlotChange, SlotPlace, TargetId, TargetMove, TargetReport, TargetState,
+    RoutingVersion, SlotChange, SlotPlace, SlotProgress, SlotsMoved, TargetId, TargetMove, TargetReport, TargetState,
     TermRecord,
 };
 use millpond_types::namespace::{NamespaceInfo, NamespaceOptions};
@@ -63,7 +63,9 @@ fn messages() -> Vec<Vec<u8>> {
         used_bytes: 1,
         behind_bytes: 2,
     };
-    let heartbeat = Heartbeat { targets: vec![report], ..Heartbeat::default() };
+    let moving = vec![SlotProgress { slot: SlotId(3), chunks: 4, bytes: 5, through: 6 }];
+    let slots_moved = SlotsMoved { chunks: 1, bytes: 2, failures: 3, moving };
+    let heartbeat = Heartbeat { targets: vec![report], slots_moved, ..Heartbeat::default() };
     let grant = Grant { config: Some(config()), retire: vec![TargetId(1)], ..Grant::default() };
     let retry = RegisterAnswer::Retry { after_ms: 200 };
     let bodies = [
@@ -81,6 +83,7 @@ fn slot_ask() -> SlotAsk {
         id: 5,
         from: NodeId(uuid(101)),
         op: SlotOp::Probe,
+        lease_ms: 8,
         slot: SlotId(7),
         chain: ChainId(1),
         other: ChainId(2),

@@ -105,6 +105,8 @@ pub struct SlotMove {
     /// This look through the list has found something, or failed at something.
     found: bool,
     failed: bool,
+    /// Looks through the whole list in which nothing failed, since one in which something did.
+    looks: u32,
     moved: u64,
 }
 
@@ -123,6 +125,7 @@ impl SlotMove {
             complete: false,
             found: false,
             failed: false,
+            looks: 0,
             moved: 0,
         }
     }
@@ -137,6 +140,21 @@ impl SlotMove {
     #[must_use]
     pub const fn moved(&self) -> u64 {
         self.moved
+    }
+
+    /// About how much of the slot is through, in thousandths. Its chunks go in the order of their
+    /// ids, which are hashes: as much of the chunks as of all ids.
+    #[must_use]
+    pub fn through(&self) -> u16 {
+        if self.looks > 0 || self.is_done() {
+            return 1000;
+        }
+        let next = self.jobs.keys().next().into_iter().chain(self.todo.front()).min();
+        match (next, self.phase) {
+            (Some(next), _) => position(*next),
+            (None, Phase::Listing) => self.cursor.map_or(0, position),
+            (None, _) => 0,
+        }
     }
 
     /// Everything is moved.
@@ -229,15 +247,25 @@ impl SlotMove {
         match (self.complete, self.failed, self.found) {
             (false, ..) => self.list(effects),
             (true, true, _) => {
+                self.looks = 0;
                 self.phase = Phase::Pausing(now.plus(Duration::from_millis(SLOT_RETRY_MS)));
             }
-            (true, false, true) => self.look_through(effects),
+            (true, false, true) => {
+                self.looks += 1;
+                self.look_through(effects);
+            }
             (true, false, false) => {
                 self.phase = Phase::Done;
                 effects.push(SlotEffect::Done(self.done));
             }
         }
     }
+}
+
+/// The part of all ids before one, in thousandths.
+fn position(chunk: ChunkId) -> u16 {
+    let part = (chunk.0 >> 112) * 1000 / 65_536;
+    u16::try_from(part).unwrap_or(1000)
 }
 
 #[cfg(test)]

@@ -279,6 +279,14 @@ impl<D: Disk> Engine<D> {
         true
     }
 
+    /// Until when the chunk is not evicted by a lease; none without one.
+    #[must_use]
+    pub fn leased_until(&self, id: ChunkId) -> Option<Tick> {
+        let shard = self.0.index.shard(id);
+        let until = *shard.leases.get(&shard.find(id)?)?;
+        (until > self.0.clock.now()).then_some(until)
+    }
+
     fn usable_bytes(&self) -> u64 {
         let segments = (self.0.disk.capacity() - DATA_START) / self.0.segment_bytes;
         segments * self.0.segment_bytes

@@ -8,7 +8,7 @@ use millpond_chain::Event;
 use millpond_types::cluster::{
     Chain, ConfigRecord, DiskId, DiskOffer, DiskReport, Grant, Heartbeat, HeartbeatAnswer,
     Incarnation, LocalState, NodeId, Refusal, Register, RegisterAnswer, Routing, RoutingUpdate,
-    RoutingVersion, SlotDone, TargetReport, TargetState,
+    RoutingVersion, SlotDone, SlotsMoved, TargetReport, TargetState,
 };
 use millpond_types::wire::PROTOCOL_VERSION;
 use millpond_types::{Tick, Uuid128};
@@ -247,6 +247,7 @@ impl World {
                 })
                 .collect(),
             slots_done: slots_done.collect(),
+            slots_moved: SlotsMoved::default(),
             queue_depth: 0,
         }
     }

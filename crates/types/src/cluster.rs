@@ -4,6 +4,7 @@
 //! `cluster` and `chain`; the encodings stored and sent are beside these types in [`crate::wire`].
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::ids::{SlotId, Uuid128};
 
@@ -16,7 +17,7 @@ mod routing;
 pub use crate::limits::SLOTS;
 pub use messages::{
     DiskOffer, DiskReport, Grant, Heartbeat, HeartbeatAnswer, Refusal, Register, RegisterAnswer,
-    SlotDone, TargetReport,
+    SlotDone, SlotProgress, SlotsMoved, TargetReport,
 };
 pub use namespaces::{DroppedRecord, NamespaceHead, NamespaceRecord, namespace_keys};
 pub use news::News;
@@ -174,29 +175,52 @@ impl Chain {
 
 /// The slot map: a chain for every slot.
 #[derive(Clone, PartialEq, Eq)]
-pub struct SlotMap(Box<[ChainId]>);
+pub struct SlotMap(Box<[Arc<MapPage>]>);
+
+/// Slots of a page: a map that was changed a little has most pages in common with the one before.
+const PAGE: usize = 1024;
+
+const _: () = assert!(SLOTS.is_multiple_of(PAGE));
+
+type MapPage = [ChainId; PAGE];
 
 impl SlotMap {
     /// A map that gives every slot to one chain.
     #[must_use]
     pub fn all(chain: ChainId) -> Self {
-        Self(vec![chain; SLOTS].into())
+        // One page for all: a page is copied once it is changed.
+        let page = Arc::new([chain; PAGE]);
+        Self(std::iter::repeat_n(page, SLOTS / PAGE).collect())
     }
 
     /// The chain of a slot.
     #[must_use]
     pub fn get(&self, slot: SlotId) -> ChainId {
-        self.0[usize::from(slot.0)]
+        let slot = usize::from(slot.0);
+        self.0[slot / PAGE][slot % PAGE]
     }
 
     /// Gives a slot to a chain.
     pub fn set(&mut self, slot: SlotId, chain: ChainId) {
-        self.0[usize::from(slot.0)] = chain;
+        let slot = usize::from(slot.0);
+        Arc::make_mut(&mut self.0[slot / PAGE])[slot % PAGE] = chain;
     }
 
     /// Slots and their chains, in order.
     pub fn iter(&self) -> impl Iterator<Item = (SlotId, ChainId)> {
-        (0..=u16::MAX).map(|slot| (SlotId(slot), self.0[usize::from(slot)]))
+        (0..=u16::MAX).map(|slot| (SlotId(slot), self.get(SlotId(slot))))
+    }
+
+    /// Slots with another chain than in `before`, in order. A map that was made from a clone of that
+    /// one is compared with it where it was changed only.
+    pub fn unlike<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = SlotId> + 'a {
+        let pages = self.0.iter().zip(&before.0).enumerate();
+        let differ = pages.filter(|(_, (now, was))| !Arc::ptr_eq(now, was));
+        let slots = differ.flat_map(|(page, (now, was))| {
+            let slots = (0..PAGE).filter(move |slot| now[*slot] != was[*slot]);
+            slots.map(move |slot| page * PAGE + slot)
+        });
+        slots.filter_map(|slot| u16::try_from(slot).ok().map(SlotId))
     }
 }
 
@@ -243,5 +267,24 @@ mod tests {
         map.set(SlotId(u16::MAX), ChainId(2));
         assert_eq!(map.get(SlotId(0)), ChainId(1));
         assert_eq!(map.iter().filter(|(_, chain)| *chain == ChainId(2)).count(), 1);
+    }
+
+    #[test]
+    fn maps_are_compared_where_they_were_changed() {
+        let mut before = SlotMap::all(ChainId(1));
+        before.set(SlotId(70), ChainId(9));
+        let mut after = before.clone();
+        assert_eq!(after.unlike(&before).count(), 0);
+        for (slot, chain) in [(3, 2), (70, 2), (1023, 2), (1024, 2), (u16::MAX, 2), (5, 1)] {
+            after.set(SlotId(slot), ChainId(chain));
+        }
+        let differ = [3, 70, 1023, 1024, u16::MAX].map(SlotId);
+        assert_eq!(after.unlike(&before).collect::<Vec<_>>(), differ);
+        assert_eq!(before.unlike(&after).collect::<Vec<_>>(), differ);
+        // One that was not made from the other.
+        let mut other = SlotMap::all(ChainId(1));
+        other.set(SlotId(70), ChainId(9));
+        assert_eq!((other.unlike(&before).count(), after.unlike(&other).count()), (0, 5));
+        assert!(other == before && other != after);
     }
 }

@@ -27,8 +27,8 @@ enum Way {
     New,
     /// New, old, new, until one has it: what was copied between two questions is found by the third.
     Look,
-    /// As `Look`, and the new one again after the old one had it: the copy takes a pin along only
-    /// if it was there before.
+    /// As `Look`, and the new one again after the old one had it: the copy takes a pin, or a lease,
+    /// along only if it was there before.
     Keep,
     /// Old, then new, both: the copy is there once the old one let go.
     Free,
@@ -39,6 +39,7 @@ const fn manner(verb: Verb) -> (Reach, Way) {
         Verb::Put | Verb::Delete => (Reach::Head, Way::New),
         Verb::Pin => (Reach::Every, Way::Keep),
         Verb::Unpin => (Reach::Every, Way::Free),
+        Verb::MatchPrefix => (Reach::Head, Way::Keep),
         Verb::Get | Verb::Contains => (Reach::Any, Way::Look),
         _ => (Reach::Head, Way::Look),
     }

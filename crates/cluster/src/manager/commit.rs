@@ -219,6 +219,10 @@ impl Primary {
     fn committed(&mut self, cx: &mut Cx<'_>) {
         let Some(InFlight { changes, fenced, after, .. }) = self.in_flight.take() else { return };
         self.head = Some(changes.head.seal());
+        let arrived = |(slot, place): &(&u16, &SlotPlace)| {
+            place.old.is_none() && self.state.slots[usize::from(**slot)].old.is_some()
+        };
+        self.pace.settled(changes.slots.iter().filter(arrived).count());
         self.state.apply(&changes);
         for chain in changes.chains.keys() {
             self.nodes.changed_at.insert(*chain, changes.head.routing);

@@ -23,6 +23,7 @@ mod mutation;
 mod nodes;
 mod operator;
 mod options;
+mod pace;
 mod primary;
 mod push;
 mod report;
@@ -40,8 +41,8 @@ pub use mutation::Mutation;
 pub use options::{Form, ManagerOptions};
 pub use settings::{SETTINGS, Setting, setting};
 pub use status::{
-    ChainPage, ChainStatus, DiskStatus, NodeStatus, Problem, SlotStatus, Status, TargetCounts,
-    TargetStatus,
+    ChainPage, ChainStatus, DiskStatus, NodeStatus, Problem, SlotStatus, SlotTotals, Status,
+    TargetCounts, TargetStatus,
 };
 
 use millpond_types::cluster::{HeartbeatAnswer, RegisterAnswer, Routing};

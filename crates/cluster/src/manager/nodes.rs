@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use millpond_types::cluster::{
     ChainId, Grant, Heartbeat, HeartbeatAnswer, Incarnation, NodeId, NodeRecord, NodeState,
-    Refusal, Register, RegisterAnswer, TargetId, TargetReport,
+    Refusal, Register, RegisterAnswer, SlotsMoved, TargetId, TargetReport,
 };
 use millpond_types::ids::Uuid128;
 use millpond_types::limits::{ADDRESSES_MAX, NODE_DISKS_MAX, NODES_MAX};
@@ -128,7 +128,8 @@ impl Primary {
         if live.heard.is_some() && heartbeat.number <= live.number {
             return None;
         }
-        let back = live.down.take().is_some() || live.heard.is_none();
+        let first = live.heard.is_none();
+        let back = live.down.take().is_some() || first;
         live.heard = Some(cx.now);
         live.number = heartbeat.number;
         live.lease_until = cx.now.plus(cx.options.node_lease + cx.options.margin);
@@ -166,7 +167,22 @@ impl Primary {
         if !heartbeat.slots_done.is_empty() {
             self.jobs.push_back(Job::SlotsDone(heartbeat.slots_done));
         }
+        self.hear_of_slots(cx, (node, first), heartbeat.slots_moved);
         Some(Ok(self.grant(cx, node, heartbeat.number)))
+    }
+
+    /// How far slots are by the heartbeat of a node, its `first` one or a later one.
+    fn hear_of_slots(&mut self, cx: &Cx<'_>, (node, first): (NodeId, bool), moved: SlotsMoved) {
+        let Some(live) = self.nodes.live.get_mut(&node) else { return };
+        let bytes = moved.bytes;
+        let before = std::mem::replace(&mut live.slots_moved, moved);
+        // What it did before it was heard was not done in between.
+        self.pace.copied(if first { 0 } else { bytes.saturating_sub(before.bytes) });
+        if self.pace.is_due(cx.now) {
+            let some = !self.state.slots_moving.is_empty();
+            let through = some.then(|| Self::through(&self.slots_reported()));
+            self.pace.look(cx.now, through);
+        }
     }
 
     /// A lease, but for a node that has yet to learn what was taken from it.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use millpond_types::cluster::{
     ChainId, ChainTarget, DiskId, DiskReport, Incarnation, NodeId, Routing, RoutingVersion,
-    SlotDone, TargetId, TargetReport, TargetState,
+    SlotDone, SlotsMoved, TargetId, TargetReport, TargetState,
 };
 use millpond_types::units::Tick;
 
@@ -13,6 +13,7 @@ use super::commit::InFlight;
 use super::event::{AdminCommand, Effect, Event, Session};
 use super::lease::Lease;
 use super::mutation::mutated;
+use super::pace::Pace;
 use super::push::Publisher;
 use super::settings::Rules;
 use super::state::State;
@@ -58,6 +59,7 @@ pub(super) struct Primary {
     /// HEAD as stored.
     pub(super) head: Option<Vec<u8>>,
     pub(super) plan_at: Tick,
+    pub(super) pace: Pace,
     /// When disks that are away are looked at next.
     repair_at: Tick,
 }
@@ -87,6 +89,7 @@ pub(super) struct Live {
     pub(super) routing: RoutingVersion,
     pub(super) config: millpond_types::cluster::ConfigVersion,
     pub(super) queue_depth: u32,
+    pub(super) slots_moved: SlotsMoved,
     /// It gets no lease before it runs this routing, which takes serving targets from it.
     pub(super) fence: RoutingVersion,
     /// When it was last probed.
@@ -162,6 +165,7 @@ impl Primary {
             planner: Planner::default(),
             in_flight: None,
             plan_at: cx.now,
+            pace: Pace::default(),
             repair_at: cx.now,
             lease,
             state,

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use millpond_types::cluster::{ChainId, ChainRecord, ChainTarget, DiskRecord, NodeRecord};
+use millpond_types::cluster::{
+    ChainId, ChainRecord, ChainTarget, DiskRecord, NodeRecord, SlotProgress,
+};
 use millpond_types::ids::SlotId;
 use millpond_types::units::Tick;
 
@@ -12,7 +14,8 @@ use super::primary::{Live, Primary};
 use super::settings::Rules;
 use super::state::{domain_name, is_serving};
 use super::status::{
-    ChainPage, ChainStatus, DiskStatus, NodeStatus, Problem, SlotStatus, Status, TargetStatus,
+    ChainPage, ChainStatus, DiskStatus, NodeStatus, Problem, SlotStatus, SlotTotals, Status,
+    TargetStatus,
 };
 use crate::planner::PlanView;
 
@@ -60,6 +63,7 @@ impl Primary {
         }
         let reports = self.nodes.live.values().flat_map(|live| live.reports.values());
         status.behind_bytes = reports.map(|report| report.behind_bytes).sum();
+        status.slots = self.slot_totals(&status);
         status.problems = self.problems(&status);
         status
     }
@@ -195,11 +199,56 @@ impl Primary {
         }
     }
 
+    /// What nodes that live have done to move slots.
+    fn slot_totals(&self, status: &Status) -> SlotTotals {
+        let mut totals =
+            SlotTotals { bytes_per_second: self.pace.bytes_per_second(), ..SlotTotals::default() };
+        for live in self.nodes.live.values().filter(|live| live.is_up()) {
+            totals.chunks += live.slots_moved.chunks;
+            totals.bytes += live.slots_moved.bytes;
+            totals.failures += live.slots_moved.failures;
+        }
+        let progress = status.progress;
+        // Those that wait do not begin.
+        let held = status.paused && progress.slots_waiting > 0;
+        let slots = progress.slots_running + progress.slots_waiting;
+        if slots > 0 && !held {
+            let through = Self::through(&self.slots_reported());
+            let left = (slots as u64 * 1000).saturating_sub(through);
+            totals.seconds_left = self.pace.seconds_for(left);
+        }
+        totals
+    }
+
+    /// How far the slots are that move, by the nodes that move them.
+    pub(super) fn slots_reported(&self) -> BTreeMap<SlotId, SlotProgress> {
+        let mut all: BTreeMap<SlotId, SlotProgress> = BTreeMap::new();
+        let live = self.nodes.live.values().filter(|live| live.is_up());
+        for told in live.flat_map(|live| &live.slots_moved.moving) {
+            if !self.state.slots_moving.contains(&told.slot.0) {
+                continue;
+            }
+            // Two heads may be at it for a moment: the one that was first knows more.
+            let most = all.entry(told.slot).or_insert(*told);
+            if told.through > most.through {
+                *most = *told;
+            }
+        }
+        all
+    }
+
+    /// Thousandths of slots that are through, all of them together.
+    pub(super) fn through(reported: &BTreeMap<SlotId, SlotProgress>) -> u64 {
+        reported.values().map(|slot| u64::from(slot.through.min(1000))).sum()
+    }
+
     /// The slots that move, in order.
     pub(super) fn slots_moving(&self) -> Vec<SlotStatus> {
+        let reported = self.slots_reported();
         let moving = self.state.slots_moving.iter().filter_map(|slot| {
             let place = self.state.slots[usize::from(*slot)];
-            Some(SlotStatus { slot: SlotId(*slot), from: place.old?, to: place.chain })
+            let (slot, from, to) = (SlotId(*slot), place.old?, place.chain);
+            Some(SlotStatus { slot, from, to, progress: reported.get(&slot).copied() })
         });
         moving.collect()
     }

@@ -2,7 +2,7 @@
 
 use millpond_types::cluster::{
     ChainId, ChainVersion, ConfigVersion, DiskId, DiskState, LocalState, NodeId, NodeState,
-    RoutingVersion, TargetId, TargetMove, TargetState, Term,
+    RoutingVersion, SlotProgress, TargetId, TargetMove, TargetState, Term,
 };
 use millpond_types::ids::{SlotId, Uuid128};
 
@@ -39,12 +39,30 @@ pub struct Status {
     pub targets: TargetCounts,
     /// How far moves are.
     pub progress: Progress,
+    /// What was done to move slots.
+    pub slots: SlotTotals,
     /// Bytes that syncing replicas still have to receive, as far as reported.
     pub behind_bytes: u64,
     /// Moves are paused.
     pub paused: bool,
     /// Connections that routing is pushed to.
     pub subscribers: usize,
+}
+
+/// What nodes do, and did, to move slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotTotals {
+    /// Chunks that the nodes which live have copied to other chains, each since it started.
+    pub chunks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Copies and removals that failed, and were tried again.
+    pub failures: u64,
+    /// Bytes copied per second, over the last half minute; 0 while that is not known.
+    pub bytes_per_second: u64,
+    /// Seconds until all slots that move, or wait, have arrived, if all goes on as it did in the
+    /// last half minute; none while that cannot be said.
+    pub seconds_left: Option<u64>,
 }
 
 /// Something wrong, and what helps.
@@ -184,4 +202,6 @@ pub struct SlotStatus {
     pub from: ChainId,
     /// The chain that takes its writes.
     pub to: ChainId,
+    /// How far it is, if the head of the chain that it leaves has said so.
+    pub progress: Option<SlotProgress>,
 }

@@ -52,6 +52,35 @@ fn it_is_done_when_a_look_through_the_whole_list_finds_nothing() {
     assert!(moving.is_done());
 }
 
+#[test]
+fn what_is_through_is_told_from_the_ids_that_are() {
+    let (quarter, half) = (1 << 126, 1 << 127);
+    let mut moving = SlotMove::new(DONE, BTreeSet::new());
+    let mut effects = Vec::new();
+    let none = BTreeSet::new();
+    let tick = SlotEvent::Tick { busy: &none };
+    let page = |chunks: &[u128]| {
+        let chunks = set(chunks).into_iter().collect();
+        SlotEvent::Page(Some(SlotChunks { chunks, graves: false, complete: true }))
+    };
+    assert_eq!(moving.through(), 0, "it has not begun");
+    moving.step(Tick(0), tick.clone(), &mut effects);
+    moving.step(Tick(0), page(&[quarter, half]), &mut effects);
+    assert_eq!(moving.through(), 250);
+    moving.step(Tick(0), SlotEvent::Copied(ChunkId(half), Copied::Failed), &mut effects);
+    assert_eq!(moving.through(), 250, "the first of them is still on its way");
+    moving.step(Tick(0), SlotEvent::Copied(ChunkId(quarter), Copied::Gone), &mut effects);
+    assert_eq!(moving.through(), 0, "it looks again after a failure");
+    let later = Tick(SLOT_RETRY_MS * 1000);
+    moving.step(later, tick, &mut effects);
+    moving.step(later, page(&[half]), &mut effects);
+    assert_eq!(moving.through(), 500);
+    moving.step(later, SlotEvent::Copied(ChunkId(half), Copied::Gone), &mut effects);
+    assert_eq!(moving.through(), 1000, "whether more came is all that is left to see");
+    moving.step(later, page(&[]), &mut effects);
+    assert!(moving.is_done() && moving.through() == 1000);
+}
+
 /// A chain's chunks behind the state machine; things fail as the numbers of `luck` say.
 struct Shell {
     old: BTreeSet<ChunkId>,

@@ -1,7 +1,8 @@
 //! What operators are told.
 
 use millpond_cluster::manager::{AdminAnswer, AdminCommand, ChainPage};
-use millpond_types::cluster::{ChainId, LocalState, TargetState, Term};
+use millpond_types::SlotId;
+use millpond_types::cluster::{ChainId, LocalState, SlotProgress, SlotsMoved, TargetState, Term};
 
 use crate::world::{World, disk_id, node_id};
 
@@ -64,6 +65,65 @@ fn moves_and_settings_are_told_while_they_are_under_way() {
     world.until(60_000, |world| world.stored_chains()[&ChainId(1)].targets.len() == 2);
     let AdminAnswer::Slots(slots) = world.admin(AdminCommand::Slots) else { panic!() };
     assert!(slots.is_empty(), "{slots:?}");
+}
+
+fn slots(world: &mut World) -> Vec<(u16, Option<SlotProgress>)> {
+    match world.admin(AdminCommand::Slots) {
+        AdminAnswer::Slots(all) => all.iter().map(|it| (it.slot.0, it.progress)).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn it_is_told_how_far_slots_are_and_when_they_will_be_there() {
+    let mut world = World::formed(1, 3, 2);
+    world.run(1_000);
+    for n in 1..=3 {
+        world.node(n).moved = Some(SlotsMoved { bytes: 1000 << 20, ..SlotsMoved::default() });
+    }
+    world.run(1_000);
+    for slot in [7, 8] {
+        let home = world.primary_manager().routing().unwrap().place(SlotId(slot)).chain;
+        let to = ChainId(home.0 % 256 + 1);
+        let answer = world.admin(AdminCommand::MoveSlot { slot: SlotId(slot), to });
+        assert!(matches!(answer, AdminAnswer::Done(_)), "{answer:?}");
+    }
+    world.run(1_000);
+    assert_eq!(slots(&mut world), [(7, None), (8, None)], "no node has said anything");
+    assert_eq!(world.status().slots.seconds_left, None);
+    // 10 thousandths and 1 MiB in a second; what was copied before the move is no pace.
+    for second in 1..=20 {
+        let moving = SlotProgress {
+            slot: SlotId(7),
+            chunks: second,
+            bytes: second << 20,
+            through: u16::try_from(second * 10).unwrap(),
+        };
+        let stale = SlotProgress { slot: SlotId(9), through: 1000, ..moving };
+        let moved = SlotsMoved {
+            chunks: 100 + second,
+            bytes: (1000 + second) << 20,
+            failures: 3,
+            moving: vec![moving, stale],
+        };
+        world.node(2).moved = Some(moved);
+        world.run(1_000);
+    }
+    let told = slots(&mut world);
+    assert_eq!((told[0].0, told[0].1.unwrap().chunks, told[1]), (7, 20, (8, None)));
+    let totals = world.status().slots;
+    assert_eq!((totals.chunks, totals.bytes, totals.failures), (120, 3020 << 20, 3));
+    assert!((900 << 10..1200 << 10).contains(&totals.bytes_per_second), "{totals:?}");
+    let left = totals.seconds_left.unwrap();
+    assert!((170..=200).contains(&left), "1800 thousandths are left, 10 go in a second: {left}");
+    world.kill(2);
+    world.until(10_000, |world| world.serving_on(2) == 0);
+    assert_eq!(slots(&mut world), [(7, None), (8, None)], "nobody moves them");
+    for n in [1, 3] {
+        world.node(n).moved = None;
+    }
+    world.run(2_000);
+    assert_eq!((slots(&mut world), world.status().slots.seconds_left), (Vec::new(), None));
 }
 
 #[test]

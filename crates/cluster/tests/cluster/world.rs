@@ -10,7 +10,7 @@ use millpond_cluster::manager::{
 use millpond_types::cluster::{
     Chain, ChainId, ChainRecord, DiskId, DiskOffer, DiskReport, Heartbeat, HeartbeatAnswer,
     Incarnation, LocalState, NodeId, Refusal, Register, RegisterAnswer, Routing, RoutingUpdate,
-    RoutingVersion, SlotDone, TargetId, TargetReport, TargetState, keys,
+    RoutingVersion, SlotDone, SlotsMoved, TargetId, TargetReport, TargetState, keys,
 };
 use millpond_types::ids::Uuid128;
 use millpond_types::units::{Tick, UnixSeconds};
@@ -67,6 +67,8 @@ pub(crate) struct Node {
     pub(crate) retired: BTreeSet<TargetId>,
     /// Syncs are not finished while this is set.
     pub(crate) slow: bool,
+    /// What it says of slots; while it says something, none is done.
+    pub(crate) moved: Option<SlotsMoved>,
     number: u64,
     sent: BTreeMap<u64, Tick>,
     next: Tick,
@@ -127,7 +129,8 @@ impl Node {
                 *since = self.number.min(*since);
             }
         }
-        let slots_done = self.routing.moving.iter().map(|(slot, from)| SlotDone {
+        let done = self.routing.moving.iter().filter(|_| self.moved.is_none());
+        let slots_done = done.map(|(slot, from)| SlotDone {
             slot: *slot,
             from: *from,
             to: self.routing.slots.get(*slot),
@@ -151,6 +154,7 @@ impl Node {
                 })
                 .collect(),
             slots_done: slots_done.collect(),
+            slots_moved: self.moved.clone().unwrap_or_default(),
             queue_depth: 0,
         }
     }
@@ -255,6 +259,7 @@ impl World {
             config: millpond_types::cluster::ConfigRecord::default(),
             retired: BTreeSet::new(),
             slow: false,
+            moved: None,
             number: 0,
             sent: BTreeMap::new(),
             next: self.now,

@@ -195,11 +195,14 @@ fn leases_pins_and_priorities_hold() {
     (20..40).for_each(|id| write(id, 2));
     assert!((0..5).all(|id| e.lease(ChunkId(id), Tick(1_000_000))));
     assert!((5..10).all(|id| block_on(e.set_pinned(ChunkId(id), true)).unwrap()));
+    let until = [0, 5, 9_999].map(|id| e.leased_until(ChunkId(id)));
+    assert_eq!(until, [Some(Tick(1_000_000)), None, None], "leased, pinned, not there");
     (100..600).for_each(|id| write(id, 1));
     assert!((0..10).all(|id| get(&e, id).is_some()), "leased and pinned stay");
     assert!((20..40).all(|id| get(&e, id).is_some()), "high priority stays");
     assert!((10..20).all(|id| get(&e, id).is_none()), "low priority goes");
     rig.clock.advance(std::time::Duration::from_secs(2));
+    assert_eq!(e.leased_until(ChunkId(0)), None, "it has ended, also before it is cleared away");
     block_on(e.maintain()).unwrap();
     assert_eq!(e.stats().leased_bytes, 0);
     (600..1200).for_each(|id| write(id, 1));

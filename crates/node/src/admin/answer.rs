@@ -85,6 +85,8 @@ pub struct Status {
     pub targets: TargetCounts,
     /// How far moves are.
     pub progress: Progress,
+    /// What was done to move slots.
+    pub slots: SlotTotals,
     /// Bytes that syncing targets still have to receive.
     pub behind_bytes: u64,
     /// Moves are paused.
@@ -133,6 +135,23 @@ pub struct Progress {
     pub slots_waiting: usize,
     /// Slots that move now.
     pub slots_running: usize,
+}
+
+/// What nodes do, and did, to move slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SlotTotals {
+    /// Chunks that the nodes which live have copied to other chains, each since it started.
+    pub chunks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Copies and removals that failed, and were tried again.
+    pub failures: u64,
+    /// Bytes copied per second, over the last half minute; 0 while that is not known.
+    pub bytes_per_second: u64,
+    /// Seconds until all slots that move, or wait, have arrived at this pace; none while that
+    /// cannot be said.
+    pub seconds_left: Option<u64>,
 }
 
 /// A node.
@@ -250,6 +269,12 @@ pub struct Slot {
     pub from: u32,
     /// The chain that takes its writes.
     pub to: u32,
+    /// Chunks that the head of the first one has copied to the other.
+    pub chunks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// About how much of it is through, in thousandths; none before that head has said anything.
+    pub through: Option<u16>,
 }
 
 /// The cluster's configuration.
@@ -286,12 +311,9 @@ impl From<&AdminAnswer> for Answer {
                 chains: page.chains.iter().map(Chain::from).collect(),
                 next: page.next.map(|chain| chain.0),
             }),
-            AdminAnswer::Slots(slots) => Self::Slots {
-                moving: slots
-                    .iter()
-                    .map(|slot| Slot { slot: slot.slot.0, from: slot.from.0, to: slot.to.0 })
-                    .collect(),
-            },
+            AdminAnswer::Slots(slots) => {
+                Self::Slots { moving: slots.iter().map(Slot::from).collect() }
+            }
             AdminAnswer::Config(config) => Self::Config(Config::from(config)),
             AdminAnswer::Events(events) => {
                 Self::Events { events: events.iter().map(Event::from).collect() }
@@ -351,6 +373,7 @@ impl From<&manager::Status> for Status {
                 slots_waiting: progress.slots_waiting,
                 slots_running: progress.slots_running,
             },
+            slots: SlotTotals::from(status.slots),
             behind_bytes: status.behind_bytes,
             paused: status.paused,
             subscribers: status.subscribers,
@@ -436,6 +459,27 @@ impl From<&manager::TargetStatus> for Target {
             used_bytes: target.used_bytes,
             behind_bytes: target.behind_bytes,
         }
+    }
+}
+
+impl From<&manager::SlotStatus> for Slot {
+    fn from(slot: &manager::SlotStatus) -> Self {
+        let told = slot.progress;
+        Self {
+            slot: slot.slot.0,
+            from: slot.from.0,
+            to: slot.to.0,
+            chunks: told.map_or(0, |told| told.chunks),
+            bytes: told.map_or(0, |told| told.bytes),
+            through: told.map(|told| told.through),
+        }
+    }
+}
+
+impl From<manager::SlotTotals> for SlotTotals {
+    fn from(slots: manager::SlotTotals) -> Self {
+        let manager::SlotTotals { chunks, bytes, failures, bytes_per_second, seconds_left } = slots;
+        Self { chunks, bytes, failures, bytes_per_second, seconds_left }
     }
 }
 

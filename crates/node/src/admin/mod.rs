@@ -14,8 +14,8 @@ mod command;
 mod tests;
 
 pub use answer::{
-    Answer, Chain, ChainPage, Config, Disk, Event, Move, Node, Problem, Progress, Slot, Status,
-    Target, TargetCounts,
+    Answer, Chain, ChainPage, Config, Disk, Event, Move, Node, Problem, Progress, Slot, SlotTotals,
+    Status, Target, TargetCounts,
 };
 pub use command::Command;
 

@@ -3,7 +3,7 @@ use millpond_cluster::manager::{
 };
 use millpond_types::cluster::{
     ChainId, ChainVersion, ConfigRecord, ConfigVersion, DiskId, DiskState, EventRecord, LocalState,
-    NodeId, NodeState, RoutingVersion, TargetId, TargetMove, TargetState,
+    NodeId, NodeState, RoutingVersion, SlotProgress, TargetId, TargetMove, TargetState,
 };
 use millpond_types::ids::{SlotId, Uuid128};
 use millpond_types::limits::META_BYTES_MAX;
@@ -90,7 +90,9 @@ fn answers_survive_the_way() {
         slots: 64,
     };
     let page = millpond_cluster::manager::ChainPage { chains: vec![chain], next: Some(ChainId(7)) };
-    let slot = SlotStatus { slot: SlotId(65_535), from: ChainId(1), to: ChainId(2) };
+    let told = SlotProgress { slot: SlotId(65_535), chunks: 3, bytes: 4, through: 5 };
+    let slot =
+        |progress| SlotStatus { slot: SlotId(65_535), from: ChainId(1), to: ChainId(2), progress };
     let values = [("repair.after".to_owned(), "1h".to_owned())].into();
     let event = EventRecord {
         number: 4,
@@ -103,7 +105,7 @@ fn answers_survive_the_way() {
         AdminAnswer::Refused("no".into()),
         AdminAnswer::Status(Box::default()),
         AdminAnswer::Chains(page),
-        AdminAnswer::Slots(vec![slot]),
+        AdminAnswer::Slots(vec![slot(None), slot(Some(told))]),
         AdminAnswer::Config(ConfigRecord { version: ConfigVersion(2), values }),
         AdminAnswer::Events(vec![event]),
         AdminAnswer::NotPrimary(vec!["a:1".into()]),

@@ -17,6 +17,7 @@ pub(super) fn pages(page: &mut Page, service: &Service, member: &Member) {
     manager(page, member);
     let numbers = service.host().map(|host| host.numbers()).unwrap_or_default();
     replicas(page, &numbers);
+    slots(page, &numbers);
     links(page, &numbers);
 }
 
@@ -44,6 +45,8 @@ fn routing(page: &mut Page, routing: &Routing) {
     page.one(family, "gauge", routing.version.0);
     let family = ("millpond_cluster_nodes", "Nodes of the cluster.");
     page.one(family, "gauge", routing.nodes.len() as u64);
+    let family = ("millpond_cluster_slots_moving", "Slots on their way to another chain.");
+    page.one(family, "gauge", routing.moving.len() as u64);
     // Chains without any replica that serves are a line of their own even when there are none.
     let mut chains: BTreeMap<usize, u64> = BTreeMap::from([(0, 0)]);
     let mut targets = [0; STATES.len()];
@@ -111,6 +114,24 @@ fn replicas(page: &mut Page, numbers: &ReplicaNumbers) {
     page.one(evictions, "counter", numbers.evictions);
     for (family, value) in gauges {
         page.one(family, "gauge", value);
+    }
+}
+
+fn slots(page: &mut Page, numbers: &ReplicaNumbers) {
+    let family = ("millpond_slot_moves", "Slots on their way from chains headed here.");
+    page.one(family, "gauge", numbers.slot_moves);
+    for (family, value) in [
+        (
+            ("millpond_slot_moved_chunks_total", "Chunks copied from here to slots' new chains."),
+            numbers.slot_chunks,
+        ),
+        (
+            ("millpond_slot_moved_bytes_total", "Bytes copied from here to slots' new chains."),
+            numbers.slot_bytes,
+        ),
+        (("millpond_slot_failed_total", "Copies and removals tried again."), numbers.slot_failures),
+    ] {
+        page.one(family, "counter", value);
     }
 }
 

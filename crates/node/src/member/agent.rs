@@ -264,6 +264,7 @@ impl Agent {
             targets: report.targets,
             disks: report.disks,
             slots_done: report.slots_done,
+            slots_moved: report.slots_moved,
             queue_depth: report.queue_depth,
         };
         let deadline = sent.plus(BEAT_MAX);

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use millpond_types::Tick;
-use millpond_types::cluster::{ConfigRecord, DiskReport, Grant, Routing, SlotDone, TargetReport};
+use millpond_types::cluster::{
+    ConfigRecord, DiskReport, Grant, Routing, SlotDone, SlotsMoved, TargetReport,
+};
 use millpond_types::wire::NamespaceTableReply;
 use tokio::sync::Notify;
 
@@ -16,6 +18,8 @@ pub struct TargetsReport {
     pub disks: Vec<DiskReport>,
     /// Slots that finished moving, said until the routing shows it.
     pub slots_done: Vec<SlotDone>,
+    /// How far other slots are.
+    pub slots_moved: SlotsMoved,
     /// Requests queued, as a measure of load.
     pub queue_depth: u32,
 }

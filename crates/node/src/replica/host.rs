@@ -261,8 +261,8 @@ impl Host {
             routing.nodes.values().map(|node| (node.id, node.addresses.clone())).collect();
         self.around.links.set_addresses(addresses);
         *self.receivers.write() = Arc::new(receivers(routing));
-        let news = Arc::new(self.news().after(routing));
-        *self.news.write() = news;
+        let before = self.news();
+        *self.news.write() = Arc::new(before.after(routing));
         let mut mine = HashSet::new();
         for chain in routing.chains.values() {
             for member in chain.targets.iter().filter(|member| member.node == self.node) {
@@ -285,6 +285,7 @@ impl Host {
         for hosted in gone {
             self.end(routing, &hosted);
         }
+        self.take_back(&before.routing, routing);
         self.wipe_unknown(routing);
     }
 
@@ -416,8 +417,11 @@ impl Targets for HostTargets {
 
     fn report(&self) -> TargetsReport {
         let host = &self.0;
-        let mut report =
-            TargetsReport { slots_done: host.movers.done(), ..TargetsReport::default() };
+        let mut report = TargetsReport {
+            slots_done: host.movers.done(),
+            slots_moved: host.movers.moved(),
+            ..TargetsReport::default()
+        };
         for hosted in host.all() {
             let Some((local, used_bytes)) = hosted.report() else { continue };
             report.targets.push(TargetReport {

@@ -245,9 +245,9 @@ impl Hosted {
         state.replica.busy().collect()
     }
 
-    /// Takes updates again of slots that came back.
-    pub(super) fn take_back(&self, is_here: impl Fn(SlotId) -> bool) {
-        self.state.lock().left.retain(|slot| !is_here(*slot));
+    /// Takes updates again of a slot that came back.
+    pub(super) fn take_back(&self, slot: SlotId) {
+        self.state.lock().left.remove(&slot);
     }
 
     /// Whether the target is to leave its chain.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use millpond_chain::{Event, ReadRequest, Refusal, Reply};
 use millpond_engine::{ChunkInfo, Cursor, ErrorKind};
 use millpond_env::{JoinHandle, RealClock, SharedBuf, spawn, timeout};
-use millpond_types::cluster::ChainId;
+use millpond_types::cluster::{Chain, ChainId};
 use millpond_types::limits::PAYLOAD_BYTES_MAX;
 use millpond_types::wire::{
     GetItem, GetRequest, ItemStatus, KeyInfo, KeysRequest, ListReply, ListRequest, Planned,
@@ -134,11 +134,12 @@ impl Host {
             (Known::Nothing, hosted) => (ItemStatus::Miss, hosted),
             (Known::Moved, _) | (Known::Ask, None) => (ItemStatus::Moved, None),
             (Known::Ask, Some(hosted)) => {
-                let status = match hosted.read(wanted.chunk).await {
-                    Ok(Some(blob)) if wanted.is(&blob.block, unix_seconds()) => ItemStatus::Ok,
-                    Ok(_) if !self.news().agrees(wanted.slot, wanted.planned) => ItemStatus::Moved,
-                    Ok(_) => ItemStatus::Miss,
-                    Err(status) => status,
+                let status = match hosted.presence(&wanted).await {
+                    // Perhaps it left while it was waited for.
+                    ItemStatus::Miss if !self.news().agrees(wanted.slot, wanted.planned) => {
+                        ItemStatus::Moved
+                    }
+                    status => status,
                 };
                 (status, Some(hosted))
             }
@@ -165,6 +166,67 @@ impl Host {
             });
         }
         items
+    }
+
+    /// Applies `each`, which keeps a block or lets it go, to this node's copies of the keys of a
+    /// request. While a slot moves these may be two: of which chain this node is asked it cannot
+    /// tell, and what counts is what it does as the head of one.
+    pub(crate) async fn on_copies(
+        &self,
+        request: &KeysRequest,
+        run_blocks: u16,
+        mut each: impl AsyncFnMut(&Host, usize, ChunkId) -> ItemStatus,
+    ) -> Vec<ItemStatus> {
+        let mut items = Vec::with_capacity(request.keys.len());
+        for (index, key) in request.keys.iter().enumerate() {
+            let leader = request.leaders.leader(&request.keys, index, run_blocks);
+            let wanted = Wanted::new((request.namespace, request.planned), key, leader);
+            let status = self.on_copies_of(&wanted, &mut each).await;
+            // The mover does not look any more at what was done by older routing.
+            let known = self.news().agrees(wanted.slot, wanted.planned);
+            items.push(if known { status } else { ItemStatus::Moved });
+        }
+        items
+    }
+
+    async fn on_copies_of(
+        &self,
+        wanted: &Wanted,
+        each: &mut impl AsyncFnMut(&Host, usize, ChunkId) -> ItemStatus,
+    ) -> ItemStatus {
+        let news = self.news();
+        if !news.agrees(wanted.slot, wanted.planned) {
+            return ItemStatus::Moved;
+        }
+        let place = news.routing.place(wanted.slot);
+        let (mut asked, mut answer) = (false, ItemStatus::Miss);
+        // A copy is at the new chain before it leaves the old one: who looks there last misses none.
+        for id in place.old.into_iter().chain([place.chain]) {
+            let chain = news.routing.chains.get(&id);
+            let mut serving = chain.into_iter().flat_map(Chain::serving);
+            let head = serving.next().map(|member| member.target);
+            let serves = chain.into_iter().flat_map(Chain::serving).any(|m| m.node == self.node);
+            let mut may = false;
+            for hosted in self.replicas_of(id) {
+                let mut status = match hosted.presence(wanted).await {
+                    ItemStatus::Moved => continue,
+                    status => status,
+                };
+                may = true;
+                if status == ItemStatus::Ok {
+                    status = each(self, hosted.disk, hosted.store.id(wanted.chunk)).await;
+                }
+                let counts = place.old.is_none() || head == Some(hosted.target);
+                if counts && status != ItemStatus::Miss {
+                    answer = status;
+                }
+            }
+            if !may && serves {
+                return ItemStatus::Moved;
+            }
+            asked |= may;
+        }
+        if asked { answer } else { ItemStatus::Moved }
     }
 
     /// Counts an access for eviction. The chunk is the engine's, here and below.
@@ -338,6 +400,20 @@ impl Host {
 }
 
 impl Hosted {
+    /// Whether a block is there: `Ok` or `Miss`, or why this replica may not say.
+    async fn presence(self: &Arc<Self>, wanted: &Wanted) -> ItemStatus {
+        match self.known(wanted) {
+            Known::Here(_) => ItemStatus::Ok,
+            Known::Nothing => ItemStatus::Miss,
+            Known::Moved => ItemStatus::Moved,
+            Known::Ask => match self.read(wanted.chunk).await {
+                Ok(Some(blob)) if wanted.is(&blob.block, unix_seconds()) => ItemStatus::Ok,
+                Ok(_) => ItemStatus::Miss,
+                Err(status) => status,
+            },
+        }
+    }
+
     fn known(&self, wanted: &Wanted) -> Known {
         {
             let state = self.state();

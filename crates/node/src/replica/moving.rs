@@ -8,7 +8,7 @@ use std::time::Duration;
 use millpond_chain::{Event, Op, ReadRequest, Reply};
 use millpond_cluster::{Copied, SlotChunks, SlotEffect, SlotEvent, SlotMove};
 use millpond_env::{RealClock, sleep, spawn};
-use millpond_types::cluster::SlotDone;
+use millpond_types::cluster::{ChainId, Routing, SlotDone, SlotProgress, SlotsMoved};
 use millpond_types::limits::SLOT_COPY_MS_MAX;
 use millpond_types::wire::{SlotOp, SlotOutcome};
 use millpond_types::{Ack, ChunkId, Crc32c, SlotId, Tick};
@@ -32,6 +32,9 @@ pub(super) struct Mover {
     what: SlotDone,
     hosted: Arc<Hosted>,
     state: Mutex<SlotMove>,
+    /// Chunks, and bytes, that this head copied.
+    chunks: AtomicU64,
+    bytes: AtomicU64,
 }
 
 impl std::fmt::Debug for Mover {
@@ -40,14 +43,28 @@ impl std::fmt::Debug for Mover {
     }
 }
 
+impl Mover {
+    fn new(hosted: Arc<Hosted>, state: SlotMove) -> Self {
+        Self {
+            what: state.what(),
+            hosted,
+            state: Mutex::new(state),
+            chunks: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        }
+    }
+}
+
 /// All slots that leave chains of this node.
 #[derive(Debug, Default)]
 pub(super) struct Movers {
     slots: Mutex<BTreeMap<SlotId, Arc<Mover>>>,
     pace: Pace,
-    /// Chunks, and bytes, that arrived at their new chains since the start.
-    pub(super) chunks: AtomicU64,
-    pub(super) bytes: AtomicU64,
+    /// Chunks, and bytes, copied to their new chains since the start.
+    chunks: AtomicU64,
+    bytes: AtomicU64,
+    /// Copies and removals that failed.
+    failures: AtomicU64,
 }
 
 /// Lets through so many bytes per second: a debt that is paid off with time.
@@ -79,18 +96,43 @@ impl Movers {
         let slots = self.slots.lock();
         slots.values().filter(|mover| mover.state.lock().is_done()).map(|m| m.what).collect()
     }
+
+    /// What was moved, and how far the slots are that are on their way.
+    pub(super) fn moved(&self) -> SlotsMoved {
+        let slots = self.slots.lock();
+        let moving = slots.values().map(|mover| SlotProgress {
+            slot: mover.what.slot,
+            chunks: mover.chunks.load(Ordering::Relaxed),
+            bytes: mover.bytes.load(Ordering::Relaxed),
+            through: mover.state.lock().through(),
+        });
+        SlotsMoved {
+            chunks: self.chunks.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            failures: self.failures.load(Ordering::Relaxed),
+            moving: moving.collect(),
+        }
+    }
+
+    fn copied(&self, mover: &Mover, bytes: u64) {
+        for (count, more) in
+            [(&self.chunks, 1), (&self.bytes, bytes), (&mover.chunks, 1), (&mover.bytes, bytes)]
+        {
+            count.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+
+    fn failed(&self, failed: bool) {
+        self.failures.fetch_add(u64::from(failed), Ordering::Relaxed);
+    }
 }
 
 impl Host {
     /// Begins and ends movers as routing says. A new head of a chain begins anew.
     fn look_after_slots(self: &Arc<Self>) {
         let routing = self.routing();
+        self.end_movers(&routing);
         let mut slots = self.movers.slots.lock();
-        slots.retain(|slot, mover| {
-            let place = routing.place(*slot);
-            let what = SlotDone { slot: *slot, from: mover.what.from, to: place.chain };
-            place.old == Some(what.from) && what == mover.what && mover.hosted.is_head()
-        });
         for (slot, from) in &routing.moving {
             if slots.contains_key(slot) {
                 continue;
@@ -99,16 +141,38 @@ impl Host {
             let Some(hosted) = head else { continue };
             let what = SlotDone { slot: *slot, from: *from, to: routing.place(*slot).chain };
             // Puts are refused from before the list of what is under way is taken.
-            let busy = hosted.leave(*slot);
-            let state = Mutex::new(SlotMove::new(what, busy));
-            slots.insert(*slot, Arc::new(Mover { what, hosted, state }));
+            let busy = self.slot_leaves(&hosted, *slot);
+            slots.insert(*slot, Arc::new(Mover::new(hosted, SlotMove::new(what, busy))));
         }
-        drop(slots);
-        for hosted in self.all() {
-            hosted.take_back(|slot| {
-                let place = routing.place(slot);
-                place.chain == hosted.chain && place.old != Some(hosted.chain)
-            });
+    }
+
+    fn end_movers(&self, routing: &Routing) {
+        self.movers.slots.lock().retain(|slot, mover| {
+            let place = routing.place(*slot);
+            let what = SlotDone { slot: *slot, from: mover.what.from, to: place.chain };
+            place.old == Some(what.from) && what == mover.what && mover.hosted.is_head()
+        });
+    }
+
+    /// Refuses clients' updates of a slot at this head from now on; says which chunks have updates
+    /// under way.
+    pub(super) fn slot_leaves(&self, hosted: &Hosted, slot: SlotId) -> BTreeSet<ChunkId> {
+        let busy = hosted.leave(slot);
+        // It may have come back meanwhile: who took that routing in was too early to see this.
+        if is_home(&self.routing(), slot, hosted.chain) {
+            hosted.take_back(slot);
+        }
+        busy
+    }
+
+    /// Takes updates again of slots that came back with the change from one routing to the next.
+    pub(super) fn take_back(&self, before: &Routing, routing: &Routing) {
+        self.end_movers(routing);
+        for slot in routing.slots_unlike(before) {
+            let chain = routing.place(slot).chain;
+            if is_home(routing, slot, chain) {
+                self.replicas_of(chain).iter().for_each(|hosted| hosted.take_back(slot));
+            }
         }
     }
 
@@ -139,12 +203,13 @@ impl Host {
                 .detach(),
                 SlotEffect::Copy(chunk) => spawn(async move {
                     let copied = host.copy(&mover, chunk).await;
+                    host.movers.failed(copied == Copied::Failed);
                     host.advance(&mover, SlotEvent::Copied(chunk, copied));
                 })
                 .detach(),
                 SlotEffect::Remove(chunk) => spawn(async move {
                     let gone = host.remove_moved(&mover, chunk).await;
-                    host.movers.chunks.fetch_add(u64::from(gone), Ordering::Relaxed);
+                    host.movers.failed(!gone);
                     host.advance(&mover, SlotEvent::Removed(chunk, gone));
                 })
                 .detach(),
@@ -159,7 +224,7 @@ impl Host {
         }
     }
 
-    /// Brings one chunk to the new chain, with its pin.
+    /// Brings one chunk to the new chain, with its lease and its pin.
     async fn copy(self: &Arc<Self>, mover: &Mover, chunk: ChunkId) -> Copied {
         let hosted = &mover.hosted;
         if !self.all_know(mover.what.slot, (mover.what.from, mover.what.to)).await {
@@ -178,23 +243,45 @@ impl Host {
             return Copied::There;
         }
         let chains = (mover.what.to, mover.what.from);
-        let mut question =
-            Question { op: SlotOp::Import, slot: mover.what.slot, chains, chunk, blob: Some(blob) };
-        if self.ask_head(&question, until).await != SlotOutcome::Done {
+        let question = Question {
+            op: SlotOp::Import,
+            slot: mover.what.slot,
+            chains,
+            chunk,
+            blob: Some(blob),
+            leased: hosted.store.leased_until(chunk),
+        };
+        let arrived = self.ask_head(&question, until).await == SlotOutcome::Done;
+        if !arrived || !self.keep(hosted, question, until).await {
             return Copied::Failed;
         }
+        self.movers.copied(mover, u64::from(len));
+        Copied::There
+    }
+
+    /// Makes the copy of a chunk that arrived as safe from eviction as the chunk is. Whoever pins,
+    /// unpins or leases does so at both chains: what changed meanwhile is seen here, or there.
+    async fn keep(self: &Arc<Self>, hosted: &Hosted, mut question: Question, until: Tick) -> bool {
         question.blob = None;
-        let mut pinned = false;
-        // Whoever pins, or unpins, does so at the old chain too: what changed meanwhile is seen.
-        while hosted.store.is_pinned(chunk) != pinned {
-            pinned = !pinned;
-            question.op = if pinned { SlotOp::Pin } else { SlotOp::Unpin };
-            if !self.pin_everywhere(&question, until).await {
-                return Copied::Failed;
+        let (chunk, mut pinned) = (question.chunk, false);
+        loop {
+            let leased = hosted.store.leased_until(chunk);
+            if leased > question.leased {
+                (question.op, question.leased) = (SlotOp::Lease, leased);
+                // One that was given up there meanwhile is brought again.
+                if self.ask_head(&question, until).await != SlotOutcome::Done {
+                    return false;
+                }
+            } else if hosted.store.is_pinned(chunk) != pinned {
+                pinned = !pinned;
+                question.op = if pinned { SlotOp::Pin } else { SlotOp::Unpin };
+                if !self.pin_everywhere(&question, until).await {
+                    return false;
+                }
+            } else {
+                return true;
             }
         }
-        self.movers.bytes.fetch_add(u64::from(len), Ordering::Relaxed);
-        Copied::There
     }
 
     /// Pins, or unpins, a copy on all serving replicas of its chain: any may become the head.
@@ -215,6 +302,12 @@ impl Host {
         let reply = mover.hosted.change(self.own_tag(), change).await;
         matches!(reply, Some(Reply::Done(_) | Reply::NotFound))
     }
+}
+
+/// Whether a chain has a slot, and does not lose it.
+fn is_home(routing: &Routing, slot: SlotId, chain: ChainId) -> bool {
+    let place = routing.place(slot);
+    place.chain == chain && place.old != Some(chain)
 }
 
 /// The committed version, as the protocol reads it; the error is for a read that was refused.

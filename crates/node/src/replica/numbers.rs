@@ -34,6 +34,12 @@ pub(crate) struct ReplicaNumbers {
     /// What they were not compared with yet.
     pub(crate) resync_chunks_left: u64,
     pub(crate) resync_bytes_left: u64,
+    /// Slots that leave chains headed here.
+    pub(crate) slot_moves: u64,
+    /// What was copied to their new chains since the start, and what failed and was tried again.
+    pub(crate) slot_chunks: u64,
+    pub(crate) slot_bytes: u64,
+    pub(crate) slot_failures: u64,
     pub(crate) links: LinkNumbers,
 }
 
@@ -50,7 +56,12 @@ pub(crate) struct LinkNumbers {
 impl Host {
     /// Numbers of this node's replicas.
     pub(crate) fn numbers(&self) -> ReplicaNumbers {
+        let moved = self.movers.moved();
         let mut numbers = ReplicaNumbers {
+            slot_moves: moved.moving.len() as u64,
+            slot_chunks: moved.chunks,
+            slot_bytes: moved.bytes,
+            slot_failures: moved.failures,
             links: self.links().numbers(),
             evictions: self.evicted.load(Ordering::Relaxed),
             ..ReplicaNumbers::default()

@@ -9,6 +9,7 @@ use std::time::Duration;
 use millpond_chain::{Op, Refusal, Reply};
 use millpond_env::{RealClock, sleep, timeout};
 use millpond_types::cluster::{ChainId, NodeId, RoutingVersion, TargetState};
+use millpond_types::limits::LEASE_MS_MAX;
 use millpond_types::wire::{SlotAnswer, SlotAsk, SlotOp, SlotOutcome, Verb};
 use millpond_types::{Ack, ChunkId, Crc32c, SlotId, Tick};
 use parking_lot::Mutex;
@@ -72,6 +73,16 @@ pub(super) struct Question {
     pub(super) chains: (ChainId, ChainId),
     pub(super) chunk: ChunkId,
     pub(super) blob: Option<Blob>,
+    /// Of an `Import` and a `Lease`: until then the chunk is not to be evicted.
+    pub(super) leased: Option<Tick>,
+}
+
+impl Question {
+    /// What is left of the lease, in milliseconds.
+    fn lease_ms(&self) -> u32 {
+        let left = self.leased.map_or(Duration::ZERO, |until| until.since(RealClock::tick()));
+        u32::try_from(left.as_millis()).unwrap_or(u32::MAX).min(LEASE_MS_MAX)
+    }
 }
 
 impl Host {
@@ -114,6 +125,7 @@ impl Host {
             other: question.chains.1,
             routing: self.news().since(question.slot),
             chunk: question.chunk,
+            lease_ms: question.lease_ms(),
             crc: question.blob.as_ref().map_or(Crc32c::EMPTY, millpond_chain::Payload::crc),
             attrs: question.blob.as_ref().map(|blob| blob.block.to_vec()).unwrap_or_default(),
         };
@@ -147,7 +159,9 @@ impl Host {
         let place = routing.place(ask.slot);
         let meant = match ask.op {
             SlotOp::Probe | SlotOp::Remove | SlotOp::Know => (ask.other, Some(ask.chain)),
-            SlotOp::Import | SlotOp::Pin | SlotOp::Unpin => (ask.chain, Some(ask.other)),
+            SlotOp::Import | SlotOp::Pin | SlotOp::Unpin | SlotOp::Lease => {
+                (ask.chain, Some(ask.other))
+            }
         };
         if routing.version < ask.routing || (place.chain, place.old) != meant {
             return SlotOutcome::Behind;
@@ -155,24 +169,33 @@ impl Host {
         match ask.op {
             SlotOp::Pin | SlotOp::Unpin => return self.pin_copy(ask).await,
             SlotOp::Know => return SlotOutcome::Done,
-            SlotOp::Probe | SlotOp::Remove | SlotOp::Import => {}
+            SlotOp::Probe | SlotOp::Remove | SlotOp::Import | SlotOp::Lease => {}
         }
         let head = self.replicas_of(ask.chain).into_iter().find(|hosted| hosted.is_head());
         let Some(head) = head else { return SlotOutcome::Behind };
         match (ask.op, blob) {
             (SlotOp::Probe, None) => {
                 // A put that was admitted by older routing comes first, and there is no other.
-                head.leave(ask.slot);
+                self.slot_leaves(&head, ask.slot);
                 if !self.all_know(ask.slot, (ask.chain, ask.other)).await {
                     return SlotOutcome::Behind;
                 }
                 self.slot_update(&head, ask, Op::Probe).await
             }
             (SlotOp::Remove, None) => {
-                head.leave(ask.slot);
+                self.slot_leaves(&head, ask.slot);
                 self.slot_update(&head, ask, Op::Remove).await
             }
-            (SlotOp::Import, Some(blob)) => self.slot_update(&head, ask, Op::Import(blob)).await,
+            (SlotOp::Import, Some(blob)) => {
+                let outcome = self.slot_update(&head, ask, Op::Import(blob)).await;
+                // One that is not there was buried, and needs no lease.
+                let leases = outcome == SlotOutcome::Done && ask.lease_ms > 0;
+                if leases && head.lease_copy(ask) == SlotOutcome::Behind {
+                    return SlotOutcome::Behind;
+                }
+                outcome
+            }
+            (SlotOp::Lease, None) => head.lease_copy(ask),
             _ => SlotOutcome::Behind,
         }
     }
@@ -195,7 +218,7 @@ impl Host {
         let Some(chain) = news.routing.chains.get(&chains.0) else { return false };
         let until = RealClock::tick().plus(AGAIN);
         let op = SlotOp::Know;
-        let question = Question { op, slot, chains, chunk: ChunkId(0), blob: None };
+        let question = Question { op, slot, chains, chunk: ChunkId(0), blob: None, leased: None };
         for member in &chain.targets {
             let reads = matches!(member.state, TargetState::Serving | TargetState::Syncing);
             if reads && self.ask_node(member.node, &question, until).await != SlotOutcome::Done {
@@ -229,5 +252,22 @@ impl Host {
             }
         }
         SlotOutcome::Done
+    }
+}
+
+impl Hosted {
+    /// Keeps a copy that arrived here from eviction for a while. There is no more to be done when leases
+    /// use up their share: then those of clients are refused as well.
+    fn lease_copy(&self, ask: &SlotAsk) -> SlotOutcome {
+        if self.state().flipping(ask.chunk) {
+            return SlotOutcome::Behind;
+        }
+        let until = RealClock::tick().plus(Duration::from_millis(u64::from(ask.lease_ms)));
+        let (engine, id) = (&self.store.engine, self.store.id(ask.chunk));
+        if engine.lease(id, until) || engine.lookup(id).is_some() {
+            SlotOutcome::Done
+        } else {
+            SlotOutcome::NotFound
+        }
     }
 }

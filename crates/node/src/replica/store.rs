@@ -7,7 +7,7 @@ use millpond_chain::{Content, Meta, ReadOp, StageRequest, StoreAnswer, StoreErro
 use millpond_engine::{ChunkInfo, EngineError, ErrorKind, WriteMode, WriteRequest};
 use millpond_env::{SharedBuf, sleep};
 use millpond_types::cluster::{ChainId, ChainVersion, ChunkVersion, TargetId};
-use millpond_types::{Ack, ChunkId, Crc32c, GroupId, Priority};
+use millpond_types::{Ack, ChunkId, Crc32c, GroupId, Priority, Tick};
 
 use super::attrs::{self, Block, TargetRecord, Version, engine_id, staged_id};
 use super::blob::Blob;
@@ -85,6 +85,11 @@ impl Store {
     /// Whether this replica keeps the chunk from eviction.
     pub(super) fn is_pinned(&self, chunk: ChunkId) -> bool {
         self.engine.lookup(self.id(chunk)).is_some_and(|info| info.pinned)
+    }
+
+    /// Until when this replica keeps the chunk from eviction by a lease.
+    pub(super) fn leased_until(&self, chunk: ChunkId) -> Option<Tick> {
+        self.engine.leased_until(self.id(chunk))
     }
 
     /// What is staged of a chunk.

@@ -190,7 +190,8 @@ impl Host {
         chains: (ChainId, ChainId),
         chunk: ChunkId,
     ) -> SlotOutcome {
-        let question = Question { op, slot: update.slot, chains, chunk, blob: None };
+        let slot = update.slot;
+        let question = Question { op, slot, chains, chunk, blob: None, leased: None };
         self.ask_head(&question, RealClock::tick().plus(ASK)).await
     }
 

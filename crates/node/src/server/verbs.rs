@@ -218,7 +218,7 @@ async fn keys_in_chains(
         Verb::Pin | Verb::Unpin => {
             let on = verb == Verb::Pin;
             let pin = async |host: &Host, disk, id| host.pin(disk, id, on).await;
-            host.on_keys(request, run_blocks, pin).await
+            host.on_copies(request, run_blocks, pin).await
         }
         Verb::Touch => {
             let touch = async |host: &Host, disk, id| host.touch(disk, id);
@@ -240,7 +240,7 @@ async fn matched_in_chains(
     let until = (lease_ms > 0).then_some(until);
     let lease = async |host: &Host, disk, id| host.lease(disk, id, until);
     let run_blocks = namespace.info.options.run_blocks;
-    let items = host.on_keys(&request.keys, run_blocks, lease).await;
+    let items = host.on_copies(&request.keys, run_blocks, lease).await;
     if request.each {
         return StatusReply { items }.encode();
     }

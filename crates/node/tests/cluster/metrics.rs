@@ -14,7 +14,7 @@ fn free_address() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
-fn metrics(address: &str) -> String {
+pub(crate) fn metrics(address: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
@@ -25,7 +25,7 @@ fn metrics(address: &str) -> String {
 }
 
 /// The value of a series; 0 when it is not shown.
-fn value(page: &str, series: &str) -> u64 {
+pub(crate) fn value(page: &str, series: &str) -> u64 {
     let is = |line: &&str| line.strip_prefix(series).is_some_and(|rest| rest.starts_with(' '));
     let line = page.lines().find(is);
     line.map_or(0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())

@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -22,6 +23,8 @@ pub(crate) struct Process {
     child: Option<Child>,
     /// `127.0.0.1:port`; the same after a restart.
     pub(crate) address: String,
+    /// Where its metrics are, if it was told to show them.
+    pub(crate) http: String,
 }
 
 impl Process {
@@ -39,6 +42,7 @@ impl Process {
             flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
             child: None,
             address: "127.0.0.1:0".to_owned(),
+            http: String::new(),
         }
     }
 
@@ -68,12 +72,16 @@ impl Process {
 
     /// Starts it again, where it was; returns once it says READY.
     pub(crate) fn run(&mut self) {
+        self.await_port();
         let mut child = self.spawn();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut address = None;
         for line in lines.map_while(Result::ok) {
             if let Some(rest) = line.trim_start().strip_prefix("clients") {
                 address = rest.trim().split(',').next().map(str::to_owned);
+            }
+            if let Some(rest) = line.trim_start().strip_prefix("metrics  http://") {
+                rest.trim_end_matches("/metrics").clone_into(&mut self.http);
             }
             if line == "READY" {
                 self.address = address.expect("a server says where it listens");
@@ -83,6 +91,12 @@ impl Process {
         }
         let _ = child.wait();
         panic!("{} did not start:\n{}", self.name, self.log());
+    }
+
+    /// Waits until nobody listens where it did: the kernel takes the rings of a process that was
+    /// killed down in the background, and the sockets with them.
+    fn await_port(&self) {
+        until("its port is free", || TcpListener::bind(&self.address).ok().map(drop));
     }
 
     /// Starts it and waits for it to give up; what it says then.
@@ -199,6 +213,7 @@ pub(crate) fn until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> (T, 
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Process>,
     pub(crate) manager: Process,
+    more: &'static [&'static str],
     /// Last, so that logs are there while processes end.
     pub(crate) folder: tempfile::TempDir,
 }
@@ -206,12 +221,22 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// One manager without disks and `count` nodes of one disk; chains of `replicas`.
     pub(crate) fn start(count: usize, replicas: usize) -> Self {
+        Self::with(count, replicas, &[])
+    }
+
+    /// The same, and all of them show their metrics.
+    pub(crate) fn watched(count: usize, replicas: usize) -> Self {
+        Self::with(count, replicas, &["--http", "127.0.0.1:0"])
+    }
+
+    fn with(count: usize, replicas: usize, more: &'static [&'static str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (count, replicas) = (count.to_string(), replicas.to_string());
         let flags = ["--manager", "--no-storage", "--form-nodes", &count, "--replicas", &replicas];
+        let flags = [&flags[..], more].concat();
         let manager = Process::start(folder.path(), "manager", &flags);
         let count = count.parse().unwrap();
-        let mut cluster = Self { folder, manager, nodes: Vec::new() };
+        let mut cluster = Self { nodes: Vec::new(), manager, more, folder };
         (0..count).for_each(|_| cluster.add());
         // They are made in several steps.
         let formed = |status: Status| status.chains() > 0 && status.progress.chains_to_make == 0;
@@ -224,7 +249,7 @@ impl Cluster {
     /// Adds a node.
     pub(crate) fn add(&mut self) {
         let name = format!("node{}", self.nodes.len());
-        let flags = ["--join", &self.manager.address];
+        let flags = [&["--join", &self.manager.address], self.more].concat();
         self.nodes.push(Process::start(self.folder.path(), &name, &flags));
     }
 }

@@ -162,6 +162,32 @@ pub struct SlotDone {
     pub to: ChainId,
 }
 
+/// How far a slot that leaves a chain is, by the head of that chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotProgress {
+    /// The slot.
+    pub slot: SlotId,
+    /// Chunks that this head copied to the new chain.
+    pub chunks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// About how much of the slot is through, in thousandths.
+    pub through: u16,
+}
+
+/// What a node does, and did, to move slots from chains that it heads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlotsMoved {
+    /// Chunks copied to other chains since its process started.
+    pub chunks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Copies and removals that failed, and are tried again.
+    pub failures: u64,
+    /// Slots on their way, in order.
+    pub moving: Vec<SlotProgress>,
+}
+
 /// "I live, and this is how I am": every 500 ms, and at once when something changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heartbeat {
@@ -184,6 +210,8 @@ pub struct Heartbeat {
     pub disks: Vec<DiskReport>,
     /// Slots that finished moving, said until the routing shows it.
     pub slots_done: Vec<SlotDone>,
+    /// How far other slots are.
+    pub slots_moved: SlotsMoved,
     /// Requests it has queued, as a measure of load.
     pub queue_depth: u32,
 }

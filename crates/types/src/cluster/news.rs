@@ -30,10 +30,8 @@ impl News {
             news.first = routing.version;
             return news;
         }
-        for slot in (0..=u16::MAX).map(SlotId) {
-            if self.routing.place(slot) != routing.place(slot) {
-                Arc::make_mut(&mut news.slots).insert(slot, routing.version);
-            }
+        for slot in routing.slots_unlike(&self.routing) {
+            Arc::make_mut(&mut news.slots).insert(slot, routing.version);
         }
         for chain in routing.chains.values() {
             let before = self.routing.chains.get(&chain.id);

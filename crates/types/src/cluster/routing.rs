@@ -1,6 +1,6 @@
 //! Routing: nodes, chains and slots under one version, and how a copy of it is brought up to date.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Chain, ChainId, NodeId, NodeState, RoutingVersion, SlotMap};
 use crate::ids::{SlotId, Uuid128};
@@ -138,6 +138,17 @@ impl Routing {
             Some(old) => self.moving.insert(slot, old),
             None => self.moving.remove(&slot),
         };
+    }
+
+    /// Slots that are elsewhere than in `before`, or come from elsewhere.
+    #[must_use]
+    pub fn slots_unlike(&self, before: &Self) -> BTreeSet<SlotId> {
+        let mut slots: BTreeSet<SlotId> = self.slots.unlike(&before.slots).collect();
+        for (one, other) in [(&self.moving, &before.moving), (&before.moving, &self.moving)] {
+            let differs = |(slot, from): &(&SlotId, &ChainId)| other.get(slot) != Some(*from);
+            slots.extend(one.iter().filter(differs).map(|(slot, _)| *slot));
+        }
+        slots
     }
 
     /// Brings this copy up to date; false when it already was, so that updates may come twice and

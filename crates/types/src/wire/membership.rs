@@ -6,7 +6,7 @@ use super::routing::read_text_list;
 use crate::cluster::{
     ChainId, ChainVersion, ConfigRecord, ConfigVersion, DiskId, DiskOffer, DiskReport, Grant,
     Heartbeat, HeartbeatAnswer, Incarnation, LocalState, NodeId, Refusal, Register, RegisterAnswer,
-    RoutingVersion, SlotDone, TargetId, TargetReport,
+    RoutingVersion, SlotDone, SlotProgress, SlotsMoved, TargetId, TargetReport,
 };
 use crate::ids::SlotId;
 use crate::limits::{ADDRESSES_MAX, NODE_DISKS_MAX, NODE_TARGETS_MAX, SLOTS};
@@ -196,6 +196,7 @@ impl Heartbeat {
             w.u32(done.from.0);
             w.u32(done.to.0);
         }
+        self.slots_moved.write(&mut w);
         w.into_bytes()
     }
 
@@ -241,8 +242,38 @@ impl Heartbeat {
                 to: ChainId(r.u32()?),
             });
         }
+        heartbeat.slots_moved = SlotsMoved::read(&mut r)?;
         r.finish()?;
         Ok(heartbeat)
+    }
+}
+
+impl SlotsMoved {
+    fn write(&self, w: &mut Writer) {
+        w.u64(self.chunks);
+        w.u64(self.bytes);
+        w.u64(self.failures);
+        w.count(self.moving.len());
+        for slot in &self.moving {
+            w.u16(slot.slot.0);
+            w.u64(slot.chunks);
+            w.u64(slot.bytes);
+            w.u16(slot.through);
+        }
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (chunks, bytes, failures) = (r.u64()?, r.u64()?, r.u64()?);
+        let mut moving = Vec::new();
+        for _ in 0..r.count(SLOTS, 20, "slots")? {
+            let (slot, chunks, bytes) = (SlotId(r.u16()?), r.u64()?, r.u64()?);
+            let through = r.u16()?;
+            if through > 1000 {
+                return Err(WireError::Field("progress of a slot"));
+            }
+            moving.push(SlotProgress { slot, chunks, bytes, through });
+        }
+        Ok(Self { chunks, bytes, failures, moving })
     }
 }
 

@@ -6,7 +6,7 @@ use super::verb::wire_enum;
 use crate::checksum::Crc32c;
 use crate::cluster::{ChainId, NodeId, RoutingVersion};
 use crate::ids::{ChunkId, SlotId, Uuid128};
-use crate::limits::{ATTRS_BYTES_MAX, CHUNK_BYTES_MAX};
+use crate::limits::{ATTRS_BYTES_MAX, CHUNK_BYTES_MAX, LEASE_MS_MAX};
 
 wire_enum! {
     /// What is asked.
@@ -23,6 +23,8 @@ wire_enum! {
         Unpin = 5,
         /// Of a replica of the old chain: do you know that the slot moves?
         Know = 6,
+        /// Of the new chain's head: keep the chunk from eviction for a while.
+        Lease = 7,
     }
 }
 
@@ -33,7 +35,7 @@ wire_enum! {
         Done = 0,
         /// Probe: the chunk is there.
         Exists = 1,
-        /// Probe: it is not.
+        /// Probe: it is not. Lease: neither.
         NotFound = 2,
         /// Not now, or not here: ask again.
         Behind = 3,
@@ -62,6 +64,8 @@ pub struct SlotAsk {
     pub routing: RoutingVersion,
     /// The chunk.
     pub chunk: ChunkId,
+    /// Of a `Lease` and an `Import`: for so many milliseconds more the chunk is not evicted.
+    pub lease_ms: u32,
     /// Of an `Import`: checksum of the bytes.
     pub crc: Crc32c,
     /// Of an `Import`: what is kept beside the chunk.
@@ -72,7 +76,7 @@ impl SlotAsk {
     /// Encodes the message's meta.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::with_capacity(80 + self.attrs.len());
+        let mut w = Writer::with_capacity(84 + self.attrs.len());
         w.u64(self.id);
         w.raw(&self.from.0.0);
         w.u8(self.op as u8);
@@ -81,6 +85,7 @@ impl SlotAsk {
         w.u32(self.other.0);
         w.u64(self.routing.0);
         w.raw(&self.chunk.0.to_le_bytes());
+        w.u32(self.lease_ms);
         w.u32(self.crc.0);
         w.bytes16(&self.attrs);
         w.into_bytes()
@@ -101,12 +106,16 @@ impl SlotAsk {
             other: ChainId(r.u32()?),
             routing: RoutingVersion(r.u64()?),
             chunk: ChunkId(u128::from_le_bytes(r.array()?)),
+            lease_ms: r.u32()?,
             crc: Crc32c(r.u32()?),
             attrs: r.bytes16(ATTRS_BYTES_MAX, "attributes")?.to_vec(),
         };
         r.finish()?;
         if payload > CHUNK_BYTES_MAX || payload > 0 && ask.op != SlotOp::Import {
             return Err(WireError::Field("payload length"));
+        }
+        if ask.lease_ms > LEASE_MS_MAX {
+            return Err(WireError::Field("lease"));
         }
         Ok(ask)
     }

@@ -75,6 +75,7 @@ fn slot_ask() -> SlotAsk {
         id: 7,
         from: NodeId(Uuid128([4; 16])),
         op: SlotOp::Import,
+        lease_ms: crate::limits::LEASE_MS_MAX,
         slot: SlotId(65_535),
         chain: ChainId(3),
         other: ChainId(4),
@@ -170,6 +171,14 @@ fn every_message_decodes_and_every_cut_is_refused() {
         longer.push(0);
         assert!(!decodes(&longer), "{name} with a byte too many");
     }
+}
+
+#[test]
+fn a_lease_between_heads_is_no_longer_than_a_clients() {
+    let ask = slot_ask();
+    assert_eq!(SlotAsk::decode(&ask.encode(), 7), Ok(ask.clone()));
+    let longer = SlotAsk { lease_ms: ask.lease_ms + 1, ..ask };
+    assert_eq!(SlotAsk::decode(&longer.encode(), 7), Err(WireError::Field("lease")));
 }
 
 #[test]

@@ -135,10 +135,12 @@ fn what_was_heard_of_one_move_says_nothing_of_the_next() {
 }
 
 #[test]
-fn pins_are_kept_and_let_go_at_both_chains() {
+fn pins_and_leases_are_kept_and_let_go_at_both_chains() {
     let moving = routing(&[chain(1, 1, &[1]), chain(2, 1, &[2])], &[(5, 2, Some(1))]);
     let mut tagger = Tagger::default();
-    for (verb, way) in [(Verb::Pin, &[2, 1, 2][..]), (Verb::Unpin, &[1, 2])] {
+    let ways =
+        [(Verb::Pin, &[2, 1, 2][..]), (Verb::MatchPrefix, &[2, 1, 2]), (Verb::Unpin, &[1, 2])];
+    for (verb, way) in ways {
         let mut batch = batch(verb, &[5]);
         for (step, at) in way.iter().enumerate() {
             assert_eq!(plan(&mut batch, &moving, &mut tagger), [(*at, vec![0])], "{verb:?}");

@@ -191,15 +191,20 @@ fn look(args: &Args, cluster: &mut Cluster) -> Outcome {
             text(&show::chains(&chains, Short::of(&cluster.status()?)))
         }
         Command::Slots => {
-            let (chains, moving) = (cluster.chains(false)?, cluster.slots()?);
+            let (chains, status) = (cluster.chains(false)?, cluster.status()?);
+            let moving = cluster.slots()?;
             if args.json {
                 let held: Vec<_> = chains
                     .iter()
                     .map(|chain| json!({"chain": chain.id, "slots": chain.slots}))
                     .collect();
-                return json_line(&json!({"chains": held, "moving": moving}));
+                let (progress, totals) = (status.progress, status.slots);
+                return json_line(&json!({
+                    "chains": held, "moving": moving, "waiting": progress.slots_waiting,
+                    "totals": totals,
+                }));
             }
-            text(&show::slots(&chains, &moving))
+            text(&show::slots(&chains, &moving, &status))
         }
         Command::Config => {
             let config = cluster.config()?;

@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 
 use millpond_cluster::manager::SETTINGS;
 use millpond_types::ByteSize;
+use millpond_types::limits::SLOTS;
 
 use super::names::Short;
-use crate::admin::{Chain, Config, Event, Node, Progress, Slot, Status};
+use crate::admin::{Chain, Config, Event, Node, Progress, Slot, SlotTotals, Status};
 use crate::cli::output::table;
 
 /// Lines of a status for nodes and problems: a screen has 24.
@@ -90,7 +91,7 @@ fn summary(status: &Status) -> Vec<Vec<String>> {
     if status.behind_bytes > 0 {
         let _ = write!(counts, ", {} to sync", ByteSize(status.behind_bytes));
     }
-    vec![
+    let mut rows = vec![
         row(["nodes", &format!("{alive} of {nodes} alive")]),
         row([
             "disks",
@@ -110,7 +111,40 @@ fn summary(status: &Status) -> Vec<Vec<String>> {
         ]),
         row(["targets", &counts]),
         row(["moves", &moves(&status.progress, status.paused)]),
-    ]
+    ];
+    if status.progress.slots_running + status.progress.slots_waiting > 0 {
+        rows.push(row(["slots", &slots_moved(&status.progress, &status.slots)]));
+    }
+    rows
+}
+
+/// How far slots are that move.
+fn slots_moved(progress: &Progress, totals: &SlotTotals) -> String {
+    let to_move = progress.slots_running + progress.slots_waiting;
+    let mut text = format!(
+        "{to_move} of {SLOTS} to move; {} in {} chunks copied since the nodes started",
+        ByteSize(totals.bytes),
+        totals.chunks
+    );
+    if totals.bytes_per_second > 0 {
+        let _ = write!(text, ", {}/s", ByteSize(totals.bytes_per_second));
+    }
+    if let Some(seconds) = totals.seconds_left {
+        let _ = write!(text, ", about {} left", duration(seconds));
+    }
+    if totals.failures > 0 {
+        let _ = write!(text, ", {} tried again", totals.failures);
+    }
+    text
+}
+
+/// Seconds in words, of two numbers at most.
+fn duration(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds.div_ceil(60)),
+        _ => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
+    }
 }
 
 fn moves(progress: &Progress, paused: bool) -> String {
@@ -262,7 +296,7 @@ pub(super) fn targets(chains: &[Chain], short: Short) -> String {
 }
 
 /// How slots are shared out, and those that move.
-pub(super) fn slots(chains: &[Chain], moving: &[Slot]) -> String {
+pub(super) fn slots(chains: &[Chain], moving: &[Slot], status: &Status) -> String {
     let mut out = String::new();
     let held: usize = chains.iter().map(|chain| chain.slots).sum();
     let least = chains.iter().map(|chain| chain.slots).min().unwrap_or(0);
@@ -273,13 +307,25 @@ pub(super) fn slots(chains: &[Chain], moving: &[Slot]) -> String {
         chains.len(),
         moving.len()
     );
+    let progress = &status.progress;
+    if progress.slots_running + progress.slots_waiting > 0 {
+        let _ = writeln!(out, "{}", slots_moved(progress, &status.slots));
+    }
     if moving.is_empty() {
         return out;
     }
-    let mut rows = vec![row(["SLOT", "FROM CHAIN", "TO CHAIN"])];
-    rows.extend(
-        moving.iter().map(|it| vec![it.slot.to_string(), it.from.to_string(), it.to.to_string()]),
-    );
+    let mut rows = vec![row(["SLOT", "FROM CHAIN", "TO CHAIN", "THROUGH", "CHUNKS", "COPIED"])];
+    for it in moving {
+        let through = it.through.map(|part| format!("{} %", part / 10));
+        rows.push(vec![
+            it.slot.to_string(),
+            it.from.to_string(),
+            it.to.to_string(),
+            through.unwrap_or_else(|| "-".to_owned()),
+            it.chunks.to_string(),
+            ByteSize(it.bytes).to_string(),
+        ]);
+    }
     out + &table(&rows)
 }
 

@@ -9,8 +9,8 @@ use crate::cluster::{
     ConfigVersion, DiskId, DiskOffer, DiskRecord, DiskReport, DiskState, EventRecord, Grant,
     HeadRecord, Heartbeat, HeartbeatAnswer, Incarnation, LeaseRecord, LocalState, NodeId, NodeInfo,
     NodeRecord, NodeState, Refusal, Register, RegisterAnswer, Routing, RoutingDiff, RoutingUpdate,
-    RoutingVersion, SlotChange, SlotDone, SlotPage, SlotPlace, TargetId, TargetMove, TargetReport,
-    TargetState, Term, TermRecord, UpdateError, keys,
+    RoutingVersion, SlotChange, SlotDone, SlotPage, SlotPlace, SlotProgress, SlotsMoved, TargetId,
+    TargetMove, TargetReport, TargetState, Term, TermRecord, UpdateError, keys,
 };
 use crate::ids::{SlotId, Uuid128};
 use crate::units::UnixSeconds;
@@ -203,7 +203,7 @@ fn golden_messages_never_change() {
 }
 
 /// CRC-32C of a whole routing, a difference, a registration and a heartbeat.
-const MESSAGES: [u32; 4] = [0xf8bb_c339, 0x7095_26b4, 0xa21a_9951, 0x879f_48f5];
+const MESSAGES: [u32; 4] = [0xf8bb_c339, 0x7095_26b4, 0xa21a_9951, 0x10a5_2c40];
 
 fn register() -> Register {
     Register {
@@ -242,6 +242,12 @@ fn heartbeat() -> Heartbeat {
             healthy: true,
         }],
         slots_done: vec![SlotDone { slot: SlotId(3), from: ChainId(2), to: ChainId(1) }],
+        slots_moved: SlotsMoved {
+            chunks: 7,
+            bytes: 1 << 40,
+            failures: 2,
+            moving: vec![SlotProgress { slot: SlotId(4), chunks: 5, bytes: 6, through: 1000 }],
+        },
         queue_depth: 4,
     }
 }

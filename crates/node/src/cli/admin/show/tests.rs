@@ -1,6 +1,9 @@
-use super::{chains, config, disks, event, moves, nodes, percent, slots, status, targets, utc};
+use super::{
+    chains, config, disks, duration, event, moves, nodes, percent, slots, status, targets, utc,
+};
 use crate::admin::{
-    Answer, Chain, Config, Disk, Event, Move, Node, Progress, Slot, Status, Target, decode_answer,
+    Answer, Chain, Config, Disk, Event, Move, Node, Progress, Slot, SlotTotals, Status, Target,
+    decode_answer,
 };
 use crate::cli::admin::names::Short;
 
@@ -97,9 +100,36 @@ fn chains_show_where_data_is_and_how_far_it_is() {
         shown.contains("3       7      00000003  00000013  syncing  online     4 KiB  1 MiB"),
         "{shown}"
     );
-    let shown = slots(&all, &[Slot { slot: 65_535, from: 1, to: 7 }]);
-    assert!(shown.starts_with("256 slots on 1 chains, 256 to 256 each; 1 move\n"), "{shown}");
-    assert!(shown.contains("65535  1           7"), "{shown}");
+}
+
+#[test]
+fn slots_show_how_far_they_are() {
+    let all = [Chain { id: 7, slots: 256, ..Chain::default() }];
+    let slot = Slot { slot: 65_535, from: 1, to: 7, ..Slot::default() };
+    let told = Slot { slot: 3, through: Some(495), chunks: 12, bytes: 3 << 20, ..slot };
+    let totals =
+        SlotTotals { chunks: 5_012, bytes: 312 << 20, failures: 0, ..SlotTotals::default() };
+    let progress = Progress { slots_running: 2, slots_waiting: 1_232, ..Progress::default() };
+    let mut moves = Status { progress, slots: totals, ..Status::default() };
+    let shown = slots(&all, &[told, slot], &moves);
+    assert_eq!(
+        shown,
+        "256 slots on 1 chains, 256 to 256 each; 2 move\n\
+         1234 of 65536 to move; 312 MiB in 5012 chunks copied since the nodes started\n\
+         SLOT   FROM CHAIN  TO CHAIN  THROUGH  CHUNKS  COPIED\n\
+         3      1           7         49 %     12      3 MiB\n\
+         65535  1           7         -        0       0 B\n"
+    );
+    let pace = SlotTotals { bytes_per_second: 61 << 20, seconds_left: Some(40), ..totals };
+    moves.slots = SlotTotals { failures: 3, ..pace };
+    let line = "slots    1234 of 65536 to move; 312 MiB in 5012 chunks copied since the nodes \
+                started, 61 MiB/s, about 40 s left, 3 tried again\n";
+    assert!(status(&moves).contains(line), "{}", status(&moves));
+    let times = [119, 121, 7_199, 7_261].map(duration);
+    assert_eq!(times, ["119 s", "3 min", "120 min", "2 h 1 min"]);
+    moves.progress = Progress::default();
+    assert!(!status(&moves).contains("slots"), "at rest nothing is said of slots");
+    assert!(slots(&all, &[], &moves).ends_with("0 move\n"));
 }
 
 #[test]
