@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use millpond_types::cluster::{
     Chain, ChainId, ChainRecord, ChainTarget, ChainVersion, ConfigRecord, ConfigVersion, DiskId,
     DiskOffer, DiskRecord, EventRecord, Grant, Heartbeat, HeartbeatAnswer, LocalState, NodeId,
-    NodeInfo, NodeRecord, NodeState, Register, RegisterAnswer, RoutingDiff, RoutingUpdate,
-    RoutingVersion, SlotChange, SlotPlace, TargetId, TargetMove, TargetReport, TargetState,
-    TermRecord,
+    NodeInfo, NodeRecord, NodeState, QuotaLimit, QuotaReport, Register, RegisterAnswer,
+    RoutingDiff, RoutingUpdate, RoutingVersion, SlotChange, SlotPlace, TargetId, TargetMove,
+    TargetReport, TargetState, TermRecord,
 };
 use millpond_types::namespace::{NamespaceInfo, NamespaceOptions};
 use millpond_types::wire::{
@@ -63,8 +63,11 @@ fn messages() -> Vec<Vec<u8>> {
         used_bytes: 1,
         behind_bytes: 2,
     };
-    let heartbeat = Heartbeat { targets: vec![report], ..Heartbeat::default() };
-    let grant = Grant { config: Some(config()), retire: vec![TargetId(1)], ..Grant::default() };
+    let quota = QuotaReport { quota_bytes: 9, limit_bytes: 3, ..QuotaReport::default() };
+    let heartbeat =
+        Heartbeat { targets: vec![report], quotas: vec![quota], ..Heartbeat::default() };
+    let (retire, quotas) = (vec![TargetId(1)], vec![QuotaLimit::default()]);
+    let grant = Grant { config: Some(config()), retire, quotas, ..Grant::default() };
     let retry = RegisterAnswer::Retry { after_ms: 200 };
     let bodies = [
         RoutingUpdate::Diff(uuid(9), diff).encode(),

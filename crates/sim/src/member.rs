@@ -248,6 +248,7 @@ impl World {
                 .collect(),
             slots_done: slots_done.collect(),
             queue_depth: 0,
+            quotas: Vec::new(),
         }
     }
 

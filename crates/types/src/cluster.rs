@@ -15,8 +15,8 @@ mod routing;
 
 pub use crate::limits::SLOTS;
 pub use messages::{
-    DiskOffer, DiskReport, Grant, Heartbeat, HeartbeatAnswer, Refusal, Register, RegisterAnswer,
-    SlotDone, TargetReport,
+    DiskOffer, DiskReport, Grant, Heartbeat, HeartbeatAnswer, QuotaLimit, QuotaReport, Refusal,
+    Register, RegisterAnswer, SlotDone, TargetReport,
 };
 pub use namespaces::{DroppedRecord, NamespaceHead, NamespaceRecord, namespace_keys};
 pub use news::News;

@@ -220,6 +220,9 @@ impl Primary {
         let Some(InFlight { changes, fenced, after, .. }) = self.in_flight.take() else { return };
         self.head = Some(changes.head.seal());
         self.state.apply(&changes);
+        if !changes.chains.is_empty() || !changes.slots.is_empty() {
+            self.quotas.changed();
+        }
         for chain in changes.chains.keys() {
             self.nodes.changed_at.insert(*chain, changes.head.routing);
             self.dirty.insert(*chain);

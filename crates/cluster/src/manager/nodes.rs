@@ -166,7 +166,8 @@ impl Primary {
         if !heartbeat.slots_done.is_empty() {
             self.jobs.push_back(Job::SlotsDone(heartbeat.slots_done));
         }
-        Some(Ok(self.grant(cx, node, heartbeat.number)))
+        let quotas = self.hear_quotas(node, heartbeat.routing, &heartbeat.quotas);
+        Some(Ok(Grant { quotas, ..self.grant(cx, node, heartbeat.number) }))
     }
 
     /// A lease, but for a node that has yet to learn what was taken from it.
@@ -189,6 +190,7 @@ impl Primary {
                 .filter(|member| member.node == node)
                 .map(|member| member.target)
                 .collect(),
+            quotas: Vec::new(),
         }
     }
 

@@ -152,6 +152,7 @@ impl Node {
                 .collect(),
             slots_done: slots_done.collect(),
             queue_depth: 0,
+            quotas: Vec::new(),
         }
     }
 

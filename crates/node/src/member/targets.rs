@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use millpond_types::Tick;
-use millpond_types::cluster::{ConfigRecord, DiskReport, Grant, Routing, SlotDone, TargetReport};
+use millpond_types::cluster::{
+    ConfigRecord, DiskReport, Grant, QuotaReport, Routing, SlotDone, TargetReport,
+};
 use millpond_types::wire::NamespaceTableReply;
 use tokio::sync::Notify;
 
@@ -18,6 +20,8 @@ pub struct TargetsReport {
     pub slots_done: Vec<SlotDone>,
     /// Requests queued, as a measure of load.
     pub queue_depth: u32,
+    /// Namespaces that have a quota.
+    pub quotas: Vec<QuotaReport>,
 }
 
 /// The targets on this node's disks, as the member drives them. Its thread calls everything but
