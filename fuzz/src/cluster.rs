@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use millpond_types::cluster::{
     Chain, ChainId, ChainRecord, ChainTarget, ChainVersion, ConfigRecord, ConfigVersion, DiskId,
     DiskOffer, DiskRecord, EventRecord, Grant, Heartbeat, HeartbeatAnswer, LocalState, NodeId,
-    NodeInfo, NodeRecord, NodeState, Register, RegisterAnswer, RoutingDiff, RoutingUpdate,
-    RoutingVersion, SlotChange, SlotPlace, SlotProgress, SlotsMoved, TargetId, TargetMove, TargetReport, TargetState,
-    TermRecord,
+    NodeInfo, NodeRecord, NodeState, QuotaLimit, QuotaReport, Register, RegisterAnswer, RoutingDiff, RoutingUpdate, RoutingVersion, SlotChange, SlotPlace, SlotProgress, SlotsMoved, TargetId, TargetMove, TargetReport, TargetState, TermRecord,
 };
 use millpond_types::namespace::{NamespaceInfo, NamespaceOptions};
 use millpond_types::wire::{
@@ -65,8 +63,11 @@ fn messages() -> Vec<Vec<u8>> {
     };
     let moving = vec![SlotProgress { slot: SlotId(3), chunks: 4, bytes: 5, through: 6 }];
     let slots_moved = SlotsMoved { chunks: 1, bytes: 2, failures: 3, moving };
-    let heartbeat = Heartbeat { targets: vec![report], slots_moved, ..Heartbeat::default() };
-    let grant = Grant { config: Some(config()), retire: vec![TargetId(1)], ..Grant::default() };
+    let quotas = vec![QuotaReport { quota_bytes: 9, limit_bytes: 3, ..QuotaReport::default() }];
+    let targets = vec![report];
+    let heartbeat = Heartbeat { targets, slots_moved, quotas, ..Heartbeat::default() };
+    let (retire, quotas) = (vec![TargetId(1)], vec![QuotaLimit::default()]);
+    let grant = Grant { config: Some(config()), retire, quotas, ..Grant::default() };
     let retry = RegisterAnswer::Retry { after_ms: 200 };
     let bodies = [
         RoutingUpdate::Diff(uuid(9), diff).encode(),

@@ -15,10 +15,12 @@ pub mod manager;
 mod moves;
 pub mod placement;
 mod planner;
+mod quota;
 mod slot_move;
 mod table;
 
 pub use moves::{join, retiring, settle};
 pub use planner::{Limits, PlanDisk, PlanView, Planner, Progress, Step};
+pub use quota::{Part, QuotaBook, Whole, share};
 pub use slot_move::{Copied, SlotChunks, SlotEffect, SlotEvent, SlotMove};
 pub use table::{Report, next_chain};

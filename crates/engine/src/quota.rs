@@ -11,9 +11,12 @@
 //! other hands (deletes, expiry, eviction of the whole disk) stays in the queue until it is met or
 //! the background sweeps.
 //!
+//! On a node of a cluster, where chains remove what heads choose, the same queues name the coldest
+//! ([`Engine::coldest_of_group`]).
+//!
 //! Locks: a shard's first, then the queues'; so nobody looks into a shard with the queues locked.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use millpond_env::Disk;
@@ -28,6 +31,9 @@ const PRIORITIES: usize = 4;
 /// Chunks in a row that may be found protected before one call gives up; about a millisecond. The
 /// next call goes on behind them.
 const LOOKS_MAX: usize = 16_384;
+/// Chunks that are not wanted and keep their place in the queue in one call; what comes after them goes to
+/// the end, so that a queue that begins with many of them is passed all the same.
+const PASSED_MAX: usize = 1024;
 /// Gone items that a queue may hold beside as many as there are chunks.
 const GONE_MIN: u64 = 64;
 
@@ -119,6 +125,18 @@ impl Groups {
         })?
     }
 
+    /// Puts items back where they were popped, and whether from the small queue, in that order.
+    fn put_back(&self, group: GroupId, priority: usize, items: &[(Item, bool)]) {
+        self.with(group, |queue| {
+            let queue = &mut queue.queues[priority];
+            for (item, was_small) in items.iter().rev() {
+                let place = if *was_small { &mut queue.small } else { &mut queue.main };
+                place.push_front(*item);
+                queue.add_bytes(!was_small, 1);
+            }
+        });
+    }
+
     fn keep(&self, group: GroupId, priority: usize, item: Item, into_main: bool) {
         self.with(group, |queue| queue.queues[priority].insert(item, 1, into_main));
     }
@@ -129,16 +147,31 @@ enum Verdict {
     Gone,
     /// Leased, pinned or being changed, which says nothing of how cold it is: back to its own queue.
     Protected,
+    /// Not asked for.
+    Unwanted,
     /// Read since it was looked at last.
     Read,
     /// May go: id, version and bytes.
     Goes(ChunkId, u64, u64),
 }
 
+/// What a call of [`Engine::coldest_of_group`] has found.
+#[derive(Default)]
+struct FoundInGroup {
+    ids: Vec<(ChunkId, u64)>,
+    known: HashSet<ChunkId>,
+    bytes: u64,
+}
+
 impl<D: Disk> Inner<D> {
-    /// Judges the chunk that an item names. One that is not yet on the disk may go like any other:
-    /// dropping it saves writing it.
-    fn judge(&self, group: GroupId, item: Item) -> Verdict {
+    /// Judges the chunk that an item names, if it is `wanted`. One that is not yet on the disk may go
+    /// like any other: dropping it saves writing it.
+    fn judge(
+        &self,
+        group: GroupId,
+        item: Item,
+        wanted: &mut dyn FnMut(ChunkId, &[u8]) -> bool,
+    ) -> Verdict {
         let mut shard = self.index.shard_at(item.shard as usize);
         let Some(e) = shard.live(item.slot).copied() else { return Verdict::Gone };
         if e.group != group || low_half(e.version()) != item.version {
@@ -148,6 +181,10 @@ impl<D: Disk> Inner<D> {
         let leased = shard.leases.get(&item.slot).is_some_and(|until| *until > now);
         if leased || e.pinned() || shard.busy.contains_key(&e.id) {
             return Verdict::Protected;
+        }
+        // Before its reads are looked at: those of a chunk that is not wanted keep their count.
+        if !wanted(e.id, shard.attrs(item.slot)) {
+            return Verdict::Unwanted;
         }
         if e.frequency() > 0 {
             shard.entry_mut(item.slot).set_frequency(e.frequency() - 1);
@@ -164,18 +201,55 @@ impl<D: Disk> Inner<D> {
         // Four rounds of both queues use up any count of reads; then only protected chunks are left.
         for look in 0..(queued * 8).min(LOOKS_MAX) {
             let (item, was_small) = groups.pop(group, priority, Turn::of_look(look, queued))?;
-            match self.judge(group, item) {
+            match self.judge(group, item, &mut |_, _| true) {
                 Verdict::Gone => {}
                 Verdict::Goes(id, version, bytes) if self.remove_lazily(id, version) => {
                     return Some(bytes);
                 }
                 Verdict::Read => groups.keep(group, priority, item, true),
-                Verdict::Protected | Verdict::Goes(..) => {
+                Verdict::Protected | Verdict::Unwanted | Verdict::Goes(..) => {
                     groups.keep(group, priority, item, !was_small);
                 }
             }
         }
         None
+    }
+
+    /// Finds the coldest chunks of a group and priority, which go to the end of their queue.
+    fn coldest_in_group(
+        &self,
+        (group, priority): (GroupId, usize),
+        bytes: u64,
+        found: &mut FoundInGroup,
+        wanted: &mut dyn FnMut(ChunkId, &[u8]) -> bool,
+    ) {
+        let groups = &self.index.groups;
+        let queued = groups.with(group, |queue| queue.queues[priority].len()).unwrap_or(0);
+        let mut passed: Vec<(Item, bool)> = Vec::new();
+        for look in 0..(queued * 8).min(LOOKS_MAX) {
+            if found.bytes >= bytes {
+                break;
+            }
+            let popped = groups.pop(group, priority, Turn::of_look(look, queued));
+            let Some((item, was_small)) = popped else { break };
+            let FoundInGroup { known, .. } = found;
+            let mut new = |id: ChunkId, attrs: &[u8]| !known.contains(&id) && wanted(id, attrs);
+            match self.judge(group, item, &mut new) {
+                Verdict::Gone => {}
+                Verdict::Goes(id, _, len) => {
+                    found.ids.push((id, len));
+                    found.known.insert(id);
+                    found.bytes += len;
+                    groups.keep(group, priority, item, !was_small);
+                }
+                Verdict::Read => groups.keep(group, priority, item, true),
+                Verdict::Unwanted if passed.len() < PASSED_MAX => passed.push((item, was_small)),
+                Verdict::Protected | Verdict::Unwanted => {
+                    groups.keep(group, priority, item, !was_small);
+                }
+            }
+        }
+        groups.put_back(group, priority, &passed);
     }
 
     /// Drops items of chunks that are gone from queues that hold too many of them.
@@ -257,6 +331,11 @@ impl<D: Disk> Engine<D> {
         }
     }
 
+    /// Tracks a group no more: its chunks go by other hands.
+    pub fn forget_group(&self, group: GroupId) {
+        self.0.index.groups.forget(group);
+    }
+
     /// Chunks, gone ones included, that a tracked group's queues name: what tracking it costs in memory.
     #[must_use]
     pub fn group_queue_len(&self, group: GroupId) -> u64 {
@@ -291,5 +370,30 @@ impl<D: Disk> Engine<D> {
         }
         inner.metrics.evictions.add(evicted.chunks);
         evicted
+    }
+
+    /// The coldest chunks of one group worth `bytes` of values, lowest priority first, with their bytes
+    /// and without removing them: evictable, not leased, pinned or being changed, not read of late.
+    ///
+    /// `wanted` is asked with a chunk's attributes and must not call the engine, whose lock it is under.
+    /// What is returned stands last in its queue from then on; what is not wanted keeps its place, up to a
+    /// thousand chunks. Looks at a bounded number, some milliseconds' worth, so less than asked for may come
+    /// back.
+    #[must_use]
+    pub fn coldest_of_group(
+        &self,
+        group: GroupId,
+        bytes: u64,
+        mut wanted: impl FnMut(ChunkId, &[u8]) -> bool,
+    ) -> Vec<(ChunkId, u64)> {
+        let inner = &self.0;
+        if inner.index.groups.with(group, |_| ()).is_none() {
+            inner.track(&[group]);
+        }
+        let mut found = FoundInGroup::default();
+        for priority in 0..PRIORITIES {
+            inner.coldest_in_group((group, priority), bytes, &mut found, &mut wanted);
+        }
+        found.ids
     }
 }

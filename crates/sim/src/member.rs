@@ -249,6 +249,7 @@ impl World {
             slots_done: slots_done.collect(),
             slots_moved: SlotsMoved::default(),
             queue_depth: 0,
+            quotas: Vec::new(),
         }
     }
 

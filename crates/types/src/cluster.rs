@@ -16,8 +16,8 @@ mod routing;
 
 pub use crate::limits::SLOTS;
 pub use messages::{
-    DiskOffer, DiskReport, Grant, Heartbeat, HeartbeatAnswer, Refusal, Register, RegisterAnswer,
-    SlotDone, SlotProgress, SlotsMoved, TargetReport,
+    DiskOffer, DiskReport, Grant, Heartbeat, HeartbeatAnswer, QuotaLimit, QuotaReport, Refusal,
+    Register, RegisterAnswer, SlotDone, SlotProgress, SlotsMoved, TargetReport,
 };
 pub use namespaces::{DroppedRecord, NamespaceHead, NamespaceRecord, namespace_keys};
 pub use news::News;

@@ -224,6 +224,9 @@ impl Primary {
         };
         self.pace.settled(changes.slots.iter().filter(arrived).count());
         self.state.apply(&changes);
+        if !changes.chains.is_empty() || !changes.slots.is_empty() {
+            self.quotas.changed();
+        }
         for chain in changes.chains.keys() {
             self.nodes.changed_at.insert(*chain, changes.head.routing);
             self.dirty.insert(*chain);

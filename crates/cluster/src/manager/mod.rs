@@ -3,7 +3,8 @@
 //! A pure state machine. The transactional store is reached through effects and events, so the
 //! node's shell and the simulator drive the same code. Reading order: `event` (the vocabulary),
 //! `standby` (watching the lease, taking over), `primary` (who lives), `nodes` (registration,
-//! heartbeats, probes), `commit` (from what is known to transactions), `push` (routing to others).
+//! heartbeats, probes), `commit` (from what is known to transactions), `push` (routing to others),
+//! `quotas` (who may hold how much of a namespace).
 //!
 //! Invariants:
 //!
@@ -26,6 +27,7 @@ mod options;
 mod pace;
 mod primary;
 mod push;
+mod quotas;
 mod report;
 mod settings;
 mod standby;

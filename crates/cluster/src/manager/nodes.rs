@@ -168,7 +168,8 @@ impl Primary {
             self.jobs.push_back(Job::SlotsDone(heartbeat.slots_done));
         }
         self.hear_of_slots(cx, (node, first), heartbeat.slots_moved);
-        Some(Ok(self.grant(cx, node, heartbeat.number)))
+        let quotas = self.hear_quotas(node, heartbeat.routing, &heartbeat.quotas);
+        Some(Ok(Grant { quotas, ..self.grant(cx, node, heartbeat.number) }))
     }
 
     /// How far slots are by the heartbeat of a node, its `first` one or a later one.
@@ -205,6 +206,7 @@ impl Primary {
                 .filter(|member| member.node == node)
                 .map(|member| member.target)
                 .collect(),
+            quotas: Vec::new(),
         }
     }
 

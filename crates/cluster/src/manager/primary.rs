@@ -15,6 +15,7 @@ use super::lease::Lease;
 use super::mutation::mutated;
 use super::pace::Pace;
 use super::push::Publisher;
+use super::quotas::Quotas;
 use super::settings::Rules;
 use super::state::State;
 use super::{Cx, ManagerOptions, Next};
@@ -52,6 +53,7 @@ pub(super) struct Primary {
     pub(super) publisher: Publisher,
     pub(super) nodes: Nodes,
     pub(super) planner: Planner,
+    pub(super) quotas: Quotas,
     /// Chains to look at: something that concerns them changed.
     pub(super) dirty: BTreeSet<ChainId>,
     pub(super) jobs: VecDeque<Job>,
@@ -163,6 +165,7 @@ impl Primary {
             // Chains are looked at as their nodes are heard, or are not.
             dirty: BTreeSet::new(),
             planner: Planner::default(),
+            quotas: Quotas::new(),
             in_flight: None,
             plan_at: cx.now,
             pace: Pace::default(),
@@ -265,6 +268,7 @@ impl Primary {
         let Some(live) = self.nodes.live.get_mut(&node).filter(|live| live.is_up()) else { return };
         live.down = Some(cx.now);
         live.reports.clear();
+        self.quotas.forget(node);
         self.dirty.extend(self.state.chains_of(node));
         let host = self.state.nodes.get(&node).map_or("", |record| record.host.as_str());
         let chains = self.state.chains_of(node).count();

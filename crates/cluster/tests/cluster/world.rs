@@ -156,6 +156,7 @@ impl Node {
             slots_done: slots_done.collect(),
             slots_moved: self.moved.clone().unwrap_or_default(),
             queue_depth: 0,
+            quotas: Vec::new(),
         }
     }
 

@@ -73,6 +73,43 @@ fn lower_priorities_go_first_and_promises_are_kept() {
 }
 
 #[test]
+fn the_coldest_of_a_group_that_are_wanted_are_named_and_stay() {
+    let rig = Rig::new(24);
+    let e = rig.open();
+    (0..300).for_each(|id| {
+        let bytes = buf(&e, &value(id, LEN));
+        // Every third is of a chain that somebody else heads.
+        let attrs: &[u8] = if id % 3 == 0 { b"theirs" } else { b"mine" };
+        let request =
+            WriteRequest { group: MINE, attrs, evictable: true, ..request(bytes, Ack::Disk) };
+        block_on(e.write(ChunkId(id.into()), request)).unwrap();
+    });
+    (0..30).for_each(|id| assert!(e.touch(ChunkId(id))));
+    assert!(block_on(e.set_pinned(ChunkId(31), true)).unwrap());
+    let mut leaving: BTreeSet<u64> = BTreeSet::new();
+    for round in 0..2 {
+        let found = e.coldest_of_group(MINE, 50 * LEN as u64, |id, attrs| {
+            attrs == b"mine" && !leaving.contains(&u64::try_from(id.0).unwrap())
+        });
+        assert_eq!(found.len(), 50, "round {round}");
+        assert!(found.iter().all(|(_, len)| *len == LEN as u64));
+        leaving.extend(found.iter().map(|(id, _)| u64::try_from(id.0).unwrap()));
+    }
+    let oldest: BTreeSet<u64> = (32..300).filter(|id| id % 3 != 0).take(100).collect();
+    assert_eq!(leaving, oldest, "neither read nor pinned, the oldest first, none twice");
+    assert_eq!(e.group_usage(MINE).chunks, 300, "nothing went");
+    let all = e.coldest_of_group(MINE, u64::MAX, |_, attrs| attrs == b"mine");
+    assert_eq!(all.len(), 199, "all but the pinned one, each once");
+    let theirs = e.coldest_of_group(MINE, 50 * LEN as u64, |_, attrs| attrs == b"theirs");
+    let theirs: BTreeSet<u64> = theirs.iter().map(|(id, _)| u64::try_from(id.0).unwrap()).collect();
+    let oldest: BTreeSet<u64> = (30..300).filter(|id| id % 3 == 0).take(50).collect();
+    assert_eq!(theirs, oldest, "what was passed over has kept its place");
+    assert_eq!(e.coldest_of_group(OTHER, u64::MAX, |_, _| true), []);
+    e.forget_group(MINE);
+    assert_eq!(e.group_queue_len(MINE), 0);
+}
+
+#[test]
 fn what_is_only_in_memory_may_go() {
     let rig = Rig::new(24);
     let e = rig.open();

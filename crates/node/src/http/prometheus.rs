@@ -242,7 +242,9 @@ fn namespaces(page: &mut Page, service: &Service) {
         metrics(at).exists.get()
     });
     let help = "Values evicted to keep the quota.";
-    each("millpond_namespace_evictions_total", help, "counter", &|at| metrics(at).evicted.get());
+    each("millpond_namespace_evictions_total", help, "counter", &|at| {
+        service.quota_evicted(&all[at])
+    });
     let help = "Values refused for the quota.";
     each("millpond_namespace_over_quota_total", help, "counter", &|at| {
         metrics(at).over_quota.get()

@@ -151,11 +151,6 @@ fn check_options(open: &NamespaceOpen, replicas: u8) -> Result<(), Failure> {
             options.replicas
         )));
     }
-    if options.quota.0 > 0 {
-        let text = "quota: a namespace of a cluster has none yet: leave it out, or use a server that \
-                    stands alone";
-        return Err(Failure::bad(text.to_owned()));
-    }
     Ok(())
 }
 
@@ -326,9 +321,6 @@ mod tests {
             formed(&store, 2).await;
             let too_many = open(&store, &wish("a", 3)).await.unwrap_err();
             assert!(too_many.message.contains("have 2"), "{too_many}");
-            let mut quota = wish("a", 1);
-            quota.options.quota.0 = 1;
-            assert!(open(&store, &quota).await.unwrap_err().message.starts_with("quota"));
             let mut look = wish("a", 1);
             look.create = false;
             assert_eq!(open(&store, &look).await.unwrap_err().status, Status::NoNamespace);

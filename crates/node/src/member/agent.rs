@@ -253,6 +253,10 @@ impl Agent {
         self.number.set(self.number.get() + 1);
         let stopping = self.stopping.get();
         let report = self.targets.as_ref().map_or_else(TargetsReport::default, |t| t.report());
+        // The manager reckons that limits which this heartbeat does not tell are not gone by any more.
+        if let Some((_, grant)) = self.pending.borrow_mut().as_mut() {
+            grant.quotas.clear();
+        }
         let identity = self.member.identity();
         let heartbeat = Heartbeat {
             node: identity.node,
@@ -266,6 +270,7 @@ impl Agent {
             slots_done: report.slots_done,
             slots_moved: report.slots_moved,
             queue_depth: report.queue_depth,
+            quotas: report.quotas,
         };
         let deadline = sent.plus(BEAT_MAX);
         let meta = heartbeat.encode();
@@ -430,10 +435,11 @@ impl Agent {
             return;
         }
         tracing::debug!(version = table.version, "namespaces");
-        self.service.adopt_namespaces(&table);
+        // Before anybody can use one that is new: a quota is kept from its first put.
         if let Some(targets) = &self.targets {
             targets.namespaces(&table);
         }
+        self.service.adopt_namespaces(&table);
         self.member.names.send_replace(table);
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use millpond_types::Tick;
 use millpond_types::cluster::{
-    ConfigRecord, DiskReport, Grant, Routing, SlotDone, SlotsMoved, TargetReport,
+    ConfigRecord, DiskReport, Grant, QuotaReport, Routing, SlotDone, SlotsMoved, TargetReport,
 };
 use millpond_types::wire::NamespaceTableReply;
 use tokio::sync::Notify;
@@ -22,6 +22,8 @@ pub struct TargetsReport {
     pub slots_moved: SlotsMoved,
     /// Requests queued, as a measure of load.
     pub queue_depth: u32,
+    /// Namespaces that have a quota.
+    pub quotas: Vec<QuotaReport>,
 }
 
 /// The targets on this node's disks, as the member drives them. Its thread calls everything but

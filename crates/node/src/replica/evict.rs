@@ -62,6 +62,9 @@ pub(super) async fn run(host: Weak<Host>, disk: usize) {
         for victim in victims {
             remove(&host, disk, victim, &leaving);
         }
+        if disk == 0 {
+            host.keep_quotas();
+        }
     }
 }
 

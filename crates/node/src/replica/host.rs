@@ -14,7 +14,7 @@ use millpond_types::cluster::{
 };
 use millpond_types::limits::CHAIN_TICK_MS;
 use millpond_types::wire::NamespaceTableReply;
-use millpond_types::{ByteSize, ChunkId, GroupId, Tick};
+use millpond_types::{ByteSize, ChunkId, GroupId, NamespaceInfo, Tick};
 use parking_lot::RwLock;
 use tokio::sync::Notify;
 
@@ -24,6 +24,7 @@ use super::evict::{self, share_of_excess};
 use super::hosted::{DiskHealth, Hosted, Image, Surroundings};
 use super::links::Links;
 use super::moving::Movers;
+use super::quota::Quotas;
 use super::relay::Asks;
 use super::store::Store;
 use crate::member::{Targets, TargetsReport};
@@ -122,7 +123,7 @@ impl Host {
             read_in(index, &disk.engine, &mut found).await;
         }
         let links = Links::new(node, token, cores.clone());
-        let around = Surroundings { links, changed: Arc::default() };
+        let around = Surroundings { links, changed: Arc::default(), quotas: Quotas::default() };
         // Unique in every life of this node: the chain itself has one lane for all its heads.
         let sequence = AtomicU64::new(RealClock::wall_ms() << 20);
         let host = Arc::new(Self {
@@ -263,6 +264,7 @@ impl Host {
         *self.receivers.write() = Arc::new(receivers(routing));
         let before = self.news();
         *self.news.write() = Arc::new(before.after(routing));
+        self.quotas().routing(routing, self.node);
         let mut mine = HashSet::new();
         for chain in routing.chains.values() {
             for member in chain.targets.iter().filter(|member| member.node == self.node) {
@@ -342,7 +344,7 @@ impl Host {
             of_chain.retain(|other| other.target != hosted.target);
         }
         drop(replicas);
-        let image = std::mem::take(&mut hosted.state().image);
+        let image = hosted.end_of_membership();
         tracing::info!(chain = hosted.chain.0, target = hosted.target.0, "replica left its chain");
         spawn(wipe(hosted.store.clone(), image)).detach();
     }
@@ -410,6 +412,7 @@ impl Targets for HostTargets {
 
     fn granted(&self, sent: Tick, grant: &Grant) {
         let retire: HashSet<TargetId> = grant.retire.iter().copied().collect();
+        self.0.quotas().granted(grant.routing, &grant.quotas);
         self.0.on_core(move |host| {
             host.grant(sent, &retire);
         });
@@ -420,6 +423,7 @@ impl Targets for HostTargets {
         let mut report = TargetsReport {
             slots_done: host.movers.done(),
             slots_moved: host.movers.moved(),
+            quotas: host.quotas().report(),
             ..TargetsReport::default()
         };
         for hosted in host.all() {
@@ -459,6 +463,7 @@ impl Targets for HostTargets {
 
     fn namespaces(&self, table: &NamespaceTableReply) {
         *self.0.dropped.write() = table.dropping.iter().copied().collect();
+        self.0.take_quotas(table);
     }
 
     fn config(&self, config: &ConfigRecord) {
@@ -509,6 +514,7 @@ async fn read_in(disk: usize, engine: &Engine, found: &mut Found) {
                     let chunk = engine_id(version.target, info.id);
                     image.committed.insert(chunk);
                     image.used_bytes += u64::from(info.len);
+                    image.counted.found(info.group, info.len);
                     if version.tombstone {
                         image.tombstones.insert(chunk);
                     }
@@ -541,6 +547,25 @@ async fn wipe(store: Store, image: Image) {
 }
 
 impl Host {
+    /// Keeps the quotas of namespaces from now on.
+    fn take_quotas(self: &Arc<Self>, table: &NamespaceTableReply) {
+        let holds = |group| self.disks.iter().any(|disk| disk.engine.group_usage(group).chunks > 0);
+        let new = self.quotas().namespaces(table, holds);
+        if new.is_empty() {
+            return;
+        }
+        let evicts = |info: &&NamespaceInfo| info.options.evict && new.contains(&info.id);
+        let own: Vec<GroupId> =
+            table.namespaces.iter().filter(evicts).map(|info| info.id).collect();
+        for (index, disk) in self.disks.iter().enumerate() {
+            // It looks at every chunk of the disk when the namespaces are not new: not on this thread.
+            let (engine, own) = (disk.engine.clone(), own.clone());
+            let core = &self.cores[index % self.cores.len()];
+            let _core_gone = core.spawn_on(move || async move { engine.track_groups(&own) });
+        }
+        self.around.changed.notify_one();
+    }
+
     /// The links to other nodes, for their numbers.
     pub(super) fn links(&self) -> &Links {
         &self.around.links

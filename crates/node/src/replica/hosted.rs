@@ -24,7 +24,8 @@ use tokio::sync::{Notify, oneshot};
 
 use super::blob::Blob;
 use super::links::Links;
-use super::store::{Flipped, Store};
+use super::quota::{Counted, Quotas};
+use super::store::{Flipped, Held, Store};
 
 /// A replica that stopped by itself is opened anew after this time.
 const REOPEN_AFTER: Duration = Duration::from_secs(2);
@@ -39,6 +40,8 @@ pub(super) struct Image {
     pub(super) tombstones: BTreeSet<ChunkId>,
     pub(super) staged: BTreeSet<ChunkId>,
     pub(super) used_bytes: u64,
+    /// Its values by namespace.
+    pub(super) counted: Counted,
 }
 
 /// What all replicas of a node share.
@@ -47,6 +50,8 @@ pub(super) struct Surroundings {
     pub(super) links: Arc<Links>,
     /// A heartbeat should leave.
     pub(super) changed: Arc<Notify>,
+    /// What namespaces hold here, and may.
+    pub(super) quotas: Quotas,
 }
 
 /// What a disk can take.
@@ -160,7 +165,7 @@ enum Ended {
     Answered(Token, u64, Result<StoreAnswer<Blob>, StoreError>),
     Staged(Token, u64, ChunkId, Result<StoreAnswer<Blob>, StoreError>),
     Committed(ChunkId, Result<Option<Flipped>, StoreError>),
-    Removed(ChunkId, u32, Result<(), StoreError>),
+    Removed(ChunkId, Held, Result<(), StoreError>),
     Unstaged(ChunkId, Result<(), StoreError>),
 }
 
@@ -234,6 +239,8 @@ impl Hosted {
             return;
         }
         state.view = chain.clone();
+        let heads = chain.serving().next().is_some_and(|head| head.target == self.target);
+        state.image.counted.set_head(&self.around.quotas, heads);
         state.events.push_back(Event::Routing(chain.clone()));
         self.drive(&mut state);
     }
@@ -248,6 +255,13 @@ impl Hosted {
     /// Takes updates again of a slot that came back.
     pub(super) fn take_back(&self, slot: SlotId) {
         self.state.lock().left.remove(&slot);
+    }
+
+    /// It is no member of its chain any more; what it held.
+    pub(super) fn end_of_membership(&self) -> Image {
+        let mut image = std::mem::take(&mut self.state().image);
+        image.counted.set_head(&self.around.quotas, false);
+        image
     }
 
     /// Whether the target is to leave its chain.
@@ -472,12 +486,9 @@ impl Hosted {
                 Box::pin(async move { Ended::Committed(chunk, store.commit(chunk, version).await) })
             }
             Job::Remove(chunk) => Box::pin(async move {
-                let len = store.committed_len(chunk);
-                Ended::Removed(
-                    chunk,
-                    len,
-                    store.forget(&[store.id(chunk), store.staged(chunk)]).await,
-                )
+                let held = store.held(chunk);
+                let ids = [store.id(chunk), store.staged(chunk)];
+                Ended::Removed(chunk, held, store.forget(&ids).await)
             }),
             Job::Unstage(chunk) => Box::pin(async move {
                 Ended::Unstaged(chunk, store.forget(&[store.staged(chunk)]).await)
@@ -487,7 +498,7 @@ impl Hosted {
     }
 
     fn end(self: &Arc<Self>, state: &mut State, queue: Option<(ChunkId, u64)>, ended: Ended) {
-        Self::note(state, ended);
+        self.note(state, ended);
         let Some((chunk, number)) = queue else { return };
         state.changing.remove(&number);
         let Some(waiting) = state.queues.get_mut(&chunk) else { return };
@@ -521,7 +532,8 @@ impl Hosted {
     }
 
     /// Keeps the books, and tells the state machine.
-    fn note(state: &mut State, ended: Ended) {
+    fn note(&self, state: &mut State, ended: Ended) {
+        let quotas = &self.around.quotas;
         let image = &mut state.image;
         match ended {
             Ended::Answered(token, life, answer) => {
@@ -541,15 +553,19 @@ impl Hosted {
                 image.staged.remove(&chunk);
                 image.committed.insert(chunk);
                 let used = image.used_bytes + u64::from(flipped.len);
-                image.used_bytes = used.saturating_sub(u64::from(flipped.replaced_len));
+                image.used_bytes = used.saturating_sub(u64::from(flipped.replaced.len));
+                let Flipped { group, len, replaced, .. } = flipped;
+                image.counted.changed(quotas, replaced.group, replaced.len, 0);
+                image.counted.changed(quotas, group, 0, len);
                 if flipped.tombstone {
                     image.tombstones.insert(chunk);
                 } else {
                     image.tombstones.remove(&chunk);
                 }
             }
-            Ended::Removed(chunk, len, Ok(())) => {
-                image.used_bytes = image.used_bytes.saturating_sub(u64::from(len));
+            Ended::Removed(chunk, held, Ok(())) => {
+                image.used_bytes = image.used_bytes.saturating_sub(u64::from(held.len));
+                image.counted.changed(quotas, held.group, held.len, 0);
                 image.staged.remove(&chunk);
                 image.committed.remove(&chunk);
                 image.tombstones.remove(&chunk);

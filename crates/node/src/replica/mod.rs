@@ -4,7 +4,7 @@
 //! protocol's store operations on an engine), `hosted` (one replica and the order of its work),
 //! `links` (what nodes say to each other), `host` (all replicas of the node), `kv` (reads over
 //! chains), `update` (writes), `relay` and `moving` (a slot's way to another chain), `evict` (what
-//! heads give up when a disk fills), `numbers` (what is watched).
+//! heads give up when a disk fills), `quota` (what a namespace may hold), `numbers` (what is watched).
 //!
 //! Invariants:
 //! - Changes of one chunk reach the engine in the order of the state machine's effects.
@@ -21,6 +21,7 @@ mod kv;
 mod links;
 mod moving;
 mod numbers;
+mod quota;
 mod relay;
 mod store;
 #[cfg(test)]

@@ -230,7 +230,7 @@ impl Host {
         if !self.all_know(mover.what.slot, (mover.what.from, mover.what.to)).await {
             return Copied::Failed;
         }
-        let len = hosted.store.committed_len(chunk);
+        let len = hosted.store.held(chunk).len;
         self.movers.pace.take(u64::from(len), self.rate()).await;
         let until = RealClock::tick().plus(Duration::from_millis(SLOT_COPY_MS_MAX));
         let blob = match read(hosted, chunk).await {

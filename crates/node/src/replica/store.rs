@@ -29,8 +29,16 @@ pub(super) struct Store {
 pub(super) struct Flipped {
     pub(super) tombstone: bool,
     pub(super) len: u32,
-    /// Bytes of the version that it replaced.
-    pub(super) replaced_len: u32,
+    pub(super) group: GroupId,
+    /// What the version that it replaced held.
+    pub(super) replaced: Held,
+}
+
+/// Whose bytes a chunk holds, and how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) group: GroupId,
+    pub(super) len: u32,
 }
 
 /// How a chunk is written to the engine.
@@ -98,9 +106,18 @@ impl Store {
         version.staged.then(|| version.meta(info.len, info.crc))
     }
 
-    /// Committed bytes of a chunk now.
-    pub(super) fn committed_len(&self, chunk: ChunkId) -> u32 {
-        self.engine.lookup(self.id(chunk)).map_or(0, |info| info.len)
+    /// What is committed of a chunk now; nothing counts as empty.
+    pub(super) fn held(&self, chunk: ChunkId) -> Held {
+        let info = self.engine.lookup(self.id(chunk));
+        info.map_or(Held { group: GroupId::SYSTEM, len: 0 }, |info| Held {
+            group: info.group,
+            len: info.len,
+        })
+    }
+
+    /// Whether a chunk's committed version holds bytes.
+    pub(super) fn has(&self, chunk: ChunkId) -> bool {
+        self.version(chunk).is_some_and(|version| !version.tombstone)
     }
 
     async fn write(
@@ -226,8 +243,8 @@ impl Store {
         }
         version.staged = false;
         let attrs = version.encode();
-        let replaced_len = self.committed_len(chunk);
-        let flipped = Flipped { tombstone: version.tombstone, len: info.len, replaced_len };
+        let (replaced, group) = (self.held(chunk), info.group);
+        let flipped = Flipped { tombstone: version.tombstone, len: info.len, group, replaced };
         loop {
             match self.engine.promote(from, self.id(chunk), &attrs).await {
                 Ok(true) => return Ok(Some(flipped)),

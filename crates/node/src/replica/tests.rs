@@ -13,7 +13,7 @@ use millpond_engine::{Cursor, EngineOptions, FormatOptions, WriteMode, WriteRequ
 use millpond_env::{BufferPool, FileDisk, PoolOptions, RealClock, Runtime, RuntimeOptions, sleep};
 use millpond_types::cluster::{
     Chain, ChainId, ChainTarget, ChainVersion, DiskId, Grant, LocalState, NodeId, NodeInfo,
-    NodeState, Routing, RoutingVersion, SlotMap, TargetId, TargetState,
+    NodeState, QuotaLimit, Routing, RoutingVersion, SlotMap, TargetId, TargetState,
 };
 use millpond_types::wire::{
     GetRequest, ItemStatus, ItemTag, KeysRequest, Leaders, NamespaceTableReply, Planned, Tags,
@@ -21,6 +21,8 @@ use millpond_types::wire::{
 use millpond_types::{
     Ack, BlockKey, ChunkId, Crc32c, GroupId, NamespaceOptions, Uuid128, placement,
 };
+
+mod quota;
 
 use super::evict::REMOVING_MAX;
 use super::update::Update;
@@ -50,6 +52,8 @@ struct Node {
     version: u64,
     /// Targets that the manager does not hear of.
     silent: Vec<TargetId>,
+    /// What the manager says of quotas.
+    limit: Option<u64>,
 }
 
 impl Node {
@@ -93,7 +97,7 @@ impl Node {
         let chain = Chain { id: ChainId(1), version: ChainVersion(1), targets };
         let targets = HostTargets(Arc::clone(&host));
         let pool = pool.clone();
-        Self { host, targets, engines, pool, chain, version: 1, silent: Vec::new() }
+        Self { host, targets, engines, pool, chain, version: 1, silent: Vec::new(), limit: None }
     }
 
     /// One heartbeat: report, decide, push, grant.
@@ -131,6 +135,9 @@ impl Node {
             moving: BTreeMap::new(),
         };
         self.host.apply_now(&Arc::new(routing));
+        let limit = |limit_bytes| QuotaLimit { namespace: GROUP, limit_bytes };
+        let limits: Vec<QuotaLimit> = self.limit.map(limit).into_iter().collect();
+        self.host.quotas().granted(RoutingVersion(self.version), &limits);
         self.host.grant_now(sent, &Grant { lease_ms: 2000, ..Grant::default() });
         sleep(Duration::from_millis(20)).await;
     }

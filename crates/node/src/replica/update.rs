@@ -111,6 +111,14 @@ impl Host {
         self.entry(update, chunk).map(|_| ())
     }
 
+    /// The head that a put would add a block to; none when it would not, for all that is known here.
+    pub(super) fn adds_at(&self, update: &Update, chunk: ChunkId) -> Option<Arc<Hosted>> {
+        let (head, _) = self.entry(update, chunk).ok()?;
+        // Not whether the update is known: what may have been done long ago is done anew.
+        let comes = !head.store.has(chunk) && head.store.staged_meta(chunk).is_none();
+        comes.then_some(head)
+    }
+
     /// Stores a block on every replica of its chain.
     pub(crate) async fn put(
         self: &Arc<Self>,

@@ -132,6 +132,20 @@ impl Service {
         }
     }
 
+    /// Blocks of a namespace evicted to keep its quota, since the server started.
+    #[must_use]
+    pub fn quota_evicted(&self, namespace: &Namespace) -> u64 {
+        let here = self.host().map_or(0, |host| host.quota_evicted(namespace.info.id));
+        here + namespace.metrics.evicted.get()
+    }
+
+    /// Bytes of a namespace that count against its quota: in a cluster those on chains that this node
+    /// heads, each value once.
+    #[must_use]
+    pub fn quota_used(&self, group: GroupId) -> u64 {
+        self.host().map_or_else(|| self.used_bytes(group), |host| host.quota_used(group))
+    }
+
     /// Bytes that a namespace holds on all disks.
     #[must_use]
     pub fn used_bytes(&self, group: GroupId) -> u64 {
@@ -149,13 +163,19 @@ impl Service {
         let len = write.bytes.len() as u64;
         if let Some((host, update)) = self.host().zip(write.update) {
             let of = (namespace.info.id, options);
-            let status = host.put(of, update, &write.key, (write.bytes, write.crc)).await;
+            let admitted = host.admit(of, &update, (write.place.id, len)).await;
+            let status = match &admitted {
+                Ok(_) => host.put(of, update, &write.key, (write.bytes, write.crc)).await,
+                Err(status) => *status,
+            };
+            drop(admitted);
             match status {
                 ItemStatus::Ok => {
                     namespace.metrics.stored.inc();
                     namespace.metrics.bytes_in.add(len);
                 }
                 ItemStatus::Exists => namespace.metrics.exists.inc(),
+                ItemStatus::Quota => namespace.metrics.over_quota.inc(),
                 _ => {}
             }
             self.metrics.stages.commit.observe(RealClock::tick().since(started));

@@ -11,6 +11,7 @@ mod members;
 mod metrics;
 mod namespaces;
 mod process;
+mod quotas;
 mod slots;
 mod strangers;
 mod wire;

@@ -4,7 +4,7 @@ use super::{
     ChainId, ChainVersion, ConfigRecord, ConfigVersion, DiskId, Incarnation, LocalState, NodeId,
     RoutingVersion, TargetId,
 };
-use crate::ids::{SlotId, Uuid128};
+use crate::ids::{GroupId, SlotId, Uuid128};
 
 /// A disk as its node offers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,6 +188,30 @@ pub struct SlotsMoved {
     pub moving: Vec<SlotProgress>,
 }
 
+/// What a node's heads hold of a namespace that has a quota.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuotaReport {
+    /// The namespace.
+    pub namespace: GroupId,
+    /// Bytes that the namespace may hold in the whole cluster, each value counted once.
+    pub quota_bytes: u64,
+    /// Whether it evicts its own blocks to stay within.
+    pub evicts: bool,
+    /// Bytes of its values on the chains that this node heads.
+    pub used_bytes: u64,
+    /// The limit that the node goes by.
+    pub limit_bytes: u64,
+}
+
+/// A node's part of a namespace's quota.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuotaLimit {
+    /// The namespace.
+    pub namespace: GroupId,
+    /// Bytes that the chains headed by the node may hold of it.
+    pub limit_bytes: u64,
+}
+
 /// "I live, and this is how I am": every 500 ms, and at once when something changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heartbeat {
@@ -214,6 +238,8 @@ pub struct Heartbeat {
     pub slots_moved: SlotsMoved,
     /// Requests it has queued, as a measure of load.
     pub queue_depth: u32,
+    /// All namespaces that have a quota, from a node with disks.
+    pub quotas: Vec<QuotaReport>,
 }
 
 /// The answer to [`Heartbeat`].
@@ -246,4 +272,7 @@ pub struct Grant {
     pub config: Option<ConfigRecord>,
     /// Targets that are to stop serving and then be reported OFFLINE: their replacement serves.
     pub retire: Vec<TargetId>,
+    /// The node's parts of quotas, for the chains that it heads by `routing`. One that is missing stays
+    /// as it was: this manager has not heard of all heads yet.
+    pub quotas: Vec<QuotaLimit>,
 }

@@ -5,11 +5,12 @@ use super::records::{Record, read_bool, read_uuid, write_text_list, write_uuid};
 use super::routing::read_text_list;
 use crate::cluster::{
     ChainId, ChainVersion, ConfigRecord, ConfigVersion, DiskId, DiskOffer, DiskReport, Grant,
-    Heartbeat, HeartbeatAnswer, Incarnation, LocalState, NodeId, Refusal, Register, RegisterAnswer,
-    RoutingVersion, SlotDone, SlotProgress, SlotsMoved, TargetId, TargetReport,
+    Heartbeat, HeartbeatAnswer, Incarnation, LocalState, NodeId, QuotaLimit, QuotaReport, Refusal,
+    Register, RegisterAnswer, RoutingVersion, SlotDone, SlotProgress, SlotsMoved, TargetId,
+    TargetReport,
 };
-use crate::ids::SlotId;
-use crate::limits::{ADDRESSES_MAX, NODE_DISKS_MAX, NODE_TARGETS_MAX, SLOTS};
+use crate::ids::{GroupId, SlotId};
+use crate::limits::{ADDRESSES_MAX, NAMESPACES_MAX, NODE_DISKS_MAX, NODE_TARGETS_MAX, SLOTS};
 
 impl Register {
     /// The bytes to send.
@@ -197,6 +198,14 @@ impl Heartbeat {
             w.u32(done.to.0);
         }
         self.slots_moved.write(&mut w);
+        w.count(self.quotas.len());
+        for report in &self.quotas {
+            w.u32(report.namespace.0);
+            w.u64(report.quota_bytes);
+            w.u8(u8::from(report.evicts));
+            w.u64(report.used_bytes);
+            w.u64(report.limit_bytes);
+        }
         w.into_bytes()
     }
 
@@ -243,6 +252,15 @@ impl Heartbeat {
             });
         }
         heartbeat.slots_moved = SlotsMoved::read(&mut r)?;
+        for _ in 0..r.count(NAMESPACES_MAX, 29, "quotas")? {
+            heartbeat.quotas.push(QuotaReport {
+                namespace: GroupId(r.u32()?),
+                quota_bytes: r.u64()?,
+                evicts: read_bool(&mut r, "evicts")?,
+                used_bytes: r.u64()?,
+                limit_bytes: r.u64()?,
+            });
+        }
         r.finish()?;
         Ok(heartbeat)
     }
@@ -294,6 +312,11 @@ impl HeartbeatAnswer {
                 }
                 w.count(grant.retire.len());
                 grant.retire.iter().for_each(|target| w.u32(target.0));
+                w.count(grant.quotas.len());
+                for limit in &grant.quotas {
+                    w.u32(limit.namespace.0);
+                    w.u64(limit.limit_bytes);
+                }
             }
             Self::Refused { number, why } => {
                 w.u8(2);
@@ -326,7 +349,13 @@ impl HeartbeatAnswer {
                 let retire = (0..r.count(NODE_TARGETS_MAX, 4, "targets")?)
                     .map(|_| Ok(TargetId(r.u32()?)))
                     .collect::<Result<_, WireError>>()?;
-                Self::Granted(Grant { number, lease_ms, routing, config, retire })
+                let quotas = (0..r.count(NAMESPACES_MAX, 12, "quotas")?)
+                    .map(|_| {
+                        let namespace = GroupId(r.u32()?);
+                        Ok(QuotaLimit { namespace, limit_bytes: r.u64()? })
+                    })
+                    .collect::<Result<_, WireError>>()?;
+                Self::Granted(Grant { number, lease_ms, routing, config, retire, quotas })
             }
             2 => Self::Refused { number: r.u64()?, why: read_refusal(&mut r)? },
             3 => Self::NotPrimary(read_text_list(&mut r, ADDRESSES_MAX, "addresses")?),

@@ -8,11 +8,12 @@ use crate::cluster::{
     Chain, ChainId, ChainRecord, ChainTarget, ChainVersion, ClusterRecord, ConfigRecord,
     ConfigVersion, DiskId, DiskOffer, DiskRecord, DiskReport, DiskState, EventRecord, Grant,
     HeadRecord, Heartbeat, HeartbeatAnswer, Incarnation, LeaseRecord, LocalState, NodeId, NodeInfo,
-    NodeRecord, NodeState, Refusal, Register, RegisterAnswer, Routing, RoutingDiff, RoutingUpdate,
-    RoutingVersion, SlotChange, SlotDone, SlotPage, SlotPlace, SlotProgress, SlotsMoved, TargetId,
-    TargetMove, TargetReport, TargetState, Term, TermRecord, UpdateError, keys,
+    NodeRecord, NodeState, QuotaLimit, QuotaReport, Refusal, Register, RegisterAnswer, Routing,
+    RoutingDiff, RoutingUpdate, RoutingVersion, SlotChange, SlotDone, SlotPage, SlotPlace,
+    SlotProgress, SlotsMoved, TargetId, TargetMove, TargetReport, TargetState, Term, TermRecord,
+    UpdateError, keys,
 };
-use crate::ids::{SlotId, Uuid128};
+use crate::ids::{GroupId, SlotId, Uuid128};
 use crate::units::UnixSeconds;
 use crate::wire::WireError;
 
@@ -203,7 +204,7 @@ fn golden_messages_never_change() {
 }
 
 /// CRC-32C of a whole routing, a difference, a registration and a heartbeat.
-const MESSAGES: [u32; 4] = [0xf8bb_c339, 0x7095_26b4, 0xa21a_9951, 0x10a5_2c40];
+const MESSAGES: [u32; 4] = [0xf8bb_c339, 0x7095_26b4, 0xa21a_9951, 0x13b0_9493];
 
 fn register() -> Register {
     Register {
@@ -249,6 +250,13 @@ fn heartbeat() -> Heartbeat {
             moving: vec![SlotProgress { slot: SlotId(4), chunks: 5, bytes: 6, through: 1000 }],
         },
         queue_depth: 4,
+        quotas: vec![QuotaReport {
+            namespace: GroupId(7),
+            quota_bytes: 1 << 40,
+            evicts: true,
+            used_bytes: 1 << 30,
+            limit_bytes: 1 << 31,
+        }],
     }
 }
 
@@ -275,6 +283,7 @@ fn every_answer_survives_its_bytes() {
         routing: RoutingVersion(5),
         config: Some(config()),
         retire: vec![TargetId(11)],
+        quotas: vec![QuotaLimit { namespace: GroupId(7), limit_bytes: 1 << 31 }],
     };
     let mut beats = vec![
         HeartbeatAnswer::Granted(grant),

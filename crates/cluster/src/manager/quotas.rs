@@ -1,0 +1,77 @@
+//! Quotas of namespaces, as the primary shares them out.
+
+use std::collections::BTreeMap;
+
+use millpond_types::cluster::{ChainId, NodeId, QuotaLimit, QuotaReport, RoutingVersion};
+
+use super::primary::{Live, Primary};
+use super::state::State;
+use crate::quota::QuotaBook;
+
+/// The book, and whose heads it counts by.
+#[derive(Debug, Default)]
+pub(super) struct Quotas {
+    book: QuotaBook,
+    heads: BTreeMap<ChainId, NodeId>,
+    /// The routing since when they are so.
+    since: RoutingVersion,
+    /// Chains or slots have changed since the heads were looked up: done when a quota needs it.
+    stale: bool,
+}
+
+impl Quotas {
+    /// Knows of no node yet.
+    pub(super) fn new() -> Self {
+        Self { stale: true, ..Self::default() }
+    }
+
+    /// Chains or slots have changed.
+    pub(super) fn changed(&mut self) {
+        self.stale = true;
+    }
+
+    /// A node is taken for gone.
+    pub(super) fn forget(&mut self, node: NodeId) {
+        self.book.forget(node);
+    }
+
+    fn look_up(&mut self, state: &State, is_up: impl Fn(NodeId) -> bool) {
+        self.stale = false;
+        let head = |(id, record): (&ChainId, &millpond_types::cluster::ChainRecord)| {
+            record.chain.serving().next().map(|head| (*id, head.node))
+        };
+        let heads: BTreeMap<ChainId, NodeId> = state.chains.iter().filter_map(head).collect();
+        if heads != self.heads {
+            self.since = state.head.routing;
+            self.heads = heads;
+        }
+        let last = self.heads.keys().next_back().map_or(0, |chain| chain.0 as usize);
+        let mut slots = vec![0_u64; last + 1];
+        for place in &state.slots {
+            if let Some(slots) = slots.get_mut(place.chain.0 as usize) {
+                *slots += 1;
+            }
+        }
+        let mut weights = BTreeMap::new();
+        for (chain, node) in &self.heads {
+            *weights.entry(*node).or_default() += slots[chain.0 as usize];
+        }
+        self.book.heads(weights, self.since, is_up);
+    }
+}
+
+impl Primary {
+    /// What a node's heads hold, said under this routing; the limits that it gets.
+    pub(super) fn hear_quotas(
+        &mut self,
+        node: NodeId,
+        at: RoutingVersion,
+        reports: &[QuotaReport],
+    ) -> Vec<QuotaLimit> {
+        if self.quotas.stale && !reports.is_empty() {
+            let live = &self.nodes.live;
+            self.quotas.look_up(&self.state, |node| live.get(&node).is_some_and(Live::is_up));
+        }
+        self.quotas.book.hear(node, at, reports)
+    }
+}
