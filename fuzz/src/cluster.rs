@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use millpond_types::cluster::{
     Chain, ChainId, ChainRecord, ChainTarget, ChainVersion, ConfigRecord, ConfigVersion, DiskId,
     DiskOffer, DiskRecord, EventRecord, Grant, Heartbeat, HeartbeatAnswer, LocalState, NodeId,
-    NodeInfo, NodeRecord, NodeState, QuotaLimit, QuotaReport, Register, RegisterAnswer, RoutingDiff, RoutingUpdate, RoutingVersion, SlotChange, SlotPlace, SlotProgress, SlotsMoved, TargetId, TargetMove, TargetReport, TargetState, TermRecord,
+    NodeInfo, NodeRecord, NodeState, QuotaLimit, QuotaReport, Register, RegisterAnswer,
+    RoutingDiff, RoutingUpdate, RoutingVersion, SlotChange, SlotPlace, SlotProgress, SlotsMoved,
+    TargetId, TargetMove, TargetReport, TargetState, TermRecord,
 };
 use millpond_types::namespace::{NamespaceInfo, NamespaceOptions};
 use millpond_types::wire::{
