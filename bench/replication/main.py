@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,10 @@ TARGETS = {
 }
 FILL = "p99 of gets while a node fills / before"
 FILL_BOUND = 1.5
+# What nodes may send and receive to move replicas, and how much of it they must reach.
+FILL_RATE_MIB = 32
+FILLED = "rate at which a node fills / set rate"
+FILLED_BOUND = 0.8
 
 
 class Bench:
@@ -162,8 +167,9 @@ def compare(bench: Bench, rounds: int) -> dict[str, dict[str, list[float]]]:
     return found
 
 
-def fill(bench: Bench, rounds: int) -> list[tuple[float, float]]:
-    """The p99 of gets in microseconds, before a node is added and while replicas move to it."""
+def fill(bench: Bench, rounds: int) -> list[tuple[float, float, float]]:
+    """The p99 of gets in microseconds, before a node is added and while replicas move to it, and at how
+    many MiB per second they do."""
     reads = ("--namespace", "read", "--size", "64KiB", "--in-flight", "2")
     found = []
     for turn in range(rounds):
@@ -171,20 +177,30 @@ def fill(bench: Bench, rounds: int) -> list[tuple[float, float]]:
             data = ("--namespace", "data", "--size", "64KiB", "--read-ratio", "0", "--keep")
             bench.kv(address, *data, "--in-flight", "8", "--ops", "50000")
             before = bench.kv(address, *reads, seconds=10)
+            admin = ("admin", "--server", address)
+            bench.run(*admin, "set", "rebalance.bytes_per_second", f"{FILL_RATE_MIB}MiB")
             bench.run("dev", "--dir", str(bench.folder / "cluster"), "add")
+            start, held = time.monotonic(), least_used(bench.run(*admin, "disks", "--json"))
             during = bench.kv(bench.addresses(), *reads, seconds=10)
-            status = bench.run("admin", "--server", address, "status").split("\n")
+            held = least_used(bench.run(*admin, "disks", "--json")) - held
+            rate = held / (1 << 20) / (time.monotonic() - start)
+            status = bench.run(*admin, "status").split("\n")
             if any(line.split() == ["moves", "none"] for line in status):
                 raise RuntimeError(
                     "the new node was full before the readers were done: use more data"
                 )
             p99 = ("get", "latency_us", "p99")
-            found.append((pick(before, p99), pick(during, p99)))
+            found.append((pick(before, p99), pick(during, p99), rate))
         print(f"replication: fill {turn + 1} of {rounds} done", flush=True)
     return found
 
 
-def rows(found: dict[str, Any], filled: list[tuple[float, float]]) -> list[str]:
+def least_used(disks: str) -> int:
+    """Bytes in use on the emptiest disk."""
+    return min(int(disk["used_bytes"]) for disk in json.loads(disks))
+
+
+def rows(found: dict[str, Any], filled: list[tuple[float, float, float]]) -> list[str]:
     """The table, one line per row."""
     lines = []
     for case, setups in found.items():
@@ -195,8 +211,10 @@ def rows(found: dict[str, Any], filled: list[tuple[float, float]]) -> list[str]:
     for row, (case, setup, floor, times, bound, least) in TARGETS.items():
         ratios = [times * a / b for a, b in zip(found[case][setup], found[case][floor])]
         lines.append(verdict(row, ratios, bound, least))
-    ratios = [during / before for before, during in filled]
+    ratios = [during / before for before, during, _ in filled]
     lines.append(verdict(FILL, ratios, FILL_BOUND, least=False))
+    rates = [rate / FILL_RATE_MIB for *_, rate in filled]
+    lines.append(verdict(FILLED, rates, FILLED_BOUND, least=True))
     return lines
 
 
@@ -225,7 +243,7 @@ def main() -> None:
     text = "\n".join([machine.headline(facts), "", *rows(found, filled)])
     print(text)
     (options.out / "replication.txt").write_text(text + "\n")
-    result = {"machine": facts, "argv": sys.argv[1:], "cases": found, "fill_p99_us": filled}
+    result = {"machine": facts, "argv": sys.argv[1:], "cases": found, "fill": filled}
     (options.out / "replication.json").write_text(json.dumps(result, indent=1) + os.linesep)
 
 

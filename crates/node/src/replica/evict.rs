@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use millpond_chain::Op;
+use millpond_chain::{Op, Reply};
 use millpond_engine::{Cursor, EngineStats};
 use millpond_env::{RealClock, sleep, spawn, timeout};
 use millpond_types::cluster::{ChainId, Routing, TargetId};
@@ -54,7 +54,7 @@ pub(super) async fn run(host: Weak<Host>, disk: usize) {
     loop {
         sleep(pause).await;
         let Some(host) = host.upgrade() else { return };
-        let may_go = REMOVING_MAX.saturating_sub(host.removing.load(Ordering::Relaxed));
+        let may_go = host.may_remove();
         let mut victims = coldest(&host, disk, leaving.load(Ordering::Relaxed), may_go);
         host.evicted.fetch_add(victims.len() as u64, Ordering::Relaxed);
         cursor = expired(&host, disk, cursor, may_go - victims.len(), &mut victims);
@@ -210,16 +210,47 @@ fn expired(
 fn remove(host: &Arc<Host>, disk: usize, (hosted, chunk): Victim, leaving: &Leaving) {
     let info = host.disks[disk].engine.lookup(engine_id(hosted.target, chunk));
     let bytes = info.map_or(0, |info| u64::from(info.len).next_multiple_of(PAGE_BYTES as u64));
-    let (tag, leaving, host) = (host.own_tag(), Arc::clone(leaving), Arc::clone(host));
+    let leaving = Arc::clone(leaving);
     leaving.fetch_add(bytes, Ordering::Relaxed);
-    host.removing.fetch_add(1, Ordering::Relaxed);
-    let change = Change { chunk, op: Op::Remove, crc: Crc32c::EMPTY, durability: Ack::Memory };
+    let removal = host.remove_own(hosted, chunk);
     spawn(async move {
-        let _gone_or_not = timeout(REMOVING_FOR, hosted.change(tag, change)).await;
+        let _gone_or_not = removal.await;
         leaving.fetch_sub(bytes, Ordering::Relaxed);
-        host.removing.fetch_sub(1, Ordering::Relaxed);
     })
     .detach();
+}
+
+/// A chunk that its head removes of its own accord: counted as long as this lives.
+struct Removing(Arc<Host>);
+
+impl Drop for Removing {
+    fn drop(&mut self) {
+        self.0.removing.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Host {
+    /// How many more chunks heads of this node may remove of their own accord now.
+    pub(super) fn may_remove(&self) -> usize {
+        REMOVING_MAX.saturating_sub(self.removing.load(Ordering::Relaxed))
+    }
+
+    /// Deletes a chunk on every replica of its chain; true when that is known to be done. Counted from
+    /// this call on.
+    pub(super) fn remove_own(
+        self: &Arc<Self>,
+        head: Arc<Hosted>,
+        chunk: ChunkId,
+    ) -> impl Future<Output = bool> + use<> {
+        self.removing.fetch_add(1, Ordering::Relaxed);
+        let (counted, tag) = (Removing(Arc::clone(self)), self.own_tag());
+        let change = Change { chunk, op: Op::Remove, crc: Crc32c::EMPTY, durability: Ack::Memory };
+        async move {
+            let reply = timeout(REMOVING_FOR, head.change(tag, change)).await;
+            drop(counted);
+            matches!(reply, Ok(Some(Reply::Done(_))))
+        }
+    }
 }
 
 #[cfg(test)]

@@ -15,17 +15,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use millpond_chain::{Op, Reply};
 use millpond_env::{RealClock, sleep, spawn};
 use millpond_types::cluster::{NodeId, QuotaLimit, QuotaReport, Routing, RoutingVersion, TargetId};
 use millpond_types::wire::{ItemStatus, NamespaceTableReply};
-use millpond_types::{Ack, ChunkId, Crc32c, GroupId, NamespaceOptions, Tick};
+use millpond_types::{ChunkId, GroupId, NamespaceOptions, Tick};
 use parking_lot::{Mutex, RwLock};
 
 use super::Host;
 use super::attrs::{self, Block, engine_id};
 use super::hosted::Hosted;
-use super::update::{Change, Update};
+use super::update::Update;
 
 /// A namespace at its limit gives up a 64th of it at least, so that choosing is paid once for many puts;
 /// and no more than 8 MiB at once.
@@ -498,30 +497,37 @@ impl Host {
         let others = (0..self.disks.len()).filter(|disk| *disk != first);
         let mut left = bytes;
         for disk in std::iter::once(first).chain(others) {
-            left = left.saturating_sub(self.give_up_on(disk, (group, account), left));
+            left = left.saturating_sub(self.give_up_on(disk, (group, account), left, usize::MAX));
             if left == 0 {
                 return;
             }
         }
     }
 
-    /// Gives up blocks on one disk; how many bytes are on their way out.
+    /// Gives up at most `max` blocks on one disk; how many bytes are on their way out.
     fn give_up_on(
         self: &Arc<Self>,
         disk: usize,
         (group, account): (GroupId, &Arc<Account>),
         bytes: u64,
+        max: usize,
     ) -> u64 {
         let (mine, routing) = (Arc::clone(&self.quotas().mine.read()), self.routing());
         let engine = &self.disks[disk].engine;
+        let mut count = 0;
         let chosen = engine.coldest_of_group(group, bytes, |id, attrs| {
+            if count >= max {
+                return false;
+            }
             let version = attrs::version(attrs).filter(|v| !v.staged && !v.tombstone);
-            version.is_some_and(|version| {
+            let wanted = version.is_some_and(|version| {
                 let slot = Block::decode(&version.block).map(|block| block.slot);
                 // Nothing else may remove what a slot on its way to another chain holds.
                 let stays = slot.is_ok_and(|slot| routing.place(slot).chain == version.chain);
                 stays && mine.contains(&version.target) && !account.is_leaving(id)
-            })
+            });
+            count += usize::from(wanted);
+            wanted
         });
         let mut leaving = 0;
         for (id, len) in chosen {
@@ -530,33 +536,34 @@ impl Host {
             let Some(head) = head else { continue };
             leaving += len;
             account.leaves(id, len);
-            let (tag, account) = (self.own_tag(), Arc::clone(account));
-            let chunk = engine_id(head.target, id);
-            let (op, durability) = (Op::Remove, Ack::Memory);
-            let change = Change { chunk, op, crc: Crc32c::EMPTY, durability };
+            let (account, chunk) = (Arc::clone(account), engine_id(head.target, id));
+            let removal = self.remove_own(Arc::clone(&head), chunk);
             spawn(async move {
-                let reply = head.change(tag, change).await;
+                let gone = removal.await;
                 // Else it would be given up again by another block.
                 counted(&head, chunk).await;
-                account.left(id, matches!(reply, Some(Reply::Done(_))));
+                account.left(id, gone);
             })
             .detach();
         }
         leaving
     }
 
-    /// Brings namespaces whose limit went down, or that are over it, down to it.
+    /// Brings namespaces whose limit went down, or that are over it, down to it, a part at a time.
     pub(super) fn keep_quotas(self: &Arc<Self>) {
-        let disks = self.disks.len().max(1);
         for (group, account, excess) in self.quotas().over() {
-            let each = excess.div_ceil(disks as u64);
+            let each = excess.div_ceil(self.disks.len().max(1) as u64);
             let mut left = excess;
-            for disk in 0..disks {
-                left =
-                    left.saturating_sub(self.give_up_on(disk, (group, &account), each.min(left)));
-            }
-            if left > 0 {
-                self.give_up((group, &account), 0, left);
+            // An equal part from every disk, then what is missing from those that have it.
+            for most in [each, excess] {
+                for disk in 0..self.disks.len() {
+                    let wanted = most.min(left);
+                    let max = if wanted == 0 { 0 } else { self.may_remove() };
+                    if max > 0 {
+                        let leaving = self.give_up_on(disk, (group, &account), wanted, max);
+                        left = left.saturating_sub(leaving);
+                    }
+                }
             }
         }
     }
