@@ -145,6 +145,6 @@ mod tests {
         config.values.insert("repair.after".to_owned(), "5s".to_owned());
         config.values.insert("rebalance.moves_max".to_owned(), "from the future".to_owned());
         assert_eq!(Rules::of(&config).repair_after, Duration::from_secs(5));
-        assert_eq!(Rules::of(&config).moves_max, 32);
+        assert_eq!(Rules::of(&config).moves_max, 128);
     }
 }
