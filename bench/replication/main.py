@@ -168,8 +168,8 @@ def compare(bench: Bench, rounds: int) -> dict[str, dict[str, list[float]]]:
 
 
 def fill(bench: Bench, rounds: int) -> list[tuple[float, float, float]]:
-    """The p99 of gets in microseconds, before a node is added and while replicas move to it, and at how
-    many MiB per second they do."""
+    """The p99 of gets in microseconds, before a node is added and while replicas move to it; and at
+    how many MiB per second they do."""
     reads = ("--namespace", "read", "--size", "64KiB", "--in-flight", "2")
     found = []
     for turn in range(rounds):
