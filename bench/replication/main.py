@@ -85,7 +85,7 @@ TARGETS = {
 FILL = "p99 of gets while a node fills / before"
 FILL_BOUND = 1.5
 # What nodes may send and receive to move replicas, and how much of it they must reach.
-FILL_RATE_MIB = 32
+FILL_RATE_MIB = 16
 FILLED = "rate at which a node fills / set rate"
 FILLED_BOUND = 0.8
 
