@@ -42,6 +42,14 @@ impl Wanted {
         Self { group, key: *key, slot, chunk, planned }
     }
 
+    /// What a request asks for, in its order.
+    fn all(request: &KeysRequest, run_blocks: u16) -> impl Iterator<Item = Self> + '_ {
+        request.keys.iter().enumerate().map(move |(index, key)| {
+            let leader = request.leaders.leader(&request.keys, index, run_blocks);
+            Self::new((request.namespace, request.planned), key, leader)
+        })
+    }
+
     fn is(&self, block: &[u8], now: u32) -> bool {
         Block::decode(block).is_ok_and(|block| {
             block.key == self.key && block.group == self.group && !block.expired(now)
@@ -154,9 +162,7 @@ impl Host {
         mut each: impl AsyncFnMut(&Host, usize, ChunkId) -> ItemStatus,
     ) -> Vec<ItemStatus> {
         let mut items = Vec::with_capacity(request.keys.len());
-        for (index, key) in request.keys.iter().enumerate() {
-            let leader = request.leaders.leader(&request.keys, index, run_blocks);
-            let wanted = Wanted::new((request.namespace, request.planned), key, leader);
+        for wanted in Wanted::all(request, run_blocks) {
             let (status, hosted) = self.present(wanted).await;
             items.push(match (status, hosted) {
                 (ItemStatus::Ok, Some(hosted)) => {
@@ -178,9 +184,7 @@ impl Host {
         mut each: impl AsyncFnMut(&Host, usize, ChunkId) -> ItemStatus,
     ) -> Vec<ItemStatus> {
         let mut items = Vec::with_capacity(request.keys.len());
-        for (index, key) in request.keys.iter().enumerate() {
-            let leader = request.leaders.leader(&request.keys, index, run_blocks);
-            let wanted = Wanted::new((request.namespace, request.planned), key, leader);
+        for wanted in Wanted::all(request, run_blocks) {
             let status = self.on_copies_of(&wanted, &mut each).await;
             // The mover does not look any more at what was done by older routing.
             let known = self.news().agrees(wanted.slot, wanted.planned);
