@@ -12,11 +12,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("chain", &["types"]),
     ("cluster", &["types"]),
     ("store", &["types", "env"]),
+    ("meta", &["types", "env", "store"]),
     ("env", &["types"]),
     ("engine", &["types", "env"]),
     ("client", &["types", "env"]),
     ("kv", &["types", "env", "client"]),
-    ("node", &["types", "env", "engine", "chain", "cluster", "store", "client", "kv"]),
+    ("node", &["types", "env", "engine", "chain", "cluster", "store", "meta", "client", "kv"]),
     ("python", &["types", "env", "client", "kv", "node"]),
     ("sim", &["types", "env", "engine", "chain", "cluster", "store", "client", "kv"]),
 ];

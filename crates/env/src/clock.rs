@@ -12,6 +12,10 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Tick;
     /// Wall time in milliseconds since 1970-01-01 UTC; may jump.
     fn unix_ms(&self) -> u64;
+    /// Wall time in nanoseconds since 1970-01-01 UTC, as precisely as the clock knows it; may jump.
+    fn unix_nanos(&self) -> u128 {
+        u128::from(self.unix_ms()) * 1_000_000
+    }
 }
 
 /// The clocks of the operating system.
@@ -41,6 +45,13 @@ impl RealClock {
         let time = read_clock(libc::CLOCK_REALTIME);
         time.tv_sec as u64 * 1_000 + time.tv_nsec as u64 / 1_000_000
     }
+
+    /// Wall time in nanoseconds since 1970-01-01 UTC.
+    #[must_use]
+    pub fn wall_nanos() -> u128 {
+        let time = read_clock(libc::CLOCK_REALTIME);
+        time.tv_sec as u128 * 1_000_000_000 + time.tv_nsec as u128
+    }
 }
 
 impl Clock for RealClock {
@@ -49,6 +60,9 @@ impl Clock for RealClock {
     }
     fn unix_ms(&self) -> u64 {
         Self::wall_ms()
+    }
+    fn unix_nanos(&self) -> u128 {
+        Self::wall_nanos()
     }
 }
 
@@ -87,6 +101,10 @@ impl Clock for FakeClock {
     fn unix_ms(&self) -> u64 {
         self.unix_ms_at_zero + self.micros.load(Ordering::SeqCst) / 1_000
     }
+    fn unix_nanos(&self) -> u128 {
+        let micros = u128::from(self.micros.load(Ordering::SeqCst));
+        u128::from(self.unix_ms_at_zero) * 1_000_000 + micros * 1_000
+    }
 }
 
 impl<C: Clock + ?Sized> Clock for Arc<C> {
@@ -95,6 +113,9 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
     }
     fn unix_ms(&self) -> u64 {
         (**self).unix_ms()
+    }
+    fn unix_nanos(&self) -> u128 {
+        (**self).unix_nanos()
     }
 }
 

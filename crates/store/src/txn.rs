@@ -140,6 +140,20 @@ impl Transaction {
         Ok(self.read_keys(&[key], false).await?.pop().flatten())
     }
 
+    /// The values of `keys`, in their order, without a conflict.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    pub async fn get_many_snapshot(
+        &self,
+        keys: &[&[u8]],
+    ) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        for key in keys {
+            check(key)?;
+        }
+        self.read_keys(keys, false).await
+    }
+
     pub(crate) async fn read_keys(
         &self,
         keys: &[&[u8]],

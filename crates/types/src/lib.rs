@@ -15,6 +15,7 @@ pub mod checksum;
 pub mod cluster;
 pub mod ids;
 pub mod limits;
+pub mod meta;
 pub mod metrics;
 pub mod namespace;
 mod pcg;

@@ -1,0 +1,106 @@
+//! Attributes of one inode.
+
+use millpond_types::meta::{
+    Attr, Caller, DirTimes, Extend, FILE_BYTES_MAX, FileKind, Ino, MetaError, MetaReply, SetAttr,
+    SetTime, Timestamp, keys,
+};
+use millpond_types::wire::Record;
+
+use crate::error::Failed;
+use crate::permit;
+use crate::view::{View, opened, with_times};
+
+/// The target of a symbolic link.
+pub(crate) async fn target(view: &View, ino: Ino) -> Result<MetaReply, Failed> {
+    let record = view.inode(ino).await?;
+    if record.attr.kind != FileKind::Symlink {
+        return Err(MetaError::Invalid.into());
+    }
+    Ok(MetaReply::Target(record.target))
+}
+
+/// Sets attributes. A file that is cut to nothing gets the data id `id`, and its bytes are garbage
+/// from then on; any other cut was made in the chunks before.
+pub(crate) async fn set(
+    view: &View,
+    caller: &Caller,
+    (ino, set): (Ino, SetAttr),
+    id: u64,
+) -> Result<MetaReply, Failed> {
+    let mut record = view.inode(ino).await?;
+    let set = permit::set_attr(caller, &record.attr, set)?;
+    let attr = &mut record.attr;
+    attr.mode = set.mode.unwrap_or(attr.mode);
+    attr.uid = set.uid.unwrap_or(attr.uid);
+    attr.gid = set.gid.unwrap_or(attr.gid);
+    if let Some(size) = set.size {
+        resize(view, attr, (size, id))?;
+    }
+    let time = |time| match time {
+        SetTime::Now => view.now,
+        SetTime::At(time) => time,
+    };
+    attr.atime = set.atime.map_or(attr.atime, time);
+    attr.mtime = set.mtime.map_or(attr.mtime, time);
+    attr.ctime = set.ctime.unwrap_or(view.now);
+    let mut times = None;
+    if attr.is_dir() {
+        times = dir_times(view, attr, set.mtime.map(time)).await?;
+    }
+    view.put_inode(&mut record)?;
+    Ok(MetaReply::Attr(with_times(record.attr, times)))
+}
+
+/// The times of a directory's entries after its attributes are set.
+async fn dir_times(
+    view: &View,
+    attr: &Attr,
+    mtime: Option<Timestamp>,
+) -> Result<Option<DirTimes>, Failed> {
+    let key = keys::times(attr.ino);
+    if let Some(mtime) = mtime {
+        let times = DirTimes { mtime, ctime: attr.ctime };
+        view.txn.put(&key, times.seal())?;
+        return Ok(Some(times));
+    }
+    let found = view.txn.get_snapshot(&key).await?;
+    found.map(|bytes| opened(&key, &bytes)).transpose()
+}
+
+fn resize(view: &View, attr: &mut Attr, (size, id): (u64, u64)) -> Result<(), Failed> {
+    match attr.kind {
+        FileKind::Regular => {}
+        FileKind::Directory => return Err(MetaError::IsDirectory.into()),
+        _ => return Err(MetaError::Invalid.into()),
+    }
+    if size > FILE_BYTES_MAX {
+        return Err(MetaError::TooLarge.into());
+    }
+    if size == 0 {
+        // Even when it is empty: bytes may have been written that it does not know of yet.
+        view.discard_bytes(attr)?;
+        attr.data = id;
+    }
+    attr.size = size;
+    attr.mtime = view.now;
+    Ok(())
+}
+
+/// Takes note that bytes were written. Those of another data id were cut off meanwhile.
+pub(crate) async fn extend(view: &View, extend: &Extend) -> Result<MetaReply, Failed> {
+    if extend.size > FILE_BYTES_MAX {
+        return Err(MetaError::TooLarge.into());
+    }
+    let mut record = view.inode(extend.ino).await?;
+    let attr = &mut record.attr;
+    if attr.kind != FileKind::Regular {
+        return Err(MetaError::Invalid.into());
+    }
+    if attr.data == extend.data {
+        attr.size = attr.size.max(extend.size);
+        attr.mtime = extend.mtime;
+        attr.ctime = extend.mtime.max(attr.ctime);
+        view.put_inode(&mut record)?;
+    }
+    Ok(MetaReply::Attr(record.attr))
+}

@@ -1,0 +1,165 @@
+//! What nobody can reach any more: orphans whose sessions are done with them, and bytes.
+//!
+//! An orphan goes in three steps: the sessions that live are written into it; each of them says that
+//! it does not have it open, or ends; then inode and attributes go, and its bytes become garbage. The
+//! node removes garbage chunk by chunk and then forgets it. Every step can be repeated, by any meta.
+
+use millpond_store::{KeyRange, RangeOptions};
+use millpond_types::meta::{GarbageRecord, Ino, InodeRecord, OrphanRecord, keys};
+use millpond_types::wire::Record;
+
+use crate::error::{Failed, VolumeError};
+use crate::session::living;
+use crate::view::{View, opened};
+use crate::volume::Volume;
+
+/// Orphans looked at in one go.
+const ORPHANS_MAX: usize = 1000;
+/// Orphans that one transaction marks: a record each.
+const MARKED_MAX: usize = 50;
+
+/// What one round of collection did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// Orphans that are gone.
+    pub inodes: usize,
+    /// Orphans that wait for sessions.
+    pub waiting: usize,
+}
+
+/// Bytes whose chunks can be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Garbage {
+    /// Their data id.
+    pub data: u64,
+    /// Where they are and how many.
+    pub record: GarbageRecord,
+}
+
+fn outer<T>(done: Result<T, Failed>, otherwise: T) -> Result<T, VolumeError> {
+    match done {
+        Ok(done) => Ok(done),
+        Err(failed) => failed.answer().map(|answer| answer.unwrap_or(otherwise)),
+    }
+}
+
+impl Volume {
+    /// Takes some orphans one step further.
+    ///
+    /// # Errors
+    /// [`VolumeError`]; calling again goes on.
+    pub async fn collect(&self) -> Result<Collected, VolumeError> {
+        outer(self.collect_some().await, Collected::default())
+    }
+
+    async fn collect_some(&self) -> Result<Collected, Failed> {
+        let options = RangeOptions { snapshot: true, ..RangeOptions::limit(ORPHANS_MAX) };
+        let page = self.store.begin().range(&KeyRange::prefix(keys::ORPHANS), options).await?;
+        if page.entries.is_empty() {
+            return Ok(Collected::default());
+        }
+        let sessions = living(self).await?;
+        let (mut new, mut done) = (Vec::new(), Collected::default());
+        for (key, bytes) in page.entries {
+            let orphan: OrphanRecord = opened(&key, &bytes)?;
+            let Some(ino) = keys::number(keys::ORPHANS, &key) else { continue };
+            match orphan.waits_for {
+                None => new.push(Ino(ino)),
+                Some(ids) if ids.iter().any(|id| sessions.contains(id)) => done.waiting += 1,
+                Some(_) => {
+                    self.forget(Ino(ino)).await?;
+                    done.inodes += 1;
+                }
+            }
+        }
+        for some in new.chunks(MARKED_MAX) {
+            self.mark(some, &sessions).await?;
+            done.waiting += some.len();
+        }
+        Ok(done)
+    }
+
+    /// Writes down who may have these open.
+    async fn mark(&self, orphans: &[Ino], sessions: &[u64]) -> Result<(), Failed> {
+        self.store
+            .transact(|txn| async move {
+                let names: Vec<Vec<u8>> = orphans.iter().map(|ino| keys::orphan(*ino)).collect();
+                let wanted: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+                for (key, bytes) in names.iter().zip(txn.get_many(&wanted).await?) {
+                    let Some(bytes) = bytes else { continue };
+                    let orphan: OrphanRecord = opened(key, &bytes)?;
+                    if orphan.waits_for.is_none() {
+                        let waits_for = Some(sessions.to_vec());
+                        txn.put(key, OrphanRecord { waits_for, ..orphan }.seal())?;
+                    }
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    /// Removes an orphan: inode, attributes, times; its bytes are garbage from then on.
+    async fn forget(&self, ino: Ino) -> Result<(), Failed> {
+        self.store
+            .transact(|txn| async move {
+                let view = View { txn, now: self.now() };
+                let (orphan, inode) = (keys::orphan(ino), keys::inode(ino));
+                if view.txn.get(&orphan).await?.is_none() {
+                    return Ok(());
+                }
+                if let Some(bytes) = view.txn.get(&inode).await? {
+                    let record: InodeRecord = opened(&inode, &bytes)?;
+                    view.discard_bytes(&record.attr)?;
+                    if record.xattrs > 0 {
+                        let all = KeyRange::prefix(&keys::xattrs(ino));
+                        for (key, _) in view.txn.range_all(&all, RangeOptions::default()).await? {
+                            view.txn.delete(&key)?;
+                        }
+                    }
+                    if record.attr.is_dir() {
+                        view.txn.delete(&keys::times(ino))?;
+                    }
+                    view.txn.delete(&inode)?;
+                }
+                Ok(view.txn.delete(&orphan)?)
+            })
+            .await
+    }
+
+    /// Some bytes whose chunks can be removed.
+    ///
+    /// # Errors
+    /// [`VolumeError`].
+    pub async fn garbage(&self, limit: usize) -> Result<Vec<Garbage>, VolumeError> {
+        outer(self.some_garbage(limit).await, Vec::new())
+    }
+
+    async fn some_garbage(&self, limit: usize) -> Result<Vec<Garbage>, Failed> {
+        let options = RangeOptions { snapshot: true, ..RangeOptions::limit(limit) };
+        let page = self.store.begin().range(&KeyRange::prefix(keys::GARBAGE), options).await?;
+        let mut found = Vec::with_capacity(page.entries.len());
+        for (key, bytes) in page.entries {
+            let record = opened(&key, &bytes)?;
+            let Some(data) = keys::number(keys::GARBAGE, &key) else { continue };
+            found.push(Garbage { data, record });
+        }
+        Ok(found)
+    }
+
+    /// Forgets bytes whose chunks are removed.
+    ///
+    /// # Errors
+    /// [`VolumeError`]; calling again is harmless.
+    pub async fn forget_garbage(&self, data: &[u64]) -> Result<(), VolumeError> {
+        for some in data.chunks(MARKED_MAX) {
+            let done = self.store.transact(|txn| async move {
+                for data in some {
+                    txn.delete(&keys::garbage(*data))?;
+                }
+                Ok::<_, Failed>(())
+            });
+            outer(done.await, ())?;
+        }
+        Ok(())
+    }
+}

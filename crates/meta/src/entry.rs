@@ -1,0 +1,182 @@
+//! Names: looked up, made, added and removed.
+
+use millpond_types::meta::{
+    Attr, Caller, Create, Entry, EntryRecord, FileKind, Ino, InodeRecord, LINKS_MAX, Layout,
+    MetaError, MetaReply, Name, Removed,
+};
+
+use crate::error::Failed;
+use crate::permit;
+use crate::view::View;
+
+/// What a new inode gets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fresh {
+    /// Its number, and the data id of its bytes.
+    pub(crate) id: u64,
+    /// Where its bytes are to lie.
+    pub(crate) layout: Layout,
+}
+
+/// The inode of a name.
+pub(crate) async fn lookup(
+    view: &View,
+    caller: &Caller,
+    parent: Ino,
+    name: &Name,
+) -> Result<MetaReply, Failed> {
+    if !caller.checked {
+        permit::access(caller, &view.dir(parent).await?.attr, permit::EXECUTE)?;
+    }
+    let entry = view.entry(parent, name).await?.ok_or(Failed::Refused(MetaError::NotFound))?;
+    let attr = view.attr(entry.ino).await?;
+    Ok(MetaReply::Entry(Entry { attr, created: false }))
+}
+
+/// Makes a name and its inode, or takes the regular file that is there.
+pub(crate) async fn create(
+    view: &View,
+    caller: &Caller,
+    create: &Create,
+    fresh: Fresh,
+) -> Result<MetaReply, Failed> {
+    let mut parent = view.dir(create.parent).await?;
+    if let Some(there) = view.entry(create.parent, &create.name).await? {
+        return taken(view, create, there).await;
+    }
+    permit::change_entries(caller, &parent.attr)?;
+    let is_dir = create.kind == FileKind::Directory;
+    let (gid, mode) = permit::inherit(caller, &parent.attr, is_dir, create.mode);
+    let has_bytes = create.kind == FileKind::Regular;
+    if has_bytes && fresh.layout.chains == 0 {
+        return Err(MetaError::Again.into());
+    }
+    let attr = Attr {
+        ino: Ino(fresh.id),
+        kind: create.kind,
+        mode,
+        uid: caller.uid,
+        gid,
+        nlink: if is_dir { 2 } else { 1 },
+        rdev: create.rdev,
+        size: create.target.len() as u64,
+        atime: view.now,
+        mtime: view.now,
+        ctime: view.now,
+        btime: view.now,
+        data: fresh.id,
+        layout: if has_bytes { fresh.layout } else { Layout::NONE },
+        parent: create.parent,
+        version: 0,
+    };
+    let mut record = InodeRecord { attr, target: create.target.clone(), xattrs: 0 };
+    view.put_inode(&mut record)?;
+    view.put_entry(create.parent, &create.name, EntryRecord { ino: attr.ino, kind: attr.kind })?;
+    view.touch(create.parent)?;
+    if is_dir {
+        view.touch(attr.ino)?;
+        parent.attr.nlink += 1;
+        view.put_inode(&mut parent)?;
+    }
+    Ok(MetaReply::Entry(Entry { attr: record.attr, created: true }))
+}
+
+/// The name is there already.
+async fn taken(view: &View, create: &Create, there: EntryRecord) -> Result<MetaReply, Failed> {
+    if create.exclusive || create.kind != FileKind::Regular {
+        return Err(MetaError::Exists.into());
+    }
+    match there.kind {
+        FileKind::Regular => {
+            let attr = view.attr(there.ino).await?;
+            Ok(MetaReply::Entry(Entry { attr, created: false }))
+        }
+        FileKind::Directory => Err(MetaError::IsDirectory.into()),
+        _ => Err(MetaError::Exists.into()),
+    }
+}
+
+/// Adds a name to an inode.
+pub(crate) async fn link(
+    view: &View,
+    caller: &Caller,
+    ino: Ino,
+    (parent, name): (Ino, &Name),
+) -> Result<MetaReply, Failed> {
+    let dir = view.dir(parent).await?;
+    permit::change_entries(caller, &dir.attr)?;
+    let mut record = view.inode(ino).await?;
+    if record.attr.is_dir() {
+        return Err(MetaError::NotPermitted.into());
+    }
+    if record.attr.nlink == 0 {
+        return Err(MetaError::NotFound.into());
+    }
+    if record.attr.nlink >= LINKS_MAX {
+        return Err(MetaError::TooManyLinks.into());
+    }
+    if view.entry(parent, name).await?.is_some() {
+        return Err(MetaError::Exists.into());
+    }
+    record.attr.nlink += 1;
+    record.attr.ctime = view.now;
+    view.put_inode(&mut record)?;
+    view.put_entry(parent, name, EntryRecord { ino, kind: record.attr.kind })?;
+    view.touch(parent)?;
+    Ok(MetaReply::Entry(Entry { attr: record.attr, created: true }))
+}
+
+/// The directory and the inode of a name that is to go.
+async fn going(
+    view: &View,
+    caller: &Caller,
+    parent: Ino,
+    name: &Name,
+) -> Result<(InodeRecord, InodeRecord), Failed> {
+    let dir = view.dir(parent).await?;
+    let entry = view.entry(parent, name).await?.ok_or(Failed::Refused(MetaError::NotFound))?;
+    let record = view.inode(entry.ino).await?;
+    permit::remove(caller, &dir.attr, &record.attr)?;
+    Ok((dir, record))
+}
+
+const fn removed(record: &InodeRecord) -> Removed {
+    Removed { ino: record.attr.ino, nlink: record.attr.nlink }
+}
+
+/// Removes a name of what is no directory.
+pub(crate) async fn unlink(
+    view: &View,
+    caller: &Caller,
+    parent: Ino,
+    name: &Name,
+) -> Result<MetaReply, Failed> {
+    let (_, mut record) = going(view, caller, parent, name).await?;
+    if record.attr.is_dir() {
+        return Err(MetaError::IsDirectory.into());
+    }
+    view.delete_entry(parent, name)?;
+    view.unname(&mut record)?;
+    view.touch(parent)?;
+    Ok(MetaReply::Removed(removed(&record)))
+}
+
+/// Removes an empty directory.
+pub(crate) async fn remove_dir(
+    view: &View,
+    caller: &Caller,
+    parent: Ino,
+    name: &Name,
+) -> Result<MetaReply, Failed> {
+    let (mut dir, mut record) = going(view, caller, parent, name).await?;
+    if !record.attr.is_dir() {
+        return Err(MetaError::NotDirectory.into());
+    }
+    view.must_be_empty(record.attr.ino).await?;
+    view.delete_entry(parent, name)?;
+    view.unname(&mut record)?;
+    dir.attr.nlink = dir.attr.nlink.saturating_sub(1);
+    view.put_inode(&mut dir)?;
+    view.touch(parent)?;
+    Ok(MetaReply::Removed(removed(&record)))
+}

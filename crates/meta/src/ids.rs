@@ -1,0 +1,70 @@
+//! Numbers of new inodes, data ids and sessions: taken from the store some thousand at a time.
+
+use std::ops::Range;
+
+use millpond_store::{Store, StoreError, StoreErrorKind};
+use millpond_types::meta::{CounterRecord, keys};
+use millpond_types::wire::Record;
+use parking_lot::Mutex;
+
+use crate::error::Failed;
+use crate::view::opened;
+
+/// Numbers taken at a time: one transaction in so many new files; what a meta that ends has left is
+/// never used.
+const TAKEN: u64 = 4096;
+/// The first number: the root has 1, and small ones stay free for what may come.
+const FIRST: u64 = 1024;
+
+/// The numbers that this process may give out.
+#[derive(Debug, Default)]
+pub(crate) struct Ids {
+    left: Mutex<Range<u64>>,
+}
+
+impl Ids {
+    /// A number that nobody else has or gets.
+    pub(crate) async fn next(&self, store: &Store) -> Result<u64, Failed> {
+        loop {
+            if let Some(id) = self.left.lock().next() {
+                return Ok(id);
+            }
+            let taken = take(store).await?;
+            let mut left = self.left.lock();
+            if left.is_empty() {
+                *left = taken;
+            }
+        }
+    }
+}
+
+async fn take(store: &Store) -> Result<Range<u64>, Failed> {
+    loop {
+        let taken = store.transact(|txn| async move {
+            let next = match txn.get(keys::IDS).await? {
+                Some(bytes) => opened::<CounterRecord>(keys::IDS, &bytes)?.next,
+                None => FIRST,
+            };
+            txn.put(keys::IDS, CounterRecord { next: next + TAKEN }.seal())?;
+            Ok::<_, Failed>(next..next + TAKEN)
+        });
+        match taken.await {
+            // Taken or not: the next attempt takes others.
+            Err(Failed::Broken(crate::VolumeError::Store(error)))
+                if error.kind() == StoreErrorKind::Unknown =>
+            {
+                tracing::debug!("taking numbers: {error}");
+            }
+            taken => return taken,
+        }
+    }
+}
+
+/// Numbers given out so far, at most.
+pub(crate) async fn given_out(store: &Store) -> Result<u64, Failed> {
+    let found = store.begin().get(keys::IDS).await.map_err(|error: StoreError| error)?;
+    Ok(match found {
+        Some(bytes) => opened::<CounterRecord>(keys::IDS, &bytes)?.next - FIRST,
+        None => 0,
+    })
+}

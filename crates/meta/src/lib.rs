@@ -1,0 +1,34 @@
+//! The file namespace: inodes, names and their rules, over the transactional store.
+//!
+//! Reading order: [`Volume`] (what a meta executes), `view` (records read and written in one
+//! transaction), then the operations: `attr`, `entry` (make, link, remove), `rename`, `dir`, `xattr`;
+//! `permit` (who may do what), `ids` (numbers of new inodes), `session` (mounts) and `collect` (what
+//! nobody can reach any more).
+//!
+//! Invariants:
+//! - Every operation is one transaction: all of it happened, or none. Metas share nothing but the
+//!   store, so any number of them may serve one volume.
+//! - What changes something is done once per (session, sequence), however often it is asked for.
+//! - An inode whose last name is gone stays until no session can have it open; its bytes become
+//!   garbage, which is named in the store before anything forgets it.
+//! - A directory's entries change without reading its times or each other, so that changes of one
+//!   directory conflict only where they touch the same name.
+//!
+//! Absent on purpose: the bytes of files (crate `client`), caches, sockets, threads.
+
+mod attr;
+mod collect;
+mod dir;
+mod entry;
+mod error;
+mod ids;
+mod permit;
+mod rename;
+mod session;
+mod view;
+mod volume;
+mod xattr;
+
+pub use collect::{Collected, Garbage};
+pub use error::VolumeError;
+pub use volume::{Facts, Volume, VolumeOptions};

@@ -1,0 +1,205 @@
+//! Who may do what: the rules of POSIX without access control lists. Pure.
+
+use millpond_types::meta::{Attr, Caller, MetaError, SetAttr, SetTime};
+
+/// Search a directory, or run a file.
+pub(crate) const EXECUTE: u16 = 1;
+/// Change the content.
+pub(crate) const WRITE: u16 = 2;
+/// Read the content.
+pub(crate) const READ: u16 = 4;
+
+const SET_GID: u16 = 0o2000;
+const STICKY: u16 = 0o1000;
+
+fn is_in_group(caller: &Caller, gid: u32) -> bool {
+    caller.gid == gid || caller.groups.contains(&gid)
+}
+
+/// Whether nobody asks: root, or somebody whom a kernel has let through.
+const fn is_free(caller: &Caller) -> bool {
+    caller.checked || caller.uid == 0
+}
+
+/// Whether the caller has all of `wanted`.
+///
+/// # Errors
+/// `Access`.
+pub(crate) fn access(caller: &Caller, attr: &Attr, wanted: u16) -> Result<(), MetaError> {
+    if caller.checked {
+        return Ok(());
+    }
+    if caller.uid == 0 {
+        // Root may do all, but run only what somebody may run.
+        let runs = wanted & EXECUTE == 0 || attr.is_dir() || attr.mode & 0o111 != 0;
+        return if runs { Ok(()) } else { Err(MetaError::Access) };
+    }
+    let class = if caller.uid == attr.uid {
+        6
+    } else if is_in_group(caller, attr.gid) {
+        3
+    } else {
+        0
+    };
+    let granted = attr.mode >> class & 7;
+    if granted & wanted == wanted { Ok(()) } else { Err(MetaError::Access) }
+}
+
+/// Whether the caller may change the entries of a directory.
+///
+/// # Errors
+/// `Access`.
+pub(crate) fn change_entries(caller: &Caller, dir: &Attr) -> Result<(), MetaError> {
+    access(caller, dir, WRITE | EXECUTE)
+}
+
+/// Whether the caller may take a name away from `inode` in `dir`.
+///
+/// # Errors
+/// `Access`; `NotPermitted` in a sticky directory.
+pub(crate) fn remove(caller: &Caller, dir: &Attr, inode: &Attr) -> Result<(), MetaError> {
+    change_entries(caller, dir)?;
+    let owns = caller.uid == inode.uid || caller.uid == dir.uid;
+    if is_free(caller) || dir.mode & STICKY == 0 || owns {
+        return Ok(());
+    }
+    Err(MetaError::NotPermitted)
+}
+
+/// Whether the caller may set these attributes, and what becomes of them: a group that the caller is
+/// not in takes the set-group-id bit away.
+///
+/// # Errors
+/// `NotPermitted`, `Access`.
+pub(crate) fn set_attr(caller: &Caller, attr: &Attr, set: SetAttr) -> Result<SetAttr, MetaError> {
+    if is_free(caller) {
+        return Ok(set);
+    }
+    let owns = caller.uid == attr.uid;
+    let mut set = set;
+    if set.uid.is_some_and(|uid| uid != attr.uid || !owns) {
+        return Err(MetaError::NotPermitted);
+    }
+    if set.gid.is_some_and(|gid| !owns || gid != attr.gid && !is_in_group(caller, gid)) {
+        return Err(MetaError::NotPermitted);
+    }
+    if let Some(mode) = &mut set.mode {
+        if !owns {
+            return Err(MetaError::NotPermitted);
+        }
+        if !is_in_group(caller, set.gid.unwrap_or(attr.gid)) {
+            *mode &= !SET_GID;
+        }
+    }
+    if set.size.is_some() {
+        access(caller, attr, WRITE)?;
+    }
+    for time in [set.atime, set.mtime].into_iter().flatten() {
+        match time {
+            _ if owns => {}
+            SetTime::At(_) => return Err(MetaError::NotPermitted),
+            SetTime::Now => access(caller, attr, WRITE)?,
+        }
+    }
+    Ok(set)
+}
+
+/// Group and mode of what the caller makes in `dir`: a directory with the set-group-id bit gives its
+/// group, and directories in it the bit.
+pub(crate) fn inherit(caller: &Caller, dir: &Attr, is_dir: bool, mode: u16) -> (u32, u16) {
+    if dir.mode & SET_GID == 0 {
+        return (caller.gid, mode);
+    }
+    (dir.gid, if is_dir { mode | SET_GID } else { mode })
+}
+
+#[cfg(test)]
+mod tests {
+    use millpond_types::meta::{FileKind, Ino, Layout, Timestamp};
+
+    use super::*;
+
+    fn attr(mode: u16, uid: u32, gid: u32) -> Attr {
+        let time = Timestamp::default();
+        Attr {
+            ino: Ino(2),
+            kind: FileKind::Directory,
+            mode,
+            uid,
+            gid,
+            nlink: 2,
+            rdev: 0,
+            size: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            data: 0,
+            layout: Layout::NONE,
+            parent: Ino::ROOT,
+            version: 0,
+        }
+    }
+
+    fn caller(uid: u32, gid: u32, groups: &[u32]) -> Caller {
+        Caller { uid, gid, groups: groups.to_vec(), checked: false }
+    }
+
+    #[test]
+    fn the_first_class_that_fits_decides() {
+        let dir = attr(0o750, 10, 20);
+        assert_eq!(access(&caller(10, 1, &[]), &dir, WRITE), Ok(()));
+        assert_eq!(access(&caller(11, 20, &[]), &dir, READ | EXECUTE), Ok(()));
+        assert_eq!(access(&caller(11, 1, &[5, 20]), &dir, READ), Ok(()));
+        assert_eq!(access(&caller(11, 20, &[]), &dir, WRITE), Err(MetaError::Access));
+        assert_eq!(access(&caller(11, 1, &[]), &dir, READ), Err(MetaError::Access));
+        // The owner is judged as owner even where others may more.
+        assert!(access(&caller(10, 20, &[]), &attr(0o077, 10, 20), READ).is_err());
+        assert_eq!(access(&caller(0, 0, &[]), &attr(0, 10, 20), READ | WRITE), Ok(()));
+        let file = Attr { kind: FileKind::Regular, ..attr(0o600, 10, 20) };
+        assert!(access(&caller(0, 0, &[]), &file, EXECUTE).is_err());
+        let checked = Caller { checked: true, ..caller(11, 1, &[]) };
+        assert_eq!(access(&checked, &attr(0, 10, 20), WRITE), Ok(()));
+    }
+
+    #[test]
+    fn in_a_sticky_directory_only_owners_remove() {
+        let (dir, inode) = (attr(0o1777, 10, 20), attr(0o644, 11, 20));
+        assert_eq!(remove(&caller(11, 1, &[]), &dir, &inode), Ok(()));
+        assert_eq!(remove(&caller(10, 1, &[]), &dir, &inode), Ok(()));
+        assert_eq!(remove(&caller(12, 20, &[]), &dir, &inode), Err(MetaError::NotPermitted));
+        assert_eq!(remove(&caller(0, 0, &[]), &dir, &inode), Ok(()));
+        assert_eq!(remove(&caller(12, 20, &[]), &attr(0o777, 10, 20), &inode), Ok(()));
+    }
+
+    #[test]
+    fn only_owners_and_root_set_attributes() {
+        let file = attr(0o644, 10, 20);
+        let mode = SetAttr { mode: Some(0o2755), ..SetAttr::default() };
+        assert!(set_attr(&caller(11, 20, &[]), &file, mode).is_err());
+        let set = set_attr(&caller(10, 1, &[]), &file, mode).unwrap();
+        assert_eq!(set.mode, Some(0o755), "the owner is not in the group");
+        assert_eq!(set_attr(&caller(10, 1, &[20]), &file, mode).unwrap().mode, Some(0o2755));
+        let uid = SetAttr { uid: Some(11), ..SetAttr::default() };
+        assert!(set_attr(&caller(10, 20, &[]), &file, uid).is_err());
+        assert!(set_attr(&caller(0, 0, &[]), &file, uid).is_ok());
+        let gid = SetAttr { gid: Some(30), ..SetAttr::default() };
+        assert!(set_attr(&caller(10, 20, &[]), &file, gid).is_err());
+        assert!(set_attr(&caller(10, 20, &[30]), &file, gid).is_ok());
+        let now = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
+        assert_eq!(set_attr(&caller(11, 1, &[]), &file, now), Err(MetaError::Access));
+        let at = SetTime::At(Timestamp::default());
+        let at = SetAttr { mtime: Some(at), ..SetAttr::default() };
+        assert_eq!(set_attr(&caller(11, 20, &[]), &file, at), Err(MetaError::NotPermitted));
+        let size = SetAttr { size: Some(0), ..SetAttr::default() };
+        assert_eq!(set_attr(&caller(11, 20, &[]), &file, size), Err(MetaError::Access));
+    }
+
+    #[test]
+    fn set_group_id_is_inherited() {
+        let dir = attr(0o2775, 10, 20);
+        assert_eq!(inherit(&caller(11, 1, &[]), &dir, true, 0o755), (20, 0o2755));
+        assert_eq!(inherit(&caller(11, 1, &[]), &dir, false, 0o644), (20, 0o644));
+        assert_eq!(inherit(&caller(11, 1, &[]), &attr(0o775, 10, 20), true, 0o755), (1, 0o755));
+    }
+}

@@ -1,0 +1,176 @@
+//! Renaming: one transaction, whatever it replaces.
+
+use millpond_types::meta::{
+    Caller, EntryRecord, FileKind, Ino, InodeRecord, MetaError, MetaReply, Name, Removed, Rename,
+};
+
+use crate::error::Failed;
+use crate::permit;
+use crate::view::View;
+
+/// Directories between a directory and the root at most: deeper trees can be made one by one, but a
+/// transaction reads them all.
+const DEPTH_MAX: usize = 100;
+
+/// The two directories of a rename; one, when they are the same.
+struct Dirs {
+    old: InodeRecord,
+    new: Option<InodeRecord>,
+    changed: bool,
+}
+
+impl Dirs {
+    /// The one that the name goes to.
+    fn target(&self) -> &InodeRecord {
+        self.new.as_ref().unwrap_or(&self.old)
+    }
+
+    /// Directories in the old one, and in the new one, become more or fewer.
+    fn count(&mut self, old: i32, new: i32) {
+        let mut add = |record: &mut InodeRecord, by: i32| {
+            self.changed |= by != 0;
+            record.attr.nlink = record.attr.nlink.saturating_add_signed(by);
+        };
+        add(&mut self.old, old);
+        match &mut self.new {
+            Some(record) => add(record, new),
+            None => add(&mut self.old, new),
+        }
+    }
+
+    fn put(&mut self, view: &View) -> Result<(), Failed> {
+        view.touch(self.old.attr.ino)?;
+        if let Some(new) = &self.new {
+            view.touch(new.attr.ino)?;
+        }
+        if self.changed {
+            view.put_inode(&mut self.old)?;
+            if let Some(new) = &mut self.new {
+                view.put_inode(new)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An inode and the entry that leads to it.
+struct Named {
+    entry: EntryRecord,
+    record: InodeRecord,
+}
+
+async fn named(view: &View, dir: Ino, name: &Name) -> Result<Option<Named>, Failed> {
+    let Some(entry) = view.entry(dir, name).await? else { return Ok(None) };
+    Ok(Some(Named { entry, record: view.inode(entry.ino).await? }))
+}
+
+/// Renames, replaces or exchanges.
+pub(crate) async fn rename(
+    view: &View,
+    caller: &Caller,
+    wanted: &Rename,
+) -> Result<MetaReply, Failed> {
+    let old = view.dir(wanted.parent).await?;
+    let new = if wanted.new_parent == wanted.parent {
+        None
+    } else {
+        Some(view.dir(wanted.new_parent).await?)
+    };
+    let dirs = Dirs { old, new, changed: false };
+    let source = named(view, wanted.parent, &wanted.name).await?;
+    let source = source.ok_or(Failed::Refused(MetaError::NotFound))?;
+    permit::remove(caller, &dirs.old.attr, &source.record.attr)?;
+    permit::change_entries(caller, &dirs.target().attr)?;
+    let there = named(view, wanted.new_parent, &wanted.new_name).await?;
+    if let Some(there) = &there {
+        if wanted.no_replace {
+            return Err(MetaError::Exists.into());
+        }
+        permit::remove(caller, &dirs.target().attr, &there.record.attr)?;
+        if there.entry.ino == source.entry.ino {
+            // Two names of one inode, or one name: nothing is to be done (rename(2)).
+            return Ok(MetaReply::Renamed(None));
+        }
+    }
+    if dirs.new.is_some() && source.record.attr.is_dir() {
+        // Its `..` changes.
+        permit::access(caller, &source.record.attr, permit::WRITE)?;
+        must_not_lie_in(view, dirs.target(), source.entry.ino).await?;
+    }
+    match (there, wanted.exchange) {
+        (None, true) => Err(MetaError::NotFound.into()),
+        (Some(there), true) => exchange(view, wanted, (source, there), dirs).await,
+        (there, false) => replace(view, wanted, (source, there), dirs).await,
+    }
+}
+
+/// Refuses a directory that lies in the one that is moved, or is it.
+async fn must_not_lie_in(view: &View, dir: &InodeRecord, moved: Ino) -> Result<(), Failed> {
+    let mut at = dir.attr.ino;
+    let mut parent = dir.attr.parent;
+    for _ in 0..DEPTH_MAX {
+        if at == moved {
+            return Err(MetaError::Invalid.into());
+        }
+        if at == Ino::ROOT {
+            return Ok(());
+        }
+        at = parent;
+        parent = view.inode(at).await?.attr.parent;
+    }
+    Err(MetaError::NotSupported.into())
+}
+
+fn moved(view: &View, named: &mut Named, parent: Ino) -> Result<(), Failed> {
+    named.record.attr.ctime = view.now;
+    named.record.attr.parent = parent;
+    view.put_inode(&mut named.record)
+}
+
+async fn exchange(
+    view: &View,
+    wanted: &Rename,
+    (mut source, mut there): (Named, Named),
+    mut dirs: Dirs,
+) -> Result<MetaReply, Failed> {
+    if dirs.new.is_some() && there.record.attr.is_dir() {
+        must_not_lie_in(view, &dirs.old, there.entry.ino).await?;
+    }
+    view.put_entry(wanted.parent, &wanted.name, there.entry)?;
+    view.put_entry(wanted.new_parent, &wanted.new_name, source.entry)?;
+    moved(view, &mut source, wanted.new_parent)?;
+    moved(view, &mut there, wanted.parent)?;
+    let comes = i32::from(source.record.attr.is_dir());
+    let goes = i32::from(there.record.attr.is_dir());
+    dirs.count(goes - comes, comes - goes);
+    dirs.put(view)?;
+    Ok(MetaReply::Renamed(None))
+}
+
+async fn replace(
+    view: &View,
+    wanted: &Rename,
+    (mut source, there): (Named, Option<Named>),
+    mut dirs: Dirs,
+) -> Result<MetaReply, Failed> {
+    let is_dir = source.record.attr.is_dir();
+    let mut replaced = None;
+    if let Some(mut there) = there {
+        match (is_dir, there.record.attr.kind == FileKind::Directory) {
+            (true, false) => return Err(MetaError::NotDirectory.into()),
+            (false, true) => return Err(MetaError::IsDirectory.into()),
+            (true, true) => view.must_be_empty(there.entry.ino).await?,
+            (false, false) => {}
+        }
+        view.unname(&mut there.record)?;
+        let attr = &there.record.attr;
+        replaced = Some(Removed { ino: attr.ino, nlink: attr.nlink });
+        dirs.count(0, -i32::from(is_dir));
+    }
+    view.delete_entry(wanted.parent, &wanted.name)?;
+    view.put_entry(wanted.new_parent, &wanted.new_name, source.entry)?;
+    moved(view, &mut source, wanted.new_parent)?;
+    dirs.count(-i32::from(is_dir), i32::from(is_dir));
+    dirs.put(view)?;
+    Ok(MetaReply::Renamed(replaced))
+}

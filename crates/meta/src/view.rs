@@ -1,0 +1,129 @@
+//! The namespace as one transaction sees it.
+
+use millpond_store::{KeyRange, RangeOptions, Transaction};
+use millpond_types::meta::{
+    Attr, DirTimes, EntryRecord, FileKind, GarbageRecord, Ino, InodeRecord, MetaError, Name,
+    OrphanRecord, Timestamp, keys,
+};
+use millpond_types::wire::Record;
+
+use crate::error::{Failed, VolumeError};
+
+/// Reads a record that was stored under `key`.
+pub(crate) fn opened<R: Record>(key: &[u8], bytes: &[u8]) -> Result<R, Failed> {
+    R::open(bytes).map_err(|source| {
+        let key = key.escape_ascii().to_string();
+        Failed::Broken(VolumeError::Record { key, source })
+    })
+}
+
+/// A transaction and the time at which it happens.
+pub(crate) struct View {
+    pub(crate) txn: Transaction,
+    pub(crate) now: Timestamp,
+}
+
+impl View {
+    async fn read<R: Record>(&self, key: &[u8]) -> Result<Option<R>, Failed> {
+        let found = self.txn.get(key).await?;
+        found.map(|bytes| opened(key, &bytes)).transpose()
+    }
+
+    /// An inode; `Stale` when there is none.
+    pub(crate) async fn inode(&self, ino: Ino) -> Result<InodeRecord, Failed> {
+        self.read(&keys::inode(ino)).await?.ok_or(Failed::Refused(MetaError::Stale))
+    }
+
+    /// A directory that names can be made in; its times are not filled in.
+    pub(crate) async fn dir(&self, ino: Ino) -> Result<InodeRecord, Failed> {
+        let found: InodeRecord =
+            self.read(&keys::inode(ino)).await?.ok_or(Failed::Refused(MetaError::NotFound))?;
+        if !found.attr.is_dir() {
+            return Err(MetaError::NotDirectory.into());
+        }
+        // A directory that was removed while somebody is in it.
+        if found.attr.nlink == 0 {
+            return Err(MetaError::NotFound.into());
+        }
+        Ok(found)
+    }
+
+    /// An inode's attributes, with the times of a directory's entries; without a conflict.
+    pub(crate) async fn attr(&self, ino: Ino) -> Result<Attr, Failed> {
+        let (inode, times) = (keys::inode(ino), keys::times(ino));
+        let mut found = self.txn.get_many_snapshot(&[&inode, &times]).await?.into_iter();
+        let (record, changed) = (found.next().flatten(), found.next().flatten());
+        let record = record.ok_or(Failed::Refused(MetaError::Stale))?;
+        let record: InodeRecord = opened(&inode, &record)?;
+        let changed = changed.map(|bytes| opened(&times, &bytes)).transpose()?;
+        Ok(with_times(record.attr, changed))
+    }
+
+    /// The inode of a name.
+    pub(crate) async fn entry(&self, dir: Ino, name: &Name) -> Result<Option<EntryRecord>, Failed> {
+        self.read(&keys::entry(dir, name)).await
+    }
+
+    pub(crate) fn put_inode(&self, record: &mut InodeRecord) -> Result<(), Failed> {
+        record.attr.version += 1;
+        Ok(self.txn.put(&keys::inode(record.attr.ino), record.seal())?)
+    }
+
+    pub(crate) fn put_entry(
+        &self,
+        dir: Ino,
+        name: &Name,
+        entry: EntryRecord,
+    ) -> Result<(), Failed> {
+        Ok(self.txn.put(&keys::entry(dir, name), entry.seal())?)
+    }
+
+    pub(crate) fn delete_entry(&self, dir: Ino, name: &Name) -> Result<(), Failed> {
+        Ok(self.txn.delete(&keys::entry(dir, name))?)
+    }
+
+    /// The entries of a directory change now.
+    pub(crate) fn touch(&self, dir: Ino) -> Result<(), Failed> {
+        let times = DirTimes { mtime: self.now, ctime: self.now };
+        Ok(self.txn.put(&keys::times(dir), times.seal())?)
+    }
+
+    /// Refuses a directory with entries; entries that appear until the commit make it fail.
+    pub(crate) async fn must_be_empty(&self, dir: Ino) -> Result<(), Failed> {
+        let range = KeyRange::prefix(&keys::entries(dir));
+        let page = self.txn.range(&range, RangeOptions::limit(1)).await?;
+        if page.entries.is_empty() { Ok(()) } else { Err(MetaError::NotEmpty.into()) }
+    }
+
+    /// Takes a name off an inode; without names it becomes an orphan.
+    pub(crate) fn unname(&self, record: &mut InodeRecord) -> Result<(), Failed> {
+        let attr = &mut record.attr;
+        attr.nlink =
+            if attr.kind == FileKind::Directory { 0 } else { attr.nlink.saturating_sub(1) };
+        attr.ctime = self.now;
+        if attr.nlink == 0 {
+            let orphan = OrphanRecord { since: self.now, waits_for: None };
+            self.txn.put(&keys::orphan(attr.ino), orphan.seal())?;
+        }
+        self.put_inode(record)
+    }
+
+    /// Names the bytes of an inode as garbage.
+    pub(crate) fn discard_bytes(&self, attr: &Attr) -> Result<(), Failed> {
+        if attr.layout.chains == 0 {
+            return Ok(());
+        }
+        let garbage = GarbageRecord { layout: attr.layout, size: attr.size, since: self.now };
+        Ok(self.txn.put(&keys::garbage(attr.data), garbage.seal())?)
+    }
+}
+
+/// A directory's attributes with the times of its entries.
+pub(crate) fn with_times(attr: Attr, times: Option<DirTimes>) -> Attr {
+    match times {
+        Some(times) if attr.is_dir() => {
+            Attr { mtime: times.mtime, ctime: attr.ctime.max(times.ctime), ..attr }
+        }
+        _ => attr,
+    }
+}

@@ -1,0 +1,247 @@
+//! A volume: one file namespace, and what a meta executes on it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use millpond_env::Clock;
+use millpond_store::{RequestId, Store, StoreErrorKind, Transaction};
+use millpond_types::meta::{
+    Attr, FileKind, Ino, InodeRecord, Layout, MetaAnswer, MetaError, MetaOp, MetaReply,
+    MetaRequest, Timestamp, Usage, VOLUME_FORMAT, VolumeRecord, keys,
+};
+use millpond_types::wire::Record;
+use parking_lot::Mutex;
+
+use crate::entry::Fresh;
+use crate::error::{Failed, VolumeError};
+use crate::ids::{Ids, given_out};
+use crate::view::{View, opened};
+use crate::{attr, dir, entry, rename, session, xattr};
+
+/// How a volume behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct VolumeOptions {
+    /// Layout of new files, when the volume is made; seed and chains are filled in for each.
+    pub layout: Layout,
+    /// A session ends this long after its last renewal.
+    pub session_lease: Duration,
+}
+
+impl Default for VolumeOptions {
+    /// Chunks of 256 KiB over 16 chains, sessions of 60 s.
+    fn default() -> Self {
+        Self {
+            layout: Layout { chunk_log2: 18, stripe: 16, seed: 0, chains: 0 },
+            session_lease: Duration::from_mins(1),
+        }
+    }
+}
+
+/// What the cluster tells about itself; changes while the volume is open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Chains of the chain table.
+    pub chains: u32,
+    /// Bytes that files may have, replicas counted once.
+    pub bytes: u64,
+    /// Of those, free.
+    pub bytes_free: u64,
+}
+
+/// A file namespace in a store. Any number of processes may have it open.
+pub struct Volume {
+    pub(crate) store: Store,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) options: VolumeOptions,
+    ids: Ids,
+    record: VolumeRecord,
+    facts: Mutex<Facts>,
+}
+
+impl std::fmt::Debug for Volume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Volume").field("record", &self.record).finish_non_exhaustive()
+    }
+}
+
+fn broken(failed: Failed) -> VolumeError {
+    match failed {
+        Failed::Broken(error) => error,
+        Failed::Refused(error) => {
+            VolumeError::Store(millpond_store::StoreError::Unavailable(Box::new(error)))
+        }
+    }
+}
+
+impl Volume {
+    /// Opens the volume of a store, and makes it if there is none.
+    ///
+    /// # Errors
+    /// [`VolumeError`] when the store does not answer, or holds a volume of a newer format.
+    pub async fn open(
+        store: Store,
+        clock: Arc<dyn Clock>,
+        options: VolumeOptions,
+    ) -> Result<Self, VolumeError> {
+        let now = Timestamp::from_unix_nanos(clock.unix_nanos());
+        let record = loop {
+            let made = store.transact(|txn| found(txn, options.layout, now)).await;
+            match made {
+                // Made or not: the next look tells.
+                Err(Failed::Broken(VolumeError::Store(error)))
+                    if error.kind() == StoreErrorKind::Unknown => {}
+                made => break made.map_err(broken)?,
+            }
+        };
+        if record.format > VOLUME_FORMAT {
+            return Err(VolumeError::Format { found: record.format, known: VOLUME_FORMAT });
+        }
+        let (ids, facts) = (Ids::default(), Mutex::default());
+        Ok(Self { store, clock, options, ids, record, facts })
+    }
+
+    /// Takes note of what the cluster has.
+    pub fn set_facts(&self, facts: Facts) {
+        *self.facts.lock() = facts;
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        Timestamp::from_unix_nanos(self.clock.unix_nanos())
+    }
+
+    pub(crate) async fn fresh_id(&self) -> Result<u64, Failed> {
+        self.ids.next(&self.store).await
+    }
+
+    /// Executes a request.
+    ///
+    /// What changes something is durable once this returns, and done once however often it is asked
+    /// for. Dropping the future leaves it undecided: ask again with the same sequence.
+    ///
+    /// # Errors
+    /// [`VolumeError`]: it may have been done or not; ask again with the same sequence.
+    pub async fn execute(&self, request: &MetaRequest) -> Result<MetaAnswer, VolumeError> {
+        let answer = match &request.op {
+            MetaOp::SessionOpen { name } => session::open(self, name).await,
+            MetaOp::SessionRenew { open, closed } => {
+                session::renew(self, request.session, (open, closed)).await
+            }
+            MetaOp::SessionClose => session::close(self, request.session).await,
+            op if op.changes() => self.once(request).await,
+            _ => self.look(request).await,
+        };
+        match answer {
+            Ok(reply) => Ok(Ok(reply)),
+            Err(failed) => failed.answer(),
+        }
+    }
+
+    async fn once(&self, request: &MetaRequest) -> Result<MetaReply, Failed> {
+        let takes_id = match &request.op {
+            MetaOp::Create(_) => true,
+            MetaOp::SetAttr { set, .. } => set.size == Some(0),
+            _ => false,
+        };
+        let id = if takes_id { self.fresh_id().await? } else { 0 };
+        let name = RequestId {
+            epoch: u64::from(request.hour),
+            id: u128::from(request.session) << 64 | u128::from(request.sequence),
+        };
+        let done = self.store.transact_once(name, |txn| self.change(txn, request, id)).await?;
+        MetaReply::decode(&done.bytes).map_err(|source| {
+            let key = format!("of request {name:?}");
+            Failed::Broken(VolumeError::Record { key, source })
+        })
+    }
+
+    async fn change(
+        &self,
+        txn: Transaction,
+        request: &MetaRequest,
+        id: u64,
+    ) -> Result<Vec<u8>, Failed> {
+        let view = &View { txn, now: self.now() };
+        let caller = &request.caller;
+        let reply = match &request.op {
+            MetaOp::Create(create) => {
+                let fresh = Fresh { id, layout: self.layout(id) };
+                entry::create(view, caller, create, fresh).await?
+            }
+            MetaOp::SetAttr { ino, set } => attr::set(view, caller, (*ino, *set), id).await?,
+            MetaOp::Extend(extend) => attr::extend(view, extend).await?,
+            MetaOp::Link { ino, parent, name } => {
+                entry::link(view, caller, *ino, (*parent, name)).await?
+            }
+            MetaOp::Unlink { parent, name } => entry::unlink(view, caller, *parent, name).await?,
+            MetaOp::RemoveDir { parent, name } => {
+                entry::remove_dir(view, caller, *parent, name).await?
+            }
+            MetaOp::Rename(wanted) => rename::rename(view, caller, wanted).await?,
+            MetaOp::SetXattr(set) => xattr::set(view, caller, set).await?,
+            MetaOp::RemoveXattr { ino, name } => xattr::remove(view, caller, *ino, name).await?,
+            _ => return Err(MetaError::NotSupported.into()),
+        };
+        Ok(reply.encode())
+    }
+
+    async fn look(&self, request: &MetaRequest) -> Result<MetaReply, Failed> {
+        let view = &View { txn: self.store.begin(), now: self.now() };
+        let caller = &request.caller;
+        match &request.op {
+            MetaOp::Lookup { parent, name } => entry::lookup(view, caller, *parent, name).await,
+            MetaOp::GetAttr { ino } => view.attr(*ino).await.map(MetaReply::Attr),
+            MetaOp::ReadLink { ino } => attr::target(view, *ino).await,
+            MetaOp::ReadDir(page) => dir::read(view, caller, *page).await,
+            MetaOp::GetXattr { ino, name } => xattr::get(view, caller, *ino, name).await,
+            MetaOp::ListXattr { ino } => xattr::list(view, *ino).await,
+            MetaOp::Usage => self.usage().await,
+            _ => Err(MetaError::NotSupported.into()),
+        }
+    }
+
+    async fn usage(&self) -> Result<MetaReply, Failed> {
+        let facts = *self.facts.lock();
+        let inodes = given_out(&self.store).await?;
+        Ok(MetaReply::Usage(Usage { bytes: facts.bytes, bytes_free: facts.bytes_free, inodes }))
+    }
+
+    /// Layout of a new file.
+    fn layout(&self, id: u64) -> Layout {
+        let chains = self.facts.lock().chains;
+        // Files made one after the other begin on chains far from each other (Fibonacci hashing).
+        let mixed = id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let seed = u32::try_from(mixed % u64::from(chains.max(1))).unwrap_or(0);
+        Layout { seed, chains, ..self.record.layout }
+    }
+}
+
+/// The volume's record; made with its root if there is none.
+async fn found(txn: Transaction, layout: Layout, now: Timestamp) -> Result<VolumeRecord, Failed> {
+    if let Some(bytes) = txn.get(keys::VOLUME).await? {
+        return opened(keys::VOLUME, &bytes);
+    }
+    let record = VolumeRecord { format: VOLUME_FORMAT, layout, created: now };
+    txn.put(keys::VOLUME, record.seal())?;
+    let view = View { txn, now };
+    let attr = Attr {
+        ino: Ino::ROOT,
+        kind: FileKind::Directory,
+        mode: 0o755,
+        uid: 0,
+        gid: 0,
+        nlink: 2,
+        rdev: 0,
+        size: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        data: 0,
+        layout: Layout::NONE,
+        parent: Ino::ROOT,
+        version: 0,
+    };
+    view.put_inode(&mut InodeRecord { attr, target: Vec::new(), xattrs: 0 })?;
+    view.touch(Ino::ROOT)?;
+    Ok(record)
+}

@@ -1,0 +1,321 @@
+//! What an inode is.
+
+use std::fmt;
+
+use super::Layout;
+use crate::wire::{Reader, WireError, Writer};
+
+/// Number of an inode: never reused, so a name for ever.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ino(pub u64);
+
+impl Ino {
+    /// The directory at the top of a volume.
+    pub const ROOT: Self = Self(1);
+}
+
+impl fmt::Display for Ino {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What kind of file an inode is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum FileKind {
+    /// Bytes.
+    Regular = 1,
+    /// Names.
+    Directory = 2,
+    /// A symbolic link.
+    Symlink = 3,
+    /// A named pipe.
+    Fifo = 4,
+    /// A Unix socket.
+    Socket = 5,
+    /// A character device.
+    CharDevice = 6,
+    /// A block device.
+    BlockDevice = 7,
+}
+
+impl FileKind {
+    /// Every kind.
+    pub const ALL: [Self; 7] = [
+        Self::Regular,
+        Self::Directory,
+        Self::Symlink,
+        Self::Fifo,
+        Self::Socket,
+        Self::CharDevice,
+        Self::BlockDevice,
+    ];
+
+    /// The `S_IFMT` bits of `st_mode` (inode(7)).
+    #[must_use]
+    pub const fn mode_bits(self) -> u32 {
+        match self {
+            Self::Regular => 0o100_000,
+            Self::Directory => 0o040_000,
+            Self::Symlink => 0o120_000,
+            Self::Fifo => 0o010_000,
+            Self::Socket => 0o140_000,
+            Self::CharDevice => 0o020_000,
+            Self::BlockDevice => 0o060_000,
+        }
+    }
+
+    /// The kind that the `S_IFMT` bits of `st_mode` name.
+    #[must_use]
+    pub fn from_mode(mode: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.mode_bits() == mode & 0o170_000)
+    }
+
+    pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let value = r.u8()?;
+        let known = Self::ALL.into_iter().find(|kind| *kind as u8 == value);
+        known.ok_or(WireError::Field("kind of a file"))
+    }
+}
+
+/// A point in time: seconds since 1970 (before it: negative) and nanoseconds behind them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Timestamp {
+    /// Whole seconds.
+    pub secs: i64,
+    /// Nanoseconds, below 10^9.
+    pub nanos: u32,
+}
+
+impl Timestamp {
+    /// From nanoseconds since 1970.
+    #[must_use]
+    pub const fn from_unix_nanos(nanos: u128) -> Self {
+        #[allow(clippy::cast_possible_truncation, reason = "585 billion years fit")]
+        Self { secs: (nanos / 1_000_000_000) as i64, nanos: (nanos % 1_000_000_000) as u32 }
+    }
+
+    pub(super) fn encode(self, w: &mut Writer) {
+        w.u64(self.secs.cast_unsigned());
+        w.u32(self.nanos);
+    }
+
+    pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (secs, nanos) = (r.u64()?.cast_signed(), r.u32()?);
+        if nanos >= 1_000_000_000 {
+            return Err(WireError::Field("nanoseconds of a time"));
+        }
+        Ok(Self { secs, nanos })
+    }
+}
+
+/// What `stat` tells of an inode, and where its bytes lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// Which inode.
+    pub ino: Ino,
+    /// Its kind.
+    pub kind: FileKind,
+    /// Permission bits, set-id and sticky bits: `0o7777` at most.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Names that lead to it; of a directory 2 and one for every directory in it.
+    pub nlink: u32,
+    /// Device number of a device file, as Linux encodes it in 32 bits.
+    pub rdev: u32,
+    /// Bytes of a file or of a link's target.
+    pub size: u64,
+    /// Last read that was worth noting.
+    pub atime: Timestamp,
+    /// Last change of the content.
+    pub mtime: Timestamp,
+    /// Last change of anything.
+    pub ctime: Timestamp,
+    /// When it was made.
+    pub btime: Timestamp,
+    /// Names the bytes: chunks belong to a data id, and a file that is cut to nothing gets a new one.
+    pub data: u64,
+    /// Where they lie.
+    pub layout: Layout,
+    /// The directory that a directory lies in; of other kinds the one it was made in, which may be gone.
+    pub parent: Ino,
+    /// Grows with every change of the inode itself.
+    pub version: u64,
+}
+
+impl Attr {
+    /// Smallest encoding in bytes.
+    pub(super) const BYTES_MIN: usize = 118;
+
+    /// `st_mode`: kind and permissions.
+    #[must_use]
+    pub const fn st_mode(&self) -> u32 {
+        self.kind.mode_bits() | self.mode as u32
+    }
+
+    /// True for a directory.
+    #[must_use]
+    pub fn is_dir(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+
+    pub(super) fn encode(&self, w: &mut Writer) {
+        w.u64(self.ino.0);
+        w.u8(self.kind as u8);
+        w.u16(self.mode);
+        for word in [self.uid, self.gid, self.nlink, self.rdev] {
+            w.u32(word);
+        }
+        w.u64(self.size);
+        for time in [self.atime, self.mtime, self.ctime, self.btime] {
+            time.encode(w);
+        }
+        w.u64(self.data);
+        self.layout.encode(w);
+        w.u64(self.parent.0);
+        w.u64(self.version);
+    }
+
+    pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (ino, kind, mode) = (Ino(r.u64()?), FileKind::decode(r)?, r.u16()?);
+        if mode > 0o7777 {
+            return Err(WireError::Field("mode of an inode"));
+        }
+        let (uid, gid, nlink, rdev) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?);
+        let size = r.u64()?;
+        if size > super::FILE_BYTES_MAX {
+            return Err(WireError::Field("size of an inode"));
+        }
+        let (atime, mtime) = (Timestamp::decode(r)?, Timestamp::decode(r)?);
+        let (ctime, btime) = (Timestamp::decode(r)?, Timestamp::decode(r)?);
+        let (data, layout) = (r.u64()?, Layout::decode(r)?);
+        let (parent, version) = (Ino(r.u64()?), r.u64()?);
+        Ok(Self {
+            ino,
+            kind,
+            mode,
+            uid,
+            gid,
+            nlink,
+            rdev,
+            size,
+            atime,
+            mtime,
+            ctime,
+            btime,
+            data,
+            layout,
+            parent,
+            version,
+        })
+    }
+}
+
+/// A text is no name of a file; the message says why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// More bytes than a name may have.
+    #[error("the name has {0} bytes: at most {max} are allowed", max = Name::BYTES_MAX)]
+    TooLong(usize),
+    /// Empty, `.`, `..`, or with a slash or a NUL byte in it.
+    #[error("a name is not empty, not '.' or '..', and has neither '/' nor NUL in it")]
+    NoName,
+}
+
+/// A name in a directory: 1 to 255 bytes, in no particular encoding.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name(Box<[u8]>);
+
+impl Name {
+    /// Longest name in bytes (Linux' `NAME_MAX`).
+    pub const BYTES_MAX: usize = 255;
+
+    /// Checks a name.
+    ///
+    /// # Errors
+    /// [`NameError`].
+    pub fn new(bytes: &[u8]) -> Result<Self, NameError> {
+        if bytes.len() > Self::BYTES_MAX {
+            return Err(NameError::TooLong(bytes.len()));
+        }
+        let special = matches!(bytes, b"" | b"." | b"..");
+        if special || bytes.iter().any(|byte| matches!(byte, b'/' | 0)) {
+            return Err(NameError::NoName);
+        }
+        Ok(Self(bytes.into()))
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    pub(super) fn encode(&self, w: &mut Writer) {
+        w.u8(u8::try_from(self.0.len()).unwrap_or(u8::MAX));
+        w.raw(&self.0);
+    }
+
+    pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let n = usize::from(r.u8()?);
+        Self::new(r.bytes(n)?).map_err(|_| WireError::Field("name"))
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+/// The name of an extended attribute with its class, as in `user.mime_type`: 1 to 255 bytes without NUL.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct XattrName(Box<[u8]>);
+
+impl XattrName {
+    /// Checks a name.
+    ///
+    /// # Errors
+    /// [`NameError`].
+    pub fn new(bytes: &[u8]) -> Result<Self, NameError> {
+        if bytes.len() > Name::BYTES_MAX {
+            return Err(NameError::TooLong(bytes.len()));
+        }
+        if bytes.is_empty() || bytes.contains(&0) {
+            return Err(NameError::NoName);
+        }
+        Ok(Self(bytes.into()))
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    pub(super) fn encode(&self, w: &mut Writer) {
+        w.u8(u8::try_from(self.0.len()).unwrap_or(u8::MAX));
+        w.raw(&self.0);
+    }
+
+    pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let n = usize::from(r.u8()?);
+        Self::new(r.bytes(n)?).map_err(|_| WireError::Field("name of an extended attribute"))
+    }
+}
+
+impl fmt::Debug for XattrName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}

@@ -1,0 +1,138 @@
+//! Where the records of the file namespace lie in the transactional store.
+//!
+//! | key | record |
+//! |---|---|
+//! | `f/volume` | [`super::VolumeRecord`] |
+//! | `f/ids` | [`super::CounterRecord`]: the next inode and data ids |
+//! | `f/i` ino | [`super::InodeRecord`] |
+//! | `f/t` ino | [`super::DirTimes`] of a directory: written blindly by whoever changes its entries |
+//! | `f/d` ino hash name | [`super::EntryRecord`] |
+//! | `f/x` ino name | an extended attribute, as it is |
+//! | `f/o` ino | [`super::OrphanRecord`]: no name leads to it any more, but it may be open |
+//! | `f/g` data | [`super::GarbageRecord`]: bytes that nobody can reach |
+//! | `f/s` session | [`super::SessionRecord`] |
+//!
+//! Numbers are big endian, so that they sort. The entries of a directory lie in the order of a hash
+//! of their names, so that a position in it is a number (a directory stream's cookie) that stays
+//! true whatever is added or removed meanwhile.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{Ino, Name, XattrName};
+
+/// Everything of the file namespace lies under this prefix.
+pub const PREFIX: &[u8] = b"f/";
+/// [`super::VolumeRecord`].
+pub const VOLUME: &[u8] = b"f/volume";
+/// [`super::CounterRecord`].
+pub const IDS: &[u8] = b"f/ids";
+/// Before an orphan's inode number.
+pub const ORPHANS: &[u8] = b"f/o";
+/// Before a data id that is garbage.
+pub const GARBAGE: &[u8] = b"f/g";
+/// Before a session's number.
+pub const SESSIONS: &[u8] = b"f/s";
+/// Before an inode's number.
+pub const INODES: &[u8] = b"f/i";
+/// Before a directory's number.
+pub const ENTRIES: &[u8] = b"f/d";
+
+fn numbered(prefix: &[u8], number: u64, room: usize) -> Vec<u8> {
+    let mut key = Vec::with_capacity(prefix.len() + 8 + room);
+    key.extend_from_slice(prefix);
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// Key of an inode.
+#[must_use]
+pub fn inode(ino: Ino) -> Vec<u8> {
+    numbered(INODES, ino.0, 0)
+}
+
+/// Key of a directory's times.
+#[must_use]
+pub fn times(ino: Ino) -> Vec<u8> {
+    numbered(b"f/t", ino.0, 0)
+}
+
+/// What the keys of a directory's entries start with.
+#[must_use]
+pub fn entries(dir: Ino) -> Vec<u8> {
+    numbered(ENTRIES, dir.0, 0)
+}
+
+/// Bits of a name's hash in a key and in a cookie.
+const HASH_BITS: u32 = 51;
+/// Bits of a cookie that count entries of one hash.
+pub const RANK_BITS: u32 = 62 - HASH_BITS;
+
+/// The place of a name in its directory: below 2^51.
+#[must_use]
+pub fn hash(name: &Name) -> u64 {
+    xxh3_64(name.as_bytes()) >> (64 - HASH_BITS)
+}
+
+/// Key of an entry.
+#[must_use]
+pub fn entry(dir: Ino, name: &Name) -> Vec<u8> {
+    let mut key = numbered(ENTRIES, dir.0, 8 + name.as_bytes().len());
+    key.extend_from_slice(&hash(name).to_be_bytes());
+    key.extend_from_slice(name.as_bytes());
+    key
+}
+
+/// What the keys of a directory's entries from this hash on are not below.
+#[must_use]
+pub fn entries_from(dir: Ino, hash: u64) -> Vec<u8> {
+    let mut key = numbered(ENTRIES, dir.0, 8);
+    key.extend_from_slice(&hash.to_be_bytes());
+    key
+}
+
+/// Hash and name of an entry's key; `None` for another key.
+#[must_use]
+pub fn split_entry(key: &[u8]) -> Option<(u64, Name)> {
+    let rest = key.strip_prefix(ENTRIES)?.get(8..)?;
+    let (hash, name) = rest.split_at_checked(8)?;
+    Some((u64::from_be_bytes(hash.try_into().ok()?), Name::new(name).ok()?))
+}
+
+/// The number behind a prefix of this page; `None` for another key.
+#[must_use]
+pub fn number(prefix: &[u8], key: &[u8]) -> Option<u64> {
+    let bytes = key.strip_prefix(prefix)?.try_into().ok()?;
+    Some(u64::from_be_bytes(bytes))
+}
+
+/// What the keys of an inode's extended attributes start with.
+#[must_use]
+pub fn xattrs(ino: Ino) -> Vec<u8> {
+    numbered(b"f/x", ino.0, 0)
+}
+
+/// Key of an extended attribute.
+#[must_use]
+pub fn xattr(ino: Ino, name: &XattrName) -> Vec<u8> {
+    let mut key = numbered(b"f/x", ino.0, name.as_bytes().len());
+    key.extend_from_slice(name.as_bytes());
+    key
+}
+
+/// Key of an orphan.
+#[must_use]
+pub fn orphan(ino: Ino) -> Vec<u8> {
+    numbered(ORPHANS, ino.0, 0)
+}
+
+/// Key of garbage.
+#[must_use]
+pub fn garbage(data: u64) -> Vec<u8> {
+    numbered(GARBAGE, data, 0)
+}
+
+/// Key of a session.
+#[must_use]
+pub fn session(id: u64) -> Vec<u8> {
+    numbered(SESSIONS, id, 0)
+}

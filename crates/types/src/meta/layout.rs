@@ -1,0 +1,74 @@
+//! Where the bytes of a file lie.
+
+use crate::cluster::ChainId;
+use crate::wire::{Reader, WireError, Writer};
+
+/// How a file is cut into chunks and which chains hold them; chosen when the file is made.
+///
+/// Chunk `i` lies on chain `1 + (seed + i mod stripe) mod chains`: neighbours in the chain table share
+/// as few disks as placement allows, so a stripe spreads over them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Layout {
+    /// Binary logarithm of the bytes of a chunk: 16 (64 KiB) to 26 (64 MiB).
+    pub chunk_log2: u8,
+    /// Chains that one file spreads over, at least 1.
+    pub stripe: u16,
+    /// Where it begins in the chain table.
+    pub seed: u32,
+    /// Chains in the table when the file was made; 0 for what has no bytes.
+    pub chains: u32,
+}
+
+impl Layout {
+    /// Of what has no bytes.
+    pub const NONE: Self = Self { chunk_log2: 18, stripe: 1, seed: 0, chains: 0 };
+
+    /// Bytes of a chunk.
+    #[must_use]
+    pub const fn chunk_bytes(&self) -> u64 {
+        1 << self.chunk_log2
+    }
+
+    /// The chain of chunk `index`; [`ChainId::NONE`] without chains.
+    #[must_use]
+    pub fn chain(&self, index: u32) -> ChainId {
+        if self.chains == 0 {
+            return ChainId::NONE;
+        }
+        let place = u64::from(self.seed) + u64::from(index % u32::from(self.stripe.max(1)));
+        let place = place % u64::from(self.chains);
+        ChainId(1 + u32::try_from(place).unwrap_or(0))
+    }
+
+    /// The chunk that holds the byte at `offset`, and the offset in it; `None` past the last chunk.
+    #[must_use]
+    pub fn locate(&self, offset: u64) -> Option<(u32, u32)> {
+        let index = u32::try_from(offset >> self.chunk_log2).ok()?;
+        let inner = u32::try_from(offset & (self.chunk_bytes() - 1)).ok()?;
+        Some((index, inner))
+    }
+
+    /// Chunks of a file of `size` bytes.
+    #[must_use]
+    pub const fn chunks(&self, size: u64) -> u64 {
+        size.div_ceil(self.chunk_bytes())
+    }
+
+    pub(super) fn encode(self, w: &mut Writer) {
+        w.u8(self.chunk_log2);
+        w.u16(self.stripe);
+        w.u32(self.seed);
+        w.u32(self.chains);
+    }
+
+    pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (chunk_log2, stripe) = (r.u8()?, r.u16()?);
+        if !(16..=26).contains(&chunk_log2) {
+            return Err(WireError::Field("chunk size of a layout"));
+        }
+        if stripe == 0 {
+            return Err(WireError::Field("stripe of a layout"));
+        }
+        Ok(Self { chunk_log2, stripe, seed: r.u32()?, chains: r.u32()? })
+    }
+}

@@ -1,0 +1,47 @@
+//! Words of the file namespace: inodes, attributes, layouts, and what a client asks of a meta.
+//!
+//! Reading order: `attr` (what an inode is), `layout` (where a file's bytes lie), `error` (how an
+//! operation fails), `request` and `reply` (the protocol of `Verb::Meta`), `records` and [`keys`]
+//! (what lies in the transactional store). `docs/files.md` says what the operations promise.
+
+mod attr;
+mod error;
+pub mod keys;
+mod layout;
+mod records;
+mod reply;
+mod request;
+
+pub use attr::{Attr, FileKind, Ino, Name, NameError, Timestamp, XattrName};
+pub use error::MetaError;
+pub use layout::Layout;
+pub use records::{
+    CounterRecord, DirTimes, EntryRecord, GarbageRecord, InodeRecord, OrphanRecord, SessionRecord,
+    VOLUME_FORMAT, VolumeRecord,
+};
+pub use reply::{DirEntry, Entry, MetaAnswer, MetaReply, Removed, Session, Usage};
+pub use request::{
+    Caller, Create, Extend, MetaOp, MetaRequest, ReadDir, Rename, SetAttr, SetTime, Setxattr,
+    XattrMode,
+};
+
+/// Longest target of a symbolic link in bytes (Linux' `PATH_MAX` without its NUL).
+pub const TARGET_BYTES_MAX: usize = 4095;
+/// Longest value of an extended attribute in bytes (Linux' `XATTR_SIZE_MAX`, less one byte so that a
+/// 16-bit length can say it).
+pub const XATTR_BYTES_MAX: usize = 65_535;
+/// Extended attributes of one inode: their names fit one reply and one removal.
+pub const XATTRS_MAX: usize = 50;
+/// Hard links of one inode, as on ext4.
+pub const LINKS_MAX: u32 = 65_000;
+/// Entries of one page of a directory: with attributes some 250 KiB.
+pub const DIR_PAGE_MAX: usize = 1000;
+/// Longest file in bytes: chunks are numbered by 32 bits, and offsets of system calls are signed.
+pub const FILE_BYTES_MAX: u64 = (1 << 32) * (64 << 10);
+/// Mounts of one volume at the same time: an orphan's record names them all.
+pub const SESSIONS_MAX: usize = 16_384;
+/// Supplementary groups of a caller (Linux' `NGROUPS_MAX`).
+pub const GROUPS_MAX: usize = 65_536;
+
+#[cfg(test)]
+mod tests;

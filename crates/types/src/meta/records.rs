@@ -1,0 +1,207 @@
+//! What lies in the transactional store.
+
+use super::request::flag;
+use super::{Attr, FileKind, Ino, Layout, SESSIONS_MAX, TARGET_BYTES_MAX, Timestamp};
+use crate::wire::{Reader, Record, WireError, Writer};
+
+/// Format of the records of a volume that this build reads and writes.
+pub const VOLUME_FORMAT: u32 = 1;
+
+/// A volume: one file namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeRecord {
+    /// Format of its records; a newer one is refused.
+    pub format: u32,
+    /// Layout of new files; seed and chains are filled in.
+    pub layout: Layout,
+    /// When it was made.
+    pub created: Timestamp,
+}
+
+/// The next numbers; a meta takes some thousand at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CounterRecord {
+    /// Inodes, data ids and sessions are numbered from here on.
+    pub next: u64,
+}
+
+/// An inode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InodeRecord {
+    /// Its attributes. The times of a directory's entries are in its [`DirTimes`].
+    pub attr: Attr,
+    /// A symbolic link's target.
+    pub target: Vec<u8>,
+    /// Whether it has extended attributes.
+    pub xattrs: u16,
+}
+
+/// When a directory's entries changed last. Written blindly, so that changes of different entries do
+/// not conflict with each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirTimes {
+    /// Last change of the entries.
+    pub mtime: Timestamp,
+    /// Last change of the entries, unless the inode itself changed later.
+    pub ctime: Timestamp,
+}
+
+/// An entry of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryRecord {
+    /// Where it leads.
+    pub ino: Ino,
+    /// What that is.
+    pub kind: FileKind,
+}
+
+/// An inode without a name, that somebody may have open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OrphanRecord {
+    /// Since when.
+    pub since: Timestamp,
+    /// Sessions that may still have it open; `None` until they have been counted. A session that began
+    /// later cannot reach it.
+    pub waits_for: Option<Vec<u64>>,
+}
+
+/// Bytes that nobody can reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GarbageRecord {
+    /// Where they lie.
+    pub layout: Layout,
+    /// The file's length at its end.
+    pub size: u64,
+    /// Since when; chunks are removed when no write can be under way any more.
+    pub since: Timestamp,
+}
+
+/// A mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionRecord {
+    /// Where it is, for operators.
+    pub name: String,
+    /// When it was renewed last.
+    pub renewed: Timestamp,
+}
+
+impl Record for VolumeRecord {
+    const KIND: u8 = 40;
+
+    fn write_body(&self, w: &mut Writer) {
+        w.u32(self.format);
+        self.layout.encode(w);
+        self.created.encode(w);
+    }
+
+    fn read_body(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (format, layout) = (r.u32()?, Layout::decode(r)?);
+        Ok(Self { format, layout, created: Timestamp::decode(r)? })
+    }
+}
+
+impl Record for CounterRecord {
+    const KIND: u8 = 41;
+
+    fn write_body(&self, w: &mut Writer) {
+        w.u64(self.next);
+    }
+
+    fn read_body(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self { next: r.u64()? })
+    }
+}
+
+impl Record for InodeRecord {
+    const KIND: u8 = 42;
+
+    fn write_body(&self, w: &mut Writer) {
+        self.attr.encode(w);
+        w.u16(self.xattrs);
+        w.bytes16(&self.target);
+    }
+
+    fn read_body(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (attr, xattrs) = (Attr::decode(r)?, r.u16()?);
+        let target = r.bytes16(TARGET_BYTES_MAX, "target of a symbolic link")?.to_vec();
+        Ok(Self { attr, target, xattrs })
+    }
+}
+
+impl Record for DirTimes {
+    const KIND: u8 = 43;
+
+    fn write_body(&self, w: &mut Writer) {
+        self.mtime.encode(w);
+        self.ctime.encode(w);
+    }
+
+    fn read_body(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self { mtime: Timestamp::decode(r)?, ctime: Timestamp::decode(r)? })
+    }
+}
+
+impl Record for EntryRecord {
+    const KIND: u8 = 44;
+
+    fn write_body(&self, w: &mut Writer) {
+        w.u64(self.ino.0);
+        w.u8(self.kind as u8);
+    }
+
+    fn read_body(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self { ino: Ino(r.u64()?), kind: FileKind::decode(r)? })
+    }
+}
+
+impl Record for OrphanRecord {
+    const KIND: u8 = 45;
+
+    fn write_body(&self, w: &mut Writer) {
+        self.since.encode(w);
+        w.u8(u8::from(self.waits_for.is_some()));
+        if let Some(sessions) = &self.waits_for {
+            w.count(sessions.len());
+            for session in sessions {
+                w.u64(*session);
+            }
+        }
+    }
+
+    fn read_body(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let since = Timestamp::decode(r)?;
+        let mut waits_for = None;
+        if flag(r, "sessions counted")? {
+            let n = r.count(SESSIONS_MAX, 8, "sessions of an orphan")?;
+            waits_for = Some((0..n).map(|_| r.u64()).collect::<Result<_, _>>()?);
+        }
+        Ok(Self { since, waits_for })
+    }
+}
+
+impl Record for GarbageRecord {
+    const KIND: u8 = 46;
+
+    fn write_body(&self, w: &mut Writer) {
+        self.layout.encode(w);
+        w.u64(self.size);
+        self.since.encode(w);
+    }
+
+    fn read_body(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self { layout: Layout::decode(r)?, size: r.u64()?, since: Timestamp::decode(r)? })
+    }
+}
+
+impl Record for SessionRecord {
+    const KIND: u8 = 47;
+
+    fn write_body(&self, w: &mut Writer) {
+        w.str8(&self.name);
+        self.renewed.encode(w);
+    }
+
+    fn read_body(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self { name: r.str8()?.to_owned(), renewed: Timestamp::decode(r)? })
+    }
+}

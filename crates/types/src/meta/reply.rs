@@ -1,0 +1,268 @@
+//! What a meta answers: the meta of a `Verb::Meta` reply.
+
+use super::request::{flag, read_inos, write_inos};
+use super::{
+    Attr, DIR_PAGE_MAX, FileKind, Ino, MetaError, Name, TARGET_BYTES_MAX, XATTR_BYTES_MAX,
+    XATTRS_MAX, XattrName,
+};
+use crate::wire::{Reader, WireError, Writer};
+
+/// An inode by a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its attributes.
+    pub attr: Attr,
+    /// Whether the operation made it.
+    pub created: bool,
+}
+
+/// One entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    /// Where the directory goes on behind it; not 0.
+    pub cookie: u64,
+    /// Its name.
+    pub name: Name,
+    /// Its inode.
+    pub ino: Ino,
+    /// The inode's kind.
+    pub kind: FileKind,
+    /// The inode's attributes, when they were asked for and it is still there.
+    pub attr: Option<Attr>,
+}
+
+/// A name was removed, or replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Removed {
+    /// The inode that it led to.
+    pub ino: Ino,
+    /// Names that are left of it.
+    pub nlink: u32,
+}
+
+/// What a mount gets when it comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// Its number.
+    pub id: u64,
+    /// It ends this long after its last renewal, in ms.
+    pub lease_ms: u32,
+}
+
+/// How much there is in the volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes for files.
+    pub bytes: u64,
+    /// Bytes that are free.
+    pub bytes_free: u64,
+    /// Inodes in use, about.
+    pub inodes: u64,
+}
+
+/// A successful answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MetaReply {
+    /// Done; there is nothing to tell.
+    Done,
+    /// A session.
+    Session(Session),
+    /// The session lives. Which of these inodes does it have open?
+    Renewed {
+        /// Nobody else has them; what is not open is removed.
+        asked: Vec<Ino>,
+    },
+    /// An inode by its name.
+    Entry(Entry),
+    /// An inode.
+    Attr(Attr),
+    /// A link's target.
+    Target(Vec<u8>),
+    /// A page of a directory.
+    Page {
+        /// In the order of their cookies.
+        entries: Vec<DirEntry>,
+        /// Whether the directory ends with them.
+        end: bool,
+    },
+    /// A name less.
+    Removed(Removed),
+    /// A name that changed, and whose place it took, if any.
+    Renamed(Option<Removed>),
+    /// The value of an extended attribute.
+    Xattr(Vec<u8>),
+    /// Names of extended attributes.
+    Xattrs(Vec<XattrName>),
+    /// Numbers for `statfs`.
+    Usage(Usage),
+}
+
+/// Done, or not.
+pub type MetaAnswer = Result<MetaReply, MetaError>;
+
+impl DirEntry {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.cookie);
+        self.name.encode(w);
+        w.u64(self.ino.0);
+        w.u8(self.kind as u8);
+        w.u8(u8::from(self.attr.is_some()));
+        if let Some(attr) = &self.attr {
+            attr.encode(w);
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (cookie, name) = (r.u64()?, Name::decode(r)?);
+        let (ino, kind) = (Ino(r.u64()?), FileKind::decode(r)?);
+        let attr = flag(r, "with attributes")?.then(|| Attr::decode(r)).transpose()?;
+        Ok(Self { cookie, name, ino, kind, attr })
+    }
+}
+
+impl Removed {
+    fn encode(self, w: &mut Writer) {
+        w.u64(self.ino.0);
+        w.u32(self.nlink);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self { ino: Ino(r.u64()?), nlink: r.u32()? })
+    }
+}
+
+impl MetaReply {
+    const fn code(&self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Session(_) => 1,
+            Self::Renewed { .. } => 2,
+            Self::Entry(_) => 3,
+            Self::Attr(_) => 4,
+            Self::Target(_) => 5,
+            Self::Page { .. } => 6,
+            Self::Removed(_) => 7,
+            Self::Renamed(_) => 8,
+            Self::Xattr(_) => 9,
+            Self::Xattrs(_) => 10,
+            Self::Usage(_) => 11,
+        }
+    }
+
+    fn write(&self, w: &mut Writer) {
+        w.u8(self.code());
+        match self {
+            Self::Done => {}
+            Self::Session(session) => {
+                w.u64(session.id);
+                w.u32(session.lease_ms);
+            }
+            Self::Renewed { asked } => write_inos(w, asked),
+            Self::Entry(entry) => {
+                entry.attr.encode(w);
+                w.u8(u8::from(entry.created));
+            }
+            Self::Attr(attr) => attr.encode(w),
+            Self::Target(bytes) | Self::Xattr(bytes) => w.bytes16(bytes),
+            Self::Page { entries, end } => {
+                w.count(entries.len());
+                for entry in entries {
+                    entry.encode(w);
+                }
+                w.u8(u8::from(*end));
+            }
+            Self::Removed(removed) => removed.encode(w),
+            Self::Renamed(replaced) => {
+                w.u8(u8::from(replaced.is_some()));
+                if let Some(removed) = replaced {
+                    removed.encode(w);
+                }
+            }
+            Self::Xattrs(names) => {
+                w.count(names.len());
+                for name in names {
+                    name.encode(w);
+                }
+            }
+            Self::Usage(usage) => {
+                w.u64(usage.bytes);
+                w.u64(usage.bytes_free);
+                w.u64(usage.inodes);
+            }
+        }
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(match r.u8()? {
+            0 => Self::Done,
+            1 => Self::Session(Session { id: r.u64()?, lease_ms: r.u32()? }),
+            2 => Self::Renewed { asked: read_inos(r)? },
+            3 => Self::Entry(Entry { attr: Attr::decode(r)?, created: flag(r, "created")? }),
+            4 => Self::Attr(Attr::decode(r)?),
+            5 => Self::Target(r.bytes16(TARGET_BYTES_MAX, "target of a symbolic link")?.to_vec()),
+            6 => {
+                let n = r.count(DIR_PAGE_MAX, 20, "entries of a page")?;
+                let entries = (0..n).map(|_| DirEntry::decode(r)).collect::<Result<_, _>>()?;
+                Self::Page { entries, end: flag(r, "end of a directory")? }
+            }
+            7 => Self::Removed(Removed::decode(r)?),
+            8 => {
+                let replaced = flag(r, "replaced")?.then(|| Removed::decode(r)).transpose()?;
+                Self::Renamed(replaced)
+            }
+            9 => {
+                Self::Xattr(r.bytes16(XATTR_BYTES_MAX, "value of an extended attribute")?.to_vec())
+            }
+            10 => {
+                let n = r.count(XATTRS_MAX, 2, "names of extended attributes")?;
+                Self::Xattrs((0..n).map(|_| XattrName::decode(r)).collect::<Result<_, _>>()?)
+            }
+            11 => {
+                let (bytes, bytes_free, inodes) = (r.u64()?, r.u64()?, r.u64()?);
+                Self::Usage(Usage { bytes, bytes_free, inodes })
+            }
+            _ => return Err(WireError::Field("kind of a meta's reply")),
+        })
+    }
+
+    /// Encodes a successful answer, as it is also remembered for repetitions.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::with_capacity(Attr::BYTES_MIN + 2);
+        self.write(&mut w);
+        w.into_bytes()
+    }
+
+    /// Decodes a successful answer.
+    ///
+    /// # Errors
+    /// [`WireError`] naming the field.
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(bytes);
+        let reply = Self::read(&mut r)?;
+        r.finish()?;
+        Ok(reply)
+    }
+
+    /// Encodes an answer: the meta of the reply.
+    #[must_use]
+    pub fn encode_answer(answer: &MetaAnswer) -> Vec<u8> {
+        match answer {
+            Ok(reply) => [&[0][..], &reply.encode()].concat(),
+            Err(error) => vec![*error as u8],
+        }
+    }
+
+    /// Decodes an answer.
+    ///
+    /// # Errors
+    /// [`WireError`] naming the field.
+    pub fn decode_answer(meta: &[u8]) -> Result<MetaAnswer, WireError> {
+        match meta.split_first() {
+            Some((0, reply)) => Self::decode(reply).map(Ok),
+            Some((errno, [])) => MetaError::from_errno(*errno).map(Err),
+            Some((_, rest)) => Err(WireError::Trailing(rest.len())),
+            None => Err(WireError::Truncated),
+        }
+    }
+}

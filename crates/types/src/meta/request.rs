@@ -1,0 +1,603 @@
+//! What a client asks of a meta: the meta of a `Verb::Meta` request.
+
+use super::{
+    Attr, FileKind, GROUPS_MAX, Ino, Name, TARGET_BYTES_MAX, Timestamp, XATTR_BYTES_MAX, XattrName,
+};
+use crate::limits::LIST_KEYS_MAX;
+use crate::wire::{Reader, WireError, Writer};
+
+/// On whose behalf an operation is done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Caller {
+    /// User.
+    pub uid: u32,
+    /// Group of new files.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    /// Somebody has checked permissions already: the kernel of a mount with `default_permissions`. A
+    /// mount is trusted, as an NFS client is: it could also claim to be root.
+    pub checked: bool,
+}
+
+impl Caller {
+    /// A caller whose permissions a kernel has checked.
+    #[must_use]
+    pub const fn checked(uid: u32, gid: u32) -> Self {
+        Self { uid, gid, groups: Vec::new(), checked: true }
+    }
+
+    fn encode(&self, w: &mut Writer) {
+        w.u32(self.uid);
+        w.u32(self.gid);
+        w.u8(u8::from(self.checked));
+        w.count(self.groups.len());
+        for group in &self.groups {
+            w.u32(*group);
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (uid, gid, checked) = (r.u32()?, r.u32()?, flag(r, "caller is checked")?);
+        let n = r.count(GROUPS_MAX, 4, "groups of a caller")?;
+        let groups = (0..n).map(|_| r.u32()).collect::<Result<_, _>>()?;
+        Ok(Self { uid, gid, groups, checked })
+    }
+}
+
+/// A name is to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Create {
+    /// In which directory.
+    pub parent: Ino,
+    /// Which name.
+    pub name: Name,
+    /// What it is to be.
+    pub kind: FileKind,
+    /// Permission bits, the umask taken off already.
+    pub mode: u16,
+    /// Device number of a device file.
+    pub rdev: u32,
+    /// Target of a symbolic link.
+    pub target: Vec<u8>,
+    /// Fail when the name is there; otherwise a regular file that is there is taken.
+    pub exclusive: bool,
+}
+
+/// A new value of a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The meta's time.
+    Now,
+    /// This one.
+    At(Timestamp),
+}
+
+/// What of an inode to change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permission bits.
+    pub mode: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Length; what lies behind it has been cut off the chunks already, unless it is 0.
+    pub size: Option<u64>,
+    /// Time of the last read.
+    pub atime: Option<SetTime>,
+    /// Time of the last change of the content.
+    pub mtime: Option<SetTime>,
+    /// Time of the last change; now when nothing is said.
+    pub ctime: Option<Timestamp>,
+}
+
+/// Bytes were written: the file reaches at least so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extend {
+    /// Which file.
+    pub ino: Ino,
+    /// The bytes that were written belong to this data id; of another one they are gone.
+    pub data: u64,
+    /// The end of the last byte written.
+    pub size: u64,
+    /// When it was written.
+    pub mtime: Timestamp,
+}
+
+/// A name is to be changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rename {
+    /// From which directory.
+    pub parent: Ino,
+    /// Which name.
+    pub name: Name,
+    /// To which directory.
+    pub new_parent: Ino,
+    /// Which name.
+    pub new_name: Name,
+    /// Fail when the new name is there (`RENAME_NOREPLACE`).
+    pub no_replace: bool,
+    /// Both names change places (`RENAME_EXCHANGE`).
+    pub exchange: bool,
+}
+
+/// A page of a directory is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadDir {
+    /// Which one.
+    pub dir: Ino,
+    /// The cookie of the last entry that is known; 0 for the beginning.
+    pub after: u64,
+    /// Entries at most.
+    pub limit: u32,
+    /// With the attributes of each.
+    pub attrs: bool,
+}
+
+/// Whether an extended attribute may or must be there before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum XattrMode {
+    /// It does not matter.
+    #[default]
+    Any = 0,
+    /// It must not (`XATTR_CREATE`).
+    Create = 1,
+    /// It must (`XATTR_REPLACE`).
+    Replace = 2,
+}
+
+/// An extended attribute is to be set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setxattr {
+    /// Of which inode.
+    pub ino: Ino,
+    /// Its name.
+    pub name: XattrName,
+    /// Its value.
+    pub value: Vec<u8>,
+    /// What must be there before.
+    pub mode: XattrMode,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MetaOp {
+    /// A mount comes: it gets a session. The text says where it is, for operators.
+    SessionOpen {
+        /// Host and mount point.
+        name: String,
+    },
+    /// The session lives, and has these of the inodes it was asked about open.
+    SessionRenew {
+        /// Still open.
+        open: Vec<Ino>,
+        /// Asked about, and not open.
+        closed: Vec<Ino>,
+    },
+    /// The mount goes.
+    SessionClose,
+    /// The inode of a name.
+    Lookup {
+        /// In which directory.
+        parent: Ino,
+        /// Which name.
+        name: Name,
+    },
+    /// An inode's attributes.
+    GetAttr {
+        /// Which one.
+        ino: Ino,
+    },
+    /// A symbolic link's target.
+    ReadLink {
+        /// Which one.
+        ino: Ino,
+    },
+    /// A page of a directory.
+    ReadDir(ReadDir),
+    /// A new name and inode.
+    Create(Create),
+    /// Other attributes.
+    SetAttr {
+        /// Of which inode.
+        ino: Ino,
+        /// Which ones.
+        set: SetAttr,
+    },
+    /// A longer file.
+    Extend(Extend),
+    /// One more name for an inode.
+    Link {
+        /// Which inode.
+        ino: Ino,
+        /// In which directory.
+        parent: Ino,
+        /// Which name.
+        name: Name,
+    },
+    /// One name less, of what is no directory.
+    Unlink {
+        /// In which directory.
+        parent: Ino,
+        /// Which name.
+        name: Name,
+    },
+    /// An empty directory less.
+    RemoveDir {
+        /// In which directory.
+        parent: Ino,
+        /// Which name.
+        name: Name,
+    },
+    /// Another name.
+    Rename(Rename),
+    /// An extended attribute.
+    SetXattr(Setxattr),
+    /// The value of an extended attribute.
+    GetXattr {
+        /// Of which inode.
+        ino: Ino,
+        /// Which one.
+        name: XattrName,
+    },
+    /// The names of the extended attributes.
+    ListXattr {
+        /// Of which inode.
+        ino: Ino,
+    },
+    /// An extended attribute less.
+    RemoveXattr {
+        /// Of which inode.
+        ino: Ino,
+        /// Which one.
+        name: XattrName,
+    },
+    /// How much there is, for `statfs`.
+    Usage,
+}
+
+/// One request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetaRequest {
+    /// The session it is made in; 0 before there is one.
+    pub session: u64,
+    /// Names what changes something for ever, within the session: a repetition has the number of the
+    /// first attempt and is not done again.
+    pub sequence: u64,
+    /// Hours since 1970 at the first attempt: answers are kept for a day.
+    pub hour: u32,
+    /// On whose behalf.
+    pub caller: Caller,
+    /// What.
+    pub op: MetaOp,
+}
+
+pub(super) fn flag(r: &mut Reader<'_>, what: &'static str) -> Result<bool, WireError> {
+    match r.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(WireError::Field(what)),
+    }
+}
+
+pub(super) fn write_inos(w: &mut Writer, inos: &[Ino]) {
+    w.count(inos.len());
+    for ino in inos {
+        w.u64(ino.0);
+    }
+}
+
+pub(super) fn read_inos(r: &mut Reader<'_>) -> Result<Vec<Ino>, WireError> {
+    let n = r.count(LIST_KEYS_MAX, 8, "inodes in a list")?;
+    (0..n).map(|_| Ok(Ino(r.u64()?))).collect()
+}
+
+impl Create {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.parent.0);
+        self.name.encode(w);
+        w.u8(self.kind as u8);
+        w.u16(self.mode);
+        w.u32(self.rdev);
+        w.bytes16(&self.target);
+        w.u8(u8::from(self.exclusive));
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (parent, name) = (Ino(r.u64()?), Name::decode(r)?);
+        let (kind, mode, rdev) = (FileKind::decode(r)?, r.u16()?, r.u32()?);
+        if mode > 0o7777 {
+            return Err(WireError::Field("mode of a new inode"));
+        }
+        let target = r.bytes16(TARGET_BYTES_MAX, "target of a symbolic link")?.to_vec();
+        let exclusive = flag(r, "exclusive")?;
+        Ok(Self { parent, name, kind, mode, rdev, target, exclusive })
+    }
+}
+
+impl SetTime {
+    fn encode(this: Option<Self>, w: &mut Writer) {
+        match this {
+            None => w.u8(0),
+            Some(Self::Now) => w.u8(1),
+            Some(Self::At(time)) => {
+                w.u8(2);
+                time.encode(w);
+            }
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Option<Self>, WireError> {
+        match r.u8()? {
+            0 => Ok(None),
+            1 => Ok(Some(Self::Now)),
+            2 => Ok(Some(Self::At(Timestamp::decode(r)?))),
+            _ => Err(WireError::Field("time to set")),
+        }
+    }
+}
+
+impl SetAttr {
+    fn encode(&self, w: &mut Writer) {
+        let bits = [
+            self.mode.is_some(),
+            self.uid.is_some(),
+            self.gid.is_some(),
+            self.size.is_some(),
+            self.ctime.is_some(),
+        ];
+        w.u8(bits.iter().enumerate().map(|(bit, set)| u8::from(*set) << bit).sum());
+        w.u16(self.mode.unwrap_or(0));
+        w.u32(self.uid.unwrap_or(0));
+        w.u32(self.gid.unwrap_or(0));
+        w.u64(self.size.unwrap_or(0));
+        self.ctime.unwrap_or_default().encode(w);
+        SetTime::encode(self.atime, w);
+        SetTime::encode(self.mtime, w);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let bits = r.u8()?;
+        if bits >= 1 << 5 {
+            return Err(WireError::Field("attributes to set"));
+        }
+        let has = |bit: u8| bits & 1 << bit != 0;
+        let (mode, uid, gid, size) = (r.u16()?, r.u32()?, r.u32()?, r.u64()?);
+        if mode > 0o7777 {
+            return Err(WireError::Field("mode to set"));
+        }
+        let ctime = Timestamp::decode(r)?;
+        Ok(Self {
+            mode: has(0).then_some(mode),
+            uid: has(1).then_some(uid),
+            gid: has(2).then_some(gid),
+            size: has(3).then_some(size),
+            atime: SetTime::decode(r)?,
+            mtime: SetTime::decode(r)?,
+            ctime: has(4).then_some(ctime),
+        })
+    }
+}
+
+impl Rename {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.parent.0);
+        self.name.encode(w);
+        w.u64(self.new_parent.0);
+        self.new_name.encode(w);
+        w.u8(u8::from(self.no_replace) | u8::from(self.exchange) << 1);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (parent, name) = (Ino(r.u64()?), Name::decode(r)?);
+        let (new_parent, new_name) = (Ino(r.u64()?), Name::decode(r)?);
+        let flags = r.u8()?;
+        if flags > 2 {
+            return Err(WireError::Field("flags of a rename"));
+        }
+        let (no_replace, exchange) = (flags & 1 != 0, flags & 2 != 0);
+        Ok(Self { parent, name, new_parent, new_name, no_replace, exchange })
+    }
+}
+
+impl Setxattr {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.ino.0);
+        self.name.encode(w);
+        w.bytes16(&self.value);
+        w.u8(self.mode as u8);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (ino, name) = (Ino(r.u64()?), XattrName::decode(r)?);
+        let value = r.bytes16(XATTR_BYTES_MAX, "value of an extended attribute")?.to_vec();
+        let mode = match r.u8()? {
+            0 => XattrMode::Any,
+            1 => XattrMode::Create,
+            2 => XattrMode::Replace,
+            _ => return Err(WireError::Field("mode of an extended attribute")),
+        };
+        Ok(Self { ino, name, value, mode })
+    }
+}
+
+impl MetaOp {
+    /// The operation's name in logs and metrics.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::SessionOpen { .. } => "session_open",
+            Self::SessionRenew { .. } => "session_renew",
+            Self::SessionClose => "session_close",
+            Self::Lookup { .. } => "lookup",
+            Self::GetAttr { .. } => "getattr",
+            Self::ReadLink { .. } => "readlink",
+            Self::ReadDir(_) => "readdir",
+            Self::Create(_) => "create",
+            Self::SetAttr { .. } => "setattr",
+            Self::Extend(_) => "extend",
+            Self::Link { .. } => "link",
+            Self::Unlink { .. } => "unlink",
+            Self::RemoveDir { .. } => "rmdir",
+            Self::Rename(_) => "rename",
+            Self::SetXattr(_) => "setxattr",
+            Self::GetXattr { .. } => "getxattr",
+            Self::ListXattr { .. } => "listxattr",
+            Self::RemoveXattr { .. } => "removexattr",
+            Self::Usage => "usage",
+        }
+    }
+
+    /// Whether it changes something, and so must be done once however often it is asked for.
+    #[must_use]
+    pub const fn changes(&self) -> bool {
+        matches!(
+            self,
+            Self::Create(_)
+                | Self::SetAttr { .. }
+                | Self::Extend(_)
+                | Self::Link { .. }
+                | Self::Unlink { .. }
+                | Self::RemoveDir { .. }
+                | Self::Rename(_)
+                | Self::SetXattr(_)
+                | Self::RemoveXattr { .. }
+        )
+    }
+
+    const fn code(&self) -> u8 {
+        match self {
+            Self::SessionOpen { .. } => 1,
+            Self::SessionRenew { .. } => 2,
+            Self::SessionClose => 3,
+            Self::Lookup { .. } => 10,
+            Self::GetAttr { .. } => 11,
+            Self::ReadLink { .. } => 12,
+            Self::ReadDir(_) => 13,
+            Self::Create(_) => 20,
+            Self::SetAttr { .. } => 21,
+            Self::Extend(_) => 22,
+            Self::Link { .. } => 23,
+            Self::Unlink { .. } => 24,
+            Self::RemoveDir { .. } => 25,
+            Self::Rename(_) => 26,
+            Self::SetXattr(_) => 30,
+            Self::GetXattr { .. } => 31,
+            Self::ListXattr { .. } => 32,
+            Self::RemoveXattr { .. } => 33,
+            Self::Usage => 40,
+        }
+    }
+
+    fn encode(&self, w: &mut Writer) {
+        w.u8(self.code());
+        match self {
+            Self::SessionOpen { name } => w.str8(name),
+            Self::SessionRenew { open, closed } => {
+                write_inos(w, open);
+                write_inos(w, closed);
+            }
+            Self::SessionClose | Self::Usage => {}
+            Self::Lookup { parent, name }
+            | Self::Unlink { parent, name }
+            | Self::RemoveDir { parent, name } => {
+                w.u64(parent.0);
+                name.encode(w);
+            }
+            Self::GetAttr { ino } | Self::ReadLink { ino } | Self::ListXattr { ino } => {
+                w.u64(ino.0);
+            }
+            Self::ReadDir(page) => {
+                w.u64(page.dir.0);
+                w.u64(page.after);
+                w.u32(page.limit);
+                w.u8(u8::from(page.attrs));
+            }
+            Self::Create(create) => create.encode(w),
+            Self::SetAttr { ino, set } => {
+                w.u64(ino.0);
+                set.encode(w);
+            }
+            Self::Extend(extend) => {
+                w.u64(extend.ino.0);
+                w.u64(extend.data);
+                w.u64(extend.size);
+                extend.mtime.encode(w);
+            }
+            Self::Link { ino, parent, name } => {
+                w.u64(ino.0);
+                w.u64(parent.0);
+                name.encode(w);
+            }
+            Self::Rename(rename) => rename.encode(w),
+            Self::SetXattr(set) => set.encode(w),
+            Self::GetXattr { ino, name } | Self::RemoveXattr { ino, name } => {
+                w.u64(ino.0);
+                name.encode(w);
+            }
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(match r.u8()? {
+            1 => Self::SessionOpen { name: r.str8()?.to_owned() },
+            2 => Self::SessionRenew { open: read_inos(r)?, closed: read_inos(r)? },
+            3 => Self::SessionClose,
+            10 => Self::Lookup { parent: Ino(r.u64()?), name: Name::decode(r)? },
+            11 => Self::GetAttr { ino: Ino(r.u64()?) },
+            12 => Self::ReadLink { ino: Ino(r.u64()?) },
+            13 => {
+                let (dir, after, limit) = (Ino(r.u64()?), r.u64()?, r.u32()?);
+                Self::ReadDir(ReadDir { dir, after, limit, attrs: flag(r, "with attributes")? })
+            }
+            20 => Self::Create(Create::decode(r)?),
+            21 => Self::SetAttr { ino: Ino(r.u64()?), set: SetAttr::decode(r)? },
+            22 => {
+                let (ino, data, size) = (Ino(r.u64()?), r.u64()?, r.u64()?);
+                Self::Extend(Extend { ino, data, size, mtime: Timestamp::decode(r)? })
+            }
+            23 => {
+                let (ino, parent) = (Ino(r.u64()?), Ino(r.u64()?));
+                Self::Link { ino, parent, name: Name::decode(r)? }
+            }
+            24 => Self::Unlink { parent: Ino(r.u64()?), name: Name::decode(r)? },
+            25 => Self::RemoveDir { parent: Ino(r.u64()?), name: Name::decode(r)? },
+            26 => Self::Rename(Rename::decode(r)?),
+            30 => Self::SetXattr(Setxattr::decode(r)?),
+            31 => Self::GetXattr { ino: Ino(r.u64()?), name: XattrName::decode(r)? },
+            32 => Self::ListXattr { ino: Ino(r.u64()?) },
+            33 => Self::RemoveXattr { ino: Ino(r.u64()?), name: XattrName::decode(r)? },
+            40 => Self::Usage,
+            _ => return Err(WireError::Field("operation of a meta")),
+        })
+    }
+}
+
+impl MetaRequest {
+    /// Encodes the request's meta.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::with_capacity(64 + Attr::BYTES_MIN);
+        w.u64(self.session);
+        w.u64(self.sequence);
+        w.u32(self.hour);
+        self.caller.encode(&mut w);
+        self.op.encode(&mut w);
+        w.into_bytes()
+    }
+
+    /// Decodes the request's meta.
+    ///
+    /// # Errors
+    /// [`WireError`] naming the field.
+    pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(meta);
+        let (session, sequence, hour) = (r.u64()?, r.u64()?, r.u32()?);
+        let caller = Caller::decode(&mut r)?;
+        let op = MetaOp::decode(&mut r)?;
+        r.finish()?;
+        Ok(Self { session, sequence, hour, caller, op })
+    }
+}

@@ -1,0 +1,203 @@
+use super::*;
+use crate::wire::Record;
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+fn xattr(text: &str) -> XattrName {
+    XattrName::new(text.as_bytes()).unwrap()
+}
+
+fn attr() -> Attr {
+    let time = |secs| Timestamp { secs, nanos: 999_999_999 };
+    Attr {
+        ino: Ino(77),
+        kind: FileKind::Regular,
+        mode: 0o4755,
+        uid: 1000,
+        gid: 100,
+        nlink: 2,
+        rdev: 0x801,
+        size: 1 << 40,
+        atime: time(-5),
+        mtime: time(6),
+        ctime: time(7),
+        btime: time(8),
+        data: 78,
+        layout: Layout { chunk_log2: 18, stripe: 16, seed: 3, chains: 256 },
+        parent: Ino::ROOT,
+        version: u64::MAX,
+    }
+}
+
+fn ops() -> Vec<MetaOp> {
+    let (parent, ino) = (Ino::ROOT, Ino(9));
+    let set = SetAttr {
+        mode: Some(0o7777),
+        uid: Some(1),
+        gid: None,
+        size: Some(5),
+        atime: Some(SetTime::Now),
+        mtime: Some(SetTime::At(Timestamp { secs: -1, nanos: 1 })),
+        ctime: Some(Timestamp::default()),
+    };
+    let create = Create {
+        parent,
+        name: name("a"),
+        kind: FileKind::Symlink,
+        mode: 0o644,
+        rdev: 7,
+        target: b"/x/y".to_vec(),
+        exclusive: true,
+    };
+    let rename = Rename {
+        parent,
+        name: name("a"),
+        new_parent: ino,
+        new_name: name("b"),
+        no_replace: false,
+        exchange: true,
+    };
+    vec![
+        MetaOp::SessionOpen { name: "host:/mnt".to_owned() },
+        MetaOp::SessionRenew { open: vec![Ino(1), Ino(2)], closed: vec![Ino(3)] },
+        MetaOp::SessionClose,
+        MetaOp::Lookup { parent, name: name("a\u{f6}") },
+        MetaOp::GetAttr { ino },
+        MetaOp::ReadLink { ino },
+        MetaOp::ReadDir(ReadDir { dir: parent, after: 1 << 62, limit: 10, attrs: true }),
+        MetaOp::Create(create),
+        MetaOp::SetAttr { ino, set },
+        MetaOp::SetAttr { ino, set: SetAttr::default() },
+        MetaOp::Extend(Extend { ino, data: 4, size: 5, mtime: Timestamp::default() }),
+        MetaOp::Link { ino, parent, name: name("l") },
+        MetaOp::Unlink { parent, name: name("u") },
+        MetaOp::RemoveDir { parent, name: name("d") },
+        MetaOp::Rename(rename),
+        MetaOp::SetXattr(Setxattr {
+            ino,
+            name: xattr("user.a/b"),
+            value: vec![0; XATTR_BYTES_MAX],
+            mode: XattrMode::Replace,
+        }),
+        MetaOp::GetXattr { ino, name: xattr("user.a") },
+        MetaOp::ListXattr { ino },
+        MetaOp::RemoveXattr { ino, name: xattr("user.a") },
+        MetaOp::Usage,
+    ]
+}
+
+fn replies() -> Vec<MetaReply> {
+    let removed = Removed { ino: Ino(4), nlink: 1 };
+    let entry = |attr| DirEntry {
+        cookie: 5,
+        name: name("n"),
+        ino: Ino(77),
+        kind: FileKind::Directory,
+        attr,
+    };
+    vec![
+        MetaReply::Done,
+        MetaReply::Session(Session { id: 1 << 40, lease_ms: 2000 }),
+        MetaReply::Renewed { asked: vec![Ino(5)] },
+        MetaReply::Entry(Entry { attr: attr(), created: true }),
+        MetaReply::Attr(attr()),
+        MetaReply::Target(vec![b'/'; TARGET_BYTES_MAX]),
+        MetaReply::Page { entries: vec![entry(None), entry(Some(attr()))], end: false },
+        MetaReply::Removed(removed),
+        MetaReply::Renamed(None),
+        MetaReply::Renamed(Some(removed)),
+        MetaReply::Xattr(b"v".to_vec()),
+        MetaReply::Xattrs(vec![xattr("user.a"), xattr("user.b")]),
+        MetaReply::Usage(Usage { bytes: 1, bytes_free: 2, inodes: 3 }),
+    ]
+}
+
+#[test]
+fn requests_come_back_and_pieces_of_them_are_refused() {
+    for op in ops() {
+        let caller = Caller { uid: 1, gid: 2, groups: vec![3, 4], checked: true };
+        let request = MetaRequest { session: 1, sequence: 2, hour: 3, caller, op };
+        let bytes = request.encode();
+        assert_eq!(MetaRequest::decode(&bytes).as_ref(), Ok(&request));
+        for cut in (0..bytes.len()).step_by(1 + bytes.len() / 300) {
+            assert!(MetaRequest::decode(&bytes[..cut]).is_err(), "{} cut", request.op.name());
+        }
+        assert!(MetaRequest::decode(&[&bytes[..], &[0]].concat()).is_err());
+    }
+}
+
+#[test]
+fn answers_come_back_and_pieces_of_them_are_refused() {
+    for reply in replies() {
+        let answer = Ok(reply);
+        let bytes = MetaReply::encode_answer(&answer);
+        assert_eq!(MetaReply::decode_answer(&bytes), Ok(answer));
+        for cut in (0..bytes.len()).step_by(1 + bytes.len() / 300) {
+            assert!(MetaReply::decode_answer(&bytes[..cut]).is_err());
+        }
+    }
+    for error in MetaError::ALL {
+        let bytes = MetaReply::encode_answer(&Err(*error));
+        assert_eq!(MetaReply::decode_answer(&bytes), Ok(Err(*error)));
+    }
+    assert!(MetaReply::decode_answer(&[255]).is_err());
+}
+
+#[test]
+fn records_come_back_and_damage_is_seen() {
+    let record = InodeRecord { attr: attr(), target: b"t".to_vec(), xattrs: 2 };
+    let mut bytes = record.seal();
+    assert_eq!(InodeRecord::open(&bytes), Ok(record));
+    assert!(EntryRecord::open(&bytes).is_err(), "another kind");
+    bytes[20] ^= 1;
+    assert!(InodeRecord::open(&bytes).is_err());
+    let session = SessionRecord { name: "h".to_owned(), renewed: Timestamp::default() };
+    assert_eq!(SessionRecord::open(&session.seal()), Ok(session));
+    let garbage = GarbageRecord { layout: attr().layout, size: 9, since: Timestamp::default() };
+    assert_eq!(GarbageRecord::open(&garbage.seal()), Ok(garbage));
+}
+
+#[test]
+fn names_that_no_directory_has_are_refused() {
+    for wrong in [&b""[..], b".", b"..", b"a/b", b"a\0", &[b'x'; 256]] {
+        assert!(Name::new(wrong).is_err(), "{}", wrong.escape_ascii());
+    }
+    assert!(Name::new(&[0xff; 255]).is_ok() && Name::new(b"...").is_ok());
+    assert!(XattrName::new(b"user.a/b").is_ok() && XattrName::new(b"").is_err());
+}
+
+#[test]
+fn entries_lie_in_the_order_of_their_hashes() {
+    let dir = Ino(3);
+    let key = keys::entry(dir, &name("hello"));
+    // Golden: what is stored today must be found by every later build.
+    assert_eq!(keys::hash(&name("hello")), 0x9555_e855_5c62_dcfd >> 13);
+    assert_eq!(keys::split_entry(&key), Some((keys::hash(&name("hello")), name("hello"))));
+    assert!(key.starts_with(&keys::entries(dir)) && !key.starts_with(&keys::entries(Ino(4))));
+    assert!(keys::entries_from(dir, keys::hash(&name("hello"))) < key);
+    assert!(keys::entries_from(dir, keys::hash(&name("hello")) + 1) > key);
+    assert_eq!(keys::number(keys::ORPHANS, &keys::orphan(Ino(8))), Some(8));
+    assert_eq!(keys::number(keys::ORPHANS, &keys::garbage(8)), None);
+}
+
+#[test]
+fn a_layout_spreads_chunks_over_its_stripe_and_stays_in_the_table() {
+    let layout = Layout { chunk_log2: 16, stripe: 4, seed: 254, chains: 256 };
+    let chains: Vec<u32> = (0..6).map(|index| layout.chain(index).0).collect();
+    assert_eq!(chains, [255, 256, 1, 2, 255, 256]);
+    assert_eq!(layout.locate(0x1_0005), Some((1, 5)));
+    assert_eq!(layout.locate(1 << 48), None);
+    assert_eq!(layout.chunks(0x1_0001), 2);
+    assert_eq!(Layout::NONE.chain(7), crate::cluster::ChainId::NONE);
+}
+
+#[test]
+fn kinds_and_mode_bits_agree() {
+    for kind in FileKind::ALL {
+        assert_eq!(FileKind::from_mode(kind.mode_bits() | 0o644), Some(kind));
+    }
+    assert_eq!(FileKind::from_mode(0), None);
+    assert_eq!(attr().st_mode(), 0o104_755);
+}
