@@ -24,6 +24,7 @@ mod client;
 mod cluster;
 mod connection;
 mod error;
+mod meta;
 mod options;
 mod pool;
 mod shm;

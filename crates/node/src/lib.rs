@@ -8,6 +8,7 @@ pub mod http;
 mod link;
 mod manager;
 pub mod member;
+mod meta;
 pub mod replica;
 pub mod server;
 pub mod service;

@@ -189,6 +189,7 @@ impl World {
             domain: String::new(),
             build: "sim".to_owned(),
             protocol: PROTOCOL_VERSION,
+            meta: false,
             disks: n.disks.iter().map(offer).collect(),
         }
     }

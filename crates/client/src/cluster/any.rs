@@ -42,7 +42,7 @@ impl Cursors {
 }
 
 /// Whether another node may do better, or this one later.
-fn is_passing(error: &ClientError) -> bool {
+pub(super) fn is_passing(error: &ClientError) -> bool {
     match error {
         ClientError::Closed => false,
         ClientError::Refused { status, .. } => *status == Status::ShuttingDown,
@@ -97,7 +97,7 @@ impl Cluster {
     }
 
     /// Asks one node once.
-    fn one(
+    pub(super) fn one(
         &self,
         id: NodeId,
         (verb, meta): (Verb, &[u8]),

@@ -4,12 +4,13 @@
 //! are reported), `batch` (which node is asked for which key; pure), `tags` (names of updates; pure),
 //! `health` (who is slow or silent; pure), `node` (connections to each), `race` (one round: send to
 //! all, then collect; hedges), `call` (rounds until every key has its answer), `any` (calls that any
-//! node can answer, and those that all do).
+//! node can answer, and those that all do), `meta` (operations on the file namespace).
 
 mod any;
 mod batch;
 mod call;
 mod health;
+mod meta;
 mod news;
 mod node;
 mod race;
@@ -58,6 +59,8 @@ pub(crate) struct Cluster {
     /// The connection over which callers ask for routing, one at a time.
     line: Mutex<Line>,
     cursors: Mutex<Cursors>,
+    /// The meta that answered last.
+    meta: Mutex<Option<NodeId>>,
     closed: AtomicBool,
     /// Something else answers at the seeds.
     gone: AtomicBool,
@@ -86,6 +89,7 @@ impl Cluster {
             rng: Mutex::new(rng),
             line: Mutex::default(),
             cursors: Mutex::default(),
+            meta: Mutex::default(),
             closed: AtomicBool::new(false),
             gone: AtomicBool::new(false),
         });

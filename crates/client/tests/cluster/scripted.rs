@@ -120,6 +120,7 @@ impl Cluster {
                 addresses: vec![node.address.clone()],
                 domain: String::new(),
                 state: NodeState::Active,
+                meta: false,
             };
             world.lock().unwrap().routing.nodes.insert(info.id, info);
         }

@@ -273,5 +273,6 @@ pub(super) fn record_of(register: &Register, state: NodeState) -> NodeRecord {
         build: register.build.clone(),
         protocol: register.protocol,
         state,
+        meta: register.meta,
     }
 }

@@ -127,6 +127,7 @@ impl State {
             addresses: record.addresses.clone(),
             domain: domain_name(record),
             state: record.state,
+            meta: record.meta,
         }
     }
 

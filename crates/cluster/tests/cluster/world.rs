@@ -170,6 +170,7 @@ impl Node {
             domain: self.domain.clone(),
             build: "test".to_owned(),
             protocol: PROTOCOL_VERSION,
+            meta: false,
             disks: self
                 .disks
                 .iter()

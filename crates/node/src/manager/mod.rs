@@ -19,7 +19,7 @@ use millpond_cluster::manager::{
     AdminAnswer, AdminCommand, Event, Form, Manager, ManagerOptions, Role,
 };
 use millpond_env::{EnvError, Handle, RealClock, Rng, timeout};
-use millpond_store::StoreError;
+use millpond_store::{Store, StoreError};
 use millpond_types::cluster::{
     Heartbeat, HeartbeatAnswer, NodeId, Register, RegisterAnswer, RoutingUpdate, RoutingVersion,
 };
@@ -208,8 +208,13 @@ impl ManagerRole {
         self.names.clone()
     }
 
+    /// The store; use it in what runs [on its thread](Self::on_store).
+    pub(crate) fn store(&self) -> &Store {
+        self.store.store()
+    }
+
     /// Runs `work` on the store's thread until `deadline`.
-    async fn on_store<T: Send + 'static>(
+    pub(crate) async fn on_store<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, Failure>> + Send + 'static,
         deadline: Tick,

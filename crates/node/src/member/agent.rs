@@ -243,6 +243,7 @@ impl Agent {
             domain: identity.domain.clone(),
             build: env!("CARGO_PKG_VERSION").to_owned(),
             protocol: PROTOCOL_VERSION,
+            meta: self.member.has_meta(),
             disks: disks
                 .map(|disk| DiskOffer { id: DiskId(disk.id), capacity_bytes: disk.capacity })
                 .collect(),

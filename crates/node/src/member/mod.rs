@@ -42,6 +42,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::admin;
 use crate::manager::ManagerRole;
+use crate::meta::MetaRole;
 use crate::service::Failure;
 use copy::RoutingCopy;
 
@@ -80,6 +81,7 @@ enum Order {
 pub struct Member {
     identity: Identity,
     manager: Option<Arc<ManagerRole>>,
+    meta: Option<MetaRole>,
     copy: watch::Sender<Arc<RoutingCopy>>,
     names: watch::Sender<Arc<NamespaceTableReply>>,
     standing: watch::Sender<Standing>,
@@ -123,6 +125,7 @@ impl Member {
         let standing = Standing::Joining("the first answer of a manager".to_owned());
         let member = Self {
             identity,
+            meta: manager.clone().map(MetaRole::new),
             manager,
             copy: watch::Sender::new(Arc::default()),
             names: watch::Sender::new(Arc::default()),
@@ -143,6 +146,16 @@ impl Member {
 
     pub(crate) fn manager(&self) -> Option<&Arc<ManagerRole>> {
         self.manager.as_ref()
+    }
+
+    /// Whether this process has the meta role: wherever there is a manager, and so a store.
+    pub(crate) fn has_meta(&self) -> bool {
+        self.meta.is_some()
+    }
+
+    /// The meta role of this process, if it has it.
+    pub(crate) fn meta(&self) -> Option<&MetaRole> {
+        self.meta.as_ref()
     }
 
     /// The newest routing that this node has.
@@ -212,6 +225,13 @@ impl Member {
                 Ok(answer.encode())
             }
             Verb::Admin => self.admin(meta, deadline).await,
+            Verb::Meta => match &self.meta {
+                Some(role) => role.answer(meta, &self.routing(), deadline).await,
+                None => {
+                    let text = "this node has no meta role: ask one that routing names as a meta";
+                    Err(Failure::new(Status::Unsupported, text.to_owned()))
+                }
+            },
             verb => {
                 let text = format!("{}: not a request about the cluster", verb.name());
                 Err(Failure::new(Status::Unsupported, text))

@@ -125,6 +125,7 @@ impl Node {
             addresses: Vec::new(),
             domain: String::new(),
             state: NodeState::Active,
+            meta: false,
         };
         let routing = Routing {
             cluster: Uuid128([9; 16]),

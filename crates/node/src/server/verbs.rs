@@ -68,7 +68,8 @@ impl Request {
             | Verb::Register
             | Verb::Heartbeat
             | Verb::NamespaceTable
-            | Verb::Admin => Ok(Self::Control(verb, meta.to_vec())),
+            | Verb::Admin
+            | Verb::Meta => Ok(Self::Control(verb, meta.to_vec())),
             Verb::Hello
             | Verb::Put
             | Verb::ShmAttach

@@ -34,6 +34,8 @@ pub struct Register {
     pub build: String,
     /// The protocol version it speaks.
     pub protocol: u8,
+    /// Whether it has the meta role.
+    pub meta: bool,
     /// Its disks.
     pub disks: Vec<DiskOffer>,
 }

@@ -112,6 +112,8 @@ pub struct NodeRecord {
     pub protocol: u8,
     /// What the operator wants of it.
     pub state: NodeState,
+    /// Whether it has the meta role.
+    pub meta: bool,
 }
 
 /// A disk of a node.

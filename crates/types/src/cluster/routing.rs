@@ -16,6 +16,8 @@ pub struct NodeInfo {
     pub domain: String,
     /// Whether it is being emptied.
     pub state: NodeState,
+    /// Whether it executes operations on the file namespace.
+    pub meta: bool,
 }
 
 /// Where a slot is looked for.

@@ -25,6 +25,7 @@ impl Register {
         w.str8(&self.domain);
         w.str8(&self.build);
         w.u8(self.protocol);
+        w.u8(u8::from(self.meta));
         w.count(self.disks.len());
         for disk in &self.disks {
             write_uuid(&mut w, disk.id.0);
@@ -48,6 +49,7 @@ impl Register {
             domain: r.str8()?.to_owned(),
             build: r.str8()?.to_owned(),
             protocol: r.u8()?,
+            meta: read_bool(&mut r, "meta role")?,
             disks: Vec::new(),
         };
         for _ in 0..r.count(NODE_DISKS_MAX, 24, "disks")? {

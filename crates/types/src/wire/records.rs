@@ -198,6 +198,7 @@ impl Record for NodeRecord {
         w.str8(&self.build);
         w.u8(self.protocol);
         w.u8(self.state as u8);
+        w.u8(u8::from(self.meta));
     }
 
     fn read_body(r: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -210,6 +211,8 @@ impl Record for NodeRecord {
             build: r.str8()?.to_owned(),
             protocol: r.u8()?,
             state: node_state(r.u8()?)?,
+            // Builds before protocol 5 wrote none, and had no such role.
+            meta: !r.is_empty() && read_bool(r, "meta role")?,
         })
     }
 }

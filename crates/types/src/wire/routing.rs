@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::codec::{Reader, WireError, Writer};
-use super::records::{node_state, read_uuid, write_text_list, write_uuid};
+use super::records::{node_state, read_bool, read_uuid, write_text_list, write_uuid};
 use crate::cluster::{
     Chain, ChainId, ChainTarget, ChainVersion, DiskId, NodeId, NodeInfo, Routing, RoutingDiff,
     RoutingUpdate, RoutingVersion, SlotChange, SlotPlace, TargetId, TargetState,
@@ -96,11 +96,12 @@ fn write_nodes<'a>(w: &mut Writer, nodes: impl ExactSizeIterator<Item = &'a Node
         write_text_list(w, &node.addresses);
         w.str8(&node.domain);
         w.u8(node.state as u8);
+        w.u8(u8::from(node.meta));
     }
 }
 
 fn read_nodes(r: &mut Reader<'_>) -> Result<Vec<NodeInfo>, WireError> {
-    let count = r.count(NODES_MAX, 22, "nodes")?;
+    let count = r.count(NODES_MAX, 23, "nodes")?;
     (0..count)
         .map(|_| {
             Ok(NodeInfo {
@@ -108,6 +109,7 @@ fn read_nodes(r: &mut Reader<'_>) -> Result<Vec<NodeInfo>, WireError> {
                 addresses: read_text_list(r, ADDRESSES_MAX, "addresses")?,
                 domain: r.str8()?.to_owned(),
                 state: node_state(r.u8()?)?,
+                meta: read_bool(r, "meta role")?,
             })
         })
         .collect()

@@ -88,6 +88,8 @@ wire_enum! {
         SlotAsk = 61,
         /// The answer to a `SlotAsk`; has no reply.
         SlotAnswer = 62,
+        /// To a meta: an operation on the file namespace.
+        Meta = 80,
     }
 }
 

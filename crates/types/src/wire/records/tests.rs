@@ -46,6 +46,7 @@ fn node_record() -> NodeRecord {
         build: "0.1.0".to_owned(),
         protocol: 1,
         state: NodeState::Draining,
+        meta: true,
     }
 }
 
@@ -120,13 +121,25 @@ const GOLDEN: [u32; 10] = [
     0x9969_a94c,
     0x611c_f60f,
     0x5c87_0b4a,
-    0xa30b_33dd,
+    0xcc4e_7619,
     0x3fc0_8780,
     0x0c05_92b8,
     0xa4b2_9a10,
     0x1838_e117,
     0x5819_5767,
 ];
+
+#[test]
+fn a_nodes_record_of_an_earlier_build_has_no_meta_role() {
+    let record = node_record();
+    let bytes = record.seal();
+    // Without the byte that protocol 5 added, and with the checksum of what is left.
+    let mut before = bytes[..bytes.len() - 5].to_vec();
+    let sum = Crc32c::of(&before);
+    assert_eq!(sum, Crc32c(0xa30b_33dd), "as it was stored then");
+    before.extend_from_slice(&sum.0.to_le_bytes());
+    assert_eq!(NodeRecord::open(&before), Ok(NodeRecord { meta: false, ..record }));
+}
 
 #[test]
 fn a_newer_record_and_another_kind_are_named() {
@@ -154,6 +167,7 @@ fn routing() -> Routing {
         addresses: vec!["10.0.0.1:7400".to_owned()],
         domain: "rack-1".to_owned(),
         state: NodeState::Active,
+        meta: true,
     };
     let mut routing = Routing {
         cluster: uuid(9),
@@ -204,7 +218,7 @@ fn golden_messages_never_change() {
 }
 
 /// CRC-32C of a whole routing, a difference, a registration and a heartbeat.
-const MESSAGES: [u32; 4] = [0xf8bb_c339, 0x7095_26b4, 0xa21a_9951, 0x13b0_9493];
+const MESSAGES: [u32; 4] = [0x1caa_0b7d, 0x7095_26b4, 0xf18a_be3f, 0x13b0_9493];
 
 fn register() -> Register {
     Register {
@@ -216,6 +230,7 @@ fn register() -> Register {
         domain: "rack-1".to_owned(),
         build: "0.1.0".to_owned(),
         protocol: 1,
+        meta: true,
         disks: vec![DiskOffer { id: DiskId(uuid(1)), capacity_bytes: 1 << 40 }],
     }
 }

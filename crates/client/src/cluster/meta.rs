@@ -1,0 +1,81 @@
+//! Calls to a meta: the one that answered last, another one when it does not.
+
+use millpond_env::RealClock;
+use millpond_types::cluster::{NodeId, Routing};
+use millpond_types::wire::{Status, Verb};
+
+use super::any::is_passing;
+use super::{Cluster, PAUSE_MAX, PAUSE_MIN};
+use crate::connection::Deadline;
+use crate::error::ClientError;
+
+/// Whether another attempt may do better.
+fn may_pass(error: &ClientError) -> bool {
+    match error {
+        // `Unsupported`: it had the role when the routing was made.
+        ClientError::Refused { status, .. } => {
+            matches!(status, Status::Busy | Status::Unsupported | Status::DeadlineExceeded)
+                || is_passing(error)
+        }
+        _ => is_passing(error),
+    }
+}
+
+impl Cluster {
+    /// Nodes with the meta role, the one that answered last first.
+    fn metas(&self, routing: &Routing) -> Vec<NodeId> {
+        let last = *self.meta.lock();
+        let mut rank = self.rank(routing);
+        let mut metas: Vec<(bool, u64, NodeId)> = routing
+            .nodes
+            .values()
+            .filter(|node| node.meta)
+            .map(|node| (Some(node.id) != last, rank(node.id), node.id))
+            .collect();
+        metas.sort_unstable();
+        metas.into_iter().map(|(_, _, id)| id).collect()
+    }
+
+    /// Asks a meta until one answers or the deadline has passed. The request must bear repetition.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub(crate) fn ask_meta(&self, meta: &[u8], deadline: Deadline) -> Result<Vec<u8>, ClientError> {
+        let mut pause = PAUSE_MIN;
+        loop {
+            let routing = self.table.get();
+            let (mut bad, mut last) = (Vec::new(), None);
+            for id in self.metas(&routing) {
+                // Half of what is left, so that a silent node leaves time for another one.
+                let left = deadline.at.since(RealClock::tick());
+                match self.one(id, (Verb::Meta, meta), deadline.within(left / 2)) {
+                    Err(error) if may_pass(&error) => {
+                        bad.push(id);
+                        last = Some(error);
+                    }
+                    Err(error) => return Err(error),
+                    Ok(reply) => {
+                        *self.meta.lock() = Some(id);
+                        return Ok(reply);
+                    }
+                }
+            }
+            let left = deadline.at.since(RealClock::tick());
+            if left.is_zero() || self.is_closed() {
+                return Err(last.unwrap_or_else(|| self.no_meta(deadline)));
+            }
+            self.learn(routing.version, &bad, self.jittered(pause).min(left));
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    fn no_meta(&self, deadline: Deadline) -> ClientError {
+        ClientError::Unanswered {
+            given: deadline.given,
+            open: 1,
+            all: 1,
+            rounds: 0,
+            tried: format!("the cluster at {} names no node as a meta", self.seeds.name()),
+        }
+    }
+}

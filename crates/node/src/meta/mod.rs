@@ -1,0 +1,104 @@
+//! The meta role: executes operations on the file namespace, in every process that has a manager and
+//! so a store. Metas share nothing but the store; a client may ask any of them.
+
+use std::sync::Arc;
+
+use millpond_env::RealClock;
+use millpond_meta::{Facts, Volume, VolumeError, VolumeOptions};
+use millpond_types::Tick;
+use millpond_types::cluster::{ChainId, Routing};
+use millpond_types::meta::{MetaReply, MetaRequest};
+use millpond_types::wire::Status;
+use parking_lot::Mutex;
+use tokio::sync::OnceCell;
+
+use crate::admin;
+use crate::manager::ManagerRole;
+use crate::service::Failure;
+
+/// The meta role of this process.
+pub(crate) struct MetaRole {
+    manager: Arc<ManagerRole>,
+    volume: Arc<OnceCell<Arc<Volume>>>,
+    facts: Mutex<Facts>,
+}
+
+fn failure(error: VolumeError) -> Failure {
+    match error {
+        // It may be done: the client repeats it under the same name.
+        VolumeError::Store(error) => {
+            let text = format!("the file namespace's store: {error}: retry in a moment");
+            Failure::new(Status::Busy, text)
+        }
+        error => Failure::new(Status::Internal, error.to_string()),
+    }
+}
+
+impl MetaRole {
+    pub(crate) fn new(manager: Arc<ManagerRole>) -> Self {
+        Self { manager, volume: Arc::default(), facts: Mutex::default() }
+    }
+
+    /// The volume; opened, and made if there is none, on the first call.
+    async fn volume(&self, deadline: Tick) -> Result<Arc<Volume>, Failure> {
+        if let Some(volume) = self.volume.get() {
+            return Ok(Arc::clone(volume));
+        }
+        let (cell, store) = (Arc::clone(&self.volume), self.manager.store().clone());
+        let open = async move {
+            let clock = Arc::new(RealClock);
+            let opened = cell.get_or_try_init(|| async move {
+                Volume::open(store, clock, VolumeOptions::default()).await.map(Arc::new)
+            });
+            opened.await.map(Arc::clone).map_err(failure)
+        };
+        self.manager.on_store(open, deadline).await
+    }
+
+    /// Executes a request of a client.
+    ///
+    /// # Errors
+    /// [`Failure`]: malformed, or it may be done or not: the client asks again under the same name.
+    pub(crate) async fn answer(
+        &self,
+        meta: &[u8],
+        routing: &Routing,
+        deadline: Tick,
+    ) -> Result<Vec<u8>, Failure> {
+        let request = MetaRequest::decode(meta)?;
+        let volume = self.volume(deadline).await?;
+        self.note_chains(&volume, routing);
+        let work = async move {
+            let answer = volume.execute(&request).await.map_err(failure)?;
+            Ok(MetaReply::encode_answer(&answer))
+        };
+        self.manager.on_store(work, deadline).await
+    }
+
+    /// New files get chains that there are.
+    fn note_chains(&self, volume: &Volume, routing: &Routing) {
+        let chains = routing.chains.last_key_value().map_or(0, |(ChainId(last), _)| *last);
+        let mut facts = self.facts.lock();
+        if facts.chains != chains {
+            facts.chains = chains;
+            volume.set_facts(*facts);
+        }
+    }
+
+    /// How much room there is for files: that of all disks that take data, replicas counted once.
+    pub(crate) fn note_room(&self, status: &admin::Status) {
+        let replicas = u64::from(status.replicas.max(1));
+        let disks = status.disks.iter().filter(|disk| disk.healthy && disk.state == "active");
+        let (mut bytes, mut used) = (0, 0);
+        for disk in disks {
+            bytes += disk.capacity_bytes;
+            used += disk.used_bytes;
+        }
+        let mut facts = self.facts.lock();
+        facts.bytes = bytes / replicas;
+        facts.bytes_free = bytes.saturating_sub(used) / replicas;
+        if let Some(volume) = self.volume.get() {
+            volume.set_facts(*facts);
+        }
+    }
+}
