@@ -17,7 +17,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("engine", &["types", "env"]),
     ("client", &["types", "env"]),
     ("kv", &["types", "env", "client"]),
-    ("node", &["types", "env", "engine", "chain", "cluster", "store", "meta", "client", "kv"]),
+    ("fuse-wire", &["types"]),
+    ("fuse", &["types", "env", "client", "fuse-wire"]),
+    (
+        "node",
+        &["types", "env", "engine", "chain", "cluster", "store", "meta", "client", "kv", "fuse"],
+    ),
     ("python", &["types", "env", "client", "kv", "node"]),
     ("sim", &["types", "env", "engine", "chain", "cluster", "store", "client", "kv"]),
 ];

@@ -1,0 +1,231 @@
+//! `/dev/fuse`: requests in, replies out.
+
+use std::fs::OpenOptions;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use crate::abi::{
+    BackingMap, DEFAULT_MAX_PAGES, DEV_IOC_BACKING_CLOSE, DEV_IOC_BACKING_OPEN, DEV_IOC_CLONE,
+};
+use crate::buffer::RequestBuffer;
+use crate::reply::Reply;
+use crate::request::ReplyTo;
+
+/// Where the kernel's door is.
+const PATH: &str = "/dev/fuse";
+/// Pages of a request on kernels that do not say, before 6.13.
+const MAX_PAGES_BEFORE_THE_SETTING: u32 = 256;
+/// How many pieces one write may have, `UIO_MAXIOV`.
+const PIECES_MAX: usize = 1024;
+
+/// A descriptor of `/dev/fuse`, of a connection or still of none.
+///
+/// The connection lives while any descriptor of it is open in any process. Dropping the value
+/// closes one; requests that were read through a cloned descriptor and have no reply then
+/// fail with `ECONNABORTED`, unless another process holds that descriptor too.
+///
+/// Several threads may share one, but each gets fewer waits with a clone of its own.
+#[derive(Debug)]
+pub struct Device {
+    fd: OwnedFd,
+}
+
+/// What a read brought.
+#[derive(Debug)]
+pub enum Received<'b> {
+    /// The bytes of one request, for [`Request::decode`](crate::Request::decode).
+    Request(&'b [u8]),
+    /// The mount is gone: nothing will ever come.
+    Unmounted,
+    /// Somebody aborted the connection: the mount is there and answers nothing. Told apart from
+    /// [`Received::Unmounted`] only where `ABORT_ERROR` was granted.
+    Aborted,
+}
+
+/// What became of a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivered {
+    /// The kernel has it.
+    Sent,
+    /// The kernel no longer waits: the caller was killed, the request was answered before, or
+    /// the connection has ended.
+    NotAwaited,
+}
+
+impl Device {
+    /// Opens the device; the descriptor has no connection until a mount or a clone gives it one.
+    ///
+    /// # Errors
+    /// `NotFound` where the kernel has no FUSE, `PermissionDenied`.
+    pub fn open() -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).open(PATH)?;
+        Ok(Self { fd: file.into() })
+    }
+
+    /// Takes over a descriptor that another process opened.
+    #[must_use]
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+
+    /// A second descriptor of the same connection, with a queue of its own.
+    ///
+    /// # Errors
+    /// Those of [`Device::open`], and `InvalidInput` when this one has no connection.
+    pub fn clone_device(&self) -> io::Result<Self> {
+        let clone = Self::open()?;
+        let mut from = self.fd.as_raw_fd().cast_unsigned();
+        // SAFETY: the request reads one u32, which lives on this stack frame.
+        let rc = unsafe { libc::ioctl(clone.fd.as_raw_fd(), ulong(DEV_IOC_CLONE), &raw mut from) };
+        if rc < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(clone)
+    }
+
+    /// Waits for a request.
+    ///
+    /// Signals do not end the wait. On a descriptor that another process made non-blocking it
+    /// waits all the same.
+    ///
+    /// # Errors
+    /// `InvalidInput` when the buffer is smaller than what INIT agreed on, `PermissionDenied`
+    /// when the descriptor has no connection.
+    pub fn read<'b>(&self, buffer: &'b mut RequestBuffer) -> io::Result<Received<'b>> {
+        let bytes = buffer.as_mut();
+        loop {
+            // SAFETY: the kernel writes at most `len` bytes to memory that is borrowed mutably.
+            let got =
+                unsafe { libc::read(self.fd.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len()) };
+            if let Ok(got) = usize::try_from(got) {
+                return Ok(Received::Request(&bytes[..got]));
+            }
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                Some(libc::ENODEV) => return Ok(Received::Unmounted),
+                Some(libc::ECONNABORTED) => return Ok(Received::Aborted),
+                // The request was interrupted between the queue and this thread, or we were.
+                Some(libc::EINTR | libc::ENOENT) => {}
+                Some(libc::EAGAIN) => self.wait()?,
+                _ => return Err(error),
+            }
+        }
+    }
+
+    /// Waits until there may be a request.
+    fn wait(&self) -> io::Result<()> {
+        let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, which lives on this stack frame.
+        let ready = unsafe { libc::poll(&raw mut poll, 1, -1) };
+        match io::Error::last_os_error() {
+            error if ready < 0 && error.kind() != io::ErrorKind::Interrupted => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Answers a request with one system call; nothing of the reply is copied before it.
+    ///
+    /// # Errors
+    /// `InvalidInput` when the reply does not fit the request (the caller of the file system then
+    /// gets an `EIO`), or is in more than 1,023 pieces.
+    ///
+    /// # Panics
+    /// [`Reply::Error`] with a number that is no errno, or 4 GiB of data.
+    pub fn reply(&self, to: ReplyTo, reply: &Reply<'_>) -> io::Result<Delivered> {
+        let sent = reply.with_pieces(to, |pieces| self.write(pieces));
+        match sent {
+            Ok(()) => Ok(Delivered::Sent),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED) => Ok(Delivered::NotAwaited),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// One message. The device takes it whole or not at all.
+    pub(crate) fn write(&self, pieces: &[&[u8]]) -> io::Result<()> {
+        const INLINE: usize = 4;
+        let mut inline = [IoSlice::new(&[]); INLINE];
+        let mut many = Vec::new();
+        let slices: &[IoSlice<'_>] = if pieces.len() <= INLINE {
+            for (slot, piece) in inline.iter_mut().zip(pieces) {
+                *slot = IoSlice::new(piece);
+            }
+            &inline[..pieces.len()]
+        } else {
+            many.extend(pieces.iter().map(|piece| IoSlice::new(piece)));
+            &many
+        };
+        if slices.len() > PIECES_MAX {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let count = i32::try_from(slices.len()).expect("at most 1,024 pieces");
+        loop {
+            // SAFETY: `IoSlice` has the layout of `iovec`, and `count` of them live in `slices`.
+            let sent = unsafe { libc::writev(self.fd.as_raw_fd(), slices.as_ptr().cast(), count) };
+            if sent >= 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Names a file that the kernel is to read and write by itself; the name is good for
+    /// [`OpenOut::passthrough`](crate::abi::OpenOut::passthrough), and lives until
+    /// [`Device::backing_close`], also when `file` is closed and in a process that takes the
+    /// connection over.
+    ///
+    /// # Errors
+    /// `PermissionDenied` without `CAP_SYS_ADMIN` or where passthrough was not granted,
+    /// `ELOOP` when the file lies on too many stacked file systems.
+    pub fn backing_open(&self, file: BorrowedFd<'_>) -> io::Result<i32> {
+        let map = BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
+        // SAFETY: the request reads one `BackingMap`, which lives on this stack frame.
+        let id = unsafe {
+            libc::ioctl(self.fd.as_raw_fd(), ulong(DEV_IOC_BACKING_OPEN), &raw const map)
+        };
+        if id < 0 { Err(io::Error::last_os_error()) } else { Ok(id) }
+    }
+
+    /// Gives a name of [`Device::backing_open`] back. Files that are open through it stay so.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none of that name.
+    pub fn backing_close(&self, id: i32) -> io::Result<()> {
+        let id = id.cast_unsigned();
+        // SAFETY: the request reads one u32, which lives on this stack frame.
+        let rc = unsafe {
+            libc::ioctl(self.fd.as_raw_fd(), ulong(DEV_IOC_BACKING_CLOSE), &raw const id)
+        };
+        if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl From<Device> for OwnedFd {
+    fn from(device: Device) -> Self {
+        device.fd
+    }
+}
+
+/// Numbers of ioctls are words of the C library's own choice.
+fn ulong(request: u32) -> libc::Ioctl {
+    libc::Ioctl::from(request)
+}
+
+/// Pages that a request of this kernel may have: `fs.fuse.max_pages_limit`, or 256 where
+/// the kernel is older than the setting.
+#[must_use]
+pub fn max_pages_limit() -> u32 {
+    let text = std::fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit");
+    let limit = text.ok().and_then(|text| text.trim().parse().ok());
+    limit.unwrap_or(MAX_PAGES_BEFORE_THE_SETTING).max(DEFAULT_MAX_PAGES)
+}

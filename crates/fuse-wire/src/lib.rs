@@ -1,0 +1,60 @@
+//! The kernel's FUSE protocol, and nothing else: no inodes, no cache, no threads.
+//!
+//! - [`abi`]: structures and constants of ABI 7.45.
+//! - [`Request`], [`Operation`]: what the kernel asks, decoded from one read without a copy.
+//! - [`Reply`], [`DirBuffer`]: what it is answered.
+//! - [`Device`]: `/dev/fuse`. One per worker thread, by [`Device::clone_device`]; blocking reads into
+//!   a [`RequestBuffer`], one system call per reply. Notifications to the kernel are methods of it.
+//! - [`negotiate`]: INIT as a function from the kernel's offer to the reply. The result,
+//!   [`Negotiated`], is plain data.
+//! - [`mount()`], [`unmount`], [`mounts`], [`abort_connection`]: mount points.
+//! - [`scm`]: descriptors over a Unix socket.
+//!
+//! # A server that may crash
+//!
+//! The connection lives while any descriptor of it is open. So a second process, the *holder*,
+//! keeps copies of the primary descriptor **and of every clone** (requests that were read through
+//! a clone are failed when its last copy is closed) together with [`Negotiated::to_bytes`]. A server
+//! that starts again gets them over [`scm`], makes devices of them ([`Device::from_fd`]), calls
+//! [`Device::resend`] and reads on. There is no new INIT. What was in flight comes again, marked
+//! by [`Request::resent`] and with the same [`Request::unique`]: the server must not do
+//! twice what cannot be done twice, and therefore keeps replies ([`Reply::body`]) where the crash
+//! does not reach them.
+//!
+//! # Invariants
+//!
+//! - Bytes from the kernel never panic the process; a decoder's error names operation and field.
+//! - A reply goes to a [`ReplyTo`], which has the bit that marks a resend: without it the kernel
+//!   would not find the request.
+//! - A flag that the kernel did not offer is never asked for.
+//!
+//! # Absent on purpose
+//!
+//! `splice(2)`: the data of a WRITE is page aligned in the [`RequestBuffer`] instead. CUSE,
+//! security contexts, kernels before 7.31 (Linux 5.5). FUSE over `io_uring`, because the kernel does
+//! not send again what such a queue had in flight.
+
+#![allow(unsafe_code, reason = "the system calls of the protocol are made here (STYLE rule 18)")]
+#![allow(clippy::disallowed_methods, reason = "files and sockets of the protocol are opened here")]
+
+pub mod abi;
+mod buffer;
+mod device;
+mod directory;
+mod mount;
+mod mountinfo;
+mod negotiate;
+mod notify;
+mod reply;
+mod request;
+pub mod scm;
+
+pub use buffer::RequestBuffer;
+pub use device::{Delivered, Device, Received, max_pages_limit};
+pub use directory::{DirBuffer, FileKind};
+pub use mount::{FS_TYPE, MountError, MountOptions, mount, unmount};
+pub use mountinfo::{MountPoint, abort_connection, mounts};
+pub use negotiate::{InitWishes, NegotiateError, Negotiated, negotiate};
+pub use notify::{Notified, Pages};
+pub use reply::Reply;
+pub use request::{DecodeError, DecodeFault, Items, Operation, ReplyTo, Request, SuppGroups};

@@ -1,0 +1,332 @@
+//! Mounting and unmounting, with the rights of root or through `fusermount3`.
+
+mod fusermount;
+
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::device::Device;
+use crate::mountinfo::mounts;
+
+/// The type under which our mounts are listed.
+pub const FS_TYPE: &str = "fuse.millpond";
+/// The same as `fusermount3` wants it.
+const SUBTYPE: &str = "millpond";
+
+/// How to mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a mount option of that name")]
+pub struct MountOptions {
+    /// What the list of mounts shows as the source.
+    pub fsname: String,
+    /// No writes.
+    pub read_only: bool,
+    /// Other users may enter, not only the one who mounts.
+    pub allow_other: bool,
+    /// The kernel checks modes and owners by itself.
+    pub default_permissions: bool,
+    /// Set-user-id bits do not count.
+    pub nosuid: bool,
+    /// Device files do not work.
+    pub nodev: bool,
+    /// Nothing can be executed.
+    pub noexec: bool,
+    /// Bytes of the largest read; without it what INIT agrees on.
+    pub max_read: Option<u32>,
+}
+
+impl Default for MountOptions {
+    /// Writable, for the mounting user, without set-user-id bits and device files.
+    fn default() -> Self {
+        Self {
+            fsname: SUBTYPE.to_owned(),
+            read_only: false,
+            allow_other: false,
+            default_permissions: false,
+            nosuid: true,
+            nodev: true,
+            noexec: false,
+            max_read: None,
+        }
+    }
+}
+
+impl MountOptions {
+    /// Options that are the file system's own, not the kernel's general ones.
+    fn own(&self) -> String {
+        let mut own = String::new();
+        if self.allow_other {
+            own.push_str(",allow_other");
+        }
+        if self.default_permissions {
+            own.push_str(",default_permissions");
+        }
+        if let Some(bytes) = self.max_read {
+            own.push_str(",max_read=");
+            own.push_str(&bytes.to_string());
+        }
+        own
+    }
+
+    /// General options as bits of `mount(2)`.
+    fn flags(&self) -> libc::c_ulong {
+        [
+            (self.read_only, libc::MS_RDONLY),
+            (self.nosuid, libc::MS_NOSUID),
+            (self.nodev, libc::MS_NODEV),
+            (self.noexec, libc::MS_NOEXEC),
+        ]
+        .into_iter()
+        .filter_map(|(set, flag)| set.then_some(flag))
+        .fold(0, |all, flag| all | flag)
+    }
+}
+
+/// Why a mount did not come or did not go. Each says in a line what to do.
+#[derive(Debug, Error)]
+pub enum MountError {
+    /// The kernel or the container has no FUSE.
+    #[error("/dev/fuse is missing: `modprobe fuse`, or give the container `--device /dev/fuse`")]
+    NoDevice,
+    /// The device may not be opened.
+    #[error(
+        "/dev/fuse may not be opened: run as root, or allow it (`chmod 666 /dev/fuse`, in a container a device rule)"
+    )]
+    DeviceRights,
+    /// Neither root nor a helper.
+    #[error(
+        "no right to mount: run as root (in a container with `--cap-add SYS_ADMIN`), or install fusermount3 (package fuse3)"
+    )]
+    NoRights,
+    /// `/etc/fuse.conf` forbids it.
+    #[error(
+        "users may not mount with allow_other: add the line `user_allow_other` to /etc/fuse.conf"
+    )]
+    AllowOther,
+    /// The target is not there.
+    #[error("{} does not exist: `mkdir -p {}`", .0.display(), .0.display())]
+    TargetMissing(PathBuf),
+    /// The target is no directory.
+    #[error("{} is not a directory: mount on one", .0.display())]
+    TargetNotDirectory(PathBuf),
+    /// The target is a mount of ours already.
+    #[error("{} is a mount of {source_name} already: unmount it first (`umount {}`)", .target.display(), .target.display())]
+    Occupied {
+        /// The target.
+        target: PathBuf,
+        /// What is mounted there.
+        source_name: String,
+    },
+    /// The target is a mount whose server is gone.
+    #[error("{} is a mount whose server is gone: `umount -l {}`", .0.display(), .0.display())]
+    Dead(PathBuf),
+    /// There is no mount.
+    #[error("{} is not a mount", .0.display())]
+    NotMounted(PathBuf),
+    /// Files below the target are open.
+    #[error("{} is in use: close what is open below it (`fuser -m {}`), or unmount lazily", .0.display(), .0.display())]
+    Busy(PathBuf),
+    /// An option that cannot be passed on.
+    #[error("mount option '{0}' has a zero byte in it")]
+    Option(&'static str),
+    /// What `fusermount3` said.
+    #[error("fusermount3: {0}")]
+    Helper(String),
+    /// The system said something else.
+    #[error("{what}: {source}")]
+    Os {
+        /// What was tried.
+        what: &'static str,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Makes the directory `target` a mount. The device has the connection; its first request is
+/// the INIT.
+///
+/// A directory that is not empty is no fault; what is in it is hidden while the mount is there.
+///
+/// # Errors
+/// [`MountError`] says what to do.
+pub fn mount(target: &Path, options: &MountOptions) -> Result<Device, MountError> {
+    let target = check_target(target)?;
+    let device = Device::open().map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => MountError::NoDevice,
+        Some(libc::EACCES | libc::EPERM) => MountError::DeviceRights,
+        _ => MountError::Os { what: "open /dev/fuse", source: error },
+    });
+    let device = match device {
+        Ok(device) => device,
+        // The helper may be allowed to open it where we are not.
+        Err(MountError::DeviceRights) if fusermount::is_there() => {
+            return fusermount::mount(&target, options);
+        }
+        Err(error) => return Err(error),
+    };
+    match mount_as_root(&device, &target, options) {
+        Ok(()) => Ok(device),
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            if !fusermount::is_there() {
+                return Err(MountError::NoRights);
+            }
+            fusermount::mount(&target, options)
+        }
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Err(MountError::NoDevice),
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput && options.has_zero() => {
+            Err(MountError::Option("fsname"))
+        }
+        Err(error) => Err(MountError::Os { what: "mount", source: error }),
+    }
+}
+
+impl MountOptions {
+    fn has_zero(&self) -> bool {
+        self.fsname.contains('\0')
+    }
+}
+
+/// `mount(2)` with the device's descriptor.
+fn mount_as_root(device: &Device, target: &Path, options: &MountOptions) -> io::Result<()> {
+    // SAFETY: both only return a number.
+    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let data = format!(
+        "fd={},rootmode={:o},user_id={uid},group_id={gid}{}",
+        device.as_fd().as_raw_fd(),
+        libc::S_IFDIR,
+        options.own()
+    );
+    let source = CString::new(options.fsname.as_str())?;
+    let (target, kind) = (c_path(target)?, CString::new(FS_TYPE)?);
+    let data = CString::new(data)?;
+    // SAFETY: four strings that end with a zero and outlive the call.
+    let rc = unsafe {
+        libc::mount(
+            source.as_ptr(),
+            target.as_ptr(),
+            kind.as_ptr(),
+            options.flags(),
+            data.as_ptr().cast(),
+        )
+    };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Ends a mount. `lazy` takes it out of the tree at once and ends it when its last file is
+/// closed; it works on a mount whose server hangs.
+///
+/// # Errors
+/// [`MountError::NotMounted`], [`MountError::Busy`], or what the system says.
+pub fn unmount(target: &Path, lazy: bool) -> Result<(), MountError> {
+    let path = c_path(target).map_err(|source| MountError::Os { what: "unmount", source })?;
+    let flags = libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 };
+    match umount2(&path, flags) {
+        Ok(()) => Ok(()),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EPERM) if fusermount::is_there() => fusermount::unmount(target, lazy),
+            Some(libc::EPERM) => Err(MountError::NoRights),
+            Some(libc::EINVAL) => Err(MountError::NotMounted(target.to_owned())),
+            Some(libc::ENOENT) => Err(MountError::TargetMissing(target.to_owned())),
+            Some(libc::EBUSY) => Err(MountError::Busy(target.to_owned())),
+            _ => Err(MountError::Os { what: "unmount", source: error }),
+        },
+    }
+}
+
+fn umount2(path: &CStr, flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: a string that ends with a zero and outlives the call.
+    let rc = unsafe { libc::umount2(path.as_ptr(), flags) };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The target without links, if it can be mounted on.
+fn check_target(target: &Path) -> Result<PathBuf, MountError> {
+    let fault = |error: io::Error| match error.raw_os_error() {
+        Some(libc::ENOENT) => MountError::TargetMissing(target.to_owned()),
+        Some(libc::ENOTDIR) => MountError::TargetNotDirectory(target.to_owned()),
+        Some(libc::ENOTCONN) => MountError::Dead(target.to_owned()),
+        _ => MountError::Os { what: "target of the mount", source: error },
+    };
+    let place = without_links(target).map_err(fault)?;
+    let ours = mounts().map_err(|source| MountError::Os { what: "list of mounts", source })?;
+    if let Some(mount) = ours.into_iter().find(|mount| mount.target == place) {
+        let source_name = mount.source.to_string_lossy().into_owned();
+        return Err(MountError::Occupied { target: place, source_name });
+    }
+    let kind = fs::metadata(&place).map_err(fault)?;
+    if !kind.is_dir() {
+        return Err(MountError::TargetNotDirectory(place));
+    }
+    Ok(place)
+}
+
+/// The path without links. Does not look at what is mounted at its end, because a mount whose
+/// server stands still would hold us up for ever.
+fn without_links(target: &Path) -> io::Result<PathBuf> {
+    let Some(name) = target.file_name() else { return fs::canonicalize(target) };
+    let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let place = fs::canonicalize(parent.unwrap_or(Path::new(".")))?.join(name);
+    if fs::read_link(&place).is_ok() { fs::canonicalize(target) } else { Ok(place) }
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{MountError, MountOptions, mount, unmount, without_links};
+
+    #[test]
+    fn options_become_the_kernels() {
+        let options = MountOptions {
+            read_only: true,
+            allow_other: true,
+            default_permissions: true,
+            nodev: false,
+            max_read: Some(4096),
+            ..MountOptions::default()
+        };
+        assert_eq!(options.own(), ",allow_other,default_permissions,max_read=4096");
+        assert_eq!(options.flags(), libc::MS_RDONLY | libc::MS_NOSUID);
+        assert_eq!(MountOptions::default().own(), "");
+    }
+
+    #[test]
+    fn targets_that_cannot_be_mounted_on_say_why() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("no/such");
+        let error = mount(&missing, &MountOptions::default()).unwrap_err();
+        assert!(matches!(error, MountError::TargetMissing(_)), "{error}");
+        let missing = folder.path().join("none");
+        let error = mount(&missing, &MountOptions::default()).unwrap_err();
+        assert!(error.to_string().contains("mkdir -p"), "{error}");
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let error = mount(&file, &MountOptions::default()).unwrap_err();
+        assert!(matches!(error, MountError::TargetNotDirectory(_)), "{error}");
+        let error = unmount(folder.path(), true).unwrap_err();
+        assert!(matches!(error, MountError::NotMounted(_)), "{error}");
+    }
+
+    #[test]
+    fn links_to_a_target_are_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = folder.path().canonicalize().unwrap().join("real");
+        std::fs::create_dir(&real).unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        assert_eq!(without_links(&link).unwrap(), real);
+        assert_eq!(without_links(&real.join(".")).unwrap(), real);
+        assert_eq!(without_links(Path::new("/")).unwrap(), Path::new("/"));
+    }
+}
