@@ -262,6 +262,10 @@ fn meaning<P: Payload>(op: Op<P>, committed: Option<&Meta>) -> Meaning<P> {
         | (Op::Write { offset: 0, bytes } | Op::Append(bytes), _, None) => {
             Meaning::Write(Write::Whole(bytes))
         }
+        // It covers all there is: nobody needs to read that.
+        (Op::Write { offset: 0, bytes }, _, Some((len, _))) if bytes.len() >= len as usize => {
+            Meaning::Write(Write::Whole(bytes))
+        }
         (Op::Write { offset, bytes }, _, _) => Meaning::Write(Write::Part { offset, bytes }),
         (Op::Append(bytes), _, Some((offset, _))) => {
             let fits = (offset as usize).saturating_add(bytes.len()) <= CHUNK_BYTES_MAX;
@@ -303,6 +307,7 @@ mod tests {
     fn is(op: Op<Bytes>, committed: Option<&Meta>) -> &'static str {
         match meaning(op, committed) {
             Meaning::Write(Write::Whole(_)) => "written",
+            Meaning::Write(Write::Part { .. }) => "a part",
             Meaning::Write(Write::Tombstone) => "buried",
             Meaning::Answer(Answer::Exists(_)) => "exists",
             Meaning::Answer(Answer::NotFound) => "not found",
@@ -332,5 +337,21 @@ mod tests {
         let probes = cases.map(|committed| is(Op::Probe, committed));
         assert_eq!(probes, ["not found", "exists", "not found", "not found"]);
         assert!(cases.iter().all(|committed| is(Op::Bury, *committed) == "buried"));
+    }
+
+    #[test]
+    fn a_write_that_covers_the_chunk_is_a_whole_one() {
+        let holds = |len| Meta {
+            version: ChunkVersion(3),
+            written: ChainVersion(1),
+            content: Content::Data { len, crc: Crc32c(1) },
+            tag: Tag::default(),
+        };
+        let write = |offset| Op::Write { offset, bytes: Bytes };
+        let (none, empty, equal, longer) = (None, Some(holds(0)), Some(holds(1)), Some(holds(2)));
+        let at_start = [none, empty, equal, longer].map(|had| is(write(0), had.as_ref()));
+        assert_eq!(at_start, ["written", "written", "written", "a part"]);
+        let behind = [none, empty, equal, longer].map(|had| is(write(1), had.as_ref()));
+        assert_eq!(behind, ["a part"; 4]);
     }
 }

@@ -45,6 +45,43 @@ pub struct GroupId(pub u32);
 impl GroupId {
     /// The server's own chunks (the namespace table).
     pub const SYSTEM: Self = Self(0);
+    /// The bytes of files. No namespace gets this number: ids count up from 1, and one decoded with
+    /// it is refused.
+    pub const FILES: Self = Self(u32::MAX);
+}
+
+/// The bytes of one file. An inode keeps its number and may change this: when it is cut to nothing
+/// or becomes a copy of another, its bytes go on under a new one and the old ones are removed later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DataId(pub u64);
+
+impl fmt::Display for DataId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// One chunk of a file's bytes. On which chain it lies, the file's layout says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileChunk {
+    /// The file's bytes.
+    pub data: DataId,
+    /// Which chunk of them, from 0.
+    pub index: u32,
+}
+
+impl FileChunk {
+    /// The chunk's name on every replica of its chain.
+    #[must_use]
+    pub fn chunk_id(self) -> ChunkId {
+        crate::placement::file_chunk_id(self)
+    }
+}
+
+impl fmt::Display for FileChunk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "chunk {} of data {}", self.index, self.data)
+    }
 }
 
 /// One of the 65,536 hash buckets that decide placement.

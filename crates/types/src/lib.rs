@@ -2,7 +2,7 @@
 //!
 //! This crate does no I/O and needs no other crate of ours. Reading order:
 //! [`ids`] (what things are called), [`units`] (time, sizes), [`limits`] (every bound and
-//! its reason), [`checksum`] (CRC-32C), [`placement`] (key → chunk id, slot),
+//! its reason), [`checksum`] (CRC-32C), [`placement`] (key → chunk id, slot; chunk of a file → chunk id),
 //! [`cluster`] (nodes, targets, chains), [`namespace`] (options of a KV keyspace), [`metrics`]
 //! (atomic counters and histograms) and [`wire`] (the protocol between client and server).
 //!
@@ -24,7 +24,9 @@ pub mod units;
 pub mod wire;
 
 pub use checksum::Crc32c;
-pub use ids::{BlockKey, ChunkId, GroupId, KeyError, SlotId, Uuid128, UuidError};
+pub use ids::{
+    BlockKey, ChunkId, DataId, FileChunk, GroupId, KeyError, SlotId, Uuid128, UuidError,
+};
 pub use namespace::{Ack, LayoutDigest, NamespaceInfo, NamespaceOptions, Priority};
 pub use pcg::Pcg;
 pub use units::{ByteSize, Tick, UnixSeconds};

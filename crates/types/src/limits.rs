@@ -21,6 +21,8 @@ pub const RUN_BLOCKS_DEFAULT: u16 = 16;
 
 /// Keys in one request: a 128k-token prompt in blocks of 16 tokens is 8,192.
 pub const BATCH_KEYS_MAX: usize = 16_384;
+/// Parts of chunks of files in one request: a read of 16 MiB in pages of 4 KiB.
+pub const FILE_PARTS_MAX: usize = 4096;
 /// Bytes after the header that describe a request or reply: 16,384 keys with leaders.
 pub const META_BYTES_MAX: usize = 5 << 20;
 /// Payload bytes of one frame: four of the largest values.

@@ -150,6 +150,9 @@ impl NamespaceInfo {
     /// [`WireError`] when the bytes are no namespace.
     pub fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let id = GroupId(r.u32()?);
+        if id == GroupId::FILES {
+            return Err(WireError::Field("id of a namespace"));
+        }
         let name = r.str8()?.to_owned();
         if !name_is_valid(&name) {
             return Err(WireError::Field("name"));

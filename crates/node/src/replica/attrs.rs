@@ -8,14 +8,14 @@
 //! | 8 | chunk version |
 //! | 4 | chain version under which the head admitted it |
 //! | 28 | tag: client 16, channel 4, sequence 8 |
-//! | … | of data: the [`Block`] |
+//! | … | of data: whose bytes they are, an [`Owner`] |
 //!
 //! A record of a target (kind 3) is a chunk without bytes: chain 4, target 4, chain version 4.
 
 use millpond_chain::{Content, Lane, Meta, Tag};
 use millpond_types::cluster::{ChainId, ChainVersion, ChunkVersion, TargetId};
 use millpond_types::wire::{Reader, WireError, Writer};
-use millpond_types::{BlockKey, ChunkId, Crc32c, GroupId, SlotId};
+use millpond_types::{BlockKey, ChunkId, Crc32c, DataId, FileChunk, GroupId, Priority, SlotId};
 use xxhash_rust::xxh3::xxh3_128;
 
 const DATA: u8 = 1;
@@ -63,7 +63,7 @@ pub(super) struct Version {
     pub(super) number: ChunkVersion,
     pub(super) written: ChainVersion,
     pub(super) tag: Tag,
-    /// The encoded [`Block`]; empty for a tombstone.
+    /// The encoded [`Owner`]; empty for a tombstone.
     pub(super) block: Box<[u8]>,
 }
 
@@ -203,6 +203,69 @@ impl Block {
     }
 }
 
+const FILE: u8 = 2;
+const FILE_BYTES: usize = 13;
+
+/// Whose bytes a chunk holds: a KV block, or a chunk of a file.
+///
+/// A chunk of a file is kind 2: data u64, index u32. It is never evicted, belongs to no namespace and
+/// moves with no slot: its chain is named by the file's layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    Block(Block),
+    File(FileChunk),
+}
+
+impl Owner {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        if bytes.first() == Some(&FILE) {
+            return file(bytes).map(Self::File);
+        }
+        Block::decode(bytes).map(Self::Block)
+    }
+
+    pub(super) const fn group(&self) -> GroupId {
+        match self {
+            Self::Block(block) => block.group,
+            Self::File(_) => GroupId::FILES,
+        }
+    }
+
+    pub(super) const fn priority(&self) -> u8 {
+        match self {
+            Self::Block(block) => block.priority,
+            Self::File(_) => Priority::Normal as u8,
+        }
+    }
+
+    pub(super) const fn evictable(&self) -> bool {
+        match self {
+            Self::Block(block) => block.evictable,
+            Self::File(_) => false,
+        }
+    }
+}
+
+/// What is kept beside a chunk of a file.
+pub(super) fn encode_file(chunk: FileChunk) -> Vec<u8> {
+    let mut w = Writer::with_capacity(FILE_BYTES);
+    w.u8(FILE);
+    w.u64(chunk.data.0);
+    w.u32(chunk.index);
+    w.into_bytes()
+}
+
+/// The chunk of a file that this is kept beside.
+pub(super) fn file(bytes: &[u8]) -> Result<FileChunk, WireError> {
+    let mut r = Reader::new(bytes);
+    if r.u8()? != FILE {
+        return Err(WireError::Field("kind of a file's chunk"));
+    }
+    let chunk = FileChunk { data: DataId(r.u64()?), index: r.u32()? };
+    r.finish()?;
+    Ok(chunk)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -257,7 +320,23 @@ mod tests {
         let block = block().encode();
         for cut in 0..13 {
             assert!(Block::decode(&block[..cut]).is_err(), "cut at {cut}");
+            assert!(Owner::decode(&block[..cut]).is_err(), "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn a_files_chunk_is_no_block_and_is_never_evicted() {
+        let chunk = FileChunk { data: DataId(u64::MAX - 1), index: 7 };
+        let bytes = encode_file(chunk);
+        assert_eq!(Owner::decode(&bytes), Ok(Owner::File(chunk)));
+        assert_eq!(Owner::decode(&block().encode()), Ok(Owner::Block(block())));
+        assert!(Block::decode(&bytes).is_err() && file(&block().encode()).is_err());
+        let owner = Owner::File(chunk);
+        assert_eq!((owner.group(), owner.evictable()), (GroupId::FILES, false));
+        for cut in 0..bytes.len() {
+            assert!(Owner::decode(&bytes[..cut]).is_err(), "cut at {cut}");
+        }
+        assert!(Owner::decode(&[&bytes[..], &[0]].concat()).is_err(), "a byte too many");
     }
 
     #[test]

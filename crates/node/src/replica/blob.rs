@@ -13,7 +13,7 @@ pub(crate) struct Blob {
     pub(super) bytes: SharedBuf,
     /// Of the bytes as they arrived here.
     crc: Crc32c,
-    /// The encoded [`super::attrs::Block`].
+    /// The encoded [`super::attrs::Owner`].
     pub(super) block: Arc<[u8]>,
 }
 

@@ -164,8 +164,9 @@ fn coldest(host: &Host, disk: usize, leaving: u64, max: usize) -> Vec<Victim> {
     let victims = host.disks[disk].engine.coldest(bytes, |_, attrs, bytes| {
         let committed = attrs::version(attrs).filter(|v| !v.staged && !v.tombstone);
         let Some(version) = committed.filter(|_| chosen.len() < max) else { return false };
-        let slot = Block::decode(&version.block).map(|block| block.slot);
-        if slot.is_ok_and(|slot| leaves(&routing, version.chain, slot)) {
+        // Chunks of files are never given up, whatever the engine thinks of them.
+        let Ok(block) = Block::decode(&version.block) else { return false };
+        if leaves(&routing, version.chain, block.slot) {
             return false;
         }
         let Some(head) = wanted.take(version.target, bytes) else { return false };

@@ -20,9 +20,9 @@ use super::hosted::Hosted;
 use crate::service::{GetOutcome, time_left};
 
 /// Reads of one request in flight: enough to fill a device queue of 32 twice.
-const READS_MAX: usize = 64;
+pub(super) const READS_MAX: usize = 64;
 /// Bits of a list cursor that belong to the engine; the disk's index stands above them.
-const CURSOR_BITS: u32 = 56;
+pub(super) const CURSOR_BITS: u32 = 56;
 
 /// A block to find.
 #[derive(Clone, Copy, Debug)]
@@ -69,9 +69,19 @@ enum Known {
     Moved,
 }
 
-type Value = Result<(SharedBuf, Crc32c), GetItem>;
+/// What a replica may say of a chunk at this moment.
+pub(super) enum Standing {
+    /// Nothing: another one must be asked.
+    Elsewhere,
+    /// A version is under way: the protocol must decide.
+    Pending,
+    /// What is committed here is the answer.
+    Committed,
+}
 
-const fn no_value(status: ItemStatus, len: u32) -> GetItem {
+pub(super) type Value = Result<(SharedBuf, Crc32c), GetItem>;
+
+pub(super) const fn no_value(status: ItemStatus, len: u32) -> GetItem {
     GetItem { status, len, crc: Crc32c(0), pool_offset: 0 }
 }
 
@@ -419,18 +429,25 @@ impl Hosted {
     }
 
     fn known(&self, wanted: &Wanted) -> Known {
-        {
-            let state = self.state();
-            let now = RealClock::tick();
-            if !state.replica.may_read(now) {
-                return Known::Moved;
-            }
-            // A commit that has not reached the engine yet must be seen all the same.
-            if !state.replica.committed_now(now, wanted.chunk) || state.flipping(wanted.chunk) {
-                return Known::Ask;
-            }
+        match self.standing(wanted.chunk) {
+            Standing::Elsewhere => Known::Moved,
+            Standing::Pending => Known::Ask,
+            Standing::Committed => self.committed(wanted).map_or(Known::Nothing, Known::Here),
         }
-        self.committed(wanted).map_or(Known::Nothing, Known::Here)
+    }
+
+    /// What this replica may say of a chunk without asking others.
+    pub(super) fn standing(&self, chunk: ChunkId) -> Standing {
+        let state = self.state();
+        let now = RealClock::tick();
+        if !state.replica.may_read(now) {
+            return Standing::Elsewhere;
+        }
+        // A commit that has not reached the engine yet must be seen all the same.
+        if !state.replica.committed_now(now, chunk) || state.flipping(chunk) {
+            return Standing::Pending;
+        }
+        Standing::Committed
     }
 
     /// The committed version of a block, if it is this block and has not expired.
@@ -459,7 +476,11 @@ impl Hosted {
     }
 }
 
-fn outcome(values: Vec<Value>, room: &[u32]) -> GetOutcome {
+/// The answer to a get, with the room that each value has.
+pub(super) fn outcome<'r>(
+    values: Vec<Value>,
+    room: impl IntoIterator<Item = &'r u32>,
+) -> GetOutcome {
     let mut out = GetOutcome::default();
     for (value, room) in values.into_iter().zip(room) {
         out.items.push(match value {

@@ -3,7 +3,7 @@
 //! Reading order: `attrs` (what is kept beside a chunk), `blob` (bytes on their way), `store` (the
 //! protocol's store operations on an engine), `hosted` (one replica and the order of its work),
 //! `links` (what nodes say to each other), `host` (all replicas of the node), `kv` (reads over
-//! chains), `update` (writes), `relay` and `moving` (a slot's way to another chain), `evict` (what
+//! chains), `update` (writes), `files` (chunks of files), `relay` and `moving` (a slot's way to another chain), `evict` (what
 //! heads give up when a disk fills), `quota` (what a namespace may hold), `numbers` (what is watched).
 //!
 //! Invariants:
@@ -15,6 +15,7 @@
 mod attrs;
 mod blob;
 mod evict;
+mod files;
 mod host;
 mod hosted;
 mod kv;
@@ -29,6 +30,7 @@ mod tests;
 mod update;
 
 pub(crate) use blob::Blob;
+pub(crate) use files::FileUpdate;
 pub use host::{Host, HostDisk, HostOptions, HostTargets};
 pub(crate) use numbers::ReplicaNumbers;
 pub(crate) use update::Update;

@@ -395,15 +395,22 @@ pub(super) struct Counted {
 }
 
 impl Counted {
+    /// Tombstones, records of targets, chunks of files: no namespace's.
+    fn is_free(group: GroupId) -> bool {
+        matches!(group, GroupId::SYSTEM | GroupId::FILES)
+    }
+
     /// Counts what a disk holds at the start.
     pub(super) fn found(&mut self, group: GroupId, len: u32) {
+        if Self::is_free(group) {
+            return;
+        }
         *self.groups.entry(group).or_default() += u64::from(len);
     }
 
     /// A chunk of `before` bytes has `after` now.
     pub(super) fn changed(&mut self, quotas: &Quotas, group: GroupId, before: u32, after: u32) {
-        // Tombstones, records of targets.
-        if group == GroupId::SYSTEM || before == after {
+        if Self::is_free(group) || before == after {
             return;
         }
         let bytes = self.groups.entry(group).or_default();

@@ -9,7 +9,7 @@ use millpond_env::{SharedBuf, sleep};
 use millpond_types::cluster::{ChainId, ChainVersion, ChunkVersion, TargetId};
 use millpond_types::{Ack, ChunkId, Crc32c, GroupId, Priority, Tick};
 
-use super::attrs::{self, Block, TargetRecord, Version, engine_id, staged_id};
+use super::attrs::{self, Owner, TargetRecord, Version, engine_id, staged_id};
 use super::blob::Blob;
 use crate::service::Engine;
 
@@ -44,7 +44,7 @@ pub(super) struct Held {
 /// How a chunk is written to the engine.
 struct Plain<'a> {
     attrs: &'a [u8],
-    block: Option<Block>,
+    owner: Option<Owner>,
     ack: Ack,
 }
 
@@ -127,14 +127,14 @@ impl Store {
         (bytes, crc): (SharedBuf, Crc32c),
         ack: Ack,
     ) -> Result<(), StoreError> {
-        let block = Block::decode(&version.block).ok();
-        self.write_plain(id, Plain { attrs: &version.encode(), block, ack }, (bytes, crc)).await
+        let owner = Owner::decode(&version.block).ok();
+        self.write_plain(id, Plain { attrs: &version.encode(), owner, ack }, (bytes, crc)).await
     }
 
     async fn write_plain(
         &self,
         id: ChunkId,
-        Plain { attrs, block, ack }: Plain<'_>,
+        Plain { attrs, owner, ack }: Plain<'_>,
         (bytes, crc): (SharedBuf, Crc32c),
     ) -> Result<(), StoreError> {
         loop {
@@ -142,11 +142,11 @@ impl Store {
                 bytes: bytes.clone(),
                 crc,
                 attrs,
-                group: block.map_or(GroupId::SYSTEM, |block| block.group),
-                priority: block.map_or(Priority::High as u8, |block| block.priority),
+                group: owner.map_or(GroupId::SYSTEM, |owner| owner.group()),
+                priority: owner.map_or(Priority::High as u8, |owner| owner.priority()),
                 // Expiry is decided at the head, for all replicas.
                 expires: None,
-                evictable: block.is_some_and(|block| block.evictable),
+                evictable: owner.is_some_and(|owner| owner.evictable()),
                 mode: WriteMode::Replace,
                 ack,
             };
@@ -349,7 +349,7 @@ impl Store {
     pub(super) async fn save(&self, saved: ChainVersion) -> Result<StoreAnswer<Blob>, StoreError> {
         let record = TargetRecord { chain: self.chain, target: self.target, saved };
         let bytes = (self.nothing()?, Crc32c::EMPTY);
-        let plain = Plain { attrs: &record.encode(), block: None, ack: Ack::Disk };
+        let plain = Plain { attrs: &record.encode(), owner: None, ack: Ack::Disk };
         self.write_plain(TargetRecord::id(self.target), plain, bytes).await?;
         Ok(StoreAnswer::Done)
     }

@@ -8,6 +8,7 @@ mod cluster;
 mod conn;
 mod control;
 mod core;
+mod files;
 mod frames;
 mod listen;
 mod outbox;

@@ -11,7 +11,7 @@ use millpond_types::wire::{FrameHeader, ItemStatus, PutRequest, Status, StatusRe
 use super::conn::{Conn, InFlight};
 use super::frames::{Ended, Frames};
 use super::session::run_now_or_spawn;
-use crate::service::{Failure, Namespace, Place, PutItemPlan, PutWrite, Service, time_left};
+use crate::service::{Failure, Namespace, PutItemPlan, PutWrite, Service, time_left};
 
 /// How often a full pool is tried again.
 const POOL_RETRY: Duration = Duration::from_micros(500);
@@ -43,7 +43,11 @@ impl PutProgress {
         namespace: &Arc<Namespace>,
         write: PutWrite,
     ) {
-        let work = Arc::clone(service).put_one(Arc::clone(namespace), write);
+        self.start(Arc::clone(service).put_one(Arc::clone(namespace), write));
+    }
+
+    /// Notes work that stores something; it begins when the outcomes are waited for.
+    pub(super) fn start(&mut self, work: impl Future<Output = ItemStatus> + 'static) {
         self.writes.push_back((self.items.len(), Box::pin(work)));
         self.items.push(ItemStatus::Late);
     }
@@ -117,7 +121,7 @@ pub(super) async fn receive_put(
     Ok(())
 }
 
-async fn acknowledge(guard: InFlight, progress: PutProgress) {
+pub(super) async fn acknowledge(guard: InFlight, progress: PutProgress) {
     let items = progress.finish(&guard).await;
     if items.contains(&ItemStatus::Late) {
         guard.conn().shared.service.metrics.late.inc();
@@ -131,15 +135,21 @@ pub(super) fn check(
     request: PutRequest,
     payload_len: u64,
 ) -> Result<(Arc<Namespace>, PutRequest), Failure> {
+    check_payload(conn, request.payload_bytes(), payload_len)?;
+    let namespace = conn.namespace(request.namespace)?;
+    Ok((namespace, request))
+}
+
+/// Whether a payload, which is told to have so many bytes, may be received.
+pub(super) fn check_payload(conn: &Conn, told: u64, payload_len: u64) -> Result<(), Failure> {
     let service = &conn.shared.service;
     if service.is_stopping() {
         let text = "the server is stopping: retry in a moment, or elsewhere";
         return Err(Failure::new(Status::ShuttingDown, text.to_owned()));
     }
-    if request.payload_bytes() != payload_len {
+    if told != payload_len {
         return Err(Failure::bad(format!(
-            "payload length: the values have {} bytes together and the frame carries {payload_len}",
-            request.payload_bytes()
+            "payload length: the values have {told} bytes together and the frame carries {payload_len}"
         )));
     }
     let most = service.pool.capacity() as u64 / 4;
@@ -149,8 +159,7 @@ pub(super) fn check(
              most {most} bytes at once, or raise server.memory"
         )));
     }
-    let namespace = conn.namespace(request.namespace)?;
-    Ok((namespace, request))
+    Ok(())
 }
 
 async fn receive_values(
@@ -173,7 +182,7 @@ async fn receive_values(
                 progress.skip(status);
                 continue;
             }
-            PutItemPlan::Store(place) => (place, buffer(service, place, guard, len).await),
+            PutItemPlan::Store(place) => (place, buffer(service, place.disk, guard, len).await),
         };
         let Some(buf) = buf else {
             frames.skip(len).await?;
@@ -189,16 +198,16 @@ async fn receive_values(
     Ok(progress)
 }
 
-/// A buffer for a value, at the expense of what is only cached in memory. Waits until the deadline
+/// A buffer for a value that goes to a disk, at the expense of what is only cached in memory. Waits until the deadline
 /// when everything in memory is in use.
 pub(super) async fn buffer(
     service: &Service,
-    place: Place,
+    disk: usize,
     guard: &InFlight,
     len: usize,
 ) -> Option<Buf> {
     loop {
-        if let Ok(buf) = service.disks[place.disk].engine.alloc(len) {
+        if let Ok(buf) = service.disks[disk].engine.alloc(len) {
             return Some(buf);
         }
         time_left(guard.deadline)?;

@@ -14,6 +14,7 @@ use millpond_types::wire::{
 
 use super::cluster::Cluster;
 use super::conn::Conn;
+use super::files::receive_parts;
 use super::frames::{Ended, Frames};
 use super::peer::{receive as receive_peer, receive_slot};
 use super::put::receive_put;
@@ -151,6 +152,7 @@ async fn one_request(
     match verb {
         // Boxed, as is hello: what an idle connection does not do must not count in its size.
         Verb::Put => return Box::pin(receive_put(conn, frames, header)).await,
+        Verb::ChunkWrite => return Box::pin(receive_parts(conn, frames, header)).await,
         Verb::Peer => return Box::pin(receive_peer(conn, frames, header)).await,
         Verb::SlotAsk | Verb::SlotAnswer => {
             return Box::pin(receive_slot(conn, frames, header, verb)).await;

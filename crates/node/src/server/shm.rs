@@ -348,7 +348,7 @@ async fn put(
             }
             PutItemPlan::Store(place) => place,
         };
-        let Some(mut buf) = buffer(service, place, &guard, item.len as usize).await else {
+        let Some(mut buf) = buffer(service, place.disk, &guard, item.len as usize).await else {
             service.metrics.busy.inc();
             progress.skip(ItemStatus::Busy);
             continue;

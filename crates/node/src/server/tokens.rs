@@ -1,5 +1,8 @@
 //! Credentials: a file of tokens, each with the namespaces it may use.
 //!
+//! A line may name patterns of namespaces, and `+files` for the verbs of files; one that names neither
+//! may do everything, and one that names something may do only that. No namespace's name has a `+`.
+//!
 //! The file is read again when it changes. A connection keeps the scope it was admitted with, and is
 //! closed when its token is gone from the file or may do something else now.
 
@@ -14,12 +17,15 @@ use millpond_types::Crc32c;
 use millpond_types::limits::TOKEN_BYTES_MAX;
 use parking_lot::{Mutex, RwLock};
 
+/// The word that allows the verbs of files.
+const FILES: &str = "+files";
+
 /// What a credential may do.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Scope {
     /// The credential itself, to find it again in a changed file.
     token: Arc<[u8]>,
-    /// Name patterns; empty for every namespace.
+    /// What its line names: name patterns, and perhaps [`FILES`]; empty for everything.
     patterns: Vec<String>,
     /// The line it came from, for logs; the token itself is never logged.
     pub line: usize,
@@ -42,6 +48,12 @@ impl Scope {
     #[must_use]
     pub fn allows(&self, name: &str) -> bool {
         self.is_unlimited() || self.patterns.iter().any(|pattern| matches(pattern, name))
+    }
+
+    /// Whether bytes of files may be read and written.
+    #[must_use]
+    pub fn allows_files(&self) -> bool {
+        self.is_unlimited() || self.patterns.iter().any(|pattern| pattern == FILES)
     }
 
     /// Whether both are the same token and may do the same, on whichever line.
@@ -270,6 +282,20 @@ mod tests {
         assert!(tokens.check(b"secret-ten").is_none());
         assert!(tokens.check(b"").is_none());
         assert!(Tokens::default().check(b"").unwrap().is_unlimited());
+    }
+
+    #[test]
+    fn a_limited_token_uses_files_only_if_its_line_says_so() {
+        let text = "token-all\ntoken-kv prod/*\ntoken-both prod/* +files\ntoken-files +files\n";
+        let tokens = Tokens::from_text(text, "f").unwrap();
+        let may = |token: &[u8]| {
+            let scope = tokens.check(token).unwrap();
+            (scope.allows_files(), scope.allows("prod/a"), scope.is_unlimited())
+        };
+        assert_eq!(may(b"token-all"), (true, true, true));
+        assert_eq!(may(b"token-kv"), (false, true, false));
+        assert_eq!(may(b"token-both"), (true, true, false));
+        assert_eq!(may(b"token-files"), (true, false, false));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use millpond_types::wire::{
 use millpond_types::{GroupId, wire::ItemStatus};
 
 use super::conn::{Conn, InFlight};
-use super::control;
+use super::{control, files};
 use crate::replica::Host;
 use crate::service::{Failure, GetOutcome, Namespace, Service};
 
@@ -40,6 +40,8 @@ pub(super) enum Request {
     Stats(StatsRequest),
     /// Something about the cluster, and its meta.
     Control(Verb, Vec<u8>),
+    /// Something about chunks of files.
+    Files(files::Request),
 }
 
 impl Request {
@@ -70,8 +72,12 @@ impl Request {
             | Verb::NamespaceTable
             | Verb::Admin
             | Verb::Meta => Ok(Self::Control(verb, meta.to_vec())),
+            Verb::ChunkRead | Verb::ChunkUpdate | Verb::ChunkList | Verb::ChunkStat => {
+                files::Request::decode(verb, meta).map(Self::Files)
+            }
             Verb::Hello
             | Verb::Put
+            | Verb::ChunkWrite
             | Verb::ShmAttach
             | Verb::ShmRelease
             | Verb::Peer
@@ -111,6 +117,7 @@ pub(super) async fn execute(guard: &mut InFlight, request: Request) -> Result<An
     Ok(Answer::Meta(match request {
         Request::Ping(echo) => echo,
         Request::Get(request) => return get(guard, &conn, request).await.map(Answer::Values),
+        Request::Files(request) => return files::execute(guard, &conn, request).await,
         Request::Open(open) => {
             allow_name(&conn, &open.name)?;
             let opened = match &conn.shared.cluster {

@@ -60,6 +60,7 @@ fn the_header_and_the_limits() {
         ("meta", format!("{} bytes", limits::META_BYTES_MAX)),
         ("payload", format!("{} bytes", limits::PAYLOAD_BYTES_MAX)),
         ("keys in a page of a list", limits::LIST_KEYS_MAX.to_string()),
+        ("parts of files in a request", limits::FILE_PARTS_MAX.to_string()),
         ("lease", format!("{} ms", limits::LEASE_MS_MAX)),
         ("token", format!("{} bytes", limits::TOKEN_BYTES_MAX)),
         ("requests in flight by default", limits::IN_FLIGHT_MAX.to_string()),

@@ -7,6 +7,7 @@
 
 pub mod codec;
 mod control;
+mod files;
 mod header;
 mod membership;
 mod records;
@@ -18,6 +19,11 @@ mod verb;
 
 pub use codec::{Reader, WireError, Writer};
 pub use control::{NamespaceTableReply, NamespaceTableRequest, RoutingRequest, SuspectRequest};
+pub use files::{
+    ChunkListReply, ChunkListRequest, ChunkReadRequest, ChunkStat, ChunkStatReply,
+    ChunkStatRequest, ChunkUpdateRequest, ChunkWriteRequest, Cut, FileChunkInfo, PlacedChunk,
+    ReadPart, WritePart,
+};
 pub use header::{FLAG_REPLY, FLAG_SHM, FrameHeader, HEADER_BYTES, MAGIC, PROTOCOL_VERSION};
 pub use records::{RECORD_MAGIC, RECORD_VERSION, Record};
 pub use replies::{

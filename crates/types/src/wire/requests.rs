@@ -230,7 +230,7 @@ pub struct Tags {
 }
 
 impl Tags {
-    fn encode(tags: Option<&Self>, w: &mut Writer) {
+    pub(super) fn encode(tags: Option<&Self>, w: &mut Writer) {
         let Some(tags) = tags else { return w.u8(0) };
         w.u8(1);
         w.raw(&tags.client.to_le_bytes());
@@ -242,7 +242,7 @@ impl Tags {
         }
     }
 
-    fn decode(r: &mut Reader<'_>, keys: usize) -> Result<Option<Self>, WireError> {
+    pub(super) fn decode(r: &mut Reader<'_>, keys: usize) -> Result<Option<Self>, WireError> {
         match r.u8()? {
             0 => return Ok(None),
             1 => {}

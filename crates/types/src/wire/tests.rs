@@ -4,9 +4,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::checksum::Crc32c;
-use crate::cluster::{ChainId, ChainVersion, Incarnation, NodeId, RoutingVersion};
-use crate::ids::{BlockKey, ChunkId, GroupId, SlotId, Uuid128};
-use crate::namespace::{NamespaceInfo, NamespaceOptions};
+use crate::cluster::{ChainId, ChainVersion, ChunkVersion, Incarnation, NodeId, RoutingVersion};
+use crate::ids::{BlockKey, ChunkId, DataId, FileChunk, GroupId, SlotId, Uuid128};
+use crate::limits::{CHUNK_BYTES_MAX, FILE_PARTS_MAX};
+use crate::namespace::{Ack, NamespaceInfo, NamespaceOptions};
 
 fn key(n: u8) -> BlockKey {
     BlockKey::new(&[n; 32]).unwrap()
@@ -38,6 +39,7 @@ fn samples() -> Vec<Sample> {
     let mut all = batch_samples();
     all.extend(control_samples());
     all.extend(reply_samples());
+    all.extend(file_samples());
     all
 }
 
@@ -160,6 +162,71 @@ fn reply_samples() -> Vec<Sample> {
     ]
 }
 
+/// On chain 3, which is that of `tag(2)`.
+fn placed(index: u32) -> PlacedChunk {
+    PlacedChunk { chain: ChainId(3), chunk: FileChunk { data: DataId(1 << 40), index } }
+}
+
+fn file_write() -> ChunkWriteRequest {
+    let part = WritePart { at: placed(4), offset: 4096, len: 5, crc: Crc32c(9) };
+    let tags = Some(Tags { client: 7, items: vec![tag(2)] });
+    ChunkWriteRequest { ack: Ack::Disk, parts: vec![part], tags }
+}
+
+fn file_samples() -> Vec<Sample> {
+    let read = ReadPart { at: placed(4), offset: 4096, len: 5 };
+    let cuts = vec![Cut { at: placed(4), to: Some(77) }, Cut { at: placed(5), to: None }];
+    let cut = ChunkUpdateRequest { ack: Ack::Memory, cuts, tags: None };
+    let list =
+        ChunkListRequest { data: Some(DataId(9)), chain: Some(ChainId(3)), cursor: 2, limit: 3 };
+    let stat = ChunkStat { version: ChunkVersion(1 << 40), len: 6 };
+    let stats = ChunkStatReply { items: vec![(ItemStatus::Ok, stat)] };
+    let chunks = vec![FileChunkInfo { at: placed(4), stat }];
+    vec![
+        ("chunk read", ChunkReadRequest { parts: vec![read] }.encode(), |b| {
+            ChunkReadRequest::decode(b).is_ok()
+        }),
+        ("chunk write", file_write().encode(), |b| ChunkWriteRequest::decode(b).is_ok()),
+        ("chunk update", cut.encode(), |b| ChunkUpdateRequest::decode(b).is_ok()),
+        ("chunk list", list.encode(), |b| ChunkListRequest::decode(b).is_ok()),
+        ("chunk stat", ChunkStatRequest { chunks: vec![placed(4)] }.encode(), |b| {
+            ChunkStatRequest::decode(b).is_ok()
+        }),
+        ("chunk stats", stats.encode(), |b| ChunkStatReply::decode(b).is_ok()),
+        ("chunks listed", ChunkListReply { cursor: 1, chunks }.encode(), |b| {
+            ChunkListReply::decode(b).is_ok()
+        }),
+    ]
+}
+
+#[test]
+fn parts_of_files_have_bounds_that_are_named() {
+    let write = file_write();
+    assert_eq!(ChunkWriteRequest::decode(&write.encode()), Ok(write.clone()));
+    let refusal = |change: &dyn Fn(&mut ChunkWriteRequest)| {
+        let mut request = write.clone();
+        change(&mut request);
+        match ChunkWriteRequest::decode(&request.encode()) {
+            Err(WireError::Field(field)) => field,
+            other => panic!("{other:?}"),
+        }
+    };
+    let most = u32::try_from(CHUNK_BYTES_MAX).unwrap();
+    let long = refusal(&|request| request.parts[0].len = most - 4095);
+    assert_eq!(long, "end of a part (at most 64 MiB)");
+    let wrapping = refusal(&|request| request.parts[0].offset = u32::MAX);
+    assert_eq!(wrapping, "end of a part (at most 64 MiB)");
+    assert_eq!(refusal(&|request| request.parts[0].at.chain = ChainId(8)), "chain of a tag");
+    assert_eq!(refusal(&|request| request.parts[0].len = 0), "length of a part (not 0)");
+    let many = refusal(&|request| request.parts = vec![request.parts[0]; FILE_PARTS_MAX + 1]);
+    assert_eq!(many, "parts");
+    let bytes = refusal(&|request| {
+        request.parts = vec![WritePart { offset: 0, len: most, ..request.parts[0] }; 5];
+        request.tags = None;
+    });
+    assert_eq!(bytes, "bytes of all parts (at most 256 MiB)");
+}
+
 #[test]
 fn every_message_decodes_and_every_cut_is_refused() {
     for (name, bytes, decodes) in samples() {
@@ -224,7 +291,7 @@ proptest! {
     }
 
     #[test]
-    fn flipped_messages_never_panic(which in 0usize..20, at in any::<usize>(), bits in 1u8..) {
+    fn flipped_messages_never_panic(which in 0usize..33, at in any::<usize>(), bits in 1u8..) {
         let (_, mut bytes, decodes) = samples().swap_remove(which);
         let at = at % bytes.len();
         bytes[at] ^= bits;

@@ -88,6 +88,16 @@ wire_enum! {
         SlotAsk = 61,
         /// The answer to a `SlotAsk`; has no reply.
         SlotAnswer = 62,
+        /// Reads parts of chunks of files.
+        ChunkRead = 70,
+        /// Writes parts of chunks of files.
+        ChunkWrite = 71,
+        /// Cuts, extends or removes chunks of files.
+        ChunkUpdate = 72,
+        /// Lists chunks of files whose chains the asked node heads, in pages.
+        ChunkList = 73,
+        /// Tells lengths and versions of chunks of files.
+        ChunkStat = 74,
         /// To a meta: an operation on the file namespace.
         Meta = 80,
     }

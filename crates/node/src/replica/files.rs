@@ -1,0 +1,329 @@
+//! Chunks of files over chains (DESIGN section 8). Unlike a block, a chunk of a file is written in
+//! parts, cut and removed; its chain is named by the file's layout, not by a slot; it is never evicted.
+//!
+//! Reads are answered by any replica that may, updates by the head. `Moved` tells that the chain is
+//! not here, `Behind` that this node cannot do the update now, or does not know whether it was done.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Poll;
+
+use millpond_chain::{
+    Event, Lane, Op, Payload as _, ReadRequest, Refusal, Reply, Tag, UpdateRequest,
+};
+use millpond_engine::{ChunkInfo, Cursor};
+use millpond_env::{JoinHandle, SharedBuf, spawn, timeout, yield_now};
+use millpond_types::cluster::{ChainId, ChainVersion, ChunkVersion};
+use millpond_types::limits::LIST_KEYS_MAX;
+use millpond_types::wire::{
+    ChunkListReply, ChunkListRequest, ChunkReadRequest, ChunkStat, ChunkStatRequest,
+    ChunkUpdateRequest, FileChunkInfo, ItemStatus, ItemTag, PlacedChunk, ReadPart,
+};
+use millpond_types::{Ack, Crc32c, FileChunk, GroupId, Tick};
+
+use super::Host;
+use super::attrs;
+use super::blob::Blob;
+use super::hosted::Hosted;
+use super::kv::{CURSOR_BITS, READS_MAX, Standing, Value, no_value, outcome, refused};
+use crate::service::{GetOutcome, time_left};
+
+/// Scans of an engine for one page of a list: some 260,000 chunks are looked at, then the page ends,
+/// full or not.
+const SCANS_MAX: usize = 4;
+
+/// An update of a chunk of a file, and its name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileUpdate {
+    at: PlacedChunk,
+    /// The client's, if it gave one, and the chain version that it knew at the first attempt.
+    tag: Option<(Tag, ChainVersion)>,
+    ack: Ack,
+}
+
+impl FileUpdate {
+    /// The update of a chunk by a client.
+    pub(crate) fn new(at: PlacedChunk, tag: Option<(u128, ItemTag)>, ack: Ack) -> Self {
+        let named = |(client, item): (u128, ItemTag)| {
+            let lane = Lane { client, channel: item.channel };
+            (Tag { lane, sequence: item.sequence }, item.issued)
+        };
+        Self { at, tag: tag.map(named), ack }
+    }
+}
+
+const fn answer(reply: Option<&Reply<Blob>>) -> ItemStatus {
+    match reply {
+        // What is not there needs no cut and no removal.
+        Some(Reply::Done(_) | Reply::NotFound) => ItemStatus::Ok,
+        Some(Reply::Refused(why)) => refused(*why, ItemStatus::Behind),
+        Some(Reply::Exists { .. } | Reply::Data { .. }) | None => ItemStatus::Behind,
+    }
+}
+
+impl Host {
+    /// The replica that updates of a chain go to, if it is here.
+    fn head_of(&self, chain: ChainId) -> Result<Arc<Hosted>, ItemStatus> {
+        let mut replicas = self.replicas_of(chain);
+        if replicas.is_empty() {
+            return Err(ItemStatus::Moved);
+        }
+        replicas.retain(|hosted| hosted.is_head());
+        replicas.pop().ok_or(ItemStatus::Behind)
+    }
+
+    /// The disk on which a write to a chain begins; if it cannot be taken here, the answer.
+    pub(crate) fn takes_file(&self, chain: ChainId) -> Result<usize, ItemStatus> {
+        self.head_of(chain).map(|head| head.disk)
+    }
+
+    /// Writes a part of a chunk on every replica of its chain.
+    pub(crate) async fn write_file(
+        self: Arc<Self>,
+        update: FileUpdate,
+        offset: u32,
+        (bytes, crc): (SharedBuf, Crc32c),
+    ) -> ItemStatus {
+        let bytes = Blob::arrived(bytes, attrs::encode_file(update.at.chunk).into());
+        self.update_file(update, (Op::Write { offset, bytes }, crc)).await
+    }
+
+    /// Cuts, extends or removes chunks on every replica of their chains.
+    pub(crate) async fn cut_files(
+        self: &Arc<Self>,
+        request: &ChunkUpdateRequest,
+    ) -> Vec<ItemStatus> {
+        let mut tasks: Vec<JoinHandle<ItemStatus>> = Vec::with_capacity(request.cuts.len());
+        for (index, cut) in request.cuts.iter().enumerate() {
+            let tag = request.tags.as_ref().map(|tags| (tags.client, tags.items[index]));
+            let update = FileUpdate::new(cut.at, tag, request.ack);
+            let op = cut.to.map_or(Op::Remove, |len| Op::Truncate { len });
+            let host = Arc::clone(self);
+            tasks.push(spawn(async move { host.update_file(update, (op, Crc32c::EMPTY)).await }));
+        }
+        let mut items = Vec::with_capacity(tasks.len());
+        for task in tasks {
+            items.push(task.await.unwrap_or(ItemStatus::Behind));
+        }
+        items
+    }
+
+    async fn update_file(&self, update: FileUpdate, op: (Op<Blob>, Crc32c)) -> ItemStatus {
+        let head = match self.head_of(update.at.chain) {
+            Ok(head) => head,
+            Err(status) => return status,
+        };
+        let reply = self.ask_head_of_file(&head, update, op.clone()).await;
+        if !matches!(reply, Some(Reply::Refused(Refusal::Undecided))) {
+            return answer(reply.as_ref());
+        }
+        // The whole chain lost its memory of writers. Done once more, a part is what its one writer
+        // wanted there last, for it waits for the answer before it writes there again.
+        let anew = FileUpdate { tag: None, ..update };
+        answer(self.ask_head_of_file(&head, anew, op).await.as_ref())
+    }
+
+    async fn ask_head_of_file(
+        &self,
+        head: &Arc<Hosted>,
+        update: FileUpdate,
+        (op, crc): (Op<Blob>, Crc32c),
+    ) -> Option<Reply<Blob>> {
+        let (chunk, durability) = (update.at.chunk.chunk_id(), update.ack);
+        head.ask(|request, state| {
+            let version = state.replica.chain_version();
+            let (tag, issued) = update.tag.unwrap_or_else(|| (self.own_tag(), version));
+            let update = UpdateRequest { version, issued, tag, chunk, op, crc, durability };
+            Some(Event::Update(request, update))
+        })
+        .await
+    }
+
+    /// Reads parts of chunks. Those that the deadline overtakes are `Late`.
+    pub(crate) async fn read_files(
+        self: &Arc<Self>,
+        request: &ChunkReadRequest,
+        deadline: Tick,
+    ) -> GetOutcome {
+        let late = || Err(no_value(ItemStatus::Late, 0));
+        let mut values: Vec<Value> = request.parts.iter().map(|_| late()).collect();
+        if let Some(left) = time_left(deadline) {
+            let _late = timeout(left, self.read_parts(&request.parts, &mut values)).await;
+        }
+        outcome(values, request.parts.iter().map(|part| &part.len))
+    }
+
+    async fn read_parts(self: &Arc<Self>, parts: &[ReadPart], values: &mut [Value]) {
+        let mut reads: VecDeque<(usize, JoinHandle<Value>)> = VecDeque::new();
+        let broken = || Err(no_value(ItemStatus::Moved, 0));
+        for (index, part) in parts.iter().enumerate() {
+            if reads.len() >= READS_MAX
+                && let Some((index, read)) = reads.pop_front()
+            {
+                values[index] = read.await.unwrap_or_else(|_| broken());
+            }
+            // What is in memory needs no task of its own.
+            let mut read = Box::pin(Arc::clone(self).read_part(*part));
+            let polled = std::future::poll_fn(|context| Poll::Ready(read.as_mut().poll(context)));
+            match polled.await {
+                Poll::Ready(value) => values[index] = value,
+                Poll::Pending => reads.push_back((index, spawn(read))),
+            }
+        }
+        for (index, read) in reads {
+            values[index] = read.await.unwrap_or_else(|_| broken());
+        }
+    }
+
+    async fn read_part(self: Arc<Self>, part: ReadPart) -> Value {
+        let ReadPart { at: PlacedChunk { chain, chunk }, offset, len } = part;
+        for hosted in self.replicas_of(chain) {
+            match hosted.standing(chunk.chunk_id()) {
+                Standing::Elsewhere => continue,
+                Standing::Pending => {}
+                Standing::Committed => {
+                    let held = hosted.file(chunk);
+                    let Some((info, _)) = held.filter(|(info, _)| offset < info.len) else {
+                        return hosted.no_bytes();
+                    };
+                    let range = u64::from(offset)..u64::from(offset) + u64::from(len);
+                    let id = hosted.store.id(chunk.chunk_id());
+                    match hosted.store.engine.read_range(id, range).await {
+                        Ok(Some(data)) if data.info.version == info.version => {
+                            let whole = data.bytes.len() == info.len as usize;
+                            let crc = if whole { info.crc } else { Crc32c::of(&data.bytes) };
+                            return Ok((data.bytes, crc));
+                        }
+                        // Changed meanwhile, or damaged.
+                        _ => {}
+                    }
+                }
+            }
+            return match hosted.read_file(part).await {
+                Ok(Some((_, blob))) => Ok((blob.bytes.clone(), blob.crc())),
+                Ok(None) => hosted.no_bytes(),
+                Err(status) => Err(no_value(status, 0)),
+            };
+        }
+        Err(no_value(ItemStatus::Moved, 0))
+    }
+
+    /// Lengths and versions of chunks.
+    pub(crate) async fn stat_files(
+        &self,
+        request: &ChunkStatRequest,
+    ) -> Vec<(ItemStatus, ChunkStat)> {
+        let mut items = Vec::with_capacity(request.chunks.len());
+        for at in &request.chunks {
+            items.push(match self.stat_file(*at).await {
+                Ok(Some(stat)) => (ItemStatus::Ok, stat),
+                Ok(None) => (ItemStatus::Miss, ChunkStat::default()),
+                Err(status) => (status, ChunkStat::default()),
+            });
+        }
+        items
+    }
+
+    async fn stat_file(&self, at: PlacedChunk) -> Result<Option<ChunkStat>, ItemStatus> {
+        for hosted in self.replicas_of(at.chain) {
+            match hosted.standing(at.chunk.chunk_id()) {
+                Standing::Elsewhere => {}
+                Standing::Committed => {
+                    let stat =
+                        |(info, version): (ChunkInfo, _)| ChunkStat { version, len: info.len };
+                    return Ok(hosted.file(at.chunk).map(stat));
+                }
+                Standing::Pending => {
+                    let nothing = ReadPart { at, offset: 0, len: 0 };
+                    return Ok(hosted.read_file(nothing).await?.map(|(stat, _)| stat));
+                }
+            }
+        }
+        Err(ItemStatus::Moved)
+    }
+
+    /// One page of the chunks of files whose chains this node heads.
+    pub(crate) async fn list_files(&self, request: &ChunkListRequest) -> ChunkListReply {
+        let limit = (request.limit as usize).min(LIST_KEYS_MAX);
+        let mut disk = usize::try_from(request.cursor >> CURSOR_BITS).unwrap_or(usize::MAX);
+        let mut inner = request.cursor & ((1 << CURSOR_BITS) - 1);
+        let mut chunks = Vec::new();
+        for _ in 0..SCANS_MAX {
+            if disk >= self.disks.len() || chunks.len() >= limit {
+                break;
+            }
+            let (page, next) = self.disks[disk].engine.scan(
+                Some(GroupId::FILES),
+                Cursor(inner),
+                limit - chunks.len(),
+            );
+            let found = page.iter().filter_map(|(info, attrs)| self.listed(request, info, attrs));
+            chunks.extend(found);
+            (disk, inner) = next.map_or((disk + 1, 0), |next| (disk, next.0));
+            yield_now().await;
+        }
+        let ended = disk >= self.disks.len();
+        let cursor = if ended { 0 } else { (disk as u64) << CURSOR_BITS | inner };
+        ChunkListReply { cursor, chunks }
+    }
+
+    fn listed(
+        &self,
+        request: &ChunkListRequest,
+        info: &ChunkInfo,
+        attrs: &[u8],
+    ) -> Option<FileChunkInfo> {
+        let version = attrs::version(attrs).filter(|it| !it.staged && !it.tombstone)?;
+        let (chain, chunk) = (version.chain, attrs::file(&version.block).ok()?);
+        let other_data = request.data.is_some_and(|data| data != chunk.data);
+        if other_data || request.chain.is_some_and(|wanted| wanted != chain) {
+            return None;
+        }
+        self.replica(version.target).filter(|hosted| hosted.is_head())?;
+        let stat = ChunkStat { version: version.number, len: info.len };
+        Some(FileChunkInfo { at: PlacedChunk { chain, chunk }, stat })
+    }
+}
+
+impl Hosted {
+    /// What is committed of a chunk of a file.
+    fn file(&self, chunk: FileChunk) -> Option<(ChunkInfo, ChunkVersion)> {
+        let id = self.store.id(chunk.chunk_id());
+        let info = self.store.engine.lookup(id)?;
+        let version = attrs::version(&self.store.engine.attrs(id)?)?;
+        let is = !version.tombstone
+            && version.target == self.target
+            && attrs::file(&version.block) == Ok(chunk);
+        is.then_some((info, version.number))
+    }
+
+    /// Reads a part as the protocol does.
+    async fn read_file(
+        self: &Arc<Self>,
+        part: ReadPart,
+    ) -> Result<Option<(ChunkStat, Blob)>, ItemStatus> {
+        let ReadPart { at, offset, len } = part;
+        let chunk = at.chunk.chunk_id();
+        let reply = self.ask(|request, state| {
+            let version = state.replica.chain_version();
+            Some(Event::Read(request, ReadRequest { version, chunk, offset, len }))
+        });
+        match reply.await {
+            Some(Reply::Data { version, chunk_len, bytes }) => {
+                let is = attrs::file(&bytes.block) == Ok(at.chunk);
+                Ok(is.then_some((ChunkStat { version, len: chunk_len }, bytes)))
+            }
+            Some(Reply::NotFound) => Ok(None),
+            Some(Reply::Refused(why)) => Err(refused(why, ItemStatus::Moved)),
+            Some(Reply::Done(_) | Reply::Exists { .. }) | None => Err(ItemStatus::Moved),
+        }
+    }
+
+    /// What is read where nothing is.
+    fn no_bytes(&self) -> Value {
+        match self.store.engine.alloc(0) {
+            Ok(empty) => Ok((empty.freeze(), Crc32c::EMPTY)),
+            Err(_) => Err(no_value(ItemStatus::Busy, 0)),
+        }
+    }
+}

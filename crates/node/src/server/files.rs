@@ -1,0 +1,163 @@
+//! The verbs of files: parts of chunks are read, written, cut and removed over chains.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use millpond_env::RealClock;
+use millpond_types::wire::{
+    ChunkListRequest, ChunkReadRequest, ChunkStatReply, ChunkStatRequest, ChunkUpdateRequest,
+    ChunkWriteRequest, FrameHeader, ItemStatus, Status, StatusReply, Verb, WireError,
+};
+
+use super::conn::{Conn, InFlight};
+use super::frames::{Ended, Frames};
+use super::put::{PutProgress, acknowledge, buffer, check_payload};
+use super::session::run_now_or_spawn;
+use super::verbs::Answer;
+use crate::replica::{FileUpdate, Host};
+use crate::service::Failure;
+
+/// A decoded request about chunks of files, without payload.
+#[derive(Debug)]
+pub(super) enum Request {
+    /// Reads parts.
+    Read(ChunkReadRequest),
+    /// Cuts and removes.
+    Update(ChunkUpdateRequest),
+    /// Lists.
+    List(ChunkListRequest),
+    /// Tells lengths and versions.
+    Stat(ChunkStatRequest),
+}
+
+impl Request {
+    /// Decodes the meta of a request.
+    ///
+    /// # Errors
+    /// [`WireError`] naming the field; `verb` for one that does not belong here.
+    pub(super) fn decode(verb: Verb, meta: &[u8]) -> Result<Self, WireError> {
+        match verb {
+            Verb::ChunkRead => ChunkReadRequest::decode(meta).map(Self::Read),
+            Verb::ChunkUpdate => ChunkUpdateRequest::decode(meta).map(Self::Update),
+            Verb::ChunkList => ChunkListRequest::decode(meta).map(Self::List),
+            Verb::ChunkStat => ChunkStatRequest::decode(meta).map(Self::Stat),
+            _ => Err(WireError::Field("verb (out of place)")),
+        }
+    }
+}
+
+/// Whether this connection may use files, and where their chunks are.
+fn allowed(conn: &Conn) -> Result<Arc<Host>, Failure> {
+    if !conn.scope().is_some_and(|scope| scope.allows_files()) {
+        let text = "this token may not use files: add the word +files to its line in the server's \
+                    token file";
+        return Err(Failure::new(Status::Unauthorized, text.to_owned()));
+    }
+    conn.shared.service.host().map(Arc::clone).ok_or_else(|| {
+        let text = "this server stands alone, and files need a cluster: start it with \
+                    `millpond server --manager`, others with `--join` (docs/cluster.md)";
+        Failure::new(Status::Unsupported, text.to_owned())
+    })
+}
+
+/// Does what the request asks for.
+///
+/// # Errors
+/// [`Failure`] for the whole request.
+pub(super) async fn execute(
+    guard: &mut InFlight,
+    conn: &Conn,
+    request: Request,
+) -> Result<Answer, Failure> {
+    let host = allowed(conn)?;
+    Ok(match request {
+        Request::Read(request) => {
+            guard.reserve(request.payload_bytes()).await?;
+            Answer::Values(host.read_files(&request, guard.deadline).await)
+        }
+        Request::Update(request) => {
+            let items = host.cut_files(&request).await;
+            Answer::Meta(StatusReply { items }.encode())
+        }
+        Request::List(request) => Answer::Meta(host.list_files(&request).await.encode()),
+        Request::Stat(request) => {
+            let items = host.stat_files(&request).await;
+            Answer::Meta(ChunkStatReply { items }.encode())
+        }
+    })
+}
+
+/// Receives parts of chunks and stores them; the reply follows when they are acknowledged.
+///
+/// # Errors
+/// [`Ended`] when the connection ends first.
+pub(super) async fn receive_parts(
+    conn: &Rc<Conn>,
+    frames: &mut Frames,
+    header: &FrameHeader,
+) -> Result<(), Ended> {
+    let decoded = ChunkWriteRequest::decode(frames.meta(header).await?);
+    let mut guard = conn.begin(header, Verb::ChunkWrite);
+    let payload_len = header.payload_len as usize;
+    let checked = decoded.map_err(Failure::from).and_then(|request| {
+        let host = allowed(conn)?;
+        check_payload(conn, request.payload_bytes(), payload_len as u64)?;
+        Ok((host, request))
+    });
+    let reserved = match checked {
+        Ok(ok) => guard.reserve(payload_len as u64).await.map(|()| ok),
+        Err(failure) => Err(failure),
+    };
+    conn.receiving_since.set(Some(guard.received));
+    let received = match reserved {
+        Ok((host, request)) => {
+            guard.work_starts();
+            receive_all(conn, frames, (&guard, &host), &request).await.map(Ok)
+        }
+        Err(failure) => frames.skip(payload_len).await.map(|()| Err(failure)),
+    };
+    conn.receiving_since.set(None);
+    let metrics = &conn.shared.service.metrics;
+    metrics.bytes_in.add(payload_len as u64);
+    metrics.stages.receive.observe(RealClock::tick().since(guard.received));
+    match received? {
+        Ok(progress) => run_now_or_spawn(async move { acknowledge(guard, progress).await }).await,
+        Err(failure) => guard.fail(&failure),
+    }
+    Ok(())
+}
+
+async fn receive_all(
+    conn: &Conn,
+    frames: &mut Frames,
+    (guard, host): (&InFlight, &Arc<Host>),
+    request: &ChunkWriteRequest,
+) -> Result<PutProgress, Ended> {
+    let service = &conn.shared.service;
+    let mut progress = PutProgress::new(request.parts.len());
+    let mut follows = usize::try_from(request.payload_bytes()).unwrap_or(usize::MAX);
+    for (index, part) in request.parts.iter().enumerate() {
+        let len = part.len as usize;
+        follows -= len;
+        let disk = match host.takes_file(part.at.chain) {
+            Ok(disk) => disk,
+            Err(status) => {
+                frames.skip(len).await?;
+                progress.skip(status);
+                continue;
+            }
+        };
+        let Some(buf) = buffer(service, disk, guard, len).await else {
+            frames.skip(len).await?;
+            service.metrics.busy.inc();
+            progress.skip(ItemStatus::Busy);
+            continue;
+        };
+        let buf = frames.payload(buf, follows).await?;
+        let tag = request.tags.as_ref().map(|tags| (tags.client, tags.items[index]));
+        let update = FileUpdate::new(part.at, tag, request.ack);
+        let bytes = (buf.freeze(), part.crc);
+        progress.start(Arc::clone(host).write_file(update, part.offset, bytes));
+    }
+    Ok(progress)
+}
