@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use millpond_types::wire::{GetRequest, ItemStatus, PutRequest, Verb};
+use millpond_types::wire::{
+    ChunkReadRequest, ChunkStat, ChunkWriteRequest, GetRequest, ItemStatus, PutRequest, Verb,
+};
 
 /// Writable memory for one value: one piece or several, filled in order.
 #[derive(Debug)]
@@ -27,6 +29,20 @@ impl Room<'_> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Fills everything behind the first `len` bytes with zeros.
+    pub fn zero_after(&mut self, len: usize) {
+        let mut skip = len;
+        let mut zero = |piece: &mut [u8]| {
+            let here = piece.len().min(skip);
+            piece[here..].fill(0);
+            skip -= here;
+        };
+        match self {
+            Self::One(piece) => zero(piece),
+            Self::Many(pieces) => pieces.iter_mut().for_each(|piece| zero(piece)),
+        }
     }
 
     /// Calls `each` with the pieces that the first `len` bytes fill, in order.
@@ -128,6 +144,10 @@ pub(crate) enum Job<'j, 'a> {
     Get { request: GetRequest, items: Items },
     /// Values come from the caller's memory.
     Put { request: PutRequest, values: Cow<'j, [Value<'a>]>, reply: Vec<ItemStatus> },
+    /// Parts of files go to the rooms of [`Reads`].
+    Read { request: ChunkReadRequest, items: Items },
+    /// Parts of files come from the caller's memory.
+    Write { request: ChunkWriteRequest, values: Vec<Value<'a>>, reply: Vec<ItemStatus> },
 }
 
 /// The caller's memory for a get, and how each key went. Whoever holds this writes to it, so of two
@@ -137,12 +157,14 @@ pub(crate) struct Reads<'r, 'a> {
     pub(crate) out: &'r mut [GetOutcome],
     /// Keys that the server answered [`ItemStatus::Moved`] for.
     pub(crate) moved: Vec<usize>,
+    /// What chunks of files are, for a call that asks for it.
+    pub(crate) stats: &'r mut [Option<ChunkStat>],
 }
 
 impl Reads<'_, '_> {
     /// For calls that read nothing.
     pub(crate) const fn none() -> Self {
-        Self { rooms: &mut [], out: &mut [], moved: Vec::new() }
+        Self { rooms: &mut [], out: &mut [], moved: Vec::new(), stats: &mut [] }
     }
 }
 
@@ -152,6 +174,25 @@ impl Job<'_, '_> {
             Self::Plain { verb, .. } => *verb,
             Self::Get { .. } => Verb::Get,
             Self::Put { .. } => Verb::Put,
+            Self::Read { .. } => Verb::ChunkRead,
+            Self::Write { .. } => Verb::ChunkWrite,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_room_is_zeroed_behind_what_was_read() {
+        for filled in 0..=6 {
+            let (mut one, mut first, mut second) = ([7; 6], [7; 2], [7; 4]);
+            Room::One(&mut one).zero_after(filled);
+            Room::Many(vec![&mut first, &mut [], &mut second]).zero_after(filled);
+            let wanted: Vec<u8> = (0..6).map(|at| if at < filled { 7 } else { 0 }).collect();
+            assert_eq!(one[..], wanted);
+            assert_eq!([&first[..], &second[..]].concat(), wanted);
         }
     }
 }

@@ -301,13 +301,15 @@ impl Connection {
         let keys_max = shm.meta_max() / 300;
         let fits = match job {
             Job::Plain { verb, meta, .. } => {
-                !matches!(verb, Verb::List | Verb::Stats | Verb::NamespaceList)
+                !matches!(verb, Verb::List | Verb::Stats | Verb::NamespaceList | Verb::ChunkList)
                     && meta.len() <= shm.meta_max()
             }
             Job::Get { request, .. } => request.keys.len() <= keys_max,
             Job::Put { request, .. } => {
                 request.keys.len() <= keys_max && request.payload_bytes() <= shm.arena.capacity()
             }
+            Job::Read { request, .. } => request.parts.len() <= keys_max,
+            Job::Write { .. } => false,
         };
         if fits { Path::Ring } else { Path::Stream }
     }
@@ -385,6 +387,13 @@ impl Connection {
         let (meta, payload, values): (Vec<u8>, u64, &[Value<'_>]) = match job {
             Job::Plain { meta, .. } => (std::mem::take(meta), 0, &[]),
             Job::Get { request, .. } => (request.encode(), 0, &[]),
+            Job::Read { request, .. } => (request.encode(), 0, &[]),
+            Job::Write { request, values, .. } => {
+                for (value, part) in values.iter().zip(&mut request.parts) {
+                    part.crc = checksum_of(value);
+                }
+                (request.encode(), request.payload_bytes(), values)
+            }
             Job::Put { request, values, .. } => {
                 let payload = request.payload_bytes();
                 if let (Path::Ring, Some(shm)) = (path, &mut self.shm) {
@@ -466,9 +475,24 @@ impl Connection {
                 }
                 *reply = items;
             }
-            Job::Get { request, items } => {
+            Job::Write { request, reply, .. } => {
+                let StatusReply { items } = StatusReply::decode(&self.meta)?;
+                if items.len() != request.parts.len() {
+                    return Err(StreamError::Unexpected(
+                        "a write's reply with another number of items",
+                    ));
+                }
+                *reply = items;
+            }
+            Job::Get { .. } | Job::Read { .. } => {
+                let (asked, items) = match job {
+                    Job::Get { request, items } => (request.keys.len(), items),
+                    Job::Read { request, items } => (request.parts.len(), items),
+                    _ => unreachable!("matched above"),
+                };
+                let items = &*items;
                 let reply = GetReply::decode(&self.meta)?;
-                if reply.items.len() != request.keys.len() {
+                if reply.items.len() != asked {
                     return Err(StreamError::Unexpected(
                         "a get's reply with another number of items",
                     ));
@@ -493,15 +517,20 @@ impl Connection {
 
 fn ahead_of(job: &Job<'_, '_>) -> usize {
     match job {
-        Job::Get { request, .. } => ahead_of_get(&request.room),
+        Job::Get { request, .. } => ahead_of_get(request.room.iter().copied()),
+        Job::Read { request, .. } => ahead_of_get(request.parts.iter().map(|part| part.len)),
         _ => 64 << 10,
     }
 }
 
 fn checksum(values: &[Value<'_>], request: &mut millpond_types::wire::PutRequest) {
     for (value, item) in values.iter().zip(&mut request.items) {
-        item.crc = value.pieces().iter().fold(Crc32c::EMPTY, |crc, piece| crc.append(piece));
+        item.crc = checksum_of(value);
     }
+}
+
+fn checksum_of(value: &Value<'_>) -> Crc32c {
+    value.pieces().iter().fold(Crc32c::EMPTY, |crc, piece| crc.append(piece))
 }
 
 /// Checks that a frame is the successful reply to the request `id`.

@@ -3,8 +3,9 @@
 use std::io;
 use std::time::Duration;
 
-use millpond_types::KeyError;
-use millpond_types::wire::{ErrorReply, Status, WireError};
+use millpond_types::cluster::{ChainId, NodeId};
+use millpond_types::wire::{ErrorReply, ItemStatus, Status, WireError};
+use millpond_types::{FileChunk, KeyError};
 
 /// What a caller can do about a [`ClientError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -145,6 +146,27 @@ pub enum ClientError {
         /// The address.
         address: String,
     },
+    /// The server stands alone.
+    #[error(
+        "the server at {address} stands alone, and files need a cluster: start it with `millpond server \
+         --manager`, others with `--join`"
+    )]
+    Alone {
+        /// The server.
+        address: String,
+    },
+    /// A chunk of a file was not written or cut; other parts of the call may have been.
+    #[error("{chunk} on chain {}: node {node} answers {}{}", chain.0, status.name(), advice(*status))]
+    Chunk {
+        /// The chunk.
+        chunk: FileChunk,
+        /// Its chain.
+        chain: ChainId,
+        /// The head that was asked; nil when none was.
+        node: NodeId,
+        /// What it said.
+        status: ItemStatus,
+    },
     /// A key breaks its limits.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -170,7 +192,8 @@ impl ClientError {
             Self::Refused { status, .. } => kind_of(*status),
             Self::Wire { .. } | Self::Unexpected { .. } => ErrorKind::Protocol,
             Self::OtherServer { .. } => ErrorKind::NoNamespace,
-            Self::Key(_) | Self::Argument { .. } => ErrorKind::InvalidArgument,
+            Self::Chunk { status, .. } => kind_of_item(*status),
+            Self::Alone { .. } | Self::Key(_) | Self::Argument { .. } => ErrorKind::InvalidArgument,
         }
     }
 
@@ -194,6 +217,21 @@ impl ClientError {
 
     pub(crate) fn argument(field: &'static str, fix: impl Into<String>) -> Self {
         Self::Argument { field, fix: fix.into() }
+    }
+}
+
+const fn kind_of_item(status: ItemStatus) -> ErrorKind {
+    match status {
+        ItemStatus::NoSpace => ErrorKind::NoSpace,
+        ItemStatus::ReadOnly => ErrorKind::ReadOnly,
+        _ => ErrorKind::Internal,
+    }
+}
+
+const fn advice(status: ItemStatus) -> &'static str {
+    match status {
+        ItemStatus::NoSpace => ": a disk of the chain is full: remove files, or add disks",
+        _ => "; its log says more",
     }
 }
 

@@ -4,7 +4,8 @@
 //! call carries), `stream` (frames over TCP, Unix sockets and TLS), `shm` (the same frames
 //! through shared memory), `connection` (hello, pipelining, replies), `pool` (connections to one
 //! server), `cluster` (routing, a node for every key, retries), [`Client`] (one server or a cluster,
-//! whichever answers), `verbs` (the verbs of the protocol, split into requests that fit).
+//! whichever answers), `verbs` (the verbs of the protocol, split into requests that fit), `chunks` (the
+//! bytes of files, of a cluster only).
 //!
 //! Invariants: every call ends at its deadline; the memory of the caller is touched only
 //! while its call runs, because it is borrowed for exactly that long, and by one connection at a
@@ -20,6 +21,7 @@
 mod address;
 mod arena;
 mod call;
+mod chunks;
 mod client;
 mod cluster;
 mod connection;
@@ -34,7 +36,9 @@ mod verbs;
 
 pub use address::{Address, Addresses};
 pub use call::{GetOutcome, Room, Value};
+pub use chunks::{ChunkAt, ChunkCut, ChunkFilter};
 pub use client::Client;
+pub use cluster::{ChainPlace, Chains};
 pub use connection::ServerInfo;
 pub use error::{ClientError, ErrorKind};
 pub use options::{ClientOptions, Transport, TransportInUse};

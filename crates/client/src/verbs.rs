@@ -14,7 +14,7 @@ use millpond_types::{BlockKey, Crc32c, GroupId, NamespaceInfo, Uuid128};
 
 use crate::call::{GetOutcome, Items, Job, Reads, Room, Value};
 use crate::client::Client;
-use crate::cluster::{Cargo, Cluster, Work};
+use crate::cluster::{Asked, Cargo, Cluster, Work};
 use crate::connection::Deadline;
 use crate::error::ClientError;
 
@@ -22,7 +22,7 @@ use crate::error::ClientError;
 /// enough that several are in flight for a large batch.
 const REQUEST_BYTES: usize = 8 << 20;
 /// Keys per request, for the same reason.
-const REQUEST_KEYS: usize = 4096;
+pub(crate) const REQUEST_KEYS: usize = 4096;
 
 /// Whether a server speaks of other nodes.
 const fn is_elsewhere(status: ItemStatus) -> bool {
@@ -345,10 +345,10 @@ impl Client {
         keys.check(rooms.len(), "into")?;
         let deadline = self.deadline(deadline);
         let mut outcomes = vec![GetOutcome::Late; rooms.len()];
-        let mut reads = Reads { rooms, out: &mut outcomes, moved: Vec::new() };
+        let mut reads = Reads { rooms, out: &mut outcomes, ..Reads::none() };
         if let Some(cluster) = self.cluster(deadline)? {
             let cargo = Cargo::Rooms(reads.rooms.iter().map(|r| wire_len(r.len())).collect());
-            let work = Work { verb: Verb::Get, keys, cargo };
+            let work = Work { verb: Verb::Get, asked: Asked::Keys(keys, cargo) };
             let batch = cluster.run(&work, &mut reads, deadline)?;
             batch.unanswered().for_each(|item| outcomes[item] = GetOutcome::Late);
             return Ok(outcomes);
@@ -432,6 +432,6 @@ fn on_cluster(
     (verb, keys, cargo): (Verb, Keys<'_>, Cargo<'_, '_>),
     deadline: Deadline,
 ) -> Result<Vec<ItemStatus>, ClientError> {
-    let work = Work { verb, keys, cargo };
+    let work = Work { verb, asked: Asked::Keys(keys, cargo) };
     Ok(cluster.run(&work, &mut Reads::none(), deadline)?.answers(ItemStatus::Late))
 }

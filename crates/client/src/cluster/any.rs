@@ -219,7 +219,7 @@ impl Cluster {
     }
 
     /// Makes sure that the routing is known.
-    fn known(&self, deadline: Deadline) -> Result<(), ClientError> {
+    pub(super) fn known(&self, deadline: Deadline) -> Result<(), ClientError> {
         self.until(deadline, || {
             let known = !self.table.get().nodes.is_empty();
             let unknown = || {
@@ -231,7 +231,7 @@ impl Cluster {
     }
 
     /// Tries until it works or cannot any more.
-    fn until<T>(
+    pub(super) fn until<T>(
         &self,
         deadline: Deadline,
         mut attempt: impl FnMut() -> Result<T, ClientError>,

@@ -1,11 +1,11 @@
-//! Which node is asked for which keys, and what the answers mean. Pure: routing goes in, questions
-//! come out, answers go in, until every key has one.
+//! Which node is asked for which keys, or chunks of files, and what the answers mean. Pure: routing
+//! goes in, questions come out, answers go in, until every item has one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use millpond_types::SlotId;
 use millpond_types::cluster::{Chain, ChainId, NodeId, Routing, SlotPlace};
-use millpond_types::wire::{ItemStatus, ItemTag, Verb};
+use millpond_types::wire::{ItemStatus, ItemTag, PlacedChunk, Tags, Verb};
+use millpond_types::{FileChunk, SlotId};
 
 use super::tags::Tagger;
 
@@ -41,12 +41,54 @@ const fn manner(verb: Verb) -> (Reach, Way) {
         Verb::Unpin => (Reach::Every, Way::Free),
         Verb::MatchPrefix => (Reach::Head, Way::Keep),
         Verb::Get | Verb::Contains => (Reach::Any, Way::Look),
+        Verb::ChunkRead | Verb::ChunkStat => (Reach::Any, Way::New),
+        Verb::ChunkWrite | Verb::ChunkUpdate => (Reach::Head, Way::New),
         _ => (Reach::Head, Way::Look),
     }
 }
 
 const fn updates(verb: Verb) -> bool {
-    matches!(verb, Verb::Put | Verb::Delete)
+    matches!(verb, Verb::Put | Verb::Delete | Verb::ChunkWrite | Verb::ChunkUpdate)
+}
+
+/// Whether a verb is about files, of which all parts are done or the call fails: what a cache shrugs
+/// off is tried again.
+pub(crate) const fn must_be_done(verb: Verb) -> bool {
+    matches!(verb, Verb::ChunkRead | Verb::ChunkStat | Verb::ChunkWrite | Verb::ChunkUpdate)
+}
+
+/// Whether to ask again after this answer.
+const fn is_passing(verb: Verb, status: ItemStatus) -> bool {
+    match status {
+        ItemStatus::Moved | ItemStatus::Behind => true,
+        ItemStatus::Busy | ItemStatus::Late | ItemStatus::Corrupt => must_be_done(verb),
+        _ => false,
+    }
+}
+
+/// Where an item belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// A key: its slot, which may move from chain to chain.
+    Slot(SlotId),
+    /// A chunk of a file: its chain, for good.
+    Chunk(PlacedChunk),
+}
+
+impl Home {
+    fn place(self, routing: &Routing) -> SlotPlace {
+        match self {
+            Self::Slot(slot) => routing.place(slot),
+            Self::Chunk(at) => SlotPlace { chain: at.chain, old: None },
+        }
+    }
+
+    const fn chunk(self) -> Option<FileChunk> {
+        match self {
+            Self::Slot(_) => None,
+            Self::Chunk(at) => Some(at.chunk),
+        }
+    }
 }
 
 /// The chain of a step; none when there is no such step.
@@ -67,7 +109,9 @@ pub(crate) const fn reads(verb: Verb) -> bool {
 
 #[derive(Clone, Debug)]
 struct Item {
-    slot: SlotId,
+    home: Home,
+    /// It is asked for only when all items of its chunk before it have an answer.
+    in_turn: bool,
     /// Which of the chains of its way is asked, and the place that the way is for.
     step: (usize, Option<SlotPlace>),
     /// What an earlier step said, once a later one is taken.
@@ -105,9 +149,10 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    pub(crate) fn new(verb: Verb, slots: impl Iterator<Item = SlotId>) -> Self {
-        let item = |slot| Item {
-            slot,
+    pub(crate) fn new(verb: Verb, homes: impl Iterator<Item = Home>) -> Self {
+        let item = |home| Item {
+            home,
+            in_turn: false,
             step: (0, None),
             earlier: None,
             tag: None,
@@ -117,7 +162,7 @@ impl Batch {
             heard: None,
             answer: None,
         };
-        let items: Vec<Item> = slots.map(item).collect();
+        let items: Vec<Item> = homes.map(item).collect();
         let open = items.len();
         Self { verb, items, open, released: Vec::new() }
     }
@@ -135,14 +180,35 @@ impl Batch {
         self.items.len()
     }
 
+    /// Lets an item wait until all items of its chunk before it have an answer.
+    pub(crate) fn keep_turn(&mut self, item: usize) {
+        self.items[item].in_turn = true;
+    }
+
     /// The slot of a key.
-    pub(crate) fn slot(&self, item: usize) -> SlotId {
-        self.items[item].slot
+    pub(crate) fn slot(&self, item: usize) -> Option<SlotId> {
+        match self.items[item].home {
+            Home::Slot(slot) => Some(slot),
+            Home::Chunk(_) => None,
+        }
+    }
+
+    /// The node whose answer counts for an item.
+    pub(crate) fn asked(&self, item: usize) -> Option<NodeId> {
+        self.items[item].asked.0
     }
 
     /// The tag under which an update goes out.
-    pub(crate) fn tag(&self, item: usize) -> Option<ItemTag> {
+    #[cfg(test)]
+    fn tag(&self, item: usize) -> Option<ItemTag> {
         self.items[item].tag.map(|(_, tag)| tag)
+    }
+
+    /// The tags under which updates go out in one request; none of items that are no updates.
+    pub(crate) fn tags(&self, part: &[usize], client: u128) -> Option<Tags> {
+        let tag = |item: &usize| self.items[*item].tag.map(|(_, tag)| tag);
+        let items = part.iter().map(tag).collect::<Option<Vec<ItemTag>>>()?;
+        Some(Tags { client, items })
     }
 
     /// The answers; keys without one are `otherwise`.
@@ -173,9 +239,19 @@ impl Batch {
         let mut plan = Plan::default();
         // The keys of one chain go to one of its replicas.
         let mut chosen: HashMap<ChainId, Option<NodeId>> = HashMap::new();
+        let any_in_turn = self.items.iter().any(|item| item.in_turn);
+        let mut open_chunks: HashSet<FileChunk> = HashSet::new();
         for index in 0..self.items.len() {
-            if self.items[index].answer.is_some() {
+            let item = &self.items[index];
+            if item.answer.is_some() {
                 continue;
+            }
+            if any_in_turn && let Some(chunk) = item.home.chunk() {
+                let first = open_chunks.insert(chunk);
+                if item.in_turn && !first {
+                    plan.held += 1;
+                    continue;
+                }
             }
             self.turn(index, routing);
             let Some(chain) = self.chain_of(index, routing) else {
@@ -223,7 +299,7 @@ impl Batch {
     /// nothing of the next.
     fn turn(&mut self, index: usize, routing: &Routing) {
         let item = &mut self.items[index];
-        let place = routing.place(item.slot);
+        let place = item.home.place(routing);
         if item.step.1.replace(place) != Some(place) {
             (item.step.0, item.earlier) = (0, None);
         }
@@ -238,7 +314,7 @@ impl Batch {
         {
             return Some(chain);
         }
-        let place = routing.place(item.slot);
+        let place = item.home.place(routing);
         let step = if item.step.1 == Some(place) { item.step.0 } else { 0 };
         routing.chains.get(&chain_at(way, place, step)?)
     }
@@ -271,8 +347,8 @@ impl Batch {
         if item.answer.is_some() {
             return false;
         }
-        if matches!(status, ItemStatus::Moved | ItemStatus::Behind) {
-            item.unsure &= status == ItemStatus::Behind;
+        if is_passing(self.verb, status) {
+            item.unsure &= status != ItemStatus::Moved;
             return true;
         }
         let (counts, left) = &mut item.asked;
@@ -302,7 +378,7 @@ impl Batch {
             Way::Free => true,
         };
         let next = item.step.0 + 1;
-        if goes_on && chain_at(way, routing.place(item.slot), next).is_some() {
+        if goes_on && chain_at(way, item.home.place(routing), next).is_some() {
             item.step.0 = next;
             item.earlier = Some(best);
             item.refused_by.clear();

@@ -1,17 +1,19 @@
-//! Calls with keys: rounds until every key has its answer, or the deadline has passed.
+//! Calls with keys, or with chunks of files: rounds until every item has its answer, or the deadline
+//! has passed.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use millpond_env::RealClock;
 use millpond_types::cluster::{News, NodeId, RoutingVersion};
-use millpond_types::limits::{BATCH_KEYS_MAX, RETRY_HORIZON_MS};
+use millpond_types::limits::{BATCH_KEYS_MAX, FILE_PARTS_MAX, RETRY_HORIZON_MS};
 use millpond_types::wire::{
-    GetRequest, ItemTag, KeysRequest, Leaders, MatchRequest, PutItem, PutRequest, Tags, Verb,
+    GetRequest, KeysRequest, Leaders, MatchRequest, PlacedChunk, PutItem, PutRequest, Verb,
 };
 use millpond_types::{BlockKey, Crc32c, placement};
 
-use super::batch::Batch;
+use super::batch::{Batch, Home};
+use super::files::Files;
 use super::race::{Outcome, Race};
 use super::{Cluster, PAUSE_MAX, PAUSE_MIN};
 use crate::call::{Items, Job, Reads, Value};
@@ -34,20 +36,47 @@ pub(crate) enum Cargo<'w, 'a> {
     Values(&'w [Value<'a>]),
 }
 
+/// What a call is about: its items.
+pub(crate) enum Asked<'w, 'a> {
+    /// Keys, and what goes with them.
+    Keys(Keys<'w>, Cargo<'w, 'a>),
+    /// Chunks of files.
+    Files(Files<'w, 'a>),
+}
+
 /// One call.
 pub(crate) struct Work<'w, 'a> {
     pub(crate) verb: Verb,
-    pub(crate) keys: Keys<'w>,
-    pub(crate) cargo: Cargo<'w, 'a>,
+    pub(crate) asked: Asked<'w, 'a>,
 }
 
 impl<'a> Work<'_, 'a> {
-    /// Bytes that travel for a key.
+    /// Its items, each with its place in the cluster.
+    fn batch(&self) -> Batch {
+        match &self.asked {
+            Asked::Keys(keys, _) => {
+                let slot = |item| placement::slot(keys.namespace, keys.leader(item));
+                Batch::new(self.verb, (0..keys.keys.len()).map(|item| Home::Slot(slot(item))))
+            }
+            Asked::Files(files) => files.batch(self.verb),
+        }
+    }
+
+    /// Bytes that travel for an item.
     pub(super) fn len_of(&self, item: usize) -> u64 {
-        match &self.cargo {
-            Cargo::None | Cargo::Lease(_) => 0,
-            Cargo::Rooms(rooms) => u64::from(rooms[item]),
-            Cargo::Values(values) => values[item].len() as u64,
+        match &self.asked {
+            Asked::Keys(_, Cargo::None | Cargo::Lease(_)) => 0,
+            Asked::Keys(_, Cargo::Rooms(rooms)) => u64::from(rooms[item]),
+            Asked::Keys(_, Cargo::Values(values)) => values[item].len() as u64,
+            Asked::Files(files) => files.len_of(item),
+        }
+    }
+
+    /// Whether requests are bounded by the bytes that travel, not by their number of items.
+    const fn has_payload(&self) -> bool {
+        match &self.asked {
+            Asked::Keys(_, cargo) => matches!(cargo, Cargo::Rooms(_) | Cargo::Values(_)),
+            Asked::Files(files) => files.has_payload(),
         }
     }
 
@@ -58,15 +87,13 @@ impl<'a> Work<'_, 'a> {
         batch: &Batch,
         sender: (u128, &News),
     ) -> (Vec<Job<'a, 'a>>, Vec<Vec<usize>>) {
-        let ends = match self.cargo {
-            Cargo::Rooms(_) | Cargo::Values(_) => {
-                let len = |item: &usize| usize::try_from(self.len_of(*item)).unwrap_or(usize::MAX);
-                split(items.iter().map(len))
-            }
-            Cargo::None | Cargo::Lease(_) => {
-                let step = BATCH_KEYS_MAX / 2;
-                (0..items.len()).step_by(step).map(|from| items.len().min(from + step)).collect()
-            }
+        let ends = if self.has_payload() {
+            let len = |item: &usize| usize::try_from(self.len_of(*item)).unwrap_or(usize::MAX);
+            split(items.iter().map(len))
+        } else {
+            let files = matches!(self.asked, Asked::Files(_));
+            let step = if files { FILE_PARTS_MAX } else { BATCH_KEYS_MAX / 2 };
+            (0..items.len()).step_by(step).map(|from| items.len().min(from + step)).collect()
         };
         let (mut jobs, mut parts, mut from) = (Vec::new(), Vec::new(), 0);
         for to in ends {
@@ -79,18 +106,19 @@ impl<'a> Work<'_, 'a> {
     }
 
     fn job(&self, part: &[usize], batch: &Batch, (client, news): (u128, &News)) -> Job<'a, 'a> {
-        let planned = news.planned(part.iter().map(|item| batch.slot(*item)));
-        let namespace = self.keys.namespace;
-        let keys: Vec<BlockKey> = part.iter().map(|item| self.keys.keys[*item]).collect();
-        let leaders = match self.keys.leaders {
+        let (of, cargo) = match &self.asked {
+            Asked::Keys(keys, cargo) => (keys, cargo),
+            Asked::Files(files) => return files.job(self.verb, part, batch.tags(part, client)),
+        };
+        let planned = news.planned(part.iter().filter_map(|item| batch.slot(*item)));
+        let namespace = of.namespace;
+        let keys: Vec<BlockKey> = part.iter().map(|item| of.keys[*item]).collect();
+        let leaders = match of.leaders {
             Leaders::Own => Leaders::Own,
-            _ => Leaders::Each(part.iter().map(|item| *self.keys.leader(*item)).collect()),
+            _ => Leaders::Each(part.iter().map(|item| *of.leader(*item)).collect()),
         };
-        let tags = || {
-            let items = part.iter().map(|item| batch.tag(*item)).collect::<Option<Vec<ItemTag>>>();
-            items.map(|items| Tags { client, items })
-        };
-        match &self.cargo {
+        let tags = || batch.tags(part, client);
+        match cargo {
             Cargo::Rooms(rooms) => {
                 let room = part.iter().map(|item| rooms[*item]).collect();
                 let request = GetRequest { namespace, planned, keys, room, leaders };
@@ -140,12 +168,10 @@ impl Cluster {
         reads: &mut Reads<'_, '_>,
         deadline: Deadline,
     ) -> Result<Batch, ClientError> {
-        if work.keys.node != self.id {
+        if matches!(&work.asked, Asked::Keys(keys, _) if keys.node != self.id) {
             return Err(ClientError::OtherServer { address: self.seeds.name() });
         }
-        let group = work.keys.namespace;
-        let slot = |item| placement::slot(group, work.keys.leader(item));
-        let mut batch = Batch::new(work.verb, (0..work.keys.keys.len()).map(slot));
+        let mut batch = work.batch();
         // Later copies of an update would be taken for new ones.
         let horizon = Duration::from_millis(RETRY_HORIZON_MS);
         let done = self.rounds(work, (&mut batch, reads), deadline.within(horizon));
@@ -193,7 +219,7 @@ impl Cluster {
             trail.last = last.or(trail.last);
             let left = deadline.at.since(RealClock::tick());
             if batch.open() > 0 && left.is_zero() {
-                return self.unanswered(batch, &trail, deadline);
+                return self.unanswered(work, batch, (&trail, deadline));
             }
             if batch.open() > 0 && (news || plan.homeless > 0) {
                 // A copy that became newer during the round is tried at once.
@@ -212,15 +238,22 @@ impl Cluster {
     /// be told from others.
     fn unanswered(
         &self,
+        work: &Work<'_, '_>,
         batch: &Batch,
-        trail: &Trail,
-        deadline: Deadline,
+        (trail, deadline): (&Trail, Deadline),
     ) -> Result<(), ClientError> {
         let verb = batch.verb();
         if batch.open() < batch.len() && matches!(verb, Verb::Get | Verb::Put) {
             return Ok(());
         }
-        Err(self.trail_error(trail, (batch.open(), batch.len()), deadline))
+        let mut error = self.trail_error(trail, (batch.open(), batch.len()), deadline);
+        if let (ClientError::Unanswered { tried, .. }, Asked::Files(files), Some(first)) =
+            (&mut error, &work.asked, batch.unanswered().next())
+        {
+            let PlacedChunk { chain, chunk } = files.at(first);
+            tried.push_str(&format!("; the first of them is {chunk} on chain {}", chain.0));
+        }
+        Err(error)
     }
 
     fn trail_error(

@@ -3,12 +3,14 @@
 //! Reading order: `table` (the copy of the routing), `news` (how it stays fresh, and how silent nodes
 //! are reported), `batch` (which node is asked for which key; pure), `tags` (names of updates; pure),
 //! `health` (who is slow or silent; pure), `node` (connections to each), `race` (one round: send to
-//! all, then collect; hedges), `call` (rounds until every key has its answer), `any` (calls that any
-//! node can answer, and those that all do), `meta` (operations on the file namespace).
+//! all, then collect; hedges), `call` (rounds until every key has its answer), `files` (what calls
+//! about chunks of files carry), `any` (calls that any node can answer, and those that all do), `meta`
+//! (operations on the file namespace).
 
 mod any;
 mod batch;
 mod call;
+mod files;
 mod health;
 mod meta;
 mod news;
@@ -37,7 +39,9 @@ use node::{Node, Nodes};
 use table::Table;
 use tags::Tagger;
 
-pub(crate) use call::{Cargo, Work};
+pub(crate) use call::{Asked, Cargo, Work};
+pub(crate) use files::Files;
+pub use files::{ChainPlace, Chains};
 
 /// First and longest pause between rounds of a call that waits for the cluster.
 const PAUSE_MIN: Duration = Duration::from_millis(2);

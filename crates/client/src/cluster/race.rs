@@ -12,10 +12,10 @@ use std::time::Duration;
 use millpond_env::RealClock;
 use millpond_types::Tick;
 use millpond_types::cluster::{News, NodeId, Routing, RoutingVersion};
-use millpond_types::wire::{ItemStatus, Status, StatusReply};
+use millpond_types::wire::{ChunkStatReply, ItemStatus, Status, StatusReply, Verb};
 
 use super::Cluster;
-use super::batch::{Batch, reads};
+use super::batch::{Batch, must_be_done, reads};
 use super::call::Work;
 use super::health::class_of;
 use super::node::{Node, PATIENCE};
@@ -284,6 +284,8 @@ impl<'r, 'w, 'a, 'x, 'y> Race<'r, 'w, 'a, 'x, 'y> {
         let others_may = match status {
             Status::ShuttingDown | Status::DeadlineExceeded => true,
             Status::NoNamespace => young,
+            // Half a file is of no use: it is asked for until the deadline.
+            Status::Busy if must_be_done(self.work.verb) => true,
             Status::Busy | Status::Internal | Status::ReadOnly | Status::NoSpace
                 if reads(self.work.verb) =>
             {
@@ -293,7 +295,7 @@ impl<'r, 'w, 'a, 'x, 'y> Race<'r, 'w, 'a, 'x, 'y> {
             _ => false,
         };
         if others_may {
-            self.outcome.news |= !matches!(status, Status::Busy);
+            self.outcome.news |= *status != Status::Busy || must_be_done(self.work.verb);
             self.outcome.last = Some((id, error.to_string()));
         } else {
             self.outcome.fatal.get_or_insert(error);
@@ -436,11 +438,30 @@ fn statuses(
     reads: &mut Reads<'_, '_>,
 ) -> Result<Vec<ItemStatus>, &'static str> {
     match job {
-        Job::Put { reply, .. } => Ok(reply.clone()),
+        Job::Put { reply, .. } | Job::Write { reply, .. } => Ok(reply.clone()),
+        Job::Plain { verb: Verb::ChunkStat, reply, .. } => {
+            let items = ChunkStatReply::decode(reply).map_err(|_| "a reply that is none")?.items;
+            if items.len() != part.len() {
+                return Err("a reply with another number of items");
+            }
+            for (item, (status, stat)) in part.iter().zip(&items) {
+                reads.stats[*item] = (*status == ItemStatus::Ok).then_some(*stat);
+            }
+            Ok(items.into_iter().map(|(status, _)| status).collect())
+        }
         Job::Plain { reply, .. } => {
             let items = StatusReply::decode(reply).map_err(|_| "a reply that is none")?.items;
             let whole = items.len() == part.len();
             if whole { Ok(items) } else { Err("a reply with another number of items") }
+        }
+        Job::Read { .. } => {
+            reads.moved.clear();
+            let status = |item: &usize| match reads.out[*item] {
+                GetOutcome::Read(_) => ItemStatus::Ok,
+                // Damaged on the way, not here, or not now: all of it passes.
+                GetOutcome::Miss | GetOutcome::TooLong(_) | GetOutcome::Late => ItemStatus::Moved,
+            };
+            Ok(part.iter().map(status).collect())
         }
         Job::Get { .. } => {
             let moved = std::mem::take(&mut reads.moved);

@@ -39,7 +39,7 @@ fn routing(chains: &[Chain], places: &[(u16, u32, Option<u32>)]) -> Routing {
 }
 
 fn batch(verb: Verb, slots: &[u16]) -> Batch {
-    Batch::new(verb, slots.iter().map(|slot| SlotId(*slot)))
+    Batch::new(verb, slots.iter().map(|slot| Home::Slot(SlotId(*slot))))
 }
 
 fn plan(batch: &mut Batch, routing: &Routing, tagger: &mut Tagger) -> Vec<(u8, Vec<usize>)> {

@@ -1,0 +1,241 @@
+//! The bytes of files: parts of chunks, on the chains that a file's layout names. Of a cluster only.
+//!
+//! A call does all of its parts or returns an error; then any of them may have been done, and an update
+//! that was given up at the deadline may still be done a moment later. Parts of one call that overlap,
+//! and cuts of one chunk, are done in their order; everything else at the same time. A chunk that is not
+//! there is as one of no bytes.
+
+use std::time::Duration;
+
+use millpond_types::DataId;
+use millpond_types::FileChunk;
+use millpond_types::cluster::{ChainId, NodeId};
+use millpond_types::limits::{CHUNK_BYTES_MAX, FILE_PARTS_MAX, LIST_KEYS_MAX};
+use millpond_types::wire::{
+    ChunkListReply, ChunkListRequest, ChunkStat, ItemStatus, PlacedChunk, Verb,
+};
+
+use crate::call::{GetOutcome, Reads, Room, Value};
+use crate::client::Client;
+use crate::cluster::{Asked, Chains, Cluster, Files, Work};
+use crate::connection::Deadline;
+use crate::error::ClientError;
+use crate::verbs::{REQUEST_KEYS, wire_len};
+
+const _: () = assert!(REQUEST_KEYS <= FILE_PARTS_MAX);
+
+/// A place in a chunk of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkAt {
+    /// The chain that the file's layout puts the chunk on.
+    pub chain: ChainId,
+    /// The chunk.
+    pub chunk: FileChunk,
+    /// Bytes from the chunk's start.
+    pub offset: u32,
+}
+
+impl ChunkAt {
+    pub(crate) const fn at(&self) -> PlacedChunk {
+        PlacedChunk { chain: self.chain, chunk: self.chunk }
+    }
+}
+
+/// A new length for a chunk of a file, or its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkCut {
+    /// The chain that the file's layout puts the chunk on.
+    pub chain: ChainId,
+    /// The chunk.
+    pub chunk: FileChunk,
+    /// Its length in bytes afterwards, made up with zeros where it is shorter; `None` removes it.
+    pub to: Option<u32>,
+}
+
+impl ChunkCut {
+    pub(crate) const fn at(&self) -> PlacedChunk {
+        PlacedChunk { chain: self.chain, chunk: self.chunk }
+    }
+}
+
+/// Which chunks a list shows; all by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChunkFilter {
+    /// Only chunks of these bytes.
+    pub data: Option<DataId>,
+    /// Only chunks on this chain.
+    pub chain: Option<ChainId>,
+}
+
+/// Checks that the parts have as many values, and end within a chunk.
+fn check(
+    parts: &[ChunkAt],
+    lens: impl ExactSizeIterator<Item = usize>,
+    what: &'static str,
+) -> Result<(), ClientError> {
+    if lens.len() != parts.len() {
+        let fix = format!("{} given for {} parts", lens.len(), parts.len());
+        return Err(ClientError::argument(what, fix));
+    }
+    for (part, len) in parts.iter().zip(lens) {
+        let end = (part.offset as usize).saturating_add(len);
+        if end > CHUNK_BYTES_MAX {
+            let fix = format!("{} ends at {end}: a chunk has at most 64 MiB", part.chunk);
+            return Err(ClientError::argument(what, fix));
+        }
+    }
+    Ok(())
+}
+
+impl Client {
+    /// The cluster; an error when the server stands alone.
+    fn files(&self, deadline: Deadline) -> Result<std::sync::Arc<Cluster>, ClientError> {
+        if let Some(cluster) = self.cluster(deadline)? {
+            return Ok(cluster);
+        }
+        // Perhaps it has joined one by the next call.
+        self.look_again();
+        Err(ClientError::Alone { address: self.name() })
+    }
+
+    /// Reads parts, each into its room, from any replica of each chain: what the chunk has there, as
+    /// of some moment of the call and per part. What it has not, behind its end or because it is not
+    /// there, becomes zeros. Returns per part how many bytes the chunk had. `None`: the deadline of
+    /// the options.
+    ///
+    /// # Errors
+    /// `DeadlineExceeded` naming a chunk and the last node asked; `InvalidArgument` for a part that
+    /// ends behind 64 MiB, or a server that stands alone; and as for every call. Then nothing is
+    /// known about any room's content.
+    pub fn read_chunks(
+        &self,
+        parts: &[ChunkAt],
+        rooms: &mut [Room<'_>],
+        deadline: Option<Duration>,
+    ) -> Result<Vec<u32>, ClientError> {
+        check(parts, rooms.iter().map(Room::len), "rooms")?;
+        let deadline = self.deadline(deadline);
+        let cluster = self.files(deadline)?;
+        let mut outcomes = vec![GetOutcome::Late; parts.len()];
+        let lens = rooms.iter().map(|room| wire_len(room.len())).collect();
+        let work = Work { verb: Verb::ChunkRead, asked: Asked::Files(Files::Read(parts, lens)) };
+        let mut reads = Reads { rooms, out: &mut outcomes, ..Reads::none() };
+        cluster.run(&work, &mut reads, deadline)?;
+        let mut held = Vec::with_capacity(parts.len());
+        for (room, outcome) in rooms.iter_mut().zip(&outcomes) {
+            let GetOutcome::Read(len) = *outcome else {
+                unreachable!("a call that succeeded has read every part")
+            };
+            room.zero_after(len as usize);
+            held.push(len);
+        }
+        Ok(held)
+    }
+
+    /// Writes parts; a gap between a chunk's end and a part becomes zeros. Durable on all replicas
+    /// when it returns. A part without bytes does nothing. `None`: the deadline of the options.
+    ///
+    /// A retry is not done twice, except when all replicas of a chain lost their memory of it at once
+    /// (a power cut): parts that only this caller writes bear that.
+    ///
+    /// # Errors
+    /// `NoSpace` when a disk of a chain is full; `DeadlineExceeded`; `InvalidArgument` as for
+    /// [`Client::read_chunks`]; and as for every call. All name a chunk and a node where there is one.
+    pub fn write_chunks(
+        &self,
+        parts: &[ChunkAt],
+        values: &[Value<'_>],
+        deadline: Option<Duration>,
+    ) -> Result<(), ClientError> {
+        check(parts, values.iter().map(Value::len), "values")?;
+        if values.iter().any(Value::is_empty) {
+            let full = parts.iter().zip(values).filter(|(_, value)| !value.is_empty());
+            let (parts, values): (Vec<ChunkAt>, Vec<Value<'_>>) =
+                full.map(|(part, value)| (*part, value.clone())).unzip();
+            return self.write_chunks(&parts, &values, deadline);
+        }
+        self.update((Verb::ChunkWrite, Files::Write(parts, values)), deadline)
+    }
+
+    /// Cuts, extends or removes chunks. Durable on all replicas when it returns. A chunk that is not
+    /// there stays so. `None`: the deadline of the options.
+    ///
+    /// # Errors
+    /// As for [`Client::write_chunks`]; a cut to another length needs space too, a removal never.
+    pub fn cut_chunks(
+        &self,
+        cuts: &[ChunkCut],
+        deadline: Option<Duration>,
+    ) -> Result<(), ClientError> {
+        let long = |cut: &&ChunkCut| cut.to.is_some_and(|len| len as usize > CHUNK_BYTES_MAX);
+        if let Some(cut) = cuts.iter().find(long) {
+            let fix = format!("{}: a chunk has at most 64 MiB", cut.chunk);
+            return Err(ClientError::argument("cuts", fix));
+        }
+        self.update((Verb::ChunkUpdate, Files::Cut(cuts)), deadline)
+    }
+
+    fn update(
+        &self,
+        (verb, files): (Verb, Files<'_, '_>),
+        deadline: Option<Duration>,
+    ) -> Result<(), ClientError> {
+        let deadline = self.deadline(deadline);
+        let cluster = self.files(deadline)?;
+        let work = Work { verb, asked: Asked::Files(files) };
+        let batch = cluster.run(&work, &mut Reads::none(), deadline)?;
+        let answers = batch.answers(ItemStatus::Late);
+        let failed = answers.iter().position(|status| *status != ItemStatus::Ok);
+        let (Some(item), Asked::Files(files)) = (failed, &work.asked) else { return Ok(()) };
+        let PlacedChunk { chain, chunk } = files.at(item);
+        let node = batch.asked(item).unwrap_or_default();
+        Err(ClientError::Chunk { chunk, chain, node, status: answers[item] })
+    }
+
+    /// Lengths and versions of chunks; `None` for one that is not there.
+    ///
+    /// # Errors
+    /// As for [`Client::read_chunks`].
+    pub fn stat_chunks(
+        &self,
+        chunks: &[PlacedChunk],
+        deadline: Option<Duration>,
+    ) -> Result<Vec<Option<ChunkStat>>, ClientError> {
+        let deadline = self.deadline(deadline);
+        let cluster = self.files(deadline)?;
+        let mut stats = vec![None; chunks.len()];
+        let work = Work { verb: Verb::ChunkStat, asked: Asked::Files(Files::Stat(chunks)) };
+        let mut reads = Reads { stats: &mut stats, ..Reads::none() };
+        cluster.run(&work, &mut reads, deadline)?;
+        Ok(stats)
+    }
+
+    /// One page of the chunks on the chains that `node` heads: `cursor` is 0 for the first page, then
+    /// what the page before told, until that is 0. A page may be empty and not the last. Chunks that
+    /// are written, or whose chain changes its head, during a list may be missed or come twice.
+    ///
+    /// # Errors
+    /// `Unreachable` or `DeadlineExceeded` when the node does not answer; and as for every call.
+    pub fn list_chunks(
+        &self,
+        node: NodeId,
+        filter: ChunkFilter,
+        cursor: u64,
+        deadline: Option<Duration>,
+    ) -> Result<ChunkListReply, ClientError> {
+        let ChunkFilter { data, chain } = filter;
+        let limit = wire_len(LIST_KEYS_MAX);
+        let request = ChunkListRequest { data, chain, cursor, limit };
+        let deadline = self.deadline(deadline);
+        self.files(deadline)?.list_files(node, &request, deadline)
+    }
+
+    /// The chains of the cluster, to make layouts from, and where each is.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a server that stands alone; and as for every call.
+    pub fn chains(&self, deadline: Option<Duration>) -> Result<Chains, ClientError> {
+        let deadline = self.deadline(deadline);
+        self.files(deadline)?.chains(deadline)
+    }
+}
