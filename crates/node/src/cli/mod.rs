@@ -8,6 +8,7 @@ mod engine;
 mod interrupt;
 mod kv;
 mod log;
+mod mount;
 mod output;
 mod server;
 mod simulate;
@@ -50,6 +51,13 @@ enum Command {
     /// Read, write and list keys of a running server.
     #[command(after_help = kv::EXAMPLES)]
     Kv(kv::Args),
+    /// Show the files of a cluster in a folder of this host.
+    #[command(after_help = mount::EXAMPLES)]
+    Mount(mount::Args),
+    /// End a mount.
+    Umount(mount::UmountArgs),
+    /// List the mounts of this host.
+    Mounts(mount::MountsArgs),
     /// Look at and change a running cluster.
     #[command(after_help = admin::EXAMPLES)]
     Admin(admin::Args),
@@ -91,6 +99,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
         Command::Server(args) => server::run(&args),
         Command::Config(command) => config::run(&command),
         Command::Kv(args) => kv::run(&args),
+        Command::Mount(args) => mount::run(&args),
+        Command::Umount(args) => mount::umount(&args),
+        Command::Mounts(args) => mount::mounts(&args),
         Command::Admin(args) => admin::run(&args),
         Command::Dev(args) => dev::run(&args),
         Command::Engine(command) => engine::run(&command),

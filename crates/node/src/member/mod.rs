@@ -178,6 +178,11 @@ impl Member {
         self.manager.as_ref().map(|manager| manager.role())
     }
 
+    /// Whether this process is about to stop.
+    pub(crate) fn is_stopping(&self) -> bool {
+        *self.stopping.borrow()
+    }
+
     /// Where this process stands.
     pub(crate) fn standing(&self) -> Standing {
         self.standing.borrow().clone()

@@ -1,10 +1,12 @@
 //! The meta role: executes operations on the file namespace, in every process that has a manager and
 //! so a store. Metas share nothing but the store; a client may ask any of them.
 
+mod keeper;
+
 use std::sync::Arc;
 
 use millpond_env::RealClock;
-use millpond_meta::{Facts, Volume, VolumeError, VolumeOptions};
+use millpond_meta::{Facts, Garbage, Volume, VolumeError, VolumeOptions};
 use millpond_types::Tick;
 use millpond_types::cluster::{ChainId, Routing};
 use millpond_types::meta::{MetaReply, MetaRequest};
@@ -15,6 +17,8 @@ use tokio::sync::OnceCell;
 use crate::admin;
 use crate::manager::ManagerRole;
 use crate::service::Failure;
+
+pub(crate) use keeper::keep;
 
 /// The meta role of this process.
 pub(crate) struct MetaRole {
@@ -85,8 +89,37 @@ impl MetaRole {
         }
     }
 
+    /// Takes what no name leads to one step further.
+    pub(super) async fn collect(&self, deadline: Tick) -> Result<(), Failure> {
+        let volume = self.volume(deadline).await?;
+        let work = async move { volume.collect().await.map(drop).map_err(failure) };
+        self.manager.on_store(work, deadline).await
+    }
+
+    /// Bytes whose chunks can be removed.
+    pub(super) async fn garbage(
+        &self,
+        limit: usize,
+        deadline: Tick,
+    ) -> Result<Vec<Garbage>, Failure> {
+        let volume = self.volume(deadline).await?;
+        let work = async move { volume.garbage(limit).await.map_err(failure) };
+        self.manager.on_store(work, deadline).await
+    }
+
+    /// Forgets bytes whose chunks are removed.
+    pub(super) async fn forget_garbage(
+        &self,
+        data: Vec<u64>,
+        deadline: Tick,
+    ) -> Result<(), Failure> {
+        let volume = self.volume(deadline).await?;
+        let work = async move { volume.forget_garbage(&data).await.map_err(failure) };
+        self.manager.on_store(work, deadline).await
+    }
+
     /// How much room there is for files: that of all disks that take data, replicas counted once.
-    pub(crate) fn note_room(&self, status: &admin::Status) {
+    pub(super) fn note_room(&self, status: &admin::Status) {
         let replicas = u64::from(status.replicas.max(1));
         let disks = status.disks.iter().filter(|disk| disk.healthy && disk.state == "active");
         let (mut bytes, mut used) = (0, 0);

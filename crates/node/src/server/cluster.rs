@@ -23,6 +23,7 @@ use crate::member::{
     Agent, AgentSetup, Identity, Member, Prepared, Seek, Standing, Targets, Vain, addresses,
     host_name, load_node, save_node,
 };
+use crate::meta;
 use crate::replica::{Host, HostDisk, HostOptions, HostTargets};
 use crate::service::NodeDisk;
 
@@ -138,7 +139,8 @@ impl Joining {
             host: told.host,
             domain: told.domain,
         };
-        let targets = targets(node, seek.token.clone(), opened, cores)?;
+        let token = seek.token.clone();
+        let targets = targets(node, token.clone(), opened, cores)?;
         let prepared = Prepared::new(AgentSetup {
             identity,
             manager,
@@ -148,6 +150,7 @@ impl Joining {
         });
         Ok(Cluster {
             member: prepared.member(),
+            token,
             starting: Mutex::new(Some((prepared, targets))),
             control,
         })
@@ -244,6 +247,8 @@ type Starting = (Prepared, Option<Arc<dyn Targets>>);
 /// This server as a part of a cluster.
 pub(super) struct Cluster {
     member: Arc<Member>,
+    /// Credential towards other nodes.
+    token: Vec<u8>,
     /// What the control thread gets when the server joins.
     starting: Mutex<Option<Starting>>,
     control: CoreThread,
@@ -266,6 +271,8 @@ impl Cluster {
     /// [`StartError::Cluster`] when it is refused; [`StartError::Stopped`] once `stop` is set.
     pub(super) fn join(&self, stop: &Arc<AtomicBool>) -> Result<(), StartError> {
         let Some((prepared, targets)) = self.starting.lock().take() else { return Ok(()) };
+        let (keeper, token) = (Arc::clone(&self.member), self.token.clone());
+        self.control.core.handle.spawn_on(move || meta::keep(keeper, token))?;
         let (member, stop) = (Arc::clone(&self.member), Arc::clone(stop));
         on_core(&self.control.core.handle, move || async move {
             Agent::start(prepared, targets);

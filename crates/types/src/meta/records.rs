@@ -72,7 +72,7 @@ pub struct GarbageRecord {
     pub layout: Layout,
     /// The file's length at its end.
     pub size: u64,
-    /// Since when; chunks are removed when no write can be under way any more.
+    /// Since when.
     pub since: Timestamp,
 }
 

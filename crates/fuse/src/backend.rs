@@ -1,0 +1,183 @@
+//! The cluster behind a mount: metas and chunks.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use millpond_client::{ChunkAt, ChunkCut, Client, Room, Value};
+use millpond_env::RealClock;
+use millpond_types::meta::{Attr, Caller, Layout, MetaOp, MetaReply, MetaRequest};
+use millpond_types::{DataId, FileChunk};
+
+use crate::errno::Errno;
+
+/// How long an operation is tried before the application is told that it failed: a node that is gone
+/// costs seconds, a cluster that is gone for longer should be noticed.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Set in the sequences of what the mount does by itself; the kernel's numbers stay below.
+const OWN: u64 = 1 << 63;
+/// Steps that one request of the kernel may take.
+const STEP_BITS: u32 = 4;
+/// Chunks cut by one call.
+const CUTS_MAX: usize = 1024;
+
+/// On whose behalf, and under which number, an operation is done.
+#[derive(Clone, Debug)]
+pub(crate) struct Ticket {
+    caller: Caller,
+    sequence: u64,
+    steps: u64,
+}
+
+impl Ticket {
+    /// Of a request of the kernel, which has checked the caller's permissions.
+    pub(crate) const fn of_request(unique: u64, uid: u32, gid: u32) -> Self {
+        Self { caller: Caller::checked(uid, gid), sequence: unique << STEP_BITS, steps: 0 }
+    }
+
+    /// A name for the next change that the request makes.
+    fn next(&mut self) -> u64 {
+        let sequence = self.sequence + self.steps;
+        self.steps += 1;
+        assert!(self.steps <= 1 << STEP_BITS, "a request of the kernel takes few steps");
+        sequence
+    }
+}
+
+/// Connections to the cluster, in a session.
+#[derive(Debug)]
+pub(crate) struct Backend {
+    pub(crate) client: Client,
+    session: AtomicU64,
+    own: AtomicU64,
+}
+
+impl Backend {
+    /// A backend that has no session yet. `first` is a number that no earlier process of the session
+    /// has used for what it did by itself.
+    pub(crate) fn new(client: Client, first: u64) -> Self {
+        Self { client, session: AtomicU64::new(0), own: AtomicU64::new(first & !OWN) }
+    }
+
+    /// From now on requests are of this session.
+    pub(crate) fn enter(&self, session: u64) {
+        self.session.store(session, Ordering::Release);
+    }
+
+    /// A ticket for what the mount does by itself.
+    pub(crate) fn own_ticket(&self) -> Ticket {
+        let sequence = self.own.fetch_add(1 << STEP_BITS, Ordering::Relaxed);
+        Ticket { caller: Caller::checked(0, 0), sequence: OWN | sequence, steps: 0 }
+    }
+
+    /// Has a meta do something.
+    pub(crate) fn meta(&self, ticket: &mut Ticket, op: MetaOp) -> Result<MetaReply, Errno> {
+        let sequence = if op.changes() { ticket.next() } else { 0 };
+        let hour = u32::try_from(RealClock::wall_ms() / 3_600_000).unwrap_or(u32::MAX);
+        let session = self.session.load(Ordering::Acquire);
+        let request = MetaRequest { session, sequence, hour, caller: ticket.caller.clone(), op };
+        Ok(self.client.meta(&request, Some(PATIENCE))??)
+    }
+
+    /// Has a meta do something whose answer is an inode.
+    pub(crate) fn attr(&self, ticket: &mut Ticket, op: MetaOp) -> Result<Attr, Errno> {
+        match self.meta(ticket, op)? {
+            MetaReply::Attr(attr) => Ok(attr),
+            MetaReply::Entry(entry) => Ok(entry.attr),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Reads `buf.len()` bytes at `offset`; holes are zeros.
+    pub(crate) fn read(&self, bytes: Bytes, offset: u64, buf: &mut [u8]) -> Result<(), Errno> {
+        let (mut parts, mut rooms) = (Vec::new(), Vec::new());
+        let (mut rest, mut at) = (buf, offset);
+        while !rest.is_empty() {
+            let (part, len) = bytes.part(at, rest.len())?;
+            let (room, tail) = std::mem::take(&mut rest).split_at_mut(len);
+            parts.push(part);
+            rooms.push(Room::One(room));
+            rest = tail;
+            at += len as u64;
+        }
+        self.client.read_chunks(&parts, &mut rooms, Some(PATIENCE))?;
+        Ok(())
+    }
+
+    /// Writes bytes at `offset`, durably on all replicas.
+    pub(crate) fn write(&self, bytes: Bytes, offset: u64, data: &[u8]) -> Result<(), Errno> {
+        let (mut parts, mut values) = (Vec::new(), Vec::new());
+        let (mut rest, mut at) = (data, offset);
+        while !rest.is_empty() {
+            let (part, len) = bytes.part(at, rest.len())?;
+            let (value, tail) = rest.split_at(len);
+            parts.push(part);
+            values.push(Value::One(value));
+            rest = tail;
+            at += len as u64;
+        }
+        self.client.write_chunks(&parts, &values, Some(PATIENCE))?;
+        Ok(())
+    }
+
+    /// Cuts what lies behind `size` off a file that has at most `old` bytes in its chunks.
+    pub(crate) fn cut(&self, bytes: Bytes, size: u64, old: u64) -> Result<(), Errno> {
+        let layout = bytes.layout;
+        let inner = size & (layout.chunk_bytes() - 1);
+        if inner > 0 {
+            let last = bytes.cut(size >> layout.chunk_log2, u32::try_from(inner).ok())?;
+            self.client.cut_chunks(&[last], Some(PATIENCE))?;
+        }
+        self.remove(bytes, layout.chunks(size)..layout.chunks(old))
+    }
+}
+
+impl Backend {
+    /// Removes whole chunks.
+    pub(crate) fn remove(&self, bytes: Bytes, indexes: Range<u64>) -> Result<(), Errno> {
+        let mut indexes = indexes.peekable();
+        while indexes.peek().is_some() {
+            let cuts: Vec<ChunkCut> = indexes
+                .by_ref()
+                .take(CUTS_MAX)
+                .map(|index| bytes.cut(index, None))
+                .collect::<Result<_, _>>()?;
+            self.client.cut_chunks(&cuts, Some(PATIENCE))?;
+        }
+        Ok(())
+    }
+}
+
+/// A meta's answer is not of the kind that was asked for.
+pub(crate) fn unexpected() -> Errno {
+    tracing::error!("a meta answered something else than it was asked for: its log may say more");
+    Errno::IO
+}
+
+/// The bytes of a file: their name and where they lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bytes {
+    pub(crate) data: u64,
+    pub(crate) layout: Layout,
+}
+
+impl Bytes {
+    pub(crate) const fn of(attr: &Attr) -> Self {
+        Self { data: attr.data, layout: attr.layout }
+    }
+
+    /// The part of a chunk at `offset`, and how many of `len` bytes lie in it.
+    fn part(self, offset: u64, len: usize) -> Result<(ChunkAt, usize), Errno> {
+        let (index, inner) = self.layout.locate(offset).ok_or(Errno::FILE_TOO_BIG)?;
+        let left = self.layout.chunk_bytes() - u64::from(inner);
+        let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
+        let chunk = FileChunk { data: DataId(self.data), index };
+        Ok((ChunkAt { chain: self.layout.chain(index), chunk, offset: inner }, len))
+    }
+
+    fn cut(self, index: u64, to: Option<u32>) -> Result<ChunkCut, Errno> {
+        let index = u32::try_from(index).map_err(|_| Errno::FILE_TOO_BIG)?;
+        let chunk = FileChunk { data: DataId(self.data), index };
+        Ok(ChunkCut { chain: self.layout.chain(index), chunk, to })
+    }
+}

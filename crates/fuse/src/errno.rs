@@ -1,0 +1,49 @@
+//! What an application is told when something goes wrong.
+
+use millpond_client::{ClientError, ErrorKind};
+use millpond_types::meta::{MetaError, NameError};
+
+/// An errno of Linux, positive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) i32);
+
+impl Errno {
+    pub(crate) const INVAL: Self = Self(libc::EINVAL);
+    pub(crate) const IO: Self = Self(libc::EIO);
+    pub(crate) const NOSYS: Self = Self(libc::ENOSYS);
+    pub(crate) const NOTSUP: Self = Self(libc::EOPNOTSUPP);
+    pub(crate) const RANGE: Self = Self(libc::ERANGE);
+    pub(crate) const TOO_BIG: Self = Self(libc::E2BIG);
+    pub(crate) const FILE_TOO_BIG: Self = Self(libc::EFBIG);
+}
+
+impl From<MetaError> for Errno {
+    fn from(error: MetaError) -> Self {
+        Self(error.errno())
+    }
+}
+
+impl From<NameError> for Errno {
+    fn from(error: NameError) -> Self {
+        match error {
+            NameError::TooLong(_) => Self(libc::ENAMETOOLONG),
+            NameError::NoName => Self::INVAL,
+        }
+    }
+}
+
+/// The errno of a call to the cluster that failed; what is not the application's doing is logged.
+impl From<ClientError> for Errno {
+    fn from(error: ClientError) -> Self {
+        let errno = match error.kind() {
+            ErrorKind::NoSpace => libc::ENOSPC,
+            ErrorKind::ReadOnly => libc::EROFS,
+            ErrorKind::Unauthorized => libc::EACCES,
+            _ => libc::EIO,
+        };
+        if errno != libc::ENOSPC {
+            tracing::error!("{error}");
+        }
+        Self(errno)
+    }
+}

@@ -1,0 +1,97 @@
+//! Attributes.
+
+use millpond_fuse_wire::Reply;
+use millpond_fuse_wire::abi::{AttrOut, SetattrIn, SetattrValid};
+use millpond_types::meta::{Attr, Ino, MetaOp, SetAttr, SetTime, Timestamp};
+
+use super::{Fs, Send, attr_out};
+use crate::backend::{Bytes, Ticket};
+use crate::errno::Errno;
+
+impl Fs {
+    fn send_attr(&self, attr: &Attr, send: Send<'_>) {
+        let (attr_valid, attr_valid_nsec) = self.kept();
+        send(Reply::Attr(AttrOut { attr_valid, attr_valid_nsec, dummy: 0, attr: attr_out(attr) }));
+    }
+
+    pub(super) fn get_attr(
+        &self,
+        ticket: &mut Ticket,
+        ino: Ino,
+        send: Send<'_>,
+    ) -> Result<(), Errno> {
+        let attr = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
+        self.send_attr(&self.here(attr), send);
+        Ok(())
+    }
+
+    pub(super) fn set_attr(
+        &self,
+        ticket: &mut Ticket,
+        ino: Ino,
+        args: &SetattrIn,
+        send: Send<'_>,
+    ) -> Result<(), Errno> {
+        let set = wanted(args);
+        // What was written before keeps its time only if the meta hears of it first.
+        self.tell(ino)?;
+        let attr = if set.size.is_some() {
+            self.resize(ticket, ino, set)?
+        } else {
+            let attr = self.backend.attr(ticket, MetaOp::SetAttr { ino, set })?;
+            self.here(attr)
+        };
+        self.send_attr(&attr, send);
+        Ok(())
+    }
+
+    /// Sets a new length, and perhaps other attributes. No read or write of this mount is under way
+    /// meanwhile.
+    pub(super) fn resize(
+        &self,
+        ticket: &mut Ticket,
+        ino: Ino,
+        set: SetAttr,
+    ) -> Result<Attr, Errno> {
+        let file = self.files.get(ino);
+        let _alone = file.as_ref().map(|file| file.gate.write());
+        if let Some(file) = &file {
+            self.tell_of(file)?;
+        }
+        let size = set.size.unwrap_or(0);
+        if size > 0 {
+            let old = self.here(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
+            // Behind a longer end there may be bytes of a write that was never finished.
+            let end = size.min(old.size);
+            if size != old.size {
+                self.backend.cut(Bytes::of(&old), end, old.size)?;
+            }
+        }
+        let attr = self.backend.attr(ticket, MetaOp::SetAttr { ino, set })?;
+        Ok(self.here(attr))
+    }
+}
+
+/// What the kernel wants to be set.
+fn wanted(args: &SetattrIn) -> SetAttr {
+    let has = |flag| args.valid.contains(flag);
+    let time = |flag, now, secs: u64, nanos| {
+        if has(now) {
+            Some(SetTime::Now)
+        } else {
+            let at = Timestamp { secs: secs.cast_signed(), nanos };
+            has(flag).then_some(SetTime::At(at))
+        }
+    };
+    let (atime, mtime) = (SetattrValid::ATIME, SetattrValid::MTIME);
+    SetAttr {
+        mode: has(SetattrValid::MODE).then(|| u16::try_from(args.mode & 0o7777).unwrap_or(0)),
+        uid: has(SetattrValid::UID).then_some(args.uid),
+        gid: has(SetattrValid::GID).then_some(args.gid),
+        size: has(SetattrValid::SIZE).then_some(args.size),
+        atime: time(atime, SetattrValid::ATIME_NOW, args.atime, args.atimensec),
+        mtime: time(mtime, SetattrValid::MTIME_NOW, args.mtime, args.mtimensec),
+        ctime: has(SetattrValid::CTIME)
+            .then(|| Timestamp { secs: args.ctime.cast_signed(), nanos: args.ctimensec }),
+    }
+}

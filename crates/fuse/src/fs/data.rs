@@ -1,0 +1,217 @@
+//! Bytes: read, written, made durable.
+
+use std::sync::Arc;
+
+use millpond_env::RealClock;
+use millpond_fuse_wire::Reply;
+use millpond_fuse_wire::abi::{FallocateIn, FallocateMode, OpenFlags, OpenIn, OpenOut, ReadIn};
+use millpond_types::meta::{Extend, FILE_BYTES_MAX, FileKind, Ino, MetaOp, SetAttr, Timestamp};
+
+use super::{Fs, Send};
+use crate::backend::{Bytes, Ticket};
+use crate::errno::Errno;
+use crate::files::{File, Written};
+use crate::options::Mode;
+
+/// Zeros are written in pieces of so many bytes.
+const ZEROS: usize = 1 << 20;
+
+impl Fs {
+    pub(super) const fn open_flags(&self) -> OpenFlags {
+        match self.mode {
+            Mode::Strict => OpenFlags::DIRECT_IO.with(OpenFlags::PARALLEL_DIRECT_WRITES),
+            Mode::ReadOnly => OpenFlags::KEEP_CACHE,
+            // The kernel drops its pages when it hears of another time of change.
+            _ => OpenFlags::KEEP_CACHE.with(OpenFlags::PARALLEL_DIRECT_WRITES),
+        }
+    }
+
+    pub(super) fn open(
+        &self,
+        ticket: &mut Ticket,
+        ino: Ino,
+        args: &OpenIn,
+        send: Send<'_>,
+    ) -> Result<(), Errno> {
+        let mut attr = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
+        if args.flags.cast_signed() & libc::O_TRUNC != 0 && attr.kind == FileKind::Regular {
+            let set = SetAttr { size: Some(0), ..SetAttr::default() };
+            attr = self.resize(ticket, ino, set)?;
+        }
+        let _file = self.files.open(attr);
+        send(Reply::Open(OpenOut::new(0, self.open_flags())));
+        Ok(())
+    }
+
+    /// An open file; one that this process did not see opened is opened in passing.
+    fn file(&self, ticket: &mut Ticket, ino: Ino) -> Result<Arc<File>, Errno> {
+        match self.files.get(ino) {
+            Some(file) => Ok(file),
+            None => {
+                let attr = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
+                Ok(self.files.open(attr))
+            }
+        }
+    }
+
+    pub(super) fn read(
+        &self,
+        ticket: &mut Ticket,
+        ino: Ino,
+        (args, scratch): (&ReadIn, &mut Vec<u8>),
+        send: Send<'_>,
+    ) -> Result<(), Errno> {
+        let file = self.file(ticket, ino)?;
+        let shared = file.gate.read();
+        let (mut bytes, mut size) = file.bytes();
+        let end = args.offset.saturating_add(u64::from(args.size));
+        if end > size {
+            // Somebody else may have written more.
+            let attr = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
+            let attr = file.learn(attr);
+            (bytes, size) = (Bytes::of(&attr), attr.size);
+        }
+        let len = size.min(end).saturating_sub(args.offset);
+        scratch.resize(usize::try_from(len).unwrap_or(0), 0);
+        if len > 0 {
+            self.backend.read(bytes, args.offset, scratch)?;
+        }
+        drop(shared);
+        send(Reply::Data(scratch));
+        Ok(())
+    }
+
+    pub(super) fn write(
+        &self,
+        ticket: &mut Ticket,
+        ino: Ino,
+        (offset, data): (u64, &[u8]),
+        send: Send<'_>,
+    ) -> Result<(), Errno> {
+        let file = self.file(ticket, ino)?;
+        let end = offset.saturating_add(data.len() as u64);
+        if end > FILE_BYTES_MAX {
+            return Err(Errno::FILE_TOO_BIG);
+        }
+        self.write_to(&file, offset, data)?;
+        send(Reply::Written(u32::try_from(data.len()).unwrap_or(u32::MAX)));
+        Ok(())
+    }
+
+    fn write_to(&self, file: &File, offset: u64, data: &[u8]) -> Result<(), Errno> {
+        let shared = file.gate.read();
+        let (bytes, size) = file.bytes();
+        if offset > size {
+            drop(shared);
+            return self.write_behind_gap(file, offset, data);
+        }
+        self.backend.write(bytes, offset, data)?;
+        self.wrote(file, bytes, offset + data.len() as u64);
+        Ok(())
+    }
+
+    /// Writes behind the end: what may lie between from a write that was never finished becomes zeros
+    /// first.
+    fn write_behind_gap(&self, file: &File, offset: u64, data: &[u8]) -> Result<(), Errno> {
+        let _alone = file.gate.write();
+        let (bytes, size) = file.bytes();
+        if offset > size {
+            self.backend.cut(bytes, size, size)?;
+        }
+        self.backend.write(bytes, offset, data)?;
+        self.wrote(file, bytes, offset + data.len() as u64);
+        Ok(())
+    }
+
+    fn wrote(&self, file: &File, bytes: Bytes, end: u64) {
+        let at = Timestamp::from_unix_nanos(RealClock::wall_nanos());
+        if file.wrote(Written { end, at, data: bytes.data }) {
+            self.files.note_untold(file.ino);
+            self.wake.wake();
+        }
+    }
+
+    /// Tells a meta what was written to a file, if it is open here.
+    pub(crate) fn tell(&self, ino: Ino) -> Result<(), Errno> {
+        self.files.get(ino).map_or(Ok(()), |file| self.tell_of(&file))
+    }
+
+    /// Tells a meta what was written.
+    pub(crate) fn tell_of(&self, file: &File) -> Result<(), Errno> {
+        let Some(written) = file.untold() else { return Ok(()) };
+        let Written { end, at, data } = written;
+        let extend = Extend { ino: file.ino, data, size: end, mtime: at };
+        let attr = self.backend.attr(&mut self.backend.own_ticket(), MetaOp::Extend(extend))?;
+        file.told(written, attr);
+        Ok(())
+    }
+
+    /// Bytes are durable before a write is answered; so is the length after this.
+    pub(super) fn flush(&self, ino: Ino, send: Send<'_>) -> Result<(), Errno> {
+        self.tell(ino)?;
+        send(Reply::Done);
+        Ok(())
+    }
+
+    pub(super) fn release(&self, ino: Ino, send: Send<'_>) -> Result<(), Errno> {
+        let told = self.tell(ino);
+        self.files.close(ino);
+        told?;
+        send(Reply::Done);
+        Ok(())
+    }
+
+    pub(super) fn fallocate(
+        &self,
+        ticket: &mut Ticket,
+        ino: Ino,
+        args: &FallocateIn,
+        send: Send<'_>,
+    ) -> Result<(), Errno> {
+        let known =
+            FallocateMode::KEEP_SIZE | FallocateMode::PUNCH_HOLE | FallocateMode::ZERO_RANGE;
+        if !args.mode.without(known).is_empty() {
+            return Err(Errno::NOTSUP);
+        }
+        let end = args.offset.checked_add(args.length).filter(|end| *end <= FILE_BYTES_MAX);
+        let end = end.ok_or(Errno::FILE_TOO_BIG)?;
+        let file = self.file(ticket, ino)?;
+        let _alone = file.gate.write();
+        self.tell_of(&file)?;
+        let attr = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
+        let bytes = Bytes::of(&attr);
+        let zeros = FallocateMode::PUNCH_HOLE | FallocateMode::ZERO_RANGE;
+        if !args.mode.and(zeros).is_empty() {
+            self.write_zeros(bytes, args.offset, end.min(attr.size))?;
+        }
+        if end > attr.size && !args.mode.contains(FallocateMode::KEEP_SIZE) {
+            self.backend.cut(bytes, attr.size, attr.size)?;
+            let set = SetAttr { size: Some(end), ..SetAttr::default() };
+            let _ = file.learn(self.backend.attr(ticket, MetaOp::SetAttr { ino, set })?);
+        } else if !args.mode.and(zeros).is_empty() {
+            self.wrote(&file, bytes, 0);
+        }
+        send(Reply::Done);
+        Ok(())
+    }
+
+    /// Makes a range zeros: whole chunks go, parts are written over.
+    fn write_zeros(&self, bytes: Bytes, from: u64, to: u64) -> Result<(), Errno> {
+        let chunk = bytes.layout.chunk_bytes();
+        let mut at = from;
+        while at < to {
+            let next = (at / chunk + 1) * chunk;
+            if at.is_multiple_of(chunk) && next <= to {
+                let last = to / chunk * chunk;
+                self.backend.remove(bytes, at / chunk..last / chunk)?;
+                at = last;
+                continue;
+            }
+            let len = (next.min(to) - at).min(ZEROS as u64);
+            let zeros = vec![0; usize::try_from(len).unwrap_or(0)];
+            self.backend.write(bytes, at, &zeros)?;
+            at += len;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,91 @@
+//! Directories, in pages straight from a meta: nothing of a listing is kept.
+
+use millpond_fuse_wire::abi::{Attr as KernelAttr, EntryOut, OpenFlags, OpenOut, ReadIn};
+use millpond_fuse_wire::{DirBuffer, FileKind as EntryKind, Reply};
+use millpond_types::meta::{Attr, DIR_PAGE_MAX, DirEntry, Ino, MetaOp, MetaReply, ReadDir};
+
+use super::{Fs, Send};
+use crate::backend::{Ticket, unexpected};
+use crate::errno::Errno;
+
+/// Cookies of the two entries that every directory has; those of a meta are larger.
+const DOT: u64 = 1;
+const DOT_DOT: u64 = 2;
+/// Bytes of an average entry: names of some twenty bytes.
+const ENTRY_BYTES: usize = 48;
+/// The same with attributes.
+const ENTRY_PLUS_BYTES: usize = 176;
+
+impl Fs {
+    pub(super) fn open_dir(
+        &self,
+        ticket: &mut Ticket,
+        ino: Ino,
+        send: Send<'_>,
+    ) -> Result<(), Errno> {
+        let attr = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
+        let _file = self.files.open(attr);
+        send(Reply::Open(OpenOut::new(0, OpenFlags::NONE)));
+        Ok(())
+    }
+
+    pub(super) fn read_dir(
+        &self,
+        ticket: &mut Ticket,
+        dir: Ino,
+        (args, plus): (&ReadIn, bool),
+        send: Send<'_>,
+    ) -> Result<(), Errno> {
+        let mut buffer = DirBuffer::new(args.size as usize);
+        let mut fits = true;
+        if args.offset < DOT_DOT {
+            let attr = self.backend.attr(ticket, MetaOp::GetAttr { ino: dir })?;
+            fits = push_dots(&mut buffer, (&attr, args.offset), plus);
+        }
+        if fits {
+            let each = if plus { ENTRY_PLUS_BYTES } else { ENTRY_BYTES };
+            let limit = (args.size as usize / each).clamp(1, DIR_PAGE_MAX);
+            let limit = u32::try_from(limit).unwrap_or(1);
+            let after = if args.offset <= DOT_DOT { 0 } else { args.offset };
+            let page = MetaOp::ReadDir(ReadDir { dir, after, limit, attrs: plus });
+            let MetaReply::Page { entries, .. } = self.backend.meta(ticket, page)? else {
+                return Err(unexpected());
+            };
+            for entry in &entries {
+                if !self.push(&mut buffer, entry, plus) {
+                    break;
+                }
+            }
+        }
+        send(Reply::Directory(&buffer));
+        Ok(())
+    }
+
+    fn push(&self, buffer: &mut DirBuffer, entry: &DirEntry, plus: bool) -> bool {
+        let kind = EntryKind::of_mode(entry.kind.mode_bits());
+        let name = entry.name.as_bytes();
+        match (plus, &entry.attr) {
+            (false, _) => buffer.push(entry.ino.0, entry.cookie, kind, name),
+            (true, Some(attr)) => buffer.push_plus(&self.entry_out(attr), entry.cookie, kind, name),
+            (true, None) => {
+                let attr = KernelAttr { ino: entry.ino.0, ..KernelAttr::default() };
+                let nothing = EntryOut { attr, ..EntryOut::default() };
+                buffer.push_plus(&nothing, entry.cookie, kind, name)
+            }
+        }
+    }
+}
+
+/// Adds `.` and `..`; false when there is no room for more.
+fn push_dots(buffer: &mut DirBuffer, (attr, offset): (&Attr, u64), plus: bool) -> bool {
+    let mut push = |ino: Ino, cookie, name: &[u8]| {
+        if !plus {
+            return buffer.push(ino.0, cookie, EntryKind::DIRECTORY, name);
+        }
+        // Without a node id: the kernel takes no reference of these.
+        let attr = KernelAttr { ino: ino.0, ..KernelAttr::default() };
+        let entry = EntryOut { attr, ..EntryOut::default() };
+        buffer.push_plus(&entry, cookie, EntryKind::DIRECTORY, name)
+    };
+    (offset >= DOT || push(attr.ino, DOT, b".")) && push(attr.parent, DOT_DOT, b"..")
+}

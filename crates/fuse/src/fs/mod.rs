@@ -1,0 +1,190 @@
+//! What each operation of the kernel means.
+//!
+//! [`Fs::dispatch`] answers one request through the `send` it is given. An operation that the kernel
+//! can do without (`ENOSYS`) is asked for once and never again.
+
+mod attrs;
+mod data;
+mod dirs;
+mod names;
+mod xattrs;
+
+use std::time::Duration;
+
+use millpond_fuse_wire::abi::{self, EntryOut, InitFlags, Kstatfs};
+use millpond_fuse_wire::{Operation, Reply, Request};
+use millpond_types::meta::{Attr, Ino, MetaOp, MetaReply};
+
+use crate::backend::{Backend, Ticket, unexpected};
+use crate::errno::Errno;
+use crate::files::Files;
+use crate::options::Mode;
+
+/// Bytes of a block in `stat` and `statfs`.
+const BLOCK: u32 = 4096;
+/// Inodes that `statfs` says are left: numbers are 64 bits.
+const INODES_LEFT: u64 = 1 << 40;
+
+/// The file system of one mount.
+#[derive(Debug)]
+pub(crate) struct Fs {
+    pub(crate) backend: Backend,
+    pub(crate) files: Files,
+    pub(crate) mode: Mode,
+    pub(crate) wake: crate::session::Wake,
+}
+
+/// Sends the answer to a request.
+pub(crate) type Send<'s> = &'s mut dyn FnMut(Reply<'_>);
+
+/// What is wanted of the kernel.
+pub(crate) fn wishes() -> InitFlags {
+    InitFlags::ASYNC_READ
+        | InitFlags::ATOMIC_O_TRUNC
+        | InitFlags::AUTO_INVAL_DATA
+        | InitFlags::DO_READDIRPLUS
+        | InitFlags::READDIRPLUS_AUTO
+        | InitFlags::ASYNC_DIO
+        | InitFlags::PARALLEL_DIROPS
+        | InitFlags::ABORT_ERROR
+        | InitFlags::EXPORT_SUPPORT
+        | InitFlags::HAS_EXPIRE_ONLY
+        | InitFlags::DIRECT_IO_ALLOW_MMAP
+        | InitFlags::HAS_RESEND
+}
+
+impl Fs {
+    /// Answers one request.
+    pub(crate) fn dispatch(&self, request: &Request<'_>, scratch: &mut Vec<u8>, send: Send<'_>) {
+        let header = &request.header;
+        let mut ticket = Ticket::of_request(request.unique(), header.uid, header.gid);
+        let ino = Ino(header.nodeid);
+        let done = match &request.operation {
+            // The kernel's references are not counted: there is nothing behind them.
+            Operation::Forget { .. } | Operation::BatchForget { .. } => return,
+            Operation::NotifyReply { .. } => return,
+            // What waits is answered when it is done.
+            Operation::Interrupt { .. } => return,
+            operation => self.answer(&mut ticket, ino, (operation, scratch), send),
+        };
+        if let Err(Errno(errno)) = done {
+            send(Reply::Error(errno));
+        }
+    }
+
+    fn answer(
+        &self,
+        ticket: &mut Ticket,
+        ino: Ino,
+        (operation, scratch): (&Operation<'_>, &mut Vec<u8>),
+        send: Send<'_>,
+    ) -> Result<(), Errno> {
+        match operation {
+            Operation::Lookup { .. }
+            | Operation::Symlink { .. }
+            | Operation::Mknod { .. }
+            | Operation::Mkdir { .. }
+            | Operation::Unlink { .. }
+            | Operation::Rmdir { .. }
+            | Operation::Rename { .. }
+            | Operation::Link { .. }
+            | Operation::Readlink
+            | Operation::Create { .. } => self.on_name(ticket, ino, operation, send),
+            Operation::Setxattr { .. }
+            | Operation::Getxattr { .. }
+            | Operation::Listxattr { .. }
+            | Operation::Removexattr { .. } => self.on_xattr(ticket, ino, operation, send),
+            Operation::Getattr(_) => self.get_attr(ticket, ino, send),
+            Operation::Setattr(args) => self.set_attr(ticket, ino, args, send),
+            Operation::Open(args) => self.open(ticket, ino, args, send),
+            Operation::Read(args) => self.read(ticket, ino, (args, scratch), send),
+            Operation::Write { args, data } => self.write(ticket, ino, (args.offset, data), send),
+            Operation::Flush(_) | Operation::Fsync(_) => self.flush(ino, send),
+            Operation::Release(_) => self.release(ino, send),
+            Operation::Fallocate(args) => self.fallocate(ticket, ino, args, send),
+            Operation::Opendir(_) => self.open_dir(ticket, ino, send),
+            Operation::Readdir(args) => self.read_dir(ticket, ino, (args, false), send),
+            Operation::Readdirplus(args) => self.read_dir(ticket, ino, (args, true), send),
+            Operation::Releasedir(_) => {
+                self.files.close(ino);
+                send(Reply::Done);
+                Ok(())
+            }
+            // Every change of a directory is durable before it is answered.
+            Operation::Fsyncdir(_) | Operation::Destroy | Operation::Syncfs => {
+                send(Reply::Done);
+                Ok(())
+            }
+            Operation::Statfs => self.statfs(ticket, send),
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    fn statfs(&self, ticket: &mut Ticket, send: Send<'_>) -> Result<(), Errno> {
+        let MetaReply::Usage(usage) = self.backend.meta(ticket, MetaOp::Usage)? else {
+            return Err(unexpected());
+        };
+        let free = usage.bytes_free / u64::from(BLOCK);
+        send(Reply::Statfs(Kstatfs {
+            blocks: usage.bytes / u64::from(BLOCK),
+            bfree: free,
+            bavail: free,
+            files: usage.inodes + INODES_LEFT,
+            ffree: INODES_LEFT,
+            bsize: BLOCK,
+            namelen: 255,
+            frsize: BLOCK,
+            ..Kstatfs::default()
+        }));
+        Ok(())
+    }
+
+    /// How long the kernel may keep what it is told: seconds and nanoseconds.
+    pub(crate) const fn kept(&self) -> (u64, u32) {
+        let kept: Duration = self.mode.kept();
+        (kept.as_secs(), kept.subsec_nanos())
+    }
+
+    /// An inode as the kernel wants to hear of it after a lookup.
+    pub(crate) fn entry_out(&self, attr: &Attr) -> EntryOut {
+        let attr = self.here(*attr);
+        let (secs, nanos) = self.kept();
+        EntryOut {
+            nodeid: attr.ino.0,
+            generation: 0,
+            entry_valid: secs,
+            attr_valid: secs,
+            entry_valid_nsec: nanos,
+            attr_valid_nsec: nanos,
+            attr: attr_out(&attr),
+        }
+    }
+
+    /// Attributes with what this mount has written and no meta knows of.
+    pub(crate) fn here(&self, attr: Attr) -> Attr {
+        self.files.get(attr.ino).map_or(attr, |file| file.learn(attr))
+    }
+}
+
+/// Attributes as the kernel wants them.
+pub(crate) fn attr_out(attr: &Attr) -> abi::Attr {
+    let seconds = |secs: i64| secs.cast_unsigned();
+    abi::Attr {
+        ino: attr.ino.0,
+        size: attr.size,
+        blocks: attr.size.div_ceil(512),
+        atime: seconds(attr.atime.secs),
+        mtime: seconds(attr.mtime.secs),
+        ctime: seconds(attr.ctime.secs),
+        atimensec: attr.atime.nanos,
+        mtimensec: attr.mtime.nanos,
+        ctimensec: attr.ctime.nanos,
+        mode: attr.st_mode(),
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        blksize: BLOCK,
+        flags: abi::AttrFlags::NONE,
+    }
+}

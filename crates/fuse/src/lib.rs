@@ -1,0 +1,30 @@
+//! The mount: a cluster's files as a POSIX file system.
+//!
+//! Reading order: [`MountSpec`] and [`Mode`] (how to mount), [`Mount`] (one mount point and the
+//! threads that serve it), `worker` (one thread: a request in, a reply out), `backend` (metas and
+//! chunks, and the errno of what goes wrong), `fs` (what each operation means: `names`, `attrs`,
+//! `data`, `dirs`, `xattrs`), `files` (what is known of open files), `session` (the mount's word that
+//! it lives).
+//!
+//! Invariants:
+//! - A node id of the kernel is an inode number of the namespace: there is no table of them, and
+//!   nothing to lose.
+//! - What changes the namespace carries the kernel's own number of the request, so that a request that
+//!   the kernel sends again is not done again.
+//! - Bytes are durable on all replicas before a write is answered; a file's length is the meta's
+//!   before a flush, fsync or release is answered, and soon after every write.
+//! - The kernel checks permissions (`default_permissions`): it knows the caller's groups.
+//!
+//! Absent on purpose: the wire format (crate `fuse-wire`), rules of the namespace (crate `meta`).
+
+mod backend;
+mod errno;
+mod files;
+mod fs;
+mod mount;
+mod options;
+mod session;
+mod worker;
+
+pub use mount::{Mount, MountFailure};
+pub use options::{Mode, MountSpec, OptionError};

@@ -1,0 +1,185 @@
+//! How to mount.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use millpond_client::ClientOptions;
+
+/// What a mount promises about changes made elsewhere (docs/files.md has the table).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Every system call sees what any mount has done before.
+    Strict,
+    /// An open sees what was closed before it, anywhere.
+    #[default]
+    CloseToOpen,
+    /// As `relaxed`, where one mount writes and the others read.
+    OneWriter,
+    /// Changes made elsewhere are seen within a second.
+    Relaxed,
+    /// Nothing changes: everything is cached.
+    ReadOnly,
+}
+
+impl Mode {
+    /// Every mode with its name.
+    pub const NAMES: [(Self, &str); 5] = [
+        (Self::Strict, "strict"),
+        (Self::CloseToOpen, "close-to-open"),
+        (Self::OneWriter, "one-writer"),
+        (Self::Relaxed, "relaxed"),
+        (Self::ReadOnly, "read-only"),
+    ];
+
+    /// How long the kernel may answer by itself what it was told of names and attributes.
+    #[must_use]
+    pub(crate) const fn kept(self) -> Duration {
+        match self {
+            Self::Strict | Self::CloseToOpen => Duration::ZERO,
+            Self::OneWriter | Self::Relaxed => Duration::from_secs(1),
+            Self::ReadOnly => Duration::from_mins(1),
+        }
+    }
+}
+
+/// An option of `-o` cannot be used; the message names it and the fix.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("-o {option}: {fix}")]
+pub struct OptionError {
+    /// The option.
+    pub option: String,
+    /// What to write instead.
+    pub fix: String,
+}
+
+impl FromStr for Mode {
+    type Err = OptionError;
+
+    fn from_str(text: &str) -> Result<Self, OptionError> {
+        let found = Self::NAMES.iter().find(|(_, name)| *name == text);
+        found.map(|(mode, _)| *mode).ok_or_else(|| OptionError {
+            option: format!("mode={text}"),
+            fix: format!("use one of {}", Self::NAMES.map(|(_, name)| name).join(", ")),
+        })
+    }
+}
+
+/// A mount to be made.
+#[derive(Clone, Debug)]
+pub struct MountSpec {
+    /// The cluster.
+    pub client: ClientOptions,
+    /// Where.
+    pub target: PathBuf,
+    /// What it promises.
+    pub mode: Mode,
+    /// No writes; implied by [`Mode::ReadOnly`].
+    pub read_only: bool,
+    /// Other users may enter.
+    pub allow_other: bool,
+    /// Set-user-id bits count.
+    pub suid: bool,
+    /// Device files work.
+    pub dev: bool,
+    /// Nothing can be executed.
+    pub noexec: bool,
+    /// Threads that serve requests.
+    pub threads: usize,
+}
+
+/// Threads of a mount: each waits for the cluster while it serves a request.
+const THREADS_DEFAULT: usize = 16;
+/// More would wait for each other's connections.
+const THREADS_MAX: usize = 64;
+
+impl MountSpec {
+    /// The defaults for a cluster and a mount point.
+    #[must_use]
+    pub fn new(client: ClientOptions, target: PathBuf) -> Self {
+        Self {
+            client,
+            target,
+            mode: Mode::default(),
+            read_only: false,
+            allow_other: true,
+            suid: true,
+            dev: true,
+            noexec: false,
+            threads: THREADS_DEFAULT,
+        }
+    }
+
+    /// Takes options as of `mount -o`: `mode=strict,ro,noexec`.
+    ///
+    /// # Errors
+    /// [`OptionError`] naming the option.
+    pub fn apply(&mut self, options: &str) -> Result<(), OptionError> {
+        for option in options.split(',').filter(|option| !option.is_empty()) {
+            let (name, value) =
+                option.split_once('=').map_or((option, None), |(n, v)| (n, Some(v)));
+            match (name, value) {
+                ("mode", Some(mode)) => self.mode = mode.parse()?,
+                ("ro", None) => self.read_only = true,
+                ("rw", None) => self.read_only = false,
+                ("allow_other", None) => self.allow_other = true,
+                ("noallow_other", None) => self.allow_other = false,
+                ("suid", None) => self.suid = true,
+                ("nosuid", None) => self.suid = false,
+                ("dev", None) => self.dev = true,
+                ("nodev", None) => self.dev = false,
+                ("exec", None) => self.noexec = false,
+                ("noexec", None) => self.noexec = true,
+                ("threads", Some(count)) => {
+                    let parsed = count.parse().ok().filter(|n| (1..=THREADS_MAX).contains(n));
+                    self.threads = parsed.ok_or_else(|| OptionError {
+                        option: option.to_owned(),
+                        fix: format!("use 1 to {THREADS_MAX}"),
+                    })?;
+                }
+                _ => {
+                    let known = "mode=NAME, ro, rw, allow_other, noallow_other, suid, nosuid, dev, \
+                                 nodev, exec, noexec, threads=N";
+                    let fix = format!("is no option of a mount: use {known}");
+                    return Err(OptionError { option: option.to_owned(), fix });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only || self.mode == Mode::ReadOnly
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> MountSpec {
+        let addresses = "127.0.0.1:7440".parse().unwrap();
+        MountSpec::new(ClientOptions::new(addresses), PathBuf::from("/mnt"))
+    }
+
+    #[test]
+    fn options_are_taken_and_wrong_ones_named() {
+        let mut spec = spec();
+        spec.apply("mode=strict,ro,noexec,threads=3,").unwrap();
+        assert_eq!((spec.mode, spec.threads), (Mode::Strict, 3));
+        assert!(spec.is_read_only() && spec.noexec);
+        for (wrong, part) in
+            [("mode=lax", "close-to-open"), ("threads=0", "1 to 64"), ("colour", "no option")]
+        {
+            let text = spec.apply(wrong).unwrap_err().to_string();
+            assert!(text.starts_with("-o ") && text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_mode_has_its_name() {
+        for (mode, name) in Mode::NAMES {
+            assert_eq!(name.parse(), Ok(mode));
+        }
+    }
+}
