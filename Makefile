@@ -38,7 +38,13 @@ ifdef NO_ETCD
 else
 	bash crates/store/tests/etcd/build.sh
 endif
+ifdef NO_FUSE
+	@echo "NO_FUSE=1: the tests on real mounts are left out"
+	$(CARGO) test --workspace --locked --exclude millpond-fuse-wire
+	$(CARGO) test --locked -p millpond-fuse-wire --lib
+else
 	$(CARGO) test --workspace --locked
+endif
 
 test-python: ## build and install the wheel, then ruff, mypy and pytest
 	bash python/tests/run.sh

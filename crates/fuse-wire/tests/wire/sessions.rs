@@ -1,0 +1,109 @@
+//! Connections: how they begin and end.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use millpond_fuse_wire::abi::InitFlags;
+use millpond_fuse_wire::{
+    Delivered, Device, InitWishes, MountError, MountOptions, Operation, Received, Reply, ReplyTo,
+    Request, RequestBuffer, abort_connection, max_pages_limit, mount, mounts, negotiate,
+};
+
+use crate::guard::{Before, Served, TestMount, handshake};
+
+#[test]
+fn a_mount_is_listed_and_cannot_be_mounted_on() {
+    let options = MountOptions {
+        fsname: "pond,one \\ two".to_owned(),
+        read_only: true,
+        allow_other: true,
+        default_permissions: true,
+        ..MountOptions::default()
+    };
+    let (guard, device) = TestMount::new(&options);
+    let listed = mounts().unwrap();
+    let ours = listed.iter().find(|mount| mount.target == guard.target).unwrap();
+    assert_eq!(ours.source, "pond,one \\ two");
+    assert!(ours.read_only);
+    let again = mount(&guard.target, &options).unwrap_err();
+    assert!(matches!(again, MountError::Occupied { .. }), "{again}");
+    drop(device);
+}
+
+#[test]
+fn a_mount_whose_server_is_gone_says_so() {
+    let (guard, device) = TestMount::new(&MountOptions::default());
+    drop(device);
+    let gone = fs::read_dir(&guard.target).unwrap_err();
+    assert_eq!(gone.raw_os_error(), Some(libc::ENOTCONN));
+}
+
+#[test]
+fn an_aborted_connection_ends_for_both_sides() {
+    let served = Served::new(&InitWishes::default());
+    fs::write(served.path("file"), "x").unwrap();
+    abort_connection(served.mount.connection).unwrap();
+    let refused = fs::metadata(served.path("other")).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::ENOTCONN));
+    let mut buffer = RequestBuffer::new(served.agreed.max_write());
+    assert!(matches!(served.device.read(&mut buffer).unwrap(), Received::Aborted));
+    let late = served.device.reply(ReplyTo::from_raw(2), &Reply::Done).unwrap();
+    assert_eq!(late, Delivered::NotAwaited);
+    assert!(abort_connection(u32::MAX).is_err());
+    served.end();
+}
+
+#[test]
+fn an_unmounted_connection_ends() {
+    let (guard, device) = TestMount::new(&MountOptions::default());
+    let agreed = handshake(&device, &InitWishes::default());
+    drop(guard);
+    let mut buffer = RequestBuffer::new(agreed.max_write());
+    assert!(matches!(device.read(&mut buffer).unwrap(), Received::Unmounted));
+}
+
+#[test]
+fn a_device_without_a_connection_has_nothing_to_read() {
+    let device = Device::open().unwrap();
+    assert!(device.read(&mut RequestBuffer::new(0)).is_err());
+    assert!(device.clone_device().is_err());
+}
+
+#[test]
+fn an_init_that_was_read_and_lost_comes_again() {
+    let (guard, device) = TestMount::new(&MountOptions::default());
+    let mut buffer = RequestBuffer::new(0);
+    let mut init = |resent: bool| {
+        let Received::Request(bytes) = device.read(&mut buffer).unwrap() else { panic!("no INIT") };
+        let request = Request::decode(bytes, InitFlags::NONE).unwrap();
+        assert_eq!(request.resent(), resent);
+        let Operation::Init(offer) = request.operation else { panic!("{request:?}") };
+        (request.unique(), request.reply_to(), negotiate(&offer, &InitWishes::default()).unwrap())
+    };
+    let (unique, _, agreed) = init(false);
+    device.resend().unwrap();
+    let (again, to, same) = init(true);
+    assert_eq!((again, same), (unique, agreed), "the same question, the same answer");
+    assert_eq!(device.reply(to, &Reply::Init(same.out)).unwrap(), Delivered::Sent);
+    assert_eq!(device.reply(to, &Reply::Init(same.out)).unwrap(), Delivered::NotAwaited);
+    drop(guard);
+}
+
+#[test]
+fn requests_may_be_as_large_as_the_host_allows() {
+    let limit = max_pages_limit();
+    let max_write = limit * 4096;
+    let wishes = InitWishes { max_write, max_pages_limit: limit, ..InitWishes::default() };
+    let (sizes, largest) = channel();
+    let before: Arc<Before> = Arc::new(move |request| {
+        if let Operation::Write { data, .. } = &request.operation {
+            sizes.send(data.len()).unwrap();
+        }
+    });
+    let served = Served::with(&wishes, 1, &before);
+    assert_eq!(served.agreed.max_write(), max_write);
+    fs::write(served.path("file"), vec![1; max_write as usize]).unwrap();
+    assert_eq!(largest.iter().next(), Some(max_write as usize), "one write, one request");
+    served.end();
+}
