@@ -19,7 +19,9 @@
 //! [`Device::resend`] and reads on. There is no new INIT. What was in flight comes again, marked
 //! by [`Request::resent`] and with the same [`Request::unique`]: the server must not do
 //! twice what cannot be done twice, and therefore keeps replies ([`Reply::body`]) where the crash
-//! does not reach them.
+//! does not reach them. The holder must not touch the mount: when it starts the server, and a file of
+//! the mount is open in it, the copy of that file in the new process is closed before the server
+//! runs, which waits for a FLUSH that nobody answers.
 //!
 //! # Invariants
 //!

@@ -7,14 +7,19 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
-use millpond_fuse_wire::abi::InitFlags;
+use millpond_fuse_wire::abi::{InitFlags, OpenFlags, OpenOut};
 use millpond_fuse_wire::{InitWishes, Operation};
 
 use crate::guard::{Before, Served};
+
+/// Longer than anything here takes; a test that waits for it fails.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 fn wishes(more: InitFlags) -> InitWishes {
     let default = InitWishes::default();
@@ -135,13 +140,43 @@ fn locks_are_the_servers() {
 }
 
 #[test]
+fn an_interrupt_names_the_request_it_is_about() {
+    let (read, reads) = channel();
+    let (interrupt, interrupts) = channel();
+    let (open_gate, gate) = channel::<()>();
+    let gate = Mutex::new(gate);
+    let before: Arc<Before> = Arc::new(move |request| match request.operation {
+        Operation::Read(_) => {
+            read.send(request.unique()).unwrap();
+            gate.lock().unwrap().recv_timeout(PATIENCE).ok();
+        }
+        Operation::Interrupt { unique } => interrupt.send(unique).unwrap(),
+        _ => {}
+    });
+    let served = Served::with(&InitWishes::default(), 2, &before);
+    let mut fs = served.fs.lock().unwrap();
+    fs.put(b"slow", b"content");
+    // Of reads into the page cache the kernel interrupts none.
+    fs.open_out = OpenOut::new(0, OpenFlags::DIRECT_IO);
+    drop(fs);
+    let reader = Command::new("cat").arg(served.path("slow")).stdout(Stdio::null()).spawn();
+    let mut reader = reader.unwrap();
+    let waits_for = reads.recv_timeout(PATIENCE).unwrap();
+    reader.kill().unwrap();
+    assert_eq!(interrupts.recv_timeout(PATIENCE).unwrap(), waits_for);
+    drop(open_gate);
+    assert!(!reader.wait().unwrap().success());
+    served.end();
+}
+
+#[test]
 fn two_threads_serve_at_once() {
     let (open_gate, gate) = channel();
     let gate = Mutex::new(gate);
     // A read of the slow file ends only when the other thread has served the fast one.
     let before: Arc<Before> = Arc::new(move |request| {
         if matches!(request.operation, Operation::Read(_)) && request.header.nodeid == 2 {
-            gate.lock().unwrap().recv().unwrap();
+            gate.lock().unwrap().recv_timeout(PATIENCE).unwrap();
         }
     });
     let served = Served::with(&InitWishes::default(), 2, &before);

@@ -33,7 +33,7 @@ impl TestMount {
         let listed = mounts().unwrap();
         let connection = listed.iter().find(|mount| mount.target == target).unwrap().connection;
         let over = Arc::new((Mutex::new(false), Condvar::new()));
-        watch(connection, Arc::clone(&over));
+        watch(connection, target.clone(), Arc::clone(&over));
         (Self { target, connection, over, _folder: folder }, device)
     }
 
@@ -42,15 +42,22 @@ impl TestMount {
     }
 }
 
-/// Aborts the connection when the test is not over in time.
-fn watch(connection: u32, over: Arc<(Mutex<bool>, Condvar)>) {
+/// Aborts the connection when the test is not over in time, and ends the process when that does
+/// not end it.
+fn watch(connection: u32, target: PathBuf, over: Arc<(Mutex<bool>, Condvar)>) {
     thread::spawn(move || {
         let (done, changed) = &*over;
-        let guard = done.lock().unwrap();
-        let (_guard, wait) = changed.wait_timeout_while(guard, HANG, |done| !*done).unwrap();
+        let waits = |guard, time| {
+            changed.wait_timeout_while(guard, time, |done: &mut bool| !*done).unwrap()
+        };
+        let (guard, wait) = waits(done.lock().unwrap(), HANG);
         if wait.timed_out() {
             eprintln!("the test hangs: connection {connection} is aborted");
             abort_connection(connection).ok();
+            if waits(guard, HANG / 6).1.timed_out() {
+                unmount(&target, true).ok();
+                std::process::exit(101);
+            }
         }
     });
 }

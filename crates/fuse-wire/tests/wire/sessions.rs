@@ -1,8 +1,12 @@
 //! Connections: how they begin and end.
 
 use std::fs;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::thread;
 
 use millpond_fuse_wire::abi::InitFlags;
 use millpond_fuse_wire::{
@@ -64,6 +68,35 @@ fn an_unmounted_connection_ends() {
 }
 
 #[test]
+fn a_server_hands_over_in_good_order() {
+    let (guard, old) = TestMount::new(&MountOptions::default());
+    let agreed = handshake(&old, &InitWishes::default());
+    let new = Device::from_fd(old.as_fd().try_clone_to_owned().unwrap());
+    let (stop, stopped) = UnixStream::pair().unwrap();
+    let ask = || {
+        let path = guard.path("none");
+        thread::spawn(move || fs::symlink_metadata(path).unwrap_err().raw_os_error())
+    };
+    let answer = |device: &Device, received: Received<'_>, errno| {
+        let Received::Request(bytes) = received else { panic!("{received:?}") };
+        let to = Request::decode(bytes, agreed.granted).unwrap().reply_to();
+        assert_eq!(device.reply(to, &Reply::Error(errno)).unwrap(), Delivered::Sent);
+    };
+    let mut buffer = RequestBuffer::new(agreed.max_write());
+    let first = ask();
+    answer(&old, old.read_or_stop(&mut buffer, stopped.as_fd()).unwrap(), libc::ENODATA);
+    assert_eq!(first.join().unwrap(), Some(libc::ENODATA));
+    (&stop).write_all(b"x").unwrap();
+    let end = old.read_or_stop(&mut buffer, stopped.as_fd()).unwrap();
+    assert!(matches!(end, Received::Stopped), "{end:?}");
+    drop(old);
+    let second = ask();
+    // The descriptor is non-blocking now; a plain read waits all the same.
+    answer(&new, new.read(&mut buffer).unwrap(), libc::ENXIO);
+    assert_eq!(second.join().unwrap(), Some(libc::ENXIO));
+}
+
+#[test]
 fn a_device_without_a_connection_has_nothing_to_read() {
     let device = Device::open().unwrap();
     assert!(device.read(&mut RequestBuffer::new(0)).is_err());
@@ -104,6 +137,6 @@ fn requests_may_be_as_large_as_the_host_allows() {
     let served = Served::with(&wishes, 1, &before);
     assert_eq!(served.agreed.max_write(), max_write);
     fs::write(served.path("file"), vec![1; max_write as usize]).unwrap();
-    assert_eq!(largest.iter().next(), Some(max_write as usize), "one write, one request");
+    assert_eq!(largest.try_recv(), Ok(max_write as usize), "one write, one request");
     served.end();
 }
