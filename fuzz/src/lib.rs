@@ -7,6 +7,7 @@ use millpond_types::Crc32c;
 
 pub mod chain;
 mod cluster;
+mod fuse;
 pub mod seeds;
 
 /// Four little-endian bytes at `at`; 0 beyond the end.

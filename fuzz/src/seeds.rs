@@ -34,6 +34,7 @@ pub fn all() -> Vec<Seeds> {
     all.extend(disk());
     all.extend(crate::cluster::all());
     all.extend(crate::chain::all());
+    all.push(crate::fuse::all());
     all.push(("shm_ring", rings()));
     all.push(("config", configs()));
     all
