@@ -8,6 +8,9 @@ use crate::format::class::{CLASSES, Class};
 use crate::format::record::Location;
 use crate::format::superblock::DATA_START;
 
+/// A chunk takes no slab of more than so many times its class while segments are left.
+const SHARED_MAX: u64 = 4;
+
 fn class_byte(class: Class) -> u8 {
     u8::try_from(class.index()).unwrap_or(u8::MAX)
 }
@@ -143,8 +146,8 @@ impl Space {
         }
     }
 
-    /// Takes a slab that holds `len` bytes: of its class, of a fresh segment, or of a larger
-    /// class when no segment is left. No bytes need no slab.
+    /// Takes a slab that holds `len` bytes: of its class, of a fresh segment, or of a larger class when
+    /// no segment is left, or few are on a small disk. No bytes need no slab.
     pub(crate) fn alloc(&mut self, len: u64) -> Option<Location> {
         if len == 0 {
             return Some(Location::NOWHERE);
@@ -155,10 +158,27 @@ impl Space {
         }
         let segment = match self.partial[class.index()].fullest() {
             Some(segment) => segment,
-            None if self.free.len() > self.reserve => self.open_segment(class)?,
+            None if self.free.len() > self.reserve => match self.shared(class) {
+                Some(segment) => segment,
+                None => self.open_segment(class)?,
+            },
             None => self.partial[class.index() + 1..].iter().find_map(Partial::fullest)?,
         };
         self.take_in(segment)
+    }
+
+    /// A segment of slabs a little larger, when free ones become few on a disk that has not enough for
+    /// every class. Chunks of files have all lengths: each new one would take a segment, and a disk of
+    /// a GiB would be full of some MiB.
+    fn shared(&self, class: Class) -> Option<u32> {
+        let all = self.segments.len();
+        let few = self.free.len() - self.reserve <= all / 4;
+        if !few || all >= 2 * CLASSES {
+            return None;
+        }
+        let larger = (class.index() + 1..CLASSES).filter_map(Class::from_index);
+        let near = larger.take_while(|it| it.slab_bytes() <= SHARED_MAX * class.slab_bytes());
+        near.filter_map(|it| self.partial[it.index()].fullest()).next()
     }
 
     fn open_segment(&mut self, class: Class) -> Option<u32> {
@@ -456,6 +476,24 @@ mod tests {
             s.alloc(1 << 20).unwrap();
         }
         assert_eq!(s.alloc(4096).unwrap().segment, big.segment);
+    }
+
+    #[test]
+    fn chunks_of_all_lengths_share_what_a_small_disk_has() {
+        let mut s = Space::new(16, 64 << 20);
+        let mut lens: Vec<u64> = (1..=300).map(|n| n * 1000).collect();
+        // In no order, as files come.
+        lens.sort_by_key(|len| len.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let all: Vec<Location> = lens.iter().map(|len| s.alloc(*len).unwrap()).collect();
+        assert!(s.free_segments() >= 2, "{} are left", s.free_segments());
+        for (len, at) in lens.iter().zip(&all) {
+            let (_, slab) = s.slab(*at).unwrap();
+            assert!((*len..=SHARED_MAX * len.next_multiple_of(4096)).contains(&slab));
+        }
+        // A disk with a segment for every class has no need to.
+        let mut s = Space::new(2 * 96, 1 << 20);
+        let big = s.alloc(8192).unwrap();
+        assert_ne!(s.alloc(4096).unwrap().segment, big.segment);
     }
 
     /// A space of one class: as many slabs in use in each segment as it says.
