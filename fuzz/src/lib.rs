@@ -7,6 +7,7 @@ use millpond_types::Crc32c;
 
 pub mod chain;
 mod cluster;
+mod files;
 mod fuse;
 pub mod seeds;
 

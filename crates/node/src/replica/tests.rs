@@ -22,6 +22,7 @@ use millpond_types::{
     Ack, BlockKey, ChunkId, Crc32c, GroupId, NamespaceOptions, Uuid128, placement,
 };
 
+mod files;
 mod quota;
 
 use super::evict::REMOVING_MAX;

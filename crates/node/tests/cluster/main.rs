@@ -7,6 +7,7 @@
 mod doctor;
 mod etcd;
 mod etcd_members;
+mod files;
 mod members;
 mod metrics;
 mod namespaces;

@@ -141,7 +141,7 @@ impl Process {
     }
 
     /// Whether every replica of every chain serves, as the manager and its node say.
-    fn all_serve(&self) -> bool {
+    pub(crate) fn all_serve(&self) -> bool {
         let mut after = 0;
         loop {
             let request = encode_command(&Admin::Chains { after, unhealthy: false });

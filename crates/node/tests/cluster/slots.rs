@@ -111,12 +111,12 @@ fn place(cluster: &Cluster, slot: SlotId) -> SlotPlace {
     routing(cluster).place(slot)
 }
 
-fn move_slot(cluster: &Cluster, slot: SlotId, chain: u32) {
+pub(crate) fn move_slot(cluster: &Cluster, slot: SlotId, chain: u32) {
     let answer = ask(&cluster.nodes[0], &Admin::MoveSlot { slot: slot.0, chain });
     assert!(matches!(answer, Answer::Done { .. }), "{answer:?}");
 }
 
-fn moved(cluster: &Cluster) -> Duration {
+pub(crate) fn moved(cluster: &Cluster) -> Duration {
     until("the slot has moved", || match ask(&cluster.nodes[0], &Admin::Slots {}) {
         Answer::Slots { moving } => moving.is_empty().then_some(()),
         _ => None,
@@ -244,7 +244,7 @@ fn it_is_told_how_far_a_slot_is_while_a_node_joins() {
 }
 
 /// The routing of a node.
-fn routing(cluster: &Cluster) -> Routing {
+pub(crate) fn routing(cluster: &Cluster) -> Routing {
     let mut copy = Routing::default();
     cluster.nodes[0].wire().follow(&mut copy, Duration::from_secs(5));
     copy

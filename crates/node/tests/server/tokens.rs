@@ -2,8 +2,13 @@
 
 use std::path::Path;
 
-use millpond_types::NamespaceOptions;
-use millpond_types::wire::{Status, Verb};
+use millpond_client::{Client, ClientOptions, ErrorKind};
+use millpond_types::cluster::ChainId;
+use millpond_types::wire::{
+    ChunkListRequest, ChunkReadRequest, ChunkStatRequest, ChunkUpdateRequest, ChunkWriteRequest,
+    Cut, PlacedChunk, ReadPart, Status, Verb, WritePart,
+};
+use millpond_types::{Ack, Crc32c, DataId, FileChunk, NamespaceOptions};
 
 use super::harness::{TestServer, until};
 use super::wire::{Wire, key};
@@ -73,5 +78,48 @@ fn a_hang_up_does_not_end_a_server_without_tokens() {
     let mut wire = Wire::connect(&server);
     server.signal("HUP");
     assert!(serves(&mut wire));
+    server.stop();
+}
+
+#[test]
+fn files_need_a_cluster_and_a_token_that_allows_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokens");
+    replace(&path, "token-kv test*\ntoken-both test* +files\ntoken-all\n");
+    let server = TestServer::start(folder.path(), &["--token-file", &path.display().to_string()]);
+    let at = PlacedChunk { chain: ChainId(1), chunk: FileChunk { data: DataId(1), index: 0 } };
+    let read = ReadPart { at, offset: 0, len: 5 };
+    let write = WritePart { at, offset: 0, len: 5, crc: Crc32c::of(b"bytes") };
+    let (ack, tags) = (Ack::Disk, None);
+    let update = ChunkUpdateRequest { ack, cuts: vec![Cut { at, to: None }], tags: None };
+    let list = ChunkListRequest { limit: 9, ..ChunkListRequest::default() };
+    let requests = [
+        (Verb::ChunkRead, ChunkReadRequest { parts: vec![read] }.encode(), &b""[..]),
+        (Verb::ChunkWrite, ChunkWriteRequest { ack, parts: vec![write], tags }.encode(), b"bytes"),
+        (Verb::ChunkUpdate, update.encode(), b""),
+        (Verb::ChunkList, list.encode(), b""),
+        (Verb::ChunkStat, ChunkStatRequest { chunks: vec![at] }.encode(), b""),
+    ];
+    for (verb, meta, payload) in requests {
+        let mut answer = |token: &str| {
+            let (mut wire, _) = Wire::try_hello(&server, token.as_bytes());
+            let reply = wire.call(verb, &meta, payload).unwrap();
+            assert!(serves(&mut wire), "{verb:?} leaves the connection as it is");
+            (reply.status, reply.error())
+        };
+        let (status, text) = answer("token-kv");
+        assert_eq!(status, Status::Unauthorized, "{verb:?}");
+        assert!(text.contains("+files"), "{text}");
+        for token in ["token-both", "token-all"] {
+            let (status, text) = answer(token);
+            assert_eq!(status, Status::Unsupported, "{verb:?}");
+            assert!(text.contains("millpond server --manager"), "{text}");
+        }
+    }
+    let mut options = ClientOptions::new(server.clients.to_string().parse().unwrap());
+    options.token = "token-all".to_owned();
+    let error = Client::new(options).unwrap().chains(None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.to_string().contains("--manager"), "{error}");
     server.stop();
 }
