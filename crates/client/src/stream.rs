@@ -247,12 +247,15 @@ impl FrameStream {
 
 /// Bytes that may be received together with the header of a get's reply: everything when the
 /// values are small, else the meta only, so that the values go straight to their rooms.
-pub(crate) fn ahead_of_get(rooms: impl ExactSizeIterator<Item = u32> + Clone) -> usize {
-    let len = |room: u32| room as usize;
+pub(crate) fn ahead_of_get(rooms: impl ExactSizeIterator<Item = u32>) -> usize {
     let count = rooms.len();
-    let small = count <= 16 && rooms.clone().map(len).sum::<usize>() < DIRECT_BYTES;
-    let all_small = rooms.clone().all(|room| len(room) < DIRECT_BYTES);
-    if small || all_small { BUFFER_BYTES } else { 12 + count * GetReply::ITEM_BYTES }
+    let (mut sum, mut longest) = (0, 0);
+    for room in rooms {
+        sum += room as usize;
+        longest = longest.max(room as usize);
+    }
+    let small = count <= 16 && sum < DIRECT_BYTES || longest < DIRECT_BYTES;
+    if small { BUFFER_BYTES } else { 12 + count * GetReply::ITEM_BYTES }
 }
 
 /// Checks what a get's reply claims against what was asked.

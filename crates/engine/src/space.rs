@@ -177,8 +177,8 @@ impl Space {
             return None;
         }
         let larger = (class.index() + 1..CLASSES).filter_map(Class::from_index);
-        let near = larger.take_while(|it| it.slab_bytes() <= SHARED_MAX * class.slab_bytes());
-        near.filter_map(|it| self.partial[it.index()].fullest()).next()
+        let mut near = larger.take_while(|it| it.slab_bytes() <= SHARED_MAX * class.slab_bytes());
+        near.find_map(|it| self.partial[it.index()].fullest())
     }
 
     fn open_segment(&mut self, class: Class) -> Option<u32> {

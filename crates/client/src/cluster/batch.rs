@@ -36,13 +36,12 @@ enum Way {
 
 const fn manner(verb: Verb) -> (Reach, Way) {
     match verb {
-        Verb::Put | Verb::Delete => (Reach::Head, Way::New),
+        Verb::Put | Verb::Delete | Verb::ChunkWrite | Verb::ChunkUpdate => (Reach::Head, Way::New),
         Verb::Pin => (Reach::Every, Way::Keep),
         Verb::Unpin => (Reach::Every, Way::Free),
         Verb::MatchPrefix => (Reach::Head, Way::Keep),
         Verb::Get | Verb::Contains => (Reach::Any, Way::Look),
         Verb::ChunkRead | Verb::ChunkStat => (Reach::Any, Way::New),
-        Verb::ChunkWrite | Verb::ChunkUpdate => (Reach::Head, Way::New),
         _ => (Reach::Head, Way::Look),
     }
 }

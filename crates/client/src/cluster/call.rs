@@ -251,7 +251,8 @@ impl Cluster {
             (&mut error, &work.asked, batch.unanswered().next())
         {
             let PlacedChunk { chain, chunk } = files.at(first);
-            tried.push_str(&format!("; the first of them is {chunk} on chain {}", chain.0));
+            let first = format!("; the first of them is {chunk} on chain {}", chain.0);
+            tried.push_str(&first);
         }
         Err(error)
     }

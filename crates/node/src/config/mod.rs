@@ -87,7 +87,7 @@ section! {
     /// Who may connect.
     SecurityConfig at "security" {
         /// File of credentials, one a line: the token, then the namespaces it may use (names, `*`
-        /// matches any characters; none means all). Left out: no credential is asked for, and the
+        /// matches any characters), and `+files` for those of files; none means all. Left out: no credential is asked for, and the
         /// server listens on loopback addresses only, unless `insecure` is set. Read again when it
         /// changes and on SIGHUP.
         token_file: Option<String> = None;

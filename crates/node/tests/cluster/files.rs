@@ -12,7 +12,7 @@ use millpond_types::cluster::{ChainId, NodeId};
 use millpond_types::wire::{FileChunkInfo, NamespaceOpen, PlacedChunk};
 use millpond_types::{DataId, FileChunk, NamespaceOptions, SlotId};
 
-use crate::process::{Cluster, until};
+use crate::process::{Cluster, Process, until};
 use crate::slots::{move_slot, moved, routing};
 
 /// Chunks here are as long as small files have them: some pieces of a checksum.
@@ -51,7 +51,8 @@ impl File {
     fn at(&self, index: u32, offset: usize) -> ChunkAt {
         let chunk = FileChunk { data: self.data, index };
         // Spread over all nodes, as a layout would.
-        let place = (self.data.0 as usize * 31 + index as usize * 7) % self.chains.len();
+        let mix = self.data.0 * 31 + u64::from(index) * 7;
+        let place = usize::try_from(mix % self.chains.len() as u64).unwrap();
         ChunkAt { chain: self.chains[place], chunk, offset: u32::try_from(offset).unwrap() }
     }
 
@@ -266,15 +267,17 @@ fn everything_acknowledged_is_there_after_all_nodes_are_killed() {
     for _ in 0..120 {
         file.step();
     }
-    cluster.nodes.iter_mut().for_each(|node| node.kill());
-    cluster.nodes.iter_mut().for_each(|node| node.run());
+    cluster.nodes.iter_mut().for_each(Process::kill);
+    cluster.nodes.iter_mut().for_each(Process::run);
     until("every replica serves", || cluster.nodes[0].all_serve().then_some(()));
     file.check_all();
     for _ in 0..60 {
         file.step();
     }
-    cluster.nodes.iter_mut().for_each(|node| drop(node.stop()));
-    cluster.nodes.iter_mut().for_each(|node| node.run());
+    for node in &mut cluster.nodes {
+        node.stop();
+    }
+    cluster.nodes.iter_mut().for_each(Process::run);
     file.check_all();
 }
 

@@ -101,7 +101,7 @@ fn files_need_a_cluster_and_a_token_that_allows_them() {
         (Verb::ChunkStat, ChunkStatRequest { chunks: vec![at] }.encode(), b""),
     ];
     for (verb, meta, payload) in requests {
-        let mut answer = |token: &str| {
+        let answer = |token: &str| {
             let (mut wire, _) = Wire::try_hello(&server, token.as_bytes());
             let reply = wire.call(verb, &meta, payload).unwrap();
             assert!(serves(&mut wire), "{verb:?} leaves the connection as it is");

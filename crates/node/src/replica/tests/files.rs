@@ -96,8 +96,8 @@ fn parts_and_cuts_are_done_once_and_told_as_they_are() {
         // Bytes that changed on their way are not taken.
         let update = FileUpdate::new(node.at(0), Some((5, node.tag(9))), Ack::Disk);
         let bytes = node.pool.try_copy(b"bad").unwrap().freeze();
-        let status = Arc::clone(&node.host).write_file(update, 0, (bytes, Crc32c(1))).await;
-        assert_eq!(status, ItemStatus::Corrupt);
+        let refused = Arc::clone(&node.host).write_file(update, 0, (bytes, Crc32c(1))).await;
+        assert_eq!(refused, ItemStatus::Corrupt);
         // Another chain is elsewhere.
         let elsewhere = PlacedChunk { chain: ChainId(77), ..node.at(0) };
         let stats = node.host.stat_files(&ChunkStatRequest { chunks: vec![elsewhere] }).await;
@@ -111,7 +111,7 @@ fn blocks_make_room_and_chunks_of_files_stay() {
     with_node(folder.path(), 2, async |mut node| {
         node.all_serve().await;
         for n in 0..40u8 {
-            let status = node.write_part(n.into(), (0, &[n; LEN]), u64::from(n) + 1).await;
+            let status = node.write_part(n.into(), (0, &vec![n; LEN]), u64::from(n) + 1).await;
             assert_eq!(status, ItemStatus::Ok);
         }
         let puts = 1000;
@@ -131,7 +131,7 @@ fn a_full_disk_says_so_and_takes_parts_again_when_chunks_are_removed() {
     let folder = tempfile::tempdir().unwrap();
     with_node(folder.path(), 2, async |mut node| {
         node.all_serve().await;
-        let (mut sequence, mut written, bytes) = (0, 0, [3; LEN]);
+        let (mut sequence, mut written, bytes) = (0, 0, vec![3; LEN]);
         loop {
             node.beat().await;
             sequence += 1;
@@ -144,7 +144,7 @@ fn a_full_disk_says_so_and_takes_parts_again_when_chunks_are_removed() {
             }
         }
         assert!(written > 100, "{written} chunks fit");
-        assert!(node.read_part(written - 1, 0, u32::MAX >> 6).await == Ok(bytes.to_vec()));
+        assert!(node.read_part(written - 1, 0, u32::MAX >> 6).await == Ok(bytes.clone()));
         for index in 0..written / 2 {
             sequence += 1;
             assert_eq!(node.cut(index, None, sequence).await, ItemStatus::Ok, "{index}");
