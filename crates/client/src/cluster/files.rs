@@ -206,7 +206,7 @@ mod tests {
             node: NODE,
             state: TargetState::Serving,
         };
-        let chain = |id| Chain { id, version: ChainVersion(4), targets: vec![member.clone()] };
+        let chain = |id| Chain { id, version: ChainVersion(4), targets: vec![member] };
         let chains: BTreeMap<ChainId, Chain> = [1, 2].map(ChainId).map(|id| (id, chain(id))).into();
         Routing { version: RoutingVersion(1), chains, ..Routing::default() }
     }

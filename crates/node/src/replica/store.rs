@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millpond_chain::{Content, Meta, ReadOp, StageRequest, StoreAnswer, StoreError, Write};
+use millpond_chain::{
+    Content, Meta, Payload as _, ReadOp, StageRequest, StoreAnswer, StoreError, Write,
+};
 use millpond_engine::{ChunkInfo, EngineError, ErrorKind, WriteMode, WriteRequest};
 use millpond_env::{SharedBuf, sleep};
 use millpond_types::cluster::{ChainId, ChainVersion, ChunkVersion, TargetId};
@@ -190,7 +192,8 @@ impl Store {
             block: if tombstone { Box::default() } else { blob.block.as_ref().into() },
         };
         let len = u32::try_from(blob.bytes.len()).unwrap_or(u32::MAX);
-        let crc = Crc32c::of(&blob.bytes);
+        // Of the bytes as they arrived: the engine compares, and sees what changed in memory since.
+        let crc = blob.crc();
         self.write(self.staged(chunk), &stored, (blob.bytes, crc), durability).await?;
         let content = if tombstone { Content::Tombstone } else { Content::Data { len, crc } };
         Ok(StoreAnswer::Staged(content))
@@ -206,7 +209,9 @@ impl Store {
             Write::Part { offset, bytes } => (offset as usize, Some(bytes), None),
             Write::Truncate { len } => (0, None, Some(len as usize)),
         };
-        let old = self.read_whole(self.id(chunk), None).await?;
+        // A cut needs what it keeps.
+        let kept = len.map(|len| 0..len as u64);
+        let old = self.read_whole(self.id(chunk), kept).await?;
         let old = old.and_then(|(_, blob)| blob);
         let held = old.as_ref().map_or(0, |blob| blob.bytes.len());
         let part = bytes.as_ref().map_or(0, |blob| blob.bytes.len());
