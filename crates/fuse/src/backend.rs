@@ -10,10 +10,11 @@ use millpond_types::meta::{Attr, Caller, Layout, MetaOp, MetaReply, MetaRequest}
 use millpond_types::{DataId, FileChunk};
 
 use crate::errno::Errno;
+use crate::files::Files;
 
 /// How long an operation is tried before the application is told that it failed: a node that is gone
 /// costs seconds, a cluster that is gone for longer should be noticed.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// Set in the sequences of what the mount does by itself; the kernel's numbers stay below.
 const OWN: u64 = 1 << 63;
 /// Steps that one request of the kernel may take.
@@ -25,14 +26,28 @@ const CUTS_MAX: usize = 1024;
 #[derive(Clone, Debug)]
 pub(crate) struct Ticket {
     caller: Caller,
+    /// The kernel's number of the request; none of what the mount does by itself.
+    unique: Option<u64>,
     sequence: u64,
+    hour: Option<u32>,
     steps: u64,
 }
 
 impl Ticket {
     /// Of a request of the kernel, which has checked the caller's permissions.
-    pub(crate) const fn of_request(unique: u64, uid: u32, gid: u32) -> Self {
-        Self { caller: Caller::checked(uid, gid), sequence: unique << STEP_BITS, steps: 0 }
+    pub(crate) fn of_request(unique: u64, uid: u32, gid: u32) -> Self {
+        let (caller, sequence) = (Caller::checked(uid, gid), unique << STEP_BITS);
+        Self { caller, unique: Some(unique), sequence, hour: None, steps: 0 }
+    }
+
+    /// The same under a number that only this attempt has: a repetition is done again.
+    pub(crate) fn forgetful(self, own: &Self) -> Self {
+        Self { sequence: own.sequence, ..self }
+    }
+
+    /// The kernel's number of the request; 0 of what the mount does by itself.
+    pub(crate) fn unique(&self) -> u64 {
+        self.unique.unwrap_or(0)
     }
 
     /// A name for the next change that the request makes.
@@ -48,6 +63,7 @@ impl Ticket {
 #[derive(Debug)]
 pub(crate) struct Backend {
     pub(crate) client: Client,
+    pub(crate) files: Files,
     session: AtomicU64,
     own: AtomicU64,
 }
@@ -55,8 +71,8 @@ pub(crate) struct Backend {
 impl Backend {
     /// A backend that has no session yet. `first` is a number that no earlier process of the session
     /// has used for what it did by itself.
-    pub(crate) fn new(client: Client, first: u64) -> Self {
-        Self { client, session: AtomicU64::new(0), own: AtomicU64::new(first & !OWN) }
+    pub(crate) fn new(client: Client, files: Files, first: u64) -> Self {
+        Self { client, files, session: AtomicU64::new(0), own: AtomicU64::new(first & !OWN) }
     }
 
     /// From now on requests are of this session.
@@ -64,17 +80,29 @@ impl Backend {
         self.session.store(session, Ordering::Release);
     }
 
+    pub(crate) fn session(&self) -> u64 {
+        self.session.load(Ordering::Acquire)
+    }
+
     /// A ticket for what the mount does by itself.
     pub(crate) fn own_ticket(&self) -> Ticket {
         let sequence = self.own.fetch_add(1 << STEP_BITS, Ordering::Relaxed);
-        Ticket { caller: Caller::checked(0, 0), sequence: OWN | sequence, steps: 0 }
+        let caller = Caller::checked(0, 0);
+        Ticket { caller, unique: None, sequence: OWN | sequence, hour: None, steps: 0 }
     }
 
     /// Has a meta do something.
     pub(crate) fn meta(&self, ticket: &mut Ticket, op: MetaOp) -> Result<MetaReply, Errno> {
-        let sequence = if op.changes() { ticket.next() } else { 0 };
-        let hour = u32::try_from(RealClock::wall_ms() / 3_600_000).unwrap_or(u32::MAX);
-        let session = self.session.load(Ordering::Acquire);
+        let now = || u32::try_from(RealClock::wall_ms() / 3_600_000).unwrap_or(u32::MAX);
+        let (mut sequence, mut hour) = (0, 0);
+        if op.changes() {
+            sequence = ticket.next();
+            hour = *ticket.hour.get_or_insert_with(|| match ticket.unique {
+                Some(unique) => self.files.begin(unique, now()),
+                None => now(),
+            });
+        }
+        let session = self.session();
         let request = MetaRequest { session, sequence, hour, caller: ticket.caller.clone(), op };
         Ok(self.client.meta(&request, Some(PATIENCE))??)
     }

@@ -1,12 +1,14 @@
-//! What is known of open files.
+//! What is known of open files, and what must outlive this process of it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use millpond_env::{EnvError, ShmRegion};
 use millpond_types::meta::{Attr, Ino, Timestamp};
 use parking_lot::{Mutex, RwLock};
 
 use crate::backend::Bytes;
+use crate::journal::{Entry, Journal};
 
 /// An open file, however often it is open.
 #[derive(Debug)]
@@ -17,13 +19,12 @@ pub(crate) struct File {
     state: Mutex<State>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct State {
     /// As the meta told it last.
     attr: Attr,
     /// What the meta has not been told: the end of the bytes written, and when.
     written: Option<Written>,
-    opens: u32,
 }
 
 /// Bytes that a meta does not know of yet.
@@ -35,14 +36,14 @@ pub(crate) struct Written {
 }
 
 impl File {
-    fn new(attr: Attr) -> Self {
-        let state = State { attr, written: None, opens: 0 };
-        Self { ino: attr.ino, gate: RwLock::default(), state: Mutex::new(state) }
+    fn new(attr: Attr, written: Option<Written>) -> Self {
+        let state = Mutex::new(State { attr, written });
+        Self { ino: attr.ino, gate: RwLock::default(), state }
     }
 
     /// The file's attributes with what was written through this mount.
     pub(crate) fn attr(&self) -> Attr {
-        let state = self.state.lock();
+        let state = *self.state.lock();
         overlaid(state.attr, state.written)
     }
 
@@ -61,29 +62,9 @@ impl File {
         overlaid(state.attr, state.written)
     }
 
-    /// Takes note of bytes that were written. True when there was nothing to tell a meta before.
-    pub(crate) fn wrote(&self, written: Written) -> bool {
-        let mut state = self.state.lock();
-        let before = state.written.filter(|before| before.data == written.data);
-        let end = before.map_or(written.end, |before| before.end.max(written.end));
-        state.written = Some(Written { end, ..written });
-        before.is_none()
-    }
-
-    /// What a meta must be told; the caller tells it, and then [`File::told`].
+    /// What a meta must be told; the caller tells it, and then [`Files::told`].
     pub(crate) fn untold(&self) -> Option<Written> {
         self.state.lock().written
-    }
-
-    /// A meta knows of these bytes now.
-    pub(crate) fn told(&self, written: Written, attr: Attr) {
-        let mut state = self.state.lock();
-        if state.written == Some(written) {
-            state.written = None;
-        }
-        if attr.version >= state.attr.version {
-            state.attr = attr;
-        }
     }
 }
 
@@ -99,47 +80,227 @@ fn overlaid(attr: Attr, written: Option<Written>) -> Attr {
     }
 }
 
-/// The open files of a mount.
+/// An inode that is open.
 #[derive(Debug, Default)]
+struct Open {
+    times: u32,
+    /// Its file, once this process has seen its attributes.
+    file: Option<Arc<File>>,
+    /// As in [`State`].
+    written: Option<Written>,
+}
+
+/// Everything that the journal has too.
+#[derive(Debug)]
+struct Table {
+    open: HashMap<Ino, Open>,
+    /// Requests that opened or closed something, and may be sent again.
+    done: HashSet<u64>,
+    /// Requests that are about to change the namespace, and the hour under which they do.
+    began: HashMap<u64, u32>,
+    /// None on a mount that does not outlive its process.
+    journal: Option<Journal>,
+}
+
+impl Table {
+    fn note(&mut self, entry: Entry) {
+        let Some(journal) = &mut self.journal else { return };
+        if journal.append(entry) {
+            return;
+        }
+        // What the entries so far come to; this one is in it already.
+        let mut state: Vec<Entry> =
+            self.began.iter().map(|(unique, hour)| began(*unique, *hour)).collect();
+        // Closing an inode that is not open changes nothing but what is known to be done.
+        let nothing = Ino(0);
+        state
+            .extend(self.done.iter().map(|unique| Entry::Closed { unique: *unique, ino: nothing }));
+        for (ino, open) in &self.open {
+            state.push(Entry::IsOpen { ino: *ino, times: open.times });
+            state.extend(open.written.map(|written| Entry::Wrote { ino: *ino, written }));
+        }
+        if let Err(error) = journal.turn(&state) {
+            tracing::error!("{error}: this mount would not survive its process any more");
+            self.journal = None;
+        }
+    }
+
+    fn replay(&mut self, entry: Entry) {
+        match entry {
+            Entry::Generation(_) | Entry::Whole => {}
+            Entry::Began { unique, hour } => {
+                self.began.insert(unique, hour);
+            }
+            Entry::Opened { unique, ino } => {
+                self.done.insert(unique);
+                self.open.entry(ino).or_default().times += 1;
+            }
+            Entry::Closed { unique, ino } => {
+                self.done.insert(unique);
+                self.close(ino);
+            }
+            Entry::IsOpen { ino, times } => self.open.entry(ino).or_default().times = times,
+            Entry::Wrote { ino, written } => {
+                self.open.entry(ino).or_default().written = Some(written);
+            }
+            Entry::Told { ino } => {
+                if let Some(open) = self.open.get_mut(&ino) {
+                    open.written = None;
+                }
+            }
+        }
+    }
+
+    fn close(&mut self, ino: Ino) {
+        let Some(open) = self.open.get_mut(&ino) else { return };
+        open.times = open.times.saturating_sub(1);
+        if open.times == 0 {
+            self.open.remove(&ino);
+        }
+    }
+}
+
+const fn began(unique: u64, hour: u32) -> Entry {
+    Entry::Began { unique, hour }
+}
+
+/// The open files of a mount.
+#[derive(Debug)]
 pub(crate) struct Files {
-    open: Mutex<HashMap<Ino, Arc<File>>>,
+    table: Mutex<Table>,
     untold: Mutex<HashSet<Ino>>,
 }
 
 impl Files {
-    /// One more descriptor of a file, whose attributes are these.
-    pub(crate) fn open(&self, attr: Attr) -> Arc<File> {
-        let mut open = self.open.lock();
-        let file = open.entry(attr.ino).or_insert_with(|| Arc::new(File::new(attr)));
+    /// Nothing is open.
+    pub(crate) fn new(journal: Option<Journal>) -> Self {
+        let (open, done, began) = (HashMap::new(), HashSet::new(), HashMap::new());
+        let table = Table { open, done, began, journal };
+        Self { table: Mutex::new(table), untold: Mutex::default() }
+    }
+
+    /// What an earlier process left.
+    ///
+    /// # Errors
+    /// [`EnvError`] when its journal is damaged.
+    pub(crate) fn resume(region: &ShmRegion) -> Result<Self, EnvError> {
+        let (journal, entries) = Journal::resume(region)?;
+        let this = Self::new(None);
+        let mut table = this.table.lock();
+        for entry in entries {
+            table.replay(entry);
+        }
+        table.journal = Some(journal);
+        let untold = table.open.iter().filter(|(_, open)| open.written.is_some());
+        this.untold.lock().extend(untold.map(|(ino, _)| *ino));
+        drop(table);
+        Ok(this)
+    }
+
+    /// The request opened a file, whose attributes are these.
+    pub(crate) fn open(&self, unique: u64, attr: Attr) -> Arc<File> {
+        let mut table = self.table.lock();
+        if table.done.insert(unique) {
+            table.open.entry(attr.ino).or_default().times += 1;
+            table.note(Entry::Opened { unique, ino: attr.ino });
+        }
+        drop(table);
+        self.known(attr)
+    }
+
+    /// A file whose attributes are these, open or not.
+    pub(crate) fn known(&self, attr: Attr) -> Arc<File> {
+        let mut table = self.table.lock();
+        let Some(open) = table.open.get_mut(&attr.ino) else {
+            return Arc::new(File::new(attr, None));
+        };
+        let written = open.written;
+        let file = open.file.get_or_insert_with(|| Arc::new(File::new(attr, written)));
         let file = Arc::clone(file);
-        file.state.lock().opens += 1;
-        drop(open);
+        drop(table);
         let _ = file.learn(attr);
         file
     }
 
-    /// An open file.
+    /// An open file, if its attributes are known.
     pub(crate) fn get(&self, ino: Ino) -> Option<Arc<File>> {
-        self.open.lock().get(&ino).cloned()
+        self.table.lock().open.get(&ino)?.file.clone()
     }
 
-    /// One descriptor less.
-    pub(crate) fn close(&self, ino: Ino) {
-        let mut open = self.open.lock();
-        let Some(file) = open.get(&ino) else { return };
-        let mut state = file.state.lock();
-        state.opens = state.opens.saturating_sub(1);
-        let last = state.opens == 0;
-        drop(state);
-        if last {
-            open.remove(&ino);
+    /// Whether a meta must be told of bytes written to it.
+    pub(crate) fn is_untold(&self, ino: Ino) -> bool {
+        self.table.lock().open.get(&ino).is_some_and(|open| open.written.is_some())
+    }
+
+    /// The request closed a file.
+    pub(crate) fn close(&self, unique: u64, ino: Ino) {
+        let mut table = self.table.lock();
+        if table.done.insert(unique) {
+            table.close(ino);
+            table.note(Entry::Closed { unique, ino });
         }
+    }
+
+    /// Takes note of bytes that were written. True when there was nothing to tell a meta before.
+    pub(crate) fn wrote(&self, file: &File, written: Written) -> bool {
+        let mut table = self.table.lock();
+        let mut state = file.state.lock();
+        let before = state.written.filter(|before| before.data == written.data);
+        let end = before.map_or(written.end, |before| before.end.max(written.end));
+        let now = Written { end, ..written };
+        state.written = Some(now);
+        drop(state);
+        if let Some(open) = table.open.get_mut(&file.ino) {
+            open.written = Some(now);
+            // The time of the last write is worth less than an entry for each.
+            if before.is_none_or(|before| before.end != end) {
+                table.note(Entry::Wrote { ino: file.ino, written: now });
+            }
+        }
+        drop(table);
+        before.is_none()
+    }
+
+    /// A meta knows of these bytes now, and says so.
+    pub(crate) fn told(&self, file: &File, written: Written, attr: Attr) {
+        let mut table = self.table.lock();
+        let mut state = file.state.lock();
+        if attr.version >= state.attr.version {
+            state.attr = attr;
+        }
+        if state.written != Some(written) {
+            return;
+        }
+        state.written = None;
+        drop(state);
+        if let Some(open) = table.open.get_mut(&file.ino) {
+            open.written = None;
+            table.note(Entry::Told { ino: file.ino });
+        }
+    }
+
+    /// The hour under which a request changes the namespace: that of its first attempt.
+    pub(crate) fn begin(&self, unique: u64, hour: u32) -> u32 {
+        let mut table = self.table.lock();
+        if let Some(before) = table.began.get(&unique) {
+            return *before;
+        }
+        table.began.insert(unique, hour);
+        table.note(began(unique, hour));
+        hour
+    }
+
+    /// The kernel has the answer to a request, and does not send it again.
+    pub(crate) fn answered(&self, unique: u64) {
+        let mut table = self.table.lock();
+        table.began.remove(&unique);
+        table.done.remove(&unique);
     }
 
     /// Which of these are open.
     pub(crate) fn split(&self, inos: Vec<Ino>) -> (Vec<Ino>, Vec<Ino>) {
-        let open = self.open.lock();
-        inos.into_iter().partition(|ino| open.contains_key(ino))
+        let table = self.table.lock();
+        inos.into_iter().partition(|ino| table.open.contains_key(ino))
     }
 
     /// A file of which a meta must be told soon.
@@ -148,10 +309,8 @@ impl Files {
     }
 
     /// Files of which a meta must be told.
-    pub(crate) fn take_untold(&self) -> Vec<Arc<File>> {
-        let inos = std::mem::take(&mut *self.untold.lock());
-        let open = self.open.lock();
-        inos.iter().filter_map(|ino| open.get(ino).cloned()).collect()
+    pub(crate) fn take_untold(&self) -> Vec<Ino> {
+        self.untold.lock().drain().collect()
     }
 }
 
@@ -189,15 +348,15 @@ mod tests {
 
     #[test]
     fn what_was_written_shows_before_a_meta_knows() {
-        let files = Files::default();
-        let file = files.open(attr(10, 1));
-        assert!(file.wrote(written(30)) && !file.wrote(written(20)));
+        let files = Files::new(None);
+        let file = files.open(2, attr(10, 1));
+        assert!(files.wrote(&file, written(30)) && !files.wrote(&file, written(20)));
         assert_eq!(file.attr().size, 30);
         // An answer that was on its way before the write.
         assert_eq!(file.learn(attr(10, 1)).size, 30);
         let untold = file.untold().unwrap();
         assert_eq!(untold.end, 30);
-        file.told(untold, attr(30, 2));
+        files.told(&file, untold, attr(30, 2));
         assert_eq!((file.untold(), file.attr().size), (None, 30));
         assert_eq!(file.learn(attr(10, 1)).size, 30, "an old answer");
         assert_eq!(file.learn(attr(3, 4)).size, 3, "cut elsewhere");
@@ -205,21 +364,66 @@ mod tests {
 
     #[test]
     fn bytes_of_another_data_id_do_not_count() {
-        let file = File::new(attr(10, 1));
-        let _ = file.wrote(written(30));
+        let files = Files::new(None);
+        let file = files.open(2, attr(10, 1));
+        let _ = files.wrote(&file, written(30));
         let cut = Attr { data: 6, size: 0, version: 2, ..attr(0, 2) };
         assert_eq!(file.learn(cut).size, 0);
     }
 
     #[test]
     fn a_file_is_known_while_it_is_open() {
-        let files = Files::default();
-        let _one = files.open(attr(1, 1));
-        let _two = files.open(attr(1, 1));
-        files.close(Ino(5));
+        let files = Files::new(None);
+        let _one = files.open(2, attr(1, 1));
+        let _two = files.open(4, attr(1, 1));
+        files.close(6, Ino(5));
         assert!(files.get(Ino(5)).is_some());
         assert_eq!(files.split(vec![Ino(5), Ino(6)]), (vec![Ino(5)], vec![Ino(6)]));
-        files.close(Ino(5));
+        files.close(8, Ino(5));
         assert!(files.get(Ino(5)).is_none());
+    }
+
+    /// A process that is killed, and the next one.
+    fn next(files: &Files) -> Files {
+        let region = files.table.lock().journal.as_ref().unwrap().region().clone();
+        Files::resume(&region).unwrap()
+    }
+
+    #[test]
+    fn the_next_process_knows_what_is_open_and_what_no_meta_was_told() {
+        let files = Files::new(Some(Journal::create().unwrap()));
+        let file = files.open(2, attr(10, 1));
+        files.answered(2);
+        let _ = files.wrote(&file, written(30));
+        assert_eq!(files.begin(4, 100), 100);
+        let files = next(&files);
+        assert_eq!(files.take_untold(), [Ino(5)]);
+        assert_eq!(files.known(attr(10, 1)).attr().size, 30);
+        assert_eq!(files.begin(4, 101), 100, "as at the first attempt");
+        assert_eq!(files.begin(6, 101), 101);
+        // The close is sent again, and closes once.
+        let _ = files.open(8, attr(10, 1));
+        files.close(10, Ino(5));
+        let files = next(&files);
+        files.close(10, Ino(5));
+        assert_eq!(files.split(vec![Ino(5)]).0, [Ino(5)]);
+        files.close(12, Ino(5));
+        assert!(files.split(vec![Ino(5)]).0.is_empty());
+    }
+
+    #[test]
+    fn a_journal_that_turns_loses_nothing() {
+        let files = Files::new(Some(Journal::create().unwrap()));
+        let file = files.open(2, attr(0, 1));
+        let _ = files.begin(3, 7);
+        for n in 1..400_000 {
+            let _ = files.wrote(&file, written(n));
+        }
+        let files = next(&files);
+        assert_eq!(files.known(attr(0, 1)).attr().size, 399_999);
+        assert_eq!(files.begin(3, 8), 7);
+        let _ = files.open(2, attr(0, 1));
+        files.close(4, Ino(5));
+        assert!(files.split(vec![Ino(5)]).0.is_empty(), "the open was counted once");
     }
 }

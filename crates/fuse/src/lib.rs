@@ -18,13 +18,15 @@
 //! Absent on purpose: the wire format (crate `fuse-wire`), rules of the namespace (crate `meta`).
 
 mod backend;
+mod blob;
 mod errno;
 mod files;
 mod fs;
+mod journal;
 mod mount;
 mod options;
 mod session;
 mod worker;
 
-pub use mount::{Mount, MountFailure};
+pub use mount::{Keep, Mount, MountFailure};
 pub use options::{Mode, MountSpec, OptionError};

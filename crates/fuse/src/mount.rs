@@ -1,9 +1,13 @@
 //! One mount point and the threads that serve it.
 
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use millpond_client::{Client, ClientError};
-use millpond_env::{Rng, ThreadHandle, thread};
+use millpond_env::{EnvError, Rng, ShmAccess, ShmRegion};
 use millpond_fuse_wire::abi::InitFlags;
 use millpond_fuse_wire::{
     Device, InitWishes, MountError, MountOptions, NegotiateError, Negotiated, Operation, Received,
@@ -11,16 +15,20 @@ use millpond_fuse_wire::{
 };
 
 use crate::backend::Backend;
+use crate::blob::Blob;
 use crate::files::Files;
 use crate::fs::{Fs, wishes};
+use crate::journal::{Journal, REGION_BYTES};
 use crate::options::MountSpec;
 use crate::session::{self, Keeper, Wake};
-use crate::worker::serve;
+use crate::worker::{Terms, Workers};
 
 /// Bytes of the largest read and write.
 const REQUEST_BYTES: u32 = 1 << 20;
 /// Bytes that the kernel reads ahead.
 const READ_AHEAD_BYTES: u32 = 4 << 20;
+/// Time for the first word of the cluster: whoever mounts waits for it.
+const FIRST_WORD: Duration = Duration::from_secs(5);
 
 /// Why a mount could not be made. Nothing is left mounted.
 #[derive(Debug, thiserror::Error)]
@@ -30,13 +38,16 @@ pub enum MountFailure {
     Client(#[from] ClientError),
     /// No meta lets the mount in.
     #[error("no meta of the cluster lets this mount in: {0}")]
-    Session(std::io::Error),
+    Session(io::Error),
     /// The mount point or the kernel's device.
     #[error(transparent)]
     Mount(#[from] MountError),
     /// The kernel and this build do not understand each other.
     #[error(transparent)]
     Negotiate(#[from] NegotiateError),
+    /// What an earlier process left of the mount cannot be used.
+    #[error("what an earlier process left of the mount cannot be used: {0}")]
+    Left(String),
     /// The operating system.
     #[error("{what}: {source}")]
     Os {
@@ -44,18 +55,30 @@ pub enum MountFailure {
         what: &'static str,
         /// Its answer.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
 }
 
-fn os(what: &'static str) -> impl FnOnce(std::io::Error) -> MountFailure {
+impl From<EnvError> for MountFailure {
+    fn from(error: EnvError) -> Self {
+        Self::Left(error.to_string())
+    }
+}
+
+fn os(what: &'static str) -> impl FnOnce(io::Error) -> MountFailure {
     move |source| MountFailure::Os { what, source }
 }
 
+/// Hands what a mount needs to outlive its process to somebody: bytes, and descriptors.
+pub type Keep<'k> = &'k mut dyn FnMut(&[u8], &[BorrowedFd<'_>]) -> io::Result<()>;
+
 /// A mount that is served by threads of this process until it is unmounted.
+///
+/// Dropping it ends its threads and leaves the mount to whoever has its descriptors; without anybody
+/// applications get `ENOTCONN`.
 pub struct Mount {
     spec: MountSpec,
-    threads: Vec<ThreadHandle<()>>,
+    workers: Workers,
     keeper: Keeper,
 }
 
@@ -66,35 +89,22 @@ impl std::fmt::Debug for Mount {
 }
 
 impl Mount {
-    /// Mounts, and returns when requests are served.
+    /// Mounts, and returns when requests are served. Before the first one is, `keep` gets what
+    /// [`Mount::resume`] needs.
     ///
     /// # Errors
     /// [`MountFailure`] naming what to do; nothing is left mounted.
-    pub fn start(spec: MountSpec) -> Result<Self, MountFailure> {
-        let client = Client::new(spec.client.clone())?;
-        client.server_info()?;
-        let mut random = [0; 8];
-        Rng::fill_from_os(&mut random).map_err(os("asking for random numbers"))?;
-        let backend = Backend::new(client, u64::from_le_bytes(random));
+    pub fn start(spec: MountSpec, keep: Keep<'_>) -> Result<Self, MountFailure> {
+        let journal = Journal::create().map_err(os("making the memory of a mount"))?;
+        let region = journal.region().clone();
+        let fs = open(&spec, Files::new(Some(journal)))?;
         let name = spec.target.display().to_string();
-        let session = session::begin(&backend, &name)
-            .map_err(|errno| MountFailure::Session(std::io::Error::from_raw_os_error(errno.0)))?;
-        let (files, wake) = (Files::default(), Wake::default());
-        let fs = Arc::new(Fs { backend, files, mode: spec.mode, wake });
+        let session = session::begin(&fs.backend, &name)
+            .map_err(|errno| MountFailure::Session(io::Error::from_raw_os_error(errno.0)))?;
         let keeper = session::keep(&fs, name, session).map_err(os("starting a thread"))?;
-        let options = MountOptions {
-            fsname: spec.client.addresses.to_string(),
-            read_only: spec.is_read_only(),
-            allow_other: spec.allow_other,
-            default_permissions: true,
-            nosuid: !spec.suid,
-            nodev: !spec.dev,
-            noexec: spec.noexec,
-            max_read: None,
-        };
-        let device = mount(&spec.target, &options)?;
-        match start_threads(&fs, device, spec.threads) {
-            Ok(threads) => Ok(Self { spec, threads, keeper }),
+        let device = mount(&spec.target, &options(&spec))?;
+        match serve(&fs, device, (&spec, &region, session.lease_ms), keep) {
+            Ok(workers) => Ok(Self { spec, workers, keeper }),
             Err(error) => {
                 let _ = unmount(&spec.target, true);
                 Err(error)
@@ -102,12 +112,56 @@ impl Mount {
         }
     }
 
+    /// Takes a mount over from an earlier process: what that one had begun is finished once, and no
+    /// application sees more than a pause.
+    ///
+    /// # Errors
+    /// [`MountFailure`]; the mount stays as it is.
+    pub fn resume(blob: &[u8], fds: Vec<OwnedFd>) -> Result<Self, MountFailure> {
+        let Blob { spec, negotiated, session, lease_ms } = Blob::decode(blob)?;
+        let mut fds = fds.into_iter();
+        let memory = fds.next().ok_or_else(|| MountFailure::Left("no memory".to_owned()))?;
+        let region = ShmRegion::from_fd(memory, REGION_BYTES, ShmAccess::ReadWrite)?;
+        let devices: Vec<Device> = fds.map(Device::from_fd).collect();
+        if devices.is_empty() {
+            return Err(MountFailure::Left("no descriptor of the kernel".to_owned()));
+        }
+        let fs = open(&spec, Files::resume(&region)?)?;
+        fs.backend.enter(session);
+        let name = spec.target.display().to_string();
+        let session = millpond_types::meta::Session { id: session, lease_ms };
+        let keeper = session::keep(&fs, name, session).map_err(os("starting a thread"))?;
+        devices[0].resend().map_err(os("asking the kernel for what was under way"))?;
+        let terms = Terms { max_write: negotiated.max_write(), granted: negotiated.granted };
+        let workers = Workers::start(&fs, devices, terms).map_err(os("starting a thread"))?;
+        fs.wake.wake();
+        Ok(Self { spec, workers, keeper })
+    }
+
+    /// Stops between two requests: finishes those in work, ends the threads, and leaves the mount to
+    /// whoever has its descriptors.
+    ///
+    /// # Errors
+    /// The mount, serving as before, when requests are in work for longer than `patience`.
+    pub fn park(mut self, patience: Duration) -> Result<(), Box<Self>> {
+        if !self.workers.stop(patience) {
+            return Err(Box::new(self));
+        }
+        self.keeper.leave();
+        Ok(())
+    }
+
+    /// Whether the kernel has no such mount any more.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.workers.over.load(Ordering::Acquire)
+    }
+
     /// Waits until the mount is gone, whoever unmounts it.
     pub fn wait(self) {
-        for thread in self.threads {
-            let _ = thread.join();
-        }
-        drop(self.keeper);
+        let Self { workers, keeper, .. } = self;
+        workers.join();
+        drop(keeper);
     }
 
     /// How it was mounted.
@@ -117,23 +171,53 @@ impl Mount {
     }
 }
 
-fn start_threads(
+fn options(spec: &MountSpec) -> MountOptions {
+    MountOptions {
+        fsname: spec.client.addresses.to_string(),
+        read_only: spec.is_read_only(),
+        allow_other: spec.allow_other,
+        default_permissions: true,
+        nosuid: !spec.suid,
+        nodev: !spec.dev,
+        noexec: spec.noexec,
+        max_read: None,
+    }
+}
+
+/// The file system behind a mount, connected to its cluster.
+fn open(spec: &MountSpec, files: Files) -> Result<Arc<Fs>, MountFailure> {
+    let mut options = spec.client.clone();
+    // One for every thread that serves, and one for what the mount does by itself.
+    options.connections = spec.threads + 1;
+    let client = Client::new(options)?;
+    client.chains(Some(FIRST_WORD))?;
+    let mut random = [0; 8];
+    Rng::fill_from_os(&mut random).map_err(os("asking for random numbers"))?;
+    let backend = Backend::new(client, files, u64::from_le_bytes(random));
+    let (mode, remembers, wake) = (spec.mode, spec.journal, Wake::default());
+    Ok(Arc::new(Fs { backend, remembers, mode, wake }))
+}
+
+fn serve(
     fs: &Arc<Fs>,
     device: Device,
-    count: usize,
-) -> Result<Vec<ThreadHandle<()>>, MountFailure> {
+    (spec, region, lease_ms): (&MountSpec, &ShmRegion, u32),
+    keep: Keep<'_>,
+) -> Result<Workers, MountFailure> {
     let negotiated = shake_hands(&device)?;
-    let terms = (negotiated.max_write(), negotiated.granted);
     let mut devices = vec![device];
-    for _ in 1..count {
+    for _ in 1..spec.threads {
         let clone = devices[0].clone_device().map_err(os("cloning /dev/fuse"))?;
         devices.push(clone);
     }
-    let serve = |device: Device| {
-        let fs = Arc::clone(fs);
-        thread("mp-fuse", move || serve(&fs, &device, terms)).map_err(os("starting a thread"))
-    };
-    devices.into_iter().map(serve).collect()
+    let session = fs.backend.session();
+    let blob = Blob { spec: spec.clone(), negotiated, session, lease_ms }.encode();
+    let fds: Vec<BorrowedFd<'_>> =
+        std::iter::once(region.fd()).chain(devices.iter().map(AsFd::as_fd)).collect();
+    keep(&blob, &fds).map_err(os("handing the mount to its holder"))?;
+    drop(fds);
+    let terms = Terms { max_write: negotiated.max_write(), granted: negotiated.granted };
+    Workers::start(fs, devices, terms).map_err(os("starting a thread"))
 }
 
 /// Answers the kernel's first request.
@@ -141,7 +225,7 @@ fn shake_hands(device: &Device) -> Result<Negotiated, MountFailure> {
     let mut buffer = RequestBuffer::new(REQUEST_BYTES);
     let gone = || MountFailure::Os {
         what: "the kernel's first request",
-        source: std::io::Error::from_raw_os_error(libc::ENODEV),
+        source: io::Error::from_raw_os_error(libc::ENODEV),
     };
     let received = device.read(&mut buffer).map_err(os("the kernel's first request"))?;
     let Received::Request(bytes) = received else { return Err(gone()) };

@@ -54,13 +54,29 @@ impl Wake {
 pub(crate) struct Keeper {
     fs: Arc<Fs>,
     thread: Option<ThreadHandle<()>>,
+    left: bool,
+}
+
+impl Keeper {
+    /// Ends the thread; another process goes on with the session.
+    pub(crate) fn leave(mut self) {
+        self.stop();
+        self.left = true;
+    }
+
+    fn stop(&mut self) {
+        self.fs.wake.end();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        self.fs.wake.end();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        self.stop();
+        if self.left {
+            return;
         }
         let backend = &self.fs.backend;
         if backend.meta(&mut backend.own_ticket(), MetaOp::SessionClose).is_err() {
@@ -87,7 +103,7 @@ pub(crate) fn keep(fs: &Arc<Fs>, name: String, session: Session) -> std::io::Res
     let of_thread = Arc::clone(fs);
     let every = Duration::from_millis(u64::from(session.lease_ms)) / 4;
     let thread = thread("mp-session", move || run(&of_thread, &name, every))?;
-    Ok(Keeper { fs: Arc::clone(fs), thread: Some(thread) })
+    Ok(Keeper { fs: Arc::clone(fs), thread: Some(thread), left: false })
 }
 
 fn run(fs: &Fs, name: &str, every: Duration) {
@@ -101,7 +117,7 @@ fn run(fs: &Fs, name: &str, every: Duration) {
         let left = renewed.plus(pause).since(now);
         if left.is_zero() {
             let asked = renew(fs, name, (std::mem::take(&mut open), std::mem::take(&mut closed)));
-            (open, closed) = fs.files.split(asked);
+            (open, closed) = fs.files().split(asked);
             renewed = RealClock::tick();
         }
         if fs.wake.wait(left) {
@@ -119,9 +135,9 @@ fn tell_written(fs: &Fs, woken: Tick) {
         }
         fs.wake.wait(left);
     }
-    for file in fs.files.take_untold() {
-        if fs.tell_of(&file).is_err() {
-            fs.files.note_untold(file.ino);
+    for ino in fs.files().take_untold() {
+        if fs.tell(ino).is_err() {
+            fs.files().note_untold(ino);
         }
     }
 }

@@ -1,20 +1,159 @@
-//! One thread of a mount: a request in, a reply out.
+//! The threads of a mount: a request in, a reply out.
 
+use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
+use millpond_env::{EventFd, RealClock, ThreadHandle, thread};
 use millpond_fuse_wire::abi::InitFlags;
-use millpond_fuse_wire::{Device, Received, Reply, Request, RequestBuffer};
+use millpond_fuse_wire::{Device, Received, Reply, ReplyTo, Request, RequestBuffer};
+use parking_lot::{Condvar, Mutex};
 
 use crate::fs::Fs;
 
-/// Serves requests until the mount is gone.
-pub(crate) fn serve(fs: &Arc<Fs>, device: &Device, (max_write, granted): (u32, InitFlags)) {
+/// What was agreed on with the kernel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) max_write: u32,
+    pub(crate) granted: InitFlags,
+}
+
+/// What the threads of a mount share.
+#[derive(Debug)]
+struct Shared {
+    fs: Arc<Fs>,
+    terms: Terms,
+    /// Stop between two requests; and what wakes those who wait for one.
+    stopping: AtomicBool,
+    stop: EventFd,
+    /// Threads that run.
+    running: AtomicUsize,
+    ended: (Mutex<()>, Condvar),
+    over: Arc<AtomicBool>,
+}
+
+/// The threads of a mount. Dropping it stops them between two requests, and waits for that.
+pub(crate) struct Workers {
+    shared: Arc<Shared>,
+    devices: Vec<Arc<Device>>,
+    threads: Vec<ThreadHandle<()>>,
+    /// Set once the kernel has no such mount any more.
+    pub(crate) over: Arc<AtomicBool>,
+}
+
+impl Workers {
+    /// Starts a thread for every device.
+    ///
+    /// # Errors
+    /// When the system has no thread or descriptor left.
+    pub(crate) fn start(fs: &Arc<Fs>, devices: Vec<Device>, terms: Terms) -> io::Result<Self> {
+        let over = Arc::<AtomicBool>::default();
+        let shared = Arc::new(Shared {
+            fs: Arc::clone(fs),
+            terms,
+            stopping: AtomicBool::new(false),
+            stop: EventFd::new()?,
+            running: AtomicUsize::new(0),
+            ended: (Mutex::new(()), Condvar::new()),
+            over: Arc::clone(&over),
+        });
+        let devices: Vec<Arc<Device>> = devices.into_iter().map(Arc::new).collect();
+        let mut this = Self { shared, devices: devices.clone(), threads: Vec::new(), over };
+        for device in devices {
+            this.start_thread(device)?;
+        }
+        Ok(this)
+    }
+
+    fn start_thread(&mut self, device: Arc<Device>) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        shared.running.fetch_add(1, Ordering::AcqRel);
+        let started = thread("mp-fuse", move || {
+            serve(&shared, &device);
+            let _guard = shared.ended.0.lock();
+            shared.running.fetch_sub(1, Ordering::AcqRel);
+            shared.ended.1.notify_all();
+        });
+        match started {
+            Ok(thread) => self.threads.push(thread),
+            Err(error) => {
+                self.shared.running.fetch_sub(1, Ordering::AcqRel);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has every thread stop between two requests. False, and all go on, when one of them works for
+    /// longer than `patience`.
+    pub(crate) fn stop(&mut self, patience: Duration) -> bool {
+        let shared = &self.shared;
+        let until = RealClock::tick().plus(patience);
+        shared.stopping.store(true, Ordering::Release);
+        shared.stop.notify();
+        let mut guard = shared.ended.0.lock();
+        while shared.running.load(Ordering::Acquire) > 0 {
+            let left = until.since(RealClock::tick());
+            if left.is_zero() {
+                break;
+            }
+            shared.ended.1.wait_for(&mut guard, left);
+        }
+        let stopped = shared.running.load(Ordering::Acquire) == 0;
+        drop(guard);
+        if !stopped {
+            self.go_on();
+        }
+        stopped
+    }
+
+    /// Undoes a stop: threads that ended are started again.
+    fn go_on(&mut self) {
+        let shared = &self.shared;
+        shared.stopping.store(false, Ordering::Release);
+        let _ = shared.stop.take();
+        let missing = self.devices.len() - shared.running.load(Ordering::Acquire);
+        // Which of them ended does not matter: all descriptors share the kernel's queue.
+        for device in self.devices.iter().take(missing).cloned().collect::<Vec<_>>() {
+            if let Err(error) = self.start_thread(device) {
+                tracing::error!("a thread of a mount is missing: {error}");
+            }
+        }
+    }
+
+    /// Waits until all threads have ended.
+    pub(crate) fn join(mut self) {
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.stop.notify();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Serves requests until the mount is gone, or threads are to stop.
+fn serve(shared: &Shared, device: &Device) {
+    let Terms { max_write, granted } = shared.terms;
     let mut buffer = RequestBuffer::new(max_write);
-    let mut scratch = Vec::with_capacity(max_write as usize);
-    loop {
-        let bytes = match device.read(&mut buffer) {
+    let mut scratch = Vec::new();
+    while !shared.stopping.load(Ordering::Acquire) {
+        let bytes = match device.read_or_stop(&mut buffer, shared.stop.as_fd()) {
             Ok(Received::Request(bytes)) => bytes,
-            Ok(Received::Unmounted | Received::Aborted) => return,
+            Ok(Received::Stopped) => return,
+            Ok(Received::Unmounted | Received::Aborted) => {
+                shared.over.store(true, Ordering::Release);
+                return;
+            }
             Err(error) => {
                 tracing::error!("reading requests of the kernel: {error}");
                 return;
@@ -23,7 +162,7 @@ pub(crate) fn serve(fs: &Arc<Fs>, device: &Device, (max_write, granted): (u32, I
         match Request::decode(bytes, granted) {
             Ok(request) => {
                 let to = request.reply_to();
-                fs.dispatch(&request, &mut scratch, &mut |reply| send(device, to, &reply));
+                shared.fs.dispatch(&request, &mut scratch, &mut |reply| send(device, to, &reply));
             }
             Err(error) => {
                 tracing::error!("{error}");
@@ -35,7 +174,7 @@ pub(crate) fn serve(fs: &Arc<Fs>, device: &Device, (max_write, granted): (u32, I
     }
 }
 
-fn send(device: &Device, to: millpond_fuse_wire::ReplyTo, reply: &Reply<'_>) {
+fn send(device: &Device, to: ReplyTo, reply: &Reply<'_>) {
     if let Err(error) = device.reply(to, reply) {
         tracing::error!("answering the kernel: {error}");
     }

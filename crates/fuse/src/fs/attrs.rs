@@ -53,7 +53,7 @@ impl Fs {
         ino: Ino,
         set: SetAttr,
     ) -> Result<Attr, Errno> {
-        let file = self.files.get(ino);
+        let file = self.files().get(ino);
         let _alone = file.as_ref().map(|file| file.gate.write());
         if let Some(file) = &file {
             self.tell_of(file)?;

@@ -30,7 +30,7 @@ impl Fs {
         &self,
         ticket: &mut Ticket,
         ino: Ino,
-        args: &OpenIn,
+        args: OpenIn,
         send: Send<'_>,
     ) -> Result<(), Errno> {
         let mut attr = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
@@ -38,20 +38,18 @@ impl Fs {
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             attr = self.resize(ticket, ino, set)?;
         }
-        let _file = self.files.open(attr);
+        let _file = self.files().open(ticket.unique(), attr);
         send(Reply::Open(OpenOut::new(0, self.open_flags())));
         Ok(())
     }
 
-    /// An open file; one that this process did not see opened is opened in passing.
+    /// An open file; one that this process did not see opened is looked up.
     fn file(&self, ticket: &mut Ticket, ino: Ino) -> Result<Arc<File>, Errno> {
-        match self.files.get(ino) {
-            Some(file) => Ok(file),
-            None => {
-                let attr = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
-                Ok(self.files.open(attr))
-            }
+        if let Some(file) = self.files().get(ino) {
+            return Ok(file);
         }
+        let attr = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
+        Ok(self.files().known(attr))
     }
 
     pub(super) fn read(
@@ -125,15 +123,19 @@ impl Fs {
 
     fn wrote(&self, file: &File, bytes: Bytes, end: u64) {
         let at = Timestamp::from_unix_nanos(RealClock::wall_nanos());
-        if file.wrote(Written { end, at, data: bytes.data }) {
-            self.files.note_untold(file.ino);
+        if self.files().wrote(file, Written { end, at, data: bytes.data }) {
+            self.files().note_untold(file.ino);
             self.wake.wake();
         }
     }
 
     /// Tells a meta what was written to a file, if it is open here.
     pub(crate) fn tell(&self, ino: Ino) -> Result<(), Errno> {
-        self.files.get(ino).map_or(Ok(()), |file| self.tell_of(&file))
+        if !self.files().is_untold(ino) {
+            return Ok(());
+        }
+        let file = self.file(&mut self.backend.own_ticket(), ino)?;
+        self.tell_of(&file)
     }
 
     /// Tells a meta what was written.
@@ -142,7 +144,7 @@ impl Fs {
         let Written { end, at, data } = written;
         let extend = Extend { ino: file.ino, data, size: end, mtime: at };
         let attr = self.backend.attr(&mut self.backend.own_ticket(), MetaOp::Extend(extend))?;
-        file.told(written, attr);
+        self.files().told(file, written, attr);
         Ok(())
     }
 
@@ -153,9 +155,9 @@ impl Fs {
         Ok(())
     }
 
-    pub(super) fn release(&self, ino: Ino, send: Send<'_>) -> Result<(), Errno> {
+    pub(super) fn release(&self, ticket: &Ticket, ino: Ino, send: Send<'_>) -> Result<(), Errno> {
         let told = self.tell(ino);
-        self.files.close(ino);
+        self.files().close(ticket.unique(), ino);
         told?;
         send(Reply::Done);
         Ok(())

@@ -24,7 +24,7 @@ impl Fs {
         send: Send<'_>,
     ) -> Result<(), Errno> {
         let attr = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
-        let _file = self.files.open(attr);
+        let _file = self.files().open(ticket.unique(), attr);
         send(Reply::Open(OpenOut::new(0, OpenFlags::NONE)));
         Ok(())
     }

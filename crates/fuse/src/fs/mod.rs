@@ -29,7 +29,9 @@ const INODES_LEFT: u64 = 1 << 40;
 #[derive(Debug)]
 pub(crate) struct Fs {
     pub(crate) backend: Backend,
-    pub(crate) files: Files,
+    /// False on a mount that forgets the kernel's numbers of requests: what is sent again is done
+    /// again. For the test that shows what they are for.
+    pub(crate) remembers: bool,
     pub(crate) mode: Mode,
     pub(crate) wake: crate::session::Wake,
 }
@@ -58,18 +60,27 @@ impl Fs {
     pub(crate) fn dispatch(&self, request: &Request<'_>, scratch: &mut Vec<u8>, send: Send<'_>) {
         let header = &request.header;
         let mut ticket = Ticket::of_request(request.unique(), header.uid, header.gid);
+        if !self.remembers {
+            ticket = ticket.forgetful(&self.backend.own_ticket());
+        }
         let ino = Ino(header.nodeid);
         let done = match &request.operation {
-            // The kernel's references are not counted: there is nothing behind them.
-            Operation::Forget { .. } | Operation::BatchForget { .. } => return,
-            Operation::NotifyReply { .. } => return,
-            // What waits is answered when it is done.
-            Operation::Interrupt { .. } => return,
+            // The kernel's references are not counted: there is nothing behind them. And what waits
+            // is answered when it is done, interrupted or not.
+            Operation::Forget { .. }
+            | Operation::BatchForget { .. }
+            | Operation::NotifyReply { .. }
+            | Operation::Interrupt { .. } => return,
             operation => self.answer(&mut ticket, ino, (operation, scratch), send),
         };
         if let Err(Errno(errno)) = done {
             send(Reply::Error(errno));
         }
+        self.files().answered(request.unique());
+    }
+
+    pub(crate) const fn files(&self) -> &Files {
+        &self.backend.files
     }
 
     fn answer(
@@ -96,17 +107,17 @@ impl Fs {
             | Operation::Removexattr { .. } => self.on_xattr(ticket, ino, operation, send),
             Operation::Getattr(_) => self.get_attr(ticket, ino, send),
             Operation::Setattr(args) => self.set_attr(ticket, ino, args, send),
-            Operation::Open(args) => self.open(ticket, ino, args, send),
+            Operation::Open(args) => self.open(ticket, ino, *args, send),
             Operation::Read(args) => self.read(ticket, ino, (args, scratch), send),
             Operation::Write { args, data } => self.write(ticket, ino, (args.offset, data), send),
             Operation::Flush(_) | Operation::Fsync(_) => self.flush(ino, send),
-            Operation::Release(_) => self.release(ino, send),
+            Operation::Release(_) => self.release(ticket, ino, send),
             Operation::Fallocate(args) => self.fallocate(ticket, ino, args, send),
             Operation::Opendir(_) => self.open_dir(ticket, ino, send),
             Operation::Readdir(args) => self.read_dir(ticket, ino, (args, false), send),
             Operation::Readdirplus(args) => self.read_dir(ticket, ino, (args, true), send),
             Operation::Releasedir(_) => {
-                self.files.close(ino);
+                self.files().close(ticket.unique(), ino);
                 send(Reply::Done);
                 Ok(())
             }
@@ -162,7 +173,7 @@ impl Fs {
 
     /// Attributes with what this mount has written and no meta knows of.
     pub(crate) fn here(&self, attr: Attr) -> Attr {
-        self.files.get(attr.ino).map_or(attr, |file| file.learn(attr))
+        self.files().get(attr.ino).map_or(attr, |file| file.learn(attr))
     }
 }
 

@@ -117,7 +117,7 @@ impl Fs {
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             attr = self.resize(ticket, attr.ino, set)?;
         }
-        let _file = self.files.open(attr);
+        let _file = self.files().open(ticket.unique(), attr);
         send(Reply::Create(self.entry_out(&attr), OpenOut::new(0, self.open_flags())));
         Ok(())
     }

@@ -21,7 +21,7 @@ pub(super) const EXAMPLES: &str = "Options of -o, with commas:
   ro, rw        whether files can be written
   noexec, nosuid, nodev, noallow_other
                 as of mount(8)
-  threads=N     threads that serve requests, 1 to 64 (default 16)
+  threads=N     threads that serve requests, 1 to 63 (default 16)
 
 Examples:
   millpond mount 127.0.0.1:7440 /mnt/pond
@@ -88,7 +88,7 @@ fn foreground(spec: MountSpec) -> Outcome {
     log::start(&LogConfig::default())?;
     let mut interrupt = Interrupt::install()?;
     let target = spec.target.clone();
-    let mount = Mount::start(spec)?;
+    let mount = Mount::start(spec, &mut |_, _| Ok(()))?;
     output::bytes(format!("{} is mounted\n{READY}\n", target.display()).as_bytes())?;
     let stopped = target.clone();
     let waiting = millpond_env::thread("mp-signals", move || {

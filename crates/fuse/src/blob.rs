@@ -1,0 +1,107 @@
+//! What the next process of a mount must know: bytes that somebody keeps.
+//!
+//! version u8, session u64, lease u32, the agreement with the kernel, then how it was mounted.
+
+use std::path::PathBuf;
+
+use millpond_client::ClientOptions;
+use millpond_fuse_wire::Negotiated;
+use millpond_types::wire::{Reader, WireError, Writer};
+
+use crate::mount::MountFailure;
+use crate::options::{Mode, MountSpec};
+
+const VERSION: u8 = 1;
+/// Longest text: a path.
+const TEXT_MAX: usize = 4096;
+
+/// What is kept of a mount.
+#[derive(Clone, Debug)]
+pub(crate) struct Blob {
+    pub(crate) spec: MountSpec,
+    pub(crate) negotiated: Negotiated,
+    pub(crate) session: u64,
+    pub(crate) lease_ms: u32,
+}
+
+fn text(r: &mut Reader<'_>) -> Result<String, WireError> {
+    let bytes = r.bytes16(TEXT_MAX, "text of a mount")?;
+    String::from_utf8(bytes.to_vec()).map_err(|_| WireError::Field("text of a mount"))
+}
+
+impl Blob {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let Self { spec, negotiated, session, lease_ms } = self;
+        let mut w = Writer::with_capacity(512);
+        w.u8(VERSION);
+        w.u64(*session);
+        w.u32(*lease_ms);
+        w.raw(&negotiated.to_bytes());
+        w.bytes16(spec.client.addresses.to_string().as_bytes());
+        w.bytes16(spec.client.token.as_bytes());
+        w.bytes16(spec.target.as_os_str().as_encoded_bytes());
+        let mode = Mode::NAMES.iter().position(|(mode, _)| *mode == spec.mode).unwrap_or(0);
+        w.u8(u8::try_from(mode).unwrap_or(0));
+        let flags =
+            [spec.read_only, spec.allow_other, spec.suid, spec.dev, spec.noexec, spec.journal];
+        w.u8(flags.iter().enumerate().map(|(bit, set)| u8::from(*set) << bit).sum());
+        w.u16(u16::try_from(spec.threads).unwrap_or(u16::MAX));
+        w.into_bytes()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, MountFailure> {
+        Self::read(bytes).map_err(|error| MountFailure::Left(error.to_string()))
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self, WireError> {
+        use std::os::unix::ffi::OsStringExt as _;
+        let mut r = Reader::new(bytes);
+        let version = r.u8()?;
+        if version != VERSION {
+            return Err(WireError::Version(version));
+        }
+        let (session, lease_ms) = (r.u64()?, r.u32()?);
+        let negotiated = Negotiated::from_bytes(r.bytes(Negotiated::BYTES)?)
+            .map_err(|_| WireError::Field("agreement with the kernel"))?;
+        let addresses = text(&mut r)?.parse().map_err(|_| WireError::Field("addresses"))?;
+        let mut client = ClientOptions::new(addresses);
+        client.token = text(&mut r)?;
+        let target = r.bytes16(TEXT_MAX, "mount point")?.to_vec();
+        let mut spec = MountSpec::new(client, PathBuf::from(std::ffi::OsString::from_vec(target)));
+        let mode = Mode::NAMES.get(usize::from(r.u8()?)).ok_or(WireError::Field("mode"))?;
+        spec.mode = mode.0;
+        let flags = r.u8()?;
+        let has = |bit: u8| flags & 1 << bit != 0;
+        (spec.read_only, spec.allow_other, spec.suid) = (has(0), has(1), has(2));
+        (spec.dev, spec.noexec, spec.journal) = (has(3), has(4), has(5));
+        spec.threads = usize::from(r.u16()?);
+        r.finish()?;
+        Ok(Self { spec, negotiated, session, lease_ms })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millpond_fuse_wire::abi::{InitFlags, InitIn};
+    use millpond_fuse_wire::{InitWishes, negotiate};
+
+    use super::*;
+
+    #[test]
+    fn a_mount_is_described_whole() {
+        let addresses = "127.0.0.1:7440,10.0.0.2:7440".parse().unwrap();
+        let mut spec = MountSpec::new(ClientOptions::new(addresses), PathBuf::from("/mnt/x"));
+        spec.client.token = "secret".to_owned();
+        spec.apply("mode=relaxed,ro,noexec,nosuid,threads=7").unwrap();
+        let offer = InitIn { major: 7, minor: 45, ..InitIn::default() };
+        let negotiated = negotiate(&offer, &InitWishes::default()).unwrap();
+        assert_eq!(negotiated.granted, InitFlags::NONE.with(negotiated.granted));
+        let blob = Blob { spec, negotiated, session: 1 << 40, lease_ms: 60_000 };
+        let bytes = blob.encode();
+        let again = Blob::decode(&bytes).unwrap();
+        assert_eq!(format!("{again:?}"), format!("{blob:?}"));
+        for cut in 0..bytes.len() {
+            assert!(Blob::decode(&bytes[..cut]).is_err(), "cut at {cut}");
+        }
+    }
+}

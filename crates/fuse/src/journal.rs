@@ -1,0 +1,296 @@
+//! What must outlive this process while the kernel's requests do: a journal in shared memory.
+//!
+//! The memory belongs to another process too (the holder), so it stays when this one is killed at any
+//! instruction. It has two halves. Entries are appended to one; when that is full, the state they
+//! come to is written to the other one, under a higher generation, and counts once its last entry
+//! says that it is whole.
+//!
+//! A half is a sequence of frames: length u32, CRC-32C u32 of the half's generation and the entry, then
+//! the entry. A frame whose checksum is wrong ends it: what is torn or of an earlier generation.
+
+use millpond_env::{EnvError, ShmRegion};
+use millpond_types::Crc32c;
+use millpond_types::meta::{Ino, Timestamp};
+use millpond_types::wire::{Reader, WireError, Writer};
+
+use crate::files::Written;
+
+/// Bytes of the region; pages that are not written cost nothing.
+pub(crate) const REGION_BYTES: usize = 16 << 20;
+const HALF_BYTES: u64 = REGION_BYTES as u64 / 2;
+/// Length and checksum.
+const FRAME_BYTES: usize = 8;
+/// Longest entry.
+const ENTRY_BYTES_MAX: usize = 64;
+
+/// One thing that happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// The first of a half.
+    Generation(u64),
+    /// The state of the half before is repeated up to here.
+    Whole,
+    /// A request of the kernel is about to change the namespace; its answer is kept under this hour.
+    Began { unique: u64, hour: u32 },
+    /// A request opened an inode.
+    Opened { unique: u64, ino: Ino },
+    /// A request closed an inode.
+    Closed { unique: u64, ino: Ino },
+    /// An inode is open so often.
+    IsOpen { ino: Ino, times: u32 },
+    /// Bytes were written that no meta knows of.
+    Wrote { ino: Ino, written: Written },
+    /// A meta knows of all that was written.
+    Told { ino: Ino },
+}
+
+impl Entry {
+    fn encode(self) -> Vec<u8> {
+        let mut w = Writer::with_capacity(ENTRY_BYTES_MAX);
+        match self {
+            Self::Generation(generation) => {
+                w.u8(1);
+                w.u64(generation);
+            }
+            Self::Whole => w.u8(2),
+            Self::Began { unique, hour } => {
+                w.u8(3);
+                w.u64(unique);
+                w.u32(hour);
+            }
+            Self::Opened { unique, ino } | Self::Closed { unique, ino } => {
+                w.u8(if matches!(self, Self::Opened { .. }) { 4 } else { 5 });
+                w.u64(unique);
+                w.u64(ino.0);
+            }
+            Self::IsOpen { ino, times } => {
+                w.u8(6);
+                w.u64(ino.0);
+                w.u32(times);
+            }
+            Self::Wrote { ino, written } => {
+                w.u8(7);
+                w.u64(ino.0);
+                w.u64(written.end);
+                w.u64(written.at.secs.cast_unsigned());
+                w.u32(written.at.nanos);
+                w.u64(written.data);
+            }
+            Self::Told { ino } => {
+                w.u8(8);
+                w.u64(ino.0);
+            }
+        }
+        w.into_bytes()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(bytes);
+        let entry = match r.u8()? {
+            1 => Self::Generation(r.u64()?),
+            2 => Self::Whole,
+            3 => Self::Began { unique: r.u64()?, hour: r.u32()? },
+            4 => Self::Opened { unique: r.u64()?, ino: Ino(r.u64()?) },
+            5 => Self::Closed { unique: r.u64()?, ino: Ino(r.u64()?) },
+            6 => Self::IsOpen { ino: Ino(r.u64()?), times: r.u32()? },
+            7 => {
+                let (ino, end) = (Ino(r.u64()?), r.u64()?);
+                let at = Timestamp { secs: r.u64()?.cast_signed(), nanos: r.u32()? };
+                Self::Wrote { ino, written: Written { end, at, data: r.u64()? } }
+            }
+            8 => Self::Told { ino: Ino(r.u64()?) },
+            _ => return Err(WireError::Field("kind of a journal entry")),
+        };
+        r.finish()?;
+        Ok(entry)
+    }
+}
+
+/// The journal of one mount.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    region: ShmRegion,
+    half: u64,
+    generation: u64,
+    end: u64,
+}
+
+fn checksum(generation: u64, entry: &[u8]) -> Crc32c {
+    Crc32c::of(&generation.to_le_bytes()).append(entry)
+}
+
+impl Journal {
+    /// An empty journal in new memory.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn create() -> std::io::Result<Self> {
+        let region = ShmRegion::create("millpond-mount", REGION_BYTES)?;
+        let mut journal = Self { region, half: 1, generation: 0, end: 0 };
+        journal.turn(&[]).map_err(std::io::Error::other)?;
+        Ok(journal)
+    }
+
+    /// The journal that an earlier process wrote, and what it says.
+    ///
+    /// # Errors
+    /// [`EnvError`] when neither half is whole.
+    pub(crate) fn resume(region: &ShmRegion) -> Result<(Self, Vec<Entry>), EnvError> {
+        let mut best: Option<(Self, Vec<Entry>)> = None;
+        for half in 0..2 {
+            let Some((generation, end, entries)) = read_half(region, half)? else { continue };
+            if best.as_ref().is_none_or(|(before, _)| before.generation < generation) {
+                best = Some((Self { region: region.clone(), half, generation, end }, entries));
+            }
+        }
+        best.ok_or(EnvError::Hostile("the journal of a mount is damaged"))
+    }
+
+    /// The memory.
+    pub(crate) const fn region(&self) -> &ShmRegion {
+        &self.region
+    }
+
+    /// Appends an entry; false when the half is full: then [`Journal::turn`].
+    pub(crate) fn append(&mut self, entry: Entry) -> bool {
+        let bytes = entry.encode();
+        let len = (FRAME_BYTES + bytes.len()) as u64;
+        if self.end + len > HALF_BYTES {
+            return false;
+        }
+        let mut frame = Vec::with_capacity(FRAME_BYTES + bytes.len());
+        frame.extend_from_slice(&u32::try_from(bytes.len()).unwrap_or(0).to_le_bytes());
+        frame.extend_from_slice(&checksum(self.generation, &bytes).0.to_le_bytes());
+        frame.extend_from_slice(&bytes);
+        // A process that dies within this leaves a frame with a wrong checksum.
+        let written = self.region.copy_in(self.half * HALF_BYTES + self.end, &frame);
+        assert!(written.is_ok(), "a half lies within its region");
+        self.end += len;
+        true
+    }
+
+    /// Goes on in the other half, with what the entries so far come to.
+    ///
+    /// # Errors
+    /// When that alone fills a half.
+    pub(crate) fn turn(&mut self, state: &[Entry]) -> Result<(), EnvError> {
+        let before = (self.half, self.generation, self.end);
+        (self.half, self.generation, self.end) = (1 - self.half, self.generation + 1, 0);
+        let first = [Entry::Generation(self.generation)];
+        let all = first.iter().chain(state).chain(&[Entry::Whole]);
+        for entry in all {
+            if !self.append(*entry) {
+                (self.half, self.generation, self.end) = before;
+                return Err(EnvError::Hostile("more files are open than a mount can remember"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Generation, end and entries of a half; nothing when it is not whole.
+fn read_half(region: &ShmRegion, half: u64) -> Result<Option<(u64, u64, Vec<Entry>)>, EnvError> {
+    let mut bytes = vec![0; usize::try_from(HALF_BYTES).unwrap_or(0)];
+    region.copy_out(half * HALF_BYTES, &mut bytes)?;
+    let (mut generation, mut whole, mut at) = (None, false, 0);
+    let mut entries = Vec::new();
+    while let Some((sum, entry)) = frame(&bytes[at..]) {
+        let Ok(decoded) = Entry::decode(entry) else { break };
+        if let (None, Entry::Generation(first)) = (generation, decoded) {
+            generation = Some(first);
+        }
+        let Some(generation) = generation else { break };
+        if checksum(generation, entry) != sum {
+            break;
+        }
+        at += FRAME_BYTES + entry.len();
+        match decoded {
+            Entry::Generation(_) => {}
+            Entry::Whole => whole = true,
+            entry => entries.push(entry),
+        }
+    }
+    Ok(generation.filter(|_| whole).map(|generation| (generation, at as u64, entries)))
+}
+
+/// Checksum and entry of the first frame; nothing when there cannot be one.
+fn frame(bytes: &[u8]) -> Option<(Crc32c, &[u8])> {
+    let mut r = Reader::new(bytes);
+    let (len, sum) = (r.u32().ok()? as usize, Crc32c(r.u32().ok()?));
+    if len == 0 || len > ENTRY_BYTES_MAX {
+        return None;
+    }
+    Some((sum, r.bytes(len).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some() -> Vec<Entry> {
+        let written = Written { end: 9, at: Timestamp { secs: -1, nanos: 5 }, data: 3 };
+        vec![
+            Entry::Began { unique: 2, hour: 7 },
+            Entry::Opened { unique: 4, ino: Ino(1) },
+            Entry::Wrote { ino: Ino(1), written },
+            Entry::Told { ino: Ino(1) },
+            Entry::IsOpen { ino: Ino(8), times: 2 },
+            Entry::Closed { unique: 6, ino: Ino(1) },
+        ]
+    }
+
+    fn resumed(journal: &Journal) -> Vec<Entry> {
+        Journal::resume(journal.region()).unwrap().1
+    }
+
+    #[test]
+    fn what_was_appended_is_there_after_the_process() {
+        let mut journal = Journal::create().unwrap();
+        for entry in some() {
+            assert!(journal.append(entry));
+        }
+        assert_eq!(resumed(&journal), some());
+        let (mut again, _) = Journal::resume(journal.region()).unwrap();
+        assert!(again.append(Entry::Told { ino: Ino(5) }));
+        assert_eq!(resumed(&again).len(), some().len() + 1);
+    }
+
+    #[test]
+    fn a_torn_entry_ends_it_and_the_ones_before_count() {
+        let mut journal = Journal::create().unwrap();
+        for entry in some() {
+            assert!(journal.append(entry));
+        }
+        let last = journal.half * HALF_BYTES + journal.end - 1;
+        let mut byte = [0];
+        journal.region.copy_out(last, &mut byte).unwrap();
+        journal.region.copy_in(last, &[byte[0] ^ 1]).unwrap();
+        assert_eq!(resumed(&journal), some()[..5]);
+    }
+
+    #[test]
+    fn a_half_counts_once_it_is_whole() {
+        let mut journal = Journal::create().unwrap();
+        let mut count = 0;
+        while journal.append(Entry::Opened { unique: count, ino: Ino(count) }) {
+            count += 1;
+        }
+        assert!(count > 100_000, "{count}");
+        assert_eq!(resumed(&journal).len() as u64, count);
+        let state = [Entry::IsOpen { ino: Ino(3), times: 1 }];
+        journal.turn(&state).unwrap();
+        assert_eq!(resumed(&journal), state);
+        // Killed before the last entry of the next turn: the half before still counts.
+        let mut killed = Journal { region: journal.region.clone(), ..journal };
+        (killed.half, killed.generation, killed.end) = (1 - killed.half, killed.generation + 1, 0);
+        assert!(killed.append(Entry::Generation(killed.generation)));
+        assert!(killed.append(Entry::IsOpen { ino: Ino(4), times: 1 }));
+        assert_eq!(resumed(&killed), state);
+    }
+
+    #[test]
+    fn memory_that_is_no_journal_is_refused() {
+        let region = ShmRegion::create("test", REGION_BYTES).unwrap();
+        assert!(Journal::resume(&region).is_err());
+    }
+}
