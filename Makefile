@@ -43,6 +43,7 @@ ifdef NO_FUSE
 	$(CARGO) test --workspace --locked --exclude millpond-fuse-wire
 	$(CARGO) test --locked -p millpond-fuse-wire --lib
 else
+	bash crates/node/tests/tools/install.sh
 	$(CARGO) test --workspace --locked
 endif
 

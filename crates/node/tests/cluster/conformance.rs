@@ -1,0 +1,124 @@
+//! Suites that others wrote, on a mount of a real cluster: pjdfstest for POSIX semantics, fsx for
+//! bytes and lengths. `crates/node/tests/tools/install.sh` installs them; `NO_FUSE=1` leaves them out.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::process::Cluster;
+
+/// Whether tests on mounts are left out.
+fn left_out() -> bool {
+    let left_out = std::env::var_os("NO_FUSE").is_some();
+    if left_out {
+        eprintln!("NO_FUSE is set: this test is left out");
+    }
+    left_out
+}
+
+/// The folder with the suites.
+fn tools() -> PathBuf {
+    let folder = std::env::var_os("MILLPOND_TOOLS").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools"),
+        PathBuf::from,
+    );
+    let there = folder.join("bin/pjdfstest").exists() && folder.join("bin/fsx").exists();
+    assert!(
+        there,
+        "pjdfstest and fsx are not in {}: run crates/node/tests/tools/install.sh, or set NO_FUSE=1",
+        folder.display()
+    );
+    folder.join("bin")
+}
+
+/// A mount, served by a child of this process; unmounted when dropped.
+struct Mounted {
+    child: Child,
+    folder: PathBuf,
+}
+
+impl Mounted {
+    fn new(cluster: &Cluster, name: &str, options: &str) -> Self {
+        let folder = cluster.folder.path().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        let addresses: Vec<&str> = cluster.nodes.iter().map(|node| &*node.address).collect();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_millpond"))
+            .args(["mount", "--foreground", "-o", options, &addresses.join(",")])
+            .arg(&folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap() == "READY"), "the mount did not start");
+        Self { child, folder }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.folder).status();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a suite and returns what it printed; panics with that when it fails.
+fn passes(command: &mut Command) -> String {
+    let done = command.stdin(Stdio::null()).output().unwrap();
+    let text = [done.stdout, done.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let text = text.concat();
+    assert!(done.status.success(), "{command:?}: {}\n{text}", done.status);
+    text
+}
+
+/// The suite needs an unprivileged user for its permission tests; every Debian has these.
+const PJDFSTEST: &str = r#"
+[features]
+posix_fallocate = {}
+rename_ctime = {}
+utimensat = {}
+utime_now = {}
+[settings]
+naptime = 0.02
+[dummy_auth]
+entries = [["nobody", "nogroup"], ["games", "games"], ["daemon", "daemon"]]
+"#;
+
+#[test]
+fn pjdfstest_passes() {
+    if left_out() {
+        return;
+    }
+    let (tools, cluster) = (tools(), Cluster::start(3, 2));
+    let config = cluster.folder.path().join("pjdfstest.toml");
+    std::fs::write(&config, PJDFSTEST).unwrap();
+    let mounted = Mounted::new(&cluster, "mount", "");
+    let text = passes(
+        Command::new(tools.join("pjdfstest")).arg("-c").arg(&config).arg("-p").arg(&mounted.folder),
+    );
+    assert!(text.contains(" 0 failed"), "{text}");
+    let passed = text.lines().filter(|line| line.trim_end().ends_with(" ok")).count();
+    assert!(passed > 350, "only {passed} cases passed:\n{text}");
+}
+
+#[test]
+fn fsx_passes() {
+    if left_out() {
+        return;
+    }
+    let (tools, cluster) = (tools(), Cluster::start(3, 2));
+    let operations = std::env::var("MILLPOND_FSX_OPS").unwrap_or_else(|_| "1000".to_owned());
+    for (name, options) in [("strict", "mode=strict"), ("close", "mode=close-to-open")] {
+        let mounted = Mounted::new(&cluster, name, options);
+        for seed in ["1", "2"] {
+            let file = mounted.folder.join(format!("seed{seed}"));
+            passes(
+                Command::new(tools.join("fsx"))
+                    .args(["-N", &operations, "-S", seed, "-P"])
+                    .arg(cluster.folder.path())
+                    .arg(file),
+            );
+        }
+    }
+}
