@@ -183,7 +183,8 @@ impl Host {
                 Standing::Pending => {}
                 Standing::Committed => {
                     let held = hosted.file(chunk);
-                    let Some((info, _)) = held.filter(|(info, _)| offset < info.len) else {
+                    let Some((info, _)) = held.filter(|(info, _)| len > 0 && offset < info.len)
+                    else {
                         return hosted.no_bytes();
                     };
                     let range = u64::from(offset)..u64::from(offset) + u64::from(len);
