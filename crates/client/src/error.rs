@@ -251,3 +251,29 @@ const fn kind_of(status: Status) -> ErrorKind {
         Status::Ok | Status::Internal => ErrorKind::Internal,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use millpond_types::{DataId, Uuid128};
+
+    use super::*;
+
+    #[test]
+    fn a_chunk_that_was_not_written_is_named_with_its_chain_and_node() {
+        let failed = |status| ClientError::Chunk {
+            chunk: FileChunk { data: DataId(0xabc), index: 3 },
+            chain: ChainId(7),
+            node: NodeId(Uuid128([1; 16])),
+            status,
+        };
+        let error = failed(ItemStatus::NoSpace);
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        assert_eq!(
+            error.to_string(),
+            "chunk 3 of data 0000000000000abc on chain 7: node 01010101-0101-0101-0101-010101010101 answers \
+             NoSpace: a disk of the chain is full: remove files, or add disks"
+        );
+        assert_eq!(failed(ItemStatus::ReadOnly).kind(), ErrorKind::ReadOnly);
+        assert_eq!(failed(ItemStatus::Quota).kind(), ErrorKind::Internal);
+    }
+}

@@ -258,6 +258,19 @@ fn a_node_that_dies_and_comes_back_costs_neither_an_error_nor_a_byte() {
     // What was brought up to date must do by itself.
     cluster.nodes[2].kill();
     files.iter().for_each(File::check_all);
+    // With both replicas gone it is told which chunk is not to be had.
+    cluster.nodes[1].kill();
+    let read = |file: &File, index| {
+        let (mut bytes, deadline) = ([0; 10], Some(Duration::from_millis(700)));
+        let mut rooms = [Room::One(&mut bytes)];
+        file.client.read_chunks(&[file.at(index, 0)], &mut rooms, deadline).err()
+    };
+    let each = files.iter().flat_map(|file| (0..6).map(move |index| (file, index)));
+    let mut errors = each.filter_map(|(file, index)| Some((file.data, index, read(file, index)?)));
+    let (data, index, error) = errors.next().expect("some chain has lost both replicas");
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+    let (error, named) = (error.to_string(), format!("chunk {index} of data {data} on chain"));
+    assert!(error.contains(&named), "{error}");
 }
 
 #[test]
