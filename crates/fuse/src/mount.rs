@@ -19,7 +19,7 @@ use crate::blob::Blob;
 use crate::files::Files;
 use crate::fs::{Fs, wishes};
 use crate::journal::{Journal, REGION_BYTES};
-use crate::options::MountSpec;
+use crate::options::{Mode, MountSpec};
 use crate::session::{self, Keeper, Wake};
 use crate::worker::{Terms, Workers};
 
@@ -204,7 +204,7 @@ fn serve(
     (spec, region, lease_ms): (&MountSpec, &ShmRegion, u32),
     keep: Keep<'_>,
 ) -> Result<Workers, MountFailure> {
-    let negotiated = shake_hands(&device)?;
+    let negotiated = shake_hands(&device, spec.mode)?;
     let mut devices = vec![device];
     for _ in 1..spec.threads {
         let clone = devices[0].clone_device().map_err(os("cloning /dev/fuse"))?;
@@ -221,7 +221,7 @@ fn serve(
 }
 
 /// Answers the kernel's first request.
-fn shake_hands(device: &Device) -> Result<Negotiated, MountFailure> {
+fn shake_hands(device: &Device, mode: Mode) -> Result<Negotiated, MountFailure> {
     let mut buffer = RequestBuffer::new(REQUEST_BYTES);
     let gone = || MountFailure::Os {
         what: "the kernel's first request",
@@ -232,7 +232,7 @@ fn shake_hands(device: &Device) -> Result<Negotiated, MountFailure> {
     let request = Request::decode(bytes, InitFlags::NONE).map_err(|_| gone())?;
     let Operation::Init(offer) = &request.operation else { return Err(gone()) };
     let wishes = InitWishes {
-        flags: wishes(),
+        flags: wishes(mode),
         max_write: REQUEST_BYTES,
         max_readahead: READ_AHEAD_BYTES,
         max_pages_limit: max_pages_limit(),

@@ -14,7 +14,8 @@ pub enum Mode {
     /// An open sees what was closed before it, anywhere.
     #[default]
     CloseToOpen,
-    /// As `relaxed`, where one mount writes and the others read.
+    /// Nobody else writes while this mount is there: the kernel keeps what it knows, and writes back in
+    /// large pieces.
     OneWriter,
     /// Changes made elsewhere are seen within a second.
     Relaxed,
@@ -37,8 +38,8 @@ impl Mode {
     pub(crate) const fn kept(self) -> Duration {
         match self {
             Self::Strict | Self::CloseToOpen => Duration::ZERO,
-            Self::OneWriter | Self::Relaxed => Duration::from_secs(1),
-            Self::ReadOnly => Duration::from_mins(1),
+            Self::Relaxed => Duration::from_secs(1),
+            Self::OneWriter | Self::ReadOnly => Duration::from_hours(1),
         }
     }
 }

@@ -135,10 +135,12 @@ impl Fs {
             return Ok(());
         }
         let file = self.file(&mut self.backend.own_ticket(), ino)?;
+        // A cut that came between would be undone.
+        let _shared = file.gate.read();
         self.tell_of(&file)
     }
 
-    /// Tells a meta what was written.
+    /// Tells a meta what was written; the caller has the file's gate.
     pub(crate) fn tell_of(&self, file: &File) -> Result<(), Errno> {
         let Some(written) = file.untold() else { return Ok(()) };
         let Written { end, at, data } = written;

@@ -40,10 +40,16 @@ pub(crate) struct Fs {
 pub(crate) type Send<'s> = &'s mut dyn FnMut(Reply<'_>);
 
 /// What is wanted of the kernel.
-pub(crate) fn wishes() -> InitFlags {
-    InitFlags::ASYNC_READ
+pub(crate) fn wishes(mode: Mode) -> InitFlags {
+    let of_mode = match mode {
+        // The kernel believes its own length and time of change of a file then, whatever a meta says.
+        Mode::OneWriter => InitFlags::WRITEBACK_CACHE.with(InitFlags::CACHE_SYMLINKS),
+        Mode::ReadOnly => InitFlags::CACHE_SYMLINKS,
+        Mode::Strict | Mode::CloseToOpen | Mode::Relaxed => InitFlags::AUTO_INVAL_DATA,
+    };
+    of_mode
+        | InitFlags::ASYNC_READ
         | InitFlags::ATOMIC_O_TRUNC
-        | InitFlags::AUTO_INVAL_DATA
         | InitFlags::DO_READDIRPLUS
         | InitFlags::READDIRPLUS_AUTO
         | InitFlags::ASYNC_DIO

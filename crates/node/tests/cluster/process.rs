@@ -229,6 +229,11 @@ impl Cluster {
         Self::with(count, replicas, &["--http", "127.0.0.1:0"])
     }
 
+    /// The same, with disks that hold chunks of files of all lengths.
+    pub(crate) fn roomy(count: usize, replicas: usize) -> Self {
+        Self::with(count, replicas, &["--size", "2GiB"])
+    }
+
     fn with(count: usize, replicas: usize, more: &'static [&'static str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (count, replicas) = (count.to_string(), replicas.to_string());
