@@ -9,7 +9,7 @@ use millpond_types::meta::{GarbageRecord, Ino, InodeRecord, OrphanRecord, keys};
 use millpond_types::wire::Record;
 
 use crate::error::{Failed, VolumeError};
-use crate::session::living;
+use crate::session::{ORPHAN_BYTES_MAX, living};
 use crate::view::{View, opened};
 use crate::volume::Volume;
 
@@ -54,7 +54,11 @@ impl Volume {
 
     async fn collect_some(&self) -> Result<Collected, Failed> {
         let options = RangeOptions { snapshot: true, ..RangeOptions::limit(ORPHANS_MAX) };
-        let page = self.store.begin().range(&KeyRange::prefix(keys::ORPHANS), options).await?;
+        let all = KeyRange::prefix(keys::ORPHANS);
+        // On from where the last round ended, so that many that wait hide no others.
+        let range = self.uncollected.lock().take().unwrap_or(all);
+        let page = self.store.begin().range(&range, options).await?;
+        *self.uncollected.lock() = page.rest;
         if page.entries.is_empty() {
             return Ok(Collected::default());
         }
@@ -72,28 +76,37 @@ impl Volume {
                 }
             }
         }
-        for some in new.chunks(MARKED_MAX) {
-            self.mark(some, &sessions).await?;
-            done.waiting += some.len();
+        done.waiting += new.len();
+        let mut rest = &new[..];
+        while !rest.is_empty() {
+            let marked = self.mark(&rest[..rest.len().min(MARKED_MAX)], &sessions).await?;
+            rest = &rest[marked..];
         }
         Ok(done)
     }
 
-    /// Writes down who may have these open.
-    async fn mark(&self, orphans: &[Ino], sessions: &[u64]) -> Result<(), Failed> {
+    /// Writes down who may have these open; of how many of them, in one transaction.
+    async fn mark(&self, orphans: &[Ino], sessions: &[u64]) -> Result<usize, Failed> {
         self.store
             .transact(|txn| async move {
                 let names: Vec<Vec<u8>> = orphans.iter().map(|ino| keys::orphan(*ino)).collect();
                 let wanted: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
-                for (key, bytes) in names.iter().zip(txn.get_many(&wanted).await?) {
+                let mut written = 0;
+                for (n, (key, bytes)) in names.iter().zip(txn.get_many(&wanted).await?).enumerate()
+                {
                     let Some(bytes) = bytes else { continue };
+                    if written > ORPHAN_BYTES_MAX {
+                        return Ok(n);
+                    }
                     let orphan: OrphanRecord = opened(key, &bytes)?;
                     if orphan.waits_for.is_none() {
                         let waits_for = Some(sessions.to_vec());
-                        txn.put(key, OrphanRecord { waits_for, ..orphan }.seal())?;
+                        let record = OrphanRecord { waits_for, ..orphan }.seal();
+                        written += record.len();
+                        txn.put(key, record)?;
                     }
                 }
-                Ok(())
+                Ok(orphans.len())
             })
             .await
     }

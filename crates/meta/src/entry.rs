@@ -41,11 +41,15 @@ pub(crate) async fn create(
     fresh: Fresh,
 ) -> Result<MetaReply, Failed> {
     let mut parent = view.dir(create.parent).await?;
+    permit::access(caller, &parent.attr, permit::EXECUTE)?;
     if let Some(there) = view.entry(create.parent, &create.name).await? {
         return taken(view, create, there).await;
     }
     permit::change_entries(caller, &parent.attr)?;
+    permit::make(caller, create.kind)?;
+    makes_sense(create)?;
     let is_dir = create.kind == FileKind::Directory;
+    let is_device = matches!(create.kind, FileKind::CharDevice | FileKind::BlockDevice);
     let (gid, mode) = permit::inherit(caller, &parent.attr, is_dir, create.mode);
     let has_bytes = create.kind == FileKind::Regular;
     if has_bytes && fresh.layout.chains == 0 {
@@ -58,7 +62,7 @@ pub(crate) async fn create(
         uid: caller.uid,
         gid,
         nlink: if is_dir { 2 } else { 1 },
-        rdev: create.rdev,
+        rdev: if is_device { create.rdev } else { 0 },
         size: create.target.len() as u64,
         atime: view.now,
         mtime: view.now,
@@ -79,6 +83,15 @@ pub(crate) async fn create(
         view.put_inode(&mut parent)?;
     }
     Ok(MetaReply::Entry(Entry { attr: record.attr, created: true }))
+}
+
+/// A symbolic link has a target (symlink(2): an empty one is no name), nothing else has.
+fn makes_sense(create: &Create) -> Result<(), MetaError> {
+    match (create.kind == FileKind::Symlink, create.target.is_empty()) {
+        (true, true) => Err(MetaError::NotFound),
+        (false, false) => Err(MetaError::Invalid),
+        _ => Ok(()),
+    }
 }
 
 /// The name is there already.
@@ -134,6 +147,7 @@ async fn going(
     name: &Name,
 ) -> Result<(InodeRecord, InodeRecord), Failed> {
     let dir = view.dir(parent).await?;
+    permit::access(caller, &dir.attr, permit::EXECUTE)?;
     let entry = view.entry(parent, name).await?.ok_or(Failed::Refused(MetaError::NotFound))?;
     let record = view.inode(entry.ino).await?;
     permit::remove(caller, &dir.attr, &record.attr)?;

@@ -2,8 +2,8 @@
 //!
 //! Reading order: [`Volume`] (what a meta executes), `view` (records read and written in one
 //! transaction), then the operations: `attr`, `entry` (make, link, remove), `rename`, `dir`, `xattr`;
-//! `permit` (who may do what), `ids` (numbers of new inodes), `session` (mounts) and `collect` (what
-//! nobody can reach any more).
+//! `permit` (who may do what), `ids` (numbers of new inodes), `session` (mounts) `collect` (what nobody
+//! can reach any more) and `check` (whether all of this holds in a volume).
 //!
 //! Invariants:
 //! - Every operation is one transaction: all of it happened, or none. Metas share nothing but the
@@ -17,6 +17,7 @@
 //! Absent on purpose: the bytes of files (crate `client`), caches, sockets, threads.
 
 mod attr;
+mod check;
 mod collect;
 mod dir;
 mod entry;
@@ -29,6 +30,7 @@ mod view;
 mod volume;
 mod xattr;
 
+pub use check::{CheckReport, Finding};
 pub use collect::{Collected, Garbage};
 pub use error::VolumeError;
 pub use volume::{Facts, Volume, VolumeOptions};

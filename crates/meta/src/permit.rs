@@ -1,6 +1,6 @@
 //! Who may do what: the rules of POSIX without access control lists. Pure.
 
-use millpond_types::meta::{Attr, Caller, MetaError, SetAttr, SetTime};
+use millpond_types::meta::{Attr, Caller, FileKind, MetaError, SetAttr, SetTime};
 
 /// Search a directory, or run a file.
 pub(crate) const EXECUTE: u16 = 1;
@@ -9,7 +9,9 @@ pub(crate) const WRITE: u16 = 2;
 /// Read the content.
 pub(crate) const READ: u16 = 4;
 
+const SET_UID: u16 = 0o4000;
 const SET_GID: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o010;
 const STICKY: u16 = 0o1000;
 
 fn is_in_group(caller: &Caller, gid: u32) -> bool {
@@ -66,8 +68,22 @@ pub(crate) fn remove(caller: &Caller, dir: &Attr, inode: &Attr) -> Result<(), Me
     Err(MetaError::NotPermitted)
 }
 
+/// Whether the caller may make what is of this kind: devices are root's (mknod(2)).
+///
+/// # Errors
+/// `NotPermitted`.
+pub(crate) const fn make(caller: &Caller, kind: FileKind) -> Result<(), MetaError> {
+    match kind {
+        FileKind::CharDevice | FileKind::BlockDevice if !is_free(caller) => {
+            Err(MetaError::NotPermitted)
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Whether the caller may set these attributes, and what becomes of them: a group that the caller is
-/// not in takes the set-group-id bit away.
+/// not in takes the set-group-id bit away, and another owner, group or length both set-id bits
+/// (chown(2)). A kernel that has checked the caller says such things itself.
 ///
 /// # Errors
 /// `NotPermitted`, `Access`.
@@ -76,7 +92,7 @@ pub(crate) fn set_attr(caller: &Caller, attr: &Attr, set: SetAttr) -> Result<Set
         return Ok(set);
     }
     let owns = caller.uid == attr.uid;
-    let mut set = set;
+    let mut set = SetAttr { ctime: None, ..set };
     if set.uid.is_some_and(|uid| uid != attr.uid || !owns) {
         return Err(MetaError::NotPermitted);
     }
@@ -101,16 +117,32 @@ pub(crate) fn set_attr(caller: &Caller, attr: &Attr, set: SetAttr) -> Result<Set
             SetTime::Now => access(caller, attr, WRITE)?,
         }
     }
+    let is_given = set.uid.is_some() || set.gid.is_some() || set.size.is_some();
+    if is_given && !attr.is_dir() {
+        let mode = set.mode.unwrap_or(attr.mode);
+        set.mode = Some(without_set_ids(mode));
+    }
     Ok(set)
 }
 
+/// Without the group's execute bit, the set-group-id bit means mandatory locking, and stays.
+const fn without_set_ids(mode: u16) -> u16 {
+    if mode & GROUP_EXECUTE == 0 { mode & !SET_UID } else { mode & !(SET_UID | SET_GID) }
+}
+
 /// Group and mode of what the caller makes in `dir`: a directory with the set-group-id bit gives its
-/// group, and directories in it the bit.
+/// group, and directories in it the bit. Nobody makes a program for a group of others.
 pub(crate) fn inherit(caller: &Caller, dir: &Attr, is_dir: bool, mode: u16) -> (u32, u16) {
     if dir.mode & SET_GID == 0 {
         return (caller.gid, mode);
     }
-    (dir.gid, if is_dir { mode | SET_GID } else { mode })
+    let is_program = mode & GROUP_EXECUTE != 0 && !is_dir;
+    let mode = match (is_dir, is_program && !is_free(caller) && !is_in_group(caller, dir.gid)) {
+        (true, _) => mode | SET_GID,
+        (false, true) => mode & !SET_GID,
+        (false, false) => mode,
+    };
+    (dir.gid, mode)
 }
 
 #[cfg(test)]

@@ -70,6 +70,9 @@ pub(crate) async fn rename(
     caller: &Caller,
     wanted: &Rename,
 ) -> Result<MetaReply, Failed> {
+    if wanted.no_replace && wanted.exchange {
+        return Err(MetaError::Invalid.into());
+    }
     let old = view.dir(wanted.parent).await?;
     let new = if wanted.new_parent == wanted.parent {
         None
@@ -77,6 +80,8 @@ pub(crate) async fn rename(
         Some(view.dir(wanted.new_parent).await?)
     };
     let dirs = Dirs { old, new, changed: false };
+    permit::access(caller, &dirs.old.attr, permit::EXECUTE)?;
+    permit::access(caller, &dirs.target().attr, permit::EXECUTE)?;
     let source = named(view, wanted.parent, &wanted.name).await?;
     let source = source.ok_or(Failed::Refused(MetaError::NotFound))?;
     permit::remove(caller, &dirs.old.attr, &source.record.attr)?;
@@ -99,7 +104,14 @@ pub(crate) async fn rename(
     }
     match (there, wanted.exchange) {
         (None, true) => Err(MetaError::NotFound.into()),
-        (Some(there), true) => exchange(view, wanted, (source, there), dirs).await,
+        (Some(there), true) => {
+            if dirs.new.is_some() && there.record.attr.is_dir() {
+                // Of this one too.
+                permit::access(caller, &there.record.attr, permit::WRITE)?;
+                must_not_lie_in(view, &dirs.old, there.entry.ino).await?;
+            }
+            exchange(view, wanted, (source, there), dirs)
+        }
         (there, false) => replace(view, wanted, (source, there), dirs).await,
     }
 }
@@ -127,15 +139,12 @@ fn moved(view: &View, named: &mut Named, parent: Ino) -> Result<(), Failed> {
     view.put_inode(&mut named.record)
 }
 
-async fn exchange(
+fn exchange(
     view: &View,
     wanted: &Rename,
     (mut source, mut there): (Named, Named),
     mut dirs: Dirs,
 ) -> Result<MetaReply, Failed> {
-    if dirs.new.is_some() && there.record.attr.is_dir() {
-        must_not_lie_in(view, &dirs.old, there.entry.ino).await?;
-    }
     view.put_entry(wanted.parent, &wanted.name, there.entry)?;
     view.put_entry(wanted.new_parent, &wanted.new_name, source.entry)?;
     moved(view, &mut source, wanted.new_parent)?;

@@ -10,13 +10,21 @@ use crate::error::Failed;
 use crate::view::opened;
 use crate::volume::Volume;
 
+/// Sessions below the limit from which on none are opened: so many may come at the same moment.
+const SESSIONS_SPARE: usize = 256;
 /// Orphans that a session is asked about at a time.
 const ASKED_MAX: usize = 200;
-/// Orphans whose record one transaction changes.
+/// Orphans whose record one transaction reads.
 const TOLD_MAX: usize = 50;
+/// Bytes of orphans' records that one transaction writes, of the 1 MiB that it may have: each names
+/// the sessions it waits for, 128 KiB at most.
+pub(crate) const ORPHAN_BYTES_MAX: usize = 512 << 10;
 
 /// Begins a session.
 pub(crate) async fn open(volume: &Volume, name: &str) -> Result<MetaReply, Failed> {
+    if living(volume).await?.len() >= SESSIONS_MAX - SESSIONS_SPARE {
+        return Err(MetaError::Busy.into());
+    }
     let id = volume.fresh_id().await?;
     let record = SessionRecord { name: name.to_owned(), renewed: volume.now() };
     let (key, bytes) = (&keys::session(id), &record.seal());
@@ -31,7 +39,7 @@ pub(crate) async fn open(volume: &Volume, name: &str) -> Result<MetaReply, Faile
 pub(crate) async fn renew(
     volume: &Volume,
     session: u64,
-    (_open, closed): (&[Ino], &[Ino]),
+    (open, closed): (&[Ino], &[Ino]),
 ) -> Result<MetaReply, Failed> {
     let (key, now) = (&keys::session(session), volume.now());
     volume
@@ -43,36 +51,57 @@ pub(crate) async fn renew(
             Ok::<_, Failed>(())
         })
         .await?;
-    for some in closed.chunks(TOLD_MAX) {
-        has_closed(volume, session, some).await?;
+    let mut rest = closed;
+    while !rest.is_empty() {
+        let told = has_closed(volume, session, &rest[..rest.len().min(TOLD_MAX)]).await?;
+        rest = &rest[told..];
     }
-    Ok(MetaReply::Renewed { asked: asked(volume, session).await? })
+    let last = open.iter().chain(closed).max().copied();
+    Ok(MetaReply::Renewed { asked: asked(volume, session, last.unwrap_or(Ino(0))).await? })
 }
 
-/// The session does not have these open.
-async fn has_closed(volume: &Volume, session: u64, inos: &[Ino]) -> Result<(), Failed> {
+/// The session does not have these open. How many of them were taken note of, in one transaction.
+async fn has_closed(volume: &Volume, session: u64, inos: &[Ino]) -> Result<usize, Failed> {
     volume
         .store
         .transact(|txn| async move {
             let names: Vec<Vec<u8>> = inos.iter().map(|ino| keys::orphan(*ino)).collect();
             let wanted: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
             let found = txn.get_many(&wanted).await?;
-            for (key, bytes) in names.iter().zip(found) {
+            let mut written = 0;
+            for (n, (key, bytes)) in names.iter().zip(found).enumerate() {
                 let Some(bytes) = bytes else { continue };
+                if written > ORPHAN_BYTES_MAX {
+                    return Ok(n);
+                }
+                written += bytes.len();
                 let mut orphan: OrphanRecord = opened(key, &bytes)?;
                 let Some(waits_for) = &mut orphan.waits_for else { continue };
                 waits_for.retain(|id| *id != session);
                 txn.put(key, orphan.seal())?;
             }
-            Ok(())
+            Ok(inos.len())
         })
         .await
 }
 
-/// Orphans that wait for this session's word.
-async fn asked(volume: &Volume, session: u64) -> Result<Vec<Ino>, Failed> {
+/// Orphans that wait for this session's word: those behind `last` first, so that many that stay open
+/// hide no others.
+async fn asked(volume: &Volume, session: u64, last: Ino) -> Result<Vec<Ino>, Failed> {
+    let (all, start) =
+        (KeyRange::prefix(keys::ORPHANS), keys::orphan(Ino(last.0.saturating_add(1))));
+    let before = KeyRange { start: all.start, end: start.clone() };
+    let mut asked = asked_in(volume, session, KeyRange { start, end: all.end }).await?;
+    if asked.len() < ASKED_MAX {
+        asked.extend(asked_in(volume, session, before).await?);
+        asked.truncate(ASKED_MAX);
+    }
+    Ok(asked)
+}
+
+async fn asked_in(volume: &Volume, session: u64, range: KeyRange) -> Result<Vec<Ino>, Failed> {
     let txn = volume.store.begin();
-    let mut more = Some(KeyRange::prefix(keys::ORPHANS));
+    let mut more = Some(range);
     let mut asked = Vec::new();
     while let Some(range) = more {
         let options = RangeOptions { snapshot: true, ..RangeOptions::default() };
@@ -104,10 +133,32 @@ pub(crate) async fn end(volume: &Volume, session: u64) -> Result<(), Failed> {
     Ok(volume.store.transact(|txn| async move { txn.delete(key) }).await?)
 }
 
+/// Whether a session's lease has run out. Clocks of metas differ by little; a second more does no harm.
+fn is_over(volume: &Volume, record: &SessionRecord) -> bool {
+    let lease = i64::try_from(volume.options.session_lease.as_secs()).unwrap_or(i64::MAX);
+    record.renewed.secs.saturating_add(lease).saturating_add(1) < volume.now().secs
+}
+
+/// Ends a session, unless it was renewed meanwhile; whether it lives.
+async fn end_if_over(volume: &Volume, session: u64) -> Result<bool, Failed> {
+    let key = &keys::session(session);
+    volume
+        .store
+        .transact(|txn| async move {
+            let Some(found) = txn.get(key).await? else { return Ok(false) };
+            let record: SessionRecord = opened(key, &found)?;
+            if !is_over(volume, &record) {
+                return Ok(true);
+            }
+            tracing::warn!(session, "{}: no word for longer than its lease, it ends", record.name);
+            txn.delete(key)?;
+            Ok(false)
+        })
+        .await
+}
+
 /// The sessions that live; those whose lease has run out are ended.
 pub(crate) async fn living(volume: &Volume) -> Result<Vec<u64>, Failed> {
-    let now = volume.now();
-    let lease = i64::try_from(volume.options.session_lease.as_secs()).unwrap_or(i64::MAX);
     let txn = volume.store.begin();
     let options = RangeOptions { snapshot: true, ..RangeOptions::default() };
     let all = txn.range_all(&KeyRange::prefix(keys::SESSIONS), options).await?;
@@ -115,15 +166,7 @@ pub(crate) async fn living(volume: &Volume) -> Result<Vec<u64>, Failed> {
     for (key, bytes) in all {
         let record: SessionRecord = opened(&key, &bytes)?;
         let Some(id) = keys::number(keys::SESSIONS, &key) else { continue };
-        // Clocks of metas differ by little; a second more does no harm.
-        if record.renewed.secs.saturating_add(lease).saturating_add(1) < now.secs {
-            tracing::warn!(
-                session = id,
-                "{}: no word for {lease} s, its session ends",
-                record.name
-            );
-            end(volume, id).await?;
-        } else {
+        if !is_over(volume, &record) || end_if_over(volume, id).await? {
             living.push(id);
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millpond_env::Clock;
-use millpond_store::{RequestId, Store, StoreErrorKind, Transaction};
+use millpond_store::{KeyRange, RequestId, Store, StoreErrorKind, Transaction};
 use millpond_types::meta::{
     Attr, FileKind, Ino, InodeRecord, Layout, MetaAnswer, MetaError, MetaOp, MetaReply,
     MetaRequest, Timestamp, Usage, VOLUME_FORMAT, VolumeRecord, keys,
@@ -56,6 +56,8 @@ pub struct Volume {
     ids: Ids,
     record: VolumeRecord,
     facts: Mutex<Facts>,
+    /// Orphans that the round of collection after the last one looks at; all when there is nothing.
+    pub(crate) uncollected: Mutex<Option<KeyRange>>,
 }
 
 impl std::fmt::Debug for Volume {
@@ -64,7 +66,7 @@ impl std::fmt::Debug for Volume {
     }
 }
 
-fn broken(failed: Failed) -> VolumeError {
+pub(crate) fn broken(failed: Failed) -> VolumeError {
     match failed {
         Failed::Broken(error) => error,
         Failed::Refused(error) => {
@@ -96,8 +98,8 @@ impl Volume {
         if record.format > VOLUME_FORMAT {
             return Err(VolumeError::Format { found: record.format, known: VOLUME_FORMAT });
         }
-        let (ids, facts) = (Ids::default(), Mutex::default());
-        Ok(Self { store, clock, options, ids, record, facts })
+        let (ids, facts, uncollected) = (Ids::default(), Mutex::default(), Mutex::default());
+        Ok(Self { store, clock, options, ids, record, facts, uncollected })
     }
 
     /// Takes note of what the cluster has.
@@ -147,11 +149,23 @@ impl Volume {
             epoch: u64::from(request.hour),
             id: u128::from(request.session) << 64 | u128::from(request.sequence),
         };
-        let done = self.store.transact_once(name, |txn| self.change(txn, request, id)).await?;
-        MetaReply::decode(&done.bytes).map_err(|source| {
-            let key = format!("of request {name:?}");
-            Failed::Broken(VolumeError::Record { key, source })
-        })
+        let done = self.store.transact_once(name, |txn| self.change(txn, request, id)).await;
+        let done = match done {
+            // An answer is final: another attempt, long on its way, must not do it after all.
+            Err(Failed::Refused(error)) if error != MetaError::Again => {
+                let answer = &MetaReply::encode_answer(&Err(error));
+                let refused = |_| async move { Ok::<_, Failed>(answer.clone()) };
+                self.store.transact_once(name, refused).await?
+            }
+            done => done?,
+        };
+        match MetaReply::decode_answer(&done.bytes) {
+            Ok(answer) => answer.map_err(Failed::Refused),
+            Err(source) => {
+                let key = format!("of request {name:?}");
+                Err(Failed::Broken(VolumeError::Record { key, source }))
+            }
+        }
     }
 
     async fn change(
@@ -181,7 +195,7 @@ impl Volume {
             MetaOp::RemoveXattr { ino, name } => xattr::remove(view, caller, *ino, name).await?,
             _ => return Err(MetaError::NotSupported.into()),
         };
-        Ok(reply.encode())
+        Ok(MetaReply::encode_answer(&Ok(reply)))
     }
 
     async fn look(&self, request: &MetaRequest) -> Result<MetaReply, Failed> {

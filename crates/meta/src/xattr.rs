@@ -2,7 +2,8 @@
 
 use millpond_store::{KeyRange, RangeOptions};
 use millpond_types::meta::{
-    Attr, Caller, Ino, MetaError, MetaReply, Setxattr, XATTRS_MAX, XattrMode, XattrName, keys,
+    Attr, Caller, FileKind, Ino, MetaError, MetaReply, Setxattr, XATTRS_MAX, XattrMode, XattrName,
+    keys,
 };
 
 use crate::error::Failed;
@@ -14,13 +15,19 @@ fn may(caller: &Caller, attr: &Attr, name: &XattrName, wanted: u16) -> Result<()
     if caller.checked {
         return Ok(());
     }
+    let hidden =
+        || Err(if wanted == permit::READ { MetaError::NoData } else { MetaError::NotPermitted });
     if name.as_bytes().starts_with(b"user.") {
-        return permit::access(caller, attr, wanted);
+        return match attr.kind {
+            FileKind::Regular | FileKind::Directory => permit::access(caller, attr, wanted),
+            _ => hidden(),
+        };
     }
-    if caller.uid == 0 || wanted == permit::READ {
+    let is_trusted = name.as_bytes().starts_with(b"trusted.");
+    if caller.uid == 0 || wanted == permit::READ && !is_trusted {
         return Ok(());
     }
-    Err(MetaError::NotPermitted)
+    hidden()
 }
 
 /// Sets an attribute.

@@ -36,6 +36,10 @@ pub const SESSIONS: &[u8] = b"f/s";
 pub const INODES: &[u8] = b"f/i";
 /// Before a directory's number.
 pub const ENTRIES: &[u8] = b"f/d";
+/// Before a directory's number: when its entries changed.
+pub const TIMES: &[u8] = b"f/t";
+/// Before the number of an inode with extended attributes.
+pub const XATTRS: &[u8] = b"f/x";
 
 fn numbered(prefix: &[u8], number: u64, room: usize) -> Vec<u8> {
     let mut key = Vec::with_capacity(prefix.len() + 8 + room);
@@ -53,7 +57,7 @@ pub fn inode(ino: Ino) -> Vec<u8> {
 /// Key of a directory's times.
 #[must_use]
 pub fn times(ino: Ino) -> Vec<u8> {
-    numbered(b"f/t", ino.0, 0)
+    numbered(TIMES, ino.0, 0)
 }
 
 /// What the keys of a directory's entries start with.
@@ -105,16 +109,23 @@ pub fn number(prefix: &[u8], key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(bytes))
 }
 
+/// The number right behind a prefix of this page, whatever follows it; `None` for another key.
+#[must_use]
+pub fn leading(prefix: &[u8], key: &[u8]) -> Option<u64> {
+    let bytes = key.strip_prefix(prefix)?.first_chunk::<8>()?;
+    Some(u64::from_be_bytes(*bytes))
+}
+
 /// What the keys of an inode's extended attributes start with.
 #[must_use]
 pub fn xattrs(ino: Ino) -> Vec<u8> {
-    numbered(b"f/x", ino.0, 0)
+    numbered(XATTRS, ino.0, 0)
 }
 
 /// Key of an extended attribute.
 #[must_use]
 pub fn xattr(ino: Ino, name: &XattrName) -> Vec<u8> {
-    let mut key = numbered(b"f/x", ino.0, name.as_bytes().len());
+    let mut key = numbered(XATTRS, ino.0, name.as_bytes().len());
     key.extend_from_slice(name.as_bytes());
     key
 }

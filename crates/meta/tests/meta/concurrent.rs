@@ -1,0 +1,93 @@
+//! Many clients of two metas in few directories: afterwards every rule of the namespace holds.
+
+use std::sync::Arc;
+
+use millpond_env::Rng;
+use millpond_store::{EmbeddedBackend, EmbeddedOptions, Store};
+use millpond_types::meta::{FileKind, Ino, MetaError, Rename, SetAttr, XattrMode};
+
+use crate::support::{Client, Fixture, create, rename};
+
+const CLIENTS: u64 = 8;
+const STEPS: usize = 150;
+
+/// One random operation on a few names in a few directories.
+async fn step(c: &Client, rng: &mut Rng, dirs: &[Ino]) -> Result<(), MetaError> {
+    let names = ["a", "b", "c", "d"];
+    let (dir, to) = (dirs[rng.index(dirs.len())], dirs[rng.index(dirs.len())]);
+    let (name, other) = (names[rng.index(4)], names[rng.index(4)]);
+    match rng.below(10) {
+        0 => c.create(create(dir, name, FileKind::Regular)).await.map(drop),
+        1 | 2 => c.create(create(dir, name, FileKind::Directory)).await.map(drop),
+        3 => {
+            let ino = c.lookup(dir, name).await?.ino;
+            c.link(ino, to, other).await.map(drop)
+        }
+        4 => c.unlink(dir, name).await.map(drop),
+        5 => c.rmdir(dir, name).await.map(drop),
+        6 => c.rename(rename((dir, name), (to, other))).await.map(drop),
+        7 => {
+            // Into a directory that others move, fill and remove.
+            let below = c.lookup(to, other).await?.ino;
+            c.rename(rename((dir, name), (below, name))).await.map(drop)
+        }
+        8 => {
+            let exchange = Rename { exchange: true, ..rename((dir, name), (to, other)) };
+            c.rename(exchange).await.map(drop)
+        }
+        _ => {
+            let ino = c.lookup(dir, name).await?.ino;
+            c.setxattr(ino, "user.x", b"v", XattrMode::Any).await?;
+            let size = SetAttr { size: Some(rng.below(3)), ..SetAttr::default() };
+            c.setattr(ino, size).await.map(drop)
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_holds_afterwards() {
+    let folder = tempfile::tempdir().unwrap();
+    let backend = EmbeddedBackend::open(&EmbeddedOptions::new(folder.path())).unwrap();
+    let store = Store::new(Arc::new(backend));
+    let f = Fixture::new(store.clone(), store).await;
+    let first = f.client().await;
+    let mut dirs = vec![Ino::ROOT];
+    for text in ["x", "y", "z"] {
+        dirs.push(first.dir(Ino::ROOT, text).await);
+    }
+    let mut tasks = tokio::task::JoinSet::new();
+    for seed in 0..CLIENTS {
+        let (volume, dirs) = (if seed % 2 == 0 { &f.volume } else { &f.other }, dirs.clone());
+        let (c, mut rng) = (Client::open(volume).await, Rng::new(seed));
+        tasks.spawn(async move {
+            let mut done = 0;
+            for _ in 0..STEPS {
+                match step(&c, &mut rng, &dirs).await {
+                    Ok(()) => done += 1,
+                    Err(MetaError::Io | MetaError::Again) => panic!("nothing is broken"),
+                    Err(_) => {}
+                }
+            }
+            done
+        });
+    }
+    // A check in the middle of it all finds nothing that is not there.
+    while !tasks.is_empty() {
+        let report = f.volume.check_in_batches(7).await.unwrap();
+        assert!(report.findings.is_empty(), "{:#?}", report.findings);
+        f.other.collect().await.unwrap();
+        if let Some(done) = tasks.try_join_next() {
+            assert!(done.unwrap() > STEPS / 10, "most operations were refused");
+        }
+        tokio::task::yield_now().await;
+    }
+    f.assert_sound().await;
+    for inodes_at_once in [1, 2, 1000] {
+        let report = f.volume.check_in_batches(inodes_at_once).await.unwrap();
+        assert_eq!(report, f.volume.check().await.unwrap(), "{inodes_at_once} at once");
+    }
+    // Without sessions all orphans go, and nothing but the tree is left.
+    f.clock.advance(crate::support::LEASE * 2);
+    while f.volume.collect().await.unwrap() != millpond_meta::Collected::default() {}
+    f.assert_sound().await;
+}

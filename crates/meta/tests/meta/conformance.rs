@@ -1,0 +1,114 @@
+//! The cases that hold over every engine of the store.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use millpond_store::{EmbeddedBackend, EmbeddedOptions, Store};
+
+use crate::etcd::{Etcd, left_out};
+use crate::support::Fixture;
+use crate::{attrs, directories, names, orphans, renames, xattrs};
+
+type Case = fn(Fixture) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+
+macro_rules! cases {
+    ($($module:ident :: $name:ident),* $(,)?) => {
+        vec![$((
+            concat!(stringify!($module), "::", stringify!($name)),
+            (|fixture| Box::pin($module::$name(fixture))) as Case,
+        )),*]
+    };
+}
+
+fn cases() -> Vec<(&'static str, Case)> {
+    cases![
+        names::create_exclusive_and_not,
+        names::every_kind_is_made_and_found,
+        names::what_makes_no_sense_is_refused,
+        names::a_removed_directory_takes_no_names,
+        names::directories_count_their_directories,
+        names::unlink_and_rmdir_know_their_kinds,
+        names::links_count_and_have_a_limit,
+        names::unchecked_callers_need_permission,
+        names::sticky_directories_protect_owners,
+        names::set_group_id_is_inherited,
+        names::directory_times_follow_their_entries,
+        renames::within_and_across_directories,
+        renames::what_may_replace_what,
+        renames::never_into_itself,
+        renames::no_replace_and_exchange,
+        renames::two_names_of_one_inode,
+        renames::unchecked_callers_need_permission,
+        attrs::what_is_set_is_seen,
+        attrs::a_cut_to_nothing_is_a_new_file_for_its_bytes,
+        attrs::extend_counts_only_for_its_data,
+        attrs::only_files_have_a_length,
+        attrs::set_id_bits_go_with_the_owner,
+        attrs::directories_have_times_of_their_own,
+        xattrs::modes_and_limits,
+        xattrs::classes_have_their_rules,
+        directories::pages_while_entries_come_and_go,
+        directories::attributes_come_with_entries,
+        orphans::live_while_a_session_says_so,
+        orphans::go_when_their_sessions_end,
+        orphans::many_that_are_open_hide_no_others,
+        orphans::thousands_of_sessions,
+        orphans::rounds_of_collection_go_on,
+        orphans::a_request_is_done_once_by_two_metas,
+        orphans::an_answer_is_final,
+        orphans::garbage_is_listed_and_forgotten,
+    ]
+}
+
+/// Runs all cases, each on a fresh store, and says which ones fail.
+async fn run_all(fixture: impl AsyncFn(&'static str) -> Fixture) {
+    let mut failed = Vec::new();
+    let cases = cases();
+    let count = cases.len();
+    for (name, case) in cases {
+        let fixture = fixture(name).await;
+        let after = fixture.clone();
+        let done = tokio::spawn(async move {
+            case(fixture).await;
+            after.assert_sound().await;
+        });
+        match done.await {
+            Ok(()) => println!("{name}: ok"),
+            Err(_) => failed.push(name),
+        }
+    }
+    assert!(failed.is_empty(), "{} of {count} cases failed: {failed:?}", failed.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_memory() {
+    run_all(async |_| Fixture::in_memory().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded() {
+    let folder = tempfile::tempdir().unwrap();
+    run_all(async |name| {
+        let path = folder.path().join(name.replace(':', "_"));
+        let backend = EmbeddedBackend::open(&EmbeddedOptions::new(path)).unwrap();
+        let store = Store::new(Arc::new(backend));
+        Fixture::new(store.clone(), store).await
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcd() {
+    if left_out() {
+        return;
+    }
+    let etcd = Etcd::start().await;
+    let number = AtomicU32::new(0);
+    run_all(async |_| {
+        let prefix = format!("case{:02}/", number.fetch_add(1, Ordering::Relaxed));
+        Fixture::new(etcd.store(&prefix), etcd.store(&prefix)).await
+    })
+    .await;
+}

@@ -1,0 +1,18 @@
+//! The namespace through its public API: one conformance suite over a store in memory, an embedded
+//! one and a real etcd; a model; concurrent clients with every invariant checked afterwards.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::disallowed_methods, reason = "tests start processes and bind ports")]
+
+mod attrs;
+mod concurrent;
+mod conformance;
+mod damage;
+mod directories;
+mod etcd;
+mod model;
+mod names;
+mod orphans;
+mod renames;
+mod support;
+mod xattrs;

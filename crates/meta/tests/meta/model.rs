@@ -1,0 +1,309 @@
+//! Random operations against a plain tree in memory: the same answers, and the same tree after each.
+
+use std::collections::{BTreeMap, HashSet};
+
+use millpond_types::meta::{Create, FileKind, Ino, MetaError, MetaOp, Rename, SetAttr};
+use proptest::prelude::*;
+
+use crate::support::{Client, Fixture, create, rename};
+
+/// What the model knows of an inode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Node {
+    kind: FileKind,
+    mode: u16,
+    size: u64,
+    entries: BTreeMap<&'static str, u64>,
+}
+
+/// The tree; inodes by the numbers that the volume gave them.
+#[derive(Clone, Debug)]
+struct Model {
+    nodes: BTreeMap<u64, Node>,
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Create { dir: usize, name: &'static str, kind: FileKind, exclusive: bool },
+    Link { from: (usize, &'static str), to: (usize, &'static str) },
+    Unlink { dir: usize, name: &'static str },
+    RemoveDir { dir: usize, name: &'static str },
+    Rename { from: (usize, &'static str), to: (usize, &'static str), flag: u8 },
+    SetMode { dir: usize, name: &'static str, mode: u16 },
+    SetSize { dir: usize, name: &'static str, size: u64 },
+}
+
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+fn place() -> impl Strategy<Value = (usize, &'static str)> {
+    (0..6_usize, prop::sample::select(&NAMES[..]))
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let kinds = [FileKind::Regular, FileKind::Directory, FileKind::Directory, FileKind::Symlink];
+    let kind = prop::sample::select(kinds.to_vec());
+    prop_oneof![
+        4 => (place(), kind, any::<bool>()).prop_map(|((dir, name), kind, exclusive)| {
+            Op::Create { dir, name, kind, exclusive }
+        }),
+        2 => (place(), place()).prop_map(|(from, to)| Op::Link { from, to }),
+        2 => place().prop_map(|(dir, name)| Op::Unlink { dir, name }),
+        1 => place().prop_map(|(dir, name)| Op::RemoveDir { dir, name }),
+        5 => (place(), place(), 0..4_u8).prop_map(|(from, to, flag)| Op::Rename { from, to, flag }),
+        1 => (place(), 0..0o1000_u16).prop_map(|((dir, name), mode)| {
+            Op::SetMode { dir, name, mode }
+        }),
+        1 => (place(), 0..9_u64).prop_map(|((dir, name), size)| Op::SetSize { dir, name, size }),
+    ]
+}
+
+impl Model {
+    fn new() -> Self {
+        let root =
+            Node { kind: FileKind::Directory, mode: 0o755, size: 0, entries: BTreeMap::new() };
+        Self { nodes: BTreeMap::from([(1, root)]) }
+    }
+
+    /// The directories that names can be made in, in order.
+    fn dirs(&self) -> Vec<u64> {
+        let is_dir = |(ino, node): (&u64, &Node)| {
+            (node.kind == FileKind::Directory && (*ino == 1 || self.nlink(*ino) > 0))
+                .then_some(*ino)
+        };
+        self.nodes.iter().filter_map(is_dir).collect()
+    }
+
+    fn nlink(&self, ino: u64) -> u32 {
+        let names = self.nodes.values().flat_map(|node| node.entries.values());
+        let count = names.filter(|to| **to == ino).count();
+        let node = &self.nodes[&ino];
+        let is_dir = |to: &&u64| self.nodes[*to].kind == FileKind::Directory;
+        let all = match node.kind {
+            FileKind::Directory if count > 0 || ino == 1 => {
+                2 + node.entries.values().filter(is_dir).count()
+            }
+            _ => count,
+        };
+        u32::try_from(all).unwrap()
+    }
+
+    fn entry(&self, dir: u64, name: &str) -> Option<u64> {
+        self.nodes[&dir].entries.get(name).copied()
+    }
+
+    fn is_dir(&self, ino: u64) -> bool {
+        self.nodes[&ino].kind == FileKind::Directory
+    }
+
+    fn lies_in(&self, dir: u64, above: u64) -> bool {
+        dir == above
+            || self.nodes[&above]
+                .entries
+                .values()
+                .any(|to| self.is_dir(*to) && self.lies_in(dir, *to))
+    }
+
+    fn set(&mut self, dir: u64, name: &'static str, to: Option<u64>) {
+        let entries = &mut self.nodes.get_mut(&dir).unwrap().entries;
+        match to {
+            Some(ino) => entries.insert(name, ino),
+            None => entries.remove(name),
+        };
+    }
+
+    fn rename(
+        &mut self,
+        (dir, name): (u64, &'static str),
+        (new_dir, new_name): (u64, &'static str),
+        flag: u8,
+    ) -> Result<(), MetaError> {
+        let source = self.entry(dir, name).ok_or(MetaError::NotFound)?;
+        let there = self.entry(new_dir, new_name);
+        if flag == 1 && there.is_some() {
+            return Err(MetaError::Exists);
+        }
+        if there == Some(source) {
+            return Ok(());
+        }
+        if self.is_dir(source) && self.lies_in(new_dir, source) {
+            return Err(MetaError::Invalid);
+        }
+        if flag == 2 {
+            let there = there.ok_or(MetaError::NotFound)?;
+            if self.is_dir(there) && self.lies_in(dir, there) {
+                return Err(MetaError::Invalid);
+            }
+            self.set(dir, name, Some(there));
+            self.set(new_dir, new_name, Some(source));
+            return Ok(());
+        }
+        if let Some(there) = there {
+            match (self.is_dir(source), self.is_dir(there)) {
+                (true, false) => return Err(MetaError::NotDirectory),
+                (false, true) => return Err(MetaError::IsDirectory),
+                (true, true) if !self.nodes[&there].entries.is_empty() => {
+                    return Err(MetaError::NotEmpty);
+                }
+                _ => {}
+            }
+        }
+        self.set(dir, name, None);
+        self.set(new_dir, new_name, Some(source));
+        Ok(())
+    }
+
+    fn unlink(&mut self, dir: u64, name: &'static str) -> Result<(), MetaError> {
+        let ino = self.entry(dir, name).ok_or(MetaError::NotFound)?;
+        if self.is_dir(ino) {
+            return Err(MetaError::IsDirectory);
+        }
+        self.set(dir, name, None);
+        Ok(())
+    }
+
+    fn rmdir(&mut self, dir: u64, name: &'static str) -> Result<(), MetaError> {
+        let ino = self.entry(dir, name).ok_or(MetaError::NotFound)?;
+        match &self.nodes[&ino] {
+            node if node.kind != FileKind::Directory => Err(MetaError::NotDirectory),
+            node if !node.entries.is_empty() => Err(MetaError::NotEmpty),
+            _ => {
+                self.set(dir, name, None);
+                Ok(())
+            }
+        }
+    }
+}
+
+type Answers = (Result<(), MetaError>, Result<(), MetaError>);
+
+async fn create_both(c: &Client, model: &mut Model, name: &'static str, wanted: Create) -> Answers {
+    let (dir, kind) = (wanted.parent.0, wanted.kind);
+    let answer = c.create(wanted.clone()).await;
+    let expected = match model.entry(dir, name) {
+        None => Ok(true),
+        Some(_) if wanted.exclusive || kind != FileKind::Regular => Err(MetaError::Exists),
+        Some(ino) if model.is_dir(ino) => Err(MetaError::IsDirectory),
+        Some(ino) if model.nodes[&ino].kind == FileKind::Regular => Ok(false),
+        Some(_) => Err(MetaError::Exists),
+    };
+    if let (Ok(entry), Ok(true)) = (&answer, expected) {
+        let (mode, size) = (wanted.mode, wanted.target.len() as u64);
+        let node = Node { kind, mode, size, entries: BTreeMap::new() };
+        assert!(model.nodes.insert(entry.attr.ino.0, node).is_none(), "a new number");
+        model.set(dir, name, Some(entry.attr.ino.0));
+    }
+    assert_eq!(answer.as_ref().map(|entry| entry.created).map_err(|error| *error), expected);
+    (answer.map(drop), expected.map(drop))
+}
+
+/// Does the same to both; the answers are equal.
+async fn both(c: &Client, model: &mut Model, op: &Op) {
+    let dirs = model.dirs();
+    let dir = |n: usize| dirs[n % dirs.len()];
+    let (answer, wanted) = match *op {
+        Op::Create { dir: n, name, kind, exclusive } => {
+            let wanted = Create { exclusive, ..create(Ino(dir(n)), name, kind) };
+            create_both(c, model, name, wanted).await
+        }
+        Op::Link { from, to } => {
+            let Some(ino) = model.entry(dir(from.0), from.1) else { return };
+            let answer = c.link(Ino(ino), Ino(dir(to.0)), to.1).await.map(drop);
+            let wanted = match model.entry(dir(to.0), to.1) {
+                _ if model.is_dir(ino) => Err(MetaError::NotPermitted),
+                Some(_) => Err(MetaError::Exists),
+                None => {
+                    model.set(dir(to.0), to.1, Some(ino));
+                    Ok(())
+                }
+            };
+            (answer, wanted)
+        }
+        Op::Unlink { dir: n, name } => {
+            (c.unlink(Ino(dir(n)), name).await.map(drop), model.unlink(dir(n), name))
+        }
+        Op::RemoveDir { dir: n, name } => {
+            (c.rmdir(Ino(dir(n)), name).await.map(drop), model.rmdir(dir(n), name))
+        }
+        Op::Rename { from, to, flag } => {
+            let wanted = Rename {
+                no_replace: flag == 1,
+                exchange: flag == 2,
+                ..rename((Ino(dir(from.0)), from.1), (Ino(dir(to.0)), to.1))
+            };
+            let model = model.rename((dir(from.0), from.1), (dir(to.0), to.1), flag);
+            (c.rename(wanted).await.map(drop), model)
+        }
+        Op::SetMode { dir: n, name, mode } => {
+            let Some(ino) = model.entry(dir(n), name) else { return };
+            model.nodes.get_mut(&ino).unwrap().mode = mode;
+            let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+            (c.setattr(Ino(ino), set).await.map(drop), Ok(()))
+        }
+        Op::SetSize { dir: n, name, size } => {
+            let Some(ino) = model.entry(dir(n), name) else { return };
+            let set = SetAttr { size: Some(size), ..SetAttr::default() };
+            let node = model.nodes.get_mut(&ino).unwrap();
+            let wanted = match node.kind {
+                FileKind::Regular => {
+                    node.size = size;
+                    Ok(())
+                }
+                FileKind::Directory => Err(MetaError::IsDirectory),
+                _ => Err(MetaError::Invalid),
+            };
+            (c.setattr(Ino(ino), set).await.map(drop), wanted)
+        }
+    };
+    assert_eq!(answer, wanted, "{op:?}");
+}
+
+/// Every inode that the model has is in the volume, with the same attributes and entries.
+async fn same(c: &Client, model: &Model) {
+    for (ino, node) in &model.nodes {
+        let attr = c.getattr(Ino(*ino)).await.unwrap();
+        let seen = (attr.kind, attr.mode, attr.size, attr.nlink);
+        assert_eq!(seen, (node.kind, node.mode, node.size, model.nlink(*ino)), "inode {ino}");
+        if node.kind != FileKind::Directory {
+            continue;
+        }
+        let listed = c.list_from(Ino(*ino), 0, 3).await;
+        let listed: HashSet<(String, u64, FileKind)> =
+            listed.iter().map(|e| (e.name.to_string(), e.ino.0, e.kind)).collect();
+        let entry = |(name, to): (&&str, &u64)| ((*name).to_owned(), *to, model.nodes[to].kind);
+        assert_eq!(listed, node.entries.iter().map(entry).collect(), "directory {ino}");
+        for (name, to) in &node.entries {
+            assert_eq!(c.lookup(Ino(*ino), name).await.unwrap().ino.0, *to);
+            if model.is_dir(*to) {
+                assert_eq!(c.getattr(Ino(*to)).await.unwrap().parent.0, *ino);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn agrees_with_a_plain_tree(ops in prop::collection::vec(op(), 1..40)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let f = Fixture::in_memory().await;
+            let c = f.client().await;
+            let mut model = Model::new();
+            for op in &ops {
+                both(&c, &mut model, op).await;
+                same(&c, &model).await;
+            }
+            f.assert_sound().await;
+            // Nothing is left of what has no name once nobody has it open.
+            c.run(MetaOp::SessionClose).await.unwrap();
+            f.volume.collect().await.unwrap();
+            f.volume.collect().await.unwrap();
+            for ino in model.nodes.keys() {
+                let gone = c.getattr(Ino(*ino)).await == Err(MetaError::Stale);
+                assert_eq!(gone, model.nlink(*ino) == 0, "inode {ino}");
+            }
+            f.assert_sound().await;
+        });
+    }
+}

@@ -1,0 +1,275 @@
+//! A volume that two metas have open, and a client of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use millpond_env::FakeClock;
+use millpond_meta::{Facts, Volume, VolumeOptions};
+use millpond_store::{MemoryBackend, Store};
+use millpond_types::meta::{
+    Attr, Caller, Create, DirEntry, Entry, FileKind, Ino, MetaAnswer, MetaError, MetaOp, MetaReply,
+    MetaRequest, Name, ReadDir, Removed, Rename, Session, SetAttr, Setxattr, XattrMode, XattrName,
+};
+
+pub(crate) const LEASE: Duration = Duration::from_mins(1);
+
+/// A store, and two metas over it, as two processes would be.
+#[derive(Clone)]
+pub(crate) struct Fixture {
+    pub(crate) store: Store,
+    pub(crate) clock: FakeClock,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) other: Arc<Volume>,
+}
+
+impl Fixture {
+    /// Metas over `store` and over `other`, a second handle to the same.
+    pub(crate) async fn new(store: Store, other: Store) -> Self {
+        let clock = FakeClock::default();
+        let options = VolumeOptions { session_lease: LEASE, ..VolumeOptions::default() };
+        let open = async |store: Store| {
+            let volume = Volume::open(store, Arc::new(clock.clone()), options).await.unwrap();
+            volume.set_facts(Facts { chains: 64, bytes: 1 << 40, bytes_free: 1 << 39 });
+            Arc::new(volume)
+        };
+        let (volume, other) = (open(store.clone()).await, open(other).await);
+        Self { store, clock, volume, other }
+    }
+
+    pub(crate) async fn in_memory() -> Self {
+        let store = Store::new(Arc::new(MemoryBackend::default()));
+        Self::new(store.clone(), store).await
+    }
+
+    /// A client with a session of its own, whose permissions a kernel has checked.
+    pub(crate) async fn client(&self) -> Client {
+        Client::open(&self.volume).await
+    }
+
+    /// No rule of the namespace is broken.
+    pub(crate) async fn assert_sound(&self) {
+        let report = self.volume.check().await.unwrap();
+        assert!(report.findings.is_empty(), "{:#?}", report.findings);
+        assert_eq!((report.more, report.unjudged), (0, 0), "nothing changes meanwhile");
+    }
+}
+
+/// A mount, as a meta sees it.
+#[derive(Clone)]
+pub(crate) struct Client {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) session: u64,
+    sequence: Arc<AtomicU64>,
+    pub(crate) caller: Caller,
+}
+
+pub(crate) fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+pub(crate) fn xname(text: &str) -> XattrName {
+    XattrName::new(text.as_bytes()).unwrap()
+}
+
+/// A new name with the usual mode; what it leads to is made with it.
+pub(crate) fn create(parent: Ino, text: &str, kind: FileKind) -> Create {
+    let mode = if kind == FileKind::Directory { 0o755 } else { 0o644 };
+    let target = if kind == FileKind::Symlink { b"to/there".to_vec() } else { Vec::new() };
+    Create { parent, name: name(text), kind, mode, rdev: 0, target, exclusive: true }
+}
+
+pub(crate) fn rename((parent, old): (Ino, &str), (new_parent, new): (Ino, &str)) -> Rename {
+    Rename {
+        parent,
+        name: name(old),
+        new_parent,
+        new_name: name(new),
+        no_replace: false,
+        exchange: false,
+    }
+}
+
+impl Client {
+    pub(crate) async fn open(volume: &Arc<Volume>) -> Self {
+        let mut client = Self {
+            volume: Arc::clone(volume),
+            session: 0,
+            sequence: Arc::default(),
+            caller: Caller::checked(0, 0),
+        };
+        client.session = client.session_open().await.id;
+        client
+    }
+
+    async fn session_open(&self) -> Session {
+        match self.run(MetaOp::SessionOpen { name: "test".into() }).await {
+            Ok(MetaReply::Session(session)) => session,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The same mount, as somebody whose permissions nobody has checked.
+    pub(crate) fn as_user(&self, uid: u32, gid: u32, groups: &[u32]) -> Self {
+        let caller = Caller { uid, gid, groups: groups.to_vec(), checked: false };
+        Self { caller, ..self.clone() }
+    }
+
+    /// The same mount by way of another meta.
+    pub(crate) fn at(&self, volume: &Arc<Volume>) -> Self {
+        Self { volume: Arc::clone(volume), ..self.clone() }
+    }
+
+    pub(crate) fn request(&self, op: MetaOp) -> MetaRequest {
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
+        MetaRequest { session: self.session, sequence, hour: 7, caller: self.caller.clone(), op }
+    }
+
+    /// Asks until the store has an answer, as a mount does.
+    pub(crate) async fn run(&self, op: MetaOp) -> MetaAnswer {
+        self.send(&self.request(op)).await
+    }
+
+    pub(crate) async fn send(&self, request: &MetaRequest) -> MetaAnswer {
+        // What travels is what is executed.
+        let sent = MetaRequest::decode(&request.encode()).unwrap();
+        assert_eq!(&sent, request);
+        let mut last = None;
+        for _ in 0..20 {
+            match self.volume.execute(&sent).await {
+                Ok(answer) => {
+                    let bytes = MetaReply::encode_answer(&answer);
+                    assert_eq!(MetaReply::decode_answer(&bytes), Ok(answer.clone()));
+                    return answer;
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        panic!("{}: {last:?}", request.op.name());
+    }
+
+    pub(crate) async fn entry(&self, op: MetaOp) -> Result<Entry, MetaError> {
+        match self.run(op).await? {
+            MetaReply::Entry(entry) => Ok(entry),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) async fn create(&self, create: Create) -> Result<Entry, MetaError> {
+        self.entry(MetaOp::Create(create)).await
+    }
+
+    /// Makes a name; its attributes.
+    pub(crate) async fn make(&self, parent: Ino, text: &str, kind: FileKind) -> Attr {
+        let entry = self.create(create(parent, text, kind)).await.unwrap();
+        assert!(entry.created, "it is new");
+        entry.attr
+    }
+
+    pub(crate) async fn file(&self, parent: Ino, text: &str) -> Ino {
+        self.make(parent, text, FileKind::Regular).await.ino
+    }
+
+    pub(crate) async fn dir(&self, parent: Ino, text: &str) -> Ino {
+        self.make(parent, text, FileKind::Directory).await.ino
+    }
+
+    pub(crate) async fn lookup(&self, parent: Ino, text: &str) -> Result<Attr, MetaError> {
+        let found = self.entry(MetaOp::Lookup { parent, name: name(text) }).await?;
+        assert!(!found.created, "a look makes nothing");
+        Ok(found.attr)
+    }
+
+    pub(crate) async fn getattr(&self, ino: Ino) -> Result<Attr, MetaError> {
+        attr(self.run(MetaOp::GetAttr { ino }).await)
+    }
+
+    pub(crate) async fn setattr(&self, ino: Ino, set: SetAttr) -> Result<Attr, MetaError> {
+        attr(self.run(MetaOp::SetAttr { ino, set }).await)
+    }
+
+    pub(crate) async fn link(&self, ino: Ino, dir: Ino, text: &str) -> Result<Attr, MetaError> {
+        let op = MetaOp::Link { ino, parent: dir, name: name(text) };
+        self.entry(op).await.map(|entry| entry.attr)
+    }
+
+    pub(crate) async fn unlink(&self, parent: Ino, text: &str) -> Result<Removed, MetaError> {
+        removed(self.run(MetaOp::Unlink { parent, name: name(text) }).await)
+    }
+
+    pub(crate) async fn rmdir(&self, parent: Ino, text: &str) -> Result<Removed, MetaError> {
+        removed(self.run(MetaOp::RemoveDir { parent, name: name(text) }).await)
+    }
+
+    pub(crate) async fn rename(&self, rename: Rename) -> Result<Option<Removed>, MetaError> {
+        match self.run(MetaOp::Rename(rename)).await? {
+            MetaReply::Renamed(removed) => Ok(removed),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) async fn setxattr(
+        &self,
+        ino: Ino,
+        text: &str,
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<(), MetaError> {
+        let set = Setxattr { ino, name: xname(text), value: value.to_vec(), mode };
+        assert_eq!(self.run(MetaOp::SetXattr(set)).await?, MetaReply::Done);
+        Ok(())
+    }
+
+    pub(crate) async fn page(&self, page: ReadDir) -> Result<(Vec<DirEntry>, bool), MetaError> {
+        match self.run(MetaOp::ReadDir(page)).await? {
+            MetaReply::Page { entries, end } => Ok((entries, end)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A directory from a place on, page by page.
+    pub(crate) async fn list_from(&self, dir: Ino, after: u64, limit: u32) -> Vec<DirEntry> {
+        let (mut all, mut after) = (Vec::new(), after);
+        loop {
+            let page = ReadDir { dir, after, limit, attrs: false };
+            let (entries, end) = self.page(page).await.unwrap();
+            assert!(entries.len() <= limit as usize && (end || !entries.is_empty()));
+            after = entries.last().map_or(after, |entry| entry.cookie);
+            all.extend(entries);
+            if end {
+                return all;
+            }
+        }
+    }
+
+    /// The names of a directory in order.
+    pub(crate) async fn names(&self, dir: Ino) -> Vec<String> {
+        let all = self.list_from(dir, 0, 100).await;
+        let mut names: Vec<String> = all.iter().map(|entry| entry.name.to_string()).collect();
+        names.sort();
+        names
+    }
+
+    /// Renews the session, says what is open and what is not; what it is asked about next.
+    pub(crate) async fn renew(&self, open: &[Ino], closed: &[Ino]) -> Result<Vec<Ino>, MetaError> {
+        let op = MetaOp::SessionRenew { open: open.to_vec(), closed: closed.to_vec() };
+        match self.run(op).await? {
+            MetaReply::Renewed { asked } => Ok(asked),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn attr(answer: MetaAnswer) -> Result<Attr, MetaError> {
+    match answer? {
+        MetaReply::Attr(attr) => Ok(attr),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn removed(answer: MetaAnswer) -> Result<Removed, MetaError> {
+    match answer? {
+        MetaReply::Removed(removed) => Ok(removed),
+        other => panic!("{other:?}"),
+    }
+}
