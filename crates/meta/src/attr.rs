@@ -8,6 +8,7 @@ use millpond_types::wire::Record;
 
 use crate::error::Failed;
 use crate::permit;
+use crate::quota::Charge;
 use crate::view::{View, opened, with_times};
 
 /// The target of a symbolic link.
@@ -34,7 +35,9 @@ pub(crate) async fn set(
     attr.uid = set.uid.unwrap_or(attr.uid);
     attr.gid = set.gid.unwrap_or(attr.gid);
     if let Some(size) = set.size {
+        let old = attr.size;
         resize(view, attr, (size, id))?;
+        view.charge(record.quota, ino, Charge::resize(old, size)).await?;
     }
     let time = |time| match time {
         SetTime::Now => view.now,
@@ -97,7 +100,9 @@ pub(crate) async fn extend(view: &View, extend: &Extend) -> Result<MetaReply, Fa
         return Err(MetaError::Invalid.into());
     }
     if attr.data == extend.data {
-        attr.size = attr.size.max(extend.size);
+        let size = attr.size.max(extend.size);
+        view.charge(record.quota, extend.ino, Charge::resize(attr.size, size)).await?;
+        attr.size = size;
         attr.mtime = extend.mtime;
         attr.ctime = extend.mtime.max(attr.ctime);
         view.put_inode(&mut record)?;

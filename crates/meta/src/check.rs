@@ -8,14 +8,16 @@
 //! attributes of an inode also changes its version; so what looks wrong is only called so when the
 //! version is still the one that the batch was read with, and everything else was read in between.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 
 use millpond_store::{KeyRange, RangeOptions};
-use millpond_types::meta::{EntryRecord, FileKind, Ino, InodeRecord, Name, keys};
+use millpond_types::meta::{EntryRecord, FileKind, Ino, InodeRecord, Name, UsageRecord, keys};
 use millpond_types::wire::Record;
 
 use crate::error::{Failed, VolumeError};
+use crate::quota;
+use crate::view::opened;
 use crate::volume::{Volume, broken};
 
 /// Findings that a report lists; of more it has the number.
@@ -87,6 +89,15 @@ pub enum Finding {
         /// The key, printable.
         key: String,
     },
+    /// What counts for a quota is not what the inodes say.
+    Usage {
+        /// The directory with the quota.
+        root: Ino,
+        /// Bytes that were found; the records say something else of them or of the inodes.
+        bytes: u64,
+        /// Inodes that were found.
+        inodes: u64,
+    },
 }
 
 impl fmt::Display for Finding {
@@ -119,6 +130,10 @@ impl fmt::Display for Finding {
             Self::Stray { key } => {
                 write!(f, "the record {key} belongs to an inode that is not there")
             }
+            Self::Usage { root, bytes, inodes } => write!(
+                f,
+                "the quota of directory {root} counts wrongly: {bytes} bytes, {inodes} inodes were found"
+            ),
         }
     }
 }
@@ -221,7 +236,12 @@ struct Walk<'a> {
     /// Numbers that the batch stands for.
     numbers: std::ops::RangeInclusive<u64>,
     reached: HashSet<Ino>,
+    /// Bytes and inodes by quota.
+    counted: BTreeMap<Ino, (u64, u64)>,
 }
+
+/// The parts of all quotas' usage.
+type Parts = BTreeMap<Vec<u8>, UsageRecord>;
 
 impl Volume {
     /// Looks whether the volume keeps the rules of the namespace: every name leads to an inode, every
@@ -249,6 +269,7 @@ impl Volume {
             batch: Vec::new(),
             numbers: 0..=0,
             reached: HashSet::from([Ino::ROOT]),
+            counted: BTreeMap::new(),
         };
         walk.all(inodes_at_once.max(1)).await.map_err(broken)?;
         Ok(walk.report)
@@ -264,19 +285,63 @@ impl Walk<'_> {
     async fn all(&mut self, inodes_at_once: usize) -> Result<(), Failed> {
         let mut more = Some(KeyRange::prefix(keys::INODES));
         let mut is_first = true;
+        let parts = self.parts().await?;
         while let Some(range) = more {
             more = self.load(range, inodes_at_once).await?;
             if is_first && self.seen(Ino::ROOT).is_none() {
                 self.report.add(Finding::NoRoot);
             }
             self.count_entries(is_first).await?;
-            for prefix in [keys::ORPHANS, keys::XATTRS, keys::TIMES] {
+            for prefix in [keys::ORPHANS, keys::XATTRS, keys::TIMES, keys::LOCKS, keys::QUOTAS] {
                 self.count_beside(prefix).await?;
             }
             for place in 0..self.batch.len() {
                 self.judge(place).await?;
             }
             is_first = false;
+        }
+        self.judge_quotas(&parts).await
+    }
+
+    async fn parts(&mut self) -> Result<Parts, Failed> {
+        let mut more = Some(KeyRange::prefix(keys::USAGE));
+        let mut parts = Parts::new();
+        while let Some(range) = more {
+            let page = self.volume.page(&range).await?;
+            more = page.rest;
+            for (key, value) in page.entries {
+                parts.insert(key.clone(), opened(&key, &value)?);
+            }
+        }
+        Ok(parts)
+    }
+
+    /// Compares what was counted with the records, of quotas that did not change meanwhile.
+    async fn judge_quotas(&mut self, before: &Parts) -> Result<(), Failed> {
+        let after = self.parts().await?;
+        let mut told: BTreeMap<Ino, (u64, u64)> = BTreeMap::new();
+        for (key, part) in &after {
+            let Some(root) = keys::leading(keys::USAGE, key) else { continue };
+            let sum = told.entry(Ino(root)).or_default();
+            *sum = (sum.0.saturating_add(part.bytes), sum.1.saturating_add(part.inodes));
+        }
+        let counted = std::mem::take(&mut self.counted);
+        let roots: BTreeSet<Ino> = told.keys().chain(counted.keys()).copied().collect();
+        for root in roots {
+            let found = counted.get(&root).copied().unwrap_or_default();
+            if told.get(&root).copied().unwrap_or_default() == found {
+                continue;
+            }
+            let of_root = |parts: &Parts| -> Parts {
+                let prefix = keys::usages(root);
+                let is_of = |(key, _): &(&Vec<u8>, _)| key.starts_with(&prefix);
+                parts.iter().filter(is_of).map(|(key, part)| (key.clone(), *part)).collect()
+            };
+            if of_root(before) == of_root(&after) {
+                self.report.add(Finding::Usage { root, bytes: found.0, inodes: found.1 });
+            } else {
+                self.report.unjudged += 1;
+            }
         }
         Ok(())
     }
@@ -302,6 +367,10 @@ impl Walk<'_> {
                     Ok(record) if number == Some(record.attr.ino.0) => {
                         self.report.inodes += 1;
                         self.report.bytes += record.attr.size;
+                        if record.quota != quota::NONE {
+                            let sum = self.counted.entry(record.quota).or_default();
+                            *sum = (sum.0 + record.attr.size, sum.1 + 1);
+                        }
                         self.batch.push(Seen::of(&record));
                     }
                     _ => self.report.add(Finding::Unreadable { key: printable(&key) }),

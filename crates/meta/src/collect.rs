@@ -9,6 +9,8 @@ use millpond_types::meta::{GarbageRecord, Ino, InodeRecord, OrphanRecord, keys};
 use millpond_types::wire::Record;
 
 use crate::error::{Failed, VolumeError};
+use crate::lock;
+use crate::quota::{self, Charge};
 use crate::session::{ORPHAN_BYTES_MAX, living};
 use crate::view::{View, opened};
 use crate::volume::Volume;
@@ -53,6 +55,7 @@ impl Volume {
     }
 
     async fn collect_some(&self) -> Result<Collected, Failed> {
+        lock::release_ended(self).await?;
         let options = RangeOptions { snapshot: true, ..RangeOptions::limit(ORPHANS_MAX) };
         let all = KeyRange::prefix(keys::ORPHANS);
         // On from where the last round ended, so that many that wait hide no others.
@@ -111,8 +114,14 @@ impl Volume {
             .await
     }
 
-    /// Removes an orphan: inode, attributes, times; its bytes are garbage from then on.
+    /// Removes an orphan: inode, attributes, times, locks; its bytes are garbage from then on.
     async fn forget(&self, ino: Ino) -> Result<(), Failed> {
+        let key = keys::inode(ino);
+        let found = self.store.begin().get_snapshot(&key).await?;
+        let found: Option<InodeRecord> = found.map(|bytes| opened(&key, &bytes)).transpose()?;
+        if found.is_some_and(|record| record.quota == ino) {
+            quota::forget(self, ino).await?;
+        }
         self.store
             .transact(|txn| async move {
                 let view = View { txn, now: self.now() };
@@ -123,6 +132,7 @@ impl Volume {
                 if let Some(bytes) = view.txn.get(&inode).await? {
                     let record: InodeRecord = opened(&inode, &bytes)?;
                     view.discard_bytes(&record.attr)?;
+                    view.charge(record.quota, ino, Charge::of(&record).back()).await?;
                     if record.xattrs > 0 {
                         let all = KeyRange::prefix(&keys::xattrs(ino));
                         for (key, _) in view.txn.range_all(&all, RangeOptions::default()).await? {
@@ -131,6 +141,10 @@ impl Volume {
                     }
                     if record.attr.is_dir() {
                         view.txn.delete(&keys::times(ino))?;
+                    }
+                    let locks = keys::locks(ino);
+                    if view.txn.get(&locks).await?.is_some() {
+                        view.txn.delete(&locks)?;
                     }
                     view.txn.delete(&inode)?;
                 }

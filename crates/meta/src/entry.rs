@@ -7,6 +7,7 @@ use millpond_types::meta::{
 
 use crate::error::Failed;
 use crate::permit;
+use crate::quota::Charge;
 use crate::view::View;
 
 /// What a new inode gets.
@@ -73,7 +74,9 @@ pub(crate) async fn create(
         parent: create.parent,
         version: 0,
     };
-    let mut record = InodeRecord { attr, target: create.target.clone(), xattrs: 0 };
+    let quota = parent.quota;
+    let mut record = InodeRecord { attr, target: create.target.clone(), xattrs: 0, quota };
+    view.charge(quota, attr.ino, Charge::of(&record)).await?;
     view.put_inode(&mut record)?;
     view.put_entry(create.parent, &create.name, EntryRecord { ino: attr.ino, kind: attr.kind })?;
     view.touch(create.parent)?;
@@ -124,6 +127,9 @@ pub(crate) async fn link(
     }
     if record.attr.nlink == 0 {
         return Err(MetaError::NotFound.into());
+    }
+    if record.quota != dir.quota {
+        return Err(MetaError::CrossDevice.into());
     }
     if record.attr.nlink >= LINKS_MAX {
         return Err(MetaError::TooManyLinks.into());

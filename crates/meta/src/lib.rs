@@ -1,8 +1,8 @@
 //! The file namespace: inodes, names and their rules, over the transactional store.
 //!
 //! Reading order: [`Volume`] (what a meta executes), `view` (records read and written in one
-//! transaction), then the operations: `attr`, `entry` (make, link, remove), `rename`, `dir`, `xattr`;
-//! `permit` (who may do what), `ids` (numbers of new inodes), `session` (mounts) `collect` (what nobody
+//! transaction), then the operations: `attr`, `entry` (make, link, remove), `rename`, `dir`, `xattr`,
+//! `lock`, `quota`; `permit` (who may do what), `ids` (numbers of new inodes), `session` (mounts) `collect` (what nobody
 //! can reach any more) and `check` (whether all of this holds in a volume).
 //!
 //! Invariants:
@@ -14,7 +14,11 @@
 //! - A directory's entries change without reading its times or each other, so that changes of one
 //!   directory conflict only where they touch the same name.
 //!
-//! Absent on purpose: the bytes of files (crate `client`), caches, sockets, threads.
+//! - A lock goes with the session of its owner, at once.
+//! - What counts for a quota is exact, whatever happens at the same moment; its limit is kept but for
+//!   what is under way together.
+//!
+//! Absent on purpose: detection of deadlocks (`lock` says why), the bytes of files (crate `client`), caches, sockets, threads.
 
 mod attr;
 mod check;
@@ -23,7 +27,9 @@ mod dir;
 mod entry;
 mod error;
 mod ids;
+mod lock;
 mod permit;
+mod quota;
 mod rename;
 mod session;
 mod view;

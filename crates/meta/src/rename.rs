@@ -6,6 +6,7 @@ use millpond_types::meta::{
 
 use crate::error::Failed;
 use crate::permit;
+use crate::quota;
 use crate::view::View;
 
 /// Directories between a directory and the root at most: deeper trees can be made one by one, but a
@@ -102,6 +103,7 @@ pub(crate) async fn rename(
         permit::access(caller, &source.record.attr, permit::WRITE)?;
         must_not_lie_in(view, dirs.target(), source.entry.ino).await?;
     }
+    quota::may_move(&source.record, dirs.target())?;
     match (there, wanted.exchange) {
         (None, true) => Err(MetaError::NotFound.into()),
         (Some(there), true) => {
@@ -110,7 +112,8 @@ pub(crate) async fn rename(
                 permit::access(caller, &there.record.attr, permit::WRITE)?;
                 must_not_lie_in(view, &dirs.old, there.entry.ino).await?;
             }
-            exchange(view, wanted, (source, there), dirs)
+            quota::may_move(&there.record, &dirs.old)?;
+            exchange(view, wanted, (source, there), dirs).await
         }
         (there, false) => replace(view, wanted, (source, there), dirs).await,
     }
@@ -133,13 +136,14 @@ async fn must_not_lie_in(view: &View, dir: &InodeRecord, moved: Ino) -> Result<(
     Err(MetaError::NotSupported.into())
 }
 
-fn moved(view: &View, named: &mut Named, parent: Ino) -> Result<(), Failed> {
+async fn moved(view: &View, named: &mut Named, dir: &InodeRecord) -> Result<(), Failed> {
+    quota::moved(view, &mut named.record, dir).await?;
     named.record.attr.ctime = view.now;
-    named.record.attr.parent = parent;
+    named.record.attr.parent = dir.attr.ino;
     view.put_inode(&mut named.record)
 }
 
-fn exchange(
+async fn exchange(
     view: &View,
     wanted: &Rename,
     (mut source, mut there): (Named, Named),
@@ -147,8 +151,8 @@ fn exchange(
 ) -> Result<MetaReply, Failed> {
     view.put_entry(wanted.parent, &wanted.name, there.entry)?;
     view.put_entry(wanted.new_parent, &wanted.new_name, source.entry)?;
-    moved(view, &mut source, wanted.new_parent)?;
-    moved(view, &mut there, wanted.parent)?;
+    moved(view, &mut source, dirs.target()).await?;
+    moved(view, &mut there, &dirs.old).await?;
     let comes = i32::from(source.record.attr.is_dir());
     let goes = i32::from(there.record.attr.is_dir());
     dirs.count(goes - comes, comes - goes);
@@ -178,7 +182,7 @@ async fn replace(
     }
     view.delete_entry(wanted.parent, &wanted.name)?;
     view.put_entry(wanted.new_parent, &wanted.new_name, source.entry)?;
-    moved(view, &mut source, wanted.new_parent)?;
+    moved(view, &mut source, dirs.target()).await?;
     dirs.count(-i32::from(is_dir), i32::from(is_dir));
     dirs.put(view)?;
     Ok(MetaReply::Renamed(replaced))

@@ -7,6 +7,7 @@ use millpond_types::meta::{
 use millpond_types::wire::Record;
 
 use crate::error::Failed;
+use crate::lock;
 use crate::view::opened;
 use crate::volume::Volume;
 
@@ -127,10 +128,11 @@ pub(crate) async fn close(volume: &Volume, session: u64) -> Result<MetaReply, Fa
     Ok(MetaReply::Done)
 }
 
-/// Forgets a session.
+/// Forgets a session, and its locks.
 pub(crate) async fn end(volume: &Volume, session: u64) -> Result<(), Failed> {
     let key = &keys::session(session);
-    Ok(volume.store.transact(|txn| async move { txn.delete(key) }).await?)
+    volume.store.transact(|txn| async move { txn.delete(key) }).await?;
+    lock::release_all(volume, session).await
 }
 
 /// Whether a session's lease has run out. Clocks of metas differ by little; a second more does no harm.
@@ -142,10 +144,10 @@ fn is_over(volume: &Volume, record: &SessionRecord) -> bool {
 /// Ends a session, unless it was renewed meanwhile; whether it lives.
 async fn end_if_over(volume: &Volume, session: u64) -> Result<bool, Failed> {
     let key = &keys::session(session);
-    volume
+    let lives = volume
         .store
         .transact(|txn| async move {
-            let Some(found) = txn.get(key).await? else { return Ok(false) };
+            let Some(found) = txn.get(key).await? else { return Ok::<_, Failed>(false) };
             let record: SessionRecord = opened(key, &found)?;
             if !is_over(volume, &record) {
                 return Ok(true);
@@ -154,7 +156,11 @@ async fn end_if_over(volume: &Volume, session: u64) -> Result<bool, Failed> {
             txn.delete(key)?;
             Ok(false)
         })
-        .await
+        .await?;
+    if !lives {
+        lock::release_all(volume, session).await?;
+    }
+    Ok(lives)
 }
 
 /// The sessions that live; those whose lease has run out are ended.

@@ -24,7 +24,8 @@ pub(crate) struct View {
 }
 
 impl View {
-    async fn read<R: Record>(&self, key: &[u8]) -> Result<Option<R>, Failed> {
+    /// A record.
+    pub(crate) async fn read<R: Record>(&self, key: &[u8]) -> Result<Option<R>, Failed> {
         let found = self.txn.get(key).await?;
         found.map(|bytes| opened(key, &bytes)).transpose()
     }

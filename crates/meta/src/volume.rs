@@ -16,7 +16,7 @@ use crate::entry::Fresh;
 use crate::error::{Failed, VolumeError};
 use crate::ids::{Ids, given_out};
 use crate::view::{View, opened};
-use crate::{attr, dir, entry, rename, session, xattr};
+use crate::{attr, dir, entry, lock, quota, rename, session, xattr};
 
 /// How a volume behaves.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +58,8 @@ pub struct Volume {
     facts: Mutex<Facts>,
     /// Orphans that the round of collection after the last one looks at; all when there is nothing.
     pub(crate) uncollected: Mutex<Option<KeyRange>>,
+    /// As much for locks of sessions that have ended.
+    pub(crate) unreleased: Mutex<Option<KeyRange>>,
 }
 
 impl std::fmt::Debug for Volume {
@@ -98,8 +100,16 @@ impl Volume {
         if record.format > VOLUME_FORMAT {
             return Err(VolumeError::Format { found: record.format, known: VOLUME_FORMAT });
         }
-        let (ids, facts, uncollected) = (Ids::default(), Mutex::default(), Mutex::default());
-        Ok(Self { store, clock, options, ids, record, facts, uncollected })
+        Ok(Self {
+            store,
+            clock,
+            options,
+            ids: Ids::default(),
+            record,
+            facts: Mutex::default(),
+            uncollected: Mutex::default(),
+            unreleased: Mutex::default(),
+        })
     }
 
     /// Takes note of what the cluster has.
@@ -144,6 +154,7 @@ impl Volume {
             MetaOp::SetAttr { set, .. } => set.size == Some(0),
             _ => false,
         };
+        let is_lock = matches!(request.op, MetaOp::SetLock { .. });
         let id = if takes_id { self.fresh_id().await? } else { 0 };
         let name = RequestId {
             epoch: u64::from(request.hour),
@@ -152,7 +163,7 @@ impl Volume {
         let done = self.store.transact_once(name, |txn| self.change(txn, request, id)).await;
         let done = match done {
             // An answer is final: another attempt, long on its way, must not do it after all.
-            Err(Failed::Refused(error)) if error != MetaError::Again => {
+            Err(Failed::Refused(error)) if error != MetaError::Again || is_lock => {
                 let answer = &MetaReply::encode_answer(&Err(error));
                 let refused = |_| async move { Ok::<_, Failed>(answer.clone()) };
                 self.store.transact_once(name, refused).await?
@@ -193,6 +204,10 @@ impl Volume {
             MetaOp::Rename(wanted) => rename::rename(view, caller, wanted).await?,
             MetaOp::SetXattr(set) => xattr::set(view, caller, set).await?,
             MetaOp::RemoveXattr { ino, name } => xattr::remove(view, caller, *ino, name).await?,
+            MetaOp::SetLock { ino, lock } => {
+                lock::set(view, request.session, (*ino, *lock)).await?
+            }
+            MetaOp::SetQuota { dir, limits } => quota::set(view, caller, (*dir, *limits)).await?,
             _ => return Err(MetaError::NotSupported.into()),
         };
         Ok(MetaReply::encode_answer(&Ok(reply)))
@@ -208,15 +223,18 @@ impl Volume {
             MetaOp::ReadDir(page) => dir::read(view, caller, *page).await,
             MetaOp::GetXattr { ino, name } => xattr::get(view, caller, *ino, name).await,
             MetaOp::ListXattr { ino } => xattr::list(view, *ino).await,
-            MetaOp::Usage => self.usage().await,
+            MetaOp::Usage => self.usage().await.map(MetaReply::Usage),
+            MetaOp::UsageAt { dir } => quota::usage(view, *dir, self.usage().await?).await,
+            MetaOp::GetLock { ino, lock } => lock::get(view, request.session, (*ino, *lock)).await,
+            MetaOp::GetQuota { ino } => quota::get(view, *ino).await,
             _ => Err(MetaError::NotSupported.into()),
         }
     }
 
-    async fn usage(&self) -> Result<MetaReply, Failed> {
+    async fn usage(&self) -> Result<Usage, Failed> {
         let facts = *self.facts.lock();
         let inodes = given_out(&self.store).await?;
-        Ok(MetaReply::Usage(Usage { bytes: facts.bytes, bytes_free: facts.bytes_free, inodes }))
+        Ok(Usage { bytes: facts.bytes, bytes_free: facts.bytes_free, inodes })
     }
 
     /// Layout of a new file.
@@ -255,7 +273,8 @@ async fn found(txn: Transaction, layout: Layout, now: Timestamp) -> Result<Volum
         parent: Ino::ROOT,
         version: 0,
     };
-    view.put_inode(&mut InodeRecord { attr, target: Vec::new(), xattrs: 0 })?;
+    let target = Vec::new();
+    view.put_inode(&mut InodeRecord { attr, target, xattrs: 0, quota: quota::NONE })?;
     view.touch(Ino::ROOT)?;
     Ok(record)
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use millpond_env::Rng;
 use millpond_store::{EmbeddedBackend, EmbeddedOptions, Store};
-use millpond_types::meta::{FileKind, Ino, MetaError, Rename, SetAttr, XattrMode};
+use millpond_types::meta::{
+    FileKind, Ino, MetaError, MetaOp, QuotaLimits, Rename, SetAttr, XattrMode,
+};
 
 use crate::support::{Client, Fixture, create, rename};
 
@@ -54,6 +56,11 @@ async fn everything_holds_afterwards() {
     let mut dirs = vec![Ino::ROOT];
     for text in ["x", "y", "z"] {
         dirs.push(first.dir(Ino::ROOT, text).await);
+    }
+    // Two of them with quotas, one of which is often full.
+    for (dir, inodes) in [(dirs[1], 0), (dirs[2], 6)] {
+        let limits = QuotaLimits { bytes: 0, inodes };
+        first.run(MetaOp::SetQuota { dir, limits }).await.unwrap();
     }
     let mut tasks = tokio::task::JoinSet::new();
     for seed in 0..CLIENTS {

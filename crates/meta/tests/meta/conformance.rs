@@ -9,7 +9,7 @@ use millpond_store::{EmbeddedBackend, EmbeddedOptions, Store};
 
 use crate::etcd::{Etcd, left_out};
 use crate::support::Fixture;
-use crate::{attrs, directories, names, orphans, renames, xattrs};
+use crate::{attrs, directories, locks, names, orphans, quotas, renames, xattrs};
 
 type Case = fn(Fixture) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -59,6 +59,15 @@ fn cases() -> Vec<(&'static str, Case)> {
         orphans::a_request_is_done_once_by_two_metas,
         orphans::an_answer_is_final,
         orphans::garbage_is_listed_and_forgotten,
+        locks::ranges_and_owners,
+        locks::whole_files_of_flock,
+        locks::go_with_their_session,
+        locks::have_a_limit,
+        quotas::limits_hold,
+        quotas::only_empty_directories_get_one,
+        quotas::names_stay_in_their_quota,
+        quotas::usage_follows_every_change,
+        quotas::go_with_their_directory,
     ]
 }
 

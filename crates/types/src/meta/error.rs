@@ -31,6 +31,8 @@ errors! {
     Busy = 16, "device or resource busy";
     /// The name is taken.
     Exists = 17, "file exists";
+    /// The names belong to different quotas; a copy can be made.
+    CrossDevice = 18, "invalid cross-device link";
     /// A directory is needed.
     NotDirectory = 20, "not a directory";
     /// A directory will not do.

@@ -11,6 +11,10 @@
 //! | `f/o` ino | [`super::OrphanRecord`]: no name leads to it any more, but it may be open |
 //! | `f/g` data | [`super::GarbageRecord`]: bytes that nobody can reach |
 //! | `f/s` session | [`super::SessionRecord`] |
+//! | `f/k` ino | [`super::LocksRecord`] |
+//! | `f/l` session ino | nothing: the session has locks on the inode |
+//! | `f/q` ino | [`super::QuotaRecord`]: the directory has a quota |
+//! | `f/u` ino shard | [`super::UsageRecord`]: a part of what counts for that quota |
 //!
 //! Numbers are big endian, so that they sort. The entries of a directory lie in the order of a hash
 //! of their names, so that a position in it is a number (a directory stream's cookie) that stays
@@ -18,7 +22,7 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Ino, Name, XattrName};
+use super::{Ino, Name, USAGE_SHARDS, XattrName};
 
 /// Everything of the file namespace lies under this prefix.
 pub const PREFIX: &[u8] = b"f/";
@@ -40,6 +44,15 @@ pub const ENTRIES: &[u8] = b"f/d";
 pub const TIMES: &[u8] = b"f/t";
 /// Before the number of an inode with extended attributes.
 pub const XATTRS: &[u8] = b"f/x";
+
+/// Before the number of an inode with locks.
+pub const LOCKS: &[u8] = b"f/k";
+/// Before the number of a session with locks.
+pub const LOCKED: &[u8] = b"f/l";
+/// Before the number of a directory with a quota.
+pub const QUOTAS: &[u8] = b"f/q";
+/// Before the number of a directory with a quota: what counts for it.
+pub const USAGE: &[u8] = b"f/u";
 
 fn numbered(prefix: &[u8], number: u64, room: usize) -> Vec<u8> {
     let mut key = Vec::with_capacity(prefix.len() + 8 + room);
@@ -146,4 +159,55 @@ pub fn garbage(data: u64) -> Vec<u8> {
 #[must_use]
 pub fn session(id: u64) -> Vec<u8> {
     numbered(SESSIONS, id, 0)
+}
+
+/// Key of an inode's locks.
+#[must_use]
+pub fn locks(ino: Ino) -> Vec<u8> {
+    numbered(LOCKS, ino.0, 0)
+}
+
+/// What the keys of the inodes that a session has locks on start with.
+#[must_use]
+pub fn locked_by(session: u64) -> Vec<u8> {
+    numbered(LOCKED, session, 0)
+}
+
+/// Key that says that a session has locks on an inode.
+#[must_use]
+pub fn locked(session: u64, ino: Ino) -> Vec<u8> {
+    let mut key = numbered(LOCKED, session, 8);
+    key.extend_from_slice(&ino.0.to_be_bytes());
+    key
+}
+
+/// Session and inode of such a key; `None` for another one.
+#[must_use]
+pub fn split_locked(key: &[u8]) -> Option<(u64, Ino)> {
+    let session = leading(LOCKED, key)?;
+    let ino = number(&locked_by(session), key)?;
+    Some((session, Ino(ino)))
+}
+
+/// Key of a directory's quota.
+#[must_use]
+pub fn quota(dir: Ino) -> Vec<u8> {
+    numbered(QUOTAS, dir.0, 0)
+}
+
+/// What the keys of what counts for a directory's quota start with.
+#[must_use]
+pub fn usages(dir: Ino) -> Vec<u8> {
+    numbered(USAGE, dir.0, 0)
+}
+
+/// Key of the part of a quota's usage that an inode counts in (Fibonacci hashing: inodes made one after
+/// the other lie far apart).
+#[must_use]
+pub fn usage(dir: Ino, ino: Ino) -> Vec<u8> {
+    let mixed = ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    let shard = mixed % u64::from(USAGE_SHARDS);
+    let mut key = numbered(USAGE, dir.0, 1);
+    key.push(u8::try_from(shard).unwrap_or(0));
+    key
 }

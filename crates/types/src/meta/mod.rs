@@ -1,13 +1,15 @@
 //! Words of the file namespace: inodes, attributes, layouts, and what a client asks of a meta.
 //!
 //! Reading order: `attr` (what an inode is), `layout` (where a file's bytes lie), `error` (how an
-//! operation fails), `request` and `reply` (the protocol of `Verb::Meta`), `records` and [`keys`]
+//! operation fails), `lock`, `quota`, `request` and `reply` (the protocol of `Verb::Meta`), `records` and [`keys`]
 //! (what lies in the transactional store). `docs/files.md` says what the operations promise.
 
 mod attr;
 mod error;
 pub mod keys;
 mod layout;
+mod lock;
+mod quota;
 mod records;
 mod reply;
 mod request;
@@ -15,6 +17,8 @@ mod request;
 pub use attr::{Attr, FileKind, Ino, Name, NameError, Timestamp, XattrName};
 pub use error::MetaError;
 pub use layout::Layout;
+pub use lock::{FileLock, HeldLock, LockKind, LockSpace, LocksRecord};
+pub use quota::{Quota, QuotaLimits, QuotaRecord, UsageRecord};
 pub use records::{
     CounterRecord, DirTimes, EntryRecord, GarbageRecord, InodeRecord, OrphanRecord, SessionRecord,
     VOLUME_FORMAT, VolumeRecord,
@@ -40,6 +44,10 @@ pub const DIR_PAGE_MAX: usize = 1000;
 pub const FILE_BYTES_MAX: u64 = (1 << 32) * (64 << 10);
 /// Mounts of one volume at the same time: an orphan's record names them all.
 pub const SESSIONS_MAX: usize = 16_384;
+/// Locks of one inode, of all owners together: their record fits a value of the store.
+pub const LOCKS_MAX: usize = 4096;
+/// Parts that the usage of a quota is counted in: changes of inodes of different parts do not conflict.
+pub const USAGE_SHARDS: u8 = 32;
 /// Supplementary groups of a caller (Linux' `NGROUPS_MAX`).
 pub const GROUPS_MAX: usize = 65_536;
 

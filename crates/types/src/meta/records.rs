@@ -32,8 +32,11 @@ pub struct InodeRecord {
     pub attr: Attr,
     /// A symbolic link's target.
     pub target: Vec<u8>,
-    /// Whether it has extended attributes.
+    /// How many extended attributes it has.
     pub xattrs: u16,
+    /// The directory whose quota it counts for: the nearest above it that has one, of such a directory
+    /// itself; 0 for none.
+    pub quota: Ino,
 }
 
 /// When a directory's entries changed last. Written blindly, so that changes of different entries do
@@ -118,13 +121,14 @@ impl Record for InodeRecord {
     fn write_body(&self, w: &mut Writer) {
         self.attr.encode(w);
         w.u16(self.xattrs);
+        w.u64(self.quota.0);
         w.bytes16(&self.target);
     }
 
     fn read_body(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        let (attr, xattrs) = (Attr::decode(r)?, r.u16()?);
+        let (attr, xattrs, quota) = (Attr::decode(r)?, r.u16()?, Ino(r.u64()?));
         let target = r.bytes16(TARGET_BYTES_MAX, "target of a symbolic link")?.to_vec();
-        Ok(Self { attr, target, xattrs })
+        Ok(Self { attr, target, xattrs, quota })
     }
 }
 

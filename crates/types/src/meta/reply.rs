@@ -2,8 +2,8 @@
 
 use super::request::{flag, read_inos, write_inos};
 use super::{
-    Attr, DIR_PAGE_MAX, FileKind, Ino, MetaError, Name, TARGET_BYTES_MAX, XATTR_BYTES_MAX,
-    XATTRS_MAX, XattrName,
+    Attr, DIR_PAGE_MAX, FileKind, HeldLock, Ino, MetaError, Name, Quota, TARGET_BYTES_MAX,
+    XATTR_BYTES_MAX, XATTRS_MAX, XattrName,
 };
 use crate::wire::{Reader, WireError, Writer};
 
@@ -95,6 +95,10 @@ pub enum MetaReply {
     Xattrs(Vec<XattrName>),
     /// Numbers for `statfs`.
     Usage(Usage),
+    /// The lock that is in the way, if any.
+    Lock(Option<HeldLock>),
+    /// A quota.
+    Quota(Quota),
 }
 
 /// Done, or not.
@@ -146,6 +150,8 @@ impl MetaReply {
             Self::Xattr(_) => 9,
             Self::Xattrs(_) => 10,
             Self::Usage(_) => 11,
+            Self::Lock(_) => 12,
+            Self::Quota(_) => 13,
         }
     }
 
@@ -189,6 +195,13 @@ impl MetaReply {
                 w.u64(usage.bytes_free);
                 w.u64(usage.inodes);
             }
+            Self::Lock(held) => {
+                w.u8(u8::from(held.is_some()));
+                if let Some(held) = held {
+                    held.encode(w);
+                }
+            }
+            Self::Quota(quota) => quota.encode(w),
         }
     }
 
@@ -221,6 +234,8 @@ impl MetaReply {
                 let (bytes, bytes_free, inodes) = (r.u64()?, r.u64()?, r.u64()?);
                 Self::Usage(Usage { bytes, bytes_free, inodes })
             }
+            12 => Self::Lock(flag(r, "lock in the way")?.then(|| HeldLock::decode(r)).transpose()?),
+            13 => Self::Quota(Quota::decode(r)?),
             _ => return Err(WireError::Field("kind of a meta's reply")),
         })
     }

@@ -1,7 +1,9 @@
 //! What a client asks of a meta: the meta of a `Verb::Meta` request.
 
+use super::lock::write_lock;
 use super::{
-    Attr, FileKind, GROUPS_MAX, Ino, Name, TARGET_BYTES_MAX, Timestamp, XATTR_BYTES_MAX, XattrName,
+    Attr, FileKind, FileLock, GROUPS_MAX, Ino, Name, QuotaLimits, TARGET_BYTES_MAX, Timestamp,
+    XATTR_BYTES_MAX, XattrName,
 };
 use crate::limits::LIST_KEYS_MAX;
 use crate::wire::{Reader, WireError, Writer};
@@ -256,6 +258,38 @@ pub enum MetaOp {
     },
     /// How much there is, for `statfs`.
     Usage,
+    /// How much there is at a directory, for `statfs` of a mount of it: of its quota, if it has one.
+    UsageAt {
+        /// Which one.
+        dir: Ino,
+    },
+    /// Which lock is in the way of this one?
+    GetLock {
+        /// On which inode.
+        ino: Ino,
+        /// The lock that is wanted.
+        lock: FileLock,
+    },
+    /// A lock, another one in its place, or one less. It is done or refused, never waited for: who
+    /// wants to wait asks again, with a new sequence.
+    SetLock {
+        /// On which inode.
+        ino: Ino,
+        /// The lock; its owner is one of this session.
+        lock: FileLock,
+    },
+    /// Other limits of a directory; an empty one without a quota gets one.
+    SetQuota {
+        /// Which one.
+        dir: Ino,
+        /// Its limits.
+        limits: QuotaLimits,
+    },
+    /// The quota that an inode counts for.
+    GetQuota {
+        /// Which one.
+        ino: Ino,
+    },
 }
 
 /// One request.
@@ -447,6 +481,11 @@ impl MetaOp {
             Self::ListXattr { .. } => "listxattr",
             Self::RemoveXattr { .. } => "removexattr",
             Self::Usage => "usage",
+            Self::UsageAt { .. } => "usage_at",
+            Self::GetLock { .. } => "getlock",
+            Self::SetLock { .. } => "setlock",
+            Self::SetQuota { .. } => "setquota",
+            Self::GetQuota { .. } => "getquota",
         }
     }
 
@@ -464,6 +503,8 @@ impl MetaOp {
                 | Self::Rename(_)
                 | Self::SetXattr(_)
                 | Self::RemoveXattr { .. }
+                | Self::SetLock { .. }
+                | Self::SetQuota { .. }
         )
     }
 
@@ -488,6 +529,11 @@ impl MetaOp {
             Self::ListXattr { .. } => 32,
             Self::RemoveXattr { .. } => 33,
             Self::Usage => 40,
+            Self::UsageAt { .. } => 41,
+            Self::GetLock { .. } => 50,
+            Self::SetLock { .. } => 51,
+            Self::SetQuota { .. } => 60,
+            Self::GetQuota { .. } => 61,
         }
     }
 
@@ -506,8 +552,15 @@ impl MetaOp {
                 w.u64(parent.0);
                 name.encode(w);
             }
-            Self::GetAttr { ino } | Self::ReadLink { ino } | Self::ListXattr { ino } => {
-                w.u64(ino.0);
+            Self::GetAttr { ino }
+            | Self::ReadLink { ino }
+            | Self::ListXattr { ino }
+            | Self::UsageAt { dir: ino }
+            | Self::GetQuota { ino } => w.u64(ino.0),
+            Self::GetLock { ino, lock } | Self::SetLock { ino, lock } => write_lock(w, *ino, lock),
+            Self::SetQuota { dir, limits } => {
+                w.u64(dir.0);
+                limits.encode(w);
             }
             Self::ReadDir(page) => {
                 w.u64(page.dir.0);
@@ -570,6 +623,11 @@ impl MetaOp {
             32 => Self::ListXattr { ino: Ino(r.u64()?) },
             33 => Self::RemoveXattr { ino: Ino(r.u64()?), name: XattrName::decode(r)? },
             40 => Self::Usage,
+            41 => Self::UsageAt { dir: Ino(r.u64()?) },
+            50 => Self::GetLock { ino: Ino(r.u64()?), lock: FileLock::decode(r)? },
+            51 => Self::SetLock { ino: Ino(r.u64()?), lock: FileLock::decode(r)? },
+            60 => Self::SetQuota { dir: Ino(r.u64()?), limits: QuotaLimits::decode(r)? },
+            61 => Self::GetQuota { ino: Ino(r.u64()?) },
             _ => return Err(WireError::Field("operation of a meta")),
         })
     }

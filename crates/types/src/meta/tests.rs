@@ -31,6 +31,11 @@ fn attr() -> Attr {
     }
 }
 
+fn lock() -> FileLock {
+    let (space, kind) = (LockSpace::Flock, LockKind::Write);
+    FileLock { space, kind, owner: 1 << 50, pid: 77, start: 5, end: u64::MAX }
+}
+
 fn ops() -> Vec<MetaOp> {
     let (parent, ino) = (Ino::ROOT, Ino(9));
     let set = SetAttr {
@@ -85,6 +90,11 @@ fn ops() -> Vec<MetaOp> {
         MetaOp::ListXattr { ino },
         MetaOp::RemoveXattr { ino, name: xattr("user.a") },
         MetaOp::Usage,
+        MetaOp::UsageAt { dir: ino },
+        MetaOp::GetLock { ino, lock: lock() },
+        MetaOp::SetLock { ino, lock: FileLock { kind: LockKind::Unlock, ..lock() } },
+        MetaOp::SetQuota { dir: ino, limits: QuotaLimits { bytes: 1 << 40, inodes: 7 } },
+        MetaOp::GetQuota { ino },
     ]
 }
 
@@ -111,6 +121,14 @@ fn replies() -> Vec<MetaReply> {
         MetaReply::Xattr(b"v".to_vec()),
         MetaReply::Xattrs(vec![xattr("user.a"), xattr("user.b")]),
         MetaReply::Usage(Usage { bytes: 1, bytes_free: 2, inodes: 3 }),
+        MetaReply::Lock(None),
+        MetaReply::Lock(Some(HeldLock { session: 1 << 40, lock: lock() })),
+        MetaReply::Quota(Quota {
+            root: Ino(9),
+            limits: QuotaLimits { bytes: 1, inodes: 2 },
+            bytes: 3,
+            inodes: 4,
+        }),
     ]
 }
 
@@ -147,7 +165,7 @@ fn answers_come_back_and_pieces_of_them_are_refused() {
 
 #[test]
 fn records_come_back_and_damage_is_seen() {
-    let record = InodeRecord { attr: attr(), target: b"t".to_vec(), xattrs: 2 };
+    let record = InodeRecord { attr: attr(), target: b"t".to_vec(), xattrs: 2, quota: Ino(5) };
     let mut bytes = record.seal();
     assert_eq!(InodeRecord::open(&bytes), Ok(record));
     assert!(EntryRecord::open(&bytes).is_err(), "another kind");
@@ -157,6 +175,14 @@ fn records_come_back_and_damage_is_seen() {
     assert_eq!(SessionRecord::open(&session.seal()), Ok(session));
     let garbage = GarbageRecord { layout: attr().layout, size: 9, since: Timestamp::default() };
     assert_eq!(GarbageRecord::open(&garbage.seal()), Ok(garbage));
+    let locks = LocksRecord { locks: vec![HeldLock { session: 1, lock: lock() }; LOCKS_MAX] };
+    let bytes = locks.seal();
+    assert!(bytes.len() < crate::limits::STORE_VALUE_BYTES_MAX, "one value holds them all");
+    assert_eq!(LocksRecord::open(&bytes), Ok(locks));
+    let limits = QuotaLimits { bytes: 1, inodes: 2 };
+    assert_eq!(QuotaRecord::open(&QuotaRecord { limits }.seal()), Ok(QuotaRecord { limits }));
+    let usage = UsageRecord { bytes: 1, inodes: 2, version: 3 };
+    assert_eq!(UsageRecord::open(&usage.seal()), Ok(usage));
 }
 
 #[test]
@@ -180,6 +206,9 @@ fn entries_lie_in_the_order_of_their_hashes() {
     assert!(keys::entries_from(dir, keys::hash(&name("hello")) + 1) > key);
     assert_eq!(keys::number(keys::ORPHANS, &keys::orphan(Ino(8))), Some(8));
     assert_eq!(keys::number(keys::ORPHANS, &keys::garbage(8)), None);
+    assert_eq!(keys::split_locked(&keys::locked(7, Ino(8))), Some((7, Ino(8))));
+    assert_eq!(keys::split_locked(&keys::locked_by(7)), None);
+    assert!(keys::locked(7, Ino(8)).starts_with(&keys::locked_by(7)));
 }
 
 #[test]
