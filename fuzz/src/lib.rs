@@ -9,6 +9,7 @@ pub mod chain;
 mod cluster;
 mod files;
 mod fuse;
+mod meta;
 pub mod seeds;
 
 /// Four little-endian bytes at `at`; 0 beyond the end.

@@ -36,6 +36,7 @@ pub fn all() -> Vec<Seeds> {
     all.extend(crate::chain::all());
     all.push(crate::fuse::all());
     all.extend(crate::files::all());
+    all.extend(crate::meta::all());
     all.push(("shm_ring", rings()));
     all.push(("config", configs()));
     all

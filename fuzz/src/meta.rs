@@ -1,0 +1,176 @@
+//! Seeds of the file namespace's requests, answers and records.
+
+use millpond_types::meta::{
+    Attr, Caller, CounterRecord, Create, DirEntry, DirTimes, Entry, EntryRecord, Extend, FileKind,
+    FileLock, GarbageRecord, HeldLock, Ino, InodeRecord, Layout, LockKind, LockSpace, LocksRecord,
+    MetaError, MetaOp, MetaReply, MetaRequest, Name, OrphanRecord, Quota, QuotaLimits, QuotaRecord,
+    ReadDir, Removed, Rename, Session, SessionRecord, SetAttr, SetTime, Setxattr, Timestamp, Usage,
+    UsageRecord, VolumeRecord, XattrMode, XattrName,
+};
+use millpond_types::wire::Record;
+
+use crate::seeds::Seeds;
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).expect("it is a name")
+}
+
+fn xattr(text: &str) -> XattrName {
+    XattrName::new(text.as_bytes()).expect("it is a name")
+}
+
+const TIME: Timestamp = Timestamp { secs: -5, nanos: 999_999_999 };
+const LAYOUT: Layout = Layout { chunk_log2: 18, stripe: 16, seed: 3, chains: 256 };
+const LIMITS: QuotaLimits = QuotaLimits { bytes: 1 << 40, inodes: 1000 };
+const LOCK: FileLock = FileLock {
+    space: LockSpace::Posix,
+    kind: LockKind::Write,
+    owner: 5,
+    pid: 6,
+    start: 7,
+    end: u64::MAX,
+};
+
+fn attr() -> Attr {
+    Attr {
+        ino: Ino(77),
+        kind: FileKind::Regular,
+        mode: 0o4755,
+        uid: 1000,
+        gid: 100,
+        nlink: 2,
+        rdev: 0,
+        size: 1 << 40,
+        atime: TIME,
+        mtime: TIME,
+        ctime: TIME,
+        btime: TIME,
+        data: 78,
+        layout: LAYOUT,
+        parent: Ino::ROOT,
+        version: 9,
+    }
+}
+
+fn changes() -> Vec<MetaOp> {
+    let (parent, ino) = (Ino::ROOT, Ino(9));
+    let set = SetAttr {
+        mode: Some(0o7777),
+        size: Some(5),
+        atime: Some(SetTime::Now),
+        mtime: Some(SetTime::At(TIME)),
+        ..SetAttr::default()
+    };
+    let create = Create {
+        parent,
+        name: name("a"),
+        kind: FileKind::Symlink,
+        mode: 0o644,
+        rdev: 7,
+        target: b"/x/y".to_vec(),
+        exclusive: true,
+    };
+    let rename = Rename {
+        parent,
+        name: name("a"),
+        new_parent: ino,
+        new_name: name("b"),
+        no_replace: false,
+        exchange: true,
+    };
+    let (value, mode) = (b"value".to_vec(), XattrMode::Replace);
+    vec![
+        MetaOp::Create(create),
+        MetaOp::SetAttr { ino, set },
+        MetaOp::Extend(Extend { ino, data: 4, size: 5, mtime: TIME }),
+        MetaOp::Link { ino, parent, name: name("l") },
+        MetaOp::Unlink { parent, name: name("u") },
+        MetaOp::RemoveDir { parent, name: name("d") },
+        MetaOp::Rename(rename),
+        MetaOp::SetXattr(Setxattr { ino, name: xattr("user.a"), value, mode }),
+        MetaOp::RemoveXattr { ino, name: xattr("user.a") },
+        MetaOp::SetLock { ino, lock: LOCK },
+        MetaOp::SetQuota { dir: ino, limits: LIMITS },
+    ]
+}
+
+fn looks() -> Vec<MetaOp> {
+    let (parent, ino) = (Ino::ROOT, Ino(9));
+    vec![
+        MetaOp::SessionOpen { name: "host:/mnt".into() },
+        MetaOp::SessionRenew { open: vec![Ino(1), Ino(2)], closed: vec![Ino(3)] },
+        MetaOp::SessionClose,
+        MetaOp::Lookup { parent, name: name("a") },
+        MetaOp::GetAttr { ino },
+        MetaOp::ReadLink { ino },
+        MetaOp::ReadDir(ReadDir { dir: parent, after: 1 << 62, limit: 10, attrs: true }),
+        MetaOp::GetXattr { ino, name: xattr("user.a") },
+        MetaOp::ListXattr { ino },
+        MetaOp::Usage,
+        MetaOp::UsageAt { dir: ino },
+        MetaOp::GetLock { ino, lock: LOCK },
+        MetaOp::GetQuota { ino },
+    ]
+}
+
+fn requests() -> Vec<Vec<u8>> {
+    let caller = Caller { uid: 1, gid: 2, groups: vec![3, 4], checked: true };
+    let request = |op| MetaRequest { session: 1, sequence: 2, hour: 3, caller: caller.clone(), op };
+    changes().into_iter().chain(looks()).map(|op| request(op).encode()).collect()
+}
+
+fn replies() -> Vec<Vec<u8>> {
+    let removed = Removed { ino: Ino(4), nlink: 1 };
+    let entry = |attr| DirEntry {
+        cookie: 5,
+        name: name("n"),
+        ino: Ino(77),
+        kind: FileKind::Directory,
+        attr,
+    };
+    let replies = [
+        MetaReply::Done,
+        MetaReply::Session(Session { id: 1 << 40, lease_ms: 2000 }),
+        MetaReply::Renewed { asked: vec![Ino(5)] },
+        MetaReply::Entry(Entry { attr: attr(), created: true }),
+        MetaReply::Attr(attr()),
+        MetaReply::Target(b"/x".to_vec()),
+        MetaReply::Page { entries: vec![entry(None), entry(Some(attr()))], end: false },
+        MetaReply::Removed(removed),
+        MetaReply::Renamed(Some(removed)),
+        MetaReply::Xattr(b"v".to_vec()),
+        MetaReply::Xattrs(vec![xattr("user.a"), xattr("user.b")]),
+        MetaReply::Usage(Usage { bytes: 1, bytes_free: 2, inodes: 3 }),
+        MetaReply::Lock(Some(HeldLock { session: 1, lock: LOCK })),
+        MetaReply::Quota(Quota { root: Ino(9), limits: LIMITS, bytes: 1, inodes: 2 }),
+    ];
+    let refused = MetaReply::encode_answer(&Err(MetaError::NotEmpty));
+    let mut all: Vec<Vec<u8>> =
+        replies.into_iter().map(|reply| MetaReply::encode_answer(&Ok(reply))).collect();
+    all.push(refused);
+    all
+}
+
+fn records() -> Vec<Vec<u8>> {
+    let inode = InodeRecord { attr: attr(), target: b"t".to_vec(), xattrs: 2, quota: Ino(9) };
+    let sealed = [
+        VolumeRecord { format: 1, layout: LAYOUT, created: TIME }.seal(),
+        CounterRecord { next: 5120 }.seal(),
+        inode.seal(),
+        DirTimes { mtime: TIME, ctime: TIME }.seal(),
+        EntryRecord { ino: Ino(77), kind: FileKind::Directory }.seal(),
+        OrphanRecord { since: TIME, waits_for: Some(vec![1, 2]) }.seal(),
+        GarbageRecord { layout: LAYOUT, size: 9, since: TIME }.seal(),
+        SessionRecord { name: "host:/mnt".into(), renewed: TIME }.seal(),
+        LocksRecord { locks: vec![HeldLock { session: 1, lock: LOCK }] }.seal(),
+        QuotaRecord { limits: LIMITS }.seal(),
+        UsageRecord { bytes: 1, inodes: 2, version: 3 }.seal(),
+    ];
+    // The target puts the checksum there.
+    sealed.into_iter().map(|bytes| bytes[..bytes.len() - 4].to_vec()).collect()
+}
+
+/// Seeds of the targets.
+pub(crate) fn all() -> Vec<Seeds> {
+    vec![("meta_request", requests()), ("meta_reply", replies()), ("meta_records", records())]
+}
