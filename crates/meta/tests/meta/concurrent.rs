@@ -64,8 +64,11 @@ async fn everything_holds_afterwards() {
     }
     let mut tasks = tokio::task::JoinSet::new();
     for seed in 0..CLIENTS {
-        let (volume, dirs) = (if seed % 2 == 0 { &f.volume } else { &f.other }, dirs.clone());
-        let (c, mut rng) = (Client::open(volume).await, Rng::new(seed));
+        let (volume, other) =
+            if seed % 2 == 0 { (&f.volume, &f.other) } else { (&f.other, &f.volume) };
+        let (mut c, mut rng, dirs) = (Client::open(volume).await, Rng::new(seed), dirs.clone());
+        // Half of them are so impatient that both metas get every request.
+        c.twin = Some(Arc::clone(other)).filter(|_| seed % 4 < 2);
         tasks.spawn(async move {
             let mut done = 0;
             for _ in 0..STEPS {

@@ -63,6 +63,7 @@ fn cases() -> Vec<(&'static str, Case)> {
         locks::whole_files_of_flock,
         locks::go_with_their_session,
         locks::have_a_limit,
+        locks::exclude_each_other,
         quotas::limits_hold,
         quotas::only_empty_directories_get_one,
         quotas::names_stay_in_their_quota,

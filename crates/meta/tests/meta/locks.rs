@@ -135,3 +135,27 @@ pub(crate) async fn have_a_limit(f: Fixture) {
     assert_eq!(set(&c, ino, lock(Read, 2, (5, 5))).await, Ok(()));
     assert_eq!(set(&c, ino, lock(Read, 1, ALL)).await, Ok(()), "one instead of thousands");
 }
+
+pub(crate) async fn exclude_each_other(f: Fixture) {
+    let ino = f.client().await.file(ROOT, "f").await;
+    let inside = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..4_u64 {
+        let (volume, inside) = (if n % 2 == 0 { &f.volume } else { &f.other }, inside.clone());
+        let c = Client::open(volume).await;
+        tasks.spawn(async move {
+            // Each wants one byte of its own and one that all want.
+            let range = (10 - n, 10);
+            for _ in 0..8 {
+                while set(&c, ino, lock(Write, n, range)).await == Err(MetaError::Again) {
+                    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                }
+                assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                assert_eq!(set(&c, ino, lock(Unlock, n, ALL)).await, Ok(()));
+            }
+        });
+    }
+    tasks.join_all().await;
+}

@@ -10,6 +10,7 @@ mod conformance;
 mod damage;
 mod directories;
 mod etcd;
+mod flaky;
 mod locks;
 mod model;
 mod names;

@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use millpond_types::meta::{Create, FileKind, Ino, MetaError, MetaOp, Rename, SetAttr};
+use millpond_meta::Collected;
+use millpond_types::meta::{Create, FileKind, Ino, MetaError, Rename, SetAttr};
 use proptest::prelude::*;
 
-use crate::support::{Client, Fixture, create, rename};
+use crate::flaky::Flaky;
+use crate::support::{Client, Fixture, LEASE, create, rename};
 
 /// What the model knows of an inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -280,30 +282,55 @@ async fn same(c: &Client, model: &Model) {
     }
 }
 
+/// Until a store that loses answers has given one.
+async fn collect(f: &Fixture) -> Collected {
+    for _ in 0..100 {
+        if let Ok(collected) = f.volume.collect().await {
+            return collected;
+        }
+    }
+    panic!("the store does not answer");
+}
+
+async fn agree(f: Fixture, ops: &[Op]) {
+    let c = f.client().await;
+    let mut model = Model::new();
+    for op in ops {
+        both(&c, &mut model, op).await;
+        same(&c, &model).await;
+    }
+    f.assert_sound().await;
+    // Nothing is left of what has no name once nobody has it open.
+    f.clock.advance(LEASE * 2);
+    while collect(&f).await != Collected::default() {}
+    for ino in model.nodes.keys() {
+        let gone = c.getattr(Ino(*ino)).await == Err(MetaError::Stale);
+        assert_eq!(gone, model.nlink(*ino) == 0, "inode {ino}");
+    }
+    f.assert_sound().await;
+}
+
+fn block_on(work: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(work);
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
     fn agrees_with_a_plain_tree(ops in prop::collection::vec(op(), 1..40)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        runtime.block_on(async {
-            let f = Fixture::in_memory().await;
-            let c = f.client().await;
-            let mut model = Model::new();
-            for op in &ops {
-                both(&c, &mut model, op).await;
-                same(&c, &model).await;
-            }
-            f.assert_sound().await;
-            // Nothing is left of what has no name once nobody has it open.
-            c.run(MetaOp::SessionClose).await.unwrap();
-            f.volume.collect().await.unwrap();
-            f.volume.collect().await.unwrap();
-            for ino in model.nodes.keys() {
-                let gone = c.getattr(Ino(*ino)).await == Err(MetaError::Stale);
-                assert_eq!(gone, model.nlink(*ino) == 0, "inode {ino}");
-            }
-            f.assert_sound().await;
+        block_on(async { agree(Fixture::in_memory().await, &ops).await });
+    }
+
+    /// Answers that are lost change none of those that are given.
+    #[test]
+    fn agrees_over_a_store_that_loses_answers(
+        ops in prop::collection::vec(op(), 1..40),
+        seed in any::<u64>(),
+    ) {
+        block_on(async {
+            let store = Flaky::store(seed);
+            agree(Fixture::new(store.clone(), store).await, &ops).await;
         });
     }
 }

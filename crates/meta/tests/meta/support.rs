@@ -61,6 +61,8 @@ pub(crate) struct Client {
     pub(crate) volume: Arc<Volume>,
     pub(crate) session: u64,
     sequence: Arc<AtomicU64>,
+    /// Where each request is sent too, at the same moment.
+    pub(crate) twin: Option<Arc<Volume>>,
     pub(crate) caller: Caller,
 }
 
@@ -96,6 +98,7 @@ impl Client {
             volume: Arc::clone(volume),
             session: 0,
             sequence: Arc::default(),
+            twin: None,
             caller: Caller::checked(0, 0),
         };
         client.session = client.session_open().await.id;
@@ -127,7 +130,14 @@ impl Client {
 
     /// Asks until the store has an answer, as a mount does.
     pub(crate) async fn run(&self, op: MetaOp) -> MetaAnswer {
-        self.send(&self.request(op)).await
+        let request = self.request(op);
+        let Some(twin) = self.twin.as_ref().filter(|_| request.op.changes()) else {
+            return self.send(&request).await;
+        };
+        let twin = self.at(twin);
+        let (answer, other) = tokio::join!(self.send(&request), twin.send(&request));
+        assert_eq!(answer, other, "one request has one answer: {:?}", request.op);
+        answer
     }
 
     pub(crate) async fn send(&self, request: &MetaRequest) -> MetaAnswer {
