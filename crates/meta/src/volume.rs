@@ -149,6 +149,10 @@ impl Volume {
     }
 
     async fn once(&self, request: &MetaRequest) -> Result<MetaReply, Failed> {
+        if request.session == 0 {
+            // Sequences of several clients would be taken for one another.
+            return Err(MetaError::Stale.into());
+        }
         let takes_id = match &request.op {
             MetaOp::Create(_) => true,
             MetaOp::SetAttr { set, .. } => set.size == Some(0),

@@ -40,6 +40,7 @@ fn cases() -> Vec<(&'static str, Case)> {
         renames::never_into_itself,
         renames::no_replace_and_exchange,
         renames::two_names_of_one_inode,
+        renames::deep_trees,
         renames::unchecked_callers_need_permission,
         attrs::what_is_set_is_seen,
         attrs::a_cut_to_nothing_is_a_new_file_for_its_bytes,
@@ -58,6 +59,7 @@ fn cases() -> Vec<(&'static str, Case)> {
         orphans::rounds_of_collection_go_on,
         orphans::a_request_is_done_once_by_two_metas,
         orphans::an_answer_is_final,
+        orphans::changes_need_a_session,
         orphans::garbage_is_listed_and_forgotten,
         locks::ranges_and_owners,
         locks::whole_files_of_flock,
@@ -69,6 +71,7 @@ fn cases() -> Vec<(&'static str, Case)> {
         quotas::names_stay_in_their_quota,
         quotas::usage_follows_every_change,
         quotas::go_with_their_directory,
+        quotas::many_at_once,
     ]
 }
 

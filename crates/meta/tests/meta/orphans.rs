@@ -131,6 +131,17 @@ pub(crate) async fn an_answer_is_final(f: Fixture) {
     assert_eq!(c.lookup(ROOT, "f").await, Err(MetaError::NotFound), "and nothing is made");
 }
 
+/// Without a session nothing can be named for ever, so nothing is changed.
+pub(crate) async fn changes_need_a_session(f: Fixture) {
+    let c = f.client().await;
+    let mut nobody = c.clone();
+    nobody.session = 0;
+    let made = nobody.create(create(ROOT, "f", FileKind::Regular)).await;
+    assert_eq!(made, Err(MetaError::Stale));
+    assert_eq!(nobody.lookup(ROOT, "f").await, Err(MetaError::NotFound), "looking needs none");
+    assert!(nobody.run(MetaOp::Usage).await.is_ok());
+}
+
 pub(crate) async fn garbage_is_listed_and_forgotten(f: Fixture) {
     let c = f.client().await;
     unlinked(&c, 60).await;

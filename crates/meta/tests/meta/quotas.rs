@@ -202,3 +202,23 @@ pub(crate) async fn go_with_their_directory(f: Fixture) {
         assert!(left.is_empty(), "{} records are left", left.len());
     }
 }
+
+/// Many clients at once in one quota: each gets an answer soon, and nothing is lost of what counts.
+pub(crate) async fn many_at_once(f: Fixture) {
+    let c = f.client().await;
+    let dir = with_quota(&c, "q", QuotaLimits { bytes: 0, inodes: 1 + 16 * 8 }).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..16 {
+        let c = Client::open(if n % 2 == 0 { &f.volume } else { &f.other }).await;
+        tasks.spawn(async move {
+            for m in 0..8 {
+                let file = c.file(dir, &format!("{n} {m}")).await;
+                resize(&c, file, 10).await.unwrap();
+            }
+        });
+    }
+    tasks.join_all().await;
+    assert_eq!(used(&c, dir).await, (16 * 8 * 10, 1 + 16 * 8));
+    let more = c.create(create(dir, "more", FileKind::Regular)).await;
+    assert_eq!(more, Err(MetaError::Quota), "none was lost");
+}

@@ -153,3 +153,22 @@ pub(crate) async fn unchecked_callers_need_permission(f: Fixture) {
         assert_eq!(go((mine, "h"), (theirs, text)).await, Err(MetaError::Access));
     }
 }
+
+/// A transaction reads all directories above the one that a directory moves to, and is bounded.
+pub(crate) async fn deep_trees(f: Fixture) {
+    let c = f.client().await;
+    let mut path = vec![ROOT];
+    for _ in 0..105 {
+        path.push(c.dir(*path.last().unwrap(), "d").await);
+    }
+    c.dir(ROOT, "moved").await;
+    let deep = *path.last().unwrap();
+    assert_eq!(c.rename(rename((ROOT, "moved"), (deep, "x"))).await, Err(MetaError::NotSupported));
+    c.file(ROOT, "f").await;
+    assert_eq!(c.rename(rename((ROOT, "f"), (deep, "f"))).await, Ok(None), "files go anywhere");
+    assert_eq!(c.rename(rename((ROOT, "moved"), (path[99], "x"))).await, Ok(None));
+    assert_eq!(c.rename(rename((ROOT, "d"), (path[50], "x"))).await, Err(MetaError::Invalid));
+    let exchange = Rename { exchange: true, ..rename((path[99], "x"), (path[40], "d")) };
+    assert_eq!(c.rename(exchange).await, Err(MetaError::Invalid));
+    assert_eq!(c.rename(rename((path[99], "x"), (path[98], "y"))).await, Ok(None));
+}
