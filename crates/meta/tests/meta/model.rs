@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashSet};
 
 use millpond_meta::Collected;
-use millpond_types::meta::{Create, FileKind, Ino, MetaError, Rename, SetAttr};
+use millpond_types::meta::{
+    Create, FileKind, Ino, MetaError, MetaOp, MetaReply, Quota, QuotaLimits, Rename, SetAttr,
+};
 use proptest::prelude::*;
 
 use crate::flaky::Flaky;
@@ -16,6 +18,8 @@ struct Node {
     mode: u16,
     size: u64,
     entries: BTreeMap<&'static str, u64>,
+    /// The directory whose quota it counts for; 0 for none.
+    quota: u64,
 }
 
 /// The tree; inodes by the numbers that the volume gave them.
@@ -33,6 +37,7 @@ enum Op {
     Rename { from: (usize, &'static str), to: (usize, &'static str), flag: u8 },
     SetMode { dir: usize, name: &'static str, mode: u16 },
     SetSize { dir: usize, name: &'static str, size: u64 },
+    SetQuota { dir: usize, name: &'static str },
 }
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -56,13 +61,14 @@ fn op() -> impl Strategy<Value = Op> {
             Op::SetMode { dir, name, mode }
         }),
         1 => (place(), 0..9_u64).prop_map(|((dir, name), size)| Op::SetSize { dir, name, size }),
+        2 => place().prop_map(|(dir, name)| Op::SetQuota { dir, name }),
     ]
 }
 
 impl Model {
     fn new() -> Self {
-        let root =
-            Node { kind: FileKind::Directory, mode: 0o755, size: 0, entries: BTreeMap::new() };
+        let (kind, entries) = (FileKind::Directory, BTreeMap::new());
+        let root = Node { kind, mode: 0o755, size: 0, entries, quota: 0 };
         Self { nodes: BTreeMap::from([(1, root)]) }
     }
 
@@ -113,6 +119,34 @@ impl Model {
         };
     }
 
+    /// Whether it may get a name in `dir` and lose its own.
+    fn may_move(&self, ino: u64, dir: u64) -> Result<(), MetaError> {
+        let (quota, other) = (self.nodes[&ino].quota, self.nodes[&dir].quota);
+        let moves = !self.is_dir(ino) && self.nlink(ino) == 1;
+        if quota == other || quota == ino || moves { Ok(()) } else { Err(MetaError::CrossDevice) }
+    }
+
+    /// It has a name in `dir` now, in place of its own.
+    fn moved(&mut self, ino: u64, dir: u64) {
+        let other = self.nodes[&dir].quota;
+        let node = self.nodes.get_mut(&ino).unwrap();
+        if node.quota != ino {
+            node.quota = other;
+        }
+    }
+
+    fn set_quota(&mut self, ino: u64) -> Result<(), MetaError> {
+        let node = self.nodes.get_mut(&ino).unwrap();
+        match node.kind {
+            FileKind::Directory if node.entries.is_empty() || node.quota == ino => {
+                node.quota = ino;
+                Ok(())
+            }
+            FileKind::Directory => Err(MetaError::NotEmpty),
+            _ => Err(MetaError::NotDirectory),
+        }
+    }
+
     fn rename(
         &mut self,
         (dir, name): (u64, &'static str),
@@ -130,11 +164,15 @@ impl Model {
         if self.is_dir(source) && self.lies_in(new_dir, source) {
             return Err(MetaError::Invalid);
         }
+        self.may_move(source, new_dir)?;
         if flag == 2 {
             let there = there.ok_or(MetaError::NotFound)?;
             if self.is_dir(there) && self.lies_in(dir, there) {
                 return Err(MetaError::Invalid);
             }
+            self.may_move(there, dir)?;
+            self.moved(source, new_dir);
+            self.moved(there, dir);
             self.set(dir, name, Some(there));
             self.set(new_dir, new_name, Some(source));
             return Ok(());
@@ -149,6 +187,7 @@ impl Model {
                 _ => {}
             }
         }
+        self.moved(source, new_dir);
         self.set(dir, name, None);
         self.set(new_dir, new_name, Some(source));
         Ok(())
@@ -190,7 +229,8 @@ async fn create_both(c: &Client, model: &mut Model, name: &'static str, wanted: 
     };
     if let (Ok(entry), Ok(true)) = (&answer, expected) {
         let (mode, size) = (wanted.mode, wanted.target.len() as u64);
-        let node = Node { kind, mode, size, entries: BTreeMap::new() };
+        let quota = model.nodes[&dir].quota;
+        let node = Node { kind, mode, size, entries: BTreeMap::new(), quota };
         assert!(model.nodes.insert(entry.attr.ino.0, node).is_none(), "a new number");
         model.set(dir, name, Some(entry.attr.ino.0));
     }
@@ -212,6 +252,9 @@ async fn both(c: &Client, model: &mut Model, op: &Op) {
             let answer = c.link(Ino(ino), Ino(dir(to.0)), to.1).await.map(drop);
             let wanted = match model.entry(dir(to.0), to.1) {
                 _ if model.is_dir(ino) => Err(MetaError::NotPermitted),
+                _ if model.nodes[&ino].quota != model.nodes[&dir(to.0)].quota => {
+                    Err(MetaError::CrossDevice)
+                }
                 Some(_) => Err(MetaError::Exists),
                 None => {
                     model.set(dir(to.0), to.1, Some(ino));
@@ -234,6 +277,12 @@ async fn both(c: &Client, model: &mut Model, op: &Op) {
             };
             let model = model.rename((dir(from.0), from.1), (dir(to.0), to.1), flag);
             (c.rename(wanted).await.map(drop), model)
+        }
+        Op::SetQuota { dir: n, name } => {
+            let Some(ino) = model.entry(dir(n), name) else { return };
+            let limits = QuotaLimits::default();
+            let answer = c.run(MetaOp::SetQuota { dir: Ino(ino), limits }).await;
+            (answer.map(drop), model.set_quota(ino))
         }
         Op::SetMode { dir: n, name, mode } => {
             let Some(ino) = model.entry(dir(n), name) else { return };
@@ -265,6 +314,14 @@ async fn same(c: &Client, model: &Model) {
         let attr = c.getattr(Ino(*ino)).await.unwrap();
         let seen = (attr.kind, attr.mode, attr.size, attr.nlink);
         assert_eq!(seen, (node.kind, node.mode, node.size, model.nlink(*ino)), "inode {ino}");
+        if node.quota == *ino {
+            let (root, limits) = (Ino(*ino), QuotaLimits::default());
+            let counts = model.nodes.values().filter(|node| node.quota == *ino);
+            let (bytes, inodes) = counts.fold((0, 0), |sum, n| (sum.0 + n.size, sum.1 + 1));
+            let quota = Quota { root, limits, bytes, inodes };
+            let answer = c.run(MetaOp::GetQuota { ino: root }).await;
+            assert_eq!(answer, Ok(MetaReply::Quota(quota)));
+        }
         if node.kind != FileKind::Directory {
             continue;
         }
@@ -315,17 +372,15 @@ fn block_on(work: impl Future<Output = ()>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
-
     #[test]
-    fn agrees_with_a_plain_tree(ops in prop::collection::vec(op(), 1..40)) {
+    fn agrees_with_a_plain_tree(ops in prop::collection::vec(op(), 1..60)) {
         block_on(async { agree(Fixture::in_memory().await, &ops).await });
     }
 
     /// Answers that are lost change none of those that are given.
     #[test]
     fn agrees_over_a_store_that_loses_answers(
-        ops in prop::collection::vec(op(), 1..40),
+        ops in prop::collection::vec(op(), 1..60),
         seed in any::<u64>(),
     ) {
         block_on(async {
