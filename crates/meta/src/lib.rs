@@ -2,8 +2,9 @@
 //!
 //! Reading order: [`Volume`] (what a meta executes), `view` (records read and written in one
 //! transaction), then the operations: `attr`, `entry` (make, link, remove), `rename`, `dir`, `xattr`,
-//! `lock`, `quota`; `permit` (who may do what), `ids` (numbers of new inodes), `session` (mounts) `collect` (what nobody
-//! can reach any more) and `check` (whether all of this holds in a volume).
+//! `lock`, `quota`; `permit` (who may do what), `ids` (numbers of new inodes), `session` (mounts),
+//! `collect` (what nobody can reach any more); `check` and `finding` (whether all of this holds in a
+//! volume).
 //!
 //! Invariants:
 //! - Every operation is one transaction: all of it happened, or none. Metas share nothing but the
@@ -13,7 +14,6 @@
 //!   garbage, which is named in the store before anything forgets it.
 //! - A directory's entries change without reading its times or each other, so that changes of one
 //!   directory conflict only where they touch the same name.
-//!
 //! - A lock goes with the session of its owner, at once.
 //! - What counts for a quota is exact, whatever happens at the same moment; its limit is kept but for
 //!   what is under way together.
@@ -26,6 +26,7 @@ mod collect;
 mod dir;
 mod entry;
 mod error;
+mod finding;
 mod ids;
 mod lock;
 mod permit;
@@ -36,7 +37,7 @@ mod view;
 mod volume;
 mod xattr;
 
-pub use check::{CheckReport, Finding};
 pub use collect::{Collected, Garbage};
 pub use error::VolumeError;
+pub use finding::{CheckReport, Finding};
 pub use volume::{Facts, Volume, VolumeOptions};
