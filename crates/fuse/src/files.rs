@@ -88,6 +88,8 @@ struct Open {
     file: Option<Arc<File>>,
     /// As in [`State`].
     written: Option<Written>,
+    /// Somebody may have a lock of it.
+    locked: bool,
 }
 
 /// Everything that the journal has too.
@@ -118,6 +120,7 @@ impl Table {
         for (ino, open) in &self.open {
             state.push(Entry::IsOpen { ino: *ino, times: open.times });
             state.extend(open.written.map(|written| Entry::Wrote { ino: *ino, written }));
+            state.extend(open.locked.then_some(Entry::Locked { ino: *ino }));
         }
         if let Err(error) = journal.turn(&state) {
             tracing::error!("{error}: this mount would not survive its process any more");
@@ -143,6 +146,7 @@ impl Table {
             Entry::Wrote { ino, written } => {
                 self.open.entry(ino).or_default().written = Some(written);
             }
+            Entry::Locked { ino } => self.open.entry(ino).or_default().locked = true,
             Entry::Told { ino } => {
                 if let Some(open) = self.open.get_mut(&ino) {
                     open.written = None;
@@ -295,6 +299,19 @@ impl Files {
         let mut table = self.table.lock();
         table.began.remove(&unique);
         table.done.remove(&unique);
+    }
+
+    /// Somebody is about to lock an open file.
+    pub(crate) fn note_locked(&self, ino: Ino) {
+        let mut table = self.table.lock();
+        let Some(open) = table.open.get_mut(&ino).filter(|open| !open.locked) else { return };
+        open.locked = true;
+        table.note(Entry::Locked { ino });
+    }
+
+    /// Whether somebody may have a lock of a file.
+    pub(crate) fn is_locked(&self, ino: Ino) -> bool {
+        self.table.lock().open.get(&ino).is_some_and(|open| open.locked)
     }
 
     /// Which of these are open.

@@ -42,6 +42,8 @@ pub(crate) enum Entry {
     Wrote { ino: Ino, written: Written },
     /// A meta knows of all that was written.
     Told { ino: Ino },
+    /// Somebody may have a lock of it.
+    Locked { ino: Ino },
 }
 
 impl Entry {
@@ -76,8 +78,8 @@ impl Entry {
                 w.u32(written.at.nanos);
                 w.u64(written.data);
             }
-            Self::Told { ino } => {
-                w.u8(8);
+            Self::Told { ino } | Self::Locked { ino } => {
+                w.u8(if matches!(self, Self::Told { .. }) { 8 } else { 9 });
                 w.u64(ino.0);
             }
         }
@@ -99,6 +101,7 @@ impl Entry {
                 Self::Wrote { ino, written: Written { end, at, data: r.u64()? } }
             }
             8 => Self::Told { ino: Ino(r.u64()?) },
+            9 => Self::Locked { ino: Ino(r.u64()?) },
             _ => return Err(WireError::Field("kind of a journal entry")),
         };
         r.finish()?;
@@ -234,6 +237,7 @@ mod tests {
             Entry::Opened { unique: 4, ino: Ino(1) },
             Entry::Wrote { ino: Ino(1), written },
             Entry::Told { ino: Ino(1) },
+            Entry::Locked { ino: Ino(1) },
             Entry::IsOpen { ino: Ino(8), times: 2 },
             Entry::Closed { unique: 6, ino: Ino(1) },
         ]
@@ -265,7 +269,7 @@ mod tests {
         let mut byte = [0];
         journal.region.copy_out(last, &mut byte).unwrap();
         journal.region.copy_in(last, &[byte[0] ^ 1]).unwrap();
-        assert_eq!(resumed(&journal), some()[..5]);
+        assert_eq!(resumed(&journal), some()[..6]);
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod journal;
 mod mount;
 mod options;
 mod session;
+mod waiters;
 mod worker;
 
 pub use mount::{Keep, Mount, MountFailure};

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use millpond_env::{EventFd, RealClock, ThreadHandle, thread};
 use millpond_fuse_wire::abi::InitFlags;
-use millpond_fuse_wire::{Device, Received, Reply, ReplyTo, Request, RequestBuffer};
+use millpond_fuse_wire::{Device, Operation, Received, Reply, ReplyTo, Request, RequestBuffer};
 use parking_lot::{Condvar, Mutex};
 
 use crate::fs::Fs;
+use crate::waiters::Waiters;
 
 /// What was agreed on with the kernel.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +32,7 @@ struct Shared {
     /// Threads that run.
     running: AtomicUsize,
     ended: (Mutex<()>, Condvar),
+    waiters: Waiters,
     over: Arc<AtomicBool>,
 }
 
@@ -39,6 +41,8 @@ pub(crate) struct Workers {
     shared: Arc<Shared>,
     devices: Vec<Arc<Device>>,
     threads: Vec<ThreadHandle<()>>,
+    /// Tries locks that are waited for.
+    waiting: Option<ThreadHandle<()>>,
     /// Set once the kernel has no such mount any more.
     pub(crate) over: Arc<AtomicBool>,
 }
@@ -57,10 +61,14 @@ impl Workers {
             stop: EventFd::new()?,
             running: AtomicUsize::new(0),
             ended: (Mutex::new(()), Condvar::new()),
+            waiters: Waiters::default(),
             over: Arc::clone(&over),
         });
         let devices: Vec<Arc<Device>> = devices.into_iter().map(Arc::new).collect();
-        let mut this = Self { shared, devices: devices.clone(), threads: Vec::new(), over };
+        let mut this =
+            Self { shared, devices: devices.clone(), threads: Vec::new(), waiting: None, over };
+        let waiting = Arc::clone(&this.shared);
+        this.waiting = Some(thread("mp-locks", move || waiting.waiters.run(&waiting.fs))?);
         for device in devices {
             this.start_thread(device)?;
         }
@@ -135,14 +143,15 @@ impl Drop for Workers {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.stop.notify();
-        for thread in self.threads.drain(..) {
+        self.shared.waiters.end();
+        for thread in self.threads.drain(..).chain(self.waiting.take()) {
             let _ = thread.join();
         }
     }
 }
 
 /// Serves requests until the mount is gone, or threads are to stop.
-fn serve(shared: &Shared, device: &Device) {
+fn serve(shared: &Shared, device: &Arc<Device>) {
     let Terms { max_write, granted } = shared.terms;
     let mut buffer = RequestBuffer::new(max_write);
     let mut scratch = Vec::new();
@@ -162,7 +171,13 @@ fn serve(shared: &Shared, device: &Device) {
         match Request::decode(bytes, granted) {
             Ok(request) => {
                 let to = request.reply_to();
-                shared.fs.dispatch(&request, &mut scratch, &mut |reply| send(device, to, &reply));
+                if let Operation::Interrupt { unique } = request.operation {
+                    shared.waiters.interrupt(unique);
+                }
+                let mut answer = |reply: Reply<'_>| send(device, to, &reply);
+                if let Some(waiting) = shared.fs.dispatch(&request, &mut scratch, &mut answer) {
+                    shared.waiters.add(waiting, to, Arc::clone(device));
+                }
             }
             Err(error) => {
                 tracing::error!("{error}");
@@ -174,7 +189,7 @@ fn serve(shared: &Shared, device: &Device) {
     }
 }
 
-fn send(device: &Device, to: ReplyTo, reply: &Reply<'_>) {
+pub(crate) fn send(device: &Device, to: ReplyTo, reply: &Reply<'_>) {
     if let Err(error) = device.reply(to, reply) {
         tracing::error!("answering the kernel: {error}");
     }

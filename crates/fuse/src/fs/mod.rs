@@ -6,6 +6,7 @@
 mod attrs;
 mod data;
 mod dirs;
+mod locks;
 mod names;
 mod xattrs;
 
@@ -19,6 +20,8 @@ use crate::backend::{Backend, Ticket, unexpected};
 use crate::errno::Errno;
 use crate::files::Files;
 use crate::options::Mode;
+
+pub(crate) use locks::Waiting;
 
 /// Bytes of a block in `stat` and `statfs`.
 const BLOCK: u32 = 4096;
@@ -59,11 +62,18 @@ pub(crate) fn wishes(mode: Mode) -> InitFlags {
         | InitFlags::HAS_EXPIRE_ONLY
         | InitFlags::DIRECT_IO_ALLOW_MMAP
         | InitFlags::HAS_RESEND
+        | InitFlags::POSIX_LOCKS
+        | InitFlags::FLOCK_LOCKS
 }
 
 impl Fs {
-    /// Answers one request.
-    pub(crate) fn dispatch(&self, request: &Request<'_>, scratch: &mut Vec<u8>, send: Send<'_>) {
+    /// Answers one request; or hands back what it waits for.
+    pub(crate) fn dispatch(
+        &self,
+        request: &Request<'_>,
+        scratch: &mut Vec<u8>,
+        send: Send<'_>,
+    ) -> Option<Waiting> {
         let header = &request.header;
         let mut ticket = Ticket::of_request(request.unique(), header.uid, header.gid);
         if !self.remembers {
@@ -71,18 +81,22 @@ impl Fs {
         }
         let ino = Ino(header.nodeid);
         let done = match &request.operation {
-            // The kernel's references are not counted: there is nothing behind them. And what waits
-            // is answered when it is done, interrupted or not.
+            // The kernel's references are not counted: there is nothing behind them. And what only
+            // takes its time is answered when it is done, interrupted or not.
             Operation::Forget { .. }
             | Operation::BatchForget { .. }
             | Operation::NotifyReply { .. }
-            | Operation::Interrupt { .. } => return,
+            | Operation::Interrupt { .. } => return None,
+            Operation::Setlkw(args) => {
+                return self.begin_waiting(request.unique(), ino, args, send);
+            }
             operation => self.answer(&mut ticket, ino, (operation, scratch), send),
         };
         if let Err(Errno(errno)) = done {
             send(Reply::Error(errno));
         }
         self.files().answered(request.unique());
+        None
     }
 
     pub(crate) const fn files(&self) -> &Files {
@@ -116,8 +130,16 @@ impl Fs {
             Operation::Open(args) => self.open(ticket, ino, *args, send),
             Operation::Read(args) => self.read(ticket, ino, (args, scratch), send),
             Operation::Write { args, data } => self.write(ticket, ino, (args.offset, data), send),
-            Operation::Flush(_) | Operation::Fsync(_) => self.flush(ino, send),
-            Operation::Release(_) => self.release(ticket, ino, send),
+            Operation::Flush(args) => {
+                self.unlock_at_flush(ino, *args)?;
+                self.flush(ino, send)
+            }
+            Operation::Fsync(_) => self.flush(ino, send),
+            Operation::Release(args) => {
+                self.unlock_at_release(ino, args)?;
+                self.release(ticket, ino, send)
+            }
+            Operation::Getlk(_) | Operation::Setlk(_) => self.on_lock(ticket, ino, operation, send),
             Operation::Fallocate(args) => self.fallocate(ticket, ino, args, send),
             Operation::Opendir(_) => self.open_dir(ticket, ino, send),
             Operation::Readdir(args) => self.read_dir(ticket, ino, (args, false), send),

@@ -1,0 +1,104 @@
+//! Requests that wait for a lock, and the thread that tries them again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use millpond_fuse_wire::{Device, Reply, ReplyTo};
+use parking_lot::{Condvar, Mutex};
+
+use crate::errno::Errno;
+use crate::fs::{Fs, Waiting};
+use crate::worker::send;
+
+/// Pauses between attempts: short at first, since locks are mostly held for a moment.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// A request that waits.
+#[derive(Debug)]
+struct Waiter {
+    waiting: Waiting,
+    to: ReplyTo,
+    device: Arc<Device>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiters: Vec<Waiter>,
+    ended: bool,
+}
+
+/// The requests of a mount that wait. When the process ends they are forgotten: the kernel sends them
+/// again to the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+impl Waiters {
+    pub(crate) fn add(&self, waiting: Waiting, to: ReplyTo, device: Arc<Device>) {
+        self.queue.lock().waiters.push(Waiter { waiting, to, device });
+        self.changed.notify_one();
+    }
+
+    /// The caller of a request does not want to wait any longer.
+    pub(crate) fn interrupt(&self, unique: u64) {
+        let mut queue = self.queue.lock();
+        let found = queue.waiters.iter().position(|waiter| waiter.waiting.unique == unique);
+        let Some(waiter) = found.map(|at| queue.waiters.swap_remove(at)) else { return };
+        drop(queue);
+        send(&waiter.device, waiter.to, &Reply::Error(libc::EINTR));
+    }
+
+    /// Ends the thread.
+    pub(crate) fn end(&self) {
+        self.queue.lock().ended = true;
+        self.changed.notify_one();
+    }
+
+    /// Tries until [`Waiters::end`].
+    pub(crate) fn run(&self, fs: &Fs) {
+        let mut pause = PAUSE_MIN;
+        loop {
+            let tried: Vec<Waiting> = {
+                let mut queue = self.queue.lock();
+                while queue.waiters.is_empty() && !queue.ended {
+                    self.changed.wait(&mut queue);
+                    pause = PAUSE_MIN;
+                }
+                if !queue.ended {
+                    self.changed.wait_for(&mut queue, pause);
+                }
+                if queue.ended {
+                    return;
+                }
+                queue.waiters.iter().map(|waiter| waiter.waiting).collect()
+            };
+            pause = (pause * 2).min(PAUSE_MAX);
+            for waiting in tried {
+                if let Some(done) = fs.try_again(&waiting) {
+                    self.answer(fs, &waiting, done);
+                }
+            }
+        }
+    }
+
+    fn answer(&self, fs: &Fs, waiting: &Waiting, done: Result<(), Errno>) {
+        let mut queue = self.queue.lock();
+        let at = queue.waiters.iter().position(|other| other.waiting.unique == waiting.unique);
+        let Some(waiter) = at.map(|at| queue.waiters.swap_remove(at)) else {
+            drop(queue);
+            // Interrupted meanwhile: nobody would give the lock back.
+            if done.is_ok() {
+                fs.give_back(waiting);
+            }
+            return;
+        };
+        drop(queue);
+        match done {
+            Ok(()) => send(&waiter.device, waiter.to, &Reply::Done),
+            Err(Errno(errno)) => send(&waiter.device, waiter.to, &Reply::Error(errno)),
+        }
+    }
+}
