@@ -138,7 +138,9 @@ pub(crate) async fn end(volume: &Volume, session: u64) -> Result<(), Failed> {
 /// Whether a session's lease has run out. Clocks of metas differ by little; a second more does no harm.
 fn is_over(volume: &Volume, record: &SessionRecord) -> bool {
     let lease = i64::try_from(volume.options.session_lease.as_secs()).unwrap_or(i64::MAX);
-    record.renewed.secs.saturating_add(lease).saturating_add(1) < volume.now().secs
+    let now = volume.now();
+    let is_late = record.renewed.secs.saturating_add(lease).saturating_add(1) < now.secs;
+    is_late && *volume.grace_until.lock() <= now
 }
 
 /// Ends a session, unless it was renewed meanwhile; whether it lives.

@@ -60,6 +60,8 @@ pub struct Volume {
     pub(crate) uncollected: Mutex<Option<KeyRange>>,
     /// As much for locks of sessions that have ended.
     pub(crate) unreleased: Mutex<Option<KeyRange>>,
+    /// No session is ended before: while no meta reached the store, none could be renewed.
+    pub(crate) grace_until: Mutex<Timestamp>,
 }
 
 impl std::fmt::Debug for Volume {
@@ -100,7 +102,7 @@ impl Volume {
         if record.format > VOLUME_FORMAT {
             return Err(VolumeError::Format { found: record.format, known: VOLUME_FORMAT });
         }
-        Ok(Self {
+        let volume = Self {
             store,
             clock,
             options,
@@ -109,7 +111,18 @@ impl Volume {
             facts: Mutex::default(),
             uncollected: Mutex::default(),
             unreleased: Mutex::default(),
-        })
+            grace_until: Mutex::default(),
+        };
+        volume.grant_grace();
+        Ok(volume)
+    }
+
+    /// Gives all sessions the time of a lease to be renewed.
+    pub(crate) fn grant_grace(&self) {
+        let lease = i64::try_from(self.options.session_lease.as_secs()).unwrap_or(i64::MAX);
+        let now = self.now();
+        let secs = now.secs.saturating_add(lease).saturating_add(1);
+        *self.grace_until.lock() = Timestamp { secs, ..now };
     }
 
     /// Takes note of what the cluster has.

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
 use millpond_store::{EmbeddedBackend, EmbeddedOptions, Store};
 
@@ -55,6 +56,7 @@ fn cases() -> Vec<(&'static str, Case)> {
         orphans::live_while_a_session_says_so,
         orphans::go_when_their_sessions_end,
         orphans::many_that_are_open_hide_no_others,
+        orphans::sessions_outlive_an_outage,
         orphans::thousands_of_sessions,
         orphans::rounds_of_collection_go_on,
         orphans::a_request_is_done_once_by_two_metas,
@@ -82,13 +84,13 @@ async fn run_all(fixture: impl AsyncFn(&'static str) -> Fixture) {
     let count = cases.len();
     for (name, case) in cases {
         let fixture = fixture(name).await;
-        let after = fixture.clone();
+        let (after, start) = (fixture.clone(), Instant::now());
         let done = tokio::spawn(async move {
             case(fixture).await;
             after.assert_sound().await;
         });
         match done.await {
-            Ok(()) => println!("{name}: ok"),
+            Ok(()) => println!("{name}: ok, {} ms", start.elapsed().as_millis()),
             Err(_) => failed.push(name),
         }
     }

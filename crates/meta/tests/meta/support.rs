@@ -26,7 +26,11 @@ pub(crate) struct Fixture {
 impl Fixture {
     /// Metas over `store` and over `other`, a second handle to the same.
     pub(crate) async fn new(store: Store, other: Store) -> Self {
-        let clock = FakeClock::default();
+        Self::over(store, other, FakeClock::default()).await
+    }
+
+    /// As much, at a time of its own.
+    pub(crate) async fn over(store: Store, other: Store, clock: FakeClock) -> Self {
         let options = VolumeOptions { session_lease: LEASE, ..VolumeOptions::default() };
         let open = async |store: Store| {
             let volume = Volume::open(store, Arc::new(clock.clone()), options).await.unwrap();
