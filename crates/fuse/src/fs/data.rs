@@ -104,8 +104,7 @@ impl Fs {
             return self.write_behind_gap(file, offset, data);
         }
         self.backend.write(bytes, offset, data)?;
-        self.wrote(file, bytes, offset + data.len() as u64);
-        Ok(())
+        self.wrote(file, bytes, offset + data.len() as u64)
     }
 
     /// Writes behind the end: what may lie between from a write that was never finished becomes zeros
@@ -117,16 +116,18 @@ impl Fs {
             self.backend.cut(bytes, size, size)?;
         }
         self.backend.write(bytes, offset, data)?;
-        self.wrote(file, bytes, offset + data.len() as u64);
-        Ok(())
+        self.wrote(file, bytes, offset + data.len() as u64)
     }
 
-    fn wrote(&self, file: &File, bytes: Bytes, end: u64) {
+    /// Takes note of bytes that were written: a meta is told soon, in a strict mount before the write
+    /// is answered. The caller has the file's gate.
+    fn wrote(&self, file: &File, bytes: Bytes, end: u64) -> Result<(), Errno> {
         let at = Timestamp::from_unix_nanos(RealClock::wall_nanos());
         if self.files().wrote(file, Written { end, at, data: bytes.data }) {
             self.files().note_untold(file.ino);
             self.wake.wake();
         }
+        if self.mode == Mode::Strict { self.tell_of(file) } else { Ok(()) }
     }
 
     /// Tells a meta what was written to a file, if it is open here.
@@ -193,7 +194,7 @@ impl Fs {
             let set = SetAttr { size: Some(end), ..SetAttr::default() };
             let _ = file.learn(self.backend.attr(ticket, MetaOp::SetAttr { ino, set })?);
         } else if !args.mode.and(zeros).is_empty() {
-            self.wrote(&file, bytes, 0);
+            self.wrote(&file, bytes, 0)?;
         }
         send(Reply::Done);
         Ok(())
