@@ -5,6 +5,7 @@ mod config;
 mod dev;
 mod doctor;
 mod engine;
+mod files;
 mod interrupt;
 mod kv;
 mod log;
@@ -58,6 +59,10 @@ enum Command {
     Umount(mount::UmountArgs),
     /// List the mounts of this host.
     Mounts(mount::MountsArgs),
+    /// Show where the bytes of a file on a mount lie.
+    Info(files::Args),
+    /// Count what lies below a folder on a mount.
+    Summary(files::Args),
     /// Look at and change a running cluster.
     #[command(after_help = admin::EXAMPLES)]
     Admin(admin::Args),
@@ -102,6 +107,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => mount::umount(&args),
         Command::Mounts(args) => mount::mounts(&args),
+        Command::Info(args) => files::info(&args),
+        Command::Summary(args) => files::summary(&args),
         Command::Admin(args) => admin::run(&args),
         Command::Dev(args) => dev::run(&args),
         Command::Engine(command) => engine::run(&command),

@@ -230,13 +230,13 @@ impl Member {
                 Ok(answer.encode())
             }
             Verb::Admin => self.admin(meta, deadline).await,
-            Verb::Meta => match &self.meta {
-                Some(role) => role.answer(meta, &self.routing(), deadline).await,
-                None => {
+            Verb::Meta => {
+                let Some(role) = &self.meta else {
                     let text = "this node has no meta role: ask one that routing names as a meta";
-                    Err(Failure::new(Status::Unsupported, text.to_owned()))
-                }
-            },
+                    return Err(Failure::new(Status::Unsupported, text.to_owned()));
+                };
+                role.answer(meta, &self.routing(), deadline).await
+            }
             verb => {
                 let text = format!("{}: not a request about the cluster", verb.name());
                 Err(Failure::new(Status::Unsupported, text))

@@ -1,5 +1,6 @@
 //! `millpond mount`, `umount` and `mounts`: files of a cluster as a file system of this host.
 
+use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -166,7 +167,7 @@ pub(super) fn mounts(args: &MountsArgs) -> Outcome {
         out = format!("{}\n", serde_json::to_string_pretty(&list)?);
     } else {
         for mount in &found {
-            out.push_str(&format!("{}  {}\n", mount.target.display(), mount.source.display()));
+            let _ = writeln!(out, "{}  {}", mount.target.display(), mount.source.display());
         }
         if found.is_empty() {
             eprintln!("nothing is mounted on this host");

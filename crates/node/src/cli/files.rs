@@ -1,0 +1,244 @@
+//! `millpond info` and `millpond summary`: what lies behind a path of a mount.
+
+use std::fmt::Write as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use millpond_client::{Chains, Client, ClientOptions};
+use millpond_fuse_wire::mounts;
+use millpond_types::meta::{
+    Attr, Caller, DIR_PAGE_MAX, FileKind, Ino, MetaOp, MetaReply, MetaRequest, ReadDir,
+};
+use millpond_types::wire::{ChunkStat, PlacedChunk};
+use millpond_types::{ByteSize, DataId, FileChunk};
+use serde_json::json;
+
+use super::{Outcome, output};
+
+/// Chunks that are listed; more are counted.
+const CHUNKS_SHOWN: u64 = 64;
+/// Time for one question.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is looked at.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// A path on a mount.
+    path: PathBuf,
+    /// Credential, when the cluster asks for one.
+    #[arg(long, env = "MILLPOND_TOKEN", hide_env_values = true, default_value = "")]
+    token: String,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The cluster behind a path, and the path's inode.
+struct Behind {
+    client: Client,
+    ino: Ino,
+}
+
+impl Behind {
+    fn of(args: &Args) -> anyhow::Result<Self> {
+        let shown = || args.path.display().to_string();
+        let found = std::fs::symlink_metadata(&args.path).with_context(shown)?;
+        let whole = place(&args.path).with_context(shown)?;
+        let all = mounts().context("reading the list of mounts")?;
+        let inside = all.iter().filter(|mount| whole.starts_with(&mount.target));
+        let Some(mount) = inside.max_by_key(|mount| mount.target.as_os_str().len()) else {
+            bail!(
+                "{}: not on a mount of a Millpond cluster: `millpond mounts` lists them",
+                shown()
+            );
+        };
+        let addresses = mount.source.to_string_lossy().parse()?;
+        let mut options = ClientOptions::new(addresses);
+        options.token.clone_from(&args.token);
+        Ok(Self { client: Client::new(options)?, ino: Ino(found.ino()) })
+    }
+
+    fn ask(&self, op: MetaOp) -> anyhow::Result<MetaReply> {
+        let caller = Caller::checked(0, 0);
+        let request = MetaRequest { session: 0, sequence: 0, hour: 0, caller, op };
+        Ok(self.client.meta(&request, Some(PATIENCE))??)
+    }
+
+    fn attr(&self) -> anyhow::Result<Attr> {
+        match self.ask(MetaOp::GetAttr { ino: self.ino })? {
+            MetaReply::Attr(attr) => Ok(attr),
+            _ => bail!("a meta answered something else than it was asked for"),
+        }
+    }
+}
+
+/// The path without links but for its last part.
+fn place(path: &Path) -> std::io::Result<PathBuf> {
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) if !parent.as_os_str().is_empty() => {
+            Ok(parent.canonicalize()?.join(name))
+        }
+        (Some(_), Some(name)) => Ok(Path::new(".").canonicalize()?.join(name)),
+        _ => path.canonicalize(),
+    }
+}
+
+/// One chunk of a file.
+struct Chunk {
+    at: PlacedChunk,
+    stat: Option<ChunkStat>,
+}
+
+/// `millpond info PATH`.
+pub(super) fn info(args: &Args) -> Outcome {
+    let behind = Behind::of(args)?;
+    let attr = behind.attr()?;
+    let count = if attr.kind == FileKind::Regular { attr.layout.chunks(attr.size) } else { 0 };
+    let shown = u32::try_from(count.min(CHUNKS_SHOWN)).unwrap_or(0);
+    let place = |index| PlacedChunk {
+        chain: attr.layout.chain(index),
+        chunk: FileChunk { data: DataId(attr.data), index },
+    };
+    let places: Vec<PlacedChunk> = (0..shown).map(place).collect();
+    let stats = behind.client.stat_chunks(&places, Some(PATIENCE))?;
+    let chunks: Vec<Chunk> =
+        places.into_iter().zip(stats).map(|(at, stat)| Chunk { at, stat }).collect();
+    let chains = behind.client.chains(Some(PATIENCE))?;
+    let text = if args.json {
+        json_of(&attr, &chunks, &chains)?
+    } else {
+        text_of(&args.path, &attr, (&chunks, count), &chains)
+    };
+    output::bytes(text.as_bytes())
+}
+
+fn nodes(chains: &Chains, at: PlacedChunk) -> Vec<String> {
+    let chain = chains.chains.iter().find(|chain| chain.id == at.chain);
+    let address = |node| {
+        let known = chains.nodes.get(node).and_then(|addresses| addresses.first());
+        known.cloned().unwrap_or_else(|| "away".to_owned())
+    };
+    chain.map(|chain| chain.nodes.iter().map(address).collect()).unwrap_or_default()
+}
+
+fn text_of(path: &Path, attr: &Attr, (chunks, count): (&[Chunk], u64), chains: &Chains) -> String {
+    let mut out = String::new();
+    let layout = &attr.layout;
+    let _ = writeln!(out, "{}: {:?}, inode {}", path.display(), attr.kind, attr.ino);
+    let _ = writeln!(out, "  {} bytes, {} names, mode {:o}", attr.size, attr.nlink, attr.mode);
+    if attr.kind == FileKind::Regular {
+        let size = ByteSize(layout.chunk_bytes());
+        let data = DataId(attr.data);
+        let _ = writeln!(out, "  data {data}, chunks of {size} over {} chains", layout.stripe);
+        let _ = writeln!(out, "  chunk  chain      bytes  nodes, head first");
+    }
+    for chunk in chunks {
+        let bytes = chunk.stat.map_or_else(|| "hole".to_owned(), |stat| stat.len.to_string());
+        let nodes = nodes(chains, chunk.at).join(" ");
+        let (index, chain) = (chunk.at.chunk.index, chunk.at.chain.0);
+        let _ = writeln!(out, "  {index:>5}  {chain:>5}  {bytes:>9}  {nodes}");
+    }
+    if count > chunks.len() as u64 {
+        let _ = writeln!(out, "  and {} more", count - chunks.len() as u64);
+    }
+    out
+}
+
+fn json_of(attr: &Attr, chunks: &[Chunk], chains: &Chains) -> anyhow::Result<String> {
+    let layout = &attr.layout;
+    let chunk = |chunk: &Chunk| {
+        json!({
+            "index": chunk.at.chunk.index,
+            "chain": chunk.at.chain.0,
+            "bytes": chunk.stat.map(|stat| stat.len),
+            "nodes": nodes(chains, chunk.at),
+        })
+    };
+    let document = json!({
+        "inode": attr.ino.0,
+        "kind": format!("{:?}", attr.kind).to_lowercase(),
+        "bytes": attr.size,
+        "names": attr.nlink,
+        "data": DataId(attr.data).to_string(),
+        "chunk_bytes": layout.chunk_bytes(),
+        "stripe": layout.stripe,
+        "chunks": chunks.iter().map(chunk).collect::<Vec<_>>(),
+    });
+    Ok(format!("{}\n", serde_json::to_string_pretty(&document)?))
+}
+
+/// What lies below a directory.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    files: u64,
+    directories: u64,
+    others: u64,
+    bytes: u64,
+    chunks: u64,
+}
+
+impl Sum {
+    fn add(&mut self, attr: &Attr) {
+        match attr.kind {
+            FileKind::Regular => {
+                self.files += 1;
+                self.bytes += attr.size;
+                self.chunks += attr.layout.chunks(attr.size);
+            }
+            FileKind::Directory => self.directories += 1,
+            _ => self.others += 1,
+        }
+    }
+}
+
+/// `millpond summary PATH`: straight from the metas, a page of entries at a time.
+pub(super) fn summary(args: &Args) -> Outcome {
+    let behind = Behind::of(args)?;
+    let first = behind.attr()?;
+    let mut sum = Sum::default();
+    sum.add(&first);
+    let progress = ProgressBar::new_spinner();
+    progress.set_style(ProgressStyle::with_template("{spinner} {pos} inodes, {per_sec}")?);
+    let mut left = if first.is_dir() { vec![first.ino] } else { Vec::new() };
+    while let Some(dir) = left.pop() {
+        let mut after = 0;
+        loop {
+            let limit = u32::try_from(DIR_PAGE_MAX).unwrap_or(1);
+            let page = MetaOp::ReadDir(ReadDir { dir, after, limit, attrs: true });
+            let MetaReply::Page { entries, end } = behind.ask(page)? else {
+                bail!("a meta answered something else than it was asked for");
+            };
+            for entry in &entries {
+                after = entry.cookie;
+                if let Some(attr) = &entry.attr {
+                    sum.add(attr);
+                    left.extend(attr.is_dir().then_some(attr.ino));
+                }
+            }
+            progress.inc(entries.len() as u64);
+            if end {
+                break;
+            }
+        }
+    }
+    progress.finish_and_clear();
+    let Sum { files, directories, others, bytes, chunks } = sum;
+    let text = if args.json {
+        let document = json!({
+            "files": files, "directories": directories, "others": others, "bytes": bytes,
+            "chunks": chunks,
+        });
+        format!("{}\n", serde_json::to_string_pretty(&document)?)
+    } else {
+        let size = ByteSize(bytes);
+        format!(
+            "{}\n  files        {files}\n  directories  {directories}\n  others       {others}\n  \
+             bytes        {bytes} ({size})\n  chunks       {chunks}\n",
+            args.path.display()
+        )
+    };
+    output::bytes(text.as_bytes())
+}
