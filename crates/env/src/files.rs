@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -103,6 +104,51 @@ pub fn make_folder(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)
 }
 
+/// Makes `folder`, and those above it, so that only its owner can look into it.
+///
+/// # Errors
+/// What the system says.
+pub fn make_private_folder(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// User id of the owner of what `path` leads to.
+///
+/// # Errors
+/// `NotFound` and what else the system says.
+pub fn owner(path: &Path) -> io::Result<u32> {
+    Ok(fs::metadata(path)?.uid())
+}
+
+/// Opens a file for appending, and makes it if it is not there: readable by its owner only.
+///
+/// # Errors
+/// What the system says.
+pub fn open_append(path: &Path) -> io::Result<File> {
+    fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+}
+
+/// A file that one process at a time has. It is free again when this is dropped or the process ends.
+#[derive(Debug)]
+pub struct FileLock {
+    _file: File,
+}
+
+impl FileLock {
+    /// Takes the lock; nothing when another process has it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn take(path: &Path) -> io::Result<Option<Self>> {
+        let file = open_append(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Self { _file: file })),
+            Err(fs::TryLockError::WouldBlock) => Ok(None),
+            Err(fs::TryLockError::Error(error)) => Err(error),
+        }
+    }
+}
+
 /// Removes a file; none of that name is no error.
 ///
 /// # Errors
@@ -126,7 +172,22 @@ pub fn truncate(path: &Path, len: u64) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{FileReader, list, publish, remove, truncate};
+    use super::{
+        FileLock, FileReader, list, make_private_folder, owner, publish, remove, truncate,
+    };
+
+    #[test]
+    fn a_lock_is_held_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let below = folder.path().join("a/b");
+        make_private_folder(&below).unwrap();
+        assert_eq!(owner(&below).unwrap(), crate::effective_uid());
+        let path = below.join("lock");
+        let held = FileLock::take(&path).unwrap();
+        assert!(held.is_some() && FileLock::take(&path).unwrap().is_none());
+        drop(held);
+        assert!(FileLock::take(&path).unwrap().is_some());
+    }
 
     #[test]
     fn a_published_file_is_whole_and_alone() {

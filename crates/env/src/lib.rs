@@ -33,8 +33,8 @@ pub use clock::{Clock, FakeClock, RealClock};
 pub use disk::{DISK_BLOCK, Disk, FakeDisk, FileDisk};
 pub use error::{EnvError, EnvErrorKind};
 pub use net::{
-    BlockingStream, PeerAddr, PeerCredentials, Piece, RawSegment, ReadHalf, Stream, TcpListener,
-    UnixListener, WriteHalf, lookup_host,
+    BlockingStream, LocalListener, PeerAddr, PeerCredentials, Piece, RawSegment, ReadHalf, Stream,
+    TcpListener, UnixListener, WriteHalf, lookup_host,
 };
 pub use pool::{Buf, BufferPool, PAGE_SIZE, PoolOptions, SharedBuf};
 pub use rng::Rng;
@@ -47,6 +47,6 @@ pub use shm::{
     copy_checksummed,
 };
 pub use sys::{
-    EventFd, FdLimit, ProcessId, ProcessSignal, boot_id, cpu_count, free_bytes, memory_total,
-    pin_thread, raise_fd_limit, require_fd_limit,
+    EventFd, FdLimit, ProcessId, ProcessSignal, begin_session, boot_id, cpu_count, effective_uid,
+    free_bytes, memory_total, pin_thread, raise_fd_limit, require_fd_limit, wait_readable,
 };

@@ -10,7 +10,8 @@ use std::time::Duration;
 use millpond_types::Tick;
 
 use super::addr::{
-    PeerAddr, RawAddr, peer_of, set_nodelay, set_nonblocking, set_option, stream_socket,
+    PeerAddr, PeerCredentials, RawAddr, credentials_of, peer_of, set_nodelay, set_nonblocking,
+    set_option, stream_socket,
 };
 use super::fds;
 use crate::clock::RealClock;
@@ -371,6 +372,14 @@ impl BlockingStream {
     /// `NotConnected` when the peer is gone already.
     pub fn peer_addr(&self) -> io::Result<PeerAddr> {
         peer_of(self.as_raw_fd())
+    }
+
+    /// The process at the other end (unix sockets), as the kernel saw it when it connected.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn peer_credentials(&self) -> io::Result<PeerCredentials> {
+        credentials_of(self.as_raw_fd())
     }
 
     /// Ends one or both directions, and blocking calls of other threads with them.

@@ -4,6 +4,7 @@ mod addr;
 mod blocking;
 mod fds;
 mod listener;
+mod local;
 mod socket;
 mod stream;
 #[cfg(test)]
@@ -13,4 +14,5 @@ pub use addr::{PeerAddr, PeerCredentials, lookup_host};
 pub use blocking::{BlockingStream, RawSegment};
 pub use fds::FDS_MAX;
 pub use listener::{TcpListener, UnixListener};
+pub use local::LocalListener;
 pub use stream::{Piece, ReadHalf, Stream, WriteHalf};

@@ -2,6 +2,7 @@
 
 mod machine;
 mod process;
+mod wait;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -10,7 +11,8 @@ pub use machine::{
     FdLimit, boot_id, cpu_count, free_bytes, memory_total, pin_thread, raise_fd_limit,
     require_fd_limit,
 };
-pub use process::{ProcessId, ProcessSignal};
+pub use process::{ProcessId, ProcessSignal, begin_session, effective_uid};
+pub use wait::wait_readable;
 
 /// The result of a system call that answers -1 on failure.
 pub(crate) fn check(result: i32) -> io::Result<i32> {

@@ -115,6 +115,23 @@ impl ProcessId {
     }
 }
 
+/// Leaves the session and the process group of whoever started this process: their terminal's Ctrl-C
+/// and hang-up do not reach it any more.
+///
+/// # Errors
+/// `PermissionDenied` for the leader of a process group.
+pub fn begin_session() -> io::Result<()> {
+    // SAFETY: takes nothing.
+    check(unsafe { libc::setsid() }).map(drop)
+}
+
+/// The user on whose behalf this process acts.
+#[must_use]
+pub fn effective_uid() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 #[cfg(test)]
 mod tests {
     use std::process::Command;
