@@ -269,6 +269,15 @@ impl From<Device> for OwnedFd {
     }
 }
 
+/// Whether the connection of a descriptor of `/dev/fuse` has ended: nothing will ever come.
+#[must_use]
+pub fn has_ended(device: BorrowedFd<'_>) -> bool {
+    let mut poll = libc::pollfd { fd: device.as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: one entry, which lives on this stack frame.
+    let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    ready > 0 && poll.revents & libc::POLLERR != 0
+}
+
 /// Numbers of ioctls are words of the C library's own choice.
 fn ulong(request: u32) -> libc::Ioctl {
     libc::Ioctl::from(request)

@@ -52,9 +52,9 @@ mod request;
 pub mod scm;
 
 pub use buffer::RequestBuffer;
-pub use device::{Delivered, Device, Received, max_pages_limit};
+pub use device::{Delivered, Device, Received, has_ended, max_pages_limit};
 pub use directory::{DirBuffer, FileKind};
-pub use mount::{FS_TYPE, MountError, MountOptions, mount, unmount};
+pub use mount::{FS_TYPE, MountError, MountOptions, mount, place_of, unmount};
 pub use mountinfo::{MountPoint, abort_connection, mounts};
 pub use negotiate::{InitWishes, NegotiateError, Negotiated, negotiate};
 pub use notify::{Notified, Pages};

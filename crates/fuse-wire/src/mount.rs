@@ -254,7 +254,7 @@ fn check_target(target: &Path) -> Result<PathBuf, MountError> {
         Some(libc::ENOTCONN) => MountError::Dead(target.to_owned()),
         _ => MountError::Os { what: "target of the mount", source: error },
     };
-    let place = without_links(target).map_err(fault)?;
+    let place = place_of(target).map_err(fault)?;
     let ours = mounts().map_err(|source| MountError::Os { what: "list of mounts", source })?;
     if let Some(mount) = ours.into_iter().find(|mount| mount.target == place) {
         let source_name = mount.source.to_string_lossy().into_owned();
@@ -267,9 +267,12 @@ fn check_target(target: &Path) -> Result<PathBuf, MountError> {
     Ok(place)
 }
 
-/// The path without links. Does not look at what is mounted at its end, because a mount whose
+/// The path of a mount point without links, as the list of mounts has it. Does not look at what is mounted at its end, because a mount whose
 /// server stands still would hold us up for ever.
-fn without_links(target: &Path) -> io::Result<PathBuf> {
+///
+/// # Errors
+/// `NotFound` and what else the system says of the folders above.
+pub fn place_of(target: &Path) -> io::Result<PathBuf> {
     let Some(name) = target.file_name() else { return fs::canonicalize(target) };
     let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
     let place = fs::canonicalize(parent.unwrap_or(Path::new(".")))?.join(name);
@@ -284,7 +287,7 @@ fn c_path(path: &Path) -> io::Result<CString> {
 mod tests {
     use std::path::Path;
 
-    use super::{MountError, MountOptions, mount, unmount, without_links};
+    use super::{MountError, MountOptions, mount, place_of, unmount};
 
     #[test]
     fn options_become_the_kernels() {
@@ -325,8 +328,8 @@ mod tests {
         std::fs::create_dir(&real).unwrap();
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&real, &link).unwrap();
-        assert_eq!(without_links(&link).unwrap(), real);
-        assert_eq!(without_links(&real.join(".")).unwrap(), real);
-        assert_eq!(without_links(Path::new("/")).unwrap(), Path::new("/"));
+        assert_eq!(place_of(&link).unwrap(), real);
+        assert_eq!(place_of(&real.join(".")).unwrap(), real);
+        assert_eq!(place_of(Path::new("/")).unwrap(), Path::new("/"));
     }
 }
