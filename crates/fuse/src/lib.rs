@@ -4,7 +4,9 @@
 //! threads that serve it), `worker` (one thread: a request in, a reply out), `backend` (metas and
 //! chunks, and the errno of what goes wrong), `fs` (what each operation means: `names`, `attrs`,
 //! `data`, `dirs`, `xattrs`), `files` (what is known of open files), `session` (the mount's word that
-//! it lives).
+//! it lives). Then the processes of a host: `run_dir` (where they meet), [`hold`] (the one that
+//! outlives the others), [`serve_mounts`] (the one that serves all mounts), `link` (what these two say
+//! to each other), [`admin`] (what operators ask), [`probe`] (whether a cluster can be mounted).
 //!
 //! Invariants:
 //! - A node id of the kernel is an inode number of the namespace: there is no table of them, and
@@ -17,17 +19,27 @@
 //!
 //! Absent on purpose: the wire format (crate `fuse-wire`), rules of the namespace (crate `meta`).
 
+pub mod admin;
 mod backend;
 mod blob;
+mod daemon;
 mod errno;
 mod files;
 mod fs;
+mod holder;
 mod journal;
+mod link;
 mod mount;
 mod options;
+mod probe;
+mod run_dir;
 mod session;
 mod waiters;
 mod worker;
 
+pub use daemon::{DaemonError, serve as serve_mounts};
+pub use holder::{HolderError, hold};
 pub use mount::{Keep, Mount, MountFailure};
 pub use options::{Mode, MountSpec, OptionError};
+pub use probe::probe;
+pub use run_dir::{RunDir, RunDirError};

@@ -1,0 +1,477 @@
+//! The process that outlives daemons: it keeps what each mount needs, and has one daemon serve them.
+//!
+//! It has one thread, opens nothing, and never looks at a mount point: a process that waits for a mount
+//! cannot start the one that serves it. What it keeps are copies of descriptors; the kernel fails a
+//! mount's requests only when the last copy is closed.
+//!
+//! An upgrade has three steps: the next daemon starts; the one that serves parks its mounts; the next
+//! one gets what is kept and serves. Whatever goes wrong before the end of the third, the next daemon is
+//! ended, and the one before gets what is kept and goes on.
+
+mod process;
+
+use std::collections::BTreeMap;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use millpond_env::files::FileLock;
+use millpond_env::{RealClock, raise_fd_limit, wait_readable};
+use millpond_types::Tick;
+
+use self::process::DaemonProcess;
+use crate::link::{Frame, Kind};
+use crate::run_dir::RunDir;
+
+/// A daemon that lived shorter than this may do so again: the next start waits.
+const QUICK: Duration = Duration::from_millis(250);
+/// The first such wait, and the longest.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Without a mount nobody misses a daemon that does not start.
+const DEATHS_WITHOUT_MOUNTS_MAX: u32 = 5;
+/// Time for the next daemon to start, and to serve once it has the mounts.
+const SERVE: Duration = Duration::from_secs(10);
+/// Time for a daemon to park its mounts: five seconds, and one to say so.
+const PARK: Duration = Duration::from_secs(6);
+/// Time to unmount everything.
+const STOP: Duration = Duration::from_secs(30);
+/// The holder before may be about to end.
+const LOCK: Duration = Duration::from_secs(3);
+
+/// Why there is no holder.
+#[derive(Debug, thiserror::Error)]
+pub enum HolderError {
+    /// Another one runs.
+    #[error("another holder runs in {}", .0.display())]
+    Another(PathBuf),
+    /// The system refuses.
+    #[error("{what}: {source}")]
+    Os {
+        /// What was tried.
+        what: &'static str,
+        /// Its answer.
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn os(what: &'static str) -> impl Fn(io::Error) -> HolderError {
+    move |source| HolderError::Os { what, source }
+}
+
+/// What a mount needs to be served by another process.
+#[derive(Debug)]
+struct Kept {
+    bytes: Vec<u8>,
+    fds: Vec<OwnedFd>,
+}
+
+/// How far an upgrade is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// The next daemon has not said hello.
+    Starting,
+    /// The one that serves was asked to park.
+    Parking,
+    /// The next one was given everything.
+    Resuming,
+}
+
+#[derive(Debug)]
+struct Upgrade {
+    next: DaemonProcess,
+    program: PathBuf,
+    step: Step,
+    until: Tick,
+    parked_at: Tick,
+}
+
+struct Holder {
+    run_dir: RunDir,
+    program: PathBuf,
+    kept: BTreeMap<u64, Kept>,
+    primary: Option<DaemonProcess>,
+    upgrade: Option<Upgrade>,
+    /// Released, and not ended yet.
+    leaving: Vec<DaemonProcess>,
+    /// No daemon is started earlier.
+    start_at: Tick,
+    quick_deaths: u32,
+    /// When the daemon before died, until the next one serves.
+    died_at: Option<Tick>,
+    /// The daemon said that it ends.
+    ended: bool,
+    stop_until: Option<Tick>,
+}
+
+/// Keeps mounts alive until there are none. `stop` can be read when it is time to unmount everything.
+///
+/// # Errors
+/// [`HolderError`]: another holder has the run directory, or no daemon can be started and there is no
+/// mount.
+pub fn hold(run_dir: &RunDir, program: PathBuf, stop: &UnixStream) -> Result<(), HolderError> {
+    let _lock = lock(run_dir, stop)?;
+    if let Err(error) = raise_fd_limit() {
+        tracing::warn!("the limit of open files stays as it is: {error}");
+    }
+    tracing::info!(
+        "the holder of {} starts, process {}",
+        run_dir.path().display(),
+        std::process::id()
+    );
+    let mut holder = Holder {
+        run_dir: run_dir.clone(),
+        program,
+        kept: BTreeMap::new(),
+        primary: None,
+        upgrade: None,
+        leaving: Vec::new(),
+        start_at: RealClock::tick(),
+        quick_deaths: 0,
+        died_at: None,
+        ended: false,
+        stop_until: None,
+    };
+    holder.run(stop)?;
+    tracing::info!("the holder of {} ends: nothing is mounted", run_dir.path().display());
+    Ok(())
+}
+
+fn lock(run_dir: &RunDir, stop: &UnixStream) -> Result<FileLock, HolderError> {
+    let until = RealClock::tick().plus(LOCK);
+    loop {
+        if let Some(lock) = FileLock::take(&run_dir.lock()).map_err(os("locking holder.lock"))? {
+            return Ok(lock);
+        }
+        if RealClock::tick() >= until {
+            return Err(HolderError::Another(run_dir.path().to_owned()));
+        }
+        wait_readable(&[stop.as_fd()], Some(PAUSE_MIN)).map_err(os("waiting"))?;
+    }
+}
+
+/// Who has something to say.
+#[derive(Clone, Copy)]
+enum Who {
+    Stop,
+    Primary,
+    Next,
+    Leaving(usize),
+}
+
+impl Holder {
+    fn run(&mut self, stop: &UnixStream) -> Result<(), HolderError> {
+        loop {
+            let now = RealClock::tick();
+            if self.is_over(now) {
+                return Ok(());
+            }
+            if self.primary.is_none() && now >= self.start_at {
+                self.start()?;
+            }
+            self.check_time(now);
+            match self.wait(stop).map_err(os("waiting"))? {
+                None => {}
+                Some(Who::Stop) => self.begin_stop(stop),
+                Some(Who::Primary) => self.hear_primary(),
+                Some(Who::Next) => self.hear_next(),
+                Some(Who::Leaving(index)) => self.hear_leaving(index),
+            }
+        }
+    }
+
+    fn is_over(&self, now: Tick) -> bool {
+        if let Some(until) = self.stop_until
+            && now >= until
+        {
+            tracing::error!("{} mounts are given up: they did not end in time", self.kept.len());
+            return true;
+        }
+        let done = self.ended || self.stop_until.is_some();
+        self.primary.is_none() && self.kept.is_empty() && done
+    }
+
+    fn wait(&self, stop: &UnixStream) -> io::Result<Option<Who>> {
+        let mut from = vec![(Who::Stop, stop.as_fd())];
+        from.extend(self.primary.as_ref().map(|it| (Who::Primary, it.as_fd())));
+        from.extend(self.upgrade.as_ref().map(|it| (Who::Next, it.next.as_fd())));
+        let leaving = self.leaving.iter().enumerate();
+        from.extend(leaving.map(|(index, it)| (Who::Leaving(index), it.as_fd())));
+        let fds: Vec<BorrowedFd<'_>> = from.iter().map(|(_, fd)| *fd).collect();
+        let times = [
+            self.primary.is_none().then_some(self.start_at),
+            self.upgrade.as_ref().map(|it| it.until),
+            self.stop_until,
+        ];
+        let now = RealClock::tick();
+        let longest = times.into_iter().flatten().min().map(|until| until.since(now));
+        let ready = wait_readable(&fds, longest)?;
+        // One at a time: what is done about it may change who else is there.
+        Ok(ready.iter().position(|ready| *ready).map(|index| from[index].0))
+    }
+
+    fn check_time(&mut self, now: Tick) {
+        if self.upgrade.as_ref().is_some_and(|it| now >= it.until) {
+            self.roll_back("the time for it is up");
+        }
+    }
+
+    fn begin_stop(&mut self, mut stop: &UnixStream) {
+        let _ = stop.read(&mut [0; 64]);
+        if self.stop_until.is_some() {
+            return;
+        }
+        tracing::info!("told to stop: {} mounts are unmounted", self.kept.len());
+        self.stop_until = Some(RealClock::tick().plus(STOP));
+        if self.upgrade.is_some() {
+            self.roll_back("everything is being unmounted");
+        }
+        self.tell_primary(Kind::Stop, 0, b"");
+    }
+}
+
+/// Daemons that come and go.
+impl Holder {
+    fn start(&mut self) -> Result<(), HolderError> {
+        self.ended = false;
+        match DaemonProcess::start(&self.program, &self.run_dir) {
+            Ok(process) => {
+                tracing::info!(
+                    "daemon {} starts, {} mounts are kept",
+                    process.pid(),
+                    self.kept.len()
+                );
+                self.primary = Some(process);
+                self.give_primary();
+                if self.stop_until.is_some() {
+                    self.tell_primary(Kind::Stop, 0, b"");
+                }
+                Ok(())
+            }
+            Err(source) if self.kept.is_empty() => {
+                Err(HolderError::Os { what: "starting the mount daemon", source })
+            }
+            Err(error) => {
+                tracing::error!("starting {}: {error}", self.program.display());
+                self.back_off();
+                Ok(())
+            }
+        }
+    }
+
+    fn give_primary(&mut self) {
+        let Some(primary) = &self.primary else { return };
+        if let Err(error) = primary.give(self.kept.iter(), false) {
+            tracing::error!("giving mounts to daemon {}: {error}", primary.pid());
+            self.primary_died();
+        }
+    }
+
+    fn tell_primary(&mut self, kind: Kind, id: u64, body: &[u8]) {
+        let Some(primary) = &self.primary else { return };
+        if let Err(error) = primary.say(kind, id, body) {
+            tracing::error!("speaking to daemon {}: {error}", primary.pid());
+            self.primary_died();
+        }
+    }
+
+    fn back_off(&mut self) {
+        let pause = PAUSE_MIN.saturating_mul(1 << self.quick_deaths.min(10)).min(PAUSE_MAX);
+        self.quick_deaths += 1;
+        self.start_at = RealClock::tick().plus(pause);
+    }
+
+    fn primary_died(&mut self) {
+        let Some(primary) = self.primary.take() else { return };
+        let now = RealClock::tick();
+        let (pid, lived) = (primary.pid(), now.since(primary.started));
+        let how = primary.end();
+        if self.ended && self.kept.is_empty() {
+            tracing::info!("daemon {pid} ended in order: {how}");
+            return;
+        }
+        tracing::warn!(
+            "daemon {pid} died after {lived:?} ({how}), {} mounts wait",
+            self.kept.len()
+        );
+        self.died_at = Some(now);
+        self.start_at = now;
+        if lived < QUICK {
+            self.back_off();
+        } else {
+            self.quick_deaths = 0;
+        }
+        if self.kept.is_empty() && self.quick_deaths > DEATHS_WITHOUT_MOUNTS_MAX {
+            tracing::error!("no daemon lives, and nothing is mounted: the holder gives up");
+            self.ended = true;
+        }
+        match self.upgrade.take() {
+            // It has not been given anything yet: the usual way is as good.
+            Some(Upgrade { next, step: Step::Starting, .. }) => drop(next.end()),
+            Some(upgrade) => {
+                tracing::warn!("the next daemon, {}, takes its place at once", upgrade.next.pid());
+                self.program = upgrade.program;
+                self.primary = Some(upgrade.next);
+                if upgrade.step == Step::Parking {
+                    self.give_primary();
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn hear_primary(&mut self) {
+        let heard = match &self.primary {
+            Some(primary) => primary.hear(),
+            None => return,
+        };
+        match heard {
+            Ok(Some(frame)) => self.primary_said(frame),
+            Ok(None) => self.primary_died(),
+            Err(error) => {
+                tracing::error!("the daemon speaks wrongly: {error}");
+                self.primary_died();
+            }
+        }
+    }
+
+    fn primary_said(&mut self, frame: Frame) {
+        match frame.kind {
+            Kind::Keep => {
+                let id = frame.id;
+                self.kept.insert(id, Kept { bytes: frame.body, fds: frame.fds });
+                self.tell_primary(Kind::Kept, id, b"");
+            }
+            Kind::Drop => drop(self.kept.remove(&frame.id)),
+            Kind::Serving => self.note_serving(frame.id),
+            Kind::Upgrade => self.begin_upgrade(PathBuf::from(frame.text())),
+            Kind::Parked => self.give_next(),
+            Kind::NotParked => {
+                self.roll_back(&frame.text());
+                // Some of its mounts may be parked.
+                self.give_primary();
+            }
+            Kind::Ended => self.ended = true,
+            // Not for a holder, or not of interest.
+            Kind::Hello
+            | Kind::Kept
+            | Kind::Begin
+            | Kind::UpgradeFailed
+            | Kind::Park
+            | Kind::Release
+            | Kind::Stop => {}
+        }
+    }
+
+    fn hear_leaving(&mut self, index: usize) {
+        if !matches!(self.leaving[index].hear(), Ok(Some(_))) {
+            let left = self.leaving.swap_remove(index);
+            tracing::debug!("the daemon before ended: {}", left.end());
+        }
+    }
+
+    fn note_serving(&mut self, failed: u64) {
+        let away = self.died_at.take().map(|died| RealClock::tick().since(died));
+        match away {
+            Some(away) if failed == 0 => {
+                tracing::info!("all mounts are served again after {away:?}");
+            }
+            Some(away) => tracing::warn!("{failed} mounts are not served yet after {away:?}"),
+            None => {}
+        }
+    }
+}
+
+/// Upgrades.
+impl Holder {
+    fn begin_upgrade(&mut self, program: PathBuf) {
+        if self.upgrade.is_some() || self.stop_until.is_some() {
+            let why = "an upgrade or the end is under way: wait for it";
+            return self.tell_primary(Kind::UpgradeFailed, 0, why.as_bytes());
+        }
+        tracing::info!("upgrade to {}", program.display());
+        let now = RealClock::tick();
+        match DaemonProcess::start(&program, &self.run_dir) {
+            Ok(next) => {
+                let (step, until) = (Step::Starting, now.plus(SERVE));
+                self.upgrade = Some(Upgrade { next, program, step, until, parked_at: now });
+            }
+            Err(error) => {
+                let why = format!("starting {}: {error}", program.display());
+                self.tell_primary(Kind::UpgradeFailed, 0, why.as_bytes());
+            }
+        }
+    }
+
+    fn hear_next(&mut self) {
+        let Some(upgrade) = &self.upgrade else { return };
+        let frame = match upgrade.next.hear() {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return self.roll_back("it ended; the log says why"),
+            Err(error) => return self.roll_back(&format!("it speaks wrongly: {error}")),
+        };
+        match (frame.kind, upgrade.step) {
+            (Kind::Hello, Step::Starting) => self.park_primary(),
+            (Kind::Drop, _) => drop(self.kept.remove(&frame.id)),
+            (Kind::Serving, Step::Resuming) if frame.id == 0 => self.finish_upgrade(),
+            (Kind::Serving, Step::Resuming) => {
+                self.roll_back(&format!(
+                    "{} mounts could not be taken over; the log says why",
+                    frame.id
+                ));
+            }
+            _ => {}
+        }
+    }
+
+    fn park_primary(&mut self) {
+        let now = RealClock::tick();
+        if let Some(upgrade) = &mut self.upgrade {
+            (upgrade.step, upgrade.until, upgrade.parked_at) = (Step::Parking, now.plus(PARK), now);
+        }
+        self.tell_primary(Kind::Park, 0, b"");
+    }
+
+    /// The primary has parked everything.
+    fn give_next(&mut self) {
+        let Some(upgrade) = &mut self.upgrade else {
+            // Rolled back meanwhile.
+            return self.give_primary();
+        };
+        (upgrade.step, upgrade.until) = (Step::Resuming, RealClock::tick().plus(SERVE));
+        if let Err(error) = upgrade.next.give(self.kept.iter(), true) {
+            self.roll_back(&format!("giving it the mounts: {error}"));
+        }
+    }
+
+    fn finish_upgrade(&mut self) {
+        let Some(upgrade) = self.upgrade.take() else { return };
+        let pause = RealClock::tick().since(upgrade.parked_at);
+        let pid = upgrade.next.pid();
+        tracing::info!("daemon {pid} serves after a pause of {pause:?}");
+        self.program = upgrade.program;
+        if let Some(before) = self.primary.replace(upgrade.next) {
+            let ms = pause.as_millis().to_string();
+            match before.say(Kind::Release, u64::from(pid), ms.as_bytes()) {
+                Ok(()) => self.leaving.push(before),
+                Err(_) => drop(before.end()),
+            }
+        }
+    }
+
+    /// Ends the next daemon; the one before goes on.
+    fn roll_back(&mut self, why: &str) {
+        let Some(upgrade) = self.upgrade.take() else { return };
+        tracing::warn!("the upgrade is rolled back: {why}");
+        let how = upgrade.next.end();
+        tracing::info!("the next daemon ended: {how}");
+        if upgrade.step == Step::Resuming {
+            self.give_primary();
+        }
+        let why = format!("{why}; the daemon before goes on");
+        self.tell_primary(Kind::UpgradeFailed, 0, why.as_bytes());
+    }
+}

@@ -1,0 +1,83 @@
+//! Where the processes that keep mounts alive meet.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use millpond_env::{effective_uid, files};
+
+/// The run directory cannot be used; the message names the fix.
+#[derive(Debug, thiserror::Error)]
+pub enum RunDirError {
+    /// It is somebody else's.
+    #[error(
+        "{} belongs to user {owner}, and this is user {user}: name a folder of your own (--run-dir)",
+        .path.display()
+    )]
+    OfAnother {
+        /// The folder.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Who asks.
+        user: u32,
+    },
+    /// It cannot be made or looked at.
+    #[error("{}: {source}: name a folder that can be written to (--run-dir)", .path.display())]
+    Os {
+        /// The folder.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A run directory: one holder, one daemon and their mounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunDir(PathBuf);
+
+impl RunDir {
+    /// The folder at `path`.
+    #[must_use]
+    pub const fn new(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// The folder itself.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The daemon's admin socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.0.join("daemon.sock")
+    }
+
+    /// Held by the holder as long as it lives.
+    #[must_use]
+    pub fn lock(&self) -> PathBuf {
+        self.0.join("holder.lock")
+    }
+
+    /// Where log lines go, if nothing else was said.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.0.join("mount.log")
+    }
+
+    /// Makes the folder if it is not there.
+    ///
+    /// # Errors
+    /// [`RunDirError`]: it is another user's, or the system refuses.
+    pub fn prepare(&self) -> Result<(), RunDirError> {
+        let os = |source| RunDirError::Os { path: self.0.clone(), source };
+        files::make_private_folder(&self.0).map_err(os)?;
+        let (owner, user) = (files::owner(&self.0).map_err(os)?, effective_uid());
+        if owner != user {
+            return Err(RunDirError::OfAnother { path: self.0.clone(), owner, user });
+        }
+        Ok(())
+    }
+}
