@@ -28,6 +28,11 @@ impl Interrupt {
         Ok(Self { arrivals, came, ids })
     }
 
+    /// Can be read once it came.
+    pub(super) const fn arrivals(&self) -> &UnixStream {
+        &self.arrivals
+    }
+
     /// Whether it came.
     pub(super) fn came(&self) -> bool {
         self.came.load(Ordering::Acquire)

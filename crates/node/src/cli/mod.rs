@@ -57,12 +57,18 @@ enum Command {
     Mount(mount::Args),
     /// End a mount.
     Umount(mount::UmountArgs),
-    /// List the mounts of this host.
+    /// List the mounts of this host, or put a new process in the place of the one that serves them.
     Mounts(mount::MountsArgs),
     /// Show where the bytes of a file on a mount lie.
     Info(files::Args),
     /// Count what lies below a folder on a mount.
     Summary(files::Args),
+    /// Keeps mounts alive.
+    #[command(hide = true)]
+    MountHolder(mount::ProcessArgs),
+    /// Serves mounts for a holder.
+    #[command(hide = true)]
+    MountDaemon(mount::ProcessArgs),
     /// Look at and change a running cluster.
     #[command(after_help = admin::EXAMPLES)]
     Admin(admin::Args),
@@ -109,6 +115,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
         Command::Mounts(args) => mount::mounts(&args),
         Command::Info(args) => files::info(&args),
         Command::Summary(args) => files::summary(&args),
+        Command::MountHolder(args) => mount::holder(&args),
+        Command::MountDaemon(args) => mount::daemon(&args),
         Command::Admin(args) => admin::run(&args),
         Command::Dev(args) => dev::run(&args),
         Command::Engine(command) => engine::run(&command),
@@ -158,8 +166,11 @@ fn describe(out: &mut String, command: &mut clap::Command, above: &str) {
     let level = "#".repeat(2 + path.matches(' ').count().min(3));
     let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
     let _ = write!(out, "\n{level} `{path}`\n\n```text\n{}\n```\n", lines.join("\n").trim_end());
-    let children: Vec<clap::Command> =
-        command.get_subcommands().filter(|c| c.get_name() != "help").cloned().collect();
+    let children: Vec<clap::Command> = command
+        .get_subcommands()
+        .filter(|it| it.get_name() != "help" && !it.is_hide_set())
+        .cloned()
+        .collect();
     for mut child in children {
         describe(out, &mut child, &format!("{path} "));
     }

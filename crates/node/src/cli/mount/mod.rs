@@ -1,19 +1,22 @@
 //! `millpond mount`, `umount` and `mounts`: files of a cluster as a file system of this host.
 
-use std::fmt::Write as _;
-use std::io::{BufRead as _, BufReader, Read as _};
-use std::os::unix::process::CommandExt as _;
+mod list;
+mod processes;
+
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use millpond_client::{Addresses, ClientOptions};
-use millpond_fuse::{Mount, MountSpec};
+use millpond_env::{RealClock, effective_uid};
+use millpond_fuse::admin::{Answer, CallError, Connection, MountRequest, Request, call};
+use millpond_fuse::{Mount, MountSpec, RunDir, probe};
 use millpond_fuse_wire as wire;
-use serde_json::json;
 
+pub(super) use self::list::{MountsArgs, mounts};
+pub(super) use self::processes::{ProcessArgs, daemon, holder};
 use super::interrupt::Interrupt;
-use super::{FAILED, OK, Outcome, log, output};
+use super::{OK, Outcome, log, output};
 use crate::config::LogConfig;
 
 pub(super) const EXAMPLES: &str = "Options of -o, with commas:
@@ -28,7 +31,43 @@ Examples:
   millpond mount 127.0.0.1:7440 /mnt/pond
   millpond mount 10.0.0.1:7440,10.0.0.2:7440 /models -o mode=read-only
   millpond mounts
+  millpond mounts upgrade
   millpond umount /mnt/pond";
+
+/// A mount is made, or not, within this.
+const MOUNT: Duration = Duration::from_mins(2);
+/// An unmount that the kernel allows is done within this.
+const UNMOUNT: Duration = Duration::from_mins(1);
+/// Who presses Ctrl-C wants no mount, and waits so long to be sure.
+const UNDO: Duration = Duration::from_secs(15);
+/// How often Ctrl-C is looked for.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Where the processes behind the mounts meet.
+#[derive(Debug, clap::Args)]
+struct RunDirArgs {
+    /// Run directory of the processes that serve mounts. [default: /run/millpond for root, else
+    /// `$XDG_RUNTIME_DIR/millpond`]
+    #[arg(long, value_name = "FOLDER", env = "MILLPOND_RUN_DIR", hide_env_values = true)]
+    run_dir: Option<PathBuf>,
+}
+
+impl RunDirArgs {
+    fn find(&self) -> anyhow::Result<RunDir> {
+        let folder = match &self.run_dir {
+            Some(folder) => absolute(folder)?,
+            None if effective_uid() == 0 => PathBuf::from("/run/millpond"),
+            None => {
+                let of_user = std::env::var_os("XDG_RUNTIME_DIR");
+                PathBuf::from(
+                    of_user.context("XDG_RUNTIME_DIR is not set: name a folder (--run-dir)")?,
+                )
+                .join("millpond")
+            }
+        };
+        Ok(RunDir::new(folder))
+    }
+}
 
 /// What is mounted where, and how.
 #[derive(Debug, clap::Args)]
@@ -43,12 +82,16 @@ pub(super) struct Args {
     /// Credential, when the cluster asks for one.
     #[arg(long, env = "MILLPOND_TOKEN", hide_env_values = true, default_value = "")]
     token: String,
-    /// Stay in the foreground; Ctrl-C unmounts.
+    /// Serve the mount in this process, until Ctrl-C unmounts it. Applications lose the mount when the
+    /// process dies.
     #[arg(long)]
     foreground: bool,
-    /// File that gets the log lines of the mount in the background. [default: none]
+    /// File that gets the log lines of the processes in the background, when they are started by this.
+    /// [default: mount.log in the run directory]
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
+    #[command(flatten)]
+    run_dir: RunDirArgs,
 }
 
 /// What is to be unmounted.
@@ -60,40 +103,38 @@ pub(super) struct UmountArgs {
     /// last file is closed.
     #[arg(long, short)]
     lazy: bool,
+    #[command(flatten)]
+    run_dir: RunDirArgs,
 }
-
-/// How mounts are shown.
-#[derive(Debug, clap::Args)]
-pub(super) struct MountsArgs {
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-}
-
-/// What a mount in the background says when it serves.
-const READY: &str = "READY";
 
 pub(super) fn run(args: &Args) -> Outcome {
     let mut client = ClientOptions::new(args.cluster.clone());
     client.token.clone_from(&args.token);
-    let mut spec = MountSpec::new(client, absolute(&args.mountpoint)?);
+    let mut spec = MountSpec::new(client, place(&args.mountpoint)?);
     spec.apply(&args.options)?;
-    if args.foreground { foreground(spec) } else { background(args) }
+    if args.foreground { foreground(spec) } else { background(args, spec) }
 }
 
 fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(path).with_context(|| format!("{}", path.display()))
 }
 
+/// The path as the list of mounts has it; one that is not there stays as it is.
+fn place(path: &Path) -> anyhow::Result<PathBuf> {
+    let path = absolute(path)?;
+    Ok(wire::place_of(&path).unwrap_or(path))
+}
+
 fn foreground(spec: MountSpec) -> Outcome {
     log::start(&LogConfig::default())?;
     let mut interrupt = Interrupt::install()?;
     let target = spec.target.clone();
+    probe(&spec)?;
     let mount = Mount::start(spec, &mut |_, _| Ok(()))?;
-    output::bytes(format!("{} is mounted\n{READY}\n", target.display()).as_bytes())?;
+    output::bytes(format!("{} is mounted\nREADY\n", target.display()).as_bytes())?;
     let stopped = target.clone();
     let waiting = millpond_env::thread("mp-signals", move || {
-        while !interrupt.pause(std::time::Duration::from_secs(1)) {}
+        while !interrupt.pause(Duration::from_secs(1)) {}
         if let Err(error) = wire::unmount(&stopped, true) {
             eprintln!("millpond: {error}");
         }
@@ -104,75 +145,72 @@ fn foreground(spec: MountSpec) -> Outcome {
     Ok(OK)
 }
 
-/// Runs this program again with `--foreground`, and returns when that one serves.
-fn background(args: &Args) -> Outcome {
-    let program = std::env::current_exe().context("finding this program")?;
-    let log = match &args.log_file {
-        Some(path) => {
-            let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-            Stdio::from(file.with_context(|| format!("--log-file {}", path.display()))?)
-        }
-        None => Stdio::piped(),
+/// Has the daemon of this host mount; returns when requests are served.
+fn background(args: &Args, spec: MountSpec) -> Outcome {
+    let run_dir = args.run_dir.find()?;
+    run_dir.prepare()?;
+    let log_file = match &args.log_file {
+        Some(path) => absolute(path)?,
+        None => run_dir.log(),
     };
-    let mut child = Command::new(program)
-        .args(["mount", "--foreground", "-o", &args.options])
-        .arg(args.cluster.to_string())
-        .arg(absolute(&args.mountpoint)?)
-        .env("MILLPOND_TOKEN", &args.token)
-        .current_dir("/")
-        .process_group(0)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(log)
-        .spawn()
-        .context("starting the mount in the background")?;
-    if is_ready(&mut child)? {
-        return Ok(OK);
-    }
-    let mut words = String::new();
-    if let Some(mut stderr) = child.stderr.take() {
-        stderr.read_to_string(&mut words)?;
-    }
-    let _ = child.wait();
-    let words = words.trim().trim_start_matches("millpond: ");
-    match &args.log_file {
-        Some(path) => bail!("the mount did not start: {} says why", path.display()),
-        None => bail!("{words}"),
+    let mut interrupt = Interrupt::install()?;
+    let mut connection = processes::connect(&run_dir, &log_file, &mut interrupt)?;
+    connection.ask(&Request::Mount(MountRequest {
+        cluster: args.cluster.to_string(),
+        token: args.token.clone(),
+        mountpoint: spec.target.clone(),
+        options: args.options.clone(),
+    }))?;
+    match answer(&mut connection, &interrupt)? {
+        Answer::Ok if interrupt.came() => {
+            let request = Request::Unmount { mountpoint: spec.target, lazy: true };
+            call(&run_dir, &request, UNMOUNT)?;
+            bail!("interrupted: nothing is mounted")
+        }
+        Answer::Ok => Ok(OK),
+        Answer::Error(error) => bail!("{error}"),
+        answer => bail!("the mount daemon answers {answer:?}: is it of another version?"),
     }
 }
 
-fn is_ready(child: &mut Child) -> anyhow::Result<bool> {
-    let Some(stdout) = child.stdout.take() else { return Ok(false) };
-    for line in BufReader::new(stdout).lines() {
-        if line? == READY {
-            return Ok(true);
+/// Waits for an answer; for a while only once Ctrl-C came.
+fn answer(connection: &mut Connection, interrupt: &Interrupt) -> anyhow::Result<Answer> {
+    let started = RealClock::tick();
+    let mut until = started.plus(MOUNT);
+    let mut came = false;
+    loop {
+        if let Some(answer) = connection.answer(LOOK)? {
+            return Ok(answer);
+        }
+        let now = RealClock::tick();
+        if interrupt.came() && !came {
+            came = true;
+            until = now.plus(UNDO);
+            eprintln!("millpond: interrupted: the mount is undone");
+        }
+        if now >= until {
+            // The daemon unmounts what nobody waits for.
+            let why = if came { "interrupted" } else { "the cluster takes too long" };
+            bail!("{why}: the mount is undone as soon as it is made");
         }
     }
-    Ok(false)
 }
 
 pub(super) fn umount(args: &UmountArgs) -> Outcome {
-    wire::unmount(&absolute(&args.mountpoint)?, args.lazy)?;
-    Ok(OK)
-}
-
-pub(super) fn mounts(args: &MountsArgs) -> Outcome {
-    let found = wire::mounts().context("reading the list of mounts")?;
-    let mut out = String::new();
-    if args.json {
-        let list: Vec<_> = found
-            .iter()
-            .map(|mount| json!({"mountpoint": mount.target, "cluster": mount.source.to_string_lossy()}))
-            .collect();
-        out = format!("{}\n", serde_json::to_string_pretty(&list)?);
-    } else {
-        for mount in &found {
-            let _ = writeln!(out, "{}  {}", mount.target.display(), mount.source.display());
+    let target = place(&args.mountpoint)?;
+    let request = Request::Unmount { mountpoint: target.clone(), lazy: args.lazy };
+    let asked = args.run_dir.find().ok().map(|run_dir| call(&run_dir, &request, UNMOUNT));
+    match asked {
+        // A mount in the foreground, or of another run directory; its process notices.
+        None | Some(Ok(Answer::NotMine) | Err(CallError::Absent(_) | CallError::Forbidden(_))) => {
+            wire::unmount(&target, args.lazy)?;
         }
-        if found.is_empty() {
-            eprintln!("nothing is mounted on this host");
+        Some(Ok(Answer::Ok)) => {}
+        Some(Ok(Answer::Error(error))) => bail!("{error}"),
+        Some(Ok(answer)) => {
+            bail!("the mount daemon answers {answer:?}: is it of another version?")
         }
+        Some(Err(error)) => return Err(error.into()),
     }
-    output::bytes(out.as_bytes())?;
-    Ok(if found.is_empty() && !args.json { FAILED } else { OK })
+    Ok(OK)
 }

@@ -1,0 +1,145 @@
+//! `millpond mounts`: what is mounted on this host, and another daemon for it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use millpond_env::RealClock;
+use millpond_fuse::admin::{Answer, CallError, Listed, Request, call};
+use millpond_fuse_wire as wire;
+use serde_json::json;
+
+use super::processes::this_program;
+use super::{RunDirArgs, absolute};
+use crate::cli::{FAILED, OK, Outcome, output};
+
+/// A daemon that lives answers at once.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// An upgrade takes no longer, with the way back.
+const UPGRADE: Duration = Duration::from_mins(1);
+
+/// Which mounts are shown, and how.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(in crate::cli) struct MountsArgs {
+    #[command(subcommand)]
+    command: Option<MountsCommand>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    run_dir: RunDirArgs,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum MountsCommand {
+    /// Put a new process in the place of the one that serves the mounts: applications see a pause.
+    Upgrade {
+        /// The program that is to serve from now on. [default: this one]
+        #[arg(long, value_name = "PATH")]
+        program: Option<PathBuf>,
+        #[command(flatten)]
+        run_dir: RunDirArgs,
+    },
+}
+
+pub(in crate::cli) fn mounts(args: &MountsArgs) -> Outcome {
+    match &args.command {
+        Some(MountsCommand::Upgrade { program, run_dir }) => upgrade(program.as_ref(), run_dir),
+        None => list(args),
+    }
+}
+
+/// Mounts of the daemon, and those that this host has besides.
+fn list(args: &MountsArgs) -> Outcome {
+    let served = match args.run_dir.find() {
+        Err(_) => Vec::new(),
+        Ok(run_dir) => match call(&run_dir, &Request::List, PATIENCE) {
+            Ok(Answer::Mounts(served)) => served,
+            Ok(answer) => bail!("the mount daemon answers {answer:?}: is it of another version?"),
+            Err(CallError::Absent(_)) => Vec::new(),
+            Err(error) => return Err(error.into()),
+        },
+    };
+    let mut others = wire::mounts().context("reading the list of mounts")?;
+    others.retain(|mount| served.iter().all(|it| it.mountpoint != mount.target));
+    if args.json {
+        let mut all: Vec<_> = served.iter().map(|mount| json!(mount)).collect();
+        all.extend(others.iter().map(|mount| {
+            let cluster = mount.source.to_string_lossy();
+            let (target, read_only) = (&mount.target, mount.read_only);
+            json!({"mountpoint": target, "cluster": cluster, "read_only": read_only, "state": "elsewhere"})
+        }));
+        return output::line(&serde_json::to_string_pretty(&all)?);
+    }
+    if served.is_empty() && others.is_empty() {
+        eprintln!("nothing is mounted on this host");
+        return Ok(FAILED);
+    }
+    let head = ["MOUNTPOINT", "CLUSTER", "MODE", "ACCESS", "STATE", "SINCE", "THREADS", "DAEMON"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    rows.extend(served.iter().map(row));
+    rows.extend(others.iter().map(|mount| {
+        let (target, source) = (mount.target.display(), mount.source.display());
+        let mut row = vec![target.to_string(), source.to_string(), "-".to_owned()];
+        row.extend([access(mount.read_only), "elsewhere"].map(str::to_owned));
+        row.extend(["-", "-", "-"].map(str::to_owned));
+        row
+    }));
+    output::bytes(output::table(&rows).as_bytes())
+}
+
+fn row(mount: &Listed) -> Vec<String> {
+    vec![
+        mount.mountpoint.display().to_string(),
+        mount.cluster.clone(),
+        mount.mode.clone(),
+        access(mount.read_only).to_owned(),
+        mount.state.name().to_owned(),
+        age(RealClock::wall_ms().saturating_sub(mount.since_unix_ms) / 1000),
+        mount.threads.to_string(),
+        mount.pid.to_string(),
+    ]
+}
+
+const fn access(read_only: bool) -> &'static str {
+    if read_only { "ro" } else { "rw" }
+}
+
+fn age(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+fn upgrade(program: Option<&PathBuf>, run_dir: &RunDirArgs) -> Outcome {
+    let program = match program {
+        Some(program) => absolute(program)?,
+        None => this_program()?,
+    };
+    ensure!(program.is_file(), "{} is no program: name one (--program)", program.display());
+    match call(&run_dir.find()?, &Request::Upgrade { program }, UPGRADE)? {
+        Answer::Upgraded { pid, pause_ms } => {
+            output::line(&format!(
+                "upgraded: process {pid} serves after a pause of {pause_ms} ms"
+            ))?;
+            Ok(OK)
+        }
+        Answer::Error(error) => bail!("{error}"),
+        answer => bail!("the mount daemon answers {answer:?}: is it of another version?"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::age;
+
+    #[test]
+    fn ages_are_short() {
+        let shown = [59, 125, 7300, 200_000].map(age);
+        assert_eq!(shown, ["59 s", "2 min", "2 h", "2 d"]);
+    }
+}
