@@ -25,8 +25,9 @@ use self::process::DaemonProcess;
 use crate::link::{Frame, Kind};
 use crate::run_dir::RunDir;
 
-/// A daemon that lived shorter than this may do so again: the next start waits.
-const QUICK: Duration = Duration::from_millis(250);
+/// A daemon that dies before it serves, or so soon after, may do so again (of the same request that the
+/// kernel sends again): the next start waits.
+const QUICK: Duration = Duration::from_millis(50);
 /// The first such wait, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -100,6 +101,8 @@ struct Holder {
     /// No daemon is started earlier.
     start_at: Tick,
     quick_deaths: u32,
+    /// Since when the primary serves.
+    served_at: Option<Tick>,
     /// When the daemon before died, until the next one serves.
     died_at: Option<Tick>,
     /// The daemon said that it ends.
@@ -131,6 +134,7 @@ pub fn hold(run_dir: &RunDir, program: PathBuf, stop: &UnixStream) -> Result<(),
         leaving: Vec::new(),
         start_at: RealClock::tick(),
         quick_deaths: 0,
+        served_at: None,
         died_at: None,
         ended: false,
         stop_until: None,
@@ -299,7 +303,8 @@ impl Holder {
         );
         self.died_at = Some(now);
         self.start_at = now;
-        if lived < QUICK {
+        let served = self.served_at.take().map_or(Duration::ZERO, |at| now.since(at));
+        if served < QUICK {
             self.back_off();
         } else {
             self.quick_deaths = 0;
@@ -374,6 +379,7 @@ impl Holder {
     }
 
     fn note_serving(&mut self, failed: u64) {
+        self.served_at = Some(RealClock::tick());
         let away = self.died_at.take().map(|died| RealClock::tick().since(died));
         match away {
             Some(away) if failed == 0 => {
@@ -452,6 +458,7 @@ impl Holder {
         let pause = RealClock::tick().since(upgrade.parked_at);
         let pid = upgrade.next.pid();
         tracing::info!("daemon {pid} serves after a pause of {pause:?}");
+        self.served_at = Some(RealClock::tick());
         self.program = upgrade.program;
         if let Some(before) = self.primary.replace(upgrade.next) {
             let ms = pause.as_millis().to_string();

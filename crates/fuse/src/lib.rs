@@ -41,5 +41,5 @@ pub use daemon::{DaemonError, serve as serve_mounts};
 pub use holder::{HolderError, hold};
 pub use mount::{Keep, Mount, MountFailure};
 pub use options::{Mode, MountSpec, OptionError};
-pub use probe::probe;
+pub use probe::{ProbeError, probe};
 pub use run_dir::{RunDir, RunDirError};

@@ -11,6 +11,7 @@ mod etcd_members;
 mod files;
 mod members;
 mod metrics;
+mod mount;
 mod namespaces;
 mod process;
 mod quotas;

@@ -6,7 +6,7 @@ mod processes;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use millpond_client::{Addresses, ClientOptions};
 use millpond_env::{RealClock, effective_uid};
 use millpond_fuse::admin::{Answer, CallError, Connection, MountRequest, Request, call};
@@ -149,6 +149,15 @@ fn foreground(spec: MountSpec) -> Outcome {
 fn background(args: &Args, spec: MountSpec) -> Outcome {
     let run_dir = args.run_dir.find()?;
     run_dir.prepare()?;
+    // The mount would hide the daemon's socket.
+    let (folder, target) = (place(run_dir.path())?, &spec.target);
+    let hides = folder.starts_with(target);
+    ensure!(
+        !hides,
+        "{} is in {}: name another run directory (--run-dir)",
+        folder.display(),
+        target.display()
+    );
     let log_file = match &args.log_file {
         Some(path) => absolute(path)?,
         None => run_dir.log(),

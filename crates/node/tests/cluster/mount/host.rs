@@ -1,0 +1,173 @@
+//! A host that mounts: a run directory of its own, and nothing left mounted whatever happens.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use millpond_env::{ProcessId, ProcessSignal};
+use millpond_fuse::RunDir;
+use millpond_fuse::admin::{Answer, DaemonStatus, Listed, Request, call};
+use millpond_fuse_wire::{abort_connection, mounts, unmount};
+
+use crate::process::{Cluster, until};
+
+/// Whether tests on mounts are left out.
+pub(super) fn left_out() -> bool {
+    let left_out = std::env::var_os("NO_FUSE").is_some();
+    if left_out {
+        eprintln!("NO_FUSE is set: this test is left out");
+    }
+    left_out
+}
+
+/// Mounts below a folder, and the processes that serve them. Declare it after the cluster: it must go
+/// first.
+pub(super) struct Host {
+    pub(super) folder: PathBuf,
+    pub(super) run_dir: RunDir,
+    pub(super) addresses: String,
+    over: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Host {
+    /// `hang` is how long the test may take before its mounts are aborted and it fails.
+    pub(super) fn new(cluster: &Cluster, hang: Duration) -> Self {
+        let folder = cluster.folder.path().canonicalize().unwrap().join("host");
+        std::fs::create_dir(&folder).unwrap();
+        let over = Arc::new((Mutex::new(false), Condvar::new()));
+        watch(folder.clone(), Arc::clone(&over), hang);
+        let addresses: Vec<&str> = cluster.nodes.iter().map(|node| &*node.address).collect();
+        let run_dir = RunDir::new(folder.join("run"));
+        Self { folder, run_dir, addresses: addresses.join(","), over }
+    }
+
+    /// The program, with this host's run directory.
+    pub(super) fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_millpond"));
+        command.env("MILLPOND_RUN_DIR", self.run_dir.path()).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs the program.
+    pub(super) fn run(&self, args: &[&str]) -> Output {
+        self.command().args(args).output().unwrap()
+    }
+
+    /// Runs the program, which must succeed; what it printed.
+    pub(super) fn must(&self, args: &[&str]) -> String {
+        let done = self.run(args);
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{args:?}: {said}\n{}", self.log());
+        String::from_utf8(done.stdout).unwrap()
+    }
+
+    /// Mounts the cluster on a new folder.
+    pub(super) fn mount(&self, name: &str, options: &str) -> PathBuf {
+        let target = self.folder.join(name);
+        std::fs::create_dir_all(&target).unwrap();
+        self.must(&["mount", &self.addresses, target.to_str().unwrap(), "-o", options]);
+        target
+    }
+
+    pub(super) fn umount(&self, target: &Path) {
+        self.must(&["umount", target.to_str().unwrap()]);
+    }
+
+    pub(super) fn log(&self) -> String {
+        std::fs::read_to_string(self.run_dir.log()).unwrap_or_default()
+    }
+
+    fn ask(&self, request: &Request) -> Option<Answer> {
+        call(&self.run_dir, request, Duration::from_secs(10)).ok()
+    }
+
+    /// The daemon, if one answers.
+    pub(super) fn status(&self) -> Option<DaemonStatus> {
+        match self.ask(&Request::Status)? {
+            Answer::Status(status) => Some(status),
+            answer => panic!("{answer:?}"),
+        }
+    }
+
+    pub(super) fn listed(&self) -> Vec<Listed> {
+        match self.ask(&Request::List) {
+            Some(Answer::Mounts(listed)) => listed,
+            answer => panic!("{answer:?}"),
+        }
+    }
+
+    /// `kill -9` of the daemon; returns when the next one answers.
+    pub(super) fn kill_daemon(&self) {
+        let (status, _) = until("a daemon answers", || self.status());
+        signal(status.pid, ProcessSignal::Kill);
+        until("another daemon answers", || self.status().filter(|it| it.pid != status.pid));
+    }
+
+    /// Waits until holder and daemon have ended by themselves.
+    pub(super) fn ends(&self, status: &DaemonStatus) {
+        for pid in [status.pid, status.holder_pid] {
+            until("the processes end", || ProcessId::of(pid).is_none().then_some(()));
+        }
+    }
+}
+
+/// Sends a signal to a process that is there.
+pub(super) fn signal(pid: u32, signal: ProcessSignal) {
+    let process = ProcessId::of(pid).unwrap();
+    assert!(process.signal(signal).unwrap());
+}
+
+/// Takes all mounts below a folder away, with force if need be.
+fn clear(folder: &Path, abort: bool) {
+    for mount in mounts().unwrap_or_default() {
+        if mount.target.starts_with(folder) {
+            if abort {
+                abort_connection(mount.connection).ok();
+            }
+            unmount(&mount.target, true).ok();
+        }
+    }
+}
+
+/// Ends a test that hangs: whoever waits for a mount gets an error.
+fn watch(folder: PathBuf, over: Arc<(Mutex<bool>, Condvar)>, hang: Duration) {
+    thread::spawn(move || {
+        let (done, changed) = &*over;
+        let waits = |guard, time| {
+            changed.wait_timeout_while(guard, time, |done: &mut bool| !*done).unwrap()
+        };
+        let (guard, wait) = waits(done.lock().unwrap(), hang);
+        if wait.timed_out() {
+            eprintln!("the test hangs: its mounts are aborted");
+            clear(&folder, true);
+            if waits(guard, Duration::from_secs(20)).1.timed_out() {
+                std::process::exit(101);
+            }
+            panic!("the test took too long");
+        }
+    });
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let status = self.status();
+        if thread::panicking() {
+            eprintln!("--- the log of the mounts\n{}", self.log());
+        }
+        clear(&self.folder, thread::panicking());
+        if let Some(holder) = status.and_then(|status| ProcessId::of(status.holder_pid)) {
+            let _ = holder.signal(ProcessSignal::Terminate);
+            for _ in 0..1000 {
+                if !holder.is_there() {
+                    break;
+                }
+                thread::sleep(Duration::from_millis(10));
+            }
+            let _ = holder.signal(ProcessSignal::Kill);
+        }
+        *self.over.0.lock().unwrap() = true;
+        self.over.1.notify_all();
+    }
+}
