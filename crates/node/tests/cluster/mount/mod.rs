@@ -205,6 +205,42 @@ fn an_upgrade_that_does_not_work_is_rolled_back() {
 }
 
 #[test]
+fn a_daemon_that_starts_while_the_cluster_is_away_waits_for_it() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::start(3, 2);
+    let host = Host::new(&cluster, HANG);
+    let target = host.mount("patient", "");
+    let file = target.join("file");
+    fs::write(&file, "content").unwrap();
+    let signal_all = |name| {
+        cluster.nodes.iter().for_each(|node| node.signal(name));
+        cluster.manager.signal(name);
+    };
+    signal_all("STOP");
+    host.kill_daemon();
+    assert_eq!(host.listed()[0].state.name(), "resuming");
+    let done = host.run(&["umount", target.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(!done.status.success() && said.contains("takes it over"), "{said}");
+    let done = host.run(&["mounts", "upgrade"]);
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(!done.status.success() && said.contains("is resuming now"), "{said}");
+    let reader = thread::spawn(move || fs::read_to_string(file));
+    signal_all("CONT");
+    assert_eq!(reader.join().unwrap().unwrap(), "content");
+    // Whoever cannot wait gives up what is under way.
+    signal_all("STOP");
+    host.kill_daemon();
+    let status = host.status().unwrap();
+    host.must(&["umount", "-l", target.to_str().unwrap()]);
+    host.ends(&status);
+    assert!(!is_mounted(&target));
+    signal_all("CONT");
+}
+
+#[test]
 fn a_mount_without_its_holder_goes_away() {
     if left_out() {
         return;
