@@ -173,6 +173,23 @@ mod tests {
     }
 
     #[test]
+    fn any_bytes_are_read_to_their_end() {
+        let mut rng = millpond_env::Rng::new(7);
+        for _ in 0..500 {
+            let mut bytes = vec![0; usize::try_from(rng.next_u64() % 60).unwrap()];
+            rng.fill(&mut bytes);
+            // Lengths that there may be, or else every frame is too long.
+            bytes.iter_mut().skip(10).step_by(5).for_each(|byte| *byte = 0);
+            let (here, there) = UnixStream::pair().unwrap();
+            (&here).write_all(&bytes).unwrap();
+            drop(here);
+            while let Ok(Some(frame)) = receive(&there) {
+                assert!(frame.body.len() < bytes.len() && frame.fds.is_empty());
+            }
+        }
+    }
+
+    #[test]
     fn every_kind_has_its_number() {
         for (index, kind) in Kind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, index + 1);

@@ -104,12 +104,12 @@ impl Host {
         signal(status.pid, ProcessSignal::Kill);
         until("another daemon answers", || self.status().filter(|it| it.pid != status.pid));
     }
+}
 
-    /// Waits until holder and daemon have ended by themselves.
-    pub(super) fn ends(&self, status: &DaemonStatus) {
-        for pid in [status.pid, status.holder_pid] {
-            until("the processes end", || ProcessId::of(pid).is_none().then_some(()));
-        }
+/// Waits until holder and daemon have ended by themselves.
+pub(super) fn ended(status: &DaemonStatus) {
+    for pid in [status.pid, status.holder_pid] {
+        until("the processes end", || ProcessId::of(pid).is_none().then_some(()));
     }
 }
 

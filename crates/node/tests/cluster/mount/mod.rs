@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use millpond_env::ProcessSignal;
 use millpond_fuse_wire::mounts;
 
-use self::host::{Host, left_out, signal};
+use self::host::{Host, ended, left_out, signal};
 use self::load::{Tally, work};
 use crate::process::{Cluster, until};
 
@@ -66,7 +66,7 @@ fn files_live_on_a_mount_until_it_is_unmounted() {
     assert!(!is_mounted(&one) && host.listed().len() == 1);
     // Somebody else's umount is noticed, and then nothing is left to do.
     assert!(std::process::Command::new("umount").arg(&two).status().unwrap().success());
-    host.ends(&status);
+    ended(&status);
     assert!(!host.run_dir.socket().exists());
     // And it can be had again.
     host.mount("one", "");
@@ -235,7 +235,7 @@ fn a_daemon_that_starts_while_the_cluster_is_away_waits_for_it() {
     host.kill_daemon();
     let status = host.status().unwrap();
     host.must(&["umount", "-l", target.to_str().unwrap()]);
-    host.ends(&status);
+    ended(&status);
     assert!(!is_mounted(&target));
     signal_all("CONT");
 }
@@ -251,7 +251,7 @@ fn a_mount_without_its_holder_goes_away() {
     fs::write(target.join("file"), "content").unwrap();
     let status = host.status().unwrap();
     signal(status.holder_pid, ProcessSignal::Kill);
-    host.ends(&status);
+    ended(&status);
     assert!(!is_mounted(&target));
     assert!(host.log().contains("the holder is gone"), "{}", host.log());
     let again = host.mount("lost", "");
@@ -269,7 +269,7 @@ fn a_holder_that_is_told_to_stop_unmounts_everything() {
     let file = File::create_new(used.join("file")).unwrap();
     let status = host.status().unwrap();
     signal(status.holder_pid, ProcessSignal::Terminate);
-    host.ends(&status);
+    ended(&status);
     assert!(!is_mounted(&free) && !is_mounted(&used));
     drop(file);
 }

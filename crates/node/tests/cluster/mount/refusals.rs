@@ -10,7 +10,7 @@ use millpond_store::{EmbeddedBackend, EmbeddedOptions, Store, StoreError};
 use millpond_types::meta::{Layout, Timestamp, VOLUME_FORMAT, VolumeRecord, keys};
 use millpond_types::wire::Record as _;
 
-use super::host::{Host, left_out};
+use super::host::{Host, ended, left_out};
 use crate::process::{Cluster, Process};
 
 /// Who waits for an error waits for seconds.
@@ -80,7 +80,7 @@ fn bad_input_is_refused_in_one_line() {
     refused(&host, &done, "--program", 1);
     let status = host.status().unwrap();
     host.umount(target.as_ref());
-    host.ends(&status);
+    ended(&status);
     refused(&host, &host.run(&["mounts", "upgrade"]), "no mount daemon", 0);
 }
 
