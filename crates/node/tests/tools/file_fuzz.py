@@ -3,9 +3,9 @@
 
     file_fuzz.py FOLDER [--seed N] [--ops N]
 
-What fsx does not do: copy_file_range, holes and zeros by fallocate, writable mappings beside write(2), O_APPEND,
-several descriptors of one file, rename over an open file, unlink of an open file. Prints the last operations and
-ends with 1 at the first difference.
+What fsx does not do: copy_file_range, holes and zeros by fallocate, writable mappings beside
+write(2), O_APPEND, several descriptors of one file, rename over an open file, unlink of an open
+file. Prints the last operations and ends with 1 at the first difference.
 """
 
 import argparse
@@ -33,6 +33,7 @@ class File:
     """A file, what it should hold, and the descriptors of it."""
 
     def __init__(self, path: str) -> None:
+        """A new file, empty."""
         self.path = path
         self.model = bytearray()
         self.fds = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)]
@@ -56,15 +57,27 @@ class Fuzzer:
     """Does operations and compares."""
 
     def __init__(self, folder: str, seed: int) -> None:
+        """Three files in the folder."""
         self.folder = folder
         self.random = random.Random(seed)
         self.log: collections.deque[str] = collections.deque(maxlen=40)
         self.count = 0
         self.files = [File(os.path.join(folder, f"file{n}")) for n in range(3)]
         self.actions = [
-            (self.write, 20), (self.read, 20), (self.truncate, 6), (self.append, 6), (self.punch, 5),
-            (self.zero, 4), (self.extend, 3), (self.copy, 8), (self.map, 8), (self.sync, 3), (self.reopen, 6),
-            (self.replace, 2), (self.unlink, 2), (self.check_all, 2),
+            (self.write, 20),
+            (self.read, 20),
+            (self.truncate, 6),
+            (self.append, 6),
+            (self.punch, 5),
+            (self.zero, 4),
+            (self.extend, 3),
+            (self.copy, 8),
+            (self.map, 8),
+            (self.sync, 3),
+            (self.reopen, 6),
+            (self.replace, 2),
+            (self.unlink, 2),
+            (self.check_all, 2),
         ]
 
     def span(self, file: File, longest: int = 70_000) -> tuple[int, int]:
@@ -80,7 +93,7 @@ class Fuzzer:
         """The model of a write."""
         if len(file.model) < offset:
             file.model.extend(bytes(offset - len(file.model)))
-        file.model[offset:offset + len(data)] = data
+        file.model[offset : offset + len(data)] = data
 
     def write(self, file: File, fd: int) -> str:
         """pwrite(2)."""
@@ -110,16 +123,21 @@ class Fuzzer:
 
     def compare(self, file: File, offset: int, seen: bytes, length: int) -> None:
         """Fails at the first byte that differs."""
-        wanted = bytes(file.model[offset:offset + length])
+        wanted = bytes(file.model[offset : offset + length])
         if seen != wanted:
-            at = next((i for i, pair in enumerate(zip(seen, wanted)) if pair[0] != pair[1]), min(len(seen), len(wanted)))
+            at = next(
+                (i for i, pair in enumerate(zip(seen, wanted)) if pair[0] != pair[1]),
+                min(len(seen), len(wanted)),
+            )
             raise AssertionError(
                 f"{file.path}: {len(seen)} bytes at {offset}, {len(wanted)} wanted; they differ at {offset + at}"
             )
 
     def truncate(self, file: File, fd: int) -> str:
         """ftruncate(2), to nothing now and then."""
-        size = self.random.choice([0, self.random.randrange(SIZE_MAX), self.random.randrange(len(file.model) + 1)])
+        size = self.random.choice(
+            [0, self.random.randrange(SIZE_MAX), self.random.randrange(len(file.model) + 1)]
+        )
         os.ftruncate(fd, size)
         del file.model[size:]
         file.model.extend(bytes(size - len(file.model)))
@@ -153,10 +171,10 @@ class Fuzzer:
         source = self.random.choice(self.files)
         (start, length), (offset, _) = self.span(source, 300_000), self.span(file)
         length = min(length, max(0, len(source.model) - start))
-        if source is file and start < offset + length and offset < start + length or length == 0:
+        if (source is file and start < offset + length and offset < start + length) or length == 0:
             return "nothing"
         done = os.copy_file_range(source.fds[0], fd, length, start, offset)
-        self.put(file, offset, bytes(source.model[start:start + done]))
+        self.put(file, offset, bytes(source.model[start : start + done]))
         return f"copy {source.path} {start} to {offset}: {done} of {length}"
 
     def map(self, file: File, fd: int) -> str:
@@ -167,9 +185,9 @@ class Fuzzer:
             offset, length = self.span(file)
             offset = min(offset, len(file.model) - 1)
             length = min(length, len(file.model) - offset)
-            self.compare(file, offset, memory[offset:offset + length], length)
+            self.compare(file, offset, memory[offset : offset + length], length)
             data = self.random.randbytes(length)
-            memory[offset:offset + length] = data
+            memory[offset : offset + length] = data
             if self.random.random() < 0.5:
                 memory.flush()
             self.put(file, offset, data)
@@ -216,7 +234,9 @@ class Fuzzer:
         """The whole file, through every descriptor."""
         for fd in file.fds:
             size = os.fstat(fd).st_size
-            assert size == len(file.model), f"{file.path} has {size} bytes, {len(file.model)} wanted"
+            assert size == len(file.model), (
+                f"{file.path} has {size} bytes, {len(file.model)} wanted"
+            )
             self.compare(file, 0, os.pread(fd, size + 1, 0), size + 1)
 
     def check_all(self, file: File, fd: int) -> str:
@@ -232,7 +252,9 @@ class Fuzzer:
             file = self.random.choice(self.files)
             action = self.random.choices(actions, weights)[0]
             self.log.append(f"{self.count} {action.__name__} {file.path}: under way")
-            self.log[-1] = f"{self.count} {os.path.basename(file.path)} {action(file, self.random.choice(file.fds))}"
+            self.log[-1] = (
+                f"{self.count} {os.path.basename(file.path)} {action(file, self.random.choice(file.fds))}"
+            )
         self.check_all(self.files[0], 0)
         for file in self.files:
             file.close()
@@ -241,7 +263,9 @@ class Fuzzer:
 def main() -> int:
     """Runs it."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("folder", help="a folder of the mount; its files file0, file1, file2 are written over")
+    parser.add_argument(
+        "folder", help="a folder of the mount; its files file0, file1, file2 are written over"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ops", type=int, default=1000)
     args = parser.parse_args()
