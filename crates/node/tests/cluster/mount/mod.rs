@@ -4,6 +4,7 @@
 mod host;
 mod load;
 mod refusals;
+mod user;
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};

@@ -1,0 +1,70 @@
+//! Mounts without the rights of root, through the real `fusermount3`.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::process::Command;
+
+use super::HANG;
+use super::host::{Host, left_out};
+use crate::process::Cluster;
+
+const NOBODY: u32 = 65_534;
+
+/// In a view of the file system that ends with the process; there the device is open to all.
+const AS_NOBODY: &str = r#"
+    mknod -m 666 "$1/fuse" c 10 229
+    mount --bind "$1/fuse" /dev/fuse
+    exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -euxc "$3" "$1" "$2"
+"#;
+
+/// `$0` is the folder and `$1` the cluster.
+const SESSION: &str = r#"
+    cd "$0"
+    export MILLPOND_RUN_DIR="$0/run"
+    ./millpond mount "$1" mount -o noallow_other
+    trap './millpond umount -l mount' EXIT
+    echo content > mount/of-nobody
+    daemon=$(./millpond mounts --json | grep '"pid"' | tr -dc 0-9)
+    kill -9 "$daemon"
+    test "$(cat mount/of-nobody)" = content
+    ./millpond mounts upgrade
+    mv mount/of-nobody mount/renamed
+    ./millpond umount mount
+    trap - EXIT
+    test ! -e mount/renamed
+    if ./millpond mount "$1" mount -o noallow_other,mode=lax; then exit 1; fi
+"#;
+
+#[test]
+fn a_user_has_a_holder_too() {
+    if left_out() {
+        return;
+    }
+    if Command::new("fusermount3").arg("--version").output().is_err() {
+        println!("left out: fusermount3 (package fuse3) is not installed");
+        return;
+    }
+    let cluster = Cluster::start(1, 1);
+    let host = Host::new(&cluster, HANG);
+    let root = host.mount("root", "");
+    fs::set_permissions(&root, fs::Permissions::from_mode(0o777)).unwrap();
+    // The folders of the build and of the cluster may be closed to others.
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    chown(folder.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_millpond"), folder.path().join("millpond")).unwrap();
+    let target = folder.path().join("mount");
+    fs::create_dir(&target).unwrap();
+    chown(&target, Some(NOBODY), Some(NOBODY)).unwrap();
+    let done = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-euc", AS_NOBODY, "sh"])
+        .arg(folder.path())
+        .args([&host.addresses, SESSION])
+        .output()
+        .unwrap();
+    let said = [done.stdout, done.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let log = fs::read_to_string(folder.path().join("run/mount.log")).unwrap_or_default();
+    assert!(done.status.success(), "{}\n{log}", said.concat());
+    assert!(log.contains("served again after"), "{log}");
+    assert_eq!(fs::read_to_string(root.join("renamed")).unwrap(), "content\n");
+}
