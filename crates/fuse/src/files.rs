@@ -2,8 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-use millpond_env::{EnvError, ShmRegion};
+use millpond_env::{EnvError, RealClock, ShmRegion};
+use millpond_types::Tick;
 use millpond_types::meta::{Attr, Ino, Timestamp};
 use parking_lot::{Mutex, RwLock};
 
@@ -25,6 +27,8 @@ struct State {
     attr: Attr,
     /// What the meta has not been told: the end of the bytes written, and when.
     written: Option<Written>,
+    /// When a meta was heard of the file last.
+    heard: Tick,
 }
 
 /// Bytes that a meta does not know of yet.
@@ -37,7 +41,7 @@ pub(crate) struct Written {
 
 impl File {
     fn new(attr: Attr, written: Option<Written>) -> Self {
-        let state = Mutex::new(State { attr, written });
+        let state = Mutex::new(State { attr, written, heard: RealClock::tick() });
         Self { ino: attr.ino, gate: RwLock::default(), state }
     }
 
@@ -59,7 +63,13 @@ impl File {
         if attr.version >= state.attr.version {
             state.attr = attr;
         }
+        state.heard = RealClock::tick();
         overlaid(state.attr, state.written)
+    }
+
+    /// Whether a meta was heard of the file within this time.
+    pub(crate) fn is_fresh(&self, time: Duration) -> bool {
+        RealClock::tick().since(self.state.lock().heard) < time
     }
 
     /// What a meta must be told; the caller tells it, and then [`Files::told`].

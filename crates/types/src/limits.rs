@@ -156,3 +156,6 @@ pub const DEDUP_KEEP_MS: u64 = 120_000;
 /// removal again, a link between nodes forgets a message that is 1.5 s late, and a copy for a slot
 /// that moves is written within 10 s.
 pub const EVICTED_KEEP_MS: u64 = 15_000;
+/// How long bytes that were cut off a file stay, in milliseconds: mounts elsewhere believe for a second what
+/// they heard of a file, and read until then what it was.
+pub const GARBAGE_KEEP_MS: u64 = 5_000;

@@ -63,8 +63,9 @@ impl Fs {
         let shared = file.gate.read();
         let (mut bytes, mut size) = file.bytes();
         let end = args.offset.saturating_add(u64::from(args.size));
-        if end > size {
-            // Somebody else may have written more.
+        if end > size || !file.is_fresh(self.mode.believed()) {
+            // Somebody else may have written more, or have cut the file to nothing: then its bytes
+            // have another name.
             let attr = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
             let attr = file.learn(attr);
             (bytes, size) = (Bytes::of(&attr), attr.size);
@@ -90,6 +91,9 @@ impl Fs {
         let end = offset.saturating_add(data.len() as u64);
         if end > FILE_BYTES_MAX {
             return Err(Errno::FILE_TOO_BIG);
+        }
+        if !file.is_fresh(self.mode.believed()) {
+            let _ = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
         }
         self.write_to(&file, offset, data)?;
         send(Reply::Written(u32::try_from(data.len()).unwrap_or(u32::MAX)));

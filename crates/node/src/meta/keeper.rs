@@ -8,6 +8,7 @@ use std::time::Duration;
 use millpond_client::{ChunkCut, Client, ClientOptions};
 use millpond_env::{RealClock, sleep, thread};
 use millpond_meta::Garbage;
+use millpond_types::limits::GARBAGE_KEEP_MS;
 use millpond_types::wire::Verb;
 use millpond_types::{DataId, FileChunk, Tick};
 use tokio::sync::oneshot;
@@ -43,7 +44,8 @@ pub(crate) async fn keep(member: Arc<Member>, token: Vec<u8>) {
         if let Err(failure) = meta.collect(until(PATIENCE)).await {
             tracing::debug!("removing what no name leads to: {failure}");
         }
-        while let Ok(garbage) = meta.garbage(FILES_MAX, until(PATIENCE)).await {
+        while let Ok(mut garbage) = meta.garbage(FILES_MAX, until(PATIENCE)).await {
+            garbage.retain(is_old);
             if garbage.is_empty() || member.is_stopping() {
                 break;
             }
@@ -66,6 +68,14 @@ pub(crate) async fn keep(member: Arc<Member>, token: Vec<u8>) {
 
 fn until(time: Duration) -> Tick {
     RealClock::tick().plus(time)
+}
+
+/// Whether nobody reads these bytes any more by what it heard of their file before.
+fn is_old(garbage: &Garbage) -> bool {
+    let since = garbage.record.since;
+    let since_ms =
+        u64::try_from(since.secs).unwrap_or(0) * 1000 + u64::from(since.nanos / 1_000_000);
+    RealClock::wall_ms().saturating_sub(since_ms) >= GARBAGE_KEEP_MS
 }
 
 async fn learn_room(member: &Member, meta: &MetaRole) {

@@ -1,11 +1,13 @@
 //! Suites that others wrote, on a mount of a real cluster: pjdfstest for POSIX semantics, fsx for
 //! bytes and lengths. `crates/node/tests/tools/install.sh` installs them; `NO_FUSE=1` leaves them out.
 
-use std::io::{BufRead as _, BufReader};
+use std::fs::OpenOptions;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::process::Cluster;
+use crate::process::{Cluster, until};
 
 /// Whether tests on mounts are left out.
 fn left_out() -> bool {
@@ -141,5 +143,51 @@ fn random_operations_agree_with_a_model() {
         let mut fuzzer = Command::new("python3");
         let fuzzer = fuzzer.arg(&script).arg(&mounted.folder).args(["--ops", &operations]);
         passes(fuzzer.args(["--seed", &(seed + 1).to_string()]));
+    }
+}
+
+/// Waits until `check` holds; fails after some seconds.
+fn soon(what: &str, mut check: impl FnMut() -> bool) {
+    until(what, || check().then_some(()));
+}
+
+/// Two mounts stand for two hosts: they share nothing but the cluster.
+#[test]
+fn two_mounts_see_what_the_other_one_does() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::roomy(3, 2);
+    for options in ["mode=strict", "mode=close-to-open"] {
+        let name = |n| format!("{}-{n}", options.replace('=', "-"));
+        let (one, two) =
+            (Mounted::new(&cluster, &name(1), options), Mounted::new(&cluster, &name(2), options));
+        let (here, there) = (one.folder.join("file"), two.folder.join("file"));
+        std::fs::write(&here, b"first").unwrap();
+        assert_eq!(std::fs::read(&there).unwrap(), b"first", "{options}: a new file");
+        let open = std::fs::File::open(&there).unwrap();
+        let seen = |len: usize| {
+            let mut bytes = vec![0; len];
+            let got = open.read_at(&mut bytes, 0).unwrap();
+            bytes.truncate(got);
+            bytes
+        };
+        assert_eq!(seen(9), b"first");
+        // Cut to nothing and written anew, while it is open elsewhere.
+        std::fs::write(&here, b"second!").unwrap();
+        if options == "mode=strict" {
+            assert_eq!(seen(9), b"second!", "{options}: at once");
+        }
+        soon("the open descriptor to see it", || seen(9) == b"second!");
+        assert_eq!(std::fs::read(&there).unwrap(), b"second!", "{options}: by an open");
+        let mut log = OpenOptions::new().append(true).open(&here).unwrap();
+        log.write_all(b"third").unwrap();
+        soon("a stat to see the length", || std::fs::metadata(&there).unwrap().len() == 12);
+        std::fs::write(one.folder.join("new"), b"fourth").unwrap();
+        std::fs::rename(one.folder.join("new"), &here).unwrap();
+        assert_eq!(std::fs::read(&there).unwrap(), b"fourth", "{options}: another file's name");
+        assert_eq!(seen(20), b"second!third", "{options}: what is open stays");
+        std::fs::remove_file(&here).unwrap();
+        assert!(!there.exists(), "{options}: it is gone");
     }
 }
