@@ -11,7 +11,9 @@ pub(super) fn start(config: &LogConfig) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&config.level).with_context(|| {
         format!("log.level: '{}' is no level: use error, warn, info, debug or trace", config.level)
     })?;
-    let lines = fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A log that takes no more lines, because its disk is full, must not end who writes them.
+    let lines =
+        fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
     let _ = match config.format {
         LogFormat::Text => lines.with_ansi(false).try_init(),
         LogFormat::Json => lines.json().flatten_event(true).try_init(),

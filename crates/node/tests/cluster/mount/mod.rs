@@ -242,6 +242,26 @@ fn a_daemon_that_starts_while_the_cluster_is_away_waits_for_it() {
 }
 
 #[test]
+fn a_log_on_a_full_disk_is_no_reason_to_end() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::start(1, 1);
+    let host = Host::new(&cluster, HANG);
+    let target = host.folder.join("unheard");
+    fs::create_dir(&target).unwrap();
+    let path = target.to_str().unwrap();
+    host.must(&["mount", &host.addresses, path, "--log-file", "/dev/full"]);
+    fs::write(target.join("file"), "content").unwrap();
+    let holder = host.status().unwrap().holder_pid;
+    host.kill_daemon();
+    assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "content");
+    host.must(&["mounts", "upgrade"]);
+    assert_eq!(host.status().unwrap().holder_pid, holder);
+    host.umount(&target);
+}
+
+#[test]
 fn a_mount_without_its_holder_goes_away() {
     if left_out() {
         return;
