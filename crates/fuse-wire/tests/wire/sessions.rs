@@ -11,7 +11,7 @@ use std::thread;
 use millpond_fuse_wire::abi::InitFlags;
 use millpond_fuse_wire::{
     Delivered, Device, InitWishes, MountError, MountOptions, Operation, Received, Reply, ReplyTo,
-    Request, RequestBuffer, abort_connection, max_pages_limit, mount, mounts, negotiate,
+    Request, RequestBuffer, abort_connection, has_ended, max_pages_limit, mount, mounts, negotiate,
 };
 
 use crate::guard::{Before, Served, TestMount, handshake};
@@ -62,7 +62,9 @@ fn an_aborted_connection_ends_for_both_sides() {
 fn an_unmounted_connection_ends() {
     let (guard, device) = TestMount::new(&MountOptions::default());
     let agreed = handshake(&device, &InitWishes::default());
+    assert!(!has_ended(device.as_fd()));
     drop(guard);
+    assert!(has_ended(device.as_fd()));
     let mut buffer = RequestBuffer::new(agreed.max_write());
     assert!(matches!(device.read(&mut buffer).unwrap(), Received::Unmounted));
 }
