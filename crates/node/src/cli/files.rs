@@ -1,4 +1,4 @@
-//! `millpond info` and `millpond summary`: what lies behind a path of a mount.
+//! `millpond info`, `summary` and `quota`: what lies behind a path of a mount.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -8,15 +8,17 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use millpond_client::{Chains, Client, ClientOptions};
+use millpond_env::{RealClock, effective_uid};
 use millpond_fuse_wire::mounts;
 use millpond_types::meta::{
-    Attr, Caller, DIR_PAGE_MAX, FileKind, Ino, MetaOp, MetaReply, MetaRequest, ReadDir,
+    Attr, Caller, DIR_PAGE_MAX, FileKind, Ino, MetaOp, MetaReply, MetaRequest, QuotaLimits, ReadDir,
 };
 use millpond_types::wire::{ChunkStat, PlacedChunk};
 use millpond_types::{ByteSize, DataId, FileChunk};
 use serde_json::json;
 
 use super::{Outcome, output};
+use crate::config::Size;
 
 /// Chunks that are listed; more are counted.
 const CHUNKS_SHOWN: u64 = 64;
@@ -34,6 +36,19 @@ pub(super) struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+}
+
+/// A quota is shown or set.
+#[derive(Debug, clap::Args)]
+pub(super) struct QuotaArgs {
+    #[command(flatten)]
+    place: Args,
+    /// Bytes that files below may have, 0 for any number. The folder must be empty when it gets its first quota.
+    #[arg(long)]
+    bytes: Option<Size>,
+    /// Inodes below, 0 for any number.
+    #[arg(long)]
+    inodes: Option<u64>,
 }
 
 /// The cluster behind a path, and the path's inode.
@@ -62,9 +77,25 @@ impl Behind {
     }
 
     fn ask(&self, op: MetaOp) -> anyhow::Result<MetaReply> {
-        let caller = Caller::checked(0, 0);
-        let request = MetaRequest { session: 0, sequence: 0, hour: 0, caller, op };
+        self.ask_in(0, Caller::checked(0, 0), op)
+    }
+
+    fn ask_in(&self, session: u64, caller: Caller, op: MetaOp) -> anyhow::Result<MetaReply> {
+        let hour = u32::try_from(RealClock::wall_ms() / 3_600_000)?;
+        let request = MetaRequest { session, sequence: 1, hour, caller, op };
         Ok(self.client.meta(&request, Some(PATIENCE))??)
+    }
+
+    /// Changes something, in a session of its own, as the user who asks.
+    fn change(&self, op: MetaOp) -> anyhow::Result<()> {
+        let me = || Caller { uid: effective_uid(), ..Caller::default() };
+        let name = "millpond command".to_owned();
+        let MetaReply::Session(session) = self.ask(MetaOp::SessionOpen { name })? else {
+            bail!("a meta answered something else than it was asked for");
+        };
+        let done = self.ask_in(session.id, me(), op);
+        let _ends_by_itself = self.ask_in(session.id, me(), MetaOp::SessionClose);
+        done.map(drop)
     }
 
     fn attr(&self) -> anyhow::Result<Attr> {
@@ -238,6 +269,50 @@ pub(super) fn summary(args: &Args) -> Outcome {
             "{}\n  files        {files}\n  directories  {directories}\n  others       {others}\n  \
              bytes        {bytes} ({size})\n  chunks       {chunks}\n",
             args.path.display()
+        )
+    };
+    output::bytes(text.as_bytes())
+}
+
+/// `millpond quota PATH`: shows it, and sets what is given.
+pub(super) fn quota(args: &QuotaArgs) -> Outcome {
+    let behind = Behind::of(&args.place)?;
+    let shown = || args.place.path.display().to_string();
+    let ask = |op| match behind.ask(op) {
+        Ok(MetaReply::Quota(quota)) => Ok(quota),
+        Ok(_) => bail!("a meta answered something else than it was asked for"),
+        Err(error) => Err(error).with_context(shown),
+    };
+    if args.bytes.is_some() || args.inodes.is_some() {
+        let known = behind.ask(MetaOp::GetQuota { ino: behind.ino });
+        let before = match known {
+            Ok(MetaReply::Quota(quota)) if quota.root == behind.ino => quota.limits,
+            _ => QuotaLimits::default(),
+        };
+        let limits = QuotaLimits {
+            bytes: args.bytes.map_or(before.bytes, Size::bytes),
+            inodes: args.inodes.unwrap_or(before.inodes),
+        };
+        behind.change(MetaOp::SetQuota { dir: behind.ino, limits }).with_context(shown)?;
+    }
+    let quota = ask(MetaOp::GetQuota { ino: behind.ino })?;
+    let text = if args.place.json {
+        let document = json!({
+            "inode": quota.root.0,
+            "bytes": quota.bytes, "bytes_limit": quota.limits.bytes,
+            "inodes": quota.inodes, "inodes_limit": quota.limits.inodes,
+        });
+        format!("{}\n", serde_json::to_string_pretty(&document)?)
+    } else {
+        let limit = |limit: u64| if limit == 0 { "any".to_owned() } else { limit.to_string() };
+        format!(
+            "{}: of the quota of inode {}\n  bytes   {} of {}\n  inodes  {} of {}\n",
+            shown(),
+            quota.root,
+            quota.bytes,
+            limit(quota.limits.bytes),
+            quota.inodes,
+            limit(quota.limits.inodes),
         )
     };
     output::bytes(text.as_bytes())

@@ -69,6 +69,11 @@ enum Command {
     /// Serves mounts for a holder.
     #[command(hide = true)]
     MountDaemon(mount::ProcessArgs),
+    /// Show the quota that a folder on a mount counts for, or give it one.
+    #[command(
+        after_help = "Example:\n  millpond quota /mnt/pond/team --bytes 100GiB --inodes 1000000"
+    )]
+    Quota(files::QuotaArgs),
     /// Look at and change a running cluster.
     #[command(after_help = admin::EXAMPLES)]
     Admin(admin::Args),
@@ -117,6 +122,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
         Command::Summary(args) => files::summary(&args),
         Command::MountHolder(args) => mount::holder(&args),
         Command::MountDaemon(args) => mount::daemon(&args),
+        Command::Quota(args) => files::quota(&args),
         Command::Admin(args) => admin::run(&args),
         Command::Dev(args) => dev::run(&args),
         Command::Engine(command) => engine::run(&command),

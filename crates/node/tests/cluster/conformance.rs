@@ -191,3 +191,46 @@ fn two_mounts_see_what_the_other_one_does() {
         assert!(!there.exists(), "{options}: it is gone");
     }
 }
+
+/// Runs a command of the shell that must succeed, and returns what it prints.
+fn millpond(args: &[&str], path: &Path) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millpond"));
+    passes(command.args(&args[..1]).arg(path).args(&args[1..]))
+}
+
+#[test]
+fn a_path_tells_where_its_bytes_lie_and_keeps_to_its_quota() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::roomy(3, 2);
+    let mounted = Mounted::new(&cluster, "mount", "");
+    let folder = mounted.folder.join("team");
+    std::fs::create_dir(&folder).unwrap();
+    millpond(&["quota", "--bytes", "1MiB", "--inodes", "5"], &folder);
+    let file = folder.join("file");
+    std::fs::write(&file, vec![7; 600 << 10]).unwrap();
+    let over = std::fs::File::create(folder.join("over")).unwrap();
+    (&over).write_all(&vec![8; 600 << 10]).unwrap();
+    assert_eq!(over.sync_all().unwrap_err().raw_os_error(), Some(122), "EDQUOT");
+    let quota: serde_json::Value =
+        serde_json::from_str(&millpond(&["quota", "--json"], &folder)).unwrap();
+    assert_eq!((&quota["bytes"], &quota["inodes"]), (&(600 << 10).into(), &3.into()), "{quota}");
+    std::fs::write(folder.join("fourth"), b"").unwrap();
+    std::fs::write(folder.join("fifth"), b"").unwrap();
+    let sixth = std::fs::write(folder.join("sixth"), b"").unwrap_err();
+    assert_eq!(sixth.raw_os_error(), Some(122), "EDQUOT");
+
+    let info: serde_json::Value =
+        serde_json::from_str(&millpond(&["info", "--json"], &file)).unwrap();
+    assert_eq!(info["chunks"].as_array().unwrap().len(), 3, "{info}");
+    assert_eq!(info["chunks"][2]["bytes"], 88 << 10, "{info}");
+    assert_eq!(info["chunks"][0]["nodes"].as_array().unwrap().len(), 2, "two replicas: {info}");
+    let sum: serde_json::Value =
+        serde_json::from_str(&millpond(&["summary", "--json"], &mounted.folder)).unwrap();
+    assert_eq!((&sum["files"], &sum["directories"]), (&4.into(), &2.into()), "{sum}");
+    let elsewhere = Command::new(env!("CARGO_BIN_EXE_millpond")).args(["info", "/"]).output();
+    let elsewhere = elsewhere.unwrap();
+    let text = String::from_utf8_lossy(&elsewhere.stderr).into_owned();
+    assert!(!elsewhere.status.success() && text.contains("not on a mount"), "{text}");
+}
