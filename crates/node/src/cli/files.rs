@@ -11,7 +11,8 @@ use millpond_client::{Chains, Client, ClientOptions};
 use millpond_env::{RealClock, effective_uid};
 use millpond_fuse_wire::mounts;
 use millpond_types::meta::{
-    Attr, Caller, DIR_PAGE_MAX, FileKind, Ino, MetaOp, MetaReply, MetaRequest, QuotaLimits, ReadDir,
+    Attr, Caller, DIR_PAGE_MAX, FileKind, Ino, MetaError, MetaOp, MetaReply, MetaRequest,
+    QuotaLimits, ReadDir,
 };
 use millpond_types::wire::{ChunkStat, PlacedChunk};
 use millpond_types::{ByteSize, DataId, FileChunk};
@@ -281,6 +282,12 @@ pub(super) fn quota(args: &QuotaArgs) -> Outcome {
     let ask = |op| match behind.ask(op) {
         Ok(MetaReply::Quota(quota)) => Ok(quota),
         Ok(_) => bail!("a meta answered something else than it was asked for"),
+        Err(error) if error.downcast_ref() == Some(&MetaError::NoData) => {
+            bail!(
+                "{}: no folder above it has a quota: give an empty one a quota with --bytes",
+                shown()
+            )
+        }
         Err(error) => Err(error).with_context(shown),
     };
     if args.bytes.is_some() || args.inodes.is_some() {
