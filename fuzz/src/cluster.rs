@@ -39,6 +39,7 @@ fn messages() -> Vec<Vec<u8>> {
         addresses: vec!["10.0.0.1:7400".into()],
         domain: "rack".into(),
         state: NodeState::Active,
+        meta: true,
     };
     let place = SlotPlace { chain: ChainId(1), old: Some(ChainId(2)) };
     let diff = RoutingDiff {
