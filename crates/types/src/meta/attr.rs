@@ -226,6 +226,17 @@ pub enum NameError {
     NoName,
 }
 
+/// Appends at most 255 bytes behind their number.
+fn write_short(w: &mut Writer, bytes: &[u8]) {
+    w.u8(u8::try_from(bytes.len()).expect("a name has at most 255 bytes"));
+    w.raw(bytes);
+}
+
+fn read_short<'a>(r: &mut Reader<'a>) -> Result<&'a [u8], WireError> {
+    let n = usize::from(r.u8()?);
+    r.bytes(n)
+}
+
 /// A name in a directory: 1 to 255 bytes, in no particular encoding.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(Box<[u8]>);
@@ -256,13 +267,11 @@ impl Name {
     }
 
     pub(super) fn encode(&self, w: &mut Writer) {
-        w.u8(u8::try_from(self.0.len()).unwrap_or(u8::MAX));
-        w.raw(&self.0);
+        write_short(w, &self.0);
     }
 
     pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        let n = usize::from(r.u8()?);
-        Self::new(r.bytes(n)?).map_err(|_| WireError::Field("name"))
+        Self::new(read_short(r)?).map_err(|_| WireError::Field("name"))
     }
 }
 
@@ -304,13 +313,11 @@ impl XattrName {
     }
 
     pub(super) fn encode(&self, w: &mut Writer) {
-        w.u8(u8::try_from(self.0.len()).unwrap_or(u8::MAX));
-        w.raw(&self.0);
+        write_short(w, &self.0);
     }
 
     pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        let n = usize::from(r.u8()?);
-        Self::new(r.bytes(n)?).map_err(|_| WireError::Field("name of an extended attribute"))
+        Self::new(read_short(r)?).map_err(|_| WireError::Field("name of an extended attribute"))
     }
 }
 
