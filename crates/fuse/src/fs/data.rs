@@ -71,12 +71,17 @@ impl Fs {
             (bytes, size) = (Bytes::of(&attr), attr.size);
         }
         let len = size.min(end).saturating_sub(args.offset);
-        scratch.resize(usize::try_from(len).unwrap_or(0), 0);
-        if len > 0 {
-            self.backend.read(bytes, args.offset, scratch)?;
+        let len = usize::try_from(len).unwrap_or(0);
+        if scratch.len() < len {
+            // It keeps its length: clearing memory that is read into costs as much as the copy.
+            scratch.resize(len, 0);
+        }
+        let buf = &mut scratch[..len];
+        if !buf.is_empty() {
+            self.backend.read(bytes, args.offset, buf)?;
         }
         drop(shared);
-        send(Reply::Data(scratch));
+        send(Reply::Data(buf));
         Ok(())
     }
 
