@@ -19,6 +19,8 @@ use crate::member::Member;
 
 /// How often it looks.
 const EVERY: Duration = Duration::from_secs(1);
+/// Rounds between two looks at how much room there is: in a large cluster the answer is some MiB.
+const ROOM_ROUNDS: u32 = 10;
 /// Time for one question to the manager or the store.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Files whose chunks are removed in one go.
@@ -34,10 +36,13 @@ type Order = (Vec<Garbage>, oneshot::Sender<Vec<u64>>);
 /// Runs on the control thread until the process stops.
 pub(crate) async fn keep(member: Arc<Member>, token: Vec<u8>) {
     let Some(meta) = member.meta() else { return };
-    let mut remover = None;
+    let (mut remover, mut rounds) = (None, 0_u32);
     while !member.is_stopping() {
         sleep(EVERY).await;
-        learn_room(&member, meta).await;
+        if !meta.knows_room() || rounds.is_multiple_of(ROOM_ROUNDS) {
+            learn_room(&member, meta).await;
+        }
+        rounds = rounds.wrapping_add(1);
         if !member.manager().is_some_and(|manager| manager.is_primary()) {
             continue;
         }

@@ -118,6 +118,11 @@ impl MetaRole {
         self.manager.on_store(work, deadline).await
     }
 
+    /// Whether it was ever told how much room there is.
+    pub(super) fn knows_room(&self) -> bool {
+        self.facts.lock().bytes > 0
+    }
+
     /// How much room there is for files: that of all disks that take data, replicas counted once.
     pub(super) fn note_room(&self, status: &admin::Status) {
         let replicas = u64::from(status.replicas.max(1));
