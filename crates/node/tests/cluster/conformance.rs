@@ -7,16 +7,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use crate::mount::left_out;
 use crate::process::{Cluster, until};
-
-/// Whether tests on mounts are left out.
-fn left_out() -> bool {
-    let left_out = std::env::var_os("NO_FUSE").is_some();
-    if left_out {
-        eprintln!("NO_FUSE is set: this test is left out");
-    }
-    left_out
-}
 
 /// The folder with the suites.
 fn tools() -> PathBuf {

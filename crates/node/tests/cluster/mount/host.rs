@@ -14,7 +14,7 @@ use millpond_fuse_wire::{abort_connection, mounts, unmount};
 use crate::process::{Cluster, until};
 
 /// Whether tests on mounts are left out.
-pub(super) fn left_out() -> bool {
+pub(crate) fn left_out() -> bool {
     let left_out = std::env::var_os("NO_FUSE").is_some();
     if left_out {
         eprintln!("NO_FUSE is set: this test is left out");

@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use millpond_env::ProcessSignal;
 use millpond_fuse_wire::mounts;
 
-use self::host::{Host, ended, left_out, signal};
+pub(crate) use self::host::left_out;
+use self::host::{Host, ended, signal};
 use self::load::{Tally, work};
 use crate::process::{Cluster, until};
 
