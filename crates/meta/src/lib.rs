@@ -3,7 +3,7 @@
 //! Reading order: [`Volume`] (what a meta executes), `view` (records read and written in one
 //! transaction), then the operations: `attr`, `entry` (make, link, remove), `rename`, `dir`, `xattr`,
 //! `lock`, `quota`; `permit` (who may do what), `ids` (numbers of new inodes), `session` (mounts),
-//! `collect` (what nobody can reach any more); `check` and `finding` (whether all of this holds in a
+//! `collect` (what nobody can reach any more), `feed` (changes, for mounts that keep what they were told); `check` and `finding` (whether all of this holds in a
 //! volume).
 //!
 //! Invariants:
@@ -26,6 +26,7 @@ mod collect;
 mod dir;
 mod entry;
 mod error;
+mod feed;
 mod finding;
 mod ids;
 mod lock;

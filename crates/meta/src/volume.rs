@@ -1,19 +1,21 @@
 //! A volume: one file namespace, and what a meta executes on it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use millpond_env::Clock;
 use millpond_store::{KeyRange, RequestId, Store, StoreErrorKind, Transaction};
 use millpond_types::meta::{
-    Attr, FileKind, Ino, InodeRecord, Layout, MetaAnswer, MetaError, MetaOp, MetaReply,
-    MetaRequest, Timestamp, Usage, VOLUME_FORMAT, VolumeRecord, keys,
+    Answered, Attr, FileKind, Ino, InodeRecord, Layout, MetaError, MetaOp, MetaReply, MetaRequest,
+    Timestamp, Usage, VOLUME_FORMAT, VolumeRecord, keys,
 };
 use millpond_types::wire::Record;
 use parking_lot::Mutex;
 
 use crate::entry::Fresh;
 use crate::error::{Failed, VolumeError};
+use crate::feed::Feed;
 use crate::ids::{Ids, given_out};
 use crate::view::{View, opened};
 use crate::{attr, dir, entry, lock, quota, rename, session, xattr};
@@ -56,6 +58,7 @@ pub struct Volume {
     ids: Ids,
     record: VolumeRecord,
     facts: Mutex<Facts>,
+    pub(crate) feed: Feed,
     /// Orphans that the round of collection after the last one looks at; all when there is nothing.
     pub(crate) uncollected: Mutex<Option<KeyRange>>,
     /// As much for locks of sessions that have ended.
@@ -109,6 +112,7 @@ impl Volume {
             ids: Ids::default(),
             record,
             facts: Mutex::default(),
+            feed: Feed::default(),
             uncollected: Mutex::default(),
             unreleased: Mutex::default(),
             grace_until: Mutex::default(),
@@ -145,23 +149,33 @@ impl Volume {
     ///
     /// # Errors
     /// [`VolumeError`]: it may have been done or not; ask again with the same sequence.
-    pub async fn execute(&self, request: &MetaRequest) -> Result<MetaAnswer, VolumeError> {
-        let answer = match &request.op {
-            MetaOp::SessionOpen { name } => session::open(self, name).await,
+    pub async fn execute(&self, request: &MetaRequest) -> Result<Answered, VolumeError> {
+        let done = match &request.op {
+            MetaOp::SessionOpen { name } => (session::open(self, name).await, 0),
             MetaOp::SessionRenew { open, closed } => {
-                session::renew(self, request.session, (open, closed)).await
+                (session::renew(self, request.session, (open, closed)).await, 0)
             }
-            MetaOp::SessionClose => session::close(self, request.session).await,
-            op if op.changes() => self.once(request).await,
-            _ => self.look(request).await,
+            MetaOp::SessionClose => (session::close(self, request.session).await, 0),
+            op if op.changes() => {
+                let mut version = 0;
+                (self.once(request, &mut version).await, version)
+            }
+            _ => {
+                let view = View { txn: self.store.begin(), now: self.now() };
+                let done = self.look(&view, request).await;
+                // What was not there is known to be not there as of a version, too.
+                let version = view.txn.version().await.map_or(0, |version| version.0);
+                (done, version)
+            }
         };
-        match answer {
-            Ok(reply) => Ok(Ok(reply)),
-            Err(failed) => failed.answer(),
-        }
+        let (answer, version) = done;
+        let answer = answer.map_or_else(Failed::answer, |reply| Ok(Ok(reply)))?;
+        Ok(Answered { answer, version })
     }
 
-    async fn once(&self, request: &MetaRequest) -> Result<MetaReply, Failed> {
+    /// Does something once. The version is the state of the store it was done in; 0 when it had been
+    /// done before.
+    async fn once(&self, request: &MetaRequest, version: &mut u64) -> Result<MetaReply, Failed> {
         if request.session == 0 {
             // Sequences of several clients would be taken for one another.
             return Err(MetaError::Stale.into());
@@ -177,7 +191,16 @@ impl Volume {
             epoch: u64::from(request.hour),
             id: u128::from(request.session) << 64 | u128::from(request.sequence),
         };
-        let done = self.store.transact_once(name, |txn| self.change(txn, request, id)).await;
+        let seen = &AtomicU64::new(0);
+        let work = |txn: Transaction| async move {
+            let reply = self.change(txn.clone(), request, id).await?;
+            seen.store(txn.version().await?.0, Ordering::Relaxed);
+            Ok(reply)
+        };
+        let done = self.store.transact_once(name, work).await;
+        if done.as_ref().is_ok_and(|reply| !reply.repeated) {
+            *version = seen.load(Ordering::Relaxed);
+        }
         let done = match done {
             // An answer is final: another attempt, long on its way, must not do it after all.
             Err(Failed::Refused(error)) if error != MetaError::Again || is_lock => {
@@ -227,11 +250,12 @@ impl Volume {
             MetaOp::SetQuota { dir, limits } => quota::set(view, caller, (*dir, *limits)).await?,
             _ => return Err(MetaError::NotSupported.into()),
         };
+        // Its own mount need not hear of it.
+        view.txn.put(keys::BY, request.session.to_be_bytes())?;
         Ok(MetaReply::encode_answer(&Ok(reply)))
     }
 
-    async fn look(&self, request: &MetaRequest) -> Result<MetaReply, Failed> {
-        let view = &View { txn: self.store.begin(), now: self.now() };
+    async fn look(&self, view: &View, request: &MetaRequest) -> Result<MetaReply, Failed> {
         let caller = &request.caller;
         match &request.op {
             MetaOp::Lookup { parent, name } => entry::lookup(view, caller, *parent, name).await,

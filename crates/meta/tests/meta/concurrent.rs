@@ -11,7 +11,7 @@ use millpond_types::meta::{
 use crate::support::{Client, Fixture, create, rename};
 
 const CLIENTS: u64 = 8;
-const STEPS: usize = 150;
+const STEPS: u64 = 150;
 
 /// One random operation on a few names in a few directories.
 async fn step(c: &Client, rng: &mut Rng, dirs: &[Ino]) -> Result<(), MetaError> {
@@ -93,7 +93,7 @@ async fn everything_holds_afterwards() {
         tokio::task::yield_now().await;
     }
     // One operation in six is done when they meet as they should. How they are shared out among the clients is chance.
-    assert!(done > CLIENTS as usize * STEPS / 20, "only {done} operations were done");
+    assert!(done > CLIENTS * STEPS / 20, "only {done} operations were done");
     f.assert_sound().await;
     for inodes_at_once in [1, 2, 1000] {
         let report = f.volume.check_in_batches(inodes_at_once).await.unwrap();

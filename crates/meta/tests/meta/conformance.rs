@@ -10,7 +10,7 @@ use millpond_store::{EmbeddedBackend, EmbeddedOptions, Store};
 
 use crate::etcd::{Etcd, left_out};
 use crate::support::Fixture;
-use crate::{attrs, directories, locks, names, orphans, quotas, renames, xattrs};
+use crate::{attrs, directories, feed, locks, names, orphans, quotas, renames, xattrs};
 
 type Case = fn(Fixture) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -74,6 +74,11 @@ fn cases() -> Vec<(&'static str, Case)> {
         quotas::usage_follows_every_change,
         quotas::go_with_their_directory,
         quotas::many_at_once,
+        feed::others_hear_of_every_change,
+        feed::nobody_hears_of_its_own,
+        feed::answers_say_of_when_they_are,
+        feed::who_was_away_too_long_learns_of_a_gap,
+        feed::what_nobody_can_reach_is_told_of,
     ]
 }
 

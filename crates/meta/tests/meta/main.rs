@@ -10,6 +10,7 @@ mod conformance;
 mod damage;
 mod directories;
 mod etcd;
+mod feed;
 mod flaky;
 mod locks;
 mod model;

@@ -104,7 +104,7 @@ pub(crate) async fn no_replace_and_exchange(f: Fixture) {
     assert_eq!(c.lookup(b, "d").await.unwrap().ino, dir);
     let both = Rename { exchange: true, ..kept((a, "g"), (b, "d")) };
     let request = c.request(millpond_types::meta::MetaOp::Rename(both));
-    assert_eq!(f.volume.execute(&request).await.unwrap(), Err(MetaError::Invalid));
+    assert_eq!(f.volume.execute(&request).await.unwrap().answer, Err(MetaError::Invalid));
 }
 
 pub(crate) async fn two_names_of_one_inode(f: Fixture) {

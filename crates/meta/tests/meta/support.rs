@@ -8,8 +8,9 @@ use millpond_env::FakeClock;
 use millpond_meta::{Facts, Volume, VolumeOptions};
 use millpond_store::{MemoryBackend, Store};
 use millpond_types::meta::{
-    Attr, Caller, Create, DirEntry, Entry, FileKind, Ino, MetaAnswer, MetaError, MetaOp, MetaReply,
-    MetaRequest, Name, ReadDir, Removed, Rename, Session, SetAttr, Setxattr, XattrMode, XattrName,
+    Answered, Attr, Caller, Create, DirEntry, Entry, FileKind, Ino, MetaAnswer, MetaError, MetaOp,
+    MetaReply, MetaRequest, Name, ReadDir, Removed, Rename, Session, SetAttr, Setxattr, XattrMode,
+    XattrName,
 };
 
 pub(crate) const LEASE: Duration = Duration::from_mins(1);
@@ -151,10 +152,9 @@ impl Client {
         let mut last = None;
         for _ in 0..20 {
             match self.volume.execute(&sent).await {
-                Ok(answer) => {
-                    let bytes = MetaReply::encode_answer(&answer);
-                    assert_eq!(MetaReply::decode_answer(&bytes), Ok(answer.clone()));
-                    return answer;
+                Ok(answered) => {
+                    assert_eq!(Answered::decode(&answered.encode()), Ok(answered.clone()));
+                    return answered.answer;
                 }
                 Err(error) => last = Some(error),
             }

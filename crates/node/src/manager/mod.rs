@@ -11,7 +11,9 @@ mod probe;
 mod shell;
 mod store;
 
+use std::future::poll_fn;
 use std::path::Path;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -80,6 +82,11 @@ impl From<std::io::Error> for ManagerError {
 
 fn busy() -> Failure {
     Failure::new(Status::Busy, "the manager has too much to do: retry in a moment".to_owned())
+}
+
+fn late() -> Failure {
+    let text = "the cluster's store did not answer in time";
+    Failure::new(Status::DeadlineExceeded, text.to_owned())
 }
 
 impl ManagerRole {
@@ -213,6 +220,26 @@ impl ManagerRole {
         self.store.store()
     }
 
+    /// Runs `work` with the store until `deadline`, where it is: no other thread is woken for it.
+    pub(crate) async fn here<T>(
+        &self,
+        work: impl Future<Output = Result<T, Failure>>,
+        deadline: Tick,
+    ) -> Result<T, Failure> {
+        let (mut work, handle) = (pin!(work), self.store.handle());
+        let entered = poll_fn(|context| {
+            // Timers of the store are tokio's: they run on the store's thread, and wake this task.
+            let _entered = handle.enter();
+            work.as_mut().poll(context)
+        });
+        timeout(deadline.since(RealClock::tick()), entered).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Runs `work` on the store's thread for as long as there is one.
+    pub(crate) fn spawn_on_store(&self, work: impl Future<Output = ()> + Send + 'static) {
+        drop(self.store.handle().spawn(work));
+    }
+
     /// Runs `work` on the store's thread until `deadline`.
     pub(crate) async fn on_store<T: Send + 'static>(
         &self,
@@ -225,10 +252,7 @@ impl ManagerRole {
         let task = self.store.handle().spawn(bounded);
         match task.await {
             Ok(Ok(done)) => done,
-            Ok(Err(_)) => {
-                let text = "the cluster's store did not answer in time";
-                Err(Failure::new(Status::DeadlineExceeded, text.to_owned()))
-            }
+            Ok(Err(_)) => Err(late()),
             Err(_) => Err(busy()),
         }
     }

@@ -203,11 +203,13 @@ impl Member {
         match verb {
             Verb::Routing => {
                 let request = RoutingRequest::decode(meta)?;
-                self.until_stop(self.news_of_routing(request, deadline)).await
+                let news = self.news_of_routing(request, deadline);
+                Ok(self.until_stop(news).await?.flatten().unwrap_or_default())
             }
             Verb::NamespaceTable => {
                 let request = NamespaceTableRequest::decode(meta)?;
-                self.until_stop(self.news_of_namespaces(request, deadline)).await
+                let news = self.news_of_namespaces(request, deadline);
+                Ok(self.until_stop(news).await?.flatten().unwrap_or_default())
             }
             Verb::Suspect => {
                 self.suspect(SuspectRequest::decode(meta)?.node);
@@ -230,12 +232,15 @@ impl Member {
                 Ok(answer.encode())
             }
             Verb::Admin => self.admin(meta, deadline).await,
-            Verb::Meta => {
+            Verb::Meta | Verb::MetaWatch => {
                 let Some(role) = &self.meta else {
                     let text = "this node has no meta role: ask one that routing names as a meta";
                     return Err(Failure::new(Status::Unsupported, text.to_owned()));
                 };
-                role.answer(meta, &self.routing(), deadline).await
+                if verb == Verb::Meta {
+                    return role.answer(meta, &self.routing(), deadline).await;
+                }
+                self.until_stop(role.news(meta, deadline)).await?.unwrap_or_else(|| Ok(Vec::new()))
             }
             verb => {
                 let text = format!("{}: not a request about the cluster", verb.name());
@@ -244,19 +249,16 @@ impl Member {
         }
     }
 
-    /// Runs a wait that ends, empty, when the process stops.
-    async fn until_stop(
-        &self,
-        wait: impl Future<Output = Option<Vec<u8>>>,
-    ) -> Result<Vec<u8>, Failure> {
+    /// Runs a wait that ends, with nothing, when the process stops.
+    async fn until_stop<T>(&self, wait: impl Future<Output = T>) -> Result<Option<T>, Failure> {
         let Ok(_waiter) = self.waiters.try_acquire() else {
             let text = format!("{WAITERS_MAX} requests wait for news already: retry in a moment");
             return Err(Failure::new(Status::Busy, text));
         };
         let mut stopping = self.stopping.subscribe();
         tokio::select! {
-            news = wait => Ok(news.unwrap_or_default()),
-            _ = stopping.wait_for(|stopping| *stopping) => Ok(Vec::new()),
+            news = wait => Ok(Some(news)),
+            _ = stopping.wait_for(|stopping| *stopping) => Ok(None),
         }
     }
 

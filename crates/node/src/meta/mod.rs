@@ -3,13 +3,14 @@
 
 mod keeper;
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
+use std::time::Duration;
 
 use millpond_env::RealClock;
 use millpond_meta::{Facts, Garbage, Volume, VolumeError, VolumeOptions};
 use millpond_types::Tick;
 use millpond_types::cluster::{ChainId, Routing};
-use millpond_types::meta::{MetaReply, MetaRequest};
+use millpond_types::meta::{MetaRequest, MetaWatch};
 use millpond_types::wire::Status;
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
@@ -20,10 +21,15 @@ use crate::service::Failure;
 
 pub(crate) use keeper::keep;
 
+/// Time until a store that failed is followed again.
+const FOLLOW_PAUSE: Duration = Duration::from_millis(200);
+
 /// The meta role of this process.
 pub(crate) struct MetaRole {
     manager: Arc<ManagerRole>,
     volume: Arc<OnceCell<Arc<Volume>>>,
+    /// Changes are followed for mounts that ask for them.
+    follows: Arc<Once>,
     facts: Mutex<Facts>,
 }
 
@@ -40,7 +46,8 @@ fn failure(error: VolumeError) -> Failure {
 
 impl MetaRole {
     pub(crate) fn new(manager: Arc<ManagerRole>) -> Self {
-        Self { manager, volume: Arc::default(), facts: Mutex::default() }
+        let (volume, follows) = (Arc::default(), Arc::new(Once::new()));
+        Self { manager, volume, follows, facts: Mutex::default() }
     }
 
     /// The volume; opened, and made if there is none, on the first call.
@@ -72,11 +79,35 @@ impl MetaRole {
         let request = MetaRequest::decode(meta)?;
         let volume = self.volume(deadline).await?;
         self.note_chains(&volume, routing);
-        let work = async move {
-            let answer = volume.execute(&request).await.map_err(failure)?;
-            Ok(MetaReply::encode_answer(&answer))
-        };
-        self.manager.on_store(work, deadline).await
+        let work = async move { volume.execute(&request).await.map_err(failure) };
+        Ok(self.manager.here(work, deadline).await?.encode())
+    }
+
+    /// Waits for changes that a mount asks for.
+    ///
+    /// # Errors
+    /// [`Failure`]: malformed, or changes are not known now: ask again in a moment.
+    pub(crate) async fn news(&self, meta: &[u8], deadline: Tick) -> Result<Vec<u8>, Failure> {
+        let watch = MetaWatch::decode(meta)?;
+        let volume = self.volume(deadline).await?;
+        self.follow(&volume);
+        let work = async move { volume.news(&watch).await.map_err(failure) };
+        Ok(self.manager.on_store(work, deadline).await?.encode())
+    }
+
+    /// Follows the store's changes from the first time on that a mount asks for them.
+    fn follow(&self, volume: &Arc<Volume>) {
+        self.follows.call_once(|| {
+            let volume = Arc::downgrade(volume);
+            self.manager.spawn_on_store(async move {
+                while let Some(volume) = volume.upgrade() {
+                    if let Err(error) = volume.follow().await {
+                        tracing::warn!("following the changes of the file namespace: {error}");
+                    }
+                    tokio::time::sleep(FOLLOW_PAUSE).await;
+                }
+            });
+        });
     }
 
     /// New files get chains that there are.

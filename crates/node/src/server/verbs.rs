@@ -71,7 +71,8 @@ impl Request {
             | Verb::Heartbeat
             | Verb::NamespaceTable
             | Verb::Admin
-            | Verb::Meta => Ok(Self::Control(verb, meta.to_vec())),
+            | Verb::Meta
+            | Verb::MetaWatch => Ok(Self::Control(verb, meta.to_vec())),
             Verb::ChunkRead | Verb::ChunkUpdate | Verb::ChunkList | Verb::ChunkStat => {
                 files::Request::decode(verb, meta).map(Self::Files)
             }

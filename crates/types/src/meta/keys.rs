@@ -3,6 +3,7 @@
 //! | key | record |
 //! |---|---|
 //! | `f/volume` | [`super::VolumeRecord`] |
+//! | `f/by` | the session whose change is the newest, for who follows changes; written blindly by each |
 //! | `f/ids` | [`super::CounterRecord`]: the next inode and data ids |
 //! | `f/i` ino | [`super::InodeRecord`] |
 //! | `f/t` ino | [`super::DirTimes`] of a directory: written blindly by whoever changes its entries |
@@ -28,6 +29,8 @@ use super::{Ino, Name, USAGE_SHARDS, XattrName};
 pub const PREFIX: &[u8] = b"f/";
 /// [`super::VolumeRecord`].
 pub const VOLUME: &[u8] = b"f/volume";
+/// The session that made a change: 8 bytes, big endian.
+pub const BY: &[u8] = b"f/by";
 /// [`super::CounterRecord`].
 pub const IDS: &[u8] = b"f/ids";
 /// Before an orphan's inode number.
@@ -113,6 +116,13 @@ pub fn split_entry(key: &[u8]) -> Option<(u64, Name)> {
     let rest = key.strip_prefix(ENTRIES)?.get(8..)?;
     let (hash, name) = rest.split_at_checked(8)?;
     Some((u64::from_be_bytes(hash.try_into().ok()?), Name::new(name).ok()?))
+}
+
+/// Directory and name of an entry's key; `None` for another key.
+#[must_use]
+pub fn directory_and_name(key: &[u8]) -> Option<(Ino, Name)> {
+    let (_, name) = split_entry(key)?;
+    Some((Ino(leading(ENTRIES, key)?), name))
 }
 
 /// The number behind a prefix of this page; `None` for another key.

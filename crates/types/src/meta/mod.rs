@@ -1,8 +1,8 @@
 //! Words of the file namespace: inodes, attributes, layouts, and what a client asks of a meta.
 //!
 //! Reading order: `attr` (what an inode is), `layout` (where a file's bytes lie), `error` (how an
-//! operation fails), `lock`, `quota`, `request` and `reply` (the protocol of `Verb::Meta`), `records` and [`keys`]
-//! (what lies in the transactional store). `docs/files.md` says what the operations promise.
+//! operation fails), `lock`, `quota`, `request` and `reply` (the protocol of `Verb::Meta`), `watch` (of `Verb::MetaWatch`),
+//! `records` and [`keys`] (what lies in the transactional store). `docs/files.md` says what the operations promise.
 
 mod attr;
 mod error;
@@ -13,6 +13,7 @@ mod quota;
 mod records;
 mod reply;
 mod request;
+mod watch;
 
 pub use attr::{Attr, FileKind, Ino, Name, NameError, Timestamp, XattrName};
 pub use error::MetaError;
@@ -28,6 +29,7 @@ pub use request::{
     Caller, Create, Extend, MetaOp, MetaRequest, ReadDir, Rename, SetAttr, SetTime, Setxattr,
     XattrMode,
 };
+pub use watch::{Answered, CHANGES_MAX, Changed, MetaNews, MetaWatch, WATCH_MS_MAX};
 
 /// Longest target of a symbolic link in bytes (Linux' `PATH_MAX` without its NUL).
 pub const TARGET_BYTES_MAX: usize = 4095;

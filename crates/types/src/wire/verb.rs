@@ -100,6 +100,8 @@ wire_enum! {
         ChunkStat = 74,
         /// To a meta: an operation on the file namespace.
         Meta = 80,
+        /// To a meta: waits for changes of the file namespace.
+        MetaWatch = 81,
     }
 }
 

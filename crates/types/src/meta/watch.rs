@@ -1,0 +1,173 @@
+//! Changes of the file namespace, for mounts that keep what they were told (`Verb::MetaWatch`), and
+//! answers that say of when they are.
+
+use super::{Ino, MetaAnswer, MetaReply, Name};
+use crate::wire::{Reader, WireError, Writer};
+
+/// Changes of one answer: a busy volume makes some thousands while one is on its way.
+pub const CHANGES_MAX: usize = 16_384;
+/// Longest wait for changes in ms.
+pub const WATCH_MS_MAX: u32 = 10_000;
+
+/// An answer of a meta, and the state of the store that it tells of. What was changed in a later
+/// version may make it untrue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// The answer.
+    pub answer: MetaAnswer,
+    /// A version of the store; 0 when it is not known: the answer was given before, to an earlier
+    /// attempt.
+    pub version: u64,
+}
+
+impl Answered {
+    /// Encodes the meta of the reply.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let answer = MetaReply::encode_answer(&self.answer);
+        [&self.version.to_le_bytes(), answer.as_slice()].concat()
+    }
+
+    /// Decodes the meta of the reply.
+    ///
+    /// # Errors
+    /// [`WireError`] naming the field.
+    pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
+        let (version, answer) = meta.split_first_chunk().ok_or(WireError::Truncated)?;
+        let answer = MetaReply::decode_answer(answer)?;
+        Ok(Self { answer, version: u64::from_le_bytes(*version) })
+    }
+}
+
+/// A question for changes: the meta of a `Verb::MetaWatch` request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetaWatch {
+    /// Changes made by this session are left out.
+    pub session: u64,
+    /// Changes behind this version of the store; 0 asks for the newest version only.
+    pub after: u64,
+    /// The answer comes after this many ms at the latest, at most [`WATCH_MS_MAX`].
+    pub wait_ms: u32,
+}
+
+/// What was changed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Changed {
+    /// The attributes of an inode, its bytes' name or length, or that it exists.
+    Inode(Ino),
+    /// Whether, and to what, a name of a directory leads.
+    Name(Ino, Name),
+}
+
+/// Changes: the meta of a `Verb::MetaWatch` reply.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MetaNews {
+    /// Every change up to this version was told; the next question is for those behind it.
+    pub version: u64,
+    /// Changes between the question's version and this one are not known any more: whoever keeps
+    /// something must take all of it for untrue. There are no `changes` then.
+    pub gap: bool,
+    /// Each with the version that it made, in order.
+    pub changes: Vec<(u64, Changed)>,
+}
+
+impl MetaWatch {
+    /// Encodes the question.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::with_capacity(20);
+        w.u64(self.session);
+        w.u64(self.after);
+        w.u32(self.wait_ms);
+        w.into_bytes()
+    }
+
+    /// Decodes a question.
+    ///
+    /// # Errors
+    /// [`WireError`] naming the field.
+    pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(meta);
+        let watch = Self { session: r.u64()?, after: r.u64()?, wait_ms: r.u32()? };
+        r.finish()?;
+        if watch.wait_ms > WATCH_MS_MAX {
+            return Err(WireError::Field("wait for changes"));
+        }
+        Ok(watch)
+    }
+}
+
+impl MetaNews {
+    /// Encodes an answer.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::with_capacity(13 + 17 * self.changes.len());
+        w.u64(self.version);
+        w.u8(u8::from(self.gap));
+        w.count(self.changes.len());
+        for (version, changed) in &self.changes {
+            w.u64(*version);
+            match changed {
+                Changed::Inode(ino) => {
+                    w.u8(0);
+                    w.u64(ino.0);
+                }
+                Changed::Name(dir, name) => {
+                    w.u8(1);
+                    w.u64(dir.0);
+                    name.encode(&mut w);
+                }
+            }
+        }
+        w.into_bytes()
+    }
+
+    /// Decodes an answer.
+    ///
+    /// # Errors
+    /// [`WireError`] naming the field.
+    pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(meta);
+        let (version, gap) = (r.u64()?, super::request::flag(&mut r, "gap")?);
+        let n = r.count(CHANGES_MAX, 17, "changes of the namespace")?;
+        let mut changes = Vec::with_capacity(n);
+        for _ in 0..n {
+            let at = r.u64()?;
+            let what = match r.u8()? {
+                0 => Changed::Inode(Ino(r.u64()?)),
+                1 => Changed::Name(Ino(r.u64()?), Name::decode(&mut r)?),
+                _ => return Err(WireError::Field("kind of a change")),
+            };
+            changes.push((at, what));
+        }
+        r.finish()?;
+        Ok(Self { version, gap, changes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meta::MetaError;
+
+    #[test]
+    fn questions_and_answers_travel() {
+        let watch = MetaWatch { session: 7, after: 1 << 40, wait_ms: 900 };
+        assert_eq!(MetaWatch::decode(&watch.encode()), Ok(watch));
+        let long = MetaWatch { wait_ms: WATCH_MS_MAX + 1, ..watch };
+        assert_eq!(MetaWatch::decode(&long.encode()), Err(WireError::Field("wait for changes")));
+        let name = Name::new(b"a").unwrap();
+        let changes = vec![(8, Changed::Inode(Ino(5))), (9, Changed::Name(Ino(1), name))];
+        let news = MetaNews { version: 9, gap: false, changes };
+        let bytes = news.encode();
+        assert_eq!(MetaNews::decode(&bytes), Ok(news));
+        for end in 0..bytes.len() {
+            MetaNews::decode(&bytes[..end]).unwrap_err();
+        }
+        for answer in [Ok(MetaReply::Done), Err(MetaError::NotFound)] {
+            let answered = Answered { answer, version: 3 };
+            assert_eq!(Answered::decode(&answered.encode()), Ok(answered));
+        }
+        Answered::decode(&[0; 7]).unwrap_err();
+    }
+}
