@@ -1,11 +1,18 @@
 //! Operations on the file namespace.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use millpond_types::meta::{MetaAnswer, MetaReply, MetaRequest};
+use millpond_types::meta::{Answered, MetaNews, MetaRequest, MetaWatch};
+use millpond_types::wire::WireError;
 
 use crate::client::Client;
+use crate::cluster::Cluster;
+use crate::connection::Deadline;
 use crate::error::ClientError;
+
+/// Time for the way of a question for changes and of its answer.
+const NEWS_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Client {
     /// Has a meta execute an operation; any meta of the cluster, again until one answers.
@@ -20,15 +27,35 @@ impl Client {
         &self,
         request: &MetaRequest,
         deadline: Option<Duration>,
-    ) -> Result<MetaAnswer, ClientError> {
+    ) -> Result<Answered, ClientError> {
         let deadline = self.deadline(deadline);
-        let cluster = self.cluster(deadline)?.ok_or_else(|| {
+        let reply = self.of_files(deadline)?.ask_meta(&request.encode(), deadline)?;
+        Answered::decode(&reply).map_err(|source| self.malformed(source))
+    }
+
+    /// Waits for changes of the namespace by others than the session that asks; any meta knows them.
+    /// Tries one meta: who gets an error cannot know what changed, and asks again.
+    ///
+    /// # Errors
+    /// [`ClientError`]: no meta answered within a second of the time to wait, or this one cannot know
+    /// now.
+    pub fn meta_news(&self, watch: &MetaWatch) -> Result<MetaNews, ClientError> {
+        let wait = Duration::from_millis(watch.wait_ms.into());
+        let deadline = self.deadline(Some(wait + NEWS_PATIENCE));
+        let reply = self.of_files(deadline)?.watch_meta(&watch.encode(), deadline)?;
+        MetaNews::decode(&reply).map_err(|source| self.malformed(source))
+    }
+
+    fn malformed(&self, source: WireError) -> ClientError {
+        ClientError::Wire { address: self.name(), source }
+    }
+
+    /// The cluster, which has files.
+    fn of_files(&self, deadline: Deadline) -> Result<Arc<Cluster>, ClientError> {
+        self.cluster(deadline)?.ok_or_else(|| {
             let text = "stands alone: files need a cluster; start it with `millpond server --manager \
                         --form-nodes 1`";
             ClientError::argument("address", format!("the server at {} {text}", self.name()))
-        })?;
-        let reply = cluster.ask_meta(&request.encode(), deadline)?;
-        MetaReply::decode_answer(&reply)
-            .map_err(|source| ClientError::Wire { address: self.name(), source })
+        })
     }
 }

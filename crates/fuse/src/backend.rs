@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use millpond_client::{ChunkAt, ChunkCut, Client, Room, Value};
 use millpond_env::RealClock;
-use millpond_types::meta::{Attr, Caller, Layout, MetaOp, MetaReply, MetaRequest};
+use millpond_types::meta::{Answered, Attr, Caller, Layout, MetaOp, MetaReply, MetaRequest};
 use millpond_types::{DataId, FileChunk};
 
 use crate::errno::Errno;
@@ -59,6 +59,14 @@ impl Ticket {
     }
 }
 
+/// An inode as a meta told of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    pub(crate) attr: Attr,
+    /// The state of the store that is told of, as in `Answered`.
+    pub(crate) version: u64,
+}
+
 /// Connections to the cluster, in a session.
 #[derive(Debug)]
 pub(crate) struct Backend {
@@ -92,7 +100,7 @@ impl Backend {
     }
 
     /// Has a meta do something.
-    pub(crate) fn meta(&self, ticket: &mut Ticket, op: MetaOp) -> Result<MetaReply, Errno> {
+    pub(crate) fn ask(&self, ticket: &mut Ticket, op: MetaOp) -> Result<Answered, Errno> {
         let now = || u32::try_from(RealClock::wall_ms() / 3_600_000).unwrap_or(u32::MAX);
         let (mut sequence, mut hour) = (0, 0);
         if op.changes() {
@@ -104,14 +112,20 @@ impl Backend {
         }
         let session = self.session();
         let request = MetaRequest { session, sequence, hour, caller: ticket.caller.clone(), op };
-        Ok(self.client.meta(&request, Some(PATIENCE))??)
+        Ok(self.client.meta(&request, Some(PATIENCE))?)
+    }
+
+    /// Has a meta do something whose answer nobody keeps.
+    pub(crate) fn meta(&self, ticket: &mut Ticket, op: MetaOp) -> Result<MetaReply, Errno> {
+        Ok(self.ask(ticket, op)?.answer?)
     }
 
     /// Has a meta do something whose answer is an inode.
-    pub(crate) fn attr(&self, ticket: &mut Ticket, op: MetaOp) -> Result<Attr, Errno> {
-        match self.meta(ticket, op)? {
-            MetaReply::Attr(attr) => Ok(attr),
-            MetaReply::Entry(entry) => Ok(entry.attr),
+    pub(crate) fn attr(&self, ticket: &mut Ticket, op: MetaOp) -> Result<Told, Errno> {
+        let Answered { answer, version } = self.ask(ticket, op)?;
+        match answer? {
+            MetaReply::Attr(attr) => Ok(Told { attr, version }),
+            MetaReply::Entry(entry) => Ok(Told { attr: entry.attr, version }),
             _ => Err(unexpected()),
         }
     }

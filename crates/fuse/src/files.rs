@@ -9,7 +9,7 @@ use millpond_types::Tick;
 use millpond_types::meta::{Attr, Ino, Timestamp};
 use parking_lot::{Mutex, RwLock};
 
-use crate::backend::Bytes;
+use crate::backend::{Bytes, Told};
 use crate::journal::{Entry, Journal};
 
 /// An open file, however often it is open.
@@ -27,7 +27,8 @@ struct State {
     attr: Attr,
     /// What the meta has not been told: the end of the bytes written, and when.
     written: Option<Written>,
-    /// When a meta was heard of the file last.
+    /// The newest version of the store that a meta told the file of, and when.
+    version: u64,
     heard: Tick,
 }
 
@@ -40,8 +41,9 @@ pub(crate) struct Written {
 }
 
 impl File {
-    fn new(attr: Attr, written: Option<Written>) -> Self {
-        let state = Mutex::new(State { attr, written, heard: RealClock::tick() });
+    fn new(Told { attr, version }: Told, written: Option<Written>) -> Self {
+        let heard = RealClock::tick();
+        let state = Mutex::new(State { attr, written, version, heard });
         Self { ino: attr.ino, gate: RwLock::default(), state }
     }
 
@@ -58,13 +60,19 @@ impl File {
     }
 
     /// Takes a meta's word, unless a newer one is known; returns what is true then.
-    pub(crate) fn learn(&self, attr: Attr) -> Attr {
+    pub(crate) fn learn(&self, Told { attr, version }: Told) -> Attr {
         let mut state = self.state.lock();
         if attr.version >= state.attr.version {
             state.attr = attr;
         }
+        state.version = state.version.max(version);
         state.heard = RealClock::tick();
         overlaid(state.attr, state.written)
+    }
+
+    /// The version of the store that a meta told the file of last.
+    pub(crate) fn version(&self) -> u64 {
+        self.state.lock().version
     }
 
     /// Whether a meta was heard of the file within this time.
@@ -110,6 +118,8 @@ struct Table {
     done: HashSet<u64>,
     /// Requests that are about to change the namespace, and the hour under which they do.
     began: HashMap<u64, u32>,
+    /// The kernel was told of changes made elsewhere up to this version of the store.
+    heard: u64,
     /// None on a mount that does not outlive its process.
     journal: Option<Journal>,
 }
@@ -123,6 +133,7 @@ impl Table {
         // What the entries so far come to; this one is in it already.
         let mut state: Vec<Entry> =
             self.began.iter().map(|(unique, hour)| began(*unique, *hour)).collect();
+        state.push(Entry::Heard { version: self.heard });
         // Closing an inode that is not open changes nothing but what is known to be done.
         let nothing = Ino(0);
         state
@@ -156,6 +167,7 @@ impl Table {
             Entry::Wrote { ino, written } => {
                 self.open.entry(ino).or_default().written = Some(written);
             }
+            Entry::Heard { version } => self.heard = version,
             Entry::Locked { ino } => self.open.entry(ino).or_default().locked = true,
             Entry::Told { ino } => {
                 if let Some(open) = self.open.get_mut(&ino) {
@@ -189,7 +201,7 @@ impl Files {
     /// Nothing is open.
     pub(crate) fn new(journal: Option<Journal>) -> Self {
         let (open, done, began) = (HashMap::new(), HashSet::new(), HashMap::new());
-        let table = Table { open, done, began, journal };
+        let table = Table { open, done, began, heard: 0, journal };
         Self { table: Mutex::new(table), untold: Mutex::default() }
     }
 
@@ -212,33 +224,39 @@ impl Files {
     }
 
     /// The request opened a file, whose attributes are these.
-    pub(crate) fn open(&self, unique: u64, attr: Attr) -> Arc<File> {
+    pub(crate) fn open(&self, unique: u64, told: Told) -> Arc<File> {
+        let ino = told.attr.ino;
         let mut table = self.table.lock();
         if table.done.insert(unique) {
-            table.open.entry(attr.ino).or_default().times += 1;
-            table.note(Entry::Opened { unique, ino: attr.ino });
+            table.open.entry(ino).or_default().times += 1;
+            table.note(Entry::Opened { unique, ino });
         }
         drop(table);
-        self.known(attr)
+        self.known(told)
     }
 
     /// A file whose attributes are these, open or not.
-    pub(crate) fn known(&self, attr: Attr) -> Arc<File> {
+    pub(crate) fn known(&self, told: Told) -> Arc<File> {
         let mut table = self.table.lock();
-        let Some(open) = table.open.get_mut(&attr.ino) else {
-            return Arc::new(File::new(attr, None));
+        let Some(open) = table.open.get_mut(&told.attr.ino) else {
+            return Arc::new(File::new(told, None));
         };
         let written = open.written;
-        let file = open.file.get_or_insert_with(|| Arc::new(File::new(attr, written)));
+        let file = open.file.get_or_insert_with(|| Arc::new(File::new(told, written)));
         let file = Arc::clone(file);
         drop(table);
-        let _ = file.learn(attr);
+        let _ = file.learn(told);
         file
     }
 
     /// An open file, if its attributes are known.
     pub(crate) fn get(&self, ino: Ino) -> Option<Arc<File>> {
         self.table.lock().open.get(&ino)?.file.clone()
+    }
+
+    /// Whether it is open.
+    pub(crate) fn is_open(&self, ino: Ino) -> bool {
+        self.table.lock().open.contains_key(&ino)
     }
 
     /// Whether a meta must be told of bytes written to it.
@@ -276,12 +294,14 @@ impl Files {
     }
 
     /// A meta knows of these bytes now, and says so.
-    pub(crate) fn told(&self, file: &File, written: Written, attr: Attr) {
+    pub(crate) fn told(&self, file: &File, written: Written, told: Told) {
+        let attr = told.attr;
         let mut table = self.table.lock();
         let mut state = file.state.lock();
         if attr.version >= state.attr.version {
             state.attr = attr;
         }
+        state.version = state.version.max(told.version);
         if state.written != Some(written) {
             return;
         }
@@ -309,6 +329,20 @@ impl Files {
         let mut table = self.table.lock();
         table.began.remove(&unique);
         table.done.remove(&unique);
+    }
+
+    /// The kernel was told of all changes up to this version.
+    pub(crate) fn heard(&self, version: u64) {
+        let mut table = self.table.lock();
+        if table.heard != version {
+            table.heard = version;
+            table.note(Entry::Heard { version });
+        }
+    }
+
+    /// Up to which version the kernel was told of changes; 0 when it never was.
+    pub(crate) fn position(&self) -> u64 {
+        self.table.lock().heard
     }
 
     /// Somebody is about to lock an open file.
@@ -347,6 +381,10 @@ mod tests {
 
     use super::*;
 
+    fn told(size: u64, version: u64) -> Told {
+        Told { attr: attr(size, version), version: 0 }
+    }
+
     fn attr(size: u64, version: u64) -> Attr {
         let time = Timestamp::default();
         Attr {
@@ -376,33 +414,33 @@ mod tests {
     #[test]
     fn what_was_written_shows_before_a_meta_knows() {
         let files = Files::new(None);
-        let file = files.open(2, attr(10, 1));
+        let file = files.open(2, told(10, 1));
         assert!(files.wrote(&file, written(30)) && !files.wrote(&file, written(20)));
         assert_eq!(file.attr().size, 30);
         // An answer that was on its way before the write.
-        assert_eq!(file.learn(attr(10, 1)).size, 30);
+        assert_eq!(file.learn(told(10, 1)).size, 30);
         let untold = file.untold().unwrap();
         assert_eq!(untold.end, 30);
-        files.told(&file, untold, attr(30, 2));
+        files.told(&file, untold, told(30, 2));
         assert_eq!((file.untold(), file.attr().size), (None, 30));
-        assert_eq!(file.learn(attr(10, 1)).size, 30, "an old answer");
-        assert_eq!(file.learn(attr(3, 4)).size, 3, "cut elsewhere");
+        assert_eq!(file.learn(told(10, 1)).size, 30, "an old answer");
+        assert_eq!(file.learn(told(3, 4)).size, 3, "cut elsewhere");
     }
 
     #[test]
     fn bytes_of_another_data_id_do_not_count() {
         let files = Files::new(None);
-        let file = files.open(2, attr(10, 1));
+        let file = files.open(2, told(10, 1));
         let _ = files.wrote(&file, written(30));
         let cut = Attr { data: 6, size: 0, version: 2, ..attr(0, 2) };
-        assert_eq!(file.learn(cut).size, 0);
+        assert_eq!(file.learn(Told { attr: cut, version: 0 }).size, 0);
     }
 
     #[test]
     fn a_file_is_known_while_it_is_open() {
         let files = Files::new(None);
-        let _one = files.open(2, attr(1, 1));
-        let _two = files.open(4, attr(1, 1));
+        let _one = files.open(2, told(1, 1));
+        let _two = files.open(4, told(1, 1));
         files.close(6, Ino(5));
         assert!(files.get(Ino(5)).is_some());
         assert_eq!(files.split(vec![Ino(5), Ino(6)]), (vec![Ino(5)], vec![Ino(6)]));
@@ -419,17 +457,17 @@ mod tests {
     #[test]
     fn the_next_process_knows_what_is_open_and_what_no_meta_was_told() {
         let files = Files::new(Some(Journal::create().unwrap()));
-        let file = files.open(2, attr(10, 1));
+        let file = files.open(2, told(10, 1));
         files.answered(2);
         let _ = files.wrote(&file, written(30));
         assert_eq!(files.begin(4, 100), 100);
         let files = next(&files);
         assert_eq!(files.take_untold(), [Ino(5)]);
-        assert_eq!(files.known(attr(10, 1)).attr().size, 30);
+        assert_eq!(files.known(told(10, 1)).attr().size, 30);
         assert_eq!(files.begin(4, 101), 100, "as at the first attempt");
         assert_eq!(files.begin(6, 101), 101);
         // The close is sent again, and closes once.
-        let _ = files.open(8, attr(10, 1));
+        let _ = files.open(8, told(10, 1));
         files.close(10, Ino(5));
         let files = next(&files);
         files.close(10, Ino(5));
@@ -441,15 +479,15 @@ mod tests {
     #[test]
     fn a_journal_that_turns_loses_nothing() {
         let files = Files::new(Some(Journal::create().unwrap()));
-        let file = files.open(2, attr(0, 1));
+        let file = files.open(2, told(0, 1));
         let _ = files.begin(3, 7);
         for n in 1..400_000 {
             let _ = files.wrote(&file, written(n));
         }
         let files = next(&files);
-        assert_eq!(files.known(attr(0, 1)).attr().size, 399_999);
+        assert_eq!(files.known(told(0, 1)).attr().size, 399_999);
         assert_eq!(files.begin(3, 8), 7);
-        let _ = files.open(2, attr(0, 1));
+        let _ = files.open(2, told(0, 1));
         files.close(4, Ino(5));
         assert!(files.split(vec![Ino(5)]).0.is_empty(), "the open was counted once");
     }

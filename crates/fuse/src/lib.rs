@@ -3,8 +3,8 @@
 //! Reading order: [`MountSpec`] and [`Mode`] (how to mount), [`Mount`] (one mount point and the
 //! threads that serve it), `worker` (one thread: a request in, a reply out), `backend` (metas and
 //! chunks, and the errno of what goes wrong), `fs` (what each operation means: `names`, `attrs`,
-//! `data`, `dirs`, `xattrs`), `files` (what is known of open files), `session` (the mount's word that
-//! it lives). Then the processes of a host: `run_dir` (where they meet), [`hold`] (the one that
+//! `data`, `dirs`, `xattrs`), `files` (what is known of open files), `leases` and `listener` (what may
+//! go on being believed), `session` (the mount's word that it lives). Then the processes of a host: `run_dir` (where they meet), [`hold`] (the one that
 //! outlives the others), [`serve_mounts`] (the one that serves all mounts), `link` (what these two say
 //! to each other), [`admin`] (what operators ask), [`probe`] (whether a cluster can be mounted).
 //!
@@ -28,7 +28,9 @@ mod files;
 mod fs;
 mod holder;
 mod journal;
+mod leases;
 mod link;
+mod listener;
 mod mount;
 mod options;
 mod probe;

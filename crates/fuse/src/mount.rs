@@ -2,8 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use millpond_client::{Client, ClientError};
@@ -19,6 +19,8 @@ use crate::blob::Blob;
 use crate::files::Files;
 use crate::fs::{Fs, wishes};
 use crate::journal::{Journal, REGION_BYTES};
+use crate::leases::Leases;
+use crate::listener::Listener;
 use crate::options::{Mode, MountSpec};
 use crate::session::{self, Keeper, Wake};
 use crate::worker::{Terms, Workers};
@@ -78,6 +80,8 @@ pub type Keep<'k> = &'k mut dyn FnMut(&[u8], &[BorrowedFd<'_>]) -> io::Result<()
 /// applications get `ENOTCONN`.
 pub struct Mount {
     spec: MountSpec,
+    /// Goes first: what it waits for in the kernel, workers answer.
+    listener: Option<Listener>,
     workers: Workers,
     keeper: Keeper,
 }
@@ -104,7 +108,7 @@ impl Mount {
         let keeper = session::keep(&fs, name, session).map_err(os("starting a thread"))?;
         let device = mount(&spec.target, &options(&spec))?;
         match serve(&fs, device, (&spec, &region, session.lease_ms), keep) {
-            Ok(workers) => Ok(Self { spec, workers, keeper }),
+            Ok(workers) => Self::listening(spec, (workers, keeper), &fs),
             Err(error) => {
                 let _ = unmount(&spec.target, true);
                 Err(error)
@@ -135,7 +139,25 @@ impl Mount {
         let terms = Terms { max_write: negotiated.max_write(), granted: negotiated.granted };
         let workers = Workers::start(&fs, devices, terms).map_err(os("starting a thread"))?;
         fs.wake.wake();
-        Ok(Self { spec, workers, keeper })
+        Self::listening(spec, (workers, keeper), &fs)
+    }
+
+    /// A mount that is served, and hears of changes if its mode asks for that.
+    fn listening(
+        spec: MountSpec,
+        (workers, keeper): (Workers, Keeper),
+        fs: &Arc<Fs>,
+    ) -> Result<Self, MountFailure> {
+        let mut this = Self { spec, listener: None, workers, keeper };
+        this.listen(fs).map_err(os("starting a thread"))?;
+        Ok(this)
+    }
+
+    fn listen(&mut self, fs: &Arc<Fs>) -> io::Result<()> {
+        if self.spec.mode.listens() {
+            self.listener = Some(Listener::start(fs, self.workers.device())?);
+        }
+        Ok(())
     }
 
     /// Stops between two requests: finishes those in work, ends the threads, and leaves the mount to
@@ -144,7 +166,12 @@ impl Mount {
     /// # Errors
     /// The mount, serving as before, when requests are in work for longer than `patience`.
     pub fn park(mut self, patience: Duration) -> Result<(), Box<Self>> {
+        drop(self.listener.take());
         if !self.workers.stop(patience) {
+            let fs = Arc::clone(self.workers.fs());
+            if let Err(error) = self.listen(&fs) {
+                tracing::error!("a mount hears of no changes any more: {error}");
+            }
             return Err(Box::new(self));
         }
         self.keeper.leave();
@@ -159,8 +186,9 @@ impl Mount {
 
     /// Waits until the mount is gone, whoever unmounts it.
     pub fn wait(self) {
-        let Self { workers, keeper, .. } = self;
+        let Self { listener, workers, keeper, .. } = self;
         workers.join();
+        drop(listener);
         drop(keeper);
     }
 
@@ -187,15 +215,16 @@ fn options(spec: &MountSpec) -> MountOptions {
 /// The file system behind a mount, connected to its cluster.
 fn open(spec: &MountSpec, files: Files) -> Result<Arc<Fs>, MountFailure> {
     let mut options = spec.client.clone();
-    // One for every thread that serves, and one for what the mount does by itself.
-    options.connections = spec.threads + 1;
+    // One for every thread that serves, one for what the mount does by itself, one for news.
+    options.connections = spec.threads + 2;
     let client = Client::new(options)?;
     client.chains(Some(FIRST_WORD))?;
     let mut random = [0; 8];
     Rng::fill_from_os(&mut random).map_err(os("asking for random numbers"))?;
     let backend = Backend::new(client, files, u64::from_le_bytes(random));
+    let leases = Leases::new(backend.files.position());
     let (mode, remembers, wake) = (spec.mode, spec.journal, Wake::default());
-    Ok(Arc::new(Fs { backend, remembers, mode, wake }))
+    Ok(Arc::new(Fs { backend, remembers, mode, wake, leases, device: OnceLock::new() }))
 }
 
 fn serve(

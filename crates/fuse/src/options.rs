@@ -33,18 +33,13 @@ impl Mode {
         (Self::ReadOnly, "read-only"),
     ];
 
-    /// How long this mount uses a file's bytes by what a meta said of them. Shorter than metas keep what
-    /// was cut off elsewhere (`GARBAGE_KEEP_MS`), so that nobody reads bytes that are removed.
-    #[must_use]
-    pub(crate) const fn believed(self) -> Duration {
-        match self {
-            Self::Strict => Duration::ZERO,
-            _ => Duration::from_secs(1),
-        }
+    /// Whether the mount hears of changes made elsewhere.
+    pub(crate) const fn listens(self) -> bool {
+        matches!(self, Self::Strict | Self::CloseToOpen)
     }
 
-    /// How long the kernel may answer by itself what it was told of names and attributes.
-    #[must_use]
+    /// How long the kernel may answer by itself what it was told of names and attributes, in a mount
+    /// that hears of no changes.
     pub(crate) const fn kept(self) -> Duration {
         match self {
             Self::Strict | Self::CloseToOpen => Duration::ZERO,

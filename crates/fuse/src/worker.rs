@@ -65,6 +65,7 @@ impl Workers {
             over: Arc::clone(&over),
         });
         let devices: Vec<Arc<Device>> = devices.into_iter().map(Arc::new).collect();
+        let _ = devices.first().map(|device| fs.device.set(Arc::clone(device)));
         let mut this =
             Self { shared, devices: devices.clone(), threads: Vec::new(), waiting: None, over };
         let waiting = Arc::clone(&this.shared);
@@ -129,6 +130,15 @@ impl Workers {
                 tracing::error!("a thread of a mount is missing: {error}");
             }
         }
+    }
+
+    /// What notices to the kernel go through.
+    pub(crate) fn device(&self) -> Arc<Device> {
+        Arc::clone(&self.devices[0])
+    }
+
+    pub(crate) fn fs(&self) -> &Arc<Fs> {
+        &self.shared.fs
     }
 
     /// Waits until all threads have ended.

@@ -5,8 +5,10 @@ use millpond_types::cluster::{NodeId, Routing};
 use millpond_types::wire::{Status, Verb};
 
 use super::any::is_passing;
+use super::node::PATIENCE;
 use super::{Cluster, PAUSE_MAX, PAUSE_MIN};
-use crate::connection::Deadline;
+use crate::call::{Job, Reads};
+use crate::connection::{Connection, Deadline};
 use crate::error::ClientError;
 
 /// Whether another attempt may do better.
@@ -67,6 +69,53 @@ impl Cluster {
             self.learn(routing.version, &bad, self.jittered(pause).min(left));
             pause = (pause * 2).min(PAUSE_MAX);
         }
+    }
+
+    /// Asks the meta that answered last for changes, over a connection of its own, since the answer may
+    /// take longer than any other; another meta next time when it does not come. One caller at a time.
+    ///
+    /// # Errors
+    /// As for every call; nothing is repeated.
+    pub(crate) fn watch_meta(
+        &self,
+        watch: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<u8>, ClientError> {
+        let routing = self.table.get();
+        let id = self.metas(&routing).first().copied().ok_or_else(|| self.no_meta(deadline))?;
+        let mut line = self.watch.lock();
+        let news = self.watch_over(&mut line, id, watch, deadline);
+        if news.is_err() {
+            *line = None;
+            drop(line);
+            let mut last = self.meta.lock();
+            *last = last.filter(|last| *last != id);
+            drop(last);
+            self.learn(routing.version, &[], PAUSE_MIN);
+        }
+        news
+    }
+
+    fn watch_over(
+        &self,
+        line: &mut Option<(NodeId, Connection)>,
+        id: NodeId,
+        watch: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<u8>, ClientError> {
+        let usable = line.as_ref().is_some_and(|(at, open)| *at == id && open.is_quiet());
+        if !usable {
+            let node = self.node(id, &self.table.get()).ok_or_else(|| self.no_meta(deadline))?;
+            let mut open = node.pool.dial(deadline.within(PATIENCE))?;
+            open.set_patience(deadline.at.since(RealClock::tick()));
+            *line = Some((id, open));
+        }
+        let Some((_, open)) = line else { return Err(self.no_meta(deadline)) };
+        let meta = watch.to_vec();
+        let mut jobs = [Job::Plain { verb: Verb::MetaWatch, meta, reply: Vec::new() }];
+        open.run(&mut jobs, &mut Reads::none(), deadline)?;
+        let [Job::Plain { reply, .. }] = jobs else { unreachable!("the job was made here") };
+        Ok(reply)
     }
 
     fn no_meta(&self, deadline: Deadline) -> ClientError {

@@ -28,7 +28,7 @@ use millpond_types::Uuid128;
 use millpond_types::cluster::{NodeId, Routing};
 use parking_lot::Mutex;
 
-use crate::connection::ServerInfo;
+use crate::connection::{Connection, ServerInfo};
 use crate::error::ClientError;
 use crate::options::ClientOptions;
 use crate::pool::Pool;
@@ -65,6 +65,8 @@ pub(crate) struct Cluster {
     cursors: Mutex<Cursors>,
     /// The meta that answered last.
     meta: Mutex<Option<NodeId>>,
+    /// The connection over which changes of the namespace are heard of.
+    watch: Mutex<Option<(NodeId, Connection)>>,
     closed: AtomicBool,
     /// Something else answers at the seeds.
     gone: AtomicBool,
@@ -94,6 +96,7 @@ impl Cluster {
             line: Mutex::default(),
             cursors: Mutex::default(),
             meta: Mutex::default(),
+            watch: Mutex::default(),
             closed: AtomicBool::new(false),
             gone: AtomicBool::new(false),
         });

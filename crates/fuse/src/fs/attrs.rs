@@ -2,16 +2,18 @@
 
 use millpond_fuse_wire::Reply;
 use millpond_fuse_wire::abi::{AttrOut, SetattrIn, SetattrValid};
-use millpond_types::meta::{Attr, Ino, MetaOp, SetAttr, SetTime, Timestamp};
+use millpond_types::meta::{Ino, MetaOp, SetAttr, SetTime, Timestamp};
 
-use super::{Fs, Send, attr_out};
-use crate::backend::{Bytes, Ticket};
+use super::{Fs, Send};
+use crate::backend::{Bytes, Ticket, Told};
 use crate::errno::Errno;
 
 impl Fs {
-    fn send_attr(&self, attr: &Attr, send: Send<'_>) {
-        let (attr_valid, attr_valid_nsec) = self.kept();
-        send(Reply::Attr(AttrOut { attr_valid, attr_valid_nsec, dummy: 0, attr: attr_out(attr) }));
+    fn send_attr(&self, told: Told, send: Send<'_>) {
+        let keeping = self.keeping();
+        let (attr, kept) = keeping.attr(told);
+        let (attr_valid, attr_valid_nsec) = (kept.as_secs(), kept.subsec_nanos());
+        send(Reply::Attr(AttrOut { attr_valid, attr_valid_nsec, dummy: 0, attr }));
     }
 
     pub(super) fn get_attr(
@@ -20,8 +22,8 @@ impl Fs {
         ino: Ino,
         send: Send<'_>,
     ) -> Result<(), Errno> {
-        let attr = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
-        self.send_attr(&self.here(attr), send);
+        let told = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
+        self.send_attr(told, send);
         Ok(())
     }
 
@@ -35,13 +37,18 @@ impl Fs {
         let set = wanted(args);
         // What was written before keeps its time only if the meta hears of it first.
         self.tell(ino)?;
-        let attr = if set.size.is_some() {
+        let before = self.leases.told(ino);
+        let told = if set.size.is_some() {
             self.resize(ticket, ino, set)?
         } else {
-            let attr = self.backend.attr(ticket, MetaOp::SetAttr { ino, set })?;
-            self.here(attr)
+            self.backend.attr(ticket, MetaOp::SetAttr { ino, set })?
         };
-        self.send_attr(&attr, send);
+        self.send_attr(told, send);
+        // The kernel takes these attributes without a look at its pages. Others changed the file
+        // between, so the next open drops them.
+        if before.is_none_or(|before| before + 1 < told.attr.version) {
+            self.leases.forget(ino);
+        }
         Ok(())
     }
 
@@ -52,7 +59,7 @@ impl Fs {
         ticket: &mut Ticket,
         ino: Ino,
         set: SetAttr,
-    ) -> Result<Attr, Errno> {
+    ) -> Result<Told, Errno> {
         let file = self.files().get(ino);
         let _alone = file.as_ref().map(|file| file.gate.write());
         if let Some(file) = &file {
@@ -67,8 +74,9 @@ impl Fs {
                 self.backend.cut(Bytes::of(&old), end, old.size)?;
             }
         }
-        let attr = self.backend.attr(ticket, MetaOp::SetAttr { ino, set })?;
-        Ok(self.here(attr))
+        let told = self.backend.attr(ticket, MetaOp::SetAttr { ino, set })?;
+        let _ = self.here(told);
+        Ok(told)
     }
 }
 

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use millpond_env::RealClock;
-use millpond_fuse_wire::Reply;
 use millpond_fuse_wire::abi::{FallocateIn, FallocateMode, OpenFlags, OpenIn, OpenOut, ReadIn};
-use millpond_types::meta::{Extend, FILE_BYTES_MAX, FileKind, Ino, MetaOp, SetAttr, Timestamp};
+use millpond_fuse_wire::{Pages, Reply};
+use millpond_types::meta::{
+    Attr, Extend, FILE_BYTES_MAX, FileKind, Ino, MetaOp, SetAttr, Timestamp,
+};
 
 use super::{Fs, Send};
 use crate::backend::{Bytes, Ticket};
@@ -17,12 +19,23 @@ use crate::options::Mode;
 const ZEROS: usize = 1 << 20;
 
 impl Fs {
-    pub(super) const fn open_flags(&self) -> OpenFlags {
+    /// How the kernel shall treat a file that is opened, of which a meta just said this.
+    pub(super) fn open_flags(&self, attr: Attr) -> OpenFlags {
+        let parallel = OpenFlags::PARALLEL_DIRECT_WRITES;
         match self.mode {
-            Mode::Strict => OpenFlags::DIRECT_IO.with(OpenFlags::PARALLEL_DIRECT_WRITES),
+            Mode::Strict => parallel.with(OpenFlags::DIRECT_IO),
             Mode::ReadOnly => OpenFlags::KEEP_CACHE,
+            // What was closed before this open is seen, though the word of it may be on its way.
+            Mode::CloseToOpen if self.leases.told(attr.ino) != Some(attr.version) => {
+                if let Some(device) = self.device.get() {
+                    // Waits for nothing. An inode that the kernel does not know is none to drop.
+                    let _ = device.inval_inode(attr.ino.0, Pages::None);
+                }
+                self.leases.tells(attr.ino, attr.version);
+                parallel
+            }
             // The kernel drops its pages when it hears of another time of change.
-            _ => OpenFlags::KEEP_CACHE.with(OpenFlags::PARALLEL_DIRECT_WRITES),
+            _ => parallel.with(OpenFlags::KEEP_CACHE),
         }
     }
 
@@ -33,13 +46,19 @@ impl Fs {
         args: OpenIn,
         send: Send<'_>,
     ) -> Result<(), Errno> {
-        let mut attr = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
-        if args.flags.cast_signed() & libc::O_TRUNC != 0 && attr.kind == FileKind::Regular {
-            let set = SetAttr { size: Some(0), ..SetAttr::default() };
-            attr = self.resize(ticket, ino, set)?;
+        let mut told = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
+        if told.attr.nlink == 0 && self.mode == Mode::CloseToOpen && !self.files().is_open(ino) {
+            // The name that led here is gone, and the word of it on its way: then the kernel looks the
+            // name up anew. What is open can be opened again (/proc/PID/fd).
+            return Err(Errno::STALE);
         }
-        let _file = self.files().open(ticket.unique(), attr);
-        send(Reply::Open(OpenOut::new(0, self.open_flags())));
+        let cuts = args.flags.cast_signed() & libc::O_TRUNC != 0;
+        if cuts && told.attr.kind == FileKind::Regular {
+            let set = SetAttr { size: Some(0), ..SetAttr::default() };
+            told = self.resize(ticket, ino, set)?;
+        }
+        let _file = self.files().open(ticket.unique(), told);
+        send(Reply::Open(OpenOut::new(0, self.open_flags(told.attr))));
         Ok(())
     }
 
@@ -48,8 +67,8 @@ impl Fs {
         if let Some(file) = self.files().get(ino) {
             return Ok(file);
         }
-        let attr = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
-        Ok(self.files().known(attr))
+        let told = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
+        Ok(self.files().known(told))
     }
 
     pub(super) fn read(
@@ -63,11 +82,11 @@ impl Fs {
         let shared = file.gate.read();
         let (mut bytes, mut size) = file.bytes();
         let end = args.offset.saturating_add(u64::from(args.size));
-        if end > size || !file.is_fresh(self.mode.believed()) {
+        let hears = self.mode == Mode::CloseToOpen;
+        if !self.believes(&file) || (end > size && !hears) {
             // Somebody else may have written more, or have cut the file to nothing: then its bytes
             // have another name.
-            let attr = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
-            let attr = file.learn(attr);
+            let attr = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
             (bytes, size) = (Bytes::of(&attr), attr.size);
         }
         let len = size.min(end).saturating_sub(args.offset);
@@ -97,7 +116,7 @@ impl Fs {
         if end > FILE_BYTES_MAX {
             return Err(Errno::FILE_TOO_BIG);
         }
-        if !file.is_fresh(self.mode.believed()) {
+        if !self.believes(&file) {
             let _ = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
         }
         self.write_to(&file, offset, data)?;
@@ -155,8 +174,13 @@ impl Fs {
         let Some(written) = file.untold() else { return Ok(()) };
         let Written { end, at, data } = written;
         let extend = Extend { ino: file.ino, data, size: end, mtime: at };
-        let attr = self.backend.attr(&mut self.backend.own_ticket(), MetaOp::Extend(extend))?;
-        self.files().told(file, written, attr);
+        let told = self.backend.attr(&mut self.backend.own_ticket(), MetaOp::Extend(extend))?;
+        let version = told.attr.version;
+        self.files().told(file, written, told);
+        // The kernel has these bytes, unless others wrote some between.
+        if self.leases.told(file.ino).is_some_and(|before| before + 1 == version) {
+            self.leases.tells(file.ino, version);
+        }
         Ok(())
     }
 

@@ -2,10 +2,12 @@
 
 use millpond_fuse_wire::abi::{Attr as KernelAttr, EntryOut, OpenFlags, OpenOut, ReadIn};
 use millpond_fuse_wire::{DirBuffer, FileKind as EntryKind, Reply};
-use millpond_types::meta::{Attr, DIR_PAGE_MAX, DirEntry, Ino, MetaOp, MetaReply, ReadDir};
+use millpond_types::meta::{
+    Answered, Attr, DIR_PAGE_MAX, DirEntry, Ino, MetaOp, MetaReply, ReadDir,
+};
 
-use super::{Fs, Send};
-use crate::backend::{Ticket, unexpected};
+use super::{Fs, Keeping, Send};
+use crate::backend::{Ticket, Told, unexpected};
 use crate::errno::Errno;
 
 /// Cookies of the two entries that every directory has; those of a meta are larger.
@@ -23,8 +25,8 @@ impl Fs {
         ino: Ino,
         send: Send<'_>,
     ) -> Result<(), Errno> {
-        let attr = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
-        let _file = self.files().open(ticket.unique(), attr);
+        let told = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
+        let _file = self.files().open(ticket.unique(), told);
         send(Reply::Open(OpenOut::new(0, OpenFlags::NONE)));
         Ok(())
     }
@@ -39,8 +41,8 @@ impl Fs {
         let mut buffer = DirBuffer::new(args.size as usize);
         let mut fits = true;
         if args.offset < DOT_DOT {
-            let attr = self.backend.attr(ticket, MetaOp::GetAttr { ino: dir })?;
-            fits = push_dots(&mut buffer, (&attr, args.offset), plus);
+            let dir = self.backend.attr(ticket, MetaOp::GetAttr { ino: dir })?;
+            fits = push_dots(&mut buffer, (&dir.attr, args.offset), plus);
         }
         if fits {
             let each = if plus { ENTRY_PLUS_BYTES } else { ENTRY_BYTES };
@@ -48,32 +50,42 @@ impl Fs {
             let limit = u32::try_from(limit).unwrap_or(1);
             let after = if args.offset <= DOT_DOT { 0 } else { args.offset };
             let page = MetaOp::ReadDir(ReadDir { dir, after, limit, attrs: plus });
-            let MetaReply::Page { entries, .. } = self.backend.meta(ticket, page)? else {
-                return Err(unexpected());
-            };
+            let Answered { answer, version } = self.backend.ask(ticket, page)?;
+            let MetaReply::Page { entries, .. } = answer? else { return Err(unexpected()) };
+            let keeping = plus.then(|| self.keeping());
             for entry in &entries {
-                if !self.push(&mut buffer, entry, plus) {
+                if !push(&mut buffer, (dir, entry), version, keeping.as_ref()) {
                     break;
                 }
             }
+            send(Reply::Directory(&buffer));
+            return Ok(());
         }
         send(Reply::Directory(&buffer));
         Ok(())
     }
+}
 
-    fn push(&self, buffer: &mut DirBuffer, entry: &DirEntry, plus: bool) -> bool {
-        let kind = EntryKind::of_mode(entry.kind.mode_bits());
-        let name = entry.name.as_bytes();
-        match (plus, &entry.attr) {
-            (false, _) => buffer.push(entry.ino.0, entry.cookie, kind, name),
-            (true, Some(attr)) => buffer.push_plus(&self.entry_out(attr), entry.cookie, kind, name),
-            (true, None) => {
-                let attr = KernelAttr { ino: entry.ino.0, ..KernelAttr::default() };
-                let nothing = EntryOut { attr, ..EntryOut::default() };
-                buffer.push_plus(&nothing, entry.cookie, kind, name)
-            }
-        }
-    }
+/// Adds an entry, with attributes when the kernel may be told for how long it keeps them; false when
+/// there is no room for it.
+fn push(
+    buffer: &mut DirBuffer,
+    (dir, entry): (Ino, &DirEntry),
+    version: u64,
+    keeping: Option<&Keeping<'_>>,
+) -> bool {
+    let kind = EntryKind::of_mode(entry.kind.mode_bits());
+    let name = entry.name.as_bytes();
+    let Some(keeping) = keeping else {
+        return buffer.push(entry.ino.0, entry.cookie, kind, name);
+    };
+    let out = if let Some(attr) = entry.attr {
+        keeping.entry((dir, name), Told { attr, version })
+    } else {
+        let attr = KernelAttr { ino: entry.ino.0, ..KernelAttr::default() };
+        EntryOut { attr, ..EntryOut::default() }
+    };
+    buffer.push_plus(&out, entry.cookie, kind, name)
 }
 
 /// Adds `.` and `..`; false when there is no room for more.

@@ -10,15 +10,17 @@ mod locks;
 mod names;
 mod xattrs;
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use millpond_fuse_wire::abi::{self, EntryOut, InitFlags, Kstatfs};
-use millpond_fuse_wire::{Operation, Reply, Request};
+use millpond_fuse_wire::{Device, Operation, Reply, Request};
 use millpond_types::meta::{Attr, Ino, MetaOp, MetaReply};
 
-use crate::backend::{Backend, Ticket, unexpected};
+use crate::backend::{Backend, Ticket, Told, unexpected};
 use crate::errno::Errno;
-use crate::files::Files;
+use crate::files::{File, Files};
+use crate::leases::{KEPT, Leases, Look};
 use crate::options::Mode;
 
 pub(crate) use locks::Waiting;
@@ -27,6 +29,11 @@ pub(crate) use locks::Waiting;
 const BLOCK: u32 = 4096;
 /// Inodes that `statfs` says are left: numbers are 64 bits.
 const INODES_LEFT: u64 = 1 << 40;
+
+/// How long a mount that hears of no changes uses a file's bytes by what a meta said of them. Shorter
+/// than metas keep what was cut off elsewhere (`GARBAGE_KEEP_MS`), so that nobody reads bytes that are
+/// removed.
+const BELIEVED: Duration = Duration::from_secs(1);
 
 /// The file system of one mount.
 #[derive(Debug)]
@@ -37,6 +44,9 @@ pub(crate) struct Fs {
     pub(crate) remembers: bool,
     pub(crate) mode: Mode,
     pub(crate) wake: crate::session::Wake,
+    pub(crate) leases: Leases,
+    /// What notices to the kernel go through, once it is mounted.
+    pub(crate) device: OnceLock<Arc<Device>>,
 }
 
 /// Sends the answer to a request.
@@ -178,30 +188,70 @@ impl Fs {
         Ok(())
     }
 
-    /// How long the kernel may keep what it is told: seconds and nanoseconds.
-    pub(crate) const fn kept(&self) -> (u64, u32) {
-        let kept: Duration = self.mode.kept();
-        (kept.as_secs(), kept.subsec_nanos())
+    /// How long the kernel may keep what it is told; it must be told while this lives.
+    pub(crate) fn keeping(&self) -> Keeping<'_> {
+        let look = (self.mode == Mode::CloseToOpen).then(|| self.leases.look());
+        Keeping { fs: self, look }
     }
 
-    /// An inode as the kernel wants to hear of it after a lookup.
-    pub(crate) fn entry_out(&self, attr: &Attr) -> EntryOut {
-        let attr = self.here(*attr);
-        let (secs, nanos) = self.kept();
-        EntryOut {
-            nodeid: attr.ino.0,
-            generation: 0,
-            entry_valid: secs,
-            attr_valid: secs,
-            entry_valid_nsec: nanos,
-            attr_valid_nsec: nanos,
-            attr: attr_out(&attr),
+    /// Whether what is known of a file is true, as far as the mount's mode cares.
+    pub(crate) fn believes(&self, file: &File) -> bool {
+        match self.mode {
+            Mode::Strict => false,
+            Mode::CloseToOpen => self.leases.look().inode(file.ino, file.version()),
+            Mode::Relaxed | Mode::OneWriter | Mode::ReadOnly => file.is_fresh(BELIEVED),
         }
     }
 
     /// Attributes with what this mount has written and no meta knows of.
-    pub(crate) fn here(&self, attr: Attr) -> Attr {
-        self.files().get(attr.ino).map_or(attr, |file| file.learn(attr))
+    pub(crate) fn here(&self, told: Told) -> Attr {
+        self.files().get(told.attr.ino).map_or(told.attr, |file| file.learn(told))
+    }
+}
+
+/// How long the kernel may keep what it is told.
+pub(crate) struct Keeping<'f> {
+    fs: &'f Fs,
+    /// In a mount that hears of changes: what it may believe. In others the mode says it.
+    look: Option<Look<'f>>,
+}
+
+impl Keeping<'_> {
+    fn time(&self, holds: impl FnOnce(&Look<'_>) -> bool) -> Duration {
+        let leased = |look| if holds(look) { KEPT } else { Duration::ZERO };
+        self.look.as_ref().map_or_else(|| self.fs.mode.kept(), leased)
+    }
+
+    /// Attributes for the kernel, and for how long.
+    pub(crate) fn attr(&self, told: Told) -> (abi::Attr, Duration) {
+        let attr = self.fs.here(told);
+        if self.look.is_some() {
+            self.fs.leases.tells(attr.ino, attr.version);
+        }
+        (attr_out(&attr), self.time(|look| look.inode(attr.ino, told.version)))
+    }
+
+    /// An inode as the kernel wants to hear of it under its name.
+    pub(crate) fn entry(&self, (dir, name): (Ino, &[u8]), told: Told) -> EntryOut {
+        let (attr, attr_kept) = self.attr(told);
+        let kept = self.time(|look| look.name(dir, name, told.version));
+        EntryOut { nodeid: attr.ino, attr, ..times(kept, attr_kept) }
+    }
+
+    /// That there is no such name, if the kernel may keep that.
+    pub(crate) fn no_entry(&self, (dir, name): (Ino, &[u8]), version: u64) -> Option<EntryOut> {
+        let kept = self.time(|look| look.name(dir, name, version));
+        (!kept.is_zero()).then(|| times(kept, Duration::ZERO))
+    }
+}
+
+fn times(entry: Duration, attr: Duration) -> EntryOut {
+    EntryOut {
+        entry_valid: entry.as_secs(),
+        attr_valid: attr.as_secs(),
+        entry_valid_nsec: entry.subsec_nanos(),
+        attr_valid_nsec: attr.subsec_nanos(),
+        ..EntryOut::default()
     }
 }
 

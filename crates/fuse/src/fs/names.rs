@@ -2,10 +2,12 @@
 
 use millpond_fuse_wire::abi::{CreateIn, OpenOut, RenameFlags};
 use millpond_fuse_wire::{Operation, Reply};
-use millpond_types::meta::{Attr, Create, FileKind, Ino, MetaOp, MetaReply, Name, Rename, SetAttr};
+use millpond_types::meta::{
+    Answered, Create, FileKind, Ino, MetaError, MetaOp, MetaReply, Name, Rename, SetAttr,
+};
 
 use super::{Fs, Send};
-use crate::backend::{Ticket, unexpected};
+use crate::backend::{Ticket, Told, unexpected};
 use crate::errno::Errno;
 
 fn permissions(mode: u32) -> u16 {
@@ -22,8 +24,7 @@ impl Fs {
     ) -> Result<(), Errno> {
         match operation {
             Operation::Lookup { name } => {
-                let attr = self.look_up(ticket, ino, name)?;
-                send(Reply::Entry(self.entry_out(&attr)));
+                self.look_up(ticket, (ino, name), send)?;
             }
             Operation::Readlink => match self.backend.meta(ticket, MetaOp::ReadLink { ino })? {
                 MetaReply::Target(target) => send(Reply::Data(&target)),
@@ -45,9 +46,10 @@ impl Fs {
             }
             Operation::Link { inode, name } => {
                 let (old, name) = (Ino(*inode), Name::new(name)?);
-                let op = MetaOp::Link { ino: old, parent: ino, name };
-                let attr = self.backend.attr(ticket, op)?;
-                send(Reply::Entry(self.entry_out(&attr)));
+                let told = self
+                    .backend
+                    .attr(ticket, MetaOp::Link { ino: old, parent: ino, name: name.clone() })?;
+                self.send_entry((ino, name.as_bytes()), told, send);
             }
             Operation::Create { args, name } => self.create(ticket, (ino, name), args, send)?,
             Operation::Unlink { name } => {
@@ -81,20 +83,46 @@ impl Fs {
     }
 
     /// The inode of a name; `.` and `..` are asked for by NFS servers.
-    fn look_up(&self, ticket: &mut Ticket, parent: Ino, name: &[u8]) -> Result<Attr, Errno> {
-        match name {
-            b"." => self.backend.attr(ticket, MetaOp::GetAttr { ino: parent }),
+    fn look_up(
+        &self,
+        ticket: &mut Ticket,
+        (parent, name): (Ino, &[u8]),
+        send: Send<'_>,
+    ) -> Result<(), Errno> {
+        let op = match name {
+            b"." => MetaOp::GetAttr { ino: parent },
             b".." => {
                 let dir = self.backend.attr(ticket, MetaOp::GetAttr { ino: parent })?;
-                self.backend.attr(ticket, MetaOp::GetAttr { ino: dir.parent })
+                MetaOp::GetAttr { ino: dir.attr.parent }
             }
-            name => self.backend.attr(ticket, MetaOp::Lookup { parent, name: Name::new(name)? }),
-        }
+            name => MetaOp::Lookup { parent, name: Name::new(name)? },
+        };
+        let Answered { answer, version } = self.backend.ask(ticket, op)?;
+        let attr = match answer {
+            Ok(MetaReply::Attr(attr)) => attr,
+            Ok(MetaReply::Entry(entry)) => entry.attr,
+            Ok(_) => return Err(unexpected()),
+            Err(MetaError::NotFound) => {
+                let keeping = self.keeping();
+                let nothing = keeping.no_entry((parent, name), version);
+                send(nothing.map_or(Reply::Error(libc::ENOENT), Reply::Entry));
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        self.send_entry((parent, name), Told { attr, version }, send);
+        Ok(())
+    }
+
+    fn send_entry(&self, name: (Ino, &[u8]), told: Told, send: Send<'_>) {
+        let keeping = self.keeping();
+        send(Reply::Entry(keeping.entry(name, told)));
     }
 
     fn make(&self, ticket: &mut Ticket, wanted: Create, send: Send<'_>) -> Result<(), Errno> {
-        let attr = self.backend.attr(ticket, MetaOp::Create(wanted))?;
-        send(Reply::Entry(self.entry_out(&attr)));
+        let (parent, name) = (wanted.parent, wanted.name.clone());
+        let told = self.backend.attr(ticket, MetaOp::Create(wanted))?;
+        self.send_entry((parent, name.as_bytes()), told, send);
         Ok(())
     }
 
@@ -109,16 +137,17 @@ impl Fs {
         let mode = permissions(args.mode & !args.umask);
         let wanted = new(parent, name, FileKind::Regular, mode)?;
         let wanted = Create { exclusive: flags & libc::O_EXCL != 0, ..wanted };
-        let MetaReply::Entry(entry) = self.backend.meta(ticket, MetaOp::Create(wanted))? else {
-            return Err(unexpected());
-        };
-        let mut attr = entry.attr;
+        let Answered { answer, version } = self.backend.ask(ticket, MetaOp::Create(wanted))?;
+        let MetaReply::Entry(entry) = answer? else { return Err(unexpected()) };
+        let mut told = Told { attr: entry.attr, version };
         if !entry.created && flags & libc::O_TRUNC != 0 {
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
-            attr = self.resize(ticket, attr.ino, set)?;
+            told = self.resize(ticket, told.attr.ino, set)?;
         }
-        let _file = self.files().open(ticket.unique(), attr);
-        send(Reply::Create(self.entry_out(&attr), OpenOut::new(0, self.open_flags())));
+        let _file = self.files().open(ticket.unique(), told);
+        let flags = self.open_flags(told.attr);
+        let keeping = self.keeping();
+        send(Reply::Create(keeping.entry((parent, name), told), OpenOut::new(0, flags)));
         Ok(())
     }
 }

@@ -84,7 +84,7 @@ impl Behind {
     fn ask_in(&self, session: u64, caller: Caller, op: MetaOp) -> anyhow::Result<MetaReply> {
         let hour = u32::try_from(RealClock::wall_ms() / 3_600_000)?;
         let request = MetaRequest { session, sequence: 1, hour, caller, op };
-        Ok(self.client.meta(&request, Some(PATIENCE))??)
+        Ok(self.client.meta(&request, Some(PATIENCE))?.answer?)
     }
 
     /// Changes something, in a session of its own, as the user who asks.

@@ -17,4 +17,5 @@ mod process;
 mod quotas;
 mod slots;
 mod strangers;
+mod two_mounts;
 mod wire;
