@@ -10,10 +10,11 @@ pub(crate) struct Errno(pub(crate) i32);
 impl Errno {
     pub(crate) const INVAL: Self = Self(libc::EINVAL);
     pub(crate) const IO: Self = Self(libc::EIO);
+    pub(crate) const NODATA: Self = Self(libc::ENODATA);
     pub(crate) const NOSYS: Self = Self(libc::ENOSYS);
     pub(crate) const NOTSUP: Self = Self(libc::EOPNOTSUPP);
-    pub(crate) const STALE: Self = Self(libc::ESTALE);
     pub(crate) const RANGE: Self = Self(libc::ERANGE);
+    pub(crate) const STALE: Self = Self(libc::ESTALE);
     pub(crate) const TOO_BIG: Self = Self(libc::E2BIG);
     pub(crate) const FILE_TOO_BIG: Self = Self(libc::EFBIG);
 }

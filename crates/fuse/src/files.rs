@@ -30,6 +30,18 @@ struct State {
     /// The newest version of the store that a meta told the file of, and when.
     version: u64,
     heard: Tick,
+    /// A meta said that the file has no capabilities.
+    bare: Option<Bare>,
+    /// How often this mount began or ended to change extended attributes of the file.
+    xattr_changes: u64,
+}
+
+/// Of when it is that a file has no capabilities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bare {
+    pub(crate) asked: Tick,
+    /// The version of the store.
+    pub(crate) version: u64,
 }
 
 /// Bytes that a meta does not know of yet.
@@ -43,7 +55,8 @@ pub(crate) struct Written {
 impl File {
     fn new(Told { attr, version }: Told, written: Option<Written>) -> Self {
         let heard = RealClock::tick();
-        let state = Mutex::new(State { attr, written, version, heard });
+        let (bare, xattr_changes) = (None, 0);
+        let state = Mutex::new(State { attr, written, version, heard, bare, xattr_changes });
         Self { ino: attr.ino, gate: RwLock::default(), state }
     }
 
@@ -83,6 +96,38 @@ impl File {
     /// What a meta must be told; the caller tells it, and then [`Files::told`].
     pub(crate) fn untold(&self) -> Option<Written> {
         self.state.lock().written
+    }
+
+    /// Whether a meta knows the file's length: what it was not told of was written over bytes.
+    pub(crate) fn is_length_told(&self) -> bool {
+        let state = self.state.lock();
+        let covers = |w: Written| w.data == state.attr.data && w.end <= state.attr.size;
+        state.written.is_none_or(covers)
+    }
+
+    /// When a meta said last that the file has no capabilities, if it did.
+    pub(crate) fn bare(&self) -> Option<Bare> {
+        self.state.lock().bare
+    }
+
+    /// Number of changes of extended attributes so far, for [`File::note_bare`].
+    pub(crate) fn xattr_changes(&self) -> u64 {
+        self.state.lock().xattr_changes
+    }
+
+    /// A meta that was asked after so many changes says that there are no capabilities.
+    pub(crate) fn note_bare(&self, bare: Bare, changes: u64) {
+        let mut state = self.state.lock();
+        if state.xattr_changes == changes {
+            state.bare = Some(bare);
+        }
+    }
+
+    /// Extended attributes are about to change, or have changed.
+    pub(crate) fn xattrs_change(&self) {
+        let mut state = self.state.lock();
+        state.xattr_changes += 1;
+        state.bare = None;
     }
 }
 
@@ -425,6 +470,40 @@ mod tests {
         assert_eq!((file.untold(), file.attr().size), (None, 30));
         assert_eq!(file.learn(told(10, 1)).size, 30, "an old answer");
         assert_eq!(file.learn(told(3, 4)).size, 3, "cut elsewhere");
+    }
+
+    #[test]
+    fn a_length_is_told_when_only_bytes_before_it_are_new() {
+        let files = Files::new(None);
+        let file = files.open(2, told(30, 1));
+        assert!(file.is_length_told());
+        let _ = files.wrote(&file, written(30));
+        assert!(file.is_length_told() && file.untold().is_some());
+        let _ = files.wrote(&file, written(31));
+        assert!(!file.is_length_told());
+        files.told(&file, written(31), told(31, 2));
+        assert!(file.is_length_told());
+        // Cut to nothing elsewhere: what was written is of other bytes, and a meta shall say so.
+        let _ = files.wrote(&file, written(5));
+        let cut = Attr { data: 6, size: 40, version: 3, ..attr(0, 3) };
+        let _ = file.learn(Told { attr: cut, version: 0 });
+        assert!(!file.is_length_told());
+    }
+
+    #[test]
+    fn what_a_meta_said_of_capabilities_holds_for_a_while() {
+        let files = Files::new(None);
+        let file = files.open(2, told(30, 1));
+        let bare = Bare { asked: RealClock::tick(), version: 4 };
+        assert_eq!(file.bare(), None);
+        let changes = file.xattr_changes();
+        file.note_bare(bare, changes);
+        assert_eq!(file.bare(), Some(bare));
+        file.xattrs_change();
+        assert_eq!(file.bare(), None);
+        // An answer that was on its way meanwhile.
+        file.note_bare(bare, changes);
+        assert_eq!(file.bare(), None);
     }
 
     #[test]

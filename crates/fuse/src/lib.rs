@@ -14,7 +14,8 @@
 //! - What changes the namespace carries the kernel's own number of the request, so that a request that
 //!   the kernel sends again is not done again.
 //! - Bytes are durable on all replicas before a write is answered; a file's length is the meta's
-//!   before a flush, fsync or release is answered, and soon after every write.
+//!   before a flush, fsync or release is answered, its time of change before a flush or release, and
+//!   both soon after every write.
 //! - The kernel checks permissions (`default_permissions`): it knows the caller's groups.
 //!
 //! Absent on purpose: the wire format (crate `fuse-wire`), rules of the namespace (crate `meta`).

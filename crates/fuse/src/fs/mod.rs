@@ -144,7 +144,7 @@ impl Fs {
                 self.unlock_at_flush(ino, *args)?;
                 self.flush(ino, send)
             }
-            Operation::Fsync(_) => self.flush(ino, send),
+            Operation::Fsync(_) => self.sync(ino, send),
             Operation::Release(args) => {
                 self.unlock_at_release(ino, args)?;
                 self.release(ticket, ino, send)

@@ -1,16 +1,21 @@
 //! Extended attributes.
 
+use millpond_env::RealClock;
 use millpond_fuse_wire::{Operation, Reply};
 use millpond_types::meta::{
-    Ino, MetaOp, MetaReply, Setxattr, XATTR_BYTES_MAX, XattrMode, XattrName,
+    Answered, Ino, MetaError, MetaOp, MetaReply, Setxattr, XATTR_BYTES_MAX, XattrMode, XattrName,
 };
 
-use super::{Fs, Send};
+use super::{BELIEVED, Fs, Send};
 use crate::backend::{Ticket, unexpected};
 use crate::errno::Errno;
+use crate::files::{Bare, File};
+use crate::options::Mode;
 
 /// Access control lists are not kept, so nobody may think that they are.
 const NOT_KEPT: &[u8] = b"system.";
+/// What the kernel asks for before every write: it would have to be dropped.
+const CAPABILITY: &[u8] = b"security.capability";
 
 fn named(name: &[u8]) -> Result<XattrName, Errno> {
     if name.starts_with(NOT_KEPT) {
@@ -41,11 +46,7 @@ impl Fs {
     ) -> Result<(), Errno> {
         match operation {
             Operation::Getxattr { size, name } => {
-                let op = MetaOp::GetXattr { ino, name: named(name)? };
-                let MetaReply::Xattr(value) = self.backend.meta(ticket, op)? else {
-                    return Err(unexpected());
-                };
-                send_value(&value, *size, send)
+                send_value(&self.get_xattr(ticket, ino, name)?, *size, send)
             }
             Operation::Listxattr { size } => {
                 let MetaReply::Xattrs(names) =
@@ -70,7 +71,12 @@ impl Fs {
                     _ => return Err(Errno::INVAL),
                 };
                 let set = Setxattr { ino, name: named(name)?, value: value.to_vec(), mode };
-                self.backend.meta(ticket, MetaOp::SetXattr(set))?;
+                let file = self.files().get(ino);
+                let changes = || file.iter().for_each(|file| file.xattrs_change());
+                changes();
+                let done = self.backend.meta(ticket, MetaOp::SetXattr(set));
+                changes();
+                done?;
                 send(Reply::Done);
                 Ok(())
             }
@@ -81,6 +87,36 @@ impl Fs {
                 Ok(())
             }
             _ => Err(Errno::NOSYS),
+        }
+    }
+
+    /// Whether a file is believed to have no capabilities.
+    fn is_bare(&self, file: &File) -> bool {
+        let believed = |Bare { asked, version }| match self.mode {
+            Mode::Strict => false,
+            Mode::CloseToOpen => self.leases.look().inode(file.ino, version),
+            Mode::Relaxed | Mode::OneWriter | Mode::ReadOnly => {
+                RealClock::tick().since(asked) < BELIEVED
+            }
+        };
+        file.bare().is_some_and(believed)
+    }
+
+    fn get_xattr(&self, ticket: &mut Ticket, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        let asked = RealClock::tick();
+        let file = self.files().get(ino).filter(|_| name == CAPABILITY);
+        if file.as_ref().is_some_and(|file| self.is_bare(file)) {
+            return Err(Errno::NODATA);
+        }
+        let changes = file.as_ref().map_or(0, |file| file.xattr_changes());
+        let op = MetaOp::GetXattr { ino, name: named(name)? };
+        let Answered { answer, version } = self.backend.ask(ticket, op)?;
+        if let (Some(file), Err(MetaError::NoData)) = (&file, &answer) {
+            file.note_bare(Bare { asked, version }, changes);
+        }
+        match answer? {
+            MetaReply::Xattr(value) => Ok(value),
+            _ => Err(unexpected()),
         }
     }
 }
