@@ -1,11 +1,12 @@
 //! Seeds of the file namespace's requests, answers and records.
 
 use millpond_types::meta::{
-    Attr, Caller, CounterRecord, Create, DirEntry, DirTimes, Entry, EntryRecord, Extend, FileKind,
-    FileLock, GarbageRecord, HeldLock, Ino, InodeRecord, Layout, LockKind, LockSpace, LocksRecord,
-    MetaError, MetaOp, MetaReply, MetaRequest, Name, OrphanRecord, Quota, QuotaLimits, QuotaRecord,
-    ReadDir, Removed, Rename, Session, SessionRecord, SetAttr, SetTime, Setxattr, Timestamp, Usage,
-    UsageRecord, VolumeRecord, XattrMode, XattrName,
+    Answered, Attr, Caller, Changed, CounterRecord, Create, DirEntry, DirTimes, Entry, EntryRecord,
+    Extend, FileKind, FileLock, GarbageRecord, HeldLock, Ino, InodeRecord, Layout, LockKind,
+    LockSpace, LocksRecord, MetaError, MetaNews, MetaOp, MetaReply, MetaRequest, MetaWatch, Name,
+    OrphanRecord, Quota, QuotaLimits, QuotaRecord, ReadDir, Removed, Rename, Session,
+    SessionRecord, SetAttr, SetTime, Setxattr, Timestamp, Usage, UsageRecord, VolumeRecord,
+    XattrMode, XattrName,
 };
 use millpond_types::wire::Record;
 
@@ -171,6 +172,22 @@ fn records() -> Vec<Vec<u8>> {
 }
 
 /// Seeds of the targets.
+fn watches() -> Vec<Vec<u8>> {
+    let changes = vec![(9, Changed::Inode(Ino(5))), (10, Changed::Name(Ino::ROOT, name("a")))];
+    let answers = [Ok(MetaReply::Attr(attr())), Err(MetaError::NotFound)];
+    let mut seeds: Vec<Vec<u8>> =
+        answers.into_iter().map(|answer| Answered { answer, version: 10 }.encode()).collect();
+    seeds.push(MetaWatch { session: 3, after: 8, wait_ms: 1000 }.encode());
+    seeds.push(MetaNews { version: 10, gap: false, changes }.encode());
+    seeds.push(MetaNews { version: 10, gap: true, changes: Vec::new() }.encode());
+    seeds
+}
+
 pub(crate) fn all() -> Vec<Seeds> {
-    vec![("meta_request", requests()), ("meta_reply", replies()), ("meta_records", records())]
+    vec![
+        ("meta_request", requests()),
+        ("meta_reply", replies()),
+        ("meta_watch", watches()),
+        ("meta_records", records()),
+    ]
 }

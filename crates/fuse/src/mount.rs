@@ -11,7 +11,8 @@ use millpond_env::{EnvError, Rng, ShmAccess, ShmRegion};
 use millpond_fuse_wire::abi::InitFlags;
 use millpond_fuse_wire::{
     Device, InitWishes, MountError, MountOptions, NegotiateError, Negotiated, Operation, Received,
-    Reply, Request, RequestBuffer, max_pages_limit, mount, negotiate, unmount,
+    Reply, Request, RequestBuffer, max_pages_limit, mount, mounts, negotiate, set_read_ahead,
+    unmount,
 };
 
 use crate::backend::Backend;
@@ -25,8 +26,12 @@ use crate::options::{Mode, MountSpec};
 use crate::session::{self, Keeper, Wake};
 use crate::worker::{Terms, Workers};
 
-/// Bytes of the largest read and write.
+/// Bytes of the largest read and write, where `fs.fuse.max_pages_limit` is what kernels start with.
 const REQUEST_BYTES: u32 = 1 << 20;
+/// As many with a higher limit: each thread has a buffer of that size.
+const REQUEST_BYTES_MAX: u32 = 4 << 20;
+/// Bytes of a page in requests.
+const PAGE_BYTES: u32 = 4096;
 /// Bytes that the kernel reads ahead.
 const READ_AHEAD_BYTES: u32 = 4 << 20;
 /// Time for the first word of the cluster: whoever mounts waits for it.
@@ -108,7 +113,10 @@ impl Mount {
         let keeper = session::keep(&fs, name, session).map_err(os("starting a thread"))?;
         let device = mount(&spec.target, &options(&spec))?;
         match serve(&fs, device, (&spec, &region, session.lease_ms), keep) {
-            Ok(workers) => Self::listening(spec, (workers, keeper), &fs),
+            Ok(workers) => {
+                read_ahead(&spec);
+                Self::listening(spec, (workers, keeper), &fs)
+            }
             Err(error) => {
                 let _ = unmount(&spec.target, true);
                 Err(error)
@@ -199,6 +207,16 @@ impl Mount {
     }
 }
 
+/// Has the kernel read ahead further than it does by itself, if it lets us.
+fn read_ahead(spec: &MountSpec) {
+    let ours = || mounts().ok()?.into_iter().rfind(|mount| mount.target == spec.target);
+    if let Some(mount) = ours()
+        && let Err(error) = set_read_ahead(mount.connection, READ_AHEAD_BYTES)
+    {
+        tracing::debug!("the kernel reads 128 KiB ahead: {error}");
+    }
+}
+
 fn options(spec: &MountSpec) -> MountOptions {
     MountOptions {
         fsname: spec.client.addresses.to_string(),
@@ -251,7 +269,9 @@ fn serve(
 
 /// Answers the kernel's first request.
 fn shake_hands(device: &Device, mode: Mode) -> Result<Negotiated, MountFailure> {
-    let mut buffer = RequestBuffer::new(REQUEST_BYTES);
+    let pages = max_pages_limit();
+    let largest = pages.saturating_mul(PAGE_BYTES).clamp(REQUEST_BYTES, REQUEST_BYTES_MAX);
+    let mut buffer = RequestBuffer::new(largest);
     let gone = || MountFailure::Os {
         what: "the kernel's first request",
         source: io::Error::from_raw_os_error(libc::ENODEV),
@@ -262,9 +282,9 @@ fn shake_hands(device: &Device, mode: Mode) -> Result<Negotiated, MountFailure> 
     let Operation::Init(offer) = &request.operation else { return Err(gone()) };
     let wishes = InitWishes {
         flags: wishes(mode),
-        max_write: REQUEST_BYTES,
+        max_write: largest,
         max_readahead: READ_AHEAD_BYTES,
-        max_pages_limit: max_pages_limit(),
+        max_pages_limit: pages,
         ..InitWishes::default()
     };
     let negotiated = negotiate(offer, &wishes)?;
