@@ -34,13 +34,18 @@ pub(super) struct Host {
 impl Host {
     /// `hang` is how long the test may take before its mounts are aborted and it fails.
     pub(super) fn new(cluster: &Cluster, hang: Duration) -> Self {
-        let folder = cluster.folder.path().canonicalize().unwrap().join("host");
+        let addresses: Vec<&str> = cluster.nodes.iter().map(|node| &*node.address).collect();
+        Self::at(cluster.folder.path(), addresses.join(","), hang)
+    }
+
+    /// Mounts the cluster at `addresses` below `folder`.
+    pub(super) fn at(folder: &Path, addresses: String, hang: Duration) -> Self {
+        let folder = folder.canonicalize().unwrap().join("host");
         std::fs::create_dir(&folder).unwrap();
         let over = Arc::new((Mutex::new(false), Condvar::new()));
         watch(folder.clone(), Arc::clone(&over), hang);
-        let addresses: Vec<&str> = cluster.nodes.iter().map(|node| &*node.address).collect();
         let run_dir = RunDir::new(folder.join("run"));
-        Self { folder, run_dir, addresses: addresses.join(","), over }
+        Self { folder, run_dir, addresses, over }
     }
 
     /// The program, with this host's run directory.

@@ -3,6 +3,7 @@
 
 mod host;
 mod load;
+mod losses;
 mod refusals;
 mod user;
 

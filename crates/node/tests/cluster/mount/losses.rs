@@ -1,0 +1,177 @@
+//! Mounts of a cluster whose processes are killed: applications see pauses, and what was fsynced stays.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use millpond_env::{ProcessSignal, Rng};
+
+use super::host::{Host, left_out, signal};
+use super::{number, under_load};
+use crate::etcd_members::{Etcd, left_out as etcd_left_out};
+use crate::process::{Chains as _, Cluster, Process, until};
+
+const HANG: Duration = Duration::from_mins(5);
+
+/// Three managers, which are metas too, over etcd, and three nodes.
+struct Servers {
+    managers: Vec<Process>,
+    nodes: Vec<Process>,
+    folder: tempfile::TempDir,
+    _etcd: Etcd,
+}
+
+impl Servers {
+    fn start() -> Self {
+        let etcd = Etcd::start(1);
+        let folder = tempfile::tempdir().unwrap();
+        let store = etcd.store();
+        let flags = ["--manager", "--no-storage", "--form-nodes", "3", "--replicas", "2"];
+        let flags = [&flags[..], &["--store", &store]].concat();
+        let start = |name: String, flags: &[&str]| Process::start(folder.path(), &name, flags);
+        let managers: Vec<Process> = (0..3).map(|n| start(format!("manager{n}"), &flags)).collect();
+        let all: Vec<&str> = managers.iter().map(|manager| &*manager.address).collect();
+        let join = ["--join", &all.join(",")];
+        let nodes: Vec<Process> = (0..3).map(|n| start(format!("node{n}"), &join)).collect();
+        let servers = Self { managers, nodes, folder, _etcd: etcd };
+        servers.until_whole();
+        servers
+    }
+
+    fn until_whole(&self) {
+        until("all chains are whole", || {
+            self.nodes[0].status().is_some_and(|status| status.is_whole()).then_some(())
+        });
+        until("every replica serves", || self.nodes[0].all_serve().then_some(()));
+    }
+
+    fn primary(&self) -> usize {
+        let named = || {
+            let status = self.nodes.iter().find_map(Process::glance)?;
+            self.managers.iter().position(|manager| status.primary.contains(&manager.address))
+        };
+        until("a primary", named).0
+    }
+
+    fn addresses(&self) -> String {
+        let all: Vec<&str> = self.nodes.iter().map(|node| &*node.address).collect();
+        all.join(",")
+    }
+}
+
+#[test]
+fn applications_do_not_see_that_nodes_managers_and_metas_are_killed() {
+    if left_out() || etcd_left_out() {
+        return;
+    }
+    let mut servers = Servers::start();
+    let host = Host::at(servers.folder.path(), servers.addresses(), HANG);
+    let target = host.mount("busy", "");
+    let rounds = number("MILLPOND_LOSSES", 1);
+    let tally = under_load(&target, 4 * rounds, |time| {
+        // A daemon dies in the middle of each of the others.
+        let killed = match time % 4 {
+            0 => &mut servers.nodes[time / 4 % 3],
+            1 => {
+                let primary = servers.primary();
+                &mut servers.managers[primary]
+            }
+            // Of the other two one is the meta that is asked, or was.
+            which => {
+                let other = (servers.primary() + which - 1) % 3;
+                &mut servers.managers[other]
+            }
+        };
+        killed.kill();
+        host.kill_daemon();
+        thread::sleep(Duration::from_millis(500));
+        killed.run();
+        servers.until_whole();
+    });
+    let (longest, what) = tally.longest();
+    let done = tally.done.load(Ordering::Relaxed);
+    println!("{done} operations, {rounds} rounds; the longest, a {what}, took {longest:?}");
+    assert_eq!(tally.errors(), Vec::<String>::new());
+    let limit = number("MILLPOND_LONGEST_MS", 20_000);
+    assert!(longest < Duration::from_millis(limit as u64), "a {what} took {longest:?}");
+    host.umount(&target);
+}
+
+/// Writes files and fsyncs them until that fails; the ones whose fsync returned.
+fn write_until_it_fails(
+    folder: &Path,
+    seed: u64,
+    (over, count): (&AtomicBool, &AtomicUsize),
+) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut rng = Rng::new(seed);
+    let mut durable = Vec::new();
+    for n in 0.. {
+        let path = folder.join(format!("{seed}-{n}"));
+        let mut bytes = vec![0; usize::try_from(1 + rng.below(300_000)).unwrap()];
+        rng.fill(&mut bytes);
+        let written = File::create_new(&path).and_then(|mut file| {
+            let (left, right) = bytes.split_at(bytes.len() / 2);
+            file.write_all(left)?;
+            file.sync_all()?;
+            file.write_all(right)?;
+            file.sync_all()
+        });
+        match written {
+            Ok(()) => durable.push((path, bytes)),
+            Err(_) => assert!(over.load(Ordering::Acquire), "{} failed too early", path.display()),
+        }
+        if over.load(Ordering::Acquire) {
+            break;
+        }
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+    durable
+}
+
+#[test]
+fn what_was_fsynced_survives_the_loss_of_everything() {
+    if left_out() {
+        return;
+    }
+    let mut cluster = Cluster::roomy(3, 2);
+    let host = Host::new(&cluster, HANG);
+    let target = host.mount("before", "");
+    let (over, count, durable) = (AtomicBool::new(false), AtomicUsize::new(0), Mutex::default());
+    thread::scope(|scope| {
+        for seed in 0..4 {
+            let (target, over, count, durable) = (&target, &over, &count, &durable);
+            scope.spawn(move || {
+                let written = write_until_it_fails(target, seed, (over, count));
+                let mut all: std::sync::MutexGuard<'_, Vec<_>> = durable.lock().unwrap();
+                all.extend(written);
+            });
+        }
+        until("files are written", || (count.load(Ordering::Relaxed) > 60).then_some(()));
+        over.store(true, Ordering::Release);
+        let status = host.status().unwrap();
+        for node in &mut cluster.nodes {
+            node.kill();
+        }
+        cluster.manager.kill();
+        // The holder too: nobody takes the mount over.
+        signal(status.holder_pid, ProcessSignal::Kill);
+        signal(status.pid, ProcessSignal::Kill);
+    });
+    host.must(&["umount", "-l", target.to_str().unwrap()]);
+    cluster.manager.run();
+    cluster.nodes.iter_mut().for_each(Process::run);
+    until("every replica serves", || cluster.nodes[0].all_serve().then_some(()));
+    let after = host.mount("after", "");
+    let durable = durable.into_inner().unwrap();
+    println!("{} files were fsynced", durable.len());
+    assert!(durable.len() > 50);
+    for (path, bytes) in durable {
+        let read = fs::read(after.join(path.file_name().unwrap())).unwrap();
+        assert!(read == bytes, "{}: {} of {} bytes", path.display(), read.len(), bytes.len());
+    }
+    host.umount(&after);
+}
