@@ -10,104 +10,76 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use millpond_store::{KeyRange, RangeOptions};
-use millpond_types::meta::{EntryRecord, FileKind, Ino, InodeRecord, Name, UsageRecord, keys};
+use millpond_store::KeyRange;
+use millpond_types::meta::{
+    EntryRecord, FileKind, Ino, InodeRecord, Name, RECORDS_AT_ONCE_MAX, Repair, UsageRecord, keys,
+};
 use millpond_types::wire::Record;
 
-use crate::error::{Failed, VolumeError};
+use crate::error::VolumeError;
 use crate::finding::{CheckReport, Finding};
 use crate::quota;
-use crate::view::opened;
-use crate::volume::{Volume, broken};
+use crate::records::{Records, is_unreadable};
+use crate::seen::Seen;
+use crate::volume::Volume;
 
 /// Inodes of a batch: some 64 MiB.
 const INODES_AT_ONCE: usize = 1 << 20;
 /// Directories that are known to hang on the root: some 32 MiB.
 const REACHED_MAX: usize = 1 << 20;
 
-/// An inode of the batch, and what was found to lead to it.
-#[derive(Debug)]
-struct Seen {
-    ino: Ino,
-    kind: FileKind,
-    is_orphan: bool,
-    version: u64,
-    nlink: u32,
-    names: u32,
-    dirs: u32,
-    xattrs: u16,
-    xattrs_found: u16,
-    parent: Ino,
-    named_in: Ino,
-}
-
-impl Seen {
-    fn of(record: &InodeRecord) -> Self {
-        let attr = &record.attr;
-        Self {
-            ino: attr.ino,
-            kind: attr.kind,
-            is_orphan: false,
-            version: attr.version,
-            nlink: attr.nlink,
-            names: 0,
-            dirs: 0,
-            xattrs: record.xattrs,
-            xattrs_found: 0,
-            parent: attr.parent,
-            // The root is in itself, and no name says so.
-            named_in: Ino::ROOT,
-        }
-    }
-
-    /// What is wrong with it, if nothing has changed.
-    fn judge(&self) -> Option<Finding> {
-        let ino = self.ino;
-        let is_dir = self.kind == FileKind::Directory;
-        let is_root = ino == Ino::ROOT;
-        let found = match (is_dir, self.is_orphan) {
-            (true, false) => 2 + self.dirs,
-            (true, true) => self.dirs,
-            (false, _) => self.names,
-        };
-        if self.is_orphan != (self.names == 0 && !is_root) {
-            return Some(Finding::Orphan { ino });
-        }
-        if self.nlink != found {
-            return Some(Finding::Links { ino, nlink: self.nlink, found });
-        }
-        if is_dir && !self.is_orphan && (self.names > 1 || self.named_in != self.parent) {
-            return Some(Finding::Parent { ino, parent: self.parent });
-        }
-        (self.xattrs != self.xattrs_found).then_some(Finding::Xattrs { ino })
-    }
-}
+/// Names of directories in a batch that are not where their directories say, which are remembered.
+const EXTRA_MAX: usize = 1000;
 
 fn printable(key: &[u8]) -> String {
     key.escape_ascii().to_string()
 }
 
 /// One walk through a volume.
-struct Walk<'a> {
-    volume: &'a Volume,
+struct Walk<'a, R> {
+    records: &'a R,
     report: CheckReport,
     /// By inode number.
     batch: Vec<Seen>,
+    /// Names of directories of the batch that are not where these say.
+    extra: BTreeMap<Ino, Vec<(Ino, Name)>>,
     /// Numbers that the batch stands for.
     numbers: std::ops::RangeInclusive<u64>,
     reached: HashSet<Ino>,
-    /// Bytes and inodes by quota.
-    counted: BTreeMap<Ino, (u64, u64)>,
+    /// Bytes and inodes by the key of the part of a quota that counts them.
+    counted: BTreeMap<Vec<u8>, (u64, u64)>,
 }
 
 /// The parts of all quotas' usage.
 type Parts = BTreeMap<Vec<u8>, UsageRecord>;
 
+/// Looks whether a volume keeps the rules of the namespace: every name leads to an inode, every inode has
+/// as many names as it counts, is an orphan or in the trash, directories form one tree. It has so many
+/// inodes in memory at a time, and is read once for so many.
+///
+/// Changes nothing; the volume may be in use.
+///
+/// # Errors
+/// [`VolumeError`] when the records cannot be read.
+pub async fn check<R: Records>(
+    records: &R,
+    inodes_at_once: usize,
+) -> Result<CheckReport, VolumeError> {
+    let mut walk = Walk {
+        records,
+        report: CheckReport::default(),
+        batch: Vec::new(),
+        extra: BTreeMap::new(),
+        numbers: 0..=0,
+        reached: HashSet::from([Ino::ROOT]),
+        counted: BTreeMap::new(),
+    };
+    walk.all(inodes_at_once.max(1)).await?;
+    Ok(walk.report)
+}
+
 impl Volume {
-    /// Looks whether the volume keeps the rules of the namespace: every name leads to an inode, every
-    /// inode has as many names as it counts or is an orphan, directories form one tree.
-    ///
-    /// Takes some 100 MiB of memory at most and changes nothing; the volume may be in use.
+    /// As [`check`], in some 100 MiB of memory at most.
     ///
     /// # Errors
     /// [`VolumeError`] when the store does not answer.
@@ -123,37 +95,28 @@ impl Volume {
         &self,
         inodes_at_once: usize,
     ) -> Result<CheckReport, VolumeError> {
-        let mut walk = Walk {
-            volume: self,
-            report: CheckReport::default(),
-            batch: Vec::new(),
-            numbers: 0..=0,
-            reached: HashSet::from([Ino::ROOT]),
-            counted: BTreeMap::new(),
-        };
-        walk.all(inodes_at_once.max(1)).await.map_err(broken)?;
-        Ok(walk.report)
-    }
-
-    async fn page(&self, range: &KeyRange) -> Result<millpond_store::Page, Failed> {
-        let options = RangeOptions { snapshot: true, ..RangeOptions::default() };
-        Ok(self.store.begin().range(range, options).await?)
+        check(&self.store, inodes_at_once).await
     }
 }
 
-impl Walk<'_> {
-    async fn all(&mut self, inodes_at_once: usize) -> Result<(), Failed> {
+impl<R: Records> Walk<'_, R> {
+    async fn all(&mut self, inodes_at_once: usize) -> Result<(), VolumeError> {
         let mut more = Some(KeyRange::prefix(keys::INODES));
         let mut is_first = true;
-        let parts = self.parts().await?;
+        let parts = self.parts(is_first).await?;
+        for prefix in [keys::GARBAGE, keys::SESSIONS] {
+            self.read_all(prefix).await?;
+        }
         while let Some(range) = more {
             more = self.load(range, inodes_at_once).await?;
             if is_first && self.seen(Ino::ROOT).is_none() {
-                self.report.add(Finding::NoRoot);
+                self.report.add(Finding::NoRoot, [Repair::Root]);
             }
             self.count_entries(is_first).await?;
-            for prefix in [keys::ORPHANS, keys::XATTRS, keys::TIMES, keys::LOCKS, keys::QUOTAS] {
-                self.count_beside(prefix).await?;
+            let beside =
+                [keys::ORPHANS, keys::XATTRS, keys::TIMES, keys::LOCKS, keys::QUOTAS, keys::TRASH];
+            for prefix in beside {
+                self.count_beside(prefix, is_first).await?;
             }
             for place in 0..self.batch.len() {
                 self.judge(place).await?;
@@ -163,45 +126,69 @@ impl Walk<'_> {
         self.judge_quotas(&parts).await
     }
 
-    async fn parts(&mut self) -> Result<Parts, Failed> {
+    fn unreadable(&mut self, key: Vec<u8>) {
+        self.report.add(Finding::Unreadable { key: printable(&key) }, [Repair::Aside { key }]);
+    }
+
+    /// Looks whether all records can be read.
+    async fn read_all(&mut self, prefix: &[u8]) -> Result<(), VolumeError> {
+        let mut more = Some(KeyRange::prefix(prefix));
+        while let Some(range) = more {
+            let page = self.records.page(range, true).await?;
+            more = page.rest;
+            for (key, value) in page.entries {
+                if is_unreadable(&key, &value) {
+                    self.unreadable(key);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn parts(&mut self, is_first: bool) -> Result<Parts, VolumeError> {
         let mut more = Some(KeyRange::prefix(keys::USAGE));
         let mut parts = Parts::new();
         while let Some(range) = more {
-            let page = self.volume.page(&range).await?;
+            let page = self.records.page(range, true).await?;
             more = page.rest;
             for (key, value) in page.entries {
-                parts.insert(key.clone(), opened(&key, &value)?);
+                match UsageRecord::open(&value) {
+                    Ok(part) if !is_unreadable(&key, &value) => drop(parts.insert(key, part)),
+                    _ if is_first => self.unreadable(key),
+                    _ => {}
+                }
             }
         }
         Ok(parts)
     }
 
     /// Compares what was counted with the records, of quotas that did not change meanwhile.
-    async fn judge_quotas(&mut self, before: &Parts) -> Result<(), Failed> {
-        let after = self.parts().await?;
-        let mut told: BTreeMap<Ino, (u64, u64)> = BTreeMap::new();
-        for (key, part) in &after {
-            let Some(root) = keys::leading(keys::USAGE, key) else { continue };
-            let sum = told.entry(Ino(root)).or_default();
-            *sum = (sum.0.saturating_add(part.bytes), sum.1.saturating_add(part.inodes));
-        }
+    async fn judge_quotas(&mut self, before: &Parts) -> Result<(), VolumeError> {
+        let after = self.parts(false).await?;
         let counted = std::mem::take(&mut self.counted);
-        let roots: BTreeSet<Ino> = told.keys().chain(counted.keys()).copied().collect();
-        for root in roots {
-            let found = counted.get(&root).copied().unwrap_or_default();
-            if told.get(&root).copied().unwrap_or_default() == found {
+        let all: BTreeSet<&Vec<u8>> = after.keys().chain(counted.keys()).collect();
+        let (mut wrong, mut unjudged) = (BTreeMap::<Ino, Vec<Repair>>::new(), BTreeSet::new());
+        for key in all {
+            let Some(root) = keys::leading(keys::USAGE, key).map(Ino) else { continue };
+            let part = after.get(key).copied().unwrap_or_default();
+            let (bytes, inodes) = counted.get(key).copied().unwrap_or_default();
+            if (part.bytes, part.inodes) == (bytes, inodes) {
                 continue;
             }
-            let of_root = |parts: &Parts| -> Parts {
-                let prefix = keys::usages(root);
-                let is_of = |(key, _): &(&Vec<u8>, _)| key.starts_with(&prefix);
-                parts.iter().filter(is_of).map(|(key, part)| (key.clone(), *part)).collect()
-            };
-            if of_root(before) == of_root(&after) {
-                self.report.add(Finding::Usage { root, bytes: found.0, inodes: found.1 });
+            if before.get(key) == after.get(key) {
+                let (key, version) = (key.clone(), part.version);
+                let repair = Repair::Usage { key, version, bytes, inodes };
+                wrong.entry(root).or_default().push(repair);
             } else {
-                self.report.unjudged += 1;
+                unjudged.insert(root);
             }
+        }
+        self.report.unjudged += unjudged.len() as u64;
+        for (root, repairs) in wrong {
+            let prefix = keys::usages(root);
+            let parts = counted.iter().filter(|(key, _)| key.starts_with(&prefix));
+            let (bytes, inodes) = parts.fold((0, 0), |sum, (_, n)| (sum.0 + n.0, sum.1 + n.1));
+            self.report.add(Finding::Usage { root, bytes, inodes }, repairs);
         }
         Ok(())
     }
@@ -212,11 +199,16 @@ impl Walk<'_> {
     }
 
     /// Reads the next batch; what is left.
-    async fn load(&mut self, range: KeyRange, at_most: usize) -> Result<Option<KeyRange>, Failed> {
+    async fn load(
+        &mut self,
+        range: KeyRange,
+        at_most: usize,
+    ) -> Result<Option<KeyRange>, VolumeError> {
         self.batch.clear();
+        self.extra.clear();
         let mut more = Some(range);
         while let Some(range) = more.take_if(|_| self.batch.len() < at_most) {
-            let page = self.volume.page(&range).await?;
+            let page = self.records.page(range, true).await?;
             more = page.rest;
             for (key, value) in page.entries {
                 if key == keys::IDS {
@@ -228,12 +220,13 @@ impl Walk<'_> {
                         self.report.inodes += 1;
                         self.report.bytes += record.attr.size;
                         if record.quota != quota::NONE {
-                            let sum = self.counted.entry(record.quota).or_default();
+                            let part = keys::usage(record.quota, record.attr.ino);
+                            let sum = self.counted.entry(part).or_default();
                             *sum = (sum.0 + record.attr.size, sum.1 + 1);
                         }
                         self.batch.push(Seen::of(&record));
                     }
-                    _ => self.report.add(Finding::Unreadable { key: printable(&key) }),
+                    _ => self.unreadable(key),
                 }
             }
         }
@@ -246,10 +239,10 @@ impl Walk<'_> {
         Ok(more)
     }
 
-    async fn count_entries(&mut self, is_first: bool) -> Result<(), Failed> {
+    async fn count_entries(&mut self, is_first: bool) -> Result<(), VolumeError> {
         let mut more = Some(KeyRange::prefix(keys::ENTRIES));
         while let Some(range) = more {
-            let page = self.volume.page(&range).await?;
+            let page = self.records.page(range, true).await?;
             more = page.rest;
             for (key, value) in page.entries {
                 self.report.entries += u64::from(is_first);
@@ -259,7 +252,7 @@ impl Walk<'_> {
                     (dir, name, EntryRecord::open(&value))
                 else {
                     if is_first {
-                        self.report.add(Finding::Unreadable { key: printable(&key) });
+                        self.unreadable(key);
                     }
                     continue;
                 };
@@ -274,7 +267,7 @@ impl Walk<'_> {
         dir: Ino,
         name: Name,
         entry: EntryRecord,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), VolumeError> {
         if self.numbers.contains(&dir.0) {
             let is_dir = entry.kind == FileKind::Directory;
             match self.seen(dir).filter(|seen| seen.kind == FileKind::Directory) {
@@ -285,8 +278,9 @@ impl Walk<'_> {
         if self.numbers.contains(&entry.ino.0) {
             match self.seen(entry.ino).filter(|seen| seen.kind == entry.kind) {
                 Some(seen) => {
-                    seen.names += 1;
-                    seen.named_in = dir;
+                    if seen.named_in(dir) && self.extra.len() < EXTRA_MAX {
+                        self.extra.entry(entry.ino).or_default().push((dir, name));
+                    }
                 }
                 None => self.confirm(dir, name, Some(entry)).await?,
             }
@@ -300,10 +294,9 @@ impl Walk<'_> {
         dir: Ino,
         name: Name,
         leads: Option<EntryRecord>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), VolumeError> {
         let (ino, kind) = leads.map_or((dir, FileKind::Directory), |to| (to.ino, to.kind));
-        let (entry, inode) = (keys::entry(dir, &name), keys::inode(ino));
-        let found = self.volume.store.begin().get_many_snapshot(&[&entry, &inode]).await?;
+        let found = self.records.at_once(vec![keys::entry(dir, &name), keys::inode(ino)]).await?;
         let [Some(entry), inode] = &found[..] else { return Ok(()) };
         let entry = EntryRecord::open(entry).ok();
         let inode = inode.as_deref().map(InodeRecord::open).transpose().ok().flatten();
@@ -311,22 +304,34 @@ impl Walk<'_> {
         if leads.is_some() && entry != leads || is_there {
             return Ok(());
         }
-        self.report.add(match leads {
+        let repair = Repair::Name { dir, name: name.clone() };
+        let finding = match leads {
             Some(_) => Finding::BadEntry { dir, name, ino },
             None => Finding::NoDirectory { dir, name },
-        });
+        };
+        self.report.add(finding, [repair]);
         Ok(())
     }
 
     /// Counts what lies beside inodes, each under its number.
-    async fn count_beside(&mut self, prefix: &[u8]) -> Result<(), Failed> {
+    async fn count_beside(&mut self, prefix: &[u8], is_first: bool) -> Result<(), VolumeError> {
         let mut more = Some(KeyRange::prefix(prefix));
+        // The first time all are read; attributes are whatever they are.
+        let values = is_first && prefix != keys::XATTRS;
         while let Some(range) = more {
-            let page = self.volume.page(&range).await?;
+            let page = self.records.page(range, values).await?;
             more = page.rest;
-            for (key, _) in page.entries {
-                let Some(ino) = keys::leading(prefix, &key).map(Ino) else {
-                    self.report.add(Finding::Unreadable { key: printable(&key) });
+            for (key, value) in page.entries {
+                let trash = keys::split_trash(&key);
+                let ino = match prefix {
+                    keys::TRASH => trash.map(|(_, ino)| ino),
+                    _ => keys::leading(prefix, &key).map(Ino),
+                };
+                let is_bad = values && is_unreadable(&key, &value);
+                let Some(ino) = ino.filter(|_| !is_bad) else {
+                    if is_first {
+                        self.unreadable(key);
+                    }
                     continue;
                 };
                 if !self.numbers.contains(&ino.0) {
@@ -335,64 +340,90 @@ impl Walk<'_> {
                 match self.seen(ino) {
                     Some(seen) if prefix == keys::ORPHANS => seen.is_orphan = true,
                     Some(seen) if prefix == keys::XATTRS => seen.xattrs_found += 1,
-                    Some(_) => {}
-                    None => self.confirm_stray(&key, ino).await?,
+                    Some(seen) => seen.trash = trash.map_or(seen.trash, |(dir, _)| dir),
+                    None => self.confirm_stray(key, ino).await?,
                 }
             }
         }
         Ok(())
     }
 
-    async fn confirm_stray(&mut self, key: &[u8], ino: Ino) -> Result<(), Failed> {
-        let inode = keys::inode(ino);
-        let found = self.volume.store.begin().get_many_snapshot(&[key, &inode]).await?;
+    async fn confirm_stray(&mut self, key: Vec<u8>, ino: Ino) -> Result<(), VolumeError> {
+        let found = self.records.at_once(vec![key.clone(), keys::inode(ino)]).await?;
         if let [Some(_), None] = found[..] {
-            self.report.add(Finding::Stray { key: printable(key) });
+            self.report.add(Finding::Stray { key: printable(&key) }, [Repair::Stray { key }]);
         }
         Ok(())
     }
 
+    async fn inode(&self, ino: Ino) -> Result<Option<InodeRecord>, VolumeError> {
+        let found = self.records.at_once(vec![keys::inode(ino)]).await?;
+        let record = found.first().and_then(Option::as_deref).map(InodeRecord::open);
+        Ok(record.transpose().ok().flatten())
+    }
+
     /// Judges one inode of the batch.
-    async fn judge(&mut self, place: usize) -> Result<(), Failed> {
+    async fn judge(&mut self, place: usize) -> Result<(), VolumeError> {
         let seen = &self.batch[place];
-        if let Some(finding) = seen.judge() {
-            let key = keys::inode(seen.ino);
-            let found = self.volume.store.begin().get_snapshot(&key).await?;
-            let now = found.as_deref().and_then(|bytes| InodeRecord::open(bytes).ok());
-            if now.is_some_and(|record| record.attr.version == seen.version) {
-                self.report.add(finding);
+        let (ino, version, parent) = (seen.ino, seen.version, seen.parent);
+        let extra = self.extra.get(&ino).map(Vec::as_slice).unwrap_or_default();
+        if let Some((finding, repairs)) = seen.judge(extra) {
+            if self.inode(ino).await?.is_some_and(|record| record.attr.version == version) {
+                self.report.add(finding, repairs);
             } else {
                 self.report.unjudged += 1;
             }
-        } else if seen.kind == FileKind::Directory && !seen.is_orphan {
-            let (ino, parent) = (seen.ino, seen.parent);
+        } else if seen.kind == FileKind::Directory && seen.has_place() {
             self.climb(ino, parent).await?;
         }
         Ok(())
     }
 
-    /// Goes up to a directory that is known to hang on the root; all at one moment.
-    async fn climb(&mut self, ino: Ino, parent: Ino) -> Result<(), Failed> {
-        if !self.reached.contains(&parent) {
-            let txn = self.volume.store.begin();
-            let (mut at, mut passed) = (ino, HashSet::new());
-            while !self.reached.contains(&at) {
-                let found = txn.get_snapshot(&keys::inode(at)).await?;
-                let record = found.as_deref().and_then(|bytes| InodeRecord::open(bytes).ok());
-                let Some(record) = record.filter(|_| passed.insert(at)) else {
-                    // Its own removal is no fault.
-                    if !passed.is_empty() {
-                        self.report.add(Finding::Detached { ino });
-                    }
-                    return Ok(());
-                };
-                at = record.attr.parent;
+    /// Goes up to a directory that is known to hang on the root.
+    async fn climb(&mut self, ino: Ino, parent: Ino) -> Result<(), VolumeError> {
+        let mut way = vec![(ino, parent)];
+        let mut passed = HashSet::from([ino]);
+        let (mut at, mut is_lost) = (parent, false);
+        while !self.reached.contains(&at) && !is_lost {
+            match self.inode(at).await?.filter(|_| passed.insert(at)) {
+                Some(record) => {
+                    way.push((at, record.attr.parent));
+                    at = record.attr.parent;
+                }
+                None => is_lost = true,
             }
+        }
+        if is_lost {
+            return self.confirm_lost(ino, &way).await;
         }
         if self.reached.len() >= REACHED_MAX {
             self.reached = HashSet::from([Ino::ROOT]);
         }
-        self.reached.insert(ino);
+        self.reached.extend(passed);
+        Ok(())
+    }
+
+    /// Looks at a way up that leads nowhere again, at one moment.
+    async fn confirm_lost(&mut self, ino: Ino, way: &[(Ino, Ino)]) -> Result<(), VolumeError> {
+        let last = way.last().map_or(ino, |(_, parent)| *parent);
+        let wanted: Vec<Vec<u8>> =
+            way.iter().map(|(at, _)| *at).chain([last]).map(keys::inode).collect();
+        if wanted.len() > RECORDS_AT_ONCE_MAX {
+            self.report.unjudged += 1;
+            return Ok(());
+        }
+        let found = self.records.at_once(wanted).await?;
+        let parent = |bytes: &Option<Vec<u8>>| {
+            bytes.as_deref().and_then(|bytes| InodeRecord::open(bytes).ok()).map(|r| r.attr.parent)
+        };
+        let is_same = way.iter().zip(&found).all(|((_, up), bytes)| parent(bytes) == Some(*up));
+        let is_ring = way.iter().any(|(at, _)| *at == last);
+        let is_gone = found.last().is_some_and(|bytes| parent(bytes).is_none());
+        if is_same && (is_ring || is_gone) {
+            self.report.add(Finding::Detached { ino }, [Repair::Ring { ino }]);
+        } else {
+            self.report.unjudged += 1;
+        }
         Ok(())
     }
 }

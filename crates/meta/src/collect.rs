@@ -12,6 +12,7 @@ use crate::error::{Failed, VolumeError};
 use crate::lock;
 use crate::quota::{self, Charge};
 use crate::session::{ORPHAN_BYTES_MAX, living};
+use crate::trash;
 use crate::view::{View, opened};
 use crate::volume::Volume;
 
@@ -62,6 +63,7 @@ impl Volume {
 
     async fn collect_some(&self) -> Result<Collected, Failed> {
         lock::release_ended(self).await?;
+        trash::expire(self).await?;
         let options = RangeOptions { snapshot: true, ..RangeOptions::limit(ORPHANS_MAX) };
         let all = KeyRange::prefix(keys::ORPHANS);
         // On from where the last round ended, so that many that wait hide no others.

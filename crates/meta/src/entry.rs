@@ -75,7 +75,8 @@ pub(crate) async fn create(
         version: 0,
     };
     let quota = parent.quota;
-    let mut record = InodeRecord { attr, target: create.target.clone(), xattrs: 0, quota };
+    let keep_s = if is_dir { parent.keep_s } else { 0 };
+    let mut record = InodeRecord { attr, target: create.target.clone(), xattrs: 0, quota, keep_s };
     view.charge(quota, attr.ino, Charge::of(&record)).await?;
     view.put_inode(&mut record)?;
     view.put_entry(create.parent, &create.name, EntryRecord { ino: attr.ino, kind: attr.kind })?;
@@ -171,12 +172,12 @@ pub(crate) async fn unlink(
     parent: Ino,
     name: &Name,
 ) -> Result<MetaReply, Failed> {
-    let (_, mut record) = going(view, caller, parent, name).await?;
+    let (dir, mut record) = going(view, caller, parent, name).await?;
     if record.attr.is_dir() {
         return Err(MetaError::IsDirectory.into());
     }
     view.delete_entry(parent, name)?;
-    view.unname(&mut record)?;
+    view.unname(&dir, name, &mut record)?;
     view.touch(parent)?;
     Ok(MetaReply::Removed(removed(&record)))
 }
@@ -194,7 +195,7 @@ pub(crate) async fn remove_dir(
     }
     view.must_be_empty(record.attr.ino).await?;
     view.delete_entry(parent, name)?;
-    view.unname(&mut record)?;
+    view.unname(&dir, name, &mut record)?;
     dir.attr.nlink = dir.attr.nlink.saturating_sub(1);
     view.put_inode(&mut dir)?;
     view.touch(parent)?;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use millpond_types::meta::{Ino, Name};
+use millpond_types::meta::{Ino, Name, Repair};
 
 /// Findings that a report lists; of more it has the number.
 const FINDINGS_MAX: usize = 1000;
@@ -49,7 +49,7 @@ pub enum Finding {
         /// Where it says it is.
         parent: Ino,
     },
-    /// No name leads to the inode, and it is no orphan; or it is one and has names.
+    /// No name leads to the inode, and it is neither an orphan nor in the trash; or it is and has names.
     Orphan {
         /// Which inode.
         ino: Ino,
@@ -99,7 +99,10 @@ impl fmt::Display for Finding {
                 write!(f, "directory {ino} is not where it says, in directory {parent}")
             }
             Self::Orphan { ino } => {
-                write!(f, "inode {ino} has no name and is no orphan, or is one and has names")
+                write!(
+                    f,
+                    "inode {ino} has no name and is neither an orphan nor in the trash, or is and has names"
+                )
             }
             Self::Detached { ino } => {
                 write!(f, "the way up from directory {ino} does not end at the root")
@@ -129,6 +132,9 @@ pub struct CheckReport {
     pub bytes: u64,
     /// What is wrong, as far as there is room.
     pub findings: Vec<Finding>,
+    /// How to put that right, as far as there is a safe way. Repairs change each other's findings: check
+    /// again afterwards.
+    pub repairs: Vec<Repair>,
     /// Findings that are not listed.
     pub more: u64,
     /// What looked wrong and changed before it could be judged: check again when less is going on.
@@ -136,9 +142,10 @@ pub struct CheckReport {
 }
 
 impl CheckReport {
-    pub(crate) fn add(&mut self, finding: Finding) {
+    pub(crate) fn add(&mut self, finding: Finding, repairs: impl IntoIterator<Item = Repair>) {
         if self.findings.len() < FINDINGS_MAX {
             self.findings.push(finding);
+            self.repairs.extend(repairs);
         } else {
             self.more += 1;
         }

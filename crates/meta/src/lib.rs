@@ -2,9 +2,10 @@
 //!
 //! Reading order: [`Volume`] (what a meta executes), `view` (records read and written in one
 //! transaction), then the operations: `attr`, `entry` (make, link, remove), `rename`, `dir`, `xattr`,
-//! `lock`, `quota`; `permit` (who may do what), `ids` (numbers of new inodes), `session` (mounts),
-//! `collect` (what nobody can reach any more), `feed` (changes, for mounts that keep what they were told); `check` and `finding` (whether all of this holds in a
-//! volume).
+//! `lock`, `quota`, `trash`; `permit` (who may do what), `ids` (numbers of new inodes), `session` (mounts),
+//! `collect` (what nobody can reach any more), `feed` (changes, for mounts that keep what they were told);
+//! `records`, `check`, `seen` and `finding` (whether all of this holds in a volume), `repair` (what to do when
+//! it does not).
 //!
 //! Invariants:
 //! - Every operation is one transaction: all of it happened, or none. Metas share nothing but the
@@ -32,13 +33,19 @@ mod ids;
 mod lock;
 mod permit;
 mod quota;
+mod records;
 mod rename;
+mod repair;
+mod seen;
 mod session;
+mod trash;
 mod view;
 mod volume;
 mod xattr;
 
+pub use check::check;
 pub use collect::{Collected, Garbage};
 pub use error::VolumeError;
 pub use finding::{CheckReport, Finding};
+pub use records::Records;
 pub use volume::{Facts, Volume, VolumeOptions};

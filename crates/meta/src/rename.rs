@@ -175,7 +175,7 @@ async fn replace(
             (true, true) => view.must_be_empty(there.entry.ino).await?,
             (false, false) => {}
         }
-        view.unname(&mut there.record)?;
+        view.unname(dirs.target(), &wanted.new_name, &mut there.record)?;
         let attr = &there.record.attr;
         replaced = Some(Removed { ino: attr.ino, nlink: attr.nlink });
         dirs.count(0, -i32::from(is_dir));

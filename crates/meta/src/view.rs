@@ -8,6 +8,7 @@ use millpond_types::meta::{
 use millpond_types::wire::Record;
 
 use crate::error::{Failed, VolumeError};
+use crate::trash;
 
 /// Reads a record that was stored under `key`.
 pub(crate) fn opened<R: Record>(key: &[u8], bytes: &[u8]) -> Result<R, Failed> {
@@ -96,13 +97,19 @@ impl View {
         if page.entries.is_empty() { Ok(()) } else { Err(MetaError::NotEmpty.into()) }
     }
 
-    /// Takes a name off an inode; without names it becomes an orphan.
-    pub(crate) fn unname(&self, record: &mut InodeRecord) -> Result<(), Failed> {
+    /// Takes the name in `dir` off an inode; without names it is kept, if the directory does that, or
+    /// becomes an orphan.
+    pub(crate) fn unname(
+        &self,
+        dir: &InodeRecord,
+        name: &Name,
+        record: &mut InodeRecord,
+    ) -> Result<(), Failed> {
         let attr = &mut record.attr;
         attr.nlink =
             if attr.kind == FileKind::Directory { 0 } else { attr.nlink.saturating_sub(1) };
         attr.ctime = self.now;
-        if attr.nlink == 0 {
+        if attr.nlink == 0 && !trash::keep(self, dir, name, attr.ino)? {
             let orphan = OrphanRecord { since: self.now, waits_for: None };
             self.txn.put(&keys::orphan(attr.ino), orphan.seal())?;
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use millpond_env::Clock;
 use millpond_store::{KeyRange, RequestId, Store, StoreErrorKind, Transaction};
 use millpond_types::meta::{
-    Answered, Attr, FileKind, Ino, InodeRecord, Layout, MetaError, MetaOp, MetaReply, MetaRequest,
-    Timestamp, Usage, VOLUME_FORMAT, VolumeRecord, keys,
+    Answered, Layout, MetaError, MetaOp, MetaReply, MetaRequest, Timestamp, Usage, VOLUME_FORMAT,
+    VolumeRecord, keys,
 };
 use millpond_types::wire::Record;
 use parking_lot::Mutex;
@@ -18,7 +18,7 @@ use crate::error::{Failed, VolumeError};
 use crate::feed::Feed;
 use crate::ids::{Ids, given_out};
 use crate::view::{View, opened};
-use crate::{attr, dir, entry, lock, quota, rename, session, xattr};
+use crate::{attr, dir, entry, lock, quota, records, rename, repair, session, trash, xattr};
 
 /// How a volume behaves.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +63,8 @@ pub struct Volume {
     pub(crate) uncollected: Mutex<Option<KeyRange>>,
     /// As much for locks of sessions that have ended.
     pub(crate) unreleased: Mutex<Option<KeyRange>>,
+    /// As much for what is in the trash.
+    pub(crate) unexpired: Mutex<Option<KeyRange>>,
     /// No session is ended before: while no meta reached the store, none could be renewed.
     pub(crate) grace_until: Mutex<Timestamp>,
 }
@@ -115,6 +117,7 @@ impl Volume {
             feed: Feed::default(),
             uncollected: Mutex::default(),
             unreleased: Mutex::default(),
+            unexpired: Mutex::default(),
             grace_until: Mutex::default(),
         };
         volume.grant_grace();
@@ -183,6 +186,7 @@ impl Volume {
         let takes_id = match &request.op {
             MetaOp::Create(_) => true,
             MetaOp::SetAttr { set, .. } => set.size == Some(0),
+            MetaOp::Repair(repair) => repair.takes_id(),
             _ => false,
         };
         let is_lock = matches!(request.op, MetaOp::SetLock { .. });
@@ -248,6 +252,8 @@ impl Volume {
                 lock::set(view, request.session, (*ino, *lock)).await?
             }
             MetaOp::SetQuota { dir, limits } => quota::set(view, caller, (*dir, *limits)).await?,
+            MetaOp::Repair(wanted) => repair::repair(view, caller, wanted, id).await?,
+            MetaOp::Trash(wanted) => trash::change(view, caller, wanted).await?,
             _ => return Err(MetaError::NotSupported.into()),
         };
         // Its own mount need not hear of it.
@@ -268,6 +274,11 @@ impl Volume {
             MetaOp::UsageAt { dir } => quota::usage(view, *dir, self.usage().await?).await,
             MetaOp::GetLock { ino, lock } => lock::get(view, request.session, (*ino, *lock)).await,
             MetaOp::GetQuota { ino } => quota::get(view, *ino).await,
+            MetaOp::Records(range) => records::page(&self.store, caller, range).await,
+            MetaOp::RecordsAt { keys } => records::at_once(&self.store, caller, keys).await,
+            MetaOp::TrashList { dir, after, limit } => {
+                trash::list(view, caller, (*dir, *after), *limit).await
+            }
             _ => Err(MetaError::NotSupported.into()),
         }
     }
@@ -295,27 +306,6 @@ async fn found(txn: Transaction, layout: Layout, now: Timestamp) -> Result<Volum
     }
     let record = VolumeRecord { format: VOLUME_FORMAT, layout, created: now };
     txn.put(keys::VOLUME, record.seal())?;
-    let view = View { txn, now };
-    let attr = Attr {
-        ino: Ino::ROOT,
-        kind: FileKind::Directory,
-        mode: 0o755,
-        uid: 0,
-        gid: 0,
-        nlink: 2,
-        rdev: 0,
-        size: 0,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        btime: now,
-        data: 0,
-        layout: Layout::NONE,
-        parent: Ino::ROOT,
-        version: 0,
-    };
-    let target = Vec::new();
-    view.put_inode(&mut InodeRecord { attr, target, xattrs: 0, quota: quota::NONE })?;
-    view.touch(Ino::ROOT)?;
+    repair::make_root(&View { txn, now })?;
     Ok(record)
 }

@@ -81,7 +81,7 @@ async fn everything_holds_afterwards() {
             done
         });
     }
-    let mut done = 0;
+    let mut done: u64 = 0;
     // A check in the middle of it all finds nothing that is not there.
     while !tasks.is_empty() {
         let report = f.volume.check_in_batches(7).await.unwrap();

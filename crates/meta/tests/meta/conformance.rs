@@ -10,7 +10,7 @@ use millpond_store::{EmbeddedBackend, EmbeddedOptions, Store};
 
 use crate::etcd::{Etcd, left_out};
 use crate::support::Fixture;
-use crate::{attrs, directories, feed, locks, names, orphans, quotas, renames, xattrs};
+use crate::{attrs, directories, feed, locks, names, orphans, quotas, renames, trash, xattrs};
 
 type Case = fn(Fixture) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -79,6 +79,11 @@ fn cases() -> Vec<(&'static str, Case)> {
         feed::answers_say_of_when_they_are,
         feed::who_was_away_too_long_learns_of_a_gap,
         feed::what_nobody_can_reach_is_told_of,
+        trash::what_is_removed_comes_back,
+        trash::whole_branches_come_back,
+        trash::what_a_rename_replaces_is_kept,
+        trash::time_runs_out,
+        trash::rights_are_those_of_the_directory,
     ]
 }
 

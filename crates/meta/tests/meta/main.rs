@@ -19,4 +19,5 @@ mod orphans;
 mod quotas;
 mod renames;
 mod support;
+mod trash;
 mod xattrs;

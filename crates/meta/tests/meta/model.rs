@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use millpond_meta::Collected;
 use millpond_types::meta::{
     Create, FileKind, Ino, MetaError, MetaOp, MetaReply, Quota, QuotaLimits, Rename, SetAttr,
+    TrashChange, TrashPage,
 };
 use proptest::prelude::*;
 
@@ -20,12 +21,16 @@ struct Node {
     entries: BTreeMap<&'static str, u64>,
     /// The directory whose quota it counts for; 0 for none.
     quota: u64,
+    /// Whether what is removed from it is kept.
+    keeps: bool,
 }
 
 /// The tree; inodes by the numbers that the volume gave them.
 #[derive(Clone, Debug)]
 struct Model {
     nodes: BTreeMap<u64, Node>,
+    /// What was removed and is kept: by inode the directory and the name.
+    trash: BTreeMap<u64, (u64, &'static str)>,
 }
 
 #[derive(Clone, Debug)]
@@ -38,7 +43,13 @@ enum Op {
     SetMode { dir: usize, name: &'static str, mode: u16 },
     SetSize { dir: usize, name: &'static str, size: u64 },
     SetQuota { dir: usize, name: &'static str },
+    Keep { dir: usize, keeps: bool },
+    Restore { which: usize, name: &'static str },
+    Drop { which: usize },
 }
+
+/// How long things are kept, in seconds: less than what passes at the end.
+const KEEP_S: u32 = 60;
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
@@ -62,14 +73,19 @@ fn op() -> impl Strategy<Value = Op> {
         }),
         1 => (place(), 0..9_u64).prop_map(|((dir, name), size)| Op::SetSize { dir, name, size }),
         2 => place().prop_map(|(dir, name)| Op::SetQuota { dir, name }),
+        2 => (0..6_usize, any::<bool>()).prop_map(|(dir, keeps)| Op::Keep { dir, keeps }),
+        2 => (0..6_usize, prop::sample::select(&NAMES[..])).prop_map(|(which, name)| {
+            Op::Restore { which, name }
+        }),
+        1 => (0..6_usize).prop_map(|which| Op::Drop { which }),
     ]
 }
 
 impl Model {
     fn new() -> Self {
         let (kind, entries) = (FileKind::Directory, BTreeMap::new());
-        let root = Node { kind, mode: 0o755, size: 0, entries, quota: 0 };
-        Self { nodes: BTreeMap::from([(1, root)]) }
+        let root = Node { kind, mode: 0o755, size: 0, entries, quota: 0, keeps: false };
+        Self { nodes: BTreeMap::from([(1, root)]), trash: BTreeMap::new() }
     }
 
     /// The directories that names can be made in, in order.
@@ -147,6 +163,32 @@ impl Model {
         }
     }
 
+    /// The name in `dir` is gone: perhaps it was the last one.
+    fn gone(&mut self, dir: u64, name: &'static str, ino: u64) {
+        if self.nlink(ino) == 0 && self.nodes[&dir].keeps {
+            self.trash.insert(ino, (dir, name));
+        }
+    }
+
+    /// The entry of the trash that a number stands for.
+    fn trashed(&self, which: usize) -> Option<(u64, u64)> {
+        let (ino, (dir, _)) = self.trash.iter().nth(which % self.trash.len().max(1))?;
+        Some((*dir, *ino))
+    }
+
+    fn restore(&mut self, (dir, ino): (u64, u64), name: &'static str) -> Result<(), MetaError> {
+        if dir != 1 && self.nlink(dir) == 0 {
+            return Err(MetaError::NotFound);
+        }
+        if self.entry(dir, name).is_some() {
+            return Err(MetaError::Exists);
+        }
+        self.trash.remove(&ino);
+        self.moved(ino, dir);
+        self.set(dir, name, Some(ino));
+        Ok(())
+    }
+
     fn rename(
         &mut self,
         (dir, name): (u64, &'static str),
@@ -190,6 +232,9 @@ impl Model {
         self.moved(source, new_dir);
         self.set(dir, name, None);
         self.set(new_dir, new_name, Some(source));
+        if let Some(there) = there {
+            self.gone(new_dir, new_name, there);
+        }
         Ok(())
     }
 
@@ -199,6 +244,7 @@ impl Model {
             return Err(MetaError::IsDirectory);
         }
         self.set(dir, name, None);
+        self.gone(dir, name, ino);
         Ok(())
     }
 
@@ -209,6 +255,7 @@ impl Model {
             node if !node.entries.is_empty() => Err(MetaError::NotEmpty),
             _ => {
                 self.set(dir, name, None);
+                self.gone(dir, name, ino);
                 Ok(())
             }
         }
@@ -230,12 +277,73 @@ async fn create_both(c: &Client, model: &mut Model, name: &'static str, wanted: 
     if let (Ok(entry), Ok(true)) = (&answer, expected) {
         let (mode, size) = (wanted.mode, wanted.target.len() as u64);
         let quota = model.nodes[&dir].quota;
-        let node = Node { kind, mode, size, entries: BTreeMap::new(), quota };
+        let keeps = model.nodes[&dir].keeps && kind == FileKind::Directory;
+        let node = Node { kind, mode, size, entries: BTreeMap::new(), quota, keeps };
         assert!(model.nodes.insert(entry.attr.ino.0, node).is_none(), "a new number");
         model.set(dir, name, Some(entry.attr.ino.0));
     }
     assert_eq!(answer.as_ref().map(|entry| entry.created).map_err(|error| *error), expected);
     (answer.map(drop), expected.map(drop))
+}
+
+async fn trash_both(c: &Client, model: &mut Model, op: &Op) -> Option<Answers> {
+    let (change, wanted) = match *op {
+        Op::Keep { dir, keeps } => {
+            let dirs = model.dirs();
+            let dir = dirs[dir % dirs.len()];
+            model.nodes.get_mut(&dir)?.keeps = keeps;
+            let keep_s = if keeps { KEEP_S } else { 0 };
+            (TrashChange::Keep { dir: Ino(dir), keep_s }, Ok(()))
+        }
+        Op::Restore { which, name } => {
+            let (dir, ino) = model.trashed(which)?;
+            let name_there = crate::support::name(name);
+            let change = TrashChange::Restore { dir: Ino(dir), ino: Ino(ino), name: name_there };
+            (change, model.restore((dir, ino), name))
+        }
+        Op::Drop { which } => {
+            let (dir, ino) = model.trashed(which)?;
+            model.trash.remove(&ino);
+            (TrashChange::Drop { dir: Ino(dir), ino: Ino(ino) }, Ok(()))
+        }
+        _ => return None,
+    };
+    Some((c.run(MetaOp::Trash(change)).await.map(drop), wanted))
+}
+
+async fn set_both(c: &Client, model: &mut Model, op: &Op) -> Option<Answers> {
+    let dirs = model.dirs();
+    let find = |model: &Model, n: usize, name| model.entry(dirs[n % dirs.len()], name);
+    let (ino, set, wanted) = match *op {
+        Op::SetMode { dir, name, mode } => {
+            let ino = find(model, dir, name)?;
+            model.nodes.get_mut(&ino)?.mode = mode;
+            (ino, SetAttr { mode: Some(mode), ..SetAttr::default() }, Ok(()))
+        }
+        Op::SetSize { dir, name, size } => {
+            let ino = find(model, dir, name)?;
+            let node = model.nodes.get_mut(&ino)?;
+            let wanted = match node.kind {
+                FileKind::Regular => {
+                    node.size = size;
+                    Ok(())
+                }
+                FileKind::Directory => Err(MetaError::IsDirectory),
+                _ => Err(MetaError::Invalid),
+            };
+            (ino, SetAttr { size: Some(size), ..SetAttr::default() }, wanted)
+        }
+        _ => return None,
+    };
+    Some((c.setattr(Ino(ino), set).await.map(drop), wanted))
+}
+
+async fn trash_of(c: &Client, dir: u64) -> TrashPage {
+    let list = MetaOp::TrashList { dir: Ino(dir), after: Ino(0), limit: 1000 };
+    match c.run(list).await {
+        Ok(MetaReply::Trash(page)) => page,
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Does the same to both; the answers are equal.
@@ -284,25 +392,13 @@ async fn both(c: &Client, model: &mut Model, op: &Op) {
             let answer = c.run(MetaOp::SetQuota { dir: Ino(ino), limits }).await;
             (answer.map(drop), model.set_quota(ino))
         }
-        Op::SetMode { dir: n, name, mode } => {
-            let Some(ino) = model.entry(dir(n), name) else { return };
-            model.nodes.get_mut(&ino).unwrap().mode = mode;
-            let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-            (c.setattr(Ino(ino), set).await.map(drop), Ok(()))
+        Op::Keep { .. } | Op::Restore { .. } | Op::Drop { .. } => {
+            let Some(answers) = trash_both(c, model, op).await else { return };
+            answers
         }
-        Op::SetSize { dir: n, name, size } => {
-            let Some(ino) = model.entry(dir(n), name) else { return };
-            let set = SetAttr { size: Some(size), ..SetAttr::default() };
-            let node = model.nodes.get_mut(&ino).unwrap();
-            let wanted = match node.kind {
-                FileKind::Regular => {
-                    node.size = size;
-                    Ok(())
-                }
-                FileKind::Directory => Err(MetaError::IsDirectory),
-                _ => Err(MetaError::Invalid),
-            };
-            (c.setattr(Ino(ino), set).await.map(drop), wanted)
+        Op::SetMode { .. } | Op::SetSize { .. } => {
+            let Some(answers) = set_both(c, model, op).await else { return };
+            answers
         }
     };
     assert_eq!(answer, wanted, "{op:?}");
@@ -325,6 +421,13 @@ async fn same(c: &Client, model: &Model) {
         if node.kind != FileKind::Directory {
             continue;
         }
+        let page = trash_of(c, *ino).await;
+        let kept: Vec<(u64, String)> =
+            page.entries.iter().map(|it| (it.ino.0, it.record.name.to_string())).collect();
+        let wanted = model.trash.iter().filter(|(_, (dir, _))| dir == ino);
+        let wanted: Vec<(u64, String)> =
+            wanted.map(|(ino, (_, name))| (*ino, (*name).to_owned())).collect();
+        assert_eq!((kept, page.keep_s > 0), (wanted, node.keeps), "the trash of {ino}");
         let listed = c.list_from(Ino(*ino), 0, 3).await;
         let listed: HashSet<(String, u64, FileKind)> =
             listed.iter().map(|e| (e.name.to_string(), e.ino.0, e.kind)).collect();

@@ -15,6 +15,8 @@
 //! | `f/k` ino | [`super::LocksRecord`] |
 //! | `f/l` session ino | nothing: the session has locks on the inode |
 //! | `f/q` ino | [`super::QuotaRecord`]: the directory has a quota |
+//! | `f/r` dir ino | [`super::TrashRecord`]: an inode that was removed from the directory and is kept |
+//! | `f/z` key | a record that could not be read, as it lay under the key |
 //! | `f/u` ino shard | [`super::UsageRecord`]: a part of what counts for that quota |
 //!
 //! Numbers are big endian, so that they sort. The entries of a directory lie in the order of a hash
@@ -54,6 +56,10 @@ pub const LOCKS: &[u8] = b"f/k";
 pub const LOCKED: &[u8] = b"f/l";
 /// Before the number of a directory with a quota.
 pub const QUOTAS: &[u8] = b"f/q";
+/// Before the number of a directory that something was removed from which is kept.
+pub const TRASH: &[u8] = b"f/r";
+/// Before the key of a record that could not be read.
+pub const ASIDE: &[u8] = b"f/z";
 /// Before the number of a directory with a quota: what counts for it.
 pub const USAGE: &[u8] = b"f/u";
 
@@ -220,4 +226,32 @@ pub fn usage(dir: Ino, ino: Ino) -> Vec<u8> {
     let mut key = numbered(USAGE, dir.0, 1);
     key.push(u8::try_from(shard).unwrap_or(0));
     key
+}
+
+/// What the keys of what was removed from a directory and is kept start with.
+#[must_use]
+pub fn trash_of(dir: Ino) -> Vec<u8> {
+    numbered(TRASH, dir.0, 0)
+}
+
+/// Key of an inode that was removed from a directory and is kept.
+#[must_use]
+pub fn trash(dir: Ino, ino: Ino) -> Vec<u8> {
+    let mut key = numbered(TRASH, dir.0, 8);
+    key.extend_from_slice(&ino.0.to_be_bytes());
+    key
+}
+
+/// Directory and inode of such a key; `None` for another one.
+#[must_use]
+pub fn split_trash(key: &[u8]) -> Option<(Ino, Ino)> {
+    let dir = Ino(leading(TRASH, key)?);
+    let ino = number(&trash_of(dir), key)?;
+    Some((dir, Ino(ino)))
+}
+
+/// Key under which a record that cannot be read is put aside.
+#[must_use]
+pub fn aside(key: &[u8]) -> Vec<u8> {
+    [ASIDE, key].concat()
 }

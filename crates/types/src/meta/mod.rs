@@ -1,10 +1,12 @@
 //! Words of the file namespace: inodes, attributes, layouts, and what a client asks of a meta.
 //!
 //! Reading order: `attr` (what an inode is), `layout` (where a file's bytes lie), `error` (how an
-//! operation fails), `lock`, `quota`, `request` and `reply` (the protocol of `Verb::Meta`), `watch` (of `Verb::MetaWatch`),
-//! `records` and [`keys`] (what lies in the transactional store). `docs/files.md` says what the operations promise.
+//! operation fails), `lock`, `quota`, `trash`, `check`, `request` and `reply` (the protocol of `Verb::Meta`), `watch` (of
+//! `Verb::MetaWatch`), `records` and [`keys`] (what lies in the transactional store). `docs/files.md` says what the
+//! operations promise.
 
 mod attr;
+mod check;
 mod error;
 pub mod keys;
 mod layout;
@@ -13,9 +15,11 @@ mod quota;
 mod records;
 mod reply;
 mod request;
+mod trash;
 mod watch;
 
 pub use attr::{Attr, FileKind, Ino, Name, NameError, Timestamp, XattrName};
+pub use check::{RECORDS_AT_ONCE_MAX, RecordPage, RecordRange, Repair};
 pub use error::MetaError;
 pub use layout::Layout;
 pub use lock::{FileLock, HeldLock, LockKind, LockSpace, LocksRecord};
@@ -29,6 +33,7 @@ pub use request::{
     Caller, Create, Extend, MetaOp, MetaRequest, ReadDir, Rename, SetAttr, SetTime, Setxattr,
     XattrMode,
 };
+pub use trash::{TrashChange, TrashEntry, TrashPage, TrashRecord};
 pub use watch::{Answered, CHANGES_MAX, Changed, MetaNews, MetaWatch, WATCH_MS_MAX};
 
 /// Longest target of a symbolic link in bytes (Linux' `PATH_MAX` without its NUL).

@@ -37,6 +37,9 @@ pub struct InodeRecord {
     /// The directory whose quota it counts for: the nearest above it that has one, of such a directory
     /// itself; 0 for none.
     pub quota: Ino,
+    /// How long what is removed from a directory is kept, in seconds; 0 for not at all. A directory that is
+    /// made in it begins with the same.
+    pub keep_s: u32,
 }
 
 /// When a directory's entries changed last. Written blindly, so that changes of different entries do
@@ -122,13 +125,15 @@ impl Record for InodeRecord {
         self.attr.encode(w);
         w.u16(self.xattrs);
         w.u64(self.quota.0);
+        w.u32(self.keep_s);
         w.bytes16(&self.target);
     }
 
     fn read_body(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let (attr, xattrs, quota) = (Attr::decode(r)?, r.u16()?, Ino(r.u64()?));
+        let keep_s = r.u32()?;
         let target = r.bytes16(TARGET_BYTES_MAX, "target of a symbolic link")?.to_vec();
-        Ok(Self { attr, target, xattrs, quota })
+        Ok(Self { attr, target, xattrs, quota, keep_s })
     }
 }
 

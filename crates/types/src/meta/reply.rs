@@ -1,6 +1,8 @@
 //! What a meta answers: the meta of a `Verb::Meta` reply.
 
+use super::check::{RecordPage, read_values, write_values};
 use super::request::{flag, read_inos, write_inos};
+use super::trash::TrashPage;
 use super::{
     Attr, DIR_PAGE_MAX, FileKind, HeldLock, Ino, MetaError, Name, Quota, TARGET_BYTES_MAX,
     XATTR_BYTES_MAX, XATTRS_MAX, XattrName,
@@ -99,6 +101,14 @@ pub enum MetaReply {
     Lock(Option<HeldLock>),
     /// A quota.
     Quota(Quota),
+    /// A page of records.
+    Records(RecordPage),
+    /// Records at one moment, each or that it is not there.
+    Values(Vec<Option<Vec<u8>>>),
+    /// Whether there was something to put right.
+    Repaired(bool),
+    /// A page of what is kept.
+    Trash(TrashPage),
 }
 
 /// Done, or not.
@@ -152,6 +162,10 @@ impl MetaReply {
             Self::Usage(_) => 11,
             Self::Lock(_) => 12,
             Self::Quota(_) => 13,
+            Self::Records(_) => 14,
+            Self::Values(_) => 15,
+            Self::Repaired(_) => 16,
+            Self::Trash(_) => 17,
         }
     }
 
@@ -202,6 +216,10 @@ impl MetaReply {
                 }
             }
             Self::Quota(quota) => quota.encode(w),
+            Self::Records(page) => page.encode(w),
+            Self::Values(values) => write_values(w, values),
+            Self::Repaired(done) => w.u8(u8::from(*done)),
+            Self::Trash(page) => page.encode(w),
         }
     }
 
@@ -236,6 +254,10 @@ impl MetaReply {
             }
             12 => Self::Lock(flag(r, "lock in the way")?.then(|| HeldLock::decode(r)).transpose()?),
             13 => Self::Quota(Quota::decode(r)?),
+            14 => Self::Records(RecordPage::decode(r)?),
+            15 => Self::Values(read_values(r)?),
+            16 => Self::Repaired(flag(r, "repaired")?),
+            17 => Self::Trash(TrashPage::decode(r)?),
             _ => return Err(WireError::Field("kind of a meta's reply")),
         })
     }

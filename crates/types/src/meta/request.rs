@@ -1,6 +1,8 @@
 //! What a client asks of a meta: the meta of a `Verb::Meta` request.
 
+use super::check::{RecordRange, Repair, read_keys, write_keys};
 use super::lock::write_lock;
+use super::trash::TrashChange;
 use super::{
     Attr, FileKind, FileLock, GROUPS_MAX, Ino, Name, QuotaLimits, TARGET_BYTES_MAX, Timestamp,
     XATTR_BYTES_MAX, XattrName,
@@ -290,6 +292,26 @@ pub enum MetaOp {
         /// Which one.
         ino: Ino,
     },
+    /// A page of records as they lie in the store, for a check.
+    Records(RecordRange),
+    /// Records at one moment, for a check.
+    RecordsAt {
+        /// Their keys.
+        keys: Vec<Vec<u8>>,
+    },
+    /// Something that a check found is put right.
+    Repair(Repair),
+    /// A page of what was removed from a directory and is kept.
+    TrashList {
+        /// From which directory.
+        dir: Ino,
+        /// The last inode that is known; 0 for the beginning.
+        after: Ino,
+        /// Entries at most.
+        limit: u32,
+    },
+    /// A change of what is kept.
+    Trash(TrashChange),
 }
 
 /// One request.
@@ -486,6 +508,11 @@ impl MetaOp {
             Self::SetLock { .. } => "setlock",
             Self::SetQuota { .. } => "setquota",
             Self::GetQuota { .. } => "getquota",
+            Self::Records(_) => "records",
+            Self::RecordsAt { .. } => "records_at",
+            Self::Repair(_) => "repair",
+            Self::TrashList { .. } => "trash_list",
+            Self::Trash(_) => "trash",
         }
     }
 
@@ -505,6 +532,8 @@ impl MetaOp {
                 | Self::RemoveXattr { .. }
                 | Self::SetLock { .. }
                 | Self::SetQuota { .. }
+                | Self::Repair(_)
+                | Self::Trash(_)
         )
     }
 
@@ -534,6 +563,11 @@ impl MetaOp {
             Self::SetLock { .. } => 51,
             Self::SetQuota { .. } => 60,
             Self::GetQuota { .. } => 61,
+            Self::Records(_) => 70,
+            Self::RecordsAt { .. } => 71,
+            Self::Repair(_) => 72,
+            Self::TrashList { .. } => 80,
+            Self::Trash(_) => 81,
         }
     }
 
@@ -590,6 +624,15 @@ impl MetaOp {
                 w.u64(ino.0);
                 name.encode(w);
             }
+            Self::Records(range) => range.encode(w),
+            Self::RecordsAt { keys } => write_keys(w, keys),
+            Self::Repair(repair) => repair.encode(w),
+            Self::TrashList { dir, after, limit } => {
+                w.u64(dir.0);
+                w.u64(after.0);
+                w.u32(*limit);
+            }
+            Self::Trash(change) => change.encode(w),
         }
     }
 
@@ -628,6 +671,14 @@ impl MetaOp {
             51 => Self::SetLock { ino: Ino(r.u64()?), lock: FileLock::decode(r)? },
             60 => Self::SetQuota { dir: Ino(r.u64()?), limits: QuotaLimits::decode(r)? },
             61 => Self::GetQuota { ino: Ino(r.u64()?) },
+            70 => Self::Records(RecordRange::decode(r)?),
+            71 => Self::RecordsAt { keys: read_keys(r)? },
+            72 => Self::Repair(Repair::decode(r)?),
+            80 => {
+                let (dir, after) = (Ino(r.u64()?), Ino(r.u64()?));
+                Self::TrashList { dir, after, limit: r.u32()? }
+            }
+            81 => Self::Trash(TrashChange::decode(r)?),
             _ => return Err(WireError::Field("operation of a meta")),
         })
     }

@@ -64,7 +64,7 @@ fn ops() -> Vec<MetaOp> {
         no_replace: false,
         exchange: true,
     };
-    vec![
+    [
         MetaOp::SessionOpen { name: "host:/mnt".to_owned() },
         MetaOp::SessionRenew { open: vec![Ino(1), Ino(2)], closed: vec![Ino(3)] },
         MetaOp::SessionClose,
@@ -95,7 +95,40 @@ fn ops() -> Vec<MetaOp> {
         MetaOp::SetLock { ino, lock: FileLock { kind: LockKind::Unlock, ..lock() } },
         MetaOp::SetQuota { dir: ino, limits: QuotaLimits { bytes: 1 << 40, inodes: 7 } },
         MetaOp::GetQuota { ino },
+        MetaOp::Records(RecordRange { start: b"f/i".to_vec(), end: vec![], values: true }),
+        MetaOp::RecordsAt { keys: vec![keys::inode(ino), keys::times(ino)] },
+        MetaOp::TrashList { dir: parent, after: ino, limit: 5 },
+        MetaOp::Trash(TrashChange::Keep { dir: parent, keep_s: 86_400 }),
+        MetaOp::Trash(TrashChange::Restore { dir: parent, ino, name: name("r") }),
+        MetaOp::Trash(TrashChange::Drop { dir: parent, ino }),
     ]
+    .into_iter()
+    .chain(repairs().into_iter().map(MetaOp::Repair))
+    .collect()
+}
+
+fn repairs() -> Vec<Repair> {
+    let (dir, ino, version, nlink) = (Ino::ROOT, Ino(9), 7, 3);
+    let key = keys::inode(ino);
+    vec![
+        Repair::Root,
+        Repair::Aside { key: key.clone() },
+        Repair::Name { dir, name: name("a") },
+        Repair::ExtraName { dir, name: name("a"), ino, version },
+        Repair::Place { ino, version, parent: dir },
+        Repair::Links { ino, version, nlink },
+        Repair::Nameless { ino, version, nlink },
+        Repair::Named { ino, version, nlink: 0, trash: dir },
+        Repair::Ring { ino },
+        Repair::Xattrs { ino },
+        Repair::Stray { key: key.clone() },
+        Repair::Usage { key, version, bytes: 1 << 40, inodes: 5 },
+    ]
+}
+
+fn trashed() -> TrashRecord {
+    let until = Timestamp { secs: 1, nanos: 2 };
+    TrashRecord { name: name("gone"), since: Timestamp::default(), until }
 }
 
 fn replies() -> Vec<MetaReply> {
@@ -128,6 +161,23 @@ fn replies() -> Vec<MetaReply> {
             limits: QuotaLimits { bytes: 1, inodes: 2 },
             bytes: 3,
             inodes: 4,
+        }),
+        MetaReply::Records(RecordPage {
+            entries: vec![(b"f/i1".to_vec(), b"v".to_vec()), (b"f/i2".to_vec(), Vec::new())],
+            next: Some(b"f/i3".to_vec()),
+        }),
+        MetaReply::Records(RecordPage::default()),
+        MetaReply::Values(vec![None, Some(b"v".to_vec()), Some(Vec::new())]),
+        MetaReply::Repaired(true),
+        MetaReply::Trash(TrashPage {
+            keep_s: 7,
+            entries: vec![TrashEntry {
+                ino: Ino(5),
+                kind: FileKind::Regular,
+                size: 1 << 40,
+                record: trashed(),
+            }],
+            end: true,
         }),
     ]
 }
@@ -165,7 +215,8 @@ fn answers_come_back_and_pieces_of_them_are_refused() {
 
 #[test]
 fn records_come_back_and_damage_is_seen() {
-    let record = InodeRecord { attr: attr(), target: b"t".to_vec(), xattrs: 2, quota: Ino(5) };
+    let record =
+        InodeRecord { attr: attr(), target: b"t".to_vec(), xattrs: 2, quota: Ino(5), keep_s: 7 };
     let mut bytes = record.seal();
     assert_eq!(InodeRecord::open(&bytes), Ok(record));
     assert!(EntryRecord::open(&bytes).is_err(), "another kind");
@@ -181,6 +232,7 @@ fn records_come_back_and_damage_is_seen() {
     assert_eq!(LocksRecord::open(&bytes), Ok(locks));
     let limits = QuotaLimits { bytes: 1, inodes: 2 };
     assert_eq!(QuotaRecord::open(&QuotaRecord { limits }.seal()), Ok(QuotaRecord { limits }));
+    assert_eq!(TrashRecord::open(&trashed().seal()), Ok(trashed()));
     let usage = UsageRecord { bytes: 1, inodes: 2, version: 3 };
     assert_eq!(UsageRecord::open(&usage.seal()), Ok(usage));
 }
@@ -209,6 +261,8 @@ fn entries_lie_in_the_order_of_their_hashes() {
     assert_eq!(keys::split_locked(&keys::locked(7, Ino(8))), Some((7, Ino(8))));
     assert_eq!(keys::split_locked(&keys::locked_by(7)), None);
     assert!(keys::locked(7, Ino(8)).starts_with(&keys::locked_by(7)));
+    assert_eq!(keys::split_trash(&keys::trash(dir, Ino(8))), Some((dir, Ino(8))));
+    assert_eq!(keys::split_trash(&keys::trash_of(dir)), None);
 }
 
 #[test]

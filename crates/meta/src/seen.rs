@@ -1,0 +1,116 @@
+//! What a check has seen of one inode, and what is wrong with it.
+
+use millpond_types::meta::{FileKind, Ino, InodeRecord, Name, Repair};
+
+use crate::finding::Finding;
+
+/// An inode of a batch, and what was found to lead to it.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) ino: Ino,
+    pub(crate) kind: FileKind,
+    pub(crate) is_orphan: bool,
+    /// The directory in whose trash it is; 0 for none.
+    pub(crate) trash: Ino,
+    pub(crate) version: u64,
+    nlink: u32,
+    names: u32,
+    pub(crate) dirs: u32,
+    xattrs: u16,
+    pub(crate) xattrs_found: u16,
+    pub(crate) parent: Ino,
+    /// A name was found where it says that it lies.
+    is_placed: bool,
+}
+
+impl Seen {
+    pub(crate) fn of(record: &InodeRecord) -> Self {
+        let attr = &record.attr;
+        Self {
+            ino: attr.ino,
+            kind: attr.kind,
+            is_orphan: false,
+            trash: Ino(0),
+            version: attr.version,
+            nlink: attr.nlink,
+            names: 0,
+            dirs: 0,
+            xattrs: record.xattrs,
+            xattrs_found: 0,
+            parent: attr.parent,
+            // The root is in itself, and no name says so.
+            is_placed: attr.ino == Ino::ROOT && attr.parent == Ino::ROOT,
+        }
+    }
+
+    /// A name in `dir` leads to it; whether that is one too many, of a directory.
+    pub(crate) fn named_in(&mut self, dir: Ino) -> bool {
+        self.names += 1;
+        if self.kind != FileKind::Directory {
+            return false;
+        }
+        let is_first = !self.is_placed && dir == self.parent;
+        self.is_placed |= is_first;
+        !is_first
+    }
+
+    /// Whether names are to lead to it.
+    pub(crate) const fn has_place(&self) -> bool {
+        !self.is_orphan && self.trash.0 == 0
+    }
+
+    /// What is wrong with it, if nothing has changed, and how it is put right. `extra` are its names, of a
+    /// directory, that are not where it says.
+    pub(crate) fn judge(&self, extra: &[(Ino, Name)]) -> Option<(Finding, Vec<Repair>)> {
+        let (ino, version) = (self.ino, self.version);
+        let is_dir = self.kind == FileKind::Directory;
+        let is_root = ino == Ino::ROOT;
+        let found = match (is_dir, self.has_place()) {
+            (true, true) => 2 + self.dirs,
+            (true, false) => self.dirs,
+            (false, _) => self.names,
+        };
+        if self.names == 0 && !is_root && self.has_place() {
+            let nlink = if is_dir { found } else { 1 };
+            return Some((Finding::Orphan { ino }, vec![Repair::Nameless { ino, version, nlink }]));
+        }
+        if !self.has_place() && (self.names > 0 || is_root) {
+            let nlink = if is_dir { 2 + self.dirs } else { self.names };
+            let repair = Repair::Named { ino, version, nlink, trash: self.trash };
+            return Some((Finding::Orphan { ino }, vec![repair]));
+        }
+        if self.nlink != found {
+            let repair = Repair::Links { ino, version, nlink: found };
+            return Some((Finding::Links { ino, nlink: self.nlink, found }, vec![repair]));
+        }
+        if is_dir && self.has_place() && (!self.is_placed || !extra.is_empty()) {
+            let repairs = self.place(extra);
+            return Some((Finding::Parent { ino, parent: self.parent }, repairs));
+        }
+        let wrong = self.xattrs != self.xattrs_found;
+        wrong.then(|| (Finding::Xattrs { ino }, vec![Repair::Xattrs { ino }]))
+    }
+
+    /// A directory keeps the name where it says that it lies, or else the first one that there is.
+    fn place(&self, extra: &[(Ino, Name)]) -> Vec<Repair> {
+        let (ino, version) = (self.ino, self.version);
+        if ino == Ino::ROOT && !self.is_placed {
+            return vec![Repair::Place { ino, version, parent: Ino::ROOT }];
+        }
+        match extra {
+            [(dir, _), ..] if !self.is_placed => {
+                // The version changes with it: what is left waits for the next check.
+                vec![Repair::Place { ino, version, parent: *dir }]
+            }
+            names => {
+                let goes = |(dir, name): &(Ino, Name)| Repair::ExtraName {
+                    dir: *dir,
+                    name: name.clone(),
+                    ino,
+                    version,
+                };
+                names.iter().map(goes).collect()
+            }
+        }
+    }
+}
