@@ -7,17 +7,16 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use millpond_client::{Chains, Client, ClientOptions};
-use millpond_env::{RealClock, effective_uid};
+use millpond_client::Chains;
 use millpond_fuse_wire::mounts;
 use millpond_types::meta::{
-    Attr, Caller, DIR_PAGE_MAX, FileKind, Ino, MetaError, MetaOp, MetaReply, MetaRequest,
-    QuotaLimits, ReadDir,
+    Attr, DIR_PAGE_MAX, FileKind, Ino, MetaError, MetaOp, MetaReply, QuotaLimits, ReadDir,
 };
 use millpond_types::wire::{ChunkStat, PlacedChunk};
 use millpond_types::{ByteSize, DataId, FileChunk};
 use serde_json::json;
 
+use super::metas::Metas;
 use super::{Outcome, output};
 use crate::config::Size;
 
@@ -53,16 +52,21 @@ pub(super) struct QuotaArgs {
 }
 
 /// The cluster behind a path, and the path's inode.
-struct Behind {
-    client: Client,
-    ino: Ino,
+pub(super) struct Behind {
+    pub(super) metas: Metas,
+    pub(super) ino: Ino,
 }
 
 impl Behind {
     fn of(args: &Args) -> anyhow::Result<Self> {
-        let shown = || args.path.display().to_string();
-        let found = std::fs::symlink_metadata(&args.path).with_context(shown)?;
-        let whole = place(&args.path).with_context(shown)?;
+        Self::path(&args.path, &args.token)
+    }
+
+    /// The cluster behind this path, which is there.
+    pub(super) fn path(path: &Path, token: &str) -> anyhow::Result<Self> {
+        let shown = || path.display().to_string();
+        let found = std::fs::symlink_metadata(path).with_context(shown)?;
+        let whole = place(path).with_context(shown)?;
         let all = mounts().context("reading the list of mounts")?;
         let inside = all.iter().filter(|mount| whole.starts_with(&mount.target));
         let Some(mount) = inside.max_by_key(|mount| mount.target.as_os_str().len()) else {
@@ -72,35 +76,11 @@ impl Behind {
             );
         };
         let addresses = mount.source.to_string_lossy().parse()?;
-        let mut options = ClientOptions::new(addresses);
-        options.token.clone_from(&args.token);
-        Ok(Self { client: Client::new(options)?, ino: Ino(found.ino()) })
-    }
-
-    fn ask(&self, op: MetaOp) -> anyhow::Result<MetaReply> {
-        self.ask_in(0, Caller::checked(0, 0), op)
-    }
-
-    fn ask_in(&self, session: u64, caller: Caller, op: MetaOp) -> anyhow::Result<MetaReply> {
-        let hour = u32::try_from(RealClock::wall_ms() / 3_600_000)?;
-        let request = MetaRequest { session, sequence: 1, hour, caller, op };
-        Ok(self.client.meta(&request, Some(PATIENCE))?.answer?)
-    }
-
-    /// Changes something, in a session of its own, as the user who asks.
-    fn change(&self, op: MetaOp) -> anyhow::Result<()> {
-        let me = || Caller { uid: effective_uid(), ..Caller::default() };
-        let name = "millpond command".to_owned();
-        let MetaReply::Session(session) = self.ask(MetaOp::SessionOpen { name })? else {
-            bail!("a meta answered something else than it was asked for");
-        };
-        let done = self.ask_in(session.id, me(), op);
-        let _ends_by_itself = self.ask_in(session.id, me(), MetaOp::SessionClose);
-        done.map(drop)
+        Ok(Self { metas: Metas::of(addresses, token)?, ino: Ino(found.ino()) })
     }
 
     fn attr(&self) -> anyhow::Result<Attr> {
-        match self.ask(MetaOp::GetAttr { ino: self.ino })? {
+        match self.metas.ask(MetaOp::GetAttr { ino: self.ino })? {
             MetaReply::Attr(attr) => Ok(attr),
             _ => bail!("a meta answered something else than it was asked for"),
         }
@@ -135,10 +115,10 @@ pub(super) fn info(args: &Args) -> Outcome {
         chunk: FileChunk { data: DataId(attr.data), index },
     };
     let places: Vec<PlacedChunk> = (0..shown).map(place).collect();
-    let stats = behind.client.stat_chunks(&places, Some(PATIENCE))?;
+    let stats = behind.metas.client.stat_chunks(&places, Some(PATIENCE))?;
     let chunks: Vec<Chunk> =
         places.into_iter().zip(stats).map(|(at, stat)| Chunk { at, stat }).collect();
-    let chains = behind.client.chains(Some(PATIENCE))?;
+    let chains = behind.metas.client.chains(Some(PATIENCE))?;
     let text = if args.json {
         json_of(&attr, &chunks, &chains)?
     } else {
@@ -240,7 +220,7 @@ pub(super) fn summary(args: &Args) -> Outcome {
         loop {
             let limit = u32::try_from(DIR_PAGE_MAX).unwrap_or(1);
             let page = MetaOp::ReadDir(ReadDir { dir, after, limit, attrs: true });
-            let MetaReply::Page { entries, end } = behind.ask(page)? else {
+            let MetaReply::Page { entries, end } = behind.metas.ask(page)? else {
                 bail!("a meta answered something else than it was asked for");
             };
             for entry in &entries {
@@ -279,7 +259,7 @@ pub(super) fn summary(args: &Args) -> Outcome {
 pub(super) fn quota(args: &QuotaArgs) -> Outcome {
     let behind = Behind::of(&args.place)?;
     let shown = || args.place.path.display().to_string();
-    let ask = |op| match behind.ask(op) {
+    let ask = |op| match behind.metas.ask(op) {
         Ok(MetaReply::Quota(quota)) => Ok(quota),
         Ok(_) => bail!("a meta answered something else than it was asked for"),
         Err(error) if error.downcast_ref() == Some(&MetaError::NoData) => {
@@ -291,7 +271,7 @@ pub(super) fn quota(args: &QuotaArgs) -> Outcome {
         Err(error) => Err(error).with_context(shown),
     };
     if args.bytes.is_some() || args.inodes.is_some() {
-        let known = behind.ask(MetaOp::GetQuota { ino: behind.ino });
+        let known = behind.metas.ask(MetaOp::GetQuota { ino: behind.ino });
         let before = match known {
             Ok(MetaReply::Quota(quota)) if quota.root == behind.ino => quota.limits,
             _ => QuotaLimits::default(),
@@ -300,7 +280,7 @@ pub(super) fn quota(args: &QuotaArgs) -> Outcome {
             bytes: args.bytes.map_or(before.bytes, Size::bytes),
             inodes: args.inodes.unwrap_or(before.inodes),
         };
-        behind.change(MetaOp::SetQuota { dir: behind.ino, limits }).with_context(shown)?;
+        behind.metas.ask_as_me(MetaOp::SetQuota { dir: behind.ino, limits }).with_context(shown)?;
     }
     let quota = ask(MetaOp::GetQuota { ino: behind.ino })?;
     let text = if args.place.json {

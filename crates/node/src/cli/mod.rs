@@ -6,9 +6,11 @@ mod dev;
 mod doctor;
 mod engine;
 mod files;
+mod fsck;
 mod interrupt;
 mod kv;
 mod log;
+mod metas;
 mod mount;
 mod output;
 mod server;
@@ -63,6 +65,9 @@ enum Command {
     Info(files::Args),
     /// Count what lies below a folder on a mount.
     Summary(files::Args),
+    /// Check the files of a cluster, and repair them.
+    #[command(after_help = fsck::EXAMPLES)]
+    Fsck(fsck::Args),
     /// Keeps mounts alive.
     #[command(hide = true)]
     MountHolder(mount::ProcessArgs),
@@ -120,6 +125,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
         Command::Mounts(args) => mount::mounts(&args),
         Command::Info(args) => files::info(&args),
         Command::Summary(args) => files::summary(&args),
+        Command::Fsck(args) => fsck::run(&args),
         Command::MountHolder(args) => mount::holder(&args),
         Command::MountDaemon(args) => mount::daemon(&args),
         Command::Quota(args) => files::quota(&args),

@@ -9,6 +9,7 @@ mod doctor;
 mod etcd;
 mod etcd_members;
 mod files;
+mod fsck;
 mod members;
 mod metrics;
 mod mount;

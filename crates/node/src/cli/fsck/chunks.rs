@@ -1,0 +1,530 @@
+//! The chunks half of a check: every chunk belongs to a file, lies where the file's layout says, and is no
+//! longer than the file.
+//!
+//! Files are taken some at a time, in the order of their data ids; for each such batch all chunks are
+//! listed once. So memory is bounded, and the chunks of `n` files are listed `n / FILES_AT_ONCE` times.
+//!
+//! The cluster may be in use. A chunk is written only after its data id lies in an inode, and a data id
+//! that leaves its inode becomes garbage in the same transaction, which is forgotten after its chunks are
+//! removed. So a chunk that was seen, is there still, and whose data id is found neither in the inodes nor,
+//! read after them, in the garbage, belongs to nobody; and since no number is given out twice, for ever.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use indicatif::ProgressBar;
+use millpond_client::{Chains, ChunkAt, ChunkCut, ChunkFilter, Room};
+use millpond_store::KeyRange;
+use millpond_types::cluster::{ChainId, NodeId};
+use millpond_types::limits::LIST_KEYS_MAX;
+use millpond_types::meta::{
+    CounterRecord, FileKind, GarbageRecord, Ino, InodeRecord, Layout, keys,
+};
+use millpond_types::wire::{ChunkStat, FileChunkInfo, PlacedChunk, Record as _};
+use millpond_types::{DataId, FileChunk};
+
+use super::super::interrupt::Interrupt;
+use super::super::metas::Metas;
+use super::names::Remote;
+use super::{Args, Report, spinner};
+
+/// Files of a batch: some 64 MiB.
+const FILES_AT_ONCE: usize = 1 << 20;
+/// Chunks that look wrong and are looked at again; of more there is the number.
+const SUSPECTS_MAX: usize = 1 << 18;
+/// Findings that are listed.
+const FINDINGS_MAX: usize = 1000;
+/// Time for one question to a node.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Times that a list is begun.
+const ATTEMPTS: u32 = 5;
+/// Time for the cluster to notice that a node is gone.
+const RETRY: Duration = Duration::from_secs(3);
+/// Numbers that no meta gives out while a check runs.
+const FAR: u64 = 1 << 32;
+
+/// What is known of a data id.
+#[derive(Clone, Copy, Debug)]
+struct Owner {
+    /// Of garbage 0.
+    ino: Ino,
+    version: u64,
+    size: u64,
+    layout: Layout,
+}
+
+impl Owner {
+    /// The longest that a chunk may be.
+    fn bytes_max(&self, index: u32) -> u32 {
+        let chunk = self.layout.chunk_bytes();
+        let rest = self.size.saturating_sub(u64::from(index) * chunk);
+        u32::try_from(rest.min(chunk)).unwrap_or(u32::MAX)
+    }
+}
+
+/// Why a chunk looks wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// Nobody has its data id.
+    Orphan,
+    /// It is longer than the file allows.
+    Long { bytes_max: u32 },
+    /// The layout says another chain.
+    Misplaced { chain: ChainId },
+    /// Its bytes cannot be read.
+    Unreadable,
+}
+
+/// A chunk that looks wrong.
+#[derive(Clone, Copy, Debug)]
+struct Suspect {
+    at: PlacedChunk,
+    stat: ChunkStat,
+    owner: Option<Owner>,
+    why: Why,
+}
+
+/// What is wrong with a listed chunk of a batch, if anything.
+fn judge(info: &FileChunkInfo, owner: Option<&Owner>) -> Option<Why> {
+    let Some(owner) = owner else { return Some(Why::Orphan) };
+    if owner.ino == Ino(0) {
+        return None;
+    }
+    let index = info.at.chunk.index;
+    let chain = owner.layout.chain(index);
+    if chain != info.at.chain {
+        return Some(Why::Misplaced { chain });
+    }
+    let bytes_max = owner.bytes_max(index);
+    (info.stat.len > bytes_max).then_some(Why::Long { bytes_max })
+}
+
+/// The batch: owners by data id, and the first data id behind it.
+struct Batch {
+    owners: BTreeMap<u64, Owner>,
+    end: Option<u64>,
+}
+
+impl Batch {
+    fn add(&mut self, (from, at_most): (u64, usize), data: u64, owner: Owner) {
+        if data < from || self.end.is_some_and(|end| data >= end) {
+            return;
+        }
+        self.owners.insert(data, owner);
+        if self.owners.len() > at_most {
+            self.end = self.owners.pop_last().map(|(data, _)| data);
+        }
+    }
+}
+
+struct Check<'a> {
+    records: Remote<'a>,
+    metas: &'a Metas,
+    args: &'a Args,
+    progress: &'a ProgressBar,
+    chains: Chains,
+    report: &'a mut Report,
+    suspects: Vec<Suspect>,
+    /// Files whose inodes cannot be read: their chunks look as if they were nobody's.
+    unreadable: u64,
+}
+
+/// Checks the chunks of all files.
+pub(super) fn check(metas: &Metas, args: &Args, report: &mut Report) -> anyhow::Result<()> {
+    let chains = metas.client.chains(Some(PATIENCE))?;
+    let records_read = ProgressBar::hidden();
+    let progress = spinner("chunks")?;
+    let records = Remote { metas, progress: &records_read };
+    let mut check = Check {
+        records,
+        metas,
+        args,
+        progress: &progress,
+        chains,
+        report,
+        suspects: Vec::new(),
+        unreadable: 0,
+    };
+    check.unserved();
+    check.all()?;
+    progress.finish_and_clear();
+    Ok(())
+}
+
+impl Check<'_> {
+    fn found(&mut self, text: String, is_repaired: bool) {
+        if self.report.findings.len() < FINDINGS_MAX {
+            self.report.findings.push(text);
+        } else {
+            self.report.more += 1;
+        }
+        if is_repaired {
+            self.report.repaired += 1;
+        } else {
+            self.report.left += 1;
+        }
+    }
+
+    fn unserved(&mut self) {
+        let away: Vec<u32> = self
+            .chains
+            .chains
+            .iter()
+            .filter(|chain| chain.nodes.is_empty())
+            .map(|chain| chain.id.0)
+            .collect();
+        for chain in away {
+            self.found(
+                format!("chain {chain} is served by nobody: its chunks are not seen"),
+                false,
+            );
+        }
+    }
+
+    fn all(&mut self) -> anyhow::Result<()> {
+        let mut from = 0;
+        loop {
+            let batch = self.load(from)?;
+            self.list(from, &batch)?;
+            self.confirm()?;
+            match batch.end {
+                Some(end) => from = end,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Calls with every data id that somebody has: of inodes first, of garbage then.
+    fn owners(&mut self, mut each: impl FnMut(u64, Owner)) -> anyhow::Result<u64> {
+        let mut unreadable = 0;
+        let mut more = Some(KeyRange::prefix(keys::INODES));
+        while let Some(range) = more {
+            let page = self.records.page_now(range, true)?;
+            more = page.rest;
+            for (key, value) in page.entries {
+                if key == keys::IDS {
+                    continue;
+                }
+                let Ok(InodeRecord { attr, .. }) = InodeRecord::open(&value) else {
+                    unreadable += 1;
+                    continue;
+                };
+                if attr.kind == FileKind::Regular {
+                    let (ino, version, size, layout) =
+                        (attr.ino, attr.version, attr.size, attr.layout);
+                    each(attr.data, Owner { ino, version, size, layout });
+                }
+            }
+        }
+        let mut more = Some(KeyRange::prefix(keys::GARBAGE));
+        while let Some(range) = more {
+            let page = self.records.page_now(range, true)?;
+            more = page.rest;
+            for (key, value) in page.entries {
+                let Some(data) = keys::number(keys::GARBAGE, &key) else { continue };
+                let layout = GarbageRecord::open(&value).map_or(Layout::NONE, |it| it.layout);
+                each(data, Owner { ino: Ino(0), version: 0, size: 0, layout });
+            }
+        }
+        let aside = KeyRange::prefix(&keys::aside(keys::INODES));
+        unreadable += self.records.page_now(aside, false)?.entries.len() as u64;
+        Ok(unreadable)
+    }
+
+    /// The files with the smallest data ids that are not below `from`.
+    fn load(&mut self, from: u64) -> anyhow::Result<Batch> {
+        let mut batch = Batch { owners: BTreeMap::new(), end: None };
+        let known: BTreeSet<ChainId> = self.chains.chains.iter().map(|chain| chain.id).collect();
+        let mut lost = Vec::new();
+        self.unreadable = self.owners(|data, owner| {
+            batch.add((from, FILES_AT_ONCE), data, owner);
+            let layout = owner.layout;
+            let is_here = batch.owners.contains_key(&data) && layout.chains > 0;
+            if is_here && layout.chains as usize > known.len() && lost.len() < FINDINGS_MAX {
+                let last = u32::try_from(layout.chunks(owner.size)).unwrap_or(u32::MAX);
+                let mut used = (0..last.min(layout.stripe.into())).map(|index| layout.chain(index));
+                lost.extend(used.find(|chain| !known.contains(chain)).map(|it| (owner.ino, it)));
+            }
+        })?;
+        for (ino, chain) in lost {
+            self.found(
+                format!("inode {ino} has chunks on chain {}, which is not there", chain.0),
+                false,
+            );
+        }
+        Ok(batch)
+    }
+
+    /// Lists all chunks, and judges those of the batch; from the beginning when a node dies meanwhile.
+    fn list(&mut self, from: u64, batch: &Batch) -> anyhow::Result<()> {
+        let (chunks, bytes_read) = (self.report.chunks, self.report.bytes_read);
+        let mut attempt = 1;
+        while let Err(error) = self.list_once(from, batch) {
+            if attempt == ATTEMPTS {
+                return Err(error);
+            }
+            self.progress.println(format!("{error:#}: again"));
+            if Interrupt::install()?.pause(RETRY) {
+                bail!("interrupted");
+            }
+            attempt += 1;
+            self.suspects.clear();
+            (self.report.chunks, self.report.bytes_read) = (chunks, bytes_read);
+            self.chains = self.metas.client.chains(Some(PATIENCE))?;
+        }
+        Ok(())
+    }
+
+    fn list_once(&mut self, from: u64, batch: &Batch) -> anyhow::Result<()> {
+        let mut heads: BTreeSet<NodeId> = BTreeSet::new();
+        heads.extend(self.chains.chains.iter().filter_map(|chain| chain.nodes.first()));
+        for node in heads {
+            let mut cursor = 0;
+            loop {
+                let list = self.metas.client.list_chunks(
+                    node,
+                    ChunkFilter::default(),
+                    cursor,
+                    Some(PATIENCE),
+                );
+                let page = list.with_context(|| format!("listing the chunks of node {node}"))?;
+                let is_ours = |info: &FileChunkInfo| {
+                    let data = info.at.chunk.data.0;
+                    data >= from && batch.end.is_none_or(|end| data < end)
+                };
+                let ours: Vec<FileChunkInfo> =
+                    page.chunks.into_iter().filter(|info| is_ours(info)).collect();
+                self.progress.inc(ours.len() as u64);
+                self.report.chunks += ours.len() as u64;
+                self.judge_all(&ours, batch);
+                cursor = page.cursor;
+                if cursor == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn judge_all(&mut self, chunks: &[FileChunkInfo], batch: &Batch) {
+        for info in chunks {
+            let owner = batch.owners.get(&info.at.chunk.data.0).copied();
+            let FileChunkInfo { at, stat } = *info;
+            let mut why = judge(info, owner.as_ref());
+            if why.is_none() && self.args.read_data && !self.can_be_read(at, stat.len) {
+                why = Some(Why::Unreadable);
+            }
+            let Some(why) = why else { continue };
+            if self.suspects.len() < SUSPECTS_MAX {
+                self.suspects.push(Suspect { at, stat, owner, why });
+            } else {
+                self.report.unjudged += 1;
+            }
+        }
+    }
+
+    fn can_be_read(&mut self, at: PlacedChunk, len: u32) -> bool {
+        let PlacedChunk { chain, chunk } = at;
+        let mut bytes = vec![0; len as usize];
+        let part = ChunkAt { chain, chunk, offset: 0 };
+        let read =
+            self.metas.client.read_chunks(&[part], &mut [Room::One(&mut bytes)], Some(PATIENCE));
+        self.report.bytes_read += u64::from(len);
+        read.is_ok()
+    }
+
+    fn stats(&self, chunks: &[PlacedChunk]) -> anyhow::Result<Vec<Option<ChunkStat>>> {
+        let mut stats = Vec::with_capacity(chunks.len());
+        for some in chunks.chunks(LIST_KEYS_MAX) {
+            stats.extend(self.metas.client.stat_chunks(some, Some(PATIENCE))?);
+        }
+        Ok(stats)
+    }
+
+    /// Looks again at what looked wrong, and puts it right if that is wanted.
+    fn confirm(&mut self) -> anyhow::Result<()> {
+        let (orphans, others): (Vec<Suspect>, Vec<Suspect>) =
+            std::mem::take(&mut self.suspects).into_iter().partition(|it| it.why == Why::Orphan);
+        if !orphans.is_empty() {
+            self.confirm_orphans(&orphans)?;
+        }
+        if others.is_empty() {
+            return Ok(());
+        }
+        if Interrupt::install()?.pause(self.args.settle()) {
+            bail!("interrupted");
+        }
+        let places: Vec<PlacedChunk> = others.iter().map(|suspect| suspect.at).collect();
+        let stats = self.stats(&places)?;
+        for (suspect, stat) in others.iter().zip(stats) {
+            self.confirm_other(suspect, stat)?;
+        }
+        Ok(())
+    }
+
+    fn confirm_orphans(&mut self, orphans: &[Suspect]) -> anyhow::Result<()> {
+        let mut by_data: BTreeMap<u64, BTreeSet<PlacedKey>> = BTreeMap::new();
+        for suspect in orphans {
+            by_data.entry(suspect.at.chunk.data.0).or_default().insert(key_of(suspect.at));
+        }
+        let owned = &mut by_data;
+        self.owners(|data, _| drop(owned.remove(&data)))?;
+        for (data, places) in by_data {
+            let places: Vec<PlacedChunk> =
+                places.into_iter().map(|key| place_of(data, key)).collect();
+            let stats = self.stats(&places)?;
+            let there: Vec<(PlacedChunk, ChunkStat)> =
+                places.into_iter().zip(stats).filter_map(|(at, stat)| Some((at, stat?))).collect();
+            if there.is_empty() {
+                continue;
+            }
+            let bytes: u64 = there.iter().map(|(_, stat)| u64::from(stat.len)).sum();
+            let text =
+                format!("{} chunks of data {data}, {bytes} bytes, belong to no file", there.len());
+            let places: Vec<PlacedChunk> = there.into_iter().map(|(at, _)| at).collect();
+            let is_repaired = self.args.repair && self.remove_orphans(data, &places)?;
+            self.found(text, is_repaired);
+        }
+        Ok(())
+    }
+
+    /// Removes chunks that belong to nobody, unless their file may be one that cannot be read, or one that
+    /// may come.
+    fn remove_orphans(&mut self, data: u64, places: &[PlacedChunk]) -> anyhow::Result<bool> {
+        if self.unreadable > 0 {
+            self.note("chunks without a file stay: they may be of inodes that cannot be read");
+            return Ok(false);
+        }
+        let counter = self.records.at_once_now(vec![keys::IDS.to_vec()])?;
+        let counter = counter.into_iter().next().flatten();
+        let next = counter.map_or(Ok(0), |it| CounterRecord::open(&it).map(|it| it.next))?;
+        if data >= next && data - next < FAR {
+            self.note("chunks of data ids that are not given out yet stay: check again later");
+            return Ok(false);
+        }
+        self.cut(places, None)?;
+        Ok(true)
+    }
+
+    fn note(&mut self, text: &str) {
+        if !self.report.notes.iter().any(|note| note == text) {
+            self.report.notes.push(text.to_owned());
+        }
+    }
+
+    fn cut(&self, places: &[PlacedChunk], to: Option<u32>) -> anyhow::Result<()> {
+        let cut = |at: &PlacedChunk| ChunkCut { chain: at.chain, chunk: at.chunk, to };
+        let cuts: Vec<ChunkCut> = places.iter().map(cut).collect();
+        for some in cuts.chunks(LIST_KEYS_MAX) {
+            self.metas.client.cut_chunks(some, Some(PATIENCE))?;
+        }
+        Ok(())
+    }
+
+    /// A chunk of a file that looked wrong, as it is now.
+    fn confirm_other(&mut self, suspect: &Suspect, now: Option<ChunkStat>) -> anyhow::Result<()> {
+        let Suspect { at, stat, why, .. } = *suspect;
+        let (Some(now), Some(owner)) = (now, suspect.owner) else { return Ok(()) };
+        let found = self.records.at_once_now(vec![keys::inode(owner.ino)])?;
+        let record = found.into_iter().next().flatten().map(|it| InodeRecord::open(&it));
+        let attr = record.transpose().ok().flatten().map(|record| record.attr);
+        let data = at.chunk.data.0;
+        let is_same = attr.is_some_and(|it| it.version == owner.version && it.data == data);
+        if !is_same || now.version != stat.version {
+            self.report.unjudged += u64::from(attr.is_some_and(|attr| attr.data == data));
+            return Ok(());
+        }
+        let (ino, index) = (owner.ino, at.chunk.index);
+        let chunk = format!("chunk {index} of inode {ino} on chain {}", at.chain.0);
+        match why {
+            Why::Orphan => {}
+            Why::Long { bytes_max } => {
+                if self.args.repair {
+                    self.cut(&[at], (bytes_max > 0).then_some(bytes_max))?;
+                }
+                let text = format!("{chunk} has {} bytes, the file ends at {bytes_max}", now.len);
+                self.found(text, self.args.repair);
+            }
+            Why::Misplaced { chain } => {
+                let right = PlacedChunk { chain, ..at };
+                let can_go = self.args.repair && self.stats(&[right])?[0].is_some();
+                if can_go {
+                    self.cut(&[at], None)?;
+                } else if self.args.repair {
+                    self.note("chunks on a wrong chain stay where the right chain has none");
+                }
+                self.found(format!("{chunk} is to lie on chain {}", chain.0), can_go);
+            }
+            Why::Unreadable => {
+                if !self.can_be_read(at, now.len) {
+                    self.found(format!("{chunk} cannot be read: {} bytes", now.len), false);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What of a place sorts.
+type PlacedKey = (u32, u32);
+
+const fn key_of(at: PlacedChunk) -> PlacedKey {
+    (at.chain.0, at.chunk.index)
+}
+
+const fn place_of(data: u64, (chain, index): PlacedKey) -> PlacedChunk {
+    PlacedChunk { chain: ChainId(chain), chunk: FileChunk { data: DataId(data), index } }
+}
+
+#[cfg(test)]
+mod tests {
+    use millpond_types::wire::ChunkVersion;
+
+    use super::*;
+
+    fn owner(size: u64) -> Owner {
+        let layout = Layout { chunk_log2: 16, stripe: 2, seed: 0, chains: 4 };
+        Owner { ino: Ino(9), version: 1, size, layout }
+    }
+
+    fn info(index: u32, chain: u32, len: u32) -> FileChunkInfo {
+        let stat = ChunkStat { version: ChunkVersion(1), len };
+        FileChunkInfo { at: place_of(7, (chain, index)), stat }
+    }
+
+    #[test]
+    fn chunks_are_judged_by_place_and_length() {
+        let whole = 1 << 16;
+        let file = owner(whole + 10);
+        assert_eq!(judge(&info(0, 1, 65_536), Some(&file)), None);
+        assert_eq!(judge(&info(1, 2, 10), Some(&file)), None);
+        assert_eq!(judge(&info(1, 2, 11), Some(&file)), Some(Why::Long { bytes_max: 10 }));
+        assert_eq!(judge(&info(0, 1, 65_537), Some(&file)), Some(Why::Long { bytes_max: 65_536 }));
+        assert_eq!(judge(&info(2, 1, 1), Some(&file)), Some(Why::Long { bytes_max: 0 }));
+        let right = ChainId(1);
+        assert_eq!(judge(&info(0, 2, 1), Some(&file)), Some(Why::Misplaced { chain: right }));
+        assert_eq!(judge(&info(0, 1, 1), None), Some(Why::Orphan));
+        let garbage = Owner { ino: Ino(0), ..file };
+        assert_eq!(judge(&info(5, 3, 70_000), Some(&garbage)), None);
+    }
+
+    #[test]
+    fn batches_take_the_smallest_that_are_left() {
+        let ids = [5, 90, 1, 40, 7, 60, 2];
+        let (mut from, mut seen) = (0, Vec::new());
+        loop {
+            let mut batch = Batch { owners: BTreeMap::new(), end: None };
+            for id in ids {
+                batch.add((from, 3), id, owner(0));
+            }
+            assert!(batch.owners.len() <= 3);
+            seen.extend(batch.owners.keys().copied());
+            match batch.end {
+                Some(end) => from = end,
+                None => break,
+            }
+        }
+        assert_eq!(seen, [1, 2, 5, 7, 40, 60, 90]);
+    }
+}

@@ -1,0 +1,178 @@
+//! `millpond fsck`: whether the files of a cluster are what they should be, and repairs.
+//!
+//! The checks run in this process. Metas only hand out records, a page at a time, and do one repair at a
+//! time, so that any of them may die meanwhile; nodes list their chunks.
+
+mod chunks;
+mod names;
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use millpond_client::Addresses;
+use millpond_types::ByteSize;
+use serde_json::json;
+
+use super::metas::Metas;
+use super::{Outcome, output};
+
+pub(super) const EXAMPLES: &str = "Exit codes, as of fsck(8):
+  0  nothing is wrong
+  1  something was wrong and is repaired
+  4  something is wrong and is left so
+  8  the check could not be finished
+
+The cluster may be in use. Repairs look again before each change; what they cannot keep in its place they
+move to /lost+found.
+
+Examples:
+  millpond fsck 127.0.0.1:7440
+  millpond fsck 127.0.0.1:7440 --repair
+  millpond fsck 10.0.0.1:7440 --read-data --json";
+
+const CLEAN: i32 = 0;
+const REPAIRED: i32 = 1;
+const LEFT: i32 = 4;
+const BROKEN_OFF: i32 = 8;
+
+/// Something that looks wrong must stay so for this long: longer than a mount takes to tell what it wrote.
+const SETTLE_S: u64 = 3;
+/// As much before anything is cut off: longer than a mount that no meta reaches keeps what it wrote to itself.
+const SETTLE_REPAIR_S: u64 = 65;
+
+/// What is checked, and how.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Addresses of some nodes of the cluster: HOST:PORT, with commas.
+    cluster: Addresses,
+    /// Put right what can be put right without losing anything that can be read.
+    #[arg(long)]
+    repair: bool,
+    /// Read all bytes of all files, from one replica of each chunk.
+    #[arg(long)]
+    read_data: bool,
+    /// Look at names only, not at chunks.
+    #[arg(long, conflicts_with = "read_data")]
+    names_only: bool,
+    /// Seconds for which a chunk must look too long before it is called so. [default: 3, with --repair 65]
+    #[arg(long, value_name = "SECONDS")]
+    settle: Option<u64>,
+    /// Credential, when the cluster asks for one.
+    #[arg(long, env = "MILLPOND_TOKEN", hide_env_values = true, default_value = "")]
+    token: String,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    fn settle(&self) -> Duration {
+        let default = if self.repair { SETTLE_REPAIR_S } else { SETTLE_S };
+        Duration::from_secs(self.settle.unwrap_or(default))
+    }
+}
+
+/// What a check found and did.
+#[derive(Debug, Default)]
+struct Report {
+    inodes: u64,
+    names: u64,
+    bytes: u64,
+    chunks: u64,
+    bytes_read: u64,
+    /// All that was found wrong, in words.
+    findings: Vec<String>,
+    /// Of those, not listed.
+    more: u64,
+    /// What changed before it could be judged.
+    unjudged: u64,
+    repaired: u64,
+    /// What is wrong still.
+    left: u64,
+    /// What was not done, and why.
+    notes: Vec<String>,
+}
+
+impl Report {
+    const fn code(&self) -> i32 {
+        match (self.left, self.repaired) {
+            (0, 0) => CLEAN,
+            (0, _) => REPAIRED,
+            _ => LEFT,
+        }
+    }
+
+    fn json(&self) -> anyhow::Result<String> {
+        let document = json!({
+            "inodes": self.inodes, "names": self.names, "bytes": self.bytes,
+            "chunks": self.chunks, "bytes_read": self.bytes_read,
+            "findings": self.findings, "more": self.more, "unjudged": self.unjudged,
+            "repaired": self.repaired, "left": self.left, "notes": self.notes,
+        });
+        Ok(format!("{}\n", serde_json::to_string_pretty(&document)?))
+    }
+
+    fn text(&self) -> String {
+        let mut lines = self.findings.clone();
+        if self.more > 0 {
+            lines.push(format!("and {} findings more", self.more));
+        }
+        lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
+        if self.unjudged > 0 {
+            lines.push(format!(
+                "note: {} things changed while they were looked at: check again when less is going on",
+                self.unjudged
+            ));
+        }
+        let outcome = match self.code() {
+            CLEAN => "clean".to_owned(),
+            REPAIRED => format!("{} repairs, clean now", self.repaired),
+            _ if self.repaired > 0 => format!("{} repairs, {} left", self.repaired, self.left),
+            _ => format!("{} left; --repair puts right what can be", self.left),
+        };
+        let Self { inodes, names, chunks, .. } = self;
+        let size = ByteSize(self.bytes);
+        let read = match self.bytes_read {
+            0 => String::new(),
+            bytes => format!(", {} read", ByteSize(bytes)),
+        };
+        lines.push(format!(
+            "{inodes} inodes, {names} names, {size} in files, {chunks} chunks{read}: {outcome}"
+        ));
+        lines.push(String::new());
+        lines.join("\n")
+    }
+}
+
+/// What goes on, on standard error if that is a terminal.
+fn spinner(what: &str) -> anyhow::Result<ProgressBar> {
+    let progress = ProgressBar::new_spinner();
+    let template = format!("{{spinner}} {what}: {{human_pos}}, {{per_sec}}, {{elapsed}} {{msg}}");
+    progress.set_style(ProgressStyle::with_template(&template)?);
+    Ok(progress)
+}
+
+/// `millpond fsck CLUSTER`.
+pub(super) fn run(args: &Args) -> Outcome {
+    match checked(args) {
+        Ok(report) => {
+            let text = if args.json { report.json()? } else { report.text() };
+            output::bytes(text.as_bytes())?;
+            Ok(report.code())
+        }
+        Err(error) => {
+            eprintln!("millpond: {}", super::told(&error));
+            Ok(BROKEN_OFF)
+        }
+    }
+}
+
+fn checked(args: &Args) -> anyhow::Result<Report> {
+    let metas = Metas::of(args.cluster.clone(), &args.token)?;
+    let mut report = Report::default();
+    names::check(&metas, args, &mut report)?;
+    if !args.names_only {
+        chunks::check(&metas, args, &mut report)?;
+    }
+    Ok(report)
+}
