@@ -3,7 +3,7 @@ use libfuzzer_sys::fuzz_target;
 use millpond_types::Crc32c;
 use millpond_types::meta::{
     CounterRecord, DirTimes, EntryRecord, GarbageRecord, InodeRecord, LocksRecord, OrphanRecord,
-    QuotaRecord, SessionRecord, UsageRecord, VolumeRecord, keys,
+    QuotaRecord, SessionRecord, TrashRecord, UsageRecord, VolumeRecord, keys,
 };
 use millpond_types::wire::Record;
 
@@ -29,6 +29,7 @@ fuzz_target!(|data: &[u8]| {
     check::<LocksRecord>(&bytes);
     check::<QuotaRecord>(&bytes);
     check::<UsageRecord>(&bytes);
+    check::<TrashRecord>(&bytes);
     // Keys come from the store too.
-    let _ = (keys::split_entry(data), keys::split_locked(data));
+    let _ = (keys::split_entry(data), keys::split_locked(data), keys::split_trash(data));
 });

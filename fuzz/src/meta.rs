@@ -4,9 +4,10 @@ use millpond_types::meta::{
     Answered, Attr, Caller, Changed, CounterRecord, Create, DirEntry, DirTimes, Entry, EntryRecord,
     Extend, FileKind, FileLock, GarbageRecord, HeldLock, Ino, InodeRecord, Layout, LockKind,
     LockSpace, LocksRecord, MetaError, MetaNews, MetaOp, MetaReply, MetaRequest, MetaWatch, Name,
-    OrphanRecord, Quota, QuotaLimits, QuotaRecord, ReadDir, Removed, Rename, Session,
-    SessionRecord, SetAttr, SetTime, Setxattr, Timestamp, Usage, UsageRecord, VolumeRecord,
-    XattrMode, XattrName,
+    OrphanRecord, Quota, QuotaLimits, QuotaRecord, ReadDir, RecordPage, RecordRange, Removed,
+    Rename, Repair, Session, SessionRecord, SetAttr, SetTime, Setxattr, Timestamp, TrashChange,
+    TrashEntry, TrashPage, TrashRecord, Usage, UsageRecord, VolumeRecord, XattrMode, XattrName,
+    keys,
 };
 use millpond_types::wire::Record;
 
@@ -92,7 +93,30 @@ fn changes() -> Vec<MetaOp> {
         MetaOp::RemoveXattr { ino, name: xattr("user.a") },
         MetaOp::SetLock { ino, lock: LOCK },
         MetaOp::SetQuota { dir: ino, limits: LIMITS },
+        MetaOp::Trash(TrashChange::Keep { dir: ino, keep_s: 86_400 }),
+        MetaOp::Trash(TrashChange::Restore { dir: parent, ino, name: name("r") }),
+        MetaOp::Trash(TrashChange::Drop { dir: parent, ino }),
     ]
+}
+
+fn repairs() -> Vec<MetaOp> {
+    let (dir, ino, version, nlink) = (Ino::ROOT, Ino(9), 7, 3);
+    let (key, name) = (keys::inode(ino), name("a"));
+    let repairs = [
+        Repair::Root,
+        Repair::Aside { key: key.clone() },
+        Repair::Name { dir, name: name.clone() },
+        Repair::ExtraName { dir, name, ino, version },
+        Repair::Place { ino, version, parent: dir },
+        Repair::Links { ino, version, nlink },
+        Repair::Nameless { ino, version, nlink },
+        Repair::Named { ino, version, nlink, trash: dir },
+        Repair::Ring { ino },
+        Repair::Xattrs { ino },
+        Repair::Stray { key: key.clone() },
+        Repair::Usage { key, version, bytes: 1, inodes: 2 },
+    ];
+    repairs.into_iter().map(MetaOp::Repair).collect()
 }
 
 fn looks() -> Vec<MetaOp> {
@@ -111,13 +135,24 @@ fn looks() -> Vec<MetaOp> {
         MetaOp::UsageAt { dir: ino },
         MetaOp::GetLock { ino, lock: LOCK },
         MetaOp::GetQuota { ino },
+        MetaOp::Records(RecordRange { start: b"f/i".to_vec(), end: b"f/j".to_vec(), values: true }),
+        MetaOp::RecordsAt { keys: vec![keys::inode(ino), keys::times(ino)] },
+        MetaOp::TrashList { dir: parent, after: ino, limit: 5 },
     ]
 }
 
 fn requests() -> Vec<Vec<u8>> {
     let caller = Caller { uid: 1, gid: 2, groups: vec![3, 4], checked: true };
     let request = |op| MetaRequest { session: 1, sequence: 2, hour: 3, caller: caller.clone(), op };
-    changes().into_iter().chain(looks()).map(|op| request(op).encode()).collect()
+    changes().into_iter().chain(repairs()).chain(looks()).map(|op| request(op).encode()).collect()
+}
+
+fn trash_record() -> TrashRecord {
+    TrashRecord { name: name("gone"), since: TIME, until: TIME }
+}
+
+fn trashed() -> TrashEntry {
+    TrashEntry { ino: Ino(5), kind: FileKind::Regular, size: 1 << 40, record: trash_record() }
 }
 
 fn replies() -> Vec<Vec<u8>> {
@@ -144,6 +179,13 @@ fn replies() -> Vec<Vec<u8>> {
         MetaReply::Usage(Usage { bytes: 1, bytes_free: 2, inodes: 3 }),
         MetaReply::Lock(Some(HeldLock { session: 1, lock: LOCK })),
         MetaReply::Quota(Quota { root: Ino(9), limits: LIMITS, bytes: 1, inodes: 2 }),
+        MetaReply::Records(RecordPage {
+            entries: vec![(b"f/i1".to_vec(), b"v".to_vec())],
+            next: Some(b"f/i2".to_vec()),
+        }),
+        MetaReply::Values(vec![None, Some(b"v".to_vec())]),
+        MetaReply::Repaired(true),
+        MetaReply::Trash(TrashPage { keep_s: 7, entries: vec![trashed()], end: true }),
     ];
     let refused = MetaReply::encode_answer(&Err(MetaError::NotEmpty));
     let mut all: Vec<Vec<u8>> =
@@ -153,7 +195,8 @@ fn replies() -> Vec<Vec<u8>> {
 }
 
 fn records() -> Vec<Vec<u8>> {
-    let inode = InodeRecord { attr: attr(), target: b"t".to_vec(), xattrs: 2, quota: Ino(9) };
+    let inode =
+        InodeRecord { attr: attr(), target: b"t".to_vec(), xattrs: 2, quota: Ino(9), keep_s: 7 };
     let sealed = [
         VolumeRecord { format: 1, layout: LAYOUT, created: TIME }.seal(),
         CounterRecord { next: 5120 }.seal(),
@@ -166,6 +209,7 @@ fn records() -> Vec<Vec<u8>> {
         LocksRecord { locks: vec![HeldLock { session: 1, lock: LOCK }] }.seal(),
         QuotaRecord { limits: LIMITS }.seal(),
         UsageRecord { bytes: 1, inodes: 2, version: 3 }.seal(),
+        trash_record().seal(),
     ];
     // The target puts the checksum there.
     sealed.into_iter().map(|bytes| bytes[..bytes.len() - 4].to_vec()).collect()

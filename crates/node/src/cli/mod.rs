@@ -15,6 +15,8 @@ mod mount;
 mod output;
 mod server;
 mod simulate;
+mod trash;
+mod warmup;
 
 use std::ffi::OsString;
 
@@ -68,6 +70,12 @@ enum Command {
     /// Check the files of a cluster, and repair them.
     #[command(after_help = fsck::EXAMPLES)]
     Fsck(fsck::Args),
+    /// Keep what is removed from folders on a mount, and restore it.
+    #[command(subcommand, after_help = trash::EXAMPLES)]
+    Trash(trash::Command),
+    /// Read files on a mount, so that the memory of this host and of the nodes has them.
+    #[command(after_help = warmup::EXAMPLES)]
+    Warmup(warmup::Args),
     /// Keeps mounts alive.
     #[command(hide = true)]
     MountHolder(mount::ProcessArgs),
@@ -126,6 +134,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
         Command::Info(args) => files::info(&args),
         Command::Summary(args) => files::summary(&args),
         Command::Fsck(args) => fsck::run(&args),
+        Command::Trash(command) => trash::run(&command),
+        Command::Warmup(args) => warmup::run(&args),
         Command::MountHolder(args) => mount::holder(&args),
         Command::MountDaemon(args) => mount::daemon(&args),
         Command::Quota(args) => files::quota(&args),

@@ -242,8 +242,9 @@ impl Check<'_> {
             let layout = owner.layout;
             let is_here = batch.owners.contains_key(&data) && layout.chains > 0;
             if is_here && layout.chains as usize > known.len() && lost.len() < FINDINGS_MAX {
-                let last = u32::try_from(layout.chunks(owner.size)).unwrap_or(u32::MAX);
-                let mut used = (0..last.min(layout.stripe.into())).map(|index| layout.chain(index));
+                let count = u32::try_from(layout.chunks(owner.size)).unwrap_or(u32::MAX);
+                let mut used =
+                    (0..count.min(layout.stripe.into())).map(|index| layout.chain(index));
                 lost.extend(used.find(|chain| !known.contains(chain)).map(|it| (owner.ino, it)));
             }
         })?;
@@ -479,7 +480,7 @@ const fn place_of(data: u64, (chain, index): PlacedKey) -> PlacedChunk {
 
 #[cfg(test)]
 mod tests {
-    use millpond_types::wire::ChunkVersion;
+    use millpond_types::cluster::ChunkVersion;
 
     use super::*;
 

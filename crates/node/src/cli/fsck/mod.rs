@@ -41,6 +41,7 @@ const SETTLE_S: u64 = 3;
 const SETTLE_REPAIR_S: u64 = 65;
 
 /// What is checked, and how.
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Addresses of some nodes of the cluster: HOST:PORT, with commas.

@@ -5,6 +5,7 @@ mod host;
 mod load;
 mod losses;
 mod refusals;
+mod tools;
 mod user;
 
 use std::fs::{self, File};

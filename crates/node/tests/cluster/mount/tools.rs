@@ -1,0 +1,106 @@
+//! Commands that work on what a mount shows: `millpond trash` and `millpond warmup`.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::process::Output;
+
+use super::HANG;
+use super::host::{Host, left_out};
+use crate::process::{Cluster, until};
+
+fn refused(done: &Output) -> String {
+    assert!(!done.status.success());
+    String::from_utf8_lossy(&done.stderr).into_owned()
+}
+
+#[test]
+fn what_is_removed_is_restored_by_its_path() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::start(3, 2);
+    let host = Host::new(&cluster, HANG);
+    let mount = host.mount("one", "mode=strict");
+    let team = mount.join("team");
+    fs::create_dir_all(team.join("old")).unwrap();
+    let path = |text: &str| team.join(text).to_str().unwrap().to_owned();
+    let top = team.to_str().unwrap();
+    host.must(&["trash", "set", top, "--keep", "7d"]);
+
+    fs::create_dir_all(team.join("a/b")).unwrap();
+    for (text, content) in [("a/b/deep", "deep"), ("old/f", "first"), ("open", "some")] {
+        fs::write(team.join(text), content).unwrap();
+    }
+    let mut open = File::options().read(true).append(true).open(team.join("open")).unwrap();
+    for text in ["old/f", "open"] {
+        fs::remove_file(team.join(text)).unwrap();
+    }
+    fs::write(team.join("old/f"), "second").unwrap();
+    fs::write(team.join("new"), "third").unwrap();
+    fs::rename(team.join("new"), team.join("old/f")).unwrap();
+    fs::remove_dir_all(team.join("a")).unwrap();
+    assert!(!team.join("a").exists() && fs::read_dir(&team).unwrap().count() == 1);
+
+    let listed = host.must(&["trash", "list", top, "-r", "--json"]);
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let mut paths: Vec<&str> =
+        listed.as_array().unwrap().iter().map(|it| it["path"].as_str().unwrap()).collect();
+    paths.sort_unstable();
+    assert_eq!(paths, [path("a"), path("old/f"), path("old/f"), path("open")]);
+    let shown = host.must(&["trash", "list", top]);
+    assert!(shown.contains("keeps what is removed for 7d") && shown.contains("open"), "{shown}");
+
+    // Who had it open goes on, and what was written then is there afterwards.
+    open.write_all(b" more").unwrap();
+    open.sync_all().unwrap();
+    host.must(&["trash", "restore", &path("a"), &path("open")]);
+    until("both are seen", || team.join("open").exists().then_some(()));
+    assert_eq!(fs::read_to_string(team.join("open")).unwrap(), "some more");
+    assert_eq!(fs::read_to_string(team.join("a/b/deep")).unwrap(), "deep");
+    let mut seen = String::new();
+    File::open(team.join("open")).unwrap().read_to_string(&mut seen).unwrap();
+    assert_eq!(seen, "some more");
+
+    let taken = refused(&host.run(&["trash", "restore", &path("old/f")]));
+    assert!(taken.contains("--as"), "{taken}");
+    host.must(&["trash", "restore", &path("old/f"), "--as", "second"]);
+    host.must(&["trash", "restore", &path("old/f"), "--as", "first"]);
+    for text in ["first", "second"] {
+        assert_eq!(fs::read_to_string(team.join("old").join(text)).unwrap(), text);
+    }
+    let none = refused(&host.run(&["trash", "restore", &path("old/f")]));
+    assert!(none.contains("nothing of that name"), "{none}");
+
+    fs::remove_dir_all(team.join("a")).unwrap();
+    host.must(&["trash", "empty", top, "--older-than", "1h"]);
+    assert!(host.must(&["trash", "list", top]).contains("dir"), "it is not old");
+    host.must(&["trash", "empty", top]);
+    let shown = host.must(&["trash", "list", top, "-r", "--json"]);
+    assert_eq!(shown.trim(), "[]");
+    let (clean, said) = (host.run(&["fsck", &host.addresses, "--settle", "0"]), "the check");
+    assert_eq!(clean.status.code(), Some(0), "{said}: {}", String::from_utf8_lossy(&clean.stdout));
+}
+
+#[test]
+fn files_are_warmed_up() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::start(3, 2);
+    let host = Host::new(&cluster, HANG);
+    let mount = host.mount("one", "");
+    fs::create_dir_all(mount.join("models/empty")).unwrap();
+    for n in 0..20 {
+        fs::write(mount.join(format!("models/{n}")), vec![n; 50_000]).unwrap();
+    }
+    fs::write(mount.join("models/large"), vec![7; 3_000_000]).unwrap();
+    std::os::unix::fs::symlink("large", mount.join("models/link")).unwrap();
+    let models = mount.join("models");
+    let models = models.to_str().unwrap();
+    let told = host.must(&["warmup", models, "--threads", "4", "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!((&told["files"], &told["bytes"]), (&21.into(), &4_000_000.into()), "{told}");
+    assert_eq!((&told["failed"], &told["finished"]), (&0.into(), &true.into()));
+    let away = refused(&host.run(&["warmup", models, "/there/is/none"]));
+    assert!(away.contains("/there/is/none"), "{away}");
+}
