@@ -1,24 +1,60 @@
 //! Many clients of two metas in few directories: afterwards every rule of the namespace holds.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use millpond_env::Rng;
-use millpond_store::{EmbeddedBackend, EmbeddedOptions, Store};
+use millpond_meta::{Records, VolumeError, check};
+use millpond_store::{EmbeddedBackend, EmbeddedOptions, KeyRange, Page, Store};
 use millpond_types::meta::{
-    FileKind, Ino, MetaError, MetaOp, QuotaLimits, Rename, SetAttr, XattrMode,
+    FileKind, Ino, MetaError, MetaOp, MetaReply, QuotaLimits, RecordRange, Rename, SetAttr,
+    TrashChange, XattrMode, keys,
 };
 
 use crate::support::{Client, Fixture, create, rename};
 
 const CLIENTS: u64 = 8;
 const STEPS: u64 = 150;
+/// How long two of the directories keep what is removed.
+const KEEP_S: u32 = 3600;
+
+/// Records by way of two metas, which answer by turns.
+struct ByTurns {
+    c: [Client; 2],
+    turn: AtomicUsize,
+}
+
+impl ByTurns {
+    async fn ask(&self, op: MetaOp) -> MetaReply {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        self.c[turn % 2].run(op).await.unwrap()
+    }
+}
+
+impl Records for ByTurns {
+    async fn page(&self, range: KeyRange, values: bool) -> Result<Page, VolumeError> {
+        let KeyRange { start, end } = range;
+        let wanted = RecordRange { start, end: end.clone(), values };
+        let MetaReply::Records(page) = self.ask(MetaOp::Records(wanted)).await else { panic!() };
+        let rest = page.next.map(|start| KeyRange { start, end });
+        Ok(Page { entries: page.entries, rest })
+    }
+
+    async fn at_once(&self, keys: Vec<Vec<u8>>) -> Result<Vec<Option<Vec<u8>>>, VolumeError> {
+        match self.ask(MetaOp::RecordsAt { keys }).await {
+            MetaReply::Values(values) => Ok(values),
+            other => panic!("{other:?}"),
+        }
+    }
+}
 
 /// One random operation on a few names in a few directories.
 async fn step(c: &Client, rng: &mut Rng, dirs: &[Ino]) -> Result<(), MetaError> {
     let names = ["a", "b", "c", "d"];
     let (dir, to) = (dirs[rng.index(dirs.len())], dirs[rng.index(dirs.len())]);
     let (name, other) = (names[rng.index(4)], names[rng.index(4)]);
-    match rng.below(10) {
+    match rng.below(11) {
         0 => c.create(create(dir, name, FileKind::Regular)).await.map(drop),
         1 | 2 => c.create(create(dir, name, FileKind::Directory)).await.map(drop),
         3 => {
@@ -36,6 +72,17 @@ async fn step(c: &Client, rng: &mut Rng, dirs: &[Ino]) -> Result<(), MetaError> 
         8 => {
             let exchange = Rename { exchange: true, ..rename((dir, name), (to, other)) };
             c.rename(exchange).await.map(drop)
+        }
+        9 => {
+            let list = MetaOp::TrashList { dir, after: Ino(0), limit: 4 };
+            let MetaReply::Trash(page) = c.run(list).await? else { panic!("a page") };
+            let Some(entry) = page.entries.first() else { return Err(MetaError::NoData) };
+            let (ino, name) = (entry.ino, crate::support::name(name));
+            let change = match rng.below(3) {
+                0 => TrashChange::Drop { dir, ino },
+                _ => TrashChange::Restore { dir, ino, name },
+            };
+            c.run(MetaOp::Trash(change)).await.map(drop)
         }
         _ => {
             let ino = c.lookup(dir, name).await?.ino;
@@ -61,6 +108,10 @@ async fn everything_holds_afterwards() {
     for (dir, inodes) in [(dirs[1], 0), (dirs[2], 6)] {
         let limits = QuotaLimits { bytes: 0, inodes };
         first.run(MetaOp::SetQuota { dir, limits }).await.unwrap();
+    }
+    // Two keep what is removed, one of them together with its quota.
+    for dir in [dirs[2], dirs[3]] {
+        first.run(MetaOp::Trash(TrashChange::Keep { dir, keep_s: KEEP_S })).await.unwrap();
     }
     let mut tasks = tokio::task::JoinSet::new();
     for seed in 0..CLIENTS {
@@ -99,8 +150,14 @@ async fn everything_holds_afterwards() {
         let report = f.volume.check_in_batches(inodes_at_once).await.unwrap();
         assert_eq!(report, f.volume.check().await.unwrap(), "{inodes_at_once} at once");
     }
+    // So it looks from outside, too.
+    let by_turns = ByTurns { c: [first.clone(), first.at(&f.other)], turn: AtomicUsize::new(0) };
+    assert_eq!(check(&by_turns, 7).await.unwrap(), f.volume.check().await.unwrap());
+    f.clock.advance(Duration::from_secs(u64::from(KEEP_S)));
     // Without sessions all orphans go, and nothing but the tree is left.
     f.clock.advance(crate::support::LEASE * 2);
     while f.volume.collect().await.unwrap() != millpond_meta::Collected::default() {}
     f.assert_sound().await;
+    let kept = f.store.page(KeyRange::prefix(keys::TRASH), false).await.unwrap();
+    assert!(kept.entries.is_empty() && kept.rest.is_none(), "their time is over");
 }
