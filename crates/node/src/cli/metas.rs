@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::bail;
 use millpond_client::{Addresses, Client, ClientOptions};
 use millpond_env::{RealClock, effective_uid};
-use millpond_types::meta::{Caller, MetaOp, MetaReply, MetaRequest};
+use millpond_store::KeyRange;
+use millpond_types::meta::{Caller, MetaOp, MetaReply, MetaRequest, RecordRange, keys};
 use parking_lot::Mutex;
 
 /// Time for one question: long enough for another meta to answer it.
@@ -54,6 +55,29 @@ impl Metas {
     fn ask_as(&self, caller: Caller, op: MetaOp) -> anyhow::Result<MetaReply> {
         let session = if op.changes() { self.session()? } else { 0 };
         self.send(session, caller, op)
+    }
+
+    /// Whether nobody but this command has a session: nothing is mounted.
+    ///
+    /// # Errors
+    /// As for [`Metas::ask`].
+    pub(super) fn are_alone(&self) -> anyhow::Result<bool> {
+        let own = *self.session.lock();
+        let KeyRange { mut start, end } = KeyRange::prefix(keys::SESSIONS);
+        loop {
+            let wanted = RecordRange { start, end: end.clone(), values: false };
+            let MetaReply::Records(page) = self.ask(MetaOp::Records(wanted))? else {
+                bail!("a meta answered something else than it was asked for");
+            };
+            let mut all = page.entries.iter().map(|(key, _)| keys::number(keys::SESSIONS, key));
+            if all.any(|session| session != own) {
+                return Ok(false);
+            }
+            match page.next {
+                Some(next) => start = next,
+                None => return Ok(true),
+            }
+        }
     }
 
     fn session(&self) -> anyhow::Result<u64> {

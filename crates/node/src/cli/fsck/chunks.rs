@@ -37,6 +37,8 @@ const SUSPECTS_MAX: usize = 1 << 18;
 const FINDINGS_MAX: usize = 1000;
 /// Time for one question to a node.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes that are read at once.
+const READ_BYTES: usize = 32 << 20;
 /// Times that a list is begun.
 const ATTEMPTS: u32 = 5;
 /// Time for the cluster to notice that a node is gone.
@@ -309,30 +311,62 @@ impl Check<'_> {
     }
 
     fn judge_all(&mut self, chunks: &[FileChunkInfo], batch: &Batch) {
+        let mut good = Vec::new();
         for info in chunks {
             let owner = batch.owners.get(&info.at.chunk.data.0).copied();
-            let FileChunkInfo { at, stat } = *info;
-            let mut why = judge(info, owner.as_ref());
-            if why.is_none() && self.args.read_data && !self.can_be_read(at, stat.len) {
-                why = Some(Why::Unreadable);
+            match judge(info, owner.as_ref()) {
+                Some(why) => self.suspect(info, owner, why),
+                None => good.push((info, owner)),
             }
-            let Some(why) = why else { continue };
-            if self.suspects.len() < SUSPECTS_MAX {
-                self.suspects.push(Suspect { at, stat, owner, why });
-            } else {
-                self.report.unjudged += 1;
+        }
+        if !self.args.read_data {
+            return;
+        }
+        // Many at once, and one by one where that fails.
+        while !good.is_empty() {
+            let mut bytes = 0;
+            let fits = good.iter().take_while(|(info, _)| {
+                bytes += info.stat.len as usize;
+                bytes <= READ_BYTES
+            });
+            let some: Vec<(&FileChunkInfo, Option<Owner>)> =
+                good.drain(..fits.count().max(1)).collect();
+            let places: Vec<&FileChunkInfo> = some.iter().map(|(info, _)| *info).collect();
+            if self.can_be_read(&places) {
+                continue;
+            }
+            for (info, owner) in some {
+                if !self.can_be_read(&[info]) {
+                    self.suspect(info, owner, Why::Unreadable);
+                }
             }
         }
     }
 
-    fn can_be_read(&mut self, at: PlacedChunk, len: u32) -> bool {
-        let PlacedChunk { chain, chunk } = at;
-        let mut bytes = vec![0; len as usize];
-        let part = ChunkAt { chain, chunk, offset: 0 };
-        let read =
-            self.metas.client.read_chunks(&[part], &mut [Room::One(&mut bytes)], Some(PATIENCE));
-        self.report.bytes_read += u64::from(len);
-        read.is_ok()
+    fn suspect(&mut self, info: &FileChunkInfo, owner: Option<Owner>, why: Why) {
+        let FileChunkInfo { at, stat } = *info;
+        if self.suspects.len() < SUSPECTS_MAX {
+            self.suspects.push(Suspect { at, stat, owner, why });
+        } else {
+            self.report.unjudged += 1;
+        }
+    }
+
+    /// Reads chunks, of any replica of each; the bytes are checked on the way.
+    fn can_be_read(&mut self, chunks: &[&FileChunkInfo]) -> bool {
+        let mut bytes: Vec<Vec<u8>> =
+            chunks.iter().map(|info| vec![0; info.stat.len as usize]).collect();
+        let mut rooms: Vec<Room<'_>> = bytes.iter_mut().map(|room| Room::One(room)).collect();
+        let part = |info: &&FileChunkInfo| {
+            let PlacedChunk { chain, chunk } = info.at;
+            ChunkAt { chain, chunk, offset: 0 }
+        };
+        let parts: Vec<ChunkAt> = chunks.iter().map(part).collect();
+        let is_read = self.metas.client.read_chunks(&parts, &mut rooms, Some(PATIENCE)).is_ok();
+        if is_read {
+            self.report.bytes_read += bytes.iter().map(|it| it.len() as u64).sum::<u64>();
+        }
+        is_read
     }
 
     fn stats(&self, chunks: &[PlacedChunk]) -> anyhow::Result<Vec<Option<ChunkStat>>> {
@@ -441,11 +475,17 @@ impl Check<'_> {
         match why {
             Why::Orphan => {}
             Why::Long { bytes_max } => {
-                if self.args.repair {
+                // A mount may write there at this very moment.
+                let can_go = self.args.repair && self.metas.are_alone()?;
+                if can_go {
                     self.cut(&[at], (bytes_max > 0).then_some(bytes_max))?;
+                } else if self.args.repair {
+                    self.note(
+                        "chunks are cut to their files' lengths only while nothing is mounted",
+                    );
                 }
                 let text = format!("{chunk} has {} bytes, the file ends at {bytes_max}", now.len);
-                self.found(text, self.args.repair);
+                self.found(text, can_go);
             }
             Why::Misplaced { chain } => {
                 let right = PlacedChunk { chain, ..at };
@@ -458,7 +498,7 @@ impl Check<'_> {
                 self.found(format!("{chunk} is to lie on chain {}", chain.0), can_go);
             }
             Why::Unreadable => {
-                if !self.can_be_read(at, now.len) {
+                if !self.can_be_read(&[&FileChunkInfo { at, stat: now }]) {
                     self.found(format!("{chunk} cannot be read: {} bytes", now.len), false);
                 }
             }
