@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use millpond_client::{ChunkAt, ChunkFilter, Client, ClientOptions, Value};
@@ -12,7 +14,7 @@ use millpond_types::meta::{
 use millpond_types::wire::FileChunkInfo;
 use millpond_types::{DataId, FileChunk};
 
-use crate::process::Cluster;
+use crate::process::{Cluster, until};
 
 /// A mount without a kernel.
 struct Mount {
@@ -105,6 +107,37 @@ impl Mount {
         let report = serde_json::from_slice(&stdout).unwrap_or_else(|_| panic!("{said}"));
         (status.code().unwrap(), report)
     }
+}
+
+#[test]
+fn a_check_goes_on_when_a_meta_dies() {
+    const FILES: u64 = 2500;
+    let mut cluster = Cluster::start(3, 2);
+    let mut mount = Mount::new(&cluster);
+    for n in 0..FILES {
+        mount.file(&n.to_string(), 0);
+    }
+    // Checks run all the time, of some pages each; in the middle of one of them a meta goes.
+    let (started, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let checks = scope.spawn(|| {
+            let mut all = Vec::new();
+            while !over.load(Ordering::Relaxed) {
+                started.fetch_add(1, Ordering::Relaxed);
+                all.push(mount.fsck(&["--names-only"]));
+            }
+            all
+        });
+        until("checks run", || (started.load(Ordering::Relaxed) > 2).then_some(()));
+        cluster.nodes[0].kill();
+        let seen = started.load(Ordering::Relaxed);
+        until("checks go on", || (started.load(Ordering::Relaxed) > seen + 2).then_some(()));
+        over.store(true, Ordering::Relaxed);
+        for (code, report) in checks.join().unwrap() {
+            assert_eq!((code, &report["inodes"]), (0, &(FILES + 1).into()), "{report}");
+            assert_eq!(report["names"], FILES, "{report}");
+        }
+    });
 }
 
 fn findings(report: &serde_json::Value) -> Vec<String> {
