@@ -143,12 +143,20 @@ def millpond(
 
 
 @contextlib.contextmanager
-def juicefs(program: str, folder: Path) -> Iterator[dict[str, Path]]:
-    """JuiceFS with Redis and a folder of this disk as its object store."""
-    port, target = free_port(), folder / "juicefs"
-    target.mkdir()
+def juicefs(program: str, folder: Path, *, durable: bool) -> Iterator[dict[str, Path]]:
+    """JuiceFS with Redis and a folder of this disk as its object store.
+
+    Redis keeps its data in memory only, or, `durable`, writes and syncs a log before it answers, as
+    Millpond's metas do.
+    """
+    name = "juicefs + durable redis" if durable else "juicefs + redis"
+    folder = folder / name.replace(" + ", "-").replace(" ", "-")
+    port, target = free_port(), folder / "mount"
+    target.mkdir(parents=True)
     redis = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
-    with server([*redis, "--appendonly", "no", "--dir", str(folder)], port, folder / "redis.log"):
+    log = ["yes", "--appendfsync", "always"] if durable else ["no"]
+    redis += ["--appendonly", *log, "--dir", str(folder)]
+    with server(redis, port, folder / "redis.log"):
         url = f"redis://127.0.0.1:{port}/1"
         bucket = ["--storage", "file", "--bucket", f"{folder}/objects/", "--trash-days", "0"]
         subprocess.run([program, "format", *bucket, url, "bench"], check=True, capture_output=True)
@@ -156,7 +164,7 @@ def juicefs(program: str, folder: Path) -> Iterator[dict[str, Path]]:
         mount = [program, "mount", "-d", *cache, url, str(target)]
         subprocess.run(mount, check=True, capture_output=True)
         try:
-            yield {"juicefs + redis": target}
+            yield {name: target}
         finally:
             subprocess.run([program, "umount", str(target)], check=False, capture_output=True)
 
@@ -215,7 +223,9 @@ def main() -> None:
         modes = args.modes.split(",")
         program = os.path.abspath(args.millpond)
         places.update(stack.enter_context(millpond(program, folder, args.replicas, modes)))
-        places.update(stack.enter_context(juicefs(os.path.abspath(args.juicefs), folder)))
+        peer = os.path.abspath(args.juicefs)
+        for durable in (False, True):
+            places.update(stack.enter_context(juicefs(peer, folder, durable=durable)))
         places["this disk's file system"] = folder / "local"
         facts = describe(folder)
         results = measure(places, args)
