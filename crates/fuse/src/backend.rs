@@ -11,6 +11,7 @@ use millpond_types::{DataId, FileChunk};
 
 use crate::errno::Errno;
 use crate::files::Files;
+use crate::settled::Settled;
 
 /// How long an operation is tried before the application is told that it failed: a node that is gone
 /// costs seconds, a cluster that is gone for longer should be noticed.
@@ -72,6 +73,7 @@ pub(crate) struct Told {
 pub(crate) struct Backend {
     pub(crate) client: Client,
     pub(crate) files: Files,
+    pub(crate) settled: Settled,
     session: AtomicU64,
     own: AtomicU64,
 }
@@ -80,7 +82,8 @@ impl Backend {
     /// A backend that has no session yet. `first` is a number that no earlier process of the session
     /// has used for what it did by itself.
     pub(crate) fn new(client: Client, files: Files, first: u64) -> Self {
-        Self { client, files, session: AtomicU64::new(0), own: AtomicU64::new(first & !OWN) }
+        let (session, own) = (AtomicU64::new(0), AtomicU64::new(first & !OWN));
+        Self { client, files, settled: Settled::default(), session, own }
     }
 
     /// From now on requests are of this session.
@@ -112,7 +115,10 @@ impl Backend {
         }
         let session = self.session();
         let request = MetaRequest { session, sequence, hour, caller: ticket.caller.clone(), op };
-        Ok(self.client.meta(&request, Some(PATIENCE))?)
+        self.settled.passes(&request.op);
+        let answered = self.client.meta(&request, Some(PATIENCE));
+        self.settled.passes(&request.op);
+        Ok(answered?)
     }
 
     /// Has a meta do something whose answer nobody keeps.

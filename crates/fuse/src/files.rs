@@ -421,7 +421,7 @@ impl Files {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use millpond_types::meta::{FileKind, Layout};
 
     use super::*;
@@ -430,7 +430,8 @@ mod tests {
         Told { attr: attr(size, version), version: 0 }
     }
 
-    fn attr(size: u64, version: u64) -> Attr {
+    /// Of inode 5.
+    pub(crate) fn attr(size: u64, version: u64) -> Attr {
         let time = Timestamp::default();
         Attr {
             ino: Ino(5),

@@ -37,6 +37,7 @@ mod options;
 mod probe;
 mod run_dir;
 mod session;
+mod settled;
 mod waiters;
 mod worker;
 

@@ -22,7 +22,11 @@ impl Fs {
         ino: Ino,
         send: Send<'_>,
     ) -> Result<(), Errno> {
-        let told = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
+        let settled = self.backend.settled.get(ino).filter(|told| self.holds(told));
+        let told = match settled {
+            Some(told) => told,
+            None => self.backend.attr(ticket, MetaOp::GetAttr { ino })?,
+        };
         self.send_attr(told, send);
         Ok(())
     }

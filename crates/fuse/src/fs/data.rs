@@ -173,10 +173,12 @@ impl Fs {
     pub(crate) fn tell_of(&self, file: &File) -> Result<(), Errno> {
         let Some(written) = file.untold() else { return Ok(()) };
         let Written { end, at, data } = written;
+        let changes = self.backend.settled.changes();
         let extend = Extend { ino: file.ino, data, size: end, mtime: at };
         let told = self.backend.attr(&mut self.backend.own_ticket(), MetaOp::Extend(extend))?;
         let version = told.attr.version;
         self.files().told(file, written, told);
+        self.backend.settled.note(told, changes);
         // The kernel has these bytes, unless others wrote some between.
         if self.leases.told(file.ino).is_some_and(|before| before + 1 == version) {
             self.leases.tells(file.ino, version);

@@ -203,6 +203,11 @@ impl Fs {
         }
     }
 
+    /// Whether nobody else has changed an inode since a meta told of it, as far as the mount hears.
+    pub(crate) fn holds(&self, told: &Told) -> bool {
+        self.mode == Mode::CloseToOpen && self.leases.look().inode(told.attr.ino, told.version)
+    }
+
     /// Attributes with what this mount has written and no meta knows of.
     pub(crate) fn here(&self, told: Told) -> Attr {
         self.files().get(told.attr.ino).map_or(told.attr, |file| file.learn(told))
