@@ -1,9 +1,13 @@
 //! Counters, gauges and latency histograms as plain atomics.
 //!
-//! They cost one relaxed add on the data path; the node renders them as Prometheus text.
+//! They cost one relaxed add on the data path; [`Page`] renders them as Prometheus text.
+
+mod page;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+pub use page::{Family, Page, label};
 
 /// A number that only grows.
 #[derive(Debug, Default)]
@@ -124,7 +128,21 @@ impl Histogram {
     }
 }
 
+impl Default for HistogramSnapshot {
+    fn default() -> Self {
+        Self { counts: [0; BUCKETS], sum_us: 0 }
+    }
+}
+
 impl HistogramSnapshot {
+    /// Adds what another histogram has observed.
+    pub fn add(&mut self, other: &Self) {
+        for (count, more) in self.counts.iter_mut().zip(other.counts) {
+            *count += more;
+        }
+        self.sum_us = self.sum_us.saturating_add(other.sum_us);
+    }
+
     /// Number of observations.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -179,5 +197,8 @@ mod tests {
         assert_eq!(s.count(), 100);
         assert!(s.quantile_us(500) <= 12);
         assert!(s.quantile_us(1000) >= 5000);
+        let mut both = s.clone();
+        both.add(&s);
+        assert_eq!((both.count(), both.sum_us), (200, 2 * s.sum_us));
     }
 }

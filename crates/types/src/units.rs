@@ -29,6 +29,40 @@ impl Tick {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UnixSeconds(pub u32);
 
+/// A date and a time of day in UTC, without leap seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are named by what they are")]
+pub struct Utc {
+    pub year: u64,
+    /// From 1.
+    pub month: u64,
+    /// From 1.
+    pub day: u64,
+    pub hour: u64,
+    pub minute: u64,
+    pub second: u64,
+}
+
+impl Utc {
+    /// The date of seconds since 1970. Days to date: H. Hinnant, "chrono-compatible low-level date
+    /// algorithms", `civil_from_days`.
+    #[must_use]
+    pub const fn of_unix_seconds(seconds: u64) -> Self {
+        let (days, time) = (seconds / 86_400, seconds % 86_400);
+        let shifted = days + 719_468;
+        let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+        let year_of_era =
+            (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let month_shifted = (5 * day_of_year + 2) / 153;
+        let day = day_of_year - (153 * month_shifted + 2) / 5 + 1;
+        let month = if month_shifted < 10 { month_shifted + 3 } else { month_shifted - 9 };
+        let year = era * 400 + year_of_era + (month <= 2) as u64;
+        let (hour, minute, second) = (time / 3_600, time / 60 % 60, time % 60);
+        Self { year, month, day, hour, minute, second }
+    }
+}
+
 /// A number of bytes, written as `4096`, `64KiB`, `1.5 GiB` or `10GB`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);

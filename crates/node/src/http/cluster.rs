@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use millpond_cluster::manager::Role;
 use millpond_types::cluster::{Routing, TargetState};
+use millpond_types::metrics::{Family, Page, label};
 
-use super::prometheus::{Family, Page, label};
 use crate::member::Member;
 use crate::replica::ReplicaNumbers;
 use crate::service::Service;

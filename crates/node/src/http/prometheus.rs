@@ -1,89 +1,13 @@
-//! The Prometheus text format, version 0.0.4. `docs/metrics.md` lists the names; a test compares.
+//! The page of metrics. `docs/metrics.md` lists the names; a test compares.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
-use millpond_types::metrics::{Histogram, bucket_bound_us};
+use millpond_types::metrics::{Histogram, Page, label};
 use millpond_types::wire::Verb;
 
 use super::cluster;
 use crate::member::Member;
 use crate::service::{NodeDisk, Service};
-
-/// A page being written.
-#[derive(Default)]
-pub(super) struct Page {
-    text: String,
-}
-
-/// Name, what it means, and its labels and values.
-pub(super) type Family<'a> = (&'a str, &'a str);
-
-impl Page {
-    fn family(&mut self, (name, help): Family<'_>, kind: &str) {
-        let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-    }
-
-    pub(super) fn one(&mut self, family: Family<'_>, kind: &str, value: u64) {
-        self.family(family, kind);
-        let _ = writeln!(self.text, "{} {value}", family.0);
-    }
-
-    pub(super) fn many<'a>(
-        &mut self,
-        family: Family<'_>,
-        kind: &str,
-        values: impl Iterator<Item = (String, u64)> + 'a,
-    ) {
-        self.family(family, kind);
-        for (labels, value) in values {
-            let _ = writeln!(self.text, "{}{{{labels}}} {value}", family.0);
-        }
-    }
-
-    fn histograms<'a>(
-        &mut self,
-        family: Family<'_>,
-        values: impl Iterator<Item = (String, &'a Histogram)>,
-    ) {
-        self.family(family, "histogram");
-        for (labels, histogram) in values {
-            self.histogram(family.0, &labels, histogram);
-        }
-    }
-
-    fn histogram(&mut self, name: &str, labels: &str, histogram: &Histogram) {
-        let snapshot = histogram.snapshot();
-        let mut sum = 0;
-        for (index, count) in snapshot.counts.iter().enumerate() {
-            sum += count;
-            // Every other bound, and no bucket twice: half the series, still two per octave below.
-            match bucket_bound_us(index) {
-                Some(bound) if index.is_multiple_of(2) => {
-                    let le = seconds(bound);
-                    let _ = writeln!(self.text, "{name}_bucket{{{labels},le=\"{le}\"}} {sum}");
-                }
-                _ => {}
-            }
-        }
-        let count = snapshot.count();
-        let _ = writeln!(self.text, "{name}_bucket{{{labels},le=\"+Inf\"}} {count}");
-        let _ = writeln!(self.text, "{name}_sum{{{labels}}} {}", seconds(snapshot.sum_us));
-        let _ = writeln!(self.text, "{name}_count{{{labels}}} {count}");
-    }
-}
-
-/// Microseconds as seconds, exactly.
-fn seconds(us: u64) -> String {
-    let text = format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-/// A label value, escaped.
-pub(super) fn label(name: &str, value: &str) -> String {
-    let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-    format!("{name}=\"{value}\"")
-}
 
 /// Snake case of a verb's name.
 fn verb_name(verb: Verb) -> String {
@@ -109,7 +33,7 @@ pub(super) fn render(service: &Service, member: Option<&Arc<Member>>) -> String 
     if let Some(member) = member {
         cluster::pages(&mut page, service, member);
     }
-    page.text
+    page.into_text()
 }
 
 fn requests(page: &mut Page, service: &Service) {
@@ -118,7 +42,7 @@ fn requests(page: &mut Page, service: &Service) {
         || Verb::ALL.iter().map(|verb| (label("verb", &verb_name(*verb)), metrics.verb(*verb)));
     page.histograms(
         ("millpond_request_seconds", "From receipt of a request's header to its reply."),
-        verbs().map(|(labels, verb)| (labels, &verb.latency)),
+        verbs().map(|(labels, verb)| (labels, verb.latency.snapshot())),
     );
     page.many(
         ("millpond_requests_failed_total", "Requests answered with another status than Ok."),
@@ -137,7 +61,7 @@ fn requests(page: &mut Page, service: &Service) {
             ("send", &stages.send),
         ]
         .into_iter()
-        .map(|(stage, histogram)| (label("stage", stage), histogram)),
+        .map(|(stage, histogram)| (label("stage", stage), histogram.snapshot())),
     );
     for (family, kind, value) in [
         (("millpond_requests_in_flight", "Requests under way."), "gauge", metrics.in_flight.get()),
@@ -358,38 +282,8 @@ fn disk_times(page: &mut Page, service: &Service) {
     let values = service.disks.iter().flat_map(|disk| {
         stages.iter().map(move |(stage, pick)| {
             let labels = format!("{},{}", label("disk", &disk.name), label("stage", stage));
-            (labels, pick(disk))
+            (labels, pick(disk).snapshot())
         })
     });
     page.histograms(("millpond_engine_seconds", "Where the time of a disk's work goes."), values);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn seconds_are_exact() {
-        assert_eq!(seconds(0), "0");
-        assert_eq!(seconds(1), "0.000001");
-        assert_eq!(seconds(1_500_000), "1.5");
-    }
-
-    #[test]
-    fn labels_are_escaped() {
-        assert_eq!(label("a", "x\"\\\n"), "a=\"x\\\"\\\\\\n\"");
-    }
-
-    #[test]
-    fn histograms_accumulate() {
-        let histogram = Histogram::default();
-        histogram.observe_us(3);
-        histogram.observe_us(1000);
-        let mut page = Page::default();
-        page.histogram("h", "a=\"b\"", &histogram);
-        assert!(page.text.contains("h_bucket{a=\"b\",le=\"0.000004\"} 1\n"), "{}", page.text);
-        assert!(page.text.contains("h_bucket{a=\"b\",le=\"+Inf\"} 2\n"));
-        assert!(page.text.contains("h_sum{a=\"b\"} 0.001003\n"));
-        assert!(page.text.contains("h_count{a=\"b\"} 2\n"));
-    }
 }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use millpond_cluster::manager::SETTINGS;
 use millpond_types::ByteSize;
 use millpond_types::limits::SLOTS;
+use millpond_types::units::Utc;
 
 use super::names::Short;
 use crate::admin::{Chain, Config, Event, Node, Progress, Slot, SlotTotals, Status};
@@ -352,21 +353,10 @@ pub(super) fn event(event: &Event) -> String {
     format!("{:>6}  {}  {}\n", event.number, utc(u64::from(event.at)), event.text)
 }
 
-/// Seconds since 1970 as a date and time. Days to date: H. Hinnant, "chrono-compatible low-level
-/// date algorithms", `civil_from_days`.
+/// Seconds since 1970 as a date and time.
 fn utc(seconds: u64) -> String {
-    let (days, time) = (seconds / 86_400, seconds % 86_400);
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_shifted + 2) / 5 + 1;
-    let month = if month_shifted < 10 { month_shifted + 3 } else { month_shifted - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hours, minutes, seconds) = (time / 3_600, time / 60 % 60, time % 60);
-    format!("{year:04}-{month:02}-{day:02} {hours:02}:{minutes:02}:{seconds:02}Z")
+    let Utc { year, month, day, hour, minute, second } = Utc::of_unix_seconds(seconds);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}Z")
 }
 
 #[cfg(test)]
