@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::run_dir::RunDir;
 
-/// Longest line.
-const LINE_BYTES_MAX: usize = 1 << 20;
+/// Longest request: paths and options.
+const REQUEST_BYTES_MAX: usize = 1 << 20;
+/// Longest answer: the numbers of some thousand mounts.
+const ANSWER_BYTES_MAX: usize = 256 << 20;
 /// A daemon that lives takes a connection at once.
 const CONNECT: Duration = Duration::from_secs(5);
 
@@ -43,6 +45,8 @@ pub enum Request {
     List,
     /// How is the daemon?
     Status,
+    /// What have the mounts counted?
+    Metrics,
     /// Put another process in the daemon's place.
     Upgrade {
         /// The program that is to serve from now on.
@@ -88,6 +92,8 @@ pub enum Answer {
     Mounts(Vec<Listed>),
     /// The daemon.
     Status(DaemonStatus),
+    /// The numbers of all mounts in the Prometheus text format.
+    Metrics(String),
     /// Another process serves now.
     Upgraded {
         /// Its process id.
@@ -209,7 +215,7 @@ impl Connection {
                 _ => CallError::Io(error),
             })?;
         let mut buffer = Vec::new();
-        match read_line(&stream, &mut buffer, RealClock::tick().plus(CONNECT)) {
+        match read_line(&stream, (&mut buffer, ANSWER_BYTES_MAX), RealClock::tick().plus(CONNECT)) {
             Ok(Some(line)) => {
                 let greeting = serde_json::from_slice(&line).map_err(io::Error::from)?;
                 Ok(Self { stream, buffer, run_dir: run_dir.clone(), greeting })
@@ -235,7 +241,7 @@ impl Connection {
     /// [`CallError`].
     pub fn answer(&mut self, within: Duration) -> Result<Option<Answer>, CallError> {
         let deadline = RealClock::tick().plus(within);
-        match read_line(&self.stream, &mut self.buffer, deadline) {
+        match read_line(&self.stream, (&mut self.buffer, ANSWER_BYTES_MAX), deadline) {
             Ok(Some(line)) => Ok(Some(serde_json::from_slice(&line).map_err(io::Error::from)?)),
             Ok(None) => Err(self.lost(io::ErrorKind::UnexpectedEof.into())),
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
@@ -275,23 +281,34 @@ pub(crate) fn write_line<T: Serialize>(
     stream.send_vectored(&[IoSlice::new(&line)], deadline)
 }
 
-/// The next line; nothing at the end of the stream. What came behind it stays in `buffer`.
-pub(crate) fn read_line(
+/// The next request; nothing at the end of the stream. What came behind it stays in `buffer`.
+pub(crate) fn read_request(
     stream: &BlockingStream,
     buffer: &mut Vec<u8>,
     deadline: Tick,
 ) -> io::Result<Option<Vec<u8>>> {
+    read_line(stream, (buffer, REQUEST_BYTES_MAX), deadline)
+}
+
+/// The next line of at most `max` bytes.
+fn read_line(
+    stream: &BlockingStream,
+    (buffer, max): (&mut Vec<u8>, usize),
+    deadline: Tick,
+) -> io::Result<Option<Vec<u8>>> {
+    let mut searched = 0;
     loop {
-        if let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
-            let rest = buffer.split_off(end + 1);
+        if let Some(at) = buffer[searched..].iter().position(|byte| *byte == b'\n') {
+            let rest = buffer.split_off(searched + at + 1);
             let mut line = std::mem::replace(buffer, rest);
             line.pop();
             return Ok(Some(line));
         }
-        if buffer.len() > LINE_BYTES_MAX {
+        searched = buffer.len();
+        if searched > max {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a line that is too long"));
         }
-        let mut piece = [0; 4096];
+        let mut piece = [0; 16 << 10];
         match stream.recv(&mut piece, deadline)? {
             0 => return Ok(None),
             got => buffer.extend_from_slice(&piece[..got]),

@@ -12,6 +12,7 @@ use millpond_types::{DataId, FileChunk};
 use crate::errno::Errno;
 use crate::files::Files;
 use crate::settled::Settled;
+use crate::watch::Calls;
 
 /// How long an operation is tried before the application is told that it failed: a node that is gone
 /// costs seconds, a cluster that is gone for longer should be noticed.
@@ -74,6 +75,8 @@ pub(crate) struct Backend {
     pub(crate) client: Client,
     pub(crate) files: Files,
     pub(crate) settled: Settled,
+    /// How long the cluster takes.
+    pub(crate) calls: Calls,
     session: AtomicU64,
     own: AtomicU64,
 }
@@ -83,7 +86,8 @@ impl Backend {
     /// has used for what it did by itself.
     pub(crate) fn new(client: Client, files: Files, first: u64) -> Self {
         let (session, own) = (AtomicU64::new(0), AtomicU64::new(first & !OWN));
-        Self { client, files, settled: Settled::default(), session, own }
+        let (settled, calls) = (Settled::default(), Calls::default());
+        Self { client, files, settled, calls, session, own }
     }
 
     /// From now on requests are of this session.
@@ -106,7 +110,9 @@ impl Backend {
     pub(crate) fn ask(&self, ticket: &mut Ticket, op: MetaOp) -> Result<Answered, Errno> {
         let now = || u32::try_from(RealClock::wall_ms() / 3_600_000).unwrap_or(u32::MAX);
         let (mut sequence, mut hour) = (0, 0);
+        let mut call = &self.calls.look;
         if op.changes() {
+            call = &self.calls.change;
             sequence = ticket.next();
             hour = *ticket.hour.get_or_insert_with(|| match ticket.unique {
                 Some(unique) => self.files.begin(unique, now()),
@@ -116,7 +122,7 @@ impl Backend {
         let session = self.session();
         let request = MetaRequest { session, sequence, hour, caller: ticket.caller.clone(), op };
         self.settled.passes(&request.op);
-        let answered = self.client.meta(&request, Some(PATIENCE));
+        let answered = call.timed(|| self.client.meta(&request, Some(PATIENCE)));
         self.settled.passes(&request.op);
         Ok(answered?)
     }
@@ -148,7 +154,7 @@ impl Backend {
             rest = tail;
             at += len as u64;
         }
-        self.client.read_chunks(&parts, &mut rooms, Some(PATIENCE))?;
+        self.calls.read.timed(|| self.client.read_chunks(&parts, &mut rooms, Some(PATIENCE)))?;
         Ok(())
     }
 
@@ -164,7 +170,7 @@ impl Backend {
             rest = tail;
             at += len as u64;
         }
-        self.client.write_chunks(&parts, &values, Some(PATIENCE))?;
+        self.calls.write.timed(|| self.client.write_chunks(&parts, &values, Some(PATIENCE)))?;
         Ok(())
     }
 
@@ -174,7 +180,7 @@ impl Backend {
         let inner = size & (layout.chunk_bytes() - 1);
         if inner > 0 {
             let last = bytes.cut(size >> layout.chunk_log2, u32::try_from(inner).ok())?;
-            self.client.cut_chunks(&[last], Some(PATIENCE))?;
+            self.calls.cut.timed(|| self.client.cut_chunks(&[last], Some(PATIENCE)))?;
         }
         self.remove(bytes, layout.chunks(size)..layout.chunks(old))
     }
@@ -190,7 +196,7 @@ impl Backend {
                 .take(CUTS_MAX)
                 .map(|index| bytes.cut(index, None))
                 .collect::<Result<_, _>>()?;
-            self.client.cut_chunks(&cuts, Some(PATIENCE))?;
+            self.calls.cut.timed(|| self.client.cut_chunks(&cuts, Some(PATIENCE)))?;
         }
         Ok(())
     }

@@ -42,8 +42,17 @@ impl Blob {
         w.bytes16(spec.target.as_os_str().as_encoded_bytes());
         let mode = Mode::NAMES.iter().position(|(mode, _)| *mode == spec.mode).unwrap_or(0);
         w.u8(u8::try_from(mode).unwrap_or(0));
-        let flags =
-            [spec.read_only, spec.allow_other, spec.suid, spec.dev, spec.noexec, spec.journal];
+        // An earlier version wrote 0 for what it did not know.
+        let quiet = !spec.watch;
+        let flags = [
+            spec.read_only,
+            spec.allow_other,
+            spec.suid,
+            spec.dev,
+            spec.noexec,
+            spec.journal,
+            quiet,
+        ];
         w.u8(flags.iter().enumerate().map(|(bit, set)| u8::from(*set) << bit).sum());
         w.u16(u16::try_from(spec.threads).unwrap_or(u16::MAX));
         w.into_bytes()
@@ -74,6 +83,7 @@ impl Blob {
         let has = |bit: u8| flags & 1 << bit != 0;
         (spec.read_only, spec.allow_other, spec.suid) = (has(0), has(1), has(2));
         (spec.dev, spec.noexec, spec.journal) = (has(3), has(4), has(5));
+        spec.watch = !has(6);
         spec.threads = usize::from(r.u16()?);
         r.finish()?;
         Ok(Self { spec, negotiated, session, lease_ms })
@@ -92,7 +102,7 @@ mod tests {
         let addresses = "127.0.0.1:7440,10.0.0.2:7440".parse().unwrap();
         let mut spec = MountSpec::new(ClientOptions::new(addresses), PathBuf::from("/mnt/x"));
         spec.client.token = "secret".to_owned();
-        spec.apply("mode=relaxed,ro,noexec,nosuid,threads=7").unwrap();
+        spec.apply("mode=relaxed,ro,noexec,nosuid,nowatch,threads=7").unwrap();
         let offer = InitIn { major: 7, minor: 45, ..InitIn::default() };
         let negotiated = negotiate(&offer, &InitWishes::default()).unwrap();
         assert_eq!(negotiated.granted, InitFlags::NONE.with(negotiated.granted));

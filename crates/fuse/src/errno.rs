@@ -17,7 +17,46 @@ impl Errno {
     pub(crate) const STALE: Self = Self(libc::ESTALE);
     pub(crate) const TOO_BIG: Self = Self(libc::E2BIG);
     pub(crate) const FILE_TOO_BIG: Self = Self(libc::EFBIG);
+
+    /// Its name as in `errno(3)`; a number for those that no mount answers.
+    pub(crate) fn name(self) -> String {
+        let found = NAMES.iter().find(|(number, _)| *number == self.0);
+        found.map_or_else(|| format!("E{}", self.0), |(_, name)| (*name).to_owned())
+    }
 }
+
+const NAMES: [(i32, &str); 30] = [
+    (libc::EPERM, "EPERM"),
+    (libc::ENOENT, "ENOENT"),
+    (libc::EINTR, "EINTR"),
+    (libc::EIO, "EIO"),
+    (libc::ENXIO, "ENXIO"),
+    (libc::E2BIG, "E2BIG"),
+    (libc::EBADF, "EBADF"),
+    (libc::EAGAIN, "EAGAIN"),
+    (libc::ENOMEM, "ENOMEM"),
+    (libc::EACCES, "EACCES"),
+    (libc::EBUSY, "EBUSY"),
+    (libc::EEXIST, "EEXIST"),
+    (libc::EXDEV, "EXDEV"),
+    (libc::ENOTDIR, "ENOTDIR"),
+    (libc::EISDIR, "EISDIR"),
+    (libc::EINVAL, "EINVAL"),
+    (libc::EFBIG, "EFBIG"),
+    (libc::ENOSPC, "ENOSPC"),
+    (libc::EROFS, "EROFS"),
+    (libc::EMLINK, "EMLINK"),
+    (libc::ERANGE, "ERANGE"),
+    (libc::EDEADLK, "EDEADLK"),
+    (libc::ENAMETOOLONG, "ENAMETOOLONG"),
+    (libc::ENOSYS, "ENOSYS"),
+    (libc::ENOTEMPTY, "ENOTEMPTY"),
+    (libc::ENODATA, "ENODATA"),
+    (libc::EOPNOTSUPP, "EOPNOTSUPP"),
+    (libc::ETIMEDOUT, "ETIMEDOUT"),
+    (libc::ESTALE, "ESTALE"),
+    (libc::EDQUOT, "EDQUOT"),
+];
 
 impl From<MetaError> for Errno {
     fn from(error: MetaError) -> Self {

@@ -165,6 +165,8 @@ struct Table {
     began: HashMap<u64, u32>,
     /// The kernel was told of changes made elsewhere up to this version of the store.
     heard: u64,
+    /// How often another process took the mount over.
+    taken_over: u32,
     /// None on a mount that does not outlive its process.
     journal: Option<Journal>,
 }
@@ -188,6 +190,7 @@ impl Table {
             state.extend(open.written.map(|written| Entry::Wrote { ino: *ino, written }));
             state.extend(open.locked.then_some(Entry::Locked { ino: *ino }));
         }
+        state.push(Entry::TakenOver { times: self.taken_over });
         if let Err(error) = journal.turn(&state) {
             tracing::error!("{error}: this mount would not survive its process any more");
             self.journal = None;
@@ -214,6 +217,7 @@ impl Table {
             }
             Entry::Heard { version } => self.heard = version,
             Entry::Locked { ino } => self.open.entry(ino).or_default().locked = true,
+            Entry::TakenOver { times } => self.taken_over = times,
             Entry::Told { ino } => {
                 if let Some(open) = self.open.get_mut(&ino) {
                     open.written = None;
@@ -231,6 +235,18 @@ impl Table {
     }
 }
 
+/// How much there is of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FilesNumbers {
+    /// Inodes that are open, and open files of them.
+    pub(crate) inodes: u64,
+    pub(crate) handles: u64,
+    /// Inodes whose new length no meta was told.
+    pub(crate) untold: u64,
+    pub(crate) journal_bytes: u64,
+    pub(crate) taken_over: u32,
+}
+
 const fn began(unique: u64, hour: u32) -> Entry {
     Entry::Began { unique, hour }
 }
@@ -246,7 +262,7 @@ impl Files {
     /// Nothing is open.
     pub(crate) fn new(journal: Option<Journal>) -> Self {
         let (open, done, began) = (HashMap::new(), HashSet::new(), HashMap::new());
-        let table = Table { open, done, began, heard: 0, journal };
+        let table = Table { open, done, began, heard: 0, taken_over: 0, journal };
         Self { table: Mutex::new(table), untold: Mutex::default() }
     }
 
@@ -262,6 +278,9 @@ impl Files {
             table.replay(entry);
         }
         table.journal = Some(journal);
+        table.taken_over = table.taken_over.saturating_add(1);
+        let times = table.taken_over;
+        table.note(Entry::TakenOver { times });
         let untold = table.open.iter().filter(|(_, open)| open.written.is_some());
         this.untold.lock().extend(untold.map(|(ino, _)| *ino));
         drop(table);
@@ -388,6 +407,25 @@ impl Files {
     /// Up to which version the kernel was told of changes; 0 when it never was.
     pub(crate) fn position(&self) -> u64 {
         self.table.lock().heard
+    }
+
+    /// Whether this or an earlier process has begun what the request asks for.
+    pub(crate) fn knows(&self, unique: u64) -> bool {
+        let table = self.table.lock();
+        table.began.contains_key(&unique) || table.done.contains(&unique)
+    }
+
+    /// How much there is of it now.
+    pub(crate) fn numbers(&self) -> FilesNumbers {
+        let table = self.table.lock();
+        let open = || table.open.values();
+        FilesNumbers {
+            inodes: table.open.len() as u64,
+            handles: open().map(|open| u64::from(open.times)).sum(),
+            untold: open().filter(|open| open.written.is_some()).count() as u64,
+            journal_bytes: table.journal.as_ref().map_or(0, Journal::used),
+            taken_over: table.taken_over,
+        }
     }
 
     /// Somebody is about to lock an open file.
@@ -545,11 +583,16 @@ pub(crate) mod tests {
         assert_eq!(files.take_untold(), [Ino(5)]);
         assert_eq!(files.known(told(10, 1)).attr().size, 30);
         assert_eq!(files.begin(4, 101), 100, "as at the first attempt");
+        assert!(files.knows(4) && !files.knows(6));
         assert_eq!(files.begin(6, 101), 101);
+        assert!(files.knows(6));
         // The close is sent again, and closes once.
         let _ = files.open(8, told(10, 1));
         files.close(10, Ino(5));
         let files = next(&files);
+        let numbers = files.numbers();
+        assert_eq!((numbers.inodes, numbers.handles, numbers.untold), (1, 1, 1));
+        assert_eq!(numbers.taken_over, 2);
         files.close(10, Ino(5));
         assert_eq!(files.split(vec![Ino(5)]).0, [Ino(5)]);
         files.close(12, Ino(5));

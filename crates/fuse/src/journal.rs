@@ -17,7 +17,8 @@ use crate::files::Written;
 
 /// Bytes of the region; pages that are not written cost nothing.
 pub(crate) const REGION_BYTES: usize = 16 << 20;
-const HALF_BYTES: u64 = REGION_BYTES as u64 / 2;
+/// Bytes of entries that it has room for.
+pub(crate) const HALF_BYTES: u64 = REGION_BYTES as u64 / 2;
 /// Length and checksum.
 const FRAME_BYTES: usize = 8;
 /// Longest entry.
@@ -46,6 +47,8 @@ pub(crate) enum Entry {
     Locked { ino: Ino },
     /// The kernel was told of all changes made elsewhere up to this version.
     Heard { version: u64 },
+    /// So often has another process taken the mount over.
+    TakenOver { times: u32 },
 }
 
 impl Entry {
@@ -88,6 +91,10 @@ impl Entry {
                 w.u8(10);
                 w.u64(version);
             }
+            Self::TakenOver { times } => {
+                w.u8(11);
+                w.u32(times);
+            }
         }
         w.into_bytes()
     }
@@ -109,6 +116,7 @@ impl Entry {
             8 => Self::Told { ino: Ino(r.u64()?) },
             9 => Self::Locked { ino: Ino(r.u64()?) },
             10 => Self::Heard { version: r.u64()? },
+            11 => Self::TakenOver { times: r.u32()? },
             _ => return Err(WireError::Field("kind of a journal entry")),
         };
         r.finish()?;
@@ -154,6 +162,11 @@ impl Journal {
             }
         }
         best.ok_or(EnvError::Hostile("the journal of a mount is damaged"))
+    }
+
+    /// Bytes of entries in the half that is written to.
+    pub(crate) const fn used(&self) -> u64 {
+        self.end
     }
 
     /// The memory.
@@ -248,6 +261,7 @@ mod tests {
             Entry::Heard { version: 70 },
             Entry::IsOpen { ino: Ino(8), times: 2 },
             Entry::Closed { unique: 6, ino: Ino(1) },
+            Entry::TakenOver { times: 3 },
         ]
     }
 

@@ -4,7 +4,8 @@
 //! threads that serve it), `worker` (one thread: a request in, a reply out), `backend` (metas and
 //! chunks, and the errno of what goes wrong), `fs` (what each operation means: `names`, `attrs`,
 //! `data`, `dirs`, `xattrs`), `files` (what is known of open files), `leases` and `listener` (what may
-//! go on being believed), `session` (the mount's word that it lives). Then the processes of a host: `run_dir` (where they meet), [`hold`] (the one that
+//! go on being believed), `session` (the mount's word that it lives), `watch` (what operators see of its
+//! work). Then the processes of a host: `run_dir` (where they meet), [`hold`] (the one that
 //! outlives the others), [`serve_mounts`] (the one that serves all mounts), `link` (what these two say
 //! to each other), [`admin`] (what operators ask), [`probe`] (whether a cluster can be mounted).
 //!
@@ -39,6 +40,7 @@ mod run_dir;
 mod session;
 mod settled;
 mod waiters;
+mod watch;
 mod worker;
 
 pub use daemon::{DaemonError, serve as serve_mounts};

@@ -24,6 +24,7 @@ use crate::leases::Leases;
 use crate::listener::Listener;
 use crate::options::{Mode, MountSpec};
 use crate::session::{self, Keeper, Wake};
+use crate::watch::{Picture, Watch};
 use crate::worker::{Terms, Workers};
 
 /// Bytes of the largest read and write, where `fs.fuse.max_pages_limit` is what kernels start with.
@@ -111,6 +112,7 @@ impl Mount {
         let session = session::begin(&fs.backend, &name)
             .map_err(|errno| MountFailure::Session(io::Error::from_raw_os_error(errno.0)))?;
         let keeper = session::keep(&fs, name, session).map_err(os("starting a thread"))?;
+        fs.warn_of_hidden();
         let device = mount(&spec.target, &options(&spec))?;
         match serve(&fs, device, (&spec, &region, session.lease_ms), keep) {
             Ok(workers) => {
@@ -200,6 +202,11 @@ impl Mount {
         drop(keeper);
     }
 
+    /// What it has counted so far.
+    pub(crate) fn picture(&self) -> Picture {
+        self.workers.fs().picture()
+    }
+
     /// How it was mounted.
     #[must_use]
     pub const fn spec(&self) -> &MountSpec {
@@ -242,7 +249,9 @@ fn open(spec: &MountSpec, files: Files) -> Result<Arc<Fs>, MountFailure> {
     let backend = Backend::new(client, files, u64::from_le_bytes(random));
     let leases = Leases::new(backend.files.position());
     let (mode, remembers, wake) = (spec.mode, spec.journal, Wake::default());
-    Ok(Arc::new(Fs { backend, remembers, mode, wake, leases, device: OnceLock::new() }))
+    let watch = Watch::new(spec.target.display().to_string(), spec.watch, spec.threads);
+    let device = OnceLock::new();
+    Ok(Arc::new(Fs { backend, remembers, mode, wake, leases, device, watch }))
 }
 
 fn serve(

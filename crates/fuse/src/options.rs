@@ -93,6 +93,8 @@ pub struct MountSpec {
     pub noexec: bool,
     /// Threads that serve requests.
     pub threads: usize,
+    /// The root has `.stats` and `.accesslog`.
+    pub watch: bool,
     /// Requests that the kernel sends again are recognised. Off only to show what that is for: then a
     /// mount whose process is killed does things twice.
     pub journal: bool,
@@ -117,6 +119,7 @@ impl MountSpec {
             dev: true,
             noexec: false,
             threads: THREADS_DEFAULT,
+            watch: true,
             journal: true,
         }
     }
@@ -141,6 +144,8 @@ impl MountSpec {
                 ("nodev", None) => self.dev = false,
                 ("exec", None) => self.noexec = false,
                 ("noexec", None) => self.noexec = true,
+                ("watch", None) => self.watch = true,
+                ("nowatch", None) => self.watch = false,
                 ("journal", Some("off")) => self.journal = false,
                 ("threads", Some(count)) => {
                     let parsed = count.parse().ok().filter(|n| (1..=THREADS_MAX).contains(n));
@@ -151,7 +156,7 @@ impl MountSpec {
                 }
                 _ => {
                     let known = "mode=NAME, ro, rw, allow_other, noallow_other, suid, nosuid, dev, \
-                                 nodev, exec, noexec, threads=N";
+                                 nodev, exec, noexec, watch, nowatch, threads=N";
                     let fix = format!("is no option of a mount: use {known}");
                     return Err(OptionError { option: option.to_owned(), fix });
                 }

@@ -8,6 +8,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::errno::Errno;
 use crate::fs::{Fs, Waiting};
+use crate::watch::Started;
 use crate::worker::send;
 
 /// Pauses between attempts: short at first, since locks are mostly held for a moment.
@@ -18,8 +19,16 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 struct Waiter {
     waiting: Waiting,
+    started: Started,
     to: ReplyTo,
     device: Arc<Device>,
+}
+
+impl Waiter {
+    fn answer(self, fs: &Fs, reply: &Reply<'_>) {
+        fs.watch.end(self.started, Some(reply));
+        send(&self.device, self.to, reply);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -37,18 +46,23 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    pub(crate) fn add(&self, waiting: Waiting, to: ReplyTo, device: Arc<Device>) {
-        self.queue.lock().waiters.push(Waiter { waiting, to, device });
+    pub(crate) fn add(
+        &self,
+        waiting: Waiting,
+        started: Started,
+        (to, device): (ReplyTo, Arc<Device>),
+    ) {
+        self.queue.lock().waiters.push(Waiter { waiting, started, to, device });
         self.changed.notify_one();
     }
 
     /// The caller of a request does not want to wait any longer.
-    pub(crate) fn interrupt(&self, unique: u64) {
+    pub(crate) fn interrupt(&self, fs: &Fs, unique: u64) {
         let mut queue = self.queue.lock();
         let found = queue.waiters.iter().position(|waiter| waiter.waiting.unique == unique);
         let Some(waiter) = found.map(|at| queue.waiters.swap_remove(at)) else { return };
         drop(queue);
-        send(&waiter.device, waiter.to, &Reply::Error(libc::EINTR));
+        waiter.answer(fs, &Reply::Error(libc::EINTR));
     }
 
     /// Ends the thread.
@@ -97,8 +111,8 @@ impl Waiters {
         };
         drop(queue);
         match done {
-            Ok(()) => send(&waiter.device, waiter.to, &Reply::Done),
-            Err(Errno(errno)) => send(&waiter.device, waiter.to, &Reply::Error(errno)),
+            Ok(()) => waiter.answer(fs, &Reply::Done),
+            Err(Errno(errno)) => waiter.answer(fs, &Reply::Error(errno)),
         }
     }
 }

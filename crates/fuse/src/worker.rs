@@ -31,6 +31,8 @@ struct Shared {
     stop: EventFd,
     /// Threads that run.
     running: AtomicUsize,
+    /// Threads that were started: each counts for itself.
+    started: AtomicUsize,
     ended: (Mutex<()>, Condvar),
     waiters: Waiters,
     over: Arc<AtomicBool>,
@@ -60,6 +62,7 @@ impl Workers {
             stopping: AtomicBool::new(false),
             stop: EventFd::new()?,
             running: AtomicUsize::new(0),
+            started: AtomicUsize::new(0),
             ended: (Mutex::new(()), Condvar::new()),
             waiters: Waiters::default(),
             over: Arc::clone(&over),
@@ -79,8 +82,9 @@ impl Workers {
     fn start_thread(&mut self, device: Arc<Device>) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
         shared.running.fetch_add(1, Ordering::AcqRel);
+        let number = shared.started.fetch_add(1, Ordering::Relaxed);
         let started = thread("mp-fuse", move || {
-            serve(&shared, &device);
+            serve(&shared, &device, number);
             let _guard = shared.ended.0.lock();
             shared.running.fetch_sub(1, Ordering::AcqRel);
             shared.ended.1.notify_all();
@@ -161,7 +165,7 @@ impl Drop for Workers {
 }
 
 /// Serves requests until the mount is gone, or threads are to stop.
-fn serve(shared: &Shared, device: &Arc<Device>) {
+fn serve(shared: &Shared, device: &Arc<Device>, number: usize) {
     let Terms { max_write, granted } = shared.terms;
     let mut buffer = RequestBuffer::new(max_write);
     let mut scratch = Vec::new();
@@ -179,16 +183,7 @@ fn serve(shared: &Shared, device: &Arc<Device>) {
             }
         };
         match Request::decode(bytes, granted) {
-            Ok(request) => {
-                let to = request.reply_to();
-                if let Operation::Interrupt { unique } = request.operation {
-                    shared.waiters.interrupt(unique);
-                }
-                let mut answer = |reply: Reply<'_>| send(device, to, &reply);
-                if let Some(waiting) = shared.fs.dispatch(&request, &mut scratch, &mut answer) {
-                    shared.waiters.add(waiting, to, Arc::clone(device));
-                }
-            }
+            Ok(request) => serve_one(shared, device, &request, (number, &mut scratch)),
             Err(error) => {
                 tracing::error!("{error}");
                 if let Some((to, errno)) = error.answer() {
@@ -196,6 +191,39 @@ fn serve(shared: &Shared, device: &Arc<Device>) {
                 }
             }
         }
+    }
+}
+
+/// Answers one request, or puts it aside.
+fn serve_one(
+    shared: &Shared,
+    device: &Arc<Device>,
+    request: &Request<'_>,
+    (number, scratch): (usize, &mut Vec<u8>),
+) {
+    let (fs, to) = (&shared.fs, request.reply_to());
+    if fs.serve_virtual(request, device) {
+        return;
+    }
+    if request.resent() {
+        fs.watch.note_resent(fs.files().knows(request.unique()));
+    }
+    if let Operation::Interrupt { unique } = request.operation {
+        shared.waiters.interrupt(fs, unique);
+        fs.watch.interrupt(unique);
+    }
+    let mut started = Some(fs.watch.begin(request, number));
+    let mut answer = |reply: Reply<'_>| {
+        if let Some(started) = started.take() {
+            fs.watch.end(started, Some(&reply));
+        }
+        send(device, to, &reply);
+    };
+    let waiting = fs.dispatch(request, scratch, &mut answer);
+    let Some(started) = started else { return };
+    match waiting {
+        Some(waiting) => shared.waiters.add(waiting, started, (to, Arc::clone(device))),
+        None => fs.watch.end(started, None),
     }
 }
 

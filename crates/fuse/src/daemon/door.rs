@@ -8,7 +8,8 @@ use millpond_env::{
 };
 
 use super::Daemon;
-use crate::admin::{Answer, DaemonStatus, Greeting, Request, read_line, write_line};
+use crate::admin::{Answer, DaemonStatus, Greeting, Request, read_request, write_line};
+use crate::watch::page;
 
 /// More than operators and scripts have.
 const CONNECTIONS_MAX: usize = 64;
@@ -90,7 +91,7 @@ impl Daemon {
             return;
         }
         let mut buffer = Vec::new();
-        while let Ok(Some(line)) = read_line(stream, &mut buffer, RealClock::tick().plus(IDLE)) {
+        while let Ok(Some(line)) = read_request(stream, &mut buffer, RealClock::tick().plus(IDLE)) {
             self.table.lock().answering += 1;
             let (answer, made) = match serde_json::from_slice(&line) {
                 Ok(request) => self.answer(&request),
@@ -125,6 +126,7 @@ impl Daemon {
                 let listed = self.table.lock().listed();
                 Answer::Mounts(listed.into_iter().map(|(_, info)| info).collect())
             }
+            Request::Metrics => Answer::Metrics(page(&self.table.lock().shown())),
             Request::Status => Answer::Status(self.status()),
             Request::Upgrade { program } => self.upgrade(program),
         };

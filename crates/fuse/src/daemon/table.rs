@@ -11,6 +11,7 @@ use millpond_types::Tick;
 
 use crate::admin::{Listed, MountState};
 use crate::mount::Mount;
+use crate::watch::Shown;
 
 /// What the holder keeps of a mount, as it came back.
 #[derive(Debug)]
@@ -137,6 +138,20 @@ impl Table {
         }
         list.reverse();
         list
+    }
+
+    /// What mounts have counted; one place has one mount. What is detached, or still being made, has
+    /// none.
+    pub(super) fn shown(&self) -> Vec<Shown> {
+        let in_tree = |state| !matches!(state, MountState::Mounting | MountState::Detached);
+        let listed = self.listed().into_iter().filter(|(_, info)| in_tree(info.state));
+        listed
+            .map(|(id, info)| {
+                let mount = self.mounts.get(&id).and_then(|entry| entry.mount.as_ref());
+                let picture = mount.map(Mount::picture);
+                Shown { mount: info.mountpoint.display().to_string(), picture }
+            })
+            .collect()
     }
 
     /// The mount that is, or will be, at `target`.

@@ -47,6 +47,7 @@ pub(crate) struct Fs {
     pub(crate) leases: Leases,
     /// What notices to the kernel go through, once it is mounted.
     pub(crate) device: OnceLock<Arc<Device>>,
+    pub(crate) watch: crate::watch::Watch,
 }
 
 /// Sends the answer to a request.

@@ -1,0 +1,100 @@
+//! What operators see of a mount while it works: numbers, and a line for every request.
+//!
+//! `numbers` counts, `line` and `log` make the access log, `page` writes the Prometheus text, and
+//! `virtual_files` shows both in the root of the mount. The idea of showing them there, where whoever
+//! may look at the mount can read them without a port or a credential, is that of `JuiceFS` (`.stats`
+//! and `.accesslog`).
+//!
+//! A request is counted and logged before it is answered: who has the answer finds it counted. So its
+//! time is that until the answer is ready, without the copy of the answer into the kernel. Requests
+//! about the virtual files themselves are neither counted nor logged: a reader of the log would have
+//! itself to read.
+
+mod line;
+mod log;
+mod numbers;
+mod page;
+mod virtual_files;
+
+use millpond_env::{RealClock, effective_uid};
+use millpond_fuse_wire::{Reply, Request};
+use millpond_types::Tick;
+use millpond_types::meta::Timestamp;
+
+pub(crate) use self::numbers::{Calls, Picture};
+pub(crate) use self::page::{Shown, page};
+
+use self::line::Outcome;
+use self::log::AccessLog;
+use self::numbers::Numbers;
+use self::virtual_files::Snapshots;
+
+/// What is known of the work of one mount, since this process serves it.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    /// The mount point, as metrics name it.
+    mount: String,
+    /// Whether the root has virtual files.
+    shown: bool,
+    /// Whose they are, and since when.
+    owner: u32,
+    since: Timestamp,
+    numbers: Numbers,
+    log: AccessLog,
+    snapshots: Snapshots,
+}
+
+/// A request in work.
+#[derive(Debug)]
+pub(crate) struct Started {
+    opcode: u32,
+    shard: usize,
+    at: Tick,
+    /// Who asks for what, when somebody reads the log.
+    call: Option<String>,
+}
+
+impl Watch {
+    /// Nothing has happened yet. `shards` is the number of threads that count.
+    pub(crate) fn new(mount: String, shown: bool, shards: usize) -> Self {
+        Self {
+            mount,
+            shown,
+            owner: effective_uid(),
+            since: Timestamp::from_unix_nanos(RealClock::wall_nanos()),
+            numbers: Numbers::new(shards),
+            log: AccessLog::default(),
+            snapshots: Snapshots::default(),
+        }
+    }
+
+    /// A thread begins to work at a request; `shard` is the thread's own number.
+    pub(crate) fn begin(&self, request: &Request<'_>, shard: usize) -> Started {
+        self.numbers.begin(shard);
+        let call = self.log.is_read().then(|| line::call(request));
+        Started { opcode: request.header.opcode, shard, at: RealClock::tick(), call }
+    }
+
+    /// The answer is ready, or there is none to be given.
+    pub(crate) fn end(&self, started: Started, reply: Option<&Reply<'_>>) {
+        let took = RealClock::tick().since(started.at);
+        let outcome = Outcome::of(reply);
+        self.numbers.end((started.shard, started.opcode), took, &outcome);
+        if let Some(call) = started.call {
+            self.log.push(&line::finish(&call, &outcome, took));
+        }
+    }
+
+    /// The kernel sends a request again; `known` when the mount remembers it.
+    pub(crate) fn note_resent(&self, known: bool) {
+        self.numbers.resent.inc();
+        if known {
+            self.numbers.repeated.inc();
+        }
+    }
+
+    /// The caller of a request does not want to wait any longer.
+    pub(crate) fn interrupt(&self, unique: u64) {
+        self.log.interrupt(unique);
+    }
+}

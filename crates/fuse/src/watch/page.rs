@@ -1,0 +1,139 @@
+//! The numbers of mounts as Prometheus text. `docs/metrics.md` lists the names; a test compares.
+
+use millpond_types::metrics::{Page, label};
+
+use super::numbers::{CallPicture, Picture};
+use crate::journal;
+
+/// A mount on the page.
+#[derive(Clone, Debug)]
+pub(crate) struct Shown {
+    /// The mount point.
+    pub(crate) mount: String,
+    /// None while it is not served.
+    pub(crate) picture: Option<Picture>,
+}
+
+/// One mount with its label.
+type Labelled<'a> = (String, &'a Picture);
+
+/// The page of several mounts, which have different mount points.
+pub(crate) fn page(mounts: &[Shown]) -> String {
+    let mut page = Page::default();
+    let serving = mounts
+        .iter()
+        .map(|shown| (label("mount", &shown.mount), u64::from(shown.picture.is_some())));
+    page.many(("millpond_mount_serving", "1 while requests are served."), "gauge", serving);
+    let served: Vec<Labelled<'_>> = mounts
+        .iter()
+        .filter_map(|shown| Some((label("mount", &shown.mount), shown.picture.as_ref()?)))
+        .collect();
+    operations(&mut page, &served);
+    calls(&mut page, &served);
+    for (family, kind, number) in NUMBERS {
+        let values = served.iter().map(|(mount, picture)| (mount.clone(), number(picture)));
+        page.many(*family, kind, values);
+    }
+    page.into_text()
+}
+
+fn operations(page: &mut Page, served: &[Labelled<'_>]) {
+    let each = || {
+        served.iter().flat_map(|(mount, picture)| {
+            picture.operations.iter().map(move |operation| {
+                (format!("{mount},{}", label("operation", &operation.name)), operation)
+            })
+        })
+    };
+    page.histograms(
+        (
+            "millpond_mount_operation_seconds",
+            "From receipt of a request until its answer is ready.",
+        ),
+        each().map(|(labels, operation)| (labels, operation.took.clone())),
+    );
+    page.many(
+        ("millpond_mount_operations_failed_total", "Requests answered with an error."),
+        "counter",
+        each().map(|(labels, operation)| (labels, operation.failed)),
+    );
+    let errors = served.iter().flat_map(|(mount, picture)| {
+        let errors = picture.errors.iter();
+        errors.map(move |(name, count)| (format!("{mount},{}", label("errno", name)), *count))
+    });
+    page.many(("millpond_mount_errors_total", "The same by errno."), "counter", errors);
+}
+
+fn calls(page: &mut Page, served: &[Labelled<'_>]) {
+    type Pick = fn(&Picture) -> &[CallPicture];
+    let kinds: [(&str, Pick); 2] =
+        [("meta", |picture| &picture.meta), ("chunk", |picture| &picture.chunks)];
+    for (kind, pick) in kinds {
+        let each = || {
+            served.iter().flat_map(|(mount, picture)| {
+                let calls = pick(picture).iter();
+                calls.map(move |call| (format!("{mount},{}", label("call", call.0)), call))
+            })
+        };
+        page.histograms(
+            (&format!("millpond_mount_{kind}_seconds"), "Calls to the cluster, retries included."),
+            each().map(|(labels, call)| (labels, call.1.clone())),
+        );
+        page.many(
+            (&format!("millpond_mount_{kind}_failed_total"), "Calls that came to nothing."),
+            "counter",
+            each().map(|(labels, call)| (labels, call.2)),
+        );
+    }
+}
+
+type Number = ((&'static str, &'static str), &'static str, fn(&Picture) -> u64);
+
+const NUMBERS: &[Number] = &[
+    (("millpond_mount_read_bytes_total", "Bytes read."), "counter", |it| it.read_bytes),
+    (("millpond_mount_written_bytes_total", "Bytes written."), "counter", |it| it.written_bytes),
+    (("millpond_mount_in_flight", "Requests in work."), "gauge", |it| it.in_flight),
+    (("millpond_mount_resent_total", "Requests that the kernel sent again."), "counter", |it| {
+        it.resent
+    }),
+    (("millpond_mount_repeated_total", "Those that the mount remembered."), "counter", |it| {
+        it.repeated
+    }),
+    (
+        ("millpond_mount_taken_over_total", "Times that another process took the mount over."),
+        "counter",
+        |it| u64::from(it.files.taken_over),
+    ),
+    (("millpond_mount_open_inodes", "Inodes that are open."), "gauge", |it| it.files.inodes),
+    (("millpond_mount_open_handles", "Open files of them."), "gauge", |it| it.files.handles),
+    (
+        ("millpond_mount_untold_inodes", "Files whose new length no meta was told yet."),
+        "gauge",
+        |it| it.files.untold,
+    ),
+    (("millpond_mount_journal_bytes", "Bytes in the journal."), "gauge", |it| {
+        it.files.journal_bytes
+    }),
+    (
+        ("millpond_mount_journal_capacity_bytes", "Bytes at which it is written anew."),
+        "gauge",
+        |_| journal::HALF_BYTES,
+    ),
+    (("millpond_mount_log_readers", "Readers of the access log."), "gauge", |it| it.log_readers),
+    (
+        ("millpond_mount_log_dropped_total", "Lines that a reader of it was too slow for."),
+        "counter",
+        |it| it.log_dropped,
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_that_is_not_served_is_on_the_page() {
+        let text = page(&[Shown { mount: "/a\"b".to_owned(), picture: None }]);
+        assert!(text.contains("millpond_mount_serving{mount=\"/a\\\"b\"} 0\n"), "{text}");
+    }
+}
