@@ -61,8 +61,15 @@ enum Command {
     Mount(mount::Args),
     /// End a mount.
     Umount(mount::UmountArgs),
-    /// List the mounts of this host, or put a new process in the place of the one that serves them.
+    /// List the mounts of this host, print their metrics, or put a new process in the place of the one that serves
+    /// them.
     Mounts(mount::MountsArgs),
+    /// Show what a mount is asked for: requests, their times, and by whom.
+    #[command(after_help = mount::profile::EXAMPLES)]
+    Profile(mount::profile::Args),
+    /// Show what a mount does each second.
+    #[command(after_help = mount::stats::EXAMPLES)]
+    Stats(mount::stats::Args),
     /// Show where the bytes of a file on a mount lie.
     Info(files::Args),
     /// Count what lies below a folder on a mount.
@@ -131,6 +138,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => mount::umount(&args),
         Command::Mounts(args) => mount::mounts(&args),
+        Command::Profile(args) => mount::profile::run(&args),
+        Command::Stats(args) => mount::stats::run(&args),
         Command::Info(args) => files::info(&args),
         Command::Summary(args) => files::summary(&args),
         Command::Fsck(args) => fsck::run(&args),

@@ -6,10 +6,16 @@ use super::{OK, Outcome};
 
 /// Writes bytes as they are.
 pub(super) fn bytes(bytes: &[u8]) -> Outcome {
+    offer(bytes).map(|_taken| OK)
+}
+
+/// Writes bytes as they are; false when the reader has gone away, so that nobody goes on for it.
+pub(super) fn offer(bytes: &[u8]) -> anyhow::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(OK),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 

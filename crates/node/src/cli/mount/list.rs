@@ -15,6 +15,10 @@ use crate::cli::{FAILED, OK, Outcome, output};
 
 /// A daemon that lives answers at once.
 const PATIENCE: Duration = Duration::from_secs(10);
+const METRICS_EXAMPLES: &str = "Example, for the textfile collector of node_exporter, from a timer:
+  millpond mounts metrics > /var/lib/node_exporter/millpond.prom.new &&
+    mv /var/lib/node_exporter/millpond.prom.new /var/lib/node_exporter/millpond.prom";
+
 /// An upgrade takes no longer, with the way back.
 const UPGRADE: Duration = Duration::from_mins(1);
 
@@ -33,6 +37,12 @@ pub(in crate::cli) struct MountsArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum MountsCommand {
+    /// Print what the mounts have counted, in the Prometheus text format.
+    #[command(after_help = METRICS_EXAMPLES)]
+    Metrics {
+        #[command(flatten)]
+        run_dir: RunDirArgs,
+    },
     /// Put a new process in the place of the one that serves the mounts: applications see a pause.
     Upgrade {
         /// The program that is to serve from now on. [default: this one]
@@ -46,6 +56,7 @@ enum MountsCommand {
 pub(in crate::cli) fn mounts(args: &MountsArgs) -> Outcome {
     match &args.command {
         Some(MountsCommand::Upgrade { program, run_dir }) => upgrade(program.as_ref(), run_dir),
+        Some(MountsCommand::Metrics { run_dir }) => metrics(run_dir),
         None => list(args),
     }
 }
@@ -112,6 +123,16 @@ fn age(seconds: u64) -> String {
         120..7200 => format!("{} min", seconds / 60),
         7200..172_800 => format!("{} h", seconds / 3600),
         _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// The numbers of all mounts of the run directory; none of them is no error.
+fn metrics(run_dir: &RunDirArgs) -> Outcome {
+    match call(&run_dir.find()?, &Request::Metrics, PATIENCE) {
+        Ok(Answer::Metrics(page)) => output::bytes(page.as_bytes()),
+        Ok(answer) => bail!("the mount daemon answers {answer:?}: is it of another version?"),
+        Err(CallError::Absent(_)) => Ok(OK),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -2,6 +2,8 @@
 
 mod list;
 mod processes;
+pub(super) mod profile;
+pub(super) mod stats;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,6 +27,7 @@ pub(super) const EXAMPLES: &str = "Options of -o, with commas:
   ro, rw        whether files can be written
   noexec, nosuid, nodev, noallow_other
                 as of mount(8)
+  nowatch       no .stats and .accesslog in the root
   threads=N     threads that serve requests, 1 to 63 (default 16)
 
 Examples:
