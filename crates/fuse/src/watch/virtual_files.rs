@@ -189,8 +189,11 @@ impl Fs {
 
     fn open_virtual(&self, ino: Ino, handle: u64) -> Result<OpenOut, Errno> {
         let busy = Errno(libc::EBUSY);
+        // Nothing is to be flushed; and a program that starts another one closes its descriptors on the
+        // way, which must not wait for a mount whose cluster is away.
+        let flags = OpenFlags::DIRECT_IO | OpenFlags::NOFLUSH;
         if ino == ACCESS_LOG {
-            let flags = OpenFlags::DIRECT_IO | OpenFlags::NONSEEKABLE | OpenFlags::STREAM;
+            let flags = flags | OpenFlags::NONSEEKABLE | OpenFlags::STREAM;
             let open = self.watch.log.open(handle);
             return if open { Ok(OpenOut::new(handle, flags)) } else { Err(busy) };
         }
@@ -200,7 +203,7 @@ impl Fs {
             return Err(busy);
         }
         snapshots.insert(handle, text);
-        Ok(OpenOut::new(handle, OpenFlags::DIRECT_IO))
+        Ok(OpenOut::new(handle, flags))
     }
 
     fn stats(&self) -> Arc<str> {

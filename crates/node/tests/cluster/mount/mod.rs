@@ -7,6 +7,7 @@ mod losses;
 mod refusals;
 mod tools;
 mod user;
+mod watch;
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
