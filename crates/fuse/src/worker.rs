@@ -209,8 +209,10 @@ fn serve_one(
         fs.watch.note_resent(fs.files().knows(request.unique()));
     }
     if let Operation::Interrupt { unique } = request.operation {
+        if fs.watch.interrupt(unique) {
+            return;
+        }
         shared.waiters.interrupt(fs, unique);
-        fs.watch.interrupt(unique);
     }
     let mut started = Some(fs.watch.begin(request, number));
     let mut answer = |reply: Reply<'_>| {

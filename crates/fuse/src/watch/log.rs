@@ -192,8 +192,8 @@ impl AccessLog {
         }
     }
 
-    /// Whoever waits under this number does not want to any longer.
-    pub(super) fn interrupt(&self, unique: u64) {
+    /// Whoever waits under this number does not want to any longer; false when it is no reader.
+    pub(super) fn interrupt(&self, unique: u64) -> bool {
         let mut readers = self.readers.lock();
         let is_it = |waiting: &Waiting| waiting.asker.unique == unique;
         let mut found = None;
@@ -202,14 +202,14 @@ impl AccessLog {
                 found = reader.waiting.remove(at);
             }
         }
-        if found.is_none() {
+        let Some(Waiting { asker, .. }) = found else {
             readers.early.truncate(EARLY_MAX - 1);
             readers.early.push_front(unique);
-        }
+            return false;
+        };
         drop(readers);
-        if let Some(Waiting { asker, .. }) = found {
-            send(&asker.device, asker.to, &Reply::Error(libc::EINTR));
-        }
+        send(&asker.device, asker.to, &Reply::Error(libc::EINTR));
+        true
     }
 }
 
@@ -294,7 +294,7 @@ mod tests {
         let log = AccessLog::default();
         assert!(log.open(7));
         for unique in 0..200 {
-            log.interrupt(unique);
+            assert!(!log.interrupt(unique));
         }
         assert_eq!(log.readers.lock().early.len(), EARLY_MAX);
         let device = Arc::new(Device::from_fd(std::io::pipe().unwrap().0.into()));

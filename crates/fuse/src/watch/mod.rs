@@ -93,8 +93,8 @@ impl Watch {
         }
     }
 
-    /// The caller of a request does not want to wait any longer.
-    pub(crate) fn interrupt(&self, unique: u64) {
-        self.log.interrupt(unique);
+    /// The caller of a request does not want to wait any longer. True when that was a reader of the log.
+    pub(crate) fn interrupt(&self, unique: u64) -> bool {
+        self.log.interrupt(unique)
     }
 }

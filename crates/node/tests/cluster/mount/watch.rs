@@ -303,19 +303,27 @@ fn readers_of_the_log_wait_without_holding_anybody_up() {
     for lines in &followers {
         await_line(lines, "name=\"while they wait\"");
     }
+    // Of another way, which leaves no line.
+    let metrics = || numbers(&host.must(&["mounts", "metrics"]), &target);
     // Whoever waits can be ended while nothing happens on the mount.
     let log = target.join(".accesslog");
-    let start = || Command::new("cat").arg(&log).stdout(Stdio::piped()).spawn().unwrap();
     for end in [ProcessSignal::Terminate, ProcessSignal::Kill] {
-        let mut child = start();
-        let mut first = [0];
-        fs::create_dir(target.join(format!("{}", child.id()))).unwrap();
+        let mut child = Command::new("cat").arg(&log).stdout(Stdio::null()).spawn().unwrap();
         until("it reads", || (stats(&target)["log_readers"] == 9).then_some(()));
-        fs::remove_dir(target.join(format!("{}", child.id()))).unwrap();
-        child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+        // The log is the first file that it opens; from here on nothing happens on the mount.
+        let (call, waits) = (format!("/proc/{}/syscall", child.id()), libc::SYS_read);
+        until("it waits for lines", || {
+            let call = fs::read_to_string(&call).unwrap();
+            call.starts_with(&format!("{waits} 0x3 ")).then_some(())
+        });
+        assert_eq!(metrics()["in_flight"], 0, "no thread is at work for it");
         signal(child.id(), end);
         until("it ends", || child.try_wait().unwrap());
         until("its room is given back", || (stats(&target)["log_readers"] == 8).then_some(()));
+    }
+    // It ended by the kernel's word, and not by a line of that.
+    for lines in &followers {
+        assert!(lines.try_iter().all(|line| !line.unwrap().contains("op=interrupt")));
     }
     let more: Vec<File> = (0..8).map(|_| open_log(&target)).collect();
     assert_eq!(errno(File::open(&log)), libc::EBUSY);
@@ -324,8 +332,6 @@ fn readers_of_the_log_wait_without_holding_anybody_up() {
     // A reader that does not read loses lines, and nobody waits for it.
     let slow = open_log(&target);
     assert_eq!(drained(&slow), "");
-    // Of another way, which leaves no line.
-    let metrics = || numbers(&host.must(&["mounts", "metrics"]), &target);
     let before = metrics();
     let missing = target.join(OsStr::from_bytes(&[0xff; 255]));
     for _ in 0..1500 {
