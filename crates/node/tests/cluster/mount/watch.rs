@@ -295,7 +295,7 @@ fn readers_of_the_log_wait_without_holding_anybody_up() {
     }
     let cluster = Cluster::start(1, 1);
     let host = Host::new(&cluster, HANG);
-    let target = host.mount("idle", "threads=2");
+    let target = host.mount("idle", "mode=strict,threads=2");
     // More of them than the mount has threads.
     let followers: Vec<_> = (0..8).map(|_| follow(&target)).collect();
     until("they are there", || (stats(&target)["log_readers"] == 8).then_some(()));
