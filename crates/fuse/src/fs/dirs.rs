@@ -54,6 +54,10 @@ impl Fs {
             let MetaReply::Page { entries, .. } = answer? else { return Err(unexpected()) };
             let keeping = plus.then(|| self.keeping());
             for entry in &entries {
+                // The kernel would take the name for the file of the listing.
+                let hidden = self.watch.hides(dir, entry.name.as_bytes());
+                let bare = hidden.then(|| DirEntry { attr: None, ..entry.clone() });
+                let entry = bare.as_ref().unwrap_or(entry);
                 if !push(&mut buffer, (dir, entry), version, keeping.as_ref()) {
                     break;
                 }

@@ -247,6 +247,11 @@ impl Fs {
 }
 
 impl Watch {
+    /// Whether a virtual file has this name.
+    pub(crate) fn hides(&self, dir: Ino, name: &[u8]) -> bool {
+        self.shown && dir == Ino::ROOT && named(name).is_some()
+    }
+
     fn attr(&self, ino: Ino) -> Attr {
         let permissions = FILES.iter().find(|(own, _, _)| *own == ino).map_or(0, |file| file.2);
         let (seconds, nanos) = (self.since.secs.cast_unsigned(), self.since.nanos);
