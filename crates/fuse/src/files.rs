@@ -357,6 +357,27 @@ impl Files {
         before.is_none()
     }
 
+    /// Bytes that a meta was not told of were written at this time, and not when they came here; the
+    /// file's attributes then. Nothing when a meta knows of all, or of a later time.
+    pub(crate) fn wrote_at(&self, file: &File, at: Timestamp) -> Option<Attr> {
+        let mut table = self.table.lock();
+        let mut state = file.state.lock();
+        let written = state.written.filter(|written| written.data == state.attr.data)?;
+        if at > written.at || at < state.attr.mtime {
+            return None;
+        }
+        let now = Written { at, ..written };
+        state.written = Some(now);
+        let attr = overlaid(state.attr, state.written);
+        drop(state);
+        if let Some(open) = table.open.get_mut(&file.ino) {
+            open.written = Some(now);
+            table.note(Entry::Wrote { ino: file.ino, written: now });
+        }
+        drop(table);
+        Some(attr)
+    }
+
     /// A meta knows of these bytes now, and says so.
     pub(crate) fn told(&self, file: &File, written: Written, told: Told) {
         let attr = told.attr;
@@ -527,6 +548,24 @@ pub(crate) mod tests {
         let cut = Attr { data: 6, size: 40, version: 3, ..attr(0, 3) };
         let _ = file.learn(Told { attr: cut, version: 0 });
         assert!(!file.is_length_told());
+    }
+
+    #[test]
+    fn the_time_of_a_write_is_the_kernels_unless_a_meta_knows_a_later_one() {
+        let at = |secs| Timestamp { secs, nanos: 0 };
+        let files = Files::new(Some(Journal::create().unwrap()));
+        let file = files.open(2, Attr { mtime: at(5), ..attr(30, 1) });
+        assert_eq!(files.wrote_at(&file, at(6)), None, "nothing was written");
+        let _ = files.wrote(&file, written(30));
+        assert_eq!(files.wrote_at(&file, at(4)), None, "set back");
+        assert_eq!(files.wrote_at(&file, at(10)), None, "set forward");
+        let shown = files.wrote_at(&file, at(7)).unwrap();
+        assert_eq!((shown.mtime, shown.size, file.attr().mtime), (at(7), 30, at(7)));
+        // An answer to what was told before does not count as one to this.
+        files.told(&file, written(30), attr(30, 2));
+        assert_eq!(file.untold(), Some(Written { at: at(7), ..written(30) }));
+        let files = next(&files);
+        assert_eq!(files.known(attr(30, 2)).attr().mtime, at(7), "the next process knows it");
     }
 
     #[test]
