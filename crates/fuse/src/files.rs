@@ -554,7 +554,7 @@ pub(crate) mod tests {
     fn the_time_of_a_write_is_the_kernels_unless_a_meta_knows_a_later_one() {
         let at = |secs| Timestamp { secs, nanos: 0 };
         let files = Files::new(Some(Journal::create().unwrap()));
-        let file = files.open(2, Attr { mtime: at(5), ..attr(30, 1) });
+        let file = files.open(2, Told { attr: Attr { mtime: at(5), ..attr(30, 1) }, version: 0 });
         assert_eq!(files.wrote_at(&file, at(6)), None, "nothing was written");
         let _ = files.wrote(&file, written(30));
         assert_eq!(files.wrote_at(&file, at(4)), None, "set back");
@@ -562,10 +562,10 @@ pub(crate) mod tests {
         let shown = files.wrote_at(&file, at(7)).unwrap();
         assert_eq!((shown.mtime, shown.size, file.attr().mtime), (at(7), 30, at(7)));
         // An answer to what was told before does not count as one to this.
-        files.told(&file, written(30), attr(30, 2));
+        files.told(&file, written(30), told(30, 2));
         assert_eq!(file.untold(), Some(Written { at: at(7), ..written(30) }));
         let files = next(&files);
-        assert_eq!(files.known(attr(30, 2)).attr().mtime, at(7), "the next process knows it");
+        assert_eq!(files.known(told(30, 2)).attr().mtime, at(7), "the next process knows it");
     }
 
     #[test]

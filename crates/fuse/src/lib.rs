@@ -25,6 +25,7 @@ pub mod admin;
 mod backend;
 mod blob;
 mod daemon;
+mod early;
 mod errno;
 mod files;
 mod fs;

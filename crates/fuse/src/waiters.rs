@@ -6,6 +6,7 @@ use std::time::Duration;
 use millpond_fuse_wire::{Device, Reply, ReplyTo};
 use parking_lot::{Condvar, Mutex};
 
+use crate::early::Early;
 use crate::errno::Errno;
 use crate::fs::{Fs, Waiting};
 use crate::watch::Started;
@@ -34,6 +35,7 @@ impl Waiter {
 #[derive(Debug, Default)]
 struct Queue {
     waiters: Vec<Waiter>,
+    early: Early,
     ended: bool,
 }
 
@@ -46,13 +48,21 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
+    /// Has a request wait, unless its caller does not want to any longer.
     pub(crate) fn add(
         &self,
+        fs: &Fs,
         waiting: Waiting,
         started: Started,
         (to, device): (ReplyTo, Arc<Device>),
     ) {
-        self.queue.lock().waiters.push(Waiter { waiting, started, to, device });
+        let waiter = Waiter { waiting, started, to, device };
+        let mut queue = self.queue.lock();
+        if queue.early.take(waiter.waiting.unique) {
+            drop(queue);
+            return waiter.answer(fs, &Reply::Error(libc::EINTR));
+        }
+        queue.waiters.push(waiter);
         self.changed.notify_one();
     }
 
@@ -60,7 +70,9 @@ impl Waiters {
     pub(crate) fn interrupt(&self, fs: &Fs, unique: u64) {
         let mut queue = self.queue.lock();
         let found = queue.waiters.iter().position(|waiter| waiter.waiting.unique == unique);
-        let Some(waiter) = found.map(|at| queue.waiters.swap_remove(at)) else { return };
+        let Some(waiter) = found.map(|at| queue.waiters.swap_remove(at)) else {
+            return queue.early.note(unique);
+        };
         drop(queue);
         waiter.answer(fs, &Reply::Error(libc::EINTR));
     }

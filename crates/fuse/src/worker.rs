@@ -224,7 +224,7 @@ fn serve_one(
     let waiting = fs.dispatch(request, scratch, &mut answer);
     let Some(started) = started else { return };
     match waiting {
-        Some(waiting) => shared.waiters.add(waiting, started, (to, Arc::clone(device))),
+        Some(waiting) => shared.waiters.add(fs, waiting, started, (to, Arc::clone(device))),
         None => fs.watch.end(started, None),
     }
 }

@@ -2,7 +2,7 @@
 
 use millpond_fuse_wire::Reply;
 use millpond_fuse_wire::abi::{AttrOut, SetattrIn, SetattrValid};
-use millpond_types::meta::{Ino, MetaOp, SetAttr, SetTime, Timestamp};
+use millpond_types::meta::{Attr, Ino, MetaOp, SetAttr, SetTime, Timestamp};
 
 use super::{Fs, Send};
 use crate::backend::{Bytes, Ticket, Told};
@@ -41,7 +41,7 @@ impl Fs {
     ) -> Result<(), Errno> {
         let set = wanted(args);
         if let Some(attr) = self.time_of_write(ino, &set) {
-            self.send_attr(&attr, send);
+            self.send_attr(Told { attr, version: 0 }, send);
             return Ok(());
         }
         // What was written before keeps its time only if the meta hears of it first.

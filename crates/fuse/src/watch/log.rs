@@ -15,14 +15,13 @@ use millpond_types::metrics::Counter;
 use parking_lot::Mutex;
 
 use super::line::event;
+use crate::early::Early;
 use crate::worker::send;
 
 /// Bytes of lines that a reader has not taken: some 8,000 lines.
 const ROOM_BYTES: usize = 1 << 20;
 /// Readers of one mount: each line is written once for each.
 const READERS_MAX: usize = 16;
-/// Interrupts that came before the read that they are for: another thread may be quicker with them.
-const EARLY_MAX: usize = 64;
 
 /// Where the answer to a read goes.
 #[derive(Debug)]
@@ -98,7 +97,7 @@ impl Reader {
 #[derive(Debug, Default)]
 struct Readers {
     of: HashMap<u64, Reader>,
-    early: VecDeque<u64>,
+    early: Early,
 }
 
 /// The access log of a mount.
@@ -165,8 +164,7 @@ impl AccessLog {
             return Taken::Nothing;
         }
         let asker = asker();
-        if let Some(at) = early.iter().position(|unique| *unique == asker.unique) {
-            early.remove(at);
+        if early.take(asker.unique) {
             return Taken::Interrupted;
         }
         reader.waiting.push_back(Waiting { asker, size });
@@ -203,8 +201,7 @@ impl AccessLog {
             }
         }
         let Some(Waiting { asker, .. }) = found else {
-            readers.early.truncate(EARLY_MAX - 1);
-            readers.early.push_front(unique);
+            readers.early.note(unique);
             return false;
         };
         drop(readers);
@@ -293,10 +290,7 @@ mod tests {
     fn an_interrupt_may_come_before_the_read() {
         let log = AccessLog::default();
         assert!(log.open(7));
-        for unique in 0..200 {
-            assert!(!log.interrupt(unique));
-        }
-        assert_eq!(log.readers.lock().early.len(), EARLY_MAX);
+        assert!(!log.interrupt(199));
         let device = Arc::new(Device::from_fd(std::io::pipe().unwrap().0.into()));
         let asker = |unique| {
             let device = Arc::clone(&device);
@@ -304,7 +298,6 @@ mod tests {
         };
         assert_eq!(log.read(7, (10, true), asker(199)), Taken::Interrupted);
         assert_eq!(log.read(7, (10, true), asker(199)), Taken::Later, "it is for one read");
-        assert_eq!(log.read(7, (10, true), asker(5)), Taken::Later, "too long ago");
-        assert_eq!(log.readers.lock().of[&7].waiting.len(), 2);
+        assert_eq!(log.readers.lock().of[&7].waiting.len(), 1);
     }
 }
