@@ -10,6 +10,11 @@ use crate::conformance::Mounted;
 use crate::mount::left_out;
 use crate::process::{Cluster, until};
 
+/// Two mounts of a cluster.
+fn two(cluster: &Cluster, options: &str) -> [Mounted; 2] {
+    [1, 2].map(|n| Mounted::new(cluster, &format!("{}-{n}", options.replace('=', "-")), options))
+}
+
 fn soon(what: &str, mut check: impl FnMut() -> bool) {
     until(what, || check().then_some(()));
 }
@@ -21,9 +26,7 @@ fn each_sees_what_the_other_one_does() {
     }
     let cluster = Cluster::roomy(3, 2);
     for options in ["mode=strict", "mode=close-to-open"] {
-        let name = |n| format!("{}-{n}", options.replace('=', "-"));
-        let (one, two) =
-            (Mounted::new(&cluster, &name(1), options), Mounted::new(&cluster, &name(2), options));
+        let [one, two] = two(&cluster, options);
         let (here, there) = (one.folder.join("file"), two.folder.join("file"));
         std::fs::write(&here, b"first").unwrap();
         assert_eq!(std::fs::read(&there).unwrap(), b"first", "{options}: a new file");
@@ -79,9 +82,7 @@ fn changes_are_seen_elsewhere_within_50_ms() {
     }
     let cluster = Cluster::roomy(3, 2);
     for options in ["mode=strict", "mode=close-to-open"] {
-        let name = |n| format!("{}-{n}", options.replace('=', "-"));
-        let (one, two) =
-            (Mounted::new(&cluster, &name(1), options), Mounted::new(&cluster, &name(2), options));
+        let [one, two] = two(&cluster, options);
         let mut times: BTreeMap<&str, Vec<Duration>> = BTreeMap::new();
         for round in 0..ROUNDS {
             let (here, there) =

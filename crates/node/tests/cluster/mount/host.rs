@@ -38,10 +38,11 @@ impl Host {
         Self::at(cluster.folder.path(), addresses.join(","), hang)
     }
 
-    /// Mounts the cluster at `addresses` below `folder`.
+    /// Mounts the cluster at `addresses` in a new folder below `folder`.
     pub(super) fn at(folder: &Path, addresses: String, hang: Duration) -> Self {
-        let folder = folder.canonicalize().unwrap().join("host");
-        std::fs::create_dir(&folder).unwrap();
+        let folder = folder.canonicalize().unwrap();
+        let free = |n: &u32| std::fs::create_dir(folder.join(format!("host{n}"))).is_ok();
+        let folder = folder.join(format!("host{}", (0..9).find(free).unwrap()));
         let over = Arc::new((Mutex::new(false), Condvar::new()));
         watch(folder.clone(), Arc::clone(&over), hang);
         let run_dir = RunDir::new(folder.join("run"));

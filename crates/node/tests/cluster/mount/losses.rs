@@ -1,7 +1,8 @@
 //! Mounts of a cluster whose processes are killed: applications see pauses, and what was fsynced stays.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,6 +17,8 @@ use crate::etcd_members::{Etcd, left_out as etcd_left_out};
 use crate::process::{Chains as _, Cluster, Process, until};
 
 const HANG: Duration = Duration::from_mins(5);
+/// Names that two mounts look at.
+const NAMES: u64 = 12;
 
 /// Three managers, which are metas too, over etcd, and three nodes.
 struct Servers {
@@ -99,6 +102,64 @@ fn applications_do_not_see_that_nodes_managers_and_metas_are_killed() {
     let limit = number("MILLPOND_LONGEST_MS", 20_000);
     assert!(longest < Duration::from_millis(limit as u64), "a {what} took {longest:?}");
     host.umount(&target);
+}
+
+/// What a folder shows: the length of each name's file.
+fn shown(folder: &Path) -> BTreeMap<u64, u64> {
+    let len = |name: u64| fs::metadata(folder.join(name.to_string())).map(|data| data.len());
+    (0..NAMES).filter_map(|name| len(name).ok().map(|len| (name, len))).collect()
+}
+
+/// Changes one of the names in a folder.
+fn change(folder: &Path, rng: &mut Rng) {
+    let path = |name: u64| folder.join(name.to_string());
+    let (one, other) = (path(rng.below(NAMES)), path(rng.below(NAMES)));
+    let done = match rng.below(4) {
+        0 => fs::remove_file(&one),
+        1 => fs::rename(&one, &other),
+        2 => fs::hard_link(&one, &other),
+        _ => fs::write(&one, vec![7; usize::try_from(rng.below(9000)).unwrap()]),
+    };
+    if let Err(error) = done {
+        let kind = error.kind();
+        assert!(matches!(kind, ErrorKind::NotFound | ErrorKind::AlreadyExists), "{one:?}: {error}");
+    }
+}
+
+/// What a mount keeps of names and attributes, it keeps for ten seconds: a change that it misses is seen
+/// later than this test waits.
+#[test]
+fn a_mount_misses_no_change_when_metas_and_daemons_die() {
+    if left_out() || etcd_left_out() {
+        return;
+    }
+    let mut servers = Servers::start();
+    let addresses = servers.addresses();
+    let [here, there] = [(); 2].map(|()| Host::at(servers.folder.path(), addresses.clone(), HANG));
+    let (one, two) = (here.mount("one", ""), there.mount("two", ""));
+    let (mut rng, mut longest) = (Rng::new(5), Duration::ZERO);
+    for round in 0..number("MILLPOND_HEAR_ROUNDS", 24) {
+        // All of it is kept there, names that are not there too.
+        assert_eq!(shown(&one), shown(&two), "round {round}");
+        let dies = round / 2 % 4;
+        match (round % 2, dies) {
+            (0, 3) => there.kill_daemon(),
+            (0, meta) => servers.managers[meta].kill(),
+            _ => {}
+        }
+        for _ in 0..10 {
+            change(&one, &mut rng);
+        }
+        let wanted = shown(&one);
+        let (_, took) =
+            until("the other mount to see it", || (shown(&two) == wanted).then_some(()));
+        longest = longest.max(took);
+        if round % 2 == 0 && dies < 3 {
+            servers.managers[dies].run();
+        }
+    }
+    println!("the longest until all was seen: {longest:?}");
+    assert!(longest < Duration::from_secs(6), "a change was missed: {longest:?}");
 }
 
 /// Writes files and fsyncs them until that fails; the ones whose fsync returned.
