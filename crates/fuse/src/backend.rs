@@ -4,10 +4,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use millpond_client::{ChunkAt, ChunkCut, Client, Room, Value};
+use millpond_client::{ChunkCut, Client, FileBytes as Bytes};
 use millpond_env::RealClock;
-use millpond_types::meta::{Answered, Attr, Caller, Layout, MetaOp, MetaReply, MetaRequest};
-use millpond_types::{DataId, FileChunk};
+use millpond_types::meta::{Answered, Attr, Caller, MetaOp, MetaReply, MetaRequest};
 
 use crate::errno::Errno;
 use crate::files::Files;
@@ -145,15 +144,7 @@ impl Backend {
     /// Reads `buf.len()` bytes at `offset`; holes are zeros.
     pub(crate) fn read(&self, bytes: Bytes, offset: u64, buf: &mut [u8]) -> Result<(), Errno> {
         let (mut parts, mut rooms) = (Vec::new(), Vec::new());
-        let (mut rest, mut at) = (buf, offset);
-        while !rest.is_empty() {
-            let (part, len) = bytes.part(at, rest.len())?;
-            let (room, tail) = std::mem::take(&mut rest).split_at_mut(len);
-            parts.push(part);
-            rooms.push(Room::One(room));
-            rest = tail;
-            at += len as u64;
-        }
+        bytes.rooms(offset, buf, (&mut parts, &mut rooms))?;
         self.calls.read.timed(|| self.client.read_chunks(&parts, &mut rooms, Some(PATIENCE)))?;
         Ok(())
     }
@@ -161,27 +152,17 @@ impl Backend {
     /// Writes bytes at `offset`, durably on all replicas.
     pub(crate) fn write(&self, bytes: Bytes, offset: u64, data: &[u8]) -> Result<(), Errno> {
         let (mut parts, mut values) = (Vec::new(), Vec::new());
-        let (mut rest, mut at) = (data, offset);
-        while !rest.is_empty() {
-            let (part, len) = bytes.part(at, rest.len())?;
-            let (value, tail) = rest.split_at(len);
-            parts.push(part);
-            values.push(Value::One(value));
-            rest = tail;
-            at += len as u64;
-        }
+        bytes.values(offset, data, (&mut parts, &mut values))?;
         self.calls.write.timed(|| self.client.write_chunks(&parts, &values, Some(PATIENCE)))?;
         Ok(())
     }
 
     /// Cuts what lies behind `size` off a file that has at most `old` bytes in its chunks.
     pub(crate) fn cut(&self, bytes: Bytes, size: u64, old: u64) -> Result<(), Errno> {
-        let layout = bytes.layout;
-        let inner = size & (layout.chunk_bytes() - 1);
-        if inner > 0 {
-            let last = bytes.cut(size >> layout.chunk_log2, u32::try_from(inner).ok())?;
+        if let Some(last) = bytes.tail(size)? {
             self.calls.cut.timed(|| self.client.cut_chunks(&[last], Some(PATIENCE)))?;
         }
+        let layout = bytes.layout;
         self.remove(bytes, layout.chunks(size)..layout.chunks(old))
     }
 }
@@ -189,13 +170,9 @@ impl Backend {
 impl Backend {
     /// Removes whole chunks.
     pub(crate) fn remove(&self, bytes: Bytes, indexes: Range<u64>) -> Result<(), Errno> {
-        let mut indexes = indexes.peekable();
-        while indexes.peek().is_some() {
-            let cuts: Vec<ChunkCut> = indexes
-                .by_ref()
-                .take(CUTS_MAX)
-                .map(|index| bytes.cut(index, None))
-                .collect::<Result<_, _>>()?;
+        let mut removals = bytes.removals(indexes).peekable();
+        while removals.peek().is_some() {
+            let cuts: Vec<ChunkCut> = removals.by_ref().take(CUTS_MAX).collect();
             self.calls.cut.timed(|| self.client.cut_chunks(&cuts, Some(PATIENCE)))?;
         }
         Ok(())
@@ -206,32 +183,4 @@ impl Backend {
 pub(crate) fn unexpected() -> Errno {
     tracing::error!("a meta answered something else than it was asked for: its log may say more");
     Errno::IO
-}
-
-/// The bytes of a file: their name and where they lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bytes {
-    pub(crate) data: u64,
-    pub(crate) layout: Layout,
-}
-
-impl Bytes {
-    pub(crate) const fn of(attr: &Attr) -> Self {
-        Self { data: attr.data, layout: attr.layout }
-    }
-
-    /// The part of a chunk at `offset`, and how many of `len` bytes lie in it.
-    fn part(self, offset: u64, len: usize) -> Result<(ChunkAt, usize), Errno> {
-        let (index, inner) = self.layout.locate(offset).ok_or(Errno::FILE_TOO_BIG)?;
-        let left = self.layout.chunk_bytes() - u64::from(inner);
-        let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
-        let chunk = FileChunk { data: DataId(self.data), index };
-        Ok((ChunkAt { chain: self.layout.chain(index), chunk, offset: inner }, len))
-    }
-
-    fn cut(self, index: u64, to: Option<u32>) -> Result<ChunkCut, Errno> {
-        let index = u32::try_from(index).map_err(|_| Errno::FILE_TOO_BIG)?;
-        let chunk = FileChunk { data: DataId(self.data), index };
-        Ok(ChunkCut { chain: self.layout.chain(index), chunk, to })
-    }
 }

@@ -1,6 +1,6 @@
 //! What an application is told when something goes wrong.
 
-use millpond_client::{ClientError, ErrorKind};
+use millpond_client::{BehindLastChunk, ClientError, ErrorKind};
 use millpond_types::meta::{MetaError, NameError};
 
 /// An errno of Linux, positive.
@@ -61,6 +61,12 @@ const NAMES: [(i32, &str); 30] = [
 impl From<MetaError> for Errno {
     fn from(error: MetaError) -> Self {
         Self(error.errno())
+    }
+}
+
+impl From<BehindLastChunk> for Errno {
+    fn from(BehindLastChunk: BehindLastChunk) -> Self {
+        Self::FILE_TOO_BIG
     }
 }
 

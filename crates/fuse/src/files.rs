@@ -4,12 +4,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use millpond_client::FileBytes as Bytes;
 use millpond_env::{EnvError, RealClock, ShmRegion};
 use millpond_types::Tick;
 use millpond_types::meta::{Attr, Ino, Timestamp};
 use parking_lot::{Mutex, RwLock};
 
-use crate::backend::{Bytes, Told};
+use crate::backend::Told;
 use crate::journal::{Entry, Journal};
 
 /// An open file, however often it is open.

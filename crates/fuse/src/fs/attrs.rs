@@ -1,11 +1,12 @@
 //! Attributes.
 
+use millpond_client::FileBytes as Bytes;
 use millpond_fuse_wire::Reply;
 use millpond_fuse_wire::abi::{AttrOut, SetattrIn, SetattrValid};
 use millpond_types::meta::{Attr, Ino, MetaOp, SetAttr, SetTime, Timestamp};
 
 use super::{Fs, Send};
-use crate::backend::{Bytes, Ticket, Told};
+use crate::backend::{Ticket, Told};
 use crate::errno::Errno;
 use crate::options::Mode;
 

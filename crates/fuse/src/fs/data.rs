@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use millpond_client::FileBytes as Bytes;
 use millpond_env::RealClock;
 use millpond_fuse_wire::abi::{FallocateIn, FallocateMode, OpenFlags, OpenIn, OpenOut, ReadIn};
 use millpond_fuse_wire::{Pages, Reply};
@@ -10,7 +11,7 @@ use millpond_types::meta::{
 };
 
 use super::{Fs, Send};
-use crate::backend::{Bytes, Ticket};
+use crate::backend::Ticket;
 use crate::errno::Errno;
 use crate::files::{File, Written};
 use crate::options::Mode;
@@ -151,7 +152,7 @@ impl Fs {
     /// is answered. The caller has the file's gate.
     fn wrote(&self, file: &File, bytes: Bytes, end: u64) -> Result<(), Errno> {
         let at = Timestamp::from_unix_nanos(RealClock::wall_nanos());
-        if self.files().wrote(file, Written { end, at, data: bytes.data }) {
+        if self.files().wrote(file, Written { end, at, data: bytes.data.0 }) {
             self.files().note_untold(file.ino);
             self.wake.wake();
         }

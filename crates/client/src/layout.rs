@@ -1,0 +1,148 @@
+//! The bytes of one file: which parts of which chunks a range of them is.
+
+use std::ops::Range;
+
+use millpond_types::meta::{Attr, Layout};
+use millpond_types::{DataId, FileChunk};
+
+use crate::call::{Room, Value};
+use crate::chunks::{ChunkAt, ChunkCut};
+
+/// The bytes of a file: their name and where they lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileBytes {
+    /// Their name: a file that is cut to nothing gets other bytes.
+    pub data: DataId,
+    /// Where they lie.
+    pub layout: Layout,
+}
+
+/// A range lies behind the last byte that a file can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BehindLastChunk;
+
+impl FileBytes {
+    /// The bytes of an inode.
+    #[must_use]
+    pub const fn of(attr: &Attr) -> Self {
+        Self { data: DataId(attr.data), layout: attr.layout }
+    }
+
+    /// The part of a chunk at `offset`, and how many of `len` bytes lie in it.
+    fn part(self, offset: u64, len: usize) -> Result<(ChunkAt, usize), BehindLastChunk> {
+        let (index, inner) = self.layout.locate(offset).ok_or(BehindLastChunk)?;
+        let left = self.layout.chunk_bytes() - u64::from(inner);
+        let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
+        let chunk = FileChunk { data: self.data, index };
+        Ok((ChunkAt { chain: self.layout.chain(index), chunk, offset: inner }, len))
+    }
+
+    /// Cuts room for the bytes at `offset` along the chunks and appends the parts to `parts`, for
+    /// [`crate::Client::read_chunks`].
+    ///
+    /// # Errors
+    /// [`BehindLastChunk`]; some parts may have been appended then.
+    pub fn rooms<'a>(
+        self,
+        offset: u64,
+        buf: &'a mut [u8],
+        (parts, rooms): (&mut Vec<ChunkAt>, &mut Vec<Room<'a>>),
+    ) -> Result<(), BehindLastChunk> {
+        let (mut rest, mut at) = (buf, offset);
+        while !rest.is_empty() {
+            let (part, len) = self.part(at, rest.len())?;
+            let (room, tail) = std::mem::take(&mut rest).split_at_mut(len);
+            parts.push(part);
+            rooms.push(Room::One(room));
+            rest = tail;
+            at += len as u64;
+        }
+        Ok(())
+    }
+
+    /// Cuts bytes for `offset` along the chunks and appends the parts to `parts`, for
+    /// [`crate::Client::write_chunks`].
+    ///
+    /// # Errors
+    /// [`BehindLastChunk`]; some parts may have been appended then.
+    pub fn values<'a>(
+        self,
+        offset: u64,
+        data: &'a [u8],
+        (parts, values): (&mut Vec<ChunkAt>, &mut Vec<Value<'a>>),
+    ) -> Result<(), BehindLastChunk> {
+        let (mut rest, mut at) = (data, offset);
+        while !rest.is_empty() {
+            let (part, len) = self.part(at, rest.len())?;
+            let (value, tail) = rest.split_at(len);
+            parts.push(part);
+            values.push(Value::One(value));
+            rest = tail;
+            at += len as u64;
+        }
+        Ok(())
+    }
+
+    /// The cut that takes what lies behind `size` off the chunk that `size` lies in; none where a chunk
+    /// begins.
+    ///
+    /// # Errors
+    /// [`BehindLastChunk`].
+    pub fn tail(self, size: u64) -> Result<Option<ChunkCut>, BehindLastChunk> {
+        if size.is_multiple_of(self.layout.chunk_bytes()) {
+            return Ok(None);
+        }
+        let (index, inner) = self.layout.locate(size).ok_or(BehindLastChunk)?;
+        Ok(Some(self.cut(index, Some(inner))))
+    }
+
+    /// Cuts that remove the chunks of these indexes; those of no file are left out.
+    pub fn removals(self, indexes: Range<u64>) -> impl Iterator<Item = ChunkCut> {
+        let indexes = indexes.map_while(|index| u32::try_from(index).ok());
+        indexes.map(move |index| self.cut(index, None))
+    }
+
+    fn cut(self, index: u32, to: Option<u32>) -> ChunkCut {
+        let chunk = FileChunk { data: self.data, index };
+        ChunkCut { chain: self.layout.chain(index), chunk, to }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: FileBytes = FileBytes {
+        data: DataId(7),
+        layout: Layout { chunk_log2: 16, stripe: 2, seed: 4, chains: 5 },
+    };
+
+    #[test]
+    fn a_range_is_cut_where_chunks_end() {
+        let (mut parts, mut rooms, mut buf) = (Vec::new(), Vec::new(), vec![0; 70_000]);
+        BYTES.rooms(65_530, &mut buf, (&mut parts, &mut rooms)).unwrap();
+        let at: Vec<(u32, u32)> = parts.iter().map(|it| (it.chunk.index, it.offset)).collect();
+        assert_eq!(at, [(0, 65_530), (1, 0), (2, 0)]);
+        let lens: Vec<usize> = rooms.iter().map(Room::len).collect();
+        assert_eq!(lens, [6, 65_536, 4458]);
+        let chains: Vec<u32> = parts.iter().map(|it| it.chain.0).collect();
+        assert_eq!(chains, [5, 1, 5]);
+        let (mut of_write, mut values) = (Vec::new(), Vec::new());
+        BYTES.values(65_530, &buf, (&mut of_write, &mut values)).unwrap();
+        assert_eq!(of_write, parts);
+        assert_eq!(values.iter().map(Value::len).collect::<Vec<_>>(), lens);
+    }
+
+    #[test]
+    fn behind_the_last_chunk_there_is_nothing() {
+        let end = 1 << 48;
+        let (mut parts, mut values) = (Vec::new(), Vec::new());
+        assert_eq!(BYTES.values(end - 1, b"ab", (&mut parts, &mut values)), Err(BehindLastChunk));
+        assert_eq!(BYTES.tail(end + 1), Err(BehindLastChunk));
+        assert_eq!(BYTES.tail(end), Ok(None), "a file may be as long as that");
+        assert_eq!(BYTES.tail(65_536), Ok(None));
+        let cut = BYTES.tail(65_537).unwrap().unwrap();
+        assert_eq!((cut.chunk.index, cut.to), (1, Some(1)));
+        assert_eq!(BYTES.removals((1 << 32) - 1..(1 << 32) + 9).count(), 1);
+    }
+}
