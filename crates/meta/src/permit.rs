@@ -14,10 +14,6 @@ const SET_GID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
 const STICKY: u16 = 0o1000;
 
-fn is_in_group(caller: &Caller, gid: u32) -> bool {
-    caller.gid == gid || caller.groups.contains(&gid)
-}
-
 /// Whether nobody asks: root, or somebody whom a kernel has let through.
 const fn is_free(caller: &Caller) -> bool {
     caller.checked || caller.uid == 0
@@ -28,23 +24,7 @@ const fn is_free(caller: &Caller) -> bool {
 /// # Errors
 /// `Access`.
 pub(crate) fn access(caller: &Caller, attr: &Attr, wanted: u16) -> Result<(), MetaError> {
-    if caller.checked {
-        return Ok(());
-    }
-    if caller.uid == 0 {
-        // Root may do all, but run only what somebody may run.
-        let runs = wanted & EXECUTE == 0 || attr.is_dir() || attr.mode & 0o111 != 0;
-        return if runs { Ok(()) } else { Err(MetaError::Access) };
-    }
-    let class = if caller.uid == attr.uid {
-        6
-    } else if is_in_group(caller, attr.gid) {
-        3
-    } else {
-        0
-    };
-    let granted = attr.mode >> class & 7;
-    if granted & wanted == wanted { Ok(()) } else { Err(MetaError::Access) }
+    caller.access(attr, wanted)
 }
 
 /// Whether the caller may change the entries of a directory.
@@ -96,14 +76,14 @@ pub(crate) fn set_attr(caller: &Caller, attr: &Attr, set: SetAttr) -> Result<Set
     if set.uid.is_some_and(|uid| uid != attr.uid || !owns) {
         return Err(MetaError::NotPermitted);
     }
-    if set.gid.is_some_and(|gid| !owns || gid != attr.gid && !is_in_group(caller, gid)) {
+    if set.gid.is_some_and(|gid| !owns || gid != attr.gid && !caller.is_in_group(gid)) {
         return Err(MetaError::NotPermitted);
     }
     if let Some(mode) = &mut set.mode {
         if !owns {
             return Err(MetaError::NotPermitted);
         }
-        if !is_in_group(caller, set.gid.unwrap_or(attr.gid)) {
+        if !caller.is_in_group(set.gid.unwrap_or(attr.gid)) {
             *mode &= !SET_GID;
         }
     }
@@ -137,7 +117,7 @@ pub(crate) fn inherit(caller: &Caller, dir: &Attr, is_dir: bool, mode: u16) -> (
         return (caller.gid, mode);
     }
     let is_program = mode & GROUP_EXECUTE != 0 && !is_dir;
-    let mode = match (is_dir, is_program && !is_free(caller) && !is_in_group(caller, dir.gid)) {
+    let mode = match (is_dir, is_program && !is_free(caller) && !caller.is_in_group(dir.gid)) {
         (true, _) => mode | SET_GID,
         (false, true) => mode & !SET_GID,
         (false, false) => mode,

@@ -57,6 +57,8 @@ errors! {
     NoLocks = 37, "no locks available";
     /// The directory has entries.
     NotEmpty = 39, "directory not empty";
+    /// Links lead to links, too many of them.
+    Loop = 40, "too many levels of symbolic links";
     /// No such attribute.
     NoData = 61, "no data available";
     /// This build or volume does not do that.
