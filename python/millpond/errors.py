@@ -6,6 +6,7 @@ __all__ = [
     "Busy",
     "Conflict",
     "DeadlineExceeded",
+    "FileError",
     "Internal",
     "InvalidArgument",
     "LayoutMismatch",
@@ -70,6 +71,10 @@ class Protocol(MillpondError):
 
 class InvalidArgument(MillpondError, ValueError):
     """An argument breaks a limit; the message names it."""
+
+
+class FileError(MillpondError, OSError):
+    """A file or a name is not as the call needs it."""
 
 
 class Internal(MillpondError):

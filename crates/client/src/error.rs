@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use millpond_types::cluster::{ChainId, NodeId};
+use millpond_types::meta::MetaError;
 use millpond_types::wire::{ErrorReply, ItemStatus, Status, WireError};
 use millpond_types::{FileChunk, KeyError};
 
@@ -32,6 +33,8 @@ pub enum ErrorKind {
     Protocol,
     /// An argument breaks a limit.
     InvalidArgument,
+    /// A file or a name is not as the call needs it; the error tells how POSIX names that.
+    File,
     /// A fault of the server; its log says more.
     Internal,
 }
@@ -52,6 +55,7 @@ impl ErrorKind {
             Self::ReadOnly => "ReadOnly",
             Self::Protocol => "Protocol",
             Self::InvalidArgument => "InvalidArgument",
+            Self::File => "FileError",
             Self::Internal => "Internal",
         }
     }
@@ -167,6 +171,15 @@ pub enum ClientError {
         /// What it said.
         status: ItemStatus,
     },
+    /// A file or a name is not as the call needs it; nothing was done.
+    #[error("{path}: {source}")]
+    File {
+        /// The path that the caller named.
+        path: String,
+        /// What POSIX calls it.
+        #[source]
+        source: MetaError,
+    },
     /// A key breaks its limits.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -193,6 +206,7 @@ impl ClientError {
             Self::Wire { .. } | Self::Unexpected { .. } => ErrorKind::Protocol,
             Self::OtherServer { .. } => ErrorKind::NoNamespace,
             Self::Chunk { status, .. } => kind_of_item(*status),
+            Self::File { .. } => ErrorKind::File,
             Self::Alone { .. } | Self::Key(_) | Self::Argument { .. } => ErrorKind::InvalidArgument,
         }
     }
@@ -204,6 +218,15 @@ impl ClientError {
             Self::Refused { retry_after, .. } => *retry_after,
             Self::Down { retry_in, .. } => *retry_in,
             _ => Duration::ZERO,
+        }
+    }
+
+    /// Linux' number for an error about a file or a name.
+    #[must_use]
+    pub const fn errno(&self) -> Option<i32> {
+        match self {
+            Self::File { source, .. } => Some(source.errno()),
+            _ => None,
         }
     }
 

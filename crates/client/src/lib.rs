@@ -5,7 +5,8 @@
 //! through shared memory), `connection` (hello, pipelining, replies), `pool` (connections to one
 //! server), `cluster` (routing, a node for every key, retries), [`Client`] (one server or a cluster,
 //! whichever answers), `verbs` (the verbs of the protocol, split into requests that fit), `chunks` (the
-//! bytes of files, of a cluster only).
+//! bytes of files, of a cluster only), `layout` (which chunks a range of a file is), `volume` (files by
+//! their paths, for programs that want no mount between them and the bytes).
 //!
 //! Invariants: every call ends at its deadline; the memory of the caller is touched only
 //! while its call runs, because it is borrowed for exactly that long, and by one connection at a
@@ -15,6 +16,8 @@
 //! A call to a server that stands alone is tried once: the caller decides about another attempt. A
 //! call to a cluster is tried until its deadline, because another node can answer, and there one
 //! thread per client follows the routing; it ends within a second after the client.
+//!
+//! A [`Volume`] has threads of its own: one keeps its session, some do what was submitted.
 //!
 //! Absent on purpose: other threads, and knowledge of what keys mean (crate `kv`).
 
@@ -34,6 +37,7 @@ mod shm;
 mod stream;
 mod tls;
 mod verbs;
+mod volume;
 
 pub use address::{Address, Addresses};
 pub use call::{GetOutcome, Room, Value};
@@ -45,3 +49,4 @@ pub use error::{ClientError, ErrorKind};
 pub use layout::{BehindLastChunk, FileBytes};
 pub use options::{ClientOptions, Transport, TransportInUse};
 pub use verbs::Keys;
+pub use volume::{File, OpenOptions, Pending, Volume, VolumeOptions};

@@ -47,6 +47,7 @@ pub use shm::{
     copy_checksummed,
 };
 pub use sys::{
-    EventFd, FdLimit, ProcessId, ProcessSignal, begin_session, boot_id, cpu_count, effective_uid,
-    free_bytes, memory_total, pin_thread, raise_fd_limit, require_fd_limit, wait_readable,
+    EventFd, FdLimit, ProcessId, ProcessSignal, begin_session, boot_id, cpu_count, effective_gid,
+    effective_uid, free_bytes, memory_total, pin_thread, raise_fd_limit, require_fd_limit,
+    supplementary_groups, wait_readable,
 };

@@ -11,7 +11,9 @@ pub use machine::{
     FdLimit, boot_id, cpu_count, free_bytes, memory_total, pin_thread, raise_fd_limit,
     require_fd_limit,
 };
-pub use process::{ProcessId, ProcessSignal, begin_session, effective_uid};
+pub use process::{
+    ProcessId, ProcessSignal, begin_session, effective_gid, effective_uid, supplementary_groups,
+};
 pub use wait::wait_readable;
 
 /// The result of a system call that answers -1 on failure.

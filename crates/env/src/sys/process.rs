@@ -132,6 +132,27 @@ pub fn effective_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// The group on whose behalf this process acts.
+#[must_use]
+pub fn effective_gid() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::getegid() }
+}
+
+/// The supplementary groups of this process.
+///
+/// # Errors
+/// The system's; another thread may have changed them meanwhile.
+pub fn supplementary_groups() -> io::Result<Vec<u32>> {
+    // SAFETY: with no room asked for, nothing is written.
+    let count = check(unsafe { libc::getgroups(0, std::ptr::null_mut()) })?;
+    let mut groups = vec![0; usize::try_from(count).unwrap_or(0)];
+    // SAFETY: `groups` has room for `count` numbers, and the call writes at most as many.
+    let filled = check(unsafe { libc::getgroups(count, groups.as_mut_ptr()) })?;
+    groups.truncate(usize::try_from(filled).unwrap_or(0));
+    Ok(groups)
+}
+
 #[cfg(test)]
 mod tests {
     use std::process::Command;

@@ -1,0 +1,268 @@
+//! An open file: batches of reads and writes.
+
+use std::sync::Arc;
+
+use millpond_env::RealClock;
+use millpond_types::meta::{Attr, Extend, FILE_BYTES_MAX, MetaError, MetaOp, SetAttr, Timestamp};
+use parking_lot::{Mutex, RwLock};
+
+use super::session::refused;
+use super::{OpenOptions, Pending, Shared};
+use crate::error::ClientError;
+use crate::layout::{BehindLastChunk, FileBytes};
+
+/// What the clones of a file hold together.
+#[derive(Debug)]
+pub(super) struct Opened {
+    shared: Arc<Shared>,
+    path: String,
+    options: OpenOptions,
+    /// Held alone by a write that begins behind the end, since it cuts first.
+    gate: RwLock<()>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The newest word of a meta.
+    attr: Attr,
+    /// When bytes were written, and which, that no meta was told the time of.
+    untold: Option<(u64, Timestamp)>,
+}
+
+/// An open file. Clones are the same file; any number of threads may use it at the same time.
+///
+/// *Reads* see what was written before by anybody, up to the length that was last heard of: a read that
+/// reaches behind it asks a meta first, and so does [`File::len`]. A file that another client has cut meanwhile
+/// may read as zeros until then.
+///
+/// *Writes* are durable on all replicas, and so is a new length, when they return. The time of a write
+/// within the file is told by [`File::sync`], or when the last clone is dropped. Clients that write behind the end of
+/// one file at the same moment should begin where chunks do, or make it as long as it shall be first.
+#[derive(Clone, Debug)]
+pub struct File {
+    opened: Arc<Opened>,
+}
+
+impl Opened {
+    /// Metas are told that the inode is open until this is dropped.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        (path, attr): (String, Attr),
+        options: &OpenOptions,
+    ) -> Self {
+        shared.metas.note_open(attr.ino);
+        let state = Mutex::new(State { attr, untold: None });
+        Self { shared, path, options: *options, gate: RwLock::default(), state }
+    }
+
+    fn attr(&self) -> Attr {
+        self.state.lock().attr
+    }
+
+    /// Takes a meta's word, unless a newer one is known; returns what is true then.
+    fn learn(&self, told: Attr) -> Attr {
+        let mut state = self.state.lock();
+        if told.version >= state.attr.version {
+            state.attr = told;
+        }
+        state.attr
+    }
+
+    fn ask(&self, op: MetaOp) -> Result<Attr, ClientError> {
+        self.shared.metas.attr_at(&self.path, op).map(|told| self.learn(told))
+    }
+
+    /// Asks a meta what the file is now.
+    pub(super) fn refresh(&self) -> Result<Attr, ClientError> {
+        self.ask(MetaOp::GetAttr { ino: self.attr().ino })
+    }
+
+    pub(super) fn cut_to_nothing(&self) -> Result<(), ClientError> {
+        let set = SetAttr { size: Some(0), ..SetAttr::default() };
+        self.ask(MetaOp::SetAttr { ino: self.attr().ino, set }).map(drop)
+    }
+
+    fn too_long(&self, _: BehindLastChunk) -> ClientError {
+        refused(&self.path, MetaError::TooLarge)
+    }
+
+    fn read(&self, parts: &mut [(u64, &mut [u8])]) -> Result<Vec<usize>, ClientError> {
+        if !self.options.read {
+            return Err(ClientError::argument("file", "it was opened without read"));
+        }
+        let _shared = self.gate.read();
+        let mut attr = self.attr();
+        let ends = parts.iter().map(|(offset, buf)| offset.saturating_add(buf.len() as u64));
+        if ends.max().is_some_and(|end| end > attr.size) {
+            attr = self.refresh()?;
+        }
+        let bytes = FileBytes::of(&attr);
+        let (mut at, mut rooms, mut lens) = (Vec::new(), Vec::new(), Vec::new());
+        for (offset, buf) in parts {
+            let left = usize::try_from(attr.size.saturating_sub(*offset)).unwrap_or(usize::MAX);
+            let len = left.min(buf.len());
+            let filled = bytes.rooms(*offset, &mut buf[..len], (&mut at, &mut rooms));
+            filled.map_err(|error| self.too_long(error))?;
+            lens.push(len);
+        }
+        self.shared.metas.client.read_chunks(&at, &mut rooms, None)?;
+        Ok(lens)
+    }
+
+    fn write(&self, parts: &[(u64, &[u8])]) -> Result<(), ClientError> {
+        if !self.options.write {
+            return Err(ClientError::argument("file", "it was opened without write"));
+        }
+        let parts: Vec<(u64, &[u8])> =
+            parts.iter().filter(|(_, data)| !data.is_empty()).copied().collect();
+        let Some(first) = parts.iter().map(|(offset, _)| *offset).max() else { return Ok(()) };
+        let ends = parts.iter().map(|(offset, data)| offset.saturating_add(data.len() as u64));
+        let end = ends.max().unwrap_or(0);
+        if end > FILE_BYTES_MAX {
+            return Err(refused(&self.path, MetaError::TooLarge));
+        }
+        let shared = self.gate.read();
+        // Bytes that were cut to nothing by somebody else have another name now.
+        let attr = self.refresh()?;
+        if first <= attr.size {
+            return self.put(FileBytes::of(&attr), &parts, end);
+        }
+        drop(shared);
+        let _alone = self.gate.write();
+        let attr = self.refresh()?;
+        let bytes = FileBytes::of(&attr);
+        if first > attr.size {
+            // What may lie there from a write that was never finished becomes zeros.
+            let tail = bytes.tail(attr.size).map_err(|error| self.too_long(error))?;
+            self.shared.metas.client.cut_chunks(tail.as_slice(), None)?;
+        }
+        self.put(bytes, &parts, end)
+    }
+
+    /// Writes bytes and tells a meta of a new length; the caller has the gate.
+    fn put(&self, bytes: FileBytes, parts: &[(u64, &[u8])], end: u64) -> Result<(), ClientError> {
+        let (mut at, mut values) = (Vec::new(), Vec::new());
+        for (offset, data) in parts {
+            let cut = bytes.values(*offset, data, (&mut at, &mut values));
+            cut.map_err(|error| self.too_long(error))?;
+        }
+        self.shared.metas.client.write_chunks(&at, &values, None)?;
+        let now = Timestamp::from_unix_nanos(RealClock::wall_nanos());
+        let mut state = self.state.lock();
+        state.untold = Some((bytes.data.0, now));
+        let longer = end > state.attr.size;
+        drop(state);
+        if longer { self.tell(end) } else { Ok(()) }
+    }
+
+    /// Tells a meta that the file reaches at least to `end`, and when it was written.
+    fn tell(&self, end: u64) -> Result<(), ClientError> {
+        let mut state = self.state.lock();
+        let Some((data, mtime)) = state.untold.take() else { return Ok(()) };
+        let ino = state.attr.ino;
+        drop(state);
+        let told = self.ask(MetaOp::Extend(Extend { ino, data, size: end, mtime }));
+        if told.is_err() {
+            // The time of a later write stays.
+            self.state.lock().untold.get_or_insert((data, mtime));
+        }
+        told.map(drop)
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // The bytes are durable and the length is told: only their time would be older.
+        let _ = self.tell(0);
+        self.shared.metas.note_closed(self.attr().ino);
+    }
+}
+
+impl File {
+    pub(super) fn of(opened: Opened) -> Self {
+        Self { opened: Arc::new(opened) }
+    }
+
+    /// Its length in bytes, by a meta.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn len(&self) -> Result<u64, ClientError> {
+        self.opened.refresh().map(|attr| attr.size)
+    }
+
+    /// Whether it has no bytes, by a meta.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn is_empty(&self) -> Result<bool, ClientError> {
+        self.len().map(|len| len == 0)
+    }
+
+    /// What the inode is, by a meta.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn stat(&self) -> Result<Attr, ClientError> {
+        self.opened.refresh()
+    }
+
+    /// Reads ranges, each from its offset into its memory, at the same time. Returns how many bytes of
+    /// each the file had: fewer than there is room for only at its end. Holes are zeros.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when it was opened without read; `DeadlineExceeded` naming a chunk and a node;
+    /// and as for every call. Then nothing is known about any memory's content.
+    pub fn read_batch(&self, parts: &mut [(u64, &mut [u8])]) -> Result<Vec<usize>, ClientError> {
+        self.opened.read(parts)
+    }
+
+    /// Writes ranges, each to its offset, at the same time; those that overlap in their order. All are
+    /// durable, and the file is as long, when it returns.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when it was opened without write; `File` when it would be too long or over a
+    /// quota; `NoSpace`; and as for every call. Then any of the ranges may have been written.
+    pub fn write_batch(&self, parts: &[(u64, &[u8])]) -> Result<(), ClientError> {
+        self.opened.write(parts)
+    }
+
+    /// [`File::read_batch`] by a thread of the volume, into memory that comes back with its outcome: the
+    /// same memory serves the next batch. Waits only while 256 batches wait.
+    pub fn submit_read<B>(&self, mut parts: Vec<(u64, B)>) -> Pending<Vec<(usize, B)>>
+    where
+        B: AsMut<[u8]> + Send + 'static,
+    {
+        let opened = Arc::clone(&self.opened);
+        self.opened.shared.workers.submit(move || {
+            let mut rooms: Vec<(u64, &mut [u8])> =
+                parts.iter_mut().map(|(offset, memory)| (*offset, memory.as_mut())).collect();
+            let lens = opened.read(&mut rooms)?;
+            Ok(lens.into_iter().zip(parts).map(|(len, (_, memory))| (len, memory)).collect())
+        })
+    }
+
+    /// [`File::write_batch`] by a thread of the volume, from memory that comes back. Batches that were
+    /// submitted side by side are written in any order. Waits only while 256 batches wait.
+    pub fn submit_write<B>(&self, parts: Vec<(u64, B)>) -> Pending<Vec<B>>
+    where
+        B: AsRef<[u8]> + Send + 'static,
+    {
+        let opened = Arc::clone(&self.opened);
+        self.opened.shared.workers.submit(move || {
+            let values: Vec<(u64, &[u8])> =
+                parts.iter().map(|(offset, memory)| (*offset, memory.as_ref())).collect();
+            opened.write(&values)?;
+            Ok(parts.into_iter().map(|(_, memory)| memory).collect())
+        })
+    }
+
+    /// Tells a meta when bytes were written last. They are durable already, and so is the length.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn sync(&self) -> Result<(), ClientError> {
+        self.opened.tell(0)
+    }
+}

@@ -1,0 +1,305 @@
+//! Files by their paths, without a mount: names from metas, bytes between nodes and the caller's memory.
+//!
+//! Nothing is cached but the length of what is open, and where its bytes lie. Bytes of a read are copied once from the
+//! node's memory into the caller's, where the node is on this host and shares its memory (RFC 0002); writes go
+//! over its Unix socket. Other nodes are reached over TCP.
+
+mod file;
+mod pending;
+mod session;
+mod walk;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use millpond_env::{effective_gid, effective_uid, supplementary_groups};
+use millpond_types::meta::{
+    Attr, Caller, Create, DIR_PAGE_MAX, DirEntry, FileKind, Ino, MetaError, MetaOp, MetaReply,
+    ReadDir, Rename,
+};
+
+use self::file::Opened;
+use self::pending::Workers;
+use self::session::{Keeper, Metas, refused};
+use self::walk::shown;
+use crate::client::Client;
+use crate::error::ClientError;
+
+pub use self::file::File;
+pub use self::pending::Pending;
+
+/// Threads for submitted batches at most.
+const WORKERS_MAX: usize = 256;
+/// How often an open is tried that finds its file gone between two looks.
+const OPEN_TRIES: usize = 8;
+
+/// What a volume is opened with.
+#[derive(Clone, Debug)]
+pub struct VolumeOptions {
+    /// Says to operators who has the session, at most 255 bytes.
+    pub name: String,
+    /// On whose behalf; metas check permissions unless it says that somebody has.
+    pub caller: Caller,
+    /// Threads that do what is submitted, 1 to 256. More of them than the client has connections wait
+    /// for one.
+    pub workers: usize,
+}
+
+impl VolumeOptions {
+    /// The defaults: the user and the groups of this process, as many threads as a client has
+    /// connections by default.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        let groups = supplementary_groups().unwrap_or_default();
+        let (uid, gid) = (effective_uid(), effective_gid());
+        let caller = Caller { uid, gid, groups, checked: false };
+        Self { name: name.into(), caller, workers: 4 }
+    }
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of open(2)")]
+pub struct OpenOptions {
+    /// To read.
+    pub read: bool,
+    /// To write.
+    pub write: bool,
+    /// Make it if it is not there.
+    pub create: bool,
+    /// Cut it to nothing; needs `write`.
+    pub truncate: bool,
+    /// Permission bits of a new file.
+    pub mode: u16,
+}
+
+impl OpenOptions {
+    /// To read a file that is there.
+    pub const READ: Self =
+        Self { read: true, write: false, create: false, truncate: false, mode: 0o644 };
+    /// To read and write a file that is there.
+    pub const UPDATE: Self = Self { write: true, ..Self::READ };
+    /// To read and write a file that is made, or cut to nothing.
+    pub const CREATE: Self = Self { create: true, truncate: true, ..Self::UPDATE };
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self::READ
+    }
+}
+
+/// The files of a cluster, in a session of this process.
+///
+/// Paths begin at the root of the volume, with or without `/`; links in them are followed, up to 40.
+/// Clones are the same volume. The session ends when the last clone and the last of its files are
+/// dropped; what had been unlinked while it was open here goes then.
+///
+/// ```no_run
+/// use millpond_client::{Client, ClientOptions, OpenOptions, Volume};
+///
+/// let client = Client::new(ClientOptions::new("127.0.0.1:7440".parse()?))?;
+/// let volume = Volume::open(client, "trainer on host 7")?;
+/// let file = volume.open_file("/data/shard-00", &OpenOptions::READ)?;
+/// let (mut head, mut body) = (vec![0; 512], vec![0; 1 << 20]);
+/// let read = file.read_batch(&mut [(0, &mut head[..]), (4096, &mut body[..])])?;
+/// // Memory goes to a batch and comes back with it, to be used again.
+/// let ahead = file.submit_read(vec![(1 << 20, body)]);
+/// let done = ahead.wait()?;
+/// # let _ = (read, done);
+/// # Ok::<(), millpond_client::ClientError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Volume {
+    shared: Arc<Shared>,
+}
+
+/// What a volume and its files hold together.
+#[derive(Debug)]
+struct Shared {
+    metas: Arc<Metas>,
+    workers: Workers,
+    /// Ends the session.
+    _keeper: Keeper,
+}
+
+impl Volume {
+    /// Begins a session on behalf of this process's user. `name` tells operators whose it is.
+    ///
+    /// # Errors
+    /// As [`Volume::with`].
+    pub fn open(client: Client, name: &str) -> Result<Self, ClientError> {
+        Self::with(client, VolumeOptions::new(name))
+    }
+
+    /// Begins a session.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming the option, or for a server that stands alone; `File` when there are too
+    /// many sessions; and as for every call.
+    pub fn with(client: Client, options: VolumeOptions) -> Result<Self, ClientError> {
+        let VolumeOptions { name, caller, workers } = options;
+        if name.len() > usize::from(u8::MAX) {
+            return Err(ClientError::argument("name", "longer than 255 bytes"));
+        }
+        if workers == 0 || workers > WORKERS_MAX {
+            let fix = format!("{workers} is not between 1 and {WORKERS_MAX}");
+            return Err(ClientError::argument("workers", fix));
+        }
+        let workers = Workers::start(workers)?;
+        let (metas, keeper) = Metas::begin(client, name, caller)?;
+        Ok(Self { shared: Arc::new(Shared { metas, workers, _keeper: keeper }) })
+    }
+
+    fn metas(&self) -> &Metas {
+        &self.shared.metas
+    }
+
+    /// Opens a regular file.
+    ///
+    /// # Errors
+    /// `File`, as open(2): not there, a directory, no permission; `InvalidArgument` for flags that make
+    /// no sense; and as for every call.
+    pub fn open_file(
+        &self,
+        path: impl AsRef<Path>,
+        options: &OpenOptions,
+    ) -> Result<File, ClientError> {
+        let (path, OpenOptions { read, write, create, truncate, .. }) = (path.as_ref(), *options);
+        if !(read || write) || (create || truncate) && !write {
+            let fix = "open to read or to write; create and truncate need write";
+            return Err(ClientError::argument("options", fix));
+        }
+        for _ in 0..OPEN_TRIES {
+            if let Some(file) = self.try_open(path, options)? {
+                return Ok(file);
+            }
+        }
+        Err(refused(&shown(path), MetaError::Stale))
+    }
+
+    /// One attempt; none when the file went meanwhile.
+    fn try_open(&self, path: &Path, options: &OpenOptions) -> Result<Option<File>, ClientError> {
+        let (metas, text) = (self.metas(), shown(path));
+        let place = metas.walk(path, true)?;
+        let (attr, created) = match (place.attr, place.entry) {
+            (Some(attr), _) => (attr, false),
+            (None, Some((parent, name))) if options.create => {
+                let create = Create {
+                    parent,
+                    name,
+                    kind: FileKind::Regular,
+                    mode: options.mode & 0o7777,
+                    rdev: 0,
+                    target: Vec::new(),
+                    exclusive: false,
+                };
+                let MetaReply::Entry(entry) = metas.at(&text, MetaOp::Create(create))? else {
+                    return Err(metas.unexpected());
+                };
+                (entry.attr, entry.created)
+            }
+            _ => return Err(refused(&text, MetaError::NotFound)),
+        };
+        let wanted = u16::from(options.read) * 4 + u16::from(options.write) * 2;
+        match attr.kind {
+            FileKind::Regular if created => {}
+            FileKind::Regular => {
+                metas.caller.access(&attr, wanted).map_err(|error| refused(&text, error))?;
+            }
+            FileKind::Directory => return Err(refused(&text, MetaError::IsDirectory)),
+            _ => return Err(refused(&text, MetaError::NotSupported)),
+        }
+        // Metas hear of it from now on: what has a name after that stays until it is closed.
+        let opened = Opened::new(Arc::clone(&self.shared), (text, attr), options);
+        match opened.refresh() {
+            Ok(attr) if attr.nlink > 0 => {}
+            Ok(_) => return Ok(None),
+            Err(ClientError::File { source: MetaError::Stale | MetaError::NotFound, .. }) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        }
+        if options.truncate {
+            opened.cut_to_nothing()?;
+        }
+        Ok(Some(File::of(opened)))
+    }
+
+    /// What an inode is; links are followed.
+    ///
+    /// # Errors
+    /// `File`, as stat(2); and as for every call.
+    pub fn stat(&self, path: impl AsRef<Path>) -> Result<Attr, ClientError> {
+        self.metas().inode(path.as_ref())
+    }
+
+    /// The entries of a directory, without `.` and `..`, in no particular order. They are taken in pages
+    /// of 1,000; what comes or goes between two pages may be among them or not.
+    ///
+    /// # Errors
+    /// `File`, as opendir(3); and as for every call.
+    pub fn list(&self, path: impl AsRef<Path>) -> Result<Vec<DirEntry>, ClientError> {
+        let (metas, text) = (self.metas(), shown(path.as_ref()));
+        let dir = metas.inode(path.as_ref())?.ino;
+        let (mut all, mut after) = (Vec::new(), 0);
+        let limit = u32::try_from(DIR_PAGE_MAX).unwrap_or(u32::MAX);
+        loop {
+            let op = MetaOp::ReadDir(ReadDir { dir, after, limit, attrs: false });
+            let MetaReply::Page { entries, end } = metas.at(&text, op)? else {
+                return Err(metas.unexpected());
+            };
+            let last = entries.last().map(|entry| entry.cookie);
+            all.extend(entries);
+            match last {
+                Some(cookie) if !end => after = cookie,
+                _ => return Ok(all),
+            }
+        }
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// `File`, as mkdir(2); and as for every call.
+    pub fn mkdir(&self, path: impl AsRef<Path>, mode: u16) -> Result<(), ClientError> {
+        let (parent, name) = self.metas().entry(path.as_ref())?;
+        let (kind, mode, target) = (FileKind::Directory, mode & 0o7777, Vec::new());
+        let create = Create { parent, name, kind, mode, rdev: 0, target, exclusive: true };
+        self.change(path.as_ref(), MetaOp::Create(create))
+    }
+
+    /// Takes the name of what is no directory away. Who has it open goes on with it.
+    ///
+    /// # Errors
+    /// `File`, as unlink(2); and as for every call.
+    pub fn unlink(&self, path: impl AsRef<Path>) -> Result<(), ClientError> {
+        let (parent, name) = self.metas().entry(path.as_ref())?;
+        self.change(path.as_ref(), MetaOp::Unlink { parent, name })
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `File`, as rmdir(2); and as for every call.
+    pub fn rmdir(&self, path: impl AsRef<Path>) -> Result<(), ClientError> {
+        let (parent, name) = self.metas().entry(path.as_ref())?;
+        self.change(path.as_ref(), MetaOp::RemoveDir { parent, name })
+    }
+
+    /// Gives what `from` names the name `to`, in the place of what is there: all of it at once.
+    ///
+    /// # Errors
+    /// `File`, as rename(2), with the path `from`; and as for every call.
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), ClientError> {
+        let (parent, name) = self.metas().entry(from.as_ref())?;
+        let (new_parent, new_name): (Ino, _) = self.metas().entry(to.as_ref())?;
+        let (no_replace, exchange) = (false, false);
+        let rename = Rename { parent, name, new_parent, new_name, no_replace, exchange };
+        self.change(from.as_ref(), MetaOp::Rename(rename))
+    }
+
+    fn change(&self, path: &Path, op: MetaOp) -> Result<(), ClientError> {
+        self.metas().at(&shown(path), op).map(drop)
+    }
+}

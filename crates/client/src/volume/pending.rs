@@ -1,0 +1,108 @@
+//! What was submitted and is waited for later: a queue and the threads that work on it.
+
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use millpond_env::thread;
+
+use crate::error::ClientError;
+
+/// Batches that wait for a thread; who submits another one waits with it.
+const QUEUE_MAX: usize = 256;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Threads that do what was submitted. They end when the queue is dropped, after what is in it.
+#[derive(Debug)]
+pub(super) struct Workers {
+    queue: SyncSender<Job>,
+}
+
+/// A batch that was submitted. Dropping it does not stop the batch, whose outcome is lost then.
+#[derive(Debug)]
+pub struct Pending<T> {
+    outcome: Receiver<Result<T, ClientError>>,
+}
+
+impl<T> Pending<T> {
+    /// Waits for the batch to be done.
+    ///
+    /// # Errors
+    /// The batch's.
+    pub fn wait(self) -> Result<T, ClientError> {
+        self.outcome.recv().unwrap_or(Err(ClientError::Closed))
+    }
+
+    /// The outcome, if the batch is done; it is told once.
+    ///
+    /// # Errors
+    /// The batch's.
+    pub fn poll(&mut self) -> Option<Result<T, ClientError>> {
+        match self.outcome.try_recv() {
+            Ok(outcome) => Some(outcome),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err(ClientError::Closed)),
+        }
+    }
+}
+
+impl Workers {
+    pub(super) fn start(count: usize) -> Result<Self, ClientError> {
+        let (queue, jobs) = sync_channel::<Job>(QUEUE_MAX);
+        let jobs = Arc::new(Mutex::new(jobs));
+        for _ in 0..count {
+            let jobs = Arc::clone(&jobs);
+            let next = move || jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            // Nobody joins them: the last handle of a volume may be dropped by one of them.
+            let run = move || {
+                while let Ok(job) = next() {
+                    job();
+                }
+            };
+            let failed = |error| ClientError::argument("workers", format!("no thread: {error}"));
+            drop(thread("mp-file", run).map_err(failed)?);
+        }
+        Ok(Self { queue })
+    }
+
+    /// Has a thread do something; waits while the queue is full.
+    pub(super) fn submit<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> Result<T, ClientError> + Send + 'static,
+    ) -> Pending<T> {
+        let (done, outcome) = sync_channel(1);
+        let job: Job = Box::new(move || {
+            // Whoever submitted it may have lost interest.
+            let _ = done.send(job());
+        });
+        // Without threads the outcome's sender is dropped, and the wait says so.
+        let _ = self.queue.send(job);
+        Pending { outcome }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_done_side_by_side_and_waited_for_in_any_order() {
+        let workers = Workers::start(2).unwrap();
+        let (open, gate) = sync_channel::<()>(0);
+        let first = workers.submit(move || {
+            let _ = gate.recv();
+            Ok(1)
+        });
+        let second = workers.submit(|| Ok(2));
+        assert_eq!(second.wait().unwrap(), 2);
+        open.send(()).unwrap();
+        assert_eq!(first.wait().unwrap(), 1);
+        let mut failed = workers.submit(|| Err::<(), _>(ClientError::Closed));
+        let outcome = loop {
+            if let Some(outcome) = failed.poll() {
+                break outcome;
+            }
+        };
+        assert!(outcome.is_err());
+    }
+}

@@ -1,0 +1,178 @@
+//! The session of a volume: metas know by it which files are open here.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use millpond_env::{RealClock, ThreadHandle, thread};
+use millpond_types::meta::{
+    Attr, Caller, Ino, MetaAnswer, MetaError, MetaOp, MetaReply, MetaRequest, Session,
+};
+use parking_lot::{Condvar, Mutex};
+
+use crate::client::Client;
+use crate::error::ClientError;
+
+/// A session with a meta, and what is open in it.
+#[derive(Debug)]
+pub(super) struct Metas {
+    pub(super) client: Client,
+    pub(super) caller: Caller,
+    name: String,
+    session: AtomicU64,
+    /// Names every change within the session, so that one that is sent again is done once.
+    sequence: AtomicU64,
+    /// How often each inode is open.
+    open: Mutex<HashMap<Ino, usize>>,
+    ended: Mutex<bool>,
+    woken: Condvar,
+}
+
+/// The thread that keeps the session; ends it when dropped.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    metas: Arc<Metas>,
+    thread: Option<ThreadHandle<()>>,
+}
+
+impl Metas {
+    /// Begins a session and the thread that keeps it.
+    pub(super) fn begin(
+        client: Client,
+        name: String,
+        caller: Caller,
+    ) -> Result<(Arc<Self>, Keeper), ClientError> {
+        let metas = Arc::new(Self {
+            client,
+            caller,
+            name,
+            session: AtomicU64::new(0),
+            sequence: AtomicU64::new(1),
+            open: Mutex::default(),
+            ended: Mutex::new(false),
+            woken: Condvar::new(),
+        });
+        let session = metas.open_session()?;
+        // From here on the session is closed if anything fails.
+        let mut keeper = Keeper { metas: Arc::clone(&metas), thread: None };
+        let every = Duration::from_millis(u64::from(session.lease_ms)) / 4;
+        let of_thread = Arc::clone(&metas);
+        let started = thread("mp-volume", move || of_thread.keep(every));
+        let failed = |error| ClientError::argument("volume", format!("no thread for it: {error}"));
+        keeper.thread = Some(started.map_err(failed)?);
+        Ok((metas, keeper))
+    }
+
+    /// Has a meta do something; what POSIX refuses is an answer.
+    pub(super) fn ask(&self, caller: Caller, op: MetaOp) -> Result<MetaAnswer, ClientError> {
+        let (mut sequence, mut hour) = (0, 0);
+        if op.changes() {
+            sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
+            hour = u32::try_from(RealClock::wall_ms() / 3_600_000).unwrap_or(u32::MAX);
+        }
+        let session = self.session.load(Ordering::Acquire);
+        let request = MetaRequest { session, sequence, hour, caller, op };
+        Ok(self.client.meta(&request, None)?.answer)
+    }
+
+    /// The same on behalf of the volume's caller; the error names the path.
+    pub(super) fn at(&self, path: &str, op: MetaOp) -> Result<MetaReply, ClientError> {
+        self.ask(self.caller.clone(), op)?.map_err(|source| refused(path, source))
+    }
+
+    /// The same of what answers with an inode.
+    pub(super) fn attr_at(&self, path: &str, op: MetaOp) -> Result<Attr, ClientError> {
+        match self.at(path, op)? {
+            MetaReply::Attr(attr) => Ok(attr),
+            MetaReply::Entry(entry) => Ok(entry.attr),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    pub(super) fn unexpected(&self) -> ClientError {
+        let what = "a meta answered something else than it was asked for";
+        ClientError::Unexpected { address: self.client.name(), what }
+    }
+
+    /// From now on metas are told that the inode is open.
+    pub(super) fn note_open(&self, ino: Ino) {
+        *self.open.lock().entry(ino).or_default() += 1;
+    }
+
+    pub(super) fn note_closed(&self, ino: Ino) {
+        let mut open = self.open.lock();
+        if let Some(count) = open.get_mut(&ino) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&ino);
+            }
+        }
+    }
+
+    fn open_session(&self) -> Result<Session, ClientError> {
+        let op = MetaOp::SessionOpen { name: self.name.clone() };
+        let MetaReply::Session(session) = self.at(&self.name, op)? else {
+            return Err(self.unexpected());
+        };
+        self.session.store(session.id, Ordering::Release);
+        Ok(session)
+    }
+
+    /// Renews the session until it ends.
+    fn keep(&self, every: Duration) {
+        let (mut open, mut closed) = (Vec::new(), Vec::new());
+        let mut ended = self.ended.lock();
+        loop {
+            // Orphans are asked about: the next renewal comes soon, so that their bytes go.
+            let asked = !(open.is_empty() && closed.is_empty());
+            let due = RealClock::tick().plus(if asked { every / 16 } else { every });
+            while !*ended {
+                let left = due.since(RealClock::tick());
+                if left.is_zero() {
+                    break;
+                }
+                self.woken.wait_for(&mut ended, left);
+            }
+            if *ended {
+                return;
+            }
+            drop(ended);
+            let asked = self.renew(std::mem::take(&mut open), std::mem::take(&mut closed));
+            let table = self.open.lock();
+            (open, closed) = asked.into_iter().partition(|ino| table.contains_key(ino));
+            drop(table);
+            ended = self.ended.lock();
+        }
+    }
+
+    /// Renews the session; returns the inodes that it is asked about.
+    fn renew(&self, open: Vec<Ino>, closed: Vec<Ino>) -> Vec<Ino> {
+        match self.ask(Caller::checked(0, 0), MetaOp::SessionRenew { open, closed }) {
+            Ok(Ok(MetaReply::Renewed { asked })) => asked,
+            // It ended while no meta heard of this process.
+            Ok(Err(MetaError::Stale)) => {
+                let _ = self.open_session();
+                Vec::new()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// What POSIX says about a path.
+pub(super) fn refused(path: &str, source: MetaError) -> ClientError {
+    ClientError::File { path: path.to_owned(), source }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        *self.metas.ended.lock() = true;
+        self.metas.woken.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        // Where no meta hears of it, the session ends with its lease.
+        let _ = self.metas.ask(Caller::checked(0, 0), MetaOp::SessionClose);
+    }
+}
