@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
 mod conformance;
+mod direct;
 mod doctor;
 mod etcd;
 mod etcd_members;

@@ -1,0 +1,203 @@
+//! Files by their paths without a mount: one client writes, another one reads.
+
+use millpond_client::{
+    ChunkFilter, Client, ClientError, ClientOptions, ErrorKind, OpenOptions, Transport,
+    TransportInUse, Volume, VolumeOptions,
+};
+use millpond_env::Rng;
+use millpond_types::DataId;
+use millpond_types::meta::{Caller, FileKind, MetaError};
+
+use crate::process::{Chains as _, Cluster, PATIENCE, Process, until};
+
+fn client_at(address: &str) -> Client {
+    let mut options = ClientOptions::new(address.parse().unwrap());
+    options.deadline = PATIENCE / 3;
+    Client::new(options).unwrap()
+}
+
+fn caller(uid: u32) -> Caller {
+    Caller { uid, gid: uid, groups: Vec::new(), checked: false }
+}
+
+/// A volume of a client of its own.
+fn volume(cluster: &Cluster, uid: u32) -> Volume {
+    let options = VolumeOptions { caller: caller(uid), ..VolumeOptions::new("a test") };
+    Volume::with(client_at(&cluster.nodes[0].address), options).unwrap()
+}
+
+fn posix(error: &ClientError) -> Option<MetaError> {
+    match error {
+        ClientError::File { source, .. } => Some(*source),
+        _ => None,
+    }
+}
+
+fn random(rng: &mut Rng, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    rng.fill(&mut bytes);
+    bytes
+}
+
+fn below(rng: &mut Rng, end: usize) -> usize {
+    usize::try_from(rng.next_u64() % end as u64).unwrap()
+}
+
+#[test]
+fn what_one_client_writes_another_one_reads() {
+    let cluster = Cluster::roomy(3, 2);
+    let (one, two) = (volume(&cluster, 0), volume(&cluster, 0));
+    one.mkdir("/data", 0o755).unwrap();
+    let file = one.open_file("data/model", &OpenOptions::CREATE).unwrap();
+    let mut rng = Rng::new(4);
+    let mut model = random(&mut rng, 700_000);
+    file.write_batch(&[(0, &model[..300_000]), (300_000, &model[300_000..])]).unwrap();
+    // Behind the end: what lies between is zeros.
+    file.write_batch(&[(900_000, b"end")]).unwrap();
+    model.resize(900_000, 0);
+    model.extend_from_slice(b"end");
+    // Ranges that overlap are written in their order.
+    file.write_batch(&[(10, b"first"), (12, b"second"), (5, b"")]).unwrap();
+    model[10..15].copy_from_slice(b"first");
+    model[12..18].copy_from_slice(b"second");
+    file.sync().unwrap();
+
+    let other = two.open_file("/data/./../data/model", &OpenOptions::READ).unwrap();
+    assert_eq!(other.len().unwrap(), model.len() as u64);
+    let parts: Vec<(usize, usize)> =
+        (0..64).map(|_| (below(&mut rng, 950_000), below(&mut rng, 60_000))).collect();
+    let mut rooms: Vec<Vec<u8>> = parts.iter().map(|(_, len)| vec![7; *len]).collect();
+    let mut batch: Vec<(u64, &mut [u8])> =
+        parts.iter().zip(&mut rooms).map(|((at, _), room)| (*at as u64, &mut room[..])).collect();
+    let lens = other.read_batch(&mut batch).unwrap();
+    for (((at, wanted), room), len) in parts.iter().zip(&rooms).zip(lens) {
+        let there = &model[(*at).min(model.len())..(at + wanted).min(model.len())];
+        assert_eq!(len, there.len(), "{wanted} bytes at {at}");
+        assert!(room[..len] == *there, "{wanted} bytes at {at}");
+        assert!(room[len..].iter().all(|byte| *byte == 7), "memory behind the end is left alone");
+    }
+    // The same through threads, with memory that comes back.
+    let pending =
+        (0..20_u32).map(|n| other.submit_read(vec![(u64::from(n) * 40_000, vec![1; 40_000])]));
+    let pending: Vec<_> = pending.collect();
+    for (n, pending) in pending.into_iter().enumerate() {
+        let done = pending.wait().unwrap();
+        assert_eq!(done.len(), 1);
+        let (len, room) = &done[0];
+        assert_eq!((*len, &room[..]), (40_000, &model[n * 40_000..][..40_000]));
+    }
+    let back = file.submit_write(vec![(0, vec![9; 100])]).wait().unwrap();
+    assert_eq!(back, [vec![9; 100]]);
+    let mut head = [0; 101];
+    assert_eq!(other.read_batch(&mut [(0, &mut head)]).unwrap(), [101]);
+    assert_eq!((&head[..100], head[100]), (&[9; 100][..], model[100]));
+
+    // Cut to nothing by somebody else: the next look tells, and old bytes do not come back.
+    let cut = two.open_file("data/model", &OpenOptions::CREATE).unwrap();
+    assert_eq!(file.len().unwrap(), 0);
+    assert_eq!(file.read_batch(&mut [(0, &mut head)]).unwrap(), [0]);
+    cut.write_batch(&[(50, b"x")]).unwrap();
+    assert_eq!(other.len().unwrap(), 51);
+    assert_eq!(other.read_batch(&mut [(0, &mut head)]).unwrap(), [51]);
+    assert_eq!((&head[..50], head[50]), (&[0; 50][..], b'x'));
+    // A writer that did not look writes to the new bytes.
+    file.write_batch(&[(1, b"y")]).unwrap();
+    assert_eq!(other.read_batch(&mut [(0, &mut head[..2])]).unwrap(), [2]);
+    assert_eq!(head[..2], [0, b'y']);
+}
+
+#[test]
+fn paths_are_walked_as_posix_says() {
+    let cluster = Cluster::roomy(1, 1);
+    let (root, user) = (volume(&cluster, 0), volume(&cluster, 1000));
+    root.mkdir("a", 0o755).unwrap();
+    root.mkdir("a/open", 0o777).unwrap();
+    root.mkdir("a/closed", 0o700).unwrap();
+    let open = |volume: &Volume, path: &str, how| volume.open_file(path, &how).map(drop);
+    let refused = |result: Result<(), ClientError>| posix(&result.unwrap_err());
+    assert_eq!(refused(open(&root, "a/none", OpenOptions::READ)), Some(MetaError::NotFound));
+    assert_eq!(refused(open(&root, "none/none", OpenOptions::CREATE)), Some(MetaError::NotFound));
+    assert_eq!(refused(open(&root, "a/open", OpenOptions::READ)), Some(MetaError::IsDirectory));
+    let error = open(&root, "a/none", OpenOptions::READ).unwrap_err();
+    assert_eq!((error.kind(), error.errno()), (ErrorKind::File, Some(2)));
+    assert_eq!(error.to_string(), "a/none: no such file or directory");
+
+    open(&root, "a/closed/file", OpenOptions::CREATE).unwrap();
+    assert_eq!(refused(open(&user, "a/closed/file", OpenOptions::READ)), Some(MetaError::Access));
+    open(&root, "a/open/roots", OpenOptions::CREATE).unwrap();
+    open(&user, "a/open/roots", OpenOptions::READ).unwrap();
+    assert_eq!(refused(open(&user, "a/open/roots", OpenOptions::UPDATE)), Some(MetaError::Access));
+    assert_eq!(refused(open(&user, "a/new", OpenOptions::CREATE)), Some(MetaError::Access));
+    open(&user, "a/open/own", OpenOptions::CREATE).unwrap();
+    assert_eq!(root.stat("a/open/own").unwrap().uid, 1000);
+    let through = refused(open(&root, "a/open/own/below", OpenOptions::READ));
+    assert_eq!(through, Some(MetaError::NotDirectory));
+
+    user.rename("a/open/own", "a/open/moved").unwrap();
+    let mut names: Vec<String> =
+        root.list("a/open").unwrap().iter().map(|entry| entry.name.to_string()).collect();
+    names.sort();
+    assert_eq!(names, ["moved", "roots"]);
+    assert_eq!(refused(root.rmdir("a/open")), Some(MetaError::NotEmpty));
+    root.unlink("a/open/moved").unwrap();
+    root.unlink("a/open/roots").unwrap();
+    root.rmdir("a/open").unwrap();
+    assert_eq!(root.stat("/").unwrap().kind, FileKind::Directory);
+    let write = root.open_file("a/closed/file", &OpenOptions::READ).unwrap();
+    let error = write.write_batch(&[(0, b"x")]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn what_is_open_outlives_its_name_and_goes_with_the_session() {
+    let cluster = Cluster::roomy(1, 1);
+    let (one, two) = (volume(&cluster, 0), volume(&cluster, 0));
+    let file = one.open_file("gone", &OpenOptions::CREATE).unwrap();
+    file.write_batch(&[(0, &[5; 200_000])]).unwrap();
+    let data = DataId(file.stat().unwrap().data);
+    drop(one);
+    two.unlink("gone").unwrap();
+    assert_eq!(posix(&two.stat("gone").unwrap_err()), Some(MetaError::NotFound));
+    let mut room = vec![0; 200_000];
+    assert_eq!(file.read_batch(&mut [(0, &mut room[..])]).unwrap(), [200_000]);
+    assert!(room.iter().all(|byte| *byte == 5), "a file holds its volume's session");
+
+    let client = client_at(&cluster.nodes[0].address);
+    let head = client.chains(None).unwrap().chains[0].nodes[0];
+    let filter = ChunkFilter { data: Some(data), chain: None };
+    let left = || client.list_chunks(head, filter, 0, None).unwrap().chunks.len();
+    assert!(left() > 0);
+    drop(file);
+    until("its bytes to go", || (left() == 0).then_some(()));
+}
+
+/// On the host of a node, replies come through shared memory, those of files too.
+#[test]
+fn bytes_of_files_come_through_shared_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("node.sock");
+    let socket = socket.to_str().unwrap();
+    let flags = ["--manager", "--form-nodes", "1", "--replicas", "1", "--size", "2GiB"];
+    let flags = [&flags[..], &["--socket", socket]].concat();
+    let node = Process::start(folder.path(), "node", &flags);
+    until("chains", || node.status().is_some_and(|status| status.is_whole()).then_some(()));
+    until("every replica serves", || node.all_serve().then_some(()));
+    let mut options = ClientOptions::new(node.address.parse().unwrap());
+    options.transport = Transport::Shm;
+    options.deadline = PATIENCE / 3;
+    let client = Client::new(options).unwrap();
+    let volume = Volume::open(client.clone(), "shm").unwrap();
+    let file = volume.open_file("file", &OpenOptions::CREATE).unwrap();
+    let bytes = random(&mut Rng::new(8), 3 << 20);
+    file.write_batch(&[(0, &bytes)]).unwrap();
+    let mut rooms: Vec<Vec<u8>> = vec![vec![0; 50_000]; 64];
+    let each = rooms.iter_mut().enumerate();
+    let mut batch: Vec<(u64, &mut [u8])> =
+        each.map(|(n, room)| (n as u64 * 48_000, &mut room[..])).collect();
+    file.read_batch(&mut batch).unwrap();
+    for (n, room) in rooms.iter().enumerate() {
+        let there = &bytes[n * 48_000..][..50_000];
+        assert!(room == there, "range {n}");
+    }
+    assert_eq!(client.server_info().unwrap().transport, TransportInUse::Shm);
+}
