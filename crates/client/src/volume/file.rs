@@ -49,11 +49,11 @@ impl Opened {
     pub(super) fn new(
         shared: Arc<Shared>,
         (path, attr): (String, Attr),
-        options: &OpenOptions,
+        options: OpenOptions,
     ) -> Self {
         shared.metas.note_open(attr.ino);
         let state = Mutex::new(State { attr, untold: None });
-        Self { shared, path, options: *options, gate: RwLock::default(), state }
+        Self { shared, path, options, gate: RwLock::default(), state }
     }
 
     fn attr(&self) -> Attr {
@@ -230,6 +230,7 @@ impl File {
 
     /// [`File::read_batch`] by a thread of the volume, into memory that comes back with its outcome: the
     /// same memory serves the next batch. Waits only while 256 batches wait.
+    #[must_use]
     pub fn submit_read<B>(&self, mut parts: Vec<(u64, B)>) -> Pending<Vec<(usize, B)>>
     where
         B: AsMut<[u8]> + Send + 'static,
@@ -245,6 +246,7 @@ impl File {
 
     /// [`File::write_batch`] by a thread of the volume, from memory that comes back. Batches that were
     /// submitted side by side are written in any order. Waits only while 256 batches wait.
+    #[must_use]
     pub fn submit_write<B>(&self, parts: Vec<(u64, B)>) -> Pending<Vec<B>>
     where
         B: AsRef<[u8]> + Send + 'static,

@@ -166,12 +166,12 @@ impl Volume {
         options: &OpenOptions,
     ) -> Result<File, ClientError> {
         let (path, OpenOptions { read, write, create, truncate, .. }) = (path.as_ref(), *options);
-        if !(read || write) || (create || truncate) && !write {
+        if (create || truncate || !read) && !write {
             let fix = "open to read or to write; create and truncate need write";
             return Err(ClientError::argument("options", fix));
         }
         for _ in 0..OPEN_TRIES {
-            if let Some(file) = self.try_open(path, options)? {
+            if let Some(file) = self.try_open(path, *options)? {
                 return Ok(file);
             }
         }
@@ -179,7 +179,7 @@ impl Volume {
     }
 
     /// One attempt; none when the file went meanwhile.
-    fn try_open(&self, path: &Path, options: &OpenOptions) -> Result<Option<File>, ClientError> {
+    fn try_open(&self, path: &Path, options: OpenOptions) -> Result<Option<File>, ClientError> {
         let (metas, text) = (self.metas(), shown(path));
         let place = metas.walk(path, true)?;
         let (attr, created) = match (place.attr, place.entry) {
