@@ -153,7 +153,7 @@ fn what_is_open_outlives_its_name_and_goes_with_the_session() {
     let cluster = Cluster::roomy(1, 1);
     let (one, two) = (volume(&cluster, 0), volume(&cluster, 0));
     let file = one.open_file("gone", &OpenOptions::CREATE).unwrap();
-    file.write_batch(&[(0, &[5; 200_000])]).unwrap();
+    file.write_batch(&[(0, &vec![5; 200_000])]).unwrap();
     let data = DataId(file.stat().unwrap().data);
     drop(one);
     two.unlink("gone").unwrap();
