@@ -122,7 +122,11 @@ fn change(folder: &Path, rng: &mut Rng) {
     };
     if let Err(error) = done {
         let kind = error.kind();
-        assert!(matches!(kind, ErrorKind::NotFound | ErrorKind::AlreadyExists), "{one:?}: {error}");
+        assert!(
+            matches!(kind, ErrorKind::NotFound | ErrorKind::AlreadyExists),
+            "{}: {error}",
+            one.display()
+        );
     }
 }
 
@@ -151,7 +155,7 @@ fn a_mount_misses_no_change_when_metas_and_daemons_die() {
             change(&one, &mut rng);
         }
         let wanted = shown(&one);
-        let (_, took) =
+        let ((), took) =
             until("the other mount to see it", || (shown(&two) == wanted).then_some(()));
         longest = longest.max(took);
         if round % 2 == 0 && dies < 3 {
