@@ -114,16 +114,16 @@ impl Mount {
         let keeper = session::keep(&fs, name, session).map_err(os("starting a thread"))?;
         fs.warn_of_hidden();
         let device = mount(&spec.target, &options(&spec))?;
-        match serve(&fs, device, (&spec, &region, session.lease_ms), keep) {
-            Ok(workers) => {
-                read_ahead(&spec);
-                Self::listening(spec, (workers, keeper), &fs)
-            }
-            Err(error) => {
-                let _ = unmount(&spec.target, true);
-                Err(error)
-            }
+        let target = spec.target.clone();
+        let served = serve(&fs, device, (&spec, &region, session.lease_ms), keep);
+        let mounted = served.and_then(|workers| {
+            read_ahead(&spec);
+            Self::listening(spec, (workers, keeper), &fs)
+        });
+        if mounted.is_err() {
+            let _ = unmount(&target, true);
         }
+        mounted
     }
 
     /// Takes a mount over from an earlier process: what that one had begun is finished once, and no

@@ -18,6 +18,9 @@ use tokio::sync::watch;
 use crate::error::VolumeError;
 use crate::volume::Volume;
 
+/// Changes that come within this time go together: a volume that is busy is told of in some hundred answers
+/// a second to each mount, not in one for each change.
+const GATHER: Duration = Duration::from_millis(2);
 /// Changes that are kept: some ten MiB.
 const KEPT_MAX: usize = 1 << 17;
 
@@ -192,9 +195,14 @@ impl Volume {
             loop {
                 newest.mark_unchanged();
                 let news = self.feed.since(watch.session, after)?;
-                if news.gap || !news.changes.is_empty() || newest.changed().await.is_err() {
+                if news.gap {
                     return Some(news);
                 }
+                if !news.changes.is_empty() {
+                    tokio::time::sleep(GATHER).await;
+                    return self.feed.since(watch.session, after);
+                }
+                newest.changed().await.ok()?;
                 // The session's own changes need not be looked at again.
                 after = after.max(news.version);
             }
