@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use millpond_client::{ChunkCut, Client, FileBytes as Bytes};
 use millpond_env::RealClock;
+use millpond_fuse_wire::abi::InHeader;
 use millpond_types::meta::{Answered, Attr, Caller, MetaOp, MetaReply, MetaRequest};
 
 use crate::errno::Errno;
@@ -27,6 +28,8 @@ const CUTS_MAX: usize = 1024;
 #[derive(Clone, Debug)]
 pub(crate) struct Ticket {
     caller: Caller,
+    /// The thread that asks; 0 of what the mount does by itself.
+    pub(crate) pid: u32,
     /// The kernel's number of the request; none of what the mount does by itself.
     unique: Option<u64>,
     sequence: u64,
@@ -36,9 +39,9 @@ pub(crate) struct Ticket {
 
 impl Ticket {
     /// Of a request of the kernel, which has checked the caller's permissions.
-    pub(crate) fn of_request(unique: u64, uid: u32, gid: u32) -> Self {
-        let (caller, sequence) = (Caller::checked(uid, gid), unique << STEP_BITS);
-        Self { caller, unique: Some(unique), sequence, hour: None, steps: 0 }
+    pub(crate) fn of_request(unique: u64, header: &InHeader) -> Self {
+        let (caller, sequence) = (Caller::checked(header.uid, header.gid), unique << STEP_BITS);
+        Self { caller, pid: header.pid, unique: Some(unique), sequence, hour: None, steps: 0 }
     }
 
     /// The same under a number that only this attempt has: a repetition is done again.
@@ -102,7 +105,7 @@ impl Backend {
     pub(crate) fn own_ticket(&self) -> Ticket {
         let sequence = self.own.fetch_add(1 << STEP_BITS, Ordering::Relaxed);
         let caller = Caller::checked(0, 0);
-        Ticket { caller, unique: None, sequence: OWN | sequence, hour: None, steps: 0 }
+        Ticket { caller, pid: 0, unique: None, sequence: OWN | sequence, hour: None, steps: 0 }
     }
 
     /// Has a meta do something.

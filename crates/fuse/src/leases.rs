@@ -24,6 +24,8 @@ pub(crate) const KEPT: Duration = Duration::from_secs(10);
 const CHANGED_MAX: usize = 1 << 16;
 /// Inodes of which it is remembered what the kernel was told last.
 const TOLD_MAX: usize = 1 << 18;
+/// Opens that are remembered until they are tried again, which is at once.
+const REFUSED_MAX: usize = 1024;
 /// Nothing may be believed.
 const DEAF: u64 = u64::MAX;
 
@@ -45,6 +47,8 @@ pub(crate) struct Leases {
     heard: RwLock<Heard>,
     /// The `Attr::version` of an inode that the kernel was told last.
     told: Cache<u64, u64>,
+    /// Opens of files without names that were refused, by thread and inode.
+    refused: Cache<(u32, u64), ()>,
 }
 
 /// Nothing is noted as changed while this lives: hand to the kernel what it says may be kept.
@@ -74,7 +78,8 @@ impl Leases {
     pub(crate) fn new(position: u64) -> Self {
         let (changed, order) = (HashMap::new(), VecDeque::new());
         let heard = Heard { floor: DEAF, position, hearing_floor: position, changed, order };
-        Self { heard: RwLock::new(heard), told: Cache::new(TOLD_MAX) }
+        let (told, refused) = (Cache::new(TOLD_MAX), Cache::new(REFUSED_MAX));
+        Self { heard: RwLock::new(heard), told, refused }
     }
 
     pub(crate) fn look(&self) -> Look<'_> {
@@ -119,6 +124,16 @@ impl Leases {
     /// The kernel is told of an inode.
     pub(crate) fn tells(&self, ino: Ino, version: u64) {
         self.told.insert(ino.0, version);
+    }
+
+    /// Whether a thread opens this file, which has no name, for the second time: the kernel has looked
+    /// the name up anew then, if it came by one.
+    pub(crate) fn second_try(&self, pid: u32, ino: Ino) -> bool {
+        let before = self.refused.remove(&(pid, ino.0)).is_some();
+        if !before {
+            self.refused.insert((pid, ino.0), ());
+        }
+        before
     }
 
     /// The kernel may keep pages that are older than what it was told of the inode.
@@ -193,5 +208,7 @@ mod tests {
         assert_eq!((leases.told(Ino(3)), leases.told(Ino(4))), (Some(4), None));
         assert_eq!(leases.forget_told(), [3]);
         assert_eq!(leases.told(Ino(3)), None);
+        assert!(!leases.second_try(1, Ino(3)) && !leases.second_try(2, Ino(3)));
+        assert!(leases.second_try(1, Ino(3)) && !leases.second_try(1, Ino(3)));
     }
 }

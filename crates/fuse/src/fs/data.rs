@@ -48,10 +48,13 @@ impl Fs {
         send: Send<'_>,
     ) -> Result<(), Errno> {
         let mut told = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
-        if told.attr.nlink == 0 && self.mode == Mode::CloseToOpen && !self.files().is_open(ino) {
+        if told.attr.nlink == 0 && self.mode == Mode::CloseToOpen {
             // The name that led here is gone, and the word of it on its way: then the kernel looks the
-            // name up anew. What is open can be opened again (/proc/PID/fd).
-            return Err(Errno::STALE);
+            // name up anew. But what is open can be opened again (/proc/PID/fd): that comes back here.
+            let again = self.leases.second_try(ticket.pid, ino);
+            if !(again && self.files().is_open(ino)) {
+                return Err(Errno::STALE);
+            }
         }
         let cuts = args.flags.cast_signed() & libc::O_TRUNC != 0;
         if cuts && told.attr.kind == FileKind::Regular {

@@ -86,7 +86,7 @@ impl Fs {
         send: Send<'_>,
     ) -> Option<Waiting> {
         let header = &request.header;
-        let mut ticket = Ticket::of_request(request.unique(), header.uid, header.gid);
+        let mut ticket = Ticket::of_request(request.unique(), header);
         if !self.remembers {
             ticket = ticket.forgetful(&self.backend.own_ticket());
         }

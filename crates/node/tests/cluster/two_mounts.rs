@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
@@ -53,6 +54,9 @@ fn each_sees_what_the_other_one_does() {
         std::fs::rename(one.folder.join("new"), &here).unwrap();
         assert_eq!(std::fs::read(&there).unwrap(), b"fourth", "{options}: another file's name");
         assert_eq!(seen(20), b"second!third", "{options}: what is open stays");
+        // It has no name any more, and can be opened again all the same.
+        let again = std::fs::read(format!("/proc/self/fd/{}", open.as_raw_fd())).unwrap();
+        assert_eq!(again, b"second!third", "{options}: what is open is opened again");
         std::fs::remove_file(&here).unwrap();
         if options == "mode=strict" {
             assert!(!there.exists(), "{options}: it is gone at once");
