@@ -38,7 +38,8 @@ impl Servers {
         let start = |name: String, flags: &[&str]| Process::start(folder.path(), &name, flags);
         let managers: Vec<Process> = (0..3).map(|n| start(format!("manager{n}"), &flags)).collect();
         let all: Vec<&str> = managers.iter().map(|manager| &*manager.address).collect();
-        let join = ["--join", &all.join(",")];
+        // Room for chunks of all lengths, while chains without one of their nodes are made whole too.
+        let join = ["--join", &all.join(","), "--size", "2GiB"];
         let nodes: Vec<Process> = (0..3).map(|n| start(format!("node{n}"), &join)).collect();
         let servers = Self { managers, nodes, folder, _etcd: etcd };
         servers.until_whole();
