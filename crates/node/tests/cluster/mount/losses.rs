@@ -92,7 +92,12 @@ fn applications_do_not_see_that_nodes_managers_and_metas_are_killed() {
         };
         killed.kill();
         host.kill_daemon();
-        thread::sleep(Duration::from_millis(500));
+        // It stays dead while the mount is used without it.
+        for n in 0..20 {
+            let path = target.join(format!("meanwhile{n}"));
+            fs::write(&path, "bytes").unwrap();
+            fs::remove_file(&path).unwrap();
+        }
         killed.run();
         servers.until_whole();
     });
