@@ -28,6 +28,8 @@ pub(super) struct Host {
     pub(super) folder: PathBuf,
     pub(super) run_dir: RunDir,
     pub(super) addresses: String,
+    /// The network namespace that its processes are in, if it is not this one.
+    namespace: Option<String>,
     over: Arc<(Mutex<bool>, Condvar)>,
 }
 
@@ -46,12 +48,26 @@ impl Host {
         let over = Arc::new((Mutex::new(false), Condvar::new()));
         watch(folder.clone(), Arc::clone(&over), hang);
         let run_dir = RunDir::new(folder.join("run"));
-        Self { folder, run_dir, addresses, over }
+        Self { folder, run_dir, addresses, namespace: None, over }
+    }
+
+    /// A host with a network of its own. Not by `ip netns exec`, which gives a process its own mounts too.
+    pub(super) fn within(mut self, namespace: String) -> Self {
+        self.namespace = Some(namespace);
+        self
     }
 
     /// The program, with this host's run directory.
     pub(super) fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_millpond"));
+        let program = env!("CARGO_BIN_EXE_millpond");
+        let mut command = match &self.namespace {
+            None => Command::new(program),
+            Some(namespace) => {
+                let mut command = Command::new("nsenter");
+                command.arg(format!("--net=/run/netns/{namespace}")).arg(program);
+                command
+            }
+        };
         command.env("MILLPOND_RUN_DIR", self.run_dir.path()).stdin(Stdio::null());
         command
     }

@@ -2,6 +2,7 @@
 //! `NO_FUSE=1` leaves these tests out.
 
 mod host;
+mod hosts;
 mod load;
 mod losses;
 mod refusals;
