@@ -5,6 +5,7 @@ mod host;
 mod hosts;
 mod load;
 mod losses;
+mod programs;
 mod refusals;
 mod tools;
 mod user;
