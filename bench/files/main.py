@@ -7,9 +7,9 @@ minute of a shared machine hits all of them. Figures are medians of the rounds, 
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import contextlib
 import json
+import multiprocessing
 import os
 import shutil
 import statistics
@@ -28,6 +28,8 @@ from procs import free_port, server
 
 # Shape of mdtest -b 6 -I 8 -z 2: a tree of 1 + 6 + 36 folders with 8 files each.
 BRANCHES, DEPTH, ITEMS = 6, 2, 8
+# Seconds that a phase may take: a process that died would be waited for else.
+PATIENCE = 600
 FIO = {
     "4k random read, direct, 1 job": ["--rw=randread", "--bs=4k", "--numjobs=1", "--direct=1"],
     "4k random read, direct, 4 jobs": ["--rw=randread", "--bs=4k", "--numjobs=4", "--direct=1"],
@@ -74,46 +76,53 @@ def create(path: Path) -> None:
         file.write(b"x" * 3901)
 
 
+PHASES: dict[str, Callable[[Path], Any]] = {
+    "create": create,
+    "stat": lambda path: path.stat(),
+    "read": lambda path: path.read_bytes(),
+    "remove": lambda path: path.unlink(),
+}
+
+
+def worker(files: list[Path], start: Any, times: Any) -> None:
+    """A process: the phases one by one, each begun together with the other processes."""
+    for work in PHASES.values():
+        start.wait(PATIENCE)
+        started = time.perf_counter()
+        for path in files:
+            work(path)
+        times.put((started, time.perf_counter()))
+        start.wait(PATIENCE)
+
+
 def metadata(root: Path, jobs: int) -> dict[str, float]:
-    """Operations per second of each phase; every process works in a tree of its own."""
-    phases: dict[str, Callable[[Path], Any]] = {
-        "create": create,
-        "stat": lambda path: path.stat(),
-        "read": lambda path: path.read_bytes(),
-        "remove": lambda path: path.unlink(),
-    }
+    """Operations per second of each phase; every process works in a tree of its own.
+
+    A phase lasts from when the first process begins until the last one is done. The processes are
+    there before it, as mdtest's are.
+    """
     files = []
     for job in range(jobs):
         folders = tree(root / f"job{job}")
         for folder in folders:
             folder.mkdir(parents=True)
         files.append([folder / f"f{n}" for folder in folders for n in range(ITEMS)])
+    fork = multiprocessing.get_context("fork")
+    start, times = fork.Barrier(jobs + 1), fork.Queue()
+    processes = [fork.Process(target=worker, args=(part, start, times)) for part in files]
+    for process in processes:
+        process.start()
     rates = {}
-    context = concurrent.futures.ProcessPoolExecutor
-    for name, work in phases.items():
-        started = time.perf_counter()
-        if jobs == 1:
-            for path in files[0]:
-                work(path)
-        else:
-            with context(jobs) as pool:
-                list(pool.map(run_phase, [name] * jobs, files))
-        rates[name] = sum(map(len, files)) / (time.perf_counter() - started)
+    for name in PHASES:
+        start.wait(PATIENCE)
+        spans = [times.get(timeout=PATIENCE) for _ in processes]
+        start.wait(PATIENCE)
+        begun, ended = min(span[0] for span in spans), max(span[1] for span in spans)
+        rates[name] = sum(map(len, files)) / (ended - begun)
+    for process in processes:
+        process.join()
     shutil.rmtree(root)
     return rates
-
-
-def run_phase(name: str, files: list[Path]) -> None:
-    """One process' part of a phase."""
-    for path in files:
-        if name == "create":
-            create(path)
-        elif name == "stat":
-            path.stat()
-        elif name == "read":
-            path.read_bytes()
-        else:
-            path.unlink()
 
 
 @contextlib.contextmanager
