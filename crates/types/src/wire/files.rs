@@ -156,6 +156,9 @@ pub struct ChunkWriteRequest {
     pub parts: Vec<WritePart>,
     /// Their tags.
     pub tags: Option<Tags>,
+    /// Where the bytes of each part start in the arena when the frame has [`super::FLAG_SHM`], else
+    /// none. A place for each, so that bytes which lie there already need not be moved together.
+    pub arena: Vec<u64>,
 }
 
 impl ChunkWriteRequest {
@@ -172,6 +175,7 @@ impl ChunkWriteRequest {
             w.u32(part.crc.0);
         }
         Tags::encode(self.tags.as_ref(), &mut w);
+        self.arena.iter().for_each(|place| w.u64(*place));
         w.into_bytes()
     }
 
@@ -193,9 +197,15 @@ impl ChunkWriteRequest {
             parts.push(WritePart { at, offset, len, crc: Crc32c(r.u32()?) });
         }
         let tags = tags(&mut r, parts.iter().map(|part| part.at.chain))?;
+        let mut arena = Vec::new();
+        if !r.is_empty() {
+            for _ in 0..n {
+                arena.push(r.u64()?);
+            }
+        }
         r.finish()?;
         sum(parts.iter().map(|part| part.len))?;
-        Ok(Self { ack, parts, tags })
+        Ok(Self { ack, parts, tags, arena })
     }
 
     /// Sum of the parts' lengths in bytes.

@@ -170,7 +170,7 @@ fn placed(index: u32) -> PlacedChunk {
 fn file_write() -> ChunkWriteRequest {
     let part = WritePart { at: placed(4), offset: 4096, len: 5, crc: Crc32c(9) };
     let tags = Some(Tags { client: 7, items: vec![tag(2)] });
-    ChunkWriteRequest { ack: Ack::Disk, parts: vec![part], tags }
+    ChunkWriteRequest { ack: Ack::Disk, parts: vec![part], tags, arena: Vec::new() }
 }
 
 fn file_samples() -> Vec<Sample> {
@@ -225,6 +225,15 @@ fn parts_of_files_have_bounds_that_are_named() {
         request.tags = None;
     });
     assert_eq!(bytes, "bytes of all parts (at most 256 MiB)");
+    // In an arena every part has its place, or none has.
+    let placed = ChunkWriteRequest { arena: vec![1 << 40], ..write.clone() };
+    assert_eq!(ChunkWriteRequest::decode(&placed.encode()), Ok(placed.clone()));
+    let more = ChunkWriteRequest { arena: vec![1, 2], ..write.clone() };
+    assert_eq!(ChunkWriteRequest::decode(&more.encode()), Err(WireError::Trailing(8)));
+    let bytes = placed.encode();
+    for cut in write.encode().len() + 1..bytes.len() {
+        assert_eq!(ChunkWriteRequest::decode(&bytes[..cut]), Err(WireError::Truncated));
+    }
 }
 
 #[test]
