@@ -127,6 +127,11 @@ fn connections(page: &mut Page, service: &Service) {
         ),
         (("millpond_shm_clients", "Shared-memory clients."), "gauge", metrics.shm_clients.get()),
         (
+            ("millpond_shm_receive_bytes_total", "Payload received through shared memory."),
+            "counter",
+            metrics.shm_bytes_in.get(),
+        ),
+        (
             ("millpond_shm_holds_expired_total", "Values taken back from shared-memory clients."),
             "counter",
             metrics.holds_expired.get(),

@@ -3,10 +3,10 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use millpond_env::RealClock;
+use millpond_env::{Buf, RealClock};
 use millpond_types::wire::{
     ChunkListRequest, ChunkReadRequest, ChunkStatReply, ChunkStatRequest, ChunkUpdateRequest,
-    ChunkWriteRequest, FrameHeader, ItemStatus, Status, StatusReply, Verb, WireError,
+    ChunkWriteRequest, FrameHeader, ItemStatus, Status, StatusReply, Verb, WireError, WritePart,
 };
 
 use super::conn::{Conn, InFlight};
@@ -87,6 +87,60 @@ pub(super) async fn execute(
     })
 }
 
+/// Whether parts of chunks may be written here; the replicas that take them.
+///
+/// # Errors
+/// [`Failure`] for the whole request.
+pub(super) fn check_write(
+    conn: &Conn,
+    request: &ChunkWriteRequest,
+    payload_len: u64,
+) -> Result<Arc<Host>, Failure> {
+    let host = allowed(conn)?;
+    check_payload(conn, request.payload_bytes(), payload_len)?;
+    Ok(host)
+}
+
+/// Where the bytes of a part go, once they are here.
+pub(super) enum Place {
+    /// Into this buffer.
+    Room(Buf),
+    /// Nowhere: that is the answer.
+    Skip(ItemStatus),
+}
+
+/// Finds room for a part, waiting until the deadline.
+pub(super) async fn place_part(
+    (conn, host): (&Conn, &Host),
+    guard: &InFlight,
+    part: &WritePart,
+) -> Place {
+    let service = &conn.shared.service;
+    let disk = match host.takes_file(part.at.chain) {
+        Ok(disk) => disk,
+        Err(status) => return Place::Skip(status),
+    };
+    let Some(buf) = buffer(service, disk, guard, part.len as usize).await else {
+        service.metrics.busy.inc();
+        return Place::Skip(ItemStatus::Busy);
+    };
+    Place::Room(buf)
+}
+
+/// Starts to store a part whose bytes are here.
+pub(super) fn start_part(
+    progress: &mut PutProgress,
+    host: &Arc<Host>,
+    (request, index): (&ChunkWriteRequest, usize),
+    buf: Buf,
+) {
+    let part = &request.parts[index];
+    let tag = request.tags.as_ref().map(|tags| (tags.client, tags.items[index]));
+    let update = FileUpdate::new(part.at, tag, request.ack);
+    let bytes = (buf.freeze(), part.crc);
+    progress.start(Arc::clone(host).write_file(update, part.offset, bytes));
+}
+
 /// Receives parts of chunks and stores them; the reply follows when they are acknowledged.
 ///
 /// # Errors
@@ -100,8 +154,11 @@ pub(super) async fn receive_parts(
     let mut guard = conn.begin(header, Verb::ChunkWrite);
     let payload_len = header.payload_len as usize;
     let checked = decoded.map_err(Failure::from).and_then(|request| {
-        let host = allowed(conn)?;
-        check_payload(conn, request.payload_bytes(), payload_len as u64)?;
+        if !request.arena.is_empty() {
+            let text = "places in an arena: they belong to a request through shared memory";
+            return Err(Failure::bad(text.to_owned()));
+        }
+        let host = check_write(conn, &request, payload_len as u64)?;
         Ok((host, request))
     });
     let reserved = match checked {
@@ -133,31 +190,21 @@ async fn receive_all(
     (guard, host): (&InFlight, &Arc<Host>),
     request: &ChunkWriteRequest,
 ) -> Result<PutProgress, Ended> {
-    let service = &conn.shared.service;
     let mut progress = PutProgress::new(request.parts.len());
     let mut follows = usize::try_from(request.payload_bytes()).unwrap_or(usize::MAX);
     for (index, part) in request.parts.iter().enumerate() {
         let len = part.len as usize;
         follows -= len;
-        let disk = match host.takes_file(part.at.chain) {
-            Ok(disk) => disk,
-            Err(status) => {
+        match place_part((conn, host), guard, part).await {
+            Place::Room(buf) => {
+                let buf = frames.payload(buf, follows).await?;
+                start_part(&mut progress, host, (request, index), buf);
+            }
+            Place::Skip(status) => {
                 frames.skip(len).await?;
                 progress.skip(status);
-                continue;
             }
-        };
-        let Some(buf) = buffer(service, disk, guard, len).await else {
-            frames.skip(len).await?;
-            service.metrics.busy.inc();
-            progress.skip(ItemStatus::Busy);
-            continue;
-        };
-        let buf = frames.payload(buf, follows).await?;
-        let tag = request.tags.as_ref().map(|tags| (tags.client, tags.items[index]));
-        let update = FileUpdate::new(part.at, tag, request.ack);
-        let bytes = (buf.freeze(), part.crc);
-        progress.start(Arc::clone(host).write_file(update, part.offset, bytes));
+        }
     }
     Ok(progress)
 }

@@ -19,11 +19,12 @@ use millpond_env::{
 use millpond_types::Tick;
 use millpond_types::limits::PAGE_BYTES;
 use millpond_types::wire::{
-    FLAG_SHM, FrameHeader, GetReply, HEADER_BYTES, ItemStatus, PutRequest, ShmAttach,
-    ShmAttachReply, ShmRelease, Status, StatusReply, Verb, WireError,
+    ChunkWriteRequest, FLAG_SHM, FrameHeader, GetReply, HEADER_BYTES, ItemStatus, PutRequest,
+    ShmAttach, ShmAttachReply, ShmRelease, Status, StatusReply, Verb, WireError,
 };
 
 use super::conn::{Conn, InFlight};
+use super::files::{self, Place};
 use super::outbox::Outgoing;
 use super::put::{PutProgress, buffer, check};
 use super::session::run_now_or_spawn;
@@ -230,6 +231,10 @@ async fn one_record(conn: &Rc<Conn>, side: &Rc<ShmSide>, record: &[u8]) -> Resul
         put(conn, side, guard, &header, meta).await;
         return Ok(());
     }
+    if verb == Verb::ChunkWrite {
+        write_parts(conn, side, guard, &header, meta).await;
+        return Ok(());
+    }
     match Request::decode(verb, meta) {
         Ok(request) => {
             let side = Rc::clone(side);
@@ -316,13 +321,7 @@ async fn put(
 ) {
     let checked = PutRequest::decode(meta).map_err(Failure::from).and_then(|request| {
         let bytes = u64::from(header.payload_len);
-        let start = request.arena_offset;
-        let end = start.saturating_add(bytes);
-        if bytes > 0 && (start < side.payload_offset || end > side.region.len() as u64) {
-            return Err(Failure::bad(
-                "arena offset: the payload lies outside the arena".to_owned(),
-            ));
-        }
+        side.check_place(request.arena_offset, bytes)?;
         check(conn, request, bytes)
     });
     let (namespace, request) = match checked {
@@ -364,20 +363,97 @@ async fn put(
             yield_now().await;
         }
     }
-    service.metrics.bytes_in.add(u64::from(header.payload_len));
-    service.metrics.stages.copy.observe(RealClock::tick().since(started));
+    copied(side, (guard, progress), u64::from(header.payload_len), started).await;
+}
+
+/// Counts what was copied out of an arena, and answers when it is stored.
+async fn copied(
+    side: &Rc<ShmSide>,
+    (guard, progress): (InFlight, PutProgress),
+    bytes: u64,
+    started: Tick,
+) {
+    let metrics = &guard.conn().shared.service.metrics;
+    metrics.bytes_in.add(bytes);
+    metrics.shm_bytes_in.add(bytes);
+    metrics.stages.copy.observe(RealClock::tick().since(started));
     let side = Rc::clone(side);
     run_now_or_spawn(async move {
         let items = progress.finish(&guard).await;
+        if items.contains(&ItemStatus::Late) {
+            guard.conn().shared.service.metrics.late.inc();
+        }
         send(&side, &guard, 0, Status::Ok, &StatusReply { items }.encode());
     })
     .await;
+}
+
+/// Takes parts of chunks out of the arena and stores them.
+async fn write_parts(
+    conn: &Rc<Conn>,
+    side: &Rc<ShmSide>,
+    mut guard: InFlight,
+    header: &FrameHeader,
+    meta: &[u8],
+) {
+    let bytes = u64::from(header.payload_len);
+    let checked = ChunkWriteRequest::decode(meta).map_err(Failure::from).and_then(|request| {
+        if request.arena.len() != request.parts.len() {
+            let text = "places in the arena: every part needs one in shared memory";
+            return Err(Failure::bad(text.to_owned()));
+        }
+        for (part, at) in request.parts.iter().zip(&request.arena) {
+            side.check_place(*at, u64::from(part.len))?;
+        }
+        Ok((files::check_write(conn, &request, bytes)?, request))
+    });
+    let (host, request) = match checked {
+        Ok(checked) => checked,
+        Err(failure) => return send(side, &guard, 0, failure.status, &failure.encode()),
+    };
+    if let Err(failure) = guard.reserve(bytes).await {
+        return send(side, &guard, 0, failure.status, &failure.encode());
+    }
+    guard.work_starts();
+    let started = RealClock::tick();
+    let mut progress = PutProgress::new(request.parts.len());
+    let mut turn = 0;
+    for (index, (part, at)) in request.parts.iter().zip(&request.arena).enumerate() {
+        let mut buf = match files::place_part((conn, &host), &guard, part).await {
+            Place::Room(buf) => buf,
+            Place::Skip(status) => {
+                progress.skip(status);
+                continue;
+            }
+        };
+        if side.region.copy_out(*at, &mut buf).is_err() {
+            progress.skip(ItemStatus::Corrupt);
+            continue;
+        }
+        files::start_part(&mut progress, &host, (&request, index), buf);
+        turn += u64::from(part.len);
+        if turn > COPY_TURN_BYTES {
+            turn = 0;
+            yield_now().await;
+        }
+    }
+    copied(side, (guard, progress), bytes, started).await;
 }
 
 /// Bytes copied before other connections of the core get a turn.
 const COPY_TURN_BYTES: u64 = 4 << 20;
 
 impl ShmSide {
+    /// Whether bytes lie where the client may put them.
+    fn check_place(&self, start: u64, bytes: u64) -> Result<(), Failure> {
+        let end = start.saturating_add(bytes);
+        if bytes > 0 && (start < self.payload_offset || end > self.region.len() as u64) {
+            let text = "arena offset: the payload lies outside the arena";
+            return Err(Failure::bad(text.to_owned()));
+        }
+        Ok(())
+    }
+
     /// Takes back what the client has kept for longer than `limit`; returns how many holds.
     pub(super) fn expire(&self, limit: Duration) -> usize {
         let now = RealClock::tick();

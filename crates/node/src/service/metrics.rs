@@ -57,6 +57,8 @@ pub struct Metrics {
     pub late: Counter,
     /// Bytes received in payloads.
     pub bytes_in: Counter,
+    /// Those of them that came through shared memory.
+    pub shm_bytes_in: Counter,
     /// Bytes sent in payloads.
     pub bytes_out: Counter,
     /// Values read from memory.
@@ -87,6 +89,7 @@ impl Default for Metrics {
             busy: Counter::default(),
             late: Counter::default(),
             bytes_in: Counter::default(),
+            shm_bytes_in: Counter::default(),
             bytes_out: Counter::default(),
             memory_hits: Counter::default(),
             disk_reads: Counter::default(),

@@ -95,7 +95,11 @@ fn files_need_a_cluster_and_a_token_that_allows_them() {
     let list = ChunkListRequest { limit: 9, ..ChunkListRequest::default() };
     let requests = [
         (Verb::ChunkRead, ChunkReadRequest { parts: vec![read] }.encode(), &b""[..]),
-        (Verb::ChunkWrite, ChunkWriteRequest { ack, parts: vec![write], tags }.encode(), b"bytes"),
+        (
+            Verb::ChunkWrite,
+            ChunkWriteRequest { ack, parts: vec![write], tags, arena: Vec::new() }.encode(),
+            b"bytes",
+        ),
         (Verb::ChunkUpdate, update.encode(), b""),
         (Verb::ChunkList, list.encode(), b""),
         (Verb::ChunkStat, ChunkStatRequest { chunks: vec![at] }.encode(), b""),
