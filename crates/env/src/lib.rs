@@ -43,7 +43,7 @@ pub use rt::{
     readable, sleep, sleep_until, spawn, thread, timeout, writable, yield_now,
 };
 pub use shm::{
-    RING_HEADER, RingConsumer, RingError, RingProducer, RingWake, ShmAccess, ShmRegion,
+    RING_HEADER, RingConsumer, RingError, RingProducer, RingWake, ShmAccess, ShmMemory, ShmRegion,
     copy_checksummed,
 };
 pub use sys::{

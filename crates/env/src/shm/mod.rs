@@ -1,7 +1,8 @@
 //! Memory shared with another process on this host: regions, rings of records, checked copies.
 //!
 //! The other process may write anything at any time. Nothing here hands out references to shared
-//! memory: bytes are copied out first and judged afterwards.
+//! memory, but for what a region lends once as its holder's own ([`ShmMemory`]): bytes are copied out
+//! first and judged afterwards.
 
 mod copy;
 mod futex;
@@ -11,5 +12,5 @@ mod ring;
 mod tests;
 
 pub use copy::copy_checksummed;
-pub use region::{ShmAccess, ShmRegion};
+pub use region::{ShmAccess, ShmMemory, ShmRegion};
 pub use ring::{RING_HEADER, RingConsumer, RingError, RingProducer, RingWake};

@@ -1,9 +1,10 @@
 //! A piece of memory shared by file descriptor.
 
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use millpond_types::Crc32c;
 
@@ -31,6 +32,8 @@ struct Inner {
     mapping: Mapping,
     fd: OwnedFd,
     access: ShmAccess,
+    /// Where the bytes start that were lent as plain memory: nothing else here touches them.
+    lent_from: AtomicUsize,
 }
 
 const OUT_OF_RANGE: EnvError = EnvError::Hostile("a range lies outside the region");
@@ -44,7 +47,7 @@ impl ShmRegion {
         let fd = create_memfd(name, bytes)?;
         add_seals(fd.as_fd(), libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL)?;
         let mapping = Mapping::new(fd.as_fd(), bytes, Access::ReadWrite)?;
-        Ok(Self(Arc::new(Inner { mapping, fd, access: ShmAccess::ReadWrite })))
+        Ok(Self::of(mapping, fd, ShmAccess::ReadWrite))
     }
 
     /// Maps memory received from another process: exactly `bytes` bytes.
@@ -73,7 +76,39 @@ impl ShmRegion {
             ShmAccess::ReadWrite => Access::ReadWrite,
         };
         let mapping = Mapping::new(fd.as_fd(), bytes, wanted).map_err(failed)?;
-        Ok(Self(Arc::new(Inner { mapping, fd, access })))
+        Ok(Self::of(mapping, fd, access))
+    }
+
+    fn of(mapping: Mapping, fd: OwnedFd, access: ShmAccess) -> Self {
+        let lent_from = AtomicUsize::new(mapping.len());
+        Self(Arc::new(Inner { mapping, fd, access, lent_from }))
+    }
+
+    /// Lends the bytes from `offset` to the end as plain memory, for good: nothing else here reaches
+    /// them from then on. The other process may still read and write them, so what it is told about
+    /// them must be true when it looks.
+    ///
+    /// # Errors
+    /// [`EnvError::Hostile`] for an offset outside the region, a region mapped for reading, or one
+    /// that lends already.
+    pub fn lend(&self, offset: u64) -> Result<ShmMemory, EnvError> {
+        let len = self.len();
+        let from = usize::try_from(offset).ok().filter(|from| *from < len).ok_or(OUT_OF_RANGE)?;
+        self.at_for_writing(offset, len - from)?;
+        let lent = &self.0.lent_from;
+        if lent.compare_exchange(len, from, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return Err(EnvError::Hostile("the region lends its memory already"));
+        }
+        Ok(ShmMemory { region: self.clone(), from, len: len - from })
+    }
+
+    /// Where `bytes` lie in the region, if they are memory that it has lent.
+    #[must_use]
+    pub fn offset_of(&self, bytes: &[u8]) -> Option<u64> {
+        let offset = bytes.as_ptr().addr().checked_sub(self.0.mapping.base().addr())?;
+        let lent = offset >= self.0.lent_from.load(Ordering::Acquire)
+            && offset.checked_add(bytes.len())? <= self.len();
+        lent.then_some(offset as u64)
     }
 
     /// The descriptor to send to the other process.
@@ -93,7 +128,7 @@ impl ShmRegion {
     fn at(&self, offset: u64, len: usize) -> Result<*mut u8, EnvError> {
         let offset = usize::try_from(offset).map_err(|_| OUT_OF_RANGE)?;
         let end = offset.checked_add(len).ok_or(OUT_OF_RANGE)?;
-        if end > self.len() {
+        if end > self.0.lent_from.load(Ordering::Acquire) {
             return Err(OUT_OF_RANGE);
         }
         // SAFETY: the offset lies within the mapping.
@@ -191,6 +226,63 @@ impl ShmRegion {
         // SAFETY: mapped, aligned (the mapping starts on a page) and only used atomically here; the
         // reference lives as long as the mapping.
         Ok(unsafe { AtomicU32::from_ptr(place.cast()) })
+    }
+}
+
+/// Memory of a region that is its holder's alone in this process.
+#[derive(Debug)]
+pub struct ShmMemory {
+    region: ShmRegion,
+    from: usize,
+    len: usize,
+}
+
+impl ShmMemory {
+    /// Cuts the first `len` bytes off, as memory of its own; none when there are not as many.
+    #[must_use]
+    pub fn split_to(&mut self, len: usize) -> Option<Self> {
+        if len > self.len {
+            return None;
+        }
+        let head = Self { region: self.region.clone(), from: self.from, len };
+        self.from += len;
+        self.len -= len;
+        Some(head)
+    }
+
+    fn start(&self) -> *mut u8 {
+        // SAFETY: the range lies within the mapping, as `lend` checked.
+        unsafe { self.region.0.mapping.base().add(self.from) }
+    }
+}
+
+impl Deref for ShmMemory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: mapped for as long as `region` lives and lent once, cut only into ranges that do not
+        // overlap; the region's own copies stay below `lent_from`. Should the other process write
+        // there, the bytes are others: any bytes are valid ones, and the checksum tells.
+        unsafe { std::slice::from_raw_parts(self.start(), self.len) }
+    }
+}
+
+impl DerefMut for ShmMemory {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and the region was mapped for writing when it lent.
+        unsafe { std::slice::from_raw_parts_mut(self.start(), self.len) }
+    }
+}
+
+impl AsRef<[u8]> for ShmMemory {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsMut<[u8]> for ShmMemory {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
     }
 }
 

@@ -226,3 +226,33 @@ fn a_received_file_must_be_sealed_and_of_the_announced_size() {
     let event = EventFd::new().unwrap();
     assert!(ShmRegion::from_fd(event.into(), 4096, ShmAccess::ReadOnly).is_err());
 }
+
+#[test]
+fn memory_that_a_region_lends_is_out_of_its_own_reach() {
+    let region = ShmRegion::create("test", 8192).unwrap();
+    let other = region.fd().try_clone_to_owned().unwrap();
+    let other = ShmRegion::from_fd(other, 8192, ShmAccess::ReadOnly).unwrap();
+    let outside = [1; 16];
+    assert_eq!(region.offset_of(&outside), None);
+    assert!(other.lend(0).is_err(), "mapped for reading");
+    assert!(region.lend(8192).is_err(), "behind the end");
+    let mut rest = region.lend(4096).unwrap();
+    assert!(region.lend(4096).is_err() && region.lend(0).is_err(), "lent once");
+    let mut head = rest.split_to(100).unwrap();
+    assert!(rest.split_to(4000).is_none());
+    assert_eq!((head.len(), rest.len()), (100, 3996));
+    assert_eq!(region.offset_of(&head), Some(4096));
+    assert_eq!(region.offset_of(&rest[4..9]), Some(4200));
+    head.fill(5);
+    rest.fill(7);
+    let mut seen = [0; 104];
+    other.copy_out(4096, &mut seen).unwrap();
+    assert_eq!((&seen[..100], &seen[100..]), (&[5; 100][..], &[7; 4][..]));
+    region.copy_in(4000, &[1; 96]).unwrap();
+    for at in [4001, 4096, 8000] {
+        assert!(region.copy_in(at, &[1; 96]).is_err(), "{at}");
+    }
+    // The memory outlives the region's other handles.
+    drop(region);
+    assert!(rest.iter().all(|byte| *byte == 7));
+}
