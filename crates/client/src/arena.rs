@@ -1,4 +1,4 @@
-//! Space for the values of puts in the arena: a circle of runs, freed in any order.
+//! Space for the values of puts and writes in the arena: a circle of runs, freed in any order.
 
 use std::collections::VecDeque;
 
@@ -24,6 +24,11 @@ impl Arena {
     /// Manages the bytes from `start` to `end`.
     pub(crate) const fn new(start: u64, end: u64) -> Self {
         Self { start, end, next: start, runs: VecDeque::new() }
+    }
+
+    /// Its first byte.
+    pub(crate) const fn start(&self) -> u64 {
+        self.start
     }
 
     /// Bytes of the longest run.

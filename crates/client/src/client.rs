@@ -186,6 +186,14 @@ impl Client {
         lent.get()?.run(jobs, &mut Reads::none(), deadline)
     }
 
+    /// Connections to each server there is.
+    pub(crate) fn pools(&self, deadline: Deadline) -> Result<Vec<Arc<Pool>>, ClientError> {
+        match self.cluster(deadline)? {
+            Some(cluster) => cluster.pools(deadline),
+            None => Ok(vec![Arc::clone(&self.shared.pool)]),
+        }
+    }
+
     /// The addresses given, for messages.
     pub(crate) fn name(&self) -> String {
         self.shared.options.addresses.to_string()

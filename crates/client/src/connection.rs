@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use millpond_env::RealClock;
+use millpond_env::{RealClock, ShmMemory, ShmRegion};
 use millpond_types::wire::{
     ErrorReply, FLAG_SHM, FrameHeader, GetReply, HEADER_BYTES, Hello, HelloReply, PROTOCOL_VERSION,
     ShmAttach, ShmAttachReply, ShmRelease, Status, StatusReply, Verb,
@@ -233,6 +233,17 @@ impl Connection {
         Ok(Ok(()))
     }
 
+    /// Lends `bytes` of the arena as memory of the caller's own; none when there are not as many.
+    pub(crate) fn lend(
+        &mut self,
+        bytes: usize,
+        deadline: Deadline,
+    ) -> Result<Option<(ShmRegion, ShmMemory)>, ClientError> {
+        let Some(shm) = &mut self.shm else { return Ok(None) };
+        let lent = shm.lend(bytes);
+        lent.map_err(|error| self.failed(error, deadline))
+    }
+
     /// True when an idle connection is still usable.
     pub(crate) fn is_quiet(&self) -> bool {
         !self.broken && self.stream.is_quiet()
@@ -309,7 +320,9 @@ impl Connection {
                 request.keys.len() <= keys_max && request.payload_bytes() <= shm.arena.capacity()
             }
             Job::Read { request, .. } => request.parts.len() <= keys_max,
-            Job::Write { .. } => false,
+            Job::Write { request, values, .. } => {
+                request.parts.len() <= keys_max && shm.bytes_for(values) <= shm.arena.capacity()
+            }
         };
         if fits { Path::Ring } else { Path::Stream }
     }
@@ -389,10 +402,18 @@ impl Connection {
             Job::Get { request, .. } => (request.encode(), 0, &[]),
             Job::Read { request, .. } => (request.encode(), 0, &[]),
             Job::Write { request, values, .. } => {
-                for (value, part) in values.iter().zip(&mut request.parts) {
-                    part.crc = checksum_of(value);
+                if let (Path::Ring, Some(shm)) = (path, &mut self.shm) {
+                    if !shm.place(id, values, request)? {
+                        return Ok(false);
+                    }
+                    flags = FLAG_SHM;
+                    (request.encode(), request.payload_bytes(), &[])
+                } else {
+                    for (value, part) in values.iter().zip(&mut request.parts) {
+                        part.crc = checksum_of(value);
+                    }
+                    (request.encode(), request.payload_bytes(), values)
                 }
-                (request.encode(), request.payload_bytes(), values)
             }
             Job::Put { request, values, .. } => {
                 let payload = request.payload_bytes();
@@ -455,7 +476,7 @@ impl Connection {
         reads: &mut Reads<'_, '_>,
         deadline: Deadline,
     ) -> Result<Option<ClientError>, StreamError> {
-        if let (Job::Put { .. }, Some(shm)) = (&*job, &mut self.shm) {
+        if let (Job::Put { .. } | Job::Write { .. }, Some(shm)) = (&*job, &mut self.shm) {
             shm.arena.free(header.request_id);
         }
         if let Err(error) = accept(&self.address, header, header.request_id, &self.meta) {

@@ -4,7 +4,7 @@
 //! call carries), `stream` (frames over TCP, Unix sockets and TLS), `shm` (the same frames
 //! through shared memory), `connection` (hello, pipelining, replies), `pool` (connections to one
 //! server), `cluster` (routing, a node for every key, retries), [`Client`] (one server or a cluster,
-//! whichever answers), `verbs` (the verbs of the protocol, split into requests that fit), `chunks` (the
+//! whichever answers), `region` (memory that a node on this host shares), `verbs` (the verbs of the protocol, split into requests that fit), `chunks` (the
 //! bytes of files, of a cluster only), `layout` (which chunks a range of a file is), `volume` (files by
 //! their paths, for programs that want no mount between them and the bytes).
 //!
@@ -33,6 +33,7 @@ mod layout;
 mod meta;
 mod options;
 mod pool;
+mod region;
 mod shm;
 mod stream;
 mod tls;
@@ -48,5 +49,6 @@ pub use connection::ServerInfo;
 pub use error::{ClientError, ErrorKind};
 pub use layout::{BehindLastChunk, FileBytes};
 pub use options::{ClientOptions, Transport, TransportInUse};
+pub use region::Region;
 pub use verbs::Keys;
 pub use volume::{File, OpenOptions, Pending, Volume, VolumeOptions};

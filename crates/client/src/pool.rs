@@ -2,10 +2,10 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use millpond_env::{BlockingStream, RealClock, boot_id};
+use millpond_env::{BlockingStream, RealClock, ShmRegion, boot_id};
 use millpond_types::{Tick, Uuid128};
 use parking_lot::{Condvar, Mutex};
 
@@ -13,6 +13,7 @@ use crate::address::Address;
 use crate::connection::{Connection, Deadline, ServerInfo};
 use crate::error::{ClientError, ErrorKind};
 use crate::options::{ClientOptions, Transport, TransportInUse};
+use crate::region::Region;
 use crate::stream::Wire;
 use crate::tls::TlsStream;
 
@@ -61,6 +62,45 @@ struct State {
     /// The address that answered last is tried first, as long as it answers.
     answered: usize,
     info: Option<ServerInfo>,
+    /// Connections whose arenas are memory of callers; not counted among `open`.
+    seats: Vec<Weak<Seat>>,
+}
+
+/// The connection whose arena is a caller's memory.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    arena: ShmRegion,
+    place: Mutex<Place>,
+}
+
+#[derive(Debug)]
+enum Place {
+    Idle(Box<Connection>),
+    Lent,
+    /// The connection broke: the node knows the memory no more.
+    Lost,
+}
+
+impl Seat {
+    /// Whether the node still shares the memory, as far as is known here.
+    pub(crate) fn is_live(&self) -> bool {
+        let mut place = self.place.lock();
+        if matches!(&*place, Place::Idle(connection) if !connection.is_quiet()) {
+            *place = Place::Lost;
+        }
+        !matches!(*place, Place::Lost)
+    }
+
+    /// Its connection, if no call uses it.
+    fn take(&self) -> Option<Connection> {
+        let mut place = self.place.lock();
+        match std::mem::replace(&mut *place, Place::Lent) {
+            Place::Idle(connection) if connection.is_quiet() => return Some(*connection),
+            Place::Lent => {}
+            Place::Idle(_) | Place::Lost => *place = Place::Lost,
+        }
+        None
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -75,6 +115,8 @@ struct Down {
 pub(crate) struct Lent {
     connection: Option<Connection>,
     pool: Arc<Pool>,
+    /// Where it goes back to instead.
+    seat: Option<Arc<Seat>>,
 }
 
 impl Lent {
@@ -87,6 +129,11 @@ impl Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         let connection = self.connection.take().filter(|connection| !connection.broken);
+        if let Some(seat) = self.seat.take() {
+            let back = |connection| Place::Idle(Box::new(connection));
+            *seat.place.lock() = connection.map_or(Place::Lost, back);
+            return;
+        }
         let mut state = self.pool.state.lock();
         match connection {
             Some(connection) if !state.closed => state.idle.push(connection),
@@ -143,6 +190,75 @@ impl Pool {
         self.close_idle();
     }
 
+    fn lend(self: &Arc<Self>, connection: Option<Connection>, seat: Option<Arc<Seat>>) -> Lent {
+        Lent { connection, pool: Arc::clone(self), seat }
+    }
+
+    /// The connection in whose arena `bytes` lie, if they do and no call uses it; else any other.
+    pub(crate) fn checkout_for(
+        self: &Arc<Self>,
+        bytes: Option<&[u8]>,
+        deadline: Deadline,
+    ) -> Result<Lent, ClientError> {
+        let lent = bytes.and_then(|bytes| self.seat_of(bytes));
+        lent.map_or_else(|| self.checkout(deadline), Ok)
+    }
+
+    fn seat_of(self: &Arc<Self>, bytes: &[u8]) -> Option<Lent> {
+        let state = self.state.lock();
+        let mut seats = state.seats.iter().filter_map(Weak::upgrade);
+        let seat = seats.find(|seat| seat.arena.offset_of(bytes).is_some())?;
+        drop(seats);
+        if state.closed {
+            return None;
+        }
+        drop(state);
+        let connection = seat.take()?;
+        Some(self.lend(Some(connection), Some(seat)))
+    }
+
+    /// A connection whose arena is memory of the caller; none where this server shares no memory with
+    /// this client, or does not answer.
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        bytes: usize,
+        deadline: Deadline,
+    ) -> Result<Option<Region>, ClientError> {
+        let Ok(mut lent) = self.checkout(deadline.within(CONNECT_MAX)) else { return Ok(None) };
+        let known = lent.get()?;
+        if known.transport != TransportInUse::Shm {
+            return Ok(None);
+        }
+        let path = PathBuf::from(known.hello.socket_path.clone());
+        drop(lent);
+        let name = format!("unix:{}", path.display());
+        let mut connection = self.connect_unix(&path, deadline)?;
+        match connection.attach(bytes as u64, self.options.spin, deadline) {
+            Ok(()) => {}
+            Err(ClientError::Refused { .. }) if self.options.transport == Transport::Auto => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        }
+        if let Some(patience) = self.peer.patience {
+            connection.set_patience(patience);
+        }
+        let Some((arena, memory)) = connection.lend(bytes, deadline)? else {
+            let fix = format!(
+                "{name} does not share {bytes} bytes at once: register several regions, or raise \
+                 limits.shm_arena of the node"
+            );
+            return Err(ClientError::argument("bytes", fix));
+        };
+        let place = Mutex::new(Place::Idle(Box::new(connection)));
+        let seat = Arc::new(Seat { arena, place });
+        let mut state = self.state.lock();
+        state.seats.retain(|seat| seat.strong_count() > 0);
+        state.seats.push(Arc::downgrade(&seat));
+        drop(state);
+        Ok(Some(Region::shared(memory, seat)))
+    }
+
     /// A connection that no other call uses, made now if need be.
     pub(crate) fn checkout(self: &Arc<Self>, deadline: Deadline) -> Result<Lent, ClientError> {
         let mut state = self.state.lock();
@@ -155,7 +271,7 @@ impl Pool {
                 let idle = RealClock::tick().since(connection.idle_since);
                 if idle < IDLE_TRUSTED || connection.is_quiet() {
                     drop(state);
-                    return Ok(Lent { connection: Some(connection), pool: Arc::clone(self) });
+                    return Ok(self.lend(Some(connection), None));
                 }
                 state.open -= 1;
             }
@@ -176,7 +292,7 @@ impl Pool {
     /// Connects; the place in the pool was taken already.
     fn connect_counted(self: &Arc<Self>, deadline: Deadline) -> Result<Lent, ClientError> {
         // Gives the place back when connecting fails.
-        let mut lent = Lent { connection: None, pool: Arc::clone(self) };
+        let mut lent = self.lend(None, None);
         if let Some(down) = self.state.lock().down.clone() {
             let now = RealClock::tick();
             if now < down.until {
@@ -318,12 +434,7 @@ impl Pool {
         wanted: Transport,
         deadline: Deadline,
     ) -> Result<Connection, ClientError> {
-        let name = format!("unix:{}", path.display());
-        let left = deadline.at.since(RealClock::tick()).min(CONNECT_MAX);
-        let stream = BlockingStream::connect_unix(path, left)
-            .map_err(|error| connect_error(&name, error))?;
-        let mut connection =
-            self.hello(name, Wire::Plain(stream), TransportInUse::Unix, deadline)?;
+        let mut connection = self.connect_unix(path, deadline)?;
         match wanted {
             Transport::Shm => {
                 connection.attach(self.options.arena_bytes, self.options.spin, deadline)?;
@@ -338,6 +449,14 @@ impl Pool {
             Transport::Unix | Transport::Tcp | Transport::Auto => {}
         }
         Ok(connection)
+    }
+
+    fn connect_unix(&self, path: &Path, deadline: Deadline) -> Result<Connection, ClientError> {
+        let name = format!("unix:{}", path.display());
+        let left = deadline.at.since(RealClock::tick()).min(CONNECT_MAX);
+        let stream = BlockingStream::connect_unix(path, left)
+            .map_err(|error| connect_error(&name, error))?;
+        self.hello(name, Wire::Plain(stream), TransportInUse::Unix, deadline)
     }
 
     /// Connects to one of the addresses that the name stands for now.

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use millpond_env::{
     EnvError, EventFd, RING_HEADER, RealClock, RingConsumer, RingError, RingProducer, RingWake,
-    ShmAccess, ShmRegion,
+    ShmAccess, ShmMemory, ShmRegion,
 };
+use millpond_types::wire::{ChunkWriteRequest, PutItem, WireError};
 use millpond_types::wire::{FrameHeader, GetReply, HEADER_BYTES, ItemStatus, ShmAttachReply};
-use millpond_types::wire::{PutItem, WireError};
 use millpond_types::{Crc32c, Tick};
 
 use crate::arena::Arena;
@@ -84,6 +84,62 @@ impl ShmLink {
         let record = Vec::new();
         let (taken, spin_failures) = (false, 0);
         Ok(Self { pool, region, requests, replies, arena, record, taken, spin, spin_failures })
+    }
+
+    /// Lends all of the arena as memory of the caller: values that lie in it stay where they are, and
+    /// no others go through it. None when it has fewer than `bytes`.
+    pub(crate) fn lend(
+        &mut self,
+        bytes: usize,
+    ) -> Result<Option<(ShmRegion, ShmMemory)>, StreamError> {
+        let mut memory = self.region.lend(self.arena.start())?;
+        self.arena = Arena::new(0, 0);
+        Ok(memory.split_to(bytes).map(|memory| (self.region.clone(), memory)))
+    }
+
+    /// Where a value lies in the arena, if it is memory that was lent.
+    fn lent(&self, value: &Value<'_>) -> Option<u64> {
+        match value {
+            Value::One(piece) => self.region.offset_of(piece),
+            Value::Many(_) => None,
+        }
+    }
+
+    /// Bytes of the arena that values need: those that do not lie in it.
+    pub(crate) fn bytes_for(&self, values: &[Value<'_>]) -> u64 {
+        let foreign = values.iter().filter(|value| self.lent(value).is_none());
+        foreign.map(|value| value.len() as u64).sum()
+    }
+
+    /// Puts the values of the write `id` in the arena, but for those that lie in it, and notes
+    /// checksums and places; false when there is no room now.
+    pub(crate) fn place(
+        &mut self,
+        id: u64,
+        values: &[Value<'_>],
+        request: &mut ChunkWriteRequest,
+    ) -> Result<bool, StreamError> {
+        let foreign = self.bytes_for(values);
+        let mut next = match foreign {
+            0 => 0,
+            bytes => match self.arena.take(id, bytes) {
+                Some(at) => at,
+                None => return Ok(false),
+            },
+        };
+        request.arena.clear();
+        for (value, part) in values.iter().zip(&mut request.parts) {
+            let at = if let Some(at) = self.lent(value) {
+                part.crc = value.pieces().iter().fold(Crc32c::EMPTY, |crc, it| crc.append(it));
+                at
+            } else {
+                part.crc = self.copy_one(next, value)?;
+                next += value.len() as u64;
+                next - value.len() as u64
+            };
+            request.arena.push(at);
+        }
+        Ok(true)
     }
 
     /// Longest meta of a request or reply that fits a ring.
@@ -177,14 +233,20 @@ impl ShmLink {
         items: &mut [PutItem],
     ) -> Result<(), StreamError> {
         for (value, item) in values.iter().zip(items) {
-            let mut crc = Crc32c::EMPTY;
-            for piece in value.pieces().iter().flat_map(|piece| piece.chunks(COPY_BYTES)) {
-                crc = crc.append(piece);
-                self.region.copy_in(at, piece)?;
-                at += piece.len() as u64;
-            }
-            item.crc = crc;
+            item.crc = self.copy_one(at, value)?;
+            at += value.len() as u64;
         }
         Ok(())
+    }
+
+    /// Copies one value to the arena at `at`; its checksum.
+    fn copy_one(&self, mut at: u64, value: &Value<'_>) -> Result<Crc32c, StreamError> {
+        let mut crc = Crc32c::EMPTY;
+        for piece in value.pieces().iter().flat_map(|piece| piece.chunks(COPY_BYTES)) {
+            crc = crc.append(piece);
+            self.region.copy_in(at, piece)?;
+            at += piece.len() as u64;
+        }
+        Ok(crc)
     }
 }

@@ -72,6 +72,16 @@ impl<'a> Work<'_, 'a> {
         }
     }
 
+    /// Memory that is written from, for the choice of a connection; of the first item.
+    pub(super) fn memory_of(&self, items: &[usize]) -> Option<&'a [u8]> {
+        match &self.asked {
+            Asked::Files(Files::Write(_, values)) => {
+                values[*items.first()?].pieces().first().copied()
+            }
+            _ => None,
+        }
+    }
+
     /// Whether requests are bounded by the bytes that travel, not by their number of items.
     const fn has_payload(&self) -> bool {
         match &self.asked {

@@ -109,7 +109,7 @@ impl<'a> Files<'_, 'a> {
                 };
                 let parts = part.iter().map(write).collect();
                 let values = part.iter().map(|item| values[*item].clone()).collect();
-                let request = ChunkWriteRequest { ack, parts, tags };
+                let request = ChunkWriteRequest { ack, parts, tags, arena: Vec::new() };
                 return Job::Write { request, values, reply: Vec::new() };
             }
             Self::Cut(cuts) => {

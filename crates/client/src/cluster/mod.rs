@@ -28,7 +28,7 @@ use millpond_types::Uuid128;
 use millpond_types::cluster::{NodeId, Routing};
 use parking_lot::Mutex;
 
-use crate::connection::{Connection, ServerInfo};
+use crate::connection::{Connection, Deadline, ServerInfo};
 use crate::error::ClientError;
 use crate::options::ClientOptions;
 use crate::pool::Pool;
@@ -46,6 +46,9 @@ pub use files::{ChainPlace, Chains};
 /// First and longest pause between rounds of a call that waits for the cluster.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// Nodes that are looked at to find one on this host: each may cost a connection.
+const NEAR_MAX: usize = 64;
 
 /// A cluster, as one client sees it.
 #[derive(Debug)]
@@ -123,6 +126,17 @@ impl Cluster {
 
     fn node(&self, id: NodeId, routing: &Routing) -> Option<Arc<Node>> {
         self.nodes.get(id, routing)
+    }
+
+    /// The nodes, those first that are known to be on this host; 64 at most.
+    pub(crate) fn pools(&self, deadline: Deadline) -> Result<Vec<Arc<Pool>>, ClientError> {
+        self.known(deadline)?;
+        let routing = self.table.get();
+        let mut nodes: Vec<Arc<Node>> =
+            routing.nodes.keys().filter_map(|id| self.node(*id, &routing)).collect();
+        nodes.sort_by_key(|node| (!node.pool.is_local(), node.is_avoided()));
+        nodes.truncate(NEAR_MAX);
+        Ok(nodes.iter().map(|node| Arc::clone(&node.pool)).collect())
     }
 
     /// Orders nodes by how well they would answer a read.

@@ -120,7 +120,7 @@ impl<'r, 'w, 'a, 'x, 'y> Race<'r, 'w, 'a, 'x, 'y> {
             let source = std::io::Error::other("the routing has no address of the node");
             ClientError::Connect { address: id.to_string(), source }
         })?;
-        let mut lent = node.pool.checkout(connect)?;
+        let mut lent = node.pool.checkout_for(self.work.memory_of(items), connect)?;
         let (mut jobs, parts) = self.work.jobs(items, self.batch, (self.cluster.client, self.news));
         let connection = lent.get()?;
         let mut flight = connection.begin(&jobs);

@@ -1,8 +1,8 @@
 //! Files by their paths, without a mount: names from metas, bytes between nodes and the caller's memory.
 //!
-//! Nothing is cached but the length of what is open, and where its bytes lie. Bytes of a read are copied once from the
-//! node's memory into the caller's, where the node is on this host and shares its memory (RFC 0002); writes go
-//! over its Unix socket. Other nodes are reached over TCP.
+//! Nothing is cached but the length of what is open, and where its bytes lie. Where a node is on this host and shares
+//! its memory (RFC 0002), bytes of a read are copied once from the node's memory into the caller's, and bytes of a write
+//! once into memory that the node reads, or not at all from a [`Region`]. Other nodes are reached over TCP.
 
 mod file;
 mod pending;
@@ -24,6 +24,7 @@ use self::session::{Keeper, Metas, refused};
 use self::walk::shown;
 use crate::client::Client;
 use crate::error::ClientError;
+use crate::region::Region;
 
 pub use self::file::File;
 pub use self::pending::Pending;
@@ -67,6 +68,8 @@ pub struct OpenOptions {
     pub write: bool,
     /// Make it if it is not there.
     pub create: bool,
+    /// Make it, and fail if it is there; needs `create`.
+    pub exclusive: bool,
     /// Cut it to nothing; needs `write`.
     pub truncate: bool,
     /// Permission bits of a new file.
@@ -75,8 +78,14 @@ pub struct OpenOptions {
 
 impl OpenOptions {
     /// To read a file that is there.
-    pub const READ: Self =
-        Self { read: true, write: false, create: false, truncate: false, mode: 0o644 };
+    pub const READ: Self = Self {
+        read: true,
+        write: false,
+        create: false,
+        exclusive: false,
+        truncate: false,
+        mode: 0o644,
+    };
     /// To read and write a file that is there.
     pub const UPDATE: Self = Self { write: true, ..Self::READ };
     /// To read and write a file that is made, or cut to nothing.
@@ -165,9 +174,11 @@ impl Volume {
         path: impl AsRef<Path>,
         options: &OpenOptions,
     ) -> Result<File, ClientError> {
-        let (path, OpenOptions { read, write, create, truncate, .. }) = (path.as_ref(), *options);
-        if (create || truncate || !read) && !write {
-            let fix = "open to read or to write; create and truncate need write";
+        let (path, OpenOptions { read, write, create, exclusive, truncate, .. }) =
+            (path.as_ref(), *options);
+        if (create || truncate || !read) && !write || exclusive && !create {
+            let fix =
+                "open to read or to write; create and truncate need write, exclusive needs create";
             return Err(ClientError::argument("options", fix));
         }
         for _ in 0..OPEN_TRIES {
@@ -183,6 +194,7 @@ impl Volume {
         let (metas, text) = (self.metas(), shown(path));
         let place = metas.walk(path, true)?;
         let (attr, created) = match (place.attr, place.entry) {
+            (Some(_), _) if options.exclusive => return Err(refused(&text, MetaError::Exists)),
             (Some(attr), _) => (attr, false),
             (None, Some((parent, name))) if options.create => {
                 let create = Create {
@@ -192,7 +204,7 @@ impl Volume {
                     mode: options.mode & 0o7777,
                     rdev: 0,
                     target: Vec::new(),
-                    exclusive: false,
+                    exclusive: options.exclusive,
                 };
                 let MetaReply::Entry(entry) = metas.at(&text, MetaOp::Create(create))? else {
                     return Err(metas.unexpected());
@@ -224,6 +236,15 @@ impl Volume {
             opened.cut_to_nothing()?;
         }
         Ok(Some(File::of(opened)))
+    }
+
+    /// Registers `bytes` of memory with the node on this host, to write from without a copy:
+    /// [`Client::register`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn register(&self, bytes: usize) -> Result<Region, ClientError> {
+        self.metas().client.register(bytes, None)
     }
 
     /// What an inode is; links are followed.

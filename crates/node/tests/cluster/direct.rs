@@ -1,14 +1,13 @@
 //! Files by their paths without a mount: one client writes, another one reads.
 
 use millpond_client::{
-    ChunkFilter, Client, ClientError, ClientOptions, ErrorKind, OpenOptions, Transport,
-    TransportInUse, Volume, VolumeOptions,
+    ChunkFilter, Client, ClientError, ClientOptions, ErrorKind, OpenOptions, Volume, VolumeOptions,
 };
 use millpond_env::Rng;
 use millpond_types::DataId;
 use millpond_types::meta::{Caller, FileKind, MetaError};
 
-use crate::process::{Chains as _, Cluster, PATIENCE, Process, until};
+use crate::process::{Cluster, PATIENCE, until};
 
 fn client_at(address: &str) -> Client {
     let mut options = ClientOptions::new(address.parse().unwrap());
@@ -33,7 +32,7 @@ fn posix(error: &ClientError) -> Option<MetaError> {
     }
 }
 
-fn random(rng: &mut Rng, len: usize) -> Vec<u8> {
+pub(crate) fn random(rng: &mut Rng, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     rng.fill(&mut bytes);
     bytes
@@ -169,35 +168,4 @@ fn what_is_open_outlives_its_name_and_goes_with_the_session() {
     assert!(left() > 0);
     drop(file);
     until("its bytes to go", || (left() == 0).then_some(()));
-}
-
-/// On the host of a node, replies come through shared memory, those of files too.
-#[test]
-fn bytes_of_files_come_through_shared_memory() {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("node.sock");
-    let socket = socket.to_str().unwrap();
-    let flags = ["--manager", "--form-nodes", "1", "--replicas", "1", "--size", "2GiB"];
-    let flags = [&flags[..], &["--socket", socket]].concat();
-    let node = Process::start(folder.path(), "node", &flags);
-    until("chains", || node.status().is_some_and(|status| status.is_whole()).then_some(()));
-    until("every replica serves", || node.all_serve().then_some(()));
-    let mut options = ClientOptions::new(node.address.parse().unwrap());
-    options.transport = Transport::Shm;
-    options.deadline = PATIENCE / 3;
-    let client = Client::new(options).unwrap();
-    let volume = Volume::open(client.clone(), "shm").unwrap();
-    let file = volume.open_file("file", &OpenOptions::CREATE).unwrap();
-    let bytes = random(&mut Rng::new(8), 3 << 20);
-    file.write_batch(&[(0, &bytes)]).unwrap();
-    let mut rooms: Vec<Vec<u8>> = vec![vec![0; 50_000]; 64];
-    let each = rooms.iter_mut().enumerate();
-    let mut batch: Vec<(u64, &mut [u8])> =
-        each.map(|(n, room)| (n as u64 * 48_000, &mut room[..])).collect();
-    file.read_batch(&mut batch).unwrap();
-    for (n, room) in rooms.iter().enumerate() {
-        let there = &bytes[n * 48_000..][..50_000];
-        assert!(room == there, "range {n}");
-    }
-    assert_eq!(client.server_info().unwrap().transport, TransportInUse::Shm);
 }

@@ -6,6 +6,7 @@
 
 mod conformance;
 mod direct;
+mod direct_shm;
 mod doctor;
 mod etcd;
 mod etcd_members;

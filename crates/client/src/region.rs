@@ -1,0 +1,121 @@
+//! Registered memory: what an application reads into and writes from, shared with the node on its host.
+//!
+//! A region is the arena of a connection of its own (RFC 0002): the node reads a write's bytes from
+//! where the application put them, and nothing is copied on the way to it. The lender of the idea is
+//! RDMA's memory region, which is registered once for the same reason.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::time::Duration;
+
+use millpond_env::{ShmMemory, ShmRegion};
+
+use crate::client::Client;
+use crate::error::ClientError;
+use crate::options::Transport;
+use crate::pool::Seat;
+
+/// A region has at most so many bytes; the node's limit, `limits.shm_arena`, is usually less.
+const REGION_BYTES_MAX: usize = 64 << 30;
+
+/// Memory that was registered with the node on this host, page aligned and zeroed; or, where no node
+/// shares memory with this client, memory like any other.
+///
+/// Writes from it ([`crate::File::write_batch`]) go to that node without a copy in this process: the
+/// node takes the bytes from where they lie. Reads come into it as into any memory, with one copy.
+/// Everything that takes memory takes this too, and everything else about a call stays as it is.
+///
+/// A region has one connection. A call that finds it in use, a call to another node, and every call
+/// after the connection was lost ([`Region::is_shared`]) have the bytes copied, as from other memory. So
+/// threads that write at the same time should each register memory of their own. The node must not be
+/// written to behind a running write: what changes under it fails its checksum, and the call fails.
+#[derive(Debug)]
+pub struct Region {
+    memory: ShmMemory,
+    seat: Option<Arc<Seat>>,
+}
+
+impl Region {
+    pub(crate) const fn shared(memory: ShmMemory, seat: Arc<Seat>) -> Self {
+        Self { memory, seat: Some(seat) }
+    }
+
+    /// Whether a node shares it at the moment; not any more once the connection to that node broke, for
+    /// instance because it was started again. Register memory anew then.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.seat.as_ref().is_some_and(|seat| seat.is_live())
+    }
+
+    /// Cuts the first `len` bytes off, as a region of its own on the same connection; none when it has
+    /// not as many. So batches can be submitted from parts of one registration.
+    #[must_use]
+    pub fn split_to(&mut self, len: usize) -> Option<Self> {
+        let memory = self.memory.split_to(len)?;
+        Some(Self { memory, seat: self.seat.clone() })
+    }
+}
+
+impl Deref for Region {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.memory
+    }
+}
+
+impl DerefMut for Region {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.memory
+    }
+}
+
+impl AsRef<[u8]> for Region {
+    fn as_ref(&self) -> &[u8] {
+        &self.memory
+    }
+}
+
+impl AsMut<[u8]> for Region {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.memory
+    }
+}
+
+impl Client {
+    /// Registers `bytes` of memory with the node on this host. `None`: the deadline of the options.
+    ///
+    /// Memory that no node shares comes back where there is no node on this host, the transport is TCP
+    /// or the Unix socket, the token is limited to namespaces, or the node has as many shared-memory
+    /// clients as it takes (`limits.shm_clients`, each region is one).
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the node shares fewer bytes at once (`limits.shm_arena`, 256 MiB by
+    /// default), or when no memory is to be had; and as for every call.
+    pub fn register(
+        &self,
+        bytes: usize,
+        deadline: Option<Duration>,
+    ) -> Result<Region, ClientError> {
+        if bytes == 0 || bytes > REGION_BYTES_MAX {
+            let fix = format!("{bytes} is not between 1 and {REGION_BYTES_MAX}");
+            return Err(ClientError::argument("bytes", fix));
+        }
+        let deadline = self.deadline(deadline);
+        if matches!(self.options().transport, Transport::Auto | Transport::Shm) {
+            for pool in self.pools(deadline)? {
+                if let Some(region) = pool.register(bytes, deadline)? {
+                    return Ok(region);
+                }
+            }
+        }
+        let failed = |error: String| {
+            ClientError::argument("bytes", format!("no memory of {bytes} bytes: {error}"))
+        };
+        let memory = ShmRegion::create("millpond-region", bytes)
+            .map_err(|error| failed(error.to_string()))?
+            .lend(0)
+            .map_err(|error| failed(error.to_string()))?;
+        Ok(Region { memory, seat: None })
+    }
+}

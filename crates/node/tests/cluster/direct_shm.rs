@@ -1,0 +1,196 @@
+//! Files without a mount on the host of a node: bytes go through memory that both share.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use millpond_client::{
+    Client, ClientOptions, OpenOptions, Transport, TransportInUse, Volume, VolumeOptions,
+};
+use millpond_env::Rng;
+
+use crate::direct::random;
+use crate::metrics::{metrics, value};
+use crate::process::{Chains as _, PATIENCE, Process, until};
+
+const MIB: usize = 1 << 20;
+
+/// A cluster of one node with a Unix socket.
+struct Host {
+    node: Process,
+    _folder: tempfile::TempDir,
+}
+
+impl Host {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("node.sock");
+        let flags = ["--manager", "--form-nodes", "1", "--replicas", "1", "--size", "2GiB"];
+        let more = ["--http", "127.0.0.1:0", "--socket", socket.to_str().unwrap()];
+        let node = Process::start(folder.path(), "node", &[&flags[..], &more].concat());
+        let host = Self { node, _folder: folder };
+        host.await_chains();
+        host
+    }
+
+    fn await_chains(&self) {
+        let whole = || self.node.status().is_some_and(|status| status.is_whole()).then_some(());
+        until("chains", whole);
+        until("every replica serves", || self.node.all_serve().then_some(()));
+    }
+
+    fn restart(&mut self) {
+        self.node.kill();
+        self.node.run();
+    }
+
+    /// A client with little room in its arenas.
+    fn client(&self, transport: Transport) -> Client {
+        let mut options = ClientOptions::new(self.node.address.parse().unwrap());
+        options.transport = transport;
+        options.deadline = PATIENCE / 3;
+        options.arena_bytes = MIB as u64;
+        Client::new(options).unwrap()
+    }
+
+    /// Payload that the node received through shared memory, and altogether.
+    fn received(&self) -> (u64, u64) {
+        let page = metrics(&self.node.http);
+        let all = value(&page, "millpond_receive_bytes_total");
+        (value(&page, "millpond_shm_receive_bytes_total"), all)
+    }
+}
+
+#[test]
+fn bytes_of_files_come_through_shared_memory() {
+    let host = Host::start();
+    let client = host.client(Transport::Shm);
+    let volume = Volume::open(client.clone(), "shm").unwrap();
+    let file = volume.open_file("file", &OpenOptions::CREATE).unwrap();
+    let bytes = random(&mut Rng::new(8), 3 << 20);
+    file.write_batch(&[(0, &bytes)]).unwrap();
+    let mut rooms: Vec<Vec<u8>> = vec![vec![0; 50_000]; 64];
+    let each = rooms.iter_mut().enumerate();
+    let mut batch: Vec<(u64, &mut [u8])> =
+        each.map(|(n, room)| (n as u64 * 48_000, &mut room[..])).collect();
+    file.read_batch(&mut batch).unwrap();
+    for (n, room) in rooms.iter().enumerate() {
+        let there = &bytes[n * 48_000..][..50_000];
+        assert!(room == there, "range {n}");
+    }
+    assert_eq!(client.server_info().unwrap().transport, TransportInUse::Shm);
+}
+
+/// What a write moves through shared memory, and what over the socket.
+#[test]
+fn bytes_of_files_go_through_shared_memory_where_they_fit() {
+    let host = Host::start();
+    let volume = Volume::open(host.client(Transport::Shm), "shm").unwrap();
+    let file = volume.open_file("file", &OpenOptions::CREATE).unwrap();
+    let model = random(&mut Rng::new(3), 9 * MIB);
+    let cost = |write: &dyn Fn()| {
+        let before = host.received();
+        write();
+        let after = host.received();
+        ((after.0 - before.0), (after.1 - before.1))
+    };
+    let parts: Vec<(u64, &[u8])> =
+        (0..9).map(|n| (n as u64 * 100_000, &model[n * 100_000..][..100_000])).collect();
+    let ring = cost(&|| file.write_batch(&parts).unwrap());
+    assert_eq!(ring, (900_000, 900_000));
+    // More than the arena has goes over the socket.
+    let socket = cost(&|| file.write_batch(&[(900_000, &model[900_000..6 * MIB])]).unwrap());
+    assert_eq!(socket, (0, 6 * MIB as u64 - 900_000));
+
+    // Registered memory is read where it lies, however long it is.
+    let mut region = volume.register(4 * MIB).unwrap();
+    assert!(region.is_shared());
+    region.copy_from_slice(&model[5 * MIB..]);
+    let from = |at: usize| (5 * MIB + at) as u64;
+    let registered = cost(&|| {
+        let half = 2 * MIB + 5;
+        file.write_batch(&[(from(half), &region[half..]), (from(0), &region[..half])]).unwrap();
+    });
+    assert_eq!(registered, (4 * MIB as u64, 4 * MIB as u64));
+    let mut seen = vec![0; 9 * MIB];
+    assert_eq!(file.read_batch(&mut [(0, &mut seen)]).unwrap(), [9 * MIB]);
+    assert!(seen == model);
+
+    // Two batches from one region at the same time: one of them finds its connection in use.
+    let mut second = region;
+    let mut first = second.split_to(2 * MIB).unwrap();
+    first.fill(1);
+    second.fill(2);
+    let pending = [file.submit_write(vec![(0, first)]), file.submit_write(vec![(3, second)])];
+    let [mut first, second] = pending.map(|pending| pending.wait().unwrap().pop().unwrap());
+    assert!(second.iter().all(|byte| *byte == 2));
+    assert_eq!(file.read_batch(&mut [(0, &mut first[..])]).unwrap(), [2 * MIB]);
+    assert_eq!(first[..3], [1; 3]);
+    assert!(first.is_shared() && first[3..].iter().all(|byte| *byte == first[3]));
+}
+
+/// A node that dies takes its side of the memory along: writes go on as from any other.
+#[test]
+fn writes_survive_the_node_whose_memory_they_use() {
+    let mut host = Host::start();
+    let options = VolumeOptions { workers: 3, ..VolumeOptions::new("shm") };
+    let volume = Volume::with(host.client(Transport::Auto), options).unwrap();
+    let file = volume.open_file("file", &OpenOptions::CREATE).unwrap();
+    let mut regions: Vec<_> = (0..2).map(|_| volume.register(MIB).unwrap()).collect();
+    assert!(regions.iter().all(millpond_client::Region::is_shared));
+    let done = AtomicBool::new(false);
+    let rounds = thread::scope(|scope| {
+        let writers = regions.iter_mut().enumerate().map(|(n, region)| {
+            let (file, done) = (&file, &done);
+            scope.spawn(move || {
+                let mut round = 0_u8;
+                while !done.load(Ordering::Relaxed) {
+                    round += 1;
+                    region.fill(round);
+                    // From registered memory, and a copy through the arena of another connection.
+                    file.write_batch(&[((2 * n * MIB) as u64, &region[..])]).unwrap();
+                    let copy = vec![round; MIB / 2];
+                    file.write_batch(&[(((2 * n + 1) * MIB) as u64, &copy)]).unwrap();
+                    round = round.min(250);
+                }
+                round
+            })
+        });
+        let writers: Vec<_> = writers.collect();
+        thread::sleep(std::time::Duration::from_millis(300));
+        host.restart();
+        host.await_chains();
+        thread::sleep(std::time::Duration::from_millis(300));
+        done.store(true, Ordering::Relaxed);
+        writers.into_iter().map(|writer| writer.join().unwrap()).collect::<Vec<u8>>()
+    });
+    assert!(regions.iter().all(|region| !region.is_shared()), "the node knows them no more");
+    for (n, round) in rounds.into_iter().enumerate() {
+        let mut seen = vec![0; MIB + MIB / 2];
+        let at = (2 * n * MIB) as u64;
+        assert_eq!(file.read_batch(&mut [(at, &mut seen)]).unwrap(), [seen.len()]);
+        assert!(seen.iter().all(|byte| *byte == round), "writer {n}");
+    }
+    let (before, all) = host.received();
+    assert!(before > 0 && before <= all, "the arenas of new connections are in use");
+    assert!(volume.register(MIB).unwrap().is_shared());
+}
+
+#[test]
+fn memory_is_not_shared_where_no_node_shares_any() {
+    let host = Host::start();
+    let volume = Volume::open(host.client(Transport::Tcp), "tcp").unwrap();
+    let mut region = volume.register(MIB).unwrap();
+    assert!(!region.is_shared());
+    region.fill(6);
+    let file = volume.open_file("file", &OpenOptions::CREATE).unwrap();
+    file.write_batch(&[(0, &region[..])]).unwrap();
+    assert_eq!(host.received(), (0, MIB as u64));
+    region.fill(0);
+    assert_eq!(file.read_batch(&mut [(0, &mut region[..])]).unwrap(), [MIB]);
+    assert!(region.iter().all(|byte| *byte == 6));
+
+    let shm = Volume::open(host.client(Transport::Shm), "shm").unwrap();
+    let error = shm.register(300 * MIB).unwrap_err().to_string();
+    assert!(error.contains("limits.shm_arena"), "{error}");
+    assert!(shm.register(0).unwrap_err().to_string().contains("bytes"));
+}
