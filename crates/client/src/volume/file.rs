@@ -11,6 +11,9 @@ use super::{OpenOptions, Pending, Shared};
 use crate::error::ClientError;
 use crate::layout::{BehindLastChunk, FileBytes};
 
+/// Chunks that are removed at once.
+const CUTS_MAX: usize = 1024;
+
 /// What the clones of a file hold together.
 #[derive(Debug)]
 pub(super) struct Opened {
@@ -81,6 +84,33 @@ impl Opened {
     pub(super) fn cut_to_nothing(&self) -> Result<(), ClientError> {
         let set = SetAttr { size: Some(0), ..SetAttr::default() };
         self.ask(MetaOp::SetAttr { ino: self.attr().ino, set }).map(drop)
+    }
+
+    /// Sets the length.
+    fn resize(&self, size: u64) -> Result<(), ClientError> {
+        if !self.options.write {
+            return Err(ClientError::argument("file", "it was opened without write"));
+        }
+        if size > FILE_BYTES_MAX {
+            return Err(refused(&self.path, MetaError::TooLarge));
+        }
+        let _alone = self.gate.write();
+        // What was written before keeps its time only if the meta hears of it first.
+        self.tell(0)?;
+        let old = self.refresh()?;
+        if size > 0 && size != old.size {
+            let (bytes, end) = (FileBytes::of(&old), size.min(old.size));
+            // Behind a longer end there may be bytes of a write that was never finished.
+            let tail = bytes.tail(end).map_err(|error| self.too_long(error))?;
+            let removals = bytes.removals(old.layout.chunks(end)..old.layout.chunks(old.size));
+            let mut cuts = tail.into_iter().chain(removals).peekable();
+            while cuts.peek().is_some() {
+                let some: Vec<_> = cuts.by_ref().take(CUTS_MAX).collect();
+                self.shared.metas.client.cut_chunks(&some, None)?;
+            }
+        }
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        self.ask(MetaOp::SetAttr { ino: old.ino, set }).map(drop)
     }
 
     fn too_long(&self, _: BehindLastChunk) -> ClientError {
@@ -190,6 +220,15 @@ impl File {
     /// As for every call.
     pub fn len(&self) -> Result<u64, ClientError> {
         self.opened.refresh().map(|attr| attr.size)
+    }
+
+    /// Sets its length in bytes; what it is made longer by reads as zeros. Durable when it returns.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when it was opened without write; `File` when it would be too long or over a
+    /// quota; and as for every call.
+    pub fn set_len(&self, size: u64) -> Result<(), ClientError> {
+        self.opened.resize(size)
     }
 
     /// Whether it has no bytes, by a meta.

@@ -1,7 +1,8 @@
 //! What was submitted and is waited for later: a queue and the threads that work on it.
 
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use millpond_env::thread;
 
@@ -31,6 +32,18 @@ impl<T> Pending<T> {
     /// The batch's.
     pub fn wait(self) -> Result<T, ClientError> {
         self.outcome.recv().unwrap_or(Err(ClientError::Closed))
+    }
+
+    /// Waits for the batch to be done for at most `time`: the outcome, which is told once, or none.
+    ///
+    /// # Errors
+    /// The batch's.
+    pub fn wait_for(&mut self, time: Duration) -> Option<Result<T, ClientError>> {
+        match self.outcome.recv_timeout(time) {
+            Ok(outcome) => Some(outcome),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Err(ClientError::Closed)),
+        }
     }
 
     /// The outcome, if the batch is done; it is told once.
@@ -89,14 +102,15 @@ mod tests {
     fn batches_are_done_side_by_side_and_waited_for_in_any_order() {
         let workers = Workers::start(2).unwrap();
         let (open, gate) = sync_channel::<()>(0);
-        let first = workers.submit(move || {
+        let mut first = workers.submit(move || {
             let _ = gate.recv();
             Ok(1)
         });
         let second = workers.submit(|| Ok(2));
         assert_eq!(second.wait().unwrap(), 2);
+        assert!(first.wait_for(Duration::from_millis(1)).is_none());
         open.send(()).unwrap();
-        assert_eq!(first.wait().unwrap(), 1);
+        assert_eq!(first.wait_for(Duration::from_mins(1)).unwrap().unwrap(), 1);
         let mut failed = workers.submit(|| Err::<(), _>(ClientError::Closed));
         let outcome = loop {
             if let Some(outcome) = failed.poll() {
