@@ -55,7 +55,7 @@ pub use buffer::RequestBuffer;
 pub use device::{Delivered, Device, Received, has_ended, max_pages_limit};
 pub use directory::{DirBuffer, FileKind};
 pub use mount::{FS_TYPE, MountError, MountOptions, mount, place_of, unmount};
-pub use mountinfo::{MountPoint, abort_connection, mounts, set_read_ahead};
+pub use mountinfo::{MountPoint, abort_connection, mounts, read_ahead, set_read_ahead};
 pub use negotiate::{InitWishes, NegotiateError, Negotiated, negotiate};
 pub use notify::{Notified, Pages};
 pub use reply::Reply;

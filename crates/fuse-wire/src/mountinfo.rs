@@ -78,6 +78,16 @@ pub fn set_read_ahead(connection: u32, bytes: u32) -> io::Result<()> {
     fs::write(setting, (bytes >> 10).to_string())
 }
 
+/// How far the kernel reads ahead in files of a mount, in bytes.
+///
+/// # Errors
+/// `NotFound` when there is no such connection, `InvalidData` when the setting is no number.
+pub fn read_ahead(connection: u32) -> io::Result<u32> {
+    let text = fs::read_to_string(format!("/sys/class/bdi/0:{connection}/read_ahead_kb"))?;
+    let kib: u32 = text.trim().parse().map_err(|_| io::ErrorKind::InvalidData)?;
+    Ok(kib.saturating_mul(1 << 10))
+}
+
 /// Ends a connection at once: everybody who waits for a reply gets `ECONNABORTED`, and so does
 /// everybody who asks from now on. The way out when a server hangs.
 ///

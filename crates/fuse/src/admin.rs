@@ -118,6 +118,18 @@ pub struct Listed {
     pub since_unix_ms: u64,
     /// Threads that serve it.
     pub threads: usize,
+    /// Bytes of memory that it may use; 0 where an earlier version mounted it.
+    #[serde(default)]
+    pub memory: u64,
+    /// Bytes a second that it may read and write together; 0 is no limit.
+    #[serde(default)]
+    pub bandwidth: u64,
+    /// Bytes a second that it may read; 0 is no limit.
+    #[serde(default)]
+    pub read_bandwidth: u64,
+    /// Bytes a second that it may write; 0 is no limit.
+    #[serde(default)]
+    pub write_bandwidth: u64,
     /// How it does.
     #[serde(default)]
     pub state: MountState,

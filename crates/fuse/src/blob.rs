@@ -1,6 +1,7 @@
 //! What the next process of a mount must know: bytes that somebody keeps.
 //!
-//! version u8, session u64, lease u32, the agreement with the kernel, then how it was mounted.
+//! version u8, session u64, lease u32, the agreement with the kernel, then how it was mounted. Version 1 ends
+//! before the second byte of flags.
 
 use std::path::PathBuf;
 
@@ -8,10 +9,11 @@ use millpond_client::ClientOptions;
 use millpond_fuse_wire::Negotiated;
 use millpond_types::wire::{Reader, WireError, Writer};
 
+use crate::budget::Budgets;
 use crate::mount::MountFailure;
 use crate::options::{Mode, MountSpec};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Longest text: a path.
 const TEXT_MAX: usize = 4096;
 
@@ -55,6 +57,11 @@ impl Blob {
         ];
         w.u8(flags.iter().enumerate().map(|(bit, set)| u8::from(*set) << bit).sum());
         w.u16(u16::try_from(spec.threads).unwrap_or(u16::MAX));
+        w.u8(u8::from(spec.read_ahead));
+        let Budgets { memory, bandwidth, read_bandwidth, write_bandwidth } = spec.budgets;
+        for budget in [memory, bandwidth, read_bandwidth, write_bandwidth] {
+            w.u64(budget);
+        }
         w.into_bytes()
     }
 
@@ -66,7 +73,7 @@ impl Blob {
         use std::os::unix::ffi::OsStringExt as _;
         let mut r = Reader::new(bytes);
         let version = r.u8()?;
-        if version != VERSION {
+        if !(1..=VERSION).contains(&version) {
             return Err(WireError::Version(version));
         }
         let (session, lease_ms) = (r.u64()?, r.u32()?);
@@ -85,6 +92,12 @@ impl Blob {
         (spec.dev, spec.noexec, spec.journal) = (has(3), has(4), has(5));
         spec.watch = !has(6);
         spec.threads = usize::from(r.u16()?);
+        if version >= 2 {
+            spec.read_ahead = r.u8()? & 1 != 0;
+            let [memory, bandwidth] = [r.u64()?, r.u64()?];
+            let [read_bandwidth, write_bandwidth] = [r.u64()?, r.u64()?];
+            spec.budgets = Budgets { memory, bandwidth, read_bandwidth, write_bandwidth };
+        }
         r.finish()?;
         Ok(Self { spec, negotiated, session, lease_ms })
     }
@@ -102,7 +115,8 @@ mod tests {
         let addresses = "127.0.0.1:7440,10.0.0.2:7440".parse().unwrap();
         let mut spec = MountSpec::new(ClientOptions::new(addresses), PathBuf::from("/mnt/x"));
         spec.client.token = "secret".to_owned();
-        spec.apply("mode=relaxed,ro,noexec,nosuid,nowatch,threads=7").unwrap();
+        spec.apply("mode=relaxed,ro,noexec,nosuid,nowatch,threads=7,noread_ahead").unwrap();
+        spec.apply("memory=64MiB,bandwidth=9MiB,read_bandwidth=8MiB,write_bandwidth=7MiB").unwrap();
         let offer = InitIn { major: 7, minor: 45, ..InitIn::default() };
         let negotiated = negotiate(&offer, &InitWishes::default()).unwrap();
         assert_eq!(negotiated.granted, InitFlags::NONE.with(negotiated.granted));
@@ -113,5 +127,10 @@ mod tests {
         for cut in 0..bytes.len() {
             assert!(Blob::decode(&bytes[..cut]).is_err(), "cut at {cut}");
         }
+        // As an earlier version wrote it.
+        let mut old = bytes[..bytes.len() - 33].to_vec();
+        old[0] = 1;
+        let spec = Blob::decode(&old).unwrap().spec;
+        assert_eq!((spec.threads, spec.read_ahead, spec.budgets), (7, true, Budgets::default()));
     }
 }

@@ -4,7 +4,8 @@
 //! threads that serve it), `worker` (one thread: a request in, a reply out), `backend` (metas and
 //! chunks, and the errno of what goes wrong), `fs` (what each operation means: `names`, `attrs`,
 //! `data`, `dirs`, `xattrs`), `files` (what is known of open files), `leases` and `listener` (what may
-//! go on being believed), `session` (the mount's word that it lives), `watch` (what operators see of its
+//! go on being believed), `ahead` (what is fetched before it is asked for), `budget` (how much memory and
+//! bandwidth), `session` (the mount's word that it lives), `watch` (what operators see of its
 //! work). Then the processes of a host: `run_dir` (where they meet), [`hold`] (the one that
 //! outlives the others), [`serve_mounts`] (the one that serves all mounts), `link` (what these two say
 //! to each other), [`admin`] (what operators ask), [`probe`] (whether a cluster can be mounted).
@@ -22,8 +23,10 @@
 //! Absent on purpose: the wire format (crate `fuse-wire`), rules of the namespace (crate `meta`).
 
 pub mod admin;
+mod ahead;
 mod backend;
 mod blob;
+mod budget;
 mod daemon;
 mod early;
 mod errno;
@@ -44,6 +47,7 @@ mod waiters;
 mod watch;
 mod worker;
 
+pub use budget::Budgets;
 pub use daemon::{DaemonError, serve as serve_mounts};
 pub use holder::{HolderError, hold};
 pub use mount::{Keep, Mount, MountFailure};

@@ -84,6 +84,9 @@ fn take(fs: &Fs, device: &Device, news: &MetaNews) {
     }
     // The errors are those of a mount that has just gone.
     for (_, change) in &news.changes {
+        if let Changed::Inode(ino) = change {
+            fs.ahead.changed(*ino);
+        }
         let _ = match change {
             Changed::Inode(ino) => device.inval_inode(ino.0, Pages::All),
             Changed::Name(dir, name) => device.expire_entry(dir.0, name.as_bytes()),
@@ -94,6 +97,7 @@ fn take(fs: &Fs, device: &Device, news: &MetaNews) {
 
 /// Has the kernel drop everything that it may have been told.
 fn drop_all(fs: &Fs, device: &Device) {
+    fs.ahead.all_changed();
     // Kernels before 6.16 keep names for as long as they were told to.
     let _ = device.inc_epoch();
     for ino in fs.leases.forget_told() {

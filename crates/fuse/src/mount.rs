@@ -10,19 +10,21 @@ use millpond_client::{Client, ClientError};
 use millpond_env::{EnvError, Rng, ShmAccess, ShmRegion};
 use millpond_fuse_wire::abi::InitFlags;
 use millpond_fuse_wire::{
-    Device, InitWishes, MountError, MountOptions, NegotiateError, Negotiated, Operation, Received,
-    Reply, Request, RequestBuffer, max_pages_limit, mount, mounts, negotiate, set_read_ahead,
-    unmount,
+    self as wire, Device, InitWishes, MountError, MountOptions, NegotiateError, Negotiated,
+    Operation, Received, Reply, Request, RequestBuffer, max_pages_limit, mount, mounts, negotiate,
+    set_read_ahead, unmount,
 };
 
+use crate::ahead::{Ahead, FETCHERS};
 use crate::backend::Backend;
 use crate::blob::Blob;
+use crate::budget::{Bandwidth, Memory};
 use crate::files::Files;
 use crate::fs::{Fs, wishes};
 use crate::journal::{Journal, REGION_BYTES};
 use crate::leases::Leases;
 use crate::listener::Listener;
-use crate::options::{Mode, MountSpec};
+use crate::options::MountSpec;
 use crate::session::{self, Keeper, Wake};
 use crate::watch::{Picture, Watch};
 use crate::worker::{Terms, Workers};
@@ -117,7 +119,7 @@ impl Mount {
         let target = spec.target.clone();
         let served = serve(&fs, device, (&spec, &region, session.lease_ms), keep);
         let mounted = served.and_then(|workers| {
-            read_ahead(&spec);
+            read_ahead(&spec, &fs);
             Self::listening(spec, (workers, keeper), &fs)
         });
         if mounted.is_err() {
@@ -148,6 +150,7 @@ impl Mount {
         devices[0].resend().map_err(os("asking the kernel for what was under way"))?;
         let terms = Terms { max_write: negotiated.max_write(), granted: negotiated.granted };
         let workers = Workers::start(&fs, devices, terms).map_err(os("starting a thread"))?;
+        note_read_ahead(&spec, &fs);
         fs.wake.wake();
         Self::listening(spec, (workers, keeper), &fs)
     }
@@ -215,13 +218,23 @@ impl Mount {
 }
 
 /// Has the kernel read ahead further than it does by itself, if it lets us.
-fn read_ahead(spec: &MountSpec) {
-    let ours = || mounts().ok()?.into_iter().rfind(|mount| mount.target == spec.target);
-    if let Some(mount) = ours()
-        && let Err(error) = set_read_ahead(mount.connection, READ_AHEAD_BYTES)
-    {
+fn read_ahead(spec: &MountSpec, fs: &Fs) {
+    let Some(connection) = connection(spec) else { return };
+    if let Err(error) = set_read_ahead(connection, READ_AHEAD_BYTES) {
         tracing::debug!("the kernel reads 128 KiB ahead: {error}");
     }
+    note_read_ahead(spec, fs);
+}
+
+/// Takes note of how far the kernel reads ahead.
+fn note_read_ahead(spec: &MountSpec, fs: &Fs) {
+    let bytes = connection(spec).and_then(|connection| wire::read_ahead(connection).ok());
+    fs.ahead.kernel_reads(bytes.unwrap_or(0));
+}
+
+fn connection(spec: &MountSpec) -> Option<u32> {
+    let ours = mounts().ok()?.into_iter().rfind(|mount| mount.target == spec.target);
+    ours.map(|mount| mount.connection)
 }
 
 fn options(spec: &MountSpec) -> MountOptions {
@@ -240,8 +253,9 @@ fn options(spec: &MountSpec) -> MountOptions {
 /// The file system behind a mount, connected to its cluster.
 fn open(spec: &MountSpec, files: Files) -> Result<Arc<Fs>, MountFailure> {
     let mut options = spec.client.clone();
-    // One for every thread that serves, one for what the mount does by itself, one for news.
-    options.connections = spec.threads + 2;
+    // One for every thread that serves or reads ahead, one for what the mount does by itself, one for
+    // news.
+    options.connections = spec.threads + 2 + FETCHERS;
     let client = Client::new(options)?;
     client.chains(Some(FIRST_WORD))?;
     let mut random = [0; 8];
@@ -251,7 +265,10 @@ fn open(spec: &MountSpec, files: Files) -> Result<Arc<Fs>, MountFailure> {
     let (mode, remembers, wake) = (spec.mode, spec.journal, Wake::default());
     let watch = Watch::new(spec.target.display().to_string(), spec.watch, spec.threads);
     let device = OnceLock::new();
-    Ok(Arc::new(Fs { backend, remembers, mode, wake, leases, device, watch }))
+    let memory = Arc::new(Memory::new(spec.budgets.memory));
+    let ahead = Ahead::new(mode, spec.read_ahead, memory);
+    let bandwidth = Bandwidth::new(spec.budgets);
+    Ok(Arc::new(Fs { backend, remembers, mode, wake, leases, device, watch, ahead, bandwidth }))
 }
 
 fn serve(
@@ -260,7 +277,7 @@ fn serve(
     (spec, region, lease_ms): (&MountSpec, &ShmRegion, u32),
     keep: Keep<'_>,
 ) -> Result<Workers, MountFailure> {
-    let negotiated = shake_hands(&device, spec.mode)?;
+    let negotiated = shake_hands(&device, spec)?;
     let mut devices = vec![device];
     for _ in 1..spec.threads {
         let clone = devices[0].clone_device().map_err(os("cloning /dev/fuse"))?;
@@ -277,9 +294,10 @@ fn serve(
 }
 
 /// Answers the kernel's first request.
-fn shake_hands(device: &Device, mode: Mode) -> Result<Negotiated, MountFailure> {
+fn shake_hands(device: &Device, spec: &MountSpec) -> Result<Negotiated, MountFailure> {
     let pages = max_pages_limit();
     let largest = pages.saturating_mul(PAGE_BYTES).clamp(REQUEST_BYTES, REQUEST_BYTES_MAX);
+    let largest = spec.budgets.request_bytes(spec.threads, largest);
     let mut buffer = RequestBuffer::new(largest);
     let gone = || MountFailure::Os {
         what: "the kernel's first request",
@@ -290,7 +308,7 @@ fn shake_hands(device: &Device, mode: Mode) -> Result<Negotiated, MountFailure> 
     let request = Request::decode(bytes, InitFlags::NONE).map_err(|_| gone())?;
     let Operation::Init(offer) = &request.operation else { return Err(gone()) };
     let wishes = InitWishes {
-        flags: wishes(mode),
+        flags: wishes(spec.mode),
         max_write: largest,
         max_readahead: READ_AHEAD_BYTES,
         max_pages_limit: pages,

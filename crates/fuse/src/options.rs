@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use millpond_client::ClientOptions;
 
+use crate::budget::Budgets;
+
 /// What a mount promises about changes made elsewhere (docs/files.md has the table).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
@@ -95,6 +97,10 @@ pub struct MountSpec {
     pub threads: usize,
     /// The root has `.stats` and `.accesslog`.
     pub watch: bool,
+    /// The mount reads ahead what the kernel does not.
+    pub read_ahead: bool,
+    /// What it may use.
+    pub budgets: Budgets,
     /// Requests that the kernel sends again are recognised. Off only to show what that is for: then a
     /// mount whose process is killed does things twice.
     pub journal: bool,
@@ -120,6 +126,8 @@ impl MountSpec {
             noexec: false,
             threads: THREADS_DEFAULT,
             watch: true,
+            read_ahead: true,
+            budgets: Budgets::default(),
             journal: true,
         }
     }
@@ -146,6 +154,8 @@ impl MountSpec {
                 ("noexec", None) => self.noexec = true,
                 ("watch", None) => self.watch = true,
                 ("nowatch", None) => self.watch = false,
+                ("read_ahead", None) => self.read_ahead = true,
+                ("noread_ahead", None) => self.read_ahead = false,
                 ("journal", Some("off")) => self.journal = false,
                 ("threads", Some(count)) => {
                     let parsed = count.parse().ok().filter(|n| (1..=THREADS_MAX).contains(n));
@@ -155,14 +165,19 @@ impl MountSpec {
                     })?;
                 }
                 _ => {
+                    if let Some(taken) = value.and_then(|value| self.budgets.apply(name, value)) {
+                        taken?;
+                        continue;
+                    }
                     let known = "mode=NAME, ro, rw, allow_other, noallow_other, suid, nosuid, dev, \
-                                 nodev, exec, noexec, watch, nowatch, threads=N";
+                                 nodev, exec, noexec, watch, nowatch, threads=N, memory=SIZE, bandwidth=RATE, \
+                                 read_bandwidth=RATE, write_bandwidth=RATE, read_ahead, noread_ahead";
                     let fix = format!("is no option of a mount: use {known}");
                     return Err(OptionError { option: option.to_owned(), fix });
                 }
             }
         }
-        Ok(())
+        self.budgets.check(self.threads)
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
@@ -185,9 +200,13 @@ mod tests {
         spec.apply("mode=strict,ro,noexec,threads=3,").unwrap();
         assert_eq!((spec.mode, spec.threads), (Mode::Strict, 3));
         assert!(spec.is_read_only() && spec.noexec);
-        for (wrong, part) in
-            [("mode=lax", "close-to-open"), ("threads=0", "1 to 63"), ("colour", "no option")]
-        {
+        for (wrong, part) in [
+            ("mode=lax", "close-to-open"),
+            ("threads=0", "1 to 63"),
+            ("colour", "no option"),
+            ("memory=1MiB,threads=16", "16 threads"),
+            ("bandwidth=fast", "use a number of bytes a second"),
+        ] {
             let text = spec.apply(wrong).unwrap_err().to_string();
             assert!(text.starts_with("-o ") && text.contains(part), "{text}");
         }

@@ -11,6 +11,7 @@ use millpond_fuse_wire::abi::InitFlags;
 use millpond_fuse_wire::{Device, Operation, Received, Reply, ReplyTo, Request, RequestBuffer};
 use parking_lot::{Condvar, Mutex};
 
+use crate::ahead;
 use crate::fs::Fs;
 use crate::waiters::Waiters;
 
@@ -67,10 +68,13 @@ impl Workers {
             waiters: Waiters::default(),
             over: Arc::clone(&over),
         });
+        // Each thread has room for a request, and for an answer.
+        fs.ahead.memory().take(2 * devices.len() as u64 * u64::from(terms.max_write));
         let devices: Vec<Arc<Device>> = devices.into_iter().map(Arc::new).collect();
         let _ = devices.first().map(|device| fs.device.set(Arc::clone(device)));
         let mut this =
             Self { shared, devices: devices.clone(), threads: Vec::new(), waiting: None, over };
+        ahead::start(fs)?;
         let waiting = Arc::clone(&this.shared);
         this.waiting = Some(thread("mp-locks", move || waiting.waiters.run(&waiting.fs))?);
         for device in devices {
@@ -105,6 +109,7 @@ impl Workers {
         let shared = &self.shared;
         let until = RealClock::tick().plus(patience);
         shared.stopping.store(true, Ordering::Release);
+        shared.fs.bandwidth.set_open(true);
         shared.stop.notify();
         let mut guard = shared.ended.0.lock();
         while shared.running.load(Ordering::Acquire) > 0 {
@@ -126,6 +131,7 @@ impl Workers {
     fn go_on(&mut self) {
         let shared = &self.shared;
         shared.stopping.store(false, Ordering::Release);
+        shared.fs.bandwidth.set_open(false);
         let _ = shared.stop.take();
         let missing = self.devices.len() - shared.running.load(Ordering::Acquire);
         // Which of them ended does not matter: all descriptors share the kernel's queue.
@@ -156,6 +162,8 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::Release);
+        self.shared.fs.bandwidth.set_open(true);
+        self.shared.fs.ahead.end();
         self.shared.stop.notify();
         self.shared.waiters.end();
         for thread in self.threads.drain(..).chain(self.waiting.take()) {

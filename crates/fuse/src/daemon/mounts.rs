@@ -37,6 +37,10 @@ fn info_of(spec: &MountSpec) -> Listed {
         read_only: spec.is_read_only(),
         since_unix_ms: RealClock::wall_ms(),
         threads: spec.threads,
+        memory: spec.budgets.memory,
+        bandwidth: spec.budgets.bandwidth,
+        read_bandwidth: spec.budgets.read_bandwidth,
+        write_bandwidth: spec.budgets.write_bandwidth,
         state: MountState::Mounting,
         pid: 0,
     }

@@ -176,6 +176,10 @@ mod tests {
             read_only: true,
             since_unix_ms: 5,
             threads: 3,
+            memory: 5,
+            bandwidth: 0,
+            read_bandwidth: 6,
+            write_bandwidth: 7,
             state: MountState::Mounting,
             pid: 0,
         }

@@ -101,7 +101,9 @@ impl Fs {
                 self.backend.cut(Bytes::of(&old), end, old.size)?;
             }
         }
-        let told = self.backend.attr(ticket, MetaOp::SetAttr { ino, set })?;
+        let told = self.backend.attr(ticket, MetaOp::SetAttr { ino, set });
+        self.ahead.changed(ino);
+        let told = told?;
         let _ = self.here(told);
         Ok(told)
     }

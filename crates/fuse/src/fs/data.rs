@@ -12,6 +12,7 @@ use millpond_types::meta::{
 
 use super::{Fs, Send};
 use crate::backend::Ticket;
+use crate::budget::Way;
 use crate::errno::Errno;
 use crate::files::{File, Written};
 use crate::options::Mode;
@@ -83,6 +84,7 @@ impl Fs {
         send: Send<'_>,
     ) -> Result<(), Errno> {
         let file = self.file(ticket, ino)?;
+        self.pass_read(&file, args);
         let shared = file.gate.read();
         let (mut bytes, mut size) = file.bytes();
         let end = args.offset.saturating_add(u64::from(args.size));
@@ -100,8 +102,9 @@ impl Fs {
             scratch.resize(len, 0);
         }
         let buf = &mut scratch[..len];
-        if !buf.is_empty() {
-            self.backend.read(bytes, args.offset, buf)?;
+        let there = self.read_ahead(&file, (bytes, args), buf);
+        if there < buf.len() {
+            self.backend.read(bytes, args.offset + there as u64, &mut buf[there..])?;
         }
         drop(shared);
         send(Reply::Data(buf));
@@ -120,6 +123,7 @@ impl Fs {
         if end > FILE_BYTES_MAX {
             return Err(Errno::FILE_TOO_BIG);
         }
+        self.bandwidth.pass(Way::Write, data.len() as u64);
         if !self.believes(&file) {
             let _ = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
         }
@@ -154,6 +158,7 @@ impl Fs {
     /// Takes note of bytes that were written: a meta is told soon, in a strict mount before the write
     /// is answered. The caller has the file's gate.
     fn wrote(&self, file: &File, bytes: Bytes, end: u64) -> Result<(), Errno> {
+        self.ahead.changed(file.ino);
         let at = Timestamp::from_unix_nanos(RealClock::wall_nanos());
         if self.files().wrote(file, Written { end, at, data: bytes.data.0 }) {
             self.files().note_untold(file.ino);
@@ -211,6 +216,9 @@ impl Fs {
     pub(super) fn release(&self, ticket: &Ticket, ino: Ino, send: Send<'_>) -> Result<(), Errno> {
         let told = self.tell(ino);
         self.files().close(ticket.unique(), ino);
+        if !self.files().is_open(ino) {
+            self.ahead.closed(ino);
+        }
         told?;
         send(Reply::Done);
         Ok(())

@@ -3,6 +3,7 @@
 //! [`Fs::dispatch`] answers one request through the `send` it is given. An operation that the kernel
 //! can do without (`ENOSYS`) is asked for once and never again.
 
+mod ahead;
 mod attrs;
 mod data;
 mod dirs;
@@ -48,6 +49,8 @@ pub(crate) struct Fs {
     /// What notices to the kernel go through, once it is mounted.
     pub(crate) device: OnceLock<Arc<Device>>,
     pub(crate) watch: crate::watch::Watch,
+    pub(crate) ahead: crate::ahead::Ahead,
+    pub(crate) bandwidth: crate::budget::Bandwidth,
 }
 
 /// Sends the answer to a request.

@@ -9,6 +9,7 @@ use millpond_types::Tick;
 use millpond_types::metrics::{Counter, Gauge, Histogram, HistogramSnapshot};
 
 use super::line::Outcome;
+use crate::budget::Budgets;
 use crate::errno::Errno;
 use crate::files::FilesNumbers;
 use crate::fs::Fs;
@@ -177,6 +178,26 @@ pub(crate) struct Picture {
     pub(crate) meta: [CallPicture; 2],
     pub(crate) chunks: [CallPicture; 3],
     pub(crate) files: FilesNumbers,
+    pub(crate) budgets: BudgetsPicture,
+    pub(crate) ahead: AheadPicture,
+}
+
+/// What a mount may use, and does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BudgetsPicture {
+    pub(crate) limits: Budgets,
+    pub(crate) memory_used: u64,
+    /// Requests that wait for the bandwidth, and for how long others did.
+    pub(crate) waiting: u64,
+    pub(crate) waited_us: u64,
+}
+
+/// Bytes that were read ahead.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AheadPicture {
+    pub(crate) fetched: u64,
+    pub(crate) used: u64,
+    pub(crate) wasted: u64,
 }
 
 impl Fs {
@@ -205,6 +226,17 @@ impl Fs {
                 of_call("cut", &calls.cut),
             ],
             files: self.files().numbers(),
+            budgets: BudgetsPicture {
+                limits: self.bandwidth.budgets,
+                memory_used: self.ahead.memory().used(),
+                waiting: self.bandwidth.waiting.get(),
+                waited_us: self.bandwidth.waited_us.get(),
+            },
+            ahead: AheadPicture {
+                fetched: self.ahead.numbers().fetched.get(),
+                used: self.ahead.numbers().used.get(),
+                wasted: self.ahead.numbers().wasted.get(),
+            },
         }
     }
 }

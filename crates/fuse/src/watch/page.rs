@@ -125,6 +125,50 @@ const NUMBERS: &[Number] = &[
         "counter",
         |it| it.log_dropped,
     ),
+    (
+        ("millpond_mount_ahead_fetched_bytes_total", "Bytes fetched before they were asked for."),
+        "counter",
+        |it| it.ahead.fetched,
+    ),
+    (("millpond_mount_ahead_used_bytes_total", "Those that were read then."), "counter", |it| {
+        it.ahead.used
+    }),
+    (("millpond_mount_ahead_wasted_bytes_total", "Those that were not."), "counter", |it| {
+        it.ahead.wasted
+    }),
+    (
+        ("millpond_mount_memory_bytes", "Memory of requests and of what is read ahead."),
+        "gauge",
+        |it| it.budgets.memory_used,
+    ),
+    (("millpond_mount_memory_limit_bytes", "Memory that it may be."), "gauge", |it| {
+        it.budgets.limits.memory
+    }),
+    (
+        ("millpond_mount_bandwidth_limit_bytes", "Bytes a second, both ways; 0 is no limit."),
+        "gauge",
+        |it| it.budgets.limits.bandwidth,
+    ),
+    (
+        ("millpond_mount_read_bandwidth_limit_bytes", "Bytes a second read; 0 is no limit."),
+        "gauge",
+        |it| it.budgets.limits.read_bandwidth,
+    ),
+    (
+        ("millpond_mount_write_bandwidth_limit_bytes", "Bytes a second written; 0 is no limit."),
+        "gauge",
+        |it| it.budgets.limits.write_bandwidth,
+    ),
+    (
+        ("millpond_mount_throttled_requests", "Requests that wait for the bandwidth."),
+        "gauge",
+        |it| it.budgets.waiting,
+    ),
+    (
+        ("millpond_mount_throttled_microseconds_total", "Time that requests waited for it."),
+        "counter",
+        |it| it.budgets.waited_us,
+    ),
 ];
 
 #[cfg(test)]

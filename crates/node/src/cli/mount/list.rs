@@ -7,6 +7,7 @@ use anyhow::{Context as _, bail, ensure};
 use millpond_env::RealClock;
 use millpond_fuse::admin::{Answer, CallError, Listed, Request, call};
 use millpond_fuse_wire as wire;
+use millpond_types::ByteSize;
 use serde_json::json;
 
 use super::processes::this_program;
@@ -87,17 +88,39 @@ fn list(args: &MountsArgs) -> Outcome {
         eprintln!("nothing is mounted on this host");
         return Ok(FAILED);
     }
-    let head = ["MOUNTPOINT", "CLUSTER", "MODE", "ACCESS", "STATE", "SINCE", "THREADS", "DAEMON"];
-    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    let mut rows = vec![HEAD.map(str::to_owned).to_vec()];
     rows.extend(served.iter().map(row));
     rows.extend(others.iter().map(|mount| {
         let (target, source) = (mount.target.display(), mount.source.display());
         let mut row = vec![target.to_string(), source.to_string(), "-".to_owned()];
         row.extend([access(mount.read_only), "elsewhere"].map(str::to_owned));
-        row.extend(["-", "-", "-"].map(str::to_owned));
+        row.resize(HEAD.len(), "-".to_owned());
         row
     }));
     output::bytes(output::table(&rows).as_bytes())
+}
+
+const HEAD: [&str; 10] = [
+    "MOUNTPOINT",
+    "CLUSTER",
+    "MODE",
+    "ACCESS",
+    "STATE",
+    "SINCE",
+    "THREADS",
+    "MEMORY",
+    "BANDWIDTH",
+    "DAEMON",
+];
+
+/// Limits a second: of both ways together, of reads, of writes.
+fn bandwidth(mount: &Listed) -> String {
+    let limits =
+        [("", mount.bandwidth), ("r ", mount.read_bandwidth), ("w ", mount.write_bandwidth)];
+    let limits = limits.into_iter().filter(|(_, limit)| *limit > 0);
+    let limits: Vec<String> =
+        limits.map(|(way, limit)| format!("{way}{}/s", ByteSize(limit))).collect();
+    if limits.is_empty() { "-".to_owned() } else { limits.join(", ") }
 }
 
 fn row(mount: &Listed) -> Vec<String> {
@@ -109,6 +132,8 @@ fn row(mount: &Listed) -> Vec<String> {
         mount.state.name().to_owned(),
         age(RealClock::wall_ms().saturating_sub(mount.since_unix_ms) / 1000),
         mount.threads.to_string(),
+        if mount.memory == 0 { "-".to_owned() } else { ByteSize(mount.memory).to_string() },
+        bandwidth(mount),
         mount.pid.to_string(),
     ]
 }

@@ -29,6 +29,10 @@ pub(super) const EXAMPLES: &str = "Options of -o, with commas:
                 as of mount(8)
   nowatch       no .stats and .accesslog in the root
   threads=N     threads that serve requests, 1 to 63 (default 16)
+  noread_ahead  no read-ahead but the kernel's
+  memory=SIZE   memory for requests and for what is read ahead (default 256MiB)
+  bandwidth=RATE, read_bandwidth=RATE, write_bandwidth=RATE
+                bytes a second that are read and written, together or each: 100MiB
 
 Examples:
   millpond mount 127.0.0.1:7440 /mnt/pond

@@ -1,6 +1,8 @@
 //! Mounts of a real cluster by real processes, which are killed, upgraded and stopped while they are used.
 //! `NO_FUSE=1` leaves these tests out.
 
+mod ahead;
+mod budgets;
 mod host;
 mod hosts;
 mod load;

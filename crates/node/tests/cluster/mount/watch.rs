@@ -36,7 +36,7 @@ fn numbers(page: &str, target: &Path) -> BTreeMap<String, u64> {
     parsed.collect()
 }
 
-fn stats(target: &Path) -> BTreeMap<String, u64> {
+pub(super) fn stats(target: &Path) -> BTreeMap<String, u64> {
     numbers(&fs::read_to_string(target.join(".stats")).unwrap(), target)
 }
 

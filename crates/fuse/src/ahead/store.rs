@@ -1,0 +1,260 @@
+//! What was fetched and not read yet.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millpond_types::Tick;
+use parking_lot::{Condvar, Mutex};
+
+use super::Shared;
+use super::detect::Span;
+
+/// How a piece does.
+#[derive(Debug)]
+enum State {
+    /// No thread has begun to fetch it.
+    Ordered,
+    Coming,
+    /// So many bytes were read.
+    Here(Vec<u8>, u64),
+    /// It may not be used.
+    Over,
+}
+
+/// Bytes of a file that are fetched, or were. Its memory is the budget's until it is over.
+#[derive(Debug)]
+pub(super) struct Piece {
+    span: Span,
+    since: Tick,
+    state: Mutex<State>,
+    arrived: Condvar,
+    shared: Arc<Shared>,
+}
+
+impl Piece {
+    /// A piece to be fetched; nothing when the budget is used up.
+    pub(super) fn new(span: Span, now: Tick, shared: &Arc<Shared>) -> Option<Self> {
+        if !shared.memory.try_take(span.len) {
+            return None;
+        }
+        let (state, arrived) = (Mutex::new(State::Ordered), Condvar::new());
+        Some(Self { span, since: now, state, arrived, shared: Arc::clone(shared) })
+    }
+
+    pub(super) const fn span(&self) -> Span {
+        self.span
+    }
+
+    /// When it was ordered: its bytes are not older.
+    pub(super) const fn since(&self) -> Tick {
+        self.since
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        matches!(*self.state.lock(), State::Over)
+    }
+
+    /// A thread begins to fetch it; false when nobody wants it any more.
+    pub(super) fn begin(&self) -> bool {
+        let mut state = self.state.lock();
+        let wanted = matches!(*state, State::Ordered);
+        if wanted {
+            *state = State::Coming;
+        }
+        wanted
+    }
+
+    /// Its bytes are here.
+    pub(super) fn arrive(&self, bytes: Vec<u8>) {
+        let mut state = self.state.lock();
+        if matches!(*state, State::Coming) {
+            *state = State::Here(bytes, 0);
+        } else {
+            self.shared.numbers.wasted.add(self.span.len);
+        }
+        drop(state);
+        self.arrived.notify_all();
+    }
+
+    /// Copies what there is from `at` on. Waits for bytes that are on their way; 0 when there are none,
+    /// and none will come.
+    pub(super) fn copy(&self, at: u64, buf: &mut [u8]) -> usize {
+        let mut state = self.state.lock();
+        while matches!(*state, State::Coming) {
+            self.arrived.wait(&mut state);
+        }
+        let State::Here(bytes, read) = &mut *state else {
+            // Whoever reads it now is faster than the thread that has not begun.
+            drop(state);
+            self.end();
+            return 0;
+        };
+        let from = usize::try_from(at.saturating_sub(self.span.offset)).unwrap_or(usize::MAX);
+        let there = bytes.get(from..).unwrap_or_default();
+        let len = there.len().min(buf.len());
+        buf[..len].copy_from_slice(&there[..len]);
+        *read += len as u64;
+        if *read >= self.span.len {
+            self.set_over(&mut state);
+        }
+        len
+    }
+
+    /// It may not be used any more.
+    pub(super) fn end(&self) {
+        let mut state = self.state.lock();
+        self.set_over(&mut state);
+        drop(state);
+        self.arrived.notify_all();
+    }
+
+    fn set_over(&self, state: &mut State) {
+        let before = std::mem::replace(state, State::Over);
+        if let State::Here(bytes, read) = &before {
+            self.shared.numbers.wasted.add((bytes.len() as u64).saturating_sub(*read));
+        }
+        if !matches!(before, State::Over) {
+            self.shared.memory.give(self.span.len);
+        }
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// What may be at a place.
+pub(super) enum Found {
+    Nothing,
+    Piece(Arc<Piece>),
+}
+
+/// The pieces of one file; none overlaps another.
+#[derive(Debug, Default)]
+pub(super) struct Pieces {
+    by_offset: BTreeMap<u64, Arc<Piece>>,
+}
+
+impl Pieces {
+    /// Whether something of these bytes is held or will be.
+    pub(super) fn overlaps(&self, span: Span) -> bool {
+        let before = self.by_offset.range(..span.end()).next_back();
+        before.is_some_and(|(_, piece)| piece.span.end() > span.offset && !piece.is_over())
+    }
+
+    pub(super) fn add(&mut self, piece: Arc<Piece>) {
+        let span = piece.span;
+        // What overlaps is over.
+        self.by_offset.retain(|_, it| it.span.end() <= span.offset || it.span.offset >= span.end());
+        self.by_offset.insert(span.offset, piece);
+    }
+
+    /// The piece that has the byte at `at`, unless it is older than `kept`.
+    pub(super) fn at(&mut self, at: u64, now: Tick, kept: Duration) -> Found {
+        let before = self.by_offset.range(..=at).next_back();
+        let Some((_, piece)) = before.filter(|(_, piece)| piece.span.end() > at) else {
+            return Found::Nothing;
+        };
+        if now.since(piece.since) >= kept {
+            self.drop_at(at);
+            return Found::Nothing;
+        }
+        Found::Piece(Arc::clone(piece))
+    }
+
+    /// Lets go of the piece that has the byte at `at`.
+    pub(super) fn drop_at(&mut self, at: u64) {
+        let offset = self.by_offset.range(..=at).next_back().map(|(offset, _)| *offset);
+        if let Some(piece) = offset.and_then(|offset| self.by_offset.remove(&offset)) {
+            piece.end();
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        for piece in std::mem::take(&mut self.by_offset).into_values() {
+            piece.end();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::AheadNumbers;
+    use super::*;
+    use crate::budget::Memory;
+
+    const KEPT: Duration = Duration::from_secs(1);
+
+    fn shared(limit: u64) -> Arc<Shared> {
+        let memory = Arc::new(Memory::new(limit));
+        Arc::new(Shared { memory, numbers: AheadNumbers::default() })
+    }
+
+    fn piece(shared: &Arc<Shared>, offset: u64, len: u64) -> Arc<Piece> {
+        Arc::new(Piece::new(Span { offset, len }, Tick(5), shared).unwrap())
+    }
+
+    fn read(pieces: &mut Pieces, at: u64, now: Tick) -> Vec<u8> {
+        let mut buf = [0; 8];
+        match pieces.at(at, now, KEPT) {
+            Found::Nothing => Vec::new(),
+            Found::Piece(piece) => {
+                let len = piece.copy(at, &mut buf);
+                buf[..len].to_vec()
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_are_used_once_and_counted() {
+        let (shared, mut pieces) = (shared(100), Pieces::default());
+        let (one, two) = (piece(&shared, 10, 4), piece(&shared, 14, 4));
+        pieces.add(Arc::clone(&one));
+        pieces.add(Arc::clone(&two));
+        assert_eq!(shared.memory.used(), 8);
+        assert!(one.begin() && !one.begin());
+        one.arrive(vec![1, 2, 3, 4]);
+        let now = Tick(6);
+        assert_eq!(read(&mut pieces, 9, now), b"");
+        assert_eq!(read(&mut pieces, 11, now), [2, 3, 4]);
+        assert!(pieces.overlaps(Span { offset: 0, len: 11 }));
+        assert!(!pieces.overlaps(Span { offset: 0, len: 10 }));
+        // Nobody has begun to fetch it: it is read without it, and nobody fetches it.
+        assert_eq!(read(&mut pieces, 14, now), b"");
+        assert!(two.is_over() && !two.begin());
+        assert_eq!((shared.memory.used(), shared.numbers.wasted.get()), (4, 0));
+        pieces.clear();
+        assert_eq!((shared.memory.used(), shared.numbers.wasted.get()), (0, 1));
+        assert_eq!(read(&mut pieces, 11, now), b"");
+    }
+
+    #[test]
+    fn what_arrives_after_a_change_is_thrown_away() {
+        let (shared, mut pieces) = (shared(100), Pieces::default());
+        let late = piece(&shared, 0, 4);
+        pieces.add(Arc::clone(&late));
+        assert!(late.begin());
+        pieces.clear();
+        late.arrive(vec![1; 4]);
+        assert_eq!(read(&mut pieces, 0, Tick(6)), b"");
+        let mut buf = [9; 4];
+        assert_eq!((late.copy(0, &mut buf), buf), (0, [9; 4]), "nor by who had found it");
+        assert_eq!((shared.memory.used(), shared.numbers.wasted.get()), (0, 4));
+    }
+
+    #[test]
+    fn what_is_old_is_not_used_and_the_budget_holds() {
+        let (shared, mut pieces) = (shared(4), Pieces::default());
+        let old = piece(&shared, 0, 4);
+        pieces.add(Arc::clone(&old));
+        assert!(Piece::new(Span { offset: 4, len: 1 }, Tick(5), &shared).is_none());
+        assert!(old.begin());
+        old.arrive(vec![1; 4]);
+        assert_eq!(read(&mut pieces, 0, Tick(5).plus(KEPT)), b"");
+        assert!(old.is_over());
+        assert!(Piece::new(Span { offset: 4, len: 4 }, Tick(5), &shared).is_some());
+    }
+}

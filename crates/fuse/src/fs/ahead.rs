@@ -1,0 +1,38 @@
+//! Reads that were foreseen, and reads that have to wait for their turn.
+
+use millpond_client::FileBytes as Bytes;
+use millpond_fuse_wire::abi::ReadIn;
+
+use super::Fs;
+use crate::ahead::{Asked, Span};
+use crate::budget::Way;
+use crate::files::File;
+
+impl Fs {
+    /// Waits until the mount's bandwidth has room for what a read will bring.
+    pub(super) fn pass_read(&self, file: &File, args: &ReadIn) {
+        let left = file.bytes().1.saturating_sub(args.offset);
+        self.bandwidth.pass(Way::Read, left.min(u64::from(args.size)));
+    }
+
+    /// The first bytes of a read, as far as they were fetched before it; how many. The caller has the
+    /// file's gate, and has asked a meta if the mount's mode wants that.
+    pub(super) fn read_ahead(
+        &self,
+        file: &File,
+        (bytes, args): (Bytes, &ReadIn),
+        buf: &mut [u8],
+    ) -> usize {
+        // While no changes are heard of, nothing that was fetched before is believed.
+        if buf.is_empty() || !self.believes(file) {
+            return 0;
+        }
+        let attr = file.attr();
+        if Bytes::of(&attr) != bytes {
+            return 0;
+        }
+        let span = Span { offset: args.offset, len: buf.len() as u64 };
+        let direct = args.flags.cast_signed() & libc::O_DIRECT != 0;
+        self.ahead.read(&attr, Asked { span, direct }, buf)
+    }
+}

@@ -1,0 +1,175 @@
+//! What a mount reads ahead by itself: that it does, where it helps, and that nobody reads old bytes for it.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use millpond_env::Rng;
+
+use super::HANG;
+use super::host::{Host, left_out};
+use super::watch::stats;
+use crate::process::Cluster;
+
+const BLOCK: usize = 128 << 10;
+const SIZE: usize = 24 << 20;
+
+fn random(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    Rng::new(seed).fill(&mut bytes);
+    bytes
+}
+
+fn direct(path: &Path) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_DIRECT).open(path).unwrap()
+}
+
+/// Reads these places and compares; bytes that were read, fetched ahead, and used of those.
+fn reads(target: &Path, content: &[u8], places: impl Iterator<Item = (usize, usize)>) -> [u64; 3] {
+    let file = direct(&target.join("file"));
+    let before = stats(target);
+    let mut total = 0;
+    for (offset, len) in places {
+        let mut buf = vec![0; len];
+        file.read_exact_at(&mut buf, offset as u64).unwrap();
+        assert!(buf == content[offset..offset + len], "{len} bytes at {offset} are wrong");
+        total += len as u64;
+    }
+    let after = stats(target);
+    let grown = |name: &str| after[name] - before[name];
+    [total, grown("ahead_fetched_bytes_total"), grown("ahead_used_bytes_total")]
+}
+
+#[test]
+fn what_will_be_read_is_fetched_before() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::roomy(3, 2);
+    let host = Host::new(&cluster, HANG);
+    let content = random(1, SIZE);
+    let target = host.mount("ahead", "");
+    fs::write(target.join("file"), &content).unwrap();
+
+    let blocks = SIZE / BLOCK;
+    let [total, fetched, used] = reads(&target, &content, (0..blocks).map(|n| (n * BLOCK, BLOCK)));
+    println!("in order: {used} of {total} bytes were there, {fetched} were fetched");
+    assert!(used * 10 >= total * 9 && fetched <= total, "{used} {fetched} of {total}");
+    let backwards = (0..blocks).rev().map(|n| (n * BLOCK, BLOCK));
+    let [total, fetched, used] = reads(&target, &content, backwards);
+    println!("backwards: {used} of {total} bytes were there, {fetched} were fetched");
+    assert!(used * 10 >= total * 8, "{used} of {total}");
+    let strides = (0..48).map(|n| (n << 19, 16 << 10));
+    let [total, fetched, used] = reads(&target, &content, strides);
+    println!("strides: {used} of {total} bytes were there, {fetched} were fetched");
+    assert!(used * 10 >= total * 7 && fetched <= total, "{used} {fetched} of {total}");
+    let mut rng = Rng::new(7);
+    let pages = (SIZE >> 12) as u64;
+    let anywhere = (0..500).map(|_| (usize::try_from(rng.next_u64() % pages).unwrap() << 12, 4096));
+    let [total, fetched, _] = reads(&target, &content, anywhere);
+    println!("at random: {total} bytes were read, {fetched} were fetched");
+    assert!(fetched * 10 <= total, "{fetched} of {total}");
+
+    // What the kernel reads ahead by itself needs no help.
+    let before = stats(&target);
+    let _ = fs::read(target.join("file")).unwrap();
+    assert_eq!(stats(&target)["ahead_fetched_bytes_total"], before["ahead_fetched_bytes_total"]);
+    for options in ["noread_ahead", "mode=strict"] {
+        let other = host.mount(&options.replace('=', "-"), options);
+        let in_order = (0..blocks).map(|n| (n * BLOCK, BLOCK));
+        let [_, fetched, used] = reads(&other, &content, in_order);
+        assert_eq!((fetched, used), (0, 0), "{options}");
+    }
+    // The numbers add up, and memory is given back with the last close.
+    let now = stats(&target);
+    let (fetched, used) = (now["ahead_fetched_bytes_total"], now["ahead_used_bytes_total"]);
+    assert!(used <= fetched && now["ahead_wasted_bytes_total"] <= fetched - used, "{now:?}");
+    assert!(now["memory_bytes"] <= now["memory_limit_bytes"], "{now:?}");
+}
+
+/// A random piece of the file, within what is there.
+fn piece(rng: &mut Rng, len: usize) -> (usize, usize) {
+    let below = |rng: &mut Rng, end: usize| usize::try_from(rng.next_u64() % end as u64).unwrap();
+    let offset = below(rng, len.max(1));
+    (offset, below(rng, 300_000).min(len - offset))
+}
+
+/// Reads in order from a random place on, while the file is written, cut and made longer through the same
+/// mount: after each change the next read must see it.
+#[test]
+fn nothing_older_than_the_last_write_is_read() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::roomy(3, 2);
+    let host = Host::new(&cluster, HANG);
+    for (seed, options) in [(1, ""), (2, "mode=relaxed"), (3, "mode=one-writer")] {
+        let target = host.mount(&format!("fuzz{seed}"), options);
+        let path = target.join("file");
+        let mut rng = Rng::new(seed);
+        let mut model = random(seed, 8 << 20);
+        fs::write(&path, &model).unwrap();
+        let (reader, writer) = (direct(&path), OpenOptions::new().write(true).open(&path).unwrap());
+        for round in 0..60_u64 {
+            let mut at = piece(&mut rng, model.len()).0;
+            for step in 0..12 {
+                let len = (64 << 10).min(model.len() - at);
+                let mut buf = vec![0; len];
+                reader.read_exact_at(&mut buf, at as u64).unwrap();
+                assert!(buf == model[at..at + len], "{options} round {round}, step {step} at {at}");
+                at += len;
+                if step < 8 || rng.next_u64() % 2 == 0 {
+                    continue;
+                }
+                // Just before the reader, where bytes have been fetched.
+                let (_, len) = piece(&mut rng, model.len() - at + 1);
+                let bytes = random(rng.next_u64(), len.min(model.len() - at));
+                writer.write_all_at(&bytes, at as u64).unwrap();
+                model[at..at + bytes.len()].copy_from_slice(&bytes);
+                if rng.next_u64() % 4 == 0 {
+                    let end = model.len() - (model.len() - at) / 2;
+                    writer.set_len(end as u64).unwrap();
+                    model.truncate(end);
+                    writer.set_len(8 << 20).unwrap();
+                    model.resize(8 << 20, 0);
+                }
+            }
+        }
+        let now = stats(&target);
+        println!("{options}: {} bytes were fetched ahead", now["ahead_fetched_bytes_total"]);
+        assert!(now["ahead_used_bytes_total"] > 0, "{options}");
+    }
+}
+
+#[test]
+fn an_open_sees_what_was_closed_elsewhere_whatever_was_fetched() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::roomy(3, 2);
+    let host = Host::new(&cluster, HANG);
+    let (here, there) = (host.mount("here", ""), host.mount("there", ""));
+    for round in 0..20 {
+        let content = random(round, 2 << 20);
+        fs::write(there.join("file"), &content).unwrap();
+        let file = direct(&here.join("file"));
+        let mut buf = vec![0; 64 << 10];
+        for n in 0..6 {
+            file.read_exact_at(&mut buf, n * (64 << 10)).unwrap();
+            assert!(buf == content[usize::try_from(n).unwrap() * buf.len()..][..buf.len()]);
+        }
+        // In place: the bytes keep their name.
+        let changed = random(1000 + round, 2 << 20);
+        let writer = OpenOptions::new().write(true).open(there.join("file")).unwrap();
+        writer.write_all_at(&changed, 0).unwrap();
+        drop(writer);
+        let again = direct(&here.join("file"));
+        for n in 6..12 {
+            again.read_exact_at(&mut buf, n * (64 << 10)).unwrap();
+            let at = usize::try_from(n).unwrap() * buf.len();
+            assert!(buf == changed[at..][..buf.len()], "round {round}, block {n}");
+        }
+    }
+    assert!(stats(&here)["ahead_used_bytes_total"] > 0);
+}
