@@ -1,7 +1,8 @@
-"""Millpond: a KV cache on NVMe and DRAM for LLM inference engines.
+"""Millpond: a KV cache on NVMe and DRAM for LLM inference engines, and the files of a cluster.
 
-``Client`` and ``AsyncClient`` talk to a ``millpond server``; ``millpond.vllm`` holds the vLLM
-connector. See ``docs/python.md`` in the repository.
+``Client`` and ``AsyncClient`` talk to a ``millpond server``; ``millpond.files`` opens files by
+their paths without a mount; ``millpond.vllm`` holds the vLLM connector. See ``docs/python.md`` in
+the repository.
 """
 
 from __future__ import annotations
@@ -22,12 +23,17 @@ from millpond.errors import (
     Conflict,
     DeadlineExceeded,
     FileError,
+    FileExists,
+    FileNotFound,
     Internal,
     InvalidArgument,
+    IsADirectory,
     LayoutMismatch,
     MillpondError,
     NoNamespace,
     NoSpace,
+    NotADirectory,
+    PermissionDenied,
     Protocol,
     ReadOnly,
     Unauthorized,
@@ -47,8 +53,11 @@ __all__ = [
     "DeadlineExceeded",
     "FailOpen",
     "FileError",
+    "FileExists",
+    "FileNotFound",
     "Internal",
     "InvalidArgument",
+    "IsADirectory",
     "KeyInfo",
     "LayoutMismatch",
     "MillpondError",
@@ -56,6 +65,8 @@ __all__ = [
     "NamespaceInfo",
     "NoNamespace",
     "NoSpace",
+    "NotADirectory",
+    "PermissionDenied",
     "Pipeline",
     "Protocol",
     "ReadOnly",

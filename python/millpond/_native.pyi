@@ -1,7 +1,10 @@
 """The native module; use ``millpond``."""
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, final
+
+from typing_extensions import Self
 
 __version__: str
 
@@ -9,6 +12,10 @@ __version__: str
 Memory = Any | list[tuple[int, int]]
 # "runs": the keys are one prompt from its start; else one leader per key; None: each its own.
 Leaders = Sequence[bytes] | Literal["runs"] | None
+Path = str | os.PathLike[str]
+Mode = Literal["r", "r+", "w", "w+", "x", "x+", "rb", "rb+", "r+b", "wb", "wb+", "xb", "xb+"]
+# Ranges of a file: offsets in bytes from its start, each with the memory for its bytes.
+Parts = Iterable[tuple[int, Memory]]
 Page = tuple[int, list[KeyInfo]]  # Namespace.list hides the builtin inside the class
 
 def run_cli(argv: Sequence[str]) -> int:
@@ -240,3 +247,156 @@ def open_pipeline(
     layout: bytes,
 ) -> Pipeline:
     """Build a pipeline; use ``millpond.pipeline``."""
+
+class NativeVolume:
+    """What ``millpond.files.Volume`` derives from."""
+
+    def __new__(cls, client: NativeClient, name: str, workers: int) -> Self: ...
+    def open(
+        self, path: Path, mode: Mode = "r", *, create: bool = False, perm: int = 0o644
+    ) -> File:
+        """Open a regular file.
+
+        Args:
+            path: from the root of the volume, with or without ``/``; links are followed.
+            mode: ``r`` to read, ``r+`` to read and write what is there; ``w`` to write, ``w+`` to
+                read and write what is made or cut to nothing; ``x`` and ``x+`` what must not be
+                there yet. A ``b`` changes nothing: files are bytes.
+            create: with ``r+``, make the file if it is not there, and keep what is.
+            perm: permission bits of a new file.
+
+        Raises:
+            FileNotFound, FileExists, IsADirectory, PermissionDenied or another ``FileError``.
+            InvalidArgument: naming the argument.
+        """
+
+    def stat(self, path: Path) -> os.stat_result:
+        """Return what ``os.stat`` would: size in bytes, mode, owner, times; links are followed."""
+
+    def listdir(self, path: Path = "/") -> list[str]:
+        """Return the names in a directory, in no particular order."""
+
+    def mkdir(self, path: Path, perm: int = 0o755) -> None:
+        """Make a directory; its parent must be there."""
+
+    def rmdir(self, path: Path) -> None:
+        """Remove an empty directory."""
+
+    def unlink(self, path: Path) -> None:
+        """Take the name of a file away; who has it open goes on with it."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give ``source`` the name ``target``, at once and in the place of what is there."""
+
+    def _register(self, nbytes: int) -> NativeRegion: ...
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+
+    def close(self) -> None:
+        """End the session, once the files that were opened in it are closed too."""
+
+@final
+class NativeRegion:
+    """What ``millpond.files.Region`` wraps."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def shared(self) -> bool: ...
+
+@final
+class File:
+    """An open file. Thread safe: calls of several threads run side by side, without the lock.
+
+    There is no position: every call names its offsets, in bytes from the start of the file. Memory
+    is given as objects with the buffer protocol (bytearray, memoryview, NumPy arrays), as
+    contiguous CPU torch tensors (pinned ones too), or as a list of ``(address, length in bytes)``
+    segments that follow each other in the file. Bytes go straight from and to it. Nobody else may
+    touch it before the call, or the batch that was submitted, is done.
+
+    Calls raise ``FileError`` (an ``OSError`` with ``errno``), ``NoSpace``, ``Unreachable`` and
+    ``DeadlineExceeded``; ``InvalidArgument`` for what was not opened to be read, or written; and
+    ``ValueError`` when the file is closed.
+    """
+
+    @property
+    def path(self) -> str:
+        """The path that it was opened by."""
+
+    @property
+    def mode(self) -> str:
+        """How it was opened."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+
+    def size(self) -> int:
+        """Ask how many bytes it has."""
+
+    def stat(self) -> os.stat_result:
+        """Ask what ``os.fstat`` would: size in bytes, mode, owner, times."""
+
+    def pread(self, offset: int, length: int) -> bytes:
+        """Read ``length`` bytes from ``offset``, fewer where the file ends."""
+
+    def readinto(self, buffer: Memory, offset: int) -> int:
+        """Fill ``buffer`` from ``offset``; the bytes read, fewer where the file ends.
+
+        What lies behind them in the buffer is left alone.
+        """
+
+    def pwrite(self, data: Memory, offset: int) -> int:
+        """Write ``data`` at ``offset``, durably on all replicas; its length in bytes."""
+
+    def read_batch(self, parts: Parts) -> list[int]:
+        """Read ranges at the same time; the bytes read of each, fewer where the file ends.
+
+        ``parts`` are ``(offset, buffer)`` pairs. When the call raises, nothing is known about
+        what the buffers hold.
+        """
+
+    def write_batch(self, parts: Parts) -> None:
+        """Write ranges at the same time, those that overlap in their order.
+
+        ``parts`` are ``(offset, data)`` pairs. All are durable on all replicas, and the file is as
+        long, when it returns. When it raises, any of them may have been written.
+        """
+
+    def submit_read(self, parts: Parts) -> Pending:
+        """Have a thread of the volume do a ``read_batch``; returns without waiting for it."""
+
+    def submit_write(self, parts: Parts) -> Pending:
+        """Have a thread of the volume do a ``write_batch``; returns without waiting for it.
+
+        Batches that were submitted side by side are written in any order.
+        """
+
+    def truncate(self, size: int) -> None:
+        """Make the file ``size`` bytes long; what it is made longer by reads as zeros."""
+
+    def fsync(self) -> None:
+        """Tell when the file was written last; its bytes and its length are durable already."""
+
+    def close(self) -> None:
+        """Close it, and tell when it was written last. Batches that were submitted go on."""
+
+    def __enter__(self) -> File: ...
+    def __exit__(self, *_error: object) -> None: ...
+
+@final
+class Pending:
+    """A batch that was submitted. It is done even if nobody waits for it."""
+
+    def wait(self, timeout: float | None = None) -> list[int] | None:
+        """Wait until it is done: the bytes read of each range, ``None`` of a write.
+
+        Raises what the batch did, every time. After ``timeout`` seconds raises ``TimeoutError``,
+        and the batch goes on.
+        """
+
+    def done(self) -> bool:
+        """Tell whether it is done, or has failed, without waiting."""

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+
 __all__ = [
     "Busy",
     "Conflict",
     "DeadlineExceeded",
     "FileError",
+    "FileExists",
+    "FileNotFound",
     "Internal",
     "InvalidArgument",
+    "IsADirectory",
     "LayoutMismatch",
     "MillpondError",
     "NoNamespace",
     "NoSpace",
+    "NotADirectory",
+    "PermissionDenied",
     "Protocol",
     "ReadOnly",
     "Unauthorized",
@@ -57,12 +64,22 @@ class Busy(MillpondError):
     """A queue is full; retry after ``retry_after`` seconds."""
 
 
-class NoSpace(MillpondError):
-    """The disks are full and nothing may be evicted."""
+class NoSpace(MillpondError, OSError):
+    """The disks are full and nothing may be evicted; ``errno`` is ``ENOSPC``."""
+
+    def __init__(self, *args: object) -> None:
+        """Take what an ``OSError`` takes."""
+        super().__init__(*args)
+        self.errno = errno.ENOSPC
 
 
-class ReadOnly(MillpondError):
-    """The disk refuses writes."""
+class ReadOnly(MillpondError, OSError):
+    """The disk refuses writes; ``errno`` is ``EROFS``."""
+
+    def __init__(self, *args: object) -> None:
+        """Take what an ``OSError`` takes."""
+        super().__init__(*args)
+        self.errno = errno.EROFS
 
 
 class Protocol(MillpondError):
@@ -74,7 +91,45 @@ class InvalidArgument(MillpondError, ValueError):
 
 
 class FileError(MillpondError, OSError):
-    """A file or a name is not as the call needs it."""
+    """A file or a name is not as the call needs it: ``errno``, ``strerror`` and ``filename``.
+
+    The errors that have a builtin class are that as well.
+    """
+
+
+class FileNotFound(FileError, FileNotFoundError):
+    """No such file or directory."""
+
+
+class FileExists(FileError, FileExistsError):
+    """The name is taken."""
+
+
+class IsADirectory(FileError, IsADirectoryError):
+    """A directory will not do."""
+
+
+class NotADirectory(FileError, NotADirectoryError):
+    """A directory is needed."""
+
+
+class PermissionDenied(FileError, PermissionError):
+    """The mode does not allow it, or it belongs to others."""
+
+
+_FILE_ERRORS: dict[int, type[FileError]] = {
+    errno.ENOENT: FileNotFound,
+    errno.EEXIST: FileExists,
+    errno.EISDIR: IsADirectory,
+    errno.ENOTDIR: NotADirectory,
+    errno.EACCES: PermissionDenied,
+    errno.EPERM: PermissionDenied,
+}
+
+
+def file_error(number: int, message: str, path: str) -> FileError:
+    """Return the error for ``number``, a number of ``errno``, about ``path``."""
+    return _FILE_ERRORS.get(number, FileError)(number, message, path)
 
 
 class Internal(MillpondError):

@@ -1,4 +1,4 @@
-//! Memory that Python owns, as slices for the length of one call.
+//! Memory that Python owns, as slices for the length of one call, or of a batch that was submitted.
 //!
 //! Three forms are taken: objects with the buffer protocol (bytes, `NumPy` arrays, memoryviews),
 //! torch tensors on the CPU (through `data_ptr`, without importing torch), and lists of
@@ -7,6 +7,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
+use std::sync::Arc;
 
 use millpond_client::{Room, Value};
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
@@ -167,6 +168,14 @@ impl Memory {
         Ok(Self { keeper: Keeper::View(view), segments })
     }
 
+    /// Its segments, in order, for work that outlives the call.
+    pub(crate) fn pieces(self) -> Vec<Piece> {
+        let memory = Arc::new(self);
+        let piece =
+            |at: &(*mut u8, usize)| Piece { start: at.0, len: at.1, _memory: memory.clone() };
+        memory.segments.iter().map(piece).collect()
+    }
+
     /// The memory for reading.
     pub(crate) fn value(&self) -> Value<'_> {
         let slice = |(start, len): &(*mut u8, usize)| {
@@ -197,6 +206,32 @@ impl Memory {
     }
 }
 
+/// A segment of memory, which stays in place until this is dropped.
+pub(crate) struct Piece {
+    start: *mut u8,
+    len: usize,
+    _memory: Arc<Memory>,
+}
+
+// SAFETY: plain memory that `_memory` holds in place; `Memory` may be dropped on any thread.
+unsafe impl Send for Piece {}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: as in `Memory::value`; that nobody writes to it until the batch is done is what
+        // `File.submit_write` documents.
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+    }
+}
+
+impl AsMut<[u8]> for Piece {
+    fn as_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `Memory::room`, and pieces are made from views that may be written where they
+        // are read into.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+}
+
 /// Whether two segments share a byte.
 pub(crate) fn overlap(memory: &[Memory]) -> bool {
     let segments = memory.iter().flat_map(|memory| &memory.segments);
@@ -209,7 +244,8 @@ pub(crate) fn overlap(memory: &[Memory]) -> bool {
 impl Drop for Memory {
     fn drop(&mut self) {
         if let Keeper::View(view) = &mut self.keeper {
-            Python::attach(|_| {
+            // While the interpreter ends there is nobody left to give it back to.
+            let _ = Python::try_attach(|_| {
                 // SAFETY: the view was filled by `PyObject_GetBuffer` and is released once.
                 unsafe { PyBuffer_Release(&raw mut **view) };
             });

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use millpond_client::{Client, ClientError, ClientOptions};
+use millpond_client::{Client, ClientOptions};
 use millpond_kv::FailOpenOptions;
 use millpond_types::{Ack, ByteSize, GroupId, LayoutDigest, NamespaceOptions, Priority};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::errors::raise;
+use crate::errors::{argument, raise};
 use crate::fail_open::FailOpen;
 use crate::namespace::Namespace;
 
@@ -76,10 +76,6 @@ impl NamespaceInfo {
     }
 }
 
-fn argument(py: Python<'_>, field: &'static str, fix: &str) -> PyErr {
-    raise(py, &ClientError::Argument { field, fix: fix.to_owned() })
-}
-
 fn options(
     py: Python<'_>,
     layout: &[u8],
@@ -106,6 +102,13 @@ fn options(
         quota: ByteSize(quota_bytes),
         ..NamespaceOptions::default()
     })
+}
+
+impl NativeClient {
+    /// The client itself.
+    pub(crate) fn inner(&self) -> Client {
+        self.inner.clone()
+    }
 }
 
 #[pymethods]

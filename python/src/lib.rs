@@ -1,7 +1,7 @@
 //! The native module `millpond._native`: the client for Python, and the command line.
 //!
-//! Invariant: memory of Python is only touched while the call that was given it runs, and the
-//! interpreter lock is released during I/O.
+//! Invariant: memory of Python is only touched while the call, or the submitted batch, that was given it
+//! runs, and the interpreter lock is released during I/O.
 
 #![allow(unsafe_code, reason = "the Python boundary hands out raw memory (STYLE rule 18)")]
 #![allow(clippy::too_many_arguments, reason = "they are the arguments of Python functions")]
@@ -10,9 +10,12 @@ mod buffer;
 mod client;
 mod errors;
 mod fail_open;
+mod files;
 mod namespace;
+mod pending;
 mod pipeline;
 mod store;
+mod volume;
 
 use pyo3::prelude::*;
 
@@ -34,5 +37,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<fail_open::FailOpen>()?;
     module.add_class::<namespace::KeyInfo>()?;
     module.add_class::<pipeline::Pipeline>()?;
+    module.add_class::<volume::NativeVolume>()?;
+    module.add_class::<volume::NativeRegion>()?;
+    module.add_class::<files::File>()?;
+    module.add_class::<pending::Pending>()?;
     module.add_class::<client::NamespaceInfo>()
 }

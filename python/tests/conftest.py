@@ -131,3 +131,13 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     running.start()
     yield running
     running.close()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A running cluster of one node, for files; tests use names of their own."""
+    flags = ["--manager", "--form-nodes", "1", "--replicas", "1", "--size", "2GiB"]
+    running = Server(tmp_path_factory.mktemp("cluster"), *flags)
+    running.start()
+    yield running
+    running.close()

@@ -29,6 +29,7 @@ def classes(path: Path) -> dict[str, dict[str, ast.FunctionDef | ast.AsyncFuncti
 
 STUB = classes(PACKAGE / "_native.pyi")
 AIO = classes(PACKAGE / "aio.py")
+FILES = classes(PACKAGE / "files.py")
 
 
 def returns(method: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
@@ -45,6 +46,20 @@ def test_asyncio_takes_and_returns_what_the_stub_says(name: str) -> None:
         assert returns(method) == returns(stub[verb]), verb
         here, there = ast.get_docstring(method), ast.get_docstring(stub[verb])
         assert here and there and here.split("\n")[0] == there.split("\n")[0], verb
+
+
+def test_asyncio_has_the_verbs_of_files() -> None:
+    volume = {**STUB["NativeVolume"], **FILES["Volume"]}
+    pairs = [(FILES["AsyncFile"], STUB["File"]), (FILES["AsyncVolume"], volume)]
+    # What is asynchronous by itself, and what gives a file to a library that is not.
+    missing = [{"submit_read", "submit_write"}, {"stream", "closed"}]
+    for (ours, theirs), without in zip(pairs, missing):
+        assert set(ours) == set(theirs) - without
+        for verb in set(ours) - {"close"}:
+            assert ast.unparse(ours[verb].args) == ast.unparse(theirs[verb].args), verb
+            assert returns(ours[verb]).replace("Async", "") == returns(theirs[verb]), verb
+            here, there = ast.get_docstring(ours[verb]), ast.get_docstring(theirs[verb])
+            assert here and there and here.split("\n")[0] == there.split("\n")[0], verb
 
 
 @pytest.mark.parametrize("name", [name for name in STUB if STUB[name]])

@@ -1,0 +1,244 @@
+//! An open file for Python: batches of reads and writes, from and to its memory.
+
+use std::path::PathBuf;
+
+use millpond_client::{ClientError, File as ClientFile};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+
+use crate::buffer::{Memory, Piece, Use, overlap};
+use crate::errors::{argument, raise};
+use crate::pending::Pending;
+use crate::volume::{Held, stat_result};
+
+/// Longest read that is not preceded by a look at how long the file is.
+const READ_UNASKED: usize = 64 << 20;
+
+/// An open file; see the type stub.
+#[pyclass(frozen, module = "millpond")]
+pub(crate) struct File {
+    inner: Held<ClientFile>,
+    path: PathBuf,
+    mode: String,
+}
+
+/// The ranges of a batch: a buffer of several segments is as many ranges, one behind the other.
+struct Parts {
+    pieces: Vec<(u64, Piece)>,
+    /// Pieces of each range that the caller gave.
+    each: Vec<usize>,
+}
+
+/// An offset in a file; `u64` alone would say little of what is wrong.
+fn offset_of(py: Python<'_>, offset: &Bound<'_, PyAny>) -> PyResult<u64> {
+    let offset: i128 = offset.extract()?;
+    let fix = || format!("{offset} is no place in a file: give bytes from its start, 0 or more");
+    u64::try_from(offset).map_err(|_| argument(py, "offset", fix()))
+}
+
+impl Parts {
+    fn new(ranges: Vec<(u64, Memory)>, purpose: Use) -> PyResult<Self> {
+        let (offsets, memory): (Vec<u64>, Vec<Memory>) = ranges.into_iter().unzip();
+        if purpose == Use::Write && overlap(&memory) {
+            return Err(PyValueError::new_err(
+                "two buffers to read into overlap: give every range memory of its own",
+            ));
+        }
+        let (mut pieces, mut each) = (Vec::new(), Vec::with_capacity(memory.len()));
+        for (mut offset, memory) in offsets.into_iter().zip(memory) {
+            let of_one = memory.pieces();
+            each.push(of_one.len());
+            for piece in of_one {
+                let len = piece.as_ref().len() as u64;
+                pieces.push((offset, piece));
+                offset = offset.saturating_add(len);
+            }
+        }
+        Ok(Self { pieces, each })
+    }
+
+    fn one(
+        py: Python<'_>,
+        offset: &Bound<'_, PyAny>,
+        (buffer, purpose): (&Bound<'_, PyAny>, Use),
+    ) -> PyResult<Self> {
+        Self::new(vec![(offset_of(py, offset)?, Memory::of(buffer, purpose)?)], purpose)
+    }
+
+    fn of(py: Python<'_>, parts: &Bound<'_, PyAny>, purpose: Use) -> PyResult<Self> {
+        let mut ranges = Vec::new();
+        for (index, part) in parts.try_iter()?.enumerate() {
+            let part = part?;
+            let pair = part.cast::<PyTuple>().ok().filter(|pair| pair.len() == 2);
+            let Some(pair) = pair else {
+                return Err(PyTypeError::new_err(format!(
+                    "parts[{index}] is a '{}': give (offset in bytes, buffer)",
+                    part.get_type().name()?
+                )));
+            };
+            let offset = offset_of(py, &pair.get_item(0)?)?;
+            ranges.push((offset, Memory::of(&pair.get_item(1)?, purpose)?));
+        }
+        Self::new(ranges, purpose)
+    }
+
+    fn bytes(&self) -> usize {
+        self.pieces.iter().map(|(_, piece)| piece.as_ref().len()).sum()
+    }
+
+    fn read(mut self, file: &ClientFile) -> Result<Vec<usize>, ClientError> {
+        let rooms = self.pieces.iter_mut();
+        let mut rooms: Vec<(u64, &mut [u8])> = rooms.map(|(at, it)| (*at, it.as_mut())).collect();
+        let lens = file.read_batch(&mut rooms)?;
+        Ok(sums(&lens, &self.each))
+    }
+
+    fn write(&self, file: &ClientFile) -> Result<(), ClientError> {
+        let values: Vec<(u64, &[u8])> =
+            self.pieces.iter().map(|(offset, piece)| (*offset, piece.as_ref())).collect();
+        file.write_batch(&values)
+    }
+}
+
+/// The bytes of each range, from those of its pieces.
+pub(crate) fn sums(lens: &[usize], each: &[usize]) -> Vec<usize> {
+    let mut rest = lens;
+    let mut sum = |count: &usize| {
+        let (of_one, more) = rest.split_at(*count);
+        rest = more;
+        of_one.iter().sum()
+    };
+    each.iter().map(&mut sum).collect()
+}
+
+impl File {
+    pub(crate) fn new(inner: ClientFile, path: PathBuf, mode: &str) -> Self {
+        Self { inner: Held::new(inner), path, mode: mode.to_owned() }
+    }
+
+    /// Does something with the file, without the interpreter lock.
+    fn run<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&ClientFile) -> Result<T, ClientError> + Send,
+    ) -> PyResult<T> {
+        let file = self.inner.get("file")?;
+        py.detach(move || call(&file)).map_err(|error| raise(py, &error))
+    }
+}
+
+#[pymethods]
+impl File {
+    #[getter]
+    fn path(&self) -> String {
+        self.path.display().to_string()
+    }
+    #[getter]
+    fn mode(&self) -> &str {
+        &self.mode
+    }
+    #[getter]
+    fn closed(&self) -> bool {
+        self.inner.is_closed()
+    }
+
+    fn size(&self, py: Python<'_>) -> PyResult<u64> {
+        self.run(py, ClientFile::len)
+    }
+
+    fn stat<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let attr = self.run(py, ClientFile::stat)?;
+        stat_result(py, &attr)
+    }
+
+    fn pread<'py>(
+        &self,
+        py: Python<'py>,
+        offset: &Bound<'py, PyAny>,
+        length: usize,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let (offset, mut length) = (offset_of(py, offset)?, length);
+        if length > READ_UNASKED {
+            let left = self.run(py, ClientFile::len)?.saturating_sub(offset);
+            length = length.min(usize::try_from(left).unwrap_or(usize::MAX));
+        }
+        let mut read = 0;
+        let bytes = PyBytes::new_with(py, length, |room| {
+            read = self.run(py, |file| file.read_batch(&mut [(offset, room)]))?[0];
+            Ok(())
+        })?;
+        if read == length {
+            return Ok(bytes);
+        }
+        Ok(PyBytes::new(py, &bytes.as_bytes()[..read]))
+    }
+
+    fn readinto(
+        &self,
+        py: Python<'_>,
+        buffer: &Bound<'_, PyAny>,
+        offset: &Bound<'_, PyAny>,
+    ) -> PyResult<usize> {
+        let parts = Parts::one(py, offset, (buffer, Use::Write))?;
+        Ok(self.run(py, |file| parts.read(file))?[0])
+    }
+
+    fn pwrite(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        offset: &Bound<'_, PyAny>,
+    ) -> PyResult<usize> {
+        let parts = Parts::one(py, offset, (data, Use::Read))?;
+        self.run(py, move |file| parts.write(file).map(|()| parts.bytes()))
+    }
+
+    fn read_batch(&self, py: Python<'_>, parts: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+        let parts = Parts::of(py, parts, Use::Write)?;
+        self.run(py, |file| parts.read(file))
+    }
+
+    fn write_batch(&self, py: Python<'_>, parts: &Bound<'_, PyAny>) -> PyResult<()> {
+        let parts = Parts::of(py, parts, Use::Read)?;
+        self.run(py, move |file| parts.write(file))
+    }
+
+    fn submit_read(&self, py: Python<'_>, parts: &Bound<'_, PyAny>) -> PyResult<Pending> {
+        let Parts { pieces, each } = Parts::of(py, parts, Use::Write)?;
+        let submitted = self.run(py, |file| Ok(file.submit_read(pieces)))?;
+        Ok(Pending::reads(submitted, each))
+    }
+
+    fn submit_write(&self, py: Python<'_>, parts: &Bound<'_, PyAny>) -> PyResult<Pending> {
+        let Parts { pieces, .. } = Parts::of(py, parts, Use::Read)?;
+        Ok(Pending::writes(self.run(py, |file| Ok(file.submit_write(pieces)))?))
+    }
+
+    fn truncate(&self, py: Python<'_>, size: &Bound<'_, PyAny>) -> PyResult<()> {
+        let size = offset_of(py, size)?;
+        self.run(py, |file| file.set_len(size))
+    }
+
+    fn fsync(&self, py: Python<'_>) -> PyResult<()> {
+        self.run(py, ClientFile::sync)
+    }
+
+    fn close(&self, py: Python<'_>) {
+        self.inner.close(py);
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) {
+        self.close(py);
+    }
+
+    fn __repr__(&self) -> String {
+        let closed = if self.inner.is_closed() { ", closed" } else { "" };
+        format!("File({:?}, {:?}{closed})", self.path(), self.mode)
+    }
+}

@@ -1,0 +1,97 @@
+//! A batch that was submitted, for Python.
+
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::time::Duration;
+
+use millpond_client::{ClientError, Pending as Submitted};
+use millpond_env::RealClock;
+use pyo3::exceptions::{PyTimeoutError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::buffer::Piece;
+use crate::errors::raise;
+use crate::files::sums;
+
+/// Longest wait between two looks for signals, so that Ctrl-C ends a wait.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What a batch came to: of a read the bytes of each range.
+type Outcome = Arc<Result<Option<Vec<usize>>, ClientError>>;
+
+enum State {
+    /// A read, and how many pieces each of its ranges has.
+    Reads(Submitted<Vec<(usize, Piece)>>, Vec<usize>),
+    Writes(Submitted<Vec<Piece>>),
+    Done(Outcome),
+}
+
+/// A batch that was submitted; see the type stub.
+#[pyclass(frozen, module = "millpond")]
+pub(crate) struct Pending {
+    /// Only taken without the interpreter lock, which the end of a batch needs for its memory.
+    state: Mutex<State>,
+}
+
+impl State {
+    fn wait(&mut self, time: Duration) -> Option<Outcome> {
+        let outcome = match self {
+            Self::Done(outcome) => return Some(Arc::clone(outcome)),
+            Self::Reads(reads, each) => reads.wait_for(time)?.map(|done| {
+                let lens: Vec<usize> = done.iter().map(|(len, _)| *len).collect();
+                Some(sums(&lens, each))
+            }),
+            Self::Writes(writes) => writes.wait_for(time)?.map(|_| None),
+        };
+        let outcome = Arc::new(outcome);
+        *self = Self::Done(Arc::clone(&outcome));
+        Some(outcome)
+    }
+}
+
+impl Pending {
+    pub(crate) fn reads(submitted: Submitted<Vec<(usize, Piece)>>, each: Vec<usize>) -> Self {
+        Self { state: Mutex::new(State::Reads(submitted, each)) }
+    }
+
+    pub(crate) fn writes(submitted: Submitted<Vec<Piece>>) -> Self {
+        Self { state: Mutex::new(State::Writes(submitted)) }
+    }
+
+    fn look(&self, py: Python<'_>, time: Duration) -> Option<Outcome> {
+        py.detach(|| self.state.lock().unwrap_or_else(PoisonError::into_inner).wait(time))
+    }
+}
+
+#[pymethods]
+impl Pending {
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Vec<usize>>> {
+        let end = timeout.map(Duration::try_from_secs_f64).transpose().map_err(|_| {
+            PyValueError::new_err("timeout: give seconds, 0 or more, or None to wait for the end")
+        })?;
+        let end = end.map(|time| RealClock::tick().plus(time));
+        loop {
+            let left = end.map_or(LOOK, |end| end.since(RealClock::tick()).min(LOOK));
+            if let Some(outcome) = self.look(py, left) {
+                return match &*outcome {
+                    Ok(lens) => Ok(lens.clone()),
+                    Err(error) => Err(raise(py, error)),
+                };
+            }
+            py.check_signals()?;
+            if end.is_some_and(|end| end.since(RealClock::tick()).is_zero()) {
+                let text = "the batch is not done yet: it goes on, wait for it again";
+                return Err(PyTimeoutError::new_err(text));
+            }
+        }
+    }
+
+    fn done(&self, py: Python<'_>) -> bool {
+        py.detach(|| match self.state.try_lock() {
+            Ok(mut state) => state.wait(Duration::ZERO).is_some(),
+            Err(TryLockError::Poisoned(state)) => state.into_inner().wait(Duration::ZERO).is_some(),
+            // Somebody else waits for it.
+            Err(TryLockError::WouldBlock) => false,
+        })
+    }
+}

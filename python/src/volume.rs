@@ -1,0 +1,208 @@
+//! The volume that `millpond.files.Volume` derives from, and registered memory.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use millpond_client::{OpenOptions, Region, Volume, VolumeOptions};
+use millpond_types::meta::{Attr, Timestamp};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::client::NativeClient;
+use crate::errors::{argument, raise};
+use crate::files::File;
+
+/// Something that is open until it is closed, or forgotten. What its end asks of the cluster is asked
+/// without the interpreter lock.
+pub(crate) struct Held<T: Send>(Mutex<Option<T>>);
+
+impl<T: Send + Clone> Held<T> {
+    pub(crate) const fn new(inner: T) -> Self {
+        Self(Mutex::new(Some(inner)))
+    }
+
+    /// It, if it is open; `what` is for the message.
+    pub(crate) fn get(&self, what: &str) -> PyResult<T> {
+        let closed = || PyValueError::new_err(format!("the {what} is closed: open it again"));
+        self.lock().clone().ok_or_else(closed)
+    }
+}
+
+impl<T: Send> Held<T> {
+    fn lock(&self) -> MutexGuard<'_, Option<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock().is_none()
+    }
+
+    pub(crate) fn close(&self, py: Python<'_>) {
+        let open = self.lock().take();
+        if open.is_some() {
+            py.detach(|| drop(open));
+        }
+    }
+}
+
+impl<T: Send> Drop for Held<T> {
+    fn drop(&mut self) {
+        let open = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if open.is_some() {
+            // While the interpreter ends, the session ends with its lease.
+            let _ = Python::try_attach(|py| py.detach(|| drop(open)));
+        }
+    }
+}
+
+/// What `millpond.files.Volume` derives from; see the type stub.
+#[pyclass(frozen, subclass, module = "millpond")]
+pub(crate) struct NativeVolume {
+    inner: Held<Volume>,
+}
+
+/// What `millpond.files.Region` wraps.
+#[pyclass(frozen, module = "millpond")]
+pub(crate) struct NativeRegion {
+    inner: Region,
+}
+
+#[pymethods]
+impl NativeRegion {
+    #[getter]
+    fn address(&self) -> usize {
+        self.inner.as_ptr().expose_provenance()
+    }
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.inner.len()
+    }
+    #[getter]
+    fn shared(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.inner.is_shared())
+    }
+}
+
+fn open_options(py: Python<'_>, mode: &str, create: bool, perm: u16) -> PyResult<OpenOptions> {
+    let plain: String = mode.chars().filter(|letter| *letter != 'b').collect();
+    let base = match plain.as_str() {
+        "r" => OpenOptions::READ,
+        "r+" => OpenOptions::UPDATE,
+        "w" => OpenOptions { read: false, ..OpenOptions::CREATE },
+        "w+" => OpenOptions::CREATE,
+        "x" => OpenOptions { read: false, exclusive: true, truncate: false, ..OpenOptions::CREATE },
+        "x+" => OpenOptions { exclusive: true, truncate: false, ..OpenOptions::CREATE },
+        _ => {
+            let fix = format!(
+                "'{mode}' is not one of r, r+, w, w+, x and x+, with or without b; to append, write at \
+                 size()"
+            );
+            return Err(argument(py, "mode", fix));
+        }
+    };
+    if create && !base.write {
+        return Err(argument(py, "create", "a file that is made must be written: open it r+ or w"));
+    }
+    Ok(OpenOptions { create: create || base.create, mode: perm, ..base })
+}
+
+/// What `os.stat` returns.
+pub(crate) fn stat_result<'py>(py: Python<'py>, attr: &Attr) -> PyResult<Bound<'py, PyAny>> {
+    let times = [("atime", attr.atime), ("mtime", attr.mtime), ("ctime", attr.ctime)];
+    let extra = PyDict::new(py);
+    let nanos = |time: Timestamp| i128::from(time.secs) * 1_000_000_000 + i128::from(time.nanos);
+    for (name, time) in times {
+        extra.set_item(format!("st_{name}_ns"), nanos(time))?;
+        let seconds = std::time::Duration::new(time.secs.unsigned_abs(), time.nanos).as_secs_f64();
+        extra.set_item(format!("st_{name}"), seconds)?;
+    }
+    extra.set_item("st_blksize", attr.layout.chunk_bytes())?;
+    extra.set_item("st_blocks", attr.size.div_ceil(512))?;
+    let [atime, mtime, ctime] = times.map(|(_, time)| time.secs);
+    let (ino, dev) = (attr.ino.0, 0);
+    let (mode, nlink, uid, gid) = (attr.st_mode(), attr.nlink, attr.uid, attr.gid);
+    let plain = (mode, ino, dev, nlink, uid, gid, attr.size, atime, mtime, ctime);
+    py.import("os")?.getattr("stat_result")?.call1((plain, extra))
+}
+
+impl NativeVolume {
+    /// Does something with the volume, without the interpreter lock.
+    fn run<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&Volume) -> Result<T, millpond_client::ClientError> + Send,
+    ) -> PyResult<T> {
+        let volume = self.inner.get("volume")?;
+        py.detach(move || call(&volume)).map_err(|error| raise(py, &error))
+    }
+}
+
+#[pymethods]
+impl NativeVolume {
+    #[new]
+    fn new(py: Python<'_>, client: &NativeClient, name: &str, workers: usize) -> PyResult<Self> {
+        let client = client.inner();
+        let options = VolumeOptions { workers, ..VolumeOptions::new(name) };
+        let opened = py.detach(|| Volume::with(client, options));
+        Ok(Self { inner: Held::new(opened.map_err(|error| raise(py, &error))?) })
+    }
+
+    #[pyo3(signature = (path, mode="r", *, create=false, perm=0o644))]
+    fn open(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        mode: &str,
+        create: bool,
+        perm: u16,
+    ) -> PyResult<File> {
+        let options = open_options(py, mode, create, perm)?;
+        let file = self.run(py, |volume| volume.open_file(&path, &options))?;
+        Ok(File::new(file, path, mode))
+    }
+
+    fn stat<'py>(&self, py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyAny>> {
+        let attr = self.run(py, move |volume| volume.stat(path))?;
+        stat_result(py, &attr)
+    }
+
+    #[pyo3(signature = (path=PathBuf::from("/")), text_signature = "($self, path='/')")]
+    fn listdir(&self, py: Python<'_>, path: PathBuf) -> PyResult<Vec<OsString>> {
+        let entries = self.run(py, move |volume| volume.list(path))?;
+        let name = |entry: &millpond_types::meta::DirEntry| entry.name.as_bytes().to_vec();
+        Ok(entries.iter().map(|entry| OsString::from_vec(name(entry))).collect())
+    }
+
+    #[pyo3(signature = (path, perm=0o755))]
+    fn mkdir(&self, py: Python<'_>, path: PathBuf, perm: u16) -> PyResult<()> {
+        self.run(py, move |volume| volume.mkdir(path, perm))
+    }
+
+    fn rmdir(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        self.run(py, move |volume| volume.rmdir(path))
+    }
+
+    fn unlink(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        self.run(py, move |volume| volume.unlink(path))
+    }
+
+    fn rename(&self, py: Python<'_>, source: PathBuf, target: PathBuf) -> PyResult<()> {
+        self.run(py, move |volume| volume.rename(source, target))
+    }
+
+    fn _register(&self, py: Python<'_>, nbytes: usize) -> PyResult<NativeRegion> {
+        Ok(NativeRegion { inner: self.run(py, |volume| volume.register(nbytes))? })
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.inner.is_closed()
+    }
+
+    fn close(&self, py: Python<'_>) {
+        self.inner.close(py);
+    }
+}
