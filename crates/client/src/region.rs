@@ -1,8 +1,8 @@
 //! Registered memory: what an application reads into and writes from, shared with the node on its host.
 //!
 //! A region is the arena of a connection of its own (RFC 0002): the node reads a write's bytes from
-//! where the application put them, and nothing is copied on the way to it. The lender of the idea is
-//! RDMA's memory region, which is registered once for the same reason.
+//! where the application put them, and nothing is copied on the way to it. As a memory region of RDMA
+//! (ibverbs) it is registered once and used often.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -27,8 +27,19 @@ const REGION_BYTES_MAX: usize = 64 << 30;
 ///
 /// A region has one connection. A call that finds it in use, a call to another node, and every call
 /// after the connection was lost ([`Region::is_shared`]) have the bytes copied, as from other memory. So
-/// threads that write at the same time should each register memory of their own. The node must not be
-/// written to behind a running write: what changes under it fails its checksum, and the call fails.
+/// threads that write at the same time should each register memory of their own.
+///
+/// ```no_run
+/// use millpond_client::{Client, ClientOptions, OpenOptions, Volume};
+///
+/// let client = Client::new(ClientOptions::new("127.0.0.1:7440".parse()?))?;
+/// let volume = Volume::open(client, "checkpoints")?;
+/// let mut region = volume.register(64 << 20)?;
+/// region[..5].copy_from_slice(b"bytes");
+/// let file = volume.open_file("/step-100", &OpenOptions::CREATE)?;
+/// file.write_batch(&[(0, &region[..5])])?;
+/// # Ok::<(), millpond_client::ClientError>(())
+/// ```
 #[derive(Debug)]
 pub struct Region {
     memory: ShmMemory,

@@ -7,11 +7,13 @@ use millpond_env::{
     BlockingStream, EventFd, RING_HEADER, RealClock, RingConsumer, RingProducer, RingWake,
     ShmAccess, ShmRegion,
 };
+use millpond_types::cluster::ChainId;
 use millpond_types::wire::{
-    FLAG_SHM, FrameHeader, GetReply, HEADER_BYTES, ItemStatus, Leaders, Planned, PutItem,
-    PutRequest, ShmAttach, ShmAttachReply, ShmRelease, Status, StatusReply, Verb,
+    ChunkWriteRequest, FLAG_SHM, FrameHeader, GetReply, HEADER_BYTES, ItemStatus, Leaders,
+    PlacedChunk, Planned, PutItem, PutRequest, ShmAttach, ShmAttachReply, ShmRelease, Status,
+    StatusReply, Verb, WritePart,
 };
-use millpond_types::{Crc32c, GroupId, NamespaceOptions, Tick};
+use millpond_types::{Ack, Crc32c, DataId, FileChunk, GroupId, NamespaceOptions, Tick};
 
 use super::harness::{PATIENCE, TestServer, until};
 use super::wire::{Wire, bytes, frame, get_request, hello, key};
@@ -179,6 +181,29 @@ fn holds_end_by_themselves_and_with_the_connection() {
     until("the hold went with its client", || server.metric("millpond_in_flight_bytes") == 0);
 }
 
+/// Parts of files must say where they lie, each of them, in the arena; and only through the rings.
+fn refuses_parts_out_of_place(server: &TestServer, shm: &mut Attached) {
+    let at = PlacedChunk { chain: ChainId(1), chunk: FileChunk { data: DataId(1), index: 0 } };
+    let part = WritePart { at, offset: 0, len: 10, crc: Crc32c(0) };
+    let (start, end) = (shm.layout.payload_offset, shm.layout.arena_bytes);
+    let request = |arena: &[u64]| {
+        let (parts, arena) = (vec![part; 2], arena.to_vec());
+        ChunkWriteRequest { ack: Ack::Disk, parts, tags: None, arena }.encode()
+    };
+    let bad = u32::from(Status::BadRequest as u16);
+    for places in [&[][..], &[start, 0], &[start - 1, start], &[start, end - 9], &[u64::MAX, end]] {
+        shm.send(Verb::ChunkWrite, 1, &request(places), 20);
+        assert_eq!(shm.receive().0.deadline_or_status, bad, "{places:?}");
+    }
+    // In place; but this server stands alone.
+    shm.send(Verb::ChunkWrite, 1, &request(&[end - 10, start]), 20);
+    assert_eq!(shm.receive().0.deadline_or_status, u32::from(Status::Unsupported as u16));
+    let mut wire = Wire::connect_unix(&server.socket);
+    let reply = wire.call(Verb::ChunkWrite, &request(&[start, start + 10]), &[0; 20]).unwrap();
+    assert_eq!(reply.status, Status::BadRequest);
+    assert!(reply.error().contains("shared memory"), "{}", reply.error());
+}
+
 #[test]
 fn hostile_clients_are_dropped() {
     let folder = tempfile::tempdir().unwrap();
@@ -200,6 +225,7 @@ fn hostile_clients_are_dropped() {
         shm.send(Verb::Put, 1, &request.encode(), 10);
         assert_eq!(shm.receive().0.deadline_or_status, u32::from(Status::BadRequest as u16));
     }
+    refuses_parts_out_of_place(&server, &mut shm);
     // A record of rubbish: the connection ends.
     assert!(shm.requests.push(&[&[1; 100]], soon()).unwrap());
     assert_eq!(shm.stream.recv(&mut [0; 64], soon()).unwrap(), 0);
