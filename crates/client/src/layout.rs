@@ -22,10 +22,10 @@ pub struct FileBytes {
 pub struct BehindLastChunk;
 
 impl FileBytes {
-    /// The bytes of an inode.
+    /// The chunks of an inode; of a file whose bytes lie in the store those that it gets while it is empty.
     #[must_use]
     pub const fn of(attr: &Attr) -> Self {
-        Self { data: DataId(attr.data), layout: attr.layout }
+        Self { data: DataId(attr.chunk_data()), layout: attr.layout }
     }
 
     /// The part of a chunk at `offset`, and how many of `len` bytes lie in it.
@@ -81,6 +81,16 @@ impl FileBytes {
             at += len as u64;
         }
         Ok(())
+    }
+
+    /// Cuts that remove all chunks which these parts touch.
+    pub fn touched(self, parts: &[(u64, &[u8])]) -> Vec<ChunkCut> {
+        let log2 = self.layout.chunk_log2;
+        let range = |(offset, bytes): &(u64, &[u8])| {
+            let end = offset + bytes.len() as u64;
+            self.removals(offset >> log2..end.div_ceil(self.layout.chunk_bytes()))
+        };
+        parts.iter().flat_map(range).collect()
     }
 
     /// The cut that takes what lies behind `size` off the chunk that `size` lies in; none where a chunk

@@ -50,6 +50,7 @@ pub(crate) struct Bare {
 pub(crate) struct Written {
     pub(crate) end: u64,
     pub(crate) at: Timestamp,
+    /// Name of the chunks that they are in.
     pub(crate) data: u64,
 }
 
@@ -102,7 +103,7 @@ impl File {
     /// Whether a meta knows the file's length: what it was not told of was written over bytes.
     pub(crate) fn is_length_told(&self) -> bool {
         let state = self.state.lock();
-        let covers = |w: Written| w.data == state.attr.data && w.end <= state.attr.size;
+        let covers = |w: Written| w.data == state.attr.chunk_data() && w.end <= state.attr.size;
         state.written.is_none_or(covers)
     }
 
@@ -133,7 +134,7 @@ impl File {
 }
 
 fn overlaid(attr: Attr, written: Option<Written>) -> Attr {
-    match written.filter(|written| written.data == attr.data) {
+    match written.filter(|written| written.data == attr.chunk_data()) {
         Some(written) => Attr {
             size: attr.size.max(written.end),
             mtime: written.at,
@@ -363,7 +364,7 @@ impl Files {
     pub(crate) fn wrote_at(&self, file: &File, at: Timestamp) -> Option<Attr> {
         let mut table = self.table.lock();
         let mut state = file.state.lock();
-        let written = state.written.filter(|written| written.data == state.attr.data)?;
+        let written = state.written.filter(|written| written.data == state.attr.chunk_data())?;
         if at > written.at || at < state.attr.mtime {
             return None;
         }
@@ -507,6 +508,7 @@ pub(crate) mod tests {
             ctime: time,
             btime: time,
             data: 5,
+            chunks: Some(5),
             layout: Layout::NONE,
             parent: Ino::ROOT,
             version,
@@ -546,7 +548,7 @@ pub(crate) mod tests {
         assert!(file.is_length_told());
         // Cut to nothing elsewhere: what was written is of other bytes, and a meta shall say so.
         let _ = files.wrote(&file, written(5));
-        let cut = Attr { data: 6, size: 40, version: 3, ..attr(0, 3) };
+        let cut = Attr { data: 6, chunks: Some(6), size: 40, version: 3, ..attr(0, 3) };
         let _ = file.learn(Told { attr: cut, version: 0 });
         assert!(!file.is_length_told());
     }
@@ -590,7 +592,7 @@ pub(crate) mod tests {
         let files = Files::new(None);
         let file = files.open(2, told(10, 1));
         let _ = files.wrote(&file, written(30));
-        let cut = Attr { data: 6, size: 0, version: 2, ..attr(0, 2) };
+        let cut = Attr { data: 6, chunks: Some(6), size: 0, version: 2, ..attr(0, 2) };
         assert_eq!(file.learn(Told { attr: cut, version: 0 }).size, 0);
     }
 

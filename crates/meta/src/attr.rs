@@ -6,6 +6,7 @@ use millpond_types::meta::{
 };
 use millpond_types::wire::Record;
 
+use crate::content;
 use crate::error::Failed;
 use crate::permit;
 use crate::quota::Charge;
@@ -29,6 +30,9 @@ pub(crate) async fn set(
     id: u64,
 ) -> Result<MetaReply, Failed> {
     let mut record = view.inode(ino).await?;
+    if set.stored && !record.attr.is_stored() {
+        return Ok(MetaReply::Attr(record.attr));
+    }
     let set = permit::set_attr(caller, &record.attr, set)?;
     let attr = &mut record.attr;
     attr.mode = set.mode.unwrap_or(attr.mode);
@@ -36,7 +40,7 @@ pub(crate) async fn set(
     attr.gid = set.gid.unwrap_or(attr.gid);
     if let Some(size) = set.size {
         let old = attr.size;
-        resize(view, attr, (size, id))?;
+        resize(view, attr, (size, id)).await?;
         view.charge(record.quota, ino, Charge::resize(old, size)).await?;
     }
     let time = |time| match time {
@@ -70,7 +74,7 @@ async fn dir_times(
     found.map(|bytes| opened(&key, &bytes)).transpose()
 }
 
-fn resize(view: &View, attr: &mut Attr, (size, id): (u64, u64)) -> Result<(), Failed> {
+async fn resize(view: &View, attr: &mut Attr, (size, id): (u64, u64)) -> Result<(), Failed> {
     match attr.kind {
         FileKind::Regular => {}
         FileKind::Directory => return Err(MetaError::IsDirectory.into()),
@@ -82,14 +86,17 @@ fn resize(view: &View, attr: &mut Attr, (size, id): (u64, u64)) -> Result<(), Fa
     if size == 0 {
         // Even when it is empty: bytes may have been written that it does not know of yet.
         view.discard_bytes(attr)?;
-        attr.data = id;
+        (attr.data, attr.chunks) = (id, None);
+    } else if attr.is_stored() && size < attr.size {
+        content::cut(view, attr, size).await?;
     }
     attr.size = size;
     attr.mtime = view.now;
     Ok(())
 }
 
-/// Takes note that bytes were written. Those of another data id were cut off meanwhile.
+/// Takes note that bytes were written to chunks, which an empty file goes to by that. Those of another name were
+/// cut off meanwhile, or belong to nobody since the file's bytes lie in the store.
 pub(crate) async fn extend(view: &View, extend: &Extend) -> Result<MetaReply, Failed> {
     if extend.size > FILE_BYTES_MAX {
         return Err(MetaError::TooLarge.into());
@@ -99,7 +106,9 @@ pub(crate) async fn extend(view: &View, extend: &Extend) -> Result<MetaReply, Fa
     if attr.kind != FileKind::Regular {
         return Err(MetaError::Invalid.into());
     }
-    if attr.data == extend.data {
+    let begins = attr.is_stored() && attr.size == 0;
+    if attr.chunks == Some(extend.data) || begins && attr.data == extend.data {
+        attr.chunks = Some(extend.data);
         let size = attr.size.max(extend.size);
         view.charge(record.quota, extend.ino, Charge::resize(attr.size, size)).await?;
         attr.size = size;

@@ -113,8 +113,15 @@ impl<R: Records> Walk<'_, R> {
                 self.report.add(Finding::NoRoot, [Repair::Root]);
             }
             self.count_entries(is_first).await?;
-            let beside =
-                [keys::ORPHANS, keys::XATTRS, keys::TIMES, keys::LOCKS, keys::QUOTAS, keys::TRASH];
+            let beside = [
+                keys::ORPHANS,
+                keys::XATTRS,
+                keys::CONTENTS,
+                keys::TIMES,
+                keys::LOCKS,
+                keys::QUOTAS,
+                keys::TRASH,
+            ];
             for prefix in beside {
                 self.count_beside(prefix, is_first).await?;
             }
@@ -340,6 +347,7 @@ impl<R: Records> Walk<'_, R> {
                 match self.seen(ino) {
                     Some(seen) if prefix == keys::ORPHANS => seen.is_orphan = true,
                     Some(seen) if prefix == keys::XATTRS => seen.xattrs_found += 1,
+                    Some(seen) if prefix == keys::CONTENTS => seen.has_content = true,
                     Some(seen) => seen.trash = trash.map_or(seen.trash, |(dir, _)| dir),
                     None => self.confirm_stray(key, ino).await?,
                 }

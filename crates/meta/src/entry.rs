@@ -34,7 +34,7 @@ pub(crate) async fn lookup(
     Ok(MetaReply::Entry(Entry { attr, created: false }))
 }
 
-/// Makes a name and its inode, or takes the regular file that is there.
+/// Makes a name and its inode, or takes the regular file that is there. The bytes of a new file lie in the store.
 pub(crate) async fn create(
     view: &View,
     caller: &Caller,
@@ -70,6 +70,7 @@ pub(crate) async fn create(
         ctime: view.now,
         btime: view.now,
         data: fresh.id,
+        chunks: (!has_bytes).then_some(fresh.id),
         layout: if has_bytes { fresh.layout } else { Layout::NONE },
         parent: create.parent,
         version: 0,

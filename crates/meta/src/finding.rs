@@ -64,6 +64,11 @@ pub enum Finding {
         /// Of which inode.
         ino: Ino,
     },
+    /// There are bytes in the store of what has none there.
+    Content {
+        /// Of which inode.
+        ino: Ino,
+    },
     /// A record that belongs to an inode that is not there.
     Stray {
         /// The key, printable.
@@ -109,6 +114,9 @@ impl fmt::Display for Finding {
             }
             Self::Xattrs { ino } => {
                 write!(f, "the extended attributes of inode {ino} are counted wrongly")
+            }
+            Self::Content { ino } => {
+                write!(f, "inode {ino} has bytes in the store, which are not its bytes")
             }
             Self::Stray { key } => {
                 write!(f, "the record {key} belongs to an inode that is not there")

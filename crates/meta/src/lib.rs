@@ -1,7 +1,7 @@
 //! The file namespace: inodes, names and their rules, over the transactional store.
 //!
 //! Reading order: [`Volume`] (what a meta executes), `view` (records read and written in one
-//! transaction), then the operations: `attr`, `entry` (make, link, remove), `rename`, `dir`, `xattr`,
+//! transaction), then the operations: `attr`, `content` (bytes in the store), `entry` (make, link, remove), `rename`, `dir`, `xattr`,
 //! `lock`, `quota`, `trash`; `permit` (who may do what), `ids` (numbers of new inodes), `session` (mounts),
 //! `collect` (what nobody can reach any more), `feed` (changes, for mounts that keep what they were told);
 //! `records`, `check`, `seen` and `finding` (whether all of this holds in a volume), `repair` (what to do when
@@ -15,15 +15,18 @@
 //!   garbage, which is named in the store before anything forgets it.
 //! - A directory's entries change without reading its times or each other, so that changes of one
 //!   directory conflict only where they touch the same name.
+//! - Bytes of a file lie in the store until they go to chunks, in one transaction that looks whether they are
+//!   what was written there; the name of the chunks is garbage before, and nobody else's ever.
 //! - A lock goes with the session of its owner, at once.
 //! - What counts for a quota is exact, whatever happens at the same moment; its limit is kept but for
 //!   what is under way together.
 //!
-//! Absent on purpose: detection of deadlocks (`lock` says why), the bytes of files (crate `client`), caches, sockets, threads.
+//! Absent on purpose: detection of deadlocks (`lock` says why), bytes in chunks (crate `client`), caches, sockets, threads.
 
 mod attr;
 mod check;
 mod collect;
+mod content;
 mod dir;
 mod entry;
 mod error;

@@ -147,6 +147,7 @@ mod tests {
             ctime: time,
             btime: time,
             data: 0,
+            chunks: Some(0),
             layout: Layout::NONE,
             parent: Ino::ROOT,
             version: 0,

@@ -4,9 +4,9 @@ use std::future::Future;
 
 use millpond_store::{KeyRange, Page, RangeOptions, Store};
 use millpond_types::meta::{
-    Caller, DirTimes, EntryRecord, GarbageRecord, InodeRecord, LocksRecord, MetaError, MetaReply,
-    OrphanRecord, QuotaRecord, RECORDS_AT_ONCE_MAX, RecordPage, RecordRange, SessionRecord,
-    TrashRecord, UsageRecord, keys,
+    Caller, ContentRecord, DirTimes, EntryRecord, GarbageRecord, InodeRecord, LocksRecord,
+    MetaError, MetaReply, OrphanRecord, QuotaRecord, RECORDS_AT_ONCE_MAX, RecordPage, RecordRange,
+    SessionRecord, TrashRecord, UsageRecord, keys,
 };
 use millpond_types::wire::Record;
 
@@ -111,6 +111,7 @@ pub(crate) fn is_unreadable(key: &[u8], value: &[u8]) -> bool {
             .is_ok_and(|record| keys::number(keys::INODES, key) == Some(record.attr.ino.0)),
         Some(keys::ENTRIES) => keys::split_entry(key).is_some() && EntryRecord::open(value).is_ok(),
         Some(keys::TIMES) => numbered(keys::TIMES) && DirTimes::open(value).is_ok(),
+        Some(keys::CONTENTS) => numbered(keys::CONTENTS) && ContentRecord::open(value).is_ok(),
         Some(keys::XATTRS) => keys::leading(keys::XATTRS, key).is_some(),
         Some(keys::ORPHANS) => numbered(keys::ORPHANS) && OrphanRecord::open(value).is_ok(),
         Some(keys::GARBAGE) => numbered(keys::GARBAGE) && GarbageRecord::open(value).is_ok(),

@@ -48,6 +48,7 @@ fn new_dir(view: &View, ino: Ino, mode: u16) -> Attr {
         ctime: now,
         btime: now,
         data: 0,
+        chunks: Some(0),
         layout: Layout::NONE,
         parent: Ino::ROOT,
         version: 0,
@@ -299,14 +300,19 @@ async fn xattrs(view: &View, ino: Ino) -> Result<bool, Failed> {
 }
 
 async fn stray(view: &View, key: &[u8]) -> Result<bool, Failed> {
-    let beside = [keys::ORPHANS, keys::XATTRS, keys::TIMES, keys::LOCKS, keys::QUOTAS];
+    let beside =
+        [keys::ORPHANS, keys::XATTRS, keys::TIMES, keys::LOCKS, keys::QUOTAS, keys::CONTENTS];
     let owner = match keys::split_trash(key) {
         Some((_, ino)) => Some(ino.0),
         None => beside.iter().find_map(|prefix| keys::leading(prefix, key)),
     };
     let owner = owner.ok_or(MetaError::Invalid)?;
     let is_there = view.txn.get(key).await?.is_some();
-    if !is_there || view.txn.get(&keys::inode(Ino(owner))).await?.is_some() {
+    let inode: Option<InodeRecord> = view.read(&keys::inode(Ino(owner))).await?;
+    // Bytes in the store are nobody's, too, when those of the file lie in chunks.
+    let is_content = keys::number(keys::CONTENTS, key).is_some();
+    let belongs = |record: &InodeRecord| !is_content || record.attr.is_stored();
+    if !is_there || inode.as_ref().is_some_and(belongs) {
         return Ok(false);
     }
     view.txn.delete(key)?;

@@ -1,6 +1,6 @@
 //! What a check has seen of one inode, and what is wrong with it.
 
-use millpond_types::meta::{FileKind, Ino, InodeRecord, Name, Repair};
+use millpond_types::meta::{FileKind, Ino, InodeRecord, Name, Repair, keys};
 
 use crate::finding::Finding;
 
@@ -18,6 +18,9 @@ pub(crate) struct Seen {
     pub(crate) dirs: u32,
     xattrs: u16,
     pub(crate) xattrs_found: u16,
+    /// Its bytes are to lie in the store, and there are some.
+    is_stored: bool,
+    pub(crate) has_content: bool,
     pub(crate) parent: Ino,
     /// A name was found where it says that it lies.
     is_placed: bool,
@@ -37,6 +40,8 @@ impl Seen {
             dirs: 0,
             xattrs: record.xattrs,
             xattrs_found: 0,
+            is_stored: attr.is_stored(),
+            has_content: false,
             parent: attr.parent,
             // The root is in itself, and no name says so.
             is_placed: attr.ino == Ino::ROOT && attr.parent == Ino::ROOT,
@@ -86,6 +91,10 @@ impl Seen {
         if is_dir && self.has_place() && (!self.is_placed || !extra.is_empty()) {
             let repairs = self.place(extra);
             return Some((Finding::Parent { ino, parent: self.parent }, repairs));
+        }
+        if self.has_content && !self.is_stored {
+            let key = keys::content(ino);
+            return Some((Finding::Content { ino }, vec![Repair::Stray { key }]));
         }
         let wrong = self.xattrs != self.xattrs_found;
         wrong.then(|| (Finding::Xattrs { ino }, vec![Repair::Xattrs { ino }]))

@@ -116,13 +116,17 @@ impl View {
         self.put_inode(record)
     }
 
-    /// Names the bytes of an inode as garbage.
+    /// Removes the bytes of an inode from the store, or names them as garbage. An empty file in the store may
+    /// have chunks that no meta was told of.
     pub(crate) fn discard_bytes(&self, attr: &Attr) -> Result<(), Failed> {
         if attr.layout.chains == 0 {
             return Ok(());
         }
+        if attr.is_stored() && attr.size > 0 {
+            return Ok(self.txn.delete(&keys::content(attr.ino))?);
+        }
         let garbage = GarbageRecord { layout: attr.layout, size: attr.size, since: self.now };
-        Ok(self.txn.put(&keys::garbage(attr.data), garbage.seal())?)
+        Ok(self.txn.put(&keys::garbage(attr.chunk_data()), garbage.seal())?)
     }
 }
 

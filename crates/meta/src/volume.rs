@@ -18,7 +18,9 @@ use crate::error::{Failed, VolumeError};
 use crate::feed::Feed;
 use crate::ids::{Ids, given_out};
 use crate::view::{View, opened};
-use crate::{attr, dir, entry, lock, quota, records, rename, repair, session, trash, xattr};
+use crate::{
+    attr, content, dir, entry, lock, quota, records, rename, repair, session, trash, xattr,
+};
 
 /// How a volume behaves.
 #[derive(Clone, Copy, Debug)]
@@ -184,7 +186,7 @@ impl Volume {
             return Err(MetaError::Stale.into());
         }
         let takes_id = match &request.op {
-            MetaOp::Create(_) => true,
+            MetaOp::Create(_) | MetaOp::Reserve(_) | MetaOp::PutFile(_) => true,
             MetaOp::SetAttr { set, .. } => set.size == Some(0),
             MetaOp::Repair(repair) => repair.takes_id(),
             _ => false,
@@ -254,6 +256,13 @@ impl Volume {
             MetaOp::SetQuota { dir, limits } => quota::set(view, caller, (*dir, *limits)).await?,
             MetaOp::Repair(wanted) => repair::repair(view, caller, wanted, id).await?,
             MetaOp::Trash(wanted) => trash::change(view, caller, wanted).await?,
+            MetaOp::WriteInline(write) => content::write(view, write).await?,
+            MetaOp::Reserve(reserve) => content::reserve(view, *reserve, id).await?,
+            MetaOp::Spill(spill) => content::spill(view, *spill).await?,
+            MetaOp::PutFile(put) => {
+                let fresh = Fresh { id, layout: self.layout(id) };
+                content::put(view, caller, put, fresh).await?
+            }
             _ => return Err(MetaError::NotSupported.into()),
         };
         // Its own mount need not hear of it.
@@ -265,6 +274,8 @@ impl Volume {
         let caller = &request.caller;
         match &request.op {
             MetaOp::Lookup { parent, name } => entry::lookup(view, caller, *parent, name).await,
+            MetaOp::Content { ino } => content::look(view, *ino).await,
+            MetaOp::GetFile { path } => content::get(view, caller, path).await,
             MetaOp::GetAttr { ino } => view.attr(*ino).await.map(MetaReply::Attr),
             MetaOp::ReadLink { ino } => attr::target(view, *ino).await,
             MetaOp::ReadDir(page) => dir::read(view, caller, *page).await,
@@ -302,7 +313,13 @@ impl Volume {
 /// The volume's record; made with its root if there is none.
 async fn found(txn: Transaction, layout: Layout, now: Timestamp) -> Result<VolumeRecord, Failed> {
     if let Some(bytes) = txn.get(keys::VOLUME).await? {
-        return opened(keys::VOLUME, &bytes);
+        let record: VolumeRecord = opened(keys::VOLUME, &bytes)?;
+        if record.format < VOLUME_FORMAT {
+            let record = VolumeRecord { format: VOLUME_FORMAT, ..record };
+            txn.put(keys::VOLUME, record.seal())?;
+            return Ok(record);
+        }
+        return Ok(record);
     }
     let record = VolumeRecord { format: VOLUME_FORMAT, layout, created: now };
     txn.put(keys::VOLUME, record.seal())?;

@@ -3,13 +3,17 @@
 use std::sync::Arc;
 
 use millpond_env::RealClock;
-use millpond_types::meta::{Attr, Extend, FILE_BYTES_MAX, MetaError, MetaOp, SetAttr, Timestamp};
+use millpond_types::meta::{
+    Attr, Content, Extend, FILE_BYTES_MAX, INLINE_MAX, MetaError, MetaOp, MetaReply, SetAttr,
+    Timestamp, WriteInline,
+};
 use parking_lot::{Mutex, RwLock};
 
 use super::session::refused;
 use super::{OpenOptions, Pending, Shared};
 use crate::error::ClientError;
 use crate::layout::{BehindLastChunk, FileBytes};
+use crate::spill::{self, Door};
 
 /// Chunks that are removed at once.
 const CUTS_MAX: usize = 1024;
@@ -127,6 +131,13 @@ impl Opened {
         if ends.max().is_some_and(|end| end > attr.size) {
             attr = self.refresh()?;
         }
+        if attr.is_stored() {
+            let content = self.content()?;
+            attr = content.attr;
+            if attr.is_stored() {
+                return Ok(filled(&content, parts));
+            }
+        }
         let bytes = FileBytes::of(&attr);
         let (mut at, mut rooms, mut lens) = (Vec::new(), Vec::new(), Vec::new());
         for (offset, buf) in parts {
@@ -154,13 +165,25 @@ impl Opened {
         }
         let shared = self.gate.read();
         // Bytes that were cut to nothing by somebody else have another name now.
-        let attr = self.refresh()?;
+        let mut attr = self.refresh()?;
+        if attr.is_stored() {
+            match self.write_stored(attr, &parts, end)? {
+                None => return Ok(()),
+                Some(told) => attr = told,
+            }
+        }
         if first <= attr.size {
             return self.put(FileBytes::of(&attr), &parts, end);
         }
         drop(shared);
         let _alone = self.gate.write();
-        let attr = self.refresh()?;
+        let mut attr = self.refresh()?;
+        if attr.is_stored() {
+            match self.write_stored(attr, &parts, end)? {
+                None => return Ok(()),
+                Some(told) => attr = told,
+            }
+        }
         let bytes = FileBytes::of(&attr);
         if first > attr.size {
             // What may lie there from a write that was never finished becomes zeros.
@@ -170,20 +193,66 @@ impl Opened {
         self.put(bytes, &parts, end)
     }
 
+    /// What the file is now, with its bytes if they lie in the store.
+    fn content(&self) -> Result<Content, ClientError> {
+        let op = MetaOp::Content { ino: self.attr().ino };
+        let MetaReply::Content(content) = self.shared.metas.at(&self.path, op)? else {
+            return Err(self.shared.metas.unexpected());
+        };
+        self.learn(content.attr);
+        Ok(content)
+    }
+
+    /// Writes to a file whose bytes lie in the store, which it may leave by that. What it is when its bytes lie in
+    /// chunks, and these are not among them.
+    fn write_stored(
+        &self,
+        attr: Attr,
+        parts: &[(u64, &[u8])],
+        end: u64,
+    ) -> Result<Option<Attr>, ClientError> {
+        let mtime = Timestamp::from_unix_nanos(RealClock::wall_nanos());
+        let (ino, mut known) = (attr.ino, attr);
+        if end <= INLINE_MAX as u64 {
+            for (offset, bytes) in parts {
+                let offset = u32::try_from(*offset).unwrap_or(u32::MAX);
+                let (data, bytes) = (known.data, bytes.to_vec());
+                let write = WriteInline { ino, data, offset, bytes, mtime };
+                known = self.ask(MetaOp::WriteInline(write))?;
+                if known.data != data {
+                    // Cut to nothing by somebody else at this moment: what was written before went with that.
+                    return self.write_stored(known, parts, end);
+                }
+                if !known.is_stored() {
+                    return Ok(Some(known));
+                }
+            }
+            return Ok(None);
+        }
+        let spilled = spill::spill(&mut &*self, attr, parts, mtime)?;
+        self.learn(spilled.attr);
+        Ok((!spilled.written).then_some(spilled.attr))
+    }
+
     /// Writes bytes and tells a meta of a new length; the caller has the gate.
     fn put(&self, bytes: FileBytes, parts: &[(u64, &[u8])], end: u64) -> Result<(), ClientError> {
-        let (mut at, mut values) = (Vec::new(), Vec::new());
-        for (offset, data) in parts {
-            let cut = bytes.values(*offset, data, (&mut at, &mut values));
-            cut.map_err(|error| self.too_long(error))?;
-        }
-        self.shared.metas.client.write_chunks(&at, &values, None)?;
+        self.put_chunks(bytes, parts)?;
         let now = Timestamp::from_unix_nanos(RealClock::wall_nanos());
         let mut state = self.state.lock();
         state.untold = Some((bytes.data.0, now));
         let longer = end > state.attr.size;
         drop(state);
         if longer { self.tell(end) } else { Ok(()) }
+    }
+
+    fn put_chunks(&self, bytes: FileBytes, parts: &[(u64, &[u8])]) -> Result<(), ClientError> {
+        let (mut at, mut values) = (Vec::new(), Vec::new());
+        for (offset, data) in parts {
+            let cut = bytes.values(*offset, data, (&mut at, &mut values));
+            cut.map_err(|error| self.too_long(error))?;
+        }
+        self.shared.metas.client.write_chunks(&at, &values, None)?;
+        Ok(())
     }
 
     /// Tells a meta that the file reaches at least to `end`, and when it was written.
@@ -198,6 +267,37 @@ impl Opened {
             self.state.lock().untold.get_or_insert((data, mtime));
         }
         told.map(drop)
+    }
+}
+
+/// Fills memory from bytes in the store; how many bytes of each part the file has.
+fn filled(content: &Content, parts: &mut [(u64, &mut [u8])]) -> Vec<usize> {
+    let fill = |(offset, buf): &mut (u64, &mut [u8])| {
+        let left = usize::try_from(content.attr.size.saturating_sub(*offset)).unwrap_or(usize::MAX);
+        let len = left.min(buf.len());
+        content.copy(*offset, &mut buf[..len]);
+        len
+    };
+    parts.iter_mut().map(fill).collect()
+}
+
+impl Door for &Opened {
+    type Error = ClientError;
+
+    fn ask(&mut self, op: MetaOp) -> Result<MetaReply, ClientError> {
+        self.shared.metas.at(&self.path, op)
+    }
+
+    fn write(&mut self, bytes: FileBytes, parts: &[(u64, &[u8])]) -> Result<(), ClientError> {
+        self.put_chunks(bytes, parts)
+    }
+
+    fn remove(&mut self, bytes: FileBytes, parts: &[(u64, &[u8])]) {
+        let _ = self.shared.metas.client.cut_chunks(&bytes.touched(parts), None);
+    }
+
+    fn unexpected(&mut self) -> ClientError {
+        self.shared.metas.unexpected()
     }
 }
 

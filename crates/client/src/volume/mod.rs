@@ -14,14 +14,14 @@ use std::sync::Arc;
 
 use millpond_env::{effective_gid, effective_uid, supplementary_groups};
 use millpond_types::meta::{
-    Attr, Caller, Create, DIR_PAGE_MAX, DirEntry, FileKind, Ino, MetaError, MetaOp, MetaReply,
-    ReadDir, Rename,
+    Attr, Caller, Create, DIR_PAGE_MAX, DirEntry, FileKind, INLINE_MAX, Ino, MetaError, MetaOp,
+    MetaReply, PutFile, ReadDir, Rename,
 };
 
 use self::file::Opened;
 use self::pending::Workers;
 use self::session::{Keeper, Metas, refused};
-use self::walk::shown;
+use self::walk::{plain, shown};
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::region::Region;
@@ -247,6 +247,60 @@ impl Volume {
         self.metas().client.register(bytes, None)
     }
 
+    /// Writes a whole file: a new one with these permission bits, or other bytes in place of those of the file that is
+    /// there. They are durable when it returns.
+    ///
+    /// Up to 16 KiB ([`INLINE_MAX`]) this is one round trip, and readers see the old bytes or the new ones, if no link
+    /// and no `..` is on the way. Otherwise it is as opening, cutting, writing and closing.
+    ///
+    /// # Errors
+    /// `File`, as open(2) and write(2); `NoSpace`; and as for every call.
+    pub fn write_file(
+        &self,
+        path: impl AsRef<Path>,
+        bytes: &[u8],
+        mode: u16,
+    ) -> Result<(), ClientError> {
+        let (path, mode) = (path.as_ref(), mode & 0o7777);
+        if let Some(names) = plain(path).filter(|_| bytes.len() <= INLINE_MAX) {
+            let put = PutFile { path: names, mode, bytes: bytes.to_vec() };
+            match self.change(path, MetaOp::PutFile(put)) {
+                Err(error) if has_link(&error) => {}
+                done => return done,
+            }
+        }
+        let file =
+            self.open_file(path, &OpenOptions { mode, read: false, ..OpenOptions::CREATE })?;
+        file.write_batch(&[(0, bytes)])?;
+        file.sync()
+    }
+
+    /// Reads a whole file. Of a small one ([`INLINE_MAX`]) this is one round trip, if no link and no `..` is on the
+    /// way; otherwise it is as opening, reading and closing.
+    ///
+    /// # Errors
+    /// `File`, as open(2); `InvalidArgument` for a file that does not fit into memory; and as for every call.
+    pub fn read_file(&self, path: impl AsRef<Path>) -> Result<Vec<u8>, ClientError> {
+        let path = path.as_ref();
+        if let Some(names) = plain(path) {
+            match self.metas().at(&shown(path), MetaOp::GetFile { path: names }) {
+                Ok(MetaReply::Content(content)) if content.attr.is_stored() => {
+                    let mut bytes = memory(content.attr.size)?;
+                    content.copy(0, &mut bytes);
+                    return Ok(bytes);
+                }
+                Ok(_) => {}
+                Err(error) if has_link(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let file = self.open_file(path, &OpenOptions::READ)?;
+        let mut bytes = memory(file.len()?)?;
+        let lens = file.read_batch(&mut [(0, &mut bytes)])?;
+        bytes.truncate(lens.first().copied().unwrap_or(0));
+        Ok(bytes)
+    }
+
     /// What an inode is; links are followed.
     ///
     /// # Errors
@@ -323,4 +377,19 @@ impl Volume {
     fn change(&self, path: &Path, op: MetaOp) -> Result<(), ClientError> {
         self.metas().at(&shown(path), op).map(drop)
     }
+}
+
+/// A meta does not follow links.
+const fn has_link(error: &ClientError) -> bool {
+    matches!(error, ClientError::File { source: MetaError::NotSupported, .. })
+}
+
+/// Zeros for a whole file.
+fn memory(size: u64) -> Result<Vec<u8>, ClientError> {
+    let mut bytes = Vec::new();
+    let len = usize::try_from(size).unwrap_or(usize::MAX);
+    let failed = |_| ClientError::argument("path", format!("{size} bytes do not fit into memory"));
+    bytes.try_reserve_exact(len).map_err(failed)?;
+    bytes.resize(len, 0);
+    Ok(bytes)
 }

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use millpond_types::meta::{Attr, FileKind, Ino, MetaError, MetaOp, MetaReply, Name, NameError};
+use millpond_types::meta::{
+    Attr, FILE_PATH_MAX, FileKind, Ino, MetaError, MetaOp, MetaReply, Name, NameError,
+};
 
 use super::session::{Metas, refused};
 use crate::error::ClientError;
@@ -31,6 +33,13 @@ fn names(bytes: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> {
         .split(|byte| *byte == b'/')
         .filter(|name| !matches!(*name, b"" | b"."))
         .map(<[u8]>::to_vec)
+}
+
+/// The names of a path that a meta can walk by itself; none of the others.
+pub(super) fn plain(path: &Path) -> Option<Vec<Name>> {
+    let names: Option<Vec<Name>> =
+        names(path.as_os_str().as_bytes()).map(|name| Name::new(&name).ok()).collect();
+    names.filter(|names| (1..=FILE_PATH_MAX).contains(&names.len()))
 }
 
 fn name_error(error: NameError) -> MetaError {
@@ -118,6 +127,8 @@ mod tests {
     fn a_path_is_its_names() {
         let all: Vec<Vec<u8>> = names(b"//a/./b c/../d/").collect();
         assert_eq!(all, [&b"a"[..], b"b c", b"..", b"d"]);
+        let plain = |text: &str| plain(Path::new(text)).map(|names| names.len());
+        assert_eq!((plain("//a/./b/"), plain("/"), plain("a/../b")), (Some(2), None, None));
         assert_eq!(names(b"/").count() + names(b"").count(), 0);
     }
 }

@@ -130,5 +130,6 @@ fn wanted(args: &SetattrIn) -> SetAttr {
         mtime: time(mtime, SetattrValid::MTIME_NOW, args.mtime, args.mtimensec),
         ctime: has(SetattrValid::CTIME)
             .then(|| Timestamp { secs: args.ctime.cast_signed(), nanos: args.ctimensec }),
+        stored: false,
     }
 }

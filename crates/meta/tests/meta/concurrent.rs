@@ -54,7 +54,7 @@ async fn step(c: &Client, rng: &mut Rng, dirs: &[Ino]) -> Result<(), MetaError> 
     let names = ["a", "b", "c", "d"];
     let (dir, to) = (dirs[rng.index(dirs.len())], dirs[rng.index(dirs.len())]);
     let (name, other) = (names[rng.index(4)], names[rng.index(4)]);
-    match rng.below(11) {
+    match rng.below(13) {
         0 => c.create(create(dir, name, FileKind::Regular)).await.map(drop),
         1 | 2 => c.create(create(dir, name, FileKind::Directory)).await.map(drop),
         3 => {
@@ -72,6 +72,14 @@ async fn step(c: &Client, rng: &mut Rng, dirs: &[Ino]) -> Result<(), MetaError> 
         8 => {
             let exchange = Rename { exchange: true, ..rename((dir, name), (to, other)) };
             c.rename(exchange).await.map(drop)
+        }
+        11 => {
+            let file = c.lookup(dir, name).await?;
+            c.write(file, u32::try_from(rng.below(9)).unwrap(), b"abc").await.map(drop)
+        }
+        12 => {
+            let file = c.lookup(dir, name).await?;
+            c.spill(file, rng.below(9)).await.map(drop)
         }
         9 => {
             let list = MetaOp::TrashList { dir, after: Ino(0), limit: 4 };

@@ -10,7 +10,9 @@ use millpond_store::{EmbeddedBackend, EmbeddedOptions, Store};
 
 use crate::etcd::{Etcd, left_out};
 use crate::support::Fixture;
-use crate::{attrs, directories, feed, locks, names, orphans, quotas, renames, trash, xattrs};
+use crate::{
+    attrs, contents, directories, feed, locks, names, orphans, quotas, renames, trash, xattrs,
+};
 
 type Case = fn(Fixture) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -49,6 +51,16 @@ fn cases() -> Vec<(&'static str, Case)> {
         attrs::only_files_have_a_length,
         attrs::set_id_bits_go_with_the_owner,
         attrs::directories_have_times_of_their_own,
+        contents::bytes_are_written_and_read,
+        contents::lengths_cut_and_grow,
+        contents::a_file_goes_to_chunks_once,
+        contents::only_what_was_read_goes_to_chunks,
+        contents::a_reserved_name_holds_for_a_while,
+        contents::they_go_with_their_file,
+        contents::they_count_for_quotas,
+        contents::whole_files_by_their_paths,
+        contents::whole_files_need_permission,
+        contents::writers_of_one_file_lose_nothing,
         xattrs::modes_and_limits,
         xattrs::classes_have_their_rules,
         directories::pages_while_entries_come_and_go,

@@ -3,8 +3,8 @@
 
 use millpond_meta::Finding;
 use millpond_types::meta::{
-    DirTimes, EntryRecord, FileKind, Ino, InodeRecord, MetaError, MetaOp, MetaReply, OrphanRecord,
-    Repair, Timestamp, TrashRecord, UsageRecord, XattrMode, keys,
+    ContentRecord, DirTimes, EntryRecord, FileKind, Ino, InodeRecord, MetaError, MetaOp, MetaReply,
+    OrphanRecord, Repair, Timestamp, TrashRecord, UsageRecord, XattrMode, keys,
 };
 use millpond_types::wire::Record;
 
@@ -245,6 +245,28 @@ async fn a_whole_branch_without_its_root() {
 }
 
 #[tokio::test]
+async fn bytes_that_are_nobodys_go() {
+    let t = tree().await;
+    let bytes = |data| ContentRecord { data, bytes: b"abc".to_vec() }.seal();
+    let file = t.c.getattr(t.file).await.unwrap();
+    t.c.write(file, 0, b"right").await.unwrap();
+    t.put(&keys::content(Ino(99)), Some(bytes(99))).await;
+    t.put(&keys::content(t.dir), Some(bytes(t.dir.0))).await;
+    assert_eq!(t.findings().await.len(), 2);
+    t.heal().await;
+    assert_eq!(t.c.content(t.file).await.unwrap().bytes, b"right");
+    t.change(t.file, |record| record.attr.chunks = Some(77)).await;
+    assert_eq!(t.findings().await, [Finding::Content { ino: t.file }]);
+    t.heal().await;
+    t.change(t.file, |record| record.attr.chunks = None).await;
+    // Unreadable ones are put aside, and read as zeros.
+    t.put(&keys::content(t.file), Some(b"rubbish".to_vec())).await;
+    t.heal().await;
+    let read = t.c.content(t.file).await.unwrap();
+    assert_eq!((read.attr.size, read.bytes), (5, Vec::new()));
+}
+
+#[tokio::test]
 async fn usage_is_counted_again() {
     let t = tree().await;
     let limits = millpond_types::meta::QuotaLimits { bytes: 0, inodes: 5 };
@@ -282,6 +304,7 @@ async fn repairs_change_nothing_that_is_right() {
         Repair::Ring { ino: below },
         Repair::Xattrs { ino: file },
         Repair::Stray { key: keys::times(dir) },
+        Repair::Stray { key: keys::content(file) },
         Repair::Usage { key: keys::usage(dir, file), version: 1, bytes: 5, inodes: 5 },
     ];
     for repair in nothing {

@@ -7,6 +7,7 @@
 mod attrs;
 mod concurrent;
 mod conformance;
+mod contents;
 mod damage;
 mod directories;
 mod etcd;

@@ -18,6 +18,8 @@ struct Node {
     kind: FileKind,
     mode: u16,
     size: u64,
+    /// Bytes in the store; none once they lie in chunks.
+    bytes: Option<Vec<u8>>,
     entries: BTreeMap<&'static str, u64>,
     /// The directory whose quota it counts for; 0 for none.
     quota: u64,
@@ -42,6 +44,8 @@ enum Op {
     Rename { from: (usize, &'static str), to: (usize, &'static str), flag: u8 },
     SetMode { dir: usize, name: &'static str, mode: u16 },
     SetSize { dir: usize, name: &'static str, size: u64 },
+    Write { dir: usize, name: &'static str, offset: u32, len: usize },
+    Spill { dir: usize, name: &'static str },
     SetQuota { dir: usize, name: &'static str },
     Keep { dir: usize, keeps: bool },
     Restore { which: usize, name: &'static str },
@@ -72,6 +76,10 @@ fn op() -> impl Strategy<Value = Op> {
             Op::SetMode { dir, name, mode }
         }),
         1 => (place(), 0..9_u64).prop_map(|((dir, name), size)| Op::SetSize { dir, name, size }),
+        3 => (place(), 0..9_u32, 0..5_usize).prop_map(|((dir, name), offset, len)| {
+            Op::Write { dir, name, offset, len }
+        }),
+        1 => place().prop_map(|(dir, name)| Op::Spill { dir, name }),
         2 => place().prop_map(|(dir, name)| Op::SetQuota { dir, name }),
         2 => (0..6_usize, any::<bool>()).prop_map(|(dir, keeps)| Op::Keep { dir, keeps }),
         2 => (0..6_usize, prop::sample::select(&NAMES[..])).prop_map(|(which, name)| {
@@ -84,7 +92,8 @@ fn op() -> impl Strategy<Value = Op> {
 impl Model {
     fn new() -> Self {
         let (kind, entries) = (FileKind::Directory, BTreeMap::new());
-        let root = Node { kind, mode: 0o755, size: 0, entries, quota: 0, keeps: false };
+        let root =
+            Node { kind, mode: 0o755, size: 0, bytes: None, entries, quota: 0, keeps: false };
         Self { nodes: BTreeMap::from([(1, root)]), trash: BTreeMap::new() }
     }
 
@@ -278,7 +287,8 @@ async fn create_both(c: &Client, model: &mut Model, name: &'static str, wanted: 
         let (mode, size) = (wanted.mode, wanted.target.len() as u64);
         let quota = model.nodes[&dir].quota;
         let keeps = model.nodes[&dir].keeps && kind == FileKind::Directory;
-        let node = Node { kind, mode, size, entries: BTreeMap::new(), quota, keeps };
+        let bytes = (kind == FileKind::Regular).then(Vec::new);
+        let node = Node { kind, mode, size, bytes, entries: BTreeMap::new(), quota, keeps };
         assert!(model.nodes.insert(entry.attr.ino.0, node).is_none(), "a new number");
         model.set(dir, name, Some(entry.attr.ino.0));
     }
@@ -326,6 +336,12 @@ async fn set_both(c: &Client, model: &mut Model, op: &Op) -> Option<Answers> {
             let wanted = match node.kind {
                 FileKind::Regular => {
                     node.size = size;
+                    let len = usize::try_from(size).unwrap();
+                    match &mut node.bytes {
+                        bytes if size == 0 => *bytes = Some(Vec::new()),
+                        Some(bytes) => bytes.resize(len, 0),
+                        None => {}
+                    }
                     Ok(())
                 }
                 FileKind::Directory => Err(MetaError::IsDirectory),
@@ -336,6 +352,39 @@ async fn set_both(c: &Client, model: &mut Model, op: &Op) -> Option<Answers> {
         _ => return None,
     };
     Some((c.setattr(Ino(ino), set).await.map(drop), wanted))
+}
+
+/// Writes to a file, as a mount does that has just seen it, or has it go to chunks.
+async fn write_both(c: &Client, model: &mut Model, op: &Op) -> Option<Answers> {
+    let dirs = model.dirs();
+    let (Op::Write { dir, name, .. } | Op::Spill { dir, name }) = *op else { return None };
+    let ino = model.entry(dirs[dir % dirs.len()], name)?;
+    let attr = c.getattr(Ino(ino)).await.unwrap();
+    let node = model.nodes.get_mut(&ino)?;
+    let is_file = node.kind == FileKind::Regular;
+    let wanted = if is_file { Ok(()) } else { Err(MetaError::Invalid) };
+    let answer = match *op {
+        Op::Write { offset, len, .. } => {
+            let written = vec![b'a' + u8::try_from(offset).unwrap(); len];
+            if let Some(bytes) = node.bytes.as_mut().filter(|_| len > 0) {
+                let (start, end) = (offset as usize, offset as usize + len);
+                bytes.resize(bytes.len().max(end), 0);
+                bytes[start..end].copy_from_slice(&written);
+                node.size = bytes.len() as u64;
+            }
+            c.write(attr, offset, &written).await
+        }
+        _ => {
+            if is_file {
+                node.bytes = None;
+            }
+            c.spill(attr, 0).await
+        }
+    };
+    if let Ok(attr) = &answer {
+        assert_eq!(attr.is_stored(), node.bytes.is_some(), "{op:?}");
+    }
+    Some((answer.map(drop), wanted))
 }
 
 async fn trash_of(c: &Client, dir: u64) -> TrashPage {
@@ -396,6 +445,10 @@ async fn both(c: &Client, model: &mut Model, op: &Op) {
             let Some(answers) = trash_both(c, model, op).await else { return };
             answers
         }
+        Op::Write { .. } | Op::Spill { .. } => {
+            let Some(answers) = write_both(c, model, op).await else { return };
+            answers
+        }
         Op::SetMode { .. } | Op::SetSize { .. } => {
             let Some(answers) = set_both(c, model, op).await else { return };
             answers
@@ -410,6 +463,11 @@ async fn same(c: &Client, model: &Model) {
         let attr = c.getattr(Ino(*ino)).await.unwrap();
         let seen = (attr.kind, attr.mode, attr.size, attr.nlink);
         assert_eq!(seen, (node.kind, node.mode, node.size, model.nlink(*ino)), "inode {ino}");
+        if let Some(bytes) = &node.bytes {
+            let mut found = c.content(Ino(*ino)).await.unwrap().bytes;
+            found.resize(bytes.len(), 0);
+            assert_eq!(&found, bytes, "bytes of inode {ino}");
+        }
         if node.quota == *ino {
             let (root, limits) = (Ino(*ino), QuotaLimits::default());
             let counts = model.nodes.values().filter(|node| node.quota == *ino);

@@ -52,9 +52,11 @@ pub(crate) async fn limits_hold(f: Fixture) {
     assert_eq!(full, Err(MetaError::Quota));
     assert_eq!(c.create(create(sub, "d", FileKind::Directory)).await, Err(MetaError::Quota));
     assert_eq!(c.lookup(sub, "h").await, Err(MetaError::NotFound));
+    let mtime = Timestamp::default();
+    let some = Extend { ino: file.ino, data: file.data, size: 9, mtime };
+    c.run(MetaOp::Extend(some)).await.expect("it lies in chunks from now on");
     assert_eq!(resize(&c, file.ino, 1000).await, Ok(()));
     assert_eq!(resize(&c, file.ino, 1001).await, Err(MetaError::Quota));
-    let mtime = Timestamp::default();
     let more = Extend { ino: file.ino, data: file.data, size: 1001, mtime };
     assert_eq!(c.run(MetaOp::Extend(more)).await, Err(MetaError::Quota));
     assert_eq!(

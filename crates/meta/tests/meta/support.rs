@@ -8,9 +8,9 @@ use millpond_env::FakeClock;
 use millpond_meta::{Facts, Volume, VolumeOptions};
 use millpond_store::{MemoryBackend, Store};
 use millpond_types::meta::{
-    Answered, Attr, Caller, Create, DirEntry, Entry, FileKind, Ino, MetaAnswer, MetaError, MetaOp,
-    MetaReply, MetaRequest, Name, ReadDir, Removed, Rename, Session, SetAttr, Setxattr, XattrMode,
-    XattrName,
+    Answered, Attr, Caller, Content, Create, DirEntry, Entry, FileKind, Ino, MetaAnswer, MetaError,
+    MetaOp, MetaReply, MetaRequest, Name, ReadDir, Removed, Rename, Reserve, Session, SetAttr,
+    Setxattr, Spill, Timestamp, WriteInline, XattrMode, XattrName,
 };
 
 pub(crate) const LEASE: Duration = Duration::from_mins(1);
@@ -200,6 +200,42 @@ impl Client {
 
     pub(crate) async fn setattr(&self, ino: Ino, set: SetAttr) -> Result<Attr, MetaError> {
         attr(self.run(MetaOp::SetAttr { ino, set }).await)
+    }
+
+    /// An inode, and its bytes in the store.
+    pub(crate) async fn content(&self, ino: Ino) -> Result<Content, MetaError> {
+        match self.run(MetaOp::Content { ino }).await? {
+            MetaReply::Content(content) => Ok(content),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Writes into the store, if the bytes of the file as it was there lie there.
+    pub(crate) async fn write(
+        &self,
+        file: Attr,
+        offset: u32,
+        bytes: &[u8],
+    ) -> Result<Attr, MetaError> {
+        let mtime = Timestamp { secs: 1_700_000_200, nanos: 5 };
+        let (ino, data, bytes) = (file.ino, file.data, bytes.to_vec());
+        attr(self.run(MetaOp::WriteInline(WriteInline { ino, data, offset, bytes, mtime })).await)
+    }
+
+    /// Has a file that was read go to chunks of a name that is reserved for it.
+    pub(crate) async fn spill(&self, read: Attr, size: u64) -> Result<Attr, MetaError> {
+        let reserve = MetaOp::Reserve(Reserve { ino: read.ino, size });
+        let MetaReply::Reserved(chunks) = self.run(reserve).await? else { panic!("a name") };
+        self.spill_to(read, (chunks, size)).await
+    }
+
+    pub(crate) async fn spill_to(
+        &self,
+        read: Attr,
+        (chunks, size): (u64, u64),
+    ) -> Result<Attr, MetaError> {
+        let (mtime, version) = (Timestamp { secs: 1_700_000_300, nanos: 6 }, read.version);
+        attr(self.run(MetaOp::Spill(Spill { ino: read.ino, version, chunks, size, mtime })).await)
     }
 
     pub(crate) async fn link(&self, ino: Ino, dir: Ino, text: &str) -> Result<Attr, MetaError> {

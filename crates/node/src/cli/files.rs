@@ -104,15 +104,23 @@ struct Chunk {
     stat: Option<ChunkStat>,
 }
 
+/// Chunks that a file may have.
+const fn chunks_of(attr: &Attr) -> u64 {
+    match attr.kind {
+        FileKind::Regular if !attr.is_stored() => attr.layout.chunks(attr.size),
+        _ => 0,
+    }
+}
+
 /// `millpond info PATH`.
 pub(super) fn info(args: &Args) -> Outcome {
     let behind = Behind::of(args)?;
     let attr = behind.attr()?;
-    let count = if attr.kind == FileKind::Regular { attr.layout.chunks(attr.size) } else { 0 };
+    let count = chunks_of(&attr);
     let shown = u32::try_from(count.min(CHUNKS_SHOWN)).unwrap_or(0);
     let place = |index| PlacedChunk {
         chain: attr.layout.chain(index),
-        chunk: FileChunk { data: DataId(attr.data), index },
+        chunk: FileChunk { data: DataId(attr.chunk_data()), index },
     };
     let places: Vec<PlacedChunk> = (0..shown).map(place).collect();
     let stats = behind.metas.client.stat_chunks(&places, Some(PATIENCE))?;
@@ -141,9 +149,11 @@ fn text_of(path: &Path, attr: &Attr, (chunks, count): (&[Chunk], u64), chains: &
     let layout = &attr.layout;
     let _ = writeln!(out, "{}: {:?}, inode {}", path.display(), attr.kind, attr.ino);
     let _ = writeln!(out, "  {} bytes, {} names, mode {:o}", attr.size, attr.nlink, attr.mode);
-    if attr.kind == FileKind::Regular {
+    if attr.is_stored() {
+        let _ = writeln!(out, "  inline: the bytes lie with the metas");
+    } else if attr.kind == FileKind::Regular {
         let size = ByteSize(layout.chunk_bytes());
-        let data = DataId(attr.data);
+        let data = DataId(attr.chunk_data());
         let _ = writeln!(out, "  data {data}, chunks of {size} over {} chains", layout.stripe);
         let _ = writeln!(out, "  chunk  chain      bytes  nodes, head first");
     }
@@ -174,7 +184,8 @@ fn json_of(attr: &Attr, chunks: &[Chunk], chains: &Chains) -> anyhow::Result<Str
         "kind": format!("{:?}", attr.kind).to_lowercase(),
         "bytes": attr.size,
         "names": attr.nlink,
-        "data": DataId(attr.data).to_string(),
+        "inline": attr.is_stored(),
+        "data": DataId(attr.chunk_data()).to_string(),
         "chunk_bytes": layout.chunk_bytes(),
         "stripe": layout.stripe,
         "chunks": chunks.iter().map(chunk).collect::<Vec<_>>(),
@@ -198,7 +209,7 @@ impl Sum {
             FileKind::Regular => {
                 self.files += 1;
                 self.bytes += attr.size;
-                self.chunks += attr.layout.chunks(attr.size);
+                self.chunks += chunks_of(attr);
             }
             FileKind::Directory => self.directories += 1,
             _ => self.others += 1,

@@ -73,11 +73,19 @@ impl FileKind {
     }
 
     pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        let value = r.u8()?;
+        Self::of(r.u8()?)
+    }
+
+    fn of(value: u8) -> Result<Self, WireError> {
         let known = Self::ALL.into_iter().find(|kind| *kind as u8 == value);
         known.ok_or(WireError::Field("kind of a file"))
     }
 }
+
+/// Beside a kind: the bytes lie in the store.
+const STORED: u8 = 0x80;
+/// Beside a kind: the name of the chunks is not the data id, and follows at the end.
+const OWN_CHUNKS: u8 = 0x40;
 
 /// A point in time: seconds since 1970 (before it: negative) and nanoseconds behind them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -139,7 +147,11 @@ pub struct Attr {
     pub btime: Timestamp,
     /// Names the bytes: chunks belong to a data id, and a file that is cut to nothing gets a new one.
     pub data: u64,
-    /// Where they lie.
+    /// Name of the chunks that the bytes lie in; none of a file whose bytes lie in the store. It is `data`,
+    /// unless they lay in the store before: then it is a number of its own, so that nobody else has
+    /// ever written to chunks of that name.
+    pub chunks: Option<u64>,
+    /// Where chunks lie.
     pub layout: Layout,
     /// The directory that a directory lies in; of other kinds the one it was made in, which may be gone.
     pub parent: Ino,
@@ -157,6 +169,21 @@ impl Attr {
         self.kind.mode_bits() | self.mode as u32
     }
 
+    /// Whether it is a file whose bytes lie in the store.
+    #[must_use]
+    pub const fn is_stored(&self) -> bool {
+        self.chunks.is_none()
+    }
+
+    /// Name of the file's chunks: of those that there are, or of those that an empty file would get.
+    #[must_use]
+    pub const fn chunk_data(&self) -> u64 {
+        match self.chunks {
+            Some(chunks) => chunks,
+            None => self.data,
+        }
+    }
+
     /// True for a directory.
     #[must_use]
     pub fn is_dir(&self) -> bool {
@@ -165,7 +192,10 @@ impl Attr {
 
     pub(super) fn encode(&self, w: &mut Writer) {
         w.u64(self.ino.0);
-        w.u8(self.kind as u8);
+        let own = self.chunks.filter(|chunks| *chunks != self.data);
+        // Files of volumes from before there were bytes in the store have neither bit.
+        let place = if self.is_stored() { STORED } else { u8::from(own.is_some()) * OWN_CHUNKS };
+        w.u8(self.kind as u8 | place);
         w.u16(self.mode);
         for word in [self.uid, self.gid, self.nlink, self.rdev] {
             w.u32(word);
@@ -178,10 +208,15 @@ impl Attr {
         self.layout.encode(w);
         w.u64(self.parent.0);
         w.u64(self.version);
+        if let Some(own) = own {
+            w.u64(own);
+        }
     }
 
     pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        let (ino, kind, mode) = (Ino(r.u64()?), FileKind::decode(r)?, r.u16()?);
+        let (ino, kind) = (Ino(r.u64()?), r.u8()?);
+        let place = kind & (STORED | OWN_CHUNKS);
+        let (kind, mode) = (FileKind::of(kind & !place)?, r.u16()?);
         if mode > 0o7777 {
             return Err(WireError::Field("mode of an inode"));
         }
@@ -194,6 +229,12 @@ impl Attr {
         let (ctime, btime) = (Timestamp::decode(r)?, Timestamp::decode(r)?);
         let (data, layout) = (r.u64()?, Layout::decode(r)?);
         let (parent, version) = (Ino(r.u64()?), r.u64()?);
+        let chunks = match place {
+            0 => Some(data),
+            STORED if kind == FileKind::Regular => None,
+            OWN_CHUNKS if kind == FileKind::Regular => Some(r.u64()?),
+            _ => return Err(WireError::Field("where the bytes of an inode lie")),
+        };
         Ok(Self {
             ino,
             kind,
@@ -208,6 +249,7 @@ impl Attr {
             ctime,
             btime,
             data,
+            chunks,
             layout,
             parent,
             version,

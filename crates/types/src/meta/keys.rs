@@ -8,6 +8,7 @@
 //! | `f/i` ino | [`super::InodeRecord`] |
 //! | `f/t` ino | [`super::DirTimes`] of a directory: written blindly by whoever changes its entries |
 //! | `f/d` ino hash name | [`super::EntryRecord`] |
+//! | `f/c` ino | [`super::ContentRecord`]: the bytes of a file that has no chunks |
 //! | `f/x` ino name | an extended attribute, as it is |
 //! | `f/o` ino | [`super::OrphanRecord`]: no name leads to it any more, but it may be open |
 //! | `f/g` data | [`super::GarbageRecord`]: bytes that nobody can reach |
@@ -50,6 +51,8 @@ pub const TIMES: &[u8] = b"f/t";
 /// Before the number of an inode with extended attributes.
 pub const XATTRS: &[u8] = b"f/x";
 
+/// Before the number of a file whose bytes lie in the store.
+pub const CONTENTS: &[u8] = b"f/c";
 /// Before the number of an inode with locks.
 pub const LOCKS: &[u8] = b"f/k";
 /// Before the number of a session with locks.
@@ -157,6 +160,12 @@ pub fn xattr(ino: Ino, name: &XattrName) -> Vec<u8> {
     let mut key = numbered(XATTRS, ino.0, name.as_bytes().len());
     key.extend_from_slice(name.as_bytes());
     key
+}
+
+/// Key of a file's bytes.
+#[must_use]
+pub fn content(ino: Ino) -> Vec<u8> {
+    numbered(CONTENTS, ino.0, 0)
 }
 
 /// Key of an orphan.

@@ -1,12 +1,13 @@
 //! Words of the file namespace: inodes, attributes, layouts, and what a client asks of a meta.
 //!
 //! Reading order: `attr` (what an inode is), `layout` (where a file's bytes lie), `error` (how an
-//! operation fails), `lock`, `quota`, `trash`, `check`, `request` and `reply` (the protocol of `Verb::Meta`), `watch` (of
+//! operation fails), `lock`, `quota`, `trash`, `check`, `content` (bytes in the store), `request` and `reply` (the protocol of `Verb::Meta`), `watch` (of
 //! `Verb::MetaWatch`), `records` and [`keys`] (what lies in the transactional store). `docs/files.md` says what the
 //! operations promise.
 
 mod attr;
 mod check;
+mod content;
 mod error;
 pub mod keys;
 mod layout;
@@ -20,6 +21,9 @@ mod watch;
 
 pub use attr::{Attr, FileKind, Ino, Name, NameError, Timestamp, XattrName};
 pub use check::{RECORDS_AT_ONCE_MAX, RecordPage, RecordRange, Repair};
+pub use content::{
+    Content, ContentRecord, FILE_PATH_MAX, INLINE_MAX, PutFile, Reserve, Spill, WriteInline,
+};
 pub use error::MetaError;
 pub use layout::Layout;
 pub use lock::{FileLock, HeldLock, LockKind, LockSpace, LocksRecord};

@@ -4,8 +4,9 @@ use super::request::flag;
 use super::{Attr, FileKind, Ino, Layout, SESSIONS_MAX, TARGET_BYTES_MAX, Timestamp};
 use crate::wire::{Reader, Record, WireError, Writer};
 
-/// Format of the records of a volume that this build reads and writes.
-pub const VOLUME_FORMAT: u32 = 1;
+/// Format of the records of a volume that this build writes. It reads format 1 too, which has no bytes of
+/// files in the store, and makes it this one.
+pub const VOLUME_FORMAT: u32 = 2;
 
 /// A volume: one file namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! What a meta answers: the meta of a `Verb::Meta` reply.
 
 use super::check::{RecordPage, read_values, write_values};
+use super::content::Content;
 use super::request::{flag, read_inos, write_inos};
 use super::trash::TrashPage;
 use super::{
@@ -109,6 +110,10 @@ pub enum MetaReply {
     Repaired(bool),
     /// A page of what is kept.
     Trash(TrashPage),
+    /// An inode, and its bytes if they lie in the store.
+    Content(Content),
+    /// A name for chunks.
+    Reserved(u64),
 }
 
 /// Done, or not.
@@ -166,6 +171,8 @@ impl MetaReply {
             Self::Values(_) => 15,
             Self::Repaired(_) => 16,
             Self::Trash(_) => 17,
+            Self::Content(_) => 18,
+            Self::Reserved(_) => 19,
         }
     }
 
@@ -220,6 +227,8 @@ impl MetaReply {
             Self::Values(values) => write_values(w, values),
             Self::Repaired(done) => w.u8(u8::from(*done)),
             Self::Trash(page) => page.encode(w),
+            Self::Content(content) => content.encode(w),
+            Self::Reserved(data) => w.u64(*data),
         }
     }
 
@@ -258,6 +267,8 @@ impl MetaReply {
             15 => Self::Values(read_values(r)?),
             16 => Self::Repaired(flag(r, "repaired")?),
             17 => Self::Trash(TrashPage::decode(r)?),
+            18 => Self::Content(Content::decode(r)?),
+            19 => Self::Reserved(r.u64()?),
             _ => return Err(WireError::Field("kind of a meta's reply")),
         })
     }

@@ -1,6 +1,7 @@
 //! What a client asks of a meta: the meta of a `Verb::Meta` request.
 
 use super::check::{RecordRange, Repair, read_keys, write_keys};
+use super::content::{PutFile, Reserve, Spill, WriteInline, read_path, write_path};
 use super::lock::write_lock;
 use super::trash::TrashChange;
 use super::{
@@ -124,14 +125,19 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
     /// Time of the last change; now when nothing is said.
     pub ctime: Option<Timestamp>,
+    /// Only while the bytes lie in the store: otherwise nothing is changed, and the answer shows it. For a
+    /// length whose caller has cut no chunks.
+    pub stored: bool,
 }
 
-/// Bytes were written: the file reaches at least so far.
+/// Bytes were written to chunks: the file reaches at least so far. A file in the store goes to chunks by that
+/// if it is empty; otherwise nothing is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extend {
     /// Which file.
     pub ino: Ino,
-    /// The bytes that were written belong to this data id; of another one they are gone.
+    /// Name of the chunks; nothing is changed when those of the file have another one: it was cut to nothing,
+    /// or its bytes lie in the store.
     pub data: u64,
     /// The end of the last byte written.
     pub size: u64,
@@ -342,6 +348,24 @@ pub enum MetaOp {
     },
     /// A change of what is kept.
     Trash(TrashChange),
+    /// An inode's attributes, and its bytes if they lie in the store.
+    Content {
+        /// Which one.
+        ino: Ino,
+    },
+    /// Bytes for the store; nothing is changed when those of the file lie in chunks, or are others.
+    WriteInline(WriteInline),
+    /// A name for chunks that the bytes of a file are to go to from the store.
+    Reserve(Reserve),
+    /// The bytes of a file are in such chunks now; nothing is changed when it is not as it was.
+    Spill(Spill),
+    /// As [`Self::Content`], of the file at the end of these names from the root on.
+    GetFile {
+        /// Which one.
+        path: Vec<Name>,
+    },
+    /// A whole file.
+    PutFile(PutFile),
 }
 
 /// One request.
@@ -433,6 +457,7 @@ impl SetAttr {
             self.gid.is_some(),
             self.size.is_some(),
             self.ctime.is_some(),
+            self.stored,
         ];
         w.u8(bits.iter().enumerate().map(|(bit, set)| u8::from(*set) << bit).sum());
         w.u16(self.mode.unwrap_or(0));
@@ -446,7 +471,7 @@ impl SetAttr {
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let bits = r.u8()?;
-        if bits >= 1 << 5 {
+        if bits >= 1 << 6 {
             return Err(WireError::Field("attributes to set"));
         }
         let has = |bit: u8| bits & 1 << bit != 0;
@@ -463,6 +488,7 @@ impl SetAttr {
             atime: SetTime::decode(r)?,
             mtime: SetTime::decode(r)?,
             ctime: has(4).then_some(ctime),
+            stored: has(5),
         })
     }
 }
@@ -543,6 +569,12 @@ impl MetaOp {
             Self::Repair(_) => "repair",
             Self::TrashList { .. } => "trash_list",
             Self::Trash(_) => "trash",
+            Self::Content { .. } => "content",
+            Self::WriteInline(_) => "write_inline",
+            Self::Reserve(_) => "reserve",
+            Self::Spill(_) => "spill",
+            Self::GetFile { .. } => "get_file",
+            Self::PutFile(_) => "put_file",
         }
     }
 
@@ -564,6 +596,10 @@ impl MetaOp {
                 | Self::SetQuota { .. }
                 | Self::Repair(_)
                 | Self::Trash(_)
+                | Self::WriteInline(_)
+                | Self::Reserve(_)
+                | Self::Spill(_)
+                | Self::PutFile(_)
         )
     }
 
@@ -598,6 +634,12 @@ impl MetaOp {
             Self::Repair(_) => 72,
             Self::TrashList { .. } => 80,
             Self::Trash(_) => 81,
+            Self::Content { .. } => 90,
+            Self::WriteInline(_) => 91,
+            Self::Reserve(_) => 92,
+            Self::Spill(_) => 93,
+            Self::GetFile { .. } => 94,
+            Self::PutFile(_) => 95,
         }
     }
 
@@ -620,6 +662,7 @@ impl MetaOp {
             | Self::ReadLink { ino }
             | Self::ListXattr { ino }
             | Self::UsageAt { dir: ino }
+            | Self::Content { ino }
             | Self::GetQuota { ino } => w.u64(ino.0),
             Self::GetLock { ino, lock } | Self::SetLock { ino, lock } => write_lock(w, *ino, lock),
             Self::SetQuota { dir, limits } => {
@@ -663,6 +706,11 @@ impl MetaOp {
                 w.u32(*limit);
             }
             Self::Trash(change) => change.encode(w),
+            Self::WriteInline(write) => write.encode(w),
+            Self::Reserve(reserve) => reserve.encode(w),
+            Self::Spill(spill) => spill.encode(w),
+            Self::GetFile { path } => write_path(w, path),
+            Self::PutFile(put) => put.encode(w),
         }
     }
 
@@ -709,6 +757,12 @@ impl MetaOp {
                 Self::TrashList { dir, after, limit: r.u32()? }
             }
             81 => Self::Trash(TrashChange::decode(r)?),
+            90 => Self::Content { ino: Ino(r.u64()?) },
+            91 => Self::WriteInline(WriteInline::decode(r)?),
+            92 => Self::Reserve(Reserve::decode(r)?),
+            93 => Self::Spill(Spill::decode(r)?),
+            94 => Self::GetFile { path: read_path(r)? },
+            95 => Self::PutFile(PutFile::decode(r)?),
             _ => return Err(WireError::Field("operation of a meta")),
         })
     }

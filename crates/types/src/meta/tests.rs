@@ -25,6 +25,7 @@ fn attr() -> Attr {
         ctime: time(7),
         btime: time(8),
         data: 78,
+        chunks: Some(78),
         layout: Layout { chunk_log2: 18, stripe: 16, seed: 3, chains: 256 },
         parent: Ino::ROOT,
         version: u64::MAX,
@@ -46,6 +47,7 @@ fn ops() -> Vec<MetaOp> {
         atime: Some(SetTime::Now),
         mtime: Some(SetTime::At(Timestamp { secs: -1, nanos: 1 })),
         ctime: Some(Timestamp::default()),
+        stored: true,
     };
     let create = Create {
         parent,
@@ -104,7 +106,32 @@ fn ops() -> Vec<MetaOp> {
     ]
     .into_iter()
     .chain(repairs().into_iter().map(MetaOp::Repair))
+    .chain(of_content())
     .collect()
+}
+
+fn of_content() -> Vec<MetaOp> {
+    let ino = Ino(9);
+    vec![
+        MetaOp::Content { ino },
+        MetaOp::WriteInline(WriteInline {
+            ino,
+            data: 4,
+            offset: 1,
+            bytes: vec![7; INLINE_MAX - 1],
+            mtime: Timestamp::default(),
+        }),
+        MetaOp::Reserve(Reserve { ino, size: 1 << 40 }),
+        MetaOp::Spill(Spill {
+            ino,
+            version: 3,
+            chunks: 12,
+            size: 1 << 40,
+            mtime: Timestamp::default(),
+        }),
+        MetaOp::GetFile { path: vec![name("a"), name("b")] },
+        MetaOp::PutFile(PutFile { path: vec![name("a")], mode: 0o600, bytes: b"v".to_vec() }),
+    ]
 }
 
 fn repairs() -> Vec<Repair> {
@@ -169,6 +196,13 @@ fn replies() -> Vec<MetaReply> {
         MetaReply::Records(RecordPage::default()),
         MetaReply::Values(vec![None, Some(b"v".to_vec()), Some(Vec::new())]),
         MetaReply::Repaired(true),
+        MetaReply::Content(Content { attr: attr(), bytes: Vec::new() }),
+        MetaReply::Content(Content {
+            attr: Attr { chunks: None, ..attr() },
+            bytes: vec![1; INLINE_MAX],
+        }),
+        MetaReply::Attr(Attr { chunks: Some(99), ..attr() }),
+        MetaReply::Reserved(12),
         MetaReply::Trash(TrashPage {
             keep_s: 7,
             entries: vec![TrashEntry {
@@ -222,6 +256,8 @@ fn records_come_back_and_damage_is_seen() {
     assert!(EntryRecord::open(&bytes).is_err(), "another kind");
     bytes[20] ^= 1;
     assert!(InodeRecord::open(&bytes).is_err());
+    let content = ContentRecord { data: 5, bytes: vec![9; INLINE_MAX] };
+    assert_eq!(ContentRecord::open(&content.seal()), Ok(content));
     let session = SessionRecord { name: "h".to_owned(), renewed: Timestamp::default() };
     assert_eq!(SessionRecord::open(&session.seal()), Ok(session));
     let garbage = GarbageRecord { layout: attr().layout, size: 9, since: Timestamp::default() };

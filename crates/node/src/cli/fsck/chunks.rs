@@ -4,10 +4,11 @@
 //! Files are taken some at a time, in the order of their data ids; for each such batch all chunks are
 //! listed once. So memory is bounded, and the chunks of `n` files are listed `n / FILES_AT_ONCE` times.
 //!
-//! The cluster may be in use. A chunk is written only after its data id lies in an inode, and a data id
+//! The cluster may be in use. A chunk is written only after its data id lies in an inode, or, of a file whose bytes
+//! go there from the store, in the garbage, from where it moves to the inode; and a data id
 //! that leaves its inode becomes garbage in the same transaction, which is forgotten after its chunks are
-//! removed. So a chunk that was seen, is there still, and whose data id is found neither in the inodes nor,
-//! read after them, in the garbage, belongs to nobody; and since no number is given out twice, for ever.
+//! removed. So a chunk that was seen, is there still, and whose data id is found neither in the garbage nor, read
+//! after it, in the inodes, nor again in the garbage, belongs to nobody; and since no number is given out twice, for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -197,9 +198,10 @@ impl Check<'_> {
         }
     }
 
-    /// Calls with every data id that somebody has: of inodes first, of garbage then.
+    /// Calls with every data id that somebody has: of garbage, then of inodes, then of garbage again.
     fn owners(&mut self, mut each: impl FnMut(u64, Owner)) -> anyhow::Result<u64> {
         let mut unreadable = 0;
+        self.garbage(&mut each)?;
         let mut more = Some(KeyRange::prefix(keys::INODES));
         while let Some(range) = more {
             let page = self.records.page_now(range, true)?;
@@ -213,12 +215,20 @@ impl Check<'_> {
                     continue;
                 };
                 if attr.kind == FileKind::Regular {
-                    let (ino, version, size, layout) =
-                        (attr.ino, attr.version, attr.size, attr.layout);
-                    each(attr.data, Owner { ino, version, size, layout });
+                    let (ino, version, layout) = (attr.ino, attr.version, attr.layout);
+                    // An empty file in the store may be about to be told what is in its chunks.
+                    let size = if attr.is_stored() { 0 } else { attr.size };
+                    each(attr.chunk_data(), Owner { ino, version, size, layout });
                 }
             }
         }
+        self.garbage(&mut each)?;
+        let aside = KeyRange::prefix(&keys::aside(keys::INODES));
+        unreadable += self.records.page_now(aside, false)?.entries.len() as u64;
+        Ok(unreadable)
+    }
+
+    fn garbage(&self, mut each: impl FnMut(u64, Owner)) -> anyhow::Result<()> {
         let mut more = Some(KeyRange::prefix(keys::GARBAGE));
         while let Some(range) = more {
             let page = self.records.page_now(range, true)?;
@@ -229,9 +239,7 @@ impl Check<'_> {
                 each(data, Owner { ino: Ino(0), version: 0, size: 0, layout });
             }
         }
-        let aside = KeyRange::prefix(&keys::aside(keys::INODES));
-        unreadable += self.records.page_now(aside, false)?.entries.len() as u64;
-        Ok(unreadable)
+        Ok(())
     }
 
     /// The files with the smallest data ids that are not below `from`.
@@ -465,9 +473,9 @@ impl Check<'_> {
         let record = found.into_iter().next().flatten().map(|it| InodeRecord::open(&it));
         let attr = record.transpose().ok().flatten().map(|record| record.attr);
         let data = at.chunk.data.0;
-        let is_same = attr.is_some_and(|it| it.version == owner.version && it.data == data);
+        let is_same = attr.is_some_and(|it| it.version == owner.version && it.chunk_data() == data);
         if !is_same || now.version != stat.version {
-            self.report.unjudged += u64::from(attr.is_some_and(|attr| attr.data == data));
+            self.report.unjudged += u64::from(attr.is_some_and(|attr| attr.chunk_data() == data));
             return Ok(());
         }
         let (ino, index) = (owner.ino, at.chunk.index);

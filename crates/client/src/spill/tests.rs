@@ -1,0 +1,184 @@
+//! A meta and chunks in memory, with somebody else who changes the file at every step.
+
+use std::collections::BTreeMap;
+
+use millpond_types::meta::{FileKind, Layout};
+
+use super::*;
+
+const LAYOUT: Layout = Layout { chunk_log2: 16, stripe: 2, seed: 4, chains: 5 };
+
+/// One file; `meddle` is called before each question with the number of those before.
+struct World<'m> {
+    attr: Attr,
+    bytes: Vec<u8>,
+    reserved: u64,
+    chunks: BTreeMap<u64, Vec<u8>>,
+    asked: usize,
+    meddle: &'m dyn Fn(&mut World<'_>),
+}
+
+fn file(size: u64) -> Attr {
+    let time = Timestamp::default();
+    Attr {
+        ino: Ino(5),
+        kind: FileKind::Regular,
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        nlink: 1,
+        rdev: 0,
+        size,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        data: 5,
+        chunks: None,
+        layout: LAYOUT,
+        parent: Ino::ROOT,
+        version: 1,
+    }
+}
+
+impl<'m> World<'m> {
+    fn new(bytes: &[u8], meddle: &'m dyn Fn(&mut World<'_>)) -> Self {
+        let (attr, bytes) = (file(bytes.len() as u64), bytes.to_vec());
+        Self { attr, bytes, reserved: 100, chunks: BTreeMap::new(), asked: 0, meddle }
+    }
+
+    fn set(&mut self, bytes: &[u8]) {
+        self.bytes = bytes.to_vec();
+        self.attr.size = bytes.len() as u64;
+        self.attr.version += 1;
+    }
+
+    fn go(&mut self, chunks: u64, size: u64) {
+        self.attr.chunks = Some(chunks);
+        self.attr.size = self.attr.size.max(size);
+        self.attr.version += 1;
+    }
+
+    /// What a reader gets.
+    fn read(&self) -> Vec<u8> {
+        let mut bytes = match self.attr.chunks {
+            Some(chunks) => self.chunks.get(&chunks).cloned().unwrap_or_default(),
+            None => self.bytes.clone(),
+        };
+        bytes.resize(usize::try_from(self.attr.size).unwrap(), 0);
+        bytes
+    }
+}
+
+impl Door for World<'_> {
+    type Error = &'static str;
+
+    fn ask(&mut self, op: MetaOp) -> Result<MetaReply, &'static str> {
+        let meddle = self.meddle;
+        meddle(self);
+        self.asked += 1;
+        match op {
+            MetaOp::Content { .. } => {
+                Ok(MetaReply::Content(Content { attr: self.attr, bytes: self.bytes.clone() }))
+            }
+            MetaOp::Reserve(_) => {
+                self.reserved += 1;
+                Ok(MetaReply::Reserved(self.reserved))
+            }
+            MetaOp::Extend(extend) => {
+                if self.attr.is_stored() && self.attr.size == 0 && self.attr.data == extend.data {
+                    self.go(extend.data, extend.size);
+                }
+                Ok(MetaReply::Attr(self.attr))
+            }
+            MetaOp::Spill(spill) => {
+                if self.attr.is_stored() && self.attr.version == spill.version {
+                    self.go(spill.chunks, spill.size);
+                }
+                Ok(MetaReply::Attr(self.attr))
+            }
+            _ => Err("not asked for"),
+        }
+    }
+
+    fn write(&mut self, to: FileBytes, parts: &[(u64, &[u8])]) -> Result<(), &'static str> {
+        let chunks = self.chunks.entry(to.data.0).or_default();
+        for (offset, bytes) in parts {
+            let start = usize::try_from(*offset).unwrap();
+            chunks.resize(chunks.len().max(start + bytes.len()), 0);
+            chunks[start..start + bytes.len()].copy_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, bytes: FileBytes, _: &[(u64, &[u8])]) {
+        assert_ne!(self.attr.chunks, Some(bytes.data.0), "they are the file's");
+        self.chunks.remove(&bytes.data.0);
+    }
+
+    fn unexpected(&mut self) -> &'static str {
+        "unexpected"
+    }
+}
+
+const PART: (u64, &[u8]) = (6, b"new");
+
+fn run(world: &mut World<'_>) -> Spilled {
+    let known = world.attr;
+    spill(world, known, &[PART], Timestamp::default()).unwrap()
+}
+
+#[test]
+fn an_empty_file_needs_no_other_name() {
+    let mut world = World::new(b"", &|_| {});
+    assert!(run(&mut world).written);
+    assert_eq!((world.asked, world.attr.chunks), (1, Some(5)));
+    assert_eq!(world.read(), b"\0\0\0\0\0\0new");
+}
+
+#[test]
+fn one_with_bytes_gets_a_name_of_its_own() {
+    let mut world = World::new(b"0123456789", &|_| {});
+    assert!(run(&mut world).written);
+    assert_eq!((world.asked, world.attr.chunks), (3, Some(101)));
+    assert_eq!(world.read(), b"012345new9");
+}
+
+#[test]
+fn what_others_write_meanwhile_stays() {
+    for (bytes, step) in [(&b""[..], 0), (b"01234", 0), (b"01234", 1), (b"01234", 2)] {
+        let meddle = |world: &mut World<'_>| {
+            if world.asked == step {
+                world.set(b"others");
+            }
+        };
+        let mut world = World::new(bytes, &meddle);
+        assert!(run(&mut world).written);
+        assert_eq!(world.read(), b"othersnew", "at step {step}");
+        assert!(!world.chunks.contains_key(&5), "nothing is left where nobody looks");
+    }
+}
+
+#[test]
+fn another_one_may_be_first() {
+    for step in 0..3 {
+        let meddle = |world: &mut World<'_>| {
+            if world.asked == step {
+                world.chunks.insert(77, b"others".to_vec());
+                world.go(77, 6);
+            }
+        };
+        let mut world = World::new(b"01234", &meddle);
+        let spilled = run(&mut world);
+        assert_eq!((spilled.written, spilled.attr.chunks), (false, Some(77)));
+        assert_eq!(world.read(), b"others", "as that one left it");
+    }
+}
+
+#[test]
+fn it_does_not_go_on_for_ever() {
+    let meddle = |world: &mut World<'_>| world.set(b"others");
+    let mut world = World::new(b"01234", &meddle);
+    let known = world.attr;
+    assert_eq!(spill(&mut world, known, &[PART], Timestamp::default()), Err("unexpected"));
+}

@@ -1,0 +1,241 @@
+//! Bytes of small files in the store: read, written, and on their way to chunks.
+//!
+//! A file goes to chunks in three steps. A name for them is reserved, and is garbage from the beginning;
+//! whoever reserved it writes the bytes there; a transaction gives the file these chunks, if it is still what
+//! was read. Several clients may try that at the same time: each writes to chunks of its own, so none of
+//! them writes over what another one has written since.
+
+use millpond_types::meta::{
+    Attr, Caller, Content, ContentRecord, Create, Entry, EntryRecord, FILE_BYTES_MAX, FileKind,
+    GarbageRecord, INLINE_MAX, Ino, InodeRecord, MetaError, MetaReply, Name, PutFile, Reserve,
+    SetAttr, Spill, Timestamp, WriteInline, keys,
+};
+use millpond_types::wire::Record;
+
+use crate::entry::{self, Fresh};
+use crate::error::Failed;
+use crate::permit;
+use crate::quota::Charge;
+use crate::view::{View, opened};
+
+/// How long a name for chunks is reserved, in seconds: a mount tries for a minute to write.
+const RESERVED_S: i64 = 90;
+
+impl View {
+    /// The bytes of a file in the store, for a change of them.
+    async fn stored(&self, attr: &Attr) -> Result<Vec<u8>, Failed> {
+        if attr.size == 0 {
+            return Ok(Vec::new());
+        }
+        let found: Option<ContentRecord> = self.read(&keys::content(attr.ino)).await?;
+        own(attr, found)
+    }
+
+    fn put_stored(&self, attr: &Attr, bytes: Vec<u8>) -> Result<(), Failed> {
+        let record = ContentRecord { data: attr.data, bytes };
+        Ok(self.txn.put(&keys::content(attr.ino), record.seal())?)
+    }
+}
+
+/// Bytes of this file, and not of what it was before it was cut to nothing.
+fn own(attr: &Attr, found: Option<ContentRecord>) -> Result<Vec<u8>, Failed> {
+    match found {
+        None => Ok(Vec::new()),
+        Some(record) if record.data == attr.data => Ok(record.bytes),
+        Some(_) => Err(MetaError::Io.into()),
+    }
+}
+
+/// An inode, and its bytes if they lie in the store; without a conflict.
+pub(crate) async fn look(view: &View, ino: Ino) -> Result<MetaReply, Failed> {
+    let (inode, content) = (keys::inode(ino), keys::content(ino));
+    let mut found = view.txn.get_many_snapshot(&[&inode, &content]).await?.into_iter();
+    let (record, bytes) = (found.next().flatten(), found.next().flatten());
+    let record = record.ok_or(Failed::Refused(MetaError::Stale))?;
+    let InodeRecord { attr, .. } = opened(&inode, &record)?;
+    if attr.is_dir() {
+        let attr = view.attr(ino).await?;
+        return Ok(MetaReply::Content(Content { attr, bytes: Vec::new() }));
+    }
+    let bytes = match bytes {
+        Some(bytes) if attr.is_stored() => own(&attr, Some(opened(&content, &bytes)?))?,
+        _ => Vec::new(),
+    };
+    Ok(MetaReply::Content(Content { attr, bytes }))
+}
+
+/// Cuts what lies behind `size` off the bytes of a file in the store.
+pub(crate) async fn cut(view: &View, attr: &Attr, size: u64) -> Result<(), Failed> {
+    let mut bytes = view.stored(attr).await?;
+    let size = usize::try_from(size).unwrap_or(usize::MAX);
+    if bytes.len() > size {
+        bytes.truncate(size);
+        view.put_stored(attr, bytes)?;
+    }
+    Ok(())
+}
+
+/// Bytes were written at this time: the file reaches at least so far.
+async fn grow(
+    view: &View,
+    record: &mut InodeRecord,
+    (size, at): (u64, Timestamp),
+) -> Result<(), Failed> {
+    let attr = &mut record.attr;
+    let size = size.max(attr.size);
+    view.charge(record.quota, attr.ino, Charge::resize(attr.size, size)).await?;
+    attr.size = size;
+    attr.mtime = at;
+    attr.ctime = at.max(attr.ctime);
+    Ok(())
+}
+
+/// Writes bytes into the store. A file that was cut to nothing, or has gone to chunks, stays as it is.
+pub(crate) async fn write(view: &View, write: &WriteInline) -> Result<MetaReply, Failed> {
+    let mut record = view.inode(write.ino).await?;
+    if record.attr.kind != FileKind::Regular {
+        return Err(MetaError::Invalid.into());
+    }
+    if record.attr.data != write.data || !record.attr.is_stored() {
+        return Ok(MetaReply::Attr(record.attr));
+    }
+    let mut bytes = view.stored(&record.attr).await?;
+    if !write.bytes.is_empty() {
+        let start = write.offset as usize;
+        let end = start + write.bytes.len();
+        bytes.resize(bytes.len().max(end), 0);
+        bytes[start..end].copy_from_slice(&write.bytes);
+    }
+    grow(view, &mut record, (write.end(), write.mtime)).await?;
+    if !write.bytes.is_empty() {
+        view.put_stored(&record.attr, bytes)?;
+    }
+    view.put_inode(&mut record)?;
+    Ok(MetaReply::Attr(record.attr))
+}
+
+/// Reserves the name `id` for chunks of a file.
+pub(crate) async fn reserve(view: &View, reserve: Reserve, id: u64) -> Result<MetaReply, Failed> {
+    let attr = view.attr(reserve.ino).await?;
+    if attr.kind != FileKind::Regular {
+        return Err(MetaError::Invalid.into());
+    }
+    let since = Timestamp { secs: view.now.secs.saturating_add(RESERVED_S), ..view.now };
+    let garbage = GarbageRecord { layout: attr.layout, size: reserve.size, since };
+    view.txn.put(&keys::garbage(id), garbage.seal())?;
+    Ok(MetaReply::Reserved(id))
+}
+
+/// Gives a file the chunks that its bytes were written to, if it is what was read, and if nobody may be removing
+/// these chunks by now.
+pub(crate) async fn spill(view: &View, spill: Spill) -> Result<MetaReply, Failed> {
+    if spill.size > FILE_BYTES_MAX {
+        return Err(MetaError::TooLarge.into());
+    }
+    let mut record = view.inode(spill.ino).await?;
+    let key = keys::garbage(spill.chunks);
+    let reserved: Option<GarbageRecord> = view.read(&key).await?;
+    let is_ours = reserved.is_some_and(|reserved| view.now < reserved.since);
+    let attr = &mut record.attr;
+    if !is_ours || !attr.is_stored() || attr.version != spill.version {
+        return Ok(MetaReply::Attr(record.attr));
+    }
+    view.discard_bytes(attr)?;
+    view.txn.delete(&key)?;
+    attr.chunks = Some(spill.chunks);
+    grow(view, &mut record, (spill.size, spill.mtime)).await?;
+    view.put_inode(&mut record)?;
+    Ok(MetaReply::Attr(record.attr))
+}
+
+/// The directory of a path's last name. Directories above it are looked at without a conflict: who renames one of
+/// them at the same moment comes later.
+async fn walk(view: &View, caller: &Caller, dirs: &[Name]) -> Result<Ino, Failed> {
+    let mut at = Ino::ROOT;
+    for name in dirs {
+        let key = keys::entry(at, name);
+        let inode = keys::inode(at);
+        let found = view.txn.get_many_snapshot(&[&inode, &key]).await?;
+        let [Some(dir), Some(entry)] = &found[..] else { return Err(MetaError::NotFound.into()) };
+        let dir: InodeRecord = opened(&inode, dir)?;
+        permit::access(caller, &dir.attr, permit::EXECUTE)?;
+        let entry: EntryRecord = opened(&key, entry)?;
+        match entry.kind {
+            FileKind::Directory => at = entry.ino,
+            FileKind::Symlink => return Err(MetaError::NotSupported.into()),
+            _ => return Err(MetaError::NotDirectory.into()),
+        }
+    }
+    Ok(at)
+}
+
+fn split(path: &[Name]) -> Result<(&Name, &[Name]), Failed> {
+    path.split_last().ok_or(Failed::Refused(MetaError::Invalid))
+}
+
+/// The file at the end of a path; `NotSupported` where a link lies on the way.
+pub(crate) async fn get(view: &View, caller: &Caller, path: &[Name]) -> Result<MetaReply, Failed> {
+    let (name, dirs) = split(path)?;
+    let parent = walk(view, caller, dirs).await?;
+    let MetaReply::Entry(entry) = entry::lookup(view, caller, parent, name).await? else {
+        return Err(MetaError::Io.into());
+    };
+    match entry.attr.kind {
+        FileKind::Regular => caller.access(&entry.attr, permit::READ)?,
+        FileKind::Directory => return Err(MetaError::IsDirectory.into()),
+        _ => return Err(MetaError::NotSupported.into()),
+    }
+    look(view, entry.attr.ino).await
+}
+
+/// Makes a file with these bytes, or gives them to the one that is there in place of its own; `NotSupported` where
+/// a link lies on the way.
+pub(crate) async fn put(
+    view: &View,
+    caller: &Caller,
+    put: &PutFile,
+    fresh: Fresh,
+) -> Result<MetaReply, Failed> {
+    assert!(put.bytes.len() <= INLINE_MAX, "a request that was decoded has no more");
+    let (name, dirs) = split(&put.path)?;
+    let parent = walk(view, caller, dirs).await?;
+    let wanted = Create {
+        parent,
+        name: name.clone(),
+        kind: FileKind::Regular,
+        mode: put.mode,
+        rdev: 0,
+        target: Vec::new(),
+        exclusive: false,
+    };
+    let (ino, created) = match view.entry(parent, name).await? {
+        Some(there) => match there.kind {
+            FileKind::Regular => (there.ino, false),
+            FileKind::Directory => return Err(MetaError::IsDirectory.into()),
+            _ => return Err(MetaError::NotSupported.into()),
+        },
+        None => {
+            entry::create(view, caller, &wanted, fresh).await?;
+            (Ino(fresh.id), true)
+        }
+    };
+    let mut record = view.inode(ino).await?;
+    let attr = &mut record.attr;
+    let old = attr.size;
+    if !created {
+        permit::access(caller, &view.dir(parent).await?.attr, permit::EXECUTE)?;
+        let set = SetAttr { size: Some(put.bytes.len() as u64), ..SetAttr::default() };
+        attr.mode = permit::set_attr(caller, attr, set)?.mode.unwrap_or(attr.mode);
+        view.discard_bytes(attr)?;
+        (attr.data, attr.chunks) = (fresh.id, None);
+    }
+    attr.size = put.bytes.len() as u64;
+    (attr.mtime, attr.ctime) = (view.now, view.now);
+    let size = attr.size;
+    view.charge(record.quota, ino, Charge::resize(old, size)).await?;
+    if size > 0 {
+        view.put_stored(&record.attr, put.bytes.clone())?;
+    }
+    view.put_inode(&mut record)?;
+    Ok(MetaReply::Entry(Entry { attr: record.attr, created }))
+}
