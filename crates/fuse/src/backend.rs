@@ -11,7 +11,7 @@ use millpond_types::meta::{Answered, Attr, Caller, MetaOp, MetaReply, MetaReques
 
 use crate::errno::Errno;
 use crate::files::Files;
-use crate::settled::Settled;
+use crate::settled::{Contents, Settled};
 use crate::watch::Calls;
 
 /// How long an operation is tried before the application is told that it failed: a node that is gone
@@ -21,6 +21,8 @@ const PATIENCE: Duration = Duration::from_mins(1);
 const OWN: u64 = 1 << 63;
 /// Steps that one request of the kernel may take.
 const STEP_BITS: u32 = 4;
+/// Small files whose bytes are kept for a read that follows: 16 MiB at most.
+const CONTENTS_MAX: usize = 1024;
 /// Chunks cut by one call.
 const CUTS_MAX: usize = 1024;
 
@@ -54,6 +56,16 @@ impl Ticket {
         self.unique.unwrap_or(0)
     }
 
+    /// The number and the hour of the one change that it is for, to be used again with [`Self::named`].
+    pub(crate) fn name(&mut self) -> (u64, u32) {
+        (self.sequence, *self.hour.get_or_insert_with(this_hour))
+    }
+
+    /// The same for a change that was begun under this number in this hour.
+    pub(crate) fn named(self, (sequence, hour): (u64, u32)) -> Self {
+        Self { sequence, hour: Some(hour), ..self }
+    }
+
     /// A name for the next change that the request makes.
     fn next(&mut self) -> u64 {
         let sequence = self.sequence + self.steps;
@@ -61,6 +73,10 @@ impl Ticket {
         assert!(self.steps <= 1 << STEP_BITS, "a request of the kernel takes few steps");
         sequence
     }
+}
+
+fn this_hour() -> u32 {
+    u32::try_from(RealClock::wall_ms() / 3_600_000).unwrap_or(u32::MAX)
 }
 
 /// An inode as a meta told of it.
@@ -77,6 +93,8 @@ pub(crate) struct Backend {
     pub(crate) client: Client,
     pub(crate) files: Files,
     pub(crate) settled: Settled,
+    /// Bytes of small files, as metas told them last.
+    pub(crate) contents: Contents,
     /// How long the cluster takes.
     pub(crate) calls: Calls,
     session: AtomicU64,
@@ -89,7 +107,8 @@ impl Backend {
     pub(crate) fn new(client: Client, files: Files, first: u64) -> Self {
         let (session, own) = (AtomicU64::new(0), AtomicU64::new(first & !OWN));
         let (settled, calls) = (Settled::default(), Calls::default());
-        Self { client, files, settled, calls, session, own }
+        let contents = Contents::new(CONTENTS_MAX);
+        Self { client, files, settled, contents, calls, session, own }
     }
 
     /// From now on requests are of this session.
@@ -110,15 +129,14 @@ impl Backend {
 
     /// Has a meta do something.
     pub(crate) fn ask(&self, ticket: &mut Ticket, op: MetaOp) -> Result<Answered, Errno> {
-        let now = || u32::try_from(RealClock::wall_ms() / 3_600_000).unwrap_or(u32::MAX);
         let (mut sequence, mut hour) = (0, 0);
         let mut call = &self.calls.look;
         if op.changes() {
             call = &self.calls.change;
             sequence = ticket.next();
             hour = *ticket.hour.get_or_insert_with(|| match ticket.unique {
-                Some(unique) => self.files.begin(unique, now()),
-                None => now(),
+                Some(unique) => self.files.begin(unique, this_hour()),
+                None => this_hour(),
             });
         }
         let session = self.session();
@@ -154,8 +172,15 @@ impl Backend {
 
     /// Writes bytes at `offset`, durably on all replicas.
     pub(crate) fn write(&self, bytes: Bytes, offset: u64, data: &[u8]) -> Result<(), Errno> {
+        self.write_parts(bytes, &[(offset, data)])
+    }
+
+    /// The same of several ranges, in their order where they overlap.
+    pub(crate) fn write_parts(&self, bytes: Bytes, all: &[(u64, &[u8])]) -> Result<(), Errno> {
         let (mut parts, mut values) = (Vec::new(), Vec::new());
-        bytes.values(offset, data, (&mut parts, &mut values))?;
+        for (offset, data) in all {
+            bytes.values(*offset, data, (&mut parts, &mut values))?;
+        }
         self.calls.write.timed(|| self.client.write_chunks(&parts, &values, Some(PATIENCE)))?;
         Ok(())
     }

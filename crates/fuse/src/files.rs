@@ -1,5 +1,7 @@
 //! What is known of open files, and what must outlive this process of it.
 
+mod held;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +14,9 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::backend::Told;
 use crate::journal::{Entry, Journal};
+
+use self::held::Waiting;
+pub(crate) use self::held::{Held, Hold};
 
 /// An open file, however often it is open.
 #[derive(Debug)]
@@ -28,6 +33,8 @@ struct State {
     attr: Attr,
     /// What the meta has not been told: the end of the bytes written, and when.
     written: Option<Written>,
+    /// The same of bytes for the store, by data id.
+    held: Option<Written>,
     /// The newest version of the store that a meta told the file of, and when.
     version: u64,
     heard: Tick,
@@ -55,17 +62,24 @@ pub(crate) struct Written {
 }
 
 impl File {
-    fn new(Told { attr, version }: Told, written: Option<Written>) -> Self {
+    fn new(
+        Told { attr, version }: Told,
+        (written, held): (Option<Written>, Option<Written>),
+    ) -> Self {
         let heard = RealClock::tick();
         let (bare, xattr_changes) = (None, 0);
-        let state = Mutex::new(State { attr, written, version, heard, bare, xattr_changes });
+        let state = Mutex::new(State { attr, written, held, version, heard, bare, xattr_changes });
         Self { ino: attr.ino, gate: RwLock::default(), state }
     }
 
     /// The file's attributes with what was written through this mount.
     pub(crate) fn attr(&self) -> Attr {
-        let state = *self.state.lock();
-        overlaid(state.attr, state.written)
+        overlaid(&self.state.lock())
+    }
+
+    /// The same as a meta told it last.
+    pub(crate) fn told(&self) -> Attr {
+        self.state.lock().attr
     }
 
     /// Where the file's bytes lie, and how many there are.
@@ -82,7 +96,7 @@ impl File {
         }
         state.version = state.version.max(version);
         state.heard = RealClock::tick();
-        overlaid(state.attr, state.written)
+        overlaid(&state)
     }
 
     /// The version of the store that a meta told the file of last.
@@ -133,16 +147,15 @@ impl File {
     }
 }
 
-fn overlaid(attr: Attr, written: Option<Written>) -> Attr {
-    match written.filter(|written| written.data == attr.chunk_data()) {
-        Some(written) => Attr {
-            size: attr.size.max(written.end),
-            mtime: written.at,
-            ctime: attr.ctime.max(written.at),
-            ..attr
-        },
-        None => attr,
+fn overlaid(state: &State) -> Attr {
+    let mut attr = state.attr;
+    let written = state.written.filter(|written| written.data == attr.chunk_data());
+    let held = state.held.filter(|held| held.data == attr.data);
+    for Written { end, at, .. } in written.into_iter().chain(held) {
+        attr.size = attr.size.max(end);
+        (attr.mtime, attr.ctime) = (at, attr.ctime.max(at));
     }
+    attr
 }
 
 /// An inode that is open.
@@ -153,8 +166,16 @@ struct Open {
     file: Option<Arc<File>>,
     /// As in [`State`].
     written: Option<Written>,
+    /// Bytes for the store that no meta has.
+    held: Option<Waiting>,
     /// Somebody may have a lock of it.
     locked: bool,
+}
+
+impl Open {
+    const fn is_untold(&self) -> bool {
+        self.written.is_some() || self.held.is_some()
+    }
 }
 
 /// Everything that the journal has too.
@@ -169,6 +190,8 @@ struct Table {
     heard: u64,
     /// How often another process took the mount over.
     taken_over: u32,
+    /// Bytes for the store, of all files.
+    held_bytes: usize,
     /// None on a mount that does not outlive its process.
     journal: Option<Journal>,
 }
@@ -176,7 +199,7 @@ struct Table {
 impl Table {
     fn note(&mut self, entry: Entry) {
         let Some(journal) = &mut self.journal else { return };
-        if journal.append(entry) {
+        if journal.append(&entry) {
             return;
         }
         // What the entries so far come to; this one is in it already.
@@ -190,6 +213,7 @@ impl Table {
         for (ino, open) in &self.open {
             state.push(Entry::IsOpen { ino: *ino, times: open.times });
             state.extend(open.written.map(|written| Entry::Wrote { ino: *ino, written }));
+            state.extend(open.held.iter().flat_map(|held| held.entries(*ino)));
             state.extend(open.locked.then_some(Entry::Locked { ino: *ino }));
         }
         state.push(Entry::TakenOver { times: self.taken_over });
@@ -217,6 +241,9 @@ impl Table {
             Entry::Wrote { ino, written } => {
                 self.open.entry(ino).or_default().written = Some(written);
             }
+            Entry::Held { ino, held } => self.join(ino, held),
+            Entry::Sending { ino, sequence, hour } => self.begin_sending(ino, (sequence, hour)),
+            Entry::Sent { ino } => self.release(ino),
             Entry::Heard { version } => self.heard = version,
             Entry::Locked { ino } => self.open.entry(ino).or_default().locked = true,
             Entry::TakenOver { times } => self.taken_over = times,
@@ -232,6 +259,7 @@ impl Table {
         let Some(open) = self.open.get_mut(&ino) else { return };
         open.times = open.times.saturating_sub(1);
         if open.times == 0 {
+            self.release(ino);
             self.open.remove(&ino);
         }
     }
@@ -264,7 +292,7 @@ impl Files {
     /// Nothing is open.
     pub(crate) fn new(journal: Option<Journal>) -> Self {
         let (open, done, began) = (HashMap::new(), HashSet::new(), HashMap::new());
-        let table = Table { open, done, began, heard: 0, taken_over: 0, journal };
+        let table = Table { open, done, began, heard: 0, taken_over: 0, held_bytes: 0, journal };
         Self { table: Mutex::new(table), untold: Mutex::default() }
     }
 
@@ -283,7 +311,7 @@ impl Files {
         table.taken_over = table.taken_over.saturating_add(1);
         let times = table.taken_over;
         table.note(Entry::TakenOver { times });
-        let untold = table.open.iter().filter(|(_, open)| open.written.is_some());
+        let untold = table.open.iter().filter(|(_, open)| open.is_untold());
         this.untold.lock().extend(untold.map(|(ino, _)| *ino));
         drop(table);
         Ok(this)
@@ -305,10 +333,10 @@ impl Files {
     pub(crate) fn known(&self, told: Told) -> Arc<File> {
         let mut table = self.table.lock();
         let Some(open) = table.open.get_mut(&told.attr.ino) else {
-            return Arc::new(File::new(told, None));
+            return Arc::new(File::new(told, (None, None)));
         };
-        let written = open.written;
-        let file = open.file.get_or_insert_with(|| Arc::new(File::new(told, written)));
+        let unknown = (open.written, open.held.as_ref().map(Waiting::shown));
+        let file = open.file.get_or_insert_with(|| Arc::new(File::new(told, unknown)));
         let file = Arc::clone(file);
         drop(table);
         let _ = file.learn(told);
@@ -327,7 +355,7 @@ impl Files {
 
     /// Whether a meta must be told of bytes written to it.
     pub(crate) fn is_untold(&self, ino: Ino) -> bool {
-        self.table.lock().open.get(&ino).is_some_and(|open| open.written.is_some())
+        self.table.lock().open.get(&ino).is_some_and(Open::is_untold)
     }
 
     /// The request closed a file.
@@ -363,6 +391,9 @@ impl Files {
     /// file's attributes then. Nothing when a meta knows of all, or of a later time.
     pub(crate) fn wrote_at(&self, file: &File, at: Timestamp) -> Option<Attr> {
         let mut table = self.table.lock();
+        if let Some(attr) = table.held_at(file, at) {
+            return Some(attr);
+        }
         let mut state = file.state.lock();
         let written = state.written.filter(|written| written.data == state.attr.chunk_data())?;
         if at > written.at || at < state.attr.mtime {
@@ -370,7 +401,7 @@ impl Files {
         }
         let now = Written { at, ..written };
         state.written = Some(now);
-        let attr = overlaid(state.attr, state.written);
+        let attr = overlaid(&state);
         drop(state);
         if let Some(open) = table.open.get_mut(&file.ino) {
             open.written = Some(now);
@@ -445,7 +476,7 @@ impl Files {
         FilesNumbers {
             inodes: table.open.len() as u64,
             handles: open().map(|open| u64::from(open.times)).sum(),
-            untold: open().filter(|open| open.written.is_some()).count() as u64,
+            untold: open().filter(|open| open.is_untold()).count() as u64,
             journal_bytes: table.journal.as_ref().map_or(0, Journal::used),
             taken_over: table.taken_over,
         }
@@ -482,178 +513,4 @@ impl Files {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use millpond_types::meta::{FileKind, Layout};
-
-    use super::*;
-
-    fn told(size: u64, version: u64) -> Told {
-        Told { attr: attr(size, version), version: 0 }
-    }
-
-    /// Of inode 5.
-    pub(crate) fn attr(size: u64, version: u64) -> Attr {
-        let time = Timestamp::default();
-        Attr {
-            ino: Ino(5),
-            kind: FileKind::Regular,
-            mode: 0o644,
-            uid: 0,
-            gid: 0,
-            nlink: 1,
-            rdev: 0,
-            size,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            btime: time,
-            data: 5,
-            chunks: Some(5),
-            layout: Layout::NONE,
-            parent: Ino::ROOT,
-            version,
-        }
-    }
-
-    fn written(end: u64) -> Written {
-        Written { end, at: Timestamp { secs: 9, nanos: 0 }, data: 5 }
-    }
-
-    #[test]
-    fn what_was_written_shows_before_a_meta_knows() {
-        let files = Files::new(None);
-        let file = files.open(2, told(10, 1));
-        assert!(files.wrote(&file, written(30)) && !files.wrote(&file, written(20)));
-        assert_eq!(file.attr().size, 30);
-        // An answer that was on its way before the write.
-        assert_eq!(file.learn(told(10, 1)).size, 30);
-        let untold = file.untold().unwrap();
-        assert_eq!(untold.end, 30);
-        files.told(&file, untold, told(30, 2));
-        assert_eq!((file.untold(), file.attr().size), (None, 30));
-        assert_eq!(file.learn(told(10, 1)).size, 30, "an old answer");
-        assert_eq!(file.learn(told(3, 4)).size, 3, "cut elsewhere");
-    }
-
-    #[test]
-    fn a_length_is_told_when_only_bytes_before_it_are_new() {
-        let files = Files::new(None);
-        let file = files.open(2, told(30, 1));
-        assert!(file.is_length_told());
-        let _ = files.wrote(&file, written(30));
-        assert!(file.is_length_told() && file.untold().is_some());
-        let _ = files.wrote(&file, written(31));
-        assert!(!file.is_length_told());
-        files.told(&file, written(31), told(31, 2));
-        assert!(file.is_length_told());
-        // Cut to nothing elsewhere: what was written is of other bytes, and a meta shall say so.
-        let _ = files.wrote(&file, written(5));
-        let cut = Attr { data: 6, chunks: Some(6), size: 40, version: 3, ..attr(0, 3) };
-        let _ = file.learn(Told { attr: cut, version: 0 });
-        assert!(!file.is_length_told());
-    }
-
-    #[test]
-    fn the_time_of_a_write_is_the_kernels_unless_a_meta_knows_a_later_one() {
-        let at = |secs| Timestamp { secs, nanos: 0 };
-        let files = Files::new(Some(Journal::create().unwrap()));
-        let file = files.open(2, Told { attr: Attr { mtime: at(5), ..attr(30, 1) }, version: 0 });
-        assert_eq!(files.wrote_at(&file, at(6)), None, "nothing was written");
-        let _ = files.wrote(&file, written(30));
-        assert_eq!(files.wrote_at(&file, at(4)), None, "set back");
-        assert_eq!(files.wrote_at(&file, at(10)), None, "set forward");
-        let shown = files.wrote_at(&file, at(7)).unwrap();
-        assert_eq!((shown.mtime, shown.size, file.attr().mtime), (at(7), 30, at(7)));
-        // An answer to what was told before does not count as one to this.
-        files.told(&file, written(30), told(30, 2));
-        assert_eq!(file.untold(), Some(Written { at: at(7), ..written(30) }));
-        let files = next(&files);
-        assert_eq!(files.known(told(30, 2)).attr().mtime, at(7), "the next process knows it");
-    }
-
-    #[test]
-    fn what_a_meta_said_of_capabilities_holds_for_a_while() {
-        let files = Files::new(None);
-        let file = files.open(2, told(30, 1));
-        let bare = Bare { asked: RealClock::tick(), version: 4 };
-        assert_eq!(file.bare(), None);
-        let changes = file.xattr_changes();
-        file.note_bare(bare, changes);
-        assert_eq!(file.bare(), Some(bare));
-        file.xattrs_change();
-        assert_eq!(file.bare(), None);
-        // An answer that was on its way meanwhile.
-        file.note_bare(bare, changes);
-        assert_eq!(file.bare(), None);
-    }
-
-    #[test]
-    fn bytes_of_another_data_id_do_not_count() {
-        let files = Files::new(None);
-        let file = files.open(2, told(10, 1));
-        let _ = files.wrote(&file, written(30));
-        let cut = Attr { data: 6, chunks: Some(6), size: 0, version: 2, ..attr(0, 2) };
-        assert_eq!(file.learn(Told { attr: cut, version: 0 }).size, 0);
-    }
-
-    #[test]
-    fn a_file_is_known_while_it_is_open() {
-        let files = Files::new(None);
-        let _one = files.open(2, told(1, 1));
-        let _two = files.open(4, told(1, 1));
-        files.close(6, Ino(5));
-        assert!(files.get(Ino(5)).is_some());
-        assert_eq!(files.split(vec![Ino(5), Ino(6)]), (vec![Ino(5)], vec![Ino(6)]));
-        files.close(8, Ino(5));
-        assert!(files.get(Ino(5)).is_none());
-    }
-
-    /// A process that is killed, and the next one.
-    fn next(files: &Files) -> Files {
-        let region = files.table.lock().journal.as_ref().unwrap().region().clone();
-        Files::resume(&region).unwrap()
-    }
-
-    #[test]
-    fn the_next_process_knows_what_is_open_and_what_no_meta_was_told() {
-        let files = Files::new(Some(Journal::create().unwrap()));
-        let file = files.open(2, told(10, 1));
-        files.answered(2);
-        let _ = files.wrote(&file, written(30));
-        assert_eq!(files.begin(4, 100), 100);
-        let files = next(&files);
-        assert_eq!(files.take_untold(), [Ino(5)]);
-        assert_eq!(files.known(told(10, 1)).attr().size, 30);
-        assert_eq!(files.begin(4, 101), 100, "as at the first attempt");
-        assert!(files.knows(4) && !files.knows(6));
-        assert_eq!(files.begin(6, 101), 101);
-        assert!(files.knows(6));
-        // The close is sent again, and closes once.
-        let _ = files.open(8, told(10, 1));
-        files.close(10, Ino(5));
-        let files = next(&files);
-        let numbers = files.numbers();
-        assert_eq!((numbers.inodes, numbers.handles, numbers.untold), (1, 1, 1));
-        assert_eq!(numbers.taken_over, 2);
-        files.close(10, Ino(5));
-        assert_eq!(files.split(vec![Ino(5)]).0, [Ino(5)]);
-        files.close(12, Ino(5));
-        assert!(files.split(vec![Ino(5)]).0.is_empty());
-    }
-
-    #[test]
-    fn a_journal_that_turns_loses_nothing() {
-        let files = Files::new(Some(Journal::create().unwrap()));
-        let file = files.open(2, told(0, 1));
-        let _ = files.begin(3, 7);
-        for n in 1..400_000 {
-            let _ = files.wrote(&file, written(n));
-        }
-        let files = next(&files);
-        assert_eq!(files.known(told(0, 1)).attr().size, 399_999);
-        assert_eq!(files.begin(3, 8), 7);
-        let _ = files.open(2, told(0, 1));
-        files.close(4, Ino(5));
-        assert!(files.split(vec![Ino(5)]).0.is_empty(), "the open was counted once");
-    }
-}
+pub(crate) mod tests;

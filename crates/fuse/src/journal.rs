@@ -10,10 +10,10 @@
 
 use millpond_env::{EnvError, ShmRegion};
 use millpond_types::Crc32c;
-use millpond_types::meta::{Ino, Timestamp};
+use millpond_types::meta::{INLINE_MAX, Ino, Timestamp};
 use millpond_types::wire::{Reader, WireError, Writer};
 
-use crate::files::Written;
+use crate::files::{Held, Written};
 
 /// Bytes of the region; pages that are not written cost nothing.
 pub(crate) const REGION_BYTES: usize = 16 << 20;
@@ -22,10 +22,10 @@ pub(crate) const HALF_BYTES: u64 = REGION_BYTES as u64 / 2;
 /// Length and checksum.
 const FRAME_BYTES: usize = 8;
 /// Longest entry.
-const ENTRY_BYTES_MAX: usize = 64;
+const ENTRY_BYTES_MAX: usize = 64 + INLINE_MAX;
 
 /// One thing that happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// The first of a half.
     Generation(u64),
@@ -49,12 +49,27 @@ pub(crate) enum Entry {
     Heard { version: u64 },
     /// So often has another process taken the mount over.
     TakenOver { times: u32 },
+    /// Bytes for the store were written; they join those that are held of the file.
+    Held { ino: Ino, held: Held },
+    /// What is held of a file is about to be sent, under this sequence and hour.
+    Sending { ino: Ino, sequence: u64, hour: u32 },
+    /// Nothing is held of a file any more.
+    Sent { ino: Ino },
+}
+
+fn write_time(w: &mut Writer, at: Timestamp) {
+    w.u64(at.secs.cast_unsigned());
+    w.u32(at.nanos);
+}
+
+fn read_time(r: &mut Reader<'_>) -> Result<Timestamp, WireError> {
+    Ok(Timestamp { secs: r.u64()?.cast_signed(), nanos: r.u32()? })
 }
 
 impl Entry {
-    fn encode(self) -> Vec<u8> {
-        let mut w = Writer::with_capacity(ENTRY_BYTES_MAX);
-        match self {
+    fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::with_capacity(64);
+        match *self {
             Self::Generation(generation) => {
                 w.u8(1);
                 w.u64(generation);
@@ -79,9 +94,26 @@ impl Entry {
                 w.u8(7);
                 w.u64(ino.0);
                 w.u64(written.end);
-                w.u64(written.at.secs.cast_unsigned());
-                w.u32(written.at.nanos);
+                write_time(&mut w, written.at);
                 w.u64(written.data);
+            }
+            Self::Held { ino, ref held } => {
+                w.u8(12);
+                w.u64(ino.0);
+                w.u64(held.data);
+                write_time(&mut w, held.at);
+                w.u32(held.offset);
+                w.bytes16(&held.bytes);
+            }
+            Self::Sending { ino, sequence, hour } => {
+                w.u8(13);
+                w.u64(ino.0);
+                w.u64(sequence);
+                w.u32(hour);
+            }
+            Self::Sent { ino } => {
+                w.u8(14);
+                w.u64(ino.0);
             }
             Self::Told { ino } | Self::Locked { ino } => {
                 w.u8(if matches!(self, Self::Told { .. }) { 8 } else { 9 });
@@ -110,13 +142,24 @@ impl Entry {
             6 => Self::IsOpen { ino: Ino(r.u64()?), times: r.u32()? },
             7 => {
                 let (ino, end) = (Ino(r.u64()?), r.u64()?);
-                let at = Timestamp { secs: r.u64()?.cast_signed(), nanos: r.u32()? };
+                let at = read_time(&mut r)?;
                 Self::Wrote { ino, written: Written { end, at, data: r.u64()? } }
             }
             8 => Self::Told { ino: Ino(r.u64()?) },
             9 => Self::Locked { ino: Ino(r.u64()?) },
             10 => Self::Heard { version: r.u64()? },
             11 => Self::TakenOver { times: r.u32()? },
+            12 => {
+                let (ino, data) = (Ino(r.u64()?), r.u64()?);
+                let (at, offset) = (read_time(&mut r)?, r.u32()?);
+                let bytes = r.bytes16(INLINE_MAX, "bytes that are held")?.to_vec();
+                if offset as usize + bytes.len() > INLINE_MAX {
+                    return Err(WireError::Field("end of bytes that are held"));
+                }
+                Self::Held { ino, held: Held { data, at, offset, bytes } }
+            }
+            13 => Self::Sending { ino: Ino(r.u64()?), sequence: r.u64()?, hour: r.u32()? },
+            14 => Self::Sent { ino: Ino(r.u64()?) },
             _ => return Err(WireError::Field("kind of a journal entry")),
         };
         r.finish()?;
@@ -175,7 +218,7 @@ impl Journal {
     }
 
     /// Appends an entry; false when the half is full: then [`Journal::turn`].
-    pub(crate) fn append(&mut self, entry: Entry) -> bool {
+    pub(crate) fn append(&mut self, entry: &Entry) -> bool {
         let bytes = entry.encode();
         let len = (FRAME_BYTES + bytes.len()) as u64;
         if self.end + len > HALF_BYTES {
@@ -202,7 +245,7 @@ impl Journal {
         let first = [Entry::Generation(self.generation)];
         let all = first.iter().chain(state).chain(&[Entry::Whole]);
         for entry in all {
-            if !self.append(*entry) {
+            if !self.append(entry) {
                 (self.half, self.generation, self.end) = before;
                 return Err(EnvError::Hostile("more files are open than a mount can remember"));
             }
@@ -219,8 +262,8 @@ fn read_half(region: &ShmRegion, half: u64) -> Result<Option<(u64, u64, Vec<Entr
     let mut entries = Vec::new();
     while let Some((sum, entry)) = frame(&bytes[at..]) {
         let Ok(decoded) = Entry::decode(entry) else { break };
-        if let (None, Entry::Generation(first)) = (generation, decoded) {
-            generation = Some(first);
+        if let (None, Entry::Generation(first)) = (generation, &decoded) {
+            generation = Some(*first);
         }
         let Some(generation) = generation else { break };
         if checksum(generation, entry) != sum {
@@ -251,7 +294,9 @@ mod tests {
     use super::*;
 
     fn some() -> Vec<Entry> {
-        let written = Written { end: 9, at: Timestamp { secs: -1, nanos: 5 }, data: 3 };
+        let at = Timestamp { secs: -1, nanos: 5 };
+        let written = Written { end: 9, at, data: 3 };
+        let held = Held { data: 3, at, offset: 1, bytes: vec![7; INLINE_MAX - 1] };
         vec![
             Entry::Began { unique: 2, hour: 7 },
             Entry::Opened { unique: 4, ino: Ino(1) },
@@ -262,6 +307,9 @@ mod tests {
             Entry::IsOpen { ino: Ino(8), times: 2 },
             Entry::Closed { unique: 6, ino: Ino(1) },
             Entry::TakenOver { times: 3 },
+            Entry::Held { ino: Ino(1), held },
+            Entry::Sending { ino: Ino(1), sequence: 9, hour: 7 },
+            Entry::Sent { ino: Ino(1) },
         ]
     }
 
@@ -273,11 +321,11 @@ mod tests {
     fn what_was_appended_is_there_after_the_process() {
         let mut journal = Journal::create().unwrap();
         for entry in some() {
-            assert!(journal.append(entry));
+            assert!(journal.append(&entry));
         }
         assert_eq!(resumed(&journal), some());
         let (mut again, _) = Journal::resume(journal.region()).unwrap();
-        assert!(again.append(Entry::Told { ino: Ino(5) }));
+        assert!(again.append(&Entry::Told { ino: Ino(5) }));
         assert_eq!(resumed(&again).len(), some().len() + 1);
     }
 
@@ -285,7 +333,7 @@ mod tests {
     fn a_torn_entry_ends_it_and_the_ones_before_count() {
         let mut journal = Journal::create().unwrap();
         for entry in some() {
-            assert!(journal.append(entry));
+            assert!(journal.append(&entry));
         }
         let last = journal.half * HALF_BYTES + journal.end - 1;
         let mut byte = [0];
@@ -298,7 +346,7 @@ mod tests {
     fn a_half_counts_once_it_is_whole() {
         let mut journal = Journal::create().unwrap();
         let mut count = 0;
-        while journal.append(Entry::Opened { unique: count, ino: Ino(count) }) {
+        while journal.append(&Entry::Opened { unique: count, ino: Ino(count) }) {
             count += 1;
         }
         assert!(count > 100_000, "{count}");
@@ -309,8 +357,8 @@ mod tests {
         // Killed before the last entry of the next turn: the half before still counts.
         let mut killed = Journal { region: journal.region.clone(), ..journal };
         (killed.half, killed.generation, killed.end) = (1 - killed.half, killed.generation + 1, 0);
-        assert!(killed.append(Entry::Generation(killed.generation)));
-        assert!(killed.append(Entry::IsOpen { ino: Ino(4), times: 1 }));
+        assert!(killed.append(&Entry::Generation(killed.generation)));
+        assert!(killed.append(&Entry::IsOpen { ino: Ino(4), times: 1 }));
         assert_eq!(resumed(&killed), state);
     }
 

@@ -78,6 +78,12 @@ impl Drop for Keeper {
         if self.left {
             return;
         }
+        // Those that are closed have nothing left to tell; of others what can be told is.
+        for ino in self.fs.files().take_untold() {
+            if self.fs.tell(ino).is_err() {
+                break;
+            }
+        }
         let backend = &self.fs.backend;
         if backend.meta(&mut backend.own_ticket(), MetaOp::SessionClose).is_err() {
             tracing::warn!("the session could not be closed: it ends by itself in a minute");

@@ -3,13 +3,18 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use millpond_types::meta::{Ino, MetaOp};
+use std::sync::Arc;
+
+use millpond_types::meta::{Content, Ino, MetaOp};
 use quick_cache::sync::Cache;
 
 use crate::backend::Told;
 
 /// Files that are remembered: some 10 MiB.
 const FILES_MAX: usize = 1 << 16;
+
+/// Bytes of small files by inode, as metas told them last.
+pub(crate) type Contents = Cache<u64, Arc<Content>>;
 
 /// What metas answered when they were told of bytes written.
 #[derive(Debug)]
@@ -29,7 +34,11 @@ impl Default for Settled {
 /// Whether an operation may change attributes of a file that is there, other than its length and times
 /// by writing to it.
 const fn touches(op: &MetaOp) -> bool {
-    op.changes() && !matches!(op, MetaOp::Create(_) | MetaOp::Extend(_))
+    let by_writing = matches!(
+        op,
+        MetaOp::Extend(_) | MetaOp::WriteInline(_) | MetaOp::Reserve(_) | MetaOp::Spill(_)
+    );
+    op.changes() && !by_writing && !matches!(op, MetaOp::Create(_))
 }
 
 impl Settled {

@@ -6,9 +6,13 @@ use millpond_fuse_wire::abi::{AttrOut, SetattrIn, SetattrValid};
 use millpond_types::meta::{Attr, Ino, MetaOp, SetAttr, SetTime, Timestamp};
 
 use super::{Fs, Send};
-use crate::backend::{Ticket, Told};
+use crate::backend::{Ticket, Told, unexpected};
 use crate::errno::Errno;
 use crate::options::Mode;
+
+/// How often a length is set anew, since others bring the file to chunks and cut it to nothing: fewer than a request
+/// may have steps.
+const RESIZE_TRIES: usize = 8;
 
 impl Fs {
     fn send_attr(&self, told: Told, send: Send<'_>) {
@@ -46,7 +50,7 @@ impl Fs {
             return Ok(());
         }
         // What was written before keeps its time only if the meta hears of it first.
-        self.tell(ino)?;
+        self.unless_refused(ino, self.tell(ino))?;
         let before = self.leases.told(ino);
         let told = if set.size.is_some() {
             self.resize(ticket, ino, set)?
@@ -89,23 +93,40 @@ impl Fs {
     ) -> Result<Told, Errno> {
         let file = self.files().get(ino);
         let _alone = file.as_ref().map(|file| file.gate.write());
-        if let Some(file) = &file {
-            self.tell_of(file)?;
-        }
         let size = set.size.unwrap_or(0);
-        if size > 0 {
-            let old = self.here(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
-            // Behind a longer end there may be bytes of a write that was never finished.
-            let end = size.min(old.size);
-            if size != old.size {
-                self.backend.cut(Bytes::of(&old), end, old.size)?;
+        if let Some(file) = &file {
+            // What is held goes with the rest when the file is cut to nothing.
+            if size == 0 {
+                self.tell_of(file)?;
+            } else {
+                self.unless_refused(ino, self.settle(file))?;
             }
         }
-        let told = self.backend.attr(ticket, MetaOp::SetAttr { ino, set });
-        self.ahead.changed(ino);
-        let told = told?;
-        let _ = self.here(told);
-        Ok(told)
+        for _ in 0..RESIZE_TRIES {
+            let mut set = set;
+            if size > 0 {
+                let old = self.here(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
+                set.stored = old.is_stored();
+                // Behind a longer end there may be bytes of a write that was never finished.
+                let end = size.min(old.size);
+                if size != old.size && !set.stored {
+                    self.backend.cut(Bytes::of(&old), end, old.size)?;
+                }
+            }
+            let told = self.backend.attr(ticket, MetaOp::SetAttr { ino, set });
+            self.ahead.changed(ino);
+            let told = told?;
+            let _ = self.here(told);
+            if told.attr.size != size {
+                // Its bytes went to chunks between.
+                continue;
+            }
+            if let Some(file) = file.as_ref().filter(|_| size == 0) {
+                self.files().sent(file);
+            }
+            return Ok(told);
+        }
+        Err(unexpected())
     }
 }
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use millpond_client::FileBytes as Bytes;
 use millpond_env::RealClock;
-use millpond_fuse_wire::abi::{FallocateIn, FallocateMode, OpenFlags, OpenIn, OpenOut, ReadIn};
+use millpond_fuse_wire::abi::{
+    FallocateIn, FallocateMode, OpenFlags, OpenIn, OpenOut, ReadIn, WriteIn,
+};
 use millpond_fuse_wire::{Pages, Reply};
 use millpond_types::meta::{
     Attr, Extend, FILE_BYTES_MAX, FileKind, Ino, MetaOp, SetAttr, Timestamp,
@@ -48,7 +50,13 @@ impl Fs {
         args: OpenIn,
         send: Send<'_>,
     ) -> Result<(), Errno> {
-        let mut told = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
+        let flags = args.flags.cast_signed();
+        // Who opens a file to read it reads it: the bytes of a small one come with the answer.
+        let reads = flags & (libc::O_ACCMODE | libc::O_TRUNC) == libc::O_RDONLY;
+        let mut told = match reads {
+            true => self.fetch(ticket, ino)?.0,
+            false => self.backend.attr(ticket, MetaOp::GetAttr { ino })?,
+        };
         if told.attr.nlink == 0 && self.mode == Mode::CloseToOpen {
             // The name that led here is gone, and the word of it on its way: then the kernel looks the
             // name up anew. But what is open can be opened again (/proc/PID/fd): that comes back here.
@@ -57,7 +65,7 @@ impl Fs {
                 return Err(Errno::STALE);
             }
         }
-        let cuts = args.flags.cast_signed() & libc::O_TRUNC != 0;
+        let cuts = flags & libc::O_TRUNC != 0;
         if cuts && told.attr.kind == FileKind::Regular {
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             told = self.resize(ticket, ino, set)?;
@@ -85,16 +93,29 @@ impl Fs {
     ) -> Result<(), Errno> {
         let file = self.file(ticket, ino)?;
         self.pass_read(&file, args);
+        if self.files().has_held(ino) {
+            let _alone = file.gate.write();
+            self.unless_refused(ino, self.settle(&file))?;
+        }
         let shared = file.gate.read();
         let (mut bytes, mut size) = file.bytes();
         let end = args.offset.saturating_add(u64::from(args.size));
         let hears = self.mode == Mode::CloseToOpen;
-        if !self.believes(&file) || (end > size && !hears) {
+        let mut is_believed = self.believes(&file) && (end <= size || hears);
+        if !is_believed && !file.told().is_stored() {
             // Somebody else may have written more, or have cut the file to nothing: then its bytes
             // have another name.
             let attr = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
             (bytes, size) = (Bytes::of(&attr), attr.size);
+            is_believed = true;
         }
+        let mut stored = None;
+        if file.told().is_stored() {
+            stored = self.stored(ticket, &file, is_believed)?;
+            (bytes, size) = file.bytes();
+        }
+        // Some may be held since: they are not among the bytes yet.
+        let size = stored.as_ref().map_or(size, |content| content.attr.size);
         let len = size.min(end).saturating_sub(args.offset);
         let len = usize::try_from(len).unwrap_or(0);
         if scratch.len() < len {
@@ -102,9 +123,13 @@ impl Fs {
             scratch.resize(len, 0);
         }
         let buf = &mut scratch[..len];
-        let there = self.read_ahead(&file, (bytes, args), buf);
-        if there < buf.len() {
-            self.backend.read(bytes, args.offset + there as u64, &mut buf[there..])?;
+        if let Some(content) = &stored {
+            content.copy(args.offset, buf);
+        } else {
+            let there = self.read_ahead(&file, (bytes, args), buf);
+            if there < buf.len() {
+                self.backend.read(bytes, args.offset + there as u64, &mut buf[there..])?;
+            }
         }
         drop(shared);
         send(Reply::Data(buf));
@@ -115,10 +140,10 @@ impl Fs {
         &self,
         ticket: &mut Ticket,
         ino: Ino,
-        (offset, data): (u64, &[u8]),
+        (args, data): (&WriteIn, &[u8]),
         send: Send<'_>,
     ) -> Result<(), Errno> {
-        let file = self.file(ticket, ino)?;
+        let (file, offset) = (self.file(ticket, ino)?, args.offset);
         let end = offset.saturating_add(data.len() as u64);
         if end > FILE_BYTES_MAX {
             return Err(Errno::FILE_TOO_BIG);
@@ -127,14 +152,23 @@ impl Fs {
         if !self.believes(&file) {
             let _ = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
         }
-        self.write_to(&file, offset, data)?;
+        self.write_to(&file, (offset, data), self.writes_at_once(args))?;
         send(Reply::Written(u32::try_from(data.len()).unwrap_or(u32::MAX)));
         Ok(())
     }
 
-    fn write_to(&self, file: &File, offset: u64, data: &[u8]) -> Result<(), Errno> {
+    fn write_to(
+        &self,
+        file: &File,
+        (offset, data): (u64, &[u8]),
+        at_once: bool,
+    ) -> Result<(), Errno> {
         let shared = file.gate.read();
         let (bytes, size) = file.bytes();
+        if file.told().is_stored() || self.files().has_held(file.ino) {
+            drop(shared);
+            return self.write_small(file, (offset, data), at_once);
+        }
         if offset > size {
             drop(shared);
             return self.write_behind_gap(file, offset, data);
@@ -157,7 +191,7 @@ impl Fs {
 
     /// Takes note of bytes that were written: a meta is told soon, in a strict mount before the write
     /// is answered. The caller has the file's gate.
-    fn wrote(&self, file: &File, bytes: Bytes, end: u64) -> Result<(), Errno> {
+    pub(super) fn wrote(&self, file: &File, bytes: Bytes, end: u64) -> Result<(), Errno> {
         self.ahead.changed(file.ino);
         let at = Timestamp::from_unix_nanos(RealClock::wall_nanos());
         if self.files().wrote(file, Written { end, at, data: bytes.data.0 }) {
@@ -173,6 +207,10 @@ impl Fs {
             return Ok(());
         }
         let file = self.file(&mut self.backend.own_ticket(), ino)?;
+        if self.files().has_held(ino) {
+            let _alone = file.gate.write();
+            return self.settle(&file);
+        }
         // A cut that came between would be undone.
         let _shared = file.gate.read();
         self.tell_of(&file)
@@ -198,9 +236,10 @@ impl Fs {
     /// Bytes are durable before a write is answered, so a file that is no longer than a meta knows it
     /// to be has nothing to wait for: its time of change follows as after every write.
     pub(super) fn sync(&self, ino: Ino, send: Send<'_>) -> Result<(), Errno> {
-        let told = self.files().get(ino).is_some_and(|file| file.is_length_told());
+        let told = self.files().get(ino).is_some_and(|file| file.is_length_told())
+            && !self.files().has_held(ino);
         if !told {
-            self.tell(ino)?;
+            self.tell_application(ino)?;
         }
         send(Reply::Done);
         Ok(())
@@ -208,9 +247,18 @@ impl Fs {
 
     /// What was written is the meta's, length and time, before a close is answered.
     pub(super) fn flush(&self, ino: Ino, send: Send<'_>) -> Result<(), Errno> {
-        self.tell(ino)?;
+        self.tell_application(ino)?;
         send(Reply::Done);
         Ok(())
+    }
+
+    /// Tells a meta what was written; a refusal is told to the application, and once.
+    fn tell_application(&self, ino: Ino) -> Result<(), Errno> {
+        let told = self.tell(ino);
+        match self.files().get(ino) {
+            Some(file) => self.report(&file, told),
+            None => told,
+        }
     }
 
     pub(super) fn release(&self, ticket: &Ticket, ino: Ino, send: Send<'_>) -> Result<(), Errno> {
@@ -240,14 +288,24 @@ impl Fs {
         let end = end.ok_or(Errno::FILE_TOO_BIG)?;
         let file = self.file(ticket, ino)?;
         let _alone = file.gate.write();
-        self.tell_of(&file)?;
+        self.report(&file, self.settle(&file))?;
         let attr = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
-        let bytes = Bytes::of(&attr);
         let zeros = FallocateMode::PUNCH_HOLE | FallocateMode::ZERO_RANGE;
+        let keeps = args.mode.contains(FallocateMode::KEEP_SIZE);
+        if attr.is_stored() {
+            let zeros = (!args.mode.and(zeros).is_empty()).then_some((args.offset, end));
+            let longer = (end > attr.size && !keeps).then_some(end);
+            if self.allocate_stored(&file, zeros, longer)? {
+                send(Reply::Done);
+                return Ok(());
+            }
+        }
+        let attr = file.attr();
+        let bytes = Bytes::of(&attr);
         if !args.mode.and(zeros).is_empty() {
             self.write_zeros(bytes, args.offset, end.min(attr.size))?;
         }
-        if end > attr.size && !args.mode.contains(FallocateMode::KEEP_SIZE) {
+        if end > attr.size && !keeps {
             self.backend.cut(bytes, attr.size, attr.size)?;
             let set = SetAttr { size: Some(end), ..SetAttr::default() };
             let _ = file.learn(self.backend.attr(ticket, MetaOp::SetAttr { ino, set })?);

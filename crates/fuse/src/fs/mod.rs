@@ -9,6 +9,7 @@ mod data;
 mod dirs;
 mod locks;
 mod names;
+mod stored;
 mod xattrs;
 
 use std::sync::{Arc, OnceLock};
@@ -143,7 +144,7 @@ impl Fs {
             Operation::Setattr(args) => self.set_attr(ticket, ino, args, send),
             Operation::Open(args) => self.open(ticket, ino, *args, send),
             Operation::Read(args) => self.read(ticket, ino, (args, scratch), send),
-            Operation::Write { args, data } => self.write(ticket, ino, (args.offset, data), send),
+            Operation::Write { args, data } => self.write(ticket, ino, (args, data), send),
             Operation::Flush(args) => {
                 self.unlock_at_flush(ino, *args)?;
                 self.flush(ino, send)

@@ -1,0 +1,269 @@
+//! Bytes of small files, which lie in the store: read with their inodes, held until somebody needs them there,
+//! and brought to chunks when they become too many.
+
+use std::sync::Arc;
+
+use millpond_client::{Door, FileBytes as Bytes, spill};
+use millpond_env::RealClock;
+use millpond_fuse_wire::abi::WriteIn;
+use millpond_types::meta::{
+    Answered, Attr, Content, INLINE_MAX, Ino, MetaError, MetaOp, MetaReply, SetAttr, Timestamp,
+    WriteInline,
+};
+
+use super::Fs;
+use crate::backend::{Ticket, Told, unexpected};
+use crate::errno::Errno;
+use crate::files::{File, Held, Hold};
+use crate::options::Mode;
+
+/// Flags of an open file that want each write to be durable, or past all caches.
+const AT_ONCE: i32 = libc::O_SYNC | libc::O_DSYNC | libc::O_DIRECT;
+
+fn now() -> Timestamp {
+    Timestamp::from_unix_nanos(RealClock::wall_nanos())
+}
+
+impl Fs {
+    /// Asks a meta for an inode and for its bytes, if they lie in the store.
+    pub(super) fn fetch(
+        &self,
+        ticket: &mut Ticket,
+        ino: Ino,
+    ) -> Result<(Told, Arc<Content>), Errno> {
+        let Answered { answer, version } = self.backend.ask(ticket, MetaOp::Content { ino })?;
+        let MetaReply::Content(content) = answer? else { return Err(unexpected()) };
+        let told = Told { attr: content.attr, version };
+        let content = Arc::new(content);
+        if content.attr.is_stored() {
+            self.backend.contents.insert(ino.0, Arc::clone(&content));
+        }
+        Ok((told, content))
+    }
+
+    /// The bytes of a file that lies in the store, as the meta's last word says; asked for when that is not
+    /// believed. Nothing when they turn out to lie in chunks. The caller has the file's gate.
+    pub(super) fn stored(
+        &self,
+        ticket: &mut Ticket,
+        file: &File,
+        is_believed: bool,
+    ) -> Result<Option<Arc<Content>>, Errno> {
+        let known = file.told();
+        let kept = self.backend.contents.get(&file.ino.0);
+        if let Some(kept) = kept.filter(|it| is_believed && it.attr.version == known.version) {
+            return Ok(Some(kept));
+        }
+        let (told, content) = self.fetch(ticket, file.ino)?;
+        let _ = file.learn(told);
+        Ok(Some(content).filter(|content| content.attr.is_stored()))
+    }
+
+    /// Whether a write is to be durable before it is answered.
+    pub(super) fn writes_at_once(&self, args: &WriteIn) -> bool {
+        self.mode == Mode::Strict || args.flags.cast_signed() & AT_ONCE != 0
+    }
+
+    /// Writes to a file whose bytes lie in the store, or of which some are held.
+    pub(super) fn write_small(
+        &self,
+        file: &File,
+        (offset, data): (u64, &[u8]),
+        at_once: bool,
+    ) -> Result<(), Errno> {
+        let _alone = file.gate.write();
+        let done = self.write_alone(file, (offset, data), at_once);
+        self.report(file, done)
+    }
+
+    fn write_alone(
+        &self,
+        file: &File,
+        (offset, data): (u64, &[u8]),
+        at_once: bool,
+    ) -> Result<(), Errno> {
+        let end = offset + data.len() as u64;
+        while file.told().is_stored() && end <= INLINE_MAX as u64 {
+            let offset = u32::try_from(offset).map_err(|_| Errno::FILE_TOO_BIG)?;
+            let held = Held { data: file.told().data, at: now(), offset, bytes: data.to_vec() };
+            match self.files().hold(file, held.clone()) {
+                Hold::Held if at_once => return self.settle(file),
+                Hold::Held => {
+                    self.files().note_untold(file.ino);
+                    self.wake.wake();
+                    return Ok(());
+                }
+                Hold::Closed => return self.send(file, held, self.backend.own_ticket()),
+                // What is held of this file goes first; or there is too much of others.
+                Hold::Full if self.files().has_held(file.ino) => self.settle(file)?,
+                Hold::Full => return self.send(file, held, self.backend.own_ticket()),
+            }
+        }
+        self.write_to_chunks(file, (offset, data))
+    }
+
+    /// Writes to chunks, where the file goes if it is not there yet.
+    fn write_to_chunks(&self, file: &File, (offset, data): (u64, &[u8])) -> Result<(), Errno> {
+        let known = file.told();
+        // What no meta was asked to take goes there with the rest.
+        let unsent = self.files().unsent(file.ino);
+        let unsent = unsent.filter(|held| held.data == known.data && known.size == 0);
+        if unsent.is_none() {
+            self.settle(file)?;
+        }
+        let known = file.told();
+        if known.is_stored() {
+            let mut parts = Vec::with_capacity(2);
+            parts.extend(unsent.as_ref().map(|held| (u64::from(held.offset), &held.bytes[..])));
+            parts.push((offset, data));
+            if self.spill(file, known, &parts)? {
+                self.files().sent(file);
+                return Ok(());
+            }
+            self.settle(file)?;
+        }
+        self.write_in_chunks(file, (offset, data))
+    }
+
+    /// Brings a file to chunks; whether these parts are in it.
+    fn spill(&self, file: &File, known: Attr, parts: &[(u64, &[u8])]) -> Result<bool, Errno> {
+        let changes = self.backend.settled.changes();
+        let mut door = Mount { fs: self, version: 0 };
+        let spilled = spill(&mut door, known, parts, now());
+        self.ahead.changed(file.ino);
+        let spilled = spilled?;
+        self.heard(file, Told { attr: spilled.attr, version: door.version }, changes);
+        Ok(spilled.written)
+    }
+
+    /// Writes to chunks that the file has. The caller has it alone.
+    fn write_in_chunks(&self, file: &File, (offset, data): (u64, &[u8])) -> Result<(), Errno> {
+        let (bytes, size) = file.bytes();
+        if offset > size {
+            self.backend.cut(bytes, size, size)?;
+        }
+        self.backend.write(bytes, offset, data)?;
+        self.wrote(file, bytes, offset + data.len() as u64)
+    }
+
+    /// Sends what is held of a file, and tells a meta what was written to its chunks. The caller has it alone.
+    pub(super) fn settle(&self, file: &File) -> Result<(), Errno> {
+        let mut fresh = None;
+        let name = || {
+            let ticket = fresh.insert(self.backend.own_ticket());
+            ticket.name()
+        };
+        if let Some((held, name)) = self.files().sending(file.ino, name) {
+            let ticket = fresh.unwrap_or_else(|| self.backend.own_ticket().named(name));
+            self.send(file, held, ticket)?;
+            self.files().sent(file);
+        }
+        self.tell_of(file)
+    }
+
+    /// Has a meta take bytes, or writes them to the chunks that the file has got meanwhile. Those of a file that
+    /// was cut to nothing since have gone with that.
+    fn send(&self, file: &File, held: Held, mut ticket: Ticket) -> Result<(), Errno> {
+        let Held { data, at, offset, bytes } = held;
+        let (ino, changes) = (file.ino, self.backend.settled.changes());
+        let write = WriteInline { ino, data, offset, bytes, mtime: at };
+        let op = MetaOp::WriteInline(write.clone());
+        let Answered { answer, version } = self.backend.ask(&mut ticket, op)?;
+        let attr = match answer {
+            Ok(MetaReply::Attr(attr)) => attr,
+            Ok(_) => return Err(unexpected()),
+            Err(error) => {
+                if !matches!(error, MetaError::Io | MetaError::Again) {
+                    self.files().refused(ino);
+                }
+                return Err(error.into());
+            }
+        };
+        self.heard(file, Told { attr, version }, changes);
+        if attr.data != data || attr.is_stored() {
+            return Ok(());
+        }
+        self.write_in_chunks(file, (u64::from(offset), &write.bytes))
+    }
+
+    /// A meta took what was written, after so many changes of attributes by this mount.
+    fn heard(&self, file: &File, told: Told, changes: u64) {
+        let version = told.attr.version;
+        let _ = file.learn(told);
+        self.backend.settled.note(told, changes);
+        // The kernel has these bytes, unless others wrote some between.
+        if self.leases.told(file.ino).is_some_and(|before| before + 1 == version) {
+            self.leases.tells(file.ino, version);
+        }
+    }
+
+    /// What an application is told of the outcome; a refusal of what was held is told once.
+    pub(super) fn report(&self, file: &File, done: Result<(), Errno>) -> Result<(), Errno> {
+        if done.is_err() && self.files().is_refused(file.ino) {
+            self.files().sent(file);
+        }
+        done
+    }
+
+    /// An operation that wants what was written to be the meta's goes on when a meta has refused it: that was never
+    /// there, and who wrote it hears of it at the next write, flush or fsync.
+    pub(super) fn unless_refused(&self, ino: Ino, done: Result<(), Errno>) -> Result<(), Errno> {
+        done.or_else(|error| if self.files().is_refused(ino) { Ok(()) } else { Err(error) })
+    }
+
+    /// Makes a range of a file in the store zeros, and the file longer; false when its bytes lie in chunks. The
+    /// caller has it alone, and nothing of it is held.
+    pub(super) fn allocate_stored(
+        &self,
+        file: &File,
+        zeros: Option<(u64, u64)>,
+        longer: Option<u64>,
+    ) -> Result<bool, Errno> {
+        let known = file.told();
+        if let Some((from, to)) = zeros {
+            // Behind them there are no bytes but zeros.
+            let to = to.min(known.size).min(INLINE_MAX as u64);
+            let len = usize::try_from(to.saturating_sub(from)).unwrap_or(0);
+            let offset = u32::try_from(from.min(to)).unwrap_or(0);
+            let held = Held { data: known.data, at: now(), offset, bytes: vec![0; len] };
+            self.send(file, held, self.backend.own_ticket())?;
+        }
+        if let Some(size) = longer.filter(|_| file.told().is_stored()) {
+            let set = SetAttr { size: Some(size), stored: true, ..SetAttr::default() };
+            let op = MetaOp::SetAttr { ino: file.ino, set };
+            let _ = file.learn(self.backend.attr(&mut self.backend.own_ticket(), op)?);
+        }
+        Ok(file.told().is_stored())
+    }
+}
+
+/// The cluster as a mount sees it, and the version of the last answer.
+struct Mount<'f> {
+    fs: &'f Fs,
+    version: u64,
+}
+
+impl Door for Mount<'_> {
+    type Error = Errno;
+
+    fn ask(&mut self, op: MetaOp) -> Result<MetaReply, Errno> {
+        let backend = &self.fs.backend;
+        let Answered { answer, version } = backend.ask(&mut backend.own_ticket(), op)?;
+        self.version = version;
+        Ok(answer?)
+    }
+
+    fn write(&mut self, bytes: Bytes, parts: &[(u64, &[u8])]) -> Result<(), Errno> {
+        self.fs.backend.write_parts(bytes, parts)
+    }
+
+    fn remove(&mut self, bytes: Bytes, parts: &[(u64, &[u8])]) {
+        if let Err(error) = self.fs.backend.client.cut_chunks(&bytes.touched(parts), None) {
+            tracing::warn!("chunks of data {} are nobody's, and stay: {error}", bytes.data);
+        }
+    }
+
+    fn unexpected(&mut self) -> Errno {
+        unexpected()
+    }
+}
