@@ -159,8 +159,16 @@ fn a_path_tells_where_its_bytes_lie_and_keeps_to_its_quota() {
     let file = folder.join("file");
     std::fs::write(&file, vec![7; 600 << 10]).unwrap();
     let over = std::fs::File::create(folder.join("over")).unwrap();
-    (&over).write_all(&vec![8; 600 << 10]).unwrap();
+    let full = (&over).write_all(&vec![8; 600 << 10]).and_then(|()| over.sync_all());
+    assert_eq!(full.unwrap_err().raw_os_error(), Some(122), "EDQUOT");
+    // A small write is held: who closes the file or makes it durable hears of it.
+    std::fs::write(&file, vec![7; (1 << 20) - 100]).unwrap();
+    (&over).write_all(&[8; 101]).unwrap();
+    assert_eq!(over.metadata().unwrap().len(), 101);
     assert_eq!(over.sync_all().unwrap_err().raw_os_error(), Some(122), "EDQUOT");
+    over.sync_all().unwrap();
+    assert_eq!(std::fs::read(folder.join("over")).unwrap(), b"", "it was never there");
+    std::fs::write(&file, vec![7; 600 << 10]).unwrap();
     let quota: serde_json::Value =
         serde_json::from_str(&millpond(&["quota", "--json"], &folder)).unwrap();
     assert_eq!((&quota["bytes"], &quota["inodes"]), (&(600 << 10).into(), &3.into()), "{quota}");

@@ -148,6 +148,48 @@ fn paths_are_walked_as_posix_says() {
 }
 
 #[test]
+fn whole_files_are_written_and_read() {
+    let cluster = Cluster::roomy(3, 2);
+    let (one, two) = (volume(&cluster, 0), volume(&cluster, 0));
+    one.mkdir("/data", 0o755).unwrap();
+    let mut rng = Rng::new(7);
+    // In the store, at its limit, behind it; then each in the place of another one.
+    let lens = [5, 16 << 10, (16 << 10) + 1, 300_000, 0, 70_000, 9];
+    for (round, len) in lens.into_iter().enumerate() {
+        let bytes = random(&mut rng, len);
+        for path in
+            ["data/same".to_owned(), format!("/data/f{round}"), "data/../data/up".to_owned()]
+        {
+            one.write_file(&path, &bytes, 0o600).unwrap();
+            assert!(two.read_file(&path).unwrap() == bytes, "{path} of {len} bytes");
+            let attr = two.stat(&path).unwrap();
+            assert_eq!((attr.size, attr.mode), (len as u64, 0o600));
+            assert_eq!(attr.is_stored(), len <= 16 << 10, "{len} bytes");
+        }
+    }
+    // The same by an open file, which goes to chunks on its way.
+    let file = one.open_file("data/grows", &OpenOptions::CREATE).unwrap();
+    let (other, mut model) =
+        (two.open_file("data/grows", &OpenOptions::UPDATE).unwrap(), Vec::new());
+    for step in 0..60_usize {
+        let (at, part) = (below(&mut rng, 400 * (step + 1)), random(&mut rng, 300));
+        let writer = if step % 2 == 0 { &file } else { &other };
+        model.resize(model.len().max(at + 300), 0);
+        model[at..at + 300].copy_from_slice(&part);
+        writer.write_batch(&[(at as u64, &part[..])]).unwrap();
+        let mut seen = vec![1; model.len()];
+        let reader = if step % 3 == 0 { &file } else { &other };
+        let len = reader.read_batch(&mut [(0, &mut seen[..])]).unwrap()[0];
+        assert!(len == model.len() && seen == model, "at step {step}");
+    }
+    assert!(!one.stat("data/grows").unwrap().is_stored() && model.len() > 16 << 10);
+    let error = one.read_file("data/none").unwrap_err();
+    assert_eq!(posix(&error), Some(MetaError::NotFound));
+    let error = one.write_file("none/file", b"x", 0o600).unwrap_err();
+    assert_eq!(posix(&error), Some(MetaError::NotFound));
+}
+
+#[test]
 fn what_is_open_outlives_its_name_and_goes_with_the_session() {
     let cluster = Cluster::roomy(1, 1);
     let (one, two) = (volume(&cluster, 0), volume(&cluster, 0));

@@ -9,6 +9,7 @@ mod load;
 mod losses;
 mod programs;
 mod refusals;
+mod small;
 mod tools;
 mod user;
 mod watch;
