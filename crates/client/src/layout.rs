@@ -84,6 +84,7 @@ impl FileBytes {
     }
 
     /// Cuts that remove all chunks which these parts touch.
+    #[must_use]
     pub fn touched(self, parts: &[(u64, &[u8])]) -> Vec<ChunkCut> {
         let log2 = self.layout.chunk_log2;
         let range = |(offset, bytes): &(u64, &[u8])| {

@@ -197,9 +197,9 @@ struct Table {
 }
 
 impl Table {
-    fn note(&mut self, entry: Entry) {
+    fn note(&mut self, entry: &Entry) {
         let Some(journal) = &mut self.journal else { return };
-        if journal.append(&entry) {
+        if journal.append(entry) {
             return;
         }
         // What the entries so far come to; this one is in it already.
@@ -310,7 +310,7 @@ impl Files {
         table.journal = Some(journal);
         table.taken_over = table.taken_over.saturating_add(1);
         let times = table.taken_over;
-        table.note(Entry::TakenOver { times });
+        table.note(&Entry::TakenOver { times });
         let untold = table.open.iter().filter(|(_, open)| open.is_untold());
         this.untold.lock().extend(untold.map(|(ino, _)| *ino));
         drop(table);
@@ -323,7 +323,7 @@ impl Files {
         let mut table = self.table.lock();
         if table.done.insert(unique) {
             table.open.entry(ino).or_default().times += 1;
-            table.note(Entry::Opened { unique, ino });
+            table.note(&Entry::Opened { unique, ino });
         }
         drop(table);
         self.known(told)
@@ -363,7 +363,7 @@ impl Files {
         let mut table = self.table.lock();
         if table.done.insert(unique) {
             table.close(ino);
-            table.note(Entry::Closed { unique, ino });
+            table.note(&Entry::Closed { unique, ino });
         }
     }
 
@@ -380,7 +380,7 @@ impl Files {
             open.written = Some(now);
             // The time of the last write is worth less than an entry for each.
             if before.is_none_or(|before| before.end != end) {
-                table.note(Entry::Wrote { ino: file.ino, written: now });
+                table.note(&Entry::Wrote { ino: file.ino, written: now });
             }
         }
         drop(table);
@@ -405,7 +405,7 @@ impl Files {
         drop(state);
         if let Some(open) = table.open.get_mut(&file.ino) {
             open.written = Some(now);
-            table.note(Entry::Wrote { ino: file.ino, written: now });
+            table.note(&Entry::Wrote { ino: file.ino, written: now });
         }
         drop(table);
         Some(attr)
@@ -427,7 +427,7 @@ impl Files {
         drop(state);
         if let Some(open) = table.open.get_mut(&file.ino) {
             open.written = None;
-            table.note(Entry::Told { ino: file.ino });
+            table.note(&Entry::Told { ino: file.ino });
         }
     }
 
@@ -438,7 +438,7 @@ impl Files {
             return *before;
         }
         table.began.insert(unique, hour);
-        table.note(began(unique, hour));
+        table.note(&began(unique, hour));
         hour
     }
 
@@ -454,7 +454,7 @@ impl Files {
         let mut table = self.table.lock();
         if table.heard != version {
             table.heard = version;
-            table.note(Entry::Heard { version });
+            table.note(&Entry::Heard { version });
         }
     }
 
@@ -487,7 +487,7 @@ impl Files {
         let mut table = self.table.lock();
         let Some(open) = table.open.get_mut(&ino).filter(|open| !open.locked) else { return };
         open.locked = true;
-        table.note(Entry::Locked { ino });
+        table.note(&Entry::Locked { ino });
     }
 
     /// Whether somebody may have a lock of a file.

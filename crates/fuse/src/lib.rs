@@ -3,7 +3,7 @@
 //! Reading order: [`MountSpec`] and [`Mode`] (how to mount), [`Mount`] (one mount point and the
 //! threads that serve it), `worker` (one thread: a request in, a reply out), `backend` (metas and
 //! chunks, and the errno of what goes wrong), `fs` (what each operation means: `names`, `attrs`,
-//! `data`, `dirs`, `xattrs`), `files` (what is known of open files), `leases` and `listener` (what may
+//! `data`, `stored` (bytes of small files), `dirs`, `xattrs`), `files` (what is known of open files), `leases` and `listener` (what may
 //! go on being believed), `ahead` (what is fetched before it is asked for), `budget` (how much memory and
 //! bandwidth), `session` (the mount's word that it lives), `watch` (what operators see of its
 //! work). Then the processes of a host: `run_dir` (where they meet), [`hold`] (the one that
@@ -15,7 +15,8 @@
 //!   nothing to lose.
 //! - What changes the namespace carries the kernel's own number of the request, so that a request that
 //!   the kernel sends again is not done again.
-//! - Bytes are durable on all replicas before a write is answered; a file's length is the meta's
+//! - Bytes are durable on all replicas before a write is answered, or, of a small file, in the journal that outlives
+//!   the process, and at a meta before a flush, fsync or release is answered; a file's length is the meta's
 //!   before a flush, fsync or release is answered, its time of change before a flush or release, and
 //!   both soon after every write.
 //! - The kernel checks permissions (`default_permissions`): it knows the caller's groups.

@@ -347,7 +347,7 @@ impl<R: Records> Walk<'_, R> {
                 match self.seen(ino) {
                     Some(seen) if prefix == keys::ORPHANS => seen.is_orphan = true,
                     Some(seen) if prefix == keys::XATTRS => seen.xattrs_found += 1,
-                    Some(seen) if prefix == keys::CONTENTS => seen.has_content = true,
+                    Some(seen) if prefix == keys::CONTENTS => seen.content.1 = true,
                     Some(seen) => seen.trash = trash.map_or(seen.trash, |(dir, _)| dir),
                     None => self.confirm_stray(key, ino).await?,
                 }

@@ -208,15 +208,15 @@ pub(crate) async fn put(
         target: Vec::new(),
         exclusive: false,
     };
-    let (ino, created) = match view.entry(parent, name).await? {
-        Some(there) => match there.kind {
-            FileKind::Regular => (there.ino, false),
-            FileKind::Directory => return Err(MetaError::IsDirectory.into()),
-            _ => return Err(MetaError::NotSupported.into()),
-        },
+    let there = view.entry(parent, name).await?;
+    let created = there.is_none();
+    let ino = match there.map(|there| (there.kind, there.ino)) {
+        Some((FileKind::Regular, ino)) => ino,
+        Some((FileKind::Directory, _)) => return Err(MetaError::IsDirectory.into()),
+        Some(_) => return Err(MetaError::NotSupported.into()),
         None => {
             entry::create(view, caller, &wanted, fresh).await?;
-            (Ino(fresh.id), true)
+            Ino(fresh.id)
         }
     };
     let mut record = view.inode(ino).await?;

@@ -18,9 +18,8 @@ pub(crate) struct Seen {
     pub(crate) dirs: u32,
     xattrs: u16,
     pub(crate) xattrs_found: u16,
-    /// Its bytes are to lie in the store, and there are some.
-    is_stored: bool,
-    pub(crate) has_content: bool,
+    /// Whether bytes of it may lie in the store, and whether some do.
+    pub(crate) content: (bool, bool),
     pub(crate) parent: Ino,
     /// A name was found where it says that it lies.
     is_placed: bool,
@@ -40,8 +39,7 @@ impl Seen {
             dirs: 0,
             xattrs: record.xattrs,
             xattrs_found: 0,
-            is_stored: attr.is_stored(),
-            has_content: false,
+            content: (attr.is_stored(), false),
             parent: attr.parent,
             // The root is in itself, and no name says so.
             is_placed: attr.ino == Ino::ROOT && attr.parent == Ino::ROOT,
@@ -92,7 +90,7 @@ impl Seen {
             let repairs = self.place(extra);
             return Some((Finding::Parent { ino, parent: self.parent }, repairs));
         }
-        if self.has_content && !self.is_stored {
+        if self.content == (false, true) {
             let key = keys::content(ino);
             return Some((Finding::Content { ino }, vec![Repair::Stray { key }]));
         }

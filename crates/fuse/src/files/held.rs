@@ -126,7 +126,7 @@ impl Table {
         drop(state);
         let Held { data, offset, .. } = waiting.held;
         let held = Held { data, at, offset, bytes: Vec::new() };
-        self.note(Entry::Held { ino: file.ino, held });
+        self.note(&Entry::Held { ino: file.ino, held });
         Some(attr)
     }
 }
@@ -142,7 +142,7 @@ impl Files {
             return Hold::Full;
         }
         table.join(file.ino, held.clone());
-        table.note(Entry::Held { ino: file.ino, held });
+        table.note(&Entry::Held { ino: file.ino, held });
         let shown = table.waiting(file.ino).map(|waiting| waiting.shown());
         file.state.lock().held = shown;
         drop(table);
@@ -175,7 +175,7 @@ impl Files {
         }
         let (sequence, hour) = name();
         waiting.sent_as = Some((sequence, hour));
-        table.note(Entry::Sending { ino, sequence, hour });
+        table.note(&Entry::Sending { ino, sequence, hour });
         Some((held, (sequence, hour)))
     }
 
@@ -184,7 +184,7 @@ impl Files {
         let mut table = self.table.lock();
         if table.waiting(file.ino).is_some() {
             table.release(file.ino);
-            table.note(Entry::Sent { ino: file.ino });
+            table.note(&Entry::Sent { ino: file.ino });
         }
         let state: &mut State = &mut file.state.lock();
         state.held = None;

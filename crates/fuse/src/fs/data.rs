@@ -53,9 +53,10 @@ impl Fs {
         let flags = args.flags.cast_signed();
         // Who opens a file to read it reads it: the bytes of a small one come with the answer.
         let reads = flags & (libc::O_ACCMODE | libc::O_TRUNC) == libc::O_RDONLY;
-        let mut told = match reads {
-            true => self.fetch(ticket, ino)?.0,
-            false => self.backend.attr(ticket, MetaOp::GetAttr { ino })?,
+        let mut told = if reads {
+            self.fetch(ticket, ino)?.0
+        } else {
+            self.backend.attr(ticket, MetaOp::GetAttr { ino })?
         };
         if told.attr.nlink == 0 && self.mode == Mode::CloseToOpen {
             // The name that led here is gone, and the word of it on its way: then the kernel looks the

@@ -93,10 +93,11 @@ impl Fs {
                     self.wake.wake();
                     return Ok(());
                 }
-                Hold::Closed => return self.send(file, held, self.backend.own_ticket()),
                 // What is held of this file goes first; or there is too much of others.
                 Hold::Full if self.files().has_held(file.ino) => self.settle(file)?,
-                Hold::Full => return self.send(file, held, self.backend.own_ticket()),
+                Hold::Full | Hold::Closed => {
+                    return self.send(file, held, self.backend.own_ticket());
+                }
             }
         }
         self.write_to_chunks(file, (offset, data))

@@ -363,23 +363,20 @@ async fn write_both(c: &Client, model: &mut Model, op: &Op) -> Option<Answers> {
     let node = model.nodes.get_mut(&ino)?;
     let is_file = node.kind == FileKind::Regular;
     let wanted = if is_file { Ok(()) } else { Err(MetaError::Invalid) };
-    let answer = match *op {
-        Op::Write { offset, len, .. } => {
-            let written = vec![b'a' + u8::try_from(offset).unwrap(); len];
-            if let Some(bytes) = node.bytes.as_mut().filter(|_| len > 0) {
-                let (start, end) = (offset as usize, offset as usize + len);
-                bytes.resize(bytes.len().max(end), 0);
-                bytes[start..end].copy_from_slice(&written);
-                node.size = bytes.len() as u64;
-            }
-            c.write(attr, offset, &written).await
+    let answer = if let Op::Write { offset, len, .. } = *op {
+        let written = vec![b'a' + u8::try_from(offset).unwrap(); len];
+        if let Some(bytes) = node.bytes.as_mut().filter(|_| len > 0) {
+            let (start, end) = (offset as usize, offset as usize + len);
+            bytes.resize(bytes.len().max(end), 0);
+            bytes[start..end].copy_from_slice(&written);
+            node.size = bytes.len() as u64;
         }
-        _ => {
-            if is_file {
-                node.bytes = None;
-            }
-            c.spill(attr, 0).await
+        c.write(attr, offset, &written).await
+    } else {
+        if is_file {
+            node.bytes = None;
         }
+        c.spill(attr, 0).await
     };
     if let Ok(attr) = &answer {
         assert_eq!(attr.is_stored(), node.bytes.is_some(), "{op:?}");

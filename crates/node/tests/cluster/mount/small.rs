@@ -14,6 +14,8 @@ use super::watch::stats;
 use super::{HANG, number};
 use crate::process::{Cluster, until};
 
+/// Files that are counted.
+const FILES: u64 = 40;
 /// Bytes of a record of one writer.
 const RECORD: usize = 61;
 
@@ -137,7 +139,7 @@ fn what_was_written_outlives_the_daemon_before_it_is_sent() {
         let name = format!("f{round}");
         let mut file = File::create(here.join(&name)).unwrap();
         let pid = until("a daemon answers", || host.status()).0.pid;
-        let first: Vec<u8> = (0..1 + rng.below(6000)).map(|n| n.to_le_bytes()[0]).collect();
+        let first: Vec<u8> = (0..=rng.below(6000)).map(|n| n.to_le_bytes()[0]).collect();
         for part in first.chunks(1500) {
             file.write_all(part).unwrap();
         }
@@ -183,7 +185,6 @@ fn a_small_file_costs_its_name_and_its_bytes() {
         };
         ["change", "write", "read", "look"].map(of)
     };
-    const FILES: u64 = 40;
     let before = calls(&here);
     for n in 0..FILES {
         let mut file = File::create(here.join(n.to_string())).unwrap();
@@ -195,7 +196,7 @@ fn a_small_file_costs_its_name_and_its_bytes() {
     println!("{FILES} files of 4,000 bytes: {changes} changes by metas, {writes} writes to chunks");
     assert_eq!(writes, 0, "no chunk is written");
     // A slow machine may let 10 ms pass between a write and the close.
-    assert!(changes >= 2 * FILES && changes <= 3 * FILES, "{changes} changes");
+    assert!((2 * FILES..=3 * FILES).contains(&changes), "{changes} changes");
     let before = calls(&there);
     for n in 0..FILES {
         assert_eq!(fs::read(there.join(n.to_string())).unwrap().len(), 4000);
