@@ -18,6 +18,9 @@ use crate::spill::{self, Door};
 /// Chunks that are removed at once.
 const CUTS_MAX: usize = 1024;
 
+/// How often a length is set anew, since others bring the file to chunks meanwhile.
+const RESIZE_TRIES: usize = 8;
+
 /// What the clones of a file hold together.
 #[derive(Debug)]
 pub(super) struct Opened {
@@ -101,20 +104,34 @@ impl Opened {
         let _alone = self.gate.write();
         // What was written before keeps its time only if the meta hears of it first.
         self.tell(0)?;
-        let old = self.refresh()?;
-        if size > 0 && size != old.size {
-            let (bytes, end) = (FileBytes::of(&old), size.min(old.size));
-            // Behind a longer end there may be bytes of a write that was never finished.
-            let tail = bytes.tail(end).map_err(|error| self.too_long(error))?;
-            let removals = bytes.removals(old.layout.chunks(end)..old.layout.chunks(old.size));
-            let mut cuts = tail.into_iter().chain(removals).peekable();
-            while cuts.peek().is_some() {
-                let some: Vec<_> = cuts.by_ref().take(CUTS_MAX).collect();
-                self.shared.metas.client.cut_chunks(&some, None)?;
+        for _ in 0..RESIZE_TRIES {
+            let old = self.refresh()?;
+            let stored = size > 0 && old.is_stored();
+            if size > 0 && size != old.size && !stored {
+                self.cut(&old, size)?;
+            }
+            let set = SetAttr { size: Some(size), stored, ..SetAttr::default() };
+            let told = self.ask(MetaOp::SetAttr { ino: old.ino, set })?;
+            // Otherwise its bytes went to chunks between, which are to be cut first.
+            if told.size == size {
+                return Ok(());
             }
         }
-        let set = SetAttr { size: Some(size), ..SetAttr::default() };
-        self.ask(MetaOp::SetAttr { ino: old.ino, set }).map(drop)
+        Err(self.shared.metas.unexpected())
+    }
+
+    /// Cuts chunks for a new length.
+    fn cut(&self, old: &Attr, size: u64) -> Result<(), ClientError> {
+        let (bytes, end) = (FileBytes::of(old), size.min(old.size));
+        // Behind a longer end there may be bytes of a write that was never finished.
+        let tail = bytes.tail(end).map_err(|error| self.too_long(error))?;
+        let removals = bytes.removals(old.layout.chunks(end)..old.layout.chunks(old.size));
+        let mut cuts = tail.into_iter().chain(removals).peekable();
+        while cuts.peek().is_some() {
+            let some: Vec<_> = cuts.by_ref().take(CUTS_MAX).collect();
+            self.shared.metas.client.cut_chunks(&some, None)?;
+        }
+        Ok(())
     }
 
     fn too_long(&self, _: BehindLastChunk) -> ClientError {

@@ -182,6 +182,13 @@ fn whole_files_are_written_and_read() {
         let len = reader.read_batch(&mut [(0, &mut seen[..])]).unwrap()[0];
         assert!(len == model.len() && seen == model, "at step {step}");
     }
+    file.set_len(9).unwrap();
+    assert_eq!(two.read_file("data/grows").unwrap(), model[..9]);
+    let small = one.open_file("data/small", &OpenOptions::CREATE).unwrap();
+    small.write_batch(&[(0, b"0123456789")]).unwrap();
+    small.set_len(4).unwrap();
+    small.set_len(7).unwrap();
+    assert_eq!(two.read_file("data/small").unwrap(), b"0123\0\0\0");
     assert!(!one.stat("data/grows").unwrap().is_stored() && model.len() > 16 << 10);
     let error = one.read_file("data/none").unwrap_err();
     assert_eq!(posix(&error), Some(MetaError::NotFound));
