@@ -1,5 +1,5 @@
 //! Programs that nobody wrote for a mount do their work on one: git, tar, cargo with rustc and a linker,
-//! SQLite with its shared memory, and a model file that is mapped.
+//! `SQLite` with its shared memory, and a model file that is mapped.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
