@@ -3,6 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::abi::{
@@ -11,6 +12,7 @@ use crate::abi::{
 use crate::buffer::RequestBuffer;
 use crate::reply::Reply;
 use crate::request::ReplyTo;
+use crate::ring::Answers;
 
 /// Where the kernel's door is.
 const PATH: &str = "/dev/fuse";
@@ -31,6 +33,8 @@ pub struct Device {
     fd: OwnedFd,
     /// Whether this process has made it so; another one may have.
     nonblocking: AtomicBool,
+    /// Of a ring: answers go to its thread.
+    answers: Option<Arc<Answers>>,
 }
 
 /// What a read brought.
@@ -70,7 +74,16 @@ impl Device {
     /// Takes over a descriptor that another process opened.
     #[must_use]
     pub fn from_fd(fd: OwnedFd) -> Self {
-        Self { fd, nonblocking: AtomicBool::new(false) }
+        Self { fd, nonblocking: AtomicBool::new(false), answers: None }
+    }
+
+    /// The same connection, whose requests came by a ring.
+    pub(crate) fn answering(&self, answers: Arc<Answers>) -> io::Result<Self> {
+        Ok(Self { answers: Some(answers), ..Self::from_fd(self.fd.try_clone()?) })
+    }
+
+    pub(crate) fn raw(&self) -> i32 {
+        self.fd.as_raw_fd()
     }
 
     /// A second descriptor of the same connection, with a queue of its own.
@@ -185,6 +198,9 @@ impl Device {
     /// # Panics
     /// [`Reply::Error`] with a number that is no errno, or 4 GiB of data.
     pub fn reply(&self, to: ReplyTo, reply: &Reply<'_>) -> io::Result<Delivered> {
+        if let Some(answers) = &self.answers {
+            return answers.put(to, reply);
+        }
         let sent = reply.with_pieces(to, |pieces| self.write(pieces));
         match sent {
             Ok(()) => Ok(Delivered::Sent),

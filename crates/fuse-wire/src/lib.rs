@@ -5,6 +5,7 @@
 //! - [`Reply`], [`DirBuffer`]: what it is answered.
 //! - [`Device`]: `/dev/fuse`. One per worker thread, by [`Device::clone_device`]; blocking reads into
 //!   a [`RequestBuffer`], one system call per reply. Notifications to the kernel are methods of it.
+//! - [`Ring`]: the same over `io_uring`, for servers that need not survive a crash.
 //! - [`negotiate`]: INIT as a function from the kernel's offer to the reply. The result,
 //!   [`Negotiated`], is plain data.
 //! - [`mount()`], [`unmount`], [`mounts`], [`abort_connection`]: mount points.
@@ -33,8 +34,7 @@
 //! # Absent on purpose
 //!
 //! `splice(2)`: the data of a WRITE is page aligned in the [`RequestBuffer`] instead. CUSE,
-//! security contexts, kernels before 7.31 (Linux 5.5). FUSE over `io_uring`, because the kernel does
-//! not send again what such a queue had in flight.
+//! security contexts, kernels before 7.31 (Linux 5.5).
 
 #![allow(unsafe_code, reason = "the system calls of the protocol are made here (STYLE rule 18)")]
 #![allow(clippy::disallowed_methods, reason = "files and sockets of the protocol are opened here")]
@@ -49,6 +49,7 @@ mod negotiate;
 mod notify;
 mod reply;
 mod request;
+mod ring;
 pub mod scm;
 
 pub use buffer::RequestBuffer;
@@ -60,3 +61,4 @@ pub use negotiate::{InitWishes, NegotiateError, Negotiated, negotiate};
 pub use notify::{Notified, Pages};
 pub use reply::Reply;
 pub use request::{DecodeError, DecodeFault, Items, Operation, ReplyTo, Request, SuppGroups};
+pub use ring::{Ring, prod_queue, uring_queues, uring_switch};

@@ -58,6 +58,9 @@ pub enum MountFailure {
     /// What an earlier process left of the mount cannot be used.
     #[error("what an earlier process left of the mount cannot be used: {0}")]
     Left(String),
+    /// FUSE over `io_uring` cannot be had.
+    #[error("-o io_uring: {0}")]
+    Uring(&'static str),
     /// The operating system.
     #[error("{what}: {source}")]
     Os {
@@ -106,7 +109,10 @@ impl Mount {
     ///
     /// # Errors
     /// [`MountFailure`] naming what to do; nothing is left mounted.
-    pub fn start(spec: MountSpec, keep: Keep<'_>) -> Result<Self, MountFailure> {
+    pub fn start(mut spec: MountSpec, keep: Keep<'_>) -> Result<Self, MountFailure> {
+        if spec.io_uring {
+            spec.threads = spec.threads.max(queues()?);
+        }
         let journal = Journal::create().map_err(os("making the memory of a mount"))?;
         let region = journal.region().clone();
         let fs = open(&spec, Files::new(Some(journal)))?;
@@ -278,6 +284,15 @@ fn serve(
     keep: Keep<'_>,
 ) -> Result<Workers, MountFailure> {
     let negotiated = shake_hands(&device, spec)?;
+    let terms = Terms { max_write: negotiated.max_write(), granted: negotiated.granted };
+    if spec.io_uring {
+        if !negotiated.granted.contains(InitFlags::OVER_IO_URING) {
+            return Err(MountFailure::Uring(SWITCHED_OFF));
+        }
+        // Nobody keeps it: what its queues have in flight the kernel would not send again.
+        let workers = Workers::over_io_uring(fs, device, (terms, spec.threads, &spec.target));
+        return workers.map_err(os("opening queues of io_uring"));
+    }
     let mut devices = vec![device];
     for _ in 1..spec.threads {
         let clone = devices[0].clone_device().map_err(os("cloning /dev/fuse"))?;
@@ -289,8 +304,25 @@ fn serve(
         std::iter::once(region.fd()).chain(devices.iter().map(AsFd::as_fd)).collect();
     keep(&blob, &fds).map_err(os("handing the mount to its holder"))?;
     drop(fds);
-    let terms = Terms { max_write: negotiated.max_write(), granted: negotiated.granted };
     Workers::start(fs, devices, terms).map_err(os("starting a thread"))
+}
+
+/// The kernel has a switch for it.
+const SWITCHED_OFF: &str = "the kernel's switch is off: echo Y > /sys/module/fuse/parameters/enable_uring, \
+     or mount without it";
+
+/// How many queues of `io_uring` the kernel wants to be served.
+fn queues() -> Result<usize, MountFailure> {
+    match wire::uring_switch() {
+        Some(true) => {}
+        Some(false) => return Err(MountFailure::Uring(SWITCHED_OFF)),
+        None => {
+            let why = "this kernel has no FUSE over io_uring (Linux 6.14, CONFIG_FUSE_IO_URING): \
+                       mount without it";
+            return Err(MountFailure::Uring(why));
+        }
+    }
+    wire::uring_queues().map(usize::from).map_err(os("counting processors"))
 }
 
 /// Answers the kernel's first request.
@@ -307,8 +339,9 @@ fn shake_hands(device: &Device, spec: &MountSpec) -> Result<Negotiated, MountFai
     let Received::Request(bytes) = received else { return Err(gone()) };
     let request = Request::decode(bytes, InitFlags::NONE).map_err(|_| gone())?;
     let Operation::Init(offer) = &request.operation else { return Err(gone()) };
+    let flags = wishes(spec.mode);
     let wishes = InitWishes {
-        flags: wishes(spec.mode),
+        flags: if spec.io_uring { flags.with(InitFlags::OVER_IO_URING) } else { flags },
         max_write: largest,
         max_readahead: READ_AHEAD_BYTES,
         max_pages_limit: pages,

@@ -99,6 +99,8 @@ pub struct MountSpec {
     pub watch: bool,
     /// The mount reads ahead what the kernel does not.
     pub read_ahead: bool,
+    /// Requests come over `io_uring`. Such a mount ends with its process.
+    pub io_uring: bool,
     /// What it may use.
     pub budgets: Budgets,
     /// Requests that the kernel sends again are recognised. Off only to show what that is for: then a
@@ -127,6 +129,7 @@ impl MountSpec {
             threads: THREADS_DEFAULT,
             watch: true,
             read_ahead: true,
+            io_uring: false,
             budgets: Budgets::default(),
             journal: true,
         }
@@ -156,6 +159,7 @@ impl MountSpec {
                 ("nowatch", None) => self.watch = false,
                 ("read_ahead", None) => self.read_ahead = true,
                 ("noread_ahead", None) => self.read_ahead = false,
+                ("io_uring", None) => self.io_uring = true,
                 ("journal", Some("off")) => self.journal = false,
                 ("threads", Some(count)) => {
                     let parsed = count.parse().ok().filter(|n| (1..=THREADS_MAX).contains(n));
@@ -171,7 +175,8 @@ impl MountSpec {
                     }
                     let known = "mode=NAME, ro, rw, allow_other, noallow_other, suid, nosuid, dev, \
                                  nodev, exec, noexec, watch, nowatch, threads=N, memory=SIZE, bandwidth=RATE, \
-                                 read_bandwidth=RATE, write_bandwidth=RATE, read_ahead, noread_ahead";
+                                 read_bandwidth=RATE, write_bandwidth=RATE, read_ahead, noread_ahead, \
+                                 io_uring";
                     let fix = format!("is no option of a mount: use {known}");
                     return Err(OptionError { option: option.to_owned(), fix });
                 }

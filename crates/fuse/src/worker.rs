@@ -15,6 +15,8 @@ use crate::ahead;
 use crate::fs::Fs;
 use crate::waiters::Waiters;
 
+mod ring;
+
 /// What was agreed on with the kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
@@ -56,6 +58,8 @@ impl Workers {
     /// # Errors
     /// When the system has no thread or descriptor left.
     pub(crate) fn start(fs: &Arc<Fs>, devices: Vec<Device>, terms: Terms) -> io::Result<Self> {
+        // Each thread has room for a request, and for an answer.
+        fs.ahead.memory().take(2 * devices.len() as u64 * u64::from(terms.max_write));
         let over = Arc::<AtomicBool>::default();
         let shared = Arc::new(Shared {
             fs: Arc::clone(fs),
@@ -68,8 +72,6 @@ impl Workers {
             waiters: Waiters::default(),
             over: Arc::clone(&over),
         });
-        // Each thread has room for a request, and for an answer.
-        fs.ahead.memory().take(2 * devices.len() as u64 * u64::from(terms.max_write));
         let devices: Vec<Arc<Device>> = devices.into_iter().map(Arc::new).collect();
         let _ = devices.first().map(|device| fs.device.set(Arc::clone(device)));
         let mut this =
@@ -84,11 +86,18 @@ impl Workers {
     }
 
     fn start_thread(&mut self, device: Arc<Device>) -> io::Result<()> {
+        self.start_serving(move |shared, number| serve(shared, &device, number))
+    }
+
+    fn start_serving(
+        &mut self,
+        serve: impl FnOnce(&Shared, usize) + Send + 'static,
+    ) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
         shared.running.fetch_add(1, Ordering::AcqRel);
         let number = shared.started.fetch_add(1, Ordering::Relaxed);
         let started = thread("mp-fuse", move || {
-            serve(&shared, &device, number);
+            serve(&shared, number);
             let _guard = shared.ended.0.lock();
             shared.running.fetch_sub(1, Ordering::AcqRel);
             shared.ended.1.notify_all();
@@ -190,13 +199,23 @@ fn serve(shared: &Shared, device: &Arc<Device>, number: usize) {
                 return;
             }
         };
-        match Request::decode(bytes, granted) {
-            Ok(request) => serve_one(shared, device, &request, (number, &mut scratch)),
-            Err(error) => {
-                tracing::error!("{error}");
-                if let Some((to, errno)) = error.answer() {
-                    send(device, to, &Reply::Error(errno));
-                }
+        serve_bytes(shared, device, (bytes, granted), (number, &mut scratch));
+    }
+}
+
+/// Answers the request in these bytes, or puts it aside.
+fn serve_bytes(
+    shared: &Shared,
+    device: &Arc<Device>,
+    (bytes, granted): (&[u8], InitFlags),
+    thread: (usize, &mut Vec<u8>),
+) {
+    match Request::decode(bytes, granted) {
+        Ok(request) => serve_one(shared, device, &request, thread),
+        Err(error) => {
+            tracing::error!("{error}");
+            if let Some((to, errno)) = error.answer() {
+                send(device, to, &Reply::Error(errno));
             }
         }
     }

@@ -142,6 +142,17 @@ impl Daemon {
                 drop(table);
                 return self.holder.tell(Kind::NotParked, 0, why.as_bytes());
             }
+            let over_io_uring = |mount: &Mount| mount.spec().io_uring;
+            let bound =
+                |entry: &&super::table::Entry| entry.mount.as_ref().is_some_and(over_io_uring);
+            if let Some(entry) = table.mounts.values().find(bound) {
+                let why = format!(
+                    "{} is mounted with io_uring, and no other process can take that over: unmount it first",
+                    entry.info.mountpoint.display()
+                );
+                drop(table);
+                return self.holder.tell(Kind::NotParked, 0, why.as_bytes());
+            }
             table.closed = Some("the daemon is being upgraded");
             table.take_mounts(MountState::Parked)
         };

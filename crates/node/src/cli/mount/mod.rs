@@ -33,6 +33,7 @@ pub(super) const EXAMPLES: &str = "Options of -o, with commas:
   memory=SIZE   memory for requests and for what is read ahead (default 256MiB)
   bandwidth=RATE, read_bandwidth=RATE, write_bandwidth=RATE
                 bytes a second that are read and written, together or each: 100MiB
+  io_uring      requests over io_uring; such a mount does not outlive its process
 
 Examples:
   millpond mount 127.0.0.1:7440 /mnt/pond
@@ -41,6 +42,9 @@ Examples:
   millpond mounts upgrade
   millpond umount /mnt/pond";
 
+/// What whoever mounts so must know.
+const OVER_IO_URING: &str = "warning: with io_uring this mount ends with its process: kernels do not send \
+     again what was in flight, so a crash cannot be replayed, and an upgrade is refused";
 /// A mount is made, or not, within this.
 const MOUNT: Duration = Duration::from_mins(2);
 /// An unmount that the kernel allows is done within this.
@@ -119,6 +123,9 @@ pub(super) fn run(args: &Args) -> Outcome {
     client.token.clone_from(&args.token);
     let mut spec = MountSpec::new(client, place(&args.mountpoint)?);
     spec.apply(&args.options)?;
+    if spec.io_uring {
+        eprintln!("millpond: {OVER_IO_URING}");
+    }
     if args.foreground { foreground(spec) } else { background(args, spec) }
 }
 

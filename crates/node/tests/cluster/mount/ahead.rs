@@ -119,7 +119,7 @@ fn nothing_older_than_the_last_write_is_read() {
                 reader.read_exact_at(&mut buf, at as u64).unwrap();
                 assert!(buf == model[at..at + len], "{options} round {round}, step {step} at {at}");
                 at += len;
-                if step < 8 || rng.next_u64() % 2 == 0 {
+                if step < 8 || rng.next_u64().is_multiple_of(2) {
                     continue;
                 }
                 // Just before the reader, where bytes have been fetched.
@@ -127,7 +127,7 @@ fn nothing_older_than_the_last_write_is_read() {
                 let bytes = random(rng.next_u64(), len.min(model.len() - at));
                 writer.write_all_at(&bytes, at as u64).unwrap();
                 model[at..at + bytes.len()].copy_from_slice(&bytes);
-                if rng.next_u64() % 4 == 0 {
+                if rng.next_u64().is_multiple_of(4) {
                     let end = model.len() - (model.len() - at) / 2;
                     writer.set_len(end as u64).unwrap();
                     model.truncate(end);

@@ -5,6 +5,7 @@ mod ahead;
 mod budgets;
 mod host;
 mod hosts;
+mod kernel;
 mod load;
 mod losses;
 mod programs;
