@@ -54,6 +54,8 @@ fn bad_input_is_refused_in_one_line() {
         (&[addresses, file], "mount on one"),
         (&[addresses, target, "-o", "mode=lax"], "close-to-open"),
         (&[addresses, target, "-o", "ro,fast"], "no option"),
+        (&[addresses, target, "-o", "memory=1MiB"], "use memory=6MiB or more, or threads=3"),
+        (&[addresses, target, "-o", "bandwidth=fast"], "use a number of bytes a second"),
         (&[addresses, target, "--run-dir", &other, "--log-file", &log], "--log-file"),
         (&[addresses, target, "--run-dir", &missing], "another run directory"),
     ];
