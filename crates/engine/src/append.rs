@@ -31,15 +31,8 @@ impl<D: Disk> Engine<D> {
         bytes: SharedBuf,
     ) -> Result<Option<u64>, EngineError> {
         let inner = &self.0;
-        inner.log.check()?;
-        let guard = loop {
-            let guard = inner.lock_durably(id).await?;
-            if !inner.is_dirty(id) {
-                break guard;
-            }
-            drop(guard);
-            inner.flush_one(id).await?;
-        };
+        inner.keep_log_short().await?;
+        let guard = inner.lock_clean(id).await?;
         let Some(old) = inner.index.record(id) else { return Ok(None) };
         if u64::from(old.len) != at {
             return Err(EngineError::Invalid(format!(

@@ -111,22 +111,30 @@ async fn walk<D: Disk>(disk: &D, pool: &BufferPool, data: bool) -> Result<Inspec
         out.errors.push(error.to_string());
     }
     match replay(disk, pool, &sb, &index).await {
-        Ok(log) => {
+        Ok(mut log) => {
             out.log_batches = log.batches;
             out.log_bytes = log.bytes;
             out.log_segments = log.segments.iter().copied().collect();
-            match claim_space(&sb, &index, &log.segments) {
-                Ok(space) => {
+            log.patched.drop_baseless();
+            match claim_space(&sb, &index, &log) {
+                Ok((space, _)) => {
                     out.used_bytes = space.used_bytes();
                     out.free_segments = space.free_segments() as u64;
                     out.classes = space.class_usage();
                 }
                 Err(error) => out.errors.push(error.to_string()),
             }
+            for (id, layered) in &log.patched.0 {
+                out.chunks += 1;
+                out.live_bytes += u64::from(layered.record.len);
+                if data && !layered.bytes(disk, pool, &sb).await?.1 {
+                    out.errors.push(format!("chunk {id}, patched, does not match its checksum"));
+                }
+            }
         }
         Err(error) => out.errors.push(error.to_string()),
     }
-    out.chunks = index.len();
+    out.chunks += index.len();
     for at in 0..SHARDS {
         walk_shard(disk, pool, (&sb, &index, at, data), &mut out).await?;
     }

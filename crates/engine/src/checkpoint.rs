@@ -3,7 +3,10 @@
 //! The log position is taken first; records after it are replayed over the checkpoint.
 //! Every record holds the whole state of its chunk, so it does not matter whether the stream
 //! saw the chunk before or after such a record; but records that memory shows before they are
-//! durable must be durable before the checkpoint is.
+//! durable must be durable before the checkpoint is. A patch is the exception: it says what changes, not
+//! what comes out, so replaying it needs the chunk as it was then. What was patched before the stream
+//! ended is therefore folded before the checkpoint counts; what is patched later finds the index as the
+//! stream and the records before it say.
 
 use millpond_env::{Buf, Disk};
 use millpond_types::limits::PAGE_BYTES;
@@ -14,7 +17,7 @@ use crate::format::checkpoint::{self, HEADER_BYTES, block_bytes};
 use crate::format::codec::Writer;
 use crate::format::record::{PUT_BYTES_MAX, encode_put};
 use crate::format::superblock::{CHECKPOINT_SEGMENTS_MAX, LogPosition, Superblock};
-use crate::index::{SHARDS, Shard};
+use crate::index::{Hot, SHARDS, Shard};
 
 /// The checkpoint being written.
 struct Stream {
@@ -70,6 +73,7 @@ impl<D: Disk> Inner<D> {
         // so every one that the stream may have met is made durable before the checkpoint counts.
         drop(self.queueing.write());
         self.barrier().await?;
+        self.fold_all().await?;
         self.disk.sync().await.map_err(|e| self.poison(&e))
     }
 
@@ -170,6 +174,8 @@ fn encode_slot(shard: &Shard, slot: u32, w: &mut Writer<'_>) -> bool {
         return false;
     }
     match shard.hot.get(&slot).filter(|h| h.dirty) {
+        // It is folded before the checkpoint counts, and the log says so then.
+        Some(Hot { patched: Some(_), .. }) => return false,
         // Not on the disk: the log's truth is the version before, if any.
         Some(hot) => match &hot.previous {
             Some(previous) => encode_put(previous, w),

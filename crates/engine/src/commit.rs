@@ -47,7 +47,7 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    async fn decided(&self, ticket: u64, wait: Wait) -> Result<(), EngineError> {
+    pub(crate) async fn decided(&self, ticket: u64, wait: Wait) -> Result<(), EngineError> {
         match wait {
             Wait::Lead(token) => self.lead(token, ticket).await,
             Wait::Follow(receiver) => match receiver.await {
@@ -259,7 +259,13 @@ impl<D: Disk> Inner<D> {
         }
         for queued in failed {
             let pending = queued.tell(&Err(error.clone()));
+            if let Apply::Patched(_, base) = &pending.apply {
+                self.release(base.record.location);
+            }
             // The slab of a record that never reached the log belongs to nobody.
+            if let Record::Patch(p) = &pending.record {
+                self.release(p.to.location);
+            }
             if let Record::Put(c) = &pending.record
                 && !matches!(pending.apply, Apply::Clean(_))
                 && self.index.location(c.id) != Some(c.location)
@@ -288,6 +294,9 @@ impl<D: Disk> Inner<D> {
             (Record::Put(c), Apply::Install(bytes)) => self.install(c, bytes),
             (Record::Put(c), Apply::Update { drop_hot }) => self.update(c, drop_hot),
             (Record::Put(c), Apply::Clean(version)) => self.clean(c, version),
+            (Record::Patch(p), Apply::Patched(bytes, base)) => {
+                self.install_patched(&p.to, bytes, base)
+            }
             (_, Apply::Release(freed)) => freed,
             (Record::Delete(id), _) => {
                 let mut shard = self.index.shard(*id);
@@ -331,6 +340,7 @@ impl<D: Disk> Inner<D> {
         let Some(hot) = shard.hot.get_mut(&slot) else { return Vec::new() };
         hot.dirty = false;
         let (previous, promoted_from) = (hot.previous.take(), hot.promoted_from.take());
+        let patched = hot.patched.take();
         if c.len == 0 {
             // Nothing to keep in memory; what came with it may hold a page of the pool.
             shard.take_hot(slot);
@@ -338,6 +348,10 @@ impl<D: Disk> Inner<D> {
         drop(shard);
         self.dirty.sub(u64::from(c.len));
         self.promoted.done(promoted_from);
-        previous.map(|p| p.location).into_iter().collect()
+        if patched.is_some() {
+            self.metrics.folds.inc();
+        }
+        let below = patched.map(|base| base.record.location);
+        previous.map(|p| p.location).into_iter().chain(below).collect()
     }
 }

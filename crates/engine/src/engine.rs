@@ -19,6 +19,7 @@ use crate::log::Log;
 use crate::metrics::{EngineMetrics, EngineStats};
 use crate::options::EngineOptions;
 use crate::promote::Promoted;
+use crate::shares::Shares;
 use crate::space::{ClassUsage, Readers, Space};
 
 /// A write whose caller went away may still reach the disk for this long; the slab waits.
@@ -65,11 +66,15 @@ pub(crate) struct Inner<D> {
     pub(crate) index: Arc<Index>,
     pub(crate) space: Mutex<Space>,
     pub(crate) readers: Readers,
+    /// Slabs that lie below patches.
+    pub(crate) shares: Shares,
     pub(crate) log: Arc<Log>,
     pub(crate) superblock: Mutex<Superblock>,
     pub(crate) versions: AtomicU64,
     pub(crate) dirty: Gauge,
     pub(crate) dirty_queue: Mutex<VecDeque<ChunkId>>,
+    /// Chunks whose newest bytes are in the log alone, those first that were patched first.
+    pub(crate) patched_queue: Mutex<VecDeque<ChunkId>>,
     /// Held while chunks taken from `dirty_queue` are on their way.
     pub(crate) flushing: tokio::sync::Mutex<()>,
     /// What was promoted while it was only in memory.
@@ -116,7 +121,10 @@ impl<D: Disk> Inner<D> {
 
     /// Gives a slab back once its last reader is done.
     pub(crate) fn release(&self, at: Location) {
-        if !at.is_nowhere() && self.readers.retire(at) {
+        if at.is_nowhere() {
+            return;
+        }
+        if !self.shares.leave(at) && self.readers.retire(at) {
             self.space.lock().free(at);
         }
     }
@@ -127,10 +135,11 @@ impl<D: Disk> Inner<D> {
             self.leased.sub(u64::from(removed.len));
         }
         let mut freed = vec![removed.location];
-        if let Some(Hot { dirty: true, previous, promoted_from, .. }) = removed.hot {
+        if let Some(Hot { dirty: true, previous, patched, promoted_from, .. }) = removed.hot {
             self.dirty.sub(u64::from(removed.len));
             self.promoted.done(promoted_from);
             freed.extend(previous.map(|p| p.location));
+            freed.extend(patched.map(|base| base.record.location));
         }
         freed
     }

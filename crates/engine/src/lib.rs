@@ -1,8 +1,8 @@
 //! The chunk store of one disk.
 //!
 //! Reading order: `format` (bytes on the disk), `index` (what is in memory), `space` (slabs
-//! and segments), `log` and `commit` (group commit), `recover` (format, open), `read`,
-//! `write`, `append`, `promote`, `behind` (write-behind), `evict`, `quota`, `compact`, `checkpoint`, `scrub`,
+//! and segments), `log` and `commit` (group commit), `recover` and `layers` (format, open), `read`,
+//! `write`, `append`, `patch`, `promote`, `behind` (write-behind), `evict`, `quota`, `compact`, `checkpoint`, `scrub`,
 //! `background`, and `check` (read-only inspection).
 //!
 //! Invariants:
@@ -27,14 +27,17 @@ mod error;
 mod evict;
 mod format;
 mod index;
+mod layers;
 mod log;
 mod metrics;
 mod options;
+mod patch;
 mod pieces;
 mod promote;
 mod quota;
 mod read;
 mod recover;
+mod shares;
 mod space;
 mod tasks;
 mod write;
@@ -42,12 +45,13 @@ mod write;
 pub use check::{Inspection, check, inspect};
 pub use engine::{ChunkData, Cursor, Engine, SmallBytes};
 pub use error::{EngineError, ErrorKind, FormatError};
-pub use format::record::{ChunkRecord, Location, Record};
+pub use format::record::{ChunkRecord, Location, PatchRecord, Record};
 pub use format::superblock::{FORMAT_VERSION, LogPosition, Superblock};
 pub use index::{ChunkInfo, Usage};
 pub use metrics::{EngineMetrics, EngineStats};
 pub use millpond_types::Ack;
 pub use options::{EngineOptions, FormatOptions, OnDamaged};
+pub use patch::PatchRequest;
 pub use space::ClassUsage;
 pub use write::{WriteMode, WriteOutcome, WriteRequest};
 

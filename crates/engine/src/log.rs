@@ -18,6 +18,7 @@ use crate::error::EngineError;
 use crate::format::record::{ChunkRecord, Location, Record};
 use crate::format::superblock::LogPosition;
 use crate::index::Guard;
+use crate::patch::Base;
 
 /// What a committed record does to the index.
 #[derive(Debug)]
@@ -28,6 +29,8 @@ pub(crate) enum Apply {
     Update { drop_hot: bool },
     /// A chunk acknowledged from memory is now on the disk at this version.
     Clean(u64),
+    /// The chunk is replaced by this record of a patch: its bytes stay in memory, over this base.
+    Patched(SharedBuf, Box<Base>),
     /// The chunk goes.
     Remove,
     /// Memory shows it already (the chunk has gone, or has got another one's bytes); slabs are given

@@ -21,6 +21,12 @@ pub struct EngineMetrics {
     pub commits: Counter,
     /// Records in them.
     pub commit_records: Counter,
+    /// Small writes that went to the log alone.
+    pub patches: Counter,
+    /// Bytes of them.
+    pub patch_bytes: Counter,
+    /// Patched chunks that were written to a slab of their own.
+    pub folds: Counter,
     /// Chunks that got the bytes of another one.
     pub promotions: Counter,
     /// Chunks evicted to make room.

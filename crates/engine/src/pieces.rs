@@ -1,5 +1,7 @@
 //! Piece checksums.
 
+use std::ops::Range;
+
 use millpond_types::Crc32c;
 use millpond_types::limits::PIECE_BYTES;
 
@@ -60,9 +62,52 @@ pub(crate) fn append(len: u32, pieces: &[u32], whole: Crc32c, more: &[u8]) -> (B
     (out.into(), new_whole)
 }
 
+/// Checksums of a chunk of which `part` is new, and what lies behind its old end, given what they were:
+/// length, pieces, whole. Only pieces that changed are computed.
+pub(crate) fn patched(
+    (len, pieces, whole): (u32, &[u32], Crc32c),
+    bytes: &[u8],
+    part: Range<usize>,
+) -> (Box<[u32]>, Crc32c) {
+    let whole = [whole.0];
+    let old = if pieces.is_empty() { &whole[..] } else { pieces };
+    let len = len as usize;
+    let mut all = Crc32c::EMPTY;
+    let of_piece = |(at, piece): (usize, &[u8])| {
+        let range = at * PIECE_BYTES..at * PIECE_BYTES + piece.len();
+        // The last piece that there was may have been shorter.
+        let same = range.end <= len && (range.end == len || piece.len() == PIECE_BYTES);
+        let touched = range.start < part.end && part.start < range.end;
+        let crc = match old.get(at) {
+            Some(crc) if same && !touched => Crc32c(*crc),
+            _ => Crc32c::of(piece),
+        };
+        all = all.combine(crc, piece.len());
+        crc.0
+    };
+    let pieces: Box<[u32]> = bytes.chunks(PIECE_BYTES).enumerate().map(of_piece).collect();
+    if bytes.len() <= PIECE_BYTES { (Box::default(), all) } else { (pieces, all) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn patching_equals_computing_anew() {
+        let bytes: Vec<u8> = (0..300_000u32).map(|i| (i * 31).to_le_bytes()[1]).collect();
+        for len in [1, 4096, 65_535, 65_536, 65_537, 131_072, 200_000] {
+            for start in [0, 5, 65_536, 100_000, 199_999] {
+                let mut new = bytes[..len].to_vec();
+                let end = start + 5000;
+                new.resize(len.max(end), 0);
+                new[start..end].fill(9);
+                let (pieces, whole) = checksums(&bytes[..len]);
+                let before = (u32::try_from(len).unwrap(), &*pieces, whole);
+                assert_eq!(patched(before, &new, start..end), checksums(&new), "{len} {start}");
+            }
+        }
+    }
 
     #[test]
     fn appending_equals_computing_anew() {

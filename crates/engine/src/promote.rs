@@ -61,8 +61,9 @@ impl Promoted {
 enum Outcome {
     Absent,
     Done,
-    /// What is dirty replaces something durable under the same id: it must reach the disk first.
-    Flush,
+    /// This chunk must reach the disk first: it is dirty and replaces something durable under the same
+    /// id, or is patched and to be replaced by one that is only in memory.
+    Flush(ChunkId),
 }
 
 /// What moves from one name to the other beside the record.
@@ -106,7 +107,7 @@ impl<D: Disk> Engine<D> {
             match inner.promote_now((from, to), attrs, guards)? {
                 Outcome::Absent => return Ok(false),
                 Outcome::Done => break,
-                Outcome::Flush => inner.flush_one(from).await?,
+                Outcome::Flush(id) => inner.flush_one(id).await?,
             }
         }
         inner.metrics.promotions.inc();
@@ -165,9 +166,14 @@ impl<D: Disk> Inner<D> {
         let queueing = self.queueing.read();
         let mut pair = self.index.pair(from, to);
         let Some(slot) = pair.from.find(from) else { return Ok(Outcome::Absent) };
-        let dirty = pair.from.hot.get(&slot).filter(|h| h.dirty).map(|h| h.previous.is_some());
+        let hot = pair.from.hot.get(&slot).filter(|h| h.dirty);
+        let patched = hot.is_some_and(|h| h.patched.is_some());
+        let dirty = hot.filter(|_| !patched).map(|h| h.previous.is_some());
         if dirty == Some(true) {
-            return Ok(Outcome::Flush);
+            return Ok(Outcome::Flush(from));
+        }
+        if dirty.is_some() && Self::has_patches(&mut pair, to) {
+            return Ok(Outcome::Flush(to));
         }
         let mut record = pair.from.record(slot);
         let mut moved = self.take_from(&mut pair, slot, &record);
@@ -197,11 +203,22 @@ impl<D: Disk> Inner<D> {
             return Ok(Outcome::Done);
         }
         let apply = Apply::Release(freed);
-        let record = Record::Rename { from, to: record };
-        self.log.enqueue_lazily(Pending { record, apply, guard: Some(to_guard) })?;
-        drop((queueing, from_guard));
+        // A patched chunk needs no slab that the record names: what changes it next does not wait for it.
+        let (record, held, dropped) = if patched {
+            (Record::RenamePatched { from, to: record }, None, Some(to_guard))
+        } else {
+            (Record::Rename { from, to: record }, Some(to_guard), None)
+        };
+        self.log.enqueue_lazily(Pending { record, apply, guard: held })?;
+        drop((queueing, from_guard, dropped));
         self.wake_lazy.notify_one();
         Ok(Outcome::Done)
+    }
+
+    fn has_patches(pair: &mut Pair<'_>, id: ChunkId) -> bool {
+        let shard = pair.to();
+        let hot = shard.find(id).and_then(|slot| shard.hot.get(&slot));
+        hot.is_some_and(|hot| hot.patched.is_some())
     }
 
     /// Takes the chunk out from under its old name.
@@ -266,6 +283,8 @@ impl<D: Disk> Inner<D> {
         if let Some(hot) = shard.hot.get_mut(&slot) {
             hot.reads = old.reads;
             hot.previous = old.previous;
+            self.note_patched(record.id, old.patched.as_deref());
+            hot.patched = old.patched;
             hot.promoted_from = old.promoted_from;
         }
     }

@@ -14,15 +14,17 @@ use crate::engine::{Engine, Inner};
 use crate::error::{EngineError, FormatError};
 use crate::format::batch::{self, BATCH_BYTES_MAX, BatchHeader};
 use crate::format::checkpoint::{self, block_bytes};
-use crate::format::record::{ChunkRecord, Record};
+use crate::format::record::{ChunkRecord, Location, Record};
 use crate::format::superblock::{
     DATA_START, FORMAT_VERSION, LogPosition, SEGMENTS_MAX, Superblock,
 };
 use crate::index::{Index, SHARDS};
+use crate::layers::{Patched, State};
 use crate::log::Log;
 use crate::metrics::EngineMetrics;
 use crate::options::{CHECKPOINT_LOG_BYTES_MIN, EngineOptions, FormatOptions};
 use crate::promote::Promoted;
+use crate::shares::Shares;
 use crate::space::{Readers, Space};
 
 /// Fewer segments than this hold no data beside log and checkpoint.
@@ -111,7 +113,9 @@ pub(crate) struct Replayed {
     pub(crate) epoch: u32,
     pub(crate) next_version: u64,
     /// Records of the last batch, with the state each found.
-    pub(crate) last: Vec<(ChunkRecord, Option<ChunkRecord>)>,
+    pub(crate) last: Vec<(ChunkRecord, Option<State>)>,
+    /// Chunks whose newest bytes are in the log.
+    pub(crate) patched: Patched,
     pub(crate) batches: u64,
     pub(crate) bytes: u64,
 }
@@ -182,6 +186,7 @@ pub(crate) async fn replay<D: Disk>(
         epoch: 0,
         next_version: sb.next_version,
         last: Vec::new(),
+        patched: Patched::default(),
         batches: 0,
         bytes: 0,
     };
@@ -236,16 +241,33 @@ fn step(
         match record {
             Record::Put(c) => {
                 out.next_version = out.next_version.max(c.version + 1);
-                let before = index.record(c.id);
+                let before = out.patched.state(index, c.id);
+                out.patched.0.remove(&c.id);
                 put(index, &c);
                 out.last.push((c, before));
             }
-            Record::Delete(id) => remove(index, id),
+            Record::Delete(id) => {
+                out.patched.0.remove(&id);
+                remove(index, id);
+            }
             Record::Rename { from, to } => {
                 // Its data were durable before it was queued: nothing to verify.
                 out.next_version = out.next_version.max(to.version + 1);
+                out.patched.0.remove(&from);
+                out.patched.0.remove(&to.id);
                 remove(index, from);
                 put(index, &to);
+            }
+            Record::Patch(patch) => {
+                out.next_version = out.next_version.max(patch.to.version + 1);
+                remove(index, patch.to.id);
+                out.patched.patch(index, *patch);
+            }
+            Record::RenamePatched { from, to } => {
+                out.next_version = out.next_version.max(to.version + 1);
+                remove(index, from);
+                remove(index, to.id);
+                out.patched.rename(from, to);
             }
             Record::Next(segment) => {
                 if segment >= segments {
@@ -296,20 +318,28 @@ async fn check_tail<D: Disk>(
     Ok(())
 }
 
+/// What undoes the records that lack their data.
+#[derive(Default)]
+pub(crate) struct Undone {
+    records: Vec<Record>,
+    /// Chunks that are patched ones again.
+    patched: Vec<ChunkId>,
+}
+
 /// Checks the data of the last batch's records: one flush covers log and data, so only
-/// these may lack theirs. Returns records that undo those that do.
+/// these may lack theirs. Returns what undoes those that do.
 pub(crate) async fn verify_last<D: Disk>(
     disk: &D,
     pool: &BufferPool,
     sb: &Superblock,
     index: &Index,
-    last: &[(ChunkRecord, Option<ChunkRecord>)],
-) -> Result<Vec<Record>, EngineError> {
+    log: &mut Replayed,
+) -> Result<Undone, EngineError> {
     // An id may stand twice in a batch (pinned after written): what counts is the first
     // state before it and the last after it.
-    let mut before: HashMap<ChunkId, &Option<ChunkRecord>> = HashMap::new();
-    let mut undo = Vec::new();
-    for (c, previous) in last {
+    let mut before: HashMap<ChunkId, Option<State>> = HashMap::new();
+    let mut undo = Undone::default();
+    for (c, previous) in std::mem::take(&mut log.last) {
         before.entry(c.id).or_insert(previous);
     }
     for (id, previous) in before {
@@ -322,13 +352,18 @@ pub(crate) async fn verify_last<D: Disk>(
         if let Some(slot) = shard.find(id) {
             shard.remove(slot);
         }
-        undo.push(match previous {
-            Some(previous) => {
-                shard.insert(previous);
-                Record::Put(previous.clone())
+        match previous {
+            Some(State::Plain(previous)) => {
+                shard.insert(&previous);
+                undo.records.push(Record::Put(previous));
             }
-            None => Record::Delete(id),
-        });
+            // It is folded once more, and that is logged.
+            Some(State::Patched(previous)) => {
+                log.patched.0.insert(id, previous);
+                undo.patched.push(id);
+            }
+            None => undo.records.push(Record::Delete(id)),
+        }
     }
     Ok(undo)
 }
@@ -355,23 +390,25 @@ pub(crate) async fn data_matches<D: Disk>(
     Ok(crate::read::matches(&bytes, &c.pieces, c.crc))
 }
 
-/// Marks what checkpoint, log and chunks use.
+/// Marks what checkpoint, log and chunks use; and the slabs that only lie below patches, which come
+/// back beside it.
 pub(crate) fn claim_space(
     sb: &Superblock,
     index: &Index,
-    log: &VecDeque<u32>,
-) -> Result<Space, FormatError> {
+    log: &Replayed,
+) -> Result<(Space, Vec<Location>), FormatError> {
     let mut space = Space::new(sb.segments(), sb.segment_bytes);
     for segment in &sb.checkpoint_segments {
         if !space.claim_segment(*segment, false) {
             return Err(FormatError::Field("checkpoint_segments"));
         }
     }
-    for segment in log {
+    for segment in &log.segments {
         if !space.claim_segment(*segment, true) {
             return Err(FormatError::Field("log segments"));
         }
     }
+    let mut below = log.patched.below();
     for at in 0..SHARDS {
         let shard = index.shard_at(at);
         for slot in 0..shard.slots() {
@@ -383,10 +420,19 @@ pub(crate) fn claim_space(
             if !fits || !space.claim(at) {
                 return Err(FormatError::Index { segment: at.segment, slab: at.slab });
             }
+            // A chunk has it, under whichever name.
+            below.remove(&at);
+        }
+    }
+    for (at, len) in &below {
+        let class = crate::format::class::Class::from_index(usize::from(at.class));
+        let fits = class.is_some_and(|class| class.slab_bytes() >= u64::from(*len));
+        if !fits || !space.claim(*at) {
+            return Err(FormatError::Index { segment: at.segment, slab: at.slab });
         }
     }
     space.finish_claims();
-    Ok(space)
+    Ok((space, below.into_keys().collect()))
 }
 
 impl<D: Disk> Engine<D> {
@@ -465,17 +511,24 @@ impl<D: Disk> Engine<D> {
         let highest = load_checkpoint(&disk, &pool, &sb, &index).await?;
         let mut log = replay(&disk, &pool, &sb, &index).await?;
         let undo = if options.verify_last_batch {
-            verify_last(&disk, &pool, &sb, &index, &log.last).await?
+            verify_last(&disk, &pool, &sb, &index, &mut log).await?
         } else {
-            Vec::new()
+            Undone::default()
         };
-        let space = claim_space(&sb, &index, &log.segments)?;
+        log.patched.drop_baseless();
+        let (space, below) = claim_space(&sb, &index, &log)?;
         log.next_version = log.next_version.max(highest + 1);
         if sb.version < FORMAT_VERSION {
             migrate(&disk, &pool, &mut sb).await?;
         }
+        let patched = std::mem::take(&mut log.patched);
         let engine = Self(Arc::new(assemble(disk, pool, clock, options, (sb, index, space, log))?));
-        engine.0.begin_epoch(undo).await?;
+        let mut records = undo.records;
+        records.extend(engine.fold_recovered(patched, &undo.patched).await?);
+        engine.0.begin_epoch(records).await?;
+        for at in below {
+            engine.0.release(at);
+        }
         Ok(engine)
     }
 }
@@ -501,11 +554,13 @@ fn assemble<D: Disk>(
         index,
         space: Mutex::new(space),
         readers: Readers::default(),
+        shares: Shares::default(),
         log: queue,
         versions: log.next_version.into(),
         superblock: Mutex::new(sb),
         dirty: Gauge::default(),
         dirty_queue: Mutex::default(),
+        patched_queue: Mutex::default(),
         flushing: tokio::sync::Mutex::new(()),
         promoted: Promoted::default(),
         queueing: RwLock::new(()),

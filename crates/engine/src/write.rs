@@ -78,7 +78,7 @@ impl<D: Disk> Engine<D> {
         request: WriteRequest<'_>,
     ) -> Result<WriteOutcome, EngineError> {
         let inner = &self.0;
-        inner.log.check()?;
+        inner.keep_log_short().await?;
         if request.mode == WriteMode::IfAbsent && self.lookup(id).is_some() {
             return self.exists(id, request.ack).await;
         }
@@ -104,6 +104,8 @@ impl<D: Disk> Engine<D> {
         // caller feels the disk's pace instead of an error. One that must not be durable yet
         // replaces as much as it takes.
         let room = room || inner.waits_for(id).is_some();
+        // What the log has of a patched chunk is more than a record: it is not kept beside the new one.
+        let room = room && !inner.is_patched(id);
         if request.ack == Ack::Memory && room {
             inner.install_dirty(record, bytes, slab.keep());
             drop(guard);
@@ -129,10 +131,7 @@ impl<D: Disk> Engine<D> {
     /// `Busy`, `ReadOnly`, `NoSpace`.
     pub async fn set_pinned(&self, id: ChunkId, pinned: bool) -> Result<bool, EngineError> {
         let inner = &self.0;
-        if inner.is_dirty(id) {
-            inner.flush_one(id).await?;
-        }
-        let guard = inner.lock_durably(id).await?;
+        let guard = inner.lock_clean(id).await?;
         let Some(mut record) = inner.index.record(id) else { return Ok(false) };
         if record.pinned == pinned {
             return Ok(true);
@@ -294,17 +293,35 @@ impl<D: Disk> Inner<D> {
         self.index.lock(id).await
     }
 
+    /// Waits for the right to change a chunk that is on the disk.
+    pub(crate) async fn lock_clean(&self, id: ChunkId) -> Result<Guard, EngineError> {
+        loop {
+            let guard = self.lock_durably(id).await?;
+            if !self.is_dirty(id) {
+                return Ok(guard);
+            }
+            drop(guard);
+            self.flush_one(id).await?;
+        }
+    }
+
     pub(crate) fn dirty_max(&self) -> u64 {
         // A quarter of the pool at most: dirty bytes cannot be reclaimed.
         self.options.dirty_bytes_max.0.min(self.pool.capacity() as u64 / 4)
     }
 
-    /// Takes a slab, evicting when the disk is full.
-    pub(crate) async fn reserve(&self, len: u64) -> Result<Reserved<'_, D>, EngineError> {
+    /// Writes a checkpoint when the background is late or absent: the log must not eat the disk. The caller
+    /// has no guard, for a checkpoint may need it.
+    pub(crate) async fn keep_log_short(&self) -> Result<(), EngineError> {
+        self.log.check()?;
         if self.log.0.lock().bytes > 4 * self.options.checkpoint_log_bytes.0 {
-            // The background is late or absent; the log must not eat the disk.
             self.checkpoint().await?;
         }
+        Ok(())
+    }
+
+    /// Takes a slab, evicting when the disk is full.
+    pub(crate) async fn reserve(&self, len: u64) -> Result<Reserved<'_, D>, EngineError> {
         for _ in 0..4 {
             if let Some(at) = self.space.lock().alloc(len) {
                 return Ok(Reserved::new(self, at));

@@ -74,7 +74,7 @@ pub fn decode(
     for _ in 0..entries {
         match Record::decode(&mut r)? {
             Record::Put(chunk) => each(chunk),
-            Record::Delete(_) | Record::Next(_) | Record::Rename { .. } => return None,
+            _ => return None,
         }
     }
     Some(entries)

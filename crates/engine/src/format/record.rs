@@ -3,6 +3,8 @@
 //! A `Put` carries the whole state of a chunk, so replaying a log over any checkpoint
 //! taken while it was written ends in the same index: the last record of an id wins.
 
+use std::sync::Arc;
+
 use millpond_types::limits::{ATTRS_BYTES_MAX, CHUNK_BYTES_MAX, PIECE_BYTES};
 use millpond_types::{ChunkId, Crc32c, GroupId};
 
@@ -15,6 +17,8 @@ pub(crate) const KIND_PUT: u8 = 1;
 pub(crate) const KIND_DELETE: u8 = 2;
 pub(crate) const KIND_NEXT: u8 = 3;
 pub(crate) const KIND_RENAME: u8 = 4;
+pub(crate) const KIND_PATCH: u8 = 5;
+pub(crate) const KIND_RENAME_PATCHED: u8 = 6;
 /// Bytes of a put record before its attributes.
 pub(crate) const PUT_FIXED_BYTES: usize = 56;
 /// Bytes of a delete record.
@@ -23,11 +27,15 @@ pub(crate) const DELETE_BYTES: usize = 17;
 pub(crate) const NEXT_BYTES: usize = 5;
 /// Bytes of a rename record before its put record.
 pub(crate) const RENAME_FIXED_BYTES: usize = 17;
+/// Bytes of a patch record before its put record.
+pub(crate) const PATCH_FIXED_BYTES: usize = 33;
+/// Most bytes of a chunk in one patch record: a batch holds several, the smallest segment one.
+pub(crate) const PATCH_BYTES_MAX: usize = 16 << 10;
 /// Largest put record.
 pub(crate) const PUT_BYTES_MAX: usize =
     PUT_FIXED_BYTES + ATTRS_BYTES_MAX + CHUNK_BYTES_MAX / PIECE_BYTES * 4;
 /// Largest record.
-pub(crate) const RECORD_BYTES_MAX: usize = RENAME_FIXED_BYTES + PUT_BYTES_MAX;
+pub(crate) const RECORD_BYTES_MAX: usize = PATCH_FIXED_BYTES + PUT_BYTES_MAX + PATCH_BYTES_MAX;
 
 /// Flag bits of a chunk on disk.
 pub(crate) const FLAG_EVICTABLE: u8 = 1;
@@ -83,6 +91,21 @@ pub struct ChunkRecord {
     pub pieces: Box<[u32]>,
 }
 
+/// New bytes of a chunk over those of another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PatchRecord {
+    /// The other chunk.
+    pub base: ChunkId,
+    /// Its version when the patch was made.
+    pub base_version: u64,
+    /// Where the new bytes begin; zeros lie between the end of the other chunk and here.
+    pub offset: u32,
+    /// The new bytes, at most 16 KiB.
+    pub bytes: Arc<[u8]>,
+    /// The chunk as it is then; its place is not written yet.
+    pub to: ChunkRecord,
+}
+
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
@@ -95,6 +118,16 @@ pub enum Record {
     /// The bytes of the chunk `from` are now those of another one, whose whole state this is; `from`
     /// is gone.
     Rename {
+        /// Name until now.
+        from: ChunkId,
+        /// The other chunk.
+        to: ChunkRecord,
+    },
+    /// The chunk is now another one with a part of it replaced.
+    Patch(Box<PatchRecord>),
+    /// As [`Record::Rename`] of a chunk whose bytes lie in patch records: so they do under the other
+    /// name, and its place is not written yet.
+    RenamePatched {
         /// Name until now.
         from: ChunkId,
         /// The other chunk.
@@ -123,7 +156,10 @@ impl Record {
             Self::Put(c) => c.encoded_len(),
             Self::Delete(_) => DELETE_BYTES,
             Self::Next(_) => NEXT_BYTES,
-            Self::Rename { to, .. } => RENAME_FIXED_BYTES + to.encoded_len(),
+            Self::Rename { to, .. } | Self::RenamePatched { to, .. } => {
+                RENAME_FIXED_BYTES + to.encoded_len()
+            }
+            Self::Patch(p) => PATCH_FIXED_BYTES + p.to.encoded_len() + p.bytes.len(),
         }
     }
 
@@ -143,6 +179,12 @@ impl Record {
                 w.bytes(&from.to_bytes());
                 encode_put(to, w);
             }
+            Self::RenamePatched { from, to } => {
+                w.u8(KIND_RENAME_PATCHED);
+                w.bytes(&from.to_bytes());
+                encode_put(to, w);
+            }
+            Self::Patch(p) => encode_patch(p, w),
         }
     }
 
@@ -152,10 +194,14 @@ impl Record {
             KIND_DELETE => Some(Self::Delete(ChunkId::from_bytes(r.array()?))),
             KIND_NEXT => Some(Self::Next(r.u32()?)),
             KIND_RENAME => {
-                let from = ChunkId::from_bytes(r.array()?);
-                let to = if r.u8()? == KIND_PUT { decode_put(r)? } else { return None };
-                (from != to.id).then_some(Self::Rename { from, to })
+                let (from, to) = decode_rename(r)?;
+                Some(Self::Rename { from, to })
             }
+            KIND_RENAME_PATCHED => {
+                let (from, to) = decode_rename(r)?;
+                Some(Self::RenamePatched { from, to })
+            }
+            KIND_PATCH => decode_patch(r).map(|p| Self::Patch(Box::new(p))),
             _ => None,
         }
     }
@@ -182,6 +228,37 @@ pub(crate) fn encode_put(c: &ChunkRecord, w: &mut Writer<'_>) {
     for piece in &c.pieces {
         w.u32(*piece);
     }
+}
+
+/// Layout: kind u8, base id 16, base version u64, offset u32, byte count u32 = 33 bytes; put record of
+/// the chunk as it is then; the bytes.
+fn encode_patch(p: &PatchRecord, w: &mut Writer<'_>) {
+    w.u8(KIND_PATCH);
+    w.bytes(&p.base.to_bytes());
+    w.u64(p.base_version);
+    w.u32(p.offset);
+    w.u32(u32::try_from(p.bytes.len()).unwrap_or(u32::MAX));
+    encode_put(&p.to, w);
+    w.bytes(&p.bytes);
+}
+
+fn decode_patch(r: &mut Reader<'_>) -> Option<PatchRecord> {
+    let base = ChunkId::from_bytes(r.array()?);
+    let base_version = r.u64()?;
+    let (offset, count) = (r.u32()?, r.u32()?);
+    let to = if r.u8()? == KIND_PUT { decode_put(r)? } else { return None };
+    let fits = offset.checked_add(count).is_some_and(|end| end <= to.len);
+    if !fits || count as usize > PATCH_BYTES_MAX || base_version >> 48 != 0 || base == to.id {
+        return None;
+    }
+    let bytes = r.bytes(count as usize)?.into();
+    Some(PatchRecord { base, base_version, offset, bytes, to })
+}
+
+fn decode_rename(r: &mut Reader<'_>) -> Option<(ChunkId, ChunkRecord)> {
+    let from = ChunkId::from_bytes(r.array()?);
+    let to = if r.u8()? == KIND_PUT { decode_put(r)? } else { return None };
+    (from != to.id).then_some((from, to))
 }
 
 fn decode_put(r: &mut Reader<'_>) -> Option<ChunkRecord> {
@@ -246,6 +323,23 @@ pub(crate) mod tests {
         }
     }
 
+    pub(crate) fn patch(offset: u32, len: usize) -> PatchRecord {
+        let to = sample(5, 70_000);
+        PatchRecord { base: ChunkId(9), base_version: 4, offset, bytes: vec![7; len].into(), to }
+    }
+
+    #[test]
+    fn a_patch_lies_within_its_chunk_and_is_of_another_one() {
+        let itself = PatchRecord { base: sample(5, 0).id, ..patch(0, 1) };
+        let long = patch(0, PATCH_BYTES_MAX + 1);
+        for bad in [patch(69_990, 11), patch(u32::MAX, 10), long, itself] {
+            let record = Record::Patch(Box::new(bad));
+            let mut buf = vec![0; record.encoded_len()];
+            record.encode(&mut Writer::new(&mut buf));
+            assert_eq!(Record::decode(&mut Reader::new(&buf)), None);
+        }
+    }
+
     #[test]
     fn bytes_lie_somewhere() {
         for (len, slab) in [(1, 0), (0, 1)] {
@@ -266,6 +360,8 @@ pub(crate) mod tests {
             Record::Delete(ChunkId(7)),
             Record::Next(3),
             Record::Rename { from: ChunkId(9), to: sample(3, 70_000) },
+            Record::RenamePatched { from: ChunkId(9), to: sample(4, 70_000) },
+            Record::Patch(Box::new(patch(69_990, 10))),
         ];
         for record in records {
             let mut buf = vec![0; record.encoded_len()];

@@ -12,8 +12,9 @@ use crate::error::FormatError;
 pub(crate) const MAGIC: [u8; 8] = *b"MILLPOND";
 /// Newest format this code reads, and the one it writes.
 ///
-/// 1: put, delete and next records. 2: rename records, and chunks without bytes have no slab.
-pub const FORMAT_VERSION: u32 = 2;
+/// 1: put, delete and next records. 2: rename records, and chunks without bytes have no slab. 3: patch
+/// records.
+pub const FORMAT_VERSION: u32 = 3;
 /// Oldest format this code reads; opening a disk writes its superblock anew.
 pub(crate) const FORMAT_OLDEST: u32 = 1;
 /// Where segment 0 begins; what lies between the superblocks and here is reserved.

@@ -22,6 +22,7 @@ pub(crate) use queues::{Queues, Turn};
 pub(crate) use shard::{Removed, Shard, weight};
 
 use crate::format::record::{ChunkRecord, Location};
+use crate::patch::Base;
 use crate::quota::Groups;
 
 /// Shards: enough that two cores rarely meet, few enough that each holds long queues.
@@ -73,6 +74,8 @@ pub(crate) struct Hot {
     pub(crate) dirty: bool,
     /// What the log says of this id while `dirty`; checkpoints write this instead.
     pub(crate) previous: Option<Box<ChunkRecord>>,
+    /// What lies below it while its newest bytes are in the log alone; `dirty` then.
+    pub(crate) patched: Option<Box<Base>>,
     /// Whose content it was until it was promoted while `dirty`, and the version it got then.
     pub(crate) promoted_from: Option<(ChunkId, u64)>,
 }

@@ -419,7 +419,8 @@ impl Shard {
         e.set_hot(true);
         // A chunk read before it left memory skips probation: its own count is the ghost.
         let (bytes_held, known) = (weight(e.len()), e.frequency() >= 2);
-        let hot = Hot { bytes, ticket, reads: 0, dirty, previous: None, promoted_from: None };
+        let (previous, patched, promoted_from) = (None, None, None);
+        let hot = Hot { bytes, ticket, reads: 0, dirty, previous, patched, promoted_from };
         self.hot.insert(slot, hot);
         self.dram.insert((slot, ticket), bytes_held, known);
         if self.dram.len() > 2 * self.hot.len() + 64 {

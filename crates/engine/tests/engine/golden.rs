@@ -6,9 +6,9 @@
 
 use std::path::PathBuf;
 
-use millpond_engine::FORMAT_VERSION;
+use millpond_engine::{FORMAT_VERSION, PatchRequest};
 use millpond_env::FakeDisk;
-use millpond_types::{ByteSize, ChunkId, GroupId, UnixSeconds, Uuid128};
+use millpond_types::{ByteSize, ChunkId, Crc32c, GroupId, UnixSeconds, Uuid128};
 
 use crate::harness::{
     Ack, Cursor, Fake, FormatOptions, Rig, WriteRequest, block_on, buf, get, request,
@@ -85,6 +85,22 @@ fn promote(e: &Fake) {
     block_on(e.flush()).unwrap();
 }
 
+/// Patches from format 3 on: one that was promoted, over one that was; and one that was not.
+fn patch(e: &Fake) {
+    let patch = |base: u8, to: u128, offset: u32| {
+        let bytes: &[u8] = &[55; 20];
+        let (attrs, base, crc) = (&[base; 9], ChunkId(base.into()), Crc32c::of(bytes));
+        let request = PatchRequest { base, offset, bytes, crc, attrs };
+        assert!(block_on(e.write_patch(ChunkId(to), request)).unwrap().is_some());
+    };
+    for offset in [100, 65_990] {
+        patch(4, 1 << 100 | 4, offset);
+        assert!(block_on(e.promote(ChunkId(1 << 100 | 4), ChunkId(4), &[4; 9])).unwrap());
+    }
+    block_on(e.flush()).unwrap();
+    patch(7, 10, 0);
+}
+
 /// What [`fill`] and from format 2 on [`promote`] leave.
 fn check(e: &Fake, version: u32) {
     for id in 0..10u8 {
@@ -98,6 +114,11 @@ fn check(e: &Fake, version: u32) {
         match (id, &mut want) {
             (1, Some(bytes)) => bytes.extend([77; 50]),
             (8, _) if !promoted => want = None,
+            (4, Some(bytes)) if version > 2 => {
+                bytes.resize(66_010, 0);
+                bytes[100..120].fill(55);
+                bytes[65_990..].fill(55);
+            }
             _ => {}
         }
         assert_eq!(get(e, id.into()), want, "chunk {id}");
@@ -107,8 +128,9 @@ fn check(e: &Fake, version: u32) {
         assert_eq!(info.expires.is_some(), id == 5, "chunk {id}");
         assert_eq!(*e.attrs(info.id).unwrap(), [id; 9], "chunk {id}");
     }
+    assert_eq!(get(e, 10), (version > 2).then(|| vec![55; 20]));
     let (page, _) = e.scan(None, Cursor::default(), 100);
-    assert_eq!(page.len(), if version > 1 { 10 } else { 9 });
+    assert_eq!(page.len(), [9, 10, 11][version as usize - 1]);
 }
 
 fn dump(disk: &FakeDisk) -> Vec<u8> {
@@ -148,6 +170,7 @@ fn todays_disk_is_written_when_asked() {
     let e = rig.open();
     fill(&e);
     promote(&e);
+    patch(&e);
     drop(e);
     std::fs::write(path(FORMAT_VERSION), dump(&rig.disk)).unwrap();
 }

@@ -10,6 +10,7 @@ mod flip;
 mod golden;
 mod harness;
 mod model;
+mod patch;
 mod promote;
 mod quota;
 mod replica;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use millpond_types::{ChunkId, GroupId, Tick};
+use millpond_engine::PatchRequest;
+use millpond_types::{ChunkId, Crc32c, GroupId, Tick};
 use proptest::prelude::*;
 
 use crate::harness::{
@@ -16,6 +17,7 @@ enum Op {
     Delete { id: u8, ack: bool },
     DeleteLazily(u8),
     Promote { from: u8, to: u8 },
+    Patch { base: u8, to: u8, offset: usize, len: usize },
     Read(u8),
     Range { id: u8, from: usize, len: usize },
     Pin(u8),
@@ -36,6 +38,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0..20u8, any::<bool>()).prop_map(|(id, ack)| Op::Delete { id, ack }),
         1 => (0..20u8).prop_map(Op::DeleteLazily),
         4 => (0..20u8, 0..20u8).prop_map(|(from, to)| Op::Promote { from, to }),
+        6 => (0..20u8, 0..20u8, 0..140_000usize, 1..9000usize)
+            .prop_map(|(base, to, offset, len)| Op::Patch { base, to, offset, len }),
         4 => (0..20u8).prop_map(Op::Read),
         2 => (0..20u8, 0..100_000usize, 0..70_000usize)
             .prop_map(|(id, from, len)| Op::Range { id, from, len }),
@@ -80,6 +84,25 @@ fn promote(e: &Fake, model: &mut Model, from: u8, to: u8) {
     }
 }
 
+fn patch(e: &Fake, model: &mut Model, (base, to): (u8, u8), offset: usize, bytes: &[u8]) {
+    let request = PatchRequest {
+        base: ChunkId(base.into()),
+        offset: u32::try_from(offset).unwrap(),
+        bytes,
+        crc: Crc32c::of(bytes),
+        attrs: b"key",
+    };
+    let done = block_on(e.write_patch(ChunkId(to.into()), request));
+    if base == to {
+        assert!(done.is_err());
+    } else if done.unwrap().is_some() {
+        let mut new = model[&base].clone();
+        new.resize(new.len().max(offset + bytes.len()), 0);
+        new[offset..offset + bytes.len()].copy_from_slice(bytes);
+        model.insert(to, new);
+    }
+}
+
 fn run(ops: Vec<Op>) {
     let rig = Rig::new(48);
     let mut e = rig.open();
@@ -108,6 +131,9 @@ fn run(ops: Vec<Op>) {
                 assert_eq!(n, usize::from(model.remove(&id).is_some()));
             }
             Op::Promote { from, to } => promote(&e, &mut model, from, to),
+            Op::Patch { base, to, offset, len } => {
+                patch(&e, &mut model, (base, to), offset, &value(seed, len));
+            }
             Op::Read(id) => assert_eq!(get(&e, id.into()), model.get(&id).cloned()),
             Op::Range { id, from, len } => {
                 let range = from as u64..(from + len) as u64;

@@ -1,0 +1,162 @@
+//! Patches at a restart: what the log says is collected in layers, and folded before anybody reads.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use millpond_env::{BufferPool, Disk, SharedBuf};
+use millpond_types::{ChunkId, Crc32c};
+
+use crate::engine::{Engine, Reserved};
+use crate::error::{EngineError, FormatError};
+use crate::format::class::Class;
+use crate::format::record::{ChunkRecord, Location, PatchRecord, Record};
+use crate::format::superblock::{DATA_START, Superblock};
+use crate::index::Index;
+
+/// A part that lies over what is below.
+#[derive(Clone, Debug)]
+struct Layer {
+    offset: usize,
+    bytes: Arc<[u8]>,
+    /// Length of the chunk with it.
+    len: usize,
+}
+
+/// A chunk whose newest bytes are in the log.
+#[derive(Clone, Debug)]
+pub(crate) struct Layered {
+    /// What it is; its place is not written.
+    pub(crate) record: ChunkRecord,
+    /// What lies below its patches. None while the log is read from behind the chunk's patches: what
+    /// comes later replaces it, for no checkpoint begins behind a patch that counts.
+    below: Option<ChunkRecord>,
+    layers: Vec<Layer>,
+}
+
+/// What the log has come to for one chunk.
+#[derive(Clone, Debug)]
+pub(crate) enum State {
+    /// Its bytes are where the record says.
+    Plain(ChunkRecord),
+    /// Its bytes are patches over those of a slab.
+    Patched(Layered),
+}
+
+/// Chunks with patches, while the log is replayed. They are not in the index.
+#[derive(Debug, Default)]
+pub(crate) struct Patched(pub(crate) BTreeMap<ChunkId, Layered>);
+
+impl Patched {
+    /// What a chunk is so far.
+    pub(crate) fn state(&self, index: &Index, id: ChunkId) -> Option<State> {
+        match self.0.get(&id) {
+            Some(layered) => Some(State::Patched(layered.clone())),
+            None => index.record(id).map(State::Plain),
+        }
+    }
+
+    /// A chunk is this now; the caller has taken what it was out of the index.
+    pub(crate) fn patch(&mut self, index: &Index, patch: PatchRecord) {
+        let PatchRecord { base, base_version, offset, bytes, to } = patch;
+        let layer = Layer { offset: offset as usize, bytes, len: to.len as usize };
+        let (below, mut layers) = match self.state(index, base) {
+            Some(State::Plain(c)) if c.version == base_version => (Some(c), Vec::new()),
+            Some(State::Patched(l)) if l.record.version == base_version => (l.below, l.layers),
+            _ => (None, Vec::new()),
+        };
+        layers.push(layer);
+        self.0.insert(to.id, Layered { record: to, below, layers });
+    }
+
+    /// A patched chunk has another name now, which the caller has taken out of the index.
+    pub(crate) fn rename(&mut self, from: ChunkId, to: ChunkRecord) {
+        let (below, layers) = match self.0.remove(&from) {
+            Some(layered) => (layered.below, layered.layers),
+            None => (None, Vec::new()),
+        };
+        self.0.insert(to.id, Layered { record: to, below, layers });
+    }
+
+    /// The slabs below patches, and the bytes in them.
+    pub(crate) fn below(&self) -> HashMap<Location, u32> {
+        let below = self.0.values().filter_map(|layered| layered.below.as_ref());
+        below.map(|c| (c.location, c.len)).collect()
+    }
+
+    /// Takes out what nothing is known to lie below: the chunk that it was made of is gone.
+    pub(crate) fn drop_baseless(&mut self) {
+        self.0.retain(|id, layered| {
+            if layered.below.is_none() {
+                tracing::error!(chunk = %id, "patches of a chunk that is gone are dropped");
+            }
+            layered.below.is_some()
+        });
+    }
+}
+
+impl Layered {
+    /// The chunk's bytes, and whether they match its checksum.
+    pub(crate) async fn bytes<D: Disk>(
+        &self,
+        disk: &D,
+        pool: &BufferPool,
+        sb: &Superblock,
+    ) -> Result<(SharedBuf, bool), EngineError> {
+        let Some(below) = &self.below else { return Err(FormatError::Field("patches").into()) };
+        let at = below.location;
+        let slab_bytes = Class::from_index(usize::from(at.class)).map_or(0, Class::slab_bytes);
+        let within = u64::from(at.slab) * slab_bytes;
+        if at.segment >= sb.segments() || within + slab_bytes > sb.segment_bytes {
+            return Err(FormatError::Index { segment: at.segment, slab: at.slab }.into());
+        }
+        let offset = DATA_START + u64::from(at.segment) * sb.segment_bytes + within;
+        let old = crate::recover::read_at(disk, pool, offset, below.len as usize).await?;
+        let sound = crate::read::matches(&old, &below.pieces, below.crc);
+        let len = self.record.len as usize;
+        let most = self.layers.iter().map(|l| l.len).max().unwrap_or(0).max(old.len()).max(len);
+        let busy = EngineError::Busy("no memory buffer is free");
+        let mut buf = pool.try_alloc(most).ok_or(busy)?;
+        let all = buf.as_full_mut();
+        all[..old.len()].copy_from_slice(&old);
+        all[old.len()..].fill(0);
+        for layer in &self.layers {
+            all[layer.offset..layer.offset + layer.bytes.len()].copy_from_slice(&layer.bytes);
+        }
+        buf.set_len(len);
+        let bytes = buf.freeze();
+        let sound = sound && Crc32c::of(&bytes) == self.record.crc;
+        Ok((bytes, sound))
+    }
+}
+
+impl<D: Disk> Engine<D> {
+    /// Writes every patched chunk to a slab of its own and puts it into the index. The records come
+    /// back: they are to be logged before anything else, and the slabs below given back then. Those of
+    /// `first` come first.
+    pub(crate) async fn fold_recovered(
+        &self,
+        mut patched: Patched,
+        first: &[ChunkId],
+    ) -> Result<Vec<Record>, EngineError> {
+        let inner = &self.0;
+        let sb = self.superblock();
+        let mut records = Vec::new();
+        let others: Vec<ChunkId> = patched.0.keys().copied().collect();
+        for id in first.iter().chain(&others) {
+            let Some(layered) = patched.0.remove(id) else { continue };
+            let (bytes, sound) = layered.bytes(&inner.disk, &inner.pool, &sb).await?;
+            if !sound {
+                // It is kept as the damaged chunk that it is: readers see it, others may repair it.
+                tracing::error!(chunk = %id, "what lies below the patches of a chunk is damaged");
+            }
+            let at = inner.space.lock().alloc(u64::from(layered.record.len));
+            let mut slab = Reserved::new(inner, at.ok_or(EngineError::NoSpace)?);
+            inner.write_slab(&mut slab, bytes).await?;
+            let record = ChunkRecord { location: slab.keep(), ..layered.record };
+            inner.index.shard(*id).insert(&record);
+            inner.metrics.folds.inc();
+            records.push(Record::Put(record));
+        }
+        Ok(records)
+    }
+}
