@@ -258,6 +258,15 @@ fn engines(page: &mut Page, service: &Service) {
     each("millpond_engine_commit_records_total", "Records in log flushes.", "counter", &|disk| {
         disk.engine.metrics().commit_records.get()
     });
+    each("millpond_engine_patches_total", "Small writes to the log alone.", "counter", &|disk| {
+        disk.engine.metrics().patches.get()
+    });
+    each("millpond_engine_patch_bytes_total", "Bytes of patches.", "counter", &|disk| {
+        disk.engine.metrics().patch_bytes.get()
+    });
+    each("millpond_engine_folds_total", "Patched chunks written whole.", "counter", &|disk| {
+        disk.engine.metrics().folds.get()
+    });
     each("millpond_engine_compacted_total", "Values moved by compaction.", "counter", &|disk| {
         disk.engine.metrics().compacted.get()
     });

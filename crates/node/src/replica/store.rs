@@ -6,7 +6,7 @@ use std::time::Duration;
 use millpond_chain::{
     Content, Meta, Payload as _, ReadOp, StageRequest, StoreAnswer, StoreError, Write,
 };
-use millpond_engine::{ChunkInfo, EngineError, ErrorKind, WriteMode, WriteRequest};
+use millpond_engine::{ChunkInfo, EngineError, ErrorKind, PatchRequest, WriteMode, WriteRequest};
 use millpond_env::{SharedBuf, sleep};
 use millpond_types::cluster::{ChainId, ChainVersion, ChunkVersion, TargetId};
 use millpond_types::{Ack, ChunkId, Crc32c, GroupId, Priority, Tick};
@@ -180,8 +180,7 @@ impl Store {
     ) -> Result<StoreAnswer<Blob>, StoreError> {
         let StageRequest { chunk, version, written, tag, write, durability } = request;
         let tombstone = matches!(write, Write::Tombstone | Write::Collect);
-        let blob = self.bytes_of(chunk, write).await?;
-        let stored = Version {
+        let stored = |block: Box<[u8]>| Version {
             chain: self.chain,
             target: self.target,
             staged: true,
@@ -189,14 +188,48 @@ impl Store {
             number: version,
             written,
             tag,
-            block: if tombstone { Box::default() } else { blob.block.as_ref().into() },
+            block,
         };
+        if let Write::Part { offset, bytes } = &write
+            && durability == Ack::Disk
+            && let Some((committed, _)) = self.found(self.id(chunk))
+            && !committed.tombstone
+        {
+            let attrs = stored(committed.block).encode();
+            if let Some((len, crc)) = self.stage_patch(chunk, (*offset, bytes), &attrs).await? {
+                return Ok(StoreAnswer::Staged(Content::Data { len, crc }));
+            }
+        }
+        let blob = self.bytes_of(chunk, write).await?;
+        let stored = stored(if tombstone { Box::default() } else { blob.block.as_ref().into() });
         let len = u32::try_from(blob.bytes.len()).unwrap_or(u32::MAX);
         // Of the bytes as they arrived: the engine compares, and sees what changed in memory since.
         let crc = blob.crc();
         self.write(self.staged(chunk), &stored, (blob.bytes, crc), durability).await?;
         let content = if tombstone { Content::Tombstone } else { Content::Data { len, crc } };
         Ok(StoreAnswer::Staged(content))
+    }
+
+    /// Stages a small part over the committed version without writing the whole chunk; length and
+    /// checksum of what that makes. Nothing when the engine wants the whole chunk.
+    async fn stage_patch(
+        &self,
+        chunk: ChunkId,
+        (offset, part): (u32, &Blob),
+        attrs: &[u8],
+    ) -> Result<Option<(u32, Crc32c)>, StoreError> {
+        if part.bytes.len() > Engine::PATCH_BYTES_MAX {
+            return Ok(None);
+        }
+        let (base, bytes, crc) = (self.id(chunk), &*part.bytes, part.crc());
+        loop {
+            let request = PatchRequest { base, offset, bytes, crc, attrs };
+            match self.engine.write_patch(self.staged(chunk), request).await {
+                Ok(info) => return Ok(info.map(|info| (info.len, info.crc))),
+                Err(error) if error.kind() == ErrorKind::Busy => sleep(BUSY_RETRY).await,
+                Err(error) => return Err(self.failed(&error)),
+            }
+        }
     }
 
     /// All bytes of the version that `write` makes.
