@@ -322,17 +322,22 @@ impl Replicas<'_> {
     }
 }
 
+/// Lets the others go on for so many turns.
+async fn turns(count: usize) {
+    for _ in 0..count {
+        let mut again = true;
+        let turn = |_: &mut std::task::Context<'_>| {
+            if std::mem::take(&mut again) { Poll::Pending } else { Poll::Ready(()) }
+        };
+        std::future::poll_fn(turn).await;
+    }
+}
+
 /// Flushes what nobody waits for, as the background does: a guard may be held by it.
 async fn flush_lazily(e: &Fake, working: &Cell<usize>) {
     let mut n = 0;
     while working.get() > 0 {
-        for _ in 0..200 {
-            let mut again = true;
-            std::future::poll_fn(|_| {
-                if std::mem::take(&mut again) { Poll::Pending } else { Poll::Ready(()) }
-            })
-            .await;
-        }
+        turns(200).await;
         n += 1;
         put(e, 1 << 90, &value(n, 10), Ack::Disk).await.unwrap();
     }
@@ -359,7 +364,9 @@ fn workload(rig: &Rig, seed: u64) -> HashMap<u128, Line> {
     }
     let engine = &e;
     work.push(Box::pin(async move {
-        for round in 0..seed % 4 {
+        for round in 0..seed % 4 * 2 {
+            // In the midst of the others' work: there are patches, some on their way.
+            turns(23 + usize::try_from(seed % 7).unwrap() * 5).await;
             if round % 2 == seed / 4 % 2 {
                 engine.checkpoint().await.unwrap();
             } else {
