@@ -209,6 +209,8 @@ impl<D: Disk> Inner<D> {
         self.drive().await?;
         self.evict_to_low().await?;
         if self.space.lock().free_segments() < COMPACT_BELOW {
+            // Patched chunks have two slabs each until they are folded.
+            self.fold_soon(usize::MAX);
             self.compact_once(COMPACT_SEGMENTS).await?;
         }
         if self.log.0.lock().bytes >= self.options.checkpoint_log_bytes.0 {

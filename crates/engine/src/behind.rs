@@ -1,6 +1,7 @@
 //! Write-behind: chunks acknowledged from memory go to the disk in large batches.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use futures_util::future::join_all;
 use millpond_env::{Disk, SharedBuf};
@@ -24,8 +25,8 @@ const RUN_BYTES: u64 = 1 << 20;
 const WRITES: usize = 32;
 
 /// A dirty chunk on its way to the disk.
-struct Item {
-    record: ChunkRecord,
+pub(crate) struct Item {
+    pub(crate) record: ChunkRecord,
     bytes: SharedBuf,
     offset: u64,
     guard: Guard,
@@ -103,6 +104,8 @@ impl<D: Disk> Inner<D> {
     ) -> (Option<Box<ChunkRecord>>, Vec<Location>) {
         let old = shard.record(slot);
         let removed = shard.remove(slot);
+        let patched = removed.hot.as_ref().is_some_and(|hot| hot.patched.is_some());
+        assert!(!patched, "what the log has of a patched chunk is more than a record to keep");
         if removed.leased {
             self.leased.sub(u64::from(removed.len));
         }
@@ -230,7 +233,8 @@ impl<D: Disk> Inner<D> {
         }
         items.sort_unstable_by_key(|i| (!i.bytes.is_empty(), i.offset));
         let writes = self.plan(&items);
-        let mut failed = None;
+        // Where nothing could be written, and why the last time.
+        let (mut bad, mut failed) = (Vec::new(), None);
         let mut left = writes.into_iter();
         loop {
             let group: Vec<_> = left.by_ref().take(WRITES).collect();
@@ -241,13 +245,18 @@ impl<D: Disk> Inner<D> {
                 let len = bytes.len();
                 let write = self.disk.write(offset, bytes);
                 let done = timed(&self.clock, &self.metrics.disk_write, write).await;
-                done.map_err(|e| EngineError::io("write", offset, len, e))
+                done.map_err(|e| {
+                    (offset..offset + len as u64, EngineError::io("write", offset, len, e))
+                })
             });
-            failed = join_all(all).await.into_iter().find_map(Result::err).or(failed);
+            for (range, error) in join_all(all).await.into_iter().filter_map(Result::err) {
+                bad.push(range);
+                failed = Some(error);
+            }
         }
         if let Some(error) = failed {
             self.metrics.io_errors.inc();
-            return self.give_up_dirty(items, error);
+            return self.give_up_dirty(items, &bad, error);
         }
         let pending = items
             .into_iter()
@@ -261,9 +270,17 @@ impl<D: Disk> Inner<D> {
     }
 
     /// Chunks that cannot be written: evictable ones are dropped and counted, others stay in
-    /// memory, readable, and are tried again.
-    fn give_up_dirty(&self, items: Vec<Item>, error: EngineError) -> Result<(), EngineError> {
+    /// memory, readable, and are tried again; patched ones elsewhere, where they lie in what is `bad`.
+    fn give_up_dirty(
+        &self,
+        items: Vec<Item>,
+        bad: &[Range<u64>],
+        error: EngineError,
+    ) -> Result<(), EngineError> {
         for item in items {
+            if self.is_patched(item.record.id) && bad.iter().any(|r| r.contains(&item.offset)) {
+                self.fold_elsewhere(&item);
+            }
             if !item.record.evictable || !self.options.own_removal {
                 continue;
             }

@@ -3,10 +3,14 @@
 //! The log position is taken first; records after it are replayed over the checkpoint.
 //! Every record holds the whole state of its chunk, so it does not matter whether the stream
 //! saw the chunk before or after such a record; but records that memory shows before they are
-//! durable must be durable before the checkpoint is. A patch is the exception: it says what changes, not
-//! what comes out, so replaying it needs the chunk as it was then. What was patched before the stream
-//! ended is therefore folded before the checkpoint counts; what is patched later finds the index as the
-//! stream and the records before it say.
+//! durable must be durable before the checkpoint is. Whoever shows a change before it is durable (a promotion,
+//! a removal) therefore queues its record before the stream's end can pass (`Inner::queueing`).
+//!
+//! A patch is the exception: it says what changes, not what comes out, so replaying it needs the chunk as it
+//! was then. So a checkpoint counts only once no patch does that was queued before the stream ended (`fold`):
+//! each is folded, replaced or removed, durably. What is patched later finds the index as the stream and the
+//! records before it say: its base is not changed between (its guard is held) and was not patched by one of
+//! those, whose marks it would bear.
 
 use millpond_env::{Buf, Disk};
 use millpond_types::limits::PAGE_BYTES;
@@ -69,8 +73,9 @@ impl<D: Disk> Inner<D> {
             cursor = next;
         }
         // A promotion is in memory before its record is durable, and moves a chunk between shards:
-        // the stream may hold both of its ends, or neither. Replaying the record makes it right,
-        // so every one that the stream may have met is made durable before the checkpoint counts.
+        // the stream may hold both of its ends, or neither; and what it lacks may be a chunk whose removal
+        // is not durable. Replaying the record makes it right, so every one that the stream may have met
+        // is made durable before the checkpoint counts.
         drop(self.queueing.write());
         self.barrier().await?;
         self.fold_all().await?;

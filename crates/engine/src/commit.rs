@@ -5,11 +5,11 @@ use std::sync::Arc;
 use millpond_env::{Buf, Disk, SharedBuf};
 use millpond_types::limits::PAGE_BYTES;
 
-use crate::engine::Inner;
+use crate::engine::{Freed, Inner};
 use crate::error::EngineError;
 use crate::format::batch::{self, BATCH_BYTES_MAX, BatchHeader, HEADER_BYTES};
 use crate::format::codec::Writer;
-use crate::format::record::{ChunkRecord, Location, Record};
+use crate::format::record::{ChunkRecord, Record};
 use crate::format::superblock::LogPosition;
 use crate::log::{Apply, InFlight, LeadToken, LogState, Pending, Queued, Signal, Wait};
 
@@ -96,7 +96,7 @@ impl<D: Disk> Inner<D> {
         // An epoch begins with at least one batch, so that whatever was read is flushed.
         records.push(Record::Delete(crate::recover::NOBODY));
         let pending = records.into_iter().map(|record| {
-            let apply = Apply::Release(Vec::new());
+            let apply = Apply::Release(Freed::default());
             Pending { record, apply, guard: None }
         });
         self.commit(pending.collect()).await
@@ -230,9 +230,7 @@ impl<D: Disk> Inner<D> {
         for queued in records {
             let (queued, freed) = self.apply(queued);
             pendings.push(queued);
-            for at in freed {
-                self.release(at);
-            }
+            self.release_all(freed);
         }
         {
             let mut state = self.log.0.lock();
@@ -259,8 +257,8 @@ impl<D: Disk> Inner<D> {
         }
         for queued in failed {
             let pending = queued.tell(&Err(error.clone()));
-            if let Apply::Patched(_, base) = &pending.apply {
-                self.release(base.record.location);
+            if let Apply::Patched(patching) = &pending.apply {
+                self.release(patching.base.record.location);
             }
             // The slab of a record that never reached the log belongs to nobody.
             if let Record::Patch(p) = &pending.record {
@@ -287,16 +285,14 @@ impl<D: Disk> Inner<D> {
         error
     }
 
-    /// Changes the index as a committed record says; returns slabs to give back.
-    pub(crate) fn apply(&self, mut queued: Queued) -> (Queued, Vec<Location>) {
+    /// Changes the index as a committed record says; returns what is to be given back.
+    pub(crate) fn apply(&self, mut queued: Queued) -> (Queued, Freed) {
         let apply = std::mem::replace(&mut queued.pending.apply, Apply::Remove);
         let freed = match (&queued.pending.record, apply) {
             (Record::Put(c), Apply::Install(bytes)) => self.install(c, bytes),
             (Record::Put(c), Apply::Update { drop_hot }) => self.update(c, drop_hot),
             (Record::Put(c), Apply::Clean(version)) => self.clean(c, version),
-            (Record::Patch(p), Apply::Patched(bytes, base)) => {
-                self.install_patched(&p.to, bytes, base)
-            }
+            (Record::Patch(p), Apply::Patched(patching)) => self.install_patched(&p.to, *patching),
             (_, Apply::Release(freed)) => freed,
             (Record::Delete(id), _) => {
                 let mut shard = self.index.shard(*id);
@@ -304,12 +300,12 @@ impl<D: Disk> Inner<D> {
                 drop(shard);
                 removed.map(|r| self.give_up(r)).unwrap_or_default()
             }
-            _ => Vec::new(),
+            _ => Freed::default(),
         };
         (queued, freed)
     }
 
-    fn install(&self, c: &ChunkRecord, bytes: Option<SharedBuf>) -> Vec<Location> {
+    fn install(&self, c: &ChunkRecord, bytes: Option<SharedBuf>) -> Freed {
         let mut shard = self.index.shard(c.id);
         let old = shard.find(c.id).map(|slot| shard.remove(slot));
         let slot = shard.insert(c);
@@ -320,27 +316,28 @@ impl<D: Disk> Inner<D> {
         old.map(|r| self.give_up(r)).unwrap_or_default()
     }
 
-    fn update(&self, c: &ChunkRecord, drop_hot: bool) -> Vec<Location> {
+    fn update(&self, c: &ChunkRecord, drop_hot: bool) -> Freed {
         let mut shard = self.index.shard(c.id);
-        let Some(slot) = shard.find(c.id) else { return Vec::new() };
+        let Some(slot) = shard.find(c.id) else { return Freed::default() };
         let old = shard.entry(slot).location();
         shard.update(slot, c);
         if drop_hot {
             shard.take_hot(slot);
         }
-        if old == c.location { Vec::new() } else { vec![old] }
+        let slabs = if old == c.location { Vec::new() } else { vec![old] };
+        Freed { slabs, below: None }
     }
 
-    fn clean(&self, c: &ChunkRecord, version: u64) -> Vec<Location> {
+    fn clean(&self, c: &ChunkRecord, version: u64) -> Freed {
         let mut shard = self.index.shard(c.id);
-        let Some(slot) = shard.find(c.id) else { return Vec::new() };
+        let Some(slot) = shard.find(c.id) else { return Freed::default() };
         if shard.entry(slot).version() != version {
-            return Vec::new();
+            return Freed::default();
         }
-        let Some(hot) = shard.hot.get_mut(&slot) else { return Vec::new() };
+        let Some(hot) = shard.hot.get_mut(&slot) else { return Freed::default() };
         hot.dirty = false;
         let (previous, promoted_from) = (hot.previous.take(), hot.promoted_from.take());
-        let patched = hot.patched.take();
+        let below = hot.patched.take();
         if c.len == 0 {
             // Nothing to keep in memory; what came with it may hold a page of the pool.
             shard.take_hot(slot);
@@ -348,10 +345,11 @@ impl<D: Disk> Inner<D> {
         drop(shard);
         self.dirty.sub(u64::from(c.len));
         self.promoted.done(promoted_from);
-        if patched.is_some() {
+        if below.is_some() {
             self.metrics.folds.inc();
         }
-        let below = patched.map(|base| base.record.location);
-        previous.map(|p| p.location).into_iter().chain(below).collect()
+        let base = below.as_ref().map(|base| base.record.location);
+        let slabs = previous.map(|p| p.location).into_iter().chain(base).collect();
+        Freed { slabs, below }
     }
 }

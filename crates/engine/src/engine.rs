@@ -12,12 +12,14 @@ use millpond_types::{ChunkId, GroupId, Tick};
 use parking_lot::{Mutex, RwLock};
 
 use crate::error::EngineError;
+use crate::fold::Unfolded;
 use crate::format::record::Location;
 use crate::format::superblock::{DATA_START, Superblock};
 use crate::index::{ChunkInfo, Entry, Hot, Index, Removed, SHARDS, Usage};
 use crate::log::Log;
 use crate::metrics::{EngineMetrics, EngineStats};
 use crate::options::EngineOptions;
+use crate::patch::Base;
 use crate::promote::Promoted;
 use crate::shares::Shares;
 use crate::space::{ClassUsage, Readers, Space};
@@ -68,6 +70,8 @@ pub(crate) struct Inner<D> {
     pub(crate) readers: Readers,
     /// Slabs that lie below patches.
     pub(crate) shares: Shares,
+    /// Patches that count yet.
+    pub(crate) unfolded: Arc<Unfolded>,
     pub(crate) log: Arc<Log>,
     pub(crate) superblock: Mutex<Superblock>,
     pub(crate) versions: AtomicU64,
@@ -79,7 +83,7 @@ pub(crate) struct Inner<D> {
     pub(crate) flushing: tokio::sync::Mutex<()>,
     /// What was promoted while it was only in memory.
     pub(crate) promoted: Promoted,
-    /// Shared from a promotion in memory until its record is queued.
+    /// Shared from a promotion or removal in memory until its record is queued.
     pub(crate) queueing: RwLock<()>,
     pub(crate) leased: Gauge,
     pub(crate) reclaim_at: AtomicUsize,
@@ -129,19 +133,28 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    /// Takes what a removed chunk held off the books; returns its slabs.
-    pub(crate) fn give_up(&self, removed: Removed) -> Vec<Location> {
+    /// Gives back what a chunk held.
+    pub(crate) fn release_all(&self, Freed { slabs, below }: Freed) {
+        for at in slabs {
+            self.release(at);
+        }
+        drop(below);
+    }
+
+    /// Takes what a removed chunk held off the books.
+    pub(crate) fn give_up(&self, removed: Removed) -> Freed {
         if removed.leased {
             self.leased.sub(u64::from(removed.len));
         }
-        let mut freed = vec![removed.location];
+        let (mut slabs, mut below) = (vec![removed.location], None);
         if let Some(Hot { dirty: true, previous, patched, promoted_from, .. }) = removed.hot {
             self.dirty.sub(u64::from(removed.len));
             self.promoted.done(promoted_from);
-            freed.extend(previous.map(|p| p.location));
-            freed.extend(patched.map(|base| base.record.location));
+            slabs.extend(previous.map(|p| p.location));
+            slabs.extend(patched.as_ref().map(|base| base.record.location));
+            below = patched;
         }
-        freed
+        Freed { slabs, below }
     }
 
     /// A buffer, at the expense of clean chunks in memory when the pool is short.
@@ -196,6 +209,14 @@ impl<D: Disk> Inner<D> {
             self.release(at);
         }
     }
+}
+
+/// What a chunk held that is no more. It is given back once the record that says so is durable.
+#[derive(Debug, Default)]
+pub(crate) struct Freed {
+    pub(crate) slabs: Vec<Location>,
+    /// What lay below its patches: they count until then.
+    pub(crate) below: Option<Box<Base>>,
 }
 
 /// A slab that no index entry names yet.

@@ -158,21 +158,40 @@ impl<D: Disk> Inner<D> {
     pub(crate) async fn evict(&self, bytes: u64) -> Result<u64, EngineError> {
         let victims = self.choose(bytes, BATCH);
         let mut freed = 0;
-        let mut batch = Vec::with_capacity(victims.len());
         for victim in victims {
-            let removed = {
-                let mut shard = self.index.shard(victim.id);
-                shard.find(victim.id).map(|slot| shard.remove(slot))
-            };
-            let Some(removed) = removed else { continue };
-            freed += victim.bytes;
-            let apply = Apply::Release(self.give_up(removed));
-            let record = Record::Delete(victim.id);
-            batch.push(Pending { record, apply, guard: Some(victim.guard) });
+            if self.remove_now(victim.id, None, victim.guard)? {
+                freed += victim.bytes;
+                self.metrics.evictions.inc();
+            }
         }
-        self.metrics.evictions.add(batch.len() as u64);
-        self.commit(batch).await?;
+        if freed > 0 {
+            self.barrier().await?;
+        }
         Ok(freed)
+    }
+
+    /// Takes a chunk out of memory, if it is there and of this version, and queues the record that says so
+    /// in one step: a checkpoint whose stream does not have the chunk finds the record in the queue, and has
+    /// it durable before it counts.
+    pub(crate) fn remove_now(
+        &self,
+        id: ChunkId,
+        version: Option<u64>,
+        guard: Guard,
+    ) -> Result<bool, EngineError> {
+        let _queueing = self.queueing.read();
+        let removed = {
+            let mut shard = self.index.shard(id);
+            let slot = shard.find(id);
+            let slot = slot.filter(|s| version.is_none_or(|v| shard.entry(*s).version() == v));
+            slot.map(|slot| shard.remove(slot))
+        };
+        let Some(removed) = removed else { return Ok(false) };
+        let apply = Apply::Release(self.give_up(removed));
+        let pending = Pending { record: Record::Delete(id), apply, guard: Some(guard) };
+        // When the log is closed the slab stays taken, which is right: the chunk's record stands.
+        self.log.enqueue_lazily(pending)?;
+        Ok(true)
     }
 
     /// Makes room on the request path, when the disk is full.
@@ -182,6 +201,8 @@ impl<D: Disk> Inner<D> {
     pub(crate) async fn make_room(&self, len: u64) -> Result<u64, EngineError> {
         // Deletes that nobody waits for may hold slabs back.
         self.drive().await?;
+        // Patched chunks have two slabs each.
+        self.fold_soon(usize::MAX);
         let wanted = (len * 2).max(1 << 20);
         let freed = if self.options.own_removal { self.evict(wanted).await? } else { 0 };
         self.compact_once(4).await?;

@@ -25,6 +25,7 @@ mod compact;
 mod engine;
 mod error;
 mod evict;
+mod fold;
 mod format;
 mod index;
 mod layers;

@@ -14,11 +14,12 @@ use millpond_env::{Buf, SharedBuf};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use crate::engine::Freed;
 use crate::error::EngineError;
-use crate::format::record::{ChunkRecord, Location, Record};
+use crate::format::record::{ChunkRecord, Record};
 use crate::format::superblock::LogPosition;
 use crate::index::Guard;
-use crate::patch::Base;
+use crate::patch::Patching;
 
 /// What a committed record does to the index.
 #[derive(Debug)]
@@ -29,13 +30,13 @@ pub(crate) enum Apply {
     Update { drop_hot: bool },
     /// A chunk acknowledged from memory is now on the disk at this version.
     Clean(u64),
-    /// The chunk is replaced by this record of a patch: its bytes stay in memory, over this base.
-    Patched(SharedBuf, Box<Base>),
+    /// The chunk is replaced by this record of a patch, and stays in memory.
+    Patched(Box<Patching>),
     /// The chunk goes.
     Remove,
-    /// Memory shows it already (the chunk has gone, or has got another one's bytes); slabs are given
-    /// back.
-    Release(Vec<Location>),
+    /// Memory shows it already (the chunk has gone, or has got another one's bytes); what it held is
+    /// given back.
+    Release(Freed),
 }
 
 /// A record waiting for its batch.
@@ -208,7 +209,7 @@ impl Log {
         } else {
             // Somebody else waits for the last one: a record without effect comes behind it.
             let record = Record::Delete(crate::recover::NOBODY);
-            let apply = Apply::Release(Vec::new());
+            let apply = Apply::Release(Freed::default());
             state.add(Pending { record, apply, guard: None }, Some(sender))
         };
         Ok(Some((ticket, Wait::Follow(receiver))))

@@ -6,7 +6,7 @@
 //! patches count no more. A restart reads the slab below the patches and folds at once (`layers`).
 //!
 //! - The slab below, the *base*, stays as it is while patches over it count (`shares`).
-//! - A checkpoint counts only once what was patched before is folded.
+//! - A checkpoint counts only once what was patched before is folded (`fold`).
 //! - A patch is queued under the guard of the chunk that it is made of, so a replay finds that chunk as
 //!   it was then.
 
@@ -14,10 +14,11 @@ use millpond_env::{Disk, SharedBuf};
 use millpond_types::limits::ATTRS_BYTES_MAX;
 use millpond_types::{ChunkId, Crc32c};
 
-use crate::engine::{Engine, Inner};
+use crate::engine::{Engine, Freed, Inner};
 use crate::error::EngineError;
-use crate::format::record::{ChunkRecord, Location, PATCH_BYTES_MAX, PatchRecord, Record};
-use crate::index::{ChunkInfo, Guard, SHARDS};
+use crate::fold::{Mark, OnItsWay};
+use crate::format::record::{ChunkRecord, PATCH_BYTES_MAX, PatchRecord, Record};
+use crate::index::{ChunkInfo, Guard};
 use crate::log::{Apply, Pending};
 use crate::pieces;
 
@@ -49,8 +50,17 @@ pub(crate) struct Base {
     /// How many there are, and their bytes.
     patches: u32,
     bytes: u64,
-    /// Version that the first of them made.
-    first: u64,
+    /// That they count, by the version that the first of them made.
+    pub(crate) mark: Mark,
+}
+
+/// A patch on its way to the log, beside its record.
+#[derive(Debug)]
+pub(crate) struct Patching {
+    /// The whole chunk with it.
+    bytes: SharedBuf,
+    pub(crate) base: Base,
+    _room: OnItsWay,
 }
 
 /// A chunk with a part replaced, on its way to the log.
@@ -58,6 +68,7 @@ struct Made {
     record: ChunkRecord,
     bytes: SharedBuf,
     base_version: u64,
+    room: OnItsWay,
 }
 
 impl<D: Disk> Engine<D> {
@@ -101,8 +112,7 @@ impl<D: Disk> Engine<D> {
                 return Ok(None);
             }
             let Some(made) = self.make_patched(to, &request).await? else { return Ok(None) };
-            let guard = inner.lock_durably(to).await?;
-            if let Some(info) = inner.log_patch(made, &request, guard).await? {
+            if let Some(info) = inner.log_patch(made, &request).await? {
                 inner.metrics.patches.inc();
                 inner.metrics.patch_bytes.add(bytes.len() as u64);
                 inner.metrics.writes.inc();
@@ -130,9 +140,8 @@ impl<D: Disk> Engine<D> {
         let start = request.offset as usize;
         let end = start + request.bytes.len();
         let len = kept.max(end);
-        if inner.dirty.get() + len as u64 > inner.patched_max() {
-            return Ok(None);
-        }
+        let room = inner.patched_max().saturating_sub(inner.dirty.get());
+        let Some(room) = inner.unfolded.send(len as u64, room) else { return Ok(None) };
         let mut buf = inner.pool_buf(len)?;
         let all = buf.as_full_mut();
         all[..kept].copy_from_slice(&old.bytes);
@@ -152,7 +161,7 @@ impl<D: Disk> Engine<D> {
             pieces,
             ..below
         };
-        Ok(Some(Made { record, bytes, base_version: old.info.version }))
+        Ok(Some(Made { record, bytes, base_version: old.info.version, room }))
     }
 }
 
@@ -174,25 +183,35 @@ impl<D: Disk> Inner<D> {
         durable && entry.len() > 0 && entry.expires == 0 && !entry.evictable()
     }
 
-    /// What the next patch of a chunk lies over; none when the chunk is not this version any more.
-    fn base_of(&self, id: ChunkId, version: u64) -> Option<Base> {
+    /// What a patch that makes `version` of a chunk lies over; none when the chunk is not `base_version` any
+    /// more.
+    fn base_of(&self, id: ChunkId, base_version: u64, version: u64) -> Option<Base> {
         let shard = self.index.shard(id);
-        let slot = shard.find(id).filter(|slot| shard.entry(*slot).version() == version)?;
+        let slot = shard.find(id).filter(|slot| shard.entry(*slot).version() == base_version)?;
         match shard.hot.get(&slot).filter(|hot| hot.dirty) {
             Some(hot) => hot.patched.as_deref().cloned(),
             None => {
-                Some(Base { record: shard.record(slot), patches: 0, bytes: 0, first: u64::MAX })
+                let mark = self.unfolded.mark(version);
+                Some(Base { record: shard.record(slot), patches: 0, bytes: 0, mark })
             }
         }
     }
 
-    /// Whether a chunk's bytes are in the log alone.
-    pub(crate) fn is_patched(&self, id: ChunkId) -> bool {
-        let shard = self.index.shard(id);
-        shard
-            .find(id)
-            .and_then(|slot| shard.hot.get(&slot))
-            .is_some_and(|hot| hot.patched.is_some())
+    /// The right to change `to` durably, and that nobody changes `base` meanwhile.
+    async fn lock_for_patch(
+        &self,
+        base: ChunkId,
+        to: ChunkId,
+    ) -> Result<(Guard, Guard), EngineError> {
+        loop {
+            while let Some(first) = self.waits_for(to) {
+                self.flush_one(first).await?;
+            }
+            let guards = self.lock_both(base, to).await?;
+            if self.waits_for(to).is_none() {
+                return Ok(guards);
+            }
+        }
     }
 
     /// Queues the record of a patch and waits for it; nothing when the base has changed.
@@ -200,33 +219,19 @@ impl<D: Disk> Inner<D> {
         &self,
         made: Made,
         request: &PatchRequest<'_>,
-        guard: Guard,
     ) -> Result<Option<ChunkInfo>, EngineError> {
-        let Made { mut record, bytes, base_version } = made;
+        let Made { mut record, bytes, base_version, room } = made;
         let slab = self.reserve(u64::from(record.len)).await?;
-        let base_guard = match self.index.try_lock(request.base) {
-            Some(guard) => guard,
-            None => self.lock(request.base).await?,
-        };
-        let Some(mut base) = self.base_of(request.base, base_version) else { return Ok(None) };
+        let (base_guard, guard) = self.lock_for_patch(request.base, record.id).await?;
         record.location = slab.location;
         record.version = self.next_version();
+        let Some(mut base) = self.base_of(request.base, base_version, record.version) else {
+            return Ok(None);
+        };
         base.patches += 1;
         base.bytes += request.bytes.len() as u64;
-        base.first = base.first.min(record.version);
         let at = base.record.location;
-        let info = ChunkInfo {
-            id: record.id,
-            version: record.version,
-            len: record.len,
-            crc: record.crc,
-            group: record.group,
-            expires: None,
-            priority: record.priority,
-            evictable: false,
-            pinned: false,
-            in_memory: true,
-        };
+        let info = info_of(&record);
         let patch = PatchRecord {
             base: request.base,
             base_version,
@@ -234,7 +239,7 @@ impl<D: Disk> Inner<D> {
             bytes: request.bytes.into(),
             to: record,
         };
-        let apply = Apply::Patched(bytes, Box::new(base));
+        let apply = Apply::Patched(Box::new(Patching { bytes, base, _room: room }));
         let record = Record::Patch(Box::new(patch));
         let started = self.clock.now();
         self.shares.add(at);
@@ -248,21 +253,17 @@ impl<D: Disk> Inner<D> {
     }
 
     /// The record of a patch is durable: its chunk is in memory, and what it was is given back.
-    pub(crate) fn install_patched(
-        &self,
-        c: &ChunkRecord,
-        bytes: SharedBuf,
-        base: Box<Base>,
-    ) -> Vec<Location> {
+    pub(crate) fn install_patched(&self, c: &ChunkRecord, patching: Patching) -> Freed {
+        let Patching { bytes, base, _room } = patching;
+        self.dirty.add(u64::from(c.len));
         let mut shard = self.index.shard(c.id);
         let old = shard.find(c.id).map(|slot| shard.remove(slot));
         let slot = shard.insert(c);
         shard.set_hot(slot, bytes, true);
         if let Some(hot) = shard.hot.get_mut(&slot) {
-            hot.patched = Some(base);
+            hot.patched = Some(Box::new(base));
         }
         drop(shard);
-        self.dirty.add(u64::from(c.len));
         old.map(|r| self.give_up(r)).unwrap_or_default()
     }
 
@@ -272,48 +273,20 @@ impl<D: Disk> Inner<D> {
             self.patched_queue.lock().push_back(id);
         }
     }
+}
 
-    /// Has the chunks folded that were patched first, when much is patched: two for each new patch.
-    fn fold_when_pressed(&self) {
-        if self.dirty.get() < self.dirty_max() / 2 {
-            return;
-        }
-        let mut queue = self.patched_queue.lock();
-        let oldest = queue.len().min(2);
-        let oldest: Vec<ChunkId> = queue.drain(..oldest).collect();
-        drop(queue);
-        self.dirty_queue.lock().extend(oldest);
-        self.wake_background.notify_one();
-    }
-
-    /// Folds every chunk that was patched before this call.
-    pub(crate) async fn fold_all(&self) -> Result<(), EngineError> {
-        let bound = self.next_version();
-        // Those that are in the log's queue are in memory after it.
-        self.barrier().await?;
-        loop {
-            let ids = self.patched_before(bound);
-            if ids.is_empty() {
-                self.patched_queue.lock().retain(|id| self.is_patched(*id));
-                return Ok(());
-            }
-            self.dirty_queue.lock().extend(ids);
-            self.flush_dirty().await?;
-        }
-    }
-
-    fn patched_before(&self, bound: u64) -> Vec<ChunkId> {
-        // A promotion moves a chunk from one shard to another: none is under way meanwhile.
-        let _none = self.queueing.write();
-        let mut ids = Vec::new();
-        for at in 0..SHARDS {
-            let shard = self.index.shard_at(at);
-            for (slot, hot) in &shard.hot {
-                if hot.patched.as_ref().is_some_and(|base| base.first < bound) {
-                    ids.push(shard.entry(*slot).id);
-                }
-            }
-        }
-        ids
+/// What is known of a chunk that was just patched.
+fn info_of(c: &ChunkRecord) -> ChunkInfo {
+    ChunkInfo {
+        id: c.id,
+        version: c.version,
+        len: c.len,
+        crc: c.crc,
+        group: c.group,
+        expires: None,
+        priority: c.priority,
+        evictable: false,
+        pinned: false,
+        in_memory: true,
     }
 }

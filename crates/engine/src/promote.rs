@@ -18,7 +18,7 @@ use millpond_types::ChunkId;
 use millpond_types::limits::ATTRS_BYTES_MAX;
 use parking_lot::Mutex;
 
-use crate::engine::{Engine, Inner};
+use crate::engine::{Engine, Freed, Inner};
 use crate::error::EngineError;
 use crate::format::record::{ChunkRecord, Location, Record};
 use crate::index::{Guard, Hot, IdHasher, Pair, Queue};
@@ -124,9 +124,13 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    /// Guards of two chunks. Nobody else waits for one while holding another, and promotions take
-    /// them in the order of their ids.
-    async fn lock_both(&self, from: ChunkId, to: ChunkId) -> Result<(Guard, Guard), EngineError> {
+    /// Guards of two chunks. Nobody else waits for one while holding another, and promotions and patches
+    /// take them in the order of their ids.
+    pub(crate) async fn lock_both(
+        &self,
+        from: ChunkId,
+        to: ChunkId,
+    ) -> Result<(Guard, Guard), EngineError> {
         if from < to {
             let from = self.lock(from).await?;
             return Ok((from, self.lock(to).await?));
@@ -187,7 +191,7 @@ impl<D: Disk> Inner<D> {
                 hot.promoted_from = Some((from, record.version));
             }
             self.promoted.add(from, to, record.version);
-            freed
+            Freed { slabs: freed, below: None }
         } else {
             self.replace_logged(&mut pair, &mut record, &mut moved)
         };
@@ -195,9 +199,7 @@ impl<D: Disk> Inner<D> {
         drop(pair);
         if dirty.is_some() {
             drop((queueing, from_guard, to_guard));
-            for at in freed {
-                self.release(at);
-            }
+            self.release_all(freed);
             self.dirty_queue.lock().push_back(to);
             self.wake_background.notify_one();
             return Ok(Outcome::Done);
@@ -253,7 +255,7 @@ impl<D: Disk> Inner<D> {
         pair: &mut Pair<'_>,
         record: &mut ChunkRecord,
         moved: &mut Moved,
-    ) -> Vec<Location> {
+    ) -> Freed {
         let slot = Self::inherit(pair, record, moved);
         slot.map(|slot| self.give_up(pair.to().remove(slot))).unwrap_or_default()
     }

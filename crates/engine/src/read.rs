@@ -8,9 +8,8 @@ use millpond_types::{ChunkId, Crc32c};
 
 use crate::engine::{ChunkData, Engine, Inner, timed};
 use crate::error::EngineError;
-use crate::format::record::{Location, Record};
+use crate::format::record::Location;
 use crate::index::{ChunkInfo, Shard};
-use crate::log::{Apply, Pending};
 use crate::pieces;
 
 /// A slab that stays as it is while this lives.
@@ -151,18 +150,11 @@ impl<D: Disk> Inner<D> {
             return false;
         }
         let Some(guard) = self.index.try_lock(id) else { return false };
-        let removed = {
-            let mut shard = self.index.shard(id);
-            let slot = shard.find(id).filter(|s| shard.entry(*s).version() == version);
-            slot.map(|slot| shard.remove(slot))
-        };
-        let Some(removed) = removed else { return false };
-        let apply = Apply::Release(self.give_up(removed));
-        let pending = Pending { record: Record::Delete(id), apply, guard: Some(guard) };
-        // When the log is closed the slab stays taken, which is right: the chunk's record stands.
-        let queued = self.log.enqueue_lazily(pending).is_ok();
-        self.wake_background.notify_one();
-        queued
+        let removed = self.remove_now(id, Some(version), guard).unwrap_or(false);
+        if removed {
+            self.wake_background.notify_one();
+        }
+        removed
     }
 }
 

@@ -555,6 +555,7 @@ fn assemble<D: Disk>(
         space: Mutex::new(space),
         readers: Readers::default(),
         shares: Shares::default(),
+        unfolded: Arc::default(),
         log: queue,
         versions: log.next_version.into(),
         superblock: Mutex::new(sb),

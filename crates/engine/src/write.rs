@@ -6,7 +6,7 @@ use millpond_types::{Ack, ChunkId, Crc32c, GroupId, UnixSeconds};
 
 use crate::engine::{Engine, Inner, Reserved, timed};
 use crate::error::EngineError;
-use crate::format::record::{ChunkRecord, Location, Record};
+use crate::format::record::{ChunkRecord, Location};
 use crate::index::Guard;
 use crate::log::{Apply, Pending};
 use crate::pieces;
@@ -188,48 +188,23 @@ impl<D: Disk> Inner<D> {
     async fn delete(&self, ids: &[ChunkId], when: When) -> Result<usize, EngineError> {
         self.log.check()?;
         let mut count = 0;
-        let mut batch = Vec::new();
         for id in ids {
             if self.index.location(*id).is_none() {
                 continue;
             }
             self.room_for_lazy().await?;
-            // Guards are taken one by one without waiting while holding others: two deletes of the
-            // same ids in different order would wait for each other for ever.
-            let guard = if let Some(guard) = self.index.try_lock(*id) {
-                guard
-            } else {
-                self.finish_delete(std::mem::take(&mut batch), when).await?;
-                self.lock(*id).await?
-            };
-            let removed = {
-                let mut shard = self.index.shard(*id);
-                shard.find(*id).map(|slot| shard.remove(slot))
-            };
-            let Some(removed) = removed else { continue };
-            count += 1;
-            let apply = Apply::Release(self.give_up(removed));
-            batch.push(Pending { record: Record::Delete(*id), apply, guard: Some(guard) });
-            if batch.len() >= 1024 {
-                self.finish_delete(std::mem::take(&mut batch), when).await?;
-            }
-        }
-        self.finish_delete(batch, when).await?;
-        Ok(count)
-    }
-
-    async fn finish_delete(&self, batch: Vec<Pending>, when: When) -> Result<(), EngineError> {
-        if when == When::Answered {
-            return self.commit(batch).await;
-        }
-        for pending in batch {
-            self.log.enqueue_lazily(pending)?;
+            // The guards of those before are in the log's queue, which goes on without this task: two
+            // deletes of the same ids in different order do not wait for each other for ever.
+            let guard = self.lock(*id).await?;
+            count += usize::from(self.remove_now(*id, None, guard)?);
         }
         match when {
+            _ if count == 0 => {}
+            When::Answered => self.barrier().await?,
+            When::Soon => self.wake_background.notify_one(),
             When::Lazily => self.wake_lazy.notify_one(),
-            When::Soon | When::Answered => self.wake_background.notify_one(),
         }
-        Ok(())
+        Ok(count)
     }
 
     fn new_record(
