@@ -115,8 +115,7 @@ async fn walk<D: Disk>(disk: &D, pool: &BufferPool, data: bool) -> Result<Inspec
             out.log_batches = log.batches;
             out.log_bytes = log.bytes;
             out.log_segments = log.segments.iter().copied().collect();
-            log.patched.drop_baseless();
-            match claim_space(&sb, &index, &log) {
+            match claim_space(&sb, &index, &mut log) {
                 Ok((space, _)) => {
                     out.used_bytes = space.used_bytes();
                     out.free_segments = space.free_segments() as u64;
@@ -127,7 +126,9 @@ async fn walk<D: Disk>(disk: &D, pool: &BufferPool, data: bool) -> Result<Inspec
             for (id, layered) in &log.patched.0 {
                 out.chunks += 1;
                 out.live_bytes += u64::from(layered.record.len);
-                if data && !layered.bytes(disk, pool, &sb).await?.1 {
+                if !layered.has_base() {
+                    out.errors.push(format!("chunk {id} is patched, and what it was is gone"));
+                } else if data && layered.bytes(disk, pool, &sb).await?.is_some_and(|(_, ok)| !ok) {
                     out.errors.push(format!("chunk {id}, patched, does not match its checksum"));
                 }
             }

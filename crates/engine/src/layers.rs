@@ -12,6 +12,7 @@ use crate::format::class::Class;
 use crate::format::record::{ChunkRecord, Location, PatchRecord, Record};
 use crate::format::superblock::{DATA_START, Superblock};
 use crate::index::Index;
+use crate::space::Space;
 
 /// A part that lies over what is below.
 #[derive(Clone, Debug)]
@@ -31,6 +32,8 @@ pub(crate) struct Layered {
     /// comes later replaces it, for no checkpoint begins behind a patch that counts.
     below: Option<ChunkRecord>,
     layers: Vec<Layer>,
+    /// Its place, once it is kept for it.
+    place: Option<Location>,
 }
 
 /// What the log has come to for one chunk.
@@ -65,7 +68,7 @@ impl Patched {
             _ => (None, Vec::new()),
         };
         layers.push(layer);
-        self.0.insert(to.id, Layered { record: to, below, layers });
+        self.0.insert(to.id, Layered { record: to, below, layers, place: None });
     }
 
     /// A patched chunk has another name now, which the caller has taken out of the index.
@@ -74,7 +77,7 @@ impl Patched {
             Some(layered) => (layered.below, layered.layers),
             None => (None, Vec::new()),
         };
-        self.0.insert(to.id, Layered { record: to, below, layers });
+        self.0.insert(to.id, Layered { record: to, below, layers, place: None });
     }
 
     /// The slabs below patches, and the bytes in them.
@@ -83,34 +86,38 @@ impl Patched {
         below.map(|c| (c.location, c.len)).collect()
     }
 
-    /// Takes out what nothing is known to lie below: the chunk that it was made of is gone.
-    pub(crate) fn drop_baseless(&mut self) {
-        self.0.retain(|id, layered| {
-            if layered.below.is_none() {
-                tracing::error!(chunk = %id, "patches of a chunk that is gone are dropped");
-            }
-            layered.below.is_some()
-        });
+    /// Keeps for each chunk the slab that it had reserved, so that folding needs no room on a full disk.
+    /// What else is used has been claimed before.
+    pub(crate) fn claim_places(&mut self, space: &mut Space, segment_bytes: u64) {
+        for layered in self.0.values_mut() {
+            let (at, len) = (layered.record.location, u64::from(layered.record.len));
+            let class = Class::from_index(usize::from(at.class));
+            let fits = class.is_some_and(|class| {
+                len > 0
+                    && class.slab_bytes() >= len
+                    && at.slab < class.slabs_per_segment(segment_bytes)
+            });
+            layered.place = (fits && space.claim(at)).then_some(at);
+        }
     }
 }
 
 impl Layered {
-    /// The chunk's bytes, and whether they match its checksum.
+    /// Whether it is known what lies below. It is for every chunk that a replay ends with, unless the disk is
+    /// damaged.
+    pub(crate) fn has_base(&self) -> bool {
+        self.below.is_some()
+    }
+
+    /// The chunk's bytes, and whether they match its checksum; nothing without a base.
     pub(crate) async fn bytes<D: Disk>(
         &self,
         disk: &D,
         pool: &BufferPool,
         sb: &Superblock,
-    ) -> Result<(SharedBuf, bool), EngineError> {
-        let Some(below) = &self.below else { return Err(FormatError::Field("patches").into()) };
-        let at = below.location;
-        let slab_bytes = Class::from_index(usize::from(at.class)).map_or(0, Class::slab_bytes);
-        let within = u64::from(at.slab) * slab_bytes;
-        if at.segment >= sb.segments() || within + slab_bytes > sb.segment_bytes {
-            return Err(FormatError::Index { segment: at.segment, slab: at.slab }.into());
-        }
-        let offset = DATA_START + u64::from(at.segment) * sb.segment_bytes + within;
-        let old = crate::recover::read_at(disk, pool, offset, below.len as usize).await?;
+    ) -> Result<Option<(SharedBuf, bool)>, EngineError> {
+        let Some(below) = &self.below else { return Ok(None) };
+        let old = Self::read_below(below, disk, pool, sb).await?;
         let sound = crate::read::matches(&old, &below.pieces, below.crc);
         let len = self.record.len as usize;
         let most = self.layers.iter().map(|l| l.len).max().unwrap_or(0).max(old.len()).max(len);
@@ -125,7 +132,23 @@ impl Layered {
         buf.set_len(len);
         let bytes = buf.freeze();
         let sound = sound && Crc32c::of(&bytes) == self.record.crc;
-        Ok((bytes, sound))
+        Ok(Some((bytes, sound)))
+    }
+
+    async fn read_below<D: Disk>(
+        below: &ChunkRecord,
+        disk: &D,
+        pool: &BufferPool,
+        sb: &Superblock,
+    ) -> Result<SharedBuf, EngineError> {
+        let at = below.location;
+        let slab_bytes = Class::from_index(usize::from(at.class)).map_or(0, Class::slab_bytes);
+        let within = u64::from(at.slab) * slab_bytes;
+        if at.segment >= sb.segments() || within + slab_bytes > sb.segment_bytes {
+            return Err(FormatError::Index { segment: at.segment, slab: at.slab }.into());
+        }
+        let offset = DATA_START + u64::from(at.segment) * sb.segment_bytes + within;
+        crate::recover::read_at(disk, pool, offset, below.len as usize).await
     }
 }
 
@@ -133,30 +156,45 @@ impl<D: Disk> Engine<D> {
     /// Writes every patched chunk to a slab of its own and puts it into the index. The records come
     /// back: they are to be logged before anything else, and the slabs below given back then. Those of
     /// `first` come first.
+    ///
+    /// Two flushes stand around the writes. Before the first, the log's end may be in the disk's cache alone:
+    /// with it a power loss could take back that a slab is free, and leave what is written to it now. Before
+    /// the second, the slabs may be: a record of one of `first` stands behind the torn one that it makes good,
+    /// and a crash that left the new record without its bytes would leave the torn one, which nobody
+    /// checks any more.
     pub(crate) async fn fold_recovered(
         &self,
         mut patched: Patched,
         first: &[ChunkId],
     ) -> Result<Vec<Record>, EngineError> {
+        if patched.0.is_empty() {
+            return Ok(Vec::new());
+        }
         let inner = &self.0;
+        let flush = async || inner.disk.sync().await.map_err(|e| EngineError::io("flush", 0, 0, e));
+        flush().await?;
         let sb = self.superblock();
         let mut records = Vec::new();
         let others: Vec<ChunkId> = patched.0.keys().copied().collect();
         for id in first.iter().chain(&others) {
             let Some(layered) = patched.0.remove(id) else { continue };
-            let (bytes, sound) = layered.bytes(&inner.disk, &inner.pool, &sb).await?;
-            if !sound {
+            let bytes = layered.bytes(&inner.disk, &inner.pool, &sb).await?;
+            if !bytes.as_ref().is_some_and(|(_, sound)| *sound) {
                 // It is kept as the damaged chunk that it is: readers see it, others may repair it.
                 tracing::error!(chunk = %id, "what lies below the patches of a chunk is damaged");
             }
-            let at = inner.space.lock().alloc(u64::from(layered.record.len));
+            let kept = layered.place;
+            let at = kept.or_else(|| inner.space.lock().alloc(u64::from(layered.record.len)));
             let mut slab = Reserved::new(inner, at.ok_or(EngineError::NoSpace)?);
-            inner.write_slab(&mut slab, bytes).await?;
+            if let Some((bytes, _)) = bytes {
+                inner.write_slab(&mut slab, bytes).await?;
+            }
             let record = ChunkRecord { location: slab.keep(), ..layered.record };
             inner.index.shard(*id).insert(&record);
             inner.metrics.folds.inc();
             records.push(Record::Put(record));
         }
+        flush().await?;
         Ok(records)
     }
 }

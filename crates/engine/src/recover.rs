@@ -347,6 +347,10 @@ pub(crate) async fn verify_last<D: Disk>(
         if data_matches(disk, pool, sb, &now).await? {
             continue;
         }
+        if matches!(&previous, Some(State::Patched(p)) if !p.has_base()) {
+            // A checkpoint has counted since it was folded, so that was durable: this is damage.
+            continue;
+        }
         tracing::warn!(chunk = %id, "last write before the crash is incomplete; undone");
         let mut shard = index.shard(id);
         if let Some(slot) = shard.find(id) {
@@ -395,7 +399,7 @@ pub(crate) async fn data_matches<D: Disk>(
 pub(crate) fn claim_space(
     sb: &Superblock,
     index: &Index,
-    log: &Replayed,
+    log: &mut Replayed,
 ) -> Result<(Space, Vec<Location>), FormatError> {
     let mut space = Space::new(sb.segments(), sb.segment_bytes);
     for segment in &sb.checkpoint_segments {
@@ -431,6 +435,7 @@ pub(crate) fn claim_space(
             return Err(FormatError::Index { segment: at.segment, slab: at.slab });
         }
     }
+    log.patched.claim_places(&mut space, sb.segment_bytes);
     space.finish_claims();
     Ok((space, below.into_keys().collect()))
 }
@@ -515,8 +520,7 @@ impl<D: Disk> Engine<D> {
         } else {
             Undone::default()
         };
-        log.patched.drop_baseless();
-        let (space, below) = claim_space(&sb, &index, &log)?;
+        let (space, below) = claim_space(&sb, &index, &mut log)?;
         log.next_version = log.next_version.max(highest + 1);
         if sb.version < FORMAT_VERSION {
             migrate(&disk, &pool, &mut sb).await?;

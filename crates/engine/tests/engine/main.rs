@@ -7,6 +7,7 @@ mod compact;
 mod concurrent;
 mod crash;
 mod flip;
+mod fold;
 mod golden;
 mod harness;
 mod model;

@@ -297,12 +297,45 @@ impl Replicas<'_> {
                 let pinned = e.set_pinned(commit, n.is_multiple_of(2)).await.unwrap();
                 assert_eq!(pinned, before.1.is_some());
             }
+            16 if !in_memory => {
+                self.begins(id, (None, before.1));
+                self.begins(id, (None, None));
+                let ack = if n.is_multiple_of(2) { Ack::Disk } else { Ack::Memory };
+                let count = e.delete(&[stage, commit], ack).await.unwrap();
+                if count > 0 && ack == Ack::Disk {
+                    self.is_sure(id);
+                }
+            }
+            17 if !in_memory && before.1.is_some() => {
+                self.begins(id, (before.1, None));
+                assert!(e.promote(commit, stage, &n.to_le_bytes()).await.unwrap());
+            }
+            18 => self.patch_other(id, n, rng).await,
             _ => {
                 self.begins(id, before);
                 e.flush().await.unwrap();
                 self.is_sure(id);
             }
         }
+    }
+
+    /// Stages what another chunk is with a part replaced, while that one is changed.
+    async fn patch_other(&self, id: u128, n: u64, rng: &mut Rng) {
+        let (before, e, base) = (self.now(id), self.e, id % 4 + 1);
+        let began = self.disk.history_len();
+        let offset = usize::try_from(rng.below(5000)).unwrap();
+        let new = value(n, 1 + usize::try_from(rng.below(6000)).unwrap());
+        let Some(info) = patch(e, (base, staged(id)), offset, &new).await.unwrap() else { return };
+        let made = {
+            let all = self.all.borrow();
+            // A state is written down before the change that makes it is even asked for.
+            let states = all[&base].states.iter().rev().filter_map(|(state, _)| state.1.as_ref());
+            let mut may = states.map(|old| over(old, offset, &new));
+            may.find(|bytes| Crc32c::of(bytes) == info.crc).unwrap()
+        };
+        let state = (Some(Rc::new(made)), before.1);
+        self.all.borrow_mut().entry(id).or_default().states.push((state, began));
+        self.is_sure(id);
     }
 
     async fn patch(&self, id: u128, n: u64, rng: &mut Rng) {
