@@ -208,9 +208,12 @@ impl<D: Disk> Inner<D> {
         self.keep_headroom();
         self.drive().await?;
         self.evict_to_low().await?;
-        if self.space.lock().free_segments() < COMPACT_BELOW {
+        let free = self.space.lock().free_segments();
+        if free == 0 {
             // Patched chunks have two slabs each until they are folded.
             self.fold_soon(usize::MAX);
+        }
+        if free < COMPACT_BELOW {
             self.compact_once(COMPACT_SEGMENTS).await?;
         }
         if self.log.0.lock().bytes >= self.options.checkpoint_log_bytes.0 {

@@ -201,8 +201,6 @@ impl<D: Disk> Inner<D> {
     pub(crate) async fn make_room(&self, len: u64) -> Result<u64, EngineError> {
         // Deletes that nobody waits for may hold slabs back.
         self.drive().await?;
-        // Patched chunks have two slabs each.
-        self.fold_soon(usize::MAX);
         let wanted = (len * 2).max(1 << 20);
         let freed = if self.options.own_removal { self.evict(wanted).await? } else { 0 };
         self.compact_once(4).await?;

@@ -134,9 +134,34 @@ impl<D: Disk> Inner<D> {
             self.dirty_queue.lock().extend(ids);
             self.flush_dirty().await?;
         }
-        self.patched_queue.lock().retain(|id| self.is_patched(*id));
+        self.forget_folded();
         // A log that failed drops what it had queued, marks too: that proves nothing.
         self.log.check()
+    }
+
+    /// Takes what is not patched any more out of the queue. A promotion has shards locked when it comes to the
+    /// queue: whoever has the queue locked may not wait for a shard.
+    fn forget_folded(&self) {
+        let mut all = std::mem::take(&mut *self.patched_queue.lock());
+        all.retain(|id| self.is_patched(*id));
+        let mut queue = self.patched_queue.lock();
+        // What came meanwhile is younger.
+        all.append(&mut queue);
+        *queue = all;
+    }
+
+    /// Folds what is patched when no slab for `len` bytes is left otherwise: a patched chunk has two. The
+    /// caller has no guard.
+    pub(crate) async fn fold_for_room(&self, len: u64) -> Result<(), EngineError> {
+        if self.unfolded.oldest().is_none() {
+            return Ok(());
+        }
+        let found = {
+            let mut space = self.space.lock();
+            let at = space.alloc(len);
+            at.inspect(|at| space.free(*at))
+        };
+        if found.is_some() { Ok(()) } else { self.fold_all().await }
     }
 
     /// Those that memory shows. One that is promoted meanwhile may be missed.

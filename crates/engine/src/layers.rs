@@ -198,3 +198,43 @@ impl<D: Disk> Engine<D> {
         Ok(records)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use millpond_env::disk::block_on;
+    use millpond_env::{FakeClock, FakeDisk, PoolOptions};
+    use millpond_types::{ByteSize, Tick, Uuid128};
+
+    use super::*;
+    use crate::error::ErrorKind;
+    use crate::format::record::tests::patch;
+    use crate::options::{EngineOptions, FormatOptions};
+
+    /// No disk that this code wrote says so; one that is damaged may.
+    #[test]
+    fn a_chunk_whose_base_is_gone_is_shown_as_damaged() {
+        let disk = FakeDisk::new((64 << 10) + (14 << 20));
+        let pool = BufferPool::new(PoolOptions::new(16 << 20)).unwrap();
+        let options = FormatOptions {
+            segment_bytes: ByteSize::mib(1),
+            ..FormatOptions::new(Uuid128([1; 16]), Uuid128([2; 16]))
+        };
+        block_on(Engine::format(&disk, &pool, options)).unwrap();
+        let clock = Arc::new(FakeClock::new(Tick(0), 1_700_000_000_000));
+        let engine = block_on(Engine::open(disk, pool, clock, EngineOptions::default())).unwrap();
+        let mut patched = Patched::default();
+        let mut record = patch(0, 100);
+        (record.to.evictable, record.to.expires) = (false, 0);
+        let id = record.to.id;
+        patched.patch(&engine.0.index, record.clone());
+        let to = ChunkRecord { id: ChunkId(77), ..record.to };
+        patched.rename(id, to);
+        assert!(patched.0.values().all(|layered| !layered.has_base()));
+        let records = block_on(engine.fold_recovered(patched, &[id, ChunkId(77)])).unwrap();
+        assert!(matches!(&records[..], [Record::Put(c)] if c.id == ChunkId(77)));
+        let error = block_on(engine.read(ChunkId(77))).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+    }
+}

@@ -188,13 +188,11 @@ impl<D: Disk> Inner<D> {
     fn base_of(&self, id: ChunkId, base_version: u64, version: u64) -> Option<Base> {
         let shard = self.index.shard(id);
         let slot = shard.find(id).filter(|slot| shard.entry(*slot).version() == base_version)?;
-        match shard.hot.get(&slot).filter(|hot| hot.dirty) {
-            Some(hot) => hot.patched.as_deref().cloned(),
-            None => {
-                let mark = self.unfolded.mark(version);
-                Some(Base { record: shard.record(slot), patches: 0, bytes: 0, mark })
-            }
+        if let Some(hot) = shard.hot.get(&slot).filter(|hot| hot.dirty) {
+            return hot.patched.as_deref().cloned();
         }
+        let mark = self.unfolded.mark(version);
+        Some(Base { record: shard.record(slot), patches: 0, bytes: 0, mark })
     }
 
     /// The right to change `to` durably, and that nobody changes `base` meanwhile.
@@ -221,6 +219,7 @@ impl<D: Disk> Inner<D> {
         request: &PatchRequest<'_>,
     ) -> Result<Option<ChunkInfo>, EngineError> {
         let Made { mut record, bytes, base_version, room } = made;
+        self.fold_for_room(u64::from(record.len)).await?;
         let slab = self.reserve(u64::from(record.len)).await?;
         let (base_guard, guard) = self.lock_for_patch(request.base, record.id).await?;
         record.location = slab.location;

@@ -83,6 +83,7 @@ impl<D: Disk> Engine<D> {
             return self.exists(id, request.ack).await;
         }
         let mut record = inner.new_record(id, &request)?;
+        inner.fold_for_room(u64::from(record.len)).await?;
         let started = inner.clock.now();
         let guard = match request.ack {
             Ack::Memory => inner.lock(id).await?,

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use millpond_engine::{
-    Ack, Engine, EngineOptions, ErrorKind, FormatOptions, WriteMode, WriteRequest,
+    Ack, Engine, EngineError, EngineOptions, ErrorKind, FormatOptions, PatchRequest, WriteMode,
+    WriteRequest,
 };
 use millpond_env::{
     BufferPool, Clock, FileDisk, IoBackend, PoolOptions, RealClock, Rng, Runtime, RuntimeOptions,
@@ -29,7 +30,15 @@ fn runtime(pool: &BufferPool, io: IoBackend) -> Runtime {
     Runtime::new(options).unwrap()
 }
 
+/// Chunks that are patched and promoted, and never evicted.
+const fn is_patched(id: u64) -> bool {
+    id % 4 > 1
+}
+
 fn len_of(id: u64, n: u64) -> usize {
+    if is_patched(id) {
+        return 9000;
+    }
     [64, 4096, 20_000, 130_000][usize::try_from((id + n) % 4).unwrap()]
 }
 
@@ -42,6 +51,20 @@ async fn writer(s: &Shared, seed: u64, end: millpond_types::Tick) -> u64 {
         let at = usize::try_from(id).unwrap();
         let n = s.begun[at].fetch_add(1, Ordering::SeqCst) + 1;
         let bytes = value(id << 32 | n, len_of(id, n));
+        if is_patched(id) && s.sure[at].load(Ordering::SeqCst) > 0 {
+            match patch(s, id, &bytes).await {
+                Ok(true) => {
+                    s.sure[at].store(n, Ordering::SeqCst);
+                    done += 1;
+                    continue;
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+                    continue;
+                }
+            }
+        }
         let Ok(mut buf) = s.engine.alloc(bytes.len()) else { continue };
         buf.set_len(bytes.len());
         buf.copy_from_slice(&bytes);
@@ -52,9 +75,9 @@ async fn writer(s: &Shared, seed: u64, end: millpond_types::Tick) -> u64 {
             group: GroupId(1),
             priority: 1,
             expires: None,
-            evictable: true,
+            evictable: !is_patched(id),
             mode: WriteMode::Replace,
-            ack: if n.is_multiple_of(2) { Ack::Disk } else { Ack::Memory },
+            ack: if n.is_multiple_of(2) || is_patched(id) { Ack::Disk } else { Ack::Memory },
         };
         match s.engine.write(ChunkId(id.into()), request).await {
             Ok(_) => {
@@ -65,6 +88,17 @@ async fn writer(s: &Shared, seed: u64, end: millpond_types::Tick) -> u64 {
         }
     }
     done
+}
+
+/// Makes `bytes` the content of a chunk as a replica does: staged as a patch over all of it, then promoted.
+async fn patch(s: &Shared, id: u64, bytes: &[u8]) -> Result<bool, EngineError> {
+    let (base, staged) = (ChunkId(id.into()), ChunkId(u128::from(id) | 1 << 100));
+    let crc = Crc32c::of(bytes);
+    let request = PatchRequest { base, offset: 0, bytes, crc, attrs: &id.to_le_bytes() };
+    if s.engine.write_patch(staged, request).await?.is_none() {
+        return Ok(false);
+    }
+    s.engine.promote(staged, base, &id.to_le_bytes()).await
 }
 
 async fn reader(s: &Shared, seed: u64, end: millpond_types::Tick) -> u64 {
@@ -113,7 +147,8 @@ fn run(io: IoBackend) {
             ..FormatOptions::new(Uuid128([1; 16]), Uuid128([2; 16]))
         };
         Engine::format(&disk, &pool, format).await.unwrap();
-        Engine::open(disk, pool.clone(), Arc::new(RealClock), options).await.unwrap()
+        let clock = Arc::new(RealClock);
+        Engine::open(disk.clone(), pool.clone(), clock, options.clone()).await.unwrap()
     });
     let counts = || (0..IDS).map(|_| AtomicU64::new(0)).collect();
     let shared = Arc::new(Shared { engine, begun: counts(), sure: counts() });
@@ -145,9 +180,28 @@ fn run(io: IoBackend) {
     }
     runtime(&pool, io).block_on(async {
         assert_eq!(shared.engine.scrub_pass().await.unwrap(), 0);
-        shared.engine.shutdown().await.unwrap();
+        shared.engine.flush().await.unwrap();
+        assert!(shared.engine.metrics().patches.get() > 0);
     });
     assert_eq!(shared.engine.metrics().corruptions.get(), 0);
+    // What is patched is in the log alone; it comes back.
+    let begun = shared.begun.iter().map(|n| n.load(Ordering::SeqCst)).collect::<Vec<_>>();
+    let sure = shared.sure.iter().map(|n| n.load(Ordering::SeqCst)).collect::<Vec<_>>();
+    drop(shared);
+    runtime(&pool, io).block_on(async {
+        let engine = Engine::open(disk, pool.clone(), Arc::new(RealClock), options).await.unwrap();
+        for id in (0..IDS).filter(|id| is_patched(*id)) {
+            let at = usize::try_from(id).unwrap();
+            let Some(data) = engine.read(ChunkId(id.into())).await.unwrap() else {
+                assert_eq!(sure[at], 0, "chunk {id} is gone");
+                continue;
+            };
+            let n = u64::from_le_bytes(*data.bytes.first_chunk().unwrap()) & 0xffff_ffff;
+            assert!((sure[at]..=begun[at]).contains(&n), "chunk {id} went back to {n}");
+            assert!(*data.bytes == *value(id << 32 | n, 9000));
+        }
+        engine.shutdown().await.unwrap();
+    });
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What the tests share: small disks, distinguishable values, joined futures.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -128,4 +129,25 @@ pub(crate) fn run_all<'a, T>(futures: Vec<Pin<Box<dyn Future<Output = T> + 'a>>>
         }
         Poll::Ready(slots.drain(..).filter_map(|(_, v)| v).collect())
     }))
+}
+
+/// Lets the others go on for so many turns.
+pub(crate) async fn turns(count: usize) {
+    for _ in 0..count {
+        let mut again = true;
+        let turn = |_: &mut std::task::Context<'_>| {
+            if std::mem::take(&mut again) { Poll::Pending } else { Poll::Ready(()) }
+        };
+        std::future::poll_fn(turn).await;
+    }
+}
+
+/// Flushes what nobody waits for, as the background does: a guard may be held by it.
+pub(crate) async fn flush_lazily(e: &Fake, working: &Cell<usize>) {
+    let mut n = 0;
+    while working.get() > 0 {
+        turns(200).await;
+        n += 1;
+        put(e, 1 << 90, &value(n, 10), Ack::Disk).await.unwrap();
+    }
 }
