@@ -2,8 +2,8 @@
 use libfuzzer_sys::fuzz_target;
 use millpond_types::Crc32c;
 use millpond_types::meta::{
-    CounterRecord, DirTimes, EntryRecord, GarbageRecord, InodeRecord, LocksRecord, OrphanRecord,
-    QuotaRecord, SessionRecord, TrashRecord, UsageRecord, VolumeRecord, keys,
+    ContentRecord, CounterRecord, DirTimes, EntryRecord, GarbageRecord, InodeRecord, LocksRecord,
+    OrphanRecord, QuotaRecord, SessionRecord, TrashRecord, UsageRecord, VolumeRecord, keys,
 };
 use millpond_types::wire::Record;
 
@@ -20,6 +20,7 @@ fuzz_target!(|data: &[u8]| {
     bytes.extend_from_slice(&Crc32c::of(data).0.to_le_bytes());
     check::<VolumeRecord>(&bytes);
     check::<CounterRecord>(&bytes);
+    check::<ContentRecord>(&bytes);
     check::<InodeRecord>(&bytes);
     check::<DirTimes>(&bytes);
     check::<EntryRecord>(&bytes);

@@ -27,9 +27,10 @@ pub(crate) fn all() -> Vec<Seeds> {
     let write = |index| WritePart { at: placed(index), offset: 9, len: 4096, crc: Crc32c(8) };
     let parts = [1, 2].map(write).to_vec();
     let arena = vec![4 << 20, 5 << 20];
-    let writes = [(None, Vec::new()), (tags(), Vec::new()), (tags(), arena)].map(|(tags, arena)| {
-        ChunkWriteRequest { ack: Ack::Disk, parts: parts.clone(), tags, arena }.encode()
-    });
+    let writes =
+        [(None, Vec::new()), (tags(), Vec::new()), (tags(), arena)].map(|(tags, arena)| {
+            ChunkWriteRequest { ack: Ack::Disk, parts: parts.clone(), tags, arena }.encode()
+        });
     let cuts = vec![Cut { at: placed(1), to: Some(77) }, Cut { at: placed(2), to: None }];
     let updates = [None, tags()]
         .map(|tags| ChunkUpdateRequest { ack: Ack::Memory, cuts: cuts.clone(), tags }.encode());

@@ -1,13 +1,13 @@
 //! Seeds of the file namespace's requests, answers and records.
 
 use millpond_types::meta::{
-    Answered, Attr, Caller, Changed, CounterRecord, Create, DirEntry, DirTimes, Entry, EntryRecord,
-    Extend, FileKind, FileLock, GarbageRecord, HeldLock, Ino, InodeRecord, Layout, LockKind,
-    LockSpace, LocksRecord, MetaError, MetaNews, MetaOp, MetaReply, MetaRequest, MetaWatch, Name,
-    OrphanRecord, Quota, QuotaLimits, QuotaRecord, ReadDir, RecordPage, RecordRange, Removed,
-    Rename, Repair, Session, SessionRecord, SetAttr, SetTime, Setxattr, Timestamp, TrashChange,
-    TrashEntry, TrashPage, TrashRecord, Usage, UsageRecord, VolumeRecord, XattrMode, XattrName,
-    keys,
+    Answered, Attr, Caller, Changed, Content, ContentRecord, CounterRecord, Create, DirEntry,
+    DirTimes, Entry, EntryRecord, Extend, FileKind, FileLock, GarbageRecord, HeldLock, Ino,
+    InodeRecord, Layout, LockKind, LockSpace, LocksRecord, MetaError, MetaNews, MetaOp, MetaReply,
+    MetaRequest, MetaWatch, Name, OrphanRecord, PutFile, Quota, QuotaLimits, QuotaRecord, ReadDir,
+    RecordPage, RecordRange, Removed, Rename, Repair, Reserve, Session, SessionRecord, SetAttr,
+    SetTime, Setxattr, Spill, Timestamp, TrashChange, TrashEntry, TrashPage, TrashRecord, Usage,
+    UsageRecord, VolumeRecord, WriteInline, XattrMode, XattrName, keys,
 };
 use millpond_types::wire::Record;
 
@@ -48,10 +48,15 @@ fn attr() -> Attr {
         ctime: TIME,
         btime: TIME,
         data: 78,
+        chunks: Some(78),
         layout: LAYOUT,
         parent: Ino::ROOT,
         version: 9,
     }
+}
+
+fn stored() -> Attr {
+    Attr { chunks: None, size: 5, ..attr() }
 }
 
 fn changes() -> Vec<MetaOp> {
@@ -86,6 +91,20 @@ fn changes() -> Vec<MetaOp> {
         MetaOp::SetAttr { ino, set },
         MetaOp::Extend(Extend { ino, data: 4, size: 5, mtime: TIME }),
         MetaOp::Link { ino, parent, name: name("l") },
+        MetaOp::WriteInline(WriteInline {
+            ino,
+            data: 4,
+            offset: 3,
+            bytes: b"bytes".to_vec(),
+            mtime: TIME,
+        }),
+        MetaOp::Reserve(Reserve { ino, size: 1 << 20 }),
+        MetaOp::Spill(Spill { ino, version: 7, chunks: 12, size: 1 << 20, mtime: TIME }),
+        MetaOp::PutFile(PutFile {
+            path: vec![name("d"), name("f")],
+            mode: 0o600,
+            bytes: b"v".to_vec(),
+        }),
         MetaOp::Unlink { parent, name: name("u") },
         MetaOp::RemoveDir { parent, name: name("d") },
         MetaOp::Rename(rename),
@@ -128,6 +147,8 @@ fn looks() -> Vec<MetaOp> {
         MetaOp::Lookup { parent, name: name("a") },
         MetaOp::GetAttr { ino },
         MetaOp::ReadLink { ino },
+        MetaOp::Content { ino },
+        MetaOp::GetFile { path: vec![name("d"), name("f")] },
         MetaOp::ReadDir(ReadDir { dir: parent, after: 1 << 62, limit: 10, attrs: true }),
         MetaOp::GetXattr { ino, name: xattr("user.a") },
         MetaOp::ListXattr { ino },
@@ -170,6 +191,10 @@ fn replies() -> Vec<Vec<u8>> {
         MetaReply::Renewed { asked: vec![Ino(5)] },
         MetaReply::Entry(Entry { attr: attr(), created: true }),
         MetaReply::Attr(attr()),
+        MetaReply::Attr(stored()),
+        MetaReply::Attr(Attr { chunks: Some(99), ..attr() }),
+        MetaReply::Content(Content { attr: stored(), bytes: b"bytes".to_vec() }),
+        MetaReply::Reserved(12),
         MetaReply::Target(b"/x".to_vec()),
         MetaReply::Page { entries: vec![entry(None), entry(Some(attr()))], end: false },
         MetaReply::Removed(removed),
@@ -203,6 +228,7 @@ fn records() -> Vec<Vec<u8>> {
         inode.seal(),
         DirTimes { mtime: TIME, ctime: TIME }.seal(),
         EntryRecord { ino: Ino(77), kind: FileKind::Directory }.seal(),
+        ContentRecord { data: 78, bytes: b"bytes".to_vec() }.seal(),
         OrphanRecord { since: TIME, waits_for: Some(vec![1, 2]) }.seal(),
         GarbageRecord { layout: LAYOUT, size: 9, since: TIME }.seal(),
         SessionRecord { name: "host:/mnt".into(), renewed: TIME }.seal(),
