@@ -3,30 +3,14 @@
 use std::cell::Cell;
 use std::pin::Pin;
 
-use millpond_engine::{ChunkInfo, EngineOptions, PatchRequest};
+use millpond_engine::EngineOptions;
 use millpond_env::Rng;
-use millpond_types::{ByteSize, ChunkId, Crc32c};
+use millpond_types::{ByteSize, ChunkId};
 
 use crate::harness::{
-    Ack, EngineError, Fake, Fault, FaultKind, Rig, block_on, flush_lazily, get, put, run_all,
-    turns, value,
+    Ack, EngineError, Fake, Fault, FaultKind, Rig, block_on, flush_lazily, get, patch, put,
+    run_all, turns, value,
 };
-
-async fn patch(
-    e: &Fake,
-    (base, to): (u128, u128),
-    offset: usize,
-    bytes: &[u8],
-) -> Result<Option<ChunkInfo>, EngineError> {
-    let request = PatchRequest {
-        base: ChunkId(base),
-        offset: u32::try_from(offset).unwrap(),
-        bytes,
-        crc: Crc32c::of(bytes),
-        attrs: b"patched",
-    };
-    e.write_patch(ChunkId(to), request).await
-}
 
 #[test]
 fn a_fold_that_fails_goes_elsewhere() {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::task::Poll;
 
 pub(crate) use millpond_engine::{
-    Ack, Cursor, Engine, EngineError, EngineOptions, ErrorKind, FormatOptions, WriteMode,
-    WriteOutcome, WriteRequest,
+    Ack, ChunkInfo, Cursor, Engine, EngineError, EngineOptions, ErrorKind, FormatOptions,
+    PatchRequest, WriteMode, WriteOutcome, WriteRequest,
 };
 pub(crate) use millpond_env::disk::{Fault, FaultKind, block_on};
 use millpond_env::{BufferPool, FakeClock, FakeDisk, PoolOptions, SharedBuf};
@@ -97,6 +97,23 @@ pub(crate) fn request(bytes: SharedBuf, ack: Ack) -> WriteRequest<'static> {
         mode: WriteMode::Replace,
         ack,
     }
+}
+
+/// Writes over a part of the chunk `base`, which makes the chunk `to`.
+pub(crate) async fn patch(
+    e: &Fake,
+    (base, to): (u128, u128),
+    offset: usize,
+    bytes: &[u8],
+) -> Result<Option<ChunkInfo>, EngineError> {
+    let request = PatchRequest {
+        base: ChunkId(base),
+        offset: u32::try_from(offset).unwrap(),
+        bytes,
+        crc: Crc32c::of(bytes),
+        attrs: b"patched",
+    };
+    e.write_patch(ChunkId(to), request).await
 }
 
 pub(crate) async fn put(

@@ -5,34 +5,18 @@ use std::collections::HashMap;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use millpond_engine::{ChunkInfo, EngineOptions, PatchRequest};
+use millpond_engine::{EngineOptions, PatchRequest};
 use millpond_env::{FakeDisk, Rng};
 use millpond_types::{ByteSize, ChunkId, Crc32c, GroupId};
 
 use crate::harness::{
-    Ack, EngineError, ErrorKind, Fake, Rig, WriteRequest, block_on, buf, flush_lazily, get, put,
-    request, run_all, turns, value,
+    Ack, EngineError, ErrorKind, Fake, Rig, WriteRequest, block_on, buf, flush_lazily, get, patch,
+    put, request, run_all, turns, value,
 };
 
 /// Where versions on their way are kept, as a replica of a chain does.
 const fn staged(id: u128) -> u128 {
     id ^ 1 << 100
-}
-
-async fn patch(
-    e: &Fake,
-    (base, to): (u128, u128),
-    offset: usize,
-    bytes: &[u8],
-) -> Result<Option<ChunkInfo>, EngineError> {
-    let request = PatchRequest {
-        base: ChunkId(base),
-        offset: u32::try_from(offset).unwrap(),
-        bytes,
-        crc: Crc32c::of(bytes),
-        attrs: b"patched",
-    };
-    e.write_patch(ChunkId(to), request).await
 }
 
 fn promote(e: &Fake, id: u128) {
