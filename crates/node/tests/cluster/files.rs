@@ -187,7 +187,7 @@ fn listed(client: &Client, filter: ChunkFilter) -> Vec<FileChunkInfo> {
 
 #[test]
 fn parts_are_read_back_as_a_model_has_them() {
-    let cluster = Cluster::start(3, 2);
+    let cluster = Cluster::roomy(3, 2);
     let mut file = File::new(&cluster, 1);
     for _ in 0..400 {
         file.step();
@@ -224,7 +224,7 @@ fn parts_are_read_back_as_a_model_has_them() {
 
 #[test]
 fn a_node_that_dies_and_comes_back_costs_neither_an_error_nor_a_byte() {
-    let mut cluster = Cluster::start(3, 2);
+    let mut cluster = Cluster::roomy(3, 2);
     let (ended, steps) = (AtomicBool::new(false), AtomicUsize::new(0));
     let mut files: Vec<File> = (1..4).map(|data| File::new(&cluster, data)).collect();
     std::thread::scope(|scope| {
@@ -275,7 +275,7 @@ fn a_node_that_dies_and_comes_back_costs_neither_an_error_nor_a_byte() {
 
 #[test]
 fn everything_acknowledged_is_there_after_all_nodes_are_killed() {
-    let mut cluster = Cluster::start(3, 2);
+    let mut cluster = Cluster::roomy(3, 2);
     let mut file = File::new(&cluster, 7);
     for _ in 0..120 {
         file.step();
@@ -296,7 +296,7 @@ fn everything_acknowledged_is_there_after_all_nodes_are_killed() {
 
 #[test]
 fn slots_that_move_leave_chunks_of_files_where_they_are() {
-    let cluster = Cluster::start(3, 2);
+    let cluster = Cluster::roomy(3, 2);
     let mut file = File::new(&cluster, 3);
     for _ in 0..40 {
         file.write();
