@@ -187,20 +187,21 @@ fn serve(shared: &Shared, device: &Arc<Device>, number: usize) {
     let mut buffer = RequestBuffer::new(max_write);
     let mut scratch = Vec::new();
     while !shared.stopping.load(Ordering::Acquire) {
-        let bytes = match device.read_or_stop(&mut buffer, shared.stop.as_fd()) {
-            Ok(Received::Request(bytes)) => bytes,
-            Ok(Received::Stopped) => return,
-            Ok(Received::Unmounted | Received::Aborted) => {
-                shared.over.store(true, Ordering::Release);
-                return;
-            }
-            Err(error) => {
-                tracing::error!("reading requests of the kernel: {error}");
-                return;
-            }
-        };
+        let received = device.read_or_stop(&mut buffer, shared.stop.as_fd());
+        let Some(bytes) = request_in(shared, received) else { return };
         serve_bytes(shared, device, (bytes, granted), (number, &mut scratch));
     }
+}
+
+/// The bytes of a request; nothing when none will come, or none is to be served any more.
+fn request_in<'b>(shared: &Shared, received: io::Result<Received<'b>>) -> Option<&'b [u8]> {
+    match received {
+        Ok(Received::Request(bytes)) => return Some(bytes),
+        Ok(Received::Stopped) => {}
+        Ok(Received::Unmounted | Received::Aborted) => shared.over.store(true, Ordering::Release),
+        Err(error) => tracing::error!("reading requests of the kernel: {error}"),
+    }
+    None
 }
 
 /// Answers the request in these bytes, or puts it aside.

@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use millpond_env::thread;
-use millpond_fuse_wire::{Device, Received, Ring, prod_queue, uring_queues};
+use millpond_fuse_wire::{Device, Ring, prod_queue, uring_queues};
 
-use super::{Shared, Terms, Workers, serve_bytes};
+use super::{Shared, Terms, Workers, request_in, serve_bytes};
 use crate::fs::Fs;
 
 impl Workers {
@@ -69,18 +69,7 @@ fn serve(
         if let Ok(true) = ring.make_room() {
             let _ = prods.send(queue);
         }
-        let bytes = match ring.next(shared.stop.as_fd()) {
-            Ok(Received::Request(bytes)) => bytes,
-            Ok(Received::Stopped) => return,
-            Ok(Received::Unmounted | Received::Aborted) => {
-                shared.over.store(true, Ordering::Release);
-                return;
-            }
-            Err(error) => {
-                tracing::error!("reading requests of a queue of io_uring: {error}");
-                return;
-            }
-        };
+        let Some(bytes) = request_in(shared, ring.next(shared.stop.as_fd())) else { return };
         serve_bytes(shared, &device, (bytes, granted), (number, &mut scratch));
     }
 }

@@ -42,8 +42,8 @@ const GIT_AND_TAR: &str = r#"
 const BUILD: &str = r#"
     export CARGO_NET_OFFLINE=true CARGO_INCREMENTAL=1
     unset CARGO_TARGET_DIR CARGO_BUILD_TARGET_DIR RUSTFLAGS
-    mkdir -p "$0/work/app/src" "$0/work/words/src"
-    cd "$0/work"
+    mkdir -p "$0/workspace/app/src" "$0/workspace/words/src"
+    cd "$0/workspace"
     printf '[workspace]\nmembers = ["app", "words"]\nresolver = "2"\n' > Cargo.toml
     printf '[package]\nname = "words"\nversion = "0.1.0"\nedition = "2021"\n' > words/Cargo.toml
     printf '[package]\nname = "app"\nversion = "0.1.0"\nedition = "2021"\n[dependencies]\nwords = { path = "../words" }\n' > app/Cargo.toml
