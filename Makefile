@@ -11,8 +11,9 @@ MINUTES ?= 5
 SEEDS ?= 1000
 FROM ?= 0
 BENCH_DIR ?= .bench
+S3 ?= seaweedfs
 
-.PHONY: help demo test tools check test-rust test-python test-vllm bench install fuzz kill9 chaos sim specs clean
+.PHONY: help demo test tools check test-rust test-python test-vllm test-s3-clients bench install fuzz kill9 chaos sim specs clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +57,14 @@ ifdef NO_VLLM
 else
 	bash python/tests/vllm/run.sh
 	QUICK=1 bash demo/run.sh
+endif
+
+test-s3-clients: ## real S3 clients against a server: S3=seaweedfs (to prove the tests), millpond or http://HOST:PORT
+ifeq ($(S3),millpond)
+	$(CARGO) build --locked -p millpond-node --bin millpond
+	bash python/tests/s3/run.sh millpond $${CARGO_TARGET_DIR:-target}/debug/millpond
+else
+	bash python/tests/s3/run.sh $(S3)
 endif
 
 bench: ## engine against fio, KV against Redis, Mooncake and a socket echo; writes $(BENCH_DIR)/

@@ -2,7 +2,7 @@
 
 use millpond_types::cluster::{ChainId, ChainVersion, ChunkVersion};
 use millpond_types::wire::{
-    ChunkListReply, ChunkListRequest, ChunkReadRequest, ChunkStat, ChunkStatReply,
+    ChunkBase, ChunkBases, ChunkChange, ChunkListReply, ChunkListRequest, ChunkReadRequest, ChunkStat, ChunkStatReply,
     ChunkStatRequest, ChunkUpdateRequest, ChunkWriteRequest, Cut, FileChunkInfo, ItemStatus,
     ItemTag, PlacedChunk, ReadPart, Tags, WritePart,
 };
@@ -14,6 +14,11 @@ fn placed(index: u32) -> PlacedChunk {
     PlacedChunk { chain: ChainId(3), chunk: FileChunk { data: DataId(1 << 40), index } }
 }
 
+fn bases() -> ChunkBases {
+    let base = |data| ChunkBase { data: DataId(data), len: 4096 };
+    ChunkBases::new(&[1, 2].map(base)).unwrap_or_default()
+}
+
 /// Of two chunks.
 fn tags() -> Option<Tags> {
     let item =
@@ -23,7 +28,7 @@ fn tags() -> Option<Tags> {
 
 /// Seeds of the targets.
 pub(crate) fn all() -> Vec<Seeds> {
-    let read = |index| ReadPart { at: placed(index), offset: 4096, len: 4096 };
+    let read = |index| ReadPart { at: placed(index), offset: 4096, len: 4096, bases: bases() };
     let write = |index| WritePart { at: placed(index), offset: 9, len: 4096, crc: Crc32c(8) };
     let parts = [1, 2].map(write).to_vec();
     let arena = vec![4 << 20, 5 << 20];
@@ -31,7 +36,10 @@ pub(crate) fn all() -> Vec<Seeds> {
         [(None, Vec::new()), (tags(), Vec::new()), (tags(), arena)].map(|(tags, arena)| {
             ChunkWriteRequest { ack: Ack::Disk, parts: parts.clone(), tags, arena }.encode()
         });
-    let cuts = vec![Cut { at: placed(1), to: Some(77) }, Cut { at: placed(2), to: None }];
+    let cuts = vec![
+        Cut { at: placed(1), change: ChunkChange::Cut(77) },
+        Cut { at: placed(2), change: ChunkChange::Copy(bases()) },
+    ];
     let updates = [None, tags()]
         .map(|tags| ChunkUpdateRequest { ack: Ack::Memory, cuts: cuts.clone(), tags }.encode());
     let stat = ChunkStat { version: ChunkVersion(1 << 33), len: 4096 };

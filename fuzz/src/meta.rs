@@ -1,13 +1,19 @@
 //! Seeds of the file namespace's requests, answers and records.
 
+use millpond_types::meta::object::{
+    Attachment, AttachmentRecord, Bucket, Expect, ListObjects, ListPage, Listed, Object,
+    ObjectBody, ObjectOp, ObjectReply, Part, PartRecord, PutObject, PutPart, SetAttachment, Upload,
+    UploadId, UploadRecord,
+};
 use millpond_types::meta::{
-    Answered, Attr, Caller, Changed, Content, ContentRecord, CounterRecord, Create, DirEntry,
-    DirTimes, Entry, EntryRecord, Extend, FileKind, FileLock, GarbageRecord, HeldLock, Ino,
-    InodeRecord, Layout, LockKind, LockSpace, LocksRecord, MetaError, MetaNews, MetaOp, MetaReply,
-    MetaRequest, MetaWatch, Name, OrphanRecord, PutFile, Quota, QuotaLimits, QuotaRecord, ReadDir,
-    RecordPage, RecordRange, Removed, Rename, Repair, Reserve, Session, SessionRecord, SetAttr,
-    SetTime, Setxattr, Spill, Timestamp, TrashChange, TrashEntry, TrashPage, TrashRecord, Usage,
-    UsageRecord, VolumeRecord, WriteInline, XattrMode, XattrName, keys,
+    After, Answered, Attr, Caller, Changed, Content, ContentRecord, CounterRecord, Create,
+    DirEntry, DirTimes, Entry, EntryRecord, Extend, FileKind, FileLock, GarbageRecord, HeldLock,
+    Ino, InodeRecord, Layout, LockKind, LockSpace, LocksRecord, Marks, MetaError, MetaNews, MetaOp,
+    MetaReply, MetaRequest, MetaWatch, Name, OrphanRecord, PromisedFile, PutFile, Quota, QuotaLimits,
+    QuotaRecord, ReadDir, RecordPage, RecordRange, Removed, Rename, Repair, Reserve, Session,
+    SessionRecord, SetAttr, SetTime, Setxattr, Spill, Timestamp, TrashChange, TrashEntry,
+    TrashPage, TrashRecord, Usage, UsageRecord, VolumeRecord, WriteInline, XattrMode, XattrName,
+    keys,
 };
 use millpond_types::wire::Record;
 
@@ -49,6 +55,7 @@ fn attr() -> Attr {
         btime: TIME,
         data: 78,
         chunks: Some(78),
+        is_shared: true,
         layout: LAYOUT,
         parent: Ino::ROOT,
         version: 9,
@@ -76,6 +83,7 @@ fn changes() -> Vec<MetaOp> {
         rdev: 7,
         target: b"/x/y".to_vec(),
         exclusive: true,
+        promised: None,
     };
     let rename = Rename {
         parent,
@@ -86,8 +94,13 @@ fn changes() -> Vec<MetaOp> {
         exchange: true,
     };
     let (value, mode) = (b"value".to_vec(), XattrMode::Replace);
+    let promised = PromisedFile { ino: Ino(4097), at: TIME, written: TIME, bytes: vec![7; 90] };
+    let (kind, target) = (FileKind::Regular, Vec::new());
+    let file = Create { kind, target, promised: Some(promised), ..create.clone() };
     vec![
+        MetaOp::TakeNumbers { count: 1024 },
         MetaOp::Create(create),
+        MetaOp::Create(file),
         MetaOp::SetAttr { ino, set },
         MetaOp::Extend(Extend { ino, data: 4, size: 5, mtime: TIME }),
         MetaOp::Link { ino, parent, name: name("l") },
@@ -99,7 +112,7 @@ fn changes() -> Vec<MetaOp> {
             mtime: TIME,
         }),
         MetaOp::Reserve(Reserve { ino, size: 1 << 20 }),
-        MetaOp::Spill(Spill { ino, version: 7, chunks: 12, size: 1 << 20, mtime: TIME }),
+        MetaOp::Spill(Spill { ino, version: 7, chunks: 12, size: 1 << 20, mtime: Some(TIME) }),
         MetaOp::PutFile(PutFile {
             path: vec![name("d"), name("f")],
             mode: 0o600,
@@ -125,13 +138,14 @@ fn repairs() -> Vec<MetaOp> {
         Repair::Root,
         Repair::Aside { key: key.clone() },
         Repair::Name { dir, name: name.clone() },
-        Repair::ExtraName { dir, name, ino, version },
+        Repair::ExtraName { dir, name: name.clone(), ino, version },
         Repair::Place { ino, version, parent: dir },
         Repair::Links { ino, version, nlink },
         Repair::Nameless { ino, version, nlink },
         Repair::Named { ino, version, nlink, trash: dir },
         Repair::Ring { ino },
         Repair::Xattrs { ino },
+        Repair::Places { dir, name: name.clone() },
         Repair::Stray { key: key.clone() },
         Repair::Usage { key, version, bytes: 1, inodes: 2 },
     ];
@@ -162,10 +176,79 @@ fn looks() -> Vec<MetaOp> {
     ]
 }
 
+fn objects() -> Vec<ObjectOp> {
+    let (bucket, key, id) = (name("bucket"), b"a/b".to_vec(), UploadId(9));
+    let (attachment, ino) = (b"etag".to_vec(), Ino(9));
+    let expect = Expect::Exactly { ino, version: 7 };
+    let put = PutObject {
+        bucket: bucket.clone(),
+        key: key.clone(),
+        body: ObjectBody::Bytes(b"bytes".to_vec()),
+        mode: 0o644,
+        attachment: attachment.clone(),
+        expect: Expect::Absent,
+        upload: None,
+    };
+    let body = ObjectBody::Nameless(ino);
+    let named = PutObject { body, expect, upload: Some(id), ..put.clone() };
+    let after = Some((key.clone(), id));
+    let set = SetAttachment {
+        bucket: bucket.clone(),
+        key: key.clone(),
+        attachment: attachment.clone(),
+        expect,
+    };
+    let list = ListObjects {
+        bucket: bucket.clone(),
+        prefix: key.clone(),
+        delimiter: b"/".to_vec(),
+        after: key.clone(),
+        limit: 9,
+    };
+    let part =
+        PutPart { bucket: bucket.clone(), id, number: 3, ino, attachment: attachment.clone() };
+    vec![
+        ObjectOp::Nameless { parent: Ino::ROOT, ino, mode: 0o600 },
+        ObjectOp::Put(put),
+        ObjectOp::Put(named),
+        ObjectOp::Get { bucket: bucket.clone(), key: key.clone(), with_bytes: true },
+        ObjectOp::SetAttachment(set),
+        ObjectOp::Remove { bucket: bucket.clone(), key: key.clone(), expect },
+        ObjectOp::List(list),
+        ObjectOp::MakeBucket { bucket: bucket.clone(), attachment: attachment.clone() },
+        ObjectOp::CreateUpload { bucket: bucket.clone(), key, attachment },
+        ObjectOp::ListUploads { bucket: bucket.clone(), after, limit: 9 },
+        ObjectOp::PutPart(part),
+        ObjectOp::ListParts { bucket: bucket.clone(), id, after: 3, limit: 9 },
+        ObjectOp::AbortUpload { bucket, id },
+    ]
+}
+
+fn object_replies() -> Vec<ObjectReply> {
+    let attachment = Some(Attachment { bytes: b"etag".to_vec(), is_current: true });
+    let (attr, bytes) = (Attr { is_shared: false, ..stored() }, Some(b"bytes".to_vec()));
+    let object = Object { attr, attachment: attachment.clone(), bytes };
+    let key = Listed::Key { key: b"a".to_vec(), object: object.clone() };
+    let items = vec![key, Listed::Prefix(b"b/".to_vec())];
+    let bucket = Bucket { name: "bucket".into(), attr, attachment };
+    let (key, attachment) = (b"a".to_vec(), b"etag".to_vec());
+    let part = Part { number: 3, attr, attachment: attachment.clone() };
+    let upload = Upload { id: UploadId(9), key, attachment, started: TIME };
+    vec![
+        ObjectReply::Done { attr: Some(attr), replaced: Some(object.clone()) },
+        ObjectReply::Unmet(Some(object)),
+        ObjectReply::Page(ListPage { items, next: Some(b"b/".to_vec()) }),
+        ObjectReply::Buckets { buckets: vec![bucket], next: 7 },
+        ObjectReply::Uploads { uploads: vec![upload], end: true },
+        ObjectReply::Parts { parts: vec![part], end: false },
+    ]
+}
+
 fn requests() -> Vec<Vec<u8>> {
     let caller = Caller { uid: 1, gid: 2, groups: vec![3, 4], checked: true };
     let request = |op| MetaRequest { session: 1, sequence: 2, hour: 3, caller: caller.clone(), op };
-    changes().into_iter().chain(repairs()).chain(looks()).map(|op| request(op).encode()).collect()
+    let objects = objects().into_iter().map(MetaOp::Object);
+    changes().into_iter().chain(repairs()).chain(looks()).chain(objects).map(|op| request(op).encode()).collect()
 }
 
 fn trash_record() -> TrashRecord {
@@ -195,6 +278,7 @@ fn replies() -> Vec<Vec<u8>> {
         MetaReply::Attr(Attr { chunks: Some(99), ..attr() }),
         MetaReply::Content(Content { attr: stored(), bytes: b"bytes".to_vec() }),
         MetaReply::Reserved(12),
+        MetaReply::Numbers { first: 4096 },
         MetaReply::Target(b"/x".to_vec()),
         MetaReply::Page { entries: vec![entry(None), entry(Some(attr()))], end: false },
         MetaReply::Removed(removed),
@@ -213,15 +297,24 @@ fn replies() -> Vec<Vec<u8>> {
         MetaReply::Trash(TrashPage { keep_s: 7, entries: vec![trashed()], end: true }),
     ];
     let refused = MetaReply::encode_answer(&Err(MetaError::NotEmpty));
+    let objects = object_replies().into_iter().map(MetaReply::Object);
     let mut all: Vec<Vec<u8>> =
-        replies.into_iter().map(|reply| MetaReply::encode_answer(&Ok(reply))).collect();
+        replies.into_iter().chain(objects).map(|reply| MetaReply::encode_answer(&Ok(reply))).collect();
     all.push(refused);
     all
 }
 
 fn records() -> Vec<Vec<u8>> {
-    let inode =
-        InodeRecord { attr: attr(), target: b"t".to_vec(), xattrs: 2, quota: Ino(9), keep_s: 7 };
+    let marks = Marks { objects: true, implied: true };
+    let inode = InodeRecord {
+        attr: Attr { kind: FileKind::Directory, is_shared: false, ..attr() },
+        target: Vec::new(),
+        xattrs: 2,
+        quota: Ino(9),
+        keep_s: 7,
+        marks,
+    };
+    let (key, attachment) = (b"a/b".to_vec(), b"etag".to_vec());
     let sealed = [
         VolumeRecord { format: 1, layout: LAYOUT, created: TIME }.seal(),
         CounterRecord { next: 5120 }.seal(),
@@ -230,12 +323,15 @@ fn records() -> Vec<Vec<u8>> {
         EntryRecord { ino: Ino(77), kind: FileKind::Directory }.seal(),
         ContentRecord { data: 78, bytes: b"bytes".to_vec() }.seal(),
         OrphanRecord { since: TIME, waits_for: Some(vec![1, 2]) }.seal(),
-        GarbageRecord { layout: LAYOUT, size: 9, since: TIME }.seal(),
+        GarbageRecord { layout: LAYOUT, size: 9, since: TIME, is_sealed: true }.seal(),
         SessionRecord { name: "host:/mnt".into(), renewed: TIME }.seal(),
         LocksRecord { locks: vec![HeldLock { session: 1, lock: LOCK }] }.seal(),
         QuotaRecord { limits: LIMITS }.seal(),
         UsageRecord { bytes: 1, inodes: 2, version: 3 }.seal(),
         trash_record().seal(),
+        AttachmentRecord { size: 5, mtime: TIME, bytes: attachment.clone() }.seal(),
+        UploadRecord { key, started: TIME, attachment: attachment.clone() }.seal(),
+        PartRecord { ino: Ino(77), attachment }.seal(),
     ];
     // The target puts the checksum there.
     sealed.into_iter().map(|bytes| bytes[..bytes.len() - 4].to_vec()).collect()
@@ -245,8 +341,12 @@ fn records() -> Vec<Vec<u8>> {
 fn watches() -> Vec<Vec<u8>> {
     let changes = vec![(9, Changed::Inode(Ino(5))), (10, Changed::Name(Ino::ROOT, name("a")))];
     let answers = [Ok(MetaReply::Attr(attr())), Err(MetaError::NotFound)];
-    let mut seeds: Vec<Vec<u8>> =
-        answers.into_iter().map(|answer| Answered { answer, version: 10 }.encode()).collect();
+    let mut seeds: Vec<Vec<u8>> = answers
+        .into_iter()
+        .map(|answer| Answered { answer, version: 10, after: After::default() }.encode())
+        .collect();
+    let after = After { version: 11, dirs: vec![attr()] };
+    seeds.push(Answered { answer: Ok(MetaReply::Done), version: 10, after }.encode());
     seeds.push(MetaWatch { session: 3, after: 8, wait_ms: 1000 }.encode());
     seeds.push(MetaNews { version: 10, gap: false, changes }.encode());
     seeds.push(MetaNews { version: 10, gap: true, changes: Vec::new() }.encode());

@@ -288,6 +288,12 @@ class NativeVolume:
     def rename(self, source: Path, target: Path) -> None:
         """Give ``source`` the name ``target``, at once and in the place of what is there."""
 
+    def clone(self, source: Path, target: Path) -> bool:
+        """Make the file ``target``: it shares the bytes of ``source`` until one of them is written.
+
+        False when the bytes were copied: of a file that was cloned and written four times in turn.
+        """
+
     def _register(self, nbytes: int) -> NativeRegion: ...
     @property
     def closed(self) -> bool:

@@ -395,6 +395,13 @@ class AsyncVolume:
         """Give ``source`` the name ``target``, at once and in the place of what is there."""
         await self._on(Volume.rename, source, target)
 
+    async def clone(self, source: Path, target: Path) -> bool:
+        """Make the file ``target``: it shares the bytes of ``source`` until one of them is written.
+
+        False when the bytes were copied: of a file that was cloned and written four times in turn.
+        """
+        return await self._on(Volume.clone, source, target)
+
     async def register(self, nbytes: int) -> Region:
         """Register memory with the node on this host, to write from without a copy."""
         return await self._on(Volume.register, nbytes)

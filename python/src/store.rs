@@ -120,7 +120,7 @@ const fn put_word(status: ItemStatus) -> &'static str {
         ItemStatus::ReadOnly => "read_only",
         ItemStatus::Quota => "quota",
         ItemStatus::Late | ItemStatus::Moved | ItemStatus::Behind => "late",
-        ItemStatus::Miss | ItemStatus::TooLong => "refused",
+        ItemStatus::Miss | ItemStatus::TooLong | ItemStatus::Sealed => "refused",
     }
 }
 

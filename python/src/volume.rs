@@ -193,6 +193,10 @@ impl NativeVolume {
         self.run(py, move |volume| volume.rename(source, target))
     }
 
+    fn clone(&self, py: Python<'_>, source: PathBuf, target: PathBuf) -> PyResult<bool> {
+        self.run(py, move |volume| volume.clone_file(source, target))
+    }
+
     fn _register(&self, py: Python<'_>, nbytes: usize) -> PyResult<NativeRegion> {
         Ok(NativeRegion { inner: self.run(py, |volume| volume.register(nbytes))? })
     }

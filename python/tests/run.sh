@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds and installs the wheel into .venv, then lints, type-checks and tests the Python package.
-# The vLLM suite has an environment and a runner of its own: python/tests/vllm/run.sh.
+# The vLLM suite and the S3 clients have environments and runners of their own: python/tests/vllm/run.sh, s3/run.sh.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 venv=.venv
@@ -15,4 +15,4 @@ pip=("$venv/bin/python" -m pip --disable-pip-version-check -q)
 "$venv/bin/ruff" check python demo bench
 "$venv/bin/ruff" format --check python demo bench
 "$venv/bin/mypy" python/millpond
-"$venv/bin/python" -m pytest python/tests --ignore python/tests/vllm "$@"
+"$venv/bin/python" -m pytest python/tests --ignore python/tests/vllm --ignore python/tests/s3 "$@"

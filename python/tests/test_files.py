@@ -222,6 +222,14 @@ def test_names(volume: files.Volume, folder: str) -> None:
     assert abs(found.st_mtime - time.time()) < 600
     assert found.st_mtime_ns // 10**9 == int(found.st_mtime)
     assert stat.S_ISDIR(volume.stat(f"{folder}/a").st_mode)
+    assert volume.clone(f"{folder}/a/two", f"{folder}/a/three")
+    with pytest.raises(FileExistsError):
+        volume.clone(f"{folder}/a/two", f"{folder}/a/three")
+    with volume.open(f"{folder}/a/two", "r+") as file:
+        file.pwrite(b"x", 0)
+    with volume.open(f"{folder}/a/three") as file:
+        assert file.pread(0, 9) == b"12345"
+    volume.unlink(f"{folder}/a/three")
     volume.unlink(f"{folder}/a/two")
     volume.rmdir(f"{folder}/a/b/c")
     assert volume.listdir(f"{folder}/a/b") == []
@@ -343,6 +351,9 @@ def test_asyncio(cluster) -> None:
             await volume.rename("/aio/x/f", "/aio/x/g")
             assert await volume.listdir("/aio/x") == ["g"]
             assert (await volume.stat("/aio/x/g")).st_size == 7
+            assert await volume.clone("/aio/x/g", "/aio/x/h")
+            assert (await volume.stat("/aio/x/h")).st_size == 7
+            await volume.unlink("/aio/x/h")
             await volume.unlink("/aio/x/g")
             assert not await volume.exists("/aio/x/g")
             await volume.mkdir("/aio/x/d")

@@ -19,6 +19,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("kv", &["types", "env", "client"]),
     ("fuse-wire", &["types"]),
     ("fuse", &["types", "env", "client", "fuse-wire"]),
+    ("s3", &["types", "env", "client"]),
     (
         "node",
         &[
@@ -33,8 +34,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "kv",
             "fuse",
             "fuse-wire",
+            "s3",
         ],
     ),
+    ("s3-load", &["types", "env"]),
     ("python", &["types", "env", "client", "kv", "node"]),
     ("sim", &["types", "env", "engine", "chain", "cluster", "store", "client", "kv"]),
 ];

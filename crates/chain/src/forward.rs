@@ -242,6 +242,7 @@ impl<P: Payload> Replica<P> {
             };
             turn.emit(Effect::Reply(request, Reply::Refused(refusal)));
         }
+        self.drain_ended(chunk, turn);
         self.pump(chunk, turn);
     }
 
@@ -299,6 +300,7 @@ impl<P: Payload> Replica<P> {
         }
         self.ack(chunk, meta.version, committed, turn);
         self.wake_reads(chunk, turn);
+        self.drain_ended(chunk, turn);
         self.pump(chunk, turn);
     }
 

@@ -5,12 +5,13 @@
 //!
 //! Reading order: `message` (what is said), `event` (what comes in and goes out), `view` (one
 //! version of the chain), `slot` (one chunk something happens to), `replica` (state and dispatch),
-//! `update` (the head), `forward` (down and back), `read`, `lease`, `dedup`, `adopt` (changes of the
+//! `update` and `seal` (the head), `forward` (down and back), `read`, `lease`, `dedup`, `adopt` (changes of the
 //! chain), `source` and `sink` (resync), `repair`, `collect` (tombstones), `wire` (messages as bytes).
 //!
 //! Invariants:
 //! - A replica commits a version only when it and all above it stored it and all below it committed it:
 //!   what anybody has read is on every disk that might bring the chain back.
+//! - Once a seal is committed, no update that names it is pending or will be.
 //! - One pending version per chunk; in a serving replica every staged version is pending.
 //! - An admitted update is never taken back once another replica saw it.
 //! - Reads and the tail's answers are given only under a lease, and the tail is asked anew for
@@ -33,6 +34,7 @@ mod mutation;
 mod read;
 mod repair;
 mod replica;
+mod seal;
 mod sink;
 mod slot;
 mod source;

@@ -141,6 +141,9 @@ pub enum Op<P> {
     /// Delete in a slot that moves here: leaves a tombstone even where nothing is, since the chunk
     /// may be on its way. Its tag is of a [`Lane::burial`], which tells the tombstone from others.
     Bury,
+    /// Write the whole chunk unless it exists, once all updates that were under way have ended: from
+    /// then on updates that name it as their seal are refused.
+    Seal(P),
     /// Is there a chunk? Answered after all updates of it that came before. Nobody remembers it: any
     /// tag will do.
     Probe,
@@ -154,6 +157,7 @@ impl<P> Op<P> {
             | Self::Replace(bytes)
             | Self::Append(bytes)
             | Self::Import(bytes)
+            | Self::Seal(bytes)
             | Self::Write { bytes, .. } => Some(bytes),
             Self::Truncate { .. } | Self::Remove | Self::Bury | Self::Probe => None,
         }
@@ -177,6 +181,8 @@ pub struct UpdateRequest<P> {
     pub crc: Crc32c,
     /// When each replica may call it stored.
     pub durability: Ack,
+    /// Not while there is this chunk, which another client put there with [`Op::Seal`].
+    pub seal: Option<ChunkId>,
 }
 
 /// A client's read of a chunk.
@@ -499,4 +505,6 @@ pub enum Refusal {
     Superseded,
     /// Whether the update was done before the chain lost its memory is unknowable.
     Undecided,
+    /// There is the seal that the update names. No copy of it will be done as long as it is there.
+    Sealed,
 }

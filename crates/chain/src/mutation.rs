@@ -81,12 +81,16 @@ pub enum Mutation {
     SkipJoin,
     /// Payloads are not compared with their checksums.
     SkipChecksum,
+    /// A seal is written while updates that name it are under way.
+    SealAtOnce,
+    /// Updates pass while the seal that they name is under way.
+    PassUnderSeal,
 }
 
 #[cfg(feature = "mutations")]
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 27] = [
         Self::SkipTailQuery,
         Self::ReadPending,
         Self::ReadWithoutLease,
@@ -112,5 +116,7 @@ impl Mutation {
         Self::ServeAfterRestart,
         Self::SkipJoin,
         Self::SkipChecksum,
+        Self::SealAtOnce,
+        Self::PassUnderSeal,
     ];
 }

@@ -15,6 +15,7 @@ use crate::lease::Leases;
 use crate::message::{Payload, Peer, PeerBody, Refusal, Reply, Space, Tag};
 use crate::mutation::mutated;
 use crate::read::Reading;
+use crate::seal::Seals;
 use crate::sink::Sink;
 use crate::slot::{Slot, Waiting};
 use crate::source::Source;
@@ -109,6 +110,7 @@ pub struct Replica<P: Payload> {
     pub(crate) asked_join: Option<Tick>,
     pub(crate) source: Option<Source<P>>,
     pub(crate) sink: Sink,
+    pub(crate) seals: Seals<P>,
     pub(crate) collector: Collector,
     pub(crate) budget: i64,
     pub(crate) space: Space,
@@ -148,6 +150,7 @@ impl<P: Payload> Replica<P> {
             asked_join: None,
             source: None,
             sink: Sink::default(),
+            seals: Seals::default(),
             collector: Collector::default(),
             budget: 0,
             space: Space::AMPLE,
@@ -211,6 +214,7 @@ impl<P: Payload> Replica<P> {
         self.resend_forwards(turn);
         self.reads_tick(turn);
         self.repair_tick(turn);
+        self.drain_tick(turn);
         self.source_tick(turn);
         self.collect_tick(turn);
         self.room_tick(turn);
@@ -470,6 +474,7 @@ impl<P: Payload> Replica<P> {
         for (from, nonce) in questions {
             self.answer_tail(from, nonce, committed, turn);
         }
+        self.tell_of_seal(chunk, turn);
         self.pump(chunk, turn);
     }
 
@@ -529,6 +534,9 @@ impl<P: Payload> Replica<P> {
             for request in pending.into_iter().chain(queued) {
                 Self::refuse(request, Refusal::Stale(version), turn);
             }
+        }
+        for request in std::mem::take(&mut self.seals).into_requests() {
+            Self::refuse(request, Refusal::Stale(version), turn);
         }
         for reading in std::mem::take(&mut self.reads).into_values() {
             Self::refuse(reading.request, Refusal::NotServing, turn);

@@ -120,6 +120,10 @@ pub(crate) enum Lock {
     Install(Meta),
     /// Repair, until good bytes are in place.
     Restore,
+    /// The next update names a seal that the store is asked for.
+    Ask,
+    /// A seal that waits for the updates before it.
+    Drain,
 }
 
 /// A search for good bytes.

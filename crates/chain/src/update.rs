@@ -11,6 +11,7 @@ use crate::message::{
 };
 use crate::mutation::mutated;
 use crate::replica::{Job, Replica};
+use crate::seal::Gate;
 use crate::slot::{Pending, Stage, Waiting};
 
 /// The hint of a full queue: one turn of the chain is a few milliseconds.
@@ -84,14 +85,18 @@ impl<P: Payload> Replica<P> {
             return Some(Refusal::BadChecksum);
         }
         let end = match &body.op {
-            Op::Put(bytes) | Op::Replace(bytes) | Op::Append(bytes) | Op::Import(bytes) => {
-                bytes.len()
-            }
+            Op::Put(bytes)
+            | Op::Replace(bytes)
+            | Op::Append(bytes)
+            | Op::Import(bytes)
+            | Op::Seal(bytes) => bytes.len(),
             Op::Write { offset, bytes } => (*offset as usize).saturating_add(bytes.len()),
             Op::Truncate { len } => *len as usize,
             Op::Remove | Op::Bury | Op::Probe => 0,
         };
         let buries = matches!(body.op, Op::Bury) == body.tag.lane.is_burial();
+        // What names itself would wait for itself.
+        let buries = buries && body.seal != Some(body.chunk);
         (end > CHUNK_BYTES_MAX || !buries).then_some(Refusal::Invalid)
     }
 
@@ -128,10 +133,27 @@ impl<P: Payload> Replica<P> {
     ) {
         let slot = self.slots.get(&body.chunk).expect("the queue's slot");
         let committed = slot.committed;
-        let base = slot.committed_version();
         if let Some(reply) = self.decided_before(&body, committed, turn.now) {
             return turn.emit(Effect::Reply(request, reply));
         }
+        match self.gate(&body, turn) {
+            Gate::Open => self.decide(request, body, turn),
+            Gate::Closed(why) => Self::refuse(request, why, turn),
+            Gate::Ask(seal) => self.await_seal(seal, request, body),
+            Gate::Drain(under_way) => self.drain(under_way, request, body, turn.now),
+        }
+    }
+
+    /// Nothing is before the update any more: decides what it means, and starts it.
+    pub(crate) fn decide(
+        &mut self,
+        request: RequestId,
+        body: UpdateRequest<P>,
+        turn: &mut Turn<'_, P>,
+    ) {
+        let slot = self.slots.get(&body.chunk).expect("the queue's slot");
+        let committed = slot.committed;
+        let base = slot.committed_version();
         let probe = matches!(body.op, Op::Probe);
         let write = match meaning(body.op, committed.as_ref()) {
             Meaning::Write(write) => write,
@@ -251,14 +273,14 @@ impl<P: Payload> Replica<P> {
 fn meaning<P: Payload>(op: Op<P>, committed: Option<&Meta>) -> Meaning<P> {
     let data = committed.and_then(Meta::data);
     match (op, committed, data) {
-        (Op::Put(_) | Op::Import(_) | Op::Probe, Some(meta), Some(_)) => {
+        (Op::Put(_) | Op::Import(_) | Op::Seal(_) | Op::Probe, Some(meta), Some(_)) => {
             Meaning::Answer(Answer::Exists(meta.version))
         }
         // Deleted while it was on its way. Whatever was deleted before may come back.
         (Op::Import(_), Some(meta), None) if meta.tag.lane.is_burial() => {
             Meaning::Answer(Answer::Exists(meta.version))
         }
-        (Op::Put(bytes) | Op::Replace(bytes) | Op::Import(bytes), _, _)
+        (Op::Put(bytes) | Op::Replace(bytes) | Op::Import(bytes) | Op::Seal(bytes), _, _)
         | (Op::Write { offset: 0, bytes } | Op::Append(bytes), _, None) => {
             Meaning::Write(Write::Whole(bytes))
         }

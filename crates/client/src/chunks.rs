@@ -12,7 +12,8 @@ use millpond_types::FileChunk;
 use millpond_types::cluster::{ChainId, NodeId};
 use millpond_types::limits::{CHUNK_BYTES_MAX, FILE_PARTS_MAX, LIST_KEYS_MAX};
 use millpond_types::wire::{
-    ChunkListReply, ChunkListRequest, ChunkStat, ItemStatus, PlacedChunk, Verb,
+    ChunkBases, ChunkChange, ChunkListReply, ChunkListRequest, ChunkStat, ItemStatus, PlacedChunk,
+    Verb,
 };
 
 use crate::call::{GetOutcome, Reads, Room, Value};
@@ -33,6 +34,9 @@ pub struct ChunkAt {
     pub chunk: FileChunk,
     /// Bytes from the chunk's start.
     pub offset: u32,
+    /// What is read where the chunk is not there; of no meaning for a write, before which
+    /// [`ChunkChange::Copy`] brings such bytes.
+    pub bases: ChunkBases,
 }
 
 impl ChunkAt {
@@ -41,15 +45,15 @@ impl ChunkAt {
     }
 }
 
-/// A new length for a chunk of a file, or its end.
+/// A change of a chunk of a file as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkCut {
     /// The chain that the file's layout puts the chunk on.
     pub chain: ChainId,
     /// The chunk.
     pub chunk: FileChunk,
-    /// Its length in bytes afterwards, made up with zeros where it is shorter; `None` removes it.
-    pub to: Option<u32>,
+    /// What is done to it.
+    pub change: ChunkChange,
 }
 
 impl ChunkCut {
@@ -157,8 +161,8 @@ impl Client {
         self.update((Verb::ChunkWrite, Files::Write(parts, values)), deadline)
     }
 
-    /// Cuts, extends or removes chunks. Durable on all replicas when it returns. A chunk that is not
-    /// there stays so. `None`: the deadline of the options.
+    /// Cuts, extends, copies, seals or removes chunks. Durable on all replicas when it returns. A chunk
+    /// that is not there stays so, unless it is copied or a seal. `None`: the deadline of the options.
     ///
     /// # Errors
     /// As for [`Client::write_chunks`]; a cut to another length needs space too, a removal never.
@@ -167,7 +171,7 @@ impl Client {
         cuts: &[ChunkCut],
         deadline: Option<Duration>,
     ) -> Result<(), ClientError> {
-        let long = |cut: &&ChunkCut| cut.to.is_some_and(|len| len as usize > CHUNK_BYTES_MAX);
+        let long = |cut: &&ChunkCut| matches!(cut.change, ChunkChange::Cut(len) if len as usize > CHUNK_BYTES_MAX);
         if let Some(cut) = cuts.iter().find(long) {
             let fix = format!("{}: a chunk has at most 64 MiB", cut.chunk);
             return Err(ClientError::argument("cuts", fix));

@@ -194,6 +194,12 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// Whether chunks were not changed because their file was cloned: it must get others before.
+    #[must_use]
+    pub const fn is_sealed(&self) -> bool {
+        matches!(self, Self::Chunk { status: ItemStatus::Sealed, .. })
+    }
+
     /// The caller's possible reaction.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
@@ -254,6 +260,7 @@ const fn kind_of_item(status: ItemStatus) -> ErrorKind {
 const fn advice(status: ItemStatus) -> &'static str {
     match status {
         ItemStatus::NoSpace => ": a disk of the chain is full: remove files, or add disks",
+        ItemStatus::Sealed => ": the file was cloned: read its newest data id and write there",
         _ => "; its log says more",
     }
 }

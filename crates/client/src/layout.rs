@@ -3,10 +3,12 @@
 use std::ops::Range;
 
 use millpond_types::meta::{Attr, Layout};
+use millpond_types::wire::ChunkChange;
 use millpond_types::{DataId, FileChunk};
 
 use crate::call::{Room, Value};
 use crate::chunks::{ChunkAt, ChunkCut};
+use crate::share::FileBases;
 
 /// The bytes of a file: their name and where they lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +17,8 @@ pub struct FileBytes {
     pub data: DataId,
     /// Where they lie.
     pub layout: Layout,
+    /// What lies behind them, on the same chains; see [`crate::Chunks::bytes`].
+    pub bases: FileBases,
 }
 
 /// A range lies behind the last byte that a file can have.
@@ -22,10 +26,12 @@ pub struct FileBytes {
 pub struct BehindLastChunk;
 
 impl FileBytes {
-    /// The chunks of an inode; of a file whose bytes lie in the store those that it gets while it is empty.
+    /// The chunks of an inode; of a file whose bytes lie in the store those that it gets while it is empty. Without what
+    /// lies behind them, if they are shared.
     #[must_use]
     pub const fn of(attr: &Attr) -> Self {
-        Self { data: DataId(attr.chunk_data()), layout: attr.layout }
+        let (data, layout) = (DataId(attr.chunk_data()), attr.layout);
+        Self { data, layout, bases: FileBases::NONE }
     }
 
     /// The part of a chunk at `offset`, and how many of `len` bytes lie in it.
@@ -34,7 +40,8 @@ impl FileBytes {
         let left = self.layout.chunk_bytes() - u64::from(inner);
         let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
         let chunk = FileChunk { data: self.data, index };
-        Ok((ChunkAt { chain: self.layout.chain(index), chunk, offset: inner }, len))
+        let (chain, bases) = (self.layout.chain(index), self.bases.chunk(&self.layout, index));
+        Ok((ChunkAt { chain, chunk, offset: inner, bases }, len))
     }
 
     /// Cuts room for the bytes at `offset` along the chunks and appends the parts to `parts`, for
@@ -94,38 +101,74 @@ impl FileBytes {
         parts.iter().flat_map(range).collect()
     }
 
-    /// The cut that takes what lies behind `size` off the chunk that `size` lies in; none where a chunk
-    /// begins.
+    /// Cuts that take what lies behind `size` off a file that has at most `old` bytes, in their order.
     ///
     /// # Errors
     /// [`BehindLastChunk`].
-    pub fn tail(self, size: u64) -> Result<Option<ChunkCut>, BehindLastChunk> {
+    pub fn cuts(
+        self,
+        size: u64,
+        old: u64,
+    ) -> Result<impl Iterator<Item = ChunkCut>, BehindLastChunk> {
+        let layout = self.layout;
+        let removals = self.removals(layout.chunks(size)..layout.chunks(old));
+        Ok(self.tail(size)?.into_iter().chain(removals))
+    }
+
+    /// The cut that takes what lies behind `size` off the chunk that `size` lies in, and before it the copy of
+    /// what lies behind that chunk; none where a chunk begins.
+    fn tail(self, size: u64) -> Result<Vec<ChunkCut>, BehindLastChunk> {
         if size.is_multiple_of(self.layout.chunk_bytes()) {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         let (index, inner) = self.layout.locate(size).ok_or(BehindLastChunk)?;
-        Ok(Some(self.cut(index, Some(inner))))
+        let bases = self.bases.chunk(&self.layout, index);
+        let copy =
+            (!bases.as_slice().is_empty()).then(|| self.cut(index, ChunkChange::Copy(bases)));
+        Ok(copy.into_iter().chain([self.cut(index, ChunkChange::Cut(inner))]).collect())
     }
 
-    /// Cuts that remove the chunks of these indexes; those of no file are left out.
+    /// Cuts that leave no byte in the chunks of these indexes; those of no file are left out. A chunk goes, or is left
+    /// empty where it hides something.
     pub fn removals(self, indexes: Range<u64>) -> impl Iterator<Item = ChunkCut> {
         let indexes = indexes.map_while(|index| u32::try_from(index).ok());
-        indexes.map(move |index| self.cut(index, None))
+        let indexes = indexes.filter(|index| *index != FileChunk::SEAL);
+        indexes.flat_map(move |index| {
+            let bases = self.bases.chunk(&self.layout, index);
+            let changes = if bases.as_slice().is_empty() {
+                [Some(ChunkChange::Remove), None]
+            } else {
+                // An empty one, if it is not there, or what is there is cut.
+                [Some(ChunkChange::Copy(bases.emptied())), Some(ChunkChange::Cut(0))]
+            };
+            changes.into_iter().flatten().map(move |change| self.cut(index, change))
+        })
     }
 
-    fn cut(self, index: u32, to: Option<u32>) -> ChunkCut {
+    /// What seals the name on all chains.
+    pub fn seals(self) -> impl Iterator<Item = ChunkCut> {
+        let chunk = FileChunk { data: self.data, index: FileChunk::SEAL };
+        let seal = move |chain| ChunkCut { chain, chunk, change: ChunkChange::Seal };
+        self.layout.all_chains().collect::<Vec<_>>().into_iter().map(seal)
+    }
+
+    fn cut(self, index: u32, change: ChunkChange) -> ChunkCut {
         let chunk = FileChunk { data: self.data, index };
-        ChunkCut { chain: self.layout.chain(index), chunk, to }
+        ChunkCut { chain: self.layout.chain(index), chunk, change }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use millpond_types::meta::FileBase;
+    use millpond_types::wire::{ChunkBase, ChunkBases};
+
     use super::*;
 
     const BYTES: FileBytes = FileBytes {
         data: DataId(7),
         layout: Layout { chunk_log2: 16, stripe: 2, seed: 4, chains: 5 },
+        bases: FileBases::NONE,
     };
 
     #[test]
@@ -150,10 +193,30 @@ mod tests {
         let (mut parts, mut values) = (Vec::new(), Vec::new());
         assert_eq!(BYTES.values(end - 1, b"ab", (&mut parts, &mut values)), Err(BehindLastChunk));
         assert_eq!(BYTES.tail(end + 1), Err(BehindLastChunk));
-        assert_eq!(BYTES.tail(end), Ok(None), "a file may be as long as that");
-        assert_eq!(BYTES.tail(65_536), Ok(None));
-        let cut = BYTES.tail(65_537).unwrap().unwrap();
-        assert_eq!((cut.chunk.index, cut.to), (1, Some(1)));
-        assert_eq!(BYTES.removals((1 << 32) - 1..(1 << 32) + 9).count(), 1);
+        assert_eq!(BYTES.tail(end), Ok(Vec::new()), "a file may be as long as that");
+        assert_eq!(BYTES.tail(65_536), Ok(Vec::new()));
+        let cut = BYTES.tail(65_537).unwrap()[0];
+        assert_eq!((cut.chunk.index, cut.change), (1, ChunkChange::Cut(1)));
+        assert_eq!(BYTES.removals((1 << 32) - 2..(1 << 32) + 9).count(), 1);
+    }
+
+    #[test]
+    fn what_is_cut_off_hides_what_lies_behind_it() {
+        let bases = FileBases::new(&[FileBase { chunks: 6, size: 140_000 }]);
+        let bytes = FileBytes { bases, ..BYTES };
+        let all: Vec<(u32, ChunkChange)> =
+            bytes.cuts(70_000, 230_000).unwrap().map(|it| (it.chunk.index, it.change)).collect();
+        let base = |len| ChunkBases::new(&[ChunkBase { data: DataId(6), len }]).unwrap();
+        let wanted = [
+            (1, ChunkChange::Copy(base(65_536))),
+            (1, ChunkChange::Cut(4464)),
+            (2, ChunkChange::Copy(base(0))),
+            (2, ChunkChange::Cut(0)),
+            (3, ChunkChange::Remove),
+        ];
+        assert_eq!(all, wanted);
+        let seals: Vec<ChunkCut> = bytes.seals().collect();
+        assert_eq!(seals.len(), 2, "one on each chain of the stripe");
+        assert!(seals.iter().all(|seal| seal.chunk.is_seal() && seal.chunk.data == DataId(7)));
     }
 }

@@ -5,7 +5,8 @@
 //! through shared memory), `connection` (hello, pipelining, replies), `pool` (connections to one
 //! server), `cluster` (routing, a node for every key, retries), [`Client`] (one server or a cluster,
 //! whichever answers), `region` (memory that a node on this host shares), `verbs` (the verbs of the protocol, split into requests that fit), `chunks` (the
-//! bytes of files, of a cluster only), `layout` (which chunks a range of a file is), `volume` (files by
+//! bytes of files, of a cluster only), `layout` (which chunks a range of a file is),
+//! `share` (what of them other files have too), `volume` (files by
 //! their paths, for programs that want no mount between them and the bytes).
 //!
 //! Invariants: every call ends at its deadline; the memory of the caller is touched only
@@ -34,6 +35,7 @@ mod meta;
 mod options;
 mod pool;
 mod region;
+mod share;
 mod shm;
 mod spill;
 mod stream;
@@ -51,6 +53,11 @@ pub use error::{ClientError, ErrorKind};
 pub use layout::{BehindLastChunk, FileBytes};
 pub use options::{ClientOptions, Transport, TransportInUse};
 pub use region::Region;
+pub use share::{Chunks, FileBases, SharedName, clone_file};
 pub use spill::{Door, Spilled, spill};
 pub use verbs::Keys;
-pub use volume::{File, OpenOptions, Pending, Volume, VolumeOptions};
+pub use volume::{Body, File, ListObjects, OpenOptions, Pending, PutObject, Volume, VolumeOptions};
+
+pub use millpond_types::meta::object::{
+    Attachment, Bucket, Expect, ListPage, Listed, Object, Part, Put, Upload, UploadId,
+};

@@ -25,11 +25,12 @@ pub trait Door {
     /// What it says, or that none answers.
     fn ask(&mut self, op: MetaOp) -> Result<MetaReply, Self::Error>;
 
-    /// Writes to chunks, durably; parts that overlap in their order.
+    /// Writes to chunks, durably; parts that overlap in their order. False when they are sealed: the file has gone
+    /// there, and was cloned.
     ///
     /// # Errors
     /// When that is not sure to have been done.
-    fn write(&mut self, bytes: FileBytes, parts: &[(u64, &[u8])]) -> Result<(), Self::Error>;
+    fn write(&mut self, bytes: FileBytes, parts: &[(u64, &[u8])]) -> Result<bool, Self::Error>;
 
     /// Removes chunks that were written and are nobody's; when that fails, a check finds them.
     fn remove(&mut self, bytes: FileBytes, parts: &[(u64, &[u8])]);
@@ -61,7 +62,8 @@ fn content<D: Door>(door: &mut D, ino: Ino) -> Result<Content, D::Error> {
     }
 }
 
-/// Brings a file that lies in the store to chunks, and writes these parts to it with that.
+/// Brings a file that lies in the store to chunks, and writes these parts to it with that, at this time if there are
+/// any. A file without bytes stays where it is while there are none.
 ///
 /// # Errors
 /// The door's. Then the file is as it was, or the parts are in it.
@@ -69,22 +71,29 @@ pub fn spill<D: Door>(
     door: &mut D,
     known: Attr,
     parts: &[(u64, &[u8])],
-    mtime: Timestamp,
+    mtime: Option<Timestamp>,
 ) -> Result<Spilled, D::Error> {
     let ends = parts.iter().map(|(offset, bytes)| offset + bytes.len() as u64);
     let (ino, size) = (known.ino, ends.max().unwrap_or(0));
     let mut known = known;
     for _ in 0..TRIES {
+        if known.size == 0 && parts.is_empty() {
+            return Ok(Spilled { attr: known, written: true });
+        }
         if !known.is_stored() {
             return Ok(Spilled { attr: known, written: false });
         }
         let (to, told) = if known.size == 0 {
             let to = FileBytes::of(&known);
-            door.write(to, parts)?;
+            if !door.write(to, parts)? {
+                known = content(door, ino)?.attr;
+                continue;
+            }
+            let mtime = mtime.unwrap_or(known.mtime);
             let extend = Extend { ino, data: to.data.0, size, mtime };
             (to, attr(door, MetaOp::Extend(extend))?)
         } else {
-            let reserve = MetaOp::Reserve(Reserve { ino, size });
+            let reserve = MetaOp::Reserve(Reserve { ino, size: size.max(known.size) });
             let MetaReply::Reserved(chunks) = door.ask(reserve)? else {
                 return Err(door.unexpected());
             };
@@ -93,10 +102,13 @@ pub fn spill<D: Door>(
                 known = read;
                 continue;
             }
-            let to = FileBytes { data: DataId(chunks), layout: read.layout };
+            let to = FileBytes { data: DataId(chunks), ..FileBytes::of(&read) };
             let first = (!bytes.is_empty()).then_some((0, &bytes[..]));
             let all: Vec<(u64, &[u8])> = first.into_iter().chain(parts.iter().copied()).collect();
-            door.write(to, &all)?;
+            if !door.write(to, &all)? {
+                // Nobody has this name.
+                return Err(door.unexpected());
+            }
             let spill = Spill { ino, version: read.version, chunks, size, mtime };
             (to, attr(door, MetaOp::Spill(spill))?)
         };

@@ -19,7 +19,7 @@ const ROUND: Duration = Duration::from_millis(200);
 const EXPIRE_SHARDS: usize = 4;
 /// Pause after a failed write-behind before the next try.
 const RETRY: Duration = Duration::from_millis(100);
-/// How long a promotion or a lazy deletion waits for somebody's flush.
+/// How long a promotion or a lazy deletion waits for somebody's flush at least, and twice that at most.
 const LAZY: Duration = Duration::from_millis(5);
 /// Pause of a read-only engine between looks at its queues.
 const READ_ONLY_PAUSE: Duration = Duration::from_secs(5);
@@ -147,10 +147,15 @@ impl<D: Disk> Inner<D> {
     /// Flushes what nobody waits for, after a pause in which it may ride with somebody's flush.
     async fn lazy_loop(&self) {
         loop {
-            if !self.log.is_waiting() {
+            let Some(oldest) = self.log.oldest_waiting() else {
                 self.wake_lazy.notified().await;
-            }
+                continue;
+            };
             millpond_env::sleep(LAZY).await;
+            if self.log.oldest_waiting() != Some(oldest) {
+                // It rode with somebody's flush, and what waits now came later.
+                continue;
+            }
             if let Err(error) = self.drive().await {
                 self.pause_after(&error, "log write failed").await;
             }
@@ -219,7 +224,11 @@ impl<D: Disk> Inner<D> {
         if self.log.0.lock().bytes >= self.options.checkpoint_log_bytes.0 {
             self.checkpoint().await?;
         }
-        Ok(())
+        match self.prepare_segment().await {
+            // The log takes a segment that is not prepared, and this is tried again.
+            Err(error) if error.kind() == ErrorKind::Busy => Ok(()),
+            done => done,
+        }
     }
 
     /// Keeps a share of the pool free, so that requests rarely have to reclaim themselves.

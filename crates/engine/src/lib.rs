@@ -34,6 +34,7 @@ mod metrics;
 mod options;
 mod patch;
 mod pieces;
+mod prepare;
 mod promote;
 mod quota;
 mod read;

@@ -180,9 +180,9 @@ impl Log {
         Ok(())
     }
 
-    /// Whether records wait for a batch.
-    pub(crate) fn is_waiting(&self) -> bool {
-        !self.0.lock().queue.is_empty()
+    /// The record that waits longest for a batch.
+    pub(crate) fn oldest_waiting(&self) -> Option<u64> {
+        self.0.lock().queue.front().map(|queued| queued.ticket)
     }
 
     /// Waits for the last record there is; nothing when every one is durable.

@@ -23,6 +23,7 @@ use crate::layers::{Patched, State};
 use crate::log::Log;
 use crate::metrics::EngineMetrics;
 use crate::options::{CHECKPOINT_LOG_BYTES_MIN, EngineOptions, FormatOptions};
+use crate::prepare::write_zeros;
 use crate::promote::Promoted;
 use crate::shares::Shares;
 use crate::space::{Readers, Space};
@@ -463,13 +464,8 @@ impl<D: Disk> Engine<D> {
         }
         // Without a valid first batch the log is empty; one left by an earlier life of the
         // disk must not be found.
-        let busy = EngineError::Busy("no memory buffer is free");
-        let mut page = pool.try_alloc(PAGE_BYTES).ok_or(busy)?;
-        page.as_full_mut().fill(0);
-        page.set_len(PAGE_BYTES);
-        let page = page.freeze();
-        let write = |e| EngineError::io("write", DATA_START, PAGE_BYTES, e);
-        disk.write(DATA_START, page).await.map_err(write)?;
+        let zeros = if disk.first_write_is_dear() { segment_bytes } else { PAGE_BYTES as u64 };
+        write_zeros(disk, pool, (DATA_START, zeros)).await?;
         for generation in [0, 1] {
             let sb = Superblock {
                 version: FORMAT_VERSION,

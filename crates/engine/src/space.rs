@@ -1,6 +1,6 @@
 //! Disk space: segments, their slabs, and who still reads a slab.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use parking_lot::Mutex;
 
@@ -103,7 +103,12 @@ impl Partial {
 pub(crate) struct Space {
     segment_bytes: u64,
     segments: Vec<Use>,
-    free: Vec<u32>,
+    /// Slabs and checkpoints take the last one; what the log had comes first, and is the log's again if it can be.
+    free: VecDeque<u32>,
+    /// The log's next segment, if it was written already.
+    ready: Option<u32>,
+    /// Segments that were prepared for the log: all of each was written once.
+    written: HashSet<u32>,
     partial: Vec<Partial>,
     /// Free segments that slabs may not take: the log and checkpoints must always go on,
     /// for a full disk is emptied by logging deletes.
@@ -120,6 +125,8 @@ impl Space {
             segment_bytes,
             segments: (0..segments).map(|_| Use::Free).collect(),
             free: (0..segments).rev().collect(),
+            ready: None,
+            written: HashSet::new(),
             partial: vec![Partial::default(); CLASSES],
             reserve,
             taken: 0,
@@ -182,7 +189,7 @@ impl Space {
     }
 
     fn open_segment(&mut self, class: Class) -> Option<u32> {
-        let segment = self.free.pop()?;
+        let segment = self.free.pop_back()?;
         let slabs = Slabs::new(class, self.segment_bytes);
         self.partial[class.index()].insert(slabs.free, segment);
         self.segments[segment as usize] = Use::Slabs(slabs);
@@ -216,7 +223,7 @@ impl Space {
         self.used_bytes -= s.class.slab_bytes();
         if s.free == s.class.slabs_per_segment(self.segment_bytes) {
             self.segments[at.segment as usize] = Use::Free;
-            self.free.push(at.segment);
+            self.free.push_back(at.segment);
         } else if !s.draining {
             partial.insert(s.free, at.segment);
         }
@@ -246,21 +253,20 @@ impl Space {
         }
     }
 
-    /// Rebuilds the free lists after [`Space::claim`] and [`Space::claim_segment`].
+    /// Rebuilds the free lists after [`Space::claim`] and [`Space::claim_segment`]: the lowest free segment is
+    /// taken first.
     pub(crate) fn finish_claims(&mut self) {
         self.partial.fill(Partial::default());
         self.free.clear();
         for (n, state) in (0u32..).zip(&self.segments) {
             match state {
-                Use::Free => self.free.push(n),
+                Use::Free => self.free.push_front(n),
                 Use::Slabs(s) if s.free > 0 => {
                     self.partial[s.class.index()].insert(s.free, n);
                 }
                 _ => {}
             }
         }
-        // The lowest segment is taken first.
-        self.free.reverse();
     }
 
     pub(crate) fn claim_segment(&mut self, segment: u32, log: bool) -> bool {
@@ -277,10 +283,36 @@ impl Space {
 
     /// Takes a whole segment for the log or a checkpoint.
     pub(crate) fn alloc_segment(&mut self, log: bool) -> Option<u32> {
-        let segment = self.free.pop()?;
+        let ready = if log { self.ready.take() } else { None };
+        let segment = ready.or_else(|| self.free.pop_back()).or_else(|| self.ready.take())?;
         self.segments[segment as usize] = if log { Use::Log } else { Use::Checkpoint };
         self.taken += 1;
         Some(segment)
+    }
+
+    /// Takes a segment that the log will have next, unless it has one or few are left, and says whether it
+    /// needs no writing; to be followed by [`Space::prepared`].
+    pub(crate) fn begin_preparing(&mut self) -> Option<(u32, bool)> {
+        if self.ready.is_some() || self.free.len() <= self.reserve {
+            return None;
+        }
+        let first = *self.free.front()?;
+        if self.written.contains(&first) {
+            self.free.pop_front();
+            return Some((first, true));
+        }
+        self.free.pop_back().map(|segment| (segment, false))
+    }
+
+    /// Keeps a segment for the log if it was written, and gives it back otherwise.
+    pub(crate) fn prepared(&mut self, segment: u32, written: bool) {
+        if written {
+            self.written.insert(segment);
+        }
+        match &self.ready {
+            None if written => self.ready = Some(segment),
+            _ => self.free.push_back(segment),
+        }
     }
 
     pub(crate) fn free_segment(&mut self, segment: u32) {
@@ -288,9 +320,11 @@ impl Space {
         assert!(matches!(state, Use::Log | Use::Checkpoint), "segment {segment} holds slabs");
         *state = Use::Free;
         self.taken -= 1;
-        // Freed last, taken last: a log segment's blocks are written, so reuse is cheap, but
-        // data segments profit as much.
-        self.free.push(segment);
+        if self.written.contains(&segment) {
+            self.free.push_front(segment);
+        } else {
+            self.free.push_back(segment);
+        }
     }
 
     /// Bytes that slabs may use in all.
@@ -303,7 +337,7 @@ impl Space {
     }
 
     pub(crate) fn free_segments(&self) -> usize {
-        self.free.len().saturating_sub(self.reserve)
+        (self.free.len() + usize::from(self.ready.is_some())).saturating_sub(self.reserve)
     }
 
     /// Bytes that slabs may use while the log and checkpoints have what they have now. On a disk of a
@@ -540,6 +574,45 @@ mod tests {
             s.free_segment(segment);
         }
         assert_eq!(s.room_bytes(), s.usable_bytes());
+    }
+
+    #[test]
+    fn the_log_goes_on_in_what_was_prepared_for_it() {
+        let mut s = Space::new(8, 1 << 20);
+        let free = s.free_segments();
+        let first = s.alloc_segment(true).unwrap();
+        let (next, is_written) = s.begin_preparing().unwrap();
+        assert!(!is_written);
+        assert_ne!(s.alloc_segment(false).unwrap(), next, "it is nobody's meanwhile");
+        s.prepared(next, true);
+        assert_eq!(s.free_segments(), free - 2, "it is as good as free");
+        assert_eq!(s.begin_preparing(), None, "one is enough");
+        assert_eq!(s.alloc_segment(true), Some(next));
+        // What the log had is the log's again, and is not written another time; chunks take others first.
+        s.free_segment(first);
+        s.free_segment(next);
+        assert_ne!(s.alloc(1 << 20).unwrap().segment, next);
+        assert_eq!(s.begin_preparing(), Some((next, true)));
+        s.prepared(next, true);
+        // A write that failed: it is a free one.
+        assert_eq!(s.alloc_segment(true), Some(next));
+        let (other, _) = s.begin_preparing().unwrap();
+        let free = s.free_segments();
+        s.prepared(other, false);
+        assert_eq!(s.free_segments(), free + 1);
+        // With the last ones it is the log's and the checkpoint's to say what they need.
+        while s.alloc(1 << 20).is_some() {}
+        assert_eq!((s.begin_preparing(), s.alloc_segment(false).is_some()), (None, true));
+    }
+
+    #[test]
+    fn a_checkpoint_may_have_what_was_prepared_when_nothing_else_is_left() {
+        let mut s = Space::new(8, 1 << 20);
+        let (next, _) = s.begin_preparing().unwrap();
+        s.prepared(next, true);
+        let others: Vec<u32> = (0..7).map(|_| s.alloc_segment(false).unwrap()).collect();
+        assert!(!others.contains(&next));
+        assert_eq!((s.alloc_segment(false), s.alloc_segment(true)), (Some(next), None));
     }
 
     #[test]

@@ -52,6 +52,13 @@ impl RealClock {
         let time = read_clock(libc::CLOCK_REALTIME);
         time.tv_sec as u128 * 1_000_000_000 + time.tv_nsec as u128
     }
+
+    /// The same as the kernel sees it when it notes times of files: some milliseconds old.
+    #[must_use]
+    pub fn wall_nanos_of_files() -> u128 {
+        let time = read_clock(libc::CLOCK_REALTIME_COARSE);
+        time.tv_sec as u128 * 1_000_000_000 + time.tv_nsec as u128
+    }
 }
 
 impl Clock for RealClock {

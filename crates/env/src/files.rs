@@ -1,10 +1,18 @@
-//! Small files on a mounted file system: published whole or not at all.
+//! Small files on a mounted file system: published whole or not at all. And larger ones that are written and
+//! read at offsets.
+
+mod placed;
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use self::placed::{
+    FileStamp, PlacedFile, folder, is_on_fuse, is_writable_by_others, rename, sync_folder, touch,
+    xattr,
+};
 
 /// What unfinished files are called; a later clean-up finds them by it.
 pub const UNFINISHED_SUFFIX: &str = ".part";

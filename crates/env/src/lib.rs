@@ -4,7 +4,7 @@
 //! - [`rt`]: the loop of one core, over `io_uring` or over epoll and threads; tasks and timers.
 //! - [`net`]: sockets, asynchronous for servers and blocking for clients.
 //! - [`disk`]: the [`Disk`] trait, files and block devices, and a fake that crashes on demand.
-//! - [`files`]: small files on a mounted file system.
+//! - [`files`]: files on a mounted file system, small ones and those that are read at offsets.
 //! - [`shm`]: memory and rings shared with another process on this host.
 //! - [`clock`], [`rng`], [`sys`]: time, random numbers, and facts about the machine.
 //!
@@ -12,7 +12,7 @@
 //! it, also when the future is dropped; nothing read from shared memory is used before it has been
 //! copied out and checked; futures stay on the core that made them, wakers go anywhere.
 //!
-//! Absent on purpose: a multi-threaded executor, work stealing, and buffered files. Channels and
+//! Absent on purpose: a multi-threaded executor, work stealing, and asynchronous buffered files. Channels and
 //! locks between tasks come from `tokio::sync`, which runs on any executor.
 
 #![allow(unsafe_code, reason = "this crate is the seam to the operating system (STYLE rule 18)")]

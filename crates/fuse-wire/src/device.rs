@@ -4,7 +4,6 @@ use std::fs::OpenOptions;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::abi::{
     BackingMap, DEFAULT_MAX_PAGES, DEV_IOC_BACKING_CLOSE, DEV_IOC_BACKING_OPEN, DEV_IOC_CLONE,
@@ -13,6 +12,7 @@ use crate::buffer::RequestBuffer;
 use crate::reply::Reply;
 use crate::request::ReplyTo;
 use crate::ring::Answers;
+use crate::waiter::Waiter;
 
 /// Where the kernel's door is.
 const PATH: &str = "/dev/fuse";
@@ -31,8 +31,6 @@ const PIECES_MAX: usize = 1024;
 #[derive(Debug)]
 pub struct Device {
     fd: OwnedFd,
-    /// Whether this process has made it so; another one may have.
-    nonblocking: AtomicBool,
     /// Of a ring: answers go to its thread.
     answers: Option<Arc<Answers>>,
 }
@@ -74,7 +72,7 @@ impl Device {
     /// Takes over a descriptor that another process opened.
     #[must_use]
     pub fn from_fd(fd: OwnedFd) -> Self {
-        Self { fd, nonblocking: AtomicBool::new(false), answers: None }
+        Self { fd, answers: None }
     }
 
     /// The same connection, whose requests came by a ring.
@@ -113,33 +111,38 @@ impl Device {
         self.receive(buffer, None)
     }
 
-    /// Waits for a request, or until `stop` can be read, whose bytes stay where they are: for a
-    /// server that hands its connection on in good order. No request is lost on the way.
+    /// Where one thread waits for requests with [`Device::read_or_stop`], until `stop` can be read.
+    ///
+    /// Makes the descriptor non-blocking, in all processes that share it.
+    ///
+    /// # Errors
+    /// When the system has no descriptor left.
+    pub fn waiter(&self, stop: BorrowedFd<'_>) -> io::Result<Waiter> {
+        self.set_nonblocking()?;
+        Waiter::new(self.fd.as_fd(), stop)
+    }
+
+    /// Waits for a request, or until the `stop` of the waiter can be read, whose bytes stay where they are: for
+    /// a server that hands its connection on in good order. No request is lost on the way.
     ///
     /// It looks at `stop` only when no request is there, so that a busy server makes no further
-    /// system call: look at a flag of your own between requests, and let `stop` wake who sleeps.
-    ///
-    /// Makes the descriptor non-blocking, in all processes that share it. A request that finds
-    /// the thread waiting costs two more system calls than with [`Device::read`].
+    /// system call: look at a flag of your own between requests, and let `stop` wake who sleeps. A request
+    /// that finds the thread waiting costs two more system calls than with [`Device::read`].
     ///
     /// # Errors
     /// Those of [`Device::read`].
     pub fn read_or_stop<'b>(
         &self,
         buffer: &'b mut RequestBuffer,
-        stop: BorrowedFd<'_>,
+        waiter: &Waiter,
     ) -> io::Result<Received<'b>> {
-        if !self.nonblocking.load(Ordering::Relaxed) {
-            self.set_nonblocking()?;
-            self.nonblocking.store(true, Ordering::Relaxed);
-        }
-        self.receive(buffer, Some(stop))
+        self.receive(buffer, Some(waiter))
     }
 
     fn receive<'b>(
         &self,
         buffer: &'b mut RequestBuffer,
-        stop: Option<BorrowedFd<'_>>,
+        waiter: Option<&Waiter>,
     ) -> io::Result<Received<'b>> {
         let bytes = buffer.as_mut();
         loop {
@@ -156,7 +159,8 @@ impl Device {
                 // The request was interrupted between the queue and this thread, or we were.
                 Some(libc::EINTR | libc::ENOENT) => {}
                 Some(libc::EAGAIN) => {
-                    if self.wait(stop)? {
+                    let stopped = waiter.map_or_else(|| self.wait(), Waiter::wait)?;
+                    if stopped {
                         return Ok(Received::Stopped);
                     }
                 }
@@ -165,19 +169,16 @@ impl Device {
         }
     }
 
-    /// Waits until there may be a request; true when `stop` says so.
-    fn wait(&self, stop: Option<BorrowedFd<'_>>) -> io::Result<bool> {
-        let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // An entry below 0 is left out by the kernel.
-        let stop = stop.map_or(-1, |fd| fd.as_raw_fd());
-        let mut polls = [entry(self.fd.as_raw_fd()), entry(stop)];
-        // SAFETY: two entries, which live on this stack frame.
-        let ready = unsafe { libc::poll(polls.as_mut_ptr(), 2, -1) };
+    /// Waits until there may be a request; nothing stops it.
+    fn wait(&self) -> io::Result<bool> {
+        let mut entry = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, which lives on this stack frame.
+        let ready = unsafe { libc::poll(&raw mut entry, 1, -1) };
         if ready < 0 {
             let error = io::Error::last_os_error();
             return if error.kind() == io::ErrorKind::Interrupted { Ok(false) } else { Err(error) };
         }
-        Ok(polls[1].revents != 0)
+        Ok(false)
     }
 
     fn set_nonblocking(&self) -> io::Result<()> {

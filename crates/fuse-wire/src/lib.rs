@@ -51,6 +51,7 @@ mod reply;
 mod request;
 mod ring;
 pub mod scm;
+mod waiter;
 
 pub use buffer::RequestBuffer;
 pub use device::{Delivered, Device, Received, has_ended, max_pages_limit};
@@ -62,3 +63,4 @@ pub use notify::{Notified, Pages};
 pub use reply::Reply;
 pub use request::{DecodeError, DecodeFault, Items, Operation, ReplyTo, Request, SuppGroups};
 pub use ring::{Ring, prod_queue, uring_queues, uring_switch};
+pub use waiter::Waiter;

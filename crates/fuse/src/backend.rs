@@ -1,30 +1,57 @@
 //! The cluster behind a mount: metas and chunks.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use millpond_client::{ChunkCut, Client, FileBytes as Bytes};
+use millpond_client::{
+    BehindLastChunk, ChunkCut, Chunks, Client, ClientError, FileBytes as Bytes, SharedName,
+};
 use millpond_env::RealClock;
 use millpond_fuse_wire::abi::InHeader;
-use millpond_types::meta::{Answered, Attr, Caller, MetaOp, MetaReply, MetaRequest};
+use millpond_types::meta::{Answered, Attr, Caller, MetaError, MetaOp, MetaReply, MetaRequest};
+use parking_lot::Mutex;
+use quick_cache::sync::Cache;
 
+use crate::behind::Behind;
+use crate::born::Born;
 use crate::errno::Errno;
 use crate::files::Files;
-use crate::settled::{Contents, Settled};
+use crate::settled::{Contents, Settled, told_of};
 use crate::watch::Calls;
 
 /// How long an operation is tried before the application is told that it failed: a node that is gone
 /// costs seconds, a cluster that is gone for longer should be noticed.
-const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 /// Set in the sequences of what the mount does by itself; the kernel's numbers stay below.
 const OWN: u64 = 1 << 63;
 /// Steps that one request of the kernel may take.
 const STEP_BITS: u32 = 4;
 /// Small files whose bytes are kept for a read that follows: 16 MiB at most.
-const CONTENTS_MAX: usize = 1024;
-/// Chunks cut by one call.
-const CUTS_MAX: usize = 1024;
+const CONTENTS_MAX: usize = 256;
+/// Names of chunks with a record that are known.
+const NAMES_MAX: usize = 256;
+
+/// Why chunks were not changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Denied {
+    /// The file was cloned: it must get others before.
+    Sealed,
+    Failed(Errno),
+}
+
+impl From<ClientError> for Denied {
+    fn from(error: ClientError) -> Self {
+        if error.is_sealed() { Self::Sealed } else { Self::Failed(error.into()) }
+    }
+}
+
+impl From<BehindLastChunk> for Denied {
+    fn from(error: BehindLastChunk) -> Self {
+        Self::Failed(error.into())
+    }
+}
 
 /// On whose behalf, and under which number, an operation is done.
 #[derive(Clone, Debug)]
@@ -66,6 +93,11 @@ impl Ticket {
         Self { sequence, hour: Some(hour), ..self }
     }
 
+    /// The sequence of the first change that the request makes.
+    pub(crate) const fn first_sequence(&self) -> u64 {
+        self.sequence
+    }
+
     /// A name for the next change that the request makes.
     fn next(&mut self) -> u64 {
         let sequence = self.sequence + self.steps;
@@ -75,7 +107,7 @@ impl Ticket {
     }
 }
 
-fn this_hour() -> u32 {
+pub(crate) fn this_hour() -> u32 {
     u32::try_from(RealClock::wall_ms() / 3_600_000).unwrap_or(u32::MAX)
 }
 
@@ -93,10 +125,17 @@ pub(crate) struct Backend {
     pub(crate) client: Client,
     pub(crate) files: Files,
     pub(crate) settled: Settled,
+    pub(crate) born: Born,
     /// Bytes of small files, as metas told them last.
     pub(crate) contents: Contents,
+    /// What is known of names of chunks that have a record: it never changes but that they are sealed.
+    names: Cache<u64, Arc<SharedName>>,
+    /// What was answered and not told a meta yet.
+    pub(crate) behind: Behind,
     /// How long the cluster takes.
     pub(crate) calls: Calls,
+    /// Numbers for files that the mount makes by itself.
+    pub(crate) numbers: Mutex<Range<u64>>,
     session: AtomicU64,
     own: AtomicU64,
 }
@@ -104,11 +143,12 @@ pub(crate) struct Backend {
 impl Backend {
     /// A backend that has no session yet. `first` is a number that no earlier process of the session
     /// has used for what it did by itself.
-    pub(crate) fn new(client: Client, files: Files, first: u64) -> Self {
+    pub(crate) fn new(client: Client, files: Files, behind: Behind, first: u64) -> Self {
         let (session, own) = (AtomicU64::new(0), AtomicU64::new(first & !OWN));
-        let (settled, calls) = (Settled::default(), Calls::default());
-        let contents = Contents::new(CONTENTS_MAX);
-        Self { client, files, settled, contents, calls, session, own }
+        let (settled, calls, numbers) = (Settled::default(), Calls::default(), Mutex::default());
+        let (contents, names) = (Contents::new(CONTENTS_MAX), Cache::new(NAMES_MAX));
+        let born = Born::default();
+        Self { client, files, settled, born, contents, names, behind, calls, numbers, session, own }
     }
 
     /// From now on requests are of this session.
@@ -122,17 +162,25 @@ impl Backend {
 
     /// A ticket for what the mount does by itself.
     pub(crate) fn own_ticket(&self) -> Ticket {
-        let sequence = self.own.fetch_add(1 << STEP_BITS, Ordering::Relaxed);
-        let caller = Caller::checked(0, 0);
-        Ticket { caller, pid: 0, unique: None, sequence: OWN | sequence, hour: None, steps: 0 }
+        let (sequence, caller) = (self.own_sequence(), Caller::checked(0, 0));
+        Ticket { caller, pid: 0, unique: None, sequence, hour: None, steps: 0 }
     }
 
-    /// Has a meta do something.
-    pub(crate) fn ask(&self, ticket: &mut Ticket, op: MetaOp) -> Result<Answered, Errno> {
+    /// A sequence for what the mount does by itself, and for the steps behind it.
+    pub(crate) fn own_sequence(&self) -> u64 {
+        OWN | self.own.fetch_add(1 << STEP_BITS, Ordering::Relaxed)
+    }
+
+    /// Whether a meta knows the session. True too when none can be asked.
+    pub(crate) fn session_lives(&self) -> bool {
+        let renew = MetaOp::SessionRenew { open: Vec::new(), closed: Vec::new() };
+        !matches!(self.meta(&mut self.own_ticket(), renew), Err(Errno::STALE))
+    }
+
+    /// The request of an operation that changes something.
+    pub(crate) fn request(&self, ticket: &mut Ticket, op: MetaOp) -> MetaRequest {
         let (mut sequence, mut hour) = (0, 0);
-        let mut call = &self.calls.look;
         if op.changes() {
-            call = &self.calls.change;
             sequence = ticket.next();
             hour = *ticket.hour.get_or_insert_with(|| match ticket.unique {
                 Some(unique) => self.files.begin(unique, this_hour()),
@@ -140,11 +188,32 @@ impl Backend {
             });
         }
         let session = self.session();
-        let request = MetaRequest { session, sequence, hour, caller: ticket.caller.clone(), op };
-        self.settled.passes(&request.op);
+        MetaRequest { session, sequence, hour, caller: ticket.caller.clone(), op }
+    }
+
+    /// Has a meta do something.
+    pub(crate) fn ask(&self, ticket: &mut Ticket, op: MetaOp) -> Result<Answered, Errno> {
+        self.behind.wait_before(&op)?;
+        let call = if op.changes() { &self.calls.change } else { &self.calls.look };
+        let request = self.request(ticket, op);
+        self.passes(&request.op);
+        let changes = told_of(&request.op).map_or(0, |dir| self.settled.changes(dir));
         let answered = call.timed(|| self.client.meta(&request, Some(PATIENCE)));
-        self.settled.passes(&request.op);
+        self.passes(&request.op);
+        // Who makes promises changes directories and files before metas do.
+        if !self.behind.is_on() {
+            self.settled.hear(&request.op, answered.as_ref().ok(), changes);
+            self.born.hear(&request.op, answered.as_ref().ok());
+        }
         Ok(answered?)
+    }
+
+    /// An operation is about to be asked for, or was answered.
+    fn passes(&self, op: &MetaOp) {
+        if self.behind.is_on() || told_of(op).is_none() {
+            self.settled.passes(op);
+        }
+        self.behind.passes(op);
     }
 
     /// Has a meta do something whose answer nobody keeps.
@@ -154,7 +223,7 @@ impl Backend {
 
     /// Has a meta do something whose answer is an inode.
     pub(crate) fn attr(&self, ticket: &mut Ticket, op: MetaOp) -> Result<Told, Errno> {
-        let Answered { answer, version } = self.ask(ticket, op)?;
+        let Answered { answer, version, .. } = self.ask(ticket, op)?;
         match answer? {
             MetaReply::Attr(attr) => Ok(Told { attr, version }),
             MetaReply::Entry(entry) => Ok(Told { attr: entry.attr, version }),
@@ -170,40 +239,60 @@ impl Backend {
         Ok(())
     }
 
+    /// The chunks of a file in chunks that is this; none when its name of chunks has no record any more: then it is
+    /// not this any more.
+    pub(crate) fn chunks(&self, attr: &Attr) -> Result<Option<Chunks>, Errno> {
+        if !attr.is_shared {
+            return Ok(Some(Chunks::own(attr)));
+        }
+        let chunks = attr.chunk_data();
+        if let Some(name) = self.names.get(&chunks) {
+            return Ok(Some(Chunks::shared(attr, name)));
+        }
+        match self.ask(&mut self.own_ticket(), MetaOp::Shared { chunks })?.answer {
+            Ok(MetaReply::Shared(record)) => {
+                let name = Arc::new(SharedName::of(&record));
+                self.names.insert(chunks, Arc::clone(&name));
+                Ok(Some(Chunks::shared(attr, name)))
+            }
+            Ok(_) => Err(unexpected()),
+            Err(MetaError::Stale) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Writes bytes at `offset`, durably on all replicas.
-    pub(crate) fn write(&self, bytes: Bytes, offset: u64, data: &[u8]) -> Result<(), Errno> {
-        self.write_parts(bytes, &[(offset, data)])
+    pub(crate) fn write(&self, to: &Chunks, offset: u64, data: &[u8]) -> Result<(), Denied> {
+        self.write_parts(to, &[(offset, data)])
     }
 
     /// The same of several ranges, in their order where they overlap.
-    pub(crate) fn write_parts(&self, bytes: Bytes, all: &[(u64, &[u8])]) -> Result<(), Errno> {
+    pub(crate) fn write_parts(&self, to: &Chunks, all: &[(u64, &[u8])]) -> Result<(), Denied> {
         let (mut parts, mut values) = (Vec::new(), Vec::new());
         for (offset, data) in all {
-            bytes.values(*offset, data, (&mut parts, &mut values))?;
+            to.bytes().values(*offset, data, (&mut parts, &mut values))?;
         }
-        self.calls.write.timed(|| self.client.write_chunks(&parts, &values, Some(PATIENCE)))?;
-        Ok(())
+        let write = || to.write(&self.client, (&parts, &values), Some(PATIENCE));
+        Ok(self.calls.write.timed(write)?)
     }
 
     /// Cuts what lies behind `size` off a file that has at most `old` bytes in its chunks.
-    pub(crate) fn cut(&self, bytes: Bytes, size: u64, old: u64) -> Result<(), Errno> {
-        if let Some(last) = bytes.tail(size)? {
-            self.calls.cut.timed(|| self.client.cut_chunks(&[last], Some(PATIENCE)))?;
-        }
-        let layout = bytes.layout;
-        self.remove(bytes, layout.chunks(size)..layout.chunks(old))
+    pub(crate) fn cut(&self, of: &Chunks, size: u64, old: u64) -> Result<(), Denied> {
+        self.cut_all(of, of.bytes().cuts(size, old)?)
     }
-}
 
-impl Backend {
-    /// Removes whole chunks.
-    pub(crate) fn remove(&self, bytes: Bytes, indexes: Range<u64>) -> Result<(), Errno> {
-        let mut removals = bytes.removals(indexes).peekable();
-        while removals.peek().is_some() {
-            let cuts: Vec<ChunkCut> = removals.by_ref().take(CUTS_MAX).collect();
-            self.calls.cut.timed(|| self.client.cut_chunks(&cuts, Some(PATIENCE)))?;
-        }
-        Ok(())
+    /// Leaves no byte in whole chunks.
+    pub(crate) fn remove(&self, of: &Chunks, indexes: Range<u64>) -> Result<(), Denied> {
+        self.cut_all(of, of.bytes().removals(indexes))
+    }
+
+    fn cut_all(&self, of: &Chunks, cuts: impl Iterator<Item = ChunkCut>) -> Result<(), Denied> {
+        Ok(self.calls.cut.timed(|| of.cut(&self.client, cuts, Some(PATIENCE)))?)
+    }
+
+    /// Seals chunks on all chains.
+    pub(crate) fn seal(&self, chunks: &Chunks) -> Result<(), Errno> {
+        Ok(self.calls.cut.timed(|| chunks.seal(&self.client, Some(PATIENCE)))?)
     }
 }
 

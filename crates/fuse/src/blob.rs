@@ -1,7 +1,7 @@
 //! What the next process of a mount must know: bytes that somebody keeps.
 //!
 //! version u8, session u64, lease u32, the agreement with the kernel, then how it was mounted. Version 1 ends
-//! before the second byte of flags.
+//! before the second byte of flags, version 2 before the folder of the cache.
 
 use std::path::PathBuf;
 
@@ -10,10 +10,11 @@ use millpond_fuse_wire::Negotiated;
 use millpond_types::wire::{Reader, WireError, Writer};
 
 use crate::budget::Budgets;
+use crate::cached::CacheOptions;
 use crate::mount::MountFailure;
 use crate::options::{Mode, MountSpec};
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// Longest text: a path.
 const TEXT_MAX: usize = 4096;
 
@@ -62,6 +63,10 @@ impl Blob {
         for budget in [memory, bandwidth, read_bandwidth, write_bandwidth] {
             w.u64(budget);
         }
+        let CacheOptions { folder, size, passthrough } = &spec.cache;
+        w.bytes16(folder.as_ref().map_or(b"", |folder| folder.as_os_str().as_encoded_bytes()));
+        w.u64(*size);
+        w.u8(u8::from(*passthrough));
         w.into_bytes()
     }
 
@@ -98,6 +103,12 @@ impl Blob {
             let [read_bandwidth, write_bandwidth] = [r.u64()?, r.u64()?];
             spec.budgets = Budgets { memory, bandwidth, read_bandwidth, write_bandwidth };
         }
+        if version >= 3 {
+            let folder = r.bytes16(TEXT_MAX, "folder of the cache")?.to_vec();
+            let folder =
+                (!folder.is_empty()).then(|| PathBuf::from(std::ffi::OsString::from_vec(folder)));
+            spec.cache = CacheOptions { folder, size: r.u64()?, passthrough: r.u8()? & 1 != 0 };
+        }
         r.finish()?;
         Ok(Self { spec, negotiated, session, lease_ms })
     }
@@ -116,6 +127,8 @@ mod tests {
         let mut spec = MountSpec::new(ClientOptions::new(addresses), PathBuf::from("/mnt/x"));
         spec.client.token = "secret".to_owned();
         spec.apply("mode=relaxed,ro,noexec,nosuid,nowatch,threads=7,noread_ahead").unwrap();
+        let cached = "mode=read-only,cache=/a/b,cache_size=3GiB,nopassthrough";
+        spec.apply(cached).unwrap();
         spec.apply("memory=64MiB,bandwidth=9MiB,read_bandwidth=8MiB,write_bandwidth=7MiB").unwrap();
         let offer = InitIn { major: 7, minor: 45, ..InitIn::default() };
         let negotiated = negotiate(&offer, &InitWishes::default()).unwrap();
@@ -127,8 +140,13 @@ mod tests {
         for cut in 0..bytes.len() {
             assert!(Blob::decode(&bytes[..cut]).is_err(), "cut at {cut}");
         }
-        // As an earlier version wrote it.
-        let mut old = bytes[..bytes.len() - 33].to_vec();
+        // As earlier versions wrote it.
+        let cache_bytes = 2 + "/a/b".len() + 9;
+        let mut old = bytes[..bytes.len() - cache_bytes].to_vec();
+        old[0] = 2;
+        let spec = Blob::decode(&old).unwrap().spec;
+        assert_eq!((spec.read_ahead, spec.cache), (false, CacheOptions::default()));
+        let mut old = bytes[..bytes.len() - cache_bytes - 33].to_vec();
         old[0] = 1;
         let spec = Blob::decode(&old).unwrap().spec;
         assert_eq!((spec.threads, spec.read_ahead, spec.budgets), (7, true, Budgets::default()));

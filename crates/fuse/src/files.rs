@@ -1,18 +1,22 @@
 //! What is known of open files, and what must outlive this process of it.
 
 mod held;
+mod promised;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use millpond_client::FileBytes as Bytes;
 use millpond_env::{EnvError, RealClock, ShmRegion};
 use millpond_types::Tick;
-use millpond_types::meta::{Attr, Ino, Timestamp};
+use millpond_types::limits::BASES_MAX;
+use millpond_types::meta::{Attr, Ino, MetaRequest, Timestamp};
 use parking_lot::{Mutex, RwLock};
 
 use crate::backend::Told;
+use crate::cached::Key;
 use crate::journal::{Entry, Journal};
 
 use self::held::Waiting;
@@ -35,6 +39,11 @@ struct State {
     written: Option<Written>,
     /// The same of bytes for the store, by data id.
     held: Option<Written>,
+    /// The same of what was promised; and the last promise of it.
+    promised: Option<(Written, u64)>,
+    /// Names of chunks that lie behind those of the file since it was cloned, the newest first: bytes may have been
+    /// written to them of which nothing is noted yet. 0 is no name.
+    behind: [u64; BASES_MAX],
     /// The newest version of the store that a meta told the file of, and when.
     version: u64,
     heard: Tick,
@@ -61,6 +70,31 @@ pub(crate) struct Written {
     pub(crate) data: u64,
 }
 
+impl State {
+    /// Takes a meta's word, unless a newer one is known.
+    fn take(&mut self, attr: Attr) {
+        let before = self.attr;
+        if attr.version < before.version {
+            return;
+        }
+        self.attr = attr;
+        if attr.data != before.data || !attr.is_shared {
+            self.behind = [0; BASES_MAX];
+        } else if let Some(own) = before.chunks.filter(|own| attr.chunks != Some(*own)) {
+            self.behind.rotate_right(1);
+            self.behind[0] = own;
+            self.written = self.written.map(|written| self.named(written));
+        }
+    }
+
+    /// What was written to chunks behind those of the file counts as written to its own.
+    fn named(&self, written: Written) -> Written {
+        let is_behind = written.data != 0 && self.behind.contains(&written.data);
+        let data = if is_behind { self.attr.chunk_data() } else { written.data };
+        Written { data, ..written }
+    }
+}
+
 impl File {
     fn new(
         Told { attr, version }: Told,
@@ -68,8 +102,10 @@ impl File {
     ) -> Self {
         let heard = RealClock::tick();
         let (bare, xattr_changes) = (None, 0);
-        let state = Mutex::new(State { attr, written, held, version, heard, bare, xattr_changes });
-        Self { ino: attr.ino, gate: RwLock::default(), state }
+        let (behind, promised) = ([0; BASES_MAX], None);
+        let state =
+            State { attr, written, held, promised, behind, version, heard, bare, xattr_changes };
+        Self { ino: attr.ino, gate: RwLock::default(), state: Mutex::new(state) }
     }
 
     /// The file's attributes with what was written through this mount.
@@ -91,9 +127,7 @@ impl File {
     /// Takes a meta's word, unless a newer one is known; returns what is true then.
     pub(crate) fn learn(&self, Told { attr, version }: Told) -> Attr {
         let mut state = self.state.lock();
-        if attr.version >= state.attr.version {
-            state.attr = attr;
-        }
+        state.take(attr);
         state.version = state.version.max(version);
         state.heard = RealClock::tick();
         overlaid(&state)
@@ -112,6 +146,12 @@ impl File {
     /// What a meta must be told; the caller tells it, and then [`Files::told`].
     pub(crate) fn untold(&self) -> Option<Written> {
         self.state.lock().written
+    }
+
+    /// Whether a meta must be told of bytes in other chunks than the file has.
+    pub(crate) fn has_untold_elsewhere(&self) -> bool {
+        let state = self.state.lock();
+        state.written.is_some_and(|written| written.data != state.attr.chunk_data())
     }
 
     /// Whether a meta knows the file's length: what it was not told of was written over bytes.
@@ -151,11 +191,21 @@ fn overlaid(state: &State) -> Attr {
     let mut attr = state.attr;
     let written = state.written.filter(|written| written.data == attr.chunk_data());
     let held = state.held.filter(|held| held.data == attr.data);
-    for Written { end, at, .. } in written.into_iter().chain(held) {
+    let promised = state.promised.map(|(promised, _)| promised);
+    let promised = promised.filter(|it| it.data == attr.data || it.data == attr.chunk_data());
+    for Written { end, at, .. } in promised.into_iter().chain(written).chain(held) {
         attr.size = attr.size.max(end);
         (attr.mtime, attr.ctime) = (at, attr.ctime.max(at));
     }
     attr
+}
+
+/// The file that the kernel reads an open inode from by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Backed {
+    /// The kernel's name of it.
+    pub(crate) id: i32,
+    pub(crate) key: Key,
 }
 
 /// An inode that is open.
@@ -170,12 +220,26 @@ struct Open {
     held: Option<Waiting>,
     /// Somebody may have a lock of it.
     locked: bool,
+    /// The kernel reads it by itself: all who have it open agree about that.
+    backed: Option<Backed>,
 }
 
 impl Open {
     const fn is_untold(&self) -> bool {
         self.written.is_some() || self.held.is_some()
     }
+}
+
+/// Time from the moment at which a thread is handed a request until it says so.
+const HANDED: Duration = Duration::from_secs(1);
+
+/// Numbers of requests that an earlier process answered, or not: its journal does not say which.
+#[derive(Debug, Default)]
+struct Inherited {
+    uniques: HashSet<u64>,
+    /// When a request came first that was not sent again: by then threads were handed all that were, since the kernel puts
+    /// those before all others (`fuse_resend`) but interrupts and forgets.
+    fresh: Option<Tick>,
 }
 
 /// Everything that the journal has too.
@@ -188,10 +252,15 @@ struct Table {
     began: HashMap<u64, u32>,
     /// The kernel was told of changes made elsewhere up to this version of the store.
     heard: u64,
+    inherited: Inherited,
     /// How often another process took the mount over.
     taken_over: u32,
     /// Bytes for the store, of all files.
     held_bytes: usize,
+    /// Changes that were answered and that no meta was told of, in their order.
+    promised: BTreeMap<u64, (Ino, MetaRequest)>,
+    /// How many of them could not be done, in this process.
+    broken: u64,
     /// None on a mount that does not outlive its process.
     journal: Option<Journal>,
 }
@@ -215,7 +284,10 @@ impl Table {
             state.extend(open.written.map(|written| Entry::Wrote { ino: *ino, written }));
             state.extend(open.held.iter().flat_map(|held| held.entries(*ino)));
             state.extend(open.locked.then_some(Entry::Locked { ino: *ino }));
+            state.extend(open.backed.map(|backed| Entry::Backed { ino: *ino, backed }));
         }
+        let promised = self.promised.iter();
+        state.extend(promised.map(|(number, (ino, request))| promise(*number, *ino, request)));
         state.push(Entry::TakenOver { times: self.taken_over });
         if let Err(error) = journal.turn(&state) {
             tracing::error!("{error}: this mount would not survive its process any more");
@@ -235,7 +307,10 @@ impl Table {
             }
             Entry::Closed { unique, ino } => {
                 self.done.insert(unique);
-                self.close(ino);
+                let _ = self.close(ino);
+            }
+            Entry::Backed { ino, backed } => {
+                self.open.entry(ino).or_default().backed = Some(backed);
             }
             Entry::IsOpen { ino, times } => self.open.entry(ino).or_default().times = times,
             Entry::Wrote { ino, written } => {
@@ -247,6 +322,14 @@ impl Table {
             Entry::Heard { version } => self.heard = version,
             Entry::Locked { ino } => self.open.entry(ino).or_default().locked = true,
             Entry::TakenOver { times } => self.taken_over = times,
+            Entry::Promised { number, ino, request } => {
+                // What this process wrote, a process of the same build reads.
+                match MetaRequest::decode(&request) {
+                    Ok(request) => drop(self.promised.insert(number, (ino, request))),
+                    Err(error) => tracing::error!("a promise in the journal: {error}"),
+                }
+            }
+            Entry::Kept { number } => drop(self.promised.remove(&number)),
             Entry::Told { ino } => {
                 if let Some(open) = self.open.get_mut(&ino) {
                     open.written = None;
@@ -255,13 +338,15 @@ impl Table {
         }
     }
 
-    fn close(&mut self, ino: Ino) {
-        let Some(open) = self.open.get_mut(&ino) else { return };
+    /// What the kernel read it from, with the last close.
+    fn close(&mut self, ino: Ino) -> Option<Backed> {
+        let open = self.open.get_mut(&ino)?;
         open.times = open.times.saturating_sub(1);
-        if open.times == 0 {
-            self.release(ino);
-            self.open.remove(&ino);
+        if open.times > 0 {
+            return None;
         }
+        self.release(ino);
+        self.open.remove(&ino)?.backed
     }
 }
 
@@ -273,8 +358,16 @@ pub(crate) struct FilesNumbers {
     pub(crate) handles: u64,
     /// Inodes whose new length no meta was told.
     pub(crate) untold: u64,
+    /// Changes that were answered and that no meta was told of.
+    pub(crate) promised: u64,
+    /// How many of them could not be done.
+    pub(crate) broken: u64,
     pub(crate) journal_bytes: u64,
     pub(crate) taken_over: u32,
+}
+
+fn promise(number: u64, ino: Ino, request: &MetaRequest) -> Entry {
+    Entry::Promised { number, ino, request: request.encode() }
 }
 
 const fn began(unique: u64, hour: u32) -> Entry {
@@ -286,14 +379,30 @@ const fn began(unique: u64, hour: u32) -> Entry {
 pub(crate) struct Files {
     table: Mutex<Table>,
     untold: Mutex<HashSet<Ino>>,
+    /// There are numbers that an earlier process left.
+    inherits: AtomicBool,
 }
 
 impl Files {
     /// Nothing is open.
     pub(crate) fn new(journal: Option<Journal>) -> Self {
         let (open, done, began) = (HashMap::new(), HashSet::new(), HashMap::new());
-        let table = Table { open, done, began, heard: 0, taken_over: 0, held_bytes: 0, journal };
-        Self { table: Mutex::new(table), untold: Mutex::default() }
+        let (promised, broken, inherited) = (BTreeMap::new(), 0, Inherited::default());
+        let (heard, taken_over, held_bytes) = (0, 0, 0);
+        let table = Table {
+            open,
+            done,
+            began,
+            heard,
+            inherited,
+            taken_over,
+            held_bytes,
+            promised,
+            broken,
+            journal,
+        };
+        let (table, untold) = (Mutex::new(table), Mutex::default());
+        Self { table, untold, inherits: AtomicBool::new(false) }
     }
 
     /// What an earlier process left.
@@ -307,6 +416,8 @@ impl Files {
         for entry in entries {
             table.replay(entry);
         }
+        table.inherited.uniques = table.done.iter().chain(table.began.keys()).copied().collect();
+        this.inherits.store(!table.inherited.uniques.is_empty(), Ordering::Release);
         table.journal = Some(journal);
         table.taken_over = table.taken_over.saturating_add(1);
         let times = table.taken_over;
@@ -336,8 +447,14 @@ impl Files {
             return Arc::new(File::new(told, (None, None)));
         };
         let unknown = (open.written, open.held.as_ref().map(Waiting::shown));
-        let file = open.file.get_or_insert_with(|| Arc::new(File::new(told, unknown)));
-        let file = Arc::clone(file);
+        let file = if let Some(file) = &open.file {
+            Arc::clone(file)
+        } else {
+            let file = Arc::new(File::new(told, unknown));
+            open.file = Some(Arc::clone(&file));
+            table.overlay_promised(&file);
+            file
+        };
         drop(table);
         let _ = file.learn(told);
         file
@@ -358,19 +475,60 @@ impl Files {
         self.table.lock().open.get(&ino).is_some_and(Open::is_untold)
     }
 
-    /// The request closed a file.
-    pub(crate) fn close(&self, unique: u64, ino: Ino) {
+    /// The same of a file that is only read. What the kernel reads the inode from as long as it is open: what the
+    /// first open had to offer, so that all of them agree.
+    pub(crate) fn open_backed(
+        &self,
+        unique: u64,
+        told: Told,
+        offer: Option<Backed>,
+    ) -> Option<Backed> {
+        let ino = told.attr.ino;
         let mut table = self.table.lock();
         if table.done.insert(unique) {
-            table.close(ino);
-            table.note(&Entry::Closed { unique, ino });
+            let open = table.open.entry(ino).or_default();
+            let first = open.times == 0;
+            open.times += 1;
+            table.note(&Entry::Opened { unique, ino });
+            if let Some(backed) = offer.filter(|_| first) {
+                table.open.entry(ino).or_default().backed = Some(backed);
+                // Before this nobody was told, and the kernel sends the request again.
+                table.note(&Entry::Backed { ino, backed });
+            }
         }
+        let backed = table.open.get(&ino).and_then(|open| open.backed);
+        drop(table);
+        let _file = self.known(told);
+        backed
+    }
+
+    /// What the kernel reads an open inode from.
+    pub(crate) fn backed(&self, ino: Ino) -> Option<Backed> {
+        self.table.lock().open.get(&ino)?.backed
+    }
+
+    /// All inodes that the kernel reads by itself.
+    pub(crate) fn all_backed(&self) -> Vec<(Ino, Backed)> {
+        let table = self.table.lock();
+        table.open.iter().filter_map(|(ino, open)| Some((*ino, open.backed?))).collect()
+    }
+
+    /// The request closed a file. What the kernel read the inode from, if nobody has it open any more.
+    pub(crate) fn close(&self, unique: u64, ino: Ino) -> Option<Backed> {
+        let mut table = self.table.lock();
+        if !table.done.insert(unique) {
+            return None;
+        }
+        let backed = table.close(ino);
+        table.note(&Entry::Closed { unique, ino });
+        backed
     }
 
     /// Takes note of bytes that were written. True when there was nothing to tell a meta before.
     pub(crate) fn wrote(&self, file: &File, written: Written) -> bool {
         let mut table = self.table.lock();
         let mut state = file.state.lock();
+        let written = state.named(written);
         let before = state.written.filter(|before| before.data == written.data);
         let end = before.map_or(written.end, |before| before.end.max(written.end));
         let now = Written { end, ..written };
@@ -416,11 +574,10 @@ impl Files {
         let attr = told.attr;
         let mut table = self.table.lock();
         let mut state = file.state.lock();
-        if attr.version >= state.attr.version {
-            state.attr = attr;
-        }
+        let was_last = state.written == Some(written);
+        state.take(attr);
         state.version = state.version.max(told.version);
-        if state.written != Some(written) {
+        if !was_last {
             return;
         }
         state.written = None;
@@ -447,6 +604,25 @@ impl Files {
         let mut table = self.table.lock();
         table.began.remove(&unique);
         table.done.remove(&unique);
+    }
+
+    /// A request came, for the first time or again. Numbers that an earlier process left are forgotten once the kernel will
+    /// not send them again: most of them it answered, and they would fill the journal.
+    pub(crate) fn came(&self, unique: u64, again: bool, now: Tick) {
+        if !self.inherits.load(Ordering::Acquire) {
+            return;
+        }
+        let mut table = self.table.lock();
+        if again {
+            // Until it is answered.
+            table.inherited.uniques.remove(&unique);
+        } else if now.since(*table.inherited.fresh.get_or_insert(now)) >= HANDED {
+            for unique in std::mem::take(&mut table.inherited.uniques) {
+                table.done.remove(&unique);
+                table.began.remove(&unique);
+            }
+            self.inherits.store(false, Ordering::Release);
+        }
     }
 
     /// The kernel was told of all changes up to this version.
@@ -477,6 +653,8 @@ impl Files {
             inodes: table.open.len() as u64,
             handles: open().map(|open| u64::from(open.times)).sum(),
             untold: open().filter(|open| open.is_untold()).count() as u64,
+            promised: table.promised.len() as u64,
+            broken: table.broken,
             journal_bytes: table.journal.as_ref().map_or(0, Journal::used),
             taken_over: table.taken_over,
         }

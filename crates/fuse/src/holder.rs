@@ -28,9 +28,10 @@ use crate::run_dir::RunDir;
 /// A daemon that dies before it serves, or so soon after, may do so again (of the same request that the
 /// kernel sends again): the next start waits.
 const QUICK: Duration = Duration::from_millis(50);
-/// The first such wait, and the longest.
+/// The first such wait, and the longest. Five starts in a second cost a host little, and an operation of
+/// an application that meets several deaths in a row stays below half a second.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// Without a mount nobody misses a daemon that does not start.
 const DEATHS_WITHOUT_MOUNTS_MAX: u32 = 5;
 /// Time for the next daemon to start, and to serve once it has the mounts.

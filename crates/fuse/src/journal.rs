@@ -13,7 +13,8 @@ use millpond_types::Crc32c;
 use millpond_types::meta::{INLINE_MAX, Ino, Timestamp};
 use millpond_types::wire::{Reader, WireError, Writer};
 
-use crate::files::{Held, Written};
+use crate::cached::Key;
+use crate::files::{Backed, Held, Written};
 
 /// Bytes of the region; pages that are not written cost nothing.
 pub(crate) const REGION_BYTES: usize = 16 << 20;
@@ -22,7 +23,7 @@ pub(crate) const HALF_BYTES: u64 = REGION_BYTES as u64 / 2;
 /// Length and checksum.
 const FRAME_BYTES: usize = 8;
 /// Longest entry.
-const ENTRY_BYTES_MAX: usize = 64 + INLINE_MAX;
+const ENTRY_BYTES_MAX: usize = 1024 + INLINE_MAX;
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +56,17 @@ pub(crate) enum Entry {
     Sending { ino: Ino, sequence: u64, hour: u32 },
     /// Nothing is held of a file any more.
     Sent { ino: Ino },
+    /// The kernel reads an open inode from a file of the cache, until its last close.
+    Backed { ino: Ino, backed: Backed },
+    /// A change was answered that no meta knows of: the request, encoded.
+    Promised { number: u64, ino: Ino, request: Vec<u8> },
+    /// A meta knows of it.
+    Kept { number: u64 },
+}
+
+fn write_number(w: &mut Writer, kind: u8, number: u64) {
+    w.u8(kind);
+    w.u64(number);
 }
 
 fn write_time(w: &mut Writer, at: Timestamp) {
@@ -70,10 +82,7 @@ impl Entry {
     fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(64);
         match *self {
-            Self::Generation(generation) => {
-                w.u8(1);
-                w.u64(generation);
-            }
+            Self::Generation(generation) => write_number(&mut w, 1, generation),
             Self::Whole => w.u8(2),
             Self::Began { unique, hour } => {
                 w.u8(3);
@@ -111,18 +120,23 @@ impl Entry {
                 w.u64(sequence);
                 w.u32(hour);
             }
-            Self::Sent { ino } => {
-                w.u8(14);
+            Self::Promised { number, ino, ref request } => {
+                w.u8(15);
+                w.u64(number);
                 w.u64(ino.0);
+                w.bytes16(request);
             }
-            Self::Told { ino } | Self::Locked { ino } => {
-                w.u8(if matches!(self, Self::Told { .. }) { 8 } else { 9 });
+            Self::Backed { ino, backed } => {
+                w.u8(17);
                 w.u64(ino.0);
+                w.u32(backed.id.cast_unsigned());
+                backed.key.encode(&mut w);
             }
-            Self::Heard { version } => {
-                w.u8(10);
-                w.u64(version);
-            }
+            Self::Kept { number } => write_number(&mut w, 16, number),
+            Self::Told { ino } => write_number(&mut w, 8, ino.0),
+            Self::Locked { ino } => write_number(&mut w, 9, ino.0),
+            Self::Sent { ino } => write_number(&mut w, 14, ino.0),
+            Self::Heard { version } => write_number(&mut w, 10, version),
             Self::TakenOver { times } => {
                 w.u8(11);
                 w.u32(times);
@@ -160,6 +174,16 @@ impl Entry {
             }
             13 => Self::Sending { ino: Ino(r.u64()?), sequence: r.u64()?, hour: r.u32()? },
             14 => Self::Sent { ino: Ino(r.u64()?) },
+            15 => {
+                let (number, ino) = (r.u64()?, Ino(r.u64()?));
+                let request = r.bytes16(ENTRY_BYTES_MAX, "promise")?.to_vec();
+                Self::Promised { number, ino, request }
+            }
+            16 => Self::Kept { number: r.u64()? },
+            17 => {
+                let (ino, id) = (Ino(r.u64()?), r.u32()?.cast_signed());
+                Self::Backed { ino, backed: Backed { id, key: Key::decode(&mut r)? } }
+            }
             _ => return Err(WireError::Field("kind of a journal entry")),
         };
         r.finish()?;
@@ -292,6 +316,7 @@ fn frame(bytes: &[u8]) -> Option<(Crc32c, &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cached::tests::key;
 
     fn some() -> Vec<Entry> {
         let at = Timestamp { secs: -1, nanos: 5 };
@@ -310,6 +335,9 @@ mod tests {
             Entry::Held { ino: Ino(1), held },
             Entry::Sending { ino: Ino(1), sequence: 9, hour: 7 },
             Entry::Sent { ino: Ino(1) },
+            Entry::Promised { number: 9, ino: Ino(3), request: vec![7; INLINE_MAX + 400] },
+            Entry::Kept { number: 9 },
+            Entry::Backed { ino: Ino(8), backed: Backed { id: 5, key: key(7, 1 << 33) } },
         ]
     }
 

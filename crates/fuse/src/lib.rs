@@ -3,8 +3,9 @@
 //! Reading order: [`MountSpec`] and [`Mode`] (how to mount), [`Mount`] (one mount point and the
 //! threads that serve it), `worker` (one thread: a request in, a reply out), `backend` (metas and
 //! chunks, and the errno of what goes wrong), `fs` (what each operation means: `names`, `attrs`,
-//! `data`, `stored` (bytes of small files), `dirs`, `xattrs`), `files` (what is known of open files), `leases` and `listener` (what may
-//! go on being believed), `ahead` (what is fetched before it is asked for), `budget` (how much memory and
+//! `data`, `stored` (bytes of small files), `shared` (chunks of clones), `dirs`, `xattrs`), `files` (what is known of open files), `leases` and
+//! `listener` (what may go on being believed), `ahead` (what is fetched before it is asked for), `cached` (whole files on a local
+//! disk), `budget` (how much memory and
 //! bandwidth), `session` (the mount's word that it lives), `watch` (what operators see of its
 //! work). Then the processes of a host: `run_dir` (where they meet), [`hold`] (the one that
 //! outlives the others), [`serve_mounts`] (the one that serves all mounts), `link` (what these two say
@@ -26,8 +27,11 @@
 pub mod admin;
 mod ahead;
 mod backend;
+mod behind;
 mod blob;
+mod born;
 mod budget;
+mod cached;
 mod daemon;
 mod early;
 mod errno;
@@ -49,6 +53,7 @@ mod watch;
 mod worker;
 
 pub use budget::Budgets;
+pub use cached::CacheOptions;
 pub use daemon::{DaemonError, serve as serve_mounts};
 pub use holder::{HolderError, hold};
 pub use mount::{Keep, Mount, MountFailure};

@@ -14,17 +14,21 @@ use millpond_fuse_wire::{
     Operation, Received, Reply, Request, RequestBuffer, max_pages_limit, mount, mounts, negotiate,
     set_read_ahead, unmount,
 };
+use millpond_types::meta::{Ino, MetaOp};
 
 use crate::ahead::{Ahead, FETCHERS};
 use crate::backend::Backend;
+use crate::behind::{Behind, PROMISES_AT_ONCE, Threads};
 use crate::blob::Blob;
 use crate::budget::{Bandwidth, Memory};
+use crate::cached::{Cache, FILLERS};
+use crate::errno::Errno;
 use crate::files::Files;
 use crate::fs::{Fs, wishes};
 use crate::journal::{Journal, REGION_BYTES};
 use crate::leases::Leases;
 use crate::listener::Listener;
-use crate::options::MountSpec;
+use crate::options::{Mode, MountSpec, OptionError};
 use crate::session::{self, Keeper, Wake};
 use crate::watch::{Picture, Watch};
 use crate::worker::{Terms, Workers};
@@ -58,6 +62,9 @@ pub enum MountFailure {
     /// What an earlier process left of the mount cannot be used.
     #[error("what an earlier process left of the mount cannot be used: {0}")]
     Left(String),
+    /// An option cannot be used on this host.
+    #[error(transparent)]
+    Option(#[from] OptionError),
     /// FUSE over `io_uring` cannot be had.
     #[error("-o io_uring: {0}")]
     Uring(&'static str),
@@ -94,6 +101,7 @@ pub struct Mount {
     /// Goes first: what it waits for in the kernel, workers answer.
     listener: Option<Listener>,
     workers: Workers,
+    behind: Threads,
     keeper: Keeper,
 }
 
@@ -115,7 +123,8 @@ impl Mount {
         }
         let journal = Journal::create().map_err(os("making the memory of a mount"))?;
         let region = journal.region().clone();
-        let fs = open(&spec, Files::new(Some(journal)))?;
+        let cached = Cache::open(&spec.cache, &spec.target)?;
+        let fs = open(&spec, Files::new(Some(journal)), cached)?;
         let name = spec.target.display().to_string();
         let session = session::begin(&fs.backend, &name)
             .map_err(|errno| MountFailure::Session(io::Error::from_raw_os_error(errno.0)))?;
@@ -148,7 +157,13 @@ impl Mount {
         if devices.is_empty() {
             return Err(MountFailure::Left("no descriptor of the kernel".to_owned()));
         }
-        let fs = open(&spec, Files::resume(&region)?)?;
+        let cached = Cache::open(&spec.cache, &spec.target).unwrap_or_else(|error| {
+            // What the kernel reads by itself it goes on with.
+            tracing::error!("the mount goes on without its cache: {error}");
+            None
+        });
+        let fs = open(&spec, Files::resume(&region)?, cached)?;
+        fs.keep_backed();
         fs.backend.enter(session);
         let name = spec.target.display().to_string();
         let session = millpond_types::meta::Session { id: session, lease_ms };
@@ -167,7 +182,8 @@ impl Mount {
         (workers, keeper): (Workers, Keeper),
         fs: &Arc<Fs>,
     ) -> Result<Self, MountFailure> {
-        let mut this = Self { spec, listener: None, workers, keeper };
+        let behind = Threads::start(fs).map_err(os("starting a thread"))?;
+        let mut this = Self { spec, listener: None, workers, behind, keeper };
         this.listen(fs).map_err(os("starting a thread"))?;
         Ok(this)
     }
@@ -193,6 +209,8 @@ impl Mount {
             }
             return Err(Box::new(self));
         }
+        // What was promised is in the journal.
+        drop(self.behind);
         self.keeper.leave();
         Ok(())
     }
@@ -205,9 +223,11 @@ impl Mount {
 
     /// Waits until the mount is gone, whoever unmounts it.
     pub fn wait(self) {
-        let Self { listener, workers, keeper, .. } = self;
+        let Self { listener, workers, behind, keeper, .. } = self;
         workers.join();
         drop(listener);
+        behind.drain();
+        drop(behind);
         drop(keeper);
     }
 
@@ -257,24 +277,37 @@ fn options(spec: &MountSpec) -> MountOptions {
 }
 
 /// The file system behind a mount, connected to its cluster.
-fn open(spec: &MountSpec, files: Files) -> Result<Arc<Fs>, MountFailure> {
+fn open(
+    spec: &MountSpec,
+    files: Files,
+    cached: Option<Arc<Cache>>,
+) -> Result<Arc<Fs>, MountFailure> {
     let mut options = spec.client.clone();
-    // One for every thread that serves or reads ahead, one for what the mount does by itself, one for
-    // news.
-    options.connections = spec.threads + 2 + FETCHERS;
+    // One for every thread that serves, reads ahead, fills the cache or keeps promises, one for what the mount does
+    // by itself, one for news.
+    let behind = if spec.mode == Mode::OneWriter { PROMISES_AT_ONCE } else { 0 };
+    let fillers = if cached.is_some() { FILLERS } else { 0 };
+    options.connections = spec.threads + 2 + FETCHERS + behind + fillers;
     let client = Client::new(options)?;
     client.chains(Some(FIRST_WORD))?;
     let mut random = [0; 8];
     Rng::fill_from_os(&mut random).map_err(os("asking for random numbers"))?;
-    let backend = Backend::new(client, files, u64::from_le_bytes(random));
-    let leases = Leases::new(backend.files.position());
     let (mode, remembers, wake) = (spec.mode, spec.journal, Wake::default());
+    let behind = Behind::new(mode == Mode::OneWriter && remembers, files.left());
+    let backend = Backend::new(client, files, behind, u64::from_le_bytes(random));
+    if let Some(cache) = &cached {
+        let root = backend.attr(&mut backend.own_ticket(), MetaOp::GetAttr { ino: Ino::ROOT });
+        let os = |errno: Errno| MountFailure::Session(io::Error::from_raw_os_error(errno.0));
+        cache.enter(&root.map_err(os)?.attr);
+    }
+    let leases = Leases::new(backend.files.position());
     let watch = Watch::new(spec.target.display().to_string(), spec.watch, spec.threads);
     let device = OnceLock::new();
     let memory = Arc::new(Memory::new(spec.budgets.memory));
     let ahead = Ahead::new(mode, spec.read_ahead, memory);
     let bandwidth = Bandwidth::new(spec.budgets);
-    Ok(Arc::new(Fs { backend, remembers, mode, wake, leases, device, watch, ahead, bandwidth }))
+    let fs = Fs { backend, remembers, mode, wake, leases, device, watch, ahead, bandwidth, cached };
+    Ok(Arc::new(fs))
 }
 
 fn serve(
@@ -339,7 +372,10 @@ fn shake_hands(device: &Device, spec: &MountSpec) -> Result<Negotiated, MountFai
     let Received::Request(bytes) = received else { return Err(gone()) };
     let request = Request::decode(bytes, InitFlags::NONE).map_err(|_| gone())?;
     let Operation::Init(offer) = &request.operation else { return Err(gone()) };
-    let flags = wishes(spec.mode);
+    let mut flags = wishes(spec.mode);
+    if spec.cache.folder.is_some() && spec.cache.passthrough {
+        flags = flags.with(InitFlags::PASSTHROUGH);
+    }
     let wishes = InitWishes {
         flags: if spec.io_uring { flags.with(InitFlags::OVER_IO_URING) } else { flags },
         max_write: largest,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use millpond_client::ClientOptions;
 
 use crate::budget::Budgets;
+use crate::cached::CacheOptions;
 
 /// What a mount promises about changes made elsewhere (docs/files.md has the table).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,6 +104,8 @@ pub struct MountSpec {
     pub io_uring: bool,
     /// What it may use.
     pub budgets: Budgets,
+    /// Where it keeps whole files.
+    pub cache: CacheOptions,
     /// Requests that the kernel sends again are recognised. Off only to show what that is for: then a
     /// mount whose process is killed does things twice.
     pub journal: bool,
@@ -131,6 +134,7 @@ impl MountSpec {
             read_ahead: true,
             io_uring: false,
             budgets: Budgets::default(),
+            cache: CacheOptions::default(),
             journal: true,
         }
     }
@@ -169,19 +173,21 @@ impl MountSpec {
                     })?;
                 }
                 _ => {
-                    if let Some(taken) = value.and_then(|value| self.budgets.apply(name, value)) {
+                    let budget = value.and_then(|value| self.budgets.apply(name, value));
+                    if let Some(taken) = budget.or_else(|| self.cache.apply(name, value)) {
                         taken?;
                         continue;
                     }
                     let known = "mode=NAME, ro, rw, allow_other, noallow_other, suid, nosuid, dev, \
                                  nodev, exec, noexec, watch, nowatch, threads=N, memory=SIZE, bandwidth=RATE, \
                                  read_bandwidth=RATE, write_bandwidth=RATE, read_ahead, noread_ahead, \
-                                 io_uring";
+                                 cache=FOLDER, cache_size=SIZE, passthrough, nopassthrough, io_uring";
                     let fix = format!("is no option of a mount: use {known}");
                     return Err(OptionError { option: option.to_owned(), fix });
                 }
             }
         }
+        self.cache.check(self.mode)?;
         self.budgets.check(self.threads)
     }
 

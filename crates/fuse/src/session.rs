@@ -15,6 +15,8 @@ use crate::fs::Fs;
 
 /// Other mounts may look at a file that is written to: they see what is older than this.
 const TELL_AFTER: Duration = Duration::from_millis(10);
+/// The same while it is written to all the time: each word is a commit of a meta.
+const TELL_AGAIN: Duration = Duration::from_millis(30);
 
 /// Wakes the thread of a mount.
 #[derive(Debug, Default)]
@@ -114,6 +116,7 @@ pub(crate) fn keep(fs: &Arc<Fs>, name: String, session: Session) -> std::io::Res
 
 fn run(fs: &Fs, name: &str, every: Duration) {
     let mut renewed = RealClock::tick();
+    let mut told = None;
     let (mut open, mut closed) = (Vec::new(), Vec::new());
     while !fs.wake.is_ended() {
         let now = RealClock::tick();
@@ -127,23 +130,31 @@ fn run(fs: &Fs, name: &str, every: Duration) {
             renewed = RealClock::tick();
         }
         if fs.wake.wait(left) {
-            tell_written(fs, RealClock::tick());
+            let woken = RealClock::tick();
+            let goes_on = told.is_some_and(|told: Tick| woken.since(told) < TELL_AFTER);
+            tell_written(fs, woken.plus(if goes_on { TELL_AGAIN } else { TELL_AFTER }));
+            told = Some(RealClock::tick());
         }
     }
 }
 
-/// Lets more be written for a moment, then tells metas of all of it.
-fn tell_written(fs: &Fs, woken: Tick) {
+/// Lets more be written until `end`, then tells metas of all of it.
+fn tell_written(fs: &Fs, end: Tick) {
     while !fs.wake.is_ended() {
-        let left = woken.plus(TELL_AFTER).since(RealClock::tick());
+        let left = end.since(RealClock::tick());
         if left.is_zero() {
             break;
         }
         fs.wake.wait(left);
     }
     for ino in fs.files().take_untold() {
-        if fs.tell(ino).is_err() {
+        // Whoever closes the file meanwhile does not wait for a meta either.
+        if !fs.promises_bytes(ino) && fs.tell(ino).is_err() {
             fs.files().note_untold(ino);
+        } else if fs.files().is_untold(ino) {
+            // More was written while the meta was told, or to chunks that the file has left since.
+            fs.files().note_untold(ino);
+            fs.wake.wake();
         }
     }
 }

@@ -1,74 +1,177 @@
-//! Attributes of files that this mount has just told a meta of: the kernel forgets those of a file that
-//! it wrote to, and asks for them at the next `stat`.
-
-use std::sync::atomic::{AtomicU64, Ordering};
+//! Attributes that this mount's own changes have brought with them: the kernel forgets those of a file that it wrote
+//! to, and of a directory in which it made or removed a name, and asks for them at once or at the next `stat`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use millpond_types::meta::{Content, Ino, MetaOp};
-use quick_cache::sync::Cache;
+use millpond_env::RealClock;
+use millpond_types::Tick;
+use millpond_types::meta::{Answered, Attr, Content, Ino, MetaOp, MetaReply};
+use parking_lot::Mutex;
+use quick_cache::{sync, unsync};
 
 use crate::backend::Told;
 
-/// Files that are remembered: some 10 MiB.
-const FILES_MAX: usize = 1 << 16;
+/// Inodes that are remembered: some 10 MiB.
+const KNOWN_MAX: usize = 1 << 16;
+/// Counters of changes, by inode.
+const SHARDS: usize = 256;
+/// How long they are remembered: as long as a kernel that hears of no changes believes them.
+const BELIEVED: Duration = Duration::from_hours(1);
 
 /// Bytes of small files by inode, as metas told them last.
-pub(crate) type Contents = Cache<u64, Arc<Content>>;
+pub(crate) type Contents = sync::Cache<u64, Arc<Content>>;
 
-/// What metas answered when they were told of bytes written.
+/// What is known of an inode as of a version of the store.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    version: u64,
+    /// None when it changed then, and its attributes did not come with that.
+    attr: Option<Attr>,
+    /// Number of changes before it was asked for, and when it was heard.
+    changes: u64,
+    at: Tick,
+}
+
+/// What metas answered to changes by this mount, and what was promised to them.
 #[derive(Debug)]
 pub(crate) struct Settled {
-    files: Cache<u64, (Told, u64)>,
-    /// How often this mount began or ended to change something of files that are there. An answer says
-    /// no more than the one inode that it is of, and a rename not even which one it moved.
-    changes: AtomicU64,
+    known: Mutex<unsync::Cache<u64, Known>>,
+    /// How often this mount began or ended to change something of inodes that are there, by inode.
+    changes: Box<[AtomicU64]>,
+    /// The same of those whose numbers are not known: a rename does not even say which one it moved.
+    of_any: AtomicU64,
 }
 
 impl Default for Settled {
     fn default() -> Self {
-        Self { files: Cache::new(FILES_MAX), changes: AtomicU64::new(0) }
+        let changes = (0..SHARDS).map(|_| AtomicU64::new(0)).collect();
+        let known = Mutex::new(unsync::Cache::new(KNOWN_MAX));
+        Self { known, changes, of_any: AtomicU64::new(0) }
     }
 }
 
-/// Whether an operation may change attributes of a file that is there, other than its length and times
-/// by writing to it.
-const fn touches(op: &MetaOp) -> bool {
-    let by_writing = matches!(
-        op,
-        MetaOp::Extend(_) | MetaOp::WriteInline(_) | MetaOp::Reserve(_) | MetaOp::Spill(_)
-    );
-    op.changes() && !by_writing && !matches!(op, MetaOp::Create(_))
+/// The directory of an operation that brings with its answer all attributes that it changes.
+pub(crate) const fn told_of(op: &MetaOp) -> Option<Ino> {
+    match op {
+        MetaOp::Create(create) => Some(create.parent),
+        MetaOp::Link { parent, .. }
+        | MetaOp::Unlink { parent, .. }
+        | MetaOp::RemoveDir { parent, .. } => Some(*parent),
+        _ => None,
+    }
+}
+
+/// Whose attributes an operation may change, other than length and times by writing.
+enum Touched {
+    None,
+    One(Ino),
+    Any,
+}
+
+const fn touched(op: &MetaOp) -> Touched {
+    match op {
+        MetaOp::Extend(_)
+        | MetaOp::WriteInline(_)
+        | MetaOp::Reserve(_)
+        | MetaOp::Spill(_)
+        | MetaOp::Unshare { .. }
+        | MetaOp::Create(_)
+        | MetaOp::SetLock { .. }
+        | MetaOp::RemoveDir { .. } => Touched::None,
+        MetaOp::SetAttr { ino, .. }
+        | MetaOp::RemoveXattr { ino, .. }
+        | MetaOp::Link { ino, .. } => Touched::One(*ino),
+        MetaOp::SetXattr(set) => Touched::One(set.ino),
+        op if op.changes() => Touched::Any,
+        _ => Touched::None,
+    }
 }
 
 impl Settled {
-    /// Number of changes so far: take it before a meta is told of what was written.
-    pub(crate) fn changes(&self) -> u64 {
-        self.changes.load(Ordering::Acquire)
+    fn shard(&self, ino: Ino) -> &AtomicU64 {
+        &self.changes[usize::try_from(ino.0).unwrap_or(0) % SHARDS]
+    }
+
+    /// Number of changes of a file so far: take it before a meta is told of what was written.
+    pub(crate) fn changes(&self, ino: Ino) -> u64 {
+        // Both only grow, so their sum stays only if neither does.
+        self.shard(ino).load(Ordering::Acquire) + self.of_any.load(Ordering::Acquire)
     }
 
     /// An operation is about to be asked for, or was answered.
     pub(crate) fn passes(&self, op: &MetaOp) {
-        if touches(op) {
-            self.changes.fetch_add(1, Ordering::AcqRel);
+        match touched(op) {
+            Touched::None => {}
+            Touched::One(ino) => self.changed(ino),
+            Touched::Any => drop(self.of_any.fetch_add(1, Ordering::AcqRel)),
         }
+    }
+
+    /// Something of a file is changed, or about to be.
+    pub(crate) fn changed(&self, ino: Ino) {
+        self.shard(ino).fetch_add(1, Ordering::AcqRel);
     }
 
     /// A meta was told of what was written after so many changes, and answered this.
     pub(crate) fn note(&self, told: Told, changes: u64) {
-        self.files.insert(told.attr.ino.0, (told, changes));
+        let (version, attr, at) = (told.version, Some(told.attr), RealClock::tick());
+        self.keep(told.attr.ino, Known { version, attr, changes, at });
     }
 
-    /// What a meta said of a file, if this mount has changed nothing since.
+    fn keep(&self, ino: Ino, known: Known) {
+        let mut all = self.known.lock();
+        // Answers come in any order.
+        if all.get(&ino.0).is_none_or(|kept| kept.version <= known.version) {
+            all.insert(ino.0, known);
+        }
+    }
+
+    /// What a meta answered to an operation that was asked for after so many changes.
+    pub(crate) fn hear(&self, op: &MetaOp, answered: Option<&Answered>, changes: u64) {
+        if told_of(op).is_none() {
+            return;
+        }
+        let at = RealClock::tick();
+        let Some(Answered { answer: Ok(reply), after, .. }) = answered else {
+            // A refusal changes nothing; of what is not known anything may be true.
+            if answered.is_none() {
+                self.of_any.fetch_add(1, Ordering::AcqRel);
+            }
+            return;
+        };
+        let version = after.version;
+        if version == 0 {
+            self.of_any.fetch_add(1, Ordering::AcqRel);
+            return;
+        }
+        let inode = match reply {
+            MetaReply::Removed(removed) => Some(removed.ino),
+            MetaReply::Entry(entry) if matches!(op, MetaOp::Link { .. }) => Some(entry.attr.ino),
+            _ => None,
+        };
+        if let Some(ino) = inode {
+            self.keep(ino, Known { version, attr: None, changes, at });
+        }
+        for attr in &after.dirs {
+            self.keep(attr.ino, Known { version, attr: Some(*attr), changes, at });
+        }
+    }
+
+    /// What a meta said of an inode, if this mount has changed nothing of it since.
     pub(crate) fn get(&self, ino: Ino) -> Option<Told> {
-        let (told, changes) = self.files.get(&ino.0)?;
-        (changes == self.changes()).then_some(told)
+        let known = self.known.lock().get(&ino.0).copied()?;
+        let is_recent = RealClock::tick().since(known.at) < BELIEVED;
+        let is_true = is_recent && known.changes == self.changes(ino);
+        let attr = known.attr.filter(|_| is_true)?;
+        Some(Told { attr, version: known.version })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use millpond_types::meta::{Extend, Name, Timestamp};
+    use millpond_types::meta::{After, Extend, MetaError, Name, Removed, Timestamp};
 
     use super::*;
     use crate::files::tests::attr;
@@ -78,7 +181,7 @@ mod tests {
         let settled = Settled::default();
         let told = Told { attr: attr(10, 3), version: 7 };
         let (ino, name) = (told.attr.ino, Name::new(b"a").unwrap());
-        let before = settled.changes();
+        let before = settled.changes(ino);
         settled.note(told, before);
         settled.passes(&MetaOp::GetAttr { ino });
         settled.passes(&MetaOp::Extend(Extend {
@@ -90,13 +193,61 @@ mod tests {
         assert_eq!(settled.get(ino).map(|told| told.attr.size), Some(10));
         assert!(settled.get(Ino(6)).is_none());
         // Under way while the meta was told: which of the two came first is not known.
-        let unlink = MetaOp::Unlink { parent: Ino::ROOT, name };
+        let unlink = MetaOp::Unlink { parent: Ino::ROOT, name: name.clone() };
         settled.passes(&unlink);
-        let between = settled.changes();
+        let between = settled.changes(ino);
         settled.note(told, between);
         settled.passes(&unlink);
         assert!(settled.get(ino).is_none());
-        settled.note(told, settled.changes());
-        assert!(settled.get(ino).is_some());
+        settled.note(told, settled.changes(ino));
+        settled.changed(Ino(ino.0 + 1));
+        settled.passes(&MetaOp::Link { ino: Ino(ino.0 + 2), parent: Ino::ROOT, name });
+        assert!(settled.get(ino).is_some(), "of other files");
+        settled.changed(ino);
+        assert!(settled.get(ino).is_none());
+    }
+
+    #[test]
+    fn names_that_are_made_and_removed_bring_their_directories() {
+        let settled = Settled::default();
+        let told = |ino, version| {
+            let mut attr = attr(0, version);
+            attr.ino = Ino(ino);
+            Told { attr, version }
+        };
+        let name = Name::new(b"a").unwrap();
+        let op = MetaOp::Unlink { parent: Ino(1), name };
+        let answered = |version, ino| {
+            let dirs = vec![told(1, version).attr];
+            let answer = Ok(MetaReply::Removed(Removed { ino: Ino(ino), nlink: 1 }));
+            Answered { answer, version: version - 1, after: After { version, dirs } }
+        };
+        let changes = settled.changes(Ino(1));
+        for ino in [5, 6] {
+            settled.note(told(ino, 7), changes);
+        }
+        settled.hear(&op, Some(&answered(10, 5)), changes);
+        assert_eq!(settled.get(Ino(1)).map(|told| told.version), Some(10));
+        assert!(settled.get(Ino(5)).is_none() && settled.get(Ino(6)).is_some());
+        // Answers that were overtaken.
+        settled.note(told(5, 9), changes);
+        settled.hear(&op, Some(&answered(9, 6)), changes);
+        assert!(settled.get(Ino(5)).is_none(), "of before it lost a name");
+        assert_eq!(settled.get(Ino(1)).map(|told| told.version), Some(10));
+        settled.note(told(5, 11), changes);
+        assert!(settled.get(Ino(5)).is_some());
+        // It was refused, it was done for an earlier attempt, it is not known.
+        let refused = Answered { answer: Err(MetaError::NotFound), ..answered(12, 5) };
+        settled.hear(&op, Some(&refused), changes);
+        assert!(settled.get(Ino(1)).is_some());
+        let mut earlier = answered(13, 6);
+        earlier.after = After::default();
+        for unknown in [Some(&earlier), None] {
+            let changes = settled.changes(Ino(1));
+            settled.note(told(1, 20), changes);
+            assert!(settled.get(Ino(1)).is_some());
+            settled.hear(&op, unknown, changes);
+            assert!(settled.get(Ino(1)).is_none());
+        }
     }
 }

@@ -11,9 +11,9 @@ use millpond_fuse_wire::abi::InitFlags;
 use millpond_fuse_wire::{Device, Operation, Received, Reply, ReplyTo, Request, RequestBuffer};
 use parking_lot::{Condvar, Mutex};
 
-use crate::ahead;
 use crate::fs::Fs;
 use crate::waiters::Waiters;
+use crate::{ahead, cached};
 
 mod ring;
 
@@ -77,6 +77,7 @@ impl Workers {
         let mut this =
             Self { shared, devices: devices.clone(), threads: Vec::new(), waiting: None, over };
         ahead::start(fs)?;
+        cached::start(fs, &this.devices[0], terms.granted)?;
         let waiting = Arc::clone(&this.shared);
         this.waiting = Some(thread("mp-locks", move || waiting.waiters.run(&waiting.fs))?);
         for device in devices {
@@ -173,6 +174,9 @@ impl Drop for Workers {
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.fs.bandwidth.set_open(true);
         self.shared.fs.ahead.end();
+        if let Some(cache) = &self.shared.fs.cached {
+            cache.end();
+        }
         self.shared.stop.notify();
         self.shared.waiters.end();
         for thread in self.threads.drain(..).chain(self.waiting.take()) {
@@ -186,8 +190,15 @@ fn serve(shared: &Shared, device: &Arc<Device>, number: usize) {
     let Terms { max_write, granted } = shared.terms;
     let mut buffer = RequestBuffer::new(max_write);
     let mut scratch = Vec::new();
+    let waiter = match device.waiter(shared.stop.as_fd()) {
+        Ok(waiter) => waiter,
+        Err(error) => {
+            tracing::error!("a thread of a mount is missing: {error}");
+            return;
+        }
+    };
     while !shared.stopping.load(Ordering::Acquire) {
-        let received = device.read_or_stop(&mut buffer, shared.stop.as_fd());
+        let received = device.read_or_stop(&mut buffer, &waiter);
         let Some(bytes) = request_in(shared, received) else { return };
         serve_bytes(shared, device, (bytes, granted), (number, &mut scratch));
     }
@@ -236,11 +247,15 @@ fn serve_one(
     if request.resent() {
         fs.watch.note_resent(fs.files().knows(request.unique()));
     }
+    let passes_others =
+        matches!(request.operation, Operation::Forget { .. } | Operation::BatchForget { .. });
     if let Operation::Interrupt { unique } = request.operation {
         if fs.watch.interrupt(unique) {
             return;
         }
         shared.waiters.interrupt(fs, unique);
+    } else if !passes_others {
+        fs.files().came(request.unique(), request.resent(), RealClock::tick());
     }
     let mut started = Some(fs.watch.begin(request, number));
     let mut answer = |reply: Reply<'_>| {

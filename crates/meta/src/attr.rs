@@ -10,6 +10,7 @@ use crate::content;
 use crate::error::Failed;
 use crate::permit;
 use crate::quota::Charge;
+use crate::share;
 use crate::view::{View, opened, with_times};
 
 /// The target of a symbolic link.
@@ -85,10 +86,13 @@ async fn resize(view: &View, attr: &mut Attr, (size, id): (u64, u64)) -> Result<
     }
     if size == 0 {
         // Even when it is empty: bytes may have been written that it does not know of yet.
-        view.discard_bytes(attr)?;
-        (attr.data, attr.chunks) = (id, None);
+        view.discard_bytes(attr).await?;
+        (attr.data, attr.chunks, attr.is_shared) = (id, None, false);
     } else if attr.is_stored() && size < attr.size {
         content::cut(view, attr, size).await?;
+    }
+    if attr.is_shared && size < attr.size {
+        share::reached(view, attr).await?;
     }
     attr.size = size;
     attr.mtime = view.now;
@@ -106,9 +110,12 @@ pub(crate) async fn extend(view: &View, extend: &Extend) -> Result<MetaReply, Fa
     if attr.kind != FileKind::Regular {
         return Err(MetaError::Invalid.into());
     }
-    let begins = attr.is_stored() && attr.size == 0;
-    if attr.chunks == Some(extend.data) || begins && attr.data == extend.data {
+    let begins = attr.is_stored() && attr.size == 0 && attr.data == extend.data;
+    if begins {
         attr.chunks = Some(extend.data);
+    }
+    let is_its = attr.chunks == Some(extend.data);
+    if is_its || share::reach(view, attr, extend.data, extend.size).await? {
         let size = attr.size.max(extend.size);
         view.charge(record.quota, extend.ino, Charge::resize(attr.size, size)).await?;
         attr.size = size;

@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use millpond_store::KeyRange;
 use millpond_types::meta::{
-    EntryRecord, FileKind, Ino, InodeRecord, Name, RECORDS_AT_ONCE_MAX, Repair, UsageRecord, keys,
+    EntryRecord, FileKind, Ino, InodeRecord, Name, RECORDS_AT_ONCE_MAX, Repair, SharedRecord,
+    UsageRecord, keys,
 };
 use millpond_types::wire::Record;
 
@@ -36,20 +37,24 @@ fn printable(key: &[u8]) -> String {
 }
 
 /// One walk through a volume.
-struct Walk<'a, R> {
-    records: &'a R,
-    report: CheckReport,
+pub(crate) struct Walk<'a, R> {
+    pub(crate) records: &'a R,
+    pub(crate) report: CheckReport,
     /// By inode number.
-    batch: Vec<Seen>,
+    pub(crate) batch: Vec<Seen>,
     /// Names of directories of the batch that are not where these say.
     extra: BTreeMap<Ino, Vec<(Ino, Name)>>,
     /// Numbers that the batch stands for.
-    numbers: std::ops::RangeInclusive<u64>,
+    pub(crate) numbers: std::ops::RangeInclusive<u64>,
     reached: HashSet<Ino>,
     /// Bytes and inodes by the key of the part of a quota that counts them.
     counted: BTreeMap<Vec<u8>, (u64, u64)>,
+    /// How many files have chunks of a name that has a record, and one of them with its version.
+    sharing: BTreeMap<u64, (u64, Ino, u64)>,
 }
 
+/// What is known of chunks that several files have, by their names.
+type Shares = BTreeMap<u64, SharedRecord>;
 /// The parts of all quotas' usage.
 type Parts = BTreeMap<Vec<u8>, UsageRecord>;
 
@@ -73,6 +78,7 @@ pub async fn check<R: Records>(
         numbers: 0..=0,
         reached: HashSet::from([Ino::ROOT]),
         counted: BTreeMap::new(),
+        sharing: BTreeMap::new(),
     };
     walk.all(inodes_at_once.max(1)).await?;
     Ok(walk.report)
@@ -104,9 +110,12 @@ impl<R: Records> Walk<'_, R> {
         let mut more = Some(KeyRange::prefix(keys::INODES));
         let mut is_first = true;
         let parts = self.parts(is_first).await?;
-        for prefix in [keys::GARBAGE, keys::SESSIONS] {
+        let shares = self.shares(is_first).await?;
+        let whole = [keys::GARBAGE, keys::SESSIONS, keys::LARGE, keys::UPLOADS_BY_KEY, keys::ENDED];
+        for prefix in whole {
             self.read_all(prefix).await?;
         }
+        self.check_uploads().await?;
         while let Some(range) = more {
             more = self.load(range, inodes_at_once).await?;
             if is_first && self.seen(Ino::ROOT).is_none() {
@@ -121,19 +130,24 @@ impl<R: Records> Walk<'_, R> {
                 keys::LOCKS,
                 keys::QUOTAS,
                 keys::TRASH,
+                keys::ATTACHMENTS,
             ];
             for prefix in beside {
                 self.count_beside(prefix, is_first).await?;
             }
+            self.count_places(is_first).await?;
+            self.count_parts(is_first).await?;
             for place in 0..self.batch.len() {
                 self.judge(place).await?;
+                self.judge_order(place).await?;
             }
             is_first = false;
         }
+        self.judge_shares(&shares).await?;
         self.judge_quotas(&parts).await
     }
 
-    fn unreadable(&mut self, key: Vec<u8>) {
+    pub(crate) fn unreadable(&mut self, key: Vec<u8>) {
         self.report.add(Finding::Unreadable { key: printable(&key) }, [Repair::Aside { key }]);
     }
 
@@ -169,6 +183,69 @@ impl<R: Records> Walk<'_, R> {
         Ok(parts)
     }
 
+    /// Looks whether a file still has chunks of which nothing is known.
+    async fn confirm_unknown(
+        &mut self,
+        chunks: u64,
+        (ino, version): (Ino, u64),
+    ) -> Result<(), VolumeError> {
+        let found = self.records.at_once(vec![keys::inode(ino), keys::shared(chunks)]).await?;
+        let [Some(inode), None] = &found[..] else { return Ok(()) };
+        if InodeRecord::open(inode).is_ok_and(|record| record.attr.version == version) {
+            self.report.add(Finding::Unknown { chunks }, []);
+        } else {
+            self.report.unjudged += 1;
+        }
+        Ok(())
+    }
+
+    async fn shares(&mut self, is_first: bool) -> Result<Shares, VolumeError> {
+        let mut more = Some(KeyRange::prefix(keys::SHARED));
+        let mut shares = Shares::new();
+        while let Some(range) = more {
+            let page = self.records.page(range, true).await?;
+            more = page.rest;
+            for (key, value) in page.entries {
+                match (keys::number(keys::SHARED, &key), SharedRecord::open(&value)) {
+                    (Some(chunks), Ok(record)) => drop(shares.insert(chunks, record)),
+                    _ if is_first => self.unreadable(key),
+                    _ => {}
+                }
+            }
+        }
+        Ok(shares)
+    }
+
+    /// Compares how many files are read from chunks with the records that did not change meanwhile. Who begins
+    /// or ends to be read from some changes the record of all of them.
+    async fn judge_shares(&mut self, before: &Shares) -> Result<(), VolumeError> {
+        let after = self.shares(false).await?;
+        let own = std::mem::take(&mut self.sharing);
+        let mut found: BTreeMap<u64, u64> = after.keys().map(|chunks| (*chunks, 0)).collect();
+        for (chunks, (users, ..)) in &own {
+            *found.entry(*chunks).or_default() += users;
+            for base in after.get(chunks).iter().flat_map(|record| &record.bases) {
+                *found.entry(base.chunks).or_default() += users;
+            }
+        }
+        for (chunks, found) in found {
+            match (before.get(&chunks), after.get(&chunks)) {
+                (_, Some(now)) if now.users == found => {}
+                (None, None) => {
+                    let (_, ino, version) = own.get(&chunks).copied().unwrap_or_default();
+                    self.confirm_unknown(chunks, (ino, version)).await?;
+                }
+                (Some(then), Some(now)) if then == now => {
+                    let SharedRecord { version, users, .. } = *now;
+                    let repair = Repair::Users { chunks, version, users: found };
+                    self.report.add(Finding::Users { chunks, users, found }, [repair]);
+                }
+                _ => self.report.unjudged += 1,
+            }
+        }
+        Ok(())
+    }
+
     /// Compares what was counted with the records, of quotas that did not change meanwhile.
     async fn judge_quotas(&mut self, before: &Parts) -> Result<(), VolumeError> {
         let after = self.parts(false).await?;
@@ -200,7 +277,7 @@ impl<R: Records> Walk<'_, R> {
         Ok(())
     }
 
-    fn seen(&mut self, ino: Ino) -> Option<&mut Seen> {
+    pub(crate) fn seen(&mut self, ino: Ino) -> Option<&mut Seen> {
         let place = self.batch.binary_search_by_key(&ino, |seen| seen.ino).ok()?;
         Some(&mut self.batch[place])
     }
@@ -230,6 +307,10 @@ impl<R: Records> Walk<'_, R> {
                             let part = keys::usage(record.quota, record.attr.ino);
                             let sum = self.counted.entry(part).or_default();
                             *sum = (sum.0 + record.attr.size, sum.1 + 1);
+                        }
+                        if let Some(chunks) = record.attr.chunks.filter(|_| record.attr.is_shared) {
+                            let (ino, version) = (record.attr.ino, record.attr.version);
+                            self.sharing.entry(chunks).or_insert((0, ino, version)).0 += 1;
                         }
                         self.batch.push(Seen::of(&record));
                     }
@@ -276,9 +357,8 @@ impl<R: Records> Walk<'_, R> {
         entry: EntryRecord,
     ) -> Result<(), VolumeError> {
         if self.numbers.contains(&dir.0) {
-            let is_dir = entry.kind == FileKind::Directory;
             match self.seen(dir).filter(|seen| seen.kind == FileKind::Directory) {
-                Some(seen) => seen.dirs += u32::from(is_dir),
+                Some(seen) => seen.has(&name, entry),
                 None => self.confirm(dir, name.clone(), None).await?,
             }
         }
@@ -348,6 +428,7 @@ impl<R: Records> Walk<'_, R> {
                     Some(seen) if prefix == keys::ORPHANS => seen.is_orphan = true,
                     Some(seen) if prefix == keys::XATTRS => seen.xattrs_found += 1,
                     Some(seen) if prefix == keys::CONTENTS => seen.content.1 = true,
+                    Some(_) if prefix == keys::ATTACHMENTS => {}
                     Some(seen) => seen.trash = trash.map_or(seen.trash, |(dir, _)| dir),
                     None => self.confirm_stray(key, ino).await?,
                 }
@@ -356,7 +437,11 @@ impl<R: Records> Walk<'_, R> {
         Ok(())
     }
 
-    async fn confirm_stray(&mut self, key: Vec<u8>, ino: Ino) -> Result<(), VolumeError> {
+    pub(crate) async fn confirm_stray(
+        &mut self,
+        key: Vec<u8>,
+        ino: Ino,
+    ) -> Result<(), VolumeError> {
         let found = self.records.at_once(vec![key.clone(), keys::inode(ino)]).await?;
         if let [Some(_), None] = found[..] {
             self.report.add(Finding::Stray { key: printable(&key) }, [Repair::Stray { key }]);

@@ -10,6 +10,7 @@ use millpond_types::wire::Record;
 
 use crate::error::{Failed, VolumeError};
 use crate::lock;
+use crate::object;
 use crate::quota::{self, Charge};
 use crate::session::{ORPHAN_BYTES_MAX, living};
 use crate::trash;
@@ -64,6 +65,7 @@ impl Volume {
     async fn collect_some(&self) -> Result<Collected, Failed> {
         lock::release_ended(self).await?;
         trash::expire(self).await?;
+        object::let_go(self).await?;
         let options = RangeOptions { snapshot: true, ..RangeOptions::limit(ORPHANS_MAX) };
         let all = KeyRange::prefix(keys::ORPHANS);
         // On from where the last round ended, so that many that wait hide no others.
@@ -127,19 +129,22 @@ impl Volume {
         let key = keys::inode(ino);
         let found = self.store.begin().get_snapshot(&key).await?;
         let found: Option<InodeRecord> = found.map(|bytes| opened(&key, &bytes)).transpose()?;
+        if found.as_ref().is_some_and(|record| record.marks.objects) {
+            object::end_all(self, ino).await?;
+        }
         if found.is_some_and(|record| record.quota == ino) {
             quota::forget(self, ino).await?;
         }
         self.store
             .transact(|txn| async move {
-                let view = View { txn, now: self.now() };
+                let view = View::new(txn, self.now());
                 let (orphan, inode) = (keys::orphan(ino), keys::inode(ino));
                 if view.txn.get(&orphan).await?.is_none() {
                     return Ok(());
                 }
                 if let Some(bytes) = view.txn.get(&inode).await? {
                     let record: InodeRecord = opened(&inode, &bytes)?;
-                    view.discard_bytes(&record.attr)?;
+                    view.discard_bytes(&record.attr).await?;
                     view.charge(record.quota, ino, Charge::of(&record).back()).await?;
                     if record.xattrs > 0 {
                         let all = KeyRange::prefix(&keys::xattrs(ino));
@@ -150,9 +155,10 @@ impl Volume {
                     if record.attr.is_dir() {
                         view.txn.delete(&keys::times(ino))?;
                     }
-                    let locks = keys::locks(ino);
-                    if view.txn.get(&locks).await?.is_some() {
-                        view.txn.delete(&locks)?;
+                    for beside in [keys::locks(ino), keys::attachment(ino)] {
+                        if view.txn.get(&beside).await?.is_some() {
+                            view.txn.delete(&beside)?;
+                        }
                     }
                     view.txn.delete(&inode)?;
                 }

@@ -5,18 +5,20 @@
 //! was read. Several clients may try that at the same time: each writes to chunks of its own, so none of
 //! them writes over what another one has written since.
 
+use millpond_store::{KeyRange, RangeOptions};
 use millpond_types::meta::{
     Attr, Caller, Content, ContentRecord, Create, Entry, EntryRecord, FILE_BYTES_MAX, FileKind,
     GarbageRecord, INLINE_MAX, Ino, InodeRecord, MetaError, MetaReply, Name, PutFile, Reserve,
-    SetAttr, Spill, Timestamp, WriteInline, keys,
+    STORED_MAX, SetAttr, Spill, Timestamp, WriteInline, keys,
 };
 use millpond_types::wire::Record;
 
 use crate::entry::{self, Fresh};
-use crate::error::Failed;
+use crate::error::{Failed, VolumeError};
 use crate::permit;
 use crate::quota::Charge;
 use crate::view::{View, opened};
+use crate::volume::{Volume, broken};
 
 /// How long a name for chunks is reserved, in seconds: a mount tries for a minute to write.
 const RESERVED_S: i64 = 90;
@@ -31,7 +33,16 @@ impl View {
         own(attr, found)
     }
 
-    fn put_stored(&self, attr: &Attr, bytes: Vec<u8>) -> Result<(), Failed> {
+    /// Gives a file in the store the bytes of another one.
+    pub(crate) async fn copy_stored(&self, from: &Attr, to: &Attr) -> Result<(), Failed> {
+        let bytes = self.stored(from).await?;
+        if bytes.len() > INLINE_MAX {
+            self.txn.put(&keys::large(to.ino), Vec::new())?;
+        }
+        if bytes.is_empty() { Ok(()) } else { self.put_stored(to, bytes) }
+    }
+
+    pub(crate) fn put_stored(&self, attr: &Attr, bytes: Vec<u8>) -> Result<(), Failed> {
         let record = ContentRecord { data: attr.data, bytes };
         Ok(self.txn.put(&keys::content(attr.ino), record.seal())?)
     }
@@ -79,14 +90,15 @@ pub(crate) async fn cut(view: &View, attr: &Attr, size: u64) -> Result<(), Faile
 async fn grow(
     view: &View,
     record: &mut InodeRecord,
-    (size, at): (u64, Timestamp),
+    (size, at): (u64, Option<Timestamp>),
 ) -> Result<(), Failed> {
     let attr = &mut record.attr;
     let size = size.max(attr.size);
     view.charge(record.quota, attr.ino, Charge::resize(attr.size, size)).await?;
     attr.size = size;
-    attr.mtime = at;
-    attr.ctime = at.max(attr.ctime);
+    if let Some(at) = at {
+        (attr.mtime, attr.ctime) = (at, at.max(attr.ctime));
+    }
     Ok(())
 }
 
@@ -106,7 +118,7 @@ pub(crate) async fn write(view: &View, write: &WriteInline) -> Result<MetaReply,
         bytes.resize(bytes.len().max(end), 0);
         bytes[start..end].copy_from_slice(&write.bytes);
     }
-    grow(view, &mut record, (write.end(), write.mtime)).await?;
+    grow(view, &mut record, (write.end(), Some(write.mtime))).await?;
     if !write.bytes.is_empty() {
         view.put_stored(&record.attr, bytes)?;
     }
@@ -121,7 +133,8 @@ pub(crate) async fn reserve(view: &View, reserve: Reserve, id: u64) -> Result<Me
         return Err(MetaError::Invalid.into());
     }
     let since = Timestamp { secs: view.now.secs.saturating_add(RESERVED_S), ..view.now };
-    let garbage = GarbageRecord { layout: attr.layout, size: reserve.size, since };
+    let (layout, size) = (attr.layout, reserve.size);
+    let garbage = GarbageRecord { layout, size, since, is_sealed: false };
     view.txn.put(&keys::garbage(id), garbage.seal())?;
     Ok(MetaReply::Reserved(id))
 }
@@ -140,7 +153,7 @@ pub(crate) async fn spill(view: &View, spill: Spill) -> Result<MetaReply, Failed
     if !is_ours || !attr.is_stored() || attr.version != spill.version {
         return Ok(MetaReply::Attr(record.attr));
     }
-    view.discard_bytes(attr)?;
+    view.discard_bytes(attr).await?;
     view.txn.delete(&key)?;
     attr.chunks = Some(spill.chunks);
     grow(view, &mut record, (spill.size, spill.mtime)).await?;
@@ -196,7 +209,7 @@ pub(crate) async fn put(
     put: &PutFile,
     fresh: Fresh,
 ) -> Result<MetaReply, Failed> {
-    assert!(put.bytes.len() <= INLINE_MAX, "a request that was decoded has no more");
+    assert!(put.bytes.len() <= STORED_MAX, "a request that was decoded has no more");
     let (name, dirs) = split(&put.path)?;
     let parent = walk(view, caller, dirs).await?;
     let wanted = Create {
@@ -207,6 +220,7 @@ pub(crate) async fn put(
         rdev: 0,
         target: Vec::new(),
         exclusive: false,
+        promised: None,
     };
     let there = view.entry(parent, name).await?;
     let created = there.is_none();
@@ -226,8 +240,8 @@ pub(crate) async fn put(
         permit::access(caller, &view.dir(parent).await?.attr, permit::EXECUTE)?;
         let set = SetAttr { size: Some(put.bytes.len() as u64), ..SetAttr::default() };
         attr.mode = permit::set_attr(caller, attr, set)?.mode.unwrap_or(attr.mode);
-        view.discard_bytes(attr)?;
-        (attr.data, attr.chunks) = (fresh.id, None);
+        view.discard_bytes(attr).await?;
+        (attr.data, attr.chunks, attr.is_shared) = (fresh.id, None, false);
     }
     attr.size = put.bytes.len() as u64;
     (attr.mtime, attr.ctime) = (view.now, view.now);
@@ -236,6 +250,44 @@ pub(crate) async fn put(
     if size > 0 {
         view.put_stored(&record.attr, put.bytes.clone())?;
     }
+    if put.bytes.len() > INLINE_MAX {
+        view.txn.put(&keys::large(ino), Vec::new())?;
+    }
     view.put_inode(&mut record)?;
     Ok(MetaReply::Entry(Entry { attr: record.attr, created }))
+}
+
+impl Volume {
+    /// Some files with so many bytes in the store that they should go to chunks; what was one of them and is not any
+    /// more may be among them. A client brings them there, and then [`forgets`](Self::forget_large) them.
+    ///
+    /// # Errors
+    /// [`VolumeError`].
+    pub async fn large(&self, limit: usize) -> Result<Vec<Ino>, VolumeError> {
+        let options = RangeOptions { snapshot: true, ..RangeOptions::limit(limit) };
+        let page = self.store.begin().range(&KeyRange::prefix(keys::LARGE), options).await;
+        let page = page.map_err(VolumeError::Store)?;
+        let numbers = page.entries.iter().filter_map(|(key, _)| keys::number(keys::LARGE, key));
+        Ok(numbers.map(Ino).collect())
+    }
+
+    /// Forgets those of these files that are gone, whose bytes lie in chunks, or that are small.
+    ///
+    /// # Errors
+    /// [`VolumeError`]; calling again is harmless.
+    pub async fn forget_large(&self, files: &[Ino]) -> Result<(), VolumeError> {
+        for ino in files {
+            let done = self.store.transact(|txn| async move {
+                let view = View::new(txn, self.now());
+                let record: Option<InodeRecord> = view.read(&keys::inode(*ino)).await?;
+                let is_large = |attr: &Attr| attr.is_stored() && attr.size > INLINE_MAX as u64;
+                if !record.is_some_and(|record| is_large(&record.attr)) {
+                    view.txn.delete(&keys::large(*ino))?;
+                }
+                Ok::<_, Failed>(())
+            });
+            done.await.map_err(broken)?;
+        }
+        Ok(())
+    }
 }

@@ -1,11 +1,12 @@
 //! Names: looked up, made, added and removed.
 
 use millpond_types::meta::{
-    Attr, Caller, Create, Entry, EntryRecord, FileKind, Ino, InodeRecord, LINKS_MAX, Layout,
+    Attr, Caller, Create, Entry, EntryRecord, FileKind, Ino, InodeRecord, LINKS_MAX, Layout, Marks,
     MetaError, MetaReply, Name, Removed,
 };
 
 use crate::error::Failed;
+use crate::object;
 use crate::permit;
 use crate::quota::Charge;
 use crate::view::View;
@@ -49,6 +50,8 @@ pub(crate) async fn create(
     permit::change_entries(caller, &parent.attr)?;
     permit::make(caller, create.kind)?;
     makes_sense(create)?;
+    object::may_name(&parent, &create.name, create.kind)?;
+    is_promised_right(view, caller, create).await?;
     let is_dir = create.kind == FileKind::Directory;
     let is_device = matches!(create.kind, FileKind::CharDevice | FileKind::BlockDevice);
     let (gid, mode) = permit::inherit(caller, &parent.attr, is_dir, create.mode);
@@ -56,6 +59,10 @@ pub(crate) async fn create(
     if has_bytes && fresh.layout.chains == 0 {
         return Err(MetaError::Again.into());
     }
+    let promised = create.promised.as_ref();
+    let born = promised.map_or(view.now, |promised| promised.at);
+    let written = promised.map_or(view.now, |promised| promised.written);
+    let bytes = promised.map_or(&[][..], |promised| &promised.bytes);
     let attr = Attr {
         ino: Ino(fresh.id),
         kind: create.kind,
@@ -64,29 +71,35 @@ pub(crate) async fn create(
         gid,
         nlink: if is_dir { 2 } else { 1 },
         rdev: if is_device { create.rdev } else { 0 },
-        size: create.target.len() as u64,
-        atime: view.now,
-        mtime: view.now,
-        ctime: view.now,
-        btime: view.now,
+        size: (create.target.len() + bytes.len()) as u64,
+        atime: born,
+        mtime: written,
+        ctime: written.max(born),
+        btime: born,
         data: fresh.id,
         chunks: (!has_bytes).then_some(fresh.id),
+        is_shared: false,
         layout: if has_bytes { fresh.layout } else { Layout::NONE },
         parent: create.parent,
         version: 0,
     };
     let quota = parent.quota;
     let keep_s = if is_dir { parent.keep_s } else { 0 };
-    let mut record = InodeRecord { attr, target: create.target.clone(), xattrs: 0, quota, keep_s };
+    let marks = Marks { objects: is_dir && parent.marks.objects, implied: false };
+    let target = create.target.clone();
+    let mut record = InodeRecord { attr, target, xattrs: 0, quota, keep_s, marks };
     view.charge(quota, attr.ino, Charge::of(&record)).await?;
     view.put_inode(&mut record)?;
-    view.put_entry(create.parent, &create.name, EntryRecord { ino: attr.ino, kind: attr.kind })?;
-    view.touch(create.parent)?;
+    if !bytes.is_empty() {
+        view.put_stored(&record.attr, bytes.to_vec())?;
+    }
+    view.put_entry(&parent, &create.name, EntryRecord { ino: attr.ino, kind: attr.kind })?;
     if is_dir {
         view.touch(attr.ino)?;
         parent.attr.nlink += 1;
         view.put_inode(&mut parent)?;
     }
+    view.touch_and_tell(&parent)?;
     Ok(MetaReply::Entry(Entry { attr: record.attr, created: true }))
 }
 
@@ -99,8 +112,25 @@ fn makes_sense(create: &Create) -> Result<(), MetaError> {
     }
 }
 
+/// Only a mount makes promises, of regular files, and each number is one inode for ever.
+async fn is_promised_right(view: &View, caller: &Caller, create: &Create) -> Result<(), Failed> {
+    let Some(promised) = &create.promised else { return Ok(()) };
+    if !caller.checked || create.kind != FileKind::Regular {
+        return Err(MetaError::Invalid.into());
+    }
+    match view.inode(promised.ino).await {
+        Ok(_) => Err(MetaError::Exists.into()),
+        Err(Failed::Refused(_)) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 /// The name is there already.
 async fn taken(view: &View, create: &Create, there: EntryRecord) -> Result<MetaReply, Failed> {
+    if create.promised.as_ref().is_some_and(|promised| promised.ino == there.ino) {
+        let attr = view.attr(there.ino).await?;
+        return Ok(MetaReply::Entry(Entry { attr, created: true }));
+    }
     if create.exclusive || create.kind != FileKind::Regular {
         return Err(MetaError::Exists.into());
     }
@@ -130,6 +160,7 @@ pub(crate) async fn link(
     if record.attr.nlink == 0 {
         return Err(MetaError::NotFound.into());
     }
+    object::may_name(&dir, name, record.attr.kind)?;
     if record.quota != dir.quota {
         return Err(MetaError::CrossDevice.into());
     }
@@ -142,8 +173,8 @@ pub(crate) async fn link(
     record.attr.nlink += 1;
     record.attr.ctime = view.now;
     view.put_inode(&mut record)?;
-    view.put_entry(parent, name, EntryRecord { ino, kind: record.attr.kind })?;
-    view.touch(parent)?;
+    view.put_entry(&dir, name, EntryRecord { ino, kind: record.attr.kind })?;
+    view.touch_and_tell(&dir)?;
     Ok(MetaReply::Entry(Entry { attr: record.attr, created: true }))
 }
 
@@ -177,9 +208,9 @@ pub(crate) async fn unlink(
     if record.attr.is_dir() {
         return Err(MetaError::IsDirectory.into());
     }
-    view.delete_entry(parent, name)?;
+    view.delete_entry(&dir, name, record.attr.kind)?;
     view.unname(&dir, name, &mut record)?;
-    view.touch(parent)?;
+    view.touch_and_tell(&dir)?;
     Ok(MetaReply::Removed(removed(&record)))
 }
 
@@ -195,10 +226,10 @@ pub(crate) async fn remove_dir(
         return Err(MetaError::NotDirectory.into());
     }
     view.must_be_empty(record.attr.ino).await?;
-    view.delete_entry(parent, name)?;
+    view.delete_entry(&dir, name, record.attr.kind)?;
     view.unname(&dir, name, &mut record)?;
     dir.attr.nlink = dir.attr.nlink.saturating_sub(1);
     view.put_inode(&mut dir)?;
-    view.touch(parent)?;
+    view.touch_and_tell(&dir)?;
     Ok(MetaReply::Removed(removed(&record)))
 }

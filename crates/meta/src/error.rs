@@ -62,6 +62,14 @@ impl TransactError for Failed {
 }
 
 impl Failed {
+    /// What is refused needs not be done; everything else must be asked for again.
+    pub(crate) fn refused_is_done(self) -> Result<(), VolumeError> {
+        match self {
+            Self::Refused(_) => Ok(()),
+            Self::Broken(error) => Err(error),
+        }
+    }
+
     /// What to answer: an error of POSIX, or that it must be asked again.
     pub(crate) fn answer<T>(self) -> Result<Result<T, MetaError>, VolumeError> {
         match self {

@@ -74,6 +74,13 @@ pub enum Finding {
         /// The key, printable.
         key: String,
     },
+    /// A name in a directory of objects is not at its places, or something else is there.
+    Places {
+        /// In which directory.
+        dir: Ino,
+        /// Which name.
+        name: Name,
+    },
     /// What counts for a quota is not what the inodes say.
     Usage {
         /// The directory with the quota.
@@ -82,6 +89,20 @@ pub enum Finding {
         bytes: u64,
         /// Inodes that were found.
         inodes: u64,
+    },
+    /// Chunks that several files have are counted wrongly.
+    Users {
+        /// Their name.
+        chunks: u64,
+        /// Files that the record counts.
+        users: u64,
+        /// Files that were found.
+        found: u64,
+    },
+    /// The record of chunks that several files have is away: what is behind them is not read.
+    Unknown {
+        /// Their name.
+        chunks: u64,
     },
 }
 
@@ -121,9 +142,20 @@ impl fmt::Display for Finding {
             Self::Stray { key } => {
                 write!(f, "the record {key} belongs to an inode that is not there")
             }
+            Self::Places { dir, name } => {
+                write!(f, "name {name} in directory {dir} is not where it is in the order of keys")
+            }
             Self::Usage { root, bytes, inodes } => write!(
                 f,
                 "the quota of directory {root} counts wrongly: {bytes} bytes, {inodes} inodes were found"
+            ),
+            Self::Users { chunks, users, found } => write!(
+                f,
+                "chunks {chunks:016x} count {users} files, and {found} are read from them"
+            ),
+            Self::Unknown { chunks } => write!(
+                f,
+                "files have the chunks {chunks:016x} together, and what is known of these is away"
             ),
         }
     }

@@ -1,6 +1,7 @@
 //! Numbers of new inodes, data ids and sessions: taken from the store some thousand at a time.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use millpond_store::{Store, StoreError, StoreErrorKind};
 use millpond_types::meta::{CounterRecord, keys};
@@ -20,6 +21,8 @@ const FIRST: u64 = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Ids {
     left: Mutex<Range<u64>>,
+    /// All numbers below have been taken by somebody.
+    taken: AtomicU64,
 }
 
 impl Ids {
@@ -29,24 +32,41 @@ impl Ids {
             if let Some(id) = self.left.lock().next() {
                 return Ok(id);
             }
-            let taken = take(store).await?;
+            let taken = self.take(store, TAKEN).await?;
             let mut left = self.left.lock();
             if left.is_empty() {
                 *left = taken;
             }
         }
     }
+
+    /// Takes numbers for whoever asks for some.
+    pub(crate) async fn take(&self, store: &Store, count: u64) -> Result<Range<u64>, Failed> {
+        let taken = take(store, count).await?;
+        self.taken.fetch_max(taken.end, Ordering::AcqRel);
+        Ok(taken)
+    }
+
+    /// Whether a number has been taken, so that it will not be given to anybody else.
+    pub(crate) async fn is_taken(&self, store: &Store, id: u64) -> Result<bool, Failed> {
+        if id >= self.taken.load(Ordering::Acquire) {
+            let next = FIRST + given_out(store).await?;
+            self.taken.fetch_max(next, Ordering::AcqRel);
+            return Ok((FIRST..next).contains(&id));
+        }
+        Ok(id >= FIRST)
+    }
 }
 
-async fn take(store: &Store) -> Result<Range<u64>, Failed> {
+async fn take(store: &Store, count: u64) -> Result<Range<u64>, Failed> {
     loop {
         let taken = store.transact(|txn| async move {
             let next = match txn.get(keys::IDS).await? {
                 Some(bytes) => opened::<CounterRecord>(keys::IDS, &bytes)?.next,
                 None => FIRST,
             };
-            txn.put(keys::IDS, CounterRecord { next: next + TAKEN }.seal())?;
-            Ok::<_, Failed>(next..next + TAKEN)
+            txn.put(keys::IDS, CounterRecord { next: next + count }.seal())?;
+            Ok::<_, Failed>(next..next + count)
         });
         match taken.await {
             // Taken or not: the next attempt takes others.

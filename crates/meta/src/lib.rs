@@ -1,10 +1,10 @@
 //! The file namespace: inodes, names and their rules, over the transactional store.
 //!
 //! Reading order: [`Volume`] (what a meta executes), `view` (records read and written in one
-//! transaction), then the operations: `attr`, `content` (bytes in the store), `entry` (make, link, remove), `rename`, `dir`, `xattr`,
-//! `lock`, `quota`, `trash`; `permit` (who may do what), `ids` (numbers of new inodes), `session` (mounts),
+//! transaction), then the operations: `attr`, `content` (bytes in the store), `share` (chunks of several files), `entry` (make, link, remove), `rename`, `dir`, `xattr`,
+//! `lock`, `quota`, `trash`, `object` (files by the keys of S3); `permit` (who may do what), `ids` (numbers of new inodes), `session` (mounts),
 //! `collect` (what nobody can reach any more), `feed` (changes, for mounts that keep what they were told);
-//! `records`, `check`, `seen` and `finding` (whether all of this holds in a volume), `repair` (what to do when
+//! `records`, `check`, `order`, `seen` and `finding` (whether all of this holds in a volume), `repair` (what to do when
 //! it does not).
 //!
 //! Invariants:
@@ -17,6 +17,9 @@
 //!   directory conflict only where they touch the same name.
 //! - Bytes of a file lie in the store until they go to chunks, in one transaction that looks whether they are
 //!   what was written there; the name of the chunks is garbage before, and nobody else's ever.
+//! - A name of chunks that several files have, or that others are behind, has a record that counts the files which
+//!   are read from them; at none it is garbage in the same transaction.
+//! - In a directory of objects each name has its places in the order of keys, written and removed with its entry.
 //! - A lock goes with the session of its owner, at once.
 //! - What counts for a quota is exact, whatever happens at the same moment; its limit is kept but for
 //!   what is under way together.
@@ -34,6 +37,8 @@ mod feed;
 mod finding;
 mod ids;
 mod lock;
+mod object;
+mod order;
 mod permit;
 mod quota;
 mod records;
@@ -41,6 +46,7 @@ mod rename;
 mod repair;
 mod seen;
 mod session;
+mod share;
 mod trash;
 mod view;
 mod volume;

@@ -172,7 +172,7 @@ async fn release(volume: &Volume, session: u64, ino: Ino) -> Result<(), Failed> 
     volume
         .store
         .transact(|txn| async move {
-            let view = View { txn, now: volume.now() };
+            let view = View::new(txn, volume.now());
             if let Some(mut record) = view.read::<LocksRecord>(&keys::locks(ino)).await? {
                 record.locks.retain(|held| held.session != session);
                 put(&view, ino, &record)?;

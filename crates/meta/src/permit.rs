@@ -148,6 +148,7 @@ mod tests {
             btime: time,
             data: 0,
             chunks: Some(0),
+            is_shared: false,
             layout: Layout::NONE,
             parent: Ino::ROOT,
             version: 0,

@@ -3,10 +3,11 @@
 use std::future::Future;
 
 use millpond_store::{KeyRange, Page, RangeOptions, Store};
+use millpond_types::meta::object::{AttachmentRecord, PartRecord, UploadRecord, name_at};
 use millpond_types::meta::{
     Caller, ContentRecord, DirTimes, EntryRecord, GarbageRecord, InodeRecord, LocksRecord,
     MetaError, MetaReply, OrphanRecord, QuotaRecord, RECORDS_AT_ONCE_MAX, RecordPage, RecordRange,
-    SessionRecord, TrashRecord, UsageRecord, keys,
+    SessionRecord, SharedRecord, TrashRecord, UsageRecord, keys,
 };
 use millpond_types::wire::Record;
 
@@ -100,6 +101,10 @@ pub(crate) async fn at_once(
     Ok(MetaReply::Values(values))
 }
 
+fn is_upload(prefix: &[u8], key: &[u8]) -> bool {
+    key.len() == prefix.len() + 16 && keys::split_upload(prefix, key).is_some()
+}
+
 /// Whether a record of the namespace cannot be read, or its key is none of ours.
 pub(crate) fn is_unreadable(key: &[u8], value: &[u8]) -> bool {
     let numbered = |prefix| keys::number(prefix, key).is_some();
@@ -112,9 +117,11 @@ pub(crate) fn is_unreadable(key: &[u8], value: &[u8]) -> bool {
         Some(keys::ENTRIES) => keys::split_entry(key).is_some() && EntryRecord::open(value).is_ok(),
         Some(keys::TIMES) => numbered(keys::TIMES) && DirTimes::open(value).is_ok(),
         Some(keys::CONTENTS) => numbered(keys::CONTENTS) && ContentRecord::open(value).is_ok(),
+        Some(keys::LARGE) => numbered(keys::LARGE) && value.is_empty(),
         Some(keys::XATTRS) => keys::leading(keys::XATTRS, key).is_some(),
         Some(keys::ORPHANS) => numbered(keys::ORPHANS) && OrphanRecord::open(value).is_ok(),
         Some(keys::GARBAGE) => numbered(keys::GARBAGE) && GarbageRecord::open(value).is_ok(),
+        Some(keys::SHARED) => numbered(keys::SHARED) && SharedRecord::open(value).is_ok(),
         Some(keys::SESSIONS) => numbered(keys::SESSIONS) && SessionRecord::open(value).is_ok(),
         Some(keys::LOCKS) => numbered(keys::LOCKS) && LocksRecord::open(value).is_ok(),
         Some(keys::LOCKED) => keys::split_locked(key).is_some(),
@@ -123,6 +130,19 @@ pub(crate) fn is_unreadable(key: &[u8], value: &[u8]) -> bool {
             keys::leading(keys::USAGE, key).is_some() && UsageRecord::open(value).is_ok()
         }
         Some(keys::TRASH) => keys::split_trash(key).is_some() && TrashRecord::open(value).is_ok(),
+        Some(keys::ATTACHMENTS) => {
+            numbered(keys::ATTACHMENTS) && AttachmentRecord::open(value).is_ok()
+        }
+        Some(keys::PLACES) => {
+            let name = keys::split_place(key).and_then(|(_, place)| name_at(place));
+            name.is_some() && EntryRecord::open(value).is_ok()
+        }
+        Some(keys::UPLOADS) => match keys::part_number(key) {
+            Some(_) => PartRecord::open(value).is_ok(),
+            None => is_upload(keys::UPLOADS, key) && UploadRecord::open(value).is_ok(),
+        },
+        Some(keys::UPLOADS_BY_KEY) => keys::split_upload_by_key(key).is_some(),
+        Some(keys::ENDED) => is_upload(keys::ENDED, key) && value.is_empty(),
         _ => true,
     };
     !is_good

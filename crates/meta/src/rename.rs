@@ -5,6 +5,7 @@ use millpond_types::meta::{
 };
 
 use crate::error::Failed;
+use crate::object;
 use crate::permit;
 use crate::quota;
 use crate::view::View;
@@ -40,15 +41,11 @@ impl Dirs {
     }
 
     fn put(&mut self, view: &View) -> Result<(), Failed> {
-        view.touch(self.old.attr.ino)?;
-        if let Some(new) = &self.new {
-            view.touch(new.attr.ino)?;
-        }
-        if self.changed {
-            view.put_inode(&mut self.old)?;
-            if let Some(new) = &mut self.new {
-                view.put_inode(new)?;
+        for dir in std::iter::once(&mut self.old).chain(&mut self.new) {
+            if self.changed {
+                view.put_inode(dir)?;
             }
+            view.touch_and_tell(dir)?;
         }
         Ok(())
     }
@@ -104,6 +101,7 @@ pub(crate) async fn rename(
         must_not_lie_in(view, dirs.target(), source.entry.ino).await?;
     }
     quota::may_move(&source.record, dirs.target())?;
+    object::may_name(dirs.target(), &wanted.new_name, source.record.attr.kind)?;
     match (there, wanted.exchange) {
         (None, true) => Err(MetaError::NotFound.into()),
         (Some(there), true) => {
@@ -113,6 +111,7 @@ pub(crate) async fn rename(
                 must_not_lie_in(view, &dirs.old, there.entry.ino).await?;
             }
             quota::may_move(&there.record, &dirs.old)?;
+            object::may_name(&dirs.old, &wanted.name, there.record.attr.kind)?;
             exchange(view, wanted, (source, there), dirs).await
         }
         (there, false) => replace(view, wanted, (source, there), dirs).await,
@@ -138,6 +137,7 @@ async fn must_not_lie_in(view: &View, dir: &InodeRecord, moved: Ino) -> Result<(
 
 async fn moved(view: &View, named: &mut Named, dir: &InodeRecord) -> Result<(), Failed> {
     quota::moved(view, &mut named.record, dir).await?;
+    object::enter(view, dir, &mut named.record).await?;
     named.record.attr.ctime = view.now;
     named.record.attr.parent = dir.attr.ino;
     view.put_inode(&mut named.record)
@@ -149,8 +149,10 @@ async fn exchange(
     (mut source, mut there): (Named, Named),
     mut dirs: Dirs,
 ) -> Result<MetaReply, Failed> {
-    view.put_entry(wanted.parent, &wanted.name, there.entry)?;
-    view.put_entry(wanted.new_parent, &wanted.new_name, source.entry)?;
+    view.delete_entry(&dirs.old, &wanted.name, source.entry.kind)?;
+    view.delete_entry(dirs.target(), &wanted.new_name, there.entry.kind)?;
+    view.put_entry(&dirs.old, &wanted.name, there.entry)?;
+    view.put_entry(dirs.target(), &wanted.new_name, source.entry)?;
     moved(view, &mut source, dirs.target()).await?;
     moved(view, &mut there, &dirs.old).await?;
     let comes = i32::from(source.record.attr.is_dir());
@@ -180,8 +182,8 @@ async fn replace(
         replaced = Some(Removed { ino: attr.ino, nlink: attr.nlink });
         dirs.count(0, -i32::from(is_dir));
     }
-    view.delete_entry(wanted.parent, &wanted.name)?;
-    view.put_entry(wanted.new_parent, &wanted.new_name, source.entry)?;
+    view.delete_entry(&dirs.old, &wanted.name, source.entry.kind)?;
+    view.put_entry(dirs.target(), &wanted.new_name, source.entry)?;
     moved(view, &mut source, dirs.target()).await?;
     dirs.count(-i32::from(is_dir), i32::from(is_dir));
     dirs.put(view)?;

@@ -2,13 +2,15 @@
 //! still as it was found, and loses nothing that could be read.
 
 use millpond_store::{KeyRange, RangeOptions};
+use millpond_types::meta::object::PartRecord;
 use millpond_types::meta::{
-    Attr, Caller, EntryRecord, FileKind, Ino, InodeRecord, Layout, MetaError, MetaReply, Name,
-    Repair, UsageRecord, keys,
+    Attr, Caller, EntryRecord, FileKind, Ino, InodeRecord, Layout, Marks, MetaError, MetaReply,
+    Name, Repair, UsageRecord, keys,
 };
 use millpond_types::wire::Record;
 
 use crate::error::Failed;
+use crate::object;
 use crate::quota;
 use crate::records::is_unreadable;
 use crate::view::View;
@@ -27,12 +29,13 @@ pub(crate) fn make_root(view: &View) -> Result<(), Failed> {
         xattrs: 0,
         quota: quota::NONE,
         keep_s: 0,
+        marks: Marks::default(),
     })?;
     view.touch(Ino::ROOT)
 }
 
 /// A directory of root in the root directory.
-fn new_dir(view: &View, ino: Ino, mode: u16) -> Attr {
+pub(crate) fn new_dir(view: &View, ino: Ino, mode: u16) -> Attr {
     let now = view.now;
     Attr {
         ino,
@@ -49,6 +52,7 @@ fn new_dir(view: &View, ino: Ino, mode: u16) -> Attr {
         btime: now,
         data: 0,
         chunks: Some(0),
+        is_shared: false,
         layout: Layout::NONE,
         parent: Ino::ROOT,
         version: 0,
@@ -98,6 +102,10 @@ pub(crate) async fn repair(
         Repair::Stray { key } => stray(view, key).await?,
         Repair::Usage { key, version, bytes, inodes } => {
             usage(view, key, (*version, *bytes, *inodes)).await?
+        }
+        Repair::Places { dir, name } => object::repair_places(view, *dir, name).await?,
+        Repair::Users { chunks, version, users } => {
+            view.set_users(*chunks, (*version, *users)).await?
         }
     };
     Ok(MetaReply::Repaired(done))
@@ -156,25 +164,41 @@ async fn renamed_in(view: &View, dir: Ino) -> Result<(), Failed> {
     Ok(())
 }
 
+/// Removes an entry of a directory that may not be there.
+fn delete_entry(
+    view: &View,
+    above: Option<&InodeRecord>,
+    (dir, name): (Ino, &Name),
+    kind: FileKind,
+) -> Result<(), Failed> {
+    match above {
+        Some(above) => view.delete_entry(above, name, kind),
+        None => Ok(view.txn.delete(&keys::entry(dir, name))?),
+    }
+}
+
 async fn bad_name(view: &View, dir: Ino, name: &Name) -> Result<bool, Failed> {
     let Some(entry) = view.entry(dir, name).await? else { return Ok(false) };
     let above: Option<InodeRecord> = view.read(&keys::inode(dir)).await?;
     let to: Option<InodeRecord> = view.read(&keys::inode(entry.ino)).await?;
-    let lies_well = above.is_some_and(|record| record.attr.is_dir());
+    let lies_well = above.as_ref().is_some_and(|record| record.attr.is_dir());
     match to {
         Some(record) if lies_well && record.attr.kind == entry.kind => return Ok(false),
         Some(mut record) if lies_well => {
             let kind = record.attr.kind;
-            view.put_entry(dir, name, EntryRecord { kind, ..entry })?;
+            delete_entry(view, above.as_ref(), (dir, name), entry.kind)?;
+            if let Some(above) = &above {
+                view.put_entry(above, name, EntryRecord { kind, ..entry })?;
+            }
             view.put_inode(&mut record)?;
         }
         Some(mut record) => {
-            view.delete_entry(dir, name)?;
+            delete_entry(view, above.as_ref(), (dir, name), entry.kind)?;
             if entry.ino != dir {
                 view.put_inode(&mut record)?;
             }
         }
-        None => view.delete_entry(dir, name)?,
+        None => delete_entry(view, above.as_ref(), (dir, name), entry.kind)?,
     }
     renamed_in(view, dir).await?;
     Ok(true)
@@ -191,7 +215,8 @@ async fn extra_name(
     if entry.ino != ino || !record.attr.is_dir() {
         return Ok(false);
     }
-    view.delete_entry(dir, name)?;
+    let above: Option<InodeRecord> = view.read(&keys::inode(dir)).await?;
+    delete_entry(view, above.as_ref(), (dir, name), entry.kind)?;
     // Its own version stays: its other names go by it too.
     if dir != ino {
         renamed_in(view, dir).await?;
@@ -211,7 +236,7 @@ async fn take_in(view: &View, mut record: InodeRecord, nlink: u32, id: u64) -> R
     record.attr.parent = dir.attr.ino;
     record.attr.ctime = view.now;
     let kind = record.attr.kind;
-    view.put_entry(dir.attr.ino, &name, EntryRecord { ino, kind })?;
+    view.put_entry(&dir, &name, EntryRecord { ino, kind })?;
     view.put_inode(&mut record)?;
     dir.attr.nlink += u32::from(record.attr.is_dir());
     view.put_inode(&mut dir)?;
@@ -225,9 +250,10 @@ async fn lost_found(view: &View, id: u64) -> Result<InodeRecord, Failed> {
     }
     let mut root = view.dir(Ino::ROOT).await?;
     let attr = new_dir(view, Ino(id), 0o700);
-    let record = InodeRecord { attr, target: Vec::new(), xattrs: 0, quota: root.quota, keep_s: 0 };
+    let (target, quota, marks) = (Vec::new(), root.quota, Marks::default());
+    let record = InodeRecord { attr, target, xattrs: 0, quota, keep_s: 0, marks };
     view.charge(record.quota, attr.ino, quota::Charge::of(&record)).await?;
-    view.put_entry(Ino::ROOT, &name, EntryRecord { ino: attr.ino, kind: attr.kind })?;
+    view.put_entry(&root, &name, EntryRecord { ino: attr.ino, kind: attr.kind })?;
     root.attr.nlink += 1;
     view.put_inode(&mut root)?;
     view.touch(Ino::ROOT)?;
@@ -253,13 +279,14 @@ async fn ring(view: &View, ino: Ino, id: u64) -> Result<bool, Failed> {
     }
     let parent = record.attr.parent;
     let Some(name) = name_of(view, parent, ino).await? else { return Ok(false) };
-    view.delete_entry(parent, &name)?;
+    let mut above: Option<InodeRecord> = view.read(&keys::inode(parent)).await?;
+    delete_entry(view, above.as_ref(), (parent, &name), FileKind::Directory)?;
     let mut nlink = record.attr.nlink;
     if parent == ino {
         nlink = nlink.saturating_sub(1);
-    } else if let Some(mut above) = view.read::<InodeRecord>(&keys::inode(parent)).await? {
+    } else if let Some(above) = &mut above {
         above.attr.nlink = above.attr.nlink.saturating_sub(1);
-        view.put_inode(&mut above)?;
+        view.put_inode(above)?;
         view.touch(parent)?;
     }
     take_in(view, record, nlink, id).await?;
@@ -300,11 +327,27 @@ async fn xattrs(view: &View, ino: Ino) -> Result<bool, Failed> {
 }
 
 async fn stray(view: &View, key: &[u8]) -> Result<bool, Failed> {
-    let beside =
-        [keys::ORPHANS, keys::XATTRS, keys::TIMES, keys::LOCKS, keys::QUOTAS, keys::CONTENTS];
-    let owner = match keys::split_trash(key) {
-        Some((_, ino)) => Some(ino.0),
-        None => beside.iter().find_map(|prefix| keys::leading(prefix, key)),
+    if let Some(done) = object::stray(view, key).await? {
+        return Ok(done);
+    }
+    let beside = [
+        keys::ORPHANS,
+        keys::XATTRS,
+        keys::TIMES,
+        keys::LOCKS,
+        keys::QUOTAS,
+        keys::CONTENTS,
+        keys::ATTACHMENTS,
+        keys::PLACES,
+    ];
+    let part = match keys::part_number(key) {
+        Some(_) => view.read::<PartRecord>(key).await?,
+        None => None,
+    };
+    let owner = match (keys::split_trash(key), part) {
+        (Some((_, ino)), _) => Some(ino.0),
+        (None, Some(part)) => Some(part.ino.0),
+        (None, None) => beside.iter().find_map(|prefix| keys::leading(prefix, key)),
     };
     let owner = owner.ok_or(MetaError::Invalid)?;
     let is_there = view.txn.get(key).await?.is_some();

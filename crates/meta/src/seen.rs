@@ -1,15 +1,21 @@
 //! What a check has seen of one inode, and what is wrong with it.
 
-use millpond_types::meta::{FileKind, Ino, InodeRecord, Name, Repair, keys};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use millpond_types::meta::object::places;
+use millpond_types::meta::{EntryRecord, FileKind, Ino, InodeRecord, Name, Repair, keys};
 
 use crate::finding::Finding;
 
 /// An inode of a batch, and what was found to lead to it.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each was seen by itself")]
 pub(crate) struct Seen {
     pub(crate) ino: Ino,
     pub(crate) kind: FileKind,
     pub(crate) is_orphan: bool,
+    /// It is a part of an upload.
+    pub(crate) is_part: bool,
     /// The directory in whose trash it is; 0 for none.
     pub(crate) trash: Ino,
     pub(crate) version: u64,
@@ -21,8 +27,19 @@ pub(crate) struct Seen {
     /// Whether bytes of it may lie in the store, and whether some do.
     pub(crate) content: (bool, bool),
     pub(crate) parent: Ino,
+    /// It is a directory of objects.
+    is_of_objects: bool,
+    /// The sum of the places that its entries should have, less that of those that there are.
+    places: u64,
     /// A name was found where it says that it lies.
     is_placed: bool,
+}
+
+/// Stands for what is at a place; sums of such numbers do not depend on any order.
+fn sum(place: &[u8], entry: EntryRecord) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (place, entry.ino, entry.kind).hash(&mut hasher);
+    hasher.finish()
 }
 
 impl Seen {
@@ -32,6 +49,7 @@ impl Seen {
             ino: attr.ino,
             kind: attr.kind,
             is_orphan: false,
+            is_part: false,
             trash: Ino(0),
             version: attr.version,
             nlink: attr.nlink,
@@ -41,6 +59,8 @@ impl Seen {
             xattrs_found: 0,
             content: (attr.is_stored(), false),
             parent: attr.parent,
+            is_of_objects: record.marks.objects,
+            places: 0,
             // The root is in itself, and no name says so.
             is_placed: attr.ino == Ino::ROOT && attr.parent == Ino::ROOT,
         }
@@ -57,9 +77,29 @@ impl Seen {
         !is_first
     }
 
+    /// It has this entry.
+    pub(crate) fn has(&mut self, name: &Name, entry: EntryRecord) {
+        self.dirs += u32::from(entry.kind == FileKind::Directory);
+        if self.is_of_objects {
+            for place in places(name, entry.kind == FileKind::Directory) {
+                self.places = self.places.wrapping_add(sum(&place, entry));
+            }
+        }
+    }
+
+    /// It has this at a place.
+    pub(crate) fn has_at(&mut self, place: &[u8], entry: EntryRecord) {
+        self.places = self.places.wrapping_sub(sum(place, entry));
+    }
+
+    /// Whether its places are those of its entries.
+    pub(crate) const fn is_in_order(&self) -> bool {
+        self.places == 0
+    }
+
     /// Whether names are to lead to it.
     pub(crate) const fn has_place(&self) -> bool {
-        !self.is_orphan && self.trash.0 == 0
+        !self.is_orphan && !self.is_part && self.trash.0 == 0
     }
 
     /// What is wrong with it, if nothing has changed, and how it is put right. `extra` are its names, of a

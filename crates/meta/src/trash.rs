@@ -13,6 +13,7 @@ use millpond_types::meta::{
 use millpond_types::wire::Record;
 
 use crate::error::Failed;
+use crate::object;
 use crate::permit;
 use crate::quota;
 use crate::view::{View, opened};
@@ -108,12 +109,14 @@ async fn restore(
     if view.entry(parent, name).await?.is_some() {
         return Err(MetaError::Exists.into());
     }
+    object::may_name(&dir, name, record.attr.kind)?;
     quota::moved(view, &mut record, &dir).await?;
+    object::enter(view, &dir, &mut record).await?;
     let is_dir = record.attr.is_dir();
     record.attr.nlink = if is_dir { 2 } else { 1 };
     record.attr.ctime = view.now;
     view.txn.delete(&keys::trash(parent, ino))?;
-    view.put_entry(parent, name, EntryRecord { ino, kind: record.attr.kind })?;
+    view.put_entry(&dir, name, EntryRecord { ino, kind: record.attr.kind })?;
     view.put_inode(&mut record)?;
     view.touch(parent)?;
     if is_dir {
@@ -154,7 +157,7 @@ pub(crate) async fn expire(volume: &Volume) -> Result<(), Failed> {
         }
     }
     for some in over.chunks(DROPPED_MAX) {
-        volume.store.transact(|txn| expire_some(View { txn, now }, some)).await?;
+        volume.store.transact(|txn| expire_some(View::new(txn, now), some)).await?;
     }
     Ok(())
 }

@@ -1,11 +1,13 @@
 //! The namespace as one transaction sees it.
 
 use millpond_store::{KeyRange, RangeOptions, Transaction};
+use millpond_types::meta::object::places;
 use millpond_types::meta::{
     Attr, DirTimes, EntryRecord, FileKind, GarbageRecord, Ino, InodeRecord, MetaError, Name,
     OrphanRecord, Timestamp, keys,
 };
 use millpond_types::wire::Record;
+use parking_lot::Mutex;
 
 use crate::error::{Failed, VolumeError};
 use crate::trash;
@@ -22,9 +24,15 @@ pub(crate) fn opened<R: Record>(key: &[u8], bytes: &[u8]) -> Result<R, Failed> {
 pub(crate) struct View {
     pub(crate) txn: Transaction,
     pub(crate) now: Timestamp,
+    /// Directories whose entries this transaction changed, as they will be.
+    dirs: Mutex<Vec<Attr>>,
 }
 
 impl View {
+    pub(crate) fn new(txn: Transaction, now: Timestamp) -> Self {
+        Self { txn, now, dirs: Mutex::default() }
+    }
+
     /// A record.
     pub(crate) async fn read<R: Record>(&self, key: &[u8]) -> Result<Option<R>, Failed> {
         let found = self.txn.get(key).await?;
@@ -71,17 +79,45 @@ impl View {
         Ok(self.txn.put(&keys::inode(record.attr.ino), record.seal())?)
     }
 
+    /// Writes an entry, and its places in a directory of objects. One that was there was a directory as this one, or none
+    /// as this one.
     pub(crate) fn put_entry(
         &self,
-        dir: Ino,
+        dir: &InodeRecord,
         name: &Name,
         entry: EntryRecord,
     ) -> Result<(), Failed> {
-        Ok(self.txn.put(&keys::entry(dir, name), entry.seal())?)
+        let (ino, sealed) = (dir.attr.ino, entry.seal());
+        for place in places_in(dir, name, entry.kind) {
+            self.txn.put(&keys::place(ino, &place), sealed.as_slice())?;
+        }
+        Ok(self.txn.put(&keys::entry(ino, name), sealed)?)
     }
 
-    pub(crate) fn delete_entry(&self, dir: Ino, name: &Name) -> Result<(), Failed> {
-        Ok(self.txn.delete(&keys::entry(dir, name))?)
+    /// Removes the entry of an inode of this kind.
+    pub(crate) fn delete_entry(
+        &self,
+        dir: &InodeRecord,
+        name: &Name,
+        kind: FileKind,
+    ) -> Result<(), Failed> {
+        for place in places_in(dir, name, kind) {
+            self.txn.delete(&keys::place(dir.attr.ino, &place))?;
+        }
+        Ok(self.txn.delete(&keys::entry(dir.attr.ino, name))?)
+    }
+
+    /// The entries of a directory change now; whoever asked for it is told what becomes of the directory. It is
+    /// read with a conflict, and put before, if it changes otherwise.
+    pub(crate) fn touch_and_tell(&self, dir: &InodeRecord) -> Result<(), Failed> {
+        let times = DirTimes { mtime: self.now, ctime: self.now };
+        self.dirs.lock().push(with_times(dir.attr, Some(times)));
+        self.touch(dir.attr.ino)
+    }
+
+    /// What [`Self::touch_and_tell`] was called with.
+    pub(crate) fn touched(&self) -> Vec<Attr> {
+        std::mem::take(&mut *self.dirs.lock())
     }
 
     /// The entries of a directory change now.
@@ -92,9 +128,25 @@ impl View {
 
     /// Refuses a directory with entries; entries that appear until the commit make it fail.
     pub(crate) async fn must_be_empty(&self, dir: Ino) -> Result<(), Failed> {
-        let range = KeyRange::prefix(&keys::entries(dir));
-        let page = self.txn.range(&range, RangeOptions::limit(1)).await?;
-        if page.entries.is_empty() { Ok(()) } else { Err(MetaError::NotEmpty.into()) }
+        let found = self.first_entry(dir, RangeOptions::limit(1)).await?;
+        if found.is_none() { Ok(()) } else { Err(MetaError::NotEmpty.into()) }
+    }
+
+    /// The key of the first entry of a directory, past those that this transaction removes.
+    pub(crate) async fn first_entry(
+        &self,
+        dir: Ino,
+        options: RangeOptions,
+    ) -> Result<Option<Vec<u8>>, Failed> {
+        let mut more = Some(KeyRange::prefix(&keys::entries(dir)));
+        while let Some(range) = more {
+            let page = self.txn.range(&range, options).await?;
+            if let Some((key, _)) = page.entries.into_iter().next() {
+                return Ok(Some(key));
+            }
+            more = page.rest;
+        }
+        Ok(None)
     }
 
     /// Takes the name in `dir` off an inode; without names it is kept, if the directory does that, or
@@ -118,16 +170,25 @@ impl View {
 
     /// Removes the bytes of an inode from the store, or names them as garbage. An empty file in the store may
     /// have chunks that no meta was told of.
-    pub(crate) fn discard_bytes(&self, attr: &Attr) -> Result<(), Failed> {
+    pub(crate) async fn discard_bytes(&self, attr: &Attr) -> Result<(), Failed> {
         if attr.layout.chains == 0 {
             return Ok(());
+        }
+        if attr.is_shared {
+            return self.release((attr.chunk_data(), attr.size)).await;
         }
         if attr.is_stored() && attr.size > 0 {
             return Ok(self.txn.delete(&keys::content(attr.ino))?);
         }
-        let garbage = GarbageRecord { layout: attr.layout, size: attr.size, since: self.now };
+        let (layout, size, since) = (attr.layout, attr.size, self.now);
+        let garbage = GarbageRecord { layout, size, since, is_sealed: false };
         Ok(self.txn.put(&keys::garbage(attr.chunk_data()), garbage.seal())?)
     }
+}
+
+/// The places of a name, of which only directories of objects have any.
+pub(crate) fn places_in(dir: &InodeRecord, name: &Name, kind: FileKind) -> Vec<Vec<u8>> {
+    if dir.marks.objects { places(name, kind == FileKind::Directory) } else { Vec::new() }
 }
 
 /// A directory's attributes with the times of its entries.

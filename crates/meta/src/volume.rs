@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use millpond_env::Clock;
 use millpond_store::{KeyRange, RequestId, Store, StoreErrorKind, Transaction};
+use millpond_types::meta::object::ObjectOp;
 use millpond_types::meta::{
-    Answered, Layout, MetaError, MetaOp, MetaReply, MetaRequest, Timestamp, Usage, VOLUME_FORMAT,
-    VolumeRecord, keys,
+    After, Answered, Create, Layout, MetaError, MetaOp, MetaReply, MetaRequest, NUMBERS_MAX,
+    Timestamp, Usage, VOLUME_FORMAT, VolumeRecord, keys,
 };
 use millpond_types::wire::Record;
 use parking_lot::Mutex;
@@ -19,7 +20,8 @@ use crate::feed::Feed;
 use crate::ids::{Ids, given_out};
 use crate::view::{View, opened};
 use crate::{
-    attr, content, dir, entry, lock, quota, records, rename, repair, session, trash, xattr,
+    attr, content, dir, entry, lock, object, quota, records, rename, repair, session, share, trash,
+    xattr,
 };
 
 /// How a volume behaves.
@@ -147,6 +149,37 @@ impl Volume {
         self.ids.next(&self.store).await
     }
 
+    async fn take_numbers(&self, count: u32) -> Result<MetaReply, Failed> {
+        if count == 0 || count > NUMBERS_MAX {
+            return Err(MetaError::Invalid.into());
+        }
+        let taken = self.ids.take(&self.store, u64::from(count)).await?;
+        Ok(MetaReply::Numbers { first: taken.start })
+    }
+
+    /// The number of a new inode or data id, if the operation makes one.
+    async fn id_for(&self, op: &MetaOp) -> Result<u64, Failed> {
+        match op {
+            MetaOp::Create(Create { promised: Some(promised), .. }) => {
+                let taken = self.ids.is_taken(&self.store, promised.ino.0).await?;
+                if taken { Ok(promised.ino.0) } else { Err(MetaError::Invalid.into()) }
+            }
+            MetaOp::Create(_)
+            | MetaOp::Reserve(_)
+            | MetaOp::PutFile(_)
+            | MetaOp::Clone(_)
+            | MetaOp::Unshare { .. } => self.fresh_id().await,
+            MetaOp::SetAttr { set, .. } if set.size == Some(0) => self.fresh_id().await,
+            MetaOp::Object(ObjectOp::Nameless { ino, .. }) => {
+                let taken = self.ids.is_taken(&self.store, ino.0).await?;
+                if taken { Ok(ino.0) } else { Err(MetaError::Invalid.into()) }
+            }
+            MetaOp::Object(op) if op.takes_id() => self.fresh_id().await,
+            MetaOp::Repair(repair) if repair.takes_id() => self.fresh_id().await,
+            _ => Ok(0),
+        }
+    }
+
     /// Executes a request.
     ///
     /// What changes something is durable once this returns, and done once however often it is asked
@@ -155,57 +188,67 @@ impl Volume {
     /// # Errors
     /// [`VolumeError`]: it may have been done or not; ask again with the same sequence.
     pub async fn execute(&self, request: &MetaRequest) -> Result<Answered, VolumeError> {
+        let (mut version, mut after) = (0, After::default());
         let done = match &request.op {
-            MetaOp::SessionOpen { name } => (session::open(self, name).await, 0),
+            MetaOp::SessionOpen { name } => session::open(self, name).await,
             MetaOp::SessionRenew { open, closed } => {
-                (session::renew(self, request.session, (open, closed)).await, 0)
+                session::renew(self, request.session, (open, closed)).await
             }
-            MetaOp::SessionClose => (session::close(self, request.session).await, 0),
+            MetaOp::SessionClose => session::close(self, request.session).await,
+            MetaOp::TakeNumbers { count } => self.take_numbers(*count).await,
             op if op.changes() => {
-                let mut version = 0;
-                (self.once(request, &mut version).await, version)
+                let done = self.once(request, (&mut version, &mut after)).await;
+                if done.is_ok() {
+                    object::after(self, request).await.or_else(Failed::refused_is_done)?;
+                }
+                done
             }
             _ => {
-                let view = View { txn: self.store.begin(), now: self.now() };
+                let view = View::new(self.store.begin(), self.now());
                 let done = self.look(&view, request).await;
                 // What was not there is known to be not there as of a version, too.
-                let version = view.txn.version().await.map_or(0, |version| version.0);
-                (done, version)
+                version = view.txn.version().await.map_or(0, |version| version.0);
+                done
             }
         };
-        let (answer, version) = done;
-        let answer = answer.map_or_else(Failed::answer, |reply| Ok(Ok(reply)))?;
-        Ok(Answered { answer, version })
+        let answer = done.map_or_else(Failed::answer, |reply| Ok(Ok(reply)))?;
+        Ok(Answered { answer, version, after })
     }
 
-    /// Does something once. The version is the state of the store it was done in; 0 when it had been
-    /// done before.
-    async fn once(&self, request: &MetaRequest, version: &mut u64) -> Result<MetaReply, Failed> {
+    /// Does something once. The version is the state of the store it was done in, and `after` what it
+    /// left behind; both stay as they are when it had been done before, or is refused.
+    async fn once(
+        &self,
+        request: &MetaRequest,
+        (version, after): (&mut u64, &mut After),
+    ) -> Result<MetaReply, Failed> {
         if request.session == 0 {
             // Sequences of several clients would be taken for one another.
             return Err(MetaError::Stale.into());
         }
-        let takes_id = match &request.op {
-            MetaOp::Create(_) | MetaOp::Reserve(_) | MetaOp::PutFile(_) => true,
-            MetaOp::SetAttr { set, .. } => set.size == Some(0),
-            MetaOp::Repair(repair) => repair.takes_id(),
-            _ => false,
-        };
         let is_lock = matches!(request.op, MetaOp::SetLock { .. });
-        let id = if takes_id { self.fresh_id().await? } else { 0 };
+        match object::before(self, request).await {
+            // The transaction is refused for the same reason, and that is its answer for ever.
+            Ok(()) | Err(Failed::Refused(_)) => {}
+            Err(error) => return Err(error),
+        }
+        let id = self.id_for(&request.op).await?;
         let name = RequestId {
             epoch: u64::from(request.hour),
             id: u128::from(request.session) << 64 | u128::from(request.sequence),
         };
-        let seen = &AtomicU64::new(0);
+        let (seen, dirs) = (&AtomicU64::new(0), &Mutex::new(Vec::new()));
         let work = |txn: Transaction| async move {
-            let reply = self.change(txn.clone(), request, id).await?;
-            seen.store(txn.version().await?.0, Ordering::Relaxed);
+            let view = View::new(txn, self.now());
+            let reply = self.change(&view, request, id).await?;
+            seen.store(view.txn.version().await?.0, Ordering::Relaxed);
+            *dirs.lock() = view.touched();
             Ok(reply)
         };
         let done = self.store.transact_once(name, work).await;
-        if done.as_ref().is_ok_and(|reply| !reply.repeated) {
+        if let Ok(Some(made)) = done.as_ref().map(|reply| reply.version) {
             *version = seen.load(Ordering::Relaxed);
+            *after = After { version: made.0, dirs: std::mem::take(&mut *dirs.lock()) };
         }
         let done = match done {
             // An answer is final: another attempt, long on its way, must not do it after all.
@@ -225,13 +268,7 @@ impl Volume {
         }
     }
 
-    async fn change(
-        &self,
-        txn: Transaction,
-        request: &MetaRequest,
-        id: u64,
-    ) -> Result<Vec<u8>, Failed> {
-        let view = &View { txn, now: self.now() };
+    async fn change(&self, view: &View, request: &MetaRequest, id: u64) -> Result<Vec<u8>, Failed> {
         let caller = &request.caller;
         let reply = match &request.op {
             MetaOp::Create(create) => {
@@ -263,6 +300,16 @@ impl Volume {
                 let fresh = Fresh { id, layout: self.layout(id) };
                 content::put(view, caller, put, fresh).await?
             }
+            MetaOp::Share { ino } => share::begin(view, caller, *ino).await?,
+            MetaOp::Clone(wanted) => {
+                let fresh = Fresh { id, layout: self.layout(id) };
+                share::clone(view, caller, wanted, fresh).await?
+            }
+            MetaOp::Object(op) => {
+                let fresh = Fresh { id, layout: self.layout(id) };
+                object::change(view, self, request, (op, fresh)).await?
+            }
+            MetaOp::Unshare { ino, chunks } => share::unshare(view, (*ino, *chunks), id).await?,
             _ => return Err(MetaError::NotSupported.into()),
         };
         // Its own mount need not hear of it.
@@ -275,6 +322,8 @@ impl Volume {
         match &request.op {
             MetaOp::Lookup { parent, name } => entry::lookup(view, caller, *parent, name).await,
             MetaOp::Content { ino } => content::look(view, *ino).await,
+            MetaOp::Object(op) => object::look(view, caller, op).await,
+            MetaOp::Shared { chunks } => share::look(view, *chunks).await,
             MetaOp::GetFile { path } => content::get(view, caller, path).await,
             MetaOp::GetAttr { ino } => view.attr(*ino).await.map(MetaReply::Attr),
             MetaOp::ReadLink { ino } => attr::target(view, *ino).await,
@@ -323,6 +372,6 @@ async fn found(txn: Transaction, layout: Layout, now: Timestamp) -> Result<Volum
     }
     let record = VolumeRecord { format: VOLUME_FORMAT, layout, created: now };
     txn.put(keys::VOLUME, record.seal())?;
-    repair::make_root(&View { txn, now })?;
+    repair::make_root(&View::new(txn, now))?;
     Ok(record)
 }

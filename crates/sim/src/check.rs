@@ -26,6 +26,8 @@ pub enum Action {
     Remove,
     /// The same by the head itself, to make room: it is not tried again.
     Evict,
+    /// Write a chunk without bytes unless it exists: no update that names it is done afterwards.
+    Seal,
     /// Read from an offset on, so many bytes at most.
     Read(u32, u32),
 }
@@ -41,6 +43,8 @@ pub enum Heard {
     Exists,
     /// Nothing was done: there is no such chunk.
     NotFound,
+    /// It was not done now; a copy of it may have been before the seal that it names.
+    Sealed,
     /// To `Put`: it exists now, by this put or by another.
     There,
     /// To `Remove`: it is gone now, whether or not it was there.
@@ -104,7 +108,7 @@ impl States {
         }
         let new = after(old, &operation.action);
         let fits = match (&operation.heard, &new) {
-            (Heard::Unknown | Heard::There | Heard::Gone, _) => true,
+            (Heard::Unknown | Heard::Sealed | Heard::There | Heard::Gone, _) => true,
             (Heard::Exists | Heard::NotFound, new) => new.is_none(),
             (Heard::Done(heard), Some(new)) => {
                 let data = |bytes: &Vec<u8>| {
@@ -137,10 +141,11 @@ fn fits_read(old: Option<&[u8]>, offset: u32, len: u32, heard: &Heard) -> bool {
 #[expect(clippy::option_option, reason = "nothing changes, or the chunk is gone, or it has bytes")]
 fn after(old: Option<&[u8]>, action: &Action) -> Option<Option<Vec<u8>>> {
     match (action, old) {
-        (Action::Put(_), Some(_))
+        (Action::Put(_) | Action::Seal, Some(_))
         | (Action::Truncate(_) | Action::Remove | Action::Evict, None)
         | (Action::Read(..), _) => None,
         (Action::Put(bytes) | Action::Replace(bytes), _) => Some(Some(bytes.clone())),
+        (Action::Seal, None) => Some(Some(Vec::new())),
         (Action::Write(offset, bytes), old) => {
             let (from, to) = (*offset as usize, *offset as usize + bytes.len());
             let mut all = old.unwrap_or_default().to_vec();

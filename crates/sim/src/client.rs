@@ -10,6 +10,7 @@ use millpond_types::{Ack, ChunkId, Crc32c};
 
 use crate::bytes::Bytes;
 use crate::check::{Action, Heard, Operation};
+use crate::files::{self, Copying};
 use crate::member::node_at;
 use crate::message::{Address, Item, Message, Time, ms};
 use crate::world::{Phase, World};
@@ -42,6 +43,7 @@ pub(crate) struct Client {
     version: RoutingVersion,
     routing: BTreeMap<ChainId, Chain>,
     pub(crate) script: VecDeque<Task>,
+    pub(crate) copying: Option<Copying>,
     idle: bool,
 }
 
@@ -55,6 +57,7 @@ impl Client {
             version: RoutingVersion(0),
             routing: BTreeMap::new(),
             script: VecDeque::new(),
+            copying: None,
             idle: true,
         }
     }
@@ -73,6 +76,7 @@ fn request(action: &Action) -> Option<(Op<Bytes>, Crc32c)> {
         Action::Append(bytes) => Op::Append(Bytes::new(bytes)),
         Action::Truncate(len) => Op::Truncate { len: *len },
         Action::Remove | Action::Evict => Op::Remove,
+        Action::Seal => files::seal(),
         Action::Read(..) => return None,
     };
     let crc = op.payload().map_or(Crc32c::EMPTY, Payload::crc);
@@ -113,6 +117,9 @@ impl World {
         let chain = ChainId(1 + u32::try_from(self.rng.index(self.plan.chains)).expect("few"));
         let chunk = ChunkId(1 + u128::from(self.rng.below(self.plan.chunks)));
         let bytes = self.value(client);
+        if self.has_files && self.rng.permille(600) {
+            return Some(self.file_task(client, chain, bytes));
+        }
         let action = match self.rng.below(100) {
             0..50 => {
                 let whole = self.rng.permille(700);
@@ -201,15 +208,17 @@ impl World {
         let (attempt, to) = (current.attempt, member.target);
         current.waits_for = Some(member.node);
         let message = match (update, action) {
-            (Some((op, crc)), _) => {
+            (Some((op, crc)), action) => {
                 let lane = Lane { client: 1 + c.number as u128, channel: 0 };
                 let tag = if evicts {
                     Tag { lane: Lane::default(), sequence: attempt + c.number as u64 }
                 } else {
                     Tag { lane, sequence: c.sequence }
                 };
-                let durability = if self.plan.memory { Ack::Memory } else { Ack::Disk };
-                let body = UpdateRequest { version, issued, tag, chunk, op, crc, durability };
+                let memory = self.plan.memory && action != Action::Seal;
+                let durability = if memory { Ack::Memory } else { Ack::Disk };
+                let seal = files::seal_of(chunk);
+                let body = UpdateRequest { version, issued, tag, chunk, op, crc, durability, seal };
                 Message::Update { to, attempt, body: Box::new(body) }
             }
             (None, Action::Read(offset, len)) => {
@@ -295,6 +304,7 @@ impl World {
                 return self.finish(client, Heard::Unknown);
             }
             Refusal::Undecided => return self.finish(client, Heard::Unknown),
+            Refusal::Sealed => return self.finish(client, Heard::Sealed),
             Refusal::Superseded | Refusal::Invalid => {
                 return self.violate(|| format!("client {client} was refused: {refusal:?}"));
             }
@@ -310,11 +320,12 @@ impl World {
     fn finish(&mut self, client: usize, heard: Heard) {
         let Some(current) = self.clients[client].current.take() else { return };
         let (chain, chunk, ..) = current.task;
-        let known = heard != Heard::Unknown;
+        self.file_task_ended(client, &current.task, &heard);
+        let (sealed, known) = (heard == Heard::Sealed, heard != Heard::Unknown);
         let history = self.history.get_mut(&(chain, chunk)).expect("it was begun there");
         let operation = &mut history[current.place];
         operation.heard = heard;
-        operation.ret = known.then_some(self.now);
+        operation.ret = (known && !sealed).then_some(self.now);
         self.stats.operations += 1;
         self.stats.unknown += u64::from(!known);
         self.trace.add(self.now ^ u64::from(known));
@@ -343,6 +354,12 @@ impl World {
                 script.extend(reads.clone());
                 script.push_back((chain.id, chunk, Action::Replace(value), None));
                 script.extend(reads);
+            }
+            for chunk in self.files_to_look_at(chain.id) {
+                let client = self.rng.index(self.clients.len());
+                let reads = chain.serving().map(|m| m.target);
+                let read = |target| (chain.id, chunk, Action::Read(0, u32::MAX), Some(target));
+                self.clients[client].script.extend(reads.map(read));
             }
         }
     }

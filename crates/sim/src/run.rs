@@ -97,6 +97,10 @@ fn judge(world: &mut World) -> Option<Time> {
             }
         }
     }
+    if let Some((end, text)) = world.judge_files() {
+        world.failure = Some(text);
+        return Some(end);
+    }
     None
 }
 

@@ -11,6 +11,7 @@ use millpond_types::cluster::{ChainId, TargetId};
 use crate::check::Operation;
 use crate::client::Client;
 use crate::clock::Clock;
+use crate::files::{self, Files};
 use crate::manager::Seat;
 use crate::member::{Member, NodeDisk};
 use crate::message::{Address, Item, Message, Time, ms};
@@ -123,6 +124,9 @@ pub(crate) struct World {
     pub(crate) forgot: BTreeMap<ChainId, Time>,
     /// After the faults operators have said what they want.
     pub(crate) orders_given: bool,
+    /// Clients work on files that are cloned, too.
+    pub(crate) has_files: bool,
+    pub(crate) files: Files,
     /// A damaged chunk had no good copy left: nothing is promised about its chain's progress.
     pub(crate) beyond_repair: bool,
 }
@@ -163,6 +167,8 @@ impl World {
             failure: None,
             forgot: BTreeMap::new(),
             orders_given: false,
+            has_files: files::wanted(seed),
+            files: Files::default(),
             beyond_repair: false,
             rng,
             plan,

@@ -9,7 +9,7 @@
 
 use crate::key::RESERVED;
 use crate::store::Attempts;
-use crate::{KeyRange, RangeOptions, Store, StoreError, TransactError, Transaction};
+use crate::{KeyRange, RangeOptions, Store, StoreError, TransactError, Transaction, Version};
 
 const RECORDS: &[u8] = &[RESERVED, b'r'];
 const FLOOR: &[u8] = &[RESERVED, b'f'];
@@ -33,6 +33,8 @@ pub struct Reply {
     pub bytes: Vec<u8>,
     /// True when an earlier attempt had done it.
     pub repeated: bool,
+    /// The version that it made; none when an earlier attempt had done it.
+    pub version: Option<Version>,
 }
 
 impl RequestId {
@@ -74,7 +76,10 @@ impl Store {
             let txn = self.begin();
             let failed = match attempt(&txn, request, &mut work).await {
                 Ok(reply) => match txn.commit().await {
-                    Ok(_) => return Ok(reply),
+                    Ok(version) => {
+                        let version = (!reply.repeated).then_some(version);
+                        return Ok(Reply { version, ..reply });
+                    }
                     Err(error) => E::from(error),
                 },
                 Err(error) => error,
@@ -134,14 +139,14 @@ where
     let mut found = txn.read_keys(&[&key, FLOOR], true).await?;
     let (floor, record) = (found.pop().flatten(), found.pop().flatten());
     if let Some(bytes) = record {
-        return Ok(Reply { bytes, repeated: true });
+        return Ok(Reply { bytes, repeated: true, version: None });
     }
     if request.epoch < read_floor(floor)? {
         return Err(E::from(StoreError::Expired));
     }
     let bytes = work(txn.clone()).await?;
     txn.write(&key, Some(bytes.clone()))?;
-    Ok(Reply { bytes, repeated: false })
+    Ok(Reply { bytes, repeated: false, version: None })
 }
 
 fn read_floor(value: Option<Vec<u8>>) -> Result<u64, StoreError> {

@@ -71,6 +71,22 @@ pub struct FileChunk {
 }
 
 impl FileChunk {
+    /// The index of no chunk of bytes: files end far before. The chunk there is the data id's seal on
+    /// a chain: once it is there, no other chunk of the data id on that chain changes.
+    pub const SEAL: u32 = u32::MAX;
+
+    /// The seal of this chunk's data id.
+    #[must_use]
+    pub const fn seal(self) -> Self {
+        Self { index: Self::SEAL, ..self }
+    }
+
+    /// Whether it is a seal, and no chunk of bytes.
+    #[must_use]
+    pub const fn is_seal(self) -> bool {
+        self.index == Self::SEAL
+    }
+
     /// The chunk's name on every replica of its chain.
     #[must_use]
     pub fn chunk_id(self) -> ChunkId {

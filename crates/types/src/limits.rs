@@ -23,6 +23,8 @@ pub const RUN_BLOCKS_DEFAULT: u16 = 16;
 pub const BATCH_KEYS_MAX: usize = 16_384;
 /// Parts of chunks of files in one request: a read of 16 MiB in pages of 4 KiB.
 pub const FILE_PARTS_MAX: usize = 4096;
+/// Data ids behind each other that a file is read through: each costs a look per chunk that it has not.
+pub const BASES_MAX: usize = 4;
 /// Bytes after the header that describe a request or reply: 16,384 keys with leaders.
 pub const META_BYTES_MAX: usize = 5 << 20;
 /// Payload bytes of one frame: four of the largest values.

@@ -12,6 +12,7 @@ use millpond_types::cluster::{
 use millpond_types::{Ack, ChunkId, Crc32c, Tick};
 
 const CHUNK: ChunkId = ChunkId(7);
+const SEAL: ChunkId = ChunkId(99);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Bytes(Vec<u8>);
@@ -57,7 +58,16 @@ fn request(sequence: u64, op: Op<Bytes>) -> UpdateRequest<Bytes> {
     let crc = op.payload().map_or(Crc32c::EMPTY, Payload::crc);
     let tag = Tag { lane: Lane { client: 1, channel: 0 }, sequence };
     let version = ChainVersion(0);
-    UpdateRequest { version, issued: version, tag, chunk: CHUNK, op, crc, durability: Ack::Disk }
+    UpdateRequest {
+        version,
+        issued: version,
+        tag,
+        chunk: CHUNK,
+        op,
+        crc,
+        durability: Ack::Disk,
+        seal: None,
+    }
 }
 
 pub(crate) fn replace(sequence: u64, bytes: &[u8]) -> UpdateRequest<Bytes> {
@@ -66,6 +76,26 @@ pub(crate) fn replace(sequence: u64, bytes: &[u8]) -> UpdateRequest<Bytes> {
 
 pub(crate) fn put(sequence: u64, bytes: &[u8]) -> UpdateRequest<Bytes> {
     request(sequence, Op::Put(Bytes(bytes.to_vec())))
+}
+
+/// The same, unless the seal is there.
+pub(crate) fn unless_sealed(mut request: UpdateRequest<Bytes>) -> UpdateRequest<Bytes> {
+    request.seal = Some(SEAL);
+    request
+}
+
+/// The same of another chunk.
+pub(crate) fn of(chunk: u128, mut request: UpdateRequest<Bytes>) -> UpdateRequest<Bytes> {
+    request.chunk = ChunkId(chunk);
+    request
+}
+
+pub(crate) fn seal(client: u128) -> UpdateRequest<Bytes> {
+    UpdateRequest { chunk: SEAL, ..by(client, request(1, Op::Seal(Bytes(Vec::new())))) }
+}
+
+pub(crate) fn unseal(client: u128) -> UpdateRequest<Bytes> {
+    UpdateRequest { chunk: SEAL, ..by(client, remove(1)) }
 }
 
 pub(crate) fn remove(sequence: u64) -> UpdateRequest<Bytes> {

@@ -95,7 +95,8 @@ impl<'a> Files<'_, 'a> {
             Self::Read(parts, rooms) => {
                 let read = |item: &usize| {
                     let at = &parts[*item];
-                    ReadPart { at: at.at(), offset: at.offset, len: rooms[*item] }
+                    let (offset, bases) = (at.offset, at.bases);
+                    ReadPart { at: at.at(), offset, len: rooms[*item], bases }
                 };
                 let request = ChunkReadRequest { parts: part.iter().map(read).collect() };
                 return Job::Read { request, items: Items::Each(part.to_vec()) };
@@ -113,7 +114,7 @@ impl<'a> Files<'_, 'a> {
                 return Job::Write { request, values, reply: Vec::new() };
             }
             Self::Cut(cuts) => {
-                let cut = |item: &usize| Cut { at: cuts[*item].at(), to: cuts[*item].to };
+                let cut = |item: &usize| Cut { at: cuts[*item].at(), change: cuts[*item].change };
                 ChunkUpdateRequest { ack, cuts: part.iter().map(cut).collect(), tags }.encode()
             }
             Self::Stat(chunks) => {
@@ -191,7 +192,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use millpond_types::cluster::{Chain, ChainTarget, DiskId, TargetId, TargetState};
-    use millpond_types::wire::ItemStatus;
+    use millpond_types::wire::{ChunkBases, ChunkChange, ItemStatus};
     use millpond_types::{DataId, Uuid128};
 
     use super::super::tags::Tagger;
@@ -213,7 +214,7 @@ mod tests {
 
     fn at(index: u32, offset: u32) -> ChunkAt {
         let chunk = FileChunk { data: DataId(9), index };
-        ChunkAt { chain: ChainId(1 + index % 2), chunk, offset }
+        ChunkAt { chain: ChainId(1 + index % 2), chunk, offset, bases: ChunkBases::NONE }
     }
 
     /// What is asked for, round after round, when every question is answered `status` once.
@@ -241,10 +242,10 @@ mod tests {
         assert_eq!(rounds(&write, Verb::ChunkWrite), [vec![0, 1, 2, 4], vec![3], vec![5]]);
         let read = Files::Read(&parts, vec![10; 6]);
         assert_eq!(rounds(&read, Verb::ChunkRead), [vec![0, 1, 2, 3, 4, 5]]);
-        let cuts = [(0, Some(5)), (1, None), (0, Some(9))];
-        let cuts = cuts.map(|(index, to)| {
+        let cuts = [(0, ChunkChange::Cut(5)), (1, ChunkChange::Remove), (0, ChunkChange::Cut(9))];
+        let cuts = cuts.map(|(index, change)| {
             let ChunkAt { chain, chunk, .. } = at(index, 0);
-            ChunkCut { chain, chunk, to }
+            ChunkCut { chain, chunk, change }
         });
         assert_eq!(rounds(&Files::Cut(&cuts), Verb::ChunkUpdate), [vec![0, 1], vec![2]]);
     }

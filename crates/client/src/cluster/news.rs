@@ -200,10 +200,13 @@ fn follow_while_alive(weak: &Weak<Cluster>) {
             return;
         }
         // Until the first call knows the routing there is nothing to follow.
-        let known = cluster.table.version() > RoutingVersion(0);
-        if !known || cluster.follow_once(&mut line).is_err() {
+        let (version, asked) = (cluster.table.version(), RealClock::tick());
+        if version == RoutingVersion(0) || cluster.follow_once(&mut line).is_err() {
             line.open = None;
             cluster.table.wait(cluster.table.version(), LOST_PAUSE);
+        } else if RealClock::tick().since(asked) < LOST_PAUSE {
+            // A node that stops says at once that there is no news.
+            cluster.table.wait(version, LOST_PAUSE);
         }
     }
 }

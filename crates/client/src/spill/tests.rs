@@ -15,6 +15,8 @@ struct World<'m> {
     reserved: u64,
     chunks: BTreeMap<u64, Vec<u8>>,
     asked: usize,
+    /// A name that was cloned.
+    sealed: Option<u64>,
     meddle: &'m dyn Fn(&mut World<'_>),
 }
 
@@ -35,6 +37,7 @@ fn file(size: u64) -> Attr {
         btime: time,
         data: 5,
         chunks: None,
+        is_shared: false,
         layout: LAYOUT,
         parent: Ino::ROOT,
         version: 1,
@@ -44,7 +47,8 @@ fn file(size: u64) -> Attr {
 impl<'m> World<'m> {
     fn new(bytes: &[u8], meddle: &'m dyn Fn(&mut World<'_>)) -> Self {
         let (attr, bytes) = (file(bytes.len() as u64), bytes.to_vec());
-        Self { attr, bytes, reserved: 100, chunks: BTreeMap::new(), asked: 0, meddle }
+        let (chunks, asked, sealed) = (BTreeMap::new(), 0, None);
+        Self { attr, bytes, reserved: 100, chunks, asked, sealed, meddle }
     }
 
     fn set(&mut self, bytes: &[u8]) {
@@ -101,14 +105,17 @@ impl Door for World<'_> {
         }
     }
 
-    fn write(&mut self, to: FileBytes, parts: &[(u64, &[u8])]) -> Result<(), &'static str> {
+    fn write(&mut self, to: FileBytes, parts: &[(u64, &[u8])]) -> Result<bool, &'static str> {
+        if self.sealed == Some(to.data.0) {
+            return Ok(false);
+        }
         let chunks = self.chunks.entry(to.data.0).or_default();
         for (offset, bytes) in parts {
             let start = usize::try_from(*offset).unwrap();
             chunks.resize(chunks.len().max(start + bytes.len()), 0);
             chunks[start..start + bytes.len()].copy_from_slice(bytes);
         }
-        Ok(())
+        Ok(true)
     }
 
     fn remove(&mut self, bytes: FileBytes, _: &[(u64, &[u8])]) {
@@ -125,7 +132,7 @@ const PART: (u64, &[u8]) = (6, b"new");
 
 fn run(world: &mut World<'_>) -> Spilled {
     let known = world.attr;
-    spill(world, known, &[PART], Timestamp::default()).unwrap()
+    spill(world, known, &[PART], Some(Timestamp::default())).unwrap()
 }
 
 #[test]
@@ -176,9 +183,33 @@ fn another_one_may_be_first() {
 }
 
 #[test]
+fn a_file_that_went_there_and_was_cloned_since_is_left_alone() {
+    let mut world = World::new(b"", &|_| {});
+    let known = world.attr;
+    world.go(6, 3);
+    world.sealed = Some(5);
+    let spilled = spill(&mut world, known, &[PART], Some(Timestamp::default())).unwrap();
+    assert_eq!((spilled.written, spilled.attr.chunks), (false, Some(6)));
+    assert!(world.chunks.is_empty());
+}
+
+#[test]
 fn it_does_not_go_on_for_ever() {
     let meddle = |world: &mut World<'_>| world.set(b"others");
     let mut world = World::new(b"01234", &meddle);
     let known = world.attr;
-    assert_eq!(spill(&mut world, known, &[PART], Timestamp::default()), Err("unexpected"));
+    assert_eq!(spill(&mut world, known, &[PART], Some(Timestamp::default())), Err("unexpected"));
+}
+
+#[test]
+fn a_file_is_brought_there_as_it_is() {
+    let mut world = World::new(b"01234", &|_| {});
+    let known = world.attr;
+    assert!(spill(&mut world, known, &[], None).unwrap().written);
+    assert_eq!((world.read(), world.attr.chunks), (b"01234".to_vec(), Some(101)));
+    // There is nothing to bring.
+    let mut world = World::new(b"", &|_| {});
+    let known = world.attr;
+    assert!(spill(&mut world, known, &[], None).unwrap().attr.is_stored());
+    assert_eq!(world.asked, 0);
 }

@@ -1,10 +1,12 @@
 //! An open file: batches of reads and writes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use millpond_env::RealClock;
+use millpond_types::Tick;
 use millpond_types::meta::{
-    Attr, Content, Extend, FILE_BYTES_MAX, INLINE_MAX, MetaError, MetaOp, MetaReply, SetAttr,
+    Attr, Content, Extend, FILE_BYTES_MAX, INLINE_MAX, Ino, MetaError, MetaOp, MetaReply, SetAttr,
     Timestamp, WriteInline,
 };
 use parking_lot::{Mutex, RwLock};
@@ -13,18 +15,19 @@ use super::session::refused;
 use super::{OpenOptions, Pending, Shared};
 use crate::error::ClientError;
 use crate::layout::{BehindLastChunk, FileBytes};
+use crate::share::{Chunks, SharedName};
 use crate::spill::{self, Door};
 
-/// Chunks that are removed at once.
-const CUTS_MAX: usize = 1024;
-
+/// So old is what is known of where bytes lie, when they are read, at most: they get another name when the file is
+/// written after it was cloned.
+const BELIEVED: Duration = Duration::from_secs(1);
 /// How often a length is set anew, since others bring the file to chunks meanwhile.
 const RESIZE_TRIES: usize = 8;
 
 /// What the clones of a file hold together.
 #[derive(Debug)]
 pub(super) struct Opened {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     path: String,
     options: OpenOptions,
     /// Held alone by a write that begins behind the end, since it cuts first.
@@ -34,8 +37,11 @@ pub(super) struct Opened {
 
 #[derive(Debug)]
 struct State {
-    /// The newest word of a meta.
+    /// The newest word of a meta, and when it was asked for it last.
     attr: Attr,
+    heard: Tick,
+    /// A name of chunks that has a record, and what is known of it.
+    name: Option<(u64, Arc<SharedName>)>,
     /// When bytes were written, and which, that no meta was told the time of.
     untold: Option<(u64, Timestamp)>,
 }
@@ -44,7 +50,7 @@ struct State {
 ///
 /// *Reads* see what was written before by anybody, up to the length that was last heard of: a read that
 /// reaches behind it asks a meta first, and so does [`File::len`]. A file that another client has cut meanwhile
-/// may read as zeros until then.
+/// may read as zeros until then, for a second at most. And for as long one that was cloned meanwhile may read as it was then.
 ///
 /// *Writes* are durable on all replicas, and so is a new length, when they return. The time of a write
 /// within the file is told by [`File::sync`], or when the last clone is dropped. Clients that write behind the end of
@@ -62,7 +68,8 @@ impl Opened {
         options: OpenOptions,
     ) -> Self {
         shared.metas.note_open(attr.ino);
-        let state = Mutex::new(State { attr, untold: None });
+        let state = State { attr, heard: RealClock::tick(), name: None, untold: None };
+        let state = Mutex::new(state);
         Self { shared, path, options, gate: RwLock::default(), state }
     }
 
@@ -76,10 +83,33 @@ impl Opened {
         if told.version >= state.attr.version {
             state.attr = told;
         }
+        state.heard = RealClock::tick();
         state.attr
     }
 
-    fn ask(&self, op: MetaOp) -> Result<Attr, ClientError> {
+    /// What the file is, as a meta said lately; of chunks that others may have too, now.
+    fn recent(&self) -> Result<Attr, ClientError> {
+        let state = self.state.lock();
+        let (attr, heard) = (state.attr, state.heard);
+        drop(state);
+        let is_recent = RealClock::tick().since(heard) < BELIEVED && !attr.is_shared;
+        if is_recent { Ok(attr) } else { self.refresh() }
+    }
+
+    pub(super) fn known_name(&self, chunks: u64) -> Option<Arc<SharedName>> {
+        let state = self.state.lock();
+        state.name.as_ref().filter(|(of, _)| *of == chunks).map(|(_, name)| Arc::clone(name))
+    }
+
+    pub(super) fn keep_name(&self, chunks: u64, name: Arc<SharedName>) {
+        self.state.lock().name = Some((chunks, name));
+    }
+
+    pub(super) fn refused(&self, source: MetaError) -> ClientError {
+        refused(&self.path, source)
+    }
+
+    pub(super) fn ask(&self, op: MetaOp) -> Result<Attr, ClientError> {
         self.shared.metas.attr_at(&self.path, op).map(|told| self.learn(told))
     }
 
@@ -103,12 +133,15 @@ impl Opened {
         }
         let _alone = self.gate.write();
         // What was written before keeps its time only if the meta hears of it first.
-        self.tell(0)?;
+        self.tell()?;
         for _ in 0..RESIZE_TRIES {
             let old = self.refresh()?;
             let stored = size > 0 && old.is_stored();
             if size > 0 && size != old.size && !stored {
-                self.cut(&old, size)?;
+                let cut = |chunks: &Chunks, now| self.cut(chunks, (size.min(now), now));
+                if self.change(old, cut)?.is_none() {
+                    continue;
+                }
             }
             let set = SetAttr { size: Some(size), stored, ..SetAttr::default() };
             let told = self.ask(MetaOp::SetAttr { ino: old.ino, set })?;
@@ -120,18 +153,11 @@ impl Opened {
         Err(self.shared.metas.unexpected())
     }
 
-    /// Cuts chunks for a new length.
-    fn cut(&self, old: &Attr, size: u64) -> Result<(), ClientError> {
-        let (bytes, end) = (FileBytes::of(old), size.min(old.size));
-        // Behind a longer end there may be bytes of a write that was never finished.
-        let tail = bytes.tail(end).map_err(|error| self.too_long(error))?;
-        let removals = bytes.removals(old.layout.chunks(end)..old.layout.chunks(old.size));
-        let mut cuts = tail.into_iter().chain(removals).peekable();
-        while cuts.peek().is_some() {
-            let some: Vec<_> = cuts.by_ref().take(CUTS_MAX).collect();
-            self.shared.metas.client.cut_chunks(&some, None)?;
-        }
-        Ok(())
+    /// Cuts what lies behind `size` off chunks of a file of `old` bytes. Behind a longer end there may be bytes of a
+    /// write that was never finished.
+    fn cut(&self, chunks: &Chunks, (size, old): (u64, u64)) -> Result<(), ClientError> {
+        let cuts = chunks.bytes().cuts(size, old).map_err(|error| self.too_long(error))?;
+        chunks.cut(&self.shared.metas.client, cuts, None)
     }
 
     fn too_long(&self, _: BehindLastChunk) -> ClientError {
@@ -143,19 +169,26 @@ impl Opened {
             return Err(ClientError::argument("file", "it was opened without read"));
         }
         let _shared = self.gate.read();
-        let mut attr = self.attr();
+        let mut attr = self.recent()?;
         let ends = parts.iter().map(|(offset, buf)| offset.saturating_add(buf.len() as u64));
         if ends.max().is_some_and(|end| end > attr.size) {
             attr = self.refresh()?;
         }
-        if attr.is_stored() {
-            let content = self.content()?;
-            attr = content.attr;
+        let mut chunks = None;
+        while chunks.is_none() {
             if attr.is_stored() {
-                return Ok(filled(&content, parts));
+                let content = self.content()?;
+                attr = content.attr;
+                if attr.is_stored() {
+                    return Ok(filled(&content, parts));
+                }
+            }
+            chunks = self.chunks(&attr)?;
+            if chunks.is_none() {
+                attr = self.refresh()?;
             }
         }
-        let bytes = FileBytes::of(&attr);
+        let bytes = chunks.map_or(FileBytes::of(&attr), |chunks| chunks.bytes());
         let (mut at, mut rooms, mut lens) = (Vec::new(), Vec::new(), Vec::new());
         for (offset, buf) in parts {
             let left = usize::try_from(attr.size.saturating_sub(*offset)).unwrap_or(usize::MAX);
@@ -181,33 +214,21 @@ impl Opened {
             return Err(refused(&self.path, MetaError::TooLarge));
         }
         let shared = self.gate.read();
-        // Bytes that were cut to nothing by somebody else have another name now.
-        let mut attr = self.refresh()?;
-        if attr.is_stored() {
-            match self.write_stored(attr, &parts, end)? {
-                None => return Ok(()),
-                Some(told) => attr = told,
-            }
-        }
+        let Some(attr) = self.in_chunks(&parts, end)? else { return Ok(()) };
         if first <= attr.size {
-            return self.put(FileBytes::of(&attr), &parts, end);
+            return self.put(attr, &parts, end);
         }
         drop(shared);
         let _alone = self.gate.write();
-        let mut attr = self.refresh()?;
-        if attr.is_stored() {
-            match self.write_stored(attr, &parts, end)? {
-                None => return Ok(()),
-                Some(told) => attr = told,
-            }
-        }
-        let bytes = FileBytes::of(&attr);
-        if first > attr.size {
-            // What may lie there from a write that was never finished becomes zeros.
-            let tail = bytes.tail(attr.size).map_err(|error| self.too_long(error))?;
-            self.shared.metas.client.cut_chunks(tail.as_slice(), None)?;
-        }
-        self.put(bytes, &parts, end)
+        let Some(attr) = self.in_chunks(&parts, end)? else { return Ok(()) };
+        self.put(attr, &parts, end)
+    }
+
+    /// What the file is now, if its bytes lie in chunks; otherwise these parts are written.
+    fn in_chunks(&self, parts: &[(u64, &[u8])], end: u64) -> Result<Option<Attr>, ClientError> {
+        // Bytes that were cut to nothing by somebody else have another name now.
+        let attr = self.refresh()?;
+        if attr.is_stored() { self.write_stored(attr, parts, end) } else { Ok(Some(attr)) }
     }
 
     /// What the file is now, with its bytes if they lie in the store.
@@ -246,38 +267,52 @@ impl Opened {
             }
             return Ok(None);
         }
-        let spilled = spill::spill(&mut &*self, attr, parts, mtime)?;
+        let spilled = spill::spill(&mut &*self, attr, parts, Some(mtime))?;
         self.learn(spilled.attr);
         Ok((!spilled.written).then_some(spilled.attr))
     }
 
-    /// Writes bytes and tells a meta of a new length; the caller has the gate.
-    fn put(&self, bytes: FileBytes, parts: &[(u64, &[u8])], end: u64) -> Result<(), ClientError> {
-        self.put_chunks(bytes, parts)?;
+    /// Writes bytes and tells a meta of a new length; the caller has the gate, alone if it writes behind the end.
+    fn put(&self, attr: Attr, parts: &[(u64, &[u8])], end: u64) -> Result<(), ClientError> {
+        let first = parts.iter().map(|(offset, _)| *offset).max().unwrap_or(0);
+        let write = |chunks: &Chunks, size| {
+            if first > size {
+                // What may lie there from a write that was never finished becomes zeros.
+                self.cut(chunks, (size, size))?;
+            }
+            self.put_chunks(chunks, parts)
+        };
+        let Some(chunks) = self.change(attr, write)? else { return Ok(()) };
         let now = Timestamp::from_unix_nanos(RealClock::wall_nanos());
+        let written = (chunks.bytes().data.0, now);
         let mut state = self.state.lock();
-        state.untold = Some((bytes.data.0, now));
-        let longer = end > state.attr.size;
+        if end <= state.attr.size {
+            state.untold = Some(written);
+            return Ok(());
+        }
+        state.untold = None;
         drop(state);
-        if longer { self.tell(end) } else { Ok(()) }
+        self.tell_of(written, end)
     }
 
-    fn put_chunks(&self, bytes: FileBytes, parts: &[(u64, &[u8])]) -> Result<(), ClientError> {
+    fn put_chunks(&self, chunks: &Chunks, parts: &[(u64, &[u8])]) -> Result<(), ClientError> {
         let (mut at, mut values) = (Vec::new(), Vec::new());
         for (offset, data) in parts {
-            let cut = bytes.values(*offset, data, (&mut at, &mut values));
+            let cut = chunks.bytes().values(*offset, data, (&mut at, &mut values));
             cut.map_err(|error| self.too_long(error))?;
         }
-        self.shared.metas.client.write_chunks(&at, &values, None)?;
-        Ok(())
+        chunks.write(&self.shared.metas.client, (&at, &values), None)
+    }
+
+    /// Tells a meta when bytes were written last, unless it knows.
+    fn tell(&self) -> Result<(), ClientError> {
+        let untold = self.state.lock().untold.take();
+        untold.map_or(Ok(()), |written| self.tell_of(written, 0))
     }
 
     /// Tells a meta that the file reaches at least to `end`, and when it was written.
-    fn tell(&self, end: u64) -> Result<(), ClientError> {
-        let mut state = self.state.lock();
-        let Some((data, mtime)) = state.untold.take() else { return Ok(()) };
-        let ino = state.attr.ino;
-        drop(state);
+    fn tell_of(&self, (data, mtime): (u64, Timestamp), end: u64) -> Result<(), ClientError> {
+        let ino = self.attr().ino;
         let told = self.ask(MetaOp::Extend(Extend { ino, data, size: end, mtime }));
         if told.is_err() {
             // The time of a later write stays.
@@ -305,8 +340,12 @@ impl Door for &Opened {
         self.shared.metas.at(&self.path, op)
     }
 
-    fn write(&mut self, bytes: FileBytes, parts: &[(u64, &[u8])]) -> Result<(), ClientError> {
-        self.put_chunks(bytes, parts)
+    fn write(&mut self, to: FileBytes, parts: &[(u64, &[u8])]) -> Result<bool, ClientError> {
+        match self.put_chunks(&Chunks::of(to), parts) {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_sealed() => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn remove(&mut self, bytes: FileBytes, parts: &[(u64, &[u8])]) {
@@ -321,7 +360,7 @@ impl Door for &Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         // The bytes are durable and the length is told: only their time would be older.
-        let _ = self.tell(0);
+        let _ = self.tell();
         self.shared.metas.note_closed(self.attr().ino);
     }
 }
@@ -329,6 +368,12 @@ impl Drop for Opened {
 impl File {
     pub(super) fn of(opened: Opened) -> Self {
         Self { opened: Arc::new(opened) }
+    }
+
+    /// Which inode it is.
+    #[must_use]
+    pub fn ino(&self) -> Ino {
+        self.opened.attr().ino
     }
 
     /// Its length in bytes, by a meta.
@@ -421,6 +466,6 @@ impl File {
     /// # Errors
     /// As for every call.
     pub fn sync(&self) -> Result<(), ClientError> {
-        self.opened.tell(0)
+        self.opened.tell()
     }
 }

@@ -4,7 +4,9 @@
 //! its memory (RFC 0002), bytes of a read are copied once from the node's memory into the caller's, and bytes of a write
 //! once into memory that the node reads, or not at all from a [`Region`]. Other nodes are reached over TCP.
 
+mod chunks;
 mod file;
+mod objects;
 mod pending;
 mod session;
 mod walk;
@@ -14,25 +16,31 @@ use std::sync::Arc;
 
 use millpond_env::{effective_gid, effective_uid, supplementary_groups};
 use millpond_types::meta::{
-    Attr, Caller, Create, DIR_PAGE_MAX, DirEntry, FileKind, INLINE_MAX, Ino, MetaError, MetaOp,
-    MetaReply, PutFile, ReadDir, Rename,
+    Attr, Caller, Create, DIR_PAGE_MAX, DirEntry, FileKind, Ino, MetaError, MetaOp, MetaReply,
+    PutFile, ReadDir, Rename, STORED_MAX,
 };
 
 use self::file::Opened;
+use self::objects::Numbers;
 use self::pending::Workers;
 use self::session::{Keeper, Metas, refused};
 use self::walk::{plain, shown};
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::region::Region;
+use crate::share::clone_file;
+use crate::spill::spill;
 
 pub use self::file::File;
+pub use self::objects::{Body, ListObjects, PutObject};
 pub use self::pending::Pending;
 
 /// Threads for submitted batches at most.
 const WORKERS_MAX: usize = 256;
 /// How often an open is tried that finds its file gone between two looks.
 const OPEN_TRIES: usize = 8;
+/// Bytes that are copied at once.
+const COPY_BYTES: usize = 4 << 20;
 
 /// What a volume is opened with.
 #[derive(Clone, Debug)]
@@ -128,6 +136,7 @@ pub struct Volume {
 struct Shared {
     metas: Arc<Metas>,
     workers: Workers,
+    numbers: Numbers,
     /// Ends the session.
     _keeper: Keeper,
 }
@@ -157,7 +166,14 @@ impl Volume {
         }
         let workers = Workers::start(workers)?;
         let (metas, keeper) = Metas::begin(client, name, caller)?;
-        Ok(Self { shared: Arc::new(Shared { metas, workers, _keeper: keeper }) })
+        Ok(Self {
+            shared: Arc::new(Shared {
+                metas,
+                workers,
+                numbers: Numbers::default(),
+                _keeper: keeper,
+            }),
+        })
     }
 
     fn metas(&self) -> &Metas {
@@ -205,6 +221,7 @@ impl Volume {
                     rdev: 0,
                     target: Vec::new(),
                     exclusive: options.exclusive,
+                    promised: None,
                 };
                 let MetaReply::Entry(entry) = metas.at(&text, MetaOp::Create(create))? else {
                     return Err(metas.unexpected());
@@ -250,7 +267,7 @@ impl Volume {
     /// Writes a whole file: a new one with these permission bits, or other bytes in place of those of the file that is
     /// there. They are durable when it returns.
     ///
-    /// Up to 16 KiB ([`INLINE_MAX`]) this is one round trip, and readers see the old bytes or the new ones, if no link
+    /// Up to 64 KiB ([`STORED_MAX`]) this is one round trip, and readers see the old bytes or the new ones, if no link
     /// and no `..` is on the way. Otherwise it is as opening, cutting, writing and closing.
     ///
     /// # Errors
@@ -262,7 +279,7 @@ impl Volume {
         mode: u16,
     ) -> Result<(), ClientError> {
         let (path, mode) = (path.as_ref(), mode & 0o7777);
-        if let Some(names) = plain(path).filter(|_| bytes.len() <= INLINE_MAX) {
+        if let Some(names) = plain(path).filter(|_| bytes.len() <= STORED_MAX) {
             let put = PutFile { path: names, mode, bytes: bytes.to_vec() };
             match self.change(path, MetaOp::PutFile(put)) {
                 Err(error) if has_link(&error) => {}
@@ -275,8 +292,28 @@ impl Volume {
         file.sync()
     }
 
-    /// Reads a whole file. Of a small one ([`INLINE_MAX`]) this is one round trip, if no link and no `..` is on the
-    /// way; otherwise it is as opening, reading and closing.
+    /// Brings the bytes of a file to chunks, if they lie in the store. A file that is gone has none.
+    ///
+    /// # Errors
+    /// `NoSpace`; and as for every call.
+    pub fn bring_to_chunks(&self, ino: Ino) -> Result<(), ClientError> {
+        let text = format!("inode {}", ino.0);
+        let content = match self.metas().at(&text, MetaOp::Content { ino }) {
+            Ok(MetaReply::Content(content)) => content,
+            Ok(_) => return Err(self.metas().unexpected()),
+            Err(ClientError::File { source: MetaError::Stale | MetaError::NotFound, .. }) => {
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        // What nobody opened may be removed at any moment, with the chunks that it is brought to.
+        let opened =
+            Opened::new(Arc::clone(&self.shared), (text, content.attr), OpenOptions::UPDATE);
+        spill(&mut &opened, content.attr, &[], None).map(drop)
+    }
+
+    /// Reads a whole file. Of one whose bytes lie in the store this is one round trip, if no link and no `..` is on
+    /// the way; otherwise it is as opening, reading and closing.
     ///
     /// # Errors
     /// `File`, as open(2); `InvalidArgument` for a file that does not fit into memory; and as for every call.
@@ -340,7 +377,8 @@ impl Volume {
     pub fn mkdir(&self, path: impl AsRef<Path>, mode: u16) -> Result<(), ClientError> {
         let (parent, name) = self.metas().entry(path.as_ref())?;
         let (kind, mode, target) = (FileKind::Directory, mode & 0o7777, Vec::new());
-        let create = Create { parent, name, kind, mode, rdev: 0, target, exclusive: true };
+        let (rdev, exclusive, promised) = (0, true, None);
+        let create = Create { parent, name, kind, mode, rdev, target, exclusive, promised };
         self.change(path.as_ref(), MetaOp::Create(create))
     }
 
@@ -372,6 +410,57 @@ impl Volume {
         let (no_replace, exchange) = (false, false);
         let rename = Rename { parent, name, new_parent, new_name, no_replace, exchange };
         self.change(from.as_ref(), MetaOp::Rename(rename))
+    }
+
+    /// Makes the file `to`, which has the bytes of `from` as they are now. It shares them until one of the two is written,
+    /// so this takes as long for a large file as for a small one. Owner and times are those of a new file,
+    /// permission bits those of `from`.
+    ///
+    /// False when the bytes were copied instead: of a file that was cloned and written four times in turn.
+    ///
+    /// # Errors
+    /// `File`: `from` as open(2) to read, `to` as open(2) with `O_CREAT` and `O_EXCL`; over a quota; and as for every call.
+    pub fn clone_file(
+        &self,
+        from: impl AsRef<Path>,
+        to: impl AsRef<Path>,
+    ) -> Result<bool, ClientError> {
+        let (from, to, metas) = (from.as_ref(), to.as_ref(), self.metas());
+        let source = metas.inode(from)?;
+        let (parent, name) = metas.entry(to)?;
+        let ask = |op: MetaOp| {
+            let path = if matches!(op, MetaOp::Clone(_)) { to } else { from };
+            metas.at(&shown(path), op)
+        };
+        match clone_file(&metas.client, ask, source.ino, (parent, &name)) {
+            Ok(_) => Ok(true),
+            Err(ClientError::File { source: MetaError::TooManyLinks, .. }) => {
+                self.copy_file(from, (to, source.mode & 0o777)).map(|()| false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a file with these permission bits, of the bytes of another one.
+    fn copy_file(&self, from: &Path, (to, mode): (&Path, u16)) -> Result<(), ClientError> {
+        let source = self.open_file(from, &OpenOptions::READ)?;
+        let options = OpenOptions { mode, exclusive: true, read: false, ..OpenOptions::CREATE };
+        let copy = self.open_file(to, &options)?;
+        let all = || {
+            let (mut bytes, mut at) = (vec![0; COPY_BYTES], 0);
+            loop {
+                let len = source.read_batch(&mut [(at, &mut bytes[..])])?[0];
+                if len == 0 {
+                    return copy.sync();
+                }
+                copy.write_batch(&[(at, &bytes[..len])])?;
+                at += len as u64;
+            }
+        };
+        all().inspect_err(|_| {
+            // A half of a file is nobody's.
+            let _ = self.unlink(to);
+        })
     }
 
     fn change(&self, path: &Path, op: MetaOp) -> Result<(), ClientError> {

@@ -226,6 +226,10 @@ impl Disk for FileDisk {
         self.0.capacity
     }
 
+    fn first_write_is_dear(&self) -> bool {
+        !self.0.is_device
+    }
+
     async fn read(&self, offset: u64, mut buf: Buf) -> (Buf, io::Result<()>) {
         let len = read_len(&buf);
         if let Err(error) = check_range(self.0.capacity, offset, len as u64) {

@@ -24,6 +24,10 @@ pub trait Disk: Send + Sync + 'static {
     /// Size in bytes, a multiple of 4 KiB.
     fn capacity(&self) -> u64;
 
+    /// Whether the first durable write of a block takes much longer than later ones: so it is in a file, whose
+    /// extents are converted.
+    fn first_write_is_dear(&self) -> bool;
+
     /// Fills `buf.len()`, rounded up to 4 KiB, bytes of `buf` from `offset`. The length stays.
     ///
     /// # Errors

@@ -85,11 +85,12 @@ fn a_server_hands_over_in_good_order() {
         assert_eq!(device.reply(to, &Reply::Error(errno)).unwrap(), Delivered::Sent);
     };
     let mut buffer = RequestBuffer::new(agreed.max_write());
+    let waiter = old.waiter(stopped.as_fd()).unwrap();
     let first = ask();
-    answer(&old, old.read_or_stop(&mut buffer, stopped.as_fd()).unwrap(), libc::ENODATA);
+    answer(&old, old.read_or_stop(&mut buffer, &waiter).unwrap(), libc::ENODATA);
     assert_eq!(first.join().unwrap(), Some(libc::ENODATA));
     (&stop).write_all(b"x").unwrap();
-    let end = old.read_or_stop(&mut buffer, stopped.as_fd()).unwrap();
+    let end = old.read_or_stop(&mut buffer, &waiter).unwrap();
     assert!(matches!(end, Received::Stopped), "{end:?}");
     drop(old);
     let second = ask();
@@ -141,4 +142,43 @@ fn requests_may_be_as_large_as_the_host_allows() {
     fs::write(served.path("file"), vec![1; max_write as usize]).unwrap();
     assert_eq!(largest.try_recv(), Ok(max_write as usize), "one write, one request");
     served.end();
+}
+
+/// How often the calling thread has gone to sleep so far.
+fn sleeps() -> u64 {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn a_request_wakes_one_thread() {
+    const THREADS: usize = 8;
+    const REQUESTS: u64 = 200;
+    let (guard, device) = TestMount::new(&MountOptions::default());
+    let agreed = handshake(&device, &InitWishes::default());
+    let (stop, stopped) = UnixStream::pair().unwrap();
+    let slept: u64 = thread::scope(|scope| {
+        let serve = |device: Device| {
+            let waiter = device.waiter(stopped.as_fd()).unwrap();
+            let mut buffer = RequestBuffer::new(agreed.max_write());
+            let before = sleeps();
+            while let Received::Request(bytes) = device.read_or_stop(&mut buffer, &waiter).unwrap()
+            {
+                let to = Request::decode(bytes, agreed.granted).unwrap().reply_to();
+                device.reply(to, &Reply::Error(libc::ENODATA)).unwrap();
+            }
+            sleeps() - before
+        };
+        let devices = (0..THREADS).map(|_| device.clone_device().unwrap());
+        let threads: Vec<_> = devices.map(|device| scope.spawn(move || serve(device))).collect();
+        for n in 0..REQUESTS {
+            let error = fs::symlink_metadata(guard.path(n.to_string())).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::ENODATA));
+        }
+        (&stop).write_all(b"x").unwrap();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    // Each of them would sleep once more for each request, if all were woken.
+    assert!(slept < REQUESTS * 3, "{slept} sleeps of {THREADS} threads for {REQUESTS} requests");
 }

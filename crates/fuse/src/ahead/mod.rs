@@ -98,6 +98,8 @@ struct Shared {
 /// A read of the kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
+    /// The file's chunks, and what lies behind them.
+    pub(crate) bytes: Bytes,
     pub(crate) span: Span,
     /// Past the kernel's cache.
     pub(crate) direct: bool,
@@ -217,7 +219,7 @@ impl Ahead {
         if plan.is_empty() {
             return;
         }
-        let bytes = Bytes::of(attr);
+        let bytes = asked.bytes;
         for span in plan {
             let mut at = span.offset;
             while at < span.end() {

@@ -16,6 +16,8 @@ use crate::admin::{Answer, Listed, MountState};
 use crate::link::Kind;
 use crate::mount::{Mount, MountFailure};
 
+/// How long an upgrade waits for mounts that are being made or taken over.
+const SETTLE: Duration = Duration::from_secs(5);
 /// Requests in work have so long before an upgrade is called off.
 const PARK: Duration = Duration::from_secs(5);
 /// A mount that cannot be taken over is tried again after this, and later after at most that.
@@ -132,8 +134,7 @@ impl Daemon {
     pub(super) fn park(self: &Arc<Self>) {
         let taken = {
             let mut table = self.table.lock();
-            let waits = |state| matches!(state, MountState::Mounting | MountState::Resuming);
-            if let Some(entry) = table.mounts.values().find(|entry| waits(entry.info.state)) {
+            if let Some(entry) = table.unsettled() {
                 let why = format!(
                     "{} is {} now: try again in a moment",
                     entry.info.mountpoint.display(),
@@ -189,6 +190,9 @@ impl Daemon {
             return Answer::Error("an upgrade is under way: wait for it".to_owned());
         }
         table.upgrade = UpgradeWait::Waiting;
+        // What is being made or taken over is there in a moment; whoever is not is named by `park`.
+        let unsettled = |table: &mut super::Table| table.unsettled().is_some();
+        self.changed.wait_while_for(&mut table, unsettled, SETTLE);
         self.holder.tell(Kind::Upgrade, 0, program.as_bytes());
         let waits = |table: &mut super::Table| table.upgrade == UpgradeWait::Waiting;
         self.changed.wait_while_for(&mut table, waits, UPGRADE);

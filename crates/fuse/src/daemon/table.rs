@@ -104,6 +104,14 @@ impl Table {
         self.mounts.insert(id, Entry { info, mount: None });
     }
 
+    /// A mount that is being made or taken over, and cannot be handed on now.
+    pub(super) fn unsettled(&self) -> Option<&Entry> {
+        let unsettled = |entry: &&Entry| {
+            matches!(entry.info.state, MountState::Mounting | MountState::Resuming)
+        };
+        self.mounts.values().find(unsettled)
+    }
+
     /// Takes the mounts out of their entries.
     pub(super) fn take_mounts(&mut self, state: MountState) -> Vec<(u64, Mount)> {
         let mut taken = Vec::new();

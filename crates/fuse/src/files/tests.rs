@@ -3,6 +3,7 @@
 use millpond_types::meta::{FileKind, Layout};
 
 use super::*;
+use crate::cached::tests::key;
 
 fn told(size: u64, version: u64) -> Told {
     Told { attr: attr(size, version), version: 0 }
@@ -26,6 +27,7 @@ pub(crate) fn attr(size: u64, version: u64) -> Attr {
         btime: time,
         data: 5,
         chunks: Some(5),
+        is_shared: false,
         layout: Layout::NONE,
         parent: Ino::ROOT,
         version,
@@ -113,15 +115,50 @@ fn bytes_of_another_data_id_do_not_count() {
     assert_eq!(file.learn(Told { attr: cut, version: 0 }).size, 0);
 }
 
+/// The file after so many clones were made and written around.
+fn shared(chunks: u64, version: u64) -> Told {
+    let attr = Attr { chunks: Some(chunks), is_shared: true, ..attr(10, version) };
+    Told { attr, version: 0 }
+}
+
+#[test]
+fn what_was_written_before_a_clone_counts_in_the_chunks_of_after() {
+    let files = Files::new(None);
+    let file = files.open(2, told(10, 1));
+    let _ = files.wrote(&file, written(30));
+    assert_eq!(file.learn(shared(5, 2)).size, 30);
+    assert_eq!(file.learn(shared(7, 3)).size, 30, "it has the old chunks behind it");
+    assert_eq!(file.untold().map(|it| (it.end, it.data)), Some((30, 7)));
+    // A write that had ended before the chunks were left, and is noted after.
+    let _ = file.learn(shared(8, 4));
+    assert!(!files.wrote(&file, written(40)));
+    assert_eq!((file.attr().size, file.untold().map(|it| it.data)), (40, Some(8)));
+    let _ = files.wrote(&file, Written { data: 8, ..written(20) });
+    assert_eq!(file.attr().size, 40);
+    // The meta was told of it under the old name, and other chunks came meanwhile: once more.
+    let sent = file.untold().unwrap();
+    let _ = file.learn(shared(9, 5));
+    files.told(&file, sent, shared(9, 6));
+    assert_eq!(file.untold().map(|it| (it.end, it.data)), Some((40, 9)));
+    assert!(!file.has_untold_elsewhere());
+    // Cut to nothing, and cloned again: what was before does not count.
+    let cut = Attr { data: 11, chunks: Some(11), size: 0, ..attr(0, 7) };
+    assert_eq!(file.learn(Told { attr: cut, version: 0 }).size, 0);
+    let again = Attr { chunks: Some(12), is_shared: true, version: 8, ..cut };
+    let _ = file.learn(Told { attr: again, version: 0 });
+    let _ = files.wrote(&file, written(50));
+    assert!(file.attr().size == 0 && file.has_untold_elsewhere());
+}
+
 #[test]
 fn a_file_is_known_while_it_is_open() {
     let files = Files::new(None);
     let _one = files.open(2, told(1, 1));
     let _two = files.open(4, told(1, 1));
-    files.close(6, Ino(5));
+    let _ = files.close(6, Ino(5));
     assert!(files.get(Ino(5)).is_some());
     assert_eq!(files.split(vec![Ino(5), Ino(6)]), (vec![Ino(5)], vec![Ino(6)]));
-    files.close(8, Ino(5));
+    let _ = files.close(8, Ino(5));
     assert!(files.get(Ino(5)).is_none());
 }
 
@@ -147,14 +184,14 @@ fn the_next_process_knows_what_is_open_and_what_no_meta_was_told() {
     assert!(files.knows(6));
     // The close is sent again, and closes once.
     let _ = files.open(8, told(10, 1));
-    files.close(10, Ino(5));
+    let _ = files.close(10, Ino(5));
     let files = next(&files);
     let numbers = files.numbers();
     assert_eq!((numbers.inodes, numbers.handles, numbers.untold), (1, 1, 1));
     assert_eq!(numbers.taken_over, 2);
-    files.close(10, Ino(5));
+    let _ = files.close(10, Ino(5));
     assert_eq!(files.split(vec![Ino(5)]).0, [Ino(5)]);
-    files.close(12, Ino(5));
+    let _ = files.close(12, Ino(5));
     assert!(files.split(vec![Ino(5)]).0.is_empty());
 }
 
@@ -170,7 +207,7 @@ fn a_journal_that_turns_loses_nothing() {
     assert_eq!(files.known(told(0, 1)).attr().size, 399_999);
     assert_eq!(files.begin(3, 8), 7);
     let _ = files.open(2, told(0, 1));
-    files.close(4, Ino(5));
+    let _ = files.close(4, Ino(5));
     assert!(files.split(vec![Ino(5)]).0.is_empty(), "the open was counted once");
 }
 
@@ -243,7 +280,7 @@ fn a_refusal_is_known_and_a_close_forgets() {
     assert_eq!(next(&files).unsent(Ino(5)).map(|held| held.at), Some(later));
     files.refused(Ino(5));
     assert!(files.is_refused(Ino(5)));
-    files.close(4, Ino(5));
+    let _ = files.close(4, Ino(5));
     assert!(!files.has_held(Ino(5)) && !next(&files).has_held(Ino(5)));
 }
 
@@ -273,7 +310,70 @@ fn what_is_held_of_all_files_is_bounded_and_survives_a_turn() {
     assert_eq!(files.unsent(Ino(9)).map(|held| held.bytes), Some(bytes));
     assert_eq!(files.take_untold().len(), 128);
     for n in 9..9 + 128 {
-        files.close(1_000_000 + n, Ino(n));
+        let _ = files.close(1_000_000 + n, Ino(n));
     }
     assert_eq!(files.table.lock().held_bytes, 0);
+}
+
+#[test]
+fn all_opens_of_an_inode_agree_about_what_the_kernel_reads() {
+    let journal = Journal::create().unwrap();
+    let region = journal.region().clone();
+    let files = Files::new(Some(journal));
+    let backed = |id| Backed { id, key: key(5, 10) };
+    assert_eq!(files.open_backed(2, told(10, 1), Some(backed(3))), Some(backed(3)));
+    assert_eq!(
+        files.open_backed(4, told(10, 1), Some(backed(4))),
+        Some(backed(3)),
+        "the first counts"
+    );
+    assert_eq!(files.open_backed(6, told(10, 1), None), Some(backed(3)));
+    assert_eq!(files.close(8, Ino(5)), None);
+    // Another process.
+    let again = Files::resume(&region).unwrap();
+    assert_eq!(again.all_backed(), [(Ino(5), backed(3))]);
+    assert_eq!(
+        again.open_backed(6, told(10, 1), None),
+        Some(backed(3)),
+        "sent again, it counts once"
+    );
+    assert_eq!(again.open_backed(10, told(10, 1), Some(backed(9))), Some(backed(3)));
+    for unique in [12, 14] {
+        assert_eq!(again.close(unique, Ino(5)), None);
+    }
+    assert_eq!(again.close(16, Ino(5)), Some(backed(3)));
+    assert_eq!(again.close(16, Ino(5)), None, "sent again");
+    // The first open has nothing to offer: then no later one does.
+    assert_eq!(again.open_backed(18, told(10, 1), None), None);
+    assert_eq!(again.open_backed(20, told(10, 1), Some(backed(9))), None);
+    let third = Files::resume(&region).unwrap();
+    assert!(third.all_backed().is_empty());
+}
+
+#[test]
+fn numbers_of_an_earlier_process_are_forgotten_once_they_cannot_come_again() {
+    let journal = Journal::create().unwrap();
+    let region = journal.region().clone();
+    let files = Files::new(Some(journal));
+    for unique in 1..100 {
+        let _ = files.open(unique * 2, told(10, 1));
+        files.answered(unique * 2);
+    }
+    let _ = (files.open(200, told(10, 1)), files.begin(202, 7));
+    let again = Files::resume(&region).unwrap();
+    let start = Tick(9_000_000);
+    again.came(200, true, start);
+    assert!(again.knows(202) && again.knows(4), "they may come yet");
+    again.came(300, false, start);
+    again.came(202, true, start);
+    again.came(302, false, start.plus(HANDED / 2));
+    assert!(again.knows(4));
+    again.came(304, false, start.plus(HANDED));
+    assert!(!again.knows(4) && !again.knows(198), "the kernel has their answers");
+    // Sent again, and not answered yet.
+    assert!(again.knows(200) && again.knows(202));
+    let _ = again.open(200, told(10, 1));
+    assert_eq!(again.numbers().handles, 100, "it is open once");
+    again.answered(200);
+    assert!(!again.knows(200));
 }

@@ -32,11 +32,11 @@ impl Fs {
             return 0;
         }
         let attr = file.attr();
-        if Bytes::of(&attr) != bytes {
+        if Bytes::of(&attr).data != bytes.data {
             return 0;
         }
         let span = Span { offset: args.offset, len: buf.len() as u64 };
         let direct = args.flags.cast_signed() & libc::O_DIRECT != 0;
-        self.ahead.read(&attr, Asked { span, direct }, buf)
+        self.ahead.read(&attr, Asked { bytes, span, direct }, buf)
     }
 }

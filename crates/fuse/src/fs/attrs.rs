@@ -1,6 +1,8 @@
 //! Attributes.
 
-use millpond_client::FileBytes as Bytes;
+use std::sync::Arc;
+
+use millpond_client::Chunks;
 use millpond_fuse_wire::Reply;
 use millpond_fuse_wire::abi::{AttrOut, SetattrIn, SetattrValid};
 use millpond_types::meta::{Attr, Ino, MetaOp, SetAttr, SetTime, Timestamp};
@@ -28,13 +30,19 @@ impl Fs {
         ino: Ino,
         send: Send<'_>,
     ) -> Result<(), Errno> {
-        let settled = self.backend.settled.get(ino).filter(|told| self.holds(told));
-        let told = match settled {
+        let known = self.known_attr(ino);
+        let told = match known {
             Some(told) => told,
-            None => self.backend.attr(ticket, MetaOp::GetAttr { ino })?,
+            None => self.dir_attr(ticket, ino)?,
         };
         self.send_attr(told, send);
         Ok(())
+    }
+
+    /// What no meta needs to be asked for.
+    fn known_attr(&self, ino: Ino) -> Option<Told> {
+        let dir = self.backend.behind.dirs.attr(ino).map(|attr| Told { attr, version: 0 });
+        dir.or_else(|| self.backend.settled.get(ino).filter(|told| self.holds(told)))
     }
 
     pub(super) fn set_attr(
@@ -45,7 +53,8 @@ impl Fs {
         send: Send<'_>,
     ) -> Result<(), Errno> {
         let set = wanted(args);
-        if let Some(attr) = self.time_of_write(ino, &set) {
+        let known = self.time_of_write(ino, &set).or_else(|| self.time_of_gone(ino, &set));
+        if let Some(attr) = known {
             self.send_attr(Told { attr, version: 0 }, send);
             return Ok(());
         }
@@ -71,8 +80,7 @@ impl Fs {
     /// attributes then; nothing when more is wanted.
     fn time_of_write(&self, ino: Ino, set: &SetAttr) -> Option<Attr> {
         let Some(SetTime::At(at)) = set.mtime else { return None };
-        let times = SetAttr { mtime: set.mtime, ctime: set.ctime, ..SetAttr::default() };
-        if self.mode != Mode::OneWriter || *set != times {
+        if self.mode != Mode::OneWriter || !sets_times_of_write(set) {
             return None;
         }
         let file = self.files().get(ino)?;
@@ -81,6 +89,12 @@ impl Fs {
         self.files().note_untold(ino);
         self.wake.wake();
         Some(attr)
+    }
+
+    /// The kernel says it of a file, too, whose only name it has just removed.
+    fn time_of_gone(&self, ino: Ino, set: &SetAttr) -> Option<Attr> {
+        let gone = self.backend.behind.single.gone(ino)?;
+        (sets_times_of_write(set) && !self.files().is_open(ino)).then_some(gone)
     }
 
     /// Sets a new length, and perhaps other attributes. No read or write of this mount is under way
@@ -105,12 +119,14 @@ impl Fs {
         for _ in 0..RESIZE_TRIES {
             let mut set = set;
             if size > 0 {
-                let old = self.here(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
+                let told = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
+                let old = self.here(told);
                 set.stored = old.is_stored();
                 // Behind a longer end there may be bytes of a write that was never finished.
-                let end = size.min(old.size);
+                let cut = |chunks: &Chunks, old| self.backend.cut(chunks, size.min(old), old);
                 if size != old.size && !set.stored {
-                    self.backend.cut(Bytes::of(&old), end, old.size)?;
+                    let known = file.as_ref().map_or_else(|| self.files().known(told), Arc::clone);
+                    set.stored = self.change(&known, cut)?.is_none();
                 }
             }
             let told = self.backend.attr(ticket, MetaOp::SetAttr { ino, set });
@@ -128,6 +144,12 @@ impl Fs {
         }
         Err(unexpected())
     }
+}
+
+/// Whether it is what the kernel says before an fsync: the times of a write, and nothing else.
+fn sets_times_of_write(set: &SetAttr) -> bool {
+    let times = SetAttr { mtime: set.mtime, ctime: set.ctime, ..SetAttr::default() };
+    matches!(set.mtime, Some(SetTime::At(_))) && *set == times
 }
 
 /// What the kernel wants to be set.

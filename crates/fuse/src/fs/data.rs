@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use millpond_client::FileBytes as Bytes;
+use millpond_client::{Chunks, FileBytes as Bytes};
 use millpond_env::RealClock;
 use millpond_fuse_wire::abi::{
     FallocateIn, FallocateMode, OpenFlags, OpenIn, OpenOut, ReadIn, WriteIn,
@@ -13,7 +13,7 @@ use millpond_types::meta::{
 };
 
 use super::{Fs, Send};
-use crate::backend::Ticket;
+use crate::backend::{Denied, Ticket};
 use crate::budget::Way;
 use crate::errno::Errno;
 use crate::files::{File, Written};
@@ -53,7 +53,9 @@ impl Fs {
         let flags = args.flags.cast_signed();
         // Who opens a file to read it reads it: the bytes of a small one come with the answer.
         let reads = flags & (libc::O_ACCMODE | libc::O_TRUNC) == libc::O_RDONLY;
-        let mut told = if reads {
+        let mut told = if let Some(told) = self.known_file(ino) {
+            told
+        } else if reads {
             self.fetch(ticket, ino)?.0
         } else {
             self.backend.attr(ticket, MetaOp::GetAttr { ino })?
@@ -71,8 +73,13 @@ impl Fs {
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             told = self.resize(ticket, ino, set)?;
         }
-        let _file = self.files().open(ticket.unique(), told);
-        send(Reply::Open(OpenOut::new(0, self.open_flags(told.attr))));
+        let out = if reads {
+            self.open_to_read(ticket.unique(), told)
+        } else {
+            let _file = self.files().open(ticket.unique(), told);
+            OpenOut::new(0, self.open_flags(told.attr))
+        };
+        send(Reply::Open(out));
         Ok(())
     }
 
@@ -92,6 +99,9 @@ impl Fs {
         (args, scratch): (&ReadIn, &mut Vec<u8>),
         send: Send<'_>,
     ) -> Result<(), Errno> {
+        if self.read_cached(ino, (args, scratch), send) {
+            return Ok(());
+        }
         let file = self.file(ticket, ino)?;
         self.pass_read(&file, args);
         if self.files().has_held(ino) {
@@ -99,22 +109,24 @@ impl Fs {
             self.unless_refused(ino, self.settle(&file))?;
         }
         let shared = file.gate.read();
-        let (mut bytes, mut size) = file.bytes();
         let end = args.offset.saturating_add(u64::from(args.size));
         let hears = self.mode == Mode::CloseToOpen;
-        let mut is_believed = self.believes(&file) && (end <= size || hears);
+        let mut is_believed = self.believes(&file) && (end <= file.bytes().1 || hears);
         if !is_believed && !file.told().is_stored() {
-            // Somebody else may have written more, or have cut the file to nothing: then its bytes
-            // have another name.
-            let attr = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
-            (bytes, size) = (Bytes::of(&attr), attr.size);
+            // Somebody else may have written more, or have cut the file to nothing, or have written to it after it was
+            // cloned: then its bytes have another name.
+            let _ = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
             is_believed = true;
         }
+        let mut in_chunks = self.chunks_of(ticket, &file)?;
         let mut stored = None;
-        if file.told().is_stored() {
+        if in_chunks.is_none() {
             stored = self.stored(ticket, &file, is_believed)?;
-            (bytes, size) = file.bytes();
+            if stored.is_none() {
+                in_chunks = self.chunks_of(ticket, &file)?;
+            }
         }
+        let size = in_chunks.as_ref().map_or(0, |(_, size)| *size);
         // Some may be held since: they are not among the bytes yet.
         let size = stored.as_ref().map_or(size, |content| content.attr.size);
         let len = size.min(end).saturating_sub(args.offset);
@@ -126,7 +138,8 @@ impl Fs {
         let buf = &mut scratch[..len];
         if let Some(content) = &stored {
             content.copy(args.offset, buf);
-        } else {
+        } else if let Some((chunks, _)) = &in_chunks {
+            let bytes = chunks.bytes();
             let there = self.read_ahead(&file, (bytes, args), buf);
             if there < buf.len() {
                 self.backend.read(bytes, args.offset + there as u64, &mut buf[there..])?;
@@ -165,29 +178,36 @@ impl Fs {
         at_once: bool,
     ) -> Result<(), Errno> {
         let shared = file.gate.read();
-        let (bytes, size) = file.bytes();
         if file.told().is_stored() || self.files().has_held(file.ino) {
             drop(shared);
             return self.write_small(file, (offset, data), at_once);
         }
-        if offset > size {
+        if offset > file.bytes().1 {
             drop(shared);
-            return self.write_behind_gap(file, offset, data);
+            return self.write_behind_gap(file, (offset, data), at_once);
         }
-        self.backend.write(bytes, offset, data)?;
-        self.wrote(file, bytes, offset + data.len() as u64)
+        let written = self.change(file, |chunks, _| self.backend.write(chunks, offset, data))?;
+        let Some(chunks) = written else {
+            drop(shared);
+            return self.write_small(file, (offset, data), at_once);
+        };
+        self.wrote(file, chunks.bytes(), offset + data.len() as u64)
     }
 
     /// Writes behind the end: what may lie between from a write that was never finished becomes zeros
     /// first.
-    fn write_behind_gap(&self, file: &File, offset: u64, data: &[u8]) -> Result<(), Errno> {
-        let _alone = file.gate.write();
-        let (bytes, size) = file.bytes();
-        if offset > size {
-            self.backend.cut(bytes, size, size)?;
+    fn write_behind_gap(
+        &self,
+        file: &File,
+        (offset, data): (u64, &[u8]),
+        at_once: bool,
+    ) -> Result<(), Errno> {
+        let alone = file.gate.write();
+        if !self.write_in_chunks(file, (offset, data))? {
+            drop(alone);
+            return self.write_small(file, (offset, data), at_once);
         }
-        self.backend.write(bytes, offset, data)?;
-        self.wrote(file, bytes, offset + data.len() as u64)
+        Ok(())
     }
 
     /// Takes note of bytes that were written: a meta is told soon, in a strict mount before the write
@@ -221,7 +241,7 @@ impl Fs {
     pub(crate) fn tell_of(&self, file: &File) -> Result<(), Errno> {
         let Some(written) = file.untold() else { return Ok(()) };
         let Written { end, at, data } = written;
-        let changes = self.backend.settled.changes();
+        let changes = self.backend.settled.changes(file.ino);
         let extend = Extend { ino: file.ino, data, size: end, mtime: at };
         let told = self.backend.attr(&mut self.backend.own_ticket(), MetaOp::Extend(extend))?;
         let version = told.attr.version;
@@ -237,6 +257,8 @@ impl Fs {
     /// Bytes are durable before a write is answered, so a file that is no longer than a meta knows it
     /// to be has nothing to wait for: its time of change follows as after every write.
     pub(super) fn sync(&self, ino: Ino, send: Send<'_>) -> Result<(), Errno> {
+        self.backend.behind.wait_inode(ino)?;
+        self.backend.behind.failure(ino)?;
         let told = self.files().get(ino).is_some_and(|file| file.is_length_told())
             && !self.files().has_held(ino);
         if !told {
@@ -246,9 +268,12 @@ impl Fs {
         Ok(())
     }
 
-    /// What was written is the meta's, length and time, before a close is answered.
+    /// What was written is the meta's, length and time, before a close is answered; or promised to be.
     pub(super) fn flush(&self, ino: Ino, send: Send<'_>) -> Result<(), Errno> {
-        self.tell_application(ino)?;
+        self.backend.behind.failure(ino)?;
+        if !self.promises_bytes(ino) {
+            self.tell_application(ino)?;
+        }
         send(Reply::Done);
         Ok(())
     }
@@ -263,8 +288,9 @@ impl Fs {
     }
 
     pub(super) fn release(&self, ticket: &Ticket, ino: Ino, send: Send<'_>) -> Result<(), Errno> {
-        let told = self.tell(ino);
-        self.files().close(ticket.unique(), ino);
+        let told = if self.promises_bytes(ino) { Ok(()) } else { self.tell(ino) };
+        let backed = self.files().close(ticket.unique(), ino);
+        self.close_cached(ino, backed);
         if !self.files().is_open(ino) {
             self.ahead.closed(ino);
         }
@@ -301,37 +327,41 @@ impl Fs {
                 return Ok(());
             }
         }
-        let attr = file.attr();
-        let bytes = Bytes::of(&attr);
-        if !args.mode.and(zeros).is_empty() {
-            self.write_zeros(bytes, args.offset, end.min(attr.size))?;
-        }
-        if end > attr.size && !keeps {
-            self.backend.cut(bytes, attr.size, attr.size)?;
-            let set = SetAttr { size: Some(end), ..SetAttr::default() };
-            let _ = file.learn(self.backend.attr(ticket, MetaOp::SetAttr { ino, set })?);
-        } else if !args.mode.and(zeros).is_empty() {
-            self.wrote(&file, bytes, 0)?;
+        let is_zeroed = !args.mode.and(zeros).is_empty();
+        let allocate = |chunks: &Chunks, size| {
+            if is_zeroed {
+                self.write_zeros(chunks, args.offset, end.min(size))?;
+            }
+            if end > size && !keeps { self.backend.cut(chunks, size, size) } else { Ok(()) }
+        };
+        // Whoever cuts it to nothing at this moment comes after this.
+        if let Some(chunks) = self.change(&file, allocate)? {
+            if end > file.attr().size && !keeps {
+                let set = SetAttr { size: Some(end), ..SetAttr::default() };
+                let _ = file.learn(self.backend.attr(ticket, MetaOp::SetAttr { ino, set })?);
+            } else if is_zeroed {
+                self.wrote(&file, chunks.bytes(), 0)?;
+            }
         }
         send(Reply::Done);
         Ok(())
     }
 
     /// Makes a range zeros: whole chunks go, parts are written over.
-    fn write_zeros(&self, bytes: Bytes, from: u64, to: u64) -> Result<(), Errno> {
-        let chunk = bytes.layout.chunk_bytes();
+    fn write_zeros(&self, chunks: &Chunks, from: u64, to: u64) -> Result<(), Denied> {
+        let chunk = chunks.bytes().layout.chunk_bytes();
         let mut at = from;
         while at < to {
             let next = (at / chunk + 1) * chunk;
             if at.is_multiple_of(chunk) && next <= to {
                 let last = to / chunk * chunk;
-                self.backend.remove(bytes, at / chunk..last / chunk)?;
+                self.backend.remove(chunks, at / chunk..last / chunk)?;
                 at = last;
                 continue;
             }
             let len = (next.min(to) - at).min(ZEROS as u64);
             let zeros = vec![0; usize::try_from(len).unwrap_or(0)];
-            self.backend.write(bytes, at, &zeros)?;
+            self.backend.write(chunks, at, &zeros)?;
             at += len;
         }
         Ok(())

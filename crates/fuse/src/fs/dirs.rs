@@ -25,7 +25,11 @@ impl Fs {
         ino: Ino,
         send: Send<'_>,
     ) -> Result<(), Errno> {
-        let told = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
+        let known = self.backend.behind.dirs.attr(ino).map(|attr| Told { attr, version: 0 });
+        let told = match known {
+            Some(told) => told,
+            None => self.dir_attr(ticket, ino)?,
+        };
         let _file = self.files().open(ticket.unique(), told);
         send(Reply::Open(OpenOut::new(0, OpenFlags::NONE)));
         Ok(())
@@ -50,8 +54,10 @@ impl Fs {
             let limit = u32::try_from(limit).unwrap_or(1);
             let after = if args.offset <= DOT_DOT { 0 } else { args.offset };
             let page = MetaOp::ReadDir(ReadDir { dir, after, limit, attrs: plus });
-            let Answered { answer, version } = self.backend.ask(ticket, page)?;
+            let changes = self.backend.behind.names.all_changes();
+            let Answered { answer, version, .. } = self.backend.ask(ticket, page)?;
             let MetaReply::Page { entries, .. } = answer? else { return Err(unexpected()) };
+            self.note_page(dir, &entries, changes);
             let keeping = plus.then(|| self.keeping());
             for entry in &entries {
                 // The kernel would take the name for the file of the listing.

@@ -5,10 +5,13 @@
 
 mod ahead;
 mod attrs;
+mod cached;
 mod data;
 mod dirs;
 mod locks;
 mod names;
+mod promises;
+mod shared;
 mod stored;
 mod xattrs;
 
@@ -52,6 +55,7 @@ pub(crate) struct Fs {
     pub(crate) watch: crate::watch::Watch,
     pub(crate) ahead: crate::ahead::Ahead,
     pub(crate) bandwidth: crate::budget::Bandwidth,
+    pub(crate) cached: Option<Arc<crate::cached::Cache>>,
 }
 
 /// Sends the answer to a request.
@@ -160,12 +164,19 @@ impl Fs {
             Operation::Readdir(args) => self.read_dir(ticket, ino, (args, false), send),
             Operation::Readdirplus(args) => self.read_dir(ticket, ino, (args, true), send),
             Operation::Releasedir(_) => {
-                self.files().close(ticket.unique(), ino);
+                let _ = self.files().close(ticket.unique(), ino);
                 send(Reply::Done);
                 Ok(())
             }
-            // Every change of a directory is durable before it is answered.
-            Operation::Fsyncdir(_) | Operation::Destroy | Operation::Syncfs => {
+            // Every change of a directory is durable before it is answered, but for those promised.
+            Operation::Fsyncdir(_) => {
+                self.backend.behind.wait_inode(ino)?;
+                self.backend.behind.failure(ino)?;
+                send(Reply::Done);
+                Ok(())
+            }
+            Operation::Destroy | Operation::Syncfs => {
+                self.backend.behind.wait_all()?;
                 send(Reply::Done);
                 Ok(())
             }
@@ -210,7 +221,12 @@ impl Fs {
 
     /// Whether nobody else has changed an inode since a meta told of it, as far as the mount hears.
     pub(crate) fn holds(&self, told: &Told) -> bool {
-        self.mode == Mode::CloseToOpen && self.leases.look().inode(told.attr.ino, told.version)
+        match self.mode {
+            Mode::CloseToOpen => self.leases.look().inode(told.attr.ino, told.version),
+            // The kernel believes that, too.
+            Mode::OneWriter => true,
+            Mode::Strict | Mode::Relaxed | Mode::ReadOnly => false,
+        }
     }
 
     /// Attributes with what this mount has written and no meta knows of.
@@ -230,6 +246,11 @@ impl Keeping<'_> {
     fn time(&self, holds: impl FnOnce(&Look<'_>) -> bool) -> Duration {
         let leased = |look| if holds(look) { KEPT } else { Duration::ZERO };
         self.look.as_ref().map_or_else(|| self.fs.mode.kept(), leased)
+    }
+
+    /// Whether nobody else has changed an inode since a version, as far as the mount hears.
+    pub(crate) fn believes(&self, ino: Ino, version: u64) -> bool {
+        self.look.as_ref().is_some_and(|look| look.inode(ino, version))
     }
 
     /// Attributes for the kernel, and for how long.

@@ -1,5 +1,6 @@
 //! Names: looked up, made, removed, changed.
 
+use millpond_env::RealClock;
 use millpond_fuse_wire::abi::{CreateIn, OpenOut, RenameFlags};
 use millpond_fuse_wire::{Operation, Reply};
 use millpond_types::meta::{
@@ -9,6 +10,7 @@ use millpond_types::meta::{
 use super::{Fs, Send};
 use crate::backend::{Ticket, Told, unexpected};
 use crate::errno::Errno;
+use crate::files::Bare;
 
 fn permissions(mode: u32) -> u16 {
     u16::try_from(mode & 0o7777).unwrap_or(0)
@@ -36,7 +38,8 @@ impl Fs {
             }
             Operation::Mkdir { args, name } => {
                 let mode = permissions(args.mode & !args.umask);
-                self.make(ticket, new(ino, name, FileKind::Directory, mode)?, send)?;
+                let told = self.make_dir(ticket, new(ino, name, FileKind::Directory, mode)?)?;
+                self.send_entry((ino, name), told, send);
             }
             Operation::Mknod { args, name } => {
                 let kind = FileKind::from_mode(args.mode).unwrap_or(FileKind::Regular);
@@ -53,8 +56,10 @@ impl Fs {
             }
             Operation::Create { args, name } => self.create(ticket, (ino, name), args, send)?,
             Operation::Unlink { name } => {
-                let op = MetaOp::Unlink { parent: ino, name: Name::new(name)? };
-                self.backend.meta(ticket, op)?;
+                let name = Name::new(name)?;
+                if !self.promise_unlink(ticket, ino, &name) {
+                    self.backend.meta(ticket, MetaOp::Unlink { parent: ino, name })?;
+                }
                 send(Reply::Done);
             }
             Operation::Rmdir { name } => {
@@ -82,6 +87,17 @@ impl Fs {
         Ok(())
     }
 
+    /// Answers that a name is not there, where that is known.
+    fn look_up_born(&self, (parent, name): (Ino, &[u8]), send: Send<'_>) -> bool {
+        let keeping = self.keeping();
+        let since =
+            self.backend.born.lacks(parent, name).filter(|at| keeping.believes(parent, *at));
+        let Some(since) = since else { return false };
+        let nothing = keeping.no_entry((parent, name), since);
+        send(nothing.map_or(Reply::Error(libc::ENOENT), Reply::Entry));
+        true
+    }
+
     /// The inode of a name; `.` and `..` are asked for by NFS servers.
     fn look_up(
         &self,
@@ -97,7 +113,10 @@ impl Fs {
             }
             name => MetaOp::Lookup { parent, name: Name::new(name)? },
         };
-        let Answered { answer, version } = self.backend.ask(ticket, op)?;
+        if matches!(op, MetaOp::Lookup { .. }) && self.look_up_born((parent, name), send) {
+            return Ok(());
+        }
+        let Answered { answer, version, .. } = self.ask_for_name(ticket, (parent, name), op)?;
         let attr = match answer {
             Ok(MetaReply::Attr(attr)) => attr,
             Ok(MetaReply::Entry(entry)) => entry.attr,
@@ -137,23 +156,47 @@ impl Fs {
         let mode = permissions(args.mode & !args.umask);
         let wanted = new(parent, name, FileKind::Regular, mode)?;
         let wanted = Create { exclusive: flags & libc::O_EXCL != 0, ..wanted };
-        let Answered { answer, version } = self.backend.ask(ticket, MetaOp::Create(wanted))?;
-        let MetaReply::Entry(entry) = answer? else { return Err(unexpected()) };
-        let mut told = Told { attr: entry.attr, version };
-        if !entry.created && flags & libc::O_TRUNC != 0 {
-            let set = SetAttr { size: Some(0), ..SetAttr::default() };
-            told = self.resize(ticket, told.attr.ino, set)?;
+        let promised = self.promise_create(ticket, &wanted);
+        let (told, is_new) = match promised {
+            Some(told) => (told, told.attr.version == 0),
+            None => self.create_now(ticket, wanted, flags)?,
+        };
+        let asked = RealClock::tick();
+        let file = self.files().open(ticket.unique(), told);
+        if is_new {
+            // The kernel asks before it writes; what is new has none.
+            let version = told.version;
+            file.note_bare(Bare { asked, version }, file.xattr_changes());
         }
-        let _file = self.files().open(ticket.unique(), told);
         let flags = self.open_flags(told.attr);
         let keeping = self.keeping();
         send(Reply::Create(keeping.entry((parent, name), told), OpenOut::new(0, flags)));
         Ok(())
+    }
+
+    /// Has a meta make the file, or take the one that is there; whether it is new.
+    fn create_now(
+        &self,
+        ticket: &mut Ticket,
+        wanted: Create,
+        flags: i32,
+    ) -> Result<(Told, bool), Errno> {
+        let (parent, name) = (wanted.parent, wanted.name.clone());
+        let Answered { answer, version, .. } = self.backend.ask(ticket, MetaOp::Create(wanted))?;
+        let MetaReply::Entry(entry) = answer? else { return Err(unexpected()) };
+        let told = Told { attr: entry.attr, version };
+        if !entry.created && flags & libc::O_TRUNC != 0 {
+            let set = SetAttr { size: Some(0), ..SetAttr::default() };
+            return Ok((self.resize(ticket, told.attr.ino, set)?, false));
+        }
+        self.note_made(parent, &name, told.attr);
+        Ok((told, entry.created))
     }
 }
 
 /// A regular name that must not be there.
 fn new(parent: Ino, name: &[u8], kind: FileKind, mode: u16) -> Result<Create, Errno> {
     let name = Name::new(name)?;
-    Ok(Create { parent, name, kind, mode, rdev: 0, target: Vec::new(), exclusive: true })
+    let target = Vec::new();
+    Ok(Create { parent, name, kind, mode, rdev: 0, target, exclusive: true, promised: None })
 }

@@ -3,16 +3,16 @@
 
 use std::sync::Arc;
 
-use millpond_client::{Door, FileBytes as Bytes, spill};
+use millpond_client::{Chunks, Door, FileBytes as Bytes, spill};
 use millpond_env::RealClock;
 use millpond_fuse_wire::abi::WriteIn;
 use millpond_types::meta::{
-    Answered, Attr, Content, INLINE_MAX, Ino, MetaError, MetaOp, MetaReply, SetAttr, Timestamp,
-    WriteInline,
+    Answered, Attr, Content, INLINE_MAX, Ino, MetaError, MetaOp, MetaReply, STORED_MAX, SetAttr,
+    Timestamp, WriteInline,
 };
 
 use super::Fs;
-use crate::backend::{Ticket, Told, unexpected};
+use crate::backend::{Denied, Ticket, Told, unexpected};
 use crate::errno::Errno;
 use crate::files::{File, Held, Hold};
 use crate::options::Mode;
@@ -31,7 +31,7 @@ impl Fs {
         ticket: &mut Ticket,
         ino: Ino,
     ) -> Result<(Told, Arc<Content>), Errno> {
-        let Answered { answer, version } = self.backend.ask(ticket, MetaOp::Content { ino })?;
+        let Answered { answer, version, .. } = self.backend.ask(ticket, MetaOp::Content { ino })?;
         let MetaReply::Content(content) = answer? else { return Err(unexpected()) };
         let told = Told { attr: content.attr, version };
         let content = Arc::new(content);
@@ -50,6 +50,8 @@ impl Fs {
         is_believed: bool,
     ) -> Result<Option<Arc<Content>>, Errno> {
         let known = file.told();
+        // What is promised is not among the bytes that are kept.
+        let is_believed = is_believed && !self.backend.behind.is_pending(file.ino);
         let kept = self.backend.contents.get(&file.ino.0);
         if let Some(kept) = kept.filter(|it| is_believed && it.attr.version == known.version) {
             return Ok(Some(kept));
@@ -105,6 +107,7 @@ impl Fs {
 
     /// Writes to chunks, where the file goes if it is not there yet.
     fn write_to_chunks(&self, file: &File, (offset, data): (u64, &[u8])) -> Result<(), Errno> {
+        self.settle_place(file)?;
         let known = file.told();
         // What no meta was asked to take goes there with the rest.
         let unsent = self.files().unsent(file.ino);
@@ -123,28 +126,36 @@ impl Fs {
             }
             self.settle(file)?;
         }
-        self.write_in_chunks(file, (offset, data))
+        // Whoever cuts it to nothing at this moment comes after this.
+        self.write_in_chunks(file, (offset, data)).map(drop)
     }
 
     /// Brings a file to chunks; whether these parts are in it.
     fn spill(&self, file: &File, known: Attr, parts: &[(u64, &[u8])]) -> Result<bool, Errno> {
-        let changes = self.backend.settled.changes();
+        let changes = self.backend.settled.changes(file.ino);
         let mut door = Mount { fs: self, version: 0 };
-        let spilled = spill(&mut door, known, parts, now());
+        let spilled = spill(&mut door, known, parts, Some(now()));
         self.ahead.changed(file.ino);
         let spilled = spilled?;
         self.heard(file, Told { attr: spilled.attr, version: door.version }, changes);
         Ok(spilled.written)
     }
 
-    /// Writes to chunks that the file has. The caller has it alone.
-    fn write_in_chunks(&self, file: &File, (offset, data): (u64, &[u8])) -> Result<(), Errno> {
-        let (bytes, size) = file.bytes();
-        if offset > size {
-            self.backend.cut(bytes, size, size)?;
-        }
-        self.backend.write(bytes, offset, data)?;
-        self.wrote(file, bytes, offset + data.len() as u64)
+    /// Writes to chunks that the file has; false when it has none any more. The caller has it alone.
+    pub(super) fn write_in_chunks(
+        &self,
+        file: &File,
+        (offset, data): (u64, &[u8]),
+    ) -> Result<bool, Errno> {
+        let write = |chunks: &Chunks, size| {
+            if offset > size {
+                self.backend.cut(chunks, size, size)?;
+            }
+            self.backend.write(chunks, offset, data)
+        };
+        let Some(chunks) = self.change(file, write)? else { return Ok(false) };
+        self.wrote(file, chunks.bytes(), offset + data.len() as u64)?;
+        Ok(true)
     }
 
     /// Sends what is held of a file, and tells a meta what was written to its chunks. The caller has it alone.
@@ -166,10 +177,10 @@ impl Fs {
     /// was cut to nothing since have gone with that.
     fn send(&self, file: &File, held: Held, mut ticket: Ticket) -> Result<(), Errno> {
         let Held { data, at, offset, bytes } = held;
-        let (ino, changes) = (file.ino, self.backend.settled.changes());
+        let (ino, changes) = (file.ino, self.backend.settled.changes(file.ino));
         let write = WriteInline { ino, data, offset, bytes, mtime: at };
         let op = MetaOp::WriteInline(write.clone());
-        let Answered { answer, version } = self.backend.ask(&mut ticket, op)?;
+        let Answered { answer, version, .. } = self.backend.ask(&mut ticket, op)?;
         let attr = match answer {
             Ok(MetaReply::Attr(attr)) => attr,
             Ok(_) => return Err(unexpected()),
@@ -184,11 +195,11 @@ impl Fs {
         if attr.data != data || attr.is_stored() {
             return Ok(());
         }
-        self.write_in_chunks(file, (u64::from(offset), &write.bytes))
+        self.write_in_chunks(file, (u64::from(offset), &write.bytes)).map(drop)
     }
 
     /// A meta took what was written, after so many changes of attributes by this mount.
-    fn heard(&self, file: &File, told: Told, changes: u64) {
+    pub(super) fn heard(&self, file: &File, told: Told, changes: u64) {
         let version = told.attr.version;
         let _ = file.learn(told);
         self.backend.settled.note(told, changes);
@@ -223,7 +234,7 @@ impl Fs {
         let known = file.told();
         if let Some((from, to)) = zeros {
             // Behind them there are no bytes but zeros.
-            let to = to.min(known.size).min(INLINE_MAX as u64);
+            let to = to.min(known.size).min(STORED_MAX as u64);
             let len = usize::try_from(to.saturating_sub(from)).unwrap_or(0);
             let offset = u32::try_from(from.min(to)).unwrap_or(0);
             let held = Held { data: known.data, at: now(), offset, bytes: vec![0; len] };
@@ -249,13 +260,17 @@ impl Door for Mount<'_> {
 
     fn ask(&mut self, op: MetaOp) -> Result<MetaReply, Errno> {
         let backend = &self.fs.backend;
-        let Answered { answer, version } = backend.ask(&mut backend.own_ticket(), op)?;
+        let Answered { answer, version, .. } = backend.ask(&mut backend.own_ticket(), op)?;
         self.version = version;
         Ok(answer?)
     }
 
-    fn write(&mut self, bytes: Bytes, parts: &[(u64, &[u8])]) -> Result<(), Errno> {
-        self.fs.backend.write_parts(bytes, parts)
+    fn write(&mut self, to: Bytes, parts: &[(u64, &[u8])]) -> Result<bool, Errno> {
+        match self.fs.backend.write_parts(&Chunks::of(to), parts) {
+            Ok(()) => Ok(true),
+            Err(Denied::Sealed) => Ok(false),
+            Err(Denied::Failed(errno)) => Err(errno),
+        }
     }
 
     fn remove(&mut self, bytes: Bytes, parts: &[(u64, &[u8])]) {

@@ -6,6 +6,7 @@ use millpond_types::meta::{
     Answered, Ino, MetaError, MetaOp, MetaReply, Setxattr, XATTR_BYTES_MAX, XattrMode, XattrName,
 };
 
+use super::cached::ATTRIBUTE;
 use super::{BELIEVED, Fs, Send};
 use crate::backend::{Ticket, unexpected};
 use crate::errno::Errno;
@@ -103,6 +104,9 @@ impl Fs {
     }
 
     fn get_xattr(&self, ticket: &mut Ticket, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        if name == ATTRIBUTE && self.cached.is_some() {
+            return self.ask_cache(ticket, ino);
+        }
         let asked = RealClock::tick();
         let file = self.files().get(ino).filter(|_| name == CAPABILITY);
         if file.as_ref().is_some_and(|file| self.is_bare(file)) {
@@ -110,7 +114,7 @@ impl Fs {
         }
         let changes = file.as_ref().map_or(0, |file| file.xattr_changes());
         let op = MetaOp::GetXattr { ino, name: named(name)? };
-        let Answered { answer, version } = self.backend.ask(ticket, op)?;
+        let Answered { answer, version, .. } = self.backend.ask(ticket, op)?;
         if let (Some(file), Err(MetaError::NoData)) = (&file, &answer) {
             file.note_bare(Bare { asked, version }, changes);
         }

@@ -10,6 +10,7 @@ use millpond_types::metrics::{Counter, Gauge, Histogram, HistogramSnapshot};
 
 use super::line::Outcome;
 use crate::budget::Budgets;
+use crate::cached::CachePicture;
 use crate::errno::Errno;
 use crate::files::FilesNumbers;
 use crate::fs::Fs;
@@ -180,6 +181,7 @@ pub(crate) struct Picture {
     pub(crate) files: FilesNumbers,
     pub(crate) budgets: BudgetsPicture,
     pub(crate) ahead: AheadPicture,
+    pub(crate) cache: CachePicture,
 }
 
 /// What a mount may use, and does.
@@ -237,6 +239,7 @@ impl Fs {
                 used: self.ahead.numbers().used.get(),
                 wasted: self.ahead.numbers().wasted.get(),
             },
+            cache: self.cached.as_ref().map(|cache| cache.picture()).unwrap_or_default(),
         }
     }
 }

@@ -111,6 +111,16 @@ const NUMBERS: &[Number] = &[
         "gauge",
         |it| it.files.untold,
     ),
+    (
+        ("millpond_mount_promised_changes", "Changes answered that no meta was told of yet."),
+        "gauge",
+        |it| it.files.promised,
+    ),
+    (
+        ("millpond_mount_broken_promises_total", "Those that no meta could do after all."),
+        "counter",
+        |it| it.files.broken,
+    ),
     (("millpond_mount_journal_bytes", "Bytes in the journal."), "gauge", |it| {
         it.files.journal_bytes
     }),
@@ -168,6 +178,55 @@ const NUMBERS: &[Number] = &[
         ("millpond_mount_throttled_microseconds_total", "Time that requests waited for it."),
         "counter",
         |it| it.budgets.waited_us,
+    ),
+    (("millpond_mount_cache_files", "Files in the cache."), "gauge", |it| it.cache.files),
+    (("millpond_mount_cache_bytes", "Bytes of them."), "gauge", |it| it.cache.bytes),
+    (
+        ("millpond_mount_cache_limit_bytes", "Bytes that they may have; 0 without a cache."),
+        "gauge",
+        |it| it.cache.limit,
+    ),
+    (
+        ("millpond_mount_cache_passthrough", "1 where the kernel reads them by itself."),
+        "gauge",
+        |it| it.cache.passes,
+    ),
+    (("millpond_mount_cache_hits_total", "Opens whose file was in it."), "counter", |it| {
+        it.cache.hits
+    }),
+    (("millpond_mount_cache_misses_total", "Opens whose file was not."), "counter", |it| {
+        it.cache.misses
+    }),
+    (
+        ("millpond_mount_cache_passed_total", "Opens that the kernel reads by itself."),
+        "counter",
+        |it| it.cache.passed,
+    ),
+    (
+        ("millpond_mount_cache_read_bytes_total", "Bytes of it that the daemon read."),
+        "counter",
+        |it| it.cache.read_bytes,
+    ),
+    (("millpond_mount_cache_fills_total", "Files that were fetched."), "counter", |it| {
+        it.cache.filled
+    }),
+    (("millpond_mount_cache_filled_bytes_total", "Bytes of them."), "counter", |it| {
+        it.cache.filled_bytes
+    }),
+    (
+        ("millpond_mount_cache_fills_failed_total", "Files that could not be fetched or kept."),
+        "counter",
+        |it| it.cache.failed,
+    ),
+    (
+        ("millpond_mount_cache_evictions_total", "Files that made room for others."),
+        "counter",
+        |it| it.cache.evicted,
+    ),
+    (
+        ("millpond_mount_cache_damaged_total", "Files that were not what was written."),
+        "counter",
+        |it| it.cache.damaged,
     ),
 ];
 

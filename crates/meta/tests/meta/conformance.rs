@@ -11,7 +11,8 @@ use millpond_store::{EmbeddedBackend, EmbeddedOptions, Store};
 use crate::etcd::{Etcd, left_out};
 use crate::support::Fixture;
 use crate::{
-    attrs, contents, directories, feed, locks, names, orphans, quotas, renames, trash, xattrs,
+    attrs, contents, directories, feed, locks, names, objects, objects_lists, orphans, quotas,
+    renames, shares, trash, xattrs,
 };
 
 type Case = fn(Fixture) -> Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -28,6 +29,7 @@ macro_rules! cases {
 fn cases() -> Vec<(&'static str, Case)> {
     cases![
         names::create_exclusive_and_not,
+        names::promised_files_have_the_numbers_that_mounts_gave_them,
         names::every_kind_is_made_and_found,
         names::what_makes_no_sense_is_refused,
         names::a_removed_directory_takes_no_names,
@@ -38,6 +40,7 @@ fn cases() -> Vec<(&'static str, Case)> {
         names::sticky_directories_protect_owners,
         names::set_group_id_is_inherited,
         names::directory_times_follow_their_entries,
+        names::a_change_tells_what_becomes_of_its_directories,
         renames::within_and_across_directories,
         renames::what_may_replace_what,
         renames::never_into_itself,
@@ -51,6 +54,12 @@ fn cases() -> Vec<(&'static str, Case)> {
         attrs::only_files_have_a_length,
         attrs::set_id_bits_go_with_the_owner,
         attrs::directories_have_times_of_their_own,
+        shares::a_clone_has_the_chunks_until_it_is_written,
+        shares::chunks_go_with_the_last_that_is_read_from_them,
+        shares::cut_to_nothing_a_file_shares_nothing,
+        shares::so_many_lie_behind_each_other,
+        shares::clones_obey_quotas_and_permissions,
+        shares::clones_and_writers_at_the_same_time,
         xattrs::modes_and_limits,
         xattrs::classes_have_their_rules,
         directories::pages_while_entries_come_and_go,
@@ -101,14 +110,35 @@ fn of_contents() -> Vec<(&'static str, Case)> {
         contents::they_count_for_quotas,
         contents::whole_files_by_their_paths,
         contents::whole_files_need_permission,
+        contents::large_ones_wait_for_chunks,
         contents::writers_of_one_file_lose_nothing,
+    ]
+}
+
+fn of_objects() -> Vec<(&'static str, Case)> {
+    cases![
+        objects::what_is_put_is_a_file,
+        objects::keys_may_begin_with_each_other,
+        objects::every_key_comes_back,
+        objects::expectations_hold_or_change_nothing,
+        objects::of_many_that_expect_the_same_one_wins,
+        objects::names_on_mounts_stay_in_order,
+        objects::what_the_trash_gives_back_is_in_order,
+        objects::buckets_come_and_go,
+        objects::nameless_files_get_a_key,
+        objects::uploads_hold_their_parts,
+        objects::objects_count_for_quotas,
+        objects::unchecked_callers_need_permission,
+        objects_lists::pages_end_where_keys_do,
+        objects_lists::much_that_is_no_object_ends_a_page,
+        objects_lists::damage_is_found_and_put_right,
     ]
 }
 
 /// Runs all cases, each on a fresh store, and says which ones fail.
 async fn run_all(fixture: impl AsyncFn(&'static str) -> Fixture) {
     let mut failed = Vec::new();
-    let cases = [cases(), of_contents()].concat();
+    let cases = [cases(), of_contents(), of_objects()].concat();
     let count = cases.len();
     for (name, case) in cases {
         let fixture = fixture(name).await;

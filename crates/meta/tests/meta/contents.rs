@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use millpond_types::meta::{
     Attr, Extend, FileKind, INLINE_MAX, Ino, MetaError, MetaOp, MetaReply, PutFile, QuotaLimits,
-    Reserve, SetAttr, Timestamp, TrashChange, keys,
+    Reserve, STORED_MAX, SetAttr, Spill, Timestamp, TrashChange, keys,
 };
 
 use crate::support::{Client, Fixture, LEASE, name};
@@ -289,4 +289,49 @@ pub(crate) async fn writers_of_one_file_lose_nothing(f: Fixture) {
     for (place, done, _) in &all {
         assert_eq!(moved[0].get(*place as usize).copied().unwrap_or(0), *done, "of writer {place}");
     }
+}
+
+pub(crate) async fn large_ones_wait_for_chunks(f: Fixture) {
+    let c = f.client().await;
+    let put = async |text: &str, len: usize| {
+        let put = PutFile { path: vec![name(text)], mode: 0o600, bytes: vec![9; len] };
+        match c.run(MetaOp::PutFile(put)).await.unwrap() {
+            MetaReply::Entry(entry) => entry.attr,
+            other => panic!("{other:?}"),
+        }
+    };
+    put("small", INLINE_MAX).await;
+    assert_eq!(f.volume.large(10).await.unwrap(), []);
+    let mut files = Vec::new();
+    for (n, text) in ["stays", "goes", "cut", "gone", "smaller"].into_iter().enumerate() {
+        files.push(put(text, STORED_MAX - n).await);
+    }
+    let large = f.other.large(10).await.unwrap();
+    assert_eq!(large, files.iter().map(|attr| attr.ino).collect::<Vec<_>>());
+    assert_eq!(f.other.large(2).await.unwrap(), large[..2]);
+    assert_eq!(read(&c, files[0].ino).await, vec![9; STORED_MAX]);
+
+    let gone = c.spill(files[1], files[1].size).await.unwrap();
+    assert!(!gone.is_stored() && gone.size == files[1].size);
+    resize(&c, files[2].ino, 0).await;
+    c.unlink(ROOT, "gone").await.unwrap();
+    put("smaller", 7).await;
+    // One that was unlinked is there until nobody can have it open.
+    f.volume.forget_large(&large).await.unwrap();
+    assert_eq!(f.volume.large(10).await.unwrap(), [files[0].ino, files[3].ino]);
+    // It is brought there as it is.
+    let MetaReply::Reserved(chunks) =
+        c.run(MetaOp::Reserve(Reserve { ino: files[0].ino, size: files[0].size })).await.unwrap()
+    else {
+        panic!("a name")
+    };
+    let (ino, version) = (files[0].ino, files[0].version);
+    let spill = Spill { ino, version, chunks, size: 0, mtime: None };
+    c.run(MetaOp::Spill(spill)).await.unwrap();
+    let there = c.getattr(ino).await.unwrap();
+    let old = files[0];
+    assert_eq!((there.mtime, there.ctime, there.size), (old.mtime, old.ctime, old.size));
+    assert_eq!(there.chunks, Some(chunks));
+    f.volume.forget_large(&large).await.unwrap();
+    assert_eq!(f.volume.large(10).await.unwrap(), [files[3].ino]);
 }

@@ -1,12 +1,12 @@
 //! Names: made, linked, removed.
 
 use millpond_types::meta::{
-    Create, FileKind, Ino, InodeRecord, LINKS_MAX, MetaError, MetaOp, MetaReply, Name, SetAttr,
-    keys,
+    After, Caller, Create, FileKind, Ino, InodeRecord, LINKS_MAX, MetaError, MetaOp, MetaReply,
+    NUMBERS_MAX, Name, PromisedFile, SetAttr, Timestamp, WriteInline, keys,
 };
 use millpond_types::wire::Record;
 
-use crate::support::{Fixture, create, name};
+use crate::support::{Fixture, create, name, rename};
 
 const ROOT: Ino = Ino::ROOT;
 
@@ -37,6 +37,65 @@ pub(crate) async fn create_exclusive_and_not(f: Fixture) {
     let nowhere = create(Ino(999_999), "x", FileKind::Regular);
     assert_eq!(c.create(nowhere).await, Err(MetaError::NotFound));
     assert_eq!(c.names(ROOT).await, ["d", "f", "g", "p", "s"]);
+}
+
+/// A mount makes files by itself and tells metas later, once or twice, at one or the other.
+pub(crate) async fn promised_files_have_the_numbers_that_mounts_gave_them(f: Fixture) {
+    let c = f.client().await;
+    let take = async |count| match c.run(MetaOp::TakeNumbers { count }).await {
+        Ok(MetaReply::Numbers { first }) => Ok(first),
+        Err(error) => Err(error),
+        other => panic!("{other:?}"),
+    };
+    let first = take(10).await.unwrap();
+    let next = take(NUMBERS_MAX).await.unwrap();
+    assert!(next >= first + 10, "nobody gets a number twice");
+    for count in [0, NUMBERS_MAX + 1] {
+        assert_eq!(take(count).await, Err(MetaError::Invalid));
+    }
+    let at = Timestamp { secs: 77, nanos: 5 };
+    let file = |text: &str, number| {
+        let promised = PromisedFile { ino: Ino(number), at, written: at, bytes: Vec::new() };
+        let promised = Some(promised);
+        Create { promised, ..create(ROOT, text, FileKind::Regular) }
+    };
+    let made = c.create(file("a", first)).await.unwrap();
+    assert!(made.created && made.attr.layout.chains > 0);
+    assert_eq!((made.attr.ino, made.attr.data), (Ino(first), first));
+    assert_eq!((made.attr.mtime, made.attr.btime), (at, at));
+    // As another request, at the other meta: it is there already.
+    let again = c.at(&f.other).create(file("a", first)).await.unwrap();
+    assert_eq!((again.created, again.attr), (true, made.attr));
+    assert_eq!(c.create(file("b", first)).await, Err(MetaError::Exists), "it is another file");
+    assert_eq!(c.create(file("a", first + 1)).await, Err(MetaError::Exists));
+    // The other meta has not taken these.
+    assert!(c.at(&f.other).create(file("b", first + 1)).await.is_ok());
+    // With its bytes, and those are not written again either.
+    let written = Timestamp { secs: 78, nanos: 0 };
+    let mut full = file("full", first + 3);
+    full.promised =
+        full.promised.map(|it| PromisedFile { written, bytes: b"bytes".to_vec(), ..it });
+    let made = c.create(full.clone()).await.unwrap().attr;
+    assert_eq!((made.size, made.mtime, made.btime), (5, written, at));
+    let ino = made.ino;
+    let more = WriteInline { ino, data: made.data, offset: 5, bytes: b"!".to_vec(), mtime: at };
+    c.run(MetaOp::WriteInline(more)).await.unwrap();
+    assert_eq!(c.create(full).await.unwrap().attr.size, 6);
+    let MetaReply::Content(content) = c.run(MetaOp::Content { ino }).await.unwrap() else {
+        panic!()
+    };
+    assert_eq!(content.bytes, b"bytes!");
+    let invalid = Err(MetaError::Invalid);
+    assert_eq!(c.create(file("c", next + 1_000_000)).await, invalid, "given to nobody yet");
+    assert_eq!(c.create(file("c", 7)).await, invalid, "given to nobody ever");
+    let dir = Create { kind: FileKind::Directory, ..file("c", first + 2) };
+    assert_eq!(c.create(dir).await, invalid);
+    let mut user = c.clone();
+    user.caller = Caller { uid: 0, ..Caller::default() };
+    assert_eq!(user.create(file("c", first + 2)).await, invalid, "not a mount");
+    let other = c.file(ROOT, "other").await;
+    assert!(other.0 >= next + u64::from(NUMBERS_MAX) || other.0 < first, "{other} is promised");
+    f.assert_sound().await;
 }
 
 pub(crate) async fn every_kind_is_made_and_found(f: Fixture) {
@@ -277,4 +336,51 @@ pub(crate) async fn directory_times_follow_their_entries(f: Fixture) {
     later("mkdir").await;
     c.rmdir(dir, "sub").await.unwrap();
     later("rmdir").await;
+}
+
+pub(crate) async fn a_change_tells_what_becomes_of_its_directories(f: Fixture) {
+    let c = f.client().await;
+    let (one, two) = (c.dir(ROOT, "one").await, c.dir(ROOT, "two").await);
+    let old = c.file(one, "old").await;
+    let parts = |parent, text| (parent, name(text));
+    let link = |(parent, name)| MetaOp::Link { ino: old, parent, name };
+    let unlink = |(parent, name)| MetaOp::Unlink { parent, name };
+    let remove = |(parent, name)| MetaOp::RemoveDir { parent, name };
+    let moved = |from, to| MetaOp::Rename(rename(from, to));
+    let steps = [
+        (MetaOp::Create(create(one, "file", FileKind::Regular)), vec![one]),
+        (MetaOp::Create(create(one, "dir", FileKind::Directory)), vec![one]),
+        (link(parts(two, "link")), vec![two]),
+        (moved((one, "dir"), (two, "dir")), vec![one, two]),
+        (moved((one, "file"), (one, "renamed")), vec![one]),
+        (unlink(parts(one, "renamed")), vec![one]),
+        (remove(parts(two, "dir")), vec![two]),
+        // It is there already, and two names of one file: nothing changes.
+        (
+            MetaOp::Create(Create { exclusive: false, ..create(one, "old", FileKind::Regular) }),
+            vec![],
+        ),
+        (moved((one, "old"), (two, "link")), vec![]),
+        (MetaOp::GetAttr { ino: one }, vec![]),
+    ];
+    let mut last = 0;
+    for (op, changed) in steps {
+        let request = c.request(op);
+        let text = format!("{:?}", request.op);
+        let answered = f.volume.execute(&request).await.unwrap();
+        assert!(answered.answer.is_ok(), "{text}: {answered:?}");
+        let told: Vec<_> = answered.after.dirs.iter().map(|attr| attr.ino).collect();
+        assert_eq!(told, changed, "{text}");
+        for attr in &answered.after.dirs {
+            assert_eq!(c.getattr(attr.ino).await.as_ref(), Ok(attr), "{text}");
+            assert!(answered.after.version > last, "{text}: {last}, {answered:?}");
+        }
+        last = answered.after.version.max(last);
+        if request.op.changes() {
+            let again = f.volume.execute(&request).await.unwrap();
+            assert_eq!((again.answer, again.after), (answered.answer, After::default()), "{text}");
+        }
+    }
+    let refused = c.request(MetaOp::Create(create(one, "old", FileKind::Regular)));
+    assert_eq!(f.volume.execute(&refused).await.unwrap().after, After::default());
 }

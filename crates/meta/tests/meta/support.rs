@@ -83,7 +83,8 @@ pub(crate) fn xname(text: &str) -> XattrName {
 pub(crate) fn create(parent: Ino, text: &str, kind: FileKind) -> Create {
     let mode = if kind == FileKind::Directory { 0o755 } else { 0o644 };
     let target = if kind == FileKind::Symlink { b"to/there".to_vec() } else { Vec::new() };
-    Create { parent, name: name(text), kind, mode, rdev: 0, target, exclusive: true }
+    let name = name(text);
+    Create { parent, name, kind, mode, rdev: 0, target, exclusive: true, promised: None }
 }
 
 pub(crate) fn rename((parent, old): (Ino, &str), (new_parent, new): (Ino, &str)) -> Rename {
@@ -235,7 +236,16 @@ impl Client {
         (chunks, size): (u64, u64),
     ) -> Result<Attr, MetaError> {
         let (mtime, version) = (Timestamp { secs: 1_700_000_300, nanos: 6 }, read.version);
-        attr(self.run(MetaOp::Spill(Spill { ino: read.ino, version, chunks, size, mtime })).await)
+        attr(
+            self.run(MetaOp::Spill(Spill {
+                ino: read.ino,
+                version,
+                chunks,
+                size,
+                mtime: Some(mtime),
+            }))
+            .await,
+        )
     }
 
     pub(crate) async fn link(&self, ino: Ino, dir: Ino, text: &str) -> Result<Attr, MetaError> {

@@ -8,9 +8,10 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use millpond_client::Chains;
-use millpond_fuse_wire::mounts;
+use millpond_fuse_wire::{MountPoint, mounts};
 use millpond_types::meta::{
-    Attr, DIR_PAGE_MAX, FileKind, Ino, MetaError, MetaOp, MetaReply, QuotaLimits, ReadDir,
+    Attr, DIR_PAGE_MAX, FileBase, FileKind, Ino, MetaError, MetaOp, MetaReply, QuotaLimits,
+    ReadDir, SharedRecord,
 };
 use millpond_types::wire::{ChunkStat, PlacedChunk};
 use millpond_types::{ByteSize, DataId, FileChunk};
@@ -64,18 +65,8 @@ impl Behind {
 
     /// The cluster behind this path, which is there.
     pub(super) fn path(path: &Path, token: &str) -> anyhow::Result<Self> {
-        let shown = || path.display().to_string();
-        let found = std::fs::symlink_metadata(path).with_context(shown)?;
-        let whole = place(path).with_context(shown)?;
-        let all = mounts().context("reading the list of mounts")?;
-        let inside = all.iter().filter(|mount| whole.starts_with(&mount.target));
-        let Some(mount) = inside.max_by_key(|mount| mount.target.as_os_str().len()) else {
-            bail!(
-                "{}: not on a mount of a Millpond cluster: `millpond mounts` lists them",
-                shown()
-            );
-        };
-        let addresses = mount.source.to_string_lossy().parse()?;
+        let found = std::fs::symlink_metadata(path).with_context(|| path.display().to_string())?;
+        let addresses = mount_of(path)?.source.to_string_lossy().parse()?;
         Ok(Self { metas: Metas::of(addresses, token)?, ino: Ino(found.ino()) })
     }
 
@@ -87,8 +78,52 @@ impl Behind {
     }
 }
 
+impl Behind {
+    /// What lies behind the chunks of a file, if it was cloned or is a clone.
+    fn shared(&self, attr: &Attr) -> anyhow::Result<Option<SharedRecord>> {
+        if !attr.is_shared {
+            return Ok(None);
+        }
+        match self.metas.ask(MetaOp::Shared { chunks: attr.chunk_data() })? {
+            MetaReply::Shared(record) => Ok(Some(record)),
+            _ => bail!("a meta answered something else than it was asked for"),
+        }
+    }
+
+    /// Looks for those of these chunks that are not there among those that lie behind them.
+    fn look_behind(&self, chunks: &mut [Chunk], attr: &Attr, base: FileBase) -> anyhow::Result<()> {
+        let counts = |index: u32| base.size > u64::from(index) << attr.layout.chunk_log2;
+        let is_open = |chunk: &&mut Chunk| chunk.stat.is_none() && counts(chunk.at.chunk.index);
+        let mut open: Vec<&mut Chunk> = chunks.iter_mut().filter(is_open).collect();
+        let behind = |chunk: &&mut Chunk| {
+            let PlacedChunk { chain, chunk } = chunk.at;
+            PlacedChunk { chain, chunk: FileChunk { data: DataId(base.chunks), ..chunk } }
+        };
+        let places: Vec<PlacedChunk> = open.iter().map(behind).collect();
+        let stats = self.metas.client.stat_chunks(&places, Some(PATIENCE))?;
+        for ((chunk, at), stat) in open.iter_mut().zip(places).zip(stats) {
+            if stat.is_some() {
+                **chunk = Chunk { at, stat };
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The mount that a path is on, whether it is there or not.
+pub(super) fn mount_of(path: &Path) -> anyhow::Result<MountPoint> {
+    let shown = || path.display().to_string();
+    let whole = place(path).with_context(shown)?;
+    let all = mounts().context("reading the list of mounts")?;
+    let inside = all.into_iter().filter(|mount| whole.starts_with(&mount.target));
+    let found = inside.max_by_key(|mount| mount.target.as_os_str().len());
+    found.with_context(|| {
+        format!("{}: not on a mount of a Millpond cluster: `millpond mounts` lists them", shown())
+    })
+}
+
 /// The path without links but for its last part.
-fn place(path: &Path) -> std::io::Result<PathBuf> {
+pub(super) fn place(path: &Path) -> std::io::Result<PathBuf> {
     match (path.parent(), path.file_name()) {
         (Some(parent), Some(name)) if !parent.as_os_str().is_empty() => {
             Ok(parent.canonicalize()?.join(name))
@@ -124,13 +159,17 @@ pub(super) fn info(args: &Args) -> Outcome {
     };
     let places: Vec<PlacedChunk> = (0..shown).map(place).collect();
     let stats = behind.metas.client.stat_chunks(&places, Some(PATIENCE))?;
-    let chunks: Vec<Chunk> =
+    let mut chunks: Vec<Chunk> =
         places.into_iter().zip(stats).map(|(at, stat)| Chunk { at, stat }).collect();
+    let shared = behind.shared(&attr)?;
+    for base in shared.iter().flat_map(|record| &record.bases) {
+        behind.look_behind(&mut chunks, &attr, *base)?;
+    }
     let chains = behind.metas.client.chains(Some(PATIENCE))?;
     let text = if args.json {
-        json_of(&attr, &chunks, &chains)?
+        json_of((&attr, shared.as_ref()), &chunks, &chains)?
     } else {
-        text_of(&args.path, &attr, (&chunks, count), &chains)
+        text_of(&args.path, (&attr, shared.as_ref()), (&chunks, count), &chains)
     };
     output::bytes(text.as_bytes())
 }
@@ -144,7 +183,12 @@ fn nodes(chains: &Chains, at: PlacedChunk) -> Vec<String> {
     chain.map(|chain| chain.nodes.iter().map(address).collect()).unwrap_or_default()
 }
 
-fn text_of(path: &Path, attr: &Attr, (chunks, count): (&[Chunk], u64), chains: &Chains) -> String {
+fn text_of(
+    path: &Path,
+    (attr, shared): (&Attr, Option<&SharedRecord>),
+    (chunks, count): (&[Chunk], u64),
+    chains: &Chains,
+) -> String {
     let mut out = String::new();
     let layout = &attr.layout;
     let _ = writeln!(out, "{}: {:?}, inode {}", path.display(), attr.kind, attr.ino);
@@ -155,6 +199,11 @@ fn text_of(path: &Path, attr: &Attr, (chunks, count): (&[Chunk], u64), chains: &
         let size = ByteSize(layout.chunk_bytes());
         let data = DataId(attr.chunk_data());
         let _ = writeln!(out, "  data {data}, chunks of {size} over {} chains", layout.stripe);
+        if let Some(SharedRecord { users, bases, .. }) = shared {
+            let over = bases.len();
+            let _ =
+                writeln!(out, "  cloned: {users} files are read from it, and it from {over} more");
+        }
         let _ = writeln!(out, "  chunk  chain      bytes  nodes, head first");
     }
     for chunk in chunks {
@@ -169,12 +218,17 @@ fn text_of(path: &Path, attr: &Attr, (chunks, count): (&[Chunk], u64), chains: &
     out
 }
 
-fn json_of(attr: &Attr, chunks: &[Chunk], chains: &Chains) -> anyhow::Result<String> {
+fn json_of(
+    (attr, shared): (&Attr, Option<&SharedRecord>),
+    chunks: &[Chunk],
+    chains: &Chains,
+) -> anyhow::Result<String> {
     let layout = &attr.layout;
     let chunk = |chunk: &Chunk| {
         json!({
             "index": chunk.at.chunk.index,
             "chain": chunk.at.chain.0,
+            "data": chunk.at.chunk.data.to_string(),
             "bytes": chunk.stat.map(|stat| stat.len),
             "nodes": nodes(chains, chunk.at),
         })
@@ -188,6 +242,8 @@ fn json_of(attr: &Attr, chunks: &[Chunk], chains: &Chains) -> anyhow::Result<Str
         "data": DataId(attr.chunk_data()).to_string(),
         "chunk_bytes": layout.chunk_bytes(),
         "stripe": layout.stripe,
+        "users": shared.map(|record| record.users),
+        "bases": shared.map(|record| record.bases.len()),
         "chunks": chunks.iter().map(chunk).collect::<Vec<_>>(),
     });
     Ok(format!("{}\n", serde_json::to_string_pretty(&document)?))

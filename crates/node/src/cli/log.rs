@@ -11,6 +11,11 @@ pub(super) fn start(config: &LogConfig) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&config.level).with_context(|| {
         format!("log.level: '{}' is no level: use error, warn, info, debug or trace", config.level)
     })?;
+    // `s3s` writes every refusal of an object that is not there as an error; the gateway has a line for each request.
+    let filter = match "s3s=off".parse() {
+        Ok(quiet) if !config.level.contains("s3s") => filter.add_directive(quiet),
+        _ => filter,
+    };
     // A log that takes no more lines, because its disk is full, must not end who writes them.
     let lines =
         fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);

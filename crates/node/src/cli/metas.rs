@@ -41,7 +41,7 @@ impl Metas {
     /// # Errors
     /// A `MetaError` is a refusal; anything else means that no meta answered.
     pub(super) fn ask(&self, op: MetaOp) -> anyhow::Result<MetaReply> {
-        self.ask_as(Caller::checked(0, 0), op)
+        self.ask_for(Caller::checked(0, 0), op)
     }
 
     /// As [`Metas::ask`], as the user who asks.
@@ -49,10 +49,14 @@ impl Metas {
     /// # Errors
     /// As for [`Metas::ask`].
     pub(super) fn ask_as_me(&self, op: MetaOp) -> anyhow::Result<MetaReply> {
-        self.ask_as(Caller { uid: effective_uid(), ..Caller::default() }, op)
+        self.ask_for(Caller { uid: effective_uid(), ..Caller::default() }, op)
     }
 
-    fn ask_as(&self, caller: Caller, op: MetaOp) -> anyhow::Result<MetaReply> {
+    /// As [`Metas::ask`], on behalf of this caller.
+    ///
+    /// # Errors
+    /// As for [`Metas::ask`].
+    pub(super) fn ask_for(&self, caller: Caller, op: MetaOp) -> anyhow::Result<MetaReply> {
         let session = if op.changes() { self.session()? } else { 0 };
         self.send(session, caller, op)
     }

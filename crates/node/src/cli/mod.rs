@@ -1,6 +1,7 @@
 //! The command line. The Python package's `millpond` command calls [`run`] too.
 
 mod admin;
+mod clone;
 mod config;
 mod dev;
 mod doctor;
@@ -13,6 +14,7 @@ mod log;
 mod metas;
 mod mount;
 mod output;
+mod s3;
 mod server;
 mod simulate;
 mod trash;
@@ -56,6 +58,9 @@ enum Command {
     /// Read, write and list keys of a running server.
     #[command(after_help = kv::EXAMPLES)]
     Kv(kv::Args),
+    /// The S3 gateway: its access keys.
+    #[command(subcommand, after_help = s3::EXAMPLES)]
+    S3(s3::Command),
     /// Show the files of a cluster in a folder of this host.
     #[command(after_help = mount::EXAMPLES)]
     Mount(mount::Args),
@@ -74,6 +79,9 @@ enum Command {
     Info(files::Args),
     /// Count what lies below a folder on a mount.
     Summary(files::Args),
+    /// Make a file or a folder that shares its bytes with another one until either is changed.
+    #[command(after_help = clone::EXAMPLES)]
+    Clone(clone::Args),
     /// Check the files of a cluster, and repair them.
     #[command(after_help = fsck::EXAMPLES)]
     Fsck(fsck::Args),
@@ -135,6 +143,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
         Command::Server(args) => server::run(&args),
         Command::Config(command) => config::run(&command),
         Command::Kv(args) => kv::run(&args),
+        Command::S3(command) => s3::run(&command),
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => mount::umount(&args),
         Command::Mounts(args) => mount::mounts(&args),
@@ -142,6 +151,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
         Command::Stats(args) => mount::stats::run(&args),
         Command::Info(args) => files::info(&args),
         Command::Summary(args) => files::summary(&args),
+        Command::Clone(args) => clone::run(&args),
         Command::Fsck(args) => fsck::run(&args),
         Command::Trash(command) => trash::run(&command),
         Command::Warmup(args) => warmup::run(&args),

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use millpond_types::ByteSize;
 
 use super::{OK, Outcome, log, output};
-use crate::config::{self, ClusterConfig, Config, Io, LogFormat, Size};
+use crate::config::{self, ClusterConfig, Config, Io, LogFormat, S3Config, Size};
 use crate::server::{Server, StartError, Summary};
 
 pub(super) const EXAMPLES: &str = "Examples:
@@ -20,6 +20,7 @@ pub(super) const EXAMPLES: &str = "Examples:
   millpond server --data /dev/nvme1n1 --listen 0.0.0.0:7440 --token-file tokens --tls-cert tls.crt --tls-key tls.key
   millpond server --manager --listen 10.0.0.1:7440 --insecure --form-nodes 3 --replicas 2
   millpond server --join 10.0.0.1:7440 --listen 10.0.0.2:7440 --insecure
+  millpond server --no-storage --join 10.0.0.1:7440 --listen 10.0.0.9:7440 --insecure --s3 10.0.0.9:9000
   millpond server --config /etc/millpond.toml";
 
 /// Flags of `millpond server`; each overrides the configuration file.
@@ -90,6 +91,24 @@ pub(super) struct Args {
     /// Replicas of every chain, with --form-nodes. [default: 1]
     #[arg(long, value_name = "R")]
     replicas: Option<u32>,
+    /// TCP address for S3 clients; "" for none. [default: port 9000 beside --listen, with every role]
+    #[arg(long, value_name = "IP:PORT")]
+    s3: Option<String>,
+    /// Buckets are also names of hosts below this domain: BUCKET.DOMAIN.
+    #[arg(long, value_name = "DOMAIN")]
+    s3_domain: Option<String>,
+    /// PEM certificate chain for S3 clients; turns TLS on for them.
+    #[arg(long, value_name = "FILE")]
+    s3_tls_cert: Option<String>,
+    /// PEM private key of that certificate.
+    #[arg(long, value_name = "FILE")]
+    s3_tls_key: Option<String>,
+    /// Access key for a first start; others are made with `millpond s3 keys add`.
+    #[arg(long, env = "MILLPOND_S3_ACCESS_KEY", value_name = "KEY")]
+    s3_access_key: Option<String>,
+    /// Its secret; better in the variable than on a command line that others can see.
+    #[arg(long, env = "MILLPOND_S3_SECRET_KEY", hide_env_values = true, value_name = "SECRET")]
+    s3_secret_key: Option<String>,
     /// How log lines look. [default: text]
     #[arg(long)]
     log_format: Option<LogFormat>,
@@ -126,11 +145,25 @@ impl Args {
         security.tls_key = self.tls_key.clone().or(security.tls_key.take());
         security.insecure |= self.insecure;
         self.merge_cluster(&mut config.cluster);
+        self.merge_s3(&mut config.s3);
         config.log.format = self.log_format.unwrap_or(config.log.format);
         if let Some(level) = &self.log_level {
             config.log.level.clone_from(level);
         }
         Ok(config)
+    }
+
+    fn merge_s3(&self, s3: &mut S3Config) {
+        for (flag, setting) in [
+            (&self.s3, &mut s3.listen),
+            (&self.s3_domain, &mut s3.domain),
+            (&self.s3_tls_cert, &mut s3.tls_cert),
+            (&self.s3_tls_key, &mut s3.tls_key),
+            (&self.s3_access_key, &mut s3.access_key),
+            (&self.s3_secret_key, &mut s3.secret_key),
+        ] {
+            *setting = flag.clone().or(setting.take());
+        }
     }
 
     fn merge_cluster(&self, cluster: &mut ClusterConfig) {
@@ -260,6 +293,10 @@ fn describe(summary: &Summary) -> String {
     }
     if let Some(address) = summary.http {
         let _ = writeln!(out, "  metrics  http://{address}/metrics");
+    }
+    if let Some(address) = summary.s3 {
+        let tls = if summary.s3_tls { "https" } else { "http" };
+        let _ = writeln!(out, "  s3       {tls}://{address}");
     }
     out.push_str("READY\n");
     out

@@ -1,4 +1,5 @@
-//! `millpond warmup`: reads files, so that the memory of this host and of the nodes has them.
+//! `millpond warmup`: reads files, so that the memory of this host and of the nodes has them; or has the mount fetch them
+//! into its cache.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, OpenOptions};
@@ -12,9 +13,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
-use millpond_env::{RealClock, thread};
+use millpond_env::{RealClock, files, thread};
 use millpond_types::ByteSize;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use serde_json::json;
 
 use super::interrupt::Interrupt;
@@ -24,8 +25,9 @@ pub(super) const EXAMPLES: &str =
     "What a mount keeps of it depends on its mode: strict keeps nothing in this host's memory, and only the
 nodes are warm then.
 
-Example:
-  millpond warmup /mnt/pond/models/llama --threads 32";
+Examples:
+  millpond warmup /mnt/pond/models/llama --threads 32
+  millpond warmup --cache /models/llama";
 
 /// Bytes of a file that one thread reads: large files are read by many.
 const PIECE_BYTES: u64 = 64 << 20;
@@ -35,6 +37,10 @@ const READ_BYTES: usize = 1 << 20;
 const QUEUE: usize = 4;
 /// How often the main thread looks whether there is room, and whether Ctrl-C came.
 const LOOK: Duration = Duration::from_millis(20);
+/// How often the mount is asked how far it is with a file.
+const ASK: Duration = Duration::from_millis(50);
+/// Reading it of a file has the mount fetch that (`fs::cached` of the mount).
+const CACHED: &str = "user.millpond.cache";
 /// Errors that are shown; of more there is the number.
 const ERRORS_SHOWN: usize = 100;
 
@@ -47,6 +53,9 @@ pub(super) struct Args {
     /// Threads that read.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
+    /// Have the mount fetch the files into its cache (`mount -o cache=FOLDER`), and wait until they are there.
+    #[arg(long)]
+    cache: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -65,6 +74,9 @@ struct Tally {
     /// Pieces that are not read yet.
     open: AtomicU64,
     stop: AtomicBool,
+    /// Set aside by threads that wait for the mount.
+    pause: (Mutex<()>, Condvar),
+    cache: bool,
     errors: Mutex<BTreeMap<PathBuf, String>>,
     progress: ProgressBar,
 }
@@ -95,14 +107,45 @@ impl Tally {
         Ok(())
     }
 
+    /// Waits until the mount's cache has a file.
+    fn fetch(&self, piece: &Piece) -> io::Result<()> {
+        let mut counted = 0;
+        while !self.stop.load(Ordering::Relaxed) {
+            let answer = files::xattr(&piece.path, CACHED).map_err(|error| match error.raw_os_error() {
+                Some(libc::ENODATA | libc::EOPNOTSUPP) => io::Error::other(
+                    "it is on no mount that has a cache: mount with -o mode=read-only,cache=FOLDER,cache_size=SIZE",
+                ),
+                _ => error,
+            })?;
+            let answer = String::from_utf8_lossy(&answer).into_owned();
+            let (state, rest) = answer.split_once(' ').unwrap_or((&answer, ""));
+            let there = match state {
+                "cached" => piece.len,
+                "coming" => rest.parse().unwrap_or(0),
+                "failed" => return Err(io::Error::other(rest.to_owned())),
+                _ => 0,
+            };
+            let new = there.min(piece.len).saturating_sub(counted);
+            counted += new;
+            self.bytes.fetch_add(new, Ordering::Relaxed);
+            self.progress.inc(new);
+            if state == "cached" {
+                break;
+            }
+            self.pause.1.wait_for(&mut self.pause.0.lock(), ASK);
+        }
+        Ok(())
+    }
+
     fn work(&self, pieces: &Mutex<Receiver<Piece>>) {
         loop {
             let piece = pieces.lock().recv();
             let Ok(piece) = piece else { return };
-            if !self.stop.load(Ordering::Relaxed)
-                && let Err(error) = self.read(&piece)
-            {
-                self.failed(&piece.path, &error);
+            if !self.stop.load(Ordering::Relaxed) {
+                let done = if self.cache { self.fetch(&piece) } else { self.read(&piece) };
+                if let Err(error) = done {
+                    self.failed(&piece.path, &error);
+                }
             }
             self.open.fetch_sub(1, Ordering::Release);
         }
@@ -137,10 +180,10 @@ impl Walk {
         self.files += 1;
         self.tally.progress.inc_length(len);
         let path = Arc::new(path.to_owned());
+        let longest = if self.tally.cache { u64::MAX } else { PIECE_BYTES };
         let mut offset = 0;
         while offset < len {
-            let piece =
-                Piece { path: Arc::clone(&path), offset, len: PIECE_BYTES.min(len - offset) };
+            let piece = Piece { path: Arc::clone(&path), offset, len: longest.min(len - offset) };
             offset += piece.len;
             if !self.order(piece) {
                 return false;
@@ -196,6 +239,8 @@ pub(super) fn run(args: &Args) -> Outcome {
         bytes: AtomicU64::new(0),
         open: AtomicU64::new(0),
         stop: AtomicBool::new(false),
+        pause: (Mutex::new(()), Condvar::new()),
+        cache: args.cache,
         errors: Mutex::default(),
         progress,
     });

@@ -4,6 +4,9 @@ use std::net::SocketAddr;
 
 use super::{Config, ConfigError};
 
+/// Where S3 clients look if they are told nothing else.
+const S3_PORT: u16 = 9000;
+
 pub(super) fn invalid(key: &'static str, fix: impl Into<String>) -> ConfigError {
     ConfigError::Invalid { key, fix: fix.into() }
 }
@@ -47,6 +50,7 @@ impl Config {
         self.validate_security()?;
         self.validate_limits()?;
         self.validate_cluster()?;
+        self.validate_s3()?;
         let engine = &self.engine;
         if !(1..=99).contains(&engine.evict_high_percent) {
             return Err(invalid("engine.evict_high_percent", "use 1 to 99"));
@@ -112,6 +116,56 @@ impl Config {
                     ),
                 ));
             }
+        }
+        Ok(())
+    }
+
+    /// The address for S3 clients, and whether it was asked for by name.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] when it is no address.
+    pub fn s3_address(&self) -> Result<Option<(SocketAddr, bool)>, ConfigError> {
+        if let Some(text) = &self.s3.listen {
+            return Ok(address("s3.listen", text)?.map(|at| (at, true)));
+        }
+        let cluster = &self.cluster;
+        let has_every_role = cluster.is_on() && cluster.manager && cluster.storage;
+        let listen = self.listen_address()?.filter(|_| has_every_role);
+        Ok(listen.map(|at| (SocketAddr::new(at.ip(), S3_PORT), false)))
+    }
+
+    fn validate_s3(&self) -> Result<(), ConfigError> {
+        let s3 = &self.s3;
+        if self.s3_address()?.is_some_and(|(_, is_named)| is_named) && !self.cluster.is_on() {
+            let fix = "files need a cluster: set cluster.manager (--manager) or cluster.managers (--join)";
+            return Err(invalid("s3.listen", fix));
+        }
+        if s3.tls_cert.is_some() != s3.tls_key.is_some() {
+            return Err(invalid("s3.tls_cert", "give both tls_cert and tls_key, or neither"));
+        }
+        if s3.access_key.is_some() != s3.secret_key.is_some() {
+            return Err(invalid(
+                "s3.access_key",
+                "give both access_key and secret_key, or neither",
+            ));
+        }
+        if s3.access_key.as_ref().is_some_and(|it| !(3..=128).contains(&it.len())) {
+            return Err(invalid("s3.access_key", "use 3 to 128 characters"));
+        }
+        if s3.secret_key.as_ref().is_some_and(|it| it.len() < 8) {
+            return Err(invalid("s3.secret_key", "use at least 8 characters"));
+        }
+        let is_domain = |it: &String| {
+            let sign = |byte: u8| {
+                byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-".contains(&byte)
+            };
+            !it.is_empty() && it.bytes().all(sign)
+        };
+        if s3.domain.as_ref().is_some_and(|it| !is_domain(it)) {
+            return Err(invalid("s3.domain", "write a name in small letters, without a port"));
+        }
+        if s3.upload_expiry.0.as_secs() == 0 {
+            return Err(invalid("s3.upload_expiry", "use at least 1s"));
         }
         Ok(())
     }

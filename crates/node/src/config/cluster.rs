@@ -111,8 +111,10 @@ impl Config {
         if cluster.domain.len() > DOMAIN_BYTES_MAX {
             return Err(invalid("cluster.domain", format!("use at most {DOMAIN_BYTES_MAX} bytes")));
         }
-        if !cluster.storage && !cluster.manager {
-            let fix = "a process without disks is a manager: set cluster.manager (--manager) too";
+        let is_gateway = self.s3.listen.as_ref().is_some_and(|it| !it.is_empty());
+        if !cluster.storage && !cluster.manager && !is_gateway {
+            let fix = "a process without disks is a manager or a gateway: set cluster.manager (--manager) or \
+                       s3.listen (--s3) too";
             return Err(invalid("cluster.storage", fix));
         }
         if !cluster.is_on() {

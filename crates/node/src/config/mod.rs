@@ -170,6 +170,29 @@ section! {
 }
 
 section! {
+    /// The S3 gateway of this process (`docs/s3.md`). Files need a cluster, and so does it.
+    S3Config at "s3" {
+        /// TCP address for S3 clients; empty for none. Left out: port 9000 of the address of `server.listen` in a server
+        /// that has every role (manager and disks), unless another process has that port; none in other servers.
+        listen: Option<String> = None;
+        /// Buckets are also names of hosts below this domain: `BUCKET.DOMAIN`. Paths (`/BUCKET/KEY`) always work.
+        domain: Option<String> = None;
+        /// The region that the gateway says it is in.
+        region: String = "us-east-1".to_owned();
+        /// PEM file of the certificate chain for S3 clients; turns TLS on.
+        tls_cert: Option<String> = None;
+        /// PEM file of the certificate's private key.
+        tls_key: Option<String> = None;
+        /// An access key that is not kept in the volume, for a first start. The variable `MILLPOND_S3_ACCESS_KEY` does the same.
+        access_key: Option<String> = None;
+        /// Its secret; or the variable `MILLPOND_S3_SECRET_KEY`.
+        secret_key: Option<String> = None;
+        /// Uploads in parts that nobody completed are given up when they are so old.
+        upload_expiry: Span = Span(Duration::from_hours(7 * 24));
+    }
+}
+
+section! {
     /// Log lines on standard error.
     LogConfig at "log" {
         /// How lines look.
@@ -194,6 +217,8 @@ pub struct Config {
     pub engine: EngineConfig,
     /// `[cluster]`
     pub cluster: ClusterConfig,
+    /// `[s3]`
+    pub s3: S3Config,
     /// `[log]`
     pub log: LogConfig,
 }
@@ -205,5 +230,6 @@ pub const SECTIONS: &[Section] = &[
     LimitsConfig::SECTION,
     EngineConfig::SECTION,
     ClusterConfig::SECTION,
+    S3Config::SECTION,
     LogConfig::SECTION,
 ];

@@ -35,6 +35,7 @@ pub struct HttpState {
     serving: AtomicBool,
     opened: OnceLock<(Arc<Service>, Summary)>,
     member: OnceLock<Arc<Member>>,
+    gateway: OnceLock<Arc<millpond_s3::Metrics>>,
 }
 
 impl HttpState {
@@ -47,6 +48,11 @@ impl HttpState {
     /// The server is part of a cluster.
     pub fn join(&self, member: &Arc<Member>) {
         let _set_once = self.member.set(Arc::clone(member));
+    }
+
+    /// The server is an S3 gateway too.
+    pub fn gateway(&self, metrics: Arc<millpond_s3::Metrics>) {
+        let _set_once = self.gateway.set(metrics);
     }
 
     /// The server is stopping.
@@ -175,7 +181,7 @@ fn respond(state: &HttpState, request: &Request<hyper::body::Incoming>) -> Respo
         ("/metrics", Some((service, _))) => page(
             StatusCode::OK,
             "text/plain; version=0.0.4; charset=utf-8",
-            prometheus::render(service, state.member.get()),
+            prometheus::render(service, state.member.get(), state.gateway.get()),
         ),
         ("/v1/info", Some((service, summary))) => {
             page(StatusCode::OK, "application/json", info::render(service, summary))

@@ -22,7 +22,11 @@ fn verb_name(verb: Verb) -> String {
 }
 
 /// The page of `/metrics`.
-pub(super) fn render(service: &Service, member: Option<&Arc<Member>>) -> String {
+pub(super) fn render(
+    service: &Service,
+    member: Option<&Arc<Member>>,
+    gateway: Option<&Arc<millpond_s3::Metrics>>,
+) -> String {
     let mut page = Page::default();
     requests(&mut page, service);
     connections(&mut page, service);
@@ -32,6 +36,9 @@ pub(super) fn render(service: &Service, member: Option<&Arc<Member>>) -> String 
     disk_times(&mut page, service);
     if let Some(member) = member {
         cluster::pages(&mut page, service, member);
+    }
+    if let Some(gateway) = gateway {
+        gateway.render(&mut page);
     }
     page.into_text()
 }

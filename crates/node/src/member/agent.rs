@@ -387,14 +387,21 @@ impl Agent {
     /// Waits for news at the manager in use; `None` when it failed or another manager is in use now.
     async fn poll(&self, verb: Verb, meta: Vec<u8>) -> Option<Vec<u8>> {
         let mut moves = self.managers.moves();
-        let server_deadline = RealClock::tick().plus(POLL);
+        let asked_at = RealClock::tick();
+        let server_deadline = asked_at.plus(POLL);
         let deadline = server_deadline.plus(POLL_GRACE);
         let asked = tokio::select! {
             asked = self.managers.ask(verb, &meta, (deadline, server_deadline)) => asked,
             _ = moves.changed() => return None,
         };
         match asked {
-            Ok(bytes) => Some(bytes),
+            Ok(bytes) => {
+                // A process that stops says at once that there is no news; it may be this one.
+                if bytes.is_empty() && RealClock::tick().since(asked_at) < POLL_PAUSE {
+                    sleep(POLL_PAUSE).await;
+                }
+                Some(bytes)
+            }
             Err(error) => {
                 tracing::debug!("{}: {error}", verb.name());
                 sleep(POLL_PAUSE).await;

@@ -1,15 +1,16 @@
 //! What a meta does by itself: it learns how much room there is, and one of them (that of the primary
-//! manager) removes what nobody can reach any more.
+//! manager) removes what nobody can reach any more, and brings files to chunks that have many bytes in the store.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use millpond_client::{ChunkCut, Client, ClientOptions};
+use millpond_client::{ChunkCut, Client, ClientError, ClientOptions, Volume};
 use millpond_env::{RealClock, sleep, thread};
 use millpond_meta::Garbage;
 use millpond_types::limits::GARBAGE_KEEP_MS;
-use millpond_types::wire::Verb;
+use millpond_types::meta::Ino;
+use millpond_types::wire::{ChunkChange, Verb};
 use millpond_types::{DataId, FileChunk, Tick};
 use tokio::sync::oneshot;
 
@@ -30,13 +31,21 @@ const CUTS_MAX: u32 = 1024;
 /// Time for one such call.
 const REMOVAL: Duration = Duration::from_secs(30);
 
-/// Bytes to be removed, and where to say which of them are.
-type Order = (Vec<Garbage>, oneshot::Sender<Vec<u64>>);
+/// Files brought to chunks in one go.
+const LARGE_MAX: usize = 64;
+
+/// Work with chunks.
+enum Order {
+    /// Bytes to be removed, and where to say which of them are.
+    Remove(Vec<Garbage>, oneshot::Sender<Vec<u64>>),
+    /// Files to be brought to chunks, and where to say that it was tried.
+    Bring(Vec<Ino>, oneshot::Sender<()>),
+}
 
 /// Runs on the control thread until the process stops.
 pub(crate) async fn keep(member: Arc<Member>, token: Vec<u8>) {
     let Some(meta) = member.meta() else { return };
-    let (mut remover, mut rounds) = (None, 0_u32);
+    let (mut worker, mut rounds) = (None, 0_u32);
     while !member.is_stopping() {
         sleep(EVERY).await;
         if !meta.knows_room() || rounds.is_multiple_of(ROOM_ROUNDS) {
@@ -49,22 +58,26 @@ pub(crate) async fn keep(member: Arc<Member>, token: Vec<u8>) {
         if let Err(failure) = meta.collect(until(PATIENCE)).await {
             tracing::debug!("removing what no name leads to: {failure}");
         }
+        let orders = match &worker {
+            Some(orders) => SyncSender::clone(orders),
+            None => match start_worker(&member, &token) {
+                Ok(orders) => worker.insert(orders).clone(),
+                Err(error) => {
+                    tracing::error!("removing bytes of files: {error}");
+                    continue;
+                }
+            },
+        };
         while let Ok(mut garbage) = meta.garbage(FILES_MAX, until(PATIENCE)).await {
             garbage.retain(is_old);
-            if garbage.is_empty() || member.is_stopping() {
+            let is_over = garbage.is_empty() || member.is_stopping();
+            if is_over || !remove(meta, &orders, garbage).await {
                 break;
             }
-            let orders = match &remover {
-                Some(orders) => SyncSender::clone(orders),
-                None => match start_remover(&member, &token) {
-                    Ok(orders) => remover.insert(orders).clone(),
-                    Err(error) => {
-                        tracing::error!("removing bytes of files: {error}");
-                        break;
-                    }
-                },
-            };
-            if !remove(meta, &orders, garbage).await {
+        }
+        while let Ok(large) = meta.large(LARGE_MAX, until(PATIENCE)).await {
+            let is_over = large.is_empty() || member.is_stopping();
+            if is_over || !bring(meta, &orders, large).await {
                 break;
             }
         }
@@ -94,7 +107,7 @@ async fn learn_room(member: &Member, meta: &MetaRole) {
 /// Has chunks removed and then forgets them; false when nothing could be removed.
 async fn remove(meta: &MetaRole, orders: &SyncSender<Order>, garbage: Vec<Garbage>) -> bool {
     let (sender, removed) = oneshot::channel();
-    if orders.try_send((garbage, sender)).is_err() {
+    if orders.try_send(Order::Remove(garbage, sender)).is_err() {
         return false;
     }
     let Ok(removed) = removed.await else { return false };
@@ -102,22 +115,61 @@ async fn remove(meta: &MetaRole, orders: &SyncSender<Order>, garbage: Vec<Garbag
     any && meta.forget_garbage(removed, until(PATIENCE)).await.is_ok()
 }
 
+/// Has files brought to chunks and then forgets them; false when there are no others than were tried.
+async fn bring(meta: &MetaRole, orders: &SyncSender<Order>, files: Vec<Ino>) -> bool {
+    let (sender, tried) = oneshot::channel();
+    let is_last = files.len() < LARGE_MAX;
+    if orders.try_send(Order::Bring(files.clone(), sender)).is_err() || tried.await.is_err() {
+        return false;
+    }
+    let forgotten = meta.forget_large(files.clone(), until(PATIENCE)).await.is_ok();
+    // Those that stay would be tried again without a pause.
+    let left = meta.large(LARGE_MAX, until(PATIENCE)).await;
+    forgotten && !is_last && left.is_ok_and(|left| left.iter().all(|ino| !files.contains(ino)))
+}
+
 /// A thread of its own, since calls to the cluster block. It ends when nobody has orders any more.
-fn start_remover(member: &Member, token: &[u8]) -> anyhow::Result<SyncSender<Order>> {
+fn start_worker(member: &Member, token: &[u8]) -> anyhow::Result<SyncSender<Order>> {
     let addresses = member.identity().addresses.join(",").parse()?;
     let mut options = ClientOptions::new(addresses);
     options.token = String::from_utf8_lossy(token).into_owned();
     let client = Client::new(options)?;
     let (orders, inbox) = sync_channel(1);
-    let _runs_until_its_inbox_closes = thread("mp-remover", move || run(&client, &inbox))?;
+    let _runs_until_its_inbox_closes = thread("mp-keeper", move || run(&client, &inbox))?;
     Ok(orders)
 }
 
 fn run(client: &Client, inbox: &Receiver<Order>) {
-    for (garbage, answer) in inbox {
-        let removed = garbage.iter().filter(|garbage| remove_chunks(client, garbage));
-        let _ = answer.send(removed.map(|garbage| garbage.data).collect());
+    let mut volume = None;
+    for order in inbox {
+        match order {
+            Order::Remove(garbage, answer) => {
+                let removed = garbage.iter().filter(|garbage| remove_chunks(client, garbage));
+                let _ = answer.send(removed.map(|garbage| garbage.data).collect());
+            }
+            Order::Bring(files, answer) => {
+                if let Err(error) = bring_to_chunks(client, &mut volume, &files) {
+                    tracing::warn!("bringing {} files to chunks: {error}", files.len());
+                    // Its session may have ended.
+                    volume = None;
+                }
+                let _ = answer.send(());
+            }
+        }
     }
+}
+
+/// Brings files to chunks, up to the first with which that fails.
+fn bring_to_chunks(
+    client: &Client,
+    volume: &mut Option<Volume>,
+    files: &[Ino],
+) -> Result<(), ClientError> {
+    let volume = match volume {
+        Some(volume) => volume,
+        none => none.insert(Volume::open(client.clone(), "keeper of the file namespace")?),
+    };
+    files.iter().try_for_each(|ino| volume.bring_to_chunks(*ino))
 }
 
 /// Removes the chunks of some bytes; false when that must be tried again.
@@ -130,7 +182,7 @@ fn remove_chunks(client: &Client, garbage: &Garbage) -> bool {
         let end = chunks.min(index + CUTS_MAX);
         let cut = |index| {
             let chunk = FileChunk { data: DataId(*data), index };
-            ChunkCut { chain: record.layout.chain(index), chunk, to: None }
+            ChunkCut { chain: record.layout.chain(index), chunk, change: ChunkChange::Collect }
         };
         let cuts: Vec<ChunkCut> = (index..end).map(cut).collect();
         if let Err(error) = client.cut_chunks(&cuts, Some(REMOVAL)) {
@@ -139,5 +191,20 @@ fn remove_chunks(client: &Client, garbage: &Garbage) -> bool {
         }
         index = end;
     }
-    true
+    !record.is_sealed || remove_seals(client, garbage)
+}
+
+/// Removes the seals of some bytes, which would keep nobody from anything any more.
+fn remove_seals(client: &Client, Garbage { data, record }: &Garbage) -> bool {
+    let chunk = FileChunk { data: DataId(*data), index: FileChunk::SEAL };
+    let seal = |chain| ChunkCut { chain, chunk, change: ChunkChange::Collect };
+    let seals: Vec<ChunkCut> = record.layout.all_chains().map(seal).collect();
+    let mut some = seals.chunks(CUTS_MAX as usize);
+    some.all(|some| match client.cut_chunks(some, Some(REMOVAL)) {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::warn!("removing the seals of the bytes {data}: {error}");
+            false
+        }
+    })
 }

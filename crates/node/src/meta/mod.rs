@@ -10,7 +10,7 @@ use millpond_env::RealClock;
 use millpond_meta::{Facts, Garbage, Volume, VolumeError, VolumeOptions};
 use millpond_types::Tick;
 use millpond_types::cluster::{ChainId, Routing};
-use millpond_types::meta::{MetaRequest, MetaWatch};
+use millpond_types::meta::{Ino, MetaRequest, MetaWatch};
 use millpond_types::wire::Status;
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
@@ -146,6 +146,24 @@ impl MetaRole {
     ) -> Result<(), Failure> {
         let volume = self.volume(deadline).await?;
         let work = async move { volume.forget_garbage(&data).await.map_err(failure) };
+        self.manager.on_store(work, deadline).await
+    }
+
+    /// Files with so many bytes in the store that they should go to chunks.
+    pub(super) async fn large(&self, limit: usize, deadline: Tick) -> Result<Vec<Ino>, Failure> {
+        let volume = self.volume(deadline).await?;
+        let work = async move { volume.large(limit).await.map_err(failure) };
+        self.manager.on_store(work, deadline).await
+    }
+
+    /// Forgets those of them that are not such files any more.
+    pub(super) async fn forget_large(
+        &self,
+        files: Vec<Ino>,
+        deadline: Tick,
+    ) -> Result<(), Failure> {
+        let volume = self.volume(deadline).await?;
+        let work = async move { volume.forget_large(&files).await.map_err(failure) };
         self.manager.on_store(work, deadline).await
     }
 

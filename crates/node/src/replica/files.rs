@@ -16,8 +16,9 @@ use millpond_env::{JoinHandle, SharedBuf, spawn, timeout, yield_now};
 use millpond_types::cluster::{ChainId, ChainVersion, ChunkVersion};
 use millpond_types::limits::LIST_KEYS_MAX;
 use millpond_types::wire::{
-    ChunkListReply, ChunkListRequest, ChunkReadRequest, ChunkStat, ChunkStatRequest,
-    ChunkUpdateRequest, FileChunkInfo, ItemStatus, ItemTag, PlacedChunk, ReadPart,
+    ChunkBases, ChunkChange, ChunkListReply, ChunkListRequest, ChunkReadRequest, ChunkStat,
+    ChunkStatRequest, ChunkUpdateRequest, FileChunkInfo, GetItem, ItemStatus, ItemTag, PlacedChunk,
+    ReadPart,
 };
 use millpond_types::{Ack, Crc32c, FileChunk, GroupId, Tick};
 
@@ -27,6 +28,9 @@ use super::blob::Blob;
 use super::hosted::Hosted;
 use super::kv::{CURSOR_BITS, READS_MAX, Standing, Value, no_value, outcome, refused};
 use crate::service::{GetOutcome, time_left};
+
+/// Bytes that were read, and their checksum.
+type Found = (SharedBuf, Crc32c);
 
 /// Scans of an engine for one page of a list: some 260,000 chunks are looked at, then the page ends,
 /// full or not.
@@ -39,6 +43,8 @@ pub(crate) struct FileUpdate {
     /// The client's, if it gave one, and the chain version that it knew at the first attempt.
     tag: Option<(Tag, ChainVersion)>,
     ack: Ack,
+    /// Not where the data id is sealed.
+    unless_sealed: bool,
 }
 
 impl FileUpdate {
@@ -48,16 +54,16 @@ impl FileUpdate {
             let lane = Lane { client, channel: item.channel };
             (Tag { lane, sequence: item.sequence }, item.issued)
         };
-        Self { at, tag: tag.map(named), ack }
+        Self { at, tag: tag.map(named), ack, unless_sealed: true }
     }
 }
 
 const fn answer(reply: Option<&Reply<Blob>>) -> ItemStatus {
     match reply {
-        // What is not there needs no cut and no removal.
-        Some(Reply::Done(_) | Reply::NotFound) => ItemStatus::Ok,
+        // What is not there needs no cut and no removal; a seal or a copy that is there, no other one.
+        Some(Reply::Done(_) | Reply::NotFound | Reply::Exists { .. }) => ItemStatus::Ok,
         Some(Reply::Refused(why)) => refused(*why, ItemStatus::Behind),
-        Some(Reply::Exists { .. } | Reply::Data { .. }) | None => ItemStatus::Behind,
+        Some(Reply::Data { .. }) | None => ItemStatus::Behind,
     }
 }
 
@@ -88,7 +94,7 @@ impl Host {
         self.update_file(update, (Op::Write { offset, bytes }, crc)).await
     }
 
-    /// Cuts, extends or removes chunks on every replica of their chains.
+    /// Cuts, extends, copies, seals or removes chunks on every replica of their chains.
     pub(crate) async fn cut_files(
         self: &Arc<Self>,
         request: &ChunkUpdateRequest,
@@ -97,15 +103,68 @@ impl Host {
         for (index, cut) in request.cuts.iter().enumerate() {
             let tag = request.tags.as_ref().map(|tags| (tags.client, tags.items[index]));
             let update = FileUpdate::new(cut.at, tag, request.ack);
-            let op = cut.to.map_or(Op::Remove, |len| Op::Truncate { len });
-            let host = Arc::clone(self);
-            tasks.push(spawn(async move { host.update_file(update, (op, Crc32c::EMPTY)).await }));
+            let (host, change) = (Arc::clone(self), cut.change);
+            tasks.push(spawn(async move { host.change_file(update, change).await }));
         }
         let mut items = Vec::with_capacity(tasks.len());
         for task in tasks {
             items.push(task.await.unwrap_or(ItemStatus::Behind));
         }
         items
+    }
+
+    async fn change_file(
+        self: Arc<Self>,
+        mut update: FileUpdate,
+        change: ChunkChange,
+    ) -> ItemStatus {
+        let op = match change {
+            ChunkChange::Remove => Op::Remove,
+            ChunkChange::Cut(len) => Op::Truncate { len },
+            ChunkChange::Copy(bases) => return self.copy_file(update, &bases).await,
+            ChunkChange::Collect => {
+                update.unless_sealed = false;
+                Op::Remove
+            }
+            ChunkChange::Seal => {
+                // What it promises must outlive a power cut, whatever the client asks for.
+                (update.unless_sealed, update.ack) = (false, Ack::Disk);
+                let Ok(head) = self.head_of(update.at.chain) else { return ItemStatus::Behind };
+                let Ok((nothing, _)) = head.no_bytes() else { return ItemStatus::Busy };
+                Op::Seal(Blob::arrived(nothing, attrs::encode_file(update.at.chunk).into()))
+            }
+        };
+        self.update_file(update, (op, Crc32c::EMPTY)).await
+    }
+
+    /// Makes a chunk what its bases have, unless it is there: decided by the head in the order of all
+    /// updates of the chunk. Bases are sealed, so it does not matter when they are read.
+    async fn copy_file(&self, update: FileUpdate, bases: &ChunkBases) -> ItemStatus {
+        let head = match self.head_of(update.at.chain) {
+            Ok(head) => head,
+            Err(status) => return status,
+        };
+        if head.file(update.at.chunk).is_some() {
+            return ItemStatus::Ok;
+        }
+        for base in bases.as_slice() {
+            let chunk = FileChunk { data: base.data, ..update.at.chunk };
+            let at = PlacedChunk { chunk, ..update.at };
+            let part = ReadPart { at, offset: 0, len: base.len, bases: ChunkBases::NONE };
+            let found = match head.read_file(part).await {
+                Ok(Some((_, found))) => found,
+                Ok(None) => continue,
+                Err(status) => return status,
+            };
+            // A copy by the head itself: whoever asks again finds it, or has it made anew.
+            let block = attrs::encode_file(update.at.chunk).into();
+            let copy = Blob::arrived(found.bytes.clone(), block);
+            let (crc, update) = (copy.crc(), FileUpdate { tag: None, ..update });
+            return answer(
+                self.ask_head_of_file(&head, update, (Op::Put(copy), crc)).await.as_ref(),
+            );
+        }
+        ItemStatus::Ok
     }
 
     async fn update_file(&self, update: FileUpdate, op: (Op<Blob>, Crc32c)) -> ItemStatus {
@@ -130,10 +189,11 @@ impl Host {
         (op, crc): (Op<Blob>, Crc32c),
     ) -> Option<Reply<Blob>> {
         let (chunk, durability) = (update.at.chunk.chunk_id(), update.ack);
+        let seal = update.unless_sealed.then(|| update.at.chunk.seal().chunk_id());
         head.ask(|request, state| {
             let version = state.replica.chain_version();
             let (tag, issued) = update.tag.unwrap_or_else(|| (self.own_tag(), version));
-            let update = UpdateRequest { version, issued, tag, chunk, op, crc, durability };
+            let update = UpdateRequest { version, issued, tag, chunk, op, crc, durability, seal };
             Some(Event::Update(request, update))
         })
         .await
@@ -175,34 +235,57 @@ impl Host {
         }
     }
 
+    /// Reads a part of a chunk or, where there is none, of its bases.
     async fn read_part(self: Arc<Self>, part: ReadPart) -> Value {
-        let ReadPart { at: PlacedChunk { chain, chunk }, offset, len } = part;
+        let found = self.read_chunk(&part).await?;
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        for base in part.bases.as_slice() {
+            let len = part.len.min(base.len.saturating_sub(part.offset));
+            let chunk = FileChunk { data: base.data, ..part.at.chunk };
+            let of_base = ReadPart { at: PlacedChunk { chunk, ..part.at }, len, ..part };
+            if let Some(found) = self.read_chunk(&of_base).await? {
+                return Ok(found);
+            }
+        }
+        self.empty_at(part.at.chain)
+    }
+
+    /// Nothing, as a chunk of a chain that is here has it.
+    fn empty_at(&self, chain: ChainId) -> Value {
+        let replica = self.replicas_of(chain).into_iter().next();
+        replica.map_or_else(|| Err(no_value(ItemStatus::Moved, 0)), |hosted| hosted.no_bytes())
+    }
+
+    /// Reads a part of a chunk; nothing where there is none.
+    async fn read_chunk(self: &Arc<Self>, part: &ReadPart) -> Result<Option<Found>, GetItem> {
+        let ReadPart { at: PlacedChunk { chain, chunk }, offset, len, .. } = *part;
         for hosted in self.replicas_of(chain) {
             match hosted.standing(chunk.chunk_id()) {
                 Standing::Elsewhere => continue,
                 Standing::Pending => {}
                 Standing::Committed => {
-                    let held = hosted.file(chunk);
-                    let Some((info, _)) = held.filter(|(info, _)| len > 0 && offset < info.len)
-                    else {
-                        return hosted.no_bytes();
-                    };
+                    let Some((info, _)) = hosted.file(chunk) else { return Ok(None) };
+                    if len == 0 || offset >= info.len {
+                        return hosted.no_bytes().map(Some);
+                    }
                     let range = u64::from(offset)..u64::from(offset) + u64::from(len);
                     let id = hosted.store.id(chunk.chunk_id());
                     match hosted.store.engine.read_range(id, range).await {
                         Ok(Some(data)) if data.info.version == info.version => {
                             let whole = data.bytes.len() == info.len as usize;
                             let crc = if whole { info.crc } else { Crc32c::of(&data.bytes) };
-                            return Ok((data.bytes, crc));
+                            return Ok(Some((data.bytes, crc)));
                         }
                         // Changed meanwhile, or damaged.
                         _ => {}
                     }
                 }
             }
-            return match hosted.read_file(part).await {
-                Ok(Some((_, blob))) => Ok((blob.bytes.clone(), blob.crc())),
-                Ok(None) => hosted.no_bytes(),
+            return match hosted.read_file(*part).await {
+                Ok(Some((_, blob))) => Ok(Some((blob.bytes.clone(), blob.crc()))),
+                Ok(None) => Ok(None),
                 Err(status) => Err(no_value(status, 0)),
             };
         }
@@ -235,7 +318,7 @@ impl Host {
                     return Ok(hosted.file(at.chunk).map(stat));
                 }
                 Standing::Pending => {
-                    let nothing = ReadPart { at, offset: 0, len: 0 };
+                    let nothing = ReadPart { at, offset: 0, len: 0, bases: ChunkBases::NONE };
                     return Ok(hosted.read_file(nothing).await?.map(|(stat, _)| stat));
                 }
             }
@@ -303,7 +386,7 @@ impl Hosted {
         self: &Arc<Self>,
         part: ReadPart,
     ) -> Result<Option<(ChunkStat, Blob)>, ItemStatus> {
-        let ReadPart { at, offset, len } = part;
+        let ReadPart { at, offset, len, .. } = part;
         let chunk = at.chunk.chunk_id();
         let reply = self.ask(|request, state| {
             let version = state.replica.chain_version();

@@ -92,6 +92,7 @@ pub(super) const fn refused(why: Refusal, elsewhere: ItemStatus) -> ItemStatus {
         Refusal::NoSpace => ItemStatus::NoSpace,
         Refusal::BadChecksum | Refusal::Invalid => ItemStatus::Corrupt,
         Refusal::Superseded => ItemStatus::Late,
+        Refusal::Sealed => ItemStatus::Sealed,
         Refusal::Stale(_)
         | Refusal::Behind
         | Refusal::NotServing

@@ -220,7 +220,8 @@ impl Host {
             }
             let version = state.replica.chain_version();
             let issued = update.issued.unwrap_or(version);
-            let update = UpdateRequest { version, issued, tag, chunk, op, crc, durability };
+            let seal = None;
+            let update = UpdateRequest { version, issued, tag, chunk, op, crc, durability, seal };
             Some(Event::Update(request, update))
         });
         let reply = reply.await;
@@ -274,7 +275,8 @@ impl Hosted {
         self.ask(|request, state| {
             let version = state.replica.chain_version();
             let issued = version;
-            let update = UpdateRequest { version, issued, tag, chunk, op, crc, durability };
+            let seal = None;
+            let update = UpdateRequest { version, issued, tag, chunk, op, crc, durability, seal };
             Some(Event::Update(request, update))
         })
         .await

@@ -14,6 +14,7 @@ mod listen;
 mod outbox;
 mod peer;
 mod put;
+mod s3;
 mod session;
 mod shm;
 mod storage;
@@ -160,6 +161,7 @@ pub struct Server {
     shared: Arc<Shared>,
     cores: Vec<CoreThread>,
     http: Option<HttpServer>,
+    s3: Option<millpond_s3::Gateway>,
     state: Arc<HttpState>,
     summary: Summary,
 }
@@ -180,6 +182,10 @@ pub struct Summary {
     pub listen: Option<SocketAddr>,
     /// Address for metrics.
     pub http: Option<SocketAddr>,
+    /// Address for S3 clients.
+    pub s3: Option<SocketAddr>,
+    /// Whether TLS is on there.
+    pub s3_tls: bool,
     /// Unix socket.
     pub socket: Option<PathBuf>,
     /// Disks: where, bytes, and whether they were new.
@@ -304,9 +310,15 @@ impl Server {
             cluster.join(stop)?;
             state.join(cluster.member());
         }
+        let s3 = s3::start(config, listen)?;
+        if let Some(gateway) = &s3 {
+            state.gateway(gateway.metrics());
+        }
         let summary = Summary {
             listen,
             http: http.as_ref().map(HttpServer::address),
+            s3: s3.as_ref().map(millpond_s3::Gateway::address),
+            s3_tls: config.s3.tls_cert.is_some(),
             socket,
             disks: opened.disks,
             memory,
@@ -318,7 +330,7 @@ impl Server {
             cluster_id: opened.cluster_id,
         };
         state.open(opened.service, summary.clone());
-        Ok(Self { shared, cores, http, state, summary })
+        Ok(Self { shared, cores, http, s3, state, summary })
     }
 
     /// What it serves and where.
@@ -356,6 +368,10 @@ impl Server {
     /// [`Failure`] when a disk refused to take what was only in memory.
     pub fn stop(self) -> Result<(), Failure> {
         self.state.close();
+        if let Some(gateway) = self.s3 {
+            // While there are still nodes to finish what it began.
+            gateway.stop();
+        }
         if let Some(cluster) = &self.shared.cluster {
             // Others take over while this server still tells its clients where to go.
             cluster.leave();

@@ -110,12 +110,15 @@ fn fsx_passes() {
     }
     let (tools, cluster) = (tools(), Cluster::roomy(3, 2));
     let operations = std::env::var("MILLPOND_FSX_OPS").unwrap_or_else(|_| "1000".to_owned());
+    let seeds = std::env::var("MILLPOND_FSX_SEEDS").unwrap_or_else(|_| "1".to_owned());
     for (name, options) in MODES {
         let mounted = Mounted::new(&cluster, name, options);
-        let file = mounted.folder.join("file");
-        let artifacts = cluster.folder.path();
-        let mut suite = Command::new(tools.join("fsx"));
-        passes(suite.args(["-N", &operations, "-S", "1", "-P"]).arg(artifacts).arg(file));
+        for seed in seeds.split(',') {
+            let file = mounted.folder.join(format!("file{seed}"));
+            let artifacts = cluster.folder.path();
+            let mut suite = Command::new(tools.join("fsx"));
+            passes(suite.args(["-N", &operations, "-S", seed, "-P"]).arg(artifacts).arg(file));
+        }
     }
 }
 
@@ -133,6 +136,24 @@ fn random_operations_agree_with_a_model() {
         let mut fuzzer = Command::new("python3");
         let fuzzer = fuzzer.arg(&script).arg(&mounted.folder).args(["--ops", &operations]);
         passes(fuzzer.args(["--seed", &(seed + 1).to_string()]));
+    }
+}
+
+/// The same with clones of the files among it, while they are open, mapped and written.
+#[test]
+fn clones_agree_with_a_model() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::roomy(3, 2);
+    let operations = std::env::var("MILLPOND_FUZZ_OPS").unwrap_or_else(|_| "400".to_owned());
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/file_fuzz.py");
+    for (seed, (name, options)) in MODES.iter().enumerate() {
+        let mounted = Mounted::new(&cluster, name, options);
+        let mut fuzzer = Command::new("python3");
+        let fuzzer = fuzzer.arg(&script).arg(&mounted.folder).args(["--ops", &operations]);
+        let fuzzer = fuzzer.args(["--clone", env!("CARGO_BIN_EXE_millpond")]);
+        println!("{name}: {}", passes(fuzzer.args(["--seed", &(seed + 1).to_string()])).trim());
     }
 }
 

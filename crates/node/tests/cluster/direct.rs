@@ -1,11 +1,12 @@
 //! Files by their paths without a mount: one client writes, another one reads.
 
 use millpond_client::{
-    ChunkFilter, Client, ClientError, ClientOptions, ErrorKind, OpenOptions, Volume, VolumeOptions,
+    ChunkFilter, Client, ClientError, ClientOptions, ErrorKind, File, OpenOptions, Volume,
+    VolumeOptions,
 };
 use millpond_env::Rng;
 use millpond_types::DataId;
-use millpond_types::meta::{Caller, FileKind, MetaError};
+use millpond_types::meta::{Attr, Caller, FileKind, MetaError};
 
 use crate::process::{Cluster, PATIENCE, until};
 
@@ -105,6 +106,97 @@ fn what_one_client_writes_another_one_reads() {
     assert_eq!(head[..2], [0, b'y']);
 }
 
+/// What a file that is open has.
+fn content(file: &File) -> Vec<u8> {
+    let mut bytes = vec![7; usize::try_from(file.len().unwrap()).unwrap() + 9];
+    let len = file.read_batch(&mut [(0, &mut bytes)]).unwrap()[0];
+    bytes.truncate(len);
+    bytes
+}
+
+#[test]
+fn clones_are_files_of_their_own() {
+    let cluster = Cluster::roomy(3, 2);
+    let (one, two) = (volume(&cluster, 0), volume(&cluster, 0));
+    let mut rng = Rng::new(6);
+    let mut models = vec![random(&mut rng, 1_500_000)];
+    one.write_file("/0", &models[0], 0o640).unwrap();
+    let source = two.open_file("/0", &OpenOptions::UPDATE).unwrap();
+    let mut files = vec![source.clone()];
+    for n in 1..=6 {
+        let shared = one.clone_file("/0", format!("/{n}")).unwrap();
+        assert_eq!(shared, n <= 4, "four may lie behind each other: clone {n}");
+        models.push(models[0].clone());
+        files.push(one.open_file(format!("/{n}"), &OpenOptions::UPDATE).unwrap());
+        assert_eq!(files[n].stat().unwrap().mode, 0o640);
+        // All of them are written, cut and made longer, to where chunks begin too.
+        for (file, model) in files.iter().zip(&mut models) {
+            let (at, new) = (below(&mut rng, 1_200_000), random(&mut rng, 9));
+            file.write_batch(&[(at as u64, &new)]).unwrap();
+            model.resize(model.len().max(at + 9), 0);
+            model[at..at + 9].copy_from_slice(&new);
+            let short = 262_144 * (1 + below(&mut rng, 5)) + [0, 77][below(&mut rng, 2)];
+            for len in [short, 262_144 * (3 + below(&mut rng, 4))] {
+                file.set_len(len as u64).unwrap();
+                model.resize(len, 0);
+            }
+        }
+        for (n, (file, model)) in files.iter().zip(&models).enumerate() {
+            assert!(content(file) == *model, "file {n}");
+            assert!(two.read_file(format!("/{n}")).unwrap() == *model, "file {n}, elsewhere");
+        }
+    }
+    // Who had it open before a clone, and only reads, sees what is written after it.
+    one.write_file("/read", &models[0], 0o644).unwrap();
+    let reader = two.open_file("/read", &OpenOptions::READ).unwrap();
+    assert!(content(&reader) == models[0]);
+    assert!(one.clone_file("/read", "/other").unwrap());
+    let writer = one.open_file("/read", &OpenOptions::UPDATE).unwrap();
+    writer.write_batch(&[(5, b"new")]).unwrap();
+    let mut seen = [0; 3];
+    until("the reader to see it", || {
+        reader.read_batch(&mut [(5, &mut seen)]).unwrap();
+        (seen == *b"new").then_some(())
+    });
+    assert_eq!(posix(&one.clone_file("/read", "/other").unwrap_err()), Some(MetaError::Exists));
+    assert_eq!(posix(&one.clone_file("/no", "/yes").unwrap_err()), Some(MetaError::NotFound));
+}
+
+#[test]
+fn threads_that_write_behind_the_end_lose_nothing_to_clones() {
+    const PART: usize = 262_144;
+    let cluster = Cluster::roomy(3, 2);
+    let (one, two) = (volume(&cluster, 0), volume(&cluster, 0));
+    let file = one.open_file("/log", &OpenOptions::CREATE).unwrap();
+    std::thread::scope(|scope| {
+        for of in 0..4 {
+            let file = file.clone();
+            scope.spawn(move || {
+                // Parts of chunks of their own, in two writes each.
+                for n in (of..48).step_by(4) {
+                    let bytes = vec![u8::try_from(n + 1).unwrap(); PART / 2];
+                    for half in 0..2 {
+                        let at = n * PART + half * PART / 2;
+                        file.write_batch(&[(at as u64, &bytes)]).unwrap();
+                    }
+                }
+            });
+        }
+        for n in 0..4 {
+            until("it grows", || (file.len().unwrap() > n * 2_000_000).then_some(()));
+            assert!(two.clone_file("/log", format!("/clone{n}")).unwrap());
+        }
+    });
+    let wanted: Vec<u8> = (1..=48).flat_map(|n| vec![n; PART]).collect();
+    assert_eq!(file.len().unwrap(), wanted.len() as u64);
+    assert!(two.read_file("/log").unwrap() == wanted);
+    for n in 0..4 {
+        let clone = two.read_file(format!("/clone{n}")).unwrap();
+        let is_old = |(at, byte): (usize, &u8)| *byte == 0 || *byte == wanted[at];
+        assert!(clone.iter().enumerate().all(is_old), "clone {n}");
+    }
+}
+
 #[test]
 fn paths_are_walked_as_posix_says() {
     let cluster = Cluster::roomy(1, 1);
@@ -153,8 +245,8 @@ fn whole_files_are_written_and_read() {
     let (one, two) = (volume(&cluster, 0), volume(&cluster, 0));
     one.mkdir("/data", 0o755).unwrap();
     let mut rng = Rng::new(7);
-    // In the store, at its limit, behind it; then each in the place of another one.
-    let lens = [5, 16 << 10, (16 << 10) + 1, 300_000, 0, 70_000, 9];
+    // In the store, to stay and for a while, at both limits, behind them; then each in the place of another one.
+    let lens = [5, 16 << 10, (16 << 10) + 1, 300_000, 0, 64 << 10, (64 << 10) + 1, 40_000, 9];
     for (round, len) in lens.into_iter().enumerate() {
         let bytes = random(&mut rng, len);
         for path in
@@ -164,7 +256,9 @@ fn whole_files_are_written_and_read() {
             assert!(two.read_file(&path).unwrap() == bytes, "{path} of {len} bytes");
             let attr = two.stat(&path).unwrap();
             assert_eq!((attr.size, attr.mode), (len as u64, 0o600));
-            assert_eq!(attr.is_stored(), len <= 16 << 10, "{len} bytes");
+            let whole = !path.contains("..");
+            assert!(attr.is_stored() || len > 16 << 10, "{len} bytes stay");
+            assert!(!attr.is_stored() || len <= if whole { 64 << 10 } else { 16 << 10 }, "{len}");
         }
     }
     // The same by an open file, which goes to chunks on its way.
@@ -194,6 +288,48 @@ fn whole_files_are_written_and_read() {
     assert_eq!(posix(&error), Some(MetaError::NotFound));
     let error = one.write_file("none/file", b"x", 0o600).unwrap_err();
     assert_eq!(posix(&error), Some(MetaError::NotFound));
+}
+
+#[test]
+fn files_that_are_put_whole_go_to_chunks_later() {
+    let cluster = Cluster::roomy(3, 2);
+    let (one, two) = (volume(&cluster, 0), volume(&cluster, 0));
+    let mut rng = Rng::new(8);
+    let lens = [(16 << 10) + 1, 40_000, (64 << 10) - 1, 64 << 10];
+    let files: Vec<_> = (0..40)
+        .map(|n| {
+            let (path, bytes) = (format!("put-{n}"), random(&mut rng, lens[n % lens.len()]));
+            one.write_file(&path, &bytes, 0o600).unwrap();
+            (path, bytes)
+        })
+        .collect();
+    let before: Vec<Attr> = files.iter().map(|(path, _)| two.stat(path).unwrap()).collect();
+    assert!(before.iter().any(Attr::is_stored), "nobody waits until they are there");
+    // Some are changed on the way.
+    let writer = two.open_file("put-0", &OpenOptions::UPDATE).unwrap();
+    writer.write_batch(&[(100, b"changed")]).unwrap();
+    writer.sync().unwrap();
+    two.open_file("put-1", &OpenOptions::UPDATE).unwrap().set_len(500).unwrap();
+    two.unlink("put-2").unwrap();
+    one.write_file("put-3", b"another", 0o600).unwrap();
+    until("all to be in chunks", || {
+        let is_there = |(path, _): &(String, Vec<u8>)| !one.stat(path).unwrap().is_stored();
+        let settled = files[4..].iter().all(is_there);
+        for (path, bytes) in &files[4..] {
+            assert!(&two.read_file(path).unwrap() == bytes, "{path}, on its way or not");
+        }
+        settled.then_some(())
+    });
+    for ((path, _), old) in files.iter().zip(&before).skip(4) {
+        let new = one.stat(path).unwrap();
+        assert_eq!((new.mtime, new.ctime, new.size), (old.mtime, old.ctime, old.size), "{path}");
+    }
+    let mut changed = files[0].1.clone();
+    changed[100..107].copy_from_slice(b"changed");
+    assert!(one.read_file("put-0").unwrap() == changed);
+    assert!(one.read_file("put-1").unwrap() == files[1].1[..500]);
+    assert_eq!(posix(&one.read_file("put-2").unwrap_err()), Some(MetaError::NotFound));
+    assert_eq!(one.read_file("put-3").unwrap(), b"another");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use millpond_client::{
 };
 use millpond_env::Rng;
 use millpond_types::cluster::{ChainId, NodeId};
-use millpond_types::wire::{FileChunkInfo, NamespaceOpen, PlacedChunk};
+use millpond_types::wire::{ChunkBases, ChunkChange, FileChunkInfo, NamespaceOpen, PlacedChunk};
 use millpond_types::{DataId, FileChunk, NamespaceOptions, SlotId};
 
 use crate::process::{Cluster, Process, until};
@@ -53,7 +53,8 @@ impl File {
         // Spread over all nodes, as a layout would.
         let mix = self.data.0 * 31 + u64::from(index) * 7;
         let place = usize::try_from(mix % self.chains.len() as u64).unwrap();
-        ChunkAt { chain: self.chains[place], chunk, offset: u32::try_from(offset).unwrap() }
+        let offset = u32::try_from(offset).unwrap();
+        ChunkAt { chain: self.chains[place], chunk, offset, bases: ChunkBases::NONE }
     }
 
     fn placed(&self, index: u32) -> PlacedChunk {
@@ -103,7 +104,8 @@ impl File {
             let (index, offset, _) = self.part();
             let to = (self.below(3) > 0).then_some(u32::try_from(offset).unwrap());
             let ChunkAt { chain, chunk, .. } = self.at(index, 0);
-            cuts.push(ChunkCut { chain, chunk, to });
+            let change = to.map_or(ChunkChange::Remove, ChunkChange::Cut);
+            cuts.push(ChunkCut { chain, chunk, change });
             match to {
                 None => drop(self.model.remove(&index)),
                 Some(_) => {

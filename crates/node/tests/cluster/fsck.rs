@@ -11,7 +11,7 @@ use millpond_types::cluster::{ChainId, NodeId};
 use millpond_types::meta::{
     Attr, Caller, Create, Extend, FileKind, Ino, MetaOp, MetaReply, MetaRequest, Name, Timestamp,
 };
-use millpond_types::wire::FileChunkInfo;
+use millpond_types::wire::{ChunkBases, FileChunkInfo};
 use millpond_types::{DataId, FileChunk};
 
 use crate::process::{Cluster, until};
@@ -57,6 +57,7 @@ impl Mount {
             rdev: 0,
             target: Vec::new(),
             exclusive: true,
+            promised: None,
         };
         let MetaReply::Entry(entry) = self.ask(MetaOp::Create(create)) else { panic!() };
         let attr = entry.attr;
@@ -75,7 +76,8 @@ impl Mount {
 
     fn write(&self, chain: ChainId, (data, index): (u64, u32), len: usize) {
         let chunk = FileChunk { data: DataId(data), index };
-        let (at, bytes) = (ChunkAt { chain, chunk, offset: 0 }, vec![7; len]);
+        let (at, bytes) =
+            (ChunkAt { chain, chunk, offset: 0, bases: ChunkBases::NONE }, vec![7; len]);
         self.client.write_chunks(&[at], &[Value::One(&bytes)], None).unwrap();
     }
 

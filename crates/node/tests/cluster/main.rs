@@ -16,6 +16,7 @@ mod members;
 mod metrics;
 mod mount;
 mod namespaces;
+mod objects;
 mod process;
 mod quotas;
 mod slots;

@@ -5,6 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use millpond_node::admin::{Answer, Command as Admin, Status, decode_answer, encode_command};
@@ -59,7 +60,7 @@ impl Process {
         let data = self.folder.join(&self.name);
         Command::new(env!("CARGO_BIN_EXE_millpond"))
             .args(["server", "--size", "1GiB", "--memory", "128MiB", "--cores", "1"])
-            .args(["--http", "", "--socket", "", "--listen", &self.address])
+            .args(["--http", "", "--s3", "", "--socket", "", "--listen", &self.address])
             .args(["--log-level", "info,millpond=debug", "--data"])
             .arg(data)
             .args(&self.flags)
@@ -120,6 +121,20 @@ impl Process {
         let id = self.child.as_ref().unwrap().id().to_string();
         let sent = Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap();
         assert!(sent.success());
+    }
+
+    /// SIGSTOP, and waits until none of its threads does anything any more.
+    pub(crate) fn stand_still(&self) {
+        self.signal("STOP");
+        let tasks = format!("/proc/{}/task", self.child.as_ref().unwrap().id());
+        let is_still = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat =
+                std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default();
+            stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+        };
+        until("the process stands still", || {
+            std::fs::read_dir(&tasks).unwrap().all(is_still).then_some(())
+        });
     }
 
     /// SIGTERM, and how long the clean end took.
@@ -197,6 +212,15 @@ impl Drop for Process {
     }
 }
 
+/// Tells threads of a scope to end when dropped: a failure elsewhere in the scope is not waited for forever.
+pub(crate) struct Ends<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Waits until `check` gives something and returns it with the time that took.
 pub(crate) fn until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> (T, Duration) {
     let started = Instant::now();
@@ -232,6 +256,11 @@ impl Cluster {
     /// The same, with disks that hold chunks of files of all lengths.
     pub(crate) fn roomy(count: usize, replicas: usize) -> Self {
         Self::with(count, replicas, &["--size", "2GiB"])
+    }
+
+    /// The same, and all of them show their metrics.
+    pub(crate) fn roomy_and_watched(count: usize, replicas: usize) -> Self {
+        Self::with(count, replicas, &["--size", "2GiB", "--http", "127.0.0.1:0"])
     }
 
     fn with(count: usize, replicas: usize, more: &'static [&'static str]) -> Self {

@@ -319,15 +319,16 @@ fn a_client_of_another_version() {
     let server = TestServer::start(folder.path(), &[]);
     let stream = std::net::TcpStream::connect(server.clients).unwrap();
     let mut wire = Wire::over(Box::new(stream));
+    let next = u16::from(millpond_types::wire::PROTOCOL_VERSION) + 1;
     let hello = millpond_types::wire::Hello {
-        version_min: 7,
-        version_max: 9,
+        version_min: next,
+        version_max: next + 2,
         client: String::new(),
         token: Vec::new(),
     };
     let reply = wire.call(Verb::Hello, &hello.encode(), &[]).unwrap();
     assert_eq!(reply.status, Status::Unsupported);
-    assert_says(&reply.error(), &["7 to 9", "upgrade"]);
+    assert_says(&reply.error(), &[&format!("{next} to {}", next + 2), "upgrade"]);
 
     // A header of a later protocol.
     let stream = std::net::TcpStream::connect(server.clients).unwrap();

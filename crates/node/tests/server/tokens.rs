@@ -5,8 +5,8 @@ use std::path::Path;
 use millpond_client::{Client, ClientOptions, ErrorKind};
 use millpond_types::cluster::ChainId;
 use millpond_types::wire::{
-    ChunkListRequest, ChunkReadRequest, ChunkStatRequest, ChunkUpdateRequest, ChunkWriteRequest,
-    Cut, PlacedChunk, ReadPart, Status, Verb, WritePart,
+    ChunkBases, ChunkChange, ChunkListRequest, ChunkReadRequest, ChunkStatRequest,
+    ChunkUpdateRequest, ChunkWriteRequest, Cut, PlacedChunk, ReadPart, Status, Verb, WritePart,
 };
 use millpond_types::{Ack, Crc32c, DataId, FileChunk, NamespaceOptions};
 
@@ -88,10 +88,11 @@ fn files_need_a_cluster_and_a_token_that_allows_them() {
     replace(&path, "token-kv test*\ntoken-both test* +files\ntoken-all\n");
     let server = TestServer::start(folder.path(), &["--token-file", &path.display().to_string()]);
     let at = PlacedChunk { chain: ChainId(1), chunk: FileChunk { data: DataId(1), index: 0 } };
-    let read = ReadPart { at, offset: 0, len: 5 };
+    let read = ReadPart { at, offset: 0, len: 5, bases: ChunkBases::NONE };
     let write = WritePart { at, offset: 0, len: 5, crc: Crc32c::of(b"bytes") };
     let (ack, tags) = (Ack::Disk, None);
-    let update = ChunkUpdateRequest { ack, cuts: vec![Cut { at, to: None }], tags: None };
+    let update =
+        ChunkUpdateRequest { ack, cuts: vec![Cut { at, change: ChunkChange::Remove }], tags: None };
     let list = ChunkListRequest { limit: 9, ..ChunkListRequest::default() };
     let requests = [
         (Verb::ChunkRead, ChunkReadRequest { parts: vec![read] }.encode(), &b""[..]),

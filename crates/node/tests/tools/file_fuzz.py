@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Random operations on files of a mount, compared with a model in memory.
 
-    file_fuzz.py FOLDER [--seed N] [--ops N]
+    file_fuzz.py FOLDER [--seed N] [--ops N] [--clone PROGRAM]
 
 What fsx does not do: copy_file_range, holes and zeros by fallocate, writable mappings beside
 write(2), O_APPEND, several descriptors of one file, rename over an open file, unlink of an open
-file. Prints the last operations and ends with 1 at the first difference.
+file; clones, by `PROGRAM clone`. Prints the last operations and ends with 1 at the first difference.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import ctypes
 import mmap
 import os
 import random
+import subprocess
 import sys
 
 SIZE_MAX = 1 << 20
@@ -32,11 +33,12 @@ def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
 class File:
     """A file, what it should hold, and the descriptors of it."""
 
-    def __init__(self, path: str) -> None:
-        """A new file, empty."""
+    def __init__(self, path: str, model: bytearray | None = None) -> None:
+        """A new file, empty; or one that is there, and what it should hold."""
         self.path = path
-        self.model = bytearray()
-        self.fds = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)]
+        self.model = bytearray() if model is None else model
+        made = os.O_CREAT | os.O_TRUNC if model is None else 0
+        self.fds = [os.open(path, os.O_RDWR | made, 0o644)]
 
     def reopen(self) -> None:
         """One descriptor more, or all but one less."""
@@ -56,9 +58,12 @@ class File:
 class Fuzzer:
     """Does operations and compares."""
 
-    def __init__(self, folder: str, seed: int) -> None:
-        """Three files in the folder."""
+    def __init__(self, folder: str, seed: int, program: str | None = None) -> None:
+        """Three files in the folder; clones are made by the program."""
         self.folder = folder
+        self.seed = seed
+        self.program = program
+        self.clones = 0
         self.random = random.Random(seed)
         self.log: collections.deque[str] = collections.deque(maxlen=40)
         self.count = 0
@@ -79,6 +84,8 @@ class Fuzzer:
             (self.unlink, 2),
             (self.check_all, 2),
         ]
+        if program:
+            self.actions.append((self.clone, 8))
 
     def span(self, file: File, longest: int = 70_000) -> tuple[int, int]:
         """An offset and a length, near the file's bytes, often at borders of pages and chunks."""
@@ -230,6 +237,19 @@ class Fuzzer:
         self.files[self.files.index(file)] = File(path)
         return f"unlink {path}"
 
+    def clone(self, file: File, fd: int) -> str:
+        """A clone takes the place of another file."""
+        other = self.random.choice([each for each in self.files if each is not file])
+        if not file.path or not self.program:
+            return "nothing"
+        self.clones += 1
+        path = os.path.join(self.folder, f"clone{self.seed}-{self.clones}")
+        subprocess.run([self.program, "clone", file.path, path], check=True)
+        os.unlink(other.path)
+        other.close()
+        self.files[self.files.index(other)] = File(path, bytearray(file.model))
+        return f"clone to {path}"
+
     def check(self, file: File) -> None:
         """The whole file, through every descriptor."""
         for fd in file.fds:
@@ -268,11 +288,12 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ops", type=int, default=1000)
+    parser.add_argument("--clone", metavar="PROGRAM")
     args = parser.parse_args()
-    fuzzer = Fuzzer(args.folder, args.seed)
+    fuzzer = Fuzzer(args.folder, args.seed, args.clone)
     try:
         fuzzer.run(args.ops)
-    except (AssertionError, OSError) as error:
+    except (AssertionError, OSError, subprocess.SubprocessError) as error:
         print("\n".join(fuzzer.log), file=sys.stderr)
         print(f"seed {args.seed}, operation {fuzzer.count}: {error}", file=sys.stderr)
         return 1

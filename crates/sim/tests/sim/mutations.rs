@@ -35,6 +35,8 @@ const SEEN_BY: &[(&str, u64)] = &[
     ("ServeAfterRestart", 0x19),
     ("SkipJoin", 0x6d7),
     ("SkipChecksum", 0x2),
+    ("SealAtOnce", 0x19b),
+    ("PassUnderSeal", 0xe7),
     ("CommitUnchecked", 0x0),
     ("AssumeCommitted", 0x0),
     ("ActWithoutLease", 0x3),

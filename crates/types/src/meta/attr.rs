@@ -86,6 +86,8 @@ impl FileKind {
 const STORED: u8 = 0x80;
 /// Beside a kind: the name of the chunks is not the data id, and follows at the end.
 const OWN_CHUNKS: u8 = 0x40;
+/// Beside a kind: there is a record of the chunks.
+const SHARED: u8 = 0x20;
 
 /// A point in time: seconds since 1970 (before it: negative) and nanoseconds behind them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -151,6 +153,9 @@ pub struct Attr {
     /// unless they lay in the store before: then it is a number of its own, so that nobody else has
     /// ever written to chunks of that name.
     pub chunks: Option<u64>,
+    /// There is a [`super::SharedRecord`] of the chunks: other files may have them, or they have others behind
+    /// them.
+    pub is_shared: bool,
     /// Where chunks lie.
     pub layout: Layout,
     /// The directory that a directory lies in; of other kinds the one it was made in, which may be gone.
@@ -195,7 +200,7 @@ impl Attr {
         let own = self.chunks.filter(|chunks| *chunks != self.data);
         // Files of volumes from before there were bytes in the store have neither bit.
         let place = if self.is_stored() { STORED } else { u8::from(own.is_some()) * OWN_CHUNKS };
-        w.u8(self.kind as u8 | place);
+        w.u8(self.kind as u8 | place | (u8::from(self.is_shared) * SHARED));
         w.u16(self.mode);
         for word in [self.uid, self.gid, self.nlink, self.rdev] {
             w.u32(word);
@@ -215,8 +220,8 @@ impl Attr {
 
     pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let (ino, kind) = (Ino(r.u64()?), r.u8()?);
-        let place = kind & (STORED | OWN_CHUNKS);
-        let (kind, mode) = (FileKind::of(kind & !place)?, r.u16()?);
+        let (place, is_shared) = (kind & (STORED | OWN_CHUNKS), kind & SHARED != 0);
+        let (kind, mode) = (FileKind::of(kind & !(place | SHARED))?, r.u16()?);
         if mode > 0o7777 {
             return Err(WireError::Field("mode of an inode"));
         }
@@ -235,6 +240,9 @@ impl Attr {
             OWN_CHUNKS if kind == FileKind::Regular => Some(r.u64()?),
             _ => return Err(WireError::Field("where the bytes of an inode lie")),
         };
+        if is_shared && (kind != FileKind::Regular || chunks.is_none()) {
+            return Err(WireError::Field("chunks of an inode that has none are shared"));
+        }
         Ok(Self {
             ino,
             kind,
@@ -250,6 +258,7 @@ impl Attr {
             btime,
             data,
             chunks,
+            is_shared,
             layout,
             parent,
             version,

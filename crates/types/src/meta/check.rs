@@ -122,6 +122,22 @@ pub enum Repair {
         /// Inodes.
         inodes: u64,
     },
+    /// The places of a name in a directory of objects are what its entry says.
+    Places {
+        /// In which directory.
+        dir: Ino,
+        /// Which name.
+        name: Name,
+    },
+    /// Other users of chunks that several files have; without any they are garbage.
+    Users {
+        /// The name of the chunks.
+        chunks: u64,
+        /// The version of their record.
+        version: u64,
+        /// The count.
+        users: u64,
+    },
 }
 
 fn write_key(w: &mut Writer, key: &[u8]) {
@@ -245,6 +261,11 @@ impl Repair {
                 inode(11, &[*version, *bytes, *inodes]);
                 write_key(w, key);
             }
+            Self::Places { dir, name } => {
+                inode(13, &[dir.0]);
+                name.encode(w);
+            }
+            Self::Users { chunks, version, users } => inode(12, &[*chunks, *version, *users]),
         }
     }
 
@@ -274,6 +295,8 @@ impl Repair {
                 let (version, bytes, inodes) = (r.u64()?, r.u64()?, r.u64()?);
                 Self::Usage { key: read_key(r)?, version, bytes, inodes }
             }
+            12 => Self::Users { chunks: r.u64()?, version: r.u64()?, users: r.u64()? },
+            13 => Self::Places { dir: Ino(r.u64()?), name: Name::decode(r)? },
             _ => return Err(WireError::Field("kind of a repair")),
         })
     }

@@ -5,12 +5,16 @@
 //! believes that bytes lie in chunks of a name is right as long as they have that name; who believes that
 //! they lie in the store says so with each change, which is not done otherwise.
 
+use super::request::flag;
 use super::{Attr, Ino, Name, Timestamp};
 use crate::wire::{Reader, Record, WireError, Writer};
 
 /// Bytes of a file that lie in the store at most. A commit of them takes hardly longer than one of an inode
 /// alone; larger ones would fill the store's log, which all operations share, with bytes.
 pub const INLINE_MAX: usize = 16 << 10;
+/// Bytes of a file that lie in the store for a while at most: what was put there whole. Those of more than
+/// [`INLINE_MAX`] are brought to chunks when they are there, and nobody waits for that.
+pub const STORED_MAX: usize = 64 << 10;
 /// Names of a path that a meta walks at most.
 pub const FILE_PATH_MAX: usize = 64;
 
@@ -32,7 +36,7 @@ pub struct WriteInline {
     pub data: u64,
     /// Where the bytes go.
     pub offset: u32,
-    /// The bytes; they end within [`INLINE_MAX`].
+    /// The bytes; they end within [`STORED_MAX`].
     pub bytes: Vec<u8>,
     /// When they were written.
     pub mtime: Timestamp,
@@ -59,8 +63,8 @@ pub struct Spill {
     pub chunks: u64,
     /// The file reaches at least so far.
     pub size: u64,
-    /// When the bytes were written.
-    pub mtime: Timestamp,
+    /// When bytes were written; nothing when they were brought there as they were.
+    pub mtime: Option<Timestamp>,
 }
 
 /// A whole file, made or put in the place of the bytes of the one that is there.
@@ -70,7 +74,7 @@ pub struct PutFile {
     pub path: Vec<Name>,
     /// Permission bits of a new file.
     pub mode: u16,
-    /// Its bytes, [`INLINE_MAX`] at most.
+    /// Its bytes, [`STORED_MAX`] at most.
     pub bytes: Vec<u8>,
 }
 
@@ -98,8 +102,29 @@ pub(super) fn read_path(r: &mut Reader<'_>) -> Result<Vec<Name>, WireError> {
     (0..n).map(|_| Name::decode(r)).collect()
 }
 
-fn read_bytes(r: &mut Reader<'_>) -> Result<Vec<u8>, WireError> {
-    Ok(r.bytes16(INLINE_MAX, "bytes of a file in the store (at most 16 KiB)")?.to_vec())
+/// In front of a length that does not fit into 16 bits.
+const LONG: u16 = u16::MAX;
+
+/// Below 65,535 bytes this is what volumes of format 2 have.
+pub(super) fn write_bytes(w: &mut Writer, bytes: &[u8]) {
+    match u16::try_from(bytes.len()) {
+        Ok(len) if len < LONG => w.u16(len),
+        _ => {
+            w.u16(LONG);
+            w.count(bytes.len());
+        }
+    }
+    w.raw(bytes);
+}
+
+pub(super) fn read_bytes(r: &mut Reader<'_>) -> Result<Vec<u8>, WireError> {
+    let short = r.u16()?;
+    let len = if short == LONG { r.u32()? as usize } else { usize::from(short) };
+    let is_long = len >= usize::from(LONG);
+    if len > STORED_MAX || is_long != (short == LONG) {
+        return Err(WireError::Field("bytes of a file in the store (at most 64 KiB)"));
+    }
+    Ok(r.bytes(len)?.to_vec())
 }
 
 impl Content {
@@ -115,7 +140,7 @@ impl Content {
 
     pub(super) fn encode(&self, w: &mut Writer) {
         self.attr.encode(w);
-        w.bytes16(&self.bytes);
+        write_bytes(w, &self.bytes);
     }
 
     pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -134,15 +159,15 @@ impl WriteInline {
         w.u64(self.ino.0);
         w.u64(self.data);
         w.u32(self.offset);
-        w.bytes16(&self.bytes);
+        write_bytes(w, &self.bytes);
         self.mtime.encode(w);
     }
 
     pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let (ino, data, offset) = (Ino(r.u64()?), r.u64()?, r.u32()?);
         let (bytes, mtime) = (read_bytes(r)?, Timestamp::decode(r)?);
-        if offset as usize + bytes.len() > INLINE_MAX {
-            return Err(WireError::Field("end of bytes in the store (at most 16 KiB)"));
+        if offset as usize + bytes.len() > STORED_MAX {
+            return Err(WireError::Field("end of bytes in the store (at most 64 KiB)"));
         }
         Ok(Self { ino, data, offset, bytes, mtime })
     }
@@ -172,12 +197,17 @@ impl Spill {
         for number in [self.ino.0, self.version, self.chunks, self.size] {
             w.u64(number);
         }
-        self.mtime.encode(w);
+        w.u8(u8::from(self.mtime.is_some()));
+        if let Some(mtime) = self.mtime {
+            mtime.encode(w);
+        }
     }
 
     pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let (ino, version, chunks) = (Ino(r.u64()?), r.u64()?, r.u64()?);
-        Ok(Self { ino, version, chunks, size: size(r)?, mtime: Timestamp::decode(r)? })
+        let size = size(r)?;
+        let mtime = flag(r, "with a time")?.then(|| Timestamp::decode(r)).transpose()?;
+        Ok(Self { ino, version, chunks, size, mtime })
     }
 }
 
@@ -185,7 +215,7 @@ impl PutFile {
     pub(super) fn encode(&self, w: &mut Writer) {
         write_path(w, &self.path);
         w.u16(self.mode);
-        w.bytes16(&self.bytes);
+        write_bytes(w, &self.bytes);
     }
 
     pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -202,7 +232,7 @@ impl Record for ContentRecord {
 
     fn write_body(&self, w: &mut Writer) {
         w.u64(self.data);
-        w.bytes16(&self.bytes);
+        write_bytes(w, &self.bytes);
     }
 
     fn read_body(r: &mut Reader<'_>) -> Result<Self, WireError> {

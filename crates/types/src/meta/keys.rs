@@ -8,10 +8,18 @@
 //! | `f/i` ino | [`super::InodeRecord`] |
 //! | `f/t` ino | [`super::DirTimes`] of a directory: written blindly by whoever changes its entries |
 //! | `f/d` ino hash name | [`super::EntryRecord`] |
+//! | `f/n` dir place | as `f/d` of a name in a directory of objects, in the order of keys ([`super::object::places`]) |
+//! | `f/a` ino | [`super::object::AttachmentRecord`]: what a gateway keeps with an inode |
+//! | `f/p` bucket upload | [`super::object::UploadRecord`]: an upload in parts |
+//! | `f/p` bucket upload part | [`super::object::PartRecord`]; the part's number has two bytes |
+//! | `f/v` bucket key NUL upload | nothing: the upload, in the order of keys |
+//! | `f/w` bucket upload | nothing: the upload has ended, and its parts go |
 //! | `f/c` ino | [`super::ContentRecord`]: the bytes of a file that has no chunks |
+//! | `f/m` ino | nothing: the file's bytes in the store are to be brought to chunks |
 //! | `f/x` ino name | an extended attribute, as it is |
 //! | `f/o` ino | [`super::OrphanRecord`]: no name leads to it any more, but it may be open |
 //! | `f/g` data | [`super::GarbageRecord`]: bytes that nobody can reach |
+//! | `f/h` chunks | [`super::SharedRecord`]: what several files have, or is behind what they have |
 //! | `f/s` session | [`super::SessionRecord`] |
 //! | `f/k` ino | [`super::LocksRecord`] |
 //! | `f/l` session ino | nothing: the session has locks on the inode |
@@ -26,6 +34,7 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::object::UploadId;
 use super::{Ino, Name, USAGE_SHARDS, XattrName};
 
 /// Everything of the file namespace lies under this prefix.
@@ -53,6 +62,10 @@ pub const XATTRS: &[u8] = b"f/x";
 
 /// Before the number of a file whose bytes lie in the store.
 pub const CONTENTS: &[u8] = b"f/c";
+/// Before the number of a file with so many bytes in the store that they are to go to chunks.
+pub const LARGE: &[u8] = b"f/m";
+/// Before a name of chunks that several files have, or that others are behind.
+pub const SHARED: &[u8] = b"f/h";
 /// Before the number of an inode with locks.
 pub const LOCKS: &[u8] = b"f/k";
 /// Before the number of a session with locks.
@@ -65,6 +78,17 @@ pub const TRASH: &[u8] = b"f/r";
 pub const ASIDE: &[u8] = b"f/z";
 /// Before the number of a directory with a quota: what counts for it.
 pub const USAGE: &[u8] = b"f/u";
+
+/// Before a directory of objects: the places of its names.
+pub const PLACES: &[u8] = b"f/n";
+/// Before an inode that a gateway keeps something with.
+pub const ATTACHMENTS: &[u8] = b"f/a";
+/// Before a bucket with uploads: these and their parts.
+pub const UPLOADS: &[u8] = b"f/p";
+/// Before a bucket with uploads: these by their keys.
+pub const UPLOADS_BY_KEY: &[u8] = b"f/v";
+/// Before a bucket with uploads that have ended.
+pub const ENDED: &[u8] = b"f/w";
 
 fn numbered(prefix: &[u8], number: u64, room: usize) -> Vec<u8> {
     let mut key = Vec::with_capacity(prefix.len() + 8 + room);
@@ -168,6 +192,18 @@ pub fn content(ino: Ino) -> Vec<u8> {
     numbered(CONTENTS, ino.0, 0)
 }
 
+/// Key of a file whose bytes in the store are to go to chunks.
+#[must_use]
+pub fn large(ino: Ino) -> Vec<u8> {
+    numbered(LARGE, ino.0, 0)
+}
+
+/// Key of the record of chunks that several files have.
+#[must_use]
+pub fn shared(chunks: u64) -> Vec<u8> {
+    numbered(SHARED, chunks, 0)
+}
+
 /// Key of an orphan.
 #[must_use]
 pub fn orphan(ino: Ino) -> Vec<u8> {
@@ -263,4 +299,96 @@ pub fn split_trash(key: &[u8]) -> Option<(Ino, Ino)> {
 #[must_use]
 pub fn aside(key: &[u8]) -> Vec<u8> {
     [ASIDE, key].concat()
+}
+
+/// What the keys of the places in a directory start with.
+#[must_use]
+pub fn places(dir: Ino) -> Vec<u8> {
+    numbered(PLACES, dir.0, 0)
+}
+
+/// Key of a place in a directory.
+#[must_use]
+pub fn place(dir: Ino, place: &[u8]) -> Vec<u8> {
+    let mut key = numbered(PLACES, dir.0, place.len());
+    key.extend_from_slice(place);
+    key
+}
+
+/// Directory and place of such a key; `None` for another one.
+#[must_use]
+pub fn split_place(key: &[u8]) -> Option<(Ino, &[u8])> {
+    let dir = Ino(leading(PLACES, key)?);
+    Some((dir, key.get(PLACES.len() + 8..)?))
+}
+
+/// Key of what a gateway keeps with an inode.
+#[must_use]
+pub fn attachment(ino: Ino) -> Vec<u8> {
+    numbered(ATTACHMENTS, ino.0, 0)
+}
+
+fn of_upload(prefix: &[u8], bucket: Ino, id: UploadId, room: usize) -> Vec<u8> {
+    let mut key = numbered(prefix, bucket.0, 8 + room);
+    key.extend_from_slice(&id.0.to_be_bytes());
+    key
+}
+
+/// Key of an upload; what the keys of its parts start with.
+#[must_use]
+pub fn upload(bucket: Ino, id: UploadId) -> Vec<u8> {
+    of_upload(UPLOADS, bucket, id, 0)
+}
+
+/// Key of a part of an upload.
+#[must_use]
+pub fn part(bucket: Ino, id: UploadId, number: u16) -> Vec<u8> {
+    let mut key = of_upload(UPLOADS, bucket, id, 2);
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// Number of the part of such a key; `None` of an upload's, and for another one.
+#[must_use]
+pub fn part_number(key: &[u8]) -> Option<u16> {
+    let number = key.strip_prefix(UPLOADS)?.get(16..)?;
+    Some(u16::from_be_bytes(number.try_into().ok()?))
+}
+
+/// What the keys of a bucket's uploads in the order of their keys start with.
+#[must_use]
+pub fn uploads_by_key(bucket: Ino) -> Vec<u8> {
+    numbered(UPLOADS_BY_KEY, bucket.0, 0)
+}
+
+/// Key of an upload among those of its bucket, in the order of their keys.
+#[must_use]
+pub fn upload_by_key(bucket: Ino, key: &[u8], id: UploadId) -> Vec<u8> {
+    let mut all = numbered(UPLOADS_BY_KEY, bucket.0, key.len() + 9);
+    all.extend_from_slice(key);
+    all.push(0);
+    all.extend_from_slice(&id.0.to_be_bytes());
+    all
+}
+
+/// Bucket and upload of such a key; `None` for another one.
+#[must_use]
+pub fn split_upload_by_key(key: &[u8]) -> Option<(Ino, UploadId)> {
+    let bucket = Ino(leading(UPLOADS_BY_KEY, key)?);
+    let id = key.get(UPLOADS_BY_KEY.len() + 8..)?.last_chunk::<8>()?;
+    Some((bucket, UploadId(u64::from_be_bytes(*id))))
+}
+
+/// Key of an upload that has ended.
+#[must_use]
+pub fn ended(bucket: Ino, id: UploadId) -> Vec<u8> {
+    of_upload(ENDED, bucket, id, 0)
+}
+
+/// Bucket and upload of such a key, or of an upload or its part; `None` for another one.
+#[must_use]
+pub fn split_upload(prefix: &[u8], key: &[u8]) -> Option<(Ino, UploadId)> {
+    let bucket = Ino(leading(prefix, key)?);
+    let id = key.get(prefix.len() + 8..)?.first_chunk::<8>()?;
+    Some((bucket, UploadId(u64::from_be_bytes(*id))))
 }

@@ -1,6 +1,7 @@
 //! Where the bytes of a file lie.
 
 use crate::cluster::ChainId;
+use crate::ids::FileChunk;
 use crate::wire::{Reader, WireError, Writer};
 
 /// How a file is cut into chunks and which chains hold them; chosen when the file is made.
@@ -40,12 +41,22 @@ impl Layout {
         ChainId(1 + u32::try_from(place).unwrap_or(0))
     }
 
-    /// The chunk that holds the byte at `offset`, and the offset in it; `None` past the last chunk.
+    /// The chunk that holds the byte at `offset`, and the offset in it; `None` past the last chunk (of
+    /// chunks of 64 KiB the one before the end of the longest file is the seal's).
     #[must_use]
     pub fn locate(&self, offset: u64) -> Option<(u32, u32)> {
         let index = u32::try_from(offset >> self.chunk_log2).ok()?;
+        if index == FileChunk::SEAL {
+            return None;
+        }
         let inner = u32::try_from(offset & (self.chunk_bytes() - 1)).ok()?;
         Some((index, inner))
+    }
+
+    /// The chains that chunks lie on, each once.
+    pub fn all_chains(&self) -> impl Iterator<Item = ChainId> {
+        let count = u32::from(self.stripe.max(1)).min(self.chains);
+        (0..count).map(|index| self.chain(index))
     }
 
     /// Chunks of a file of `size` bytes.

@@ -1,44 +1,52 @@
 //! Words of the file namespace: inodes, attributes, layouts, and what a client asks of a meta.
 //!
 //! Reading order: `attr` (what an inode is), `layout` (where a file's bytes lie), `error` (how an
-//! operation fails), `lock`, `quota`, `trash`, `check`, `content` (bytes in the store), `request` and `reply` (the protocol of `Verb::Meta`), `watch` (of
+//! operation fails), `lock`, `quota`, `trash`, `check`, `content` (bytes in the store), `share` (chunks of
+//! several files), [`object`] (keys and files of buckets), `set` (of attributes), `request` and `reply` (the protocol of `Verb::Meta`), `watch` (of
 //! `Verb::MetaWatch`), `records` and [`keys`] (what lies in the transactional store). `docs/files.md` says what the
 //! operations promise.
 
 mod attr;
 mod check;
 mod content;
+mod create;
 mod error;
 pub mod keys;
 mod layout;
 mod lock;
+pub mod object;
 mod quota;
 mod records;
 mod reply;
 mod request;
+mod set;
+mod share;
 mod trash;
 mod watch;
 
 pub use attr::{Attr, FileKind, Ino, Name, NameError, Timestamp, XattrName};
 pub use check::{RECORDS_AT_ONCE_MAX, RecordPage, RecordRange, Repair};
 pub use content::{
-    Content, ContentRecord, FILE_PATH_MAX, INLINE_MAX, PutFile, Reserve, Spill, WriteInline,
+    Content, ContentRecord, FILE_PATH_MAX, INLINE_MAX, PutFile, Reserve, STORED_MAX, Spill,
+    WriteInline,
 };
+pub use create::{Create, NUMBERS_MAX, PromisedFile};
 pub use error::MetaError;
 pub use layout::Layout;
 pub use lock::{FileLock, HeldLock, LockKind, LockSpace, LocksRecord};
 pub use quota::{Quota, QuotaLimits, QuotaRecord, UsageRecord};
 pub use records::{
-    CounterRecord, DirTimes, EntryRecord, GarbageRecord, InodeRecord, OrphanRecord, SessionRecord,
-    VOLUME_FORMAT, VolumeRecord,
+    CounterRecord, DirTimes, EntryRecord, GarbageRecord, InodeRecord, Marks, OrphanRecord,
+    SessionRecord, VOLUME_FORMAT, VolumeRecord,
 };
 pub use reply::{DirEntry, Entry, MetaAnswer, MetaReply, Removed, Session, Usage};
-pub use request::{
-    Caller, Create, Extend, MetaOp, MetaRequest, ReadDir, Rename, SetAttr, SetTime, Setxattr,
-    XattrMode,
-};
+pub use request::{Caller, Extend, MetaOp, MetaRequest, ReadDir, Rename, Setxattr, XattrMode};
+pub use set::{SetAttr, SetTime};
+pub use share::{CloneFile, FileBase, SharedRecord};
 pub use trash::{TrashChange, TrashEntry, TrashPage, TrashRecord};
-pub use watch::{Answered, CHANGES_MAX, Changed, MetaNews, MetaWatch, WATCH_MS_MAX};
+pub use watch::{
+    After, Answered, CHANGES_MAX, Changed, MetaNews, MetaWatch, TOUCHED_MAX, WATCH_MS_MAX,
+};
 
 /// Longest target of a symbolic link in bytes (Linux' `PATH_MAX` without its NUL).
 pub const TARGET_BYTES_MAX: usize = 4095;

@@ -4,9 +4,10 @@ use super::request::flag;
 use super::{Attr, FileKind, Ino, Layout, SESSIONS_MAX, TARGET_BYTES_MAX, Timestamp};
 use crate::wire::{Reader, Record, WireError, Writer};
 
-/// Format of the records of a volume that this build writes. It reads format 1 too, which has no bytes of
-/// files in the store, and makes it this one.
-pub const VOLUME_FORMAT: u32 = 2;
+/// Format of the records of a volume that this build writes. It reads format 1, which has no bytes of
+/// files in the store, format 2, which has no more than 16 KiB of a file, and format 3, which has no directories of
+/// objects, and makes them this one.
+pub const VOLUME_FORMAT: u32 = 4;
 
 /// A volume: one file namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,17 @@ pub struct InodeRecord {
     /// How long what is removed from a directory is kept, in seconds; 0 for not at all. A directory that is
     /// made in it begins with the same.
     pub keep_s: u32,
+    /// What a directory is to objects.
+    pub marks: Marks,
+}
+
+/// What a directory is to objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// It is a bucket, or lies in one: beside its entries their places are kept, in the order of keys.
+    pub objects: bool,
+    /// It was made for an object below it, and goes with the last one.
+    pub implied: bool,
 }
 
 /// When a directory's entries changed last. Written blindly, so that changes of different entries do
@@ -81,7 +93,12 @@ pub struct GarbageRecord {
     pub size: u64,
     /// Since when.
     pub since: Timestamp,
+    /// There may be seals of it on its chains, which go after the chunks.
+    pub is_sealed: bool,
 }
+
+/// Beside the length of garbage: there may be seals. No file is so long.
+const SEALED: u64 = 1 << 63;
 
 /// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,13 +145,23 @@ impl Record for InodeRecord {
         w.u64(self.quota.0);
         w.u32(self.keep_s);
         w.bytes16(&self.target);
+        let Marks { objects, implied } = self.marks;
+        if objects || implied {
+            // Without any a record is what it was before there were objects.
+            w.u8(u8::from(objects) | u8::from(implied) << 1);
+        }
     }
 
     fn read_body(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let (attr, xattrs, quota) = (Attr::decode(r)?, r.u16()?, Ino(r.u64()?));
         let keep_s = r.u32()?;
         let target = r.bytes16(TARGET_BYTES_MAX, "target of a symbolic link")?.to_vec();
-        Ok(Self { attr, target, xattrs, quota, keep_s })
+        let bits = if r.is_empty() { 0 } else { r.u8()? };
+        if bits > 3 || bits != 0 && !attr.is_dir() {
+            return Err(WireError::Field("marks of a directory"));
+        }
+        let marks = Marks { objects: bits & 1 != 0, implied: bits & 2 != 0 };
+        Ok(Self { attr, target, xattrs, quota, keep_s, marks })
     }
 }
 
@@ -194,12 +221,13 @@ impl Record for GarbageRecord {
 
     fn write_body(&self, w: &mut Writer) {
         self.layout.encode(w);
-        w.u64(self.size);
+        w.u64(self.size | (u64::from(self.is_sealed) * SEALED));
         self.since.encode(w);
     }
 
     fn read_body(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        Ok(Self { layout: Layout::decode(r)?, size: r.u64()?, since: Timestamp::decode(r)? })
+        let (layout, size, since) = (Layout::decode(r)?, r.u64()?, Timestamp::decode(r)?);
+        Ok(Self { layout, size: size & !SEALED, since, is_sealed: size & SEALED != 0 })
     }
 }
 

@@ -2,7 +2,9 @@
 
 use super::check::{RecordPage, read_values, write_values};
 use super::content::Content;
+use super::object::ObjectReply;
 use super::request::{flag, read_inos, write_inos};
+use super::share::SharedRecord;
 use super::trash::TrashPage;
 use super::{
     Attr, DIR_PAGE_MAX, FileKind, HeldLock, Ino, MetaError, Name, Quota, TARGET_BYTES_MAX,
@@ -114,6 +116,15 @@ pub enum MetaReply {
     Content(Content),
     /// A name for chunks.
     Reserved(u64),
+    /// Numbers from this one on, as many as were asked for.
+    Numbers {
+        /// The first.
+        first: u64,
+    },
+    /// What lies behind chunks.
+    Shared(SharedRecord),
+    /// Of objects.
+    Object(ObjectReply),
 }
 
 /// Done, or not.
@@ -173,6 +184,9 @@ impl MetaReply {
             Self::Trash(_) => 17,
             Self::Content(_) => 18,
             Self::Reserved(_) => 19,
+            Self::Numbers { .. } => 20,
+            Self::Shared(_) => 21,
+            Self::Object(_) => 22,
         }
     }
 
@@ -229,6 +243,9 @@ impl MetaReply {
             Self::Trash(page) => page.encode(w),
             Self::Content(content) => content.encode(w),
             Self::Reserved(data) => w.u64(*data),
+            Self::Numbers { first } => w.u64(*first),
+            Self::Shared(record) => record.encode(w),
+            Self::Object(reply) => reply.encode(w),
         }
     }
 
@@ -269,6 +286,9 @@ impl MetaReply {
             17 => Self::Trash(TrashPage::decode(r)?),
             18 => Self::Content(Content::decode(r)?),
             19 => Self::Reserved(r.u64()?),
+            20 => Self::Numbers { first: r.u64()? },
+            21 => Self::Shared(SharedRecord::decode(r)?),
+            22 => Self::Object(ObjectReply::decode(r)?),
             _ => return Err(WireError::Field("kind of a meta's reply")),
         })
     }

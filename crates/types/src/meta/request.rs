@@ -2,11 +2,15 @@
 
 use super::check::{RecordRange, Repair, read_keys, write_keys};
 use super::content::{PutFile, Reserve, Spill, WriteInline, read_path, write_path};
+use super::create::Create;
 use super::lock::write_lock;
+use super::object::ObjectOp;
+use super::set::SetAttr;
+use super::share::CloneFile;
 use super::trash::TrashChange;
 use super::{
-    Attr, FileKind, FileLock, GROUPS_MAX, Ino, MetaError, Name, QuotaLimits, TARGET_BYTES_MAX,
-    Timestamp, XATTR_BYTES_MAX, XattrName,
+    Attr, FileLock, GROUPS_MAX, Ino, MetaError, Name, QuotaLimits, Timestamp, XATTR_BYTES_MAX,
+    XattrName,
 };
 use crate::limits::LIST_KEYS_MAX;
 use crate::wire::{Reader, WireError, Writer};
@@ -78,56 +82,6 @@ impl Caller {
         let groups = (0..n).map(|_| r.u32()).collect::<Result<_, _>>()?;
         Ok(Self { uid, gid, groups, checked })
     }
-}
-
-/// A name is to be made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Create {
-    /// In which directory.
-    pub parent: Ino,
-    /// Which name.
-    pub name: Name,
-    /// What it is to be.
-    pub kind: FileKind,
-    /// Permission bits, the umask taken off already.
-    pub mode: u16,
-    /// Device number of a device file.
-    pub rdev: u32,
-    /// Target of a symbolic link.
-    pub target: Vec<u8>,
-    /// Fail when the name is there; otherwise a regular file that is there is taken.
-    pub exclusive: bool,
-}
-
-/// A new value of a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetTime {
-    /// The meta's time.
-    Now,
-    /// This one.
-    At(Timestamp),
-}
-
-/// What of an inode to change.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SetAttr {
-    /// Permission bits.
-    pub mode: Option<u16>,
-    /// Owner.
-    pub uid: Option<u32>,
-    /// Group.
-    pub gid: Option<u32>,
-    /// Length; what lies behind it has been cut off the chunks already, unless it is 0.
-    pub size: Option<u64>,
-    /// Time of the last read.
-    pub atime: Option<SetTime>,
-    /// Time of the last change of the content.
-    pub mtime: Option<SetTime>,
-    /// Time of the last change; now when nothing is said.
-    pub ctime: Option<Timestamp>,
-    /// Only while the bytes lie in the store: otherwise nothing is changed, and the answer shows it. For a
-    /// length whose caller has cut no chunks.
-    pub stored: bool,
 }
 
 /// Bytes were written to chunks: the file reaches at least so far. A file in the store goes to chunks by that
@@ -218,6 +172,11 @@ pub enum MetaOp {
     },
     /// The mount goes.
     SessionClose,
+    /// Numbers for inodes that a mount makes by itself. Asked for twice, they are others.
+    TakeNumbers {
+        /// How many, [`NUMBERS_MAX`](super::NUMBERS_MAX) at most.
+        count: u32,
+    },
     /// The inode of a name.
     Lookup {
         /// In which directory.
@@ -366,6 +325,27 @@ pub enum MetaOp {
     },
     /// A whole file.
     PutFile(PutFile),
+    /// The record of a file's chunks is made, before they are sealed; nothing of bytes in the store.
+    Share {
+        /// Of which file.
+        ino: Ino,
+    },
+    /// A file with the bytes of another one, which is as its client says; nothing is changed otherwise.
+    Clone(CloneFile),
+    /// A file gets chunks of its own in front of these, which are sealed; nothing is changed when it has others.
+    Unshare {
+        /// Which file.
+        ino: Ino,
+        /// The name of its chunks.
+        chunks: u64,
+    },
+    /// What lies behind chunks.
+    Shared {
+        /// Their name.
+        chunks: u64,
+    },
+    /// Something of objects, for a gateway.
+    Object(ObjectOp),
 }
 
 /// One request.
@@ -404,92 +384,17 @@ pub(super) fn read_inos(r: &mut Reader<'_>) -> Result<Vec<Ino>, WireError> {
     (0..n).map(|_| Ok(Ino(r.u64()?))).collect()
 }
 
-impl Create {
+impl Extend {
     fn encode(&self, w: &mut Writer) {
-        w.u64(self.parent.0);
-        self.name.encode(w);
-        w.u8(self.kind as u8);
-        w.u16(self.mode);
-        w.u32(self.rdev);
-        w.bytes16(&self.target);
-        w.u8(u8::from(self.exclusive));
+        for number in [self.ino.0, self.data, self.size] {
+            w.u64(number);
+        }
+        self.mtime.encode(w);
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        let (parent, name) = (Ino(r.u64()?), Name::decode(r)?);
-        let (kind, mode, rdev) = (FileKind::decode(r)?, r.u16()?, r.u32()?);
-        if mode > 0o7777 {
-            return Err(WireError::Field("mode of a new inode"));
-        }
-        let target = r.bytes16(TARGET_BYTES_MAX, "target of a symbolic link")?.to_vec();
-        let exclusive = flag(r, "exclusive")?;
-        Ok(Self { parent, name, kind, mode, rdev, target, exclusive })
-    }
-}
-
-impl SetTime {
-    fn encode(this: Option<Self>, w: &mut Writer) {
-        match this {
-            None => w.u8(0),
-            Some(Self::Now) => w.u8(1),
-            Some(Self::At(time)) => {
-                w.u8(2);
-                time.encode(w);
-            }
-        }
-    }
-
-    fn decode(r: &mut Reader<'_>) -> Result<Option<Self>, WireError> {
-        match r.u8()? {
-            0 => Ok(None),
-            1 => Ok(Some(Self::Now)),
-            2 => Ok(Some(Self::At(Timestamp::decode(r)?))),
-            _ => Err(WireError::Field("time to set")),
-        }
-    }
-}
-
-impl SetAttr {
-    fn encode(&self, w: &mut Writer) {
-        let bits = [
-            self.mode.is_some(),
-            self.uid.is_some(),
-            self.gid.is_some(),
-            self.size.is_some(),
-            self.ctime.is_some(),
-            self.stored,
-        ];
-        w.u8(bits.iter().enumerate().map(|(bit, set)| u8::from(*set) << bit).sum());
-        w.u16(self.mode.unwrap_or(0));
-        w.u32(self.uid.unwrap_or(0));
-        w.u32(self.gid.unwrap_or(0));
-        w.u64(self.size.unwrap_or(0));
-        self.ctime.unwrap_or_default().encode(w);
-        SetTime::encode(self.atime, w);
-        SetTime::encode(self.mtime, w);
-    }
-
-    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        let bits = r.u8()?;
-        if bits >= 1 << 6 {
-            return Err(WireError::Field("attributes to set"));
-        }
-        let has = |bit: u8| bits & 1 << bit != 0;
-        let (mode, uid, gid, size) = (r.u16()?, r.u32()?, r.u32()?, r.u64()?);
-        if mode > 0o7777 {
-            return Err(WireError::Field("mode to set"));
-        }
-        let ctime = Timestamp::decode(r)?;
-        Ok(Self {
-            mode: has(0).then_some(mode),
-            uid: has(1).then_some(uid),
-            gid: has(2).then_some(gid),
-            size: has(3).then_some(size),
-            atime: SetTime::decode(r)?,
-            mtime: SetTime::decode(r)?,
-            ctime: has(4).then_some(ctime),
-            stored: has(5),
-        })
+        let (ino, data, size) = (Ino(r.u64()?), r.u64()?, r.u64()?);
+        Ok(Self { ino, data, size, mtime: Timestamp::decode(r)? })
     }
 }
 
@@ -511,6 +416,20 @@ impl Rename {
         }
         let (no_replace, exchange) = (flags & 1 != 0, flags & 2 != 0);
         Ok(Self { parent, name, new_parent, new_name, no_replace, exchange })
+    }
+}
+
+impl ReadDir {
+    fn encode(self, w: &mut Writer) {
+        w.u64(self.dir.0);
+        w.u64(self.after);
+        w.u32(self.limit);
+        w.u8(u8::from(self.attrs));
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (dir, after, limit) = (Ino(r.u64()?), r.u64()?, r.u32()?);
+        Ok(Self { dir, after, limit, attrs: flag(r, "with attributes")? })
     }
 }
 
@@ -543,6 +462,7 @@ impl MetaOp {
             Self::SessionOpen { .. } => "session_open",
             Self::SessionRenew { .. } => "session_renew",
             Self::SessionClose => "session_close",
+            Self::TakeNumbers { .. } => "take_numbers",
             Self::Lookup { .. } => "lookup",
             Self::GetAttr { .. } => "getattr",
             Self::ReadLink { .. } => "readlink",
@@ -575,12 +495,20 @@ impl MetaOp {
             Self::Spill(_) => "spill",
             Self::GetFile { .. } => "get_file",
             Self::PutFile(_) => "put_file",
+            Self::Share { .. } => "share",
+            Self::Clone(_) => "clone",
+            Self::Unshare { .. } => "unshare",
+            Self::Shared { .. } => "shared",
+            Self::Object(op) => op.name(),
         }
     }
 
     /// Whether it changes something, and so must be done once however often it is asked for.
     #[must_use]
     pub const fn changes(&self) -> bool {
+        if let Self::Object(op) = self {
+            return op.changes();
+        }
         matches!(
             self,
             Self::Create(_)
@@ -600,6 +528,9 @@ impl MetaOp {
                 | Self::Reserve(_)
                 | Self::Spill(_)
                 | Self::PutFile(_)
+                | Self::Share { .. }
+                | Self::Clone(_)
+                | Self::Unshare { .. }
         )
     }
 
@@ -608,6 +539,7 @@ impl MetaOp {
             Self::SessionOpen { .. } => 1,
             Self::SessionRenew { .. } => 2,
             Self::SessionClose => 3,
+            Self::TakeNumbers { .. } => 4,
             Self::Lookup { .. } => 10,
             Self::GetAttr { .. } => 11,
             Self::ReadLink { .. } => 12,
@@ -640,6 +572,11 @@ impl MetaOp {
             Self::Spill(_) => 93,
             Self::GetFile { .. } => 94,
             Self::PutFile(_) => 95,
+            Self::Share { .. } => 100,
+            Self::Clone(_) => 101,
+            Self::Unshare { .. } => 102,
+            Self::Shared { .. } => 103,
+            Self::Object(_) => 110,
         }
     }
 
@@ -652,6 +589,7 @@ impl MetaOp {
                 write_inos(w, closed);
             }
             Self::SessionClose | Self::Usage => {}
+            Self::TakeNumbers { count } => w.u32(*count),
             Self::Lookup { parent, name }
             | Self::Unlink { parent, name }
             | Self::RemoveDir { parent, name } => {
@@ -663,29 +601,20 @@ impl MetaOp {
             | Self::ListXattr { ino }
             | Self::UsageAt { dir: ino }
             | Self::Content { ino }
+            | Self::Share { ino }
             | Self::GetQuota { ino } => w.u64(ino.0),
             Self::GetLock { ino, lock } | Self::SetLock { ino, lock } => write_lock(w, *ino, lock),
             Self::SetQuota { dir, limits } => {
                 w.u64(dir.0);
                 limits.encode(w);
             }
-            Self::ReadDir(page) => {
-                w.u64(page.dir.0);
-                w.u64(page.after);
-                w.u32(page.limit);
-                w.u8(u8::from(page.attrs));
-            }
+            Self::ReadDir(page) => page.encode(w),
             Self::Create(create) => create.encode(w),
             Self::SetAttr { ino, set } => {
                 w.u64(ino.0);
                 set.encode(w);
             }
-            Self::Extend(extend) => {
-                w.u64(extend.ino.0);
-                w.u64(extend.data);
-                w.u64(extend.size);
-                extend.mtime.encode(w);
-            }
+            Self::Extend(extend) => extend.encode(w),
             Self::Link { ino, parent, name } => {
                 w.u64(ino.0);
                 w.u64(parent.0);
@@ -711,6 +640,13 @@ impl MetaOp {
             Self::Spill(spill) => spill.encode(w),
             Self::GetFile { path } => write_path(w, path),
             Self::PutFile(put) => put.encode(w),
+            Self::Clone(clone) => clone.encode(w),
+            Self::Unshare { ino, chunks } => {
+                w.u64(ino.0);
+                w.u64(*chunks);
+            }
+            Self::Shared { chunks } => w.u64(*chunks),
+            Self::Object(op) => op.encode(w),
         }
     }
 
@@ -719,19 +655,14 @@ impl MetaOp {
             1 => Self::SessionOpen { name: r.str8()?.to_owned() },
             2 => Self::SessionRenew { open: read_inos(r)?, closed: read_inos(r)? },
             3 => Self::SessionClose,
+            4 => Self::TakeNumbers { count: r.u32()? },
             10 => Self::Lookup { parent: Ino(r.u64()?), name: Name::decode(r)? },
             11 => Self::GetAttr { ino: Ino(r.u64()?) },
             12 => Self::ReadLink { ino: Ino(r.u64()?) },
-            13 => {
-                let (dir, after, limit) = (Ino(r.u64()?), r.u64()?, r.u32()?);
-                Self::ReadDir(ReadDir { dir, after, limit, attrs: flag(r, "with attributes")? })
-            }
+            13 => Self::ReadDir(ReadDir::decode(r)?),
             20 => Self::Create(Create::decode(r)?),
             21 => Self::SetAttr { ino: Ino(r.u64()?), set: SetAttr::decode(r)? },
-            22 => {
-                let (ino, data, size) = (Ino(r.u64()?), r.u64()?, r.u64()?);
-                Self::Extend(Extend { ino, data, size, mtime: Timestamp::decode(r)? })
-            }
+            22 => Self::Extend(Extend::decode(r)?),
             23 => {
                 let (ino, parent) = (Ino(r.u64()?), Ino(r.u64()?));
                 Self::Link { ino, parent, name: Name::decode(r)? }
@@ -763,6 +694,11 @@ impl MetaOp {
             93 => Self::Spill(Spill::decode(r)?),
             94 => Self::GetFile { path: read_path(r)? },
             95 => Self::PutFile(PutFile::decode(r)?),
+            100 => Self::Share { ino: Ino(r.u64()?) },
+            101 => Self::Clone(CloneFile::decode(r)?),
+            102 => Self::Unshare { ino: Ino(r.u64()?), chunks: r.u64()? },
+            103 => Self::Shared { chunks: r.u64()? },
+            110 => Self::Object(ObjectOp::decode(r)?),
             _ => return Err(WireError::Field("operation of a meta")),
         })
     }

@@ -1,6 +1,8 @@
 use super::*;
 use crate::wire::Record;
 
+mod objects;
+
 fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
 }
@@ -9,7 +11,7 @@ fn xattr(text: &str) -> XattrName {
     XattrName::new(text.as_bytes()).unwrap()
 }
 
-fn attr() -> Attr {
+pub(super) fn attr() -> Attr {
     let time = |secs| Timestamp { secs, nanos: 999_999_999 };
     Attr {
         ino: Ino(77),
@@ -26,6 +28,7 @@ fn attr() -> Attr {
         btime: time(8),
         data: 78,
         chunks: Some(78),
+        is_shared: true,
         layout: Layout { chunk_log2: 18, stripe: 16, seed: 3, chains: 256 },
         parent: Ino::ROOT,
         version: u64::MAX,
@@ -35,6 +38,24 @@ fn attr() -> Attr {
 fn lock() -> FileLock {
     let (space, kind) = (LockSpace::Flock, LockKind::Write);
     FileLock { space, kind, owner: 1 << 50, pid: 77, start: 5, end: u64::MAX }
+}
+
+fn creates() -> [Create; 2] {
+    let create = Create {
+        parent: Ino::ROOT,
+        name: name("a"),
+        kind: FileKind::Symlink,
+        mode: 0o644,
+        rdev: 7,
+        target: b"/x/y".to_vec(),
+        exclusive: true,
+        promised: None,
+    };
+    let at = Timestamp { secs: 9, nanos: 8 };
+    let promised = PromisedFile { ino: Ino(4097), at, written: at, bytes: vec![7; INLINE_MAX] };
+    let (kind, target) = (FileKind::Regular, Vec::new());
+    let file = Create { kind, target, promised: Some(promised), ..create.clone() };
+    [create, file]
 }
 
 fn ops() -> Vec<MetaOp> {
@@ -49,15 +70,7 @@ fn ops() -> Vec<MetaOp> {
         ctime: Some(Timestamp::default()),
         stored: true,
     };
-    let create = Create {
-        parent,
-        name: name("a"),
-        kind: FileKind::Symlink,
-        mode: 0o644,
-        rdev: 7,
-        target: b"/x/y".to_vec(),
-        exclusive: true,
-    };
+    let [create, file] = creates();
     let rename = Rename {
         parent,
         name: name("a"),
@@ -70,11 +83,13 @@ fn ops() -> Vec<MetaOp> {
         MetaOp::SessionOpen { name: "host:/mnt".to_owned() },
         MetaOp::SessionRenew { open: vec![Ino(1), Ino(2)], closed: vec![Ino(3)] },
         MetaOp::SessionClose,
+        MetaOp::TakeNumbers { count: NUMBERS_MAX },
         MetaOp::Lookup { parent, name: name("a\u{f6}") },
         MetaOp::GetAttr { ino },
         MetaOp::ReadLink { ino },
         MetaOp::ReadDir(ReadDir { dir: parent, after: 1 << 62, limit: 10, attrs: true }),
         MetaOp::Create(create),
+        MetaOp::Create(file),
         MetaOp::SetAttr { ino, set },
         MetaOp::SetAttr { ino, set: SetAttr::default() },
         MetaOp::Extend(Extend { ino, data: 4, size: 5, mtime: Timestamp::default() }),
@@ -107,6 +122,7 @@ fn ops() -> Vec<MetaOp> {
     .into_iter()
     .chain(repairs().into_iter().map(MetaOp::Repair))
     .chain(of_content())
+    .chain(objects::ops().into_iter().map(MetaOp::Object))
     .collect()
 }
 
@@ -127,11 +143,30 @@ fn of_content() -> Vec<MetaOp> {
             version: 3,
             chunks: 12,
             size: 1 << 40,
-            mtime: Timestamp::default(),
+            mtime: Some(Timestamp::default()),
         }),
+        MetaOp::Spill(Spill { ino, version: 3, chunks: 12, size: 0, mtime: None }),
+        MetaOp::PutFile(PutFile { path: vec![name("a")], mode: 0, bytes: vec![1; STORED_MAX] }),
         MetaOp::GetFile { path: vec![name("a"), name("b")] },
         MetaOp::PutFile(PutFile { path: vec![name("a")], mode: 0o600, bytes: b"v".to_vec() }),
+        MetaOp::Share { ino },
+        MetaOp::Clone(CloneFile {
+            source: ino,
+            chunks: 1 << 50,
+            parent: Ino::ROOT,
+            name: name("c"),
+        }),
+        MetaOp::Unshare { ino, chunks: 12 },
+        MetaOp::Shared { chunks: 12 },
     ]
+}
+
+fn shared() -> SharedRecord {
+    let base = |(chunks, size)| FileBase { chunks, size };
+    let bases = [(7, 9), (8, 9), (9, 0)].map(base).to_vec();
+    let (layout, version) = (attr().layout, 5);
+    let (users, is_sealed, size, began, owner) = (3, true, 9, 8, Ino(7));
+    SharedRecord { version, users, is_sealed, layout, size, began, owner, bases }
 }
 
 fn repairs() -> Vec<Repair> {
@@ -150,6 +185,8 @@ fn repairs() -> Vec<Repair> {
         Repair::Xattrs { ino },
         Repair::Stray { key: key.clone() },
         Repair::Usage { key, version, bytes: 1 << 40, inodes: 5 },
+        Repair::Users { chunks: 1 << 50, version, users: 3 },
+        Repair::Places { dir, name: name("a") },
     ]
 }
 
@@ -159,6 +196,7 @@ fn trashed() -> TrashRecord {
 }
 
 fn replies() -> Vec<MetaReply> {
+    let objects = objects::replies().into_iter().map(MetaReply::Object);
     let removed = Removed { ino: Ino(4), nlink: 1 };
     let entry = |attr| DirEntry {
         cookie: 5,
@@ -167,7 +205,7 @@ fn replies() -> Vec<MetaReply> {
         kind: FileKind::Directory,
         attr,
     };
-    vec![
+    let mut all = vec![
         MetaReply::Done,
         MetaReply::Session(Session { id: 1 << 40, lease_ms: 2000 }),
         MetaReply::Renewed { asked: vec![Ino(5)] },
@@ -198,11 +236,13 @@ fn replies() -> Vec<MetaReply> {
         MetaReply::Repaired(true),
         MetaReply::Content(Content { attr: attr(), bytes: Vec::new() }),
         MetaReply::Content(Content {
-            attr: Attr { chunks: None, ..attr() },
+            attr: Attr { chunks: None, is_shared: false, ..attr() },
             bytes: vec![1; INLINE_MAX],
         }),
         MetaReply::Attr(Attr { chunks: Some(99), ..attr() }),
         MetaReply::Reserved(12),
+        MetaReply::Numbers { first: 4097 },
+        MetaReply::Shared(shared()),
         MetaReply::Trash(TrashPage {
             keep_s: 7,
             entries: vec![TrashEntry {
@@ -213,7 +253,9 @@ fn replies() -> Vec<MetaReply> {
             }],
             end: true,
         }),
-    ]
+    ];
+    all.extend(objects);
+    all
 }
 
 #[test]
@@ -249,18 +291,32 @@ fn answers_come_back_and_pieces_of_them_are_refused() {
 
 #[test]
 fn records_come_back_and_damage_is_seen() {
-    let record =
-        InodeRecord { attr: attr(), target: b"t".to_vec(), xattrs: 2, quota: Ino(5), keep_s: 7 };
+    let marks = Marks::default();
+    let (target, xattrs, quota, keep_s) = (b"t".to_vec(), 2, Ino(5), 7);
+    let record = InodeRecord { attr: attr(), target, xattrs, quota, keep_s, marks };
     let mut bytes = record.seal();
     assert_eq!(InodeRecord::open(&bytes), Ok(record));
     assert!(EntryRecord::open(&bytes).is_err(), "another kind");
     bytes[20] ^= 1;
     assert!(InodeRecord::open(&bytes).is_err());
-    let content = ContentRecord { data: 5, bytes: vec![9; INLINE_MAX] };
-    assert_eq!(ContentRecord::open(&content.seal()), Ok(content));
+    for len in [0, INLINE_MAX, STORED_MAX - 2, STORED_MAX - 1, STORED_MAX] {
+        let content = ContentRecord { data: 5, bytes: vec![9; len] };
+        assert_eq!(ContentRecord::open(&content.seal()), Ok(content));
+    }
+    let long = ContentRecord { data: 5, bytes: vec![9; STORED_MAX + 1] };
+    assert!(ContentRecord::open(&long.seal()).is_err());
+    assert_eq!(SharedRecord::open(&shared().seal()), Ok(shared()));
+    let mut longer = shared();
+    longer.bases[1].size = 10;
+    assert!(SharedRecord::open(&longer.seal()).is_err(), "a base that counts more");
     let session = SessionRecord { name: "h".to_owned(), renewed: Timestamp::default() };
     assert_eq!(SessionRecord::open(&session.seal()), Ok(session));
-    let garbage = GarbageRecord { layout: attr().layout, size: 9, since: Timestamp::default() };
+    let garbage = GarbageRecord {
+        layout: attr().layout,
+        size: 9,
+        since: Timestamp::default(),
+        is_sealed: true,
+    };
     assert_eq!(GarbageRecord::open(&garbage.seal()), Ok(garbage));
     let locks = LocksRecord { locks: vec![HeldLock { session: 1, lock: lock() }; LOCKS_MAX] };
     let bytes = locks.seal();

@@ -1,11 +1,13 @@
 //! Changes of the file namespace, for mounts that keep what they were told (`Verb::MetaWatch`), and
 //! answers that say of when they are.
 
-use super::{Ino, MetaAnswer, MetaReply, Name};
+use super::{Attr, Ino, MetaAnswer, MetaReply, Name};
 use crate::wire::{Reader, WireError, Writer};
 
 /// Changes of one answer: a busy volume makes some thousands while one is on its way.
 pub const CHANGES_MAX: usize = 16_384;
+/// Directories that one operation makes or removes names in.
+pub const TOUCHED_MAX: usize = 2;
 /// Longest wait for changes in ms.
 pub const WATCH_MS_MAX: u32 = 10_000;
 
@@ -18,14 +20,32 @@ pub struct Answered {
     /// A version of the store; 0 when it is not known: the answer was given before, to an earlier
     /// attempt.
     pub version: u64,
+    /// What a change left behind; nothing of what was done before, for an earlier attempt.
+    pub after: After,
+}
+
+/// What is known of the store right after a change, as NFS tells it (RFC 1813, 2.6, `wcc_data`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct After {
+    /// The version that the change made; 0 when it is not known, or nothing was changed.
+    pub version: u64,
+    /// Directories in which names were made or removed, as they are in that version; at most
+    /// [`TOUCHED_MAX`].
+    pub dirs: Vec<Attr>,
 }
 
 impl Answered {
     /// Encodes the meta of the reply.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let answer = MetaReply::encode_answer(&self.answer);
-        [&self.version.to_le_bytes(), answer.as_slice()].concat()
+        let mut w = Writer::with_capacity(18 + 128 * self.after.dirs.len());
+        w.u64(self.version);
+        w.u64(self.after.version);
+        w.count(self.after.dirs.len());
+        for attr in &self.after.dirs {
+            attr.encode(&mut w);
+        }
+        [w.into_bytes(), MetaReply::encode_answer(&self.answer)].concat()
     }
 
     /// Decodes the meta of the reply.
@@ -33,9 +53,12 @@ impl Answered {
     /// # Errors
     /// [`WireError`] naming the field.
     pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
-        let (version, answer) = meta.split_first_chunk().ok_or(WireError::Truncated)?;
-        let answer = MetaReply::decode_answer(answer)?;
-        Ok(Self { answer, version: u64::from_le_bytes(*version) })
+        let mut r = Reader::new(meta);
+        let (version, made) = (r.u64()?, r.u64()?);
+        let n = r.count(TOUCHED_MAX, Attr::BYTES_MIN, "directories that were changed")?;
+        let dirs = (0..n).map(|_| Attr::decode(&mut r)).collect::<Result<_, _>>()?;
+        let answer = MetaReply::decode_answer(r.rest())?;
+        Ok(Self { answer, version, after: After { version: made, dirs } })
     }
 }
 
@@ -165,9 +188,18 @@ mod tests {
             MetaNews::decode(&bytes[..end]).unwrap_err();
         }
         for answer in [Ok(MetaReply::Done), Err(MetaError::NotFound)] {
-            let answered = Answered { answer, version: 3 };
+            let answered = Answered { answer, version: 3, after: After::default() };
             assert_eq!(Answered::decode(&answered.encode()), Ok(answered));
         }
-        Answered::decode(&[0; 7]).unwrap_err();
+        let after = After { version: 4, dirs: vec![crate::meta::tests::attr(); TOUCHED_MAX] };
+        let answered = Answered { answer: Ok(MetaReply::Done), version: 3, after };
+        let bytes = answered.encode();
+        assert_eq!(Answered::decode(&bytes), Ok(answered.clone()));
+        for end in 0..bytes.len() {
+            Answered::decode(&bytes[..end]).unwrap_err();
+        }
+        let mut more = answered;
+        more.after.dirs.push(more.after.dirs[0]);
+        Answered::decode(&more.encode()).unwrap_err();
     }
 }

@@ -59,6 +59,12 @@ impl<'a> Reader<'a> {
         self.bytes(N)?.try_into().map_err(|_| WireError::Truncated)
     }
 
+    /// What is left.
+    #[must_use]
+    pub const fn rest(self) -> &'a [u8] {
+        self.rest
+    }
+
     /// One byte.
     ///
     /// # Errors

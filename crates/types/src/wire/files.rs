@@ -3,6 +3,8 @@
 //! `ChunkUpdate` a [`super::StatusReply`].
 //!
 //! A chunk that is not there is as one of no bytes: reading gives nothing, cutting and removing are done.
+//! The data id of a clone has *bases*: where it has no chunk, the chunk of the same index of the first
+//! base that has one is read, and is copied before a part of it is written.
 
 use super::codec::{Reader, WireError, Writer};
 use super::replies::ItemStatus;
@@ -10,7 +12,7 @@ use super::requests::Tags;
 use crate::checksum::Crc32c;
 use crate::cluster::{ChainId, ChunkVersion};
 use crate::ids::{DataId, FileChunk};
-use crate::limits::{CHUNK_BYTES_MAX, FILE_PARTS_MAX, LIST_KEYS_MAX, PAYLOAD_BYTES_MAX};
+use crate::limits::{BASES_MAX, CHUNK_BYTES_MAX, FILE_PARTS_MAX, LIST_KEYS_MAX, PAYLOAD_BYTES_MAX};
 use crate::namespace::Ack;
 
 /// A chunk of a file, and the chain that the file's layout puts it on.
@@ -35,6 +37,74 @@ impl PlacedChunk {
         let chain = ChainId(r.u32()?);
         let data = DataId(r.u64()?);
         Ok(Self { chain, chunk: FileChunk { data, index: r.u32()? } })
+    }
+}
+
+/// Bytes that a chunk is read through to: those of the same index of another data id, on the same chain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ChunkBase {
+    /// Whose bytes.
+    pub data: DataId,
+    /// How many bytes of that chunk count.
+    pub len: u32,
+}
+
+/// The bases of a chunk, nearest first. Behind each other they never count more bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ChunkBases {
+    list: [ChunkBase; BASES_MAX],
+    count: u8,
+}
+
+impl ChunkBases {
+    /// No bases.
+    pub const NONE: Self =
+        Self { list: [ChunkBase { data: DataId(0), len: 0 }; BASES_MAX], count: 0 };
+
+    /// Of these, nearest first; `None` when they are more than [`BASES_MAX`], or one counts more bytes
+    /// than a nearer one or than a chunk has.
+    #[must_use]
+    pub fn new(bases: &[ChunkBase]) -> Option<Self> {
+        let fits = bases.iter().all(|base| base.len as usize <= CHUNK_BYTES_MAX);
+        let shrink = bases.is_sorted_by(|nearer, farther| nearer.len >= farther.len);
+        if bases.len() > BASES_MAX || !fits || !shrink {
+            return None;
+        }
+        let mut all = Self { count: u8::try_from(bases.len()).ok()?, ..Self::NONE };
+        all.list[..bases.len()].copy_from_slice(bases);
+        Some(all)
+    }
+
+    /// The bases, nearest first.
+    #[must_use]
+    pub fn as_slice(&self) -> &[ChunkBase] {
+        &self.list[..usize::from(self.count)]
+    }
+
+    /// The same without a byte: a copy of them is an empty chunk, where there is one.
+    #[must_use]
+    pub fn emptied(mut self) -> Self {
+        self.list.iter_mut().for_each(|base| base.len = 0);
+        self
+    }
+
+    fn encode(&self, w: &mut Writer) {
+        w.u8(self.count);
+        for base in self.as_slice() {
+            w.u64(base.data.0);
+            w.u32(base.len);
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let bad = WireError::Field("bases of a chunk (at most 4, none longer than the one before)");
+        let count = usize::from(r.u8()?);
+        let mut list = [ChunkBase::default(); BASES_MAX];
+        let Some(bases) = list.get_mut(..count) else { return Err(bad) };
+        for base in &mut *bases {
+            *base = ChunkBase { data: DataId(r.u64()?), len: r.u32()? };
+        }
+        Self::new(bases).ok_or(bad)
     }
 }
 
@@ -85,6 +155,8 @@ pub struct ReadPart {
     pub offset: u32,
     /// At most so many bytes.
     pub len: u32,
+    /// What is read where the chunk is not there.
+    pub bases: ChunkBases,
 }
 
 /// Reads parts of chunks (`ChunkRead`). Of each comes what the chunk has there, perhaps nothing.
@@ -98,12 +170,13 @@ impl ChunkReadRequest {
     /// Encodes the request's meta.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::with_capacity(4 + self.parts.len() * (PlacedChunk::BYTES + 8));
+        let mut w = Writer::with_capacity(4 + self.parts.len() * (PlacedChunk::BYTES + 9));
         w.count(self.parts.len());
         for part in &self.parts {
             part.at.encode(&mut w);
             w.u32(part.offset);
             w.u32(part.len);
+            part.bases.encode(&mut w);
         }
         w.into_bytes()
     }
@@ -114,12 +187,12 @@ impl ChunkReadRequest {
     /// [`WireError`] naming the field.
     pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
         let mut r = Reader::new(meta);
-        let n = r.count(FILE_PARTS_MAX, PlacedChunk::BYTES + 8, "parts")?;
+        let n = r.count(FILE_PARTS_MAX, PlacedChunk::BYTES + 9, "parts")?;
         let mut parts = Vec::with_capacity(n);
         for _ in 0..n {
             let at = PlacedChunk::decode(&mut r)?;
             let (offset, len) = range(&mut r)?;
-            parts.push(ReadPart { at, offset, len });
+            parts.push(ReadPart { at, offset, len, bases: ChunkBases::decode(&mut r)? });
         }
         r.finish()?;
         sum(parts.iter().map(|part| part.len))?;
@@ -191,6 +264,9 @@ impl ChunkWriteRequest {
         for _ in 0..n {
             let at = PlacedChunk::decode(&mut r)?;
             let (offset, len) = range(&mut r)?;
+            if at.chunk.is_seal() {
+                return Err(WireError::Field("index of a chunk (that of a seal)"));
+            }
             if len == 0 {
                 return Err(WireError::Field("length of a part (not 0)"));
             }
@@ -215,16 +291,71 @@ impl ChunkWriteRequest {
     }
 }
 
-/// A new length for a chunk, or its end.
+/// What is done to a chunk as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChunkChange {
+    /// It goes.
+    Remove,
+    /// Its length in bytes afterwards, made up with zeros where it is shorter.
+    Cut(u32),
+    /// The data id is sealed on this chain: of the chunk [`FileChunk::seal`] alone. Done when it is on
+    /// the disks of all replicas and nothing that came before is under way.
+    Seal,
+    /// It becomes what the first of its bases has that has one, unless it is there, or none has one.
+    Copy(ChunkBases),
+    /// It goes, also where it is sealed, or a seal: nothing names its data id any more.
+    Collect,
+}
+
+/// A change of a chunk as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// The chunk.
     pub at: PlacedChunk,
-    /// Its length in bytes afterwards, made up with zeros where it is shorter; `None` removes it.
-    pub to: Option<u32>,
+    /// What is done to it.
+    pub change: ChunkChange,
 }
 
-/// Cuts, extends or removes chunks (`ChunkUpdate`), in any order.
+impl Cut {
+    fn encode(&self, w: &mut Writer) {
+        self.at.encode(w);
+        match &self.change {
+            ChunkChange::Remove => w.u8(0),
+            ChunkChange::Cut(len) => {
+                w.u8(1);
+                w.u32(*len);
+            }
+            ChunkChange::Seal => w.u8(2),
+            ChunkChange::Copy(bases) => {
+                w.u8(3);
+                bases.encode(w);
+            }
+            ChunkChange::Collect => w.u8(4),
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let at = PlacedChunk::decode(r)?;
+        let change = match r.u8()? {
+            0 => ChunkChange::Remove,
+            1 => match r.u32()? {
+                len if len as usize <= CHUNK_BYTES_MAX => ChunkChange::Cut(len),
+                _ => return Err(WireError::Field("length of a cut")),
+            },
+            2 => ChunkChange::Seal,
+            3 => ChunkChange::Copy(ChunkBases::decode(r)?),
+            4 => ChunkChange::Collect,
+            _ => return Err(WireError::Field("change of a chunk")),
+        };
+        let seals = matches!(change, ChunkChange::Seal);
+        if change != ChunkChange::Collect && seals != at.chunk.is_seal() {
+            return Err(WireError::Field("index of a chunk (that of a seal, or not of one)"));
+        }
+        Ok(Self { at, change })
+    }
+}
+
+/// Cuts, extends, copies, seals or removes chunks (`ChunkUpdate`), in any order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkUpdateRequest {
     /// When a cut is answered.
@@ -243,9 +374,7 @@ impl ChunkUpdateRequest {
         w.u8(self.ack as u8);
         w.count(self.cuts.len());
         for cut in &self.cuts {
-            cut.at.encode(&mut w);
-            w.u8(u8::from(cut.to.is_some()));
-            w.u32(cut.to.unwrap_or(0));
+            cut.encode(&mut w);
         }
         Tags::encode(self.tags.as_ref(), &mut w);
         w.into_bytes()
@@ -258,16 +387,10 @@ impl ChunkUpdateRequest {
     pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
         let mut r = Reader::new(meta);
         let ack = ack(&mut r)?;
-        let n = r.count(FILE_PARTS_MAX, PlacedChunk::BYTES + 5, "cuts")?;
+        let n = r.count(FILE_PARTS_MAX, PlacedChunk::BYTES + 1, "cuts")?;
         let mut cuts = Vec::with_capacity(n);
         for _ in 0..n {
-            let at = PlacedChunk::decode(&mut r)?;
-            let to = match (r.u8()?, r.u32()?) {
-                (0, 0) => None,
-                (1, len) if len as usize <= CHUNK_BYTES_MAX => Some(len),
-                _ => return Err(WireError::Field("length of a cut")),
-            };
-            cuts.push(Cut { at, to });
+            cuts.push(Cut::decode(&mut r)?);
         }
         let tags = tags(&mut r, cuts.iter().map(|cut| cut.at.chain))?;
         r.finish()?;

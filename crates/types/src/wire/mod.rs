@@ -20,9 +20,9 @@ mod verb;
 pub use codec::{Reader, WireError, Writer};
 pub use control::{NamespaceTableReply, NamespaceTableRequest, RoutingRequest, SuspectRequest};
 pub use files::{
-    ChunkListReply, ChunkListRequest, ChunkReadRequest, ChunkStat, ChunkStatReply,
-    ChunkStatRequest, ChunkUpdateRequest, ChunkWriteRequest, Cut, FileChunkInfo, PlacedChunk,
-    ReadPart, WritePart,
+    ChunkBase, ChunkBases, ChunkChange, ChunkListReply, ChunkListRequest, ChunkReadRequest,
+    ChunkStat, ChunkStatReply, ChunkStatRequest, ChunkUpdateRequest, ChunkWriteRequest, Cut,
+    FileChunkInfo, PlacedChunk, ReadPart, WritePart,
 };
 pub use header::{FLAG_REPLY, FLAG_SHM, FrameHeader, HEADER_BYTES, MAGIC, PROTOCOL_VERSION};
 pub use records::{RECORD_MAGIC, RECORD_VERSION, Record};

@@ -37,6 +37,8 @@ wire_enum! {
         /// Put, delete: not here now, and perhaps done already: ask the chain's head again before
         /// any other chain.
         Behind = 11,
+        /// Chunks: the data id is sealed on this chain. Learn the file's newest data id and write there.
+        Sealed = 12,
     }
 }
 

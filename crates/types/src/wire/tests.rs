@@ -173,9 +173,49 @@ fn file_write() -> ChunkWriteRequest {
     ChunkWriteRequest { ack: Ack::Disk, parts: vec![part], tags, arena: Vec::new() }
 }
 
+fn bases(lens: &[u32]) -> ChunkBases {
+    let base = |(data, len): (u64, &u32)| ChunkBase { data: DataId(data), len: *len };
+    ChunkBases::new(&(1 << 33..).zip(lens).map(base).collect::<Vec<_>>()).unwrap()
+}
+
+fn changes() -> Vec<Cut> {
+    let seal = PlacedChunk { chunk: placed(4).chunk.seal(), ..placed(4) };
+    vec![
+        Cut { at: placed(4), change: ChunkChange::Cut(77) },
+        Cut { at: placed(5), change: ChunkChange::Remove },
+        Cut { at: seal, change: ChunkChange::Seal },
+        Cut { at: placed(6), change: ChunkChange::Copy(bases(&[5, 5, 1, 0])) },
+        Cut { at: placed(4), change: ChunkChange::Collect },
+        Cut { at: seal, change: ChunkChange::Collect },
+    ]
+}
+
+#[test]
+fn seals_are_no_chunks_of_bytes_and_bases_only_get_shorter() {
+    let all = ChunkUpdateRequest { ack: Ack::Disk, cuts: changes(), tags: None };
+    assert_eq!(ChunkUpdateRequest::decode(&all.encode()), Ok(all.clone()));
+    let seal = all.cuts[2].at;
+    for change in [ChunkChange::Remove, ChunkChange::Cut(1), ChunkChange::Copy(bases(&[1]))] {
+        let cuts = vec![Cut { at: seal, change }];
+        let refused = ChunkUpdateRequest { cuts, ..all.clone() }.encode();
+        assert!(ChunkUpdateRequest::decode(&refused).is_err(), "{change:?} of a seal");
+    }
+    let cuts = vec![Cut { at: placed(4), change: ChunkChange::Seal }];
+    let refused = ChunkUpdateRequest { cuts, ..all }.encode();
+    assert!(ChunkUpdateRequest::decode(&refused).is_err(), "a seal of bytes");
+    let mut write = file_write();
+    write.parts[0].at = seal;
+    assert!(ChunkWriteRequest::decode(&write.encode()).is_err(), "bytes in a seal");
+    let base = |len| ChunkBase { data: DataId(1), len };
+    assert_eq!(ChunkBases::new(&[base(1), base(2)]), None);
+    assert_eq!(ChunkBases::new(&[base(1); 5]), None);
+    assert_eq!(ChunkBases::new(&[base(u32::MAX)]), None);
+    assert_eq!(ChunkBases::new(&[]), Some(ChunkBases::NONE));
+}
+
 fn file_samples() -> Vec<Sample> {
-    let read = ReadPart { at: placed(4), offset: 4096, len: 5 };
-    let cuts = vec![Cut { at: placed(4), to: Some(77) }, Cut { at: placed(5), to: None }];
+    let read = ReadPart { at: placed(4), offset: 4096, len: 5, bases: bases(&[9, 9, 4]) };
+    let cuts = changes();
     let cut = ChunkUpdateRequest { ack: Ack::Memory, cuts, tags: None };
     let list =
         ChunkListRequest { data: Some(DataId(9)), chain: Some(ChainId(3)), cursor: 2, limit: 3 };

@@ -258,6 +258,11 @@ impl State {
 }
 
 impl Disk for FakeDisk {
+    /// What is done for such disks is done here too.
+    fn first_write_is_dear(&self) -> bool {
+        true
+    }
+
     fn capacity(&self) -> u64 {
         self.capacity
     }

@@ -20,9 +20,11 @@ use millpond_store::KeyRange;
 use millpond_types::cluster::{ChainId, NodeId};
 use millpond_types::limits::LIST_KEYS_MAX;
 use millpond_types::meta::{
-    CounterRecord, FileKind, GarbageRecord, Ino, InodeRecord, Layout, keys,
+    CounterRecord, FileKind, GarbageRecord, Ino, InodeRecord, Layout, SharedRecord, keys,
 };
-use millpond_types::wire::{ChunkStat, FileChunkInfo, PlacedChunk, Record as _};
+use millpond_types::wire::{
+    ChunkBases, ChunkChange, ChunkStat, FileChunkInfo, PlacedChunk, Record as _,
+};
 use millpond_types::{DataId, FileChunk};
 
 use super::super::interrupt::Interrupt;
@@ -228,14 +230,29 @@ impl Check<'_> {
         Ok(unreadable)
     }
 
-    fn garbage(&self, mut each: impl FnMut(u64, Owner)) -> anyhow::Result<()> {
-        let mut more = Some(KeyRange::prefix(keys::GARBAGE));
+    /// Chunks of several files and of none: the first become the second in one transaction.
+    fn garbage(&self, each: &mut impl FnMut(u64, Owner)) -> anyhow::Result<()> {
+        self.nobodys(keys::SHARED, each, |value| {
+            SharedRecord::open(value).map_or(Layout::NONE, |it| it.layout)
+        })?;
+        self.nobodys(keys::GARBAGE, each, |value| {
+            GarbageRecord::open(value).map_or(Layout::NONE, |it| it.layout)
+        })
+    }
+
+    fn nobodys(
+        &self,
+        prefix: &[u8],
+        each: &mut impl FnMut(u64, Owner),
+        layout: impl Fn(&[u8]) -> Layout,
+    ) -> anyhow::Result<()> {
+        let mut more = Some(KeyRange::prefix(prefix));
         while let Some(range) = more {
             let page = self.records.page_now(range, true)?;
             more = page.rest;
             for (key, value) in page.entries {
-                let Some(data) = keys::number(keys::GARBAGE, &key) else { continue };
-                let layout = GarbageRecord::open(&value).map_or(Layout::NONE, |it| it.layout);
+                let Some(data) = keys::number(prefix, &key) else { continue };
+                let layout = layout(&value);
                 each(data, Owner { ino: Ino(0), version: 0, size: 0, layout });
             }
         }
@@ -367,7 +384,7 @@ impl Check<'_> {
         let mut rooms: Vec<Room<'_>> = bytes.iter_mut().map(|room| Room::One(room)).collect();
         let part = |info: &&FileChunkInfo| {
             let PlacedChunk { chain, chunk } = info.at;
-            ChunkAt { chain, chunk, offset: 0 }
+            ChunkAt { chain, chunk, offset: 0, bases: ChunkBases::NONE }
         };
         let parts: Vec<ChunkAt> = chunks.iter().map(part).collect();
         let is_read = self.metas.client.read_chunks(&parts, &mut rooms, Some(PATIENCE)).is_ok();
@@ -457,7 +474,9 @@ impl Check<'_> {
     }
 
     fn cut(&self, places: &[PlacedChunk], to: Option<u32>) -> anyhow::Result<()> {
-        let cut = |at: &PlacedChunk| ChunkCut { chain: at.chain, chunk: at.chunk, to };
+        // What nobody names goes, also where it is sealed.
+        let change = to.map_or(ChunkChange::Collect, ChunkChange::Cut);
+        let cut = |at: &PlacedChunk| ChunkCut { chain: at.chain, chunk: at.chunk, change };
         let cuts: Vec<ChunkCut> = places.iter().map(cut).collect();
         for some in cuts.chunks(LIST_KEYS_MAX) {
             self.metas.client.cut_chunks(some, Some(PATIENCE))?;

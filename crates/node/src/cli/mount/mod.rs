@@ -33,11 +33,15 @@ pub(super) const EXAMPLES: &str = "Options of -o, with commas:
   memory=SIZE   memory for requests and for what is read ahead (default 256MiB)
   bandwidth=RATE, read_bandwidth=RATE, write_bandwidth=RATE
                 bytes a second that are read and written, together or each: 100MiB
+  cache=FOLDER,cache_size=SIZE
+                keep whole files on a local disk; with mode=read-only
+  nopassthrough the daemon reads files of the cache, not the kernel
   io_uring      requests over io_uring; such a mount does not outlive its process
 
 Examples:
   millpond mount 127.0.0.1:7440 /mnt/pond
   millpond mount 10.0.0.1:7440,10.0.0.2:7440 /models -o mode=read-only
+  millpond mount 10.0.0.1:7440 /models -o mode=read-only,cache=/var/cache/millpond,cache_size=500GiB
   millpond mounts
   millpond mounts upgrade
   millpond umount /mnt/pond";

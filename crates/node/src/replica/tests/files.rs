@@ -2,8 +2,8 @@
 //! on a replica that was away.
 
 use millpond_types::wire::{
-    ChunkListRequest, ChunkReadRequest, ChunkStatRequest, ChunkUpdateRequest, Cut, PlacedChunk,
-    ReadPart,
+    ChunkBase, ChunkBases, ChunkChange, ChunkListRequest, ChunkReadRequest, ChunkStatRequest,
+    ChunkUpdateRequest, Cut, PlacedChunk, ReadPart,
 };
 use millpond_types::{DataId, FileChunk};
 
@@ -30,13 +30,15 @@ impl Node {
 
     async fn cut(&self, index: u32, to: Option<u32>, sequence: u64) -> ItemStatus {
         let tags = Some(Tags { client: 5, items: vec![self.tag(sequence)] });
-        let cuts = vec![Cut { at: self.at(index), to }];
+        let change = to.map_or(ChunkChange::Remove, ChunkChange::Cut);
+        let cuts = vec![Cut { at: self.at(index), change }];
         self.host.cut_files(&ChunkUpdateRequest { ack: Ack::Disk, cuts, tags }).await[0]
     }
 
     async fn read_part(&self, index: u32, offset: u32, len: u32) -> Result<Vec<u8>, ItemStatus> {
-        let request =
-            ChunkReadRequest { parts: vec![ReadPart { at: self.at(index), offset, len }] };
+        let request = ChunkReadRequest {
+            parts: vec![ReadPart { at: self.at(index), offset, len, bases: ChunkBases::NONE }],
+        };
         let deadline = RealClock::tick().plus(Duration::from_secs(5));
         let outcome = self.host.read_files(&request, deadline).await;
         match outcome.items[0].status {
@@ -46,6 +48,26 @@ impl Node {
             }
             status => Err(status),
         }
+    }
+
+    async fn change(&self, at: PlacedChunk, change: ChunkChange) -> ItemStatus {
+        let request =
+            ChunkUpdateRequest { ack: Ack::Disk, cuts: vec![Cut { at, change }], tags: None };
+        self.host.cut_files(&request).await[0]
+    }
+
+    async fn write_at(&self, at: PlacedChunk, (offset, bytes): (u32, &[u8])) -> ItemStatus {
+        let buffer = self.pool.try_copy(bytes).unwrap().freeze();
+        let update = FileUpdate::new(at, None, Ack::Disk);
+        Arc::clone(&self.host).write_file(update, offset, (buffer, Crc32c::of(bytes))).await
+    }
+
+    async fn read_through(&self, at: PlacedChunk, offset: u32, bases: &[(u64, u32)]) -> Vec<u8> {
+        let part = ReadPart { at, offset, len: 1 << 20, bases: through(bases) };
+        let deadline = RealClock::tick().plus(Duration::from_secs(5));
+        let outcome = self.host.read_files(&ChunkReadRequest { parts: vec![part] }, deadline).await;
+        assert_eq!(outcome.items[0].status, ItemStatus::Ok);
+        outcome.values[0].to_vec()
     }
 
     async fn listed(&self) -> Vec<u32> {
@@ -61,6 +83,91 @@ impl Node {
             }
         }
     }
+}
+
+fn of(data: u64, at: PlacedChunk) -> PlacedChunk {
+    PlacedChunk { chunk: FileChunk { data: DataId(data), ..at.chunk }, ..at }
+}
+
+fn through(bases: &[(u64, u32)]) -> ChunkBases {
+    let base = |(data, len): &(u64, u32)| ChunkBase { data: DataId(*data), len: *len };
+    ChunkBases::new(&bases.iter().map(base).collect::<Vec<_>>()).unwrap()
+}
+
+fn seal_of(at: PlacedChunk) -> PlacedChunk {
+    PlacedChunk { chunk: at.chunk.seal(), ..at }
+}
+
+#[test]
+fn what_is_sealed_stays_and_is_read_and_copied_by_who_has_it_as_a_base() {
+    let folder = tempfile::tempdir().unwrap();
+    with_node(folder.path(), 2, async |mut node| {
+        node.all_serve().await;
+        let (base, other) = (node.at(0), node.at(1));
+        assert_eq!(node.write_at(base, (0, b"base of all")).await, ItemStatus::Ok);
+        assert_eq!(node.change(seal_of(base), ChunkChange::Seal).await, ItemStatus::Ok);
+        assert_eq!(node.change(seal_of(base), ChunkChange::Seal).await, ItemStatus::Ok, "again");
+        for at in [base, other] {
+            assert_eq!(node.write_at(at, (0, b"late")).await, ItemStatus::Sealed);
+            assert_eq!(node.change(at, ChunkChange::Cut(1)).await, ItemStatus::Sealed);
+            assert_eq!(node.change(at, ChunkChange::Remove).await, ItemStatus::Sealed);
+        }
+        // A clone, and a clone of that one that ends earlier.
+        let (clone, second) = (of(10, base), of(11, base));
+        let (near, far) = ([(9, 8)], [(10, 4), (9, 4)]);
+        assert_eq!(node.read_through(clone, 0, &near).await, b"base of ");
+        assert_eq!(node.read_through(clone, 5, &near).await, b"of ");
+        assert_eq!(node.read_through(clone, 8, &near).await, b"");
+        assert_eq!(node.read_through(second, 0, &far).await, b"base");
+        assert_eq!(node.read_through(of(10, other), 0, &near).await, b"", "nobody has it");
+        for _ in 0..2 {
+            let copied = node.change(clone, ChunkChange::Copy(through(&near))).await;
+            assert_eq!(copied, ItemStatus::Ok);
+            assert_eq!(node.write_at(clone, (5, b"two")).await, ItemStatus::Ok);
+            assert_eq!(node.read_through(clone, 0, &near).await, b"base two", "not copied again");
+        }
+        assert_eq!(node.read_through(clone, 0, &[(9, 4)]).await, b"base two", "its own");
+        assert_eq!(node.read_through(base, 0, &[]).await, b"base of all");
+        assert_eq!(node.change(seal_of(clone), ChunkChange::Seal).await, ItemStatus::Ok);
+        assert_eq!(node.read_through(second, 0, &far).await, b"base", "of the nearest");
+        let copied = node.change(second, ChunkChange::Copy(through(&[(10, 0), (9, 0)]))).await;
+        assert_eq!(copied, ItemStatus::Ok);
+        assert_eq!(node.read_through(second, 0, &far).await, b"", "a hole hides what is behind");
+        // Whoever has a base that nobody has does not get a chunk.
+        let nothing = of(11, other);
+        let copied = node.change(nothing, ChunkChange::Copy(through(&far))).await;
+        assert_eq!((copied, node.listed().await.len()), (ItemStatus::Ok, 5));
+        for at in [base, clone, second, seal_of(base), seal_of(clone)] {
+            assert_eq!(node.change(at, ChunkChange::Collect).await, ItemStatus::Ok);
+        }
+        assert_eq!(node.listed().await, [0; 0]);
+        assert_eq!(node.write_at(base, (0, b"anew")).await, ItemStatus::Ok);
+    });
+}
+
+#[test]
+fn a_replica_that_was_away_gets_the_seal_and_no_pressure_takes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    with_node(folder.path(), 2, async |mut node| {
+        node.all_serve().await;
+        let base = node.at(0);
+        assert_eq!(node.write_at(base, (0, b"base")).await, ItemStatus::Ok);
+        let away = node.chain.targets[1].target;
+        node.silent.push(away);
+        node.until("one replica serving", |chain| chain.serving().count() == 1).await;
+        node.beat().await;
+        assert_eq!(node.change(seal_of(base), ChunkChange::Seal).await, ItemStatus::Ok);
+        node.silent.clear();
+        node.all_serve().await;
+        let engine = usize::try_from(away.0 - 1).unwrap();
+        let seal = crate::replica::attrs::engine_id(away, seal_of(base).chunk.chunk_id());
+        assert!(node.engines[engine].lookup(seal).is_some(), "it has the seal");
+        let puts = 1000;
+        node.put_many(puts).await;
+        assert!(node.host.evicted.load(Ordering::Relaxed) > 0, "blocks were given up");
+        assert!(node.engines[engine].lookup(seal).is_some(), "it stays");
+        assert_eq!(node.write_at(base, (0, b"late")).await, ItemStatus::Sealed);
+    });
 }
 
 #[test]

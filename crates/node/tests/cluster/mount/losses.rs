@@ -72,9 +72,15 @@ fn applications_do_not_see_that_nodes_managers_and_metas_are_killed() {
     if left_out() || etcd_left_out() {
         return;
     }
+    for options in ["", "mode=one-writer"] {
+        lose_processes(options);
+    }
+}
+
+fn lose_processes(options: &str) {
     let mut servers = Servers::start();
     let host = Host::at(servers.folder.path(), servers.addresses(), HANG);
-    let target = host.mount("busy", "");
+    let target = host.mount("busy", options);
     let rounds = number("MILLPOND_LOSSES", 1);
     let tally = under_load(&target, 4 * rounds, |time| {
         // A daemon dies in the middle of each of the others.
@@ -208,9 +214,15 @@ fn what_was_fsynced_survives_the_loss_of_everything() {
     if left_out() {
         return;
     }
+    for options in ["", "mode=one-writer"] {
+        lose_everything(options);
+    }
+}
+
+fn lose_everything(options: &str) {
     let mut cluster = Cluster::roomy(3, 2);
     let host = Host::new(&cluster, HANG);
-    let target = host.mount("before", "");
+    let target = host.mount("before", options);
     let (over, count, durable) = (AtomicBool::new(false), AtomicUsize::new(0), Mutex::default());
     thread::scope(|scope| {
         for seed in 0..4 {

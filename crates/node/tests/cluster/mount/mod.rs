@@ -3,12 +3,16 @@
 
 mod ahead;
 mod budgets;
+mod cached;
+mod clone;
 mod host;
 mod hosts;
 mod kernel;
 mod load;
 mod losses;
 mod programs;
+mod promises;
+mod questions;
 mod refusals;
 mod small;
 mod tools;
@@ -146,10 +150,16 @@ fn applications_do_not_see_that_the_daemon_is_killed_and_upgraded() {
     if left_out() {
         return;
     }
+    for options in ["", "mode=one-writer"] {
+        kill_and_upgrade(options);
+    }
+}
+
+fn kill_and_upgrade(options: &str) {
     let cluster = Cluster::start(3, 2);
     let (kills, upgrades) = (number("MILLPOND_KILLS", 5), number("MILLPOND_UPGRADES", 2));
     let host = Host::new(&cluster, HANG * u32::try_from(1 + kills / 10).unwrap());
-    let target = host.mount("busy", "");
+    let target = host.mount("busy", options);
     let tally = under_load(&target, kills, |time| {
         host.kill_daemon();
         if (time + 1) * upgrades / kills > time * upgrades / kills {
@@ -158,7 +168,9 @@ fn applications_do_not_see_that_the_daemon_is_killed_and_upgraded() {
     });
     let (longest, what) = tally.longest();
     let done = tally.done.load(Ordering::Relaxed);
-    println!("{done} operations, {kills} kills; the longest, a {what}, took {longest:?}");
+    println!(
+        "{options}: {done} operations, {kills} kills; the longest, a {what}, took {longest:?}"
+    );
     for line in host.log().lines().filter(|line| line.contains(" after ")) {
         println!("{line}");
     }

@@ -150,7 +150,7 @@ fn programs_work_on_a_mount() {
     }
     let cluster = Cluster::roomy(3, 2);
     let host = Host::new(&cluster, 2 * HANG);
-    for options in ["mode=close-to-open", "mode=strict"] {
+    for options in ["mode=close-to-open", "mode=strict", "mode=one-writer"] {
         let mount = host.mount(&options.replace('=', "-"), options);
         let (on, beside) = (mount.join(options), cluster.folder.path().join(options));
         for folder in [&on, &beside] {

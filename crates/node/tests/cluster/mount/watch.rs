@@ -41,10 +41,10 @@ pub(super) fn stats(target: &Path) -> BTreeMap<String, u64> {
 }
 
 /// How much each series grew.
-struct Grown(BTreeMap<String, u64>, BTreeMap<String, u64>);
+pub(super) struct Grown(pub(super) BTreeMap<String, u64>, pub(super) BTreeMap<String, u64>);
 
 impl Grown {
-    fn by(&self, series: &str) -> u64 {
+    pub(super) fn by(&self, series: &str) -> u64 {
         let of = |numbers: &BTreeMap<String, u64>| numbers.get(series).copied().unwrap_or(0);
         of(&self.1) - of(&self.0)
     }

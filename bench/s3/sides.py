@@ -1,0 +1,143 @@
+"""The servers that are held against each other: SeaweedFS, and Millpond."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from procs import NotStarted, free_port, server
+
+ACCESS_KEY, SECRET_KEY = "millpond", "millpond-secret"
+# What a server may take until it serves objects.
+START_S = 60
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Side:
+    """A server that runs."""
+
+    name: str
+    endpoint: str
+    pid: int
+
+    def cpu_s(self) -> float:
+        """Seconds of processor that the server has used, with its threads."""
+        # The name of the program, which stands in brackets, may have spaces.
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def quiet_port() -> int:
+    """A port that is free, below those that the system gives to connections.
+
+    SeaweedFS takes eight ports one after the other and ends when one is gone.
+    """
+    while True:
+        port = random.randrange(12_000, 30_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+def keys() -> dict[str, str]:
+    """The environment of S3 clients."""
+    return {**os.environ, "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+
+
+def _shell(weed: str, master: str, filer: str, line: str) -> str:
+    command = [weed, "shell", f"-master={master}", f"-filer={filer}"]
+    done = subprocess.run(
+        command, input=line + "\n", capture_output=True, text=True, check=False, timeout=START_S
+    )
+    return done.stdout
+
+
+def _sync_before_answers(weed: str, master: str, filer: str) -> None:
+    """Has volume servers call fsync before a PUT is answered.
+
+    The rule of a path is what the S3 gateway honours. The filer's own store (leveldb) has no such
+    option: names and places of objects may still be lost with the power.
+    """
+    line = "fs.configure -locationPrefix=/buckets/ -fsync -apply"
+    deadline = time.monotonic() + START_S
+    while '"fsync":  true' not in _shell(weed, master, filer, line):
+        if time.monotonic() > deadline:
+            raise NotStarted("SeaweedFS does not take its rule for fsync")
+        time.sleep(0.5)
+
+
+@contextlib.contextmanager
+def seaweedfs(weed: str, folder: Path, *, durable: bool) -> Iterator[Side]:
+    """SeaweedFS in one process on loopback; `durable`: it syncs before it answers."""
+    name = "seaweedfs, fsync" if durable else "seaweedfs"
+    folder = folder / name.replace(", ", "-")
+    folder.mkdir(parents=True)
+    identity = {
+        "name": "bench",
+        "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
+        "actions": ["Admin", "Read", "List", "Tagging", "Write"],
+    }
+    config = folder / "s3.json"
+    config.write_text(json.dumps({"identities": [identity]}))
+    ports = {part: quiet_port() for part in ("master", "volume", "filer", "s3")}
+    command = [weed, "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}"]
+    command += ["-master.telemetry=false", "-filer", "-s3", f"-s3.config={config}"]
+    command += [
+        "-s3.iam=false",
+        "-s3.autoCreateBucket=false",
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+    ]
+    command += ["-master.volumeSizeLimitMB=1024", "-volume.max=100"]
+    for part, port in ports.items():
+        command += [f"-{part}.port={port}", f"-{part}.port.grpc={quiet_port()}"]
+    master, filer = f"127.0.0.1:{ports['master']}", f"127.0.0.1:{ports['filer']}"
+    # It looks for configuration in the folder that it runs in.
+    command = ["env", "-C", str(folder), *command]
+    with server(command, ports["s3"], folder / "weed.log", wait_s=START_S) as child:
+        # Named with the port of gRPC where it is not 10,000 above.
+        grpc = {part[1:].split(".")[0]: part.split("=")[1] for part in command if ".grpc=" in part}
+        if durable:
+            _sync_before_answers(weed, f"{master}.{grpc['master']}", f"{filer}.{grpc['filer']}")
+        yield Side(name, f"http://127.0.0.1:{ports['s3']}", child.pid)
+
+
+@contextlib.contextmanager
+def millpond(program: str, folder: Path, size: str) -> Iterator[Side]:
+    """A Millpond server with every role."""
+    folder = folder / "millpond"
+    folder.mkdir(parents=True)
+    port, http, s3 = free_port(), free_port(), free_port()
+    command = [program, "server", "--manager", "--form-nodes", "1", "--replicas", "1"]
+    command += ["--data", str(folder), "--size", size, "--listen", f"127.0.0.1:{port}"]
+    command += ["--http", f"127.0.0.1:{http}", "--s3", f"127.0.0.1:{s3}"]
+    env = {
+        **os.environ,
+        "MILLPOND_S3_ACCESS_KEY": ACCESS_KEY,
+        "MILLPOND_S3_SECRET_KEY": SECRET_KEY,
+    }
+    with server(command, s3, folder / "millpond.log", wait_s=START_S, env=env) as child:
+        yield Side("millpond", f"http://127.0.0.1:{s3}", child.pid)
+
+
+@contextlib.contextmanager
+def delayed(load: str, side: Side, milliseconds: int) -> Iterator[Side]:
+    """The same server behind a proxy that lets every request wait."""
+    port = free_port()
+    faults = json.dumps({"latency_ms": [milliseconds, milliseconds]})
+    target = side.endpoint.removeprefix("http://")
+    command = [load, "proxy", "--listen", f"127.0.0.1:{port}", "--to", target, "--faults", faults]
+    with server(command, port, Path(os.devnull)):
+        yield Side(f"{side.name}, direct", f"http://127.0.0.1:{port}", side.pid)

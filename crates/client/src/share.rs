@@ -1,0 +1,291 @@
+//! Chunks of a file that others have too, and those that lie behind them (RFC 0014).
+//!
+//! What lies behind a name of chunks never changes, so it is asked for once. Chunks of a name that has something
+//! behind it never go while a file has it, so it is remembered which are there: only others need a copy
+//! before a part of them is written.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millpond_types::limits::BASES_MAX;
+use millpond_types::meta::{
+    Attr, CloneFile, FileBase, Ino, Layout, MetaOp, MetaReply, Name, SharedRecord,
+};
+use millpond_types::wire::{ChunkBase, ChunkBases, ChunkChange};
+use millpond_types::{DataId, FileChunk};
+use parking_lot::Mutex;
+
+use crate::call::Value;
+use crate::chunks::{ChunkAt, ChunkCut};
+use crate::client::Client;
+use crate::error::ClientError;
+use crate::layout::FileBytes;
+
+/// Chunks of one name that are remembered to be there; at more it begins anew.
+const THERE_MAX: usize = 1 << 15;
+/// Chunks cut by one call.
+const CUTS_MAX: usize = 1024;
+/// How often a clone is tried of a file that becomes another one meanwhile.
+const CLONE_TRIES: usize = 16;
+
+/// What lies behind the chunks of a file, nearest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileBases {
+    list: [FileBase; BASES_MAX],
+    count: usize,
+}
+
+impl FileBases {
+    /// Nothing.
+    pub const NONE: Self = Self { list: [FileBase { chunks: 0, size: 0 }; BASES_MAX], count: 0 };
+
+    /// These; of more than [`BASES_MAX`], which no record has, the nearest.
+    #[must_use]
+    pub fn new(bases: &[FileBase]) -> Self {
+        let count = bases.len().min(BASES_MAX);
+        let mut all = Self { count, ..Self::NONE };
+        all.list[..count].copy_from_slice(&bases[..count]);
+        all
+    }
+
+    /// What lies behind one chunk.
+    pub(crate) fn chunk(&self, layout: &Layout, index: u32) -> ChunkBases {
+        let start = u64::from(index) << layout.chunk_log2;
+        let of_chunk = |base: &FileBase| {
+            let len = base.size.saturating_sub(start).min(layout.chunk_bytes());
+            ChunkBase { data: DataId(base.chunks), len: u32::try_from(len).unwrap_or(u32::MAX) }
+        };
+        // Behind one that counts no byte of the chunk none does.
+        let all = self.list[..self.count].iter().map(of_chunk).take_while(|base| base.len > 0);
+        ChunkBases::new(&all.collect::<Vec<_>>()).unwrap_or(ChunkBases::NONE)
+    }
+}
+
+/// What is known of a name of chunks that has a record.
+#[derive(Debug)]
+pub struct SharedName {
+    bases: FileBases,
+    is_sealed: bool,
+    owner: Ino,
+    there: Mutex<HashSet<u32>>,
+}
+
+impl SharedName {
+    /// As a meta said.
+    #[must_use]
+    pub fn of(record: &SharedRecord) -> Self {
+        let (bases, is_sealed) = (FileBases::new(&record.bases), record.is_sealed);
+        Self { bases, is_sealed, owner: record.owner, there: Mutex::default() }
+    }
+
+    fn is_sealed_for(&self, ino: Ino) -> bool {
+        self.is_sealed || self.owner != ino
+    }
+
+    /// What must be copied before these parts are written; each chunk once.
+    fn copies(&self, parts: &[ChunkAt], lens: impl Iterator<Item = usize>) -> Vec<ChunkCut> {
+        let there = self.there.lock();
+        let (mut seen, mut copies) = (HashSet::new(), Vec::new());
+        for (part, len) in parts.iter().zip(lens) {
+            let Some(nearest) = part.bases.as_slice().first() else { continue };
+            let covers = part.offset == 0 && len >= nearest.len as usize;
+            if covers || there.contains(&part.chunk.index) || !seen.insert(part.chunk.index) {
+                continue;
+            }
+            let (chain, chunk) = (part.chain, part.chunk);
+            copies.push(ChunkCut { chain, chunk, change: ChunkChange::Copy(part.bases) });
+        }
+        copies
+    }
+
+    /// These chunks are there from now on, or have nothing behind them.
+    fn note_there(&self, chunks: impl Iterator<Item = FileChunk>) {
+        let mut there = self.there.lock();
+        if there.len() >= THERE_MAX {
+            there.clear();
+        }
+        there.extend(chunks.map(|chunk| chunk.index));
+    }
+}
+
+/// The chunks of a file, as somebody knows them who may write there.
+#[derive(Clone, Debug)]
+pub struct Chunks {
+    bytes: FileBytes,
+    name: Option<Arc<SharedName>>,
+}
+
+impl Chunks {
+    /// Of a file that shares none.
+    #[must_use]
+    pub const fn own(attr: &Attr) -> Self {
+        Self::of(FileBytes::of(attr))
+    }
+
+    /// Of a name that nothing lies behind.
+    #[must_use]
+    pub const fn of(bytes: FileBytes) -> Self {
+        Self { bytes, name: None }
+    }
+
+    /// Of one whose name of chunks has this record.
+    #[must_use]
+    pub fn shared(attr: &Attr, name: Arc<SharedName>) -> Self {
+        let bytes = FileBytes { bases: name.bases, ..FileBytes::of(attr) };
+        Self { bytes, name: Some(name) }
+    }
+
+    /// Where they lie, and what lies behind them.
+    #[must_use]
+    pub const fn bytes(&self) -> FileBytes {
+        self.bytes
+    }
+
+    /// Whether this file is known not to be able to write there; otherwise a chain may say so.
+    #[must_use]
+    pub fn are_sealed_for(&self, ino: Ino) -> bool {
+        self.name.as_ref().is_some_and(|name| name.is_sealed_for(ino))
+    }
+
+    /// Writes parts of them, as [`Client::write_chunks`]; what lies behind a chunk is copied before a part of it is
+    /// written.
+    ///
+    /// # Errors
+    /// As there; [`ClientError::is_sealed`] when the file must get chunks of its own before.
+    pub fn write(
+        &self,
+        client: &Client,
+        (parts, values): (&[ChunkAt], &[Value<'_>]),
+        deadline: Option<Duration>,
+    ) -> Result<(), ClientError> {
+        let Some(name) = &self.name else { return client.write_chunks(parts, values, deadline) };
+        let copies = name.copies(parts, values.iter().map(Value::len));
+        for some in copies.chunks(CUTS_MAX) {
+            client.cut_chunks(some, deadline)?;
+        }
+        client.write_chunks(parts, values, deadline)?;
+        name.note_there(parts.iter().map(|part| part.chunk));
+        Ok(())
+    }
+
+    /// Cuts them, in this order where it is of one chunk; as [`Client::cut_chunks`].
+    ///
+    /// # Errors
+    /// As there; [`ClientError::is_sealed`] when the file must get chunks of its own before.
+    pub fn cut(
+        &self,
+        client: &Client,
+        cuts: impl Iterator<Item = ChunkCut>,
+        deadline: Option<Duration>,
+    ) -> Result<(), ClientError> {
+        let mut cuts = cuts.peekable();
+        while cuts.peek().is_some() {
+            let some: Vec<ChunkCut> = cuts.by_ref().take(CUTS_MAX).collect();
+            client.cut_chunks(&some, deadline)?;
+            if let Some(name) = &self.name {
+                let left = some.iter().filter(|cut| cut.change != ChunkChange::Remove);
+                name.note_there(left.map(|cut| cut.chunk));
+            }
+        }
+        Ok(())
+    }
+
+    /// Seals them on all chains, so that nobody writes there any more.
+    ///
+    /// # Errors
+    /// As [`Client::cut_chunks`].
+    pub fn seal(&self, client: &Client, deadline: Option<Duration>) -> Result<(), ClientError> {
+        client.cut_chunks(&self.bytes.seals().collect::<Vec<_>>(), deadline)
+    }
+}
+
+/// Makes a file that has the bytes of `source` as they are now, and what it is then. `ask` has a meta do something
+/// on behalf of whoever wants it.
+///
+/// # Errors
+/// As `ask`, `TooManyLinks` of it for a file that lies over [`BASES_MAX`] others, whose bytes must be copied; as
+/// [`Client::cut_chunks`]. Then there is no new file, unless the answer of a meta was lost.
+pub fn clone_file<E: From<ClientError>>(
+    client: &Client,
+    mut ask: impl FnMut(MetaOp) -> Result<MetaReply, E>,
+    source: Ino,
+    (parent, name): (Ino, &Name),
+) -> Result<Attr, E> {
+    let unexpected = || {
+        let what = "a meta answered something else than it was asked for";
+        E::from(ClientError::Unexpected { address: client.name(), what })
+    };
+    for _ in 0..CLONE_TRIES {
+        let MetaReply::Attr(attr) = ask(MetaOp::Share { ino: source })? else {
+            return Err(unexpected());
+        };
+        if !attr.is_stored() {
+            Chunks::own(&attr).seal(client, None)?;
+        }
+        let (chunks, name) = (attr.chunk_data(), name.clone());
+        match ask(MetaOp::Clone(CloneFile { source, chunks, parent, name }))? {
+            MetaReply::Entry(entry) => return Ok(entry.attr),
+            // It went to chunks, or was cut to nothing, or cloned and written twice meanwhile.
+            MetaReply::Attr(_) => {}
+            _ => return Err(unexpected()),
+        }
+    }
+    Err(unexpected())
+}
+
+#[cfg(test)]
+mod tests {
+    use millpond_types::cluster::ChainId;
+
+    use super::*;
+
+    const LAYOUT: Layout = Layout { chunk_log2: 16, stripe: 2, seed: 4, chains: 5 };
+    const OWNER: Ino = Ino(9);
+
+    fn record(bases: &[(u64, u64)]) -> SharedRecord {
+        let base = |(chunks, size): &(u64, u64)| FileBase { chunks: *chunks, size: *size };
+        SharedRecord {
+            version: 1,
+            users: 1,
+            is_sealed: false,
+            layout: LAYOUT,
+            size: 9,
+            began: 0,
+            owner: OWNER,
+            bases: bases.iter().map(base).collect(),
+        }
+    }
+
+    fn lens(bases: &ChunkBases) -> Vec<(u64, u32)> {
+        bases.as_slice().iter().map(|base| (base.data.0, base.len)).collect()
+    }
+
+    #[test]
+    fn behind_a_chunk_lies_what_counts_there() {
+        let bases = FileBases::new(&record(&[(5, 1 << 40), (6, 70_000), (7, 65_536)]).bases);
+        assert_eq!(lens(&bases.chunk(&LAYOUT, 0)), [(5, 65_536), (6, 65_536), (7, 65_536)]);
+        assert_eq!(lens(&bases.chunk(&LAYOUT, 1)), [(5, 65_536), (6, 4464)]);
+        assert_eq!(lens(&bases.chunk(&LAYOUT, 2)), [(5, 65_536)]);
+        assert_eq!(FileBases::NONE.chunk(&LAYOUT, 0), ChunkBases::NONE);
+    }
+
+    #[test]
+    fn chunks_are_copied_once_and_not_before_they_are_covered() {
+        let name = SharedName::of(&record(&[(5, 70_000)]));
+        assert!(!name.is_sealed_for(OWNER) && name.is_sealed_for(Ino(10)));
+        let at = |index, offset| {
+            let chunk = FileChunk { data: DataId(8), index };
+            ChunkAt { chain: ChainId(1), chunk, offset, bases: name.bases.chunk(&LAYOUT, index) }
+        };
+        let copied = |parts: &[(ChunkAt, usize)]| -> Vec<u32> {
+            let lens = parts.iter().map(|(_, len)| *len);
+            let at: Vec<ChunkAt> = parts.iter().map(|(at, _)| *at).collect();
+            name.copies(&at, lens).iter().map(|cut| cut.chunk.index).collect()
+        };
+        assert_eq!(copied(&[(at(0, 5), 9), (at(0, 90), 9), (at(1, 0), 9), (at(2, 3), 9)]), [0, 1]);
+        assert_eq!(copied(&[(at(0, 0), 65_536), (at(1, 0), 4464), (at(1, 1), 65_535)]), [1]);
+        name.note_there([at(1, 0).chunk].into_iter());
+        assert_eq!(copied(&[(at(0, 5), 9), (at(1, 1), 65_535)]), [0]);
+    }
+}

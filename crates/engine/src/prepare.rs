@@ -1,0 +1,72 @@
+//! The next segment of the log, written before it is needed.
+//!
+//! A file system converts the extents of a file when they are written first, and commits that to a journal of its
+//! own with each flush: on ext4 a durable write of a page into reserved room takes about 1.6 times as long as one
+//! over a page that was written before. Every commit of the log is such a write. So zeros go to a segment
+//! before the log comes to it, in the background. `PostgreSQL` does the same with its WAL (`wal_init_zero`).
+//!
+//! Nothing depends on what is written here: it is a free segment to whoever reads the disk, until the log has a
+//! block that points to it.
+
+use millpond_env::{BufferPool, Disk};
+
+use crate::engine::Inner;
+use crate::error::EngineError;
+
+/// Bytes of one write.
+const PIECE: usize = 256 << 10;
+
+/// Writes zeros over a range, as far as there is memory for them.
+pub(crate) async fn write_zeros<D: Disk>(
+    disk: &D,
+    pool: &BufferPool,
+    (start, len): (u64, u64),
+) -> Result<(), EngineError> {
+    let piece = usize::try_from(len).unwrap_or(PIECE).min(PIECE);
+    let busy = EngineError::Busy("no memory buffer is free");
+    let mut zeros = pool.try_alloc(piece).ok_or(busy)?;
+    zeros.as_full_mut().fill(0);
+    zeros.set_len(piece);
+    let zeros = zeros.freeze();
+    for offset in (start..start + len).step_by(piece) {
+        let written = disk.write(offset, zeros.clone()).await;
+        written.map_err(|e| EngineError::io("write", offset, piece, e))?;
+    }
+    Ok(())
+}
+
+/// A segment that is being written; a free one again when that is given up.
+struct Preparing<'a, D: Disk> {
+    inner: &'a Inner<D>,
+    segment: u32,
+    written: bool,
+}
+
+impl<D: Disk> Drop for Preparing<'_, D> {
+    fn drop(&mut self) {
+        self.inner.space.lock().prepared(self.segment, self.written);
+    }
+}
+
+impl<D: Disk> Inner<D> {
+    /// Has a segment ready for the log by the time its own one is full.
+    pub(crate) async fn prepare_segment(&self) -> Result<(), EngineError> {
+        if !self.disk.first_write_is_dear() {
+            return Ok(());
+        }
+        let used = u64::from(self.log.0.lock().position.offset);
+        if used < self.segment_bytes / 2 {
+            return Ok(());
+        }
+        let Some((segment, is_written)) = self.space.lock().begin_preparing() else {
+            return Ok(());
+        };
+        let mut preparing = Preparing { inner: self, segment, written: is_written };
+        if !is_written {
+            let range = (self.segment_offset(segment), self.segment_bytes);
+            write_zeros(&self.disk, &self.pool, range).await?;
+            preparing.written = true;
+        }
+        Ok(())
+    }
+}

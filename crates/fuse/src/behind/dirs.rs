@@ -1,0 +1,177 @@
+//! Directories in which a one-writer mount makes promises, as they are with those that are not kept yet.
+//!
+//! The kernel forgets what it knows of a directory with every name that is made in it, and asks for its
+//! attributes before it goes on. A meta would have to be waited for then.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use millpond_env::RealClock;
+use millpond_types::Tick;
+use millpond_types::meta::{Attr, Ino, MetaOp, Timestamp};
+use parking_lot::Mutex;
+use quick_cache::sync::Cache;
+
+/// Directories that are remembered: some 4 MiB.
+const DIRS_MAX: usize = 1 << 14;
+/// How long attributes are believed: as long as a kernel does that hears of no changes.
+const ATTR_BELIEVED: Duration = Duration::from_hours(1);
+/// How long it is believed that no quota counts: one may come while a directory is empty.
+const FREE_BELIEVED: Duration = Duration::from_secs(10);
+/// Names that a directory makes get its group.
+const SET_GID: u16 = 0o2000;
+
+/// What metas said of directories.
+#[derive(Debug)]
+pub(crate) struct Dirs {
+    attrs: Cache<u64, (Attr, Tick)>,
+    /// Whether no quota counts in a directory, and since when that is known.
+    free: Cache<u64, (bool, Tick)>,
+    /// How often this mount began or ended to change one by way of a meta.
+    changes: AtomicU64,
+    /// When something was moved to another directory last.
+    moved: Mutex<Option<Tick>>,
+}
+
+impl Default for Dirs {
+    fn default() -> Self {
+        let (attrs, free) = (Cache::new(DIRS_MAX), Cache::new(DIRS_MAX));
+        Self { attrs, free, changes: AtomicU64::new(0), moved: Mutex::default() }
+    }
+}
+
+impl Dirs {
+    /// A directory's attributes.
+    pub(crate) fn attr(&self, dir: Ino) -> Option<Attr> {
+        let (attr, at) = self.attrs.get(&dir.0)?;
+        (RealClock::tick().since(at) < ATTR_BELIEVED).then_some(attr)
+    }
+
+    /// Whether no quota counts in a directory, if that is known.
+    pub(crate) fn is_free(&self, dir: Ino) -> Option<bool> {
+        let (free, at) = self.free.get(&dir.0)?;
+        (RealClock::tick().since(at) < FREE_BELIEVED).then_some(free)
+    }
+
+    /// Whether promises can be made in a directory, if that is known: no quota refuses them, and files get the group
+    /// of who makes them.
+    pub(crate) fn takes_promises(&self, dir: Ino) -> Option<bool> {
+        if !self.is_free(dir)? {
+            return Some(false);
+        }
+        self.attr(dir).map(|attr| attr.mode & SET_GID == 0)
+    }
+
+    /// Changes so far: take it before a meta is asked.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// A meta that was asked after so many changes says this.
+    pub(crate) fn note(&self, attr: Attr, changes: u64) {
+        self.attrs.insert(attr.ino.0, (attr, RealClock::tick()));
+        if self.changes() != changes {
+            let _ = self.attrs.remove(&attr.ino.0);
+        }
+    }
+
+    /// The same of whether no quota counts.
+    pub(crate) fn note_free(&self, dir: Ino, free: bool, changes: u64) {
+        self.free.insert(dir.0, (free, RealClock::tick()));
+        if self.changes() != changes {
+            let _ = self.free.remove(&dir.0);
+        }
+    }
+
+    /// A directory was made in another: a quota that counts there counts here.
+    pub(crate) fn note_made(&self, parent: Ino, attr: Attr, changes: u64) {
+        self.note(attr, changes);
+        if let Some((free, at)) = self.free.get(&parent.0) {
+            self.free.insert(attr.ino.0, (free, at));
+        }
+    }
+
+    /// A name was promised in a directory.
+    pub(crate) fn touch(&self, dir: Ino, at: Timestamp) {
+        let changes = self.changes();
+        let Some((mut attr, told)) = self.attrs.get(&dir.0) else { return };
+        (attr.mtime, attr.ctime) = (at, at);
+        self.attrs.insert(dir.0, (attr, told));
+        if self.changes() != changes {
+            let _ = self.attrs.remove(&dir.0);
+        }
+    }
+
+    /// How long nothing was moved to another directory.
+    pub(crate) fn unmoved_for(&self) -> Duration {
+        self.moved.lock().map_or(Duration::MAX, |at| RealClock::tick().since(at))
+    }
+
+    fn forget(&self, dir: Ino) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        let _ = self.attrs.remove(&dir.0);
+    }
+
+    fn forget_all(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        self.attrs.clear();
+    }
+
+    /// A meta is about to be asked for an operation, or has answered.
+    pub(crate) fn passes(&self, op: &MetaOp) {
+        match op {
+            MetaOp::Create(create) => self.forget(create.parent),
+            MetaOp::Link { parent, .. } | MetaOp::Unlink { parent, .. } => self.forget(*parent),
+            MetaOp::SetAttr { ino, .. } | MetaOp::RemoveXattr { ino, .. } => self.forget(*ino),
+            MetaOp::SetXattr(set) => self.forget(set.ino),
+            // Which directory goes is not said, but it has no names, and nobody makes more.
+            MetaOp::RemoveDir { .. } => self.forget_all(),
+            MetaOp::Rename(rename) => {
+                if rename.parent != rename.new_parent {
+                    *self.moved.lock() = Some(RealClock::tick());
+                    self.free.clear();
+                }
+                self.forget_all();
+            }
+            MetaOp::Trash(_) | MetaOp::Repair(_) | MetaOp::SetQuota { .. } => {
+                *self.moved.lock() = Some(RealClock::tick());
+                self.free.clear();
+                self.forget_all();
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millpond_types::meta::{FileKind, Name, QuotaLimits};
+
+    use super::*;
+    use crate::files::tests::attr;
+
+    #[test]
+    fn promises_are_made_where_no_quota_counts_and_groups_are_the_callers() {
+        let dirs = Dirs::default();
+        let dir = |ino, mode| Attr { ino, mode, kind: FileKind::Directory, ..attr(0, 1) };
+        let (parent, child, other) = (Ino(5), Ino(6), Ino(7));
+        dirs.note(dir(parent, 0o755), dirs.changes());
+        assert_eq!(dirs.takes_promises(parent), None, "there may be a quota");
+        dirs.note_free(parent, true, dirs.changes());
+        assert_eq!(dirs.takes_promises(parent), Some(true));
+        dirs.note_made(parent, dir(child, 0o755), dirs.changes());
+        dirs.note_made(parent, dir(other, 0o2755), dirs.changes());
+        assert_eq!(
+            (dirs.takes_promises(child), dirs.takes_promises(other)),
+            (Some(true), Some(false))
+        );
+        let before = dirs.changes();
+        let name = Name::new(b"a").unwrap();
+        dirs.passes(&MetaOp::Unlink { parent, name });
+        assert!(dirs.attr(parent).is_none());
+        dirs.note(dir(parent, 0o755), before);
+        assert!(dirs.attr(parent).is_none(), "it was asked for before the unlink");
+        dirs.passes(&MetaOp::SetQuota { dir: child, limits: QuotaLimits::default() });
+        assert_eq!(dirs.takes_promises(child), None);
+    }
+}

@@ -1,0 +1,173 @@
+//! The threads that have metas do what was promised.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use millpond_env::{ThreadHandle, thread};
+use millpond_types::meta::{Answered, MetaError, MetaOp, MetaReply, MetaRequest};
+
+use super::{Outcome, Promise};
+use crate::backend::{PATIENCE, Told, this_hour};
+use crate::fs::Fs;
+
+/// Promises that are kept at a time: metas write what comes together with one flush.
+pub(crate) const PROMISES_AT_ONCE: usize = 8;
+/// Before one is tried again: twice as long each time.
+const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// How long an unmount waits for a cluster that does not answer.
+const DRAIN: Duration = Duration::from_mins(1);
+
+/// The threads; they end when dropped. What is not kept then is the next process's.
+pub(crate) struct Threads {
+    fs: Arc<Fs>,
+    /// Not joined: one may wait for the cluster for a minute.
+    _threads: Vec<ThreadHandle<()>>,
+}
+
+impl Threads {
+    /// Starts them; none on a mount that makes no promises.
+    ///
+    /// # Errors
+    /// When the system has no thread left.
+    pub(crate) fn start(fs: &Arc<Fs>) -> std::io::Result<Self> {
+        let mut threads = Vec::new();
+        for _ in 0..if fs.backend.behind.is_on() { PROMISES_AT_ONCE } else { 0 } {
+            let of_thread = Arc::clone(fs);
+            threads.push(thread("mp-behind", move || run(&of_thread))?);
+        }
+        if fs.backend.behind.is_on() {
+            let of_thread = Arc::clone(fs);
+            threads.push(thread("mp-broken", move || unsay(&of_thread))?);
+        }
+        Ok(Self { fs: Arc::clone(fs), _threads: threads })
+    }
+
+    /// Keeps all promises; for an unmount, after which nobody else does.
+    pub(crate) fn drain(&self) {
+        let left = self.fs.backend.behind.drain(DRAIN);
+        if left > 0 {
+            tracing::error!(
+                "{left} changes of names were answered and no meta heard of them: the cluster was \
+                 away for {DRAIN:?} while the mount was ended"
+            );
+        }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.fs.backend.behind.end();
+    }
+}
+
+fn run(fs: &Fs) {
+    let (backend, behind) = (&fs.backend, &fs.backend.behind);
+    while let Some(promise) = behind.take() {
+        let changes = backend.settled.changes(promise.ino);
+        let Some(outcome) = keep(fs, &promise) else { return };
+        if let Outcome::Failed(errno) = outcome {
+            let others = [libc::EEXIST, libc::ENOENT, libc::ESTALE].contains(&errno.0);
+            tracing::error!(
+                "{} of inode {} was answered and could not be done: {}.{}",
+                promise.request.op.name(),
+                promise.ino,
+                errno.name(),
+                if others {
+                    " Did somebody else change the files of this one-writer mount?"
+                } else {
+                    ""
+                }
+            );
+            // Nobody believes it from now on.
+            behind.passes(&promise.request.op);
+            backend.settled.changed(promise.ino);
+        }
+        let note = |told| backend.settled.note(told, changes);
+        behind.settle(fs.files(), (&promise, outcome), note);
+    }
+}
+
+/// Has the kernel forget what could not be done. That waits for whoever is in the directory, who may wait for
+/// promises: so a thread of its own does it.
+fn unsay(fs: &Fs) {
+    while let Some(promise) = fs.backend.behind.take_broken() {
+        fs.forget_promised(&promise);
+    }
+}
+
+/// Has a meta do what was promised, however long that takes. Nothing when this process keeps no more.
+fn keep(fs: &Fs, promise: &Promise) -> Option<Outcome> {
+    let backend = &fs.backend;
+    let mut request = promise.request.clone();
+    let is_made = matches!(request.op, MetaOp::Create(_));
+    let mut pause = PAUSE;
+    loop {
+        if !is_made && backend.behind.is_unmade(promise) {
+            return Some(Outcome::Failed(MetaError::Exists.into()));
+        }
+        let answered = backend.calls.change.timed(|| backend.client.meta(&request, Some(PATIENCE)));
+        match answered {
+            Ok(Answered { answer: Ok(reply), version, .. }) => {
+                return Some(Outcome::Kept(told(&reply, version)));
+            }
+            Ok(Answered { answer: Err(error), .. }) => {
+                match after(fs, (promise, &mut request), error) {
+                    After::Kept => return Some(Outcome::Kept(None)),
+                    After::Failed => return Some(Outcome::Failed(error.into())),
+                    After::Again => {}
+                }
+            }
+            Err(error) => tracing::warn!("a change of names waits for the cluster: {error}"),
+        }
+        if !backend.behind.pause(pause) {
+            return None;
+        }
+        pause = (2 * pause).min(PAUSE_MAX);
+    }
+}
+
+enum After {
+    Kept,
+    Failed,
+    Again,
+}
+
+/// What a refusal means for a promise.
+fn after(fs: &Fs, (promise, request): (&Promise, &mut MetaRequest), error: MetaError) -> After {
+    match (&request.op, error) {
+        (_, MetaError::Again) => After::Again,
+        // The name is gone, which is what was wanted: an attempt in a session that has ended did it.
+        (MetaOp::Unlink { .. }, MetaError::NotFound) => After::Kept,
+        (_, MetaError::Stale) => {
+            let (session, hour) = (fs.backend.session(), this_hour());
+            if session != request.session || hour != request.hour {
+                // Nobody knows the answers of an old session, or of requests that are hours old. What was
+                // done is found to be done: a file has the number that it was promised.
+                let sequence = fs.backend.own_sequence();
+                *request = MetaRequest { session, sequence, hour, ..request.clone() };
+                // The next process asks for the same: what is on its way is done once.
+                let _ = fs.backend.behind.ask_as(fs.files(), promise, request);
+                return After::Again;
+            }
+            if !fs.backend.session_lives() {
+                // The thread that renews it begins another one.
+                return After::Again;
+            }
+            // The file is gone, and so its length does not matter.
+            let of_bytes = matches!(request.op, MetaOp::Extend(_) | MetaOp::WriteInline(_));
+            if of_bytes { After::Kept } else { After::Failed }
+        }
+        _ => After::Failed,
+    }
+}
+
+/// What a meta says of the file.
+const fn told(reply: &MetaReply, version: u64) -> Option<Told> {
+    let attr = match reply {
+        MetaReply::Entry(entry) => entry.attr,
+        MetaReply::Attr(attr) => *attr,
+        _ => return None,
+    };
+    Some(Told { attr, version })
+}

@@ -1,0 +1,114 @@
+//! Opens of files that are on a local disk: whether the kernel reads them by itself, or this process does.
+
+use std::os::fd::AsFd as _;
+
+use millpond_fuse_wire::Reply;
+use millpond_fuse_wire::abi::{OpenFlags, OpenOut, ReadIn};
+use millpond_types::meta::{Ino, MetaOp};
+
+use super::{Fs, Send};
+use crate::backend::{Ticket, Told};
+use crate::cached::{Asked, Cache, Hit};
+use crate::errno::Errno;
+use crate::files::Backed;
+
+/// Whoever reads this attribute of a file has it fetched into the cache, and is told how far that is:
+/// `millpond warmup --cache` does. No listing has it, and a mount without a cache does not know it.
+pub(super) const ATTRIBUTE: &[u8] = b"user.millpond.cache";
+
+impl Fs {
+    /// Answers an open of a file to read it. All opens of an inode agree about whether the kernel reads it by
+    /// itself: the first one decides.
+    pub(super) fn open_to_read(&self, unique: u64, told: Told) -> OpenOut {
+        let ino = told.attr.ino;
+        let mut hit = None;
+        let mut offer = None;
+        if let Some(cache) = self.cached.as_ref().filter(|_| self.files().backed(ino).is_none()) {
+            hit = cache.key(&told.attr).and_then(|key| cache.find(key, &told.attr));
+            offer = hit.as_ref().and_then(|hit| self.offer(cache, ino, hit));
+        }
+        let backed = self.files().open_backed(unique, told, offer);
+        if let Some(unused) = offer.filter(|offer| Some(*offer) != backed) {
+            self.let_go(unused);
+        }
+        let Some(Backed { id, key }) = backed else {
+            if let Some(cache) = &self.cached {
+                cache.serve(ino, hit);
+            }
+            return OpenOut::new(0, self.open_flags(told.attr));
+        };
+        if let Some(cache) = &self.cached {
+            cache.note_passed(ino, key);
+            cache.numbers().passed.inc();
+        }
+        // The kernel takes few other flags with it (`FOPEN_PASSTHROUGH_MASK`), and none to keep its pages. A flush at
+        // each close gives locks back.
+        OpenOut::passthrough(0, OpenFlags::NONE, id)
+    }
+
+    /// A name of the kernel for a file of the cache, for the first open of an inode.
+    fn offer(&self, cache: &Cache, ino: Ino, hit: &Hit) -> Option<Backed> {
+        if !cache.passes() || self.files().is_open(ino) {
+            return None;
+        }
+        match self.device.get()?.backing_open(hit.file.as_fd()) {
+            Ok(id) => Some(Backed { id, key: hit.key }),
+            Err(error) => {
+                tracing::warn!("file {} of the cache is not passed through: {error}", hit.key);
+                None
+            }
+        }
+    }
+
+    fn let_go(&self, backed: Backed) {
+        if let Some(device) = self.device.get()
+            && let Err(error) = device.backing_close(backed.id)
+        {
+            tracing::warn!("a file of the cache stays in the kernel: {error}");
+        }
+    }
+
+    /// An open file was closed; `backed` is what the kernel read it from, with the last close.
+    pub(super) fn close_cached(&self, ino: Ino, backed: Option<Backed>) {
+        if let Some(backed) = backed {
+            self.let_go(backed);
+        }
+        if let Some(cache) = self.cached.as_ref().filter(|_| !self.files().is_open(ino)) {
+            cache.closed(ino);
+        }
+    }
+
+    /// What an earlier process had the kernel read by itself stays where it is.
+    pub(crate) fn keep_backed(&self) {
+        let Some(cache) = &self.cached else { return };
+        for (ino, Backed { key, .. }) in self.files().all_backed() {
+            cache.note_passed(ino, key);
+        }
+    }
+
+    /// Answers a read from a file of the cache; false when the cluster has to be asked.
+    pub(super) fn read_cached(
+        &self,
+        ino: Ino,
+        (args, scratch): (&ReadIn, &mut Vec<u8>),
+        send: Send<'_>,
+    ) -> bool {
+        let Some(cache) = &self.cached else { return false };
+        let Some(len) = cache.read(ino, args.offset, scratch, args.size) else { return false };
+        send(Reply::Data(&scratch[..len]));
+        true
+    }
+
+    /// Has a file fetched into the cache, and says how far that is.
+    pub(super) fn ask_cache(&self, ticket: &mut Ticket, ino: Ino) -> Result<Vec<u8>, Errno> {
+        let cache = self.cached.as_ref().ok_or(Errno::NODATA)?;
+        let told = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
+        Ok(match cache.ask(&told.attr) {
+            Asked::Cached => "cached".to_owned(),
+            Asked::Coming(bytes) => format!("coming {bytes}"),
+            Asked::Busy => "busy".to_owned(),
+            Asked::Failed(why) => format!("failed {why}"),
+        }
+        .into_bytes())
+    }
+}

@@ -1,0 +1,298 @@
+//! What a one-writer mount answers before a meta has done it.
+
+use std::ops::Range;
+
+use millpond_env::RealClock;
+use millpond_fuse_wire::Pages;
+use millpond_types::meta::{
+    After, Answered, Attr, Create, DirEntry, Extend, FileKind, Ino, MetaError, MetaOp, MetaReply,
+    Name, PromisedFile, Timestamp, WriteInline,
+};
+
+use super::Fs;
+use crate::backend::{Ticket, Told, unexpected};
+use crate::behind::{Known, Promise, promised_attr};
+use crate::errno::Errno;
+use crate::files::{File, Written};
+use crate::options::Mode;
+
+/// Numbers for new files that are taken at a time.
+const NUMBERS: u32 = 1024;
+
+impl Fs {
+    /// Looks a name up and takes note of what it leads to, on a mount that makes promises.
+    pub(super) fn ask_for_name(
+        &self,
+        ticket: &mut Ticket,
+        (parent, name): (Ino, &[u8]),
+        op: MetaOp,
+    ) -> Result<Answered, Errno> {
+        let behind = &self.backend.behind;
+        let name = Name::new(name).ok().filter(|_| behind.is_on());
+        let Some(name) = name.filter(|_| matches!(op, MetaOp::Lookup { .. })) else {
+            return self.backend.ask(ticket, op);
+        };
+        if behind.names.get(parent, &name) == Some(Known::IsNot) {
+            return Ok(Answered {
+                answer: Err(MetaError::NotFound),
+                version: 0,
+                after: After::default(),
+            });
+        }
+        let (changes, of_links) = (behind.names.changes(parent, &name), behind.single.changes());
+        let answered = self.backend.ask(ticket, op.clone())?;
+        match &answered.answer {
+            Ok(MetaReply::Entry(entry)) => {
+                let attr = &entry.attr;
+                if behind.is_pending(attr.ino) {
+                    // Its new length is on the way, which a meta has not heard of.
+                    behind.wait_inode(attr.ino)?;
+                    return self.backend.ask(ticket, op);
+                }
+                if attr.kind != FileKind::Directory {
+                    behind.names.note(parent, &name, Known::Is(attr.ino), changes);
+                    behind.single.note(attr, of_links);
+                }
+            }
+            Err(MetaError::NotFound) => behind.names.note(parent, &name, Known::IsNot, changes),
+            _ => {}
+        }
+        Ok(answered)
+    }
+
+    /// A meta has made a file for this mount.
+    pub(super) fn note_made(&self, parent: Ino, name: &Name, attr: Attr) {
+        let behind = &self.backend.behind;
+        if behind.is_on() {
+            let of_links = behind.single.changes();
+            behind.names.set(parent, name, Known::Is(attr.ino));
+            behind.single.note(&attr, of_links);
+        }
+    }
+
+    /// Has a meta make a directory, and takes note of it: nobody has made names in it.
+    pub(super) fn make_dir(&self, ticket: &mut Ticket, wanted: Create) -> Result<Told, Errno> {
+        let (parent, behind) = (wanted.parent, &self.backend.behind);
+        if !behind.is_on() {
+            return self.backend.attr(ticket, MetaOp::Create(wanted));
+        }
+        let _ = self.is_free(parent);
+        let told = self.backend.attr(ticket, MetaOp::Create(wanted))?;
+        let changes = behind.dirs.changes();
+        behind.names.note_dir(told.attr.ino);
+        behind.dirs.note_made(parent, told.attr, changes);
+        Ok(told)
+    }
+
+    /// Takes note of a page of a directory that a meta was asked for after so many changes.
+    pub(super) fn note_page(&self, dir: Ino, entries: &[DirEntry], changes: u64) {
+        if self.backend.behind.is_on() {
+            let is = |entry: &DirEntry| {
+                let is_dir = entry.kind == FileKind::Directory;
+                (!is_dir).then(|| (entry.name.clone(), Known::Is(entry.ino)))
+            };
+            self.backend.behind.names.note_page(dir, entries.iter().filter_map(is), changes);
+        }
+    }
+
+    /// Makes a file that is known not to be there; nothing when a meta must be asked.
+    pub(super) fn promise_create(&self, ticket: &Ticket, wanted: &Create) -> Option<Told> {
+        let behind = &self.backend.behind;
+        if !behind.is_on() {
+            return None;
+        }
+        if self.files().knows(ticket.unique()) {
+            // It was sent again: a process before this one may have promised it.
+            let before = behind.made_before(ticket.first_sequence());
+            return before.map(|attr| Told { attr, version: 0 });
+        }
+        let known = behind.names.get(wanted.parent, &wanted.name);
+        if known != Some(Known::IsNot) || !self.takes_promises(wanted.parent) {
+            return None;
+        }
+        let ino = self.next_number()?;
+        // The kernel's clock: what it writes to the file is not older than the file.
+        let at = Timestamp::from_unix_nanos(RealClock::wall_nanos_of_files());
+        let promised = Some(PromisedFile { ino, at, written: at, bytes: Vec::new() });
+        let create = Create { exclusive: true, promised, ..wanted.clone() };
+        // A meta that is asked after all is asked under the same number, as if nothing had been tried.
+        let request = self.backend.request(&mut ticket.clone(), MetaOp::Create(create));
+        let attr = promised_attr(&request)?;
+        if !behind.promise(self.files(), ino, &request) {
+            return None;
+        }
+        behind.names.set(wanted.parent, &wanted.name, Known::Is(ino));
+        behind.dirs.touch(wanted.parent, at);
+        behind.single.note(&attr, behind.single.changes());
+        let told = Told { attr, version: 0 };
+        self.backend.settled.note(told, self.backend.settled.changes(ino));
+        Some(told)
+    }
+
+    /// Removes a name that is known to be there; false when a meta must be asked.
+    pub(super) fn promise_unlink(&self, ticket: &Ticket, parent: Ino, name: &Name) -> bool {
+        let behind = &self.backend.behind;
+        if !behind.is_on() {
+            return false;
+        }
+        if self.files().knows(ticket.unique()) {
+            return behind.was_promised(ticket.first_sequence());
+        }
+        let Some(Known::Is(ino)) = behind.names.get(parent, name) else { return false };
+        // Where a quota counts, what goes makes room at once.
+        if !self.is_free(parent) {
+            return false;
+        }
+        let op = MetaOp::Unlink { parent, name: name.clone() };
+        let request = self.backend.request(&mut ticket.clone(), op);
+        let promised = behind.promise(self.files(), ino, &request);
+        if promised {
+            self.backend.settled.changed(ino);
+            behind.names.set(parent, name, Known::IsNot);
+            behind.single.unlinked(ino);
+            behind.dirs.touch(parent, Timestamp::from_unix_nanos(RealClock::wall_nanos()));
+        }
+        promised
+    }
+
+    /// Whether a meta may be told of what was written to a file after its close was answered: promises that.
+    pub(crate) fn promises_bytes(&self, ino: Ino) -> bool {
+        let (behind, settled) = (&self.backend.behind, &self.backend.settled);
+        if !behind.is_on() {
+            return false;
+        }
+        let Some(file) = self.files().get(ino) else { return false };
+        // It may have been moved to where a quota counts.
+        let stays = file.is_fresh(behind.dirs.unmoved_for());
+        if !stays || !self.is_free(file.told().parent) {
+            return false;
+        }
+        let _alone = file.gate.write();
+        let changes = settled.changes(ino);
+        let promised = match (self.files().unsent(ino), file.untold()) {
+            (None, None) => return !self.files().has_held(ino),
+            (Some(held), None) => self.promise(
+                ino,
+                MetaOp::WriteInline(WriteInline {
+                    ino,
+                    data: held.data,
+                    offset: held.offset,
+                    bytes: held.bytes,
+                    mtime: held.at,
+                }),
+            ),
+            (None, Some(written)) if !self.files().has_held(ino) => {
+                let Written { end, at, data } = written;
+                self.promise(ino, MetaOp::Extend(Extend { ino, data, size: end, mtime: at }))
+            }
+            _ => false,
+        };
+        if promised {
+            let told = Told { attr: file.attr(), version: file.version() };
+            settled.note(told, changes);
+        }
+        promised
+    }
+
+    /// Promises what this mount does by itself.
+    fn promise(&self, ino: Ino, op: MetaOp) -> bool {
+        let request = self.backend.request(&mut self.backend.own_ticket(), op);
+        self.backend.behind.promise(self.files(), ino, &request)
+    }
+
+    /// Whether creates in a directory end as this mount thinks: files get the caller's group, and no
+    /// quota refuses them.
+    fn takes_promises(&self, dir: Ino) -> bool {
+        let dirs = &self.backend.behind.dirs;
+        if let Some(known) = dirs.takes_promises(dir) {
+            return known;
+        }
+        if !self.is_free(dir) {
+            return false;
+        }
+        if dirs.attr(dir).is_none() {
+            let _ = self.dir_attr(&mut self.backend.own_ticket(), dir);
+        }
+        dirs.takes_promises(dir) == Some(true)
+    }
+
+    /// Whether no quota counts in a directory.
+    fn is_free(&self, dir: Ino) -> bool {
+        let dirs = &self.backend.behind.dirs;
+        if let Some(known) = dirs.is_free(dir) {
+            return known;
+        }
+        let changes = dirs.changes();
+        let op = MetaOp::GetQuota { ino: dir };
+        let answered = self.backend.ask(&mut self.backend.own_ticket(), op);
+        let free = match answered.map(|it| it.answer) {
+            Ok(Err(MetaError::NoData)) => true,
+            Ok(Ok(_)) => false,
+            _ => return false,
+        };
+        dirs.note_free(dir, free, changes);
+        free
+    }
+
+    /// Asks a meta for the attributes of a directory, and takes note of them.
+    pub(super) fn dir_attr(&self, ticket: &mut Ticket, ino: Ino) -> Result<Told, Errno> {
+        let dirs = &self.backend.behind.dirs;
+        let changes = dirs.changes();
+        let told = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
+        if self.backend.behind.is_on() && told.attr.is_dir() {
+            dirs.note(told.attr, changes);
+        }
+        Ok(told)
+    }
+
+    /// A file that is opened, if this mount knows how it is: its bytes come from the store when they are read.
+    pub(super) fn known_file(&self, ino: Ino) -> Option<Told> {
+        if self.mode != Mode::OneWriter {
+            return None;
+        }
+        self.backend.settled.get(ino).filter(|told| told.attr.is_stored() && told.attr.nlink > 0)
+    }
+
+    /// A number for a new file.
+    fn next_number(&self) -> Option<Ino> {
+        let mut left = self.backend.numbers.lock();
+        if left.is_empty() {
+            let op = MetaOp::TakeNumbers { count: NUMBERS };
+            *left = match self.backend.meta(&mut self.backend.own_ticket(), op) {
+                Ok(MetaReply::Numbers { first }) => first..first + u64::from(NUMBERS),
+                Ok(_) => {
+                    let _ = unexpected();
+                    Range::default()
+                }
+                Err(_) => Range::default(),
+            };
+        }
+        left.next().map(Ino)
+    }
+
+    /// Waits until a meta has all of a file that was promised, so that it is known where its bytes lie: a meta
+    /// chooses that when it makes it. The caller has the file alone.
+    pub(super) fn settle_place(&self, file: &File) -> Result<(), Errno> {
+        self.backend.behind.wait_inode(file.ino)?;
+        if file.attr().layout.chains == 0 {
+            self.backend.behind.failure(file.ino)?;
+            // A meta said it before the file was opened.
+            let op = MetaOp::GetAttr { ino: file.ino };
+            let _ = file.learn(self.backend.attr(&mut self.backend.own_ticket(), op)?);
+        }
+        Ok(())
+    }
+
+    /// A promise could not be kept: the kernel must not go on believing it.
+    pub(crate) fn forget_promised(&self, promise: &Promise) {
+        let Some(device) = self.device.get() else { return };
+        // The errors are those of what the kernel does not know.
+        let _ = device.inval_inode(promise.ino.0, Pages::All);
+        match &promise.request.op {
+            MetaOp::Create(Create { parent, name, .. }) | MetaOp::Unlink { parent, name } => {
+                let _ = device.inval_entry(parent.0, name.as_bytes());
+            }
+            _ => {}
+        }
+    }
+}

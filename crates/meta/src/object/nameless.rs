@@ -1,0 +1,97 @@
+//! Files before they have a name: held by the session that made them, as what it has open.
+
+use millpond_types::meta::{
+    Attr, Caller, Entry, FileKind, Ino, InodeRecord, Layout, Marks, MetaError, MetaReply,
+    OrphanRecord, keys,
+};
+use millpond_types::wire::Record;
+
+use crate::entry::Fresh;
+use crate::error::Failed;
+use crate::permit;
+use crate::quota::Charge;
+use crate::view::View;
+
+/// A regular file that nobody has made yet, with its bytes in the store.
+pub(super) fn new_file(
+    view: &View,
+    (caller, dir): (&Caller, &InodeRecord),
+    mode: u16,
+    fresh: Fresh,
+) -> InodeRecord {
+    let (gid, mode) = permit::inherit(caller, &dir.attr, false, mode);
+    let (now, ino) = (view.now, Ino(fresh.id));
+    let attr = Attr {
+        ino,
+        kind: FileKind::Regular,
+        mode,
+        uid: caller.uid,
+        gid,
+        nlink: 1,
+        rdev: 0,
+        size: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        data: fresh.id,
+        chunks: None,
+        is_shared: false,
+        layout: fresh.layout,
+        parent: dir.attr.ino,
+        version: 0,
+    };
+    let marks = Marks::default();
+    InodeRecord { attr, target: Vec::new(), xattrs: 0, quota: dir.quota, keep_s: 0, marks }
+}
+
+/// A directory that nobody has made yet.
+pub(super) fn new_dir(
+    view: &View,
+    (caller, dir): (&Caller, &InodeRecord),
+    mode: u16,
+    id: u64,
+) -> InodeRecord {
+    let file = new_file(view, (caller, dir), 0, Fresh { id, layout: Layout::NONE });
+    let (gid, mode) = permit::inherit(caller, &dir.attr, true, mode);
+    let kind = FileKind::Directory;
+    let attr = Attr { kind, gid, mode, nlink: 2, chunks: Some(id), ..file.attr };
+    InodeRecord { attr, keep_s: dir.keep_s, ..file }
+}
+
+/// Makes a file without a name.
+pub(super) async fn make(
+    view: &View,
+    (caller, session): (&Caller, u64),
+    (parent, mode): (Ino, u16),
+    fresh: Fresh,
+) -> Result<MetaReply, Failed> {
+    if fresh.layout.chains == 0 {
+        return Err(MetaError::Again.into());
+    }
+    if view.txn.get(&keys::inode(Ino(fresh.id))).await?.is_some() {
+        return Err(MetaError::Exists.into());
+    }
+    let dir = view.dir(parent).await?;
+    let mut record = new_file(view, (caller, &dir), mode, fresh);
+    record.attr.nlink = 0;
+    let ino = record.attr.ino;
+    view.charge(record.quota, ino, Charge::of(&record)).await?;
+    let orphan = OrphanRecord { since: view.now, waits_for: Some(vec![session]) };
+    view.txn.put(&keys::orphan(ino), orphan.seal())?;
+    view.put_inode(&mut record)?;
+    Ok(MetaReply::Entry(Entry { attr: record.attr, created: true }))
+}
+
+/// Takes a file without a name from the session that holds it: nobody collects it any more.
+pub(super) async fn take(view: &View, session: u64, ino: Ino) -> Result<InodeRecord, Failed> {
+    let key = keys::orphan(ino);
+    let orphan: Option<OrphanRecord> = view.read(&key).await?;
+    let record = view.inode(ino).await?;
+    let is_held = orphan.is_some_and(|orphan| orphan.waits_for == Some(vec![session]));
+    if !is_held || record.attr.kind != FileKind::Regular || record.attr.nlink > 0 {
+        return Err(MetaError::Stale.into());
+    }
+    view.txn.delete(&key)?;
+    Ok(record)
+}

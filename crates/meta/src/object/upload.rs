@@ -1,0 +1,271 @@
+//! Uploads in parts: each part is a file without a name, held by a record.
+//!
+//! An upload ends in one transaction, which writes down that its parts go; they become orphans some at a time.
+
+use millpond_store::{KeyRange, RangeOptions};
+use millpond_types::meta::object::{
+    ObjectReply, Part, PartRecord, PutPart, Upload, UploadId, UploadRecord, check_key,
+};
+use millpond_types::meta::{
+    Caller, DIR_PAGE_MAX, Ino, InodeRecord, MetaError, Name, OrphanRecord, keys,
+};
+use millpond_types::wire::Record;
+
+use super::{nameless, way};
+use crate::error::Failed;
+use crate::permit;
+use crate::quota;
+use crate::view::{View, opened};
+use crate::volume::Volume;
+
+/// Parts that one transaction lets go: four writes each.
+const FREED_MAX: usize = 25;
+/// Uploads that one transaction ends: five writes each.
+const ENDED_MAX: usize = 20;
+/// Ended uploads that a round looks at.
+const LOOKED_AT_MAX: usize = 100;
+/// Bytes of a page of uploads or parts, about.
+const PAGE_BYTES: usize = 2 << 20;
+
+async fn bucket(
+    view: &View,
+    caller: &Caller,
+    name: &Name,
+    wanted: u16,
+) -> Result<InodeRecord, Failed> {
+    let record = way::bucket(view, name).await?;
+    permit::access(caller, &record.attr, wanted)?;
+    Ok(record)
+}
+
+async fn record(view: &View, bucket: Ino, id: UploadId) -> Result<UploadRecord, Failed> {
+    let found = view.read(&keys::upload(bucket, id)).await?;
+    found.ok_or(Failed::Refused(MetaError::NotFound))
+}
+
+fn told(id: UploadId, record: UploadRecord) -> Upload {
+    let UploadRecord { key, attachment, started } = record;
+    Upload { id, key, attachment, started }
+}
+
+/// Begins an upload.
+pub(super) async fn create(
+    view: &View,
+    caller: &Caller,
+    name: &Name,
+    (key, attachment, id): (&[u8], &[u8], u64),
+) -> Result<ObjectReply, Failed> {
+    check_key(key).map_err(|_| MetaError::Invalid)?;
+    let ino = bucket(view, caller, name, permit::WRITE | permit::EXECUTE).await?.attr.ino;
+    // The bucket does not go meanwhile.
+    view.dir(ino).await?;
+    let (id, key, attachment) = (UploadId(id), key.to_vec(), attachment.to_vec());
+    view.txn.put(&keys::upload_by_key(ino, &key, id), Vec::new())?;
+    let record = UploadRecord { key, started: view.now, attachment };
+    view.txn.put(&keys::upload(ino, id), record.seal())?;
+    Ok(ObjectReply::Upload(told(id, record)))
+}
+
+/// An upload.
+pub(super) async fn get(
+    view: &View,
+    caller: &Caller,
+    (name, id): (&Name, UploadId),
+) -> Result<ObjectReply, Failed> {
+    let ino = bucket(view, caller, name, permit::READ).await?.attr.ino;
+    Ok(ObjectReply::Upload(told(id, record(view, ino, id).await?)))
+}
+
+/// A page of uploads.
+pub(super) async fn list(
+    view: &View,
+    caller: &Caller,
+    (name, after): (&Name, Option<&(Vec<u8>, UploadId)>),
+    limit: u32,
+) -> Result<ObjectReply, Failed> {
+    let ino = bucket(view, caller, name, permit::READ).await?.attr.ino;
+    let limit = (limit as usize).clamp(1, DIR_PAGE_MAX);
+    let mut range = KeyRange::prefix(&keys::uploads_by_key(ino));
+    if let Some((key, id)) = after {
+        range.start = [&keys::upload_by_key(ino, key, *id)[..], &[0]].concat();
+    }
+    let options = RangeOptions { snapshot: true, ..RangeOptions::limit(limit) };
+    let page = view.txn.range(&range, options).await?;
+    let (mut uploads, mut end, mut bytes) = (Vec::new(), page.rest.is_none(), 0);
+    for (key, _) in page.entries {
+        if bytes > PAGE_BYTES {
+            end = false;
+            break;
+        }
+        let Some((_, id)) = keys::split_upload_by_key(&key) else { continue };
+        let upload = keys::upload(ino, id);
+        let Some(found) = view.txn.get_snapshot(&upload).await? else { continue };
+        bytes += found.len();
+        uploads.push(told(id, opened(&upload, &found)?));
+    }
+    Ok(ObjectReply::Uploads { uploads, end })
+}
+
+/// Has a file without a name be a part.
+pub(super) async fn put_part(
+    view: &View,
+    (caller, session): (&Caller, u64),
+    put: &PutPart,
+) -> Result<ObjectReply, Failed> {
+    let dir = bucket(view, caller, &put.bucket, permit::WRITE | permit::EXECUTE).await?;
+    let ino = dir.attr.ino;
+    record(view, ino, put.id).await?;
+    let key = keys::part(ino, put.id, put.number);
+    let before: Option<PartRecord> = view.read(&key).await?;
+    let mut file = nameless::take(view, session, put.ino).await?;
+    quota::moved(view, &mut file, &dir).await?;
+    file.attr.parent = ino;
+    view.put_inode(&mut file)?;
+    if let Some(before) = before {
+        free(view, before.ino).await?;
+    }
+    let part = PartRecord { ino: put.ino, attachment: put.attachment.clone() };
+    view.txn.put(&key, part.seal())?;
+    Ok(ObjectReply::Done { attr: Some(file.attr), replaced: None })
+}
+
+/// Nothing holds the file of a part any more.
+async fn free(view: &View, ino: Ino) -> Result<(), Failed> {
+    let Some(mut record) = view.read::<InodeRecord>(&keys::inode(ino)).await? else {
+        return Ok(());
+    };
+    let orphan = OrphanRecord { since: view.now, waits_for: None };
+    view.txn.put(&keys::orphan(ino), orphan.seal())?;
+    // Whoever checks the volume sees that something has changed.
+    view.put_inode(&mut record)
+}
+
+/// A page of parts.
+pub(super) async fn parts(
+    view: &View,
+    caller: &Caller,
+    (name, id): (&Name, UploadId),
+    (after, limit): (u16, u32),
+) -> Result<ObjectReply, Failed> {
+    let ino = bucket(view, caller, name, permit::READ).await?.attr.ino;
+    record(view, ino, id).await?;
+    let limit = (limit as usize).clamp(1, DIR_PAGE_MAX);
+    let Some(first) = after.checked_add(1) else {
+        return Ok(ObjectReply::Parts { parts: Vec::new(), end: true });
+    };
+    let mut range = KeyRange::prefix(&keys::upload(ino, id));
+    range.start = keys::part(ino, id, first);
+    let options = RangeOptions { snapshot: true, ..RangeOptions::limit(limit) };
+    let page = view.txn.range(&range, options).await?;
+    let (mut parts, mut end, mut bytes) = (Vec::new(), page.rest.is_none(), 0);
+    let (mut found, mut wanted) = (Vec::new(), Vec::new());
+    for (key, value) in page.entries {
+        if bytes > PAGE_BYTES {
+            end = false;
+            break;
+        }
+        bytes += value.len();
+        let part: PartRecord = opened(&key, &value)?;
+        wanted.push(keys::inode(part.ino));
+        found.extend(keys::part_number(&key).map(|number| (number, part)));
+    }
+    let names: Vec<&[u8]> = wanted.iter().map(Vec::as_slice).collect();
+    let inodes = view.txn.get_many_snapshot(&names).await?;
+    for ((number, part), (key, inode)) in found.into_iter().zip(wanted.iter().zip(inodes)) {
+        let inode = inode.ok_or(Failed::Refused(MetaError::Io))?;
+        let InodeRecord { attr, .. } = opened(key, &inode)?;
+        parts.push(Part { number, attr, attachment: part.attachment });
+    }
+    Ok(ObjectReply::Parts { parts, end })
+}
+
+/// Ends an upload; its parts go later.
+pub(super) async fn end(view: &View, (bucket, id): (Ino, UploadId)) -> Result<(), Failed> {
+    let record = record(view, bucket, id).await?;
+    view.txn.delete(&keys::upload(bucket, id))?;
+    view.txn.delete(&keys::upload_by_key(bucket, &record.key, id))?;
+    Ok(view.txn.put(&keys::ended(bucket, id), Vec::new())?)
+}
+
+/// An upload is given up.
+pub(super) async fn abort(
+    view: &View,
+    caller: &Caller,
+    (name, id): (&Name, UploadId),
+) -> Result<ObjectReply, Failed> {
+    let dir = bucket(view, caller, name, permit::WRITE | permit::EXECUTE).await?;
+    end(view, (dir.attr.ino, id)).await?;
+    Ok(ObjectReply::Done { attr: None, replaced: None })
+}
+
+/// Ends all uploads of a bucket that goes.
+pub(crate) async fn end_all(volume: &Volume, bucket: Ino) -> Result<(), Failed> {
+    loop {
+        let ended = volume.store.transact(|txn| async move {
+            let view = View::new(txn, volume.now());
+            let range = KeyRange::prefix(&keys::uploads_by_key(bucket));
+            let page = view.txn.range(&range, RangeOptions::limit(ENDED_MAX)).await?;
+            let mut count = 0;
+            for (key, _) in page.entries {
+                let Some((_, id)) = keys::split_upload_by_key(&key) else { continue };
+                match end(&view, (bucket, id)).await {
+                    Err(Failed::Refused(_)) => view.txn.delete(&key)?,
+                    done => done?,
+                }
+                count += 1;
+            }
+            Ok::<_, Failed>(count)
+        });
+        if ended.await? < ENDED_MAX {
+            return Ok(());
+        }
+    }
+}
+
+/// Lets the parts of uploads go that have ended: of some of them.
+pub(crate) async fn let_go(volume: &Volume) -> Result<(), Failed> {
+    let options = RangeOptions { snapshot: true, ..RangeOptions::limit(LOOKED_AT_MAX) };
+    let page = volume.store.begin().range(&KeyRange::prefix(keys::ENDED), options).await?;
+    for (key, _) in page.entries {
+        let Some(upload) = keys::split_upload(keys::ENDED, &key) else { continue };
+        while !volume.store.transact(|txn| free_some(View::new(txn, volume.now()), upload)).await? {
+        }
+    }
+    Ok(())
+}
+
+/// Lets some parts go; whether all are gone.
+async fn free_some(view: View, (bucket, id): (Ino, UploadId)) -> Result<bool, Failed> {
+    let range = KeyRange::prefix(&keys::upload(bucket, id));
+    let page = view.txn.range(&range, RangeOptions::limit(FREED_MAX)).await?;
+    for (key, value) in &page.entries {
+        let part: PartRecord = opened(key, value)?;
+        free(&view, part.ino).await?;
+        view.txn.delete(key)?;
+    }
+    if page.rest.is_none() {
+        view.txn.delete(&keys::ended(bucket, id))?;
+    }
+    Ok(page.rest.is_none())
+}
+
+/// Removes a record of an upload that is not there, or has a part of one go; `None` for any other record, and for a part
+/// whose file may not be there.
+pub(crate) async fn stray(view: &View, key: &[u8]) -> Result<Option<bool>, Failed> {
+    if let Some((bucket, id)) = keys::split_upload_by_key(key) {
+        let is_there = view.txn.get(key).await?.is_some();
+        if !is_there || view.txn.get(&keys::upload(bucket, id)).await?.is_some() {
+            return Ok(Some(false));
+        }
+        view.txn.delete(key)?;
+        return Ok(Some(true));
+    }
+    let Some((bucket, id)) = keys::split_upload(keys::UPLOADS, key) else { return Ok(None) };
+    let ended = keys::ended(bucket, id);
+    let found = view.txn.get_many(&[key, &keys::upload(bucket, id), &ended]).await?;
+    if keys::part_number(key).is_none() || !matches!(found[..], [Some(_), None, None]) {
+        return Ok(None);
+    }
+    view.txn.put(&ended, Vec::new())?;
+    Ok(Some(true))
+}

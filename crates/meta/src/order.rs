@@ -1,0 +1,163 @@
+//! Whether what is kept of objects belongs to what is there: the part of a check that looks at places and parts of
+//! uploads.
+//!
+//! Entries and places of a directory are read in two orders. So the sums of both are compared first; only where they
+//! differ, each name is looked at with its places, at one moment.
+
+use std::collections::BTreeSet;
+
+use millpond_store::KeyRange;
+use millpond_types::meta::object::{PartRecord, name_at, places};
+use millpond_types::meta::{EntryRecord, FileKind, Ino, InodeRecord, Name, Repair, keys};
+use millpond_types::wire::Record;
+
+use crate::check::Walk;
+use crate::error::VolumeError;
+use crate::finding::Finding;
+use crate::records::{Records, is_unreadable};
+use crate::view::places_in;
+
+impl<R: Records> Walk<'_, R> {
+    /// Counts the places in directories of the batch.
+    pub(crate) async fn count_places(&mut self, is_first: bool) -> Result<(), VolumeError> {
+        let mut more = Some(KeyRange::prefix(keys::PLACES));
+        while let Some(range) = more {
+            let page = self.records.page(range, true).await?;
+            more = page.rest;
+            for (key, value) in page.entries {
+                let place = keys::split_place(&key);
+                let (Some((dir, place)), Ok(entry), false) =
+                    (place, EntryRecord::open(&value), is_unreadable(&key, &value))
+                else {
+                    if is_first {
+                        self.unreadable(key);
+                    }
+                    continue;
+                };
+                if !self.numbers.contains(&dir.0) {
+                    continue;
+                }
+                match self.seen(dir) {
+                    Some(seen) => seen.has_at(place, entry),
+                    None => self.confirm_stray(key, dir).await?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks whether uploads in the order of keys are there.
+    pub(crate) async fn check_uploads(&mut self) -> Result<(), VolumeError> {
+        let mut more = Some(KeyRange::prefix(keys::UPLOADS_BY_KEY));
+        while let Some(range) = more {
+            let page = self.records.page(range, false).await?;
+            more = page.rest;
+            for (key, _) in page.entries {
+                let Some((bucket, id)) = keys::split_upload_by_key(&key) else { continue };
+                self.confirm_without(key, vec![keys::upload(bucket, id)]).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A record without any of those that it belongs to, at one moment, is a stray one.
+    async fn confirm_without(
+        &mut self,
+        key: Vec<u8>,
+        owners: Vec<Vec<u8>>,
+    ) -> Result<(), VolumeError> {
+        let wanted = [vec![key.clone()], owners].concat();
+        let found = self.records.at_once(wanted).await?;
+        if let [Some(_), owners @ ..] = &found[..]
+            && owners.iter().all(Option::is_none)
+        {
+            let text = key.escape_ascii().to_string();
+            self.report.add(Finding::Stray { key: text }, [Repair::Stray { key }]);
+        }
+        Ok(())
+    }
+
+    /// Finds the inodes of the batch that are parts of uploads.
+    pub(crate) async fn count_parts(&mut self, is_first: bool) -> Result<(), VolumeError> {
+        let mut more = Some(KeyRange::prefix(keys::UPLOADS));
+        // The record of an upload lies before those of its parts.
+        let mut upload = None;
+        while let Some(range) = more {
+            let page = self.records.page(range, true).await?;
+            more = page.rest;
+            for (key, value) in page.entries {
+                if is_unreadable(&key, &value) {
+                    if is_first {
+                        self.unreadable(key);
+                    }
+                    continue;
+                }
+                let of = keys::split_upload(keys::UPLOADS, &key);
+                let Ok(part) = PartRecord::open(&value) else {
+                    upload = of;
+                    continue;
+                };
+                if let Some((bucket, id)) = of.filter(|_| is_first && of != upload) {
+                    let owners = vec![keys::upload(bucket, id), keys::ended(bucket, id)];
+                    self.confirm_without(key.clone(), owners).await?;
+                }
+                if !self.numbers.contains(&part.ino.0) {
+                    continue;
+                }
+                match self.seen(part.ino) {
+                    Some(seen) => seen.is_part = true,
+                    None => self.confirm_stray(key, part.ino).await?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Judges whether the places of a directory of the batch are those of its entries.
+    pub(crate) async fn judge_order(&mut self, place: usize) -> Result<(), VolumeError> {
+        let seen = &self.batch[place];
+        if seen.is_in_order() {
+            return Ok(());
+        }
+        let dir = seen.ino;
+        let mut wrong = BTreeSet::new();
+        for prefix in [keys::entries(dir), keys::places(dir)] {
+            let mut more = Some(KeyRange::prefix(&prefix));
+            while let Some(range) = more {
+                let page = self.records.page(range, false).await?;
+                more = page.rest;
+                for (key, _) in page.entries {
+                    let name = match keys::split_place(&key) {
+                        Some((_, place)) => name_at(place),
+                        None => keys::split_entry(&key).map(|(_, name)| name),
+                    };
+                    let Some(name) = name else { continue };
+                    if !self.is_well_placed(dir, &name).await? && wrong.insert(name.clone()) {
+                        let repair = Repair::Places { dir, name: name.clone() };
+                        self.report.add(Finding::Places { dir, name }, [repair]);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at a name and all places that it may have, at one moment.
+    async fn is_well_placed(&self, dir: Ino, name: &Name) -> Result<bool, VolumeError> {
+        let all: BTreeSet<Vec<u8>> =
+            [true, false].iter().flat_map(|is_dir| places(name, *is_dir)).collect();
+        let mut wanted = vec![keys::inode(dir), keys::entry(dir, name)];
+        wanted.extend(all.iter().map(|place| keys::place(dir, place)));
+        let found = self.records.at_once(wanted).await?;
+        let [Some(inode), entry, at @ ..] = &found[..] else { return Ok(true) };
+        let Ok(record) = InodeRecord::open(inode) else { return Ok(true) };
+        let opened = entry.as_deref().and_then(|entry| EntryRecord::open(entry).ok());
+        let kind = opened.map_or(FileKind::Regular, |entry| entry.kind);
+        let wanted = if opened.is_some() { places_in(&record, name, kind) } else { Vec::new() };
+        let is_right = |(place, at): (&Vec<u8>, &Option<Vec<u8>>)| {
+            let wanted = entry.as_ref().filter(|_| wanted.contains(place));
+            wanted == at.as_ref()
+        };
+        Ok(all.iter().zip(at).all(is_right))
+    }
+}

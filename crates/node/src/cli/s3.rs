@@ -1,0 +1,101 @@
+//! `millpond s3`: the access keys of S3 gateways.
+
+use millpond_client::{Addresses, Client, ClientOptions};
+use millpond_s3::KeyRing;
+use serde_json::json;
+
+use super::{ABSENT, OK, Outcome, output};
+
+pub(super) const EXAMPLES: &str =
+    "The secret of a new key is shown once. Gateways hear of a change within a second.
+
+Examples:
+  millpond s3 keys add training
+  millpond s3 keys add reports --bucket reports --bucket public
+  millpond s3 keys list
+  millpond s3 keys rm training";
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Command {
+    /// Make, list and remove the access keys of clients.
+    #[command(after_help = EXAMPLES)]
+    Keys(Args),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Addresses of some nodes of the cluster: HOST:PORT, with commas.
+    #[arg(long, global = true, default_value = "127.0.0.1:7440", env = "MILLPOND_SERVER")]
+    server: Addresses,
+    /// Credential, when the cluster asks for one.
+    #[arg(long, global = true, env = "MILLPOND_TOKEN", hide_env_values = true, default_value = "")]
+    token: String,
+    /// Print JSON.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Keys,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Keys {
+    /// Make an access key.
+    Add {
+        /// What it is for; no two keys have the same.
+        name: String,
+        /// A bucket that may be used; repeatable. [default: all]
+        #[arg(long = "bucket", value_name = "BUCKET")]
+        buckets: Vec<String>,
+    },
+    /// List access keys, without their secrets.
+    #[command(visible_alias = "ls")]
+    List,
+    /// Remove an access key.
+    Rm {
+        /// Its name, or the access key itself.
+        name: String,
+    },
+}
+
+pub(super) fn run(command: &Command) -> Outcome {
+    let Command::Keys(args) = command;
+    let token = args.token.clone();
+    let client = Client::new(ClientOptions { token, ..ClientOptions::new(args.server.clone()) })?;
+    let ring = KeyRing::open(client)?;
+    match &args.command {
+        Keys::Add { name, buckets } => {
+            let key = ring.add(name, buckets.clone())?;
+            if args.json {
+                let shown = json!({"name": key.name, "access_key": key.access_key,
+                    "secret_key": key.secret_key, "buckets": key.buckets});
+                return output::line(&shown.to_string());
+            }
+            output::line(&format!(
+                "access key  {}\nsecret key  {}\n\nThe secret is not shown again.",
+                key.access_key, key.secret_key
+            ))
+        }
+        Keys::List => list(&ring, args.json),
+        Keys::Rm { name } if ring.remove(name)? => Ok(OK),
+        Keys::Rm { name } => {
+            eprintln!("millpond: no access key is called '{name}'");
+            Ok(ABSENT)
+        }
+    }
+}
+
+fn list(ring: &KeyRing, json: bool) -> Outcome {
+    let keys = ring.list()?;
+    if json {
+        let line = |key: &millpond_s3::Key| json!({"name": key.name, "access_key": key.access_key, "buckets": key.buckets});
+        let lines: Vec<_> = keys.iter().map(line).collect();
+        return output::line(&serde_json::Value::from(lines).to_string());
+    }
+    let mut rows = vec![["name", "access key", "buckets"].map(str::to_owned).to_vec()];
+    rows.extend(keys.into_iter().map(|key| {
+        let buckets =
+            if key.buckets.is_empty() { "all".to_owned() } else { key.buckets.join(", ") };
+        vec![key.name, key.access_key, buckets]
+    }));
+    output::bytes(output::table(&rows).as_bytes())
+}

@@ -1,0 +1,76 @@
+//! The S3 gateway of this process: a client of the cluster like any other.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+
+use millpond_client::{Address, ClientOptions};
+use millpond_s3::{Gateway, Key, Options, StartError as GatewayError};
+
+use super::{StartError, listen_error, tls};
+use crate::config::Config;
+
+/// Memory that each connection to a node of this host shares with it: what two pieces of a body take.
+const ARENA_BYTES: u64 = 8 << 20;
+
+/// Where this process reaches itself.
+fn own(listen: SocketAddr) -> SocketAddr {
+    let ip = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listen.port())
+}
+
+/// Starts the gateway if this process has one.
+///
+/// # Errors
+/// [`StartError`] naming what to change.
+pub(super) fn start(
+    config: &Config,
+    listen: Option<SocketAddr>,
+) -> Result<Option<Gateway>, StartError> {
+    let (Some((address, is_named)), Some(listen)) = (config.s3_address()?, listen) else {
+        return Ok(None);
+    };
+    let s3 = &config.s3;
+    let tls = match (&s3.tls_cert, &s3.tls_key) {
+        (Some(cert), Some(key)) => Some(tls::server_config(Path::new(cert), Path::new(key))?),
+        _ => None,
+    };
+    let bad = |error: &dyn std::fmt::Display| StartError::Cluster(format!("S3 gateway: {error}"));
+    let at: Address = own(listen).to_string().parse().map_err(|error| bad(&error))?;
+    let token = String::from_utf8(config.cluster.credential()?).map_err(|error| bad(&error))?;
+    let cluster =
+        ClientOptions { token, arena_bytes: ARENA_BYTES, ..ClientOptions::new(at.into()) };
+    let root_key = match (&s3.access_key, &s3.secret_key) {
+        (Some(access_key), Some(secret_key)) => Some(Key {
+            name: "of the configuration".to_owned(),
+            access_key: access_key.clone(),
+            secret_key: secret_key.clone(),
+            buckets: Vec::new(),
+            created_ms: 0,
+        }),
+        _ => None,
+    };
+    let options = Options {
+        listen: address,
+        cluster,
+        tls,
+        domain: s3.domain.clone(),
+        region: s3.region.clone(),
+        root_key,
+        upload_expiry: s3.upload_expiry.0,
+    };
+    match Gateway::start(options) {
+        Ok(gateway) => Ok(Some(gateway)),
+        Err(GatewayError::Listen(error)) if is_named => {
+            Err(listen_error("s3.listen", "--s3", address, &error))
+        }
+        Err(GatewayError::Listen(error)) => {
+            tracing::warn!("no S3 gateway: {address}: {error}: choose an address with --s3");
+            Ok(None)
+        }
+        Err(error) => Err(bad(&error)),
+    }
+}

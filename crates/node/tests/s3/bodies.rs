@@ -1,0 +1,130 @@
+//! Bodies on their way in: checksums, chunks, trailers, and what does not arrive.
+
+use crate::client::Request;
+use crate::server::Server;
+use crate::sign::hex;
+
+/// Checksums of "123456789" as the catalogues of CRCs have them, and of SHA.
+const SUMS: [(&str, &str); 5] = [
+    ("crc32", "y/Q5Jg=="),
+    ("crc32c", "4waSgw=="),
+    ("crc64nvme", "rosUhgp5mIg="),
+    ("sha1", "98O8HYCOBHMq32eZZczDTKeuNEE="),
+    ("sha256", "FeKw08M4keuw8e9gnsQZQgwg4yDOlMZfvIwzEkSOsiU="),
+];
+const BODY: &str = "123456789";
+const WRONG: [(&str, &str); 2] = [("crc32", "y/Q5Jw=="), ("sha1", "98O8HYCOBHMq32eZZczDTKeuNEA=")];
+
+#[test]
+fn checksums_are_compared_and_told() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    for (name, value) in SUMS {
+        let header = format!("x-amz-checksum-{name}");
+        let put = s3.put("/bkt/k", BODY).header(&header, value).send().expect(200);
+        assert_eq!(put.header(&header), value);
+        let told = s3.get("/bkt/k").header("x-amz-checksum-mode", "ENABLED").send().expect(200);
+        assert_eq!(
+            (told.header(&header).as_str(), told.header("x-amz-checksum-type").as_str()),
+            (value, "FULL_OBJECT")
+        );
+        assert_eq!(s3.get("/bkt/k").send().header(&header), "", "only who asks is told");
+        // One that is only named is computed.
+        let named =
+            s3.put("/bkt/k", BODY).header("x-amz-sdk-checksum-algorithm", &name.to_uppercase());
+        assert_eq!(named.send().expect(200).header(&header), value);
+    }
+    let attributes = s3.get("/bkt/k").query("attributes", "");
+    let attributes =
+        attributes.header("x-amz-object-attributes", "ETag,Checksum,ObjectSize").send();
+    assert_eq!(attributes.expect(200).tag("ObjectSize"), "9");
+    for (name, value) in WRONG {
+        let header = format!("x-amz-checksum-{name}");
+        s3.put("/bkt/wrong", BODY).header(&header, value).send().refused(400, "BadDigest");
+        s3.put("/bkt/wrong", BODY).header(&header, "short").send().refused(400, "InvalidRequest");
+    }
+    let two = s3.put("/bkt/wrong", BODY).header("x-amz-checksum-crc32", SUMS[0].1);
+    two.header("x-amz-checksum-sha1", SUMS[3].1).send().refused(400, "InvalidRequest");
+    let md5 = |value: &str| s3.put("/bkt/md5", BODY).header("content-md5", value).send();
+    md5("JfnnlDI7RTiF9RgfG2JNCw==").expect(200);
+    md5("JfnnlDI7RTiF9RgfG2JNDA==").refused(400, "BadDigest");
+    md5("nonsense").refused(400, "InvalidDigest");
+    let large = vec![7; 9 << 20];
+    s3.put("/bkt/wrong", large)
+        .header("content-md5", "JfnnlDI7RTiF9RgfG2JNCw==")
+        .send()
+        .refused(400, "BadDigest");
+    s3.get("/bkt/wrong").send().refused(404, "NoSuchKey");
+}
+
+#[test]
+fn a_body_in_signed_chunks_is_one_body() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    let body: Vec<u8> = (0..300_000_u32).map(|n| (n % 249) as u8).collect();
+    let put = || s3.put("/bkt/k", body.clone()).header("content-encoding", "aws-chunked");
+    put().chunks(64 << 10).send().expect(200);
+    let got = s3.get("/bkt/k").send().expect(200);
+    assert!(got.body == body);
+    assert_eq!(got.header("content-encoding"), "");
+    // A byte of the second chunk is another.
+    let tampered = s3.put("/bkt/bad", body.clone()).chunks(64 << 10).tamper(70_000).send();
+    tampered.refused(403, "SignatureDoesNotMatch");
+    s3.get("/bkt/bad").send().refused(404, "NoSuchKey");
+}
+
+/// A body in chunks that nobody signed, with a trailer.
+fn with_trailer(put: Request, body: &str, (name, value): (&str, &str)) -> Request {
+    let text = format!("{:x}\r\n{body}\r\n0\r\n{name}:{value}\r\n\r\n", body.len());
+    put.body(text)
+        .payload("STREAMING-UNSIGNED-PAYLOAD-TRAILER")
+        .header("x-amz-decoded-content-length", &body.len().to_string())
+        .header("x-amz-trailer", name)
+        .header("content-encoding", "aws-chunked")
+}
+
+#[test]
+fn a_trailer_is_compared() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    for (name, value) in SUMS {
+        let header = format!("x-amz-checksum-{name}");
+        let put = with_trailer(s3.put("/bkt/k", ""), BODY, (&header, value)).send().expect(200);
+        assert_eq!(put.header(&header), value);
+        assert_eq!(s3.bytes("/bkt/k"), BODY.as_bytes());
+    }
+    for (name, value) in WRONG {
+        let header = format!("x-amz-checksum-{name}");
+        let put = with_trailer(s3.put("/bkt/wrong", ""), BODY, (&header, value));
+        put.send().refused(400, "BadDigest");
+    }
+    let unknown = with_trailer(s3.put("/bkt/wrong", ""), BODY, ("x-amz-other", "1"));
+    unknown.send().refused(400, "InvalidRequest");
+    s3.get("/bkt/wrong").send().refused(404, "NoSuchKey");
+}
+
+#[test]
+fn what_does_not_arrive_leaves_nothing() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    for len in [1_000, 9 << 20] {
+        let body = vec![1; len];
+        let cut = s3.put("/bkt/cut", body.clone()).payload("UNSIGNED-PAYLOAD").cut(len / 2);
+        // The client that broke off may or may not hear of it.
+        let answer = std::panic::catch_unwind(|| cut.send());
+        assert!(answer.is_err() || answer.unwrap().status == 400);
+        let wrong = s3.put("/bkt/cut", body).payload(&hex(&[0; 32])).send();
+        wrong.refused(400, "XAmzContentSHA256Mismatch");
+    }
+    s3.get("/bkt/cut").send().refused(404, "NoSuchKey");
+    let endless =
+        s3.put("/bkt/cut", "").payload("UNSIGNED-PAYLOAD").header("transfer-encoding", "chunked");
+    endless.body("3\r\nabc\r\n0\r\n\r\n").send().refused(411, "MissingContentLength");
+    let huge = s3.put("/bkt/cut", "").payload("UNSIGNED-PAYLOAD");
+    huge.header("content-length", "5368709121").cut(0).send().refused(400, "EntityTooLarge");
+    assert!(s3.get("/bkt").send().tags("Key").is_empty());
+}

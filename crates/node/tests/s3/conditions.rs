@@ -1,0 +1,112 @@
+//! Preconditions and ranges.
+
+use crate::server::Server;
+
+const LONG_AGO: &str = "Thu, 01 Dec 1994 16:00:00 GMT";
+const FUTURE: &str = "Thu, 01 Dec 2033 16:00:00 GMT";
+
+#[test]
+fn reads_are_conditional() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    let etag = s3.object("/bkt/k", "value");
+    let ask = |conditions: &[(&str, &str)]| {
+        let get = conditions.iter().fold(s3.get("/bkt/k"), |it, (k, v)| it.header(k, v));
+        let head = conditions.iter().fold(s3.head("/bkt/k"), |it, (k, v)| it.header(k, v));
+        let answer = get.send();
+        assert_eq!(answer.status, head.send().status);
+        answer
+    };
+    ask(&[("if-match", &etag)]).expect(200);
+    ask(&[("if-match", "*")]).expect(200);
+    ask(&[("if-match", "\"other\"")]).refused(412, "PreconditionFailed");
+    let same = ask(&[("if-none-match", &etag)]).expect(304);
+    assert_eq!((same.header("etag"), same.body.len()), (etag.clone(), 0));
+    ask(&[("if-none-match", "\"other\"")]).expect(200);
+    ask(&[("if-modified-since", LONG_AGO)]).expect(200);
+    ask(&[("if-modified-since", FUTURE)]).expect(304);
+    ask(&[("if-unmodified-since", FUTURE)]).expect(200);
+    ask(&[("if-unmodified-since", LONG_AGO)]).refused(412, "PreconditionFailed");
+    // A match by ETag goes before times.
+    ask(&[("if-match", &etag), ("if-unmodified-since", LONG_AGO)]).expect(200);
+    ask(&[("if-none-match", &etag), ("if-modified-since", LONG_AGO)]).expect(304);
+    ask(&[("if-none-match", "\"other\""), ("if-modified-since", FUTURE)]).expect(200);
+}
+
+#[test]
+fn writes_are_conditional() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    let put =
+        |body: &str, name: &str, value: &str| s3.put("/bkt/k", body).header(name, value).send();
+    put("no", "if-match", "\"etag\"").refused(404, "NoSuchKey");
+    let first = put("one", "if-none-match", "*").expect(200).header("etag");
+    put("no", "if-none-match", "*").refused(412, "PreconditionFailed");
+    put("no", "if-match", "\"other\"").refused(412, "PreconditionFailed");
+    put("no", "if-none-match", &first).refused(501, "NotImplemented");
+    assert_eq!(s3.bytes("/bkt/k"), b"one");
+    put("two", "if-match", &first).expect(200);
+    put("no", "if-match", &first).refused(412, "PreconditionFailed");
+    assert_eq!(s3.bytes("/bkt/k"), b"two");
+    s3.delete("/bkt/k").header("if-match", &first).send().refused(412, "PreconditionFailed");
+    let second = s3.head("/bkt/k").send().header("etag");
+    s3.delete("/bkt/k").header("if-match", &second).send().expect(204);
+    // Of many that make the same key, one does.
+    let outcomes: Vec<u16> = std::thread::scope(|scope| {
+        let race = |n: usize| {
+            let put = s3.put("/bkt/race", format!("{n}")).header("if-none-match", "*");
+            scope.spawn(move || put.send().status)
+        };
+        let racers: Vec<_> = (0..8).map(race).collect();
+        racers.into_iter().map(|it| it.join().unwrap()).collect()
+    });
+    assert_eq!(outcomes.iter().filter(|it| **it == 200).count(), 1, "{outcomes:?}");
+    assert_eq!(outcomes.iter().filter(|it| **it == 412).count(), 7, "{outcomes:?}");
+    // A completion too.
+    let id = s3.post("/bkt/race", "").query("uploads", "").send().expect(200).tag("UploadId");
+    let part = s3.put("/bkt/race", "part").query("partNumber", "1").query("uploadId", &id).send();
+    let etag = part.expect(200).header("etag");
+    let body = format!(
+        "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>{etag}</ETag></Part></CompleteMultipartUpload>"
+    );
+    let complete = |name: &str, value: &str| {
+        s3.post("/bkt/race", body.clone()).query("uploadId", &id).header(name, value).send()
+    };
+    complete("if-none-match", "*").refused(412, "PreconditionFailed");
+    let now = s3.head("/bkt/race").send().header("etag");
+    complete("if-match", &now).expect(200);
+    assert_eq!(s3.bytes("/bkt/race"), b"part");
+}
+
+#[test]
+fn ranges_are_cut_out() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    for len in [100, 3_000_000] {
+        let body: Vec<u8> = (0..=250).cycle().take(len).collect();
+        s3.object("/bkt/k", body.clone());
+        let ask = |range: &str| s3.get("/bkt/k").header("range", range).send();
+        for (range, from, to) in [
+            ("bytes=0-0".to_owned(), 0, 1),
+            ("bytes=10-19".to_owned(), 10, 20),
+            ("bytes=90-".to_owned(), 90, len),
+            (format!("bytes=5-{}", len + 100), 5, len),
+            ("bytes=-7".to_owned(), len - 7, len),
+            (format!("bytes=-{}", len + 7), 0, len),
+        ] {
+            let got = ask(&range).expect(206);
+            assert!(got.body == body[from..to], "{range} of {len}");
+            assert_eq!(got.header("content-range"), format!("bytes {from}-{}/{len}", to - 1));
+        }
+        let beyond = ask(&format!("bytes={len}-")).refused(416, "InvalidRange");
+        assert_eq!(beyond.header("content-range"), format!("bytes */{len}"));
+        ask("bytes=-0").refused(416, "InvalidRange");
+    }
+    s3.object("/bkt/empty", "");
+    s3.get("/bkt/empty").header("range", "bytes=0-").send().refused(416, "InvalidRange");
+    let head = s3.head("/bkt/k").header("range", "bytes=1-2").send().expect(206);
+    assert_eq!(head.header("content-length"), "2");
+}

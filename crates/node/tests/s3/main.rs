@@ -1,0 +1,16 @@
+//! S3 clients against real servers: requests are signed here and sent as they are, wrong ones too.
+
+#![allow(clippy::disallowed_methods, reason = "tests start processes and use sockets and clocks")]
+#![allow(clippy::unwrap_used, reason = "a failing test panics")]
+
+mod access;
+mod bodies;
+mod buckets;
+mod client;
+mod conditions;
+mod hostile;
+mod lists;
+mod objects;
+mod parts;
+mod server;
+mod sign;

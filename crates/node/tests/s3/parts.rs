@@ -1,0 +1,161 @@
+//! Uploads in parts.
+
+use crate::client::{Answer, Client};
+use crate::server::Server;
+
+const MIB: usize = 1 << 20;
+
+fn begin(s3: &Client, path: &str) -> String {
+    let begun = s3.post(path, "").query("uploads", "").header("x-amz-meta-of", "parts");
+    begun.send().expect(200).tag("UploadId")
+}
+
+fn part(s3: &Client, (path, id): (&str, &str), number: usize, body: Vec<u8>) -> Answer {
+    let put = s3.put(path, body).query("partNumber", &number.to_string());
+    put.query("uploadId", id).send()
+}
+
+fn complete(s3: &Client, (path, id): (&str, &str), parts: &[(usize, String)]) -> Answer {
+    let parts = parts
+        .iter()
+        .map(|(n, etag)| format!("<Part><PartNumber>{n}</PartNumber><ETag>{etag}</ETag></Part>"));
+    let parts = parts.collect::<Vec<_>>().concat();
+    let body = format!("<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>");
+    s3.post(path, body).query("uploadId", id).send()
+}
+
+#[test]
+fn parts_become_an_object() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    let id = begin(&s3, "/bkt/k");
+    let at = ("/bkt/k", id.as_str());
+    let bodies = [vec![b'1'; 5 * MIB], vec![b'2'; 5 * MIB + 3], vec![b'3'; 7]];
+    let mut etags = Vec::new();
+    // Out of order, and one of them twice.
+    part(&s3, at, 2, vec![b'x'; 100]).expect(200);
+    for number in [3, 1, 2] {
+        let etag = part(&s3, at, number, bodies[number - 1].clone()).expect(200).header("etag");
+        etags.push((number, etag));
+    }
+    etags.sort();
+    s3.get("/bkt/k").send().refused(404, "NoSuchKey");
+    let listed = s3.get("/bkt/k").query("uploadId", &id).send().expect(200);
+    assert_eq!(listed.tags("PartNumber"), ["1", "2", "3"]);
+    let page = s3.get("/bkt/k").query("uploadId", &id).query("max-parts", "2").send().expect(200);
+    assert_eq!(
+        (page.tag("IsTruncated"), page.tag("NextPartNumberMarker")),
+        ("true".to_owned(), "2".to_owned())
+    );
+    let rest = s3.get("/bkt/k").query("uploadId", &id).query("part-number-marker", "2").send();
+    assert_eq!(rest.tags("PartNumber"), ["3"]);
+    let done = complete(&s3, at, &etags).expect(200);
+    assert!(done.tag("ETag").trim_end_matches("&quot;").trim_end_matches('"').ends_with("-3"));
+    let whole: Vec<u8> = bodies.concat();
+    let got = s3.get("/bkt/k").send().expect(200);
+    assert!(got.body == whole, "the parts in their order");
+    assert_eq!(got.header("x-amz-meta-of"), "parts");
+    let second = s3.get("/bkt/k").query("partNumber", "2").send().expect(206);
+    assert!(second.body == bodies[1]);
+    assert_eq!(second.header("x-amz-mp-parts-count"), "3");
+    let range = format!("bytes {}-{}/{}", 5 * MIB, 10 * MIB + 2, whole.len());
+    assert_eq!(second.header("content-range"), range);
+    s3.get("/bkt/k").query("partNumber", "4").send().refused(416, "InvalidPartNumber");
+    // The answer may have been lost: the same completion is answered again.
+    assert_eq!(complete(&s3, at, &etags).expect(200).tag("ETag"), done.tag("ETag"));
+    part(&s3, at, 1, vec![1]).refused(404, "NoSuchUpload");
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    let id = begin(&s3, "/bkt/k");
+    let at = ("/bkt/k", id.as_str());
+    let small = part(&s3, at, 1, vec![1; 100]).expect(200).header("etag");
+    let last = part(&s3, at, 2, vec![2; 100]).expect(200).header("etag");
+    complete(&s3, at, &[(1, small.clone()), (2, last.clone())]).refused(400, "EntityTooSmall");
+    complete(&s3, at, &[(2, last.clone()), (1, small.clone())]).refused(400, "InvalidPartOrder");
+    complete(&s3, at, &[(1, last.clone())]).refused(400, "InvalidPart");
+    complete(&s3, at, &[(7, last)]).refused(400, "InvalidPart");
+    complete(&s3, at, &[]).refused(400, "MalformedXML");
+    for number in [0, 10_001] {
+        part(&s3, at, number, vec![0]).refused(400, "InvalidArgument");
+    }
+    part(&s3, ("/bkt/other", &id), 1, vec![0]).refused(404, "NoSuchUpload");
+    part(&s3, ("/bkt/k", "nonsense"), 1, vec![0]).refused(404, "NoSuchUpload");
+    let huge = s3.put("/bkt/k", "").query("partNumber", "1").query("uploadId", &id);
+    let huge = huge.payload("UNSIGNED-PAYLOAD").header("content-length", "5368709121").cut(0);
+    huge.send().refused(400, "EntityTooLarge");
+    complete(&s3, at, &[(1, small)]).expect(200);
+    assert_eq!(s3.bytes("/bkt/k"), vec![1; 100]);
+}
+
+#[test]
+fn uploads_are_listed_and_given_up() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    let ids: Vec<String> =
+        ["b/1", "a", "b/2", "a"].iter().map(|key| begin(&s3, &format!("/bkt/{key}"))).collect();
+    let list = || s3.get("/bkt").query("uploads", "");
+    assert_eq!(list().send().expect(200).tags("Key"), ["a", "a", "b/1", "b/2"]);
+    let below = list().query("delimiter", "/").send().expect(200);
+    assert_eq!((below.tags("Key").len(), below.tags("CommonPrefixes").len()), (2, 1));
+    let page = list().query("max-uploads", "1").send().expect(200);
+    assert_eq!(page.tag("IsTruncated"), "true");
+    let next = list().query("key-marker", &page.tag("NextKeyMarker"));
+    let next = next.query("upload-id-marker", &page.tag("NextUploadIdMarker")).send().expect(200);
+    assert_eq!(next.tags("Key"), ["a", "b/1", "b/2"]);
+    part(&s3, ("/bkt/a", &ids[1]), 1, vec![1; 70_000]).expect(200);
+    s3.delete("/bkt/a").query("uploadId", &ids[1]).send().expect(204);
+    s3.delete("/bkt/a").query("uploadId", &ids[1]).send().refused(404, "NoSuchUpload");
+    assert_eq!(list().send().tags("Key"), ["a", "b/1", "b/2"]);
+}
+
+#[test]
+fn a_part_may_be_copied() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    let body: Vec<u8> = (0..=252).cycle().take(6 * MIB).collect();
+    s3.object("/bkt/source", body.clone());
+    let id = begin(&s3, "/bkt/k");
+    let copy = |number: &str, range: Option<&str>| {
+        let mut put = s3.put("/bkt/k", "").query("partNumber", number).query("uploadId", &id);
+        put = put.header("x-amz-copy-source", "/bkt/source");
+        if let Some(range) = range {
+            put = put.header("x-amz-copy-source-range", range);
+        }
+        put.send()
+    };
+    let etag = |answer: Answer| answer.expect(200).tag("ETag").replace("&quot;", "\"");
+    let one = etag(copy("1", None));
+    let two = etag(copy("2", Some("bytes=10-19")));
+    copy("3", Some("bytes=10-6291456")).refused(416, "InvalidRange");
+    copy("3", Some("bytes=9-3")).refused(400, "InvalidArgument");
+    complete(&s3, ("/bkt/k", &id), &[(1, one), (2, two)]).expect(200);
+    let whole = [&body[..], &body[10..20]].concat();
+    assert!(s3.bytes("/bkt/k") == whole);
+}
+
+#[test]
+fn old_uploads_are_given_up() {
+    let config = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(config.path(), "[s3]\nupload_expiry = \"2s\"\n").unwrap();
+    let flags =
+        ["--s3-access-key", crate::server::ACCESS, "--s3-secret-key", crate::server::SECRET];
+    let config = config.path().to_str().unwrap();
+    let server = Server::with(&[&flags[..], &["--config", config]].concat());
+    let s3 = server.client();
+    s3.bucket("bkt");
+    let id = begin(&s3, "/bkt/k");
+    part(&s3, ("/bkt/k", &id), 1, vec![1; 70_000]).expect(200);
+    crate::server::until("the upload is given up", || {
+        let listed = s3.get("/bkt").query("uploads", "").send().expect(200);
+        listed.tags("Upload").is_empty().then_some(())
+    });
+    part(&s3, ("/bkt/k", &id), 2, vec![1]).refused(404, "NoSuchUpload");
+}

@@ -1,0 +1,130 @@
+//! A cluster of one process with a gateway.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::client::Client;
+
+/// The credential of the configuration.
+pub(crate) const ACCESS: &str = "AKIAROOTROOTROOTROOT";
+pub(crate) const SECRET: &str = "correct-horse-battery-staple";
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A server; killed when dropped.
+pub(crate) struct Server {
+    child: Child,
+    /// Where clients of the cluster reach it.
+    pub(crate) address: String,
+    /// Where S3 clients reach it.
+    pub(crate) s3: String,
+    /// Where its metrics are.
+    pub(crate) http: String,
+    folder: tempfile::TempDir,
+}
+
+impl Server {
+    /// Starts one with the credential of the configuration.
+    pub(crate) fn start() -> Self {
+        Self::with(&["--s3-access-key", ACCESS, "--s3-secret-key", SECRET])
+    }
+
+    /// Starts one with more flags, and waits until its gateway has the volume.
+    pub(crate) fn with(flags: &[&str]) -> Self {
+        let all = ["--manager", "--form-nodes", "1", "--http", "127.0.0.1:0", "--size", "1GiB"];
+        Self::run(&[&all[..], flags].concat())
+    }
+
+    /// A process that is only a gateway of this one's cluster.
+    pub(crate) fn gateway(&self) -> Self {
+        Self::run(&["--no-storage", "--join", &self.address, "--http", "", "--socket", ""])
+    }
+
+    fn run(flags: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let log = std::fs::File::create(folder.path().join("log")).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_millpond"))
+            .args(["server", "--memory", "128MiB", "--cores", "1", "--listen", "127.0.0.1:0"])
+            .args(["--s3", "127.0.0.1:0", "--log-level", "info,millpond=debug", "--data"])
+            .arg(folder.path().join("data"))
+            .args(flags)
+            .env_remove("MILLPOND_S3_ACCESS_KEY")
+            .env_remove("MILLPOND_S3_SECRET_KEY")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let (mut address, mut s3, mut http) = (String::new(), String::new(), String::new());
+        let mut is_ready = false;
+        let out = child.stdout.take().unwrap();
+        for line in BufReader::new(out).lines().map_while(Result::ok) {
+            let mut words = line.split_whitespace();
+            let to = match words.next() {
+                Some("clients") => &mut address,
+                Some("s3") => &mut s3,
+                Some("metrics") => &mut http,
+                Some("READY") => {
+                    is_ready = true;
+                    break;
+                }
+                _ => continue,
+            };
+            let word = words.next().unwrap_or_default().trim_end_matches(',');
+            let word = word.split_once("://").map_or(word, |(_, rest)| rest);
+            word.trim_end_matches("/metrics").clone_into(to);
+        }
+        let server = Self { child, address, s3, http, folder };
+        assert!(is_ready, "the server did not start:\n{}", server.log());
+        server
+    }
+
+    /// A client with the credential of the configuration, once the volume can be used.
+    pub(crate) fn client(&self) -> Client {
+        let client = Client::new(&self.s3, ACCESS, SECRET);
+        until("the volume is open", || client.put("/ready", "").send().is(200).then_some(()));
+        until("chains are made", || client.put("/ready/k", "v").send().is(200).then_some(()));
+        client.delete("/ready/k").send().expect(204);
+        client.delete("/ready").send().expect(204);
+        client
+    }
+
+    /// Runs `millpond` with these words against this server.
+    pub(crate) fn command(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_millpond"));
+        command.args(words).args(["--server", &self.address]).output().unwrap()
+    }
+
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let log = self.log();
+            let from = log.len().saturating_sub(4_000);
+            eprintln!("{}", log.get(from..).unwrap_or_default());
+        }
+    }
+}
+
+/// Waits for something.
+pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

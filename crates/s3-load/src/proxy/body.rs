@@ -1,0 +1,154 @@
+//! Bodies on their way through: counted, and cut where a fault says so.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use http_body_util::Full;
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+
+use super::Shared;
+use super::counts::Count;
+
+/// The connection of the client ends here, by a reset.
+#[derive(Debug, thiserror::Error)]
+#[error("the proxy ends the connection")]
+pub(super) struct Cut;
+
+/// A request's body on its way to the backend.
+pub(super) struct Upload {
+    body: Incoming,
+    shared: Arc<Shared>,
+}
+
+impl Upload {
+    pub(super) const fn new(body: Incoming, shared: Arc<Shared>) -> Self {
+        Self { body, shared }
+    }
+}
+
+impl Body for Upload {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &polled
+            && let Some(bytes) = frame.data_ref()
+        {
+            self.shared.counts.bytes_up.add(bytes.len() as u64);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// An answer's body.
+pub(super) enum Answer {
+    /// One of the proxy's own.
+    Own(Full<Bytes>),
+    /// The backend's.
+    Passed(Passed),
+}
+
+/// The backend's body on its way to the client.
+pub(super) struct Passed {
+    body: Incoming,
+    shared: Arc<Shared>,
+    /// Bytes that still pass before the connection is reset.
+    left: Option<u64>,
+    /// Whether what passed has been sent.
+    is_flushed: bool,
+    /// The client's connection is closed by a reset once this is up.
+    reset: Arc<AtomicBool>,
+}
+
+impl Passed {
+    /// The whole body.
+    pub(super) const fn whole(body: Incoming, shared: Arc<Shared>, reset: Arc<AtomicBool>) -> Self {
+        Self { body, shared, left: None, is_flushed: false, reset }
+    }
+
+    /// Half of the body; nothing of one whose length is not told.
+    pub(super) fn half(body: Incoming, shared: Arc<Shared>, reset: Arc<AtomicBool>) -> Self {
+        let left = body.size_hint().exact().unwrap_or_default() / 2;
+        Self { body, shared, left: Some(left), is_flushed: false, reset }
+    }
+
+    fn cut(&self, count: &Count) -> Cut {
+        count.add(1);
+        self.reset.store(true, Ordering::Relaxed);
+        Cut
+    }
+
+    fn poll_passed(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        if self.shared.faults.borrow().faults.outage {
+            return Poll::Ready(Some(Err(self.cut(&self.shared.counts.outage_resets))));
+        }
+        if self.left == Some(0) {
+            if !self.is_flushed {
+                // hyper sends what it has when a body has nothing more for the moment.
+                self.is_flushed = true;
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            return Poll::Ready(Some(Err(self.cut(&self.shared.counts.cuts))));
+        }
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        let Poll::Ready(Some(Ok(mut frame))) = polled else {
+            return polled.map_err(|_| self.cut(&self.shared.counts.backend_failures));
+        };
+        if let Some(bytes) = frame.data_ref() {
+            let passing = self.left.map_or(bytes.len(), |left| {
+                usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()))
+            });
+            self.left = self.left.map(|left| left - passing as u64);
+            self.shared.counts.bytes_down.add(passing as u64);
+            frame = Frame::data(bytes.slice(..passing));
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = Cut;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        match &mut *self {
+            Self::Own(body) => Pin::new(body).poll_frame(context).map_err(|never| match never {}),
+            Self::Passed(passed) => passed.poll_passed(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Own(body) => body.is_end_stream(),
+            Self::Passed(passed) => passed.left.is_none() && passed.body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Own(body) => body.size_hint(),
+            Self::Passed(passed) => passed.body.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Requests of one connection: what becomes of each, and the connection to the backend.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode, Uri, Version};
+use hyper_util::rt::TokioIo;
+use millpond_env::RealClock;
+use serde_json::json;
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+
+use super::body::{Answer, Cut, Passed, Upload};
+use super::faults::Active;
+use super::{Counts, Fate, Faults, Shared};
+
+/// Where the faults are told and set.
+const CONTROL: &str = "/_faults";
+/// Bytes of faults that are set, at most.
+const CONTROL_MAX: usize = 64 << 10;
+/// Headers that are for one connection only.
+const HOP: [HeaderName; 2] = [CONNECTION, HeaderName::from_static("keep-alive")];
+
+/// A connection of a client, as far as its requests see it.
+pub(super) struct Forward {
+    shared: Arc<Shared>,
+    backend: Mutex<Option<SendRequest<Upload>>>,
+    /// The client's connection is closed by a reset once this is up.
+    reset: Arc<AtomicBool>,
+}
+
+impl Forward {
+    pub(super) fn new(shared: Arc<Shared>, reset: Arc<AtomicBool>) -> Self {
+        Self { shared, backend: Mutex::new(None), reset }
+    }
+
+    fn counts(&self) -> &Counts {
+        &self.shared.counts
+    }
+
+    /// The answer to a request; an error ends the connection by a reset.
+    pub(super) async fn answer(&self, request: Request<Incoming>) -> Result<Response<Answer>, Cut> {
+        if request.uri().path() == CONTROL {
+            return Ok(self.control(request).await);
+        }
+        self.counts().requests.add(1);
+        let mut changes = self.shared.faults.subscribe();
+        tokio::select! {
+            biased;
+            // The sender is in `shared`, so there is no error but that of a proxy that ends.
+            _ = changes.wait_for(|active| active.faults.outage) => {
+                self.counts().outage_resets.add(1);
+                Err(Cut)
+            }
+            answer = self.meet(request) => answer,
+        }
+    }
+
+    async fn meet(&self, request: Request<Incoming>) -> Result<Response<Answer>, Cut> {
+        let active = Arc::clone(&self.shared.faults.borrow());
+        if !active.faults.meets(request.method().as_str(), request.uri().path()) {
+            return self.pass(request, Fate::Pass).await;
+        }
+        let Some(number) = active.admit(RealClock::tick()) else {
+            self.counts().slowed.add(1);
+            self.drain(request.into_body()).await?;
+            let message = "Please reduce your request rate.";
+            return Ok(failure(StatusCode::SERVICE_UNAVAILABLE, "SlowDown", message));
+        };
+        let (fate, wait) = active.faults.decide(number);
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+        match fate {
+            Fate::Pass | Fate::CommitReset | Fate::Cut => self.pass(request, fate).await,
+            Fate::Error => {
+                self.counts().errors.add(1);
+                self.drain(request.into_body()).await?;
+                let message = "We encountered an internal error. Please try again.";
+                Ok(failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message))
+            }
+            Fate::Reset => {
+                self.counts().resets.add(1);
+                Err(Cut)
+            }
+            Fate::Hang => {
+                self.counts().hangs.add(1);
+                self.changed(&active).await;
+                Err(Cut)
+            }
+        }
+    }
+
+    /// Returns once other faults are set.
+    async fn changed(&self, active: &Arc<Active>) {
+        let mut changes = self.shared.faults.subscribe();
+        let _ = changes.wait_for(|now| !Arc::ptr_eq(now, active)).await;
+    }
+
+    /// Sends a request on, and gives back the answer, half of it, or nothing.
+    async fn pass(&self, request: Request<Incoming>, fate: Fate) -> Result<Response<Answer>, Cut> {
+        let Ok(answer) = self.send(request).await else {
+            self.counts().backend_failures.add(1);
+            return Err(Cut);
+        };
+        let (mut parts, mut body) = answer.into_parts();
+        strip(&mut parts.headers);
+        let (shared, reset) = (Arc::clone(&self.shared), Arc::clone(&self.reset));
+        let body = match fate {
+            Fate::CommitReset => {
+                // Behind the answer's last byte the work is done, whatever it was.
+                while let Some(Ok(_)) = body.frame().await {}
+                self.counts().commit_resets.add(1);
+                return Err(Cut);
+            }
+            Fate::Cut if !hyper::body::Body::is_end_stream(&body) => {
+                Passed::half(body, shared, reset)
+            }
+            _ => Passed::whole(body, shared, reset),
+        };
+        self.counts().forwarded.add(1);
+        Ok(Response::from_parts(parts, Answer::Passed(body)))
+    }
+
+    async fn send(&self, request: Request<Incoming>) -> std::io::Result<Response<Incoming>> {
+        let (mut parts, body) = request.into_parts();
+        strip(&mut parts.headers);
+        parts.version = Version::HTTP_11;
+        if let Some(path) = parts.uri.path_and_query() {
+            parts.uri = Uri::from(path.clone());
+        }
+        let mut request = Request::from_parts(parts, Upload::new(body, Arc::clone(&self.shared)));
+        // Requests of a connection come one by one: nobody else waits for this.
+        let mut slot = self.backend.lock().await;
+        let mut kept = slot.take();
+        loop {
+            let is_new = kept.is_none();
+            let mut connection = match kept.take() {
+                Some(connection) => connection,
+                None => self.connect().await?,
+            };
+            if connection.ready().await.is_err() && !is_new {
+                continue;
+            }
+            match connection.try_send_request(request).await {
+                Ok(answer) => {
+                    *slot = Some(connection);
+                    return Ok(answer);
+                }
+                // The backend ended a connection that nothing was sent on yet.
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) if !is_new => request = unsent,
+                    _ => return Err(std::io::Error::other(error.into_error())),
+                },
+            }
+        }
+    }
+
+    async fn connect(&self) -> std::io::Result<SendRequest<Upload>> {
+        let stream = TcpStream::connect(self.shared.backend).await?;
+        stream.set_nodelay(true)?;
+        let (sender, connection) =
+            handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
+        self.counts().backend_connections.add(1);
+        tokio::spawn(async move {
+            // What goes wrong is told to the request in flight.
+            let _ = connection.await;
+        });
+        Ok(sender)
+    }
+
+    /// Takes a body and drops it, so that the client is there for the answer.
+    async fn drain(&self, mut body: Incoming) -> Result<(), Cut> {
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| Cut)?;
+            self.counts().bytes_up.add(frame.data_ref().map_or(0, |bytes| bytes.len() as u64));
+        }
+        Ok(())
+    }
+
+    async fn control(&self, request: Request<Incoming>) -> Response<Answer> {
+        match *request.method() {
+            Method::GET => {}
+            Method::PUT => {
+                if let Err(why) = self.set(request.into_body()).await {
+                    return page(StatusCode::BAD_REQUEST, "text/plain", why + "\n");
+                }
+            }
+            _ => {
+                return page(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "GET, PUT\n".to_owned());
+            }
+        }
+        let faults = self.shared.faults.borrow().faults.clone();
+        let report = json!({ "faults": faults, "counts": self.counts().report() });
+        page(StatusCode::OK, "application/json", format!("{report:#}\n"))
+    }
+
+    async fn set(&self, body: Incoming) -> Result<(), String> {
+        let text = Limited::new(body, CONTROL_MAX).collect().await;
+        let text = text.map_err(|error| error.to_string())?.to_bytes();
+        let faults: Faults = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+        self.shared.faults.send_replace(Arc::new(Active::new(faults)?));
+        Ok(())
+    }
+}
+
+fn strip(headers: &mut HeaderMap) {
+    for name in &HOP {
+        headers.remove(name);
+    }
+}
+
+/// An error as S3 tells it.
+fn failure(status: StatusCode, code: &str, message: &str) -> Response<Answer> {
+    let text = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>{code}</Code>\
+         <Message>{message}</Message><RequestId>FAULTPROXY</RequestId></Error>"
+    );
+    page(status, "application/xml", text)
+}
+
+fn page(status: StatusCode, kind: &'static str, text: String) -> Response<Answer> {
+    let mut response = Response::new(Answer::Own(Full::new(Bytes::from(text))));
+    *response.status_mut() = status;
+    response.headers_mut().insert("content-type", HeaderValue::from_static(kind));
+    response
+}

@@ -1,0 +1,126 @@
+//! Who asks, and whether they may.
+
+use std::sync::Arc;
+
+use s3s::access::{S3Access, S3AccessContext};
+use s3s::auth::{S3Auth, SecretKey};
+use s3s::host::{S3Host, VirtualHost};
+use s3s::path::S3Path;
+use s3s::{S3ErrorCode, S3Result};
+
+use crate::door::Door;
+use crate::error::{refuse, told};
+use crate::keys::{Key, Recent};
+use crate::metrics::Seen;
+
+/// What a gateway without any credential says to everybody.
+const NO_KEYS: &str = "This gateway has no access keys yet: make one with `millpond s3 keys add NAME`, or start \
+                       it with MILLPOND_S3_ACCESS_KEY and MILLPOND_S3_SECRET_KEY.";
+
+/// The credentials, for `s3s`.
+pub(crate) struct Auth {
+    pub(crate) door: Arc<Door>,
+}
+
+/// The credential of an access key, as of half a second ago at most.
+///
+/// # Errors
+/// Those of the volume.
+pub(crate) async fn key(door: &Door, access_key: &str) -> S3Result<Option<Key>> {
+    match door.keys.recent(access_key) {
+        Recent::Known(key) => return Ok(Some(key)),
+        Recent::Unknown => return Ok(None),
+        Recent::Old => {}
+    }
+    let asked = access_key.to_owned();
+    let read = door.blocking(move |store| {
+        crate::keys::read(store, &asked).map_err(|it| told(it, S3ErrorCode::InternalError))
+    });
+    let key = read.await?;
+    door.keys.learn(access_key, key.clone());
+    Ok(key)
+}
+
+async fn is_any(door: &Door) -> S3Result<bool> {
+    if door.keys.has_root() {
+        return Ok(true);
+    }
+    door.blocking(|store| {
+        crate::keys::is_any(store).map_err(|it| told(it, S3ErrorCode::InternalError))
+    })
+    .await
+}
+
+#[async_trait::async_trait]
+impl S3Auth for Auth {
+    async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
+        if let Some(key) = key(&self.door, access_key).await? {
+            return Ok(SecretKey::from(key.secret_key));
+        }
+        if !is_any(&self.door).await? {
+            return Err(refuse(S3ErrorCode::InvalidAccessKeyId, NO_KEYS));
+        }
+        Err(S3ErrorCode::InvalidAccessKeyId.into())
+    }
+}
+
+/// What credentials may do, for `s3s`.
+pub(crate) struct Access {
+    pub(crate) door: Arc<Door>,
+}
+
+#[async_trait::async_trait]
+impl S3Access for Access {
+    async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
+        let name = context.s3_op().name().to_owned();
+        if let Some(seen) = context.extensions_mut().get::<Arc<Seen>>() {
+            seen.set(&name);
+        }
+        let Some(credentials) = context.credentials() else {
+            if is_any(&self.door).await? {
+                return Err(S3ErrorCode::AccessDenied.into());
+            }
+            return Err(refuse(S3ErrorCode::AccessDenied, NO_KEYS));
+        };
+        let denied = || S3ErrorCode::AccessDenied;
+        let key = key(&self.door, &credentials.access_key).await?.ok_or_else(denied)?;
+        let bucket = match context.s3_path() {
+            S3Path::Root => return Ok(()),
+            S3Path::Bucket { bucket } | S3Path::Object { bucket, .. } => bucket,
+        };
+        if key.allows(bucket) { Ok(()) } else { Err(denied().into()) }
+    }
+}
+
+/// Buckets as names of hosts below a domain; any other host is one of the gateway itself.
+pub(crate) struct Hosts {
+    pub(crate) domain: String,
+}
+
+impl S3Host for Hosts {
+    fn parse_host_header<'a>(&'a self, host: &'a str) -> S3Result<VirtualHost<'a>> {
+        let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+        let bucket = name.strip_suffix(self.domain.as_str()).and_then(|it| it.strip_suffix('.'));
+        let found = VirtualHost::new(host);
+        Ok(match bucket.filter(|it| !it.is_empty()) {
+            Some(bucket) => found.with_bucket(bucket.to_ascii_lowercase()),
+            None => found,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_below_the_domain_is_a_bucket() {
+        let hosts = Hosts { domain: "s3.example.com".to_owned() };
+        let bucket = |host| hosts.parse_host_header(host).unwrap().bucket().map(str::to_owned);
+        assert_eq!(bucket("photos.s3.example.com:9000").as_deref(), Some("photos"));
+        assert_eq!(bucket("a.b.s3.example.com").as_deref(), Some("a.b"));
+        for own in ["s3.example.com", "s3.example.com:9000", "127.0.0.1:9000", "other.host"] {
+            assert_eq!(bucket(own), None, "{own}");
+        }
+    }
+}

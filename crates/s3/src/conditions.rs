@@ -1,0 +1,120 @@
+//! Preconditions of requests, in the order that AWS documents.
+
+use hyper::header::{ETAG, HeaderMap, HeaderValue, LAST_MODIFIED};
+use s3s::dto::{ETag, ETagCondition, Timestamp, TimestampFormat};
+use s3s::{S3Error, S3ErrorCode, S3Result};
+
+use crate::record::View;
+use crate::store::Expect;
+
+/// What a request asks of what is there.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Conditions {
+    pub(crate) if_match: Option<ETagCondition>,
+    pub(crate) if_none_match: Option<ETagCondition>,
+    pub(crate) modified_since: Option<Timestamp>,
+    pub(crate) unmodified_since: Option<Timestamp>,
+}
+
+/// The time of a file's last change, in S3's whole seconds.
+pub(crate) fn time(stamp: millpond_types::meta::Timestamp) -> Timestamp {
+    let since = std::time::Duration::from_secs(u64::try_from(stamp.secs).unwrap_or_default());
+    Timestamp::from(std::time::SystemTime::UNIX_EPOCH + since)
+}
+
+/// An `ETag` as `s3s` has it.
+pub(crate) fn etag(text: &str) -> ETag {
+    ETag::Strong(text.to_owned())
+}
+
+fn matches(condition: &ETagCondition, etag: &str) -> bool {
+    match condition {
+        ETagCondition::Any => true,
+        ETagCondition::ETag(it) => it.value() == etag,
+    }
+}
+
+fn failed() -> S3Error {
+    S3ErrorCode::PreconditionFailed.into()
+}
+
+fn not_modified(view: &View) -> S3Error {
+    let mut headers = HeaderMap::new();
+    if let Ok(value) = etag(&view.etag).to_http_header() {
+        headers.insert(ETAG, value);
+    }
+    let mut text = Vec::new();
+    let _ = time(view.attr.mtime).format(TimestampFormat::HttpDate, &mut text);
+    if let Ok(value) = HeaderValue::from_bytes(&text) {
+        headers.insert(LAST_MODIFIED, value);
+    }
+    let mut error = S3Error::new(S3ErrorCode::NotModified);
+    error.set_headers(headers);
+    error
+}
+
+impl Conditions {
+    /// For GET and HEAD.
+    ///
+    /// # Errors
+    /// `PreconditionFailed`; `NotModified`, with the headers of a 304.
+    pub(crate) fn check_read(&self, view: &View) -> S3Result<()> {
+        match self.unmet(view) {
+            None => Ok(()),
+            Some(true) => Err(not_modified(view)),
+            Some(false) => Err(failed()),
+        }
+    }
+
+    /// For the source of a copy.
+    ///
+    /// # Errors
+    /// `PreconditionFailed`.
+    pub(crate) fn check_source(&self, view: &View) -> S3Result<()> {
+        self.unmet(view).map_or(Ok(()), |_| Err(failed()))
+    }
+
+    /// Whether something is not met: true if it was asked for something newer. A match by `ETag` goes before times.
+    fn unmet(&self, view: &View) -> Option<bool> {
+        let changed = time(view.attr.mtime);
+        match (&self.if_match, &self.unmodified_since) {
+            (Some(condition), _) if !matches(condition, &view.etag) => return Some(false),
+            (None, Some(since)) if changed > *since => return Some(false),
+            _ => {}
+        }
+        match (&self.if_none_match, &self.modified_since) {
+            (Some(condition), _) if matches(condition, &view.etag) => Some(true),
+            (None, Some(since)) if changed <= *since => Some(true),
+            _ => None,
+        }
+    }
+
+    /// For what writes: whether what is there may be replaced, and what is expected to be there then.
+    ///
+    /// # Errors
+    /// `PreconditionFailed`; `NoSuchKey` when something must be there; `NotImplemented` for what AWS does not do either.
+    pub(crate) fn check_write(&self, there: Option<&View>) -> S3Result<Expect> {
+        match (&self.if_match, &self.if_none_match) {
+            (None, None) => Ok(Expect::Any),
+            (Some(_), Some(_)) | (None, Some(ETagCondition::ETag(_))) => {
+                Err(crate::error::absent("A write with If-None-Match other than *"))
+            }
+            (None, Some(ETagCondition::Any)) => match there {
+                None => Ok(Expect::Absent),
+                Some(_) => Err(failed()),
+            },
+            (Some(condition), None) => {
+                let view = there.ok_or(S3ErrorCode::NoSuchKey)?;
+                if !matches(condition, &view.etag) {
+                    return Err(failed());
+                }
+                Ok(Expect::Exactly { ino: view.attr.ino, version: view.attr.version })
+            }
+        }
+    }
+
+    /// Whether what is there matters at all.
+    pub(crate) const fn is_for_write(&self) -> bool {
+        self.if_match.is_some() || self.if_none_match.is_some()
+    }
+}

@@ -1,0 +1,156 @@
+//! What all requests of a gateway share: the volume, the credentials, memory and threads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use millpond_client::ClientError;
+use millpond_env::RealClock;
+use millpond_types::Tick;
+use parking_lot::{Mutex, RwLock};
+use s3s::{S3Error, S3ErrorCode, S3Result};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::error::{Told as _, refuse, told};
+use crate::keys::Known;
+use crate::metrics::Metrics;
+use crate::record::{BucketRecord, decode};
+use crate::store::Store;
+
+/// Memory for bodies that come in, in KiB.
+const IN_KIB: usize = 128 << 10;
+/// The same for those that go out.
+const OUT_KIB: usize = 128 << 10;
+/// A body waits for memory this long.
+const MEMORY_PATIENCE: Duration = Duration::from_secs(30);
+/// Buckets whose rules for cross-origin requests are remembered at most, and how long.
+const BUCKETS_MAX: usize = 1_024;
+const BELIEVED: Duration = Duration::from_secs(1);
+
+/// Of the configuration, what requests need.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) region: String,
+    pub(crate) domain: Option<String>,
+}
+
+/// A gateway's state; all of it can be lost.
+pub(crate) struct Door {
+    pub(crate) settings: Settings,
+    pub(crate) keys: Known,
+    pub(crate) metrics: Arc<Metrics>,
+    store: RwLock<Option<Arc<Store>>>,
+    incoming: Arc<Semaphore>,
+    outgoing: Arc<Semaphore>,
+    buckets: Mutex<std::collections::HashMap<String, (Arc<BucketRecord>, Tick)>>,
+}
+
+/// Which way a body goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    In,
+    Out,
+}
+
+impl Door {
+    pub(crate) fn new(settings: Settings, keys: Known, metrics: Arc<Metrics>) -> Self {
+        Self {
+            settings,
+            keys,
+            metrics,
+            store: RwLock::default(),
+            incoming: Arc::new(Semaphore::new(IN_KIB)),
+            outgoing: Arc::new(Semaphore::new(OUT_KIB)),
+            buckets: Mutex::default(),
+        }
+    }
+
+    /// The volume can be used from now on.
+    pub(crate) fn open(&self, store: Store) {
+        *self.store.write() = Some(Arc::new(store));
+    }
+
+    /// The volume.
+    ///
+    /// # Errors
+    /// `ServiceUnavailable` before the cluster serves files.
+    pub(crate) fn store(&self) -> S3Result<Arc<Store>> {
+        self.store.read().clone().ok_or_else(|| {
+            let message =
+                "The gateway waits for the cluster: `millpond admin status` shows how it is.";
+            refuse(S3ErrorCode::ServiceUnavailable, message)
+        })
+    }
+
+    /// Has a thread that may block do something with the volume.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Store) -> S3Result<T> + Send + 'static,
+    ) -> S3Result<T> {
+        let store = self.store()?;
+        match tokio::task::spawn_blocking(move || work(&store)).await {
+            Ok(done) => done,
+            Err(error) => Err(S3Error::internal_error(error)),
+        }
+    }
+
+    /// Memory for a body.
+    ///
+    /// # Errors
+    /// `SlowDown` when others have all of it for long.
+    pub(crate) async fn memory(&self, way: Way, bytes: usize) -> S3Result<OwnedSemaphorePermit> {
+        let pool = match way {
+            Way::In => &self.incoming,
+            Way::Out => &self.outgoing,
+        };
+        let kib = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX);
+        let taken = Arc::clone(pool).acquire_many_owned(kib);
+        match tokio::time::timeout(MEMORY_PATIENCE, taken).await {
+            Ok(Ok(permit)) => Ok(permit),
+            _ => Err(S3ErrorCode::SlowDown.into()),
+        }
+    }
+
+    /// What is kept with a bucket, as of a second ago at most; none of a bucket that is not there.
+    pub(crate) async fn bucket(&self, name: &str) -> S3Result<Option<Arc<BucketRecord>>> {
+        let now = RealClock::tick();
+        if let Some((record, at)) = self.buckets.lock().get(name)
+            && now.since(*at) < BELIEVED
+        {
+            return Ok(Some(Arc::clone(record)));
+        }
+        let asked = name.to_owned();
+        let found = self.blocking(move |store| Ok(store.bucket(&asked))).await?;
+        let bucket = match found {
+            Ok(bucket) => bucket,
+            Err(ClientError::File { .. }) => return Ok(None),
+            Err(error) => return Err(told(error, S3ErrorCode::NoSuchBucket)),
+        };
+        let record = bucket.attachment.and_then(|it| decode::<BucketRecord>(&it.bytes));
+        let record = Arc::new(record.unwrap_or_default());
+        let mut buckets = self.buckets.lock();
+        if buckets.len() >= BUCKETS_MAX {
+            buckets.clear();
+        }
+        buckets.insert(name.to_owned(), (Arc::clone(&record), now));
+        Ok(Some(record))
+    }
+
+    /// Changes what is kept with a bucket.
+    pub(crate) async fn change_bucket(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut BucketRecord) + Send + 'static,
+    ) -> S3Result<()> {
+        let asked = name.to_owned();
+        self.blocking(move |store| {
+            let bucket = store.bucket(&asked).in_bucket()?;
+            let record = bucket.attachment.and_then(|it| decode::<BucketRecord>(&it.bytes));
+            let mut record = record.unwrap_or_default();
+            change(&mut record);
+            store.set_bucket(&asked, &crate::record::encode(&record)).in_bucket()
+        })
+        .await?;
+        self.buckets.lock().remove(name);
+        Ok(())
+    }
+}

@@ -1,0 +1,187 @@
+//! What a failure is called in S3.
+
+use millpond_client::{ClientError, ErrorKind};
+use millpond_types::meta::MetaError;
+use s3s::{S3Error, S3ErrorCode, S3Result, StdError};
+
+/// An error with a code that `s3s` has no name for.
+pub(crate) fn custom(code: &'static str, status: hyper::StatusCode, message: String) -> S3Error {
+    let mut error = S3Error::with_message(S3ErrorCode::Custom(code.into()), message);
+    error.set_status_code(status);
+    error
+}
+
+/// An error with a message of ours.
+pub(crate) fn refuse(
+    code: S3ErrorCode,
+    message: impl Into<std::borrow::Cow<'static, str>>,
+) -> S3Error {
+    S3Error::with_message(code, message)
+}
+
+/// What is not there is refused by its name.
+pub(crate) fn absent(what: &str) -> S3Error {
+    refuse(S3ErrorCode::NotImplemented, format!("{what} is not implemented by this gateway"))
+}
+
+/// The S3 error of a call to the volume. `missing` is what it means that something was not found.
+pub(crate) fn told(error: ClientError, missing: S3ErrorCode) -> S3Error {
+    let code = match &error {
+        ClientError::File { source, .. } => of_meta(*source, missing),
+        _ => match error.kind() {
+            ErrorKind::Busy => S3ErrorCode::SlowDown,
+            ErrorKind::NoSpace => return full(),
+            ErrorKind::Unreachable | ErrorKind::DeadlineExceeded | ErrorKind::ReadOnly => {
+                S3ErrorCode::ServiceUnavailable
+            }
+            _ => S3ErrorCode::InternalError,
+        },
+    };
+    if code == S3ErrorCode::Custom("InsufficientStorage".into()) {
+        return full();
+    }
+    if matches!(code, S3ErrorCode::InternalError | S3ErrorCode::ServiceUnavailable) {
+        tracing::warn!("s3: {error}");
+    }
+    S3Error::with_source(code, Box::new(error))
+}
+
+fn full() -> S3Error {
+    let message = "The cluster has no room, or a quota would be broken.".to_owned();
+    custom("InsufficientStorage", hyper::StatusCode::INSUFFICIENT_STORAGE, message)
+}
+
+fn of_meta(error: MetaError, missing: S3ErrorCode) -> S3ErrorCode {
+    match error {
+        MetaError::NotFound | MetaError::Stale => missing,
+        MetaError::Exists => S3ErrorCode::BucketAlreadyOwnedByYou,
+        MetaError::NotEmpty => S3ErrorCode::BucketNotEmpty,
+        MetaError::NoSpace | MetaError::Quota => S3ErrorCode::Custom("InsufficientStorage".into()),
+        MetaError::NameTooLong => S3ErrorCode::KeyTooLongError,
+        MetaError::Invalid | MetaError::NotDirectory | MetaError::IsDirectory => {
+            S3ErrorCode::InvalidArgument
+        }
+        MetaError::TooLarge => S3ErrorCode::EntityTooLarge,
+        MetaError::Access | MetaError::NotPermitted | MetaError::ReadOnly => {
+            S3ErrorCode::AccessDenied
+        }
+        MetaError::Again | MetaError::Busy => S3ErrorCode::SlowDown,
+        _ => S3ErrorCode::InternalError,
+    }
+}
+
+/// Results of calls to the volume, in S3's words.
+pub(crate) trait Told<T> {
+    /// What was not found is the bucket.
+    fn in_bucket(self) -> S3Result<T>;
+    /// What was not found is the object.
+    fn of_object(self) -> S3Result<T>;
+    /// What was not found is the upload.
+    fn of_upload(self) -> S3Result<T>;
+}
+
+impl<T> Told<T> for Result<T, ClientError> {
+    fn in_bucket(self) -> S3Result<T> {
+        self.map_err(|error| told(error, S3ErrorCode::NoSuchBucket))
+    }
+
+    fn of_object(self) -> S3Result<T> {
+        self.map_err(|error| told(error, S3ErrorCode::NoSuchKey))
+    }
+
+    fn of_upload(self) -> S3Result<T> {
+        self.map_err(|error| told(error, S3ErrorCode::NoSuchUpload))
+    }
+}
+
+/// Why a body could not be received. `s3s` tells by text only, since its errors of streams are private.
+pub(crate) fn of_body(error: &StdError) -> S3Error {
+    let text = error.to_string();
+    if text.contains("SignatureMismatch") {
+        return S3ErrorCode::SignatureDoesNotMatch.into();
+    }
+    if text.contains("Sha256Mismatch") {
+        let message =
+            "The provided 'x-amz-content-sha256' header does not match what was computed.";
+        return custom(
+            "XAmzContentSHA256Mismatch",
+            hyper::StatusCode::BAD_REQUEST,
+            message.to_owned(),
+        );
+    }
+    if text.contains("FormatError") || text.contains("TooLarge") || text.contains("TooMany") {
+        return refuse(S3ErrorCode::InvalidRequest, "The chunks of the body are malformed.");
+    }
+    S3ErrorCode::IncompleteBody.into()
+}
+
+/// The text that AWS documents for a code that came without one.
+pub(crate) fn message(code: &str) -> &'static str {
+    match code {
+        "AccessDenied" => "Access Denied",
+        "BadDigest" => {
+            "The Content-MD5 or checksum value you specified did not match what we received."
+        }
+        "BucketAlreadyOwnedByYou" => {
+            "The bucket you tried to create already exists, and you own it."
+        }
+        "BucketNotEmpty" => "The bucket you tried to delete is not empty.",
+        "EntityTooLarge" => "Your proposed upload exceeds the maximum allowed object size.",
+        "EntityTooSmall" => "Your proposed upload is smaller than the minimum allowed size",
+        "IncompleteBody" => {
+            "You did not provide the number of bytes specified by the Content-Length HTTP header."
+        }
+        "InternalError" => "We encountered an internal error. Please try again.",
+        "InvalidAccessKeyId" => {
+            "The AWS access key ID that you provided does not exist in our records."
+        }
+        "InvalidArgument" => "Invalid Argument",
+        "InvalidBucketName" => "The specified bucket is not valid.",
+        "InvalidDigest" => "The Content-MD5 or checksum value that you specified is not valid.",
+        "InvalidPart" => {
+            "One or more of the specified parts could not be found. The part might not have been \
+             uploaded, or the specified entity tag might not have matched the part's entity tag."
+        }
+        "InvalidPartOrder" => {
+            "The list of parts was not in ascending order. The parts list must be specified in \
+             order by part number."
+        }
+        "InvalidRange" => "The requested range is not satisfiable",
+        "InvalidURI" => "The specified URI couldn't be parsed.",
+        "KeyTooLongError" => "Your key is too long.",
+        "MalformedXML" => {
+            "The XML you provided was not well-formed or did not validate against our published schema."
+        }
+        "MaxMessageLengthExceeded" => "Your request was too large.",
+        "MetadataTooLarge" => "Your metadata headers exceed the maximum allowed metadata size.",
+        "MethodNotAllowed" => "The specified method is not allowed against this resource.",
+        "MissingContentLength" => "You must provide the Content-Length HTTP header.",
+        "MissingRequestBodyError" => "Request Body is empty",
+        "NoSuchBucket" => "The specified bucket does not exist.",
+        "NoSuchCORSConfiguration" => "The CORS configuration does not exist",
+        "NoSuchKey" => "The specified key does not exist.",
+        "NoSuchUpload" => {
+            "The specified multipart upload does not exist. The upload ID might be invalid, or the \
+             multipart upload might have been aborted or completed."
+        }
+        "NotImplemented" => {
+            "A header that you provided implies functionality that is not implemented."
+        }
+        "PreconditionFailed" => {
+            "At least one of the preconditions that you specified did not hold."
+        }
+        "RequestTimeTooSkewed" => {
+            "The difference between the request time and the server's time is too large."
+        }
+        "RequestTimeout" => {
+            "Your socket connection to the server was not read from or written to within the timeout period."
+        }
+        "ServiceUnavailable" => "Service is unable to handle request.",
+        "SignatureDoesNotMatch" => {
+            "The request signature that the server calculated does not match the signature that you \
+             provided. Check your secret access key and signing method."
+        }
+        "SlowDown" => "Please reduce your request rate.",
+        _ => "",
+    }
+}

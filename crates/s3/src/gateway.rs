@@ -1,0 +1,263 @@
+//! The gateway's threads, sockets and life.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use millpond_client::{Client, ClientOptions};
+use millpond_env::{ThreadHandle, thread};
+use rustls::ServerConfig;
+use s3s::service::S3ServiceBuilder;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio_rustls::TlsAcceptor;
+
+use crate::auth::{Access, Auth, Hosts};
+use crate::door::{Door, Settings};
+use crate::http::Front;
+use crate::keys::{Key, Known, root};
+use crate::metrics::Metrics;
+use crate::ops::uploads::sweep;
+use crate::service::Service;
+use crate::stall::Watched;
+use crate::store::Store;
+
+/// Threads that move bytes between sockets and memory.
+const LOOPS: usize = 2;
+/// Threads that wait for the volume: more calls than connections to a node would only wait there.
+const WORKERS: usize = 64;
+/// Open connections of clients at most; further ones wait to be accepted.
+const CONNECTIONS_MAX: usize = 1_024;
+/// What is read ahead on a connection at most.
+const AHEAD: usize = 128 << 10;
+/// Connections to each node.
+const NODE_CONNECTIONS: usize = 16;
+/// A request's header has come within this time, also on a connection that waits for the next one.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(75);
+/// A TLS handshake is done within this time.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How often the cluster is asked whether it serves files by now.
+const LOOK: Duration = Duration::from_millis(250);
+/// How often uploads are looked for that nobody completes, at most and at least.
+const SWEEP: [Duration; 2] = [Duration::from_secs(1), Duration::from_hours(1)];
+/// How long requests may take to end when the gateway stops.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
+const STOP_LOOK: Duration = Duration::from_millis(5);
+
+/// What a gateway is started with.
+pub struct Options {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// The cluster.
+    pub cluster: ClientOptions,
+    /// TLS, if clients are to use it.
+    pub tls: Option<Arc<ServerConfig>>,
+    /// Buckets are names of hosts below this domain too.
+    pub domain: Option<String>,
+    /// The region that it says it is.
+    pub region: String,
+    /// A credential that is not kept in the volume.
+    pub root_key: Option<Key>,
+    /// Uploads are given up when they are older than this.
+    pub upload_expiry: Duration,
+}
+
+/// A gateway cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address cannot be listened on.
+    #[error("{0}")]
+    Listen(#[source] std::io::Error),
+    /// The cluster's addresses or the credential for it make no sense.
+    #[error("{0}")]
+    Client(#[from] millpond_client::ClientError),
+    /// No threads.
+    #[error("{0}")]
+    Threads(#[source] std::io::Error),
+}
+
+/// A running gateway. It has no state of its own: any number of them serve one volume.
+pub struct Gateway {
+    address: SocketAddr,
+    metrics: Arc<Metrics>,
+    stop: oneshot::Sender<()>,
+    thread: ThreadHandle<()>,
+}
+
+impl Gateway {
+    /// Starts to answer; until the cluster serves files, with `ServiceUnavailable`.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(options: Options) -> Result<Self, StartError> {
+        let metrics = Arc::new(Metrics::default());
+        let (stop, stopped) = oneshot::channel();
+        let (sender, receiver) = mpsc::channel();
+        let client = ClientOptions { connections: NODE_CONNECTIONS, ..options.cluster.clone() };
+        let client = Client::new(client)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(LOOPS)
+            .max_blocking_threads(WORKERS)
+            .thread_name("millpond-s3")
+            .enable_all()
+            .build()
+            .map_err(StartError::Threads)?;
+        let (of_thread, numbers) = (Arc::clone(&metrics), Arc::clone(&metrics));
+        let thread = thread("millpond-s3", move || {
+            let run = run(options, client, of_thread, sender);
+            let accepting = runtime.spawn(run);
+            let _ = runtime.block_on(stopped);
+            accepting.abort();
+            end(runtime, &numbers);
+        });
+        let thread = thread.map_err(StartError::Threads)?;
+        match receiver.recv() {
+            Ok(Ok(address)) => Ok(Self { address, metrics, stop, thread }),
+            Ok(Err(error)) => Err(StartError::Listen(error)),
+            Err(_) => Err(StartError::Threads(std::io::ErrorKind::BrokenPipe.into())),
+        }
+    }
+
+    /// Where it answers.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its numbers.
+    #[must_use]
+    pub fn metrics(&self) -> Arc<Metrics> {
+        Arc::clone(&self.metrics)
+    }
+
+    /// Stops: no new connections, and those that there are end soon.
+    pub fn stop(self) {
+        drop(self.stop);
+        let _ = self.thread.join();
+    }
+}
+
+/// Requests under way end by themselves; what stands still is cut off.
+fn end(runtime: Runtime, metrics: &Metrics) {
+    let idle = async {
+        while metrics.in_flight.get() > 0 {
+            tokio::time::sleep(STOP_LOOK).await;
+        }
+    };
+    let _ = runtime.block_on(async { tokio::time::timeout(STOP_PATIENCE, idle).await });
+    runtime.shutdown_timeout(STOP_PATIENCE);
+}
+
+async fn run(
+    options: Options,
+    client: Client,
+    metrics: Arc<Metrics>,
+    bound: mpsc::Sender<std::io::Result<SocketAddr>>,
+) {
+    let listener = match TcpListener::bind(options.listen).await {
+        Ok(listener) => listener,
+        Err(error) => return drop(bound.send(Err(error))),
+    };
+    let _ = bound.send(listener.local_addr());
+    let settings = Settings { region: options.region, domain: options.domain.clone() };
+    let door = Arc::new(Door::new(settings, Known::new(options.root_key), metrics));
+    tokio::spawn(open(Arc::clone(&door), client, options.upload_expiry));
+    let mut builder = S3ServiceBuilder::new(Service { door: Arc::clone(&door) });
+    builder.set_auth(Auth { door: Arc::clone(&door) });
+    builder.set_access(Access { door: Arc::clone(&door) });
+    if let Some(domain) = options.domain {
+        builder.set_host(Hosts { domain });
+    }
+    let front = Arc::new(Front::new(door, builder.build()));
+    accept(listener, front, options.tls.map(TlsAcceptor::from)).await;
+}
+
+/// Opens the volume once the cluster serves files, and gives old uploads up from then on.
+async fn open(door: Arc<Door>, client: Client, expiry: Duration) {
+    let mut told = false;
+    loop {
+        let client = client.clone();
+        let opened =
+            tokio::task::spawn_blocking(move || root(client, "S3 gateway").map(Store::new));
+        match opened.await {
+            Ok(Ok(store)) => {
+                door.open(store);
+                break;
+            }
+            Ok(Err(error)) if !told => {
+                told = true;
+                tracing::info!("S3: waiting for the cluster: {error}");
+            }
+            _ => {}
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    tracing::info!("S3: the volume is open");
+    let pause = (expiry / 8).clamp(SWEEP[0], SWEEP[1]);
+    loop {
+        match door.blocking(move |store| sweep(store, expiry)).await {
+            Ok(0) => {}
+            Ok(count) => {
+                door.metrics.swept.add(count as u64);
+                tracing::info!(count, "S3: uploads given up that were older than {expiry:?}");
+            }
+            Err(error) => tracing::warn!("S3: looking for old uploads: {error}"),
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
+async fn accept(listener: TcpListener, front: Arc<Front>, tls: Option<TlsAcceptor>) {
+    let seats = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let Ok(seat) = Arc::clone(&seats).acquire_owned().await else { return };
+        let Ok((stream, _)) = listener.accept().await else {
+            // Such as too many open files: others will close theirs.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let _ = stream.set_nodelay(true);
+        let (front, tls) = (Arc::clone(&front), tls.clone());
+        tokio::spawn(connection(stream, front, tls, seat));
+    }
+}
+
+async fn connection(
+    stream: TcpStream,
+    front: Arc<Front>,
+    tls: Option<TlsAcceptor>,
+    _seat: OwnedSemaphorePermit,
+) {
+    front.door.metrics.connections.add(1);
+    let metrics = Arc::clone(&front.door.metrics);
+    let stream = Watched::new(stream);
+    match tls {
+        None => serve(stream, front).await,
+        Some(tls) => {
+            if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
+                serve(stream, front).await;
+            }
+        }
+    }
+    metrics.connections.sub(1);
+}
+
+async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, front: Arc<Front>) {
+    let answer = service_fn(move |request| {
+        let front = Arc::clone(&front);
+        async move { front.answer(request).await }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(AHEAD)
+        .serve_connection(TokioIo::new(stream), answer);
+    if let Err(error) = served.await {
+        tracing::debug!(target: "millpond_s3::access", "connection: {error}");
+    }
+}

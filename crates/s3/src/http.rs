@@ -1,0 +1,301 @@
+//! What happens to a request before and behind `s3s`: its id, headers that were not signed, requests of other origins, errors
+//! in AWS's words, numbers and a line in the log.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hyper::header::{
+    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
+};
+use hyper::{Method, Request, Response, StatusCode};
+use millpond_env::RealClock;
+use s3s::service::S3Service;
+use s3s::{Body, HttpError, S3Error, S3ErrorCode, S3Result};
+
+use crate::door::Door;
+use crate::error::{message, refuse};
+use crate::metrics::{Metrics, Seen};
+use crate::ops::cors;
+use crate::record::CorsRule;
+
+/// A status that an operation wants instead of what `s3s` gives.
+#[derive(Clone, Copy)]
+pub(crate) struct Status(pub(crate) StatusCode);
+
+/// Counts a request until it is answered, or its client has gone.
+struct UnderWay<'a>(&'a Metrics);
+
+impl<'a> UnderWay<'a> {
+    fn begin(metrics: &'a Metrics) -> Self {
+        metrics.in_flight.add(1);
+        Self(metrics)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.in_flight.sub(1);
+    }
+}
+
+/// The front of a gateway.
+pub(crate) struct Front {
+    pub(crate) door: Arc<Door>,
+    pub(crate) service: S3Service,
+    ids: AtomicU64,
+}
+
+/// Of a request, what is needed behind `s3s`.
+struct Asked {
+    method: Method,
+    path: String,
+    id: String,
+    origin: Option<String>,
+    bucket: Option<String>,
+    len: u64,
+}
+
+fn text(headers: &HeaderMap, name: impl hyper::header::AsHeaderName) -> Option<&str> {
+    headers.get(name)?.to_str().ok()
+}
+
+/// Headers that change a request must be signed, as AWS demands.
+fn check_signed(headers: &HeaderMap) -> S3Result<()> {
+    let Some(authorization) = text(headers, AUTHORIZATION) else { return Ok(()) };
+    if !authorization.starts_with("AWS4-") {
+        let message = "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.";
+        return Err(refuse(S3ErrorCode::InvalidRequest, message));
+    }
+    let signed = authorization.split("SignedHeaders=").nth(1).unwrap_or_default();
+    let signed = signed.split(',').next().unwrap_or_default();
+    let is_signed = |name: &str| signed.split(';').any(|it| it.trim() == name);
+    let left_out = headers
+        .keys()
+        .map(HeaderName::as_str)
+        .find(|name| (*name == HOST || name.starts_with("x-amz-")) && !is_signed(name));
+    match left_out {
+        // A hash of the body is checked by itself.
+        None | Some("x-amz-content-sha256") => Ok(()),
+        Some(_) => Err(refuse(
+            S3ErrorCode::AccessDenied,
+            "There were headers present in the request which were not signed",
+        )),
+    }
+}
+
+/// What `s3s` would do and this gateway does not.
+fn check_kind(request: &Request<hyper::body::Incoming>) -> S3Result<()> {
+    let is_form = text(request.headers(), CONTENT_TYPE)
+        .is_some_and(|it| it.trim_start().starts_with("multipart/form-data"));
+    if request.method() == Method::POST && is_form {
+        return Err(crate::error::absent("An upload by an HTML form (POST Object)"));
+    }
+    check_signed(request.headers())
+}
+
+impl Front {
+    pub(crate) fn new(door: Arc<Door>, service: S3Service) -> Self {
+        // Ids of gateways that started at different moments differ.
+        let ids = AtomicU64::new(u64::try_from(RealClock::wall_nanos() >> 8).unwrap_or_default());
+        Self { door, service, ids }
+    }
+
+    fn asked(&self, request: &Request<hyper::body::Incoming>) -> Asked {
+        let id = self.ids.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let (headers, path) = (request.headers(), request.uri().path().to_owned());
+        let host = text(headers, HOST).unwrap_or_default();
+        let host = host.rsplit_once(':').map_or(host, |(name, _)| name);
+        let domain = self.door.settings.domain.as_deref();
+        let below = domain.and_then(|it| host.strip_suffix(it)).and_then(|it| it.strip_suffix('.'));
+        let first = path.trim_start_matches('/').split('/').next().filter(|it| !it.is_empty());
+        Asked {
+            method: request.method().clone(),
+            id: format!("{id:016X}"),
+            origin: text(headers, ORIGIN).map(str::to_owned),
+            bucket: below.or(first).map(str::to_owned),
+            len: text(headers, CONTENT_LENGTH).and_then(|it| it.parse().ok()).unwrap_or(0),
+            path,
+        }
+    }
+
+    /// Answers a request.
+    ///
+    /// # Errors
+    /// `s3s` could not even write an error.
+    pub(crate) async fn answer(
+        &self,
+        mut request: Request<hyper::body::Incoming>,
+    ) -> Result<Response<Body>, HttpError> {
+        let start = RealClock::tick();
+        let _under_way = UnderWay::begin(&self.door.metrics);
+        let asked = self.asked(&request);
+        let seen = Arc::new(Seen::default());
+        request.extensions_mut().insert(Arc::clone(&seen));
+        let mut response = if asked.method == Method::OPTIONS {
+            self.preflight(&asked, request.headers()).await.or_else(written)?
+        } else {
+            match check_kind(&request) {
+                Err(error) => written(error)?,
+                Ok(()) => self.service.call(request.map(Body::from)).await?,
+            }
+        };
+        self.cross_origin(&asked, &mut response).await;
+        finish(&asked, &mut response);
+        let took = RealClock::tick().since(start);
+        let status = response.status().as_u16();
+        self.door.metrics.answered(seen.name(), (status, took));
+        self.door.metrics.received.add(asked.len);
+        let (method, path) = (&asked.method, asked.path.as_str());
+        let operation = seen.name();
+        tracing::debug!(target: "millpond_s3::access", %method, path, operation, status, took_us = took.as_micros(), id = asked.id);
+        Ok(response)
+    }
+
+    /// The rules of the request's bucket.
+    async fn rules(&self, asked: &Asked) -> Vec<CorsRule> {
+        let Some(bucket) = &asked.bucket else { return Vec::new() };
+        match self.door.bucket(bucket).await {
+            Ok(Some(record)) => record.cors.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// A browser asks whether it may ask.
+    async fn preflight(&self, asked: &Asked, headers: &HeaderMap) -> S3Result<Response<Body>> {
+        let method = text(headers, "access-control-request-method");
+        let (Some(origin), Some(method)) = (&asked.origin, method) else {
+            let message = "Insufficient information. Origin request header needed.";
+            return Err(refuse(S3ErrorCode::InvalidRequest, message));
+        };
+        let wanted = text(headers, "access-control-request-headers");
+        let rules = self.rules(asked).await;
+        let Some(rule) = cors::rule(&rules, (origin, method), wanted) else {
+            let message = "CORSResponse: This CORS request is not allowed. This is usually because the evalution of \
+                           Origin, request method / Access-Control-Request-Method or \
+                           Access-Control-Request-Headers are not whitelisted by the resource's CORS spec.";
+            return Err(refuse(S3ErrorCode::AccessDenied, message));
+        };
+        let mut response = Response::new(Body::empty());
+        add(response.headers_mut(), cors::headers(rule, origin));
+        if let Some(wanted) = wanted {
+            let allowed = wanted.to_ascii_lowercase();
+            add(response.headers_mut(), vec![("access-control-allow-headers", allowed)]);
+        }
+        Ok(response)
+    }
+
+    /// The headers that let a browser show the answer to another origin.
+    async fn cross_origin(&self, asked: &Asked, response: &mut Response<Body>) {
+        let Some(origin) = asked.origin.as_ref().filter(|_| asked.method != Method::OPTIONS) else {
+            return;
+        };
+        let rules = self.rules(asked).await;
+        if let Some(rule) = cors::rule(&rules, (origin, asked.method.as_str()), None) {
+            add(response.headers_mut(), cors::headers(rule, origin));
+        }
+    }
+}
+
+fn add(headers: &mut HeaderMap, new: Vec<(&'static str, String)>) {
+    for (name, value) in new {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            headers.insert(HeaderName::from_static(name), value);
+        }
+    }
+}
+
+fn written(error: S3Error) -> Result<Response<Body>, HttpError> {
+    error.to_http_response().map_err(|error| HttpError::new(Box::new(error)))
+}
+
+/// The request's id; and of an error the message, what was asked for, and the id in its text.
+fn finish(asked: &Asked, response: &mut Response<Body>) {
+    if let Some(Status(status)) = response.extensions_mut().remove::<Status>() {
+        *response.status_mut() = status;
+    }
+    let status = response.status();
+    let headers = response.headers_mut();
+    if let Ok(id) = HeaderValue::from_str(&asked.id) {
+        headers.insert("x-amz-request-id", id);
+    }
+    headers.insert("server", HeaderValue::from_static("Millpond"));
+    if status == StatusCode::NOT_MODIFIED {
+        headers.remove(CONTENT_LENGTH);
+        *response.body_mut() = Body::empty();
+        return;
+    }
+    if !(status.is_client_error() || status.is_server_error()) {
+        return;
+    }
+    let Some(bytes) = response.body().bytes() else { return };
+    let Some(text) = completed(&String::from_utf8_lossy(&bytes), asked) else { return };
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/xml"));
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(text.len()));
+    // The answer to HEAD has no body, and clients read its status only.
+    let is_head = asked.method == Method::HEAD;
+    if is_head {
+        headers.remove(CONTENT_LENGTH);
+    }
+    *response.body_mut() = if is_head { Body::empty() } else { Body::from(text) };
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+fn completed(text: &str, asked: &Asked) -> Option<String> {
+    let head = text.strip_suffix("</Error>")?;
+    let code = text.split("<Code>").nth(1)?.split("</Code>").next()?;
+    let mut out = head.to_owned();
+    if !text.contains("<Message>") {
+        let _ = write!(out, "<Message>{}</Message>", escaped(message(code)));
+    }
+    let _ = write!(out, "<Resource>{}</Resource>", escaped(&asked.path));
+    if !text.contains("<RequestId>") {
+        let _ = write!(out, "<RequestId>{}</RequestId>", asked.id);
+    }
+    out.push_str("</Error>");
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_that_count_must_be_signed() {
+        let check = |signed: &str, extra: &'static str| {
+            let mut headers = HeaderMap::new();
+            let line =
+                format!("AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders={signed}, Signature=c");
+            headers.insert(AUTHORIZATION, HeaderValue::from_str(&line).unwrap());
+            headers.insert(HOST, HeaderValue::from_static("a"));
+            headers.insert(extra, HeaderValue::from_static("1"));
+            check_signed(&headers).is_ok()
+        };
+        assert!(check("host;x-amz-date", "x-amz-date"));
+        assert!(check("host", "content-type"));
+        assert!(!check("host", "x-amz-copy-source"));
+        assert!(!check("x-amz-date", "x-amz-date"));
+    }
+
+    #[test]
+    fn errors_say_what_and_which_request() {
+        let asked = Asked {
+            method: Method::GET,
+            path: "/b/<k>".to_owned(),
+            id: "0F".to_owned(),
+            origin: None,
+            bucket: None,
+            len: 0,
+        };
+        let text = completed("<Error><Code>NoSuchKey</Code></Error>", &asked).unwrap();
+        assert!(text.contains("<Message>The specified key does not exist.</Message>"));
+        assert!(
+            text.contains("<Resource>/b/&lt;k&gt;</Resource><RequestId>0F</RequestId></Error>")
+        );
+        assert_eq!(completed("<Else/>", &asked), None);
+    }
+}

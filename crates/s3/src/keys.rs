@@ -1,0 +1,262 @@
+//! Credentials: files of the volume, one for each access key, that only root may read.
+//!
+//! `/.millpond/s3/keys/ACCESS-KEY` has the secret, a name for people and the buckets that may be used. Files, because a volume
+//! replaces one at once and every gateway reads one in one round trip, so that gateways keep nothing of their own: they believe
+//! what they read for half a second.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use millpond_client::{Client, ClientError, Volume, VolumeOptions};
+use millpond_env::{RealClock, Rng};
+use millpond_types::Tick;
+use millpond_types::meta::{Caller, MetaError};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::store::Store;
+
+/// Where the files are.
+const FOLDERS: [&str; 3] = ["/.millpond", "/.millpond/s3", "/.millpond/s3/keys"];
+/// How long a gateway believes what it read: others hear of a change within a second.
+const BELIEVED: Duration = Duration::from_millis(500);
+/// Access keys that are remembered at most, known or not; a stranger's guesses must not fill the memory.
+const REMEMBERED_MAX: usize = 4_096;
+/// Characters of an access key, as AWS has them.
+const ACCESS_LEN: usize = 20;
+/// Characters of a secret.
+const SECRET_LEN: usize = 40;
+
+/// A credential.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Key {
+    /// For people.
+    pub name: String,
+    /// The access key, which requests name.
+    pub access_key: String,
+    /// The secret, which signs requests.
+    pub secret_key: String,
+    /// Buckets that may be used; all if empty.
+    #[serde(default)]
+    pub buckets: Vec<String>,
+    /// When it was made, in milliseconds since 1970.
+    #[serde(default)]
+    pub created_ms: u64,
+}
+
+impl Key {
+    /// Whether a bucket may be used.
+    #[must_use]
+    pub fn allows(&self, bucket: &str) -> bool {
+        self.buckets.is_empty() || self.buckets.iter().any(|it| it == bucket)
+    }
+}
+
+fn is_access_key(text: &str) -> bool {
+    (3..=128).contains(&text.len()) && text.bytes().all(|it| it.is_ascii_alphanumeric())
+}
+
+fn path_of(access_key: &str) -> String {
+    format!("{}/{access_key}", FOLDERS[2])
+}
+
+/// The credentials of a volume, for those who make them.
+#[derive(Debug)]
+pub struct KeyRing {
+    volume: Volume,
+}
+
+const fn wrong(field: &'static str, fix: String) -> ClientError {
+    ClientError::Argument { field, fix }
+}
+
+/// A session of root.
+///
+/// # Errors
+/// As [`Volume::with`].
+pub(crate) fn root(client: Client, name: &str) -> Result<Volume, ClientError> {
+    let caller = Caller::checked(0, 0);
+    Volume::with(client, VolumeOptions { caller, ..VolumeOptions::new(name) })
+}
+
+impl KeyRing {
+    /// Of the volume of this cluster.
+    ///
+    /// # Errors
+    /// As for [`Volume::with`].
+    pub fn open(client: Client) -> Result<Self, ClientError> {
+        Ok(Self { volume: root(client, "millpond s3 keys")? })
+    }
+
+    /// Makes a credential. It is valid at every gateway within a second.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a name that is taken or empty; and as for every call.
+    pub fn add(&self, name: &str, buckets: Vec<String>) -> Result<Key, ClientError> {
+        let is_taken = self.list()?.iter().any(|key| key.name == name);
+        if is_taken || name.is_empty() || name.len() > 64 {
+            let fix = format!("'{name}' is taken, empty or longer than 64 bytes: choose another");
+            return Err(wrong("name", fix));
+        }
+        for folder in FOLDERS {
+            match self.volume.mkdir(folder, 0o700) {
+                Ok(()) | Err(ClientError::File { source: MetaError::Exists, .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let random = |signs: &[u8], len: usize| -> Result<String, ClientError> {
+            let mut rng = Rng::from_os().map_err(|error| wrong("random", error.to_string()))?;
+            Ok((0..len).map(|_| char::from(signs[rng.index(signs.len())])).collect())
+        };
+        let key = Key {
+            name: name.to_owned(),
+            access_key: random(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", ACCESS_LEN)?,
+            secret_key: secret()?,
+            buckets,
+            created_ms: RealClock::wall_ms(),
+        };
+        let bytes = serde_json::to_vec(&key).unwrap_or_default();
+        self.volume.write_file(path_of(&key.access_key), &bytes, 0o600)?;
+        Ok(key)
+    }
+
+    /// All credentials, by name.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn list(&self) -> Result<Vec<Key>, ClientError> {
+        let mut keys = Vec::new();
+        for access_key in names(&self.volume)? {
+            match self.volume.read_file(path_of(&access_key)) {
+                Ok(bytes) => keys.extend(serde_json::from_slice::<Key>(&bytes).ok()),
+                Err(ClientError::File { source: MetaError::NotFound, .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        keys.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(keys)
+    }
+
+    /// Removes the credential of this name or access key; false when there is none.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn remove(&self, name: &str) -> Result<bool, ClientError> {
+        let keys = self.list()?;
+        let Some(key) = keys.iter().find(|key| key.name == name || key.access_key == name) else {
+            return Ok(false);
+        };
+        self.volume.unlink(path_of(&key.access_key)).map(|()| true)
+    }
+}
+
+/// A new secret: 40 characters of base 62, 238 bits.
+fn secret() -> Result<String, ClientError> {
+    const SIGNS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+    let mut text = String::new();
+    while text.len() < SECRET_LEN {
+        let mut bytes = [0; 64];
+        Rng::fill_from_os(&mut bytes).map_err(|error| wrong("random", error.to_string()))?;
+        // What would favour some signs is thrown away.
+        let fair = bytes.iter().map(|byte| usize::from(byte & 63)).filter(|it| *it < SIGNS.len());
+        text.extend(fair.map(|it| char::from(SIGNS[it])));
+    }
+    text.truncate(SECRET_LEN);
+    Ok(text)
+}
+
+fn names(volume: &Volume) -> Result<Vec<String>, ClientError> {
+    match volume.list(FOLDERS[2]) {
+        Ok(entries) => {
+            let names =
+                entries.into_iter().map(|it| String::from_utf8(it.name.as_bytes().to_vec()));
+            Ok(names.filter_map(Result::ok).filter(|it| is_access_key(it)).collect())
+        }
+        Err(ClientError::File { source: MetaError::NotFound, .. }) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// What is known of a credential.
+pub(crate) enum Recent {
+    Known(Key),
+    /// There is none.
+    Unknown,
+    /// Nothing lately: the volume must be asked.
+    Old,
+}
+
+/// What a gateway knows of credentials.
+pub(crate) struct Known {
+    /// Of the configuration, for a first start.
+    root: Option<Key>,
+    seen: Mutex<HashMap<String, (Option<Key>, Tick)>>,
+}
+
+impl Known {
+    pub(crate) fn new(root: Option<Key>) -> Self {
+        Self { root, seen: Mutex::default() }
+    }
+
+    /// What is known lately, without asking.
+    pub(crate) fn recent(&self, access_key: &str) -> Recent {
+        if let Some(root) = self.root.as_ref().filter(|root| root.access_key == access_key) {
+            return Recent::Known(root.clone());
+        }
+        if !is_access_key(access_key) {
+            return Recent::Unknown;
+        }
+        let seen = self.seen.lock();
+        match seen.get(access_key) {
+            Some((key, at)) if RealClock::tick().since(*at) < BELIEVED => {
+                key.clone().map_or(Recent::Unknown, Recent::Known)
+            }
+            _ => Recent::Old,
+        }
+    }
+
+    /// What the volume said just now.
+    pub(crate) fn learn(&self, access_key: &str, key: Option<Key>) {
+        let mut seen = self.seen.lock();
+        if seen.len() >= REMEMBERED_MAX {
+            seen.clear();
+        }
+        seen.insert(access_key.to_owned(), (key, RealClock::tick()));
+    }
+
+    /// Whether the configuration has one.
+    pub(crate) const fn has_root(&self) -> bool {
+        self.root.is_some()
+    }
+}
+
+/// A credential, by the volume.
+pub(crate) fn read(store: &Store, access_key: &str) -> Result<Option<Key>, ClientError> {
+    let bytes = store.bytes_of(&path_of(access_key))?;
+    Ok(bytes.and_then(|bytes| serde_json::from_slice::<Key>(&bytes).ok()))
+}
+
+/// Whether the volume has any credential.
+pub(crate) fn is_any(store: &Store) -> Result<bool, ClientError> {
+    store.has_entries(FOLDERS[2])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_differ_and_have_their_length() {
+        let (one, other) = (secret().unwrap(), secret().unwrap());
+        assert_ne!(one, other);
+        assert!(one.len() == SECRET_LEN && one.bytes().all(|it| it.is_ascii_alphanumeric()));
+    }
+
+    #[test]
+    fn an_access_key_cannot_name_another_path() {
+        assert!(is_access_key("AKIA234567ABCDEFGHIJ"));
+        for wrong in ["", "ab", "../../etc", "a/b", "a.b", "ü12"] {
+            assert!(!is_access_key(wrong), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The S3 gateway: buckets are directories, objects are files.
+//!
+//! What S3 writes, mounts read at once, and the reverse; RFC 0019 tells how keys become paths. `s3s` is the front: it
+//! parses requests, verifies signatures (of headers, URLs and chunks) and writes XML. This crate does the operations.
+//!
+//! Reading order: `gateway` (threads and sockets), `http` (round `s3s`), `auth` and `keys` (who may), `service` and `ops`
+//! (the operations), `receive` and `send` (bodies), `hash`, `conditions`, `record` (what is kept with an inode), `store` (the one
+//! place that touches the volume).
+//!
+//! Invariants:
+//!
+//! 1. A gateway has no state that matters: what it remembers of credentials and buckets it believes for a second.
+//! 2. An object gets its name after its last byte was hashed, and compared with all that the client said of it.
+//! 3. Conditions are decided by metas, in the transaction of the change.
+//! 4. Memory for bodies is bounded for all requests together; hashing and waiting happen off the event loop.
+//!
+//! Absent on purpose: versions, access control lists beyond `private`, lifecycle, websites, encryption by the server, object
+//! lock, POST by forms. They are refused by name; `docs/s3.md` lists everything.
+
+mod auth;
+mod conditions;
+mod door;
+mod error;
+mod gateway;
+mod hash;
+mod http;
+mod keys;
+mod metrics;
+mod ops;
+mod receive;
+mod record;
+mod send;
+mod service;
+mod stall;
+mod store;
+
+pub use gateway::{Gateway, Options, StartError};
+pub use keys::{Key, KeyRing};
+pub use metrics::Metrics;

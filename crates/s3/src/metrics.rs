@@ -1,0 +1,154 @@
+//! What is counted, by operation.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use millpond_types::metrics::{Counter, Gauge, Histogram, Page, label};
+
+/// The operations that have numbers of their own; others are `Other`.
+const OPERATIONS: &[&str] = &[
+    "AbortMultipartUpload",
+    "CompleteMultipartUpload",
+    "CopyObject",
+    "CreateBucket",
+    "CreateMultipartUpload",
+    "DeleteBucket",
+    "DeleteObject",
+    "DeleteObjectTagging",
+    "DeleteObjects",
+    "GetObject",
+    "GetObjectAttributes",
+    "GetObjectTagging",
+    "HeadBucket",
+    "HeadObject",
+    "ListBuckets",
+    "ListMultipartUploads",
+    "ListObjects",
+    "ListObjectsV2",
+    "ListParts",
+    "PutObject",
+    "PutObjectTagging",
+    "UploadPart",
+    "UploadPartCopy",
+    "Other",
+];
+
+/// Of one operation.
+#[derive(Debug, Default)]
+struct Operation {
+    seconds: Histogram,
+    refused: Counter,
+    failed: Counter,
+}
+
+/// The numbers of a gateway.
+#[derive(Debug)]
+pub struct Metrics {
+    operations: Vec<Operation>,
+    pub(crate) connections: Gauge,
+    pub(crate) in_flight: Gauge,
+    pub(crate) received: Counter,
+    sent: Counter,
+    pub(crate) swept: Counter,
+}
+
+/// Which operation a request is, once that is known.
+#[derive(Debug, Default)]
+pub(crate) struct Seen(OnceLock<String>);
+
+impl Seen {
+    pub(crate) fn set(&self, name: &str) {
+        let _ = self.0.set(name.to_owned());
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.0.get().map_or("Other", String::as_str)
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            operations: OPERATIONS.iter().map(|_| Operation::default()).collect(),
+            connections: Gauge::default(),
+            in_flight: Gauge::default(),
+            received: Counter::default(),
+            sent: Counter::default(),
+            swept: Counter::default(),
+        }
+    }
+}
+
+impl Metrics {
+    /// A request was answered with this status.
+    pub(crate) fn answered(&self, name: &str, (status, took): (u16, Duration)) {
+        let place = OPERATIONS.iter().position(|it| *it == name).unwrap_or(OPERATIONS.len() - 1);
+        let operation = &self.operations[place];
+        operation.seconds.observe(took);
+        match status {
+            400..500 => operation.refused.inc(),
+            500.. => operation.failed.inc(),
+            _ => {}
+        }
+    }
+
+    /// Bytes of an object go out.
+    pub(crate) fn sent(&self, bytes: u64) {
+        self.sent.add(bytes);
+    }
+
+    /// The page of `/metrics`.
+    pub fn render(&self, page: &mut Page) {
+        let all = || OPERATIONS.iter().zip(&self.operations);
+        let labels = |name: &str| label("operation", name);
+        page.histograms(
+            ("millpond_s3_request_seconds", "From a request's header to the header of its answer."),
+            all().map(|(name, it)| (labels(name), it.seconds.snapshot())),
+        );
+        page.many(
+            (
+                "millpond_s3_requests_refused_total",
+                "Requests answered with a status of 400 to 499.",
+            ),
+            "counter",
+            all().map(|(name, it)| (labels(name), it.refused.get())),
+        );
+        page.many(
+            (
+                "millpond_s3_requests_failed_total",
+                "Requests answered with a status of 500 or more.",
+            ),
+            "counter",
+            all().map(|(name, it)| (labels(name), it.failed.get())),
+        );
+        for (family, kind, value) in [
+            (
+                ("millpond_s3_connections", "Open connections of S3 clients."),
+                "gauge",
+                self.connections.get(),
+            ),
+            (
+                ("millpond_s3_requests_in_flight", "Requests whose answer has not begun."),
+                "gauge",
+                self.in_flight.get(),
+            ),
+            (
+                ("millpond_s3_receive_bytes_total", "Bytes of bodies that requests told of."),
+                "counter",
+                self.received.get(),
+            ),
+            (
+                ("millpond_s3_send_bytes_total", "Bytes of objects that were asked for."),
+                "counter",
+                self.sent.get(),
+            ),
+            (
+                ("millpond_s3_uploads_expired_total", "Uploads that were given up by age."),
+                "counter",
+                self.swept.get(),
+            ),
+        ] {
+            page.one(family, kind, value);
+        }
+    }
+}

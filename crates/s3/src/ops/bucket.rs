@@ -1,0 +1,115 @@
+//! Buckets: made, removed, listed.
+
+use std::sync::Arc;
+
+use s3s::dto::{
+    Bucket, BucketCannedACL, BucketLocationConstraint, CreateBucketInput, CreateBucketOutput,
+    DeleteBucketInput, DeleteBucketOutput, GetBucketLocationInput, GetBucketLocationOutput,
+    HeadBucketInput, HeadBucketOutput, ListBucketsInput, ListBucketsOutput,
+};
+use s3s::{S3ErrorCode, S3Request};
+
+use super::{Answer, access_key, answer, owner};
+use crate::auth::key;
+use crate::conditions::time;
+use crate::door::Door;
+use crate::error::{Told as _, absent, refuse};
+use crate::record::{BucketRecord, encode};
+
+/// Where AWS has buckets that name no region.
+const FIRST_REGION: &str = "us-east-1";
+
+/// `CreateBucket`.
+pub(crate) async fn create(
+    door: &Arc<Door>,
+    request: S3Request<CreateBucketInput>,
+) -> Answer<CreateBucketOutput> {
+    let input = request.input;
+    super::headers::check_acl(input.acl.as_ref().map(BucketCannedACL::as_str))?;
+    if input.object_lock_enabled_for_bucket == Some(true) {
+        return Err(absent("Object lock (x-amz-bucket-object-lock-enabled)"));
+    }
+    let place = input.create_bucket_configuration.and_then(|it| it.location_constraint);
+    if let Some(place) = place.filter(|it| !it.as_str().is_empty())
+        && place.as_str() != door.settings.region
+    {
+        let message = "The specified location-constraint is not valid";
+        return Err(refuse(S3ErrorCode::InvalidLocationConstraint, message));
+    }
+    let name = input.bucket;
+    let location = Some(format!("/{name}"));
+    door.blocking(move |store| {
+        store.make_bucket(&name, &encode(&BucketRecord::default())).in_bucket()
+    })
+    .await?;
+    answer(CreateBucketOutput { location })
+}
+
+/// `DeleteBucket`.
+pub(crate) async fn delete(
+    door: &Arc<Door>,
+    request: S3Request<DeleteBucketInput>,
+) -> Answer<DeleteBucketOutput> {
+    let name = request.input.bucket;
+    door.blocking(move |store| store.remove_bucket(&name).in_bucket()).await?;
+    answer(DeleteBucketOutput {})
+}
+
+/// `HeadBucket`.
+pub(crate) async fn head(
+    door: &Arc<Door>,
+    request: S3Request<HeadBucketInput>,
+) -> Answer<HeadBucketOutput> {
+    let name = request.input.bucket;
+    door.blocking(move |store| store.bucket(&name).in_bucket()).await?;
+    let bucket_region = Some(door.settings.region.clone());
+    answer(HeadBucketOutput { bucket_region, ..HeadBucketOutput::default() })
+}
+
+/// `GetBucketLocation`.
+pub(crate) async fn location(
+    door: &Arc<Door>,
+    request: S3Request<GetBucketLocationInput>,
+) -> Answer<GetBucketLocationOutput> {
+    let name = request.input.bucket;
+    door.blocking(move |store| store.bucket(&name).in_bucket()).await?;
+    let region = door.settings.region.clone();
+    let named = (region != FIRST_REGION).then(|| BucketLocationConstraint::from(region));
+    answer(GetBucketLocationOutput { location_constraint: named })
+}
+
+/// `ListBuckets`: those that the credential may use.
+pub(crate) async fn list(
+    door: &Arc<Door>,
+    request: S3Request<ListBucketsInput>,
+) -> Answer<ListBucketsOutput> {
+    let key = key(door, access_key(&request)).await?.ok_or(S3ErrorCode::AccessDenied)?;
+    let input = request.input;
+    let all = door.blocking(|store| store.buckets().in_bucket()).await?;
+    let prefix = input.prefix.clone().unwrap_or_default();
+    let after = input.continuation_token.unwrap_or_default();
+    let max = usize::try_from(input.max_buckets.unwrap_or(10_000)).unwrap_or(0).min(10_000);
+    if max == 0 {
+        return Err(refuse(S3ErrorCode::InvalidArgument, "MaxBuckets must be between 1 and 10000"));
+    }
+    let region = input.max_buckets.map(|_| door.settings.region.clone());
+    let mut buckets: Vec<Bucket> = all
+        .into_iter()
+        .filter(|it| key.allows(&it.name))
+        .filter(|it| it.name.starts_with(&prefix) && it.name > after)
+        .map(|it| Bucket {
+            bucket_region: region.clone(),
+            creation_date: Some(time(it.attr.btime)),
+            name: Some(it.name),
+        })
+        .collect();
+    let is_cut = buckets.len() > max;
+    buckets.truncate(max);
+    let next = buckets.last().and_then(|it| it.name.clone()).filter(|_| is_cut);
+    answer(ListBucketsOutput {
+        buckets: Some(buckets),
+        continuation_token: next,
+        owner: Some(owner()),
+        prefix: input.prefix,
+    })
+}

@@ -1,0 +1,241 @@
+//! `CompleteMultipartUpload`.
+
+use std::sync::Arc;
+
+use s3s::dto::{CompleteMultipartUploadInput, CompleteMultipartUploadOutput, CompletedPart};
+use s3s::{S3ErrorCode, S3Request, S3Result};
+
+use super::copy::{PIECE, append};
+use super::multipart::{id, upload};
+use super::put::{New, store as store_object, sum_type, sums, tell_sum};
+use super::{Answer, answer};
+use crate::conditions::{Conditions, etag};
+use crate::door::{Door, Way};
+use crate::error::{Told as _, refuse};
+use crate::hash::{
+    Algorithm, Hasher, Sum, bad_sum, combined, composite, hex, md5, unbase64, unhex,
+};
+use crate::receive::Content;
+use crate::record::{PartRecord, Parts, Record, View, decode};
+use crate::store::{Part, Store, UploadId};
+
+/// Every part but the last has at least this.
+const PART_MIN: u64 = 5 << 20;
+/// The largest object: what 10,000 parts of 5 GiB are.
+const OBJECT_MAX: u64 = 10_000 * (5 << 30);
+/// Parts that are asked for at once.
+const PAGE: u32 = 1_000;
+
+/// A part that belongs to the object.
+struct Chosen {
+    part: Part,
+    record: PartRecord,
+}
+
+/// All parts that there are.
+fn all_parts(store: &Store, bucket: &str, id: UploadId) -> S3Result<Vec<Part>> {
+    let mut all = Vec::<Part>::new();
+    loop {
+        let after = all.last().map_or(0, |it| it.number);
+        let page = store.parts(bucket, id, after, PAGE).of_upload()?;
+        if page.is_empty() {
+            return Ok(all);
+        }
+        all.extend(page);
+    }
+}
+
+/// The parts that a client names, if they are there.
+fn chosen(all: Vec<Part>, named: &[CompletedPart]) -> S3Result<Vec<Chosen>> {
+    let numbers: Vec<i32> = named.iter().map(|it| it.part_number.unwrap_or(0)).collect();
+    if named.is_empty() || numbers.iter().any(|it| !(1..=10_000).contains(it)) {
+        return Err(S3ErrorCode::MalformedXML.into());
+    }
+    if numbers.windows(2).any(|pair| pair[0] >= pair[1]) {
+        return Err(S3ErrorCode::InvalidPartOrder.into());
+    }
+    let mut all = all.into_iter().peekable();
+    let mut chosen = Vec::with_capacity(named.len());
+    for (want, number) in named.iter().zip(numbers) {
+        let missing = || S3ErrorCode::InvalidPart;
+        let part = all.find(|it| i32::from(it.number) == number).ok_or_else(missing)?;
+        let record = decode::<PartRecord>(&part.attachment).ok_or_else(missing)?;
+        if want.e_tag.as_ref().is_some_and(|it| it.value() != record.etag) {
+            return Err(missing().into());
+        }
+        for (algorithm, told) in sums!(want) {
+            let Some(told) = told else { continue };
+            let found = record.sum.as_ref().filter(|it| it.algorithm == algorithm);
+            if found.is_none_or(|it| it.value != *told) {
+                return Err(missing().into());
+            }
+        }
+        chosen.push(Chosen { part, record });
+    }
+    let (_, but_last) = chosen.split_last().ok_or(S3ErrorCode::MalformedXML)?;
+    if but_last.iter().any(|it| it.part.attr.size < PART_MIN) {
+        return Err(S3ErrorCode::EntityTooSmall.into());
+    }
+    Ok(chosen)
+}
+
+/// The checksum of the whole, of the parts' ones.
+fn sum(chosen: &[Chosen], wants: Option<(Algorithm, bool)>) -> Option<Sum> {
+    let (algorithm, is_whole) = wants.unwrap_or((Algorithm::Crc64Nvme, true));
+    let of_part = |it: &Chosen| {
+        let sum = it.record.sum.as_ref().filter(|sum| sum.algorithm == algorithm)?;
+        Some((unbase64(&sum.value)?, it.part.attr.size))
+    };
+    let parts: Vec<_> = chosen.iter().map(of_part).collect::<Option<_>>()?;
+    if is_whole { combined(algorithm, &parts) } else { Some(composite(algorithm, &parts)) }
+}
+
+/// The `ETag` of an object of parts: the MD5 of their MD5s, and how many they are.
+fn etag_of(chosen: &[Chosen]) -> String {
+    let sums = chosen.iter().filter_map(|it| unhex(&it.record.etag)).flatten();
+    format!("{}-{}", hex(&md5(&sums.collect::<Vec<u8>>())), chosen.len())
+}
+
+/// What a client says of the whole.
+struct Expected {
+    sums: Vec<(Algorithm, String)>,
+    kind: Option<String>,
+    size: Option<i64>,
+}
+
+impl Expected {
+    fn check(&self, sum: Option<&Sum>, size: u64) -> S3Result<()> {
+        if self.size.is_some_and(|it| u64::try_from(it) != Ok(size)) {
+            let message = format!(
+                "The provided 'x-amz-mp-object-size' header value {} does not match what was computed: {size}",
+                self.size.unwrap_or_default()
+            );
+            return Err(refuse(S3ErrorCode::InvalidRequest, message));
+        }
+        let is_kind = |it: &String| sum.is_some_and(|sum| sum_type(sum).as_str() == it);
+        if self.kind.as_ref().is_some_and(|it| !is_kind(it)) {
+            let message = "The upload was created with another checksum type.";
+            return Err(refuse(S3ErrorCode::InvalidRequest, message));
+        }
+        for (algorithm, value) in &self.sums {
+            let found = sum.filter(|sum| sum.algorithm == *algorithm);
+            // A composite one may be told without its count.
+            let is_same = |sum: &Sum| {
+                sum.value == *value || sum.value.rsplit_once('-').is_some_and(|(it, _)| it == value)
+            };
+            if !found.is_some_and(is_same) {
+                return Err(bad_sum(*algorithm));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of all parts, in a file without a name.
+fn joined(store: &Store, chosen: &[Chosen]) -> S3Result<Content> {
+    let file = store.nameless_file().in_bucket()?;
+    let mut at = 0;
+    for it in chosen {
+        let len = it.part.attr.size;
+        if len > 0 {
+            let from = store.part_file(&it.part).of_upload()?;
+            // The hashes of the whole follow from those of the parts.
+            append((&from, 0, len), (&file, at), &mut Hasher::none())?;
+        }
+        at += len;
+    }
+    Ok(Content::File(file))
+}
+
+/// What a completion that was done before has made, when the answer to it was lost.
+fn done_before(store: &Store, (bucket, key): (&str, &str), id: UploadId) -> S3Result<Option<View>> {
+    let object = store.get_object(bucket, key.as_bytes(), false).in_bucket()?;
+    Ok(object.map(|it| View::of(&it)).filter(|view| view.record.upload == id.0))
+}
+
+/// Completes; for a thread that may block.
+fn complete(
+    store: &Store,
+    (bucket, key, id): (&str, &str, UploadId),
+    (named, expected): (&[CompletedPart], &Expected),
+    conditions: &Conditions,
+) -> S3Result<View> {
+    let (_, mut record) = match upload(store, (bucket, key), id) {
+        Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
+            return done_before(store, (bucket, key), id)?.ok_or(error);
+        }
+        found => found?,
+    };
+    let chosen = chosen(all_parts(store, bucket, id)?, named)?;
+    let size: u64 = chosen.iter().map(|it| it.part.attr.size).sum();
+    if size > OBJECT_MAX {
+        return Err(S3ErrorCode::EntityTooLarge.into());
+    }
+    let sum = sum(&chosen, record.wants);
+    expected.check(sum.as_ref(), size)?;
+    if conditions.is_for_write() {
+        // Before the parts are joined: the condition holds seldom less often than it does now.
+        let there = store.get_object(bucket, key.as_bytes(), false).in_bucket()?;
+        conditions.check_write(there.as_ref().map(View::of).as_ref())?;
+    }
+    let content = joined(store, &chosen)?;
+    record = Record {
+        etag: Some(etag_of(&chosen)),
+        sum,
+        parts: Some(Parts::of(chosen.iter().map(|it| it.part.attr.size))),
+        upload: id.0,
+        wants: None,
+        ..record
+    };
+    let (content, record) = (&content, &record);
+    let new = New { bucket, key, content, record, conditions, upload: Some(id) };
+    match store_object(store, &new) {
+        // Another one, sent at the same time, was faster.
+        Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
+            done_before(store, (bucket, key), id)?.ok_or(error)
+        }
+        done => done,
+    }
+}
+
+/// `CompleteMultipartUpload`.
+pub(crate) async fn complete_upload(
+    door: &Arc<Door>,
+    request: S3Request<CompleteMultipartUploadInput>,
+) -> Answer<CompleteMultipartUploadOutput> {
+    let mut input = request.input;
+    let id = id(&input.upload_id)?;
+    let named = input.multipart_upload.take().and_then(|it| it.parts).unwrap_or_default();
+    if named.is_empty() {
+        return Err(S3ErrorCode::MalformedXML.into());
+    }
+    let told = sums!(input);
+    let expected = Expected {
+        sums: told.into_iter().filter_map(|(it, value)| Some((it, value?.clone()))).collect(),
+        kind: input.checksum_type.as_ref().map(|it| it.as_str().to_owned()),
+        size: input.mpu_object_size,
+    };
+    let conditions = Conditions {
+        if_match: input.if_match.take(),
+        if_none_match: input.if_none_match.take(),
+        ..Conditions::default()
+    };
+    let (bucket, key) = (input.bucket.clone(), input.key.clone());
+    let _memory = door.memory(Way::In, PIECE).await?;
+    let view = door
+        .blocking(move |store| {
+            complete(store, (&bucket, &key, id), (&named, &expected), &conditions)
+        })
+        .await?;
+    let mut output = CompleteMultipartUploadOutput {
+        location: Some(format!("/{}/{}", input.bucket, input.key)),
+        bucket: Some(input.bucket),
+        key: Some(input.key),
+        e_tag: Some(etag(&view.etag)),
+        ..CompleteMultipartUploadOutput::default()
+    };
+    let sum = view.record.sum.as_ref();
+    tell_sum!(output, sum);
+    output.checksum_type = sum.map(sum_type);
+    answer(output)
+}

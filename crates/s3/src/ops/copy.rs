@@ -1,0 +1,216 @@
+//! `CopyObject`, and the bytes of copies.
+
+use std::sync::Arc;
+
+use millpond_client::File;
+use s3s::dto::{
+    CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource, MetadataDirective,
+    TaggingDirective,
+};
+use s3s::{S3ErrorCode, S3Request, S3Result};
+
+use super::get::open;
+use super::headers::{Kept, kept, refuse_extras};
+use super::put::{New, check_key, store as store_object, sum_type, tell_sum};
+use super::tagging::parse_header;
+use super::{Answer, access_key, answer};
+use crate::conditions::{Conditions, etag, time};
+use crate::door::{Door, Way};
+use crate::error::{Told as _, absent, refuse};
+use crate::hash::{Algorithm, Hasher, hex};
+use crate::receive::{BODY_MAX, Content};
+use crate::record::{Record, View};
+use crate::store::{Object, STORED_MAX, Store};
+
+/// Bytes that are copied at once.
+pub(crate) const PIECE: usize = 4 << 20;
+
+/// Where a copy comes from; the credential must allow the bucket.
+///
+/// # Errors
+/// `AccessDenied`, `NotImplemented`.
+pub(crate) async fn source(
+    door: &Door,
+    access_key: &str,
+    source: &CopySource,
+) -> S3Result<(String, String)> {
+    let CopySource::Bucket { bucket, key, version_id } = source else {
+        return Err(absent("A copy from an access point"));
+    };
+    if version_id.as_ref().is_some_and(|it| &**it != "null") {
+        return Err(absent("A version of an object (versionId)"));
+    }
+    let key_of = crate::auth::key(door, access_key).await?;
+    if !key_of.is_some_and(|it| it.allows(bucket)) {
+        return Err(S3ErrorCode::AccessDenied.into());
+    }
+    Ok((bucket.to_string(), key.to_string()))
+}
+
+/// Appends a range of a file to another, hashed on the way; for a thread that may block.
+///
+/// # Errors
+/// Those of the volume.
+pub(crate) fn append(
+    (from, offset, len): (&File, u64, u64),
+    (to, at): (&File, u64),
+    hasher: &mut Hasher,
+) -> S3Result<()> {
+    let mut bytes = vec![0; usize::try_from(len).unwrap_or(PIECE).min(PIECE)];
+    let mut done = 0;
+    while done < len {
+        let now = usize::try_from(len - done).unwrap_or(PIECE).min(bytes.len());
+        let room = &mut bytes[..now];
+        let read = from.read_batch(&mut [(offset + done, &mut *room)]).of_object()?;
+        if read.first() != Some(&now) {
+            return Err(S3ErrorCode::ConditionalRequestConflict.into());
+        }
+        hasher.update(room);
+        to.write_batch(&[(at + done, room)]).of_object()?;
+        done += now as u64;
+    }
+    Ok(())
+}
+
+/// A copy of a range of an object, without a name yet; for a thread that may block.
+///
+/// # Errors
+/// Those of the volume.
+pub(crate) fn duplicate(
+    store: &Store,
+    (object, from): (&Object, Option<&File>),
+    (offset, len): (u64, u64),
+    (hasher, to_file): (&mut Hasher, bool),
+) -> S3Result<Content> {
+    let is_small = len <= STORED_MAX as u64;
+    if is_small && !to_file {
+        let mut bytes = vec![0; usize::try_from(len).unwrap_or_default()];
+        match (&object.bytes, from) {
+            (Some(all), _) => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX).min(all.len());
+                let end = (start + bytes.len()).min(all.len());
+                bytes = all[start..end].to_vec();
+            }
+            (None, Some(file)) => {
+                file.read_batch(&mut [(offset, &mut bytes)]).of_object()?;
+            }
+            (None, None) => {}
+        }
+        hasher.update(&bytes);
+        return Ok(Content::Bytes(bytes));
+    }
+    let to = store.nameless_file().in_bucket()?;
+    if let Some(all) = &object.bytes {
+        let at = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).min(all.len());
+        let range = &all[at(offset)..at(offset + len)];
+        hasher.update(range);
+        to.write_batch(&[(0, range)]).in_bucket()?;
+    } else if let Some(from) = from {
+        append((from, offset, len), (&to, 0), hasher)?;
+    }
+    Ok(Content::File(to))
+}
+
+/// The record of a copy: of its source unless it is to be replaced.
+struct Told {
+    kept: Kept,
+    replace_meta: bool,
+    tagging: Option<Vec<(String, String)>>,
+    algorithm: Option<Algorithm>,
+}
+
+impl Told {
+    fn record(self, source: &View) -> S3Result<Record> {
+        let mut record = Record::current();
+        record.headers.clone_from(&source.record.headers);
+        record.meta.clone_from(&source.record.meta);
+        record.tags.clone_from(&source.record.tags);
+        if self.replace_meta {
+            self.kept.fill(&mut record)?;
+        }
+        if let Some(tags) = self.tagging {
+            record.tags = tags;
+        }
+        Ok(record)
+    }
+}
+
+fn directive(text: Option<&str>) -> S3Result<bool> {
+    match text {
+        None | Some("COPY") => Ok(false),
+        Some("REPLACE") => Ok(true),
+        Some(_) => Err(refuse(S3ErrorCode::InvalidArgument, "Unknown metadata directive.")),
+    }
+}
+
+/// `CopyObject`.
+pub(crate) async fn copy_object(
+    door: &Arc<Door>,
+    request: S3Request<CopyObjectInput>,
+) -> Answer<CopyObjectOutput> {
+    let (bucket_from, key_from) =
+        source(door, access_key(&request), &request.input.copy_source).await?;
+    let mut input = request.input;
+    refuse_extras!(input);
+    check_key(&input.key)?;
+    let replace_tags = directive(input.tagging_directive.as_ref().map(TaggingDirective::as_str))?;
+    let told = Told {
+        kept: kept!(input),
+        replace_meta: directive(input.metadata_directive.as_ref().map(MetadataDirective::as_str))?,
+        tagging: match input.tagging.as_deref() {
+            _ if !replace_tags => None,
+            text => Some(parse_header(text.unwrap_or_default())?),
+        },
+        algorithm: match &input.checksum_algorithm {
+            Some(name) => Some(Algorithm::named(name.as_str())?),
+            None => None,
+        },
+    };
+    let (bucket, key) = (input.bucket, input.key);
+    let is_same = bucket == bucket_from && key == key_from;
+    if is_same && !told.replace_meta && !replace_tags {
+        let message = "This copy request is illegal because it is trying to copy an object to itself \
+                       without changing the object's metadata, storage class, website redirect location \
+                       or encryption attributes.";
+        return Err(refuse(S3ErrorCode::InvalidRequest, message));
+    }
+    let conditions = Conditions {
+        if_match: input.copy_source_if_match.take(),
+        if_none_match: input.copy_source_if_none_match.take(),
+        modified_since: input.copy_source_if_modified_since.take(),
+        unmodified_since: input.copy_source_if_unmodified_since.take(),
+    };
+    let _memory = door.memory(Way::In, PIECE).await?;
+    let (view, sum) = door
+        .blocking(move |store| {
+            let check = |view: &View| conditions.check_source(view);
+            let (object, from, file) = open(store, (&bucket_from, &key_from), check)?;
+            if from.attr.size > BODY_MAX {
+                let message = "The specified copy source is larger than the maximum allowable size for a \
+                               copy source: 5368709120";
+                return Err(refuse(S3ErrorCode::InvalidRequest, message));
+            }
+            let algorithm = told.algorithm.or(from.record.sum.as_ref().map(|it| it.algorithm));
+            let mut hasher = Hasher::new(Some(algorithm.unwrap_or(Algorithm::Crc64Nvme)));
+            let all = (0, from.attr.size);
+            let content = duplicate(store, (&object, file.as_ref()), all, (&mut hasher, false))?;
+            let digest = hasher.finish();
+            let mut record = told.record(&from)?;
+            record.etag = Some(hex(&digest.md5));
+            record.sum.clone_from(&digest.sum);
+            let (bucket, key) = (bucket.as_str(), key.as_str());
+            let (content, record) = (&content, &record);
+            let conditions = &Conditions::default();
+            let new = New { bucket, key, content, record, conditions, upload: None };
+            Ok((store_object(store, &new)?, digest.sum))
+        })
+        .await?;
+    let mut result = CopyObjectResult {
+        e_tag: Some(etag(&view.etag)),
+        last_modified: Some(time(view.attr.mtime)),
+        ..CopyObjectResult::default()
+    };
+    tell_sum!(result, &sum);
+    result.checksum_type = sum.as_ref().map(sum_type);
+    answer(CopyObjectOutput { copy_object_result: Some(result), ..CopyObjectOutput::default() })
+}

@@ -1,0 +1,244 @@
+//! `GetObject` and `HeadObject`.
+
+use std::sync::Arc;
+
+use hyper::StatusCode;
+use millpond_client::{ClientError, File};
+use millpond_types::meta::MetaError;
+use s3s::dto::{
+    GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, Range, Timestamp,
+};
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
+
+use super::headers::{TYPE_DEFAULT, expires};
+use super::put::{sum_type, tell_sum};
+use super::{Answer, count, size};
+use crate::conditions::{Conditions, etag, time};
+use crate::door::Door;
+use crate::error::{Told as _, absent, custom, told};
+use crate::hash::Sum;
+use crate::http::Status;
+use crate::record::View;
+use crate::send;
+use crate::store::{Object, Store};
+
+/// How often an object is looked for that was replaced before it could be opened.
+const TRIES: usize = 8;
+
+/// What of an object is asked for.
+struct Wanted {
+    offset: u64,
+    len: u64,
+    /// Whether it was asked for as a range or a part.
+    is_part: bool,
+    parts: Option<i32>,
+}
+
+/// The object of a key; for a thread that may block.
+///
+/// # Errors
+/// `NoSuchKey`, `NoSuchBucket`.
+pub(crate) fn find(store: &Store, (bucket, key): (&str, &str), bytes: bool) -> S3Result<Object> {
+    let found = store.get_object(bucket, key.as_bytes(), bytes).in_bucket()?;
+    found.ok_or_else(|| S3ErrorCode::NoSuchKey.into())
+}
+
+/// An object as it is now, and its file where the bytes are not told with it; for a thread that may block. One that is
+/// replaced between the two questions is looked for anew.
+///
+/// # Errors
+/// As [`find`]; what `check` says; `SlowDown` when it is replaced all the time.
+pub(crate) fn open(
+    store: &Store,
+    at: (&str, &str),
+    check: impl Fn(&View) -> S3Result<()>,
+) -> S3Result<(Object, View, Option<File>)> {
+    for _ in 0..TRIES {
+        let object = find(store, at, true)?;
+        let view = View::of(&object);
+        check(&view)?;
+        if object.bytes.is_some() || view.attr.size == 0 {
+            return Ok((object, view, None));
+        }
+        match store.object_file(&object) {
+            Ok(file) => return Ok((object, view, Some(file))),
+            Err(ClientError::File { source: MetaError::Stale | MetaError::NotFound, .. }) => {}
+            Err(error) => return Err(told(error, S3ErrorCode::NoSuchKey)),
+        }
+    }
+    Err(S3ErrorCode::SlowDown.into())
+}
+
+fn wanted(view: &View, range: Option<&Range>, part: Option<i32>) -> S3Result<Wanted> {
+    let all = view.attr.size;
+    let parts = view.record.parts.as_ref();
+    let parts_told = part.and(parts.map(|it| count(it.count as usize)));
+    match (range, part) {
+        (Some(_), Some(_)) => Err(crate::error::refuse(
+            S3ErrorCode::InvalidRequest,
+            "Cannot specify both Range header and partNumber query parameter",
+        )),
+        (None, None) => Ok(Wanted { offset: 0, len: all, is_part: false, parts: None }),
+        (Some(range), None) => {
+            let range = range.check(all).map_err(|_| beyond(all))?;
+            let (offset, len) = (range.start, range.end - range.start);
+            Ok(Wanted { offset, len, is_part: true, parts: None })
+        }
+        (None, Some(number)) => {
+            let number = u32::try_from(number).unwrap_or_default();
+            let place = match parts {
+                Some(parts) if parts.are_known() => parts.place(number),
+                Some(_) => return Err(absent("A part of an object with so many different parts")),
+                None => (number == 1).then_some((0, all)),
+            };
+            let (offset, len) = place.ok_or_else(|| {
+                let message = "The requested partnumber is not satisfiable".to_owned();
+                custom("InvalidPartNumber", StatusCode::RANGE_NOT_SATISFIABLE, message)
+            })?;
+            Ok(Wanted { offset, len, is_part: true, parts: parts_told })
+        }
+    }
+}
+
+fn beyond(all: u64) -> S3Error {
+    let mut error = S3Error::new(S3ErrorCode::InvalidRange);
+    let mut headers = hyper::HeaderMap::new();
+    if let Ok(value) = format!("bytes */{all}").parse() {
+        headers.insert(hyper::header::CONTENT_RANGE, value);
+    }
+    error.set_headers(headers);
+    error
+}
+
+impl Wanted {
+    /// An answer with the status of a part, which `s3s` gives only to some.
+    #[expect(clippy::unnecessary_wraps, reason = "it is what an operation ends with")]
+    fn answer<T>(&self, output: T) -> Answer<T> {
+        let mut response = S3Response::new(output);
+        if self.is_part {
+            response.extensions.insert(Status(StatusCode::PARTIAL_CONTENT));
+        }
+        Ok(response)
+    }
+
+    fn range(&self, all: u64) -> Option<String> {
+        let is_told = self.is_part && self.len > 0;
+        is_told.then(|| format!("bytes {}-{}/{all}", self.offset, self.offset + self.len - 1))
+    }
+
+    /// The checksum is of the whole, and told only with it.
+    fn sum<'a>(&self, view: &'a View, mode: Option<&str>) -> Option<&'a Sum> {
+        let is_whole = self.len == view.attr.size;
+        view.record.sum.as_ref().filter(|_| is_whole && mode == Some("ENABLED"))
+    }
+}
+
+/// Fills the headers that both outputs of `s3s` have.
+macro_rules! describe {
+    ($output:ident, $view:expr, $wanted:expr, $mode:expr) => {{
+        let (view, wanted): (&View, &Wanted) = ($view, $wanted);
+        let header = |name: &str| view.record.headers.get(name).cloned();
+        $output.accept_ranges = Some("bytes".to_owned());
+        $output.cache_control = header("cache-control");
+        $output.content_disposition = header("content-disposition");
+        $output.content_encoding = header("content-encoding");
+        $output.content_language = header("content-language");
+        $output.content_type = header("content-type").or_else(|| Some(TYPE_DEFAULT.to_owned()));
+        $output.expires = expires(&view.record);
+        $output.content_length = Some(size(wanted.len));
+        $output.content_range = wanted.range(view.attr.size);
+        $output.e_tag = Some(etag(&view.etag));
+        $output.last_modified = Some(time(view.attr.mtime));
+        $output.parts_count = wanted.parts;
+        if !view.record.meta.is_empty() {
+            $output.metadata = Some(view.record.meta.clone().into_iter().collect());
+        }
+        let sum = wanted.sum(view, $mode.as_ref().map(|it| it.as_str()));
+        $output.checksum_type = sum.map(sum_type);
+        tell_sum!($output, sum);
+    }};
+}
+
+fn refuse_version(version: Option<&String>) -> S3Result<()> {
+    match version.map(String::as_str) {
+        None | Some("null") => Ok(()),
+        Some(_) => Err(absent("A version of an object (versionId)")),
+    }
+}
+
+/// `GetObject`.
+pub(crate) async fn get_object(
+    door: &Arc<Door>,
+    request: S3Request<GetObjectInput>,
+) -> Answer<GetObjectOutput> {
+    let mut input = request.input;
+    refuse_version(input.version_id.as_ref())?;
+    if input.sse_customer_algorithm.is_some() {
+        return Err(absent("Encryption by the server (x-amz-server-side-encryption)"));
+    }
+    let conditions = Conditions {
+        if_match: input.if_match.take(),
+        if_none_match: input.if_none_match.take(),
+        modified_since: input.if_modified_since.take(),
+        unmodified_since: input.if_unmodified_since.take(),
+    };
+    let (bucket, key) = (input.bucket, input.key);
+    let (range, part) = (input.range, input.part_number);
+    let (view, wanted, object, file) = door
+        .blocking(move |store| {
+            let check = |view: &View| conditions.check_read(view);
+            let (object, view, file) = open(store, (&bucket, &key), check)?;
+            let part_wanted = wanted(&view, range.as_ref(), part)?;
+            Ok((view, part_wanted, object, file))
+        })
+        .await?;
+    let mut output = GetObjectOutput::default();
+    describe!(output, &view, &wanted, input.checksum_mode);
+    let tags = view.record.tags.len();
+    output.tag_count = (tags > 0).then(|| count(tags));
+    door.metrics.sent(wanted.len);
+    output.body = Some(match (object.bytes, file) {
+        (None, Some(file)) => send::file(door, file, (wanted.offset, wanted.len)),
+        (bytes, _) => send::bytes(cut(bytes.unwrap_or_default(), &wanted)),
+    });
+    wanted.answer(output)
+}
+
+fn cut(mut bytes: Vec<u8>, wanted: &Wanted) -> Vec<u8> {
+    let at = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    let (start, end) = (at(wanted.offset).min(bytes.len()), at(wanted.offset + wanted.len));
+    bytes.truncate(end);
+    if start > 0 { bytes.split_off(start) } else { bytes }
+}
+
+/// `HeadObject`.
+pub(crate) async fn head_object(
+    door: &Arc<Door>,
+    request: S3Request<HeadObjectInput>,
+) -> Answer<HeadObjectOutput> {
+    let mut input = request.input;
+    refuse_version(input.version_id.as_ref())?;
+    let conditions = Conditions {
+        if_match: input.if_match.take(),
+        if_none_match: input.if_none_match.take(),
+        modified_since: input.if_modified_since.take(),
+        unmodified_since: input.if_unmodified_since.take(),
+    };
+    let (bucket, key) = (input.bucket, input.key);
+    let object = door.blocking(move |store| find(store, (&bucket, &key), false)).await?;
+    let view = View::of(&object);
+    conditions.check_read(&view)?;
+    let wanted = wanted(&view, input.range.as_ref(), input.part_number)?;
+    let mut output = HeadObjectOutput::default();
+    describe!(output, &view, &wanted, input.checksum_mode);
+    // Overrides of the answer's headers, which `s3s` does for GET itself.
+    let set = |to: &mut Option<String>, from: Option<String>| *to = from.or(to.take());
+    set(&mut output.cache_control, input.response_cache_control);
+    set(&mut output.content_disposition, input.response_content_disposition);
+    set(&mut output.content_encoding, input.response_content_encoding);
+    set(&mut output.content_language, input.response_content_language);
+    set(&mut output.content_type, input.response_content_type);
+    let expires: Option<Timestamp> = input.response_expires;
+    output.expires = expires.or(output.expires);
+    wanted.answer(output)
+}

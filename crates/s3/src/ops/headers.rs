@@ -1,0 +1,150 @@
+//! Headers that are kept with an object, and those that are refused by name.
+
+use std::collections::BTreeMap;
+
+use s3s::dto::{Metadata, Timestamp, TimestampFormat};
+use s3s::{S3ErrorCode, S3Result};
+
+use super::tagging::parse_header;
+use crate::error::{absent, refuse};
+use crate::record::Record;
+
+/// Bytes of user metadata, names and values, as AWS.
+const META_MAX: usize = 2 << 10;
+/// Bytes of the other headers that are kept.
+const HEADERS_MAX: usize = 4 << 10;
+/// The type of an object that has none.
+pub(crate) const TYPE_DEFAULT: &str = "binary/octet-stream";
+
+/// Headers of a request that makes an object.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Kept {
+    pub(crate) cache_control: Option<String>,
+    pub(crate) content_disposition: Option<String>,
+    pub(crate) content_encoding: Option<String>,
+    pub(crate) content_language: Option<String>,
+    pub(crate) content_type: Option<String>,
+    pub(crate) expires: Option<Timestamp>,
+    pub(crate) metadata: Option<Metadata>,
+}
+
+/// The kept headers of an input of `s3s`; all inputs have the same fields.
+macro_rules! kept {
+    ($input:expr) => {
+        $crate::ops::headers::Kept {
+            cache_control: $input.cache_control.take(),
+            content_disposition: $input.content_disposition.take(),
+            content_encoding: $input.content_encoding.take(),
+            content_language: $input.content_language.take(),
+            content_type: $input.content_type.take(),
+            expires: $input.expires.take(),
+            metadata: $input.metadata.take(),
+        }
+    };
+}
+pub(crate) use kept;
+
+/// Refuses what an input of `s3s` asks for and this gateway does not do.
+macro_rules! refuse_extras {
+    ($input:expr) => {{
+        let acl = $input.acl.as_ref().map(|it| it.as_str());
+        $crate::ops::headers::check_acl(acl)?;
+        let grants = $input.grant_full_control.is_some()
+            || $input.grant_read.is_some()
+            || $input.grant_read_acp.is_some()
+            || $input.grant_write_acp.is_some();
+        let lock = $input.object_lock_legal_hold_status.is_some()
+            || $input.object_lock_mode.is_some()
+            || $input.object_lock_retain_until_date.is_some();
+        let encryption = $input.server_side_encryption.is_some()
+            || $input.sse_customer_algorithm.is_some()
+            || $input.ssekms_key_id.is_some();
+        for (is_asked, what) in [
+            (grants, "A grant of access (x-amz-grant-*)"),
+            (lock, "Object lock (x-amz-object-lock-*)"),
+            (encryption, "Encryption by the server (x-amz-server-side-encryption)"),
+            ($input.website_redirect_location.is_some(), "x-amz-website-redirect-location"),
+        ] {
+            if is_asked {
+                return Err($crate::error::absent(what));
+            }
+        }
+        let class = $input.storage_class.as_ref().map(|it| it.as_str());
+        $crate::ops::headers::check_class(class)?;
+    }};
+}
+pub(crate) use refuse_extras;
+
+/// Only what belongs to its owner alone is stored.
+pub(crate) fn check_acl(acl: Option<&str>) -> S3Result<()> {
+    match acl {
+        None | Some("private" | "bucket-owner-full-control" | "bucket-owner-read") => Ok(()),
+        Some(other) => Err(absent(&format!("The canned ACL '{other}'"))),
+    }
+}
+
+/// There is one storage class.
+pub(crate) fn check_class(class: Option<&str>) -> S3Result<()> {
+    match class {
+        None | Some("STANDARD") => Ok(()),
+        Some(_) => Err(refuse(
+            S3ErrorCode::InvalidStorageClass,
+            "The storage class you specified is not valid: this gateway has STANDARD only",
+        )),
+    }
+}
+
+impl Kept {
+    /// The record of an object with these headers and tags.
+    ///
+    /// # Errors
+    /// `MetadataTooLarge`, `InvalidTag`.
+    pub(crate) fn record(self, tagging: Option<&str>) -> S3Result<Record> {
+        let mut record = Record::current();
+        if let Some(text) = tagging {
+            record.tags = parse_header(text)?;
+        }
+        self.fill(&mut record)?;
+        Ok(record)
+    }
+
+    /// Replaces the headers of a record.
+    ///
+    /// # Errors
+    /// `MetadataTooLarge`.
+    pub(crate) fn fill(self, record: &mut Record) -> S3Result<()> {
+        let expires = self.expires.map(|at| {
+            let mut text = Vec::new();
+            let _ = at.format(TimestampFormat::HttpDate, &mut text);
+            String::from_utf8_lossy(&text).into_owned()
+        });
+        // `aws-chunked` is about the way that the body took.
+        let encoding = self.content_encoding.map(|text| {
+            let codings = text.split(',').map(str::trim).filter(|it| *it != "aws-chunked");
+            codings.collect::<Vec<_>>().join(",")
+        });
+        let headers = [
+            ("cache-control", self.cache_control),
+            ("content-disposition", self.content_disposition),
+            ("content-encoding", encoding.filter(|it| !it.is_empty())),
+            ("content-language", self.content_language),
+            ("content-type", self.content_type),
+            ("expires", expires),
+        ];
+        record.headers =
+            headers.into_iter().filter_map(|(name, it)| Some((name.to_owned(), it?))).collect();
+        record.meta = self.metadata.unwrap_or_default().into_iter().collect();
+        let bytes = |map: &BTreeMap<String, String>| -> usize {
+            map.iter().map(|(name, value)| name.len() + value.len()).sum()
+        };
+        if bytes(&record.meta) > META_MAX || bytes(&record.headers) > HEADERS_MAX {
+            return Err(S3ErrorCode::MetadataTooLarge.into());
+        }
+        Ok(())
+    }
+}
+
+/// The `Expires` of a record.
+pub(crate) fn expires(record: &Record) -> Option<Timestamp> {
+    Timestamp::parse(TimestampFormat::HttpDate, record.headers.get("expires")?).ok()
+}

@@ -1,0 +1,56 @@
+//! The operations, one module per group. Each is a function of the door and a request.
+
+pub(crate) mod answers;
+pub(crate) mod attributes;
+pub(crate) mod bucket;
+pub(crate) mod complete;
+pub(crate) mod copy;
+pub(crate) mod cors;
+pub(crate) mod delete;
+pub(crate) mod get;
+pub(crate) mod headers;
+pub(crate) mod list;
+pub(crate) mod multipart;
+pub(crate) mod put;
+pub(crate) mod tagging;
+pub(crate) mod uploads;
+
+use s3s::dto::{Initiator, Owner};
+use s3s::{S3Request, S3Response, S3Result};
+
+/// What an operation answers.
+pub(crate) type Answer<T> = S3Result<S3Response<T>>;
+
+/// Everything belongs to the volume.
+const OWNER: &str = "millpond";
+
+/// An answer without special headers.
+#[expect(clippy::unnecessary_wraps, reason = "it is what an operation ends with")]
+pub(crate) fn answer<T>(output: T) -> Answer<T> {
+    Ok(S3Response::new(output))
+}
+
+/// The owner of everything.
+pub(crate) fn owner() -> Owner {
+    Owner { display_name: Some(OWNER.to_owned()), id: Some(OWNER.to_owned()) }
+}
+
+/// The same for uploads.
+pub(crate) fn initiator() -> Initiator {
+    Initiator { display_name: Some(OWNER.to_owned()), id: Some(OWNER.to_owned()) }
+}
+
+/// A count as S3 has it.
+pub(crate) fn count(n: usize) -> i32 {
+    i32::try_from(n).unwrap_or(i32::MAX)
+}
+
+/// A length as S3 has it.
+pub(crate) fn size(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// The access key of a request.
+pub(crate) fn access_key<T>(request: &S3Request<T>) -> &str {
+    request.credentials.as_ref().map_or("", |it| it.access_key.as_str())
+}

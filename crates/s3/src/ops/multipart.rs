@@ -1,0 +1,320 @@
+//! Uploads in parts: begun, filled, listed, given up.
+
+use std::sync::Arc;
+
+use s3s::dto::{
+    AbortMultipartUploadInput, AbortMultipartUploadOutput, ChecksumAlgorithm, ChecksumType,
+    CopyPartResult, CreateMultipartUploadInput, CreateMultipartUploadOutput, ListPartsInput,
+    ListPartsOutput, Part as PartTold, StorageClass, UploadPartCopyInput, UploadPartCopyOutput,
+    UploadPartInput, UploadPartOutput,
+};
+use s3s::{S3ErrorCode, S3Request, S3Result};
+
+use super::copy::{PIECE, duplicate, source};
+use super::get::open;
+use super::headers::{kept, refuse_extras};
+use super::put::{check_key, sums, tell_sum};
+use super::{Answer, access_key, answer, count, initiator, owner, size};
+use crate::conditions::{Conditions, etag, time};
+use crate::door::{Door, Way};
+use crate::error::{Told as _, refuse};
+use crate::hash::{Algorithm, Digest, Hasher, hex};
+use crate::receive::{BODY_MAX, Content, Incoming, Said};
+use crate::record::{PartRecord, Record, View, decode, encode};
+use crate::store::{Store, Upload, UploadId};
+
+/// Parts of an upload at most.
+pub(crate) const PARTS_MAX: i32 = 10_000;
+
+/// An upload by what a client calls it.
+pub(crate) fn id(text: &str) -> S3Result<UploadId> {
+    let parsed = u64::from_str_radix(text, 16).ok().filter(|_| text.len() == 16);
+    parsed.map(UploadId).ok_or_else(|| S3ErrorCode::NoSuchUpload.into())
+}
+
+/// What a client calls an upload.
+pub(crate) fn name(id: UploadId) -> String {
+    format!("{:016x}", id.0)
+}
+
+/// An upload of this key, and its record; for a thread that may block.
+///
+/// # Errors
+/// `NoSuchUpload`, `NoSuchBucket`.
+pub(crate) fn upload(
+    store: &Store,
+    (bucket, key): (&str, &str),
+    id: UploadId,
+) -> S3Result<(Upload, Record)> {
+    let found = match store.upload(bucket, id).of_upload() {
+        Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
+            store.bucket(bucket).in_bucket()?;
+            return Err(error);
+        }
+        found => found?,
+    };
+    if found.key != key.as_bytes() {
+        return Err(S3ErrorCode::NoSuchUpload.into());
+    }
+    let record = decode::<Record>(&found.attachment).unwrap_or_else(Record::current);
+    Ok((found, record))
+}
+
+/// What an upload wants of checksums: the algorithm, and whether the whole gets one of the whole.
+fn wants(input: &CreateMultipartUploadInput) -> S3Result<Option<(Algorithm, bool)>> {
+    let algorithm = match &input.checksum_algorithm {
+        Some(name) => Some(Algorithm::named(name.as_str())?),
+        None => None,
+    };
+    let kind = input.checksum_type.as_ref().map(ChecksumType::as_str);
+    let wrong = |algorithm: Algorithm, kind: &str| {
+        let name = algorithm.name().to_ascii_lowercase();
+        let message =
+            format!("The {kind} checksum type cannot be used with the {name} checksum algorithm.");
+        Err(refuse(S3ErrorCode::InvalidRequest, message))
+    };
+    match (algorithm, kind) {
+        (None, None) => Ok(None),
+        (None, Some(_)) => {
+            let message = "The x-amz-checksum-type header can only be used with the x-amz-checksum-algorithm header.";
+            Err(refuse(S3ErrorCode::InvalidRequest, message))
+        }
+        (Some(it), Some("FULL_OBJECT")) if !it.combines() => wrong(it, "FULL_OBJECT"),
+        (Some(Algorithm::Crc64Nvme), Some("COMPOSITE")) => wrong(Algorithm::Crc64Nvme, "COMPOSITE"),
+        (Some(it), Some("FULL_OBJECT")) => Ok(Some((it, true))),
+        (Some(it), Some("COMPOSITE")) => Ok(Some((it, false))),
+        (Some(it), None) => Ok(Some((it, it == Algorithm::Crc64Nvme))),
+        (Some(_), Some(_)) => {
+            let message = "Value for x-amz-checksum-type header is invalid.";
+            Err(refuse(S3ErrorCode::InvalidRequest, message))
+        }
+    }
+}
+
+/// The type of the whole's checksum.
+pub(crate) fn kind_told(is_whole: bool) -> ChecksumType {
+    ChecksumType::from_static(if is_whole { "FULL_OBJECT" } else { "COMPOSITE" })
+}
+
+/// `CreateMultipartUpload`.
+pub(crate) async fn create(
+    door: &Arc<Door>,
+    request: S3Request<CreateMultipartUploadInput>,
+) -> Answer<CreateMultipartUploadOutput> {
+    let mut input = request.input;
+    refuse_extras!(input);
+    check_key(&input.key)?;
+    let wants = wants(&input)?;
+    let mut record = kept!(input).record(input.tagging.as_deref())?;
+    record.wants = wants;
+    let (bucket, key) = (input.bucket.clone(), input.key.clone());
+    let id = door
+        .blocking(move |store| {
+            store.create_upload(&bucket, key.as_bytes(), &encode(&record)).in_bucket()
+        })
+        .await?;
+    answer(CreateMultipartUploadOutput {
+        bucket: Some(input.bucket),
+        key: Some(input.key),
+        upload_id: Some(name(id)),
+        checksum_algorithm: wants.map(|(it, _)| ChecksumAlgorithm::from_static(it.name())),
+        checksum_type: wants.map(|(_, is_whole)| kind_told(is_whole)),
+        ..CreateMultipartUploadOutput::default()
+    })
+}
+
+fn part_number(number: i32) -> S3Result<u16> {
+    if !(1..=PARTS_MAX).contains(&number) {
+        let message = "Part number must be an integer between 1 and 10000, inclusive";
+        return Err(refuse(S3ErrorCode::InvalidArgument, message));
+    }
+    Ok(u16::try_from(number).unwrap_or(u16::MAX))
+}
+
+/// Where a part goes.
+struct Place {
+    bucket: String,
+    id: UploadId,
+    number: u16,
+}
+
+/// Keeps a part; for a thread that may block.
+fn keep(store: &Store, place: &Place, content: &Content, digest: &Digest) -> S3Result<()> {
+    let Content::File(file) = content else { return Err(S3ErrorCode::InternalError.into()) };
+    let record = PartRecord { etag: hex(&digest.md5), sum: digest.sum.clone() };
+    let attachment = encode(&record);
+    store.put_part(&place.bucket, place.id, place.number, file, &attachment).of_upload()
+}
+
+/// `UploadPart`.
+pub(crate) async fn part(
+    door: &Arc<Door>,
+    request: S3Request<UploadPartInput>,
+) -> Answer<UploadPartOutput> {
+    let S3Request { mut input, headers, trailing_headers, .. } = request;
+    let number = part_number(input.part_number)?;
+    let id = id(&input.upload_id)?;
+    let said = Said {
+        headers: &headers,
+        len: input.content_length,
+        md5: input.content_md5.as_deref(),
+        sums: sums!(input),
+    };
+    let mut incoming = Incoming::new(input.body.take(), trailing_headers, &said)?;
+    let (bucket, key) = (input.bucket, input.key);
+    let asked = (bucket.clone(), key);
+    let wants =
+        door.blocking(move |store| Ok(upload(store, (&asked.0, &asked.1), id)?.1.wants)).await?;
+    if let (Some((wanted, _)), Some(given)) = (wants, incoming.algorithm())
+        && wanted != given
+    {
+        let message = format!(
+            "Checksum Type mismatch occurred, expected checksum Type: {}, actual checksum Type: {}",
+            wanted.name().to_ascii_lowercase(),
+            given.name().to_ascii_lowercase()
+        );
+        return Err(refuse(S3ErrorCode::InvalidRequest, message));
+    }
+    incoming.or_with(wants.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm));
+    let arrived = incoming.receive(door, true).await?;
+    let digest = door
+        .blocking(move |store| {
+            let (content, digest) = arrived.checked()?;
+            keep(store, &Place { bucket, id, number }, &content, &digest)?;
+            Ok(digest)
+        })
+        .await?;
+    let mut output =
+        UploadPartOutput { e_tag: Some(etag(&hex(&digest.md5))), ..UploadPartOutput::default() };
+    tell_sum!(output, &digest.sum);
+    answer(output)
+}
+
+/// A range of a copy's source: `bytes=first-last`, both within it.
+fn copy_range(text: Option<&str>, all: u64) -> S3Result<(u64, u64)> {
+    let Some(text) = text else { return Ok((0, all)) };
+    let parsed = text.strip_prefix("bytes=").and_then(|it| it.split_once('-'));
+    let parsed = parsed.and_then(|(a, b)| Some((a.parse::<u64>().ok()?, b.parse::<u64>().ok()?)));
+    let Some((first, last)) = parsed.filter(|(first, last)| first <= last) else {
+        let message = "The x-amz-copy-source-range value must be of the form bytes=first-last where first \
+                       and last are the zero-based offsets of the first and last bytes to copy";
+        return Err(refuse(S3ErrorCode::InvalidArgument, message));
+    };
+    if last >= all {
+        let message = format!("Range specified is not valid for source object of size: {all}");
+        return Err(refuse(S3ErrorCode::InvalidRange, message));
+    }
+    Ok((first, last - first + 1))
+}
+
+/// `UploadPartCopy`.
+pub(crate) async fn part_copy(
+    door: &Arc<Door>,
+    request: S3Request<UploadPartCopyInput>,
+) -> Answer<UploadPartCopyOutput> {
+    let from = source(door, access_key(&request), &request.input.copy_source).await?;
+    let mut input = request.input;
+    let number = part_number(input.part_number)?;
+    let id = id(&input.upload_id)?;
+    let conditions = Conditions {
+        if_match: input.copy_source_if_match.take(),
+        if_none_match: input.copy_source_if_none_match.take(),
+        modified_since: input.copy_source_if_modified_since.take(),
+        unmodified_since: input.copy_source_if_unmodified_since.take(),
+    };
+    let (bucket, key, range) = (input.bucket, input.key, input.copy_source_range);
+    let _memory = door.memory(Way::In, PIECE).await?;
+    let (digest, changed) = door
+        .blocking(move |store| {
+            let (_, record) = upload(store, (&bucket, &key), id)?;
+            let check = |view: &View| conditions.check_source(view);
+            let (object, view, file) = open(store, (&from.0, &from.1), check)?;
+            let range = copy_range(range.as_deref(), view.attr.size)?;
+            if range.1 > BODY_MAX {
+                return Err(S3ErrorCode::EntityTooLarge.into());
+            }
+            let wanted = record.wants.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm);
+            let mut hasher = Hasher::new(Some(wanted));
+            let content = duplicate(store, (&object, file.as_ref()), range, (&mut hasher, true))?;
+            let digest = hasher.finish();
+            keep(store, &Place { bucket, id, number }, &content, &digest)?;
+            let Content::File(file) = content else {
+                return Err(S3ErrorCode::InternalError.into());
+            };
+            Ok((digest, file.stat().of_upload()?.mtime))
+        })
+        .await?;
+    let mut result = CopyPartResult {
+        e_tag: Some(etag(&hex(&digest.md5))),
+        last_modified: Some(time(changed)),
+        ..CopyPartResult::default()
+    };
+    tell_sum!(result, &digest.sum);
+    let copy_part_result = Some(result);
+    answer(UploadPartCopyOutput { copy_part_result, ..UploadPartCopyOutput::default() })
+}
+
+/// `ListParts`.
+pub(crate) async fn list(
+    door: &Arc<Door>,
+    request: S3Request<ListPartsInput>,
+) -> Answer<ListPartsOutput> {
+    let input = request.input;
+    let id = id(&input.upload_id)?;
+    let max = super::list::page_len(input.max_parts, "max-parts")?;
+    let after = u16::try_from(input.part_number_marker.unwrap_or(0)).unwrap_or(u16::MAX);
+    let (bucket, key) = (input.bucket.clone(), input.key.clone());
+    let (record, mut parts) = door
+        .blocking(move |store| {
+            let (_, record) = upload(store, (&bucket, &key), id)?;
+            let limit = u32::try_from(max + 1).unwrap_or(u32::MAX);
+            Ok((record, store.parts(&bucket, id, after, limit).of_upload()?))
+        })
+        .await?;
+    let is_truncated = parts.len() > max;
+    parts.truncate(max);
+    let last = parts.last().map_or(i32::from(after), |it| i32::from(it.number));
+    let told = parts.into_iter().map(|it| {
+        let record = decode::<PartRecord>(&it.attachment);
+        let mut part = PartTold {
+            e_tag: record.as_ref().map(|record| etag(&record.etag)),
+            last_modified: Some(time(it.attr.mtime)),
+            part_number: Some(i32::from(it.number)),
+            size: Some(size(it.attr.size)),
+            ..PartTold::default()
+        };
+        tell_sum!(part, record.and_then(|record| record.sum));
+        part
+    });
+    answer(ListPartsOutput {
+        parts: Some(told.collect()),
+        bucket: Some(input.bucket),
+        key: Some(input.key),
+        upload_id: Some(input.upload_id),
+        is_truncated: Some(is_truncated),
+        max_parts: Some(count(max)),
+        part_number_marker: Some(i32::from(after)),
+        next_part_number_marker: Some(last),
+        owner: Some(owner()),
+        initiator: Some(initiator()),
+        storage_class: Some(StorageClass::from_static("STANDARD")),
+        checksum_algorithm: record.wants.map(|(it, _)| ChecksumAlgorithm::from_static(it.name())),
+        checksum_type: record.wants.map(|(_, is_whole)| kind_told(is_whole)),
+        ..ListPartsOutput::default()
+    })
+}
+
+/// `AbortMultipartUpload`.
+pub(crate) async fn abort(
+    door: &Arc<Door>,
+    request: S3Request<AbortMultipartUploadInput>,
+) -> Answer<AbortMultipartUploadOutput> {
+    let input = request.input;
+    let id = id(&input.upload_id)?;
+    door.blocking(move |store| {
+        upload(store, (&input.bucket, &input.key), id)?;
+        store.abort_upload(&input.bucket, id).of_upload()
+    })
+    .await?;
+    answer(AbortMultipartUploadOutput::default())
+}

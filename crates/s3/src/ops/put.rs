@@ -1,0 +1,169 @@
+//! `PutObject`.
+
+use std::sync::Arc;
+
+use s3s::dto::{PutObjectInput, PutObjectOutput};
+use s3s::{S3ErrorCode, S3Request, S3Result};
+
+use super::headers::{kept, refuse_extras};
+use super::{Answer, answer};
+use crate::conditions::{Conditions, etag};
+use crate::door::Door;
+use crate::error::{Told as _, absent, refuse};
+use crate::hash::{Algorithm, Sum, hex};
+use crate::receive::{Content, Incoming, Said};
+use crate::record::{Record, View, encode};
+use crate::store::{Body, Expect, Put, PutObject, Store, UploadId};
+
+/// How often a condition is looked at anew when what is there changed meanwhile.
+const TRIES: usize = 8;
+
+/// The checksum headers of an input of `s3s`.
+macro_rules! sums {
+    ($input:expr) => {
+        [
+            ($crate::hash::Algorithm::Crc32, $input.checksum_crc32.as_ref()),
+            ($crate::hash::Algorithm::Crc32c, $input.checksum_crc32c.as_ref()),
+            ($crate::hash::Algorithm::Crc64Nvme, $input.checksum_crc64nvme.as_ref()),
+            ($crate::hash::Algorithm::Sha1, $input.checksum_sha1.as_ref()),
+            ($crate::hash::Algorithm::Sha256, $input.checksum_sha256.as_ref()),
+        ]
+    };
+}
+pub(crate) use sums;
+
+/// Tells a checksum in an output of `s3s`.
+macro_rules! tell_sum {
+    ($output:expr, $sum:expr) => {
+        if let Some(sum) = $sum {
+            let value = Some(sum.value.clone());
+            match sum.algorithm {
+                $crate::hash::Algorithm::Crc32 => $output.checksum_crc32 = value,
+                $crate::hash::Algorithm::Crc32c => $output.checksum_crc32c = value,
+                $crate::hash::Algorithm::Crc64Nvme => $output.checksum_crc64nvme = value,
+                $crate::hash::Algorithm::Sha1 => $output.checksum_sha1 = value,
+                $crate::hash::Algorithm::Sha256 => $output.checksum_sha256 = value,
+            }
+        }
+    };
+}
+pub(crate) use tell_sum;
+
+/// Whether a checksum is of the parts' checksums.
+pub(crate) fn sum_type(sum: &Sum) -> s3s::dto::ChecksumType {
+    let name = if sum.composite { "COMPOSITE" } else { "FULL_OBJECT" };
+    s3s::dto::ChecksumType::from_static(name)
+}
+
+/// A new object, its place and what is asked of it.
+pub(crate) struct New<'a> {
+    pub(crate) bucket: &'a str,
+    pub(crate) key: &'a str,
+    pub(crate) content: &'a Content,
+    pub(crate) record: &'a Record,
+    pub(crate) conditions: &'a Conditions,
+    /// The upload that ends with it.
+    pub(crate) upload: Option<UploadId>,
+}
+
+/// Stores an object as its conditions allow; for a thread that may block.
+///
+/// # Errors
+/// Of the conditions; `ConditionalRequestConflict` when others change the key all the time.
+pub(crate) fn store(store: &Store, new: &New<'_>) -> S3Result<View> {
+    let attachment = encode(new.record);
+    let key = new.key.as_bytes();
+    let mut there = None;
+    if new.conditions.if_match.is_some() {
+        there = store.get_object(new.bucket, key, false).in_bucket()?;
+    }
+    for _ in 0..TRIES {
+        let view = there.as_ref().map(View::of);
+        let expect = if new.conditions.is_for_write() {
+            new.conditions.check_write(view.as_ref())?
+        } else {
+            Expect::Any
+        };
+        let body = match new.content {
+            Content::Bytes(bytes) => Body::Bytes(bytes),
+            Content::File(file) => Body::File(file),
+        };
+        let (bucket, attachment) = (new.bucket, attachment.as_slice());
+        let put = PutObject { bucket, key, body, attachment, expect };
+        let done = match new.upload {
+            Some(id) => store.complete_upload(id, &put).of_upload()?,
+            None => store.put_object(&put).in_bucket()?,
+        };
+        match done {
+            Put::Done { object, .. } => return Ok(View::of(&object)),
+            Put::Unmet(now) => there = now,
+        }
+    }
+    Err(S3ErrorCode::ConditionalRequestConflict.into())
+}
+
+/// `PutObject`.
+pub(crate) async fn put_object(
+    door: &Arc<Door>,
+    request: S3Request<PutObjectInput>,
+) -> Answer<PutObjectOutput> {
+    let S3Request { mut input, headers, trailing_headers, .. } = request;
+    refuse_extras!(input);
+    if input.write_offset_bytes.is_some() {
+        return Err(absent("An append (x-amz-write-offset-bytes)"));
+    }
+    check_key(&input.key)?;
+    let mut record = kept!(input).record(input.tagging.as_deref())?;
+    let conditions = Conditions {
+        if_match: input.if_match.take(),
+        if_none_match: input.if_none_match.take(),
+        ..Conditions::default()
+    };
+    let said = Said {
+        headers: &headers,
+        len: input.content_length,
+        md5: input.content_md5.as_deref(),
+        sums: sums!(input),
+    };
+    let mut incoming = Incoming::new(input.body.take(), trailing_headers, &said)?;
+    // As AWS does for those that name none.
+    incoming.or_with(Algorithm::Crc64Nvme);
+    let arrived = incoming.receive(door, false).await?;
+    let (bucket, key) = (input.bucket, input.key);
+    let (view, sum) = door
+        .blocking(move |volume| {
+            let (content, digest) = arrived.checked()?;
+            record.etag = Some(hex(&digest.md5));
+            record.sum.clone_from(&digest.sum);
+            let (bucket, key) = (bucket.as_str(), key.as_str());
+            let new = New {
+                bucket,
+                key,
+                content: &content,
+                record: &record,
+                conditions: &conditions,
+                upload: None,
+            };
+            Ok((store(volume, &new)?, digest.sum))
+        })
+        .await?;
+    let mut output =
+        PutObjectOutput { e_tag: Some(etag(&view.etag)), ..PutObjectOutput::default() };
+    tell_sum!(output, &sum);
+    output.checksum_type = sum.as_ref().map(sum_type);
+    answer(output)
+}
+
+/// Keys of 1 to 1,024 bytes without a NUL.
+///
+/// # Errors
+/// `KeyTooLongError`, `InvalidArgument`.
+pub(crate) fn check_key(key: &str) -> S3Result<()> {
+    if key.len() > 1_024 {
+        return Err(S3ErrorCode::KeyTooLongError.into());
+    }
+    if key.is_empty() || key.contains('\0') {
+        return Err(refuse(S3ErrorCode::InvalidArgument, "A key has 1 to 1,024 bytes and no NUL"));
+    }
+    Ok(())
+}

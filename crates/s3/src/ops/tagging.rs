@@ -1,0 +1,207 @@
+//! Tags of objects and buckets.
+
+use std::sync::Arc;
+
+use s3s::dto::{
+    DeleteBucketTaggingInput, DeleteBucketTaggingOutput, DeleteObjectTaggingInput,
+    DeleteObjectTaggingOutput, GetBucketTaggingInput, GetBucketTaggingOutput,
+    GetObjectTaggingInput, GetObjectTaggingOutput, PutBucketTaggingInput, PutBucketTaggingOutput,
+    PutObjectTaggingInput, PutObjectTaggingOutput, Tag,
+};
+use s3s::{S3ErrorCode, S3Request, S3Result};
+
+use super::get::find;
+use super::{Answer, answer};
+use crate::door::Door;
+use crate::error::{Told as _, custom, refuse};
+use crate::record::{Record, decode, encode};
+use crate::store::{Expect, Put, Store};
+
+/// Tags of an object, of a bucket, and the characters of their keys and values, as AWS.
+const OBJECT_MAX: usize = 10;
+const BUCKET_MAX: usize = 50;
+const KEY_MAX: usize = 128;
+const VALUE_MAX: usize = 256;
+const TRIES: usize = 8;
+
+type Tags = Vec<(String, String)>;
+
+fn checked(tags: Tags, max: usize) -> S3Result<Tags> {
+    if tags.len() > max {
+        let message = format!("Object tags cannot be greater than {max}");
+        return Err(custom("BadRequest", hyper::StatusCode::BAD_REQUEST, message));
+    }
+    let invalid = |message: &'static str| Err(refuse(S3ErrorCode::InvalidTag, message));
+    for (place, (key, value)) in tags.iter().enumerate() {
+        if key.is_empty() || key.chars().count() > KEY_MAX {
+            return invalid("The TagKey you have provided is invalid");
+        }
+        if value.chars().count() > VALUE_MAX {
+            return invalid("The TagValue you have provided is invalid");
+        }
+        if tags[..place].iter().any(|(other, _)| other == key) {
+            return invalid("Cannot provide multiple Tags with the same key");
+        }
+    }
+    Ok(tags)
+}
+
+fn of_set(set: Vec<Tag>, max: usize) -> S3Result<Tags> {
+    let text = |tag: Tag| (tag.key.unwrap_or_default(), tag.value.unwrap_or_default());
+    checked(set.into_iter().map(text).collect(), max)
+}
+
+fn to_set(tags: &[(String, String)]) -> Vec<Tag> {
+    let tag = |(key, value): &(String, String)| Tag {
+        key: Some(key.clone()),
+        value: Some(value.clone()),
+    };
+    tags.iter().map(tag).collect()
+}
+
+/// The header `x-amz-tagging`: a query string.
+///
+/// # Errors
+/// `InvalidTag`, `InvalidArgument`.
+pub(crate) fn parse_header(text: &str) -> S3Result<Tags> {
+    let wrong = || {
+        let message = "The header 'x-amz-tagging' shall be encoded as UTF-8 then URLEncoded URL \
+                       query parameters without tag name duplicates.";
+        refuse(S3ErrorCode::InvalidArgument, message)
+    };
+    let pairs = text.split('&').filter(|it| !it.is_empty()).map(|pair| {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        Ok((plain(key).ok_or_else(wrong)?, plain(value).ok_or_else(wrong)?))
+    });
+    checked(pairs.collect::<S3Result<Tags>>()?, OBJECT_MAX)
+}
+
+/// The text of a percent-encoded one.
+fn plain(text: &str) -> Option<String> {
+    let (mut bytes, mut rest) = (Vec::new(), text.bytes());
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let digit = |it: u8| char::from(it).to_digit(16);
+                let (high, low) = (digit(rest.next()?)?, digit(rest.next()?)?);
+                u8::try_from(high * 16 + low).ok()?
+            }
+            other => other,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// Changes the record of an object as it is now, whoever else changes it.
+fn change(
+    store: &Store,
+    (bucket, key): (&str, &str),
+    change: impl Fn(&mut Record),
+) -> S3Result<()> {
+    for _ in 0..TRIES {
+        let object = find(store, (bucket, key), false)?;
+        let (attr, attachment) = (object.attr, object.attachment);
+        let is_current = attachment.as_ref().is_some_and(|it| it.is_current);
+        let record = attachment.and_then(|it| decode::<Record>(&it.bytes));
+        let mut record = record.unwrap_or_else(Record::current);
+        if !is_current {
+            // The new record counts as one of the content that is there now.
+            record = record.without_content();
+        }
+        change(&mut record);
+        let expect = Expect::Exactly { ino: attr.ino, version: attr.version };
+        let done = store.set_attachment(bucket, key.as_bytes(), &encode(&record), expect);
+        match done.of_object()? {
+            Put::Done { .. } => return Ok(()),
+            Put::Unmet(_) => {}
+        }
+    }
+    Err(S3ErrorCode::ConditionalRequestConflict.into())
+}
+
+/// `PutObjectTagging`.
+pub(crate) async fn put(
+    door: &Arc<Door>,
+    request: S3Request<PutObjectTaggingInput>,
+) -> Answer<PutObjectTaggingOutput> {
+    let input = request.input;
+    let tags = of_set(input.tagging.tag_set, OBJECT_MAX)?;
+    let (bucket, key) = (input.bucket, input.key);
+    door.blocking(move |store| {
+        change(store, (&bucket, &key), |record| record.tags.clone_from(&tags))
+    })
+    .await?;
+    answer(PutObjectTaggingOutput::default())
+}
+
+/// `GetObjectTagging`.
+pub(crate) async fn get(
+    door: &Arc<Door>,
+    request: S3Request<GetObjectTaggingInput>,
+) -> Answer<GetObjectTaggingOutput> {
+    let (bucket, key) = (request.input.bucket, request.input.key);
+    let object = door.blocking(move |store| find(store, (&bucket, &key), false)).await?;
+    let record = object.attachment.and_then(|it| decode::<Record>(&it.bytes)).unwrap_or_default();
+    answer(GetObjectTaggingOutput { tag_set: to_set(&record.tags), version_id: None })
+}
+
+/// `DeleteObjectTagging`.
+pub(crate) async fn delete(
+    door: &Arc<Door>,
+    request: S3Request<DeleteObjectTaggingInput>,
+) -> Answer<DeleteObjectTaggingOutput> {
+    let (bucket, key) = (request.input.bucket, request.input.key);
+    door.blocking(move |store| change(store, (&bucket, &key), |record| record.tags.clear()))
+        .await?;
+    answer(DeleteObjectTaggingOutput::default())
+}
+
+/// `PutBucketTagging`.
+pub(crate) async fn put_bucket(
+    door: &Arc<Door>,
+    request: S3Request<PutBucketTaggingInput>,
+) -> Answer<PutBucketTaggingOutput> {
+    let tags = of_set(request.input.tagging.tag_set, BUCKET_MAX)?;
+    door.change_bucket(&request.input.bucket, move |record| record.tags = tags).await?;
+    answer(PutBucketTaggingOutput::default())
+}
+
+/// `GetBucketTagging`.
+pub(crate) async fn get_bucket(
+    door: &Arc<Door>,
+    request: S3Request<GetBucketTaggingInput>,
+) -> Answer<GetBucketTaggingOutput> {
+    let found = door.bucket(&request.input.bucket).await?;
+    let record = found.ok_or(S3ErrorCode::NoSuchBucket)?;
+    if record.tags.is_empty() {
+        return Err(refuse(S3ErrorCode::NoSuchTagSet, "The TagSet does not exist"));
+    }
+    answer(GetBucketTaggingOutput { tag_set: to_set(&record.tags) })
+}
+
+/// `DeleteBucketTagging`.
+pub(crate) async fn delete_bucket(
+    door: &Arc<Door>,
+    request: S3Request<DeleteBucketTaggingInput>,
+) -> Answer<DeleteBucketTaggingOutput> {
+    door.change_bucket(&request.input.bucket, |record| record.tags.clear()).await?;
+    answer(DeleteBucketTaggingOutput::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_in_a_header_are_a_query() {
+        let tags = parse_header("a=1&b%20c=x%3Dy+z&d").unwrap();
+        let expected = [("a", "1"), ("b c", "x=y z"), ("d", "")];
+        assert!(tags.iter().map(|(k, v)| (k.as_str(), v.as_str())).eq(expected));
+        for wrong in ["a=1&a=2", "a=%zz", "=1", "%ff=1"] {
+            assert!(parse_header(wrong).is_err(), "{wrong}");
+        }
+        let many: Vec<String> = (0..11).map(|n| format!("k{n}=v")).collect();
+        assert!(parse_header(&many.join("&")).is_err());
+    }
+}

@@ -1,0 +1,252 @@
+//! A body on its way in: counted, hashed once, and written to a file without a name unless it is small.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use hyper::HeaderMap;
+use hyper::body::Bytes;
+use millpond_client::File;
+use s3s::dto::StreamingBlob;
+use s3s::{S3Error, S3ErrorCode, S3Result, TrailingHeaders};
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use crate::door::{Door, Way};
+use crate::error::{Told as _, custom, of_body, refuse};
+use crate::hash::{Algorithm, Digest, Expected, Hasher, bad_sum};
+use crate::store::STORED_MAX;
+
+/// Bytes that are hashed and written at once: the chunks in it go to their chains side by side.
+const PIECE: usize = 4 << 20;
+/// The longest body of one request.
+pub(crate) const BODY_MAX: u64 = 5 << 30;
+/// A client sends something within this time.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// What a request says of its body.
+pub(crate) struct Incoming {
+    stream: StreamingBlob,
+    trailers: Option<TrailingHeaders>,
+    /// The trailer that was announced.
+    trailer: Option<Algorithm>,
+    len: u64,
+    expected: Expected,
+    algorithm: Option<Algorithm>,
+}
+
+/// A request's headers about its body.
+pub(crate) struct Said<'a> {
+    pub(crate) headers: &'a HeaderMap,
+    pub(crate) len: Option<i64>,
+    pub(crate) md5: Option<&'a str>,
+    pub(crate) sums: [(Algorithm, Option<&'a String>); 5],
+}
+
+/// Where the bytes are.
+pub(crate) enum Content {
+    /// Up to [`STORED_MAX`].
+    Bytes(Vec<u8>),
+    /// In a file without a name.
+    File(File),
+}
+
+/// A body that has come, and is not yet compared with what the client said.
+pub(crate) struct Arrived {
+    content: Content,
+    hasher: Hasher,
+    expected: Expected,
+}
+
+impl Arrived {
+    /// Takes the last of the hashes and compares; for a thread that may block.
+    ///
+    /// # Errors
+    /// `BadDigest`.
+    pub(crate) fn checked(self) -> S3Result<(Content, Digest)> {
+        let Self { content, mut hasher, expected } = self;
+        if let Content::Bytes(bytes) = &content {
+            hasher.update(bytes);
+        }
+        let digest = hasher.finish();
+        expected.check(&digest)?;
+        Ok((content, digest))
+    }
+}
+
+/// The algorithm of an announced trailer.
+fn trailer(headers: &HeaderMap) -> S3Result<Option<Algorithm>> {
+    let Some(name) = headers.get("x-amz-trailer").and_then(|it| it.to_str().ok()) else {
+        return Ok(None);
+    };
+    let name = name.trim();
+    let found = Algorithm::ALL.into_iter().find(|it| it.header().eq_ignore_ascii_case(name));
+    let message = "The value specified in the x-amz-trailer header is not supported";
+    found.map(Some).ok_or_else(|| refuse(S3ErrorCode::InvalidRequest, message))
+}
+
+impl Incoming {
+    /// What is coming.
+    ///
+    /// # Errors
+    /// `MissingContentLength`, `EntityTooLarge`, and what headers are wrong.
+    pub(crate) fn new(
+        stream: Option<StreamingBlob>,
+        trailers: Option<TrailingHeaders>,
+        said: &Said<'_>,
+    ) -> S3Result<Self> {
+        let len = said.len.and_then(|len| u64::try_from(len).ok());
+        let len = len.ok_or(S3ErrorCode::MissingContentLength)?;
+        if len > BODY_MAX {
+            return Err(S3ErrorCode::EntityTooLarge.into());
+        }
+        let expected = Expected::new(said.md5, &said.sums)?;
+        let trailer = trailer(said.headers)?;
+        let named =
+            said.headers.get("x-amz-sdk-checksum-algorithm").and_then(|it| it.to_str().ok());
+        let named = named.map(Algorithm::named).transpose()?;
+        let algorithm = expected.algorithm().or(trailer).or(named);
+        if let (Some(algorithm), Some(named)) = (algorithm, named)
+            && algorithm != named
+        {
+            let message = "Value for x-amz-sdk-checksum-algorithm header is invalid.";
+            return Err(refuse(S3ErrorCode::InvalidRequest, message));
+        }
+        let stream = stream.unwrap_or_else(|| StreamingBlob::from(s3s::Body::empty()));
+        Ok(Self { stream, trailers, trailer, len, expected, algorithm })
+    }
+
+    /// The checksum's algorithm, if one is asked for.
+    pub(crate) const fn algorithm(&self) -> Option<Algorithm> {
+        self.algorithm
+    }
+
+    /// Has another one where none is asked for.
+    pub(crate) fn or_with(&mut self, algorithm: Algorithm) {
+        self.algorithm.get_or_insert(algorithm);
+    }
+
+    /// Takes the body in. A small one stays in memory unless a file is wanted in any case.
+    ///
+    /// # Errors
+    /// `IncompleteBody`, `RequestTimeout`, what the signature of a chunk says, and those of the volume. Nothing is left then.
+    pub(crate) async fn receive(mut self, door: &Door, to_file: bool) -> S3Result<Arrived> {
+        let hasher = Hasher::new(self.algorithm);
+        if self.len <= STORED_MAX as u64 && !to_file {
+            let mut bytes = Vec::with_capacity(usize::try_from(self.len).unwrap_or_default());
+            while let Some(frame) = self.next(bytes.len() as u64).await? {
+                bytes.extend_from_slice(&frame);
+            }
+            self.end(bytes.len() as u64)?;
+            let (content, expected) = (Content::Bytes(bytes), self.expected);
+            return Ok(Arrived { content, hasher, expected });
+        }
+        // One piece is filled while the one before is hashed and written.
+        let piece = usize::try_from(self.len).unwrap_or(PIECE).clamp(1, PIECE);
+        let _memory = door.memory(Way::In, piece * 2).await?;
+        let file = door.blocking(|store| store.nameless_file().in_bucket()).await?;
+        let mut writer = Writer { file, hasher: Some(hasher), offset: 0, busy: None };
+        let mut bytes = Vec::with_capacity(piece);
+        let mut come = 0;
+        while let Some(frame) = self.next(come).await? {
+            come += frame.len() as u64;
+            let mut rest: &[u8] = &frame;
+            while !rest.is_empty() {
+                let (now, later) = rest.split_at(rest.len().min(piece - bytes.len()));
+                bytes.extend_from_slice(now);
+                rest = later;
+                if bytes.len() == piece {
+                    bytes = writer.push(bytes, piece).await?;
+                }
+            }
+        }
+        self.end(come)?;
+        if !bytes.is_empty() {
+            writer.push(bytes, 0).await?;
+        }
+        let (file, hasher) = writer.finish().await?;
+        Ok(Arrived { content: Content::File(file), hasher, expected: self.expected })
+    }
+
+    async fn next(&mut self, come: u64) -> S3Result<Option<Bytes>> {
+        let Ok(next) = tokio::time::timeout(IDLE, self.stream.next()).await else {
+            return Err(S3ErrorCode::RequestTimeout.into());
+        };
+        match next {
+            None => Ok(None),
+            Some(Err(error)) => Err(of_body(&error)),
+            Some(Ok(frame)) if come + frame.len() as u64 > self.len => {
+                Err(S3ErrorCode::IncompleteBody.into())
+            }
+            Some(Ok(frame)) => Ok(Some(frame)),
+        }
+    }
+
+    /// All has come: whether it is all, and what the trailer says of it.
+    fn end(&mut self, come: u64) -> S3Result<()> {
+        if come != self.len {
+            return Err(S3ErrorCode::IncompleteBody.into());
+        }
+        let Some(algorithm) = self.trailer else { return Ok(()) };
+        let told = self.trailers.as_ref().and_then(|trailers| {
+            trailers.read(|map| map.get(algorithm.header()).cloned()).flatten()
+        });
+        let text = told.as_ref().and_then(|value| value.to_str().ok()).map(str::trim);
+        let Some(text) = text else {
+            let message = "The trailer that x-amz-trailer names has not come.".to_owned();
+            return Err(custom("MalformedTrailerError", hyper::StatusCode::BAD_REQUEST, message));
+        };
+        self.expected.add(algorithm, text).map_err(|_| bad_sum(algorithm))
+    }
+}
+
+/// Hashes and writes pieces, one at a time, off the event loop.
+struct Writer {
+    file: File,
+    hasher: Option<Hasher>,
+    offset: u64,
+    busy: Option<Busy>,
+}
+
+/// A piece that is hashed and written.
+struct Busy {
+    hashing: JoinHandle<Hasher>,
+    writing: JoinHandle<S3Result<()>>,
+    bytes: Arc<Vec<u8>>,
+}
+
+impl Writer {
+    /// Waits for the piece before, begins with this one and returns memory for the next.
+    async fn push(&mut self, bytes: Vec<u8>, next: usize) -> S3Result<Vec<u8>> {
+        let spare = self.settle().await?;
+        let bytes = Arc::new(bytes);
+        let (to_hash, to_write) = (Arc::clone(&bytes), Arc::clone(&bytes));
+        let Some(mut hasher) = self.hasher.take() else {
+            return Err(S3ErrorCode::InternalError.into());
+        };
+        let hashing = spawn_blocking(move || {
+            hasher.update(&to_hash);
+            hasher
+        });
+        let (file, offset) = (self.file.clone(), self.offset);
+        self.offset += bytes.len() as u64;
+        let writing = spawn_blocking(move || file.write_batch(&[(offset, &to_write)]).of_object());
+        self.busy = Some(Busy { hashing, writing, bytes });
+        Ok(spare.unwrap_or_else(|| Vec::with_capacity(next)))
+    }
+
+    async fn settle(&mut self) -> S3Result<Option<Vec<u8>>> {
+        let Some(Busy { hashing, writing, bytes }) = self.busy.take() else { return Ok(None) };
+        self.hasher = Some(hashing.await.map_err(S3Error::internal_error)?);
+        writing.await.map_err(S3Error::internal_error)??;
+        Ok(Arc::try_unwrap(bytes).ok().map(|mut bytes| {
+            bytes.clear();
+            bytes
+        }))
+    }
+
+    async fn finish(mut self) -> S3Result<(File, Hasher)> {
+        self.settle().await?;
+        let hasher = self.hasher.take().ok_or(S3ErrorCode::InternalError)?;
+        Ok((self.file, hasher))
+    }
+}

@@ -1,0 +1,210 @@
+//! What the gateway keeps with an inode: a versioned record as JSON, which metas do not look into.
+//!
+//! JSON, because whoever looks at a damaged volume can read it, and because one of usual size (200 bytes) is read in about
+//! a microsecond.
+
+use std::collections::BTreeMap;
+
+use millpond_types::meta::{Attr, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::hash::{Algorithm, Sum};
+use crate::store::{Attachment, Object};
+
+/// Version of the records that this gateway writes.
+const VERSION: u8 = 1;
+/// Runs of equal parts that are kept; with more the lengths of parts are not told.
+const RUNS_MAX: usize = 600;
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+/// Of an object, and of an upload until it is one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// [`VERSION`].
+    pub(crate) v: u8,
+    /// The `ETag` without quotes; none of an upload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) etag: Option<String>,
+    /// The checksum of the content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sum: Option<Sum>,
+    /// The parts that it was put together of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) parts: Option<Parts>,
+    /// The upload that it was completed from, so that a completion sent again is answered as before; 0 for none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) upload: u64,
+    /// Headers by their names: content-type and its kin.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) headers: BTreeMap<String, String>,
+    /// User metadata.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) meta: BTreeMap<String, String>,
+    /// Tags.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tags: Vec<(String, String)>,
+    /// Of an upload: the algorithm of its parts' checksums, and whether the whole gets one of the whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) wants: Option<(Algorithm, bool)>,
+}
+
+/// The lengths of an object's parts, as runs of equal ones.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Parts {
+    /// How many there are.
+    pub(crate) count: u32,
+    /// How many of which length, in order; empty when there were too many.
+    runs: Vec<(u32, u64)>,
+}
+
+impl Parts {
+    /// Of these lengths.
+    pub(crate) fn of(lens: impl Iterator<Item = u64>) -> Self {
+        let (mut count, mut runs) = (0, Vec::<(u32, u64)>::new());
+        for len in lens {
+            count += 1;
+            match runs.last_mut() {
+                Some((times, of)) if *of == len => *times += 1,
+                _ => runs.push((1, len)),
+            }
+        }
+        if runs.len() > RUNS_MAX {
+            runs.clear();
+        }
+        Self { count, runs }
+    }
+
+    /// Where a part lies: its offset and its length.
+    pub(crate) fn place(&self, number: u32) -> Option<(u64, u64)> {
+        let (mut left, mut offset) = (number.checked_sub(1)?, 0);
+        for (times, len) in &self.runs {
+            if left < *times {
+                return Some((offset + u64::from(left) * len, *len));
+            }
+            left -= times;
+            offset += u64::from(*times) * len;
+        }
+        None
+    }
+
+    /// Whether the lengths are known.
+    pub(crate) fn are_known(&self) -> bool {
+        !self.runs.is_empty()
+    }
+}
+
+/// Of a part of an upload.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct PartRecord {
+    /// MD5 in hex.
+    pub(crate) etag: String,
+    /// The checksum.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sum: Option<Sum>,
+}
+
+/// Of a bucket.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct BucketRecord {
+    /// Its rules for cross-origin requests.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) cors: Vec<CorsRule>,
+    /// Its tags.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tags: Vec<(String, String)>,
+}
+
+/// A rule for cross-origin requests.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct CorsRule {
+    pub(crate) id: Option<String>,
+    pub(crate) origins: Vec<String>,
+    pub(crate) methods: Vec<String>,
+    pub(crate) headers: Vec<String>,
+    pub(crate) expose: Vec<String>,
+    pub(crate) max_age: Option<i32>,
+}
+
+/// Encodes a record.
+pub(crate) fn encode<T: Serialize>(record: &T) -> Vec<u8> {
+    // Maps have strings as keys, and no field refuses to be written.
+    serde_json::to_vec(record).unwrap_or_default()
+}
+
+/// Decodes a record; a damaged one, or one of a later version, is as none.
+pub(crate) fn decode<T: for<'a> Deserialize<'a>>(bytes: &[u8]) -> Option<T> {
+    serde_json::from_slice(bytes).ok()
+}
+
+impl Record {
+    /// An empty one, of the version that is written now.
+    pub(crate) fn current() -> Self {
+        Self { v: VERSION, ..Self::default() }
+    }
+
+    /// Without what depends on content: somebody changed it.
+    pub(crate) fn without_content(self) -> Self {
+        Self { etag: None, sum: None, parts: None, upload: 0, ..self }
+    }
+}
+
+/// An object as clients see it.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub(crate) attr: Attr,
+    pub(crate) etag: String,
+    /// What depends on content is left out when the file was changed through a mount since.
+    pub(crate) record: Record,
+}
+
+impl View {
+    /// What is known of an object.
+    pub(crate) fn of(object: &Object) -> Self {
+        Self::from_parts(object.attr, object.attachment.as_ref())
+    }
+
+    fn from_parts(attr: Attr, attachment: Option<&Attachment>) -> Self {
+        let mut record = attachment.and_then(|it| decode::<Record>(&it.bytes)).unwrap_or_default();
+        if !attachment.is_some_and(|it| it.is_current) {
+            record = record.without_content();
+        }
+        let etag = record.etag.clone().unwrap_or_else(|| {
+            let Timestamp { secs, nanos } = attr.mtime;
+            let nanos = i128::from(secs) * 1_000_000_000 + i128::from(nanos);
+            format!("{:x}-{nanos:x}-{:x}", attr.ino.0, attr.size)
+        });
+        Self { attr, etag, record }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Parts, Record, decode, encode};
+
+    #[test]
+    fn places_of_parts() {
+        let parts = Parts::of([5, 5, 5, 2].into_iter());
+        assert_eq!(parts.count, 4);
+        assert_eq!(parts.place(1), Some((0, 5)));
+        assert_eq!(parts.place(3), Some((10, 5)));
+        assert_eq!(parts.place(4), Some((15, 2)));
+        assert_eq!((parts.place(0), parts.place(5)), (None, None));
+        let ragged = Parts::of((0..2_000).map(|n| n % 2));
+        assert!(ragged.count == 2_000 && !ragged.are_known());
+    }
+
+    #[test]
+    fn records_stay_small_and_come_back() {
+        let mut record = Record::current();
+        record.etag = Some("d41d8cd98f00b204e9800998ecf8427e".to_owned());
+        record.parts = Some(Parts::of((0..599).map(|n| 5_000_000_000 + n % 2)));
+        let bytes = encode(&record);
+        assert!(bytes.len() < 12 << 10, "{}", bytes.len());
+        assert_eq!(decode::<Record>(&bytes), Some(record));
+        assert_eq!(decode::<Record>(b"{}").map(|it| it.v), None);
+    }
+}

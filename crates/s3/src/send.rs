@@ -1,0 +1,94 @@
+//! A body on its way out: pieces are read ahead within the memory that all bodies share.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::Stream;
+use hyper::body::Bytes;
+use millpond_client::File;
+use s3s::StdError;
+use s3s::dto::StreamingBlob;
+use s3s::stream::{ByteStream, RemainingLength};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::task::spawn_blocking;
+
+use crate::door::{Door, Way};
+
+/// Bytes that are read at once.
+const PIECE: u64 = 2 << 20;
+
+/// Memory that goes back to the pool when it was sent.
+struct Piece {
+    bytes: Vec<u8>,
+    _memory: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Pieces of a file.
+struct Pieces {
+    pieces: mpsc::Receiver<Result<Bytes, StdError>>,
+    left: u64,
+}
+
+impl Stream for Pieces {
+    type Item = Result<Bytes, StdError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let next = self.pieces.poll_recv(cx);
+        if let Poll::Ready(Some(Ok(bytes))) = &next {
+            self.left = self.left.saturating_sub(bytes.len() as u64);
+        }
+        next
+    }
+}
+
+impl ByteStream for Pieces {
+    fn remaining_length(&self) -> RemainingLength {
+        RemainingLength::new_exact(usize::try_from(self.left).unwrap_or(usize::MAX))
+    }
+}
+
+/// Bytes that are there.
+pub(crate) fn bytes(bytes: Vec<u8>) -> StreamingBlob {
+    StreamingBlob::from(s3s::Body::from(bytes))
+}
+
+/// A range of a file: offset and length. A failure on the way breaks the connection, since the length is told.
+pub(crate) fn file(door: &Arc<Door>, file: File, (mut offset, len): (u64, u64)) -> StreamingBlob {
+    let (sender, pieces) = mpsc::channel(1);
+    let door = Arc::clone(door);
+    tokio::spawn(async move {
+        let end = offset + len;
+        while offset < end {
+            let now = PIECE.min(end - offset);
+            let piece = read(&door, &file, (offset, now)).await;
+            let failed = piece.is_err();
+            if sender.send(piece).await.is_err() || failed {
+                return;
+            }
+            offset += now;
+        }
+    });
+    StreamingBlob::new(Pieces { pieces, left: len })
+}
+
+async fn read(door: &Door, file: &File, (offset, len): (u64, u64)) -> Result<Bytes, StdError> {
+    let len = usize::try_from(len)?;
+    let memory = door.memory(Way::Out, len).await.map_err(Box::new)?;
+    let file = file.clone();
+    let bytes = spawn_blocking(move || -> Result<Vec<u8>, StdError> {
+        let mut bytes = vec![0; len];
+        let lens = file.read_batch(&mut [(offset, &mut bytes)])?;
+        if lens.first() != Some(&len) {
+            return Err("the file was cut while it was sent".into());
+        }
+        Ok(bytes)
+    });
+    Ok(Bytes::from_owner(Piece { bytes: bytes.await??, _memory: memory }))
+}

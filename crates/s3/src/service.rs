@@ -1,0 +1,126 @@
+//! The operations as `s3s` calls them.
+
+use std::sync::Arc;
+
+use s3s::dto;
+use s3s::{S3, S3ErrorCode, S3Request};
+
+use crate::door::Door;
+use crate::ops::answers::{exists, grants, none};
+use crate::ops::{
+    Answer, answer, attributes, bucket, complete, copy, cors, delete, get, list, multipart, owner,
+    put, tagging, uploads,
+};
+
+/// The gateway as `s3s` knows it.
+pub(crate) struct Service {
+    pub(crate) door: Arc<Door>,
+}
+
+/// Operations of `s3s` that are functions of ours.
+macro_rules! service {
+    (done { $($name:ident($input:ident) -> $output:ident = $function:path;)* }
+     none { $($absent:ident($absent_input:ident) -> $absent_output:ident = $code:expr, $message:literal;)* }
+     same { $($empty:ident($empty_input:ident) -> $empty_output:ident = $value:expr;)* }) => {
+        #[async_trait::async_trait]
+        impl S3 for Service {
+            $(async fn $name(&self, request: S3Request<dto::$input>) -> Answer<dto::$output> {
+                $function(&self.door, request).await
+            })*
+            $(async fn $absent(&self, request: S3Request<dto::$absent_input>) -> Answer<dto::$absent_output> {
+                none(&self.door, request.input.bucket, ($code, $message)).await
+            })*
+            $(async fn $empty(&self, request: S3Request<dto::$empty_input>) -> Answer<dto::$empty_output> {
+                exists(&self.door, request.input.bucket).await?;
+                answer($value)
+            })*
+        }
+    };
+}
+
+service! {
+    done {
+    list_buckets(ListBucketsInput) -> ListBucketsOutput = bucket::list;
+    create_bucket(CreateBucketInput) -> CreateBucketOutput = bucket::create;
+    delete_bucket(DeleteBucketInput) -> DeleteBucketOutput = bucket::delete;
+    head_bucket(HeadBucketInput) -> HeadBucketOutput = bucket::head;
+    get_bucket_location(GetBucketLocationInput) -> GetBucketLocationOutput = bucket::location;
+    put_bucket_cors(PutBucketCorsInput) -> PutBucketCorsOutput = cors::put;
+    get_bucket_cors(GetBucketCorsInput) -> GetBucketCorsOutput = cors::get;
+    delete_bucket_cors(DeleteBucketCorsInput) -> DeleteBucketCorsOutput = cors::delete;
+    put_bucket_tagging(PutBucketTaggingInput) -> PutBucketTaggingOutput = tagging::put_bucket;
+    get_bucket_tagging(GetBucketTaggingInput) -> GetBucketTaggingOutput = tagging::get_bucket;
+    delete_bucket_tagging(DeleteBucketTaggingInput) -> DeleteBucketTaggingOutput = tagging::delete_bucket;
+    put_bucket_acl(PutBucketAclInput) -> PutBucketAclOutput = crate::ops::answers::put_bucket_acl;
+    put_object_acl(PutObjectAclInput) -> PutObjectAclOutput = crate::ops::answers::put_object_acl;
+    put_object(PutObjectInput) -> PutObjectOutput = put::put_object;
+    get_object(GetObjectInput) -> GetObjectOutput = get::get_object;
+    head_object(HeadObjectInput) -> HeadObjectOutput = get::head_object;
+    get_object_attributes(GetObjectAttributesInput) -> GetObjectAttributesOutput = attributes::get;
+    get_object_acl(GetObjectAclInput) -> GetObjectAclOutput = object_acl;
+    copy_object(CopyObjectInput) -> CopyObjectOutput = copy::copy_object;
+    delete_object(DeleteObjectInput) -> DeleteObjectOutput = delete::one;
+    delete_objects(DeleteObjectsInput) -> DeleteObjectsOutput = delete::many;
+    put_object_tagging(PutObjectTaggingInput) -> PutObjectTaggingOutput = tagging::put;
+    get_object_tagging(GetObjectTaggingInput) -> GetObjectTaggingOutput = tagging::get;
+    delete_object_tagging(DeleteObjectTaggingInput) -> DeleteObjectTaggingOutput = tagging::delete;
+    list_objects(ListObjectsInput) -> ListObjectsOutput = list::v1;
+    list_objects_v2(ListObjectsV2Input) -> ListObjectsV2Output = list::v2;
+    create_multipart_upload(CreateMultipartUploadInput) -> CreateMultipartUploadOutput = multipart::create;
+    upload_part(UploadPartInput) -> UploadPartOutput = multipart::part;
+    upload_part_copy(UploadPartCopyInput) -> UploadPartCopyOutput = multipart::part_copy;
+    list_parts(ListPartsInput) -> ListPartsOutput = multipart::list;
+    abort_multipart_upload(AbortMultipartUploadInput) -> AbortMultipartUploadOutput = multipart::abort;
+    complete_multipart_upload(CompleteMultipartUploadInput) -> CompleteMultipartUploadOutput = complete::complete_upload;
+    list_multipart_uploads(ListMultipartUploadsInput) -> ListMultipartUploadsOutput = uploads::list;
+
+    }
+    none {
+    get_bucket_policy(GetBucketPolicyInput) -> GetBucketPolicyOutput =
+        S3ErrorCode::NoSuchBucketPolicy, "The bucket policy does not exist";
+    get_bucket_lifecycle_configuration(GetBucketLifecycleConfigurationInput)
+        -> GetBucketLifecycleConfigurationOutput =
+        S3ErrorCode::NoSuchLifecycleConfiguration, "The lifecycle configuration does not exist";
+    get_bucket_website(GetBucketWebsiteInput) -> GetBucketWebsiteOutput =
+        S3ErrorCode::NoSuchWebsiteConfiguration, "The specified bucket does not have a website configuration";
+    get_bucket_encryption(GetBucketEncryptionInput) -> GetBucketEncryptionOutput =
+        S3ErrorCode::ServerSideEncryptionConfigurationNotFoundError,
+        "The server side encryption configuration was not found";
+    get_bucket_replication(GetBucketReplicationInput) -> GetBucketReplicationOutput =
+        S3ErrorCode::ReplicationConfigurationNotFoundError, "The replication configuration was not found";
+    get_object_lock_configuration(GetObjectLockConfigurationInput) -> GetObjectLockConfigurationOutput =
+        S3ErrorCode::ObjectLockConfigurationNotFoundError,
+        "Object Lock configuration does not exist for this bucket";
+    get_bucket_ownership_controls(GetBucketOwnershipControlsInput) -> GetBucketOwnershipControlsOutput =
+        S3ErrorCode::OwnershipControlsNotFoundError, "The bucket ownership controls were not found";
+
+    }
+    same {
+    get_bucket_versioning(GetBucketVersioningInput) -> GetBucketVersioningOutput =
+        dto::GetBucketVersioningOutput::default();
+    get_bucket_logging(GetBucketLoggingInput) -> GetBucketLoggingOutput =
+        dto::GetBucketLoggingOutput::default();
+    get_bucket_notification_configuration(GetBucketNotificationConfigurationInput)
+        -> GetBucketNotificationConfigurationOutput =
+        dto::GetBucketNotificationConfigurationOutput::default();
+    get_bucket_request_payment(GetBucketRequestPaymentInput) -> GetBucketRequestPaymentOutput =
+        dto::GetBucketRequestPaymentOutput {
+            payer: Some(dto::Payer::from_static(dto::Payer::BUCKET_OWNER)),
+        };
+    get_bucket_acl(GetBucketAclInput) -> GetBucketAclOutput =
+        dto::GetBucketAclOutput { grants: Some(grants()), owner: Some(owner()) };
+    }
+}
+
+async fn object_acl(
+    door: &Arc<Door>,
+    request: S3Request<dto::GetObjectAclInput>,
+) -> Answer<dto::GetObjectAclOutput> {
+    let (bucket, key) = (request.input.bucket, request.input.key);
+    door.blocking(move |store| get::find(store, (&bucket, &key), false)).await?;
+    answer(dto::GetObjectAclOutput {
+        grants: Some(grants()),
+        owner: Some(owner()),
+        request_charged: None,
+    })
+}

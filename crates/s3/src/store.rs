@@ -1,0 +1,48 @@
+//! The one place that touches the volume: its calls about objects are used as they are.
+
+use std::ops::Deref;
+
+use millpond_client::{ClientError, Volume};
+use millpond_types::meta::MetaError;
+
+pub(crate) use millpond_client::{
+    Attachment, Body, Expect, ListObjects, Listed, Object, Part, Put, PutObject, Upload, UploadId,
+};
+pub(crate) use millpond_types::meta::STORED_MAX;
+
+/// The volume, in the session of a gateway.
+pub(crate) struct Store {
+    volume: Volume,
+}
+
+impl Store {
+    pub(crate) const fn new(volume: Volume) -> Self {
+        Self { volume }
+    }
+
+    /// The bytes of a file, if it is there.
+    pub(crate) fn bytes_of(&self, path: &str) -> Result<Option<Vec<u8>>, ClientError> {
+        is_there(self.volume.read_file(path))
+    }
+
+    /// Whether a directory is there and has something in it.
+    pub(crate) fn has_entries(&self, path: &str) -> Result<bool, ClientError> {
+        Ok(is_there(self.volume.list(path))?.is_some_and(|entries| !entries.is_empty()))
+    }
+}
+
+fn is_there<T>(found: Result<T, ClientError>) -> Result<Option<T>, ClientError> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(ClientError::File { source: MetaError::NotFound, .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl Deref for Store {
+    type Target = Volume;
+
+    fn deref(&self) -> &Volume {
+        &self.volume
+    }
+}

@@ -1,0 +1,513 @@
+//! What a gateway asks of a meta. Buckets and keys are walked by the meta, in one transaction.
+
+use super::super::content::{read_bytes, write_bytes};
+use super::super::request::flag;
+use super::super::{Ino, Name};
+use super::OBJECT_KEY_MAX;
+use super::record::{attachment, key};
+use crate::wire::{Reader, WireError, Writer};
+
+/// The highest number of a part of an upload, as in S3.
+pub const PARTS_MAX: u16 = 10_000;
+
+/// Names an upload in its bucket; never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UploadId(pub u64);
+
+/// What must be there for a change to be made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Expect {
+    /// Anything or nothing.
+    #[default]
+    Any,
+    /// No object.
+    Absent,
+    /// This inode, unchanged: neither its bytes nor what is kept with it.
+    Exactly {
+        /// Which inode.
+        ino: Ino,
+        /// Its [`Attr::version`](super::super::Attr::version).
+        version: u64,
+    },
+}
+
+/// Where the bytes of a new object are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ObjectBody {
+    /// Here: [`STORED_MAX`](super::super::STORED_MAX) at most.
+    Bytes(Vec<u8>),
+    /// In a file without a name of the session.
+    Nameless(Ino),
+}
+
+/// A key gets a new inode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PutObject {
+    /// In which bucket.
+    pub bucket: Name,
+    /// Which key.
+    pub key: Vec<u8>,
+    /// Its bytes.
+    pub body: ObjectBody,
+    /// Permission bits.
+    pub mode: u16,
+    /// What is kept with it.
+    pub attachment: Vec<u8>,
+    /// What must be there before.
+    pub expect: Expect,
+    /// The upload that ends by that.
+    pub upload: Option<UploadId>,
+}
+
+/// Other bytes are kept with an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetAttachment {
+    /// In which bucket.
+    pub bucket: Name,
+    /// Which key.
+    pub key: Vec<u8>,
+    /// The bytes, made for the content that is there.
+    pub attachment: Vec<u8>,
+    /// What must be there before.
+    pub expect: Expect,
+}
+
+/// A page of keys is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListObjects {
+    /// Of which bucket.
+    pub bucket: Name,
+    /// Keys that begin so.
+    pub prefix: Vec<u8>,
+    /// Keys with this behind the prefix are told once, cut behind it; empty for none.
+    pub delimiter: Vec<u8>,
+    /// Keys and such prefixes up to this one are left out. With a NUL at its end, prefixes of it are not.
+    pub after: Vec<u8>,
+    /// Keys and prefixes at most.
+    pub limit: u32,
+}
+
+/// A file without a name is a part of an upload from now on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PutPart {
+    /// In which bucket.
+    pub bucket: Name,
+    /// Of which upload.
+    pub id: UploadId,
+    /// Its number, 1 to [`PARTS_MAX`].
+    pub number: u16,
+    /// The file.
+    pub ino: Ino,
+    /// What is kept with it.
+    pub attachment: Vec<u8>,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ObjectOp {
+    /// A regular file without a name, which the session holds.
+    Nameless {
+        /// The directory whose quota it counts for.
+        parent: Ino,
+        /// Its number, one of those that `MetaOp::TakeNumbers` gave to the session.
+        ino: Ino,
+        /// Permission bits.
+        mode: u16,
+    },
+    /// A new object, in the place of what is there.
+    Put(PutObject),
+    /// An object.
+    Get {
+        /// In which bucket.
+        bucket: Name,
+        /// Which key.
+        key: Vec<u8>,
+        /// With its bytes, if they lie in the store.
+        with_bytes: bool,
+    },
+    /// Other bytes are kept with an object.
+    SetAttachment(SetAttachment),
+    /// An object less.
+    Remove {
+        /// In which bucket.
+        bucket: Name,
+        /// Which key.
+        key: Vec<u8>,
+        /// What must be there before.
+        expect: Expect,
+    },
+    /// A page of keys.
+    List(ListObjects),
+    /// A new bucket.
+    MakeBucket {
+        /// Its name.
+        bucket: Name,
+        /// What is kept with it.
+        attachment: Vec<u8>,
+    },
+    /// A bucket without objects less.
+    RemoveBucket {
+        /// Its name.
+        bucket: Name,
+    },
+    /// A bucket.
+    GetBucket {
+        /// Its name.
+        bucket: Name,
+    },
+    /// Other bytes are kept with a bucket.
+    SetBucket {
+        /// Its name.
+        bucket: Name,
+        /// What is kept with it.
+        attachment: Vec<u8>,
+    },
+    /// A page of the buckets, in no order.
+    ListBuckets {
+        /// Where the page before ended; 0 for the beginning.
+        after: u64,
+    },
+    /// An upload begins.
+    CreateUpload {
+        /// In which bucket.
+        bucket: Name,
+        /// The key that it is to have.
+        key: Vec<u8>,
+        /// What is kept with it.
+        attachment: Vec<u8>,
+    },
+    /// An upload.
+    GetUpload {
+        /// In which bucket.
+        bucket: Name,
+        /// Which one.
+        id: UploadId,
+    },
+    /// A page of uploads, in the order of keys and of their names.
+    ListUploads {
+        /// In which bucket.
+        bucket: Name,
+        /// Behind this one.
+        after: Option<(Vec<u8>, UploadId)>,
+        /// Uploads at most.
+        limit: u32,
+    },
+    /// A part of an upload, in the place of the one that is there.
+    PutPart(PutPart),
+    /// A page of parts, in the order of their numbers.
+    ListParts {
+        /// In which bucket.
+        bucket: Name,
+        /// Of which upload.
+        id: UploadId,
+        /// Behind this one; 0 for the beginning.
+        after: u16,
+        /// Parts at most.
+        limit: u32,
+    },
+    /// An upload less, with its parts.
+    AbortUpload {
+        /// In which bucket.
+        bucket: Name,
+        /// Which one.
+        id: UploadId,
+    },
+}
+
+impl Expect {
+    fn encode(self, w: &mut Writer) {
+        match self {
+            Self::Any => w.u8(0),
+            Self::Absent => w.u8(1),
+            Self::Exactly { ino, version } => {
+                w.u8(2);
+                w.u64(ino.0);
+                w.u64(version);
+            }
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(match r.u8()? {
+            0 => Self::Any,
+            1 => Self::Absent,
+            2 => Self::Exactly { ino: Ino(r.u64()?), version: r.u64()? },
+            _ => return Err(WireError::Field("what is expected of an object")),
+        })
+    }
+}
+
+impl ObjectBody {
+    fn encode(&self, w: &mut Writer) {
+        match self {
+            Self::Bytes(bytes) => {
+                w.u8(0);
+                write_bytes(w, bytes);
+            }
+            Self::Nameless(ino) => {
+                w.u8(1);
+                w.u64(ino.0);
+            }
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(match r.u8()? {
+            0 => Self::Bytes(read_bytes(r)?),
+            1 => Self::Nameless(Ino(r.u64()?)),
+            _ => return Err(WireError::Field("body of an object")),
+        })
+    }
+}
+
+fn mode(r: &mut Reader<'_>) -> Result<u16, WireError> {
+    let mode = r.u16()?;
+    if mode > 0o7777 { Err(WireError::Field("mode of a new file")) } else { Ok(mode) }
+}
+
+/// With the NUL that a place to go on at may have at its end.
+fn place(r: &mut Reader<'_>) -> Result<Vec<u8>, WireError> {
+    Ok(r.bytes16(OBJECT_KEY_MAX + 1, "place in a list of objects")?.to_vec())
+}
+
+impl PutObject {
+    fn encode(&self, w: &mut Writer) {
+        self.bucket.encode(w);
+        w.bytes16(&self.key);
+        self.body.encode(w);
+        w.u16(self.mode);
+        w.bytes16(&self.attachment);
+        self.expect.encode(w);
+        w.u8(u8::from(self.upload.is_some()));
+        if let Some(id) = self.upload {
+            w.u64(id.0);
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (bucket, key, body) = (Name::decode(r)?, key(r)?, ObjectBody::decode(r)?);
+        let (mode, attachment, expect) = (mode(r)?, attachment(r)?, Expect::decode(r)?);
+        let upload = flag(r, "with an upload")?.then(|| r.u64()).transpose()?.map(UploadId);
+        Ok(Self { bucket, key, body, mode, attachment, expect, upload })
+    }
+}
+
+impl SetAttachment {
+    fn encode(&self, w: &mut Writer) {
+        self.bucket.encode(w);
+        w.bytes16(&self.key);
+        w.bytes16(&self.attachment);
+        self.expect.encode(w);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (bucket, key, attachment) = (Name::decode(r)?, key(r)?, attachment(r)?);
+        Ok(Self { bucket, key, attachment, expect: Expect::decode(r)? })
+    }
+}
+
+impl ListObjects {
+    fn encode(&self, w: &mut Writer) {
+        self.bucket.encode(w);
+        for bytes in [&self.prefix, &self.delimiter, &self.after] {
+            w.bytes16(bytes);
+        }
+        w.u32(self.limit);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (bucket, prefix) = (Name::decode(r)?, key(r)?);
+        let (delimiter, after, limit) = (key(r)?, place(r)?, r.u32()?);
+        Ok(Self { bucket, prefix, delimiter, after, limit })
+    }
+}
+
+impl PutPart {
+    fn encode(&self, w: &mut Writer) {
+        self.bucket.encode(w);
+        w.u64(self.id.0);
+        w.u16(self.number);
+        w.u64(self.ino.0);
+        w.bytes16(&self.attachment);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (bucket, id, number) = (Name::decode(r)?, UploadId(r.u64()?), r.u16()?);
+        if number == 0 || number > PARTS_MAX {
+            return Err(WireError::Field("number of a part (1 to 10,000)"));
+        }
+        Ok(Self { bucket, id, number, ino: Ino(r.u64()?), attachment: attachment(r)? })
+    }
+}
+
+impl ObjectOp {
+    /// The operation's name in logs and metrics.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Nameless { .. } => "nameless",
+            Self::Put(_) => "put_object",
+            Self::Get { .. } => "get_object",
+            Self::SetAttachment(_) => "set_attachment",
+            Self::Remove { .. } => "remove_object",
+            Self::List(_) => "list_objects",
+            Self::MakeBucket { .. } => "make_bucket",
+            Self::RemoveBucket { .. } => "remove_bucket",
+            Self::GetBucket { .. } => "get_bucket",
+            Self::SetBucket { .. } => "set_bucket",
+            Self::ListBuckets { .. } => "list_buckets",
+            Self::CreateUpload { .. } => "create_upload",
+            Self::GetUpload { .. } => "get_upload",
+            Self::ListUploads { .. } => "list_uploads",
+            Self::PutPart(_) => "put_part",
+            Self::ListParts { .. } => "list_parts",
+            Self::AbortUpload { .. } => "abort_upload",
+        }
+    }
+
+    /// Whether it changes something, and so must be done once however often it is asked for.
+    #[must_use]
+    pub const fn changes(&self) -> bool {
+        !matches!(
+            self,
+            Self::Get { .. }
+                | Self::List(_)
+                | Self::GetBucket { .. }
+                | Self::ListBuckets { .. }
+                | Self::GetUpload { .. }
+                | Self::ListUploads { .. }
+                | Self::ListParts { .. }
+        )
+    }
+
+    /// Whether it makes an inode, or an upload, whose number a meta gives.
+    #[must_use]
+    pub const fn takes_id(&self) -> bool {
+        matches!(
+            self,
+            Self::Put(PutObject { body: ObjectBody::Bytes(_), .. })
+                | Self::MakeBucket { .. }
+                | Self::CreateUpload { .. }
+        )
+    }
+
+    const fn code(&self) -> u8 {
+        match self {
+            Self::Nameless { .. } => 0,
+            Self::Put(_) => 1,
+            Self::Get { .. } => 2,
+            Self::SetAttachment(_) => 3,
+            Self::Remove { .. } => 4,
+            Self::List(_) => 5,
+            Self::MakeBucket { .. } => 6,
+            Self::RemoveBucket { .. } => 7,
+            Self::GetBucket { .. } => 8,
+            Self::SetBucket { .. } => 9,
+            Self::ListBuckets { .. } => 10,
+            Self::CreateUpload { .. } => 11,
+            Self::GetUpload { .. } => 12,
+            Self::ListUploads { .. } => 13,
+            Self::PutPart(_) => 14,
+            Self::ListParts { .. } => 15,
+            Self::AbortUpload { .. } => 16,
+        }
+    }
+
+    pub(in super::super) fn encode(&self, w: &mut Writer) {
+        w.u8(self.code());
+        match self {
+            Self::Nameless { parent, ino, mode } => {
+                w.u64(parent.0);
+                w.u64(ino.0);
+                w.u16(*mode);
+            }
+            Self::Put(put) => put.encode(w),
+            Self::Get { bucket, key, with_bytes } => {
+                bucket.encode(w);
+                w.bytes16(key);
+                w.u8(u8::from(*with_bytes));
+            }
+            Self::SetAttachment(set) => set.encode(w),
+            Self::Remove { bucket, key, expect } => {
+                bucket.encode(w);
+                w.bytes16(key);
+                expect.encode(w);
+            }
+            Self::List(list) => list.encode(w),
+            Self::MakeBucket { bucket, attachment } | Self::SetBucket { bucket, attachment } => {
+                bucket.encode(w);
+                w.bytes16(attachment);
+            }
+            Self::RemoveBucket { bucket } | Self::GetBucket { bucket } => bucket.encode(w),
+            Self::ListBuckets { after } => w.u64(*after),
+            Self::CreateUpload { bucket, key, attachment } => {
+                bucket.encode(w);
+                w.bytes16(key);
+                w.bytes16(attachment);
+            }
+            Self::GetUpload { bucket, id } | Self::AbortUpload { bucket, id } => {
+                bucket.encode(w);
+                w.u64(id.0);
+            }
+            Self::ListUploads { bucket, after, limit } => {
+                bucket.encode(w);
+                w.u8(u8::from(after.is_some()));
+                if let Some((key, id)) = after {
+                    w.bytes16(key);
+                    w.u64(id.0);
+                }
+                w.u32(*limit);
+            }
+            Self::PutPart(put) => put.encode(w),
+            Self::ListParts { bucket, id, after, limit } => {
+                bucket.encode(w);
+                w.u64(id.0);
+                w.u16(*after);
+                w.u32(*limit);
+            }
+        }
+    }
+
+    pub(in super::super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(match r.u8()? {
+            0 => Self::Nameless { parent: Ino(r.u64()?), ino: Ino(r.u64()?), mode: mode(r)? },
+            1 => Self::Put(PutObject::decode(r)?),
+            2 => {
+                let (bucket, key) = (Name::decode(r)?, key(r)?);
+                Self::Get { bucket, key, with_bytes: flag(r, "with bytes")? }
+            }
+            3 => Self::SetAttachment(SetAttachment::decode(r)?),
+            4 => {
+                let (bucket, key) = (Name::decode(r)?, key(r)?);
+                Self::Remove { bucket, key, expect: Expect::decode(r)? }
+            }
+            5 => Self::List(ListObjects::decode(r)?),
+            6 => Self::MakeBucket { bucket: Name::decode(r)?, attachment: attachment(r)? },
+            7 => Self::RemoveBucket { bucket: Name::decode(r)? },
+            8 => Self::GetBucket { bucket: Name::decode(r)? },
+            9 => Self::SetBucket { bucket: Name::decode(r)?, attachment: attachment(r)? },
+            10 => Self::ListBuckets { after: r.u64()? },
+            11 => {
+                let (bucket, key) = (Name::decode(r)?, key(r)?);
+                Self::CreateUpload { bucket, key, attachment: attachment(r)? }
+            }
+            12 => Self::GetUpload { bucket: Name::decode(r)?, id: UploadId(r.u64()?) },
+            13 => {
+                let bucket = Name::decode(r)?;
+                let after = flag(r, "behind an upload")?.then(|| upload(r)).transpose()?;
+                Self::ListUploads { bucket, after, limit: r.u32()? }
+            }
+            14 => Self::PutPart(PutPart::decode(r)?),
+            15 => {
+                let (bucket, id) = (Name::decode(r)?, UploadId(r.u64()?));
+                Self::ListParts { bucket, id, after: r.u16()?, limit: r.u32()? }
+            }
+            16 => Self::AbortUpload { bucket: Name::decode(r)?, id: UploadId(r.u64()?) },
+            _ => return Err(WireError::Field("operation on an object")),
+        })
+    }
+}
+
+fn upload(r: &mut Reader<'_>) -> Result<(Vec<u8>, UploadId), WireError> {
+    Ok((key(r)?, UploadId(r.u64()?)))
+}

@@ -1,0 +1,357 @@
+//! What a meta answers to a gateway.
+
+use super::super::content::{read_bytes, write_bytes};
+use super::super::request::flag;
+use super::super::{Attr, DIR_PAGE_MAX, Name, Timestamp};
+use super::OBJECT_KEY_MAX;
+use super::op::UploadId;
+use super::record::{attachment, key};
+use crate::wire::{Reader, WireError, Writer};
+
+/// What is kept with an inode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// Whatever the gateway gave.
+    pub bytes: Vec<u8>,
+    /// It was made for the content that is there now.
+    pub is_current: bool,
+}
+
+/// An object: a file with a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// Its inode.
+    pub attr: Attr,
+    /// What is kept with it.
+    pub attachment: Option<Attachment>,
+    /// Its bytes, if they were asked for and lie in the store; what is missing up to its length is zeros.
+    pub bytes: Option<Vec<u8>>,
+}
+
+/// The outcome of a change with an expectation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "it is taken apart where it arrives")]
+pub enum Put {
+    /// Done.
+    Done {
+        /// The object as it is now, or as it was before it was removed.
+        object: Object,
+        /// What was there before, and is not any more.
+        replaced: Option<Object>,
+    },
+    /// Nothing was changed: this is there.
+    Unmet(Option<Object>),
+}
+
+/// A bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// Its name.
+    pub name: String,
+    /// Its directory.
+    pub attr: Attr,
+    /// What is kept with it.
+    pub attachment: Option<Attachment>,
+}
+
+/// A line of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "most of them are keys")]
+pub enum Listed {
+    /// An object.
+    Key {
+        /// Its key.
+        key: Vec<u8>,
+        /// What it is.
+        object: Object,
+    },
+    /// There are objects whose keys begin so.
+    Prefix(Vec<u8>),
+}
+
+/// A page of a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListPage {
+    /// In the order of their bytes.
+    pub items: Vec<Listed>,
+    /// Where to go on: what the next page is behind. With a NUL at its end the meta has looked at so much without
+    /// having something to tell.
+    pub next: Option<Vec<u8>>,
+}
+
+/// An upload in parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upload {
+    /// Which one.
+    pub id: UploadId,
+    /// The key that it is to have.
+    pub key: Vec<u8>,
+    /// What is kept with it.
+    pub attachment: Vec<u8>,
+    /// When it began.
+    pub started: Timestamp,
+}
+
+/// A part of an upload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Its number.
+    pub number: u16,
+    /// Its file.
+    pub attr: Attr,
+    /// What is kept with it.
+    pub attachment: Vec<u8>,
+}
+
+/// A successful answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "it is taken apart where it arrives")]
+pub enum ObjectReply {
+    /// Done, with what was there before and is not any more; the inode is as it is now, or was before it was removed.
+    Done {
+        /// The inode; none when there was nothing to remove.
+        attr: Option<Attr>,
+        /// What was there.
+        replaced: Option<Object>,
+    },
+    /// An expectation does not hold: this is there.
+    Unmet(Option<Object>),
+    /// An object, if it is there.
+    Object(Option<Object>),
+    /// A page of keys.
+    Page(ListPage),
+    /// A bucket.
+    Bucket(Bucket),
+    /// Some buckets.
+    Buckets {
+        /// In no order.
+        buckets: Vec<Bucket>,
+        /// Where the next page begins; 0 at the end.
+        next: u64,
+    },
+    /// An upload.
+    Upload(Upload),
+    /// A page of uploads.
+    Uploads {
+        /// In the order of keys and names.
+        uploads: Vec<Upload>,
+        /// Whether there are no more.
+        end: bool,
+    },
+    /// A page of parts.
+    Parts {
+        /// In the order of their numbers.
+        parts: Vec<Part>,
+        /// Whether there are no more.
+        end: bool,
+    },
+}
+
+fn write_option<T>(w: &mut Writer, value: Option<&T>, write: impl FnOnce(&mut Writer, &T)) {
+    w.u8(u8::from(value.is_some()));
+    if let Some(value) = value {
+        write(w, value);
+    }
+}
+
+impl Attachment {
+    fn encode(&self, w: &mut Writer) {
+        w.bytes16(&self.bytes);
+        w.u8(u8::from(self.is_current));
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self { bytes: attachment(r)?, is_current: flag(r, "attachment is current")? })
+    }
+}
+
+impl Object {
+    fn encode(&self, w: &mut Writer) {
+        self.attr.encode(w);
+        write_option(w, self.attachment.as_ref(), |w, it| it.encode(w));
+        write_option(w, self.bytes.as_ref(), |w, it| write_bytes(w, it));
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let attr = Attr::decode(r)?;
+        let attachment = attached(r)?;
+        let bytes = flag(r, "with bytes")?.then(|| read_bytes(r)).transpose()?;
+        Ok(Self { attr, attachment, bytes })
+    }
+}
+
+fn attached(r: &mut Reader<'_>) -> Result<Option<Attachment>, WireError> {
+    flag(r, "with an attachment")?.then(|| Attachment::decode(r)).transpose()
+}
+
+fn object(r: &mut Reader<'_>) -> Result<Option<Object>, WireError> {
+    flag(r, "with an object")?.then(|| Object::decode(r)).transpose()
+}
+
+impl Bucket {
+    fn encode(&self, w: &mut Writer) {
+        w.str8(&self.name);
+        self.attr.encode(w);
+        write_option(w, self.attachment.as_ref(), |w, it| it.encode(w));
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let name = r.str8()?.to_owned();
+        Name::new(name.as_bytes()).map_err(|_| WireError::Field("name of a bucket"))?;
+        Ok(Self { name, attr: Attr::decode(r)?, attachment: attached(r)? })
+    }
+}
+
+impl Listed {
+    fn encode(&self, w: &mut Writer) {
+        match self {
+            Self::Key { key, object } => {
+                w.u8(0);
+                w.bytes16(key);
+                object.encode(w);
+            }
+            Self::Prefix(prefix) => {
+                w.u8(1);
+                w.bytes16(prefix);
+            }
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(match r.u8()? {
+            0 => Self::Key { key: key(r)?, object: Object::decode(r)? },
+            1 => Self::Prefix(key(r)?),
+            _ => return Err(WireError::Field("line of a list of objects")),
+        })
+    }
+}
+
+impl ListPage {
+    fn encode(&self, w: &mut Writer) {
+        w.count(self.items.len());
+        for item in &self.items {
+            item.encode(w);
+        }
+        write_option(w, self.next.as_ref(), |w, it| w.bytes16(it));
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let n = r.count(DIR_PAGE_MAX, 3, "lines of a list of objects")?;
+        let items = (0..n).map(|_| Listed::decode(r)).collect::<Result<_, _>>()?;
+        let more = flag(r, "more objects")?;
+        let next = more.then(|| r.bytes16(OBJECT_KEY_MAX + 1, "place in a list of objects"));
+        Ok(Self { items, next: next.transpose()?.map(<[u8]>::to_vec) })
+    }
+}
+
+impl Upload {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.id.0);
+        w.bytes16(&self.key);
+        w.bytes16(&self.attachment);
+        self.started.encode(w);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (id, key, attachment) = (UploadId(r.u64()?), key(r)?, attachment(r)?);
+        Ok(Self { id, key, attachment, started: Timestamp::decode(r)? })
+    }
+}
+
+impl Part {
+    fn encode(&self, w: &mut Writer) {
+        w.u16(self.number);
+        self.attr.encode(w);
+        w.bytes16(&self.attachment);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self { number: r.u16()?, attr: Attr::decode(r)?, attachment: attachment(r)? })
+    }
+}
+
+impl ObjectReply {
+    pub(in super::super) fn encode(&self, w: &mut Writer) {
+        match self {
+            Self::Done { attr, replaced } => {
+                w.u8(0);
+                write_option(w, attr.as_ref(), |w, it| it.encode(w));
+                write_option(w, replaced.as_ref(), |w, it| it.encode(w));
+            }
+            Self::Unmet(there) => {
+                w.u8(1);
+                write_option(w, there.as_ref(), |w, it| it.encode(w));
+            }
+            Self::Object(there) => {
+                w.u8(2);
+                write_option(w, there.as_ref(), |w, it| it.encode(w));
+            }
+            Self::Page(page) => {
+                w.u8(3);
+                page.encode(w);
+            }
+            Self::Bucket(bucket) => {
+                w.u8(4);
+                bucket.encode(w);
+            }
+            Self::Buckets { buckets, next } => {
+                w.u8(5);
+                w.count(buckets.len());
+                for bucket in buckets {
+                    bucket.encode(w);
+                }
+                w.u64(*next);
+            }
+            Self::Upload(upload) => {
+                w.u8(6);
+                upload.encode(w);
+            }
+            Self::Uploads { uploads, end } => {
+                w.u8(7);
+                w.count(uploads.len());
+                for upload in uploads {
+                    upload.encode(w);
+                }
+                w.u8(u8::from(*end));
+            }
+            Self::Parts { parts, end } => {
+                w.u8(8);
+                w.count(parts.len());
+                for part in parts {
+                    part.encode(w);
+                }
+                w.u8(u8::from(*end));
+            }
+        }
+    }
+
+    pub(in super::super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(match r.u8()? {
+            0 => {
+                let attr = flag(r, "with an inode")?.then(|| Attr::decode(r)).transpose()?;
+                Self::Done { attr, replaced: object(r)? }
+            }
+            1 => Self::Unmet(object(r)?),
+            2 => Self::Object(object(r)?),
+            3 => Self::Page(ListPage::decode(r)?),
+            4 => Self::Bucket(Bucket::decode(r)?),
+            5 => {
+                let n = r.count(DIR_PAGE_MAX, Attr::BYTES_MIN, "buckets of a page")?;
+                let buckets = (0..n).map(|_| Bucket::decode(r)).collect::<Result<_, _>>()?;
+                Self::Buckets { buckets, next: r.u64()? }
+            }
+            6 => Self::Upload(Upload::decode(r)?),
+            7 => {
+                let n = r.count(DIR_PAGE_MAX, 24, "uploads of a page")?;
+                let uploads = (0..n).map(|_| Upload::decode(r)).collect::<Result<_, _>>()?;
+                Self::Uploads { uploads, end: flag(r, "end of the uploads")? }
+            }
+            8 => {
+                let n = r.count(DIR_PAGE_MAX, Attr::BYTES_MIN, "parts of a page")?;
+                let parts = (0..n).map(|_| Part::decode(r)).collect::<Result<_, _>>()?;
+                Self::Parts { parts, end: flag(r, "end of the parts")? }
+            }
+            _ => return Err(WireError::Field("kind of an answer about objects")),
+        })
+    }
+}
