@@ -5,7 +5,7 @@ use millpond_types::meta::{
     MetaError, MetaReply, Name, Removed,
 };
 
-use crate::error::Failed;
+use crate::error::{Failed, VolumeError};
 use crate::object;
 use crate::permit;
 use crate::quota::Charge;
@@ -18,6 +18,16 @@ pub(crate) struct Fresh {
     pub(crate) id: u64,
     /// Where its bytes are to lie.
     pub(crate) layout: Layout,
+}
+
+impl Fresh {
+    /// That the bytes of a new file have a place.
+    pub(crate) const fn is_placed(&self) -> Result<(), Failed> {
+        match self.layout.chains {
+            0 => Err(Failed::Broken(VolumeError::NoChains)),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The inode of a name.
@@ -56,8 +66,8 @@ pub(crate) async fn create(
     let is_device = matches!(create.kind, FileKind::CharDevice | FileKind::BlockDevice);
     let (gid, mode) = permit::inherit(caller, &parent.attr, is_dir, create.mode);
     let has_bytes = create.kind == FileKind::Regular;
-    if has_bytes && fresh.layout.chains == 0 {
-        return Err(MetaError::Again.into());
+    if has_bytes {
+        fresh.is_placed()?;
     }
     let promised = create.promised.as_ref();
     let born = promised.map_or(view.now, |promised| promised.at);

@@ -29,6 +29,9 @@ pub enum VolumeError {
         /// The build's.
         known: u32,
     },
+    /// A new file has no place: the cluster is not formed, or this process has not heard of its chains yet.
+    #[error("no chain of nodes is known that the bytes of a new file could lie on")]
+    NoChains,
 }
 
 /// Why an operation within a transaction was not done.

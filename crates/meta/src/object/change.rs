@@ -111,9 +111,7 @@ async fn filled(
     fresh: Fresh,
 ) -> Result<InodeRecord, Failed> {
     let ObjectBody::Bytes(bytes) = &put.body else { return Err(MetaError::Invalid.into()) };
-    if fresh.layout.chains == 0 {
-        return Err(MetaError::Again.into());
-    }
+    fresh.is_placed()?;
     let mut record = nameless::new_file(view, (caller, dir), put.mode, fresh);
     record.attr.size = bytes.len() as u64;
     let ino = record.attr.ino;

@@ -66,9 +66,7 @@ pub(super) async fn make(
     (parent, mode): (Ino, u16),
     fresh: Fresh,
 ) -> Result<MetaReply, Failed> {
-    if fresh.layout.chains == 0 {
-        return Err(MetaError::Again.into());
-    }
+    fresh.is_placed()?;
     if view.txn.get(&keys::inode(Ino(fresh.id))).await?.is_some() {
         return Err(MetaError::Exists.into());
     }

@@ -29,6 +29,7 @@ macro_rules! cases {
 fn cases() -> Vec<(&'static str, Case)> {
     cases![
         names::create_exclusive_and_not,
+        names::files_without_a_place_are_made_when_there_is_one,
         names::promised_files_have_the_numbers_that_mounts_gave_them,
         names::every_kind_is_made_and_found,
         names::what_makes_no_sense_is_refused,

@@ -1,8 +1,9 @@
 //! Names: made, linked, removed.
 
+use millpond_meta::{Facts, VolumeError};
 use millpond_types::meta::{
     After, Caller, Create, FileKind, Ino, InodeRecord, LINKS_MAX, MetaError, MetaOp, MetaReply,
-    NUMBERS_MAX, Name, PromisedFile, SetAttr, Timestamp, WriteInline, keys,
+    NUMBERS_MAX, Name, PromisedFile, PutFile, SetAttr, Timestamp, WriteInline, keys,
 };
 use millpond_types::wire::Record;
 
@@ -37,6 +38,27 @@ pub(crate) async fn create_exclusive_and_not(f: Fixture) {
     let nowhere = create(Ino(999_999), "x", FileKind::Regular);
     assert_eq!(c.create(nowhere).await, Err(MetaError::NotFound));
     assert_eq!(c.names(ROOT).await, ["d", "f", "g", "p", "s"]);
+}
+
+/// A process that has just begun may not have heard of the chains yet.
+pub(crate) async fn files_without_a_place_are_made_when_there_is_one(f: Fixture) {
+    let c = f.client().await;
+    let chains = |chains| f.volume.set_facts(Facts { chains, bytes: 1 << 40, bytes_free: 1 << 39 });
+    chains(0);
+    let file = MetaOp::Create(create(ROOT, "f", FileKind::Regular));
+    let (_, path) = (c.dir(ROOT, "d").await, vec![name("d"), name("g")]);
+    let put = MetaOp::PutFile(PutFile { path, mode: 0o644, bytes: b"bytes".to_vec() });
+    let requests = [file, put].map(|op| c.request(op));
+    for request in &requests {
+        let error = c.volume.execute(request).await.unwrap_err();
+        assert!(matches!(error, VolumeError::NoChains), "{error}");
+    }
+    assert_eq!(c.names(ROOT).await, ["d"]);
+    chains(64);
+    for request in &requests {
+        c.send(request).await.unwrap();
+    }
+    assert_eq!(c.names(ROOT).await, ["d", "f"]);
 }
 
 /// A mount makes files by itself and tells metas later, once or twice, at one or the other.

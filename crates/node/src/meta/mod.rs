@@ -40,6 +40,7 @@ fn failure(error: VolumeError) -> Failure {
             let text = format!("the file namespace's store: {error}: retry in a moment");
             Failure::new(Status::Busy, text)
         }
+        VolumeError::NoChains => Failure::new(Status::Busy, format!("{error}: retry in a moment")),
         error => Failure::new(Status::Internal, error.to_string()),
     }
 }
