@@ -154,9 +154,12 @@ fn after(fs: &Fs, (promise, request): (&Promise, &mut MetaRequest), error: MetaE
                 // The thread that renews it begins another one.
                 return After::Again;
             }
-            // The file is gone, and so its length does not matter.
-            let of_bytes = matches!(request.op, MetaOp::Extend(_) | MetaOp::WriteInline(_));
-            if of_bytes { After::Kept } else { After::Failed }
+            // The file is gone, and so its length and its time do not matter.
+            let of_content = matches!(
+                request.op,
+                MetaOp::Extend(_) | MetaOp::WriteInline(_) | MetaOp::SetAttr { .. }
+            );
+            if of_content { After::Kept } else { After::Failed }
         }
         _ => After::Failed,
     }

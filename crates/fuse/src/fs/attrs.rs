@@ -54,7 +54,7 @@ impl Fs {
     ) -> Result<(), Errno> {
         let set = wanted(args);
         let known = self.time_of_write(ino, &set).or_else(|| self.time_of_gone(ino, &set));
-        if let Some(attr) = known {
+        if let Some(attr) = known.or_else(|| self.promise_time(ino, set)) {
             self.send_attr(Told { attr, version: 0 }, send);
             return Ok(());
         }
@@ -147,7 +147,7 @@ impl Fs {
 }
 
 /// Whether it is what the kernel says before an fsync: the times of a write, and nothing else.
-fn sets_times_of_write(set: &SetAttr) -> bool {
+pub(super) fn sets_times_of_write(set: &SetAttr) -> bool {
     let times = SetAttr { mtime: set.mtime, ctime: set.ctime, ..SetAttr::default() };
     matches!(set.mtime, Some(SetTime::At(_))) && *set == times
 }

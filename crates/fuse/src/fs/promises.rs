@@ -6,10 +6,11 @@ use millpond_env::RealClock;
 use millpond_fuse_wire::Pages;
 use millpond_types::meta::{
     After, Answered, Attr, Create, DirEntry, Extend, FileKind, Ino, MetaError, MetaOp, MetaReply,
-    Name, PromisedFile, Timestamp, WriteInline,
+    Name, PromisedFile, SetAttr, SetTime, Timestamp, WriteInline,
 };
 
 use super::Fs;
+use super::attrs::sets_times_of_write;
 use crate::backend::{Ticket, Told, unexpected};
 use crate::behind::{Known, Promise, promised_attr};
 use crate::errno::Errno;
@@ -192,6 +193,24 @@ impl Fs {
             settled.note(told, changes);
         }
         promised
+    }
+
+    /// The kernel says when it wrote bytes that were promised meanwhile: promises that too, for a meta that is asked
+    /// comes after them. The file's attributes then.
+    pub(super) fn promise_time(&self, ino: Ino, set: SetAttr) -> Option<Attr> {
+        let SetTime::At(mtime) = set.mtime.filter(|_| sets_times_of_write(&set))? else { return None };
+        let file = self.files().get(ino).filter(|_| self.backend.behind.is_pending(ino))?;
+        let _alone = file.gate.write();
+        let settled = &self.backend.settled;
+        let changes = settled.changes(ino);
+        if !self.promise(ino, MetaOp::SetAttr { ino, set }) {
+            return None;
+        }
+        let ctime = set.ctime.unwrap_or(mtime);
+        let version = file.version();
+        let attr = file.learn(Told { attr: Attr { mtime, ctime, ..file.told() }, version });
+        settled.note(Told { attr, version }, changes);
+        Some(attr)
     }
 
     /// Promises what this mount does by itself.

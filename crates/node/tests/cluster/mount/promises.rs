@@ -134,7 +134,14 @@ fn what_was_answered_outlives_the_daemon() {
         assert!((0..50).all(|n| !file(n).exists()));
         (0..10).for_each(|n| drop(File::create(file(n)).unwrap()));
         cluster.manager.stand_still();
-        (10..50).for_each(|n| fs::write(file(n), format!("{n} of {round}")).unwrap());
+        for n in 10..50 {
+            let mut file = File::create(file(n)).unwrap();
+            write!(file, "{n} of {round}").unwrap();
+            if n % 10 == 0 {
+                // Its bytes are promised before it is closed: then the kernel says when it wrote them.
+                thread::sleep(Duration::from_millis(40));
+            }
+        }
         (0..20).for_each(|n| fs::remove_file(file(n)).unwrap());
         assert!(promised(&host, &mount) >= 60);
         host.kill_daemon();
