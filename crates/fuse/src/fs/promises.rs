@@ -198,7 +198,9 @@ impl Fs {
     /// The kernel says when it wrote bytes that were promised meanwhile: promises that too, for a meta that is asked
     /// comes after them. The file's attributes then.
     pub(super) fn promise_time(&self, ino: Ino, set: SetAttr) -> Option<Attr> {
-        let SetTime::At(mtime) = set.mtime.filter(|_| sets_times_of_write(&set))? else { return None };
+        let SetTime::At(mtime) = set.mtime.filter(|_| sets_times_of_write(&set))? else {
+            return None;
+        };
         let file = self.files().get(ino).filter(|_| self.backend.behind.is_pending(ino))?;
         let _alone = file.gate.write();
         let settled = &self.backend.settled;

@@ -86,9 +86,10 @@ impl Network {
         format!("{}{name}", self.tag)
     }
 
-    /// What a command is prefixed with to run in a member's namespace.
+    /// What a command is prefixed with to run in a member's namespace. Not `ip netns exec`, which gives a process its own
+    /// mounts too: those of this host that were there then would live as long as the process.
     pub(in crate::cli) fn prefix(&self, name: &str) -> Vec<String> {
-        ["ip", "netns", "exec", &self.namespace(name)].map(str::to_owned).into()
+        ["nsenter", &format!("--net=/run/netns/{}", self.namespace(name))].map(str::to_owned).into()
     }
 
     /// Makes the bridge and the host's end.
