@@ -1,6 +1,9 @@
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use millpond_types::Crc32c;
+use millpond_types::meta::object::{
+    AttachmentRecord, Backing, KeyState, PartRecord, QueueRecord, UploadRecord,
+};
 use millpond_types::meta::{
     ContentRecord, CounterRecord, DirTimes, EntryRecord, GarbageRecord, InodeRecord, LocksRecord,
     OrphanRecord, QuotaRecord, SessionRecord, TrashRecord, UsageRecord, VolumeRecord, keys,
@@ -31,6 +34,13 @@ fuzz_target!(|data: &[u8]| {
     check::<QuotaRecord>(&bytes);
     check::<UsageRecord>(&bytes);
     check::<TrashRecord>(&bytes);
+    check::<AttachmentRecord>(&bytes);
+    check::<UploadRecord>(&bytes);
+    check::<PartRecord>(&bytes);
+    check::<Backing>(&bytes);
+    check::<KeyState>(&bytes);
+    check::<QueueRecord>(&bytes);
     // Keys come from the store too.
     let _ = (keys::split_entry(data), keys::split_locked(data), keys::split_trash(data));
+    let _ = (keys::split_state(data), keys::split_queued(data));
 });

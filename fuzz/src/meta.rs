@@ -1,9 +1,10 @@
 //! Seeds of the file namespace's requests, answers and records.
 
 use millpond_types::meta::object::{
-    Attachment, AttachmentRecord, Bucket, Expect, ListObjects, ListPage, Listed, Object,
-    ObjectBody, ObjectOp, ObjectReply, Part, PartRecord, PutObject, PutPart, SetAttachment, Upload,
-    UploadId, UploadRecord,
+    Attachment, AttachmentRecord, Backing, BackingOp, BackingReply, Bucket, Claimed, Expect, KeyState, ListObjects, ListPage, Listed, Mode, Object,
+    ObjectBody, ObjectOp, ObjectReply, Origin, Outcome, Part, PartRecord, Place, PutObject, PutPart, QueuePage,
+    QueueRecord, Queued, Remote, Rule, SetAttachment, StatePage, Under, Upload, UploadId, UploadRecord, Wanted,
+    WhenFull,
 };
 use millpond_types::meta::{
     After, Answered, Attr, Caller, Changed, Content, ContentRecord, CounterRecord, Create,
@@ -176,6 +177,79 @@ fn looks() -> Vec<MetaOp> {
     ]
 }
 
+fn backing() -> Backing {
+    let rule = Rule {
+        prefix: b"tmp/".to_vec(),
+        mode: Mode::Transient,
+        is_pinned: true,
+        priority: 3,
+        ttl_s: 60,
+        quota_bytes: 1 << 40,
+        when_full: WhenFull::WriteThrough,
+    };
+    Backing {
+        backend: "far".into(),
+        bucket: "b".into(),
+        prefix: b"p/".to_vec(),
+        is_shared: true,
+        ttl_s: 60,
+        cache_bytes: 1 << 50,
+        rules: vec![rule],
+    }
+}
+
+fn state() -> KeyState {
+    KeyState {
+        seq: 7,
+        wanted: Wanted::File { ino: Ino(77), size: 9, mtime: TIME },
+        has: Some(Remote { etag: "etag".into(), seq: 5 }),
+        place: Some(Place { lane: 1, due_ms: 1 << 41, n: 8 }),
+        under: Some(Under { seq: 6, put_id: 9, since: TIME }),
+        since: TIME,
+        mode: Mode::WriteThrough,
+        attempts: 3,
+        error: "503".into(),
+    }
+}
+
+fn backing_ops() -> Vec<ObjectOp> {
+    let (bucket, key) = (name("bucket"), b"a/b".to_vec());
+    let (error, etag) = ("503".to_owned(), Some("etag".to_owned()));
+    let settle = |outcome| {
+        let (bucket, key) = (name("bucket"), b"a".to_vec());
+        BackingOp::Settle { bucket, key, put_id: 5, outcome }
+    };
+    let ops = [
+        BackingOp::Set { bucket: bucket.clone(), backing: Some(backing()) },
+        BackingOp::Claim { bucket: bucket.clone(), lane: 1, limit: 9, lease_ms: 9, put_ids_from: 9 },
+        settle(Outcome::Done { etag }),
+        settle(Outcome::Failed { error: error.clone(), pause_ms: 7 }),
+        settle(Outcome::Unknown { error, pause_ms: 7 }),
+        settle(Outcome::GoingOn { lease_ms: 7 }),
+        BackingOp::Evict { bucket: bucket.clone(), key: key.clone(), seq: 9 },
+        BackingOp::Adopt { bucket: bucket.clone(), key: key.clone() },
+        BackingOp::Hasten { bucket: bucket.clone(), key: key.clone() },
+        BackingOp::ListQueue { bucket: bucket.clone(), lane: 0, after: state().place, limit: 9 },
+        BackingOp::ListStates { bucket, prefix: key.clone(), after: key, limit: 9 },
+    ];
+    ops.into_iter().map(ObjectOp::Backing).collect()
+}
+
+fn backing_replies() -> Vec<ObjectReply> {
+    let key = b"a".to_vec();
+    let entry = Queued { key: key.clone(), bytes: 7, since: TIME, place: Place { lane: 0, due_ms: 5, n: 6 } };
+    let claimed = Claimed { key: key.clone(), state: state(), object: None, is_fresh: true };
+    let replies = [
+        BackingReply::Claims(vec![claimed]),
+        BackingReply::Queue(QueuePage { entries: vec![entry], end: false, now_ms: 1 << 41 }),
+        BackingReply::States(StatePage { states: vec![(key, state())], end: true }),
+        BackingReply::Settled(state()),
+        BackingReply::State(None),
+        BackingReply::Is(true),
+    ];
+    replies.into_iter().map(ObjectReply::Backing).collect()
+}
+
 fn objects() -> Vec<ObjectOp> {
     let (bucket, key, id) = (name("bucket"), b"a/b".to_vec(), UploadId(9));
     let (attachment, ino) = (b"etag".to_vec(), Ino(9));
@@ -188,8 +262,11 @@ fn objects() -> Vec<ObjectOp> {
         attachment: attachment.clone(),
         expect: Expect::Absent,
         upload: None,
+        origin: None,
     };
     let body = ObjectBody::Nameless(ino);
+    let origin = Some(Origin { etag: "etag".into(), seen: Some(7) });
+    let filled = PutObject { origin, ..put.clone() };
     let named = PutObject { body, expect, upload: Some(id), ..put.clone() };
     let after = Some((key.clone(), id));
     let set = SetAttachment {
@@ -211,6 +288,7 @@ fn objects() -> Vec<ObjectOp> {
         ObjectOp::Nameless { parent: Ino::ROOT, ino, mode: 0o600 },
         ObjectOp::Put(put),
         ObjectOp::Put(named),
+        ObjectOp::Put(filled),
         ObjectOp::Get { bucket: bucket.clone(), key: key.clone(), with_bytes: true },
         ObjectOp::SetAttachment(set),
         ObjectOp::Remove { bucket: bucket.clone(), key: key.clone(), expect },
@@ -222,6 +300,9 @@ fn objects() -> Vec<ObjectOp> {
         ObjectOp::ListParts { bucket: bucket.clone(), id, after: 3, limit: 9 },
         ObjectOp::AbortUpload { bucket, id },
     ]
+    .into_iter()
+    .chain(backing_ops())
+    .collect()
 }
 
 fn object_replies() -> Vec<ObjectReply> {
@@ -230,18 +311,22 @@ fn object_replies() -> Vec<ObjectReply> {
     let object = Object { attr, attachment: attachment.clone(), bytes };
     let key = Listed::Key { key: b"a".to_vec(), object: object.clone() };
     let items = vec![key, Listed::Prefix(b"b/".to_vec())];
-    let bucket = Bucket { name: "bucket".into(), attr, attachment };
+    let bucket = Bucket { name: "bucket".into(), attr, attachment, backing: Some(backing()) };
     let (key, attachment) = (b"a".to_vec(), b"etag".to_vec());
     let part = Part { number: 3, attr, attachment: attachment.clone() };
     let upload = Upload { id: UploadId(9), key, attachment, started: TIME };
     vec![
         ObjectReply::Done { attr: Some(attr), replaced: Some(object.clone()) },
+        ObjectReply::Object { object: Some(object.clone()), state: Some(state()) },
         ObjectReply::Unmet(Some(object)),
         ObjectReply::Page(ListPage { items, next: Some(b"b/".to_vec()) }),
         ObjectReply::Buckets { buckets: vec![bucket], next: 7 },
         ObjectReply::Uploads { uploads: vec![upload], end: true },
         ObjectReply::Parts { parts: vec![part], end: false },
     ]
+    .into_iter()
+    .chain(backing_replies())
+    .collect()
 }
 
 fn requests() -> Vec<Vec<u8>> {
@@ -305,7 +390,7 @@ fn replies() -> Vec<Vec<u8>> {
 }
 
 fn records() -> Vec<Vec<u8>> {
-    let marks = Marks { objects: true, implied: true };
+    let marks = Marks { objects: true, implied: true, backed: true };
     let inode = InodeRecord {
         attr: Attr { kind: FileKind::Directory, is_shared: false, ..attr() },
         target: Vec::new(),
@@ -332,6 +417,9 @@ fn records() -> Vec<Vec<u8>> {
         AttachmentRecord { size: 5, mtime: TIME, bytes: attachment.clone() }.seal(),
         UploadRecord { key, started: TIME, attachment: attachment.clone() }.seal(),
         PartRecord { ino: Ino(77), attachment }.seal(),
+        backing().seal(),
+        state().seal(),
+        QueueRecord { key: b"a".to_vec(), bytes: 5, since: TIME, file: Ino(7) }.seal(),
     ];
     // The target puts the checksum there.
     sealed.into_iter().map(|bytes| bytes[..bytes.len() - 4].to_vec()).collect()

@@ -56,8 +56,12 @@ pub use region::Region;
 pub use share::{Chunks, FileBases, SharedName, clone_file};
 pub use spill::{Door, Spilled, spill};
 pub use verbs::Keys;
-pub use volume::{Body, File, ListObjects, OpenOptions, Pending, PutObject, Volume, VolumeOptions};
+pub use volume::{
+    Body, File, Found, ListObjects, OpenOptions, Pending, PutObject, Volume, VolumeOptions,
+};
 
 pub use millpond_types::meta::object::{
-    Attachment, Bucket, Expect, ListPage, Listed, Object, Part, Put, Upload, UploadId,
+    Attachment, Backing, Bucket, Claimed, Expect, KeyState, ListPage, Listed, Mode, Object, Origin,
+    Outcome, Part, Place, Put, QueuePage, Queued, Remote, Rule, StatePage, Under, Upload, UploadId,
+    Wanted, WhenFull,
 };

@@ -112,9 +112,11 @@ impl<R: Records> Walk<'_, R> {
         let parts = self.parts(is_first).await?;
         let shares = self.shares(is_first).await?;
         let whole = [keys::GARBAGE, keys::SESSIONS, keys::LARGE, keys::UPLOADS_BY_KEY, keys::ENDED];
-        for prefix in whole {
+        let backed = [keys::BACKINGS, keys::STATES, keys::QUEUES];
+        for prefix in whole.into_iter().chain(backed) {
             self.read_all(prefix).await?;
         }
+        self.check_queues().await?;
         self.check_uploads().await?;
         while let Some(range) = more {
             more = self.load(range, inodes_at_once).await?;

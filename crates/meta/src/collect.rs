@@ -66,6 +66,7 @@ impl Volume {
         lock::release_ended(self).await?;
         trash::expire(self).await?;
         object::let_go(self).await?;
+        object::sweep(self).await?;
         let options = RangeOptions { snapshot: true, ..RangeOptions::limit(ORPHANS_MAX) };
         let all = KeyRange::prefix(keys::ORPHANS);
         // On from where the last round ended, so that many that wait hide no others.
@@ -131,6 +132,10 @@ impl Volume {
         let found: Option<InodeRecord> = found.map(|bytes| opened(&key, &bytes)).transpose()?;
         if found.as_ref().is_some_and(|record| record.marks.objects) {
             object::end_all(self, ino).await?;
+        }
+        // Buckets lie in the root.
+        if found.as_ref().is_some_and(|it| it.marks.objects && it.attr.parent == Ino::ROOT) {
+            object::forget_states(self, ino).await?;
         }
         if found.is_some_and(|record| record.quota == ino) {
             quota::forget(self, ino).await?;

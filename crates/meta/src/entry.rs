@@ -95,7 +95,7 @@ pub(crate) async fn create(
     };
     let quota = parent.quota;
     let keep_s = if is_dir { parent.keep_s } else { 0 };
-    let marks = Marks { objects: is_dir && parent.marks.objects, implied: false };
+    let marks = Marks { objects: is_dir && parent.marks.objects, implied: false, backed: false };
     let target = create.target.clone();
     let mut record = InodeRecord { attr, target, xattrs: 0, quota, keep_s, marks };
     view.charge(quota, attr.ino, Charge::of(&record)).await?;
@@ -234,6 +234,10 @@ pub(crate) async fn remove_dir(
     let (mut dir, mut record) = going(view, caller, parent, name).await?;
     if !record.attr.is_dir() {
         return Err(MetaError::NotDirectory.into());
+    }
+    // A bucket that an object store is behind may have more than what lies here.
+    if record.marks.backed {
+        return Err(MetaError::Busy.into());
     }
     view.must_be_empty(record.attr.ino).await?;
     view.delete_entry(&dir, name, record.attr.kind)?;

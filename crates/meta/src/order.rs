@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use millpond_store::KeyRange;
-use millpond_types::meta::object::{PartRecord, name_at, places};
+use millpond_types::meta::object::{KeyState, PartRecord, QueueRecord, name_at, places};
 use millpond_types::meta::{EntryRecord, FileKind, Ino, InodeRecord, Name, Repair, keys};
 use millpond_types::wire::Record;
 
@@ -16,6 +16,21 @@ use crate::error::VolumeError;
 use crate::finding::Finding;
 use crate::records::{Records, is_unreadable};
 use crate::view::places_in;
+
+/// Entries of queues and states that are looked at, at one moment.
+const PAIRS_AT_ONCE: usize = 100;
+
+/// The key of a record that has to be there with one: the state of an entry of a queue, or the entry of a state. With its own.
+fn counterpart(key: &[u8], value: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let other = if let Some((bucket, _)) = keys::split_queued(key) {
+        let entry = QueueRecord::open(value).ok().filter(|entry| entry.file == Ino(0))?;
+        keys::state(bucket, &entry.key)
+    } else {
+        let (bucket, _) = keys::split_state(key)?;
+        keys::queued(bucket, KeyState::open(value).ok()?.place?)
+    };
+    Some((key.to_vec(), other))
+}
 
 impl<R: Records> Walk<'_, R> {
     /// Counts the places in directories of the batch.
@@ -55,6 +70,46 @@ impl<R: Records> Walk<'_, R> {
             for (key, _) in page.entries {
                 let Some((bucket, id)) = keys::split_upload_by_key(&key) else { continue };
                 self.confirm_without(key, vec![keys::upload(bucket, id)]).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks whether every entry of a queue has the state of its key, and every state its entry.
+    pub(crate) async fn check_queues(&mut self) -> Result<(), VolumeError> {
+        for prefix in [keys::QUEUES, keys::STATES] {
+            let mut more = Some(KeyRange::prefix(prefix));
+            while let Some(range) = more {
+                let page = self.records.page(range, true).await?;
+                more = page.rest;
+                let pairs: Vec<(Vec<u8>, Vec<u8>)> = page
+                    .entries
+                    .iter()
+                    .filter_map(|(key, value)| counterpart(key, value))
+                    .collect();
+                for pairs in pairs.chunks(PAIRS_AT_ONCE) {
+                    self.confirm_pairs(pairs).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Records that do not agree with their counterparts, at one moment, are stray ones.
+    async fn confirm_pairs(&mut self, pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<(), VolumeError> {
+        let wanted = pairs.iter().flat_map(|(key, other)| [key.clone(), other.clone()]).collect();
+        let found = self.records.at_once(wanted).await?;
+        for ((key, other), found) in pairs.iter().zip(found.chunks(2)) {
+            let [Some(value), there] = found else { continue };
+            let is_same =
+                |there: &Vec<u8>| counterpart(other, there).is_some_and(|(_, back)| back == *key);
+            let is_paired = there.as_ref().is_some_and(is_same);
+            // It has another counterpart by now, or none.
+            let is_other = counterpart(key, value).is_none_or(|(_, now)| now != *other);
+            if !is_paired && !is_other {
+                let key = key.clone();
+                let text = key.escape_ascii().to_string();
+                self.report.add(Finding::Stray { key: text }, [Repair::Stray { key }]);
             }
         }
         Ok(())

@@ -3,7 +3,9 @@
 use std::future::Future;
 
 use millpond_store::{KeyRange, Page, RangeOptions, Store};
-use millpond_types::meta::object::{AttachmentRecord, PartRecord, UploadRecord, name_at};
+use millpond_types::meta::object::{
+    AttachmentRecord, Backing, KeyState, PartRecord, QueueRecord, UploadRecord, name_at,
+};
 use millpond_types::meta::{
     Caller, ContentRecord, DirTimes, EntryRecord, GarbageRecord, InodeRecord, LocksRecord,
     MetaError, MetaReply, OrphanRecord, QuotaRecord, RECORDS_AT_ONCE_MAX, RecordPage, RecordRange,
@@ -108,7 +110,7 @@ fn is_upload(prefix: &[u8], key: &[u8]) -> bool {
 /// Whether a record of the namespace cannot be read, or its key is none of ours.
 pub(crate) fn is_unreadable(key: &[u8], value: &[u8]) -> bool {
     let numbered = |prefix| keys::number(prefix, key).is_some();
-    if key == keys::IDS || key == keys::VOLUME {
+    if [keys::IDS, keys::VOLUME, keys::BY].contains(&key) {
         return false;
     }
     let is_good = match key.get(..keys::INODES.len()) {
@@ -143,6 +145,9 @@ pub(crate) fn is_unreadable(key: &[u8], value: &[u8]) -> bool {
         },
         Some(keys::UPLOADS_BY_KEY) => keys::split_upload_by_key(key).is_some(),
         Some(keys::ENDED) => is_upload(keys::ENDED, key) && value.is_empty(),
+        Some(keys::BACKINGS) => numbered(keys::BACKINGS) && Backing::open(value).is_ok(),
+        Some(keys::STATES) => keys::split_state(key).is_some() && KeyState::open(value).is_ok(),
+        Some(keys::QUEUES) => keys::split_queued(key).is_some() && QueueRecord::open(value).is_ok(),
         _ => true,
     };
     !is_good

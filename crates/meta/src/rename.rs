@@ -174,6 +174,7 @@ async fn replace(
         match (is_dir, there.record.attr.kind == FileKind::Directory) {
             (true, false) => return Err(MetaError::NotDirectory.into()),
             (false, true) => return Err(MetaError::IsDirectory.into()),
+            (true, true) if there.record.marks.backed => return Err(MetaError::Busy.into()),
             (true, true) => view.must_be_empty(there.entry.ino).await?,
             (false, false) => {}
         }

@@ -4,6 +4,7 @@
 //! its memory (RFC 0002), bytes of a read are copied once from the node's memory into the caller's, and bytes of a write
 //! once into memory that the node reads, or not at all from a [`Region`]. Other nodes are reached over TCP.
 
+mod backing;
 mod chunks;
 mod file;
 mod objects;
@@ -31,6 +32,7 @@ use crate::region::Region;
 use crate::share::clone_file;
 use crate::spill::spill;
 
+pub use self::backing::Found;
 pub use self::file::File;
 pub use self::objects::{Body, ListObjects, PutObject};
 pub use self::pending::Pending;

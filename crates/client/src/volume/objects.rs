@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use millpond_types::meta::object::{
     Attachment, Bucket, Expect, ListObjects as ListOp, ListPage, Object, ObjectBody, ObjectOp,
-    ObjectReply, Part, Put, PutObject as PutOp, PutPart, SetAttachment, Upload, UploadId,
+    ObjectReply, Origin, Part, Put, PutObject as PutOp, PutPart, SetAttachment, Upload, UploadId,
     check_key,
 };
 use millpond_types::meta::{
@@ -16,6 +16,7 @@ use millpond_types::meta::{
     Timestamp,
 };
 
+use super::backing::checked_etag;
 use super::file::{File, Opened};
 use super::session::refused;
 use super::{OpenOptions, Volume};
@@ -52,6 +53,9 @@ pub struct PutObject<'a> {
     pub attachment: &'a [u8],
     /// What must be there before.
     pub expect: Expect,
+    /// The backend of the bucket has these bytes, and they are put here to be read: a *fill*. The key is clean with them. Only
+    /// if there is no object, and its state is clean and still the one that was seen: otherwise [`Put::Unmet`].
+    pub origin: Option<&'a Origin>,
 }
 
 /// A page of keys is wanted.
@@ -73,16 +77,16 @@ pub struct ListObjects<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Numbers(parking_lot::Mutex<VecDeque<u64>>);
 
-fn bucket_name(bucket: &str) -> Result<Name, ClientError> {
+pub(super) fn bucket_name(bucket: &str) -> Result<Name, ClientError> {
     Name::new(bucket.as_bytes()).map_err(|_| refused(bucket, MetaError::NotFound))
 }
 
 /// A bucket and a key, for messages.
-fn shown(bucket: &str, key: &[u8]) -> String {
+pub(super) fn shown(bucket: &str, key: &[u8]) -> String {
     format!("s3://{bucket}/{}", String::from_utf8_lossy(key))
 }
 
-fn checked_key(key: &[u8]) -> Result<Vec<u8>, ClientError> {
+pub(super) fn checked_key(key: &[u8]) -> Result<Vec<u8>, ClientError> {
     check_key(key).map_err(|error| ClientError::argument("key", error.to_string()))?;
     Ok(key.to_vec())
 }
@@ -121,7 +125,7 @@ fn nothing() -> Object {
 }
 
 /// All bytes of a file in the store, or none: what is missing up to its length is zeros.
-fn whole(mut object: Object) -> Object {
+pub(super) fn whole(mut object: Object) -> Object {
     let size = usize::try_from(object.attr.size).unwrap_or(usize::MAX);
     if size > STORED_MAX {
         object.bytes = None;
@@ -132,7 +136,7 @@ fn whole(mut object: Object) -> Object {
 }
 
 impl Volume {
-    fn object_op(&self, path: &str, op: ObjectOp) -> Result<ObjectReply, ClientError> {
+    pub(super) fn object_op(&self, path: &str, op: ObjectOp) -> Result<ObjectReply, ClientError> {
         for _ in 1..TRIES {
             match self.ask_once(op.clone())? {
                 // Directories on the way were made and removed meanwhile.
@@ -248,6 +252,7 @@ impl Volume {
     }
 
     fn put(&self, put: &PutObject<'_>, upload: Option<UploadId>) -> Result<Put, ClientError> {
+        checked_etag(put.origin.map_or("", |origin| &origin.etag))?;
         let body = match put.body {
             Body::Bytes(bytes) if bytes.len() > STORED_MAX => {
                 return Err(ClientError::argument("body", "more than 64 KiB: they need a file"));
@@ -267,6 +272,7 @@ impl Volume {
             attachment: checked_attachment(put.attachment)?,
             expect: put.expect,
             upload,
+            origin: put.origin.cloned(),
         };
         let reply = self.object_op(&shown(put.bucket, put.key), ObjectOp::Put(op))?;
         self.done(reply, Some(put.attachment))
@@ -315,12 +321,7 @@ impl Volume {
         key: &[u8],
         with_bytes: bool,
     ) -> Result<Option<Object>, ClientError> {
-        let (path, key) = (shown(bucket, key), checked_key(key)?);
-        let op = ObjectOp::Get { bucket: bucket_name(bucket)?, key, with_bytes };
-        match self.object_op(&path, op)? {
-            ObjectReply::Object(found) => Ok(found.map(whole)),
-            _ => Err(self.metas().unexpected()),
-        }
+        self.look_up(bucket, key, with_bytes).map(|found| found.object)
     }
 
     /// Opens an object to read. It stays what it is while it is open, even when it is removed or replaced, unless a mount

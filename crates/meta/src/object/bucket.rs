@@ -6,7 +6,7 @@ use millpond_types::meta::{
     Caller, DIR_PAGE_MAX, EntryRecord, FileKind, Ino, InodeRecord, MetaError, Name, keys,
 };
 
-use super::{nameless, opened_attachment, way};
+use super::{backing, nameless, opened_attachment, way};
 use crate::error::Failed;
 use crate::permit;
 use crate::quota::Charge;
@@ -21,7 +21,8 @@ const CLEARED_MAX: usize = 10_000;
 async fn told(view: &View, name: &Name, record: &InodeRecord) -> Result<Bucket, Failed> {
     let attr = view.attr(record.attr.ino).await?;
     let attachment = view.attachment(&attr).await?;
-    Ok(Bucket { name: name.to_string(), attr, attachment })
+    let backing = backing::told(view, record).await?;
+    Ok(Bucket { name: name.to_string(), attr, attachment, backing })
 }
 
 /// Makes a bucket.
@@ -90,6 +91,10 @@ pub(super) async fn remove(
     }
     permit::remove(caller, &root.attr, &record.attr)?;
     view.must_be_empty(ino).await?;
+    if record.marks.backed {
+        backing::must_be_idle(view, ino).await?;
+        view.txn.delete(&keys::backing(ino))?;
+    }
     view.delete_entry(&root, name, FileKind::Directory)?;
     view.unname(&root, name, &mut record)?;
     root.attr.nlink = root.attr.nlink.saturating_sub(1);
@@ -180,7 +185,8 @@ pub(super) async fn list(view: &View, after: u64) -> Result<ObjectReply, Failed>
             let times = times.map(|bytes| opened(&keys[1], &bytes)).transpose()?;
             let attr = with_times(record.attr, times);
             let attachment = opened_attachment(&attr, attached)?;
-            buckets.push(Bucket { name: name.to_string(), attr, attachment });
+            let backing = backing::told(view, &record).await?;
+            buckets.push(Bucket { name: name.to_string(), attr, attachment, backing });
         }
     }
     Ok(ObjectReply::Buckets { buckets, next })

@@ -9,6 +9,7 @@ use millpond_types::meta::{
     Name, keys,
 };
 
+use super::backing::{self, Change};
 use super::way::{Step, Way, meets, walk, walk_to_change};
 use super::{nameless, nameless_of, upload};
 use crate::entry::Fresh;
@@ -21,7 +22,7 @@ use crate::volume::Volume;
 /// Directories that one transaction makes at most: six records each, of the 120 that it may write.
 const MADE_MAX: usize = 12;
 /// Directories that one transaction removes at most: ten writes each.
-const PRUNED_MAX: usize = 8;
+pub(super) const PRUNED_MAX: usize = 8;
 /// Permission bits of directories that objects need, beside those that the group inherits.
 const DIR_MODE: u16 = 0o755;
 
@@ -40,6 +41,14 @@ pub(super) async fn put(
     };
     if !meets(put.expect, there.as_ref()) {
         return unmet(view, there.as_ref()).await;
+    }
+    let backed = backing::of(view, &way.dirs[0].record).await?;
+    if let Some(origin) = &put.origin {
+        let is_free = way.there.is_none() || way.rest.len() > 1;
+        let backed = backed.as_ref().ok_or(MetaError::NotSupported)?;
+        if !is_free || !backing::may_fill(view, (backed, &put.key), origin).await? {
+            return unmet(view, there.as_ref()).await;
+        }
     }
     permit::change_entries(caller, &way.dir().attr)?;
     if let Some(id) = put.upload {
@@ -62,6 +71,13 @@ pub(super) async fn put(
     let kind = FileKind::Regular;
     view.put_entry(dir, name, EntryRecord { ino: record.attr.ino, kind })?;
     view.touch_and_tell(dir)?;
+    if let Some(backed) = &backed {
+        let at = (backed, &put.key[..]);
+        match &put.origin {
+            Some(origin) => backing::filled(view, volume, at, (&record.attr, origin)).await?,
+            None => backing::changed(view, volume, at, Change::Put(&record.attr)).await?,
+        }
+    }
     Ok(ObjectReply::Done { attr: Some(record.attr), replaced })
 }
 
@@ -204,6 +220,7 @@ pub(super) async fn make_way(
 /// Has other bytes be kept with an object.
 pub(super) async fn attach(
     view: &View,
+    volume: &Volume,
     caller: &Caller,
     set: &SetAttachment,
 ) -> Result<ObjectReply, Failed> {
@@ -217,20 +234,32 @@ pub(super) async fn attach(
     view.attach(&record.attr, &set.attachment)?;
     record.attr.ctime = view.now;
     view.put_inode(&mut record)?;
+    if let Some(backed) = backing::of(view, &way.dirs[0].record).await? {
+        let at = (&backed, &set.key[..]);
+        backing::changed(view, volume, at, Change::Attach(&record.attr)).await?;
+    }
     Ok(ObjectReply::Done { attr: Some(record.attr), replaced: None })
 }
 
 /// Removes an object, and the directories that were made for it and are empty then.
 pub(super) async fn remove(
     view: &View,
+    volume: &Volume,
     caller: &Caller,
-    at: (&Name, &[u8]),
-    expect: Expect,
+    (at, expect): ((&Name, &[u8]), Expect),
 ) -> Result<ObjectReply, Failed> {
     let mut way = walk_to_change(view, caller, at).await?;
+    let backed = backing::of(view, &way.dirs[0].record).await?;
     let Some(ino) = way.file() else {
-        let done = ObjectReply::Done { attr: None, replaced: None };
-        return Ok(if meets(expect, None) { done } else { ObjectReply::Unmet(None) });
+        if !meets(expect, None) {
+            return Ok(ObjectReply::Unmet(None));
+        }
+        if let Some(backed) = backed.filter(|_| expect == Expect::Any) {
+            // The backend may have it all the same.
+            permit::change_entries(caller, &way.dir().attr)?;
+            backing::changed(view, volume, (&backed, at.1), Change::Remove).await?;
+        }
+        return Ok(ObjectReply::Done { attr: None, replaced: None });
     };
     let mut record = view.inode(ino).await?;
     if !meets(expect, Some(&record)) {
@@ -242,11 +271,14 @@ pub(super) async fn remove(
     view.unname(way.dir(), way.name(), &mut record)?;
     view.touch_and_tell(way.dir())?;
     prune(view, &mut way.dirs).await?;
+    if let Some(backed) = &backed {
+        backing::changed(view, volume, (backed, at.1), Change::Remove).await?;
+    }
     Ok(ObjectReply::Done { attr: Some(attr), replaced })
 }
 
 /// Removes directories from the last one up that were made for objects and are empty; how many. The bucket stays.
-async fn prune(view: &View, dirs: &mut Vec<Step>) -> Result<usize, Failed> {
+pub(super) async fn prune(view: &View, dirs: &mut Vec<Step>) -> Result<usize, Failed> {
     for done in 0..PRUNED_MAX {
         let goes = dirs.len() > 1 && dirs.last().is_some_and(|dir| dir.record.marks.implied);
         let Some(mut dir) = dirs.pop().filter(|_| goes) else { return Ok(done) };

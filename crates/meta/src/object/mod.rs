@@ -2,8 +2,9 @@
 //! places of their names in the order of keys.
 //!
 //! Reading order: `way` (from a key to a directory and a name), `change` (put, attach, remove), `bucket`, `list`,
-//! `nameless` (files before they have a name), `upload` (in parts).
+//! `nameless` (files before they have a name), `upload` (in parts), `backing` (what lies behind buckets).
 
+mod backing;
 mod bucket;
 mod change;
 mod list;
@@ -12,8 +13,8 @@ mod upload;
 mod way;
 
 use millpond_types::meta::object::{
-    Attachment, AttachmentRecord, Meaning, Object, ObjectBody, ObjectOp, ObjectReply, PutObject,
-    meaning,
+    Attachment, AttachmentRecord, BackingOp, Meaning, Object, ObjectBody, ObjectOp, ObjectReply,
+    PutObject, meaning,
 };
 use millpond_types::meta::{
     Attr, Caller, FileKind, Ino, InodeRecord, MetaError, MetaOp, MetaReply, MetaRequest, Name, keys,
@@ -25,7 +26,8 @@ use crate::error::Failed;
 use crate::view::{View, opened, places_in};
 use crate::volume::Volume;
 
-pub(crate) use upload::{end_all, let_go, stray};
+pub(crate) use backing::{forget_states, sweep};
+pub(crate) use upload::{end_all, let_go};
 
 /// Whether a name may be given to such an inode: those that stand for something else are reserved for what keys
 /// need.
@@ -133,6 +135,9 @@ pub(crate) async fn before(volume: &Volume, request: &MetaRequest) -> Result<(),
     match op {
         ObjectOp::Put(put) => change::make_way(volume, &request.caller, put).await,
         ObjectOp::RemoveBucket { bucket } => bucket::clear(volume, &request.caller, bucket).await,
+        ObjectOp::Backing(BackingOp::Set { bucket, backing: Some(_) }) => {
+            backing::forget_leftovers(volume, bucket).await
+        }
         _ => Ok(()),
     }
 }
@@ -140,10 +145,22 @@ pub(crate) async fn before(volume: &Volume, request: &MetaRequest) -> Result<(),
 /// What is left to be done behind it.
 pub(crate) async fn after(volume: &Volume, request: &MetaRequest) -> Result<(), Failed> {
     match op_of(request) {
-        Some(ObjectOp::Remove { bucket, key, .. }) => {
-            change::prune_rest(volume, &request.caller, (bucket, key)).await
+        Some(
+            ObjectOp::Remove { bucket, key, .. }
+            | ObjectOp::Backing(BackingOp::Evict { bucket, key, .. }),
+        ) => change::prune_rest(volume, &request.caller, (bucket, key)).await,
+        Some(ObjectOp::Backing(BackingOp::Set { bucket, backing: None })) => {
+            backing::forget_leftovers(volume, bucket).await
         }
         _ => Ok(()),
+    }
+}
+
+/// Puts right a record of objects without what it belongs to; `None` for any other record.
+pub(crate) async fn stray(view: &View, key: &[u8]) -> Result<Option<bool>, Failed> {
+    match backing::stray(view, key).await? {
+        Some(done) => Ok(Some(done)),
+        None => upload::stray(view, key).await,
     }
 }
 
@@ -168,9 +185,9 @@ pub(crate) async fn change(
             return nameless::make(view, (caller, session), (*parent, *mode), fresh).await;
         }
         ObjectOp::Put(put) => change::put(view, volume, request, (put, fresh)).await?,
-        ObjectOp::SetAttachment(set) => change::attach(view, caller, set).await?,
+        ObjectOp::SetAttachment(set) => change::attach(view, volume, caller, set).await?,
         ObjectOp::Remove { bucket, key, expect } => {
-            change::remove(view, caller, (bucket, key), *expect).await?
+            change::remove(view, volume, caller, ((bucket, key), *expect)).await?
         }
         ObjectOp::MakeBucket { bucket, attachment } => {
             bucket::make(view, caller, (bucket, attachment), fresh.id).await?
@@ -184,6 +201,9 @@ pub(crate) async fn change(
         }
         ObjectOp::PutPart(put) => upload::put_part(view, (caller, session), put).await?,
         ObjectOp::AbortUpload { bucket, id } => upload::abort(view, caller, (bucket, *id)).await?,
+        ObjectOp::Backing(op) => {
+            ObjectReply::Backing(backing::change(view, volume, caller, op).await?)
+        }
         _ => return Err(MetaError::NotSupported.into()),
     };
     Ok(MetaReply::Object(reply))
@@ -194,7 +214,9 @@ pub(crate) async fn look(view: &View, caller: &Caller, op: &ObjectOp) -> Result<
     let reply = match op {
         ObjectOp::Get { bucket, key, with_bytes } => {
             let way = way::walk(view, caller, (bucket, key)).await?;
-            ObjectReply::Object(way::object(view, caller, &way, *with_bytes).await?)
+            let object = way::object(view, caller, &way, *with_bytes).await?;
+            let state = backing::state(view, &way.dirs[0].record, key).await?;
+            ObjectReply::Object { object, state }
         }
         ObjectOp::List(list) => list::page(view, caller, list).await?,
         ObjectOp::GetBucket { bucket } => bucket::get(view, bucket).await?,
@@ -206,6 +228,7 @@ pub(crate) async fn look(view: &View, caller: &Caller, op: &ObjectOp) -> Result<
         ObjectOp::ListParts { bucket, id, after, limit } => {
             upload::parts(view, caller, (bucket, *id), (*after, *limit)).await?
         }
+        ObjectOp::Backing(op) => ObjectReply::Backing(backing::look(view, caller, op).await?),
         _ => return Err(MetaError::NotSupported.into()),
     };
     Ok(MetaReply::Object(reply))

@@ -66,9 +66,21 @@ pub(super) async fn walk(
     caller: &Caller,
     (name, key): (&Name, &[u8]),
 ) -> Result<Way, Failed> {
-    let names = names_of_key(key).map_err(|_| MetaError::Invalid)?;
+    // A key that none has is refused first.
+    names_of_key(key).map_err(|_| MetaError::Invalid)?;
     let record = bucket(view, name).await?;
-    let mut way = Way { dirs: vec![Step { name: name.clone(), record }], rest: names, there: None };
+    walk_from(view, caller, Step { name: name.clone(), record }, key).await
+}
+
+/// The same from a bucket on that is known.
+pub(super) async fn walk_from(
+    view: &View,
+    caller: &Caller,
+    bucket: Step,
+    key: &[u8],
+) -> Result<Way, Failed> {
+    let names = names_of_key(key).map_err(|_| MetaError::Invalid)?;
+    let mut way = Way { dirs: vec![bucket], rest: names, there: None };
     loop {
         let dir = way.dir();
         permit::access(caller, &dir.attr, permit::EXECUTE)?;
@@ -97,6 +109,12 @@ pub(super) async fn walk_to_change(
     at: (&Name, &[u8]),
 ) -> Result<Way, Failed> {
     let way = walk(view, caller, at).await?;
+    hold(view, &way).await?;
+    Ok(way)
+}
+
+/// What the end of a way depends on must not change until the commit.
+pub(super) async fn hold(view: &View, way: &Way) -> Result<(), Failed> {
     let dir = way.dir().attr.ino;
     let first = way.rest.first().ok_or(MetaError::Invalid)?;
     let mut wanted = vec![keys::inode(dir), keys::entry(dir, first)];
@@ -104,7 +122,7 @@ pub(super) async fn walk_to_change(
     let wanted: Vec<&[u8]> = wanted.iter().map(Vec::as_slice).collect();
     // They are what they were: a transaction sees one state of the store.
     view.txn.get_many(&wanted).await?;
-    Ok(way)
+    Ok(())
 }
 
 /// What an expectation is compared with, and whether it holds.

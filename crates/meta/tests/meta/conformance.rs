@@ -11,8 +11,8 @@ use millpond_store::{EmbeddedBackend, EmbeddedOptions, Store};
 use crate::etcd::{Etcd, left_out};
 use crate::support::Fixture;
 use crate::{
-    attrs, contents, directories, feed, locks, names, objects, objects_lists, orphans, quotas,
-    renames, shares, trash, xattrs,
+    attrs, backing, contents, directories, feed, locks, names, objects, objects_lists, orphans,
+    quotas, renames, shares, trash, xattrs,
 };
 
 type Case = fn(Fixture) -> Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -136,10 +136,26 @@ fn of_objects() -> Vec<(&'static str, Case)> {
     ]
 }
 
+fn of_backing() -> Vec<(&'static str, Case)> {
+    cases![
+        backing::what_is_put_waits_until_it_is_done,
+        backing::overwrites_wait_for_what_is_under_way,
+        backing::removals_are_tombstones,
+        backing::attempts_of_unknown_outcome_stay,
+        backing::queues_have_lanes_and_an_order,
+        backing::clean_files_go_and_come_back,
+        backing::what_mounts_do_is_followed,
+        backing::transient_objects_go_with_their_time,
+        backing::buckets_are_backed_and_not,
+        backing::damage_is_found_and_put_right,
+        backing::writers_and_persisters_at_the_same_time,
+    ]
+}
+
 /// Runs all cases, each on a fresh store, and says which ones fail.
 async fn run_all(fixture: impl AsyncFn(&'static str) -> Fixture) {
     let mut failed = Vec::new();
-    let cases = [cases(), of_contents(), of_objects()].concat();
+    let cases = [cases(), of_contents(), of_objects(), of_backing()].concat();
     let count = cases.len();
     for (name, case) in cases {
         let fixture = fixture(name).await;

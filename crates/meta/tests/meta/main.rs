@@ -5,6 +5,8 @@
 #![allow(clippy::disallowed_methods, reason = "tests start processes and bind ports")]
 
 mod attrs;
+mod backing;
+mod backing_model;
 mod concurrent;
 mod conformance;
 mod contents;

@@ -22,14 +22,14 @@ pub(crate) enum Outcome {
 }
 
 impl Client {
-    async fn object_op(&self, op: ObjectOp) -> Result<ObjectReply, MetaError> {
+    pub(crate) async fn object_op(&self, op: ObjectOp) -> Result<ObjectReply, MetaError> {
         match self.run(MetaOp::Object(op)).await? {
             MetaReply::Object(reply) => Ok(reply),
             other => panic!("{other:?}"),
         }
     }
 
-    async fn outcome(&self, op: ObjectOp) -> Result<Outcome, MetaError> {
+    pub(crate) async fn outcome(&self, op: ObjectOp) -> Result<Outcome, MetaError> {
         Ok(match self.object_op(op).await? {
             ObjectReply::Done { attr, replaced } => Outcome::Done(attr, replaced),
             ObjectReply::Unmet(there) => Outcome::Unmet(there),
@@ -57,6 +57,7 @@ impl Client {
             attachment: b"etag".to_vec(),
             expect: Expect::Any,
             upload: None,
+            origin: None,
         }
     }
 
@@ -86,7 +87,7 @@ impl Client {
         let (bucket, key) = (name(BUCKET), key.as_bytes().to_vec());
         let op = ObjectOp::Get { bucket, key, with_bytes: true };
         match self.object_op(op).await.unwrap() {
-            ObjectReply::Object(found) => found,
+            ObjectReply::Object { object, .. } => object,
             other => panic!("{other:?}"),
         }
     }
@@ -149,7 +150,7 @@ impl Client {
         self.entry(MetaOp::Object(op)).await.unwrap().attr
     }
 
-    async fn filled(&self, bytes: &[u8]) -> Attr {
+    pub(crate) async fn filled(&self, bytes: &[u8]) -> Attr {
         let file = self.nameless().await;
         self.write(file, 0, bytes).await.unwrap()
     }
@@ -504,19 +505,22 @@ impl Client {
         }
     }
 
-    async fn records(&self, prefix: &[u8]) -> Vec<Vec<u8>> {
+    pub(crate) async fn records(&self, prefix: &[u8]) -> Vec<Vec<u8>> {
         let mut end = prefix.to_vec();
         *end.last_mut().unwrap() += 1;
         let range =
             millpond_types::meta::RecordRange { start: prefix.to_vec(), end, values: false };
         match self.run(MetaOp::Records(range)).await.unwrap() {
-            MetaReply::Records(page) => page.entries.into_iter().map(|(key, _)| key).collect(),
+            MetaReply::Records(page) => {
+                let all = page.entries.into_iter().map(|(key, _)| key);
+                all.filter(|key| key != keys::BY).collect()
+            }
             other => panic!("{other:?}"),
         }
     }
 
     /// Collects until nothing is left; this session has nothing open.
-    async fn forget_all(&self, f: &Fixture) {
+    pub(crate) async fn forget_all(&self, f: &Fixture) {
         loop {
             let mut asked = self.renew(&[], &[]).await.unwrap();
             while !asked.is_empty() {

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests start processes and use sockets and clocks")]
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
+mod backing;
 mod conformance;
 mod direct;
 mod direct_shm;

@@ -33,7 +33,7 @@ fn volume(cluster: &Cluster) -> Volume {
 
 fn put<'a>(key: &'a str, body: Body<'a>) -> PutObject<'a> {
     let (key, attachment) = (key.as_bytes(), &b"etag"[..]);
-    PutObject { bucket: BUCKET, key, body, attachment, expect: Expect::Any }
+    PutObject { bucket: BUCKET, key, body, attachment, expect: Expect::Any, origin: None }
 }
 
 fn done(put: Put) -> Object {

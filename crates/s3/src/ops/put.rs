@@ -89,7 +89,7 @@ pub(crate) fn store(store: &Store, new: &New<'_>) -> S3Result<View> {
             Content::File(file) => Body::File(file),
         };
         let (bucket, attachment) = (new.bucket, attachment.as_slice());
-        let put = PutObject { bucket, key, body, attachment, expect };
+        let put = PutObject { bucket, key, body, attachment, expect, origin: None };
         let done = match new.upload {
             Some(id) => store.complete_upload(id, &put).of_upload()?,
             None => store.put_object(&put).in_bucket()?,

@@ -14,6 +14,9 @@
 //! | `f/p` bucket upload part | [`super::object::PartRecord`]; the part's number has two bytes |
 //! | `f/v` bucket key NUL upload | nothing: the upload, in the order of keys |
 //! | `f/w` bucket upload | nothing: the upload has ended, and its parts go |
+//! | `f/b` bucket | [`super::object::Backing`]: what backs the bucket |
+//! | `f/e` bucket key | [`super::object::KeyState`] of a key in a backed bucket |
+//! | `f/y` bucket lane due n | [`super::object::QueueRecord`]: a key in the queue; the lane has one byte |
 //! | `f/c` ino | [`super::ContentRecord`]: the bytes of a file that has no chunks |
 //! | `f/m` ino | nothing: the file's bytes in the store are to be brought to chunks |
 //! | `f/x` ino name | an extended attribute, as it is |
@@ -34,7 +37,7 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::object::UploadId;
+use super::object::{Place, UploadId};
 use super::{Ino, Name, USAGE_SHARDS, XattrName};
 
 /// Everything of the file namespace lies under this prefix.
@@ -89,6 +92,12 @@ pub const UPLOADS: &[u8] = b"f/p";
 pub const UPLOADS_BY_KEY: &[u8] = b"f/v";
 /// Before a bucket with uploads that have ended.
 pub const ENDED: &[u8] = b"f/w";
+/// Before a bucket that an object store is behind.
+pub const BACKINGS: &[u8] = b"f/b";
+/// Before a backed bucket: states of its keys.
+pub const STATES: &[u8] = b"f/e";
+/// Before a backed bucket: its queue.
+pub const QUEUES: &[u8] = b"f/y";
 
 fn numbered(prefix: &[u8], number: u64, room: usize) -> Vec<u8> {
     let mut key = Vec::with_capacity(prefix.len() + 8 + room);
@@ -391,4 +400,64 @@ pub fn split_upload(prefix: &[u8], key: &[u8]) -> Option<(Ino, UploadId)> {
     let bucket = Ino(leading(prefix, key)?);
     let id = key.get(prefix.len() + 8..)?.first_chunk::<8>()?;
     Some((bucket, UploadId(u64::from_be_bytes(*id))))
+}
+
+/// Key of what backs a bucket.
+#[must_use]
+pub fn backing(bucket: Ino) -> Vec<u8> {
+    numbered(BACKINGS, bucket.0, 0)
+}
+
+/// What the keys of the states in a bucket start with.
+#[must_use]
+pub fn states(bucket: Ino) -> Vec<u8> {
+    numbered(STATES, bucket.0, 0)
+}
+
+/// Key of the state of an object's key.
+#[must_use]
+pub fn state(bucket: Ino, key: &[u8]) -> Vec<u8> {
+    let mut all = numbered(STATES, bucket.0, key.len());
+    all.extend_from_slice(key);
+    all
+}
+
+/// Bucket and object's key of such a key; `None` for another one.
+#[must_use]
+pub fn split_state(key: &[u8]) -> Option<(Ino, &[u8])> {
+    let bucket = Ino(leading(STATES, key)?);
+    Some((bucket, key.get(STATES.len() + 8..)?))
+}
+
+/// What the keys of a bucket's queue start with.
+#[must_use]
+pub fn queue(bucket: Ino) -> Vec<u8> {
+    numbered(QUEUES, bucket.0, 0)
+}
+
+/// What the keys of a lane of a bucket's queue start with.
+#[must_use]
+pub fn lane(bucket: Ino, lane: u8) -> Vec<u8> {
+    let mut key = numbered(QUEUES, bucket.0, 17);
+    key.push(lane);
+    key
+}
+
+/// Key of a place in a bucket's queue.
+#[must_use]
+pub fn queued(bucket: Ino, place: Place) -> Vec<u8> {
+    let mut key = lane(bucket, place.lane);
+    key.extend_from_slice(&place.due_ms.to_be_bytes());
+    key.extend_from_slice(&place.n.to_be_bytes());
+    key
+}
+
+/// Bucket and place of such a key; `None` for another one.
+#[must_use]
+pub fn split_queued(key: &[u8]) -> Option<(Ino, Place)> {
+    let bucket = Ino(leading(QUEUES, key)?);
+    let (lane, rest) = key.get(QUEUES.len() + 8..)?.split_first()?;
+    let (due, n) = rest.split_first_chunk::<8>()?;
+    let (due_ms, n) = (u64::from_be_bytes(*due), u64::from_be_bytes(n.try_into().ok()?));
+    Some((bucket, Place { lane: *lane, due_ms, n }))
 }

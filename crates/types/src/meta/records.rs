@@ -53,6 +53,8 @@ pub struct Marks {
     pub objects: bool,
     /// It was made for an object below it, and goes with the last one.
     pub implied: bool,
+    /// It is a bucket that an object store is behind: states of its keys are kept.
+    pub backed: bool,
 }
 
 /// When a directory's entries changed last. Written blindly, so that changes of different entries do
@@ -145,10 +147,10 @@ impl Record for InodeRecord {
         w.u64(self.quota.0);
         w.u32(self.keep_s);
         w.bytes16(&self.target);
-        let Marks { objects, implied } = self.marks;
-        if objects || implied {
+        let Marks { objects, implied, backed } = self.marks;
+        if objects || implied || backed {
             // Without any a record is what it was before there were objects.
-            w.u8(u8::from(objects) | u8::from(implied) << 1);
+            w.u8(u8::from(objects) | u8::from(implied) << 1 | u8::from(backed) << 2);
         }
     }
 
@@ -157,10 +159,11 @@ impl Record for InodeRecord {
         let keep_s = r.u32()?;
         let target = r.bytes16(TARGET_BYTES_MAX, "target of a symbolic link")?.to_vec();
         let bits = if r.is_empty() { 0 } else { r.u8()? };
-        if bits > 3 || bits != 0 && !attr.is_dir() {
+        if bits > 7 || bits != 0 && !attr.is_dir() {
             return Err(WireError::Field("marks of a directory"));
         }
-        let marks = Marks { objects: bits & 1 != 0, implied: bits & 2 != 0 };
+        let (objects, implied, backed) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
+        let marks = Marks { objects, implied, backed };
         Ok(Self { attr, target, xattrs, quota, keep_s, marks })
     }
 }

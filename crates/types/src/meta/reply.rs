@@ -67,6 +67,7 @@ pub struct Usage {
 
 /// A successful answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "it is taken apart where it arrives")]
 pub enum MetaReply {
     /// Done; there is nothing to tell.
     Done,

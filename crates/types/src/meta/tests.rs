@@ -1,6 +1,7 @@
 use super::*;
 use crate::wire::Record;
 
+mod backing;
 mod objects;
 
 fn name(text: &str) -> Name {

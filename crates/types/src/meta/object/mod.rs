@@ -1,10 +1,17 @@
-//! Words of objects: keys, what is kept with their files, and what a gateway asks of a meta (RFC 0019).
+//! Words of objects: keys, what is kept with their files, and what a gateway asks of a meta (RFC 0019), and of what backs them (RFC 0020).
 
+mod backing;
 mod key;
 mod op;
 mod record;
 mod reply;
 
+pub use backing::{
+    BACKEND_NAME_MAX, Backing, BackingError, BackingOp, BackingReply, CLAIMS_MAX, Claimed,
+    ERROR_BYTES_MAX, ETAG_BYTES_MAX, FORGET_MS, KeyState, LANE_LARGE, LANE_SMALL, LANE_SWEEP, Mode,
+    Origin, Outcome, PAUSE_MS_MAX, Place, QueuePage, QueueRecord, Queued, RULE_PREFIXES_MAX,
+    RULES_MAX, Remote, Rule, SMALL_MAX, StatePage, Under, Wanted, WhenFull,
+};
 pub use key::{
     BEGINNING, INSIDE, LONG_BYTES, Meaning, OBJECT_KEY_MAX, ObjectKeyError, SELF_NAME,
     beginning_name, belongs_behind, check_key, is_bucket_name, meaning, name_at, names_of_key,

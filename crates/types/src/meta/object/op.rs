@@ -4,6 +4,7 @@ use super::super::content::{read_bytes, write_bytes};
 use super::super::request::flag;
 use super::super::{Ino, Name};
 use super::OBJECT_KEY_MAX;
+use super::backing::{BackingOp, Origin};
 use super::record::{attachment, key};
 use crate::wire::{Reader, WireError, Writer};
 
@@ -57,6 +58,8 @@ pub struct PutObject {
     pub expect: Expect,
     /// The upload that ends by that.
     pub upload: Option<UploadId>,
+    /// The backend has these bytes: the key is clean with them, if nothing has happened to it meanwhile.
+    pub origin: Option<Origin>,
 }
 
 /// Other bytes are kept with an object.
@@ -212,6 +215,8 @@ pub enum ObjectOp {
         /// Which one.
         id: UploadId,
     },
+    /// Something of a backed bucket.
+    Backing(BackingOp),
 }
 
 impl Expect {
@@ -282,13 +287,18 @@ impl PutObject {
         if let Some(id) = self.upload {
             w.u64(id.0);
         }
+        w.u8(u8::from(self.origin.is_some()));
+        if let Some(origin) = &self.origin {
+            origin.encode(w);
+        }
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let (bucket, key, body) = (Name::decode(r)?, key(r)?, ObjectBody::decode(r)?);
         let (mode, attachment, expect) = (mode(r)?, attachment(r)?, Expect::decode(r)?);
         let upload = flag(r, "with an upload")?.then(|| r.u64()).transpose()?.map(UploadId);
-        Ok(Self { bucket, key, body, mode, attachment, expect, upload })
+        let origin = flag(r, "with an origin")?.then(|| Origin::decode(r)).transpose()?;
+        Ok(Self { bucket, key, body, mode, attachment, expect, upload, origin })
     }
 }
 
@@ -362,12 +372,16 @@ impl ObjectOp {
             Self::PutPart(_) => "put_part",
             Self::ListParts { .. } => "list_parts",
             Self::AbortUpload { .. } => "abort_upload",
+            Self::Backing(op) => op.name(),
         }
     }
 
     /// Whether it changes something, and so must be done once however often it is asked for.
     #[must_use]
     pub const fn changes(&self) -> bool {
+        if let Self::Backing(op) = self {
+            return op.changes();
+        }
         !matches!(
             self,
             Self::Get { .. }
@@ -410,6 +424,7 @@ impl ObjectOp {
             Self::PutPart(_) => 14,
             Self::ListParts { .. } => 15,
             Self::AbortUpload { .. } => 16,
+            Self::Backing(_) => 17,
         }
     }
 
@@ -465,6 +480,7 @@ impl ObjectOp {
                 w.u16(*after);
                 w.u32(*limit);
             }
+            Self::Backing(op) => op.encode(w),
         }
     }
 
@@ -503,6 +519,7 @@ impl ObjectOp {
                 Self::ListParts { bucket, id, after: r.u16()?, limit: r.u32()? }
             }
             16 => Self::AbortUpload { bucket: Name::decode(r)?, id: UploadId(r.u64()?) },
+            17 => Self::Backing(BackingOp::decode(r)?),
             _ => return Err(WireError::Field("operation on an object")),
         })
     }

@@ -4,6 +4,7 @@ use super::super::content::{read_bytes, write_bytes};
 use super::super::request::flag;
 use super::super::{Attr, DIR_PAGE_MAX, Name, Timestamp};
 use super::OBJECT_KEY_MAX;
+use super::backing::{Backing, BackingReply, KeyState, state, write_state};
 use super::op::UploadId;
 use super::record::{attachment, key};
 use crate::wire::{Reader, WireError, Writer};
@@ -52,6 +53,8 @@ pub struct Bucket {
     pub attr: Attr,
     /// What is kept with it.
     pub attachment: Option<Attachment>,
+    /// What backs it.
+    pub backing: Option<Backing>,
 }
 
 /// A line of a list.
@@ -116,8 +119,13 @@ pub enum ObjectReply {
     },
     /// An expectation does not hold: this is there.
     Unmet(Option<Object>),
-    /// An object, if it is there.
-    Object(Option<Object>),
+    /// What there is of a key.
+    Object {
+        /// The object, if it is there.
+        object: Option<Object>,
+        /// The state of the key, in a backed bucket.
+        state: Option<KeyState>,
+    },
     /// A page of keys.
     Page(ListPage),
     /// A bucket.
@@ -145,6 +153,8 @@ pub enum ObjectReply {
         /// Whether there are no more.
         end: bool,
     },
+    /// Something of a backed bucket.
+    Backing(BackingReply),
 }
 
 fn write_option<T>(w: &mut Writer, value: Option<&T>, write: impl FnOnce(&mut Writer, &T)) {
@@ -166,7 +176,7 @@ impl Attachment {
 }
 
 impl Object {
-    fn encode(&self, w: &mut Writer) {
+    pub(super) fn encode(&self, w: &mut Writer) {
         self.attr.encode(w);
         write_option(w, self.attachment.as_ref(), |w, it| it.encode(w));
         write_option(w, self.bytes.as_ref(), |w, it| write_bytes(w, it));
@@ -184,7 +194,7 @@ fn attached(r: &mut Reader<'_>) -> Result<Option<Attachment>, WireError> {
     flag(r, "with an attachment")?.then(|| Attachment::decode(r)).transpose()
 }
 
-fn object(r: &mut Reader<'_>) -> Result<Option<Object>, WireError> {
+pub(super) fn object(r: &mut Reader<'_>) -> Result<Option<Object>, WireError> {
     flag(r, "with an object")?.then(|| Object::decode(r)).transpose()
 }
 
@@ -193,12 +203,15 @@ impl Bucket {
         w.str8(&self.name);
         self.attr.encode(w);
         write_option(w, self.attachment.as_ref(), |w, it| it.encode(w));
+        write_option(w, self.backing.as_ref(), |w, it| it.encode(w));
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let name = r.str8()?.to_owned();
         Name::new(name.as_bytes()).map_err(|_| WireError::Field("name of a bucket"))?;
-        Ok(Self { name, attr: Attr::decode(r)?, attachment: attached(r)? })
+        let (attr, attachment) = (Attr::decode(r)?, attached(r)?);
+        let backing = flag(r, "with a backing")?.then(|| Backing::decode(r)).transpose()?;
+        Ok(Self { name, attr, attachment, backing })
     }
 }
 
@@ -282,9 +295,10 @@ impl ObjectReply {
                 w.u8(1);
                 write_option(w, there.as_ref(), |w, it| it.encode(w));
             }
-            Self::Object(there) => {
+            Self::Object { object, state } => {
                 w.u8(2);
-                write_option(w, there.as_ref(), |w, it| it.encode(w));
+                write_option(w, object.as_ref(), |w, it| it.encode(w));
+                write_state(w, state.as_ref());
             }
             Self::Page(page) => {
                 w.u8(3);
@@ -322,6 +336,10 @@ impl ObjectReply {
                 }
                 w.u8(u8::from(*end));
             }
+            Self::Backing(reply) => {
+                w.u8(9);
+                reply.encode(w);
+            }
         }
     }
 
@@ -332,7 +350,7 @@ impl ObjectReply {
                 Self::Done { attr, replaced: object(r)? }
             }
             1 => Self::Unmet(object(r)?),
-            2 => Self::Object(object(r)?),
+            2 => Self::Object { object: object(r)?, state: state(r)? },
             3 => Self::Page(ListPage::decode(r)?),
             4 => Self::Bucket(Bucket::decode(r)?),
             5 => {
@@ -351,6 +369,7 @@ impl ObjectReply {
                 let parts = (0..n).map(|_| Part::decode(r)).collect::<Result<_, _>>()?;
                 Self::Parts { parts, end: flag(r, "end of the parts")? }
             }
+            9 => Self::Backing(BackingReply::decode(r)?),
             _ => return Err(WireError::Field("kind of an answer about objects")),
         })
     }

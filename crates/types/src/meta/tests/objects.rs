@@ -5,13 +5,14 @@ use super::super::object::{
     OBJECT_KEY_MAX, Object, ObjectBody, ObjectOp, ObjectReply, PARTS_MAX, Part, PartRecord,
     PutObject, PutPart, SetAttachment, Upload, UploadId, UploadRecord,
 };
+use super::backing::{self, backing, state};
 use super::*;
 
 fn stored() -> Attr {
     Attr { chunks: None, is_shared: false, size: 5, ..attr() }
 }
 
-fn object() -> Object {
+pub(super) fn object() -> Object {
     let attachment = Some(Attachment { bytes: vec![7; ATTACHMENT_MAX], is_current: true });
     Object { attr: stored(), attachment, bytes: Some(b"bytes".to_vec()) }
 }
@@ -27,6 +28,7 @@ pub(super) fn ops() -> Vec<ObjectOp> {
         attachment: attachment.clone(),
         expect: Expect::Absent,
         upload: None,
+        origin: None,
     };
     let expect = Expect::Exactly { ino: Ino(9), version: 7 };
     let named =
@@ -44,6 +46,8 @@ pub(super) fn ops() -> Vec<ObjectOp> {
         ino: Ino(9),
         attachment: attachment.clone(),
     };
+    let of = |origin| ObjectOp::Put(PutObject { origin, ..put.clone() });
+    let fills: Vec<ObjectOp> = backing::origins().into_iter().map(of).collect();
     vec![
         ObjectOp::Nameless { parent: Ino::ROOT, ino: Ino(5000), mode: 0o600 },
         ObjectOp::Put(put),
@@ -71,6 +75,10 @@ pub(super) fn ops() -> Vec<ObjectOp> {
         ObjectOp::ListParts { bucket: bucket.clone(), id, after: 3, limit },
         ObjectOp::AbortUpload { bucket, id },
     ]
+    .into_iter()
+    .chain(backing::ops().into_iter().map(ObjectOp::Backing))
+    .chain(fills)
+    .collect()
 }
 
 pub(super) fn replies() -> Vec<ObjectReply> {
@@ -81,7 +89,7 @@ pub(super) fn replies() -> Vec<ObjectReply> {
     ];
     let next = Some(b"b\0".to_vec());
     let attachment = object().attachment;
-    let bucket = Bucket { name: "bucket".to_owned(), attr: attr(), attachment };
+    let bucket = Bucket { name: "bucket".to_owned(), attr: attr(), attachment, backing: None };
     let (id, started) = (UploadId(5), Timestamp::default());
     let upload = Upload { id, key: b"a".to_vec(), attachment: b"t".to_vec(), started };
     let part = Part { number: 3, attr: stored(), attachment: b"t".to_vec() };
@@ -90,14 +98,19 @@ pub(super) fn replies() -> Vec<ObjectReply> {
         ObjectReply::Done { attr: Some(attr()), replaced: Some(object()) },
         ObjectReply::Unmet(None),
         ObjectReply::Unmet(Some(bare)),
-        ObjectReply::Object(Some(object())),
+        ObjectReply::Object { object: Some(object()), state: None },
+        ObjectReply::Object { object: None, state: Some(state()) },
         ObjectReply::Page(ListPage { items, next }),
         ObjectReply::Bucket(bucket.clone()),
+        ObjectReply::Bucket(Bucket { backing: Some(backing()), ..bucket.clone() }),
         ObjectReply::Buckets { buckets: vec![bucket], next: 7 },
         ObjectReply::Upload(upload.clone()),
         ObjectReply::Uploads { uploads: vec![upload], end: true },
         ObjectReply::Parts { parts: vec![part], end: false },
     ]
+    .into_iter()
+    .chain(backing::replies().into_iter().map(ObjectReply::Backing))
+    .collect()
 }
 
 #[test]
@@ -111,8 +124,10 @@ fn records_come_back() {
     let part = PartRecord { ino: Ino(7), attachment: b"a".to_vec() };
     assert_eq!(PartRecord::open(&part.seal()), Ok(part));
     let dir = Attr { kind: FileKind::Directory, chunks: Some(78), is_shared: false, ..attr() };
-    for (objects, implied) in [(false, false), (true, false), (true, true)] {
-        let marks = Marks { objects, implied };
+    for (objects, implied, backed) in
+        [(false, false, false), (true, false, false), (true, true, false), (true, false, true)]
+    {
+        let marks = Marks { objects, implied, backed };
         let (target, xattrs, quota, keep_s) = (Vec::new(), 0, Ino(0), 0);
         let record = InodeRecord { attr: dir, target, xattrs, quota, keep_s, marks };
         assert_eq!(InodeRecord::open(&record.seal()), Ok(record));

@@ -1,0 +1,290 @@
+//! What a gateway and its persister ask of a meta.
+
+use super::super::super::Name;
+use super::super::super::request::flag;
+use super::super::record::key;
+use super::state::lane;
+use super::{Backing, ERROR_BYTES_MAX, ETAG_BYTES_MAX, Place, read_text, write_option, write_text};
+use crate::wire::{Reader, WireError, Writer};
+
+/// Keys that one claim takes at most; a meta may take fewer.
+pub const CLAIMS_MAX: u32 = 64;
+/// Longest pause and lease in milliseconds: a day.
+pub const PAUSE_MS_MAX: u32 = 86_400_000;
+
+/// Where the bytes of an object come from that is filled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The `ETag` that the backend has, at most [`ETAG_BYTES_MAX`] bytes.
+    pub etag: String,
+    /// The state that was seen before the backend was asked: its [`seq`](super::KeyState::seq), or none.
+    pub seen: Option<u64>,
+}
+
+/// What became of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was done.
+    Done {
+        /// What the backend has now; none when nothing is there.
+        etag: Option<String>,
+    },
+    /// It was not done, and will not be.
+    Failed {
+        /// Why, for operators; cut at [`ERROR_BYTES_MAX`] bytes.
+        error: String,
+        /// Until the next one, in milliseconds.
+        pause_ms: u32,
+    },
+    /// It may have been done, or may be done yet.
+    Unknown {
+        /// Why, for operators; cut at [`ERROR_BYTES_MAX`] bytes.
+        error: String,
+        /// Until anybody looks what became of it, in milliseconds.
+        pause_ms: u32,
+    },
+    /// It is under way.
+    GoingOn {
+        /// So long from now on nobody else takes the key, in milliseconds.
+        lease_ms: u32,
+    },
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BackingOp {
+    /// A bucket is backed, or not any more.
+    Set {
+        /// Which bucket.
+        bucket: Name,
+        /// By what.
+        backing: Option<Backing>,
+    },
+    /// Keys are taken that are due.
+    Claim {
+        /// Of which bucket.
+        bucket: Name,
+        /// Of which lane: 0 or 1.
+        lane: u8,
+        /// Keys at most, 1 to [`CLAIMS_MAX`].
+        limit: u32,
+        /// So long nobody else takes them, in milliseconds; at most [`PAUSE_MS_MAX`].
+        lease_ms: u32,
+        /// Names the first attempt that begins; the next numbers name the others.
+        put_ids_from: u64,
+    },
+    /// Says what became of an attempt.
+    Settle {
+        /// In which bucket.
+        bucket: Name,
+        /// Of which key.
+        key: Vec<u8>,
+        /// Which attempt.
+        put_id: u64,
+        /// What became of it.
+        outcome: Outcome,
+    },
+    /// The file of a clean key goes.
+    Evict {
+        /// In which bucket.
+        bucket: Name,
+        /// Which key.
+        key: Vec<u8>,
+        /// Its state is this one.
+        seq: u64,
+    },
+    /// The state of a key becomes that of what mounts have made of it.
+    Adopt {
+        /// In which bucket.
+        bucket: Name,
+        /// Which key.
+        key: Vec<u8>,
+    },
+    /// A key that waits is due now.
+    Hasten {
+        /// In which bucket.
+        bucket: Name,
+        /// Which key.
+        key: Vec<u8>,
+    },
+    /// A page of a queue, in its order.
+    ListQueue {
+        /// Of which bucket.
+        bucket: Name,
+        /// Of which lane.
+        lane: u8,
+        /// Behind this one.
+        after: Option<Place>,
+        /// Entries at most.
+        limit: u32,
+    },
+    /// A page of states, in the order of keys.
+    ListStates {
+        /// Of which bucket.
+        bucket: Name,
+        /// Of keys that begin so.
+        prefix: Vec<u8>,
+        /// Behind this key; empty for the beginning.
+        after: Vec<u8>,
+        /// States at most.
+        limit: u32,
+    },
+}
+
+impl Origin {
+    pub(in super::super) fn encode(&self, w: &mut Writer) {
+        write_text(w, &self.etag, ETAG_BYTES_MAX);
+        write_option(w, self.seen.as_ref(), |w, seq| w.u64(*seq));
+    }
+
+    pub(in super::super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let etag = read_text(r, ETAG_BYTES_MAX, "ETag")?;
+        Ok(Self { etag, seen: flag(r, "a state was seen")?.then(|| r.u64()).transpose()? })
+    }
+}
+
+fn pause(r: &mut Reader<'_>) -> Result<u32, WireError> {
+    let pause = r.u32()?;
+    if pause > PAUSE_MS_MAX { Err(WireError::Field("pause (at most a day)")) } else { Ok(pause) }
+}
+
+impl Outcome {
+    fn encode(&self, w: &mut Writer) {
+        match self {
+            Self::Done { etag } => {
+                w.u8(0);
+                write_option(w, etag.as_ref(), |w, it| write_text(w, it, ETAG_BYTES_MAX));
+            }
+            Self::Failed { error, pause_ms } | Self::Unknown { error, pause_ms } => {
+                w.u8(if matches!(self, Self::Failed { .. }) { 1 } else { 2 });
+                write_text(w, error, ERROR_BYTES_MAX);
+                w.u32(*pause_ms);
+            }
+            Self::GoingOn { lease_ms } => {
+                w.u8(3);
+                w.u32(*lease_ms);
+            }
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let error = |r: &mut Reader<'_>| read_text(r, ERROR_BYTES_MAX, "error of an attempt");
+        Ok(match r.u8()? {
+            0 => {
+                let is_there = flag(r, "an object")?;
+                let etag = is_there.then(|| read_text(r, ETAG_BYTES_MAX, "ETag"));
+                Self::Done { etag: etag.transpose()? }
+            }
+            1 => Self::Failed { error: error(r)?, pause_ms: pause(r)? },
+            2 => Self::Unknown { error: error(r)?, pause_ms: pause(r)? },
+            3 => Self::GoingOn { lease_ms: pause(r)? },
+            _ => return Err(WireError::Field("outcome of an attempt")),
+        })
+    }
+}
+
+impl BackingOp {
+    /// The operation's name in logs and metrics.
+    pub(in super::super) const fn name(&self) -> &'static str {
+        match self {
+            Self::Set { .. } => "set_backing",
+            Self::Claim { .. } => "claim",
+            Self::Settle { .. } => "settle",
+            Self::Evict { .. } => "evict",
+            Self::Adopt { .. } => "adopt",
+            Self::Hasten { .. } => "hasten",
+            Self::ListQueue { .. } => "list_queue",
+            Self::ListStates { .. } => "list_states",
+        }
+    }
+
+    /// Whether it changes something.
+    pub(in super::super) const fn changes(&self) -> bool {
+        !matches!(self, Self::ListQueue { .. } | Self::ListStates { .. })
+    }
+
+    pub(in super::super) fn encode(&self, w: &mut Writer) {
+        match self {
+            Self::Set { bucket, backing } => {
+                w.u8(0);
+                bucket.encode(w);
+                write_option(w, backing.as_ref(), |w, it| it.encode(w));
+            }
+            Self::Claim { bucket, lane, limit, lease_ms, put_ids_from } => {
+                w.u8(1);
+                bucket.encode(w);
+                w.u8(*lane);
+                w.u32(*limit);
+                w.u32(*lease_ms);
+                w.u64(*put_ids_from);
+            }
+            Self::Settle { bucket, key, put_id, outcome } => {
+                w.u8(2);
+                bucket.encode(w);
+                w.bytes16(key);
+                w.u64(*put_id);
+                outcome.encode(w);
+            }
+            Self::Evict { bucket, key, seq } => {
+                w.u8(3);
+                bucket.encode(w);
+                w.bytes16(key);
+                w.u64(*seq);
+            }
+            Self::Adopt { bucket, key } | Self::Hasten { bucket, key } => {
+                w.u8(if matches!(self, Self::Adopt { .. }) { 4 } else { 5 });
+                bucket.encode(w);
+                w.bytes16(key);
+            }
+            Self::ListQueue { bucket, lane, after, limit } => {
+                w.u8(6);
+                bucket.encode(w);
+                w.u8(*lane);
+                write_option(w, after.as_ref(), |w, it| it.encode(w));
+                w.u32(*limit);
+            }
+            Self::ListStates { bucket, prefix, after, limit } => {
+                w.u8(7);
+                bucket.encode(w);
+                w.bytes16(prefix);
+                w.bytes16(after);
+                w.u32(*limit);
+            }
+        }
+    }
+
+    pub(in super::super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (code, bucket) = (r.u8()?, Name::decode(r)?);
+        Ok(match code {
+            0 => {
+                let is_backed = flag(r, "a backing")?;
+                let backing = is_backed.then(|| Backing::decode(r)).transpose()?;
+                Self::Set { bucket, backing }
+            }
+            1 => {
+                let (lane, limit, lease_ms) = (lane(r)?, r.u32()?, pause(r)?);
+                if limit == 0 || limit > CLAIMS_MAX {
+                    return Err(WireError::Field("keys that are claimed (1 to 64)"));
+                }
+                Self::Claim { bucket, lane, limit, lease_ms, put_ids_from: r.u64()? }
+            }
+            2 => {
+                let (key, put_id) = (key(r)?, r.u64()?);
+                Self::Settle { bucket, key, put_id, outcome: Outcome::decode(r)? }
+            }
+            3 => Self::Evict { bucket, key: key(r)?, seq: r.u64()? },
+            4 => Self::Adopt { bucket, key: key(r)? },
+            5 => Self::Hasten { bucket, key: key(r)? },
+            6 => {
+                let lane = lane(r)?;
+                let after = flag(r, "behind a place")?.then(|| Place::decode(r)).transpose()?;
+                Self::ListQueue { bucket, lane, after, limit: r.u32()? }
+            }
+            7 => {
+                let (prefix, after) = (key(r)?, key(r)?);
+                Self::ListStates { bucket, prefix, after, limit: r.u32()? }
+            }
+            _ => return Err(WireError::Field("operation on a backed bucket")),
+        })
+    }
+}
