@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millpond_client::ClientError;
+use millpond_client::{Backing, ClientError};
 use millpond_env::RealClock;
 use millpond_types::Tick;
 use parking_lot::{Mutex, RwLock};
 use s3s::{S3Error, S3ErrorCode, S3Result};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::back::known::Behind;
+use crate::backed::Cached;
 use crate::error::{Told as _, refuse, told};
 use crate::keys::Known;
 use crate::metrics::Metrics;
@@ -38,10 +40,21 @@ pub(crate) struct Door {
     pub(crate) settings: Settings,
     pub(crate) keys: Known,
     pub(crate) metrics: Arc<Metrics>,
+    /// The object stores behind it.
+    pub(crate) behind: Behind,
     store: RwLock<Option<Arc<Store>>>,
     incoming: Arc<Semaphore>,
     outgoing: Arc<Semaphore>,
-    buckets: Mutex<std::collections::HashMap<String, (Arc<BucketRecord>, Tick)>>,
+    buckets: Mutex<std::collections::HashMap<String, (About, Tick)>>,
+    /// What is remembered of keys that are cached.
+    pub(crate) cached: Cached,
+}
+
+/// What is remembered of a bucket.
+#[derive(Clone)]
+struct About {
+    record: Arc<BucketRecord>,
+    backing: Option<Arc<Backing>>,
 }
 
 /// Which way a body goes.
@@ -57,10 +70,12 @@ impl Door {
             settings,
             keys,
             metrics,
+            behind: Behind::new(),
             store: RwLock::default(),
             incoming: Arc::new(Semaphore::new(IN_KIB)),
             outgoing: Arc::new(Semaphore::new(OUT_KIB)),
             buckets: Mutex::default(),
+            cached: Cached::default(),
         }
     }
 
@@ -93,6 +108,16 @@ impl Door {
         }
     }
 
+    /// Something may have been queued for a backend: the persister looks.
+    pub(crate) fn wake_persister(&self) {
+        self.behind.wakes.wake_all();
+    }
+
+    /// The same of one bucket.
+    pub(crate) fn wake_bucket(&self, bucket: &str) {
+        self.behind.wakes.wake(bucket);
+    }
+
     /// Memory for a body.
     ///
     /// # Errors
@@ -112,11 +137,20 @@ impl Door {
 
     /// What is kept with a bucket, as of a second ago at most; none of a bucket that is not there.
     pub(crate) async fn bucket(&self, name: &str) -> S3Result<Option<Arc<BucketRecord>>> {
+        Ok(self.about(name).await?.map(|it| it.record))
+    }
+
+    /// What backs a bucket, as of a second ago at most.
+    pub(crate) async fn backing(&self, name: &str) -> S3Result<Option<Arc<Backing>>> {
+        Ok(self.about(name).await?.and_then(|it| it.backing))
+    }
+
+    async fn about(&self, name: &str) -> S3Result<Option<About>> {
         let now = RealClock::tick();
-        if let Some((record, at)) = self.buckets.lock().get(name)
+        if let Some((about, at)) = self.buckets.lock().get(name)
             && now.since(*at) < BELIEVED
         {
-            return Ok(Some(Arc::clone(record)));
+            return Ok(Some(about.clone()));
         }
         let asked = name.to_owned();
         let found = self.blocking(move |store| Ok(store.bucket(&asked))).await?;
@@ -127,12 +161,13 @@ impl Door {
         };
         let record = bucket.attachment.and_then(|it| decode::<BucketRecord>(&it.bytes));
         let record = Arc::new(record.unwrap_or_default());
+        let about = About { record, backing: bucket.backing.map(Arc::new) };
         let mut buckets = self.buckets.lock();
         if buckets.len() >= BUCKETS_MAX {
             buckets.clear();
         }
-        buckets.insert(name.to_owned(), (Arc::clone(&record), now));
-        Ok(Some(record))
+        buckets.insert(name.to_owned(), (about.clone(), now));
+        Ok(Some(about))
     }
 
     /// Changes what is kept with a bucket.

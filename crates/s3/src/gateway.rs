@@ -14,10 +14,11 @@ use s3s::service::S3ServiceBuilder;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio_rustls::TlsAcceptor;
 
 use crate::auth::{Access, Auth, Hosts};
+use crate::back::persist;
 use crate::door::{Door, Settings};
 use crate::http::Front;
 use crate::keys::{Key, Known, root};
@@ -109,10 +110,12 @@ impl Gateway {
             .map_err(StartError::Threads)?;
         let (of_thread, numbers) = (Arc::clone(&metrics), Arc::clone(&metrics));
         let thread = thread("millpond-s3", move || {
-            let run = run(options, client, of_thread, sender);
+            let (ending, ended) = watch::channel(false);
+            let run = run((options, client), of_thread, sender, ended);
             let accepting = runtime.spawn(run);
             let _ = runtime.block_on(stopped);
             accepting.abort();
+            let _ = ending.send(true);
             end(runtime, &numbers);
         });
         let thread = thread.map_err(StartError::Threads)?;
@@ -145,7 +148,7 @@ impl Gateway {
 /// Requests under way end by themselves; what stands still is cut off.
 fn end(runtime: Runtime, metrics: &Metrics) {
     let idle = async {
-        while metrics.in_flight.get() > 0 {
+        while metrics.in_flight.get() + metrics.back.under_way.get() > 0 {
             tokio::time::sleep(STOP_LOOK).await;
         }
     };
@@ -154,10 +157,10 @@ fn end(runtime: Runtime, metrics: &Metrics) {
 }
 
 async fn run(
-    options: Options,
-    client: Client,
+    (options, client): (Options, Client),
     metrics: Arc<Metrics>,
     bound: mpsc::Sender<std::io::Result<SocketAddr>>,
+    ended: watch::Receiver<bool>,
 ) {
     let listener = match TcpListener::bind(options.listen).await {
         Ok(listener) => listener,
@@ -166,7 +169,7 @@ async fn run(
     let _ = bound.send(listener.local_addr());
     let settings = Settings { region: options.region, domain: options.domain.clone() };
     let door = Arc::new(Door::new(settings, Known::new(options.root_key), metrics));
-    tokio::spawn(open(Arc::clone(&door), client, options.upload_expiry));
+    tokio::spawn(open(Arc::clone(&door), client, options.upload_expiry, ended));
     let mut builder = S3ServiceBuilder::new(Service { door: Arc::clone(&door) });
     builder.set_auth(Auth { door: Arc::clone(&door) });
     builder.set_access(Access { door: Arc::clone(&door) });
@@ -178,7 +181,7 @@ async fn run(
 }
 
 /// Opens the volume once the cluster serves files, and gives old uploads up from then on.
-async fn open(door: Arc<Door>, client: Client, expiry: Duration) {
+async fn open(door: Arc<Door>, client: Client, expiry: Duration, ended: watch::Receiver<bool>) {
     let mut told = false;
     loop {
         let client = client.clone();
@@ -198,6 +201,8 @@ async fn open(door: Arc<Door>, client: Client, expiry: Duration) {
         tokio::time::sleep(LOOK).await;
     }
     tracing::info!("S3: the volume is open");
+    tokio::spawn(crate::backed::room::keep(Arc::clone(&door)));
+    tokio::spawn(persist::run(Arc::clone(&door), ended));
     let pause = (expiry / 8).clamp(SWEEP[0], SWEEP[1]);
     loop {
         match door.blocking(move |store| sweep(store, expiry)).await {

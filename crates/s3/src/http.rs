@@ -144,12 +144,21 @@ impl Front {
         finish(&asked, &mut response);
         let took = RealClock::tick().since(start);
         let status = response.status().as_u16();
+        self.wake(&asked, status);
         self.door.metrics.answered(seen.name(), (status, took));
         self.door.metrics.received.add(asked.len);
         let (method, path) = (&asked.method, asked.path.as_str());
         let operation = seen.name();
         tracing::debug!(target: "millpond_s3::access", %method, path, operation, status, took_us = took.as_micros(), id = asked.id);
         Ok(response)
+    }
+
+    /// What was changed may be queued for a backend.
+    fn wake(&self, asked: &Asked, status: u16) {
+        let is_change = !matches!(asked.method, Method::GET | Method::HEAD | Method::OPTIONS);
+        if let Some(bucket) = asked.bucket.as_ref().filter(|_| is_change && status < 300) {
+            self.door.wake_bucket(bucket);
+        }
     }
 
     /// The rules of the request's bucket.

@@ -4,7 +4,7 @@
 //! parses requests, verifies signatures (of headers, URLs and chunks) and writes XML. This crate does the operations.
 //!
 //! Reading order: `gateway` (threads and sockets), `http` (round `s3s`), `auth` and `keys` (who may), `service` and `ops`
-//! (the operations), `receive` and `send` (bodies), `hash`, `conditions`, `record` (what is kept with an inode), `store` (the one
+//! (the operations), `backed` (their part in buckets with a backend), `receive` and `send` (bodies), `hash`, `conditions`, `record` (what is kept with an inode), `store` (the one
 //! place that touches the volume).
 //!
 //! Invariants:
@@ -18,6 +18,8 @@
 //! lock, POST by forms. They are refused by name; `docs/s3.md` lists everything.
 
 mod auth;
+mod back;
+mod backed;
 mod conditions;
 mod door;
 mod error;
@@ -34,6 +36,8 @@ mod service;
 mod stall;
 mod store;
 
+pub use back::backends::{BackendRing, BackendSettings, Secret};
+pub use backed::ring::{Backlog, BucketRing, Failing, Lane};
 pub use gateway::{Gateway, Options, StartError};
 pub use keys::{Key, KeyRing};
 pub use metrics::Metrics;

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use millpond_types::metrics::{Counter, Gauge, Histogram, Page, label};
 
+use crate::back::metrics::BackMetrics;
+
 /// The operations that have numbers of their own; others are `Other`.
 const OPERATIONS: &[&str] = &[
     "AbortMultipartUpload",
@@ -50,6 +52,8 @@ pub struct Metrics {
     pub(crate) received: Counter,
     sent: Counter,
     pub(crate) swept: Counter,
+    /// Of what is behind it.
+    pub(crate) back: BackMetrics,
 }
 
 /// Which operation a request is, once that is known.
@@ -75,6 +79,7 @@ impl Default for Metrics {
             received: Counter::default(),
             sent: Counter::default(),
             swept: Counter::default(),
+            back: BackMetrics::default(),
         }
     }
 }
@@ -150,5 +155,6 @@ impl Metrics {
         ] {
             page.one(family, kind, value);
         }
+        self.back.render(page);
     }
 }

@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use millpond_types::meta::{Attr, Timestamp};
+use millpond_types::meta::{Attr, FileKind, Ino, Layout, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::back::store::Remote;
 use crate::hash::{Algorithm, Sum};
 use crate::store::{Attachment, Object};
 
@@ -47,6 +48,9 @@ pub(crate) struct Record {
     /// Tags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) tags: Vec<(String, String)>,
+    /// Of a fill: when the backend got it, in seconds since 1970; 0 for none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) modified: u64,
     /// Of an upload: the algorithm of its parts' checksums, and whether the whole gets one of the whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) wants: Option<(Algorithm, bool)>,
@@ -148,7 +152,7 @@ impl Record {
 
     /// Without what depends on content: somebody changed it.
     pub(crate) fn without_content(self) -> Self {
-        Self { etag: None, sum: None, parts: None, upload: 0, ..self }
+        Self { etag: None, sum: None, parts: None, upload: 0, modified: 0, ..self }
     }
 }
 
@@ -167,7 +171,35 @@ impl View {
         Self::from_parts(object.attr, object.attachment.as_ref())
     }
 
-    fn from_parts(attr: Attr, attachment: Option<&Attachment>) -> Self {
+    /// An object that only a backend has: no inode of ours.
+    pub(crate) fn of_remote(remote: &Remote) -> Self {
+        let record = crate::backed::fetch::record(remote);
+        let secs = i64::try_from(record.modified).unwrap_or(i64::MAX);
+        let mtime = Timestamp { secs, nanos: 0 };
+        let attr = Attr {
+            ino: Ino(0),
+            kind: FileKind::Regular,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            nlink: 1,
+            rdev: 0,
+            size: remote.len,
+            atime: mtime,
+            mtime,
+            ctime: mtime,
+            btime: mtime,
+            data: 0,
+            chunks: None,
+            is_shared: false,
+            layout: Layout::NONE,
+            parent: Ino(0),
+            version: 0,
+        };
+        Self { attr, etag: remote.etag.clone(), record }
+    }
+
+    fn from_parts(mut attr: Attr, attachment: Option<&Attachment>) -> Self {
         let mut record = attachment.and_then(|it| decode::<Record>(&it.bytes)).unwrap_or_default();
         if !attachment.is_some_and(|it| it.is_current) {
             record = record.without_content();
@@ -177,6 +209,11 @@ impl View {
             let nanos = i128::from(secs) * 1_000_000_000 + i128::from(nanos);
             format!("{:x}-{nanos:x}-{:x}", attr.ino.0, attr.size)
         });
+        if record.modified > 0 {
+            // What was filled is as old as it is in the backend.
+            let secs = i64::try_from(record.modified).unwrap_or(i64::MAX);
+            attr.mtime = Timestamp { secs, nanos: 0 };
+        }
         Self { attr, etag, record }
     }
 }

@@ -117,7 +117,7 @@ async fn object_acl(
     request: S3Request<dto::GetObjectAclInput>,
 ) -> Answer<dto::GetObjectAclOutput> {
     let (bucket, key) = (request.input.bucket, request.input.key);
-    door.blocking(move |store| get::find(store, (&bucket, &key), false)).await?;
+    crate::backed::look::view(door, (&bucket, &key)).await?;
     answer(dto::GetObjectAclOutput {
         grants: Some(grants()),
         owner: Some(owner()),

@@ -6,7 +6,8 @@ use millpond_client::{ClientError, Volume};
 use millpond_types::meta::MetaError;
 
 pub(crate) use millpond_client::{
-    Attachment, Body, Expect, ListObjects, Listed, Object, Part, Put, PutObject, Upload, UploadId,
+    Attachment, Body, Expect, Found, KeyState, ListObjects, Listed, Object, Part, Put, PutObject,
+    Upload, UploadId, Wanted,
 };
 pub(crate) use millpond_types::meta::STORED_MAX;
 

@@ -9,6 +9,7 @@ mod chunks;
 mod file;
 mod objects;
 mod pending;
+mod room;
 mod session;
 mod walk;
 

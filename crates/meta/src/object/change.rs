@@ -43,6 +43,12 @@ pub(super) async fn put(
         return unmet(view, there.as_ref()).await;
     }
     let backed = backing::of(view, &way.dirs[0].record).await?;
+    if let Some(backed) = backed.as_ref().filter(|_| put.expect == Expect::Absent)
+        && put.origin.is_none()
+        && backing::is_elsewhere(view, (backed, &put.key)).await?
+    {
+        return Ok(ObjectReply::Unmet(None));
+    }
     if let Some(origin) = &put.origin {
         let is_free = way.there.is_none() || way.rest.len() > 1;
         let backed = backed.as_ref().ok_or(MetaError::NotSupported)?;

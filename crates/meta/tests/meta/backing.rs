@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use millpond_env::Rng;
 use millpond_types::meta::object::{
-    Backing, BackingOp, BackingReply, Bucket, Claimed, FORGET_MS, KeyState, LANE_LARGE, LANE_SMALL,
-    LANE_SWEEP, Mode, ObjectBody, ObjectOp, ObjectReply, Origin, Outcome, Place, PutObject,
-    QueuePage, Rule, SMALL_MAX, SetAttachment, StatePage, Wanted,
+    Backing, BackingOp, BackingReply, Bucket, Claimed, Expect, FORGET_MS, KeyState, LANE_LARGE,
+    LANE_SMALL, LANE_SWEEP, Mode, ObjectBody, ObjectOp, ObjectReply, Origin, Outcome, Place,
+    PutObject, QueuePage, Rule, SMALL_MAX, SetAttachment, StatePage, Wanted,
 };
 use millpond_types::meta::{Ino, MetaError, MetaOp, MetaReply, SetAttr, keys};
 use millpond_types::wire::Record;
@@ -413,6 +413,8 @@ pub(crate) async fn clean_files_go_and_come_back(f: Fixture) {
     assert_eq!((gone.wanted, gone.seq), (Wanted::Forgotten, clean.seq));
     assert!(gone.is_clean() && gone.has == clean.has);
     assert!(!c.evict("a/k", clean.seq).await);
+    let absent = c.put_if("a/k", b"2", Expect::Absent).await.unwrap();
+    assert!(matches!(absent, Put::Unmet(None)), "the backend has it");
     for seen in [None, Some(clean.seq + 1)] {
         assert!(!c.fill("a/k", b"1", seen).await);
     }

@@ -58,7 +58,7 @@ enum Command {
     /// Read, write and list keys of a running server.
     #[command(after_help = kv::EXAMPLES)]
     Kv(kv::Args),
-    /// The S3 gateway: its access keys.
+    /// The S3 gateway: its access keys, and object stores behind buckets.
     #[command(subcommand, after_help = s3::EXAMPLES)]
     S3(s3::Command),
     /// Show the files of a cluster in a folder of this host.

@@ -78,10 +78,10 @@ fn what_waits_outlives_everybody() {
     assert_eq!((&page.entries[0].key[..], page.entries[0].bytes), (&b"b"[..], 2_000_000));
     let busy = one.set_backing(BUCKET, None).unwrap_err();
     assert!(matches!(busy, ClientError::File { source: MetaError::Busy, .. }), "{busy}");
-    let claimed = one.claim(BUCKET, LANE_LARGE, 1, LEASE).unwrap().pop().unwrap();
-    let put_id = claimed.state.under.unwrap().put_id;
-    let failed = Outcome::Failed { error: "503".into(), pause_ms: 600_000 };
-    assert_eq!(one.settle(BUCKET, b"b", put_id, &failed).unwrap().attempts, 1);
+    let large = one.claim(BUCKET, LANE_LARGE, 1, LEASE).unwrap().pop().unwrap();
+    let put_id = large.state.under.unwrap().put_id;
+    let refused = Outcome::Failed { error: "503".into(), pause_ms: 600_000 };
+    assert_eq!(one.settle(BUCKET, b"b", put_id, &refused).unwrap().attempts, 1);
     assert!(one.claim(BUCKET, LANE_LARGE, 1, LEASE).unwrap().is_empty());
     assert!(one.hasten(BUCKET, b"b").unwrap());
     assert_eq!(one.claim(BUCKET, LANE_LARGE, 1, LEASE).unwrap().len(), 1);
@@ -89,14 +89,14 @@ fn what_waits_outlives_everybody() {
     assert!(!one.evict(BUCKET, b"a", clean.seq + 1).unwrap());
     assert!(one.evict(BUCKET, b"a", clean.seq).unwrap());
     let found = two.look_up(BUCKET, b"a", true).unwrap();
-    let state = found.state.unwrap();
-    assert!(found.object.is_none() && state.wanted == Wanted::Forgotten);
-    let fill = |seen| {
+    let left = found.state.unwrap();
+    assert!(found.object.is_none() && left.wanted == Wanted::Forgotten);
+    let refill = |seen| {
         let origin = Origin { etag: "e".into(), seen };
         let put = PutObject { origin: Some(&origin), ..put(b"a", Body::Bytes(b"small")) };
         matches!(two.put_object(&put).unwrap(), Put::Done { .. })
     };
-    assert!(!fill(None) && fill(Some(state.seq)) && !fill(Some(state.seq)));
+    assert!(!refill(None) && refill(Some(left.seq)) && !refill(Some(left.seq)));
     assert_eq!(one.get_object(BUCKET, b"a", true).unwrap().unwrap().bytes.unwrap(), b"small");
     let page = one.states_page(BUCKET, b"", b"a", 9).unwrap();
     let keys: Vec<&[u8]> = page.states.iter().map(|(key, _)| &key[..]).collect();

@@ -4,6 +4,10 @@
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
 mod access;
+mod back;
+mod backed;
+mod backed_lists;
+mod behind;
 mod bodies;
 mod buckets;
 mod client;

@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A server; killed when dropped.
 pub(crate) struct Server {
-    child: Child,
+    child: Option<Child>,
     /// Where clients of the cluster reach it.
     pub(crate) address: String,
     /// Where S3 clients reach it.
@@ -22,6 +22,7 @@ pub(crate) struct Server {
     /// Where its metrics are.
     pub(crate) http: String,
     folder: tempfile::TempDir,
+    flags: Vec<String>,
 }
 
 impl Server {
@@ -36,6 +37,27 @@ impl Server {
         Self::run(&[&all[..], flags].concat())
     }
 
+    /// Starts one at an address that it has for good, so that it can die and start again.
+    pub(crate) fn lasting() -> Self {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let listen = free.local_addr().unwrap().to_string();
+        drop(free);
+        Self::with(&["--s3-access-key", ACCESS, "--s3-secret-key", SECRET, "--listen", &listen])
+    }
+
+    /// Ends it in the midst of what it does, and starts it again with what it has on disk.
+    pub(crate) fn kill_and_start(&mut self) {
+        self.kill();
+        self.launch();
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
     /// A process that is only a gateway of this one's cluster.
     pub(crate) fn gateway(&self) -> Self {
         Self::run(&["--no-storage", "--join", &self.address, "--http", "", "--socket", ""])
@@ -43,12 +65,24 @@ impl Server {
 
     fn run(flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let log = std::fs::File::create(folder.path().join("log")).unwrap();
+        let mut flags: Vec<String> = flags.iter().map(|&it| it.to_owned()).collect();
+        if !flags.iter().any(|it| it == "--listen") {
+            flags.extend(["--listen", "127.0.0.1:0"].map(str::to_owned));
+        }
+        let (address, s3, http) = (String::new(), String::new(), String::new());
+        let mut server = Self { child: None, address, s3, http, folder, flags };
+        server.launch();
+        server
+    }
+
+    fn launch(&mut self) {
+        let log = self.folder.path().join("log");
+        let log = std::fs::File::options().append(true).create(true).open(log).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_millpond"))
-            .args(["server", "--memory", "128MiB", "--cores", "1", "--listen", "127.0.0.1:0"])
+            .args(["server", "--memory", "128MiB", "--cores", "1"])
             .args(["--s3", "127.0.0.1:0", "--log-level", "info,millpond=debug", "--data"])
-            .arg(folder.path().join("data"))
-            .args(flags)
+            .arg(self.folder.path().join("data"))
+            .args(&self.flags)
             .env_remove("MILLPOND_S3_ACCESS_KEY")
             .env_remove("MILLPOND_S3_SECRET_KEY")
             .stdin(Stdio::null())
@@ -56,15 +90,15 @@ impl Server {
             .stderr(log)
             .spawn()
             .unwrap();
-        let (mut address, mut s3, mut http) = (String::new(), String::new(), String::new());
         let mut is_ready = false;
         let out = child.stdout.take().unwrap();
+        self.child = Some(child);
         for line in BufReader::new(out).lines().map_while(Result::ok) {
             let mut words = line.split_whitespace();
             let to = match words.next() {
-                Some("clients") => &mut address,
-                Some("s3") => &mut s3,
-                Some("metrics") => &mut http,
+                Some("clients") => &mut self.address,
+                Some("s3") => &mut self.s3,
+                Some("metrics") => &mut self.http,
                 Some("READY") => {
                     is_ready = true;
                     break;
@@ -75,9 +109,7 @@ impl Server {
             let word = word.split_once("://").map_or(word, |(_, rest)| rest);
             word.trim_end_matches("/metrics").clone_into(to);
         }
-        let server = Self { child, address, s3, http, folder };
-        assert!(is_ready, "the server did not start:\n{}", server.log());
-        server
+        assert!(is_ready, "the server did not start:\n{}", self.log());
     }
 
     /// A client with the credential of the configuration, once the volume can be used.
@@ -107,8 +139,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
         if std::thread::panicking() {
             let log = self.log();
             let from = log.len().saturating_sub(4_000);

@@ -70,7 +70,7 @@ pub(crate) async fn put_object_acl(
 ) -> Answer<PutObjectAclOutput> {
     let input = request.input;
     let (bucket, key) = (input.bucket, input.key);
-    door.blocking(move |store| super::get::find(store, (&bucket, &key), false)).await?;
+    crate::backed::look::view(door, (&bucket, &key)).await?;
     check_acl(input.acl.as_ref().map(ObjectCannedACL::as_str))?;
     if input.acl.is_none() {
         return Err(absent("An access control list beyond the canned 'private'"));

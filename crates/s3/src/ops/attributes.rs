@@ -8,13 +8,12 @@ use s3s::dto::{
 };
 use s3s::{S3ErrorCode, S3Request};
 
-use super::get::find;
 use super::put::{sum_type, tell_sum};
 use super::{Answer, answer, count, size};
+use crate::backed::look::view;
 use crate::conditions::{etag, time};
 use crate::door::Door;
 use crate::error::{absent, refuse};
-use crate::record::View;
 
 /// `GetObjectAttributes`. Of parts only their number is told.
 pub(crate) async fn get(
@@ -33,8 +32,7 @@ pub(crate) async fn get(
         return Err(refuse(S3ErrorCode::InvalidArgument, "Invalid attribute name specified."));
     }
     let (bucket, key) = (input.bucket, input.key);
-    let object = door.blocking(move |store| find(store, (&bucket, &key), false)).await?;
-    let view = View::of(&object);
+    let (view, _) = view(door, (&bucket, &key)).await?;
     let is_asked = |name: &str| names.contains(&name);
     let checksum = view.record.sum.as_ref().filter(|_| is_asked("Checksum")).map(|sum| {
         let mut told = Checksum { checksum_type: Some(sum_type(sum)), ..Checksum::default() };

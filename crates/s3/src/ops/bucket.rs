@@ -9,6 +9,7 @@ use s3s::dto::{
 };
 use s3s::{S3ErrorCode, S3Request};
 
+use super::list::Asked;
 use super::{Answer, access_key, answer, owner};
 use crate::auth::key;
 use crate::conditions::time;
@@ -51,6 +52,14 @@ pub(crate) async fn delete(
     request: S3Request<DeleteBucketInput>,
 ) -> Answer<DeleteBucketOutput> {
     let name = request.input.bucket;
+    if let Some(backed) = door.backed(&name).await? {
+        // What only the backend has would not be in the way otherwise.
+        let (prefix, delimiter) = (String::new(), String::new());
+        let asked = Asked { bucket: name.clone(), prefix, delimiter, after: Vec::new(), max: 1 };
+        if !crate::backed::list::page(door, &backed, &asked).await?.items.is_empty() {
+            return Err(S3ErrorCode::BucketNotEmpty.into());
+        }
+    }
     door.blocking(move |store| store.remove_bucket(&name).in_bucket()).await?;
     answer(DeleteBucketOutput {})
 }

@@ -8,7 +8,9 @@ use s3s::{S3ErrorCode, S3Request, S3Result};
 use super::copy::{PIECE, append};
 use super::multipart::{id, upload};
 use super::put::{New, store as store_object, sum_type, sums, tell_sum};
-use super::{Answer, answer};
+use super::{Answer, told};
+use crate::backed::look::bring_for;
+use crate::backed::settle::admit_removal;
 use crate::conditions::{Conditions, etag};
 use crate::door::{Door, Way};
 use crate::error::{Told as _, refuse};
@@ -209,9 +211,9 @@ pub(crate) async fn complete_upload(
     if named.is_empty() {
         return Err(S3ErrorCode::MalformedXML.into());
     }
-    let told = sums!(input);
+    let named_sums = sums!(input);
     let expected = Expected {
-        sums: told.into_iter().filter_map(|(it, value)| Some((it, value?.clone()))).collect(),
+        sums: named_sums.into_iter().filter_map(|(it, value)| Some((it, value?.clone()))).collect(),
         kind: input.checksum_type.as_ref().map(|it| it.as_str().to_owned()),
         size: input.mpu_object_size,
     };
@@ -221,12 +223,16 @@ pub(crate) async fn complete_upload(
         ..Conditions::default()
     };
     let (bucket, key) = (input.bucket.clone(), input.key.clone());
+    let written = admit_removal(door, (&bucket, &key)).await?;
+    bring_for(door, (&bucket, &key), &conditions).await?;
+    let of = key.clone();
     let _memory = door.memory(Way::In, PIECE).await?;
     let view = door
         .blocking(move |store| {
             complete(store, (&bucket, &key, id), (&named, &expected), &conditions)
         })
         .await?;
+    let word = written.done(door, &of).await?;
     let mut output = CompleteMultipartUploadOutput {
         location: Some(format!("/{}/{}", input.bucket, input.key)),
         bucket: Some(input.bucket),
@@ -237,5 +243,5 @@ pub(crate) async fn complete_upload(
     let sum = view.record.sum.as_ref();
     tell_sum!(output, sum);
     output.checksum_type = sum.map(sum_type);
-    answer(output)
+    told(output, word)
 }

@@ -7,13 +7,15 @@ use s3s::dto::{
     CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource, MetadataDirective,
     TaggingDirective,
 };
-use s3s::{S3ErrorCode, S3Request, S3Result};
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Result};
 
 use super::get::open;
 use super::headers::{Kept, kept, refuse_extras};
 use super::put::{New, check_key, store as store_object, sum_type, tell_sum};
 use super::tagging::parse_header;
-use super::{Answer, access_key, answer};
+use super::{Answer, access_key, told as told_answer};
+use crate::backed::look::bring;
+use crate::backed::settle::admit;
 use crate::conditions::{Conditions, etag, time};
 use crate::door::{Door, Way};
 use crate::error::{Told as _, absent, refuse};
@@ -143,6 +145,14 @@ fn directive(text: Option<&str>) -> S3Result<bool> {
     }
 }
 
+/// A copy that would change nothing.
+fn same() -> S3Error {
+    let message = "This copy request is illegal because it is trying to copy an object to itself \
+                   without changing the object's metadata, storage class, website redirect location \
+                   or encryption attributes.";
+    refuse(S3ErrorCode::InvalidRequest, message)
+}
+
 /// `CopyObject`.
 pub(crate) async fn copy_object(
     door: &Arc<Door>,
@@ -169,10 +179,7 @@ pub(crate) async fn copy_object(
     let (bucket, key) = (input.bucket, input.key);
     let is_same = bucket == bucket_from && key == key_from;
     if is_same && !told.replace_meta && !replace_tags {
-        let message = "This copy request is illegal because it is trying to copy an object to itself \
-                       without changing the object's metadata, storage class, website redirect location \
-                       or encryption attributes.";
-        return Err(refuse(S3ErrorCode::InvalidRequest, message));
+        return Err(same());
     }
     let conditions = Conditions {
         if_match: input.copy_source_if_match.take(),
@@ -180,11 +187,14 @@ pub(crate) async fn copy_object(
         modified_since: input.copy_source_if_modified_since.take(),
         unmodified_since: input.copy_source_if_unmodified_since.take(),
     };
+    bring(door, (&bucket_from, &key_from)).await?;
+    let written = admit(door, (&bucket, &key)).await?;
+    let of = key.clone();
     let _memory = door.memory(Way::In, PIECE).await?;
     let (view, sum) = door
         .blocking(move |store| {
             let check = |view: &View| conditions.check_source(view);
-            let (object, from, file) = open(store, (&bucket_from, &key_from), check)?;
+            let (object, from, file) = open(store, (&bucket_from, &key_from), None, check)?;
             if from.attr.size > BODY_MAX {
                 let message = "The specified copy source is larger than the maximum allowable size for a \
                                copy source: 5368709120";
@@ -205,6 +215,7 @@ pub(crate) async fn copy_object(
             Ok((store_object(store, &new)?, digest.sum))
         })
         .await?;
+    let word = written.done(door, &of).await?;
     let mut result = CopyObjectResult {
         e_tag: Some(etag(&view.etag)),
         last_modified: Some(time(view.attr.mtime)),
@@ -212,5 +223,7 @@ pub(crate) async fn copy_object(
     };
     tell_sum!(result, &sum);
     result.checksum_type = sum.as_ref().map(sum_type);
-    answer(CopyObjectOutput { copy_object_result: Some(result), ..CopyObjectOutput::default() })
+    let output =
+        CopyObjectOutput { copy_object_result: Some(result), ..CopyObjectOutput::default() };
+    told_answer(output, word)
 }

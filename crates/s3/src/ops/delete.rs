@@ -9,6 +9,8 @@ use s3s::dto::{
 use s3s::{S3ErrorCode, S3Request, S3Result};
 
 use super::{Answer, answer};
+use crate::backed::look::bring_for;
+use crate::backed::settle::admit_removal;
 use crate::conditions::Conditions;
 use crate::door::Door;
 use crate::error::{Told as _, absent, message};
@@ -61,25 +63,66 @@ pub(crate) async fn one(
     }
     let conditions = Conditions { if_match: input.if_match.take(), ..Conditions::default() };
     let (bucket, key) = (input.bucket, input.key);
+    let written = admit_removal(door, (&bucket, &key)).await?;
+    bring_for(door, (&bucket, &key), &conditions).await?;
+    let of = key.clone();
     door.blocking(move |store| remove(store, (&bucket, &key), &conditions)).await?;
+    written.done(door, &of).await?;
     answer(DeleteObjectOutput::default())
 }
 
+type Outcome = Result<DeletedObject, Error>;
+
+/// Why one of many keys was not removed.
+fn refused(it: &ObjectIdentifier, error: &s3s::S3Error) -> Error {
+    let code = error.code().as_str().to_owned();
+    let text = error.message().unwrap_or_else(|| message(&code)).to_owned();
+    let (key, version_id) = (Some(it.key.clone()), it.version_id.clone());
+    Error { code: Some(code), key, message: Some(text), version_id }
+}
+
+fn conditions_of(it: &ObjectIdentifier) -> Conditions {
+    let if_match = it.e_tag.clone().map(s3s::dto::ETagCondition::ETag);
+    Conditions { if_match, ..Conditions::default() }
+}
+
 /// What became of one key.
-fn outcome(store: &Store, bucket: &str, it: &ObjectIdentifier) -> Result<DeletedObject, Error> {
-    let condition = it.e_tag.clone().map(s3s::dto::ETagCondition::ETag);
-    let conditions = Conditions { if_match: condition, ..Conditions::default() };
+fn outcome(store: &Store, bucket: &str, it: &ObjectIdentifier) -> Outcome {
     let done = refuse_version(it.version_id.as_ref())
-        .and_then(|()| remove(store, (bucket, &it.key), &conditions));
+        .and_then(|()| remove(store, (bucket, &it.key), &conditions_of(it)));
     match done {
         Ok(()) => Ok(DeletedObject { key: Some(it.key.clone()), ..DeletedObject::default() }),
-        Err(error) => {
-            let code = error.code().as_str().to_owned();
-            let text = error.message().unwrap_or_else(|| message(&code)).to_owned();
-            let (key, version_id) = (Some(it.key.clone()), it.version_id.clone());
-            Err(Error { code: Some(code), key, message: Some(text), version_id })
+        Err(error) => Err(refused(it, &error)),
+    }
+}
+
+/// Removes keys one after the other, and waits for all their backend together.
+async fn lane_of(
+    door: &Arc<Door>,
+    bucket: &str,
+    lane: Vec<ObjectIdentifier>,
+) -> S3Result<Vec<Outcome>> {
+    if door.backed(bucket).await?.is_some() {
+        for it in &lane {
+            // What cannot be brought here fails below, or is not there.
+            let _ = bring_for(door, (bucket, &it.key), &conditions_of(it)).await;
         }
     }
+    let (of, keys) = (bucket.to_owned(), lane.clone());
+    let mut outcomes = door
+        .blocking(move |store| {
+            Ok(keys.iter().map(|it| outcome(store, &of, it)).collect::<Vec<_>>())
+        })
+        .await?;
+    for (it, outcome) in lane.iter().zip(&mut outcomes) {
+        if outcome.is_ok()
+            && let Err(error) =
+                admit_removal(door, (bucket, &it.key)).await?.done(door, &it.key).await
+        {
+            *outcome = Err(refused(it, &error));
+        }
+    }
+    Ok(outcomes)
 }
 
 /// `DeleteObjects`.
@@ -100,12 +143,7 @@ pub(crate) async fn many(
         .chunks(lane_len)
         .map(|lane| {
             let (lane, bucket, door) = (lane.to_vec(), input.bucket.clone(), Arc::clone(door));
-            tokio::spawn(async move {
-                let remove_all = move |store: &Store| {
-                    Ok(lane.iter().map(|it| outcome(store, &bucket, it)).collect::<Vec<_>>())
-                };
-                door.blocking(remove_all).await
-            })
+            tokio::spawn(async move { lane_of(&door, &bucket, lane).await })
         })
         .collect();
     let (mut deleted, mut errors) = (Vec::new(), Vec::new());

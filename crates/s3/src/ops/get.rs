@@ -6,13 +6,16 @@ use hyper::StatusCode;
 use millpond_client::{ClientError, File};
 use millpond_types::meta::MetaError;
 use s3s::dto::{
-    GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, Range, Timestamp,
+    GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, Range, StreamingBlob,
+    Timestamp,
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::headers::{TYPE_DEFAULT, expires};
 use super::put::{sum_type, tell_sum};
 use super::{Answer, count, size};
+use crate::backed::fetch::{self, Asked};
+use crate::backed::look::{Seen, look, tell, view};
 use crate::conditions::{Conditions, etag, time};
 use crate::door::Door;
 use crate::error::{Told as _, absent, custom, told};
@@ -25,13 +28,13 @@ use crate::store::{Object, Store};
 /// How often an object is looked for that was replaced before it could be opened.
 const TRIES: usize = 8;
 
-/// What of an object is asked for.
-struct Wanted {
-    offset: u64,
-    len: u64,
+/// A part of an object.
+pub(crate) struct Part {
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
     /// Whether it was asked for as a range or a part.
-    is_part: bool,
-    parts: Option<i32>,
+    is_cut: bool,
+    count: Option<i32>,
 }
 
 /// The object of a key; for a thread that may block.
@@ -44,17 +47,21 @@ pub(crate) fn find(store: &Store, (bucket, key): (&str, &str), bytes: bool) -> S
 }
 
 /// An object as it is now, and its file where the bytes are not told with it; for a thread that may block. One that is
-/// replaced between the two questions is looked for anew.
+/// replaced between the two questions is looked for anew. `first` is what was found before.
 ///
 /// # Errors
 /// As [`find`]; what `check` says; `SlowDown` when it is replaced all the time.
 pub(crate) fn open(
     store: &Store,
     at: (&str, &str),
+    mut first: Option<Object>,
     check: impl Fn(&View) -> S3Result<()>,
 ) -> S3Result<(Object, View, Option<File>)> {
     for _ in 0..TRIES {
-        let object = find(store, at, true)?;
+        let object = match first.take() {
+            Some(object) => object,
+            None => find(store, at, true)?,
+        };
         let view = View::of(&object);
         check(&view)?;
         if object.bytes.is_some() || view.attr.size == 0 {
@@ -69,7 +76,11 @@ pub(crate) fn open(
     Err(S3ErrorCode::SlowDown.into())
 }
 
-fn wanted(view: &View, range: Option<&Range>, part: Option<i32>) -> S3Result<Wanted> {
+/// What of an object is asked for.
+///
+/// # Errors
+/// `InvalidRange`, `InvalidPartNumber`.
+pub(crate) fn wanted(view: &View, range: Option<&Range>, part: Option<i32>) -> S3Result<Part> {
     let all = view.attr.size;
     let parts = view.record.parts.as_ref();
     let parts_told = part.and(parts.map(|it| count(it.count as usize)));
@@ -78,11 +89,11 @@ fn wanted(view: &View, range: Option<&Range>, part: Option<i32>) -> S3Result<Wan
             S3ErrorCode::InvalidRequest,
             "Cannot specify both Range header and partNumber query parameter",
         )),
-        (None, None) => Ok(Wanted { offset: 0, len: all, is_part: false, parts: None }),
+        (None, None) => Ok(Part { offset: 0, len: all, is_cut: false, count: None }),
         (Some(range), None) => {
             let range = range.check(all).map_err(|_| beyond(all))?;
             let (offset, len) = (range.start, range.end - range.start);
-            Ok(Wanted { offset, len, is_part: true, parts: None })
+            Ok(Part { offset, len, is_cut: true, count: None })
         }
         (None, Some(number)) => {
             let number = u32::try_from(number).unwrap_or_default();
@@ -95,7 +106,7 @@ fn wanted(view: &View, range: Option<&Range>, part: Option<i32>) -> S3Result<Wan
                 let message = "The requested partnumber is not satisfiable".to_owned();
                 custom("InvalidPartNumber", StatusCode::RANGE_NOT_SATISFIABLE, message)
             })?;
-            Ok(Wanted { offset, len, is_part: true, parts: parts_told })
+            Ok(Part { offset, len, is_cut: true, count: parts_told })
         }
     }
 }
@@ -110,19 +121,22 @@ fn beyond(all: u64) -> S3Error {
     error
 }
 
-impl Wanted {
+impl Part {
     /// An answer with the status of a part, which `s3s` gives only to some.
     #[expect(clippy::unnecessary_wraps, reason = "it is what an operation ends with")]
-    fn answer<T>(&self, output: T) -> Answer<T> {
+    fn answer<T>(&self, output: T, word: Option<&'static str>) -> Answer<T> {
         let mut response = S3Response::new(output);
-        if self.is_part {
+        if let Some(word) = word {
+            tell(&mut response, word);
+        }
+        if self.is_cut {
             response.extensions.insert(Status(StatusCode::PARTIAL_CONTENT));
         }
         Ok(response)
     }
 
     fn range(&self, all: u64) -> Option<String> {
-        let is_told = self.is_part && self.len > 0;
+        let is_told = self.is_cut && self.len > 0;
         is_told.then(|| format!("bytes {}-{}/{all}", self.offset, self.offset + self.len - 1))
     }
 
@@ -136,7 +150,7 @@ impl Wanted {
 /// Fills the headers that both outputs of `s3s` have.
 macro_rules! describe {
     ($output:ident, $view:expr, $wanted:expr, $mode:expr) => {{
-        let (view, wanted): (&View, &Wanted) = ($view, $wanted);
+        let (view, wanted): (&View, &Part) = ($view, $wanted);
         let header = |name: &str| view.record.headers.get(name).cloned();
         $output.accept_ranges = Some("bytes".to_owned());
         $output.cache_control = header("cache-control");
@@ -149,7 +163,7 @@ macro_rules! describe {
         $output.content_range = wanted.range(view.attr.size);
         $output.e_tag = Some(etag(&view.etag));
         $output.last_modified = Some(time(view.attr.mtime));
-        $output.parts_count = wanted.parts;
+        $output.parts_count = wanted.count;
         if !view.record.meta.is_empty() {
             $output.metadata = Some(view.record.meta.clone().into_iter().collect());
         }
@@ -183,28 +197,71 @@ pub(crate) async fn get_object(
         unmodified_since: input.if_unmodified_since.take(),
     };
     let (bucket, key) = (input.bucket, input.key);
-    let (range, part) = (input.range, input.part_number);
-    let (view, wanted, object, file) = door
-        .blocking(move |store| {
-            let check = |view: &View| conditions.check_read(view);
-            let (object, view, file) = open(store, (&bucket, &key), check)?;
-            let part_wanted = wanted(&view, range.as_ref(), part)?;
-            Ok((view, part_wanted, object, file))
-        })
-        .await?;
+    let asked =
+        Asked { conditions: &conditions, range: input.range.as_ref(), part: input.part_number };
+    let ((view, wanted, body), word) = read(door, (&bucket, &key), &asked).await?;
     let mut output = GetObjectOutput::default();
     describe!(output, &view, &wanted, input.checksum_mode);
     let tags = view.record.tags.len();
     output.tag_count = (tags > 0).then(|| count(tags));
     door.metrics.sent(wanted.len);
-    output.body = Some(match (object.bytes, file) {
-        (None, Some(file)) => send::file(door, file, (wanted.offset, wanted.len)),
-        (bytes, _) => send::bytes(cut(bytes.unwrap_or_default(), &wanted)),
-    });
-    wanted.answer(output)
+    output.body = Some(body);
+    wanted.answer(output, word)
 }
 
-fn cut(mut bytes: Vec<u8>, wanted: &Wanted) -> Vec<u8> {
+type Body = (View, Part, StreamingBlob);
+
+/// Reads an object that lies here.
+async fn here(
+    door: &Arc<Door>,
+    at: (&str, &str),
+    first: Option<Object>,
+    asked: &Asked<'_>,
+) -> S3Result<Body> {
+    let (bucket, key) = (at.0.to_owned(), at.1.to_owned());
+    let (conditions, range, part) = (asked.conditions.clone(), asked.range.copied(), asked.part);
+    let (view, wanted, object, file) = door
+        .blocking(move |store| {
+            let check = |view: &View| conditions.check_read(view);
+            let (object, view, file) = open(store, (&bucket, &key), first, check)?;
+            let part_wanted = wanted(&view, range.as_ref(), part)?;
+            Ok((view, part_wanted, object, file))
+        })
+        .await?;
+    let body = match (object.bytes, file) {
+        (None, Some(file)) => send::file(door, file, (wanted.offset, wanted.len)),
+        (bytes, _) => send::bytes(cut(bytes.unwrap_or_default(), &wanted)),
+    };
+    Ok((view, wanted, body))
+}
+
+/// Reads an object wherever it is, and says where that is in a backed bucket.
+async fn read(
+    door: &Arc<Door>,
+    at: (&str, &str),
+    asked: &Asked<'_>,
+) -> S3Result<(Body, Option<&'static str>)> {
+    let Some(backed) = door.backed(at.0).await? else {
+        return Ok((here(door, at, None, asked).await?, None));
+    };
+    for _ in 0..TRIES {
+        match look(door, &backed, at.1, true).await? {
+            Seen::Nowhere => return Err(S3ErrorCode::NoSuchKey.into()),
+            Seen::There(seen) => {
+                let body = fetch::get(door, (&backed, at.1), seen, asked).await?;
+                return Ok((body, Some("remote")));
+            }
+            Seen::Here(object, word) => match here(door, at, Some(object), asked).await {
+                // Given up here meanwhile.
+                Err(error) if *error.code() == S3ErrorCode::NoSuchKey => {}
+                done => return Ok((done?, Some(word))),
+            },
+        }
+    }
+    Err(S3ErrorCode::SlowDown.into())
+}
+
+fn cut(mut bytes: Vec<u8>, wanted: &Part) -> Vec<u8> {
     let at = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
     let (start, end) = (at(wanted.offset).min(bytes.len()), at(wanted.offset + wanted.len));
     bytes.truncate(end);
@@ -225,8 +282,7 @@ pub(crate) async fn head_object(
         unmodified_since: input.if_unmodified_since.take(),
     };
     let (bucket, key) = (input.bucket, input.key);
-    let object = door.blocking(move |store| find(store, (&bucket, &key), false)).await?;
-    let view = View::of(&object);
+    let (view, word) = view(door, (&bucket, &key)).await?;
     conditions.check_read(&view)?;
     let wanted = wanted(&view, input.range.as_ref(), input.part_number)?;
     let mut output = HeadObjectOutput::default();
@@ -240,5 +296,5 @@ pub(crate) async fn head_object(
     set(&mut output.content_type, input.response_content_type);
     let expires: Option<Timestamp> = input.response_expires;
     output.expires = expires.or(output.expires);
-    wanted.answer(output)
+    wanted.answer(output, word)
 }

@@ -9,12 +9,14 @@ use s3s::dto::{
 use s3s::{S3ErrorCode, S3Request, S3Result};
 
 use super::{Answer, answer, count, owner, size};
+use crate::back::store::{Found, Remote};
+use crate::backed::merge::Line;
 use crate::conditions::{etag, time};
 use crate::door::Door;
 use crate::error::{Told as _, refuse};
 use crate::hash::{hex, unhex};
 use crate::record::View;
-use crate::store::{ListObjects, Listed, Store};
+use crate::store::{ListObjects, Listed, Object, Store};
 
 /// Keys of a page at most.
 const KEYS_MAX: usize = 1_000;
@@ -24,18 +26,55 @@ const ROUNDS_MAX: usize = 64;
 const TOKEN: &str = "1-";
 
 /// A page that a client asks for.
-struct Asked {
-    bucket: String,
-    prefix: String,
-    delimiter: String,
-    after: Vec<u8>,
-    max: usize,
+pub(crate) struct Asked {
+    pub(crate) bucket: String,
+    pub(crate) prefix: String,
+    pub(crate) delimiter: String,
+    pub(crate) after: Vec<u8>,
+    pub(crate) max: usize,
 }
 
-struct Page {
-    items: Vec<Listed>,
+/// A page of an answer.
+pub(crate) struct Page {
+    pub(crate) items: Vec<Told>,
     /// Where the next one begins; none at the end.
-    next: Option<Vec<u8>>,
+    pub(crate) next: Option<Vec<u8>>,
+}
+
+/// A line of an answer: a key with what it has, or a common prefix.
+pub(crate) struct Told {
+    pub(crate) name: Vec<u8>,
+    view: Option<View>,
+}
+
+impl Told {
+    /// What lies here.
+    pub(crate) fn here(line: Line<Object>) -> Self {
+        Self { name: line.name, view: line.of.map(|it| View::of(&it)) }
+    }
+
+    /// A key that only the backend has.
+    pub(crate) fn there(name: Vec<u8>, found: &Found) -> Self {
+        let remote = Remote {
+            etag: found.etag.clone(),
+            len: found.len,
+            modified_ms: found.modified_ms,
+            ..Remote::default()
+        };
+        Self { name, view: Some(View::of_remote(&remote)) }
+    }
+
+    /// A common prefix.
+    pub(crate) const fn prefix(name: Vec<u8>) -> Self {
+        Self { name, view: None }
+    }
+
+    fn of(item: Listed) -> Self {
+        match item {
+            Listed::Prefix(name) => Self::prefix(name),
+            Listed::Key { key, object } => Self { name: key, view: Some(View::of(&object)) },
+        }
+    }
 }
 
 /// Gathers a page; one item more is asked for, so that a page that is full is known to be the last.
@@ -53,10 +92,10 @@ fn gather(store: &Store, asked: &Asked) -> S3Result<Page> {
                 limit,
             })
             .in_bucket()?;
-        items.extend(page.items);
+        items.extend(page.items.into_iter().map(Told::of));
         if items.len() > asked.max {
             items.truncate(asked.max);
-            let next = items.last().map(|it| name(it).to_vec());
+            let next = items.last().map(|it: &Told| it.name.clone());
             return Ok(Page { items, next });
         }
         match page.next {
@@ -67,15 +106,8 @@ fn gather(store: &Store, asked: &Asked) -> S3Result<Page> {
     Ok(Page { items, next: Some(after) })
 }
 
-fn name(item: &Listed) -> &[u8] {
-    match item {
-        Listed::Key { key, .. } => key,
-        Listed::Prefix(prefix) => prefix,
-    }
-}
-
 /// Percent-encodes all but what AWS leaves.
-pub(super) fn encoded(text: &[u8], is_asked: bool) -> String {
+pub(crate) fn encoded(text: &[u8], is_asked: bool) -> String {
     use std::fmt::Write as _;
     if !is_asked {
         return String::from_utf8_lossy(text).into_owned();
@@ -110,6 +142,11 @@ pub(super) fn page_len(max: Option<i32>, name: &str) -> S3Result<usize> {
 }
 
 async fn page(door: &Arc<Door>, asked: Asked) -> S3Result<Page> {
+    if asked.max > 0
+        && let Some(backed) = door.backed(&asked.bucket).await?
+    {
+        return crate::backed::list::page(door, &backed, &asked).await;
+    }
     door.blocking(move |store| {
         if asked.max == 0 {
             store.bucket(&asked.bucket).in_bucket()?;
@@ -120,15 +157,15 @@ async fn page(door: &Arc<Door>, asked: Asked) -> S3Result<Page> {
     .await
 }
 
-fn split(items: Vec<Listed>, url: bool, with_owner: bool) -> (Vec<Entry>, Vec<CommonPrefix>) {
+fn split(items: Vec<Told>, url: bool, with_owner: bool) -> (Vec<Entry>, Vec<CommonPrefix>) {
     let (mut entries, mut prefixes) = (Vec::new(), Vec::new());
     for item in items {
-        match item {
-            Listed::Prefix(prefix) => {
-                prefixes.push(CommonPrefix { prefix: Some(encoded(&prefix, url)) });
+        let key = item.name;
+        match item.view {
+            None => {
+                prefixes.push(CommonPrefix { prefix: Some(encoded(&key, url)) });
             }
-            Listed::Key { key, object } => {
-                let view = View::of(&object);
+            Some(view) => {
                 entries.push(Entry {
                     e_tag: Some(etag(&view.etag)),
                     key: Some(encoded(&key, url)),

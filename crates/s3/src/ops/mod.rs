@@ -30,6 +30,16 @@ pub(crate) fn answer<T>(output: T) -> Answer<T> {
     Ok(S3Response::new(output))
 }
 
+/// An answer that says where its object is; nothing in a bucket that nothing backs.
+#[expect(clippy::unnecessary_wraps, reason = "it is what an operation ends with")]
+pub(crate) fn told<T>(output: T, word: Option<&'static str>) -> Answer<T> {
+    let mut response = S3Response::new(output);
+    if let Some(word) = word {
+        crate::backed::look::tell(&mut response, word);
+    }
+    Ok(response)
+}
+
 /// The owner of everything.
 pub(crate) fn owner() -> Owner {
     Owner { display_name: Some(OWNER.to_owned()), id: Some(OWNER.to_owned()) }

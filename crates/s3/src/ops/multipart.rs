@@ -15,6 +15,8 @@ use super::get::open;
 use super::headers::{kept, refuse_extras};
 use super::put::{check_key, sums, tell_sum};
 use super::{Answer, access_key, answer, count, initiator, owner, size};
+use crate::backed::look::bring;
+use crate::backed::settle::admit;
 use crate::conditions::{Conditions, etag, time};
 use crate::door::{Door, Way};
 use crate::error::{Told as _, refuse};
@@ -162,6 +164,7 @@ pub(crate) async fn part(
     };
     let mut incoming = Incoming::new(input.body.take(), trailing_headers, &said)?;
     let (bucket, key) = (input.bucket, input.key);
+    let of_key = key.clone();
     let asked = (bucket.clone(), key);
     let wants =
         door.blocking(move |store| Ok(upload(store, (&asked.0, &asked.1), id)?.1.wants)).await?;
@@ -176,6 +179,8 @@ pub(crate) async fn part(
         return Err(refuse(S3ErrorCode::InvalidRequest, message));
     }
     incoming.or_with(wants.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm));
+    // Whether it waits for its backend is about the whole, not about a part.
+    let _written = admit(door, (&bucket, &of_key)).await?;
     let arrived = incoming.receive(door, true).await?;
     let digest = door
         .blocking(move |store| {
@@ -223,12 +228,14 @@ pub(crate) async fn part_copy(
         unmodified_since: input.copy_source_if_unmodified_since.take(),
     };
     let (bucket, key, range) = (input.bucket, input.key, input.copy_source_range);
+    bring(door, (&from.0, &from.1)).await?;
+    let _written = admit(door, (&bucket, &key)).await?;
     let _memory = door.memory(Way::In, PIECE).await?;
     let (digest, changed) = door
         .blocking(move |store| {
             let (_, record) = upload(store, (&bucket, &key), id)?;
             let check = |view: &View| conditions.check_source(view);
-            let (object, view, file) = open(store, (&from.0, &from.1), check)?;
+            let (object, view, file) = open(store, (&from.0, &from.1), None, check)?;
             let range = copy_range(range.as_deref(), view.attr.size)?;
             if range.1 > BODY_MAX {
                 return Err(S3ErrorCode::EntityTooLarge.into());

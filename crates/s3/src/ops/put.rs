@@ -6,7 +6,9 @@ use s3s::dto::{PutObjectInput, PutObjectOutput};
 use s3s::{S3ErrorCode, S3Request, S3Result};
 
 use super::headers::{kept, refuse_extras};
-use super::{Answer, answer};
+use super::{Answer, told};
+use crate::backed::look::bring_for;
+use crate::backed::settle::admit;
 use crate::conditions::{Conditions, etag};
 use crate::door::Door;
 use crate::error::{Told as _, absent, refuse};
@@ -126,10 +128,13 @@ pub(crate) async fn put_object(
         sums: sums!(input),
     };
     let mut incoming = Incoming::new(input.body.take(), trailing_headers, &said)?;
+    let written = admit(door, (&input.bucket, &input.key)).await?;
     // As AWS does for those that name none.
     incoming.or_with(Algorithm::Crc64Nvme);
     let arrived = incoming.receive(door, false).await?;
     let (bucket, key) = (input.bucket, input.key);
+    bring_for(door, (&bucket, &key), &conditions).await?;
+    let of = key.clone();
     let (view, sum) = door
         .blocking(move |volume| {
             let (content, digest) = arrived.checked()?;
@@ -147,11 +152,12 @@ pub(crate) async fn put_object(
             Ok((store(volume, &new)?, digest.sum))
         })
         .await?;
+    let word = written.done(door, &of).await?;
     let mut output =
         PutObjectOutput { e_tag: Some(etag(&view.etag)), ..PutObjectOutput::default() };
     tell_sum!(output, &sum);
     output.checksum_type = sum.as_ref().map(sum_type);
-    answer(output)
+    told(output, word)
 }
 
 /// Keys of 1 to 1,024 bytes without a NUL.

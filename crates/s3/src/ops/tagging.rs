@@ -12,6 +12,8 @@ use s3s::{S3ErrorCode, S3Request, S3Result};
 
 use super::get::find;
 use super::{Answer, answer};
+use crate::backed::look::bring;
+use crate::backed::settle::admit_removal;
 use crate::door::Door;
 use crate::error::{Told as _, custom, refuse};
 use crate::record::{Record, decode, encode};
@@ -77,7 +79,7 @@ pub(crate) fn parse_header(text: &str) -> S3Result<Tags> {
 }
 
 /// The text of a percent-encoded one.
-fn plain(text: &str) -> Option<String> {
+pub(crate) fn plain(text: &str) -> Option<String> {
     let (mut bytes, mut rest) = (Vec::new(), text.bytes());
     while let Some(byte) = rest.next() {
         bytes.push(match byte {
@@ -120,6 +122,19 @@ fn change(
     Err(S3ErrorCode::ConditionalRequestConflict.into())
 }
 
+/// The same, in a bucket that may be backed.
+async fn changed(
+    door: &Arc<Door>,
+    (bucket, key): (String, String),
+    how: impl Fn(&mut Record) + Send + 'static,
+) -> S3Result<()> {
+    bring(door, (&bucket, &key)).await?;
+    let written = admit_removal(door, (&bucket, &key)).await?;
+    let of = key.clone();
+    door.blocking(move |store| change(store, (&bucket, &key), how)).await?;
+    written.done(door, &of).await.map(drop)
+}
+
 /// `PutObjectTagging`.
 pub(crate) async fn put(
     door: &Arc<Door>,
@@ -128,10 +143,7 @@ pub(crate) async fn put(
     let input = request.input;
     let tags = of_set(input.tagging.tag_set, OBJECT_MAX)?;
     let (bucket, key) = (input.bucket, input.key);
-    door.blocking(move |store| {
-        change(store, (&bucket, &key), |record| record.tags.clone_from(&tags))
-    })
-    .await?;
+    changed(door, (bucket, key), move |record| record.tags.clone_from(&tags)).await?;
     answer(PutObjectTaggingOutput::default())
 }
 
@@ -141,6 +153,7 @@ pub(crate) async fn get(
     request: S3Request<GetObjectTaggingInput>,
 ) -> Answer<GetObjectTaggingOutput> {
     let (bucket, key) = (request.input.bucket, request.input.key);
+    bring(door, (&bucket, &key)).await?;
     let object = door.blocking(move |store| find(store, (&bucket, &key), false)).await?;
     let record = object.attachment.and_then(|it| decode::<Record>(&it.bytes)).unwrap_or_default();
     answer(GetObjectTaggingOutput { tag_set: to_set(&record.tags), version_id: None })
@@ -152,8 +165,7 @@ pub(crate) async fn delete(
     request: S3Request<DeleteObjectTaggingInput>,
 ) -> Answer<DeleteObjectTaggingOutput> {
     let (bucket, key) = (request.input.bucket, request.input.key);
-    door.blocking(move |store| change(store, (&bucket, &key), |record| record.tags.clear()))
-        .await?;
+    changed(door, (bucket, key), |record| record.tags.clear()).await?;
     answer(DeleteObjectTaggingOutput::default())
 }
 

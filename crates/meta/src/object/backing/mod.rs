@@ -28,7 +28,7 @@ pub(crate) use bucket::forget_states;
 pub(super) use bucket::{forget_leftovers, must_be_idle};
 pub(super) use sweep::stray;
 pub(crate) use sweep::sweep;
-pub(super) use write::{Change, changed, filled, may_fill};
+pub(super) use write::{Change, changed, filled, is_elsewhere, may_fill};
 
 /// A backed bucket.
 #[derive(Debug)]

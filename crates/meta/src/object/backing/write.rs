@@ -119,6 +119,15 @@ pub(in super::super) async fn may_fill(
     Ok(is_clean && slot.was.map(|was| was.seq) == origin.seen)
 }
 
+/// Whether a key without a file is known to have its object at the backend: it was evicted a while ago.
+pub(in super::super) async fn is_elsewhere(
+    view: &View,
+    (backed, key): (&Backed, &[u8]),
+) -> Result<bool, Failed> {
+    let slot = Slot::read(view, backed.ino, key).await?;
+    Ok(slot.was.is_some_and(|was| was.wanted == Wanted::Forgotten))
+}
+
 /// Writes down that the backend has a file.
 pub(in super::super) async fn filled(
     view: &View,

@@ -1,10 +1,10 @@
-//! `millpond s3`: the access keys of S3 gateways.
+//! `millpond s3 keys`: the access keys of clients.
 
-use millpond_client::{Addresses, Client, ClientOptions};
 use millpond_s3::KeyRing;
 use serde_json::json;
 
-use super::{ABSENT, OK, Outcome, output};
+use super::To;
+use crate::cli::{ABSENT, OK, Outcome, output};
 
 pub(super) const EXAMPLES: &str =
     "The secret of a new key is shown once. Gateways hear of a change within a second.
@@ -15,24 +15,10 @@ Examples:
   millpond s3 keys list
   millpond s3 keys rm training";
 
-#[derive(Debug, clap::Subcommand)]
-pub(super) enum Command {
-    /// Make, list and remove the access keys of clients.
-    #[command(after_help = EXAMPLES)]
-    Keys(Args),
-}
-
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
-    /// Addresses of some nodes of the cluster: HOST:PORT, with commas.
-    #[arg(long, global = true, default_value = "127.0.0.1:7440", env = "MILLPOND_SERVER")]
-    server: Addresses,
-    /// Credential, when the cluster asks for one.
-    #[arg(long, global = true, env = "MILLPOND_TOKEN", hide_env_values = true, default_value = "")]
-    token: String,
-    /// Print JSON.
-    #[arg(long, global = true)]
-    json: bool,
+pub(in crate::cli) struct Args {
+    #[command(flatten)]
+    to: To,
     #[command(subcommand)]
     command: Keys,
 }
@@ -57,15 +43,12 @@ enum Keys {
     },
 }
 
-pub(super) fn run(command: &Command) -> Outcome {
-    let Command::Keys(args) = command;
-    let token = args.token.clone();
-    let client = Client::new(ClientOptions { token, ..ClientOptions::new(args.server.clone()) })?;
-    let ring = KeyRing::open(client)?;
+pub(super) fn run(args: &Args) -> Outcome {
+    let ring = KeyRing::open(args.to.client()?)?;
     match &args.command {
         Keys::Add { name, buckets } => {
             let key = ring.add(name, buckets.clone())?;
-            if args.json {
+            if args.to.json {
                 let shown = json!({"name": key.name, "access_key": key.access_key,
                     "secret_key": key.secret_key, "buckets": key.buckets});
                 return output::line(&shown.to_string());
@@ -75,7 +58,7 @@ pub(super) fn run(command: &Command) -> Outcome {
                 key.access_key, key.secret_key
             ))
         }
-        Keys::List => list(&ring, args.json),
+        Keys::List => list(&ring, args.to.json),
         Keys::Rm { name } if ring.remove(name)? => Ok(OK),
         Keys::Rm { name } => {
             eprintln!("millpond: no access key is called '{name}'");

@@ -1,0 +1,141 @@
+//! `millpond s3 backend`.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use millpond_s3::{BackendRing, BackendSettings, BucketRing, Secret};
+use serde_json::json;
+
+use super::To;
+use crate::cli::{ABSENT, FAILED, OK, Outcome, output};
+
+/// Where a secret is taken from that no file has.
+const SECRET: &str = "MILLPOND_S3_BACKEND_SECRET";
+
+pub(super) const EXAMPLES: &str = "The secret comes from --secret-key-file, or from MILLPOND_S3_BACKEND_SECRET in the environment. `add` of a name that is there replaces
+its settings; gateways hear of that within a few seconds.
+
+Examples:
+  millpond s3 backend add minio --endpoint http://10.0.0.5:9000 --access-key pond --secret-key-file secret
+  millpond s3 backend list
+  millpond s3 backend rm minio";
+
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct Args {
+    #[command(flatten)]
+    to: To,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Say where an object store is, or change what is said.
+    Add(Box<Add>),
+    /// List backends, without their secrets.
+    #[command(visible_alias = "ls")]
+    List,
+    /// Forget a backend that no bucket uses.
+    Rm {
+        /// Its name.
+        name: String,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Add {
+    /// What buckets call it: small letters, digits and dashes.
+    name: String,
+    #[arg(long, value_name = "URL", help = "Where it answers: http://HOST:PORT or https://HOST")]
+    endpoint: String,
+    /// Its access key.
+    #[arg(long)]
+    access_key: String,
+    /// A file with the secret of the access key.
+    #[arg(long, value_name = "FILE")]
+    secret_key_file: Option<PathBuf>,
+    /// The region that requests are signed for.
+    #[arg(long, default_value = "us-east-1")]
+    region: String,
+    /// Buckets are names of hosts below the endpoint, and not in the path.
+    #[arg(long)]
+    virtual_hosts: bool,
+    /// Requests that a gateway has under way at most.
+    #[arg(long, default_value_t = 64)]
+    requests: u32,
+    /// Requests per second that a gateway sends at most to persist objects; 0 for no limit.
+    #[arg(long, default_value_t = 0)]
+    requests_per_s: u32,
+    /// A request is given up when its answer has not begun within this time.
+    #[arg(long, default_value = "30s")]
+    timeout: crate::config::Span,
+}
+
+impl Add {
+    fn settings(&self) -> anyhow::Result<BackendSettings> {
+        let secret = match &self.secret_key_file {
+            Some(path) => std::fs::read_to_string(path)
+                .with_context(|| format!("--secret-key-file {}: cannot be read", path.display()))?,
+            None => std::env::var(SECRET).ok().with_context(|| {
+                format!("no secret: name a file with --secret-key-file, or set {SECRET}")
+            })?,
+        };
+        Ok(BackendSettings {
+            region: self.region.clone(),
+            secret_key: Secret(secret.trim().to_owned()),
+            path_style: !self.virtual_hosts,
+            requests_max: self.requests,
+            requests_per_s: self.requests_per_s,
+            timeout_ms: u64::try_from(self.timeout.0.as_millis()).unwrap_or(u64::MAX),
+            ..BackendSettings::new(&self.endpoint, &self.access_key, "")
+        })
+    }
+}
+
+pub(super) fn run(args: &Args) -> Outcome {
+    match &args.command {
+        Command::Add(add) => {
+            let settings = add.settings()?;
+            BackendRing::open(args.to.client()?)?.set(&add.name, &settings)?;
+            Ok(OK)
+        }
+        Command::List => list(&args.to),
+        Command::Rm { name } => {
+            let client = args.to.client()?;
+            let used = BucketRing::open(client.clone())?.list()?;
+            let used = used.iter().filter(|(_, backing)| backing.backend == *name);
+            let names: Vec<&str> = used.map(|(bucket, _)| bucket.as_str()).collect();
+            if !names.is_empty() {
+                let names = names.join(", ");
+                eprintln!("millpond: '{name}' backs {names}: `millpond s3 bucket rm` these before");
+                return Ok(FAILED);
+            }
+            if BackendRing::open(client)?.remove(name)? {
+                return Ok(OK);
+            }
+            eprintln!("millpond: no backend is called '{name}'");
+            Ok(ABSENT)
+        }
+    }
+}
+
+fn list(to: &To) -> Outcome {
+    let all = BackendRing::open(to.client()?)?.list()?;
+    if to.json {
+        let shown = |(name, it): &(String, BackendSettings)| {
+            json!({"name": name, "endpoint": it.endpoint, "region": it.region, "access_key": it.access_key,
+                "path_style": it.path_style, "requests": it.requests_max, "requests_per_s": it.requests_per_s,
+                "timeout_ms": it.timeout_ms})
+        };
+        let lines: Vec<_> = all.iter().map(shown).collect();
+        return output::line(&serde_json::Value::from(lines).to_string());
+    }
+    let titles = ["name", "endpoint", "region", "access key", "requests", "per s"];
+    let mut rows = vec![titles.map(str::to_owned).to_vec()];
+    rows.extend(all.into_iter().map(|(name, it)| {
+        let rate =
+            if it.requests_per_s == 0 { "-".to_owned() } else { it.requests_per_s.to_string() };
+        vec![name, it.endpoint, it.region, it.access_key, it.requests_max.to_string(), rate]
+    }));
+    output::bytes(output::table(&rows).as_bytes())
+}

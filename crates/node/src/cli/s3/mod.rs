@@ -1,0 +1,118 @@
+//! `millpond s3`: access keys, and the object stores behind buckets.
+
+mod backend;
+mod bucket;
+mod keys;
+mod persist;
+mod rules;
+mod status;
+
+use millpond_client::{Addresses, Client, ClientOptions};
+use millpond_s3::BucketRing;
+
+use super::Outcome;
+
+pub(super) const EXAMPLES: &str = "Examples:
+  millpond s3 keys add training
+  millpond s3 backend add aws --endpoint https://s3.eu-central-1.amazonaws.com --region eu-central-1 \\
+      --access-key AKIA… --secret-key-file secret
+  millpond s3 bucket add data --backend aws --cache 100GiB
+  millpond s3 status";
+
+#[derive(Debug, clap::Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one of it")]
+pub(super) enum Command {
+    /// Make, list and remove the access keys of clients.
+    #[command(after_help = keys::EXAMPLES)]
+    Keys(keys::Args),
+    /// Say where object stores are that buckets may be backed by.
+    #[command(after_help = backend::EXAMPLES)]
+    Backend(backend::Args),
+    /// Have buckets be backed by an object store: what is written goes there, and what is there can be read.
+    #[command(after_help = bucket::EXAMPLES)]
+    Bucket(bucket::Args),
+    /// Show and change what becomes of the keys of a backed bucket, by their prefixes.
+    #[command(after_help = rules::EXAMPLES, args_conflicts_with_subcommands = true)]
+    Rules(rules::Args),
+    /// Show what waits for the backends of buckets, and what they do not take.
+    Status(status::Args),
+    /// Have what waits go to the backend now.
+    #[command(after_help = persist::EXAMPLES)]
+    Persist(persist::Args),
+    /// Try what failed again now, without the rest of its pause.
+    Retry(persist::RetryArgs),
+}
+
+/// Which cluster, and how it is told.
+#[derive(Debug, clap::Args)]
+struct To {
+    /// Addresses of some nodes of the cluster: HOST:PORT, with commas.
+    #[arg(long, global = true, default_value = "127.0.0.1:7440", env = "MILLPOND_SERVER")]
+    server: Addresses,
+    /// Credential, when the cluster asks for one.
+    #[arg(long, global = true, env = "MILLPOND_TOKEN", hide_env_values = true, default_value = "")]
+    token: String,
+    /// Print JSON.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+impl To {
+    fn client(&self) -> anyhow::Result<Client> {
+        let token = self.token.clone();
+        Ok(Client::new(ClientOptions { token, ..ClientOptions::new(self.server.clone()) })?)
+    }
+
+    fn buckets(&self) -> anyhow::Result<BucketRing> {
+        Ok(BucketRing::open(self.client()?)?)
+    }
+}
+
+pub(super) fn run(command: &Command) -> Outcome {
+    match command {
+        Command::Keys(args) => keys::run(args),
+        Command::Backend(args) => backend::run(args),
+        Command::Bucket(args) => bucket::run(args),
+        Command::Rules(args) => rules::run(args),
+        Command::Status(args) => status::run(args),
+        Command::Persist(args) => persist::run(args),
+        Command::Retry(args) => persist::retry(args),
+    }
+}
+
+/// Keys of a bucket that begin so: `s3://BUCKET/PREFIX`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Below {
+    bucket: String,
+    prefix: String,
+}
+
+impl std::str::FromStr for Below {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let rest = text.strip_prefix("s3://").ok_or("write s3://BUCKET/PREFIX")?;
+        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        if bucket.is_empty() {
+            return Err("no bucket is named: write s3://BUCKET/PREFIX".to_owned());
+        }
+        Ok(Self { bucket: bucket.to_owned(), prefix: prefix.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Below;
+
+    #[test]
+    fn a_prefix_is_a_url() {
+        let below = |text: &str| text.parse::<Below>();
+        for (text, bucket, prefix) in
+            [("s3://b", "b", ""), ("s3://b/", "b", ""), ("s3://b/a/ü", "b", "a/ü")]
+        {
+            let (bucket, prefix) = (bucket.to_owned(), prefix.to_owned());
+            assert_eq!(below(text), Ok(Below { bucket, prefix }));
+        }
+        assert!(below("b/a").is_err() && below("s3://").is_err() && below("s3:///a").is_err());
+    }
+}

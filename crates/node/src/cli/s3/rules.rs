@@ -1,0 +1,207 @@
+//! `millpond s3 rules`: what becomes of keys, by their prefixes.
+
+use millpond_client::{Backing, Mode, Rule, WhenFull};
+use serde_json::json;
+
+use super::To;
+use crate::cli::{ABSENT, OK, Outcome, output};
+use crate::config::Span;
+
+pub(super) const EXAMPLES: &str = "The longest prefix that a key begins with decides; without a rule objects are written back. A change is about later writes: what is
+written already keeps what held for it. Gateways hear of a change within a second.
+
+Examples:
+  millpond s3 rules data
+  millpond s3 rules set data checkpoints/ --mode write-through
+  millpond s3 rules set data scratch/ --mode transient --ttl 24h
+  millpond s3 rules set data models/ --mode write-back --pin
+  millpond s3 rules rm data scratch/";
+
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct Args {
+    #[command(flatten)]
+    to: To,
+    /// The bucket whose rules are shown.
+    #[arg(required = true)]
+    bucket: Option<String>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Make a rule, or replace the one of this prefix.
+    Set(Set),
+    /// Remove a rule.
+    Rm {
+        /// The bucket.
+        bucket: String,
+        /// The rule's prefix; "" for the one of all keys.
+        prefix: String,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Set {
+    /// The bucket.
+    bucket: String,
+    /// Keys that begin so; "" for all.
+    prefix: String,
+    /// What becomes of writes.
+    #[arg(long, value_enum)]
+    mode: ModeArg,
+    /// Keep what is cached, whatever the bounds.
+    #[arg(long)]
+    pin: bool,
+    /// Transient objects live so long; of others how long what is cached is right where the place at the backend is
+    /// shared. [default: without end; as the bucket says]
+    #[arg(long)]
+    ttl: Option<Span>,
+    /// What becomes of writes while the pool is full of what its backends do not have.
+    #[arg(long, value_enum, default_value = "slow-down")]
+    when_full: FullArg,
+}
+
+/// What becomes of writes.
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+pub(super) enum ModeArg {
+    /// Answered from the pool; goes to the backend behind that.
+    #[default]
+    WriteBack,
+    /// Answered when the backend has it.
+    WriteThrough,
+    /// Never goes to the backend.
+    Transient,
+}
+
+/// What becomes of writes while the pool is full.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum FullArg {
+    /// They are refused with 503.
+    SlowDown,
+    /// They are answered when the backend has them.
+    WriteThrough,
+}
+
+impl ModeArg {
+    pub(super) const fn mode(self) -> Mode {
+        match self {
+            Self::WriteBack => Mode::WriteBack,
+            Self::WriteThrough => Mode::WriteThrough,
+            Self::Transient => Mode::Transient,
+        }
+    }
+}
+
+/// A mode as commands have it.
+pub(super) const fn name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::WriteBack => "write-back",
+        Mode::WriteThrough => "write-through",
+        Mode::Transient => "transient",
+    }
+}
+
+/// Whole seconds.
+pub(super) fn seconds(span: Span) -> u32 {
+    u32::try_from(span.0.as_secs()).unwrap_or(u32::MAX)
+}
+
+impl Set {
+    fn rule(&self) -> Rule {
+        Rule {
+            prefix: self.prefix.clone().into_bytes(),
+            mode: self.mode.mode(),
+            is_pinned: self.pin,
+            priority: 0,
+            ttl_s: self.ttl.map_or(0, seconds),
+            quota_bytes: 0,
+            when_full: match self.when_full {
+                FullArg::SlowDown => WhenFull::SlowDown,
+                FullArg::WriteThrough => WhenFull::WriteThrough,
+            },
+        }
+    }
+}
+
+/// Nothing backs a bucket.
+#[expect(clippy::unnecessary_wraps, reason = "it is what a command ends with")]
+pub(super) fn unbacked(bucket: &str) -> Outcome {
+    eprintln!(
+        "millpond: nothing backs '{bucket}': `millpond s3 bucket add {bucket} --backend NAME`"
+    );
+    Ok(ABSENT)
+}
+
+pub(super) fn run(args: &Args) -> Outcome {
+    let ring = args.to.buckets()?;
+    match (&args.command, &args.bucket) {
+        (Some(Command::Set(set)), _) => {
+            let rule = set.rule();
+            let is_backed = ring.change(&set.bucket, |backing| {
+                backing.rules.retain(|it| it.prefix != rule.prefix);
+                backing.rules.push(rule);
+                backing.rules.sort_by(|one, other| one.prefix.cmp(&other.prefix));
+            })?;
+            if is_backed { Ok(OK) } else { unbacked(&set.bucket) }
+        }
+        (Some(Command::Rm { bucket, prefix }), _) => {
+            let mut was_there = false;
+            let is_backed = ring.change(bucket, |backing| {
+                was_there = backing.rules.iter().any(|it| it.prefix == prefix.as_bytes());
+                backing.rules.retain(|it| it.prefix != prefix.as_bytes());
+            })?;
+            if !is_backed {
+                return unbacked(bucket);
+            }
+            if was_there {
+                return Ok(OK);
+            }
+            eprintln!("millpond: '{bucket}' has no rule of the prefix '{prefix}'");
+            Ok(ABSENT)
+        }
+        (None, bucket) => {
+            let bucket = bucket.as_deref().unwrap_or_default();
+            match ring.get(bucket)?.flatten() {
+                Some(backing) => list(&backing, args.to.json),
+                None => unbacked(bucket),
+            }
+        }
+    }
+}
+
+const fn full_name(it: WhenFull) -> &'static str {
+    match it {
+        WhenFull::SlowDown => "slow-down",
+        WhenFull::WriteThrough => "write-through",
+    }
+}
+
+fn list(backing: &Backing, json: bool) -> Outcome {
+    let mut rules = backing.rules.clone();
+    if !rules.iter().any(|it| it.prefix.is_empty()) {
+        rules.insert(0, Rule::default());
+    }
+    let prefix = |it: &Rule| String::from_utf8_lossy(&it.prefix).into_owned();
+    if json {
+        let shown = |it: &Rule| {
+            json!({"prefix": prefix(it), "mode": name(it.mode), "pinned": it.is_pinned,
+                "ttl_seconds": it.ttl_s, "when_full": full_name(it.when_full)})
+        };
+        let lines: Vec<_> = rules.iter().map(shown).collect();
+        return output::line(&serde_json::Value::from(lines).to_string());
+    }
+    let titles = ["prefix", "mode", "pinned", "ttl", "when full"];
+    let mut rows = vec![titles.map(str::to_owned).to_vec()];
+    let or_dash = |is_set: bool, text: String| if is_set { text } else { "-".to_owned() };
+    rows.extend(rules.iter().map(|it| {
+        vec![
+            or_dash(!it.prefix.is_empty(), prefix(it)),
+            name(it.mode).to_owned(),
+            if it.is_pinned { "yes" } else { "no" }.to_owned(),
+            or_dash(it.ttl_s > 0, format!("{}s", it.ttl_s)),
+            full_name(it.when_full).to_owned(),
+        ]
+    }));
+    output::bytes(output::table(&rows).as_bytes())
+}

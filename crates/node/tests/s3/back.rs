@@ -1,0 +1,210 @@
+//! What is put in a backed bucket reaches the object store behind it, whatever happens on the way.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use millpond_env::Rng;
+use millpond_s3_load::proxy::Faults;
+
+use crate::behind::{BUCKET, Backed, volume};
+use crate::server::{Server, until};
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+fn random(len: usize, seed: u64) -> Vec<u8> {
+    let mut rng = Rng::new(seed);
+    (0..len.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).take(len).collect()
+}
+
+/// A path of the front.
+fn at(key: &str) -> String {
+    format!("/{BUCKET}/{key}")
+}
+
+#[test]
+fn objects_reach_the_store_with_all_that_they_have() {
+    let it = Backed::start();
+    let mut wanted = BTreeMap::new();
+    for (key, len) in
+        [("none", 0), ("small", 100), ("in chunks", 300 * KIB), ("a/large+ü", 3 * MIB)]
+    {
+        let bytes = random(len, len as u64);
+        let put = it.s3.put(&at(key), bytes.clone()).header("content-type", "text/x-test");
+        let put = put.header("x-amz-meta-of", "a test").header("x-amz-tagging", "a=b%26c&d=");
+        put.header("cache-control", "no-store").send().expect(200);
+        wanted.insert(key.to_owned(), Some(bytes));
+    }
+    it.settled();
+    it.check(&wanted);
+    for key in wanted.keys() {
+        let (front, behind) = (it.s3.get(&at(key)).send().expect(200), it.behind(key));
+        for header in
+            ["etag", "content-type", "x-amz-meta-of", "cache-control", "x-amz-tagging-count"]
+        {
+            assert_eq!(front.header(header), behind.header(header), "{key}: {header}");
+        }
+        assert_eq!(behind.header("x-amz-meta-millpond-put").len(), 16);
+    }
+    let tags = it.direct.get(&format!("/behind/of/front/{}", "small")).query("tagging", "");
+    assert_eq!(tags.send().expect(200).tags("Value"), ["b&amp;c", ""]);
+    for key in ["small", "a/large+ü"] {
+        it.s3.delete(&at(key)).send().expect(204);
+        wanted.insert(key.to_owned(), None);
+    }
+    it.settled();
+    it.check(&wanted);
+    assert_eq!(it.metric("millpond_s3_backend_requests_total{backend=\"store\",operation=\"put\",result=\"done\"}"), 4);
+    assert_eq!(it.metric("millpond_s3_backend_requests_total{backend=\"store\",operation=\"delete\",result=\"done\"}"), 2);
+    assert!(it.metric("millpond_s3_backend_sent_bytes_total") >= 3 * MIB as u64);
+}
+
+#[test]
+fn objects_of_parts_keep_their_etag() {
+    let it = Backed::start();
+    let begun = it.s3.post(&at("parts"), "").query("uploads", "").header("x-amz-meta-of", "parts");
+    let id = begun.send().expect(200).tag("UploadId");
+    let bodies = [random(5 * MIB, 1), random(6 * MIB, 2), random(9, 3)];
+    let mut named = String::new();
+    for (number, body) in (1..).zip(&bodies) {
+        let number = format!("{number}");
+        let put = it.s3.put(&at("parts"), body.clone()).query("partNumber", &number);
+        let etag = put.query("uploadId", &id).send().expect(200).header("etag");
+        let part = format!("<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>");
+        named.push_str(&part);
+    }
+    let named = format!("<CompleteMultipartUpload>{named}</CompleteMultipartUpload>");
+    // One that a persister left behind.
+    let left = it.direct.post("/behind/of/front/parts", "").query("uploads", "").send().expect(200);
+    it.s3.post(&at("parts"), named).query("uploadId", &id).send().expect(200);
+    it.settled();
+    let (front, behind) =
+        (it.s3.head(&at("parts")).send().expect(200), it.behind("parts").expect(200));
+    assert!(behind.body == bodies.concat());
+    assert!(front.header("etag").ends_with("-3\""));
+    assert_eq!(front.header("etag"), behind.header("etag"));
+    assert_eq!(behind.header("x-amz-meta-of"), "parts");
+    let left = left.tag("UploadId");
+    it.direct
+        .get("/behind/of/front/parts")
+        .query("uploadId", &left)
+        .send()
+        .refused(404, "NoSuchUpload");
+}
+
+/// Puts and removes of some keys, again and again; what was acknowledged last.
+fn storm(it: &Backed, rounds: u64, seed: u64) -> BTreeMap<String, Option<Vec<u8>>> {
+    let (mut wanted, mut rng) = (BTreeMap::new(), Rng::new(seed));
+    for round in 0..rounds {
+        let key = format!("k{}", rng.below(24));
+        if rng.chance(1, 4) {
+            it.s3.delete(&at(&key)).send().expect(204);
+            wanted.insert(key, None);
+        } else {
+            let len = [10, 3_000, 100 * KIB, MIB + 100][rng.index(4)];
+            let bytes = random(len, seed * 10_000 + round);
+            it.s3.put(&at(&key), bytes.clone()).send().expect(200);
+            wanted.insert(key, Some(bytes));
+        }
+    }
+    wanted
+}
+
+#[test]
+fn behind_faults_the_store_has_the_last_of_each_key() {
+    let it = Backed::start();
+    let clear = Faults::default();
+    let faults = [
+        Faults { latency_ms: (0, 300), ..clear.clone() },
+        Faults { requests_per_s: 2.0, ..clear.clone() },
+        Faults { error_rate: 0.3, seed: 1, ..clear.clone() },
+        Faults { reset_rate: 0.3, seed: 2, ..clear.clone() },
+        Faults { commit_reset_rate: 0.4, seed: 3, ..clear.clone() },
+        Faults { hang_rate: 0.2, seed: 4, ..clear.clone() },
+        Faults { outage: true, ..clear.clone() },
+    ];
+    let mut wanted = BTreeMap::new();
+    for (seed, faults) in (1..).zip(&faults) {
+        it.faults(faults);
+        wanted.extend(storm(&it, 40, seed));
+    }
+    it.faults(&clear);
+    it.settled();
+    it.check(&wanted);
+    let count = |result: &str| {
+        let line = "millpond_s3_backend_requests_total{backend=\"store\",operation=\"put\",result=";
+        it.metric(&format!("{line}\"{result}\"}}"))
+    };
+    assert!(count("done") > 0 && count("slow_down") > 0 && count("unknown") > 0);
+}
+
+#[test]
+fn what_was_done_though_nobody_heard_of_it_is_found_out() {
+    let it = Backed::start();
+    // Every answer is lost that is not one to a question.
+    let methods = ["PUT", "DELETE", "POST"].map(str::to_owned).to_vec();
+    it.faults(&Faults { commit_reset_rate: 1.0, methods, ..Faults::default() });
+    let mut wanted = BTreeMap::new();
+    for n in 0..6 {
+        let (key, bytes) = (format!("k{n}"), random(1_000, n));
+        it.s3.put(&at(&key), bytes.clone()).send().expect(200);
+        wanted.insert(key, Some(bytes));
+    }
+    it.settled();
+    it.check(&wanted);
+    it.s3.delete(&at("k0")).send().expect(204);
+    wanted.insert("k0".to_owned(), None);
+    it.settled();
+    it.check(&wanted);
+    let line = "millpond_s3_backend_requests_total{backend=\"store\",operation=\"put\",result=";
+    assert_eq!(it.metric(&format!("{line}\"unknown\"}}")), 6, "none was sent twice");
+    assert_eq!(it.metric(&format!("{line}\"done\"}}")), 0);
+}
+
+#[test]
+fn overwrites_in_turn_supersede_what_waits() {
+    let it = Backed::start();
+    it.faults(&Faults { latency_ms: (100, 150), ..Faults::default() });
+    let mut last = Vec::new();
+    for n in 0..200 {
+        last = random(2_000, n);
+        it.s3.put(&at("one"), last.clone()).send().expect(200);
+    }
+    it.settled();
+    it.check(&BTreeMap::from([("one".to_owned(), Some(last))]));
+    let line = "millpond_s3_backend_requests_total{backend=\"store\",operation=\"put\"";
+    assert!(it.metric(line) < 100, "{} requests for 200 writes", it.metric(line));
+}
+
+#[test]
+fn a_server_that_dies_goes_on_where_it_was() {
+    let mut it = Backed::with(Server::lasting());
+    let mut wanted = storm(&it, 30, 77);
+    for (seed, faults) in [
+        Faults { latency_ms: (200, 600), ..Faults::default() },
+        Faults { hang_rate: 0.5, seed: 9, ..Faults::default() },
+        Faults { outage: true, ..Faults::default() },
+    ]
+    .iter()
+    .enumerate()
+    {
+        it.faults(faults);
+        wanted.extend(storm(&it, 30, 100 + seed as u64));
+        it.front.kill_and_start();
+        it.s3.address.clone_from(&it.front.s3);
+        it.volume = volume(&it.front);
+        until("the gateway has the volume", || it.s3.head("/front").send().is(200).then_some(()));
+    }
+    for (key, bytes) in &wanted {
+        let found = it.s3.get(&at(key)).send();
+        match bytes {
+            Some(bytes) => assert!(found.expect(200).body == *bytes, "{key}"),
+            None => assert_eq!(found.status, 404, "{key}"),
+        }
+    }
+    it.faults(&Faults::default());
+    let start = std::time::Instant::now();
+    it.settled();
+    it.check(&wanted);
+    assert!(start.elapsed() < Duration::from_secs(50));
+}

@@ -1,0 +1,327 @@
+//! Buckets with another server's gateway behind them.
+
+use crate::client::{Answer, Client};
+use crate::server::{ACCESS, SECRET, Server, until};
+
+/// A server whose bucket `data` is backed by the bucket `there` of another one.
+pub(crate) struct Pair {
+    pub(crate) front: Server,
+    pub(crate) back: Server,
+    pub(crate) s3: Client,
+    pub(crate) there: Client,
+}
+
+impl Pair {
+    /// With these flags of the backend, and of the bucket.
+    pub(crate) fn start(of_backend: &[&str], of_bucket: &[&str]) -> Self {
+        let (front, back) = (Server::start(), Server::start());
+        let (s3, there) = (front.client(), back.client());
+        there.bucket("there");
+        let pair = Self { front, back, s3, there };
+        pair.backend(of_backend);
+        pair.bucket(of_bucket);
+        pair
+    }
+
+    fn backend(&self, flags: &[&str]) {
+        let secret = self.front.folder().join("secret");
+        std::fs::write(&secret, format!("{SECRET}\n")).unwrap();
+        let endpoint = format!("http://{}", self.back.s3);
+        let words = ["s3", "backend", "add", "other", "--endpoint", &endpoint, "--access-key"];
+        let secret = secret.to_str().unwrap();
+        let words = [&words[..], &[ACCESS, "--secret-key-file", secret], flags].concat();
+        self.done(&words);
+    }
+
+    fn bucket(&self, flags: &[&str]) {
+        let words =
+            ["s3", "bucket", "add", "data", "--backend", "other", "--backend-bucket", "there"];
+        self.done(&[&words[..], flags].concat());
+        // Gateways hear of it within a second.
+        std::thread::sleep(std::time::Duration::from_millis(1_200));
+    }
+
+    /// Runs a command that must go well, and what it prints.
+    pub(crate) fn done(&self, words: &[&str]) -> String {
+        let output = self.front.command(words);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{words:?}: {error}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub(crate) fn state(&self, path: &str) -> String {
+        self.s3.head(path).send().header("x-millpond-state")
+    }
+
+    pub(crate) fn until_clean(&self, path: &str) {
+        until("the backend has it", || (self.state(path) == "clean").then_some(()));
+    }
+
+    fn drained(&self) {
+        self.done(&["s3", "persist", "--wait", "s3://data"]);
+    }
+}
+
+fn part_line(number: &str, etag: &str) -> String {
+    format!("<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>")
+}
+
+fn is_gone(answer: Answer) {
+    answer.refused(404, "NoSuchKey");
+}
+
+#[test]
+fn what_was_there_is_read_and_kept() {
+    let pair = Pair::start(&[], &[]);
+    let (s3, there) = (&pair.s3, &pair.there);
+    let long: Vec<u8> = (0..=250).cycle().take(3_000_000).collect();
+    for (key, body) in [("small", b"value".to_vec()), ("long", long.clone()), ("empty", vec![])] {
+        let put = there.put(&format!("/there/{key}"), body.clone());
+        let put = put.header("content-type", "text/x-a").header("x-amz-meta-of", "them");
+        let etag = put.header("x-amz-tagging", "a=1&b=2").send().expect(200).header("etag");
+        let path = format!("/data/{key}");
+        let head = s3.head(&path).send().expect(200);
+        assert_eq!(
+            (head.header("etag"), head.header("x-millpond-state")),
+            (etag.clone(), "remote".into())
+        );
+        if body.len() > 100 {
+            let part = s3.get(&path).header("range", "bytes=10-19").send().expect(206);
+            assert_eq!(part.body, body[10..20]);
+            assert_eq!(part.header("x-millpond-state"), "remote");
+            let beyond = s3.get(&path).header("range", "bytes=9000000-").send();
+            beyond.refused(416, "InvalidRange");
+        }
+        let first = s3.get(&path).send().expect(200);
+        assert!(first.body == body && first.header("x-millpond-state") == "remote");
+        pair.until_clean(&path);
+        let kept = s3.get(&path).send().expect(200);
+        assert!(kept.body == body);
+        for answer in [&first, &kept] {
+            assert_eq!(answer.header("etag"), etag);
+            assert_eq!(answer.header("content-type"), "text/x-a");
+            assert_eq!(answer.header("x-amz-meta-of"), "them");
+            assert_eq!(answer.header("last-modified"), head.header("last-modified"));
+        }
+        let tags = s3.get(&path).query("tagging", "").send().expect(200);
+        assert_eq!(tags.tags("Value"), ["1", "2"]);
+    }
+    is_gone(s3.get("/data/nothing").send());
+    s3.delete("/data").send().refused(409, "BucketNotEmpty");
+    assert!(s3.head("/data/nothing").send().is(404));
+    // A copy of what only the backend has.
+    there.object("/there/source", "to copy");
+    let copy = s3.put("/data/copy", "").header("x-amz-copy-source", "/data/source").send();
+    copy.expect(200);
+    assert_eq!(s3.bytes("/data/copy"), b"to copy");
+}
+
+#[test]
+fn what_is_written_goes_there_and_may_be_given_up_here() {
+    let pair = Pair::start(&[], &[]);
+    let (s3, there) = (&pair.s3, &pair.there);
+    let put = s3.put("/data/a/b", "one").header("x-amz-meta-k", "v").send().expect(200);
+    assert_eq!(put.header("x-millpond-state"), "dirty");
+    pair.until_clean("/data/a/b");
+    let arrived = there.get("/there/a/b").send().expect(200);
+    assert_eq!(
+        (arrived.body.as_slice(), arrived.header("x-amz-meta-k").as_str()),
+        (&b"one"[..], "v")
+    );
+    // Of parts: the ETag stays.
+    let id = s3.post("/data/parts", "").query("uploads", "").send().expect(200).tag("UploadId");
+    let long: Vec<u8> = (0..=250).cycle().take(5 << 20).collect();
+    let mut list = String::new();
+    for (number, body) in [("1", long.clone()), ("2", b"end".to_vec())] {
+        let part = s3.put("/data/parts", body).query("partNumber", number).query("uploadId", &id);
+        let etag = part.send().expect(200).header("etag");
+        list.push_str(&part_line(number, &etag));
+    }
+    let list = format!("<CompleteMultipartUpload>{list}</CompleteMultipartUpload>");
+    let done = s3.post("/data/parts", list).query("uploadId", &id).send().expect(200);
+    let etag = s3.head("/data/parts").send().header("etag");
+    assert!(etag.ends_with("-2\""), "{etag}: {}", done.text());
+    pair.drained();
+    // Nothing more is kept than a byte.
+    pair.bucket(&["--cache", "1B"]);
+    until("all is given up", || (pair.state("/data/parts") == "remote").then_some(()));
+    until("all is given up", || (pair.state("/data/a/b") == "remote").then_some(()));
+    pair.bucket(&[]);
+    let got = s3.get("/data/parts").send().expect(200);
+    assert_eq!((got.header("etag"), got.body.len()), (etag.clone(), (5 << 20) + 3));
+    pair.until_clean("/data/parts");
+    assert_eq!(s3.head("/data/parts").send().header("etag"), etag);
+    // Removed here at once, and there soon.
+    s3.delete("/data/a/b").send().expect(204);
+    is_gone(s3.get("/data/a/b").send());
+    until("it goes", || there.head("/there/a/b").send().is(404).then_some(()));
+    is_gone(s3.get("/data/a/b").send());
+}
+
+#[test]
+fn conditions_see_what_only_the_backend_has() {
+    let pair = Pair::start(&[], &[]);
+    let (s3, there) = (&pair.s3, &pair.there);
+    let etag = there.object("/there/k", "value");
+    s3.put("/data/k", "no").header("if-none-match", "*").send().refused(412, "PreconditionFailed");
+    s3.put("/data/k", "no")
+        .header("if-match", "\"other\"")
+        .send()
+        .refused(412, "PreconditionFailed");
+    s3.get("/data/k").header("if-match", "\"other\"").send().refused(412, "PreconditionFailed");
+    s3.get("/data/k").header("if-none-match", &etag).send().expect(304);
+    s3.put("/data/none", "no").header("if-match", "\"other\"").send().refused(404, "NoSuchKey");
+    s3.put("/data/none", "yes").header("if-none-match", "*").send().expect(200);
+    s3.put("/data/k", "new").header("if-match", &etag).send().expect(200);
+    s3.put("/data/k", "no").header("if-match", &etag).send().refused(412, "PreconditionFailed");
+    let etag = there.object("/there/gone", "value");
+    s3.delete("/data/gone")
+        .header("if-match", "\"other\"")
+        .send()
+        .refused(412, "PreconditionFailed");
+    s3.delete("/data/gone").header("if-match", &etag).send().expect(204);
+    is_gone(s3.get("/data/gone").send());
+    pair.drained();
+    assert_eq!(there.bytes("/there/k"), b"new");
+    is_gone(there.get("/there/gone").send());
+}
+
+#[test]
+fn rules_say_what_becomes_of_keys() {
+    let pair = Pair::start(&[], &[]);
+    let (s3, there) = (&pair.s3, &pair.there);
+    pair.done(&["s3", "rules", "set", "data", "now/", "--mode", "write-through"]);
+    pair.done(&["s3", "rules", "set", "data", "tmp/", "--mode", "transient", "--ttl", "24h"]);
+    let shown = pair.done(&["s3", "rules", "data"]);
+    assert!(shown.contains("write-through") && shown.contains("86400s"), "{shown}");
+    std::thread::sleep(std::time::Duration::from_millis(1_200));
+    let put = s3.put("/data/now/k", "at once").send().expect(200);
+    assert_eq!(put.header("x-millpond-state"), "clean");
+    assert_eq!(there.bytes("/there/now/k"), b"at once");
+    s3.delete("/data/now/k").send().expect(204);
+    is_gone(there.get("/there/now/k").send());
+    let put = s3.put("/data/tmp/k", "never").send().expect(200);
+    assert_eq!(put.header("x-millpond-state"), "transient");
+    there.object("/there/tmp/other", "not looked for");
+    is_gone(s3.get("/data/tmp/other").send());
+    assert_eq!(s3.bytes("/data/tmp/k"), b"never");
+    pair.drained();
+    is_gone(there.get("/there/tmp/k").send());
+    let list = s3.get("/data").query("list-type", "2").send().expect(200);
+    assert_eq!(list.tags("Key"), ["tmp/k"]);
+    pair.done(&["s3", "rules", "rm", "data", "tmp/"]);
+    assert!(!pair.front.command(&["s3", "rules", "rm", "data", "tmp/"]).status.success());
+}
+
+#[test]
+fn what_is_here_is_served_while_the_backend_is_away() {
+    let pair = Pair::start(&["--timeout", "1s"], &[]);
+    pair.there.object("/there/far", "away");
+    pair.s3.object("/data/kept", "kept");
+    pair.drained();
+    pair.done(&["s3", "rules", "set", "data", "now/", "--mode", "write-through"]);
+    std::thread::sleep(std::time::Duration::from_millis(1_200));
+    let Pair { front, back, s3, .. } = pair;
+    drop(back);
+    let far = s3.get("/data/far").send().refused(503, "ServiceUnavailable");
+    assert!(far.tag("Message").contains("other"), "{}", far.text());
+    assert!(s3.head("/data/far").send().is(503));
+    s3.get("/data").query("list-type", "2").send().refused(503, "ServiceUnavailable");
+    assert_eq!(s3.bytes("/data/kept"), b"kept");
+    let put = s3.put("/data/new", "dirty").send().expect(200);
+    assert_eq!(put.header("x-millpond-state"), "dirty");
+    assert_eq!(s3.bytes("/data/new"), b"dirty");
+    s3.object("/data/new", "dirtier");
+    assert_eq!(s3.bytes("/data/new"), b"dirtier");
+    s3.delete("/data/kept").send().expect(204);
+    is_gone(s3.get("/data/kept").send());
+    let through = s3.put("/data/now/k", "stays").send().refused(503, "ServiceUnavailable");
+    assert!(through.tag("Message").contains("stored here"), "{}", through.text());
+    assert_eq!(s3.bytes("/data/now/k"), b"stays");
+    let status = front.command(&["s3", "status", "--json"]);
+    let status = String::from_utf8(status.stdout).unwrap();
+    assert!(status.contains("\"reached\":false") && status.contains("\"keys\":3"), "{status}");
+    let persist = front.command(&["s3", "persist", "--wait", "s3://data"]);
+    assert_eq!(persist.status.code(), Some(1), "{}", String::from_utf8_lossy(&persist.stderr));
+    assert!(front.command(&["s3", "retry", "s3://data/"]).status.success());
+    let rm = front.command(&["s3", "bucket", "rm", "data"]);
+    assert!(String::from_utf8_lossy(&rm.stderr).contains("persist --wait"));
+}
+
+#[test]
+fn commands_say_what_is_wrong_before_anything_is_changed() {
+    let pair = Pair::start(&[], &[]);
+    let refused = |words: &[&str]| {
+        let output = pair.front.command(words);
+        assert!(!output.status.success(), "{words:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let add = ["s3", "bucket", "add", "new", "--backend"];
+    let error = refused(&[&add[..], &["nobody"]].concat());
+    assert!(error.contains("backend") && error.contains("s3 backend add"), "{error}");
+    let error = refused(&[&add[..], &["other", "--backend-bucket", "nowhere"]].concat());
+    assert!(error.contains("backend-bucket") && error.contains("nowhere"), "{error}");
+    assert!(pair.s3.head("/new").send().is(404));
+    assert!(refused(&["s3", "backend", "rm", "other"]).contains("data"));
+    refused(&["s3", "rules", "new"]);
+    refused(&["s3", "persist", "data"]);
+    let backends = pair.done(&["s3", "backend", "list"]);
+    assert!(backends.contains("other") && !backends.contains(SECRET), "{backends}");
+    let buckets = pair.done(&["s3", "bucket", "list", "--json"]);
+    assert!(buckets.contains("\"backend_bucket\":\"there\""), "{buckets}");
+    let status = pair.done(&["s3", "status"]);
+    assert!(status.contains("data") && status.contains("yes"), "{status}");
+    pair.done(&["s3", "bucket", "rm", "data"]);
+    pair.done(&["s3", "backend", "rm", "other"]);
+}
+
+#[test]
+fn a_shared_place_is_looked_at_again() {
+    let pair = Pair::start(&[], &["--shared", "--ttl", "1s"]);
+    let (s3, there) = (&pair.s3, &pair.there);
+    let now = |body: &'static str| {
+        until("the new one is seen", || {
+            (s3.get("/data/k").send().body == body.as_bytes()).then_some(())
+        });
+    };
+    there.object("/there/k", "one");
+    now("one");
+    pair.until_clean("/data/k");
+    there.object("/there/k", "two");
+    now("two");
+    there.delete("/there/k").send().expect(204);
+    until("it is gone", || s3.get("/data/k").send().is(404).then_some(()));
+    s3.object("/data/k", "ours");
+    pair.drained();
+    s3.delete("/data/k").send().expect(204);
+    pair.drained();
+    there.object("/there/k", "again");
+    now("again");
+    let list = s3.get("/data").query("list-type", "2").send().expect(200);
+    assert_eq!(list.tags("Key"), ["k"]);
+}
+
+#[test]
+fn what_mounts_do_goes_there() {
+    let pair = Pair::start(&[], &["--ttl", "1s"]);
+    let client = millpond_client::ClientOptions::new(pair.front.address.parse().unwrap());
+    let client = millpond_client::Client::new(client).unwrap();
+    let options = millpond_client::VolumeOptions {
+        caller: millpond_types::meta::Caller::checked(0, 0),
+        ..millpond_client::VolumeOptions::new("a mount")
+    };
+    let volume = millpond_client::Volume::with(client, options).unwrap();
+    volume.write_file("/data/file", b"by a mount", 0o644).unwrap();
+    assert_eq!(pair.state("/data/file"), "dirty");
+    pair.until_clean("/data/file");
+    assert_eq!(pair.there.bytes("/there/file"), b"by a mount");
+    volume.write_file("/data/file", b"changed by a mount", 0o644).unwrap();
+    assert_eq!(pair.s3.bytes("/data/file"), b"changed by a mount");
+    pair.done(&["s3", "persist", "--wait", "s3://data/f"]);
+    assert_eq!(pair.there.bytes("/there/file"), b"changed by a mount");
+    // Removed: a gateway does not bring it back.
+    volume.unlink("/data/file").unwrap();
+    is_gone(pair.s3.get("/data/file").send());
+    pair.drained();
+    is_gone(pair.there.get("/there/file").send());
+}

@@ -1,0 +1,277 @@
+//! Backends of a volume: files that only root may read, as access keys are.
+//!
+//! `/.millpond/s3/backends/NAME` has the address, the credential and the limits of an object store.
+
+use std::fmt;
+use std::time::Duration;
+
+use millpond_client::{Client, ClientError, Volume};
+use millpond_types::meta::MetaError;
+use serde::{Deserialize, Serialize};
+
+use crate::keys::root;
+
+/// Where the files are.
+const FOLDERS: [&str; 3] = ["/.millpond", "/.millpond/s3", "/.millpond/s3/backends"];
+/// Characters of a name at most.
+const NAME_MAX: usize = 63;
+/// Requests under way at most: more would only wait in the memory of this process.
+const REQUESTS_MAX: u32 = 1_024;
+/// Bounds of the time-outs, in milliseconds. A lease of the queue is longer than a request, an hour at most.
+const TIMEOUT_MS: [u64; 2] = [100, 600_000];
+
+/// Text that is never shown.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+const fn yes() -> bool {
+    true
+}
+
+fn region() -> String {
+    "us-east-1".to_owned()
+}
+
+const fn requests_max() -> u32 {
+    64
+}
+
+const fn timeout_ms() -> u64 {
+    30_000
+}
+
+const fn connect_timeout_ms() -> u64 {
+    5_000
+}
+
+/// An object store that buckets may be backed by.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BackendSettings {
+    /// Where it answers: `http://` or `https://`, a host, and a port if it is another than 80 or 443.
+    pub endpoint: String,
+    /// The region that requests are signed for.
+    #[serde(default = "region")]
+    pub region: String,
+    /// The access key.
+    pub access_key: String,
+    /// Its secret.
+    pub secret_key: Secret,
+    /// Whether buckets are told in the path. Else they are names of hosts below the endpoint.
+    #[serde(default = "yes")]
+    pub path_style: bool,
+    /// Requests that a gateway has under way at most, 1 to 1,024.
+    #[serde(default = "requests_max")]
+    pub requests_max: u32,
+    /// Requests per second that the persister of a gateway sends at most; 0 for no limit.
+    #[serde(default)]
+    pub requests_per_s: u32,
+    /// A request is given up when its answer has not begun within this, in milliseconds; one with a body has a second more
+    /// for each MiB.
+    #[serde(default = "timeout_ms")]
+    pub timeout_ms: u64,
+    /// A connection is made within this, in milliseconds.
+    #[serde(default = "connect_timeout_ms")]
+    pub connect_timeout_ms: u64,
+}
+
+impl BackendSettings {
+    /// With the usual limits.
+    #[must_use]
+    pub fn new(endpoint: &str, access_key: &str, secret_key: &str) -> Self {
+        Self {
+            endpoint: endpoint.to_owned(),
+            region: region(),
+            access_key: access_key.to_owned(),
+            secret_key: Secret(secret_key.to_owned()),
+            path_style: yes(),
+            requests_max: requests_max(),
+            requests_per_s: 0,
+            timeout_ms: timeout_ms(),
+            connect_timeout_ms: connect_timeout_ms(),
+        }
+    }
+
+    /// Whether it makes sense.
+    ///
+    /// # Errors
+    /// `InvalidArgument` names the field.
+    pub fn validate(&self) -> Result<(), ClientError> {
+        let host = ["http://", "https://"].iter().find_map(|it| self.endpoint.strip_prefix(it));
+        let is_host = |it: &str| {
+            let it = it.trim_end_matches('/');
+            !it.is_empty()
+                && !it.contains(['/', '?', '#', '@'])
+                && it.bytes().all(|b| b.is_ascii_graphic())
+        };
+        let within = |ms: u64| (TIMEOUT_MS[0]..=TIMEOUT_MS[1]).contains(&ms);
+        let is_word = |it: &str| !it.is_empty() && it.bytes().all(|b| b.is_ascii_graphic());
+        for (is_right, field, fix) in [
+            (host.is_some_and(is_host), "endpoint", "http://HOST:PORT or https://HOST:PORT"),
+            (is_word(&self.region), "region", "a name such as us-east-1"),
+            (is_word(&self.access_key), "access_key", "the access key of the object store"),
+            (is_word(&self.secret_key.0), "secret_key", "the secret of the access key"),
+            ((1..=REQUESTS_MAX).contains(&self.requests_max), "requests_max", "1 to 1024"),
+            (within(self.timeout_ms), "timeout_ms", "100 to 600000"),
+            (within(self.connect_timeout_ms), "connect_timeout_ms", "100 to 600000"),
+        ] {
+            if !is_right {
+                return Err(ClientError::Argument { field, fix: fix.to_owned() });
+            }
+        }
+        Ok(())
+    }
+
+    /// How long a request with a body of so many bytes may take.
+    pub(crate) fn timeout(&self, len: u64) -> Duration {
+        Duration::from_millis(self.timeout_ms) + Duration::from_secs(len >> 20)
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    let is_sign = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || it == b'-';
+    (1..=NAME_MAX).contains(&text.len()) && text.bytes().all(is_sign)
+}
+
+fn path_of(name: &str) -> String {
+    format!("{}/{name}", FOLDERS[2])
+}
+
+/// A backend's file.
+///
+/// # Errors
+/// As for every call; `InvalidArgument` for a file that makes no sense.
+pub(crate) fn read(volume: &Volume, name: &str) -> Result<Option<BackendSettings>, ClientError> {
+    if !is_name(name) {
+        return Ok(None);
+    }
+    match volume.read_file(path_of(name)) {
+        Ok(bytes) => match serde_json::from_slice::<BackendSettings>(&bytes) {
+            Ok(settings) => settings.validate().map(|()| Some(settings)),
+            Err(error) => {
+                let fix = format!("{}: {error}", path_of(name));
+                Err(ClientError::Argument { field: "backend", fix })
+            }
+        },
+        Err(ClientError::File { source: MetaError::NotFound, .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The backends of a volume, for those who make them.
+#[derive(Debug)]
+pub struct BackendRing {
+    volume: Volume,
+}
+
+impl BackendRing {
+    /// Of the volume of this cluster.
+    ///
+    /// # Errors
+    /// As for [`Volume::with`].
+    pub fn open(client: Client) -> Result<Self, ClientError> {
+        Ok(Self { volume: root(client, "millpond s3 backends")? })
+    }
+
+    /// Makes a backend, or gives it other settings: gateways hear of them within a few seconds.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a name that is not 1 to 63 of `a-z0-9-`, or settings that make no sense; and as for every
+    /// call.
+    pub fn set(&self, name: &str, settings: &BackendSettings) -> Result<(), ClientError> {
+        if !is_name(name) {
+            let fix = format!("'{name}': 1 to 63 small letters, digits and dashes");
+            return Err(ClientError::Argument { field: "name", fix });
+        }
+        settings.validate()?;
+        for folder in FOLDERS {
+            match self.volume.mkdir(folder, 0o700) {
+                Ok(()) | Err(ClientError::File { source: MetaError::Exists, .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let bytes = serde_json::to_vec(settings).unwrap_or_default();
+        self.volume.write_file(path_of(name), &bytes, 0o600)
+    }
+
+    /// A backend; none of that name is `None`.
+    ///
+    /// # Errors
+    /// As for every call; `InvalidArgument` for a damaged file.
+    pub fn get(&self, name: &str) -> Result<Option<BackendSettings>, ClientError> {
+        read(&self.volume, name)
+    }
+
+    /// All backends by name.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn list(&self) -> Result<Vec<(String, BackendSettings)>, ClientError> {
+        let entries = match self.volume.list(FOLDERS[2]) {
+            Ok(entries) => entries,
+            Err(ClientError::File { source: MetaError::NotFound, .. }) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let names = entries.into_iter().map(|it| String::from_utf8(it.name.as_bytes().to_vec()));
+        let mut all = Vec::new();
+        for name in names.filter_map(Result::ok) {
+            all.extend(self.get(&name)?.map(|settings| (name, settings)));
+        }
+        all.sort_by(|one, other| one.0.cmp(&other.0));
+        Ok(all)
+    }
+
+    /// Removes a backend; false when there is none. Buckets that it backs keep what is not persisted until there is one of
+    /// the name again.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn remove(&self, name: &str) -> Result<bool, ClientError> {
+        if !is_name(name) {
+            return Ok(false);
+        }
+        match self.volume.unlink(path_of(name)) {
+            Ok(()) => Ok(true),
+            Err(ClientError::File { source: MetaError::NotFound, .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BackendSettings, is_name};
+
+    #[test]
+    fn settings_are_checked_and_secrets_not_shown() {
+        let settings = BackendSettings::new("https://s3.example.org:9000", "AK", "hidden");
+        settings.validate().unwrap();
+        assert!(!format!("{settings:?}").contains("hidden"));
+        for endpoint in ["s3.example.org", "ftp://a", "http://", "http://a/b", "http://a b"] {
+            let wrong = BackendSettings::new(endpoint, "AK", "hidden");
+            assert!(wrong.validate().is_err(), "{endpoint}");
+        }
+        let none = BackendSettings { requests_max: 0, ..settings.clone() };
+        assert!(none.validate().is_err());
+        let text = serde_json::to_string(&settings).unwrap();
+        assert_eq!(serde_json::from_str::<BackendSettings>(&text).unwrap(), settings);
+        let short = r#"{"endpoint":"http://a","access_key":"b","secret_key":"c"}"#;
+        let short: BackendSettings = serde_json::from_str(short).unwrap();
+        assert_eq!(short, BackendSettings::new("http://a", "b", "c"));
+    }
+
+    #[test]
+    fn a_name_cannot_name_another_path() {
+        assert!(is_name("aws-eu-1"));
+        for wrong in ["", "..", "a/b", "A", "ü", &"a".repeat(64)] {
+            assert!(!is_name(wrong), "{wrong}");
+        }
+    }
+}

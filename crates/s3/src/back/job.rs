@@ -1,0 +1,340 @@
+//! One key that was claimed: what became of it before, what is done with it now, and what metas are told of that.
+
+use std::sync::Arc;
+
+use hyper::body::Bytes;
+use millpond_client::{ClientError, File};
+use millpond_env::RealClock;
+use millpond_types::meta::object::{Backing, Claimed, Outcome, Wanted};
+use millpond_types::meta::{Attr, MetaError};
+use tokio::time::sleep;
+
+use super::known::Connected;
+use super::persist::{Bucket, lease};
+use super::source;
+use super::store::{At, Backend, Content, Fault, Kind, PUT_ID, Told};
+use super::upload::{self, Plan};
+use crate::record::View;
+use crate::store::Object;
+
+/// How often metas are told an outcome that could not be told.
+const TELLS: u32 = 5;
+/// Objects up to this are read before they are sent.
+const WHOLE: u64 = 1 << 20;
+
+/// A claimed key.
+pub(crate) struct Job {
+    pub(crate) bucket: Arc<Bucket>,
+    pub(crate) backing: Arc<Backing>,
+    pub(crate) connected: Arc<Connected>,
+    pub(crate) claimed: Claimed,
+    pub(crate) lane: usize,
+}
+
+/// Why something was not done.
+pub(super) enum Not {
+    /// By the backend.
+    Done(Fault),
+    /// What came of it is known for sure: not done, whatever the fault's kind.
+    Begun(Fault),
+    /// The file is not what it was, or is not there: what metas know of it is old.
+    Changed,
+    /// It could not be read.
+    Read(String),
+}
+
+/// A file and what its object is.
+pub(super) struct Opened {
+    pub(super) file: File,
+    pub(super) attr: Attr,
+    pub(super) view: View,
+}
+
+impl Job {
+    /// Does it, and tells metas what came of it. Given up when metas do not hear of it any more.
+    pub(crate) async fn run(&self) {
+        let Some(put_id) = self.put_id() else { return };
+        let outcome = tokio::select! {
+            outcome = self.outcome() => outcome,
+            () = self.renew(put_id) => return,
+        };
+        match &outcome {
+            Outcome::Failed { error, pause_ms } | Outcome::Unknown { error, pause_ms } => {
+                tracing::info!(bucket = self.bucket.name, key = %self.shown(), pause_ms, "S3: not persisted: {error}");
+            }
+            _ => tracing::debug!(bucket = self.bucket.name, key = %self.shown(), "S3: persisted"),
+        }
+        self.tell(put_id, outcome).await;
+    }
+
+    fn shown(&self) -> std::borrow::Cow<'_, str> {
+        String::from_utf8_lossy(&self.claimed.key)
+    }
+
+    fn put_id(&self) -> Option<u64> {
+        self.claimed.state.under.map(|it| it.put_id)
+    }
+
+    /// The put-id as the backend keeps it.
+    fn put_name(&self) -> String {
+        format!("{:016x}", self.put_id().unwrap_or_default())
+    }
+
+    async fn tell(&self, put_id: u64, outcome: Outcome) {
+        for tell in 1..=TELLS {
+            let (name, key) = (self.bucket.name.clone(), self.claimed.key.clone());
+            let told = outcome.clone();
+            let told = self.bucket.ask(move |store| store.settle(&name, &key, put_id, &told)).await;
+            match told {
+                Ok(Ok(state)) => {
+                    // An overwrite meanwhile is due now.
+                    if state.is_dirty() {
+                        self.bucket.wake();
+                    }
+                    return;
+                }
+                // Somebody else has it.
+                Ok(Err(ClientError::File { source: MetaError::Stale, .. })) => return,
+                Ok(Err(error)) if tell == TELLS => {
+                    tracing::warn!("S3: {} of bucket {}: {error}", self.shown(), self.bucket.name);
+                }
+                _ => sleep(self.connected.pace.pause(tell)).await,
+            }
+        }
+    }
+
+    /// Keeps the claim, and returns when it cannot be kept.
+    async fn renew(&self, put_id: u64) {
+        let lease = lease(&self.connected);
+        let lease_ms = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
+        let mut kept = RealClock::tick();
+        while RealClock::tick().since(kept) < lease / 2 {
+            sleep(lease / 6).await;
+            let asked = RealClock::tick();
+            let (name, key) = (self.bucket.name.clone(), self.claimed.key.clone());
+            let going_on = Outcome::GoingOn { lease_ms };
+            let told = self.bucket.ask(move |store| store.settle(&name, &key, put_id, &going_on));
+            match tokio::time::timeout(lease / 6, told).await {
+                Ok(Ok(Ok(_))) => kept = asked,
+                Ok(Ok(Err(ClientError::File { .. }))) => return,
+                _ => {}
+            }
+        }
+    }
+
+    async fn outcome(&self) -> Outcome {
+        let Some(key) = self.remote_key() else {
+            let error = "the key is too long at the backend, or no UTF-8".to_owned();
+            return Outcome::Failed { error, pause_ms: 60_000 };
+        };
+        let at = At { bucket: &self.backing.bucket, key: &key };
+        if !self.claimed.is_fresh {
+            return self.resolved(at).await;
+        }
+        match self.claimed.state.wanted {
+            Wanted::Nothing => {
+                let permit = self.connected.pace.permit(self.lane).await;
+                let done = self.connected.backend.delete(at).await;
+                permit.ended(&done);
+                match done {
+                    Ok(()) => Outcome::Done { etag: None },
+                    Err(fault) => self.failed(&fault, 0),
+                }
+            }
+            Wanted::File { .. } => match self.sent(at).await {
+                Ok(etag) => Outcome::Done { etag: Some(etag) },
+                Err(not) => self.not(not).await,
+            },
+            Wanted::Forgotten => Self::again("nothing is to be done".to_owned()),
+        }
+    }
+
+    /// The key at the backend.
+    fn remote_key(&self) -> Option<String> {
+        let key = [self.backing.prefix.as_slice(), &self.claimed.key].concat();
+        String::from_utf8(key).ok().filter(|it| it.len() <= 1_024)
+    }
+
+    fn again(error: String) -> Outcome {
+        Outcome::Failed { error, pause_ms: 0 }
+    }
+
+    /// Of a request with a body of so many bytes.
+    fn failed(&self, fault: &Fault, len: u64) -> Outcome {
+        let error = fault.text.clone();
+        let pause = if fault.kind == Kind::Unknown {
+            // Until then it may still be on its way.
+            self.connected.settings.timeout(len)
+        } else {
+            self.connected.pace.pause(self.claimed.state.attempts.saturating_add(1))
+        };
+        let pause_ms = u32::try_from(pause.as_millis()).unwrap_or(u32::MAX);
+        match fault.kind {
+            Kind::Unknown => Outcome::Unknown { error, pause_ms },
+            _ => Outcome::Failed { error, pause_ms },
+        }
+    }
+
+    async fn not(&self, not: Not) -> Outcome {
+        let len = match self.claimed.state.wanted {
+            Wanted::File { size, .. } => size,
+            _ => 0,
+        };
+        match not {
+            Not::Done(fault) => self.failed(&fault, len),
+            Not::Begun(fault) => self.failed(&Fault { kind: Kind::Refused, ..fault }, len),
+            Not::Read(error) => {
+                let kind = Kind::Refused;
+                self.failed(&Fault { kind, is_congested: false, text: error }, len)
+            }
+            Not::Changed => {
+                let (name, key) = (self.bucket.name.clone(), self.claimed.key.clone());
+                match self.bucket.ask(move |store| store.adopt(&name, &key)).await {
+                    Ok(Ok(_)) => Self::again("the file has changed".to_owned()),
+                    Ok(Err(error)) => self.paused(error.to_string()),
+                    Err(error) => self.paused(error.to_string()),
+                }
+            }
+        }
+    }
+
+    fn paused(&self, text: String) -> Outcome {
+        self.failed(&Fault { kind: Kind::Refused, is_congested: false, text }, 0)
+    }
+
+    /// What became of an attempt that nobody knows the outcome of.
+    async fn resolved(&self, at: At<'_>) -> Outcome {
+        let state = &self.claimed.state;
+        let is_same = state.under.is_some_and(|it| it.seq == state.seq);
+        let may_have_parts = self.lane == 1 || !is_same;
+        if may_have_parts && !self.backing.is_shared {
+            // One that is completed yet would come after ours.
+            if let Err(fault) = upload::abort_all(self, at).await {
+                return self.unresolved(&fault);
+            }
+        }
+        let permit = self.connected.pace.permit(self.lane).await;
+        let found = self.connected.backend.head(at).await;
+        permit.ended(&found);
+        let is_removal = is_same && matches!(state.wanted, Wanted::Nothing);
+        match found {
+            Ok(remote) if remote.put_id() == Some(&self.put_name()) => {
+                Outcome::Done { etag: Some(remote.etag) }
+            }
+            Ok(remote) => {
+                let known = state.has.as_ref().is_some_and(|it| it.etag == remote.etag);
+                if self.backing.is_shared && !known {
+                    self.bucket.numbers.conflicts.inc();
+                }
+                Self::again("it was not done: the backend has another content".to_owned())
+            }
+            Err(fault) if fault.kind == Kind::Absent && is_removal => Outcome::Done { etag: None },
+            Err(fault) if fault.kind == Kind::Absent => {
+                Self::again("it was not done: the backend has nothing".to_owned())
+            }
+            Err(fault) => self.unresolved(&fault),
+        }
+    }
+
+    /// Asking what became of it has failed: it is asked again.
+    fn unresolved(&self, fault: &Fault) -> Outcome {
+        let attempts = self.claimed.state.attempts.saturating_add(1);
+        let pause = self.connected.pace.pause(attempts);
+        let pause_ms = u32::try_from(pause.as_millis()).unwrap_or(u32::MAX);
+        Outcome::Unknown { error: fault.text.clone(), pause_ms }
+    }
+
+    /// Whether the file is that of the state.
+    fn is_wanted(&self, attr: &Attr) -> bool {
+        let Wanted::File { ino, size, mtime } = self.claimed.state.wanted else { return false };
+        attr.ino == ino && attr.size == size && attr.mtime == mtime && attr.nlink > 0
+    }
+
+    async fn open(&self) -> Result<Opened, Not> {
+        let Some(object) = self.claimed.object.clone() else { return Err(Not::Changed) };
+        if !self.is_wanted(&object.attr) {
+            return Err(Not::Changed);
+        }
+        let (view, attr) = (View::of(&object), object.attr);
+        let opened =
+            self.bucket.ask(move |store| store.object_file(&Object { bytes: None, ..object }));
+        match opened.await {
+            Ok(Ok(file)) => Ok(Opened { file, attr, view }),
+            Ok(Err(ClientError::File {
+                source: MetaError::Stale | MetaError::NotFound, ..
+            })) => Err(Not::Changed),
+            Ok(Err(error)) => Err(Not::Read(error.to_string())),
+            Err(error) => Err(Not::Read(error.to_string())),
+        }
+    }
+
+    /// Whether the file is still what it was.
+    pub(super) async fn unchanged(&self, opened: &Opened) -> Result<(), Not> {
+        let file = opened.file.clone();
+        match self.bucket.ask(move |_| file.stat()).await {
+            // One that was overwritten meanwhile keeps what it has: metas know of that.
+            Ok(Ok(attr)) if attr.size == opened.attr.size && attr.mtime == opened.attr.mtime => {
+                Ok(())
+            }
+            Ok(Ok(_)) => Err(Not::Changed),
+            Ok(Err(error)) => Err(Not::Read(error.to_string())),
+            Err(error) => Err(Not::Read(error.to_string())),
+        }
+    }
+
+    /// Sends the file; the `ETag` that it has at the backend.
+    async fn sent(&self, at: At<'_>) -> Result<String, Not> {
+        let opened = self.open().await?;
+        let record = &opened.view.record;
+        let mut told = Told {
+            headers: record.headers.clone(),
+            meta: record.meta.clone(),
+            tags: record.tags.clone(),
+        };
+        told.meta.insert(PUT_ID.to_owned(), self.put_name());
+        let etag = match Plan::of(opened.attr.size, record.parts.as_ref()) {
+            Plan::Whole => self.put(at, &told, &opened).await?,
+            Plan::Parts(ranges) => upload::send(self, at, (&told, &opened, &ranges)).await?,
+        };
+        Ok(etag)
+    }
+
+    async fn put(&self, at: At<'_>, told: &Told, opened: &Opened) -> Result<String, Not> {
+        let len = opened.attr.size;
+        let _memory = source::memory(&self.bucket.door, len).await;
+        let is_small = len <= WHOLE;
+        let content = if is_small {
+            let content = self.read(opened, len).await?;
+            self.unchanged(opened).await?;
+            content
+        } else {
+            source::pieces(&self.bucket.door, opened.file.clone(), (0, len))
+        };
+        // The ETag of what was put whole is its MD5.
+        let md5 = opened.view.record.etag.as_deref().filter(|it| it.len() == 32);
+        let permit = self.connected.pace.permit(self.lane).await;
+        let done = self.connected.backend.put(at, told, content, md5).await;
+        permit.ended(&done);
+        let etag = done.map_err(Not::Done)?;
+        if !is_small {
+            self.unchanged(opened).await?;
+        }
+        Ok(etag)
+    }
+
+    async fn read(&self, opened: &Opened, len: u64) -> Result<Content, Not> {
+        let file = opened.file.clone();
+        let _thread = self.bucket.door.behind.threads.acquire().await;
+        let read = tokio::task::spawn_blocking(move || source::bytes(&file, (0, len))).await;
+        match read {
+            Ok(Ok(bytes)) => Ok(Content::Bytes(Bytes::from(bytes))),
+            Ok(Err(error)) => Err(Not::Read(error.to_string())),
+            Err(error) => Err(Not::Read(error.to_string())),
+        }
+    }
+
+    /// The backend.
+    pub(super) fn backend(&self) -> &dyn Backend {
+        &*self.connected.backend
+    }
+}

@@ -1,0 +1,103 @@
+//! What a gateway knows of backends: their settings as of a second ago, a client and a pace for each.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millpond_client::ClientError;
+use millpond_env::RealClock;
+use millpond_types::Tick;
+use parking_lot::Mutex;
+use s3s::S3Result;
+use tokio::sync::Semaphore;
+
+use super::aws::Aws;
+use super::backends::{BackendSettings, read};
+use super::counted::Counted;
+use super::metrics::OfBackend;
+use super::rate::Pace;
+use super::store::Backend;
+use super::wake::Wakes;
+use crate::door::Door;
+
+/// How long settings are believed.
+const BELIEVED: Duration = Duration::from_secs(1);
+/// Memory for what goes to backends, in KiB.
+const MEMORY_KIB: usize = 64 << 10;
+/// Threads that wait for the volume on behalf of the persister: most are left to clients.
+const THREADS: usize = 16;
+
+/// A backend that can be asked.
+pub(crate) struct Connected {
+    pub(crate) settings: BackendSettings,
+    /// Its requests are counted.
+    pub(crate) backend: Arc<dyn Backend>,
+    /// The pace of what is brought there.
+    pub(crate) pace: Arc<Pace>,
+    pub(crate) numbers: Arc<OfBackend>,
+}
+
+/// What was known of a backend, and when.
+type Known = (Option<Arc<Connected>>, Tick);
+
+/// What stands behind a door.
+pub(crate) struct Behind {
+    connected: Mutex<HashMap<String, Known>>,
+    /// Who is told of a change.
+    pub(crate) wakes: Wakes,
+    /// Memory for bodies on their way to backends, in KiB.
+    pub(crate) memory: Arc<Semaphore>,
+    /// Threads for the persister.
+    pub(crate) threads: Semaphore,
+}
+
+impl Behind {
+    pub(crate) fn new() -> Self {
+        Self {
+            connected: Mutex::default(),
+            wakes: Wakes::default(),
+            memory: Arc::new(Semaphore::new(MEMORY_KIB)),
+            threads: Semaphore::new(THREADS),
+        }
+    }
+}
+
+impl Door {
+    /// A backend by its name; none when nobody has said where it is.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a damaged file; and as for every call to the volume.
+    pub(crate) async fn backend(
+        &self,
+        name: &str,
+    ) -> S3Result<Result<Option<Arc<Connected>>, ClientError>> {
+        let now = RealClock::tick();
+        if let Some((known, at)) = self.behind.connected.lock().get(name)
+            && now.since(*at) < BELIEVED
+        {
+            return Ok(Ok(known.clone()));
+        }
+        let asked = name.to_owned();
+        let settings = match self.blocking(move |store| Ok(read(store, &asked))).await? {
+            Ok(settings) => settings,
+            Err(error) => return Ok(Err(error)),
+        };
+        let mut connected = self.behind.connected.lock();
+        let last = connected.remove(name).and_then(|(it, _)| it);
+        let found = settings.map(|settings| match last {
+            // Its connections and its pace stay.
+            Some(last) if last.settings == settings => last,
+            _ => Arc::new(self.connect(name, settings)),
+        });
+        connected.insert(name.to_owned(), (found.clone(), now));
+        Ok(Ok(found))
+    }
+
+    fn connect(&self, name: &str, settings: BackendSettings) -> Connected {
+        let numbers = self.metrics.back.backend(name);
+        let counted = Counted::new(Aws::new(&settings), Arc::clone(&numbers));
+        let backend: Arc<dyn Backend> = Arc::new(counted);
+        let pace = Arc::new(Pace::new(settings.requests_max, settings.requests_per_s));
+        Connected { settings, backend, pace, numbers }
+    }
+}

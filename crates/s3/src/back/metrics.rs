@@ -1,0 +1,203 @@
+//! What is counted of backends and of what waits for them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use millpond_types::metrics::{Counter, Gauge, Histogram, Page, label};
+use parking_lot::Mutex;
+
+use super::store::{Fault, Kind};
+
+/// What is asked of backends.
+pub(crate) const OPERATIONS: [&str; 11] = [
+    "put",
+    "head",
+    "get",
+    "delete",
+    "list",
+    "tags",
+    "create_upload",
+    "upload_part",
+    "complete_upload",
+    "abort_upload",
+    "list_uploads",
+];
+/// What comes of it.
+const RESULTS: [&str; 7] =
+    ["done", "refused", "unreachable", "slow_down", "unknown", "absent", "unmet"];
+
+/// Of one operation.
+#[derive(Debug, Default)]
+struct Operation {
+    seconds: Histogram,
+    results: [Counter; RESULTS.len()],
+}
+
+/// Of one backend.
+#[derive(Debug, Default)]
+pub(crate) struct OfBackend {
+    operations: [Operation; OPERATIONS.len()],
+    /// Bytes of objects that were sent there.
+    pub(crate) sent: Counter,
+    /// Bytes of objects that were asked for.
+    pub(crate) fetched: Counter,
+    window: AtomicU32,
+}
+
+/// Of one backed bucket.
+#[derive(Debug, Default)]
+pub(crate) struct OfBucket {
+    /// Keys that wait, of those that were looked at.
+    pub(crate) keys: Gauge,
+    /// Their bytes.
+    pub(crate) bytes: Gauge,
+    /// The age of the oldest, in milliseconds.
+    pub(crate) oldest_ms: Gauge,
+    /// Keys of which somebody else had written another content.
+    pub(crate) conflicts: Counter,
+}
+
+/// The numbers of a gateway about what is behind it.
+#[derive(Debug, Default)]
+pub(crate) struct BackMetrics {
+    backends: Mutex<BTreeMap<String, Arc<OfBackend>>>,
+    buckets: Mutex<BTreeMap<String, Arc<OfBucket>>>,
+    /// Keys that are worked on.
+    pub(crate) under_way: Gauge,
+}
+
+impl OfBackend {
+    /// A request has ended.
+    pub(crate) fn ended<T>(&self, operation: usize, done: &Result<T, Fault>, took: Duration) {
+        let result = match done.as_ref().err().map(|it| it.kind) {
+            None => 0,
+            Some(Kind::Refused) => 1,
+            Some(Kind::Unreachable) => 2,
+            Some(Kind::SlowDown) => 3,
+            Some(Kind::Unknown) => 4,
+            Some(Kind::Absent) => 5,
+            Some(Kind::Unmet) => 6,
+        };
+        self.operations[operation].seconds.observe(took);
+        self.operations[operation].results[result].inc();
+    }
+
+    /// Its window has this size.
+    pub(crate) fn window(&self, size: u32) {
+        self.window.store(size, Ordering::Relaxed);
+    }
+}
+
+impl BackMetrics {
+    /// The numbers of a backend.
+    pub(crate) fn backend(&self, name: &str) -> Arc<OfBackend> {
+        Arc::clone(self.backends.lock().entry(name.to_owned()).or_default())
+    }
+
+    /// The numbers of a bucket.
+    pub(crate) fn bucket(&self, name: &str) -> Arc<OfBucket> {
+        Arc::clone(self.buckets.lock().entry(name.to_owned()).or_default())
+    }
+
+    /// A bucket is backed no more.
+    pub(crate) fn forget(&self, name: &str) {
+        self.buckets.lock().remove(name);
+    }
+
+    /// Its part of the page of `/metrics`: nothing without backends.
+    pub(crate) fn render(&self, page: &mut Page) {
+        self.render_backends(page);
+        self.render_buckets(page);
+    }
+
+    fn render_backends(&self, page: &mut Page) {
+        let backends = self.backends.lock();
+        if backends.is_empty() {
+            return;
+        }
+        let operations = || {
+            backends.iter().flat_map(|(name, it)| {
+                let of =
+                    move |n: &str| format!("{},{}", label("backend", name), label("operation", n));
+                // What was never asked has no lines.
+                let asked = |it: &Operation| it.results.iter().any(|count| count.get() > 0);
+                let all = OPERATIONS.iter().zip(&it.operations).filter(move |(_, it)| asked(it));
+                all.map(move |(name, it)| (of(name), it))
+            })
+        };
+        page.histograms(
+            ("millpond_s3_backend_request_seconds", "From a request to a backend to its answer."),
+            operations().map(|(labels, it)| (labels, it.seconds.snapshot())),
+        );
+        page.many(
+            ("millpond_s3_backend_requests_total", "Requests to backends, by what came of them."),
+            "counter",
+            operations().flat_map(|(labels, it)| {
+                let results = RESULTS.iter().zip(&it.results);
+                results
+                    .map(move |(name, n)| (format!("{labels},{}", label("result", name)), n.get()))
+            }),
+        );
+        let of_each = |value: fn(&OfBackend) -> u64| {
+            backends.iter().map(move |(name, it)| (label("backend", name), value(it)))
+        };
+        page.many(
+            ("millpond_s3_backend_sent_bytes_total", "Bytes of objects sent to backends."),
+            "counter",
+            of_each(|it| it.sent.get()),
+        );
+        page.many(
+            ("millpond_s3_backend_fetched_bytes_total", "Bytes of objects asked of backends."),
+            "counter",
+            of_each(|it| it.fetched.get()),
+        );
+        page.many(
+            ("millpond_s3_backend_window", "Requests of the persister that may be under way."),
+            "gauge",
+            of_each(|it| it.window.load(Ordering::Relaxed).into()),
+        );
+    }
+
+    fn render_buckets(&self, page: &mut Page) {
+        let buckets = self.buckets.lock();
+        if buckets.is_empty() {
+            return;
+        }
+        let of_each = |value: fn(&OfBucket) -> u64| {
+            buckets.iter().map(move |(name, it)| (label("bucket", name), value(it)))
+        };
+        page.many(
+            (
+                "millpond_s3_backlog_keys",
+                "Keys that wait for the backend; 10,000 of a lane are counted at most.",
+            ),
+            "gauge",
+            of_each(|it| it.keys.get()),
+        );
+        page.many(
+            ("millpond_s3_backlog_bytes", "Bytes of these keys."),
+            "gauge",
+            of_each(|it| it.bytes.get()),
+        );
+        page.many(
+            ("millpond_s3_backlog_oldest_milliseconds", "The age of the oldest of these keys."),
+            "gauge",
+            of_each(|it| it.oldest_ms.get()),
+        );
+        page.many(
+            (
+                "millpond_s3_conflicts_total",
+                "Keys that somebody else had written in a shared prefix.",
+            ),
+            "counter",
+            of_each(|it| it.conflicts.get()),
+        );
+        page.one(
+            ("millpond_s3_persisting_keys", "Keys that this gateway is bringing to backends."),
+            "gauge",
+            self.under_way.get(),
+        );
+    }
+}

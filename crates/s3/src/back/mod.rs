@@ -1,0 +1,18 @@
+//! Object stores behind buckets (RFC 0020): what they are, how they are asked, and what brings objects to them.
+//!
+//! Reading order: `backends` (where they are), `store` (what is asked of them), `aws` and `counted` (the asking), `rate`
+//! (how fast), `known` (what a gateway remembers); `persist` (claims what is queued), `job` (does it), `upload` and `source`
+//! (bytes on their way), `wake`, `metrics`.
+
+pub(crate) mod aws;
+pub(crate) mod backends;
+mod counted;
+mod job;
+pub(crate) mod known;
+pub(crate) mod metrics;
+pub(crate) mod persist;
+pub(crate) mod rate;
+mod source;
+pub(crate) mod store;
+mod upload;
+mod wake;

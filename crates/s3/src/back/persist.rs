@@ -1,0 +1,306 @@
+//! The persister: brings what waits in the queues of backed buckets to their backends (RFC 0020).
+//!
+//! A loop of its own for each lane of each backed bucket claims what is due, as many as the pace of the backend leaves room for, and
+//! a task for each key does it (`job`). Any number of gateways do so: metas see to it that a key is claimed once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millpond_client::ClientError;
+use millpond_env::RealClock;
+use millpond_types::meta::object::{
+    Backing, CLAIMS_MAX, Claimed, LANE_LARGE, LANE_SMALL, QueuePage,
+};
+use parking_lot::RwLock;
+use s3s::S3Result;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::job::Job;
+use super::known::Connected;
+use super::metrics::OfBucket;
+use super::rate::LANES;
+use crate::door::Door;
+use crate::store::Store;
+
+/// How often buckets are looked for that are backed.
+const LOOK: Duration = Duration::from_secs(1);
+/// An idle lane looks so often whether something is due that it was not woken for: each second for a bucket of two lanes.
+const IDLE: Duration = Duration::from_secs(2);
+/// And at most so often, however often it is woken.
+const BREATH: Duration = Duration::from_millis(10);
+/// Behind a failure of the volume.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How often the queues are counted, and pages of a lane that are looked at then.
+const COUNT: Duration = Duration::from_secs(10);
+const PAGES: usize = 10;
+const PAGE: u32 = 1_000;
+
+/// A backed bucket.
+pub(crate) struct Bucket {
+    pub(crate) door: Arc<Door>,
+    pub(crate) name: String,
+    backing: RwLock<Arc<Backing>>,
+    pub(crate) numbers: Arc<OfBucket>,
+    wakes: [Arc<Notify>; LANES],
+}
+
+impl Bucket {
+    fn new(door: &Arc<Door>, name: &str, backing: Backing) -> Arc<Self> {
+        let wakes: [Arc<Notify>; LANES] = std::array::from_fn(|_| Arc::default());
+        door.behind.wakes.set(name, wakes.to_vec());
+        Arc::new(Self {
+            door: Arc::clone(door),
+            name: name.to_owned(),
+            backing: RwLock::new(Arc::new(backing)),
+            numbers: door.metrics.back.bucket(name),
+            wakes,
+        })
+    }
+
+    /// What backs it, as of a second ago.
+    pub(crate) fn backing(&self) -> Arc<Backing> {
+        Arc::clone(&self.backing.read())
+    }
+
+    /// Has its lanes look.
+    pub(crate) fn wake(&self) {
+        for lane in &self.wakes {
+            lane.notify_one();
+        }
+    }
+
+    /// Has a thread ask the volume, one of those that the persister may use.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Store) -> Result<T, ClientError> + Send + 'static,
+    ) -> S3Result<Result<T, ClientError>> {
+        let _thread = self.door.behind.threads.acquire().await;
+        self.door.blocking(move |store| Ok(work(store))).await
+    }
+}
+
+/// Buckets that are worked on, with their loops.
+type Buckets = HashMap<String, (Arc<Bucket>, JoinSet<()>)>;
+
+/// Runs until the gateway ends; then nothing more is claimed, and what is under way ends or comes back by its lease.
+pub(crate) async fn run(door: Arc<Door>, mut ended: watch::Receiver<bool>) {
+    let mut buckets = Buckets::new();
+    let work = async {
+        loop {
+            match door.blocking(|store| Ok(store.buckets())).await {
+                Ok(Ok(found)) => {
+                    let found = found.into_iter().filter_map(|it| Some((it.name, it.backing?)));
+                    follow(&door, &mut buckets, found.collect(), &ended);
+                }
+                Ok(Err(error)) => tracing::warn!("S3: looking for backed buckets: {error}"),
+                Err(error) => tracing::warn!("S3: looking for backed buckets: {error}"),
+            }
+            sleep(LOOK).await;
+        }
+    };
+    let mut stop = ended.clone();
+    tokio::select! {
+        () = work => {}
+        _ = stop.wait_for(|it| *it) => {}
+    }
+    // Loops end by the same sign, behind their last jobs.
+    let _ = ended.wait_for(|it| *it).await;
+    for (_, (_, mut loops)) in buckets {
+        while loops.join_next().await.is_some() {}
+    }
+}
+
+/// Begins with buckets that are backed now, and leaves those that are not.
+fn follow(
+    door: &Arc<Door>,
+    buckets: &mut Buckets,
+    mut found: HashMap<String, Backing>,
+    ended: &watch::Receiver<bool>,
+) {
+    buckets.retain(|name, (bucket, _)| {
+        let Some(backing) = found.remove(name) else {
+            door.behind.wakes.forget(name);
+            door.metrics.back.forget(name);
+            return false;
+        };
+        if *bucket.backing() != backing {
+            *bucket.backing.write() = Arc::new(backing);
+        }
+        true
+    });
+    for (name, backing) in found {
+        let bucket = Bucket::new(door, &name, backing);
+        let mut loops = JoinSet::new();
+        for lane in [LANE_SMALL, LANE_LARGE] {
+            loops.spawn(lane_loop(Arc::clone(&bucket), lane, ended.clone()));
+        }
+        loops.spawn(count_loop(Arc::clone(&bucket), ended.clone()));
+        buckets.insert(name, (bucket, loops));
+    }
+}
+
+async fn lane_loop(bucket: Arc<Bucket>, lane: u8, mut ended: watch::Receiver<bool>) {
+    let mut jobs = JoinSet::new();
+    {
+        let work = claim_all(&bucket, lane, &mut jobs);
+        tokio::select! {
+            () = work => {}
+            _ = ended.wait_for(|it| *it) => {}
+        }
+    }
+    while jobs.join_next().await.is_some() {}
+}
+
+/// Claims and begins, for ever.
+async fn claim_all(bucket: &Arc<Bucket>, lane: u8, jobs: &mut JoinSet<()>) {
+    let mut told = false;
+    loop {
+        while jobs.try_join_next().is_some() {}
+        let name = bucket.backing().backend.clone();
+        let connected = match bucket.door.backend(&name).await {
+            Ok(Ok(Some(connected))) => connected,
+            other => {
+                if !told {
+                    let why = match other {
+                        Ok(Ok(_)) => "there is no such backend".to_owned(),
+                        Ok(Err(error)) => error.to_string(),
+                        Err(error) => error.to_string(),
+                    };
+                    tracing::warn!("S3: bucket {} is backed by {name}: {why}", bucket.name);
+                }
+                told = true;
+                sleep(PAUSE).await;
+                continue;
+            }
+        };
+        told = false;
+        connected.numbers.window(connected.pace.window());
+        if !is_due(bucket, lane).await {
+            continue;
+        }
+        match claim(bucket, lane, &connected).await {
+            // Another gateway was faster.
+            Ok(claims) if claims.is_empty() => sleep(BREATH).await,
+            Ok(claims) => begin(bucket, lane, (&connected, claims), jobs),
+            Err(error) => {
+                tracing::warn!("S3: claiming of bucket {}: {error}", bucket.name);
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// How long a claim holds. A job that cannot renew its own gives up when half of it is over, and what it has sent by then
+/// has reached the backend within the other half, or never does.
+pub(crate) fn lease(connected: &Connected) -> Duration {
+    2 * connected.settings.timeout(PAGE.into()) + Duration::from_secs(4)
+}
+
+async fn claim(
+    bucket: &Arc<Bucket>,
+    lane: u8,
+    connected: &Connected,
+) -> Result<Vec<Claimed>, String> {
+    let limit = connected.pace.vacancies(usize::from(lane)).await.min(CLAIMS_MAX);
+    let (name, lease) = (bucket.name.clone(), lease(connected));
+    let claims = bucket.ask(move |store| store.claim(&name, lane, limit, lease)).await;
+    claims.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+}
+
+fn begin(
+    bucket: &Arc<Bucket>,
+    lane: u8,
+    (connected, claims): (&Arc<Connected>, Vec<Claimed>),
+    jobs: &mut JoinSet<()>,
+) {
+    for claimed in claims {
+        let seat = connected.pace.seat(usize::from(lane));
+        let under_way = UnderWay::begin(&bucket.door);
+        let job = Job {
+            bucket: Arc::clone(bucket),
+            backing: bucket.backing(),
+            connected: Arc::clone(connected),
+            claimed,
+            lane: usize::from(lane),
+        };
+        jobs.spawn(async move {
+            let _held = (seat, under_way);
+            job.run().await;
+        });
+    }
+}
+
+/// A job is counted as long as it is there.
+struct UnderWay(Arc<Door>);
+
+impl UnderWay {
+    fn begin(door: &Arc<Door>) -> Self {
+        door.metrics.back.under_way.add(1);
+        Self(Arc::clone(door))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.metrics.back.under_way.sub(1);
+    }
+}
+
+/// Whether something is due. Waits if nothing is, until something may be.
+async fn is_due(bucket: &Arc<Bucket>, lane: u8) -> bool {
+    let name = bucket.name.clone();
+    let look = bucket.ask(move |store| store.queue_page(&name, lane, None, 1)).await;
+    let due = look.ok().and_then(Result::ok).and_then(|page: QueuePage| {
+        let due_ms = page.entries.first()?.place.due_ms;
+        Some(Duration::from_millis(due_ms.saturating_sub(page.now_ms)))
+    });
+    if due.is_some_and(|it| it.is_zero()) {
+        return true;
+    }
+    sleep(BREATH).await;
+    let wait = due.unwrap_or(IDLE).min(IDLE);
+    let _ = timeout(wait, bucket.wakes[usize::from(lane)].notified()).await;
+    false
+}
+
+/// Counts what waits, now and then.
+async fn count_loop(bucket: Arc<Bucket>, mut ended: watch::Receiver<bool>) {
+    let count = async {
+        loop {
+            let (mut keys, mut bytes, mut oldest_ms) = (0, 0, u64::MAX);
+            for lane in [LANE_SMALL, LANE_LARGE] {
+                let mut after = None;
+                for _ in 0..PAGES {
+                    let name = bucket.name.clone();
+                    let page =
+                        bucket.ask(move |store| store.queue_page(&name, lane, after, PAGE)).await;
+                    let Ok(Ok(page)) = page else { break };
+                    for entry in &page.entries {
+                        keys += 1;
+                        bytes += entry.bytes;
+                        oldest_ms = oldest_ms.min(millis(entry.since));
+                    }
+                    after = page.entries.last().map(|it| it.place);
+                    if page.end || after.is_none() {
+                        break;
+                    }
+                }
+            }
+            bucket.numbers.keys.set(keys);
+            bucket.numbers.bytes.set(bytes);
+            bucket.numbers.oldest_ms.set(RealClock::wall_ms().saturating_sub(oldest_ms));
+            sleep(COUNT).await;
+        }
+    };
+    tokio::select! {
+        () = count => {}
+        _ = ended.wait_for(|it| *it) => {}
+    }
+}
+
+fn millis(time: millpond_types::meta::Timestamp) -> u64 {
+    u64::try_from(time.secs).unwrap_or(0) * 1_000 + u64::from(time.nanos) / 1_000_000
+}

@@ -1,0 +1,338 @@
+//! Reads that go to the backend, and fills: whole objects that are kept here on their way.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::{Stream, StreamExt as _};
+use hyper::body::Bytes;
+use millpond_client::{File, Origin};
+use s3s::dto::{Range, StreamingBlob};
+use s3s::stream::{ByteStream, RemainingLength};
+use s3s::{S3Error, S3ErrorCode, S3Result, StdError};
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+
+use super::{Backed, Cached, Filling, fault};
+use crate::back::store::{Kind, Match, PUT_ID, Pieces, Remote};
+use crate::conditions::Conditions;
+use crate::door::{Door, Way};
+use crate::error::{Told as _, refuse};
+use crate::ops::get::{Part, wanted};
+use crate::receive::Content;
+use crate::record::{Record, View, encode};
+use crate::store::{Body, Expect, PutObject, STORED_MAX};
+
+/// Bytes that are written here at once.
+const PIECE: usize = 2 << 20;
+/// How often a range is asked for of an object that is replaced meanwhile.
+const TRIES: usize = 4;
+/// Longest `ETag` that a state keeps.
+const ETAG_MAX: usize = 200;
+/// Above this the pool has no room for what can be read elsewhere, in thousandths.
+const FULL: u64 = 950;
+
+/// What a client asks for.
+pub(crate) struct Asked<'a> {
+    pub(crate) conditions: &'a Conditions,
+    pub(crate) range: Option<&'a Range>,
+    pub(crate) part: Option<i32>,
+}
+
+/// Bytes of a known number on their way to a client.
+struct Passing<S> {
+    pieces: S,
+    left: u64,
+}
+
+impl<S: Stream<Item = Result<Bytes, StdError>> + Unpin> Stream for Passing<S> {
+    type Item = Result<Bytes, StdError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let next = self.pieces.poll_next_unpin(cx);
+        match &next {
+            Poll::Ready(Some(Ok(bytes))) => {
+                self.left = self.left.saturating_sub(bytes.len() as u64);
+            }
+            // The length was told: a client must not take less for all.
+            Poll::Ready(None) if self.left > 0 => {
+                self.left = 0;
+                return Poll::Ready(Some(Err("the backend sent less than it said".into())));
+            }
+            _ => {}
+        }
+        next
+    }
+}
+
+impl<S> ByteStream for Passing<S>
+where
+    S: Stream<Item = Result<Bytes, StdError>> + Unpin,
+{
+    fn remaining_length(&self) -> RemainingLength {
+        RemainingLength::new_exact(usize::try_from(self.left).unwrap_or(usize::MAX))
+    }
+}
+
+fn passing(pieces: Pieces, left: u64) -> StreamingBlob {
+    StreamingBlob::new(Passing { pieces, left })
+}
+
+/// The pieces of a filler that sends them too.
+struct Told(mpsc::Receiver<Result<Bytes, StdError>>);
+
+impl Stream for Told {
+    type Item = Result<Bytes, StdError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(cx)
+    }
+}
+
+/// Reads an object that only the backend has, and keeps it here if it is whole and fits.
+///
+/// # Errors
+/// Of the conditions and the range; `NoSuchKey`; `ServiceUnavailable` or `SlowDown` when the backend does not answer.
+pub(crate) async fn get(
+    door: &Arc<Door>,
+    (backed, key): (&Backed, &str),
+    seen: Option<u64>,
+    asked: &Asked<'_>,
+) -> S3Result<(View, Part, StreamingBlob)> {
+    if asked.range.is_some() || asked.part.is_some() {
+        return ranged(door, (backed, key), asked).await;
+    }
+    let (remote, pieces) = begin(door, (backed, key)).await?;
+    let view = View::of_remote(&remote);
+    asked.conditions.check_read(&view)?;
+    let all = wanted(&view, None, None)?;
+    let filling =
+        is_kept(door, backed, &remote).then(|| Cached::fill(door, &backed.bucket, key)).flatten();
+    let body = match filling {
+        None => passing(pieces, remote.len),
+        Some(filling) => {
+            let left = remote.len;
+            let told = fill_and_tell(door, (backed, key, seen), (remote, pieces), filling);
+            StreamingBlob::new(Passing { pieces: told, left })
+        }
+    };
+    Ok((view, all, body))
+}
+
+/// A range passes through.
+async fn ranged(
+    door: &Arc<Door>,
+    (backed, key): (&Backed, &str),
+    asked: &Asked<'_>,
+) -> S3Result<(View, Part, StreamingBlob)> {
+    let (name, there) = (&backed.backing.backend, backed.key(key));
+    let far = door.reach(name).await?;
+    for _ in 0..TRIES {
+        let remote = far.head(backed.at(&there)).await.map_err(|it| fault(name, &it))?;
+        let view = View::of_remote(&remote);
+        asked.conditions.check_read(&view)?;
+        let part = wanted(&view, asked.range, asked.part)?;
+        if part.len == 0 {
+            return Ok((view, part, crate::send::bytes(Vec::new())));
+        }
+        let range = Some((part.offset, part.len));
+        match far.get(backed.at(&there), range, Match::Only(&remote.etag)).await {
+            Ok((_, pieces)) => {
+                let left = part.len;
+                return Ok((view, part, passing(pieces, left)));
+            }
+            // Replaced meanwhile.
+            Err(it) if it.kind == Kind::Unmet => {}
+            Err(it) => return Err(fault(name, &it)),
+        }
+    }
+    Err(S3ErrorCode::SlowDown.into())
+}
+
+async fn begin(door: &Arc<Door>, (backed, key): (&Backed, &str)) -> S3Result<(Remote, Pieces)> {
+    let (name, there) = (&backed.backing.backend, backed.key(key));
+    let far = door.reach(name).await?;
+    let got = far.get(backed.at(&there), None, Match::Any).await;
+    got.map_err(|it| fault(name, &it))
+}
+
+/// Whether an object that is read is kept.
+fn is_kept(door: &Door, backed: &Backed, remote: &Remote) -> bool {
+    let bound = backed.backing.cache_bytes;
+    let is_full = door.cached.full.load(std::sync::atomic::Ordering::Relaxed) >= FULL;
+    (bound == 0 || remote.len <= bound) && remote.etag.len() <= ETAG_MAX && !is_full
+}
+
+/// Brings an object here that only the backend has, whatever the bound of the cache.
+///
+/// # Errors
+/// `NoSuchKey`; of the backend, and of the volume.
+pub(crate) async fn fill(
+    door: &Arc<Door>,
+    backed: &Backed,
+    key: &str,
+    seen: Option<u64>,
+) -> S3Result<()> {
+    let (remote, pieces) = begin(door, (backed, key)).await?;
+    if remote.etag.len() > ETAG_MAX {
+        let message = "The backend's ETag of this object is longer than 200 bytes.";
+        return Err(refuse(S3ErrorCode::InternalError, message));
+    }
+    let content = take(door, &remote, pieces, None).await?;
+    publish(door, (backed, key, seen), &remote, content).await
+}
+
+/// Fills on its own, and tells the pieces; goes on when nobody takes them any more.
+fn fill_and_tell(
+    door: &Arc<Door>,
+    (backed, key, seen): (&Backed, &str, Option<u64>),
+    (remote, pieces): (Remote, Pieces),
+    filling: Filling,
+) -> Told {
+    let (sender, told) = mpsc::channel(4);
+    let (door, backed, key) = (Arc::clone(door), backed.clone(), key.to_owned());
+    tokio::spawn(async move {
+        let _filling = filling;
+        let done = match take(&door, &remote, pieces, Some(sender)).await {
+            Ok(content) => publish(&door, (&backed, &key, seen), &remote, content).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = done {
+            // The client has what it could get.
+            tracing::debug!("s3: {}/{key} is not kept: {error}", backed.bucket);
+        }
+    });
+    Told(told)
+}
+
+/// Where a body goes that comes from a backend.
+struct Sink {
+    file: Option<File>,
+    bytes: Vec<u8>,
+    offset: u64,
+}
+
+impl Sink {
+    /// Writes what is gathered.
+    async fn flush(&mut self) -> S3Result<()> {
+        let Some(file) = self.file.clone() else { return Ok(()) };
+        if self.bytes.is_empty() {
+            return Ok(());
+        }
+        let (bytes, offset) = (std::mem::take(&mut self.bytes), self.offset);
+        self.offset += bytes.len() as u64;
+        let writing = spawn_blocking(move || {
+            file.write_batch(&[(offset, &bytes)]).of_object()?;
+            let mut bytes = bytes;
+            bytes.clear();
+            Ok::<_, S3Error>(bytes)
+        });
+        self.bytes = writing.await.map_err(S3Error::internal_error)??;
+        Ok(())
+    }
+}
+
+type Client = Option<mpsc::Sender<Result<Bytes, StdError>>>;
+
+/// Takes all of a body, and tells a client of every piece. What fails is told too.
+async fn take(
+    door: &Arc<Door>,
+    remote: &Remote,
+    pieces: Pieces,
+    mut client: Client,
+) -> S3Result<Content> {
+    let taken = gather(door, remote, pieces, &mut client).await;
+    if let (Err(error), Some(client)) = (&taken, client) {
+        let _ = client.send(Err(error.to_string().into())).await;
+    }
+    taken
+}
+
+async fn gather(
+    door: &Arc<Door>,
+    remote: &Remote,
+    mut pieces: Pieces,
+    client: &mut Client,
+) -> S3Result<Content> {
+    let is_small = remote.len <= STORED_MAX as u64;
+    let len = usize::try_from(remote.len).unwrap_or(PIECE).min(PIECE);
+    let _memory = door.memory(Way::In, len).await?;
+    let mut file = None;
+    if !is_small {
+        file = Some(door.blocking(|store| store.nameless_file().in_bucket()).await?);
+    }
+    let mut sink = Sink { file, bytes: Vec::with_capacity(len), offset: 0 };
+    let mut come = 0;
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|error| {
+            refuse(S3ErrorCode::ServiceUnavailable, format!("The backend broke off: {error}"))
+        })?;
+        come += piece.len() as u64;
+        if come > remote.len {
+            break;
+        }
+        sink.bytes.extend_from_slice(&piece);
+        if let Some(to) = client
+            && to.send(Ok(piece)).await.is_err()
+        {
+            *client = None;
+        }
+        if sink.bytes.len() >= PIECE {
+            sink.flush().await?;
+        }
+    }
+    if come != remote.len {
+        let message = "The backend sent another length than it said.";
+        return Err(refuse(S3ErrorCode::ServiceUnavailable, message));
+    }
+    sink.flush().await?;
+    Ok(sink.file.map_or(Content::Bytes(sink.bytes), Content::File))
+}
+
+/// Gives the key its file, if it has none and nobody changed it since.
+async fn publish(
+    door: &Arc<Door>,
+    (backed, key, seen): (&Backed, &str, Option<u64>),
+    remote: &Remote,
+    content: Content,
+) -> S3Result<()> {
+    let (name, there) = (&backed.backing.backend, backed.key(key));
+    let far = door.reach(name).await?;
+    let mut record = record(remote);
+    record.tags = match far.tags(backed.at(&there)).await {
+        // Object stores that have no tags refuse to tell them, and so do those that do not let us.
+        Err(error) if matches!(error.kind, Kind::Refused | Kind::Absent) => Vec::new(),
+        told => told.map_err(|error| fault(name, &error))?,
+    };
+    let origin = Origin { etag: remote.etag.clone(), seen };
+    let (bucket, asked) = (backed.bucket.clone(), key.to_owned());
+    door.blocking(move |store| {
+        let body = match &content {
+            Content::Bytes(bytes) => Body::Bytes(bytes),
+            Content::File(file) => Body::File(file),
+        };
+        let put = PutObject {
+            bucket: &bucket,
+            key: asked.as_bytes(),
+            body,
+            attachment: &encode(&record),
+            expect: Expect::Absent,
+            origin: Some(&origin),
+        };
+        store.put_object(&put).in_bucket().map(drop)
+    })
+    .await?;
+    door.cached.looked(&backed.bucket, key);
+    Ok(())
+}
+
+/// What is kept with an object that the backend told of.
+pub(crate) fn record(remote: &Remote) -> Record {
+    let mut record = Record::current();
+    record.etag = Some(remote.etag.clone());
+    record.headers = remote.told.headers.clone();
+    record.meta = remote.told.meta.clone();
+    record.meta.remove(PUT_ID);
+    record.modified = remote.modified_ms / 1_000;
+    record
+}

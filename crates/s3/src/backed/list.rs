@@ -1,0 +1,275 @@
+//! Lists of backed buckets: what lies here and what lies in the backend, without what was removed here.
+
+use std::sync::Arc;
+
+use millpond_client::{Mode, StatePage};
+use s3s::S3Result;
+
+use super::merge::{Line, Merge, Page, Step};
+use super::{Backed, fault};
+use crate::back::store::{Backend, Found, Page as Listing, Wanted as Query};
+use crate::door::Door;
+use crate::error::Told as _;
+use crate::ops::list::{Asked, Told};
+use crate::store::{KeyState, ListObjects, Listed, Object, Wanted};
+
+/// Pages that one page of a client may take.
+const ROUNDS_MAX: usize = 64;
+/// Keys of a page of a backend at most.
+const KEYS_MAX: usize = 1_000;
+/// States that are asked for at once.
+const STATES: u32 = 256;
+/// Keys of a prefix of the backend that are looked at for one that was not removed here; of more it counts.
+const LOOKS_MAX: usize = 20_000;
+/// The last character there is: no key lies behind a prefix and this.
+const LAST: char = '\u{10ffff}';
+
+/// What the list of a backed bucket is made of.
+struct Sides<'a> {
+    door: &'a Arc<Door>,
+    backed: &'a Backed,
+    far: Arc<dyn Backend>,
+    asked: &'a Asked,
+    states: States,
+}
+
+/// States of keys as far as they were read.
+#[derive(Default)]
+struct States {
+    page: StatePage,
+    /// Cached this key, if anything was read.
+    from: Option<Vec<u8>>,
+}
+
+/// What only the backend has, seen from here.
+enum Fate {
+    Shown,
+    Hidden,
+    /// It was put here meanwhile.
+    Here(Box<Object>),
+}
+
+/// A place right before a key, as far as a meta takes keys apart: its last byte is one less, and what follows is as large as
+/// can be.
+fn before(key: &[u8]) -> Vec<u8> {
+    let Some((last, rest)) = key.split_last() else { return Vec::new() };
+    let mut place = rest.to_vec();
+    if *last > 0 {
+        place.push(last - 1);
+        place.resize(place.len().max(1_024), 0xff);
+    }
+    place
+}
+
+impl States {
+    /// Whether a key lies within what was read.
+    fn covers(&self, key: &[u8]) -> bool {
+        let Some(from) = &self.from else { return false };
+        let end = self.page.states.last().map(|it| it.0.as_slice());
+        from.as_slice() < key && (self.page.end || end.is_some_and(|end| key <= end))
+    }
+
+    fn of(&self, key: &[u8]) -> Option<&KeyState> {
+        let at = self.page.states.binary_search_by(|it| it.0.as_slice().cmp(key)).ok()?;
+        Some(&self.page.states[at].1)
+    }
+}
+
+/// A page of a list of a backed bucket.
+///
+/// # Errors
+/// `NoSuchBucket`; `ServiceUnavailable` or `SlowDown` when the backend does not answer.
+pub(crate) async fn page(
+    door: &Arc<Door>,
+    backed: &Backed,
+    asked: &Asked,
+) -> S3Result<crate::ops::list::Page> {
+    let far = door.reach(&backed.backing.backend).await?;
+    let mut sides = Sides { door, backed, far, asked, states: States::default() };
+    let mut merge = Merge::new(&asked.after);
+    let (mut items, mut rounds) = (Vec::new(), 0);
+    loop {
+        let before = merge.reached();
+        let told = match merge.step() {
+            Step::End => return Ok(crate::ops::list::Page { items, next: None }),
+            Step::NeedHere(after) | Step::NeedThere(after) if rounds >= ROUNDS_MAX => {
+                let next = Some(before.max(after));
+                return Ok(crate::ops::list::Page { items, next });
+            }
+            Step::NeedHere(after) => {
+                rounds += 1;
+                let room = asked.max + 1 - items.len();
+                merge.take_here(sides.here(after, room).await?);
+                continue;
+            }
+            Step::NeedThere(after) => {
+                rounds += 1;
+                let room = asked.max + 1 - items.len();
+                merge.take_there(sides.there(&after, room).await?);
+                continue;
+            }
+            Step::Here(line) => Some(Told::here(line)),
+            Step::There(line) => sides.only_there(line).await?,
+        };
+        let Some(told) = told else { continue };
+        if items.len() == asked.max {
+            // There is more: the last one that is told is where the next page begins.
+            return Ok(crate::ops::list::Page { items, next: Some(before) });
+        }
+        items.push(told);
+    }
+}
+
+impl Sides<'_> {
+    async fn here(&self, after: Vec<u8>, room: usize) -> S3Result<Page<Object>> {
+        let limit = u32::try_from(room.min(KEYS_MAX)).unwrap_or(1);
+        let bucket = self.asked.bucket.clone();
+        let (prefix, delimiter) = (self.asked.prefix.clone(), self.asked.delimiter.clone());
+        let page = self
+            .door
+            .blocking(move |store| {
+                let (prefix, delimiter) = (prefix.as_bytes(), delimiter.as_bytes());
+                let list = ListObjects { bucket: &bucket, prefix, delimiter, after: &after, limit };
+                store.list_objects(&list).in_bucket()
+            })
+            .await?;
+        let lines = page.items.into_iter().map(|item| match item {
+            Listed::Key { key, object } => Line { name: key, of: Some(object) },
+            Listed::Prefix(name) => Line { name, of: None },
+        });
+        Ok(Page { lines: lines.collect(), upto: page.next })
+    }
+
+    async fn there(&self, after: &[u8], room: usize) -> S3Result<Page<Found>> {
+        let delimiter = self.asked.delimiter.as_str();
+        // One more than is needed: some backends tell the prefix again that a page begins behind.
+        let limit = room.saturating_add(1).min(KEYS_MAX);
+        let page = self.listed(&self.asked.prefix, (delimiter, after), limit).await?;
+        let cut = self.backed.prefix().len();
+        let name = |it: &str| it.as_bytes().get(cut..).unwrap_or_default().to_vec();
+        let keys = page.keys.iter().map(|it| Line { name: name(&it.key), of: Some(it.clone()) });
+        let prefixes = page.prefixes.iter().map(|it| Line { name: name(it), of: None });
+        let mut lines: Vec<Line<Found>> = keys.chain(prefixes).collect();
+        lines.sort_by(|one, other| one.name.cmp(&other.name));
+        let last = lines.last().map(|it| it.name.clone());
+        // A page without anything that is no end would be asked for again and again.
+        let upto = last.filter(|_| page.is_cut);
+        Ok(Page { lines, upto })
+    }
+
+    async fn listed(
+        &self,
+        prefix: &str,
+        (delimiter, after): (&str, &[u8]),
+        limit: usize,
+    ) -> S3Result<Listing> {
+        let mut after = String::from_utf8_lossy(after).into_owned();
+        // A place may end with the NUL of a meta, which no backend takes.
+        let len = after.trim_end_matches('\0').len();
+        after.truncate(len);
+        let is_prefix = !delimiter.is_empty()
+            && after.strip_prefix(prefix).is_some_and(|rest| rest.ends_with(delimiter));
+        if is_prefix && after.len() + self.backed.prefix().len() + LAST.len_utf8() <= 1_024 {
+            after.push(LAST);
+        }
+        let (prefix, after) = (
+            self.backed.key(prefix),
+            if after.is_empty() { after } else { self.backed.key(&after) },
+        );
+        let query = Query {
+            bucket: &self.backed.backing.bucket,
+            prefix: &prefix,
+            delimiter,
+            after: &after,
+            limit: u32::try_from(limit).unwrap_or(1),
+        };
+        let listed = self.far.list(query).await;
+        listed.map_err(|it| fault(&self.backed.backing.backend, &it))
+    }
+
+    /// What a line that only the backend has is for clients.
+    async fn only_there(&mut self, line: Line<Found>) -> S3Result<Option<Told>> {
+        let Some(found) = line.of else {
+            let is_shown = self.is_any_shown(&line.name).await?;
+            return Ok(is_shown.then(|| Told::prefix(line.name)));
+        };
+        match self.fate(&line.name).await? {
+            Fate::Shown => Ok(Some(Told::there(line.name, &found))),
+            Fate::Hidden => Ok(None),
+            Fate::Here(object) => Ok(Some(Told::here(Line { name: line.name, of: Some(*object) }))),
+        }
+    }
+
+    fn is_transient(&self, key: &[u8]) -> bool {
+        self.backed.backing.rule_of(key).mode == Mode::Transient
+    }
+
+    async fn fate(&mut self, key: &[u8]) -> S3Result<Fate> {
+        if self.is_transient(key) {
+            return Ok(Fate::Hidden);
+        }
+        if !self.states.covers(key) {
+            let (bucket, from) = (self.asked.bucket.clone(), before(key));
+            let after = from.clone();
+            let read = move |store: &crate::store::Store| {
+                store.states_page(&bucket, b"", &after, STATES).in_bucket()
+            };
+            let page = self.door.blocking(read).await?;
+            self.states = States { page, from: Some(from) };
+        }
+        let state = self.states.of(key);
+        // Others may have put it again once it had gone.
+        let is_over = self.backed.backing.is_shared
+            && state.is_some_and(|it| it.is_tombstone() && it.is_clean());
+        match state.map(|it| it.wanted) {
+            None | Some(Wanted::Forgotten) => Ok(Fate::Shown),
+            Some(Wanted::Nothing) if is_over => Ok(Fate::Shown),
+            Some(Wanted::Nothing) => Ok(Fate::Hidden),
+            Some(Wanted::File { .. }) => {
+                let (bucket, asked) = (self.asked.bucket.clone(), key.to_vec());
+                let look = move |store: &crate::store::Store| {
+                    store.get_object(&bucket, &asked, false).in_bucket()
+                };
+                let found = self.door.blocking(look).await?;
+                Ok(found.map_or(Fate::Hidden, |it| Fate::Here(Box::new(it))))
+            }
+        }
+    }
+
+    /// Whether a prefix of the backend has a key that is not hidden. Mostly the first one says so.
+    async fn is_any_shown(&mut self, prefix: &[u8]) -> S3Result<bool> {
+        let text = String::from_utf8_lossy(prefix).into_owned();
+        let (mut after, mut looked, mut limit) = (Vec::new(), 0, 2);
+        while looked < LOOKS_MAX {
+            let page = self.listed(&text, ("", &after), limit).await?;
+            let cut = self.backed.prefix().len();
+            for found in &page.keys {
+                let key = found.key.as_bytes().get(cut..).unwrap_or_default();
+                if !matches!(self.fate(key).await?, Fate::Hidden) {
+                    return Ok(true);
+                }
+                after = key.to_vec();
+            }
+            looked += page.keys.len();
+            if !page.is_cut || page.keys.is_empty() {
+                return Ok(false);
+            }
+            limit = KEYS_MAX;
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::before;
+
+    #[test]
+    fn a_place_before_a_key_has_nothing_between() {
+        assert!(before(b"ab").as_slice() < b"ab".as_slice());
+        assert!(before(b"ab").as_slice() > b"aa\xf4\x8f\xbf\xbf".as_slice());
+        assert_eq!(before(b"ab").len(), 1_024);
+        assert_eq!(before(b"a\0"), b"a");
+        assert!(before(b"").is_empty());
+    }
+}

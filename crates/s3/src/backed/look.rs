@@ -1,0 +1,216 @@
+//! Where a key of a backed bucket is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use millpond_client::{KeyState, Mode};
+use millpond_env::RealClock;
+use millpond_types::meta::Attr;
+use s3s::{S3Error, S3ErrorCode, S3Response, S3Result};
+
+use super::{Backed, fault};
+use crate::back::store::Kind;
+use crate::conditions::Conditions;
+use crate::door::Door;
+use crate::error::Told as _;
+use crate::record::View;
+use crate::store::{Found, Object, Wanted};
+
+/// The header that says where an object is.
+const STATE: &str = "x-millpond-state";
+/// How often a key is looked at anew that changes meanwhile.
+const TRIES: usize = 8;
+
+/// Where a key is.
+#[allow(clippy::large_enum_variant, reason = "it is taken apart where it arrives")]
+pub(crate) enum Seen {
+    /// In the pool.
+    Here(Object, &'static str),
+    /// In the backend, if anywhere; with the state that was seen.
+    There(Option<u64>),
+    /// Nowhere.
+    Nowhere,
+}
+
+/// Whether the file is the one that a state is of.
+fn is_of(state: &KeyState, attr: &Attr) -> bool {
+    let Wanted::File { ino, size, mtime } = state.wanted else { return false };
+    (ino, size, mtime) == (attr.ino, attr.size, attr.mtime)
+}
+
+/// What the state of an object that lies here is called.
+pub(crate) fn word(mode: Mode, state: Option<&KeyState>, attr: &Attr) -> &'static str {
+    match state {
+        None if mode == Mode::Transient => "transient",
+        Some(state) if state.under.is_some() => "uploading",
+        Some(state) if state.is_clean() && is_of(state, attr) => "clean",
+        _ => "dirty",
+    }
+}
+
+/// Says in an answer where its object is.
+pub(crate) fn tell<T>(response: &mut S3Response<T>, word: &'static str) {
+    response.headers.insert(STATE, hyper::header::HeaderValue::from_static(word));
+}
+
+/// Looks where a key is. What is cached of a shared prefix is compared with the backend when its time is over.
+///
+/// # Errors
+/// `NoSuchBucket`, and those of the volume.
+pub(crate) async fn look(
+    door: &Arc<Door>,
+    backed: &Backed,
+    key: &str,
+    with_bytes: bool,
+) -> S3Result<Seen> {
+    for _ in 0..TRIES {
+        let (bucket, asked) = (backed.bucket.clone(), key.to_owned());
+        let Found { object, state } = door
+            .blocking(move |store| store.look_up(&bucket, asked.as_bytes(), with_bytes).in_bucket())
+            .await?;
+        let mode = backed.mode_of(key);
+        let Some(object) = object else {
+            match state {
+                // Others may have put it again once it had gone.
+                Some(state)
+                    if state.is_tombstone() && !(backed.backing.is_shared && state.is_clean()) =>
+                {
+                    return Ok(Seen::Nowhere);
+                }
+                // A mount has removed the file.
+                Some(KeyState { wanted: Wanted::File { .. }, .. }) => {
+                    adopt(door, backed, key).await?;
+                    continue;
+                }
+                _ if mode == Mode::Transient => return Ok(Seen::Nowhere),
+                state => return Ok(Seen::There(state.map(|it| it.seq))),
+            }
+        };
+        let word = word(mode, state.as_ref(), &object.attr);
+        let (Some(state), true) = (state, word == "clean" && backed.backing.is_shared) else {
+            return Ok(Seen::Here(object, word));
+        };
+        if is_right(door, (backed, key), (&state, &object)).await? {
+            return Ok(Seen::Here(object, word));
+        }
+    }
+    Err(S3ErrorCode::SlowDown.into())
+}
+
+async fn adopt(door: &Arc<Door>, backed: &Backed, key: &str) -> S3Result<()> {
+    let (bucket, asked) = (backed.bucket.clone(), key.to_owned());
+    door.blocking(move |store| store.adopt(&bucket, asked.as_bytes()).in_bucket().map(drop)).await
+}
+
+/// Whether what is cached of a shared prefix is what the backend has; otherwise it is given up.
+async fn is_right(
+    door: &Arc<Door>,
+    (backed, key): (&Backed, &str),
+    (state, object): (&KeyState, &Object),
+) -> S3Result<bool> {
+    let ttl = backed.ttl(key);
+    let now = RealClock::wall_ms();
+    let since = u64::try_from(state.since.secs).unwrap_or_default() * 1_000;
+    let is_young = Duration::from_millis(now.saturating_sub(since)) < ttl;
+    if is_young || door.cached.is_right((&backed.bucket, key), ttl) {
+        return Ok(true);
+    }
+    let (far, there) = (door.reach(&backed.backing.backend).await?, backed.key(key));
+    let known = state.has.as_ref().map(|it| it.etag.as_str());
+    match far.head(backed.at(&there)).await {
+        Ok(remote) if Some(remote.etag.as_str()) == known && remote.len == object.attr.size => {
+            door.cached.looked(&backed.bucket, key);
+            Ok(true)
+        }
+        Err(fault) if fault.kind != Kind::Absent => {
+            // It is not reached: what is cached is the best that is known.
+            tracing::debug!("s3: {}: {}", backed.backing.backend, fault.text);
+            Ok(true)
+        }
+        _ => {
+            let (bucket, asked, seq) = (backed.bucket.clone(), key.to_owned(), state.seq);
+            door.blocking(move |store| store.evict(&bucket, asked.as_bytes(), seq).in_bucket())
+                .await?;
+            Ok(false)
+        }
+    }
+}
+
+/// An object as clients see it, wherever it is; its bytes stay there.
+///
+/// # Errors
+/// `NoSuchKey`, `NoSuchBucket`; `ServiceUnavailable` or `SlowDown` when only the backend has it and does not answer.
+pub(crate) async fn view(
+    door: &Arc<Door>,
+    (bucket, key): (&str, &str),
+) -> S3Result<(View, Option<&'static str>)> {
+    let Some(backed) = door.backed(bucket).await? else {
+        let (bucket, key) = (bucket.to_owned(), key.to_owned());
+        let find =
+            move |store: &crate::store::Store| crate::ops::get::find(store, (&bucket, &key), false);
+        return Ok((View::of(&door.blocking(find).await?), None));
+    };
+    match look(door, &backed, key, false).await? {
+        Seen::Here(object, word) => Ok((View::of(&object), Some(word))),
+        Seen::Nowhere => Err(S3ErrorCode::NoSuchKey.into()),
+        Seen::There(_) => Ok((remote(door, &backed, key).await?, Some("remote"))),
+    }
+}
+
+/// What the backend says of a key.
+///
+/// # Errors
+/// `NoSuchKey`; `ServiceUnavailable` or `SlowDown`.
+pub(crate) async fn remote(door: &Arc<Door>, backed: &Backed, key: &str) -> S3Result<View> {
+    let (far, there) = (door.reach(&backed.backing.backend).await?, backed.key(key));
+    match far.head(backed.at(&there)).await {
+        Ok(remote) => Ok(View::of_remote(&remote)),
+        Err(it) => Err(fault(&backed.backing.backend, &it)),
+    }
+}
+
+/// Brings a key here if only the backend has it, so that a condition of a write can be decided by metas.
+///
+/// # Errors
+/// Those of the condition, when the backend tells that it does not hold; of the backend.
+pub(crate) async fn bring_for(
+    door: &Arc<Door>,
+    at: (&str, &str),
+    conditions: &Conditions,
+) -> S3Result<()> {
+    if !conditions.is_for_write() {
+        return Ok(());
+    }
+    let Some(backed) = door.backed(at.0).await? else { return Ok(()) };
+    for _ in 0..TRIES {
+        let Seen::There(seen) = look(door, &backed, at.1, false).await? else { return Ok(()) };
+        let there = match remote(door, &backed, at.1).await {
+            Ok(view) => view,
+            Err(error) if is_absent(&error) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        conditions.check_write(Some(&there))?;
+        super::fetch::fill(door, &backed, at.1, seen).await?;
+    }
+    Err(S3ErrorCode::SlowDown.into())
+}
+
+/// Brings a key here if only the backend has it.
+///
+/// # Errors
+/// `NoSuchKey`; of the backend.
+pub(crate) async fn bring(door: &Arc<Door>, at: (&str, &str)) -> S3Result<()> {
+    let Some(backed) = door.backed(at.0).await? else { return Ok(()) };
+    for _ in 0..TRIES {
+        match look(door, &backed, at.1, false).await? {
+            Seen::Here(..) => return Ok(()),
+            Seen::Nowhere => return Err(S3ErrorCode::NoSuchKey.into()),
+            Seen::There(seen) => super::fetch::fill(door, &backed, at.1, seen).await?,
+        }
+    }
+    Err(S3ErrorCode::SlowDown.into())
+}
+
+fn is_absent(error: &S3Error) -> bool {
+    *error.code() == S3ErrorCode::NoSuchKey
+}

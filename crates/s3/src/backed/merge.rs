@@ -1,0 +1,247 @@
+//! Two listings as one, in the order of keys: what lies here, and what lies in the backend.
+//!
+//! Pure: whoever drives it fetches the pages that it asks for. A page of the backend is never older than the page of metas beside
+//! it: a key that is persisted and given up here between the two is then on one of them. So a new page from here throws
+//! away what is left of the backend's.
+
+use std::collections::VecDeque;
+
+/// A key, or a prefix that gathers several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Line<T> {
+    pub(crate) name: Vec<u8>,
+    /// What the key has; none of a prefix.
+    pub(crate) of: Option<T>,
+}
+
+/// A page of one side.
+#[derive(Debug)]
+pub(crate) struct Page<T> {
+    /// In the order of names.
+    pub(crate) lines: Vec<Line<T>>,
+    /// All up to here is told; none when all is told.
+    pub(crate) upto: Option<Vec<u8>>,
+}
+
+/// What is to be done next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step<H, T> {
+    /// Lies here; the backend may have it too.
+    Here(Line<H>),
+    /// Only the backend has it.
+    There(Line<T>),
+    /// A page from here is needed, behind this place.
+    NeedHere(Vec<u8>),
+    /// The same of the backend.
+    NeedThere(Vec<u8>),
+    /// There is no more.
+    End,
+}
+
+#[derive(Debug)]
+struct Side<T> {
+    lines: VecDeque<Line<T>>,
+    upto: Option<Vec<u8>>,
+}
+
+impl<T> Side<T> {
+    fn new(after: &[u8]) -> Self {
+        Self { lines: VecDeque::new(), upto: Some(after.to_vec()) }
+    }
+
+    /// Takes a page; what was told before is left out.
+    fn take(&mut self, page: Page<T>, told: &[u8]) {
+        let new = page.lines.into_iter().filter(|it| it.name.as_slice() > told);
+        self.lines = new.collect();
+        self.upto = page.upto;
+    }
+
+    fn front(&self) -> Option<&[u8]> {
+        self.lines.front().map(|it| it.name.as_slice())
+    }
+
+    /// Where its knowledge ends, if it has nothing left to tell before.
+    fn gap(&self) -> Option<&Vec<u8>> {
+        self.upto.as_ref().filter(|_| self.lines.is_empty())
+    }
+}
+
+/// The merge of both sides.
+#[derive(Debug)]
+pub(crate) struct Merge<H, T> {
+    here: Side<H>,
+    there: Side<T>,
+    told: Vec<u8>,
+}
+
+impl<H, T> Merge<H, T> {
+    /// Cached this key or prefix; empty for the beginning.
+    pub(crate) fn new(after: &[u8]) -> Self {
+        Self { here: Side::new(after), there: Side::new(after), told: after.to_vec() }
+    }
+
+    /// A page from here has come.
+    pub(crate) fn take_here(&mut self, page: Page<H>) {
+        let from = self.here.upto.take();
+        self.here.take(page, &self.told);
+        self.there = Side { lines: VecDeque::new(), upto: from };
+    }
+
+    /// A page of the backend has come.
+    pub(crate) fn take_there(&mut self, page: Page<T>) {
+        self.there.take(page, &self.told);
+    }
+
+    /// Everything up to here has been told: where a next merge may begin.
+    pub(crate) fn reached(&self) -> Vec<u8> {
+        let gaps = [self.here.gap(), self.there.gap()];
+        let is_between = self.here.front().is_some() || self.there.front().is_some();
+        let known = gaps.into_iter().flatten().min().filter(|_| !is_between);
+        known.map_or(self.told.as_slice(), |it| it.as_slice().max(&self.told)).to_vec()
+    }
+
+    /// What comes next.
+    pub(crate) fn step(&mut self) -> Step<H, T> {
+        match (self.here.front(), self.there.front()) {
+            (Some(here), Some(there)) if there < here => self.tell_there(),
+            (Some(here), Some(there)) => {
+                if here == there {
+                    self.there.lines.pop_front();
+                }
+                self.tell_here()
+            }
+            (Some(here), None) => match self.there.gap() {
+                Some(gap) if gap.as_slice() < here => Step::NeedThere(gap.clone()),
+                _ => self.tell_here(),
+            },
+            (None, Some(there)) => match self.here.gap() {
+                Some(gap) if gap.as_slice() < there => Step::NeedHere(gap.clone()),
+                _ => self.tell_there(),
+            },
+            (None, None) => match (self.here.gap(), self.there.gap()) {
+                (Some(here), Some(there)) if there < here => Step::NeedThere(there.clone()),
+                (Some(here), _) => Step::NeedHere(here.clone()),
+                (None, Some(there)) => Step::NeedThere(there.clone()),
+                (None, None) => Step::End,
+            },
+        }
+    }
+
+    fn tell_here(&mut self) -> Step<H, T> {
+        let Some(line) = self.here.lines.pop_front() else { return Step::End };
+        self.told.clone_from(&line.name);
+        Step::Here(line)
+    }
+
+    fn tell_there(&mut self) -> Step<H, T> {
+        let Some(line) = self.there.lines.pop_front() else { return Step::End };
+        self.told.clone_from(&line.name);
+        Step::There(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use millpond_env::Rng;
+
+    use super::*;
+
+    /// A page of keys, as metas and backends give it.
+    fn page(keys: &BTreeSet<Vec<u8>>, after: &[u8], (by, limit): (bool, usize)) -> Page<u8> {
+        let mut lines: Vec<Line<u8>> = Vec::new();
+        for key in keys.iter().filter(|it| it.as_slice() > after) {
+            let cut = key.iter().position(|it| *it == b'/').filter(|_| by);
+            let (name, of) = match cut {
+                Some(at) => (key[..=at].to_vec(), None),
+                None => (key.clone(), Some(1)),
+            };
+            if name.as_slice() <= after || lines.last().is_some_and(|it| it.name == name) {
+                continue;
+            }
+            if lines.len() == limit {
+                let upto = lines.last().map(|it| it.name.clone());
+                return Page { lines, upto };
+            }
+            lines.push(Line { name, of });
+        }
+        Page { lines, upto: None }
+    }
+
+    fn keys(rng: &mut Rng) -> BTreeSet<Vec<u8>> {
+        let letter = |rng: &mut Rng| b"/a\xc3\x01z"[rng.index(5)];
+        let key = |rng: &mut Rng| (0..=rng.index(4)).map(|_| letter(rng)).collect();
+        (0..rng.index(40)).map(|_| key(rng)).collect()
+    }
+
+    fn merged(
+        (here, there): (&BTreeSet<Vec<u8>>, &BTreeSet<Vec<u8>>),
+        by: bool,
+        rng: &mut Rng,
+    ) -> Vec<(Vec<u8>, bool)> {
+        let (mut all, mut after) = (Vec::new(), Vec::new());
+        // One page of a client after the other.
+        'pages: loop {
+            let mut merge = Merge::<u8, u8>::new(&after);
+            let room = 1 + rng.index(5);
+            let mut told = 0;
+            while told < room {
+                let limit = 1 + rng.index(4);
+                match merge.step() {
+                    Step::Here(line) => all.push((line.name, true)),
+                    Step::There(line) => all.push((line.name, false)),
+                    Step::NeedHere(at) => {
+                        merge.take_here(page(here, &at, (by, limit)));
+                        continue;
+                    }
+                    Step::NeedThere(at) => {
+                        merge.take_there(page(there, &at, (by, limit)));
+                        continue;
+                    }
+                    Step::End => break 'pages,
+                }
+                told += 1;
+            }
+            after = merge.reached();
+        }
+        all
+    }
+
+    #[test]
+    fn a_merge_tells_every_name_once_and_in_order() {
+        for seed in 0..3_000 {
+            let mut rng = Rng::new(seed);
+            let (here, there, by) = (keys(&mut rng), keys(&mut rng), rng.chance(1, 2));
+            let mut expected = BTreeMap::new();
+            for (side, is_here) in [(&there, false), (&here, true)] {
+                for line in page(side, b"", (by, usize::MAX)).lines {
+                    expected.insert(line.name, is_here);
+                }
+            }
+            let got = merged((&here, &there), by, &mut rng);
+            let expected: Vec<_> = expected.into_iter().collect();
+            assert_eq!(got, expected, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_page_from_here_makes_the_backend_tell_again() {
+        let line = |name: &[u8]| Line { name: name.to_vec(), of: Some(1) };
+        let mut merge = Merge::<u8, u8>::new(b"");
+        assert_eq!(merge.step(), Step::NeedHere(vec![]));
+        merge.take_here(Page { lines: vec![line(b"b")], upto: Some(b"b".to_vec()) });
+        assert_eq!(merge.step(), Step::NeedThere(vec![]));
+        merge.take_there(Page { lines: vec![line(b"a"), line(b"z")], upto: None });
+        assert_eq!(merge.step(), Step::There(line(b"a")));
+        assert_eq!(merge.step(), Step::Here(line(b"b")));
+        // What lies here behind `b` is asked for before `z` is told, and then `z` is asked for anew.
+        assert_eq!(merge.step(), Step::NeedHere(b"b".to_vec()));
+        merge.take_here(Page { lines: vec![], upto: None });
+        assert_eq!(merge.step(), Step::NeedThere(b"b".to_vec()));
+        assert_eq!(merge.reached(), b"b");
+        merge.take_there(Page { lines: vec![line(b"y")], upto: None });
+        assert_eq!(merge.step(), Step::There(line(b"y")));
+        assert_eq!(merge.step(), Step::End);
+    }
+}

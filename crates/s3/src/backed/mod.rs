@@ -1,0 +1,159 @@
+//! Buckets that have a slower object store behind them (RFC 0020): the gateway's part of their reads, lists and room.
+//!
+//! Reading order: here what a request knows of its bucket, `look` (where a key is), `fetch` (reads that go to the backend, and
+//! fills), `settle` (waiting for the backend), `list` and `merge`, `room` (giving up what is cached, and delays), `adopt` (what mounts
+//! wrote), `ring` (for operators).
+
+pub(crate) mod adopt;
+pub(crate) mod fetch;
+pub(crate) mod list;
+pub(crate) mod look;
+pub(crate) mod merge;
+pub(crate) mod ring;
+pub(crate) mod room;
+pub(crate) mod settle;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use millpond_client::{Backing, Mode};
+use millpond_env::RealClock;
+use millpond_types::Tick;
+use parking_lot::Mutex;
+use s3s::{S3Error, S3ErrorCode, S3Result};
+
+use crate::back::aws::Aws;
+use crate::back::backends::BackendSettings;
+use crate::back::store::{At, Backend, Fault, Kind};
+use crate::door::Door;
+use crate::error::{refuse, told};
+
+/// Keys of shared prefixes whose last look is remembered at most.
+const LOOKS_MAX: usize = 65_536;
+
+/// What a gateway remembers of what it cached; all of it can be lost.
+#[derive(Default)]
+pub(crate) struct Cached {
+    /// Keys that are being filled by this gateway.
+    filling: Mutex<HashSet<(String, String)>>,
+    /// When a cached key of a shared prefix was last known to be right.
+    looks: Mutex<HashMap<(String, String), Tick>>,
+    /// How full the pool is, in thousandths.
+    pub(crate) full: AtomicU64,
+}
+
+/// What backs the bucket of a request.
+#[derive(Clone)]
+pub(crate) struct Backed {
+    pub(crate) bucket: String,
+    pub(crate) backing: Arc<Backing>,
+}
+
+impl Backed {
+    /// What becomes of a write of a key.
+    pub(crate) fn mode_of(&self, key: &str) -> Mode {
+        self.backing.rule_of(key.as_bytes()).mode
+    }
+
+    /// The key at the backend.
+    pub(crate) fn key(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix())
+    }
+
+    /// What keys of the backend have before ours.
+    pub(crate) fn prefix(&self) -> &str {
+        // Commands make it of text.
+        std::str::from_utf8(&self.backing.prefix).unwrap_or_default()
+    }
+
+    /// How long what is cached of a shared prefix is right.
+    pub(crate) fn ttl(&self, key: &str) -> Duration {
+        let rule = self.backing.rule_of(key.as_bytes());
+        let of_rule = Some(rule.ttl_s).filter(|it| *it > 0);
+        Duration::from_secs(of_rule.unwrap_or(self.backing.ttl_s).into())
+    }
+
+    /// Where a key of the backend is, as [`Backend`] wants it.
+    pub(crate) fn at<'a>(&'a self, key: &'a str) -> At<'a> {
+        At { bucket: &self.backing.bucket, key }
+    }
+}
+
+/// The client of a settings file.
+pub(crate) fn client(settings: &BackendSettings) -> Arc<dyn Backend> {
+    Arc::new(Aws::new(settings))
+}
+
+/// What it means to a client that a backend did not answer as it should.
+pub(crate) fn fault(backend: &str, fault: &Fault) -> S3Error {
+    let message = |what: &str| format!("The backend '{backend}' {what}: {}", fault.text);
+    match fault.kind {
+        Kind::Absent => S3ErrorCode::NoSuchKey.into(),
+        Kind::SlowDown => refuse(S3ErrorCode::SlowDown, message("asks for fewer requests")),
+        Kind::Unreachable => refuse(S3ErrorCode::ServiceUnavailable, message("is not reached")),
+        Kind::Unmet => S3ErrorCode::PreconditionFailed.into(),
+        Kind::Refused => refuse(S3ErrorCode::ServiceUnavailable, message("refuses")),
+        Kind::Unknown => refuse(S3ErrorCode::ServiceUnavailable, message("fails")),
+    }
+}
+
+impl Door {
+    /// What backs a bucket, as of a second ago at most.
+    pub(crate) async fn backed(&self, bucket: &str) -> S3Result<Option<Backed>> {
+        let backing = self.backing(bucket).await?;
+        Ok(backing.map(|backing| Backed { bucket: bucket.to_owned(), backing }))
+    }
+
+    /// The backend of this name.
+    ///
+    /// # Errors
+    /// `ServiceUnavailable` when no file says where it is.
+    pub(crate) async fn reach(&self, name: &str) -> S3Result<Arc<dyn Backend>> {
+        let found = self.backend(name).await?;
+        let found = found.map_err(|error| told(error, S3ErrorCode::ServiceUnavailable))?;
+        found.map(|it| Arc::clone(&it.backend)).ok_or_else(|| {
+            let message =
+                format!("No backend is called '{name}': `millpond s3 backend add {name} …`");
+            refuse(S3ErrorCode::ServiceUnavailable, message)
+        })
+    }
+}
+
+impl Cached {
+    /// Whether this gateway may fill a key: nobody of it does. Ends when dropped.
+    pub(crate) fn fill(door: &Arc<Door>, bucket: &str, key: &str) -> Option<Filling> {
+        let at = (bucket.to_owned(), key.to_owned());
+        let is_first = door.cached.filling.lock().insert(at.clone());
+        is_first.then(|| Filling { door: Arc::clone(door), at })
+    }
+
+    /// A cached key was right at this moment.
+    pub(crate) fn looked(&self, bucket: &str, key: &str) {
+        let mut looks = self.looks.lock();
+        if looks.len() >= LOOKS_MAX {
+            looks.clear();
+        }
+        looks.insert((bucket.to_owned(), key.to_owned()), RealClock::tick());
+    }
+
+    /// Whether it was right so lately.
+    pub(crate) fn is_right(&self, (bucket, key): (&str, &str), ttl: Duration) -> bool {
+        let looks = self.looks.lock();
+        let at = looks.get(&(bucket.to_owned(), key.to_owned()));
+        at.is_some_and(|at| RealClock::tick().since(*at) < ttl)
+    }
+}
+
+/// A key is being filled.
+pub(crate) struct Filling {
+    door: Arc<Door>,
+    at: (String, String),
+}
+
+impl Drop for Filling {
+    fn drop(&mut self) {
+        self.door.cached.filling.lock().remove(&self.at);
+    }
+}

@@ -1,0 +1,290 @@
+//! Backed buckets for operators: what backs them, what waits, and why.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use millpond_client::{Backing, Bucket, Client, ClientError, Volume};
+use millpond_types::meta::{MetaError, Timestamp};
+use tokio::runtime::Runtime;
+
+use super::adopt::walk;
+use super::client;
+use crate::back::backends::{BackendSettings, read};
+use crate::back::store::Wanted as Query;
+use crate::keys::root;
+use crate::record::{BucketRecord, encode};
+
+/// Lanes of a queue that wait for the backend.
+const LANES: [u8; 2] = [0, 1];
+/// Entries that are asked for at once.
+const PAGE: u32 = 1_000;
+/// Keys whose states are looked at for one status.
+const LOOKS_MAX: usize = 1_000;
+
+/// What waits in a lane of a bucket.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lane {
+    /// How many keys.
+    pub keys: u64,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+/// A key that the backend did not take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failing {
+    /// Which one.
+    pub key: String,
+    /// Attempts in turn.
+    pub attempts: u32,
+    /// What became of the last one.
+    pub error: String,
+}
+
+/// What waits in a bucket.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Objects up to 1 MiB and removals; larger objects.
+    pub lanes: [Lane; 2],
+    /// Since when the oldest of them is dirty.
+    pub oldest: Option<Timestamp>,
+    /// Attempts under way or of unknown outcome.
+    pub under_way: u64,
+    /// Keys that failed last time, 1,000 at most.
+    pub failing: Vec<Failing>,
+    /// There were so many that are not due that only the first were looked at.
+    pub is_cut: bool,
+}
+
+impl Backlog {
+    /// Keys of all lanes.
+    #[must_use]
+    pub fn keys(&self) -> u64 {
+        self.lanes.iter().map(|it| it.keys).sum()
+    }
+
+    /// Bytes of all lanes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.lanes.iter().map(|it| it.bytes).sum()
+    }
+}
+
+/// Backed buckets of a volume, for those who make them.
+#[derive(Debug)]
+pub struct BucketRing {
+    volume: Volume,
+}
+
+const fn wrong(field: &'static str, fix: String) -> ClientError {
+    ClientError::Argument { field, fix }
+}
+
+/// Asks a backend for one key of a bucket, as every list does.
+///
+/// # Errors
+/// What is wrong, in words.
+fn probe(settings: &BackendSettings, bucket: &str) -> Result<(), String> {
+    let runtime = Runtime::new().map_err(|error| error.to_string())?;
+    let query = Query { bucket, prefix: "", delimiter: "", after: "", limit: 1 };
+    let listed = runtime.block_on(client(settings).list(query));
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    listed.map(drop).map_err(|fault| fault.text)
+}
+
+impl BucketRing {
+    /// Of the volume of this cluster.
+    ///
+    /// # Errors
+    /// As for [`Volume::with`].
+    pub fn open(client: Client) -> Result<Self, ClientError> {
+        Ok(Self { volume: root(client, "millpond s3 buckets")? })
+    }
+
+    /// All buckets that something backs.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn list(&self) -> Result<Vec<(String, Backing)>, ClientError> {
+        let all = self.volume.buckets()?;
+        Ok(all.into_iter().filter_map(|it| Some((it.name, it.backing?))).collect())
+    }
+
+    /// What backs a bucket; none of a bucket that is not there.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn get(&self, bucket: &str) -> Result<Option<Option<Backing>>, ClientError> {
+        match self.volume.bucket(bucket) {
+            Ok(Bucket { backing, .. }) => Ok(Some(backing)),
+            Err(ClientError::File { source: MetaError::NotFound, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a backend answers, with the bucket of this name.
+    ///
+    /// # Errors
+    /// `InvalidArgument` names the field and says what is wrong; and as for every call.
+    pub fn check(&self, backend: &str, bucket: &str) -> Result<(), ClientError> {
+        let Some(settings) = read(&self.volume, backend)? else {
+            let fix = format!(
+                "no backend is called '{backend}': make it with `millpond s3 backend add {backend} --endpoint URL …`"
+            );
+            return Err(wrong("backend", fix));
+        };
+        probe(&settings, bucket).map_err(|text| {
+            let fix = format!(
+                "'{backend}' at {} does not list its bucket '{bucket}': {text}: make the bucket there, or correct the endpoint and the credential with `millpond s3 backend add {backend} …`",
+                settings.endpoint
+            );
+            wrong("backend-bucket", fix)
+        })
+    }
+
+    /// Has a bucket be backed; makes it if it is not there. Whether it was made.
+    ///
+    /// # Errors
+    /// As [`Self::check`], before anything is changed; `File`: `Busy` when another place backs it and something waits; and
+    /// as for every call.
+    pub fn set(&self, bucket: &str, backing: &Backing) -> Result<bool, ClientError> {
+        self.check(&backing.backend, &backing.bucket)?;
+        let is_new = self.get(bucket)?.is_none();
+        if is_new {
+            self.volume.make_bucket(bucket, &encode(&BucketRecord::default()))?;
+        }
+        self.volume.set_backing(bucket, Some(backing))?;
+        Ok(is_new)
+    }
+
+    /// Changes the rules of a backed bucket; false when nothing backs it.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn change(
+        &self,
+        bucket: &str,
+        change: impl FnOnce(&mut Backing),
+    ) -> Result<bool, ClientError> {
+        let Some(Some(mut backing)) = self.get(bucket)? else { return Ok(false) };
+        change(&mut backing);
+        self.volume.set_backing(bucket, Some(&backing))?;
+        Ok(true)
+    }
+
+    /// Has nothing back a bucket any more; what lies in the pool stays. False when nothing backs it.
+    ///
+    /// # Errors
+    /// `File`: `Busy` while something waits; and as for every call.
+    pub fn remove(&self, bucket: &str) -> Result<bool, ClientError> {
+        let Some(Some(_)) = self.get(bucket)? else { return Ok(false) };
+        self.volume.set_backing(bucket, None).map(|()| true)
+    }
+
+    /// What waits in a bucket, of keys that begin so.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn backlog(&self, bucket: &str, prefix: &[u8]) -> Result<Backlog, ClientError> {
+        let (mut all, mut looked) = (Backlog::default(), 0);
+        self.each(bucket, prefix, |entry, lane, now_ms| {
+            let of_lane = &mut all.lanes[lane];
+            of_lane.keys += 1;
+            of_lane.bytes += entry.bytes;
+            all.oldest = Some(all.oldest.map_or(entry.since, |it| it.min(entry.since)));
+            if entry.place.due_ms <= now_ms {
+                return Ok(());
+            }
+            looked += 1;
+            if looked > LOOKS_MAX {
+                all.is_cut = true;
+                return Ok(());
+            }
+            let Some(state) = self.volume.look_up(bucket, &entry.key, false)?.state else {
+                return Ok(());
+            };
+            all.under_way += u64::from(state.under.is_some());
+            if state.attempts > 0 {
+                let key = String::from_utf8_lossy(&entry.key).into_owned();
+                all.failing.push(Failing { key, attempts: state.attempts, error: state.error });
+            }
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
+    fn each(
+        &self,
+        bucket: &str,
+        prefix: &[u8],
+        mut see: impl FnMut(&millpond_client::Queued, usize, u64) -> Result<(), ClientError>,
+    ) -> Result<(), ClientError> {
+        for (lane, number) in LANES.into_iter().enumerate() {
+            let mut after = None;
+            loop {
+                let page = self.volume.queue_page(bucket, number, after, PAGE)?;
+                for entry in page.entries.iter().filter(|it| it.key.starts_with(prefix)) {
+                    see(entry, lane, page.now_ms)?;
+                }
+                after = page.entries.last().map(|it| it.place);
+                if page.end || after.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has what waits of keys that begin so be due now; how many keys that were not.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn hasten(&self, bucket: &str, prefix: &[u8]) -> Result<u64, ClientError> {
+        let mut keys = Vec::new();
+        self.each(bucket, prefix, |entry, _, now_ms| {
+            if entry.place.due_ms > now_ms {
+                keys.push(entry.key.clone());
+            }
+            Ok(())
+        })?;
+        let mut hastened = 0;
+        for key in keys {
+            hastened += u64::from(self.volume.hasten(bucket, &key)?);
+        }
+        Ok(hastened)
+    }
+
+    /// Has what mounts wrote below a prefix wait for the backend too; how many keys.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn adopt(&self, bucket: &str, prefix: &[u8]) -> Result<u64, ClientError> {
+        match self.get(bucket)? {
+            Some(Some(backing)) => walk(&self.volume, (bucket, prefix), &backing),
+            _ => Ok(0),
+        }
+    }
+
+    /// Whether the backends of these buckets answer, by their names.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn reached(
+        &self,
+        buckets: &[(String, Backing)],
+    ) -> Result<BTreeMap<String, Result<(), String>>, ClientError> {
+        let mut all = BTreeMap::new();
+        for (_, backing) in buckets {
+            if all.contains_key(&backing.backend) {
+                continue;
+            }
+            let settings = read(&self.volume, &backing.backend)?;
+            let reached = match settings {
+                Some(settings) => probe(&settings, &backing.bucket),
+                None => Err("no file says where it is".to_owned()),
+            };
+            all.insert(backing.backend.clone(), reached);
+        }
+        Ok(all)
+    }
+}

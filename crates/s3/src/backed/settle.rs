@@ -1,0 +1,121 @@
+//! Waiting until the backend has what was written.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use millpond_client::{Mode, WhenFull};
+use s3s::{S3ErrorCode, S3Result};
+
+use super::Backed;
+use super::room::is_over;
+use crate::door::Door;
+use crate::error::{Told as _, refuse};
+use crate::store::KeyState;
+
+/// Between two looks, the first and the longest.
+const LOOKS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(250)];
+/// A write waits for its backend so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Attempts that fail in turn before a client is told.
+const ATTEMPTS: u32 = 2;
+
+/// What a write in a backed bucket is answered with.
+pub(crate) struct Written {
+    backed: Option<Backed>,
+    is_through: bool,
+}
+
+/// Lets a write in, late when the pool is nearly full.
+///
+/// # Errors
+/// `SlowDown` when it is full.
+pub(crate) async fn admit(door: &Arc<Door>, (bucket, key): (&str, &str)) -> S3Result<Written> {
+    let Some(backed) = door.backed(bucket).await? else {
+        return Ok(Written { backed: None, is_through: false });
+    };
+    let rule = backed.backing.rule_of(key.as_bytes());
+    let mut is_through = rule.mode == Mode::WriteThrough;
+    if is_over(door).await {
+        match (rule.when_full, rule.mode) {
+            (WhenFull::WriteThrough, Mode::WriteBack) => is_through = true,
+            (_, Mode::WriteThrough) => {}
+            _ => {
+                let message = "The pool is full of what its backend does not have yet. Please reduce your request rate.";
+                return Err(refuse(S3ErrorCode::SlowDown, message));
+            }
+        }
+    }
+    Ok(Written { backed: Some(backed), is_through })
+}
+
+/// The same of a removal, which takes no room.
+pub(crate) async fn admit_removal(
+    door: &Arc<Door>,
+    (bucket, key): (&str, &str),
+) -> S3Result<Written> {
+    let backed = door.backed(bucket).await?;
+    let mode = backed.as_ref().map(|it| it.mode_of(key));
+    Ok(Written { backed, is_through: mode == Some(Mode::WriteThrough) })
+}
+
+impl Written {
+    /// The write was done here: waits for the backend where the rule says so. What the answer says of its state; none
+    /// in a bucket that nothing backs.
+    ///
+    /// # Errors
+    /// `ServiceUnavailable` with the backend's error: the write stays, and is persisted later.
+    pub(crate) async fn done(self, door: &Arc<Door>, key: &str) -> S3Result<Option<&'static str>> {
+        let Some(backed) = self.backed else { return Ok(None) };
+        if backed.mode_of(key) == Mode::Transient {
+            return Ok(Some("transient"));
+        }
+        door.wake_bucket(&backed.bucket);
+        if !self.is_through {
+            return Ok(Some("dirty"));
+        }
+        settled(door, &backed, key).await?;
+        Ok(Some("clean"))
+    }
+}
+
+async fn state(door: &Arc<Door>, backed: &Backed, key: &str) -> S3Result<Option<KeyState>> {
+    let (bucket, asked) = (backed.bucket.clone(), key.to_owned());
+    let look = move |store: &crate::store::Store| {
+        store.look_up(&bucket, asked.as_bytes(), false).in_bucket().map(|it| it.state)
+    };
+    door.blocking(look).await
+}
+
+/// Waits until a key is clean.
+async fn settled(door: &Arc<Door>, backed: &Backed, key: &str) -> S3Result<()> {
+    let Some(first) = state(door, backed, key).await?.filter(KeyState::is_dirty) else {
+        return Ok(());
+    };
+    if first.attempts > 0 {
+        // It waits for the end of a pause.
+        let (bucket, asked) = (backed.bucket.clone(), key.to_owned());
+        door.blocking(move |store| store.hasten(&bucket, asked.as_bytes()).in_bucket()).await?;
+        door.wake_bucket(&backed.bucket);
+    }
+    let (mut pause, mut waited) = (LOOKS[0], Duration::ZERO);
+    let mut failed = String::new();
+    while waited < PATIENCE {
+        tokio::time::sleep(pause).await;
+        waited += pause;
+        pause = (pause * 2).min(LOOKS[1]);
+        let Some(now) = state(door, backed, key).await?.filter(KeyState::is_dirty) else {
+            return Ok(());
+        };
+        // One that was done in between began from nothing.
+        let base = if now.attempts < first.attempts { 0 } else { first.attempts };
+        failed = now.error;
+        if now.attempts - base >= ATTEMPTS {
+            break;
+        }
+    }
+    let name = &backed.backing.backend;
+    let why = if failed.is_empty() { "it does not answer in time" } else { &failed };
+    let message =
+        format!("The object is stored here, and the backend '{name}' does not have it yet: {why}");
+    Err(refuse(S3ErrorCode::ServiceUnavailable, message))
+}
