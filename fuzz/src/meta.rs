@@ -1,18 +1,19 @@
 //! Seeds of the file namespace's requests, answers and records.
 
 use millpond_types::meta::object::{
-    Attachment, AttachmentRecord, Backing, BackingOp, BackingReply, Bucket, Claimed, Expect, KeyState, ListObjects, ListPage, Listed, Mode, Object,
-    ObjectBody, ObjectOp, ObjectReply, Origin, Outcome, Part, PartRecord, Place, PutObject, PutPart, QueuePage,
-    QueueRecord, Queued, Remote, Rule, SetAttachment, StatePage, Under, Upload, UploadId, UploadRecord, Wanted,
+    Attachment, AttachmentRecord, Backing, BackingOp, BackingReply, Bucket, Claimed, Expect,
+    KeyState, ListObjects, ListPage, Listed, Mode, Object, ObjectBody, ObjectOp, ObjectReply,
+    Origin, Outcome, Part, PartRecord, Place, PutObject, PutPart, QueuePage, QueueRecord, Queued,
+    Remote, Rule, SetAttachment, StatePage, Under, Upload, UploadId, UploadRecord, Wanted,
     WhenFull,
 };
 use millpond_types::meta::{
     After, Answered, Attr, Caller, Changed, Content, ContentRecord, CounterRecord, Create,
     DirEntry, DirTimes, Entry, EntryRecord, Extend, FileKind, FileLock, GarbageRecord, HeldLock,
     Ino, InodeRecord, Layout, LockKind, LockSpace, LocksRecord, Marks, MetaError, MetaNews, MetaOp,
-    MetaReply, MetaRequest, MetaWatch, Name, OrphanRecord, PromisedFile, PutFile, Quota, QuotaLimits,
-    QuotaRecord, ReadDir, RecordPage, RecordRange, Removed, Rename, Repair, Reserve, Session,
-    SessionRecord, SetAttr, SetTime, Setxattr, Spill, Timestamp, TrashChange, TrashEntry,
+    MetaReply, MetaRequest, MetaWatch, Name, OrphanRecord, PromisedFile, PutFile, Quota,
+    QuotaLimits, QuotaRecord, ReadDir, RecordPage, RecordRange, Removed, Rename, Repair, Reserve,
+    Session, SessionRecord, SetAttr, SetTime, Setxattr, Spill, Timestamp, TrashChange, TrashEntry,
     TrashPage, TrashRecord, Usage, UsageRecord, VolumeRecord, WriteInline, XattrMode, XattrName,
     keys,
 };
@@ -221,7 +222,13 @@ fn backing_ops() -> Vec<ObjectOp> {
     };
     let ops = [
         BackingOp::Set { bucket: bucket.clone(), backing: Some(backing()) },
-        BackingOp::Claim { bucket: bucket.clone(), lane: 1, limit: 9, lease_ms: 9, put_ids_from: 9 },
+        BackingOp::Claim {
+            bucket: bucket.clone(),
+            lane: 1,
+            limit: 9,
+            lease_ms: 9,
+            put_ids_from: 9,
+        },
         settle(Outcome::Done { etag }),
         settle(Outcome::Failed { error: error.clone(), pause_ms: 7 }),
         settle(Outcome::Unknown { error, pause_ms: 7 }),
@@ -237,7 +244,12 @@ fn backing_ops() -> Vec<ObjectOp> {
 
 fn backing_replies() -> Vec<ObjectReply> {
     let key = b"a".to_vec();
-    let entry = Queued { key: key.clone(), bytes: 7, since: TIME, place: Place { lane: 0, due_ms: 5, n: 6 } };
+    let entry = Queued {
+        key: key.clone(),
+        bytes: 7,
+        since: TIME,
+        place: Place { lane: 0, due_ms: 5, n: 6 },
+    };
     let claimed = Claimed { key: key.clone(), state: state(), object: None, is_fresh: true };
     let replies = [
         BackingReply::Claims(vec![claimed]),
@@ -333,7 +345,13 @@ fn requests() -> Vec<Vec<u8>> {
     let caller = Caller { uid: 1, gid: 2, groups: vec![3, 4], checked: true };
     let request = |op| MetaRequest { session: 1, sequence: 2, hour: 3, caller: caller.clone(), op };
     let objects = objects().into_iter().map(MetaOp::Object);
-    changes().into_iter().chain(repairs()).chain(looks()).chain(objects).map(|op| request(op).encode()).collect()
+    changes()
+        .into_iter()
+        .chain(repairs())
+        .chain(looks())
+        .chain(objects)
+        .map(|op| request(op).encode())
+        .collect()
 }
 
 fn trash_record() -> TrashRecord {
@@ -383,8 +401,11 @@ fn replies() -> Vec<Vec<u8>> {
     ];
     let refused = MetaReply::encode_answer(&Err(MetaError::NotEmpty));
     let objects = object_replies().into_iter().map(MetaReply::Object);
-    let mut all: Vec<Vec<u8>> =
-        replies.into_iter().chain(objects).map(|reply| MetaReply::encode_answer(&Ok(reply))).collect();
+    let mut all: Vec<Vec<u8>> = replies
+        .into_iter()
+        .chain(objects)
+        .map(|reply| MetaReply::encode_answer(&Ok(reply)))
+        .collect();
     all.push(refused);
     all
 }
