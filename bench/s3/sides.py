@@ -31,6 +31,8 @@ class Side:
     name: str
     endpoint: str
     pid: int
+    # Of a Millpond server, for its commands.
+    address: str = ""
 
     def cpu_s(self) -> float:
         """Seconds of processor that the server has used, with its threads."""
@@ -129,7 +131,7 @@ def millpond(program: str, folder: Path, size: str) -> Iterator[Side]:
         "MILLPOND_S3_SECRET_KEY": SECRET_KEY,
     }
     with server(command, s3, folder / "millpond.log", wait_s=START_S, env=env) as child:
-        yield Side("millpond", f"http://127.0.0.1:{s3}", child.pid)
+        yield Side("millpond", f"http://127.0.0.1:{s3}", child.pid, f"127.0.0.1:{port}")
 
 
 @contextlib.contextmanager

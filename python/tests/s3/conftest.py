@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from backed import Backed
 from clients import Endpoint
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "bench" / "s3"))
@@ -23,6 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--s3-server", help="seaweedfs, millpond, or http://HOST:PORT")
     group.addoption("--s3-program", help="program of the server")
     group.addoption("--rclone", default="none", help="rclone, or none")
+    group.addoption("--backed", help="mode of buckets with SeaweedFS behind them; needs millpond")
+    group.addoption("--weed", help="program of SeaweedFS, for --backed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,35 +37,82 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     server = config.getoption("--s3-server")
+    behind = config.getoption("--backed") in ("write-back", "write-through")
     for item in items:
         for mark in item.iter_markers("unlike"):
             if mark.args[0] == server:
                 item.add_marker(pytest.mark.xfail(reason=mark.args[1], strict=False))
+            elif mark.args[0] == "seaweedfs" and behind:
+                item.add_marker(pytest.mark.skip(reason=f"the store behind: {mark.args[1]}"))
+
+
+@contextlib.contextmanager
+def started(config: pytest.Config, folder: Path) -> Iterator[tuple[Endpoint, Backed | None]]:
+    """The server, and what is behind its buckets."""
+    server, mode = config.getoption("--s3-server"), config.getoption("--backed")
+    if mode and server != "millpond":
+        raise pytest.UsageError("--backed needs --s3-server millpond")
+    if server.startswith("http://"):
+        secrets = os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]
+        yield Endpoint(server, *secrets), None
+        return
+    program = str(Path(config.getoption("--s3-program")).resolve())
+    if server == "seaweedfs":
+        with seaweedfs(program, folder, durable=False) as side:
+            yield Endpoint(side.endpoint, ACCESS_KEY, SECRET_KEY), None
+    elif server == "millpond":
+        with contextlib.ExitStack() as stack:
+            side = stack.enter_context(millpond(program, folder, "2GiB"))
+            backed = None
+            if mode:
+                weed = str(Path(config.getoption("--weed")).resolve())
+                behind = stack.enter_context(seaweedfs(weed, folder, durable=False))
+                store = Endpoint(behind.endpoint, ACCESS_KEY, SECRET_KEY)
+                backed = Backed(program, side.address, mode, store)
+                backed.begin()
+            yield Endpoint(side.endpoint, ACCESS_KEY, SECRET_KEY), backed
+    else:
+        raise pytest.UsageError("--s3-server is seaweedfs, millpond or a URL")
 
 
 @pytest.fixture(scope="session")
-def endpoint(
+def sides(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Endpoint]:
-    server = pytestconfig.getoption("--s3-server")
-    program = pytestconfig.getoption("--s3-program")
-    folder = tmp_path_factory.mktemp("server")
-    if server.startswith("http://"):
-        secrets = os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]
-        yield Endpoint(server, *secrets)
-        return
-    program = str(Path(program).resolve())
-    if server == "seaweedfs":
-        started = seaweedfs(program, folder, durable=False)
-    elif server == "millpond":
-        started = millpond(program, folder, "2GiB")
-    else:
-        raise pytest.UsageError("--s3-server is seaweedfs, millpond or a URL")
-    with started as side:
-        yield Endpoint(side.endpoint, ACCESS_KEY, SECRET_KEY)
+) -> Iterator[tuple[Endpoint, Backed | None]]:
+    with started(pytestconfig, tmp_path_factory.mktemp("server")) as both:
+        yield both
+
+
+@pytest.fixture(scope="session")
+def endpoint(sides: tuple[Endpoint, Backed | None]) -> Endpoint:
+    return sides[0]
 
 
 @pytest.fixture
 def name() -> str:
     """A bucket's name that no other test has."""
     return f"clients-{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture
+def bucket(sides: tuple[Endpoint, Backed | None], name: str) -> Iterator[str]:
+    """A bucket of the test's own. What is behind it has the same in the end."""
+    endpoint, backed = sides
+    client = endpoint.boto3()
+
+    def shown() -> dict[str, str]:
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=name)
+        entries = (entry for page in pages for entry in page.get("Contents", []))
+        return {entry["Key"]: entry["ETag"] for entry in entries}
+
+    client.create_bucket(Bucket=name)
+    if backed:
+        backed.back(name)
+    yield name
+    if backed:
+        backed.settle(name, shown())
+    for key in shown():
+        client.delete_object(Bucket=name, Key=key)
+    if backed:
+        backed.settle(name, {})
+    client.delete_bucket(Bucket=name)

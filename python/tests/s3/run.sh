@@ -3,7 +3,8 @@
 #   bash python/tests/s3/run.sh seaweedfs                       starts SeaweedFS, to prove the tests
 #   bash python/tests/s3/run.sh millpond target/debug/millpond  starts a Millpond server
 #   AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=... bash python/tests/s3/run.sh http://HOST:PORT
-# Further arguments go to pytest. Clients come from PyPI into .venv-s3, pinned; rclone is built with Go into
+# BACKED=write-back, write-through or transient: with SeaweedFS behind the buckets of the Millpond server; after each
+# test it must have what clients are shown. Further arguments go to pytest. Clients come from PyPI into .venv-s3, pinned; rclone is built with Go into
 # target/tools, once (NO_RCLONE=1 leaves it out).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
@@ -16,6 +17,9 @@ case $1 in
   millpond) server+=("--s3-program" "${2:?the program}"); shift ;;
 esac
 shift
+if [[ -n ${BACKED:-} ]]; then
+  server+=("--backed" "$BACKED" "--weed" "$(bash bench/s3/seaweedfs.sh)")
+fi
 
 if [[ ! -x $venv/bin/pytest || $venv/requirements.txt -ot $here/requirements.txt ]]; then
   [[ -x $venv/bin/python ]] || python3 -m venv "$venv"

@@ -8,7 +8,6 @@ import random
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 
 import boto3
 import pytest
@@ -48,16 +47,6 @@ NOT_A_FILE = pytest.mark.unlike("seaweedfs", "names are paths")
 @pytest.fixture
 def client(endpoint: Endpoint) -> boto3.client:
     return endpoint.boto3()
-
-
-@pytest.fixture
-def bucket(client: boto3.client, name: str) -> Iterator[str]:
-    client.create_bucket(Bucket=name)
-    yield name
-    for page in client.get_paginator("list_objects_v2").paginate(Bucket=name):
-        for entry in page.get("Contents", []):
-            client.delete_object(Bucket=name, Key=entry["Key"])
-    client.delete_bucket(Bucket=name)
 
 
 def code(error: pytest.ExceptionInfo[ClientError]) -> tuple[str, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,17 +27,6 @@ def tool(
         return Rclone(endpoint, home, rclone)
     kind = {"aws": Aws, "s3cmd": S3cmd, "s5cmd": S5cmd}[request.param]
     return kind(endpoint, home, installed(request.param))
-
-
-@pytest.fixture
-def bucket(endpoint: Endpoint, name: str) -> Iterator[str]:
-    client = endpoint.boto3()
-    client.create_bucket(Bucket=name)
-    yield name
-    for page in client.get_paginator("list_objects_v2").paginate(Bucket=name):
-        for entry in page.get("Contents", []):
-            client.delete_object(Bucket=name, Key=entry["Key"])
-    client.delete_bucket(Bucket=name)
 
 
 def fetched(endpoint: Endpoint, bucket: str, key: str) -> bytes:
