@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from machine import describe
-from sides import Side, delayed, keys, millpond, seaweedfs
+from sides import Side, delayed, keys, millpond, seaweedfs, write_back
 
 # The peer that acknowledges as Millpond does; ratios are to it.
 BASE = "seaweedfs, fsync"
@@ -62,8 +62,7 @@ LARGE = [
     Case("get", "1MiB", 16, 200),
     Case("get", "64MiB", 4, 8),
 ]
-# Puts that cross the slow backend. A server with write-back in front of the backend joins the
-# sides of this case in `main`, beside the one that goes to it directly.
+# Puts that cross the slow backend, or that a server with write-back in front of it answers.
 BEHIND = Case("put", "10KiB", 16, 50_000)
 
 WARM_UP = Case("put", "10KiB", 16, 1_000)
@@ -116,10 +115,12 @@ class Bench:
         for name, value in noted.items():
             figures.setdefault(name, []).append(value)
 
+    def warm_up(self, side: Side) -> None:
+        """Makes the bucket; SeaweedFS makes volumes then."""
+        self.load(side, WARM_UP, "warm-up/", 2)
+
     def run(self, sides: list[Side], behind: list[Side]) -> None:
-        """All rounds, behind a first one that is not noted: SeaweedFS makes volumes then."""
-        for side in sides:
-            self.load(side, WARM_UP, "warm-up/", 2)
+        """All rounds."""
         for number in range(self.args.rounds):
             turned = sides[number % len(sides) :] + sides[: number % len(sides)]
             for case in [*SMALL, *LARGE]:
@@ -127,7 +128,7 @@ class Bench:
                     continue
                 for side in turned:
                     self.measure(side, case, number, case.name)
-            if not self.args.only:
+            if not self.args.only or self.args.only in "behind":
                 for side in behind:
                     title = f"{BEHIND.name}, backend {BACKEND_MS} ms away"
                     self.measure(side, BEHIND, number, title)
@@ -156,11 +157,12 @@ def table(rows: dict[str, Row]) -> str:
     small = {"p50_us": "p50, us", "p99_us": "p99, us", "cpu_us": "server CPU, us"}
     small["client_cpu_us"] = "client CPU, us"
     for case, row in rows.items():
+        peer = BASE if BASE in row else f"{BASE}, direct"
         shown = small if "10KiB" in case else {"mb_per_s": "MB/s", "cpu_us": "server CPU, us"}
         for figure, label in shown.items():
-            base = row.get(BASE, {}).get(figure)
+            base = row.get(peer, {}).get(figure)
             cells = [
-                cell(row[name][figure], base if name != BASE else None, "{:,.0f}".format)
+                cell(row[name][figure], base if name != peer else None, "{:,.0f}".format)
                 if name in row
                 else ""
                 for name in names
@@ -178,7 +180,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--size", default="6GiB", help="of Millpond's disk")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3)
-    parser.add_argument("--only", help="cases with this in their names")
+    parser.add_argument("--only", help="cases with this in their names, or `behind`")
     parser.add_argument("--sign-payload", action="store_true", help="sign the hash of what is put")
     args = parser.parse_args()
     for name in ("load", "weed", "millpond"):
@@ -200,8 +202,13 @@ def main() -> None:
         backend = sides[1]
         if args.millpond:
             sides.append(stack.enter_context(millpond(args.millpond, folder, args.size)))
-        behind = [stack.enter_context(delayed(args.load, backend, BACKEND_MS))]
         bench = Bench(args, folder)
+        for side in sides:
+            bench.warm_up(side)
+        behind = [stack.enter_context(delayed(args.load, backend, BACKEND_MS))]
+        if args.millpond:
+            cached = write_back(args.millpond, folder, args.size, behind[0])
+            behind.append(stack.enter_context(cached))
         bench.run(sides, behind)
     head = "\n".join(f"{key}: {value}" for key, value in facts.items())
     report = f"{head}\n\n{table(bench.rows)}\n"

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -19,6 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from procs import NotStarted, free_port, server
 
 ACCESS_KEY, SECRET_KEY = "millpond", "millpond-secret"
+# Where the bucket of a server with write-back goes.
+BEHIND = ["--backend", "slow", "--backend-bucket", "bench", "--prefix", "behind/"]
 # What a server may take until it serves objects.
 START_S = 60
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -132,6 +134,21 @@ def millpond(program: str, folder: Path, size: str) -> Iterator[Side]:
     }
     with server(command, s3, folder / "millpond.log", wait_s=START_S, env=env) as child:
         yield Side("millpond", f"http://127.0.0.1:{s3}", child.pid, f"127.0.0.1:{port}")
+
+
+@contextlib.contextmanager
+def write_back(program: str, folder: Path, size: str, behind: Side) -> Iterator[Side]:
+    """A Millpond server whose bucket `bench` goes to that of another store behind the answers."""
+    with millpond(program, folder / "write-back", size) as side:
+        env = {
+            **os.environ,
+            "MILLPOND_SERVER": side.address,
+            "MILLPOND_S3_BACKEND_SECRET": SECRET_KEY,
+        }
+        to = ["--endpoint", behind.endpoint, "--access-key", ACCESS_KEY]
+        for words in (["backend", "add", "slow", *to], ["bucket", "add", "bench", *BEHIND]):
+            subprocess.run([program, "s3", *words], check=True, env=env, timeout=START_S)
+        yield replace(side, name="millpond, write-back")
 
 
 @contextlib.contextmanager

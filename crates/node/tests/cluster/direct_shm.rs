@@ -144,13 +144,12 @@ fn writes_survive_the_node_whose_memory_they_use() {
             scope.spawn(move || {
                 let mut round = 0_u8;
                 while !done.load(Ordering::Relaxed) {
-                    round += 1;
+                    round = round % 250 + 1;
                     region.fill(round);
                     // From registered memory, and a copy through the arena of another connection.
                     file.write_batch(&[((2 * n * MIB) as u64, &region[..])]).unwrap();
                     let copy = vec![round; MIB / 2];
                     file.write_batch(&[(((2 * n + 1) * MIB) as u64, &copy)]).unwrap();
-                    round = round.min(250);
                 }
                 round
             })
