@@ -14,8 +14,10 @@ use crate::back::known::Behind;
 use crate::backed::Cached;
 use crate::error::{Told as _, refuse, told};
 use crate::keys::Known;
+use crate::md5::Together;
 use crate::metrics::Metrics;
 use crate::record::{BucketRecord, decode};
+use crate::send::Spare;
 use crate::store::Store;
 
 /// Memory for bodies that come in, in KiB.
@@ -46,6 +48,10 @@ pub(crate) struct Door {
     incoming: Arc<Semaphore>,
     outgoing: Arc<Semaphore>,
     buckets: Mutex<std::collections::HashMap<String, (About, Tick)>>,
+    /// Memory of what was sent.
+    pub(crate) spare: Spare,
+    /// Where bodies are hashed.
+    pub(crate) md5: Arc<Together>,
     /// What is remembered of keys that are cached.
     pub(crate) cached: Cached,
 }
@@ -75,6 +81,8 @@ impl Door {
             incoming: Arc::new(Semaphore::new(IN_KIB)),
             outgoing: Arc::new(Semaphore::new(OUT_KIB)),
             buckets: Mutex::default(),
+            spare: Spare::default(),
+            md5: Arc::new(Together::new()),
             cached: Cached::default(),
         }
     }

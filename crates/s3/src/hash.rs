@@ -1,11 +1,12 @@
 //! Hashes of a body, taken once while it streams: MD5 for the `ETag`, and the checksum that the client asks for.
 
 use crc_fast::{CrcAlgorithm, Digest as Crc};
-use s3s::crypto::{Checksum as _, Md5, Sha1, Sha256};
+use s3s::crypto::{Checksum as _, Sha1, Sha256};
 use s3s::{S3Error, S3ErrorCode, S3Result};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{custom, refuse};
+use crate::md5::Md5;
 
 /// The algorithms of checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -135,6 +136,21 @@ impl Hasher {
         if let Some(md5) = &mut self.md5 {
             md5.update(bytes);
         }
+        self.update_sum(bytes);
+    }
+
+    /// Takes MD5 out, which is hashed elsewhere meanwhile.
+    pub(crate) const fn take_md5(&mut self) -> Option<Md5> {
+        self.md5.take()
+    }
+
+    /// Brings MD5 back.
+    pub(crate) const fn put_md5(&mut self, md5: Md5) {
+        self.md5 = Some(md5);
+    }
+
+    /// Adds bytes to the checksum only.
+    pub(crate) fn update_sum(&mut self, bytes: &[u8]) {
         match &mut self.sum {
             Some((_, Running::Crc(crc))) => crc.update(bytes),
             Some((_, Running::Sha1(sha))) => sha.update(bytes),
@@ -144,10 +160,7 @@ impl Hasher {
     }
 
     pub(crate) fn finish(self) -> Digest {
-        let mut md5 = [0; 16];
-        if let Some(it) = self.md5 {
-            md5.copy_from_slice(it.finalize().as_ref());
-        }
+        let md5 = self.md5.map_or([0; 16], Md5::finish);
         let sum = self.sum.map(|(algorithm, running)| match running {
             Running::Crc(crc) => Sum::whole(algorithm, &crc_bytes(algorithm, crc.finalize())),
             Running::Sha1(sha) => Sum::whole(algorithm, sha.finalize().as_ref()),

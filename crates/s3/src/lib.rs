@@ -27,6 +27,7 @@ mod gateway;
 mod hash;
 mod http;
 mod keys;
+mod md5;
 mod metrics;
 mod ops;
 mod receive;

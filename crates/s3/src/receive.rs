@@ -14,6 +14,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use crate::door::{Door, Way};
 use crate::error::{Told as _, custom, of_body, refuse};
 use crate::hash::{Algorithm, Digest, Expected, Hasher, bad_sum};
+use crate::md5::{Md5, Together};
 use crate::store::STORED_MAX;
 
 /// Bytes that are hashed and written at once: the chunks in it go to their chains side by side.
@@ -144,7 +145,8 @@ impl Incoming {
         let piece = usize::try_from(self.len).unwrap_or(PIECE).clamp(1, PIECE);
         let _memory = door.memory(Way::In, piece * 2).await?;
         let file = door.blocking(|store| store.nameless_file().in_bucket()).await?;
-        let mut writer = Writer { file, hasher: Some(hasher), offset: 0, busy: None };
+        let md5 = Arc::clone(&door.md5);
+        let mut writer = Writer { file, md5, hasher: Some(hasher), offset: 0, busy: None };
         let mut bytes = Vec::with_capacity(piece);
         let mut come = 0;
         while let Some(frame) = self.next(come).await? {
@@ -202,6 +204,7 @@ impl Incoming {
 /// Hashes and writes pieces, one at a time, off the event loop.
 struct Writer {
     file: File,
+    md5: Arc<Together>,
     hasher: Option<Hasher>,
     offset: u64,
     busy: Option<Busy>,
@@ -209,8 +212,8 @@ struct Writer {
 
 /// A piece that is hashed and written.
 struct Busy {
-    hashing: JoinHandle<Hasher>,
-    writing: JoinHandle<S3Result<()>>,
+    md5: Option<JoinHandle<S3Result<Md5>>>,
+    writing: JoinHandle<S3Result<Hasher>>,
     bytes: Arc<Vec<u8>>,
 }
 
@@ -219,25 +222,28 @@ impl Writer {
     async fn push(&mut self, bytes: Vec<u8>, next: usize) -> S3Result<Vec<u8>> {
         let spare = self.settle().await?;
         let bytes = Arc::new(bytes);
-        let (to_hash, to_write) = (Arc::clone(&bytes), Arc::clone(&bytes));
         let Some(mut hasher) = self.hasher.take() else {
             return Err(S3ErrorCode::InternalError.into());
         };
-        let hashing = spawn_blocking(move || {
-            hasher.update(&to_hash);
-            hasher
-        });
-        let (file, offset) = (self.file.clone(), self.offset);
+        let together = |md5| tokio::spawn(Arc::clone(&self.md5).update(md5, Arc::clone(&bytes)));
+        let md5 = hasher.take_md5().map(together);
+        let (file, offset, of_task) = (self.file.clone(), self.offset, Arc::clone(&bytes));
         self.offset += bytes.len() as u64;
-        let writing = spawn_blocking(move || file.write_batch(&[(offset, &to_write)]).of_object());
-        self.busy = Some(Busy { hashing, writing, bytes });
+        let writing = spawn_blocking(move || {
+            hasher.update_sum(&of_task);
+            file.write_batch(&[(offset, &of_task)]).of_object().map(|()| hasher)
+        });
+        self.busy = Some(Busy { md5, writing, bytes });
         Ok(spare.unwrap_or_else(|| Vec::with_capacity(next)))
     }
 
     async fn settle(&mut self) -> S3Result<Option<Vec<u8>>> {
-        let Some(Busy { hashing, writing, bytes }) = self.busy.take() else { return Ok(None) };
-        self.hasher = Some(hashing.await.map_err(S3Error::internal_error)?);
-        writing.await.map_err(S3Error::internal_error)??;
+        let Some(Busy { md5, writing, bytes }) = self.busy.take() else { return Ok(None) };
+        let mut hasher = writing.await.map_err(S3Error::internal_error)??;
+        if let Some(md5) = md5 {
+            hasher.put_md5(md5.await.map_err(S3Error::internal_error)??);
+        }
+        self.hasher = Some(hasher);
         Ok(Arc::try_unwrap(bytes).ok().map(|mut bytes| {
             bytes.clear();
             bytes

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use futures_util::Stream;
 use hyper::body::Bytes;
 use millpond_client::File;
+use parking_lot::Mutex;
 use s3s::StdError;
 use s3s::dto::StreamingBlob;
 use s3s::stream::{ByteStream, RemainingLength};
@@ -16,17 +17,54 @@ use tokio::task::spawn_blocking;
 use crate::door::{Door, Way};
 
 /// Bytes that are read at once.
-const PIECE: u64 = 2 << 20;
+const PIECE: usize = 2 << 20;
+/// From here on a buffer of a whole piece is used.
+const LARGE: usize = PIECE / 8;
 
-/// Memory that goes back to the pool when it was sent.
+/// Buffers of a whole piece that wait to be used again at most.
+const SPARE_MAX: usize = 16;
+
+/// Buffers of sent pieces: memory that the system need not clear anew for each.
+#[derive(Debug, Default)]
+pub(crate) struct Spare(Mutex<Vec<Box<[u8]>>>);
+
+impl Spare {
+    /// A buffer for this many bytes, and perhaps more.
+    fn take(&self, len: usize) -> Box<[u8]> {
+        let spare = if len < LARGE { None } else { self.0.lock().pop() };
+        spare.unwrap_or_else(|| vec![0; room(len)].into_boxed_slice())
+    }
+
+    fn give(&self, buffer: Box<[u8]>) {
+        let mut spare = self.0.lock();
+        if buffer.len() == PIECE && spare.len() < SPARE_MAX {
+            spare.push(buffer);
+        }
+    }
+}
+
+/// The memory that so many bytes take.
+const fn room(len: usize) -> usize {
+    if len < LARGE { len } else { PIECE }
+}
+
+/// Memory that goes back when it was sent.
 struct Piece {
-    bytes: Vec<u8>,
+    buffer: Box<[u8]>,
+    len: usize,
+    door: Arc<Door>,
     _memory: OwnedSemaphorePermit,
 }
 
 impl AsRef<[u8]> for Piece {
     fn as_ref(&self) -> &[u8] {
-        &self.bytes
+        &self.buffer[..self.len]
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.door.spare.give(std::mem::take(&mut self.buffer));
     }
 }
 
@@ -66,7 +104,7 @@ pub(crate) fn file(door: &Arc<Door>, file: File, (mut offset, len): (u64, u64)) 
     tokio::spawn(async move {
         let end = offset + len;
         while offset < end {
-            let now = PIECE.min(end - offset);
+            let now = (PIECE as u64).min(end - offset);
             let piece = read(&door, &file, (offset, now)).await;
             let failed = piece.is_err();
             if sender.send(piece).await.is_err() || failed {
@@ -78,17 +116,18 @@ pub(crate) fn file(door: &Arc<Door>, file: File, (mut offset, len): (u64, u64)) 
     StreamingBlob::new(Pieces { pieces, left: len })
 }
 
-async fn read(door: &Door, file: &File, (offset, len): (u64, u64)) -> Result<Bytes, StdError> {
+async fn read(door: &Arc<Door>, file: &File, (offset, len): (u64, u64)) -> Result<Bytes, StdError> {
     let len = usize::try_from(len)?;
-    let memory = door.memory(Way::Out, len).await.map_err(Box::new)?;
-    let file = file.clone();
-    let bytes = spawn_blocking(move || -> Result<Vec<u8>, StdError> {
-        let mut bytes = vec![0; len];
-        let lens = file.read_batch(&mut [(offset, &mut bytes)])?;
+    let memory = door.memory(Way::Out, room(len)).await.map_err(Box::new)?;
+    let (file, door) = (file.clone(), Arc::clone(door));
+    let read = spawn_blocking(move || -> Result<Piece, StdError> {
+        let buffer = door.spare.take(len);
+        let mut piece = Piece { buffer, len, door, _memory: memory };
+        let lens = file.read_batch(&mut [(offset, &mut piece.buffer[..len])])?;
         if lens.first() != Some(&len) {
             return Err("the file was cut while it was sent".into());
         }
-        Ok(bytes)
+        Ok(piece)
     });
-    Ok(Bytes::from_owner(Piece { bytes: bytes.await??, _memory: memory }))
+    Ok(Bytes::from_owner(read.await??))
 }

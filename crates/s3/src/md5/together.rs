@@ -1,0 +1,204 @@
+//! Bodies that are there at the same time are hashed side by side.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use fearless_simd::Level;
+use parking_lot::Mutex;
+use s3s::{S3Error, S3Result};
+use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
+
+use super::Md5;
+use super::rounds::{BLOCK, LANES, alone, beside};
+
+/// Blocks of each body that are hashed before others may join: 32 KiB.
+const STRIDE: usize = 512;
+/// So many bodies cost more one after the other than side by side.
+const WORTH: usize = 3;
+
+/// Pieces of bodies that wait to be hashed, and threads that do it.
+pub(crate) struct Together {
+    queue: Mutex<Queue>,
+    level: Level,
+    workers_max: usize,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Job>,
+    workers: usize,
+}
+
+/// A piece of a body.
+struct Job {
+    md5: Md5,
+    bytes: Arc<Vec<u8>>,
+    done: oneshot::Sender<Md5>,
+}
+
+/// A piece that is being hashed: its whole blocks begin at `from` bytes, and `done` of them are.
+struct Lane {
+    job: Job,
+    from: usize,
+    done: usize,
+}
+
+impl Lane {
+    fn new(mut job: Job) -> Self {
+        let from = job.bytes.len() - job.md5.fill(&job.bytes).len();
+        Self { job, from, done: 0 }
+    }
+
+    /// The blocks that are left.
+    fn left(&self) -> &[[u8; BLOCK]] {
+        &self.job.bytes[self.from..].as_chunks::<BLOCK>().0[self.done..]
+    }
+
+    /// Gives the hash back, which has all of the piece but what makes no block.
+    fn end(self) {
+        let Job { mut md5, bytes, done } = self.job;
+        let (blocks, tail) = bytes[self.from..].as_chunks::<BLOCK>();
+        md5.len += (blocks.len() * BLOCK) as u64;
+        md5.keep(tail);
+        drop(bytes);
+        // Given up meanwhile when nobody waits for it.
+        let _ = done.send(md5);
+    }
+}
+
+/// A thread that is counted, also when it dies.
+struct Worker(Arc<Together>);
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.queue.lock().workers -= 1;
+        }
+    }
+}
+
+impl Together {
+    pub(crate) fn new() -> Self {
+        let workers_max = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { queue: Mutex::default(), level: Level::new(), workers_max }
+    }
+
+    /// Adds a piece of a body to its hash, on another thread.
+    ///
+    /// # Errors
+    /// `InternalError` when that thread has died.
+    pub(crate) async fn update(self: Arc<Self>, md5: Md5, bytes: Arc<Vec<u8>>) -> S3Result<Md5> {
+        let (done, hashed) = oneshot::channel();
+        self.push(Job { md5, bytes, done });
+        hashed.await.map_err(S3Error::internal_error)
+    }
+
+    fn push(self: &Arc<Self>, job: Job) {
+        let mut queue = self.queue.lock();
+        queue.waiting.push_back(job);
+        // Another thread only for what does not fit beside what is hashed now.
+        let is_needed = queue.workers == 0 || queue.waiting.len() >= LANES;
+        if is_needed && queue.workers < self.workers_max {
+            queue.workers += 1;
+            let worker = Worker(Arc::clone(self));
+            spawn_blocking(move || worker.0.work());
+        }
+    }
+
+    fn work(&self) {
+        let mut lanes: Vec<Lane> = Vec::with_capacity(LANES);
+        loop {
+            let mut queue = self.queue.lock();
+            let count = (LANES - lanes.len()).min(queue.waiting.len());
+            let new: Vec<Job> = queue.waiting.drain(..count).collect();
+            if new.is_empty() && lanes.is_empty() {
+                // Under the same lock: who pushes now starts another.
+                queue.workers -= 1;
+                return;
+            }
+            drop(queue);
+            lanes.extend(new.into_iter().map(Lane::new));
+            self.stride(&mut lanes);
+            let (ended, rest) = lanes.into_iter().partition(|lane: &Lane| lane.left().is_empty());
+            lanes = rest;
+            ended.into_iter().for_each(Lane::end);
+        }
+    }
+
+    /// Hashes the same number of blocks of every piece, as many as the shortest has.
+    fn stride(&self, lanes: &mut [Lane]) {
+        let shortest = lanes.iter().map(|lane| lane.left().len()).min().unwrap_or(0);
+        let count = shortest.min(STRIDE);
+        if lanes.len() < WORTH {
+            for lane in &mut *lanes {
+                let mut state = lane.job.md5.state;
+                alone(&mut state, &lane.left()[..count]);
+                lane.job.md5.state = state;
+            }
+        } else {
+            // Where there are fewer bodies than lanes, the first one is hashed for nothing.
+            let of = |at: usize| lanes.get(at).unwrap_or(&lanes[0]);
+            let mut states = std::array::from_fn(|at| of(at).job.md5.state);
+            let bodies = std::array::from_fn(|at| &of(at).left()[..count]);
+            beside(self.level, &mut states, &bodies);
+            for (lane, state) in lanes.iter_mut().zip(states) {
+                lane.job.md5.state = state;
+            }
+        }
+        for lane in lanes {
+            lane.done += count;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{bytes, known};
+    use super::*;
+
+    /// Bodies of many lengths in pieces of many lengths, all at once.
+    #[test]
+    fn bodies_beside_each_other_have_their_own_hashes() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build();
+        let together = Arc::new(Together::new());
+        let lens = [0, 1, 63, 64, 65, 1_000, 4_096, 100_000, 333_333, 1 << 20];
+        let hash = |seed: usize| {
+            let together = Arc::clone(&together);
+            async move {
+                let body = bytes(lens[seed % lens.len()], seed);
+                let mut md5 = Md5::new();
+                let piece = [1 << 20, 7, 64, 100, 40_000][seed % 5];
+                for piece in body.chunks(piece.max(body.len() / 50)) {
+                    let piece = Arc::new(piece.to_vec());
+                    md5 = Arc::clone(&together).update(md5, piece).await.unwrap();
+                }
+                assert_eq!(md5.finish(), known(&body), "body {seed}");
+            }
+        };
+        let runtime = runtime.unwrap();
+        let all: Vec<_> = (0..100).map(|seed| runtime.spawn(hash(seed))).collect();
+        runtime.block_on(async {
+            for one in all {
+                one.await.unwrap();
+            }
+        });
+        drop(runtime);
+        assert_eq!(together.queue.lock().workers, 0);
+    }
+
+    #[test]
+    fn lanes_do_not_touch_each_other() {
+        let bodies: Vec<Vec<u8>> = (0..LANES).map(|seed| bytes(640, seed)).collect();
+        for level in [Level::new(), Level::baseline()] {
+            let mut states = [super::super::START; LANES];
+            let blocks = std::array::from_fn(|lane| bodies[lane].as_chunks::<BLOCK>().0);
+            beside(level, &mut states, &blocks);
+            for (state, body) in states.into_iter().zip(&bodies) {
+                let mut one = super::super::START;
+                alone(&mut one, body.as_chunks::<BLOCK>().0);
+                assert_eq!(state, one);
+            }
+        }
+    }
+}
