@@ -10,6 +10,7 @@ use crate::client::Client;
 use crate::cluster::Cluster;
 use crate::connection::Deadline;
 use crate::error::ClientError;
+use crate::multiplex::Told;
 
 /// Time for the way of a question for changes and of its answer.
 const NEWS_PATIENCE: Duration = Duration::from_secs(1);
@@ -31,6 +32,19 @@ impl Client {
         let deadline = self.deadline(deadline);
         let reply = self.of_files(deadline)?.ask_meta(&request.encode(), deadline)?;
         Answered::decode(&reply).map_err(|source| self.malformed(source))
+    }
+
+    /// The same, once, without a thread that waits: `told` hears the reply from another thread, or that it must be asked
+    /// again in the other way; that is safe for what changes something too. Gives `told` back where nothing was sent: the
+    /// meta is on another host, or too many ask at once.
+    ///
+    /// # Errors
+    /// `told`.
+    pub(crate) fn meta_beside(&self, request: &MetaRequest, told: Told) -> Result<(), Told> {
+        match self.known_cluster() {
+            Some(cluster) => cluster.ask_meta_beside(&request.encode(), told),
+            None => Err(told),
+        }
     }
 
     /// Waits for changes of the namespace by others than the session that asks; any meta knows them.

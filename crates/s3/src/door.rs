@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millpond_client::{Backing, ClientError};
+use millpond_client::{Backing, ClientError, Question, Reply};
 use millpond_env::RealClock;
 use millpond_types::Tick;
 use parking_lot::{Mutex, RwLock};
 use s3s::{S3Error, S3ErrorCode, S3Result};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::back::known::Behind;
 use crate::backed::Cached;
@@ -18,7 +18,7 @@ use crate::md5::Together;
 use crate::metrics::Metrics;
 use crate::record::{BucketRecord, decode};
 use crate::send::Spare;
-use crate::store::Store;
+use crate::store::{Found, Store};
 
 /// Memory for bodies that come in, in KiB.
 const IN_KIB: usize = 128 << 10;
@@ -114,6 +114,38 @@ impl Door {
             Ok(done) => done,
             Err(error) => Err(S3Error::internal_error(error)),
         }
+    }
+
+    /// Has a meta do an operation on an object: without a thread that waits where the meta is on this host, else with one.
+    pub(crate) async fn question(
+        &self,
+        question: Question,
+    ) -> S3Result<Result<Reply, ClientError>> {
+        let store = self.store()?;
+        let (tell, told) = oneshot::channel();
+        let is_sent = store.send(&question, Box::new(move |reply| drop(tell.send(reply))));
+        if is_sent
+            && let Ok(Some(reply)) = told.await
+            && let Some(answer) = store.answer(&question, &reply)
+        {
+            return Ok(answer);
+        }
+        self.blocking(move |store| Ok(store.ask(question))).await
+    }
+
+    /// Looks a key up.
+    ///
+    /// # Errors
+    /// `NoSuchBucket`, and those of the volume.
+    pub(crate) async fn look_up(
+        &self,
+        (bucket, key): (&str, &str),
+        with_bytes: bool,
+    ) -> S3Result<Found> {
+        let store = self.store()?;
+        let question = store.question_look_up(bucket, key.as_bytes(), with_bytes).in_bucket()?;
+        let reply = self.question(question).await?;
+        reply.and_then(|reply| store.looked_up(reply)).in_bucket()
     }
 
     /// Something may have been queued for a backend: the persister looks.

@@ -139,6 +139,11 @@ impl Hasher {
         self.update_sum(bytes);
     }
 
+    /// Whether the checksum costs so little that no other thread is worth it for a small body.
+    pub(crate) const fn is_cheap(&self) -> bool {
+        matches!(self.sum, None | Some((_, Running::Crc(_))))
+    }
+
     /// Takes MD5 out, which is hashed elsewhere meanwhile.
     pub(crate) const fn take_md5(&mut self) -> Option<Md5> {
         self.md5.take()

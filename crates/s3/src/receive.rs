@@ -46,7 +46,7 @@ pub(crate) struct Said<'a> {
 /// Where the bytes are.
 pub(crate) enum Content {
     /// Up to [`STORED_MAX`].
-    Bytes(Vec<u8>),
+    Bytes(Arc<Vec<u8>>),
     /// In a file without a name.
     File(File),
 }
@@ -59,6 +59,27 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
+    /// The same off the event loop; a small body is hashed beside others.
+    ///
+    /// # Errors
+    /// `BadDigest`.
+    pub(crate) async fn checked_beside(self, door: &Door) -> S3Result<(Content, Digest)> {
+        let Self { content, mut hasher, expected } = self;
+        let md5 = if hasher.is_cheap() { hasher.take_md5() } else { None };
+        let (Content::Bytes(bytes), Some(md5)) = (&content, md5.clone()) else {
+            if let Some(md5) = md5 {
+                hasher.put_md5(md5);
+            }
+            let this = Self { content, hasher, expected };
+            return spawn_blocking(|| this.checked()).await.map_err(S3Error::internal_error)?;
+        };
+        hasher.update_sum(bytes);
+        hasher.put_md5(Arc::clone(&door.md5).update(md5, Arc::clone(bytes)).await?);
+        let digest = hasher.finish();
+        expected.check(&digest)?;
+        Ok((content, digest))
+    }
+
     /// Takes the last of the hashes and compares; for a thread that may block.
     ///
     /// # Errors
@@ -138,7 +159,7 @@ impl Incoming {
                 bytes.extend_from_slice(&frame);
             }
             self.end(bytes.len() as u64)?;
-            let (content, expected) = (Content::Bytes(bytes), self.expected);
+            let (content, expected) = (Content::Bytes(Arc::new(bytes)), self.expected);
             return Ok(Arrived { content, hasher, expected });
         }
         // One piece is filled while the one before is hashed and written.

@@ -9,6 +9,7 @@
 
 mod any;
 mod batch;
+mod beside;
 mod call;
 mod files;
 mod health;
@@ -33,6 +34,7 @@ use crate::error::ClientError;
 use crate::options::ClientOptions;
 use crate::pool::Pool;
 use any::Cursors;
+use beside::Beside;
 use health::HedgeBudget;
 use news::Line;
 use node::{Node, Nodes};
@@ -70,6 +72,8 @@ pub(crate) struct Cluster {
     meta: Mutex<Option<NodeId>>,
     /// The connection over which changes of the namespace are heard of.
     watch: Mutex<Option<(NodeId, Connection)>>,
+    /// Connections to metas over which many ask at once.
+    beside: Beside,
     closed: AtomicBool,
     /// Something else answers at the seeds.
     gone: AtomicBool,
@@ -100,6 +104,7 @@ impl Cluster {
             cursors: Mutex::default(),
             meta: Mutex::default(),
             watch: Mutex::default(),
+            beside: Beside::default(),
             closed: AtomicBool::new(false),
             gone: AtomicBool::new(false),
         });

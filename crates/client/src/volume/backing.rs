@@ -11,7 +11,7 @@ use millpond_types::meta::object::{
 };
 
 use super::Volume;
-use super::objects::{bucket_name, checked_key, shown, whole};
+use super::objects::{bucket_name, checked_key, look_up_op, shown, whole};
 use crate::error::ClientError;
 
 /// What there is of a key, all of one moment.
@@ -82,9 +82,12 @@ impl Volume {
         key: &[u8],
         with_bytes: bool,
     ) -> Result<Found, ClientError> {
-        let (path, key) = (shown(bucket, key), checked_key(key)?);
-        let op = ObjectOp::Get { bucket: bucket_name(bucket)?, key, with_bytes };
-        match self.object_op(&path, op)? {
+        let (path, op) = look_up_op(bucket, key, with_bytes)?;
+        self.found(self.object_op(&path, op)?)
+    }
+
+    pub(super) fn found(&self, reply: ObjectReply) -> Result<Found, ClientError> {
+        match reply {
             ObjectReply::Object { object, state } => Ok(Found { object: object.map(whole), state }),
             _ => Err(self.metas().unexpected()),
         }

@@ -9,6 +9,7 @@ mod chunks;
 mod file;
 mod objects;
 mod pending;
+mod question;
 mod room;
 mod session;
 mod walk;
@@ -37,6 +38,7 @@ pub use self::backing::Found;
 pub use self::file::File;
 pub use self::objects::{Body, ListObjects, PutObject};
 pub use self::pending::Pending;
+pub use self::question::{Question, Reply};
 
 /// Threads for submitted batches at most.
 const WORKERS_MAX: usize = 256;

@@ -124,6 +124,46 @@ fn nothing() -> Object {
     Object { attr, attachment: None, bytes: None }
 }
 
+/// The operation that stores an object, and how errors call it.
+pub(super) fn put_op(
+    put: &PutObject<'_>,
+    upload: Option<UploadId>,
+) -> Result<(String, ObjectOp), ClientError> {
+    checked_etag(put.origin.map_or("", |origin| &origin.etag))?;
+    let body = match put.body {
+        Body::Bytes(bytes) if bytes.len() > STORED_MAX => {
+            return Err(ClientError::argument("body", "more than 64 KiB: they need a file"));
+        }
+        Body::Bytes(bytes) => ObjectBody::Bytes(bytes.to_vec()),
+        Body::File(file) => {
+            // What was written last must not be told behind the name: its time would change then.
+            file.sync()?;
+            ObjectBody::Nameless(file.ino())
+        }
+    };
+    let op = PutOp {
+        bucket: bucket_name(put.bucket)?,
+        key: checked_key(put.key)?,
+        body,
+        mode: MODE,
+        attachment: checked_attachment(put.attachment)?,
+        expect: put.expect,
+        upload,
+        origin: put.origin.cloned(),
+    };
+    Ok((shown(put.bucket, put.key), ObjectOp::Put(op)))
+}
+
+/// The operation that looks a key up, and how errors call it.
+pub(super) fn look_up_op(
+    bucket: &str,
+    key: &[u8],
+    with_bytes: bool,
+) -> Result<(String, ObjectOp), ClientError> {
+    let op = ObjectOp::Get { bucket: bucket_name(bucket)?, key: checked_key(key)?, with_bytes };
+    Ok((shown(bucket, key), op))
+}
+
 /// All bytes of a file in the store, or none: what is missing up to its length is zeros.
 pub(super) fn whole(mut object: Object) -> Object {
     let size = usize::try_from(object.attr.size).unwrap_or(usize::MAX);
@@ -152,7 +192,7 @@ impl Volume {
         self.metas().ask(self.metas().caller.clone(), MetaOp::Object(op))
     }
 
-    fn told(&self, path: &str, answer: MetaAnswer) -> Result<ObjectReply, ClientError> {
+    pub(super) fn told(&self, path: &str, answer: MetaAnswer) -> Result<ObjectReply, ClientError> {
         match answer.map_err(|source| refused(path, source))? {
             MetaReply::Object(reply) => Ok(reply),
             _ => Err(self.metas().unexpected()),
@@ -160,7 +200,11 @@ impl Volume {
     }
 
     /// What was done, with an attachment that was given.
-    fn done(&self, reply: ObjectReply, attachment: Option<&[u8]>) -> Result<Put, ClientError> {
+    pub(super) fn done(
+        &self,
+        reply: ObjectReply,
+        attachment: Option<&[u8]>,
+    ) -> Result<Put, ClientError> {
         match reply {
             ObjectReply::Unmet(there) => Ok(Put::Unmet(there)),
             ObjectReply::Done { attr, replaced } => {
@@ -252,30 +296,8 @@ impl Volume {
     }
 
     fn put(&self, put: &PutObject<'_>, upload: Option<UploadId>) -> Result<Put, ClientError> {
-        checked_etag(put.origin.map_or("", |origin| &origin.etag))?;
-        let body = match put.body {
-            Body::Bytes(bytes) if bytes.len() > STORED_MAX => {
-                return Err(ClientError::argument("body", "more than 64 KiB: they need a file"));
-            }
-            Body::Bytes(bytes) => ObjectBody::Bytes(bytes.to_vec()),
-            Body::File(file) => {
-                // What was written last must not be told behind the name: its time would change then.
-                file.sync()?;
-                ObjectBody::Nameless(file.ino())
-            }
-        };
-        let op = PutOp {
-            bucket: bucket_name(put.bucket)?,
-            key: checked_key(put.key)?,
-            body,
-            mode: MODE,
-            attachment: checked_attachment(put.attachment)?,
-            expect: put.expect,
-            upload,
-            origin: put.origin.cloned(),
-        };
-        let reply = self.object_op(&shown(put.bucket, put.key), ObjectOp::Put(op))?;
-        self.done(reply, Some(put.attachment))
+        let (path, op) = put_op(put, upload)?;
+        self.done(self.object_op(&path, op)?, Some(put.attachment))
     }
 
     /// A file without a name, to read and write. It goes when its last clone is dropped and nothing has given it a name, and

@@ -66,14 +66,18 @@ impl Metas {
 
     /// Has a meta do something; what POSIX refuses is an answer.
     pub(super) fn ask(&self, caller: Caller, op: MetaOp) -> Result<MetaAnswer, ClientError> {
+        Ok(self.client.meta(&self.request(caller, op), None)?.answer)
+    }
+
+    /// A request that may be repeated: what changes something is done once.
+    pub(super) fn request(&self, caller: Caller, op: MetaOp) -> MetaRequest {
         let (mut sequence, mut hour) = (0, 0);
         if op.changes() {
             sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
             hour = u32::try_from(RealClock::wall_ms() / 3_600_000).unwrap_or(u32::MAX);
         }
         let session = self.session.load(Ordering::Acquire);
-        let request = MetaRequest { session, sequence, hour, caller, op };
-        Ok(self.client.meta(&request, None)?.answer)
+        MetaRequest { session, sequence, hour, caller, op }
     }
 
     /// The same on behalf of the volume's caller; the error names the path.

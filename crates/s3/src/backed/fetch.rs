@@ -286,7 +286,7 @@ async fn gather(
         return Err(refuse(S3ErrorCode::ServiceUnavailable, message));
     }
     sink.flush().await?;
-    Ok(sink.file.map_or(Content::Bytes(sink.bytes), Content::File))
+    Ok(sink.file.map_or(Content::Bytes(Arc::new(sink.bytes)), Content::File))
 }
 
 /// Gives the key its file, if it has none and nobody changed it since.

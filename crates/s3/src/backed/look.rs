@@ -64,10 +64,7 @@ pub(crate) async fn look(
     with_bytes: bool,
 ) -> S3Result<Seen> {
     for _ in 0..TRIES {
-        let (bucket, asked) = (backed.bucket.clone(), key.to_owned());
-        let Found { object, state } = door
-            .blocking(move |store| store.look_up(&bucket, asked.as_bytes(), with_bytes).in_bucket())
-            .await?;
+        let Found { object, state } = door.look_up((&backed.bucket, key), with_bytes).await?;
         let mode = backed.mode_of(key);
         let Some(object) = object else {
             match state {
@@ -145,10 +142,8 @@ pub(crate) async fn view(
     (bucket, key): (&str, &str),
 ) -> S3Result<(View, Option<&'static str>)> {
     let Some(backed) = door.backed(bucket).await? else {
-        let (bucket, key) = (bucket.to_owned(), key.to_owned());
-        let find =
-            move |store: &crate::store::Store| crate::ops::get::find(store, (&bucket, &key), false);
-        return Ok((View::of(&door.blocking(find).await?), None));
+        let found = door.look_up((bucket, key), false).await?;
+        return Ok((View::of(&found.object.ok_or(S3ErrorCode::NoSuchKey)?), None));
     };
     match look(door, &backed, key, false).await? {
         Seen::Here(object, word) => Ok((View::of(&object), Some(word))),

@@ -99,7 +99,7 @@ pub(crate) fn duplicate(
             (None, None) => {}
         }
         hasher.update(&bytes);
-        return Ok(Content::Bytes(bytes));
+        return Ok(Content::Bytes(Arc::new(bytes)));
     }
     let to = store.nameless_file().in_bucket()?;
     if let Some(all) = &object.bytes {
