@@ -13,7 +13,7 @@ FROM ?= 0
 BENCH_DIR ?= .bench
 S3 ?= seaweedfs
 
-.PHONY: help demo test tools check test-rust test-python test-vllm test-s3-clients bench install fuzz kill9 chaos sim specs clean
+.PHONY: help demo test tools check test-rust test-python test-s3 test-vllm test-s3-clients bench install fuzz kill9 chaos sim specs clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,7 +21,7 @@ help: ## list the targets
 demo: ## serve documents with a real vLLM, with and without Millpond; QUICK=1 for a small model
 	@bash demo/run.sh
 
-test: check test-rust test-python test-vllm ## set up all that is needed and run every test; NO_VLLM=1 leaves the engine out
+test: check test-rust test-python test-s3 test-vllm ## set up all that is needed and run every test; NO_VLLM=1 leaves the engine out
 	@echo "make test: every suite passed$${NO_VLLM:+ (NO_VLLM=1: the vLLM suite and the demo were left out)}"
 
 tools: ## protoc, which the build of the etcd client needs; installed with apt when it may
@@ -58,6 +58,12 @@ else
 	bash python/tests/vllm/run.sh
 	QUICK=1 bash demo/run.sh
 endif
+
+test-s3: tools ## real S3 clients on buckets with SeaweedFS behind them, in all three modes; rclone needs Go, NO_RCLONE=1 leaves it out
+	$(CARGO) build --locked -p millpond-node --bin millpond
+	command -v go >/dev/null || export NO_RCLONE=1; for mode in write-back write-through transient; do \
+	  BACKED=$$mode bash python/tests/s3/run.sh millpond $${CARGO_TARGET_DIR:-target}/debug/millpond -q; \
+	done
 
 test-s3-clients: ## real S3 clients against a server: S3=seaweedfs (to prove the tests), millpond or http://HOST:PORT
 ifeq ($(S3),millpond)
