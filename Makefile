@@ -8,12 +8,13 @@ CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 KILLS ?= 200
 MINUTES ?= 5
+OBJECTS ?= 1000000
 SEEDS ?= 1000
 FROM ?= 0
 BENCH_DIR ?= .bench
 S3 ?= seaweedfs
 
-.PHONY: help demo test tools check test-rust test-python test-s3 test-vllm test-s3-clients bench install fuzz kill9 chaos sim specs clean
+.PHONY: help demo test tools check test-rust test-python test-s3 test-vllm test-s3-clients bench install fuzz kill9 s3-kill9 s3-backlog s3-memory chaos sim specs clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +82,15 @@ fuzz: ## every decoder for FUZZ_SECONDS (60) each; needs a nightly toolchain
 
 kill9: ## KILLS (200) rounds of kill -9 under load; every acknowledged value is checked
 	MILLPOND_KILLS=$(KILLS) $(CARGO) test --release --locked -p millpond-node --test kill9 -- --nocapture
+
+s3-kill9: tools ## MINUTES (5) of kill -9 of gateways, managers and nodes under S3 load; nothing acknowledged is lost
+	MILLPOND_S3_KILL_MINUTES=$(MINUTES) $(CARGO) test --release --locked -p millpond-node --test s3_oracle -- --nocapture killed_processes
+
+s3-backlog: tools ## OBJECTS (1000000) that wait for a backend, a kill, and the time until the server answers again
+	MILLPOND_S3_BACKLOG=$(OBJECTS) $(CARGO) test --release --locked -p millpond-node --test s3_oracle -- --nocapture a_backlog
+
+s3-memory: tools ## a PUT of 5 GiB and 64 GETs of 64 MiB through a gateway, in less than 512 MiB; needs 9 GB of disk
+	MILLPOND_S3_LARGE_MIB=5120 MILLPOND_S3_READERS=64 $(CARGO) test --release --locked -p millpond-node --test s3_oracle -- --nocapture large_objects
 
 chaos: tools ## MINUTES (5) of faults on clusters of real processes under load; docs/dev.md
 	MILLPOND_CHAOS_MINUTES=$(MINUTES) $(CARGO) test --release --locked -p millpond-node --test chaos -- --nocapture faults_lose_nothing

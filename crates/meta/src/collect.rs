@@ -21,6 +21,8 @@ use crate::volume::Volume;
 const ORPHANS_MAX: usize = 1000;
 /// Orphans that one transaction marks: a record each.
 const MARKED_MAX: usize = 50;
+/// Files that are removed in one transaction: each takes some six writes.
+const FORGOTTEN_MAX: usize = 8;
 
 /// What one round of collection did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,6 +47,34 @@ fn outer<T>(done: Result<T, Failed>, otherwise: T) -> Result<T, VolumeError> {
         Ok(done) => Ok(done),
         Err(failed) => failed.answer().map(|answer| answer.unwrap_or(otherwise)),
     }
+}
+
+async fn forget_one(view: &View, ino: Ino) -> Result<(), Failed> {
+    let (orphan, inode) = (keys::orphan(ino), keys::inode(ino));
+    if view.txn.get(&orphan).await?.is_none() {
+        return Ok(());
+    }
+    if let Some(bytes) = view.txn.get(&inode).await? {
+        let record: InodeRecord = opened(&inode, &bytes)?;
+        view.discard_bytes(&record.attr).await?;
+        view.charge(record.quota, ino, Charge::of(&record).back()).await?;
+        if record.xattrs > 0 {
+            let all = KeyRange::prefix(&keys::xattrs(ino));
+            for (key, _) in view.txn.range_all(&all, RangeOptions::default()).await? {
+                view.txn.delete(&key)?;
+            }
+        }
+        if record.attr.is_dir() {
+            view.txn.delete(&keys::times(ino))?;
+        }
+        for beside in [keys::locks(ino), keys::attachment(ino)] {
+            if view.txn.get(&beside).await?.is_some() {
+                view.txn.delete(&beside)?;
+            }
+        }
+        view.txn.delete(&inode)?;
+    }
+    Ok(view.txn.delete(&orphan)?)
 }
 
 impl Volume {
@@ -77,19 +107,18 @@ impl Volume {
             return Ok(Collected::default());
         }
         let sessions = living(self).await?;
-        let (mut new, mut done) = (Vec::new(), Collected::default());
+        let (mut new, mut old, mut done) = (Vec::new(), Vec::new(), Collected::default());
         for (key, bytes) in page.entries {
             let orphan: OrphanRecord = opened(&key, &bytes)?;
             let Some(ino) = keys::number(keys::ORPHANS, &key) else { continue };
             match orphan.waits_for {
                 None => new.push(Ino(ino)),
                 Some(ids) if ids.iter().any(|id| sessions.contains(id)) => done.waiting += 1,
-                Some(_) => {
-                    self.forget(Ino(ino)).await?;
-                    done.inodes += 1;
-                }
+                Some(_) => old.push(Ino(ino)),
             }
         }
+        done.inodes += old.len();
+        self.forget_all(&old).await?;
         done.waiting += new.len();
         let mut rest = &new[..];
         while !rest.is_empty() {
@@ -125,11 +154,33 @@ impl Volume {
             .await
     }
 
-    /// Removes an orphan: inode, attributes, times, locks; its bytes are garbage from then on.
-    async fn forget(&self, ino: Ino) -> Result<(), Failed> {
-        let key = keys::inode(ino);
-        let found = self.store.begin().get_snapshot(&key).await?;
-        let found: Option<InodeRecord> = found.map(|bytes| opened(&key, &bytes)).transpose()?;
+    /// Removes orphans. Most are files, of which several go in one transaction: who replaces objects all day makes as many
+    /// orphans, and one commit for each would not keep up.
+    async fn forget_all(&self, orphans: &[Ino]) -> Result<(), Failed> {
+        let mut files = Vec::new();
+        for ino in orphans {
+            let key = keys::inode(*ino);
+            let found = self.store.begin().get_snapshot(&key).await?;
+            let found: Option<InodeRecord> = found.map(|bytes| opened(&key, &bytes)).transpose()?;
+            if found.as_ref().is_some_and(|it| it.attr.is_dir() || it.xattrs > 0) {
+                self.forget_alone(*ino, found).await?;
+            } else {
+                files.push(*ino);
+            }
+        }
+        for some in files.chunks(FORGOTTEN_MAX) {
+            if self.forget(some).await.is_err() {
+                // Perhaps they are too much for one transaction.
+                for one in some {
+                    self.forget(&[*one]).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes an orphan with all that may hang on a directory.
+    async fn forget_alone(&self, ino: Ino, found: Option<InodeRecord>) -> Result<(), Failed> {
         if found.as_ref().is_some_and(|record| record.marks.objects) {
             object::end_all(self, ino).await?;
         }
@@ -140,34 +191,18 @@ impl Volume {
         if found.is_some_and(|record| record.quota == ino) {
             quota::forget(self, ino).await?;
         }
+        self.forget(&[ino]).await
+    }
+
+    /// Removes inodes, attributes, times and locks of orphans; their bytes are garbage from then on.
+    async fn forget(&self, orphans: &[Ino]) -> Result<(), Failed> {
         self.store
             .transact(|txn| async move {
                 let view = View::new(txn, self.now());
-                let (orphan, inode) = (keys::orphan(ino), keys::inode(ino));
-                if view.txn.get(&orphan).await?.is_none() {
-                    return Ok(());
+                for ino in orphans {
+                    forget_one(&view, *ino).await?;
                 }
-                if let Some(bytes) = view.txn.get(&inode).await? {
-                    let record: InodeRecord = opened(&inode, &bytes)?;
-                    view.discard_bytes(&record.attr).await?;
-                    view.charge(record.quota, ino, Charge::of(&record).back()).await?;
-                    if record.xattrs > 0 {
-                        let all = KeyRange::prefix(&keys::xattrs(ino));
-                        for (key, _) in view.txn.range_all(&all, RangeOptions::default()).await? {
-                            view.txn.delete(&key)?;
-                        }
-                    }
-                    if record.attr.is_dir() {
-                        view.txn.delete(&keys::times(ino))?;
-                    }
-                    for beside in [keys::locks(ino), keys::attachment(ino)] {
-                        if view.txn.get(&beside).await?.is_some() {
-                            view.txn.delete(&beside)?;
-                        }
-                    }
-                    view.txn.delete(&inode)?;
-                }
-                Ok(view.txn.delete(&orphan)?)
+                Ok(())
             })
             .await
     }

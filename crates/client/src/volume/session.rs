@@ -14,6 +14,9 @@ use parking_lot::{Condvar, Mutex};
 use crate::client::Client;
 use crate::error::ClientError;
 
+/// So many orphans of one question that are not open here mean that more are to be asked about.
+const MANY: usize = 100;
+
 /// A session with a meta, and what is open in it.
 #[derive(Debug)]
 pub(super) struct Metas {
@@ -129,8 +132,13 @@ impl Metas {
         let mut ended = self.ended.lock();
         loop {
             // Orphans are asked about: the next renewal comes soon, so that their bytes go.
-            let asked = !(open.is_empty() && closed.is_empty());
-            let due = RealClock::tick().plus(if asked { every / 16 } else { every });
+            let pause = match (open.is_empty(), closed.len()) {
+                (true, 0) => every,
+                // More of them wait: who replaces files all day makes more than a pause of a second lets go.
+                (_, MANY..) => every / 400,
+                _ => every / 16,
+            };
+            let due = RealClock::tick().plus(pause);
             while !*ended {
                 let left = due.since(RealClock::tick());
                 if left.is_zero() {

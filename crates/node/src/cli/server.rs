@@ -36,7 +36,7 @@ pub(super) struct Args {
     /// Size of each new data file. [default: 30 % of the free space, at most 64GiB]
     #[arg(long)]
     size: Option<Size>,
-    /// Memory of the server. [default: a quarter of the machine's, at most 4GiB]
+    /// Memory of the server. [default: a quarter of the machine's, at most 4GiB; 128MiB without disks and manager]
     #[arg(long)]
     memory: Option<Size>,
     /// TCP address for clients; "" for none. [default: 127.0.0.1:7440]

@@ -62,7 +62,8 @@ section! {
         /// Bytes of each new data file. Left out: 30 % of the free disk space, at most 64 GiB.
         size: Option<Size> = None;
         /// Memory of the server: an eighth, at least 48MiB, is for the index and connections, the
-        /// rest holds values. Left out: a quarter of the machine's memory, at most 4 GiB.
+        /// rest holds values. Left out: a quarter of the machine's memory, at most 4 GiB; 128 MiB of a
+        /// process that has neither disks nor a manager.
         memory: Option<Size> = None;
         /// TCP address for clients; empty for none.
         listen: String = "127.0.0.1:7440".to_owned();

@@ -144,8 +144,7 @@ fn run(client: &Client, inbox: &Receiver<Order>) {
     for order in inbox {
         match order {
             Order::Remove(garbage, answer) => {
-                let removed = garbage.iter().filter(|garbage| remove_chunks(client, garbage));
-                let _ = answer.send(removed.map(|garbage| garbage.data).collect());
+                let _ = answer.send(remove_all(client, &garbage));
             }
             Order::Bring(files, answer) => {
                 if let Err(error) = bring_to_chunks(client, &mut volume, &files) {
@@ -172,19 +171,55 @@ fn bring_to_chunks(
     files.iter().try_for_each(|ino| volume.bring_to_chunks(*ino))
 }
 
+/// Chunks of some bytes: one more than their length asks for, since a write that was cut off may have made it.
+fn chunk_count(garbage: &Garbage) -> u32 {
+    u32::try_from(garbage.record.layout.chunks(garbage.record.size) + 1).unwrap_or(u32::MAX)
+}
+
+/// Removes the chunks of all of them, and says of which that was done. Those of small files go in one call, to all chains at
+/// once: one file after the other would not keep up with clients that replace files all day.
+fn remove_all(client: &Client, garbage: &[Garbage]) -> Vec<u64> {
+    let is_small = |it: &&Garbage| !it.record.is_sealed && chunk_count(it) <= CUTS_MAX / 8;
+    let (small, large): (Vec<&Garbage>, Vec<&Garbage>) = garbage.iter().partition(is_small);
+    let mut removed = Vec::with_capacity(garbage.len());
+    let (mut some, mut cuts) = (Vec::new(), Vec::new());
+    let mut flush = |some: &mut Vec<&Garbage>, cuts: &mut Vec<ChunkCut>| {
+        if client.cut_chunks(cuts, Some(REMOVAL)).is_ok() {
+            removed.extend(some.iter().map(|it| it.data));
+        } else {
+            // One of them has failed; the others shall not wait for it.
+            let one_by_one = some.iter().filter(|it| remove_chunks(client, it));
+            removed.extend(one_by_one.map(|it| it.data));
+        }
+        (some.clear(), cuts.clear())
+    };
+    for garbage in small {
+        cuts.extend((0..chunk_count(garbage)).map(|index| cut(garbage, index)));
+        some.push(garbage);
+        if cuts.len() >= CUTS_MAX as usize / 2 {
+            flush(&mut some, &mut cuts);
+        }
+    }
+    if !cuts.is_empty() {
+        flush(&mut some, &mut cuts);
+    }
+    removed.extend(large.iter().filter(|it| remove_chunks(client, it)).map(|it| it.data));
+    removed
+}
+
+fn cut(Garbage { data, record }: &Garbage, index: u32) -> ChunkCut {
+    let chunk = FileChunk { data: DataId(*data), index };
+    ChunkCut { chain: record.layout.chain(index), chunk, change: ChunkChange::Collect }
+}
+
 /// Removes the chunks of some bytes; false when that must be tried again.
 fn remove_chunks(client: &Client, garbage: &Garbage) -> bool {
     let Garbage { data, record } = garbage;
-    // One more than its length asks for: a write that was cut off may have made it.
-    let chunks = u32::try_from(record.layout.chunks(record.size) + 1).unwrap_or(u32::MAX);
+    let chunks = chunk_count(garbage);
     let mut index = 0;
     while index < chunks {
         let end = chunks.min(index + CUTS_MAX);
-        let cut = |index| {
-            let chunk = FileChunk { data: DataId(*data), index };
-            ChunkCut { chain: record.layout.chain(index), chunk, change: ChunkChange::Collect }
-        };
-        let cuts: Vec<ChunkCut> = (index..end).map(cut).collect();
+        let cuts: Vec<ChunkCut> = (index..end).map(|index| cut(garbage, index)).collect();
         if let Err(error) = client.cut_chunks(&cuts, Some(REMOVAL)) {
             tracing::warn!("removing the bytes {data}: {error}");
             return false;

@@ -50,6 +50,9 @@ pub use tokens::{Scope, TokenError, Tokens};
 
 /// Memory of the server by default at most.
 const MEMORY_DEFAULT_MAX: u64 = 4 << 30;
+/// The same of a process that has neither disks nor a manager, as a gateway: it keeps no values, and all of the pool counts
+/// as used, since the kernel has it for I/O.
+const MEMORY_DEFAULT_PLAIN: u64 = 128 << 20;
 /// Memory kept for the index and connections at least: 10,000 idle connections take 45 MiB.
 const BESIDE_POOL_MIN: u64 = 48 << 20;
 /// Cores used by default at most.
@@ -218,6 +221,7 @@ fn core_count(config: &Config) -> usize {
 pub fn memory_sizes(config: &Config) -> std::io::Result<(u64, u64)> {
     let total = match config.server.memory {
         Some(memory) => memory.bytes(),
+        None if !config.cluster.storage && !config.cluster.manager => MEMORY_DEFAULT_PLAIN,
         None => (memory_total()? / 4).min(MEMORY_DEFAULT_MAX),
     };
     let beside = (total / 8).max(BESIDE_POOL_MIN);

@@ -16,5 +16,6 @@ mod hostile;
 mod lists;
 mod objects;
 mod parts;
+#[allow(dead_code, reason = "shared with the oracle of kills")]
 mod server;
 mod sign;

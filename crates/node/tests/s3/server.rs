@@ -11,6 +11,7 @@ use crate::client::Client;
 pub(crate) const ACCESS: &str = "AKIAROOTROOTROOTROOT";
 pub(crate) const SECRET: &str = "correct-horse-battery-staple";
 const PATIENCE: Duration = Duration::from_mins(1);
+const MEMORY: [&str; 2] = ["--memory", "128MiB"];
 
 /// A server; killed when dropped.
 pub(crate) struct Server {
@@ -34,7 +35,7 @@ impl Server {
     /// Starts one with more flags, and waits until its gateway has the volume.
     pub(crate) fn with(flags: &[&str]) -> Self {
         let all = ["--manager", "--form-nodes", "1", "--http", "127.0.0.1:0", "--size", "1GiB"];
-        Self::run(&[&all[..], flags].concat())
+        Self::run(&[&all[..], &MEMORY, flags].concat())
     }
 
     /// Starts one at an address that it has for good, so that it can die and start again.
@@ -60,7 +61,23 @@ impl Server {
 
     /// A process that is only a gateway of this one's cluster.
     pub(crate) fn gateway(&self) -> Self {
-        Self::run(&["--no-storage", "--join", &self.address, "--http", "", "--socket", ""])
+        let own = ["--no-storage", "--join", &self.address, "--http", "", "--socket", ""];
+        Self::run(&[&own[..], &MEMORY].concat())
+    }
+
+    /// The same with the credential of the configuration, and with the memory that it has without an option.
+    pub(crate) fn plain_gateway(&self) -> Self {
+        let own = ["--no-storage", "--join", &self.address, "--http", "", "--socket", ""];
+        let key = ["--s3-access-key", ACCESS, "--s3-secret-key", SECRET];
+        Self::run(&[&own[..], &key].concat())
+    }
+
+    /// The most memory that the process ever had, in bytes.
+    pub(crate) fn memory_max(&self) -> u64 {
+        let id = self.child.as_ref().unwrap().id();
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        let line = status.lines().find_map(|it| it.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     }
 
     fn run(flags: &[&str]) -> Self {
@@ -79,7 +96,7 @@ impl Server {
         let log = self.folder.path().join("log");
         let log = std::fs::File::options().append(true).create(true).open(log).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_millpond"))
-            .args(["server", "--memory", "128MiB", "--cores", "1"])
+            .args(["server", "--cores", "1"])
             .args(["--s3", "127.0.0.1:0", "--log-level", "info,millpond=debug", "--data"])
             .arg(self.folder.path().join("data"))
             .args(&self.flags)
