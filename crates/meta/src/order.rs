@@ -75,13 +75,38 @@ impl<R: Records> Walk<'_, R> {
         Ok(())
     }
 
-    /// Looks whether every entry of a queue has the state of its key, and every state its entry.
+    /// Buckets that something backs. What backs one that is gone is a stray record.
+    async fn check_backings(&mut self) -> Result<BTreeSet<Ino>, VolumeError> {
+        let mut all = BTreeSet::new();
+        let mut more = Some(KeyRange::prefix(keys::BACKINGS));
+        while let Some(range) = more {
+            let page = self.records.page(range, false).await?;
+            more = page.rest;
+            for (key, _) in page.entries {
+                let Some(bucket) = keys::number(keys::BACKINGS, &key).map(Ino) else { continue };
+                all.insert(bucket);
+                self.confirm_without(key, vec![keys::inode(bucket)]).await?;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Looks whether every entry of a queue has the state of its key, and every state its entry; and all of them a bucket
+    /// that something backs.
     pub(crate) async fn check_queues(&mut self) -> Result<(), VolumeError> {
+        let backed = self.check_backings().await?;
         for prefix in [keys::QUEUES, keys::STATES] {
             let mut more = Some(KeyRange::prefix(prefix));
             while let Some(range) = more {
                 let page = self.records.page(range, true).await?;
                 more = page.rest;
+                for (key, _) in &page.entries {
+                    let Some(bucket) = keys::leading(prefix, key).map(Ino) else { continue };
+                    if !backed.contains(&bucket) {
+                        let owners = vec![keys::backing(bucket), keys::inode(bucket)];
+                        self.confirm_without(key.clone(), owners).await?;
+                    }
+                }
                 let pairs: Vec<(Vec<u8>, Vec<u8>)> = page
                     .entries
                     .iter()

@@ -30,7 +30,7 @@ pub(crate) fn told(error: ClientError, missing: S3ErrorCode) -> S3Error {
         ClientError::File { source, .. } => of_meta(*source, missing),
         _ => match error.kind() {
             ErrorKind::Busy => S3ErrorCode::SlowDown,
-            ErrorKind::NoSpace => return full(),
+            ErrorKind::NoSpace => return full(error),
             ErrorKind::Unreachable | ErrorKind::DeadlineExceeded | ErrorKind::ReadOnly => {
                 S3ErrorCode::ServiceUnavailable
             }
@@ -38,7 +38,7 @@ pub(crate) fn told(error: ClientError, missing: S3ErrorCode) -> S3Error {
         },
     };
     if code == S3ErrorCode::Custom("InsufficientStorage".into()) {
-        return full();
+        return full(error);
     }
     if matches!(code, S3ErrorCode::InternalError | S3ErrorCode::ServiceUnavailable) {
         tracing::warn!("s3: {error}");
@@ -46,9 +46,14 @@ pub(crate) fn told(error: ClientError, missing: S3ErrorCode) -> S3Error {
     S3Error::with_source(code, Box::new(error))
 }
 
-fn full() -> S3Error {
-    let message = "The cluster has no room, or a quota would be broken.".to_owned();
-    custom("InsufficientStorage", hyper::StatusCode::INSUFFICIENT_STORAGE, message)
+/// There is no room; why is its source.
+fn full(error: ClientError) -> S3Error {
+    let is_quota = matches!(error, ClientError::File { source: MetaError::Quota, .. });
+    let message = if is_quota { "A quota would be broken." } else { "The cluster has no room." };
+    let status = hyper::StatusCode::INSUFFICIENT_STORAGE;
+    let mut full = custom("InsufficientStorage", status, message.to_owned());
+    full.set_source(Box::new(error));
+    full
 }
 
 fn of_meta(error: MetaError, missing: S3ErrorCode) -> S3ErrorCode {

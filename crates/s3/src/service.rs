@@ -5,6 +5,8 @@ use std::sync::Arc;
 use s3s::dto;
 use s3s::{S3, S3ErrorCode, S3Request};
 
+use crate::backed::policy;
+use crate::backed::room::told_of;
 use crate::door::Door;
 use crate::ops::answers::{exists, grants, none};
 use crate::ops::{
@@ -25,7 +27,7 @@ macro_rules! service {
         #[async_trait::async_trait]
         impl S3 for Service {
             $(async fn $name(&self, request: S3Request<dto::$input>) -> Answer<dto::$output> {
-                $function(&self.door, request).await
+                $function(&self.door, request).await.map_err(|error| told_of(&self.door, error))
             })*
             $(async fn $absent(&self, request: S3Request<dto::$absent_input>) -> Answer<dto::$absent_output> {
                 none(&self.door, request.input.bucket, ($code, $message)).await
@@ -51,6 +53,10 @@ service! {
     put_bucket_tagging(PutBucketTaggingInput) -> PutBucketTaggingOutput = tagging::put_bucket;
     get_bucket_tagging(GetBucketTaggingInput) -> GetBucketTaggingOutput = tagging::get_bucket;
     delete_bucket_tagging(DeleteBucketTaggingInput) -> DeleteBucketTaggingOutput = tagging::delete_bucket;
+    get_bucket_policy(GetBucketPolicyInput) -> GetBucketPolicyOutput = policy::get;
+    get_bucket_policy_status(GetBucketPolicyStatusInput) -> GetBucketPolicyStatusOutput = policy::status;
+    put_bucket_policy(PutBucketPolicyInput) -> PutBucketPolicyOutput = policy::put;
+    delete_bucket_policy(DeleteBucketPolicyInput) -> DeleteBucketPolicyOutput = policy::delete;
     put_bucket_acl(PutBucketAclInput) -> PutBucketAclOutput = crate::ops::answers::put_bucket_acl;
     put_object_acl(PutObjectAclInput) -> PutObjectAclOutput = crate::ops::answers::put_object_acl;
     put_object(PutObjectInput) -> PutObjectOutput = put::put_object;
@@ -76,8 +82,6 @@ service! {
 
     }
     none {
-    get_bucket_policy(GetBucketPolicyInput) -> GetBucketPolicyOutput =
-        S3ErrorCode::NoSuchBucketPolicy, "The bucket policy does not exist";
     get_bucket_lifecycle_configuration(GetBucketLifecycleConfigurationInput)
         -> GetBucketLifecycleConfigurationOutput =
         S3ErrorCode::NoSuchLifecycleConfiguration, "The lifecycle configuration does not exist";

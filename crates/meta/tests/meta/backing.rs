@@ -9,7 +9,7 @@ use millpond_env::Rng;
 use millpond_types::meta::object::{
     Backing, BackingOp, BackingReply, Bucket, Claimed, Expect, FORGET_MS, KeyState, LANE_LARGE,
     LANE_SMALL, LANE_SWEEP, Mode, ObjectBody, ObjectOp, ObjectReply, Origin, Outcome, Place,
-    PutObject, QueuePage, Rule, SMALL_MAX, SetAttachment, StatePage, Wanted,
+    PutObject, QueuePage, QueueRecord, Rule, SMALL_MAX, SetAttachment, StatePage, Wanted,
 };
 use millpond_types::meta::{Ino, MetaError, MetaOp, MetaReply, SetAttr, keys};
 use millpond_types::wire::Record;
@@ -359,7 +359,7 @@ pub(crate) async fn queues_have_lanes_and_an_order(f: Fixture) {
     assert_eq!(c.queued(LANE_LARGE).await, ["a", "large"]);
     assert!(c.remove("large").await);
     assert_eq!(c.queued(LANE_SMALL).await, ["b", "c", "large"]);
-    f.clock.advance(Duration::from_secs(8));
+    f.clock.advance(Duration::from_mins(8));
     c.put("soon/1", b"x").await;
     assert_eq!(c.queued(LANE_SMALL).await, ["soon/1", "b", "c", "large"]);
     let page = c.queue(LANE_SMALL, None, 3).await;
@@ -623,6 +623,29 @@ pub(crate) async fn damage_is_found_and_put_right(f: Fixture) {
         assert_eq!(c.queued(LANE_SMALL).await, ["k"]);
     }
     assert!(c.claim(1).await.unwrap().is_fresh);
+    // Of a bucket that is gone everything goes: what backed it first, then what only that had a use for.
+    let gone = Ino(bucket.0 + 1_000);
+    let state = KeyState { place: None, ..c.state("k").await.unwrap() };
+    let at = Place { lane: LANE_SWEEP, due_ms: 1, n: 1 };
+    let entry = QueueRecord { key: bytes("k"), bytes: 1, since: state.since, file: Ino(9) };
+    let left = &[
+        (keys::backing(gone), backing().seal()),
+        (keys::state(gone, b"k"), state.seal()),
+        (keys::queued(gone, at), entry.seal()),
+    ];
+    f.store
+        .transact(|txn| async move {
+            left.iter().try_for_each(|(key, value)| txn.put(key, value.as_slice()))
+        })
+        .await
+        .unwrap();
+    for found in [1, 2, 0] {
+        let report = f.volume.check().await.unwrap();
+        assert_eq!(report.findings.len(), found, "{report:#?}");
+        for repair in report.repairs {
+            c.run(MetaOp::Repair(repair)).await.unwrap();
+        }
+    }
 }
 
 type Far = Arc<Mutex<BTreeMap<Vec<u8>, Vec<u8>>>>;

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::mpsc;
+use std::time::Duration;
 
 use millpond_client::{Client as Cluster, ClientOptions, Volume, VolumeOptions};
 use millpond_s3::{BackendRing, BackendSettings};
 use millpond_s3_load::proxy::{Faults, Proxy};
 use millpond_types::meta::Caller;
-use millpond_types::meta::object::Backing;
+use millpond_types::meta::object::{Backing, Rule};
 
 use crate::client::{Answer, Client};
 use crate::server::{ACCESS, SECRET, Server, until};
@@ -22,8 +23,7 @@ pub(crate) const PREFIX: &str = "of/front/";
 /// A backed bucket with all that belongs to it.
 pub(crate) struct Backed {
     pub(crate) front: Server,
-    /// Ends with this.
-    _behind: Server,
+    store: Server,
     /// Where faults are made.
     proxy: String,
     /// A client of the front.
@@ -49,7 +49,8 @@ fn proxy(backend: &str) -> String {
     receiver.recv().unwrap()
 }
 
-fn cluster(server: &Server) -> Cluster {
+/// A client of the cluster of a server.
+pub(crate) fn cluster(server: &Server) -> Cluster {
     Cluster::new(ClientOptions::new(server.address.parse().unwrap())).unwrap()
 }
 
@@ -68,7 +69,11 @@ impl Backed {
 
     /// In front of it this server.
     pub(crate) fn with(front: Server) -> Self {
-        let behind = Server::start();
+        Self::between(front, Server::start())
+    }
+
+    /// Of these two servers.
+    pub(crate) fn between(front: Server, behind: Server) -> Self {
         let (direct, s3) = (behind.client(), front.client());
         direct.bucket(BEHIND);
         s3.bucket(BUCKET);
@@ -87,13 +92,41 @@ impl Backed {
             ..Backing::default()
         };
         volume.set_backing(BUCKET, Some(&backing)).unwrap();
-        Self { front, _behind: behind, proxy, s3, direct, volume }
+        Self { front, store: behind, proxy, s3, direct, volume }
     }
 
     /// Sets faults; all that are not named are off.
     pub(crate) fn faults(&self, faults: &Faults) {
         let control = Client::new(&self.proxy, ACCESS, SECRET);
         control.put("/_faults", serde_json::to_vec(faults).unwrap()).send().expect(200);
+    }
+
+    /// The object store behind.
+    pub(crate) const fn store(&self) -> &Server {
+        &self.store
+    }
+
+    /// Changes what backs the bucket, and waits until gateways know.
+    pub(crate) fn backing(&self, change: impl FnOnce(&mut Backing)) {
+        let mut backing = self.volume.bucket(BUCKET).unwrap().backing.unwrap();
+        change(&mut backing);
+        self.volume.set_backing(BUCKET, Some(&backing)).unwrap();
+        // Gateways hear of it within a second.
+        std::thread::sleep(Duration::from_millis(1_200));
+    }
+
+    /// Changes the settings of the backend, and waits until gateways know.
+    pub(crate) fn settings(&self, change: impl FnOnce(&mut BackendSettings)) {
+        let ring = BackendRing::open(cluster(&self.front)).unwrap();
+        let mut settings = ring.get("store").unwrap().unwrap();
+        change(&mut settings);
+        ring.set("store", &settings).unwrap();
+        std::thread::sleep(Duration::from_millis(1_200));
+    }
+
+    /// Gives the bucket these rules.
+    pub(crate) fn rules(&self, rules: Vec<Rule>) {
+        self.backing(|backing| backing.rules = rules);
     }
 
     /// Keys that wait.

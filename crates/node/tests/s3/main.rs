@@ -16,6 +16,8 @@ mod hostile;
 mod lists;
 mod objects;
 mod parts;
+mod room;
+mod rules;
 #[allow(dead_code, reason = "shared with the oracle of kills")]
 mod server;
 mod sign;

@@ -34,7 +34,16 @@ impl Server {
 
     /// Starts one with more flags, and waits until its gateway has the volume.
     pub(crate) fn with(flags: &[&str]) -> Self {
-        let all = ["--manager", "--form-nodes", "1", "--http", "127.0.0.1:0", "--size", "1GiB"];
+        Self::alone("1GiB", flags)
+    }
+
+    /// Starts one with a disk of another size.
+    pub(crate) fn sized(size: &str) -> Self {
+        Self::alone(size, &["--s3-access-key", ACCESS, "--s3-secret-key", SECRET])
+    }
+
+    fn alone(size: &str, flags: &[&str]) -> Self {
+        let all = ["--manager", "--form-nodes", "1", "--http", "127.0.0.1:0", "--size", size];
         Self::run(&[&all[..], &MEMORY, flags].concat())
     }
 
@@ -61,8 +70,13 @@ impl Server {
 
     /// A process that is only a gateway of this one's cluster.
     pub(crate) fn gateway(&self) -> Self {
+        self.gateway_with(&[])
+    }
+
+    /// The same with more flags.
+    pub(crate) fn gateway_with(&self, flags: &[&str]) -> Self {
         let own = ["--no-storage", "--join", &self.address, "--http", "", "--socket", ""];
-        Self::run(&[&own[..], &MEMORY].concat())
+        Self::run(&[&own[..], &MEMORY, flags].concat())
     }
 
     /// The same with the credential of the configuration, and with the memory that it has without an option.

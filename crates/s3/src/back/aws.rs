@@ -23,12 +23,13 @@ use aws_sdk_s3::config::{
 };
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_s3::primitives::{ByteStream, DateTime, DateTimeFormat, SdkBody};
-use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart, EncodingType};
+use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart, EncodingType, PolicyStatus};
 use aws_smithy_http_client::Builder;
-use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
+use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore, rustls_provider::CryptoMode};
 use futures_util::Stream;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use s3s::StdError;
+use s3s::crypto::{Checksum as _, Md5};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::backends::BackendSettings;
@@ -50,7 +51,8 @@ impl Aws {
     /// Of these settings. Connects when something is asked.
     pub(crate) fn new(settings: &BackendSettings) -> Self {
         let connect = Duration::from_millis(settings.connect_timeout_ms);
-        let http = Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https();
+        let http = Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring));
+        let http = http.tls_context(trusted(settings.ca_pem.as_deref())).build_https();
         let credentials = Credentials::builder()
             .access_key_id(&settings.access_key)
             .secret_access_key(&settings.secret_key.0)
@@ -87,6 +89,13 @@ impl Aws {
             Err(_) => Err(late(patience)),
         }
     }
+}
+
+/// Who signs certificates of the backend: these, or those that the system trusts.
+fn trusted(ca: Option<&str>) -> TlsContext {
+    let Some(pem) = ca else { return TlsContext::default() };
+    let store = TrustStore::empty().with_pem_certificate(pem.as_bytes());
+    TlsContext::builder().with_trust_store(store).build().unwrap_or_default()
 }
 
 fn late(patience: Duration) -> Fault {
@@ -458,6 +467,30 @@ impl Backend for Aws {
         // Of all that begin so this key is the first one.
         let of_key = output.uploads().iter().filter(|it| it.key() == Some(at.key));
         Ok(of_key.filter_map(|it| it.upload_id().map(str::to_owned)).collect())
+    }
+
+    async fn policy(&self, bucket: &str) -> Result<String, Fault> {
+        let request = self.client.get_bucket_policy().bucket(bucket);
+        let output = self.ask(0, request.send()).await?;
+        output.policy().map(str::to_owned).ok_or_else(|| broken("policy"))
+    }
+
+    async fn is_public(&self, bucket: &str) -> Result<bool, Fault> {
+        let request = self.client.get_bucket_policy_status().bucket(bucket);
+        let output = self.ask(0, request.send()).await?;
+        Ok(output.policy_status().and_then(PolicyStatus::is_public).unwrap_or(false))
+    }
+
+    async fn set_policy(&self, bucket: &str, policy: Option<&str>) -> Result<(), Fault> {
+        let Some(policy) = policy else {
+            let request = self.client.delete_bucket_policy().bucket(bucket);
+            return self.ask(0, request.send()).await.map(drop);
+        };
+        let mut md5 = Md5::new();
+        md5.update(policy.as_bytes());
+        let md5 = base64(md5.finalize().as_ref());
+        let request = self.client.put_bucket_policy().bucket(bucket).policy(policy);
+        self.ask(0, request.content_md5(md5).send()).await.map(drop)
     }
 }
 

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use millpond_client::{Client, ClientError, Volume};
 use millpond_types::meta::MetaError;
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use serde::{Deserialize, Serialize};
 
 use crate::keys::root;
@@ -80,6 +83,17 @@ pub struct BackendSettings {
     /// A connection is made within this, in milliseconds.
     #[serde(default = "connect_timeout_ms")]
     pub connect_timeout_ms: u64,
+    /// Certificates (PEM) that sign that of an `https` endpoint: then these are trusted, and no others. None is those that the
+    /// system trusts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_pem: Option<String>,
+}
+
+/// Whether all certificates of a text can be trusted, and there is one.
+fn is_ca(pem: &str) -> bool {
+    let mut roots = RootCertStore::empty();
+    let mut all = CertificateDer::pem_slice_iter(pem.as_bytes());
+    all.all(|it| it.is_ok_and(|it| roots.add(it).is_ok())) && !roots.is_empty()
 }
 
 impl BackendSettings {
@@ -96,6 +110,7 @@ impl BackendSettings {
             requests_per_s: 0,
             timeout_ms: timeout_ms(),
             connect_timeout_ms: connect_timeout_ms(),
+            ca_pem: None,
         }
     }
 
@@ -112,6 +127,7 @@ impl BackendSettings {
                 && it.bytes().all(|b| b.is_ascii_graphic())
         };
         let within = |ms: u64| (TIMEOUT_MS[0]..=TIMEOUT_MS[1]).contains(&ms);
+        let ca = self.ca_pem.as_deref();
         let is_word = |it: &str| !it.is_empty() && it.bytes().all(|b| b.is_ascii_graphic());
         for (is_right, field, fix) in [
             (host.is_some_and(is_host), "endpoint", "http://HOST:PORT or https://HOST:PORT"),
@@ -121,6 +137,12 @@ impl BackendSettings {
             ((1..=REQUESTS_MAX).contains(&self.requests_max), "requests_max", "1 to 1024"),
             (within(self.timeout_ms), "timeout_ms", "100 to 600000"),
             (within(self.connect_timeout_ms), "connect_timeout_ms", "100 to 600000"),
+            (ca.is_none_or(is_ca), "ca_pem", "certificates of authorities, as PEM"),
+            (
+                ca.is_none() || self.endpoint.starts_with("https://"),
+                "ca_pem",
+                "certificates are for an endpoint that begins with https://",
+            ),
         ] {
             if !is_right {
                 return Err(ClientError::Argument { field, fix: fix.to_owned() });
@@ -261,6 +283,12 @@ mod tests {
         let none = BackendSettings { requests_max: 0, ..settings.clone() };
         assert!(none.validate().is_err());
         let text = serde_json::to_string(&settings).unwrap();
+        assert!(!text.contains("ca_pem"), "older gateways know no such field");
+        for ca in ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
+        {
+            let wrong = BackendSettings { ca_pem: Some(ca.to_owned()), ..settings.clone() };
+            assert!(wrong.validate().is_err(), "{ca}");
+        }
         assert_eq!(serde_json::from_str::<BackendSettings>(&text).unwrap(), settings);
         let short = r#"{"endpoint":"http://a","access_key":"b","secret_key":"c"}"#;
         let short: BackendSettings = serde_json::from_str(short).unwrap();

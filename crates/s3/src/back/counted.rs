@@ -129,4 +129,16 @@ impl<B: Backend> Backend for Counted<B> {
     async fn uploads(&self, at: At<'_>) -> Result<Vec<String>, Fault> {
         self.count("list_uploads", self.inner.uploads(at)).await
     }
+
+    async fn policy(&self, bucket: &str) -> Result<String, Fault> {
+        self.count("get_policy", self.inner.policy(bucket)).await
+    }
+
+    async fn is_public(&self, bucket: &str) -> Result<bool, Fault> {
+        self.count("get_policy_status", self.inner.is_public(bucket)).await
+    }
+
+    async fn set_policy(&self, bucket: &str, policy: Option<&str>) -> Result<(), Fault> {
+        self.count("put_policy", self.inner.set_policy(bucket, policy)).await
+    }
 }

@@ -10,8 +10,66 @@ use parking_lot::Mutex;
 
 use super::store::{Fault, Kind};
 
+/// A metric of a bucket: its name, its type and what it says.
+type Shown = (&'static str, &'static str, &'static str);
+/// What it is of a bucket.
+type Value = fn(&OfBucket) -> u64;
+
+/// All of a bucket.
+const OF_BUCKET: [(Shown, Value); 13] = [
+    (
+        (
+            "millpond_s3_backlog_keys",
+            "gauge",
+            "Keys that wait for the backend; 10,000 of a lane are counted at most.",
+        ),
+        |it| it.keys.get(),
+    ),
+    (("millpond_s3_backlog_bytes", "gauge", "Bytes of these keys."), |it| it.bytes.get()),
+    (("millpond_s3_backlog_more", "gauge", "1 when more keys wait than are counted."), |it| {
+        it.more.get()
+    }),
+    (
+        (
+            "millpond_s3_backlog_oldest_milliseconds",
+            "gauge",
+            "The age of the oldest of these keys.",
+        ),
+        |it| it.oldest_ms.get(),
+    ),
+    (
+        (
+            "millpond_s3_conflicts_total",
+            "counter",
+            "Keys that somebody else had written in a shared prefix.",
+        ),
+        |it| it.conflicts.get(),
+    ),
+    (
+        ("millpond_s3_hits_total", "counter", "Objects that were asked for and lay in the pool."),
+        |it| it.hits.get(),
+    ),
+    (("millpond_s3_misses_total", "counter", "Those that were asked of the backend."), |it| {
+        it.misses.get()
+    }),
+    (("millpond_s3_fills_total", "counter", "Objects brought here from the backend."), |it| {
+        it.fills.get()
+    }),
+    (("millpond_s3_fill_bytes_total", "counter", "Their bytes."), |it| it.filled.get()),
+    (("millpond_s3_evictions_total", "counter", "Objects that were given up here."), |it| {
+        it.evictions.get()
+    }),
+    (("millpond_s3_evicted_bytes_total", "counter", "Their bytes."), |it| it.evicted.get()),
+    (("millpond_s3_list_merges_total", "counter", "Pages of lists of both sides."), |it| {
+        it.lists.get()
+    }),
+    (("millpond_s3_list_merges_failed_total", "counter", "Those of them that failed."), |it| {
+        it.lists_failed.get()
+    }),
+];
+
 /// What is asked of backends.
-pub(crate) const OPERATIONS: [&str; 11] = [
+pub(crate) const OPERATIONS: [&str; 14] = [
     "put",
     "head",
     "get",
@@ -23,6 +81,9 @@ pub(crate) const OPERATIONS: [&str; 11] = [
     "complete_upload",
     "abort_upload",
     "list_uploads",
+    "get_policy",
+    "get_policy_status",
+    "put_policy",
 ];
 /// What comes of it.
 const RESULTS: [&str; 7] =
@@ -57,6 +118,24 @@ pub(crate) struct OfBucket {
     pub(crate) oldest_ms: Gauge,
     /// Keys of which somebody else had written another content.
     pub(crate) conflicts: Counter,
+    /// More waits than was counted.
+    pub(crate) more: Gauge,
+    /// Objects that clients asked for which lay in the pool.
+    pub(crate) hits: Counter,
+    /// Those that were asked of the backend.
+    pub(crate) misses: Counter,
+    /// Objects that were brought here.
+    pub(crate) fills: Counter,
+    /// Their bytes.
+    pub(crate) filled: Counter,
+    /// Objects that were given up here.
+    pub(crate) evictions: Counter,
+    /// Their bytes.
+    pub(crate) evicted: Counter,
+    /// Pages of lists.
+    pub(crate) lists: Counter,
+    /// Those of them that failed.
+    pub(crate) lists_failed: Counter,
 }
 
 /// The numbers of a gateway about what is behind it.
@@ -165,35 +244,13 @@ impl BackMetrics {
         if buckets.is_empty() {
             return;
         }
-        let of_each = |value: fn(&OfBucket) -> u64| {
-            buckets.iter().map(move |(name, it)| (label("bucket", name), value(it)))
+        let mut of_each = |(name, kind, help): Shown, value: Value| {
+            let lines = buckets.iter().map(|(name, it)| (label("bucket", name), value(it)));
+            page.many((name, help), kind, lines);
         };
-        page.many(
-            (
-                "millpond_s3_backlog_keys",
-                "Keys that wait for the backend; 10,000 of a lane are counted at most.",
-            ),
-            "gauge",
-            of_each(|it| it.keys.get()),
-        );
-        page.many(
-            ("millpond_s3_backlog_bytes", "Bytes of these keys."),
-            "gauge",
-            of_each(|it| it.bytes.get()),
-        );
-        page.many(
-            ("millpond_s3_backlog_oldest_milliseconds", "The age of the oldest of these keys."),
-            "gauge",
-            of_each(|it| it.oldest_ms.get()),
-        );
-        page.many(
-            (
-                "millpond_s3_conflicts_total",
-                "Keys that somebody else had written in a shared prefix.",
-            ),
-            "counter",
-            of_each(|it| it.conflicts.get()),
-        );
+        for (shown, value) in OF_BUCKET {
+            of_each(shown, value);
+        }
         page.one(
             ("millpond_s3_persisting_keys", "Keys that this gateway is bringing to backends."),
             "gauge",

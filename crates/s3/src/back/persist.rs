@@ -266,32 +266,52 @@ async fn is_due(bucket: &Arc<Bucket>, lane: u8) -> bool {
     false
 }
 
+/// What waits, as far as it was counted.
+#[derive(Default)]
+struct Waiting {
+    keys: u64,
+    bytes: u64,
+    oldest_ms: Option<u64>,
+    is_cut: bool,
+}
+
+impl Waiting {
+    async fn of(bucket: &Arc<Bucket>) -> Self {
+        let mut all = Self::default();
+        for lane in [LANE_SMALL, LANE_LARGE] {
+            let mut after = None;
+            for n in 1..=PAGES {
+                let name = bucket.name.clone();
+                let page =
+                    bucket.ask(move |store| store.queue_page(&name, lane, after, PAGE)).await;
+                let Ok(Ok(page)) = page else { break };
+                for entry in &page.entries {
+                    all.keys += 1;
+                    all.bytes += entry.bytes;
+                    let since = millis(entry.since);
+                    all.oldest_ms = Some(all.oldest_ms.map_or(since, |it| it.min(since)));
+                }
+                after = page.entries.last().map(|it| it.place);
+                if page.end || after.is_none() {
+                    break;
+                }
+                all.is_cut |= n == PAGES;
+            }
+        }
+        all
+    }
+}
+
 /// Counts what waits, now and then.
 async fn count_loop(bucket: Arc<Bucket>, mut ended: watch::Receiver<bool>) {
     let count = async {
         loop {
-            let (mut keys, mut bytes, mut oldest_ms) = (0, 0, u64::MAX);
-            for lane in [LANE_SMALL, LANE_LARGE] {
-                let mut after = None;
-                for _ in 0..PAGES {
-                    let name = bucket.name.clone();
-                    let page =
-                        bucket.ask(move |store| store.queue_page(&name, lane, after, PAGE)).await;
-                    let Ok(Ok(page)) = page else { break };
-                    for entry in &page.entries {
-                        keys += 1;
-                        bytes += entry.bytes;
-                        oldest_ms = oldest_ms.min(millis(entry.since));
-                    }
-                    after = page.entries.last().map(|it| it.place);
-                    if page.end || after.is_none() {
-                        break;
-                    }
-                }
-            }
-            bucket.numbers.keys.set(keys);
-            bucket.numbers.bytes.set(bytes);
-            bucket.numbers.oldest_ms.set(RealClock::wall_ms().saturating_sub(oldest_ms));
+            let now = Waiting::of(&bucket).await;
+            bucket.numbers.keys.set(now.keys);
+            bucket.numbers.bytes.set(now.bytes);
+            bucket.numbers.more.set(now.is_cut.into());
+            let age = now.oldest_ms.map_or(0, |it| RealClock::wall_ms().saturating_sub(it));
+            bucket.numbers.oldest_ms.set(age);
             sleep(COUNT).await;
         }
     };

@@ -205,4 +205,13 @@ pub(crate) trait Backend: Send + Sync {
 
     /// Uploads of this key that have not ended.
     async fn uploads(&self, at: At<'_>) -> Result<Vec<String>, Fault>;
+
+    /// The policy of a bucket, as the backend has it. `Absent` without one.
+    async fn policy(&self, bucket: &str) -> Result<String, Fault>;
+
+    /// Whether its policy makes a bucket public.
+    async fn is_public(&self, bucket: &str) -> Result<bool, Fault>;
+
+    /// Gives a bucket another policy, or none.
+    async fn set_policy(&self, bucket: &str, policy: Option<&str>) -> Result<(), Fault>;
 }

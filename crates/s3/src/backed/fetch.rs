@@ -13,6 +13,7 @@ use s3s::{S3Error, S3ErrorCode, S3Result, StdError};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
+use super::room::told_of;
 use super::{Backed, Cached, Filling, fault};
 use crate::back::store::{Kind, Match, PUT_ID, Pieces, Remote};
 use crate::conditions::Conditions;
@@ -21,7 +22,7 @@ use crate::error::{Told as _, refuse};
 use crate::ops::get::{Part, wanted};
 use crate::receive::Content;
 use crate::record::{Record, View, encode};
-use crate::store::{Body, Expect, PutObject, STORED_MAX};
+use crate::store::{Body, Expect, Put, PutObject, STORED_MAX};
 
 /// Bytes that are written here at once.
 const PIECE: usize = 2 << 20;
@@ -197,7 +198,7 @@ fn fill_and_tell(
             Ok(content) => publish(&door, (&backed, &key, seen), &remote, content).await,
             Err(error) => Err(error),
         };
-        if let Err(error) = done {
+        if let Err(error) = done.map_err(|error| told_of(&door, error)) {
             // The client has what it could get.
             tracing::debug!("s3: {}/{key} is not kept: {error}", backed.bucket);
         }
@@ -277,8 +278,11 @@ async fn gather(
         {
             *client = None;
         }
-        if sink.bytes.len() >= PIECE {
-            sink.flush().await?;
+        if sink.bytes.len() >= PIECE
+            && let Err(error) = sink.flush().await
+        {
+            // There is no room: who reads has it all the same.
+            return pass(pieces, (client, remote.len.saturating_sub(come)), error).await;
         }
     }
     if come != remote.len {
@@ -287,6 +291,23 @@ async fn gather(
     }
     sink.flush().await?;
     Ok(sink.file.map_or(Content::Bytes(Arc::new(sink.bytes)), Content::File))
+}
+
+/// Tells a client what is left of a body that is not kept; why that is.
+async fn pass(
+    mut pieces: Pieces,
+    (client, mut left): (&mut Client, u64),
+    why: S3Error,
+) -> S3Result<Content> {
+    let Some(to) = client.take() else { return Err(why) };
+    while let Some(piece) = pieces.next().await {
+        left = left.saturating_sub(piece.as_ref().map_or(0, |it| it.len() as u64));
+        let is_last = piece.is_err() || left == 0;
+        if to.send(piece).await.is_err() || is_last {
+            break;
+        }
+    }
+    Err(why)
 }
 
 /// Gives the key its file, if it has none and nobody changed it since.
@@ -306,7 +327,7 @@ async fn publish(
     };
     let origin = Origin { etag: remote.etag.clone(), seen };
     let (bucket, asked) = (backed.bucket.clone(), key.to_owned());
-    door.blocking(move |store| {
+    let put = door.blocking(move |store| {
         let body = match &content {
             Content::Bytes(bytes) => Body::Bytes(bytes),
             Content::File(file) => Body::File(file),
@@ -319,9 +340,13 @@ async fn publish(
             expect: Expect::Absent,
             origin: Some(&origin),
         };
-        store.put_object(&put).in_bucket().map(drop)
-    })
-    .await?;
+        store.put_object(&put).in_bucket()
+    });
+    if matches!(put.await?, Put::Done { .. }) {
+        let numbers = door.metrics.back.bucket(&backed.bucket);
+        numbers.fills.inc();
+        numbers.filled.add(remote.len);
+    }
     door.cached.looked(&backed.bucket, key);
     Ok(())
 }

@@ -84,6 +84,20 @@ pub(crate) async fn page(
     backed: &Backed,
     asked: &Asked,
 ) -> S3Result<crate::ops::list::Page> {
+    let numbers = door.metrics.back.bucket(&backed.bucket);
+    numbers.lists.inc();
+    let page = merged(door, backed, asked).await;
+    if page.is_err() {
+        numbers.lists_failed.inc();
+    }
+    page
+}
+
+async fn merged(
+    door: &Arc<Door>,
+    backed: &Backed,
+    asked: &Asked,
+) -> S3Result<crate::ops::list::Page> {
     let far = door.reach(&backed.backing.backend).await?;
     let mut sides = Sides { door, backed, far, asked, states: States::default() };
     let mut merge = Merge::new(&asked.after);

@@ -53,7 +53,8 @@ pub(crate) fn tell<T>(response: &mut S3Response<T>, word: &'static str) {
     response.headers.insert(STATE, hyper::header::HeaderValue::from_static(word));
 }
 
-/// Looks where a key is. What is cached of a shared prefix is compared with the backend when its time is over.
+/// Looks where a key is. What is cached of a shared prefix is compared with the backend when its time is over. Who wants the
+/// bytes is counted.
 ///
 /// # Errors
 /// `NoSuchBucket`, and those of the volume.
@@ -63,6 +64,19 @@ pub(crate) async fn look(
     key: &str,
     with_bytes: bool,
 ) -> S3Result<Seen> {
+    let seen = place(door, backed, key, with_bytes).await?;
+    if with_bytes {
+        let numbers = door.metrics.back.bucket(&backed.bucket);
+        match &seen {
+            Seen::Here(..) => numbers.hits.inc(),
+            Seen::There(_) => numbers.misses.inc(),
+            Seen::Nowhere => {}
+        }
+    }
+    Ok(seen)
+}
+
+async fn place(door: &Arc<Door>, backed: &Backed, key: &str, with_bytes: bool) -> S3Result<Seen> {
     for _ in 0..TRIES {
         let Found { object, state } = door.look_up((&backed.bucket, key), with_bytes).await?;
         let mode = backed.mode_of(key);

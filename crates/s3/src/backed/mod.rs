@@ -2,20 +2,22 @@
 //!
 //! Reading order: here what a request knows of its bucket, `look` (where a key is), `fetch` (reads that go to the backend, and
 //! fills), `settle` (waiting for the backend), `list` and `merge`, `room` (giving up what is cached, and delays), `adopt` (what mounts
-//! wrote), `ring` (for operators).
+//! wrote), `policy` (handed on), `quota` and `ring` (for operators).
 
 pub(crate) mod adopt;
 pub(crate) mod fetch;
 pub(crate) mod list;
 pub(crate) mod look;
 pub(crate) mod merge;
+pub(crate) mod policy;
+mod quota;
 pub(crate) mod ring;
 pub(crate) mod room;
 pub(crate) mod settle;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use millpond_client::{Backing, Mode};
@@ -42,6 +44,10 @@ pub(crate) struct Cached {
     looks: Mutex<HashMap<(String, String), Tick>>,
     /// How full the pool is, in thousandths.
     pub(crate) full: AtomicU64,
+    /// When it had no room for a write.
+    pressed: Mutex<Option<Tick>>,
+    /// There may be something in backed buckets that can be given up, now or soon.
+    has_relief: AtomicBool,
 }
 
 /// What backs the bucket of a request.

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use millpond_client::{Backing, Bucket, Client, ClientError, Volume};
+use millpond_client::{Backing, Bucket, Client, ClientError, Rule, Volume};
 use millpond_types::meta::{MetaError, Timestamp};
 use tokio::runtime::Runtime;
 
 use super::adopt::walk;
-use super::client;
+use super::{client, quota};
 use crate::back::backends::{BackendSettings, read};
 use crate::back::store::Wanted as Query;
 use crate::keys::root;
@@ -157,19 +157,35 @@ impl BucketRing {
         Ok(is_new)
     }
 
-    /// Changes the rules of a backed bucket; false when nothing backs it.
+    /// Makes a rule of a backed bucket, or replaces the one of its prefix; false when nothing backs the bucket.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a quota of what is not transient, of a prefix that is no directory, and for a first one of a
+    /// place where something lies; and as for every call.
+    pub fn set_rule(&self, bucket: &str, rule: Rule) -> Result<bool, ClientError> {
+        let Some(Some(mut backing)) = self.get(bucket)? else { return Ok(false) };
+        quota::set(&self.volume, (bucket, &backing), &rule)?;
+        backing.rules.retain(|it| it.prefix != rule.prefix);
+        backing.rules.push(rule);
+        backing.rules.sort_by(|one, other| one.prefix.cmp(&other.prefix));
+        self.volume.set_backing(bucket, Some(&backing))?;
+        Ok(true)
+    }
+
+    /// Removes the rule of a prefix, with its quota; whether there was one. None when nothing backs the bucket.
     ///
     /// # Errors
     /// As for every call.
-    pub fn change(
-        &self,
-        bucket: &str,
-        change: impl FnOnce(&mut Backing),
-    ) -> Result<bool, ClientError> {
-        let Some(Some(mut backing)) = self.get(bucket)? else { return Ok(false) };
-        change(&mut backing);
+    pub fn remove_rule(&self, bucket: &str, prefix: &[u8]) -> Result<Option<bool>, ClientError> {
+        let Some(Some(mut backing)) = self.get(bucket)? else { return Ok(None) };
+        let Some(at) = backing.rules.iter().position(|it| it.prefix == prefix) else {
+            return Ok(Some(false));
+        };
+        if backing.rules.remove(at).quota_bytes > 0 {
+            quota::take(&self.volume, bucket, prefix)?;
+        }
         self.volume.set_backing(bucket, Some(&backing))?;
-        Ok(true)
+        Ok(Some(true))
     }
 
     /// Has nothing back a bucket any more; what lies in the pool stays. False when nothing backs it.

@@ -1,20 +1,21 @@
 //! Room: what is cached is given up, the oldest first, and writes wait when the pool is nearly full.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use millpond_client::{Backing, ClientError};
+use millpond_client::{Backing, ClientError, ErrorKind};
 use millpond_env::RealClock;
 use millpond_types::Tick;
-use millpond_types::meta::Timestamp;
-use s3s::{S3ErrorCode, S3Result};
+use millpond_types::meta::{MetaError, Timestamp};
+use s3s::{S3Error, S3ErrorCode, S3Result};
 
+use super::Cached;
 use super::adopt::walk;
 use crate::door::Door;
-use crate::error::{Told as _, told};
+use crate::error::{Told as _, refuse, told};
 use crate::store::{Store, Wanted};
 
 /// Watermarks of the pool, in thousandths: above the first what is clean is given up and writes wait, above the second they
@@ -25,19 +26,33 @@ const LAST: u64 = 950;
 const DELAY_MAX: Duration = Duration::from_secs(1);
 /// How often the pool is looked at.
 const LOOK: Duration = Duration::from_secs(1);
-/// A walk over all states of a bucket takes at most one part of so many of the time.
-const SHARE: u32 = 10;
+/// A walk over all states of a bucket takes at most one part of so many of the time; while room is wanted, as many.
+const SHARE: [u32; 2] = [10, 1];
 /// States that are asked for at once.
 const PAGE: u32 = 1_000;
-/// Keys that one walk gives up at most.
-const EVICTED_MAX: usize = 100_000;
+/// Keys that are remembered of one walk at most, the oldest.
+const OLDEST_MAX: usize = 100_000;
 /// How often a bucket is walked whose time to live is shorter, or none.
 const WALK: [Duration; 2] = [Duration::from_secs(1), Duration::from_mins(1)];
+/// A pool that refused a write for want of room is taken for full so long: one of its disks is, whatever the others have.
+const PRESSED: Duration = Duration::from_secs(2);
+/// Then this part of the pool is given up at once.
+const PRESSED_PART: u64 = 10;
+/// What is given up is free after so long: metas remove it, nodes tell of it.
+const FREED: Duration = Duration::from_secs(5);
+
+/// What is said to whom finds no room.
+const MESSAGE: &str = "The pool is full. What its backends have is given up here, and what they do not have yet goes there. Please reduce your request rate.";
+
+/// A write is refused because the pool is full.
+pub(crate) fn full() -> S3Error {
+    refuse(S3ErrorCode::SlowDown, MESSAGE)
+}
 
 /// Waits in proportion to how full the pool is; whether it is too full for more.
 pub(crate) async fn is_over(door: &Door) -> bool {
     let full = door.cached.full.load(Ordering::Relaxed);
-    if full >= LAST {
+    if full >= LAST || door.cached.is_pressed() {
         return true;
     }
     if let Some(over) = full.checked_sub(HIGH).filter(|over| *over > 0) {
@@ -45,6 +60,36 @@ pub(crate) async fn is_over(door: &Door) -> bool {
         tokio::time::sleep(Duration::from_millis(ms * over / (LAST - HIGH))).await;
     }
     false
+}
+
+impl Cached {
+    /// The pool had no room for a write.
+    fn press(&self) {
+        *self.pressed.lock() = Some(RealClock::tick());
+    }
+
+    /// Whether that was lately.
+    fn is_pressed(&self) -> bool {
+        self.pressed.lock().is_some_and(|at| RealClock::tick().since(at) < PRESSED)
+    }
+}
+
+/// Whether an error says that the pool has no room; a quota is something else.
+pub(crate) fn is_full(error: &S3Error) -> bool {
+    let source = error.source().and_then(|it| it.downcast_ref::<ClientError>());
+    source.is_some_and(|it| match it {
+        ClientError::File { source, .. } => *source == MetaError::NoSpace,
+        it => it.kind() == ErrorKind::NoSpace,
+    })
+}
+
+/// What a client is told whose request failed: that room is being made, if it found none and there is something to give up.
+pub(crate) fn told_of(door: &Door, error: S3Error) -> S3Error {
+    if !is_full(&error) {
+        return error;
+    }
+    door.cached.press();
+    if door.cached.has_relief.load(Ordering::Relaxed) { full() } else { error }
 }
 
 /// A clean key whose file may go.
@@ -56,25 +101,37 @@ struct Clean {
     size: u64,
 }
 
-/// When a bucket may be walked again.
-#[derive(Clone, Copy)]
-struct Due {
+/// What is known of the room of a bucket.
+struct OfBucket {
+    /// When it may be walked again, to give something up, and for what mounts did.
     evict: Tick,
     adopt: Tick,
+    /// What may be given up, as of the last walk; the oldest is the last one. It may have changed since: metas look.
+    oldest: Vec<Clean>,
+    /// It may have something that can be given up, now or once the backend has it.
+    has_relief: bool,
+}
+
+/// What a gateway knows of room.
+#[derive(Default)]
+struct Room {
+    buckets: HashMap<String, OfBucket>,
+    /// What was given up for the pool's sake, and when.
+    given: VecDeque<(Tick, u64)>,
 }
 
 /// Looks after the room of all backed buckets as long as the gateway lives.
 pub(crate) async fn keep(door: Arc<Door>) {
-    let mut due = HashMap::new();
+    let mut room = Room::default();
     loop {
-        if let Err(error) = once(&door, &mut due).await {
+        if let Err(error) = once(&door, &mut room).await {
             tracing::debug!("S3: room of backed buckets: {error}");
         }
         tokio::time::sleep(LOOK).await;
     }
 }
 
-async fn once(door: &Arc<Door>, due: &mut HashMap<String, Due>) -> S3Result<()> {
+async fn once(door: &Arc<Door>, room: &mut Room) -> S3Result<()> {
     let (buckets, usage) = door
         .blocking(|store| {
             let buckets = store.buckets().in_bucket()?;
@@ -85,115 +142,166 @@ async fn once(door: &Arc<Door>, due: &mut HashMap<String, Due>) -> S3Result<()> 
         .await?;
     let Some(usage) = usage else {
         door.cached.full.store(0, Ordering::Relaxed);
-        due.clear();
+        door.cached.has_relief.store(false, Ordering::Relaxed);
+        *room = Room::default();
         return Ok(());
     };
     let used = usage.bytes.saturating_sub(usage.bytes_free);
     let full = used.saturating_mul(1_000).checked_div(usage.bytes).unwrap_or(0);
     door.cached.full.store(full, Ordering::Relaxed);
     let mut over = used.saturating_sub(usage.bytes / 1_000 * HIGH);
+    if door.cached.is_pressed() {
+        over = over.max(usage.bytes / PRESSED_PART);
+    }
+    let now = RealClock::tick();
+    room.given.retain(|(at, _)| now.since(*at) < FREED);
+    over = over.saturating_sub(room.given.iter().map(|(_, bytes)| bytes).sum());
     let backed = buckets.into_iter().filter_map(|it| Some((it.name, it.backing?)));
     let backed: Vec<(String, Backing)> = backed.collect();
-    due.retain(|name, _| backed.iter().any(|(it, _)| it == name));
+    room.buckets.retain(|name, _| backed.iter().any(|(it, _)| it == name));
     for (name, backing) in backed {
-        let now = RealClock::tick();
-        let mut next = *due.entry(name.clone()).or_insert(Due { evict: now, adopt: now });
-        if now >= next.evict && (over > 0 || backing.cache_bytes > 0) {
-            let given = evicted(door, (&name, &backing), over).await?;
-            over = over.saturating_sub(given);
-            let end = RealClock::tick();
-            next.evict = end.plus(end.since(now) * SHARE);
+        let of = room.buckets.entry(name.clone()).or_insert_with(|| OfBucket::new(now));
+        let given = of.evict(door, (&name, &backing), over).await?;
+        if over > 0 {
+            room.given.push_back((RealClock::tick(), given.min(over)));
         }
-        let now = RealClock::tick();
-        if now >= next.adopt {
-            adopted(door, &name, &backing).await?;
-            let end = RealClock::tick();
-            let ttl = Duration::from_secs(backing.ttl_s.into());
-            let pause = if ttl.is_zero() { WALK[1] } else { ttl.max(WALK[0]) };
-            next.adopt = end.plus(pause.max(end.since(now) * SHARE));
-        }
-        due.insert(name, next);
+        over = over.saturating_sub(given);
+        of.adopt(door, (&name, &backing)).await?;
     }
+    let has_relief = room.buckets.values().any(|it| it.has_relief);
+    door.cached.has_relief.store(has_relief, Ordering::Relaxed);
     Ok(())
 }
 
-async fn adopted(door: &Arc<Door>, name: &str, backing: &Backing) -> S3Result<()> {
-    let (bucket, backing) = (name.to_owned(), backing.clone());
-    let walked = door
-        .blocking(move |store| walk(store, (&bucket, b""), &backing).map_err(in_bucket))
-        .await?;
-    if walked > 0 {
-        tracing::info!(bucket = name, walked, "S3: changes of mounts go to the backend");
-        door.wake_persister();
+impl OfBucket {
+    const fn new(now: Tick) -> Self {
+        Self { evict: now, adopt: now, oldest: Vec::new(), has_relief: true }
     }
-    Ok(())
+
+    /// Has metas adopt what mounts did, now and then.
+    async fn adopt(&mut self, door: &Arc<Door>, (name, backing): (&str, &Backing)) -> S3Result<()> {
+        let now = RealClock::tick();
+        if now < self.adopt {
+            return Ok(());
+        }
+        let (bucket, of) = (name.to_owned(), backing.clone());
+        let walked =
+            door.blocking(move |store| walk(store, (&bucket, b""), &of).map_err(in_bucket)).await?;
+        if walked > 0 {
+            tracing::info!(bucket = name, walked, "S3: changes of mounts go to the backend");
+            door.wake_persister();
+        }
+        let end = RealClock::tick();
+        let ttl = Duration::from_secs(backing.ttl_s.into());
+        let pause = if ttl.is_zero() { WALK[1] } else { ttl.max(WALK[0]) };
+        self.adopt = end.plus(pause.max(end.since(now) * SHARE[0]));
+        Ok(())
+    }
+
+    /// Gives up what is over the bound of a bucket, or as much as the pool needs; how many bytes went.
+    async fn evict(
+        &mut self,
+        door: &Arc<Door>,
+        (name, backing): (&str, &Backing),
+        over: u64,
+    ) -> S3Result<u64> {
+        let now = RealClock::tick();
+        let (mut oldest, mut wanted) = (std::mem::take(&mut self.oldest), over);
+        let is_wanted = over > 0 && oldest.is_empty() || backing.cache_bytes > 0;
+        if is_wanted && now >= self.evict {
+            let (bucket, of) = (name.to_owned(), backing.clone());
+            let walked = door
+                .blocking(move |store| Walked::of(store, (&bucket, &of)).map_err(in_bucket))
+                .await?;
+            self.has_relief = walked.has_relief;
+            let bound = Some(backing.cache_bytes).filter(|it| *it > 0);
+            wanted = over.max(bound.map_or(0, |it| walked.cached.saturating_sub(it)));
+            oldest = walked.oldest;
+            let end = RealClock::tick();
+            self.evict = end.plus(end.since(now) * SHARE[usize::from(over > 0)]);
+        }
+        let bucket = name.to_owned();
+        let giving = move |store: &Store| {
+            let given = give(store, (&bucket, &mut oldest), wanted).map_err(in_bucket)?;
+            Ok((given, oldest))
+        };
+        let ((keys, bytes), left) = door.blocking(giving).await?;
+        // Kept only while the pool needs room.
+        self.oldest = if over > 0 { left } else { Vec::new() };
+        if keys > 0 {
+            let numbers = door.metrics.back.bucket(name);
+            numbers.evictions.add(keys);
+            numbers.evicted.add(bytes);
+            tracing::debug!(bucket = name, keys, bytes, "S3: clean keys were given up");
+        }
+        Ok(bytes)
+    }
 }
 
-fn in_bucket(error: ClientError) -> s3s::S3Error {
+fn in_bucket(error: ClientError) -> S3Error {
     told(error, S3ErrorCode::NoSuchBucket)
 }
 
-/// Gives up what is over the bound of a bucket, or as much as the pool needs; how many bytes went.
-async fn evicted(door: &Arc<Door>, (name, backing): (&str, &Backing), over: u64) -> S3Result<u64> {
-    let (bucket, backing) = (name.to_owned(), backing.clone());
-    let given = door
-        .blocking(move |store| evict(store, (&bucket, &backing), over).map_err(in_bucket))
-        .await?;
-    if given > 0 {
-        tracing::debug!(bucket = name, given, "S3: bytes of clean keys were given up");
-    }
-    Ok(given)
-}
-
-fn evict(
+/// Gives up so many bytes of the oldest; how many keys and bytes went.
+fn give(
     store: &Store,
-    (bucket, backing): (&str, &Backing),
-    over: u64,
-) -> Result<u64, ClientError> {
-    let (mut oldest, cached) = clean(store, (bucket, backing))?;
-    let of_bound = match backing.cache_bytes {
-        0 => 0,
-        bound => cached.saturating_sub(bound),
-    };
-    let (wanted, mut given) = (of_bound.max(over), 0);
-    while given < wanted
-        && let Some(Reverse(it)) = oldest.pop()
+    (bucket, oldest): (&str, &mut Vec<Clean>),
+    wanted: u64,
+) -> Result<(u64, u64), ClientError> {
+    let (mut keys, mut bytes, mut seen) = (0, 0, 0);
+    // What another gateway has given up makes room too.
+    while seen < wanted
+        && let Some(it) = oldest.pop()
     {
+        seen += it.size;
         if store.evict(bucket, &it.key, it.seq)? {
-            given += it.size;
+            keys += 1;
+            bytes += it.size;
         }
     }
-    Ok(given)
+    Ok((keys, bytes))
 }
 
-/// Clean keys, the oldest first; and how many bytes are cached, with what is pinned.
-fn clean(
-    store: &Store,
-    (bucket, backing): (&str, &Backing),
-) -> Result<(BinaryHeap<Reverse<Clean>>, u64), ClientError> {
-    // The youngest goes first when there are too many.
-    let (mut oldest, mut cached, mut after) = (BinaryHeap::<Clean>::new(), 0, Vec::new());
-    loop {
-        let page = store.states_page(bucket, b"", &after, PAGE)?;
-        let Some((last, _)) = page.states.last() else { break };
-        after.clone_from(last);
-        for (key, state) in page.states {
-            let Wanted::File { size, .. } = state.wanted else { continue };
-            if state.is_dirty() {
-                continue;
+/// What a walk over the states of a bucket has found.
+struct Walked {
+    /// Clean keys that are not pinned; the oldest is the last one.
+    oldest: Vec<Clean>,
+    /// Bytes that are cached, with what is pinned.
+    cached: u64,
+    has_relief: bool,
+}
+
+impl Walked {
+    fn of(store: &Store, (bucket, backing): (&str, &Backing)) -> Result<Self, ClientError> {
+        // The youngest goes first when there are too many.
+        let mut oldest = BinaryHeap::<Clean>::new();
+        let (mut cached, mut has_relief, mut after) = (0, false, Vec::new());
+        loop {
+            let page = store.states_page(bucket, b"", &after, PAGE)?;
+            let Some((last, _)) = page.states.last() else { break };
+            after.clone_from(last);
+            for (key, state) in page.states {
+                let Wanted::File { size, .. } = state.wanted else { continue };
+                let is_pinned = backing.rule_of(&key).is_pinned;
+                has_relief |= !is_pinned;
+                if state.is_dirty() {
+                    continue;
+                }
+                cached += size;
+                if is_pinned {
+                    continue;
+                }
+                oldest.push(Clean { since: state.since, key, seq: state.seq, size });
+                if oldest.len() > OLDEST_MAX {
+                    oldest.pop();
+                }
             }
-            cached += size;
-            if backing.rule_of(&key).is_pinned {
-                continue;
-            }
-            oldest.push(Clean { since: state.since, key, seq: state.seq, size });
-            if oldest.len() > EVICTED_MAX {
-                oldest.pop();
+            if page.end {
+                break;
             }
         }
-        if page.end {
-            break;
-        }
+        let mut oldest = oldest.into_vec();
+        oldest.sort_by_key(|it| Reverse((it.since, it.seq)));
+        Ok(Self { oldest, cached, has_relief })
     }
-    Ok((oldest.into_iter().map(Reverse).collect(), cached))
 }

@@ -7,7 +7,7 @@ use millpond_client::{Mode, WhenFull};
 use s3s::{S3ErrorCode, S3Result};
 
 use super::Backed;
-use super::room::is_over;
+use super::room::{full, is_over};
 use crate::door::Door;
 use crate::error::{Told as _, refuse};
 use crate::store::KeyState;
@@ -39,10 +39,7 @@ pub(crate) async fn admit(door: &Arc<Door>, (bucket, key): (&str, &str)) -> S3Re
         match (rule.when_full, rule.mode) {
             (WhenFull::WriteThrough, Mode::WriteBack) => is_through = true,
             (_, Mode::WriteThrough) => {}
-            _ => {
-                let message = "The pool is full of what its backend does not have yet. Please reduce your request rate.";
-                return Err(refuse(S3ErrorCode::SlowDown, message));
-            }
+            _ => return Err(full()),
         }
     }
     Ok(Written { backed: Some(backed), is_through })

@@ -115,8 +115,30 @@ async fn way_in(view: &View, bucket: Ino, key: &[u8]) -> Result<Option<Way>, Fai
     Ok(Some(way))
 }
 
-/// Puts right an entry without a state, or a state without its entry; `None` for any other record.
+/// Removes a record of a bucket that is gone; whether it was one.
+async fn is_gone(view: &View, key: &[u8]) -> Result<bool, Failed> {
+    let backing = keys::number(keys::BACKINGS, key);
+    let of_key = [keys::STATES, keys::QUEUES].iter().find_map(|it| keys::leading(it, key));
+    let Some(bucket) = backing.or(of_key).map(Ino) else { return Ok(false) };
+    let (inode, backed) = (keys::inode(bucket), keys::backing(bucket));
+    let found = view.txn.get_many(&[key, &inode, &backed]).await?;
+    let [Some(_), None, there] = &found[..] else { return Ok(false) };
+    if backing.is_none() && there.is_some() {
+        return Ok(false);
+    }
+    view.txn.delete(key)?;
+    Ok(true)
+}
+
+/// Puts right an entry without a state, a state without its entry, and what is left of a bucket that is gone; `None` for
+/// any other record.
 pub(in super::super) async fn stray(view: &View, key: &[u8]) -> Result<Option<bool>, Failed> {
+    if is_gone(view, key).await? {
+        return Ok(Some(true));
+    }
+    if keys::number(keys::BACKINGS, key).is_some() {
+        return Ok(Some(false));
+    }
     if let Some((bucket, place)) = keys::split_queued(key) {
         let Some(found) = view.read::<QueueRecord>(key).await? else { return Ok(Some(false)) };
         let slot = Slot::read(view, bucket, &found.key).await?;

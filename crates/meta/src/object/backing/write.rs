@@ -12,6 +12,10 @@ use crate::error::Failed;
 use crate::view::View;
 use crate::volume::Volume;
 
+/// A step of a rule's priority is as much as having waited for a minute, in milliseconds: so what has no priority is not passed
+/// for ever.
+const STEP_MS: u64 = 60_000;
+
 /// What is done with a key.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) enum Change<'a> {
@@ -74,7 +78,7 @@ pub(super) fn dirty(
         let place = was.place.map(|place| Place { lane, ..place });
         return KeyState { seq, wanted, place, mode, ..was.clone() };
     }
-    let due_ms = ms(view.now).saturating_sub(u64::from(priority) * 1000);
+    let due_ms = ms(view.now).saturating_sub(u64::from(priority) * STEP_MS);
     KeyState {
         seq,
         wanted,

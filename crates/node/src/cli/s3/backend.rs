@@ -17,6 +17,7 @@ its settings; gateways hear of that within a few seconds.
 
 Examples:
   millpond s3 backend add minio --endpoint http://10.0.0.5:9000 --access-key pond --secret-key-file secret
+  millpond s3 backend add inside --endpoint https://store.inside --ca-file ca.pem --access-key pond --secret-key-file secret
   millpond s3 backend list
   millpond s3 backend rm minio";
 
@@ -54,6 +55,10 @@ struct Add {
     /// A file with the secret of the access key.
     #[arg(long, value_name = "FILE")]
     secret_key_file: Option<PathBuf>,
+    /// A file with certificates (PEM) that sign the one of the endpoint, in place of those that the system trusts. They are
+    /// kept with the backend, so that every gateway has them.
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
     /// The region that requests are signed for.
     #[arg(long, default_value = "us-east-1")]
     region: String,
@@ -80,7 +85,12 @@ impl Add {
                 format!("no secret: name a file with --secret-key-file, or set {SECRET}")
             })?,
         };
+        let ca = self.ca_file.as_ref().map(|path| {
+            std::fs::read_to_string(path)
+                .with_context(|| format!("--ca-file {}: cannot be read", path.display()))
+        });
         Ok(BackendSettings {
+            ca_pem: ca.transpose()?,
             region: self.region.clone(),
             secret_key: Secret(secret.trim().to_owned()),
             path_style: !self.virtual_hosts,
@@ -125,7 +135,7 @@ fn list(to: &To) -> Outcome {
         let shown = |(name, it): &(String, BackendSettings)| {
             json!({"name": name, "endpoint": it.endpoint, "region": it.region, "access_key": it.access_key,
                 "path_style": it.path_style, "requests": it.requests_max, "requests_per_s": it.requests_per_s,
-                "timeout_ms": it.timeout_ms})
+                "timeout_ms": it.timeout_ms, "own_ca": it.ca_pem.is_some()})
         };
         let lines: Vec<_> = all.iter().map(shown).collect();
         return output::line(&serde_json::Value::from(lines).to_string());

@@ -1,11 +1,13 @@
 //! `millpond s3 rules`: what becomes of keys, by their prefixes.
 
+use anyhow::bail;
 use millpond_client::{Backing, Mode, Rule, WhenFull};
+use millpond_types::ByteSize;
 use serde_json::json;
 
 use super::To;
 use crate::cli::{ABSENT, OK, Outcome, output};
-use crate::config::Span;
+use crate::config::{Size, Span};
 
 pub(super) const EXAMPLES: &str = "The longest prefix that a key begins with decides; without a rule objects are written back. A change is about later writes: what is
 written already keeps what held for it. Gateways hear of a change within a second.
@@ -13,8 +15,8 @@ written already keeps what held for it. Gateways hear of a change within a secon
 Examples:
   millpond s3 rules data
   millpond s3 rules set data checkpoints/ --mode write-through
-  millpond s3 rules set data scratch/ --mode transient --ttl 24h
-  millpond s3 rules set data models/ --mode write-back --pin
+  millpond s3 rules set data scratch/ --mode transient --ttl 24h --quota 500GiB
+  millpond s3 rules set data models/ --mode write-back --pin --priority 30
   millpond s3 rules rm data scratch/";
 
 #[derive(Debug, clap::Args)]
@@ -57,6 +59,16 @@ struct Set {
     /// shared. [default: without end; as the bucket says]
     #[arg(long)]
     ttl: Option<Span>,
+    /// Bytes that lie below the prefix at most, of a transient rule: what is more is refused with 507. The prefix ends with
+    /// '/' then, and is empty when it gets its first quota. [default: any number]
+    #[arg(long)]
+    quota: Option<Size>,
+    /// Objects go to the backend before those that have waited up to so many minutes longer, 0 to 255.
+    #[arg(long, default_value_t = 0)]
+    priority: u8,
+    /// Replicas that objects have in the pool; only as many as the pool has of everything. [default: that number]
+    #[arg(long)]
+    replicas: Option<usize>,
     /// What becomes of writes while the pool is full of what its backends do not have.
     #[arg(long, value_enum, default_value = "slow-down")]
     when_full: FullArg,
@@ -113,15 +125,27 @@ impl Set {
             prefix: self.prefix.clone().into_bytes(),
             mode: self.mode.mode(),
             is_pinned: self.pin,
-            priority: 0,
+            priority: self.priority,
             ttl_s: self.ttl.map_or(0, seconds),
-            quota_bytes: 0,
+            quota_bytes: self.quota.map_or(0, Size::bytes),
             when_full: match self.when_full {
                 FullArg::SlowDown => WhenFull::SlowDown,
                 FullArg::WriteThrough => WhenFull::WriteThrough,
             },
         }
     }
+}
+
+/// Refuses a number of replicas that no chain has.
+fn check_replicas(to: &To, wanted: usize) -> anyhow::Result<()> {
+    let chains = to.client()?.chains(None)?.chains;
+    let most = chains.iter().map(|chain| chain.nodes.len()).max().unwrap_or(0);
+    if most != wanted {
+        bail!(
+            "--replicas {wanted}: all chains of this pool have {most} replicas (`cluster.replicas` of its managers): leave it out"
+        );
+    }
+    Ok(())
 }
 
 /// Nothing backs a bucket.
@@ -137,28 +161,20 @@ pub(super) fn run(args: &Args) -> Outcome {
     let ring = args.to.buckets()?;
     match (&args.command, &args.bucket) {
         (Some(Command::Set(set)), _) => {
-            let rule = set.rule();
-            let is_backed = ring.change(&set.bucket, |backing| {
-                backing.rules.retain(|it| it.prefix != rule.prefix);
-                backing.rules.push(rule);
-                backing.rules.sort_by(|one, other| one.prefix.cmp(&other.prefix));
-            })?;
-            if is_backed { Ok(OK) } else { unbacked(&set.bucket) }
+            if let Some(replicas) = set.replicas {
+                check_replicas(&args.to, replicas)?;
+            }
+            if ring.set_rule(&set.bucket, set.rule())? { Ok(OK) } else { unbacked(&set.bucket) }
         }
         (Some(Command::Rm { bucket, prefix }), _) => {
-            let mut was_there = false;
-            let is_backed = ring.change(bucket, |backing| {
-                was_there = backing.rules.iter().any(|it| it.prefix == prefix.as_bytes());
-                backing.rules.retain(|it| it.prefix != prefix.as_bytes());
-            })?;
-            if !is_backed {
-                return unbacked(bucket);
+            match ring.remove_rule(bucket, prefix.as_bytes())? {
+                None => unbacked(bucket),
+                Some(true) => Ok(OK),
+                Some(false) => {
+                    eprintln!("millpond: '{bucket}' has no rule of the prefix '{prefix}'");
+                    Ok(ABSENT)
+                }
             }
-            if was_there {
-                return Ok(OK);
-            }
-            eprintln!("millpond: '{bucket}' has no rule of the prefix '{prefix}'");
-            Ok(ABSENT)
         }
         (None, bucket) => {
             let bucket = bucket.as_deref().unwrap_or_default();
@@ -186,12 +202,13 @@ fn list(backing: &Backing, json: bool) -> Outcome {
     if json {
         let shown = |it: &Rule| {
             json!({"prefix": prefix(it), "mode": name(it.mode), "pinned": it.is_pinned,
-                "ttl_seconds": it.ttl_s, "when_full": full_name(it.when_full)})
+                "ttl_seconds": it.ttl_s, "quota_bytes": it.quota_bytes, "priority": it.priority,
+                "when_full": full_name(it.when_full)})
         };
         let lines: Vec<_> = rules.iter().map(shown).collect();
         return output::line(&serde_json::Value::from(lines).to_string());
     }
-    let titles = ["prefix", "mode", "pinned", "ttl", "when full"];
+    let titles = ["prefix", "mode", "pinned", "ttl", "quota", "priority", "when full"];
     let mut rows = vec![titles.map(str::to_owned).to_vec()];
     let or_dash = |is_set: bool, text: String| if is_set { text } else { "-".to_owned() };
     rows.extend(rules.iter().map(|it| {
@@ -200,6 +217,8 @@ fn list(backing: &Backing, json: bool) -> Outcome {
             name(it.mode).to_owned(),
             if it.is_pinned { "yes" } else { "no" }.to_owned(),
             or_dash(it.ttl_s > 0, format!("{}s", it.ttl_s)),
+            or_dash(it.quota_bytes > 0, ByteSize(it.quota_bytes).to_string()),
+            it.priority.to_string(),
             full_name(it.when_full).to_owned(),
         ]
     }));

@@ -67,12 +67,13 @@ pub struct Rule {
     pub mode: Mode,
     /// What is cached stays, whatever the bounds.
     pub is_pinned: bool,
-    /// Its keys go to the backend before those that became dirty up to so many seconds before them.
+    /// Its keys go to the backend before those that became dirty up to so many minutes before them.
     pub priority: u8,
     /// Seconds that transient objects live; 0 without end. Of others how long what is cached is taken for right where
     /// the prefix at the backend is shared; 0 for what the bucket says.
     pub ttl_s: u32,
-    /// Bytes of transient objects at most; 0 without bound. Kept, and not enforced by metas.
+    /// Bytes of transient objects at most; 0 without bound. What metas enforce is the quota of the directory, which who
+    /// makes the rule gives it.
     pub quota_bytes: u64,
     /// What becomes of writes while the pool is full.
     pub when_full: WhenFull,

@@ -1,0 +1,109 @@
+//! Quotas of transient rules: those of the directories that their prefixes are. Metas enforce them in the transaction of each
+//! write, whoever writes, a mount too.
+
+use millpond_client::{Backing, ClientError, Mode, Rule, Volume};
+use millpond_types::meta::object::names_of_key;
+use millpond_types::meta::{MetaError, QuotaLimits};
+
+/// Permission bits of directories that are made for a quota.
+const MODE: u16 = 0o755;
+
+fn wrong(fix: impl Into<String>) -> ClientError {
+    ClientError::Argument { field: "quota", fix: fix.into() }
+}
+
+/// The directories from the bucket down to a prefix, which ends with `/` or is empty.
+fn dirs(bucket: &str, prefix: &[u8]) -> Result<Vec<String>, ClientError> {
+    let mut all = vec![format!("/{bucket}")];
+    if prefix.is_empty() {
+        return Ok(all);
+    }
+    let Some(key) = prefix.strip_suffix(b"/").filter(|it| !it.is_empty()) else {
+        return Err(wrong(
+            "a quota is of a directory: write a prefix that ends with '/', or \"\" for all of the bucket",
+        ));
+    };
+    let names = names_of_key(key).map_err(|error| wrong(error.to_string()))?;
+    for name in names {
+        let above = all.last().cloned().unwrap_or_default();
+        all.push(format!("{above}/{name}"));
+    }
+    Ok(all)
+}
+
+/// Gives the place of a rule its quota. `before` is what the bucket has, the rule that had this prefix among it.
+///
+/// # Errors
+/// `InvalidArgument` for a quota of what is not transient, of a prefix that is no directory, and for a first one of a place
+/// where something lies; and as for every call. Then nothing but empty directories was made.
+pub(super) fn set(
+    volume: &Volume,
+    (bucket, before): (&str, &Backing),
+    rule: &Rule,
+) -> Result<(), ClientError> {
+    let had =
+        before.rules.iter().find(|it| it.prefix == rule.prefix).map_or(0, |it| it.quota_bytes);
+    if rule.quota_bytes == 0 {
+        return if had == 0 { Ok(()) } else { take(volume, bucket, &rule.prefix) };
+    }
+    if rule.mode != Mode::Transient {
+        return Err(wrong(
+            "only a transient rule has one: a backend's objects are bounded by `--cache` of the bucket",
+        ));
+    }
+    let dirs = dirs(bucket, &rule.prefix)?;
+    for dir in dirs.iter().skip(1) {
+        match volume.mkdir(dir, MODE) {
+            Ok(()) | Err(ClientError::File { source: MetaError::Exists, .. }) => {}
+            Err(error) => return Err(error),
+        }
+        if !volume.stat(dir)?.is_dir() {
+            let key = dir.trim_start_matches('/');
+            return Err(wrong(format!("'{key}' is an object: a quota needs a directory there")));
+        }
+    }
+    limit(volume, dirs.last().map_or("/", String::as_str), rule.quota_bytes).map_err(|error| {
+        match error {
+            ClientError::File { source: MetaError::NotEmpty, .. } => wrong(
+                "something lies there already, and a quota counts from the first object on: remove it before, or use another prefix",
+            ),
+            error => error,
+        }
+    })
+}
+
+/// Takes the quota of a rule's place away.
+///
+/// # Errors
+/// As for every call.
+pub(super) fn take(volume: &Volume, bucket: &str, prefix: &[u8]) -> Result<(), ClientError> {
+    let dirs = dirs(bucket, prefix)?;
+    match limit(volume, dirs.last().map_or("/", String::as_str), 0) {
+        // The directory has gone.
+        Err(ClientError::File { source: MetaError::NotFound, .. }) => Ok(()),
+        done => done,
+    }
+}
+
+/// Bounds the bytes of a directory; 0 for no bound. A bound of its inodes stays.
+fn limit(volume: &Volume, dir: &str, bytes: u64) -> Result<(), ClientError> {
+    let own = volume.stat(dir)?.ino;
+    let before = volume.quota(dir)?.filter(|it| it.root == own);
+    let inodes = before.map_or(0, |it| it.limits.inodes);
+    volume.set_quota(dir, QuotaLimits { bytes, inodes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::dirs;
+
+    #[test]
+    fn a_prefix_with_a_quota_is_a_directory() {
+        assert_eq!(dirs("b", b"").unwrap(), ["/b"]);
+        assert_eq!(dirs("b", b"a/c/").unwrap(), ["/b", "/b/a", "/b/a/c"]);
+        assert_eq!(dirs("b", b"a//").unwrap(), ["/b", "/b/a", "/b/a/.%empty"]);
+        for wrong in ["a", "/", "a/b"] {
+            assert!(dirs("b", wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+}
