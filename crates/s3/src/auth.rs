@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
+use s3s::dto::PostObjectInput;
 use s3s::host::{S3Host, VirtualHost};
 use s3s::path::S3Path;
-use s3s::{S3ErrorCode, S3Result};
+use s3s::{S3ErrorCode, S3Request, S3Result};
 
 use crate::door::Door;
 use crate::error::{refuse, told};
@@ -89,6 +90,11 @@ impl S3Access for Access {
             S3Path::Bucket { bucket } | S3Path::Object { bucket, .. } => bucket,
         };
         if key.allows(bucket) { Ok(()) } else { Err(denied().into()) }
+    }
+
+    async fn post_object(&self, request: &mut S3Request<PostObjectInput>) -> S3Result<()> {
+        crate::ops::form::completed(&mut request.input);
+        Ok(())
     }
 }
 

@@ -187,6 +187,27 @@ pub(crate) fn message(code: &str) -> &'static str {
              provided. Check your secret access key and signing method."
         }
         "SlowDown" => "Please reduce your request rate.",
-        _ => "",
+        _ => rare(code),
+    }
+}
+
+/// The same for codes that are seldom seen.
+fn rare(code: &str) -> &'static str {
+    match code {
+        "BucketAlreadyExists" => {
+            "The requested bucket name is not available. Select a different name and try again."
+        }
+        "ConditionalRequestConflict" => {
+            "A conflicting conditional operation occurred during the request. Try again."
+        }
+        "InvalidPolicyDocument" => {
+            "The content of the form does not meet the conditions specified in the policy document."
+        }
+        "MalformedPOSTRequest" => {
+            "The body of your POST request is not well-formed multipart/form-data."
+        }
+        "MissingSecurityHeader" => "Your request is missing a required header.",
+        "UnexpectedContent" => "This request contains unsupported content.",
+        _ => "The request was refused; the code says why.",
     }
 }

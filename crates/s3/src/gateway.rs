@@ -10,6 +10,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use millpond_client::{Client, ClientOptions};
 use millpond_env::{ThreadHandle, thread};
 use rustls::ServerConfig;
+use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::S3ServiceBuilder;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -20,6 +21,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::auth::{Access, Auth, Hosts};
 use crate::back::persist;
 use crate::door::{Door, Settings};
+use crate::gate::FORM_MAX;
 use crate::http::Front;
 use crate::keys::{Key, Known, root};
 use crate::metrics::Metrics;
@@ -173,6 +175,9 @@ async fn run(
     let mut builder = S3ServiceBuilder::new(Service { door: Arc::clone(&door) });
     builder.set_auth(Auth { door: Arc::clone(&door) });
     builder.set_access(Access { door: Arc::clone(&door) });
+    let mut limits = S3Config::default();
+    limits.post_object_max_file_size = FORM_MAX;
+    builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
     if let Some(domain) = options.domain {
         builder.set_host(Hosts { domain });
     }

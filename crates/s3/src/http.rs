@@ -4,7 +4,9 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use http_body_util::BodyExt as _;
 use hyper::header::{
     AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
 };
@@ -12,12 +14,22 @@ use hyper::{Method, Request, Response, StatusCode};
 use millpond_env::RealClock;
 use s3s::service::S3Service;
 use s3s::{Body, HttpError, S3Error, S3ErrorCode, S3Result};
+use tokio::sync::Semaphore;
 
 use crate::door::Door;
 use crate::error::{message, refuse};
 use crate::metrics::{Metrics, Seen};
-use crate::ops::cors;
+use crate::ops::{cors, form};
 use crate::record::CorsRule;
+
+/// Memory for all forms that are under way, in KiB.
+const FORMS_KIB: usize = 64 << 10;
+/// A form has come, or found memory, within this time.
+const FORM_PATIENCE: Duration = Duration::from_mins(1);
+
+/// `GetObjectAttributes` tells `ETag`s without quotes, as AWS does.
+#[derive(Clone, Copy)]
+pub(crate) struct BareETag;
 
 /// A status that an operation wants instead of what `s3s` gives.
 #[derive(Clone, Copy)]
@@ -44,6 +56,8 @@ pub(crate) struct Front {
     pub(crate) door: Arc<Door>,
     pub(crate) service: S3Service,
     ids: AtomicU64,
+    /// Memory for forms, in KiB.
+    forms: Semaphore,
 }
 
 /// Of a request, what is needed behind `s3s`.
@@ -53,6 +67,8 @@ struct Asked {
     id: String,
     origin: Option<String>,
     bucket: Option<String>,
+    /// Whether the path has a key behind the bucket.
+    is_object: bool,
     len: u64,
 }
 
@@ -85,12 +101,8 @@ fn check_signed(headers: &HeaderMap) -> S3Result<()> {
 }
 
 /// What `s3s` would do and this gateway does not.
-fn check_kind(request: &Request<hyper::body::Incoming>) -> S3Result<()> {
-    let is_form = text(request.headers(), CONTENT_TYPE)
-        .is_some_and(|it| it.trim_start().starts_with("multipart/form-data"));
-    if request.method() == Method::POST && is_form {
-        return Err(crate::error::absent("An upload by an HTML form (POST Object)"));
-    }
+fn check_kind(request: &Request<hyper::body::Incoming>, asked: &Asked) -> S3Result<()> {
+    crate::gate::check(request.method(), request.uri(), request.headers(), asked.is_object)?;
     check_signed(request.headers())
 }
 
@@ -98,7 +110,7 @@ impl Front {
     pub(crate) fn new(door: Arc<Door>, service: S3Service) -> Self {
         // Ids of gateways that started at different moments differ.
         let ids = AtomicU64::new(u64::try_from(RealClock::wall_nanos() >> 8).unwrap_or_default());
-        Self { door, service, ids }
+        Self { door, service, ids, forms: Semaphore::new(FORMS_KIB) }
     }
 
     fn asked(&self, request: &Request<hyper::body::Incoming>) -> Asked {
@@ -108,12 +120,16 @@ impl Front {
         let host = host.rsplit_once(':').map_or(host, |(name, _)| name);
         let domain = self.door.settings.domain.as_deref();
         let below = domain.and_then(|it| host.strip_suffix(it)).and_then(|it| it.strip_suffix('.'));
-        let first = path.trim_start_matches('/').split('/').next().filter(|it| !it.is_empty());
+        let inner = path.strip_prefix('/').unwrap_or(&path);
+        let (first, rest) = inner.split_once('/').unwrap_or((inner, ""));
+        let is_object = !if below.is_some() { inner } else { rest }.is_empty();
+        let first = Some(first).filter(|it| !it.is_empty());
         Asked {
             method: request.method().clone(),
             id: format!("{id:016X}"),
             origin: text(headers, ORIGIN).map(str::to_owned),
             bucket: below.or(first).map(str::to_owned),
+            is_object,
             len: text(headers, CONTENT_LENGTH).and_then(|it| it.parse().ok()).unwrap_or(0),
             path,
         }
@@ -135,9 +151,9 @@ impl Front {
         let mut response = if asked.method == Method::OPTIONS {
             self.preflight(&asked, request.headers()).await.or_else(written)?
         } else {
-            match check_kind(&request) {
+            match check_kind(&request, &asked) {
                 Err(error) => written(error)?,
-                Ok(()) => self.service.call(request.map(Body::from)).await?,
+                Ok(()) => self.called(request).await?,
             }
         };
         self.cross_origin(&asked, &mut response).await;
@@ -151,6 +167,35 @@ impl Front {
         let operation = seen.name();
         tracing::debug!(target: "millpond_s3::access", %method, path, operation, status, took_us = took.as_micros(), id = asked.id);
         Ok(response)
+    }
+
+    /// Has `s3s` do it. A form waits until there is memory for all of it.
+    async fn called(
+        &self,
+        request: Request<hyper::body::Incoming>,
+    ) -> Result<Response<Body>, HttpError> {
+        let len = match crate::gate::form(request.method(), request.headers()) {
+            Err(error) => return written(error),
+            Ok(None) => return self.service.call(request.map(Body::from)).await,
+            Ok(Some(len)) => len,
+        };
+        // Once as it comes, and once as `s3s` has its file.
+        let kib = u32::try_from((2 * len).div_ceil(1 << 10)).unwrap_or(u32::MAX);
+        let room = tokio::time::timeout(FORM_PATIENCE, self.forms.acquire_many(kib)).await;
+        let Ok(Ok(_room)) = room else { return written(S3ErrorCode::SlowDown.into()) };
+        let (head, body) = request.into_parts();
+        match tokio::time::timeout(FORM_PATIENCE, body.collect()).await {
+            Err(_) => written(S3ErrorCode::RequestTimeout.into()),
+            Ok(Err(_)) => written(S3ErrorCode::IncompleteBody.into()),
+            Ok(Ok(all)) => {
+                let bytes = all.to_bytes();
+                if let Err(error) = form::check(&bytes) {
+                    return written(error);
+                }
+                let request = Request::from_parts(head, Body::from(bytes));
+                self.service.call(request).await.map(form::reworded)
+            }
+        }
     }
 
     /// What was changed may be queued for a backend.
@@ -222,6 +267,14 @@ fn written(error: S3Error) -> Result<Response<Body>, HttpError> {
 fn finish(asked: &Asked, response: &mut Response<Body>) {
     if let Some(Status(status)) = response.extensions_mut().remove::<Status>() {
         *response.status_mut() = status;
+    }
+    if response.extensions_mut().remove::<BareETag>().is_some()
+        && let Some(bytes) = response.body().bytes()
+    {
+        let text = String::from_utf8_lossy(&bytes);
+        let text = text.replace("<ETag>\"", "<ETag>").replace("\"</ETag>", "</ETag>");
+        response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(text.len()));
+        *response.body_mut() = Body::from(text);
     }
     let status = response.status();
     let headers = response.headers_mut();
@@ -298,6 +351,7 @@ mod tests {
             id: "0F".to_owned(),
             origin: None,
             bucket: None,
+            is_object: true,
             len: 0,
         };
         let text = completed("<Error><Code>NoSuchKey</Code></Error>", &asked).unwrap();

@@ -15,7 +15,7 @@
 //! 4. Memory for bodies is bounded for all requests together; hashing and waiting happen off the event loop.
 //!
 //! Absent on purpose: versions, access control lists beyond `private`, lifecycle, websites, encryption by the server, object
-//! lock, POST by forms. They are refused by name; `docs/s3.md` lists everything.
+//! lock. They are refused by name; `docs/s3.md` lists everything.
 
 mod auth;
 mod back;
@@ -23,6 +23,7 @@ mod backed;
 mod conditions;
 mod door;
 mod error;
+mod gate;
 mod gateway;
 mod hash;
 mod http;

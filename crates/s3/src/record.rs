@@ -120,6 +120,21 @@ pub(crate) struct BucketRecord {
     /// Its tags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) tags: Vec<(String, String)>,
+    /// What is blocked of public access, which nobody has here anyway.
+    #[serde(default)]
+    pub(crate) block: Block,
+}
+
+/// A bucket's settings about public access.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Block {
+    /// Those of a new bucket: everything is blocked.
+    #[default]
+    All,
+    /// As they were set: public lists, those that there are, public policies, and access by them.
+    Set([bool; 4]),
+    /// They were removed.
+    Removed,
 }
 
 /// A rule for cross-origin requests.

@@ -10,8 +10,8 @@ use crate::backed::room::told_of;
 use crate::door::Door;
 use crate::ops::answers::{exists, grants, none};
 use crate::ops::{
-    Answer, answer, attributes, bucket, complete, copy, cors, delete, get, list, multipart, owner,
-    put, tagging, uploads,
+    Answer, answer, attributes, bucket, complete, copy, cors, delete, get, list, multipart, owned,
+    owner, put, tagging, uploads, versions,
 };
 
 /// The gateway as `s3s` knows it.
@@ -59,6 +59,12 @@ service! {
     delete_bucket_policy(DeleteBucketPolicyInput) -> DeleteBucketPolicyOutput = policy::delete;
     put_bucket_acl(PutBucketAclInput) -> PutBucketAclOutput = crate::ops::answers::put_bucket_acl;
     put_object_acl(PutObjectAclInput) -> PutObjectAclOutput = crate::ops::answers::put_object_acl;
+    put_bucket_ownership_controls(PutBucketOwnershipControlsInput)
+        -> PutBucketOwnershipControlsOutput = owned::put_controls;
+    put_public_access_block(PutPublicAccessBlockInput) -> PutPublicAccessBlockOutput = owned::put_block;
+    get_public_access_block(GetPublicAccessBlockInput) -> GetPublicAccessBlockOutput = owned::get_block;
+    delete_public_access_block(DeletePublicAccessBlockInput)
+        -> DeletePublicAccessBlockOutput = owned::delete_block;
     put_object(PutObjectInput) -> PutObjectOutput = put::put_object;
     get_object(GetObjectInput) -> GetObjectOutput = get::get_object;
     head_object(HeadObjectInput) -> HeadObjectOutput = get::head_object;
@@ -72,6 +78,7 @@ service! {
     delete_object_tagging(DeleteObjectTaggingInput) -> DeleteObjectTaggingOutput = tagging::delete;
     list_objects(ListObjectsInput) -> ListObjectsOutput = list::v1;
     list_objects_v2(ListObjectsV2Input) -> ListObjectsV2Output = list::v2;
+    list_object_versions(ListObjectVersionsInput) -> ListObjectVersionsOutput = versions::list;
     create_multipart_upload(CreateMultipartUploadInput) -> CreateMultipartUploadOutput = multipart::create;
     upload_part(UploadPartInput) -> UploadPartOutput = multipart::part;
     upload_part_copy(UploadPartCopyInput) -> UploadPartCopyOutput = multipart::part_copy;
@@ -95,9 +102,6 @@ service! {
     get_object_lock_configuration(GetObjectLockConfigurationInput) -> GetObjectLockConfigurationOutput =
         S3ErrorCode::ObjectLockConfigurationNotFoundError,
         "Object Lock configuration does not exist for this bucket";
-    get_bucket_ownership_controls(GetBucketOwnershipControlsInput) -> GetBucketOwnershipControlsOutput =
-        S3ErrorCode::OwnershipControlsNotFoundError, "The bucket ownership controls were not found";
-
     }
     same {
     get_bucket_versioning(GetBucketVersioningInput) -> GetBucketVersioningOutput =
@@ -113,6 +117,16 @@ service! {
         };
     get_bucket_acl(GetBucketAclInput) -> GetBucketAclOutput =
         dto::GetBucketAclOutput { grants: Some(grants()), owner: Some(owner()) };
+    get_bucket_ownership_controls(GetBucketOwnershipControlsInput) -> GetBucketOwnershipControlsOutput =
+        dto::GetBucketOwnershipControlsOutput { ownership_controls: Some(owned::controls()) };
+    delete_bucket_lifecycle(DeleteBucketLifecycleInput) -> DeleteBucketLifecycleOutput =
+        dto::DeleteBucketLifecycleOutput::default();
+    delete_bucket_website(DeleteBucketWebsiteInput) -> DeleteBucketWebsiteOutput =
+        dto::DeleteBucketWebsiteOutput::default();
+    delete_bucket_encryption(DeleteBucketEncryptionInput) -> DeleteBucketEncryptionOutput =
+        dto::DeleteBucketEncryptionOutput::default();
+    delete_bucket_replication(DeleteBucketReplicationInput) -> DeleteBucketReplicationOutput =
+        dto::DeleteBucketReplicationOutput::default();
     }
 }
 

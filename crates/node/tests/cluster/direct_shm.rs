@@ -216,9 +216,9 @@ fn questions_of_many_are_answered_once_also_by_a_node_that_was_killed() {
         let question = questions.remove(&key).expect("it is told of once");
         let answer = reply.and_then(|reply| volume.answer(&question, &reply));
         if answer.is_some() {
-            quick += 1
+            quick += 1;
         } else {
-            slow += 1
+            slow += 1;
         }
         let reply = answer.unwrap_or_else(|| volume.ask(question)).unwrap();
         let done = volume.put_done(reply).unwrap();

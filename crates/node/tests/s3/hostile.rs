@@ -42,7 +42,7 @@ fn what_is_malformed_is_refused() {
     }
     let form =
         s3.post("/bkt", "x").header("content-type", "multipart/form-data; boundary=x").send();
-    form.refused(501, "NotImplemented");
+    form.refused(400, "MalformedPOSTRequest");
     let version = s3.get("/bkt/k").query("versionId", "abc").send();
     version.refused(501, "NotImplemented");
     // Bytes that are no HTTP, and paths that are no UTF-8: the gateway lives on.

@@ -12,12 +12,15 @@ mod bodies;
 mod buckets;
 mod client;
 mod conditions;
+mod forms;
 mod hostile;
 mod lists;
 mod objects;
 mod parts;
+mod refused;
 mod room;
 mod rules;
 #[allow(dead_code, reason = "shared with the oracle of kills")]
 mod server;
 mod sign;
+mod versions;

@@ -107,6 +107,11 @@ pub(crate) fn signature(signed: &Signed<'_>, secret: &str) -> String {
     hex(&hmac(&key(secret, signed.date), text.as_bytes()))
 }
 
+/// The signature of the policy of a form.
+pub(crate) fn policy(secret: &str, date: &str, policy: &str) -> String {
+    hex(&hmac(&key(secret, date), policy.as_bytes()))
+}
+
 /// The signature of a chunk of a streamed body.
 pub(crate) fn chunk(secret: &str, date: &str, (before, bytes): (&str, &[u8])) -> String {
     let text = format!(

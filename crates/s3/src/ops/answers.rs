@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use s3s::dto::{
-    BucketCannedACL, BucketName, Grant, Grantee, ObjectCannedACL, Permission, PutBucketAclInput,
-    PutBucketAclOutput, PutObjectAclInput, PutObjectAclOutput, Type,
+    AccessControlPolicy, BucketCannedACL, BucketName, Grant, Grantee, ObjectCannedACL, Permission,
+    PutBucketAclInput, PutBucketAclOutput, PutObjectAclInput, PutObjectAclOutput, Type,
 };
 use s3s::{S3ErrorCode, S3Request, S3Result};
 
 use super::headers::check_acl;
-use super::{Answer, answer};
+use super::{Answer, OWNER, answer};
 use crate::door::Door;
 use crate::error::{Told as _, absent, refuse};
 
@@ -49,6 +49,28 @@ pub(crate) async fn none<T>(
     Err(error)
 }
 
+/// Whether a list gives the owner everything and nobody else anything.
+fn is_private(list: &AccessControlPolicy) -> bool {
+    let is_owner = |id: Option<&String>| id.is_some_and(|it| it == OWNER);
+    let [grant] = list.grants.as_deref().unwrap_or_default() else { return false };
+    let id = grant.grantee.as_ref().and_then(|it| it.id.as_ref());
+    let permission = grant.permission.as_ref().map(Permission::as_str);
+    is_owner(id)
+        && permission == Some(Permission::FULL_CONTROL)
+        && list.owner.as_ref().is_none_or(|it| is_owner(it.id.as_ref()))
+}
+
+/// Only what is so anyway is accepted.
+fn check_list(acl: Option<&str>, list: Option<&AccessControlPolicy>) -> S3Result<()> {
+    match (acl, list) {
+        (Some(_), Some(_)) => Err(S3ErrorCode::UnexpectedContent.into()),
+        (None, None) => Err(S3ErrorCode::MissingSecurityHeader.into()),
+        (acl @ Some(_), None) => check_acl(acl),
+        (None, Some(list)) if is_private(list) => Ok(()),
+        (None, Some(_)) => Err(absent("An access control list beyond the canned 'private'")),
+    }
+}
+
 /// `PutBucketAcl`: the canned private one changes nothing.
 pub(crate) async fn put_bucket_acl(
     door: &Arc<Door>,
@@ -56,10 +78,8 @@ pub(crate) async fn put_bucket_acl(
 ) -> Answer<PutBucketAclOutput> {
     let input = request.input;
     exists(door, input.bucket).await?;
-    check_acl(input.acl.as_ref().map(BucketCannedACL::as_str))?;
-    if input.acl.is_none() {
-        return Err(absent("An access control list beyond the canned 'private'"));
-    }
+    let acl = input.acl.as_ref().map(BucketCannedACL::as_str);
+    check_list(acl, input.access_control_policy.as_ref())?;
     answer(PutBucketAclOutput::default())
 }
 
@@ -71,9 +91,7 @@ pub(crate) async fn put_object_acl(
     let input = request.input;
     let (bucket, key) = (input.bucket, input.key);
     crate::backed::look::view(door, (&bucket, &key)).await?;
-    check_acl(input.acl.as_ref().map(ObjectCannedACL::as_str))?;
-    if input.acl.is_none() {
-        return Err(absent("An access control list beyond the canned 'private'"));
-    }
+    let acl = input.acl.as_ref().map(ObjectCannedACL::as_str);
+    check_list(acl, input.access_control_policy.as_ref())?;
     answer(PutObjectAclOutput::default())
 }

@@ -4,18 +4,50 @@ use std::sync::Arc;
 
 use s3s::dto::{
     Checksum, GetObjectAttributesInput, GetObjectAttributesOutput, GetObjectAttributesParts,
-    StorageClass,
+    ObjectPart, StorageClass,
 };
-use s3s::{S3ErrorCode, S3Request};
+use s3s::{S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::put::{sum_type, tell_sum};
-use super::{Answer, answer, count, size};
+use super::{Answer, count, size};
 use crate::backed::look::view;
 use crate::conditions::{etag, time};
 use crate::door::Door;
 use crate::error::{absent, refuse};
+use crate::http::BareETag;
+use crate::record::Parts;
 
-/// `GetObjectAttributes`. Of parts only their number is told.
+/// A page of an object's parts: their numbers and lengths, where these are known.
+fn page(
+    parts: &Parts,
+    max: Option<i32>,
+    marker: Option<i32>,
+) -> S3Result<GetObjectAttributesParts> {
+    let max = super::list::page_len(max, "max-parts")?;
+    let after = u32::try_from(marker.unwrap_or(0)).unwrap_or(0);
+    let mut told: Vec<ObjectPart> = (after.saturating_add(1)..=parts.count)
+        .map_while(|number| Some((number, parts.place(number)?.1)))
+        .take(max + 1)
+        .map(|(number, len)| ObjectPart {
+            part_number: Some(count(number as usize)),
+            size: Some(size(len)),
+            ..ObjectPart::default()
+        })
+        .collect();
+    let is_truncated = told.len() > max;
+    told.truncate(max);
+    let last = told.last().and_then(|it| it.part_number);
+    Ok(GetObjectAttributesParts {
+        total_parts_count: Some(count(parts.count as usize)),
+        max_parts: Some(count(max)),
+        part_number_marker: Some(count(after as usize)),
+        next_part_number_marker: last.or_else(|| Some(count(after as usize))),
+        is_truncated: Some(is_truncated),
+        parts: (!told.is_empty()).then_some(told),
+    })
+}
+
+/// `GetObjectAttributes`. Checksums of parts are not kept.
 pub(crate) async fn get(
     door: &Arc<Door>,
     request: S3Request<GetObjectAttributesInput>,
@@ -40,11 +72,11 @@ pub(crate) async fn get(
         told
     });
     let parts = view.record.parts.as_ref().filter(|_| is_asked("ObjectParts"));
-    let object_parts = parts.map(|it| GetObjectAttributesParts {
-        total_parts_count: Some(count(it.count as usize)),
-        ..GetObjectAttributesParts::default()
-    });
-    answer(GetObjectAttributesOutput {
+    let object_parts = match parts {
+        Some(parts) => Some(page(parts, input.max_parts, input.part_number_marker)?),
+        None => None,
+    };
+    let mut answer = S3Response::new(GetObjectAttributesOutput {
         checksum,
         e_tag: is_asked("ETag").then(|| etag(&view.etag)),
         last_modified: Some(time(view.attr.mtime)),
@@ -52,5 +84,7 @@ pub(crate) async fn get(
         object_size: is_asked("ObjectSize").then(|| size(view.attr.size)),
         storage_class: is_asked("StorageClass").then(|| StorageClass::from_static("STANDARD")),
         ..GetObjectAttributesOutput::default()
-    })
+    });
+    answer.extensions.insert(BareETag);
+    Ok(answer)
 }

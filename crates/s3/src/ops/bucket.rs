@@ -5,9 +5,9 @@ use std::sync::Arc;
 use s3s::dto::{
     Bucket, BucketCannedACL, BucketLocationConstraint, CreateBucketInput, CreateBucketOutput,
     DeleteBucketInput, DeleteBucketOutput, GetBucketLocationInput, GetBucketLocationOutput,
-    HeadBucketInput, HeadBucketOutput, ListBucketsInput, ListBucketsOutput,
+    HeadBucketInput, HeadBucketOutput, ListBucketsInput, ListBucketsOutput, ObjectOwnership,
 };
-use s3s::{S3ErrorCode, S3Request};
+use s3s::{S3ErrorCode, S3Request, S3Result};
 
 use super::list::Asked;
 use super::{Answer, access_key, answer, owner};
@@ -20,13 +20,31 @@ use crate::record::{BucketRecord, encode};
 /// Where AWS has buckets that name no region.
 const FIRST_REGION: &str = "us-east-1";
 
-/// `CreateBucket`.
+/// A directory that a mount has made, beside the buckets.
+const TAKEN: &str =
+    "A directory of this name is there, which is no bucket. Select a different name and try again.";
+/// What names of buckets do not begin or end with: AWS has them for other things.
+const HEADS: [&str; 2] = ["sthree-", "amzn-s3-demo-"];
+const TAILS: [&str; 5] = ["-s3alias", "--ol-s3", ".mrap", "--x-s3", "--table-s3"];
+
+/// The rules for names of new buckets that `s3s` does not know.
+fn check_name(name: &str) -> S3Result<()> {
+    let is_wrong = name.contains(".-")
+        || name.contains("-.")
+        || HEADS.iter().any(|it| name.starts_with(it))
+        || TAILS.iter().any(|it| name.ends_with(it));
+    if is_wrong { Err(S3ErrorCode::InvalidBucketName.into()) } else { Ok(()) }
+}
+
+/// `CreateBucket`. In the first region one that is there already is answered as if it were new, as AWS does there.
 pub(crate) async fn create(
     door: &Arc<Door>,
     request: S3Request<CreateBucketInput>,
 ) -> Answer<CreateBucketOutput> {
     let input = request.input;
     super::headers::check_acl(input.acl.as_ref().map(BucketCannedACL::as_str))?;
+    super::owned::check(input.object_ownership.as_ref().map(ObjectOwnership::as_str))?;
+    check_name(&input.bucket)?;
     if input.object_lock_enabled_for_bucket == Some(true) {
         return Err(absent("Object lock (x-amz-bucket-object-lock-enabled)"));
     }
@@ -39,8 +57,19 @@ pub(crate) async fn create(
     }
     let name = input.bucket;
     let location = Some(format!("/{name}"));
+    let is_first = door.settings.region == FIRST_REGION;
     door.blocking(move |store| {
-        store.make_bucket(&name, &encode(&BucketRecord::default())).in_bucket()
+        match store.make_bucket(&name, &encode(&BucketRecord::default())).in_bucket() {
+            Err(error) if *error.code() == S3ErrorCode::BucketAlreadyOwnedByYou => {
+                // What is there may be a directory that is none.
+                match store.bucket(&name) {
+                    Ok(_) if is_first => Ok(()),
+                    Ok(_) => Err(error),
+                    Err(_) => Err(refuse(S3ErrorCode::BucketAlreadyExists, TAKEN)),
+                }
+            }
+            done => done.map(drop),
+        }
     })
     .await?;
     answer(CreateBucketOutput { location })

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use s3s::dto::{
     DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, DeletedObject,
-    Error, ObjectIdentifier,
+    ETagCondition, Error, ObjectIdentifier, Timestamp,
 };
 use s3s::{S3ErrorCode, S3Request, S3Result};
 
 use super::{Answer, answer};
 use crate::backed::look::bring_for;
 use crate::backed::settle::admit_removal;
-use crate::conditions::Conditions;
+use crate::conditions::{Conditions, time};
 use crate::door::Door;
 use crate::error::{Told as _, absent, message};
 use crate::record::View;
@@ -23,15 +23,45 @@ const KEYS_MAX: usize = 1_000;
 const LANES: usize = 8;
 const TRIES: usize = 8;
 
-fn remove(store: &Store, (bucket, key): (&str, &str), conditions: &Conditions) -> S3Result<()> {
+/// What must be so that a key is removed.
+struct Only {
+    /// Of the `ETag`; that something is there if only the others are asked for.
+    conditions: Conditions,
+    size: Option<i64>,
+    modified: Option<Timestamp>,
+}
+
+impl Only {
+    fn new(etag: Option<ETagCondition>, size: Option<i64>, modified: Option<Timestamp>) -> Self {
+        let others = size.is_some() || modified.is_some();
+        let if_match = etag.or(others.then_some(ETagCondition::Any));
+        Self { conditions: Conditions { if_match, ..Conditions::default() }, size, modified }
+    }
+
+    fn check(&self, there: Option<&View>) -> S3Result<Expect> {
+        let expect = self.conditions.check_write(there)?;
+        let is_met = |view: &View| {
+            self.size.is_none_or(|it| u64::try_from(it) == Ok(view.attr.size))
+                && self.modified.as_ref().is_none_or(|it| *it == time(view.attr.mtime))
+        };
+        if there.is_none_or(is_met) {
+            Ok(expect)
+        } else {
+            Err(S3ErrorCode::PreconditionFailed.into())
+        }
+    }
+}
+
+fn remove(store: &Store, (bucket, key): (&str, &str), only: &Only) -> S3Result<()> {
     super::put::check_key(key)?;
+    let conditions = &only.conditions;
     let mut there = None;
     if conditions.if_match.is_some() {
         there = store.get_object(bucket, key.as_bytes(), false).in_bucket()?;
     }
     for _ in 0..TRIES {
         let expect = if conditions.if_match.is_some() {
-            conditions.check_write(there.as_ref().map(View::of).as_ref())?
+            only.check(there.as_ref().map(View::of).as_ref())?
         } else {
             Expect::Any
         };
@@ -58,15 +88,13 @@ pub(crate) async fn one(
 ) -> Answer<DeleteObjectOutput> {
     let mut input = request.input;
     refuse_version(input.version_id.as_ref())?;
-    if input.if_match_size.is_some() || input.if_match_last_modified_time.is_some() {
-        return Err(absent("x-amz-if-match-size and x-amz-if-match-last-modified-time"));
-    }
-    let conditions = Conditions { if_match: input.if_match.take(), ..Conditions::default() };
+    let (size, modified) = (input.if_match_size, input.if_match_last_modified_time.take());
+    let only = Only::new(input.if_match.take(), size, modified);
     let (bucket, key) = (input.bucket, input.key);
     let written = admit_removal(door, (&bucket, &key)).await?;
-    bring_for(door, (&bucket, &key), &conditions).await?;
+    bring_for(door, (&bucket, &key), &only.conditions).await?;
     let of = key.clone();
-    door.blocking(move |store| remove(store, (&bucket, &key), &conditions)).await?;
+    door.blocking(move |store| remove(store, (&bucket, &key), &only)).await?;
     written.done(door, &of).await?;
     answer(DeleteObjectOutput::default())
 }
@@ -81,15 +109,15 @@ fn refused(it: &ObjectIdentifier, error: &s3s::S3Error) -> Error {
     Error { code: Some(code), key, message: Some(text), version_id }
 }
 
-fn conditions_of(it: &ObjectIdentifier) -> Conditions {
-    let if_match = it.e_tag.clone().map(s3s::dto::ETagCondition::ETag);
-    Conditions { if_match, ..Conditions::default() }
+fn only(it: &ObjectIdentifier) -> Only {
+    let etag = it.e_tag.clone().map(ETagCondition::ETag);
+    Only::new(etag, it.size, it.last_modified_time.clone())
 }
 
 /// What became of one key.
 fn outcome(store: &Store, bucket: &str, it: &ObjectIdentifier) -> Outcome {
     let done = refuse_version(it.version_id.as_ref())
-        .and_then(|()| remove(store, (bucket, &it.key), &conditions_of(it)));
+        .and_then(|()| remove(store, (bucket, &it.key), &only(it)));
     match done {
         Ok(()) => Ok(DeletedObject { key: Some(it.key.clone()), ..DeletedObject::default() }),
         Err(error) => Err(refused(it, &error)),
@@ -105,7 +133,7 @@ async fn lane_of(
     if door.backed(bucket).await?.is_some() {
         for it in &lane {
             // What cannot be brought here fails below, or is not there.
-            let _ = bring_for(door, (bucket, &it.key), &conditions_of(it)).await;
+            let _ = bring_for(door, (bucket, &it.key), &only(it).conditions).await;
         }
     }
     let (of, keys) = (bucket.to_owned(), lane.clone());

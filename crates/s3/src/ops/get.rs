@@ -307,5 +307,11 @@ pub(crate) async fn head_object(
     set(&mut output.content_type, input.response_content_type);
     let expires: Option<Timestamp> = input.response_expires;
     output.expires = expires.or(output.expires);
-    wanted.answer(output, word)
+    let mut answer = wanted.answer(output, word)?;
+    // `s3s` has no field for it.
+    let tags = view.record.tags.len();
+    if tags > 0 {
+        answer.headers.insert("x-amz-tagging-count", tags.into());
+    }
+    Ok(answer)
 }

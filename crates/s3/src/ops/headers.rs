@@ -13,6 +13,14 @@ use crate::record::Record;
 const META_MAX: usize = 2 << 10;
 /// Bytes of the other headers that are kept.
 const HEADERS_MAX: usize = 4 << 10;
+/// Canned access control lists of AWS that are refused by name.
+const CANNED: [&str; 5] = [
+    "public-read",
+    "public-read-write",
+    "authenticated-read",
+    "aws-exec-read",
+    "log-delivery-write",
+];
 /// The type of an object that has none.
 pub(crate) const TYPE_DEFAULT: &str = "binary/octet-stream";
 
@@ -79,7 +87,8 @@ pub(crate) use refuse_extras;
 pub(crate) fn check_acl(acl: Option<&str>) -> S3Result<()> {
     match acl {
         None | Some("private" | "bucket-owner-full-control" | "bucket-owner-read") => Ok(()),
-        Some(other) => Err(absent(&format!("The canned ACL '{other}'"))),
+        Some(other) if CANNED.contains(&other) => Err(absent(&format!("The canned ACL '{other}'"))),
+        Some(_) => Err(refuse(S3ErrorCode::InvalidArgument, "This is not a canned ACL")),
     }
 }
 
@@ -120,8 +129,9 @@ impl Kept {
         });
         // `aws-chunked` is about the way that the body took.
         let encoding = self.content_encoding.map(|text| {
-            let codings = text.split(',').map(str::trim).filter(|it| *it != "aws-chunked");
-            codings.collect::<Vec<_>>().join(",")
+            let all: Vec<&str> = text.split(',').map(str::trim).collect();
+            let kept: Vec<&str> = all.iter().copied().filter(|it| *it != "aws-chunked").collect();
+            if kept.len() == all.len() { text } else { kept.join(", ") }
         });
         let headers = [
             ("cache-control", self.cache_control),

@@ -44,7 +44,7 @@ pub(crate) struct Page {
 /// A line of an answer: a key with what it has, or a common prefix.
 pub(crate) struct Told {
     pub(crate) name: Vec<u8>,
-    view: Option<View>,
+    pub(super) view: Option<View>,
 }
 
 impl Told {
@@ -141,7 +141,11 @@ pub(super) fn page_len(max: Option<i32>, name: &str) -> S3Result<usize> {
     })
 }
 
-async fn page(door: &Arc<Door>, asked: Asked) -> S3Result<Page> {
+/// A page of a bucket, whether something backs it or not.
+///
+/// # Errors
+/// `NoSuchBucket`; those of the backend.
+pub(super) async fn page(door: &Arc<Door>, asked: Asked) -> S3Result<Page> {
     if asked.max > 0
         && let Some(backed) = door.backed(&asked.bucket).await?
     {
@@ -237,7 +241,8 @@ pub(crate) async fn v2(
     let input = request.input;
     let url = is_url(input.encoding_type.as_ref())?;
     let max = page_len(input.max_keys, "maxKeys")?;
-    let after = match &input.continuation_token {
+    let token = input.continuation_token.as_ref().filter(|it| !it.is_empty());
+    let after = match token {
         Some(token) => token.strip_prefix(TOKEN).and_then(unhex).ok_or_else(|| {
             let message = "The continuation token provided is incorrect";
             refuse(S3ErrorCode::InvalidArgument, message)

@@ -7,13 +7,16 @@ pub(crate) mod complete;
 pub(crate) mod copy;
 pub(crate) mod cors;
 pub(crate) mod delete;
+pub(crate) mod form;
 pub(crate) mod get;
 pub(crate) mod headers;
 pub(crate) mod list;
 pub(crate) mod multipart;
+pub(crate) mod owned;
 pub(crate) mod put;
 pub(crate) mod tagging;
 pub(crate) mod uploads;
+pub(crate) mod versions;
 
 use s3s::dto::{Initiator, Owner};
 use s3s::{S3Request, S3Response, S3Result};

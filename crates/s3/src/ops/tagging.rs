@@ -58,7 +58,9 @@ fn to_set(tags: &[(String, String)]) -> Vec<Tag> {
         key: Some(key.clone()),
         value: Some(value.clone()),
     };
-    tags.iter().map(tag).collect()
+    let mut set: Vec<Tag> = tags.iter().map(tag).collect();
+    set.sort_by(|a, b| a.key.cmp(&b.key));
+    set
 }
 
 /// The header `x-amz-tagging`: a query string.

@@ -1,0 +1,117 @@
+//! Uploads by HTML forms, as browsers send them.
+
+use crate::client::{Answer, Client, Signing};
+use crate::server::Server;
+use crate::sign;
+
+const BOUNDARY: &str = "boundary-of-a-form";
+
+fn base64(bytes: &[u8]) -> String {
+    let signs: Vec<u8> =
+        (b'A'..=b'Z').chain(b'a'..=b'z').chain(b'0'..=b'9').chain(*b"+/").collect();
+    let mut text = String::new();
+    for three in bytes.chunks(3) {
+        let word = three.iter().fold(0_u32, |word, byte| word << 8 | u32::from(*byte));
+        let word = word << (8 * (3 - three.len()));
+        for place in 0..4 {
+            let sign = char::from(signs[(word >> (18 - 6 * place)) as usize & 63]);
+            text.push(if place <= three.len() { sign } else { '=' });
+        }
+    }
+    text
+}
+
+/// A form with these fields beside those of the signature; all of them are in its policy, and `more` conditions.
+fn send(s3: &Client, fields: &[(&str, &str)], more: &str, file: &[u8]) -> Answer {
+    let date = sign::now(0);
+    let credential = format!("{}/{}", s3.access, sign::scope(&date));
+    let signing = [
+        ("x-amz-algorithm", "AWS4-HMAC-SHA256"),
+        ("x-amz-credential", credential.as_str()),
+        ("x-amz-date", date.as_str()),
+    ];
+    let all: Vec<_> = fields.iter().chain(&signing).copied().collect();
+    let conditions = all.iter().map(|(name, value)| format!("[\"eq\", \"${name}\", \"{value}\"],"));
+    let conditions = conditions.collect::<Vec<_>>().concat();
+    let policy = format!(
+        "{{\"expiration\": \"2099-01-01T00:00:00.000Z\", \"conditions\": [{conditions}{more} {{\"bucket\": \"bkt\"}}]}}"
+    );
+    let policy = base64(policy.as_bytes());
+    let signature = sign::policy(&s3.secret, &date, &policy);
+    let last = [("policy", policy.as_str()), ("x-amz-signature", signature.as_str())];
+    post(s3, &all.iter().chain(&last).copied().collect::<Vec<_>>(), file)
+}
+
+fn post(s3: &Client, fields: &[(&str, &str)], file: &[u8]) -> Answer {
+    let part = |name: &str, value: &str| {
+        format!(
+            "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n"
+        )
+    };
+    let mut body: Vec<u8> =
+        fields.iter().flat_map(|(name, value)| part(name, value).into_bytes()).collect();
+    let head = format!(
+        "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f.txt\"\r\n\
+         Content-Type: text/plain\r\n\r\n"
+    );
+    body.extend_from_slice(head.as_bytes());
+    body.extend_from_slice(file);
+    body.extend_from_slice(format!("\r\n--{BOUNDARY}--\r\n").as_bytes());
+    let kind = format!("multipart/form-data; boundary={BOUNDARY}");
+    s3.post("/bkt", body).signing(Signing::None).header("content-type", &kind).send()
+}
+
+#[test]
+fn a_form_stores_an_object() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    for len in [0, 10, 300_000, 9 << 20] {
+        let file: Vec<u8> = (0..=250).cycle().take(len).collect();
+        let fields = [("key", "form/k"), ("content-type", "text/x-form"), ("x-amz-meta-a", "b c")];
+        send(&s3, &fields, "", &file).expect(204);
+        let got = s3.get("/bkt/form/k").send().expect(200);
+        assert!(got.body == file, "{len} bytes");
+        assert_eq!(got.header("content-type"), "text/x-form");
+        assert_eq!(got.header("x-amz-meta-a"), "b c");
+    }
+    let told = send(&s3, &[("key", "k"), ("success_action_status", "201")], "", b"file");
+    let told = told.expect(201);
+    assert_eq!((told.tag("Bucket").as_str(), told.tag("Key").as_str()), ("bkt", "k"));
+    let to = "http://localhost/done";
+    let sent = send(&s3, &[("key", "k"), ("success_action_redirect", to)], "", b"file").expect(303);
+    assert!(sent.header("location").starts_with("http://localhost/done?bucket=bkt&key=k&etag="));
+    send(&s3, &[("key", "k"), ("acl", "private")], "", b"file").expect(204);
+}
+
+#[test]
+fn a_form_keeps_to_its_policy() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    let key = [("key", "k")];
+    send(&s3, &key, "[\"starts-with\", \"$key\", \"user/\"],", b"x").refused(403, "AccessDenied");
+    send(&s3, &key, "[\"content-length-range\", 0, 3],", b"four").refused(400, "EntityTooLarge");
+    send(&s3, &key, "[\"content-length-range\", 9, 99],", b"four").refused(400, "EntityTooSmall");
+    send(&s3, &key, "{\"bucket\": \"other\"},", b"x").refused(403, "AccessDenied");
+    post(&s3, &key, b"x").refused(403, "AccessDenied");
+    let wrong = Client { secret: "wrong".to_owned(), ..s3.clone() };
+    send(&wrong, &key, "", b"x").refused(403, "SignatureDoesNotMatch");
+    // Fields that would be passed over.
+    for (name, value) in [
+        ("acl", "public-read"),
+        ("tagging", "<Tagging></Tagging>"),
+        ("x-amz-server-side-encryption", "AES256"),
+        ("x-amz-storage-class", "GLACIER"),
+    ] {
+        let refused = send(&s3, &[("key", "k"), (name, value)], "", b"x");
+        assert!(refused.is(501) || refused.is(400), "{name}: {}", refused.text());
+    }
+    let named = send(&s3, &[("key", "user/${filename}")], "", b"x");
+    named.refused(501, "NotImplemented");
+    let wrong_sum = [("key", "k"), ("x-amz-checksum-crc32", "AAAAAA==")];
+    send(&s3, &wrong_sum, "", b"x").refused(400, "BadDigest");
+    assert!(s3.get("/bkt").send().expect(200).tags("Key").is_empty());
+    let long = vec![b'x'; 33 << 20];
+    send(&s3, &key, "", &long).refused(400, "EntityTooLarge");
+}
