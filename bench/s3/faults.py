@@ -1,8 +1,9 @@
 """PUT and read after write of a bucket with write-back while the store behind it has faults.
 
-SeaweedFS stands behind a proxy that makes faults, and a Millpond server in front of it. Each fault is measured
-between two healthy runs, and figures are ratios to their mean. Nothing may fail. Behind each fault the backlog
-drains, and in the end every key is read from SeaweedFS itself: it must be the last acknowledged write, deletes included.
+SeaweedFS stands behind a proxy that makes faults, and a Millpond server in front of it. Each fault
+is measured between two healthy runs, and figures are ratios to their mean. Nothing may fail. Behind
+each fault the backlog drains, and in the end every key is read from SeaweedFS itself: it must be
+the last acknowledged write, deletes included.
 
     python3 -B bench/s3/faults.py --out .bench/s3 --millpond PATH --load PATH --weed PATH
 """
@@ -129,7 +130,8 @@ class Run:
         lines += [f"| healthy | {' | '.join(base)} | |"]
         for name, row in ratios.items():
             cells = [
-                f"{statistics.median(it):.2f} x ({min(it):.2f}-{max(it):.2f})" for it in row.values()
+                f"{statistics.median(it):.2f} x ({min(it):.2f}-{max(it):.2f})"
+                for it in row.values()
             ]
             lines.append(f"| {name} | {' | '.join(cells)} | {max(drains[name]):.1f} s |")
         return "\n".join(lines)
