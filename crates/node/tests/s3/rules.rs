@@ -66,8 +66,8 @@ fn several_gateways_share_the_work_and_see_the_same() {
         until("it is open", || client.get("/").send().is(200).then_some(()));
     }
     clients.push(it.s3.clone());
-    // Something waits all the time, so that all gateways claim.
-    it.faults(&Faults { latency_ms: (20, 60), ..Faults::default() });
+    // So slow that what one gateway may have under way is less than what waits: all of them claim.
+    it.faults(&Faults { latency_ms: (200, 300), ..Faults::default() });
     let puts = "millpond_s3_request_seconds_count{operation=\"PutObject\"}";
     let before = metric(it.store(), puts);
     let mut wanted = BTreeMap::new();
@@ -347,7 +347,8 @@ fn policies_are_those_of_the_bucket_behind() {
     policy("/data").refused(404, "NoSuchBucketPolicy");
     let told = put("/data").refused(501, "NotImplemented");
     assert!(told.tag("Message").contains("says: "), "{}", told.text());
-    s3.delete("/data").query("policy", "").send().refused(501, "NotImplemented");
+    // A removal of none is done.
+    s3.delete("/data").query("policy", "").send().expect(204);
     let asked = |of: &str| {
         metric(
             &pair.front,

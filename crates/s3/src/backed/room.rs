@@ -41,6 +41,9 @@ const PRESSED_PART: u64 = 10;
 /// What is given up is free after so long: metas remove it, nodes tell of it.
 const FREED: Duration = Duration::from_secs(5);
 
+/// What was given up is awaited so long before a write is told that nothing more can be.
+const AWAITED: Duration = Duration::from_secs(30);
+
 /// What is said to whom finds no room.
 const MESSAGE: &str = "The pool is full. What its backends have is given up here, and what they do not have yet goes there. Please reduce your request rate.";
 
@@ -118,6 +121,8 @@ struct Room {
     buckets: HashMap<String, OfBucket>,
     /// What was given up for the pool's sake, and when.
     given: VecDeque<(Tick, u64)>,
+    /// When something was given up last.
+    gave: Option<Tick>,
 }
 
 /// Looks after the room of all backed buckets as long as the gateway lives.
@@ -166,9 +171,13 @@ async fn once(door: &Arc<Door>, room: &mut Room) -> S3Result<()> {
             room.given.push_back((RealClock::tick(), given.min(over)));
         }
         over = over.saturating_sub(given);
+        if given > 0 {
+            room.gave = Some(RealClock::tick());
+        }
         of.adopt(door, (&name, &backing)).await?;
     }
-    let has_relief = room.buckets.values().any(|it| it.has_relief);
+    let is_awaited = room.gave.is_some_and(|at| now.since(at) < AWAITED);
+    let has_relief = is_awaited || room.buckets.values().any(|it| it.has_relief);
     door.cached.has_relief.store(has_relief, Ordering::Relaxed);
     Ok(())
 }
