@@ -26,6 +26,8 @@ const IN_KIB: usize = 128 << 10;
 const OUT_KIB: usize = 128 << 10;
 /// A body waits for memory this long.
 const MEMORY_PATIENCE: Duration = Duration::from_secs(30);
+/// Questions that metas are asked at once; others wait for their turn.
+const QUESTIONS_MAX: usize = 64;
 /// Buckets whose rules for cross-origin requests are remembered at most, and how long.
 const BUCKETS_MAX: usize = 1_024;
 const BELIEVED: Duration = Duration::from_secs(1);
@@ -45,6 +47,7 @@ pub(crate) struct Door {
     /// The object stores behind it.
     pub(crate) behind: Behind,
     store: RwLock<Option<Arc<Store>>>,
+    asking: Semaphore,
     incoming: Arc<Semaphore>,
     outgoing: Arc<Semaphore>,
     buckets: Mutex<std::collections::HashMap<String, (About, Tick)>>,
@@ -78,6 +81,7 @@ impl Door {
             metrics,
             behind: Behind::new(),
             store: RwLock::default(),
+            asking: Semaphore::new(QUESTIONS_MAX),
             incoming: Arc::new(Semaphore::new(IN_KIB)),
             outgoing: Arc::new(Semaphore::new(OUT_KIB)),
             buckets: Mutex::default(),
@@ -122,6 +126,7 @@ impl Door {
         question: Question,
     ) -> S3Result<Result<Reply, ClientError>> {
         let store = self.store()?;
+        let _turn = self.asking.acquire().await;
         let (tell, told) = oneshot::channel();
         let is_sent = store.send(&question, Box::new(move |reply| drop(tell.send(reply))));
         if is_sent
