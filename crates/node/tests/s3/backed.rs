@@ -1,7 +1,7 @@
 //! Buckets with another server's gateway behind them.
 
 use crate::client::{Answer, Client};
-use crate::server::{ACCESS, SECRET, Server, until};
+use crate::server::{ACCESS, SECRET, Server, heard, until};
 
 /// A server whose bucket `data` is backed by the bucket `there` of another one.
 pub(crate) struct Pair {
@@ -37,8 +37,7 @@ impl Pair {
         let words =
             ["s3", "bucket", "add", "data", "--backend", "other", "--backend-bucket", "there"];
         self.done(&[&words[..], flags].concat());
-        // Gateways hear of it within a second.
-        std::thread::sleep(std::time::Duration::from_millis(1_200));
+        heard();
     }
 
     /// Runs a command that must go well, and what it prints.
@@ -194,7 +193,7 @@ fn rules_say_what_becomes_of_keys() {
     pair.done(&["s3", "rules", "set", "data", "tmp/", "--mode", "transient", "--ttl", "24h"]);
     let shown = pair.done(&["s3", "rules", "data"]);
     assert!(shown.contains("write-through") && shown.contains("86400s"), "{shown}");
-    std::thread::sleep(std::time::Duration::from_millis(1_200));
+    heard();
     let put = s3.put("/data/now/k", "at once").send().expect(200);
     assert_eq!(put.header("x-millpond-state"), "clean");
     assert_eq!(there.bytes("/there/now/k"), b"at once");
@@ -220,7 +219,7 @@ fn what_is_here_is_served_while_the_backend_is_away() {
     pair.s3.object("/data/kept", "kept");
     pair.drained();
     pair.done(&["s3", "rules", "set", "data", "now/", "--mode", "write-through"]);
-    std::thread::sleep(std::time::Duration::from_millis(1_200));
+    heard();
     let Pair { front, back, s3, .. } = pair;
     drop(back);
     let far = s3.get("/data/far").send().refused(503, "ServiceUnavailable");

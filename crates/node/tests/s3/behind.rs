@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::mpsc;
-use std::time::Duration;
 
 use millpond_client::{Client as Cluster, ClientOptions, Volume, VolumeOptions};
 use millpond_s3::{BackendRing, BackendSettings};
@@ -12,7 +11,7 @@ use millpond_types::meta::Caller;
 use millpond_types::meta::object::{Backing, Rule};
 
 use crate::client::{Answer, Client};
-use crate::server::{ACCESS, SECRET, Server, until};
+use crate::server::{ACCESS, SECRET, Server, heard, until};
 
 /// The bucket in front, and the one behind it.
 pub(crate) const BUCKET: &str = "front";
@@ -112,7 +111,7 @@ impl Backed {
         change(&mut backing);
         self.volume.set_backing(BUCKET, Some(&backing)).unwrap();
         // Gateways hear of it within a second.
-        std::thread::sleep(Duration::from_millis(1_200));
+        heard();
     }
 
     /// Changes the settings of the backend, and waits until gateways know.
@@ -121,7 +120,7 @@ impl Backed {
         let mut settings = ring.get("store").unwrap().unwrap();
         change(&mut settings);
         ring.set("store", &settings).unwrap();
-        std::thread::sleep(Duration::from_millis(1_200));
+        heard();
     }
 
     /// Gives the bucket these rules.

@@ -1,7 +1,6 @@
 //! Rules of backed buckets, others at the same place, and backends that are not there.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use millpond_client::{Mode, OpenOptions, Rule};
 use millpond_s3::BackendRing;
@@ -10,7 +9,7 @@ use millpond_s3_load::proxy::Faults;
 use crate::backed::Pair;
 use crate::behind::{BEHIND, BUCKET, Backed, PREFIX, cluster, volume};
 use crate::client::Client;
-use crate::server::{ACCESS, SECRET, Server, until};
+use crate::server::{ACCESS, SECRET, Server, heard, until};
 
 fn at(key: &str) -> String {
     format!("/{BUCKET}/{key}")
@@ -33,7 +32,7 @@ fn transient_objects_go_when_their_time_is_over() {
     let pair = Pair::start(&[], &[]);
     let rule = ["s3", "rules", "set", "data", "tmp/", "--mode", "transient", "--ttl"];
     pair.done(&[&rule[..], &["2s"]].concat());
-    std::thread::sleep(Duration::from_millis(1_200));
+    heard();
     let (s3, keys) = (&pair.s3, ["tmp/a", "tmp/b/c", "tmp/large"]);
     for key in keys {
         let len = if key == "tmp/large" { 300_000 } else { 10 };
@@ -209,7 +208,7 @@ fn a_quota_of_transient_objects_is_kept() {
     let set = |more: &[&str]| {
         let words = ["s3", "rules", "set", "data", "tmp/", "--mode", "transient", "--quota"];
         pair.done(&[&words[..], more].concat());
-        std::thread::sleep(Duration::from_millis(1_200));
+        heard();
     };
     set(&["300KiB"]);
     let s3 = &pair.s3;
@@ -249,7 +248,7 @@ fn a_quota_of_transient_objects_is_kept() {
     assert!(error.contains("have 1 replicas"), "{error}");
     pair.done(&[&words[..], &["new/", "--mode", "write-back", "--replicas", "1"]].concat());
     pair.done(&["s3", "rules", "rm", "data", "tmp/"]);
-    std::thread::sleep(Duration::from_millis(1_200));
+    heard();
     put("tmp/any", 2 << 20).expect(200);
 }
 
@@ -326,7 +325,7 @@ fn a_backend_may_have_a_certificate_of_its_own() {
     done(&[&add[..], &["--ca-file", &cert]].concat());
     done(&bucket);
     std::fs::remove_file(&cert).unwrap();
-    std::thread::sleep(Duration::from_millis(1_200));
+    heard();
     s3.object("/data/k", vec![7; 2_000_000]);
     until("it is there", || (there.head("/there/k").send().is(200)).then_some(()));
     assert_eq!(there.bytes("/there/k"), vec![7; 2_000_000]);
@@ -368,7 +367,7 @@ fn policies_are_those_of_the_bucket_behind() {
         "--prefix",
         "a/",
     ]);
-    std::thread::sleep(Duration::from_millis(1_200));
+    heard();
     put("/part").refused(501, "NotImplemented");
     assert_eq!(asked("put_policy"), 2, "it would be the policy of others too");
 }

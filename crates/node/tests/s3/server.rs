@@ -13,6 +13,12 @@ pub(crate) const SECRET: &str = "correct-horse-battery-staple";
 const PATIENCE: Duration = Duration::from_mins(1);
 const MEMORY: [&str; 2] = ["--memory", "128MiB"];
 
+/// Waits until every gateway has heard what was changed of buckets, backends and rules: it believes for a second what it
+/// knows, and nothing shows from outside that it asked again.
+pub(crate) fn heard() {
+    std::thread::sleep(Duration::from_millis(1_200));
+}
+
 /// A server; killed when dropped.
 pub(crate) struct Server {
     child: Option<Child>,
