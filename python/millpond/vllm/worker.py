@@ -201,8 +201,10 @@ class WorkerSide:
             left_ms = self._left_ms(save.queued, self._config.save_deadline_ms)
             if left_ms > 0:
                 call = self._call(batch, epoch, left_ms)
+                # The scheduler's side plans saves only while the store answers it.
                 answers = self.session.call(
-                    lambda ns: self._mover.save(ns, batch.group, batch.block_ids, mark, call)
+                    lambda ns: self._mover.save(ns, batch.group, batch.block_ids, mark, call),
+                    try_now=True,
                 )
         except StoreDown:
             pass

@@ -125,6 +125,16 @@ def test_a_dead_store_fails_loads_and_drops_saves_at_once(rank: Rank) -> None:
     assert time.monotonic() - started < 2
 
 
+def test_a_store_that_is_back_is_written_to_before_the_probe_finds_it(rank: Rank) -> None:
+    rank.run(rank.meta())
+    rank.namespace.failure = rank.client.down = unreachable()
+    rank.run(rank.meta(saves=[SaveJob(1, "a", [moved([3, 4])])]))
+    assert rank.report(lambda r: r.saves_done).saves_failed == {1}
+    rank.namespace.failure = rank.client.down = None
+    rank.run(rank.meta(saves=[SaveJob(2, "a", [moved([3, 4])])]))
+    assert not rank.report(lambda r: r.saves_done).saves_failed
+
+
 def test_a_load_without_blocks_still_ends(rank: Rank) -> None:
     rank.run(rank.meta(loads=[LoadJob("b", [], asynchronous=True)]))
     rank.until_loaded("b")
