@@ -21,6 +21,9 @@ const FIRST: u64 = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Ids {
     left: Mutex<Range<u64>>,
+    /// Held by the one that takes more. When everybody took for himself, all but one conflicted, and
+    /// with hundreds at once the last of them paused for a second.
+    taking: tokio::sync::Mutex<()>,
     /// All numbers below have been taken by somebody.
     taken: AtomicU64,
 }
@@ -32,16 +35,22 @@ impl Ids {
             if let Some(id) = self.left.lock().next() {
                 return Ok(id);
             }
-            let taken = self.take(store, TAKEN).await?;
-            let mut left = self.left.lock();
-            if left.is_empty() {
-                *left = taken;
+            let taking = self.taking.lock().await;
+            if self.left.lock().is_empty() {
+                let taken = self.take_more(store, TAKEN).await?;
+                *self.left.lock() = taken;
             }
+            drop(taking);
         }
     }
 
     /// Takes numbers for whoever asks for some.
     pub(crate) async fn take(&self, store: &Store, count: u64) -> Result<Range<u64>, Failed> {
+        let _taking = self.taking.lock().await;
+        self.take_more(store, count).await
+    }
+
+    async fn take_more(&self, store: &Store, count: u64) -> Result<Range<u64>, Failed> {
         let taken = take(store, count).await?;
         self.taken.fetch_max(taken.end, Ordering::AcqRel);
         Ok(taken)
@@ -87,4 +96,31 @@ pub(crate) async fn given_out(store: &Store) -> Result<u64, Failed> {
         Some(bytes) => opened::<CounterRecord>(keys::IDS, &bytes)?.next - FIRST,
         None => 0,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use millpond_store::{EmbeddedBackend, EmbeddedOptions};
+    use tokio::task::JoinSet;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn many_that_find_none_left_take_once() {
+        const ASKERS: u64 = 300;
+        let folder = tempfile::tempdir().unwrap();
+        let backend = EmbeddedBackend::open(&EmbeddedOptions::new(folder.path())).unwrap();
+        let (store, ids) = (Store::new(Arc::new(backend)), Arc::new(Ids::default()));
+        let mut askers = JoinSet::new();
+        for _ in 0..ASKERS {
+            let (store, ids) = (store.clone(), Arc::clone(&ids));
+            askers.spawn(async move { ids.next(&store).await.map_err(|_| ()) });
+        }
+        let given = askers.join_all().await.into_iter().collect::<Result<BTreeSet<_>, _>>();
+        assert_eq!(given.unwrap(), (FIRST..FIRST + ASKERS).collect());
+        assert_eq!(store.begin().version().await.unwrap().0, 1, "one transaction");
+    }
 }
