@@ -11,7 +11,7 @@ use s3s::{S3ErrorCode, S3Request, S3Result};
 
 use crate::door::Door;
 use crate::error::{refuse, told};
-use crate::keys::{Key, Recent};
+use crate::keys::Key;
 use crate::metrics::Seen;
 
 /// What a gateway without any credential says to everybody.
@@ -28,18 +28,11 @@ pub(crate) struct Auth {
 /// # Errors
 /// Those of the volume.
 pub(crate) async fn key(door: &Door, access_key: &str) -> S3Result<Option<Key>> {
-    match door.keys.recent(access_key) {
-        Recent::Known(key) => return Ok(Some(key)),
-        Recent::Unknown => return Ok(None),
-        Recent::Old => {}
-    }
     let asked = access_key.to_owned();
-    let read = door.blocking(move |store| {
+    let ask = door.blocking(move |store| {
         crate::keys::read(store, &asked).map_err(|it| told(it, S3ErrorCode::InternalError))
     });
-    let key = read.await?;
-    door.keys.learn(access_key, key.clone());
-    Ok(key)
+    door.keys.get(access_key, ask).await
 }
 
 async fn is_any(door: &Door) -> S3Result<bool> {

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millpond_client::{Backing, ClientError, Question, Reply};
-use millpond_env::RealClock;
-use millpond_types::Tick;
-use parking_lot::{Mutex, RwLock};
+use millpond_client::{Backing, Bucket, ClientError, Question, Reply};
+use parking_lot::RwLock;
 use s3s::{S3Error, S3ErrorCode, S3Result};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
@@ -14,6 +12,7 @@ use crate::back::known::Behind;
 use crate::backed::Cached;
 use crate::error::{Told as _, refuse, told};
 use crate::keys::Known;
+use crate::lately::Lately;
 use crate::md5::Together;
 use crate::metrics::Metrics;
 use crate::record::{BucketRecord, decode};
@@ -50,7 +49,7 @@ pub(crate) struct Door {
     asking: Semaphore,
     incoming: Arc<Semaphore>,
     outgoing: Arc<Semaphore>,
-    buckets: Mutex<std::collections::HashMap<String, (About, Tick)>>,
+    buckets: Lately<About>,
     /// Memory of what was sent.
     pub(crate) spare: Spare,
     /// Where bodies are hashed.
@@ -64,6 +63,13 @@ pub(crate) struct Door {
 struct About {
     record: Arc<BucketRecord>,
     backing: Option<Arc<Backing>>,
+}
+
+impl About {
+    fn of(bucket: Bucket) -> Self {
+        let record = bucket.attachment.and_then(|it| decode::<BucketRecord>(&it.bytes));
+        Self { record: Arc::new(record.unwrap_or_default()), backing: bucket.backing.map(Arc::new) }
+    }
 }
 
 /// Which way a body goes.
@@ -84,7 +90,7 @@ impl Door {
             asking: Semaphore::new(QUESTIONS_MAX),
             incoming: Arc::new(Semaphore::new(IN_KIB)),
             outgoing: Arc::new(Semaphore::new(OUT_KIB)),
-            buckets: Mutex::default(),
+            buckets: Lately::new(BELIEVED, BUCKETS_MAX),
             spare: Spare::default(),
             md5: Arc::new(Together::new()),
             cached: Cached::default(),
@@ -191,28 +197,19 @@ impl Door {
     }
 
     async fn about(&self, name: &str) -> S3Result<Option<About>> {
-        let now = RealClock::tick();
-        if let Some((about, at)) = self.buckets.lock().get(name)
-            && now.since(*at) < BELIEVED
-        {
-            return Ok(Some(about.clone()));
-        }
         let asked = name.to_owned();
-        let found = self.blocking(move |store| Ok(store.bucket(&asked))).await?;
-        let bucket = match found {
-            Ok(bucket) => bucket,
-            Err(ClientError::File { .. }) => return Ok(None),
-            Err(error) => return Err(told(error, S3ErrorCode::NoSuchBucket)),
+        let ask = async {
+            match self.blocking(move |store| Ok(store.bucket(&asked))).await.map_err(Some)? {
+                Ok(bucket) => Ok(About::of(bucket)),
+                Err(ClientError::File { .. }) => Err(None),
+                Err(error) => Err(Some(told(error, S3ErrorCode::NoSuchBucket))),
+            }
         };
-        let record = bucket.attachment.and_then(|it| decode::<BucketRecord>(&it.bytes));
-        let record = Arc::new(record.unwrap_or_default());
-        let about = About { record, backing: bucket.backing.map(Arc::new) };
-        let mut buckets = self.buckets.lock();
-        if buckets.len() >= BUCKETS_MAX {
-            buckets.clear();
+        match self.buckets.get(name, ask).await {
+            Ok(about) => Ok(Some(about)),
+            Err(None) => Ok(None),
+            Err(Some(error)) => Err(error),
         }
-        buckets.insert(name.to_owned(), (about.clone(), now));
-        Ok(Some(about))
     }
 
     /// Changes what is kept with a bucket.
@@ -230,7 +227,7 @@ impl Door {
             store.set_bucket(&asked, &crate::record::encode(&record)).in_bucket()
         })
         .await?;
-        self.buckets.lock().remove(name);
+        self.buckets.changed(name);
         Ok(())
     }
 }

@@ -4,16 +4,14 @@
 //! replaces one at once and every gateway reads one in one round trip, so that gateways keep nothing of their own: they believe
 //! what they read for half a second.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use millpond_client::{Client, ClientError, Volume, VolumeOptions};
 use millpond_env::{RealClock, Rng};
-use millpond_types::Tick;
 use millpond_types::meta::{Caller, MetaError};
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use crate::lately::Lately;
 use crate::store::Store;
 
 /// Where the files are.
@@ -177,51 +175,34 @@ fn names(volume: &Volume) -> Result<Vec<String>, ClientError> {
     }
 }
 
-/// What is known of a credential.
-pub(crate) enum Recent {
-    Known(Key),
-    /// There is none.
-    Unknown,
-    /// Nothing lately: the volume must be asked.
-    Old,
-}
-
 /// What a gateway knows of credentials.
 pub(crate) struct Known {
     /// Of the configuration, for a first start.
     root: Option<Key>,
-    seen: Mutex<HashMap<String, (Option<Key>, Tick)>>,
+    seen: Lately<Option<Key>>,
 }
 
 impl Known {
     pub(crate) fn new(root: Option<Key>) -> Self {
-        Self { root, seen: Mutex::default() }
+        Self { root, seen: Lately::new(BELIEVED, REMEMBERED_MAX) }
     }
 
-    /// What is known lately, without asking.
-    pub(crate) fn recent(&self, access_key: &str) -> Recent {
+    /// The credential of an access key, as of half a second ago at most; `ask` asks the volume.
+    ///
+    /// # Errors
+    /// Those of `ask`.
+    pub(crate) async fn get<E>(
+        &self,
+        access_key: &str,
+        ask: impl Future<Output = Result<Option<Key>, E>>,
+    ) -> Result<Option<Key>, E> {
         if let Some(root) = self.root.as_ref().filter(|root| root.access_key == access_key) {
-            return Recent::Known(root.clone());
+            return Ok(Some(root.clone()));
         }
         if !is_access_key(access_key) {
-            return Recent::Unknown;
+            return Ok(None);
         }
-        let seen = self.seen.lock();
-        match seen.get(access_key) {
-            Some((key, at)) if RealClock::tick().since(*at) < BELIEVED => {
-                key.clone().map_or(Recent::Unknown, Recent::Known)
-            }
-            _ => Recent::Old,
-        }
-    }
-
-    /// What the volume said just now.
-    pub(crate) fn learn(&self, access_key: &str, key: Option<Key>) {
-        let mut seen = self.seen.lock();
-        if seen.len() >= REMEMBERED_MAX {
-            seen.clear();
-        }
-        seen.insert(access_key.to_owned(), (key, RealClock::tick()));
+        self.seen.get(access_key, ask).await
     }
 
     /// Whether the configuration has one.

@@ -28,6 +28,7 @@ mod gateway;
 mod hash;
 mod http;
 mod keys;
+mod lately;
 mod md5;
 mod metrics;
 mod ops;

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millpond_client::ClientError;
-use millpond_env::RealClock;
-use millpond_types::Tick;
 use parking_lot::Mutex;
 use s3s::S3Result;
 use tokio::sync::Semaphore;
@@ -19,9 +17,12 @@ use super::rate::Pace;
 use super::store::Backend;
 use super::wake::Wakes;
 use crate::door::Door;
+use crate::lately::Lately;
 
 /// How long settings are believed.
 const BELIEVED: Duration = Duration::from_secs(1);
+/// Backends that are remembered at most.
+const BACKENDS_MAX: usize = 1_024;
 /// Memory for what goes to backends, in KiB.
 const MEMORY_KIB: usize = 64 << 10;
 /// Threads that wait for the volume on behalf of the persister: most are left to clients.
@@ -37,12 +38,12 @@ pub(crate) struct Connected {
     pub(crate) numbers: Arc<OfBackend>,
 }
 
-/// What was known of a backend, and when.
-type Known = (Option<Arc<Connected>>, Tick);
-
 /// What stands behind a door.
 pub(crate) struct Behind {
-    connected: Mutex<HashMap<String, Known>>,
+    /// None of a name that nobody has given an endpoint.
+    settings: Lately<Option<Arc<Connected>>>,
+    /// Their connections and their pace outlast what is believed of their settings.
+    connected: Mutex<HashMap<String, Arc<Connected>>>,
     /// Who is told of a change.
     pub(crate) wakes: Wakes,
     /// Memory for bodies on their way to backends, in KiB.
@@ -54,6 +55,7 @@ pub(crate) struct Behind {
 impl Behind {
     pub(crate) fn new() -> Self {
         Self {
+            settings: Lately::new(BELIEVED, BACKENDS_MAX),
             connected: Mutex::default(),
             wakes: Wakes::default(),
             memory: Arc::new(Semaphore::new(MEMORY_KIB)),
@@ -71,26 +73,25 @@ impl Door {
         &self,
         name: &str,
     ) -> S3Result<Result<Option<Arc<Connected>>, ClientError>> {
-        let now = RealClock::tick();
-        if let Some((known, at)) = self.behind.connected.lock().get(name)
-            && now.since(*at) < BELIEVED
-        {
-            return Ok(Ok(known.clone()));
-        }
         let asked = name.to_owned();
-        let settings = match self.blocking(move |store| Ok(read(store, &asked))).await? {
-            Ok(settings) => settings,
-            Err(error) => return Ok(Err(error)),
+        let ask = async {
+            let read = self.blocking(move |store| Ok(read(store, &asked)));
+            let settings = read.await.map_err(Ok)?.map_err(Err)?;
+            let mut connected = self.behind.connected.lock();
+            let last = connected.remove(name);
+            let Some(settings) = settings else { return Ok(None) };
+            let now = match last {
+                Some(last) if last.settings == settings => last,
+                _ => Arc::new(self.connect(name, settings)),
+            };
+            connected.insert(name.to_owned(), Arc::clone(&now));
+            Ok(Some(now))
         };
-        let mut connected = self.behind.connected.lock();
-        let last = connected.remove(name).and_then(|(it, _)| it);
-        let found = settings.map(|settings| match last {
-            // Its connections and its pace stay.
-            Some(last) if last.settings == settings => last,
-            _ => Arc::new(self.connect(name, settings)),
-        });
-        connected.insert(name.to_owned(), (found.clone(), now));
-        Ok(Ok(found))
+        match self.behind.settings.get(name, ask).await {
+            Ok(found) => Ok(Ok(found)),
+            Err(Ok(error)) => Err(error),
+            Err(Err(error)) => Ok(Err(error)),
+        }
     }
 
     fn connect(&self, name: &str, settings: BackendSettings) -> Connected {
