@@ -13,7 +13,7 @@ use rustls::ServerConfig;
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::S3ServiceBuilder;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio_rustls::TlsAcceptor;
@@ -36,6 +36,8 @@ const LOOPS: usize = 2;
 const WORKERS: usize = 64;
 /// Open connections of clients at most; further ones wait to be accepted.
 const CONNECTIONS_MAX: usize = 1_024;
+/// Connections that the kernel keeps until they are accepted, as far as `net.core.somaxconn` lets it.
+const ACCEPTED_LATER_MAX: u32 = 4_096;
 /// What is read ahead on a connection at most.
 const AHEAD: usize = 128 << 10;
 /// Connections to each node.
@@ -164,7 +166,7 @@ async fn run(
     bound: mpsc::Sender<std::io::Result<SocketAddr>>,
     ended: watch::Receiver<bool>,
 ) {
-    let listener = match TcpListener::bind(options.listen).await {
+    let listener = match listen(options.listen) {
         Ok(listener) => listener,
         Err(error) => return drop(bound.send(Err(error))),
     };
@@ -183,6 +185,15 @@ async fn run(
     }
     let front = Arc::new(Front::new(door, builder.build()));
     accept(listener, front, options.tls.map(TlsAcceptor::from)).await;
+}
+
+/// Binds an address. Tokio's own way keeps 128 connections that wait to be accepted, and the kernel drops what is more:
+/// of 256 clients that came at once some were first heard when they tried again after a second.
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(ACCEPTED_LATER_MAX)
 }
 
 /// Opens the volume once the cluster serves files, and gives old uploads up from then on.
