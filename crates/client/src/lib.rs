@@ -61,7 +61,7 @@ pub use share::{Chunks, FileBases, SharedName, clone_file};
 pub use spill::{Door, Spilled, spill};
 pub use verbs::Keys;
 pub use volume::{
-    Body, File, Found, ListObjects, OpenOptions, Pending, PutObject, Question, Reply, Volume,
+    Body, File, Found, Hold, ListObjects, OpenOptions, Pending, PutObject, Question, Reply, Volume,
     VolumeOptions,
 };
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millpond_client::{Backing, Bucket, ClientError, Question, Reply};
+use millpond_client::{Backing, Bucket, ClientError, File, Question, Reply};
 use parking_lot::RwLock;
 use s3s::{S3Error, S3ErrorCode, S3Result};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -17,7 +17,7 @@ use crate::md5::Together;
 use crate::metrics::Metrics;
 use crate::record::{BucketRecord, decode};
 use crate::send::Spare;
-use crate::store::{Found, Store};
+use crate::store::{Found, KeyState, Object, Store};
 
 /// Memory for bodies that come in, in KiB.
 const IN_KIB: usize = 128 << 10;
@@ -56,6 +56,13 @@ pub(crate) struct Door {
     pub(crate) md5: Arc<Together>,
     /// What is remembered of keys that are cached.
     pub(crate) cached: Cached,
+}
+
+/// An object that can be read.
+pub(crate) struct There {
+    pub(crate) object: Object,
+    /// None where the bytes are told with it.
+    pub(crate) file: Option<File>,
 }
 
 /// What is remembered of a bucket.
@@ -157,6 +164,21 @@ impl Door {
         let question = store.question_look_up(bucket, key.as_bytes(), with_bytes).in_bucket()?;
         let reply = self.question(question).await?;
         reply.and_then(|reply| store.looked_up(reply)).in_bucket()
+    }
+
+    /// Looks a key up to read it, and what its backend is to have.
+    ///
+    /// # Errors
+    /// As [`Door::look_up`].
+    pub(crate) async fn open_up(
+        &self,
+        at: (&str, &str),
+    ) -> S3Result<(Option<There>, Option<KeyState>)> {
+        let store = self.store()?;
+        let hold = store.hold();
+        let Found { object, state } = self.look_up(at, true).await?;
+        let there = object.map(|object| There { file: store.file_of(&object, &hold), object });
+        Ok((there, state))
     }
 
     /// Something may have been queued for a backend: the persister looks.

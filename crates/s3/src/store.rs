@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use millpond_client::{ClientError, Volume};
+use millpond_client::{ClientError, File, Hold, Volume};
 use millpond_types::meta::MetaError;
 
 pub(crate) use millpond_client::{
@@ -24,6 +24,12 @@ impl Store {
     /// The bytes of a file, if it is there.
     pub(crate) fn bytes_of(&self, path: &str) -> Result<Option<Vec<u8>>, ClientError> {
         is_there(self.volume.read_file(path))
+    }
+
+    /// The file of an object that was looked up in a hold; none where its bytes were told with it.
+    pub(crate) fn file_of(&self, object: &Object, hold: &Hold) -> Option<File> {
+        let is_told = object.bytes.is_some() || object.attr.size == 0;
+        (!is_told).then(|| self.object_file_held(object, hold))
     }
 
     /// Whether a directory is there and has something in it.

@@ -39,6 +39,7 @@ pub use self::file::File;
 pub use self::objects::{Body, ListObjects, PutObject};
 pub use self::pending::Pending;
 pub use self::question::{Question, Reply};
+pub use self::session::Hold;
 
 /// Threads for submitted batches at most.
 const WORKERS_MAX: usize = 256;

@@ -18,7 +18,7 @@ use millpond_types::meta::{
 
 use super::backing::checked_etag;
 use super::file::{File, Opened};
-use super::session::refused;
+use super::session::{Hold, refused};
 use super::{OpenOptions, Volume};
 use crate::error::ClientError;
 
@@ -357,6 +357,18 @@ impl Volume {
             return Err(refused(&format!("inode {}", object.attr.ino), MetaError::Stale));
         }
         Ok(file)
+    }
+
+    /// From now on, until it is dropped, what is looked up can be opened with [`Volume::object_file_held`].
+    #[must_use]
+    pub fn hold(&self) -> Hold {
+        self.shared.metas.hold()
+    }
+
+    /// The same as [`Volume::object_file`] of an object that was looked up after `hold` was taken. Asks nobody.
+    #[must_use]
+    pub fn object_file_held(&self, object: &Object, _hold: &Hold) -> File {
+        self.opened(object.attr)
     }
 
     fn opened(&self, attr: Attr) -> File {

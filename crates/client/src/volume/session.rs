@@ -1,6 +1,6 @@
 //! The session of a volume: metas know by it which files are open here.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,6 +17,11 @@ use crate::error::ClientError;
 /// So many orphans of one question that are not open here mean that more are to be asked about.
 const MANY: usize = 100;
 
+/// How long the word that an inode is not open waits for look-ups that began before it was asked for, and how often they
+/// are looked at.
+const LOOK_UPS_PATIENCE: Duration = Duration::from_secs(5);
+const LOOK_UPS_LOOK: Duration = Duration::from_millis(5);
+
 /// A session with a meta, and what is open in it.
 #[derive(Debug)]
 pub(super) struct Metas {
@@ -28,8 +33,31 @@ pub(super) struct Metas {
     sequence: AtomicU64,
     /// How often each inode is open.
     open: Mutex<HashMap<Ino, usize>>,
+    holds: Mutex<Holds>,
     ended: Mutex<bool>,
     woken: Condvar,
+}
+
+/// Holds, by their numbers.
+#[derive(Debug, Default)]
+struct Holds {
+    next: u64,
+    held: BTreeSet<u64>,
+}
+
+/// While it is there, metas are not told that anything is closed that was removed after it was taken: what was looked up
+/// meanwhile can be opened without asking whether it is still there ([`super::Volume::object_file_held`]). Hold it for one
+/// look-up only, since the bytes of nothing that is removed go before it is dropped.
+#[derive(Debug)]
+pub struct Hold {
+    metas: Arc<Metas>,
+    number: u64,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.metas.holds.lock().held.remove(&self.number);
+    }
 }
 
 /// The thread that keeps the session; ends it when dropped.
@@ -53,6 +81,7 @@ impl Metas {
             session: AtomicU64::new(0),
             sequence: AtomicU64::new(1),
             open: Mutex::default(),
+            holds: Mutex::default(),
             ended: Mutex::new(false),
             woken: Condvar::new(),
         });
@@ -117,6 +146,19 @@ impl Metas {
         }
     }
 
+    pub(super) fn hold(self: &Arc<Self>) -> Hold {
+        let mut holds = self.holds.lock();
+        let number = holds.next;
+        holds.next += 1;
+        holds.held.insert(number);
+        Hold { metas: Arc::clone(self), number }
+    }
+
+    /// Whether a hold from before this number is still there.
+    fn is_held(&self, before: u64) -> bool {
+        self.holds.lock().held.first().is_some_and(|number| *number < before)
+    }
+
     fn open_session(&self) -> Result<Session, ClientError> {
         let op = MetaOp::SessionOpen { name: self.name.clone() };
         let MetaReply::Session(session) = self.at(&self.name, op)? else {
@@ -128,9 +170,11 @@ impl Metas {
 
     /// Renews the session until it ends.
     fn keep(&self, every: Duration) {
-        let (mut open, mut closed) = (Vec::new(), Vec::new());
+        // The inodes of the last question; who looks something up from this hold on finds none of them.
+        let (mut asked, mut since) = (Vec::new(), 0);
         let mut ended = self.ended.lock();
         loop {
+            let (open, closed) = self.parted(&asked);
             // Orphans are asked about: the next renewal comes soon, so that their bytes go.
             let pause = match (open.is_empty(), closed.len()) {
                 (true, 0) => every,
@@ -139,8 +183,17 @@ impl Metas {
                 _ => every / 16,
             };
             let due = RealClock::tick().plus(pause);
+            let patience = due.plus(LOOK_UPS_PATIENCE.min(every));
             while !*ended {
-                let left = due.since(RealClock::tick());
+                let now = RealClock::tick();
+                let left = match due.since(now) {
+                    Duration::ZERO
+                        if patience > now && !asked.is_empty() && self.is_held(since) =>
+                    {
+                        LOOK_UPS_LOOK
+                    }
+                    left => left,
+                };
                 if left.is_zero() {
                     break;
                 }
@@ -150,12 +203,19 @@ impl Metas {
                 return;
             }
             drop(ended);
-            let asked = self.renew(std::mem::take(&mut open), std::mem::take(&mut closed));
-            let table = self.open.lock();
-            (open, closed) = asked.into_iter().partition(|ino| table.contains_key(ino));
-            drop(table);
+            // What is held is not answered, and asked about again.
+            let (open, closed) =
+                if self.is_held(since) { Default::default() } else { self.parted(&asked) };
+            asked = self.renew(open, closed);
+            since = self.holds.lock().next;
             ended = self.ended.lock();
         }
+    }
+
+    /// What of these is open and what is not.
+    fn parted(&self, inos: &[Ino]) -> (Vec<Ino>, Vec<Ino>) {
+        let open = self.open.lock();
+        inos.iter().partition(|ino| open.contains_key(ino))
     }
 
     /// Renews the session; returns the inodes that it is asked about.

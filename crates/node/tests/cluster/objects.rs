@@ -145,6 +145,34 @@ fn what_is_put_is_on_mounts_and_the_reverse() {
 }
 
 #[test]
+fn what_is_looked_up_in_a_hold_is_there_to_be_opened() {
+    let cluster = Cluster::roomy(3, 2);
+    let (one, two) = (volume(&cluster), volume(&cluster));
+    one.make_bucket(BUCKET, b"").unwrap();
+    let bytes = random(&mut Rng::new(4), 300_000);
+    let file = one.nameless_file().unwrap();
+    file.write_batch(&[(0, &bytes)]).unwrap();
+    done(one.put_object(&put("a", Body::File(&file))).unwrap());
+    drop(file);
+    let hold = two.hold();
+    let object = two.get_object(BUCKET, b"a", true).unwrap().unwrap();
+    one.remove_object(BUCKET, b"a", Expect::Any).unwrap();
+    // Sessions are renewed, and asked about what was removed, every 15 seconds.
+    thread::sleep(Duration::from_secs(25));
+    let opened = two.object_file_held(&object, &hold);
+    drop(hold);
+    thread::sleep(Duration::from_secs(4));
+    assert!(content(&opened) == bytes, "it is open");
+    drop(opened);
+    until("its bytes go", || {
+        let (hold, mut read) = (two.hold(), vec![0; bytes.len()]);
+        let gone = two.object_file_held(&object, &hold);
+        let read = gone.read_batch(&mut [(0, &mut read)]).is_ok().then_some(read);
+        (read.as_ref() != Some(&bytes)).then_some(())
+    });
+}
+
+#[test]
 fn of_two_gateways_that_expect_the_same_one_wins() {
     let cluster = Cluster::roomy(3, 2);
     let gateways: Vec<Volume> = (0..2).map(|_| volume(&cluster)).collect();

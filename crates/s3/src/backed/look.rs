@@ -11,7 +11,7 @@ use s3s::{S3Error, S3ErrorCode, S3Response, S3Result};
 use super::{Backed, fault};
 use crate::back::store::Kind;
 use crate::conditions::Conditions;
-use crate::door::Door;
+use crate::door::{Door, There};
 use crate::error::Told as _;
 use crate::record::View;
 use crate::store::{Found, Object, Wanted};
@@ -25,7 +25,7 @@ const TRIES: usize = 8;
 #[allow(clippy::large_enum_variant, reason = "it is taken apart where it arrives")]
 pub(crate) enum Seen {
     /// In the pool.
-    Here(Object, &'static str),
+    Here(There, &'static str),
     /// In the backend, if anywhere; with the state that was seen.
     There(Option<u64>),
     /// Nowhere.
@@ -78,9 +78,15 @@ pub(crate) async fn look(
 
 async fn place(door: &Arc<Door>, backed: &Backed, key: &str, with_bytes: bool) -> S3Result<Seen> {
     for _ in 0..TRIES {
-        let Found { object, state } = door.look_up((&backed.bucket, key), with_bytes).await?;
+        let at = (backed.bucket.as_str(), key);
+        let (there, state) = if with_bytes {
+            door.open_up(at).await?
+        } else {
+            let Found { object, state } = door.look_up(at, false).await?;
+            (object.map(|object| There { object, file: None }), state)
+        };
         let mode = backed.mode_of(key);
-        let Some(object) = object else {
+        let Some(there) = there else {
             match state {
                 // Others may have put it again once it had gone.
                 Some(state)
@@ -97,12 +103,12 @@ async fn place(door: &Arc<Door>, backed: &Backed, key: &str, with_bytes: bool) -
                 state => return Ok(Seen::There(state.map(|it| it.seq))),
             }
         };
-        let word = word(mode, state.as_ref(), &object.attr);
+        let word = word(mode, state.as_ref(), &there.object.attr);
         let (Some(state), true) = (state, word == "clean" && backed.backing.is_shared) else {
-            return Ok(Seen::Here(object, word));
+            return Ok(Seen::Here(there, word));
         };
-        if is_right(door, (backed, key), (&state, &object)).await? {
-            return Ok(Seen::Here(object, word));
+        if is_right(door, (backed, key), (&state, &there.object)).await? {
+            return Ok(Seen::Here(there, word));
         }
     }
     Err(S3ErrorCode::SlowDown.into())
@@ -160,7 +166,7 @@ pub(crate) async fn view(
         return Ok((View::of(&found.object.ok_or(S3ErrorCode::NoSuchKey)?), None));
     };
     match look(door, &backed, key, false).await? {
-        Seen::Here(object, word) => Ok((View::of(&object), Some(word))),
+        Seen::Here(there, word) => Ok((View::of(&there.object), Some(word))),
         Seen::Nowhere => Err(S3ErrorCode::NoSuchKey.into()),
         Seen::There(_) => Ok((remote(door, &backed, key).await?, Some("remote"))),
     }

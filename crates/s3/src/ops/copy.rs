@@ -194,7 +194,7 @@ pub(crate) async fn copy_object(
     let (view, sum) = door
         .blocking(move |store| {
             let check = |view: &View| conditions.check_source(view);
-            let (object, from, file) = open(store, (&bucket_from, &key_from), None, check)?;
+            let (object, from, file) = open(store, (&bucket_from, &key_from), check)?;
             if from.attr.size > BODY_MAX {
                 let message = "The specified copy source is larger than the maximum allowable size for a \
                                copy source: 5368709120";

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use hyper::StatusCode;
-use millpond_client::{ClientError, File};
-use millpond_types::meta::MetaError;
+use millpond_client::File;
 use s3s::dto::{
     GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, Range, StreamingBlob,
     Timestamp,
@@ -17,16 +16,13 @@ use super::{Answer, count, size};
 use crate::backed::fetch::{self, Asked};
 use crate::backed::look::{Seen, look, tell, view};
 use crate::conditions::{Conditions, etag, time};
-use crate::door::Door;
-use crate::error::{Told as _, absent, custom, told};
+use crate::door::{Door, There};
+use crate::error::{Told as _, absent, custom};
 use crate::hash::Sum;
 use crate::http::Status;
 use crate::record::View;
 use crate::send;
 use crate::store::{Object, Store};
-
-/// How often an object is looked for that was replaced before it could be opened.
-const TRIES: usize = 8;
 
 /// A part of an object.
 pub(crate) struct Part {
@@ -46,34 +42,21 @@ pub(crate) fn find(store: &Store, (bucket, key): (&str, &str), bytes: bool) -> S
     found.ok_or_else(|| S3ErrorCode::NoSuchKey.into())
 }
 
-/// An object as it is now, and its file where the bytes are not told with it; for a thread that may block. One that is
-/// replaced between the two questions is looked for anew. `first` is what was found before.
+/// An object as it is now, and its file where the bytes are not told with it; for a thread that may block.
 ///
 /// # Errors
-/// As [`find`]; what `check` says; `SlowDown` when it is replaced all the time.
+/// As [`find`]; what `check` says.
 pub(crate) fn open(
     store: &Store,
     at: (&str, &str),
-    mut first: Option<Object>,
     check: impl Fn(&View) -> S3Result<()>,
 ) -> S3Result<(Object, View, Option<File>)> {
-    for _ in 0..TRIES {
-        let object = match first.take() {
-            Some(object) => object,
-            None => find(store, at, true)?,
-        };
-        let view = View::of(&object);
-        check(&view)?;
-        if object.bytes.is_some() || view.attr.size == 0 {
-            return Ok((object, view, None));
-        }
-        match store.object_file(&object) {
-            Ok(file) => return Ok((object, view, Some(file))),
-            Err(ClientError::File { source: MetaError::Stale | MetaError::NotFound, .. }) => {}
-            Err(error) => return Err(told(error, S3ErrorCode::NoSuchKey)),
-        }
-    }
-    Err(S3ErrorCode::SlowDown.into())
+    let hold = store.hold();
+    let object = find(store, at, true)?;
+    let view = View::of(&object);
+    check(&view)?;
+    let file = store.file_of(&object, &hold);
+    Ok((object, view, file))
 }
 
 /// What of an object is asked for.
@@ -212,36 +195,14 @@ pub(crate) async fn get_object(
 type Body = (View, Part, StreamingBlob);
 
 /// Reads an object that lies here.
-async fn here(
-    door: &Arc<Door>,
-    at: (&str, &str),
-    first: Option<Object>,
-    asked: &Asked<'_>,
-) -> S3Result<Body> {
-    let object = match first {
-        Some(object) => object,
-        None => door.look_up(at, true).await?.object.ok_or(S3ErrorCode::NoSuchKey)?,
-    };
-    if object.bytes.is_some() || object.attr.size == 0 {
-        let view = View::of(&object);
-        asked.conditions.check_read(&view)?;
-        let wanted = wanted(&view, asked.range, asked.part)?;
-        let body = send::bytes(cut(object.bytes.unwrap_or_default(), &wanted));
-        return Ok((view, wanted, body));
-    }
-    let (bucket, key) = (at.0.to_owned(), at.1.to_owned());
-    let (conditions, range, part) = (asked.conditions.clone(), asked.range.copied(), asked.part);
-    let (view, wanted, object, file) = door
-        .blocking(move |store| {
-            let check = |view: &View| conditions.check_read(view);
-            let (object, view, file) = open(store, (&bucket, &key), Some(object), check)?;
-            let part_wanted = wanted(&view, range.as_ref(), part)?;
-            Ok((view, part_wanted, object, file))
-        })
-        .await?;
-    let body = match (object.bytes, file) {
-        (None, Some(file)) => send::file(door, file, (wanted.offset, wanted.len)),
-        (bytes, _) => send::bytes(cut(bytes.unwrap_or_default(), &wanted)),
+fn here(door: &Arc<Door>, there: There, asked: &Asked<'_>) -> S3Result<Body> {
+    let There { object, file } = there;
+    let view = View::of(&object);
+    asked.conditions.check_read(&view)?;
+    let wanted = wanted(&view, asked.range, asked.part)?;
+    let body = match file {
+        Some(file) => send::file(door, file, (wanted.offset, wanted.len)),
+        None => send::bytes(cut(object.bytes.unwrap_or_default(), &wanted)),
     };
     Ok((view, wanted, body))
 }
@@ -253,23 +214,17 @@ async fn read(
     asked: &Asked<'_>,
 ) -> S3Result<(Body, Option<&'static str>)> {
     let Some(backed) = door.backed(at.0).await? else {
-        return Ok((here(door, at, None, asked).await?, None));
+        let (there, _) = door.open_up(at).await?;
+        return Ok((here(door, there.ok_or(S3ErrorCode::NoSuchKey)?, asked)?, None));
     };
-    for _ in 0..TRIES {
-        match look(door, &backed, at.1, true).await? {
-            Seen::Nowhere => return Err(S3ErrorCode::NoSuchKey.into()),
-            Seen::There(seen) => {
-                let body = fetch::get(door, (&backed, at.1), seen, asked).await?;
-                return Ok((body, Some("remote")));
-            }
-            Seen::Here(object, word) => match here(door, at, Some(object), asked).await {
-                // Given up here meanwhile.
-                Err(error) if *error.code() == S3ErrorCode::NoSuchKey => {}
-                done => return Ok((done?, Some(word))),
-            },
+    match look(door, &backed, at.1, true).await? {
+        Seen::Nowhere => Err(S3ErrorCode::NoSuchKey.into()),
+        Seen::There(seen) => {
+            let body = fetch::get(door, (&backed, at.1), seen, asked).await?;
+            Ok((body, Some("remote")))
         }
+        Seen::Here(there, word) => Ok((here(door, there, asked)?, Some(word))),
     }
-    Err(S3ErrorCode::SlowDown.into())
 }
 
 fn cut(mut bytes: Vec<u8>, wanted: &Part) -> Vec<u8> {

@@ -235,7 +235,7 @@ pub(crate) async fn part_copy(
         .blocking(move |store| {
             let (_, record) = upload(store, (&bucket, &key), id)?;
             let check = |view: &View| conditions.check_source(view);
-            let (object, view, file) = open(store, (&from.0, &from.1), None, check)?;
+            let (object, view, file) = open(store, (&from.0, &from.1), check)?;
             let range = copy_range(range.as_deref(), view.attr.size)?;
             if range.1 > BODY_MAX {
                 return Err(S3ErrorCode::EntityTooLarge.into());
