@@ -81,7 +81,11 @@ pub(super) async fn put(
         let at = (backed, &put.key[..]);
         match &put.origin {
             Some(origin) => backing::filled(view, volume, at, (&record.attr, origin)).await?,
-            None => backing::changed(view, volume, at, Change::Put(&record.attr)).await?,
+            None => {
+                let before = replaced.as_ref().map(|it| &it.attr);
+                let change = Change::Put { now: &record.attr, before };
+                backing::changed(view, volume, at, change).await?;
+            }
         }
     }
     Ok(ObjectReply::Done { attr: Some(record.attr), replaced })
@@ -263,7 +267,7 @@ pub(super) async fn remove(
         if let Some(backed) = backed.filter(|_| expect == Expect::Any) {
             // The backend may have it all the same.
             permit::change_entries(caller, &way.dir().attr)?;
-            backing::changed(view, volume, (&backed, at.1), Change::Remove).await?;
+            backing::changed(view, volume, (&backed, at.1), Change::Remove(None)).await?;
         }
         return Ok(ObjectReply::Done { attr: None, replaced: None });
     };
@@ -278,7 +282,7 @@ pub(super) async fn remove(
     view.touch_and_tell(way.dir())?;
     prune(view, &mut way.dirs).await?;
     if let Some(backed) = &backed {
-        backing::changed(view, volume, (backed, at.1), Change::Remove).await?;
+        backing::changed(view, volume, (backed, at.1), Change::Remove(Some(&attr))).await?;
     }
     Ok(ObjectReply::Done { attr: Some(attr), replaced })
 }

@@ -499,14 +499,17 @@ pub(crate) async fn transient_objects_go_with_their_time(f: Fixture) {
     assert_eq!(c.adopt("tmp/a").await, None);
     f.clock.advance(Duration::from_secs(30));
     c.put("tmp/a", b"again").await;
+    assert_eq!(
+        c.queued(LANE_SWEEP).await,
+        ["tmp/dir/b", "tmp/a"],
+        "one entry for each file that is there"
+    );
     f.clock.advance(Duration::from_secs(30));
     f.volume.collect().await.unwrap();
     assert_eq!(c.keys().await, ["tmp/a", "tmp/kept/c"]);
     assert_eq!(c.queued(LANE_SWEEP).await, ["tmp/a"]);
     assert!(c.remove("tmp/a").await);
     assert_eq!(c.state("tmp/a").await, None, "the backend is not asked");
-    f.clock.advance(Duration::from_secs(30));
-    f.volume.collect().await.unwrap();
     assert!(c.queued(LANE_SWEEP).await.is_empty());
     // From before the rule the backend has something: it does not come back.
     let rules = |mode| {

@@ -19,19 +19,19 @@ const STEP_MS: u64 = 60_000;
 /// What is done with a key.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) enum Change<'a> {
-    /// It has a new file.
-    Put(&'a Attr),
+    /// It has a new file, and had another one before.
+    Put { now: &'a Attr, before: Option<&'a Attr> },
     /// Its file has other bytes kept with it.
     Attach(&'a Attr),
-    /// It has none any more.
-    Remove,
+    /// It has none any more, and had this one before.
+    Remove(Option<&'a Attr>),
 }
 
 impl Change<'_> {
     const fn wanted(self) -> Wanted {
         match self {
-            Self::Put(attr) | Self::Attach(attr) => file(attr),
-            Self::Remove => Wanted::Nothing,
+            Self::Put { now: attr, .. } | Self::Attach(attr) => file(attr),
+            Self::Remove(_) => Wanted::Nothing,
         }
     }
 }
@@ -47,9 +47,12 @@ pub(in super::super) async fn changed(
     let slot = Slot::read(view, backed.ino, key).await?;
     let mut wanted = change.wanted();
     if rule.mode == Mode::Transient {
-        if let Change::Put(attr) = change {
-            expire_later(view, volume, (backed, key), (attr, rule.ttl_s)).await?;
-        }
+        let (now, before) = match change {
+            Change::Put { now, before } => (Some(now), before),
+            Change::Attach(_) => (None, None),
+            Change::Remove(before) => (None, before),
+        };
+        expire_later(view, (backed, key), (now, before), rule.ttl_s)?;
         if slot.was.is_none() {
             return Ok(());
         }
@@ -92,21 +95,30 @@ pub(super) fn dirty(
     }
 }
 
-/// Writes down when a transient object goes.
-async fn expire_later(
+/// Writes down when a transient object goes, and no longer when the one before it does. That one's entry is found by its file: where
+/// the rule had another time then, or a mount has written to the file, it stays until it is due.
+fn expire_later(
     view: &View,
-    volume: &Volume,
     (backed, key): (&Backed, &[u8]),
-    (attr, ttl_s): (&Attr, u32),
+    (now, before): (Option<&Attr>, Option<&Attr>),
+    ttl_s: u32,
 ) -> Result<(), Failed> {
     if ttl_s == 0 {
         return Ok(());
     }
-    let due_ms = ms(view.now).saturating_add(u64::from(ttl_s) * 1000);
-    let place = Place { lane: LANE_SWEEP, due_ms, n: volume.fresh_id().await? };
-    let (key, bytes) = (key.to_vec(), attr.size);
-    let entry = QueueRecord { key, bytes, since: view.now, file: attr.ino };
-    Ok(view.txn.put(&keys::queued(backed.ino, place), entry.seal())?)
+    let at = |attr: &Attr| {
+        let due_ms = ms(attr.mtime).saturating_add(u64::from(ttl_s) * 1000);
+        keys::queued(backed.ino, Place { lane: LANE_SWEEP, due_ms, n: attr.ino.0 })
+    };
+    if let Some(before) = before {
+        view.txn.delete(&at(before))?;
+    }
+    if let Some(now) = now {
+        let (key, bytes) = (key.to_vec(), now.size);
+        let entry = QueueRecord { key, bytes, since: view.now, file: now.ino };
+        view.txn.put(&at(now), entry.seal())?;
+    }
+    Ok(())
 }
 
 /// Whether a key may be filled whose state was seen before the backend was asked: nothing has happened to it since.
