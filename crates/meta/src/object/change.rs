@@ -79,13 +79,12 @@ pub(super) async fn put(
     view.touch_and_tell(dir)?;
     if let Some(backed) = &backed {
         let at = (backed, &put.key[..]);
-        match &put.origin {
-            Some(origin) => backing::filled(view, volume, at, (&record.attr, origin)).await?,
-            None => {
-                let before = replaced.as_ref().map(|it| &it.attr);
-                let change = Change::Put { now: &record.attr, before };
-                backing::changed(view, volume, at, change).await?;
-            }
+        if let Some(origin) = &put.origin {
+            backing::filled(view, volume, at, (&record.attr, origin)).await?;
+        } else {
+            let before = replaced.as_ref().map(|it| &it.attr);
+            let change = Change::Put { now: &record.attr, before };
+            backing::changed(view, volume, at, change).await?;
         }
     }
     Ok(ObjectReply::Done { attr: Some(record.attr), replaced })
