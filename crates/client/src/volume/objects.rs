@@ -208,6 +208,9 @@ impl Volume {
         match reply {
             ObjectReply::Unmet(there) => Ok(Put::Unmet(there)),
             ObjectReply::Done { attr, replaced } => {
+                if replaced.is_some() {
+                    self.metas().note_removed();
+                }
                 let given = attachment.filter(|bytes| !bytes.is_empty());
                 let attachment =
                     given.map(|bytes| Attachment { bytes: bytes.to_vec(), is_current: true });

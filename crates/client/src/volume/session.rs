@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use millpond_env::{RealClock, ThreadHandle, thread};
@@ -34,6 +34,8 @@ pub(super) struct Metas {
     /// How often each inode is open.
     open: Mutex<HashMap<Ino, usize>>,
     holds: Mutex<Holds>,
+    /// Something was replaced or removed here: metas soon ask whether it is open.
+    removed: AtomicBool,
     ended: Mutex<bool>,
     woken: Condvar,
 }
@@ -82,6 +84,7 @@ impl Metas {
             sequence: AtomicU64::new(1),
             open: Mutex::default(),
             holds: Mutex::default(),
+            removed: AtomicBool::new(false),
             ended: Mutex::new(false),
             woken: Condvar::new(),
         });
@@ -146,6 +149,15 @@ impl Metas {
         }
     }
 
+    /// Something was replaced or removed: the session is renewed soon, so that its bytes go.
+    pub(super) fn note_removed(&self) {
+        if !self.removed.swap(true, Ordering::AcqRel) {
+            // Not between the look at it and the sleep.
+            let _awake = self.ended.lock();
+            self.woken.notify_all();
+        }
+    }
+
     pub(super) fn hold(self: &Arc<Self>) -> Hold {
         let mut holds = self.holds.lock();
         let number = holds.next;
@@ -182,10 +194,13 @@ impl Metas {
                 (_, MANY..) => every / 400,
                 _ => every / 16,
             };
-            let due = RealClock::tick().plus(pause);
-            let patience = due.plus(LOOK_UPS_PATIENCE.min(every));
+            let mut due = RealClock::tick().plus(pause);
             while !*ended {
                 let now = RealClock::tick();
+                if self.removed.swap(false, Ordering::AcqRel) {
+                    due = due.min(now.plus(every / 16));
+                }
+                let patience = due.plus(LOOK_UPS_PATIENCE.min(every));
                 let left = match due.since(now) {
                     Duration::ZERO
                         if patience > now && !asked.is_empty() && self.is_held(since) =>

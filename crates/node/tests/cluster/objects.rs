@@ -157,7 +157,7 @@ fn what_is_looked_up_in_a_hold_is_there_to_be_opened() {
     let hold = two.hold();
     let object = two.get_object(BUCKET, b"a", true).unwrap().unwrap();
     one.remove_object(BUCKET, b"a", Expect::Any).unwrap();
-    // Sessions are renewed, and asked about what was removed, every 15 seconds.
+    // Sessions are renewed, and asked about what others removed, every 15 seconds.
     thread::sleep(Duration::from_secs(25));
     let opened = two.object_file_held(&object, &hold);
     drop(hold);
