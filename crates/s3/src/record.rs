@@ -9,13 +9,15 @@ use millpond_types::meta::{Attr, FileKind, Ino, Layout, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::back::store::Remote;
-use crate::hash::{Algorithm, Sum};
+use crate::hash::{Algorithm, Sum, base64, unbase64};
 use crate::store::{Attachment, Object};
 
 /// Version of the records that this gateway writes.
 const VERSION: u8 = 1;
 /// Runs of equal parts that are kept; with more the lengths of parts are not told.
 const RUNS_MAX: usize = 600;
+/// A record of a new object has no checksums of parts if it were longer than this with them: tags may come later.
+const WITH_SUMS_MAX: usize = 12 << 10;
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
 const fn is_zero(n: &u64) -> bool {
@@ -63,6 +65,17 @@ pub(crate) struct Parts {
     pub(crate) count: u32,
     /// How many of which length, in order; empty when there were too many.
     runs: Vec<(u32, u64)>,
+    /// Their checksums.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sums: Option<PartSums>,
+}
+
+/// Checksums of an object's parts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct PartSums {
+    algorithm: Algorithm,
+    /// All of them one after another, in base64.
+    digests: String,
 }
 
 impl Parts {
@@ -79,7 +92,24 @@ impl Parts {
         if runs.len() > RUNS_MAX {
             runs.clear();
         }
-        Self { count, runs }
+        Self { count, runs, sums: None }
+    }
+
+    /// With their checksums, one for each part.
+    pub(crate) fn with_sums(self, algorithm: Algorithm, digests: &[Vec<u8>]) -> Self {
+        let digests = base64(&digests.concat());
+        Self { sums: Some(PartSums { algorithm, digests }), ..self }
+    }
+
+    /// Tells the checksum of a part by its number, where the checksums of parts are kept.
+    pub(crate) fn sums(&self) -> impl Fn(u32) -> Option<Sum> {
+        let kept = self.sums.as_ref();
+        let kept = kept.and_then(|it| Some((it.algorithm, unbase64(&it.digests)?)));
+        move |number| {
+            let (algorithm, digests) = kept.as_ref()?;
+            let at = usize::try_from(number.checked_sub(1)?).ok()?;
+            Some(Sum::whole(*algorithm, digests.chunks_exact(algorithm.len()).nth(at)?))
+        }
     }
 
     /// Where a part lies: its offset and its length.
@@ -165,6 +195,17 @@ impl Record {
         Self { v: VERSION, ..Self::default() }
     }
 
+    /// Without the checksums of parts, if they are too much to keep.
+    pub(crate) fn bounded(mut self) -> Self {
+        if let Some(parts) = &self.parts
+            && parts.sums.is_some()
+            && encode(&self).len() > WITH_SUMS_MAX
+        {
+            self.parts = Some(Parts { sums: None, ..parts.clone() });
+        }
+        self
+    }
+
     /// Without what depends on content: somebody changed it.
     pub(crate) fn without_content(self) -> Self {
         Self { etag: None, sum: None, parts: None, upload: 0, modified: 0, ..self }
@@ -236,6 +277,7 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::{Parts, Record, decode, encode};
+    use crate::hash::{Algorithm, base64};
 
     #[test]
     fn places_of_parts() {
@@ -247,6 +289,32 @@ mod tests {
         assert_eq!((parts.place(0), parts.place(5)), (None, None));
         let ragged = Parts::of((0..2_000).map(|n| n % 2));
         assert!(ragged.count == 2_000 && !ragged.are_known());
+    }
+
+    #[test]
+    fn checksums_of_parts_are_kept_while_they_are_few() {
+        let of = |count: u16, algorithm: Algorithm| {
+            let digest =
+                move |n: u16| [n.to_be_bytes().to_vec(), vec![9; algorithm.len() - 2]].concat();
+            let parts = Parts::of((0..count).map(|_| 5 << 20));
+            let parts = parts.with_sums(algorithm, &(1..=count).map(digest).collect::<Vec<_>>());
+            let record = Record { parts: Some(parts), ..Record::current() }.bounded();
+            assert!(encode(&record).len() <= super::WITH_SUMS_MAX);
+            (decode::<Record>(&encode(&record)).unwrap().parts.unwrap(), digest)
+        };
+        for (count, algorithm) in
+            [(280, Algorithm::Sha256), (440, Algorithm::Sha1), (2_200, Algorithm::Crc32)]
+        {
+            let (parts, digest) = of(count, algorithm);
+            for number in [1, 2, count] {
+                let sum = parts.sums()(number.into()).unwrap();
+                assert_eq!((sum.algorithm, sum.value), (algorithm, base64(&digest(number))));
+            }
+            let none = (parts.sums()(0), parts.sums()(u32::from(count) + 1));
+            assert_eq!(none, (None, None));
+        }
+        let (many, _) = of(10_000, Algorithm::Crc32);
+        assert_eq!((many.sums()(1), many.place(10_000).map(|it| it.1)), (None, Some(5 << 20)));
     }
 
     #[test]

@@ -159,3 +159,46 @@ fn old_uploads_are_given_up() {
     });
     part(&s3, ("/bkt/k", &id), 2, vec![1]).refused(404, "NoSuchUpload");
 }
+
+#[test]
+fn checksums_of_parts_are_told() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    let bodies = [vec![b'1'; 5 * MIB], vec![b'2'; 5 * MIB], b"123456789".to_vec()];
+    let stored = |path: &str, algorithm: &str, kind: &str| {
+        let begun = s3.post(path, "").query("uploads", "");
+        let begun = begun.header("x-amz-checksum-algorithm", algorithm);
+        let id = begun.header("x-amz-checksum-type", kind).send().expect(200).tag("UploadId");
+        let header = format!("x-amz-checksum-{}", algorithm.to_lowercase());
+        let put = |number: usize| {
+            let answer = part(&s3, (path, &id), number, bodies[number - 1].clone()).expect(200);
+            ((number, answer.header("etag")), answer.header(&header))
+        };
+        let (etags, sums): (Vec<_>, Vec<_>) = (1..=3).map(put).unzip();
+        complete(&s3, (path, &id), &etags).expect(200);
+        (header, sums)
+    };
+    for (algorithm, kind) in
+        [("SHA256", "COMPOSITE"), ("CRC32", "COMPOSITE"), ("CRC32C", "FULL_OBJECT")]
+    {
+        let path = format!("/bkt/{algorithm}");
+        let (header, sums) = stored(&path, algorithm, kind);
+        let ask = s3.get(&path).query("attributes", "");
+        let told = ask.header("x-amz-object-attributes", "ObjectParts").send().expect(200);
+        assert_eq!(told.tags(&format!("Checksum{algorithm}")), sums);
+        for (number, sum) in (1..).zip(&sums) {
+            let of = || s3.get(&path).query("partNumber", &number.to_string());
+            let got = of().header("x-amz-checksum-mode", "ENABLED").send().expect(206);
+            assert_eq!(
+                (&got.header(&header), got.header("x-amz-checksum-type")),
+                (sum, kind.into())
+            );
+            assert_eq!(of().send().expect(206).header(&header), "", "only for who asks");
+        }
+        let whole = s3.head(&path).header("x-amz-checksum-mode", "ENABLED").send().expect(200);
+        assert_eq!(whole.header(&header).ends_with("-3"), kind == "COMPOSITE");
+    }
+    // CRC32 of the check string of the catalogues.
+    assert_eq!(stored("/bkt/again", "CRC32", "COMPOSITE").1[2], "y/Q5Jg==");
+}

@@ -17,7 +17,7 @@ use crate::error::{absent, refuse};
 use crate::http::BareETag;
 use crate::record::Parts;
 
-/// A page of an object's parts: their numbers and lengths, where these are known.
+/// A page of an object's parts: their numbers, lengths and checksums, where these are known.
 fn page(
     parts: &Parts,
     max: Option<i32>,
@@ -25,13 +25,18 @@ fn page(
 ) -> S3Result<GetObjectAttributesParts> {
     let max = super::list::page_len(max, "max-parts")?;
     let after = u32::try_from(marker.unwrap_or(0)).unwrap_or(0);
+    let sums = parts.sums();
     let mut told: Vec<ObjectPart> = (after.saturating_add(1)..=parts.count)
         .map_while(|number| Some((number, parts.place(number)?.1)))
         .take(max + 1)
-        .map(|(number, len)| ObjectPart {
-            part_number: Some(count(number as usize)),
-            size: Some(size(len)),
-            ..ObjectPart::default()
+        .map(|(number, len)| {
+            let mut part = ObjectPart {
+                part_number: Some(count(number as usize)),
+                size: Some(size(len)),
+                ..ObjectPart::default()
+            };
+            tell_sum!(part, sums(number));
+            part
         })
         .collect();
     let is_truncated = told.len() > max;
@@ -47,7 +52,7 @@ fn page(
     })
 }
 
-/// `GetObjectAttributes`. Checksums of parts are not kept.
+/// `GetObjectAttributes`.
 pub(crate) async fn get(
     door: &Arc<Door>,
     request: S3Request<GetObjectAttributesInput>,

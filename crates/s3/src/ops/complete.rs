@@ -81,15 +81,26 @@ fn chosen(all: Vec<Part>, named: &[CompletedPart]) -> S3Result<Vec<Chosen>> {
     Ok(chosen)
 }
 
-/// The checksum of the whole, of the parts' ones.
-fn sum(chosen: &[Chosen], wants: Option<(Algorithm, bool)>) -> Option<Sum> {
+/// The checksum of the whole, of the parts' ones; and what is kept of the parts.
+///
+/// The parts' checksums are kept where the upload asked for an algorithm, as with AWS.
+fn summed(chosen: &[Chosen], wants: Option<(Algorithm, bool)>) -> (Option<Sum>, Parts) {
+    let parts = Parts::of(chosen.iter().map(|it| it.part.attr.size));
     let (algorithm, is_whole) = wants.unwrap_or((Algorithm::Crc64Nvme, true));
     let of_part = |it: &Chosen| {
         let sum = it.record.sum.as_ref().filter(|sum| sum.algorithm == algorithm)?;
         Some((unbase64(&sum.value)?, it.part.attr.size))
     };
-    let parts: Vec<_> = chosen.iter().map(of_part).collect::<Option<_>>()?;
-    if is_whole { combined(algorithm, &parts) } else { Some(composite(algorithm, &parts)) }
+    let Some(found) = chosen.iter().map(of_part).collect::<Option<Vec<_>>>() else {
+        return (None, parts);
+    };
+    let sum =
+        if is_whole { combined(algorithm, &found) } else { Some(composite(algorithm, &found)) };
+    if wants.is_none() {
+        return (sum, parts);
+    }
+    let digests: Vec<Vec<u8>> = found.into_iter().map(|(digest, _)| digest).collect();
+    (sum, parts.with_sums(algorithm, &digests))
 }
 
 /// The `ETag` of an object of parts: the MD5 of their MD5s, and how many they are.
@@ -173,7 +184,7 @@ fn complete(
     if size > OBJECT_MAX {
         return Err(S3ErrorCode::EntityTooLarge.into());
     }
-    let sum = sum(&chosen, record.wants);
+    let (sum, parts) = summed(&chosen, record.wants);
     expected.check(sum.as_ref(), size)?;
     if conditions.is_for_write() {
         // Before the parts are joined: the condition holds seldom less often than it does now.
@@ -184,11 +195,12 @@ fn complete(
     record = Record {
         etag: Some(etag_of(&chosen)),
         sum,
-        parts: Some(Parts::of(chosen.iter().map(|it| it.part.attr.size))),
+        parts: Some(parts),
         upload: id.0,
         wants: None,
         ..record
-    };
+    }
+    .bounded();
     let (content, record) = (&content, &record);
     let new = New { bucket, key, content, record, conditions, upload: Some(id) };
     match store_object(store, &new) {

@@ -31,6 +31,8 @@ pub(crate) struct Part {
     /// Whether it was asked for as a range or a part.
     is_cut: bool,
     count: Option<i32>,
+    /// The checksum of exactly this, where it is known.
+    sum: Option<Sum>,
 }
 
 /// The object of a key; for a thread that may block.
@@ -72,11 +74,15 @@ pub(crate) fn wanted(view: &View, range: Option<&Range>, part: Option<i32>) -> S
             S3ErrorCode::InvalidRequest,
             "Cannot specify both Range header and partNumber query parameter",
         )),
-        (None, None) => Ok(Part { offset: 0, len: all, is_cut: false, count: None }),
+        (None, None) => {
+            let sum = view.record.sum.clone();
+            Ok(Part { offset: 0, len: all, is_cut: false, count: None, sum })
+        }
         (Some(range), None) => {
             let range = range.check(all).map_err(|_| beyond(all))?;
             let (offset, len) = (range.start, range.end - range.start);
-            Ok(Part { offset, len, is_cut: true, count: None })
+            let sum = view.record.sum.clone().filter(|_| len == all);
+            Ok(Part { offset, len, is_cut: true, count: None, sum })
         }
         (None, Some(number)) => {
             let number = u32::try_from(number).unwrap_or_default();
@@ -89,7 +95,9 @@ pub(crate) fn wanted(view: &View, range: Option<&Range>, part: Option<i32>) -> S
                 let message = "The requested partnumber is not satisfiable".to_owned();
                 custom("InvalidPartNumber", StatusCode::RANGE_NOT_SATISFIABLE, message)
             })?;
-            Ok(Part { offset, len, is_cut: true, count: parts_told })
+            let of_part = parts.and_then(|it| it.sums()(number));
+            let sum = of_part.or_else(|| view.record.sum.clone().filter(|_| len == all));
+            Ok(Part { offset, len, is_cut: true, count: parts_told, sum })
         }
     }
 }
@@ -123,10 +131,9 @@ impl Part {
         is_told.then(|| format!("bytes {}-{}/{all}", self.offset, self.offset + self.len - 1))
     }
 
-    /// The checksum is of the whole, and told only with it.
-    fn sum<'a>(&self, view: &'a View, mode: Option<&str>) -> Option<&'a Sum> {
-        let is_whole = self.len == view.attr.size;
-        view.record.sum.as_ref().filter(|_| is_whole && mode == Some("ENABLED"))
+    /// The checksum, for who asks for one.
+    fn sum(&self, mode: Option<&str>) -> Option<&Sum> {
+        self.sum.as_ref().filter(|_| mode == Some("ENABLED"))
     }
 }
 
@@ -150,8 +157,9 @@ macro_rules! describe {
         if !view.record.meta.is_empty() {
             $output.metadata = Some(view.record.meta.clone().into_iter().collect());
         }
-        let sum = wanted.sum(view, $mode.as_ref().map(|it| it.as_str()));
-        $output.checksum_type = sum.map(sum_type);
+        let sum = wanted.sum($mode.as_ref().map(|it| it.as_str()));
+        // The type is the object's, also where the checksum is that of a part.
+        $output.checksum_type = sum.and(view.record.sum.as_ref()).map(sum_type);
         tell_sum!($output, sum);
     }};
 }
