@@ -10,11 +10,13 @@ KILLS ?= 200
 MINUTES ?= 5
 OBJECTS ?= 1000000
 SEEDS ?= 1000
+# What `make test` takes of a disk at most, with vLLM and the data of tests.
+TEST_GB ?= 30
 FROM ?= 0
 BENCH_DIR ?= .bench
 S3 ?= seaweedfs
 
-.PHONY: help demo test tools check test-rust test-python test-s3 test-vllm test-s3-clients bench install fuzz kill9 s3-kill9 s3-backlog s3-memory chaos sim specs clean
+.PHONY: help demo test room tools check test-rust test-python test-s3 test-vllm test-s3-clients bench install fuzz kill9 s3-kill9 s3-backlog s3-memory chaos sim specs clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,8 +24,16 @@ help: ## list the targets
 demo: ## serve documents with a real vLLM, with and without Millpond; QUICK=1 for a small model
 	@bash demo/run.sh
 
-test: check test-rust test-python test-s3 test-vllm ## set up all that is needed and run every test; NO_VLLM=1 leaves the engine out
+test: room check test-rust test-python test-s3 test-vllm ## set up all that is needed and run every test; NO_VLLM=1 leaves the engine out
 	@echo "make test: every suite passed$${NO_VLLM:+ (NO_VLLM=1: the vLLM suite and the demo were left out)}"
+
+room:
+	@for at in . "$${TMPDIR:-/tmp}"; do \
+	  free=$$(df --output=avail -BG "$$at" | tail -1 | tr -dc 0-9); \
+	  if [ "$$free" -lt $(TEST_GB) ]; then \
+	    echo "make test: warning: $$free GB are free in $$at, and a first run takes up to $(TEST_GB): tests of full clusters may fail. Free some, or set TMPDIR and CARGO_TARGET_DIR"; \
+	  fi; \
+	done
 
 tools: ## protoc, which the build of the etcd client needs; installed with apt when it may
 	@bash crates/store/protoc.sh
