@@ -50,13 +50,18 @@ class Backed:
         place = ("--backend-bucket", BEHIND, "--prefix", f"{bucket}/")
         self.run("bucket", "add", bucket, "--backend", "weed", *place, "--mode", self.mode)
 
+    def wait(self, bucket: str) -> None:
+        """Waits until nothing waits for the store."""
+        self.run("persist", "--wait", f"s3://{bucket}/")
+
     def settle(self, bucket: str, shown: dict[str, str]) -> None:
         """Waits until the store has what clients were shown: keys and their ETags."""
-        self.run("persist", "--wait", f"s3://{bucket}/")
+        self.wait(bucket)
         pages = self.store.boto3().get_paginator("list_objects_v2")
         there = {
             entry["Key"].removeprefix(f"{bucket}/"): entry["ETag"]
             for page in pages.paginate(Bucket=BEHIND, Prefix=f"{bucket}/")
             for entry in page.get("Contents", [])
         }
-        assert there == ({} if self.mode == "transient" else shown)
+        wanted = {} if self.mode == "transient" else shown
+        assert there == wanted, f"behind: {there}, wanted: {wanted}"

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -92,6 +92,13 @@ def endpoint(sides: tuple[Endpoint, Backed | None]) -> Endpoint:
 def name() -> str:
     """A bucket's name that no other test has."""
     return f"clients-{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture
+def wait(sides: tuple[Endpoint, Backed | None], bucket: str) -> Callable[[], None]:
+    """Waits until what is behind the bucket has all of it, where there is something."""
+    backed = sides[1]
+    return lambda: backed.wait(bucket) if backed else None
 
 
 @pytest.fixture

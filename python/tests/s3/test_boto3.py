@@ -8,6 +8,7 @@ import random
 import re
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 
 import boto3
 import pytest
@@ -250,9 +251,13 @@ def test_unusual_keys(client: boto3.client, bucket: str, key: str) -> None:
     assert "Contents" not in client.list_objects_v2(Bucket=bucket)
 
 
-def test_a_key_may_go_on_behind_another(client: boto3.client, bucket: str) -> None:
+def test_a_key_may_go_on_behind_another(
+    client: boto3.client, bucket: str, wait: Callable[[], None]
+) -> None:
+    # One after another: SeaweedFS loses one of two such keys now and then that change at once.
     for key in ("a", "a/b", "a/b/c"):
         client.put_object(Bucket=bucket, Key=key, Body=key.encode())
+        wait()
     listed = client.list_objects_v2(Bucket=bucket)["Contents"]
     assert [one["Key"] for one in listed] == ["a", "a/b", "a/b/c"]
     for key in ("a", "a/b", "a/b/c"):
@@ -260,3 +265,6 @@ def test_a_key_may_go_on_behind_another(client: boto3.client, bucket: str) -> No
     client.delete_object(Bucket=bucket, Key="a/b")
     assert body(client, bucket, "a") == b"a"
     assert body(client, bucket, "a/b/c") == b"a/b/c"
+    wait()
+    client.delete_object(Bucket=bucket, Key="a/b/c")
+    assert body(client, bucket, "a") == b"a"
