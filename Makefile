@@ -28,12 +28,8 @@ test: room check test-rust test-python test-s3 test-vllm ## set up all that is n
 	@echo "make test: every suite passed$${NO_VLLM:+ (NO_VLLM=1: the vLLM suite and the demo were left out)}"
 
 room:
-	@for at in . "$${TMPDIR:-/tmp}"; do \
-	  free=$$(df --output=avail -BG "$$at" | tail -1 | tr -dc 0-9); \
-	  if [ "$$free" -lt $(TEST_GB) ]; then \
-	    echo "make test: warning: $$free GB are free in $$at, and a first run takes up to $(TEST_GB): tests of full clusters may fail. Free some, or set TMPDIR and CARGO_TARGET_DIR"; \
-	  fi; \
-	done
+	@df --output=avail,target -BG . "$${TMPDIR:-/tmp}" | awk 'NR > 1 && !seen[$$2]++ && $$1 + 0 < $(TEST_GB) { \
+	  printf "make test: warning: %d GB are free below %s, and a first run takes up to $(TEST_GB): tests may fail. Free some, or set TMPDIR and CARGO_TARGET_DIR\n", $$1, $$2 }'
 
 tools: ## protoc, which the build of the etcd client needs; installed with apt when it may
 	@bash crates/store/protoc.sh

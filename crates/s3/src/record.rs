@@ -197,11 +197,10 @@ impl Record {
 
     /// Without the checksums of parts, if they are too much to keep.
     pub(crate) fn bounded(mut self) -> Self {
-        if let Some(parts) = &self.parts
-            && parts.sums.is_some()
-            && encode(&self).len() > WITH_SUMS_MAX
+        if encode(&self).len() > WITH_SUMS_MAX
+            && let Some(parts) = &mut self.parts
         {
-            self.parts = Some(Parts { sums: None, ..parts.clone() });
+            parts.sums = None;
         }
         self
     }

@@ -31,8 +31,8 @@ pub(crate) struct Part {
     /// Whether it was asked for as a range or a part.
     is_cut: bool,
     count: Option<i32>,
-    /// The checksum of exactly this, where it is known.
-    sum: Option<Sum>,
+    /// Of a part: which one.
+    number: Option<u32>,
 }
 
 /// The object of a key; for a thread that may block.
@@ -74,15 +74,11 @@ pub(crate) fn wanted(view: &View, range: Option<&Range>, part: Option<i32>) -> S
             S3ErrorCode::InvalidRequest,
             "Cannot specify both Range header and partNumber query parameter",
         )),
-        (None, None) => {
-            let sum = view.record.sum.clone();
-            Ok(Part { offset: 0, len: all, is_cut: false, count: None, sum })
-        }
+        (None, None) => Ok(Part { offset: 0, len: all, is_cut: false, count: None, number: None }),
         (Some(range), None) => {
             let range = range.check(all).map_err(|_| beyond(all))?;
             let (offset, len) = (range.start, range.end - range.start);
-            let sum = view.record.sum.clone().filter(|_| len == all);
-            Ok(Part { offset, len, is_cut: true, count: None, sum })
+            Ok(Part { offset, len, is_cut: true, count: None, number: None })
         }
         (None, Some(number)) => {
             let number = u32::try_from(number).unwrap_or_default();
@@ -95,9 +91,7 @@ pub(crate) fn wanted(view: &View, range: Option<&Range>, part: Option<i32>) -> S
                 let message = "The requested partnumber is not satisfiable".to_owned();
                 custom("InvalidPartNumber", StatusCode::RANGE_NOT_SATISFIABLE, message)
             })?;
-            let of_part = parts.and_then(|it| it.sums()(number));
-            let sum = of_part.or_else(|| view.record.sum.clone().filter(|_| len == all));
-            Ok(Part { offset, len, is_cut: true, count: parts_told, sum })
+            Ok(Part { offset, len, is_cut: true, count: parts_told, number: Some(number) })
         }
     }
 }
@@ -131,9 +125,14 @@ impl Part {
         is_told.then(|| format!("bytes {}-{}/{all}", self.offset, self.offset + self.len - 1))
     }
 
-    /// The checksum, for who asks for one.
-    fn sum(&self, mode: Option<&str>) -> Option<&Sum> {
-        self.sum.as_ref().filter(|_| mode == Some("ENABLED"))
+    /// The checksum of exactly this, for who asks for one: that of the part, or of the whole.
+    fn sum(&self, view: &View, mode: Option<&str>) -> Option<Sum> {
+        if mode != Some("ENABLED") {
+            return None;
+        }
+        let record = &view.record;
+        let of_part = self.number.and_then(|number| record.parts.as_ref()?.sums()(number));
+        of_part.or_else(|| record.sum.clone().filter(|_| self.len == view.attr.size))
     }
 }
 
@@ -157,9 +156,9 @@ macro_rules! describe {
         if !view.record.meta.is_empty() {
             $output.metadata = Some(view.record.meta.clone().into_iter().collect());
         }
-        let sum = wanted.sum($mode.as_ref().map(|it| it.as_str()));
+        let sum = wanted.sum(view, $mode.as_ref().map(|it| it.as_str()));
         // The type is the object's, also where the checksum is that of a part.
-        $output.checksum_type = sum.and(view.record.sum.as_ref()).map(sum_type);
+        $output.checksum_type = sum.as_ref().and(view.record.sum.as_ref()).map(sum_type);
         tell_sum!($output, sum);
     }};
 }
