@@ -240,6 +240,25 @@ def test_checksums(client: boto3.client, bucket: str, algorithm: str) -> None:
     assert head[field] == put[field]
 
 
+def test_checksums_of_parts(client: boto3.client, bucket: str) -> None:
+    at = {"Bucket": bucket, "Key": "k"}
+    upload = client.create_multipart_upload(**at, ChecksumAlgorithm="SHA256")["UploadId"]
+    parts = []
+    for number, size in ((1, 5 * MIB), (2, 7)):
+        part = {"PartNumber": number, "ChecksumAlgorithm": "SHA256"}
+        put = client.upload_part(**at, **part, UploadId=upload, Body=DATA[:size])
+        done = {"ETag": put["ETag"], "ChecksumSHA256": put["ChecksumSHA256"]}
+        parts.append({"PartNumber": number, **done})
+    client.complete_multipart_upload(**at, UploadId=upload, MultipartUpload={"Parts": parts})
+    told = client.get_object_attributes(**at, ObjectAttributes=["ObjectParts"])["ObjectParts"]
+    summed = [(part["Size"], part["ChecksumSHA256"]) for part in told["Parts"]]
+    assert summed == [(5 * MIB, parts[0]["ChecksumSHA256"]), (7, parts[1]["ChecksumSHA256"])]
+    # boto3 compares what it reads with the checksum.
+    got = client.get_object(**at, PartNumber=2, ChecksumMode="ENABLED")
+    assert got["ChecksumSHA256"] == parts[1]["ChecksumSHA256"]
+    assert got["Body"].read() == DATA[:7]
+
+
 @pytest.mark.parametrize(
     "key", UNUSUAL + [pytest.param(key, marks=NOT_A_FILE) for key in NOT_FILES]
 )
