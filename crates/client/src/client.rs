@@ -120,14 +120,6 @@ impl Client {
         self.become_client_of(id)
     }
 
-    /// The cluster, if it is known already.
-    pub(crate) fn known_cluster(&self) -> Option<Arc<Cluster>> {
-        match &*self.shared.mode.read() {
-            Mode::Cluster(cluster) if !cluster.is_gone() => Some(Arc::clone(cluster)),
-            _ => None,
-        }
-    }
-
     /// Takes note of what answered a hello: a cluster, or nil for a server that stands alone.
     fn become_client_of(&self, id: Uuid128) -> Result<Option<Arc<Cluster>>, ClientError> {
         let mut mode = self.shared.mode.write();

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use millpond_env::{RealClock, RingConsumer, RingProducer, ShmMemory, ShmRegion};
+use millpond_env::{RealClock, ShmMemory, ShmRegion};
 use millpond_types::wire::{
     ErrorReply, FLAG_SHM, FrameHeader, GetReply, HEADER_BYTES, Hello, HelloReply, PROTOCOL_VERSION,
     ShmAttach, ShmAttachReply, ShmRelease, Status, StatusReply, Verb,
@@ -80,16 +80,6 @@ impl Deadline {
         let margin = SERVER_MARGIN.min(left / 10);
         u32::try_from(left.saturating_sub(margin).as_millis()).unwrap_or(u32::MAX).max(1)
     }
-}
-
-/// What a connection with shared memory is made of.
-pub(crate) struct Parts {
-    pub(crate) stream: FrameStream,
-    pub(crate) requests: RingProducer,
-    pub(crate) replies: RingConsumer,
-    /// Requests that the server takes at once.
-    pub(crate) in_flight_max: usize,
-    pub(crate) next_id: u64,
 }
 
 /// How a request travels.
@@ -258,13 +248,6 @@ impl Connection {
         let Some(shm) = &mut self.shm else { return Ok(None) };
         let lent = shm.lend(bytes);
         lent.map_err(|error| self.failed(error, deadline))
-    }
-
-    /// Takes an idle connection apart; none when it has no shared memory.
-    pub(crate) fn into_parts(self) -> Option<Parts> {
-        let (requests, replies) = self.shm?.into_rings();
-        let in_flight_max = self.hello.in_flight_max as usize;
-        Some(Parts { stream: self.stream, requests, replies, in_flight_max, next_id: self.next_id })
     }
 
     /// True when an idle connection is still usable.

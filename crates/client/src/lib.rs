@@ -4,8 +4,9 @@
 //! call carries), `stream` (frames over TCP, Unix sockets and TLS), `shm` (the same frames
 //! through shared memory), `connection` (hello, pipelining, replies), `pool` (connections to one
 //! server), `cluster` (routing, a node for every key, retries), [`Client`] (one server or a cluster,
-//! whichever answers), `multiplex` (many callers on one connection, without threads), `region` (memory that a node on this host shares), `verbs` (the verbs of the protocol, split into requests that fit), `chunks` (the
-//! bytes of files, of a cluster only), `layout` (which chunks a range of a file is),
+//! whichever answers), `region` (memory that a node on this host shares), `verbs` (the verbs of the
+//! protocol, split into requests that fit), `meta` (operations on files, also by a meta of this process),
+//! `chunks` (the bytes of files, of a cluster only), `layout` (which chunks a range of a file is),
 //! `share` (what of them other files have too), `volume` (files by
 //! their paths, for programs that want no mount between them and the bytes).
 //!
@@ -20,8 +21,6 @@
 //!
 //! A [`Volume`] has threads of its own: one keeps its session, some do what was submitted.
 //!
-//! A client that is asked without a thread that waits has one more for each connection over which it is.
-//!
 //! Absent on purpose: other threads, and knowledge of what keys mean (crate `kv`).
 
 mod address;
@@ -34,7 +33,6 @@ mod connection;
 mod error;
 mod layout;
 mod meta;
-mod multiplex;
 mod options;
 mod pool;
 mod region;
@@ -54,7 +52,7 @@ pub use cluster::{ChainPlace, Chains};
 pub use connection::ServerInfo;
 pub use error::{ClientError, ErrorKind};
 pub use layout::{BehindLastChunk, FileBytes};
-pub use multiplex::Told;
+pub use meta::OwnMeta;
 pub use options::{ClientOptions, Transport, TransportInUse};
 pub use region::Region;
 pub use share::{Chunks, FileBases, SharedName, clone_file};

@@ -1,5 +1,7 @@
 //! Operations on the file namespace.
 
+use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,10 +12,18 @@ use crate::client::Client;
 use crate::cluster::Cluster;
 use crate::connection::Deadline;
 use crate::error::ClientError;
-use crate::multiplex::Told;
 
 /// Time for the way of a question for changes and of its answer.
 const NEWS_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A meta in the client's own process, which is asked without a connection.
+pub trait OwnMeta: fmt::Debug + Send + Sync {
+    /// Executes an operation, in a task of tokio. None where another way of asking may do better; the operation may be done.
+    fn answer<'a>(
+        &'a self,
+        request: &'a MetaRequest,
+    ) -> Pin<Box<dyn Future<Output = Option<Answered>> + Send + 'a>>;
+}
 
 impl Client {
     /// Has a meta execute an operation; any meta of the cluster, again until one answers.
@@ -34,17 +44,10 @@ impl Client {
         Answered::decode(&reply).map_err(|source| self.malformed(source))
     }
 
-    /// The same, once, without a thread that waits: `told` hears the reply from another thread, or that it must be asked
-    /// again in the other way; that is safe for what changes something too. Gives `told` back where nothing was sent: the
-    /// meta is on another host, or too many ask at once.
-    ///
-    /// # Errors
-    /// `told`.
-    pub(crate) fn meta_beside(&self, request: &MetaRequest, told: Told) -> Result<(), Told> {
-        match self.known_cluster() {
-            Some(cluster) => cluster.ask_meta_beside(&request.encode(), told),
-            None => Err(told),
-        }
+    /// The same, once, by the meta of this process ([`ClientOptions::own_meta`]) and without a thread that waits. None where
+    /// there is none, or where it must be asked again in the other way; that is safe for what changes something too.
+    pub(crate) async fn meta_here(&self, request: &MetaRequest) -> Option<Answered> {
+        self.options().own_meta.as_ref()?.answer(request).await
     }
 
     /// Waits for changes of the namespace by others than the session that asks; any meta knows them.

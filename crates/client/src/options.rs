@@ -3,10 +3,12 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::address::{Address, Addresses};
 use crate::error::ClientError;
+use crate::meta::OwnMeta;
 
 /// Connections of one client at most: each is served by one core of the server.
 const CONNECTIONS_MAX: usize = 64;
@@ -88,6 +90,8 @@ pub struct ClientOptions {
     pub spin: Duration,
     /// Arena for puts through shared memory per connection; larger values go over the socket.
     pub arena_bytes: u64,
+    /// The meta in this process, if there is one: callers that have no thread to wait with ask it first.
+    pub own_meta: Option<Arc<dyn OwnMeta>>,
 }
 
 impl ClientOptions {
@@ -103,6 +107,7 @@ impl ClientOptions {
             connections: 4,
             spin: Duration::from_micros(5),
             arena_bytes: 32 << 20,
+            own_meta: None,
         }
     }
 

@@ -12,7 +12,6 @@ use parking_lot::{Condvar, Mutex};
 use crate::address::Address;
 use crate::connection::{Connection, Deadline, ServerInfo};
 use crate::error::{ClientError, ErrorKind};
-use crate::multiplex::Multiplex;
 use crate::options::{ClientOptions, Transport, TransportInUse};
 use crate::region::Region;
 use crate::stream::Wire;
@@ -258,26 +257,6 @@ impl Pool {
         state.seats.push(Arc::downgrade(&seat));
         drop(state);
         Ok(Some(Region::shared(memory, seat)))
-    }
-
-    /// A connection of its own for requests of many at once, not counted; none where this server shares no memory
-    /// with this client.
-    pub(crate) fn multiplex(
-        &self,
-        deadline: Deadline,
-    ) -> Result<Option<Arc<Multiplex>>, ClientError> {
-        let path = self.state.lock().local.clone();
-        let Some(path) = path else { return Ok(None) };
-        let mut connection = self.connect_unix(&path, deadline)?;
-        if !connection.hello.shm {
-            return Ok(None);
-        }
-        // No values go through it.
-        match connection.attach(0, Duration::ZERO, deadline) {
-            Ok(()) => Ok(connection.into_parts().and_then(Multiplex::start)),
-            Err(ClientError::Refused { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
     }
 
     /// A connection that no other call uses, made now if need be.

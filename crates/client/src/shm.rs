@@ -86,11 +86,6 @@ impl ShmLink {
         Ok(Self { pool, region, requests, replies, arena, record, taken, spin, spin_failures })
     }
 
-    /// The rings alone, for requests and for replies.
-    pub(crate) fn into_rings(self) -> (RingProducer, RingConsumer) {
-        (self.requests, self.replies)
-    }
-
     /// Lends all of the arena as memory of the caller: values that lie in it stay where they are, and
     /// no others go through it. None when it has fewer than `bytes`.
     pub(crate) fn lend(

@@ -6,7 +6,7 @@ use std::time::Duration;
 use millpond_client::{Backing, Bucket, ClientError, File, Question, Reply};
 use parking_lot::RwLock;
 use s3s::{S3Error, S3ErrorCode, S3Result};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::back::known::Behind;
 use crate::backed::Cached;
@@ -133,19 +133,14 @@ impl Door {
         }
     }
 
-    /// Has a meta do an operation on an object: without a thread that waits where the meta is on this host, else with one.
+    /// Has a meta do an operation on an object: without a thread that waits where this process has a meta, else with one.
     pub(crate) async fn question(
         &self,
         question: Question,
     ) -> S3Result<Result<Reply, ClientError>> {
         let store = self.store()?;
         let _turn = self.asking.acquire().await;
-        let (tell, told) = oneshot::channel();
-        let is_sent = store.send(&question, Box::new(move |reply| drop(tell.send(reply))));
-        if is_sent
-            && let Ok(Some(reply)) = told.await
-            && let Some(answer) = store.answer(&question, &reply)
-        {
+        if let Some(answer) = store.ask_here(&question).await {
             return Ok(answer);
         }
         self.blocking(move |store| Ok(store.ask(question))).await

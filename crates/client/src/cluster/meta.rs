@@ -58,7 +58,6 @@ impl Cluster {
                     Err(error) => return Err(error),
                     Ok(reply) => {
                         *self.meta.lock() = Some(id);
-                        self.open_beside(id, deadline);
                         return Ok(reply);
                     }
                 }

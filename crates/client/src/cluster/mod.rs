@@ -9,7 +9,6 @@
 
 mod any;
 mod batch;
-mod beside;
 mod call;
 mod files;
 mod health;
@@ -34,7 +33,6 @@ use crate::error::ClientError;
 use crate::options::ClientOptions;
 use crate::pool::Pool;
 use any::Cursors;
-use beside::Beside;
 use health::HedgeBudget;
 use news::Line;
 use node::{Node, Nodes};
@@ -72,8 +70,6 @@ pub(crate) struct Cluster {
     meta: Mutex<Option<NodeId>>,
     /// The connection over which changes of the namespace are heard of.
     watch: Mutex<Option<(NodeId, Connection)>>,
-    /// Connections to metas over which many ask at once.
-    beside: Beside,
     closed: AtomicBool,
     /// Something else answers at the seeds.
     gone: AtomicBool,
@@ -104,7 +100,6 @@ impl Cluster {
             cursors: Mutex::default(),
             meta: Mutex::default(),
             watch: Mutex::default(),
-            beside: Beside::default(),
             closed: AtomicBool::new(false),
             gone: AtomicBool::new(false),
         });

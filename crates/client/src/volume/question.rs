@@ -1,16 +1,15 @@
 //! Objects for callers that have no thread to wait with.
 
 use millpond_types::meta::object::{ObjectOp, ObjectReply, Put};
-use millpond_types::meta::{Answered, MetaError, MetaOp, MetaRequest};
+use millpond_types::meta::{MetaError, MetaOp, MetaRequest};
 
 use super::Volume;
 use super::backing::Found;
 use super::objects::{PutObject, look_up_op, put_op};
 use crate::error::ClientError;
-use crate::multiplex::Told;
 
-/// One operation on an object: it is sent with [`Volume::send`], and what comes back is told to [`Volume::answer`]; or it
-/// is asked at once with [`Volume::ask`]. Whatever of that happens how often, it is done once.
+/// One operation on an object, asked with [`Volume::ask_here`] or [`Volume::ask`]. Whatever of that happens how often, it is
+/// done once.
 #[derive(Clone, Debug)]
 pub struct Question {
     path: String,
@@ -53,25 +52,18 @@ impl Volume {
         Question { path, request, attachment: attachment.to_vec() }
     }
 
-    /// Sends a question to a meta that shares memory with this process; `told` hears the reply, if one comes, from
-    /// another thread, and must not block there. False where that is not possible now; `told` is dropped then.
-    #[must_use]
-    pub fn send(&self, question: &Question, told: Told) -> bool {
-        self.metas().client.meta_beside(&question.request, told).is_ok()
-    }
-
-    /// What a reply says; none where the question must be asked with [`Volume::ask`].
-    #[must_use]
-    pub fn answer(&self, question: &Question, reply: &[u8]) -> Option<Result<Reply, ClientError>> {
-        let answered = Answered::decode(reply).ok()?;
-        if matches!(answered.answer, Err(MetaError::Again)) {
+    /// Asks a question of the meta in this process, without a thread that waits; none where the question must be asked with
+    /// [`Volume::ask`].
+    pub async fn ask_here(&self, question: &Question) -> Option<Result<Reply, ClientError>> {
+        let answer = self.metas().client.meta_here(&question.request).await?.answer;
+        if matches!(answer, Err(MetaError::Again)) {
             return None;
         }
-        let reply = self.told(&question.path, answered.answer);
+        let reply = self.told(&question.path, answer);
         Some(reply.map(|reply| Reply { reply, attachment: question.attachment.clone() }))
     }
 
-    /// Asks a question, sent before or not. Blocks.
+    /// Asks a question, asked before or not. Blocks.
     ///
     /// # Errors
     /// As of the operation.

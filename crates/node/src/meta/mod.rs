@@ -10,7 +10,7 @@ use millpond_env::RealClock;
 use millpond_meta::{Facts, Garbage, Volume, VolumeError, VolumeOptions};
 use millpond_types::Tick;
 use millpond_types::cluster::{ChainId, Routing};
-use millpond_types::meta::{Ino, MetaRequest, MetaWatch};
+use millpond_types::meta::{Answered, Ino, MetaRequest, MetaWatch};
 use millpond_types::wire::Status;
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
@@ -78,10 +78,23 @@ impl MetaRole {
         deadline: Tick,
     ) -> Result<Vec<u8>, Failure> {
         let request = MetaRequest::decode(meta)?;
+        let work = self.execute(&request, routing, deadline);
+        Ok(self.manager.here(work, deadline).await?.encode())
+    }
+
+    /// Executes a request of this process; the caller bounds its time, and asks again under the same name after a failure.
+    ///
+    /// # Errors
+    /// [`Failure`]: it may be done or not.
+    pub(crate) async fn execute(
+        &self,
+        request: &MetaRequest,
+        routing: &Routing,
+        deadline: Tick,
+    ) -> Result<Answered, Failure> {
         let volume = self.volume(deadline).await?;
         self.note_chains(&volume, routing);
-        let work = async move { volume.execute(&request).await.map_err(failure) };
-        Ok(self.manager.here(work, deadline).await?.encode())
+        volume.execute(request).await.map_err(failure)
     }
 
     /// Waits for changes that a mount asks for.

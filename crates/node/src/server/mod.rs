@@ -314,7 +314,7 @@ impl Server {
             cluster.join(stop)?;
             state.join(cluster.member());
         }
-        let s3 = s3::start(config, listen)?;
+        let s3 = s3::start(config, listen, &shared)?;
         if let Some(gateway) = &s3 {
             state.gateway(gateway.metrics());
         }

@@ -1,16 +1,72 @@
-//! The S3 gateway of this process: a client of the cluster like any other.
+//! The S3 gateway of this process: a client of the cluster like any other, except that it asks the meta of its own process
+//! without a connection.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
 
-use millpond_client::{Address, ClientOptions};
+use millpond_client::{Address, ClientOptions, OwnMeta};
+use millpond_env::RealClock;
 use millpond_s3::{Gateway, Key, Options, StartError as GatewayError};
+use millpond_types::meta::{Answered, MetaRequest};
+use millpond_types::wire::{Status, Verb};
 
+use super::conn::Shared;
 use super::{StartError, listen_error, tls};
 use crate::config::Config;
+use crate::member::Member;
+use crate::service::Metrics;
 
 /// Memory that each connection to a node of this host shares with it: what two pieces of a body take.
 const ARENA_BYTES: u64 = 8 << 20;
+
+/// An operation that takes longer is asked for again in another way. Longer than a commit takes, and shorter than calls may.
+const OWN_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The meta role of this process, for its gateway.
+struct OwnRole {
+    member: Arc<Member>,
+    metrics: Arc<Metrics>,
+}
+
+impl OwnRole {
+    fn of(shared: &Shared) -> Option<Self> {
+        let member = Arc::clone(shared.cluster.as_ref()?.member());
+        Some(Self { member, metrics: Arc::clone(&shared.service.metrics) })
+    }
+}
+
+impl fmt::Debug for OwnRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnRole").finish_non_exhaustive()
+    }
+}
+
+impl OwnMeta for OwnRole {
+    fn answer<'a>(
+        &'a self,
+        request: &'a MetaRequest,
+    ) -> Pin<Box<dyn Future<Output = Option<Answered>> + Send + 'a>> {
+        Box::pin(async move {
+            let role = self.member.meta()?;
+            let received = RealClock::tick();
+            let (routing, deadline) = (self.member.routing(), received.plus(OWN_PATIENCE));
+            let work = role.execute(request, &routing, deadline);
+            let done = tokio::time::timeout(OWN_PATIENCE, work).await;
+            let status = match &done {
+                Ok(Ok(_)) => Status::Ok,
+                Ok(Err(failure)) => failure.status,
+                Err(_) => Status::DeadlineExceeded,
+            };
+            let us = RealClock::tick().since(received).as_micros();
+            self.metrics.answered(Verb::Meta, status, u64::try_from(us).unwrap_or(u64::MAX));
+            done.ok()?.ok()
+        })
+    }
+}
 
 /// Where this process reaches itself.
 fn own(listen: SocketAddr) -> SocketAddr {
@@ -29,6 +85,7 @@ fn own(listen: SocketAddr) -> SocketAddr {
 pub(super) fn start(
     config: &Config,
     listen: Option<SocketAddr>,
+    shared: &Shared,
 ) -> Result<Option<Gateway>, StartError> {
     let (Some((address, is_named)), Some(listen)) = (config.s3_address()?, listen) else {
         return Ok(None);
@@ -41,8 +98,13 @@ pub(super) fn start(
     let bad = |error: &dyn std::fmt::Display| StartError::Cluster(format!("S3 gateway: {error}"));
     let at: Address = own(listen).to_string().parse().map_err(|error| bad(&error))?;
     let token = String::from_utf8(config.cluster.credential()?).map_err(|error| bad(&error))?;
-    let cluster =
-        ClientOptions { token, arena_bytes: ARENA_BYTES, ..ClientOptions::new(at.into()) };
+    let own_meta = OwnRole::of(shared).map(|role| Arc::new(role) as Arc<dyn OwnMeta>);
+    let cluster = ClientOptions {
+        token,
+        arena_bytes: ARENA_BYTES,
+        own_meta,
+        ..ClientOptions::new(at.into())
+    };
     let root_key = match (&s3.access_key, &s3.secret_key) {
         (Some(access_key), Some(secret_key)) => Some(Key {
             name: "of the configuration".to_owned(),
