@@ -8,14 +8,13 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use millpond_client::{Client, ClientOptions};
-use millpond_env::{ThreadHandle, thread};
 use rustls::ServerConfig;
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::S3ServiceBuilder;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::runtime::Runtime;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::AbortHandle;
 use tokio_rustls::TlsAcceptor;
 
 use crate::auth::{Access, Auth, Hosts};
@@ -24,16 +23,16 @@ use crate::door::{Door, Settings};
 use crate::gate::FORM_MAX;
 use crate::http::Front;
 use crate::keys::{Key, Known, root};
+use crate::loops::{EventLoop, Seats};
 use crate::metrics::Metrics;
 use crate::ops::uploads::sweep;
 use crate::service::Service;
 use crate::stall::Watched;
 use crate::store::Store;
 
-/// Threads that move bytes between sockets and memory.
-const LOOPS: usize = 2;
-/// Threads that wait for the volume: more calls than connections to a node would only wait there.
-const WORKERS: usize = 64;
+/// Threads that move bytes between sockets and memory: one for so many processors, at least and at most.
+const PROCESSORS_PER_LOOP: usize = 4;
+const LOOPS: [usize; 2] = [2, 8];
 /// Open connections of clients at most; further ones wait to be accepted.
 const CONNECTIONS_MAX: usize = 1_024;
 /// Connections that the kernel keeps until they are accepted, as far as `net.core.somaxconn` lets it.
@@ -50,9 +49,6 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(250);
 /// How often uploads are looked for that nobody completes, at most and at least.
 const SWEEP: [Duration; 2] = [Duration::from_secs(1), Duration::from_hours(1)];
-/// How long requests may take to end when the gateway stops.
-const STOP_PATIENCE: Duration = Duration::from_secs(2);
-const STOP_LOOK: Duration = Duration::from_millis(5);
 
 /// What a gateway is started with.
 pub struct Options {
@@ -90,8 +86,9 @@ pub enum StartError {
 pub struct Gateway {
     address: SocketAddr,
     metrics: Arc<Metrics>,
-    stop: oneshot::Sender<()>,
-    thread: ThreadHandle<()>,
+    accepting: AbortHandle,
+    ending: watch::Sender<bool>,
+    loops: Vec<EventLoop>,
 }
 
 impl Gateway {
@@ -101,30 +98,22 @@ impl Gateway {
     /// [`StartError`].
     pub fn start(options: Options) -> Result<Self, StartError> {
         let metrics = Arc::new(Metrics::default());
-        let (stop, stopped) = oneshot::channel();
         let (sender, receiver) = mpsc::channel();
         let client = ClientOptions { connections: NODE_CONNECTIONS, ..options.cluster.clone() };
         let client = Client::new(client)?;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(LOOPS)
-            .max_blocking_threads(WORKERS)
-            .thread_name("millpond-s3")
-            .enable_all()
-            .build()
-            .map_err(StartError::Threads)?;
-        let (of_thread, numbers) = (Arc::clone(&metrics), Arc::clone(&metrics));
-        let thread = thread("millpond-s3", move || {
-            let (ending, ended) = watch::channel(false);
-            let run = run((options, client), of_thread, sender, ended);
-            let accepting = runtime.spawn(run);
-            let _ = runtime.block_on(stopped);
-            accepting.abort();
-            let _ = ending.send(true);
-            end(runtime, &numbers);
-        });
-        let thread = thread.map_err(StartError::Threads)?;
+        let start = |name| EventLoop::start(name, &metrics).map_err(StartError::Threads);
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let count = (processors / PROCESSORS_PER_LOOP).clamp(LOOPS[0], LOOPS[1]);
+        let mut loops = (0..count).map(|_| start("millpond-s3")).collect::<Result<Vec<_>, _>>()?;
+        let seats = loops.iter().map(EventLoop::seats).collect();
+        // What no client waits for.
+        let back = start("mp-s3-back")?;
+        let (ending, ended) = watch::channel(false);
+        let run = run((options, client), Arc::clone(&metrics), (sender, seats), ended);
+        let accepting = back.handle().spawn(run).abort_handle();
+        loops.push(back);
         match receiver.recv() {
-            Ok(Ok(address)) => Ok(Self { address, metrics, stop, thread }),
+            Ok(Ok(address)) => Ok(Self { address, metrics, accepting, ending, loops }),
             Ok(Err(error)) => Err(StartError::Listen(error)),
             Err(_) => Err(StartError::Threads(std::io::ErrorKind::BrokenPipe.into())),
         }
@@ -144,26 +133,16 @@ impl Gateway {
 
     /// Stops: no new connections, and those that there are end soon.
     pub fn stop(self) {
-        drop(self.stop);
-        let _ = self.thread.join();
+        self.accepting.abort();
+        let _ = self.ending.send(true);
+        EventLoop::end_all(self.loops);
     }
-}
-
-/// Requests under way end by themselves; what stands still is cut off.
-fn end(runtime: Runtime, metrics: &Metrics) {
-    let idle = async {
-        while metrics.in_flight.get() + metrics.back.under_way.get() > 0 {
-            tokio::time::sleep(STOP_LOOK).await;
-        }
-    };
-    let _ = runtime.block_on(async { tokio::time::timeout(STOP_PATIENCE, idle).await });
-    runtime.shutdown_timeout(STOP_PATIENCE);
 }
 
 async fn run(
     (options, client): (Options, Client),
     metrics: Arc<Metrics>,
-    bound: mpsc::Sender<std::io::Result<SocketAddr>>,
+    (bound, seats): (mpsc::Sender<std::io::Result<SocketAddr>>, Vec<Seats>),
     ended: watch::Receiver<bool>,
 ) {
     let listener = match listen(options.listen) {
@@ -184,7 +163,7 @@ async fn run(
         builder.set_host(Hosts { domain });
     }
     let front = Arc::new(Front::new(door, builder.build()));
-    accept(listener, front, options.tls.map(TlsAcceptor::from)).await;
+    accept((listener, seats), front, options.tls.map(TlsAcceptor::from)).await;
 }
 
 /// Binds an address. Tokio's own way keeps 128 connections that wait to be accepted, and the kernel drops what is more:
@@ -233,10 +212,14 @@ async fn open(door: Arc<Door>, client: Client, expiry: Duration, ended: watch::R
     }
 }
 
-async fn accept(listener: TcpListener, front: Arc<Front>, tls: Option<TlsAcceptor>) {
-    let seats = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+async fn accept(
+    (listener, seats): (TcpListener, Vec<Seats>),
+    front: Arc<Front>,
+    tls: Option<TlsAcceptor>,
+) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
-        let Ok(seat) = Arc::clone(&seats).acquire_owned().await else { return };
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let Ok((stream, _)) = listener.accept().await else {
             // Such as too many open files: others will close theirs.
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -244,7 +227,11 @@ async fn accept(listener: TcpListener, front: Arc<Front>, tls: Option<TlsAccepto
         };
         let _ = stream.set_nodelay(true);
         let (front, tls) = (Arc::clone(&front), tls.clone());
-        tokio::spawn(connection(stream, front, tls, seat));
+        let serve = move |stream| connection(stream, front, tls, place);
+        let served = Seats::freest(&seats).map(|seats| seats.serve(stream, serve));
+        if let Some(Err(error)) = served {
+            tracing::warn!("S3: a connection was not served: {error}");
+        }
     }
 }
 
@@ -252,7 +239,7 @@ async fn connection(
     stream: TcpStream,
     front: Arc<Front>,
     tls: Option<TlsAcceptor>,
-    _seat: OwnedSemaphorePermit,
+    _place: OwnedSemaphorePermit,
 ) {
     front.door.metrics.connections.add(1);
     let metrics = Arc::clone(&front.door.metrics);

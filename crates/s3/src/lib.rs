@@ -3,7 +3,7 @@
 //! What S3 writes, mounts read at once, and the reverse; RFC 0019 tells how keys become paths. `s3s` is the front: it
 //! parses requests, verifies signatures (of headers, URLs and chunks) and writes XML. This crate does the operations.
 //!
-//! Reading order: `gateway` (threads and sockets), `http` (round `s3s`), `auth` and `keys` (who may), `service` and `ops`
+//! Reading order: `gateway` and `loops` (threads and sockets), `http` (round `s3s`), `auth` and `keys` (who may), `service` and `ops`
 //! (the operations), `backed` (their part in buckets with a backend), `receive` and `send` (bodies), `hash`, `conditions`, `record` (what is kept with an inode), `store` (the one
 //! place that touches the volume).
 //!
@@ -12,7 +12,8 @@
 //! 1. A gateway has no state that matters: what it remembers of credentials and buckets it believes for a second.
 //! 2. An object gets its name after its last byte was hashed, and compared with all that the client said of it.
 //! 3. Conditions are decided by metas, in the transaction of the change.
-//! 4. Memory for bodies is bounded for all requests together; hashing and waiting happen off the event loop.
+//! 4. Memory for bodies is bounded for all requests together; waiting happens off the event loop, and so does
+//!    hashing of all but bodies of some KiB.
 //!
 //! Absent on purpose: versions, access control lists beyond `private`, lifecycle, websites, encryption by the server, object
 //! lock. They are refused by name; `docs/s3.md` lists everything.
@@ -29,6 +30,7 @@ mod hash;
 mod http;
 mod keys;
 mod lately;
+mod loops;
 mod md5;
 mod metrics;
 mod ops;

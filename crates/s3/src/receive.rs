@@ -19,6 +19,8 @@ use crate::store::STORED_MAX;
 
 /// Bytes that are hashed and written at once: the chunks in it go to their chains side by side.
 const PIECE: usize = 4 << 20;
+/// From so many requests at once on small bodies are hashed beside each other: before, handing them over costs more than it saves.
+const BESIDE_MIN: u64 = 4;
 /// The longest body of one request.
 pub(crate) const BODY_MAX: u64 = 5 << 30;
 /// A client sends something within this time.
@@ -74,7 +76,8 @@ impl Arrived {
             return spawn_blocking(|| this.checked()).await.map_err(S3Error::internal_error)?;
         };
         hasher.update_sum(bytes);
-        hasher.put_md5(Arc::clone(&door.md5).update(md5, Arc::clone(bytes)).await?);
+        let is_alone = door.metrics.in_flight.get() < BESIDE_MIN;
+        hasher.put_md5(Arc::clone(&door.md5).update_small(md5, bytes, is_alone).await?);
         let digest = hasher.finish();
         expected.check(&digest)?;
         Ok((content, digest))

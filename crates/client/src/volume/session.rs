@@ -194,10 +194,11 @@ impl Metas {
                 (_, MANY..) => every / 400,
                 _ => every / 16,
             };
-            let mut due = RealClock::tick().plus(pause);
+            let (mut due, mut is_soon) = (RealClock::tick().plus(pause), false);
             while !*ended {
                 let now = RealClock::tick();
-                if self.removed.swap(false, Ordering::AcqRel) {
+                if !is_soon && self.removed.load(Ordering::Acquire) {
+                    is_soon = true;
                     due = due.min(now.plus(every / 16));
                 }
                 let patience = due.plus(LOOK_UPS_PATIENCE.min(every));
@@ -218,6 +219,8 @@ impl Metas {
                 return;
             }
             drop(ended);
+            // What is removed from here on is asked about after this renewal.
+            self.removed.store(false, Ordering::Release);
             // What is held is not answered, and asked about again.
             let (open, closed) =
                 if self.is_held(since) { Default::default() } else { self.parted(&asked) };

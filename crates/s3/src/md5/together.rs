@@ -94,6 +94,23 @@ impl Together {
         hashed.await.map_err(S3Error::internal_error)
     }
 
+    /// Adds a small body to its hash: on this thread where nothing else is hashed, since another one costs more.
+    ///
+    /// # Errors
+    /// As [`Together::update`].
+    pub(crate) async fn update_small(
+        self: Arc<Self>,
+        mut md5: Md5,
+        bytes: &Arc<Vec<u8>>,
+        is_alone: bool,
+    ) -> S3Result<Md5> {
+        if !is_alone {
+            return self.update(md5, Arc::clone(bytes)).await;
+        }
+        md5.update(bytes);
+        Ok(md5)
+    }
+
     fn push(self: &Arc<Self>, job: Job) {
         let mut queue = self.queue.lock();
         queue.waiting.push_back(job);
