@@ -38,14 +38,14 @@ pub(crate) struct Wish {
     pub(crate) etcd: bool,
 }
 
-/// Processes of all roles. A manager is a meta too.
+/// Processes of all roles. A manager is a meta too, and a gateway that asks the meta of its own process.
 pub(crate) struct Cluster {
     pub(crate) gateways: Vec<Process>,
     pub(crate) nodes: Vec<Process>,
     pub(crate) managers: Vec<Process>,
     /// The object store behind.
     pub(crate) far: Process,
-    /// Clients of the gateways, and of the object store past the proxy.
+    /// Clients of all that are gateways, and of the object store past the proxy.
     pub(crate) s3: Vec<Client>,
     pub(crate) direct: Client,
     /// Where faults are made.
@@ -100,8 +100,8 @@ impl Cluster {
             vec!["--manager", "--no-storage", "--form-nodes", &count, "--replicas", &replicas];
         flags.extend(store.iter().flat_map(|store| ["--store", store]));
         let managers = 0..if wish.etcd { 3 } else { 1 };
-        let managers: Vec<Process> =
-            managers.map(|n| Process::start(at, &format!("manager{n}"), &flags)).collect();
+        let manager = |n| with_s3(at, &format!("manager{n}"), &flags);
+        let (managers, mut s3): (Vec<_>, Vec<_>) = managers.map(manager).unzip();
         let all: Vec<&str> = managers.iter().map(|it| it.address.as_str()).collect();
         let all = all.join(",");
         let node = |n| Process::start(at, &format!("node{n}"), &["--join", &all, "--size", "3GiB"]);
@@ -109,7 +109,8 @@ impl Cluster {
         until("chains", || nodes[0].status().filter(|it| it.chains() > 0).map(drop));
         until("every replica serves", || nodes[0].all_serve().then_some(()));
         let gateway = |n| with_s3(at, &format!("gateway{n}"), &["--join", &all, "--no-storage"]);
-        let (gateways, s3): (Vec<_>, Vec<_>) = (0..GATEWAYS).map(gateway).unzip();
+        let (gateways, of_gateways): (Vec<_>, Vec<_>) = (0..GATEWAYS).map(gateway).unzip();
+        s3.extend(of_gateways);
         let single = ["--manager", "--form-nodes", "1", "--size", "2GiB"];
         let (far, direct) = with_s3(at, "far", &single);
         let proxy = proxy(&direct.address);

@@ -153,13 +153,16 @@ fn cycle(
 fn tell(shared: &Shared, seed: u64) {
     let get = |number: &std::sync::atomic::AtomicU64| number.load(Ordering::Relaxed);
     println!(
-        "seed {seed}: {} writes, {} in doubt, {} reads ({} late), {} lists, {} uploads; failures {:#?}",
+        "seed {seed}: {} writes, {} in doubt, {} reads ({} late), {} lists, {} uploads, {} copies, {} \
+         conditions not met; failures {:#?}",
         get(&shared.acked),
         get(&shared.doubts),
         get(&shared.reads),
         get(&shared.late),
         get(&shared.lists),
         get(&shared.uploads),
+        get(&shared.copies),
+        get(&shared.unmet),
         shared.failures.lock().unwrap()
     );
 }

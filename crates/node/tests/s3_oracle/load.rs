@@ -14,7 +14,7 @@ use crate::client::{Answer, Client, Request};
 use crate::oracle::{Key, Shown, seen};
 
 /// How long a client waits for an answer: longer than gateways try.
-const PATIENCE: Duration = Duration::from_secs(45);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
 /// Behind a request that failed.
 const PAUSE: Duration = Duration::from_millis(20);
 /// At most so long between two requests of a client.
@@ -34,6 +34,9 @@ pub(crate) struct Shared {
     pub(crate) late: AtomicU64,
     pub(crate) lists: AtomicU64,
     pub(crate) uploads: AtomicU64,
+    pub(crate) copies: AtomicU64,
+    /// Puts whose condition was not met.
+    pub(crate) unmet: AtomicU64,
     /// What nobody may be shown.
     pub(crate) wrong: Mutex<Vec<String>>,
     /// Failures by what they say.
@@ -50,17 +53,17 @@ impl Shared {
         self.wrong.lock().unwrap().push(what);
     }
 
-    fn failed(&self, what: &str) {
+    pub(crate) fn failed(&self, what: &str) {
         *self.failures.lock().unwrap().entry(what.to_owned()).or_default() += 1;
     }
 }
 
-fn count(number: &AtomicU64) {
+pub(crate) fn count(number: &AtomicU64) {
     number.fetch_add(1, Ordering::Relaxed);
 }
 
 /// What became of a request.
-enum Came {
+pub(crate) enum Came {
     Done(Answer),
     /// It was not done, and never will be.
     Refused,
@@ -110,7 +113,7 @@ impl Worker {
         Self { bucket, prefix: prefix.to_owned(), keys, gateways: gateways.to_vec(), rng }
     }
 
-    fn gateway(&mut self) -> Client {
+    pub(crate) fn gateway(&mut self) -> Client {
         self.gateways[self.rng.index(self.gateways.len())].clone()
     }
 
@@ -125,6 +128,9 @@ impl Worker {
                 30..36 => self.list(shared),
                 36..50 => self.remove(at, shared),
                 50..52 => self.upload(at, shared),
+                52..60 => self.put_if(at, shared),
+                60..64 => self.remove_many(at, shared),
+                64..70 => self.touch(at, shared),
                 _ => self.put(at, shared),
             };
             if !is_fine {
@@ -133,13 +139,18 @@ impl Worker {
         }
     }
 
-    fn path(&self, at: usize) -> String {
+    pub(crate) fn path(&self, at: usize) -> String {
         format!("/{}/{}", self.bucket, self.keys[at].name)
     }
 
     /// Sends something that changes a key.
     fn change(shared: &Shared, what: &str, request: Request) -> Came {
-        match request.try_send(PATIENCE) {
+        Self::came(shared, what, request.try_send(PATIENCE))
+    }
+
+    /// What became of something that changes a key.
+    pub(crate) fn came(shared: &Shared, what: &str, sent: std::io::Result<Answer>) -> Came {
+        match sent {
             Ok(answer) if answer.status < 300 && !answer.text().contains("<Error>") => {
                 Came::Done(answer)
             }
@@ -149,20 +160,27 @@ impl Worker {
                 Came::Refused
             }
             Ok(answer) => {
-                shared.failed(&format!("{what}: {} {}", answer.status, answer.tag("Code")));
+                let verb = what.split(' ').next().unwrap_or_default();
+                shared.failed(&format!("{verb}: {} {}", answer.status, answer.tag("Code")));
                 Came::Doubt
             }
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => Came::Refused,
             Err(error) => {
                 let text = error.to_string();
-                shared.failed(&format!("{what}: {}", text.lines().next().unwrap_or("cut short")));
+                let verb = what.split(' ').next().unwrap_or_default();
+                shared.failed(&format!("{verb}: {}", text.lines().next().unwrap_or("cut short")));
                 Came::Doubt
             }
         }
     }
 
     /// Notes what became of a write.
-    fn noted(&mut self, shared: &Shared, (at, write): (usize, Write), came: &Came) -> bool {
+    pub(crate) fn noted(
+        &mut self,
+        shared: &Shared,
+        (at, write): (usize, Write),
+        came: &Came,
+    ) -> bool {
         let key = &mut self.keys[at];
         match came {
             Came::Done(answer) => {
@@ -178,7 +196,7 @@ impl Worker {
         matches!(came, Came::Done(_))
     }
 
-    fn size(&mut self) -> u64 {
+    pub(crate) fn size(&mut self) -> u64 {
         match self.rng.below(20) {
             0..8 => 24 + self.rng.below(3_000),
             8..14 => 24 + self.rng.below(63 * KIB),

@@ -1,7 +1,7 @@
 //! Proofs that gateways lose nothing: kills of every role under load, held against an oracle; a backlog that outlives
 //! a restart; memory that large objects do not fill.
 //!
-//! Reading order: `oracle` (keys, and what reads of them may show), `load` (clients), `cluster` (the processes), `kills`
+//! Reading order: `oracle` (keys, and what reads of them may show), `load` and `more` (clients), `cluster` (the processes), `kills`
 //! (what goes wrong, and the verdict), `backlog` (many keys that wait), `memory`. `docs/dev.md` says how to run the
 //! long forms.
 
@@ -22,6 +22,7 @@ mod etcd_members;
 mod kills;
 mod load;
 mod memory;
+mod more;
 mod oracle;
 #[path = "../cluster/process.rs"]
 #[allow(dead_code, reason = "shared with the other tests of clusters")]

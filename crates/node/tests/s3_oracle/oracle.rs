@@ -60,6 +60,27 @@ impl Key {
         }
     }
 
+    /// Whether nothing is in doubt.
+    pub(crate) const fn is_known(&self) -> bool {
+        self.state.doubts.is_empty()
+    }
+
+    /// The `ETag` of the last write that was answered, if that told it.
+    pub(crate) fn etag(&self) -> Option<String> {
+        self.state.acked.and_then(|it| self.etags.get(&it.seq)).cloned()
+    }
+
+    /// The object was copied onto itself, and has this `ETag` now; or nobody knows whether it was, or will be.
+    pub(crate) fn copied(&mut self, etag: Option<String>) {
+        let Some(write) = self.state.acked else { return };
+        if let Some(etag) = etag {
+            self.etags.insert(write.seq, etag);
+        } else {
+            self.etags.remove(&write.seq);
+            self.state.doubt(write);
+        }
+    }
+
     /// Takes what a read showed. What it may not show is an error that says so.
     pub(crate) fn read(&mut self, shown: &Result<Shown, Torn>) -> Result<Verdict, String> {
         let found = shown.as_ref().map(|it| it.seen).map_err(|torn| *torn);
