@@ -1,6 +1,7 @@
 //! The gateway's threads, sockets and life.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -66,6 +67,8 @@ pub struct Options {
     pub root_key: Option<Key>,
     /// Uploads are given up when they are older than this.
     pub upload_expiry: Duration,
+    /// Where the gateway notes its session, for the one that comes after it ([`millpond_client::VolumeOptions::note`]).
+    pub session_note: Option<PathBuf>,
 }
 
 /// A gateway cannot start.
@@ -152,6 +155,7 @@ async fn run(
     let _ = bound.send(listener.local_addr());
     let settings = Settings { region: options.region, domain: options.domain.clone() };
     let door = Arc::new(Door::new(settings, Known::new(options.root_key), metrics));
+    let client = (client, options.session_note);
     tokio::spawn(open(Arc::clone(&door), client, options.upload_expiry, ended));
     let mut builder = S3ServiceBuilder::new(Service { door: Arc::clone(&door) });
     builder.set_auth(Auth { door: Arc::clone(&door) });
@@ -176,12 +180,17 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 }
 
 /// Opens the volume once the cluster serves files, and gives old uploads up from then on.
-async fn open(door: Arc<Door>, client: Client, expiry: Duration, ended: watch::Receiver<bool>) {
+async fn open(
+    door: Arc<Door>,
+    (client, note): (Client, Option<PathBuf>),
+    expiry: Duration,
+    ended: watch::Receiver<bool>,
+) {
     let mut told = false;
     loop {
-        let client = client.clone();
+        let (client, note) = (client.clone(), note.clone());
         let opened =
-            tokio::task::spawn_blocking(move || root(client, "S3 gateway").map(Store::new));
+            tokio::task::spawn_blocking(move || root(client, ("S3 gateway", note)).map(Store::new));
         match opened.await {
             Ok(Ok(store)) => {
                 door.open(store);

@@ -4,6 +4,7 @@
 //! replaces one at once and every gateway reads one in one round trip, so that gateways keep nothing of their own: they believe
 //! what they read for half a second.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use millpond_client::{Client, ClientError, Volume, VolumeOptions};
@@ -72,9 +73,12 @@ const fn wrong(field: &'static str, fix: String) -> ClientError {
 ///
 /// # Errors
 /// As [`Volume::with`].
-pub(crate) fn root(client: Client, name: &str) -> Result<Volume, ClientError> {
+pub(crate) fn root(
+    client: Client,
+    (name, note): (&str, Option<PathBuf>),
+) -> Result<Volume, ClientError> {
     let caller = Caller::checked(0, 0);
-    Volume::with(client, VolumeOptions { caller, ..VolumeOptions::new(name) })
+    Volume::with(client, VolumeOptions { caller, note, ..VolumeOptions::new(name) })
 }
 
 impl KeyRing {
@@ -83,7 +87,7 @@ impl KeyRing {
     /// # Errors
     /// As for [`Volume::with`].
     pub fn open(client: Client) -> Result<Self, ClientError> {
-        Ok(Self { volume: root(client, "millpond s3 keys")? })
+        Ok(Self { volume: root(client, ("millpond s3 keys", None))? })
     }
 
     /// Makes a credential. It is valid at every gateway within a second.

@@ -7,6 +7,7 @@
 mod backing;
 mod chunks;
 mod file;
+mod note;
 mod objects;
 mod pending;
 mod question;
@@ -14,7 +15,7 @@ mod room;
 mod session;
 mod walk;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use millpond_env::{effective_gid, effective_uid, supplementary_groups};
@@ -58,6 +59,9 @@ pub struct VolumeOptions {
     /// Threads that do what is submitted, 1 to 256. More of them than the client has connections wait
     /// for one.
     pub workers: usize,
+    /// A file in which the session is noted, for a process that is started again and again: the session that it names, of a
+    /// process that was killed, is ended at once instead of with its lease.
+    pub note: Option<PathBuf>,
 }
 
 impl VolumeOptions {
@@ -68,7 +72,7 @@ impl VolumeOptions {
         let groups = supplementary_groups().unwrap_or_default();
         let (uid, gid) = (effective_uid(), effective_gid());
         let caller = Caller { uid, gid, groups, checked: false };
-        Self { name: name.into(), caller, workers: 4 }
+        Self { name: name.into(), caller, workers: 4, note: None }
     }
 }
 
@@ -162,7 +166,7 @@ impl Volume {
     /// `InvalidArgument` naming the option, or for a server that stands alone; `File` when there are too
     /// many sessions; and as for every call.
     pub fn with(client: Client, options: VolumeOptions) -> Result<Self, ClientError> {
-        let VolumeOptions { name, caller, workers } = options;
+        let VolumeOptions { name, caller, workers, note } = options;
         if name.len() > usize::from(u8::MAX) {
             return Err(ClientError::argument("name", "longer than 255 bytes"));
         }
@@ -171,7 +175,7 @@ impl Volume {
             return Err(ClientError::argument("workers", fix));
         }
         let workers = Workers::start(workers)?;
-        let (metas, keeper) = Metas::begin(client, name, caller)?;
+        let (metas, keeper) = Metas::begin(client, (name, note.as_deref()), caller)?;
         Ok(Self {
             shared: Arc::new(Shared {
                 metas,

@@ -1,6 +1,7 @@
 //! The session of a volume: metas know by it which files are open here.
 
 use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use millpond_types::meta::{
 };
 use parking_lot::{Condvar, Mutex};
 
+use super::note::Note;
 use crate::client::Client;
 use crate::error::ClientError;
 
@@ -28,6 +30,7 @@ pub(super) struct Metas {
     pub(super) client: Client,
     pub(super) caller: Caller,
     name: String,
+    note: Option<Note>,
     session: AtomicU64,
     /// Names every change within the session, so that one that is sent again is done once.
     sequence: AtomicU64,
@@ -73,13 +76,14 @@ impl Metas {
     /// Begins a session and the thread that keeps it.
     pub(super) fn begin(
         client: Client,
-        name: String,
+        (name, note): (String, Option<&Path>),
         caller: Caller,
     ) -> Result<(Arc<Self>, Keeper), ClientError> {
         let metas = Arc::new(Self {
             client,
             caller,
             name,
+            note: note.and_then(Note::take),
             session: AtomicU64::new(0),
             sequence: AtomicU64::new(1),
             open: Mutex::default(),
@@ -88,6 +92,7 @@ impl Metas {
             ended: Mutex::new(false),
             woken: Condvar::new(),
         });
+        metas.end_noted()?;
         let session = metas.open_session()?;
         // From here on the session is closed if anything fails.
         let mut keeper = Keeper { metas: Arc::clone(&metas), thread: None };
@@ -171,12 +176,23 @@ impl Metas {
         self.holds.lock().held.first().is_some_and(|number| *number < before)
     }
 
+    /// Ends the session of the process before this one.
+    fn end_noted(&self) -> Result<(), ClientError> {
+        let Some(session) = self.note.as_ref().and_then(Note::read) else { return Ok(()) };
+        let (caller, op) = (Caller::checked(0, 0), MetaOp::SessionClose);
+        let request = MetaRequest { session, sequence: 0, hour: 0, caller, op };
+        self.client.meta(&request, None).map(drop)
+    }
+
     fn open_session(&self) -> Result<Session, ClientError> {
         let op = MetaOp::SessionOpen { name: self.name.clone() };
         let MetaReply::Session(session) = self.at(&self.name, op)? else {
             return Err(self.unexpected());
         };
         self.session.store(session.id, Ordering::Release);
+        if let Some(note) = &self.note {
+            note.write(session.id);
+        }
         Ok(session)
     }
 

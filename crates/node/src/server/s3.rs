@@ -14,12 +14,15 @@ use millpond_s3::{Gateway, Key, Options, StartError as GatewayError};
 use millpond_types::meta::{Answered, MetaRequest};
 use millpond_types::wire::{Status, Verb};
 
+use super::cluster::folders;
 use super::conn::Shared;
 use super::{StartError, listen_error, tls};
 use crate::config::Config;
 use crate::member::Member;
 use crate::service::Metrics;
 
+/// In the first data folder: the session of the gateway.
+const SESSION_NOTE: &str = "s3-session";
 /// Memory that each connection to a node of this host shares with it: what two pieces of a body take.
 const ARENA_BYTES: u64 = 8 << 20;
 
@@ -123,6 +126,7 @@ pub(super) fn start(
         region: s3.region.clone(),
         root_key,
         upload_expiry: s3.upload_expiry.0,
+        session_note: folders(config)?.first().map(|folder| folder.join(SESSION_NOTE)),
     };
     match Gateway::start(options) {
         Ok(gateway) => Ok(Some(gateway)),

@@ -152,3 +152,26 @@ fn a_cache_with_a_bound_keeps_what_is_pinned_and_transient_objects() {
     assert_eq!(count("kept/", "clean"), 24);
     assert_eq!(count("tmp/", "transient"), 24);
 }
+
+/// A session that is killed would keep what it replaced until its lease ends, a minute later: there is no room for a third.
+#[test]
+fn what_a_killed_gateway_replaced_goes_when_it_is_back() {
+    const HALF: usize = 250 << 20;
+    let mut server = Server::lasting();
+    let s3 = server.client();
+    s3.bucket("plain");
+    for n in 0..2 {
+        s3.put("/plain/k", body(n, HALF)).send().expect(200);
+    }
+    server.kill_and_start();
+    let start = Instant::now();
+    let s3 = server.client();
+    let third = body(2, HALF);
+    until("there is room for a third", || {
+        let answer = s3.put("/plain/k", third.as_slice()).send();
+        assert!(answer.is(200) || answer.status >= 500, "{}", answer.text());
+        answer.is(200).then_some(())
+    });
+    assert!(start.elapsed() < Duration::from_secs(40), "it took {:?}", start.elapsed());
+    assert!(s3.bytes("/plain/k") == third);
+}

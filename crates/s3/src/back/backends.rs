@@ -199,7 +199,7 @@ impl BackendRing {
     /// # Errors
     /// As for [`Volume::with`].
     pub fn open(client: Client) -> Result<Self, ClientError> {
-        Ok(Self { volume: root(client, "millpond s3 backends")? })
+        Ok(Self { volume: root(client, ("millpond s3 backends", None))? })
     }
 
     /// Makes a backend, or gives it other settings: gateways hear of them within a few seconds.

@@ -98,7 +98,7 @@ impl BucketRing {
     /// # Errors
     /// As for [`Volume::with`].
     pub fn open(client: Client) -> Result<Self, ClientError> {
-        Ok(Self { volume: root(client, "millpond s3 buckets")? })
+        Ok(Self { volume: root(client, ("millpond s3 buckets", None))? })
     }
 
     /// All buckets that something backs.

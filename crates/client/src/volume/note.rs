@@ -1,0 +1,55 @@
+//! Where a process notes its session. One that was killed keeps its session until the lease ends, and with it the bytes of
+//! all that was replaced or removed meanwhile: the process that comes after it ends that session at once.
+
+use std::path::{Path, PathBuf};
+
+use millpond_env::files::{FileLock, publish};
+
+/// A file that names a session, and the right to it.
+#[derive(Debug)]
+pub(super) struct Note {
+    path: PathBuf,
+    /// Whoever noted a session before has ended.
+    _lock: FileLock,
+}
+
+impl Note {
+    /// None where another process has it, or where it cannot be kept: sessions then end with their leases.
+    pub(super) fn take(path: &Path) -> Option<Self> {
+        let lock = FileLock::take(&path.with_added_extension("lock")).ok()??;
+        Some(Self { path: path.to_owned(), _lock: lock })
+    }
+
+    /// The session that was noted last; none where there is none, or where it is not legible.
+    pub(super) fn read(&self) -> Option<u64> {
+        std::fs::read_to_string(&self.path).ok()?.trim().parse().ok()
+    }
+
+    /// Notes a session.
+    pub(super) fn write(&self, session: u64) {
+        // Where it fails this session ends with its lease.
+        let _ = publish(&self.path, &[format!("{session}\n").as_bytes()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_process_has_a_note_and_what_is_not_legible_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("session");
+        let note = Note::take(&path).unwrap();
+        assert_eq!(note.read(), None);
+        note.write(17);
+        assert_eq!(note.read(), Some(17));
+        assert!(Note::take(&path).is_none(), "the first one has it");
+        std::fs::write(&path, "1x").unwrap();
+        assert_eq!(note.read(), None);
+        note.write(18);
+        drop(note);
+        assert_eq!(Note::take(&path).unwrap().read(), Some(18));
+        assert!(Note::take(Path::new("/nowhere/session")).is_none());
+    }
+}
