@@ -23,10 +23,13 @@ pub trait OwnMeta: fmt::Debug + Send + Sync {
         &'a self,
         request: &'a MetaRequest,
     ) -> Pin<Box<dyn Future<Output = Option<Answered>> + Send + 'a>>;
+
+    /// The same for a thread that may block.
+    fn ask(&self, request: &MetaRequest) -> Option<Answered>;
 }
 
 impl Client {
-    /// Has a meta execute an operation; any meta of the cluster, again until one answers.
+    /// Has a meta execute an operation: that of this process, or any of the cluster, again until one answers.
     ///
     /// What changes something is done once: every attempt carries the session and the sequence of the
     /// request, and so must a later call that repeats it.
@@ -39,6 +42,10 @@ impl Client {
         request: &MetaRequest,
         deadline: Option<Duration>,
     ) -> Result<Answered, ClientError> {
+        let own = self.options().own_meta.as_ref();
+        if let Some(answered) = own.and_then(|own| own.ask(request)) {
+            return Ok(answered);
+        }
         let deadline = self.deadline(deadline);
         let reply = self.of_files(deadline)?.ask_meta(&request.encode(), deadline)?;
         Answered::decode(&reply).map_err(|source| self.malformed(source))

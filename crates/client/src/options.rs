@@ -90,7 +90,7 @@ pub struct ClientOptions {
     pub spin: Duration,
     /// Arena for puts through shared memory per connection; larger values go over the socket.
     pub arena_bytes: u64,
-    /// The meta in this process, if there is one: callers that have no thread to wait with ask it first.
+    /// The meta in this process, if there is one: it is asked first.
     pub own_meta: Option<Arc<dyn OwnMeta>>,
 }
 

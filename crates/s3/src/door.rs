@@ -16,7 +16,7 @@ use crate::lately::Lately;
 use crate::md5::Together;
 use crate::metrics::Metrics;
 use crate::record::{BucketRecord, decode};
-use crate::send::Spare;
+use crate::spare::Spare;
 use crate::store::{Found, KeyState, Object, Store};
 
 /// Memory for bodies that come in, in KiB.
@@ -50,7 +50,7 @@ pub(crate) struct Door {
     incoming: Arc<Semaphore>,
     outgoing: Arc<Semaphore>,
     buckets: Lately<About>,
-    /// Memory of what was sent.
+    /// Memory of bodies that have gone their way.
     pub(crate) spare: Spare,
     /// Where bodies are hashed.
     pub(crate) md5: Arc<Together>,

@@ -38,6 +38,7 @@ mod receive;
 mod record;
 mod send;
 mod service;
+mod spare;
 mod stall;
 mod store;
 

@@ -15,6 +15,7 @@ use crate::door::{Door, Way};
 use crate::error::{Told as _, custom, of_body, refuse};
 use crate::hash::{Algorithm, Digest, Expected, Hasher, bad_sum};
 use crate::md5::{Md5, Together};
+use crate::spare::room;
 use crate::store::STORED_MAX;
 
 /// Bytes that are hashed and written at once: the chunks in it go to their chains side by side.
@@ -167,11 +168,14 @@ impl Incoming {
         }
         // One piece is filled while the one before is hashed and written.
         let piece = usize::try_from(self.len).unwrap_or(PIECE).clamp(1, PIECE);
-        let _memory = door.memory(Way::In, piece * 2).await?;
+        let _memory = door.memory(Way::In, room(piece) * 2).await?;
         let file = door.blocking(|store| store.nameless_file().in_bucket()).await?;
         let md5 = Arc::clone(&door.md5);
-        let mut writer = Writer { file, md5, hasher: Some(hasher), offset: 0, busy: None };
-        let mut bytes = Vec::with_capacity(piece);
+        let _coming = md5.expect();
+        let hasher = Some(hasher);
+        let mut writer = Writer { file, md5: Arc::clone(&md5), hasher, offset: 0, busy: None };
+        let mut bytes = door.spare.take(piece);
+        bytes.clear();
         let mut come = 0;
         while let Some(frame) = self.next(come).await? {
             come += frame.len() as u64;
@@ -181,15 +185,15 @@ impl Incoming {
                 bytes.extend_from_slice(now);
                 rest = later;
                 if bytes.len() == piece {
-                    bytes = writer.push(bytes, piece).await?;
+                    bytes = writer.push(bytes).await?.unwrap_or_else(|| door.spare.take(piece));
+                    bytes.clear();
                 }
             }
         }
         self.end(come)?;
-        if !bytes.is_empty() {
-            writer.push(bytes, 0).await?;
-        }
-        let (file, hasher) = writer.finish().await?;
+        let before = if bytes.is_empty() { Some(bytes) } else { writer.push(bytes).await? };
+        let (file, hasher, last) = writer.finish().await?;
+        before.into_iter().chain(last).for_each(|it| door.spare.give(it));
         Ok(Arrived { content: Content::File(file), hasher, expected: self.expected })
     }
 
@@ -242,8 +246,8 @@ struct Busy {
 }
 
 impl Writer {
-    /// Waits for the piece before, begins with this one and returns memory for the next.
-    async fn push(&mut self, bytes: Vec<u8>, next: usize) -> S3Result<Vec<u8>> {
+    /// Waits for the piece before, begins with this one and gives back the memory of that before.
+    async fn push(&mut self, bytes: Vec<u8>) -> S3Result<Option<Vec<u8>>> {
         let spare = self.settle().await?;
         let bytes = Arc::new(bytes);
         let Some(mut hasher) = self.hasher.take() else {
@@ -258,7 +262,7 @@ impl Writer {
             file.write_batch(&[(offset, &of_task)]).of_object().map(|()| hasher)
         });
         self.busy = Some(Busy { md5, writing, bytes });
-        Ok(spare.unwrap_or_else(|| Vec::with_capacity(next)))
+        Ok(spare)
     }
 
     async fn settle(&mut self) -> S3Result<Option<Vec<u8>>> {
@@ -268,15 +272,13 @@ impl Writer {
             hasher.put_md5(md5.await.map_err(S3Error::internal_error)??);
         }
         self.hasher = Some(hasher);
-        Ok(Arc::try_unwrap(bytes).ok().map(|mut bytes| {
-            bytes.clear();
-            bytes
-        }))
+        Ok(Arc::try_unwrap(bytes).ok())
     }
 
-    async fn finish(mut self) -> S3Result<(File, Hasher)> {
-        self.settle().await?;
+    /// The file, its hashes, and the memory of the last piece.
+    async fn finish(mut self) -> S3Result<(File, Hasher, Option<Vec<u8>>)> {
+        let last = self.settle().await?;
         let hasher = self.hasher.take().ok_or(S3ErrorCode::InternalError)?;
-        Ok((self.file, hasher))
+        Ok((self.file, hasher, last))
     }
 }

@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 use futures_util::Stream;
 use hyper::body::Bytes;
 use millpond_client::File;
-use parking_lot::Mutex;
 use s3s::StdError;
 use s3s::dto::StreamingBlob;
 use s3s::stream::{ByteStream, RemainingLength};
@@ -15,42 +14,13 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::spawn_blocking;
 
 use crate::door::{Door, Way};
+use crate::spare::room;
 
 /// Bytes that are read at once.
 const PIECE: usize = 2 << 20;
-/// From here on a buffer of a whole piece is used.
-const LARGE: usize = PIECE / 8;
-
-/// Buffers of a whole piece that wait to be used again at most.
-const SPARE_MAX: usize = 16;
-
-/// Buffers of sent pieces: memory that the system need not clear anew for each.
-#[derive(Debug, Default)]
-pub(crate) struct Spare(Mutex<Vec<Box<[u8]>>>);
-
-impl Spare {
-    /// A buffer for this many bytes, and perhaps more.
-    fn take(&self, len: usize) -> Box<[u8]> {
-        let spare = if len < LARGE { None } else { self.0.lock().pop() };
-        spare.unwrap_or_else(|| vec![0; room(len)].into_boxed_slice())
-    }
-
-    fn give(&self, buffer: Box<[u8]>) {
-        let mut spare = self.0.lock();
-        if buffer.len() == PIECE && spare.len() < SPARE_MAX {
-            spare.push(buffer);
-        }
-    }
-}
-
-/// The memory that so many bytes take.
-const fn room(len: usize) -> usize {
-    if len < LARGE { len } else { PIECE }
-}
-
 /// Memory that goes back when it was sent.
 struct Piece {
-    buffer: Box<[u8]>,
+    buffer: Vec<u8>,
     len: usize,
     door: Arc<Door>,
     _memory: OwnedSemaphorePermit,
@@ -121,7 +91,10 @@ async fn read(door: &Arc<Door>, file: &File, (offset, len): (u64, u64)) -> Resul
     let memory = door.memory(Way::Out, room(len)).await.map_err(Box::new)?;
     let (file, door) = (file.clone(), Arc::clone(door));
     let read = spawn_blocking(move || -> Result<Piece, StdError> {
-        let buffer = door.spare.take(len);
+        let mut buffer = door.spare.take(len);
+        if buffer.len() < len {
+            buffer.resize(len, 0);
+        }
         let mut piece = Piece { buffer, len, door, _memory: memory };
         let lens = file.read_batch(&mut [(offset, &mut piece.buffer[..len])])?;
         if lens.first() != Some(&len) {

@@ -16,6 +16,8 @@ use std::path::Path;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
 
 use millpond_cluster::manager::{
     AdminAnswer, AdminCommand, Event, Form, Manager, ManagerOptions, Role,
@@ -84,9 +86,18 @@ fn busy() -> Failure {
     Failure::new(Status::Busy, "the manager has too much to do: retry in a moment".to_owned())
 }
 
-fn late() -> Failure {
+pub(crate) fn late() -> Failure {
     let text = "the cluster's store did not answer in time";
     Failure::new(Status::DeadlineExceeded, text.to_owned())
+}
+
+/// Wakes a thread that waits for a future.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
 }
 
 impl ManagerRole {
@@ -233,6 +244,31 @@ impl ManagerRole {
             work.as_mut().poll(context)
         });
         timeout(deadline.since(RealClock::tick()), entered).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// The same on a thread that may block.
+    pub(crate) fn here_blocking<T>(
+        &self,
+        work: impl Future<Output = Result<T, Failure>>,
+        deadline: Tick,
+    ) -> Result<T, Failure> {
+        let (mut work, handle) = (pin!(work), self.store.handle());
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            let polled = {
+                let _entered = handle.enter();
+                work.as_mut().poll(&mut context)
+            };
+            if let Poll::Ready(done) = polled {
+                return done;
+            }
+            let left = deadline.since(RealClock::tick());
+            if left.is_zero() {
+                return Err(late());
+            }
+            std::thread::park_timeout(left);
+        }
     }
 
     /// Runs `work` on the store's thread for as long as there is one.

@@ -97,6 +97,19 @@ impl MetaRole {
         volume.execute(request).await.map_err(failure)
     }
 
+    /// The same for a thread that may block.
+    ///
+    /// # Errors
+    /// As there, and that it was late.
+    pub(crate) fn execute_blocking(
+        &self,
+        request: &MetaRequest,
+        routing: &Routing,
+        deadline: Tick,
+    ) -> Result<Answered, Failure> {
+        self.manager.here_blocking(self.execute(request, routing, deadline), deadline)
+    }
+
     /// Waits for changes that a mount asks for.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ use std::time::Duration;
 use millpond_client::{Address, ClientOptions, OwnMeta};
 use millpond_env::RealClock;
 use millpond_s3::{Gateway, Key, Options, StartError as GatewayError};
+use millpond_types::Tick;
 use millpond_types::meta::{Answered, MetaRequest};
 use millpond_types::wire::{Status, Verb};
 
@@ -18,8 +19,9 @@ use super::cluster::folders;
 use super::conn::Shared;
 use super::{StartError, listen_error, tls};
 use crate::config::Config;
+use crate::manager::late;
 use crate::member::Member;
-use crate::service::Metrics;
+use crate::service::{Failure, Metrics};
 
 /// In the first data folder: the session of the gateway.
 const SESSION_NOTE: &str = "s3-session";
@@ -40,6 +42,14 @@ impl OwnRole {
         let member = Arc::clone(shared.cluster.as_ref()?.member());
         Some(Self { member, metrics: Arc::clone(&shared.service.metrics) })
     }
+
+    /// Counts an answer as one that came over a connection.
+    fn counted(&self, received: Tick, done: Result<Answered, Failure>) -> Option<Answered> {
+        let status = done.as_ref().map_or_else(|failure| failure.status, |_| Status::Ok);
+        let us = RealClock::tick().since(received).as_micros();
+        self.metrics.answered(Verb::Meta, status, u64::try_from(us).unwrap_or(u64::MAX));
+        done.ok()
+    }
 }
 
 impl fmt::Debug for OwnRole {
@@ -59,15 +69,15 @@ impl OwnMeta for OwnRole {
             let (routing, deadline) = (self.member.routing(), received.plus(OWN_PATIENCE));
             let work = role.execute(request, &routing, deadline);
             let done = tokio::time::timeout(OWN_PATIENCE, work).await;
-            let status = match &done {
-                Ok(Ok(_)) => Status::Ok,
-                Ok(Err(failure)) => failure.status,
-                Err(_) => Status::DeadlineExceeded,
-            };
-            let us = RealClock::tick().since(received).as_micros();
-            self.metrics.answered(Verb::Meta, status, u64::try_from(us).unwrap_or(u64::MAX));
-            done.ok()?.ok()
+            self.counted(received, done.unwrap_or_else(|_| Err(late())))
         })
+    }
+
+    fn ask(&self, request: &MetaRequest) -> Option<Answered> {
+        let role = self.member.meta()?;
+        let received = RealClock::tick();
+        let (routing, deadline) = (self.member.routing(), received.plus(OWN_PATIENCE));
+        self.counted(received, role.execute_blocking(request, &routing, deadline))
     }
 }
 

@@ -194,6 +194,10 @@ impl OwnMeta for Forgetful {
         let is_told = self.asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
         Box::pin(std::future::ready(done.filter(|_| is_told)))
     }
+
+    fn ask(&self, _request: &MetaRequest) -> Option<Answered> {
+        None
+    }
 }
 
 /// Objects that are put by the meta of this process, which loses answers: each is put once, also where it is asked again.

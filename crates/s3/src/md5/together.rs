@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use fearless_simd::Level;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use s3s::{S3Error, S3Result};
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
@@ -16,10 +18,18 @@ use super::rounds::{BLOCK, LANES, alone, beside};
 const STRIDE: usize = 512;
 /// So many bodies cost more one after the other than side by side.
 const WORTH: usize = 3;
+/// So long hashing waits for bodies that are on their way.
+const PATIENCE: Duration = Duration::from_millis(8);
+/// So often it does not, after it waited in vain: those that come may come slowly.
+const VAIN: u32 = 32;
 
 /// Pieces of bodies that wait to be hashed, and threads that do it.
 pub(crate) struct Together {
     queue: Mutex<Queue>,
+    /// As many wait as are waited for.
+    enough: Condvar,
+    /// Large bodies on their way.
+    coming: AtomicUsize,
     level: Level,
     workers_max: usize,
 }
@@ -28,13 +38,25 @@ pub(crate) struct Together {
 struct Queue {
     waiting: VecDeque<Job>,
     workers: usize,
+    /// How often no more is waited.
+    vain: u32,
 }
 
 /// A piece of a body.
 struct Job {
     md5: Md5,
     bytes: Arc<Vec<u8>>,
+    is_small: bool,
     done: oneshot::Sender<Md5>,
+}
+
+/// A large body on its way.
+pub(crate) struct Coming(Arc<Together>);
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        self.0.coming.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A piece that is being hashed: its whole blocks begin at `from` bytes, and `done` of them are.
@@ -57,7 +79,7 @@ impl Lane {
 
     /// Gives the hash back, which has all of the piece but what makes no block.
     fn end(self) {
-        let Job { mut md5, bytes, done } = self.job;
+        let Job { mut md5, bytes, done, .. } = self.job;
         let (blocks, tail) = bytes[self.from..].as_chunks::<BLOCK>();
         md5.len += (blocks.len() * BLOCK) as u64;
         md5.keep(tail);
@@ -81,7 +103,14 @@ impl Drop for Worker {
 impl Together {
     pub(crate) fn new() -> Self {
         let workers_max = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { queue: Mutex::default(), level: Level::new(), workers_max }
+        let (queue, enough, coming) = Default::default();
+        Self { queue, enough, coming, level: Level::new(), workers_max }
+    }
+
+    /// A large body is on its way: others are hashed beside it, if it comes soon.
+    pub(crate) fn expect(self: &Arc<Self>) -> Coming {
+        self.coming.fetch_add(1, Ordering::Relaxed);
+        Coming(Arc::clone(self))
     }
 
     /// Adds a piece of a body to its hash, on another thread.
@@ -89,8 +118,17 @@ impl Together {
     /// # Errors
     /// `InternalError` when that thread has died.
     pub(crate) async fn update(self: Arc<Self>, md5: Md5, bytes: Arc<Vec<u8>>) -> S3Result<Md5> {
+        self.hashed(md5, bytes, false).await
+    }
+
+    async fn hashed(
+        self: Arc<Self>,
+        md5: Md5,
+        bytes: Arc<Vec<u8>>,
+        is_small: bool,
+    ) -> S3Result<Md5> {
         let (done, hashed) = oneshot::channel();
-        self.push(Job { md5, bytes, done });
+        self.push(Job { md5, bytes, is_small, done });
         hashed.await.map_err(S3Error::internal_error)
     }
 
@@ -105,7 +143,7 @@ impl Together {
         is_alone: bool,
     ) -> S3Result<Md5> {
         if !is_alone {
-            return self.update(md5, Arc::clone(bytes)).await;
+            return self.hashed(md5, Arc::clone(bytes), true).await;
         }
         md5.update(bytes);
         Ok(md5)
@@ -120,13 +158,38 @@ impl Together {
             queue.workers += 1;
             let worker = Worker(Arc::clone(self));
             spawn_blocking(move || worker.0.work());
+        } else if self.is_enough(&queue) {
+            self.enough.notify_one();
         }
+    }
+
+    /// Waits for more bodies, unless that was in vain lately.
+    fn wait(&self, queue: &mut MutexGuard<'_, Queue>) {
+        if queue.vain > 0 {
+            queue.vain -= 1;
+            return;
+        }
+        self.enough.wait_for(queue, PATIENCE);
+        if queue.waiting.len() < WORTH {
+            queue.vain = VAIN;
+        }
+    }
+
+    /// Whether nothing is gained by waiting for more.
+    fn is_enough(&self, queue: &Queue) -> bool {
+        let coming = self.coming.load(Ordering::Relaxed).min(LANES);
+        coming < WORTH
+            || queue.waiting.len() >= coming
+            || queue.waiting.iter().any(|job| job.is_small)
     }
 
     fn work(&self) {
         let mut lanes: Vec<Lane> = Vec::with_capacity(LANES);
         loop {
             let mut queue = self.queue.lock();
+            if lanes.is_empty() && !queue.waiting.is_empty() && !self.is_enough(&queue) {
+                self.wait(&mut queue);
+            }
             let count = (LANES - lanes.len()).min(queue.waiting.len());
             let new: Vec<Job> = queue.waiting.drain(..count).collect();
             if new.is_empty() && lanes.is_empty() {

@@ -1,0 +1,73 @@
+//! Buffers of bodies that wait to be used again: memory that the system need not clear anew for each body.
+
+use parking_lot::Mutex;
+
+/// Shorter buffers are made anew each time; longer ones there are none.
+const SHORTEST: usize = 256 << 10;
+const LONGEST: usize = 4 << 20;
+/// What waits at most.
+const BYTES_MAX: usize = 32 << 20;
+
+/// Buffers of one, two, four times the shortest length, and so on.
+#[derive(Debug, Default)]
+pub(crate) struct Spare(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    buffers: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+/// The memory that a buffer for so many bytes takes.
+pub(crate) const fn room(len: usize) -> usize {
+    if len < SHORTEST || len > LONGEST { len } else { len.next_power_of_two() }
+}
+
+impl Spare {
+    /// A buffer with room for this many bytes. What is in it, and how much, is left from before.
+    pub(crate) fn take(&self, len: usize) -> Vec<u8> {
+        let room = room(len);
+        let mut waiting = self.0.lock();
+        let Some(at) = waiting.buffers.iter().rposition(|it| it.capacity() == room) else {
+            drop(waiting);
+            return Vec::with_capacity(room);
+        };
+        waiting.bytes -= room;
+        waiting.buffers.swap_remove(at)
+    }
+
+    /// Takes a buffer back.
+    pub(crate) fn give(&self, buffer: Vec<u8>) {
+        let room = buffer.capacity();
+        let is_kept = (SHORTEST..=LONGEST).contains(&room) && room.is_power_of_two();
+        let mut waiting = self.0.lock();
+        if is_kept && waiting.bytes + room <= BYTES_MAX {
+            waiting.bytes += room;
+            waiting.buffers.push(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_come_back_and_their_memory_is_bounded() {
+        let spare = Spare::default();
+        let mut one = spare.take(SHORTEST + 1);
+        assert_eq!((one.capacity(), room(SHORTEST + 1)), (2 * SHORTEST, 2 * SHORTEST));
+        one.push(7);
+        spare.give(one);
+        assert!(spare.take(SHORTEST).is_empty(), "the other one is longer");
+        assert_eq!(spare.take(2 * SHORTEST), [7]);
+        spare.give(spare.take(10));
+        spare.give(Vec::with_capacity(LONGEST + 1));
+        assert_eq!(spare.0.lock().bytes, 0, "neither is kept");
+        let many: Vec<_> = (0..2 * BYTES_MAX / LONGEST).map(|_| spare.take(LONGEST)).collect();
+        for buffer in many {
+            spare.give(buffer);
+        }
+        assert_eq!(spare.0.lock().bytes, BYTES_MAX);
+    }
+}
