@@ -20,15 +20,17 @@ impl Note {
         Some(Self { path: path.to_owned(), _lock: lock })
     }
 
-    /// The session that was noted last; none where there is none, or where it is not legible.
-    pub(super) fn read(&self) -> Option<u64> {
-        std::fs::read_to_string(&self.path).ok()?.trim().parse().ok()
+    /// The session that was noted last and its name; none where there is none, or where it is not legible.
+    pub(super) fn read(&self) -> Option<(u64, String)> {
+        let text = std::fs::read_to_string(&self.path).ok()?;
+        let (session, name) = text.strip_suffix('\n')?.split_once(' ')?;
+        Some((session.parse().ok()?, name.to_owned()))
     }
 
     /// Notes a session.
-    pub(super) fn write(&self, session: u64) {
+    pub(super) fn write(&self, session: u64, name: &str) {
         // Where it fails this session ends with its lease.
-        let _ = publish(&self.path, &[format!("{session}\n").as_bytes()]);
+        let _ = publish(&self.path, &[format!("{session} {name}\n").as_bytes()]);
     }
 }
 
@@ -42,14 +44,16 @@ mod tests {
         let path = folder.path().join("session");
         let note = Note::take(&path).unwrap();
         assert_eq!(note.read(), None);
-        note.write(17);
-        assert_eq!(note.read(), Some(17));
+        note.write(17, "a name");
+        assert_eq!(note.read(), Some((17, "a name".to_owned())));
         assert!(Note::take(&path).is_none(), "the first one has it");
-        std::fs::write(&path, "1x").unwrap();
-        assert_eq!(note.read(), None);
-        note.write(18);
+        for torn in ["1x name\n", "17", "17 a na", ""] {
+            std::fs::write(&path, torn).unwrap();
+            assert_eq!(note.read(), None, "{torn}");
+        }
+        note.write(18, "n");
         drop(note);
-        assert_eq!(Note::take(&path).unwrap().read(), Some(18));
+        assert_eq!(Note::take(&path).unwrap().read(), Some((18, "n".to_owned())));
         assert!(Note::take(Path::new("/nowhere/session")).is_none());
     }
 }

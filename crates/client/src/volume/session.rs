@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use millpond_env::{RealClock, ThreadHandle, thread};
+use millpond_env::{RealClock, Rng, ThreadHandle, thread};
 use millpond_types::meta::{
     Attr, Caller, Ino, MetaAnswer, MetaError, MetaOp, MetaReply, MetaRequest, Session,
+    SessionRecord, keys,
 };
+use millpond_types::wire::Record as _;
 use parking_lot::{Condvar, Mutex};
 
 use super::note::Note;
@@ -79,11 +81,13 @@ impl Metas {
         (name, note): (String, Option<&Path>),
         caller: Caller,
     ) -> Result<(Arc<Self>, Keeper), ClientError> {
+        let note = note.and_then(Note::take);
+        let name = if note.is_some() { with_nonce(&name)? } else { name };
         let metas = Arc::new(Self {
             client,
             caller,
             name,
-            note: note.and_then(Note::take),
+            note,
             session: AtomicU64::new(0),
             sequence: AtomicU64::new(1),
             open: Mutex::default(),
@@ -176,11 +180,20 @@ impl Metas {
         self.holds.lock().held.first().is_some_and(|number| *number < before)
     }
 
-    /// Ends the session of the process before this one.
+    /// Ends the session of the process before this one, if it is that one's: in another cluster, or in one that was made
+    /// anew, the number is somebody else's.
     fn end_noted(&self) -> Result<(), ClientError> {
-        let Some(session) = self.note.as_ref().and_then(Note::read) else { return Ok(()) };
-        let (caller, op) = (Caller::checked(0, 0), MetaOp::SessionClose);
-        let request = MetaRequest { session, sequence: 0, hour: 0, caller, op };
+        let Some((session, name)) = self.note.as_ref().and_then(Note::read) else { return Ok(()) };
+        let root = || Caller::checked(0, 0);
+        let op = MetaOp::RecordsAt { keys: vec![keys::session(session)] };
+        let Ok(MetaReply::Values(found)) = self.ask(root(), op)? else { return Ok(()) };
+        let record = found.into_iter().next().flatten();
+        let record = record.and_then(|bytes| SessionRecord::open(&bytes).ok());
+        if record.is_none_or(|record| record.name != name) {
+            return Ok(());
+        }
+        let op = MetaOp::SessionClose;
+        let request = MetaRequest { session, sequence: 0, hour: 0, caller: root(), op };
         self.client.meta(&request, None).map(drop)
     }
 
@@ -191,7 +204,7 @@ impl Metas {
         };
         self.session.store(session.id, Ordering::Release);
         if let Some(note) = &self.note {
-            note.write(session.id);
+            note.write(session.id, &self.name);
         }
         Ok(session)
     }
@@ -264,6 +277,14 @@ impl Metas {
             _ => Vec::new(),
         }
     }
+}
+
+/// A name that no other session has.
+fn with_nonce(name: &str) -> Result<String, ClientError> {
+    let mut nonce = [0; 8];
+    let failed = |error| ClientError::argument("note", format!("no random number: {error}"));
+    Rng::fill_from_os(&mut nonce).map_err(failed)?;
+    Ok(format!("{name} {:016x}", u64::from_le_bytes(nonce)))
 }
 
 /// What POSIX says about a path.

@@ -13,7 +13,7 @@ mod store;
 
 use std::future::poll_fn;
 use std::path::Path;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -86,7 +86,7 @@ fn busy() -> Failure {
     Failure::new(Status::Busy, "the manager has too much to do: retry in a moment".to_owned())
 }
 
-pub(crate) fn late() -> Failure {
+fn late() -> Failure {
     let text = "the cluster's store did not answer in time";
     Failure::new(Status::DeadlineExceeded, text.to_owned())
 }
@@ -237,13 +237,28 @@ impl ManagerRole {
         work: impl Future<Output = Result<T, Failure>>,
         deadline: Tick,
     ) -> Result<T, Failure> {
-        let (mut work, handle) = (pin!(work), self.store.handle());
-        let entered = poll_fn(|context| {
-            // Timers of the store are tokio's: they run on the store's thread, and wake this task.
+        let left = deadline.since(RealClock::tick());
+        timeout(left, self.entered(pin!(work))).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// The same in a task of tokio.
+    pub(crate) async fn here_in_tokio<T>(
+        &self,
+        work: impl Future<Output = Result<T, Failure>>,
+        deadline: Tick,
+    ) -> Result<T, Failure> {
+        let left = deadline.since(RealClock::tick());
+        tokio::time::timeout(left, self.entered(pin!(work))).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Work that knows the store's runtime wherever it is polled: timers of the store, and what it spawns, are tokio's. They run
+    /// on the store's thread, and wake whoever waits.
+    fn entered<F: Future>(&self, mut work: Pin<&mut F>) -> impl Future<Output = F::Output> {
+        let handle = self.store.handle();
+        poll_fn(move |context| {
             let _entered = handle.enter();
             work.as_mut().poll(context)
-        });
-        timeout(deadline.since(RealClock::tick()), entered).await.unwrap_or_else(|_| Err(late()))
+        })
     }
 
     /// The same on a thread that may block.
@@ -252,15 +267,12 @@ impl ManagerRole {
         work: impl Future<Output = Result<T, Failure>>,
         deadline: Tick,
     ) -> Result<T, Failure> {
-        let (mut work, handle) = (pin!(work), self.store.handle());
+        let work = pin!(work);
+        let mut work = pin!(self.entered(work));
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let mut context = Context::from_waker(&waker);
         loop {
-            let polled = {
-                let _entered = handle.enter();
-                work.as_mut().poll(&mut context)
-            };
-            if let Poll::Ready(done) = polled {
+            if let Poll::Ready(done) = work.as_mut().poll(&mut context) {
                 return done;
             }
             let left = deadline.since(RealClock::tick());

@@ -82,11 +82,21 @@ impl MetaRole {
         Ok(self.manager.here(work, deadline).await?.encode())
     }
 
-    /// Executes a request of this process; the caller bounds its time, and asks again under the same name after a failure.
+    /// Executes a request of this process, in a task of tokio.
     ///
     /// # Errors
-    /// [`Failure`]: it may be done or not.
-    pub(crate) async fn execute(
+    /// [`Failure`]: it may be done or not: ask again under the same name.
+    pub(crate) async fn answer_here(
+        &self,
+        request: &MetaRequest,
+        routing: &Routing,
+        deadline: Tick,
+    ) -> Result<Answered, Failure> {
+        let work = self.execute(request, routing, deadline);
+        self.manager.here_in_tokio(work, deadline).await
+    }
+
+    async fn execute(
         &self,
         request: &MetaRequest,
         routing: &Routing,
@@ -100,8 +110,8 @@ impl MetaRole {
     /// The same for a thread that may block.
     ///
     /// # Errors
-    /// As there, and that it was late.
-    pub(crate) fn execute_blocking(
+    /// As there.
+    pub(crate) fn answer_blocking(
         &self,
         request: &MetaRequest,
         routing: &Routing,

@@ -14,13 +14,14 @@ use millpond_s3::{Gateway, Key, Options, StartError as GatewayError};
 use millpond_types::Tick;
 use millpond_types::meta::{Answered, MetaRequest};
 use millpond_types::wire::{Status, Verb};
+use parking_lot::Mutex;
 
 use super::cluster::folders;
 use super::conn::Shared;
 use super::{StartError, listen_error, tls};
 use crate::config::Config;
-use crate::manager::late;
 use crate::member::Member;
+use crate::meta::MetaRole;
 use crate::service::{Failure, Metrics};
 
 /// In the first data folder: the session of the gateway.
@@ -28,25 +29,42 @@ const SESSION_NOTE: &str = "s3-session";
 /// Memory that each connection to a node of this host shares with it: what two pieces of a body take.
 const ARENA_BYTES: u64 = 8 << 20;
 
-/// An operation that takes longer is asked for again in another way. Longer than a commit takes, and shorter than calls may.
-const OWN_PATIENCE: Duration = Duration::from_secs(1);
+/// An operation that takes longer is asked for again in another way. Longer than a call to etcd may take, and shorter than calls
+/// of clients.
+const OWN_PATIENCE: Duration = Duration::from_secs(2);
+/// A meta that could not answer, such as one that has lost its store, is left alone for so long.
+const AWAY: Duration = Duration::from_secs(5);
 
 /// The meta role of this process, for its gateway.
 struct OwnRole {
     member: Arc<Member>,
     metrics: Arc<Metrics>,
+    /// Others are asked until then, because this one could not answer.
+    not_before: Mutex<Option<Tick>>,
 }
 
 impl OwnRole {
     fn of(shared: &Shared) -> Option<Self> {
         let member = Arc::clone(shared.cluster.as_ref()?.member());
-        Some(Self { member, metrics: Arc::clone(&shared.service.metrics) })
+        let metrics = Arc::clone(&shared.service.metrics);
+        Some(Self { member, metrics, not_before: Mutex::default() })
+    }
+
+    /// The role, if it can be asked, and when that was.
+    fn role(&self) -> Option<(&MetaRole, Tick)> {
+        let now = RealClock::tick();
+        let is_away = self.not_before.lock().is_some_and(|at| now < at);
+        self.member.meta().filter(|_| !is_away).map(|role| (role, now))
     }
 
     /// Counts an answer as one that came over a connection.
     fn counted(&self, received: Tick, done: Result<Answered, Failure>) -> Option<Answered> {
+        let now = RealClock::tick();
         let status = done.as_ref().map_or_else(|failure| failure.status, |_| Status::Ok);
-        let us = RealClock::tick().since(received).as_micros();
+        if done.is_err() {
+            *self.not_before.lock() = Some(now.plus(AWAY));
+        }
+        let us = now.since(received).as_micros();
         self.metrics.answered(Verb::Meta, status, u64::try_from(us).unwrap_or(u64::MAX));
         done.ok()
     }
@@ -64,20 +82,16 @@ impl OwnMeta for OwnRole {
         request: &'a MetaRequest,
     ) -> Pin<Box<dyn Future<Output = Option<Answered>> + Send + 'a>> {
         Box::pin(async move {
-            let role = self.member.meta()?;
-            let received = RealClock::tick();
+            let (role, received) = self.role()?;
             let (routing, deadline) = (self.member.routing(), received.plus(OWN_PATIENCE));
-            let work = role.execute(request, &routing, deadline);
-            let done = tokio::time::timeout(OWN_PATIENCE, work).await;
-            self.counted(received, done.unwrap_or_else(|_| Err(late())))
+            self.counted(received, role.answer_here(request, &routing, deadline).await)
         })
     }
 
     fn ask(&self, request: &MetaRequest) -> Option<Answered> {
-        let role = self.member.meta()?;
-        let received = RealClock::tick();
+        let (role, received) = self.role()?;
         let (routing, deadline) = (self.member.routing(), received.plus(OWN_PATIENCE));
-        self.counted(received, role.execute_blocking(request, &routing, deadline))
+        self.counted(received, role.answer_blocking(request, &routing, deadline))
     }
 }
 

@@ -10,7 +10,7 @@ use millpond_client::{
     TransportInUse, Volume, VolumeOptions,
 };
 use millpond_env::Rng;
-use millpond_types::meta::{Answered, MetaRequest};
+use millpond_types::meta::{Answered, Caller, MetaOp, MetaReply, MetaRequest, keys};
 
 use crate::direct::random;
 use crate::metrics::{metrics, value};
@@ -233,6 +233,39 @@ fn questions_are_answered_once_also_where_an_answer_was_lost() {
         assert_eq!(found.object.unwrap().bytes.as_deref(), Some(key.as_bytes()));
     }
     assert_eq!((lost, own.asked.load(Ordering::Relaxed)), (100, 200));
+}
+
+/// A process ends the session that its note names, if it is of that name: the number alone may be anybody's, since another
+/// cluster counts from the same one.
+#[test]
+fn a_note_ends_the_session_that_it_was_written_for_and_no_other() {
+    let host = Host::start();
+    let client = host.client(Transport::Auto);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let open = |name: &str| {
+        let options = VolumeOptions { note: Some(path(name)), ..VolumeOptions::new("noted") };
+        Volume::with(client.clone(), options).unwrap()
+    };
+    let lives = |session: u64| {
+        let caller = Caller::checked(0, 0);
+        let op = MetaOp::RecordsAt { keys: vec![keys::session(session)] };
+        let request = MetaRequest { session: 0, sequence: 0, hour: 0, caller, op };
+        let answer = client.meta(&request, None).unwrap().answer;
+        matches!(answer, Ok(MetaReply::Values(found)) if found[0].is_some())
+    };
+    let _first = open("first");
+    let text = std::fs::read_to_string(path("first")).unwrap();
+    let session: u64 = text.split_once(' ').unwrap().0.parse().unwrap();
+    assert!(lives(session), "{text}");
+    let others = format!("{session} noted 0123456789abcdef\n");
+    std::fs::write(path("of another cluster"), others).unwrap();
+    let _second = open("of another cluster");
+    assert!(lives(session), "only the number is right");
+    // As left behind by a process that was killed.
+    std::fs::write(path("killed"), &text).unwrap();
+    let _third = open("killed");
+    assert!(!lives(session));
 }
 
 #[test]

@@ -154,7 +154,7 @@ fn tell(shared: &Shared, seed: u64) {
     let get = |number: &std::sync::atomic::AtomicU64| number.load(Ordering::Relaxed);
     println!(
         "seed {seed}: {} writes, {} in doubt, {} reads ({} late), {} lists, {} uploads, {} copies, {} \
-         conditions not met; failures {:#?}",
+         conditions not met ({} judged); failures {:#?}",
         get(&shared.acked),
         get(&shared.doubts),
         get(&shared.reads),
@@ -163,6 +163,7 @@ fn tell(shared: &Shared, seed: u64) {
         get(&shared.uploads),
         get(&shared.copies),
         get(&shared.unmet),
+        get(&shared.judged),
         shared.failures.lock().unwrap()
     );
 }
@@ -193,6 +194,8 @@ fn run(wish: Wish, (first, time): (&[Strike], Duration), seed: u64) {
         cycles += 1;
     }
     assert!(shared.acked.load(Ordering::Relaxed) > 50, "clients could not write");
+    assert!(shared.judged.load(Ordering::Relaxed) > 5, "conditions were not judged");
+    assert!(shared.copies.load(Ordering::Relaxed) > 0, "nothing was copied");
 }
 
 /// The seed of this run.

@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) copies: AtomicU64,
     /// Puts whose condition was not met.
     pub(crate) unmet: AtomicU64,
+    /// Puts on a condition that were answered where it was known whether it is met.
+    pub(crate) judged: AtomicU64,
     /// What nobody may be shown.
     pub(crate) wrong: Mutex<Vec<String>>,
     /// Failures by what they say.

@@ -37,11 +37,17 @@ impl Worker {
                 shared.wrong(format!("{what}: {} {}", answer.status, answer.text()));
             }
             count(&shared.unmet);
+            if is_known {
+                count(&shared.judged);
+            }
             return true;
         }
         let came = Self::came(shared, &what, sent);
-        if matches!(came, Came::Done(_)) && is_known && !is_met {
-            shared.wrong(format!("{what} was done, known is {:?}", self.keys[at].state));
+        if matches!(came, Came::Done(_)) && is_known {
+            count(&shared.judged);
+            if !is_met {
+                shared.wrong(format!("{what} was done, known is {:?}", self.keys[at].state));
+            }
         }
         self.noted(shared, (at, write), &came)
     }

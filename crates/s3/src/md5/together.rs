@@ -267,6 +267,38 @@ mod tests {
         assert_eq!(together.queue.lock().workers, 0);
     }
 
+    /// Bodies that are on their way are waited for, but not again and again when none comes.
+    #[test]
+    fn who_waits_in_vain_does_not_wait_for_a_while() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let together = Arc::new(Together::new());
+        let hash = || {
+            let body = Arc::new(bytes(1_000, 1));
+            runtime.block_on(Arc::clone(&together).update(Md5::new(), body)).unwrap();
+            together.queue.lock().vain
+        };
+        assert_eq!(hash(), 0, "nobody else is on the way");
+        let coming = [(); WORTH].map(|()| together.expect());
+        assert_eq!(hash(), VAIN);
+        assert_eq!(hash(), VAIN - 1);
+        drop(coming);
+        assert_eq!((hash(), together.coming.load(Ordering::Relaxed)), (VAIN - 1, 0));
+        together.queue.lock().vain = 0;
+        let _coming = [(); WORTH].map(|()| together.expect());
+        let all = (0..WORTH).map(|seed| {
+            let body = Arc::new(bytes(100_000, seed));
+            runtime.spawn(Arc::clone(&together).update(Md5::new(), body))
+        });
+        let all: Vec<_> = all.collect();
+        runtime.block_on(async {
+            for (seed, one) in all.into_iter().enumerate() {
+                let md5 = one.await.unwrap().unwrap();
+                assert_eq!(md5.finish(), known(&bytes(100_000, seed)));
+            }
+        });
+        assert_eq!(together.queue.lock().vain, 0, "they came");
+    }
+
     #[test]
     fn lanes_do_not_touch_each_other() {
         let bodies: Vec<Vec<u8>> = (0..LANES).map(|seed| bytes(640, seed)).collect();
