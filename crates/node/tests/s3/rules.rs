@@ -20,13 +20,6 @@ fn there(key: &str) -> String {
 }
 
 /// The sum over lines of the metrics of a server that begin so.
-fn metric(server: &Server, begin: &str) -> u64 {
-    let page = Client::new(&server.http, ACCESS, SECRET).get("/metrics").send().expect(200);
-    let text = page.text();
-    let lines = text.lines().filter(|line| line.starts_with(begin));
-    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
-}
-
 #[test]
 fn transient_objects_go_when_their_time_is_over() {
     let pair = Pair::start(&[], &[]);
@@ -68,7 +61,7 @@ fn several_gateways_share_the_work_and_see_the_same() {
     // So slow that what one gateway may have under way is less than what waits: all of them claim.
     it.faults(&Faults { latency_ms: (200, 300), ..Faults::default() });
     let puts = "millpond_s3_request_seconds_count{operation=\"PutObject\"}";
-    let before = metric(it.store(), puts);
+    let before = it.store().metric(puts);
     let mut wanted = BTreeMap::new();
     for n in 0..150_usize {
         let (key, bytes) = (format!("k{n:03}"), vec![u8::try_from(n).unwrap(); 2_000]);
@@ -84,7 +77,7 @@ fn several_gateways_share_the_work_and_see_the_same() {
     }
     it.settled();
     it.check(&wanted);
-    assert_eq!(metric(it.store(), puts) - before, 150, "each went there once");
+    assert_eq!(it.store().metric(puts) - before, 150, "each went there once");
     let own =
         "millpond_s3_backend_requests_total{backend=\"store\",operation=\"put\",result=\"done\"}";
     let own = it.metric(own);
@@ -349,10 +342,9 @@ fn policies_are_those_of_the_bucket_behind() {
     // A removal of none is done.
     s3.delete("/data").query("policy", "").send().expect(204);
     let asked = |of: &str| {
-        metric(
-            &pair.front,
-            &format!("millpond_s3_backend_requests_total{{backend=\"other\",operation=\"{of}\""),
-        )
+        pair.front.metric(&format!(
+            "millpond_s3_backend_requests_total{{backend=\"other\",operation=\"{of}\""
+        ))
     };
     assert_eq!((asked("get_policy"), asked("put_policy")), (1, 2));
     pair.done(&[

@@ -92,6 +92,14 @@ impl Server {
         Self::run(&[&own[..], &key].concat())
     }
 
+    /// The sum of the metrics whose lines begin so.
+    pub(crate) fn metric(&self, begin: &str) -> u64 {
+        let page = Client::new(&self.http, ACCESS, SECRET).get("/metrics").send().expect(200);
+        let text = page.text();
+        let lines = text.lines().filter(|line| line.starts_with(begin));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+    }
+
     /// The most memory that the process ever had, in bytes.
     pub(crate) fn memory_max(&self) -> u64 {
         let id = self.child.as_ref().unwrap().id();
