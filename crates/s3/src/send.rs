@@ -18,6 +18,7 @@ use crate::spare::room;
 
 /// Bytes that are read at once.
 const PIECE: usize = 2 << 20;
+
 /// Memory that goes back when it was sent.
 struct Piece {
     buffer: Vec<u8>,

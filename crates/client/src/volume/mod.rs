@@ -49,6 +49,9 @@ const OPEN_TRIES: usize = 8;
 /// Bytes that are copied at once.
 const COPY_BYTES: usize = 4 << 20;
 
+/// What is added to the name of a session that is noted: a space, and 16 digits.
+const NONCE_BYTES: usize = 17;
+
 /// What a volume is opened with.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
@@ -168,8 +171,9 @@ impl Volume {
     /// many sessions; and as for every call.
     pub fn with(client: Client, options: VolumeOptions) -> Result<Self, ClientError> {
         let VolumeOptions { name, caller, workers, note } = options;
-        if name.len() > usize::from(u8::MAX) {
-            return Err(ClientError::argument("name", "longer than 255 bytes"));
+        let max = usize::from(u8::MAX) - if note.is_some() { NONCE_BYTES } else { 0 };
+        if name.len() > max {
+            return Err(ClientError::argument("name", format!("longer than {max} bytes")));
         }
         if workers == 0 || workers > WORKERS_MAX {
             let fix = format!("{workers} is not between 1 and {WORKERS_MAX}");
