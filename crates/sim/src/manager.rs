@@ -302,6 +302,15 @@ impl World {
                 Event::Register { from, register: *register }
             }
             Message::Heartbeat { call, heartbeat } => {
+                self.trace.note(self.now, || {
+                    let (node, number) = (heartbeat.node, heartbeat.number);
+                    let reports: Vec<_> =
+                        heartbeat.targets.iter().map(|it| (it.target, it.local, it.at)).collect();
+                    let (stopping, routing) = (heartbeat.stopping, heartbeat.routing.0);
+                    format!(
+                        "manager {manager} hears {node} {number}: stopping {stopping}, routing {routing}, {reports:?}"
+                    )
+                });
                 let from = self.seat(manager, from, call, Wish::Beat);
                 Event::Heartbeat { from, heartbeat: *heartbeat }
             }

@@ -354,6 +354,10 @@ impl World {
         if let Some(config) = grant.config.take() {
             member.config = config;
         }
+        self.trace.note(self.now, || {
+            let (routing, lease_ms) = (grant.routing.0, grant.lease_ms);
+            format!("node {node} is granted {lease_ms} ms of {sent:?} for routing {routing}")
+        });
         member.pending = Some((sent, grant));
         self.pass_lease_on(node);
     }
@@ -370,6 +374,11 @@ impl World {
         if grant.lease_ms == 0 || member.stopping {
             return;
         }
+        let now = self.nodes[node].clock.read(self.now);
+        self.trace.note(self.now, || {
+            let (age, version) = (now.since(sent), grant.routing.0);
+            format!("node {node} has a lease of {age:?} ago, for routing {version}")
+        });
         for target in self.targets_of(node) {
             self.retire(target, grant.retire.contains(&target));
             let Some(host) = self.hosts.get(&target) else { continue };

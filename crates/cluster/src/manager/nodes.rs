@@ -113,7 +113,7 @@ impl Primary {
     }
 
     fn hear(&mut self, cx: &mut Cx<'_>, heartbeat: Heartbeat) -> Option<Result<Grant, Refusal>> {
-        let node = heartbeat.node;
+        let (node, number) = (heartbeat.node, heartbeat.number);
         let record = self.state.nodes.get(&node);
         let (Some(record), Some(live)) = (record, self.nodes.live.get_mut(&node)) else {
             return Some(Err(Refusal::Unregistered));
@@ -125,16 +125,21 @@ impl Primary {
                 Refusal::Unregistered
             }));
         }
-        if live.heard.is_some() && heartbeat.number <= live.number {
+        if live.heard.is_some() && number <= live.number {
             return None;
         }
         let first = live.heard.is_none();
         let back = live.down.take().is_some() || first;
         live.heard = Some(cx.now);
-        live.number = heartbeat.number;
+        live.number = number;
         live.lease_until = cx.now.plus(cx.options.node_lease + cx.options.margin);
         live.queue_depth = heartbeat.queue_depth;
+        if heartbeat.routing < live.since {
+            live.routing = heartbeat.routing;
+            return Some(Ok(self.grant(cx, node, number)));
+        }
         let all = back
+            || live.routing < live.since
             || live.stopping != heartbeat.stopping
             || heartbeat.disks.iter().any(|disk| {
                 live.disks.get(&disk.disk).is_none_or(|before| before.healthy != disk.healthy)
@@ -169,7 +174,7 @@ impl Primary {
         }
         self.hear_of_slots(cx, (node, first), heartbeat.slots_moved);
         let quotas = self.hear_quotas(node, heartbeat.routing, &heartbeat.quotas);
-        Some(Ok(Grant { quotas, ..self.grant(cx, node, heartbeat.number) }))
+        Some(Ok(Grant { quotas, ..self.grant(cx, node, number) }))
     }
 
     /// How far slots are by the heartbeat of a node, its `first` one or a later one.

@@ -94,6 +94,9 @@ pub(super) struct Live {
     pub(super) slots_moved: SlotsMoved,
     /// It gets no lease before it runs this routing, which takes serving targets from it.
     pub(super) fence: RoutingVersion,
+    /// What it says before it runs this routing may be older than what the primary before decided: a heartbeat can be on its
+    /// way for long, and its number tells only those from each other that this primary has heard.
+    pub(super) since: RoutingVersion,
     /// When it was last probed.
     pub(super) probed: Option<Tick>,
     /// When a probe last found its process.
@@ -150,7 +153,7 @@ impl Primary {
         // What the primary before took from whom is not recorded: until a node has the routing as it
         // is now, it may believe to serve what it lost while it was away.
         let fence = state.head.routing;
-        let unheard = Live { lease_until, fence, ..Live::default() };
+        let unheard = Live { lease_until, fence, since: fence, ..Live::default() };
         let live = state.nodes.keys().map(|node| (*node, unheard.clone()));
         let nodes = Nodes {
             live: live.collect(),

@@ -120,7 +120,7 @@ impl Node {
         reports
     }
 
-    fn heartbeat(&mut self, now: Tick) -> Heartbeat {
+    pub(crate) fn heartbeat(&mut self, now: Tick) -> Heartbeat {
         self.number += 1;
         self.sent.insert(self.number, now);
         self.given_up.extend(self.bad_disks.iter().map(|disk| (*disk, u64::MAX)));
@@ -400,6 +400,13 @@ impl World {
         if !node.cut_off {
             self.queue.push_back((seat, event));
         }
+    }
+
+    /// A heartbeat that was on its way for long arrives at a manager.
+    pub(crate) fn arrives(&mut self, seat: usize, n: u32, heartbeat: Heartbeat) {
+        self.queue.push_back((seat, Event::Heartbeat { from: session(n), heartbeat }));
+        self.deliver();
+        self.check_reads();
     }
 
     pub(crate) fn deliver(&mut self) {
