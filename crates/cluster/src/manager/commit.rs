@@ -118,7 +118,7 @@ impl Primary {
                         None => Outcome::Later,
                     }
                 }
-                Job::GiveUp(disk) => give_up(&mut draft, *disk),
+                Job::GiveUp(disk) => give_up(&mut draft, nodes, *disk),
                 Job::SlotsDone(done) => slots_done(&mut draft, done),
                 Job::Note(text) => {
                     draft.event(None, text.clone());
@@ -453,8 +453,14 @@ fn carry_over(draft: &mut Draft<'_>, disk: &DiskRecord, node: NodeId) -> bool {
     true
 }
 
-fn give_up(draft: &mut Draft<'_>, disk: DiskId) -> Outcome {
-    if let Some(record) = draft.disk(disk).copied().filter(|d| d.state != DiskState::Lost) {
+fn give_up(draft: &mut Draft<'_>, nodes: &Nodes, disk: DiskId) -> Outcome {
+    let wanted = |record: &DiskRecord| {
+        // Its node may be back by now.
+        let live = nodes.live.get(&record.node);
+        let away = live.is_none_or(|it| !it.is_up() || it.failing.contains_key(&disk));
+        record.state != DiskState::Lost && away
+    };
+    if let Some(record) = draft.disk(disk).copied().filter(wanted) {
         draft.changes.disks.insert(disk, Some(DiskRecord { state: DiskState::Lost, ..record }));
         draft.event(
             None,

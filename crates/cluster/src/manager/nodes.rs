@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use millpond_types::cluster::{
-    ChainId, Grant, Heartbeat, HeartbeatAnswer, Incarnation, NodeId, NodeRecord, NodeState,
-    Refusal, Register, RegisterAnswer, SlotsMoved, TargetId, TargetReport,
+    ChainId, DiskReport, DiskState, Grant, Heartbeat, HeartbeatAnswer, Incarnation, NodeId,
+    NodeRecord, NodeState, Refusal, Register, RegisterAnswer, SlotsMoved, TargetId, TargetReport,
 };
 use millpond_types::ids::Uuid128;
 use millpond_types::limits::{ADDRESSES_MAX, NODE_DISKS_MAX, NODES_MAX};
@@ -129,6 +129,14 @@ impl Primary {
             return None;
         }
         let first = live.heard.is_none();
+        let lost = |disk: &DiskReport| {
+            let record = self.state.disks.get(&disk.disk);
+            disk.healthy && record.is_some_and(|it| it.node == node && it.state == DiskState::Lost)
+        };
+        if (live.down.is_some() || first) && heartbeat.disks.iter().any(lost) {
+            // It was away for so long that a disk was given up. The disk takes data again once the node has registered.
+            return Some(Err(Refusal::Unregistered));
+        }
         let back = live.down.take().is_some() || first;
         live.heard = Some(cx.now);
         live.number = number;

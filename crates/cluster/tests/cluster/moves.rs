@@ -56,6 +56,24 @@ fn a_disk_that_stays_away_is_made_anew_elsewhere() {
     world.until(120_000, |world| replicas_on(world, 4) >= 127 && at_rest(world));
 }
 
+/// A history that `make sim SEED=0xeca7` found: the process is the same, so it has no reason of its own to register.
+#[test]
+fn a_node_that_was_cut_off_for_long_takes_data_again() {
+    for fails_over in [false, true] {
+        let mut world = World::formed(2, 4, 2);
+        world.admin(AdminCommand::Set { name: "repair.after".to_owned(), value: "10s".to_owned() });
+        world.node(4).cut_off = true;
+        world.until(120_000, |world| replicas_on(world, 4) == 0 && at_rest(world));
+        if fails_over {
+            let seat = world.primary().unwrap();
+            world.seats[seat].frozen = true;
+            world.until(10_000, |world| world.primary().is_some());
+        }
+        world.node(4).cut_off = false;
+        world.until(120_000, |world| replicas_on(world, 4) >= 127 && at_rest(world));
+    }
+}
+
 #[test]
 fn a_drain_survives_its_manager_and_a_pause_holds_it() {
     let mut world = World::formed(2, 4, 2);

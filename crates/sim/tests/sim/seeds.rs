@@ -7,7 +7,7 @@ const SEEDS: u64 = 400;
 
 /// Seeds that once found a bug, with what it was (`docs/replication.md`). The schedule behind a seed
 /// moves with every change of the simulator, so each bug also has a test of its own.
-const ONCE_FAILED: [u64; 13] = [
+const ONCE_FAILED: [u64; 14] = [
     68,          // a late copy of a Remove that had been answered "not found" deleted a newer chunk
     484,         // the same, at a single replica
     756,         // the same, across a change of the chain
@@ -20,6 +20,7 @@ const ONCE_FAILED: [u64; 13] = [
     0x001e_9b20, // a new tail denied what the old one had shown
     0x5224,      // a node that stops took its word back when a lease came late
     0x1e92,      // a heartbeat of long ago took a serving target from a node, at a new primary
+    0xeca7,      // the disk of a node that had been cut off for long was never used again
     0x006b_0db9, // a drained replica read again when the drain was over, in the version it knew
 ];
 
