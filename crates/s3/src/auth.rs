@@ -9,6 +9,7 @@ use s3s::host::{S3Host, VirtualHost};
 use s3s::path::S3Path;
 use s3s::{S3ErrorCode, S3Request, S3Result};
 
+use crate::access::{Asker, Need, need};
 use crate::door::Door;
 use crate::error::{refuse, told};
 use crate::keys::Key;
@@ -70,24 +71,61 @@ impl S3Access for Access {
         if let Some(seen) = context.extensions_mut().get::<Arc<Seen>>() {
             seen.set(&name);
         }
-        let Some(credentials) = context.credentials() else {
-            if is_any(&self.door).await? {
-                return Err(S3ErrorCode::AccessDenied.into());
+        let key = match context.credentials() {
+            Some(it) => {
+                Some(key(&self.door, &it.access_key).await?.ok_or(S3ErrorCode::AccessDenied)?)
             }
-            return Err(refuse(S3ErrorCode::AccessDenied, NO_KEYS));
+            None => None,
         };
-        let denied = || S3ErrorCode::AccessDenied;
-        let key = key(&self.door, &credentials.access_key).await?.ok_or_else(denied)?;
         let bucket = match context.s3_path() {
-            S3Path::Root => return Ok(()),
+            S3Path::Root => return self.needs_key(key.as_ref()).await,
             S3Path::Bucket { bucket } | S3Path::Object { bucket, .. } => bucket,
         };
-        if key.allows(bucket) { Ok(()) } else { Err(denied().into()) }
+        if key.as_ref().is_some_and(|it| !it.allows(bucket)) {
+            return Err(S3ErrorCode::AccessDenied.into());
+        }
+        let need = need(&name);
+        let record = match self.door.bucket(bucket).await? {
+            Some(record) => record,
+            // Whether it is there is for the operation to say.
+            None if need == Need::Key => Arc::default(),
+            None => return Err(S3ErrorCode::NoSuchBucket.into()),
+        };
+        let expected = context.headers().get("x-amz-expected-bucket-owner");
+        if expected
+            .is_some_and(|it| need != Need::Key && it.as_bytes() != record.owner().as_bytes())
+        {
+            return Err(S3ErrorCode::AccessDenied.into());
+        }
+        let who = Asker::new(key.as_ref(), record);
+        let may = match need {
+            Need::Key => return self.needs_key(key.as_ref()).await,
+            Need::Bucket(what) => who.may(what),
+            Need::Object => true,
+            Need::Owner => who.owns(),
+        };
+        if !may {
+            self.needs_key(key.as_ref()).await?;
+            return Err(S3ErrorCode::AccessDenied.into());
+        }
+        context.extensions_mut().insert(who);
+        Ok(())
     }
 
     async fn post_object(&self, request: &mut S3Request<PostObjectInput>) -> S3Result<()> {
-        crate::ops::form::completed(&mut request.input);
+        crate::ops::form::completed(request);
         Ok(())
+    }
+}
+
+impl Access {
+    /// Who shows no access key is denied, and told how one is made where there is none.
+    async fn needs_key(&self, key: Option<&Key>) -> S3Result<()> {
+        match key {
+            Some(_) => Ok(()),
+            None if is_any(&self.door).await? => Err(S3ErrorCode::AccessDenied.into()),
+            None => Err(refuse(S3ErrorCode::AccessDenied, NO_KEYS)),
+        }
     }
 }
 

@@ -92,24 +92,23 @@ impl Conditions {
     /// For what writes: whether what is there may be replaced, and what is expected to be there then.
     ///
     /// # Errors
-    /// `PreconditionFailed`; `NoSuchKey` when something must be there; `NotImplemented` for what AWS does not do either.
+    /// `PreconditionFailed`; `NoSuchKey` when something must be there; `NotImplemented` for both conditions at once.
     pub(crate) fn check_write(&self, there: Option<&View>) -> S3Result<Expect> {
-        match (&self.if_match, &self.if_none_match) {
-            (None, None) => Ok(Expect::Any),
-            (Some(_), Some(_)) | (None, Some(ETagCondition::ETag(_))) => {
-                Err(crate::error::absent("A write with If-None-Match other than *"))
+        let (condition, is_wanted) = match (&self.if_match, &self.if_none_match) {
+            (None, None) => return Ok(Expect::Any),
+            (Some(_), Some(_)) => {
+                return Err(crate::error::absent("A write with If-Match and If-None-Match"));
             }
-            (None, Some(ETagCondition::Any)) => match there {
-                None => Ok(Expect::Absent),
-                Some(_) => Err(failed()),
-            },
-            (Some(condition), None) => {
-                let view = there.ok_or(S3ErrorCode::NoSuchKey)?;
-                if !matches(condition, &view.etag) {
-                    return Err(failed());
-                }
+            (Some(condition), None) => (condition, true),
+            (None, Some(condition)) => (condition, false),
+        };
+        match there {
+            None if is_wanted => Err(S3ErrorCode::NoSuchKey.into()),
+            None => Ok(Expect::Absent),
+            Some(view) if matches(condition, &view.etag) == is_wanted => {
                 Ok(Expect::Exactly { ino: view.attr.ino, version: view.attr.version })
             }
+            Some(_) => Err(failed()),
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millpond_client::{Backing, Bucket, ClientError, File, Question, Reply};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use s3s::{S3Error, S3ErrorCode, S3Result};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -50,6 +50,8 @@ pub(crate) struct Door {
     incoming: Arc<Semaphore>,
     outgoing: Arc<Semaphore>,
     buckets: Lately<About>,
+    /// Held while what is kept with a bucket is read, changed and written back.
+    changing: Arc<Mutex<()>>,
     /// Memory of bodies that have gone their way.
     pub(crate) spare: Spare,
     /// Where bodies are hashed.
@@ -98,6 +100,7 @@ impl Door {
             incoming: Arc::new(Semaphore::new(IN_KIB)),
             outgoing: Arc::new(Semaphore::new(OUT_KIB)),
             buckets: Lately::new(BELIEVED, BUCKETS_MAX),
+            changing: Arc::default(),
             spare: Spare::default(),
             md5: Arc::new(Together::new()),
             cached: Cached::default(),
@@ -229,22 +232,44 @@ impl Door {
         }
     }
 
+    /// What was remembered of a bucket is out of date.
+    pub(crate) fn forget_bucket(&self, name: &str) {
+        self.buckets.changed(name);
+    }
+
     /// Changes what is kept with a bucket.
     pub(crate) async fn change_bucket(
         &self,
         name: &str,
         change: impl FnOnce(&mut BucketRecord) + Send + 'static,
     ) -> S3Result<()> {
-        let asked = name.to_owned();
+        let change = |record: &mut BucketRecord| {
+            change(record);
+            Ok(())
+        };
+        self.try_change_bucket(name, change).await
+    }
+
+    /// The same, if what is kept by now lets it.
+    ///
+    /// # Errors
+    /// `NoSuchBucket`; those of `change`.
+    pub(crate) async fn try_change_bucket(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut BucketRecord) -> S3Result<()> + Send + 'static,
+    ) -> S3Result<()> {
+        let (asked, changing) = (name.to_owned(), Arc::clone(&self.changing));
         self.blocking(move |store| {
+            let _one = changing.lock();
             let bucket = store.bucket(&asked).in_bucket()?;
             let record = bucket.attachment.and_then(|it| decode::<BucketRecord>(&it.bytes));
             let mut record = record.unwrap_or_default();
-            change(&mut record);
+            change(&mut record)?;
             store.set_bucket(&asked, &crate::record::encode(&record)).in_bucket()
         })
         .await?;
-        self.buckets.changed(name);
+        self.forget_bucket(name);
         Ok(())
     }
 }

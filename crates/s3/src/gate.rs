@@ -67,13 +67,12 @@ const UNKNOWN: [&str; 7] = [
 ];
 
 /// What headers begin with that are refused in any request, and what they ask for.
-const HEADERS: [(&str, &str); 6] = [
+const HEADERS: [(&str, &str); 5] = [
     ("x-amz-server-side-encryption", "Encryption by the server (x-amz-server-side-encryption)"),
     (
         "x-amz-copy-source-server-side-encryption",
         "Encryption by the server (x-amz-copy-source-server-side-encryption)",
     ),
-    ("x-amz-grant-", "A grant of access (x-amz-grant-*)"),
     ("x-amz-object-lock-", "Object lock (x-amz-object-lock-*)"),
     ("x-amz-website-redirect-location", "x-amz-website-redirect-location"),
     ("x-amz-rename-source", "x-amz-rename-source"),
@@ -171,7 +170,7 @@ pub(crate) fn form(method: &Method, headers: &HeaderMap) -> S3Result<Option<u64>
 /// Whether `s3s` may see a request.
 ///
 /// # Errors
-/// `NotImplemented` and `MethodNotAllowed` for what is not done; `InvalidArgument`, `InvalidDigest` and
+/// `NotImplemented` and `MethodNotAllowed` for what is not done; `InvalidURI`, `InvalidArgument`, `InvalidDigest` and
 /// `AuthorizationQueryParametersError` for what is wrong.
 pub(crate) fn check(
     method: &Method,
@@ -179,6 +178,9 @@ pub(crate) fn check(
     headers: &HeaderMap,
     is_object: bool,
 ) -> S3Result<()> {
+    if plain(uri.path()).is_none() {
+        return Err(S3ErrorCode::InvalidURI.into());
+    }
     check_subresources(method, uri, is_object)?;
     check_valid(uri)?;
     check_headers(headers)
@@ -212,6 +214,7 @@ mod tests {
         let wrong = Some("InvalidArgument".to_owned());
         assert_eq!(code(&Method::PUT, "/b/k?partNumber=1", true), wrong);
         assert_eq!(code(&Method::PUT, "/b/k?uploadId=1", true), wrong);
+        assert_eq!(code(&Method::GET, "/b/%AE%8A-", true), Some("InvalidURI".to_owned()));
         let unknown = Some("NotImplemented".to_owned());
         assert_eq!(code(&Method::PUT, "/b/k?renameObject", true), unknown);
         assert_eq!(code(&Method::GET, "/b?metadataConfiguration", false), unknown);
@@ -246,7 +249,6 @@ mod tests {
             check(&Method::PUT, &Uri::from_static("/b/k"), &headers, true).is_ok()
         };
         assert!(!with("x-amz-server-side-encryption-customer-key", "x"));
-        assert!(!with("x-amz-grant-read", "x"));
         assert!(!with("content-md5", " "));
         assert!(with("content-md5", "AAAA") && with("x-amz-meta-a", "x"));
     }

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use http_body_util::BodyExt as _;
 use hyper::header::{
-    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
+    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, DATE, HOST, HeaderMap, HeaderName, HeaderValue,
+    ORIGIN,
 };
 use hyper::{Method, Request, Response, StatusCode};
 use millpond_env::RealClock;
+use s3s::dto::{Timestamp, TimestampFormat};
 use s3s::service::S3Service;
 use s3s::{Body, HttpError, S3Error, S3ErrorCode, S3Result};
 use tokio::sync::Semaphore;
@@ -22,6 +24,8 @@ use crate::metrics::{Metrics, Seen};
 use crate::ops::{cors, form};
 use crate::record::CorsRule;
 
+/// When a request was signed.
+const AMZ_DATE: &str = "x-amz-date";
 /// Memory for all forms that are under way, in KiB.
 const FORMS_KIB: usize = 64 << 10;
 /// A form has come, or found memory, within this time.
@@ -66,6 +70,8 @@ struct Asked {
     path: String,
     id: String,
     origin: Option<String>,
+    /// What a browser says that it will ask with.
+    cors_method: Option<String>,
     bucket: Option<String>,
     /// Whether the path has a key behind the bucket.
     is_object: bool,
@@ -100,6 +106,25 @@ fn check_signed(headers: &HeaderMap) -> S3Result<()> {
     }
 }
 
+/// Signatures may be of the time in `Date` instead of `x-amz-date`, which `s3s` does not know.
+fn date_signed(headers: &mut HeaderMap) {
+    if !headers.contains_key(AUTHORIZATION) || headers.contains_key(AMZ_DATE) {
+        return;
+    }
+    let date =
+        text(headers, DATE).and_then(|it| Timestamp::parse(TimestampFormat::HttpDate, it).ok());
+    let mut stamp = Vec::new();
+    if date.is_some_and(|it| it.format(TimestampFormat::DateTime, &mut stamp).is_ok()) {
+        // `2026-11-23T20:53:53.000Z` without what is between the numbers.
+        let seconds = stamp.split(|it| *it == b'.').next().unwrap_or_default();
+        let digits: Vec<u8> =
+            seconds.iter().copied().filter(|it| !b"-:Z".contains(it)).chain(*b"Z").collect();
+        if let Ok(value) = HeaderValue::from_bytes(&digits) {
+            headers.insert(AMZ_DATE, value);
+        }
+    }
+}
+
 /// What `s3s` would do and this gateway does not.
 fn check_kind(request: &Request<hyper::body::Incoming>, asked: &Asked) -> S3Result<()> {
     crate::gate::check(request.method(), request.uri(), request.headers(), asked.is_object)?;
@@ -128,6 +153,7 @@ impl Front {
             method: request.method().clone(),
             id: format!("{id:016X}"),
             origin: text(headers, ORIGIN).map(str::to_owned),
+            cors_method: text(headers, "access-control-request-method").map(str::to_owned),
             bucket: below.or(first).map(str::to_owned),
             is_object,
             len: text(headers, CONTENT_LENGTH).and_then(|it| it.parse().ok()).unwrap_or(0),
@@ -150,11 +176,11 @@ impl Front {
         request.extensions_mut().insert(Arc::clone(&seen));
         let mut response = if asked.method == Method::OPTIONS {
             self.preflight(&asked, request.headers()).await.or_else(written)?
+        } else if let Err(error) = check_kind(&request, &asked) {
+            written(error)?
         } else {
-            match check_kind(&request, &asked) {
-                Err(error) => written(error)?,
-                Ok(()) => self.called(request).await?,
-            }
+            date_signed(request.headers_mut());
+            self.called(request).await?
         };
         self.cross_origin(&asked, &mut response).await;
         finish(&asked, &mut response);
@@ -183,15 +209,17 @@ impl Front {
         let kib = u32::try_from((2 * len).div_ceil(1 << 10)).unwrap_or(u32::MAX);
         let room = tokio::time::timeout(FORM_PATIENCE, self.forms.acquire_many(kib)).await;
         let Ok(Ok(_room)) = room else { return written(S3ErrorCode::SlowDown.into()) };
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
         match tokio::time::timeout(FORM_PATIENCE, body.collect()).await {
             Err(_) => written(S3ErrorCode::RequestTimeout.into()),
             Ok(Err(_)) => written(S3ErrorCode::IncompleteBody.into()),
             Ok(Ok(all)) => {
-                let bytes = all.to_bytes();
-                if let Err(error) = form::check(&bytes) {
-                    return written(error);
-                }
+                let (bytes, fields) = match form::read(all.to_bytes()) {
+                    Ok(read) => read,
+                    Err(error) => return written(error),
+                };
+                head.extensions.insert(fields);
+                head.headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
                 let request = Request::from_parts(head, Body::from(bytes));
                 self.service.call(request).await.map(form::reworded)
             }
@@ -245,7 +273,8 @@ impl Front {
             return;
         };
         let rules = self.rules(asked).await;
-        if let Some(rule) = cors::rule(&rules, (origin, asked.method.as_str()), None) {
+        let method = asked.cors_method.as_deref().unwrap_or(asked.method.as_str());
+        if let Some(rule) = cors::rule(&rules, (origin, method), None) {
             add(response.headers_mut(), cors::headers(rule, origin));
         }
     }
@@ -344,12 +373,30 @@ mod tests {
     }
 
     #[test]
+    fn a_date_takes_the_place_of_another() {
+        let stamp = |date: &'static str, signed: bool| {
+            let mut headers = HeaderMap::new();
+            headers.insert(DATE, HeaderValue::from_static(date));
+            if signed {
+                headers.insert(AUTHORIZATION, HeaderValue::from_static("AWS4-HMAC-SHA256 x"));
+            }
+            date_signed(&mut headers);
+            text(&headers, AMZ_DATE).map(str::to_owned)
+        };
+        let date = "Mon, 23 Nov 2026 20:53:53 GMT";
+        assert_eq!(stamp(date, true).as_deref(), Some("20261123T205353Z"));
+        assert_eq!(stamp(date, false), None);
+        assert_eq!(stamp("yesterday", true), None);
+    }
+
+    #[test]
     fn errors_say_what_and_which_request() {
         let asked = Asked {
             method: Method::GET,
             path: "/b/<k>".to_owned(),
             id: "0F".to_owned(),
             origin: None,
+            cors_method: None,
             bucket: None,
             is_object: true,
             len: 0,

@@ -10,8 +10,10 @@ use std::time::Duration;
 use millpond_client::{Client, ClientError, Volume, VolumeOptions};
 use millpond_env::{RealClock, Rng};
 use millpond_types::meta::{Caller, MetaError};
+use s3s::{S3ErrorCode, S3Result};
 use serde::{Deserialize, Serialize};
 
+use crate::error::{refuse, told};
 use crate::lately::Lately;
 use crate::store::Store;
 
@@ -23,6 +25,10 @@ const BELIEVED: Duration = Duration::from_millis(500);
 const REMEMBERED_MAX: usize = 4_096;
 /// Characters of an access key, as AWS has them.
 const ACCESS_LEN: usize = 20;
+/// Whom buckets and keys belong to for which no tenant was named.
+pub const DEFAULT_TENANT: &str = "millpond";
+/// Characters of a tenant's name at most.
+const TENANT_MAX: usize = 64;
 /// Characters of a secret.
 const SECRET_LEN: usize = 40;
 
@@ -35,12 +41,19 @@ pub struct Key {
     pub access_key: String,
     /// The secret, which signs requests.
     pub secret_key: String,
-    /// Buckets that may be used; all if empty.
+    /// Whose it is: it may use the tenant's buckets, and what lists of others let it.
+    #[serde(default = "default_tenant")]
+    pub tenant: String,
+    /// Buckets that may be used; all of the tenant, and of those who let it, if empty.
     #[serde(default)]
     pub buckets: Vec<String>,
     /// When it was made, in milliseconds since 1970.
     #[serde(default)]
     pub created_ms: u64,
+}
+
+fn default_tenant() -> String {
+    DEFAULT_TENANT.to_owned()
 }
 
 impl Key {
@@ -90,11 +103,12 @@ impl KeyRing {
         Ok(Self { volume: root(client, ("millpond s3 keys", None))? })
     }
 
-    /// Makes a credential. It is valid at every gateway within a second.
+    /// Makes a credential of a tenant, which is there from its first one on. It is valid at every gateway within a second.
     ///
     /// # Errors
-    /// `InvalidArgument` for a name that is taken or empty; and as for every call.
-    pub fn add(&self, name: &str, buckets: Vec<String>) -> Result<Key, ClientError> {
+    /// `InvalidArgument` for a name that is taken or empty, and for a tenant's that cannot be; and as for every call.
+    pub fn add(&self, name: &str, tenant: &str, buckets: Vec<String>) -> Result<Key, ClientError> {
+        check_tenant(tenant)?;
         let is_taken = self.list()?.iter().any(|key| key.name == name);
         if is_taken || name.is_empty() || name.len() > 64 {
             let fix = format!("'{name}' is taken, empty or longer than 64 bytes: choose another");
@@ -114,6 +128,7 @@ impl KeyRing {
             name: name.to_owned(),
             access_key: random(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", ACCESS_LEN)?,
             secret_key: secret()?,
+            tenant: tenant.to_owned(),
             buckets,
             created_ms: RealClock::wall_ms(),
         };
@@ -127,16 +142,7 @@ impl KeyRing {
     /// # Errors
     /// As for every call.
     pub fn list(&self) -> Result<Vec<Key>, ClientError> {
-        let mut keys = Vec::new();
-        for access_key in names(&self.volume)? {
-            match self.volume.read_file(path_of(&access_key)) {
-                Ok(bytes) => keys.extend(serde_json::from_slice::<Key>(&bytes).ok()),
-                Err(ClientError::File { source: MetaError::NotFound, .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        keys.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(keys)
+        all(&self.volume)
     }
 
     /// Removes the credential of this name or access key; false when there is none.
@@ -152,6 +158,21 @@ impl KeyRing {
     }
 }
 
+/// A tenant's name is one to 64 letters, digits, dots, dashes and underscores.
+///
+/// # Errors
+/// `InvalidArgument`.
+pub(crate) fn check_tenant(name: &str) -> Result<(), ClientError> {
+    let is_fine = |it: u8| it.is_ascii_alphanumeric() || b"._-".contains(&it);
+    if (1..=TENANT_MAX).contains(&name.len()) && name.bytes().all(is_fine) {
+        return Ok(());
+    }
+    let fix = format!(
+        "'{name}' is no name of a tenant: 1 to {TENANT_MAX} letters, digits, '.', '-' and '_'"
+    );
+    Err(wrong("tenant", fix))
+}
+
 /// A new secret: 40 characters of base 62, 238 bits.
 fn secret() -> Result<String, ClientError> {
     const SIGNS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
@@ -165,6 +186,20 @@ fn secret() -> Result<String, ClientError> {
     }
     text.truncate(SECRET_LEN);
     Ok(text)
+}
+
+/// All credentials, by name.
+fn all(volume: &Volume) -> Result<Vec<Key>, ClientError> {
+    let mut keys = Vec::new();
+    for access_key in names(volume)? {
+        match volume.read_file(path_of(&access_key)) {
+            Ok(bytes) => keys.extend(serde_json::from_slice::<Key>(&bytes).ok()),
+            Err(ClientError::File { source: MetaError::NotFound, .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    keys.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(keys)
 }
 
 fn names(volume: &Volume) -> Result<Vec<String>, ClientError> {
@@ -226,9 +261,35 @@ pub(crate) fn is_any(store: &Store) -> Result<bool, ClientError> {
     store.has_entries(FOLDERS[2])
 }
 
+/// Whether all of these tenants have a credential.
+///
+/// # Errors
+/// `InvalidArgument` otherwise.
+pub(crate) fn check_tenants(store: &Store, tenants: &[String]) -> S3Result<()> {
+    let keys = all(store).map_err(|it| told(it, S3ErrorCode::InternalError))?;
+    let is_there = |name: &String| keys.iter().any(|key| key.tenant == *name);
+    if tenants.iter().all(is_there) {
+        return Ok(());
+    }
+    Err(refuse(S3ErrorCode::InvalidArgument, "Invalid id"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_without_a_tenant_is_of_the_first_one() {
+        let text = r#"{"name":"a","access_key":"AAA","secret_key":"s"}"#;
+        let key = serde_json::from_str::<Key>(text).unwrap();
+        assert_eq!(key.tenant, DEFAULT_TENANT);
+        for fine in ["millpond", "team-a", "A.b_3"] {
+            assert!(check_tenant(fine).is_ok(), "{fine}");
+        }
+        for wrong in ["", "a b", "a/b", "ü", "a\"", &"a".repeat(65)] {
+            assert!(check_tenant(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn secrets_differ_and_have_their_length() {

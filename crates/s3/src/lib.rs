@@ -3,7 +3,7 @@
 //! What S3 writes, mounts read at once, and the reverse; RFC 0019 tells how keys become paths. `s3s` is the front: it
 //! parses requests, verifies signatures (of headers, URLs and chunks) and writes XML. This crate does the operations.
 //!
-//! Reading order: `gateway` and `loops` (threads and sockets), `http` (round `s3s`), `auth` and `keys` (who may), `service` and `ops`
+//! Reading order: `gateway` and `loops` (threads and sockets), `http` (round `s3s`), `auth`, `keys`, `access` and `acl` (who may), `service` and `ops`
 //! (the operations), `backed` (their part in buckets with a backend), `receive` and `send` (bodies), `hash`, `conditions`, `record` (what is kept with an inode), `store` (the one
 //! place that touches the volume).
 //!
@@ -15,9 +15,11 @@
 //! 4. Memory for bodies is bounded for all requests together; waiting happens off the event loop, and so does
 //!    hashing of all but bodies of some KiB.
 //!
-//! Absent on purpose: versions, access control lists beyond `private`, lifecycle, websites, encryption by the server, object
+//! Absent on purpose: versions, policies of the gateway's own, lifecycle, websites, encryption by the server, object
 //! lock. They are refused by name; `docs/s3.md` lists everything.
 
+mod access;
+mod acl;
 mod auth;
 mod back;
 mod backed;
@@ -45,5 +47,5 @@ mod store;
 pub use back::backends::{BackendRing, BackendSettings, Secret};
 pub use backed::ring::{Backlog, BucketRing, Failing, Lane};
 pub use gateway::{Gateway, Options, StartError};
-pub use keys::{Key, KeyRing};
+pub use keys::{DEFAULT_TENANT, Key, KeyRing};
 pub use metrics::Metrics;

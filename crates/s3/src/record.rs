@@ -8,8 +8,10 @@ use std::collections::BTreeMap;
 use millpond_types::meta::{Attr, FileKind, Ino, Layout, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::acl::Acl;
 use crate::back::store::Remote;
 use crate::hash::{Algorithm, Sum, base64, unbase64};
+use crate::keys::DEFAULT_TENANT;
 use crate::store::{Attachment, Object};
 
 /// Version of the records that this gateway writes.
@@ -50,6 +52,12 @@ pub(crate) struct Record {
     /// Tags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) tags: Vec<(String, String)>,
+    /// The tenant that it belongs to, if that is another than the bucket's; of an upload, who began it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) owner: Option<String>,
+    /// Who may use it, if that are others than its owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) acl: Option<Acl>,
     /// Of a fill: when the backend got it, in seconds since 1970; 0 for none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) modified: u64,
@@ -131,6 +139,15 @@ impl Parts {
     }
 }
 
+/// What a record says of access.
+#[derive(Default, Serialize, Deserialize)]
+struct Access {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    owner: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    acl: Option<Acl>,
+}
+
 /// Of a part of an upload.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PartRecord {
@@ -150,21 +167,53 @@ pub(crate) struct BucketRecord {
     /// Its tags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) tags: Vec<(String, String)>,
-    /// What is blocked of public access, which nobody has here anyway.
+    /// What is blocked of public access.
     #[serde(default)]
     pub(crate) block: Block,
+    /// The tenant that it belongs to; [`DEFAULT_TENANT`] if none is named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) owner: Option<String>,
+    /// Who may use it, if that are others than its owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) acl: Option<Acl>,
+    /// Whom objects belong to, as it was set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ownership: Option<Ownership>,
+}
+
+impl BucketRecord {
+    /// A new bucket of a tenant.
+    pub(crate) fn of(tenant: &str) -> Self {
+        let owner = Some(tenant).filter(|it| *it != DEFAULT_TENANT).map(str::to_owned);
+        Self { owner, ..Self::default() }
+    }
+
+    /// The tenant that it belongs to.
+    pub(crate) fn owner(&self) -> &str {
+        self.owner.as_deref().unwrap_or(DEFAULT_TENANT)
+    }
+}
+
+/// Whom new objects belong to that others than the bucket's owner write, in AWS' words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Ownership {
+    /// The bucket's owner, and there are no lists.
+    BucketOwnerEnforced,
+    /// The bucket's owner, if the writer says so.
+    BucketOwnerPreferred,
+    /// Who writes them.
+    ObjectWriter,
 }
 
 /// A bucket's settings about public access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Block {
-    /// Those of a new bucket: everything is blocked.
+    /// None: as in a new bucket. Records of before lists were kept say `All`, of buckets that have none.
     #[default]
-    All,
+    #[serde(alias = "All")]
+    Removed,
     /// As they were set: public lists, those that there are, public policies, and access by them.
     Set([bool; 4]),
-    /// They were removed.
-    Removed,
 }
 
 /// A rule for cross-origin requests.
@@ -203,6 +252,20 @@ impl Record {
             parts.sums = None;
         }
         self
+    }
+
+    /// Whose it is and who may use it, as one text; none where it is its bucket's owner's alone.
+    pub(crate) fn access(&self) -> Option<String> {
+        let access = Access { owner: self.owner.clone(), acl: self.acl.clone() };
+        let is_any = access.owner.is_some() || access.acl.is_some();
+        // Names of tenants are ASCII, and so is the text.
+        is_any.then(|| String::from_utf8_lossy(&encode(&access)).into_owned())
+    }
+
+    /// The same from that text; what cannot be read gives nobody anything.
+    pub(crate) fn set_access(&mut self, text: &str) {
+        let Access { owner, acl } = decode(text.as_bytes()).unwrap_or_default();
+        (self.owner, self.acl) = (owner, acl);
     }
 
     /// Without what depends on content: somebody changed it.

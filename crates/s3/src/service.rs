@@ -8,10 +8,10 @@ use s3s::{S3, S3ErrorCode, S3Request};
 use crate::backed::policy;
 use crate::backed::room::told_of;
 use crate::door::Door;
-use crate::ops::answers::{exists, grants, none};
+use crate::ops::answers::{exists, none};
 use crate::ops::{
-    Answer, answer, attributes, bucket, complete, copy, cors, delete, get, list, multipart, owned,
-    owner, put, tagging, uploads, versions,
+    Answer, acls, answer, attributes, bucket, complete, copy, cors, delete, get, list, multipart,
+    owned, put, tagging, uploads, versions,
 };
 
 /// The gateway as `s3s` knows it.
@@ -57,10 +57,16 @@ service! {
     get_bucket_policy_status(GetBucketPolicyStatusInput) -> GetBucketPolicyStatusOutput = policy::status;
     put_bucket_policy(PutBucketPolicyInput) -> PutBucketPolicyOutput = policy::put;
     delete_bucket_policy(DeleteBucketPolicyInput) -> DeleteBucketPolicyOutput = policy::delete;
-    put_bucket_acl(PutBucketAclInput) -> PutBucketAclOutput = crate::ops::answers::put_bucket_acl;
-    put_object_acl(PutObjectAclInput) -> PutObjectAclOutput = crate::ops::answers::put_object_acl;
+    get_bucket_acl(GetBucketAclInput) -> GetBucketAclOutput = acls::get_bucket;
+    put_bucket_acl(PutBucketAclInput) -> PutBucketAclOutput = acls::put_bucket;
+    get_object_acl(GetObjectAclInput) -> GetObjectAclOutput = acls::get_object;
+    put_object_acl(PutObjectAclInput) -> PutObjectAclOutput = acls::put_object;
     put_bucket_ownership_controls(PutBucketOwnershipControlsInput)
         -> PutBucketOwnershipControlsOutput = owned::put_controls;
+    get_bucket_ownership_controls(GetBucketOwnershipControlsInput)
+        -> GetBucketOwnershipControlsOutput = owned::get_controls;
+    delete_bucket_ownership_controls(DeleteBucketOwnershipControlsInput)
+        -> DeleteBucketOwnershipControlsOutput = owned::delete_controls;
     put_public_access_block(PutPublicAccessBlockInput) -> PutPublicAccessBlockOutput = owned::put_block;
     get_public_access_block(GetPublicAccessBlockInput) -> GetPublicAccessBlockOutput = owned::get_block;
     delete_public_access_block(DeletePublicAccessBlockInput)
@@ -69,7 +75,6 @@ service! {
     get_object(GetObjectInput) -> GetObjectOutput = get::get_object;
     head_object(HeadObjectInput) -> HeadObjectOutput = get::head_object;
     get_object_attributes(GetObjectAttributesInput) -> GetObjectAttributesOutput = attributes::get;
-    get_object_acl(GetObjectAclInput) -> GetObjectAclOutput = object_acl;
     copy_object(CopyObjectInput) -> CopyObjectOutput = copy::copy_object;
     delete_object(DeleteObjectInput) -> DeleteObjectOutput = delete::one;
     delete_objects(DeleteObjectsInput) -> DeleteObjectsOutput = delete::many;
@@ -115,10 +120,6 @@ service! {
         dto::GetBucketRequestPaymentOutput {
             payer: Some(dto::Payer::from_static(dto::Payer::BUCKET_OWNER)),
         };
-    get_bucket_acl(GetBucketAclInput) -> GetBucketAclOutput =
-        dto::GetBucketAclOutput { grants: Some(grants()), owner: Some(owner()) };
-    get_bucket_ownership_controls(GetBucketOwnershipControlsInput) -> GetBucketOwnershipControlsOutput =
-        dto::GetBucketOwnershipControlsOutput { ownership_controls: Some(owned::controls()) };
     delete_bucket_lifecycle(DeleteBucketLifecycleInput) -> DeleteBucketLifecycleOutput =
         dto::DeleteBucketLifecycleOutput::default();
     delete_bucket_website(DeleteBucketWebsiteInput) -> DeleteBucketWebsiteOutput =
@@ -128,17 +129,4 @@ service! {
     delete_bucket_replication(DeleteBucketReplicationInput) -> DeleteBucketReplicationOutput =
         dto::DeleteBucketReplicationOutput::default();
     }
-}
-
-async fn object_acl(
-    door: &Arc<Door>,
-    request: S3Request<dto::GetObjectAclInput>,
-) -> Answer<dto::GetObjectAclOutput> {
-    let (bucket, key) = (request.input.bucket, request.input.key);
-    crate::backed::look::view(door, (&bucket, &key)).await?;
-    answer(dto::GetObjectAclOutput {
-        grants: Some(grants()),
-        owner: Some(owner()),
-        request_charged: None,
-    })
 }

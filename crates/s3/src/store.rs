@@ -6,8 +6,8 @@ use millpond_client::{ClientError, File, Hold, Volume};
 use millpond_types::meta::MetaError;
 
 pub(crate) use millpond_client::{
-    Attachment, Body, Expect, Found, KeyState, ListObjects, Listed, Object, Part, Put, PutObject,
-    Upload, UploadId, Wanted,
+    Attachment, Body, Bucket, Expect, Found, KeyState, ListObjects, Listed, Object, Part, Put,
+    PutObject, Upload, UploadId, Wanted,
 };
 pub(crate) use millpond_types::meta::STORED_MAX;
 

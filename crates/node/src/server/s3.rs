@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use millpond_client::{Address, ClientOptions, OwnMeta};
 use millpond_env::RealClock;
-use millpond_s3::{Gateway, Key, Options, StartError as GatewayError};
+use millpond_s3::{DEFAULT_TENANT, Gateway, Key, Options, StartError as GatewayError};
 use millpond_types::Tick;
 use millpond_types::meta::{Answered, MetaRequest};
 use millpond_types::wire::{Status, Verb};
@@ -137,6 +137,7 @@ pub(super) fn start(
             name: "of the configuration".to_owned(),
             access_key: access_key.clone(),
             secret_key: secret_key.clone(),
+            tenant: DEFAULT_TENANT.to_owned(),
             buckets: Vec::new(),
             created_ms: 0,
         }),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::client::{Client, Signing};
 use crate::server::{ACCESS, SECRET, Server, until};
 
-fn added(server: &Server, words: &[&str]) -> Client {
+pub(crate) fn added(server: &Server, words: &[&str]) -> Client {
     let out = server.command(&[&["s3", "keys", "add"], words, &["--json"]].concat());
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let key: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();

@@ -64,8 +64,6 @@ fn what_a_bucket_never_has_is_said_so() {
     let versioning = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
     let refused = s3.put("/plain", versioning).query("versioning", "").send();
     assert!(refused.refused(501, "NotImplemented").tag("Message").contains("PutBucketVersioning"));
-    let public = s3.put("/plain/key", "").header("x-amz-acl", "public-read").send();
-    assert!(public.refused(501, "NotImplemented").tag("Message").contains("public-read"));
     let encrypted = s3.put("/plain/key", "").header("x-amz-server-side-encryption", "AES256");
     encrypted.send().refused(501, "NotImplemented");
     let cold = s3.put("/plain/key", "").header("x-amz-storage-class", "GLACIER").send();

@@ -21,8 +21,21 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
+/// Names and values.
+type Fields<'a> = &'a [(&'a str, &'a str)];
+
 /// A form with these fields beside those of the signature; all of them are in its policy, and `more` conditions.
 fn send(s3: &Client, fields: &[(&str, &str)], more: &str, file: &[u8]) -> Answer {
+    send_as(s3, (fields, fields), more, file)
+}
+
+/// The same with a policy about other values.
+fn send_as(
+    s3: &Client,
+    (fields, told): (Fields<'_>, Fields<'_>),
+    more: &str,
+    file: &[u8],
+) -> Answer {
     let date = sign::now(0);
     let credential = format!("{}/{}", s3.access, sign::scope(&date));
     let signing = [
@@ -31,7 +44,10 @@ fn send(s3: &Client, fields: &[(&str, &str)], more: &str, file: &[u8]) -> Answer
         ("x-amz-date", date.as_str()),
     ];
     let all: Vec<_> = fields.iter().chain(&signing).copied().collect();
-    let conditions = all.iter().map(|(name, value)| format!("[\"eq\", \"${name}\", \"{value}\"],"));
+    let conditions = told
+        .iter()
+        .chain(&signing)
+        .map(|(name, value)| format!("[\"eq\", \"${name}\", \"{value}\"],"));
     let conditions = conditions.collect::<Vec<_>>().concat();
     let policy = format!(
         "{{\"expiration\": \"2099-01-01T00:00:00.000Z\", \"conditions\": [{conditions}{more} {{\"bucket\": \"bkt\"}}]}}"
@@ -99,19 +115,44 @@ fn a_form_keeps_to_its_policy() {
     send(&wrong, &key, "", b"x").refused(403, "SignatureDoesNotMatch");
     // Fields that would be passed over.
     for (name, value) in [
-        ("acl", "public-read"),
-        ("tagging", "<Tagging></Tagging>"),
+        ("acl", "public-ready"),
+        ("tagging", "<Tagging>"),
         ("x-amz-server-side-encryption", "AES256"),
         ("x-amz-storage-class", "GLACIER"),
     ] {
         let refused = send(&s3, &[("key", "k"), (name, value)], "", b"x");
         assert!(refused.is(501) || refused.is(400), "{name}: {}", refused.text());
     }
-    let named = send(&s3, &[("key", "user/${filename}")], "", b"x");
-    named.refused(501, "NotImplemented");
     let wrong_sum = [("key", "k"), ("x-amz-checksum-crc32", "AAAAAA==")];
     send(&s3, &wrong_sum, "", b"x").refused(400, "BadDigest");
     assert!(s3.get("/bkt").send().expect(200).tags("Key").is_empty());
     let long = vec![b'x'; 33 << 20];
     send(&s3, &key, "", &long).refused(400, "EntityTooLarge");
+}
+
+#[test]
+fn a_form_names_its_object_and_says_who_may_read_it() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    let tags = "<Tagging><TagSet><Tag><Key>a</Key><Value>b c</Value></Tag></TagSet></Tagging>";
+    // The policy is about the name that comes of it.
+    let fields = [("acl", "public-read"), ("tagging", tags)];
+    let signed = |key: &'static str, told: &'static str| {
+        let all = |key| [&[("key", key)], &fields[..]].concat();
+        send_as(&s3, (&all(key), &all(told)), "", b"bytes")
+    };
+    signed("user/${filename}", "user/f.txt").expect(204);
+    signed("user/${filename}", "user/${filename}").refused(403, "AccessDenied");
+    let got = s3.get("/bkt/user/f.txt").signing(Signing::None).send().expect(200);
+    assert_eq!(got.body, b"bytes");
+    let told = s3.get("/bkt/user/f.txt").query("tagging", "").send().expect(200);
+    assert_eq!((told.tag("Key"), told.tag("Value")), ("a".to_owned(), "b c".to_owned()));
+    // Without a key of anybody, where the bucket lets everybody write.
+    post(&s3, &[("key", "anybodys")], b"x").refused(403, "AccessDenied");
+    let open = s3.put("/bkt", "").query("acl", "").header("x-amz-acl", "public-read-write");
+    open.send().expect(200);
+    post(&s3, &[("key", "anybodys")], b"x").expect(204);
+    post(&s3, &[("key", "anybodys"), ("policy", "e30=")], b"x").refused(400, "InvalidArgument");
+    assert_eq!(s3.bytes("/bkt/anybodys"), b"x");
 }

@@ -22,5 +22,6 @@ mod room;
 mod rules;
 #[allow(dead_code, reason = "shared with the oracle of kills")]
 mod server;
+mod sharing;
 mod sign;
 mod versions;

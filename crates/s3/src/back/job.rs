@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::known::Connected;
 use super::persist::{Bucket, lease};
 use super::source;
-use super::store::{At, Backend, Content, Fault, Kind, PUT_ID, Told};
+use super::store::{ACCESS, At, Backend, Content, Fault, Kind, PUT_ID, Told};
 use super::upload::{self, Plan};
 use crate::record::View;
 use crate::store::Object;
@@ -292,6 +292,10 @@ impl Job {
             tags: record.tags.clone(),
         };
         told.meta.insert(PUT_ID.to_owned(), self.put_name());
+        match record.access() {
+            Some(text) => told.meta.insert(ACCESS.to_owned(), text),
+            None => told.meta.remove(ACCESS),
+        };
         let etag = match Plan::of(opened.attr.size, record.parts.as_ref()) {
             Plan::Whole => self.put(at, &told, &opened).await?,
             Plan::Parts(ranges) => upload::send(self, at, (&told, &opened, &ranges)).await?,

@@ -15,7 +15,9 @@ use tokio::task::spawn_blocking;
 
 use super::room::told_of;
 use super::{Backed, Cached, Filling, fault};
-use crate::back::store::{Kind, Match, PUT_ID, Pieces, Remote};
+use crate::access::Asker;
+use crate::acl::Permission;
+use crate::back::store::{ACCESS, Kind, Match, PUT_ID, Pieces, Remote};
 use crate::conditions::Conditions;
 use crate::door::{Door, Way};
 use crate::error::{Told as _, refuse};
@@ -35,9 +37,21 @@ const FULL: u64 = 950;
 
 /// What a client asks for.
 pub(crate) struct Asked<'a> {
+    pub(crate) who: &'a Asker,
     pub(crate) conditions: &'a Conditions,
     pub(crate) range: Option<&'a Range>,
     pub(crate) part: Option<i32>,
+}
+
+impl Asked<'_> {
+    /// Whether they may have this object, and want it.
+    ///
+    /// # Errors
+    /// `AccessDenied`; as [`Conditions::check_read`].
+    pub(crate) fn check(&self, view: &View) -> S3Result<()> {
+        self.who.check(&view.record, Permission::Read)?;
+        self.conditions.check_read(view)
+    }
 }
 
 /// Bytes of a known number on their way to a client.
@@ -105,7 +119,7 @@ pub(crate) async fn get(
     }
     let (remote, pieces) = begin(door, (backed, key)).await?;
     let view = View::of_remote(&remote);
-    asked.conditions.check_read(&view)?;
+    asked.check(&view)?;
     let all = wanted(&view, None, None)?;
     let filling =
         is_kept(door, backed, &remote).then(|| Cached::fill(door, &backed.bucket, key)).flatten();
@@ -131,7 +145,7 @@ async fn ranged(
     for _ in 0..TRIES {
         let remote = far.head(backed.at(&there)).await.map_err(|it| fault(name, &it))?;
         let view = View::of_remote(&remote);
-        asked.conditions.check_read(&view)?;
+        asked.check(&view)?;
         let part = wanted(&view, asked.range, asked.part)?;
         if part.len == 0 {
             return Ok((view, part, crate::send::bytes(Vec::new())));
@@ -358,6 +372,9 @@ pub(crate) fn record(remote: &Remote) -> Record {
     record.headers = remote.told.headers.clone();
     record.meta = remote.told.meta.clone();
     record.meta.remove(PUT_ID);
+    if let Some(text) = record.meta.remove(ACCESS) {
+        record.set_access(&text);
+    }
     record.modified = remote.modified_ms / 1_000;
     record
 }

@@ -11,7 +11,7 @@ use super::adopt::walk;
 use super::{client, quota};
 use crate::back::backends::{BackendSettings, read};
 use crate::back::store::Wanted as Query;
-use crate::keys::root;
+use crate::keys::{check_tenant, root};
 use crate::record::{BucketRecord, encode};
 
 /// Lanes of a queue that wait for the backend.
@@ -142,16 +142,21 @@ impl BucketRing {
         })
     }
 
-    /// Has a bucket be backed; makes it if it is not there. Whether it was made.
+    /// Has a bucket be backed; makes it, for the tenant, if it is not there. Whether it was made.
     ///
     /// # Errors
     /// As [`Self::check`], before anything is changed; `File`: `Busy` when another place backs it and something waits; and
     /// as for every call.
-    pub fn set(&self, bucket: &str, backing: &Backing) -> Result<bool, ClientError> {
+    pub fn set(
+        &self,
+        (bucket, tenant): (&str, &str),
+        backing: &Backing,
+    ) -> Result<bool, ClientError> {
+        check_tenant(tenant)?;
         self.check(&backing.backend, &backing.bucket)?;
         let is_new = self.get(bucket)?.is_none();
         if is_new {
-            self.volume.make_bucket(bucket, &encode(&BucketRecord::default()))?;
+            self.volume.make_bucket(bucket, &encode(&BucketRecord::of(tenant)))?;
         }
         self.volume.set_backing(bucket, Some(backing))?;
         Ok(is_new)

@@ -10,6 +10,8 @@ use s3s::{S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::put::{sum_type, tell_sum};
 use super::{Answer, count, size};
+use crate::access::who_asks;
+use crate::acl::Permission;
 use crate::backed::look::view;
 use crate::conditions::{etag, time};
 use crate::door::Door;
@@ -57,6 +59,7 @@ pub(crate) async fn get(
     door: &Arc<Door>,
     request: S3Request<GetObjectAttributesInput>,
 ) -> Answer<GetObjectAttributesOutput> {
+    let who = who_asks(&request)?;
     let input = request.input;
     if input.version_id.as_ref().is_some_and(|it| it != "null") {
         return Err(absent("A version of an object (versionId)"));
@@ -69,7 +72,8 @@ pub(crate) async fn get(
         return Err(refuse(S3ErrorCode::InvalidArgument, "Invalid attribute name specified."));
     }
     let (bucket, key) = (input.bucket, input.key);
-    let (view, _) = view(door, (&bucket, &key)).await?;
+    let (view, _) = view(door, (&bucket, &key)).await.map_err(|error| who.told(error))?;
+    who.check(&view.record, Permission::Read)?;
     let is_asked = |name: &str| names.contains(&name);
     let checksum = view.record.sum.as_ref().filter(|_| is_asked("Checksum")).map(|sum| {
         let mut told = Checksum { checksum_type: Some(sum_type(sum)), ..Checksum::default() };

@@ -3,19 +3,23 @@
 use std::sync::Arc;
 
 use s3s::dto::{
-    Bucket, BucketCannedACL, BucketLocationConstraint, CreateBucketInput, CreateBucketOutput,
-    DeleteBucketInput, DeleteBucketOutput, GetBucketLocationInput, GetBucketLocationOutput,
-    HeadBucketInput, HeadBucketOutput, ListBucketsInput, ListBucketsOutput, ObjectOwnership,
+    Bucket, BucketLocationConstraint, CreateBucketInput, CreateBucketOutput, DeleteBucketInput,
+    DeleteBucketOutput, GetBucketLocationInput, GetBucketLocationOutput, HeadBucketInput,
+    HeadBucketOutput, ListBucketsInput, ListBucketsOutput,
 };
 use s3s::{S3ErrorCode, S3Request, S3Result};
 
 use super::list::Asked;
 use super::{Answer, access_key, answer, owner};
+use crate::access::checked;
+use crate::acl::wished;
 use crate::auth::key;
 use crate::conditions::time;
 use crate::door::Door;
 use crate::error::{Told as _, absent, refuse};
-use crate::record::{BucketRecord, encode};
+use crate::keys::Key;
+use crate::record::{BucketRecord, decode, encode};
+use crate::store::Bucket as Found;
 
 /// Where AWS has buckets that name no region.
 const FIRST_REGION: &str = "us-east-1";
@@ -23,6 +27,9 @@ const FIRST_REGION: &str = "us-east-1";
 /// A directory that a mount has made, beside the buckets.
 const TAKEN: &str =
     "A directory of this name is there, which is no bucket. Select a different name and try again.";
+/// A bucket that is made again is left as it is.
+const OTHER_LIST: &str =
+    "You own this bucket, and it has another access control list: change that with PutBucketAcl.";
 /// What names of buckets do not begin or end with: AWS has them for other things.
 const HEADS: [&str; 2] = ["sthree-", "amzn-s3-demo-"];
 const TAILS: [&str; 5] = ["-s3alias", "--ol-s3", ".mrap", "--x-s3", "--table-s3"];
@@ -41,10 +48,10 @@ pub(crate) async fn create(
     door: &Arc<Door>,
     request: S3Request<CreateBucketInput>,
 ) -> Answer<CreateBucketOutput> {
+    let tenant = asking(door, &request).await?.tenant;
     let input = request.input;
-    super::headers::check_acl(input.acl.as_ref().map(BucketCannedACL::as_str))?;
-    super::owned::check(input.object_ownership.as_ref().map(ObjectOwnership::as_str))?;
     check_name(&input.bucket)?;
+    let record = new_record(door, &input, &tenant).await?;
     if input.object_lock_enabled_for_bucket == Some(true) {
         return Err(absent("Object lock (x-amz-bucket-object-lock-enabled)"));
     }
@@ -57,12 +64,19 @@ pub(crate) async fn create(
     }
     let name = input.bucket;
     let location = Some(format!("/{name}"));
+    let made = name.clone();
     let is_first = door.settings.region == FIRST_REGION;
     door.blocking(move |store| {
-        match store.make_bucket(&name, &encode(&BucketRecord::default())).in_bucket() {
+        match store.make_bucket(&name, &encode(&record)).in_bucket() {
             Err(error) if *error.code() == S3ErrorCode::BucketAlreadyOwnedByYou => {
                 // What is there may be a directory that is none.
                 match store.bucket(&name) {
+                    Ok(there) if !owns(&tenant, &there) => {
+                        Err(S3ErrorCode::BucketAlreadyExists.into())
+                    }
+                    Ok(there) if record_of(&there).acl != record.acl => {
+                        Err(refuse(S3ErrorCode::BucketAlreadyExists, OTHER_LIST))
+                    }
                     Ok(_) if is_first => Ok(()),
                     Ok(_) => Err(error),
                     Err(_) => Err(refuse(S3ErrorCode::BucketAlreadyExists, TAKEN)),
@@ -72,7 +86,42 @@ pub(crate) async fn create(
         }
     })
     .await?;
+    door.forget_bucket(&made);
     answer(CreateBucketOutput { location })
+}
+
+/// The credential of a request.
+///
+/// # Errors
+/// `AccessDenied` if it shows none.
+async fn asking<T>(door: &Arc<Door>, request: &S3Request<T>) -> S3Result<Key> {
+    key(door, access_key(request)).await?.ok_or_else(|| S3ErrorCode::AccessDenied.into())
+}
+
+/// Whether a bucket belongs to a tenant.
+fn owns(tenant: &str, bucket: &Found) -> bool {
+    record_of(bucket).owner() == tenant
+}
+
+fn record_of(bucket: &Found) -> BucketRecord {
+    let record = bucket.attachment.as_ref().and_then(|it| decode::<BucketRecord>(&it.bytes));
+    record.unwrap_or_default()
+}
+
+/// What is kept with a new bucket.
+async fn new_record(
+    door: &Arc<Door>,
+    input: &CreateBucketInput,
+    tenant: &str,
+) -> S3Result<BucketRecord> {
+    let mut record = BucketRecord::of(tenant);
+    let ownership = input.object_ownership.as_ref();
+    record.ownership = ownership.map(|it| super::owned::named(it.as_str())).transpose()?;
+    let list = wished!(input, grant_write).list(tenant, tenant)?;
+    if let Some(list) = list {
+        record.acl = checked(door, &record, (list, tenant)).await?;
+    }
+    Ok(record)
 }
 
 /// `DeleteBucket`.
@@ -89,7 +138,9 @@ pub(crate) async fn delete(
             return Err(S3ErrorCode::BucketNotEmpty.into());
         }
     }
+    let removed = name.clone();
     door.blocking(move |store| store.remove_bucket(&name).in_bucket()).await?;
+    door.forget_bucket(&removed);
     answer(DeleteBucketOutput {})
 }
 
@@ -116,12 +167,12 @@ pub(crate) async fn location(
     answer(GetBucketLocationOutput { location_constraint: named })
 }
 
-/// `ListBuckets`: those that the credential may use.
+/// `ListBuckets`: those of the credential's tenant, as far as the credential may use them.
 pub(crate) async fn list(
     door: &Arc<Door>,
     request: S3Request<ListBucketsInput>,
 ) -> Answer<ListBucketsOutput> {
-    let key = key(door, access_key(&request)).await?.ok_or(S3ErrorCode::AccessDenied)?;
+    let key = asking(door, &request).await?;
     let input = request.input;
     let all = door.blocking(|store| store.buckets().in_bucket()).await?;
     let prefix = input.prefix.clone().unwrap_or_default();
@@ -133,7 +184,7 @@ pub(crate) async fn list(
     let region = input.max_buckets.map(|_| door.settings.region.clone());
     let mut buckets: Vec<Bucket> = all
         .into_iter()
-        .filter(|it| key.allows(&it.name))
+        .filter(|it| key.allows(&it.name) && owns(&key.tenant, it))
         .filter(|it| it.name.starts_with(&prefix) && it.name > after)
         .map(|it| Bucket {
             bucket_region: region.clone(),
@@ -147,7 +198,7 @@ pub(crate) async fn list(
     answer(ListBucketsOutput {
         buckets: Some(buckets),
         continuation_token: next,
-        owner: Some(owner()),
+        owner: Some(owner(&key.tenant)),
         prefix: input.prefix,
     })
 }

@@ -14,6 +14,8 @@ use super::headers::{Kept, kept, refuse_extras};
 use super::put::{New, check_key, store as store_object, sum_type, tell_sum};
 use super::tagging::parse_header;
 use super::{Answer, access_key, told as told_answer};
+use crate::access::{Asker, who_asks};
+use crate::acl::{Permission, wished};
 use crate::backed::look::bring;
 use crate::backed::settle::admit;
 use crate::conditions::{Conditions, etag, time};
@@ -27,26 +29,78 @@ use crate::store::{Object, STORED_MAX, Store};
 /// Bytes that are copied at once.
 pub(crate) const PIECE: usize = 4 << 20;
 
-/// Where a copy comes from; the credential must allow the bucket.
+/// What an input of `s3s` asks of the source of a copy.
+macro_rules! conditions_of_source {
+    ($input:expr) => {
+        $crate::conditions::Conditions {
+            if_match: $input.copy_source_if_match.take(),
+            if_none_match: $input.copy_source_if_none_match.take(),
+            modified_since: $input.copy_source_if_modified_since.take(),
+            unmodified_since: $input.copy_source_if_unmodified_since.take(),
+        }
+    };
+}
+pub(crate) use conditions_of_source;
+
+/// Where a copy comes from, and who asks for it there.
+pub(crate) struct Source {
+    pub(crate) bucket: String,
+    pub(crate) key: String,
+    who: Asker,
+}
+
+impl Source {
+    /// Brings the object here if only the backend has it, for who owns the bucket: others may not have that done unseen.
+    ///
+    /// # Errors
+    /// `NoSuchKey`; of the backend.
+    pub(crate) async fn bring(&self, door: &Arc<Door>) -> S3Result<()> {
+        if self.who.owns() { bring(door, (&self.bucket, &self.key)).await } else { Ok(()) }
+    }
+
+    /// The object as it is now, and its file where the bytes are not told with it; for a thread that may block.
+    ///
+    /// # Errors
+    /// `NoSuchKey`, `AccessDenied`, `PreconditionFailed`.
+    pub(crate) fn open(
+        &self,
+        store: &Store,
+        conditions: &Conditions,
+    ) -> S3Result<(Object, View, Option<File>)> {
+        let check = |view: &View| {
+            self.who.check(&view.record, Permission::Read)?;
+            conditions.check_source(view)
+        };
+        open(store, (&self.bucket, &self.key), check).map_err(|error| self.who.told(error))
+    }
+}
+
+/// Where the copy of a request comes from; the credential must allow the bucket.
 ///
 /// # Errors
-/// `AccessDenied`, `NotImplemented`.
-pub(crate) async fn source(
+/// `AccessDenied`, `NoSuchBucket`, `NotImplemented`.
+pub(crate) async fn source<T>(
     door: &Door,
-    access_key: &str,
+    request: &S3Request<T>,
     source: &CopySource,
-) -> S3Result<(String, String)> {
+) -> S3Result<Source> {
     let CopySource::Bucket { bucket, key, version_id } = source else {
         return Err(absent("A copy from an access point"));
     };
     if version_id.as_ref().is_some_and(|it| &**it != "null") {
         return Err(absent("A version of an object (versionId)"));
     }
-    let key_of = crate::auth::key(door, access_key).await?;
-    if !key_of.is_some_and(|it| it.allows(bucket)) {
+    let credential = crate::auth::key(door, access_key(request)).await?;
+    if credential.as_ref().is_some_and(|it| !it.allows(bucket)) {
         return Err(S3ErrorCode::AccessDenied.into());
     }
-    Ok((bucket.to_string(), key.to_string()))
+    let record = door.bucket(bucket).await?.ok_or(S3ErrorCode::NoSuchBucket)?;
+    let expected = request.headers.get("x-amz-source-expected-bucket-owner");
+    if expected.is_some_and(|it| it.as_bytes() != record.owner().as_bytes()) {
+        return Err(S3ErrorCode::AccessDenied.into());
+    }
+    let who = Asker::new(credential.as_ref(), record);
+    Ok(Source { bucket: bucket.to_string(), key: key.to_string(), who })
 }
 
 /// Appends a range of a file to another, hashed on the way; for a thread that may block.
@@ -122,8 +176,8 @@ struct Told {
 }
 
 impl Told {
-    fn record(self, source: &View) -> S3Result<Record> {
-        let mut record = Record::current();
+    /// `record` says whose the copy is.
+    fn record(self, source: &View, mut record: Record) -> S3Result<Record> {
         record.headers.clone_from(&source.record.headers);
         record.meta.clone_from(&source.record.meta);
         record.tags.clone_from(&source.record.tags);
@@ -158,8 +212,8 @@ pub(crate) async fn copy_object(
     door: &Arc<Door>,
     request: S3Request<CopyObjectInput>,
 ) -> Answer<CopyObjectOutput> {
-    let (bucket_from, key_from) =
-        source(door, access_key(&request), &request.input.copy_source).await?;
+    let from = source(door, &request, &request.input.copy_source).await?;
+    let who = who_asks(&request)?;
     let mut input = request.input;
     refuse_extras!(input);
     check_key(&input.key)?;
@@ -176,25 +230,21 @@ pub(crate) async fn copy_object(
             None => None,
         },
     };
+    let mut signed = Record::current();
+    who.sign(door, &wished!(input), &mut signed).await?;
     let (bucket, key) = (input.bucket, input.key);
-    let is_same = bucket == bucket_from && key == key_from;
+    let is_same = bucket == from.bucket && key == from.key;
     if is_same && !told.replace_meta && !replace_tags {
         return Err(same());
     }
-    let conditions = Conditions {
-        if_match: input.copy_source_if_match.take(),
-        if_none_match: input.copy_source_if_none_match.take(),
-        modified_since: input.copy_source_if_modified_since.take(),
-        unmodified_since: input.copy_source_if_unmodified_since.take(),
-    };
-    bring(door, (&bucket_from, &key_from)).await?;
+    let conditions = conditions_of_source!(input);
+    from.bring(door).await?;
     let written = admit(door, (&bucket, &key)).await?;
     let of = key.clone();
     let _memory = door.memory(Way::In, PIECE).await?;
     let (view, sum) = door
         .blocking(move |store| {
-            let check = |view: &View| conditions.check_source(view);
-            let (object, from, file) = open(store, (&bucket_from, &key_from), check)?;
+            let (object, from, file) = from.open(store, &conditions)?;
             if from.attr.size > BODY_MAX {
                 let message = "The specified copy source is larger than the maximum allowable size for a \
                                copy source: 5368709120";
@@ -205,7 +255,7 @@ pub(crate) async fn copy_object(
             let all = (0, from.attr.size);
             let content = duplicate(store, (&object, file.as_ref()), all, (&mut hasher, false))?;
             let digest = hasher.finish();
-            let mut record = told.record(&from)?;
+            let mut record = told.record(&from, signed)?;
             record.etag = Some(hex(&digest.md5));
             record.sum.clone_from(&digest.sum);
             let (bucket, key) = (bucket.as_str(), key.as_str());

@@ -38,32 +38,27 @@ impl Only {
         Self { conditions: Conditions { if_match, ..Conditions::default() }, size, modified }
     }
 
-    fn check(&self, there: Option<&View>) -> S3Result<Expect> {
-        let expect = self.conditions.check_write(there)?;
-        let is_met = |view: &View| {
-            self.size.is_none_or(|it| u64::try_from(it) == Ok(view.attr.size))
-                && self.modified.as_ref().is_none_or(|it| *it == time(view.attr.mtime))
-        };
-        if there.is_none_or(is_met) {
-            Ok(expect)
-        } else {
-            Err(S3ErrorCode::PreconditionFailed.into())
-        }
+    fn check(&self, there: &View) -> S3Result<Expect> {
+        let expect = self.conditions.check_write(Some(there))?;
+        let is_met = self.size.is_none_or(|it| u64::try_from(it) == Ok(there.attr.size))
+            && self.modified.as_ref().is_none_or(|it| *it == time(there.attr.mtime));
+        if is_met { Ok(expect) } else { Err(S3ErrorCode::PreconditionFailed.into()) }
     }
 }
 
 fn remove(store: &Store, (bucket, key): (&str, &str), only: &Only) -> S3Result<()> {
     super::put::check_key(key)?;
-    let conditions = &only.conditions;
+    let is_conditional = only.conditions.if_match.is_some();
     let mut there = None;
-    if conditions.if_match.is_some() {
+    if is_conditional {
         there = store.get_object(bucket, key.as_bytes(), false).in_bucket()?;
     }
     for _ in 0..TRIES {
-        let expect = if conditions.if_match.is_some() {
-            only.check(there.as_ref().map(View::of).as_ref())?
-        } else {
-            Expect::Any
+        let expect = match &there {
+            _ if !is_conditional => Expect::Any,
+            // What is not there is removed, as AWS has it: who asks again after a lost answer is told so.
+            None => return Ok(()),
+            Some(object) => only.check(&View::of(object))?,
         };
         match store.remove_object(bucket, key.as_bytes(), expect).in_bucket()? {
             Put::Done { .. } => return Ok(()),

@@ -13,6 +13,8 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 use super::headers::{TYPE_DEFAULT, expires};
 use super::put::{sum_type, tell_sum};
 use super::{Answer, count, size};
+use crate::access::who_asks;
+use crate::acl::Permission;
 use crate::backed::fetch::{self, Asked};
 use crate::backed::look::{Seen, look, tell, view};
 use crate::conditions::{Conditions, etag, time};
@@ -175,6 +177,7 @@ pub(crate) async fn get_object(
     door: &Arc<Door>,
     request: S3Request<GetObjectInput>,
 ) -> Answer<GetObjectOutput> {
+    let who = who_asks(&request)?;
     let mut input = request.input;
     refuse_version(input.version_id.as_ref())?;
     if input.sse_customer_algorithm.is_some() {
@@ -187,9 +190,10 @@ pub(crate) async fn get_object(
         unmodified_since: input.if_unmodified_since.take(),
     };
     let (bucket, key) = (input.bucket, input.key);
-    let asked =
-        Asked { conditions: &conditions, range: input.range.as_ref(), part: input.part_number };
-    let ((view, wanted, body), word) = read(door, (&bucket, &key), &asked).await?;
+    let (range, part) = (input.range.as_ref(), input.part_number);
+    let asked = Asked { who: &who, conditions: &conditions, range, part };
+    let read = read(door, (&bucket, &key), &asked).await;
+    let ((view, wanted, body), word) = read.map_err(|error| who.told(error))?;
     let mut output = GetObjectOutput::default();
     describe!(output, &view, &wanted, input.checksum_mode);
     let tags = view.record.tags.len();
@@ -205,7 +209,7 @@ type Body = (View, Part, StreamingBlob);
 fn here(door: &Arc<Door>, there: There, asked: &Asked<'_>) -> S3Result<Body> {
     let There { object, file } = there;
     let view = View::of(&object);
-    asked.conditions.check_read(&view)?;
+    asked.check(&view)?;
     let wanted = wanted(&view, asked.range, asked.part)?;
     let body = match file {
         Some(file) => send::file(door, file, (wanted.offset, wanted.len)),
@@ -246,6 +250,7 @@ pub(crate) async fn head_object(
     door: &Arc<Door>,
     request: S3Request<HeadObjectInput>,
 ) -> Answer<HeadObjectOutput> {
+    let who = who_asks(&request)?;
     let mut input = request.input;
     refuse_version(input.version_id.as_ref())?;
     let conditions = Conditions {
@@ -255,7 +260,8 @@ pub(crate) async fn head_object(
         unmodified_since: input.if_unmodified_since.take(),
     };
     let (bucket, key) = (input.bucket, input.key);
-    let (view, word) = view(door, (&bucket, &key)).await?;
+    let (view, word) = view(door, (&bucket, &key)).await.map_err(|error| who.told(error))?;
+    who.check(&view.record, Permission::Read)?;
     conditions.check_read(&view)?;
     let wanted = wanted(&view, input.range.as_ref(), input.part_number)?;
     let mut output = HeadObjectOutput::default();

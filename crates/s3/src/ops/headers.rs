@@ -6,21 +6,13 @@ use s3s::dto::{Metadata, Timestamp, TimestampFormat};
 use s3s::{S3ErrorCode, S3Result};
 
 use super::tagging::parse_header;
-use crate::error::{absent, refuse};
+use crate::error::refuse;
 use crate::record::Record;
 
 /// Bytes of user metadata, names and values, as AWS.
 const META_MAX: usize = 2 << 10;
 /// Bytes of the other headers that are kept.
 const HEADERS_MAX: usize = 4 << 10;
-/// Canned access control lists of AWS that are refused by name.
-const CANNED: [&str; 5] = [
-    "public-read",
-    "public-read-write",
-    "authenticated-read",
-    "aws-exec-read",
-    "log-delivery-write",
-];
 /// The type of an object that has none.
 pub(crate) const TYPE_DEFAULT: &str = "binary/octet-stream";
 
@@ -55,12 +47,6 @@ pub(crate) use kept;
 /// Refuses what an input of `s3s` asks for and this gateway does not do.
 macro_rules! refuse_extras {
     ($input:expr) => {{
-        let acl = $input.acl.as_ref().map(|it| it.as_str());
-        $crate::ops::headers::check_acl(acl)?;
-        let grants = $input.grant_full_control.is_some()
-            || $input.grant_read.is_some()
-            || $input.grant_read_acp.is_some()
-            || $input.grant_write_acp.is_some();
         let lock = $input.object_lock_legal_hold_status.is_some()
             || $input.object_lock_mode.is_some()
             || $input.object_lock_retain_until_date.is_some();
@@ -68,7 +54,6 @@ macro_rules! refuse_extras {
             || $input.sse_customer_algorithm.is_some()
             || $input.ssekms_key_id.is_some();
         for (is_asked, what) in [
-            (grants, "A grant of access (x-amz-grant-*)"),
             (lock, "Object lock (x-amz-object-lock-*)"),
             (encryption, "Encryption by the server (x-amz-server-side-encryption)"),
             ($input.website_redirect_location.is_some(), "x-amz-website-redirect-location"),
@@ -82,15 +67,6 @@ macro_rules! refuse_extras {
     }};
 }
 pub(crate) use refuse_extras;
-
-/// Only what belongs to its owner alone is stored.
-pub(crate) fn check_acl(acl: Option<&str>) -> S3Result<()> {
-    match acl {
-        None | Some("private" | "bucket-owner-full-control" | "bucket-owner-read") => Ok(()),
-        Some(other) if CANNED.contains(&other) => Err(absent(&format!("The canned ACL '{other}'"))),
-        Some(_) => Err(refuse(S3ErrorCode::InvalidArgument, "This is not a canned ACL")),
-    }
-}
 
 /// There is one storage class.
 pub(crate) fn check_class(class: Option<&str>) -> S3Result<()> {

@@ -9,6 +9,7 @@ use s3s::dto::{
 use s3s::{S3ErrorCode, S3Request, S3Result};
 
 use super::{Answer, answer, count, owner, size};
+use crate::access::{Asker, who_asks};
 use crate::back::store::{Found, Remote};
 use crate::backed::merge::Line;
 use crate::conditions::{etag, time};
@@ -161,7 +162,8 @@ pub(super) async fn page(door: &Arc<Door>, asked: Asked) -> S3Result<Page> {
     .await
 }
 
-fn split(items: Vec<Told>, url: bool, with_owner: bool) -> (Vec<Entry>, Vec<CommonPrefix>) {
+/// `owners` tells whose they are, for those who ask.
+fn split(items: Vec<Told>, url: bool, owners: Option<&Asker>) -> (Vec<Entry>, Vec<CommonPrefix>) {
     let (mut entries, mut prefixes) = (Vec::new(), Vec::new());
     for item in items {
         let key = item.name;
@@ -174,7 +176,7 @@ fn split(items: Vec<Told>, url: bool, with_owner: bool) -> (Vec<Entry>, Vec<Comm
                     e_tag: Some(etag(&view.etag)),
                     key: Some(encoded(&key, url)),
                     last_modified: Some(time(view.attr.mtime)),
-                    owner: with_owner.then(owner),
+                    owner: owners.map(|it| owner(it.owner_of(&view.record))),
                     size: Some(size(view.attr.size)),
                     storage_class: Some(ObjectStorageClass::from_static("STANDARD")),
                     checksum_algorithm: view
@@ -196,6 +198,7 @@ pub(crate) async fn v1(
     door: &Arc<Door>,
     request: S3Request<ListObjectsInput>,
 ) -> Answer<ListObjectsOutput> {
+    let who = who_asks(&request)?;
     let input = request.input;
     let url = is_url(input.encoding_type.as_ref())?;
     let max = page_len(input.max_keys, "maxKeys")?;
@@ -214,7 +217,7 @@ pub(crate) async fn v1(
     let is_told = !delimiter.is_empty() || found.items.is_empty();
     let next_marker = found.next.as_deref().filter(|_| is_told).map(|next| encoded(next, url));
     let is_truncated = Some(found.next.is_some());
-    let (contents, prefixes) = split(found.items, url, true);
+    let (contents, prefixes) = split(found.items, url, Some(&who));
     answer(ListObjectsOutput {
         name: Some(input.bucket),
         prefix: Some(encoded(prefix.as_bytes(), url)),
@@ -238,6 +241,7 @@ pub(crate) async fn v2(
     door: &Arc<Door>,
     request: S3Request<ListObjectsV2Input>,
 ) -> Answer<ListObjectsV2Output> {
+    let who = who_asks(&request)?;
     let input = request.input;
     let url = is_url(input.encoding_type.as_ref())?;
     let max = page_len(input.max_keys, "maxKeys")?;
@@ -260,7 +264,8 @@ pub(crate) async fn v2(
     let found = page(door, asked).await?;
     let key_count = Some(count(found.items.len()));
     let next = found.next.map(|next| format!("{TOKEN}{}", hex(&next)));
-    let (contents, prefixes) = split(found.items, url, input.fetch_owner == Some(true));
+    let owners = (input.fetch_owner == Some(true)).then_some(&who);
+    let (contents, prefixes) = split(found.items, url, owners);
     answer(ListObjectsV2Output {
         name: Some(input.bucket),
         prefix: Some(encoded(prefix.as_bytes(), url)),

@@ -1,5 +1,6 @@
 //! The operations, one module per group. Each is a function of the door and a request.
 
+pub(crate) mod acls;
 pub(crate) mod answers;
 pub(crate) mod attributes;
 pub(crate) mod bucket;
@@ -24,9 +25,6 @@ use s3s::{S3Request, S3Response, S3Result};
 /// What an operation answers.
 pub(crate) type Answer<T> = S3Result<S3Response<T>>;
 
-/// Everything belongs to the volume.
-const OWNER: &str = "millpond";
-
 /// An answer without special headers.
 #[expect(clippy::unnecessary_wraps, reason = "it is what an operation ends with")]
 pub(crate) fn answer<T>(output: T) -> Answer<T> {
@@ -43,14 +41,14 @@ pub(crate) fn told<T>(output: T, word: Option<&'static str>) -> Answer<T> {
     Ok(response)
 }
 
-/// The owner of everything.
-pub(crate) fn owner() -> Owner {
-    Owner { display_name: Some(OWNER.to_owned()), id: Some(OWNER.to_owned()) }
+/// A tenant as the owner of something.
+pub(crate) fn owner(tenant: &str) -> Owner {
+    Owner { display_name: Some(tenant.to_owned()), id: Some(tenant.to_owned()) }
 }
 
 /// The same for uploads.
-pub(crate) fn initiator() -> Initiator {
-    Initiator { display_name: Some(OWNER.to_owned()), id: Some(OWNER.to_owned()) }
+pub(crate) fn initiator(tenant: &str) -> Initiator {
+    Initiator { display_name: Some(tenant.to_owned()), id: Some(tenant.to_owned()) }
 }
 
 /// A count as S3 has it.

@@ -10,19 +10,19 @@ use s3s::dto::{
 };
 use s3s::{S3ErrorCode, S3Request, S3Result};
 
-use super::copy::{PIECE, duplicate, source};
-use super::get::open;
+use super::copy::{PIECE, conditions_of_source, duplicate, source};
 use super::headers::{kept, refuse_extras};
 use super::put::{check_key, sums, tell_sum};
-use super::{Answer, access_key, answer, count, initiator, owner, size};
-use crate::backed::look::bring;
+use super::{Answer, answer, count, initiator, owner, size};
+use crate::access::who_asks;
+use crate::acl::wished;
 use crate::backed::settle::admit;
-use crate::conditions::{Conditions, etag, time};
+use crate::conditions::{etag, time};
 use crate::door::{Door, Way};
 use crate::error::{Told as _, refuse};
 use crate::hash::{Algorithm, Digest, Hasher, hex};
 use crate::receive::{BODY_MAX, Content, Incoming, Said};
-use crate::record::{PartRecord, Record, View, decode, encode};
+use crate::record::{PartRecord, Record, decode, encode};
 use crate::store::{Store, Upload, UploadId};
 
 /// Parts of an upload at most.
@@ -103,11 +103,13 @@ pub(crate) async fn create(
     door: &Arc<Door>,
     request: S3Request<CreateMultipartUploadInput>,
 ) -> Answer<CreateMultipartUploadOutput> {
+    let who = who_asks(&request)?;
     let mut input = request.input;
     refuse_extras!(input);
     check_key(&input.key)?;
     let wants = wants(&input)?;
     let mut record = kept!(input).record(input.tagging.as_deref())?;
+    who.sign(door, &wished!(input), &mut record).await?;
     record.wants = wants;
     let (bucket, key) = (input.bucket.clone(), input.key.clone());
     let id = door
@@ -217,25 +219,19 @@ pub(crate) async fn part_copy(
     door: &Arc<Door>,
     request: S3Request<UploadPartCopyInput>,
 ) -> Answer<UploadPartCopyOutput> {
-    let from = source(door, access_key(&request), &request.input.copy_source).await?;
+    let from = source(door, &request, &request.input.copy_source).await?;
     let mut input = request.input;
     let number = part_number(input.part_number)?;
     let id = id(&input.upload_id)?;
-    let conditions = Conditions {
-        if_match: input.copy_source_if_match.take(),
-        if_none_match: input.copy_source_if_none_match.take(),
-        modified_since: input.copy_source_if_modified_since.take(),
-        unmodified_since: input.copy_source_if_unmodified_since.take(),
-    };
+    let conditions = conditions_of_source!(input);
     let (bucket, key, range) = (input.bucket, input.key, input.copy_source_range);
-    bring(door, (&from.0, &from.1)).await?;
+    from.bring(door).await?;
     let _written = admit(door, (&bucket, &key)).await?;
     let _memory = door.memory(Way::In, PIECE).await?;
     let (digest, changed) = door
         .blocking(move |store| {
             let (_, record) = upload(store, (&bucket, &key), id)?;
-            let check = |view: &View| conditions.check_source(view);
-            let (object, view, file) = open(store, (&from.0, &from.1), check)?;
+            let (object, view, file) = from.open(store, &conditions)?;
             let range = copy_range(range.as_deref(), view.attr.size)?;
             if range.1 > BODY_MAX {
                 return Err(S3ErrorCode::EntityTooLarge.into());
@@ -266,6 +262,7 @@ pub(crate) async fn list(
     door: &Arc<Door>,
     request: S3Request<ListPartsInput>,
 ) -> Answer<ListPartsOutput> {
+    let who = who_asks(&request)?;
     let input = request.input;
     let id = id(&input.upload_id)?;
     let max = super::list::page_len(input.max_parts, "max-parts")?;
@@ -302,8 +299,8 @@ pub(crate) async fn list(
         max_parts: Some(count(max)),
         part_number_marker: Some(i32::from(after)),
         next_part_number_marker: Some(last),
-        owner: Some(owner()),
-        initiator: Some(initiator()),
+        owner: Some(owner(who.owner_of(&record))),
+        initiator: Some(initiator(who.owner_of(&record))),
         storage_class: Some(StorageClass::from_static("STANDARD")),
         checksum_algorithm: record.wants.map(|(it, _)| ChecksumAlgorithm::from_static(it.name())),
         checksum_type: record.wants.map(|(_, is_whole)| kind_told(is_whole)),

@@ -1,55 +1,90 @@
-//! Who owns objects, and who else may see a bucket: the owner of the bucket, and nobody.
+//! A bucket's settings about whom objects belong to, and about lists that would make something public.
 
 use std::sync::Arc;
 
 use s3s::dto::{
-    DeletePublicAccessBlockInput, DeletePublicAccessBlockOutput, GetPublicAccessBlockInput,
-    GetPublicAccessBlockOutput, ObjectOwnership, OwnershipControls, OwnershipControlsRule,
-    PublicAccessBlockConfiguration, PutBucketOwnershipControlsInput,
-    PutBucketOwnershipControlsOutput, PutPublicAccessBlockInput, PutPublicAccessBlockOutput,
+    DeleteBucketOwnershipControlsInput, DeleteBucketOwnershipControlsOutput,
+    DeletePublicAccessBlockInput, DeletePublicAccessBlockOutput, GetBucketOwnershipControlsInput,
+    GetBucketOwnershipControlsOutput, GetPublicAccessBlockInput, GetPublicAccessBlockOutput,
+    ObjectOwnership, OwnershipControls, OwnershipControlsRule, PublicAccessBlockConfiguration,
+    PutBucketOwnershipControlsInput, PutBucketOwnershipControlsOutput, PutPublicAccessBlockInput,
+    PutPublicAccessBlockOutput,
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Result};
 
-use super::answers::exists;
 use super::{Answer, answer};
 use crate::door::Door;
-use crate::error::{absent, custom, refuse};
-use crate::record::Block;
+use crate::error::{custom, refuse};
+use crate::record::{Block, BucketRecord, Ownership};
 
-const ENFORCED: &str = "BucketOwnerEnforced";
-
-/// Objects belong to their bucket's owner, without access control lists.
+/// An ownership by its name.
 ///
 /// # Errors
-/// `NotImplemented` for another ownership.
-pub(crate) fn check(ownership: Option<&str>) -> S3Result<()> {
-    match ownership {
-        None | Some(ENFORCED) => Ok(()),
-        Some("BucketOwnerPreferred" | "ObjectWriter") => {
-            Err(absent("An object ownership other than BucketOwnerEnforced"))
-        }
-        Some(_) => Err(refuse(S3ErrorCode::InvalidArgument, "This is not an object ownership")),
+/// `InvalidArgument`.
+pub(crate) fn named(name: &str) -> S3Result<Ownership> {
+    match name {
+        ObjectOwnership::BUCKET_OWNER_ENFORCED => Ok(Ownership::BucketOwnerEnforced),
+        ObjectOwnership::BUCKET_OWNER_PREFERRED => Ok(Ownership::BucketOwnerPreferred),
+        ObjectOwnership::OBJECT_WRITER => Ok(Ownership::ObjectWriter),
+        _ => Err(refuse(S3ErrorCode::InvalidArgument, "This is not an object ownership")),
     }
 }
 
-/// What every bucket has.
-pub(crate) fn controls() -> OwnershipControls {
-    let object_ownership = ObjectOwnership::from_static(ENFORCED);
-    OwnershipControls { rules: vec![OwnershipControlsRule { object_ownership }] }
-}
-
-/// `PutBucketOwnershipControls`: what is so anyway changes nothing.
+/// `PutBucketOwnershipControls`.
 pub(crate) async fn put_controls(
     door: &Arc<Door>,
     request: S3Request<PutBucketOwnershipControlsInput>,
 ) -> Answer<PutBucketOwnershipControlsOutput> {
     let input = request.input;
-    exists(door, input.bucket).await?;
     let [rule] = input.ownership_controls.rules.as_slice() else {
         return Err(S3ErrorCode::MalformedXML.into());
     };
-    check(Some(rule.object_ownership.as_str()))?;
+    let ownership = named(rule.object_ownership.as_str())?;
+    let set = move |record: &mut BucketRecord| {
+        if ownership == Ownership::BucketOwnerEnforced && record.acl.is_some() {
+            let message =
+                "Bucket cannot have ACLs set with ObjectOwnership's BucketOwnerEnforced setting";
+            let code = "InvalidBucketAclWithObjectOwnership";
+            return Err(custom(code, hyper::StatusCode::BAD_REQUEST, message.to_owned()));
+        }
+        record.ownership = Some(ownership);
+        Ok(())
+    };
+    door.try_change_bucket(&input.bucket, set).await?;
     answer(PutBucketOwnershipControlsOutput::default())
+}
+
+/// `GetBucketOwnershipControls`: none of a bucket where it was never set; writers own what they write there.
+pub(crate) async fn get_controls(
+    door: &Arc<Door>,
+    request: S3Request<GetBucketOwnershipControlsInput>,
+) -> Answer<GetBucketOwnershipControlsOutput> {
+    let found = door.bucket(&request.input.bucket).await?;
+    let record = found.ok_or(S3ErrorCode::NoSuchBucket)?;
+    let name = match record.ownership {
+        Some(Ownership::BucketOwnerEnforced) => ObjectOwnership::BUCKET_OWNER_ENFORCED,
+        Some(Ownership::BucketOwnerPreferred) => ObjectOwnership::BUCKET_OWNER_PREFERRED,
+        Some(Ownership::ObjectWriter) => ObjectOwnership::OBJECT_WRITER,
+        None => {
+            let message = "The bucket ownership controls were not found".to_owned();
+            let code = "OwnershipControlsNotFoundError";
+            return Err(custom(code, hyper::StatusCode::NOT_FOUND, message));
+        }
+    };
+    let object_ownership = ObjectOwnership::from_static(name);
+    let rules = vec![OwnershipControlsRule { object_ownership }];
+    answer(GetBucketOwnershipControlsOutput {
+        ownership_controls: Some(OwnershipControls { rules }),
+    })
+}
+
+/// `DeleteBucketOwnershipControls`.
+pub(crate) async fn delete_controls(
+    door: &Arc<Door>,
+    request: S3Request<DeleteBucketOwnershipControlsInput>,
+) -> Answer<DeleteBucketOwnershipControlsOutput> {
+    door.change_bucket(&request.input.bucket, |record| record.ownership = None).await?;
+    answer(DeleteBucketOwnershipControlsOutput::default())
 }
 
 fn none() -> S3Error {
@@ -57,7 +92,7 @@ fn none() -> S3Error {
     custom("NoSuchPublicAccessBlockConfiguration", hyper::StatusCode::NOT_FOUND, message)
 }
 
-/// `PutPublicAccessBlock`: it is kept and told; nothing is public here, with it or without.
+/// `PutPublicAccessBlock`.
 pub(crate) async fn put_block(
     door: &Arc<Door>,
     request: S3Request<PutPublicAccessBlockInput>,
@@ -75,7 +110,7 @@ pub(crate) async fn put_block(
     answer(PutPublicAccessBlockOutput::default())
 }
 
-/// `GetPublicAccessBlock`: new buckets have everything blocked, as with AWS.
+/// `GetPublicAccessBlock`: none of a bucket where it was never set, and nothing is blocked there.
 pub(crate) async fn get_block(
     door: &Arc<Door>,
     request: S3Request<GetPublicAccessBlockInput>,
@@ -83,7 +118,6 @@ pub(crate) async fn get_block(
     let found = door.bucket(&request.input.bucket).await?;
     let record = found.ok_or(S3ErrorCode::NoSuchBucket)?;
     let [acls, ignored, policy, restricted] = match record.block {
-        Block::All => [true; 4],
         Block::Set(it) => it,
         Block::Removed => return Err(none()),
     };

@@ -7,6 +7,8 @@ use s3s::{S3ErrorCode, S3Request, S3Result};
 
 use super::headers::{kept, refuse_extras};
 use super::{Answer, told};
+use crate::access::who_asks;
+use crate::acl::wished;
 use crate::backed::look::bring_for;
 use crate::backed::settle::admit;
 use crate::conditions::{Conditions, etag};
@@ -145,6 +147,7 @@ pub(crate) async fn put_object(
     door: &Arc<Door>,
     request: S3Request<PutObjectInput>,
 ) -> Answer<PutObjectOutput> {
+    let who = who_asks(&request)?;
     let S3Request { mut input, headers, trailing_headers, .. } = request;
     refuse_extras!(input);
     if input.write_offset_bytes.is_some() {
@@ -152,6 +155,7 @@ pub(crate) async fn put_object(
     }
     check_key(&input.key)?;
     let mut record = kept!(input).record(input.tagging.as_deref())?;
+    who.sign(door, &wished!(input), &mut record).await?;
     let conditions = Conditions {
         if_match: input.if_match.take(),
         if_none_match: input.if_none_match.take(),

@@ -101,7 +101,7 @@ pub(crate) fn plain(text: &str) -> Option<String> {
 fn change(
     store: &Store,
     (bucket, key): (&str, &str),
-    change: impl Fn(&mut Record),
+    change: impl Fn(&mut Record) -> S3Result<()>,
 ) -> S3Result<()> {
     for _ in 0..TRIES {
         let object = find(store, (bucket, key), false)?;
@@ -113,7 +113,7 @@ fn change(
             // The new record counts as one of the content that is there now.
             record = record.without_content();
         }
-        change(&mut record);
+        change(&mut record)?;
         let expect = Expect::Exactly { ino: attr.ino, version: attr.version };
         let done = store.set_attachment(bucket, key.as_bytes(), &encode(&record), expect);
         match done.of_object()? {
@@ -125,10 +125,10 @@ fn change(
 }
 
 /// The same, in a bucket that may be backed.
-async fn changed(
+pub(super) async fn changed(
     door: &Arc<Door>,
     (bucket, key): (String, String),
-    how: impl Fn(&mut Record) + Send + 'static,
+    how: impl Fn(&mut Record) -> S3Result<()> + Send + 'static,
 ) -> S3Result<()> {
     bring(door, (&bucket, &key)).await?;
     let written = admit_removal(door, (&bucket, &key)).await?;
@@ -145,7 +145,11 @@ pub(crate) async fn put(
     let input = request.input;
     let tags = of_set(input.tagging.tag_set, OBJECT_MAX)?;
     let (bucket, key) = (input.bucket, input.key);
-    changed(door, (bucket, key), move |record| record.tags.clone_from(&tags)).await?;
+    let set = move |record: &mut Record| {
+        record.tags.clone_from(&tags);
+        Ok(())
+    };
+    changed(door, (bucket, key), set).await?;
     answer(PutObjectTaggingOutput::default())
 }
 
@@ -167,7 +171,11 @@ pub(crate) async fn delete(
     request: S3Request<DeleteObjectTaggingInput>,
 ) -> Answer<DeleteObjectTaggingOutput> {
     let (bucket, key) = (request.input.bucket, request.input.key);
-    changed(door, (bucket, key), |record| record.tags.clear()).await?;
+    let clear = |record: &mut Record| {
+        record.tags.clear();
+        Ok(())
+    };
+    changed(door, (bucket, key), clear).await?;
     answer(DeleteObjectTaggingOutput::default())
 }
 

@@ -13,6 +13,7 @@ use s3s::{S3ErrorCode, S3Request, S3Result};
 use super::list::{encoded, is_url, page_len};
 use super::multipart::{id, kind_told, name};
 use super::{Answer, answer, count, initiator, owner};
+use crate::access::{Asker, who_asks};
 use crate::conditions::time;
 use crate::door::Door;
 use crate::error::{Told as _, refuse};
@@ -73,14 +74,15 @@ fn gather(store: &Store, asked: &Asked) -> S3Result<(Vec<Line>, bool)> {
     }
 }
 
-fn told(upload: &Upload, url: bool) -> MultipartUpload {
-    let wants = decode::<Record>(&upload.attachment).and_then(|it| it.wants);
+fn told(upload: &Upload, who: &Asker, url: bool) -> MultipartUpload {
+    let record = decode::<Record>(&upload.attachment).unwrap_or_default();
+    let (wants, whose) = (record.wants, who.owner_of(&record));
     MultipartUpload {
         checksum_algorithm: wants.map(|(it, _)| ChecksumAlgorithm::from_static(it.name())),
         checksum_type: wants.map(|(_, is_whole)| kind_told(is_whole)),
         initiated: Some(time(upload.started)),
-        initiator: Some(initiator()),
-        owner: Some(owner()),
+        initiator: Some(initiator(whose)),
+        owner: Some(owner(whose)),
         key: Some(encoded(&upload.key, url)),
         storage_class: Some(StorageClass::from_static("STANDARD")),
         upload_id: Some(name(upload.id)),
@@ -92,6 +94,7 @@ pub(crate) async fn list(
     door: &Arc<Door>,
     request: S3Request<ListMultipartUploadsInput>,
 ) -> Answer<ListMultipartUploadsOutput> {
+    let who = who_asks(&request)?;
     let input = request.input;
     let url = is_url(input.encoding_type.as_ref())?;
     let max = page_len(input.max_uploads, "max-uploads")?;
@@ -118,7 +121,7 @@ pub(crate) async fn list(
             Line::Upload(upload) => {
                 next_key = Some(encoded(&upload.key, url));
                 next_id = Some(name(upload.id));
-                uploads.push(told(upload, url));
+                uploads.push(told(upload, &who, url));
             }
             Line::Prefix(prefix) => {
                 let text = encoded(prefix, url);

@@ -10,6 +10,7 @@ use s3s::{S3ErrorCode, S3Request};
 
 use super::list::{Asked, Told, encoded, is_url, page, page_len};
 use super::{Answer, answer, count, owner, size};
+use crate::access::{Asker, who_asks};
 use crate::conditions::{etag, time};
 use crate::door::Door;
 use crate::error::refuse;
@@ -18,7 +19,7 @@ use crate::record::View;
 /// What an object without versions has as the id of its only one.
 pub(crate) const NULL: &str = "null";
 
-fn version(key: String, view: &View) -> ObjectVersion {
+fn version(key: String, view: &View, who: &Asker) -> ObjectVersion {
     let sum = view.record.sum.as_ref();
     ObjectVersion {
         checksum_algorithm: sum.map(|sum| vec![sum.algorithm.name().to_owned().into()]),
@@ -27,7 +28,7 @@ fn version(key: String, view: &View) -> ObjectVersion {
         is_latest: Some(true),
         key: Some(key),
         last_modified: Some(time(view.attr.mtime)),
-        owner: Some(owner()),
+        owner: Some(owner(who.owner_of(&view.record))),
         size: Some(size(view.attr.size)),
         storage_class: Some(ObjectVersionStorageClass::from_static("STANDARD")),
         version_id: Some(NULL.to_owned()),
@@ -40,6 +41,7 @@ pub(crate) async fn list(
     door: &Arc<Door>,
     request: S3Request<ListObjectVersionsInput>,
 ) -> Answer<ListObjectVersionsOutput> {
+    let who = who_asks(&request)?;
     let input = request.input;
     let url = is_url(input.encoding_type.as_ref())?;
     let max = page_len(input.max_keys, "maxKeys")?;
@@ -65,7 +67,7 @@ pub(crate) async fn list(
     for Told { name, view } in found.items {
         let name = encoded(&name, url);
         match view {
-            Some(view) => versions.push(version(name, &view)),
+            Some(view) => versions.push(version(name, &view, &who)),
             None => prefixes.push(CommonPrefix { prefix: Some(name) }),
         }
     }

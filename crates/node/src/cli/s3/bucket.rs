@@ -2,7 +2,7 @@
 
 use anyhow::bail;
 use millpond_client::{Backing, ClientError, Mode, Rule};
-use millpond_s3::BucketRing;
+use millpond_s3::{BucketRing, DEFAULT_TENANT};
 use millpond_types::ByteSize;
 use millpond_types::meta::MetaError;
 use serde_json::json;
@@ -48,6 +48,9 @@ enum Command {
 struct Add {
     /// The bucket.
     bucket: String,
+    /// Whose the bucket is, if it is made now.
+    #[arg(long, default_value = DEFAULT_TENANT)]
+    tenant: String,
     /// The backend, as `millpond s3 backend add` called it.
     #[arg(long)]
     backend: String,
@@ -103,7 +106,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     match &args.command {
         Command::Add(add) => {
             let before = ring.get(&add.bucket)?.flatten();
-            match ring.set(&add.bucket, &add.backing(before)) {
+            match ring.set((&add.bucket, &add.tenant), &add.backing(before)) {
                 Ok(_) => Ok(OK),
                 Err(error) if is_busy(&error) => bail!(
                     "objects of '{0}' wait for the place that backs it now: `millpond s3 persist --wait s3://{0}` before it gets another",

@@ -1,6 +1,6 @@
 //! `millpond s3 keys`: the access keys of clients.
 
-use millpond_s3::KeyRing;
+use millpond_s3::{DEFAULT_TENANT, KeyRing};
 use serde_json::json;
 
 use super::To;
@@ -11,6 +11,7 @@ pub(super) const EXAMPLES: &str =
 
 Examples:
   millpond s3 keys add training
+  millpond s3 keys add team-a --tenant team-a
   millpond s3 keys add reports --bucket reports --bucket public
   millpond s3 keys list
   millpond s3 keys rm training";
@@ -29,7 +30,10 @@ enum Keys {
     Add {
         /// What it is for; no two keys have the same.
         name: String,
-        /// A bucket that may be used; repeatable. [default: all]
+        /// Whose it is: buckets belong to the tenant that makes them, and other tenants' keys may not use them.
+        #[arg(long, default_value = DEFAULT_TENANT)]
+        tenant: String,
+        /// A bucket that may be used; repeatable. [default: all of the tenant, and of those who let it]
         #[arg(long = "bucket", value_name = "BUCKET")]
         buckets: Vec<String>,
     },
@@ -46,11 +50,11 @@ enum Keys {
 pub(super) fn run(args: &Args) -> Outcome {
     let ring = KeyRing::open(args.to.client()?)?;
     match &args.command {
-        Keys::Add { name, buckets } => {
-            let key = ring.add(name, buckets.clone())?;
+        Keys::Add { name, tenant, buckets } => {
+            let key = ring.add(name, tenant, buckets.clone())?;
             if args.to.json {
                 let shown = json!({"name": key.name, "access_key": key.access_key,
-                    "secret_key": key.secret_key, "buckets": key.buckets});
+                    "secret_key": key.secret_key, "tenant": key.tenant, "buckets": key.buckets});
                 return output::line(&shown.to_string());
             }
             output::line(&format!(
@@ -70,15 +74,15 @@ pub(super) fn run(args: &Args) -> Outcome {
 fn list(ring: &KeyRing, json: bool) -> Outcome {
     let keys = ring.list()?;
     if json {
-        let line = |key: &millpond_s3::Key| json!({"name": key.name, "access_key": key.access_key, "buckets": key.buckets});
+        let line = |key: &millpond_s3::Key| json!({"name": key.name, "access_key": key.access_key, "tenant": key.tenant, "buckets": key.buckets});
         let lines: Vec<_> = keys.iter().map(line).collect();
         return output::line(&serde_json::Value::from(lines).to_string());
     }
-    let mut rows = vec![["name", "access key", "buckets"].map(str::to_owned).to_vec()];
+    let mut rows = vec![["name", "access key", "tenant", "buckets"].map(str::to_owned).to_vec()];
     rows.extend(keys.into_iter().map(|key| {
         let buckets =
             if key.buckets.is_empty() { "all".to_owned() } else { key.buckets.join(", ") };
-        vec![key.name, key.access_key, buckets]
+        vec![key.name, key.access_key, key.tenant, buckets]
     }));
     output::bytes(output::table(&rows).as_bytes())
 }

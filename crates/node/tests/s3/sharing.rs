@@ -1,0 +1,278 @@
+//! Tenants, and what access control lists give others than the owner.
+
+use crate::access::added;
+use crate::backed::Pair;
+use crate::client::{Answer, Client, Request, Signing};
+use crate::server::{Server, heard, until};
+
+fn anonymous(ask: Request) -> Answer {
+    ask.signing(Signing::None).send()
+}
+
+fn canned(ask: Request, acl: &str) -> Answer {
+    ask.header("x-amz-acl", acl).send()
+}
+
+fn tenants(server: &Server) -> (Client, Client) {
+    let of = |name: &str| added(server, &[name, "--tenant", name]);
+    (of("red"), of("blue"))
+}
+
+#[test]
+fn tenants_are_kept_apart() {
+    let server = Server::start();
+    let (red, blue) = tenants(&server);
+    let first = server.client();
+    red.bucket("reds");
+    red.object("/reds/k", "value");
+    let id = red.post("/reds/up", "").query("uploads", "").send().expect(200).tag("UploadId");
+    blue.bucket("blues");
+    blue.object("/blues/k", "other");
+    assert_eq!(red.get("/").send().expect(200).tags("Name"), ["reds"]);
+    assert_eq!(blue.get("/").send().expect(200).tag("ID"), "blue");
+    // The tenant of those who name none is one like the others.
+    for other in [&blue, &first] {
+        for ask in [
+            other.get("/reds"),
+            other.head("/reds"),
+            other.get("/reds/k"),
+            other.head("/reds/k"),
+            other.get("/reds/none"),
+            other.put("/reds/k", "changed"),
+            other.delete("/reds/k"),
+            other.get("/reds/k").query("tagging", ""),
+            other.get("/reds/k").query("acl", ""),
+            other.get("/reds").query("acl", ""),
+            other.get("/reds").query("cors", ""),
+            other.get("/reds").query("uploads", ""),
+            other.delete("/reds").query("cors", ""),
+            other.delete("/reds"),
+            other.put("/reds/up", "part").query("partNumber", "1").query("uploadId", &id),
+            other.delete("/reds/up").query("uploadId", &id),
+            other.put("/blues/copy", "").header("x-amz-copy-source", "/reds/k"),
+        ] {
+            let answer = ask.send();
+            assert_eq!(answer.status, 403, "{}", answer.text());
+        }
+        other.put("/reds", "").send().refused(409, "BucketAlreadyExists");
+    }
+    let list = "<Delete><Object><Key>k</Key></Object></Delete>";
+    blue.post("/reds", list).query("delete", "").send().refused(403, "AccessDenied");
+    assert_eq!(red.bytes("/reds/k"), b"value");
+    let listed = red.get("/reds").send().expect(200);
+    assert_eq!((listed.tags("Key"), listed.tag("ID")), (vec!["k".to_owned()], "red".to_owned()));
+    // A second key of a tenant may what the first one may.
+    let more = added(&server, &["more", "--tenant", "red", "--bucket", "reds"]);
+    assert_eq!(more.bytes("/reds/k"), b"value");
+    let owner = |ask: Request, name: &str| ask.header("x-amz-expected-bucket-owner", name).send();
+    owner(red.get("/reds/k"), "red").expect(200);
+    owner(red.get("/reds/k"), "blue").refused(403, "AccessDenied");
+    let wrong = server.command(&["s3", "keys", "add", "x", "--tenant", "a/b"]);
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("tenant"));
+    let shown = String::from_utf8(server.command(&["s3", "keys", "list"]).stdout).unwrap();
+    assert!(shown.contains("tenant") && shown.contains("blue"), "{shown}");
+}
+
+#[test]
+fn lists_of_buckets_let_others_in() {
+    let server = Server::start();
+    let (red, blue) = tenants(&server);
+    red.bucket("bkt");
+    red.object("/bkt/k", "value");
+    let set = |acl: &str| canned(red.put("/bkt", "").query("acl", ""), acl);
+    set("public-read").expect(200);
+    assert_eq!(anonymous(red.get("/bkt")).expect(200).tags("Key"), ["k"]);
+    // Objects have lists of their own; who may list is told what is not there.
+    anonymous(red.get("/bkt/k")).refused(403, "AccessDenied");
+    anonymous(red.get("/bkt/none")).refused(404, "NoSuchKey");
+    anonymous(red.put("/bkt/k", "changed")).refused(403, "AccessDenied");
+    let told = red.get("/bkt").query("acl", "").send().expect(200);
+    assert_eq!(told.tags("Permission"), ["READ", "FULL_CONTROL"]);
+    set("authenticated-read").expect(200);
+    anonymous(red.get("/bkt")).refused(403, "AccessDenied");
+    blue.get("/bkt").send().expect(200);
+    set("public-read-write").expect(200);
+    anonymous(red.put("/bkt/new", "theirs")).expect(200);
+    assert_eq!(red.bytes("/bkt/new"), b"theirs");
+    blue.delete("/bkt/new").send().expect(204);
+    blue.put("/bkt", "<x/>").query("cors", "").send().refused(403, "AccessDenied");
+    set("private").expect(200);
+    anonymous(red.get("/bkt")).refused(403, "AccessDenied");
+    blue.put("/bkt/new", "no").send().refused(403, "AccessDenied");
+    // Grants to one tenant.
+    let grant = |to: &str| red.put("/bkt", "").query("acl", "").header("x-amz-grant-read", to);
+    grant("id=blue").send().expect(200);
+    blue.get("/bkt").send().expect(200);
+    anonymous(red.get("/bkt")).refused(403, "AccessDenied");
+    grant("id=nobody").send().refused(400, "InvalidArgument");
+    grant("emailAddress=a@b.c").send().refused(400, "UnresolvableGrantByEmailAddress");
+    let both = grant("id=blue").header("x-amz-acl", "private").send();
+    both.refused(400, "InvalidRequest");
+    set("aws-exec-read").refused(501, "NotImplemented");
+    // Made again with another list it would not be what was asked for.
+    red.put("/bkt", "")
+        .header("x-amz-acl", "public-read")
+        .send()
+        .refused(409, "BucketAlreadyExists");
+    canned(red.put("/open", ""), "public-read").expect(200);
+    anonymous(red.head("/open")).expect(200);
+    red.delete("/open").send().expect(204);
+    anonymous(red.get("/open")).refused(404, "NoSuchBucket");
+}
+
+#[test]
+fn lists_of_objects_let_others_read() {
+    let server = Server::start();
+    let (red, blue) = tenants(&server);
+    red.bucket("bkt");
+    canned(red.put("/bkt/k", "value"), "public-read").expect(200);
+    assert_eq!(anonymous(red.get("/bkt/k")).expect(200).body, b"value");
+    let part = anonymous(red.get("/bkt/k").unsigned("range", "bytes=1-2")).expect(206);
+    assert_eq!(part.body, b"al");
+    anonymous(red.head("/bkt/k")).expect(200);
+    anonymous(red.get("/bkt")).refused(403, "AccessDenied");
+    anonymous(red.get("/bkt/none")).refused(403, "AccessDenied");
+    anonymous(red.get("/bkt/k").query("tagging", "")).refused(403, "AccessDenied");
+    blue.bucket("mine");
+    blue.put("/mine/copy", "").header("x-amz-copy-source", "/bkt/k").send().expect(200);
+    // A new object has the list that it came with.
+    red.object("/bkt/k", "again");
+    anonymous(red.get("/bkt/k")).refused(403, "AccessDenied");
+    blue.put("/mine/copy", "")
+        .header("x-amz-copy-source", "/bkt/k")
+        .send()
+        .refused(403, "AccessDenied");
+    let set = |ask: Request, acl: &str| canned(ask.query("acl", ""), acl);
+    set(blue.put("/bkt/k", ""), "public-read").refused(403, "AccessDenied");
+    set(red.put("/bkt/k", ""), "authenticated-read").expect(200);
+    assert_eq!(blue.bytes("/bkt/k"), b"again");
+    anonymous(red.get("/bkt/k")).refused(403, "AccessDenied");
+    set(red.put("/bkt/none", ""), "public-read").refused(404, "NoSuchKey");
+    // Tags leave the list alone, and a list leaves the tags.
+    let tags = "<Tagging><TagSet><Tag><Key>a</Key><Value>b</Value></Tag></TagSet></Tagging>";
+    red.put("/bkt/k", tags).query("tagging", "").send().expect(200);
+    assert_eq!(blue.bytes("/bkt/k"), b"again");
+    set(red.put("/bkt/k", ""), "public-read").expect(200);
+    assert_eq!(red.get("/bkt/k").query("tagging", "").send().expect(200).tag("Value"), "b");
+    // Uploads in parts, and copies.
+    let begin = red.post("/bkt/parts", "").query("uploads", "").header("x-amz-acl", "public-read");
+    let id = begin.send().expect(200).tag("UploadId");
+    let upload = red.put("/bkt/parts", "part").query("partNumber", "1").query("uploadId", &id);
+    let etag = upload.send().expect(200).header("etag");
+    let body = format!(
+        "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>{etag}</ETag></Part></CompleteMultipartUpload>"
+    );
+    red.post("/bkt/parts", body).query("uploadId", &id).send().expect(200);
+    assert_eq!(anonymous(red.get("/bkt/parts")).expect(200).body, b"part");
+    red.put("/bkt/copy", "").header("x-amz-copy-source", "/bkt/parts").send().expect(200);
+    anonymous(red.get("/bkt/copy")).refused(403, "AccessDenied");
+}
+
+#[test]
+fn objects_belong_to_who_writes_them_unless_the_bucket_says_else() {
+    let server = Server::start();
+    let (red, blue) = tenants(&server);
+    canned(red.put("/bkt", ""), "public-read-write").expect(200);
+    blue.object("/bkt/k", "blue's");
+    let owner = |ask: Request| ask.query("acl", "").send().expect(200).tag("ID");
+    assert_eq!(owner(blue.get("/bkt/k")), "blue");
+    assert_eq!(red.bytes("/bkt/k"), b"blue's");
+    let green = added(&server, &["green", "--tenant", "green"]);
+    green.get("/bkt/k").send().refused(403, "AccessDenied");
+    let listed = blue.get("/bkt").send().expect(200);
+    assert_eq!(listed.tag("ID"), "blue");
+    // Who gave it away is its owner no more.
+    let given = |name: &str| canned(blue.put(name, "x"), "bucket-owner-full-control").expect(200);
+    let controls = |it: &str| {
+        let rule = format!("<Rule><ObjectOwnership>{it}</ObjectOwnership></Rule>");
+        let body = format!("<OwnershipControls>{rule}</OwnershipControls>");
+        red.put("/bkt", body).query("ownershipControls", "").send()
+    };
+    given("/bkt/kept");
+    assert_eq!(owner(blue.get("/bkt/kept")), "blue");
+    controls("BucketOwnerPreferred").expect(200);
+    given("/bkt/given");
+    assert_eq!(owner(red.get("/bkt/given")), "red");
+    blue.get("/bkt/given").query("acl", "").send().refused(403, "AccessDenied");
+    // Lists can be switched off, once the bucket has none.
+    controls("BucketOwnerEnforced").refused(400, "InvalidBucketAclWithObjectOwnership");
+    let set = |ask: Request, acl: &str| canned(ask.query("acl", ""), acl);
+    canned(red.put("/bkt/open", "x"), "public-read").expect(200);
+    set(red.put("/bkt", ""), "private").expect(200);
+    controls("BucketOwnerEnforced").expect(200);
+    anonymous(red.get("/bkt/open")).refused(403, "AccessDenied");
+    canned(red.put("/bkt/k", "x"), "public-read").refused(400, "AccessControlListNotSupported");
+    set(red.put("/bkt", ""), "public-read").refused(400, "AccessControlListNotSupported");
+    assert_eq!(owner(red.get("/bkt/kept")), "red");
+    let told = red.get("/bkt").query("ownershipControls", "").send().expect(200);
+    assert_eq!(told.tag("ObjectOwnership"), "BucketOwnerEnforced");
+    red.delete("/bkt").query("ownershipControls", "").send().expect(204);
+    let none = red.get("/bkt").query("ownershipControls", "").send();
+    none.refused(404, "OwnershipControlsNotFoundError");
+    anonymous(red.get("/bkt/open")).expect(200);
+}
+
+#[test]
+fn public_lists_are_blocked_and_ignored() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    let told = || s3.get("/bkt").query("publicAccessBlock", "").send();
+    told().refused(404, "NoSuchPublicAccessBlockConfiguration");
+    canned(s3.put("/bkt/k", "value"), "public-read").expect(200);
+    canned(s3.put("/bkt", "").query("acl", ""), "public-read").expect(200);
+    let block = |which: &str| {
+        let body = format!(
+            "<PublicAccessBlockConfiguration><{which}>true</{which}></PublicAccessBlockConfiguration>"
+        );
+        s3.put("/bkt", body).query("publicAccessBlock", "").send().expect(200);
+    };
+    block("BlockPublicAcls");
+    assert_eq!([told().tag("BlockPublicAcls"), told().tag("IgnorePublicAcls")], ["true", "false"]);
+    canned(s3.put("/bkt/new", "x"), "public-read").refused(403, "AccessDenied");
+    canned(s3.put("/bkt", "").query("acl", ""), "authenticated-read").refused(403, "AccessDenied");
+    canned(s3.put("/bkt/new", "x"), "private").expect(200);
+    anonymous(s3.get("/bkt/k")).expect(200);
+    block("IgnorePublicAcls");
+    anonymous(s3.get("/bkt/k")).refused(403, "AccessDenied");
+    anonymous(s3.get("/bkt")).refused(403, "AccessDenied");
+    s3.delete("/bkt").query("publicAccessBlock", "").send().expect(204);
+    anonymous(s3.get("/bkt/k")).expect(200);
+}
+
+#[test]
+fn lists_go_to_the_backend_and_come_back() {
+    let pair = Pair::start(&[], &[]);
+    let (s3, there) = (&pair.s3, &pair.there);
+    canned(s3.put("/data/open", "value"), "public-read").expect(200);
+    s3.put("/data/shut", "value").header("x-amz-meta-k", "v").send().expect(200);
+    pair.until_clean("/data/open");
+    pair.until_clean("/data/shut");
+    let far = there.head("/there/open").send().expect(200).header("x-amz-meta-millpond-access");
+    assert!(far.contains("everyone"), "{far}");
+    assert_eq!(there.head("/there/shut").send().header("x-amz-meta-millpond-access"), "");
+    pair.done(&[
+        "s3",
+        "bucket",
+        "add",
+        "data",
+        "--backend",
+        "other",
+        "--backend-bucket",
+        "there",
+        "--cache",
+        "1B",
+    ]);
+    heard();
+    until("all is given up", || (pair.state("/data/open") == "remote").then_some(()));
+    until("all is given up", || (pair.state("/data/shut") == "remote").then_some(()));
+    anonymous(s3.get("/data/shut")).refused(403, "AccessDenied");
+    anonymous(s3.get("/data/none")).refused(403, "AccessDenied");
+    let got = anonymous(s3.get("/data/open")).expect(200);
+    assert_eq!(
+        (got.body.as_slice(), got.header("x-amz-meta-millpond-access")),
+        (&b"value"[..], String::new())
+    );
+    anonymous(s3.head("/data/open")).expect(200);
+    anonymous(s3.get("/data/open").unsigned("range", "bytes=0-0")).expect(206);
+}

@@ -1,0 +1,267 @@
+//! Who asks, and what of a bucket and its objects they may use.
+//!
+//! Buckets belong to tenants. A tenant may do everything with its buckets and all that is in them; others what access control
+//! lists ([`crate::acl`]) give them. What is about a bucket is decided before an operation begins, what is about an object when its
+//! record is at hand, so that the one that is judged is the one that is read.
+
+use std::sync::Arc;
+
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Result};
+
+use crate::acl::{Acl, Permission, Wished, switched_off};
+use crate::door::Door;
+use crate::keys::Key;
+use crate::record::{Block, BucketRecord, Ownership, Record};
+
+/// Who asks something about a bucket, and the bucket.
+#[derive(Clone, Debug)]
+pub(crate) struct Asker {
+    /// None of those who show no access key.
+    pub(crate) tenant: Option<String>,
+    pub(crate) bucket: Arc<BucketRecord>,
+}
+
+/// What somebody needs who does not own the bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// An access key.
+    Key,
+    /// This, by the list of the bucket.
+    Bucket(Permission),
+    /// Something by the list of the object, which the operation sees to.
+    Object,
+    /// The owner only.
+    Owner,
+}
+
+/// What an operation of `s3s` needs.
+pub(crate) fn need(operation: &str) -> Need {
+    match operation {
+        "CreateBucket" | "ListBuckets" => Need::Key,
+        "HeadBucket"
+        | "ListObjects"
+        | "ListObjectsV2"
+        | "ListObjectVersions"
+        | "ListMultipartUploads" => Need::Bucket(Permission::Read),
+        "PutObject"
+        | "PostObject"
+        | "CopyObject"
+        | "DeleteObject"
+        | "DeleteObjects"
+        | "CreateMultipartUpload"
+        | "UploadPart"
+        | "UploadPartCopy"
+        | "CompleteMultipartUpload"
+        | "AbortMultipartUpload"
+        | "ListParts" => Need::Bucket(Permission::Write),
+        "GetBucketAcl" => Need::Bucket(Permission::ReadAcp),
+        "PutBucketAcl" => Need::Bucket(Permission::WriteAcp),
+        "GetObject" | "HeadObject" | "GetObjectAttributes" | "GetObjectAcl" | "PutObjectAcl" => {
+            Need::Object
+        }
+        _ => Need::Owner,
+    }
+}
+
+/// Who asks; [`crate::auth::Access`] has put them there.
+///
+/// # Errors
+/// `AccessDenied` if it has not.
+pub(crate) fn who_asks<T>(request: &S3Request<T>) -> S3Result<Asker> {
+    request.extensions.get::<Asker>().cloned().ok_or_else(denied)
+}
+
+fn denied() -> S3Error {
+    S3ErrorCode::AccessDenied.into()
+}
+
+impl Asker {
+    /// Of the owner of a credential, or of nobody.
+    pub(crate) fn new(key: Option<&Key>, bucket: Arc<BucketRecord>) -> Self {
+        Self { tenant: key.map(|it| it.tenant.clone()), bucket }
+    }
+
+    /// Whether the bucket is theirs.
+    pub(crate) fn owns(&self) -> bool {
+        self.tenant.as_deref() == Some(self.bucket.owner())
+    }
+
+    fn allows(&self, list: Option<&Acl>, owner: &str, what: Permission) -> bool {
+        let tenant = self.tenant.as_deref();
+        if tenant == Some(owner) {
+            return true;
+        }
+        let is_off = self.bucket.ownership == Some(Ownership::BucketOwnerEnforced);
+        let ignored = self.bucket.block.ignores_acls();
+        !is_off && list.is_some_and(|it| it.allows(tenant, what, ignored))
+    }
+
+    /// Whether they may do something with the bucket.
+    pub(crate) fn may(&self, what: Permission) -> bool {
+        self.owns() || self.allows(self.bucket.acl.as_ref(), self.bucket.owner(), what)
+    }
+
+    /// Whether they may do something with an object in it.
+    ///
+    /// # Errors
+    /// `AccessDenied`.
+    pub(crate) fn check(&self, object: &Record, what: Permission) -> S3Result<()> {
+        let owner = self.owner_of(object);
+        let may = self.owns() || self.allows(object.acl.as_ref(), owner, what);
+        if may { Ok(()) } else { Err(denied()) }
+    }
+
+    /// What they are told of a key that is not there: who may not list is not told so.
+    pub(crate) fn told(&self, error: S3Error) -> S3Error {
+        let is_secret = *error.code() == S3ErrorCode::NoSuchKey && !self.may(Permission::Read);
+        if is_secret { denied() } else { error }
+    }
+
+    /// Whom an object belongs to.
+    pub(crate) fn owner_of<'a>(&'a self, object: &'a Record) -> &'a str {
+        let is_enforced = self.bucket.ownership == Some(Ownership::BucketOwnerEnforced);
+        let own = object.owner.as_deref().filter(|_| !is_enforced);
+        own.unwrap_or_else(|| self.bucket.owner())
+    }
+
+    /// The list of an object.
+    pub(crate) fn list_of(&self, object: &Record) -> Acl {
+        let is_off = self.bucket.ownership == Some(Ownership::BucketOwnerEnforced);
+        let list = object.acl.clone().filter(|_| !is_off);
+        list.unwrap_or_else(|| Acl::private(self.owner_of(object)))
+    }
+
+    /// Notes in the record of a new object whose it is and what its list says.
+    ///
+    /// # Errors
+    /// As [`checked`], and `InvalidArgument`, `NotImplemented` for a list that cannot be.
+    pub(crate) async fn sign(
+        &self,
+        door: &Arc<Door>,
+        wished: &Wished<'_>,
+        record: &mut Record,
+    ) -> S3Result<()> {
+        let host = self.bucket.owner();
+        let is_handed_over = match self.bucket.ownership {
+            Some(Ownership::BucketOwnerEnforced) => true,
+            Some(Ownership::BucketOwnerPreferred) => {
+                wished.canned == Some("bucket-owner-full-control")
+            }
+            Some(Ownership::ObjectWriter) | None => false,
+        };
+        // What comes without an access key is the bucket's.
+        let writer = self.tenant.as_deref().filter(|_| !is_handed_over).unwrap_or(host);
+        let list = wished.list(writer, host)?;
+        record.owner = (writer != host).then(|| writer.to_owned());
+        record.acl = match list {
+            Some(list) => checked(door, &self.bucket, (list, writer)).await?,
+            None => None,
+        };
+        Ok(())
+    }
+}
+
+/// A list as it is kept with what belongs to `owner`; none if it says nothing special.
+///
+/// # Errors
+/// `AccessControlListNotSupported` where the bucket has none, `AccessDenied` for a public one where these are blocked,
+/// `InvalidArgument` for a tenant that is not there.
+pub(crate) async fn checked(
+    door: &Arc<Door>,
+    bucket: &BucketRecord,
+    (list, owner): (Acl, &str),
+) -> S3Result<Option<Acl>> {
+    if list.is_private(owner) {
+        return Ok(None);
+    }
+    if bucket.ownership == Some(Ownership::BucketOwnerEnforced) {
+        return Err(switched_off());
+    }
+    if list.is_public() && bucket.block.refuses_acls() {
+        return Err(denied());
+    }
+    let known = |it: &&str| *it == owner || *it == bucket.owner();
+    let others: Vec<String> = list.tenants().filter(|it| !known(it)).map(str::to_owned).collect();
+    if !others.is_empty() {
+        door.blocking(move |store| crate::keys::check_tenants(store, &others)).await?;
+    }
+    Ok(Some(list))
+}
+
+impl Block {
+    /// Whether new lists may not be public.
+    pub(crate) const fn refuses_acls(self) -> bool {
+        matches!(self, Self::Set([true, ..]))
+    }
+
+    /// Whether lists count for nobody but those whom they name.
+    pub(crate) const fn ignores_acls(self) -> bool {
+        matches!(self, Self::Set([_, true, ..]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn who(tenant: Option<&str>, bucket: &BucketRecord) -> Asker {
+        Asker { tenant: tenant.map(str::to_owned), bucket: Arc::new(bucket.clone()) }
+    }
+
+    fn listed(canned: &'static str, owner: &str) -> Option<Acl> {
+        Wished { canned: Some(canned), ..Wished::default() }.list(owner, "host").unwrap()
+    }
+
+    #[test]
+    fn the_owner_of_a_bucket_may_everything_and_others_what_lists_say() {
+        let mut bucket = BucketRecord { owner: Some("host".to_owned()), ..BucketRecord::default() };
+        let may = |bucket: &BucketRecord, tenant, what| who(tenant, bucket).may(what);
+        assert!(may(&bucket, Some("host"), Permission::WriteAcp));
+        assert!(!may(&bucket, Some("guest"), Permission::Read));
+        assert!(!may(&bucket, Some("millpond"), Permission::Read), "no tenant is above others");
+        bucket.acl = listed("public-read", "host");
+        assert!(
+            may(&bucket, Some("guest"), Permission::Read) && may(&bucket, None, Permission::Read)
+        );
+        assert!(!may(&bucket, None, Permission::Write));
+        bucket.block = Block::Set([false, true, false, false]);
+        assert!(!may(&bucket, None, Permission::Read), "public lists are ignored");
+        bucket.block = Block::Removed;
+        bucket.ownership = Some(Ownership::BucketOwnerEnforced);
+        assert!(!may(&bucket, None, Permission::Read), "lists are switched off");
+    }
+
+    #[test]
+    fn an_object_is_its_writers_and_its_buckets_owners() {
+        let bucket = BucketRecord { owner: Some("host".to_owned()), ..BucketRecord::default() };
+        let record = Record { owner: Some("guest".to_owned()), ..Record::current() };
+        let may =
+            |tenant, record: &Record| who(tenant, &bucket).check(record, Permission::Read).is_ok();
+        assert!(may(Some("host"), &record) && may(Some("guest"), &record));
+        assert!(!may(Some("other"), &record) && !may(None, &record));
+        let public = Record { acl: listed("public-read", "guest"), ..record };
+        assert!(may(Some("other"), &public) && may(None, &public));
+    }
+
+    #[test]
+    fn who_may_not_list_does_not_learn_that_a_key_is_not_there() {
+        let mut bucket = BucketRecord::default();
+        let told = |bucket: &BucketRecord, tenant| {
+            let error = who(tenant, bucket).told(S3ErrorCode::NoSuchKey.into());
+            error.code().as_str().to_owned()
+        };
+        assert_eq!(told(&bucket, None), "AccessDenied");
+        assert_eq!(told(&bucket, Some("millpond")), "NoSuchKey");
+        bucket.acl = listed("public-read", "millpond");
+        assert_eq!(told(&bucket, None), "NoSuchKey");
+    }
+
+    #[test]
+    fn what_is_not_known_is_the_owners() {
+        assert_eq!(need("GetObject"), Need::Object);
+        assert_eq!(need("DeleteObjects"), Need::Bucket(Permission::Write));
+        for name in ["PutBucketCors", "DeleteBucket", "PutObjectTagging", "Whatever"] {
+            assert_eq!(need(name), Need::Owner, "{name}");
+        }
+    }
+}
