@@ -107,8 +107,9 @@ impl Member {
             next: node + 1,
             shunned: BTreeMap::new(),
             asked: None,
-            calls: 0,
-            poll: 0,
+            // An answer to the process before is not one to this: connections end with their process.
+            calls: life << 32,
+            poll: life << 32,
             turn: 0,
             hurry: false,
             sent_at: 0,

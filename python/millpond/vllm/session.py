@@ -138,7 +138,7 @@ class StoreSession:
 
     # -- calls --------------------------------------------------------------
 
-    def call(self, verb: Callable[[Any], T], *, try_now: bool = False) -> T:
+    def call(self, verb: Callable[[Any], T], *, try_now: bool = False, wait_s: float = 0.0) -> T:
         """Runs ``verb(namespace)``.
 
         Args:
@@ -146,6 +146,8 @@ class StoreSession:
             try_now: when the store is believed down, try to open it instead
                 of failing at once; for callers that have fresh evidence that
                 it is back.
+            wait_s: for how long such a call may wait while the client itself
+                pauses between two attempts to connect; it waits once.
 
         Raises:
             StoreDown: no answer, or none in time.
@@ -154,7 +156,7 @@ class StoreSession:
             self._first_answer.wait(_FIRST_ANSWER_S)
         namespace = self._namespace
         if namespace is None:
-            if not try_now or not self._reopen():
+            if not try_now or not self._reopen(wait_s):
                 raise StoreDown(f"Millpond at {self._config.address} is down")
             namespace = self._namespace
             if namespace is None:
@@ -229,11 +231,15 @@ class StoreSession:
             # The engine has nothing to lose by asking often at first.
             wait = min(wait * 2, _BACKOFF_MAX)
 
-    def _reopen(self) -> bool:
+    def _reopen(self, wait_s: float = 0.0) -> bool:
         """Opens the namespace once. Returns whether the store is usable."""
         try:
             namespace = self._open()
         except Exception as error:
+            # The client did not try: it failed lately, and says when it tries again.
+            pause_s = getattr(error, "retry_after", 0.0)
+            if isinstance(error, millpond.Unreachable) and 0.0 < pause_s <= wait_s:
+                return not self._stop.wait(pause_s) and self._reopen()
             refused = isinstance(
                 error,
                 (

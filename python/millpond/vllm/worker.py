@@ -205,6 +205,7 @@ class WorkerSide:
                 answers = self.session.call(
                     lambda ns: self._mover.save(ns, batch.group, batch.block_ids, mark, call),
                     try_now=True,
+                    wait_s=left_ms / 1000,
                 )
         except StoreDown:
             pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -126,6 +127,22 @@ def test_fresh_evidence_opens_without_waiting_for_the_probe(fixture: Fixture) ->
         fixture.ask()
     fixture.namespace.failure = fixture.client.down = None
     assert fixture.session.call(lambda ns: ns.contains([b"k"]), try_now=True) == [False]
+
+
+def test_a_call_that_may_wait_outlasts_the_pause_of_the_client(fixture: Fixture) -> None:
+    fixture.session.start(TARGET)
+    fixture.namespace.failure = fixture.client.down = pausing = unreachable()
+    pausing.retry_after = 0.2  # type: ignore[attr-defined]
+    with pytest.raises(StoreDown):
+        fixture.ask()
+    ends = threading.Timer(0.1, lambda: setattr(fixture.client, "down", None))
+    ends.start()
+    fixture.namespace.failure = None
+    contains = lambda ns: ns.contains([b"k"])  # noqa: E731
+    with pytest.raises(StoreDown):
+        fixture.session.call(contains, try_now=True, wait_s=0.1)
+    assert fixture.session.call(contains, try_now=True, wait_s=1.0) == [False]
+    ends.join()
 
 
 def test_a_closed_session_is_down(fixture: Fixture) -> None:

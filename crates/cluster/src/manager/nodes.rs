@@ -142,6 +142,9 @@ impl Primary {
         live.number = number;
         live.lease_until = cx.now.plus(cx.options.node_lease + cx.options.margin);
         live.queue_depth = heartbeat.queue_depth;
+        if back {
+            live.given_up.clear();
+        }
         if heartbeat.routing < live.since {
             live.routing = heartbeat.routing;
             return Some(Ok(self.grant(cx, node, number)));
@@ -155,9 +158,6 @@ impl Primary {
         live.stopping = heartbeat.stopping;
         let knew = std::mem::replace(&mut live.routing, heartbeat.routing);
         live.config = heartbeat.config;
-        if back {
-            live.given_up.clear();
-        }
         live.failing
             .retain(|id, _| heartbeat.disks.iter().any(|disk| disk.disk == *id && !disk.healthy));
         for disk in heartbeat.disks.iter().filter(|disk| !disk.healthy) {
