@@ -15,7 +15,7 @@ use crate::keys::Known;
 use crate::lately::Lately;
 use crate::md5::Together;
 use crate::metrics::Metrics;
-use crate::record::{BucketRecord, decode};
+use crate::record::BucketRecord;
 use crate::spare::Spare;
 use crate::store::{Found, KeyState, Object, Store};
 
@@ -30,6 +30,8 @@ const QUESTIONS_MAX: usize = 64;
 /// Buckets whose rules for cross-origin requests are remembered at most, and how long.
 const BUCKETS_MAX: usize = 1_024;
 const BELIEVED: Duration = Duration::from_secs(1);
+const UNREADABLE: &str =
+    "the settings of the bucket cannot be read: is there a gateway of a later version?";
 
 /// Of the configuration, what requests need.
 #[derive(Clone, Debug)]
@@ -76,8 +78,8 @@ struct About {
 
 impl About {
     fn of(bucket: Bucket) -> Self {
-        let record = bucket.attachment.and_then(|it| decode::<BucketRecord>(&it.bytes));
-        Self { record: Arc::new(record.unwrap_or_default()), backing: bucket.backing.map(Arc::new) }
+        let record = BucketRecord::read_or_nobodys(bucket.attachment.as_ref());
+        Self { record: Arc::new(record), backing: bucket.backing.map(Arc::new) }
     }
 }
 
@@ -263,8 +265,9 @@ impl Door {
         self.blocking(move |store| {
             let _one = changing.lock();
             let bucket = store.bucket(&asked).in_bucket()?;
-            let record = bucket.attachment.and_then(|it| decode::<BucketRecord>(&it.bytes));
-            let mut record = record.unwrap_or_default();
+            let Some(mut record) = BucketRecord::read(bucket.attachment.as_ref()) else {
+                return Err(refuse(S3ErrorCode::InternalError, UNREADABLE));
+            };
             change(&mut record)?;
             store.set_bucket(&asked, &crate::record::encode(&record)).in_bucket()
         })

@@ -188,6 +188,19 @@ impl BucketRecord {
         Self { owner, ..Self::default() }
     }
 
+    /// What is kept with a bucket: of a directory that a mount made, as of a new bucket of the first tenant. None if it cannot
+    /// be read: it is damaged, or of a later version.
+    pub(crate) fn read(kept: Option<&Attachment>) -> Option<Self> {
+        let kept = kept.filter(|it| !it.bytes.is_empty());
+        kept.map_or_else(|| Some(Self::default()), |it| decode(&it.bytes))
+    }
+
+    /// The same; what cannot be read belongs to nobody, as to whom is not known.
+    pub(crate) fn read_or_nobodys(kept: Option<&Attachment>) -> Self {
+        let nobody = || Self { owner: Some(String::new()), ..Self::default() };
+        Self::read(kept).unwrap_or_else(nobody)
+    }
+
     /// The tenant that it belongs to.
     pub(crate) fn owner(&self) -> &str {
         self.owner.as_deref().unwrap_or(DEFAULT_TENANT)
@@ -338,8 +351,10 @@ impl View {
 
 #[cfg(test)]
 mod tests {
-    use super::{Parts, Record, decode, encode};
+    use super::{BucketRecord, DEFAULT_TENANT, Parts, Record, decode, encode};
     use crate::hash::{Algorithm, base64};
+    use crate::keys::check_tenant;
+    use crate::store::Attachment;
 
     #[test]
     fn places_of_parts() {
@@ -377,6 +392,23 @@ mod tests {
         }
         let (many, _) = of(10_000, Algorithm::Crc32);
         assert_eq!((many.sums()(1), many.place(10_000).map(|it| it.1)), (None, Some(5 << 20)));
+    }
+
+    #[test]
+    fn a_bucket_whose_record_cannot_be_read_is_nobodys() {
+        let kept = |bytes: &[u8]| Attachment { bytes: bytes.into(), is_current: true };
+        let owner = |kept: Option<&Attachment>| {
+            let record = BucketRecord::read_or_nobodys(kept);
+            (record.owner().to_owned(), BucketRecord::read(kept).is_some())
+        };
+        assert_eq!(owner(None), (DEFAULT_TENANT.to_owned(), true));
+        assert_eq!(owner(Some(&kept(b""))), (DEFAULT_TENANT.to_owned(), true));
+        let record = BucketRecord::of("anna");
+        assert_eq!(owner(Some(&kept(&encode(&record)))), ("anna".to_owned(), true));
+        assert_eq!(owner(Some(&kept(&encode(&record)[1..]))), (String::new(), false));
+        let later = br#"{"owner":"anna","block":{"Later":1}}"#;
+        assert_eq!(owner(Some(&kept(later))), (String::new(), false));
+        assert!(check_tenant("").is_err(), "no tenant is nobody");
     }
 
     #[test]

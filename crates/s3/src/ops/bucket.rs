@@ -18,7 +18,7 @@ use crate::conditions::time;
 use crate::door::Door;
 use crate::error::{Told as _, absent, refuse};
 use crate::keys::Key;
-use crate::record::{BucketRecord, decode, encode};
+use crate::record::{BucketRecord, encode};
 use crate::store::Bucket as Found;
 
 /// Where AWS has buckets that name no region.
@@ -104,8 +104,7 @@ fn owns(tenant: &str, bucket: &Found) -> bool {
 }
 
 fn record_of(bucket: &Found) -> BucketRecord {
-    let record = bucket.attachment.as_ref().and_then(|it| decode::<BucketRecord>(&it.bytes));
-    record.unwrap_or_default()
+    BucketRecord::read_or_nobodys(bucket.attachment.as_ref())
 }
 
 /// What is kept with a new bucket.
