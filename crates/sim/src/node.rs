@@ -11,7 +11,7 @@ use millpond_types::{ChunkId, Tick, Uuid128};
 
 use crate::bytes::Bytes;
 use crate::clock::Clock;
-use crate::disk::{Begun, Disk};
+use crate::disk::{Begun, Disk, Stored};
 use crate::member::{Member, NodeDisk, node_at, node_id};
 use crate::message::{Address, Item, Message, Time, ms};
 use crate::world::World;
@@ -427,6 +427,12 @@ impl World {
                 let Some(shown) = entry.committed.as_ref().filter(|s| s.bytes.is_some()) else {
                     continue;
                 };
+                // Of a disk that crashed at the same moment, what it takes up again counts: others may have removed the chunk
+                // and forgotten that already.
+                let newer = |s: &Stored| s.bytes.is_none() && s.meta.version > shown.meta.version;
+                if !other.open && entry.staged.as_ref().is_some_and(newer) {
+                    continue;
+                }
                 let kept = crashed.disk.chunks().get(chunk).map(|kept| {
                     [&kept.committed, &kept.staged]
                         .map(|s| s.as_ref().map(|s| s.meta.version))
