@@ -408,9 +408,9 @@ fn enroll_disk(
     offer: &millpond_types::cluster::DiskOffer,
 ) -> bool {
     let before = draft.disk(offer.id).copied();
-    // One that was given up and is back takes data again: what it lacks it gets by resync.
+    // One that was away for long takes data again: what it lacks it gets by resync.
     let state = match before.map(|disk| disk.state) {
-        None | Some(DiskState::Lost) => DiskState::Active,
+        None | Some(DiskState::Missing) => DiskState::Active,
         Some(state) => state,
     };
     let record = DiskRecord { id: offer.id, node, capacity_bytes: offer.capacity_bytes, state };
@@ -458,10 +458,10 @@ fn give_up(draft: &mut Draft<'_>, nodes: &Nodes, disk: DiskId) -> Outcome {
         // Its node may be back by now.
         let live = nodes.live.get(&record.node);
         let away = live.is_none_or(|it| !it.is_up() || it.failing.contains_key(&disk));
-        record.state != DiskState::Lost && away
+        !record.state.is_given_up() && away
     };
     if let Some(record) = draft.disk(disk).copied().filter(wanted) {
-        draft.changes.disks.insert(disk, Some(DiskRecord { state: DiskState::Lost, ..record }));
+        draft.changes.disks.insert(disk, Some(DiskRecord { state: DiskState::Missing, ..record }));
         draft.event(
             None,
             format!("disk {disk} of node {} is given up: its data is made anew", record.node),
@@ -496,7 +496,7 @@ pub(super) fn plan_disks(state: &State) -> Vec<PlanDisk> {
             domain: state.nodes.get(&disk.node).map(domain_name).unwrap_or_default(),
             capacity_bytes: disk.capacity_bytes,
             takes_data: state.takes_data(disk),
-            readable: disk.state != DiskState::Lost,
+            readable: !disk.state.is_given_up(),
         })
         .collect()
 }

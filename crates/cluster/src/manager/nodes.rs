@@ -129,11 +129,12 @@ impl Primary {
             return None;
         }
         let first = live.heard.is_none();
-        let lost = |disk: &DiskReport| {
+        let missing = |disk: &DiskReport| {
             let record = self.state.disks.get(&disk.disk);
-            disk.healthy && record.is_some_and(|it| it.node == node && it.state == DiskState::Lost)
+            disk.healthy
+                && record.is_some_and(|it| it.node == node && it.state == DiskState::Missing)
         };
-        if (live.down.is_some() || first) && heartbeat.disks.iter().any(lost) {
+        if (live.down.is_some() || first) && heartbeat.disks.iter().any(missing) {
             // It was away for so long that a disk was given up. The disk takes data again once the node has registered.
             return Some(Err(Refusal::Unregistered));
         }

@@ -150,7 +150,7 @@ fn disk_state(draft: &mut Draft<'_>, disk: DiskId, state: DiskState) -> Outcome 
     let word = match state {
         DiskState::Active => "active",
         DiskState::Draining => "being emptied",
-        DiskState::Lost => "given up; its data is made anew",
+        DiskState::Lost | DiskState::Missing => "given up; its data is made anew",
     };
     draft.event(None, format!("disk {disk} is {word}"));
     draft.changes.disks.insert(disk, Some(DiskRecord { state, ..record }));

@@ -288,7 +288,7 @@ impl Primary {
             let Some(live) = self.nodes.live.get_mut(&disk.node) else { continue };
             let since = live.down.or_else(|| live.failing.get(&disk.id).copied());
             let expired = since.is_some_and(|since| cx.now.since(since) >= after);
-            let wanted = disk.state != millpond_types::cluster::DiskState::Lost;
+            let wanted = !disk.state.is_given_up();
             if expired && wanted && live.given_up.insert(disk.id) {
                 lost.push(Job::GiveUp(disk.id));
             }

@@ -75,6 +75,27 @@ fn a_node_that_was_cut_off_for_long_takes_data_again() {
 }
 
 #[test]
+fn a_disk_that_an_operator_gave_up_waits_for_an_operator() {
+    let mut world = World::formed(2, 4, 2);
+    world.admin(AdminCommand::Set { name: "repair.after".to_owned(), value: "10s".to_owned() });
+    world.admin(AdminCommand::LoseDisk { disk: disk_id(4) });
+    world.until(120_000, |world| replicas_on(world, 4) == 0 && at_rest(world));
+    let seat = world.primary().unwrap();
+    world.seats[seat].frozen = true;
+    world.until(10_000, |world| world.primary().is_some());
+    world.run(5_000);
+    world.node(4).cut_off = true;
+    world.run(30_000);
+    world.node(4).cut_off = false;
+    world.run(5_000);
+    world.restart(4);
+    world.run(30_000);
+    assert_eq!(replicas_on(&world, 4), 0);
+    world.admin(AdminCommand::DrainDisk { disk: disk_id(4), on: false });
+    world.until(120_000, |world| replicas_on(world, 4) >= 127 && at_rest(world));
+}
+
+#[test]
 fn a_drain_survives_its_manager_and_a_pause_holds_it() {
     let mut world = World::formed(2, 4, 2);
     world.run(1_000);

@@ -198,7 +198,7 @@ pub struct Disk {
     pub used_bytes: u64,
     /// It takes I/O, and its node is there.
     pub healthy: bool,
-    /// `active`, `draining` or `lost`.
+    /// `active`, `draining`, `lost` (given up by the operator) or `missing` (away for longer than `repair.after`).
     pub state: String,
     /// Its replicas.
     pub targets: usize,
@@ -410,6 +410,7 @@ impl From<&manager::DiskStatus> for Disk {
             DiskState::Active => "active",
             DiskState::Draining => "draining",
             DiskState::Lost => "lost",
+            DiskState::Missing => "missing",
         };
         Self {
             id: disk.id.to_string(),

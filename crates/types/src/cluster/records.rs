@@ -40,8 +40,18 @@ pub enum DiskState {
     Active = 1,
     /// Is being emptied; serves until it is.
     Draining = 2,
-    /// Given up: what it held comes from the other replicas.
+    /// Given up by the operator, who alone lets it take data again: what it held comes from the other replicas.
     Lost = 3,
+    /// Was away, or failed, for so long that what it held comes from the other replicas. It takes data again when it is back.
+    Missing = 4,
+}
+
+impl DiskState {
+    /// Whether nothing is expected of it any more.
+    #[must_use]
+    pub const fn is_given_up(self) -> bool {
+        matches!(self, Self::Lost | Self::Missing)
+    }
 }
 
 /// Who is primary. Changes only at a take-over; every transaction of a primary checks it.

@@ -234,6 +234,7 @@ impl Record for DiskRecord {
             1 => DiskState::Active,
             2 => DiskState::Draining,
             3 => DiskState::Lost,
+            4 => DiskState::Missing,
             _ => return Err(WireError::Field("disk state")),
         };
         Ok(Self { id, node, capacity_bytes, state })
