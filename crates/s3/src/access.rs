@@ -96,6 +96,14 @@ impl Asker {
         !is_off && list.is_some_and(|it| it.allows(tenant, what, ignored))
     }
 
+    /// Whether a bucket is still the one that they were let at: another may have its name by now.
+    ///
+    /// # Errors
+    /// `AccessDenied`.
+    pub(crate) fn check_owner(&self, bucket: &BucketRecord) -> S3Result<()> {
+        if bucket.owner() == self.bucket.owner() { Ok(()) } else { Err(denied()) }
+    }
+
     /// Whether they may do something with the bucket.
     pub(crate) fn may(&self, what: Permission) -> bool {
         self.owns() || self.allows(self.bucket.acl.as_ref(), self.bucket.owner(), what)
@@ -174,18 +182,27 @@ pub(crate) async fn checked(
     if list.is_private(owner) {
         return Ok(None);
     }
-    if bucket.ownership == Some(Ownership::BucketOwnerEnforced) {
-        return Err(switched_off());
-    }
-    if list.is_public() && bucket.block.refuses_acls() {
-        return Err(denied());
-    }
+    may_be(&list, bucket)?;
     let known = |it: &&str| *it == owner || *it == bucket.owner();
     let others: Vec<String> = list.tenants().filter(|it| !known(it)).map(str::to_owned).collect();
     if !others.is_empty() {
         door.blocking(move |store| crate::keys::check_tenants(store, &others)).await?;
     }
     Ok(Some(list))
+}
+
+/// Whether a bucket lets there be a list that says something special.
+///
+/// # Errors
+/// `AccessControlListNotSupported`, `AccessDenied`.
+pub(crate) fn may_be(list: &Acl, bucket: &BucketRecord) -> S3Result<()> {
+    if bucket.ownership == Some(Ownership::BucketOwnerEnforced) {
+        return Err(switched_off());
+    }
+    if list.is_public() && bucket.block.refuses_acls() {
+        return Err(denied());
+    }
+    Ok(())
 }
 
 impl Block {

@@ -210,7 +210,16 @@ impl Acl {
     }
 
     fn checked(grants: Vec<(Grantee, Permission)>) -> S3Result<Self> {
-        if grants.len() > GRANTS_MAX { Err(malformed()) } else { Ok(Self(grants)) }
+        if grants.len() > GRANTS_MAX {
+            return Err(malformed());
+        }
+        let mut once = Vec::with_capacity(grants.len());
+        for grant in grants {
+            if !once.contains(&grant) {
+                once.push(grant);
+            }
+        }
+        Ok(Self(once))
     }
 
     fn canned(name: &str, owner: &str, owner_of_bucket: &str) -> S3Result<Self> {

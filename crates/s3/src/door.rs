@@ -8,6 +8,7 @@ use parking_lot::{Mutex, RwLock};
 use s3s::{S3Error, S3ErrorCode, S3Result};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::access::Asker;
 use crate::back::known::Behind;
 use crate::backed::Cached;
 use crate::error::{Told as _, refuse, told};
@@ -239,35 +240,36 @@ impl Door {
         self.buckets.changed(name);
     }
 
-    /// Changes what is kept with a bucket.
+    /// Changes what is kept with a bucket, for somebody who may.
     pub(crate) async fn change_bucket(
         &self,
-        name: &str,
+        of: (&str, &Asker),
         change: impl FnOnce(&mut BucketRecord) + Send + 'static,
     ) -> S3Result<()> {
         let change = |record: &mut BucketRecord| {
             change(record);
             Ok(())
         };
-        self.try_change_bucket(name, change).await
+        self.try_change_bucket(of, change).await
     }
 
     /// The same, if what is kept by now lets it.
     ///
     /// # Errors
-    /// `NoSuchBucket`; those of `change`.
+    /// `NoSuchBucket`; `AccessDenied` if another has the bucket by now; those of `change`.
     pub(crate) async fn try_change_bucket(
         &self,
-        name: &str,
+        (name, who): (&str, &Asker),
         change: impl FnOnce(&mut BucketRecord) -> S3Result<()> + Send + 'static,
     ) -> S3Result<()> {
-        let (asked, changing) = (name.to_owned(), Arc::clone(&self.changing));
+        let (asked, changing, who) = (name.to_owned(), Arc::clone(&self.changing), who.clone());
         self.blocking(move |store| {
             let _one = changing.lock();
             let bucket = store.bucket(&asked).in_bucket()?;
             let Some(mut record) = BucketRecord::read(bucket.attachment.as_ref()) else {
                 return Err(refuse(S3ErrorCode::InternalError, UNREADABLE));
             };
+            who.check_owner(&record)?;
             change(&mut record)?;
             store.set_bucket(&asked, &crate::record::encode(&record)).in_bucket()
         })

@@ -2,7 +2,7 @@
 //! the whole bucket or object: `DELETE /bucket?logging` would remove the bucket. It also passes over headers that change what is
 //! stored, in operations that have no field for them.
 
-use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName};
+use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName};
 use hyper::{Method, StatusCode, Uri};
 use s3s::{S3ErrorCode, S3Result};
 
@@ -127,6 +127,60 @@ fn check_headers(headers: &HeaderMap) -> S3Result<()> {
     Ok(())
 }
 
+/// Headers that change a request must be signed, as AWS demands, also where the signature is in the query: who is given a URL
+/// does with it what its maker signed, and nothing else.
+///
+/// # Errors
+/// `AccessDenied`; `InvalidArgument` for two signatures, `InvalidRequest` for one of another kind.
+pub(crate) fn check_signed(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
+    let is = |name: &str, other: &str| name.eq_ignore_ascii_case(other);
+    let authorization = headers.get(AUTHORIZATION).map(|it| it.to_str().unwrap_or_default());
+    let told = pairs(uri).filter(|(name, _)| is(name, "X-Amz-SignedHeaders"));
+    let mut in_query: Vec<String> = told.map(|(_, value)| value).collect();
+    let is_presigned =
+        !in_query.is_empty() || pairs(uri).any(|(name, _)| is(&name, "X-Amz-Signature"));
+    let signed = match (authorization, is_presigned) {
+        (None, false) => return check_nobodys(uri),
+        (Some(it), false) if it.starts_with("AWS4-") => {
+            let signed = it.split("SignedHeaders=").nth(1).unwrap_or_default();
+            signed.split(',').next().unwrap_or_default().to_owned()
+        }
+        (Some(_), false) => {
+            let message = "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.";
+            return Err(refuse(S3ErrorCode::InvalidRequest, message));
+        }
+        (None, true) if in_query.len() < 2 => in_query.pop().unwrap_or_default(),
+        (_, true) => {
+            let message = "Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter, Signature query string parameter or the Authorization header should be specified";
+            return Err(refuse(S3ErrorCode::InvalidArgument, message));
+        }
+    };
+    let is_signed = |name: &str| signed.split(';').any(|it| it.trim() == name);
+    let counts = |name: &str| name == HOST || name.starts_with("x-amz-");
+    // A hash of the body is checked by itself.
+    let is_free = |name: &str| name == "x-amz-content-sha256";
+    let left_out = |name: &&str| counts(name) && !is_free(name) && !is_signed(name);
+    match headers.keys().map(HeaderName::as_str).find(left_out) {
+        None => Ok(()),
+        Some(_) => Err(refuse(
+            S3ErrorCode::AccessDenied,
+            "There were headers present in the request which were not signed",
+        )),
+    }
+}
+
+/// What a request without a signature of version 4 may not ask for: somebody else's page would be given a type of its own.
+fn check_nobodys(uri: &Uri) -> S3Result<()> {
+    let mut names = pairs(uri).map(|(name, _)| name.to_ascii_lowercase());
+    let is_signed = pairs(uri).any(|(name, _)| name == "Signature");
+    if !is_signed && names.any(|it| it.starts_with("response-")) {
+        let message =
+            "Request specific response headers cannot be used for anonymous GET requests.";
+        return Err(refuse(S3ErrorCode::InvalidRequest, message));
+    }
+    Ok(())
+}
+
 /// How long a presigned URL is valid, in AWS's words.
 fn check_valid(uri: &Uri) -> S3Result<()> {
     let Some((_, value)) = pairs(uri).find(|(name, _)| name == "X-Amz-Expires") else {
@@ -218,6 +272,54 @@ mod tests {
         let unknown = Some("NotImplemented".to_owned());
         assert_eq!(code(&Method::PUT, "/b/k?renameObject", true), unknown);
         assert_eq!(code(&Method::GET, "/b?metadataConfiguration", false), unknown);
+    }
+
+    #[test]
+    fn headers_that_count_must_be_signed() {
+        let of = |uri: &str, line: Option<String>, extra: &'static str| {
+            let mut headers = HeaderMap::new();
+            if let Some(line) = line {
+                headers.insert(AUTHORIZATION, HeaderValue::from_str(&line).unwrap());
+            }
+            headers.insert(HOST, HeaderValue::from_static("a"));
+            headers.insert(extra, HeaderValue::from_static("1"));
+            let done = check_signed(&uri.parse().unwrap(), &headers);
+            done.map_err(|it| it.code().as_str().to_owned())
+        };
+        let line = |signed: &str| {
+            format!("AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders={signed}, Signature=c")
+        };
+        let denied = Err("AccessDenied".to_owned());
+        for (signed, extra, told) in [
+            ("host;x-amz-date", "x-amz-date", Ok(())),
+            ("host", "content-type", Ok(())),
+            ("host", "x-amz-content-sha256", Ok(())),
+            ("host", "x-amz-copy-source", denied.clone()),
+            ("host;x-amz-acl-x", "x-amz-acl", denied.clone()),
+            ("x-amz-date", "x-amz-date", denied.clone()),
+        ] {
+            assert_eq!(of("/b/k", Some(line(signed)), extra), told, "{signed} {extra}");
+            let uri = format!("/b/k?X-Amz-Signature=c&X-Amz-SignedHeaders={signed}");
+            let uri = uri.replace(';', "%3B");
+            assert_eq!(of(&uri, None, extra), told, "{uri} {extra}");
+            assert_eq!(of(&uri.replace("Amz", "AMZ"), None, extra), told, "{uri} {extra}");
+            let both = of(&uri, Some(line("host;x-amz-copy-source")), extra);
+            assert_eq!(both, Err("InvalidArgument".to_owned()), "two signatures");
+        }
+        let twice = "/b/k?X-Amz-SignedHeaders=host%3Bx-amz-acl&X-Amz-SignedHeaders=host";
+        assert_eq!(of(twice, None, "x-amz-acl"), Err("InvalidArgument".to_owned()));
+        assert_eq!(of("/b/k?X-Amz-Signature=c", None, "x-amz-acl"), denied);
+        assert_eq!(of("/b/k", None, "x-amz-acl"), Ok(()), "nobody's request");
+        for (uri, told) in [
+            ("/b/k?response-content-type=text/html", Err("InvalidRequest".to_owned())),
+            ("/b/k?Response-Expires=x&x=Signature", Err("InvalidRequest".to_owned())),
+            ("/b/k?response-content-type=text/html&Signature=s", Ok(())),
+            ("/b/k?response-content-type=t&X-Amz-Signature=s&X-Amz-SignedHeaders=host", Ok(())),
+        ] {
+            assert_eq!(of(uri, None, "content-type"), told, "{uri}");
+        }
+        let older = Some("AWS a:b".to_owned());
+        assert_eq!(of("/b/k", older, "x-amz-acl"), Err("InvalidRequest".to_owned()));
     }
 
     #[test]

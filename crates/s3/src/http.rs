@@ -21,6 +21,7 @@ use tokio::sync::Semaphore;
 use crate::door::Door;
 use crate::error::{message, refuse};
 use crate::metrics::{Metrics, Seen};
+use crate::ops::tagging::plain;
 use crate::ops::{cors, form};
 use crate::record::CorsRule;
 
@@ -82,28 +83,14 @@ fn text(headers: &HeaderMap, name: impl hyper::header::AsHeaderName) -> Option<&
     headers.get(name)?.to_str().ok()
 }
 
-/// Headers that change a request must be signed, as AWS demands.
-fn check_signed(headers: &HeaderMap) -> S3Result<()> {
-    let Some(authorization) = text(headers, AUTHORIZATION) else { return Ok(()) };
-    if !authorization.starts_with("AWS4-") {
-        let message = "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.";
-        return Err(refuse(S3ErrorCode::InvalidRequest, message));
-    }
-    let signed = authorization.split("SignedHeaders=").nth(1).unwrap_or_default();
-    let signed = signed.split(',').next().unwrap_or_default();
-    let is_signed = |name: &str| signed.split(';').any(|it| it.trim() == name);
-    let left_out = headers
-        .keys()
-        .map(HeaderName::as_str)
-        .find(|name| (*name == HOST || name.starts_with("x-amz-")) && !is_signed(name));
-    match left_out {
-        // A hash of the body is checked by itself.
-        None | Some("x-amz-content-sha256") => Ok(()),
-        Some(_) => Err(refuse(
-            S3ErrorCode::AccessDenied,
-            "There were headers present in the request which were not signed",
-        )),
-    }
+/// What a path is about, as `s3s` takes it apart: its first name, and whether there is one of an object. A path that cannot be read
+/// is refused by then.
+fn about(path: &str, is_bucket_in_host: bool) -> (Option<String>, bool) {
+    let told = plain(path).unwrap_or_default();
+    let inner = told.strip_prefix('/').unwrap_or(&told);
+    let (first, rest) = inner.split_once('/').unwrap_or((inner, ""));
+    let is_object = !if is_bucket_in_host { inner } else { rest }.is_empty();
+    (Some(first.to_owned()).filter(|it| !it.is_empty()), is_object)
 }
 
 /// Signatures may be of the time in `Date` instead of `x-amz-date`, which `s3s` does not know.
@@ -128,7 +115,7 @@ fn date_signed(headers: &mut HeaderMap) {
 /// What `s3s` would do and this gateway does not.
 fn check_kind(request: &Request<hyper::body::Incoming>, asked: &Asked) -> S3Result<()> {
     crate::gate::check(request.method(), request.uri(), request.headers(), asked.is_object)?;
-    check_signed(request.headers())
+    crate::gate::check_signed(request.uri(), request.headers())
 }
 
 impl Front {
@@ -145,16 +132,13 @@ impl Front {
         let host = host.rsplit_once(':').map_or(host, |(name, _)| name);
         let domain = self.door.settings.domain.as_deref();
         let below = domain.and_then(|it| host.strip_suffix(it)).and_then(|it| it.strip_suffix('.'));
-        let inner = path.strip_prefix('/').unwrap_or(&path);
-        let (first, rest) = inner.split_once('/').unwrap_or((inner, ""));
-        let is_object = !if below.is_some() { inner } else { rest }.is_empty();
-        let first = Some(first).filter(|it| !it.is_empty());
+        let (first, is_object) = about(&path, below.is_some());
         Asked {
             method: request.method().clone(),
             id: format!("{id:016X}"),
             origin: text(headers, ORIGIN).map(str::to_owned),
             cors_method: text(headers, "access-control-request-method").map(str::to_owned),
-            bucket: below.or(first).map(str::to_owned),
+            bucket: below.map(str::to_owned).or(first),
             is_object,
             len: text(headers, CONTENT_LENGTH).and_then(|it| it.parse().ok()).unwrap_or(0),
             path,
@@ -205,7 +189,7 @@ impl Front {
             Ok(None) => return self.service.call(request.map(Body::from)).await,
             Ok(Some(len)) => len,
         };
-        // Once as it comes, and once as `s3s` has its file.
+        // The file stays where it is, fields are written anew.
         let kib = u32::try_from((2 * len).div_ceil(1 << 10)).unwrap_or(u32::MAX);
         let room = tokio::time::timeout(FORM_PATIENCE, self.forms.acquire_many(kib)).await;
         let Ok(Ok(_room)) = room else { return written(S3ErrorCode::SlowDown.into()) };
@@ -214,13 +198,17 @@ impl Front {
             Err(_) => written(S3ErrorCode::RequestTimeout.into()),
             Ok(Err(_)) => written(S3ErrorCode::IncompleteBody.into()),
             Ok(Ok(all)) => {
-                let (bytes, fields) = match form::read(all.to_bytes()) {
+                let kind = text(&head.headers, CONTENT_TYPE).unwrap_or_default();
+                let form = match form::read(&all.to_bytes(), kind) {
                     Ok(read) => read,
                     Err(error) => return written(error),
                 };
-                head.extensions.insert(fields);
-                head.headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
-                let request = Request::from_parts(head, Body::from(bytes));
+                head.extensions.insert(form.fields.clone());
+                head.headers.insert(CONTENT_LENGTH, HeaderValue::from(form.len()));
+                if let Ok(kind) = HeaderValue::try_from(form.content_type()) {
+                    head.headers.insert(CONTENT_TYPE, kind);
+                }
+                let request = Request::from_parts(head, form.body());
                 self.service.call(request).await.map(form::reworded)
             }
         }
@@ -356,20 +344,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_that_count_must_be_signed() {
-        let check = |signed: &str, extra: &'static str| {
-            let mut headers = HeaderMap::new();
-            let line =
-                format!("AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders={signed}, Signature=c");
-            headers.insert(AUTHORIZATION, HeaderValue::from_str(&line).unwrap());
-            headers.insert(HOST, HeaderValue::from_static("a"));
-            headers.insert(extra, HeaderValue::from_static("1"));
-            check_signed(&headers).is_ok()
-        };
-        assert!(check("host;x-amz-date", "x-amz-date"));
-        assert!(check("host", "content-type"));
-        assert!(!check("host", "x-amz-copy-source"));
-        assert!(!check("x-amz-date", "x-amz-date"));
+    fn paths_are_taken_apart_as_they_are_meant() {
+        let first = |name: &str| Some(name.to_owned());
+        for (path, is_bucket_in_host, told) in [
+            ("/", false, (None, false)),
+            ("/b", false, (first("b"), false)),
+            ("/b/", false, (first("b"), false)),
+            ("/b/k", false, (first("b"), true)),
+            ("/b%2Fk", false, (first("b"), true)),
+            ("/%62/k", false, (first("b"), true)),
+            ("/k", true, (first("k"), true)),
+            ("/", true, (None, false)),
+        ] {
+            assert_eq!(about(path, is_bucket_in_host), told, "{path}");
+        }
     }
 
     #[test]

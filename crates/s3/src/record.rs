@@ -6,16 +6,20 @@
 use std::collections::BTreeMap;
 
 use millpond_types::meta::{Attr, FileKind, Ino, Layout, Timestamp};
+use s3s::{S3ErrorCode, S3Result};
 use serde::{Deserialize, Serialize};
 
 use crate::acl::Acl;
-use crate::back::store::Remote;
+use crate::back::store::{ACCESS, PUT_ID, PUT_LEN, Remote};
+use crate::error::refuse;
 use crate::hash::{Algorithm, Sum, base64, unbase64};
 use crate::keys::DEFAULT_TENANT;
 use crate::store::{Attachment, Object};
 
 /// Version of the records that this gateway writes.
 const VERSION: u8 = 1;
+/// Bytes of user metadata, names and values, as AWS.
+pub(crate) const META_MAX: usize = 2 << 10;
 /// Runs of equal parts that are kept; with more the lengths of parts are not told.
 const RUNS_MAX: usize = 600;
 /// A record of a new object has no checksums of parts if it were longer than this with them: tags may come later.
@@ -179,6 +183,9 @@ pub(crate) struct BucketRecord {
     /// Whom objects belong to, as it was set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ownership: Option<Ownership>,
+    /// What a later version keeps: it stays as it is.
+    #[serde(flatten)]
+    pub(crate) rest: BTreeMap<String, serde_json::Value>,
 }
 
 impl BucketRecord {
@@ -240,6 +247,11 @@ pub(crate) struct CorsRule {
     pub(crate) max_age: Option<i32>,
 }
 
+/// Bytes of names and values.
+pub(crate) fn len(map: &BTreeMap<String, String>) -> usize {
+    map.iter().map(|(name, value)| name.len() + value.len()).sum()
+}
+
 /// Encodes a record.
 pub(crate) fn encode<T: Serialize>(record: &T) -> Vec<u8> {
     // Maps have strings as keys, and no field refuses to be written.
@@ -255,6 +267,27 @@ impl Record {
     /// An empty one, of the version that is written now.
     pub(crate) fn current() -> Self {
         Self { v: VERSION, ..Self::default() }
+    }
+
+    /// Whether a backend takes what goes with an object as its user metadata, where there is one: it would never be persisted
+    /// otherwise.
+    ///
+    /// # Errors
+    /// `MetadataTooLarge`.
+    pub(crate) fn check_behind(&self, is_backed: bool) -> S3Result<()> {
+        if !is_backed {
+            return Ok(());
+        }
+        let access = self.access().map_or(0, |text| ACCESS.len() + text.len());
+        if len(&self.meta) + access + PUT_ID.len() + PUT_LEN > META_MAX {
+            let message = format!(
+                "User metadata and access control list have more than the {META_MAX} bytes together that the backend takes, of \
+                 which {} are for the gateway's own",
+                PUT_ID.len() + PUT_LEN
+            );
+            return Err(refuse(S3ErrorCode::MetadataTooLarge, message));
+        }
+        Ok(())
     }
 
     /// Without the checksums of parts, if they are too much to keep.
@@ -406,6 +439,9 @@ mod tests {
         let record = BucketRecord::of("anna");
         assert_eq!(owner(Some(&kept(&encode(&record)))), ("anna".to_owned(), true));
         assert_eq!(owner(Some(&kept(&encode(&record)[1..]))), (String::new(), false));
+        let later = br#"{"owner":"anna","later":{"a":[1,null]}}"#;
+        let read: BucketRecord = decode(later).unwrap();
+        assert!(String::from_utf8(encode(&read)).unwrap().contains(r#""later":{"a":[1,null]}"#));
         let later = br#"{"owner":"anna","block":{"Later":1}}"#;
         assert_eq!(owner(Some(&kept(later))), (String::new(), false));
         assert!(check_tenant("").is_err(), "no tenant is nobody");

@@ -78,6 +78,21 @@ fn a_presigned_url_works_until_it_expires() {
     let forged = other.get("/bkt/k ä").signing(Signing::Query(60)).send();
     forged.refused(403, "SignatureDoesNotMatch");
     s3.get("/bkt/k ä").signing(Signing::None).send().refused(403, "AccessDenied");
+    // Who is given a URL does what was signed, and nothing else.
+    s3.object("/bkt/secret", "secret");
+    let put = || s3.put("/bkt/given", "").signing(Signing::Query(60));
+    for (name, value) in [
+        ("x-amz-copy-source", "/bkt/secret"),
+        ("x-amz-acl", "public-read"),
+        ("x-amz-tagging", "a=b"),
+    ] {
+        put().unsigned(name, value).send().refused(403, "AccessDenied");
+        s3.get("/bkt/given").send().refused(404, "NoSuchKey");
+    }
+    put().header("x-amz-copy-source", "/bkt/secret").send().expect(200);
+    assert_eq!(s3.bytes("/bkt/given"), b"secret");
+    let both = put().unsigned("authorization", "AWS4-HMAC-SHA256 SignedHeaders=host;x-amz-acl");
+    both.unsigned("x-amz-acl", "public-read").send().refused(400, "InvalidArgument");
 }
 
 #[test]

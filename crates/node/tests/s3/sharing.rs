@@ -135,6 +135,22 @@ fn lists_of_objects_let_others_read() {
     anonymous(red.get("/bkt/k").query("tagging", "")).refused(403, "AccessDenied");
     blue.bucket("mine");
     blue.put("/mine/copy", "").header("x-amz-copy-source", "/bkt/k").send().expect(200);
+    // Tags are the owner's alone, in copies too.
+    red.put("/bkt/tagged", "value")
+        .header("x-amz-acl", "public-read")
+        .header("x-amz-tagging", "a=b")
+        .send()
+        .expect(200);
+    let told = anonymous(red.get("/bkt/tagged")).expect(200);
+    assert_eq!(told.header("x-amz-tagging-count"), "");
+    let copy = || blue.put("/mine/tagged", "").header("x-amz-copy-source", "/bkt/tagged");
+    copy().send().refused(403, "AccessDenied");
+    copy().header("x-amz-tagging-directive", "REPLACE").send().expect(200);
+    let tags = blue.get("/mine/tagged").query("tagging", "").send().expect(200);
+    assert!(tags.tags("Key").is_empty(), "{}", tags.text());
+    // Nobody's request says how somebody else's page is shown.
+    let page = red.get("/bkt/k").query("response-content-type", "text/html");
+    anonymous(page).refused(400, "InvalidRequest");
     // A new object has the list that it came with.
     red.object("/bkt/k", "again");
     anonymous(red.get("/bkt/k")).refused(403, "AccessDenied");
@@ -275,4 +291,33 @@ fn lists_go_to_the_backend_and_come_back() {
     );
     anonymous(s3.head("/data/open")).expect(200);
     anonymous(s3.get("/data/open").unsigned("range", "bytes=0-0")).expect(206);
+    // What a backend would never take is not taken here.
+    let grants: Vec<String> = (0..60).map(|n| format!("id=tenant-of-a-long-name-{n}")).collect();
+    for n in 0..60 {
+        added(&pair.front, &[&format!("k{n}"), "--tenant", &format!("tenant-of-a-long-name-{n}")]);
+    }
+    let put = || s3.put("/data/many", "value").header("x-amz-grant-read", &grants.join(","));
+    put().send().refused(400, "MetadataTooLarge");
+    canned(s3.put("/data/open", "").query("acl", ""), "private").expect(200);
+    s3.put("/data/open", "")
+        .query("acl", "")
+        .header("x-amz-grant-read", &grants.join(","))
+        .send()
+        .refused(400, "MetadataTooLarge");
+    let often = ["id=k"; 60].map(|_| "id=millpond").join(",");
+    s3.put("/data/often", "value").header("x-amz-grant-read", &often).send().expect(200);
+    pair.until_clean("/data/often");
+}
+
+#[test]
+fn a_list_that_another_cluster_changed_is_noticed() {
+    let pair = Pair::start(&[], &["--shared", "--ttl", "100ms"]);
+    let (s3, there) = (&pair.s3, &pair.there);
+    canned(s3.put("/data/k", "value"), "public-read").expect(200);
+    pair.until_clean("/data/k");
+    anonymous(s3.get("/data/k")).expect(200);
+    // The bytes are the same, and so is their ETag.
+    there.object("/there/k", "value");
+    until("others are kept out", || (anonymous(s3.get("/data/k")).status == 403).then_some(()));
+    assert_eq!(s3.bytes("/data/k"), b"value");
 }

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::known::Connected;
 use super::persist::{Bucket, lease};
 use super::source;
-use super::store::{ACCESS, At, Backend, Content, Fault, Kind, PUT_ID, Told};
+use super::store::{ACCESS, At, Backend, Content, Fault, Kind, PUT_ID, PUT_LEN, Told};
 use super::upload::{self, Plan};
 use crate::record::View;
 use crate::store::Object;
@@ -77,7 +77,7 @@ impl Job {
 
     /// The put-id as the backend keeps it.
     fn put_name(&self) -> String {
-        format!("{:016x}", self.put_id().unwrap_or_default())
+        format!("{:0PUT_LEN$x}", self.put_id().unwrap_or_default())
     }
 
     async fn tell(&self, put_id: u64, outcome: Outcome) {

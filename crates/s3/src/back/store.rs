@@ -12,6 +12,8 @@ use s3s::StdError;
 
 /// User metadata that names the attempt that put an object (`x-amz-meta-millpond-put`).
 pub(crate) const PUT_ID: &str = "millpond-put";
+/// Bytes of what it says.
+pub(crate) const PUT_LEN: usize = 16;
 /// User metadata that says whose an object is and who may use it, where that is not the owner of the bucket alone.
 pub(crate) const ACCESS: &str = "millpond-access";
 

@@ -8,7 +8,7 @@ use millpond_env::RealClock;
 use millpond_types::meta::Attr;
 use s3s::{S3Error, S3ErrorCode, S3Response, S3Result};
 
-use super::{Backed, fault};
+use super::{Backed, fault, fetch};
 use crate::back::store::Kind;
 use crate::conditions::Conditions;
 use crate::door::{Door, There};
@@ -135,7 +135,12 @@ async fn is_right(
     let (far, there) = (door.reach(&backed.backing.backend).await?, backed.key(key));
     let known = state.has.as_ref().map(|it| it.etag.as_str());
     match far.head(backed.at(&there)).await {
-        Ok(remote) if Some(remote.etag.as_str()) == known && remote.len == object.attr.size => {
+        Ok(remote)
+            if Some(remote.etag.as_str()) == known
+                && remote.len == object.attr.size
+                // Another cluster may have changed its list only.
+                && fetch::record(&remote).access() == View::of(object).record.access() =>
+        {
             door.cached.looked(&backed.bucket, key);
             Ok(true)
         }

@@ -56,6 +56,11 @@ pub(crate) async fn admit_removal(
 }
 
 impl Written {
+    /// Whether a backend gets it.
+    pub(crate) const fn is_backed(&self) -> bool {
+        self.backed.is_some()
+    }
+
     /// The write was done here: waits for the backend where the rule says so. What the answer says of its state; none
     /// in a bucket that nothing backs.
     ///

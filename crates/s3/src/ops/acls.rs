@@ -11,8 +11,8 @@ use s3s::{S3ErrorCode, S3Request, S3Result};
 
 use super::tagging::changed;
 use super::{Answer, answer, owner};
-use crate::access::{checked, who_asks};
-use crate::acl::{Acl, Permission, Wished, switched_off, wished};
+use crate::access::{checked, may_be, who_asks};
+use crate::acl::{Acl, Permission, Wished, wished};
 use crate::backed::look::view;
 use crate::door::Door;
 use crate::record::Ownership;
@@ -63,10 +63,10 @@ pub(crate) async fn put_bucket(
     let (wished, policy) = (wished!(input, grant_write), input.access_control_policy.as_ref());
     let list = list(&wished, policy, (owner, owner))?;
     let list = checked(door, &who.bucket, (list, owner)).await?;
-    door.try_change_bucket(&input.bucket, |record| {
-        // Somebody may have switched lists off since.
-        if record.ownership == Some(Ownership::BucketOwnerEnforced) && list.is_some() {
-            return Err(switched_off());
+    door.try_change_bucket((&input.bucket, &who), |record| {
+        // Somebody may have switched lists off since, or those that are for all.
+        if let Some(list) = &list {
+            may_be(list, record)?;
         }
         record.acl = list;
         Ok(())

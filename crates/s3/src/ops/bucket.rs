@@ -11,7 +11,7 @@ use s3s::{S3ErrorCode, S3Request, S3Result};
 
 use super::list::Asked;
 use super::{Answer, access_key, answer, owner};
-use crate::access::checked;
+use crate::access::{checked, who_asks};
 use crate::acl::wished;
 use crate::auth::key;
 use crate::conditions::time;
@@ -128,6 +128,7 @@ pub(crate) async fn delete(
     door: &Arc<Door>,
     request: S3Request<DeleteBucketInput>,
 ) -> Answer<DeleteBucketOutput> {
+    let who = who_asks(&request)?;
     let name = request.input.bucket;
     if let Some(backed) = door.backed(&name).await? {
         // What only the backend has would not be in the way otherwise.
@@ -138,7 +139,11 @@ pub(crate) async fn delete(
         }
     }
     let removed = name.clone();
-    door.blocking(move |store| store.remove_bucket(&name).in_bucket()).await?;
+    door.blocking(move |store| {
+        who.check_owner(&record_of(&store.bucket(&name).in_bucket()?))?;
+        store.remove_bucket(&name).in_bucket()
+    })
+    .await?;
     door.forget_bucket(&removed);
     answer(DeleteBucketOutput {})
 }

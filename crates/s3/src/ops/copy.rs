@@ -58,6 +58,18 @@ impl Source {
         if self.who.owns() { bring(door, (&self.bucket, &self.key)).await } else { Ok(()) }
     }
 
+    /// Who may not read the tags of an object does not get them by copying it either.
+    ///
+    /// # Errors
+    /// `AccessDenied` if the copy would have tags that they may not read.
+    fn check_tags(&self, view: &View, told: &Told) -> S3Result<()> {
+        if self.who.owns() || told.tagging.is_some() || view.record.tags.is_empty() {
+            return Ok(());
+        }
+        let message = "The source has tags, which are its owner's alone: copy it with `x-amz-tagging-directive: REPLACE`";
+        Err(refuse(S3ErrorCode::AccessDenied, message))
+    }
+
     /// The object as it is now, and its file where the bytes are not told with it; for a thread that may block.
     ///
     /// # Errors
@@ -240,11 +252,13 @@ pub(crate) async fn copy_object(
     let conditions = conditions_of_source!(input);
     from.bring(door).await?;
     let written = admit(door, (&bucket, &key)).await?;
-    let of = key.clone();
+    let (of, is_backed) = (key.clone(), written.is_backed());
     let _memory = door.memory(Way::In, PIECE).await?;
     let (view, sum) = door
         .blocking(move |store| {
-            let (object, from, file) = from.open(store, &conditions)?;
+            let source = from;
+            let (object, from, file) = source.open(store, &conditions)?;
+            source.check_tags(&from, &told)?;
             if from.attr.size > BODY_MAX {
                 let message = "The specified copy source is larger than the maximum allowable size for a \
                                copy source: 5368709120";
@@ -258,6 +272,7 @@ pub(crate) async fn copy_object(
             let mut record = told.record(&from, signed)?;
             record.etag = Some(hex(&digest.md5));
             record.sum.clone_from(&digest.sum);
+            record.check_behind(is_backed)?;
             let (bucket, key) = (bucket.as_str(), key.as_str());
             let (content, record) = (&content, &record);
             let conditions = &Conditions::default();

@@ -9,6 +9,7 @@ use s3s::dto::{
 use s3s::{S3ErrorCode, S3Request};
 
 use super::{Answer, answer};
+use crate::access::who_asks;
 use crate::door::Door;
 use crate::error::refuse;
 use crate::record::CorsRule;
@@ -45,6 +46,7 @@ pub(crate) async fn put(
     door: &Arc<Door>,
     request: S3Request<PutBucketCorsInput>,
 ) -> Answer<PutBucketCorsOutput> {
+    let who = who_asks(&request)?;
     let input = request.input;
     let rules: Vec<CorsRule> = input.cors_configuration.cors_rules.into_iter().map(kept).collect();
     let is_wrong = |it: &CorsRule| {
@@ -63,7 +65,7 @@ pub(crate) async fn put(
             format!("Found unsupported HTTP method in CORS config. Unsupported method is {method}");
         return Err(refuse(S3ErrorCode::InvalidRequest, message));
     }
-    door.change_bucket(&input.bucket, move |record| record.cors = rules).await?;
+    door.change_bucket((&input.bucket, &who), move |record| record.cors = rules).await?;
     answer(PutBucketCorsOutput::default())
 }
 
@@ -85,7 +87,8 @@ pub(crate) async fn delete(
     door: &Arc<Door>,
     request: S3Request<DeleteBucketCorsInput>,
 ) -> Answer<DeleteBucketCorsOutput> {
-    door.change_bucket(&request.input.bucket, |record| record.cors.clear()).await?;
+    let who = who_asks(&request)?;
+    door.change_bucket((&request.input.bucket, &who), |record| record.cors.clear()).await?;
     answer(DeleteBucketCorsOutput::default())
 }
 

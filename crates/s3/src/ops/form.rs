@@ -1,13 +1,14 @@
 //! `POST` of an HTML form: `s3s` takes it apart, checks its signature and its policy, and gives what is left to `PutObject`.
 
-use std::ops::Range;
-
+use http_body_util::StreamBody;
 use hyper::StatusCode;
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Frame};
 use hyper::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, LOCATION};
+use memchr::memmem;
+use millpond_env::Rng;
 use s3s::dto::{PostObjectInput, Tagging};
 use s3s::xml::{Deserialize as _, Deserializer};
-use s3s::{Body, HttpResponse, S3Error, S3ErrorCode, S3Request, S3Result};
+use s3s::{Body, HttpResponse, S3Error, S3ErrorCode, S3Request, S3Result, StdError};
 
 use super::list::encoded;
 use crate::error::refuse;
@@ -20,15 +21,13 @@ const UNMET: [&str; 2] = [
 const UNMET_TOLD: &str =
     "<Code>AccessDenied</Code><Message>Invalid according to Policy: Policy condition";
 
-/// Where a field of a form begins, and its file, which is the last.
-const NAME: &str = "form-data; name=\"";
+/// The field with the file, which is the last.
 const FILE: &str = "file";
 /// What stands for the name of the file in a key.
 const FILE_NAME: &str = "${filename}";
-/// Fields of a form at most, the headers of one, and what of its value is looked at.
+/// Fields of a form at most, and the headers of one.
 const FIELDS_MAX: usize = 1_000;
 const HEAD_MAX: usize = 4 << 10;
-const VALUE_MAX: usize = 16 << 10;
 
 /// What `s3s` passes over in a form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,58 +37,156 @@ pub(crate) struct Fields {
     tagging: Option<String>,
 }
 
-/// A form with the name of its file in its key, where that asks for it, and the fields that `s3s` passes over.
+/// A form as `s3s` gets it. It is written anew, so that nothing in it is read in another way than here, where it is decided who may
+/// read what it stores.
+#[derive(Debug)]
+pub(crate) struct Form {
+    /// What is between its parts.
+    boundary: String,
+    /// Its fields, its file, and its end.
+    pieces: [Bytes; 3],
+    pub(crate) fields: Fields,
+}
+
+/// A part of a form.
+struct Part<'a> {
+    /// In lower case.
+    name: String,
+    file_name: String,
+    value: &'a [u8],
+}
+
+/// Reads a form with this `Content-Type`.
 ///
 /// # Errors
-/// `MalformedPOSTRequest`, `MalformedXML`; `InvalidArgument` for a policy without a signature.
-pub(crate) fn read(form: Bytes) -> S3Result<(Bytes, Fields)> {
-    let (mut fields, mut key, mut at) = (Fields::default(), None, 0);
-    let (mut has_policy, mut is_signed) = (false, false);
-    for _ in 0..FIELDS_MAX {
-        let Some(next) = find(&form[at..], NAME.as_bytes()) else { return Ok((form, fields)) };
-        at += next + NAME.len();
-        let head = &form[at..form.len().min(at + HEAD_MAX)];
-        let name = head.get(..find(head, b"\"").ok_or_else(malformed)?).unwrap_or_default();
-        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-        let end = find(head, b"\r\n\r\n").ok_or_else(malformed)?;
-        if name == FILE && has_policy && !is_signed {
-            let message = "Bucket POST must contain a field named 'Signature'.  If it is specified, please check the order of the fields.";
+/// `MalformedPOSTRequest`, `MalformedXML`; `InvalidArgument` for a policy without a signature, and for a field that comes twice.
+pub(crate) fn read(form: &Bytes, content_type: &str) -> S3Result<Form> {
+    let delimiter = format!("\r\n--{}", boundary(content_type).ok_or_else(malformed)?);
+    let (mut parts, mut fields) = (Vec::<Part<'_>>::new(), Fields::default());
+    let begin = &delimiter.as_bytes()[2..];
+    let mut rest = form.strip_prefix(b"\r\n").unwrap_or(&form[..]);
+    rest = rest.strip_prefix(begin).ok_or_else(malformed)?;
+    let file = loop {
+        let (part, next) = part(rest, delimiter.as_bytes())?;
+        rest = next;
+        if part.name == FILE {
+            break part;
+        }
+        if parts.iter().any(|it| it.name == part.name) {
+            let message = format!("The form has the field '{}' more than once", part.name);
             return Err(refuse(S3ErrorCode::InvalidArgument, message));
         }
-        if name == FILE {
-            let file = file_name(&head[..end]);
-            return Ok((key.map_or(form.clone(), |key| named(&form, key, &file)), fields));
-        }
-        at += end + 4;
-        let value = &form[at..form.len().min(at + VALUE_MAX)];
-        let value = &value[..find(value, b"\r\n").unwrap_or(value.len())];
-        match name.as_str() {
-            "acl" => fields.acl = Some(String::from_utf8_lossy(value).into_owned()),
-            "policy" => has_policy = true,
-            "signature" | "x-amz-signature" => is_signed = true,
-            "tagging" => fields.tagging = Some(tags(value)?),
-            "key" if find(value, FILE_NAME.as_bytes()).is_some() => {
-                key = Some(at..at + value.len());
-            }
+        match part.name.as_str() {
+            "acl" => fields.acl = Some(String::from_utf8_lossy(part.value).into_owned()),
+            "tagging" => fields.tagging = Some(tags(part.value)?),
             _ => {}
         }
+        parts.push(part);
+        if parts.len() > FIELDS_MAX {
+            return Err(malformed());
+        }
+    };
+    let has = |names: &[&str]| parts.iter().any(|it| names.contains(&it.name.as_str()));
+    if has(&["policy"]) && !has(&["signature", "x-amz-signature"]) {
+        let message = "Bucket POST must contain a field named 'Signature'.  If it is specified, please check the order of the fields.";
+        return Err(refuse(S3ErrorCode::InvalidArgument, message));
     }
-    Err(malformed())
+    written(&parts, form.slice_ref(file.value), &file.file_name).map(|(boundary, pieces)| Form {
+        boundary,
+        pieces,
+        fields,
+    })
 }
 
-/// The name of the file by its headers, without folders of the client.
-fn file_name(head: &[u8]) -> String {
-    const BEGIN: &[u8] = b"; filename=\"";
-    let Some(at) = find(head, BEGIN) else { return String::new() };
-    let rest = &head[at + BEGIN.len()..];
-    let name = String::from_utf8_lossy(&rest[..find(rest, b"\"").unwrap_or(0)]).into_owned();
-    name.rsplit(['/', '\\']).next().unwrap_or_default().to_owned()
+/// What a `Content-Type` says is between the parts.
+fn boundary(content_type: &str) -> Option<&str> {
+    let parameter = content_type.split(';').skip(1).find_map(|it| {
+        let (name, value) = it.trim().split_once('=')?;
+        name.trim_end().eq_ignore_ascii_case("boundary").then(|| value.trim())
+    })?;
+    let quoted = parameter.strip_prefix('"').and_then(|it| it.strip_suffix('"'));
+    Some(quoted.unwrap_or(parameter)).filter(|it| !it.is_empty())
 }
 
-/// The form with a file's name in its key.
-fn named(form: &Bytes, key: Range<usize>, file: &str) -> Bytes {
-    let value = String::from_utf8_lossy(&form[key.clone()]).replace(FILE_NAME, file);
-    [&form[..key.start], value.as_bytes(), &form[key.end..]].concat().into()
+/// The part behind a delimiter, and what is behind the next one.
+fn part<'a>(rest: &'a [u8], delimiter: &[u8]) -> S3Result<(Part<'a>, &'a [u8])> {
+    let rest = rest.strip_prefix(b"\r\n").ok_or_else(malformed)?;
+    let head = &rest[..rest.len().min(HEAD_MAX)];
+    let head = &head[..memmem::find(head, b"\r\n\r\n").ok_or_else(malformed)?];
+    let body = &rest[head.len() + 4..];
+    // An empty value may end with the line break of the head.
+    let end = memmem::find(&rest[head.len() + 2..], delimiter).ok_or_else(malformed)?;
+    let value = &body[..end.saturating_sub(2)];
+    let head = std::str::from_utf8(head).map_err(|_| malformed())?;
+    let mut lines = head.split("\r\n").filter_map(|it| it.split_once(':'));
+    let is_named = |name: &str| name.trim().eq_ignore_ascii_case("content-disposition");
+    let (_, told) = lines.find(|(name, _)| is_named(name)).ok_or_else(malformed)?;
+    let name = parameter(told, "name").ok_or_else(malformed)?.to_ascii_lowercase();
+    if !told.trim_start().starts_with("form-data") || !name.bytes().all(|it| it.is_ascii_graphic())
+    {
+        return Err(malformed());
+    }
+    let file_name = parameter(told, "filename").unwrap_or_default();
+    // Without folders of the client.
+    let file_name = file_name.rsplit(['/', '\\']).next().unwrap_or_default().to_owned();
+    Ok((Part { name, file_name, value }, &rest[head.len() + 2 + end + delimiter.len()..]))
+}
+
+/// A quoted parameter of a `Content-Disposition`.
+fn parameter<'a>(told: &'a str, name: &str) -> Option<&'a str> {
+    let mut rest = told;
+    loop {
+        let (_, parameters) = rest.split_once(';')?;
+        let (found, value) = parameters.split_once("=\"")?;
+        let (value, behind) = value.split_once('"')?;
+        if found.trim().eq_ignore_ascii_case(name) {
+            return Some(value).filter(|it| !it.is_empty());
+        }
+        rest = behind;
+    }
+}
+
+/// The form with the file's name in its key, where that asks for it.
+fn written(parts: &[Part<'_>], file: Bytes, file_name: &str) -> S3Result<(String, [Bytes; 3])> {
+    let mut random = [0; 16];
+    Rng::fill_from_os(&mut random).map_err(|_| S3ErrorCode::InternalError)?;
+    let boundary = format!("millpond-{:032x}", u128::from_be_bytes(random));
+    let mut head = Vec::new();
+    let begin = |head: &mut Vec<u8>, name: &str| {
+        let disposition = format!("Content-Disposition: form-data; name=\"{name}\"");
+        head.extend_from_slice(format!("--{boundary}\r\n{disposition}\r\n\r\n").as_bytes());
+    };
+    for part in parts {
+        begin(&mut head, &part.name);
+        let value = std::str::from_utf8(part.value).map_err(|_| malformed())?;
+        if part.name == "key" {
+            head.extend_from_slice(value.replace(FILE_NAME, file_name).as_bytes());
+        } else {
+            head.extend_from_slice(value.as_bytes());
+        }
+        head.extend_from_slice(b"\r\n");
+    }
+    begin(&mut head, FILE);
+    let tail = format!("\r\n--{boundary}--\r\n");
+    Ok((boundary, [head.into(), file, tail.into()]))
+}
+
+impl Form {
+    /// Its `Content-Type`.
+    pub(crate) fn content_type(&self) -> String {
+        format!("multipart/form-data; boundary={}", self.boundary)
+    }
+
+    /// Bytes of all of it.
+    pub(crate) fn len(&self) -> usize {
+        self.pieces.iter().map(Bytes::len).sum()
+    }
+
+    /// All of it; the file is not copied.
+    pub(crate) fn body(self) -> Body {
+        let pieces = self.pieces.into_iter().map(|it| Ok::<_, StdError>(Frame::data(it)));
+        Body::http_body(StreamBody::new(futures_util::stream::iter(pieces)))
+    }
 }
 
 /// The document of a field as the header `x-amz-tagging` has it.
@@ -105,10 +202,6 @@ fn tags(document: &[u8]) -> S3Result<String> {
 
 fn malformed() -> S3Error {
     S3ErrorCode::MalformedPOSTRequest.into()
-}
-
-fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
-    bytes.windows(what.len()).position(|it| it == what)
 }
 
 /// Adds what `s3s` does not tell of a form: the length of an empty file, and fields that it passes over.
@@ -155,51 +248,82 @@ pub(crate) fn reworded(mut response: HttpResponse) -> HttpResponse {
 mod tests {
     use super::*;
 
+    const TYPE: &str = "multipart/form-data; boundary=\"b\"";
+
     fn part(name: &str, value: &str) -> String {
         format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
     }
 
     fn form(fields: &[(&str, &str)]) -> Bytes {
         let text: String = fields.iter().map(|(name, value)| part(name, value)).collect();
-        text.into()
+        format!("{text}--b--\r\n").into()
+    }
+
+    /// What `s3s` gets, with `b` as its boundary.
+    fn text(form: &Form) -> String {
+        let all = form.pieces.concat();
+        assert_eq!(all.len(), form.len());
+        String::from_utf8(all).unwrap().replace(&form.boundary, "b")
     }
 
     #[test]
     fn fields_that_are_passed_over_are_read() {
-        let document =
-            "<Tagging><TagSet><Tag><Key>a b</Key><Value>1&amp;2</Value></Tag></TagSet></Tagging>";
+        let document = "<Tagging>\r\n<TagSet><Tag><Key>a b</Key><Value>1&amp;2</Value></Tag></TagSet></Tagging>";
         let fields =
-            [("key", "k"), ("Acl", "public-read"), ("tagging", document), ("file", "bytes")];
-        let (bytes, found) = read(form(&fields)).unwrap();
-        assert_eq!(bytes, form(&fields));
+            [("key", "k"), ("acl", "public-read"), ("tagging", document), ("file", "bytes")];
+        let found = read(&form(&fields), TYPE).unwrap();
+        assert_eq!(text(&found).as_bytes(), form(&fields));
         let (acl, tagging) = (Some("public-read".to_owned()), Some("a%20b=1%262".to_owned()));
-        assert_eq!(found, Fields { acl, tagging });
-        // What lies in the file is no field.
-        let (_, found) = read(form(&[("file", "x"), ("tagging", "<Tagging/>")])).unwrap();
-        assert_eq!(found, Fields::default());
-        assert!(read(form(&[("tagging", "<Tagging>")])).is_err());
+        assert_eq!(found.fields, Fields { acl, tagging });
+        // What lies behind the file is no field.
+        let found = read(&form(&[("file", "x"), ("tagging", "<Tagging/>")]), TYPE).unwrap();
+        assert_eq!(found.fields, Fields::default());
+        assert_eq!(text(&found).as_bytes(), form(&[("file", "x")]));
+        assert!(read(&form(&[("tagging", "<Tagging>"), ("file", "")]), TYPE).is_err());
+    }
+
+    #[test]
+    fn what_lies_in_a_value_is_no_field() {
+        let inner = "form-data; name=\"acl\"\r\n\r\npublic-read\r\n--c\r\n--b";
+        let fields = [("acl", "private"), ("submit", inner), ("empty", ""), ("file", inner)];
+        // It ends with what is between parts, if not on a line of its own.
+        let fields = fields.map(|(name, value)| (name, value.trim_end_matches("\r\n--b")));
+        let found = read(&form(&fields), TYPE).unwrap();
+        assert_eq!(found.fields.acl.as_deref(), Some("private"));
+        assert_eq!(text(&found).as_bytes(), form(&fields));
+        for twice in [[("acl", "private"), ("acl", "public-read")], [("k", "1"), ("K", "2")]] {
+            assert!(read(&form(&[&twice[..], &[("file", "")]].concat()), TYPE).is_err());
+        }
     }
 
     #[test]
     fn the_name_of_the_file_goes_into_the_key() {
         let with = |key: &str, file: &str| {
             let file = format!("file\"; filename=\"{file}");
-            let (bytes, _) = read(form(&[("key", key), (&file, "${filename}")])).unwrap();
-            String::from_utf8(bytes.to_vec()).unwrap()
+            text(&read(&form(&[("Key", key), (&file, "${filename}")]), TYPE).unwrap())
         };
         let text = with("a/${filename}", "C:\\x\\cat.png");
         assert!(text.contains("\r\n\r\na/cat.png\r\n"), "{text}");
-        assert!(text.ends_with("${filename}\r\n"), "the file stays as it is");
+        assert!(text.ends_with("${filename}\r\n--b--\r\n"), "the file stays as it is");
         assert!(with("${filename}", "").contains("\r\n\r\n\r\n"));
     }
 
     #[test]
     fn forms_that_cannot_be() {
-        assert!(read(Bytes::new()).is_ok());
-        for wrong in ["form-data; name=\"key", "form-data; name=\"key\"\r\n"] {
-            assert!(read(Bytes::from_static(wrong.as_bytes())).is_err(), "{wrong}");
+        let good = part("key", "k") + &part("file", "x");
+        let of = |text: &str| read(&text.to_owned().into(), TYPE).is_ok();
+        assert!(of(&format!("{good}--b--")) && of(&format!("\r\n{good}--b\r\n")));
+        for wrong in ["", "--b", "--b--", "--b\r\n", "--c\r\n", &good[3..], &good[..40], &good] {
+            assert!(!of(wrong), "{wrong}");
         }
-        let many = "form-data; name=\"a\"\r\n\r\n".repeat(FIELDS_MAX);
-        assert!(read(many.into()).is_err());
+        for name in ["", "a b", "a\nb", "\u{e4}", "a\r\nfile"] {
+            assert!(!of(&format!("{}{good}--b--", part(name, "x"))), "{name}");
+        }
+        assert!(!of(&format!("--b\r\nX: y\r\n\r\n\r\n{good}--b--")), "a part without a name");
+        let many: String = (0..=FIELDS_MAX).map(|n| part(&n.to_string(), "")).collect();
+        assert!(!of(&format!("{many}{good}--b--")));
+        for wrong in ["multipart/form-data", "multipart/form-data; boundary=", "x; boundary=\"\""] {
+            assert!(read(&form(&[("file", "x")]), wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -197,7 +197,7 @@ pub(crate) async fn get_object(
     let mut output = GetObjectOutput::default();
     describe!(output, &view, &wanted, input.checksum_mode);
     let tags = view.record.tags.len();
-    output.tag_count = (tags > 0).then(|| count(tags));
+    output.tag_count = (tags > 0 && who.owns()).then(|| count(tags));
     door.metrics.sent(wanted.len);
     output.body = Some(body);
     wanted.answer(output, word)
@@ -278,7 +278,7 @@ pub(crate) async fn head_object(
     let mut answer = wanted.answer(output, word)?;
     // `s3s` has no field for it.
     let tags = view.record.tags.len();
-    if tags > 0 {
+    if tags > 0 && who.owns() {
         answer.headers.insert("x-amz-tagging-count", tags.into());
     }
     Ok(answer)

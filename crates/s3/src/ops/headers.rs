@@ -1,16 +1,12 @@
 //! Headers that are kept with an object, and those that are refused by name.
 
-use std::collections::BTreeMap;
-
 use s3s::dto::{Metadata, Timestamp, TimestampFormat};
 use s3s::{S3ErrorCode, S3Result};
 
 use super::tagging::parse_header;
 use crate::error::refuse;
-use crate::record::Record;
+use crate::record::{META_MAX, Record, len};
 
-/// Bytes of user metadata, names and values, as AWS.
-const META_MAX: usize = 2 << 10;
 /// Bytes of the other headers that are kept.
 const HEADERS_MAX: usize = 4 << 10;
 /// The type of an object that has none.
@@ -120,10 +116,7 @@ impl Kept {
         record.headers =
             headers.into_iter().filter_map(|(name, it)| Some((name.to_owned(), it?))).collect();
         record.meta = self.metadata.unwrap_or_default().into_iter().collect();
-        let bytes = |map: &BTreeMap<String, String>| -> usize {
-            map.iter().map(|(name, value)| name.len() + value.len()).sum()
-        };
-        if bytes(&record.meta) > META_MAX || bytes(&record.headers) > HEADERS_MAX {
+        if len(&record.meta) > META_MAX || len(&record.headers) > HEADERS_MAX {
             return Err(S3ErrorCode::MetadataTooLarge.into());
         }
         Ok(())

@@ -111,6 +111,7 @@ pub(crate) async fn create(
     let mut record = kept!(input).record(input.tagging.as_deref())?;
     who.sign(door, &wished!(input), &mut record).await?;
     record.wants = wants;
+    record.check_behind(door.backing(&input.bucket).await?.is_some())?;
     let (bucket, key) = (input.bucket.clone(), input.key.clone());
     let id = door
         .blocking(move |store| {

@@ -13,6 +13,7 @@ use s3s::dto::{
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Result};
 
 use super::{Answer, answer};
+use crate::access::who_asks;
 use crate::door::Door;
 use crate::error::{custom, refuse};
 use crate::record::{Block, BucketRecord, Ownership};
@@ -35,6 +36,7 @@ pub(crate) async fn put_controls(
     door: &Arc<Door>,
     request: S3Request<PutBucketOwnershipControlsInput>,
 ) -> Answer<PutBucketOwnershipControlsOutput> {
+    let who = who_asks(&request)?;
     let input = request.input;
     let [rule] = input.ownership_controls.rules.as_slice() else {
         return Err(S3ErrorCode::MalformedXML.into());
@@ -50,7 +52,7 @@ pub(crate) async fn put_controls(
         record.ownership = Some(ownership);
         Ok(())
     };
-    door.try_change_bucket(&input.bucket, set).await?;
+    door.try_change_bucket((&input.bucket, &who), set).await?;
     answer(PutBucketOwnershipControlsOutput::default())
 }
 
@@ -83,7 +85,8 @@ pub(crate) async fn delete_controls(
     door: &Arc<Door>,
     request: S3Request<DeleteBucketOwnershipControlsInput>,
 ) -> Answer<DeleteBucketOwnershipControlsOutput> {
-    door.change_bucket(&request.input.bucket, |record| record.ownership = None).await?;
+    let who = who_asks(&request)?;
+    door.change_bucket((&request.input.bucket, &who), |record| record.ownership = None).await?;
     answer(DeleteBucketOwnershipControlsOutput::default())
 }
 
@@ -97,6 +100,7 @@ pub(crate) async fn put_block(
     door: &Arc<Door>,
     request: S3Request<PutPublicAccessBlockInput>,
 ) -> Answer<PutPublicAccessBlockOutput> {
+    let who = who_asks(&request)?;
     let input = request.input;
     let it = input.public_access_block_configuration;
     let asked = [
@@ -106,7 +110,7 @@ pub(crate) async fn put_block(
         it.restrict_public_buckets,
     ];
     let block = Block::Set(asked.map(|it| it == Some(true)));
-    door.change_bucket(&input.bucket, move |record| record.block = block).await?;
+    door.change_bucket((&input.bucket, &who), move |record| record.block = block).await?;
     answer(PutPublicAccessBlockOutput::default())
 }
 
@@ -135,6 +139,7 @@ pub(crate) async fn delete_block(
     door: &Arc<Door>,
     request: S3Request<DeletePublicAccessBlockInput>,
 ) -> Answer<DeletePublicAccessBlockOutput> {
-    door.change_bucket(&request.input.bucket, |record| record.block = Block::Removed).await?;
+    let (who, bucket) = (who_asks(&request)?, request.input.bucket);
+    door.change_bucket((&bucket, &who), |record| record.block = Block::Removed).await?;
     answer(DeletePublicAccessBlockOutput::default())
 }

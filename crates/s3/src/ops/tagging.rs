@@ -12,6 +12,7 @@ use s3s::{S3ErrorCode, S3Request, S3Result};
 
 use super::get::find;
 use super::{Answer, answer};
+use crate::access::who_asks;
 use crate::backed::look::bring;
 use crate::backed::settle::admit_removal;
 use crate::door::Door;
@@ -101,6 +102,7 @@ pub(crate) fn plain(text: &str) -> Option<String> {
 fn change(
     store: &Store,
     (bucket, key): (&str, &str),
+    is_backed: bool,
     change: impl Fn(&mut Record) -> S3Result<()>,
 ) -> S3Result<()> {
     for _ in 0..TRIES {
@@ -114,6 +116,8 @@ fn change(
             record = record.without_content();
         }
         change(&mut record)?;
+        record.check_behind(is_backed)?;
+        let record = record.bounded();
         let expect = Expect::Exactly { ino: attr.ino, version: attr.version };
         let done = store.set_attachment(bucket, key.as_bytes(), &encode(&record), expect);
         match done.of_object()? {
@@ -133,7 +137,8 @@ pub(super) async fn changed(
     bring(door, (&bucket, &key)).await?;
     let written = admit_removal(door, (&bucket, &key)).await?;
     let of = key.clone();
-    door.blocking(move |store| change(store, (&bucket, &key), how)).await?;
+    let is_backed = written.is_backed();
+    door.blocking(move |store| change(store, (&bucket, &key), is_backed, how)).await?;
     written.done(door, &of).await.map(drop)
 }
 
@@ -184,8 +189,10 @@ pub(crate) async fn put_bucket(
     door: &Arc<Door>,
     request: S3Request<PutBucketTaggingInput>,
 ) -> Answer<PutBucketTaggingOutput> {
-    let tags = of_set(request.input.tagging.tag_set, BUCKET_MAX)?;
-    door.change_bucket(&request.input.bucket, move |record| record.tags = tags).await?;
+    let who = who_asks(&request)?;
+    let input = request.input;
+    let tags = of_set(input.tagging.tag_set, BUCKET_MAX)?;
+    door.change_bucket((&input.bucket, &who), move |record| record.tags = tags).await?;
     answer(PutBucketTaggingOutput::default())
 }
 
@@ -207,7 +214,8 @@ pub(crate) async fn delete_bucket(
     door: &Arc<Door>,
     request: S3Request<DeleteBucketTaggingInput>,
 ) -> Answer<DeleteBucketTaggingOutput> {
-    door.change_bucket(&request.input.bucket, |record| record.tags.clear()).await?;
+    let who = who_asks(&request)?;
+    door.change_bucket((&request.input.bucket, &who), |record| record.tags.clear()).await?;
     answer(DeleteBucketTaggingOutput::default())
 }
 
