@@ -66,6 +66,23 @@ const UNKNOWN: [&str; 7] = [
     "annotation",
 ];
 
+/// What presigned URLs of version 2 have, and of version 4.
+const OLDER_SIGNATURE: &str = "Signature";
+const SIGNATURE: &str = "X-Amz-Signature";
+/// Sub-resources that version 2 of signatures does not know; lists it never covered.
+const UNSIGNED_ONCE: [&str; 10] = [
+    "attributes",
+    "encryption",
+    "intelligent-tiering",
+    "legal-hold",
+    "metadataTable",
+    "ownershipControls",
+    "policyStatus",
+    "publicAccessBlock",
+    "retention",
+    "session",
+];
+
 /// What headers begin with that are refused in any request, and what they ask for.
 const HEADERS: [(&str, &str); 5] = [
     ("x-amz-server-side-encryption", "Encryption by the server (x-amz-server-side-encryption)"),
@@ -87,11 +104,28 @@ fn pairs(uri: &Uri) -> impl Iterator<Item = (String, String)> {
     })
 }
 
+/// A sub-resource is named once, as one that is there twice is in no signature of version 2; and there only if that version signs it.
+fn check_once(names: &[String]) -> S3Result<()> {
+    let is_older = names.iter().any(|it| it == OLDER_SIGNATURE);
+    for (name, ..) in SUBRESOURCES {
+        let times = names.iter().filter(|it| *it == name).count();
+        if times > 1 {
+            return Err(refuse(S3ErrorCode::InvalidArgument, format!("Repeated: {name}")));
+        }
+        if times == 1 && is_older && UNSIGNED_ONCE.contains(&name) {
+            let message = format!("Signature version 2 does not cover {name}: use version 4");
+            return Err(refuse(S3ErrorCode::AccessDenied, message));
+        }
+    }
+    Ok(())
+}
+
 fn check_subresources(method: &Method, uri: &Uri, is_object: bool) -> S3Result<()> {
     let names: Vec<String> = pairs(uri).map(|(name, _)| name).collect();
     if let Some(name) = names.iter().find(|it| UNKNOWN.contains(&it.as_str())) {
         return Err(absent(&format!("The sub-resource '{name}'")));
     }
+    check_once(&names)?;
     if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
         return Ok(());
     }
@@ -137,10 +171,12 @@ pub(crate) fn check_signed(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
     let authorization = headers.get(AUTHORIZATION).map(|it| it.to_str().unwrap_or_default());
     let told = pairs(uri).filter(|(name, _)| is(name, "X-Amz-SignedHeaders"));
     let mut in_query: Vec<String> = told.map(|(_, value)| value).collect();
-    let is_presigned =
-        !in_query.is_empty() || pairs(uri).any(|(name, _)| is(&name, "X-Amz-Signature"));
+    let is_presigned = !in_query.is_empty() || pairs(uri).any(|(name, _)| is(&name, SIGNATURE));
+    if authorization.is_none() {
+        check_nobodys(uri)?;
+    }
     let signed = match (authorization, is_presigned) {
-        (None, false) => return check_nobodys(uri),
+        (None, false) => return Ok(()),
         (Some(it), false) if it.starts_with("AWS4-") => {
             let signed = it.split("SignedHeaders=").nth(1).unwrap_or_default();
             signed.split(',').next().unwrap_or_default().to_owned()
@@ -169,10 +205,10 @@ pub(crate) fn check_signed(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
     }
 }
 
-/// What a request without a signature of version 4 may not ask for: somebody else's page would be given a type of its own.
+/// What a request without any signature may not ask for: somebody else's page would be given a type of its own.
 fn check_nobodys(uri: &Uri) -> S3Result<()> {
     let mut names = pairs(uri).map(|(name, _)| name.to_ascii_lowercase());
-    let is_signed = pairs(uri).any(|(name, _)| name == "Signature");
+    let is_signed = pairs(uri).any(|(name, _)| name == OLDER_SIGNATURE || name == SIGNATURE);
     if !is_signed && names.any(|it| it.starts_with("response-")) {
         let message =
             "Request specific response headers cannot be used for anonymous GET requests.";
@@ -201,9 +237,15 @@ fn check_valid(uri: &Uri) -> S3Result<()> {
 /// The length of a form with a file in it, if the request is one.
 ///
 /// # Errors
-/// `MissingContentLength`, `EntityTooLarge`.
+/// `MissingContentLength`, `EntityTooLarge`; `InvalidArgument` for what `s3s` may take for a form, and this does not.
 pub(crate) fn form(method: &Method, headers: &HeaderMap) -> S3Result<Option<u64>> {
     let text = |name: HeaderName| headers.get(name)?.to_str().ok();
+    let mut kinds = headers.get_all(CONTENT_TYPE).iter();
+    let is_plain = kinds.next().is_none_or(|it| it.to_str().is_ok()) && kinds.next().is_none();
+    if *method == Method::POST && !is_plain {
+        let message = "There is one Content-Type, and it is ASCII";
+        return Err(refuse(S3ErrorCode::InvalidArgument, message));
+    }
     let is_form = text(CONTENT_TYPE)
         .is_some_and(|it| it.trim_start().to_ascii_lowercase().starts_with("multipart/form-data"));
     if *method != Method::POST || !is_form {
@@ -269,6 +311,15 @@ mod tests {
         assert_eq!(code(&Method::PUT, "/b/k?partNumber=1", true), wrong);
         assert_eq!(code(&Method::PUT, "/b/k?uploadId=1", true), wrong);
         assert_eq!(code(&Method::GET, "/b/%AE%8A-", true), Some("InvalidURI".to_owned()));
+        // What a signature of version 2 would pass over.
+        for method in [Method::GET, Method::PUT, Method::DELETE] {
+            assert_eq!(code(&method, "/b/k?acl&acl&Signature=s", true), wrong, "{method}");
+            assert_eq!(code(&method, "/b/k?tagging=&t&%74agging", true), wrong, "{method}");
+            let denied = Some("AccessDenied".to_owned());
+            assert_eq!(code(&method, "/b?publicAccessBlock&Signature=s", false), denied);
+            assert_eq!(code(&method, "/b?publicAccessBlock", false), None);
+        }
+        assert_eq!(code(&Method::GET, "/b?list-type=2&Signature=s", false), None);
         let unknown = Some("NotImplemented".to_owned());
         assert_eq!(code(&Method::PUT, "/b/k?renameObject", true), unknown);
         assert_eq!(code(&Method::GET, "/b?metadataConfiguration", false), unknown);
@@ -313,6 +364,14 @@ mod tests {
         for (uri, told) in [
             ("/b/k?response-content-type=text/html", Err("InvalidRequest".to_owned())),
             ("/b/k?Response-Expires=x&x=Signature", Err("InvalidRequest".to_owned())),
+            (
+                "/b/k?response-content-type=t&X-Amz-SignedHeaders=host",
+                Err("InvalidRequest".to_owned()),
+            ),
+            (
+                "/b/k?response-content-type=t&x-amz-signature=s&X-Amz-SignedHeaders=host",
+                Err("InvalidRequest".to_owned()),
+            ),
             ("/b/k?response-content-type=text/html&Signature=s", Ok(())),
             ("/b/k?response-content-type=t&X-Amz-Signature=s&X-Amz-SignedHeaders=host", Ok(())),
         ] {
@@ -366,5 +425,19 @@ mod tests {
         assert_eq!(of("multipart/form-data; boundary=x", 7).unwrap(), Some(7));
         assert_eq!(of("text/xml", 7).unwrap(), None);
         assert!(of("Multipart/Form-Data; boundary=x", FORM_MAX + 1).is_err());
+        // What `s3s` might take for one.
+        for (first, second) in [
+            ("multipart/form-data; boundary=b; x=\"\u{e9}\"", None),
+            ("\u{ff}", None),
+            ("a/b", Some("c/d")),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.append(CONTENT_TYPE, HeaderValue::from_bytes(first.as_bytes()).unwrap());
+            if let Some(second) = second {
+                headers.append(CONTENT_TYPE, HeaderValue::from_static(second));
+            }
+            assert!(form(&Method::POST, &headers).is_err(), "{first}");
+            assert_eq!(form(&Method::PUT, &headers).unwrap(), None, "{first}");
+        }
     }
 }

@@ -274,8 +274,8 @@ impl Record {
     ///
     /// # Errors
     /// `MetadataTooLarge`.
-    pub(crate) fn check_behind(&self, is_backed: bool) -> S3Result<()> {
-        if !is_backed {
+    pub(crate) fn check_behind(&self, goes_behind: bool) -> S3Result<()> {
+        if !goes_behind {
             return Ok(());
         }
         let access = self.access().map_or(0, |text| ACCESS.len() + text.len());

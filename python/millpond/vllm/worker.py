@@ -197,16 +197,18 @@ class WorkerSide:
     def _save(self, save: _Save, batch: GroupBlocks, epoch: bytes, mark: Any) -> None:
         """Writes one batch of blocks; runs on a transfer thread."""
         answers: list[str] = []
+
+        def left_ms() -> int:
+            return self._left_ms(save.queued, self._config.save_deadline_ms)
+
+        def put(namespace: Any) -> list[str]:
+            call = self._call(batch, epoch, max(1, left_ms()))
+            return self._mover.save(namespace, batch.group, batch.block_ids, mark, call)
+
         try:
-            left_ms = self._left_ms(save.queued, self._config.save_deadline_ms)
-            if left_ms > 0:
-                call = self._call(batch, epoch, left_ms)
+            if left_ms() > 0:
                 # The scheduler's side plans saves only while the store answers it.
-                answers = self.session.call(
-                    lambda ns: self._mover.save(ns, batch.group, batch.block_ids, mark, call),
-                    try_now=True,
-                    wait_s=left_ms / 1000,
-                )
+                answers = self.session.call(put, try_now=True, wait_s=left_ms() / 1000)
         except StoreDown:
             pass
         except Exception:

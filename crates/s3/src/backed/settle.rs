@@ -57,8 +57,8 @@ pub(crate) async fn admit_removal(
 
 impl Written {
     /// Whether a backend gets it.
-    pub(crate) const fn is_backed(&self) -> bool {
-        self.backed.is_some()
+    pub(crate) fn goes_behind(&self, key: &str) -> bool {
+        self.backed.as_ref().is_some_and(|it| it.mode_of(key) != Mode::Transient)
     }
 
     /// The write was done here: waits for the backend where the rule says so. What the answer says of its state; none

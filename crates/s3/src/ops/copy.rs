@@ -252,7 +252,7 @@ pub(crate) async fn copy_object(
     let conditions = conditions_of_source!(input);
     from.bring(door).await?;
     let written = admit(door, (&bucket, &key)).await?;
-    let (of, is_backed) = (key.clone(), written.is_backed());
+    let (of, goes_behind) = (key.clone(), written.goes_behind(&key));
     let _memory = door.memory(Way::In, PIECE).await?;
     let (view, sum) = door
         .blocking(move |store| {
@@ -272,7 +272,7 @@ pub(crate) async fn copy_object(
             let mut record = told.record(&from, signed)?;
             record.etag = Some(hex(&digest.md5));
             record.sum.clone_from(&digest.sum);
-            record.check_behind(is_backed)?;
+            record.check_behind(goes_behind)?;
             let (bucket, key) = (bucket.as_str(), key.as_str());
             let (content, record) = (&content, &record);
             let conditions = &Conditions::default();

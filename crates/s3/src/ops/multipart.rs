@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use millpond_client::Mode;
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, ChecksumAlgorithm, ChecksumType,
     CopyPartResult, CreateMultipartUploadInput, CreateMultipartUploadOutput, ListPartsInput,
@@ -111,7 +112,9 @@ pub(crate) async fn create(
     let mut record = kept!(input).record(input.tagging.as_deref())?;
     who.sign(door, &wished!(input), &mut record).await?;
     record.wants = wants;
-    record.check_behind(door.backing(&input.bucket).await?.is_some())?;
+    let backed = door.backed(&input.bucket).await?;
+    let goes_behind = backed.is_some_and(|it| it.mode_of(&input.key) != Mode::Transient);
+    record.check_behind(goes_behind)?;
     let (bucket, key) = (input.bucket.clone(), input.key.clone());
     let id = door
         .blocking(move |store| {

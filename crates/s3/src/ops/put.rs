@@ -169,7 +169,7 @@ pub(crate) async fn put_object(
     };
     let mut incoming = Incoming::new(input.body.take(), trailing_headers, &said)?;
     let written = admit(door, (&input.bucket, &input.key)).await?;
-    record.check_behind(written.is_backed())?;
+    record.check_behind(written.goes_behind(&input.key))?;
     // As AWS does for those that name none.
     incoming.or_with(Algorithm::Crc64Nvme);
     let arrived = incoming.receive(door, false).await?;

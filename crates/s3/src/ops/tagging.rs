@@ -102,7 +102,7 @@ pub(crate) fn plain(text: &str) -> Option<String> {
 fn change(
     store: &Store,
     (bucket, key): (&str, &str),
-    is_backed: bool,
+    goes_behind: bool,
     change: impl Fn(&mut Record) -> S3Result<()>,
 ) -> S3Result<()> {
     for _ in 0..TRIES {
@@ -115,8 +115,10 @@ fn change(
             // The new record counts as one of the content that is there now.
             record = record.without_content();
         }
+        let fitted = record.check_behind(goes_behind).is_ok();
         change(&mut record)?;
-        record.check_behind(is_backed)?;
+        // One that is too much already is shut all the same.
+        record.check_behind(goes_behind && fitted)?;
         let record = record.bounded();
         let expect = Expect::Exactly { ino: attr.ino, version: attr.version };
         let done = store.set_attachment(bucket, key.as_bytes(), &encode(&record), expect);
@@ -137,8 +139,8 @@ pub(super) async fn changed(
     bring(door, (&bucket, &key)).await?;
     let written = admit_removal(door, (&bucket, &key)).await?;
     let of = key.clone();
-    let is_backed = written.is_backed();
-    door.blocking(move |store| change(store, (&bucket, &key), is_backed, how)).await?;
+    let goes_behind = written.goes_behind(&key);
+    door.blocking(move |store| change(store, (&bucket, &key), goes_behind, how)).await?;
     written.done(door, &of).await.map(drop)
 }
 

@@ -220,7 +220,8 @@ pub(super) fn disks(status: &Status) -> String {
             short.show(&disk.id),
             short.show(&disk.node),
             node.map(|node| node.host.clone()).unwrap_or_default(),
-            if disk.state == "lost" { "lost".to_owned() } else { state.to_owned() },
+            if matches!(disk.state.as_str(), "lost" | "missing") { &disk.state } else { state }
+                .to_owned(),
             disk.targets.to_string(),
             ByteSize(disk.used_bytes).to_string(),
             ByteSize(disk.capacity_bytes).to_string(),
