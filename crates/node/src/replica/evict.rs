@@ -71,8 +71,8 @@ pub(super) async fn run(host: Weak<Host>, disk: usize) {
 /// How many bytes a disk should give up.
 fn excess(over_watermark: Option<u64>, stats: &EngineStats) -> u64 {
     let missing = SEGMENTS_MIN.saturating_sub(stats.free_segments + stats.compactable_segments);
-    let helps = stats.used_bytes > stats.room_bytes / 1000 * CRAMPED_MIN;
-    let cramped = if helps { missing * stats.segment_bytes } else { 0 };
+    let helps = stats.used_bytes.saturating_sub(stats.room_bytes / 1000 * CRAMPED_MIN);
+    let cramped = (missing * stats.segment_bytes).min(helps);
     over_watermark.unwrap_or(0).max(cramped)
 }
 
@@ -127,10 +127,13 @@ impl Wanted {
         let share = share_of_excess(host, disk, (&host.disks[disk].engine.stats(), &all));
         let mut heads = all;
         heads.retain(|hosted| hosted.disk == disk && hosted.is_head());
-        let own = (share * heads.len() as u64).saturating_sub(leaving);
+        let asked = share * heads.len() as u64;
+        let own = asked.saturating_sub(leaving);
+        // A replica below asks again until what is on its way out is gone there too.
+        let leaving = leaving.saturating_sub(asked);
         let below = |hosted: Arc<Hosted>| {
-            let more = hosted.state().replica.take_excess_below().saturating_sub(share);
-            (hosted.target, (hosted, more))
+            let below = hosted.state().replica.take_excess_below();
+            (hosted.target, (hosted, below.saturating_sub(share).saturating_sub(leaving)))
         };
         Self { own, below: heads.into_iter().map(below).collect() }
     }
@@ -280,5 +283,8 @@ mod tests {
         assert_eq!(excess(None, &cramped), 64 << 20);
         assert_eq!(excess(Some(10 << 20), &cramped), 64 << 20);
         assert_eq!(excess(None, &EngineStats { used_bytes: 300 << 30, ..cramped }), 0);
+        let least = cramped.room_bytes / 1000 * super::CRAMPED_MIN;
+        let nearly = EngineStats { used_bytes: least + (10 << 20), ..cramped };
+        assert_eq!(excess(None, &nearly), 10 << 20, "no further than it can help");
     }
 }
