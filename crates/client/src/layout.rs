@@ -44,6 +44,22 @@ impl FileBytes {
         Ok((ChunkAt { chain, chunk, offset: inner, bases }, len))
     }
 
+    /// The parts of chunks that a range is, each with how many of its bytes lie in it.
+    pub(crate) fn parts(
+        self,
+        offset: u64,
+        len: usize,
+    ) -> impl Iterator<Item = Result<(ChunkAt, usize), BehindLastChunk>> {
+        let mut done = 0;
+        std::iter::from_fn(move || {
+            let left = len.checked_sub(done).filter(|left| *left > 0)?;
+            let part = self.part(offset + done as u64, left);
+            // Behind the last chunk there is nothing more to tell.
+            done += part.as_ref().map_or(left, |(_, len)| *len);
+            Some(part)
+        })
+    }
+
     /// Cuts room for the bytes at `offset` along the chunks and appends the parts to `parts`, for
     /// [`crate::Client::read_chunks`].
     ///

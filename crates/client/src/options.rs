@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::address::{Address, Addresses};
 use crate::error::ClientError;
 use crate::meta::OwnMeta;
+use crate::own::OwnNode;
 
 /// Connections of one client at most: each is served by one core of the server.
 const CONNECTIONS_MAX: usize = 64;
@@ -92,6 +93,8 @@ pub struct ClientOptions {
     pub arena_bytes: u64,
     /// The meta in this process, if there is one: it is asked first.
     pub own_meta: Option<Arc<dyn OwnMeta>>,
+    /// The node in this process, if there is one: [`crate::File::read_here`] reads from it.
+    pub own_node: Option<Arc<dyn OwnNode>>,
 }
 
 impl ClientOptions {
@@ -108,6 +111,7 @@ impl ClientOptions {
             spin: Duration::from_micros(5),
             arena_bytes: 32 << 20,
             own_meta: None,
+            own_node: None,
         }
     }
 

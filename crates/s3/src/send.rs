@@ -1,8 +1,10 @@
-//! A body on its way out: pieces are read ahead within the memory that all bodies share.
+//! A body on its way out: pieces are read ahead, from where they lie in the memory of this process's node, or within the memory
+//! that all bodies share.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use futures_util::Stream;
 use hyper::body::Bytes;
@@ -39,9 +41,13 @@ impl Drop for Piece {
     }
 }
 
+/// What was read at once: in one part, or in one for each chunk.
+type Parts = VecDeque<Bytes>;
+
 /// Pieces of a file.
 struct Pieces {
-    pieces: mpsc::Receiver<Result<Bytes, StdError>>,
+    ahead: mpsc::Receiver<Result<Parts, StdError>>,
+    parts: Parts,
     left: u64,
 }
 
@@ -49,11 +55,16 @@ impl Stream for Pieces {
     type Item = Result<Bytes, StdError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let next = self.pieces.poll_recv(cx);
-        if let Poll::Ready(Some(Ok(bytes))) = &next {
-            self.left = self.left.saturating_sub(bytes.len() as u64);
+        while self.parts.is_empty() {
+            match ready!(self.ahead.poll_recv(cx)) {
+                Some(Ok(parts)) => self.parts = parts,
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
+            }
         }
-        next
+        let next = self.parts.pop_front();
+        self.left = self.left.saturating_sub(next.as_ref().map_or(0, Bytes::len) as u64);
+        Poll::Ready(next.map(Ok))
     }
 }
 
@@ -70,7 +81,7 @@ pub(crate) fn bytes(bytes: Vec<u8>) -> StreamingBlob {
 
 /// A range of a file: offset and length. A failure on the way breaks the connection, since the length is told.
 pub(crate) fn file(door: &Arc<Door>, file: File, (mut offset, len): (u64, u64)) -> StreamingBlob {
-    let (sender, pieces) = mpsc::channel(1);
+    let (sender, ahead) = mpsc::channel(1);
     let door = Arc::clone(door);
     tokio::spawn(async move {
         let end = offset + len;
@@ -84,11 +95,14 @@ pub(crate) fn file(door: &Arc<Door>, file: File, (mut offset, len): (u64, u64)) 
             offset += now;
         }
     });
-    StreamingBlob::new(Pieces { pieces, left: len })
+    StreamingBlob::new(Pieces { ahead, parts: Parts::new(), left: len })
 }
 
-async fn read(door: &Arc<Door>, file: &File, (offset, len): (u64, u64)) -> Result<Bytes, StdError> {
+async fn read(door: &Arc<Door>, file: &File, (offset, len): (u64, u64)) -> Result<Parts, StdError> {
     let len = usize::try_from(len)?;
+    if let Some(parts) = file.read_here(offset, len).await {
+        return Ok(parts.into_iter().map(Bytes::from_owner).collect());
+    }
     let memory = door.memory(Way::Out, room(len)).await.map_err(Box::new)?;
     let (file, door) = (file.clone(), Arc::clone(door));
     let read = spawn_blocking(move || -> Result<Piece, StdError> {
@@ -103,5 +117,5 @@ async fn read(door: &Arc<Door>, file: &File, (offset, len): (u64, u64)) -> Resul
         }
         Ok(piece)
     });
-    Ok(Bytes::from_owner(read.await??))
+    Ok([Bytes::from_owner(read.await??)].into())
 }

@@ -20,7 +20,7 @@ use crate::spill::{self, Door};
 
 /// So old is what is known of where bytes lie, when they are read, at most: they get another name when the file is
 /// written after it was cloned.
-const BELIEVED: Duration = Duration::from_secs(1);
+pub(super) const BELIEVED: Duration = Duration::from_secs(1);
 /// How often a length is set anew, since others bring the file to chunks meanwhile.
 const RESIZE_TRIES: usize = 8;
 
@@ -57,7 +57,7 @@ struct State {
 /// one file at the same moment should begin where chunks do, or make it as long as it shall be first.
 #[derive(Clone, Debug)]
 pub struct File {
-    opened: Arc<Opened>,
+    pub(super) opened: Arc<Opened>,
 }
 
 impl Opened {
@@ -74,7 +74,18 @@ impl Opened {
     }
 
     fn attr(&self) -> Attr {
-        self.state.lock().attr
+        self.known().0
+    }
+
+    /// The newest word of a meta, and when it was asked for it last.
+    pub(super) fn known(&self) -> (Attr, Tick) {
+        let state = self.state.lock();
+        (state.attr, state.heard)
+    }
+
+    /// Whether it was opened to be read.
+    pub(super) const fn may_read(&self) -> bool {
+        self.options.read
     }
 
     /// Takes a meta's word, unless a newer one is known; returns what is true then.
@@ -89,9 +100,7 @@ impl Opened {
 
     /// What the file is, as a meta said lately; of chunks that others may have too, now.
     fn recent(&self) -> Result<Attr, ClientError> {
-        let state = self.state.lock();
-        let (attr, heard) = (state.attr, state.heard);
-        drop(state);
+        let (attr, heard) = self.known();
         let is_recent = RealClock::tick().since(heard) < BELIEVED && !attr.is_shared;
         if is_recent { Ok(attr) } else { self.refresh() }
     }
@@ -165,7 +174,7 @@ impl Opened {
     }
 
     fn read(&self, parts: &mut [(u64, &mut [u8])]) -> Result<Vec<usize>, ClientError> {
-        if !self.options.read {
+        if !self.may_read() {
             return Err(ClientError::argument("file", "it was opened without read"));
         }
         let _shared = self.gate.read();

@@ -7,6 +7,7 @@
 mod backing;
 mod chunks;
 mod file;
+mod here;
 mod note;
 mod objects;
 mod pending;

@@ -139,6 +139,14 @@ fn connections(page: &mut Page, service: &Service) {
             metrics.shm_bytes_in.get(),
         ),
         (
+            (
+                "millpond_own_send_bytes_total",
+                "Payload that this process's gateway sent without a copy.",
+            ),
+            "counter",
+            metrics.own_bytes_out.get(),
+        ),
+        (
             ("millpond_shm_holds_expired_total", "Values taken back from shared-memory clients."),
             "counter",
             metrics.holds_expired.get(),

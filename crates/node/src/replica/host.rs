@@ -368,6 +368,16 @@ impl Host {
         }
     }
 
+    /// Whether a replica of the chain is here, in whatever state.
+    pub(crate) fn has_chain(&self, chain: ChainId) -> bool {
+        self.replicas.read().by_chain.contains_key(&chain)
+    }
+
+    /// A core that reads may run on; which one is left to the number.
+    pub(crate) fn core(&self, number: usize) -> &Handle {
+        &self.cores[number % self.cores.len()]
+    }
+
     /// Runs `work` on a core and waits for it: replicas live on cores.
     fn on_core(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
         let (sender, receiver) = mpsc::channel();

@@ -61,6 +61,8 @@ pub struct Metrics {
     pub shm_bytes_in: Counter,
     /// Bytes sent in payloads.
     pub bytes_out: Counter,
+    /// Those of them that the gateway of this process sent from where they lie.
+    pub own_bytes_out: Counter,
     /// Values read from memory.
     pub memory_hits: Counter,
     /// Values read from disk.
@@ -91,6 +93,7 @@ impl Default for Metrics {
             bytes_in: Counter::default(),
             shm_bytes_in: Counter::default(),
             bytes_out: Counter::default(),
+            own_bytes_out: Counter::default(),
             memory_hits: Counter::default(),
             disk_reads: Counter::default(),
             corrupt: Counter::default(),

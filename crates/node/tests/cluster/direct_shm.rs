@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use millpond_client::{
-    Body, Client, ClientOptions, Expect, OpenOptions, OwnMeta, Put, PutObject, Transport,
-    TransportInUse, Volume, VolumeOptions,
+    Body, ChunkAt, Client, ClientOptions, Expect, OpenOptions, OwnBytes, OwnMeta, OwnNode, Put,
+    PutObject, Room, Transport, TransportInUse, Volume, VolumeOptions,
 };
-use millpond_env::Rng;
+use millpond_env::{BufferPool, PoolOptions, Rng};
+use millpond_types::Crc32c;
 use millpond_types::meta::{Answered, Caller, MetaOp, MetaReply, MetaRequest, keys};
+use millpond_types::wire::ChunkReadRequest;
 
 use crate::direct::random;
 use crate::metrics::{metrics, value};
@@ -233,6 +235,104 @@ fn questions_are_answered_once_also_where_an_answer_was_lost() {
         assert_eq!(found.object.unwrap().bytes.as_deref(), Some(key.as_bytes()));
     }
     assert_eq!((lost, own.asked.load(Ordering::Relaxed)), (100, 200));
+}
+
+/// How a node in this process answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mood {
+    Right,
+    /// The last part lacks a byte.
+    Short,
+    /// A byte of the last part is another one.
+    Wrong,
+    /// One part too few.
+    Few,
+    Silent,
+}
+
+/// A node that has its bytes from a real one.
+#[derive(Debug)]
+struct Moody {
+    client: Client,
+    pool: BufferPool,
+    mood: parking_lot::Mutex<Mood>,
+}
+
+impl OwnNode for Moody {
+    fn read(
+        &self,
+        request: ChunkReadRequest,
+    ) -> Pin<Box<dyn Future<Output = Option<Vec<OwnBytes>>> + Send + '_>> {
+        let mood = *self.mood.lock();
+        let last = request.parts.len() - 1;
+        let give = |(n, part): (usize, &millpond_types::wire::ReadPart)| {
+            let mut bytes = vec![0; part.len as usize];
+            let (chain, chunk) = (part.at.chain, part.at.chunk);
+            let at = ChunkAt { chain, chunk, offset: part.offset, bases: part.bases };
+            let held = self.client.read_chunks(&[at], &mut [Room::One(&mut bytes)], None).unwrap();
+            bytes.truncate(held[0] as usize);
+            let crc = Crc32c::of(&bytes);
+            match mood {
+                Mood::Short if n == last => drop(bytes.pop()),
+                Mood::Wrong if n == last => bytes[0] ^= 1,
+                _ => {}
+            }
+            let crc = if mood == Mood::Short { Crc32c::of(&bytes) } else { crc };
+            OwnBytes::new(self.pool.try_copy(&bytes).unwrap().freeze(), crc, Arc::new(()))
+        };
+        let mut found: Vec<OwnBytes> = request.parts.iter().enumerate().map(give).collect();
+        if mood == Mood::Few {
+            found.pop();
+        }
+        Box::pin(std::future::ready((mood != Mood::Silent).then_some(found)))
+    }
+}
+
+/// What a node in this process gives is taken whole and sound, or not at all; and only where the file is known to lie so.
+#[test]
+fn bytes_of_the_own_node_are_taken_only_whole_and_sound() {
+    let host = Host::start();
+    let pool = BufferPool::new(PoolOptions::new(16 << 20)).unwrap();
+    let client = host.client(Transport::Auto);
+    let own = Arc::new(Moody { client, pool, mood: parking_lot::Mutex::new(Mood::Right) });
+    let mut options = ClientOptions::new(host.node.address.parse().unwrap());
+    options.own_node = Some(Arc::clone(&own) as Arc<dyn OwnNode>);
+    let volume = Volume::open(Client::new(options).unwrap(), "here").unwrap();
+    let file = volume.open_file("file", &OpenOptions::CREATE).unwrap();
+    let model = random(&mut Rng::new(5), MIB + 9);
+    file.write_batch(&[(0, &model)]).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let here = |file: &millpond_client::File, offset: usize, len: usize| {
+        // What was heard of it is not older than a second.
+        file.stat().unwrap();
+        let found = runtime.block_on(file.read_here(offset as u64, len))?;
+        Some(found.iter().flat_map(|it| it.as_ref().to_vec()).collect::<Vec<u8>>())
+    };
+    for (offset, len) in [(0, MIB + 9), (MIB / 4 - 1, 2), (MIB, 9), (5, 5)] {
+        assert!(here(&file, offset, len).unwrap() == model[offset..][..len], "{offset}, {len}");
+    }
+    assert!(here(&file, 9, MIB + 1).is_none(), "behind the end");
+    for mood in [Mood::Short, Mood::Wrong, Mood::Few, Mood::Silent] {
+        *own.mood.lock() = mood;
+        assert!(here(&file, 1, MIB).is_none(), "{mood:?}");
+    }
+    *own.mood.lock() = Mood::Right;
+    // Of a second and more ago it is not known whether it is so still.
+    thread::sleep(std::time::Duration::from_millis(1_100));
+    assert!(runtime.block_on(file.read_here(0, 9)).is_none());
+    // A hole, bytes that lie in the store, and chunks that a clone has too.
+    let holes = volume.open_file("holes", &OpenOptions::CREATE).unwrap();
+    holes.set_len(MIB as u64).unwrap();
+    assert!(here(&holes, 0, MIB).is_none());
+    volume.write_file("small", b"bytes", 0o600).unwrap();
+    let small = volume.open_file("small", &OpenOptions::READ).unwrap();
+    assert!(here(&small, 0, 5).is_none());
+    volume.clone_file("file", "clone").unwrap();
+    let clone = volume.open_file("clone", &OpenOptions::READ).unwrap();
+    assert!(here(&clone, 0, MIB).is_none());
+    let write_only = OpenOptions { read: false, ..OpenOptions::UPDATE };
+    let unread = volume.open_file("file", &write_only).unwrap();
+    assert!(here(&unread, 0, 9).is_none());
 }
 
 /// A process ends the session that its note names, if it is of that name: the number alone may be anybody's, since another

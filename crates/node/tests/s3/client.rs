@@ -46,6 +46,16 @@ pub(crate) struct Request {
     tampered: Option<usize>,
 }
 
+/// An answer that nobody has read.
+pub(crate) struct Unread(TcpStream);
+
+impl Unread {
+    /// Reads it.
+    pub(crate) fn read(mut self) -> Answer {
+        Answer::read(&mut self.0, false).unwrap_or_else(|error| panic!("no answer: {error}"))
+    }
+}
+
 /// An answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -190,6 +200,16 @@ impl Request {
             let _ = stream.shutdown(Shutdown::Write);
         }
         Answer::read(&mut stream, is_head).map_err(begun)
+    }
+
+    /// Sends it whole, and leaves the answer to be read later.
+    pub(crate) fn unread(self) -> Unread {
+        let (head, body) = self.written();
+        let mut stream = TcpStream::connect(head.0).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(head.1.as_bytes()).unwrap();
+        stream.write_all(&body).unwrap();
+        Unread(stream)
     }
 
     /// The request's head, where it goes, and its body.

@@ -20,6 +20,7 @@ mod parts;
 mod refused;
 mod room;
 mod rules;
+mod sent;
 #[allow(dead_code, reason = "shared with the oracle of kills")]
 mod server;
 mod sharing;

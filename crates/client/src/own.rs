@@ -1,0 +1,55 @@
+//! The node in the client's own process: bytes of chunks where they lie in its memory.
+
+use std::any::Any;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use millpond_env::SharedBuf;
+use millpond_types::Crc32c;
+use millpond_types::wire::ChunkReadRequest;
+
+/// A node in the client's own process, which is read from without a connection and without a copy.
+pub trait OwnNode: fmt::Debug + Send + Sync {
+    /// Reads parts of chunks from replicas of this node, in a task of tokio: for each what the chunk has there, which may be less
+    /// than was asked for. None where another way of asking may do better: chunks lie elsewhere or change, memory is short, or
+    /// the disk is late.
+    fn read(
+        &self,
+        request: ChunkReadRequest,
+    ) -> Pin<Box<dyn Future<Output = Option<Vec<OwnBytes>>> + Send + '_>>;
+}
+
+/// Bytes in a node's memory, which stay there until this is dropped.
+#[derive(Clone)]
+pub struct OwnBytes {
+    bytes: SharedBuf,
+    crc: Crc32c,
+    _held: Arc<dyn Any + Send + Sync>,
+}
+
+impl OwnBytes {
+    /// Bytes with their checksum, and what is to be dropped with the last of them.
+    #[must_use]
+    pub fn new(bytes: SharedBuf, crc: Crc32c, held: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { bytes, crc, _held: held }
+    }
+
+    /// Whether they are what was written, by the checksum that the node has of them.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        Crc32c::of(&self.bytes) == self.crc
+    }
+}
+
+impl AsRef<[u8]> for OwnBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl fmt::Debug for OwnBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnBytes").field("bytes", &self.bytes.len()).finish_non_exhaustive()
+    }
+}
