@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from machine import describe
-from sides import Side, delayed, keys, millpond, seaweedfs, write_back
+from sides import Side, delayed, keys, millpond, plain_files, seaweedfs, write_back
 
 # The peer that acknowledges as Millpond does; ratios are to it.
 BASE = "seaweedfs, fsync"
@@ -177,13 +177,14 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--load", required=True, help="millpond-s3-load")
     parser.add_argument("--weed", required=True, help="SeaweedFS")
     parser.add_argument("--millpond", help="millpond; left out when it is not given")
+    parser.add_argument("--nginx", help="nginx, to serve plain files as a ceiling")
     parser.add_argument("--size", default="6GiB", help="of Millpond's disk")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--only", help="cases with this in their names, or `behind`")
     parser.add_argument("--sign-payload", action="store_true", help="sign the hash of what is put")
     args = parser.parse_args()
-    for name in ("load", "weed", "millpond"):
+    for name in ("load", "weed", "millpond", "nginx"):
         if getattr(args, name):
             setattr(args, name, str(Path(getattr(args, name)).resolve()))
     return args
@@ -202,6 +203,8 @@ def main() -> None:
         backend = sides[1]
         if args.millpond:
             sides.append(stack.enter_context(millpond(args.millpond, folder, args.size)))
+        if args.nginx:
+            sides.append(stack.enter_context(plain_files(args.nginx, folder)))
         bench = Bench(args, folder)
         for side in sides:
             bench.warm_up(side)

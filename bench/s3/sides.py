@@ -1,4 +1,4 @@
-"""The servers that are held against each other: SeaweedFS, and Millpond."""
+"""The servers that are held against each other: SeaweedFS, Millpond, and plain files."""
 
 from __future__ import annotations
 
@@ -37,10 +37,14 @@ class Side:
     address: str = ""
 
     def cpu_s(self) -> float:
-        """Seconds of processor that the server has used, with its threads."""
-        # The name of the program, which stands in brackets, may have spaces.
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+        """Seconds of processor that the server and the processes that it started have used."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        ticks = 0
+        for pid in (self.pid, *children):
+            # The name of the program, which stands in brackets, may have spaces.
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / TICKS_PER_S
 
 
 def quiet_port() -> int:
@@ -149,6 +153,51 @@ def write_back(program: str, folder: Path, size: str, behind: Side) -> Iterator[
         for words in (["backend", "add", "slow", *to], ["bucket", "add", "bench", *BEHIND]):
             subprocess.run([program, "s3", *words], check=True, env=env, timeout=START_S)
         yield replace(side, name="millpond, write-back")
+
+
+# A worker per core, and `sendfile` from the page cache. It knows no signatures, hashes nothing and
+# syncs nothing.
+NGINX = """
+daemon off;
+worker_processes auto;
+pid {folder}/nginx.pid;
+error_log stderr error;
+events {{ worker_connections 1024; }}
+http {{
+  access_log off;
+  sendfile on;
+  tcp_nodelay on;
+  keepalive_requests 1000000000;
+  open_file_cache max=10000;
+  client_max_body_size 0;
+  client_body_buffer_size 1m;
+  client_body_temp_path {folder}/body;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  server {{
+    listen 127.0.0.1:{port} backlog=4096;
+    root {folder}/files;
+    location = /bench {{ return 200; }}
+    location / {{ dav_methods PUT; create_full_put_path on; }}
+  }}
+}}
+"""
+
+
+@contextlib.contextmanager
+def plain_files(program: str, folder: Path) -> Iterator[Side]:
+    """nginx with plain files: a ceiling for S3 servers beside this generator."""
+    folder = folder / "nginx"
+    (folder / "files").mkdir(parents=True)
+    port = free_port()
+    config = folder / "nginx.conf"
+    user = "user root;" if os.geteuid() == 0 else ""
+    config.write_text(user + NGINX.format(folder=folder, port=port))
+    command = [program, "-p", str(folder), "-c", str(config)]
+    with server(command, port, folder / "nginx.log", wait_s=START_S) as child:
+        yield Side("plain files", f"http://127.0.0.1:{port}", child.pid)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
-use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use millpond_env::{RealClock, lookup_host};
@@ -21,6 +21,8 @@ use crate::sign::{Credentials, Signer, ToSign, UNSIGNED, amz_date, encode_path, 
 
 /// Bytes of a body that are made at a time.
 const PIECE: usize = 128 << 10;
+/// Bytes that are read or sent at once at most: what fits a core's cache until it is compared.
+const BUFFER_MAX: usize = 128 << 10;
 /// Bytes of an error's XML that are read; the code stands in front.
 const ERROR_MAX: usize = 64 << 10;
 
@@ -242,8 +244,8 @@ impl Client {
 async fn connect(address: SocketAddr) -> std::io::Result<SendRequest<Upload>> {
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
-    let (sender, connection) =
-        handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
+    let made = Builder::new().max_buf_size(BUFFER_MAX).handshake(TokioIo::new(stream)).await;
+    let (sender, connection) = made.map_err(std::io::Error::other)?;
     tokio::spawn(async move {
         // What goes wrong is told to the request in flight.
         let _ = connection.await;
