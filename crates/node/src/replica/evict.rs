@@ -2,7 +2,7 @@
 //! on all replicas alike. A disk whose targets head no chain asks those that do.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use millpond_env::{RealClock, sleep, spawn, timeout};
 use millpond_types::cluster::{ChainId, Routing, TargetId};
 use millpond_types::limits::PAGE_BYTES;
 use millpond_types::{Ack, ChunkId, Crc32c, SlotId};
+use parking_lot::Mutex;
 
 use super::Host;
 use super::attrs::{self, Block, engine_id};
@@ -44,18 +45,39 @@ const DROP_PAGE: usize = 8192;
 /// A chunk to be removed, and the head of its chain.
 type Victim = (Arc<Hosted>, ChunkId);
 
-/// Bytes of chunks that are being removed: still there, and about to go.
-type Leaving = Arc<AtomicU64>;
+/// Bytes of chunks of a disk's heads that are being removed: still there, and about to go.
+#[derive(Debug, Default)]
+struct Leaving(Mutex<HashMap<TargetId, u64>>);
+
+impl Leaving {
+    fn begin(&self, target: TargetId, bytes: u64) {
+        *self.0.lock().entry(target).or_default() += bytes;
+    }
+
+    fn end(&self, target: TargetId, bytes: u64) {
+        if let Some(left) = self.0.lock().get_mut(&target) {
+            *left = left.saturating_sub(bytes);
+        }
+    }
+
+    fn all(&self) -> u64 {
+        self.0.lock().values().sum()
+    }
+
+    fn of(&self, target: TargetId) -> u64 {
+        self.0.lock().get(&target).copied().unwrap_or(0)
+    }
+}
 
 /// Looks after one disk until the host is gone.
 pub(super) async fn run(host: Weak<Host>, disk: usize) {
-    let (mut cursor, leaving) = (Cursor::default(), Leaving::default());
+    let (mut cursor, leaving) = (Cursor::default(), Arc::<Leaving>::default());
     let mut pause = ROUND;
     loop {
         sleep(pause).await;
         let Some(host) = host.upgrade() else { return };
         let may_go = host.may_remove();
-        let mut victims = coldest(&host, disk, leaving.load(Ordering::Relaxed), may_go);
+        let mut victims = coldest(&host, disk, &leaving, may_go);
         host.evicted.fetch_add(victims.len() as u64, Ordering::Relaxed);
         cursor = expired(&host, disk, cursor, may_go - victims.len(), &mut victims);
         pause = if victims.len() >= may_go { SHORT_ROUND } else { ROUND };
@@ -122,18 +144,17 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn new(host: &Host, disk: usize, leaving: u64) -> Self {
+    fn new(host: &Host, disk: usize, leaving: &Leaving) -> Self {
         let all = host.all();
         let share = share_of_excess(host, disk, (&host.disks[disk].engine.stats(), &all));
         let mut heads = all;
         heads.retain(|hosted| hosted.disk == disk && hosted.is_head());
-        let asked = share * heads.len() as u64;
-        let own = asked.saturating_sub(leaving);
-        // A replica below asks again until what is on its way out is gone there too.
-        let leaving = leaving.saturating_sub(asked);
+        let own = (share * heads.len() as u64).saturating_sub(leaving.all());
         let below = |hosted: Arc<Hosted>| {
-            let below = hosted.state().replica.take_excess_below();
-            (hosted.target, (hosted, below.saturating_sub(share).saturating_sub(leaving)))
+            // A replica below asks again until what is on its way out is gone there too.
+            let known = share.max(leaving.of(hosted.target));
+            let more = hosted.state().replica.take_excess_below().saturating_sub(known);
+            (hosted.target, (hosted, more))
         };
         Self { own, below: heads.into_iter().map(below).collect() }
     }
@@ -156,7 +177,7 @@ impl Wanted {
 }
 
 /// At most `max` chunks that make room.
-fn coldest(host: &Host, disk: usize, leaving: u64, max: usize) -> Vec<Victim> {
+fn coldest(host: &Host, disk: usize, leaving: &Leaving, max: usize) -> Vec<Victim> {
     // Made before the engine is asked, which asks back under its own lock.
     let mut wanted = Wanted::new(host, disk, leaving);
     let bytes = wanted.bytes();
@@ -211,15 +232,15 @@ fn expired(
 }
 
 /// Deletes a chunk on every replica of its chain; what comes of it is not waited for.
-fn remove(host: &Arc<Host>, disk: usize, (hosted, chunk): Victim, leaving: &Leaving) {
+fn remove(host: &Arc<Host>, disk: usize, (hosted, chunk): Victim, leaving: &Arc<Leaving>) {
     let info = host.disks[disk].engine.lookup(engine_id(hosted.target, chunk));
     let bytes = info.map_or(0, |info| u64::from(info.len).next_multiple_of(PAGE_BYTES as u64));
-    let leaving = Arc::clone(leaving);
-    leaving.fetch_add(bytes, Ordering::Relaxed);
+    let (leaving, target) = (Arc::clone(leaving), hosted.target);
+    leaving.begin(target, bytes);
     let removal = host.remove_own(hosted, chunk);
     spawn(async move {
         let _gone_or_not = removal.await;
-        leaving.fetch_sub(bytes, Ordering::Relaxed);
+        leaving.end(target, bytes);
     })
     .detach();
 }
