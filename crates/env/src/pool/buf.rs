@@ -128,6 +128,12 @@ impl SharedBuf {
         self.owner.pool()
     }
 
+    /// Bytes of the allocation, which stays as long as any part of it.
+    #[must_use]
+    pub fn allocated(&self) -> usize {
+        self.owner.capacity()
+    }
+
     /// A part of the same allocation, without a copy.
     ///
     /// # Panics

@@ -13,7 +13,7 @@ use millpond_types::cluster::{
     TargetReport, TargetState,
 };
 use millpond_types::limits::CHAIN_TICK_MS;
-use millpond_types::wire::NamespaceTableReply;
+use millpond_types::wire::{NamespaceTableReply, PlacedChunk};
 use millpond_types::{ByteSize, ChunkId, GroupId, NamespaceInfo, Tick};
 use parking_lot::RwLock;
 use tokio::sync::Notify;
@@ -22,6 +22,7 @@ use super::attrs::{self, Stored, TargetRecord, engine_id, staged_id};
 use super::blob::Blob;
 use super::evict::{self, share_of_excess};
 use super::hosted::{DiskHealth, Hosted, Image, Surroundings};
+use super::kv::Standing;
 use super::links::Links;
 use super::moving::Movers;
 use super::quota::Quotas;
@@ -368,9 +369,10 @@ impl Host {
         }
     }
 
-    /// Whether a replica of the chain is here, in whatever state.
-    pub(crate) fn has_chain(&self, chain: ChainId) -> bool {
-        self.replicas.read().by_chain.contains_key(&chain)
+    /// Whether a replica here may say by itself what a chunk is now.
+    pub(crate) fn reads_here(&self, at: PlacedChunk) -> bool {
+        let replicas = self.replicas_of(at.chain);
+        replicas.iter().any(|it| it.standing(at.chunk.chunk_id()) == Standing::Committed)
     }
 
     /// A core that reads may run on; which one is left to the number.

@@ -70,6 +70,7 @@ enum Known {
 }
 
 /// What a replica may say of a chunk at this moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// Nothing: another one must be asked.
     Elsewhere,

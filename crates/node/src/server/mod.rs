@@ -12,6 +12,7 @@ mod files;
 mod frames;
 mod listen;
 mod outbox;
+mod own;
 mod peer;
 mod put;
 mod s3;

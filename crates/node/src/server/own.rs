@@ -1,0 +1,242 @@
+//! The roles of this process for its own gateway, which asks them without a connection.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use millpond_client::{OwnBytes, OwnMeta, OwnNode};
+use millpond_env::RealClock;
+use millpond_types::Tick;
+use millpond_types::limits::PAGE_BYTES;
+use millpond_types::meta::{Answered, MetaRequest};
+use millpond_types::wire::{ChunkReadRequest, ItemStatus, ReadPart, Status, Verb};
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::conn::Shared;
+use crate::member::Member;
+use crate::meta::MetaRole;
+use crate::replica::Host;
+use crate::service::{Failure, GetOutcome, Metrics};
+
+/// An operation that takes longer is asked for again in another way. Longer than a call to etcd may take, and shorter than calls
+/// of clients.
+const OWN_PATIENCE: Duration = Duration::from_secs(2);
+/// A meta that could not answer, such as one that has lost its store, is left alone for so long.
+const AWAY: Duration = Duration::from_secs(5);
+/// Bytes that take longer are asked for in another way, in which other replicas are asked as well.
+const READ_PATIENCE: Duration = Duration::from_millis(100);
+/// A node that was so late is left alone for so long; then one read tries it.
+const LATE: Duration = Duration::from_secs(1);
+/// What a read that nobody waits for any more may take until its memory counts as free.
+const READ_MAX: Duration = Duration::from_secs(30);
+/// Clients of the gateway hold this share of the buffer pool at most. What is beyond that is copied, so that those who read
+/// slowly keep nobody else waiting.
+const HELD_SHARE: usize = 8;
+
+/// The meta role of this process.
+pub(super) struct OwnRole {
+    member: Arc<Member>,
+    metrics: Arc<Metrics>,
+    /// Others are asked until then, because this one could not answer.
+    not_before: Mutex<Option<Tick>>,
+}
+
+impl OwnRole {
+    pub(super) fn of(shared: &Shared) -> Option<Self> {
+        let member = Arc::clone(shared.cluster.as_ref()?.member());
+        let metrics = Arc::clone(&shared.service.metrics);
+        Some(Self { member, metrics, not_before: Mutex::default() })
+    }
+
+    /// The role, if it can be asked, and when that was.
+    fn role(&self) -> Option<(&MetaRole, Tick)> {
+        let now = RealClock::tick();
+        let is_away = self.not_before.lock().is_some_and(|at| now < at);
+        self.member.meta().filter(|_| !is_away).map(|role| (role, now))
+    }
+
+    /// Counts an answer as one that came over a connection.
+    fn counted(&self, received: Tick, done: Result<Answered, Failure>) -> Option<Answered> {
+        let now = RealClock::tick();
+        let status = done.as_ref().map_or_else(|failure| failure.status, |_| Status::Ok);
+        if done.is_err() {
+            *self.not_before.lock() = Some(now.plus(AWAY));
+        }
+        self.metrics.answered(Verb::Meta, status, micros(received, now));
+        done.ok()
+    }
+}
+
+fn micros(from: Tick, to: Tick) -> u64 {
+    u64::try_from(to.since(from).as_micros()).unwrap_or(u64::MAX)
+}
+
+impl fmt::Debug for OwnRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnRole").finish_non_exhaustive()
+    }
+}
+
+impl OwnMeta for OwnRole {
+    fn answer<'a>(
+        &'a self,
+        request: &'a MetaRequest,
+    ) -> Pin<Box<dyn Future<Output = Option<Answered>> + Send + 'a>> {
+        Box::pin(async move {
+            let (role, received) = self.role()?;
+            let (routing, deadline) = (self.member.routing(), received.plus(OWN_PATIENCE));
+            self.counted(received, role.answer_here(request, &routing, deadline).await)
+        })
+    }
+
+    fn ask(&self, request: &MetaRequest) -> Option<Answered> {
+        let (role, received) = self.role()?;
+        let (routing, deadline) = (self.member.routing(), received.plus(OWN_PATIENCE));
+        self.counted(received, role.answer_blocking(request, &routing, deadline))
+    }
+}
+
+/// Whether a node has been late, and may be asked.
+#[derive(Debug, Default)]
+struct Lateness(Mutex<Option<Tick>>);
+
+impl Lateness {
+    /// Whether it may be asked now. Of those who find that its time is over one may, until that one is answered.
+    fn may_ask(&self, now: Tick) -> bool {
+        let mut until = self.0.lock();
+        let may = until.is_none_or(|until| until <= now);
+        if may && until.is_some() {
+            *until = Some(now.plus(LATE));
+        }
+        may
+    }
+
+    /// What was asked then was answered, or not in time.
+    fn note(&self, asked: Tick, now: Tick, is_late: bool) {
+        let mut until = self.0.lock();
+        if is_late {
+            *until = Some(now.plus(LATE));
+        } else if until.is_some_and(|until| until <= asked.plus(LATE)) {
+            // It is the one that tried; others were asked before.
+            *until = None;
+        }
+    }
+}
+
+/// The node role of this process.
+pub(super) struct OwnDisks {
+    host: Arc<Host>,
+    metrics: Arc<Metrics>,
+    /// Pages that may be held.
+    room: Arc<Semaphore>,
+    /// Reads so far: they take turns on the cores.
+    reads: AtomicUsize,
+    late: Lateness,
+}
+
+impl OwnDisks {
+    pub(super) fn of(shared: &Shared) -> Option<Self> {
+        let host = Arc::clone(shared.service.host()?);
+        let pages = shared.service.pool.capacity() / PAGE_BYTES / HELD_SHARE;
+        let room = Arc::new(Semaphore::new(pages));
+        let (metrics, reads) = (Arc::clone(&shared.service.metrics), AtomicUsize::new(0));
+        Some(Self { host, metrics, room, reads, late: Lateness::default() })
+    }
+
+    fn hold(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
+        let pages = u32::try_from(bytes.div_ceil(PAGE_BYTES as u64)).ok()?;
+        Arc::clone(&self.room).try_acquire_many_owned(pages).ok()
+    }
+
+    /// Has a core read. The memory counts as held until that is over, also where nobody waits for it any more.
+    async fn read_on_a_core(
+        &self,
+        parts: Vec<ReadPart>,
+        held: OwnedSemaphorePermit,
+    ) -> Option<(GetOutcome, OwnedSemaphorePermit)> {
+        let received = RealClock::tick();
+        if !self.late.may_ask(received) {
+            return None;
+        }
+        let (sender, answer) = oneshot::channel();
+        let host = Arc::clone(&self.host);
+        let core = host.core(self.reads.fetch_add(1, Ordering::Relaxed)).clone();
+        let read = move || async move {
+            let request = ChunkReadRequest { parts };
+            let outcome = host.read_files(&request, received.plus(READ_MAX)).await;
+            // Who has gone meanwhile wants no answer.
+            let _ = sender.send((outcome, held));
+        };
+        core.spawn_on(read).ok()?;
+        let answer = tokio::time::timeout(READ_PATIENCE, answer).await;
+        let now = RealClock::tick();
+        self.late.note(received, now, answer.is_err());
+        let found = answer.ok()?.ok()?;
+        self.metrics.answered(Verb::ChunkRead, Status::Ok, micros(received, now));
+        Some(found)
+    }
+}
+
+impl fmt::Debug for OwnDisks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnDisks").finish_non_exhaustive()
+    }
+}
+
+impl OwnNode for OwnDisks {
+    fn read(
+        &self,
+        request: ChunkReadRequest,
+    ) -> Pin<Box<dyn Future<Output = Option<Vec<OwnBytes>>> + Send + '_>> {
+        Box::pin(async move {
+            if !request.parts.iter().all(|part| self.host.reads_here(part.at)) {
+                return None;
+            }
+            let held = self.hold(request.payload_bytes())?;
+            let lens: Vec<u32> = request.parts.iter().map(|part| part.len).collect();
+            let (outcome, held) = self.read_on_a_core(request.parts, held).await?;
+            let GetOutcome { items, values } = outcome;
+            let is_whole = items.iter().all(|item| item.status == ItemStatus::Ok)
+                && items.iter().map(|item| item.len).eq(lens);
+            if !is_whole {
+                return None;
+            }
+            let bytes: u64 = values.iter().map(|value| value.len() as u64).sum();
+            // A part of what was in memory keeps all of that there.
+            let allocated: u64 = values.iter().map(|value| value.allocated() as u64).sum();
+            let rest = self.hold(allocated.saturating_sub(bytes))?;
+            self.metrics.bytes_out.add(bytes);
+            self.metrics.own_bytes_out.add(bytes);
+            let held = Arc::new((held, rest));
+            let found = values.into_iter().zip(&items);
+            Some(found.map(|(value, item)| OwnBytes::new(value, item.crc, held.clone())).collect())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LATE, Lateness, READ_PATIENCE};
+    use millpond_types::Tick;
+
+    #[test]
+    fn a_node_that_was_late_is_tried_by_one_at_a_time() {
+        let (late, start) = (Lateness::default(), Tick(0).plus(LATE));
+        assert!(late.may_ask(start) && late.may_ask(start), "nothing is known against it");
+        let told = start.plus(READ_PATIENCE);
+        late.note(start, told, true);
+        late.note(start, told, false);
+        assert!(!late.may_ask(told), "what was asked before says nothing new");
+        let after = told.plus(LATE);
+        assert!(late.may_ask(after) && !late.may_ask(after), "one tries");
+        late.note(after, after.plus(READ_PATIENCE), true);
+        assert!(!late.may_ask(after.plus(LATE)), "and was late too");
+        let again = after.plus(READ_PATIENCE).plus(LATE);
+        assert!(late.may_ask(again));
+        late.note(again, again, false);
+        assert!(late.may_ask(again) && late.may_ask(again), "and was not");
+    }
+}
