@@ -9,8 +9,11 @@
 //! - it goes when it is old;
 //! - a strict mount has none.
 //!
-//! Bytes are used once: this is no cache, the kernel has one.
+//! Bytes that are fetched ahead are used once: the kernel has a cache. But reads past that (`O_DIRECT`) have none, and those who
+//! come back to the same places (`again`) wait for the cluster each time. Such places are held too, under the same
+//! rules, and read as often as they are asked for.
 
+mod again;
 mod detect;
 mod store;
 
@@ -26,9 +29,11 @@ use millpond_types::meta::{Attr, Ino};
 use millpond_types::metrics::Counter;
 use parking_lot::{Condvar, Mutex};
 
+use self::again::Places;
 pub(crate) use self::detect::Span;
 use self::detect::{Detector, Limits};
-use self::store::{Found, Piece, Pieces};
+pub(crate) use self::store::Piece;
+use self::store::{Found, Pieces};
 use crate::backend::Backend;
 use crate::budget::Memory;
 use crate::options::Mode;
@@ -61,6 +66,7 @@ struct Version {
 struct OfInode {
     version: Version,
     detector: Detector,
+    places: Places,
     pieces: Pieces,
 }
 
@@ -86,6 +92,18 @@ pub(crate) struct AheadNumbers {
     pub(crate) fetched: Counter,
     pub(crate) used: Counter,
     pub(crate) wasted: Counter,
+    /// Bytes of places that are read again and again: fetched, and read without a fetch.
+    pub(crate) again_fetched: Counter,
+    pub(crate) again_read: Counter,
+}
+
+/// What was held of a read.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    /// Bytes from its beginning on.
+    pub(crate) filled: usize,
+    /// To be fetched instead of what is missing: it has that, and its place is read often.
+    pub(crate) often: Option<Arc<Piece>>,
 }
 
 /// What the pieces of a mount share.
@@ -162,9 +180,9 @@ impl Ahead {
 
     /// Bytes from the beginning of `buf` on that were fetched before; takes note of the read, and has
     /// fetched what will follow. What is known of the file must be true as far as the mount's mode cares.
-    pub(crate) fn read(&self, attr: &Attr, asked: Asked, buf: &mut [u8]) -> usize {
-        let Some(kept) = self.kept else { return 0 };
-        let Some(inode) = self.inode(attr) else { return 0 };
+    pub(crate) fn read(&self, attr: &Attr, asked: Asked, buf: &mut [u8]) -> Held {
+        let Some(kept) = self.kept else { return Held::default() };
+        let Some(inode) = self.inode(attr) else { return Held::default() };
         let (now, mut filled) = (RealClock::tick(), 0);
         self.plan(&inode, (attr, asked), now);
         while filled < buf.len() {
@@ -177,12 +195,46 @@ impl Ahead {
                 break;
             }
             filled += copied;
+            let numbers = &self.shared.numbers;
+            let counter = if piece.is_once() { &numbers.used } else { &numbers.again_read };
+            counter.add(copied as u64);
             if piece.is_over() {
                 inode.lock().pieces.drop_at(at);
             }
         }
-        self.shared.numbers.used.add(filled as u64);
-        filled
+        let is_nothing = filled == 0 && asked.direct;
+        let often = if is_nothing { self.often(&inode, (attr, asked), now) } else { None };
+        Held { filled, often }
+    }
+
+    /// A piece that has what this read asks for, and lasts, if its place is read often.
+    fn often(
+        &self,
+        inode: &Mutex<OfInode>,
+        (attr, asked): (&Attr, Asked),
+        now: Tick,
+    ) -> Option<Arc<Piece>> {
+        let mut of = inode.lock();
+        let span = of.places.read(asked.span, attr.size)?;
+        if of.pieces.overlaps(span) {
+            return None;
+        }
+        let piece = self.room_for((span, false), now)?;
+        of.pieces.add(Arc::clone(&piece));
+        Some(piece)
+    }
+
+    /// Fetches a piece now, and reads from it; true when `buf` has all of it.
+    pub(crate) fn fetch_now(
+        &self,
+        backend: &Backend,
+        (piece, asked): (&Piece, Asked),
+        buf: &mut [u8],
+    ) -> bool {
+        if piece.begin() {
+            self.fetch_piece(backend, asked.bytes, piece);
+        }
+        piece.copy(asked.span.offset, buf) == buf.len()
     }
 
     /// What is known of the reads of a file, if it is still of this version.
@@ -204,7 +256,7 @@ impl Ahead {
             return None;
         }
         let (detector, pieces) = (Detector::default(), Pieces::default());
-        let new = OfInode { version, detector, pieces };
+        let new = OfInode { version, detector, places: Places::default(), pieces };
         let new = Arc::new(Mutex::new(new));
         inodes.insert(attr.ino, Arc::clone(&new));
         Some(new)
@@ -228,7 +280,7 @@ impl Ahead {
                 if of.pieces.overlaps(span) {
                     continue;
                 }
-                let Some(piece) = self.room_for(span, now) else { return };
+                let Some(piece) = self.room_for((span, true), now) else { return };
                 of.pieces.add(Arc::clone(&piece));
                 if !self.order(Order { bytes, piece }) {
                     return;
@@ -237,8 +289,8 @@ impl Ahead {
         }
     }
 
-    /// A piece, if the budget has room for it, or for want of it what nobody reads goes.
-    fn room_for(&self, span: Span, now: Tick) -> Option<Arc<Piece>> {
+    /// A piece that is read once or lasts, if the budget has room for it, or for want of it what nobody reads goes.
+    fn room_for(&self, (span, once): (Span, bool), now: Tick) -> Option<Arc<Piece>> {
         let mut held = self.held.lock();
         let old = self.kept.unwrap_or_default();
         while let Some(oldest) = held.front() {
@@ -249,7 +301,7 @@ impl Ahead {
             held.pop_front();
         }
         loop {
-            if let Some(piece) = Piece::new(span, now, &self.shared) {
+            if let Some(piece) = Piece::new((span, once), now, &self.shared) {
                 let piece = Arc::new(piece);
                 held.push_back(Arc::clone(&piece));
                 return Some(piece);
@@ -310,19 +362,24 @@ impl Ahead {
     /// Fetches what is ordered until the mount ends.
     fn fetch(&self, backend: &Backend) {
         while let Some(Order { bytes, piece }) = self.next_order() {
-            if !piece.begin() {
-                continue;
+            if piece.begin() {
+                self.fetch_piece(backend, bytes, &piece);
             }
-            let span = piece.span();
-            let mut room = vec![0; usize::try_from(span.len).unwrap_or(0)];
-            match backend.read(bytes, span.offset, &mut room) {
-                Ok(()) => {
-                    self.shared.numbers.fetched.add(span.len);
-                    piece.arrive(room);
-                }
-                // Whoever reads it hears why.
-                Err(_) => piece.end(),
+        }
+    }
+
+    fn fetch_piece(&self, backend: &Backend, bytes: Bytes, piece: &Piece) {
+        let (span, numbers) = (piece.span(), &self.shared.numbers);
+        let mut room = vec![0; usize::try_from(span.len).unwrap_or(0)];
+        match backend.read(bytes, span.offset, &mut room) {
+            Ok(()) => {
+                let counter =
+                    if piece.is_once() { &numbers.fetched } else { &numbers.again_fetched };
+                counter.add(span.len);
+                piece.arrive(room);
             }
+            // Whoever reads it hears why.
+            Err(_) => piece.end(),
         }
     }
 

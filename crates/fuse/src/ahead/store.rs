@@ -24,9 +24,11 @@ enum State {
 
 /// Bytes of a file that are fetched, or were. Its memory is the budget's until it is over.
 #[derive(Debug)]
-pub(super) struct Piece {
+pub(crate) struct Piece {
     span: Span,
     since: Tick,
+    /// Read once, and then over; or as often as it is asked for.
+    once: bool,
     state: Mutex<State>,
     arrived: Condvar,
     shared: Arc<Shared>,
@@ -34,13 +36,14 @@ pub(super) struct Piece {
 
 impl Piece {
     /// A piece to be fetched; nothing when the budget is used up.
-    pub(super) fn new(span: Span, now: Tick, shared: &Arc<Shared>) -> Option<Self> {
+    pub(super) fn new((span, once): (Span, bool), now: Tick, shared: &Arc<Shared>) -> Option<Self> {
         if !shared.memory.try_take(span.len) {
             return None;
         }
         let (state, arrived) = (Mutex::new(State::Ordered), Condvar::new());
-        Some(Self { span, since: now, state, arrived, shared: Arc::clone(shared) })
+        Some(Self { span, since: now, once, state, arrived, shared: Arc::clone(shared) })
     }
+
 
     pub(super) const fn span(&self) -> Span {
         self.span
@@ -49,6 +52,11 @@ impl Piece {
     /// When it was ordered: its bytes are not older.
     pub(super) const fn since(&self) -> Tick {
         self.since
+    }
+
+    /// Whether it goes once it was read.
+    pub(super) const fn is_once(&self) -> bool {
+        self.once
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -70,7 +78,7 @@ impl Piece {
         let mut state = self.state.lock();
         if matches!(*state, State::Coming) {
             *state = State::Here(bytes, 0);
-        } else {
+        } else if self.once {
             self.shared.numbers.wasted.add(self.span.len);
         }
         drop(state);
@@ -95,7 +103,7 @@ impl Piece {
         let len = there.len().min(buf.len());
         buf[..len].copy_from_slice(&there[..len]);
         *read += len as u64;
-        if *read >= self.span.len {
+        if self.once && *read >= self.span.len {
             self.set_over(&mut state);
         }
         len
@@ -111,7 +119,9 @@ impl Piece {
 
     fn set_over(&self, state: &mut State) {
         let before = std::mem::replace(state, State::Over);
-        if let State::Here(bytes, read) = &before {
+        if let State::Here(bytes, read) = &before
+            && self.once
+        {
             self.shared.numbers.wasted.add((bytes.len() as u64).saturating_sub(*read));
         }
         if !matches!(before, State::Over) {
@@ -194,7 +204,7 @@ mod tests {
     }
 
     fn piece(shared: &Arc<Shared>, offset: u64, len: u64) -> Arc<Piece> {
-        Arc::new(Piece::new(Span { offset, len }, Tick(5), shared).unwrap())
+        Arc::new(Piece::new((Span { offset, len }, true), Tick(5), shared).unwrap())
     }
 
     fn read(pieces: &mut Pieces, at: u64, now: Tick) -> Vec<u8> {
@@ -232,6 +242,27 @@ mod tests {
     }
 
     #[test]
+    fn a_lasting_piece_is_read_until_it_is_old_or_changed() {
+        let (shared, mut pieces) = (shared(100), Pieces::default());
+        let lasting = || {
+            let piece = Piece::new((Span { offset: 8, len: 4 }, false), Tick(5), &shared).unwrap();
+            let piece = Arc::new(piece);
+            assert!(piece.begin());
+            piece.arrive(vec![1, 2, 3, 4]);
+            piece
+        };
+        pieces.add(lasting());
+        for _ in 0..3 {
+            assert_eq!(read(&mut pieces, 8, Tick(6)), [1, 2, 3, 4]);
+        }
+        pieces.clear();
+        assert_eq!(read(&mut pieces, 8, Tick(6)), b"");
+        pieces.add(lasting());
+        assert_eq!(read(&mut pieces, 8, Tick(5).plus(KEPT)), b"");
+        assert_eq!((shared.memory.used(), shared.numbers.wasted.get()), (0, 0));
+    }
+
+    #[test]
     fn what_arrives_after_a_change_is_thrown_away() {
         let (shared, mut pieces) = (shared(100), Pieces::default());
         let late = piece(&shared, 0, 4);
@@ -250,11 +281,11 @@ mod tests {
         let (shared, mut pieces) = (shared(4), Pieces::default());
         let old = piece(&shared, 0, 4);
         pieces.add(Arc::clone(&old));
-        assert!(Piece::new(Span { offset: 4, len: 1 }, Tick(5), &shared).is_none());
+        assert!(Piece::new((Span { offset: 4, len: 1 }, true), Tick(5), &shared).is_none());
         assert!(old.begin());
         old.arrive(vec![1; 4]);
         assert_eq!(read(&mut pieces, 0, Tick(5).plus(KEPT)), b"");
         assert!(old.is_over());
-        assert!(Piece::new(Span { offset: 4, len: 4 }, Tick(5), &shared).is_some());
+        assert!(Piece::new((Span { offset: 4, len: 4 }, true), Tick(5), &shared).is_some());
     }
 }

@@ -4,7 +4,7 @@ use millpond_client::FileBytes as Bytes;
 use millpond_fuse_wire::abi::ReadIn;
 
 use super::Fs;
-use crate::ahead::{Asked, Span};
+use crate::ahead::{Asked, Held, Span};
 use crate::budget::Way;
 use crate::files::File;
 
@@ -19,7 +19,7 @@ impl Fs {
         self.bandwidth.pass(Way::Read, left.min(u64::from(args.size)));
     }
 
-    /// The first bytes of a read, as far as they were fetched before it; how many. The caller has the
+    /// The first bytes of a read, as far as they were fetched before it or are held; how many. The caller has the
     /// file's gate, and has asked a meta if the mount's mode wants that.
     pub(super) fn read_ahead(
         &self,
@@ -37,6 +37,11 @@ impl Fs {
         }
         let span = Span { offset: args.offset, len: buf.len() as u64 };
         let direct = args.flags.cast_signed() & libc::O_DIRECT != 0;
-        self.ahead.read(&attr, Asked { bytes, span, direct }, buf)
+        let asked = Asked { bytes, span, direct };
+        let Held { filled, often } = self.ahead.read(&attr, asked, buf);
+        match often {
+            Some(piece) if self.ahead.fetch_now(&self.backend, (&piece, asked), buf) => buf.len(),
+            _ => filled,
+        }
     }
 }

@@ -200,6 +200,8 @@ pub(crate) struct AheadPicture {
     pub(crate) fetched: u64,
     pub(crate) used: u64,
     pub(crate) wasted: u64,
+    pub(crate) again_fetched: u64,
+    pub(crate) again_read: u64,
 }
 
 impl Fs {
@@ -238,6 +240,8 @@ impl Fs {
                 fetched: self.ahead.numbers().fetched.get(),
                 used: self.ahead.numbers().used.get(),
                 wasted: self.ahead.numbers().wasted.get(),
+                again_fetched: self.ahead.numbers().again_fetched.get(),
+                again_read: self.ahead.numbers().again_read.get(),
             },
             cache: self.cached.as_ref().map(|cache| cache.picture()).unwrap_or_default(),
         }

@@ -147,7 +147,17 @@ const NUMBERS: &[Number] = &[
         it.ahead.wasted
     }),
     (
-        ("millpond_mount_memory_bytes", "Memory of requests and of what is read ahead."),
+        ("millpond_mount_again_fetched_bytes_total", "Bytes fetched for direct reads that come back."),
+        "counter",
+        |it| it.ahead.again_fetched,
+    ),
+    (
+        ("millpond_mount_again_read_bytes_total", "Bytes of such reads that were held."),
+        "counter",
+        |it| it.ahead.again_read,
+    ),
+    (
+        ("millpond_mount_memory_bytes", "Memory of requests and of what is held of files."),
         "gauge",
         |it| it.budgets.memory_used,
     ),
