@@ -1,20 +1,22 @@
 //! Recent changes, kept in memory for the watchers of one process.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use crate::backend::{BoxFuture, Change, ChangeBatch, ChangeStream};
 use crate::error::Closed;
 use crate::{KeyRange, StoreError, Version};
 
 /// A bounded list of what every transaction changed, and the means to wait for the next.
+///
+/// A watcher is woken by changes of its range only: to wake a thread costs more than all else that is done here, and
+/// most transactions are for one watcher of many.
 #[derive(Debug)]
 pub(crate) struct History {
     inner: Mutex<Inner>,
-    newest: watch::Sender<Version>,
 }
 
 #[derive(Debug)]
@@ -24,7 +26,20 @@ struct Inner {
     bytes_max: usize,
     /// Every change behind this version is in `batches`.
     base: Version,
+    /// Of the last transaction.
+    newest: Version,
+    watchers: HashMap<u64, Place>,
+    next_watcher: u64,
     closed: bool,
+}
+
+/// How far a watcher is.
+#[derive(Debug)]
+struct Place {
+    range: KeyRange,
+    /// Nothing up to here is for it, or it has seen it.
+    after: Version,
+    wake: Arc<Notify>,
 }
 
 fn bytes_of(batch: &ChangeBatch) -> usize {
@@ -35,17 +50,27 @@ fn bytes_of(batch: &ChangeBatch) -> usize {
 
 impl History {
     pub(crate) fn new(now: Version, bytes_max: usize) -> Arc<Self> {
-        let inner =
-            Inner { batches: VecDeque::new(), bytes: 0, bytes_max, base: now, closed: false };
-        Arc::new(Self { inner: Mutex::new(inner), newest: watch::Sender::new(now) })
+        let inner = Inner {
+            batches: VecDeque::new(),
+            bytes: 0,
+            bytes_max,
+            base: now,
+            newest: now,
+            watchers: HashMap::new(),
+            next_watcher: 0,
+            closed: false,
+        };
+        Arc::new(Self { inner: Mutex::new(inner) })
     }
 
-    /// Adds what transactions changed, in the order of their versions, and wakes the watchers.
+    /// Adds what transactions changed, in the order of their versions, and wakes those who watch it.
     pub(crate) fn publish(&self, batches: Vec<ChangeBatch>) {
-        let Some(newest) = batches.last().map(|batch| batch.version) else { return };
         let mut inner = self.inner.lock();
+        let mut woken = Vec::new();
         for batch in batches {
+            woken.extend(inner.pass(&batch));
             inner.bytes += bytes_of(&batch);
+            inner.newest = batch.version;
             inner.batches.push_back(Arc::new(batch));
         }
         while inner.bytes > inner.bytes_max {
@@ -54,17 +79,61 @@ impl History {
             inner.base = oldest.version;
         }
         drop(inner);
-        self.newest.send_replace(newest);
+        woken.iter().for_each(|wake| wake.notify_one());
     }
 
     /// Ends all watches with `Unavailable` once they have seen everything.
     pub(crate) fn close(&self) {
-        self.inner.lock().closed = true;
-        self.newest.send_modify(|_| {});
+        let mut inner = self.inner.lock();
+        inner.closed = true;
+        inner.watchers.values().for_each(|place| place.wake.notify_one());
     }
 
     pub(crate) fn watch(self: &Arc<Self>, range: KeyRange, after: Version) -> Watcher {
-        Watcher { newest: self.newest.subscribe(), history: Arc::clone(self), range, after }
+        let wake = Arc::new(Notify::new());
+        let mut inner = self.inner.lock();
+        let id = inner.next_watcher;
+        inner.next_watcher += 1;
+        inner.watchers.insert(id, Place { range, after, wake: Arc::clone(&wake) });
+        drop(inner);
+        Watcher { history: Arc::clone(self), id, wake }
+    }
+}
+
+impl Inner {
+    /// Who is to be told of a transaction; all others that had nothing to see before are past it.
+    fn pass(&mut self, batch: &ChangeBatch) -> Vec<Arc<Notify>> {
+        let newest = self.newest;
+        let concerned = self.watchers.values_mut().filter_map(|place| {
+            if batch.changes.iter().any(|change| place.range.contains(&change.key)) {
+                return Some(Arc::clone(&place.wake));
+            }
+            if place.after == newest {
+                place.after = batch.version;
+            }
+            None
+        });
+        concerned.collect()
+    }
+
+    /// The next transaction that concerns a watcher, if there is one.
+    fn poll(&mut self, id: u64) -> Result<Option<ChangeBatch>, StoreError> {
+        let Self { batches, base, watchers, closed, newest, .. } = self;
+        let place = watchers.get_mut(&id).expect("a watcher has a place until it is dropped");
+        if place.after < *base {
+            return Err(StoreError::Compacted(base.0));
+        }
+        let from = batches.partition_point(|batch| batch.version <= place.after);
+        for batch in batches.range(from..) {
+            place.after = batch.version;
+            let changes = batch.changes.iter().filter(|change| place.range.contains(&change.key));
+            let changes: Vec<Change> = changes.cloned().collect();
+            if !changes.is_empty() {
+                return Ok(Some(ChangeBatch { version: batch.version, changes }));
+            }
+        }
+        place.after = place.after.max(*newest);
+        if *closed { Err(StoreError::Unavailable(Box::new(Closed))) } else { Ok(None) }
     }
 }
 
@@ -72,27 +141,13 @@ impl History {
 #[derive(Debug)]
 pub(crate) struct Watcher {
     history: Arc<History>,
-    newest: watch::Receiver<Version>,
-    range: KeyRange,
-    after: Version,
+    id: u64,
+    wake: Arc<Notify>,
 }
 
-impl Watcher {
-    fn poll(&mut self) -> Result<Option<ChangeBatch>, StoreError> {
-        let inner = self.history.inner.lock();
-        if self.after < inner.base {
-            return Err(StoreError::Compacted(inner.base.0));
-        }
-        let from = inner.batches.partition_point(|batch| batch.version <= self.after);
-        for batch in inner.batches.range(from..) {
-            self.after = batch.version;
-            let changes = batch.changes.iter().filter(|change| self.range.contains(&change.key));
-            let changes: Vec<Change> = changes.cloned().collect();
-            if !changes.is_empty() {
-                return Ok(Some(ChangeBatch { version: batch.version, changes }));
-            }
-        }
-        if inner.closed { Err(StoreError::Unavailable(Box::new(Closed))) } else { Ok(None) }
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.history.inner.lock().watchers.remove(&self.id);
     }
 }
 
@@ -100,13 +155,11 @@ impl ChangeStream for Watcher {
     fn next(&mut self) -> BoxFuture<'_, Result<ChangeBatch, StoreError>> {
         Box::pin(async {
             loop {
-                self.newest.mark_unchanged();
-                if let Some(batch) = self.poll()? {
+                if let Some(batch) = self.history.inner.lock().poll(self.id)? {
                     return Ok(batch);
                 }
-                if self.newest.changed().await.is_err() {
-                    return Err(StoreError::Unavailable(Box::new(Closed)));
-                }
+                // A change that comes before this is noted in it.
+                self.wake.notified().await;
             }
         })
     }

@@ -100,16 +100,18 @@ impl Committer {
         self.resolver.check(&commit.reads, at.unwrap_or(self.version)).err()
     }
 
-    /// Makes what was accepted durable, publishes it, and answers everybody.
+    /// Makes what was accepted durable, publishes it, answers everybody, and tells the watchers: to wake them takes time, and
+    /// those who wait for an answer do not wait for that.
     fn finish(&mut self, round: Round) {
         let written = if round.accepted.is_empty() { Ok(()) } else { self.write(round.writes) };
         match written {
             Ok(()) => {
-                self.publish(round.changes);
+                self.publish(&round.changes);
                 for (version, reply) in round.accepted {
                     // An error here says that nobody waits any more; it is committed all the same.
                     let _ = reply.send(Ok(version));
                 }
+                self.shared.history.publish(round.changes);
             }
             Err(error) => {
                 tracing::error!(path = %self.shared.path().display(), %error,
@@ -140,10 +142,9 @@ impl Committer {
         batch.commit()
     }
 
-    fn publish(&self, changes: Vec<ChangeBatch>) {
+    fn publish(&self, changes: &[ChangeBatch]) {
         let Some(version) = changes.last().map(|batch| batch.version) else { return };
         let snapshot = self.shared.database.snapshot();
         *self.shared.published.write() = Arc::new(Published { version, snapshot });
-        self.shared.history.publish(changes);
     }
 }
