@@ -68,7 +68,11 @@ mod tests {
         assert_eq!(places.read(page(40), SIZE), None, "another place");
         assert_eq!(places.read(page(31), SIZE), None);
         assert_eq!(places.read(page(16), SIZE), Some(Span { offset: PLACE, len: PLACE }));
-        assert_eq!(places.read(page(16), SIZE), Some(Span { offset: PLACE, len: PLACE }), "it went since");
+        assert_eq!(
+            places.read(page(16), SIZE),
+            Some(Span { offset: PLACE, len: PLACE }),
+            "it went since"
+        );
         // Nothing behind the file's end.
         let short = PLACE + 8192;
         assert_eq!(places.read(page(17), short), Some(Span { offset: PLACE, len: 8192 }));

@@ -44,7 +44,6 @@ impl Piece {
         Some(Self { span, since: now, once, state, arrived, shared: Arc::clone(shared) })
     }
 
-
     pub(super) const fn span(&self) -> Span {
         self.span
     }

@@ -147,7 +147,10 @@ const NUMBERS: &[Number] = &[
         it.ahead.wasted
     }),
     (
-        ("millpond_mount_again_fetched_bytes_total", "Bytes fetched for direct reads that come back."),
+        (
+            "millpond_mount_again_fetched_bytes_total",
+            "Bytes fetched for direct reads that come back.",
+        ),
         "counter",
         |it| it.ahead.again_fetched,
     ),

@@ -65,11 +65,24 @@ fn what_will_be_read_is_fetched_before() {
     println!("strides: {used} of {total} bytes were there, {fetched} were fetched");
     assert!(used * 10 >= total * 7 && fetched <= total, "{used} {fetched} of {total}");
     let mut rng = Rng::new(7);
-    let pages = (SIZE >> 12) as u64;
-    let anywhere = (0..500).map(|_| (usize::try_from(rng.next_u64() % pages).unwrap() << 12, 4096));
-    let [total, fetched, _] = reads(&target, &content, anywhere);
+    let mut random_pages = |of: usize, count: usize| -> Vec<(usize, usize)> {
+        (0..count).map(|_| (rng.index(of >> 12) << 12, 4096)).collect()
+    };
+    let held = |name: &str| stats(&target)[name];
+    let before = held("again_fetched_bytes_total");
+    let [total, fetched, _] = reads(&target, &content, random_pages(SIZE, 300).into_iter());
     println!("at random: {total} bytes were read, {fetched} were fetched");
     assert!(fetched * 10 <= total, "{fetched} of {total}");
+    let again = held("again_fetched_bytes_total") - before;
+    assert!(again <= 4 * total, "few places were read three times: {again}");
+    // Pages of some places, which are fetched once each and then read from memory.
+    let part = 2 << 20;
+    let before = [held("again_fetched_bytes_total"), held("again_read_bytes_total")];
+    let [total, ..] = reads(&target, &content, random_pages(part, 1000).into_iter());
+    let fetched = held("again_fetched_bytes_total") - before[0];
+    let read = held("again_read_bytes_total") - before[1];
+    println!("again and again: {read} of {total} bytes were there, {fetched} were fetched");
+    assert!(read * 10 >= total * 7 && fetched <= 2 * part as u64, "{read} {fetched} of {total}");
 
     // What the kernel reads ahead by itself needs no help.
     let before = stats(&target);
@@ -80,6 +93,9 @@ fn what_will_be_read_is_fetched_before() {
         let in_order = (0..blocks).map(|n| (n * BLOCK, BLOCK));
         let [_, fetched, used] = reads(&other, &content, in_order);
         assert_eq!((fetched, used), (0, 0), "{options}");
+        let one_place = (0..64).map(|n| (n % 8 << 12, 4096));
+        let _ = reads(&other, &content, one_place);
+        assert_eq!(stats(&other)["again_fetched_bytes_total"], 0, "{options}");
     }
     // The numbers add up, and memory is given back with the last close.
     let now = stats(&target);
@@ -93,6 +109,57 @@ fn piece(rng: &mut Rng, len: usize) -> (usize, usize) {
     let below = |rng: &mut Rng, end: usize| usize::try_from(rng.next_u64() % end as u64).unwrap();
     let offset = below(rng, len.max(1));
     (offset, below(rng, 300_000).min(len - offset))
+}
+
+/// Reads small pieces of few places, which are held, while the file is written and cut through the same mount, by
+/// two at once: each of them must see its own last write.
+#[test]
+fn nothing_older_than_the_last_write_is_held() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::roomy(3, 2);
+    let host = Host::new(&cluster, HANG);
+    for (seed, options) in [(1_u64, ""), (2, "mode=relaxed"), (3, "mode=one-writer")] {
+        let target = host.mount(&format!("held{seed}"), options);
+        let path = target.join("file");
+        let size = 512 << 10;
+        fs::write(&path, random(seed, size)).unwrap();
+        std::thread::scope(|scope| {
+            // Each has every other page of all places.
+            for half in 0..2 {
+                let path = &path;
+                scope.spawn(move || {
+                    let mut rng = Rng::new(10 * seed + half as u64);
+                    let mut model = random(seed, size);
+                    let (reader, writer) =
+                        (direct(path), OpenOptions::new().write(true).open(path).unwrap());
+                    for step in 0..2_000 {
+                        let at = (2 * rng.index(size >> 13) + half) << 12;
+                        if rng.chance(1, 8) {
+                            let bytes = random(rng.next_u64(), 4096);
+                            writer.write_all_at(&bytes, at as u64).unwrap();
+                            model[at..at + 4096].copy_from_slice(&bytes);
+                        }
+                        let mut buf = vec![0; 4096];
+                        reader.read_exact_at(&mut buf, at as u64).unwrap();
+                        assert!(buf == model[at..at + 4096], "{options} step {step} at {at}");
+                    }
+                });
+            }
+        });
+        // A cut, and zeros behind it.
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(4096).unwrap();
+        file.set_len(size as u64).unwrap();
+        let mut buf = vec![1; 4096];
+        for page in 1..16 {
+            direct(&path).read_exact_at(&mut buf, page << 12).unwrap();
+            assert!(buf.iter().all(|byte| *byte == 0), "{options}: page {page} was cut off");
+        }
+        let now = stats(&target);
+        assert!(now["again_read_bytes_total"] > 1 << 20, "{options}: {now:?}");
+    }
 }
 
 /// Reads in order from a random place on, while the file is written, cut and made longer through the same
