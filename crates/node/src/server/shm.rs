@@ -35,6 +35,8 @@ use crate::service::{Failure, GetOutcome, PutItemPlan};
 const RING_CAPACITY: u32 = 4 << 20;
 /// How long a core looks for the next request of a client before it sleeps.
 const SPIN: Duration = Duration::from_micros(30);
+/// After looks in vain a core sleeps at once so many times at most, twice as often after each.
+const SLEEPS_MAX: u32 = 64;
 /// How often a full reply ring is tried again.
 const RING_RETRY: Duration = Duration::from_micros(200);
 
@@ -167,12 +169,15 @@ async fn serve_ring(
 ) {
     let conn = Rc::clone(&seat.0);
     let mut record = Vec::new();
+    let mut looks = Looks::default();
     let mut idle_since: Option<Tick> = None;
     loop {
         let Some(strong) = side.upgrade() else { return };
         match requests.try_pop(&mut record) {
             Ok(true) => {
-                idle_since = None;
+                if idle_since.take().is_some() {
+                    looks.found();
+                }
                 if let Err(error) = one_record(&conn, &strong, &record).await {
                     return hostile(&conn, &error);
                 }
@@ -182,15 +187,44 @@ async fn serve_ring(
             Err(error) => return hostile(&conn, &error),
         }
         drop(strong);
-        let since = *idle_since.get_or_insert_with(RealClock::tick);
-        if RealClock::tick().since(since) < SPIN {
-            yield_now().await;
-            continue;
+        if idle_since.is_some() || looks.may_look() {
+            let since = *idle_since.get_or_insert_with(RealClock::tick);
+            if RealClock::tick().since(since) < SPIN {
+                yield_now().await;
+                continue;
+            }
+            idle_since = None;
+            looks.in_vain();
         }
-        idle_since = None;
         if requests.wait_record(&event).await.is_err() {
             return;
         }
+    }
+}
+
+/// Whether it is worth to look for the next request before a core sleeps: a client that asks again at once is answered
+/// without a wake-up, but what is looked for in vain is taken from whoever else wants the processor, often the client itself.
+#[derive(Debug, Default)]
+struct Looks {
+    /// Sleeps until the next look, and as many as there were before the last one.
+    sleeps: u32,
+    before: u32,
+}
+
+impl Looks {
+    fn may_look(&mut self) -> bool {
+        let may = self.sleeps == 0;
+        self.sleeps = self.sleeps.saturating_sub(1);
+        may
+    }
+
+    fn found(&mut self) {
+        *self = Self::default();
+    }
+
+    fn in_vain(&mut self) {
+        self.before = (2 * self.before).clamp(1, SLEEPS_MAX);
+        self.sleeps = self.before;
     }
 }
 
@@ -461,5 +495,27 @@ impl ShmSide {
         let before = holds.len();
         holds.retain(|_, hold| now.since(hold.since) < limit);
         before - holds.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Looks, SLEEPS_MAX};
+
+    #[test]
+    fn looks_in_vain_become_rare_and_one_that_finds_makes_them_frequent() {
+        let mut looks = Looks::default();
+        let mut sleeps = Vec::new();
+        for _ in 0..9 {
+            let mut count = 0;
+            while !looks.may_look() {
+                count += 1;
+            }
+            looks.in_vain();
+            sleeps.push(count);
+        }
+        assert_eq!(sleeps, [0, 1, 2, 4, 8, 16, 32, SLEEPS_MAX, SLEEPS_MAX]);
+        looks.found();
+        assert!(looks.may_look() && looks.may_look());
     }
 }
