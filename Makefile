@@ -40,7 +40,6 @@ check: tools ## formatting, lints, dependency direction
 	$(CARGO) xtask tidy
 
 test-rust: tools ## unit, property, crash and multi-process tests of the Rust crates
-	$(CARGO) build --locked -p millpond-node --bin millpond
 ifdef NO_ETCD
 	@echo "NO_ETCD=1: the tests of the store on etcd are left out"
 else
@@ -66,8 +65,10 @@ else
 	QUICK=1 bash demo/run.sh
 endif
 
+# The program as `test-rust` builds it, whose dependencies have the features of the whole workspace: built alone it would take
+# as long again.
 test-s3: tools ## real S3 clients on buckets with SeaweedFS behind them, in all three modes; rclone needs Go, NO_RCLONE=1 leaves it out
-	$(CARGO) build --locked -p millpond-node --bin millpond
+	$(CARGO) test --workspace --locked --no-run
 	command -v go >/dev/null || export NO_RCLONE=1; for mode in write-back write-through transient; do \
 	  BACKED=$$mode bash python/tests/s3/run.sh millpond $${CARGO_TARGET_DIR:-target}/debug/millpond -q; \
 	done

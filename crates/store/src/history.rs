@@ -79,14 +79,18 @@ impl History {
             inner.base = oldest.version;
         }
         drop(inner);
-        woken.iter().for_each(|wake| wake.notify_one());
+        for wake in woken {
+            wake.notify_one();
+        }
     }
 
     /// Ends all watches with `Unavailable` once they have seen everything.
     pub(crate) fn close(&self) {
         let mut inner = self.inner.lock();
         inner.closed = true;
-        inner.watchers.values().for_each(|place| place.wake.notify_one());
+        for place in inner.watchers.values() {
+            place.wake.notify_one();
+        }
     }
 
     pub(crate) fn watch(self: &Arc<Self>, range: KeyRange, after: Version) -> Watcher {
@@ -162,5 +166,54 @@ impl ChangeStream for Watcher {
                 self.wake.notified().await;
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::StoreErrorKind;
+
+    fn change(version: u64, key: &str) -> Vec<ChangeBatch> {
+        let change = Change { key: key.as_bytes().to_vec(), value: Some(vec![0; 100]) };
+        vec![ChangeBatch { version: Version(version), changes: vec![change] }]
+    }
+
+    async fn next(watcher: &mut Watcher) -> Result<u64, StoreErrorKind> {
+        watcher.next().await.map(|batch| batch.version.0).map_err(|error| error.kind())
+    }
+
+    #[tokio::test]
+    async fn who_has_nothing_to_see_is_not_woken_and_loses_nothing() {
+        let history = History::new(Version(0), 1000);
+        let mut idle = history.watch(KeyRange::prefix(b"a"), Version(0));
+        let mut behind = history.watch(KeyRange::prefix(b"b"), Version(0));
+        let woken = Arc::clone(&idle.wake);
+        for version in 1..=50 {
+            history.publish(change(version, "b"));
+        }
+        // More than is kept: it would be lost to one who had to read it.
+        assert_eq!(next(&mut behind).await, Err(StoreErrorKind::Compacted));
+        let soon = tokio::time::timeout(std::time::Duration::ZERO, woken.notified());
+        assert!(soon.await.is_err(), "nothing was for it");
+        history.publish(change(51, "a"));
+        history.publish(change(52, "b"));
+        history.publish(change(53, "a"));
+        assert_eq!((next(&mut idle).await, next(&mut idle).await), (Ok(51), Ok(53)));
+        assert_eq!(history.inner.lock().watchers.len(), 2);
+        history.close();
+        assert_eq!(next(&mut idle).await, Err(StoreErrorKind::Unavailable));
+        drop((idle, behind));
+        assert!(history.inner.lock().watchers.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_change_before_the_wait_is_not_missed() {
+        let history = History::new(Version(7), 1000);
+        let mut watcher = history.watch(KeyRange::all(), Version(7));
+        let waits = tokio::spawn(async move { next(&mut watcher).await });
+        tokio::task::yield_now().await;
+        history.publish(change(8, "k"));
+        assert_eq!(waits.await.unwrap(), Ok(8));
     }
 }

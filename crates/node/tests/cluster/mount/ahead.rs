@@ -93,7 +93,7 @@ fn what_will_be_read_is_fetched_before() {
         let in_order = (0..blocks).map(|n| (n * BLOCK, BLOCK));
         let [_, fetched, used] = reads(&other, &content, in_order);
         assert_eq!((fetched, used), (0, 0), "{options}");
-        let one_place = (0..64).map(|n| (n % 8 << 12, 4096));
+        let one_place = (0..64).map(|n| ((n % 8) << 12, 4096));
         let _ = reads(&other, &content, one_place);
         assert_eq!(stats(&other)["again_fetched_bytes_total"], 0, "{options}");
     }
