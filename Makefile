@@ -10,6 +10,8 @@ KILLS ?= 200
 MINUTES ?= 5
 OBJECTS ?= 1000000
 SEEDS ?= 1000
+# Tests wait for leases and restarts more than they work: one more at a time than there are cores.
+export RUST_TEST_THREADS ?= $(shell echo $$(($$(nproc) + 1)))
 # What `make test` takes of a disk at most, with vLLM and the data of tests.
 TEST_GB ?= 30
 FROM ?= 0
