@@ -1,4 +1,4 @@
-//! Which places of a file are read again and again past the kernel's cache: pure, without I/O.
+//! Which places of files are read again and again past the kernel's cache: pure, without I/O.
 //!
 //! A place that was read some times of late is worth its bytes in memory; one that was read once is not, or reads all over
 //! a large file would fetch sixteen times what they ask for. So places are counted in a short list, the
@@ -6,6 +6,8 @@
 //! J. Yang et al., "FIFO Queues are All You Need for Cache Eviction", SOSP 2023).
 
 use std::collections::{HashMap, VecDeque};
+
+use millpond_types::meta::Ino;
 
 use super::detect::Span;
 
@@ -15,31 +17,31 @@ pub(super) const PLACE: u64 = 64 << 10;
 const READ_MAX: u64 = 16 << 10;
 /// Reads of a place, of which this one is fetched with all that lies about it.
 const READS: u8 = 3;
-/// Places of a file that are counted: 256 MiB, as much as a mount has memory.
-const PLACES_MAX: usize = 4096;
+/// Places that are counted: of 512 MiB, twice as much as a mount has memory. They take some 400 KiB, whatever is open.
+const PLACES_MAX: usize = 8192;
 
-/// The places of one file.
+/// The places of a mount.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    reads: HashMap<u64, u8>,
-    order: VecDeque<u64>,
+    reads: HashMap<(Ino, u64), u8>,
+    order: VecDeque<(Ino, u64)>,
 }
 
 impl Places {
     /// Takes note of a read that found nothing; the bytes to fetch and to hold, if the place is read often. `size` is that of
     /// the file.
-    pub(super) fn read(&mut self, span: Span, size: u64) -> Option<Span> {
+    pub(super) fn read(&mut self, ino: Ino, span: Span, size: u64) -> Option<Span> {
         let place = span.offset / PLACE;
         let end = (place + 1).saturating_mul(PLACE).min(size);
         if span.len > READ_MAX || span.end() > end {
             return None;
         }
         let known = self.reads.len();
-        let reads = self.reads.entry(place).or_default();
+        let reads = self.reads.entry((ino, place)).or_default();
         *reads = reads.saturating_add(1);
         let is_often = *reads >= READS;
         if self.reads.len() > known {
-            self.order.push_back(place);
+            self.order.push_back((ino, place));
             if self.order.len() > PLACES_MAX
                 && let Some(oldest) = self.order.pop_front()
             {
@@ -56,6 +58,7 @@ mod tests {
     use super::*;
 
     const SIZE: u64 = 1 << 40;
+    const INO: Ino = Ino(7);
 
     fn page(number: u64) -> Span {
         Span { offset: number << 12, len: 4096 }
@@ -64,27 +67,28 @@ mod tests {
     #[test]
     fn the_third_read_of_a_place_fetches_it() {
         let mut places = Places::default();
-        assert_eq!(places.read(page(17), SIZE), None);
-        assert_eq!(places.read(page(40), SIZE), None, "another place");
-        assert_eq!(places.read(page(31), SIZE), None);
-        assert_eq!(places.read(page(16), SIZE), Some(Span { offset: PLACE, len: PLACE }));
+        assert_eq!(places.read(INO, page(17), SIZE), None);
+        assert_eq!(places.read(INO, page(40), SIZE), None, "another place");
+        assert_eq!(places.read(INO, page(31), SIZE), None);
+        assert_eq!(places.read(Ino(8), page(16), SIZE), None, "another file");
+        assert_eq!(places.read(INO, page(16), SIZE), Some(Span { offset: PLACE, len: PLACE }));
         assert_eq!(
-            places.read(page(16), SIZE),
+            places.read(INO, page(16), SIZE),
             Some(Span { offset: PLACE, len: PLACE }),
             "it went since"
         );
         // Nothing behind the file's end.
         let short = PLACE + 8192;
-        assert_eq!(places.read(page(17), short), Some(Span { offset: PLACE, len: 8192 }));
-        assert_eq!(places.read(page(18), short), None);
+        assert_eq!(places.read(INO, page(17), short), Some(Span { offset: PLACE, len: 8192 }));
+        assert_eq!(places.read(INO, page(18), short), None);
     }
 
     #[test]
     fn large_reads_and_reads_of_two_places_are_left_alone() {
         let mut places = Places::default();
         for _ in 0..9 {
-            assert_eq!(places.read(Span { offset: 0, len: READ_MAX + 1 }, SIZE), None);
-            assert_eq!(places.read(Span { offset: PLACE - 4096, len: 8192 }, SIZE), None);
+            assert_eq!(places.read(INO, Span { offset: 0, len: READ_MAX + 1 }, SIZE), None);
+            assert_eq!(places.read(INO, Span { offset: PLACE - 4096, len: 8192 }, SIZE), None);
         }
     }
 
@@ -94,12 +98,12 @@ mod tests {
         let of = |place: u64| Span { offset: place * PLACE, len: 4096 };
         for round in 0..9 {
             for place in 0..=PLACES_MAX as u64 {
-                assert_eq!(places.read(of(place), SIZE), None, "{place} in round {round}");
+                assert_eq!(places.read(INO, of(place), SIZE), None, "{place} in round {round}");
             }
         }
         assert!(places.reads.len() == PLACES_MAX && places.order.len() == PLACES_MAX);
         let last = of(PLACES_MAX as u64);
-        assert_eq!(places.read(last, SIZE), None);
-        assert!(places.read(last, SIZE).is_some());
+        assert_eq!(places.read(INO, last, SIZE), None);
+        assert!(places.read(INO, last, SIZE).is_some());
     }
 }

@@ -66,7 +66,6 @@ struct Version {
 struct OfInode {
     version: Version,
     detector: Detector,
-    places: Places,
     pieces: Pieces,
 }
 
@@ -130,6 +129,8 @@ pub(crate) struct Ahead {
     kept: Option<Duration>,
     shared: Arc<Shared>,
     inodes: Mutex<HashMap<Ino, Arc<Mutex<OfInode>>>>,
+    /// Where small direct reads came of late.
+    places: Mutex<Places>,
     /// Everything that is held, the oldest first.
     held: Mutex<VecDeque<Arc<Piece>>>,
     orders: Mutex<VecDeque<Order>>,
@@ -157,6 +158,7 @@ impl Ahead {
             kept: kept(mode).filter(|_| wanted),
             shared,
             inodes: Mutex::default(),
+            places: Mutex::default(),
             held: Mutex::default(),
             orders: Mutex::default(),
             ordered: Condvar::new(),
@@ -214,8 +216,8 @@ impl Ahead {
         (attr, asked): (&Attr, Asked),
         now: Tick,
     ) -> Option<Arc<Piece>> {
+        let span = self.places.lock().read(attr.ino, asked.span, attr.size)?;
         let mut of = inode.lock();
-        let span = of.places.read(asked.span, attr.size)?;
         if of.pieces.overlaps(span) {
             return None;
         }
@@ -256,7 +258,7 @@ impl Ahead {
             return None;
         }
         let (detector, pieces) = (Detector::default(), Pieces::default());
-        let new = OfInode { version, detector, places: Places::default(), pieces };
+        let new = OfInode { version, detector, pieces };
         let new = Arc::new(Mutex::new(new));
         inodes.insert(attr.ino, Arc::clone(&new));
         Some(new)
