@@ -98,18 +98,28 @@ fn date_signed(headers: &mut HeaderMap) {
     if !headers.contains_key(AUTHORIZATION) || headers.contains_key(AMZ_DATE) {
         return;
     }
-    let date =
-        text(headers, DATE).and_then(|it| Timestamp::parse(TimestampFormat::HttpDate, it).ok());
-    let mut stamp = Vec::new();
-    if date.is_some_and(|it| it.format(TimestampFormat::DateTime, &mut stamp).is_ok()) {
-        // `2026-11-23T20:53:53.000Z` without what is between the numbers.
-        let seconds = stamp.split(|it| *it == b'.').next().unwrap_or_default();
-        let digits: Vec<u8> =
-            seconds.iter().copied().filter(|it| !b"-:Z".contains(it)).chain(*b"Z").collect();
-        if let Ok(value) = HeaderValue::from_bytes(&digits) {
-            headers.insert(AMZ_DATE, value);
-        }
+    let stamp = text(headers, DATE).and_then(stamp_of);
+    if let Some(value) = stamp.and_then(|it| HeaderValue::from_str(&it).ok()) {
+        headers.insert(AMZ_DATE, value);
     }
+}
+
+/// A `Date` as `x-amz-date` has it, which it may be already. Zones of no offset have many names: boto3 writes `-0000`.
+fn stamp_of(date: &str) -> Option<String> {
+    let is_stamp = date.len() == 16 && date.as_bytes()[8] == b'T' && date.ends_with('Z');
+    if is_stamp && date.bytes().filter(u8::is_ascii_digit).count() == 14 {
+        return Some(date.to_owned());
+    }
+    let (time, zone) = date.rsplit_once(' ')?;
+    if !["GMT", "UTC", "UT", "+0000", "-0000"].contains(&zone) {
+        return None;
+    }
+    let time = Timestamp::parse(TimestampFormat::HttpDate, &format!("{time} GMT")).ok()?;
+    let mut stamp = Vec::new();
+    time.format(TimestampFormat::DateTime, &mut stamp).ok()?;
+    // `2026-11-23T20:53:53.000Z` without what is between the numbers.
+    let seconds = std::str::from_utf8(stamp.split(|it| *it == b'.').next()?).ok()?;
+    Some(seconds.chars().filter(|it| !"-:Z".contains(*it)).chain(['Z']).collect())
 }
 
 /// What `s3s` would do and this gateway does not.
@@ -373,8 +383,14 @@ mod tests {
         };
         let date = "Mon, 23 Nov 2026 20:53:53 GMT";
         assert_eq!(stamp(date, true).as_deref(), Some("20261123T205353Z"));
+        let others = ["Mon, 23 Nov 2026 20:53:53 -0000", "20261123T205353Z"];
+        for other in others {
+            assert_eq!(stamp(other, true).as_deref(), Some("20261123T205353Z"), "{other}");
+        }
         assert_eq!(stamp(date, false), None);
-        assert_eq!(stamp("yesterday", true), None);
+        for wrong in ["yesterday", "Mon, 23 Nov 2026 20:53:53 +0100", "", "2026112aT205353Z"] {
+            assert_eq!(stamp(wrong, true), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -9,9 +9,11 @@ use millpond_env::Rng;
 use s3s::dto::{PostObjectInput, Tagging};
 use s3s::xml::{Deserialize as _, Deserializer};
 use s3s::{Body, HttpResponse, S3Error, S3ErrorCode, S3Request, S3Result, StdError};
+use serde_json::Value;
 
 use super::list::encoded;
 use crate::error::refuse;
+use crate::hash::unbase64;
 
 /// What `s3s` says of a condition that does not hold, and what AWS says.
 const UNMET: [&str; 2] = [
@@ -59,7 +61,8 @@ struct Part<'a> {
 /// Reads a form with this `Content-Type`.
 ///
 /// # Errors
-/// `MalformedPOSTRequest`, `MalformedXML`; `InvalidArgument` for a policy without a signature, and for a field that comes twice.
+/// `MalformedPOSTRequest`, `MalformedXML`; `InvalidArgument` for a policy without a signature, and for a field that comes twice;
+/// `InvalidPolicyDocument` for the time at which a policy ends.
 pub(crate) fn read(form: &Bytes, content_type: &str) -> S3Result<Form> {
     let delimiter = format!("\r\n--{}", boundary(content_type).ok_or_else(malformed)?);
     let (mut parts, mut fields) = (Vec::<Part<'_>>::new(), Fields::default());
@@ -91,11 +94,31 @@ pub(crate) fn read(form: &Bytes, content_type: &str) -> S3Result<Form> {
         let message = "Bucket POST must contain a field named 'Signature'.  If it is specified, please check the order of the fields.";
         return Err(refuse(S3ErrorCode::InvalidArgument, message));
     }
+    if let Some(policy) = parts.iter().find(|it| it.name == "policy") {
+        check_expiration(policy.value)?;
+    }
     written(&parts, form.slice_ref(file.value), &file.file_name).map(|(boundary, pieces)| Form {
         boundary,
         pieces,
         fields,
     })
+}
+
+/// AWS takes the time at which a policy ends in ISO 8601 with the zone `Z` only, and `s3s` in more ways. What else is wrong with
+/// a policy is left to that.
+fn check_expiration(policy: &[u8]) -> S3Result<()> {
+    let document = std::str::from_utf8(policy).ok().and_then(unbase64);
+    let document = document.and_then(|it| serde_json::from_slice::<Value>(&it).ok());
+    let told = document.as_ref().and_then(|it| it.get("expiration")).and_then(Value::as_str);
+    if let Some(told) = told
+        && !(told.ends_with('Z') && told.as_bytes().get(10) == Some(&b'T'))
+    {
+        let message = format!(
+            "Invalid Policy: Invalid 'expiration' value: '{told}': it is a time such as 2030-01-31T12:00:00.000Z"
+        );
+        return Err(refuse(S3ErrorCode::InvalidPolicyDocument, message));
+    }
+    Ok(())
 }
 
 /// What a `Content-Type` says is between the parts.
@@ -247,6 +270,7 @@ pub(crate) fn reworded(mut response: HttpResponse) -> HttpResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hash::base64;
 
     const TYPE: &str = "multipart/form-data; boundary=\"b\"";
 
@@ -306,6 +330,22 @@ mod tests {
         assert!(text.contains("\r\n\r\na/cat.png\r\n"), "{text}");
         assert!(text.ends_with("${filename}\r\n--b--\r\n"), "the file stays as it is");
         assert!(with("${filename}", "").contains("\r\n\r\n\r\n"));
+    }
+
+    #[test]
+    fn policies_end_at_a_time_of_iso_8601() {
+        let of = |time: &str| {
+            let policy = base64(format!("{{\"expiration\": \"{time}\"}}").as_bytes());
+            let fields = [("policy", policy.as_str()), ("signature", "x"), ("file", "")];
+            read(&form(&fields), TYPE).map(drop).map_err(|it| it.code().clone())
+        };
+        for good in ["2030-01-31T12:00:00Z", "2030-01-31T12:00:00.000Z"] {
+            assert_eq!(of(good), Ok(()), "{good}");
+        }
+        for wrong in ["2030-01-31 12:00:00.123456+00:00", "2030-01-31T12:00:00+00:00", "Z", "later"]
+        {
+            assert_eq!(of(wrong), Err(S3ErrorCode::InvalidPolicyDocument), "{wrong}");
+        }
     }
 
     #[test]
