@@ -10,7 +10,7 @@ use s3s::{S3ErrorCode, S3Result};
 use serde::{Deserialize, Serialize};
 
 use crate::acl::Acl;
-use crate::back::store::{ACCESS, PUT_ID, PUT_LEN, Remote};
+use crate::back::store::{ACCESS, CONTENT, PUT_ID, PUT_LEN, Remote};
 use crate::error::refuse;
 use crate::hash::{Algorithm, Sum, base64, unbase64};
 use crate::keys::DEFAULT_TENANT;
@@ -137,6 +137,17 @@ impl Parts {
         None
     }
 
+    /// Whether they may be the parts of so many bytes.
+    fn cover(&self, len: u64) -> bool {
+        let mut all = (0_u64, 0_u64);
+        for (times, len) in &self.runs {
+            let Some(bytes) = u64::from(*times).checked_mul(*len) else { return false };
+            let Some(sum) = all.1.checked_add(bytes) else { return false };
+            all = (all.0 + u64::from(*times), sum);
+        }
+        !self.are_known() || all == (self.count.into(), len)
+    }
+
     /// Whether the lengths are known.
     pub(crate) fn are_known(&self) -> bool {
         !self.runs.is_empty()
@@ -150,6 +161,16 @@ struct Access {
     owner: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     acl: Option<Acl>,
+}
+
+/// What a record says of content, and of which.
+#[derive(Serialize, Deserialize)]
+struct OfContent {
+    etag: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sum: Option<Sum>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    parts: Option<Parts>,
 }
 
 /// Of a part of an upload.
@@ -263,6 +284,22 @@ pub(crate) fn decode<T: for<'a> Deserialize<'a>>(bytes: &[u8]) -> Option<T> {
     serde_json::from_slice(bytes).ok()
 }
 
+/// Encodes a record in the place of this one: what a later version keeps there beside stays as it is.
+pub(crate) fn encode_over(record: &Record, before: &[u8]) -> Vec<u8> {
+    type Fields = serde_json::Map<String, serde_json::Value>;
+    let bytes = encode(record);
+    let Some(known) = decode::<Record>(before).map(|it| encode(&it)) else { return bytes };
+    let fields = [before, &known, &bytes].map(decode::<Fields>);
+    let [Some(before), Some(known), Some(mut now)] = fields else { return bytes };
+    let count = now.len();
+    for (name, value) in before {
+        if !known.contains_key(&name) {
+            now.entry(name).or_insert(value);
+        }
+    }
+    if now.len() == count { bytes } else { encode(&now) }
+}
+
 impl Record {
     /// An empty one, of the version that is written now.
     pub(crate) fn current() -> Self {
@@ -312,6 +349,32 @@ impl Record {
     pub(crate) fn set_access(&mut self, text: &str) {
         let Access { owner, acl } = decode(text.as_bytes()).unwrap_or_default();
         (self.owner, self.acl) = (owner, acl);
+    }
+
+    /// The object's checksum and parts as one text, that may go to a backend beside these user metadata; none where there is
+    /// nothing to say, or no room. First the checksums of parts are left out.
+    pub(crate) fn content(&self, meta: &BTreeMap<String, String>) -> Option<String> {
+        if self.sum.is_none() && self.parts.is_none() {
+            return None;
+        }
+        let (etag, sum, parts) = (self.etag.clone()?, self.sum.clone(), self.parts.clone());
+        let mut told = OfContent { etag, sum, parts };
+        let room = META_MAX.checked_sub(len(meta) + CONTENT.len())?;
+        let mut text = encode(&told);
+        if text.len() > room {
+            told.parts.as_mut()?.sums = None;
+            text = encode(&told);
+        }
+        // Checksums are base64, and so it is ASCII.
+        String::from_utf8(text).ok().filter(|it| it.len() <= room)
+    }
+
+    /// The same from that text, of an object of so many bytes that has its `ETag` by now; of another content it says nothing.
+    pub(crate) fn set_content(&mut self, text: &str, len: u64) {
+        let Some(OfContent { etag, sum, parts }) = decode(text.as_bytes()) else { return };
+        if self.etag.as_ref() == Some(&etag) && parts.as_ref().is_none_or(|it| it.cover(len)) {
+            (self.sum, self.parts) = (sum, parts);
+        }
     }
 
     /// Without what depends on content: somebody changed it.
@@ -384,8 +447,12 @@ impl View {
 
 #[cfg(test)]
 mod tests {
-    use super::{BucketRecord, DEFAULT_TENANT, Parts, Record, decode, encode};
-    use crate::hash::{Algorithm, base64};
+    use std::collections::BTreeMap;
+
+    use super::{
+        BucketRecord, CONTENT, DEFAULT_TENANT, META_MAX, Parts, Record, decode, encode, encode_over,
+    };
+    use crate::hash::{Algorithm, Sum, base64};
     use crate::keys::check_tenant;
     use crate::store::Attachment;
 
@@ -445,6 +512,53 @@ mod tests {
         let later = br#"{"owner":"anna","block":{"Later":1}}"#;
         assert_eq!(owner(Some(&kept(later))), (String::new(), false));
         assert!(check_tenant("").is_err(), "no tenant is nobody");
+    }
+
+    #[test]
+    fn what_a_backend_keeps_of_content_is_believed_of_that_content() {
+        let mut record = Record::current();
+        assert_eq!(record.content(&BTreeMap::new()), None);
+        record.etag = Some("abc-2".to_owned());
+        record.sum = Some(Sum::whole(Algorithm::Crc32, &[1; 4]));
+        let sums = [vec![1; 4], vec![2; 4]];
+        record.parts = Some(Parts::of([5, 3].into_iter()).with_sums(Algorithm::Crc32, &sums));
+        let text = record.content(&BTreeMap::new()).unwrap();
+        let read = |text: &str, etag: &str, len: u64| {
+            let mut read = Record { etag: Some(etag.to_owned()), ..Record::current() };
+            read.set_content(text, len);
+            read
+        };
+        assert_eq!(read(&text, "abc-2", 8), record);
+        for (text, etag, len) in [(&text[..], "other", 8), (&text, "abc-2", 9), ("{}", "abc-2", 8)]
+        {
+            let read = read(text, etag, len);
+            assert_eq!((read.sum, read.parts), (None, None), "{text} {etag} {len}");
+        }
+        // Without the checksums of parts, or not at all, beside what leaves no more room.
+        let beside = |len: usize| BTreeMap::from([("k".to_owned(), "v".repeat(len))]);
+        let short = record.content(&beside(META_MAX - CONTENT.len() - 1 - text.len() + 1)).unwrap();
+        let told = read(&short, "abc-2", 8);
+        assert_eq!(told.sum, record.sum);
+        assert!(told.parts.is_some_and(|it| it.are_known() && it.sums.is_none()));
+        assert_eq!(record.content(&beside(META_MAX - CONTENT.len() - 1 - short.len() + 1)), None);
+        assert_eq!(record.content(&beside(META_MAX)), None);
+    }
+
+    #[test]
+    fn what_a_later_version_keeps_stays() {
+        let over = |before: &str, tags: &[(&str, &str)]| {
+            let mut record = decode::<Record>(before.as_bytes()).unwrap_or_else(Record::current);
+            record.tags = tags.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+            String::from_utf8(encode_over(&record, before.as_bytes())).unwrap()
+        };
+        let later = r#"{"v":1,"etag":"e","tags":[["a","1"]],"later":{"b":[null]}}"#;
+        assert_eq!(
+            over(later, &[("c", "2")]),
+            r#"{"etag":"e","later":{"b":[null]},"tags":[["c","2"]],"v":1}"#
+        );
+        assert_eq!(over(later, &[]), r#"{"etag":"e","later":{"b":[null]},"v":1}"#);
+        assert_eq!(over(r#"{"v":1,"etag":"e"}"#, &[]), r#"{"v":1,"etag":"e"}"#);
+        assert_eq!(over("damaged", &[]), r#"{"v":1}"#);
     }
 
     #[test]

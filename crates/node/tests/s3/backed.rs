@@ -140,6 +140,9 @@ fn what_is_written_goes_there_and_may_be_given_up_here() {
     let done = s3.post("/data/parts", list).query("uploadId", &id).send().expect(200);
     let etag = s3.head("/data/parts").send().header("etag");
     assert!(etag.ends_with("-2\""), "{etag}: {}", done.text());
+    let sum = s3.head("/data/parts").header("x-amz-checksum-mode", "ENABLED").send();
+    let sum = sum.header("x-amz-checksum-crc64nvme");
+    assert!(!sum.is_empty());
     pair.drained();
     // Nothing more is kept than a byte.
     pair.bucket(&["--cache", "1B"]);
@@ -150,6 +153,20 @@ fn what_is_written_goes_there_and_may_be_given_up_here() {
     assert_eq!((got.header("etag"), got.body.len()), (etag.clone(), (5 << 20) + 3));
     pair.until_clean("/data/parts");
     assert_eq!(s3.head("/data/parts").send().header("etag"), etag);
+    // And its parts and checksums are known, so that it goes there in the same parts once more.
+    let second = s3.head("/data/parts").query("partNumber", "2").send().expect(206);
+    assert_eq!(
+        (second.header("content-length"), second.header("x-amz-mp-parts-count")),
+        ("3".into(), "2".into())
+    );
+    let sums =
+        || s3.head("/data/parts").header("x-amz-checksum-mode", "ENABLED").send().expect(200);
+    assert_eq!(sums().header("x-amz-checksum-crc64nvme"), sum);
+    let tags = "<Tagging><TagSet><Tag><Key>k</Key><Value>v</Value></Tag></TagSet></Tagging>";
+    s3.put("/data/parts", tags).query("tagging", "").send().expect(200);
+    pair.until_clean("/data/parts");
+    assert_eq!(sums().header("etag"), etag);
+    assert_eq!(there.head("/there/parts").send().header("etag"), etag);
     // Removed here at once, and there soon.
     s3.delete("/data/a/b").send().expect(204);
     is_gone(s3.get("/data/a/b").send());

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::known::Connected;
 use super::persist::{Bucket, lease};
 use super::source;
-use super::store::{ACCESS, At, Backend, Content, Fault, Kind, PUT_ID, PUT_LEN, Told};
+use super::store::{ACCESS, At, Backend, CONTENT, Content, Fault, Kind, PUT_ID, PUT_LEN, Told};
 use super::upload::{self, Plan};
 use crate::record::View;
 use crate::store::Object;
@@ -296,6 +296,10 @@ impl Job {
             Some(text) => told.meta.insert(ACCESS.to_owned(), text),
             None => told.meta.remove(ACCESS),
         };
+        told.meta.remove(CONTENT);
+        if let Some(text) = record.content(&told.meta) {
+            told.meta.insert(CONTENT.to_owned(), text);
+        }
         let etag = match Plan::of(opened.attr.size, record.parts.as_ref()) {
             Plan::Whole => self.put(at, &told, &opened).await?,
             Plan::Parts(ranges) => upload::send(self, at, (&told, &opened, &ranges)).await?,

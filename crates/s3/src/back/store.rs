@@ -14,6 +14,8 @@ use s3s::StdError;
 pub(crate) const PUT_ID: &str = "millpond-put";
 /// Bytes of what it says.
 pub(crate) const PUT_LEN: usize = 16;
+/// User metadata that says what of an object's content its `ETag` does not: its parts and checksums, where there is room for it.
+pub(crate) const CONTENT: &str = "millpond-content";
 /// User metadata that says whose an object is and who may use it, where that is not the owner of the bucket alone.
 pub(crate) const ACCESS: &str = "millpond-access";
 

@@ -17,7 +17,7 @@ use super::room::told_of;
 use super::{Backed, Cached, Filling, fault};
 use crate::access::Asker;
 use crate::acl::Permission;
-use crate::back::store::{ACCESS, Kind, Match, PUT_ID, Pieces, Remote};
+use crate::back::store::{ACCESS, CONTENT, Kind, Match, PUT_ID, Pieces, Remote};
 use crate::conditions::Conditions;
 use crate::door::{Door, Way};
 use crate::error::{Told as _, refuse};
@@ -374,6 +374,9 @@ pub(crate) fn record(remote: &Remote) -> Record {
     record.meta.remove(PUT_ID);
     if let Some(text) = record.meta.remove(ACCESS) {
         record.set_access(&text);
+    }
+    if let Some(text) = record.meta.remove(CONTENT) {
+        record.set_content(&text, remote.len);
     }
     record.modified = remote.modified_ms / 1_000;
     record

@@ -17,7 +17,7 @@ use crate::backed::look::bring;
 use crate::backed::settle::admit_removal;
 use crate::door::Door;
 use crate::error::{Told as _, custom, refuse};
-use crate::record::{Record, decode, encode};
+use crate::record::{Record, decode, encode_over};
 use crate::store::{Expect, Put, Store};
 
 /// Tags of an object, of a bucket, and the characters of their keys and values, as AWS.
@@ -109,8 +109,8 @@ fn change(
         let object = find(store, (bucket, key), false)?;
         let (attr, attachment) = (object.attr, object.attachment);
         let is_current = attachment.as_ref().is_some_and(|it| it.is_current);
-        let record = attachment.and_then(|it| decode::<Record>(&it.bytes));
-        let mut record = record.unwrap_or_else(Record::current);
+        let before = attachment.map(|it| it.bytes).unwrap_or_default();
+        let mut record = decode(&before).unwrap_or_else(Record::current);
         if !is_current {
             // The new record counts as one of the content that is there now.
             record = record.without_content();
@@ -121,7 +121,8 @@ fn change(
         record.check_behind(goes_behind && fitted)?;
         let record = record.bounded();
         let expect = Expect::Exactly { ino: attr.ino, version: attr.version };
-        let done = store.set_attachment(bucket, key.as_bytes(), &encode(&record), expect);
+        let bytes = encode_over(&record, &before);
+        let done = store.set_attachment(bucket, key.as_bytes(), &bytes, expect);
         match done.of_object()? {
             Put::Done { .. } => return Ok(()),
             Put::Unmet(_) => {}
