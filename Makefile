@@ -63,8 +63,7 @@ test-vllm: ## the connector inside a real vLLM, then the demo with the small mod
 ifdef NO_VLLM
 	@echo "NO_VLLM=1: the vLLM suite and the demo are left out"
 else
-	bash python/tests/vllm/run.sh
-	QUICK=1 bash demo/run.sh
+	wheel=$$(bash python/tests/wheel.sh); export MILLPOND_WHEEL=$$wheel; bash python/tests/vllm/run.sh; QUICK=1 bash demo/run.sh
 endif
 
 # The program as `test-rust` builds it, whose dependencies have the features of the whole workspace: built alone it would take

@@ -19,7 +19,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("kv", &["types", "env", "client"]),
     ("fuse-wire", &["types"]),
     ("fuse", &["types", "env", "client", "fuse-wire"]),
-    ("s3", &["types", "env", "client"]),
+    ("md5", &[]),
+    ("s3", &["types", "env", "client", "md5"]),
     (
         "node",
         &[

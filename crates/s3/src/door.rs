@@ -14,11 +14,11 @@ use crate::backed::Cached;
 use crate::error::{Told as _, refuse, told};
 use crate::keys::Known;
 use crate::lately::Lately;
-use crate::md5::Together;
 use crate::metrics::Metrics;
 use crate::record::BucketRecord;
 use crate::spare::Spare;
 use crate::store::{Found, KeyState, Object, Store};
+use crate::together::Together;
 
 /// Memory for bodies that come in, in KiB.
 const IN_KIB: usize = 128 << 10;

@@ -1,12 +1,12 @@
 //! Hashes of a body, taken once while it streams: MD5 for the `ETag`, and the checksum that the client asks for.
 
 use crc_fast::{CrcAlgorithm, Digest as Crc};
+use millpond_md5::Md5;
 use s3s::crypto::{Checksum as _, Sha1, Sha256};
 use s3s::{S3Error, S3ErrorCode, S3Result};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{custom, refuse};
-use crate::md5::Md5;
 
 /// The algorithms of checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

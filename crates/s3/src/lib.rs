@@ -33,7 +33,6 @@ mod http;
 mod keys;
 mod lately;
 mod loops;
-mod md5;
 mod metrics;
 mod ops;
 mod receive;
@@ -43,6 +42,7 @@ mod service;
 mod spare;
 mod stall;
 mod store;
+mod together;
 
 pub use back::backends::{BackendRing, BackendSettings, Secret};
 pub use backed::ring::{Backlog, BucketRing, Failing, Lane};

@@ -7,6 +7,7 @@ use futures_util::StreamExt as _;
 use hyper::HeaderMap;
 use hyper::body::Bytes;
 use millpond_client::File;
+use millpond_md5::Md5;
 use s3s::dto::StreamingBlob;
 use s3s::{S3Error, S3ErrorCode, S3Result, TrailingHeaders};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -14,9 +15,9 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use crate::door::{Door, Way};
 use crate::error::{Told as _, custom, of_body, refuse};
 use crate::hash::{Algorithm, Digest, Expected, Hasher, bad_sum};
-use crate::md5::{Md5, Together};
 use crate::spare::room;
 use crate::store::STORED_MAX;
+use crate::together::Together;
 
 /// Bytes that are hashed and written at once: the chunks in it go to their chains side by side.
 const PIECE: usize = 4 << 20;

@@ -1,23 +1,18 @@
-//! Bodies that are there at the same time are hashed side by side.
+//! Bodies that are there at the same time are hashed side by side: MD5 is most of the work of a large PUT otherwise.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fearless_simd::Level;
+use millpond_md5::{BLOCK, Beside, LANES, Md5, WORTH};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use s3s::{S3Error, S3Result};
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
-use super::Md5;
-use super::rounds::{BLOCK, LANES, alone, beside};
-
 /// Blocks of each body that are hashed before others may join: 32 KiB.
 const STRIDE: usize = 512;
-/// So many bodies cost more one after the other than side by side.
-const WORTH: usize = 3;
 /// So long hashing waits for bodies that are on their way.
 const PATIENCE: Duration = Duration::from_millis(8);
 /// So often it does not, after it waited in vain: those that come may come slowly.
@@ -30,7 +25,7 @@ pub(crate) struct Together {
     enough: Condvar,
     /// Large bodies on their way.
     coming: AtomicUsize,
-    level: Level,
+    beside: Beside,
     workers_max: usize,
 }
 
@@ -72,17 +67,20 @@ impl Lane {
         Self { job, from, done: 0 }
     }
 
-    /// The blocks that are left.
-    fn left(&self) -> &[[u8; BLOCK]] {
-        &self.job.bytes[self.from..].as_chunks::<BLOCK>().0[self.done..]
+    /// The hash, and the blocks that are left.
+    fn left(&mut self) -> (&mut Md5, &[[u8; BLOCK]]) {
+        let blocks = self.job.bytes[self.from..].as_chunks::<BLOCK>().0;
+        (&mut self.job.md5, &blocks[self.done..])
+    }
+
+    fn is_done(&self) -> bool {
+        self.from + self.done * BLOCK + BLOCK > self.job.bytes.len()
     }
 
     /// Gives the hash back, which has all of the piece but what makes no block.
     fn end(self) {
         let Job { mut md5, bytes, done, .. } = self.job;
-        let (blocks, tail) = bytes[self.from..].as_chunks::<BLOCK>();
-        md5.len += (blocks.len() * BLOCK) as u64;
-        md5.keep(tail);
+        md5.keep(&bytes[self.from + self.done * BLOCK..]);
         drop(bytes);
         // Given up meanwhile when nobody waits for it.
         let _ = done.send(md5);
@@ -103,8 +101,8 @@ impl Drop for Worker {
 impl Together {
     pub(crate) fn new() -> Self {
         let workers_max = std::thread::available_parallelism().map_or(1, usize::from);
-        let (queue, enough, coming) = Default::default();
-        Self { queue, enough, coming, level: Level::new(), workers_max }
+        let (queue, enough, coming, beside) = Default::default();
+        Self { queue, enough, coming, beside, workers_max }
     }
 
     /// A large body is on its way: others are hashed beside it, if it comes soon.
@@ -200,7 +198,7 @@ impl Together {
             drop(queue);
             lanes.extend(new.into_iter().map(Lane::new));
             self.stride(&mut lanes);
-            let (ended, rest) = lanes.into_iter().partition(|lane: &Lane| lane.left().is_empty());
+            let (ended, rest) = lanes.into_iter().partition(Lane::is_done);
             lanes = rest;
             ended.into_iter().for_each(Lane::end);
         }
@@ -208,24 +206,12 @@ impl Together {
 
     /// Hashes the same number of blocks of every piece, as many as the shortest has.
     fn stride(&self, lanes: &mut [Lane]) {
-        let shortest = lanes.iter().map(|lane| lane.left().len()).min().unwrap_or(0);
-        let count = shortest.min(STRIDE);
-        if lanes.len() < WORTH {
-            for lane in &mut *lanes {
-                let mut state = lane.job.md5.state;
-                alone(&mut state, &lane.left()[..count]);
-                lane.job.md5.state = state;
-            }
-        } else {
-            // Where there are fewer bodies than lanes, the first one is hashed for nothing.
-            let of = |at: usize| lanes.get(at).unwrap_or(&lanes[0]);
-            let mut states = std::array::from_fn(|at| of(at).job.md5.state);
-            let bodies = std::array::from_fn(|at| &of(at).left()[..count]);
-            beside(self.level, &mut states, &bodies);
-            for (lane, state) in lanes.iter_mut().zip(states) {
-                lane.job.md5.state = state;
-            }
+        let mut bodies: Vec<(&mut Md5, &[[u8; BLOCK]])> =
+            lanes.iter_mut().map(Lane::left).collect();
+        for (_, blocks) in &mut bodies {
+            *blocks = &blocks[..blocks.len().min(STRIDE)];
         }
+        let count = self.beside.blocks(&mut bodies);
         for lane in lanes {
             lane.done += count;
         }
@@ -234,8 +220,20 @@ impl Together {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{bytes, known};
+    use s3s::crypto::Checksum as _;
+
     use super::*;
+
+    /// What another implementation says.
+    fn known(bytes: &[u8]) -> [u8; 16] {
+        let mut md5 = s3s::crypto::Md5::new();
+        md5.update(bytes);
+        md5.finalize()
+    }
+
+    fn bytes(len: usize, seed: usize) -> Vec<u8> {
+        (0..len).map(|at| ((at * 31 + seed * 7) ^ (at >> 7)).to_le_bytes()[0]).collect()
+    }
 
     /// Bodies of many lengths in pieces of many lengths, all at once.
     #[test]
@@ -297,20 +295,5 @@ mod tests {
             }
         });
         assert_eq!(together.queue.lock().vain, 0, "they came");
-    }
-
-    #[test]
-    fn lanes_do_not_touch_each_other() {
-        let bodies: Vec<Vec<u8>> = (0..LANES).map(|seed| bytes(640, seed)).collect();
-        for level in [Level::new(), Level::baseline()] {
-            let mut states = [super::super::START; LANES];
-            let blocks = std::array::from_fn(|lane| bodies[lane].as_chunks::<BLOCK>().0);
-            beside(level, &mut states, &blocks);
-            for (state, body) in states.into_iter().zip(&bodies) {
-                let mut one = super::super::START;
-                alone(&mut one, body.as_chunks::<BLOCK>().0);
-                assert_eq!(state, one);
-            }
-        }
     }
 }

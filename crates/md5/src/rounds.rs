@@ -14,11 +14,11 @@ use std::ops::{Add, BitAnd, BitOr, BitXor, Not};
 use fearless_simd::{Level, Simd, SimdBase as _, dispatch, u32x16};
 
 /// Bytes that are hashed at once.
-pub(super) const BLOCK: usize = 64;
+pub const BLOCK: usize = 64;
 /// Bodies that are hashed side by side.
-pub(super) const LANES: usize = 16;
+pub const LANES: usize = 16;
 /// What every body begins with.
-pub(super) const START: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
+pub(crate) const START: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
 
 const SHIFTS: [[u32; 4]; 4] = [[7, 12, 17, 22], [5, 9, 14, 20], [4, 11, 16, 23], [6, 10, 15, 21]];
 /// The whole part of 2^32 times the sine of 1 to 64.
@@ -145,7 +145,7 @@ fn words(bytes: &[u8; BLOCK]) -> [u32; 16] {
 }
 
 /// Hashes the blocks of one body.
-pub(super) fn alone(state: &mut [u32; 4], blocks: &[[u8; BLOCK]]) {
+pub(crate) fn alone(state: &mut [u32; 4], blocks: &[[u8; BLOCK]]) {
     let mut now = state.map(Wrapping);
     for bytes in blocks {
         let words = words(bytes);
@@ -155,7 +155,7 @@ pub(super) fn alone(state: &mut [u32; 4], blocks: &[[u8; BLOCK]]) {
 }
 
 /// Hashes as many blocks of every body; all have the same number.
-pub(super) fn beside(
+pub(crate) fn beside(
     level: Level,
     states: &mut [[u32; 4]; LANES],
     bodies: &[&[[u8; BLOCK]]; LANES],
