@@ -13,7 +13,7 @@ mod tests;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
@@ -25,6 +25,9 @@ use runs::Runs;
 
 /// Size and alignment of a page of the pool, in bytes.
 pub const PAGE_SIZE: usize = 4096;
+
+/// Bytes that are taken from the system at once.
+const POPULATED: usize = 64 << 20;
 
 /// How big a pool is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +63,8 @@ struct Inner {
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl BufferPool {
-    /// Maps a new pool. Its memory is taken from the system page by page on first use, or at once
-    /// when a ring registers it.
+    /// Maps a new pool. Its memory is taken from the system page by page on first use, or at once by
+    /// [`BufferPool::populate`] and when a ring registers it.
     ///
     /// # Errors
     /// [`EnvError::Config`] for a size of less than a page or more than 16 TiB; [`EnvError::Os`]
@@ -102,6 +105,30 @@ impl BufferPool {
             runs: Mutex::new(Runs::new(count)),
             used: AtomicUsize::new(0),
         })))
+    }
+
+    /// Takes its memory from the system now, by so many threads side by side; a ring that registers it does that by one. Ends
+    /// early once `stop` is set. Kernels before 5.14 leave it to the ring.
+    pub fn populate(&self, threads: usize, stop: &AtomicBool) {
+        let (mapping, next) = (&self.0.mapping, AtomicUsize::new(0));
+        let work = || {
+            while !stop.load(Ordering::Relaxed) {
+                let start = next.fetch_add(POPULATED, Ordering::Relaxed);
+                if start >= mapping.len() {
+                    return;
+                }
+                if !mapping.populate(start, POPULATED.min(mapping.len() - start)) {
+                    return;
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                // With fewer it takes longer.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+            }
+            work();
+        });
     }
 
     /// A buffer of `len` bytes, 4 KiB aligned, its capacity `len` rounded up to 4 KiB (at least one

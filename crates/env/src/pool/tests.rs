@@ -1,3 +1,5 @@
+use std::sync::atomic::AtomicBool;
+
 use proptest::prelude::{Strategy, any, prop_assert, prop_assert_eq, proptest};
 
 use super::runs::Runs;
@@ -72,6 +74,27 @@ fn clients_can_map_but_not_write_or_resize() {
     let again = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
     assert!(Mapping::new(again.as_fd(), pool.capacity(), Access::ReadWrite).is_err());
     assert!(again.set_len(0).is_err());
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs a real memfd")]
+fn memory_is_taken_at_once_and_stays_as_it_is() {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::MetadataExt;
+    let pool = BufferPool::new(PoolOptions::new((129 << 20) + 5)).unwrap();
+    let file = std::fs::File::from(pool.memfd().as_fd().try_clone_to_owned().unwrap());
+    let taken = || file.metadata().unwrap().blocks() * 512;
+    let mut buf = pool.try_alloc(10_000).unwrap();
+    buf.fill(7);
+    let before = taken();
+    pool.populate(3, &AtomicBool::new(true));
+    assert_eq!(taken(), before, "it was told to stop");
+    pool.populate(3, &AtomicBool::new(false));
+    if taken() == before {
+        return eprintln!("this kernel has no MADV_POPULATE_WRITE");
+    }
+    assert_eq!(taken(), pool.capacity() as u64);
+    assert!(buf.iter().all(|it| *it == 7));
 }
 
 #[derive(Clone, Debug)]

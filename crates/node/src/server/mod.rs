@@ -25,7 +25,7 @@ mod verbs;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -62,6 +62,8 @@ const CORES_DEFAULT_MAX: usize = 4;
 /// waits for each answer asks again within 20 µs, and waking a core takes 5: `millpond bench kv --size
 /// 4KiB` over TCP against its echo went from 1.37 to 1.05. The same time as for shared memory.
 const BUSY_POLL: Duration = Duration::from_micros(30);
+/// Taking so much memory from the system is said before: it may last for seconds.
+const TOLD_BYTES: u64 = 1 << 30;
 /// How long requests in flight may take at a clean stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// Fewer connections than this and a server is not worth starting.
@@ -281,7 +283,7 @@ impl Server {
         // health page answers "starting" meanwhile.
         let state = Arc::new(HttpState::default());
         let http = HttpServer::start(config.http_address()?, Arc::clone(&state))?;
-        let cores = start_cores(config, &pool)?;
+        let cores = start_cores(config, &pool, stop)?;
         if config.cluster.is_on() {
             // The socket lies in one of them, and a process without disks has made none yet.
             cluster::folders(config)?;
@@ -424,23 +426,71 @@ where
     receiver.recv().map_err(|_| StartError::Core)
 }
 
-fn start_cores(config: &Config, pool: &BufferPool) -> Result<Vec<CoreThread>, StartError> {
+fn start_cores(
+    config: &Config,
+    pool: &BufferPool,
+    stop: &AtomicBool,
+) -> Result<Vec<CoreThread>, StartError> {
     let io = match config.server.io {
         Io::Auto => IoBackend::Auto,
         Io::Uring => IoBackend::Uring,
         Io::Threads => IoBackend::Threads,
     };
-    (0..core_count(config)).map(|index| start_core(index, io, pool.clone())).collect()
+    let count = core_count(config);
+    if io != IoBackend::Threads {
+        take_memory(pool, count, stop);
+        if stop.load(Ordering::Relaxed) {
+            return Err(StartError::Stopped);
+        }
+    }
+    // Side by side: each registers all of the memory.
+    let begun: Result<Vec<_>, _> = (0..count)
+        .map(|index| {
+            let pools = vec![pool.clone()];
+            let options =
+                RuntimeOptions { io, pools, busy_poll: BUSY_POLL, ..RuntimeOptions::default() };
+            begin_loop(&format!("millpond-{index}"), options)
+        })
+        .collect();
+    begun?.into_iter().map(Begun::ready).collect()
 }
 
-fn start_core(index: usize, io: IoBackend, pool: BufferPool) -> Result<CoreThread, StartError> {
-    let options =
-        RuntimeOptions { io, pools: vec![pool], busy_poll: BUSY_POLL, ..RuntimeOptions::default() };
-    start_loop(&format!("millpond-{index}"), options)
+/// Takes the buffer pool's memory from the system. Some GiB take seconds, which is said before.
+fn take_memory(pool: &BufferPool, cores: usize, stop: &AtomicBool) {
+    let (bytes, start) = (pool.capacity() as u64, RealClock::tick());
+    if bytes >= TOLD_BYTES {
+        tracing::info!("memory: taking {} from the system", millpond_types::ByteSize(bytes));
+    }
+    pool.populate(cores, stop);
+    tracing::debug!("memory: taken after {:?}", RealClock::tick().since(start));
+}
+
+/// A loop, its backend, and why that is not `io_uring`.
+type Loop = (Handle, IoBackend, Option<String>);
+
+/// A thread with a loop that begins.
+struct Begun {
+    receiver: mpsc::Receiver<Result<Loop, EnvError>>,
+    thread: ThreadHandle<()>,
+    stop: oneshot::Sender<()>,
+}
+
+impl Begun {
+    /// Waits until it runs.
+    fn ready(self) -> Result<CoreThread, StartError> {
+        let Self { receiver, thread, stop } = self;
+        let (handle, io, io_note) = receiver.recv().map_err(|_| StartError::Core)??;
+        let core = CoreHandle { handle, connections: Arc::default() };
+        Ok(CoreThread { core, thread, stop, io, io_note })
+    }
 }
 
 /// A thread with a loop that ends when told to.
 fn start_loop(name: &str, options: RuntimeOptions) -> Result<CoreThread, StartError> {
+    begin_loop(name, options)?.ready()
+}
+
+fn begin_loop(name: &str, options: RuntimeOptions) -> Result<Begun, StartError> {
     let (stop, stopped) = oneshot::channel::<()>();
     let (sender, receiver) = mpsc::channel();
     let thread = thread(name, move || match Runtime::new(options) {
@@ -453,9 +503,7 @@ fn start_loop(name: &str, options: RuntimeOptions) -> Result<CoreThread, StartEr
             let _ = sender.send(Err(error));
         }
     })?;
-    let (handle, io, io_note) = receiver.recv().map_err(|_| StartError::Core)??;
-    let core = CoreHandle { handle, connections: Arc::default() };
-    Ok(CoreThread { core, thread, stop, io, io_note })
+    Ok(Begun { receiver, thread, stop })
 }
 
 /// What was bound; the listeners themselves stay on their core until [`serve_on`].
