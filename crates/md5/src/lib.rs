@@ -63,6 +63,7 @@ impl Md5 {
 
     /// Adds whole blocks where none is begun.
     fn blocks(&mut self, blocks: &[[u8; BLOCK]]) {
+        debug_assert!(blocks.is_empty() || self.held() == 0, "a block is begun");
         rounds::alone(&mut self.state, blocks);
         self.len += (blocks.len() * BLOCK) as u64;
     }
@@ -72,6 +73,7 @@ impl Md5 {
     /// # Panics
     /// For more.
     pub fn keep(&mut self, tail: &[u8]) {
+        debug_assert!(tail.is_empty() || self.held() == 0, "a block is begun");
         self.rest[..tail.len()].copy_from_slice(tail);
         self.len += tail.len() as u64;
     }

@@ -100,6 +100,17 @@ impl Sum {
     pub(crate) fn whole(algorithm: Algorithm, bytes: &[u8]) -> Self {
         Self { algorithm, value: base64(bytes), composite: false }
     }
+
+    /// Whether it is a checksum at all, of somebody else's word.
+    pub(crate) fn is_one(&self) -> bool {
+        let digest = if self.composite {
+            let counted = self.value.split_once('-').filter(|it| it.1.parse::<u16>().is_ok());
+            counted.map(|it| it.0)
+        } else {
+            Some(self.value.as_str())
+        };
+        digest.and_then(unbase64).is_some_and(|it| it.len() == self.algorithm.len())
+    }
 }
 
 enum Running {

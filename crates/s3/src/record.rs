@@ -20,6 +20,8 @@ use crate::store::{Attachment, Object};
 const VERSION: u8 = 1;
 /// Bytes of user metadata, names and values, as AWS.
 pub(crate) const META_MAX: usize = 2 << 10;
+/// Parts of an object, as AWS.
+pub(crate) const PARTS_MAX: u16 = 10_000;
 /// Runs of equal parts that are kept; with more the lengths of parts are not told.
 const RUNS_MAX: usize = 600;
 /// A record of a new object has no checksums of parts if it were longer than this with them: tags may come later.
@@ -145,7 +147,7 @@ impl Parts {
             let Some(sum) = all.1.checked_add(bytes) else { return false };
             all = (all.0 + u64::from(*times), sum);
         }
-        !self.are_known() || all == (self.count.into(), len)
+        self.count <= PARTS_MAX.into() && (!self.are_known() || all == (self.count.into(), len))
     }
 
     /// Whether the lengths are known.
@@ -372,7 +374,9 @@ impl Record {
     /// The same from that text, of an object of so many bytes that has its `ETag` by now; of another content it says nothing.
     pub(crate) fn set_content(&mut self, text: &str, len: u64) {
         let Some(OfContent { etag, sum, parts }) = decode(text.as_bytes()) else { return };
-        if self.etag.as_ref() == Some(&etag) && parts.as_ref().is_none_or(|it| it.cover(len)) {
+        let can_be =
+            sum.as_ref().is_none_or(Sum::is_one) && parts.as_ref().is_none_or(|it| it.cover(len));
+        if self.etag.as_ref() == Some(&etag) && can_be {
             (self.sum, self.parts) = (sum, parts);
         }
     }
@@ -534,6 +538,20 @@ mod tests {
             let read = read(text, etag, len);
             assert_eq!((read.sum, read.parts), (None, None), "{text} {etag} {len}");
         }
+        for wrong in [
+            r#"{"etag":"abc-2","sum":{"algorithm":"Crc32","value":"AQEBAQ==\n"}}"#,
+            r#"{"etag":"abc-2","sum":{"algorithm":"Crc32","value":"AQEB"}}"#,
+            r#"{"etag":"abc-2","sum":{"algorithm":"Crc32","value":"AQEBAQ==","composite":true}}"#,
+            r#"{"etag":"abc-2","parts":{"count":4000000000,"runs":[]}}"#,
+            r#"{"etag":"abc-2","parts":{"count":4000000000,"runs":[[3999999999,0],[1,8]]}}"#,
+            r#"{"etag":"abc-2","parts":{"count":3,"runs":[[3,18446744073709551615]]}}"#,
+        ] {
+            let read = read(wrong, "abc-2", 8);
+            assert_eq!((read.sum, read.parts), (None, None), "{wrong}");
+        }
+        let of_parts =
+            r#"{"etag":"abc-2","sum":{"algorithm":"Crc32","value":"AQEBAQ==-2","composite":true}}"#;
+        assert!(read(of_parts, "abc-2", 8).sum.is_some_and(|it| it.composite));
         // Without the checksums of parts, or not at all, beside what leaves no more room.
         let beside = |len: usize| BTreeMap::from([("k".to_owned(), "v".repeat(len))]);
         let short = record.content(&beside(META_MAX - CONTENT.len() - 1 - text.len() + 1)).unwrap();

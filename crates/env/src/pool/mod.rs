@@ -125,7 +125,8 @@ impl BufferPool {
         std::thread::scope(|scope| {
             for _ in 1..threads {
                 // With fewer it takes longer.
-                let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+                let named = std::thread::Builder::new().name("millpond-memory".to_owned());
+                let _ = named.spawn_scoped(scope, work);
             }
             work();
         });

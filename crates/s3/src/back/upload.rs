@@ -5,13 +5,12 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use super::job::{Job, Not, Opened};
 use super::source;
 use super::store::{At, Fault, Told};
-use crate::record::Parts;
+use crate::record::{PARTS_MAX, Parts};
 
 /// The longest object that goes in one request, as AWS has it.
 const WHOLE_MAX: u64 = 5 << 30;
-/// Parts of a larger one whose own parts are not known: 10,000 of them are 640 GiB; of larger ones they grow.
+/// Parts of a larger one whose own parts are not known: [`PARTS_MAX`] of them are 640 GiB; of larger ones they grow.
 const PART: u64 = 64 << 20;
-const PARTS_MAX: u64 = 10_000;
 /// Parts of one object that are sent side by side, as the window allows.
 const SIDE_BY_SIDE: usize = 4;
 
@@ -36,7 +35,7 @@ impl Plan {
         if len <= WHOLE_MAX {
             return Self::Whole;
         }
-        let part = PART.max(len.div_ceil(PARTS_MAX).next_multiple_of(1 << 20));
+        let part = PART.max(len.div_ceil(PARTS_MAX.into()).next_multiple_of(1 << 20));
         let offsets = (0..len.div_ceil(part)).map(|n| n * part);
         Self::Parts(offsets.map(|offset| (offset, part.min(len - offset))).collect())
     }
@@ -136,9 +135,9 @@ mod tests {
 
     #[test]
     fn what_is_too_long_for_one_request_goes_in_parts_that_cover_it() {
-        for len in [WHOLE_MAX + 1, 700 << 30, PARTS_MAX * (5 << 30)] {
+        for len in [WHOLE_MAX + 1, 700 << 30, u64::from(PARTS_MAX) * (5 << 30)] {
             let Plan::Parts(ranges) = Plan::of(len, None) else { panic!("{len}") };
-            assert!(ranges.len() as u64 <= PARTS_MAX);
+            assert!(ranges.len() <= PARTS_MAX.into());
             assert_eq!(ranges.iter().map(|it| it.1).sum::<u64>(), len);
             assert!(ranges.windows(2).all(|it| it[0].0 + it[0].1 == it[1].0));
         }

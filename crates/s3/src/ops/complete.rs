@@ -18,13 +18,13 @@ use crate::hash::{
     Algorithm, Hasher, Sum, bad_sum, combined, composite, hex, md5, unbase64, unhex,
 };
 use crate::receive::Content;
-use crate::record::{PartRecord, Parts, Record, View, decode};
+use crate::record::{PARTS_MAX, PartRecord, Parts, Record, View, decode};
 use crate::store::{Part, Store, UploadId};
 
 /// Every part but the last has at least this.
 const PART_MIN: u64 = 5 << 20;
 /// The largest object: what 10,000 parts of 5 GiB are.
-const OBJECT_MAX: u64 = 10_000 * (5 << 30);
+const OBJECT_MAX: u64 = PARTS_MAX as u64 * (5 << 30);
 /// Parts that are asked for at once.
 const PAGE: u32 = 1_000;
 
@@ -50,7 +50,7 @@ fn all_parts(store: &Store, bucket: &str, id: UploadId) -> S3Result<Vec<Part>> {
 /// The parts that a client names, if they are there.
 fn chosen(all: Vec<Part>, named: &[CompletedPart]) -> S3Result<Vec<Chosen>> {
     let numbers: Vec<i32> = named.iter().map(|it| it.part_number.unwrap_or(0)).collect();
-    if named.is_empty() || numbers.iter().any(|it| !(1..=10_000).contains(it)) {
+    if named.is_empty() || numbers.iter().any(|it| !(1..=PARTS_MAX.into()).contains(it)) {
         return Err(S3ErrorCode::MalformedXML.into());
     }
     if numbers.windows(2).any(|pair| pair[0] >= pair[1]) {

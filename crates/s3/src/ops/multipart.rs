@@ -23,11 +23,8 @@ use crate::door::{Door, Way};
 use crate::error::{Told as _, refuse};
 use crate::hash::{Algorithm, Digest, Hasher, hex};
 use crate::receive::{BODY_MAX, Content, Incoming, Said};
-use crate::record::{PartRecord, Record, decode, encode};
+use crate::record::{PARTS_MAX, PartRecord, Record, decode, encode};
 use crate::store::{Store, Upload, UploadId};
-
-/// Parts of an upload at most.
-pub(crate) const PARTS_MAX: i32 = 10_000;
 
 /// An upload by what a client calls it.
 pub(crate) fn id(text: &str) -> S3Result<UploadId> {
@@ -132,11 +129,9 @@ pub(crate) async fn create(
 }
 
 fn part_number(number: i32) -> S3Result<u16> {
-    if !(1..=PARTS_MAX).contains(&number) {
-        let message = "Part number must be an integer between 1 and 10000, inclusive";
-        return Err(refuse(S3ErrorCode::InvalidArgument, message));
-    }
-    Ok(u16::try_from(number).unwrap_or(u16::MAX))
+    let number = u16::try_from(number).ok().filter(|it| (1..=PARTS_MAX).contains(it));
+    let message = "Part number must be an integer between 1 and 10000, inclusive";
+    number.ok_or_else(|| refuse(S3ErrorCode::InvalidArgument, message))
 }
 
 /// Where a part goes.
