@@ -183,7 +183,7 @@ mod tests {
 
     const BYTES: FileBytes = FileBytes {
         data: DataId(7),
-        layout: Layout { chunk_log2: 16, stripe: 2, seed: 4, chains: 5 },
+        layout: Layout { chunk_log2: 16, stripe: 2, seed: 4, chains: 5, table: 0 },
         bases: FileBases::NONE,
     };
 

@@ -240,7 +240,7 @@ mod tests {
 
     use super::*;
 
-    const LAYOUT: Layout = Layout { chunk_log2: 16, stripe: 2, seed: 4, chains: 5 };
+    const LAYOUT: Layout = Layout { chunk_log2: 16, stripe: 2, seed: 4, chains: 5, table: 0 };
     const OWNER: Ino = Ino(9);
 
     fn record(bases: &[(u64, u64)]) -> SharedRecord {

@@ -6,7 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use millpond_types::cluster::{ChainId, ChainRecord, DiskId, NodeId, SlotPlace, TargetId};
+use millpond_types::cluster::{
+    ChainId, ChainRecord, DiskId, NodeId, SlotPlace, TableSet, TargetId,
+};
+use millpond_types::limits::CHAINS_MAX;
 
 use crate::placement::{
     Fleet, FleetDisk, Members, PlacementError, Relocation, chain_weights, chains_to_add, generate,
@@ -15,6 +18,8 @@ use crate::placement::{
 
 /// Steps looked at in one go for one that may start: beyond, the next call looks on.
 const LOOK_AHEAD: usize = 1024;
+/// Chains of a table beside the cluster's own, at most: all tables share [`CHAINS_MAX`].
+const MORE_MAX: usize = CHAINS_MAX / 8;
 
 /// A disk, as the plan sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -49,9 +54,11 @@ pub struct Limits {
 /// The state that a plan is made from.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanView<'a> {
-    /// Replicas of every chain; 0 before the cluster has chains.
+    /// Replicas of every chain of the cluster's own table; 0 before the cluster has chains.
     pub replicas: u8,
-    /// No chains are made beyond so many.
+    /// Further tables, by the replicas of their chains.
+    pub more: TableSet,
+    /// No chains are made beyond so many in one table.
     pub chains_max: u32,
     /// Seed of the placement.
     pub seed: u64,
@@ -59,8 +66,16 @@ pub struct PlanView<'a> {
     pub disks: &'a [PlanDisk],
     /// All chains.
     pub chains: &'a BTreeMap<ChainId, ChainRecord>,
-    /// All slots.
+    /// All slots: on chains of the cluster's own table.
     pub slots: &'a [SlotPlace],
+}
+
+impl PlanView<'_> {
+    /// The tables, each with the replicas of its chains.
+    fn tables(&self) -> impl Iterator<Item = (u8, u8)> {
+        let more = self.more.iter().map(|replicas| (replicas, replicas));
+        [(0, self.replicas)].into_iter().chain(more)
+    }
 }
 
 /// One change to make.
@@ -68,6 +83,8 @@ pub struct PlanView<'a> {
 pub enum Step {
     /// A new chain on these disks, head first; it is empty and serves at once.
     NewChain {
+        /// The table that it is of.
+        table: u8,
         /// Its disks.
         disks: Vec<DiskId>,
     },
@@ -104,15 +121,18 @@ pub struct Progress {
     pub slots_running: usize,
 }
 
+/// A replica that is to move: its chain, where to, and the one that leaves for it.
+type Wanted = (ChainId, DiskId, Option<TargetId>);
+
 /// Plans, and hands out steps within limits.
 #[derive(Debug, Default)]
 pub struct Planner {
     /// The disks that the plan was made for.
-    basis: Option<(u8, Vec<PlanDisk>)>,
-    chains: VecDeque<Vec<DiskId>>,
+    basis: Option<(TableSet, Vec<PlanDisk>)>,
+    chains: VecDeque<(u8, Vec<DiskId>)>,
     /// Chains once all of the plan are made: those on their way to the store are in no queue.
     chains_wanted: usize,
-    moves: VecDeque<(ChainId, DiskId, Option<TargetId>)>,
+    moves: VecDeque<Wanted>,
     slots: VecDeque<(u16, ChainId)>,
     blocked: Option<PlacementError>,
     /// Some step no longer fitted: look once more when the others are done.
@@ -137,7 +157,7 @@ impl Planner {
         if view.replicas == 0 {
             return Vec::new();
         }
-        let basis = (view.replicas, view.disks.to_vec());
+        let basis = (view.more, view.disks.to_vec());
         if self.basis.as_ref() != Some(&basis) {
             self.replan(view);
             self.basis = Some(basis);
@@ -145,9 +165,9 @@ impl Planner {
         let mut steps = Vec::new();
         if !self.chains.is_empty() {
             while steps.len() < max
-                && let Some(disks) = self.chains.pop_front()
+                && let Some((table, disks)) = self.chains.pop_front()
             {
-                steps.push(Step::NewChain { disks });
+                steps.push(Step::NewChain { table, disks });
             }
             if self.chains.is_empty() {
                 // Slots and replicas follow once the chains have numbers.
@@ -179,48 +199,42 @@ impl Planner {
 
     fn replan(&mut self, view: &PlanView<'_>) {
         *self = Self::default();
-        let Some(plan) = Plan::of(view) else { return };
-        let mut all = plan.members.clone();
-        let made = u32::try_from(all.len()).unwrap_or(u32::MAX);
-        let more = chains_to_add(&plan.fleet, view.replicas, made);
-        let more = more.min(view.chains_max.saturating_sub(made));
-        let result = plan
-            .add_chains(view, &mut all, more)
-            .and_then(|()| rebalance(&plan.fleet, view.replicas, &mut all, view.seed, &mut |_| ()));
-        let relocations = match result {
-            Ok(relocations) => relocations,
-            Err(error) => {
-                self.blocked = Some(error);
-                return;
-            }
-        };
-        let id = |disk: &u32| view.disks[*disk as usize].id;
-        if more > 0 {
+        let mut made = view.chains.len();
+        let mut placed = Vec::new();
+        for (table, replicas) in view.tables() {
+            let Some(plan) = Plan::of(view, table) else { continue };
+            let mut all = plan.members.clone();
+            let result = plan.add_chains(view, replicas, made, &mut all).and_then(|()| {
+                rebalance(&plan.fleet, replicas, &mut all, plan.seed(view), &mut |_| ())
+            });
+            let relocations = match result {
+                Ok(relocations) => relocations,
+                Err(error) => {
+                    // Other tables may have fewer replicas.
+                    self.blocked.get_or_insert(error);
+                    continue;
+                }
+            };
             let new = &all[plan.members.len()..];
-            self.chains_wanted = all.len();
-            self.chains = new.iter().map(|members| members.iter().map(id).collect()).collect();
+            made += new.len();
+            let id = |disk: &u32| view.disks[*disk as usize].id;
+            self.chains.extend(new.iter().map(|it| (table, it.iter().map(id).collect())));
+            placed.push((plan, all, relocations));
+        }
+        self.chains_wanted = made;
+        if !self.chains.is_empty() {
             return;
         }
-        self.plan_slots(view, &plan, &all);
-        let mut order = plan.ways(&relocations);
-        // Replicas that cannot be read are made anew first, then drains, then balance.
-        order.sort_by_key(|((chain, from), _)| {
-            let disk = from.map(|from| &view.disks[from as usize]);
-            let urgency = disk.map_or(0, |disk| match (disk.readable, disk.takes_data) {
-                (false, _) => 0,
-                (true, false) => 1,
-                (true, true) => 2,
-            });
-            (urgency, *chain)
-        });
-        for ((chain, from), to) in order {
-            let chain = plan.ids[chain as usize];
-            let drop = from.map(|from| id(&from)).and_then(|disk| {
-                let members = &view.chains[&chain].chain.targets;
-                members.iter().find(|member| member.disk == disk).map(|member| member.target)
-            });
-            self.moves.push_back((chain, id(&to), drop));
+        let mut order = Vec::new();
+        for (plan, all, relocations) in &placed {
+            if plan.table == 0 {
+                self.plan_slots(view, plan, all);
+            }
+            order.extend(plan.moves(view, relocations));
         }
+        // Replicas that cannot be read are made anew first, then drains, then balance.
+        order.sort_by_key(|(urgency, (chain, ..))| (*urgency, *chain));
+        self.moves = order.into_iter().map(|(_, wanted)| wanted).collect();
     }
 
     /// Slots move when a chain has none where it should, or an eighth too few or too many.
@@ -327,15 +341,16 @@ impl Planner {
     }
 }
 
-/// The placement as it is once all moves under way have ended.
+/// The placement of one table as it is once all moves under way have ended.
 struct Plan {
+    table: u8,
     fleet: Fleet,
     ids: Vec<ChainId>,
     members: Vec<Members>,
 }
 
 impl Plan {
-    fn of(view: &PlanView<'_>) -> Option<Self> {
+    fn of(view: &PlanView<'_>, table: u8) -> Option<Self> {
         let names: BTreeSet<&str> = view.disks.iter().map(|disk| disk.domain.as_str()).collect();
         let domains: BTreeMap<&str, u32> = names.into_iter().zip(0u32..).collect();
         let places: BTreeMap<DiskId, u32> =
@@ -345,12 +360,39 @@ impl Plan {
             capacity_bytes: if disk.takes_data { disk.capacity_bytes } else { 0 },
         });
         let fleet = Fleet { disks: disks.collect(), domains: u32::try_from(domains.len()).ok()? };
-        let members = view.chains.values().map(|record| {
+        let chains = view.chains.range(ChainId::all_of(table));
+        let (mut ids, mut members) = (Vec::new(), Vec::new());
+        for (id, record) in chains {
             let leaving = record.moving.and_then(|moving| moving.drop);
             let stay = record.chain.targets.iter().filter(|member| Some(member.target) != leaving);
-            stay.filter_map(|member| places.get(&member.disk).copied()).collect()
-        });
-        Some(Self { fleet, ids: view.chains.keys().copied().collect(), members: members.collect() })
+            members.push(stay.filter_map(|member| places.get(&member.disk).copied()).collect());
+            ids.push(*id);
+        }
+        Some(Self { table, fleet, ids, members })
+    }
+
+    /// Tables do not choose the same disks together.
+    fn seed(&self, view: &PlanView<'_>) -> u64 {
+        view.seed.wrapping_add(u64::from(self.table))
+    }
+
+    /// The moves that relocations come to, each with its rank among all.
+    fn moves(&self, view: &PlanView<'_>, relocations: &[Relocation]) -> Vec<(u8, Wanted)> {
+        let wanted = |((chain, from), to): ((u32, Option<u32>), u32)| {
+            let disk = from.map(|from| &view.disks[from as usize]);
+            let urgency = disk.map_or(0, |disk| match (disk.readable, disk.takes_data) {
+                (false, _) => 0,
+                (true, false) => 1,
+                (true, true) => 2,
+            });
+            let chain = self.ids[chain as usize];
+            let drop = disk.and_then(|disk| {
+                let members = &view.chains[&chain].chain.targets;
+                members.iter().find(|member| member.disk == disk.id).map(|member| member.target)
+            });
+            (urgency, (chain, view.disks[to as usize].id, drop))
+        };
+        self.ways(relocations).into_iter().map(wanted).collect()
     }
 
     /// The relocations as moves from the present disk of a replica to its last, none of which
@@ -389,19 +431,28 @@ impl Plan {
         }
     }
 
+    /// Adds the chains that are to be made to those that are there, of which all tables have `made`.
     fn add_chains(
         &self,
         view: &PlanView<'_>,
+        replicas: u8,
+        made: usize,
         all: &mut Vec<Members>,
-        more: u32,
     ) -> Result<(), PlacementError> {
+        let here = u32::try_from(all.len()).unwrap_or(u32::MAX);
+        let most = view.chains_max as usize;
+        let most = if self.table == 0 { most } else { most.min(MORE_MAX) };
+        let room = most.saturating_sub(all.len()).min(CHAINS_MAX.saturating_sub(made));
+        let more = (chains_to_add(&self.fleet, replicas, here) as usize).min(room);
+        let more = u32::try_from(more).unwrap_or(u32::MAX);
         if more == 0 {
             return Ok(());
         }
+        let seed = self.seed(view);
         all.extend(if all.is_empty() {
-            generate(&self.fleet, view.replicas, more, view.seed, &mut |_| ())?
+            generate(&self.fleet, replicas, more, seed, &mut |_| ())?
         } else {
-            grow_chains(&self.fleet, view.replicas, all, more, view.seed)?
+            grow_chains(&self.fleet, replicas, all, more, seed)?
         });
         Ok(())
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use millpond_env::Clock;
 use millpond_store::{KeyRange, RequestId, Store, StoreErrorKind, Transaction};
+use millpond_types::limits::REPLICAS_MAX;
 use millpond_types::meta::object::ObjectOp;
 use millpond_types::meta::{
     After, Answered, Create, Layout, MetaError, MetaOp, MetaReply, MetaRequest, NUMBERS_MAX,
@@ -37,7 +38,7 @@ impl Default for VolumeOptions {
     /// Chunks of 256 KiB over 16 chains, sessions of 60 s.
     fn default() -> Self {
         Self {
-            layout: Layout { chunk_log2: 18, stripe: 16, seed: 0, chains: 0 },
+            layout: Layout { chunk_log2: 18, stripe: 16, seed: 0, chains: 0, table: 0 },
             session_lease: Duration::from_mins(1),
         }
     }
@@ -46,8 +47,8 @@ impl Default for VolumeOptions {
 /// What the cluster tells about itself; changes while the volume is open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// Chains of the chain table.
-    pub chains: u32,
+    /// Chains of each chain table: the cluster's own, then by the replicas of their chains.
+    pub chains: [u32; REPLICAS_MAX as usize + 1],
     /// Bytes that files may have, replicas counted once.
     pub bytes: u64,
     /// Of those, free.
@@ -272,7 +273,7 @@ impl Volume {
         let caller = &request.caller;
         let reply = match &request.op {
             MetaOp::Create(create) => {
-                let fresh = Fresh { id, layout: self.layout(id) };
+                let fresh = Fresh { id, layout: self.layout(id, 0) };
                 entry::create(view, caller, create, fresh).await?
             }
             MetaOp::SetAttr { ino, set } => attr::set(view, caller, (*ino, *set), id).await?,
@@ -297,16 +298,20 @@ impl Volume {
             MetaOp::Reserve(reserve) => content::reserve(view, *reserve, id).await?,
             MetaOp::Spill(spill) => content::spill(view, *spill).await?,
             MetaOp::PutFile(put) => {
-                let fresh = Fresh { id, layout: self.layout(id) };
+                let fresh = Fresh { id, layout: self.layout(id, 0) };
                 content::put(view, caller, put, fresh).await?
             }
             MetaOp::Share { ino } => share::begin(view, caller, *ino).await?,
             MetaOp::Clone(wanted) => {
-                let fresh = Fresh { id, layout: self.layout(id) };
+                let fresh = Fresh { id, layout: self.layout(id, 0) };
                 share::clone(view, caller, wanted, fresh).await?
             }
             MetaOp::Object(op) => {
-                let fresh = Fresh { id, layout: self.layout(id) };
+                let table = match op {
+                    ObjectOp::Nameless { replicas, .. } => *replicas,
+                    _ => 0,
+                };
+                let fresh = Fresh { id, layout: self.layout(id, table) };
                 object::change(view, self, request, (op, fresh)).await?
             }
             MetaOp::Unshare { ino, chunks } => share::unshare(view, (*ino, *chunks), id).await?,
@@ -349,13 +354,13 @@ impl Volume {
         Ok(Usage { bytes: facts.bytes, bytes_free: facts.bytes_free, inodes })
     }
 
-    /// Layout of a new file.
-    fn layout(&self, id: u64) -> Layout {
-        let chains = self.facts.lock().chains;
+    /// Layout of a new file on chains of a table.
+    fn layout(&self, id: u64, table: u8) -> Layout {
+        let chains = self.facts.lock().chains.get(usize::from(table)).copied().unwrap_or(0);
         // Files made one after the other begin on chains far from each other (Fibonacci hashing).
         let mixed = id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let seed = u32::try_from(mixed % u64::from(chains.max(1))).unwrap_or(0);
-        Layout { seed, chains, ..self.record.layout }
+        Layout { seed, chains, table, ..self.record.layout }
     }
 }
 

@@ -152,11 +152,17 @@ impl Incoming {
         self.algorithm.get_or_insert(algorithm);
     }
 
-    /// Takes the body in. A small one stays in memory unless a file is wanted in any case.
+    /// Takes the body in. A small one stays in memory unless a file is wanted in any case; a file has so many
+    /// replicas, as [`Store::nameless_file`](crate::store::Store) wants them.
     ///
     /// # Errors
     /// `IncompleteBody`, `RequestTimeout`, what the signature of a chunk says, and those of the volume. Nothing is left then.
-    pub(crate) async fn receive(mut self, door: &Door, to_file: bool) -> S3Result<Arrived> {
+    pub(crate) async fn receive(
+        mut self,
+        door: &Door,
+        to_file: bool,
+        replicas: u8,
+    ) -> S3Result<Arrived> {
         let hasher = Hasher::new(self.algorithm);
         if self.len <= STORED_MAX as u64 && !to_file {
             let mut bytes = Vec::with_capacity(usize::try_from(self.len).unwrap_or_default());
@@ -170,7 +176,7 @@ impl Incoming {
         // One piece is filled while the one before is hashed and written.
         let piece = usize::try_from(self.len).unwrap_or(PIECE).clamp(1, PIECE);
         let _memory = door.memory(Way::In, room(piece) * 2).await?;
-        let file = door.blocking(|store| store.nameless_file().in_bucket()).await?;
+        let file = door.blocking(move |store| store.nameless_file(replicas).in_bucket()).await?;
         let md5 = Arc::clone(&door.md5);
         let _coming = md5.expect();
         let hasher = Some(hasher);

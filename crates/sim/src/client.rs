@@ -114,7 +114,12 @@ impl World {
         if !matches!(self.phase, Phase::Chaos | Phase::Healing) {
             return None;
         }
-        let chain = ChainId(1 + u32::try_from(self.rng.index(self.plan.chains)).expect("few"));
+        let number = 1 + u32::try_from(self.rng.index(self.plan.chains)).expect("few");
+        let table = self.store.cluster.more.iter().next();
+        let chain = match table.filter(|_| self.rng.permille(500)) {
+            Some(table) => ChainId::of(table, number),
+            None => ChainId::of(0, number),
+        };
         let chunk = ChunkId(1 + u128::from(self.rng.below(self.plan.chunks)));
         let bytes = self.value(client);
         if self.has_files && self.rng.permille(600) {
@@ -327,6 +332,7 @@ impl World {
         operation.heard = heard;
         operation.ret = (known && !sealed).then_some(self.now);
         self.stats.operations += 1;
+        self.stats.elsewhere += u64::from(known && chain.table() != 0);
         self.stats.unknown += u64::from(!known);
         self.trace.add(self.now ^ u64::from(known));
         if self.phase == Phase::Last && !known {

@@ -218,6 +218,14 @@ impl Plan {
     }
 }
 
+/// Of how many seeds one has another chain table, and which.
+const TABLE_SEEDS: (u64, u64) = (4, 1);
+
+/// Whether a run has chains with different numbers of replicas.
+const fn tables_wanted(seed: u64) -> bool {
+    seed % TABLE_SEEDS.0 == TABLE_SEEDS.1
+}
+
 impl World {
     /// One fault, and the time of the next.
     pub(crate) fn strike(&mut self) {
@@ -672,5 +680,20 @@ impl World {
             let (name, value) = (name.to_owned(), value.to_owned());
             self.order_surely(AdminCommand::Set { name, value });
         }
+    }
+
+    /// In some runs an operator wants a table of chains with fewer replicas, or more, once those of the
+    /// cluster are there.
+    pub(crate) fn order_table(&mut self) {
+        let replicas = self.plan.replicas;
+        let others: Vec<usize> = (1..self.plan.nodes).filter(|it| *it != replicas).collect();
+        if !tables_wanted(self.seed) || others.is_empty() {
+            return;
+        }
+        let replicas = others[self.rng.index(others.len())];
+        let replicas = u8::try_from(replicas).expect("small");
+        let form = AdminCommand::Form { replicas };
+        let at = self.rng.between(ms(2500), self.plan.chaos.max(ms(2501)));
+        self.after(at, Item::Undo(Undo::Order(form)));
     }
 }

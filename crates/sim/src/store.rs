@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use millpond_cluster::manager::{StoreReply, StoreRequest};
 use millpond_types::cluster::{
-    ChainId, ChainRecord, ChainTarget, HeadRecord, NodeId, SLOT_PAGES, SlotPage, SlotPlace,
-    TargetState, TermRecord, keys,
+    ChainId, ChainRecord, ChainTarget, ClusterRecord, HeadRecord, NodeId, SLOT_PAGES, SlotPage,
+    SlotPlace, TargetState, TermRecord, keys,
 };
 use millpond_types::limits::SLOT_PAGE;
 use millpond_types::wire::Record as _;
@@ -28,6 +28,7 @@ pub(crate) struct Store {
     pub(crate) chains: BTreeMap<ChainId, ChainRecord>,
     pub(crate) term: TermRecord,
     pub(crate) head: HeadRecord,
+    pub(crate) cluster: ClusterRecord,
     /// It takes nothing at the moment.
     pub(crate) down: bool,
 }
@@ -105,6 +106,8 @@ impl Store {
                 let head = HeadRecord::open(&value).map_err(unreadable)?;
                 self.check_head(sender, &head)?;
                 self.head = head;
+            } else if key == keys::CLUSTER {
+                self.cluster = ClusterRecord::open(&value).map_err(unreadable)?;
             } else if key.starts_with(keys::CHAIN) {
                 let after = ChainRecord::open(&value).map_err(unreadable)?;
                 let before = self.chains.insert(after.chain.id, after.clone());

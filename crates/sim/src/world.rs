@@ -79,6 +79,8 @@ pub struct Stats {
     pub moves: u64,
     /// Managers that became primary.
     pub take_overs: u64,
+    /// Operations that ended on chains of another table than the cluster's own.
+    pub elsewhere: u64,
     /// Histories that the checker gave up.
     pub too_hard: u64,
 }
@@ -94,6 +96,7 @@ impl Stats {
         self.resyncs += other.resyncs;
         self.moves += other.moves;
         self.take_overs += other.take_overs;
+        self.elsewhere += other.elsewhere;
         self.too_hard += other.too_hard;
     }
 }
@@ -124,6 +127,8 @@ pub(crate) struct World {
     pub(crate) forgot: BTreeMap<ChainId, Time>,
     /// After the faults operators have said what they want.
     pub(crate) orders_given: bool,
+    /// What the run follows from.
+    pub(crate) seed: u64,
     /// Clients work on files that are cloned, too.
     pub(crate) has_files: bool,
     pub(crate) files: Files,
@@ -168,6 +173,7 @@ impl World {
             forgot: BTreeMap::new(),
             orders_given: false,
             has_files: files::wanted(seed),
+            seed,
             files: Files::default(),
             beyond_repair: false,
             rng,
@@ -185,6 +191,7 @@ impl World {
             self.after(ms(1 + manager as u64), Item::ManagerWake { manager, life: 0, turn: 0 });
         }
         self.first_orders();
+        self.order_table();
         self.after(ms(20), Item::Operator);
         for client in 0..self.plan.clients {
             self.after(ms(3), Item::ClientWake { client, epoch: 0 });
@@ -339,12 +346,14 @@ impl World {
         let serves = millpond_types::cluster::TargetState::Serving;
         let whole = |record: &millpond_types::cluster::ChainRecord| {
             let targets = &record.chain.targets;
-            let all = targets.len() == self.plan.replicas;
+            let wanted = self.store.cluster.replicas_of(record.chain.id.table());
+            let all = targets.len() == usize::from(wanted);
             all && record.moving.is_none() && targets.iter().all(|member| member.state == serves)
         };
+        let tables = 1 + self.store.cluster.more.iter().count();
         self.orders_given
             && self.operator.finished()
-            && self.store.chains.len() == self.plan.chains
+            && self.store.chains.len() == self.plan.chains * tables
             && self.store.chains.values().all(whole)
     }
 

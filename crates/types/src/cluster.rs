@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::ids::{SlotId, Uuid128};
+use crate::limits;
 
 mod messages;
 mod namespaces;
@@ -23,8 +24,8 @@ pub use namespaces::{DroppedRecord, NamespaceHead, NamespaceRecord, namespace_ke
 pub use news::News;
 pub use records::{
     ChainRecord, ClusterRecord, ConfigRecord, ConfigVersion, DiskRecord, DiskState, EventRecord,
-    HeadRecord, Incarnation, LeaseRecord, NodeRecord, NodeState, SLOT_PAGES, SlotPage, TargetMove,
-    Term, TermRecord, keys,
+    HeadRecord, Incarnation, LeaseRecord, NodeRecord, NodeState, SLOT_PAGES, SlotPage, TableSet,
+    TargetMove, Term, TermRecord, keys,
 };
 pub use routing::{
     NodeInfo, Routing, RoutingDiff, RoutingUpdate, SlotChange, SlotPlace, UpdateError,
@@ -49,7 +50,35 @@ pub struct ChainId(pub u32);
 impl ChainId {
     /// No chain: what a slot has before the cluster has chains. Chains count from 1.
     pub const NONE: Self = Self(0);
+    /// Bits of the number that count chains of one table; those above are the table.
+    const NUMBER_BITS: u32 = 17;
+
+    /// A chain of a table: 0 is the cluster's own, any other has chains of so many replicas (RFC 0022).
+    #[must_use]
+    pub const fn of(table: u8, number: u32) -> Self {
+        Self((table as u32) << Self::NUMBER_BITS | number)
+    }
+
+    /// The table that it is of.
+    #[must_use]
+    pub fn table(self) -> u8 {
+        u8::try_from(self.0 >> Self::NUMBER_BITS).unwrap_or(u8::MAX)
+    }
+
+    /// Which one of its table, from 1 on.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.0 & ((1 << Self::NUMBER_BITS) - 1)
+    }
+
+    /// All ids that a chain of a table can have.
+    #[must_use]
+    pub fn all_of(table: u8) -> std::ops::RangeInclusive<Self> {
+        Self::of(table, 0)..=Self::of(table, (1 << Self::NUMBER_BITS) - 1)
+    }
 }
+
+const _: () = assert!(limits::CHAINS_MAX < 1 << ChainId::NUMBER_BITS);
 
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -44,6 +44,9 @@ pub const DEADLINE_MS_DEFAULT: u32 = 5_000;
 pub const SLOT_PAGE: usize = 1024;
 /// Members of one chain: 3 replicas, one coming and one going, and room for a step of luck.
 pub const CHAIN_TARGETS_MAX: usize = 8;
+/// Replicas of a chain, at most: two members more while one comes and one goes.
+pub const REPLICAS_MAX: u8 = 6;
+const _: () = assert!(REPLICAS_MAX as usize + 2 == CHAIN_TARGETS_MAX);
 /// Addresses of one node: every network card twice over.
 pub const ADDRESSES_MAX: usize = 16;
 /// Nodes of one cluster.

@@ -142,6 +142,10 @@ pub struct ChainPlace {
 /// The chains of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chains {
+    /// Replicas of the chains that everything is on which asks for no others; 0 without chains.
+    pub replicas: u8,
+    /// Other numbers of replicas that there are chains of.
+    pub tables: Vec<u8>,
     /// The version of the routing that says so.
     pub routing: RoutingVersion,
     /// All chains, by id.
@@ -157,7 +161,17 @@ impl Chains {
             let whole = !nodes.is_empty() && nodes.len() == chain.targets.len();
             ChainPlace { id: *id, version: chain.version, nodes, whole }
         };
+        // Members come and go: what most chains have is what is wanted.
+        let mut counts = BTreeMap::<usize, usize>::new();
+        for (_, chain) in routing.chains.range(ChainId::all_of(0)) {
+            *counts.entry(chain.targets.len()).or_default() += 1;
+        }
+        let usual = counts.into_iter().max_by_key(|(_, chains)| *chains).map_or(0, |(it, _)| it);
+        let mut tables: Vec<u8> = routing.chains.keys().map(|id| id.table()).collect();
+        tables.dedup();
         Self {
+            replicas: u8::try_from(usual).unwrap_or(u8::MAX),
+            tables: tables.into_iter().filter(|table| *table > 0).collect(),
             routing: routing.version,
             chains: routing.chains.iter().map(place).collect(),
             nodes: routing.nodes.values().map(|it| (it.id, it.addresses.clone())).collect(),

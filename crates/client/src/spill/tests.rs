@@ -6,7 +6,7 @@ use millpond_types::meta::{FileKind, Layout};
 
 use super::*;
 
-const LAYOUT: Layout = Layout { chunk_log2: 16, stripe: 2, seed: 4, chains: 5 };
+const LAYOUT: Layout = Layout { chunk_log2: 16, stripe: 2, seed: 4, chains: 5, table: 0 };
 
 /// One file; `meddle` is called before each question with the number of those before.
 struct World<'m> {

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use millpond_types::limits::REPLICAS_MAX;
 use millpond_types::meta::object::{
     Attachment, Bucket, Expect, ListObjects as ListOp, ListPage, Object, ObjectBody, ObjectOp,
     ObjectReply, Origin, Part, Put, PutObject as PutOp, PutPart, SetAttachment, Upload, UploadId,
@@ -303,16 +304,21 @@ impl Volume {
         self.done(self.object_op(&path, op)?, Some(put.attachment))
     }
 
-    /// A file without a name, to read and write. It goes when its last clone is dropped and nothing has given it a name, and
+    /// A file without a name, to read and write, its bytes on chains of so many replicas (0: the cluster's own number). It goes when its last clone is dropped and nothing has given it a name, and
     /// when this process dies.
     ///
     /// # Errors
-    /// As for every call.
-    pub fn nameless_file(&self) -> Result<File, ClientError> {
+    /// `InvalidArgument` for more replicas than chains can have; and as for every call. Without chains of so many
+    /// replicas no meta answers until the deadline.
+    pub fn nameless_file(&self, replicas: u8) -> Result<File, ClientError> {
+        if replicas > REPLICAS_MAX {
+            let why = format!("{replicas}, of {REPLICAS_MAX} at most");
+            return Err(ClientError::argument("replicas", why));
+        }
         let ino = self.number()?;
         // Known to be open before it is there: no meta collects it between.
         self.metas().note_open(ino);
-        let op = ObjectOp::Nameless { parent: Ino::ROOT, ino, mode: MODE };
+        let op = ObjectOp::Nameless { parent: Ino::ROOT, ino, mode: MODE, replicas };
         let made = self.metas().attr_at("a file without a name", MetaOp::Object(op));
         let file = made.map(|attr| {
             let text = format!("inode {ino}, without a name");

@@ -319,8 +319,11 @@ fn takes_data(draft: &Draft<'_>, disk: &DiskRecord) -> bool {
 }
 
 fn found(draft: &mut Draft<'_>, cx: &Cx<'_>) -> Outcome {
-    draft.changes.cluster =
-        Some(ClusterRecord { cluster: cx.options.new_cluster, replicas: 0, seed: cx.options.seed });
+    draft.changes.cluster = Some(ClusterRecord {
+        cluster: cx.options.new_cluster,
+        seed: cx.options.seed,
+        ..ClusterRecord::default()
+    });
     draft.event(None, format!("cluster {} was founded", cx.options.new_cluster));
     Outcome::Done
 }
@@ -511,6 +514,7 @@ fn plan(draft: &mut Draft<'_>, nodes: &Nodes, planner: &mut Planner, cx: &Cx<'_>
     }
     let view = PlanView {
         replicas: state.cluster.replicas,
+        more: state.cluster.more,
         chains_max: cx.options.chains_max,
         seed: state.cluster.seed,
         disks: &disks,
@@ -532,7 +536,7 @@ fn plan(draft: &mut Draft<'_>, nodes: &Nodes, planner: &mut Planner, cx: &Cx<'_>
             return;
         }
         match step {
-            Step::NewChain { disks } => new_chain(draft, nodes, planner, &disks),
+            Step::NewChain { table, disks } => new_chain(draft, nodes, planner, (table, &disks)),
             Step::Add { chain, to, drop } => add_target(draft, (chain, to, drop)),
             Step::Place { slot, to } => {
                 let old = Some(draft.place(slot).chain).filter(|old| *old != ChainId::NONE);
@@ -557,7 +561,12 @@ fn form(draft: &mut Draft<'_>, disks: &[PlanDisk], nodes: &Nodes, cx: &Cx<'_>) {
 }
 
 /// An empty chain serves at once wherever its nodes are there.
-fn new_chain(draft: &mut Draft<'_>, nodes: &Nodes, planner: &mut Planner, disks: &[DiskId]) {
+fn new_chain(
+    draft: &mut Draft<'_>,
+    nodes: &Nodes,
+    planner: &mut Planner,
+    (table, disks): (u8, &[DiskId]),
+) {
     let mut targets = Vec::with_capacity(disks.len());
     for disk in disks {
         let Some(node) = draft.disk(*disk).map(|disk| disk.node) else { continue };
@@ -570,7 +579,7 @@ fn new_chain(draft: &mut Draft<'_>, nodes: &Nodes, planner: &mut Planner, disks:
         planner.forget();
         return;
     }
-    let id = draft.new_chain();
+    let id = draft.new_chain(table);
     let chain = Chain { id, version: ChainVersion(1), targets };
     draft.put_chain(ChainRecord { chain, moving: None });
 }

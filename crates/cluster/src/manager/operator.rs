@@ -2,9 +2,10 @@
 
 use millpond_types::SlotId;
 use millpond_types::cluster::{
-    ChainId, ConfigVersion, DiskId, DiskRecord, DiskState, NodeId, NodeRecord, NodeState,
-    SlotPlace, TargetId,
+    ChainId, ClusterRecord, ConfigVersion, DiskId, DiskRecord, DiskState, NodeId, NodeRecord,
+    NodeState, SlotPlace, TargetId,
 };
+use millpond_types::limits::{CHAINS_MAX, REPLICAS_MAX};
 
 use super::Cx;
 use super::commit::{add_target, plan_disks};
@@ -94,27 +95,43 @@ impl From<String> for Halt {
     }
 }
 
+/// Makes the first chains, and later tables of chains with other numbers of replicas.
 fn form(draft: &mut Draft<'_>, replicas: u8) -> Outcome {
     let cluster = draft.cluster();
-    if cluster.replicas != 0 {
+    if cluster.replicas == replicas && replicas != 0 {
         return Err(Halt::Refused(format!(
-            "the cluster has chains of {} replicas already",
-            cluster.replicas
+            "the cluster has chains of {replicas} replicas already"
         )));
+    }
+    if cluster.more.has(replicas) {
+        return Ok(format!("the cluster has a table of chains of {replicas} replicas already"));
     }
     let disks = plan_disks(draft.base);
     let mut domains: Vec<&str> =
         disks.iter().filter(|disk| disk.takes_data).map(|disk| disk.domain.as_str()).collect();
     domains.sort_unstable();
     domains.dedup();
-    if replicas == 0 || domains.len() < usize::from(replicas) {
+    if replicas == 0 || replicas > REPLICAS_MAX {
+        return Err(Halt::Refused(format!("{replicas} replicas: a chain has 1 to {REPLICAS_MAX}")));
+    }
+    if domains.len() < usize::from(replicas) {
         return Err(Halt::Refused(format!(
             "{replicas} replicas need as many failure domains, there are {}: start more nodes, or \
              take fewer replicas (at least 1)",
             domains.len()
         )));
     }
-    draft.changes.cluster = Some(millpond_types::cluster::ClusterRecord { replicas, ..cluster });
+    let chains = draft.base.chains.len();
+    if chains >= CHAINS_MAX {
+        return Err(Halt::Refused(format!(
+            "the cluster has {chains} chains, of {CHAINS_MAX} at most: there is no room for another table"
+        )));
+    }
+    draft.changes.cluster = Some(if cluster.replicas == 0 {
+        ClusterRecord { replicas, ..cluster }
+    } else {
+        ClusterRecord { more: cluster.more.with(replicas), ..cluster }
+    });
     draft.event(None, format!("chains of {replicas} replicas are made"));
     Ok(format!("chains of {replicas} replicas are being made"))
 }

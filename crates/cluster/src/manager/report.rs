@@ -28,6 +28,7 @@ impl Primary {
         let disks = plan_disks(state);
         let view = PlanView {
             replicas: state.cluster.replicas,
+            more: state.cluster.more,
             chains_max: cx.options.chains_max,
             seed: state.cluster.seed,
             disks: &disks,
@@ -41,6 +42,7 @@ impl Primary {
             routing: state.head.routing,
             config: state.config.version,
             replicas: state.cluster.replicas,
+            more: state.cluster.more,
             progress: self.planner.progress(&view),
             paused: Rules::of(&state.config).paused,
             subscribers: self.publisher.subscribers(),
@@ -50,7 +52,8 @@ impl Primary {
         };
         for record in state.chains.values() {
             let serving = record.chain.serving().count();
-            let whole = serving >= usize::from(state.cluster.replicas);
+            let wanted = state.cluster.replicas_of(record.chain.id.table());
+            let whole = serving >= usize::from(wanted);
             let place = match (serving, whole) {
                 (0, _) => &mut status.chains_down,
                 (_, true) => &mut status.chains_whole,

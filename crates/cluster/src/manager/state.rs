@@ -286,10 +286,17 @@ impl<'a> Draft<'a> {
         id
     }
 
-    pub(crate) fn new_chain(&mut self) -> ChainId {
-        let id = ChainId(self.changes.head.next_chain);
-        self.changes.head.next_chain += 1;
-        id
+    /// The id of a new chain of a table. Chains are never forgotten, so that the next one is behind the last.
+    pub(crate) fn new_chain(&mut self, table: u8) -> ChainId {
+        if table == 0 {
+            let id = ChainId(self.changes.head.next_chain);
+            self.changes.head.next_chain += 1;
+            return id;
+        }
+        let last = |chains: &BTreeMap<ChainId, ChainRecord>| {
+            chains.range(ChainId::all_of(table)).next_back().map_or(0, |(id, _)| id.number())
+        };
+        ChainId::of(table, last(&self.base.chains).max(last(&self.changes.chains)) + 1)
     }
 
     pub(crate) fn event(&mut self, chain: Option<ChainId>, text: String) {

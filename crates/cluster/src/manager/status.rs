@@ -2,7 +2,7 @@
 
 use millpond_types::cluster::{
     ChainId, ChainVersion, ConfigVersion, DiskId, DiskState, LocalState, NodeId, NodeState,
-    RoutingVersion, SlotProgress, TargetId, TargetMove, TargetState, Term,
+    RoutingVersion, SlotProgress, TableSet, TargetId, TargetMove, TargetState, Term,
 };
 use millpond_types::ids::{SlotId, Uuid128};
 
@@ -21,8 +21,10 @@ pub struct Status {
     pub routing: RoutingVersion,
     /// The newest configuration.
     pub config: ConfigVersion,
-    /// Replicas of every chain.
+    /// Replicas of every chain of the cluster's own table.
     pub replicas: u8,
+    /// Further tables.
+    pub more: TableSet,
     /// What is wrong, worst first; empty when all is well.
     pub problems: Vec<Problem>,
     /// All nodes.

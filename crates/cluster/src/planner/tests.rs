@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_types::cluster::{
     Chain, ChainId, ChainRecord, ChainTarget, ChainVersion, DiskId, LocalState, NodeId, SlotPlace,
-    TargetId, TargetState,
+    TableSet, TargetId, TargetState,
 };
 use millpond_types::ids::Uuid128;
 use millpond_types::limits::SLOTS;
@@ -29,6 +29,7 @@ fn id(n: u32) -> Uuid128 {
 #[derive(Clone)]
 struct Model {
     replicas: u8,
+    more: TableSet,
     chains_max: u32,
     disks: Vec<PlanDisk>,
     /// Disks that answer.
@@ -51,6 +52,7 @@ impl Model {
     fn new(nodes: u32, disks: u32, replicas: u8) -> Self {
         let mut model = Self {
             replicas,
+            more: TableSet::default(),
             chains_max: u32::MAX,
             disks: Vec::new(),
             up: BTreeSet::new(),
@@ -84,6 +86,7 @@ impl Model {
     fn steps(&mut self) -> Vec<Step> {
         let view = PlanView {
             replicas: self.replicas,
+            more: self.more,
             chains_max: self.chains_max,
             seed: 5,
             disks: &self.disks,
@@ -96,6 +99,7 @@ impl Model {
     fn progress(&self) -> Progress {
         let view = PlanView {
             replicas: self.replicas,
+            more: self.more,
             chains_max: self.chains_max,
             seed: 5,
             disks: &self.disks,
@@ -113,10 +117,11 @@ impl Model {
 
     fn carry_out(&mut self, step: Step) {
         match step {
-            Step::NewChain { disks } => {
+            Step::NewChain { table, disks } => {
                 let targets =
                     disks.iter().map(|disk| self.member(*disk, TargetState::Serving)).collect();
-                let id = ChainId(u32::try_from(self.chains.len()).unwrap() + 1);
+                let made = self.chains.range(ChainId::all_of(table)).count();
+                let id = ChainId::of(table, u32::try_from(made).unwrap() + 1);
                 let chain = Chain { id, version: ChainVersion(1), targets };
                 self.chains.insert(id, ChainRecord { chain, moving: None });
             }
@@ -200,11 +205,16 @@ impl Model {
         domains.sort_unstable();
         domains.dedup();
         assert_eq!(domains.len(), members, "two replicas share a domain: {after:?}");
-        assert!(after.chain.targets.len() <= usize::from(self.replicas) + 1);
+        assert!(after.chain.targets.len() <= self.wanted(after.chain.id) + 1);
         assert_eq!(
             after.chain.version.0 - before.chain.version.0,
             u32::from(after.chain.targets != before.chain.targets)
         );
+    }
+
+    /// Replicas that a chain should have.
+    fn wanted(&self, chain: ChainId) -> usize {
+        usize::from(if chain.table() == 0 { self.replicas } else { chain.table() })
     }
 
     fn settle(&mut self) {
@@ -217,8 +227,13 @@ impl Model {
     }
 
     fn per_disk(&self) -> BTreeMap<DiskId, usize> {
+        self.per_disk_of(0)
+    }
+
+    fn per_disk_of(&self, table: u8) -> BTreeMap<DiskId, usize> {
         let mut counts: BTreeMap<_, _> = self.disks.iter().map(|disk| (disk.id, 0)).collect();
-        for member in self.chains.values().flat_map(|record| &record.chain.targets) {
+        let chains = self.chains.range(ChainId::all_of(table));
+        for member in chains.flat_map(|(_, record)| &record.chain.targets) {
             *counts.get_mut(&member.disk).unwrap() += 1;
         }
         counts
@@ -344,9 +359,46 @@ fn too_few_domains_block_and_say_so() {
     assert_eq!(model.planner.blocked(), None);
 }
 
+#[test]
+fn a_table_more_spreads_over_all_disks_and_takes_no_slot() {
+    let mut model = Model::new(3, 2, 2);
+    model.settle();
+    let before = model.slots.clone();
+    model.more = TableSet::default().with(1).with(3);
+    model.settle();
+    assert_eq!(model.chains.len(), 256 * 3);
+    for (table, shares) in [(0, 85..=86), (1, 42..=43), (3, 128..=128)] {
+        let counts = model.per_disk_of(table);
+        assert!(counts.values().all(|count| shares.contains(count)), "{table}: {counts:?}");
+    }
+    assert_eq!((model.moved, &model.slots), (0, &before), "what was there stays where it was");
+    model.add_node(3, 2);
+    model.settle();
+    let counts = model.per_disk_of(1);
+    assert!(counts.values().all(|count| *count == 32), "{counts:?}");
+    assert!(model.slots.iter().all(|place| place.chain.table() == 0));
+}
+
+#[test]
+fn a_table_without_enough_domains_blocks_no_other() {
+    let mut model = Model::new(4, 1, 2);
+    model.more = TableSet::default().with(3);
+    model.settle();
+    model.drain(3, true);
+    model.drain(2, true);
+    model.settle();
+    assert!(model.planner.blocked().unwrap().to_string().contains("3 replicas"));
+    let counts: Vec<usize> = model.per_disk_of(0).into_values().collect();
+    assert_eq!(counts[2..], [0; 2], "the chains of two are moved all the same");
+    model.drain(3, false);
+    model.settle();
+    assert_eq!(model.planner.blocked(), None);
+}
+
 #[derive(Clone, Debug)]
 enum Act {
     Grow,
+    Table(u8),
     Drain(u32, bool),
     Down(u32),
     Up(u32),
@@ -359,6 +411,7 @@ enum Act {
 fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         1 => Just(Act::Grow),
+        1 => (1u8..5).prop_map(Act::Table),
         2 => (0u32..7, any::<bool>()).prop_map(|(node, on)| Act::Drain(node, on)),
         2 => (0u32..14).prop_map(Act::Down),
         2 => (0u32..14).prop_map(Act::Up),
@@ -378,6 +431,10 @@ fn perform(model: &mut Model, act: &Act) {
                 model.add_node(nodes, 2);
             }
         }
+        Act::Table(replicas) if *replicas != model.replicas => {
+            model.more = model.more.with(*replicas);
+        }
+        Act::Table(_) => {}
         Act::Drain(node, on) => model.drain(*node, *on),
         Act::Down(n) => {
             let disk = nth(model, *n);
@@ -421,13 +478,17 @@ proptest! {
         }
         model.settle();
         for record in model.chains.values() {
-            prop_assert_eq!(record.chain.serving().count(), 2, "{:?}", record);
-            prop_assert_eq!(record.chain.targets.len(), 2);
+            let wanted = model.wanted(record.chain.id);
+            prop_assert_eq!(record.chain.serving().count(), wanted, "{:?}", record);
+            prop_assert_eq!(record.chain.targets.len(), wanted);
         }
-        let counts = model.per_disk();
-        let (least, most) = (counts.values().min().unwrap(), counts.values().max().unwrap());
-        prop_assert!(most - least <= 1, "{:?}", counts);
-        prop_assert!(model.slots.iter().all(|place| place.chain != ChainId::NONE));
+        for table in model.more.iter().chain([0]) {
+            let counts = model.per_disk_of(table);
+            let (least, most) = (counts.values().min().unwrap(), counts.values().max().unwrap());
+            prop_assert!(*most > 0 && most - least <= 1, "{}: {:?}", table, counts);
+        }
+        let own = |place: &SlotPlace| place.chain != ChainId::NONE && place.chain.table() == 0;
+        prop_assert!(model.slots.iter().all(own));
         prop_assert_eq!(model.progress(), Progress::default());
     }
 }

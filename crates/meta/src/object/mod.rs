@@ -180,7 +180,7 @@ pub(crate) async fn change(
 ) -> Result<MetaReply, Failed> {
     let (caller, session): (&Caller, u64) = (&request.caller, request.session);
     let reply = match op {
-        ObjectOp::Nameless { parent, ino, mode } => {
+        ObjectOp::Nameless { parent, ino, mode, .. } => {
             let fresh = Fresh { id: ino.0, ..fresh };
             return nameless::make(view, (caller, session), (*parent, *mode), fresh).await;
         }

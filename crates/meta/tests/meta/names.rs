@@ -43,7 +43,9 @@ pub(crate) async fn create_exclusive_and_not(f: Fixture) {
 /// A process that has just begun may not have heard of the chains yet.
 pub(crate) async fn files_without_a_place_are_made_when_there_is_one(f: Fixture) {
     let c = f.client().await;
-    let chains = |chains| f.volume.set_facts(Facts { chains, bytes: 1 << 40, bytes_free: 1 << 39 });
+    let chains = |chains| {
+        f.volume.set_facts(Facts { chains: [chains; _], bytes: 1 << 40, bytes_free: 1 << 39 });
+    };
     chains(0);
     let file = MetaOp::Create(create(ROOT, "f", FileKind::Regular));
     let (_, path) = (c.dir(ROOT, "d").await, vec![name("d"), name("g")]);

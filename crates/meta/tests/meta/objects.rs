@@ -146,7 +146,7 @@ impl Client {
         else {
             panic!()
         };
-        let op = ObjectOp::Nameless { parent: ROOT, ino: Ino(first), mode: 0o644 };
+        let op = ObjectOp::Nameless { parent: ROOT, ino: Ino(first), mode: 0o644, replicas: 0 };
         self.entry(MetaOp::Object(op)).await.unwrap().attr
     }
 

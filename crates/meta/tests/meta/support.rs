@@ -35,7 +35,7 @@ impl Fixture {
         let options = VolumeOptions { session_lease: LEASE, ..VolumeOptions::default() };
         let open = async |store: Store| {
             let volume = Volume::open(store, Arc::new(clock.clone()), options).await.unwrap();
-            volume.set_facts(Facts { chains: 64, bytes: 1 << 40, bytes_free: 1 << 39 });
+            volume.set_facts(Facts { chains: [64; _], bytes: 1 << 40, bytes_free: 1 << 39 });
             Arc::new(volume)
         };
         let (volume, other) = (open(store.clone()).await, open(other).await);

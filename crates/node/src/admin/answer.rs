@@ -63,8 +63,10 @@ pub struct Status {
     pub routing: u64,
     /// The newest configuration.
     pub config: u64,
-    /// Replicas of every chain; 0 before there are chains.
+    /// Replicas of the chains of all that asks for no others; 0 before there are chains.
     pub replicas: u8,
+    /// Other numbers of replicas that there are chains of.
+    pub tables: Vec<u8>,
     /// What is wrong, worst first.
     pub problems: Vec<Problem>,
     /// The nodes.
@@ -351,6 +353,7 @@ impl From<&manager::Status> for Status {
             routing: status.routing.0,
             config: status.config.0,
             replicas: status.replicas,
+            tables: status.more.iter().collect(),
             problems: status.problems.iter().map(problem).collect(),
             nodes,
             nodes_left_out,

@@ -3,15 +3,13 @@
 use std::path::Path;
 
 use millpond_client::Address;
-use millpond_types::limits::{ADDRESSES_MAX, CHAIN_TARGETS_MAX, NODES_MAX};
+use millpond_types::limits::{ADDRESSES_MAX, NODES_MAX, REPLICAS_MAX};
 
 use super::check::invalid;
 use super::{ClusterConfig, Config, ConfigError};
 
 /// Longest name of a failure domain in bytes; the manager accepts no longer one.
 const DOMAIN_BYTES_MAX: usize = 200;
-/// Members of one chain at most, while one comes and one goes beside them.
-const REPLICAS_MAX: usize = CHAIN_TARGETS_MAX - 2;
 
 /// Where managers keep their records.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +86,7 @@ impl ClusterConfig {
     }
 
     fn check_form(&self) -> Result<(), ConfigError> {
-        if !(1..=REPLICAS_MAX).contains(&(self.replicas as usize)) {
+        if !(1..=u32::from(REPLICAS_MAX)).contains(&self.replicas) {
             return Err(invalid("cluster.replicas", format!("use 1 to {REPLICAS_MAX}")));
         }
         if self.form_nodes != 0 && self.form_nodes < self.replicas {

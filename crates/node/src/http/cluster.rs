@@ -48,10 +48,12 @@ fn routing(page: &mut Page, routing: &Routing) {
     let family = ("millpond_cluster_slots_moving", "Slots on their way to another chain.");
     page.one(family, "gauge", routing.moving.len() as u64);
     // Chains without any replica that serves are a line of their own even when there are none.
-    let mut chains: BTreeMap<usize, u64> = BTreeMap::from([(0, 0)]);
+    let mut chains: BTreeMap<(u8, usize), u64> = BTreeMap::from([((0, 0), 0)]);
     let mut targets = [0; STATES.len()];
     for chain in routing.chains.values() {
-        *chains.entry(chain.serving().count()).or_default() += 1;
+        let (table, serving) = (chain.id.table(), chain.serving().count());
+        chains.entry((table, 0)).or_default();
+        *chains.entry((table, serving)).or_default() += 1;
         for member in &chain.targets {
             let at = STATES.iter().position(|state| *state == member.state);
             targets[at.unwrap_or(0)] += 1;
@@ -60,7 +62,14 @@ fn routing(page: &mut Page, routing: &Routing) {
     page.many(
         ("millpond_cluster_chains", "Chains of the cluster by replicas that serve."),
         "gauge",
-        chains.into_iter().map(|(serving, count)| (label("serving", &serving.to_string()), count)),
+        chains.into_iter().map(|((table, serving), count)| {
+            let serving = label("serving", &serving.to_string());
+            let labels = match table {
+                0 => serving,
+                table => format!("{serving},{}", label("table", &table.to_string())),
+            };
+            (labels, count)
+        }),
     );
     page.many(
         ("millpond_cluster_targets", "Replicas of the cluster by state."),

@@ -149,7 +149,12 @@ impl MetaRole {
 
     /// New files get chains that there are.
     fn note_chains(&self, volume: &Volume, routing: &Routing) {
-        let chains = routing.chains.last_key_value().map_or(0, |(ChainId(last), _)| *last);
+        // Chains of a table are numbered from 1 on, and none goes.
+        let mut chains = [0; _];
+        for (count, table) in chains.iter_mut().zip(0u8..) {
+            let last = routing.chains.range(ChainId::all_of(table)).next_back();
+            *count = last.map_or(0, |(id, _)| id.number());
+        }
         let mut facts = self.facts.lock();
         if facts.chains != chains {
             facts.chains = chains;

@@ -46,7 +46,7 @@ fn what_waits_outlives_everybody() {
     one.set_backing(BUCKET, Some(&backing())).unwrap();
     assert_eq!(two.bucket(BUCKET).unwrap().backing, Some(backing()));
     one.put_object(&put(b"a", Body::Bytes(b"small"))).unwrap();
-    let file = one.nameless_file().unwrap();
+    let file = one.nameless_file(0).unwrap();
     file.write_batch(&[(0, &vec![1; 2_000_000])]).unwrap();
     one.put_object(&put(b"b", Body::File(&file))).unwrap();
     one.remove_object(BUCKET, b"c", Expect::Any).unwrap();

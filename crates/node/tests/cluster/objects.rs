@@ -94,7 +94,7 @@ fn what_is_put_is_on_mounts_and_the_reverse() {
     assert_eq!(fs::read(folder.join("a")).unwrap(), b"first");
     let mut open = fs::File::open(folder.join("a")).unwrap();
     let large = random(&mut Rng::new(3), 3_000_000);
-    let file = one.nameless_file().unwrap();
+    let file = one.nameless_file(0).unwrap();
     file.write_batch(&[(0, &large[..1_000_000]), (1_000_000, &large[1_000_000..])]).unwrap();
     let held = two.object_file(&first).unwrap();
     let second = done(one.put_object(&put("a", Body::File(&file))).unwrap());
@@ -150,7 +150,7 @@ fn what_is_looked_up_in_a_hold_is_there_to_be_opened() {
     let (one, two) = (volume(&cluster), volume(&cluster));
     one.make_bucket(BUCKET, b"").unwrap();
     let bytes = random(&mut Rng::new(4), 300_000);
-    let file = one.nameless_file().unwrap();
+    let file = one.nameless_file(0).unwrap();
     file.write_batch(&[(0, &bytes)]).unwrap();
     done(one.put_object(&put("a", Body::File(&file))).unwrap());
     drop(file);
@@ -199,12 +199,12 @@ fn of_two_gateways_that_expect_the_same_one_wins() {
     let [one, two] = &gateways[..] else { panic!() };
     let id = one.create_upload(BUCKET, b"whole", b"meta").unwrap();
     for number in [2_u16, 1] {
-        let file = one.nameless_file().unwrap();
+        let file = one.nameless_file(0).unwrap();
         file.write_batch(&[(0, &vec![u8::try_from(number).unwrap(); 100_000])]).unwrap();
         one.put_part(BUCKET, id, number, &file, b"md5").unwrap();
     }
     assert_eq!(two.uploads(BUCKET, None, 10).unwrap()[0].key, b"whole");
-    let whole = two.nameless_file().unwrap();
+    let whole = two.nameless_file(0).unwrap();
     let mut at = 0;
     for part in two.parts(BUCKET, id, 0, 10).unwrap() {
         let bytes = content(&two.part_file(&part).unwrap());
@@ -222,7 +222,7 @@ fn of_two_gateways_that_expect_the_same_one_wins() {
 fn a_gateway_that_is_killed() {
     let Ok(address) = std::env::var("MILLPOND_TEST_GATEWAY") else { return };
     let volume = volume_at(&address);
-    let file = volume.nameless_file().unwrap();
+    let file = volume.nameless_file(0).unwrap();
     file.write_batch(&[(0, &vec![1; 1_000_000])]).unwrap();
     println!("\nINODE {}", file.ino());
     loop {

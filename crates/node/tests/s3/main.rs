@@ -18,6 +18,7 @@ mod lists;
 mod objects;
 mod parts;
 mod refused;
+mod replicas;
 mod room;
 mod rules;
 mod sent;

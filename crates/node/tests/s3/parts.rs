@@ -5,17 +5,17 @@ use crate::server::Server;
 
 const MIB: usize = 1 << 20;
 
-fn begin(s3: &Client, path: &str) -> String {
+pub(crate) fn begin(s3: &Client, path: &str) -> String {
     let begun = s3.post(path, "").query("uploads", "").header("x-amz-meta-of", "parts");
     begun.send().expect(200).tag("UploadId")
 }
 
-fn part(s3: &Client, (path, id): (&str, &str), number: usize, body: Vec<u8>) -> Answer {
+pub(crate) fn part(s3: &Client, (path, id): (&str, &str), number: usize, body: Vec<u8>) -> Answer {
     let put = s3.put(path, body).query("partNumber", &number.to_string());
     put.query("uploadId", id).send()
 }
 
-fn complete(s3: &Client, (path, id): (&str, &str), parts: &[(usize, String)]) -> Answer {
+pub(crate) fn complete(s3: &Client, (path, id): (&str, &str), parts: &[(usize, String)]) -> Answer {
     let parts = parts
         .iter()
         .map(|(n, etag)| format!("<Part><PartNumber>{n}</PartNumber><ETag>{etag}</ETag></Part>"));

@@ -74,6 +74,12 @@ impl Server {
         }
     }
 
+    /// One more node of this one's cluster, on a disk of its own.
+    pub(crate) fn node(&self) -> Self {
+        let own = ["--join", &self.address, "--http", "", "--socket", "", "--size", "1GiB"];
+        Self::run(&[&own[..], &MEMORY].concat())
+    }
+
     /// A process that is only a gateway of this one's cluster.
     pub(crate) fn gateway(&self) -> Self {
         self.gateway_with(&[])

@@ -7,6 +7,7 @@ use std::sync::mpsc;
 
 use millpond_client::{Client as Desk, ClientOptions, Volume, VolumeOptions};
 use millpond_env::Rng;
+use millpond_node::admin::Status;
 use millpond_s3::{BackendRing, BackendSettings};
 use millpond_s3_load::proxy::{Faults, Proxy};
 use millpond_types::meta::Caller;
@@ -125,11 +126,23 @@ impl Cluster {
             _etcd: etcd,
             _folder: folder,
         };
-        it.make_buckets();
+        it.make_buckets(it.make_table(wish));
         it
     }
 
-    fn make_buckets(&self) {
+    /// Makes chains of another number of replicas; which.
+    fn make_table(&self, wish: Wish) -> u8 {
+        let replicas = if wish.replicas == NODES { NODES - 1 } else { NODES };
+        let form = ["admin", "form", "--replicas", &replicas.to_string()];
+        until("chains are formed", || self.command(&form).status.success().then_some(()));
+        let is_there = |it: &Status| !it.tables.is_empty() && it.progress.chains_to_make == 0;
+        until("they are made", || self.nodes[0].status().filter(is_there));
+        until("their replicas serve", || self.nodes[0].all_serve().then_some(()));
+        u8::try_from(replicas).unwrap()
+    }
+
+    /// Keys that go through have so many replicas, and all others as many as the pool.
+    fn make_buckets(&self, replicas: u8) {
         let made = |client: &Client, name: &str| {
             until("a bucket is made", || {
                 let answer = client.put(&format!("/{name}"), "").send();
@@ -150,7 +163,7 @@ impl Cluster {
         let caller = Caller::checked(0, 0);
         let options = VolumeOptions { caller, ..VolumeOptions::new("a test") };
         let prefix = THROUGH.as_bytes().to_vec();
-        let through = Rule { prefix, mode: Mode::WriteThrough, ..Rule::default() };
+        let through = Rule { prefix, mode: Mode::WriteThrough, replicas, ..Rule::default() };
         let backing = Backing {
             backend: "far".to_owned(),
             bucket: BEHIND.to_owned(),

@@ -55,7 +55,7 @@ fn command_of(line: &str, known: &BTreeMap<String, String>) -> Option<(Vec<Strin
     }
     let mut names = vec!["millpond".to_owned()];
     while let Some(word) = words.peek()
-        && word.chars().all(|c| c.is_ascii_lowercase() || c == '|')
+        && (*word == "s3" || word.chars().all(|c| c.is_ascii_lowercase() || c == '|'))
         && known.contains_key(&names[0])
         && known.keys().any(|k| k.strip_prefix(&names[0]).is_some_and(|rest| rest.contains(' ')))
     {

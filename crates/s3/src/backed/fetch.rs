@@ -193,7 +193,7 @@ pub(crate) async fn fill(
         let message = "The backend's ETag of this object is longer than 200 bytes.";
         return Err(refuse(S3ErrorCode::InternalError, message));
     }
-    let content = take(door, &remote, pieces, None).await?;
+    let content = take(door, (&remote, backed.replicas_of(key)), pieces, None).await?;
     publish(door, (backed, key, seen), &remote, content).await
 }
 
@@ -208,7 +208,8 @@ fn fill_and_tell(
     let (door, backed, key) = (Arc::clone(door), backed.clone(), key.to_owned());
     tokio::spawn(async move {
         let _filling = filling;
-        let done = match take(&door, &remote, pieces, Some(sender)).await {
+        let what = (&remote, backed.replicas_of(&key));
+        let done = match take(&door, what, pieces, Some(sender)).await {
             Ok(content) => publish(&door, (&backed, &key, seen), &remote, content).await,
             Err(error) => Err(error),
         };
@@ -249,14 +250,14 @@ impl Sink {
 
 type Client = Option<mpsc::Sender<Result<Bytes, StdError>>>;
 
-/// Takes all of a body, and tells a client of every piece. What fails is told too.
+/// Takes all of a body into a file of so many replicas if it is large, and tells a client of every piece. What fails is told too.
 async fn take(
     door: &Arc<Door>,
-    remote: &Remote,
+    what: (&Remote, u8),
     pieces: Pieces,
     mut client: Client,
 ) -> S3Result<Content> {
-    let taken = gather(door, remote, pieces, &mut client).await;
+    let taken = gather(door, what, pieces, &mut client).await;
     if let (Err(error), Some(client)) = (&taken, client) {
         let _ = client.send(Err(error.to_string().into())).await;
     }
@@ -265,7 +266,7 @@ async fn take(
 
 async fn gather(
     door: &Arc<Door>,
-    remote: &Remote,
+    (remote, replicas): (&Remote, u8),
     mut pieces: Pieces,
     client: &mut Client,
 ) -> S3Result<Content> {
@@ -274,7 +275,7 @@ async fn gather(
     let _memory = door.memory(Way::In, len).await?;
     let mut file = None;
     if !is_small {
-        file = Some(door.blocking(|store| store.nameless_file().in_bucket()).await?);
+        file = Some(door.blocking(move |store| store.nameless_file(replicas).in_bucket()).await?);
     }
     let mut sink = Sink { file, bytes: Vec::with_capacity(len), offset: 0 };
     let mut come = 0;

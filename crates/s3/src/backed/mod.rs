@@ -63,6 +63,11 @@ impl Backed {
         self.backing.rule_of(key.as_bytes()).mode
     }
 
+    /// Replicas that the bytes of a key have in the pool; 0 for as many as the pool has of everything.
+    pub(crate) fn replicas_of(&self, key: &str) -> u8 {
+        self.backing.rule_of(key.as_bytes()).replicas
+    }
+
     /// The key at the backend.
     pub(crate) fn key(&self, key: &str) -> String {
         format!("{}{key}", self.prefix())

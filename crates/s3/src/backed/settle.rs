@@ -61,6 +61,11 @@ impl Written {
         self.backed.as_ref().is_some_and(|it| it.mode_of(key) != Mode::Transient)
     }
 
+    /// Replicas that its bytes have in the pool; 0 for as many as the pool has of everything.
+    pub(crate) fn replicas(&self, key: &str) -> u8 {
+        self.backed.as_ref().map_or(0, |it| it.replicas_of(key))
+    }
+
     /// The write was done here: waits for the backend where the rule says so. What the answer says of its state; none
     /// in a bucket that nothing backs.
     ///

@@ -145,8 +145,8 @@ impl Expected {
 }
 
 /// The bytes of all parts, in a file without a name.
-fn joined(store: &Store, chosen: &[Chosen]) -> S3Result<Content> {
-    let file = store.nameless_file().in_bucket()?;
+fn joined(store: &Store, chosen: &[Chosen], replicas: u8) -> S3Result<Content> {
+    let file = store.nameless_file(replicas).in_bucket()?;
     let mut at = 0;
     for it in chosen {
         let len = it.part.attr.size;
@@ -171,7 +171,7 @@ fn complete(
     store: &Store,
     (bucket, key, id): (&str, &str, UploadId),
     (named, expected): (&[CompletedPart], &Expected),
-    conditions: &Conditions,
+    (conditions, replicas): (&Conditions, u8),
 ) -> S3Result<View> {
     let (_, mut record) = match upload(store, (bucket, key), id) {
         Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
@@ -191,7 +191,7 @@ fn complete(
         let there = store.get_object(bucket, key.as_bytes(), false).in_bucket()?;
         conditions.check_write(there.as_ref().map(View::of).as_ref())?;
     }
-    let content = joined(store, &chosen)?;
+    let content = joined(store, &chosen, replicas)?;
     record = Record {
         etag: Some(etag_of(&chosen)),
         sum,
@@ -237,11 +237,11 @@ pub(crate) async fn complete_upload(
     let (bucket, key) = (input.bucket.clone(), input.key.clone());
     let written = admit_removal(door, (&bucket, &key)).await?;
     bring_for(door, (&bucket, &key), &conditions).await?;
-    let of = key.clone();
+    let (of, replicas) = (key.clone(), written.replicas(&key));
     let _memory = door.memory(Way::In, PIECE).await?;
     let view = door
         .blocking(move |store| {
-            complete(store, (&bucket, &key, id), (&named, &expected), &conditions)
+            complete(store, (&bucket, &key, id), (&named, &expected), (&conditions, replicas))
         })
         .await?;
     let word = written.done(door, &of).await?;

@@ -140,6 +140,15 @@ pub(crate) fn append(
     Ok(())
 }
 
+/// Where the bytes of a copy go.
+#[derive(Clone, Copy)]
+pub(crate) struct Target {
+    /// To a file in any case; else small ones stay in memory.
+    pub(crate) is_file: bool,
+    /// Its replicas, as [`Store::nameless_file`] wants them.
+    pub(crate) replicas: u8,
+}
+
 /// A copy of a range of an object, without a name yet; for a thread that may block.
 ///
 /// # Errors
@@ -148,10 +157,10 @@ pub(crate) fn duplicate(
     store: &Store,
     (object, from): (&Object, Option<&File>),
     (offset, len): (u64, u64),
-    (hasher, to_file): (&mut Hasher, bool),
+    (hasher, target): (&mut Hasher, Target),
 ) -> S3Result<Content> {
     let is_small = len <= STORED_MAX as u64;
-    if is_small && !to_file {
+    if is_small && !target.is_file {
         let mut bytes = vec![0; usize::try_from(len).unwrap_or_default()];
         match (&object.bytes, from) {
             (Some(all), _) => {
@@ -167,7 +176,7 @@ pub(crate) fn duplicate(
         hasher.update(&bytes);
         return Ok(Content::Bytes(Arc::new(bytes)));
     }
-    let to = store.nameless_file().in_bucket()?;
+    let to = store.nameless_file(target.replicas).in_bucket()?;
     if let Some(all) = &object.bytes {
         let at = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).min(all.len());
         let range = &all[at(offset)..at(offset + len)];
@@ -253,6 +262,7 @@ pub(crate) async fn copy_object(
     from.bring(door).await?;
     let written = admit(door, (&bucket, &key)).await?;
     let (of, goes_behind) = (key.clone(), written.goes_behind(&key));
+    let to = Target { is_file: false, replicas: written.replicas(&key) };
     let _memory = door.memory(Way::In, PIECE).await?;
     let (view, sum) = door
         .blocking(move |store| {
@@ -267,7 +277,7 @@ pub(crate) async fn copy_object(
             let algorithm = told.algorithm.or(from.record.sum.as_ref().map(|it| it.algorithm));
             let mut hasher = Hasher::new(Some(algorithm.unwrap_or(Algorithm::Crc64Nvme)));
             let all = (0, from.attr.size);
-            let content = duplicate(store, (&object, file.as_ref()), all, (&mut hasher, false))?;
+            let content = duplicate(store, (&object, file.as_ref()), all, (&mut hasher, to))?;
             let digest = hasher.finish();
             let mut record = told.record(&from, signed)?;
             record.etag = Some(hex(&digest.md5));

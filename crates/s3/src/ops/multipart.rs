@@ -11,7 +11,7 @@ use s3s::dto::{
 };
 use s3s::{S3ErrorCode, S3Request, S3Result};
 
-use super::copy::{PIECE, conditions_of_source, duplicate, source};
+use super::copy::{PIECE, Target, conditions_of_source, duplicate, source};
 use super::headers::{kept, refuse_extras};
 use super::put::{check_key, sums, tell_sum};
 use super::{Answer, answer, count, initiator, owner, size};
@@ -181,8 +181,8 @@ pub(crate) async fn part(
     }
     incoming.or_with(wants.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm));
     // Whether it waits for its backend is about the whole, not about a part.
-    let _written = admit(door, (&bucket, &of_key)).await?;
-    let arrived = incoming.receive(door, true).await?;
+    let written = admit(door, (&bucket, &of_key)).await?;
+    let arrived = incoming.receive(door, true, written.replicas(&of_key)).await?;
     let digest = door
         .blocking(move |store| {
             let (content, digest) = arrived.checked()?;
@@ -225,7 +225,7 @@ pub(crate) async fn part_copy(
     let conditions = conditions_of_source!(input);
     let (bucket, key, range) = (input.bucket, input.key, input.copy_source_range);
     from.bring(door).await?;
-    let _written = admit(door, (&bucket, &key)).await?;
+    let replicas = admit(door, (&bucket, &key)).await?.replicas(&key);
     let _memory = door.memory(Way::In, PIECE).await?;
     let (digest, changed) = door
         .blocking(move |store| {
@@ -237,7 +237,8 @@ pub(crate) async fn part_copy(
             }
             let wanted = record.wants.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm);
             let mut hasher = Hasher::new(Some(wanted));
-            let content = duplicate(store, (&object, file.as_ref()), range, (&mut hasher, true))?;
+            let to = Target { is_file: true, replicas };
+            let content = duplicate(store, (&object, file.as_ref()), range, (&mut hasher, to))?;
             let digest = hasher.finish();
             keep(store, &Place { bucket, id, number }, &content, &digest)?;
             let Content::File(file) = content else {

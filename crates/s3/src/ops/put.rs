@@ -172,7 +172,7 @@ pub(crate) async fn put_object(
     record.check_behind(written.goes_behind(&input.key))?;
     // As AWS does for those that name none.
     incoming.or_with(Algorithm::Crc64Nvme);
-    let arrived = incoming.receive(door, false).await?;
+    let arrived = incoming.receive(door, false, written.replicas(&input.key)).await?;
     let (bucket, key) = (input.bucket, input.key);
     bring_for(door, (&bucket, &key), &conditions).await?;
     let (content, digest) = arrived.checked_beside(door).await?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Chain, ChainId, DiskId, NodeId, RoutingVersion, SlotPlace, TargetId};
 use crate::ids::Uuid128;
-use crate::limits::{SLOT_PAGE, SLOTS};
+use crate::limits::{REPLICAS_MAX, SLOT_PAGE, SLOTS};
 use crate::units::UnixSeconds;
 
 /// One start of a process: drawn at random when a server starts, so that two processes with one
@@ -97,10 +97,47 @@ pub struct HeadRecord {
 pub struct ClusterRecord {
     /// Its identity.
     pub cluster: Uuid128,
-    /// Replicas of every chain; 0 before chains were made.
+    /// Replicas of every chain of the cluster's own table; 0 before chains were made.
     pub replicas: u8,
     /// Seed of the placement.
     pub seed: u64,
+    /// Tables of chains with other numbers of replicas, for files that ask for them.
+    pub more: TableSet,
+}
+
+impl ClusterRecord {
+    /// Replicas of the chains of a table; 0 if there is no such table.
+    #[must_use]
+    pub const fn replicas_of(&self, table: u8) -> u8 {
+        match table {
+            0 => self.replicas,
+            table if self.more.has(table) => table,
+            _ => 0,
+        }
+    }
+}
+
+/// Chain tables beside the cluster's own, each named by the replicas of its chains (RFC 0022).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TableSet(u8);
+
+impl TableSet {
+    /// Whether it has the table of chains of so many replicas.
+    #[must_use]
+    pub const fn has(self, replicas: u8) -> bool {
+        replicas <= REPLICAS_MAX && self.0 >> replicas & 1 == 1
+    }
+
+    /// With one table more; the same for a number that no chain can have.
+    #[must_use]
+    pub const fn with(self, replicas: u8) -> Self {
+        if replicas == 0 || replicas > REPLICAS_MAX { self } else { Self(self.0 | 1 << replicas) }
+    }
+
+    /// The numbers of replicas, the smallest first.
+    pub fn iter(self) -> impl Iterator<Item = u8> {
+        (1..=REPLICAS_MAX).filter(move |replicas| self.has(*replicas))
+    }
 }
 
 /// A node that registered.

@@ -2,12 +2,17 @@
 
 use crate::cluster::ChainId;
 use crate::ids::FileChunk;
+use crate::limits::REPLICAS_MAX;
 use crate::wire::{Reader, WireError, Writer};
+
+/// Bits of the first byte of an encoded layout that the size of a chunk has.
+const LOG2_BITS: u32 = 5;
+const _: () = assert!(REPLICAS_MAX < 1 << (u8::BITS - LOG2_BITS));
 
 /// How a file is cut into chunks and which chains hold them; chosen when the file is made.
 ///
-/// Chunk `i` lies on chain `1 + (seed + i mod stripe) mod chains`: neighbours in the chain table share
-/// as few disks as placement allows, so a stripe spreads over them.
+/// Chunk `i` lies on chain `1 + (seed + i mod stripe) mod chains` of its table: neighbours in the chain
+/// table share as few disks as placement allows, so a stripe spreads over them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     /// Binary logarithm of the bytes of a chunk: 16 (64 KiB) to 26 (64 MiB).
@@ -18,11 +23,13 @@ pub struct Layout {
     pub seed: u32,
     /// Chains in the table when the file was made; 0 for what has no bytes.
     pub chains: u32,
+    /// The chain table: 0 is the cluster's own, any other has chains of so many replicas.
+    pub table: u8,
 }
 
 impl Layout {
     /// Of what has no bytes.
-    pub const NONE: Self = Self { chunk_log2: 18, stripe: 1, seed: 0, chains: 0 };
+    pub const NONE: Self = Self { chunk_log2: 18, stripe: 1, seed: 0, chains: 0, table: 0 };
 
     /// Bytes of a chunk.
     #[must_use]
@@ -38,7 +45,7 @@ impl Layout {
         }
         let place = u64::from(self.seed) + u64::from(index % u32::from(self.stripe.max(1)));
         let place = place % u64::from(self.chains);
-        ChainId(1 + u32::try_from(place).unwrap_or(0))
+        ChainId::of(self.table, 1 + u32::try_from(place).unwrap_or(0))
     }
 
     /// The chunk that holds the byte at `offset`, and the offset in it; `None` past the last chunk (of
@@ -66,20 +73,25 @@ impl Layout {
     }
 
     pub(super) fn encode(self, w: &mut Writer) {
-        w.u8(self.chunk_log2);
+        // The table in the upper three bits: before protocol 9 they were 0.
+        w.u8(self.chunk_log2 | self.table << LOG2_BITS);
         w.u16(self.stripe);
         w.u32(self.seed);
         w.u32(self.chains);
     }
 
     pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        let (chunk_log2, stripe) = (r.u8()?, r.u16()?);
+        let (first, stripe) = (r.u8()?, r.u16()?);
+        let (chunk_log2, table) = (first & ((1 << LOG2_BITS) - 1), first >> LOG2_BITS);
         if !(16..=26).contains(&chunk_log2) {
             return Err(WireError::Field("chunk size of a layout"));
         }
         if stripe == 0 {
             return Err(WireError::Field("stripe of a layout"));
         }
-        Ok(Self { chunk_log2, stripe, seed: r.u32()?, chains: r.u32()? })
+        if table > REPLICAS_MAX {
+            return Err(WireError::Field("chain table of a layout"));
+        }
+        Ok(Self { chunk_log2, stripe, seed: r.u32()?, chains: r.u32()?, table })
     }
 }

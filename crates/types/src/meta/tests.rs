@@ -1,5 +1,6 @@
 use super::*;
-use crate::wire::Record;
+use crate::cluster::ChainId;
+use crate::wire::{Reader, Record, Writer};
 
 mod backing;
 mod objects;
@@ -30,7 +31,7 @@ pub(super) fn attr() -> Attr {
         data: 78,
         chunks: Some(78),
         is_shared: true,
-        layout: Layout { chunk_log2: 18, stripe: 16, seed: 3, chains: 256 },
+        layout: Layout { chunk_log2: 18, stripe: 16, seed: 3, chains: 256, table: 0 },
         parent: Ino::ROOT,
         version: u64::MAX,
     }
@@ -360,13 +361,39 @@ fn entries_lie_in_the_order_of_their_hashes() {
 
 #[test]
 fn a_layout_spreads_chunks_over_its_stripe_and_stays_in_the_table() {
-    let layout = Layout { chunk_log2: 16, stripe: 4, seed: 254, chains: 256 };
+    let layout = Layout { chunk_log2: 16, stripe: 4, seed: 254, chains: 256, table: 0 };
     let chains: Vec<u32> = (0..6).map(|index| layout.chain(index).0).collect();
     assert_eq!(chains, [255, 256, 1, 2, 255, 256]);
     assert_eq!(layout.locate(0x1_0005), Some((1, 5)));
     assert_eq!(layout.locate(1 << 48), None);
     assert_eq!(layout.chunks(0x1_0001), 2);
-    assert_eq!(Layout::NONE.chain(7), crate::cluster::ChainId::NONE);
+    assert_eq!(Layout::NONE.chain(7), ChainId::NONE);
+    let other = Layout { table: 6, ..layout };
+    let chains = [255, 256, 1].map(|number| ChainId::of(6, number));
+    assert_eq!([0, 1, 2].map(|index| other.chain(index)), chains);
+    assert_eq!(chains.map(|chain| (chain.table(), chain.number())), [(6, 255), (6, 256), (6, 1)]);
+}
+
+/// The table shares a byte with the size of a chunk: what was written before there were tables reads as it did.
+#[test]
+fn a_layout_is_read_as_it_was_written_and_no_other() {
+    let layout = Layout { chunk_log2: 26, stripe: 4, seed: 1, chains: 256, table: 6 };
+    let encoded = |layout: &Layout| {
+        let mut w = Writer::default();
+        layout.encode(&mut w);
+        w.into_bytes()
+    };
+    for table in 0..=6 {
+        let layout = Layout { table, ..layout };
+        assert_eq!(Layout::decode(&mut Reader::new(&encoded(&layout))), Ok(layout));
+    }
+    let before = encoded(&Layout { table: 0, ..layout });
+    assert_eq!(before[0], 26);
+    for first in [0b111_11010, 0b110_11011, 15, 27] {
+        let mut wrong = before.clone();
+        wrong[0] = first;
+        assert!(Layout::decode(&mut Reader::new(&wrong)).is_err(), "{first}");
+    }
 }
 
 #[test]

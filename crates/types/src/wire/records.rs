@@ -6,7 +6,7 @@ use crate::checksum::Crc32c;
 use crate::cluster::{
     ChainId, ChainRecord, ClusterRecord, ConfigRecord, ConfigVersion, DiskId, DiskRecord,
     DiskState, EventRecord, HeadRecord, Incarnation, LeaseRecord, NodeId, NodeRecord, NodeState,
-    RoutingVersion, SLOT_PAGES, SlotPage, TargetId, TargetMove, Term, TermRecord,
+    RoutingVersion, SLOT_PAGES, SlotPage, TableSet, TargetId, TargetMove, Term, TermRecord,
 };
 use crate::ids::Uuid128;
 use crate::limits::{ADDRESSES_MAX, EVENT_BYTES_MAX, SETTINGS_MAX, SLOT_PAGE};
@@ -179,10 +179,22 @@ impl Record for ClusterRecord {
         write_uuid(w, self.cluster);
         w.u8(self.replicas);
         w.u64(self.seed);
+        // Without any as builds before protocol 9 wrote it, which had no such tables.
+        let more = self.more.iter().fold(0, |bits, replicas| bits | 1 << replicas);
+        if more != 0 {
+            w.u8(more);
+        }
     }
 
     fn read_body(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        Ok(Self { cluster: read_uuid(r)?, replicas: r.u8()?, seed: r.u64()? })
+        let (cluster, replicas, seed) = (read_uuid(r)?, r.u8()?, r.u64()?);
+        let bits = if r.is_empty() { 0 } else { r.u8()? };
+        let named = (0..8).filter(|replicas| bits >> replicas & 1 == 1);
+        let more = named.clone().fold(TableSet::default(), TableSet::with);
+        if more.iter().count() != named.count() {
+            return Err(WireError::Field("chain tables of a cluster"));
+        }
+        Ok(Self { cluster, replicas, seed, more })
     }
 }
 

@@ -8,6 +8,7 @@ mod wait;
 use std::time::Duration;
 
 use anyhow::bail;
+use millpond_types::limits::REPLICAS_MAX;
 use millpond_types::wire::{NamespacesReply, Verb};
 use serde_json::json;
 
@@ -90,10 +91,13 @@ enum Command {
         /// Its name.
         name: String,
     },
-    /// Make the first chains of a new cluster.
+    /// Make the first chains of a new cluster; later, a table of chains with another number of replicas.
+    ///
+    /// The first number is for all that asks for no other. Rules of S3 buckets (`millpond s3 rules set --replicas R`) ask for
+    /// chains of another table, which stays once it is made and has no data until somebody does.
     Form {
-        /// Replicas of every chain.
-        #[arg(long, value_name = "R", value_parser = clap::value_parser!(u8).range(1..=6))]
+        /// Replicas of every chain that is made.
+        #[arg(long, value_name = "R", value_parser = clap::value_parser!(u8).range(1..=i64::from(REPLICAS_MAX)))]
         replicas: u8,
     },
     /// Empty a node or a disk; it serves until it is empty.

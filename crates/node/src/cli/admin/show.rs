@@ -106,8 +106,11 @@ fn summary(status: &Status) -> Vec<Vec<String>> {
         row([
             "chains",
             &format!(
-                "{} with {} replicas, {} with fewer, {} not serving",
-                status.chains_whole, status.replicas, status.chains_degraded, status.chains_down
+                "{} with {}, {} with fewer, {} not serving",
+                status.chains_whole,
+                wanted(status),
+                status.chains_degraded,
+                status.chains_down
             ),
         ]),
         row(["targets", &counts]),
@@ -117,6 +120,17 @@ fn summary(status: &Status) -> Vec<Vec<String>> {
         rows.push(row(["slots", &slots_moved(&status.progress, &status.slots)]));
     }
     rows
+}
+
+/// How many replicas chains should have.
+fn wanted(status: &Status) -> String {
+    match &status.tables[..] {
+        [] => format!("{} replicas", status.replicas),
+        tables => {
+            let more: Vec<String> = tables.iter().map(u8::to_string).collect();
+            format!("their {} or {} replicas", status.replicas, more.join(" or "))
+        }
+    }
 }
 
 /// How far slots are that move.

@@ -80,7 +80,9 @@ fn no_manager(report: &mut Report, at: &Where, error: &anyhow::Error) {
 
 fn chains(report: &mut Report, status: &Status) {
     let all = status.chains_whole + status.chains_degraded + status.chains_down;
-    let text = format!("{} of {all} have their {} replicas", status.chains_whole, status.replicas);
+    let other = if status.tables.is_empty() { "" } else { " or what their table has" };
+    let text =
+        format!("{} of {all} have their {} replicas{other}", status.chains_whole, status.replicas);
     if status.chains_down > 0 {
         report.fail(
             "chains",

@@ -552,7 +552,7 @@ mod tests {
     use super::*;
 
     fn owner(size: u64) -> Owner {
-        let layout = Layout { chunk_log2: 16, stripe: 2, seed: 0, chains: 4 };
+        let layout = Layout { chunk_log2: 16, stripe: 2, seed: 0, chains: 4, table: 0 };
         Owner { ino: Ino(9), version: 1, size, layout }
     }
 

@@ -3,6 +3,7 @@
 use anyhow::bail;
 use millpond_client::{Backing, Mode, Rule, WhenFull};
 use millpond_types::ByteSize;
+use millpond_types::limits::REPLICAS_MAX;
 use serde_json::json;
 
 use super::To;
@@ -66,9 +67,10 @@ struct Set {
     /// Objects go to the backend before those that have waited up to so many minutes longer, 0 to 255.
     #[arg(long, default_value_t = 0)]
     priority: u8,
-    /// Replicas that objects have in the pool; only as many as the pool has of everything. [default: that number]
-    #[arg(long)]
-    replicas: Option<usize>,
+    /// Replicas of objects of more than 64 KiB, which lie on chains of so many then: `millpond admin form` makes those.
+    /// [default: as many as the pool has of everything]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=i64::from(REPLICAS_MAX)))]
+    replicas: Option<u8>,
     /// What becomes of writes while the pool is full of what its backends do not have.
     #[arg(long, value_enum, default_value = "slow-down")]
     when_full: FullArg,
@@ -120,8 +122,9 @@ pub(super) fn seconds(span: Span) -> u32 {
 }
 
 impl Set {
-    fn rule(&self) -> Rule {
+    fn rule(&self, replicas: u8) -> Rule {
         Rule {
+            replicas,
             prefix: self.prefix.clone().into_bytes(),
             mode: self.mode.mode(),
             is_pinned: self.pin,
@@ -136,16 +139,21 @@ impl Set {
     }
 }
 
-/// Refuses a number of replicas that no chain has.
-fn check_replicas(to: &To, wanted: usize) -> anyhow::Result<()> {
-    let chains = to.client()?.chains(None)?.chains;
-    let most = chains.iter().map(|chain| chain.nodes.len()).max().unwrap_or(0);
-    if most != wanted {
-        bail!(
-            "--replicas {wanted}: all chains of this pool have {most} replicas (`cluster.replicas` of its managers): leave it out"
-        );
+/// A number of replicas as rules have it: 0 is that of the pool. Refuses one that no chain has.
+fn table_of(to: &To, wanted: u8) -> anyhow::Result<u8> {
+    let chains = to.client()?.chains(None)?;
+    if wanted == chains.replicas {
+        return Ok(0);
     }
-    Ok(())
+    if chains.tables.contains(&wanted) {
+        return Ok(wanted);
+    }
+    let there: Vec<String> =
+        [chains.replicas].iter().chain(&chains.tables).map(u8::to_string).collect();
+    bail!(
+        "--replicas {wanted}: the pool has chains of {} replicas; `millpond admin form --replicas {wanted}` makes those",
+        there.join(", ")
+    );
 }
 
 /// Nothing backs a bucket.
@@ -161,10 +169,12 @@ pub(super) fn run(args: &Args) -> Outcome {
     let ring = args.to.buckets()?;
     match (&args.command, &args.bucket) {
         (Some(Command::Set(set)), _) => {
-            if let Some(replicas) = set.replicas {
-                check_replicas(&args.to, replicas)?;
+            let replicas = set.replicas.map_or(Ok(0), |wanted| table_of(&args.to, wanted))?;
+            if ring.set_rule(&set.bucket, set.rule(replicas))? {
+                Ok(OK)
+            } else {
+                unbacked(&set.bucket)
             }
-            if ring.set_rule(&set.bucket, set.rule())? { Ok(OK) } else { unbacked(&set.bucket) }
         }
         (Some(Command::Rm { bucket, prefix }), _) => {
             match ring.remove_rule(bucket, prefix.as_bytes())? {
@@ -193,6 +203,11 @@ const fn full_name(it: WhenFull) -> &'static str {
     }
 }
 
+/// The replicas that a rule asks for.
+fn replicas(rule: &Rule) -> Option<u8> {
+    Some(rule.replicas).filter(|it| *it > 0)
+}
+
 fn list(backing: &Backing, json: bool) -> Outcome {
     let mut rules = backing.rules.clone();
     if !rules.iter().any(|it| it.prefix.is_empty()) {
@@ -203,12 +218,12 @@ fn list(backing: &Backing, json: bool) -> Outcome {
         let shown = |it: &Rule| {
             json!({"prefix": prefix(it), "mode": name(it.mode), "pinned": it.is_pinned,
                 "ttl_seconds": it.ttl_s, "quota_bytes": it.quota_bytes, "priority": it.priority,
-                "when_full": full_name(it.when_full)})
+                "when_full": full_name(it.when_full), "replicas": replicas(it)})
         };
         let lines: Vec<_> = rules.iter().map(shown).collect();
         return output::line(&serde_json::Value::from(lines).to_string());
     }
-    let titles = ["prefix", "mode", "pinned", "ttl", "quota", "priority", "when full"];
+    let titles = ["prefix", "mode", "pinned", "ttl", "quota", "priority", "replicas", "when full"];
     let mut rows = vec![titles.map(str::to_owned).to_vec()];
     let or_dash = |is_set: bool, text: String| if is_set { text } else { "-".to_owned() };
     rows.extend(rules.iter().map(|it| {
@@ -219,6 +234,7 @@ fn list(backing: &Backing, json: bool) -> Outcome {
             or_dash(it.ttl_s > 0, format!("{}s", it.ttl_s)),
             or_dash(it.quota_bytes > 0, ByteSize(it.quota_bytes).to_string()),
             it.priority.to_string(),
+            replicas(it).map_or_else(|| "-".to_owned(), |it| it.to_string()),
             full_name(it.when_full).to_owned(),
         ]
     }));

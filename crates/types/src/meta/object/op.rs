@@ -6,6 +6,7 @@ use super::super::{Ino, Name};
 use super::OBJECT_KEY_MAX;
 use super::backing::{BackingOp, Origin};
 use super::record::{attachment, key};
+use crate::limits::REPLICAS_MAX;
 use crate::wire::{Reader, WireError, Writer};
 
 /// The highest number of a part of an upload, as in S3.
@@ -116,6 +117,8 @@ pub enum ObjectOp {
         ino: Ino,
         /// Permission bits.
         mode: u16,
+        /// Chains of so many replicas take its bytes; 0 for those of the cluster's own table.
+        replicas: u8,
     },
     /// A new object, in the place of what is there.
     Put(PutObject),
@@ -431,10 +434,11 @@ impl ObjectOp {
     pub(in super::super) fn encode(&self, w: &mut Writer) {
         w.u8(self.code());
         match self {
-            Self::Nameless { parent, ino, mode } => {
+            Self::Nameless { parent, ino, mode, replicas } => {
                 w.u64(parent.0);
                 w.u64(ino.0);
                 w.u16(*mode);
+                w.u8(*replicas);
             }
             Self::Put(put) => put.encode(w),
             Self::Get { bucket, key, with_bytes } => {
@@ -486,7 +490,10 @@ impl ObjectOp {
 
     pub(in super::super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
         Ok(match r.u8()? {
-            0 => Self::Nameless { parent: Ino(r.u64()?), ino: Ino(r.u64()?), mode: mode(r)? },
+            0 => {
+                let (parent, ino, mode) = (Ino(r.u64()?), Ino(r.u64()?), mode(r)?);
+                Self::Nameless { parent, ino, mode, replicas: read_replicas(r)? }
+            }
             1 => Self::Put(PutObject::decode(r)?),
             2 => {
                 let (bucket, key) = (Name::decode(r)?, key(r)?);
@@ -527,4 +534,10 @@ impl ObjectOp {
 
 fn upload(r: &mut Reader<'_>) -> Result<(Vec<u8>, UploadId), WireError> {
     Ok((key(r)?, UploadId(r.u64()?)))
+}
+
+/// Replicas that chains of a table have; 0 for the cluster's own table.
+pub(super) fn read_replicas(r: &mut Reader<'_>) -> Result<u8, WireError> {
+    let replicas = r.u8()?;
+    if replicas > REPLICAS_MAX { Err(WireError::Field("replicas")) } else { Ok(replicas) }
 }

@@ -9,6 +9,7 @@ use super::super::object::{
 use super::objects::object;
 use super::*;
 use crate::checksum::Crc32c;
+use crate::limits::REPLICAS_MAX;
 
 pub(super) fn backing() -> Backing {
     let rule = Rule {
@@ -19,6 +20,7 @@ pub(super) fn backing() -> Backing {
         ttl_s: 60,
         quota_bytes: 1 << 40,
         when_full: WhenFull::WriteThrough,
+        replicas: 0,
     };
     let longer = Rule { prefix: b"tmp/kept/".to_vec(), ..Rule::default() };
     Backing {
@@ -123,6 +125,15 @@ fn entry() -> QueueRecord {
 #[test]
 fn records_come_back() {
     assert_eq!(Backing::open(&backing().seal()), Ok(backing()));
+    for when_full in [WhenFull::SlowDown, WhenFull::WriteThrough] {
+        for replicas in 0..=REPLICAS_MAX {
+            let rules = vec![Rule { when_full, replicas, ..Rule::default() }];
+            let with = Backing { rules, ..backing() };
+            assert_eq!(Backing::open(&with.seal()), Ok(with));
+        }
+        let rules = vec![Rule { when_full, replicas: REPLICAS_MAX + 1, ..Rule::default() }];
+        assert!(Backing::open(&Backing { rules, ..backing() }.seal()).is_err());
+    }
     for wanted in [state().wanted, Wanted::Nothing, Wanted::Forgotten] {
         for state in [KeyState { wanted, ..state() }, KeyState { wanted, ..clean() }] {
             assert_eq!(KeyState::open(&state.seal()), Ok(state));

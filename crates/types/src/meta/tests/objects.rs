@@ -49,7 +49,7 @@ pub(super) fn ops() -> Vec<ObjectOp> {
     let of = |origin| ObjectOp::Put(PutObject { origin, ..put.clone() });
     let fills: Vec<ObjectOp> = backing::origins().into_iter().map(of).collect();
     vec![
-        ObjectOp::Nameless { parent: Ino::ROOT, ino: Ino(5000), mode: 0o600 },
+        ObjectOp::Nameless { parent: Ino::ROOT, ino: Ino(5000), mode: 0o600, replicas: 3 },
         ObjectOp::Put(put),
         ObjectOp::Put(named),
         ObjectOp::Get { bucket: bucket.clone(), key: key.clone(), with_bytes: true },

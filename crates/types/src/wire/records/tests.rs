@@ -10,8 +10,8 @@ use crate::cluster::{
     HeadRecord, Heartbeat, HeartbeatAnswer, Incarnation, LeaseRecord, LocalState, NodeId, NodeInfo,
     NodeRecord, NodeState, QuotaLimit, QuotaReport, Refusal, Register, RegisterAnswer, Routing,
     RoutingDiff, RoutingUpdate, RoutingVersion, SlotChange, SlotDone, SlotPage, SlotPlace,
-    SlotProgress, SlotsMoved, TargetId, TargetMove, TargetReport, TargetState, Term, TermRecord,
-    UpdateError, keys,
+    SlotProgress, SlotsMoved, TableSet, TargetId, TargetMove, TargetReport, TargetState, Term,
+    TermRecord, UpdateError, keys,
 };
 use crate::ids::{GroupId, SlotId, Uuid128};
 use crate::units::UnixSeconds;
@@ -93,7 +93,14 @@ fn golden_records_never_change() {
         next_chain: 9,
     };
     check(&head, GOLDEN[2]);
-    check(&ClusterRecord { cluster: uuid(9), replicas: 3, seed: 42 }, GOLDEN[3]);
+    let more = TableSet::default();
+    let cluster = ClusterRecord { cluster: uuid(9), replicas: 3, seed: 42, more };
+    check(&cluster, GOLDEN[3]);
+    let more = more.with(1).with(6).with(0).with(7);
+    assert_eq!(more.iter().collect::<Vec<_>>(), [1, 6]);
+    let cluster = ClusterRecord { more, ..cluster };
+    assert_eq!(ClusterRecord::open(&cluster.seal()), Ok(cluster));
+    assert_eq!([0, 1, 2, 6, 7, 255].map(|table| cluster.replicas_of(table)), [3, 1, 0, 6, 0, 0]);
     check(&node_record(), GOLDEN[4]);
     let disk = DiskRecord {
         id: DiskId(uuid(1)),

@@ -11,6 +11,7 @@ mod state;
 use super::super::request::flag;
 use super::OBJECT_KEY_MAX;
 use super::record::key;
+use crate::limits::REPLICAS_MAX;
 use crate::wire::{Reader, Record, WireError, Writer};
 
 pub use op::{BackingOp, CLAIMS_MAX, Origin, Outcome, PAUSE_MS_MAX};
@@ -77,6 +78,8 @@ pub struct Rule {
     pub quota_bytes: u64,
     /// What becomes of writes while the pool is full.
     pub when_full: WhenFull,
+    /// Replicas of what is in chunks; 0 for as many as the pool has of everything.
+    pub replicas: u8,
 }
 
 /// What backs a bucket.
@@ -117,6 +120,9 @@ pub enum BackingError {
     /// Two rules.
     #[error("two rules have the same prefix")]
     Twice,
+    /// The replicas of a rule.
+    #[error("a rule has more replicas than a chain can have")]
+    Replicas,
 }
 
 impl Backing {
@@ -153,6 +159,9 @@ impl Backing {
         let bytes: usize = prefixes().map(Vec::len).sum();
         if self.rules.len() > RULES_MAX || bytes > RULE_PREFIXES_MAX {
             return Err(BackingError::Rules);
+        }
+        if self.rules.iter().any(|rule| rule.replicas > REPLICAS_MAX) {
+            return Err(BackingError::Replicas);
         }
         let different: std::collections::BTreeSet<&Vec<u8>> = prefixes().collect();
         if different.len() < self.rules.len() { Err(BackingError::Twice) } else { Ok(()) }
@@ -194,22 +203,25 @@ impl Rule {
         w.u8(self.priority);
         w.u32(self.ttl_s);
         w.u64(self.quota_bytes);
-        w.u8(match self.when_full {
+        let when_full = match self.when_full {
             WhenFull::WriteThrough => 0,
             WhenFull::SlowDown => 1,
-        });
+        };
+        // Replicas in the bits above: before protocol 9 they were 0.
+        w.u8(when_full | self.replicas << 1);
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let (prefix, mode) = (key(r)?, Mode::decode(r)?);
         let (is_pinned, priority) = (flag(r, "pinned rule")?, r.u8()?);
         let (ttl_s, quota_bytes) = (r.u32()?, r.u64()?);
-        let when_full = match r.u8()? {
-            0 => WhenFull::WriteThrough,
-            1 => WhenFull::SlowDown,
-            _ => return Err(WireError::Field("what is done while the pool is full")),
-        };
-        Ok(Self { prefix, mode, is_pinned, priority, ttl_s, quota_bytes, when_full })
+        let last = r.u8()?;
+        let when_full = if last & 1 == 0 { WhenFull::WriteThrough } else { WhenFull::SlowDown };
+        let replicas = last >> 1;
+        if replicas > REPLICAS_MAX {
+            return Err(WireError::Field("replicas of a rule"));
+        }
+        Ok(Self { prefix, mode, is_pinned, priority, ttl_s, quota_bytes, when_full, replicas })
     }
 }
 
