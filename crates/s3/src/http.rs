@@ -20,6 +20,7 @@ use tokio::sync::Semaphore;
 
 use crate::door::Door;
 use crate::error::{message, refuse};
+use crate::late;
 use crate::metrics::{Metrics, Seen};
 use crate::ops::tagging::plain;
 use crate::ops::{cors, form};
@@ -160,27 +161,47 @@ impl Front {
     /// # Errors
     /// `s3s` could not even write an error.
     pub(crate) async fn answer(
+        self: &Arc<Self>,
+        request: Request<hyper::body::Incoming>,
+    ) -> Result<Response<Body>, HttpError> {
+        let asked = self.asked(&request);
+        if !late::may_be(&request) {
+            return self.done(&asked, request).await;
+        }
+        let asked = Arc::new(asked);
+        let (front, of) = (Arc::clone(self), Arc::clone(&asked));
+        let mut work = tokio::spawn(async move { front.done(&of, request).await });
+        if let Ok(done) = tokio::time::timeout(late::PATIENCE, &mut work).await {
+            return done.map_err(|error| HttpError::new(Box::new(error)))?;
+        }
+        let mut response = late::begun(work);
+        self.cross_origin(&asked, &mut response).await;
+        finish(&asked, &mut response);
+        Ok(response)
+    }
+
+    async fn done(
         &self,
+        asked: &Asked,
         mut request: Request<hyper::body::Incoming>,
     ) -> Result<Response<Body>, HttpError> {
         let start = RealClock::tick();
         let _under_way = UnderWay::begin(&self.door.metrics);
-        let asked = self.asked(&request);
         let seen = Arc::new(Seen::default());
         request.extensions_mut().insert(Arc::clone(&seen));
         let mut response = if asked.method == Method::OPTIONS {
-            self.preflight(&asked, request.headers()).await.or_else(written)?
-        } else if let Err(error) = check_kind(&request, &asked) {
+            self.preflight(asked, request.headers()).await.or_else(written)?
+        } else if let Err(error) = check_kind(&request, asked) {
             written(error)?
         } else {
             date_signed(request.headers_mut());
             self.called(request).await?
         };
-        self.cross_origin(&asked, &mut response).await;
-        finish(&asked, &mut response);
+        self.cross_origin(asked, &mut response).await;
+        finish(asked, &mut response);
         let took = RealClock::tick().since(start);
         let status = response.status().as_u16();
-        self.wake(&asked, status);
+        self.wake(asked, status);
         self.door.metrics.answered(seen.name(), (status, took));
         self.door.metrics.received.add(asked.len);
         let (method, path) = (&asked.method, asked.path.as_str());

@@ -31,6 +31,7 @@ mod gateway;
 mod hash;
 mod http;
 mod keys;
+mod late;
 mod lately;
 mod loops;
 mod metrics;

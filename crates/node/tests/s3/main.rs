@@ -14,6 +14,7 @@ mod client;
 mod conditions;
 mod forms;
 mod hostile;
+mod late;
 mod lists;
 mod objects;
 mod parts;

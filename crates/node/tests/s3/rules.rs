@@ -238,7 +238,7 @@ fn a_quota_of_transient_objects_is_kept() {
     assert!(all(&["new", "--mode", "transient", "--quota", "1MiB"]).contains("ends with '/'"));
     assert!(all(&["new/", "--mode", "write-back", "--quota", "1MiB"]).contains("transient"));
     let error = all(&["new/", "--mode", "write-back", "--replicas", "3"]);
-    assert!(error.contains("have 1 replicas"), "{error}");
+    assert!(error.contains("has chains of 1 replicas"), "{error}");
     pair.done(&[&words[..], &["new/", "--mode", "write-back", "--replicas", "1"]].concat());
     pair.done(&["s3", "rules", "rm", "data", "tmp/"]);
     heard();
