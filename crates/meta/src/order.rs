@@ -7,7 +7,9 @@
 use std::collections::BTreeSet;
 
 use millpond_store::KeyRange;
-use millpond_types::meta::object::{KeyState, PartRecord, QueueRecord, name_at, places};
+use millpond_types::meta::object::{
+    KeyState, PartRecord, QueueRecord, UploadRecord, name_at, places,
+};
 use millpond_types::meta::{EntryRecord, FileKind, Ino, InodeRecord, Name, Repair, keys};
 use millpond_types::wire::Record;
 
@@ -175,13 +177,18 @@ impl<R: Records> Walk<'_, R> {
                 let of = keys::split_upload(keys::UPLOADS, &key);
                 let Ok(part) = PartRecord::open(&value) else {
                     upload = of;
+                    let whole = UploadRecord::open(&value).ok().and_then(|it| it.whole);
+                    if let Some(seen) = whole.and_then(|whole| self.seen(whole.ino)) {
+                        seen.is_part = true;
+                    }
                     continue;
                 };
                 if let Some((bucket, id)) = of.filter(|_| is_first && of != upload) {
                     let owners = vec![keys::upload(bucket, id), keys::ended(bucket, id)];
                     self.confirm_without(key.clone(), owners).await?;
                 }
-                if !self.numbers.contains(&part.ino.0) {
+                // That of the whole is the upload's, or an object's by now.
+                if part.place.is_some() || !self.numbers.contains(&part.ino.0) {
                     continue;
                 }
                 match self.seen(part.ino) {

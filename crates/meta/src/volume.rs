@@ -308,7 +308,9 @@ impl Volume {
             }
             MetaOp::Object(op) => {
                 let table = match op {
-                    ObjectOp::Nameless { replicas, .. } => *replicas,
+                    ObjectOp::Nameless { replicas, .. } | ObjectOp::TakePlace { replicas, .. } => {
+                        *replicas
+                    }
                     _ => 0,
                 };
                 let fresh = Fresh { id, layout: self.layout(id, table) };

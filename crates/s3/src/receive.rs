@@ -16,7 +16,7 @@ use crate::door::{Door, Way};
 use crate::error::{Told as _, custom, of_body, refuse};
 use crate::hash::{Algorithm, Digest, Expected, Hasher, bad_sum};
 use crate::spare::room;
-use crate::store::STORED_MAX;
+use crate::store::{STORED_MAX, Store};
 use crate::together::Together;
 
 /// Bytes that are hashed and written at once: the chunks in it go to their chains side by side.
@@ -53,6 +53,32 @@ pub(crate) enum Content {
     Bytes(Arc<Vec<u8>>),
     /// In a file without a name.
     File(File),
+    /// In the whole of the upload that ends with it: so many parts of so many bytes.
+    Whole(u16, u64),
+}
+
+/// Where bytes go on their way in.
+#[derive(Clone, Default)]
+pub(crate) struct Target {
+    /// To a file in any case; else small ones stay in memory.
+    pub(crate) is_file: bool,
+    /// The replicas of a new file, as [`Store::nameless_file`] wants them.
+    pub(crate) replicas: u8,
+    /// This file, from there on, instead of a new one.
+    pub(crate) place: Option<(File, u64)>,
+}
+
+impl Target {
+    /// The file, and where in it; for a thread that may block.
+    ///
+    /// # Errors
+    /// Those of the volume.
+    pub(crate) fn open(self, store: &Store) -> S3Result<(File, u64)> {
+        match self.place {
+            Some(place) => Ok(place),
+            None => Ok((store.nameless_file(self.replicas).in_bucket()?, 0)),
+        }
+    }
 }
 
 /// A body that has come, and is not yet compared with what the client said.
@@ -142,6 +168,11 @@ impl Incoming {
         Ok(Self { stream, trailers, trailer, len, expected, algorithm })
     }
 
+    /// Its bytes.
+    pub(crate) const fn len(&self) -> u64 {
+        self.len
+    }
+
     /// The checksum's algorithm, if one is asked for.
     pub(crate) const fn algorithm(&self) -> Option<Algorithm> {
         self.algorithm
@@ -152,19 +183,13 @@ impl Incoming {
         self.algorithm.get_or_insert(algorithm);
     }
 
-    /// Takes the body in. A small one stays in memory unless a file is wanted in any case; a file has so many
-    /// replicas, as [`Store::nameless_file`](crate::store::Store) wants them.
+    /// Takes the body in. A small one stays in memory unless a file is wanted in any case.
     ///
     /// # Errors
     /// `IncompleteBody`, `RequestTimeout`, what the signature of a chunk says, and those of the volume. Nothing is left then.
-    pub(crate) async fn receive(
-        mut self,
-        door: &Door,
-        to_file: bool,
-        replicas: u8,
-    ) -> S3Result<Arrived> {
+    pub(crate) async fn receive(mut self, door: &Door, to: Target) -> S3Result<Arrived> {
         let hasher = Hasher::new(self.algorithm);
-        if self.len <= STORED_MAX as u64 && !to_file {
+        if self.len <= STORED_MAX as u64 && !to.is_file {
             let mut bytes = Vec::with_capacity(usize::try_from(self.len).unwrap_or_default());
             while let Some(frame) = self.next(bytes.len() as u64).await? {
                 bytes.extend_from_slice(&frame);
@@ -176,11 +201,11 @@ impl Incoming {
         // One piece is filled while the one before is hashed and written.
         let piece = usize::try_from(self.len).unwrap_or(PIECE).clamp(1, PIECE);
         let _memory = door.memory(Way::In, room(piece) * 2).await?;
-        let file = door.blocking(move |store| store.nameless_file(replicas).in_bucket()).await?;
+        let (file, offset) = door.blocking(|store| to.open(store)).await?;
         let md5 = Arc::clone(&door.md5);
         let _coming = md5.expect();
         let hasher = Some(hasher);
-        let mut writer = Writer { file, md5: Arc::clone(&md5), hasher, offset: 0, busy: None };
+        let mut writer = Writer { file, md5: Arc::clone(&md5), hasher, offset, busy: None };
         let mut bytes = door.spare.take(piece);
         bytes.clear();
         let mut come = 0;

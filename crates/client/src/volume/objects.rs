@@ -9,8 +9,8 @@ use std::sync::Arc;
 use millpond_types::limits::REPLICAS_MAX;
 use millpond_types::meta::object::{
     Attachment, Bucket, Expect, ListObjects as ListOp, ListPage, Object, ObjectBody, ObjectOp,
-    ObjectReply, Origin, Part, Put, PutObject as PutOp, PutPart, SetAttachment, Upload, UploadId,
-    check_key,
+    ObjectReply, Origin, PARTS_MAX, Part, Put, PutObject as PutOp, PutPart, SetAttachment, Upload,
+    UploadId, check_key,
 };
 use millpond_types::meta::{
     Attr, FileKind, Ino, Layout, MetaAnswer, MetaError, MetaOp, MetaReply, Name, STORED_MAX,
@@ -39,6 +39,14 @@ pub enum Body<'a> {
     Bytes(&'a [u8]),
     /// Those of a file of [`Volume::nameless_file`], which has the key from then on.
     File(&'a File),
+    /// Those of the whole of an upload ([`Volume::take_place`]), if it has this many parts of so many bytes together, all in their places,
+    /// and no place that was taken and has none: `File` with `Stale` otherwise, and the parts are to be copied.
+    Whole {
+        /// How many parts.
+        parts: u16,
+        /// Their bytes.
+        size: u64,
+    },
 }
 
 /// An object is to be put.
@@ -141,6 +149,7 @@ pub(super) fn put_op(
             file.sync()?;
             ObjectBody::Nameless(file.ino())
         }
+        Body::Whole { parts, size } => ObjectBody::Whole { parts, size },
     };
     let op = PutOp {
         bucket: bucket_name(put.bucket)?,
@@ -311,10 +320,7 @@ impl Volume {
     /// `InvalidArgument` for more replicas than chains can have; and as for every call. Without chains of so many
     /// replicas no meta answers until the deadline.
     pub fn nameless_file(&self, replicas: u8) -> Result<File, ClientError> {
-        if replicas > REPLICAS_MAX {
-            let why = format!("{replicas}, of {REPLICAS_MAX} at most");
-            return Err(ClientError::argument("replicas", why));
-        }
+        check_replicas(replicas)?;
         let ino = self.number()?;
         // Known to be open before it is there: no meta collects it between.
         self.metas().note_open(ino);
@@ -523,27 +529,49 @@ impl Volume {
         Ok(all)
     }
 
-    /// Has a file of [`Volume::nameless_file`] be a part of an upload, which holds it from then on. The part of this number
-    /// that was there is garbage.
+    /// A place for a part of so many bytes in a file in which all parts of the upload lie one behind the other, so that completing it need
+    /// not copy them (RFC 0023): the file, and where the place begins. `None` where the part has to have a file of its own: it is longer than the
+    /// others, or the first and so short that it may be the last, or its place was taken before. Whoever takes a place writes
+    /// there and nowhere else, and not after [`Volume::put_part`].
     ///
     /// # Errors
-    /// `File`: `NotFound` without the upload, `Stale` for another file, `Quota`; `InvalidArgument` for a number that is
+    /// `File`: `NotFound` without the upload, `Access`; `InvalidArgument` for a number that is not 1 to 10,000; and as for every call.
+    pub fn take_place(
+        &self,
+        (bucket, id, number): (&str, UploadId, u16),
+        len: u64,
+        replicas: u8,
+    ) -> Result<Option<(File, u64)>, ClientError> {
+        check_part(number)?;
+        check_replicas(replicas)?;
+        let bucket_of = bucket_name(bucket)?;
+        let op = ObjectOp::TakePlace { bucket: bucket_of, id, number, len, mode: MODE, replicas };
+        let ObjectReply::Place(place) = self.object_op(bucket, op)? else {
+            return Err(self.metas().unexpected());
+        };
+        Ok(place.map(|(attr, offset)| {
+            let text = format!("inode {}, an upload", attr.ino);
+            let opened = Opened::new(Arc::clone(&self.shared), (text, attr), OpenOptions::UPDATE);
+            (File::of(opened), offset)
+        }))
+    }
+
+    /// Has a file of [`Volume::nameless_file`] be a part of an upload, which holds it from then on; or, with `place`, that many bytes at
+    /// the part's place in the file of [`Volume::take_place`]. The part of this number that was there is garbage.
+    ///
+    /// # Errors
+    /// `File`: `NotFound` without the upload, `Stale` for another file or a place that was not taken, `Quota`; `InvalidArgument` for a number that is
     /// not 1 to 10,000; and as for every call.
-    #[expect(clippy::too_many_arguments, reason = "each says another thing of one part")]
     pub fn put_part(
         &self,
-        bucket: &str,
-        id: UploadId,
-        number: u16,
-        file: &File,
+        (bucket, id, number): (&str, UploadId, u16),
+        (file, place): (&File, Option<u64>),
         attachment: &[u8],
     ) -> Result<(), ClientError> {
-        if number == 0 || number > millpond_types::meta::object::PARTS_MAX {
-            return Err(ClientError::argument("number", "a part has a number from 1 to 10,000"));
-        }
+        check_part(number)?;
         file.sync()?;
         let (ino, attachment) = (file.ino(), checked_attachment(attachment)?);
-        let put = PutPart { bucket: bucket_name(bucket)?, id, number, ino, attachment };
+        let put = PutPart { bucket: bucket_name(bucket)?, id, number, ino, attachment, place };
         self.object_op(bucket, ObjectOp::PutPart(put)).map(drop)
     }
 
@@ -600,6 +628,21 @@ impl Volume {
         let op = ObjectOp::AbortUpload { bucket: bucket_name(bucket)?, id };
         self.object_op(bucket, op).map(drop)
     }
+}
+
+fn check_part(number: u16) -> Result<(), ClientError> {
+    if number == 0 || number > PARTS_MAX {
+        return Err(ClientError::argument("number", "a part has a number from 1 to 10,000"));
+    }
+    Ok(())
+}
+
+fn check_replicas(replicas: u8) -> Result<(), ClientError> {
+    if replicas > REPLICAS_MAX {
+        let why = format!("{replicas}, of {REPLICAS_MAX} at most");
+        return Err(ClientError::argument("replicas", why));
+    }
+    Ok(())
 }
 
 const fn checked_length(bytes: &[u8]) -> bool {

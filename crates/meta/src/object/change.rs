@@ -57,8 +57,13 @@ pub(super) async fn put(
         }
     }
     permit::change_entries(caller, &way.dir().attr)?;
+    let mut whole = None;
     if let Some(id) = put.upload {
-        upload::end(view, (way.dirs[0].record.attr.ino, id)).await?;
+        let upload = (way.dirs[0].record.attr.ino, id);
+        if let ObjectBody::Whole { parts, size } = put.body {
+            whole = Some(upload::whole(view, upload, (parts, size)).await?);
+        }
+        upload::end(view, upload, whole.is_some()).await?;
     }
     let replaced = take_place(view, caller, &way).await?;
     make_dirs(view, volume, caller, (&mut way, MADE_MAX)).await?;
@@ -66,9 +71,12 @@ pub(super) async fn put(
         return Err(MetaError::Again.into());
     }
     let (dir, name) = (way.dir(), way.name());
-    let mut record = match nameless_of(put) {
-        Some(ino) => named(view, (request.session, ino), dir).await?,
-        None => filled(view, (caller, dir), put, fresh).await?,
+    let mut record = match (nameless_of(put), whole) {
+        (Some(ino), _) => {
+            named(view, nameless::take(view, request.session, ino).await?, dir).await?
+        }
+        (None, Some(whole)) => named(view, whole, dir).await?,
+        (None, None) => filled(view, (caller, dir), put, fresh).await?,
     };
     if !put.attachment.is_empty() {
         view.attach(&record.attr, &put.attachment)?;
@@ -117,10 +125,9 @@ async fn take_place(
 /// The inode of a file that had no name, as it is in a directory.
 async fn named(
     view: &View,
-    (session, ino): (u64, Ino),
+    mut record: InodeRecord,
     dir: &InodeRecord,
 ) -> Result<InodeRecord, Failed> {
-    let mut record = nameless::take(view, session, ino).await?;
     quota::moved(view, &mut record, dir).await?;
     let attr = &mut record.attr;
     (attr.nlink, attr.parent) = (1, dir.attr.ino);

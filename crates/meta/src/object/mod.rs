@@ -200,6 +200,9 @@ pub(crate) async fn change(
             upload::create(view, caller, bucket, (key, attachment, fresh.id)).await?
         }
         ObjectOp::PutPart(put) => upload::put_part(view, (caller, session), put).await?,
+        ObjectOp::TakePlace { bucket, id, number, len, mode, .. } => {
+            upload::take_place(view, caller, (bucket, *id), (*number, *len), (*mode, fresh)).await?
+        }
         ObjectOp::AbortUpload { bucket, id } => upload::abort(view, caller, (bucket, *id)).await?,
         ObjectOp::Backing(op) => {
             ObjectReply::Backing(backing::change(view, volume, caller, op).await?)
@@ -238,6 +241,6 @@ pub(crate) async fn look(view: &View, caller: &Caller, op: &ObjectOp) -> Result<
 const fn nameless_of(put: &PutObject) -> Option<Ino> {
     match put.body {
         ObjectBody::Nameless(ino) => Some(ino),
-        ObjectBody::Bytes(_) => None,
+        ObjectBody::Bytes(_) | ObjectBody::Whole { .. } => None,
     }
 }

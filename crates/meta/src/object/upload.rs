@@ -1,10 +1,11 @@
-//! Uploads in parts: each part is a file without a name, held by a record.
+//! Uploads in parts: each part is a file without a name, held by a record, or lies at its place in a file of all parts (RFC 0023).
 //!
 //! An upload ends in one transaction, which writes down that its parts go; they become orphans some at a time.
 
 use millpond_store::{KeyRange, RangeOptions};
 use millpond_types::meta::object::{
-    ObjectReply, Part, PartRecord, PutPart, Upload, UploadId, UploadRecord, check_key,
+    ObjectReply, Part, PartPlace, PartRecord, PutPart, Upload, UploadId, UploadRecord, Whole,
+    check_key,
 };
 use millpond_types::meta::{
     Caller, DIR_PAGE_MAX, Ino, InodeRecord, MetaError, Name, OrphanRecord, keys,
@@ -12,9 +13,10 @@ use millpond_types::meta::{
 use millpond_types::wire::Record;
 
 use super::{nameless, way};
+use crate::entry::Fresh;
 use crate::error::Failed;
 use crate::permit;
-use crate::quota;
+use crate::quota::{self, Charge};
 use crate::view::{View, opened};
 use crate::volume::Volume;
 
@@ -24,6 +26,8 @@ const FREED_MAX: usize = 25;
 const ENDED_MAX: usize = 20;
 /// Ended uploads that a round looks at.
 const LOOKED_AT_MAX: usize = 100;
+/// A part that is not the last has at least this, as in S3.
+const PART_MIN: u64 = 5 << 20;
 /// Bytes of a page of uploads or parts, about.
 const PAGE_BYTES: usize = 2 << 20;
 
@@ -44,7 +48,7 @@ async fn record(view: &View, bucket: Ino, id: UploadId) -> Result<UploadRecord, 
 }
 
 fn told(id: UploadId, record: UploadRecord) -> Upload {
-    let UploadRecord { key, attachment, started } = record;
+    let UploadRecord { key, attachment, started, .. } = record;
     Upload { id, key, attachment, started }
 }
 
@@ -61,7 +65,7 @@ pub(super) async fn create(
     view.dir(ino).await?;
     let (id, key, attachment) = (UploadId(id), key.to_vec(), attachment.to_vec());
     view.txn.put(&keys::upload_by_key(ino, &key, id), Vec::new())?;
-    let record = UploadRecord { key, started: view.now, attachment };
+    let record = UploadRecord { key, started: view.now, attachment, whole: None };
     view.txn.put(&keys::upload(ino, id), record.seal())?;
     Ok(ObjectReply::Upload(told(id, record)))
 }
@@ -106,7 +110,39 @@ pub(super) async fn list(
     Ok(ObjectReply::Uploads { uploads, end })
 }
 
-/// Has a file without a name be a part.
+/// Takes the place of a part in the whole of its upload, which is made by the first that can tell how long parts are.
+pub(super) async fn take_place(
+    view: &View,
+    caller: &Caller,
+    (name, id): (&Name, UploadId),
+    (number, len): (u16, u64),
+    (mode, fresh): (u16, Fresh),
+) -> Result<ObjectReply, Failed> {
+    let dir = bucket(view, caller, name, permit::WRITE | permit::EXECUTE).await?;
+    let mut upload = record(view, dir.attr.ino, id).await?;
+    let mut whole = match upload.whole.take() {
+        Some(whole) => whole,
+        // A shorter one is the last, and says nothing of the others.
+        None if len < PART_MIN => return Ok(ObjectReply::Place(None)),
+        None => {
+            fresh.is_placed()?;
+            let mut file = nameless::new_file(view, (caller, &dir), mode, fresh);
+            (file.attr.nlink, file.attr.chunks) = (0, Some(file.attr.data));
+            view.charge(file.quota, file.attr.ino, Charge::of(&file)).await?;
+            view.put_inode(&mut file)?;
+            Whole::new(file.attr.ino, len)
+        }
+    };
+    let Some(offset) = whole.place(number, len).filter(|_| whole.take(number)) else {
+        return Ok(ObjectReply::Place(None));
+    };
+    let attr = view.inode(whole.ino).await?.attr;
+    upload.whole = Some(whole);
+    view.txn.put(&keys::upload(dir.attr.ino, id), upload.seal())?;
+    Ok(ObjectReply::Place(Some((attr, offset))))
+}
+
+/// Has a file without a name be a part, or what was written to a place of the whole.
 pub(super) async fn put_part(
     view: &View,
     (caller, session): (&Caller, u64),
@@ -114,19 +150,63 @@ pub(super) async fn put_part(
 ) -> Result<ObjectReply, Failed> {
     let dir = bucket(view, caller, &put.bucket, permit::WRITE | permit::EXECUTE).await?;
     let ino = dir.attr.ino;
-    record(view, ino, put.id).await?;
+    let mut upload = record(view, ino, put.id).await?;
     let key = keys::part(ino, put.id, put.number);
     let before: Option<PartRecord> = view.read(&key).await?;
-    let mut file = nameless::take(view, session, put.ino).await?;
-    quota::moved(view, &mut file, &dir).await?;
-    file.attr.parent = ino;
-    view.put_inode(&mut file)?;
-    if let Some(before) = before {
+    let was_placed = before.as_ref().is_some_and(|before| before.place.is_some());
+    let (attr, place) = match put.place {
+        None => {
+            let mut file = nameless::take(view, session, put.ino).await?;
+            quota::moved(view, &mut file, &dir).await?;
+            file.attr.parent = ino;
+            view.put_inode(&mut file)?;
+            (file.attr, None)
+        }
+        Some(len) => {
+            let whole = upload.whole.as_mut().filter(|whole| whole.ino == put.ino);
+            let whole = whole.ok_or(MetaError::Stale)?;
+            let offset = whole.place(put.number, len).ok_or(MetaError::Invalid)?;
+            // It is written once.
+            if was_placed || !whole.is_taken(put.number) {
+                return Err(MetaError::Stale.into());
+            }
+            let attr = view.inode(whole.ino).await?.attr;
+            if attr.size < offset + len {
+                return Err(MetaError::Invalid.into());
+            }
+            (attr, Some(PartPlace { offset, len, modified: view.now }))
+        }
+    };
+    if let Some(whole) = upload.whole.as_mut().filter(|_| was_placed != place.is_some()) {
+        let filled =
+            if was_placed { whole.filled.checked_sub(1) } else { whole.filled.checked_add(1) };
+        whole.filled = filled.ok_or(MetaError::Io)?;
+        view.txn.put(&keys::upload(ino, put.id), upload.seal())?;
+    }
+    if let Some(before) = before.filter(|_| !was_placed) {
         free(view, before.ino).await?;
     }
-    let part = PartRecord { ino: put.ino, attachment: put.attachment.clone() };
+    let part = PartRecord { ino: put.ino, attachment: put.attachment.clone(), place };
     view.txn.put(&key, part.seal())?;
-    Ok(ObjectReply::Done { attr: Some(file.attr), replaced: None })
+    Ok(ObjectReply::Done { attr: Some(attr), replaced: None })
+}
+
+/// The whole of an upload that ends, with nothing in it but the first `parts` parts: nobody writes to it any more.
+///
+/// # Errors
+/// `Stale` if the object cannot be that: its parts are to be copied.
+pub(super) async fn whole(
+    view: &View,
+    (bucket, id): (Ino, UploadId),
+    (parts, size): (u16, u64),
+) -> Result<InodeRecord, Failed> {
+    let whole = record(view, bucket, id).await?.whole.ok_or(MetaError::Stale)?;
+    let file = view.inode(whole.ino).await?;
+    let is_all = whole.filled == parts && whole.taken() == usize::from(parts);
+    if !is_all || file.attr.size != size {
+        return Err(MetaError::Stale.into());
+    }
+    Ok(file)
 }
 
 /// Nothing holds the file of a part any more.
@@ -174,14 +254,22 @@ pub(super) async fn parts(
     for ((number, part), (key, inode)) in found.into_iter().zip(wanted.iter().zip(inodes)) {
         let inode = inode.ok_or(Failed::Refused(MetaError::Io))?;
         let InodeRecord { attr, .. } = opened(key, &inode)?;
-        parts.push(Part { number, attr, attachment: part.attachment });
+        let PartRecord { attachment, place, .. } = part;
+        parts.push(Part { number, attr, attachment, place });
     }
     Ok(ObjectReply::Parts { parts, end })
 }
 
-/// Ends an upload; its parts go later.
-pub(super) async fn end(view: &View, (bucket, id): (Ino, UploadId)) -> Result<(), Failed> {
+/// Ends an upload; its parts go later, and its whole unless that is kept.
+pub(super) async fn end(
+    view: &View,
+    (bucket, id): (Ino, UploadId),
+    keeps_whole: bool,
+) -> Result<(), Failed> {
     let record = record(view, bucket, id).await?;
+    if let Some(whole) = record.whole.as_ref().filter(|_| !keeps_whole) {
+        free(view, whole.ino).await?;
+    }
     view.txn.delete(&keys::upload(bucket, id))?;
     view.txn.delete(&keys::upload_by_key(bucket, &record.key, id))?;
     Ok(view.txn.put(&keys::ended(bucket, id), Vec::new())?)
@@ -194,7 +282,7 @@ pub(super) async fn abort(
     (name, id): (&Name, UploadId),
 ) -> Result<ObjectReply, Failed> {
     let dir = bucket(view, caller, name, permit::WRITE | permit::EXECUTE).await?;
-    end(view, (dir.attr.ino, id)).await?;
+    end(view, (dir.attr.ino, id), false).await?;
     Ok(ObjectReply::Done { attr: None, replaced: None })
 }
 
@@ -208,7 +296,7 @@ pub(crate) async fn end_all(volume: &Volume, bucket: Ino) -> Result<(), Failed> 
             let mut count = 0;
             for (key, _) in page.entries {
                 let Some((_, id)) = keys::split_upload_by_key(&key) else { continue };
-                match end(&view, (bucket, id)).await {
+                match end(&view, (bucket, id), false).await {
                     Err(Failed::Refused(_)) => view.txn.delete(&key)?,
                     done => done?,
                 }
@@ -240,7 +328,10 @@ async fn free_some(view: View, (bucket, id): (Ino, UploadId)) -> Result<bool, Fa
     let page = view.txn.range(&range, RangeOptions::limit(FREED_MAX)).await?;
     for (key, value) in &page.entries {
         let part: PartRecord = opened(key, value)?;
-        free(&view, part.ino).await?;
+        // The whole went when the upload ended, or is an object now.
+        if part.place.is_none() {
+            free(&view, part.ino).await?;
+        }
         view.txn.delete(key)?;
     }
     if page.rest.is_none() {

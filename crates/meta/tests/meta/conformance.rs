@@ -12,7 +12,7 @@ use crate::etcd::{Etcd, left_out};
 use crate::support::Fixture;
 use crate::{
     attrs, backing, contents, directories, feed, locks, names, objects, objects_lists, orphans,
-    quotas, renames, shares, trash, xattrs,
+    quotas, renames, shares, trash, uploads, xattrs,
 };
 
 type Case = fn(Fixture) -> Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -127,9 +127,12 @@ fn of_objects() -> Vec<(&'static str, Case)> {
         objects::what_the_trash_gives_back_is_in_order,
         objects::buckets_come_and_go,
         objects::nameless_files_get_a_key,
-        objects::uploads_hold_their_parts,
         objects::objects_count_for_quotas,
         objects::unchecked_callers_need_permission,
+        uploads::uploads_hold_their_parts,
+        uploads::parts_at_their_places_are_the_object,
+        uploads::a_whole_with_loose_ends_goes,
+        uploads::places_are_as_many_as_parts,
         objects_lists::pages_end_where_keys_do,
         objects_lists::much_that_is_no_object_ends_a_page,
         objects_lists::damage_is_found_and_put_right,

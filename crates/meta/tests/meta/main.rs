@@ -27,4 +27,5 @@ mod renames;
 mod shares;
 mod support;
 mod trash;
+mod uploads;
 mod xattrs;

@@ -2,7 +2,7 @@
 
 use millpond_types::meta::object::{
     Expect, ListObjects, ListPage, Listed, Object, ObjectBody, ObjectOp, ObjectReply, PutObject,
-    PutPart, SetAttachment, UploadId,
+    SetAttachment,
 };
 use millpond_types::meta::{
     Attr, FileKind, INLINE_MAX, Ino, MetaError, MetaOp, MetaReply, QuotaLimits, SetAttr, Timestamp,
@@ -161,7 +161,7 @@ pub(crate) fn all_keys(limit: u32) -> ListObjects {
     ListObjects { bucket: name(BUCKET), prefix, delimiter, after, limit }
 }
 
-fn bytes_of(object: Option<Object>) -> Vec<u8> {
+pub(crate) fn bytes_of(object: Option<Object>) -> Vec<u8> {
     object.unwrap().bytes.unwrap()
 }
 
@@ -466,45 +466,6 @@ pub(crate) async fn buckets_come_and_go(f: Fixture) {
 }
 
 impl Client {
-    async fn begin_upload(&self, key: &str) -> UploadId {
-        let (bucket, key) = (name(BUCKET), key.as_bytes().to_vec());
-        let op = ObjectOp::CreateUpload { bucket, key, attachment: b"meta".to_vec() };
-        match self.object_op(op).await.unwrap() {
-            ObjectReply::Upload(upload) => upload.id,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    async fn part(&self, id: UploadId, number: u16, bytes: &[u8]) -> Result<Attr, MetaError> {
-        let ino = self.filled(bytes).await.ino;
-        let (bucket, attachment) = (name(BUCKET), b"md5".to_vec());
-        let put = PutPart { bucket, id, number, ino, attachment };
-        match self.outcome(ObjectOp::PutPart(put)).await? {
-            Outcome::Done(Some(attr), None) => Ok(attr),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    async fn part_numbers(&self, id: UploadId, after: u16) -> Result<Vec<u16>, MetaError> {
-        let op = ObjectOp::ListParts { bucket: name(BUCKET), id, after, limit: 1000 };
-        match self.object_op(op).await? {
-            ObjectReply::Parts { parts, end: true } => {
-                Ok(parts.iter().map(|part| part.number).collect())
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-
-    async fn uploads(&self, after: Option<(Vec<u8>, UploadId)>) -> Vec<(Vec<u8>, UploadId)> {
-        let op = ObjectOp::ListUploads { bucket: name(BUCKET), after, limit: 1000 };
-        match self.object_op(op).await.unwrap() {
-            ObjectReply::Uploads { uploads, end: true } => {
-                uploads.into_iter().map(|upload| (upload.key, upload.id)).collect()
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-
     pub(crate) async fn records(&self, prefix: &[u8]) -> Vec<Vec<u8>> {
         let mut end = prefix.to_vec();
         *end.last_mut().unwrap() += 1;
@@ -582,66 +543,6 @@ pub(crate) async fn nameless_files_get_a_key(f: Fixture) {
     let c = f.client().await;
     assert_eq!(c.getattr(lost.ino).await, Err(MetaError::Stale));
     assert_eq!(bytes_of(c.object("a/b").await), b"bytes");
-}
-
-pub(crate) async fn uploads_hold_their_parts(f: Fixture) {
-    let c = f.client().await;
-    c.make_bucket(BUCKET).await.unwrap();
-    let (b, a) = (c.begin_upload("b").await, c.begin_upload("a").await);
-    let a2 = c.begin_upload("a").await;
-    let dash = c.begin_upload("a-").await;
-    let key = |text: &str| text.as_bytes().to_vec();
-    let order = [(key("a"), a), (key("a"), a2), (key("a-"), dash), (key("b"), b)];
-    assert_eq!(c.uploads(None).await, order);
-    assert_eq!(c.uploads(Some((key("a"), a2))).await, order[2..]);
-    for number in [2, 1, 300] {
-        c.part(a, number, &number.to_le_bytes()).await.unwrap();
-    }
-    let first = c.part(a, 7, b"first").await.unwrap();
-    let second = c.part(a, 7, b"second").await.unwrap();
-    assert_eq!(c.part_numbers(a, 0).await, Ok(vec![1, 2, 7, 300]));
-    assert_eq!(c.part_numbers(a, 2).await, Ok(vec![7, 300]));
-    f.assert_sound().await;
-    c.forget_all(&f).await;
-    assert_eq!(c.getattr(first.ino).await, Err(MetaError::Stale), "another one has its number");
-    assert_eq!(c.getattr(second.ino).await.unwrap().size, 6);
-    let complete = |upload, expect| {
-        let upload = Some(upload);
-        ObjectOp::Put(PutObject { upload, expect, ..Client::put_op(b"a", b"whole") })
-    };
-    c.put("a", b"there").await;
-    assert!(matches!(c.outcome(complete(a, Expect::Absent)).await, Ok(Outcome::Unmet(Some(_)))));
-    assert!(c.part_numbers(a, 0).await.is_ok(), "nothing has changed");
-    assert!(matches!(c.outcome(complete(a, Expect::Any)).await, Ok(Outcome::Done(..))));
-    let missing = Err(MetaError::NotFound);
-    assert_eq!(c.outcome(complete(a, Expect::Any)).await, missing);
-    assert_eq!(c.part(a, 8, b"late").await.map(drop), Err(MetaError::NotFound));
-    assert_eq!(c.part_numbers(a, 0).await, Err(MetaError::NotFound));
-    assert_eq!(bytes_of(c.object("a").await), b"whole");
-    for number in 1..60 {
-        c.part(b, number, b"part").await.unwrap();
-    }
-    c.object_op(ObjectOp::AbortUpload { bucket: name(BUCKET), id: b }).await.unwrap();
-    f.assert_sound().await;
-    c.forget_all(&f).await;
-    assert!(c.records(keys::ENDED).await.is_empty());
-    assert_eq!(c.records(keys::UPLOADS).await.len(), 2, "those of a2 and dash");
-    assert_eq!(c.records(keys::ORPHANS).await.len(), 0);
-    assert_eq!(c.getattr(second.ino).await, Err(MetaError::Stale));
-    // An upload whose record is away: its parts go, and nobody lists it.
-    let part = c.part(a2, 1, b"part").await.unwrap().ino;
-    let bucket = c.lookup(ROOT, BUCKET).await.unwrap().ino;
-    let key = &keys::upload(bucket, a2);
-    f.store.transact(|txn| async move { txn.delete(key) }).await.unwrap();
-    let report = f.volume.check().await.unwrap();
-    assert_eq!(report.findings.len(), 2, "{report:#?}");
-    for repair in report.repairs {
-        assert_eq!(c.run(MetaOp::Repair(repair)).await, Ok(MetaReply::Repaired(true)));
-    }
-    f.assert_sound().await;
-    c.forget_all(&f).await;
-    assert_eq!(c.getattr(part).await, Err(MetaError::Stale));
-    assert_eq!(c.records(keys::UPLOADS).await.len(), 1, "that of dash");
 }
 
 pub(crate) async fn objects_count_for_quotas(f: Fixture) {

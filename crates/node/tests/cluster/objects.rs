@@ -201,7 +201,7 @@ fn of_two_gateways_that_expect_the_same_one_wins() {
     for number in [2_u16, 1] {
         let file = one.nameless_file(0).unwrap();
         file.write_batch(&[(0, &vec![u8::try_from(number).unwrap(); 100_000])]).unwrap();
-        one.put_part(BUCKET, id, number, &file, b"md5").unwrap();
+        one.put_part((BUCKET, id, number), (&file, None), b"md5").unwrap();
     }
     assert_eq!(two.uploads(BUCKET, None, 10).unwrap()[0].key, b"whole");
     let whole = two.nameless_file(0).unwrap();
@@ -215,6 +215,36 @@ fn of_two_gateways_that_expect_the_same_one_wins() {
     let bytes = get(one, "whole").unwrap();
     assert!(bytes.len() == 200_000 && bytes[..100_000].iter().all(|byte| *byte == 1));
     assert!(one.upload(BUCKET, id).is_err() && one.uploads(BUCKET, None, 10).unwrap().is_empty());
+    // Another one: parts written at once by both to where they belong, with chunks that two of them share.
+    let id = one.create_upload(BUCKET, b"placed", b"meta").unwrap();
+    let (len, last) = ((5 << 20) + 3, 70_000);
+    let body = |number: u16| {
+        let len = if number == 6 { last } else { len };
+        (0..len).map(|at| (at * 7 + usize::from(number)).to_le_bytes()[0]).collect::<Vec<u8>>()
+    };
+    // The first says how long parts are.
+    let first = one.take_place((BUCKET, id, 3), len as u64, 0).unwrap();
+    thread::scope(|scope| {
+        let mut first = first;
+        for number in [3, 1, 2, 4, 5, 6] {
+            let (taken, gateway) = (first.take(), if number % 2 == 0 { one } else { two });
+            scope.spawn(move || {
+                let (bytes, at) = (body(number), (BUCKET, id, number));
+                let all = bytes.len() as u64;
+                let taken = taken.or_else(|| gateway.take_place(at, all, 0).unwrap());
+                let (file, offset) = taken.expect("a place");
+                for (piece, bytes) in (0..).zip(bytes.chunks(1 << 20)) {
+                    file.write_batch(&[(offset + (piece << 20), bytes)]).unwrap();
+                }
+                gateway.put_part(at, (&file, Some(all)), b"md5").unwrap();
+            });
+        }
+    });
+    let parts = one.parts(BUCKET, id, 0, 10).unwrap();
+    assert_eq!(parts.iter().map(|it| it.number).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
+    let size = (5 * len + last) as u64;
+    done(two.complete_upload(id, &put("placed", Body::Whole { parts: 6, size })).unwrap());
+    assert!(get(one, "placed").unwrap() == (1..=6).flat_map(body).collect::<Vec<u8>>());
 }
 
 /// The test below starts this as a process of its own, and kills it.

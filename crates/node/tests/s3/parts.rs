@@ -202,3 +202,88 @@ fn checksums_of_parts_are_told() {
     // CRC32 of the check string of the catalogues.
     assert_eq!(stored("/bkt/again", "CRC32", "COMPOSITE").1[2], "y/Q5Jg==");
 }
+
+/// Parts of these numbers and lengths, sent in this order; an upload's name, and what the parts are in the order of their numbers.
+fn sent(
+    s3: &Client,
+    path: &str,
+    parts: &[(usize, usize)],
+) -> (String, Vec<(usize, String)>, Vec<u8>) {
+    let id = begin(s3, path);
+    let body = |(number, len): (usize, usize)| vec![u8::try_from(number).unwrap(); len];
+    let mut etags: Vec<_> = parts
+        .iter()
+        .map(|it| (it.0, part(s3, (path, &id), it.0, body(*it)).expect(200).header("etag")))
+        .collect();
+    etags.sort();
+    let mut parts = parts.to_vec();
+    parts.sort_unstable();
+    (id, etags, parts.into_iter().flat_map(body).collect())
+}
+
+/// Whether the object is the file that the parts were written to.
+#[test]
+fn parts_are_copied_only_where_they_have_to_be() {
+    let server = Server::start();
+    let (s3, volume) = (server.client(), crate::behind::volume(&server));
+    s3.bucket("bkt");
+    let (short, odd) = (5 * MIB, 5 * MIB + 12_345);
+    let file_of = |id: &str| {
+        let id = millpond_client::UploadId(u64::from_str_radix(id, 16).unwrap());
+        let parts = volume.parts("bkt", id, 0, 1_000).unwrap();
+        parts.iter().find(|part| part.place.is_some()).map(|part| part.attr.ino)
+    };
+    let object = |key: &str| volume.get_object("bkt", key.as_bytes(), false).unwrap().unwrap();
+    for (key, is_kept, parts) in [
+        ("one", true, &[(1, short)][..]),
+        ("in-order", true, &[(1, odd), (2, odd), (3, 7)]),
+        ("backwards", true, &[(3, odd), (2, odd), (1, odd)]),
+        ("last-first", true, &[(3, 7), (1, odd), (2, odd)]),
+        ("nothing-last", true, &[(3, 0), (2, odd), (1, odd)]),
+        ("gaps", false, &[(2, short), (7, short), (9, 1)]),
+        ("growing", false, &[(1, short), (2, odd)]),
+        ("shrinking", false, &[(1, odd), (2, short), (3, short)]),
+        ("small", false, &[(1, 100_000)]),
+        ("empty", false, &[(1, 0)]),
+    ] {
+        let path = format!("/bkt/{key}");
+        let (id, etags, wanted) = sent(&s3, &path, parts);
+        let file = file_of(&id);
+        let listed = s3.get(&path).query("uploadId", &id).send().expect(200);
+        let mut sizes: Vec<_> = parts.to_vec();
+        sizes.sort_unstable();
+        let sizes: Vec<String> = sizes.iter().map(|(_, len)| len.to_string()).collect();
+        assert_eq!(listed.tags("Size"), sizes, "{key}");
+        complete(&s3, (&path, &id), &etags).expect(200);
+        assert!(s3.bytes(&path) == wanted, "{key}");
+        assert_eq!(Some(object(key).attr.ino) == file, is_kept, "{key}");
+        let last = s3.get(&path).query("partNumber", &parts.len().to_string()).send().expect(206);
+        assert!(wanted.ends_with(&last.body), "{key}");
+    }
+    // Parts that are left out, sent again, or broken off.
+    let (id, etags, _) = sent(&s3, "/bkt/less", &[(1, short), (2, short), (3, short)]);
+    complete(&s3, ("/bkt/less", &id), &etags[..2]).expect(200);
+    assert!(s3.bytes("/bkt/less") == [vec![1; short], vec![2; short]].concat());
+    let (id, mut etags, _) = sent(&s3, "/bkt/again", &[(1, short), (2, short)]);
+    let at = ("/bkt/again", &id[..]);
+    etags[0].1 = part(&s3, at, 1, vec![9; short]).expect(200).header("etag");
+    let wrong =
+        s3.put("/bkt/again", vec![8; short]).header("content-md5", "AAAAAAAAAAAAAAAAAAAAAA==");
+    let wrong = wrong.query("partNumber", "2").query("uploadId", &id);
+    wrong.send().refused(400, "BadDigest");
+    complete(&s3, at, &etags).expect(200);
+    assert!(s3.bytes("/bkt/again") == [vec![9; short], vec![2; short]].concat());
+    // Of other objects.
+    let id = begin(&s3, "/bkt/copied");
+    let mut etags = Vec::new();
+    for (number, range) in [(1, format!("bytes=0-{}", short - 1)), (2, "bytes=0-9".to_owned())] {
+        let copy = s3.put("/bkt/copied", "").header("x-amz-copy-source", "/bkt/again");
+        let copy = copy.header("x-amz-copy-source-range", &range);
+        let copy = copy.query("partNumber", &number.to_string()).query("uploadId", &id);
+        etags.push((number, copy.send().expect(200).tag("ETag").replace("&quot;", "\"")));
+    }
+    let file = file_of(&id);
+    complete(&s3, ("/bkt/copied", &id), &etags).expect(200);
+    assert!(s3.bytes("/bkt/copied") == [vec![9; short], vec![9; 10]].concat());
+    assert_eq!(Some(object("copied").attr.ino), file);
+}

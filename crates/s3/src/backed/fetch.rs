@@ -346,6 +346,7 @@ async fn publish(
         let body = match &content {
             Content::Bytes(bytes) => Body::Bytes(bytes),
             Content::File(file) => Body::File(file),
+            Content::Whole(parts, size) => Body::Whole { parts: *parts, size: *size },
         };
         let put = PutObject {
             bucket: &bucket,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use millpond_types::meta::object::PartPlace;
 use s3s::dto::{CompleteMultipartUploadInput, CompleteMultipartUploadOutput, CompletedPart};
 use s3s::{S3ErrorCode, S3Request, S3Result};
 
@@ -75,7 +76,7 @@ fn chosen(all: Vec<Part>, named: &[CompletedPart]) -> S3Result<Vec<Chosen>> {
         chosen.push(Chosen { part, record });
     }
     let (_, but_last) = chosen.split_last().ok_or(S3ErrorCode::MalformedXML)?;
-    if but_last.iter().any(|it| it.part.attr.size < PART_MIN) {
+    if but_last.iter().any(|it| it.part.len() < PART_MIN) {
         return Err(S3ErrorCode::EntityTooSmall.into());
     }
     Ok(chosen)
@@ -85,11 +86,11 @@ fn chosen(all: Vec<Part>, named: &[CompletedPart]) -> S3Result<Vec<Chosen>> {
 ///
 /// The parts' checksums are kept where the upload asked for an algorithm, as with AWS.
 fn summed(chosen: &[Chosen], wants: Option<(Algorithm, bool)>) -> (Option<Sum>, Parts) {
-    let parts = Parts::of(chosen.iter().map(|it| it.part.attr.size));
+    let parts = Parts::of(chosen.iter().map(|it| it.part.len()));
     let (algorithm, is_whole) = wants.unwrap_or((Algorithm::Crc64Nvme, true));
     let of_part = |it: &Chosen| {
         let sum = it.record.sum.as_ref().filter(|sum| sum.algorithm == algorithm)?;
-        Some((unbase64(&sum.value)?, it.part.attr.size))
+        Some((unbase64(&sum.value)?, it.part.len()))
     };
     let Some(found) = chosen.iter().map(of_part).collect::<Option<Vec<_>>>() else {
         return (None, parts);
@@ -144,16 +145,67 @@ impl Expected {
     }
 }
 
+/// The whole of the upload, if all parts lie in it one behind the other: nothing needs to be copied. What else it has, metas know.
+fn in_places(chosen: &[Chosen]) -> Option<Content> {
+    let mut at = 0;
+    for (it, number) in chosen.iter().zip(1..) {
+        let place = it.part.place?;
+        if it.part.number != number || place.offset != at {
+            return None;
+        }
+        at += place.len;
+    }
+    Some(Content::Whole(u16::try_from(chosen.len()).ok()?, at))
+}
+
+/// Copies the few parts that have files of their own to their places: the last one, where it came before one that says how long the
+/// others are.
+fn mend(
+    store: &Store,
+    (bucket, id): (&str, UploadId),
+    chosen: &mut [Chosen],
+    replicas: u8,
+) -> S3Result<()> {
+    let all: u64 = chosen.iter().map(|it| it.part.len()).sum();
+    let loose = chosen.iter().filter(|it| it.part.place.is_none());
+    let loose: u64 = loose.map(|it| it.part.len()).sum();
+    let in_turn = chosen.iter().zip(1..).all(|(it, number)| it.part.number == number);
+    let has_whole = chosen.iter().any(|it| it.part.place.is_some());
+    if !in_turn || !has_whole || loose > all / 2 {
+        return Ok(());
+    }
+    let mut at = 0;
+    for Chosen { part, .. } in chosen {
+        let (len, modified) = (part.len(), part.modified());
+        if part.place.is_none() {
+            let name = (bucket, id, part.number);
+            let Some((file, offset)) = store.take_place(name, len, replicas).of_upload()? else {
+                return Ok(());
+            };
+            if offset != at {
+                return Ok(());
+            }
+            let from = store.part_file(part).of_upload()?;
+            append((&from, 0, len), (&file, at), &mut Hasher::none())?;
+            store.put_part(name, (&file, Some(len)), &part.attachment).of_upload()?;
+            part.attr = file.stat().of_upload()?;
+            part.place = Some(PartPlace { offset, len, modified });
+        }
+        at += len;
+    }
+    Ok(())
+}
+
 /// The bytes of all parts, in a file without a name.
 fn joined(store: &Store, chosen: &[Chosen], replicas: u8) -> S3Result<Content> {
     let file = store.nameless_file(replicas).in_bucket()?;
     let mut at = 0;
     for it in chosen {
-        let len = it.part.attr.size;
+        let len = it.part.len();
         if len > 0 {
             let from = store.part_file(&it.part).of_upload()?;
             // The hashes of the whole follow from those of the parts.
-            append((&from, 0, len), (&file, at), &mut Hasher::none())?;
+            append((&from, it.part.offset(), len), (&file, at), &mut Hasher::none())?;
         }
         at += len;
     }
@@ -179,8 +231,8 @@ fn complete(
         }
         found => found?,
     };
-    let chosen = chosen(all_parts(store, bucket, id)?, named)?;
-    let size: u64 = chosen.iter().map(|it| it.part.attr.size).sum();
+    let mut chosen = chosen(all_parts(store, bucket, id)?, named)?;
+    let size: u64 = chosen.iter().map(|it| it.part.len()).sum();
     if size > OBJECT_MAX {
         return Err(S3ErrorCode::EntityTooLarge.into());
     }
@@ -191,7 +243,6 @@ fn complete(
         let there = store.get_object(bucket, key.as_bytes(), false).in_bucket()?;
         conditions.check_write(there.as_ref().map(View::of).as_ref())?;
     }
-    let content = joined(store, &chosen, replicas)?;
     record = Record {
         etag: Some(etag_of(&chosen)),
         sum,
@@ -201,9 +252,30 @@ fn complete(
         ..record
     }
     .bounded();
-    let (content, record) = (&content, &record);
-    let new = New { bucket, key, content, record, conditions, upload: Some(id) };
-    match store_object(store, &new) {
+    let store_as = |content: &Content| {
+        let record = &record;
+        let new = New { bucket, key, content, record, conditions, upload: Some(id) };
+        store_object(store, &new)
+    };
+    match mend(store, (bucket, id), &mut chosen, replicas) {
+        Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
+            return done_before(store, (bucket, key), id)?.ok_or(error);
+        }
+        done => done?,
+    }
+    if let Some(content) = in_places(&chosen) {
+        match store_as(&content) {
+            // It has more than these parts, or somebody may still write to it; or another one was faster.
+            Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
+                if let Some(done) = done_before(store, (bucket, key), id)? {
+                    return Ok(done);
+                }
+                tracing::debug!("s3: {bucket}/{key}: the parts of an upload are copied");
+            }
+            done => return done,
+        }
+    }
+    match store_as(&joined(store, &chosen, replicas)?) {
         // Another one, sent at the same time, was faster.
         Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
             done_before(store, (bucket, key), id)?.ok_or(error)

@@ -22,7 +22,7 @@ use crate::conditions::{Conditions, etag, time};
 use crate::door::{Door, Way};
 use crate::error::{Told as _, absent, refuse};
 use crate::hash::{Algorithm, Hasher, hex};
-use crate::receive::{BODY_MAX, Content};
+use crate::receive::{BODY_MAX, Content, Target};
 use crate::record::{Record, View};
 use crate::store::{Object, STORED_MAX, Store};
 
@@ -140,15 +140,6 @@ pub(crate) fn append(
     Ok(())
 }
 
-/// Where the bytes of a copy go.
-#[derive(Clone, Copy)]
-pub(crate) struct Target {
-    /// To a file in any case; else small ones stay in memory.
-    pub(crate) is_file: bool,
-    /// Its replicas, as [`Store::nameless_file`] wants them.
-    pub(crate) replicas: u8,
-}
-
 /// A copy of a range of an object, without a name yet; for a thread that may block.
 ///
 /// # Errors
@@ -176,14 +167,14 @@ pub(crate) fn duplicate(
         hasher.update(&bytes);
         return Ok(Content::Bytes(Arc::new(bytes)));
     }
-    let to = store.nameless_file(target.replicas).in_bucket()?;
+    let (to, start) = target.open(store)?;
     if let Some(all) = &object.bytes {
         let at = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).min(all.len());
         let range = &all[at(offset)..at(offset + len)];
         hasher.update(range);
-        to.write_batch(&[(0, range)]).in_bucket()?;
+        to.write_batch(&[(start, range)]).in_bucket()?;
     } else if let Some(from) = from {
-        append((from, offset, len), (&to, 0), hasher)?;
+        append((from, offset, len), (&to, start), hasher)?;
     }
     Ok(Content::File(to))
 }
@@ -262,7 +253,7 @@ pub(crate) async fn copy_object(
     from.bring(door).await?;
     let written = admit(door, (&bucket, &key)).await?;
     let (of, goes_behind) = (key.clone(), written.goes_behind(&key));
-    let to = Target { is_file: false, replicas: written.replicas(&key) };
+    let to = Target { replicas: written.replicas(&key), ..Target::default() };
     let _memory = door.memory(Way::In, PIECE).await?;
     let (view, sum) = door
         .blocking(move |store| {

@@ -11,7 +11,7 @@ use s3s::dto::{
 };
 use s3s::{S3ErrorCode, S3Request, S3Result};
 
-use super::copy::{PIECE, Target, conditions_of_source, duplicate, source};
+use super::copy::{PIECE, conditions_of_source, duplicate, source};
 use super::headers::{kept, refuse_extras};
 use super::put::{check_key, sums, tell_sum};
 use super::{Answer, answer, count, initiator, owner, size};
@@ -22,7 +22,7 @@ use crate::conditions::{etag, time};
 use crate::door::{Door, Way};
 use crate::error::{Told as _, refuse};
 use crate::hash::{Algorithm, Digest, Hasher, hex};
-use crate::receive::{BODY_MAX, Content, Incoming, Said};
+use crate::receive::{BODY_MAX, Content, Incoming, Said, Target};
 use crate::record::{PARTS_MAX, PartRecord, Record, decode, encode};
 use crate::store::{Store, Upload, UploadId};
 
@@ -139,6 +139,21 @@ struct Place {
     bucket: String,
     id: UploadId,
     number: u16,
+    /// Its bytes, if they lie in the whole of the upload.
+    len: Option<u64>,
+}
+
+/// Where the bytes of a part go: to its place in the whole of the upload, if it can have it; for a thread that may block.
+///
+/// # Errors
+/// `NoSuchUpload`, and those of the volume.
+fn target(
+    store: &Store,
+    (bucket, id, number): (&str, UploadId, u16),
+    (len, replicas): (u64, u8),
+) -> S3Result<Target> {
+    let place = store.take_place((bucket, id, number), len, replicas).of_upload()?;
+    Ok(Target { is_file: true, replicas, place })
 }
 
 /// Keeps a part; for a thread that may block.
@@ -146,7 +161,8 @@ fn keep(store: &Store, place: &Place, content: &Content, digest: &Digest) -> S3R
     let Content::File(file) = content else { return Err(S3ErrorCode::InternalError.into()) };
     let record = PartRecord { etag: hex(&digest.md5), sum: digest.sum.clone() };
     let attachment = encode(&record);
-    store.put_part(&place.bucket, place.id, place.number, file, &attachment).of_upload()
+    let part = (&place.bucket[..], place.id, place.number);
+    store.put_part(part, (file, place.len), &attachment).of_upload()
 }
 
 /// `UploadPart`.
@@ -182,11 +198,14 @@ pub(crate) async fn part(
     incoming.or_with(wants.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm));
     // Whether it waits for its backend is about the whole, not about a part.
     let written = admit(door, (&bucket, &of_key)).await?;
-    let arrived = incoming.receive(door, true, written.replicas(&of_key)).await?;
+    let (asked, wish) = (bucket.clone(), (incoming.len(), written.replicas(&of_key)));
+    let to = door.blocking(move |store| target(store, (&asked, id, number), wish)).await?;
+    let len = to.place.is_some().then_some(wish.0);
+    let arrived = incoming.receive(door, to).await?;
     let digest = door
         .blocking(move |store| {
             let (content, digest) = arrived.checked()?;
-            keep(store, &Place { bucket, id, number }, &content, &digest)?;
+            keep(store, &Place { bucket, id, number, len }, &content, &digest)?;
             Ok(digest)
         })
         .await?;
@@ -237,10 +256,11 @@ pub(crate) async fn part_copy(
             }
             let wanted = record.wants.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm);
             let mut hasher = Hasher::new(Some(wanted));
-            let to = Target { is_file: true, replicas };
+            let to = target(store, (&bucket, id, number), (range.1, replicas))?;
+            let len = to.place.is_some().then_some(range.1);
             let content = duplicate(store, (&object, file.as_ref()), range, (&mut hasher, to))?;
             let digest = hasher.finish();
-            keep(store, &Place { bucket, id, number }, &content, &digest)?;
+            keep(store, &Place { bucket, id, number, len }, &content, &digest)?;
             let Content::File(file) = content else {
                 return Err(S3ErrorCode::InternalError.into());
             };
@@ -282,9 +302,9 @@ pub(crate) async fn list(
         let record = decode::<PartRecord>(&it.attachment);
         let mut part = PartTold {
             e_tag: record.as_ref().map(|record| etag(&record.etag)),
-            last_modified: Some(time(it.attr.mtime)),
+            last_modified: Some(time(it.modified())),
             part_number: Some(i32::from(it.number)),
-            size: Some(size(it.attr.size)),
+            size: Some(size(it.len())),
             ..PartTold::default()
         };
         tell_sum!(part, record.and_then(|record| record.sum));

@@ -15,7 +15,7 @@ use crate::conditions::{Conditions, etag};
 use crate::door::Door;
 use crate::error::{Told as _, absent, refuse};
 use crate::hash::{Algorithm, Sum, hex};
-use crate::receive::{Content, Incoming, Said};
+use crate::receive::{Content, Incoming, Said, Target};
 use crate::record::{Record, View, encode};
 use crate::store::{Body, Expect, Put, PutObject, Store, UploadId};
 
@@ -91,6 +91,7 @@ pub(crate) fn store(store: &Store, new: &New<'_>) -> S3Result<View> {
         let body = match new.content {
             Content::Bytes(bytes) => Body::Bytes(bytes),
             Content::File(file) => Body::File(file),
+            Content::Whole(parts, size) => Body::Whole { parts: *parts, size: *size },
         };
         let (bucket, attachment) = (new.bucket, attachment.as_slice());
         let put = PutObject { bucket, key, body, attachment, expect, origin: None };
@@ -172,7 +173,8 @@ pub(crate) async fn put_object(
     record.check_behind(written.goes_behind(&input.key))?;
     // As AWS does for those that name none.
     incoming.or_with(Algorithm::Crc64Nvme);
-    let arrived = incoming.receive(door, false, written.replicas(&input.key)).await?;
+    let to = Target { replicas: written.replicas(&input.key), ..Target::default() };
+    let arrived = incoming.receive(door, to).await?;
     let (bucket, key) = (input.bucket, input.key);
     bring_for(door, (&bucket, &key), &conditions).await?;
     let (content, digest) = arrived.checked_beside(door).await?;

@@ -21,5 +21,5 @@ pub use op::{
     Expect, ListObjects, ObjectBody, ObjectOp, PARTS_MAX, PutObject, PutPart, SetAttachment,
     UploadId,
 };
-pub use record::{ATTACHMENT_MAX, AttachmentRecord, PartRecord, UploadRecord};
+pub use record::{ATTACHMENT_MAX, AttachmentRecord, PartPlace, PartRecord, UploadRecord, Whole};
 pub use reply::{Attachment, Bucket, ListPage, Listed, Object, ObjectReply, Part, Put, Upload};

@@ -40,6 +40,13 @@ pub enum ObjectBody {
     Bytes(Vec<u8>),
     /// In a file without a name of the session.
     Nameless(Ino),
+    /// In the whole of the upload that ends by that, if these are all parts that are, or will be, in it.
+    Whole {
+        /// How many.
+        parts: u16,
+        /// Their bytes.
+        size: u64,
+    },
 }
 
 /// A key gets a new inode.
@@ -104,6 +111,8 @@ pub struct PutPart {
     pub ino: Ino,
     /// What is kept with it.
     pub attachment: Vec<u8>,
+    /// So many bytes of it, at the part's place in the whole that the file is; none for all of a file of its own.
+    pub place: Option<u64>,
 }
 
 /// What is to be done.
@@ -200,6 +209,22 @@ pub enum ObjectOp {
     },
     /// A part of an upload, in the place of the one that is there.
     PutPart(PutPart),
+    /// A part will be written to its place in the whole of its upload, which is made if there is none: the answer is a place, if this part
+    /// can have one. Nobody else gets it.
+    TakePlace {
+        /// In which bucket.
+        bucket: Name,
+        /// Of which upload.
+        id: UploadId,
+        /// The part's number, 1 to [`PARTS_MAX`].
+        number: u16,
+        /// Its bytes.
+        len: u64,
+        /// Permission bits of the whole.
+        mode: u16,
+        /// Chains of so many replicas take the bytes of the whole; 0 for those of the cluster's own table.
+        replicas: u8,
+    },
     /// A page of parts, in the order of their numbers.
     ListParts {
         /// In which bucket.
@@ -256,6 +281,11 @@ impl ObjectBody {
                 w.u8(1);
                 w.u64(ino.0);
             }
+            Self::Whole { parts, size } => {
+                w.u8(2);
+                w.u16(*parts);
+                w.u64(*size);
+            }
         }
     }
 
@@ -263,6 +293,7 @@ impl ObjectBody {
         Ok(match r.u8()? {
             0 => Self::Bytes(read_bytes(r)?),
             1 => Self::Nameless(Ino(r.u64()?)),
+            2 => Self::Whole { parts: r.u16()?, size: r.u64()? },
             _ => return Err(WireError::Field("body of an object")),
         })
     }
@@ -342,15 +373,26 @@ impl PutPart {
         w.u16(self.number);
         w.u64(self.ino.0);
         w.bytes16(&self.attachment);
+        w.u8(u8::from(self.place.is_some()));
+        if let Some(len) = self.place {
+            w.u64(len);
+        }
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        let (bucket, id, number) = (Name::decode(r)?, UploadId(r.u64()?), r.u16()?);
-        if number == 0 || number > PARTS_MAX {
-            return Err(WireError::Field("number of a part (1 to 10,000)"));
-        }
-        Ok(Self { bucket, id, number, ino: Ino(r.u64()?), attachment: attachment(r)? })
+        let (bucket, id, number) = (Name::decode(r)?, UploadId(r.u64()?), part_number(r)?);
+        let (ino, attachment) = (Ino(r.u64()?), attachment(r)?);
+        let place = flag(r, "with a place")?.then(|| r.u64()).transpose()?;
+        Ok(Self { bucket, id, number, ino, attachment, place })
     }
+}
+
+fn part_number(r: &mut Reader<'_>) -> Result<u16, WireError> {
+    let number = r.u16()?;
+    if number == 0 || number > PARTS_MAX {
+        return Err(WireError::Field("number of a part (1 to 10,000)"));
+    }
+    Ok(number)
 }
 
 impl ObjectOp {
@@ -376,6 +418,7 @@ impl ObjectOp {
             Self::ListParts { .. } => "list_parts",
             Self::AbortUpload { .. } => "abort_upload",
             Self::Backing(op) => op.name(),
+            Self::TakePlace { .. } => "take_place",
         }
     }
 
@@ -405,6 +448,7 @@ impl ObjectOp {
             Self::Put(PutObject { body: ObjectBody::Bytes(_), .. })
                 | Self::MakeBucket { .. }
                 | Self::CreateUpload { .. }
+                | Self::TakePlace { .. }
         )
     }
 
@@ -428,6 +472,7 @@ impl ObjectOp {
             Self::ListParts { .. } => 15,
             Self::AbortUpload { .. } => 16,
             Self::Backing(_) => 17,
+            Self::TakePlace { .. } => 18,
         }
     }
 
@@ -485,6 +530,14 @@ impl ObjectOp {
                 w.u32(*limit);
             }
             Self::Backing(op) => op.encode(w),
+            Self::TakePlace { bucket, id, number, len, mode, replicas } => {
+                bucket.encode(w);
+                w.u64(id.0);
+                w.u16(*number);
+                w.u64(*len);
+                w.u16(*mode);
+                w.u8(*replicas);
+            }
         }
     }
 
@@ -527,6 +580,11 @@ impl ObjectOp {
             }
             16 => Self::AbortUpload { bucket: Name::decode(r)?, id: UploadId(r.u64()?) },
             17 => Self::Backing(BackingOp::decode(r)?),
+            18 => {
+                let (bucket, id, number) = (Name::decode(r)?, UploadId(r.u64()?), part_number(r)?);
+                let (len, mode) = (r.u64()?, mode(r)?);
+                Self::TakePlace { bucket, id, number, len, mode, replicas: read_replicas(r)? }
+            }
             _ => return Err(WireError::Field("operation on an object")),
         })
     }

@@ -6,7 +6,7 @@ use super::super::{Attr, DIR_PAGE_MAX, Name, Timestamp};
 use super::OBJECT_KEY_MAX;
 use super::backing::{Backing, BackingReply, KeyState, state, write_state};
 use super::op::UploadId;
-use super::record::{attachment, key};
+use super::record::{PartPlace, attachment, key};
 use crate::wire::{Reader, WireError, Writer};
 
 /// What is kept with an inode.
@@ -104,6 +104,34 @@ pub struct Part {
     pub attr: Attr,
     /// What is kept with it.
     pub attachment: Vec<u8>,
+    /// Where in the file it lies, among others; none for all of the file.
+    pub place: Option<PartPlace>,
+}
+
+impl Part {
+    /// Where it begins in its file.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.place.map_or(0, |place| place.offset)
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.place.map_or(self.attr.size, |place| place.len)
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// When it came.
+    #[must_use]
+    pub fn modified(&self) -> Timestamp {
+        self.place.map_or(self.attr.mtime, |place| place.modified)
+    }
 }
 
 /// A successful answer.
@@ -155,6 +183,8 @@ pub enum ObjectReply {
     },
     /// Something of a backed bucket.
     Backing(BackingReply),
+    /// The whole of an upload, and where in it the place begins that was taken; none where a part has to have a file of its own.
+    Place(Option<(Attr, u64)>),
 }
 
 fn write_option<T>(w: &mut Writer, value: Option<&T>, write: impl FnOnce(&mut Writer, &T)) {
@@ -276,10 +306,13 @@ impl Part {
         w.u16(self.number);
         self.attr.encode(w);
         w.bytes16(&self.attachment);
+        write_option(w, self.place.as_ref(), |w, it| it.encode(w));
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        Ok(Self { number: r.u16()?, attr: Attr::decode(r)?, attachment: attachment(r)? })
+        let (number, attr, attachment) = (r.u16()?, Attr::decode(r)?, attachment(r)?);
+        let place = flag(r, "with a place")?.then(|| PartPlace::decode(r)).transpose()?;
+        Ok(Self { number, attr, attachment, place })
     }
 }
 
@@ -340,6 +373,13 @@ impl ObjectReply {
                 w.u8(9);
                 reply.encode(w);
             }
+            Self::Place(place) => {
+                w.u8(10);
+                write_option(w, place.as_ref(), |w, (attr, offset)| {
+                    attr.encode(w);
+                    w.u64(*offset);
+                });
+            }
         }
     }
 
@@ -370,6 +410,10 @@ impl ObjectReply {
                 Self::Parts { parts, end: flag(r, "end of the parts")? }
             }
             9 => Self::Backing(BackingReply::decode(r)?),
+            10 => {
+                let place = |r: &mut Reader<'_>| Ok::<_, WireError>((Attr::decode(r)?, r.u64()?));
+                Self::Place(flag(r, "with a place")?.then(|| place(r)).transpose()?)
+            }
             _ => return Err(WireError::Field("kind of an answer about objects")),
         })
     }

@@ -2,8 +2,8 @@
 
 use super::super::object::{
     ATTACHMENT_MAX, Attachment, AttachmentRecord, Bucket, Expect, ListObjects, ListPage, Listed,
-    OBJECT_KEY_MAX, Object, ObjectBody, ObjectOp, ObjectReply, PARTS_MAX, Part, PartRecord,
-    PutObject, PutPart, SetAttachment, Upload, UploadId, UploadRecord,
+    OBJECT_KEY_MAX, Object, ObjectBody, ObjectOp, ObjectReply, PARTS_MAX, Part, PartPlace,
+    PartRecord, PutObject, PutPart, SetAttachment, Upload, UploadId, UploadRecord, Whole,
 };
 use super::backing::{self, backing, state};
 use super::*;
@@ -45,7 +45,12 @@ pub(super) fn ops() -> Vec<ObjectOp> {
         number: PARTS_MAX,
         ino: Ino(9),
         attachment: attachment.clone(),
+        place: None,
     };
+    let placed = PutPart { place: Some(5 << 30), ..part.clone() };
+    let whole = PutObject { body: ObjectBody::Whole { parts: 3, size: 1 << 50 }, ..put.clone() };
+    let (number, len, mode, replicas) = (PARTS_MAX, 5 << 30, 0o644, 6);
+    let take = ObjectOp::TakePlace { bucket: bucket.clone(), id, number, len, mode, replicas };
     let of = |origin| ObjectOp::Put(PutObject { origin, ..put.clone() });
     let fills: Vec<ObjectOp> = backing::origins().into_iter().map(of).collect();
     vec![
@@ -72,6 +77,9 @@ pub(super) fn ops() -> Vec<ObjectOp> {
         ObjectOp::ListUploads { bucket: bucket.clone(), after: None, limit },
         ObjectOp::ListUploads { bucket: bucket.clone(), after: Some((key, id)), limit },
         ObjectOp::PutPart(part),
+        ObjectOp::PutPart(placed),
+        ObjectOp::Put(whole),
+        take,
         ObjectOp::ListParts { bucket: bucket.clone(), id, after: 3, limit },
         ObjectOp::AbortUpload { bucket, id },
     ]
@@ -92,7 +100,9 @@ pub(super) fn replies() -> Vec<ObjectReply> {
     let bucket = Bucket { name: "bucket".to_owned(), attr: attr(), attachment, backing: None };
     let (id, started) = (UploadId(5), Timestamp::default());
     let upload = Upload { id, key: b"a".to_vec(), attachment: b"t".to_vec(), started };
-    let part = Part { number: 3, attr: stored(), attachment: b"t".to_vec() };
+    let place = PartPlace { offset: 1 << 40, len: 5 << 30, modified: Timestamp::default() };
+    let placed = Part { number: 4, attr: attr(), attachment: b"t".to_vec(), place: Some(place) };
+    let part = Part { number: 3, attr: stored(), attachment: b"t".to_vec(), place: None };
     vec![
         ObjectReply::Done { attr: None, replaced: None },
         ObjectReply::Done { attr: Some(attr()), replaced: Some(object()) },
@@ -106,7 +116,9 @@ pub(super) fn replies() -> Vec<ObjectReply> {
         ObjectReply::Buckets { buckets: vec![bucket], next: 7 },
         ObjectReply::Upload(upload.clone()),
         ObjectReply::Uploads { uploads: vec![upload], end: true },
-        ObjectReply::Parts { parts: vec![part], end: false },
+        ObjectReply::Parts { parts: vec![part, placed], end: false },
+        ObjectReply::Place(None),
+        ObjectReply::Place(Some((attr(), 7 << 40))),
     ]
     .into_iter()
     .chain(backing::replies().into_iter().map(ObjectReply::Backing))
@@ -119,9 +131,24 @@ fn records_come_back() {
     let record = AttachmentRecord { size: 5, mtime: Timestamp::default(), bytes };
     assert_eq!(AttachmentRecord::open(&record.seal()), Ok(record));
     let (key, attachment) = (vec![b'k'; OBJECT_KEY_MAX], b"a".to_vec());
-    let upload = UploadRecord { key, started: Timestamp::default(), attachment };
+    let started = Timestamp::default();
+    let upload = UploadRecord { key, started, attachment, whole: None };
+    assert_eq!(UploadRecord::open(&upload.seal()), Ok(upload.clone()));
+    let mut whole = Whole::new(Ino(8), 5 << 20);
+    for number in (1..=PARTS_MAX).rev() {
+        assert!(whole.take(number) && whole.is_taken(number) && !whole.take(number), "{number}");
+    }
+    assert!(!whole.take(0) && !whole.take(PARTS_MAX + 1));
+    assert_eq!(whole.taken(), usize::from(PARTS_MAX));
+    assert_eq!(whole.place(3, 5 << 20), Some(10 << 20));
+    assert_eq!([whole.place(0, 1), whole.place(1, (5 << 20) + 1)], [None, None]);
+    assert_eq!(Whole::new(Ino(8), u64::MAX).place(3, 1), None);
+    let upload = UploadRecord { whole: Some(whole), ..upload };
     assert_eq!(UploadRecord::open(&upload.seal()), Ok(upload));
-    let part = PartRecord { ino: Ino(7), attachment: b"a".to_vec() };
+    let part = PartRecord { ino: Ino(7), attachment: b"a".to_vec(), place: None };
+    assert_eq!(PartRecord::open(&part.seal()), Ok(part.clone()));
+    let part =
+        PartRecord { place: Some(PartPlace { offset: 1, len: 2, modified: started }), ..part };
     assert_eq!(PartRecord::open(&part.seal()), Ok(part));
     let dir = Attr { kind: FileKind::Directory, chunks: Some(78), is_shared: false, ..attr() };
     for (objects, implied, backed) in
