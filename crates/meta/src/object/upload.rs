@@ -28,6 +28,8 @@ const ENDED_MAX: usize = 20;
 const LOOKED_AT_MAX: usize = 100;
 /// A part that is not the last has at least this, as in S3.
 const PART_MIN: u64 = 5 << 20;
+/// So far behind what was taken a place may be, beside as much again: all of a file is looked through for chunks when it goes.
+const HOLES_MAX: u64 = 16 << 30;
 /// Bytes of a page of uploads or parts, about.
 const PAGE_BYTES: usize = 2 << 20;
 
@@ -120,8 +122,11 @@ pub(super) async fn take_place(
 ) -> Result<ObjectReply, Failed> {
     let dir = bucket(view, caller, name, permit::WRITE | permit::EXECUTE).await?;
     let mut upload = record(view, dir.attr.ino, id).await?;
-    let mut whole = match upload.whole.take() {
-        Some(whole) => whole,
+    let (mut whole, mut file) = match upload.whole.take() {
+        Some(whole) => {
+            let file = view.inode(whole.ino).await?;
+            (whole, file)
+        }
         // A shorter one is the last, and says nothing of the others.
         None if len < PART_MIN => return Ok(ObjectReply::Place(None)),
         None => {
@@ -129,17 +134,23 @@ pub(super) async fn take_place(
             let mut file = nameless::new_file(view, (caller, &dir), mode, fresh);
             (file.attr.nlink, file.attr.chunks) = (0, Some(file.attr.data));
             view.charge(file.quota, file.attr.ino, Charge::of(&file)).await?;
-            view.put_inode(&mut file)?;
-            Whole::new(file.attr.ino, len)
+            (Whole::new(file.attr.ino, len), file)
         }
     };
-    let Some(offset) = whole.place(number, len).filter(|_| whole.take(number)) else {
+    let reach = HOLES_MAX.saturating_add(whole.part_len.saturating_mul(2 * whole.taken() as u64));
+    let offset = whole.place(number, len).filter(|at| *at <= reach);
+    let Some(offset) = offset.filter(|_| whole.take(number)) else {
         return Ok(ObjectReply::Place(None));
     };
-    let attr = view.inode(whole.ino).await?.attr;
+    // As long as it is to be before anybody writes: who writes behind the end cuts what lies there first, and with that
+    // what others write to the same chunk.
+    let end = file.attr.size.max(offset + len);
+    view.charge(file.quota, file.attr.ino, Charge::resize(file.attr.size, end)).await?;
+    file.attr.size = end;
+    view.put_inode(&mut file)?;
     upload.whole = Some(whole);
     view.txn.put(&keys::upload(dir.attr.ino, id), upload.seal())?;
-    Ok(ObjectReply::Place(Some((attr, offset))))
+    Ok(ObjectReply::Place(Some((file.attr, offset))))
 }
 
 /// Has a file without a name be a part, or what was written to a place of the whole.
@@ -171,9 +182,6 @@ pub(super) async fn put_part(
                 return Err(MetaError::Stale.into());
             }
             let attr = view.inode(whole.ino).await?.attr;
-            if attr.size < offset + len {
-                return Err(MetaError::Invalid.into());
-            }
             (attr, Some(PartPlace { offset, len, modified: view.now }))
         }
     };

@@ -3,7 +3,7 @@
 use millpond_types::meta::object::{
     Expect, ObjectBody, ObjectOp, ObjectReply, PARTS_MAX, PutObject, PutPart, UploadId,
 };
-use millpond_types::meta::{Attr, Extend, Ino, MetaError, MetaOp, MetaReply, Timestamp, keys};
+use millpond_types::meta::{Attr, Ino, MetaError, MetaOp, MetaReply, keys};
 
 use crate::objects::{BUCKET, Outcome, bytes_of};
 use crate::support::{Client, Fixture, name};
@@ -63,19 +63,6 @@ impl Client {
             ObjectReply::Place(place) => place,
             other => panic!("{other:?}"),
         }
-    }
-
-    /// Says that so many bytes were written to a place.
-    async fn fill_place(
-        &self,
-        (id, number): (UploadId, u16),
-        whole: &Attr,
-        (offset, len): (u64, u64),
-    ) -> Result<Attr, MetaError> {
-        let (ino, data, size) = (whole.ino, whole.data, offset + len);
-        let mtime = Timestamp { secs: 1_700_000_200, nanos: 5 };
-        self.run(MetaOp::Extend(Extend { ino, data, size, mtime })).await.unwrap();
-        self.place(id, number, (ino, len)).await
     }
 
     async fn place(
@@ -184,7 +171,8 @@ pub(crate) async fn parts_at_their_places_are_the_object(f: Fixture) {
     let part = 6 * MIB;
     assert_eq!(c.take(id, 2, 5 * MIB - 1).await, None, "it may be the last");
     let (whole, at) = c.take(id, 2, part).await.unwrap();
-    assert_eq!((whole.nlink, whole.size, whole.is_stored(), at), (0, 0, false, part));
+    // As long as it will be: nobody writes behind its end.
+    assert_eq!((whole.nlink, whole.size, whole.is_stored(), at), (0, 2 * part, false, part));
     assert_eq!(c.take(id, 2, part).await, None, "it was taken");
     assert_eq!(c.take(id, 1, part + 1).await, None, "it is too long");
     let other = f.client().await;
@@ -197,16 +185,15 @@ pub(crate) async fn parts_at_their_places_are_the_object(f: Fixture) {
 
     let stale = Err(MetaError::Stale);
     let copied = Err(MetaError::Stale);
-    c.fill_place((id, 2), &whole, (part, part)).await.unwrap();
+    c.place(id, 2, (whole.ino, part)).await.unwrap();
     assert_eq!(c.place(id, 1, (whole.ino, part + 1)).await, Err(MetaError::Invalid));
-    assert_eq!(c.place(id, 3, (whole.ino, 100)).await, Err(MetaError::Invalid), "no bytes there");
     assert_eq!(c.place(id, 4, (whole.ino, 0)).await, stale, "nobody took it");
     assert_eq!(c.place(id, 2, (whole.ino, part)).await, stale, "it is filled");
     assert_eq!(c.place(id, 1, (c.filled(b"x").await.ino, 1)).await, stale, "another file");
-    c.fill_place((id, 1), &whole, (0, part)).await.unwrap();
+    c.place(id, 1, (whole.ino, part)).await.unwrap();
     assert_eq!(c.places(id).await, [(1, 0, part), (2, part, part)]);
     assert_eq!(c.complete(id, (2, 2 * part), Expect::Any).await, copied, "somebody has the third");
-    c.fill_place((id, 3), &whole, (2 * part, 100)).await.unwrap();
+    c.place(id, 3, (whole.ino, 100)).await.unwrap();
     let all = (3, 2 * part + 100);
     assert_eq!(c.complete(id, (2, 2 * part), Expect::Any).await, copied, "these are not all");
     assert_eq!(c.complete(id, (3, 3 * part), Expect::Any).await, copied);
@@ -243,7 +230,7 @@ pub(crate) async fn a_whole_with_loose_ends_goes(f: Fixture) {
     // A part is sent again: the first attempt may not have ended.
     let id = c.begin_upload("k").await;
     let (whole, _) = c.take(id, 1, part).await.unwrap();
-    c.fill_place((id, 1), &whole, (0, part)).await.unwrap();
+    c.place(id, 1, (whole.ino, part)).await.unwrap();
     c.part(id, 1, b"again").await.unwrap();
     assert_eq!(c.places(id).await, [(1, 0, 5)]);
     assert_eq!(c.complete(id, (1, part), Expect::Any).await, Err(MetaError::Stale));
@@ -256,7 +243,7 @@ pub(crate) async fn a_whole_with_loose_ends_goes(f: Fixture) {
     let id = c.begin_upload("k").await;
     let (whole, _) = c.take(id, 1, part).await.unwrap();
     let file = c.part(id, 1, b"own").await.unwrap();
-    c.fill_place((id, 1), &whole, (0, part)).await.unwrap();
+    c.place(id, 1, (whole.ino, part)).await.unwrap();
     assert!(matches!(c.complete(id, (1, part), Expect::Any).await, Ok(Outcome::Done(..))));
     c.forget_all(&f).await;
     assert_eq!(c.getattr(file.ino).await, Err(MetaError::Stale));
@@ -264,7 +251,7 @@ pub(crate) async fn a_whole_with_loose_ends_goes(f: Fixture) {
     // Given up, with and without its bucket.
     let id = c.begin_upload("k").await;
     let (whole, _) = c.take(id, 1, part).await.unwrap();
-    c.fill_place((id, 1), &whole, (0, part)).await.unwrap();
+    c.place(id, 1, (whole.ino, part)).await.unwrap();
     c.object_op(ObjectOp::AbortUpload { bucket: name(BUCKET), id }).await.unwrap();
     gone(&whole).await;
     let id = c.begin_upload("k").await;
@@ -279,11 +266,17 @@ pub(crate) async fn places_are_as_many_as_parts(f: Fixture) {
     let c = f.client().await;
     c.make_bucket(BUCKET).await.unwrap();
     let (id, len) = (c.begin_upload("k").await, 5 << 30);
-    let (_, at) = c.take(id, PARTS_MAX, len).await.unwrap();
-    assert_eq!(at, u64::from(PARTS_MAX - 1) * len);
-    assert_eq!(c.take(id, PARTS_MAX, len).await, None);
-    for number in 1..200 {
-        assert!(c.take(id, number, len).await.is_some(), "{number}");
+    let far = 16 * (1 << 30) / len;
+    assert_eq!(c.take(id, 6, len).await, None, "{far} of them are too far");
+    assert_eq!(c.take(id, 4, len).await.unwrap().1, 3 * len);
+    assert_eq!(c.take(id, 7, len).await, None);
+    assert_eq!(c.take(id, 6, len).await.unwrap().1, 5 * len);
+    let mut taken = vec![4, 6];
+    for number in (1..=PARTS_MAX).step_by(100) {
+        let reach = usize::from(number - 1) <= usize::try_from(far).unwrap() + 2 * taken.len();
+        assert_eq!(c.take(id, number, len).await.is_some(), reach, "{number}");
+        if reach {
+            taken.push(number);
+        }
     }
-    assert_eq!(c.take(id, 100, len).await, None);
 }

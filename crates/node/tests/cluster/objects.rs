@@ -215,36 +215,48 @@ fn of_two_gateways_that_expect_the_same_one_wins() {
     let bytes = get(one, "whole").unwrap();
     assert!(bytes.len() == 200_000 && bytes[..100_000].iter().all(|byte| *byte == 1));
     assert!(one.upload(BUCKET, id).is_err() && one.uploads(BUCKET, None, 10).unwrap().is_empty());
-    // Another one: parts written at once by both to where they belong, with chunks that two of them share.
-    let id = one.create_upload(BUCKET, b"placed", b"meta").unwrap();
+}
+
+/// With chunks that two parts share.
+#[test]
+fn parts_that_two_gateways_write_at_once_keep_to_their_places() {
+    let cluster = Cluster::roomy(3, 2);
+    let [one, two] = &[volume(&cluster), volume(&cluster)];
+    one.make_bucket(BUCKET, b"").unwrap();
     let (len, last) = ((5 << 20) + 3, 70_000);
     let body = |number: u16| {
         let len = if number == 6 { last } else { len };
         (0..len).map(|at| (at * 7 + usize::from(number)).to_le_bytes()[0]).collect::<Vec<u8>>()
     };
-    // The first says how long parts are.
-    let first = one.take_place((BUCKET, id, 3), len as u64, 0).unwrap();
-    thread::scope(|scope| {
-        let mut first = first;
-        for number in [3, 1, 2, 4, 5, 6] {
-            let (taken, gateway) = (first.take(), if number % 2 == 0 { one } else { two });
-            scope.spawn(move || {
-                let (bytes, at) = (body(number), (BUCKET, id, number));
-                let all = bytes.len() as u64;
-                let taken = taken.or_else(|| gateway.take_place(at, all, 0).unwrap());
-                let (file, offset) = taken.expect("a place");
-                for (piece, bytes) in (0..).zip(bytes.chunks(1 << 20)) {
-                    file.write_batch(&[(offset + (piece << 20), bytes)]).unwrap();
-                }
-                gateway.put_part(at, (&file, Some(all)), b"md5").unwrap();
-            });
-        }
-    });
-    let parts = one.parts(BUCKET, id, 0, 10).unwrap();
-    assert_eq!(parts.iter().map(|it| it.number).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
-    let size = (5 * len + last) as u64;
-    done(two.complete_upload(id, &put("placed", Body::Whole { parts: 6, size })).unwrap());
-    assert!(get(one, "placed").unwrap() == (1..=6).flat_map(body).collect::<Vec<u8>>());
+    let bodies: Vec<Vec<u8>> = (1..=6).map(body).collect();
+    for round in 0..4 {
+        let id = one.create_upload(BUCKET, b"k", b"meta").unwrap();
+        // The first says how long parts are.
+        let taken = one.take_place((BUCKET, id, 1), len as u64, 0).unwrap();
+        thread::scope(|scope| {
+            let mut taken = taken;
+            for number in 1..=6 {
+                let (taken, gateway) = (taken.take(), if number % 2 == 0 { one } else { two });
+                let (bytes, at) = (&bodies[usize::from(number) - 1], (BUCKET, id, number));
+                scope.spawn(move || {
+                    let all = bytes.len() as u64;
+                    let taken = taken.or_else(|| gateway.take_place(at, all, 0).unwrap());
+                    let (file, offset) = taken.expect("a place");
+                    for (piece, bytes) in (0..).zip(bytes.chunks(100_000)) {
+                        file.write_batch(&[(offset + piece * 100_000, bytes)]).unwrap();
+                    }
+                    gateway.put_part(at, (&file, Some(all)), b"md5").unwrap();
+                });
+            }
+        });
+        let parts = one.parts(BUCKET, id, 0, 10).unwrap();
+        assert_eq!(parts.iter().map(|it| it.number).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
+        let size = (5 * len + last) as u64;
+        done(two.complete_upload(id, &put("k", Body::Whole { parts: 6, size })).unwrap());
+        let found = get(one, "k").unwrap();
+        let wrong = found.iter().zip(bodies.iter().flatten()).position(|(a, b)| a != b);
+        assert_eq!((found.len() as u64, wrong), (size, None), "round {round}");
+    }
 }
 
 /// The test below starts this as a process of its own, and kills it.
