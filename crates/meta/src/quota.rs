@@ -126,6 +126,22 @@ impl View {
         Ok(())
     }
 
+    /// Whether something may be counted for a quota. Counts nothing.
+    pub(crate) async fn has_room(&self, root: Ino, charge: Charge) -> Result<bool, Failed> {
+        if root == NONE {
+            return Ok(true);
+        }
+        let quota = keys::quota(root);
+        let Some(found) = self.txn.get_snapshot(&quota).await? else { return Ok(true) };
+        let limits = opened::<QuotaRecord>(&quota, &found)?.limits;
+        let sum = self.quota_usage(root).await?;
+        let fits = |used: u64, more: i64, limit: u64| {
+            more <= 0 || limit == 0 || used.saturating_add_signed(more) <= limit
+        };
+        let has_bytes = fits(sum.bytes, charge.bytes, limits.bytes);
+        Ok(has_bytes && fits(sum.inodes, charge.inodes, limits.inodes))
+    }
+
     /// What counts for a quota, this transaction's changes included.
     async fn quota_usage(&self, root: Ino) -> Result<UsageRecord, Failed> {
         let options = RangeOptions { snapshot: true, ..RangeOptions::limit(USAGE_SHARDS.into()) };

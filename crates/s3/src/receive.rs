@@ -16,7 +16,7 @@ use crate::door::{Door, Way};
 use crate::error::{Told as _, custom, of_body, refuse};
 use crate::hash::{Algorithm, Digest, Expected, Hasher, bad_sum};
 use crate::spare::room;
-use crate::store::{STORED_MAX, Store};
+use crate::store::{STORED_MAX, Store, UploadId};
 use crate::together::Together;
 
 /// Bytes that are hashed and written at once: the chunks in it go to their chains side by side.
@@ -53,6 +53,8 @@ pub(crate) enum Content {
     Bytes(Arc<Vec<u8>>),
     /// In a file without a name.
     File(File),
+    /// So many bytes at a part's place in the whole of its upload.
+    Placed(File, u64),
     /// In the whole of the upload that ends with it: so many parts of so many bytes.
     Whole(u16, u64),
 }
@@ -64,20 +66,52 @@ pub(crate) struct Target {
     pub(crate) is_file: bool,
     /// The replicas of a new file, as [`Store::nameless_file`] wants them.
     pub(crate) replicas: u8,
-    /// This file, from there on, instead of a new one.
-    pub(crate) place: Option<(File, u64)>,
+    /// To its place in the whole of its upload, if this part can have it.
+    pub(crate) part: Option<PartName>,
+}
+
+/// Which part of which upload.
+#[derive(Clone)]
+pub(crate) struct PartName {
+    pub(crate) bucket: String,
+    pub(crate) id: UploadId,
+    pub(crate) number: u16,
+}
+
+/// A file that bytes go to, and where in it.
+pub(crate) struct Place {
+    pub(crate) file: File,
+    pub(crate) offset: u64,
+    is_whole: bool,
+}
+
+impl Place {
+    /// What lies there: so many bytes.
+    pub(crate) fn content(self, len: u64) -> Content {
+        if self.is_whole { Content::Placed(self.file, len) } else { Content::File(self.file) }
+    }
 }
 
 impl Target {
-    /// The file, and where in it; for a thread that may block.
+    /// To a file of so many replicas, unless it is small.
+    pub(crate) fn of(replicas: u8) -> Self {
+        Self { replicas, ..Self::default() }
+    }
+
+    /// Where so many bytes are to be written. A place of a part is taken once: nothing may fail between this and the first byte
+    /// that could be waited for before. For a thread that may block.
     ///
     /// # Errors
-    /// Those of the volume.
-    pub(crate) fn open(self, store: &Store) -> S3Result<(File, u64)> {
-        match self.place {
-            Some(place) => Ok(place),
-            None => Ok((store.nameless_file(self.replicas).in_bucket()?, 0)),
+    /// Those of the volume; `NoSuchUpload`.
+    pub(crate) fn open(self, store: &Store, len: u64) -> S3Result<Place> {
+        if let Some(PartName { bucket, id, number }) = self.part {
+            let taken = store.take_place((&bucket, id, number), len, self.replicas).of_upload()?;
+            if let Some((file, offset)) = taken {
+                return Ok(Place { file, offset, is_whole: true });
+            }
         }
+        let file = store.nameless_file(self.replicas).in_bucket()?;
+        Ok(Place { file, offset: 0, is_whole: false })
     }
 }
 
@@ -168,11 +202,6 @@ impl Incoming {
         Ok(Self { stream, trailers, trailer, len, expected, algorithm })
     }
 
-    /// Its bytes.
-    pub(crate) const fn len(&self) -> u64 {
-        self.len
-    }
-
     /// The checksum's algorithm, if one is asked for.
     pub(crate) const fn algorithm(&self) -> Option<Algorithm> {
         self.algorithm
@@ -201,7 +230,9 @@ impl Incoming {
         // One piece is filled while the one before is hashed and written.
         let piece = usize::try_from(self.len).unwrap_or(PIECE).clamp(1, PIECE);
         let _memory = door.memory(Way::In, room(piece) * 2).await?;
-        let (file, offset) = door.blocking(|store| to.open(store)).await?;
+        let len = self.len;
+        let place = door.blocking(move |store| to.open(store, len)).await?;
+        let (file, offset) = (place.file.clone(), place.offset);
         let md5 = Arc::clone(&door.md5);
         let _coming = md5.expect();
         let hasher = Some(hasher);
@@ -224,9 +255,9 @@ impl Incoming {
         }
         self.end(come)?;
         let before = if bytes.is_empty() { Some(bytes) } else { writer.push(bytes).await? };
-        let (file, hasher, last) = writer.finish().await?;
+        let (hasher, last) = writer.finish().await?;
         before.into_iter().chain(last).for_each(|it| door.spare.give(it));
-        Ok(Arrived { content: Content::File(file), hasher, expected: self.expected })
+        Ok(Arrived { content: place.content(len), hasher, expected: self.expected })
     }
 
     async fn next(&mut self, come: u64) -> S3Result<Option<Bytes>> {
@@ -307,10 +338,10 @@ impl Writer {
         Ok(Arc::try_unwrap(bytes).ok())
     }
 
-    /// The file, its hashes, and the memory of the last piece.
-    async fn finish(mut self) -> S3Result<(File, Hasher, Option<Vec<u8>>)> {
+    /// The hashes, and the memory of the last piece.
+    async fn finish(mut self) -> S3Result<(Hasher, Option<Vec<u8>>)> {
         let last = self.settle().await?;
         let hasher = self.hasher.take().ok_or(S3ErrorCode::InternalError)?;
-        Ok((self.file, hasher, last))
+        Ok((hasher, last))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_env::RealClock;
-use millpond_types::cluster::NodeId;
+use millpond_types::cluster::{ChainId, NodeId};
 use millpond_types::wire::{ListReply, ListRequest, Status, Verb};
 
 use super::{Cluster, PAUSE_MAX, PAUSE_MIN};
@@ -135,7 +135,8 @@ impl Cluster {
         self.known(deadline)?;
         let routing = self.table.get();
         let nodes: Vec<NodeId> = routing.nodes.keys().copied().collect();
-        let replicas = routing.chains.values().map(|chain| chain.serving().count()).max();
+        let own = routing.chains.range(ChainId::all_of(0));
+        let replicas = own.map(|(_, chain)| chain.serving().count()).max();
         let (mut sums, mut away) = (Vec::<(String, u64)>::new(), 0);
         for id in &nodes {
             let Some(reply) = self.while_serving(*id, (Verb::Stats, meta), deadline)? else {

@@ -62,6 +62,8 @@ pub struct PutObject<'a> {
     pub attachment: &'a [u8],
     /// What must be there before.
     pub expect: Expect,
+    /// Replicas of bytes that are [`Body::Bytes`], should they go to chunks; 0 for the cluster's own number.
+    pub replicas: u8,
     /// The backend of the bucket has these bytes, and they are put here to be read: a *fill*. The key is clean with them. Only
     /// if there is no object, and its state is clean and still the one that was seen: otherwise [`Put::Unmet`].
     pub origin: Option<&'a Origin>,
@@ -139,6 +141,7 @@ pub(super) fn put_op(
     upload: Option<UploadId>,
 ) -> Result<(String, ObjectOp), ClientError> {
     checked_etag(put.origin.map_or("", |origin| &origin.etag))?;
+    check_replicas(put.replicas)?;
     let body = match put.body {
         Body::Bytes(bytes) if bytes.len() > STORED_MAX => {
             return Err(ClientError::argument("body", "more than 64 KiB: they need a file"));
@@ -158,6 +161,7 @@ pub(super) fn put_op(
         mode: MODE,
         attachment: checked_attachment(put.attachment)?,
         expect: put.expect,
+        replicas: put.replicas,
         upload,
         origin: put.origin.cloned(),
     };
@@ -544,6 +548,8 @@ impl Volume {
     ) -> Result<Option<(File, u64)>, ClientError> {
         check_part(number)?;
         check_replicas(replicas)?;
+        // What a meta tells of is open from then on.
+        let _hold = self.hold();
         let bucket_of = bucket_name(bucket)?;
         let op = ObjectOp::TakePlace { bucket: bucket_of, id, number, len, mode: MODE, replicas };
         let ObjectReply::Place(place) = self.object_op(bucket, op)? else {
@@ -557,21 +563,24 @@ impl Volume {
     }
 
     /// Has a file of [`Volume::nameless_file`] be a part of an upload, which holds it from then on; or, with `place`, that many bytes at
-    /// the part's place in the file of [`Volume::take_place`]. The part of this number that was there is garbage.
+    /// the part's place in the file of [`Volume::take_place`]. The part of this number that was there is garbage; with `replaces` it must be in this
+    /// file.
     ///
     /// # Errors
-    /// `File`: `NotFound` without the upload, `Stale` for another file or a place that was not taken, `Quota`; `InvalidArgument` for a number that is
+    /// `File`: `NotFound` without the upload, `Stale` for another file, a place that was not taken or where another part is to be replaced, `Quota`; `InvalidArgument` for a number that is
     /// not 1 to 10,000; and as for every call.
     pub fn put_part(
         &self,
         (bucket, id, number): (&str, UploadId, u16),
         (file, place): (&File, Option<u64>),
+        replaces: Option<Ino>,
         attachment: &[u8],
     ) -> Result<(), ClientError> {
         check_part(number)?;
         file.sync()?;
         let (ino, attachment) = (file.ino(), checked_attachment(attachment)?);
-        let put = PutPart { bucket: bucket_name(bucket)?, id, number, ino, attachment, place };
+        let bucket_of = bucket_name(bucket)?;
+        let put = PutPart { bucket: bucket_of, id, number, ino, attachment, place, replaces };
         self.object_op(bucket, ObjectOp::PutPart(put)).map(drop)
     }
 

@@ -210,6 +210,14 @@ fn move_slot(draft: &mut Draft<'_>, slot: SlotId, to: ChainId) -> Outcome {
         let text = format!("there is no chain {}: see 'millpond admin chains'", to.0);
         return Err(Halt::Refused(text));
     }
+    if to.table() != 0 {
+        let text = format!(
+            "chain {} is of the table of {} replicas, and slots are on the cluster's own",
+            to.0,
+            to.table()
+        );
+        return Err(Halt::Refused(text));
+    }
     if place.chain == to {
         return Err(Halt::Refused(format!("slot {} is on chain {} already", slot.0, to.0)));
     }

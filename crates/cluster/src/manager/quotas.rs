@@ -45,7 +45,9 @@ impl Quotas {
             self.since = state.head.routing;
             self.heads = heads;
         }
-        let last = self.heads.keys().next_back().map_or(0, |chain| chain.0 as usize);
+        // Slots are on chains of the cluster's own table.
+        let own = || self.heads.range(ChainId::all_of(0));
+        let last = own().next_back().map_or(0, |(chain, _)| chain.number() as usize);
         let mut slots = vec![0_u64; last + 1];
         for place in &state.slots {
             if let Some(slots) = slots.get_mut(place.chain.0 as usize) {
@@ -53,8 +55,8 @@ impl Quotas {
             }
         }
         let mut weights = BTreeMap::new();
-        for (chain, node) in &self.heads {
-            *weights.entry(*node).or_default() += slots[chain.0 as usize];
+        for (chain, node) in own() {
+            *weights.entry(*node).or_default() += slots[chain.number() as usize];
         }
         self.book.heads(weights, self.since, is_up);
     }

@@ -122,10 +122,10 @@ pub(super) async fn take_place(
 ) -> Result<ObjectReply, Failed> {
     let dir = bucket(view, caller, name, permit::WRITE | permit::EXECUTE).await?;
     let mut upload = record(view, dir.attr.ino, id).await?;
-    let (mut whole, mut file) = match upload.whole.take() {
+    let (mut whole, mut file, is_new) = match upload.whole.take() {
         Some(whole) => {
             let file = view.inode(whole.ino).await?;
-            (whole, file)
+            (whole, file, false)
         }
         // A shorter one is the last, and says nothing of the others.
         None if len < PART_MIN => return Ok(ObjectReply::Place(None)),
@@ -133,8 +133,7 @@ pub(super) async fn take_place(
             fresh.is_placed()?;
             let mut file = nameless::new_file(view, (caller, &dir), mode, fresh);
             (file.attr.nlink, file.attr.chunks) = (0, Some(file.attr.data));
-            view.charge(file.quota, file.attr.ino, Charge::of(&file)).await?;
-            (Whole::new(file.attr.ino, len), file)
+            (Whole::new(file.attr.ino, len), file, true)
         }
     };
     let reach = HOLES_MAX.saturating_add(whole.part_len.saturating_mul(2 * whole.taken() as u64));
@@ -144,9 +143,14 @@ pub(super) async fn take_place(
     };
     // As long as it is to be before anybody writes: who writes behind the end cuts what lies there first, and with that
     // what others write to the same chunk.
-    let end = file.attr.size.max(offset + len);
-    view.charge(file.quota, file.attr.ino, Charge::resize(file.attr.size, end)).await?;
-    file.attr.size = end;
+    let before = file.attr.size;
+    file.attr.size = before.max(offset + len);
+    let charge = if is_new { Charge::of(&file) } else { Charge::resize(before, file.attr.size) };
+    // A file of its own has no holes, which count as bytes.
+    if !view.has_room(file.quota, charge).await? {
+        return Ok(ObjectReply::Place(None));
+    }
+    view.charge(file.quota, file.attr.ino, charge).await?;
     view.put_inode(&mut file)?;
     upload.whole = Some(whole);
     view.txn.put(&keys::upload(dir.attr.ino, id), upload.seal())?;
@@ -164,6 +168,9 @@ pub(super) async fn put_part(
     let mut upload = record(view, ino, put.id).await?;
     let key = keys::part(ino, put.id, put.number);
     let before: Option<PartRecord> = view.read(&key).await?;
+    if put.replaces.is_some() && put.replaces != before.as_ref().map(|before| before.ino) {
+        return Err(MetaError::Stale.into());
+    }
     let was_placed = before.as_ref().is_some_and(|before| before.place.is_some());
     let (attr, place) = match put.place {
         None => {

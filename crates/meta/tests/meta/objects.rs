@@ -56,6 +56,7 @@ impl Client {
             mode: 0o644,
             attachment: b"etag".to_vec(),
             expect: Expect::Any,
+            replicas: 0,
             upload: None,
             origin: None,
         }

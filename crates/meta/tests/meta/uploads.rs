@@ -3,7 +3,7 @@
 use millpond_types::meta::object::{
     Expect, ObjectBody, ObjectOp, ObjectReply, PARTS_MAX, PutObject, PutPart, UploadId,
 };
-use millpond_types::meta::{Attr, Ino, MetaError, MetaOp, MetaReply, keys};
+use millpond_types::meta::{Attr, Ino, MetaError, MetaOp, MetaReply, QuotaLimits, keys};
 
 use crate::objects::{BUCKET, Outcome, bytes_of};
 use crate::support::{Client, Fixture, name};
@@ -28,7 +28,7 @@ impl Client {
     ) -> Result<Attr, MetaError> {
         let ino = self.filled(bytes).await.ino;
         let (bucket, attachment) = (name(BUCKET), b"md5".to_vec());
-        let put = PutPart { bucket, id, number, ino, attachment, place: None };
+        let put = PutPart { bucket, id, number, ino, attachment, place: None, replaces: None };
         match self.outcome(ObjectOp::PutPart(put)).await? {
             Outcome::Done(Some(attr), None) => Ok(attr),
             other => panic!("{other:?}"),
@@ -72,7 +72,7 @@ impl Client {
         (ino, len): (Ino, u64),
     ) -> Result<Attr, MetaError> {
         let (bucket, attachment) = (name(BUCKET), b"md5".to_vec());
-        let put = PutPart { bucket, id, number, ino, attachment, place: Some(len) };
+        let put = PutPart { bucket, id, number, ino, attachment, place: Some(len), replaces: None };
         match self.outcome(ObjectOp::PutPart(put)).await? {
             Outcome::Done(Some(attr), None) => Ok(attr),
             other => panic!("{other:?}"),
@@ -259,6 +259,66 @@ pub(crate) async fn a_whole_with_loose_ends_goes(f: Fixture) {
     assert!(c.remove("k").await);
     c.object_op(ObjectOp::RemoveBucket { bucket: name(BUCKET) }).await.unwrap();
     gone(&whole).await;
+}
+
+/// Holes between parts count as bytes: where a quota has no room for them, parts have files of their own.
+pub(crate) async fn places_count_for_quotas_and_need_not(f: Fixture) {
+    let c = f.client().await;
+    let bucket = c.make_bucket(BUCKET).await.unwrap();
+    let part = 5 * MIB;
+    let limits = QuotaLimits { bytes: 4 * part, inodes: 3 };
+    c.run(MetaOp::SetQuota { dir: bucket, limits }).await.unwrap();
+    let usage = async || {
+        let MetaReply::Quota(quota) = c.run(MetaOp::GetQuota { ino: bucket }).await.unwrap() else {
+            panic!()
+        };
+        f.assert_sound().await;
+        (quota.bytes, quota.inodes)
+    };
+    let (id, before) = (c.begin_upload("k").await, usage().await);
+    assert_eq!(c.take(id, 10_000, part).await, None, "too far");
+    assert_eq!(c.take(id, 5, part).await, None, "more than may be");
+    assert_eq!(usage().await, before, "nothing was made");
+    let (whole, _) = c.take(id, 2, part).await.unwrap();
+    assert_eq!(usage().await, (before.0 + 2 * part, before.1 + 1));
+    c.take(id, 1, part).await.unwrap();
+    assert_eq!(usage().await, (before.0 + 2 * part, before.1 + 1));
+    assert_eq!(c.take(id, 5, part).await, None);
+    c.part(id, 5, b"own").await.unwrap();
+    for number in [1, 2] {
+        c.place(id, number, (whole.ino, part)).await.unwrap();
+    }
+    c.object_op(ObjectOp::AbortUpload { bucket: name(BUCKET), id }).await.unwrap();
+    c.forget_all(&f).await;
+    assert_eq!(usage().await, before);
+}
+
+/// Who brings a part to its place does so only with the part that he saw.
+pub(crate) async fn a_part_is_replaced_where_it_is_still_there(f: Fixture) {
+    let c = f.client().await;
+    c.make_bucket(BUCKET).await.unwrap();
+    let (id, part) = (c.begin_upload("k").await, 5 * MIB);
+    let seen = c.part(id, 1, b"seen").await.unwrap().ino;
+    let (whole, _) = c.take(id, 1, part).await.unwrap();
+    let put = |replaces| {
+        let (bucket, ino, attachment) = (name(BUCKET), whole.ino, b"md5".to_vec());
+        let (place, replaces) = (Some(4), Some(replaces));
+        c.outcome(ObjectOp::PutPart(PutPart {
+            bucket,
+            id,
+            number: 1,
+            ino,
+            attachment,
+            place,
+            replaces,
+        }))
+    };
+    let newer = c.part(id, 1, b"newer").await.unwrap().ino;
+    assert_eq!(put(seen).await, Err(MetaError::Stale));
+    assert_eq!(c.places(id).await, [(1, 0, 5)], "the newer one stays");
+    assert!(matches!(put(newer).await, Ok(Outcome::Done(..))));
+    assert_eq!(c.places(id).await, [(1, 0, 4)]);
+    f.assert_sound().await;
 }
 
 /// The last number has a place too.

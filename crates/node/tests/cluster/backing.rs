@@ -24,7 +24,15 @@ fn volume(cluster: &Cluster) -> Volume {
 }
 
 fn put<'a>(key: &'a [u8], body: Body<'a>) -> PutObject<'a> {
-    PutObject { bucket: BUCKET, key, body, attachment: b"etag", expect: Expect::Any, origin: None }
+    PutObject {
+        bucket: BUCKET,
+        key,
+        body,
+        attachment: b"etag",
+        expect: Expect::Any,
+        replicas: 0,
+        origin: None,
+    }
 }
 
 fn backing() -> Backing {

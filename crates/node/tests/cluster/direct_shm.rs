@@ -222,6 +222,7 @@ fn questions_are_answered_once_also_where_an_answer_was_lost() {
             body: Body::Bytes(key.as_bytes()),
             attachment: b"a",
             expect: Expect::Absent,
+            replicas: 0,
             origin: None,
         };
         let question = volume.question_put(&put).unwrap();

@@ -33,7 +33,15 @@ fn volume(cluster: &Cluster) -> Volume {
 
 fn put<'a>(key: &'a str, body: Body<'a>) -> PutObject<'a> {
     let (key, attachment) = (key.as_bytes(), &b"etag"[..]);
-    PutObject { bucket: BUCKET, key, body, attachment, expect: Expect::Any, origin: None }
+    PutObject {
+        bucket: BUCKET,
+        key,
+        body,
+        attachment,
+        expect: Expect::Any,
+        replicas: 0,
+        origin: None,
+    }
 }
 
 fn done(put: Put) -> Object {
@@ -201,7 +209,7 @@ fn of_two_gateways_that_expect_the_same_one_wins() {
     for number in [2_u16, 1] {
         let file = one.nameless_file(0).unwrap();
         file.write_batch(&[(0, &vec![u8::try_from(number).unwrap(); 100_000])]).unwrap();
-        one.put_part((BUCKET, id, number), (&file, None), b"md5").unwrap();
+        one.put_part((BUCKET, id, number), (&file, None), None, b"md5").unwrap();
     }
     assert_eq!(two.uploads(BUCKET, None, 10).unwrap()[0].key, b"whole");
     let whole = two.nameless_file(0).unwrap();
@@ -245,7 +253,7 @@ fn parts_that_two_gateways_write_at_once_keep_to_their_places() {
                     for (piece, bytes) in (0..).zip(bytes.chunks(100_000)) {
                         file.write_batch(&[(offset + piece * 100_000, bytes)]).unwrap();
                     }
-                    gateway.put_part(at, (&file, Some(all)), b"md5").unwrap();
+                    gateway.put_part(at, (&file, Some(all)), None, b"md5").unwrap();
                 });
             }
         });

@@ -69,13 +69,17 @@ fn what_a_rule_wants_three_of_outlives_two_nodes() {
     assert_eq!(s3.bytes("/data/safe/far"), bytes(5));
     until("it is kept", || (pair.state("/data/safe/far") == "clean").then_some(()));
     s3.object("/data/safe/small", "small");
+    // It lies with the metadata for some seconds only.
+    s3.object("/data/safe/medium", vec![8; 40_000]);
 
     let volume = volume(&pair.front);
-    let layout = |key: &str| {
+    let attr = |key: &str| {
         let object = volume.get_object("data", key.as_bytes(), false).unwrap();
-        object.unwrap().attr.layout
+        object.unwrap().attr
     };
-    for key in ["put", "copy", "parts", "far"] {
+    let layout = |key: &str| attr(key).layout;
+    until("its bytes go to chunks", || (!attr("safe/medium").is_stored()).then_some(()));
+    for key in ["put", "copy", "parts", "far", "medium"] {
         let layout = layout(&format!("safe/{key}"));
         assert_eq!((layout.table, layout.chains), (3, 256), "{key}");
     }
@@ -93,6 +97,7 @@ fn what_a_rule_wants_three_of_outlives_two_nodes() {
     whole("parts", &sent.map(|(_, body)| body).concat());
     whole("far", &bytes(5));
     whole("small", b"small");
+    whole("medium", &[8; 40_000]);
     s3.object("/data/safe/later", bytes(6));
     whole("later", &bytes(6));
 }

@@ -342,10 +342,11 @@ async fn publish(
     };
     let origin = Origin { etag: remote.etag.clone(), seen };
     let (bucket, asked) = (backed.bucket.clone(), key.to_owned());
+    let replicas = backed.replicas_of(key);
     let put = door.blocking(move |store| {
         let body = match &content {
             Content::Bytes(bytes) => Body::Bytes(bytes),
-            Content::File(file) => Body::File(file),
+            Content::File(file) | Content::Placed(file, _) => Body::File(file),
             Content::Whole(parts, size) => Body::Whole { parts: *parts, size: *size },
         };
         let put = PutObject {
@@ -354,6 +355,7 @@ async fn publish(
             body,
             attachment: &encode(&record),
             expect: Expect::Absent,
+            replicas,
             origin: Some(&origin),
         };
         store.put_object(&put).in_bucket()

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use millpond_client::File;
 use millpond_types::meta::object::PartPlace;
 use s3s::dto::{CompleteMultipartUploadInput, CompleteMultipartUploadOutput, CompletedPart};
 use s3s::{S3ErrorCode, S3Request, S3Result};
@@ -158,6 +159,14 @@ fn in_places(chosen: &[Chosen]) -> Option<Content> {
     Some(Content::Whole(u16::try_from(chosen.len()).ok()?, at))
 }
 
+/// Appends a part, whose file may go at this moment.
+fn bring(from: (&File, u64, u64), to: (&File, u64)) -> S3Result<()> {
+    append(from, to, &mut Hasher::none()).map_err(|error| match error.code() {
+        S3ErrorCode::NoSuchKey => S3ErrorCode::NoSuchUpload.into(),
+        _ => error,
+    })
+}
+
 /// Copies the few parts that have files of their own to their places: the last one, where it came before one that says how long the
 /// others are.
 fn mend(
@@ -174,24 +183,27 @@ fn mend(
     if !in_turn || !has_whole || loose > all / 2 {
         return Ok(());
     }
-    let mut at = 0;
+    // All places before the first byte: without one of them all is copied anyway.
+    let (mut at, mut places) = (0, Vec::new());
     for Chosen { part, .. } in chosen {
-        let (len, modified) = (part.len(), part.modified());
+        let len = part.len();
         if part.place.is_none() {
             let name = (bucket, id, part.number);
-            let Some((file, offset)) = store.take_place(name, len, replicas).of_upload()? else {
-                return Ok(());
-            };
-            if offset != at {
-                return Ok(());
+            match store.take_place(name, len, replicas).of_upload()? {
+                Some((file, offset)) if offset == at => places.push((part, file, offset)),
+                _ => return Ok(()),
             }
-            let from = store.part_file(part).of_upload()?;
-            append((&from, 0, len), (&file, at), &mut Hasher::none())?;
-            store.put_part(name, (&file, Some(len)), &part.attachment).of_upload()?;
-            part.attr = file.stat().of_upload()?;
-            part.place = Some(PartPlace { offset, len, modified });
         }
         at += len;
+    }
+    for (part, file, offset) in places {
+        let (len, modified, name) = (part.len(), part.modified(), (bucket, id, part.number));
+        let from = store.part_file(part).of_upload()?;
+        bring((&from, 0, len), (&file, offset))?;
+        let replaces = Some(part.attr.ino);
+        store.put_part(name, (&file, Some(len)), replaces, &part.attachment).of_upload()?;
+        part.attr = file.stat().of_upload()?;
+        part.place = Some(PartPlace { offset, len, modified });
     }
     Ok(())
 }
@@ -205,7 +217,7 @@ fn joined(store: &Store, chosen: &[Chosen], replicas: u8) -> S3Result<Content> {
         if len > 0 {
             let from = store.part_file(&it.part).of_upload()?;
             // The hashes of the whole follow from those of the parts.
-            append((&from, it.part.offset(), len), (&file, at), &mut Hasher::none())?;
+            bring((&from, it.part.offset(), len), (&file, at))?;
         }
         at += len;
     }
@@ -225,12 +237,27 @@ fn complete(
     (named, expected): (&[CompletedPart], &Expected),
     (conditions, replicas): (&Conditions, u8),
 ) -> S3Result<View> {
-    let (_, mut record) = match upload(store, (bucket, key), id) {
+    let (at, wanted) = ((bucket, key, id), (named, expected));
+    match complete_once(store, at, wanted, (conditions, replicas)) {
+        // What it is made of has gone: another one, sent at the same time, was faster, or parts were sent anew.
         Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
-            return done_before(store, (bucket, key), id)?.ok_or(error);
+            if let Some(done) = done_before(store, (bucket, key), id)? {
+                return Ok(done);
+            }
+            upload(store, (bucket, key), id)?;
+            Err(S3ErrorCode::InvalidPart.into())
         }
-        found => found?,
-    };
+        done => done,
+    }
+}
+
+fn complete_once(
+    store: &Store,
+    (bucket, key, id): (&str, &str, UploadId),
+    (named, expected): (&[CompletedPart], &Expected),
+    (conditions, replicas): (&Conditions, u8),
+) -> S3Result<View> {
+    let (_, mut record) = upload(store, (bucket, key), id)?;
     let mut chosen = chosen(all_parts(store, bucket, id)?, named)?;
     let size: u64 = chosen.iter().map(|it| it.part.len()).sum();
     if size > OBJECT_MAX {
@@ -254,15 +281,10 @@ fn complete(
     .bounded();
     let store_as = |content: &Content| {
         let record = &record;
-        let new = New { bucket, key, content, record, conditions, upload: Some(id) };
+        let new = New { bucket, key, content, record, conditions, replicas, upload: Some(id) };
         store_object(store, &new)
     };
-    match mend(store, (bucket, id), &mut chosen, replicas) {
-        Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
-            return done_before(store, (bucket, key), id)?.ok_or(error);
-        }
-        done => done?,
-    }
+    mend(store, (bucket, id), &mut chosen, replicas)?;
     if let Some(content) = in_places(&chosen) {
         match store_as(&content) {
             // It has more than these parts, or somebody may still write to it; or another one was faster.
@@ -275,13 +297,7 @@ fn complete(
             done => return done,
         }
     }
-    match store_as(&joined(store, &chosen, replicas)?) {
-        // Another one, sent at the same time, was faster.
-        Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
-            done_before(store, (bucket, key), id)?.ok_or(error)
-        }
-        done => done,
-    }
+    store_as(&joined(store, &chosen, replicas)?)
 }
 
 /// `CompleteMultipartUpload`.

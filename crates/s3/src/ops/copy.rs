@@ -167,16 +167,17 @@ pub(crate) fn duplicate(
         hasher.update(&bytes);
         return Ok(Content::Bytes(Arc::new(bytes)));
     }
-    let (to, start) = target.open(store)?;
+    let place = target.open(store, len)?;
+    let (to, start) = (&place.file, place.offset);
     if let Some(all) = &object.bytes {
         let at = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).min(all.len());
         let range = &all[at(offset)..at(offset + len)];
         hasher.update(range);
         to.write_batch(&[(start, range)]).in_bucket()?;
     } else if let Some(from) = from {
-        append((from, offset, len), (&to, start), hasher)?;
+        append((from, offset, len), (to, start), hasher)?;
     }
-    Ok(Content::File(to))
+    Ok(place.content(len))
 }
 
 /// The record of a copy: of its source unless it is to be replaced.
@@ -252,8 +253,8 @@ pub(crate) async fn copy_object(
     let conditions = conditions_of_source!(input);
     from.bring(door).await?;
     let written = admit(door, (&bucket, &key)).await?;
-    let (of, goes_behind) = (key.clone(), written.goes_behind(&key));
-    let to = Target { replicas: written.replicas(&key), ..Target::default() };
+    let (of, to) = (key.clone(), Target::of(written.replicas(&key)));
+    let (goes_behind, replicas) = (written.goes_behind(&key), to.replicas);
     let _memory = door.memory(Way::In, PIECE).await?;
     let (view, sum) = door
         .blocking(move |store| {
@@ -277,7 +278,7 @@ pub(crate) async fn copy_object(
             let (bucket, key) = (bucket.as_str(), key.as_str());
             let (content, record) = (&content, &record);
             let conditions = &Conditions::default();
-            let new = New { bucket, key, content, record, conditions, upload: None };
+            let new = New { bucket, key, content, record, conditions, replicas, upload: None };
             Ok((store_object(store, &new)?, digest.sum))
         })
         .await?;

@@ -22,7 +22,7 @@ use crate::conditions::{etag, time};
 use crate::door::{Door, Way};
 use crate::error::{Told as _, refuse};
 use crate::hash::{Algorithm, Digest, Hasher, hex};
-use crate::receive::{BODY_MAX, Content, Incoming, Said, Target};
+use crate::receive::{BODY_MAX, Content, Incoming, PartName, Said, Target};
 use crate::record::{PARTS_MAX, PartRecord, Record, decode, encode};
 use crate::store::{Store, Upload, UploadId};
 
@@ -134,35 +134,16 @@ fn part_number(number: i32) -> S3Result<u16> {
     number.ok_or_else(|| refuse(S3ErrorCode::InvalidArgument, message))
 }
 
-/// Where a part goes.
-struct Place {
-    bucket: String,
-    id: UploadId,
-    number: u16,
-    /// Its bytes, if they lie in the whole of the upload.
-    len: Option<u64>,
-}
-
-/// Where the bytes of a part go: to its place in the whole of the upload, if it can have it; for a thread that may block.
-///
-/// # Errors
-/// `NoSuchUpload`, and those of the volume.
-fn target(
-    store: &Store,
-    (bucket, id, number): (&str, UploadId, u16),
-    (len, replicas): (u64, u8),
-) -> S3Result<Target> {
-    let place = store.take_place((bucket, id, number), len, replicas).of_upload()?;
-    Ok(Target { is_file: true, replicas, place })
-}
-
 /// Keeps a part; for a thread that may block.
-fn keep(store: &Store, place: &Place, content: &Content, digest: &Digest) -> S3Result<()> {
-    let Content::File(file) = content else { return Err(S3ErrorCode::InternalError.into()) };
+fn keep(store: &Store, part: &PartName, content: &Content, digest: &Digest) -> S3Result<()> {
+    let (file, len) = match content {
+        Content::File(file) => (file, None),
+        Content::Placed(file, len) => (file, Some(*len)),
+        Content::Bytes(_) | Content::Whole(..) => return Err(S3ErrorCode::InternalError.into()),
+    };
     let record = PartRecord { etag: hex(&digest.md5), sum: digest.sum.clone() };
-    let attachment = encode(&record);
-    let part = (&place.bucket[..], place.id, place.number);
-    store.put_part(part, (file, place.len), &attachment).of_upload()
+    let part = (&part.bucket[..], part.id, part.number);
+    store.put_part(part, (file, len), None, &encode(&record)).of_upload()
 }
 
 /// `UploadPart`.
@@ -198,14 +179,14 @@ pub(crate) async fn part(
     incoming.or_with(wants.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm));
     // Whether it waits for its backend is about the whole, not about a part.
     let written = admit(door, (&bucket, &of_key)).await?;
-    let (asked, wish) = (bucket.clone(), (incoming.len(), written.replicas(&of_key)));
-    let to = door.blocking(move |store| target(store, (&asked, id, number), wish)).await?;
-    let len = to.place.is_some().then_some(wish.0);
+    let part = PartName { bucket, id, number };
+    let replicas = written.replicas(&of_key);
+    let to = Target { is_file: true, replicas, part: Some(part.clone()) };
     let arrived = incoming.receive(door, to).await?;
     let digest = door
         .blocking(move |store| {
             let (content, digest) = arrived.checked()?;
-            keep(store, &Place { bucket, id, number, len }, &content, &digest)?;
+            keep(store, &part, &content, &digest)?;
             Ok(digest)
         })
         .await?;
@@ -256,12 +237,12 @@ pub(crate) async fn part_copy(
             }
             let wanted = record.wants.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm);
             let mut hasher = Hasher::new(Some(wanted));
-            let to = target(store, (&bucket, id, number), (range.1, replicas))?;
-            let len = to.place.is_some().then_some(range.1);
+            let part = PartName { bucket, id, number };
+            let to = Target { is_file: true, replicas, part: Some(part.clone()) };
             let content = duplicate(store, (&object, file.as_ref()), range, (&mut hasher, to))?;
             let digest = hasher.finish();
-            keep(store, &Place { bucket, id, number, len }, &content, &digest)?;
-            let Content::File(file) = content else {
+            keep(store, &part, &content, &digest)?;
+            let (Content::File(file) | Content::Placed(file, _)) = content else {
                 return Err(S3ErrorCode::InternalError.into());
             };
             Ok((digest, file.stat().of_upload()?.mtime))

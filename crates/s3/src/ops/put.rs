@@ -66,6 +66,8 @@ pub(crate) struct New<'a> {
     pub(crate) content: &'a Content,
     pub(crate) record: &'a Record,
     pub(crate) conditions: &'a Conditions,
+    /// The replicas of small bytes, should they go to chunks.
+    pub(crate) replicas: u8,
     /// The upload that ends with it.
     pub(crate) upload: Option<UploadId>,
 }
@@ -90,11 +92,11 @@ pub(crate) fn store(store: &Store, new: &New<'_>) -> S3Result<View> {
         };
         let body = match new.content {
             Content::Bytes(bytes) => Body::Bytes(bytes),
-            Content::File(file) => Body::File(file),
+            Content::File(file) | Content::Placed(file, _) => Body::File(file),
             Content::Whole(parts, size) => Body::Whole { parts: *parts, size: *size },
         };
-        let (bucket, attachment) = (new.bucket, attachment.as_slice());
-        let put = PutObject { bucket, key, body, attachment, expect, origin: None };
+        let (bucket, attachment, replicas) = (new.bucket, attachment.as_slice(), new.replicas);
+        let put = PutObject { bucket, key, body, attachment, expect, replicas, origin: None };
         let done = match new.upload {
             Some(id) => store.complete_upload(id, &put).of_upload()?,
             None => store.put_object(&put).in_bucket()?,
@@ -111,7 +113,7 @@ pub(crate) fn store(store: &Store, new: &New<'_>) -> S3Result<View> {
 async fn stored(
     door: &Arc<Door>,
     (bucket, key): (&str, &str),
-    content: Content,
+    (content, replicas): (Content, u8),
     record: Record,
     conditions: Conditions,
 ) -> S3Result<View> {
@@ -120,7 +122,7 @@ async fn stored(
         let expect = if is_for_write { conditions.check_write(None)? } else { Expect::Any };
         let (key, body, attachment) = (key.as_bytes(), Body::Bytes(bytes), &encode(&record)[..]);
         let volume = door.store()?;
-        let put = PutObject { bucket, key, body, attachment, expect, origin: None };
+        let put = PutObject { bucket, key, body, attachment, expect, replicas, origin: None };
         let question = volume.question_put(&put).in_bucket()?;
         let reply = door.question(question).await?;
         // Unmet: what is there decides.
@@ -136,6 +138,7 @@ async fn stored(
             content: &content,
             record: &record,
             conditions: &conditions,
+            replicas,
             upload: None,
         };
         store(volume, &new)
@@ -173,15 +176,15 @@ pub(crate) async fn put_object(
     record.check_behind(written.goes_behind(&input.key))?;
     // As AWS does for those that name none.
     incoming.or_with(Algorithm::Crc64Nvme);
-    let to = Target { replicas: written.replicas(&input.key), ..Target::default() };
-    let arrived = incoming.receive(door, to).await?;
+    let replicas = written.replicas(&input.key);
+    let arrived = incoming.receive(door, Target::of(replicas)).await?;
     let (bucket, key) = (input.bucket, input.key);
     bring_for(door, (&bucket, &key), &conditions).await?;
     let (content, digest) = arrived.checked_beside(door).await?;
     record.etag = Some(hex(&digest.md5));
     record.sum.clone_from(&digest.sum);
     let (view, sum) =
-        (stored(door, (&bucket, &key), content, record, conditions).await?, digest.sum);
+        (stored(door, (&bucket, &key), (content, replicas), record, conditions).await?, digest.sum);
     let word = written.done(door, &key).await?;
     let mut output =
         PutObjectOutput { e_tag: Some(etag(&view.etag)), ..PutObjectOutput::default() };

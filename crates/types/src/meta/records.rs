@@ -5,9 +5,9 @@ use super::{Attr, FileKind, Ino, Layout, SESSIONS_MAX, TARGET_BYTES_MAX, Timesta
 use crate::wire::{Reader, Record, WireError, Writer};
 
 /// Format of the records of a volume that this build writes. It reads format 1, which has no bytes of
-/// files in the store, format 2, which has no more than 16 KiB of a file, and format 3, which has no directories of
-/// objects, and makes them this one.
-pub const VOLUME_FORMAT: u32 = 4;
+/// files in the store, format 2, which has no more than 16 KiB of a file, format 3, which has no directories of
+/// objects, and format 4, which has no chain tables and no places of parts, and makes them this one.
+pub const VOLUME_FORMAT: u32 = 5;
 
 /// A volume: one file namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

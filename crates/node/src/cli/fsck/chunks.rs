@@ -263,12 +263,17 @@ impl Check<'_> {
     fn load(&mut self, from: u64) -> anyhow::Result<Batch> {
         let mut batch = Batch { owners: BTreeMap::new(), end: None };
         let known: BTreeSet<ChainId> = self.chains.chains.iter().map(|chain| chain.id).collect();
+        let mut counts = [0_u32; u8::MAX as usize + 1];
+        for chain in &known {
+            counts[usize::from(chain.table())] += 1;
+        }
         let mut lost = Vec::new();
         self.unreadable = self.owners(|data, owner| {
             batch.add((from, FILES_AT_ONCE), data, owner);
             let layout = owner.layout;
             let is_here = batch.owners.contains_key(&data) && layout.chains > 0;
-            if is_here && layout.chains as usize > known.len() && lost.len() < FINDINGS_MAX {
+            let is_known = layout.chains <= counts[usize::from(layout.table)];
+            if is_here && !is_known && lost.len() < FINDINGS_MAX {
                 let count = u32::try_from(layout.chunks(owner.size)).unwrap_or(u32::MAX);
                 let mut used =
                     (0..count.min(layout.stripe.into())).map(|index| layout.chain(index));

@@ -67,7 +67,7 @@ struct Set {
     /// Objects go to the backend before those that have waited up to so many minutes longer, 0 to 255.
     #[arg(long, default_value_t = 0)]
     priority: u8,
-    /// Replicas of objects of more than 64 KiB, which lie on chains of so many then: `millpond admin form` makes those.
+    /// Replicas of objects of more than 16 KiB, which lie on chains of so many then: `millpond admin form` makes those.
     /// [default: as many as the pool has of everything]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=i64::from(REPLICAS_MAX)))]
     replicas: Option<u8>,

@@ -64,6 +64,8 @@ pub struct PutObject {
     pub attachment: Vec<u8>,
     /// What must be there before.
     pub expect: Expect,
+    /// Chains of so many replicas take its bytes if they go to chunks later; 0 for those of the cluster's own table.
+    pub replicas: u8,
     /// The upload that ends by that.
     pub upload: Option<UploadId>,
     /// The backend has these bytes: the key is clean with them, if nothing has happened to it meanwhile.
@@ -113,6 +115,8 @@ pub struct PutPart {
     pub attachment: Vec<u8>,
     /// So many bytes of it, at the part's place in the whole that the file is; none for all of a file of its own.
     pub place: Option<u64>,
+    /// Only if the part of this number is in this file now.
+    pub replaces: Option<Ino>,
 }
 
 /// What is to be done.
@@ -317,6 +321,7 @@ impl PutObject {
         w.u16(self.mode);
         w.bytes16(&self.attachment);
         self.expect.encode(w);
+        w.u8(self.replicas);
         w.u8(u8::from(self.upload.is_some()));
         if let Some(id) = self.upload {
             w.u64(id.0);
@@ -330,9 +335,10 @@ impl PutObject {
     fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let (bucket, key, body) = (Name::decode(r)?, key(r)?, ObjectBody::decode(r)?);
         let (mode, attachment, expect) = (mode(r)?, attachment(r)?, Expect::decode(r)?);
+        let replicas = read_replicas(r)?;
         let upload = flag(r, "with an upload")?.then(|| r.u64()).transpose()?.map(UploadId);
         let origin = flag(r, "with an origin")?.then(|| Origin::decode(r)).transpose()?;
-        Ok(Self { bucket, key, body, mode, attachment, expect, upload, origin })
+        Ok(Self { bucket, key, body, mode, attachment, expect, replicas, upload, origin })
     }
 }
 
@@ -373,9 +379,11 @@ impl PutPart {
         w.u16(self.number);
         w.u64(self.ino.0);
         w.bytes16(&self.attachment);
-        w.u8(u8::from(self.place.is_some()));
-        if let Some(len) = self.place {
-            w.u64(len);
+        for number in [self.place, self.replaces.map(|ino| ino.0)] {
+            w.u8(u8::from(number.is_some()));
+            if let Some(number) = number {
+                w.u64(number);
+            }
         }
     }
 
@@ -383,7 +391,8 @@ impl PutPart {
         let (bucket, id, number) = (Name::decode(r)?, UploadId(r.u64()?), part_number(r)?);
         let (ino, attachment) = (Ino(r.u64()?), attachment(r)?);
         let place = flag(r, "with a place")?.then(|| r.u64()).transpose()?;
-        Ok(Self { bucket, id, number, ino, attachment, place })
+        let replaces = flag(r, "instead of a part")?.then(|| r.u64()).transpose()?.map(Ino);
+        Ok(Self { bucket, id, number, ino, attachment, place, replaces })
     }
 }
 

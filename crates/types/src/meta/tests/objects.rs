@@ -27,6 +27,7 @@ pub(super) fn ops() -> Vec<ObjectOp> {
         mode: 0o644,
         attachment: attachment.clone(),
         expect: Expect::Absent,
+        replicas: 6,
         upload: None,
         origin: None,
     };
@@ -46,11 +47,9 @@ pub(super) fn ops() -> Vec<ObjectOp> {
         ino: Ino(9),
         attachment: attachment.clone(),
         place: None,
+        replaces: None,
     };
-    let placed = PutPart { place: Some(5 << 30), ..part.clone() };
-    let whole = PutObject { body: ObjectBody::Whole { parts: 3, size: 1 << 50 }, ..put.clone() };
-    let (number, len, mode, replicas) = (PARTS_MAX, 5 << 30, 0o644, 6);
-    let take = ObjectOp::TakePlace { bucket: bucket.clone(), id, number, len, mode, replicas };
+    let places = places(&put, &part);
     let of = |origin| ObjectOp::Put(PutObject { origin, ..put.clone() });
     let fills: Vec<ObjectOp> = backing::origins().into_iter().map(of).collect();
     vec![
@@ -77,16 +76,24 @@ pub(super) fn ops() -> Vec<ObjectOp> {
         ObjectOp::ListUploads { bucket: bucket.clone(), after: None, limit },
         ObjectOp::ListUploads { bucket: bucket.clone(), after: Some((key, id)), limit },
         ObjectOp::PutPart(part),
-        ObjectOp::PutPart(placed),
-        ObjectOp::Put(whole),
-        take,
         ObjectOp::ListParts { bucket: bucket.clone(), id, after: 3, limit },
         ObjectOp::AbortUpload { bucket, id },
     ]
     .into_iter()
     .chain(backing::ops().into_iter().map(ObjectOp::Backing))
     .chain(fills)
+    .chain(places)
     .collect()
+}
+
+/// What is about parts at their places.
+fn places(put: &PutObject, part: &PutPart) -> [ObjectOp; 3] {
+    let placed = PutPart { place: Some(5 << 30), replaces: Some(Ino(8)), ..part.clone() };
+    let whole = PutObject { body: ObjectBody::Whole { parts: 3, size: 1 << 50 }, ..put.clone() };
+    let (bucket, id) = (part.bucket.clone(), part.id);
+    let (number, len, mode, replicas) = (PARTS_MAX, 5 << 30, 0o644, 6);
+    let take = ObjectOp::TakePlace { bucket, id, number, len, mode, replicas };
+    [ObjectOp::PutPart(placed), ObjectOp::Put(whole), take]
 }
 
 pub(super) fn replies() -> Vec<ObjectReply> {
