@@ -97,7 +97,7 @@ fn what_a_rule_wants_three_of_outlives_two_nodes() {
     whole("parts", &sent.map(|(_, body)| body).concat());
     whole("far", &bytes(5));
     whole("small", b"small");
-    whole("medium", &[8; 40_000]);
+    whole("medium", &vec![8; 40_000]);
     s3.object("/data/safe/later", bytes(6));
     whole("later", &bytes(6));
 }
