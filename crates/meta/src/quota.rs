@@ -40,6 +40,17 @@ impl Charge {
         Self { bytes: -self.bytes, inodes: -self.inodes }
     }
 
+    /// Whether it adds something that is limited.
+    const fn may_break(self, limits: &QuotaLimits) -> bool {
+        self.bytes > 0 && limits.bytes > 0 || self.inodes > 0 && limits.inodes > 0
+    }
+
+    /// Whether what it adds is more than may be; `sum` is what counts with it.
+    fn breaks(self, limits: &QuotaLimits, sum: &UsageRecord) -> bool {
+        let over = |adds: i64, sum: u64, limit: u64| adds > 0 && limit > 0 && sum > limit;
+        over(self.bytes, sum.bytes, limits.bytes) || over(self.inodes, sum.inodes, limits.inodes)
+    }
+
     /// Other bytes of the same inode.
     pub(crate) fn resize(old: u64, new: u64) -> Self {
         Self { bytes: signed(new) - signed(old), inodes: 0 }
@@ -115,13 +126,8 @@ impl View {
             return Ok(());
         };
         let limits = opened::<QuotaRecord>(&quota, &found)?.limits;
-        let adds_bytes = charge.bytes > 0 && limits.bytes > 0;
-        let adds_inodes = charge.inodes > 0 && limits.inodes > 0;
-        if adds_bytes || adds_inodes {
-            let sum = self.quota_usage(root).await?;
-            if adds_bytes && sum.bytes > limits.bytes || adds_inodes && sum.inodes > limits.inodes {
-                return Err(MetaError::Quota.into());
-            }
+        if charge.may_break(&limits) && charge.breaks(&limits, &self.quota_usage(root).await?) {
+            return Err(MetaError::Quota.into());
         }
         Ok(())
     }
@@ -134,12 +140,13 @@ impl View {
         let quota = keys::quota(root);
         let Some(found) = self.txn.get_snapshot(&quota).await? else { return Ok(true) };
         let limits = opened::<QuotaRecord>(&quota, &found)?.limits;
-        let sum = self.quota_usage(root).await?;
-        let fits = |used: u64, more: i64, limit: u64| {
-            more <= 0 || limit == 0 || used.saturating_add_signed(more) <= limit
-        };
-        let has_bytes = fits(sum.bytes, charge.bytes, limits.bytes);
-        Ok(has_bytes && fits(sum.inodes, charge.inodes, limits.inodes))
+        if !charge.may_break(&limits) {
+            return Ok(true);
+        }
+        let mut sum = self.quota_usage(root).await?;
+        sum.bytes = sum.bytes.saturating_add_signed(charge.bytes);
+        sum.inodes = sum.inodes.saturating_add_signed(charge.inodes);
+        Ok(!charge.breaks(&limits, &sum))
     }
 
     /// What counts for a quota, this transaction's changes included.

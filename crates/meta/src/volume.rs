@@ -7,7 +7,7 @@ use std::time::Duration;
 use millpond_env::Clock;
 use millpond_store::{KeyRange, RequestId, Store, StoreErrorKind, Transaction};
 use millpond_types::limits::REPLICAS_MAX;
-use millpond_types::meta::object::{ObjectOp, PutObject};
+use millpond_types::meta::object::ObjectOp;
 use millpond_types::meta::{
     After, Answered, Create, Layout, MetaError, MetaOp, MetaReply, MetaRequest, NUMBERS_MAX,
     Timestamp, Usage, VOLUME_FORMAT, VolumeRecord, keys,
@@ -307,13 +307,7 @@ impl Volume {
                 share::clone(view, caller, wanted, fresh).await?
             }
             MetaOp::Object(op) => {
-                let table = match op {
-                    ObjectOp::Nameless { replicas, .. }
-                    | ObjectOp::TakePlace { replicas, .. }
-                    | ObjectOp::Put(PutObject { replicas, .. }) => *replicas,
-                    _ => 0,
-                };
-                let fresh = Fresh { id, layout: self.layout(id, table) };
+                let fresh = Fresh { id, layout: self.layout(id, op.replicas()) };
                 object::change(view, self, request, (op, fresh)).await?
             }
             MetaOp::Unshare { ino, chunks } => share::unshare(view, (*ino, *chunks), id).await?,

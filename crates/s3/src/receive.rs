@@ -16,7 +16,7 @@ use crate::door::{Door, Way};
 use crate::error::{Told as _, custom, of_body, refuse};
 use crate::hash::{Algorithm, Digest, Expected, Hasher, bad_sum};
 use crate::spare::room;
-use crate::store::{STORED_MAX, Store, UploadId};
+use crate::store::{Body, STORED_MAX, Store, UploadId};
 use crate::together::Together;
 
 /// Bytes that are hashed and written at once: the chunks in it go to their chains side by side.
@@ -57,6 +57,17 @@ pub(crate) enum Content {
     Placed(File, u64),
     /// In the whole of the upload that ends with it: so many parts of so many bytes.
     Whole(u16, u64),
+}
+
+impl Content {
+    /// The same for the volume.
+    pub(crate) fn body(&self) -> Body<'_> {
+        match self {
+            Self::Bytes(bytes) => Body::Bytes(bytes),
+            Self::File(file) | Self::Placed(file, _) => Body::File(file),
+            Self::Whole(parts, size) => Body::Whole { parts: *parts, size: *size },
+        }
+    }
 }
 
 /// Where bytes go on their way in.

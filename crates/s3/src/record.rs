@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use millpond_types::meta::object::PARTS_MAX;
 use millpond_types::meta::{Attr, FileKind, Ino, Layout, Timestamp};
 use s3s::{S3ErrorCode, S3Result};
 use serde::{Deserialize, Serialize};
@@ -20,8 +21,6 @@ use crate::store::{Attachment, Object};
 const VERSION: u8 = 1;
 /// Bytes of user metadata, names and values, as AWS.
 pub(crate) const META_MAX: usize = 2 << 10;
-/// Parts of an object, as AWS.
-pub(crate) const PARTS_MAX: u16 = 10_000;
 /// Runs of equal parts that are kept; with more the lengths of parts are not told.
 const RUNS_MAX: usize = 600;
 /// A record of a new object has no checksums of parts if it were longer than this with them: tags may come later.

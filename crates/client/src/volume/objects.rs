@@ -317,8 +317,8 @@ impl Volume {
         self.done(self.object_op(&path, op)?, Some(put.attachment))
     }
 
-    /// A file without a name, to read and write, its bytes on chains of so many replicas (0: the cluster's own number). It goes when its last clone is dropped and nothing has given it a name, and
-    /// when this process dies.
+    /// A file without a name, to read and write, its bytes on chains of so many replicas (0: the cluster's own number). It
+    /// goes when its last clone is dropped and nothing has given it a name, and when this process dies.
     ///
     /// # Errors
     /// `InvalidArgument` for more replicas than chains can have; and as for every call. Without chains of so many

@@ -19,7 +19,7 @@ use super::settings::Rules;
 use super::state::{Changes, Draft, State, Write, domain_name, slot_id};
 use super::{Cx, ManagerOptions};
 use crate::moves::{join, settle};
-use crate::planner::{Limits, PlanDisk, PlanView, Planner, Step};
+use crate::planner::{Limits, PlanDisk, Planner, Step};
 use crate::table::{Report, next_chain};
 
 /// Pause before a transaction with an unknown fate is looked into again.
@@ -512,15 +512,7 @@ fn plan(draft: &mut Draft<'_>, nodes: &Nodes, planner: &mut Planner, cx: &Cx<'_>
         form(draft, &disks, nodes, cx);
         return;
     }
-    let view = PlanView {
-        replicas: state.cluster.replicas,
-        more: state.cluster.more,
-        chains_max: cx.options.chains_max,
-        seed: state.cluster.seed,
-        disks: &disks,
-        chains: &state.chains,
-        slots: &state.slots,
-    };
+    let view = state.plan_view(&disks, cx.options);
     let rules = Rules::of(&state.config);
     let limits = Limits {
         paused: rules.paused,

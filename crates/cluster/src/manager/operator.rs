@@ -98,13 +98,10 @@ impl From<String> for Halt {
 /// Makes the first chains, and later tables of chains with other numbers of replicas.
 fn form(draft: &mut Draft<'_>, replicas: u8) -> Outcome {
     let cluster = draft.cluster();
-    if cluster.replicas == replicas && replicas != 0 {
+    if cluster.replicas == replicas && replicas != 0 || cluster.more.has(replicas) {
         return Err(Halt::Refused(format!(
             "the cluster has chains of {replicas} replicas already"
         )));
-    }
-    if cluster.more.has(replicas) {
-        return Ok(format!("the cluster has a table of chains of {replicas} replicas already"));
     }
     let disks = plan_disks(draft.base);
     let mut domains: Vec<&str> =
@@ -212,9 +209,10 @@ fn move_slot(draft: &mut Draft<'_>, slot: SlotId, to: ChainId) -> Outcome {
     }
     if to.table() != 0 {
         let text = format!(
-            "chain {} is of the table of {} replicas, and slots are on the cluster's own",
+            "chain {} is of the table of {} replicas: slots go to chains of the cluster's own, up to {}",
             to.0,
-            to.table()
+            to.table(),
+            CHAINS_MAX
         );
         return Err(Halt::Refused(text));
     }

@@ -17,7 +17,6 @@ use super::status::{
     ChainPage, ChainStatus, DiskStatus, NodeStatus, Problem, SlotStatus, SlotTotals, Status,
     TargetStatus,
 };
-use crate::planner::PlanView;
 
 /// Chains in one page: about 300 KiB as JSON.
 const PAGE_CHAINS: usize = 500;
@@ -26,15 +25,7 @@ impl Primary {
     pub(super) fn status(&self, cx: &Cx<'_>) -> Status {
         let state = &self.state;
         let disks = plan_disks(state);
-        let view = PlanView {
-            replicas: state.cluster.replicas,
-            more: state.cluster.more,
-            chains_max: cx.options.chains_max,
-            seed: state.cluster.seed,
-            disks: &disks,
-            chains: &state.chains,
-            slots: &state.slots,
-        };
+        let view = state.plan_view(&disks, cx.options);
         let mut status = Status {
             cluster: state.cluster.cluster,
             term: self.lease.term(),

@@ -12,6 +12,9 @@ use millpond_types::limits::{EVENTS_MAX, SLOT_PAGE, SLOTS};
 use millpond_types::units::UnixSeconds;
 use millpond_types::wire::{Record, WireError};
 
+use super::ManagerOptions;
+use crate::planner::{PlanDisk, PlanView};
+
 /// Writes in one transaction: etcd takes 128 operations, checks and head included.
 const WRITES_MAX: usize = 96;
 
@@ -128,6 +131,23 @@ impl State {
             domain: domain_name(record),
             state: record.state,
             meta: record.meta,
+        }
+    }
+
+    /// What a plan is made from; `disks` as [`plan_disks`](super::commit::plan_disks) has them.
+    pub(crate) fn plan_view<'a>(
+        &'a self,
+        disks: &'a [PlanDisk],
+        options: &ManagerOptions,
+    ) -> PlanView<'a> {
+        PlanView {
+            replicas: self.cluster.replicas,
+            more: self.cluster.more,
+            chains_max: options.chains_max,
+            seed: self.cluster.seed,
+            disks,
+            chains: &self.chains,
+            slots: &self.slots,
         }
     }
 

@@ -83,8 +83,8 @@ impl Model {
         self.disks.sort_unstable_by_key(|disk| disk.id);
     }
 
-    fn steps(&mut self) -> Vec<Step> {
-        let view = PlanView {
+    fn view(&self) -> PlanView<'_> {
+        PlanView {
             replicas: self.replicas,
             more: self.more,
             chains_max: self.chains_max,
@@ -92,21 +92,18 @@ impl Model {
             disks: &self.disks,
             chains: &self.chains,
             slots: &self.slots,
-        };
-        self.planner.next(&view, &self.limits, 64)
+        }
+    }
+
+    fn steps(&mut self) -> Vec<Step> {
+        let mut planner = std::mem::take(&mut self.planner);
+        let steps = planner.next(&self.view(), &self.limits, 64);
+        self.planner = planner;
+        steps
     }
 
     fn progress(&self) -> Progress {
-        let view = PlanView {
-            replicas: self.replicas,
-            more: self.more,
-            chains_max: self.chains_max,
-            seed: 5,
-            disks: &self.disks,
-            chains: &self.chains,
-            slots: &self.slots,
-        };
-        self.planner.progress(&view)
+        self.planner.progress(&self.view())
     }
 
     fn member(&mut self, disk: DiskId, state: TargetState) -> ChainTarget {

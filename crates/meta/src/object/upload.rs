@@ -4,8 +4,8 @@
 
 use millpond_store::{KeyRange, RangeOptions};
 use millpond_types::meta::object::{
-    ObjectReply, Part, PartPlace, PartRecord, PutPart, Upload, UploadId, UploadRecord, Whole,
-    check_key,
+    ObjectReply, PART_MIN, Part, PartPlace, PartRecord, PutPart, Upload, UploadId, UploadRecord,
+    Whole, check_key,
 };
 use millpond_types::meta::{
     Caller, DIR_PAGE_MAX, Ino, InodeRecord, MetaError, Name, OrphanRecord, keys,
@@ -26,8 +26,6 @@ const FREED_MAX: usize = 25;
 const ENDED_MAX: usize = 20;
 /// Ended uploads that a round looks at.
 const LOOKED_AT_MAX: usize = 100;
-/// A part that is not the last has at least this, as in S3.
-const PART_MIN: u64 = 5 << 20;
 /// So far behind what was taken a place may be, beside as much again: all of a file is looked through for chunks when it goes.
 const HOLES_MAX: u64 = 16 << 30;
 /// Bytes of a page of uploads or parts, about.

@@ -132,7 +132,7 @@ fn of_objects() -> Vec<(&'static str, Case)> {
         uploads::uploads_hold_their_parts,
         uploads::parts_at_their_places_are_the_object,
         uploads::a_whole_with_loose_ends_goes,
-        uploads::places_are_as_many_as_parts,
+        uploads::places_are_not_far_behind_others,
         uploads::places_count_for_quotas_and_need_not,
         uploads::a_part_is_replaced_where_it_is_still_there,
         objects_lists::pages_end_where_keys_do,

@@ -38,7 +38,7 @@ fn what_a_rule_wants_three_of_outlives_two_nodes() {
 
     let others: Vec<Server> = (0..2).map(|_| pair.front.node()).collect();
     until("they are there", || pair.front.command(&form).status.success().then_some(()));
-    assert!(pair.done(&form).contains("already"));
+    assert!(pair.refused(&form).contains("already"));
     let whole = |it: &serde_json::Value| it["chains_whole"] == 512 && it["chains_degraded"] == 0;
     let status = until("they have chains", || Some(pair.status()).filter(whole));
     assert_eq!((&status["replicas"], &status["tables"]), (&1.into(), &vec![3].into()));

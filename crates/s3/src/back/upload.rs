@@ -1,11 +1,12 @@
 //! Objects that go to a backend in parts.
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use millpond_types::meta::object::PARTS_MAX;
 
 use super::job::{Job, Not, Opened};
 use super::source;
 use super::store::{At, Fault, Told};
-use crate::record::{PARTS_MAX, Parts};
+use crate::record::Parts;
 
 /// The longest object that goes in one request, as AWS has it.
 const WHOLE_MAX: u64 = 5 << 30;

@@ -24,7 +24,7 @@ use crate::error::{Told as _, refuse};
 use crate::ops::get::{Part, wanted};
 use crate::receive::Content;
 use crate::record::{Record, View, encode};
-use crate::store::{Body, Expect, Put, PutObject, STORED_MAX};
+use crate::store::{Expect, Put, PutObject, STORED_MAX};
 
 /// Bytes that are written here at once.
 const PIECE: usize = 2 << 20;
@@ -344,15 +344,10 @@ async fn publish(
     let (bucket, asked) = (backed.bucket.clone(), key.to_owned());
     let replicas = backed.replicas_of(key);
     let put = door.blocking(move |store| {
-        let body = match &content {
-            Content::Bytes(bytes) => Body::Bytes(bytes),
-            Content::File(file) | Content::Placed(file, _) => Body::File(file),
-            Content::Whole(parts, size) => Body::Whole { parts: *parts, size: *size },
-        };
         let put = PutObject {
             bucket: &bucket,
             key: asked.as_bytes(),
-            body,
+            body: content.body(),
             attachment: &encode(&record),
             expect: Expect::Absent,
             replicas,

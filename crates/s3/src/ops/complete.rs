@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use millpond_client::File;
-use millpond_types::meta::object::PartPlace;
+use millpond_types::meta::object::{PART_MIN, PARTS_MAX, PartPlace};
 use s3s::dto::{CompleteMultipartUploadInput, CompleteMultipartUploadOutput, CompletedPart};
 use s3s::{S3ErrorCode, S3Request, S3Result};
 
@@ -20,11 +20,9 @@ use crate::hash::{
     Algorithm, Hasher, Sum, bad_sum, combined, composite, hex, md5, unbase64, unhex,
 };
 use crate::receive::Content;
-use crate::record::{PARTS_MAX, PartRecord, Parts, Record, View, decode};
+use crate::record::{PartRecord, Parts, Record, View, decode};
 use crate::store::{Part, Store, UploadId};
 
-/// Every part but the last has at least this.
-const PART_MIN: u64 = 5 << 20;
 /// The largest object: what 10,000 parts of 5 GiB are.
 const OBJECT_MAX: u64 = PARTS_MAX as u64 * (5 << 30);
 /// Parts that are asked for at once.

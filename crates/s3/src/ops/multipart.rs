@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use millpond_client::Mode;
+use millpond_types::meta::object::PARTS_MAX;
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, ChecksumAlgorithm, ChecksumType,
     CopyPartResult, CreateMultipartUploadInput, CreateMultipartUploadOutput, ListPartsInput,
@@ -23,7 +24,7 @@ use crate::door::{Door, Way};
 use crate::error::{Told as _, refuse};
 use crate::hash::{Algorithm, Digest, Hasher, hex};
 use crate::receive::{BODY_MAX, Content, Incoming, PartName, Said, Target};
-use crate::record::{PARTS_MAX, PartRecord, Record, decode, encode};
+use crate::record::{PartRecord, Record, decode, encode};
 use crate::store::{Store, Upload, UploadId};
 
 /// An upload by what a client calls it.

@@ -90,11 +90,7 @@ pub(crate) fn store(store: &Store, new: &New<'_>) -> S3Result<View> {
         } else {
             Expect::Any
         };
-        let body = match new.content {
-            Content::Bytes(bytes) => Body::Bytes(bytes),
-            Content::File(file) | Content::Placed(file, _) => Body::File(file),
-            Content::Whole(parts, size) => Body::Whole { parts: *parts, size: *size },
-        };
+        let body = new.content.body();
         let (bucket, attachment, replicas) = (new.bucket, attachment.as_slice(), new.replicas);
         let put = PutObject { bucket, key, body, attachment, expect, replicas, origin: None };
         let done = match new.upload {

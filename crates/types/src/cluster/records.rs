@@ -134,6 +134,18 @@ impl TableSet {
         if replicas == 0 || replicas > REPLICAS_MAX { self } else { Self(self.0 | 1 << replicas) }
     }
 
+    /// The set as it is stored: bit `n` is the table of chains of `n` replicas.
+    #[must_use]
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// The same back; none where a bit is no number of replicas.
+    #[must_use]
+    pub const fn of_bits(bits: u8) -> Option<Self> {
+        if bits & 1 == 1 || bits >> (REPLICAS_MAX + 1) != 0 { None } else { Some(Self(bits)) }
+    }
+
     /// The numbers of replicas, the smallest first.
     pub fn iter(self) -> impl Iterator<Item = u8> {
         (1..=REPLICAS_MAX).filter(move |replicas| self.has(*replicas))

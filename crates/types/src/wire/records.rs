@@ -180,20 +180,15 @@ impl Record for ClusterRecord {
         w.u8(self.replicas);
         w.u64(self.seed);
         // Without any as builds before protocol 9 wrote it, which had no such tables.
-        let more = self.more.iter().fold(0, |bits, replicas| bits | 1 << replicas);
-        if more != 0 {
-            w.u8(more);
+        if self.more != TableSet::default() {
+            w.u8(self.more.bits());
         }
     }
 
     fn read_body(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let (cluster, replicas, seed) = (read_uuid(r)?, r.u8()?, r.u64()?);
         let bits = if r.is_empty() { 0 } else { r.u8()? };
-        let named = (0..8).filter(|replicas| bits >> replicas & 1 == 1);
-        let more = named.clone().fold(TableSet::default(), TableSet::with);
-        if more.iter().count() != named.count() {
-            return Err(WireError::Field("chain tables of a cluster"));
-        }
+        let more = TableSet::of_bits(bits).ok_or(WireError::Field("chain tables of a cluster"))?;
         Ok(Self { cluster, replicas, seed, more })
     }
 }

@@ -18,8 +18,8 @@ pub use key::{
     places, short_name, split_long,
 };
 pub use op::{
-    Expect, ListObjects, ObjectBody, ObjectOp, PARTS_MAX, PutObject, PutPart, SetAttachment,
-    UploadId,
+    Expect, ListObjects, ObjectBody, ObjectOp, PART_MIN, PARTS_MAX, PutObject, PutPart,
+    SetAttachment, UploadId,
 };
 pub use record::{ATTACHMENT_MAX, AttachmentRecord, PartPlace, PartRecord, UploadRecord, Whole};
 pub use reply::{Attachment, Bucket, ListPage, Listed, Object, ObjectReply, Part, Put, Upload};

@@ -11,6 +11,8 @@ use crate::wire::{Reader, WireError, Writer};
 
 /// The highest number of a part of an upload, as in S3.
 pub const PARTS_MAX: u16 = 10_000;
+/// A part that is not the last has at least so many bytes, as in S3.
+pub const PART_MIN: u64 = 5 << 20;
 
 /// Names an upload in its bucket; never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -459,6 +461,17 @@ impl ObjectOp {
                 | Self::CreateUpload { .. }
                 | Self::TakePlace { .. }
         )
+    }
+
+    /// Replicas that the bytes of the file have which it makes; 0 for those of the cluster's own table.
+    #[must_use]
+    pub const fn replicas(&self) -> u8 {
+        match self {
+            Self::Nameless { replicas, .. }
+            | Self::TakePlace { replicas, .. }
+            | Self::Put(PutObject { replicas, .. }) => *replicas,
+            _ => 0,
+        }
     }
 
     const fn code(&self) -> u8 {

@@ -98,6 +98,10 @@ fn golden_records_never_change() {
     check(&cluster, GOLDEN[3]);
     let more = more.with(1).with(6).with(0).with(7);
     assert_eq!(more.iter().collect::<Vec<_>>(), [1, 6]);
+    assert_eq!(
+        [1, 1 << 7, 1 << 6].map(TableSet::of_bits),
+        [None, None, Some(TableSet::default().with(6))]
+    );
     let cluster = ClusterRecord { more, ..cluster };
     assert_eq!(ClusterRecord::open(&cluster.seal()), Ok(cluster));
     assert_eq!([0, 1, 2, 6, 7, 255].map(|table| cluster.replicas_of(table)), [3, 1, 0, 6, 0, 0]);
