@@ -44,6 +44,9 @@ const FREED: Duration = Duration::from_secs(5);
 /// What was given up is awaited so long before a write is told that nothing more can be.
 const AWAITED: Duration = Duration::from_secs(30);
 
+/// So long a walk that found nothing to give up is believed: writes bring more.
+const BARREN: Duration = Duration::from_secs(5);
+
 /// What is said to whom finds no room.
 const MESSAGE: &str = "The pool is full. What its backends have is given up here, and what they do not have yet goes there. Please reduce your request rate.";
 
@@ -111,8 +114,8 @@ struct OfBucket {
     adopt: Tick,
     /// What may be given up, as of the last walk; the oldest is the last one. It may have changed since: metas look.
     oldest: Vec<Clean>,
-    /// It may have something that can be given up, now or once the backend has it.
-    has_relief: bool,
+    /// When a walk found nothing that can be given up, now or once the backend has it.
+    barren: Option<Tick>,
 }
 
 /// What a gateway knows of room.
@@ -177,14 +180,19 @@ async fn once(door: &Arc<Door>, room: &mut Room) -> S3Result<()> {
         of.adopt(door, (&name, &backing)).await?;
     }
     let is_awaited = room.gave.is_some_and(|at| now.since(at) < AWAITED);
-    let has_relief = is_awaited || room.buckets.values().any(|it| it.has_relief);
+    let has_relief = is_awaited || room.buckets.values().any(|it| !it.is_barren(now));
     door.cached.has_relief.store(has_relief, Ordering::Relaxed);
     Ok(())
 }
 
 impl OfBucket {
     const fn new(now: Tick) -> Self {
-        Self { evict: now, adopt: now, oldest: Vec::new(), has_relief: true }
+        Self { evict: now, adopt: now, oldest: Vec::new(), barren: None }
+    }
+
+    /// Whether it has nothing that can be given up, as a walk found lately.
+    fn is_barren(&self, now: Tick) -> bool {
+        self.barren.is_some_and(|at| now.since(at) < BARREN)
     }
 
     /// Has metas adopt what mounts did, now and then.
@@ -222,11 +230,11 @@ impl OfBucket {
             let walked = door
                 .blocking(move |store| Walked::of(store, (&bucket, &of)).map_err(in_bucket))
                 .await?;
-            self.has_relief = walked.has_relief;
             let bound = Some(backing.cache_bytes).filter(|it| *it > 0);
             wanted = over.max(bound.map_or(0, |it| walked.cached.saturating_sub(it)));
             oldest = walked.oldest;
             let end = RealClock::tick();
+            self.barren = (!walked.has_relief).then_some(end);
             self.evict = end.plus(end.since(now) * SHARE[usize::from(over > 0)]);
         }
         let bucket = name.to_owned();
@@ -312,5 +320,21 @@ impl Walked {
         let mut oldest = oldest.into_vec();
         oldest.sort_by_key(|it| Reverse((it.since, it.seq)));
         Ok(Self { oldest, cached, has_relief })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was written since a walk may be given up: a client must not be told for good that there is no room.
+    #[test]
+    fn a_walk_that_found_nothing_is_not_believed_for_long() {
+        let start = RealClock::tick();
+        let mut of = OfBucket::new(start);
+        assert!(!of.is_barren(start), "nobody has looked");
+        of.barren = Some(start);
+        assert!(of.is_barren(start) && of.is_barren(start.plus(BARREN / 2)));
+        assert!(!of.is_barren(start.plus(BARREN)));
     }
 }
