@@ -88,6 +88,9 @@ fn a_backlog_outlives_a_restart() {
     let start = Instant::now();
     it.front.command(&["s3", "status"]);
     println!("its status is told after {:?}", start.elapsed());
+    let gauge = format!("millpond_s3_backlog_keys{{bucket=\"{BUCKET}\"}}");
+    until("all that waits is counted", || (it.metric(&gauge) >= keys as u64).then_some(()));
+    println!("its metrics have all of it after {:?}", start.elapsed());
     it.faults(&Faults::default());
     let start = Instant::now();
     let enough = keys.min(1_000) as u64;

@@ -16,19 +16,9 @@ type Shown = (&'static str, &'static str, &'static str);
 type Value = fn(&OfBucket) -> u64;
 
 /// All of a bucket.
-const OF_BUCKET: [(Shown, Value); 13] = [
-    (
-        (
-            "millpond_s3_backlog_keys",
-            "gauge",
-            "Keys that wait for the backend; 10,000 of a lane are counted at most.",
-        ),
-        |it| it.keys.get(),
-    ),
+const OF_BUCKET: [(Shown, Value); 12] = [
+    (("millpond_s3_backlog_keys", "gauge", "Keys that wait for the backend."), |it| it.keys.get()),
     (("millpond_s3_backlog_bytes", "gauge", "Bytes of these keys."), |it| it.bytes.get()),
-    (("millpond_s3_backlog_more", "gauge", "1 when more keys wait than are counted."), |it| {
-        it.more.get()
-    }),
     (
         (
             "millpond_s3_backlog_oldest_milliseconds",
@@ -110,7 +100,7 @@ pub(crate) struct OfBackend {
 /// Of one backed bucket.
 #[derive(Debug, Default)]
 pub(crate) struct OfBucket {
-    /// Keys that wait, of those that were looked at.
+    /// Keys that wait, as of the last count.
     pub(crate) keys: Gauge,
     /// Their bytes.
     pub(crate) bytes: Gauge,
@@ -118,8 +108,6 @@ pub(crate) struct OfBucket {
     pub(crate) oldest_ms: Gauge,
     /// Keys of which somebody else had written another content.
     pub(crate) conflicts: Counter,
-    /// More waits than was counted.
-    pub(crate) more: Gauge,
     /// Objects that clients asked for which lay in the pool.
     pub(crate) hits: Counter,
     /// Those that were asked of the backend.

@@ -33,9 +33,10 @@ const IDLE: Duration = Duration::from_secs(2);
 const BREATH: Duration = Duration::from_millis(10);
 /// Behind a failure of the volume.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often the queues are counted, and pages of a lane that are looked at then.
+/// The queues are counted every so often; where that takes long, after a pause so many times as long, up to the most.
 const COUNT: Duration = Duration::from_secs(10);
-const PAGES: usize = 10;
+const COUNT_SHARE: u32 = 30;
+const COUNT_MAX: Duration = Duration::from_mins(5);
 const PAGE: u32 = 1_000;
 
 /// A backed bucket.
@@ -266,25 +267,25 @@ async fn is_due(bucket: &Arc<Bucket>, lane: u8) -> bool {
     false
 }
 
-/// What waits, as far as it was counted.
+/// What waits.
 #[derive(Default)]
 struct Waiting {
     keys: u64,
     bytes: u64,
     oldest_ms: Option<u64>,
-    is_cut: bool,
 }
 
 impl Waiting {
-    async fn of(bucket: &Arc<Bucket>) -> Self {
+    /// All that waits, a page at a time; nothing when no meta answers.
+    async fn of(bucket: &Arc<Bucket>) -> Option<Self> {
         let mut all = Self::default();
         for lane in [LANE_SMALL, LANE_LARGE] {
             let mut after = None;
-            for n in 1..=PAGES {
+            loop {
                 let name = bucket.name.clone();
                 let page =
                     bucket.ask(move |store| store.queue_page(&name, lane, after, PAGE)).await;
-                let Ok(Ok(page)) = page else { break };
+                let page = page.ok()?.ok()?;
                 for entry in &page.entries {
                     all.keys += 1;
                     all.bytes += entry.bytes;
@@ -295,10 +296,9 @@ impl Waiting {
                 if page.end || after.is_none() {
                     break;
                 }
-                all.is_cut |= n == PAGES;
             }
         }
-        all
+        Some(all)
     }
 }
 
@@ -306,19 +306,26 @@ impl Waiting {
 async fn count_loop(bucket: Arc<Bucket>, mut ended: watch::Receiver<bool>) {
     let count = async {
         loop {
-            let now = Waiting::of(&bucket).await;
-            bucket.numbers.keys.set(now.keys);
-            bucket.numbers.bytes.set(now.bytes);
-            bucket.numbers.more.set(now.is_cut.into());
-            let age = now.oldest_ms.map_or(0, |it| RealClock::wall_ms().saturating_sub(it));
-            bucket.numbers.oldest_ms.set(age);
-            sleep(COUNT).await;
+            let start = RealClock::tick();
+            // What was counted last stands while no meta answers.
+            if let Some(now) = Waiting::of(&bucket).await {
+                bucket.numbers.keys.set(now.keys);
+                bucket.numbers.bytes.set(now.bytes);
+                let age = now.oldest_ms.map_or(0, |it| RealClock::wall_ms().saturating_sub(it));
+                bucket.numbers.oldest_ms.set(age);
+            }
+            sleep(count_pause(RealClock::tick().since(start))).await;
         }
     };
     tokio::select! {
         () = count => {}
         _ = ended.wait_for(|it| *it) => {}
     }
+}
+
+/// Time from a count that took this long to the next one.
+fn count_pause(took: Duration) -> Duration {
+    took.saturating_mul(COUNT_SHARE).clamp(COUNT, COUNT_MAX)
 }
 
 fn millis(time: millpond_types::meta::Timestamp) -> u64 {
