@@ -117,6 +117,10 @@ struct LoadArgs {
     /// Seed for the choice of keys.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Of the get workload, compare the bytes of one answer in so many; those of the others are counted and stay in the kernel,
+    /// so that the generator takes less of the cores.
+    #[arg(long, default_value_t = 1)]
+    check_every: u32,
     /// A file with what is known of the keys: gone on with when it is there, written in the end.
     #[arg(long)]
     journal: Option<PathBuf>,
@@ -139,6 +143,7 @@ impl LoadArgs {
             read_percent: self.reads,
             delete_percent: self.deletes,
             seed: self.seed,
+            check_every: self.check_every,
             journal: self.journal,
         })
     }

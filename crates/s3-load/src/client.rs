@@ -18,6 +18,7 @@ use tokio::net::TcpStream;
 use crate::LoadError;
 use crate::content::{Checker, Content, Seen, Torn};
 use crate::sign::{Credentials, Signer, ToSign, UNSIGNED, amz_date, encode_path, hex, sha256_hex};
+use crate::skim::Skim;
 
 /// Bytes of a body that are made at a time.
 const PIECE: usize = 128 << 10;
@@ -86,6 +87,8 @@ pub struct Client {
     options: ClientOptions,
     signer: Signer,
     connection: Option<SendRequest<Upload>>,
+    /// One of its own for what is not looked at.
+    skim: Option<Skim>,
 }
 
 impl Client {
@@ -93,7 +96,7 @@ impl Client {
     #[must_use]
     pub fn new(endpoint: Endpoint, options: ClientOptions) -> Self {
         let signer = Signer::new(options.credentials.clone());
-        Self { endpoint, options, signer, connection: None }
+        Self { endpoint, options, signer, connection: None, skim: None }
     }
 
     /// Makes the bucket; one that is there is fine.
@@ -156,6 +159,35 @@ impl Client {
         }
     }
 
+    /// Takes an object and counts its bytes without looking at them; `None` when the answer is none that could be counted, for
+    /// [`Self::get`] to say why.
+    ///
+    /// # Errors
+    /// [`Failure`]: there is no answer.
+    pub async fn skim(&mut self, key: &str) -> Result<Option<u64>, Failure> {
+        let path = self.path_of(key);
+        let mut request = format!("GET {path} HTTP/1.1\r\n");
+        for (name, value) in self.headers("GET", &path, None) {
+            request.extend([name, ": ", &value, "\r\n"]);
+        }
+        request.push_str("\r\n");
+        let timeout = self.options.timeout;
+        let taken = tokio::time::timeout(timeout, async {
+            let mut skim = match self.skim.take() {
+                Some(skim) => skim,
+                None => Skim::connect(self.endpoint.address)
+                    .await
+                    .map_err(|_| Failure::new("connect", false))?,
+            };
+            let len = skim.get(request.as_bytes()).await;
+            if matches!(len, Ok(Some(_))) {
+                self.skim = Some(skim);
+            }
+            len.map_err(|_| Failure::new("connection", false))
+        });
+        taken.await.unwrap_or_else(|_| Err(Failure::new("timeout", false)))
+    }
+
     /// A request that changes something and whose answer has nothing that is wanted.
     async fn change(
         &mut self,
@@ -193,13 +225,13 @@ impl Client {
         format!("/{}/{}", self.options.bucket, encode_path(key))
     }
 
-    /// Sends a request and takes the head of the answer.
-    async fn call(
+    /// The headers of a request, its signature among them.
+    fn headers(
         &mut self,
-        method: &'static str,
+        method: &str,
         path: &str,
         content: Option<Content>,
-    ) -> Result<Response<Incoming>, Failure> {
+    ) -> [(&'static str, String); 4] {
         let payload = match content {
             _ if !self.options.sign_payload => UNSIGNED.to_owned(),
             Some(content) => payload_hash(content),
@@ -214,12 +246,22 @@ impl Client {
         let to_sign =
             ToSign { method, path, query: "", headers: &headers, payload: &payload, time: &time };
         let authorization = self.signer.authorization(&to_sign);
+        let [host, hash, date] = headers.map(|(name, value)| (name, value.to_owned()));
+        [host, hash, date, ("authorization", authorization)]
+    }
+
+    /// Sends a request and takes the head of the answer.
+    async fn call(
+        &mut self,
+        method: &'static str,
+        path: &str,
+        content: Option<Content>,
+    ) -> Result<Response<Incoming>, Failure> {
         let mut request = Request::builder().method(method).uri(path);
-        for (name, value) in headers {
+        for (name, value) in self.headers(method, path, content) {
             request = request.header(name, value);
         }
         let request = request
-            .header("authorization", authorization)
             .body(Upload { content, sent: 0 })
             .map_err(|_| Failure::new("request", false))?;
         let connection = self.connected().await.map_err(|_| Failure::new("connect", false))?;

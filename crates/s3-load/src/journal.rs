@@ -99,6 +99,12 @@ impl KeyState {
         self.acked.is_some_and(|write| write.size.is_some())
     }
 
+    /// Bytes of the object that is known to be there.
+    #[must_use]
+    pub fn size(&self) -> Option<u64> {
+        self.acked?.size
+    }
+
     /// Whether there is room for one more doubt.
     #[must_use]
     pub const fn is_writable(&self) -> bool {

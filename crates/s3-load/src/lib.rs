@@ -25,6 +25,7 @@ pub mod journal;
 pub mod load;
 pub mod proxy;
 pub mod sign;
+mod skim;
 pub mod verify;
 
 pub use error::LoadError;

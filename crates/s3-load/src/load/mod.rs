@@ -66,6 +66,8 @@ pub struct LoadOptions {
     pub delete_percent: u8,
     /// For the choice of keys and requests.
     pub seed: u64,
+    /// Of so many requests of `Get` one worker compares the bytes of one, and counts those of the others.
+    pub check_every: u32,
     /// Where the journal is: taken up from there, and left there.
     pub journal: Option<PathBuf>,
 }
@@ -87,6 +89,9 @@ impl LoadOptions {
         }
         if u16::from(self.read_percent) + u16::from(self.delete_percent) > 100 {
             return refuse("--reads and --deletes are more than 100 together".to_owned());
+        }
+        if self.check_every == 0 {
+            return refuse("--check-every is 1, for all, or more".to_owned());
         }
         if self.endpoints.is_empty() {
             return refuse("--endpoint is missing".to_owned());
@@ -128,6 +133,7 @@ impl Loaded {
             "threads": options.threads,
             "keys": options.keys,
             "payload": if options.client.sign_payload { "signed" } else { "unsigned" },
+            "checked": format!("1 of {}", options.check_every),
             "seconds": self.elapsed.as_secs_f64(),
         });
         if let (Some(report), Value::Object(record)) =

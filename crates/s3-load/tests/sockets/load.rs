@@ -42,6 +42,7 @@ fn options(address: SocketAddr, workload: Workload) -> LoadOptions {
         read_percent: 30,
         delete_percent: 20,
         seed: 3,
+        check_every: 1,
         journal: None,
     }
 }
@@ -93,6 +94,30 @@ async fn each_workload_is_done_and_every_read_is_right() {
         assert!(check(address, loaded.journal).await.is_right(true));
         store.lock().unwrap().objects.clear();
     }
+}
+
+#[tokio::test]
+async fn what_is_not_compared_is_counted_to_its_last_byte() {
+    let (address, store) = store::start().await;
+    let options = LoadOptions { size: 300_000, check_every: 8, ..options(address, Workload::Get) };
+    let loaded = run(options.clone()).await;
+    let report = loaded.report(&options);
+    let (done, compared) = (&report["get"]["requests"], &report["reads"]["held"]);
+    let (done, compared) = (done.as_u64().unwrap(), compared.as_u64().unwrap());
+    let workers = options.concurrency as u64;
+    assert!(done > 100 && compared <= done / 8 + workers, "{report:#}");
+    assert_eq!(loaded.record.errors(), load::Counts::new(), "{report:#}");
+
+    // One byte less of each: none of them is right, compared or not.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal");
+    loaded.journal.write(&path).unwrap();
+    for object in store.lock().unwrap().objects.values_mut() {
+        object.truncate(299_999);
+    }
+    let loaded = run(LoadOptions { journal: Some(path), ..options }).await;
+    let seen = loaded.record.requests();
+    assert_eq!((loaded.record.wrong(), seen > 4), (seen, true));
 }
 
 #[tokio::test]
