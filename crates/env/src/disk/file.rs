@@ -43,6 +43,10 @@ struct Inner {
     capacity: u64,
     is_device: bool,
     direct: bool,
+    /// Writes that have completed, and how many of them are known to be durable. Those that made themselves durable
+    /// do not count; the first one stands for what an earlier process wrote.
+    written: AtomicU64,
+    durable: AtomicU64,
     /// The cores that have this file in their ring's table, to take it out in the end.
     registrations: Mutex<Vec<(Handle, u32)>>,
 }
@@ -116,6 +120,8 @@ impl FileDisk {
             capacity: capacity - capacity % DISK_BLOCK,
             is_device,
             direct,
+            written: AtomicU64::new(1),
+            durable: AtomicU64::new(0),
             registrations: Mutex::default(),
         })
     }
@@ -130,6 +136,12 @@ impl FileDisk {
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.0.direct
+    }
+
+    /// Whether every write that has completed is known to be durable.
+    pub(super) fn is_durable(&self) -> bool {
+        let written = self.0.written.load(Ordering::Acquire);
+        self.0.durable.load(Ordering::Acquire) == written
     }
 
     fn fd(&self) -> RawFd {
@@ -264,38 +276,58 @@ impl Disk for FileDisk {
     }
 
     async fn sync(&self) -> io::Result<()> {
+        let written = self.0.written.load(Ordering::Acquire);
         let core = current();
         let action = Action::Sync { file: self.on(&core) };
         // SAFETY: the action points to no memory; `self.clone()` keeps the file open.
         let (result, _) = unsafe { Op::start(&core, action, self.clone()) }.await;
-        result_of(result).map(drop)
+        result_of(result)?;
+        self.0.durable.fetch_max(written, Ordering::Release);
+        Ok(())
     }
 
+    /// Where nothing was written since the last sync, there is nothing to make durable but the bytes themselves: the kernel does
+    /// both by one request, by a write through the device's cache where it has that (FUA), without waking this thread between
+    /// them. On two virtual cores 8 KiB take 125 to 140 us so, and 190 to 200 us as a chain of two requests.
     async fn write_sync(&self, offset: u64, buf: SharedBuf) -> io::Result<()> {
-        let core = current();
         let bytes = check_write(self.0.capacity, offset, &buf)?;
-        if core.backend() != IoBackend::Uring || bytes.len() > TRANSFER_MAX {
+        let written = self.0.written.load(Ordering::Acquire);
+        let durable = self.is_durable();
+        let core = current();
+        let is_chain = core.backend() == IoBackend::Uring;
+        if bytes.len() > TRANSFER_MAX || !(durable || is_chain) {
             self.write(offset, buf).await?;
             return self.sync().await;
         }
         let file = self.on(&core);
         let fixed = core.fixed_index(buf.owner());
         let (from, len) = (bytes.as_ptr(), transfer_len(bytes.len()));
-        let write = Action::Write { file, from, len, offset, fixed };
-        let sync = Action::Sync { file };
-        // SAFETY: `buf` owns the pages, the clones of `self` the file, until the kernel is done.
-        let (write, sync) = unsafe {
-            Op::start_linked(&core, (write, (buf.clone(), self.clone())), (sync, self.clone()))
+        let write = Action::Write { file, from, len, offset, fixed, durable };
+        let resource = (buf.clone(), self.clone());
+        let moved = if durable {
+            // SAFETY: the resource owns the pages and the file until the kernel is done.
+            let (result, _) = unsafe { Op::start(&core, write, resource) }.await;
+            advance(result, len as usize)?
+        } else {
+            let sync = Action::Sync { file };
+            // SAFETY: as above, for both.
+            let (write, sync) =
+                unsafe { Op::start_linked(&core, (write, resource), (sync, self.clone())) };
+            let (result, _) = write.await;
+            let (synced, _) = sync.await;
+            let moved = advance(result, len as usize)?;
+            if moved == len as usize {
+                result_of(synced)?;
+                self.0.durable.fetch_max(written, Ordering::Release);
+            }
+            moved
         };
-        let (written, _) = write.await;
-        let (synced, _) = sync.await;
-        if written == len.cast_signed() {
-            return result_of(synced).map(drop);
+        if moved < len as usize {
+            // A short write broke the chain, and the sync was cancelled; or it made durable what it wrote.
+            self.write_from(offset, buf, moved).await?;
+            self.sync().await?;
         }
-        // A short write breaks the chain: the sync was cancelled.
-        let moved = advance(written, len as usize)?;
-        self.write_from(offset, buf, moved).await?;
-        self.sync().await
+        Ok(())
     }
 
     async fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -330,12 +362,14 @@ impl FileDisk {
                 len: transfer_len(len - done),
                 offset: offset + done as u64,
                 fixed,
+                durable: false,
             };
             // SAFETY: the resource owns the pages and the file until the kernel is done.
             let (result, back) = unsafe { Op::start(&core, action, resource) }.await;
             resource = back;
             done += advance(result, len - done)?;
         }
+        self.0.written.fetch_add(1, Ordering::Release);
         Ok(())
     }
 }

@@ -92,6 +92,36 @@ fn files_conform() {
     });
 }
 
+/// `write_sync` leaves the sync out only where there is nothing but its own bytes.
+#[test]
+fn what_others_wrote_is_made_durable_too() {
+    on_both(async |pool| {
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let path = folder.path().join("disk");
+        let data = noise(&pool, 8192, 4);
+        for opened in 0..2 {
+            let disk = FileDisk::create(&path, SIZE).unwrap();
+            assert!(!disk.is_durable(), "who had it before may have left something");
+            if opened == 0 {
+                disk.write_sync(0, data.clone()).await.unwrap();
+            } else {
+                disk.sync().await.unwrap();
+            }
+            for _ in 0..2 {
+                disk.write_sync(8192, data.clone()).await.unwrap();
+                assert!(disk.is_durable());
+            }
+            disk.write(16_384, data.clone()).await.unwrap();
+            assert!(!disk.is_durable());
+            disk.write_sync(0, data.clone()).await.unwrap();
+            assert!(disk.is_durable());
+            assert!(*read(&disk, &pool, 16_384, 8192).await == *data);
+            drop(disk);
+            crate::rt::yield_now().await;
+        }
+    });
+}
+
 #[test]
 fn the_fake_conforms() {
     on_both(async |pool| conforms(FakeDisk::new(SIZE), pool).await);

@@ -22,16 +22,57 @@ pub(crate) struct FileRef {
 /// `resource`) and leaves it with the driver when it is dropped early.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
-    Read { file: FileRef, into: *mut u8, len: u32, offset: u64, fixed: Option<u16> },
-    Write { file: FileRef, from: *const u8, len: u32, offset: u64, fixed: Option<u16> },
-    Sync { file: FileRef },
-    Punch { file: FileRef, offset: u64, len: u64 },
-    Recv { fd: RawFd, into: *mut u8, len: u32, all: bool },
-    Send { fd: RawFd, from: *const u8, len: u32 },
-    SendMsg { fd: RawFd, message: *const libc::msghdr },
-    Accept { fd: RawFd },
-    Connect { fd: RawFd, address: *const libc::sockaddr, len: u32 },
-    Poll { fd: RawFd, events: i16 },
+    Read {
+        file: FileRef,
+        into: *mut u8,
+        len: u32,
+        offset: u64,
+        fixed: Option<u16>,
+    },
+    /// `durable`: it completes once the bytes are durable (`RWF_DSYNC`), those of no other write.
+    Write {
+        file: FileRef,
+        from: *const u8,
+        len: u32,
+        offset: u64,
+        fixed: Option<u16>,
+        durable: bool,
+    },
+    Sync {
+        file: FileRef,
+    },
+    Punch {
+        file: FileRef,
+        offset: u64,
+        len: u64,
+    },
+    Recv {
+        fd: RawFd,
+        into: *mut u8,
+        len: u32,
+        all: bool,
+    },
+    Send {
+        fd: RawFd,
+        from: *const u8,
+        len: u32,
+    },
+    SendMsg {
+        fd: RawFd,
+        message: *const libc::msghdr,
+    },
+    Accept {
+        fd: RawFd,
+    },
+    Connect {
+        fd: RawFd,
+        address: *const libc::sockaddr,
+        len: u32,
+    },
+    Poll {
+        fd: RawFd,
+        events: i16,
+    },
 }
 
 impl Action {
@@ -42,6 +83,11 @@ impl Action {
             _ => 0,
         }
     }
+}
+
+/// The flags of a write (`pwritev2(2)`).
+pub(super) const fn write_flags(durable: bool) -> i32 {
+    if durable { libc::RWF_DSYNC } else { 0 }
 }
 
 /// An operation in flight. Resolves to the kernel's result (a count, or a negative error number)

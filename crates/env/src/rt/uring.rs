@@ -9,7 +9,7 @@ use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
 use millpond_types::Tick;
 
 use super::driver::{Finished, Ops, Wait};
-use super::op::{Action, FileRef};
+use super::op::{Action, FileRef, write_flags};
 use super::remote::Remote;
 use crate::clock::RealClock;
 use crate::pool::{Buf, BufferPool};
@@ -291,13 +291,17 @@ fn entry(action: Action) -> squeue::Entry {
         Action::Read { file, into, len, offset, fixed: None } => {
             on_file!(file, |fd| opcode::Read::new(fd, into, len).offset(offset).build())
         }
-        Action::Write { file, from, len, offset, fixed: Some(index) } => {
+        Action::Write { file, from, len, offset, fixed: Some(index), durable } => {
             on_file!(file, |fd| opcode::WriteFixed::new(fd, from, len, index)
                 .offset(offset)
+                .rw_flags(write_flags(durable))
                 .build())
         }
-        Action::Write { file, from, len, offset, fixed: None } => {
-            on_file!(file, |fd| opcode::Write::new(fd, from, len).offset(offset).build())
+        Action::Write { file, from, len, offset, fixed: None, durable } => {
+            on_file!(file, |fd| opcode::Write::new(fd, from, len)
+                .offset(offset)
+                .rw_flags(write_flags(durable))
+                .build())
         }
         Action::Sync { file } => {
             on_file!(file, |fd| opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::op::{Action, FileRef};
+use super::op::{Action, FileRef, write_flags};
 use super::remote::Remote;
 use super::thread::{ThreadHandle, thread};
 use crate::sys::{check, check_len};
@@ -130,10 +130,12 @@ fn perform_once(action: Action) -> io::Result<usize> {
             // SAFETY: the operation owns `len` writable bytes at `into` (see `Job`).
             check_len(unsafe { libc::pread(fd, into.cast(), len as usize, offset) })
         }
-        Action::Write { file: FileRef { fd, .. }, from, len, offset, .. } => {
+        Action::Write { file: FileRef { fd, .. }, from, len, offset, durable, .. } => {
             let offset = offset_of(offset)?;
-            // SAFETY: the operation owns `len` readable bytes at `from` (see `Job`).
-            check_len(unsafe { libc::pwrite(fd, from.cast(), len as usize, offset) })
+            let bytes = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len as usize };
+            let flags = write_flags(durable);
+            // SAFETY: the operation owns `len` readable bytes at `from` (see `Job`); a write changes none of them.
+            check_len(unsafe { libc::pwritev2(fd, &raw const bytes, 1, offset, flags) })
         }
         Action::Sync { file } => {
             // SAFETY: plain numbers.
