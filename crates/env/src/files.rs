@@ -1,6 +1,7 @@
 //! Small files on a mounted file system: published whole or not at all. And larger ones that are written and
 //! read at offsets.
 
+mod hole;
 mod placed;
 
 use std::fs::{self, File};
@@ -9,6 +10,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use self::hole::SparseFile;
 pub use self::placed::{
     FileStamp, PlacedFile, folder, is_on_fuse, is_writable_by_others, rename, sync_folder, touch,
     xattr,

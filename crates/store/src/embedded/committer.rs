@@ -10,6 +10,7 @@ use millpond_types::limits::{
 };
 use tokio::sync::{mpsc, oneshot};
 
+use super::ahead::Ahead;
 use super::{Published, Shared, VERSION_KEY};
 use crate::backend::{Change, ChangeBatch, Commit};
 use crate::{Resolver, StoreError, Version};
@@ -27,6 +28,7 @@ pub(crate) struct Committer {
     shared: Arc<Shared>,
     resolver: Resolver,
     version: Version,
+    ahead: Ahead,
     /// A write or sync failed. What is on disk is unknown until the store is opened again, and a
     /// sync that is repeated may succeed without having written anything (Rebello et al., "Can
     /// Applications Recover from fsync Failures?", USENIX ATC 2020), so nothing is written any more.
@@ -46,7 +48,8 @@ struct Round {
 
 impl Committer {
     pub(crate) fn new(shared: Arc<Shared>, resolver: Resolver, version: Version) -> Self {
-        Self { shared, resolver, version, failed: None }
+        let ahead = Ahead::new(shared.path());
+        Self { shared, resolver, version, ahead, failed: None }
     }
 
     /// Commits until the store is closed.
@@ -103,7 +106,13 @@ impl Committer {
     /// Makes what was accepted durable, publishes it, answers everybody, and tells the watchers: to wake them takes time, and
     /// those who wait for an answer do not wait for that.
     fn finish(&mut self, round: Round) {
-        let written = if round.accepted.is_empty() { Ok(()) } else { self.write(round.writes) };
+        let mut room = 0;
+        let written = if round.accepted.is_empty() {
+            Ok(())
+        } else {
+            room = Ahead::room(round.writes.len(), round.bytes);
+            self.write(round.writes)
+        };
         match written {
             Ok(()) => {
                 self.publish(&round.changes);
@@ -112,6 +121,9 @@ impl Committer {
                     let _ = reply.send(Ok(version));
                 }
                 self.shared.history.publish(round.changes);
+                if room > 0 {
+                    self.ahead.wrote(room);
+                }
             }
             Err(error) => {
                 tracing::error!(path = %self.shared.path().display(), %error,

@@ -22,16 +22,7 @@ pub(crate) struct Journals(Vec<(PathBuf, Vec<u8>)>);
 impl Journals {
     /// Reads the journals in `folder`: none when there is no such folder.
     pub(crate) fn read(folder: &Path) -> io::Result<Self> {
-        let files = match list(folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self(Vec::new())),
-            files => files?,
-        };
-        let number =
-            |path: &Path| path.file_name()?.to_str()?.strip_suffix(".jnl")?.parse::<u64>().ok();
-        let mut paths: Vec<_> =
-            files.into_iter().filter_map(|file| Some((number(&file.path)?, file.path))).collect();
-        paths.sort();
-        let journals = paths.into_iter().map(|(_, path)| {
+        let journals = journals(folder)?.into_iter().map(|(_, path)| {
             let mut file = FileReader::open(&path)?;
             let len = usize::try_from(file.len()?).map_err(|_| io::ErrorKind::FileTooLarge)?;
             let mut bytes = vec![0; len];
@@ -79,6 +70,20 @@ impl Journals {
     pub(crate) fn restore(&self) -> io::Result<()> {
         self.0.iter().try_for_each(|(path, bytes)| publish(path, &[bytes]))
     }
+}
+
+/// The journals in `folder`, oldest first: none when there is no such folder.
+pub(crate) fn journals(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let files = match list(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        files => files?,
+    };
+    let number =
+        |path: &Path| path.file_name()?.to_str()?.strip_suffix(".jnl")?.parse::<u64>().ok();
+    let mut paths: Vec<_> =
+        files.into_iter().filter_map(|file| Some((number(&file.path)?, file.path))).collect();
+    paths.sort();
+    Ok(paths)
 }
 
 /// True when at most one batch ends in `cut`, and then with its last byte.

@@ -5,6 +5,7 @@
 //! once, publishes the next snapshot and answers. Therefore nobody ever reads what a power cut could
 //! take back, and a batch is in the journal whole or not at all.
 
+mod ahead;
 mod committer;
 mod journal;
 mod session;
