@@ -171,14 +171,26 @@ impl Device {
 
     /// Waits until there may be a request; nothing stops it.
     fn wait(&self) -> io::Result<bool> {
+        self.poll(-1).map(|_| false)
+    }
+
+    /// Whether there may be a request now, for a thread that looks for the next one before it goes to sleep.
+    #[must_use]
+    pub fn has_request(&self) -> bool {
+        // What is wrong with the descriptor, the read that follows says.
+        self.poll(0).unwrap_or(true)
+    }
+
+    /// Whether it can be read, or has come to its end, within so many milliseconds; -1 for any time.
+    fn poll(&self, timeout_ms: i32) -> io::Result<bool> {
         let mut entry = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry, which lives on this stack frame.
-        let ready = unsafe { libc::poll(&raw mut entry, 1, -1) };
+        let ready = unsafe { libc::poll(&raw mut entry, 1, timeout_ms) };
         if ready < 0 {
             let error = io::Error::last_os_error();
             return if error.kind() == io::ErrorKind::Interrupted { Ok(false) } else { Err(error) };
         }
-        Ok(false)
+        Ok(ready > 0)
     }
 
     fn set_nonblocking(&self) -> io::Result<()> {

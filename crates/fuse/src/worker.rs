@@ -15,7 +15,10 @@ use crate::fs::Fs;
 use crate::waiters::Waiters;
 use crate::{ahead, cached};
 
+mod look;
 mod ring;
+
+use look::Look;
 
 /// What was agreed on with the kernel.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +41,7 @@ struct Shared {
     started: AtomicUsize,
     ended: (Mutex<()>, Condvar),
     waiters: Waiters,
+    look: Look,
     over: Arc<AtomicBool>,
 }
 
@@ -70,6 +74,7 @@ impl Workers {
             started: AtomicUsize::new(0),
             ended: (Mutex::new(()), Condvar::new()),
             waiters: Waiters::default(),
+            look: Look::new(),
             over: Arc::clone(&over),
         });
         let devices: Vec<Arc<Device>> = devices.into_iter().map(Arc::new).collect();
@@ -200,7 +205,11 @@ fn serve(shared: &Shared, device: &Arc<Device>, number: usize) {
     while !shared.stopping.load(Ordering::Acquire) {
         let received = device.read_or_stop(&mut buffer, &waiter);
         let Some(bytes) = request_in(shared, received) else { return };
+        let begun = RealClock::tick();
         serve_bytes(shared, device, (bytes, granted), (number, &mut scratch));
+        if shared.fs.backend.behind.is_idle() {
+            shared.look.look(device, begun);
+        }
     }
 }
 
@@ -215,15 +224,18 @@ fn request_in<'b>(shared: &Shared, received: io::Result<Received<'b>>) -> Option
     None
 }
 
-/// Answers the request in these bytes, or puts it aside.
+/// Answers the request in these bytes, or puts it aside; whether it is a read.
 fn serve_bytes(
     shared: &Shared,
     device: &Arc<Device>,
     (bytes, granted): (&[u8], InitFlags),
     thread: (usize, &mut Vec<u8>),
-) {
+) -> bool {
     match Request::decode(bytes, granted) {
-        Ok(request) => serve_one(shared, device, &request, thread),
+        Ok(request) => {
+            serve_one(shared, device, &request, thread);
+            return matches!(request.operation, Operation::Read(_));
+        }
         Err(error) => {
             tracing::error!("{error}");
             if let Some((to, errno)) = error.answer() {
@@ -231,6 +243,7 @@ fn serve_bytes(
             }
         }
     }
+    false
 }
 
 /// Answers one request, or puts it aside.

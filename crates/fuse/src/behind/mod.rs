@@ -294,6 +294,11 @@ impl Behind {
         })
     }
 
+    /// Whether metas have all that was promised.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pending.load(Ordering::Acquire) == 0
+    }
+
     /// Whether a promise touches a file.
     pub(crate) fn is_pending(&self, ino: Ino) -> bool {
         self.pending.load(Ordering::Acquire) > 0

@@ -70,7 +70,7 @@ fn serve(
             let _ = prods.send(queue);
         }
         let Some(bytes) = request_in(shared, ring.next(shared.stop.as_fd())) else { return };
-        serve_bytes(shared, &device, (bytes, granted), (number, &mut scratch));
+        let _ = serve_bytes(shared, &device, (bytes, granted), (number, &mut scratch));
     }
 }
 

@@ -136,6 +136,9 @@ fn a_file_that_is_opened_again_is_read_by_the_kernel() {
     assert!(stats(&target)[READS] > before.get(READS).copied().unwrap_or(0), "the daemon is asked");
     assert_eq!(stats(&target)["cache_fills_total"], 0, "one open is no reason");
     fill(&target, "file", &content, 1);
+    // The second open may have come after the file was whole.
+    let hits = stats(&target)["cache_hits_total"];
+    assert!(hits <= 1, "{hits}");
 
     // From here on neither the daemon nor a node is asked for bytes.
     for name in [READS, CHUNKS, "read_bytes_total"] {
@@ -152,7 +155,7 @@ fn a_file_that_is_opened_again_is_read_by_the_kernel() {
     let now = stats(&target);
     assert_eq!(now["cache_bytes"], content.len() as u64);
     assert_eq!(now["cache_hits_total"], now["cache_passed_total"]);
-    assert_eq!((now["cache_hits_total"], now["cache_fills_total"]), (6, 1));
+    assert_eq!((now["cache_hits_total"] - hits, now["cache_fills_total"]), (6, 1));
     // Locks of it go with the close, and another mount may have them.
     assert!(lock(&target.join("file"), "shared") && lock(&writer.join("file"), "alone"));
     // Small files come with their inode, and empty ones have nothing to come.
