@@ -71,7 +71,7 @@ fn idle_connections_and_slow_readers_do_not_hurt_others() {
     let held = server.metric("millpond_in_flight_bytes");
     assert!(held <= 4 * (14 << 20) + (20 << 20), "slow readers hold {held} bytes");
     let resident = server.resident_bytes();
-    assert!(resident <= memory + memory / 10, "{} MiB resident", resident >> 20);
+    assert!(resident <= memory + memory / 20, "{} MiB resident", resident >> 20);
     // Generous: the machine is shared with other tests. What it must not be is seconds.
     assert!(crowded < alone * 20 + Duration::from_millis(20), "{alone:?} became {crowded:?}");
     assert!(worst < Duration::from_secs(2), "{worst:?}");

@@ -116,12 +116,15 @@ impl TestServer {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Bytes of memory in use, shared ones included.
+    /// Bytes of memory that the process has, shared ones included; not the pages of its program, which are the page cache's.
     pub(crate) fn resident_bytes(&self) -> u64 {
         let path = format!("/proc/{}/status", self.child.id());
         let text = std::fs::read_to_string(path).unwrap();
-        let line = text.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+        let of = |name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+            line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+        };
+        of("RssAnon:") + of("RssShmem:")
     }
 
     /// The body and status of an HTTP page.
