@@ -2,9 +2,9 @@
 
 Every server does a case before the next case starts, so that a slow minute of a shared machine
 hits all of them, and their order turns from round to round. Figures are medians of the rounds,
-with the spread. Every GET's bytes are counted, and compared: of 10 KiB all, of larger objects those of
-one GET in 16, so that comparing does not take the cores from the servers. A wrong byte or a failed
-request ends the run.
+with the spread. Every GET's bytes are counted, and compared: of 10 KiB all, of larger objects those
+of one GET in 16, so that comparing does not take the cores from the servers. A wrong byte or a
+failed request ends the run.
 """
 
 from __future__ import annotations
