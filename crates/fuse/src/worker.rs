@@ -206,8 +206,8 @@ fn serve(shared: &Shared, device: &Arc<Device>, number: usize) {
         let received = device.read_or_stop(&mut buffer, &waiter);
         let Some(bytes) = request_in(shared, received) else { return };
         let begun = RealClock::tick();
-        serve_bytes(shared, device, (bytes, granted), (number, &mut scratch));
-        if shared.fs.backend.behind.is_idle() {
+        let was_read = serve_bytes(shared, device, (bytes, granted), (number, &mut scratch));
+        if was_read && shared.fs.backend.behind.is_idle() {
             shared.look.look(device, begun);
         }
     }
