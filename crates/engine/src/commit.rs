@@ -292,7 +292,7 @@ impl<D: Disk> Inner<D> {
             (Record::Put(c), Apply::Install(bytes)) => self.install(c, bytes),
             (Record::Put(c), Apply::Update { drop_hot }) => self.update(c, drop_hot),
             (Record::Put(c), Apply::Clean(version)) => self.clean(c, version),
-            (Record::Patch(p), Apply::Patched(patching)) => self.install_patched(&p.to, *patching),
+            (Record::Patch(p), Apply::Patched(patching)) => self.install_patched(p, *patching),
             (_, Apply::Release(freed)) => freed,
             (Record::Delete(id), _) => {
                 let mut shard = self.index.shard(*id);

@@ -62,31 +62,48 @@ pub(crate) fn append(len: u32, pieces: &[u32], whole: Crc32c, more: &[u8]) -> (B
     (out.into(), new_whole)
 }
 
-/// Checksums of a chunk of which `part` is new, and what lies behind its old end, given what they were:
-/// length, pieces, whole. Only pieces that changed are computed.
+/// Checksums of a chunk of which `part` is new from `start` on, with zeros between its old end and there,
+/// given its bytes and checksums before. Only pieces that change are computed.
 pub(crate) fn patched(
-    (len, pieces, whole): (u32, &[u32], Crc32c),
-    bytes: &[u8],
-    part: Range<usize>,
+    (old, pieces, whole): (&[u8], &[u32], Crc32c),
+    (start, part): (usize, &[u8]),
 ) -> (Box<[u32]>, Crc32c) {
     let whole = [whole.0];
-    let old = if pieces.is_empty() { &whole[..] } else { pieces };
-    let len = len as usize;
+    let before = if pieces.is_empty() { &whole[..] } else { pieces };
+    let end = start + part.len();
+    let len = old.len().max(end);
     let mut all = Crc32c::EMPTY;
-    let of_piece = |(at, piece): (usize, &[u8])| {
-        let range = at * PIECE_BYTES..at * PIECE_BYTES + piece.len();
+    let of_piece = |at: usize| {
+        let piece = at * PIECE_BYTES..len.min((at + 1) * PIECE_BYTES);
         // The last piece that there was may have been shorter.
-        let same = range.end <= len && (range.end == len || piece.len() == PIECE_BYTES);
-        let touched = range.start < part.end && part.start < range.end;
-        let crc = match old.get(at) {
+        let same = piece.end <= old.len() && (piece.end == old.len() || piece.len() == PIECE_BYTES);
+        let touched = piece.start < end && start < piece.end;
+        let crc = match before.get(at) {
             Some(crc) if same && !touched => Crc32c(*crc),
-            _ => Crc32c::of(piece),
+            _ => of_patched_piece(&piece, old, (start, part)),
         };
         all = all.combine(crc, piece.len());
         crc.0
     };
-    let pieces: Box<[u32]> = bytes.chunks(PIECE_BYTES).enumerate().map(of_piece).collect();
-    if bytes.len() <= PIECE_BYTES { (Box::default(), all) } else { (pieces, all) }
+    let pieces: Box<[u32]> = (0..len.div_ceil(PIECE_BYTES)).map(of_piece).collect();
+    if len <= PIECE_BYTES { (Box::default(), all) } else { (pieces, all) }
+}
+
+/// Checksum of a piece of a chunk as it is with its new part, which nobody has put together yet.
+fn of_patched_piece(piece: &Range<usize>, old: &[u8], (start, part): (usize, &[u8])) -> Crc32c {
+    static ZEROS: [u8; PIECE_BYTES] = [0; PIECE_BYTES];
+    let end = start + part.len();
+    let gap = piece.end.min(start).saturating_sub(piece.start.max(old.len()));
+    Crc32c::of(within(piece, 0, &old[..old.len().min(start)]))
+        .append(&ZEROS[..gap])
+        .append(within(piece, start, part))
+        .append(within(piece, end, old.get(end..).unwrap_or_default()))
+}
+
+/// What of `bytes`, the first of which is byte `at` of a chunk, lies in a piece of it.
+fn within<'b>(piece: &Range<usize>, at: usize, bytes: &'b [u8]) -> &'b [u8] {
+    let place = |end: usize| end.saturating_sub(at).min(bytes.len());
+    &bytes[place(piece.start)..place(piece.end)]
 }
 
 #[cfg(test)]
@@ -103,8 +120,8 @@ mod tests {
                 new.resize(len.max(end), 0);
                 new[start..end].fill(9);
                 let (pieces, whole) = checksums(&bytes[..len]);
-                let before = (u32::try_from(len).unwrap(), &*pieces, whole);
-                assert_eq!(patched(before, &new, start..end), checksums(&new), "{len} {start}");
+                let got = patched((&bytes[..len], &pieces, whole), (start, &[9; 5000]));
+                assert_eq!(got, checksums(&new), "{len} {start}");
             }
         }
     }
