@@ -4,7 +4,7 @@
 //! it does not have it open, or ends; then inode and attributes go, and its bytes become garbage. The
 //! node removes garbage chunk by chunk and then forgets it. Every step can be repeated, by any meta.
 
-use millpond_store::{KeyRange, RangeOptions};
+use millpond_store::{KeyRange, RangeOptions, StoreErrorKind};
 use millpond_types::meta::{GarbageRecord, Ino, InodeRecord, OrphanRecord, keys};
 use millpond_types::wire::Record;
 
@@ -47,6 +47,23 @@ fn outer<T>(done: Result<T, Failed>, otherwise: T) -> Result<T, VolumeError> {
         Ok(done) => Ok(done),
         Err(failed) => failed.answer().map(|answer| answer.unwrap_or(otherwise)),
     }
+}
+
+/// An orphan that cannot be removed keeps no other one from going; a store that does not answer does.
+fn unless_stuck(ino: Ino, done: Result<(), Failed>) -> Result<(), Failed> {
+    let why = match done {
+        Ok(()) => return Ok(()),
+        Err(Failed::Refused(error)) => error.to_string(),
+        Err(Failed::Broken(VolumeError::Store(error)))
+            if error.kind() == StoreErrorKind::TooLarge =>
+        {
+            error.to_string()
+        }
+        Err(Failed::Broken(error @ VolumeError::Record { .. })) => error.to_string(),
+        Err(error) => return Err(error),
+    };
+    tracing::error!("inode {}, which has no name any more, cannot be removed: {why}", ino.0);
+    Ok(())
 }
 
 async fn forget_one(view: &View, ino: Ino) -> Result<(), Failed> {
@@ -161,18 +178,19 @@ impl Volume {
         for ino in orphans {
             let key = keys::inode(*ino);
             let found = self.store.begin().get_snapshot(&key).await?;
-            let found: Option<InodeRecord> = found.map(|bytes| opened(&key, &bytes)).transpose()?;
-            if found.as_ref().is_some_and(|it| it.attr.is_dir() || it.xattrs > 0) {
-                self.forget_alone(*ino, found).await?;
-            } else {
-                files.push(*ino);
+            match found.map(|bytes| opened::<InodeRecord>(&key, &bytes)).transpose() {
+                Ok(Some(record)) if record.attr.is_dir() || record.xattrs > 0 => {
+                    unless_stuck(*ino, self.forget_alone(*ino, record).await)?;
+                }
+                Ok(_) => files.push(*ino),
+                Err(error) => unless_stuck(*ino, Err(error))?,
             }
         }
         for some in files.chunks(FORGOTTEN_MAX) {
             if self.forget(some).await.is_err() {
                 // Perhaps they are too much for one transaction.
                 for one in some {
-                    self.forget(&[*one]).await?;
+                    unless_stuck(*one, self.forget(&[*one]).await)?;
                 }
             }
         }
@@ -180,15 +198,15 @@ impl Volume {
     }
 
     /// Removes an orphan with all that may hang on a directory.
-    async fn forget_alone(&self, ino: Ino, found: Option<InodeRecord>) -> Result<(), Failed> {
-        if found.as_ref().is_some_and(|record| record.marks.objects) {
+    async fn forget_alone(&self, ino: Ino, record: InodeRecord) -> Result<(), Failed> {
+        if record.marks.objects {
             object::end_all(self, ino).await?;
+            // Buckets lie in the root.
+            if record.attr.parent == Ino::ROOT {
+                object::forget_states(self, ino).await?;
+            }
         }
-        // Buckets lie in the root.
-        if found.as_ref().is_some_and(|it| it.marks.objects && it.attr.parent == Ino::ROOT) {
-            object::forget_states(self, ino).await?;
-        }
-        if found.is_some_and(|record| record.quota == ino) {
+        if record.quota == ino {
             quota::forget(self, ino).await?;
         }
         self.forget(&[ino]).await
@@ -212,12 +230,21 @@ impl Volume {
     /// # Errors
     /// [`VolumeError`].
     pub async fn garbage(&self, limit: usize) -> Result<Vec<Garbage>, VolumeError> {
-        outer(self.some_garbage(limit).await, Vec::new())
+        self.garbage_from(0, limit).await
     }
 
-    async fn some_garbage(&self, limit: usize) -> Result<Vec<Garbage>, Failed> {
+    /// The same from a data id on: what cannot be removed now shall hide no others.
+    ///
+    /// # Errors
+    /// [`VolumeError`].
+    pub async fn garbage_from(&self, from: u64, limit: usize) -> Result<Vec<Garbage>, VolumeError> {
+        outer(self.some_garbage(from, limit).await, Vec::new())
+    }
+
+    async fn some_garbage(&self, from: u64, limit: usize) -> Result<Vec<Garbage>, Failed> {
         let options = RangeOptions { snapshot: true, ..RangeOptions::limit(limit) };
-        let page = self.store.begin().range(&KeyRange::prefix(keys::GARBAGE), options).await?;
+        let range = KeyRange { start: keys::garbage(from), ..KeyRange::prefix(keys::GARBAGE) };
+        let page = self.store.begin().range(&range, options).await?;
         let mut found = Vec::with_capacity(page.entries.len());
         for (key, bytes) in page.entries {
             let record = opened(&key, &bytes)?;

@@ -89,6 +89,9 @@ pub(crate) fn broken(failed: Failed) -> VolumeError {
     }
 }
 
+/// Hours for which answers are kept: clients repeat a request for an hour at most; and clocks differ.
+const ANSWERS_KEPT_HOURS: u64 = 3;
+
 impl Volume {
     /// Opens the volume of a store, and makes it if there is none.
     ///
@@ -135,6 +138,25 @@ impl Volume {
         let now = self.now();
         let secs = now.secs.saturating_add(lease).saturating_add(1);
         *self.grace_until.lock() = Timestamp { secs, ..now };
+    }
+
+    /// Forgets the answers of requests that nobody repeats any more: those of hours that are long over. From then on
+    /// they are refused (`ESTALE`). Call it every few minutes; the first call after a long time takes long.
+    ///
+    /// An hour counts only when something was changed in it or since, so that a meta whose clock is ahead
+    /// has nobody refused.
+    ///
+    /// # Errors
+    /// [`VolumeError`]; calling again goes on.
+    pub async fn forget_answers(&self) -> Result<(), VolumeError> {
+        let hour = u64::try_from(self.now().secs / 3600).unwrap_or(0);
+        let done = async {
+            if self.store.has_requests_since(hour.saturating_sub(1)).await? {
+                self.store.forget_requests(hour.saturating_sub(ANSWERS_KEPT_HOURS)).await?;
+            }
+            Ok(())
+        };
+        done.await.map_err(VolumeError::Store)
     }
 
     /// Takes note of what the cluster has.
@@ -228,16 +250,14 @@ impl Volume {
             return Err(MetaError::Stale.into());
         }
         let is_lock = matches!(request.op, MetaOp::SetLock { .. });
-        match object::before(self, request).await {
-            // The transaction is refused for the same reason, and that is its answer for ever.
-            Ok(()) | Err(Failed::Refused(_)) => {}
-            Err(error) => return Err(error),
-        }
-        let id = self.id_for(&request.op).await?;
         let name = RequestId {
             epoch: u64::from(request.hour),
             id: u128::from(request.session) << 64 | u128::from(request.sequence),
         };
+        if matches!(&request.op, MetaOp::Object(_)) {
+            Box::pin(self.prepare(request, name)).await?;
+        }
+        let id = self.id_for(&request.op).await?;
         let (seen, dirs) = (&AtomicU64::new(0), &Mutex::new(Vec::new()));
         let work = |txn: Transaction| async move {
             let view = View::new(txn, self.now());
@@ -266,6 +286,20 @@ impl Volume {
                 let key = format!("of request {name:?}");
                 Err(Failed::Broken(VolumeError::Record { key, source }))
             }
+        }
+    }
+
+    /// Does what an operation on objects needs done before its transaction.
+    async fn prepare(&self, request: &MetaRequest, name: RequestId) -> Result<(), Failed> {
+        let removes = matches!(&request.op, MetaOp::Object(ObjectOp::RemoveBucket { .. }));
+        if removes && self.store.is_done(name).await? {
+            // Somebody may have made a bucket of that name since.
+            return Ok(());
+        }
+        match object::before(self, request).await {
+            // The transaction is refused for the same reason, and that is its answer for ever.
+            Err(Failed::Refused(_)) => Ok(()),
+            done => done,
         }
     }
 

@@ -97,6 +97,25 @@ impl Store {
         }
     }
 
+    /// Whether some request of this epoch or a later one was done.
+    ///
+    /// # Errors
+    /// As [`Store::transact`].
+    pub async fn has_requests_since(&self, epoch: u64) -> Result<bool, StoreError> {
+        let range = KeyRange::new(epoch_key(epoch), KeyRange::prefix(RECORDS).end);
+        let options = RangeOptions { limit: 1, snapshot: true, reverse: false };
+        Ok(!self.begin().read_range(&range, options).await?.entries.is_empty())
+    }
+
+    /// Whether a request is known to be done. When it is not, it may be under way.
+    ///
+    /// # Errors
+    /// As [`Store::transact`].
+    pub async fn is_done(&self, request: RequestId) -> Result<bool, StoreError> {
+        let found = self.begin().read_keys(&[&request.key()], false).await?;
+        Ok(found.iter().any(Option::is_some))
+    }
+
     /// Removes the records of all requests of epochs before `floor`. From then on such a request
     /// is refused. Call it with an epoch that no client repeats requests of any more.
     ///

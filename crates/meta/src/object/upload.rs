@@ -22,8 +22,8 @@ use crate::volume::Volume;
 
 /// Parts that one transaction lets go: four writes each.
 const FREED_MAX: usize = 25;
-/// Uploads that one transaction ends: five writes each.
-const ENDED_MAX: usize = 20;
+/// Uploads that one transaction ends: seven writes each, where a place in the whole was taken for parts.
+const ENDED_MAX: usize = 15;
 /// Ended uploads that a round looks at.
 const LOOKED_AT_MAX: usize = 100;
 /// So far behind what was taken a place may be, beside as much again: all of a file is looked through for chunks when it goes.

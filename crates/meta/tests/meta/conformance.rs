@@ -11,8 +11,8 @@ use millpond_store::{EmbeddedBackend, EmbeddedOptions, Store};
 use crate::etcd::{Etcd, left_out};
 use crate::support::Fixture;
 use crate::{
-    attrs, backing, contents, directories, feed, locks, names, objects, objects_lists, orphans,
-    quotas, renames, shares, trash, uploads, xattrs,
+    answers, attrs, backing, contents, directories, feed, locks, names, objects, objects_lists,
+    orphans, quotas, renames, shares, trash, uploads, xattrs,
 };
 
 type Case = fn(Fixture) -> Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -132,7 +132,10 @@ fn of_objects() -> Vec<(&'static str, Case)> {
         uploads::uploads_hold_their_parts,
         uploads::parts_at_their_places_are_the_object,
         uploads::a_whole_with_loose_ends_goes,
+        uploads::a_bucket_goes_with_many_uploads,
         uploads::places_are_not_far_behind_others,
+        answers::answers_are_forgotten_after_hours,
+        answers::a_removal_is_not_begun_again,
         uploads::places_count_for_quotas_and_need_not,
         uploads::a_part_is_replaced_where_it_is_still_there,
         objects_lists::pages_end_where_keys_do,

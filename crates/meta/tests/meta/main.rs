@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(clippy::disallowed_methods, reason = "tests start processes and bind ports")]
 
+mod answers;
 mod attrs;
 mod backing;
 mod backing_model;

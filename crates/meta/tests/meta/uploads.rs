@@ -261,6 +261,25 @@ pub(crate) async fn a_whole_with_loose_ends_goes(f: Fixture) {
     gone(&whole).await;
 }
 
+/// However many a bucket has, and others after it.
+pub(crate) async fn a_bucket_goes_with_many_uploads(f: Fixture) {
+    let c = f.client().await;
+    c.make_bucket(BUCKET).await.unwrap();
+    let mut wholes = Vec::new();
+    for n in 0..40 {
+        let id = c.begin_upload(&format!("k{n}")).await;
+        wholes.push(c.take(id, 1, 5 * MIB).await.unwrap().0);
+    }
+    c.object_op(ObjectOp::RemoveBucket { bucket: name(BUCKET) }).await.unwrap();
+    let file = c.file(Ino::ROOT, "f").await;
+    c.run(MetaOp::Unlink { parent: Ino::ROOT, name: name("f") }).await.unwrap();
+    c.forget_all(&f).await;
+    for ino in wholes.iter().map(|whole| whole.ino).chain([file]) {
+        assert_eq!(c.getattr(ino).await, Err(MetaError::Stale));
+    }
+    f.assert_sound().await;
+}
+
 /// Holes between parts count as bytes: where a quota has no room for them, parts have files of their own.
 pub(crate) async fn places_count_for_quotas_and_need_not(f: Fixture) {
     let c = f.client().await;

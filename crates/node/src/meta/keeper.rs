@@ -8,6 +8,7 @@ use std::time::Duration;
 use millpond_client::{ChunkCut, Client, ClientError, ClientOptions, Volume};
 use millpond_env::{RealClock, sleep, thread};
 use millpond_meta::Garbage;
+use millpond_types::cluster::Routing;
 use millpond_types::limits::GARBAGE_KEEP_MS;
 use millpond_types::meta::Ino;
 use millpond_types::wire::{ChunkChange, Verb};
@@ -31,8 +32,15 @@ const CUTS_MAX: u32 = 1024;
 /// Time for one such call.
 const REMOVAL: Duration = Duration::from_secs(30);
 
-/// Files brought to chunks in one go.
+/// Pages of garbage that a round looks at and removes nothing of.
+const PAGES_IN_VAIN: u32 = 16;
+/// Time until answers are forgotten after a start, so that who waited for a meta repeats its requests before; and from then on.
+const FORGET_FIRST: Duration = Duration::from_mins(1);
+const FORGET_EVERY: Duration = Duration::from_mins(10);
+
+/// Files brought to chunks in one go; and how many may fail, each after a time, before others get their turn.
 const LARGE_MAX: usize = 64;
+const FAILED_MAX: usize = 3;
 
 /// Work with chunks.
 enum Order {
@@ -45,22 +53,59 @@ enum Order {
 /// Runs on the control thread until the process stops.
 pub(crate) async fn keep(member: Arc<Member>, token: Vec<u8>) {
     let Some(meta) = member.meta() else { return };
-    let (mut worker, mut rounds) = (None, 0_u32);
+    // A chain that does not answer, and a store that has much to forget, keep nobody from ending sessions.
+    tokio::join!(look(&member, meta), clean(&member, meta, &token), forget(&member, meta));
+}
+
+fn is_primary(member: &Member) -> bool {
+    member.manager().is_some_and(|manager| manager.is_primary())
+}
+
+/// Learns how much room there is, ends sessions and takes orphans further.
+async fn look(member: &Member, meta: &MetaRole) {
+    let mut rounds = 0_u32;
     while !member.is_stopping() {
         sleep(EVERY).await;
         if !meta.knows_room() || rounds.is_multiple_of(ROOM_ROUNDS) {
-            learn_room(&member, meta).await;
+            learn_room(member, meta).await;
         }
         rounds = rounds.wrapping_add(1);
-        if !member.manager().is_some_and(|manager| manager.is_primary()) {
-            continue;
-        }
-        if let Err(failure) = meta.collect(until(PATIENCE)).await {
+        if is_primary(member)
+            && let Err(failure) = meta.collect(until(PATIENCE)).await
+        {
             tracing::debug!("removing what no name leads to: {failure}");
+        }
+    }
+}
+
+/// Forgets answers of requests.
+async fn forget(member: &Member, meta: &MetaRole) {
+    let mut due = until(FORGET_FIRST);
+    while !member.is_stopping() {
+        sleep(EVERY).await;
+        if !is_primary(member) {
+            due = until(FORGET_FIRST);
+        } else if RealClock::tick() >= due {
+            // What is left when the time is over is forgotten the next time.
+            if let Err(failure) = meta.forget_answers(until(FORGET_EVERY)).await {
+                tracing::debug!("forgetting answers of requests: {failure}");
+            }
+            due = until(FORGET_EVERY);
+        }
+    }
+}
+
+/// Removes bytes, and brings files to chunks.
+async fn clean(member: &Member, meta: &MetaRole, token: &[u8]) {
+    let (mut worker, mut from) = (None, 0);
+    while !member.is_stopping() {
+        sleep(EVERY).await;
+        if !is_primary(member) {
+            continue;
         }
         let orders = match &worker {
             Some(orders) => SyncSender::clone(orders),
-            None => match start_worker(&member, &token) {
+            None => match start_worker(member, token) {
                 Ok(orders) => worker.insert(orders).clone(),
                 Err(error) => {
                     tracing::error!("removing bytes of files: {error}");
@@ -68,13 +113,7 @@ pub(crate) async fn keep(member: Arc<Member>, token: Vec<u8>) {
                 }
             },
         };
-        while let Ok(mut garbage) = meta.garbage(FILES_MAX, until(PATIENCE)).await {
-            garbage.retain(is_old);
-            let is_over = garbage.is_empty() || member.is_stopping();
-            if is_over || !remove(meta, &orders, garbage).await {
-                break;
-            }
-        }
+        from = remove_from(from, (member, meta), &orders).await;
         while let Ok(large) = meta.large(LARGE_MAX, until(PATIENCE)).await {
             let is_over = large.is_empty() || member.is_stopping();
             if is_over || !bring(meta, &orders, large).await {
@@ -82,6 +121,38 @@ pub(crate) async fn keep(member: Arc<Member>, token: Vec<u8>) {
             }
         }
     }
+}
+
+/// Removes garbage from a data id on, as long as there is some; where to go on in the next round.
+async fn remove_from(
+    mut from: u64,
+    (member, meta): (&Member, &MetaRole),
+    orders: &SyncSender<Order>,
+) -> u64 {
+    let mut in_vain = 0;
+    while in_vain < PAGES_IN_VAIN && !member.is_stopping() {
+        let page = meta.garbage((from, FILES_MAX), until(PATIENCE)).await;
+        let Ok(mut garbage) = page else { return from };
+        let Some(last) = garbage.last().map(|it| it.data) else { return 0 };
+        let is_end = garbage.len() < FILES_MAX;
+        let routing = member.routing();
+        garbage.retain(|it| is_old(it) && is_served(it, &routing));
+        if garbage.is_empty() || !remove(meta, orders, garbage).await {
+            in_vain += 1;
+        }
+        if is_end {
+            return 0;
+        }
+        from = last.saturating_add(1);
+    }
+    from
+}
+
+/// Whether all chains that the chunks of some bytes are on answer: the others are not waited for.
+fn is_served(garbage: &Garbage, routing: &Routing) -> bool {
+    let chain = |index| routing.chains.get(&garbage.record.layout.chain(index));
+    let some = 0..chunk_count(garbage).min(u32::from(garbage.record.layout.stripe.max(1)));
+    some.map(chain).all(|chain| chain.is_some_and(|chain| chain.serving().next().is_some()))
 }
 
 fn until(time: Duration) -> Tick {
@@ -158,7 +229,7 @@ fn run(client: &Client, inbox: &Receiver<Order>) {
     }
 }
 
-/// Brings files to chunks, up to the first with which that fails.
+/// Brings files to chunks; the last error, when that fails with some.
 fn bring_to_chunks(
     client: &Client,
     volume: &mut Option<Volume>,
@@ -168,7 +239,8 @@ fn bring_to_chunks(
         Some(volume) => volume,
         none => none.insert(Volume::open(client.clone(), "keeper of the file namespace")?),
     };
-    files.iter().try_for_each(|ino| volume.bring_to_chunks(*ino))
+    let failed = files.iter().filter_map(|ino| volume.bring_to_chunks(*ino).err());
+    failed.take(FAILED_MAX).last().map_or(Ok(()), Err)
 }
 
 /// Chunks of some bytes: one more than their length asks for, since a write that was cut off may have made it.

@@ -169,14 +169,21 @@ impl MetaRole {
         self.manager.on_store(work, deadline).await
     }
 
-    /// Bytes whose chunks can be removed.
+    /// Forgets the answers of requests that nobody repeats any more.
+    pub(super) async fn forget_answers(&self, deadline: Tick) -> Result<(), Failure> {
+        let volume = self.volume(deadline).await?;
+        let work = async move { volume.forget_answers().await.map_err(failure) };
+        self.manager.on_store(work, deadline).await
+    }
+
+    /// Bytes whose chunks can be removed, from a data id on.
     pub(super) async fn garbage(
         &self,
-        limit: usize,
+        (from, limit): (u64, usize),
         deadline: Tick,
     ) -> Result<Vec<Garbage>, Failure> {
         let volume = self.volume(deadline).await?;
-        let work = async move { volume.garbage(limit).await.map_err(failure) };
+        let work = async move { volume.garbage_from(from, limit).await.map_err(failure) };
         self.manager.on_store(work, deadline).await
     }
 

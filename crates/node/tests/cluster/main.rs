@@ -4,12 +4,14 @@
 #![allow(clippy::disallowed_methods, reason = "tests start processes and use sockets and clocks")]
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
+mod answers;
 mod backing;
 mod conformance;
 mod direct;
 mod direct_shm;
 mod doctor;
 mod etcd;
+#[allow(dead_code, reason = "shared with the tests of gateways")]
 mod etcd_members;
 mod files;
 mod fsck;

@@ -106,7 +106,11 @@ pub(crate) async fn forgotten_requests_are_refused(f: Fixture) {
     for epoch in 0..70 {
         f.store.transact_once(id(epoch), |_| async { Ok::<_, StoreError>(vec![]) }).await.unwrap();
     }
+    assert!(f.other.has_requests_since(69).await.unwrap());
+    assert!(!f.other.has_requests_since(70).await.unwrap());
+    assert!(f.other.is_done(id(3)).await.unwrap() && !f.other.is_done(id(70)).await.unwrap());
     f.other.forget_requests(65).await.unwrap();
+    assert!(!f.other.is_done(id(64)).await.unwrap() && f.other.is_done(id(65)).await.unwrap());
     f.store.forget_requests(30).await.expect("a floor never falls");
     let again = |epoch| f.store.transact_once(id(epoch), |_| async { Ok(vec![]) });
     for epoch in [0, 29, 30, 64] {
