@@ -63,6 +63,8 @@ pub(crate) struct Ticket {
     unique: Option<u64>,
     sequence: u64,
     hour: Option<u32>,
+    /// That of the first attempt; none of what the mount does by itself.
+    session: Option<u64>,
     steps: u64,
 }
 
@@ -70,7 +72,8 @@ impl Ticket {
     /// Of a request of the kernel, which has checked the caller's permissions.
     pub(crate) fn of_request(unique: u64, header: &InHeader) -> Self {
         let (caller, sequence) = (Caller::checked(header.uid, header.gid), unique << STEP_BITS);
-        Self { caller, pid: header.pid, unique: Some(unique), sequence, hour: None, steps: 0 }
+        let (unique, pid) = (Some(unique), header.pid);
+        Self { caller, pid, unique, sequence, hour: None, session: None, steps: 0 }
     }
 
     /// The same under a number that only this attempt has: a repetition is done again.
@@ -81,6 +84,11 @@ impl Ticket {
     /// The kernel's number of the request; 0 of what the mount does by itself.
     pub(crate) fn unique(&self) -> u64 {
         self.unique.unwrap_or(0)
+    }
+
+    /// Whether it is on behalf of root.
+    pub(crate) const fn is_of_root(&self) -> bool {
+        self.caller.uid == 0
     }
 
     /// The number and the hour of the one change that it is for, to be used again with [`Self::named`].
@@ -151,8 +159,15 @@ impl Backend {
         Self { client, files, settled, born, contents, names, behind, calls, numbers, session, own }
     }
 
-    /// From now on requests are of this session.
+    /// From now on requests are of this session; or of the one that an earlier process had in its place.
     pub(crate) fn enter(&self, session: u64) {
+        self.session.store(self.files.enter(session), Ordering::Release);
+    }
+
+    /// The session has ended: from now on requests are of this one. What was begun before is of the old one, in
+    /// which it may have been done.
+    pub(crate) fn replace_session(&self, session: u64) {
+        self.files.replace_session(session);
         self.session.store(session, Ordering::Release);
     }
 
@@ -163,7 +178,7 @@ impl Backend {
     /// A ticket for what the mount does by itself.
     pub(crate) fn own_ticket(&self) -> Ticket {
         let (sequence, caller) = (self.own_sequence(), Caller::checked(0, 0));
-        Ticket { caller, pid: 0, unique: None, sequence, hour: None, steps: 0 }
+        Ticket { caller, pid: 0, unique: None, sequence, hour: None, session: None, steps: 0 }
     }
 
     /// A sequence for what the mount does by itself, and for the steps behind it.
@@ -179,15 +194,18 @@ impl Backend {
 
     /// The request of an operation that changes something.
     pub(crate) fn request(&self, ticket: &mut Ticket, op: MetaOp) -> MetaRequest {
-        let (mut sequence, mut hour) = (0, 0);
+        let (mut sequence, mut hour, mut session) = (0, 0, self.session());
         if op.changes() {
             sequence = ticket.next();
-            hour = *ticket.hour.get_or_insert_with(|| match ticket.unique {
-                Some(unique) => self.files.begin(unique, this_hour()),
-                None => this_hour(),
-            });
+            if let Some(unique) = ticket.unique.filter(|_| ticket.hour.is_none()) {
+                let begun = self.files.begin(unique, this_hour());
+                (ticket.hour, ticket.session) = (Some(begun.hour), Some(begun.session));
+            }
+            hour = *ticket.hour.get_or_insert_with(this_hour);
+            // Locks go with their session: one that was had in another one is none any more.
+            let is_lock = matches!(op, MetaOp::SetLock { .. });
+            session = ticket.session.filter(|_| !is_lock).unwrap_or(session);
         }
-        let session = self.session();
         MetaRequest { session, sequence, hour, caller: ticket.caller.clone(), op }
     }
 

@@ -1,7 +1,10 @@
 //! What is known of open files, and what must outlive this process of it.
 
+mod begun;
 mod held;
+mod locks;
 mod promised;
+mod refused;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -19,8 +22,12 @@ use crate::backend::Told;
 use crate::cached::Key;
 use crate::journal::{Entry, Journal};
 
+use self::begun::Begun;
 use self::held::Waiting;
 pub(crate) use self::held::{Held, Hold};
+use self::locks::Locker;
+pub(crate) use self::locks::Owner;
+use self::refused::Refused;
 
 /// An open file, however often it is open.
 #[derive(Debug)]
@@ -216,6 +223,8 @@ struct Open {
     file: Option<Arc<File>>,
     /// As in [`State`].
     written: Option<Written>,
+    /// A meta has refused that.
+    refused: Option<Refused>,
     /// Bytes for the store that no meta has.
     held: Option<Waiting>,
     /// Somebody may have a lock of it.
@@ -248,13 +257,19 @@ struct Table {
     open: HashMap<Ino, Open>,
     /// Requests that opened or closed something, and may be sent again.
     done: HashSet<u64>,
-    /// Requests that are about to change the namespace, and the hour under which they do.
-    began: HashMap<u64, u32>,
+    /// Requests that are about to change the namespace.
+    began: HashMap<u64, Begun>,
+    /// The session that the mount is in; 0 while that is not known.
+    session: u64,
+    /// It is not the one that the mount began with.
+    is_replaced: bool,
     /// The kernel was told of changes made elsewhere up to this version of the store.
     heard: u64,
     inherited: Inherited,
     /// How often another process took the mount over.
     taken_over: u32,
+    /// Who may have locks, of files that are open and of others.
+    lockers: HashMap<Ino, Vec<Locker>>,
     /// Bytes for the store, of all files.
     held_bytes: usize,
     /// Changes that were answered and that no meta was told of, in their order.
@@ -267,13 +282,11 @@ struct Table {
 
 impl Table {
     fn note(&mut self, entry: &Entry) {
-        let Some(journal) = &mut self.journal else { return };
-        if journal.append(entry) {
+        if self.journal.as_mut().is_none_or(|journal| journal.append(entry)) {
             return;
         }
         // What the entries so far come to; this one is in it already.
-        let mut state: Vec<Entry> =
-            self.began.iter().map(|(unique, hour)| began(*unique, *hour)).collect();
+        let mut state = self.begun_entries();
         state.push(Entry::Heard { version: self.heard });
         // Closing an inode that is not open changes nothing but what is known to be done.
         let nothing = Ino(0);
@@ -286,10 +299,12 @@ impl Table {
             state.extend(open.locked.then_some(Entry::Locked { ino: *ino }));
             state.extend(open.backed.map(|backed| Entry::Backed { ino: *ino, backed }));
         }
+        state.extend(self.lock_entries());
         let promised = self.promised.iter();
         state.extend(promised.map(|(number, (ino, request))| promise(*number, *ino, request)));
         state.push(Entry::TakenOver { times: self.taken_over });
-        if let Err(error) = journal.turn(&state) {
+        let turned = self.journal.as_mut().map(|journal| journal.turn(&state));
+        if let Some(Err(error)) = turned {
             tracing::error!("{error}: this mount would not survive its process any more");
             self.journal = None;
         }
@@ -299,8 +314,9 @@ impl Table {
         match entry {
             Entry::Generation(_) | Entry::Whole => {}
             Entry::Began { unique, hour } => {
-                self.began.insert(unique, hour);
+                self.began.insert(unique, Begun { hour, session: self.session });
             }
+            Entry::Session { session } => self.replace_session(session),
             Entry::Opened { unique, ino } => {
                 self.done.insert(unique);
                 self.open.entry(ino).or_default().times += 1;
@@ -321,6 +337,8 @@ impl Table {
             Entry::Sent { ino } => self.release(ino),
             Entry::Heard { version } => self.heard = version,
             Entry::Locked { ino } => self.open.entry(ino).or_default().locked = true,
+            Entry::LockedBy { ino, owner } => self.locked_by(ino, owner),
+            Entry::Unlocked { ino, owner } => drop(self.unlocked(ino, &owner)),
             Entry::TakenOver { times } => self.taken_over = times,
             Entry::Promised { number, ino, request } => {
                 // What this process wrote, a process of the same build reads.
@@ -370,15 +388,13 @@ fn promise(number: u64, ino: Ino, request: &MetaRequest) -> Entry {
     Entry::Promised { number, ino, request: request.encode() }
 }
 
-const fn began(unique: u64, hour: u32) -> Entry {
-    Entry::Began { unique, hour }
-}
-
 /// The open files of a mount.
 #[derive(Debug)]
 pub(crate) struct Files {
     table: Mutex<Table>,
     untold: Mutex<HashSet<Ino>>,
+    /// Held by who gives a lock back that was left, so that its owner gets no other one meanwhile.
+    pub(crate) unlocking: Mutex<()>,
     /// There are numbers that an earlier process left.
     inherits: AtomicBool,
 }
@@ -393,16 +409,24 @@ impl Files {
             open,
             done,
             began,
+            session: 0,
+            is_replaced: false,
             heard,
             inherited,
             taken_over,
+            lockers: HashMap::new(),
             held_bytes,
             promised,
             broken,
             journal,
         };
-        let (table, untold) = (Mutex::new(table), Mutex::default());
-        Self { table, untold, inherits: AtomicBool::new(false) }
+        let (table, untold, unlocking) = (Mutex::new(table), Mutex::default(), Mutex::default());
+        Self { table, untold, unlocking, inherits: AtomicBool::new(false) }
+    }
+
+    /// Another process goes on with the journal: this one writes to it no more.
+    pub(crate) fn leave(&self) {
+        self.table.lock().journal = None;
     }
 
     /// What an earlier process left.
@@ -416,6 +440,7 @@ impl Files {
         for entry in entries {
             table.replay(entry);
         }
+        table.leave_locks();
         table.inherited.uniques = table.done.iter().chain(table.began.keys()).copied().collect();
         this.inherits.store(!table.inherited.uniques.is_empty(), Ordering::Release);
         table.journal = Some(journal);
@@ -577,26 +602,20 @@ impl Files {
         let was_last = state.written == Some(written);
         state.take(attr);
         state.version = state.version.max(told.version);
+        if was_last {
+            state.written = None;
+        }
+        drop(state);
+        if let Some(open) = table.open.get_mut(&file.ino) {
+            open.note_taken();
+        }
         if !was_last {
             return;
         }
-        state.written = None;
-        drop(state);
         if let Some(open) = table.open.get_mut(&file.ino) {
             open.written = None;
             table.note(&Entry::Told { ino: file.ino });
         }
-    }
-
-    /// The hour under which a request changes the namespace: that of its first attempt.
-    pub(crate) fn begin(&self, unique: u64, hour: u32) -> u32 {
-        let mut table = self.table.lock();
-        if let Some(before) = table.began.get(&unique) {
-            return *before;
-        }
-        table.began.insert(unique, hour);
-        table.note(&began(unique, hour));
-        hour
     }
 
     /// The kernel has the answer to a request, and does not send it again.
@@ -658,19 +677,6 @@ impl Files {
             journal_bytes: table.journal.as_ref().map_or(0, Journal::used),
             taken_over: table.taken_over,
         }
-    }
-
-    /// Somebody is about to lock an open file.
-    pub(crate) fn note_locked(&self, ino: Ino) {
-        let mut table = self.table.lock();
-        let Some(open) = table.open.get_mut(&ino).filter(|open| !open.locked) else { return };
-        open.locked = true;
-        table.note(&Entry::Locked { ino });
-    }
-
-    /// Whether somebody may have a lock of a file.
-    pub(crate) fn is_locked(&self, ino: Ino) -> bool {
-        self.table.lock().open.get(&ino).is_some_and(|open| open.locked)
     }
 
     /// Which of these are open.

@@ -10,11 +10,11 @@
 
 use millpond_env::{EnvError, ShmRegion};
 use millpond_types::Crc32c;
-use millpond_types::meta::{INLINE_MAX, Ino, Timestamp};
+use millpond_types::meta::{INLINE_MAX, Ino, LockSpace, Timestamp};
 use millpond_types::wire::{Reader, WireError, Writer};
 
 use crate::cached::Key;
-use crate::files::{Backed, Held, Written};
+use crate::files::{Backed, Held, Owner, Written};
 
 /// Bytes of the region; pages that are not written cost nothing.
 pub(crate) const REGION_BYTES: usize = 16 << 20;
@@ -62,6 +62,12 @@ pub(crate) enum Entry {
     Promised { number: u64, ino: Ino, request: Vec<u8> },
     /// A meta knows of it.
     Kept { number: u64 },
+    /// The mount's session has ended, and this one is in its place.
+    Session { session: u64 },
+    /// This one may have locks of a file.
+    LockedBy { ino: Ino, owner: Owner },
+    /// It has none any more.
+    Unlocked { ino: Ino, owner: Owner },
 }
 
 fn write_number(w: &mut Writer, kind: u8, number: u64) {
@@ -76,6 +82,23 @@ fn write_time(w: &mut Writer, at: Timestamp) {
 
 fn read_time(r: &mut Reader<'_>) -> Result<Timestamp, WireError> {
     Ok(Timestamp { secs: r.u64()?.cast_signed(), nanos: r.u32()? })
+}
+
+fn write_owner(w: &mut Writer, kind: u8, (ino, owner): (Ino, Owner)) {
+    write_number(w, kind, ino.0);
+    w.u8(owner.space as u8);
+    w.u64(owner.number);
+    w.u64(owner.handle);
+}
+
+fn read_owner(r: &mut Reader<'_>) -> Result<(Ino, Owner), WireError> {
+    let ino = Ino(r.u64()?);
+    let space = match r.u8()? {
+        1 => LockSpace::Posix,
+        2 => LockSpace::Flock,
+        _ => return Err(WireError::Field("kind of a lock")),
+    };
+    Ok((ino, Owner { space, number: r.u64()?, handle: r.u64()? }))
 }
 
 impl Entry {
@@ -133,6 +156,9 @@ impl Entry {
                 backed.key.encode(&mut w);
             }
             Self::Kept { number } => write_number(&mut w, 16, number),
+            Self::Session { session } => write_number(&mut w, 18, session),
+            Self::LockedBy { ino, owner } => write_owner(&mut w, 19, (ino, owner)),
+            Self::Unlocked { ino, owner } => write_owner(&mut w, 20, (ino, owner)),
             Self::Told { ino } => write_number(&mut w, 8, ino.0),
             Self::Locked { ino } => write_number(&mut w, 9, ino.0),
             Self::Sent { ino } => write_number(&mut w, 14, ino.0),
@@ -183,6 +209,15 @@ impl Entry {
             17 => {
                 let (ino, id) = (Ino(r.u64()?), r.u32()?.cast_signed());
                 Self::Backed { ino, backed: Backed { id, key: Key::decode(&mut r)? } }
+            }
+            18 => Self::Session { session: r.u64()? },
+            19 => {
+                let (ino, owner) = read_owner(&mut r)?;
+                Self::LockedBy { ino, owner }
+            }
+            20 => {
+                let (ino, owner) = read_owner(&mut r)?;
+                Self::Unlocked { ino, owner }
             }
             _ => return Err(WireError::Field("kind of a journal entry")),
         };
@@ -322,6 +357,7 @@ mod tests {
         let at = Timestamp { secs: -1, nanos: 5 };
         let written = Written { end: 9, at, data: 3 };
         let held = Held { data: 3, at, offset: 1, bytes: vec![7; INLINE_MAX - 1] };
+        let owner = Owner { space: LockSpace::Flock, number: u64::MAX, handle: 4 };
         vec![
             Entry::Began { unique: 2, hour: 7 },
             Entry::Opened { unique: 4, ino: Ino(1) },
@@ -338,6 +374,9 @@ mod tests {
             Entry::Promised { number: 9, ino: Ino(3), request: vec![7; INLINE_MAX + 400] },
             Entry::Kept { number: 9 },
             Entry::Backed { ino: Ino(8), backed: Backed { id: 5, key: key(7, 1 << 33) } },
+            Entry::Session { session: 70 },
+            Entry::LockedBy { ino: Ino(1), owner },
+            Entry::Unlocked { ino: Ino(1), owner },
         ]
     }
 

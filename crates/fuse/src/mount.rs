@@ -41,6 +41,8 @@ const REQUEST_BYTES_MAX: u32 = 4 << 20;
 const PAGE_BYTES: u32 = 4096;
 /// Bytes that the kernel reads ahead.
 const READ_AHEAD_BYTES: u32 = 4 << 20;
+/// A client has no more connections to one server; who finds all in use waits.
+const CONNECTIONS_MAX: usize = 64;
 /// Time for the first word of the cluster: whoever mounts waits for it.
 const FIRST_WORD: Duration = Duration::from_secs(5);
 
@@ -128,7 +130,7 @@ impl Mount {
         let name = spec.target.display().to_string();
         let session = session::begin(&fs.backend, &name)
             .map_err(|errno| MountFailure::Session(io::Error::from_raw_os_error(errno.0)))?;
-        let keeper = session::keep(&fs, name, session).map_err(os("starting a thread"))?;
+        let keeper = session::keep(&fs, name, (session, false)).map_err(os("starting a thread"))?;
         fs.warn_of_hidden();
         let device = mount(&spec.target, &options(&spec))?;
         let target = spec.target.clone();
@@ -166,8 +168,8 @@ impl Mount {
         fs.keep_backed();
         fs.backend.enter(session);
         let name = spec.target.display().to_string();
-        let session = millpond_types::meta::Session { id: session, lease_ms };
-        let keeper = session::keep(&fs, name, session).map_err(os("starting a thread"))?;
+        let session = millpond_types::meta::Session { id: fs.backend.session(), lease_ms };
+        let keeper = session::keep(&fs, name, (session, true)).map_err(os("starting a thread"))?;
         devices[0].resend().map_err(os("asking the kernel for what was under way"))?;
         let terms = Terms { max_write: negotiated.max_write(), granted: negotiated.granted };
         let workers = Workers::start(&fs, devices, terms).map_err(os("starting a thread"))?;
@@ -283,11 +285,12 @@ fn open(
     cached: Option<Arc<Cache>>,
 ) -> Result<Arc<Fs>, MountFailure> {
     let mut options = spec.client.clone();
-    // One for every thread that serves, reads ahead, fills the cache or keeps promises, one for what the mount does
-    // by itself, one for news.
+    // One for every thread that serves, reads ahead, fills the cache or keeps promises, one for what was written, one
+    // for the session, one for news.
     let behind = if spec.mode == Mode::OneWriter { PROMISES_AT_ONCE } else { 0 };
     let fillers = if cached.is_some() { FILLERS } else { 0 };
-    options.connections = spec.threads + 2 + FETCHERS + behind + fillers;
+    let connections = spec.threads + 3 + FETCHERS + behind + fillers;
+    options.connections = connections.min(CONNECTIONS_MAX);
     let client = Client::new(options)?;
     client.chains(Some(FIRST_WORD))?;
     let mut random = [0; 8];

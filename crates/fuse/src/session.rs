@@ -17,8 +17,15 @@ use crate::fs::Fs;
 const TELL_AFTER: Duration = Duration::from_millis(10);
 /// The same while it is written to all the time: each word is a commit of a meta.
 const TELL_AGAIN: Duration = Duration::from_millis(30);
+/// Locks that could not be given back are tried again after this.
+const UNLOCK_AGAIN: Duration = Duration::from_secs(5);
+/// A daemon that parks a mount waits at most so long for what the mount does by itself: that may wait for the cluster
+/// for a minute.
+const LEAVE: Duration = Duration::from_secs(2);
+/// Between two looks whether it has ended.
+const LOOK: Duration = Duration::from_millis(5);
 
-/// Wakes the thread of a mount.
+/// Wakes a thread of a mount.
 #[derive(Debug, Default)]
 pub(crate) struct Wake {
     due: Mutex<bool>,
@@ -52,33 +59,48 @@ impl Wake {
     }
 }
 
-/// The thread that keeps a mount's session; ends it when dropped.
+/// The threads that keep a mount's session and tell metas what was written; ends them when dropped.
+///
+/// They are two: who tells of a file waits for its writes, which may wait for a chain for a minute, and by then the
+/// session would be over.
 pub(crate) struct Keeper {
     fs: Arc<Fs>,
-    thread: Option<ThreadHandle<()>>,
+    /// Wakes the one that renews.
+    renews: Arc<Wake>,
+    threads: Vec<ThreadHandle<()>>,
     left: bool,
 }
 
 impl Keeper {
-    /// Ends the thread; another process goes on with the session.
+    /// Ends the threads; another process goes on with the session. What they are at for longer than [`LEAVE`] they
+    /// end alone, and the journal is not theirs any more.
     pub(crate) fn leave(mut self) {
-        self.stop();
         self.left = true;
+        self.end();
+        let until = RealClock::tick().plus(LEAVE);
+        let never = Wake::default();
+        while self.threads.iter().any(|thread| !thread.is_finished())
+            && !until.since(RealClock::tick()).is_zero()
+        {
+            never.wait(LOOK);
+        }
+        self.fs.files().leave();
     }
 
-    fn stop(&mut self) {
+    fn end(&self) {
+        self.renews.end();
         self.fs.wake.end();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        self.stop();
         if self.left {
             return;
+        }
+        self.end();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
         }
         // Those that are closed have nothing left to tell; of others what can be told is.
         for ino in self.fs.files().take_untold() {
@@ -95,45 +117,81 @@ impl Drop for Keeper {
 
 /// Begins a session.
 pub(crate) fn begin(backend: &Backend, name: &str) -> Result<Session, Errno> {
-    let op = MetaOp::SessionOpen { name: name.to_owned() };
-    let MetaReply::Session(session) = backend.meta(&mut backend.own_ticket(), op)? else {
-        return Err(unexpected());
-    };
+    let session = open_session(backend, name)?;
     backend.enter(session.id);
     Ok(session)
 }
 
-/// Starts the thread that keeps the session.
+fn open_session(backend: &Backend, name: &str) -> Result<Session, Errno> {
+    let op = MetaOp::SessionOpen { name: name.to_owned() };
+    let MetaReply::Session(session) = backend.meta(&mut backend.own_ticket(), op)? else {
+        return Err(unexpected());
+    };
+    Ok(session)
+}
+
+/// Starts the threads that keep the session. One that an earlier process had is renewed at once: it may be about to
+/// end.
 ///
 /// # Errors
 /// When the system has no thread left.
-pub(crate) fn keep(fs: &Arc<Fs>, name: String, session: Session) -> std::io::Result<Keeper> {
+pub(crate) fn keep(
+    fs: &Arc<Fs>,
+    name: String,
+    (session, is_taken_over): (Session, bool),
+) -> std::io::Result<Keeper> {
+    let (renews, every) = (Arc::new(Wake::default()), lease_of(session) / 4);
+    let threads = Vec::with_capacity(2);
+    // A session whose threads cannot be had is the next attempt's.
+    let mut keeper = Keeper { fs: Arc::clone(fs), renews, threads, left: true };
+    let (of_thread, renews) = (Arc::clone(fs), Arc::clone(&keeper.renews));
+    let renew = move || renew_until_ended(&of_thread, &renews, (&name, every), is_taken_over);
+    keeper.threads.push(thread("mp-session", renew)?);
     let of_thread = Arc::clone(fs);
-    let every = Duration::from_millis(u64::from(session.lease_ms)) / 4;
-    let thread = thread("mp-session", move || run(&of_thread, &name, every))?;
-    Ok(Keeper { fs: Arc::clone(fs), thread: Some(thread), left: false })
+    match thread("mp-tell", move || tell_until_ended(&of_thread)) {
+        Ok(thread) => keeper.threads.push(thread),
+        Err(error) => {
+            keeper.leave();
+            return Err(error);
+        }
+    }
+    keeper.left = false;
+    Ok(keeper)
 }
 
-fn run(fs: &Fs, name: &str, every: Duration) {
-    let mut renewed = RealClock::tick();
-    let mut told = None;
+fn lease_of(session: Session) -> Duration {
+    Duration::from_millis(u64::from(session.lease_ms))
+}
+
+fn renew_until_ended(fs: &Fs, wake: &Wake, (name, every): (&str, Duration), at_once: bool) {
+    let mut due = RealClock::tick().plus(if at_once { Duration::ZERO } else { every });
     let (mut open, mut closed) = (Vec::new(), Vec::new());
-    while !fs.wake.is_ended() {
-        let now = RealClock::tick();
+    while !wake.is_ended() {
+        let left = due.since(RealClock::tick());
+        if !left.is_zero() {
+            wake.wait(left);
+            continue;
+        }
+        let asked = renew(fs, name, (std::mem::take(&mut open), std::mem::take(&mut closed)));
+        (open, closed) = fs.files().split(asked);
         // Orphans are asked about: the next renewal comes soon, so that their bytes go.
         let asked = !(open.is_empty() && closed.is_empty());
-        let pause = if asked { every / 16 } else { every };
-        let left = renewed.plus(pause).since(now);
-        if left.is_zero() {
-            let asked = renew(fs, name, (std::mem::take(&mut open), std::mem::take(&mut closed)));
-            (open, closed) = fs.files().split(asked);
-            renewed = RealClock::tick();
-        }
-        if fs.wake.wait(left) {
+        due = RealClock::tick().plus(if asked { every / 16 } else { every });
+    }
+}
+
+fn tell_until_ended(fs: &Fs) {
+    let (mut told, mut unlocked) = (None, RealClock::tick());
+    while !fs.wake.is_ended() {
+        if fs.wake.wait(UNLOCK_AGAIN) {
             let woken = RealClock::tick();
             let goes_on = told.is_some_and(|told: Tick| woken.since(told) < TELL_AFTER);
             tell_written(fs, woken.plus(if goes_on { TELL_AGAIN } else { TELL_AFTER }));
             told = Some(RealClock::tick());
+        }
+        if RealClock::tick().since(unlocked) >= UNLOCK_AGAIN && !fs.wake.is_ended() {
+            fs.unlock_left();
+            unlocked = RealClock::tick();
         }
     }
 }
@@ -148,9 +206,22 @@ fn tell_written(fs: &Fs, end: Tick) {
         fs.wake.wait(left);
     }
     for ino in fs.files().take_untold() {
+        if fs.wake.is_ended() {
+            fs.files().note_untold(ino);
+            continue;
+        }
+        if fs.is_in_use(ino) {
+            // The others do not wait for it.
+            fs.files().note_untold(ino);
+            fs.wake.wake();
+            continue;
+        }
         // Whoever closes the file meanwhile does not wait for a meta either.
         if !fs.promises_bytes(ino) && fs.tell(ino).is_err() {
-            fs.files().note_untold(ino);
+            // Who wrote what is refused hears of it, and it is told no more.
+            if !fs.files().is_refused(ino) {
+                fs.files().note_untold(ino);
+            }
         } else if fs.files().is_untold(ino) {
             // More was written while the meta was told, or to chunks that the file has left since.
             fs.files().note_untold(ino);
@@ -167,7 +238,9 @@ fn renew(fs: &Fs, name: &str, (open, closed): (Vec<Ino>, Vec<Ino>)) -> Vec<Ino> 
         Ok(MetaReply::Renewed { asked }) => asked,
         Err(errno) if errno == Errno::from(MetaError::Stale) => {
             tracing::warn!("the session ended while no meta heard of this mount: a new one begins");
-            let _ = begin(backend, name);
+            if let Ok(session) = open_session(backend, name) {
+                backend.replace_session(session.id);
+            }
             Vec::new()
         }
         _ => Vec::new(),

@@ -196,8 +196,13 @@ impl Files {
     }
 
     /// Whether bytes are held that a meta has refused.
-    pub(crate) fn is_refused(&self, ino: Ino) -> bool {
+    pub(crate) fn is_held_refused(&self, ino: Ino) -> bool {
         self.with_held(ino, |waiting| waiting.refused).unwrap_or(false)
+    }
+
+    /// Whether a meta has refused something that a file shows here.
+    pub(crate) fn is_refused(&self, ino: Ino) -> bool {
+        self.is_held_refused(ino) || self.is_length_refused(ino)
     }
 
     fn with_held<T>(&self, ino: Ino, look: impl FnOnce(&mut Waiting) -> T) -> Option<T> {

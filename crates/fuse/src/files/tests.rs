@@ -1,9 +1,10 @@
 //! What is remembered, by this process and the next one.
 
-use millpond_types::meta::{FileKind, Layout};
+use millpond_types::meta::{FileKind, Layout, LockSpace};
 
 use super::*;
 use crate::cached::tests::key;
+use crate::errno::Errno;
 
 fn told(size: u64, version: u64) -> Told {
     Told { attr: attr(size, version), version: 0 }
@@ -174,13 +175,13 @@ fn the_next_process_knows_what_is_open_and_what_no_meta_was_told() {
     let file = files.open(2, told(10, 1));
     files.answered(2);
     let _ = files.wrote(&file, written(30));
-    assert_eq!(files.begin(4, 100), 100);
+    assert_eq!(files.begin(4, 100).hour, 100);
     let files = next(&files);
     assert_eq!(files.take_untold(), [Ino(5)]);
     assert_eq!(files.known(told(10, 1)).attr().size, 30);
-    assert_eq!(files.begin(4, 101), 100, "as at the first attempt");
+    assert_eq!(files.begin(4, 101).hour, 100, "as at the first attempt");
     assert!(files.knows(4) && !files.knows(6));
-    assert_eq!(files.begin(6, 101), 101);
+    assert_eq!(files.begin(6, 101).hour, 101);
     assert!(files.knows(6));
     // The close is sent again, and closes once.
     let _ = files.open(8, told(10, 1));
@@ -205,7 +206,7 @@ fn a_journal_that_turns_loses_nothing() {
     }
     let files = next(&files);
     assert_eq!(files.known(told(0, 1)).attr().size, 399_999);
-    assert_eq!(files.begin(3, 8), 7);
+    assert_eq!(files.begin(3, 8).hour, 7);
     let _ = files.open(2, told(0, 1));
     let _ = files.close(4, Ino(5));
     assert!(files.split(vec![Ino(5)]).0.is_empty(), "the open was counted once");
@@ -376,4 +377,158 @@ fn numbers_of_an_earlier_process_are_forgotten_once_they_cannot_come_again() {
     assert_eq!(again.numbers().handles, 100, "it is open once");
     again.answered(200);
     assert!(!again.knows(200));
+}
+
+#[test]
+fn a_request_is_repeated_in_the_session_that_it_was_begun_in() {
+    let files = Files::new(Some(Journal::create().unwrap()));
+    let begun = |hour, session| Begun { hour, session };
+    assert_eq!(files.enter(70), 70);
+    assert_eq!(files.begin(2, 7), begun(7, 70));
+    let files = next(&files);
+    assert_eq!(files.enter(70), 70, "the session that the holder knows of");
+    assert_eq!(files.begin(2, 8), begun(7, 70));
+    files.replace_session(80);
+    assert_eq!(files.begin(4, 8), begun(8, 80));
+    // Killed, and once more after the journal has turned some times.
+    let mut files = next(&files);
+    for _ in 0..2 {
+        assert_eq!(files.enter(70), 80, "the one that is in its place");
+        assert_eq!((files.begin(2, 9), files.begin(4, 9)), (begun(7, 70), begun(8, 80)));
+        let file = files.open(6, told(0, 1));
+        for n in 1..400_000 {
+            let _ = files.wrote(&file, written(n));
+        }
+        files = next(&files);
+    }
+    files.replace_session(90);
+    let files = next(&files);
+    assert_eq!((files.enter(70), files.begin(6, 9)), (90, begun(9, 90)));
+    assert_eq!((files.begin(2, 9), files.begin(4, 9)), (begun(7, 70), begun(8, 80)));
+}
+
+fn owner(space: LockSpace, number: u64, handle: u64) -> Owner {
+    Owner { space, number, handle }
+}
+
+#[test]
+fn locks_of_an_open_file_go_with_it_and_all_with_the_last_one() {
+    let files = Files::new(Some(Journal::create().unwrap()));
+    let (ino, posix) = (Ino(5), LockSpace::Posix);
+    for unique in [2, 4, 6] {
+        let _ = files.open(unique, told(10, 1));
+    }
+    // Of a process, of two open files, and of one that an earlier version opened.
+    let all = [(70, 2), (71, 2), (72, 4), (73, 0)].map(|(it, handle)| owner(posix, it, handle));
+    for it in all {
+        files.note_locked(ino, it);
+        files.note_locked(ino, it);
+    }
+    files.unlocked(ino, &all[0]);
+    let files = next(&files);
+    assert!(files.is_locked(ino) && files.left_locks().is_empty());
+    let _ = files.close(8, ino);
+    assert_eq!(files.lockers_gone(ino, 2), [all[1]]);
+    files.unlocked(ino, &all[1]);
+    let _ = files.close(10, ino);
+    assert!(files.lockers_gone(ino, 6).is_empty() && files.lockers_gone(ino, 0).is_empty());
+    let _ = files.close(12, ino);
+    assert_eq!(files.lockers_gone(ino, 6), all[2..]);
+    // Killed between the close and the locks: the next process knows that they are left.
+    let files = next(&files);
+    assert_eq!(files.left_locks(), [(ino, all[2]), (ino, all[3])]);
+    for it in &all {
+        files.unlocked(ino, it);
+    }
+    assert!(next(&files).left_locks().is_empty());
+}
+
+#[test]
+fn locks_that_were_left_are_remembered_until_they_are_given_back() {
+    let files = Files::new(Some(Journal::create().unwrap()));
+    let ino = Ino(5);
+    let _ = files.open(2, told(10, 1));
+    let it = owner(LockSpace::Flock, 7, 2);
+    files.note_locked(ino, it);
+    assert!(!files.has_left(ino, &it));
+    files.leave_lock(ino, it);
+    let other = Owner { space: LockSpace::Posix, ..it };
+    assert!(files.has_left(ino, &Owner { handle: 4, ..it }) && !files.has_left(ino, &other));
+    let _ = files.close(4, ino);
+    // The journal turns some times.
+    let file = files.open(6, told(0, 1));
+    for n in 1..400_000 {
+        let _ = files.wrote(&file, written(n));
+    }
+    let _ = files.close(8, ino);
+    let files = next(&files);
+    assert_eq!(files.left_locks(), [(ino, it)]);
+    // What nobody takes back is bounded.
+    for n in 0..5000 {
+        files.leave_lock(Ino(n), other);
+    }
+    assert_eq!(files.left_locks().len(), 1 << 12);
+}
+
+#[test]
+fn a_process_that_has_left_its_journal_writes_to_it_no_more() {
+    let files = Files::new(Some(Journal::create().unwrap()));
+    let region = files.table.lock().journal.as_ref().unwrap().region().clone();
+    let _ = files.open(2, told(10, 1));
+    files.leave();
+    let _ = files.open(4, told(10, 1));
+    assert_eq!(Files::resume(&region).unwrap().numbers().handles, 1);
+}
+
+#[test]
+fn a_length_that_is_refused_is_told_once_and_given_up() {
+    let files = Files::new(Some(Journal::create().unwrap()));
+    let (ino, quota) = (Ino(5), Errno(libc::EDQUOT));
+    let file = files.open(2, told(10, 1));
+    let _ = files.wrote(&file, written(30));
+    files.refuse_length(&file, written(30), Errno::IO);
+    assert!(!files.is_refused(ino), "that may work later");
+    files.refuse_length(&file, written(30), quota);
+    assert!(files.is_refused(ino) && file.attr().size == 30);
+    assert_eq!(next(&files).known(told(10, 1)).attr().size, 30, "the next process asks again");
+    assert_eq!((files.take_refusal(&file), files.take_refusal(&file)), (Some(quota), None));
+    assert_eq!((file.attr().size, file.untold()), (10, None));
+    assert!(!files.is_untold(ino) && !files.owes_refusal(ino));
+    // A quota that is larger when it is told once more.
+    let _ = files.wrote(&file, written(30));
+    files.refuse_length(&file, written(30), quota);
+    files.told(&file, written(30), told(30, 2));
+    assert_eq!((files.take_refusal(&file), file.attr().size), (None, 30));
+}
+
+#[test]
+fn the_next_process_does_not_show_a_length_that_was_given_up() {
+    let files = Files::new(Some(Journal::create().unwrap()));
+    let file = files.open(2, told(10, 1));
+    let _ = files.wrote(&file, written(30));
+    files.refuse_length(&file, written(30), Errno(libc::EDQUOT));
+    assert!(files.take_refusal(&file).is_some());
+    assert_eq!(next(&files).known(told(10, 1)).attr().size, 10);
+}
+
+#[test]
+fn another_length_is_set_before_a_refusal_is_told() {
+    let files = Files::new(None);
+    let (ino, quota) = (Ino(5), Errno(libc::EDQUOT));
+    let file = files.open(2, told(10, 1));
+    let _ = files.wrote(&file, written(30));
+    files.refuse_length(&file, written(30), quota);
+    files.give_up_length(&file);
+    assert_eq!((file.attr().size, files.is_refused(ino), files.is_untold(ino)), (10, false, false));
+    // What is written then is the meta's, and who wrote before hears of it all the same.
+    let _ = files.wrote(&file, written(12));
+    files.told(&file, written(12), told(12, 2));
+    assert!(files.owes_refusal(ino));
+    assert_eq!((files.take_refusal(&file), files.take_refusal(&file)), (Some(quota), None));
+    // What was written since the refusal is told by itself.
+    let _ = files.wrote(&file, written(40));
+    files.refuse_length(&file, written(40), quota);
+    let _ = files.wrote(&file, written(50));
+    assert_eq!((files.take_refusal(&file), file.attr().size), (Some(quota), 50));
+    assert_eq!(file.untold(), Some(written(50)));
 }

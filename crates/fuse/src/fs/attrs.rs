@@ -111,7 +111,7 @@ impl Fs {
         if let Some(file) = &file {
             // What is held goes with the rest when the file is cut to nothing.
             if size == 0 {
-                self.tell_of(file)?;
+                self.unless_refused(ino, self.tell_of(file))?;
             } else {
                 self.unless_refused(ino, self.settle(file))?;
             }
@@ -137,8 +137,11 @@ impl Fs {
                 // Its bytes went to chunks between.
                 continue;
             }
-            if let Some(file) = file.as_ref().filter(|_| size == 0) {
-                self.files().sent(file);
+            if let Some(file) = &file {
+                self.files().give_up_length(file);
+                if size == 0 {
+                    self.files().sent(file);
+                }
             }
             return Ok(told);
         }

@@ -18,7 +18,7 @@ pub(super) const ATTRIBUTE: &[u8] = b"user.millpond.cache";
 
 impl Fs {
     /// Answers an open of a file to read it. All opens of an inode agree about whether the kernel reads it by
-    /// itself: the first one decides.
+    /// itself: the first one decides. An open file is named by the request that opened it, which is the only one.
     pub(super) fn open_to_read(&self, unique: u64, told: Told) -> OpenOut {
         let ino = told.attr.ino;
         let mut hit = None;
@@ -35,7 +35,7 @@ impl Fs {
             if let Some(cache) = &self.cached {
                 cache.serve(ino, hit);
             }
-            return OpenOut::new(0, self.open_flags(told.attr));
+            return OpenOut::new(unique, self.open_flags(told.attr));
         };
         if let Some(cache) = &self.cached {
             cache.note_passed(ino, key);
@@ -43,7 +43,7 @@ impl Fs {
         }
         // The kernel takes few other flags with it (`FOPEN_PASSTHROUGH_MASK`), and none to keep its pages. A flush at
         // each close gives locks back.
-        OpenOut::passthrough(0, OpenFlags::NONE, id)
+        OpenOut::passthrough(unique, OpenFlags::NONE, id)
     }
 
     /// A name of the kernel for a file of the cache, for the first open of an inode.

@@ -1,11 +1,12 @@
 //! Bytes: read, written, made durable.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use millpond_client::{Chunks, FileBytes as Bytes};
 use millpond_env::RealClock;
 use millpond_fuse_wire::abi::{
-    FallocateIn, FallocateMode, OpenFlags, OpenIn, OpenOut, ReadIn, WriteIn,
+    FallocateIn, FallocateMode, FlushIn, OpenFlags, OpenIn, OpenOut, ReadIn, ReleaseIn, WriteIn,
 };
 use millpond_fuse_wire::{Pages, Reply};
 use millpond_types::meta::{
@@ -21,6 +22,8 @@ use crate::options::Mode;
 
 /// Zeros are written in pieces of so many bytes.
 const ZEROS: usize = 1 << 20;
+/// Whoever tells of many files waits for one of them so long: most writes are over by then.
+const GATE: Duration = Duration::from_millis(10);
 
 impl Fs {
     /// How the kernel shall treat a file that is opened, of which a meta just said this.
@@ -70,14 +73,13 @@ impl Fs {
         }
         let cuts = flags & libc::O_TRUNC != 0;
         if cuts && told.attr.kind == FileKind::Regular {
-            let set = SetAttr { size: Some(0), ..SetAttr::default() };
-            told = self.resize(ticket, ino, set)?;
+            told = self.cut_at_open(ticket, &told.attr)?;
         }
         let out = if reads {
             self.open_to_read(ticket.unique(), told)
         } else {
             let _file = self.files().open(ticket.unique(), told);
-            OpenOut::new(0, self.open_flags(told.attr))
+            OpenOut::new(ticket.unique(), self.open_flags(told.attr))
         };
         send(Reply::Open(out));
         Ok(())
@@ -163,9 +165,12 @@ impl Fs {
             return Err(Errno::FILE_TOO_BIG);
         }
         self.bandwidth.pass(Way::Write, data.len() as u64);
+        // A refusal of what was written before.
+        self.report(&file, Ok(()))?;
         if !self.believes(&file) {
             let _ = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
         }
+        self.before_write(ticket, (&file, args.write_flags))?;
         self.write_to(&file, (offset, data), self.writes_at_once(args))?;
         send(Reply::Written(u32::try_from(data.len()).unwrap_or(u32::MAX)));
         Ok(())
@@ -219,7 +224,17 @@ impl Fs {
             self.files().note_untold(file.ino);
             self.wake.wake();
         }
-        if self.mode == Mode::Strict { self.tell_of(file) } else { Ok(()) }
+        if self.mode == Mode::Strict { self.report(file, self.tell_of(file)) } else { Ok(()) }
+    }
+
+    /// Whether a file's gate is not to be had soon: somebody may wait for a chain, for up to a minute.
+    pub(crate) fn is_in_use(&self, ino: Ino) -> bool {
+        let Some(file) = self.files().get(ino) else { return false };
+        if self.backend.behind.is_on() || self.files().has_held(ino) {
+            file.gate.try_write_for(GATE).is_none()
+        } else {
+            file.gate.try_read_for(GATE).is_none()
+        }
     }
 
     /// Tells a meta what was written to a file, if it is open here.
@@ -243,7 +258,8 @@ impl Fs {
         let Written { end, at, data } = written;
         let changes = self.backend.settled.changes(file.ino);
         let extend = Extend { ino: file.ino, data, size: end, mtime: at };
-        let told = self.backend.attr(&mut self.backend.own_ticket(), MetaOp::Extend(extend))?;
+        let told = self.backend.attr(&mut self.backend.own_ticket(), MetaOp::Extend(extend));
+        let told = told.inspect_err(|errno| self.files().refuse_length(file, written, *errno))?;
         let version = told.attr.version;
         self.files().told(file, written, told);
         self.backend.settled.note(told, changes);
@@ -260,7 +276,8 @@ impl Fs {
         self.backend.behind.wait_inode(ino)?;
         self.backend.behind.failure(ino)?;
         let told = self.files().get(ino).is_some_and(|file| file.is_length_told())
-            && !self.files().has_held(ino);
+            && !self.files().has_held(ino)
+            && !self.files().owes_refusal(ino);
         if !told {
             self.tell_application(ino)?;
         }
@@ -269,11 +286,13 @@ impl Fs {
     }
 
     /// What was written is the meta's, length and time, before a close is answered; or promised to be.
-    pub(super) fn flush(&self, ino: Ino, send: Send<'_>) -> Result<(), Errno> {
-        self.backend.behind.failure(ino)?;
-        if !self.promises_bytes(ino) {
-            self.tell_application(ino)?;
-        }
+    pub(super) fn flush(&self, ino: Ino, args: FlushIn, send: Send<'_>) -> Result<(), Errno> {
+        let told = self.backend.behind.failure(ino).and_then(|()| {
+            if self.promises_bytes(ino) { Ok(()) } else { self.tell_application(ino) }
+        });
+        // Who gets the lock next sees what was written; and whatever becomes of the one, the other is done.
+        let unlocked = self.unlock_at_flush(ino, args);
+        told.and(unlocked)?;
         send(Reply::Done);
         Ok(())
     }
@@ -287,14 +306,22 @@ impl Fs {
         }
     }
 
-    pub(super) fn release(&self, ticket: &Ticket, ino: Ino, send: Send<'_>) -> Result<(), Errno> {
+    /// Counts a close, whether what was written can be told or not, and gives locks back.
+    pub(super) fn release(
+        &self,
+        ticket: &Ticket,
+        ino: Ino,
+        args: &ReleaseIn,
+        send: Send<'_>,
+    ) -> Result<(), Errno> {
         let told = if self.promises_bytes(ino) { Ok(()) } else { self.tell(ino) };
         let backed = self.files().close(ticket.unique(), ino);
         self.close_cached(ino, backed);
         if !self.files().is_open(ino) {
             self.ahead.closed(ino);
         }
-        told?;
+        let unlocked = self.unlock_at_release(ino, args);
+        told.and(unlocked)?;
         send(Reply::Done);
         Ok(())
     }

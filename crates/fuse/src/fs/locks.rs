@@ -3,6 +3,9 @@
 //! A lock that is waited for is tried at once; when it is in another's way the request is handed back
 //! as [`Waiting`], and a thread of the mount tries it again and again: a thread that serves requests
 //! must not wait, because the unlock it waits for is a request too.
+//!
+//! What a close gives back and no meta takes back is repeated, by a thread of the mount and by the next process,
+//! until one does.
 
 use millpond_fuse_wire::abi::{
     FileLock as KernelLock, FlushIn, LkIn, LockFlags, ReleaseFlags, ReleaseIn,
@@ -13,6 +16,7 @@ use millpond_types::meta::{FileLock, Ino, LockKind, LockSpace, MetaError, MetaOp
 use super::{Fs, Send};
 use crate::backend::{Ticket, unexpected};
 use crate::errno::Errno;
+use crate::files::Owner;
 
 /// A lock that a request waits for.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +25,8 @@ pub(crate) struct Waiting {
     pub(crate) unique: u64,
     ino: Ino,
     lock: FileLock,
+    /// The open file through which it is wanted.
+    handle: u64,
 }
 
 fn wanted(args: &LkIn) -> Result<FileLock, Errno> {
@@ -38,8 +44,8 @@ fn wanted(args: &LkIn) -> Result<FileLock, Errno> {
 }
 
 /// All that an owner has of a file.
-const fn nothing(space: LockSpace, owner: u64) -> FileLock {
-    FileLock { space, kind: LockKind::Unlock, owner, pid: 0, start: 0, end: u64::MAX }
+const fn nothing(Owner { space, number, .. }: Owner) -> FileLock {
+    FileLock { space, kind: LockKind::Unlock, owner: number, pid: 0, start: 0, end: u64::MAX }
 }
 
 impl Fs {
@@ -61,7 +67,7 @@ impl Fs {
                 send(Reply::Lock(held.map_or(free, |held| kernel_lock(&held.lock))));
             }
             Operation::Setlk(args) => {
-                self.set_lock(ticket, ino, wanted(args)?)?;
+                self.set_lock(ticket, ino, (wanted(args)?, args.fh))?;
                 send(Reply::Done);
             }
             _ => return Err(Errno::NOSYS),
@@ -69,9 +75,19 @@ impl Fs {
         Ok(())
     }
 
-    fn set_lock(&self, ticket: &mut Ticket, ino: Ino, lock: FileLock) -> Result<(), Errno> {
-        // Noted before: a close that comes after a crash must give it back.
-        self.files().note_locked(ino);
+    fn set_lock(
+        &self,
+        ticket: &mut Ticket,
+        ino: Ino,
+        (lock, handle): (FileLock, u64),
+    ) -> Result<(), Errno> {
+        let owner = Owner { space: lock.space, number: lock.owner, handle };
+        // What it gave up before would go with what it gets now.
+        self.unlock_left_of(ino, owner)?;
+        if lock.kind != LockKind::Unlock {
+            // Noted before: a close that comes after a crash must give it back.
+            self.files().note_locked(ino, owner);
+        }
         self.backend.meta(ticket, MetaOp::SetLock { ino, lock })?;
         Ok(())
     }
@@ -86,7 +102,7 @@ impl Fs {
     ) -> Option<Waiting> {
         match wanted(args) {
             Ok(lock) => {
-                let waiting = Waiting { unique, ino, lock };
+                let waiting = Waiting { unique, ino, lock, handle: args.fh };
                 match self.try_again(&waiting) {
                     Some(Ok(())) => send(Reply::Done),
                     Some(Err(Errno(errno))) => send(Reply::Error(errno)),
@@ -100,7 +116,8 @@ impl Fs {
 
     /// Tries once more; nothing when the lock is still in another's way.
     pub(crate) fn try_again(&self, waiting: &Waiting) -> Option<Result<(), Errno>> {
-        let done = self.set_lock(&mut self.backend.own_ticket(), waiting.ino, waiting.lock);
+        let Waiting { ino, lock, handle, .. } = *waiting;
+        let done = self.set_lock(&mut self.backend.own_ticket(), ino, (lock, handle));
         (done != Err(Errno::from(MetaError::Again))).then_some(done)
     }
 
@@ -115,23 +132,72 @@ impl Fs {
 
     /// Whoever closes a descriptor of a file gives up all its POSIX locks of it (fcntl(2)).
     pub(super) fn unlock_at_flush(&self, ino: Ino, args: FlushIn) -> Result<(), Errno> {
-        self.unlock(ino, nothing(LockSpace::Posix, args.lock_owner))
-    }
-
-    /// The last descriptor of an open file gives up its lock of flock(2).
-    pub(super) fn unlock_at_release(&self, ino: Ino, args: &ReleaseIn) -> Result<(), Errno> {
-        if !args.release_flags.contains(ReleaseFlags::FLOCK_UNLOCK) {
-            return Ok(());
-        }
-        self.unlock(ino, nothing(LockSpace::Flock, args.lock_owner))
-    }
-
-    fn unlock(&self, ino: Ino, lock: FileLock) -> Result<(), Errno> {
         if !self.files().is_locked(ino) {
             return Ok(());
         }
-        self.backend.meta(&mut self.backend.own_ticket(), MetaOp::SetLock { ino, lock })?;
-        Ok(())
+        let (space, number, handle) = (LockSpace::Posix, args.lock_owner, args.fh);
+        self.unlock(ino, Owner { space, number, handle })
+    }
+
+    /// The last descriptor of an open file gives up its locks of flock(2) and of `F_OFD_SETLK`. The close was counted.
+    pub(super) fn unlock_at_release(&self, ino: Ino, args: &ReleaseIn) -> Result<(), Errno> {
+        let mut gone = self.files().lockers_gone(ino, args.fh);
+        let (space, number, handle) = (LockSpace::Flock, args.lock_owner, args.fh);
+        let flock = Owner { space, number, handle };
+        let is_flock = args.release_flags.contains(ReleaseFlags::FLOCK_UNLOCK);
+        if is_flock && !gone.iter().any(|it| it.is(&flock)) {
+            gone.push(flock);
+        }
+        let mut done = Ok(());
+        for owner in gone {
+            // Each that fails is tried again, whatever becomes of the others.
+            done = done.and(self.unlock(ino, owner));
+        }
+        done
+    }
+
+    /// Gives back all that an owner has of a file, which it does not have any more whether that works or not.
+    fn unlock(&self, ino: Ino, owner: Owner) -> Result<(), Errno> {
+        // A thread that does it at this moment ends first.
+        let left = self.files().has_left(ino, &owner);
+        let _alone = left.then(|| self.files().unlocking.lock());
+        let done = self.unlock_once(ino, owner);
+        if done.is_err() {
+            self.files().leave_lock(ino, owner);
+        }
+        done
+    }
+
+    fn unlock_once(&self, ino: Ino, owner: Owner) -> Result<(), Errno> {
+        let op = MetaOp::SetLock { ino, lock: nothing(owner) };
+        match self.backend.meta(&mut self.backend.own_ticket(), op) {
+            // With the session, or with the file, its locks have gone.
+            Ok(_) | Err(Errno::STALE) => {
+                self.files().unlocked(ino, &owner);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives back what an owner left of a file, if it did.
+    fn unlock_left_of(&self, ino: Ino, owner: Owner) -> Result<(), Errno> {
+        if !self.files().has_left(ino, &owner) {
+            return Ok(());
+        }
+        let _alone = self.files().unlocking.lock();
+        // Somebody else may have done it meanwhile.
+        if self.files().has_left(ino, &owner) { self.unlock_once(ino, owner) } else { Ok(()) }
+    }
+
+    /// Gives back locks that could not be given back before, until a meta does not answer again.
+    pub(crate) fn unlock_left(&self) {
+        for (ino, owner) in self.files().left_locks() {
+            if let Err(Errno(errno)) = self.unlock_left_of(ino, owner) {
+                tracing::warn!("a lock of inode {ino} could not be given back yet: errno {errno}");
+                return;
+            }
+        }
     }
 }
 

@@ -11,6 +11,7 @@ mod dirs;
 mod locks;
 mod names;
 mod promises;
+mod set_ids;
 mod shared;
 mod stored;
 mod xattrs;
@@ -149,15 +150,9 @@ impl Fs {
             Operation::Open(args) => self.open(ticket, ino, *args, send),
             Operation::Read(args) => self.read(ticket, ino, (args, scratch), send),
             Operation::Write { args, data } => self.write(ticket, ino, (args, data), send),
-            Operation::Flush(args) => {
-                self.unlock_at_flush(ino, *args)?;
-                self.flush(ino, send)
-            }
+            Operation::Flush(args) => self.flush(ino, *args, send),
             Operation::Fsync(_) => self.sync(ino, send),
-            Operation::Release(args) => {
-                self.unlock_at_release(ino, args)?;
-                self.release(ticket, ino, send)
-            }
+            Operation::Release(args) => self.release(ticket, ino, args, send),
             Operation::Getlk(_) | Operation::Setlk(_) => self.on_lock(ticket, ino, operation, send),
             Operation::Fallocate(args) => self.fallocate(ticket, ino, args, send),
             Operation::Opendir(_) => self.open_dir(ticket, ino, send),

@@ -4,7 +4,7 @@ use millpond_env::RealClock;
 use millpond_fuse_wire::abi::{CreateIn, OpenOut, RenameFlags};
 use millpond_fuse_wire::{Operation, Reply};
 use millpond_types::meta::{
-    Answered, Create, FileKind, Ino, MetaError, MetaOp, MetaReply, Name, Rename, SetAttr,
+    Answered, Create, FileKind, Ino, MetaError, MetaOp, MetaReply, Name, Rename,
 };
 
 use super::{Fs, Send};
@@ -170,7 +170,8 @@ impl Fs {
         }
         let flags = self.open_flags(told.attr);
         let keeping = self.keeping();
-        send(Reply::Create(keeping.entry((parent, name), told), OpenOut::new(0, flags)));
+        let out = OpenOut::new(ticket.unique(), flags);
+        send(Reply::Create(keeping.entry((parent, name), told), out));
         Ok(())
     }
 
@@ -186,8 +187,7 @@ impl Fs {
         let MetaReply::Entry(entry) = answer? else { return Err(unexpected()) };
         let told = Told { attr: entry.attr, version };
         if !entry.created && flags & libc::O_TRUNC != 0 {
-            let set = SetAttr { size: Some(0), ..SetAttr::default() };
-            return Ok((self.resize(ticket, told.attr.ino, set)?, false));
+            return Ok((self.cut_at_open(ticket, &told.attr)?, false));
         }
         self.note_made(parent, &name, told.attr);
         Ok((told, entry.created))

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use millpond_client::{Chunks, Door, FileBytes as Bytes, spill};
 use millpond_env::RealClock;
+use millpond_fuse_wire::Pages;
 use millpond_fuse_wire::abi::WriteIn;
 use millpond_types::meta::{
     Answered, Attr, Content, INLINE_MAX, Ino, MetaError, MetaOp, MetaReply, STORED_MAX, SetAttr,
@@ -209,12 +210,17 @@ impl Fs {
         }
     }
 
-    /// What an application is told of the outcome; a refusal of what was held is told once.
+    /// What an application is told of the outcome; a refusal of what was held, or of a length, is told once.
     pub(super) fn report(&self, file: &File, done: Result<(), Errno>) -> Result<(), Errno> {
-        if done.is_err() && self.files().is_refused(file.ino) {
+        if done.is_err() && self.files().is_held_refused(file.ino) {
             self.files().sent(file);
         }
-        done
+        let Some(errno) = self.files().take_refusal(file) else { return done };
+        // The kernel takes the file to be as long as it was written.
+        if let Some(device) = self.device.get() {
+            let _ = device.inval_inode(file.ino.0, Pages::None);
+        }
+        done.and(Err(errno))
     }
 
     /// An operation that wants what was written to be the meta's goes on when a meta has refused it: that was never

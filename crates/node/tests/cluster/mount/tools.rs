@@ -1,7 +1,8 @@
-//! Commands that work on what a mount shows: `millpond trash` and `millpond warmup`.
+//! Commands that work on what a mount shows: `millpond trash`, `millpond warmup` and `millpond quota`.
 
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Output;
 
@@ -115,4 +116,50 @@ fn files_are_warmed_up() {
     assert_eq!((&told["failed"], &told["finished"]), (&0.into(), &true.into()));
     let away = refused(&host.run(&["warmup", models, "/there/is/none"]));
     assert!(away.contains("/there/is/none"), "{away}");
+}
+
+#[test]
+fn a_file_that_a_quota_refused_can_be_cut_while_it_is_open() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::roomy(3, 2);
+    let host = Host::new(&cluster, HANG);
+    for mode in ["strict", "close-to-open"] {
+        let folder = host.mount(mode, &format!("mode={mode}")).join(mode);
+        fs::create_dir(&folder).unwrap();
+        host.must(&["quota", folder.to_str().unwrap(), "--bytes", "1MiB"]);
+        refused_and_cut(&folder.join("file"));
+    }
+}
+
+/// Appends more than there is room for, twice: who wrote hears of it once each time, and goes on.
+fn refused_and_cut(path: &Path) {
+    let is_refused = |done: io::Result<()>| {
+        let errno = done.unwrap_err().raw_os_error();
+        assert_eq!(errno, Some(libc::EDQUOT), "{}", path.display());
+    };
+    let mut file = File::create_new(path).unwrap();
+    for _ in 0..2 {
+        file.write_all(&vec![7; 900 << 10]).unwrap();
+        file.sync_all().unwrap();
+        let appended = file.write_all(&vec![8; 400 << 10]).and_then(|()| file.sync_all());
+        is_refused(appended);
+        file.sync_all().unwrap();
+        let len = file.metadata().unwrap().len();
+        assert!((900 << 10..=1 << 20).contains(&len), "{len} bytes");
+        file.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
+        file.set_len(0).unwrap();
+        io::Seek::rewind(&mut file).unwrap();
+    }
+    // Nobody has heard of it, and the file is cut.
+    file.write_all(&vec![7; 900 << 10]).unwrap();
+    file.sync_all().unwrap();
+    let appended = file.write_all(&vec![8; 400 << 10]);
+    file.set_permissions(fs::Permissions::from_mode(0o640)).unwrap();
+    file.set_len(1000).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 1000);
+    is_refused(appended.and_then(|()| file.sync_all()));
+    file.sync_all().unwrap();
+    assert_eq!(fs::read(path).unwrap(), [7; 1000]);
 }

@@ -1,7 +1,8 @@
-//! Mounts without the rights of root, through the real `fusermount3`.
+//! Mounts without the rights of root, through the real `fusermount3`; and what others than root do on a mount.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::Path;
 use std::process::Command;
 
 use super::HANG;
@@ -67,4 +68,33 @@ fn a_user_has_a_holder_too() {
     assert!(done.status.success(), "{}\n{log}", said.concat());
     assert!(log.contains("served again after"), "{log}");
     assert_eq!(fs::read_to_string(root.join("renamed")).unwrap(), "content\n");
+}
+
+/// Runs a line of a shell as nobody; `$0` is the file.
+fn as_nobody(line: &str, path: &Path) {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "sh", "-euc", line]);
+    assert!(command.arg(path).status().unwrap().success(), "{line}");
+}
+
+#[test]
+fn who_writes_to_a_program_of_others_takes_its_set_ids_away() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::start(1, 1);
+    let host = Host::new(&cluster, HANG);
+    // The folder of the cluster may be closed to others.
+    fs::set_permissions(cluster.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let over = "printf x | dd of=\"$0\" conv=notrunc bs=1 status=none";
+    for mode in ["strict", "close-to-open", "one-writer"] {
+        let path = host.mount(mode, &format!("mode={mode}")).join(mode);
+        for line in [over, ": > \"$0\"", "truncate -s 3 \"$0\""] {
+            fs::write(&path, "content").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+            as_nobody(line, &path);
+            let found = fs::metadata(&path).unwrap().permissions().mode() & 0o7777;
+            assert_eq!(found, 0o777, "{mode}: {line}: {found:o}");
+        }
+    }
 }
