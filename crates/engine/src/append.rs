@@ -120,8 +120,8 @@ impl<D: Disk> Inner<D> {
         all[end..].fill(0);
         buf.set_len(end);
         self.write_slab(&mut slab, buf.freeze()).await?;
-        record.location = slab.keep();
+        record.location = slab.location;
         let apply = Apply::Update { drop_hot: true };
-        self.commit(vec![Pending::put(record, apply, Some(guard))]).await
+        self.commit_with(vec![Pending::put(record, apply, Some(guard))], vec![slab]).await
     }
 }

@@ -128,8 +128,11 @@ async fn walk<D: Disk>(disk: &D, pool: &BufferPool, data: bool) -> Result<Inspec
                 out.live_bytes += u64::from(layered.record.len);
                 if !layered.has_base() {
                     out.errors.push(format!("chunk {id} is patched, and what it was is gone"));
-                } else if data && layered.bytes(disk, pool, &sb).await?.is_some_and(|(_, ok)| !ok) {
-                    out.errors.push(format!("chunk {id}, patched, does not match its checksum"));
+                } else if data {
+                    let read = layered.bytes(disk, pool, &sb).await;
+                    let sound = read.map(|found| found.is_none_or(|(_, sound)| sound));
+                    let why = flaw(sound)?;
+                    out.errors.extend(why.map(|why| format!("chunk {id}, patched, {why}")));
                 }
             }
         }
@@ -140,6 +143,14 @@ async fn walk<D: Disk>(disk: &D, pool: &BufferPool, data: bool) -> Result<Inspec
         walk_shard(disk, pool, (&sb, &index, at, data), &mut out).await?;
     }
     Ok(out)
+}
+
+/// What is wrong with a chunk, by whether its bytes match; a place that cannot be read ends no check.
+fn flaw(sound: Result<bool, EngineError>) -> Result<Option<String>, EngineError> {
+    match sound {
+        Err(error) if error.is_unreadable() => Ok(Some(format!("cannot be read: {error}"))),
+        sound => Ok((!sound?).then(|| "does not match its checksum".to_owned())),
+    }
 }
 
 async fn walk_shard<D: Disk>(
@@ -155,11 +166,11 @@ async fn walk_shard<D: Disk>(
     };
     for c in records {
         out.live_bytes += u64::from(c.len);
-        if data && !data_matches(disk, pool, sb, &c).await? {
+        if data && let Some(why) = flaw(data_matches(disk, pool, sb, &c).await)? {
             let start = crate::format::superblock::DATA_START
                 + u64::from(c.location.segment) * sb.segment_bytes;
             out.errors.push(format!(
-                "chunk {} in segment {} (at offset {start}) slab {} does not match its checksum",
+                "chunk {} in segment {} (at offset {start}) slab {} {why}",
                 c.id, c.location.segment, c.location.slab
             ));
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use millpond_env::{Buf, Disk, SharedBuf};
 use millpond_types::limits::PAGE_BYTES;
 
-use crate::engine::{Freed, Inner};
+use crate::engine::{Freed, Inner, Reserved};
 use crate::error::EngineError;
 use crate::format::batch::{self, BATCH_BYTES_MAX, BatchHeader, HEADER_BYTES};
 use crate::format::codec::Writer;
@@ -29,11 +29,23 @@ impl<D: Disk> Inner<D> {
     ///
     /// Dropping the future leaves the records queued; they may still be committed.
     pub(crate) async fn commit(&self, pending: Vec<Pending>) -> Result<(), EngineError> {
+        self.commit_with(pending, Vec::new()).await
+    }
+
+    /// Like [`Inner::commit`], of records that name new slabs: what the log does not take gives its slab back.
+    pub(crate) async fn commit_with(
+        &self,
+        pending: Vec<Pending>,
+        slabs: Vec<Reserved<'_, D>>,
+    ) -> Result<(), EngineError> {
         if pending.is_empty() {
             return Ok(());
         }
         let started = self.clock.now();
         let (ticket, wait) = self.log.enqueue(pending)?;
+        for slab in slabs {
+            slab.keep();
+        }
         let result = self.decided(ticket, wait).await;
         self.metrics.commit_wait.observe(self.clock.now().since(started));
         result
@@ -351,5 +363,90 @@ impl<D: Disk> Inner<D> {
         let base = below.as_ref().map(|base| base.record.location);
         let slabs = previous.map(|p| p.location).into_iter().chain(base).collect();
         Freed { slabs, below }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use millpond_env::disk::block_on;
+    use millpond_env::{BufferPool, FakeClock, FakeDisk, PoolOptions};
+    use millpond_types::{Ack, ByteSize, ChunkId, Crc32c, GroupId, Tick, Uuid128};
+
+    use super::*;
+    use crate::engine::Engine;
+    use crate::error::ErrorKind;
+    use crate::options::{EngineOptions, FormatOptions};
+    use crate::write::{WriteMode, WriteRequest};
+
+    fn engine() -> Engine<FakeDisk> {
+        let disk = FakeDisk::new((64 << 10) + (24 << 20));
+        let pool = BufferPool::new(PoolOptions::new(16 << 20)).unwrap();
+        let options = FormatOptions {
+            segment_bytes: ByteSize::mib(1),
+            ..FormatOptions::new(Uuid128([1; 16]), Uuid128([2; 16]))
+        };
+        block_on(Engine::format(&disk, &pool, options)).unwrap();
+        let clock = Arc::new(FakeClock::new(Tick(0), 1_700_000_000_000));
+        block_on(Engine::open(disk, pool, clock, EngineOptions::default())).unwrap()
+    }
+
+    fn bytes(engine: &Engine<FakeDisk>, len: usize) -> SharedBuf {
+        let mut buf = engine.alloc(len).unwrap();
+        buf.as_full_mut().fill(7);
+        buf.set_len(len);
+        buf.freeze()
+    }
+
+    fn put(engine: &Engine<FakeDisk>, id: u128) -> Result<(), EngineError> {
+        let bytes = bytes(engine, 4000);
+        let request = WriteRequest {
+            crc: Crc32c::of(&bytes),
+            bytes,
+            attrs: b"",
+            group: GroupId(1),
+            priority: 1,
+            expires: None,
+            evictable: false,
+            mode: WriteMode::Replace,
+            ack: Ack::Disk,
+        };
+        block_on(engine.write(ChunkId(id), request)).map(|_| ())
+    }
+
+    /// Fills the log's queue with records without effect.
+    fn fill(engine: &Engine<FakeDisk>) {
+        while engine.0.log.check_room().is_ok() {
+            let record = Record::Delete(crate::recover::NOBODY);
+            let apply = Apply::Release(Freed::default());
+            engine.0.log.enqueue_lazily(Pending { record, apply, guard: None }).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_a_full_log_does_not_take_keeps_no_slab() {
+        let engine = engine();
+        (0..300).for_each(|id| put(&engine, id).unwrap());
+        let gone: Vec<ChunkId> = (0..300).filter(|id| id % 10 != 0).map(ChunkId).collect();
+        assert_eq!(block_on(engine.delete(&gone, Ack::Disk)).unwrap(), gone.len());
+        let used = engine.stats().used_bytes;
+        fill(&engine);
+        let busy = |done: Result<(), EngineError>| {
+            assert_eq!(done.unwrap_err().kind(), ErrorKind::Busy);
+            assert_eq!(engine.stats().used_bytes, used, "a slab without an owner");
+        };
+        for _ in 0..3 {
+            busy(put(&engine, 1000));
+            let more = bytes(&engine, 9000);
+            busy(block_on(engine.append(ChunkId(0), 4000, more)).map(|_| ()));
+            busy(block_on(engine.0.compact_once(4)).map(|_| ()));
+        }
+        // Once there is room again, all is as ever.
+        block_on(engine.flush()).unwrap();
+        assert!(block_on(engine.0.compact_once(4)).unwrap() > 0);
+        assert_eq!(engine.stats().used_bytes, used);
+        put(&engine, 1000).unwrap();
+        assert!(engine.stats().used_bytes > used);
     }
 }

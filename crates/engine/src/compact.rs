@@ -133,11 +133,13 @@ impl<D: Disk> Inner<D> {
 
     /// Makes the copies what their chunks are.
     async fn settle(&self, copied: Vec<Copied<'_, D>>) -> Result<(), EngineError> {
-        let moved = copied.into_iter().map(|Copied { record, slab, guard }| {
-            let record = ChunkRecord { location: slab.keep(), ..record };
-            Pending::put(record, Apply::Update { drop_hot: false }, Some(guard))
-        });
-        self.commit(moved.collect()).await
+        let (mut moved, mut slabs) = (Vec::with_capacity(copied.len()), Vec::new());
+        for Copied { record, slab, guard } in copied {
+            let record = ChunkRecord { location: slab.location, ..record };
+            moved.push(Pending::put(record, Apply::Update { drop_hot: false }, Some(guard)));
+            slabs.push(slab);
+        }
+        self.commit_with(moved, slabs).await
     }
 
     /// Copies a chunk to another slab; `None` when it is bad or there is no room.
@@ -147,16 +149,18 @@ impl<D: Disk> Inner<D> {
     ) -> Result<Option<Reserved<'_, D>>, EngineError> {
         let Some(at) = self.space.lock().alloc(u64::from(record.len)) else { return Ok(None) };
         let mut slab = Reserved::new(self, at);
-        let bytes = match self.read_raw(record.location, 0, record.len as usize).await {
+        let read = self.read_chunk(record.id, record.location, 0..record.len as usize).await;
+        let bytes = match read {
             // Memory is short: the next round takes it.
             Err(EngineError::Busy(_)) => return Ok(None),
-            read => read?,
+            Err(EngineError::Corrupt(_)) => None,
+            read => Some(read?).filter(|bytes| matches(bytes, &record.pieces, record.crc)),
         };
-        if !matches(&bytes, &record.pieces, record.crc) {
+        let Some(bytes) = bytes else {
             // A reader decides about it; moving it would hide nothing.
             self.report_damage(record.id, record.version, record.location);
             return Ok(None);
-        }
+        };
         self.write_slab(&mut slab, bytes).await?;
         Ok(Some(slab))
     }

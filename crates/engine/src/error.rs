@@ -5,6 +5,10 @@ use std::sync::Arc;
 
 use millpond_types::ChunkId;
 
+/// What Linux says of a place that a device cannot read: `EIO`, `ENODATA` (the medium is bad), `EILSEQ` (its
+/// protection does not match). Other errors are of the machine, not of the place.
+const UNREADABLE: [i32; 3] = [5, 61, 84];
+
 /// What went wrong; every message names the field or place and the fix.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum EngineError {
@@ -16,7 +20,7 @@ pub enum EngineError {
     /// A bound was reached; try again a little later.
     #[error("busy: {0}; retry in a few milliseconds")]
     Busy(&'static str),
-    /// Stored bytes do not match their checksum.
+    /// Stored bytes do not match their checksum, or their place cannot be read while the disk otherwise can.
     #[error("chunk {0} is corrupt on disk: restore it from another copy or delete it")]
     Corrupt(ChunkId),
     /// The request contradicts a bound or the bytes it carries.
@@ -142,6 +146,12 @@ impl EngineError {
             Self::ReadOnly(_) => ErrorKind::ReadOnly,
             Self::Format(_) => ErrorKind::Format,
         }
+    }
+
+    /// Whether a place of the disk could not be read. Every read of a dead disk fails so, too.
+    pub(crate) fn is_unreadable(&self) -> bool {
+        let Self::Io { op: "read", source, .. } = self else { return false };
+        source.raw_os_error().is_some_and(|number| UNREADABLE.contains(&number))
     }
 
     pub(crate) fn io(op: &'static str, offset: u64, len: usize, source: io::Error) -> Self {

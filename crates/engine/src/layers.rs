@@ -14,6 +14,9 @@ use crate::format::superblock::{DATA_START, Superblock};
 use crate::index::Index;
 use crate::space::Space;
 
+/// Slabs that are tried for a chunk whose patches are folded: places are bad one at a time.
+const FOLD_ATTEMPTS: usize = 4;
+
 /// A part that lies over what is below.
 #[derive(Clone, Debug)]
 struct Layer {
@@ -178,24 +181,68 @@ impl<D: Disk> Engine<D> {
         let others: Vec<ChunkId> = patched.0.keys().copied().collect();
         for id in first.iter().chain(&others) {
             let Some(layered) = patched.0.remove(id) else { continue };
-            let bytes = layered.bytes(&inner.disk, &inner.pool, &sb).await?;
-            if !bytes.as_ref().is_some_and(|(_, sound)| *sound) {
-                // It is kept as the damaged chunk that it is: readers see it, others may repair it.
-                tracing::error!(chunk = %id, "what lies below the patches of a chunk is damaged");
-            }
-            let kept = layered.place;
-            let at = kept.or_else(|| inner.space.lock().alloc(u64::from(layered.record.len)));
-            let mut slab = Reserved::new(inner, at.ok_or(EngineError::NoSpace)?);
-            if let Some((bytes, _)) = bytes {
-                inner.write_slab(&mut slab, bytes).await?;
-            }
-            let record = ChunkRecord { location: slab.keep(), ..layered.record };
+            let bytes = self.bytes_to_fold(*id, &layered, &sb).await?;
+            let location = self.write_folded(&layered, bytes).await?;
+            let record = ChunkRecord { location, ..layered.record };
             inner.index.shard(*id).insert(&record);
             inner.metrics.folds.inc();
             records.push(Record::Put(record));
         }
         flush().await?;
         Ok(records)
+    }
+
+    /// What a patched chunk is, sound or not; nothing when that is not to be had.
+    async fn bytes_to_fold(
+        &self,
+        id: ChunkId,
+        layered: &Layered,
+        sb: &Superblock,
+    ) -> Result<Option<SharedBuf>, EngineError> {
+        let inner = &self.0;
+        let mut read = layered.bytes(&inner.disk, &inner.pool, sb).await;
+        if read.as_ref().is_err_and(EngineError::is_unreadable) {
+            // A disturbance passes, and what is given up now is gone.
+            read = layered.bytes(&inner.disk, &inner.pool, sb).await;
+        }
+        let bytes = match read {
+            Err(error) if error.is_unreadable() => {
+                inner.blame_place(error).await?;
+                None
+            }
+            read => read?,
+        };
+        if !bytes.as_ref().is_some_and(|(_, sound)| *sound) {
+            // It is kept as the damaged chunk that it is: readers see it, others may repair it.
+            tracing::error!(chunk = %id, "what lies below the patches of a chunk is damaged");
+        }
+        Ok(bytes.map(|(bytes, _)| bytes))
+    }
+
+    /// Writes a patched chunk where room is kept for it, or elsewhere when that place is bad; it is there then.
+    async fn write_folded(
+        &self,
+        layered: &Layered,
+        bytes: Option<SharedBuf>,
+    ) -> Result<Location, EngineError> {
+        let inner = &self.0;
+        let (mut kept, mut failed) = (layered.place, EngineError::NoSpace);
+        for _ in 0..FOLD_ATTEMPTS {
+            let other = || inner.space.lock().alloc(u64::from(layered.record.len));
+            let Some(at) = kept.take().or_else(other) else { break };
+            let mut slab = Reserved::new(inner, at);
+            let Some(bytes) = &bytes else { return Ok(slab.keep()) };
+            match inner.write_slab(&mut slab, bytes.clone()).await {
+                Ok(()) => return Ok(slab.keep()),
+                // The slab stays away for a while: it is dropped as one whose write is undecided.
+                Err(error @ EngineError::Io { .. }) => {
+                    tracing::error!(%error, chunk = %layered.record.id, "a fold is tried elsewhere");
+                    failed = error;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(failed)
     }
 }
 

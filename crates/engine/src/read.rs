@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use millpond_env::{Disk, SharedBuf};
-use millpond_types::limits::PIECE_BYTES;
+use millpond_types::limits::{PAGE_BYTES, PIECE_BYTES};
 use millpond_types::{ChunkId, Crc32c};
 
 use crate::engine::{ChunkData, Engine, Inner, timed};
@@ -78,7 +78,7 @@ impl<D: Disk> Inner<D> {
         let first = if whole { 0 } else { range.start / PIECE_BYTES };
         let start = first * PIECE_BYTES;
         let end = if whole { len } else { range.end.next_multiple_of(PIECE_BYTES).min(len) };
-        let bytes = self.read_raw(at, start, end - start).await?;
+        let bytes = self.read_chunk(info.id, at, start..end).await?;
         if !pieces::verify(&bytes, first, sums, info.crc) {
             return Err(EngineError::Corrupt(info.id));
         }
@@ -108,6 +108,43 @@ impl<D: Disk> Inner<D> {
         Ok(buf.freeze())
     }
 
+    /// Reads a range of a chunk's slab as [`Inner::read_raw`] does. One bad place is damage of its chunk, as bytes
+    /// that do not match their checksum are: `Corrupt`, so that the chunk is repaired and the disk stays.
+    pub(crate) async fn read_chunk(
+        &self,
+        id: ChunkId,
+        at: Location,
+        range: Range<usize>,
+    ) -> Result<SharedBuf, EngineError> {
+        let first = self.read_raw(at, range.start, range.len()).await;
+        if !first.as_ref().is_err_and(EngineError::is_unreadable) {
+            return first;
+        }
+        // A disturbance passes, a bad place stays.
+        match self.read_raw(at, range.start, range.len()).await {
+            Err(error) if error.is_unreadable() => {
+                self.blame_place(error).await?;
+                Err(EngineError::Corrupt(id))
+            }
+            again => again,
+        }
+    }
+
+    /// Returns when a read failed for its place alone: the disk still gives its superblock.
+    ///
+    /// # Errors
+    /// `failed`, what the read said, when the disk is to blame; `Busy`.
+    pub(crate) async fn blame_place(&self, failed: EngineError) -> Result<(), EngineError> {
+        let mut page = self.pool_buf(PAGE_BYTES)?;
+        page.set_len(PAGE_BYTES);
+        let (_, read) = self.disk.read(0, page).await;
+        if read.is_err() {
+            return Err(failed);
+        }
+        tracing::error!(error = %failed, "a place of the disk cannot be read, others can");
+        Ok(())
+    }
+
     /// Keeps what was read in memory, if the chunk is still the same.
     fn keep_in_memory(&self, info: &ChunkInfo, slot: u32, at: Location, bytes: &SharedBuf) {
         let mut shard = self.index.shard(info.id);
@@ -132,7 +169,7 @@ impl<D: Disk> Inner<D> {
     /// Counts a chunk whose bytes are bad, and tells of it if it is still the same chunk.
     pub(crate) fn report_damage(&self, id: ChunkId, version: u64, at: Location) {
         self.metrics.corruptions.inc();
-        tracing::error!(chunk = %id, ?at, "stored bytes do not match their checksum");
+        tracing::error!(chunk = %id, ?at, "stored bytes cannot be read or do not match their checksum");
         let Some(tell) = &self.options.on_damaged else { return };
         let still = {
             let shard = self.index.shard(id);
@@ -190,8 +227,8 @@ impl<D: Disk> Engine<D> {
     /// Bytes from the disk are verified and stay in memory. Dropping the future is harmless.
     ///
     /// # Errors
-    /// `Io`, `Busy` (no buffer), `Corrupt` (only for chunks that may not be evicted, or that others
-    /// repair: `EngineOptions::on_damaged`; they stay and can be replaced).
+    /// `Io` (the whole disk), `Busy` (no buffer), `Corrupt` (only for chunks that may not be evicted, or
+    /// that others repair: `EngineOptions::on_damaged`; they stay and can be replaced).
     pub async fn read(&self, id: ChunkId) -> Result<Option<ChunkData>, EngineError> {
         self.read_part(id, None).await
     }

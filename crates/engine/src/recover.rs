@@ -345,7 +345,15 @@ pub(crate) async fn verify_last<D: Disk>(
     }
     for (id, previous) in before {
         let Some(now) = index.record(id) else { continue };
-        if data_matches(disk, pool, sb, &now).await? {
+        let stays = match data_matches(disk, pool, sb, &now).await {
+            Err(error) if error.is_unreadable() => {
+                // It may have been acknowledged: it stays, as the damaged chunk that it is.
+                tracing::error!(chunk = %id, %error, "last write before the crash cannot be read");
+                true
+            }
+            read => read?,
+        };
+        if stays {
             continue;
         }
         if matches!(&previous, Some(State::Patched(p)) if !p.has_base()) {

@@ -347,7 +347,7 @@ impl<D: Disk> Inner<D> {
     ) -> Result<(), EngineError> {
         self.write_slab(&mut slab, bytes.clone()).await?;
         let keep = (!bytes.is_empty()).then_some(bytes);
-        slab.keep();
-        self.commit(vec![Pending::put(record, Apply::Install(keep), Some(guard))]).await
+        let pending = Pending::put(record, Apply::Install(keep), Some(guard));
+        self.commit_with(vec![pending], vec![slab]).await
     }
 }

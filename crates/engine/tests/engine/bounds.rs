@@ -59,6 +59,10 @@ fn a_failed_data_write_or_read_harms_nothing_else() {
     assert_eq!(get(&e, 1), Some(value(1, 100)));
     assert!(e.reclaim(1 << 30) > 0);
     rig.disk.inject(Fault { kind: FaultKind::Read, after: 0, errno: 5, partial: 0 });
+    assert_eq!(get(&e, 1), Some(value(1, 100)), "it is read once more");
+    assert!(e.reclaim(1 << 30) > 0);
+    // What is not the fault of a place is not taken for damage.
+    rig.disk.inject(Fault { kind: FaultKind::Read, after: 0, errno: 12, partial: 0 });
     assert_eq!(block_on(e.read(ChunkId(1))).unwrap_err().kind(), ErrorKind::Io);
     assert_eq!(get(&e, 1), Some(value(1, 100)), "a later read works");
     block_on(put(&e, 1, &value(3, 100), Ack::Disk)).unwrap();

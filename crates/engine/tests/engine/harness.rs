@@ -11,7 +11,7 @@ pub(crate) use millpond_engine::{
     PatchRequest, WriteMode, WriteOutcome, WriteRequest,
 };
 pub(crate) use millpond_env::disk::{Fault, FaultKind, block_on};
-use millpond_env::{BufferPool, FakeClock, FakeDisk, PoolOptions, SharedBuf};
+use millpond_env::{BufferPool, Disk, FakeClock, FakeDisk, PoolOptions, SharedBuf};
 use millpond_types::{ByteSize, ChunkId, Crc32c, GroupId, Tick, Uuid128};
 
 pub(crate) type Fake = Engine<FakeDisk>;
@@ -77,7 +77,7 @@ pub(crate) fn value(seed: u64, len: usize) -> Vec<u8> {
     out
 }
 
-pub(crate) fn buf(engine: &Fake, bytes: &[u8]) -> SharedBuf {
+pub(crate) fn buf<D: Disk>(engine: &Engine<D>, bytes: &[u8]) -> SharedBuf {
     let mut buf = engine.alloc(bytes.len().max(1)).unwrap();
     buf.as_full_mut().fill(0);
     buf.set_len(bytes.len());
@@ -116,8 +116,8 @@ pub(crate) async fn patch(
     e.write_patch(ChunkId(to), request).await
 }
 
-pub(crate) async fn put(
-    e: &Fake,
+pub(crate) async fn put<D: Disk>(
+    e: &Engine<D>,
     id: u128,
     bytes: &[u8],
     ack: Ack,
@@ -125,7 +125,7 @@ pub(crate) async fn put(
     e.write(ChunkId(id), request(buf(e, bytes), ack)).await
 }
 
-pub(crate) fn get(e: &Fake, id: u128) -> Option<Vec<u8>> {
+pub(crate) fn get<D: Disk>(e: &Engine<D>, id: u128) -> Option<Vec<u8>> {
     block_on(e.read(ChunkId(id))).unwrap().map(|d| d.bytes.to_vec())
 }
 

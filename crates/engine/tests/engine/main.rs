@@ -15,3 +15,4 @@ mod patch;
 mod promote;
 mod quota;
 mod replica;
+mod unreadable;

@@ -18,6 +18,7 @@ use super::Host;
 use super::attrs::{self, Block, engine_id};
 use super::host::ROOM_SEGMENTS;
 use super::hosted::Hosted;
+use super::kv::unix_seconds;
 use super::update::Change;
 
 /// How often a disk is looked at.
@@ -258,6 +259,23 @@ impl Host {
     /// How many more chunks heads of this node may remove of their own accord now.
     pub(super) fn may_remove(&self) -> usize {
         REMOVING_MAX.saturating_sub(self.removing.load(Ordering::Relaxed))
+    }
+
+    /// Removes a block that has expired before the sweep comes to it; true when a new put of it may find it
+    /// gone, or waits for whoever changes it.
+    pub(super) async fn remove_expired(self: &Arc<Self>, hosted: &Hosted, chunk: ChunkId) -> bool {
+        let attrs = hosted.store.engine.attrs(hosted.store.id(chunk));
+        let Some((head, block)) = attrs.and_then(|attrs| remover(self, &attrs)) else {
+            return false;
+        };
+        if !block.expired(unix_seconds()) {
+            return false;
+        }
+        // What is staged may be the block put anew already: that must not be removed.
+        if head.store.staged_meta(chunk).is_none() {
+            self.remove_own(head, chunk).await;
+        }
+        true
     }
 
     /// Deletes a chunk on every replica of its chain; true when that is known to be done. Counted from

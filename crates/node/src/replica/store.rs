@@ -53,6 +53,7 @@ struct Plain<'a> {
 fn why(error: &EngineError) -> StoreError {
     match error.kind() {
         ErrorKind::NoSpace => StoreError::NoSpace,
+        // Bytes that do not match, or a place that cannot be read on a disk that otherwise can.
         ErrorKind::Corrupt => StoreError::Corrupt,
         // What the engine calls invalid are bytes that changed in memory: the disk is not to be
         // trusted with them.

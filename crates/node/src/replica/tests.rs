@@ -166,12 +166,22 @@ impl Node {
     }
 
     async fn put_with(&self, key: &BlockKey, value: &[u8], sequence: u64, ack: Ack) -> ItemStatus {
+        let options = NamespaceOptions { ack, ..NamespaceOptions::default() };
+        self.put_under(key, value, sequence, &options).await
+    }
+
+    async fn put_under(
+        &self,
+        key: &BlockKey,
+        value: &[u8],
+        sequence: u64,
+        options: &NamespaceOptions,
+    ) -> ItemStatus {
         let tag =
             (5, ItemTag { channel: 0, sequence, chain: self.chain.id, issued: self.chain.version });
         let update = Update::new(GROUP, key, Some(tag));
         let bytes = self.pool.try_copy(value).unwrap().freeze();
-        let options = NamespaceOptions { ack, ..NamespaceOptions::default() };
-        self.host.put((GROUP, &options), update, key, (bytes, Crc32c::of(value))).await
+        self.host.put((GROUP, options), update, key, (bytes, Crc32c::of(value))).await
     }
 
     async fn get(&self, key: &BlockKey) -> Result<Vec<u8>, ItemStatus> {
@@ -421,6 +431,33 @@ fn what_is_given_up_goes_a_part_at_a_time() {
         }
         assert_eq!(left, 0, "blocks of a dropped namespace");
         assert!((1..=REMOVING_MAX).contains(&most), "{most} at the same time");
+    });
+}
+
+#[test]
+fn a_put_takes_the_place_of_a_block_that_has_expired() {
+    let folder = tempfile::tempdir().unwrap();
+    with_node(folder.path(), 2, async |mut node| {
+        node.all_serve().await;
+        // The sweep does not come to it.
+        node.host.removing.fetch_add(REMOVING_MAX, Ordering::Relaxed);
+        let soon =
+            NamespaceOptions { ttl_seconds: 1, ack: Ack::Disk, ..NamespaceOptions::default() };
+        assert_eq!(node.put_under(&key(1), &value(1), 1, &soon).await, ItemStatus::Ok);
+        let mut beats = 0;
+        while node.get(&key(1)).await != Err(ItemStatus::Miss) {
+            node.beat().await;
+            beats += 1;
+            assert!(beats < 1000, "it does not expire");
+        }
+        assert!(node.on_disk(0, &key(1)).await == Some(value(1)), "it is swept already");
+        assert_eq!(node.put(&key(1), &value(2), 2).await, ItemStatus::Ok);
+        assert!(node.get(&key(1)).await == Ok(value(2)));
+        for disk in 0..2 {
+            assert!(node.on_disk(disk, &key(1)).await == Some(value(2)), "disk {disk}");
+        }
+        assert_eq!(node.put(&key(1), &value(3), 3).await, ItemStatus::Exists, "it has not expired");
+        node.host.removing.fetch_sub(REMOVING_MAX, Ordering::Relaxed);
     });
 }
 

@@ -142,12 +142,21 @@ impl Host {
         let blob = Blob::arrived(bytes, block.encode().into());
         let chunk = placement::chunk_id(group, key);
         let change = Change { chunk, op: Op::Put(blob), crc, durability: options.ack };
-        match self.try_put(&update, change.clone()).await {
-            Ok(Reply::Refused(Refusal::Undecided)) => {
-                answer(&self.try_put(&update.anew(), change).await)
-            }
-            other => answer(&other),
-        }
+        let first = self.try_put(&update, change.clone()).await;
+        let again = match &first {
+            Ok(Reply::Refused(Refusal::Undecided)) => true,
+            // Nobody is shown a block that has expired: the new one takes its place. The chain remembers the
+            // answer to this update, so the put is a new one.
+            Ok(Reply::Exists { .. }) => self.makes_way(&update, chunk).await,
+            _ => false,
+        };
+        if again { answer(&self.try_put(&update.anew(), change).await) } else { answer(&first) }
+    }
+
+    /// Whether the block that a put met has expired and goes.
+    async fn makes_way(self: &Arc<Self>, update: &Update, chunk: ChunkId) -> bool {
+        let Ok((head, _)) = self.entry(update, chunk) else { return false };
+        self.remove_expired(&head, chunk).await
     }
 
     async fn try_put(self: &Arc<Self>, update: &Update, change: Change) -> Answer {
