@@ -4,6 +4,8 @@ use millpond_client::{ClientError, ErrorKind};
 use millpond_types::meta::MetaError;
 use s3s::{S3Error, S3ErrorCode, S3Result, StdError};
 
+use crate::chunks;
+
 /// An error with a code that `s3s` has no name for.
 pub(crate) fn custom(code: &'static str, status: hyper::StatusCode, message: String) -> S3Error {
     let mut error = S3Error::with_message(S3ErrorCode::Custom(code.into()), message);
@@ -102,6 +104,16 @@ impl<T> Told<T> for Result<T, ClientError> {
 /// Why a body could not be received. `s3s` tells by text only, since its errors of streams are private.
 pub(crate) fn of_body(error: &StdError) -> S3Error {
     let text = error.to_string();
+    if text.contains(chunks::TOO_LONG) {
+        let message = format!(
+            "A chunk with a signature has at most {} bytes here: have the client make shorter ones, or none with signatures (STREAMING-UNSIGNED-PAYLOAD-TRAILER)",
+            chunks::SIGNED_MAX
+        );
+        return refuse(S3ErrorCode::InvalidRequest, message);
+    }
+    if text.contains(chunks::NO_MEMORY) {
+        return S3ErrorCode::SlowDown.into();
+    }
     if text.contains("SignatureMismatch") {
         return S3ErrorCode::SignatureDoesNotMatch.into();
     }

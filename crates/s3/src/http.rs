@@ -18,6 +18,7 @@ use s3s::service::S3Service;
 use s3s::{Body, HttpError, S3Error, S3ErrorCode, S3Result};
 use tokio::sync::Semaphore;
 
+use crate::chunks::Chunks;
 use crate::door::Door;
 use crate::error::{message, refuse};
 use crate::late;
@@ -64,6 +65,7 @@ pub(crate) struct Front {
     ids: AtomicU64,
     /// Memory for forms, in KiB.
     forms: Semaphore,
+    chunks: Chunks,
 }
 
 /// Of a request, what is needed behind `s3s`.
@@ -133,7 +135,7 @@ impl Front {
     pub(crate) fn new(door: Arc<Door>, service: S3Service) -> Self {
         // Ids of gateways that started at different moments differ.
         let ids = AtomicU64::new(u64::try_from(RealClock::wall_nanos() >> 8).unwrap_or_default());
-        Self { door, service, ids, forms: Semaphore::new(FORMS_KIB) }
+        Self { door, service, ids, forms: Semaphore::new(FORMS_KIB), chunks: Chunks::new() }
     }
 
     fn asked(&self, request: &Request<hyper::body::Incoming>) -> Asked {
@@ -217,7 +219,11 @@ impl Front {
     ) -> Result<Response<Body>, HttpError> {
         let len = match crate::gate::form(request.method(), request.headers()) {
             Err(error) => return written(error),
-            Ok(None) => return self.service.call(request.map(Body::from)).await,
+            Ok(None) => {
+                let (head, body) = request.into_parts();
+                let body = self.chunks.of(&head.headers, body.into());
+                return self.service.call(Request::from_parts(head, body)).await;
+            }
             Ok(Some(len)) => len,
         };
         // The file stays where it is, fields are written anew.

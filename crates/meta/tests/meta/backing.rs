@@ -410,12 +410,14 @@ pub(crate) async fn clean_files_go_and_come_back(f: Fixture) {
     assert!(c.evict("a/k", clean.seq).await);
     assert_eq!((c.object("a/k").await, c.names(bucket).await.len()), (None, 0));
     let gone = c.state("a/k").await.unwrap();
-    assert_eq!((gone.wanted, gone.seq), (Wanted::Forgotten, clean.seq));
+    assert!(gone.wanted == Wanted::Forgotten && gone.seq != clean.seq);
     assert!(gone.is_clean() && gone.has == clean.has);
-    assert!(!c.evict("a/k", clean.seq).await);
+    for seq in [clean.seq, gone.seq] {
+        assert!(!c.evict("a/k", seq).await, "nobody else writes at the backend");
+    }
     let absent = c.put_if("a/k", b"2", Expect::Absent).await.unwrap();
     assert!(matches!(absent, Put::Unmet(None)), "the backend has it");
-    for seen in [None, Some(clean.seq + 1)] {
+    for seen in [None, Some(clean.seq), Some(gone.seq + 1)] {
         assert!(!c.fill("a/k", b"1", seen).await);
     }
     assert!(c.fill("a/k", b"1", Some(gone.seq)).await);
@@ -427,7 +429,8 @@ pub(crate) async fn clean_files_go_and_come_back(f: Fixture) {
     assert!(!c.fill("a/k", b"old", Some(gone.seq)).await, "much too late");
     assert!(c.queued(LANE_SMALL).await.is_empty());
     // A mount has written meanwhile.
-    assert!(c.fill("a/k", b"1", Some(filled.seq)).await);
+    let gone = c.state("a/k").await.unwrap();
+    assert!(c.fill("a/k", b"1", Some(gone.seq)).await);
     let (object, state) = (c.object("a/k").await.unwrap(), c.state("a/k").await.unwrap());
     f.clock.advance(Duration::from_secs(1));
     c.write(object.attr, 0, b"mount").await.unwrap();
@@ -447,6 +450,42 @@ pub(crate) async fn clean_files_go_and_come_back(f: Fixture) {
     f.other.collect().await.unwrap();
     assert_eq!(c.state("fresh").await, None);
     assert!(c.fill("fresh", b"1", None).await);
+}
+
+/// An object of the backend that was here and was evicted; its state.
+async fn evicted(c: &Client, key: &str) -> KeyState {
+    assert!(c.fill(key, b"1", None).await);
+    let clean = c.state(key).await.unwrap();
+    assert!(c.evict(key, clean.seq).await);
+    assert!(!c.evict(key, clean.seq).await, "who evicts it too has not asked the backend again");
+    let absent = c.put_if(key, b"2", Expect::Absent).await.unwrap();
+    assert!(matches!(absent, Put::Unmet(None)), "the backend has it");
+    c.state(key).await.unwrap()
+}
+
+/// Where others write at the backend too.
+pub(crate) async fn what_others_removed_may_be_made_anew(f: Fixture) {
+    let c = f.client().await;
+    c.backed().await;
+    let mut shared = Backing { is_shared: true, ..backing() };
+    c.back(Some(shared.clone())).await.unwrap();
+    let gone = evicted(&c, "o/k").await;
+    // A gateway has seen that the backend does not have it any more.
+    assert!(c.evict("o/k", gone.seq).await);
+    let nothing = c.state("o/k").await.unwrap();
+    assert!(nothing.is_clean() && nothing.is_tombstone() && nothing.has.is_none());
+    assert!(!c.evict("o/k", nothing.seq).await);
+    assert!(!c.fill("o/k", b"old", Some(gone.seq)).await, "it comes too late");
+    let anew = c.put_if("o/k", b"2", Expect::Absent).await.unwrap();
+    assert!(matches!(anew, Put::Done(..)));
+    assert!(c.state("o/k").await.unwrap().is_dirty());
+    // What became transient is never looked for there.
+    evicted(&c, "t/k").await;
+    let rule = Rule { prefix: b"t/".to_vec(), mode: Mode::Transient, ..Rule::default() };
+    shared.rules.push(rule);
+    c.back(Some(shared)).await.unwrap();
+    let anew = c.put_if("t/k", b"2", Expect::Absent).await.unwrap();
+    assert!(matches!(anew, Put::Done(..)));
 }
 
 pub(crate) async fn what_mounts_do_is_followed(f: Fixture) {

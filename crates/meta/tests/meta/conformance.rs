@@ -152,6 +152,7 @@ fn of_backing() -> Vec<(&'static str, Case)> {
         backing::attempts_of_unknown_outcome_stay,
         backing::queues_have_lanes_and_an_order,
         backing::clean_files_go_and_come_back,
+        backing::what_others_removed_may_be_made_anew,
         backing::what_mounts_do_is_followed,
         backing::transient_objects_go_with_their_time,
         backing::buckets_are_backed_and_not,

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use millpond_client::{Body, Expect, PutObject};
 use millpond_env::Rng;
 use millpond_s3_load::proxy::Faults;
 
-use crate::behind::{BUCKET, Backed, volume};
+use crate::behind::{BEHIND, BUCKET, Backed, PREFIX, volume};
 use crate::server::{Server, until};
 
 const KIB: usize = 1 << 10;
@@ -159,6 +160,59 @@ fn what_was_done_though_nobody_heard_of_it_is_found_out() {
     let line = "millpond_s3_backend_requests_total{backend=\"store\",operation=\"put\",result=";
     assert_eq!(it.metric(&format!("{line}\"unknown\"}}")), 6, "none was sent twice");
     assert_eq!(it.metric(&format!("{line}\"done\"}}")), 0);
+}
+
+#[test]
+fn keys_that_the_store_cannot_have_hold_nothing_up() {
+    let it = Backed::start();
+    let (long, fits) = ("x".repeat(1_025 - PREFIX.len()), "x".repeat(1_024 - PREFIX.len()));
+    it.s3.get(&at(&long)).send().refused(404, "NoSuchKey");
+    let refused = it.s3.put(&at(&long), "too long").send().refused(400, "KeyTooLongError");
+    assert!(refused.tag("Message").contains("9 bytes"), "{}", refused.text());
+    let begun = it.s3.post(&at(&long), "").query("uploads", "").send();
+    begun.refused(400, "KeyTooLongError");
+    it.s3.put(&at(&fits), "fits").send().expect(200);
+    let copy = it.s3.put(&at(&long), "").header("x-amz-copy-source", &at(&fits)).send();
+    copy.refused(400, "KeyTooLongError");
+    it.settled();
+    assert_eq!(it.behind(&fits).expect(200).body, b"fits");
+    // One that came in another way stays, and can be removed.
+    let put = PutObject {
+        bucket: BUCKET,
+        key: long.as_bytes(),
+        body: Body::Bytes(b"by a mount"),
+        attachment: b"",
+        expect: Expect::Any,
+        replicas: 0,
+        origin: None,
+    };
+    it.volume.put_object(&put).unwrap();
+    assert_eq!(it.s3.bytes(&at(&long)), b"by a mount");
+    it.s3.delete(&at(&long)).send().expect(204);
+    until("its removal is done", || {
+        it.volume.hasten(BUCKET, long.as_bytes()).unwrap();
+        (it.waiting() == 0).then_some(())
+    });
+    it.s3.get(&at(&long)).send().refused(404, "NoSuchKey");
+    it.s3.delete(&at(&long)).send().expect(204);
+    it.settled();
+    it.volume.set_backing(BUCKET, None).unwrap();
+}
+
+#[test]
+fn what_others_removed_may_be_made_anew() {
+    let it = Backed::start();
+    it.backing(|backing| backing.is_shared = true);
+    it.s3.object(&at("k"), "one");
+    it.settled();
+    let state = it.volume.look_up(BUCKET, b"k", false).unwrap().state.unwrap();
+    assert!(it.volume.evict(BUCKET, b"k", state.seq).unwrap());
+    let make = || it.s3.put(&at("k"), "two").header("if-none-match", "*").send();
+    make().refused(412, "PreconditionFailed");
+    it.direct.delete(&format!("/{BEHIND}/{PREFIX}k")).send().expect(204);
+    make().expect(200);
+    it.settled();
+    it.check(&BTreeMap::from([("k".to_owned(), Some(b"two".to_vec()))]));
 }
 
 #[test]

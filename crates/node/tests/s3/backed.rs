@@ -69,6 +69,43 @@ fn is_gone(answer: Answer) {
     answer.refused(404, "NoSuchKey");
 }
 
+/// Asks for many removals at once: the keys that were removed, and the errors of others.
+fn removed(s3: &Client, objects: &[(&str, &str)]) -> (Vec<String>, Vec<String>) {
+    let objects = objects.iter().map(|(key, etag)| {
+        format!("<Object><Key>{key}</Key><ETag>{}</ETag></Object>", etag.replace('"', "&quot;"))
+    });
+    let body = format!("<Delete>{}</Delete>", objects.collect::<String>());
+    let answer = s3.post("/data", body).query("delete", "").send().expect(200);
+    (answer.tags("Deleted"), answer.tags("Code"))
+}
+
+#[test]
+fn what_only_the_backend_has_is_removed_as_its_conditions_say() {
+    let pair = Pair::start(&["--timeout", "1s"], &[]);
+    let (s3, there) = (&pair.s3, &pair.there);
+    let etag = there.object("/there/a", "value");
+    for key in ["b", "c", "left"] {
+        there.object(&format!("/there/{key}"), "value");
+    }
+    let wrong = "\"00000000000000000000000000000000\"";
+    let (done, codes) = removed(s3, &[("a", wrong), ("b", &etag), ("none", wrong)]);
+    // What is nowhere is removed.
+    assert_eq!(done, ["<Key>b</Key>", "<Key>none</Key>"]);
+    assert_eq!(codes, ["PreconditionFailed"]);
+    s3.delete("/data/c").header("if-match", wrong).send().refused(412, "PreconditionFailed");
+    s3.delete("/data/c").header("if-match", &etag).send().expect(204);
+    pair.drained();
+    assert_eq!(there.bytes("/there/a"), b"value");
+    is_gone(there.get("/there/b").send());
+    is_gone(there.get("/there/c").send());
+    // Nobody knows whether the condition holds.
+    let Pair { front: _front, back, s3, .. } = pair;
+    drop(back);
+    let (done, codes) = removed(&s3, &[("left", &etag), ("b", &etag)]);
+    assert_eq!(done, ["<Key>b</Key>"]);
+    assert_eq!(codes, ["ServiceUnavailable"]);
+}
+
 #[test]
 fn what_was_there_is_read_and_kept() {
     let pair = Pair::start(&[], &[]);

@@ -75,10 +75,11 @@ fn a_body_in_signed_chunks_is_one_body() {
     s3.get("/bkt/bad").send().refused(404, "NoSuchKey");
 }
 
-/// A body in chunks that nobody signed, with a trailer.
-fn with_trailer(put: Request, body: &str, (name, value): (&str, &str)) -> Request {
-    let text = format!("{:x}\r\n{body}\r\n0\r\n{name}:{value}\r\n\r\n", body.len());
-    put.body(text)
+/// A body in one chunk that nobody signed, with a trailer.
+fn with_trailer(put: Request, body: &[u8], (name, value): (&str, &str)) -> Request {
+    let (line, trailer) =
+        (format!("{:x}\r\n", body.len()), format!("\r\n0\r\n{name}:{value}\r\n\r\n"));
+    put.body([line.as_bytes(), body, trailer.as_bytes()].concat())
         .payload("STREAMING-UNSIGNED-PAYLOAD-TRAILER")
         .header("x-amz-decoded-content-length", &body.len().to_string())
         .header("x-amz-trailer", name)
@@ -92,18 +93,69 @@ fn a_trailer_is_compared() {
     s3.bucket("bkt");
     for (name, value) in SUMS {
         let header = format!("x-amz-checksum-{name}");
-        let put = with_trailer(s3.put("/bkt/k", ""), BODY, (&header, value)).send().expect(200);
+        let put = with_trailer(s3.put("/bkt/k", ""), BODY.as_bytes(), (&header, value));
+        let put = put.send().expect(200);
         assert_eq!(put.header(&header), value);
         assert_eq!(s3.bytes("/bkt/k"), BODY.as_bytes());
     }
     for (name, value) in WRONG {
         let header = format!("x-amz-checksum-{name}");
-        let put = with_trailer(s3.put("/bkt/wrong", ""), BODY, (&header, value));
+        let put = with_trailer(s3.put("/bkt/wrong", ""), BODY.as_bytes(), (&header, value));
         put.send().refused(400, "BadDigest");
     }
-    let unknown = with_trailer(s3.put("/bkt/wrong", ""), BODY, ("x-amz-other", "1"));
+    let unknown = with_trailer(s3.put("/bkt/wrong", ""), BODY.as_bytes(), ("x-amz-other", "1"));
     unknown.send().refused(400, "InvalidRequest");
     s3.get("/bkt/wrong").send().refused(404, "NoSuchKey");
+}
+
+#[test]
+fn a_body_in_one_chunk_is_not_kept_in_memory() {
+    let server = Server::start();
+    let gateway = server.plain_gateway();
+    let s3 = gateway.client();
+    s3.bucket("bkt");
+    let body: Vec<u8> = (0..64_u32 << 20).map(|n| (n % 249) as u8).collect();
+    // What a gateway needs for a body of this length, and what its `ETag` and its checksum are.
+    let plain = s3.put("/bkt/plain", body.clone()).payload("UNSIGNED-PAYLOAD");
+    let plain = plain.header("x-amz-sdk-checksum-algorithm", "CRC32").send().expect(200);
+    let before = gateway.memory_max();
+    let sum = plain.header("x-amz-checksum-crc32");
+    let put = with_trailer(s3.put("/bkt/k", ""), &body, ("x-amz-checksum-crc32", &sum));
+    let put = put.send().expect(200);
+    let more = gateway.memory_max() - before;
+    assert!(more < 32 << 20, "{} MiB more for one chunk", more >> 20);
+    assert_eq!(put.header("etag"), plain.header("etag"));
+    assert!(s3.bytes("/bkt/k") == body);
+}
+
+#[test]
+fn chunks_that_are_wrong_are_refused_by_name() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    let signed = |len: usize| {
+        let text = format!("{len:x};chunk-signature={}\r\n", "0".repeat(64));
+        let put = s3.put("/bkt/k", text).payload("STREAMING-AWS4-HMAC-SHA256-PAYLOAD");
+        put.header("x-amz-decoded-content-length", &len.to_string()).send()
+    };
+    let long = signed((16 << 20) + 1).refused(400, "InvalidRequest");
+    assert!(long.tag("Message").contains("16777216 bytes"), "{}", long.text());
+    signed(16 << 20).refused(400, "IncompleteBody");
+    for (text, code) in [
+        ("nonsense\r\n", "InvalidRequest"),
+        ("5\r\nhelloo\r\n0\r\n\r\n", "InvalidRequest"),
+        ("5;\r\nhello\r\n0\r\n\r\n", "InvalidRequest"),
+        ("6\r\nhello\r\n0\r\n\r\n", "IncompleteBody"),
+        ("6\r\nhello", "IncompleteBody"),
+        ("5\r\nhello", "IncompleteBody"),
+        ("4\r\nhell\r\n0\r\n\r\n", "IncompleteBody"),
+        ("5\r\nhello\r\n0\r\n\r\n", "MalformedTrailerError"),
+    ] {
+        let put = s3.put("/bkt/k", text).payload("STREAMING-UNSIGNED-PAYLOAD-TRAILER");
+        let put = put.header("x-amz-decoded-content-length", "5");
+        put.header("x-amz-trailer", "x-amz-checksum-crc32").send().refused(400, code);
+    }
+    s3.get("/bkt/k").send().refused(404, "NoSuchKey");
 }
 
 #[test]

@@ -88,6 +88,32 @@ fn writes_are_conditional() {
 }
 
 #[test]
+fn copies_are_conditional() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    let copy = |name: &str, value: &str| {
+        s3.put("/bkt/k", "").header("x-amz-copy-source", "/bkt/from").header(name, value).send()
+    };
+    for len in [5, 300_000] {
+        let from = s3.object("/bkt/from", vec![b'c'; len]);
+        copy("if-match", "*").refused(404, "NoSuchKey");
+        copy("if-none-match", "*").expect(200);
+        let there = s3.object("/bkt/k", "kept");
+        copy("if-none-match", "*").refused(412, "PreconditionFailed");
+        copy("if-none-match", &there).refused(412, "PreconditionFailed");
+        copy("if-match", &from).refused(412, "PreconditionFailed");
+        assert_eq!(s3.bytes("/bkt/k"), b"kept");
+        // Those of the source are others.
+        copy("x-amz-copy-source-if-none-match", &from).refused(412, "PreconditionFailed");
+        copy("if-match", &there).expect(200);
+        assert_eq!(s3.bytes("/bkt/k").len(), len);
+        copy("if-match", "").refused(400, "InvalidArgument");
+        s3.delete("/bkt/k").send().expect(204);
+    }
+}
+
+#[test]
 fn ranges_are_cut_out() {
     let server = Server::start();
     let s3 = server.client();

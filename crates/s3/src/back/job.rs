@@ -14,6 +14,7 @@ use super::persist::{Bucket, lease};
 use super::source;
 use super::store::{ACCESS, At, Backend, CONTENT, Content, Fault, Kind, PUT_ID, PUT_LEN, Told};
 use super::upload::{self, Plan};
+use crate::backed::KEY_MAX;
 use crate::record::View;
 use crate::store::Object;
 
@@ -124,6 +125,10 @@ impl Job {
 
     async fn outcome(&self) -> Outcome {
         let Some(key) = self.remote_key() else {
+            if matches!(self.claimed.state.wanted, Wanted::Nothing) {
+                // The backend never had such a key.
+                return Outcome::Done { etag: None };
+            }
             let error = "the key is too long at the backend, or no UTF-8".to_owned();
             return Outcome::Failed { error, pause_ms: 60_000 };
         };
@@ -152,7 +157,7 @@ impl Job {
     /// The key at the backend.
     fn remote_key(&self) -> Option<String> {
         let key = [self.backing.prefix.as_slice(), &self.claimed.key].concat();
-        String::from_utf8(key).ok().filter(|it| it.len() <= 1_024)
+        String::from_utf8(key).ok().filter(|it| it.len() <= KEY_MAX)
     }
 
     fn again(error: String) -> Outcome {

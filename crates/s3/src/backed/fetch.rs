@@ -3,10 +3,14 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::{Stream, StreamExt as _};
 use hyper::body::Bytes;
 use millpond_client::{File, Origin};
+use millpond_env::RealClock;
+use millpond_types::Tick;
+use millpond_types::meta::object::FORGET_MS;
 use s3s::dto::{Range, StreamingBlob};
 use s3s::stream::{ByteStream, RemainingLength};
 use s3s::{S3Error, S3ErrorCode, S3Result, StdError};
@@ -32,6 +36,9 @@ const PIECE: usize = 2 << 20;
 const TRIES: usize = 4;
 /// Longest `ETag` that a state keeps.
 const ETAG_MAX: usize = 200;
+/// A fill that takes longer than this is not kept, in milliseconds: what has happened to its key since may be forgotten. Half of how
+/// long that is known is left for what comes behind this is looked at.
+const FILL_MS_MAX: u64 = FORGET_MS / 2;
 /// Above this the pool has no room for what can be read elsewhere, in thousandths.
 const FULL: u64 = 950;
 
@@ -51,6 +58,31 @@ impl Asked<'_> {
     pub(crate) fn check(&self, view: &View) -> S3Result<()> {
         self.who.check(&view.record, Permission::Read)?;
         self.conditions.check_read(view)
+    }
+}
+
+/// What was seen of a key before the backend was asked for it, and when.
+#[derive(Clone, Copy)]
+struct Before {
+    seen: Option<u64>,
+    at: Tick,
+}
+
+impl Before {
+    fn now(seen: Option<u64>) -> Self {
+        Self { seen, at: RealClock::tick() }
+    }
+
+    /// Whether metas still know by then what has happened to the key since.
+    ///
+    /// # Errors
+    /// `SlowDown` if not.
+    fn check(self, now: Tick) -> S3Result<()> {
+        if now.since(self.at) <= Duration::from_millis(FILL_MS_MAX) {
+            return Ok(());
+        }
+        let message = "The backend took so long that what it sent may be out of date.";
+        Err(refuse(S3ErrorCode::SlowDown, message))
     }
 }
 
@@ -117,6 +149,7 @@ pub(crate) async fn get(
     if asked.range.is_some() || asked.part.is_some() {
         return ranged(door, (backed, key), asked).await;
     }
+    let before = Before::now(seen);
     let (remote, pieces) = begin(door, (backed, key)).await?;
     let view = View::of_remote(&remote);
     asked.check(&view)?;
@@ -127,7 +160,7 @@ pub(crate) async fn get(
         None => passing(pieces, remote.len),
         Some(filling) => {
             let left = remote.len;
-            let told = fill_and_tell(door, (backed, key, seen), (remote, pieces), filling);
+            let told = fill_and_tell(door, (backed, key, before), (remote, pieces), filling);
             StreamingBlob::new(Passing { pieces: told, left })
         }
     };
@@ -181,26 +214,27 @@ fn is_kept(door: &Door, backed: &Backed, remote: &Remote) -> bool {
 /// Brings an object here that only the backend has, whatever the bound of the cache.
 ///
 /// # Errors
-/// `NoSuchKey`; of the backend, and of the volume.
+/// `NoSuchKey`; `SlowDown` when it took too long; of the backend, and of the volume.
 pub(crate) async fn fill(
     door: &Arc<Door>,
     backed: &Backed,
     key: &str,
     seen: Option<u64>,
 ) -> S3Result<()> {
+    let before = Before::now(seen);
     let (remote, pieces) = begin(door, (backed, key)).await?;
     if remote.etag.len() > ETAG_MAX {
         let message = "The backend's ETag of this object is longer than 200 bytes.";
         return Err(refuse(S3ErrorCode::InternalError, message));
     }
     let content = take(door, (&remote, backed.replicas_of(key)), pieces, None).await?;
-    publish(door, (backed, key, seen), &remote, content).await
+    publish(door, (backed, key, before), &remote, content).await
 }
 
 /// Fills on its own, and tells the pieces; goes on when nobody takes them any more.
 fn fill_and_tell(
     door: &Arc<Door>,
-    (backed, key, seen): (&Backed, &str, Option<u64>),
+    (backed, key, before): (&Backed, &str, Before),
     (remote, pieces): (Remote, Pieces),
     filling: Filling,
 ) -> Told {
@@ -210,7 +244,7 @@ fn fill_and_tell(
         let _filling = filling;
         let what = (&remote, backed.replicas_of(&key));
         let done = match take(&door, what, pieces, Some(sender)).await {
-            Ok(content) => publish(&door, (&backed, &key, seen), &remote, content).await,
+            Ok(content) => publish(&door, (&backed, &key, before), &remote, content).await,
             Err(error) => Err(error),
         };
         if let Err(error) = done.map_err(|error| told_of(&door, error)) {
@@ -328,7 +362,7 @@ async fn pass(
 /// Gives the key its file, if it has none and nobody changed it since.
 async fn publish(
     door: &Arc<Door>,
-    (backed, key, seen): (&Backed, &str, Option<u64>),
+    (backed, key, before): (&Backed, &str, Before),
     remote: &Remote,
     content: Content,
 ) -> S3Result<()> {
@@ -340,7 +374,8 @@ async fn publish(
         Err(error) if matches!(error.kind, Kind::Refused | Kind::Absent) => Vec::new(),
         told => told.map_err(|error| fault(name, &error))?,
     };
-    let origin = Origin { etag: remote.etag.clone(), seen };
+    before.check(RealClock::tick())?;
+    let origin = Origin { etag: remote.etag.clone(), seen: before.seen };
     let (bucket, asked) = (backed.bucket.clone(), key.to_owned());
     let replicas = backed.replicas_of(key);
     let put = door.blocking(move |store| {
@@ -379,4 +414,19 @@ pub(crate) fn record(remote: &Remote) -> Record {
     }
     record.modified = remote.modified_ms / 1_000;
     record
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fill_ends_before_its_key_is_forgotten() {
+        let before = Before::now(Some(7));
+        let after = |ms| before.check(before.at.plus(Duration::from_millis(ms)));
+        assert!(after(0).is_ok() && after(FILL_MS_MAX).is_ok());
+        for late in [FILL_MS_MAX + 1, FORGET_MS, 10 * FORGET_MS] {
+            assert_eq!(*after(late).unwrap_err().code(), S3ErrorCode::SlowDown);
+        }
+    }
 }

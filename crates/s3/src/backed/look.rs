@@ -14,7 +14,7 @@ use crate::conditions::Conditions;
 use crate::door::{Door, There};
 use crate::error::Told as _;
 use crate::record::View;
-use crate::store::{Found, Object, Wanted};
+use crate::store::{Found, Object, Store, Wanted};
 
 /// The header that says where an object is.
 const STATE: &str = "x-millpond-state";
@@ -99,7 +99,7 @@ async fn place(door: &Arc<Door>, backed: &Backed, key: &str, with_bytes: bool) -
                     adopt(door, backed, key).await?;
                     continue;
                 }
-                _ if mode == Mode::Transient => return Ok(Seen::Nowhere),
+                _ if mode == Mode::Transient || !backed.fits(key) => return Ok(Seen::Nowhere),
                 state => return Ok(Seen::There(state.map(|it| it.seq))),
             }
         };
@@ -189,6 +189,15 @@ pub(crate) async fn remote(door: &Arc<Door>, backed: &Backed, key: &str) -> S3Re
     }
 }
 
+/// What is known of a key after it was to be brought here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Brought {
+    /// It is here, or nowhere for all that metas know; or nothing was asked.
+    Known,
+    /// Metas did not know, and the backend does not have it.
+    Absent,
+}
+
 /// Brings a key here if only the backend has it, so that a condition of a write can be decided by metas.
 ///
 /// # Errors
@@ -197,22 +206,40 @@ pub(crate) async fn bring_for(
     door: &Arc<Door>,
     at: (&str, &str),
     conditions: &Conditions,
-) -> S3Result<()> {
+) -> S3Result<Brought> {
     if !conditions.is_for_write() {
-        return Ok(());
+        return Ok(Brought::Known);
     }
-    let Some(backed) = door.backed(at.0).await? else { return Ok(()) };
+    let Some(backed) = door.backed(at.0).await? else { return Ok(Brought::Known) };
     for _ in 0..TRIES {
-        let Seen::There(seen) = look(door, &backed, at.1, false).await? else { return Ok(()) };
+        let Seen::There(seen) = look(door, &backed, at.1, false).await? else {
+            return Ok(Brought::Known);
+        };
         let there = match remote(door, &backed, at.1).await {
             Ok(view) => view,
-            Err(error) if is_absent(&error) => return Ok(()),
+            Err(error) if is_absent(&error) => {
+                absent(door, &backed, (at.1, seen)).await?;
+                return Ok(Brought::Absent);
+            }
             Err(error) => return Err(error),
         };
         conditions.check_write(Some(&there))?;
         super::fetch::fill(door, &backed, at.1, seen).await?;
     }
     Err(S3ErrorCode::SlowDown.into())
+}
+
+/// Has metas know that the backend does not have a key that was evicted: others have removed it there. If its state is still the one
+/// that was seen.
+async fn absent(
+    door: &Arc<Door>,
+    backed: &Backed,
+    (key, seen): (&str, Option<u64>),
+) -> S3Result<()> {
+    let Some(seq) = seen.filter(|_| backed.backing.is_shared) else { return Ok(()) };
+    let (bucket, asked) = (backed.bucket.clone(), key.to_owned());
+    let evict = move |store: &Store| store.evict(&bucket, asked.as_bytes(), seq).in_bucket();
+    door.blocking(evict).await.map(drop)
 }
 
 /// Brings a key here if only the backend has it.

@@ -32,6 +32,8 @@ use crate::back::store::{At, Backend, Fault, Kind};
 use crate::door::Door;
 use crate::error::{refuse, told};
 
+/// Longest key of a backend in bytes.
+pub(crate) const KEY_MAX: usize = 1_024;
 /// Keys of shared prefixes whose last look is remembered at most.
 const LOOKS_MAX: usize = 65_536;
 
@@ -71,6 +73,28 @@ impl Backed {
     /// The key at the backend.
     pub(crate) fn key(&self, key: &str) -> String {
         format!("{}{key}", self.prefix())
+    }
+
+    /// Whether the backend can have a key.
+    pub(crate) fn fits(&self, key: &str) -> bool {
+        self.backing.prefix.len() + key.len() <= KEY_MAX
+    }
+
+    /// Whether the backend can have a key that goes there.
+    ///
+    /// # Errors
+    /// `KeyTooLongError`: it would be acknowledged and never be persisted.
+    pub(crate) fn check_key(&self, key: &str) -> S3Result<()> {
+        if self.fits(key) || self.mode_of(key) == Mode::Transient {
+            return Ok(());
+        }
+        let prefix = self.backing.prefix.len();
+        let message = format!(
+            "Your key is too long: the backend '{}' puts a prefix of {prefix} bytes before it, which leaves {}",
+            self.backing.backend,
+            KEY_MAX.saturating_sub(prefix)
+        );
+        Err(refuse(S3ErrorCode::KeyTooLongError, message))
     }
 
     /// What keys of the backend have before ours.

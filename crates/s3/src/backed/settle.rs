@@ -28,11 +28,12 @@ pub(crate) struct Written {
 /// Lets a write in, late when the pool is nearly full.
 ///
 /// # Errors
-/// `SlowDown` when it is full.
+/// `SlowDown` when it is full; `KeyTooLongError` where the backend cannot have the key.
 pub(crate) async fn admit(door: &Arc<Door>, (bucket, key): (&str, &str)) -> S3Result<Written> {
     let Some(backed) = door.backed(bucket).await? else {
         return Ok(Written { backed: None, is_through: false });
     };
+    backed.check_key(key)?;
     let rule = backed.backing.rule_of(key.as_bytes());
     let mut is_through = rule.mode == Mode::WriteThrough;
     if is_over(door).await {

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use hyper::header::{HeaderMap, HeaderName, IF_MATCH, IF_NONE_MATCH};
 use millpond_client::File;
 use s3s::dto::{
-    CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource, MetadataDirective,
-    TaggingDirective,
+    CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource, ETagCondition,
+    MetadataDirective, TaggingDirective,
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Result};
 
@@ -16,12 +17,12 @@ use super::tagging::parse_header;
 use super::{Answer, access_key, told as told_answer};
 use crate::access::{Asker, who_asks};
 use crate::acl::{Permission, wished};
-use crate::backed::look::bring;
+use crate::backed::look::{bring, bring_for};
 use crate::backed::settle::admit;
 use crate::conditions::{Conditions, etag, time};
 use crate::door::{Door, Way};
 use crate::error::{Told as _, absent, refuse};
-use crate::hash::{Algorithm, Hasher, hex};
+use crate::hash::{Algorithm, Hasher, Sum, hex};
 use crate::receive::{BODY_MAX, Content, Target};
 use crate::record::{Record, View};
 use crate::store::{Object, STORED_MAX, Store};
@@ -220,6 +221,69 @@ fn same() -> S3Error {
     refuse(S3ErrorCode::InvalidRequest, message)
 }
 
+/// A copy that is wanted.
+struct Copying {
+    from: Source,
+    /// What is asked of its source.
+    conditions: Conditions,
+    told: Told,
+    /// Says whose it is.
+    signed: Record,
+    /// Its bucket and its key.
+    at: (String, String),
+    /// What is asked of what is there.
+    onto: Conditions,
+    to: Target,
+    goes_behind: bool,
+}
+
+impl Copying {
+    /// Makes it; for a thread that may block.
+    fn done(self, store: &Store) -> S3Result<(View, Option<Sum>)> {
+        let (bucket, key, onto) = (self.at.0.as_str(), self.at.1.as_str(), &self.onto);
+        let (object, from, file) = self.from.open(store, &self.conditions)?;
+        self.from.check_tags(&from, &self.told)?;
+        if from.attr.size > BODY_MAX {
+            let message = "The specified copy source is larger than the maximum allowable size for a \
+                           copy source: 5368709120";
+            return Err(refuse(S3ErrorCode::InvalidRequest, message));
+        }
+        if onto.is_for_write() {
+            // Before anything is copied: the condition holds seldom less often than it does now.
+            let there = store.get_object(bucket, key.as_bytes(), false).in_bucket()?;
+            onto.check_write(there.as_ref().map(View::of).as_ref())?;
+        }
+        let algorithm = self.told.algorithm.or(from.record.sum.as_ref().map(|it| it.algorithm));
+        let mut hasher = Hasher::new(Some(algorithm.unwrap_or(Algorithm::Crc64Nvme)));
+        let (all, replicas) = ((0, from.attr.size), self.to.replicas);
+        let content = duplicate(store, (&object, file.as_ref()), all, (&mut hasher, self.to))?;
+        let digest = hasher.finish();
+        let mut record = self.told.record(&from, self.signed)?;
+        record.etag = Some(hex(&digest.md5));
+        record.sum.clone_from(&digest.sum);
+        record.check_behind(self.goes_behind)?;
+        let (content, record) = (&content, &record);
+        let new = New { bucket, key, content, record, conditions: onto, replicas, upload: None };
+        Ok((store_object(store, &new)?, digest.sum))
+    }
+}
+
+/// What a request asks of what its copy replaces: `s3s` has no fields for that.
+fn conditions_of_target(headers: &HeaderMap) -> S3Result<Conditions> {
+    let of = |name: HeaderName| {
+        let mut values = headers.get_all(&name).iter();
+        let condition = match (values.next(), values.next()) {
+            (None, _) => return Ok(None),
+            (Some(value), None) => ETagCondition::parse_http_header(value.as_bytes()).ok(),
+            (Some(_), Some(_)) => None,
+        };
+        let message = format!("invalid header: {name}");
+        condition.map(Some).ok_or_else(|| refuse(S3ErrorCode::InvalidArgument, message))
+    };
+    let (if_match, if_none_match) = (of(IF_MATCH)?, of(IF_NONE_MATCH)?);
+    Ok(Conditions { if_match, if_none_match, ..Conditions::default() })
+}
+
 /// `CopyObject`.
 pub(crate) async fn copy_object(
     door: &Arc<Door>,
@@ -227,6 +291,7 @@ pub(crate) async fn copy_object(
 ) -> Answer<CopyObjectOutput> {
     let from = source(door, &request, &request.input.copy_source).await?;
     let who = who_asks(&request)?;
+    let onto = conditions_of_target(&request.headers)?;
     let mut input = request.input;
     refuse_extras!(input);
     check_key(&input.key)?;
@@ -253,35 +318,12 @@ pub(crate) async fn copy_object(
     let conditions = conditions_of_source!(input);
     from.bring(door).await?;
     let written = admit(door, (&bucket, &key)).await?;
+    bring_for(door, (&bucket, &key), &onto).await?;
     let (of, to) = (key.clone(), Target::of(written.replicas(&key)));
-    let (goes_behind, replicas) = (written.goes_behind(&key), to.replicas);
+    let goes_behind = written.goes_behind(&key);
     let _memory = door.memory(Way::In, PIECE).await?;
-    let (view, sum) = door
-        .blocking(move |store| {
-            let source = from;
-            let (object, from, file) = source.open(store, &conditions)?;
-            source.check_tags(&from, &told)?;
-            if from.attr.size > BODY_MAX {
-                let message = "The specified copy source is larger than the maximum allowable size for a \
-                               copy source: 5368709120";
-                return Err(refuse(S3ErrorCode::InvalidRequest, message));
-            }
-            let algorithm = told.algorithm.or(from.record.sum.as_ref().map(|it| it.algorithm));
-            let mut hasher = Hasher::new(Some(algorithm.unwrap_or(Algorithm::Crc64Nvme)));
-            let all = (0, from.attr.size);
-            let content = duplicate(store, (&object, file.as_ref()), all, (&mut hasher, to))?;
-            let digest = hasher.finish();
-            let mut record = told.record(&from, signed)?;
-            record.etag = Some(hex(&digest.md5));
-            record.sum.clone_from(&digest.sum);
-            record.check_behind(goes_behind)?;
-            let (bucket, key) = (bucket.as_str(), key.as_str());
-            let (content, record) = (&content, &record);
-            let conditions = &Conditions::default();
-            let new = New { bucket, key, content, record, conditions, replicas, upload: None };
-            Ok((store_object(store, &new)?, digest.sum))
-        })
-        .await?;
+    let copy = Copying { from, conditions, told, signed, at: (bucket, key), onto, to, goes_behind };
+    let (view, sum) = door.blocking(move |store| copy.done(store)).await?;
     let word = written.done(door, &of).await?;
     let mut result = CopyObjectResult {
         e_tag: Some(etag(&view.etag)),

@@ -9,13 +9,13 @@ use s3s::dto::{
 use s3s::{S3ErrorCode, S3Request, S3Result};
 
 use super::{Answer, answer};
-use crate::backed::look::bring_for;
+use crate::backed::look::{Brought, bring_for};
 use crate::backed::settle::admit_removal;
 use crate::conditions::{Conditions, time};
 use crate::door::Door;
 use crate::error::{Told as _, absent, message};
 use crate::record::View;
-use crate::store::{Expect, Put, Store};
+use crate::store::{Expect, Found, Put, Store, Wanted};
 
 /// Keys of one request at most.
 const KEYS_MAX: usize = 1_000;
@@ -46,24 +46,44 @@ impl Only {
     }
 }
 
-fn remove(store: &Store, (bucket, key): (&str, &str), only: &Only) -> S3Result<()> {
-    super::put::check_key(key)?;
-    let is_conditional = only.conditions.if_match.is_some();
-    let mut there = None;
-    if is_conditional {
-        there = store.get_object(bucket, key.as_bytes(), false).in_bucket()?;
+/// Removes a key; whether that was done, or it may be at the backend all the same. For a thread that may block.
+fn remove(
+    store: &Store,
+    (bucket, key): (&str, &str),
+    (only, brought): (&Only, Brought),
+) -> S3Result<bool> {
+    if only.conditions.if_match.is_none() {
+        store.remove_object(bucket, key.as_bytes(), Expect::Any).in_bucket()?;
+        return Ok(true);
     }
+    let Found { object: mut there, state } =
+        store.look_up(bucket, key.as_bytes(), false).in_bucket()?;
+    let is_evicted = state.is_some_and(|it| it.wanted == Wanted::Forgotten);
     for _ in 0..TRIES {
-        let expect = match &there {
-            _ if !is_conditional => Expect::Any,
+        let Some(object) = &there else {
             // What is not there is removed, as AWS has it: who asks again after a lost answer is told so.
-            None => return Ok(()),
-            Some(object) => only.check(&View::of(object))?,
+            return Ok(brought == Brought::Absent || !is_evicted);
         };
+        let expect = only.check(&View::of(object))?;
         match store.remove_object(bucket, key.as_bytes(), expect).in_bucket()? {
-            Put::Done { .. } => return Ok(()),
-            Put::Unmet(None) if expect == Expect::Any => return Ok(()),
+            Put::Done { .. } => return Ok(true),
+            // Removed by another, or evicted: it is looked at anew.
+            Put::Unmet(None) => return Ok(false),
             Put::Unmet(now) => there = now,
+        }
+    }
+    Err(S3ErrorCode::ConditionalRequestConflict.into())
+}
+
+/// Removes a key, which is brought here first if a condition asks for that.
+async fn removed(door: &Arc<Door>, (bucket, key): (&str, &str), only: Only) -> S3Result<()> {
+    super::put::check_key(key)?;
+    let only = Arc::new(only);
+    for _ in 0..TRIES {
+        let brought = bring_for(door, (bucket, key), &only.conditions).await?;
+        let (bucket, key, only) = (bucket.to_owned(), key.to_owned(), Arc::clone(&only));
+        if door.blocking(move |store| remove(store, (&bucket, &key), (&only, brought))).await? {
+            return Ok(());
         }
     }
     Err(S3ErrorCode::ConditionalRequestConflict.into())
@@ -87,10 +107,8 @@ pub(crate) async fn one(
     let only = Only::new(input.if_match.take(), size, modified);
     let (bucket, key) = (input.bucket, input.key);
     let written = admit_removal(door, (&bucket, &key)).await?;
-    bring_for(door, (&bucket, &key), &only.conditions).await?;
-    let of = key.clone();
-    door.blocking(move |store| remove(store, (&bucket, &key), &only)).await?;
-    written.done(door, &of).await?;
+    removed(door, (&bucket, &key), only).await?;
+    written.done(door, &key).await?;
     answer(DeleteObjectOutput::default())
 }
 
@@ -110,9 +128,7 @@ fn only(it: &ObjectIdentifier) -> Only {
 }
 
 /// What became of one key.
-fn outcome(store: &Store, bucket: &str, it: &ObjectIdentifier) -> Outcome {
-    let done = refuse_version(it.version_id.as_ref())
-        .and_then(|()| remove(store, (bucket, &it.key), &only(it)));
+fn outcome(it: &ObjectIdentifier, done: S3Result<()>) -> Outcome {
     match done {
         Ok(()) => Ok(DeletedObject { key: Some(it.key.clone()), ..DeletedObject::default() }),
         Err(error) => Err(refused(it, &error)),
@@ -125,18 +141,14 @@ async fn lane_of(
     bucket: &str,
     lane: Vec<ObjectIdentifier>,
 ) -> S3Result<Vec<Outcome>> {
-    if door.backed(bucket).await?.is_some() {
-        for it in &lane {
-            // What cannot be brought here fails below, or is not there.
-            let _ = bring_for(door, (bucket, &it.key), &only(it).conditions).await;
-        }
+    let mut outcomes = Vec::with_capacity(lane.len());
+    for it in &lane {
+        let done = match refuse_version(it.version_id.as_ref()) {
+            Ok(()) => removed(door, (bucket, &it.key), only(it)).await,
+            Err(error) => Err(error),
+        };
+        outcomes.push(outcome(it, done));
     }
-    let (of, keys) = (bucket.to_owned(), lane.clone());
-    let mut outcomes = door
-        .blocking(move |store| {
-            Ok(keys.iter().map(|it| outcome(store, &of, it)).collect::<Vec<_>>())
-        })
-        .await?;
     for (it, outcome) in lane.iter().zip(&mut outcomes) {
         if outcome.is_ok()
             && let Err(error) =

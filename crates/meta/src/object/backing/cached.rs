@@ -14,9 +14,11 @@ use crate::permit;
 use crate::view::View;
 use crate::volume::Volume;
 
-/// Removes the file of a clean key, if its state is still this one and the file that of the state; whether it was done.
+/// Removes the file of a clean key, if its state is still this one and the file that of the state; whether it was done. Of a key
+/// that was evicted before, where others write at the backend too: who asks has seen that the backend does not have it any more.
 pub(super) async fn evict(
     view: &View,
+    volume: &Volume,
     caller: &Caller,
     (name, key): (&Name, &[u8]),
     seq: u64,
@@ -27,16 +29,24 @@ pub(super) async fn evict(
     let Some(was) = slot.was.as_ref().filter(|was| was.is_clean() && was.seq == seq) else {
         return Ok(false);
     };
-    let Some(ino) = way.file() else { return Ok(false) };
-    let record = view.inode(ino).await?;
-    if was.wanted != file(&record.attr) {
+    let (wanted, has) = if let Some(ino) = way.file() {
+        let record = view.inode(ino).await?;
+        if was.wanted != file(&record.attr) {
+            return Ok(false);
+        }
+        permit::remove(caller, &way.dir().attr, &record.attr)?;
+        drop_file(view, &mut way, record).await?;
+        (Wanted::Forgotten, was.has.clone())
+    } else if was.wanted == Wanted::Forgotten && backed.backing.is_shared {
+        permit::access(caller, &way.dirs[0].record.attr, permit::WRITE)?;
+        (Wanted::Nothing, None)
+    } else {
         return Ok(false);
-    }
-    permit::remove(caller, &way.dir().attr, &record.attr)?;
-    drop_file(view, &mut way, record).await?;
+    };
+    // Another number than the one that was seen: who evicts the same file a second time has not looked at this.
+    let seq = volume.fresh_id().await?;
     let place = Some(forgotten_later(view, seq));
-    let state = KeyState { wanted: Wanted::Forgotten, place, since: view.now, ..was.clone() };
-    slot.put(view, &state)?;
+    slot.put(view, &KeyState { seq, wanted, has, place, since: view.now, ..was.clone() })?;
     Ok(true)
 }
 

@@ -113,7 +113,7 @@ pub(super) async fn change(
             settle::settle(view, caller, (bucket, key), (*put_id, outcome)).await
         }
         BackingOp::Evict { bucket, key, seq } => {
-            cached::evict(view, caller, (bucket, key), *seq).await.map(BackingReply::Is)
+            cached::evict(view, volume, caller, (bucket, key), *seq).await.map(BackingReply::Is)
         }
         BackingOp::Adopt { bucket, key } => {
             let state = cached::adopt(view, volume, caller, (bucket, key)).await?;

@@ -135,11 +135,15 @@ pub(in super::super) async fn may_fill(
     Ok(is_clean && slot.was.map(|was| was.seq) == origin.seen)
 }
 
-/// Whether a key without a file is known to have its object at the backend: it was evicted a while ago.
+/// Whether a key without a file is known to have its object at the backend: it was evicted a while ago. Transient ones are never
+/// looked for there.
 pub(in super::super) async fn is_elsewhere(
     view: &View,
     (backed, key): (&Backed, &[u8]),
 ) -> Result<bool, Failed> {
+    if backed.rule_of(key).mode == Mode::Transient {
+        return Ok(false);
+    }
     let slot = Slot::read(view, backed.ino, key).await?;
     Ok(slot.was.is_some_and(|was| was.wanted == Wanted::Forgotten))
 }

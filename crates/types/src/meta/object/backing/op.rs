@@ -84,7 +84,8 @@ pub enum BackingOp {
         /// What became of it.
         outcome: Outcome,
     },
-    /// The file of a clean key goes.
+    /// The file of a clean key goes; or, where others write at the backend too, it is said that the backend does not have any more
+    /// what was evicted.
     Evict {
         /// In which bucket.
         bucket: Name,
