@@ -109,6 +109,21 @@ impl Etcd {
         child.kill().unwrap();
         child.wait().unwrap();
     }
+
+    /// Starts a member again with what it has on disk, and waits until it answers.
+    pub(crate) fn run(&mut self, n: usize) {
+        self.members[n].child = Some(self.spawn(&binary(), n));
+        let started = Instant::now();
+        while !self.members[n].is_well() {
+            assert!(started.elapsed() < PATIENCE, "a member of etcd does not come back");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// How many members there are.
+    pub(crate) const fn count(&self) -> usize {
+        self.members.len()
+    }
 }
 
 impl Member {

@@ -30,6 +30,8 @@ pub(crate) const THROUGH: &str = "through/";
 const CACHE: u64 = 2 << 20;
 const NODES: usize = 3;
 const GATEWAYS: usize = 2;
+/// Members of etcd: one may be away.
+const MEMBERS: usize = 3;
 
 /// What a cluster is to be like.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +53,8 @@ pub(crate) struct Cluster {
     pub(crate) direct: Client,
     /// Where faults are made.
     proxy: Client,
-    _etcd: Option<Etcd>,
+    /// What the managers keep their state in, if it is not theirs.
+    pub(crate) etcd: Option<Etcd>,
     _folder: tempfile::TempDir,
 }
 
@@ -67,7 +70,7 @@ fn port() -> String {
 }
 
 /// A server that S3 clients reach; where.
-fn with_s3(folder: &Path, name: &str, flags: &[&str]) -> (Process, Client) {
+pub(crate) fn with_s3(folder: &Path, name: &str, flags: &[&str]) -> (Process, Client) {
     let at = port();
     let own = ["--s3", &at, "--s3-access-key", ACCESS, "--s3-secret-key", SECRET];
     let process = Process::start(folder, name, &[flags, &own].concat());
@@ -94,7 +97,7 @@ impl Cluster {
     pub(crate) fn start(wish: Wish) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path();
-        let etcd = wish.etcd.then(|| Etcd::start(1));
+        let etcd = wish.etcd.then(|| Etcd::start(MEMBERS));
         let (count, replicas) = (NODES.to_string(), wish.replicas.to_string());
         let store = etcd.as_ref().map(Etcd::store);
         let mut flags =
@@ -115,17 +118,7 @@ impl Cluster {
         let single = ["--manager", "--form-nodes", "1", "--size", "2GiB"];
         let (far, direct) = with_s3(at, "far", &single);
         let proxy = proxy(&direct.address);
-        let it = Self {
-            gateways,
-            nodes,
-            managers,
-            far,
-            s3,
-            direct,
-            proxy,
-            _etcd: etcd,
-            _folder: folder,
-        };
+        let it = Self { gateways, nodes, managers, far, s3, direct, proxy, etcd, _folder: folder };
         it.make_buckets(it.make_table(wish));
         it
     }

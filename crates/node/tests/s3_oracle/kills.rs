@@ -27,18 +27,27 @@ enum Strike {
     OneOfEach,
     /// The object store behind.
     Behind,
+    /// A member of etcd.
+    Store,
     /// All at once, as if the power failed everywhere.
     All,
 }
 
-const STRIKES: [Strike; 6] = [
+const STRIKES: [Strike; 7] = [
     Strike::Gateway,
     Strike::Manager,
     Strike::Node,
     Strike::OneOfEach,
     Strike::Behind,
     Strike::All,
+    // Where there is etcd.
+    Strike::Store,
 ];
+
+/// What can be killed in a cluster.
+const fn strikes(wish: Wish) -> &'static [Strike] {
+    if wish.etcd { &STRIKES } else { STRIKES.split_at(STRIKES.len() - 1).0 }
+}
 
 /// Those of the short form: a manager that comes back first waits for the end of its own lease, five seconds.
 const SHORT: [Strike; 4] = [Strike::Gateway, Strike::Node, Strike::OneOfEach, Strike::All];
@@ -74,7 +83,7 @@ fn run_all(dead: &mut [&mut Process]) {
 
 /// Kills, waits, and starts again; how long it was away.
 fn strike(cluster: &mut Cluster, strike: Strike, rng: &mut Rng) -> Duration {
-    let Cluster { gateways, nodes, managers, far, .. } = cluster;
+    let Cluster { gateways, nodes, managers, far, etcd, .. } = cluster;
     let (gateway, manager) = (rng.index(gateways.len()), rng.index(managers.len()));
     let node = rng.index(nodes.len());
     let mut dead: Vec<&mut Process> = match strike {
@@ -85,14 +94,23 @@ fn strike(cluster: &mut Cluster, strike: Strike, rng: &mut Rng) -> Duration {
             vec![&mut gateways[gateway], &mut managers[manager], &mut nodes[node]]
         }
         Strike::Behind => vec![far],
+        Strike::Store => Vec::new(),
         Strike::All => managers.iter_mut().chain(nodes).chain(gateways).collect(),
     };
+    let mut member = etcd.as_mut().filter(|_| strike == Strike::Store);
+    let which = member.as_ref().map_or(0, |etcd| rng.index(etcd.count()));
     for process in &mut dead {
         process.kill();
+    }
+    if let Some(etcd) = &mut member {
+        etcd.kill(which);
     }
     let away = Duration::from_millis(rng.below(2_000));
     pause(away);
     run_all(&mut dead);
+    if let Some(etcd) = member {
+        etcd.run(which);
+    }
     away
 }
 
@@ -114,7 +132,7 @@ fn workers(cluster: &Cluster, seed: u64) -> Vec<Worker> {
 fn cycle(
     cluster: &mut Cluster,
     (workers, shared): (&mut [Worker], &Shared),
-    (strikes, time): (&[Strike], Duration),
+    (strikes, then, time): (&[Strike], &[Strike], Duration),
     rng: &mut Rng,
 ) {
     let started = Instant::now();
@@ -132,7 +150,7 @@ fn cycle(
                 cluster.faults(&Faults::default());
                 break;
             }
-            let kind = due.unwrap_or_else(|| STRIKES[rng.index(STRIKES.len())]);
+            let kind = due.unwrap_or_else(|| then[rng.index(then.len())]);
             let (fault, faults) = faults(rng);
             cluster.faults(&faults);
             pause(Duration::from_millis(200 + rng.below(1_000)));
@@ -179,10 +197,11 @@ fn run(wish: Wish, (first, time): (&[Strike], Duration), seed: u64) {
     println!("{:6.1} s: the cluster stands", started.elapsed().as_secs_f64());
     let mut cycles = 0;
     while cycles == 0 || started.elapsed() < time {
-        let strikes = if cycles == 0 { first } else { &[] };
+        let due = if cycles == 0 { first } else { &[] };
         // What waits is looked through once in a minute.
         let load = time.saturating_sub(started.elapsed()).min(Duration::from_mins(1));
-        cycle(&mut cluster, (&mut workers, &shared), (strikes, load), &mut rng);
+        let plan = (due, strikes(wish), load);
+        cycle(&mut cluster, (&mut workers, &shared), plan, &mut rng);
         let begun = Instant::now();
         verify(&cluster, &mut workers, &shared);
         println!("cycle {cycles}: all was read and had drained within {:?}", begun.elapsed());
@@ -212,8 +231,9 @@ fn killed_processes_lose_nothing() {
         run(Wish { replicas: 2, etcd: false }, (&SHORT, time), seed);
         return;
     }
-    run(Wish { replicas: 2, etcd: false }, (&STRIKES, time / 2), seed);
+    let long = |wish, seed| run(wish, (strikes(wish), time / 2), seed);
+    long(Wish { replicas: 2, etcd: false }, seed);
     if !left_out() {
-        run(Wish { replicas: 3, etcd: true }, (&STRIKES, time / 2), seed + 1);
+        long(Wish { replicas: 3, etcd: true }, seed + 1);
     }
 }

@@ -1,8 +1,8 @@
 //! Proofs that gateways lose nothing: kills of every role under load, held against an oracle; a backlog that outlives
-//! a restart; memory that large objects do not fill.
+//! a restart; memory that large objects do not fill; a gateway whose own meta has lost the store.
 //!
 //! Reading order: `oracle` (keys, and what reads of them may show), `load` and `more` (clients), `cluster` (the processes), `kills`
-//! (what goes wrong, and the verdict), `backlog` (many keys that wait), `memory`. `docs/dev.md` says how to run the
+//! (what goes wrong, and the verdict), `backlog` (many keys that wait), `memory`, `cut_off`. `docs/dev.md` says how to run the
 //! long forms.
 
 #![allow(clippy::disallowed_methods, reason = "tests start processes and use sockets and clocks")]
@@ -16,6 +16,7 @@ mod behind;
 #[allow(dead_code, reason = "shared with the other tests of gateways")]
 mod client;
 mod cluster;
+mod cut_off;
 #[path = "../cluster/etcd_members.rs"]
 #[allow(dead_code, reason = "shared with the other tests of clusters")]
 mod etcd_members;
