@@ -367,7 +367,7 @@ impl<D: Disk> Inner<D> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::Arc;
 
     use millpond_env::disk::block_on;
@@ -380,8 +380,9 @@ mod tests {
     use crate::options::{EngineOptions, FormatOptions};
     use crate::write::{WriteMode, WriteRequest};
 
-    fn engine() -> Engine<FakeDisk> {
-        let disk = FakeDisk::new((64 << 10) + (24 << 20));
+    /// An engine on a new disk with room for so many bytes.
+    pub(crate) fn engine(data: u64) -> Engine<FakeDisk> {
+        let disk = FakeDisk::new((64 << 10) + data);
         let pool = BufferPool::new(PoolOptions::new(16 << 20)).unwrap();
         let options = FormatOptions {
             segment_bytes: ByteSize::mib(1),
@@ -426,7 +427,7 @@ mod tests {
 
     #[test]
     fn what_a_full_log_does_not_take_keeps_no_slab() {
-        let engine = engine();
+        let engine = engine(24 << 20);
         (0..300).for_each(|id| put(&engine, id).unwrap());
         let gone: Vec<ChunkId> = (0..300).filter(|id| id % 10 != 0).map(ChunkId).collect();
         assert_eq!(block_on(engine.delete(&gone, Ack::Disk)).unwrap(), gone.len());

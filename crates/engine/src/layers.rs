@@ -248,29 +248,17 @@ impl<D: Disk> Engine<D> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use millpond_env::disk::block_on;
-    use millpond_env::{FakeClock, FakeDisk, PoolOptions};
-    use millpond_types::{ByteSize, Tick, Uuid128};
 
     use super::*;
+    use crate::commit::tests::engine;
     use crate::error::ErrorKind;
     use crate::format::record::tests::patch;
-    use crate::options::{EngineOptions, FormatOptions};
 
     /// No disk that this code wrote says so; one that is damaged may.
     #[test]
     fn a_chunk_whose_base_is_gone_is_shown_as_damaged() {
-        let disk = FakeDisk::new((64 << 10) + (14 << 20));
-        let pool = BufferPool::new(PoolOptions::new(16 << 20)).unwrap();
-        let options = FormatOptions {
-            segment_bytes: ByteSize::mib(1),
-            ..FormatOptions::new(Uuid128([1; 16]), Uuid128([2; 16]))
-        };
-        block_on(Engine::format(&disk, &pool, options)).unwrap();
-        let clock = Arc::new(FakeClock::new(Tick(0), 1_700_000_000_000));
-        let engine = block_on(Engine::open(disk, pool, clock, EngineOptions::default())).unwrap();
+        let engine = engine(14 << 20);
         let mut patched = Patched::default();
         let mut record = patch(0, 100);
         (record.to.evictable, record.to.expires) = (false, 0);
