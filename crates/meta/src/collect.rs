@@ -225,19 +225,11 @@ impl Volume {
             .await
     }
 
-    /// Some bytes whose chunks can be removed.
+    /// Some bytes whose chunks can be removed, from a data id on: what cannot be removed now shall hide no others.
     ///
     /// # Errors
     /// [`VolumeError`].
-    pub async fn garbage(&self, limit: usize) -> Result<Vec<Garbage>, VolumeError> {
-        self.garbage_from(0, limit).await
-    }
-
-    /// The same from a data id on: what cannot be removed now shall hide no others.
-    ///
-    /// # Errors
-    /// [`VolumeError`].
-    pub async fn garbage_from(&self, from: u64, limit: usize) -> Result<Vec<Garbage>, VolumeError> {
+    pub async fn garbage(&self, from: u64, limit: usize) -> Result<Vec<Garbage>, VolumeError> {
         outer(self.some_garbage(from, limit).await, Vec::new())
     }
 

@@ -61,12 +61,12 @@ pub(crate) async fn a_cut_to_nothing_is_a_new_file_for_its_bytes(f: Fixture) {
     assert_eq!(extend(&c, file.ino, file.data, 1000).await, Ok(1000));
     let part = c.setattr(file.ino, size(10)).await.unwrap();
     assert_eq!((part.data, part.size), (file.data, 10), "the chunks were cut before");
-    assert!(f.volume.garbage(10).await.unwrap().is_empty());
+    assert!(f.volume.garbage(0, 10).await.unwrap().is_empty());
     let cut = c.setattr(file.ino, size(0)).await.unwrap();
     assert!(cut.data != file.data && cut.size == 0);
     let again = c.setattr(file.ino, size(0)).await.unwrap();
     assert!(again.data != cut.data, "bytes may have been written that nobody told of yet");
-    let garbage = f.volume.garbage(10).await.unwrap();
+    let garbage = f.volume.garbage(0, 10).await.unwrap();
     let found: Vec<(u64, u64)> = garbage.iter().map(|g| (g.data, g.record.size)).collect();
     assert_eq!(found, [(file.data, 10), (cut.data, 0)]);
     assert_eq!(garbage[0].record.layout, file.layout);

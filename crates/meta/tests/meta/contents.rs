@@ -76,7 +76,7 @@ pub(crate) async fn lengths_cut_and_grow(f: Fixture) {
     let spilled = c.spill(c.getattr(file.ino).await.unwrap(), 9).await.unwrap();
     let cut = SetAttr { size: Some(1), ..stored };
     assert_eq!(c.setattr(file.ino, cut).await.unwrap(), spilled, "its chunks were not cut");
-    assert!(f.volume.garbage(9).await.unwrap().is_empty(), "nothing was in chunks before");
+    assert!(f.volume.garbage(0, 9).await.unwrap().is_empty(), "nothing was in chunks before");
 }
 
 pub(crate) async fn a_file_goes_to_chunks_once(f: Fixture) {
@@ -106,7 +106,7 @@ pub(crate) async fn a_file_goes_to_chunks_once(f: Fixture) {
         // Cut to nothing it begins anew, and those chunks are garbage.
         let cut = resize(&c, file.ino, 0).await;
         assert!(cut.is_stored() && cut.data != file.data);
-        let garbage = f.volume.garbage(99).await.unwrap();
+        let garbage = f.volume.garbage(0, 99).await.unwrap();
         assert!(garbage.iter().any(|it| it.data == told.chunk_data() && it.record.size == 400_000));
         assert!(garbage.iter().all(|it| it.data != file.data));
     }
@@ -125,7 +125,7 @@ pub(crate) async fn only_what_was_read_goes_to_chunks(f: Fixture) {
     let (one, other) = (one.unwrap(), other.unwrap());
     assert_eq!((one.chunks, one.version), (other.chunks, other.version));
     // The other's name, and the one that was refused before, stay garbage.
-    assert_eq!(f.volume.garbage(99).await.unwrap().len(), 2);
+    assert_eq!(f.volume.garbage(0, 99).await.unwrap().len(), 2);
 }
 
 pub(crate) async fn a_reserved_name_holds_for_a_while(f: Fixture) {
@@ -136,9 +136,9 @@ pub(crate) async fn a_reserved_name_holds_for_a_while(f: Fixture) {
     let answer = c.send(&reserve).await.unwrap();
     assert_eq!(answer, c.at(&f.other).send(&reserve).await.unwrap(), "once");
     let MetaReply::Reserved(chunks) = answer else { panic!("{answer:?}") };
-    let garbage = f.volume.garbage(9).await.unwrap();
+    let garbage = f.volume.garbage(0, 9).await.unwrap();
     assert_eq!((garbage.len(), garbage[0].data, garbage[0].record.size), (1, chunks, 9));
-    let now = f.volume.garbage(9).await.unwrap()[0].record.since.secs;
+    let now = f.volume.garbage(0, 9).await.unwrap()[0].record.since.secs;
     assert!(now > file.ctime.secs + 60, "not to be removed at once");
     f.clock.advance(Duration::from_secs(91));
     assert_eq!(c.spill_to(read, (chunks, 9)).await.unwrap(), read, "somebody may be removing them");
@@ -168,7 +168,7 @@ pub(crate) async fn they_go_with_their_file(f: Fixture) {
     assert_eq!(c.content(files[0].ino).await, Err(MetaError::Stale));
     assert!(f.store.begin().get(&keys::content(files[0].ino)).await.unwrap().is_none());
     assert!(f.store.begin().get(&keys::content(files[1].ino)).await.unwrap().is_some());
-    assert!(f.volume.garbage(9).await.unwrap().is_empty(), "no chunks are to be removed");
+    assert!(f.volume.garbage(0, 9).await.unwrap().is_empty(), "no chunks are to be removed");
 }
 
 pub(crate) async fn they_count_for_quotas(f: Fixture) {
@@ -220,7 +220,7 @@ pub(crate) async fn whole_files_by_their_paths(f: Fixture) {
     // Of one in chunks these are garbage; an empty file is one too.
     let spilled = c.spill(again.attr, 1 << 20).await.unwrap();
     assert_eq!(c.entry(put("d/e/f", b"")).await.unwrap().attr.size, 0);
-    assert_eq!(f.volume.garbage(9).await.unwrap()[0].data, spilled.chunk_data());
+    assert_eq!(f.volume.garbage(0, 9).await.unwrap()[0].data, spilled.chunk_data());
     for (text, wanted) in [
         ("d/x/f", MetaError::NotFound),
         ("d/e/f/g", MetaError::NotDirectory),

@@ -30,14 +30,14 @@ pub(crate) async fn live_while_a_session_says_so(f: Fixture) {
     let collected = f.other.collect().await.unwrap();
     assert_eq!((collected.inodes, collected.waiting), (1, 1), "the directory goes");
     assert_eq!(a.getattr(dir).await, Err(MetaError::Stale));
-    assert!(a.getattr(file.ino).await.is_ok() && f.volume.garbage(9).await.unwrap().is_empty());
+    assert!(a.getattr(file.ino).await.is_ok() && f.volume.garbage(0, 9).await.unwrap().is_empty());
     // Its bytes can still grow.
     let (mtime, data) = (Timestamp::default(), file.data);
     a.run(MetaOp::Extend(Extend { ino: file.ino, data, size: 99, mtime })).await.unwrap();
     assert_eq!(a.renew(&[], &[file.ino]).await.unwrap(), []);
     assert_eq!(f.volume.collect().await.unwrap().inodes, 1);
     assert_eq!(a.getattr(file.ino).await, Err(MetaError::Stale));
-    let garbage = f.volume.garbage(9).await.unwrap();
+    let garbage = f.volume.garbage(0, 9).await.unwrap();
     assert_eq!((garbage.len(), garbage[0].data, garbage[0].record.size), (1, data, 99));
     assert_eq!(f.volume.collect().await.unwrap(), millpond_meta::Collected::default());
 }
@@ -63,7 +63,7 @@ pub(crate) async fn go_when_their_sessions_end(f: Fixture) {
     f.clock.advance(Duration::from_secs(1));
     assert_eq!(f.volume.collect().await.unwrap().inodes, 1, "no word for longer than its lease");
     assert_eq!(b.renew(&[], &[]).await, Err(MetaError::Stale));
-    assert_eq!(f.volume.garbage(9).await.unwrap().len(), 2);
+    assert_eq!(f.volume.garbage(0, 9).await.unwrap().len(), 2);
 }
 
 /// Unlinks `count` new files of a session.
@@ -151,13 +151,13 @@ pub(crate) async fn garbage_is_listed_and_forgotten(f: Fixture) {
     c.run(MetaOp::SessionClose).await.unwrap();
     assert_eq!(f.volume.collect().await.unwrap().waiting, 61);
     assert_eq!(f.volume.collect().await.unwrap().inodes, 61);
-    let garbage = f.volume.garbage(1000).await.unwrap();
+    let garbage = f.volume.garbage(0, 1000).await.unwrap();
     assert_eq!(garbage.len(), 60, "links have no bytes");
-    assert_eq!(f.volume.garbage(7).await.unwrap(), garbage[..7]);
+    assert_eq!(f.volume.garbage(0, 7).await.unwrap(), garbage[..7]);
     let data: Vec<u64> = garbage.iter().map(|garbage| garbage.data).collect();
     f.other.forget_garbage(&data[1..]).await.unwrap();
     f.volume.forget_garbage(&data[1..]).await.unwrap();
-    assert_eq!(f.volume.garbage(1000).await.unwrap(), garbage[..1]);
+    assert_eq!(f.volume.garbage(0, 1000).await.unwrap(), garbage[..1]);
 }
 
 /// Thousands of mounts: each orphan names them all, and a transaction has its bounds.

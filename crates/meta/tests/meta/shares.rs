@@ -71,7 +71,7 @@ async fn remove(f: &Fixture, c: &Client, (text, ino): (&str, Ino)) -> Vec<Garbag
     c.renew(&[], &[ino]).await.unwrap();
     f.volume.collect().await.unwrap();
     f.assert_sound().await;
-    f.volume.garbage(99).await.unwrap()
+    f.volume.garbage(0, 99).await.unwrap()
 }
 
 pub(crate) async fn a_clone_has_the_chunks_until_it_is_written(f: Fixture) {
@@ -159,10 +159,10 @@ pub(crate) async fn cut_to_nothing_a_file_shares_nothing(f: Fixture) {
     let cut = c.setattr(made.ino, set).await.unwrap();
     assert!(cut.is_stored() && !cut.is_shared && cut.data != made.data);
     assert_eq!(users(&c, source.data).await, 1);
-    assert!(f.volume.garbage(9).await.unwrap().is_empty(), "the source is read from them");
+    assert!(f.volume.garbage(0, 9).await.unwrap().is_empty(), "the source is read from them");
     assert_eq!(extend(&c, made.ino, source.data, 9).await, cut, "an old writer changes nothing");
     c.setattr(source.ino, set).await.unwrap();
-    let garbage = f.volume.garbage(9).await.unwrap();
+    let garbage = f.volume.garbage(0, 9).await.unwrap();
     assert_eq!((garbage.len(), garbage[0].data), (1, source.data));
     // Bytes in the store are copied, since there is nothing to share.
     c.write(cut, 0, b"small").await.unwrap();

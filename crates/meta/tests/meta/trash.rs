@@ -163,7 +163,7 @@ pub(crate) async fn time_runs_out(f: Fixture) {
     f.volume.collect().await.unwrap();
     assert_eq!(c.getattr(file).await, Err(MetaError::Stale));
     assert_eq!(used().await, (0, 2));
-    let garbage = f.volume.garbage(9).await.unwrap();
+    let garbage = f.volume.garbage(0, 9).await.unwrap();
     // Of its chunks, and of those that it might have had before.
     assert_eq!(garbage.len(), 2);
     // Nothing is kept from now on; what is there is.

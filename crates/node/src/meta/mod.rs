@@ -183,7 +183,7 @@ impl MetaRole {
         deadline: Tick,
     ) -> Result<Vec<Garbage>, Failure> {
         let volume = self.volume(deadline).await?;
-        let work = async move { volume.garbage_from(from, limit).await.map_err(failure) };
+        let work = async move { volume.garbage(from, limit).await.map_err(failure) };
         self.manager.on_store(work, deadline).await
     }
 

@@ -90,7 +90,7 @@ impl Backed {
         }
         let prefix = self.backing.prefix.len();
         let message = format!(
-            "Your key is too long: the backend '{}' puts a prefix of {prefix} bytes before it, which leaves {}",
+            "Your key is too long: the backend '{}' puts a prefix of {prefix} bytes before it. Use one of at most {} bytes.",
             self.backing.backend,
             KEY_MAX.saturating_sub(prefix)
         );
