@@ -157,7 +157,7 @@ impl Publisher {
 
     /// What brings a copy at `have` up to date.
     fn update_from(&self, cluster: Uuid128, have: RoutingVersion) -> RoutingUpdate {
-        // A copy from the future is of a store that was set back: it is replaced.
+        // A copy from the future is of a store that was set back: its owner sees that, and keeps what it has.
         let known = have >= self.floor && have <= self.routing.version;
         if cluster != self.routing.cluster || have == RoutingVersion(0) || !known {
             return RoutingUpdate::Full(Box::new(self.routing.clone()));

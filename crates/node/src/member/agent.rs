@@ -342,7 +342,17 @@ impl Agent {
             match asked {
                 Some(bytes) if bytes.is_empty() => {}
                 Some(bytes) => match RoutingUpdate::decode(&bytes) {
-                    Ok(update) => afresh = !self.take_routing(update),
+                    Ok(update) => {
+                        let (known, told) = (self.member.routing().version, update.version());
+                        afresh = !self.take_routing(update);
+                        if told < known {
+                            self.say_older(told, known);
+                        }
+                        if self.member.routing().version == known && !afresh {
+                            // The same would come again at once.
+                            sleep(POLL_PAUSE).await;
+                        }
+                    }
                     Err(error) => {
                         tracing::error!("routing from {}: {error}", self.managers.name());
                         afresh = true;
@@ -351,6 +361,21 @@ impl Agent {
                 },
                 None => {}
             }
+        }
+    }
+
+    /// A manager's routing is older than what this node goes by, and is not taken: replicas never go back.
+    fn say_older(&self, told: RoutingVersion, known: RoutingVersion) {
+        let now = RealClock::tick();
+        if now.since(self.said.get()) >= SAY_EVERY {
+            self.said.set(now);
+            tracing::error!(
+                "routing of {} is at version {}, older than the {} that this node goes by: \
+                 was the managers' store restored from a backup? docs/operations.md tells what to do",
+                self.managers.name(),
+                told.0,
+                known.0
+            );
         }
     }
 

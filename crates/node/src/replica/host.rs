@@ -346,23 +346,33 @@ impl Host {
         }
         drop(replicas);
         let image = hosted.end_of_membership();
+        let record =
+            TargetRecord { chain: hosted.chain, target: hosted.target, saved: image.saved };
+        if !has_left(routing, &record) {
+            let mut found = self.found.lock();
+            found.images.insert((hosted.disk, hosted.target), image);
+            found.records.insert(hosted.target, (hosted.disk, record));
+            return;
+        }
         tracing::info!(chain = hosted.chain.0, target = hosted.target.0, "replica left its chain");
         spawn(wipe(hosted.store.clone(), image)).detach();
     }
 
-    /// What the disks hold of targets that left their chains while this node was away.
+    /// Removes what the disks hold of targets that left their chains while this node was away.
     fn wipe_unknown(&self, routing: &Routing) {
         let members: HashSet<TargetId> = {
             let all = routing.chains.values().flat_map(|chain| &chain.targets);
             all.filter(|member| member.node == self.node).map(|member| member.target).collect()
         };
         let mut found = self.found.lock();
-        let gone: Vec<(usize, TargetId)> =
-            found.images.keys().filter(|(_, target)| !members.contains(target)).copied().collect();
-        for (disk, target) in gone {
+        let gone: Vec<(usize, TargetRecord)> = {
+            let unknown = found.images.keys().filter(|(_, target)| !members.contains(target));
+            let records = unknown.filter_map(|(_, target)| found.records.get(target));
+            records.filter(|(_, record)| has_left(routing, record)).cloned().collect()
+        };
+        for (disk, record) in gone {
+            let (chain, target) = (record.chain, record.target);
             let Some(image) = found.images.remove(&(disk, target)) else { continue };
-            let chain =
-                found.records.get(&target).map_or(ChainId::NONE, |(_, record)| record.chain);
             let store = Store { engine: self.disks[disk].engine.clone(), chain, target };
             tracing::info!(target = target.0, "removing what is left of a replica that was moved");
             spawn(wipe(store, image)).detach();
@@ -484,6 +494,12 @@ impl Targets for HostTargets {
         // One that does not parse was set by a newer version.
         self.0.resync_rate.store(rate.unwrap_or(RESYNC_RATE), Ordering::Relaxed);
     }
+}
+
+/// Whether a target that is no member has left its chain for good. Routing may be older than what the target took part
+/// in last: that of a manager which is cut off, or of a store that was set back. A chain that is not in it is younger.
+fn has_left(routing: &Routing, record: &TargetRecord) -> bool {
+    routing.chains.get(&record.chain).is_some_and(|chain| chain.version > record.saved)
 }
 
 /// For each chain that has a replica filled: how many replicas are filled on that one's node.

@@ -584,16 +584,9 @@ impl Hosted {
 
     fn begin_whole(self: &Arc<Self>, state: &mut State, job: Job) {
         let Job::Store(token, life, op) = job else { return };
-        let page = match op {
-            StoreOp::List { after, until, max } => {
-                Some(self.page(&state.image.committed, after, until, max))
-            }
-            StoreOp::ListTombstones(after, max) => {
-                Some(self.page(&state.image.tombstones, after, None, max))
-            }
-            _ => None,
-        };
-        if let Some(page) = page {
+        if state.changing.is_empty()
+            && let Some(page) = self.listed(&state.image, &op)
+        {
             state.events.push_back(Event::Stored(token, Ok(page)));
             return;
         }
@@ -611,6 +604,19 @@ impl Hosted {
             this.drive(&mut state);
         })
         .detach();
+    }
+
+    /// What an operation that lists committed chunks is answered with.
+    fn listed(&self, image: &Image, op: &StoreOp<Blob>) -> Option<StoreAnswer<Blob>> {
+        match *op {
+            StoreOp::List { after, until, max } => {
+                Some(self.page(&image.committed, after, until, max))
+            }
+            StoreOp::ListTombstones(after, max) => {
+                Some(self.page(&image.tombstones, after, None, max))
+            }
+            _ => None,
+        }
     }
 
     fn page(
@@ -638,11 +644,19 @@ impl Hosted {
         StoreAnswer::Page { items, complete: found.next().is_none() }
     }
 
-    /// Operations on all chunks: they wait for the changes that were started before them.
-    async fn whole(self: &Arc<Self>, op: StoreOp<Blob>) -> Result<StoreAnswer<Blob>, StoreError> {
+    /// Waits for the changes that were started so far: what was committed is seen from then on.
+    pub(super) async fn settled(&self) {
         let until = self.state.lock().changes;
         while self.state.lock().changing.first().is_some_and(|first| *first <= until) {
             sleep(BARRIER_RETRY).await;
+        }
+    }
+
+    /// Operations on all chunks: they wait for the changes that were started before them.
+    async fn whole(self: &Arc<Self>, op: StoreOp<Blob>) -> Result<StoreAnswer<Blob>, StoreError> {
+        self.settled().await;
+        if let Some(page) = self.listed(&self.state.lock().image, &op) {
+            return Ok(page);
         }
         match op {
             StoreOp::ListStaged => {
@@ -668,8 +682,24 @@ impl Hosted {
                 self.state.lock().image.saved = version;
                 Ok(done)
             }
-            // Answered under the lock.
+            // Of one chunk.
             _ => Err(StoreError::Io),
         }
+    }
+}
+
+#[cfg(test)]
+impl Hosted {
+    /// As if a change had begun; [`Self::end_change`] ends it.
+    pub(super) fn begin_change(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.changes += 1;
+        let number = state.changes;
+        state.changing.insert(number);
+        number
+    }
+
+    pub(super) fn end_change(&self, number: u64) {
+        self.state.lock().changing.remove(&number);
     }
 }

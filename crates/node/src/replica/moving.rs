@@ -327,6 +327,8 @@ async fn read(hosted: &Arc<Hosted>, chunk: ChunkId) -> Result<Option<Blob>, ()> 
 async fn list(mover: &Mover, mut after: Option<ChunkId>, max: usize) -> SlotChunks {
     use std::ops::Bound::{Excluded, Unbounded};
     let (hosted, mut page) = (&mover.hosted, SlotChunks::default());
+    // What is being committed is in no list yet, and is no update under way any more.
+    hosted.settled().await;
     loop {
         let ids: Vec<ChunkId> = {
             let state = hosted.state();

@@ -247,6 +247,9 @@ impl Host {
     async fn pin_copy(&self, ask: &SlotAsk) -> SlotOutcome {
         for hosted in self.replicas_of(ask.chain) {
             let engine = &self.disks[hosted.disk].engine;
+            if hosted.state().flipping(ask.chunk) {
+                return SlotOutcome::Behind;
+            }
             if engine.set_pinned(hosted.store.id(ask.chunk), ask.op == SlotOp::Pin).await.is_err() {
                 return SlotOutcome::Behind;
             }

@@ -101,6 +101,29 @@ impl Node {
         Self { host, targets, engines, pool, chain, version: 1, silent: Vec::new(), limit: None }
     }
 
+    /// What the manager would push of such a chain.
+    fn routing_of(&self, chain: &Chain) -> Arc<Routing> {
+        let node = NodeInfo {
+            id: NODE,
+            addresses: Vec::new(),
+            domain: String::new(),
+            state: NodeState::Active,
+            meta: false,
+        };
+        Arc::new(Routing {
+            cluster: Uuid128([9; 16]),
+            version: RoutingVersion(self.version),
+            nodes: [(NODE, node)].into(),
+            chains: [(chain.id, chain.clone())].into(),
+            slots: SlotMap::all(chain.id),
+            moving: BTreeMap::new(),
+        })
+    }
+
+    fn apply(&self, chain: &Chain) {
+        self.host.apply_now(&self.routing_of(chain));
+    }
+
     /// One heartbeat: report, decide, push, grant.
     async fn beat(&mut self) {
         let sent = RealClock::tick();
@@ -121,22 +144,7 @@ impl Node {
             self.chain = next;
             self.version += 1;
         }
-        let node = NodeInfo {
-            id: NODE,
-            addresses: Vec::new(),
-            domain: String::new(),
-            state: NodeState::Active,
-            meta: false,
-        };
-        let routing = Routing {
-            cluster: Uuid128([9; 16]),
-            version: RoutingVersion(self.version),
-            nodes: [(NODE, node)].into(),
-            chains: [(self.chain.id, self.chain.clone())].into(),
-            slots: SlotMap::all(self.chain.id),
-            moving: BTreeMap::new(),
-        };
-        self.host.apply_now(&Arc::new(routing));
+        self.apply(&self.chain);
         let limit = |limit_bytes| QuotaLimit { namespace: GROUP, limit_bytes };
         let limits: Vec<QuotaLimit> = self.limit.map(limit).into_iter().collect();
         self.host.quotas().granted(RoutingVersion(self.version), &limits);
@@ -339,6 +347,28 @@ fn a_lost_replica_leaves_and_is_brought_up_to_date_when_it_returns() {
 }
 
 #[test]
+fn a_replica_is_filled_with_what_was_being_committed_when_that_began() {
+    let folder = tempfile::tempdir().unwrap();
+    with_node(folder.path(), 2, async |mut node| {
+        node.all_serve().await;
+        node.silent = vec![TargetId(2)];
+        node.until("the loss noticed", |chain| chain.serving().count() == 1).await;
+        assert_eq!(node.put(&key(1), &value(1), 1).await, ItemStatus::Ok);
+        let source = node.host.replica(TargetId(1)).unwrap();
+        let change = source.begin_change();
+        node.silent.clear();
+        let syncing = |chain: &Chain| chain.targets[1].state == TargetState::Syncing;
+        node.until("the other one being filled", syncing).await;
+        for _ in 0..20 {
+            node.beat().await;
+        }
+        assert!(syncing(&node.chain), "it has no list to go by");
+        source.end_change(change);
+        node.all_serve().await;
+    });
+}
+
+#[test]
 fn a_node_that_stops_keeps_its_word_whatever_lease_comes_late() {
     let folder = tempfile::tempdir().unwrap();
     with_node(folder.path(), 2, async |mut node| {
@@ -482,6 +512,42 @@ fn what_was_acknowledged_is_there_after_a_restart_of_all_replicas() {
             assert!(node.holds(n).await, "block {n}");
         }
         assert_eq!(node.get(&key(4)).await, Err(ItemStatus::Miss));
+    });
+}
+
+#[test]
+fn routing_from_before_a_target_was_made_removes_nothing_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut chain = Chain::default();
+    with_node(folder.path(), 1, async |mut node| {
+        node.all_serve().await;
+        while node.put(&key(1), &value(1), 1).await != ItemStatus::Ok {
+            node.beat().await;
+        }
+        chain = node.chain.clone();
+    });
+    with_node(folder.path(), 1, async |mut node| {
+        let elsewhere = ChainTarget { target: TargetId(99), ..chain.targets[0] };
+        let elsewhere = ChainTarget { node: NodeId(Uuid128([8; 16])), ..elsewhere };
+        for version in [1, chain.version.0] {
+            let (version, targets) = (ChainVersion(version), vec![elsewhere]);
+            node.apply(&Chain { id: chain.id, version, targets });
+        }
+        node.host.apply_now(&Arc::new(Routing::default()));
+        sleep(Duration::from_millis(100)).await;
+        node.chain = chain.clone();
+        node.until("the absence noticed", |chain| chain.serving().count() == 0).await;
+        node.all_serve().await;
+        let not_yet = [ItemStatus::Behind, ItemStatus::Moved];
+        while node.get(&key(1)).await.is_err_and(|status| not_yet.contains(&status)) {
+            node.beat().await;
+        }
+        assert!(node.holds(1).await);
+        // And now it leaves.
+        let version = ChainVersion(node.chain.version.0 + 1);
+        node.apply(&Chain { id: chain.id, version, targets: vec![elsewhere] });
+        sleep(Duration::from_millis(100)).await;
+        assert_eq!(node.engines[0].scan(None, Cursor::default(), 10).0.len(), 0);
     });
 }
 
