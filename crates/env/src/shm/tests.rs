@@ -1,4 +1,4 @@
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -225,6 +225,17 @@ fn a_received_file_must_be_sealed_and_of_the_announced_size() {
     assert!(error.to_string().contains("sealed"), "{error}");
     let event = EventFd::new().unwrap();
     assert!(ShmRegion::from_fd(event.into(), 4096, ShmAccess::ReadOnly).is_err());
+}
+
+#[test]
+fn an_event_is_taken_without_blocking_whatever_its_other_owner_does() {
+    let event = EventFd::new().unwrap();
+    // SAFETY: the descriptor is open, and the flags of an eventfd can be changed.
+    let cleared = unsafe { libc::fcntl(event.as_fd().as_raw_fd(), libc::F_SETFL, 0) };
+    assert_eq!(cleared, 0);
+    assert!(!event.take());
+    event.notify();
+    assert!(event.take() && !event.take());
 }
 
 #[test]

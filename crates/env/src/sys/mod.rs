@@ -59,12 +59,15 @@ impl EventFd {
         notify_raw(self.0.as_raw_fd());
     }
 
-    /// Resets the event; true when it had been notified.
+    /// Resets the event; true when it had been notified. Never blocks, whatever a process that shares the event has
+    /// made of its flags.
     #[must_use]
     pub fn take(&self) -> bool {
         let mut count = 0u64;
-        // SAFETY: `count` is writable for its eight bytes.
-        let got = unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) };
+        let into = libc::iovec { iov_base: (&raw mut count).cast(), iov_len: 8 };
+        // SAFETY: `into` names `count`, which is writable for its eight bytes.
+        let got =
+            unsafe { libc::preadv2(self.0.as_raw_fd(), &raw const into, 1, -1, libc::RWF_NOWAIT) };
         got == 8 && count > 0
     }
 }

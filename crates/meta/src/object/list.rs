@@ -29,8 +29,8 @@ const READ_WORK: usize = 32;
 const FIRST_READ: usize = 16;
 /// Objects whose attributes are read at once: with what is kept with them some MiB at most.
 const FILLED_AT_ONCE: usize = 64;
-/// Bytes after which a page ends.
-const PAGE_BYTES: usize = 2 << 20;
+/// Bytes after which a page ends: with the last entry and all attributes it fits the ring of a client on the same host.
+const PAGE_BYTES: usize = 1 << 20;
 
 /// A place in a directory.
 struct Place {

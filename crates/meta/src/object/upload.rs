@@ -28,8 +28,8 @@ const ENDED_MAX: usize = 15;
 const LOOKED_AT_MAX: usize = 100;
 /// So far behind what was taken a place may be, beside as much again: all of a file is looked through for chunks when it goes.
 const HOLES_MAX: u64 = 16 << 30;
-/// Bytes of a page of uploads or parts, about.
-const PAGE_BYTES: usize = 2 << 20;
+/// Bytes of a page of uploads or parts, about: it fits the ring of a client on the same host.
+const PAGE_BYTES: usize = 1 << 20;
 
 async fn bucket(
     view: &View,

@@ -120,6 +120,19 @@ impl Conn {
         self.scope.get()
     }
 
+    /// The namespace `id` for a request about its keys, of which a process without disks holds none.
+    ///
+    /// # Errors
+    /// As of [`Self::namespace`]; `Unsupported` without disks.
+    pub(super) fn namespace_of_keys(&self, id: GroupId) -> Result<Arc<Namespace>, Failure> {
+        let namespace = self.namespace(id)?;
+        if self.shared.service.disks.is_empty() {
+            let text = "this process has no disks (--no-storage): ask the nodes that routing names";
+            return Err(Failure::new(Status::Unsupported, text.to_owned()));
+        }
+        Ok(namespace)
+    }
+
     /// The namespace `id`, if there is one and the credential allows it.
     ///
     /// # Errors

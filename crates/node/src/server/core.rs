@@ -163,8 +163,10 @@ async fn sweep(core: Rc<Core>) {
             |since: Option<Tick>, limit: Duration| since.is_some_and(|t| now.since(t) > limit);
         let all: Vec<Rc<Conn>> = core.connections.borrow().clone();
         for conn in all {
-            let stalled = over(conn.outbox.sending_since.get(), limits.stalled_client.0)
-                || over(conn.receiving_since.get(), limits.stalled_client.0);
+            let shm = conn.shm.borrow().clone();
+            let stuck_since = shm.as_ref().and_then(|shm| shm.stuck_since());
+            let since = [conn.outbox.sending_since.get(), conn.receiving_since.get(), stuck_since];
+            let stalled = since.into_iter().any(|since| over(since, limits.stalled_client.0));
             let silent = conn.scope().is_none() && over(Some(conn.since), limits.hello.0);
             if stalled || silent {
                 metrics.stalled.inc();
@@ -179,7 +181,6 @@ async fn sweep(core: Rc<Core>) {
                 conn.abort();
                 continue;
             }
-            let shm = conn.shm.borrow().clone();
             if let Some(shm) = shm {
                 metrics.holds_expired.add(shm.expire(limits.hold.0) as u64);
             }

@@ -136,7 +136,7 @@ pub(super) fn check(
     payload_len: u64,
 ) -> Result<(Arc<Namespace>, PutRequest), Failure> {
     check_payload(conn, request.payload_bytes(), payload_len)?;
-    let namespace = conn.namespace(request.namespace)?;
+    let namespace = conn.namespace_of_keys(request.namespace)?;
     Ok((namespace, request))
 }
 

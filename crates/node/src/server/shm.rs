@@ -45,10 +45,18 @@ pub(super) struct ShmSide {
     region: ShmRegion,
     payload_offset: u64,
     replies: RefCell<RingProducer>,
-    backlog: RefCell<VecDeque<Vec<u8>>>,
+    backlog: RefCell<VecDeque<Late>>,
     holds: RefCell<HashMap<u64, Hold>>,
     next_hold: Cell<u64>,
     task: RefCell<Option<JoinHandle<()>>>,
+}
+
+/// A reply that waits for room in the ring; its request is under way until then, unless the values that it names
+/// are held.
+struct Late {
+    head: Vec<u8>,
+    _guard: Option<InFlight>,
+    since: Tick,
 }
 
 /// Values that a client is copying.
@@ -286,15 +294,26 @@ async fn one_record(conn: &Rc<Conn>, side: &Rc<ShmSide>, record: &[u8]) -> Resul
 
 fn reply(side: &Rc<ShmSide>, guard: InFlight, answer: Result<Answer, Failure>) {
     match answer {
-        Ok(Answer::Meta(meta)) => send(side, &guard, 0, Status::Ok, &meta),
+        Ok(Answer::Meta(meta)) => send(side, guard, Status::Ok, &meta),
         Ok(Answer::Values(outcome)) => send_values(side, guard, outcome),
-        Err(failure) => send(side, &guard, 0, failure.status, &failure.encode()),
+        Err(failure) => refuse(side, guard, &failure),
     }
 }
 
-fn send(side: &Rc<ShmSide>, guard: &InFlight, flags: u8, status: Status, meta: &[u8]) {
+fn refuse(side: &Rc<ShmSide>, guard: InFlight, failure: &Failure) {
+    send(side, guard, failure.status, &failure.encode());
+}
+
+fn send(side: &Rc<ShmSide>, guard: InFlight, status: Status, meta: &[u8]) {
+    let max = side.replies.borrow().record_max() - HEADER_BYTES;
+    if meta.len() > max {
+        let text =
+            format!("an answer of {} bytes does not fit shared memory: ask for less", meta.len());
+        return refuse(side, guard, &Failure::new(Status::BadRequest, text));
+    }
     guard.answered(status);
-    push(side, guard.head(flags, status, meta, 0));
+    let head = guard.head(0, status, meta, 0);
+    push(side, head, Some(guard));
 }
 
 fn send_values(side: &Rc<ShmSide>, guard: InFlight, outcome: GetOutcome) {
@@ -310,22 +329,24 @@ fn send_values(side: &Rc<ShmSide>, guard: InFlight, outcome: GetOutcome) {
     let meta = GetReply { hold, items }.encode();
     guard.answered(Status::Ok);
     let head = guard.head(FLAG_SHM, Status::Ok, &meta, 0);
-    if hold != 0 {
-        side.next_hold.set(hold + 1);
-        let hold_values = Hold { _values: values, _guard: guard, since: RealClock::tick() };
-        side.holds.borrow_mut().insert(hold, hold_values);
+    if hold == 0 {
+        return push(side, head, Some(guard));
     }
-    push(side, head);
+    side.next_hold.set(hold + 1);
+    let hold_values = Hold { _values: values, _guard: guard, since: RealClock::tick() };
+    side.holds.borrow_mut().insert(hold, hold_values);
+    push(side, head, None);
 }
 
 /// Puts a reply in the ring, or in the backlog while the ring is full. The backlog is bounded by
 /// the requests in flight.
-fn push(side: &Rc<ShmSide>, head: Vec<u8>) {
+fn push(side: &Rc<ShmSide>, head: Vec<u8>, guard: Option<InFlight>) {
     let waiting = !side.backlog.borrow().is_empty();
     if !waiting && matches!(side.replies.borrow_mut().try_push(&[&head]), Ok(true)) {
         return;
     }
-    side.backlog.borrow_mut().push_back(head);
+    let late = Late { head, _guard: guard, since: RealClock::tick() };
+    side.backlog.borrow_mut().push_back(late);
     if waiting {
         return;
     }
@@ -335,9 +356,9 @@ fn push(side: &Rc<ShmSide>, head: Vec<u8>) {
             sleep(RING_RETRY).await;
             let Some(side) = weak.upgrade() else { return };
             loop {
-                let Some(head) = side.backlog.borrow_mut().pop_front() else { return };
-                if !matches!(side.replies.borrow_mut().try_push(&[&head]), Ok(true)) {
-                    side.backlog.borrow_mut().push_front(head);
+                let Some(late) = side.backlog.borrow_mut().pop_front() else { return };
+                if !matches!(side.replies.borrow_mut().try_push(&[&late.head]), Ok(true)) {
+                    side.backlog.borrow_mut().push_front(late);
                     break;
                 }
             }
@@ -360,17 +381,17 @@ async fn put(
     });
     let (namespace, request) = match checked {
         Ok(checked) => checked,
-        Err(failure) => return send(side, &guard, 0, failure.status, &failure.encode()),
+        Err(failure) => return refuse(side, guard, &failure),
     };
     if let Err(failure) = guard.reserve(u64::from(header.payload_len)).await {
-        return send(side, &guard, 0, failure.status, &failure.encode());
+        return refuse(side, guard, &failure);
     }
     guard.work_starts();
     let service = &conn.shared.service;
     let started = RealClock::tick();
     let mut progress = PutProgress::new(request.items.len());
     let mut at = request.arena_offset;
-    let mut ahead = 0;
+    let (mut ahead, mut turn) = (0, 0);
     for (index, item) in request.items.iter().enumerate() {
         let from = at;
         at += u64::from(item.len);
@@ -391,9 +412,11 @@ async fn put(
             continue;
         }
         ahead += u64::from(item.len);
+        turn += u64::from(item.len);
         let write = service.put_write(&namespace, (&request, index), place, buf.freeze());
         progress.write(service, &namespace, write);
-        if ahead > COPY_TURN_BYTES {
+        if turn > COPY_TURN_BYTES {
+            turn = 0;
             yield_now().await;
         }
     }
@@ -417,7 +440,7 @@ async fn copied(
         if items.contains(&ItemStatus::Late) {
             guard.conn().shared.service.metrics.late.inc();
         }
-        send(&side, &guard, 0, Status::Ok, &StatusReply { items }.encode());
+        send(&side, guard, Status::Ok, &StatusReply { items }.encode());
     })
     .await;
 }
@@ -443,10 +466,10 @@ async fn write_parts(
     });
     let (host, request) = match checked {
         Ok(checked) => checked,
-        Err(failure) => return send(side, &guard, 0, failure.status, &failure.encode()),
+        Err(failure) => return refuse(side, guard, &failure),
     };
     if let Err(failure) = guard.reserve(bytes).await {
-        return send(side, &guard, 0, failure.status, &failure.encode());
+        return refuse(side, guard, &failure);
     }
     guard.work_starts();
     let started = RealClock::tick();
@@ -486,6 +509,11 @@ impl ShmSide {
             return Err(Failure::bad(text.to_owned()));
         }
         Ok(())
+    }
+
+    /// For how long a reply has waited for room in the ring: a client that takes none is given up.
+    pub(super) fn stuck_since(&self) -> Option<Tick> {
+        self.backlog.borrow().front().map(|late| late.since)
     }
 
     /// Takes back what the client has kept for longer than `limit`; returns how many holds.

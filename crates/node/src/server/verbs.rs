@@ -143,7 +143,7 @@ pub(super) async fn execute(guard: &mut InFlight, request: Request) -> Result<An
         }
         Request::Keys(verb, request) => keys(&conn, verb, &request).await?,
         Request::Match(request) => {
-            let namespace = conn.namespace(request.keys.namespace)?;
+            let namespace = conn.namespace_of_keys(request.keys.namespace)?;
             if service.host().is_some() {
                 matched_in_chains(service, &namespace, &request).await
             } else if request.each {
@@ -153,7 +153,7 @@ pub(super) async fn execute(guard: &mut InFlight, request: Request) -> Result<An
             }
         }
         Request::List(request) => {
-            conn.namespace(request.namespace)?;
+            conn.namespace_of_keys(request.namespace)?;
             let listed = service.host().map(|host| host.list(&request));
             listed.unwrap_or_else(|| service.list(&request)).encode()
         }
@@ -200,7 +200,7 @@ fn namespaces(conn: &Conn) -> Vec<u8> {
 
 async fn keys(conn: &Conn, verb: Verb, request: &KeysRequest) -> Result<Vec<u8>, Failure> {
     let service = &conn.shared.service;
-    let namespace = conn.namespace(request.namespace)?;
+    let namespace = conn.namespace_of_keys(request.namespace)?;
     if let Some(host) = service.host() {
         let items = keys_in_chains(host, &namespace, (verb, request)).await;
         return Ok(StatusReply { items }.encode());
@@ -266,7 +266,7 @@ async fn get(
     request: GetRequest,
 ) -> Result<GetOutcome, Failure> {
     let service: &Arc<_> = &conn.shared.service;
-    let namespace = conn.namespace(request.namespace)?;
+    let namespace = conn.namespace_of_keys(request.namespace)?;
     if let Some(host) = service.host() {
         let run_blocks = namespace.info.options.run_blocks;
         guard.reserve(host.get_bytes(&request, run_blocks)).await?;

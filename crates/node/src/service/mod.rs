@@ -186,7 +186,7 @@ impl Service {
         let place = self.place(group, key, leader);
         // Keys may be equal in two namespaces; their chunks' ids should differ, their groups do.
         let here = |disk: &NodeDisk| disk.lookup(place.id, key).filter(|info| info.group == group);
-        if let Some(info) = here(&self.disks[place.disk]) {
+        if let Some(info) = self.disks.get(place.disk).and_then(here) {
             return Some((place, info));
         }
         let others = self.disks.iter().enumerate().filter(|(index, _)| *index != place.disk);

@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
+use millpond_types::BlockKey;
 use millpond_types::cluster::{Incarnation, NodeId, Refusal, Register, RegisterAnswer};
 use millpond_types::ids::Uuid128;
-use millpond_types::wire::{PROTOCOL_VERSION, Status, Verb};
+use millpond_types::wire::{
+    GetRequest, KeysRequest, Leaders, ListRequest, MatchRequest, PROTOCOL_VERSION, Planned, Status,
+    Verb,
+};
 
 use crate::process::{Cluster, Process, until};
 use crate::wire::{Refused, Wire};
@@ -80,6 +84,44 @@ fn two_processes_with_one_identity_do_not_share_it() {
         let status = cluster.nodes[0].status()?;
         status.nodes.iter().all(|node| node.alive).then_some(())
     });
+}
+
+#[test]
+fn a_process_without_disks_refuses_keys_and_goes_on() {
+    let cluster = Cluster::start(1, 1);
+    let mut wire = cluster.manager.wire();
+    let namespace = wire.open("blocks", 1).unwrap().id;
+    let keys = || KeysRequest {
+        namespace,
+        planned: Planned::default(),
+        keys: vec![BlockKey::new(b"a block").unwrap()],
+        leaders: Leaders::Own,
+        tags: None,
+    };
+    let get = GetRequest {
+        namespace,
+        planned: Planned::default(),
+        keys: keys().keys,
+        room: vec![u32::MAX],
+        leaders: Leaders::Own,
+    };
+    let match_prefix = MatchRequest { keys: keys(), lease_ms: 0, each: false };
+    let list = ListRequest { namespace, prefix: Vec::new(), cursor: 0, limit: 10 };
+    let of_keys = [Verb::Contains, Verb::Touch, Verb::Pin, Verb::Unpin, Verb::Delete];
+    let mut requests: Vec<(Verb, Vec<u8>)> =
+        of_keys.into_iter().map(|verb| (verb, keys().encode())).collect();
+    requests.push((Verb::Get, get.encode()));
+    requests.push((Verb::MatchPrefix, match_prefix.encode()));
+    requests.push((Verb::List, list.encode()));
+    for (verb, meta) in requests {
+        match wire.call(verb, &meta, Duration::from_secs(5)) {
+            Err(Refused::Status(Status::Unsupported, text)) => {
+                assert!(text.contains("no disks"), "{verb:?}: {text}");
+            }
+            other => panic!("{verb:?}: {other:?}"),
+        }
+    }
+    assert!(cluster.manager.status().is_some());
 }
 
 #[test]

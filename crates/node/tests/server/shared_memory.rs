@@ -258,6 +258,31 @@ fn hostile_clients_are_dropped() {
 }
 
 #[test]
+fn clients_that_take_no_replies_are_dropped() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.toml");
+    std::fs::write(&config, "[limits]\nstalled_client = \"300ms\"\n").unwrap();
+    let server = TestServer::start(folder.path(), &["--config", &config.display().to_string()]);
+    let ping = frame(Verb::Ping, 1, &vec![0; 1 << 20], &[]);
+    // Many at once: those that were answered count as long as nobody takes the answers.
+    let mut flood = Attached::new(&server);
+    for _ in 0..3000 {
+        if !flood.requests.try_push(&[&ping]).unwrap() {
+            std::thread::yield_now();
+        }
+    }
+    assert_eq!(flood.stream.recv(&mut [0; 64], soon()).unwrap(), 0, "dropped");
+    // A few more than the ring takes.
+    let mut still = Attached::new(&server);
+    for _ in 0..8 {
+        assert!(still.requests.push(&[&ping], soon()).unwrap());
+    }
+    assert_eq!(still.stream.recv(&mut [0; 64], soon()).unwrap(), 0, "dropped");
+    drop((flood, still));
+    until("all seats are free", || server.metric("millpond_shm_clients") == 0);
+}
+
+#[test]
 fn only_unlimited_tokens_on_unix_sockets_get_the_pool() {
     let folder = tempfile::tempdir().unwrap();
     let tokens = folder.path().join("tokens");
