@@ -22,7 +22,22 @@ pub enum StoreChoice {
         endpoints: Vec<String>,
         /// What all keys start with.
         prefix: String,
+        /// What managers show to the members.
+        access: StoreAccess,
     },
+}
+
+/// Certificates and credentials for etcd, as names of files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreAccess {
+    /// Certificates of the members' authority; none where they speak no TLS.
+    pub ca: Option<String>,
+    /// A client's certificate and its key.
+    pub identity: Option<(String, String)>,
+    /// The name in the members' certificates.
+    pub name: Option<String>,
+    /// A user, and the file with the password.
+    pub user: Option<(String, String)>,
 }
 
 impl ClusterConfig {
@@ -41,18 +56,48 @@ impl ClusterConfig {
             let text = "write embedded, or etcd://host:port,host:port/prefix";
             invalid("cluster.store", format!("'{}' names no store: {text}", self.store))
         };
+        let access = self.store_access()?;
         if self.store == "embedded" {
+            if access != StoreAccess::default() {
+                let fix =
+                    "certificates and users are for etcd: leave them out, or give --store etcd://…";
+                return Err(invalid("cluster.store", fix));
+            }
             return Ok(StoreChoice::Embedded);
         }
+        let scheme = if access.ca.is_some() { "https" } else { "http" };
         let rest = self.store.strip_prefix("etcd://").ok_or_else(wrong)?;
         let (members, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let endpoint = |member: &str| match member.parse() {
-            Ok(Address::Tcp { .. }) if member.contains(':') => Ok(format!("http://{member}")),
+            Ok(Address::Tcp { .. }) if member.contains(':') => Ok(format!("{scheme}://{member}")),
             _ => Err(wrong()),
         };
         let endpoints = members.split(',').map(endpoint).collect::<Result<_, _>>()?;
         let prefix = if prefix.is_empty() { "millpond" } else { prefix.trim_end_matches('/') };
-        Ok(StoreChoice::Etcd { endpoints, prefix: format!("{prefix}/") })
+        Ok(StoreChoice::Etcd { endpoints, prefix: format!("{prefix}/"), access })
+    }
+
+    fn store_access(&self) -> Result<StoreAccess, ConfigError> {
+        let both = |(key, one): (&'static str, &Option<String>),
+                    (other_key, other): (&'static str, &Option<String>)| {
+            match (one, other) {
+                (Some(one), Some(other)) => Ok(Some((one.clone(), other.clone()))),
+                (None, None) => Ok(None),
+                (Some(_), None) => Err(invalid(other_key, format!("give it too: {key} is set"))),
+                (None, Some(_)) => Err(invalid(key, format!("give it too: {other_key} is set"))),
+            }
+        };
+        let identity =
+            both(("cluster.store_cert", &self.store_cert), ("cluster.store_key", &self.store_key))?;
+        let user = both(
+            ("cluster.store_user", &self.store_user),
+            ("cluster.store_password_file", &self.store_password_file),
+        )?;
+        if self.store_ca.is_none() && (identity.is_some() || self.store_name.is_some()) {
+            let fix = "give the file with the authority's certificates: without it there is no TLS";
+            return Err(invalid("cluster.store_ca", fix));
+        }
+        Ok(StoreAccess { ca: self.store_ca.clone(), identity, name: self.store_name.clone(), user })
     }
 
     /// The credential shown to other nodes; empty for none.
@@ -137,7 +182,7 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
-    use super::{ClusterConfig, StoreChoice};
+    use super::{ClusterConfig, StoreAccess, StoreChoice};
     use crate::config::{Config, from_text};
 
     #[test]
@@ -149,6 +194,7 @@ mod tests {
         let etcd = |prefix: &str| StoreChoice::Etcd {
             endpoints: vec!["http://a:2379".to_owned(), "http://b:1".to_owned()],
             prefix: prefix.to_owned(),
+            access: StoreAccess::default(),
         };
         assert_eq!(choice("etcd://a:2379,b:1").unwrap(), etcd("millpond/"));
         assert_eq!(choice("etcd://a:2379,b:1/prod").unwrap(), etcd("prod/"));
@@ -156,6 +202,26 @@ mod tests {
         for wrong in ["", "redis://a:1", "etcd://", "etcd://a", "etcd://a:1,,b:2"] {
             assert!(choice(wrong).unwrap_err().to_string().contains("etcd://host:port"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn members_of_etcd_are_reached_over_tls_with_an_authority() {
+        let some = |text: &str| Some(text.to_owned());
+        let config = ClusterConfig {
+            store: "etcd://a:1".to_owned(),
+            store_ca: some("ca.pem"),
+            store_cert: some("cert.pem"),
+            store_key: some("key.pem"),
+            store_user: some("millpond"),
+            store_password_file: some("word"),
+            ..ClusterConfig::default()
+        };
+        let StoreChoice::Etcd { endpoints, access, .. } = config.store_choice().unwrap() else {
+            panic!("etcd")
+        };
+        assert_eq!(endpoints, ["https://a:1"]);
+        assert_eq!(access.identity, Some(("cert.pem".to_owned(), "key.pem".to_owned())));
+        assert_eq!(access.user, Some(("millpond".to_owned(), "word".to_owned())));
     }
 
     #[test]
@@ -176,6 +242,14 @@ mod tests {
             ("managers = [\"unix:/x:1\"]", "cluster.managers"),
             ("manager = true\nadvertise = [\"a\"]", "cluster.advertise"),
             ("manager = true\nstore = \"paper\"", "cluster.store"),
+            ("manager = true\nstore_ca = \"ca\"", "cluster.store"),
+            ("manager = true\nstore = \"etcd://a:1\"\nstore_name = \"n\"", "cluster.store_ca"),
+            ("manager = true\nstore = \"etcd://a:1\"\nstore_cert = \"c\"", "cluster.store_key"),
+            ("manager = true\nstore = \"etcd://a:1\"\nstore_key = \"k\"", "cluster.store_cert"),
+            (
+                "manager = true\nstore = \"etcd://a:1\"\nstore_user = \"u\"",
+                "cluster.store_password_file",
+            ),
             ("storage = false", "cluster.storage"),
             ("managers = [\"a:1\"]\nstorage = false", "cluster.storage"),
             ("manager = true\nreplicas = 0", "cluster.replicas"),

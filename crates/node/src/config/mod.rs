@@ -11,7 +11,7 @@ mod reference;
 mod tests;
 mod value;
 
-pub use cluster::StoreChoice;
+pub use cluster::{StoreAccess, StoreChoice};
 pub use load::{ConfigError, from_file, from_text, to_text};
 pub use reference::{Field, Section, reference};
 pub use value::{Io, Kind, LogFormat, Size, Span};
@@ -153,6 +153,19 @@ section! {
         /// Where managers keep what they know: `embedded` (in `meta` within the first data folder;
         /// one manager), or `etcd://host:port,host:port/prefix` (several).
         store: String = "embedded".to_owned();
+        /// File with the certificates (PEM) of the authority that signed those of etcd's members: they are
+        /// reached over TLS then.
+        store_ca: Option<String> = None;
+        /// File with the certificate (PEM) that managers show to etcd's members, where these ask for one.
+        store_cert: Option<String> = None;
+        /// File with the key (PEM) of `store_cert`.
+        store_key: Option<String> = None;
+        /// The name in the certificates of etcd's members, where it is not the host in `store`.
+        store_name: Option<String> = None;
+        /// Managers' user at etcd.
+        store_user: Option<String> = None;
+        /// File whose first word is the password of `store_user`.
+        store_password_file: Option<String> = None;
         /// Where others reach this server, as `host:port`; one for each network card. Left empty:
         /// the address it listens on, with the host's name when that is any address.
         advertise: Vec<String> = Vec::new();

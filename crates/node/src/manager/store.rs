@@ -18,6 +18,8 @@ use millpond_types::wire::Record as _;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
+#[cfg(feature = "etcd")]
+use crate::config::StoreAccess;
 use crate::config::StoreChoice;
 
 /// Deadline of one request: three tries fit in the manager's lease of 5 s.
@@ -88,9 +90,12 @@ fn open(choice: StoreChoice, folder: PathBuf) -> Result<Store, StoreError> {
             Ok(Store::new(Arc::new(backend)))
         }
         #[cfg(feature = "etcd")]
-        StoreChoice::Etcd { endpoints, prefix } => {
+        StoreChoice::Etcd { endpoints, prefix, access } => {
+            let (tls, user) = credentials(&access)?;
             let options = millpond_store::EtcdOptions {
                 prefix,
+                tls,
+                user,
                 timeout: Duration::from_secs(1),
                 ..millpond_store::EtcdOptions::new(endpoints)
             };
@@ -102,6 +107,31 @@ fn open(choice: StoreChoice, folder: PathBuf) -> Result<Store, StoreError> {
             fix: "this build has no etcd".to_owned(),
         }),
     }
+}
+
+/// Certificates, and user and password.
+#[cfg(feature = "etcd")]
+type Credentials = (Option<millpond_store::EtcdTls>, Option<(String, String)>);
+
+/// Reads in what etcd's members are shown.
+#[cfg(feature = "etcd")]
+fn credentials(access: &StoreAccess) -> Result<Credentials, StoreError> {
+    let read = |field, path: &str| {
+        let fix = |error| format!("cannot read {path}: {error}");
+        std::fs::read_to_string(path).map_err(|error| StoreError::Config { field, fix: fix(error) })
+    };
+    let ca = access.ca.as_deref().map(|path| read("cluster.store_ca", path)).transpose()?;
+    let identity = access.identity.as_ref().map(|(cert, key)| {
+        Ok::<_, StoreError>((read("cluster.store_cert", cert)?, read("cluster.store_key", key)?))
+    });
+    let identity = identity.transpose()?;
+    let tls = ca.map(|ca| millpond_store::EtcdTls { ca, identity, domain: access.name.clone() });
+    let user = access.user.as_ref().map(|(name, path)| {
+        let text = read("cluster.store_password_file", path)?;
+        let word = text.split_whitespace().next().unwrap_or_default().to_owned();
+        Ok::<_, StoreError>((name.clone(), word))
+    });
+    Ok((tls, user.transpose()?))
 }
 
 /// Why a request was not carried out.

@@ -21,6 +21,28 @@ fn primary(node: &Process, managers: &[Process]) -> Option<usize> {
 }
 
 #[test]
+fn a_manager_shows_its_certificate_to_a_store_that_wants_one() {
+    if left_out() {
+        return;
+    }
+    let etcd = Etcd::start_secure();
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.toml");
+    let [ca, cert, key] = ["ca.pem", "client.pem", "client.key"].map(|name| etcd.file(name));
+    let text =
+        format!("[cluster]\nstore_ca = \"{ca}\"\nstore_cert = \"{cert}\"\nstore_key = \"{key}\"\n");
+    std::fs::write(&config, text).unwrap();
+    let (store, config) = (etcd.store(), config.display().to_string());
+    let flags = ["--manager", "--no-storage", "--form-nodes", "1", "--store", &store];
+    let flags = [&flags[..], &["--config", &config]].concat();
+    let manager = Process::start(folder.path(), "manager", &flags);
+    let node = Process::start(folder.path(), "node", &["--join", &manager.address]);
+    until("chains", || node.status().filter(|status| status.chains() > 0));
+    let status = node.glance().unwrap();
+    assert!(status.primary.contains(&manager.address));
+}
+
+#[test]
 fn another_manager_follows_a_primary_that_was_killed_frozen_or_stopped() {
     if left_out() {
         return;

@@ -12,12 +12,15 @@ use crate::process::PATIENCE;
 pub(crate) struct Etcd {
     members: Vec<Member>,
     folder: tempfile::TempDir,
+    is_secure: bool,
 }
 
 struct Member {
     child: Option<Child>,
     client: String,
     peer: String,
+    /// Answers questions after its health, without TLS.
+    health: String,
 }
 
 /// Whether tests that need etcd are left out; says so.
@@ -50,17 +53,30 @@ fn binary() -> PathBuf {
 impl Etcd {
     /// Starts a cluster of `count` members and waits until all of them answer.
     pub(crate) fn start(count: usize) -> Self {
+        Self::start_with(count, false)
+    }
+
+    /// One member that speaks TLS, and wants clients to show a certificate.
+    pub(crate) fn start_secure() -> Self {
+        Self::start_with(1, true)
+    }
+
+    fn start_with(count: usize, is_secure: bool) -> Self {
         let listeners: Vec<TcpListener> =
-            (0..2 * count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+            (0..3 * count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let ports: Vec<u16> = listeners.iter().map(|it| it.local_addr().unwrap().port()).collect();
         drop(listeners);
-        let member = |pair: &[u16]| Member {
+        let member = |ports: &[u16]| Member {
             child: None,
-            client: format!("127.0.0.1:{}", pair[0]),
-            peer: format!("127.0.0.1:{}", pair[1]),
+            client: format!("127.0.0.1:{}", ports[0]),
+            peer: format!("127.0.0.1:{}", ports[1]),
+            health: format!("127.0.0.1:{}", ports[2]),
         };
-        let members = ports.chunks(2).map(member).collect();
-        let mut etcd = Self { members, folder: tempfile::tempdir().unwrap() };
+        let members = ports.chunks(3).map(member).collect();
+        let mut etcd = Self { members, folder: tempfile::tempdir().unwrap(), is_secure };
+        if is_secure {
+            etcd.make_certificates();
+        }
         let binary = binary();
         let started = Instant::now();
         while !etcd.members.iter().all(Member::is_well) {
@@ -79,7 +95,18 @@ impl Etcd {
 
     fn spawn(&self, binary: &Path, n: usize) -> Child {
         let (client, peer) = (&self.members[n].client, &self.members[n].peer);
-        let (at, peers) = (format!("http://{client}"), format!("http://{peer}"));
+        let scheme = if self.is_secure { "https" } else { "http" };
+        let (at, peers) = (format!("{scheme}://{client}"), format!("http://{peer}"));
+        let health = format!("http://{}", self.members[n].health);
+        let mut extra = Vec::new();
+        if self.is_secure {
+            extra.push("--client-cert-auth".to_owned());
+            for (flag, name) in
+                [("trusted-ca", "ca.pem"), ("cert", "server.pem"), ("key", "server.key")]
+            {
+                extra.push(format!("--{flag}-file={}", self.file(name)));
+            }
+        }
         let all: Vec<String> = (0..self.members.len())
             .map(|other| format!("m{other}=http://{}", self.members[other].peer))
             .collect();
@@ -89,12 +116,38 @@ impl Etcd {
             .arg(self.folder.path().join(format!("m{n}")))
             .args(["--listen-client-urls", &at, "--advertise-client-urls", &at])
             .args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers])
-            .args(["--initial-cluster", &all.join(",")])
+            .args(["--initial-cluster", &all.join(","), "--listen-metrics-urls", &health])
+            .args(extra)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap()
+    }
+
+    /// A file of the cluster's; a client's certificate is in `client.pem` and `client.key`, that of who signed it and
+    /// the members' in `ca.pem`.
+    pub(crate) fn file(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    fn make_certificates(&self) {
+        let params = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            rcgen::CertificateParams::new(names).unwrap()
+        };
+        let write = |name: &str, text: String| std::fs::write(self.file(name), text).unwrap();
+        let mut authority = params(&[]);
+        authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let authority = rcgen::CertifiedIssuer::self_signed(authority, key).unwrap();
+        write("ca.pem", authority.pem());
+        for (who, name) in [("server", "127.0.0.1"), ("client", "millpond.test")] {
+            let key = rcgen::KeyPair::generate().unwrap();
+            let signed = params(&[name]).signed_by(&key, &authority).unwrap();
+            write(&format!("{who}.pem"), signed.pem());
+            write(&format!("{who}.key"), key.serialize_pem());
+        }
     }
 
     /// What `--store` is given.
@@ -130,7 +183,7 @@ impl Member {
     /// It has a leader to commit with.
     fn is_well(&self) -> bool {
         let ask = || {
-            let mut stream = TcpStream::connect(&self.client)?;
+            let mut stream = TcpStream::connect(&self.health)?;
             stream.set_read_timeout(Some(Duration::from_secs(2)))?;
             stream.write_all(b"GET /health HTTP/1.0\r\n\r\n")?;
             let mut reply = String::new();
