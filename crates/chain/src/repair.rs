@@ -92,14 +92,24 @@ impl<P: Payload> Replica<P> {
     }
 
     pub(crate) fn on_restored(&mut self, chunk: ChunkId, turn: &mut Turn<'_, P>) {
-        let Some(slot) = self.slots.get_mut(&chunk) else { return };
-        assert!(slot.lock == Some(Lock::Restore), "only a repair restores");
-        slot.lock = None;
-        slot.repair = None;
-        if slot.pending.is_some() {
+        if self.end_restore(chunk) {
             self.stage(chunk, turn);
         }
         self.pump(chunk, turn);
+    }
+
+    pub(crate) fn on_not_restored(&mut self, chunk: ChunkId, turn: &mut Turn<'_, P>) {
+        self.end_restore(chunk);
+        self.pump(chunk, turn);
+    }
+
+    /// Whether a pending version waits for what was to be restored.
+    fn end_restore(&mut self, chunk: ChunkId) -> bool {
+        let Some(slot) = self.slots.get_mut(&chunk) else { return false };
+        assert!(slot.lock == Some(Lock::Restore), "only a repair restores");
+        slot.lock = None;
+        slot.repair = None;
+        slot.pending.is_some()
     }
 
     pub(crate) fn repair_tick(&mut self, turn: &mut Turn<'_, P>) {

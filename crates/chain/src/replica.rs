@@ -413,6 +413,8 @@ impl<P: Payload> Replica<P> {
             (Job::Stage(chunk), Err(why)) => self.on_stage_failed(chunk, why, turn),
             (Job::Whole(chunk), result) => self.on_whole(chunk, bytes_of(result), turn),
             (Job::Restore(chunk), Ok(_)) => self.on_restored(chunk, turn),
+            // No room for the good bytes now; the scrubber, or the next read, meets the bad ones again.
+            (Job::Restore(chunk), Err(_)) => self.on_not_restored(chunk, turn),
             (Job::Read(request, chunk, wanted), result) => {
                 self.on_bytes(request, (chunk, wanted), result, turn);
             }

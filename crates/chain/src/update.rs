@@ -43,7 +43,7 @@ impl<P: Payload> Replica<P> {
             Seen::Full => return Self::refuse(request, Refusal::Busy(BUSY_HINT_MS), turn),
             Seen::Unknown => {}
         }
-        if !probe && self.join_under_way(request, &body) {
+        if !probe && self.join_under_way(request, &body, turn) {
             return;
         }
         let grows = !matches!(body.op, Op::Remove | Op::Bury | Op::Probe);
@@ -100,28 +100,38 @@ impl<P: Payload> Replica<P> {
         (end > CHUNK_BYTES_MAX || !buries).then_some(Refusal::Invalid)
     }
 
-    /// A retry of an update that is queued or pending takes its place: one answer for both.
-    fn join_under_way(&mut self, request: RequestId, body: &UpdateRequest<P>) -> bool {
+    /// A retry of an update that is queued or pending takes its place: it gets the answer. The attempt before it, which
+    /// its client has given up, is told to come again, so that whoever carries it does not wait for ever.
+    fn join_under_way(
+        &mut self,
+        request: RequestId,
+        body: &UpdateRequest<P>,
+        turn: &mut Turn<'_, P>,
+    ) -> bool {
         if mutated!(self, NoDedup) {
             return false;
         }
         let Some(slot) = self.slots.get_mut(&body.chunk) else { return false };
-        if let Some(pending) = &mut slot.pending
+        let before = if let Some(pending) = &mut slot.pending
             && pending.update.tag == body.tag
         {
-            pending.waiter = Some(request);
-            return true;
+            pending.waiter.replace(request)
+        } else {
+            let same = slot.queue.iter_mut().find_map(|waiting| match waiting {
+                Waiting::Update(known, queued)
+                    if queued.tag == body.tag && !matches!(queued.op, Op::Probe) =>
+                {
+                    Some(known)
+                }
+                _ => None,
+            });
+            let Some(known) = same else { return false };
+            Some(std::mem::replace(known, request))
+        };
+        if let Some(before) = before {
+            Self::refuse(before, Refusal::Busy(BUSY_HINT_MS), turn);
         }
-        for waiting in &mut slot.queue {
-            if let Waiting::Update(known, queued) = waiting
-                && queued.tag == body.tag
-                && !matches!(queued.op, Op::Probe)
-            {
-                *known = request;
-                return true;
-            }
-        }
-        false
+        true
     }
 
     /// The lock is free: decides what the request means and starts it.

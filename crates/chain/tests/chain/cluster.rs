@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use millpond_chain::{
     Content, Effect, Event, Identity, Lane, Meta, Op, Payload, Peer, PeerBody, ReadRequest,
-    Replica, Reply, RequestId, StoreAnswer, StoreOp, Tag, Token, UpdateRequest, Write,
+    Replica, Reply, RequestId, StoreAnswer, StoreError, StoreOp, Tag, Token, UpdateRequest, Write,
 };
 use millpond_types::cluster::{
     Chain, ChainId, ChainTarget, ChainVersion, DiskId, LocalState, NodeId, TargetId, TargetState,
@@ -218,6 +218,11 @@ impl Cluster {
     }
 
     /// Chunks that a target has, committed.
+    /// The scrubber of a target meets bad bytes.
+    pub(crate) fn damage(&mut self, target: u32) {
+        self.events.push_back((TargetId(target), Event::Damaged(CHUNK)));
+    }
+
     pub(crate) fn chunks(&self, target: u32) -> usize {
         self.stores[&TargetId(target)].committed.len()
     }
@@ -323,6 +328,11 @@ impl Cluster {
                 self.replies.insert(request, reply);
             }
             Effect::Send(to, message) => self.post(target, to, message),
+            Effect::Store(token, StoreOp::Restore(..)) => {
+                // Disks are full when somebody wants to restore in these tests.
+                let event = Event::Stored(token, Err(StoreError::NoSpace));
+                self.events.push_back((target, event));
+            }
             Effect::Store(token, op) => {
                 let answer = self.stores.get_mut(&target).unwrap().perform(op);
                 self.answer(target, token, answer);
@@ -402,7 +412,7 @@ impl Store {
                 StoreAnswer::Page { items: Vec::new(), complete: true }
             }
             StoreOp::DiscardStaged | StoreOp::Sync | StoreOp::SaveVersion(_) => StoreAnswer::Done,
-            StoreOp::Restore(..) => panic!("nothing is damaged in these tests"),
+            StoreOp::Restore(..) => unreachable!("disks are full"),
         }
     }
 }

@@ -74,6 +74,43 @@ fn a_retry_gets_the_first_answer() {
 }
 
 #[test]
+fn a_retry_of_what_is_under_way_leaves_no_attempt_without_an_answer() {
+    let mut cluster = Cluster::serving(2);
+    cluster.hold_messages_to(2);
+    let first = cluster.update(1, replace(1, b"a"));
+    cluster.run();
+    let queued = cluster.update(1, cluster::by(9, replace(1, b"b")));
+    cluster.run();
+    assert!(cluster.reply(first).is_none() && cluster.reply(queued).is_none());
+    let retry = cluster.update(1, replace(1, b"a"));
+    let of_queued = cluster.update(1, cluster::by(9, replace(1, b"b")));
+    cluster.run();
+    for given_up in [first, queued] {
+        let reply = cluster.reply(given_up).unwrap();
+        assert!(matches!(reply, Reply::Refused(Refusal::Busy(_))), "{reply:?}");
+    }
+    cluster.release();
+    assert!(done(&cluster.settle(retry)) && done(&cluster.settle(of_queued)));
+    let asked = cluster.read(1, read());
+    assert_eq!(bytes(&cluster.settle(asked)), b"b", "each done once");
+}
+
+#[test]
+fn a_repair_without_room_stops_no_replica() {
+    let mut cluster = Cluster::serving(2);
+    let first = cluster.update(1, replace(1, b"a"));
+    assert!(done(&cluster.settle(first)));
+    for _ in 0..3 {
+        cluster.damage(1);
+        cluster.run();
+        assert_eq!(cluster.state(1), LocalState::UpToDate);
+    }
+    // The whole chunk is written anew.
+    let second = cluster.update(1, replace(2, b"b"));
+    assert!(done(&cluster.settle(second)));
+}
+
+#[test]
 fn a_late_copy_of_a_removal_that_found_nothing_removes_nothing() {
     let mut cluster = Cluster::serving(2);
     let nothing = cluster.update(1, remove(1));

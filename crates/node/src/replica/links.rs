@@ -287,7 +287,18 @@ async fn run(links: Weak<Links>, link: Arc<Link>) {
 async fn connect(addresses: &[String], token: &[u8], node: NodeId) -> io::Result<Stream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the node has no address");
     for address in addresses {
-        for address in resolve(address).await? {
+        let found = match timeout(STALL, resolve(address)).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => {
+                last = error;
+                continue;
+            }
+            Err(_) => {
+                last = io::ErrorKind::TimedOut.into();
+                continue;
+            }
+        };
+        for address in found {
             match timeout(STALL, hello(address, token, node)).await {
                 Ok(Ok(stream)) => return Ok(stream),
                 Ok(Err(error)) => last = error,
@@ -374,5 +385,25 @@ impl Links {
             numbers.dropped += queue.dropped;
         }
         numbers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millpond_env::{BufferPool, PoolOptions, Runtime, RuntimeOptions};
+
+    use super::*;
+
+    #[test]
+    fn a_name_that_nobody_knows_hides_no_other_address() {
+        let pool = BufferPool::new(PoolOptions::new(1 << 20)).unwrap();
+        let options = RuntimeOptions { pools: vec![pool], ..RuntimeOptions::default() };
+        let runtime = Runtime::new(options).unwrap();
+        // Nobody listens there any more.
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let addresses = ["no-such-host.invalid:1".to_owned(), closed.to_string()];
+        let error = runtime
+            .block_on(async { connect(&addresses, b"", NodeId::default()).await.err().unwrap() });
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     }
 }

@@ -158,10 +158,15 @@ impl Account {
         stays.saturating_sub(bytes_of(limit)).min(ROUND_BYTES_MAX)
     }
 
-    fn leaves(&self, chunk: ChunkId, bytes: u64) {
+    /// A chunk is on its way out; false when it was already: several cores may choose the same one.
+    fn leaves(&self, chunk: ChunkId, bytes: u64) -> bool {
         let mut books = self.books.lock();
-        books.leaving.insert(chunk, bytes);
+        let std::collections::hash_map::Entry::Vacant(entry) = books.leaving.entry(chunk) else {
+            return false;
+        };
+        entry.insert(bytes);
         books.leaving_bytes += bytes;
+        true
     }
 
     fn left(&self, chunk: ChunkId, gone: bool) {
@@ -541,8 +546,10 @@ impl Host {
             let target = engine.attrs(id).and_then(|attrs| attrs::version(&attrs));
             let head = target.and_then(|version| self.replica(version.target));
             let Some(head) = head else { continue };
+            if !account.leaves(id, len) {
+                continue;
+            }
             leaving += len;
-            account.leaves(id, len);
             let (account, chunk) = (Arc::clone(account), engine_id(head.target, id));
             let removal = self.remove_own(Arc::clone(&head), chunk);
             spawn(async move {
@@ -573,5 +580,24 @@ impl Host {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_two_cores_choose_leaves_once() {
+        let account = Account::default();
+        let (one, other) = (ChunkId(1), ChunkId(2));
+        assert!(account.leaves(one, 10) && account.leaves(other, 5));
+        assert!(!account.leaves(one, 10));
+        account.left(one, true);
+        assert_eq!(account.books.lock().leaving_bytes, 5);
+        account.left(one, false);
+        account.left(other, true);
+        let books = account.books.lock();
+        assert_eq!((books.leaving_bytes, books.leaving.len()), (0, 0));
     }
 }
