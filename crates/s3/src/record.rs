@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::acl::Acl;
 use crate::back::store::{ACCESS, CONTENT, PUT_ID, PUT_LEN, Remote};
+use crate::back::words;
 use crate::error::refuse;
 use crate::hash::{Algorithm, Sum, base64, unbase64};
 use crate::keys::DEFAULT_TENANT;
@@ -317,7 +318,7 @@ impl Record {
             return Ok(());
         }
         let access = self.access().map_or(0, |text| ACCESS.len() + text.len());
-        if len(&self.meta) + access + PUT_ID.len() + PUT_LEN > META_MAX {
+        if words::len(&self.meta) + access + PUT_ID.len() + PUT_LEN > META_MAX {
             let message = format!(
                 "User metadata and access control list have more than the {META_MAX} bytes together that the backend takes, of \
                  which {} are for the gateway's own",
@@ -326,6 +327,12 @@ impl Record {
             return Err(refuse(S3ErrorCode::MetadataTooLarge, message));
         }
         Ok(())
+    }
+
+    /// The MD5 of the content in hex, where it is known: the `ETag` of what was put whole here. That of a fill is its backend's, which
+    /// need not be an MD5 though it looks like one: of what AWS encrypts it is none.
+    pub(crate) fn md5(&self) -> Option<&str> {
+        self.etag.as_deref().filter(|it| self.modified == 0 && it.len() == 32)
     }
 
     /// Without the checksums of parts, if they are too much to keep.
@@ -455,6 +462,8 @@ mod tests {
     use super::{
         BucketRecord, CONTENT, DEFAULT_TENANT, META_MAX, Parts, Record, decode, encode, encode_over,
     };
+    use s3s::S3ErrorCode;
+
     use crate::hash::{Algorithm, Sum, base64};
     use crate::keys::check_tenant;
     use crate::store::Attachment;
@@ -469,6 +478,29 @@ mod tests {
         assert_eq!((parts.place(0), parts.place(5)), (None, None));
         let ragged = Parts::of((0..2_000).map(|n| n % 2));
         assert!(ragged.count == 2_000 && !ragged.are_known());
+    }
+
+    #[test]
+    fn the_etag_of_a_fill_is_no_md5() {
+        let etag = Some("0123456789abcdef0123456789abcdef".to_owned());
+        let put = Record { etag: etag.clone(), ..Record::current() };
+        assert_eq!(put.md5(), etag.as_deref());
+        assert_eq!(Record { modified: 1, ..put.clone() }.md5(), None);
+        let of_parts = etag.map(|it| format!("{it}-2"));
+        assert_eq!(Record { etag: of_parts, ..put }.md5(), None);
+        assert_eq!(Record::current().md5(), None);
+    }
+
+    #[test]
+    fn metadata_are_counted_as_they_go_to_a_backend() {
+        let of = |value: &str| {
+            let meta = BTreeMap::from([("name".to_owned(), value.to_owned())]);
+            Record { meta, ..Record::current() }
+        };
+        assert!(of(&"a".repeat(1_900)).check_behind(true).is_ok());
+        let long = of(&"ü".repeat(800));
+        assert!(long.check_behind(false).is_ok());
+        assert_eq!(*long.check_behind(true).unwrap_err().code(), S3ErrorCode::MetadataTooLarge);
     }
 
     #[test]

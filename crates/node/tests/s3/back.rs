@@ -200,6 +200,79 @@ fn keys_that_the_store_cannot_have_hold_nothing_up() {
 }
 
 #[test]
+fn an_etag_of_the_store_that_is_no_md5_is_not_taken_for_one() {
+    let it = Backed::start();
+    let store = volume(it.store());
+    let tags = "<Tagging><TagSet><Tag><Key>k</Key><Value>v</Value></Tag></TagSet></Tagging>";
+    for (key, bytes) in [("small", random(1_000, 1)), ("large", random(MIB + 100, 2))] {
+        it.direct.object(&format!("/{BEHIND}/{PREFIX}{key}"), bytes.clone());
+        // As AWS has them of what it encrypts.
+        let path = format!("{PREFIX}{key}");
+        let there = store.get_object(BEHIND, path.as_bytes(), false).unwrap().unwrap();
+        let kept = String::from_utf8(there.attachment.unwrap().bytes).unwrap();
+        let mut kept: serde_json::Value = serde_json::from_str(&kept).unwrap();
+        kept["etag"] = "0123456789abcdef0123456789abcdef".into();
+        let kept = serde_json::to_vec(&kept).unwrap();
+        store.set_attachment(BEHIND, path.as_bytes(), &kept, Expect::Any).unwrap();
+        assert!(it.s3.bytes(&at(key)) == bytes);
+        it.s3.put(&at(key), tags).query("tagging", "").send().expect(200);
+        it.settled();
+        let there = it.behind(key).expect(200);
+        assert!(there.body == bytes && there.header("x-amz-tagging-count") == "1");
+    }
+}
+
+#[test]
+fn metadata_that_no_header_can_have_goes_there_and_comes_back() {
+    let it = Backed::start();
+    // A line feed, and "naïve" as text and as an encoded word.
+    let given = [("=?UTF-8?B?YQpi?=", "=?UTF-8?B?YQpi?="), ("na\u{ef}ve", "=?UTF-8?B?bmHDr3Zl?=")];
+    let words = ("=?UTF-8?Q?na=C3=AFve?=", "=?UTF-8?B?bmHDr3Zl?=");
+    for (n, (value, told)) in given.into_iter().chain([words]).enumerate() {
+        let key = format!("k{n}");
+        it.s3.put(&at(&key), "value").header("x-amz-meta-of", value).send().expect(200);
+        it.settled();
+        assert_eq!(it.behind(&key).expect(200).header("x-amz-meta-of"), told);
+        let state = it.volume.look_up(BUCKET, key.as_bytes(), false).unwrap().state.unwrap();
+        assert!(it.volume.evict(BUCKET, key.as_bytes(), state.seq).unwrap());
+        assert_eq!(it.s3.get(&at(&key)).send().expect(200).header("x-amz-meta-of"), told);
+        until("it is kept", || {
+            let kept = it.volume.get_object(BUCKET, key.as_bytes(), false).unwrap()?;
+            let kept = String::from_utf8(kept.attachment?.bytes).unwrap();
+            (!kept.contains("=?")).then_some(())
+        });
+    }
+    // Metadata of 2 KiB that are more by the time they are there.
+    let long = "\u{fc}".repeat(800);
+    let put = it.s3.put(&at("long"), "value").header("x-amz-meta-of", &long).send();
+    put.refused(400, "MetadataTooLarge");
+}
+
+#[test]
+fn copies_at_once_of_what_the_store_has_fetch_it_once() {
+    let it = Backed::start();
+    let bytes = random(3 * MIB, 5);
+    it.direct.object(&format!("/{BEHIND}/{PREFIX}source"), bytes.clone());
+    it.faults(&Faults { latency_ms: (300, 400), ..Faults::default() });
+    let gets = || {
+        let line = "millpond_s3_backend_requests_total{backend=\"store\",operation=\"get\"";
+        it.metric(line)
+    };
+    std::thread::scope(|scope| {
+        for n in 0..6 {
+            let copy = it.s3.put(&at(&format!("copy{n}")), "");
+            let copy = copy.header("x-amz-copy-source", &at("source"));
+            scope.spawn(move || copy.send().expect(200));
+        }
+    });
+    assert_eq!(gets(), 1);
+    it.faults(&Faults::default());
+    for n in 0..6 {
+        assert!(it.s3.bytes(&at(&format!("copy{n}"))) == bytes);
+    }
+}
+
+#[test]
 fn what_others_removed_may_be_made_anew() {
     let it = Backed::start();
     it.backing(|backing| backing.is_shared = true);

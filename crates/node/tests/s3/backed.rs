@@ -218,6 +218,52 @@ fn what_is_written_goes_there_and_may_be_given_up_here() {
 }
 
 #[test]
+fn copies_see_what_only_the_backend_has_before_it_is_fetched() {
+    let pair = Pair::start(&[], &[]);
+    let (s3, there) = (&pair.s3, &pair.there);
+    let long: Vec<u8> = (0..=250).cycle().take(3_000_000).collect();
+    let etag = there.object("/there/k", long.clone());
+    there.object("/there/none", "");
+    let get = "millpond_s3_backend_requests_total{backend=\"other\",operation=\"get\"";
+    let copy = || s3.put("/data/copy", "").header("x-amz-copy-source", "/data/k");
+    let wrong = copy().header("x-amz-copy-source-if-match", "\"other\"").send();
+    wrong.refused(412, "PreconditionFailed");
+    let gone = s3.put("/data/copy", "").header("x-amz-copy-source", "/data/gone").send();
+    is_gone(gone);
+    let id = s3.post("/data/parts", "").query("uploads", "").send().expect(200).tag("UploadId");
+    let part = |number: &str, source: &str, range: &str, etag: &str| {
+        let put = s3.put("/data/parts", "").query("partNumber", number).query("uploadId", &id);
+        let put = put.header("x-amz-copy-source", source);
+        let put = put.header("x-amz-copy-source-if-match", etag);
+        let range = Some(range).filter(|it| !it.is_empty());
+        range.into_iter().fold(put, |put, it| put.header("x-amz-copy-source-range", it)).send()
+    };
+    part("1", "/data/k", "", "\"other\"").refused(412, "PreconditionFailed");
+    part("1", "/data/k", "bytes=10-3000000", &etag).refused(400, "InvalidArgument");
+    is_gone(part("1", "/data/gone", "", "*"));
+    assert_eq!(pair.front.metric(get), 0, "nothing was fetched for what is refused");
+    // Parts are what was asked for, and go by the cache.
+    let mut list = String::new();
+    for (number, source, range) in
+        [("1", "/data/k", "bytes=1000000-1000009"), ("2", "/data/k", ""), ("3", "/data/none", "")]
+    {
+        let told = part(number, source, range, "*").expect(200).tag("ETag");
+        list.push_str(&part_line(number, &told));
+    }
+    assert_eq!((pair.state("/data/k"), pair.front.metric(get)), ("remote".into(), 2));
+    let listed = s3.get("/data/parts").query("uploadId", &id).send().expect(200);
+    assert_eq!(listed.tags("Size"), ["10", "3000000", "0"]);
+    assert_eq!(list.matches(etag.trim_matches('"')).count(), 1, "{list}");
+    copy().header("x-amz-copy-source-if-match", &etag).send().expect(200);
+    assert!(s3.bytes("/data/copy") == long);
+    pair.until_clean("/data/k");
+    // From here it is the same part.
+    let again = part("1", "/data/k", "bytes=1000000-1000009", &etag).expect(200).tag("ETag");
+    assert!(list.contains(&again), "{list}");
+    assert_eq!(pair.front.metric(get), 3);
+}
+
+#[test]
 fn conditions_see_what_only_the_backend_has() {
     let pair = Pair::start(&[], &[]);
     let (s3, there) = (&pair.s3, &pair.there);

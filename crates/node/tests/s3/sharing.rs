@@ -310,6 +310,36 @@ fn lists_go_to_the_backend_and_come_back() {
 }
 
 #[test]
+fn others_copy_what_only_the_backend_has_and_lists_give_them() {
+    let pair = Pair::start(&[], &[]);
+    let (s3, there) = (&pair.s3, &pair.there);
+    let (_, blue) = tenants(&pair.front);
+    canned(s3.put("/data/open", "value"), "public-read").expect(200);
+    pair.until_clean("/data/open");
+    let list = there.head("/there/open").send().expect(200).header("x-amz-meta-millpond-access");
+    for key in ["part", "whole"] {
+        let put = there.put(&format!("/there/{key}"), "value");
+        put.header("x-amz-meta-millpond-access", &list).send().expect(200);
+    }
+    there.object("/there/shut", "value");
+    blue.bucket("mine");
+    let id = blue.post("/mine/up", "").query("uploads", "").send().expect(200).tag("UploadId");
+    let of = |ask: Request, source: &str| ask.header("x-amz-copy-source", source).send();
+    let copy = |source: &str| of(blue.put("/mine/copy", ""), source);
+    let part = |source: &str| {
+        of(blue.put("/mine/up", "").query("partNumber", "1").query("uploadId", &id), source)
+    };
+    for source in ["/data/shut", "/data/none"] {
+        copy(source).refused(403, "AccessDenied");
+        part(source).refused(403, "AccessDenied");
+    }
+    assert_eq!(pair.state("/data/shut"), "remote");
+    part("/data/part").expect(200);
+    copy("/data/whole").expect(200);
+    assert_eq!(blue.bytes("/mine/copy"), b"value");
+}
+
+#[test]
 fn a_list_that_another_cluster_changed_is_noticed() {
     let pair = Pair::start(&[], &["--shared", "--ttl", "100ms"]);
     let (s3, there) = (&pair.s3, &pair.there);

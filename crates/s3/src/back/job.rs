@@ -14,6 +14,7 @@ use super::persist::{Bucket, lease};
 use super::source;
 use super::store::{ACCESS, At, Backend, CONTENT, Content, Fault, Kind, PUT_ID, PUT_LEN, Told};
 use super::upload::{self, Plan};
+use super::words;
 use crate::backed::KEY_MAX;
 use crate::record::View;
 use crate::store::Object;
@@ -293,7 +294,7 @@ impl Job {
         let record = &opened.view.record;
         let mut told = Told {
             headers: record.headers.clone(),
-            meta: record.meta.clone(),
+            meta: words::sent(&record.meta),
             tags: record.tags.clone(),
         };
         told.meta.insert(PUT_ID.to_owned(), self.put_name());
@@ -314,7 +315,7 @@ impl Job {
 
     async fn put(&self, at: At<'_>, told: &Told, opened: &Opened) -> Result<String, Not> {
         let len = opened.attr.size;
-        let _memory = source::memory(&self.bucket.door, len).await;
+        let _memory = source::memory(&self.bucket.door.behind, self.lane, len).await;
         let is_small = len <= WHOLE;
         let content = if is_small {
             let content = self.read(opened, len).await?;
@@ -323,8 +324,7 @@ impl Job {
         } else {
             source::pieces(&self.bucket.door, opened.file.clone(), (0, len))
         };
-        // The ETag of what was put whole is its MD5.
-        let md5 = opened.view.record.etag.as_deref().filter(|it| it.len() == 32);
+        let md5 = opened.view.record.md5();
         let permit = self.connected.pace.permit(self.lane).await;
         let done = self.connected.backend.put(at, told, content, md5).await;
         permit.ended(&done);

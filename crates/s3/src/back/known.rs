@@ -13,7 +13,7 @@ use super::aws::Aws;
 use super::backends::{BackendSettings, read};
 use super::counted::Counted;
 use super::metrics::OfBackend;
-use super::rate::Pace;
+use super::rate::{LANES, Pace};
 use super::store::Backend;
 use super::wake::Wakes;
 use crate::door::Door;
@@ -23,8 +23,9 @@ use crate::lately::Lately;
 const BELIEVED: Duration = Duration::from_secs(1);
 /// Backends that are remembered at most.
 const BACKENDS_MAX: usize = 1_024;
-/// Memory for what goes to backends, in KiB.
-const MEMORY_KIB: usize = 64 << 10;
+/// Memory for what goes to backends, in KiB by lane: parts of large objects take all that they can have and wait in line for it, and a
+/// small object would wait behind them.
+const MEMORY_KIB: [usize; LANES] = [16 << 10, 48 << 10];
 /// Threads that wait for the volume on behalf of the persister: most are left to clients.
 const THREADS: usize = 16;
 
@@ -46,8 +47,8 @@ pub(crate) struct Behind {
     connected: Mutex<HashMap<String, Arc<Connected>>>,
     /// Who is told of a change.
     pub(crate) wakes: Wakes,
-    /// Memory for bodies on their way to backends, in KiB.
-    pub(crate) memory: Arc<Semaphore>,
+    /// Memory for bodies on their way to backends, in KiB by lane.
+    pub(super) memory: [Arc<Semaphore>; LANES],
     /// Threads for the persister.
     pub(crate) threads: Semaphore,
 }
@@ -58,7 +59,7 @@ impl Behind {
             settings: Lately::new(BELIEVED, BACKENDS_MAX),
             connected: Mutex::default(),
             wakes: Wakes::default(),
-            memory: Arc::new(Semaphore::new(MEMORY_KIB)),
+            memory: MEMORY_KIB.map(|kib| Arc::new(Semaphore::new(kib))),
             threads: Semaphore::new(THREADS),
         }
     }

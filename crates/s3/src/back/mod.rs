@@ -2,7 +2,7 @@
 //!
 //! Reading order: `backends` (where they are), `store` (what is asked of them), `aws` and `counted` (the asking), `rate`
 //! (how fast), `known` (what a gateway remembers); `persist` (claims what is queued), `job` (does it), `upload` and `source`
-//! (bytes on their way), `wake`, `metrics`.
+//! (bytes on their way), `words` (metadata on theirs), `wake`, `metrics`.
 
 pub(crate) mod aws;
 pub(crate) mod backends;
@@ -16,3 +16,4 @@ mod source;
 pub(crate) mod store;
 mod upload;
 mod wake;
+pub(crate) mod words;

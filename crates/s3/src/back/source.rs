@@ -8,6 +8,7 @@ use s3s::StdError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::spawn_blocking;
 
+use super::known::Behind;
 use super::store::Content;
 use crate::door::Door;
 
@@ -16,11 +17,12 @@ pub(crate) const PIECE: u64 = 1 << 20;
 /// Pieces that a body in motion holds: one that is read, one that waits, one that is sent.
 const HELD: u64 = 3;
 
-/// Memory for the bytes of one request to a backend. It is taken before the request begins, so that none stands still for it.
-pub(crate) async fn memory(door: &Door, len: u64) -> OwnedSemaphorePermit {
+/// Memory for the bytes of one request of a lane to a backend. It is taken before the request begins, so that none stands still for
+/// it.
+pub(crate) async fn memory(behind: &Behind, lane: usize, len: u64) -> OwnedSemaphorePermit {
     let kib = len.min(HELD * PIECE).div_ceil(1 << 10).max(1);
-    let taken =
-        Arc::clone(&door.behind.memory).acquire_many_owned(u32::try_from(kib).unwrap_or(u32::MAX));
+    let pool = Arc::clone(&behind.memory[lane]);
+    let taken = pool.acquire_many_owned(u32::try_from(kib).unwrap_or(u32::MAX));
     match taken.await {
         Ok(permit) => permit,
         // It is never closed.
@@ -59,4 +61,22 @@ pub(crate) fn pieces(door: &Arc<Door>, file: File, (mut offset, len): (u64, u64)
     });
     let stream = futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx));
     Content::Pieces { pieces: Box::pin(stream), len }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::{Behind, memory};
+
+    #[tokio::test]
+    async fn small_objects_do_not_wait_for_the_memory_of_large_ones() {
+        let behind = Behind::new();
+        let mut held = Vec::new();
+        while let Some(permit) = memory(&behind, 1, 64 << 20).now_or_never() {
+            held.push(permit);
+        }
+        assert_eq!(held.len(), 16);
+        assert!(memory(&behind, 0, 10 << 10).now_or_never().is_some());
+    }
 }

@@ -90,7 +90,7 @@ async fn part(
     part: (&str, u32),
     (opened, range): (&Opened, (u64, u64)),
 ) -> Result<String, Not> {
-    let _memory = source::memory(&job.bucket.door, range.1).await;
+    let _memory = source::memory(&job.bucket.door.behind, job.lane, range.1).await;
     let permit = job.connected.pace.permit(job.lane).await;
     let content = source::pieces(&job.bucket.door, opened.file.clone(), range);
     let done = job.backend().upload_part(at, part, content).await;

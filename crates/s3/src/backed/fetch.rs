@@ -17,11 +17,13 @@ use s3s::{S3Error, S3ErrorCode, S3Result, StdError};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
+use super::look::{Seen, look};
 use super::room::told_of;
 use super::{Backed, Cached, Filling, fault};
 use crate::access::Asker;
 use crate::acl::Permission;
 use crate::back::store::{ACCESS, CONTENT, Kind, Match, PUT_ID, Pieces, Remote};
+use crate::back::words;
 use crate::conditions::Conditions;
 use crate::door::{Door, Way};
 use crate::error::{Told as _, refuse};
@@ -170,25 +172,40 @@ pub(crate) async fn get(
 /// A range passes through.
 async fn ranged(
     door: &Arc<Door>,
-    (backed, key): (&Backed, &str),
+    at: (&Backed, &str),
     asked: &Asked<'_>,
 ) -> S3Result<(View, Part, StreamingBlob)> {
+    let part = |view: &View| wanted(view, asked.range, asked.part);
+    let place = |view: &View| {
+        asked.check(view)?;
+        part(view).map(|it| (it.offset, it.len))
+    };
+    let (view, _, body) = cut(door, at, place).await?;
+    let part = part(&view)?;
+    Ok((view, part, body))
+}
+
+/// The bytes of an object that only the backend has from an offset on, so many: `place` says which, or why none. They pass through
+/// and are of the object that was asked about.
+///
+/// # Errors
+/// Of `place`; `NoSuchKey`; `ServiceUnavailable` or `SlowDown` when the backend does not answer.
+pub(crate) async fn cut(
+    door: &Arc<Door>,
+    (backed, key): (&Backed, &str),
+    place: impl Fn(&View) -> S3Result<(u64, u64)>,
+) -> S3Result<(View, u64, StreamingBlob)> {
     let (name, there) = (&backed.backing.backend, backed.key(key));
     let far = door.reach(name).await?;
     for _ in 0..TRIES {
         let remote = far.head(backed.at(&there)).await.map_err(|it| fault(name, &it))?;
         let view = View::of_remote(&remote);
-        asked.check(&view)?;
-        let part = wanted(&view, asked.range, asked.part)?;
-        if part.len == 0 {
-            return Ok((view, part, crate::send::bytes(Vec::new())));
+        let (offset, len) = place(&view)?;
+        if len == 0 {
+            return Ok((view, 0, crate::send::bytes(Vec::new())));
         }
-        let range = Some((part.offset, part.len));
-        match far.get(backed.at(&there), range, Match::Only(&remote.etag)).await {
-            Ok((_, pieces)) => {
-                let left = part.len;
-                return Ok((view, part, passing(pieces, left)));
-            }
+        match far.get(backed.at(&there), Some((offset, len)), Match::Only(&remote.etag)).await {
+            Ok((_, pieces)) => return Ok((view, len, passing(pieces, len))),
             // Replaced meanwhile.
             Err(it) if it.kind == Kind::Unmet => {}
             Err(it) => return Err(fault(name, &it)),
@@ -211,14 +228,29 @@ fn is_kept(door: &Door, backed: &Backed, remote: &Remote) -> bool {
     (bound == 0 || remote.len <= bound) && remote.etag.len() <= ETAG_MAX && !is_full
 }
 
-/// Brings an object here that only the backend has, whatever the bound of the cache.
+/// Brings an object here that only the backend has, whatever the bound of the cache. Who comes while this is done waits for it, and
+/// looks again then; it goes on when nobody waits any more, as who gave up asks again.
 ///
 /// # Errors
 /// `NoSuchKey`; `SlowDown` when it took too long; of the backend, and of the volume.
-pub(crate) async fn fill(
+pub(crate) async fn fill(door: &Arc<Door>, backed: &Backed, key: &str) -> S3Result<()> {
+    let Some(turn) = door.cached.bringing.take(&backed.bucket, key).await else { return Ok(()) };
+    let (door, backed, key) = (Arc::clone(door), backed.clone(), key.to_owned());
+    let filling = tokio::spawn(async move {
+        // Who reads it meanwhile need not keep it too.
+        let _held = (turn, Cached::fill(&door, &backed.bucket, &key));
+        // The turn of somebody else may have ended just before.
+        match look(&door, &backed, &key, false).await? {
+            Seen::There(seen) => fill_alone(&door, (&backed, &key), seen).await,
+            Seen::Here(..) | Seen::Nowhere => Ok(()),
+        }
+    });
+    filling.await.map_err(S3Error::internal_error)?
+}
+
+async fn fill_alone(
     door: &Arc<Door>,
-    backed: &Backed,
-    key: &str,
+    (backed, key): (&Backed, &str),
     seen: Option<u64>,
 ) -> S3Result<()> {
     let before = Before::now(seen);
@@ -404,7 +436,7 @@ pub(crate) fn record(remote: &Remote) -> Record {
     let mut record = Record::current();
     record.etag = Some(remote.etag.clone());
     record.headers = remote.told.headers.clone();
-    record.meta = remote.told.meta.clone();
+    record.meta = words::kept(&remote.told.meta);
     record.meta.remove(PUT_ID);
     if let Some(text) = record.meta.remove(ACCESS) {
         record.set_access(&text);
@@ -412,7 +444,8 @@ pub(crate) fn record(remote: &Remote) -> Record {
     if let Some(text) = record.meta.remove(CONTENT) {
         record.set_content(&text, remote.len);
     }
-    record.modified = remote.modified_ms / 1_000;
+    // By this it is known for a fill, also where the backend does not say when.
+    record.modified = (remote.modified_ms / 1_000).max(1);
     record
 }
 

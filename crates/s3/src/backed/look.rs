@@ -224,7 +224,7 @@ pub(crate) async fn bring_for(
             Err(error) => return Err(error),
         };
         conditions.check_write(Some(&there))?;
-        super::fetch::fill(door, &backed, at.1, seen).await?;
+        super::fetch::fill(door, &backed, at.1).await?;
     }
     Err(S3ErrorCode::SlowDown.into())
 }
@@ -247,12 +247,27 @@ async fn absent(
 /// # Errors
 /// `NoSuchKey`; of the backend.
 pub(crate) async fn bring(door: &Arc<Door>, at: (&str, &str)) -> S3Result<()> {
+    bring_if(door, at, |_| Ok(())).await
+}
+
+/// The same of an object that passes `check` by what the backend says of it.
+///
+/// # Errors
+/// Of `check`; `NoSuchKey`; of the backend.
+pub(crate) async fn bring_if(
+    door: &Arc<Door>,
+    at: (&str, &str),
+    check: impl Fn(&View) -> S3Result<()>,
+) -> S3Result<()> {
     let Some(backed) = door.backed(at.0).await? else { return Ok(()) };
     for _ in 0..TRIES {
         match look(door, &backed, at.1, false).await? {
             Seen::Here(..) => return Ok(()),
             Seen::Nowhere => return Err(S3ErrorCode::NoSuchKey.into()),
-            Seen::There(seen) => super::fetch::fill(door, &backed, at.1, seen).await?,
+            Seen::There(_) => {
+                check(&remote(door, &backed, at.1).await?)?;
+                super::fetch::fill(door, &backed, at.1).await?;
+            }
         }
     }
     Err(S3ErrorCode::SlowDown.into())

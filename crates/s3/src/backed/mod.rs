@@ -2,7 +2,7 @@
 //!
 //! Reading order: here what a request knows of its bucket, `look` (where a key is), `fetch` (reads that go to the backend, and
 //! fills), `settle` (waiting for the backend), `list` and `merge`, `room` (giving up what is cached, and delays), `adopt` (what mounts
-//! wrote), `policy` (handed on), `quota` and `ring` (for operators).
+//! wrote), `turns` (once at a time), `policy` (handed on), `quota` and `ring` (for operators).
 
 pub(crate) mod adopt;
 pub(crate) mod fetch;
@@ -14,6 +14,7 @@ mod quota;
 pub(crate) mod ring;
 pub(crate) mod room;
 pub(crate) mod settle;
+mod turns;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use crate::back::backends::BackendSettings;
 use crate::back::store::{At, Backend, Fault, Kind};
 use crate::door::Door;
 use crate::error::{refuse, told};
+use turns::Turns;
 
 /// Longest key of a backend in bytes.
 pub(crate) const KEY_MAX: usize = 1_024;
@@ -42,6 +44,8 @@ const LOOKS_MAX: usize = 65_536;
 pub(crate) struct Cached {
     /// Keys that are being filled by this gateway.
     filling: Mutex<HashSet<(String, String)>>,
+    /// Keys that it brings here though nobody reads them.
+    bringing: Turns,
     /// When a cached key of a shared prefix was last known to be right.
     looks: Mutex<HashMap<(String, String), Tick>>,
     /// How full the pool is, in thousandths.

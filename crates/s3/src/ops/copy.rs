@@ -6,7 +6,7 @@ use hyper::header::{HeaderMap, HeaderName, IF_MATCH, IF_NONE_MATCH};
 use millpond_client::File;
 use s3s::dto::{
     CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource, ETagCondition,
-    MetadataDirective, TaggingDirective,
+    MetadataDirective, StreamingBlob, TaggingDirective,
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Result};
 
@@ -17,7 +17,8 @@ use super::tagging::parse_header;
 use super::{Answer, access_key, told as told_answer};
 use crate::access::{Asker, who_asks};
 use crate::acl::{Permission, wished};
-use crate::backed::look::{bring, bring_for};
+use crate::backed::fetch::cut;
+use crate::backed::look::{Seen, bring_for, bring_if, look};
 use crate::backed::settle::admit;
 use crate::conditions::{Conditions, etag, time};
 use crate::door::{Door, Way};
@@ -51,12 +52,47 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Brings the object here if only the backend has it, for who owns the bucket: others may not have that done unseen.
+    /// Whether they may have this object, and want it.
+    fn check(&self, view: &View, conditions: &Conditions) -> S3Result<()> {
+        self.who.check(&view.record, Permission::Read)?;
+        conditions.check_source(view)
+    }
+
+    /// Brings the object here if only the backend has it, and if it can be copied in one request.
     ///
     /// # Errors
-    /// `NoSuchKey`; of the backend.
-    pub(crate) async fn bring(&self, door: &Arc<Door>) -> S3Result<()> {
-        if self.who.owns() { bring(door, (&self.bucket, &self.key)).await } else { Ok(()) }
+    /// `NoSuchKey`, `AccessDenied`, `PreconditionFailed`, `InvalidRequest`; of the backend.
+    async fn bring(&self, door: &Arc<Door>, conditions: &Conditions) -> S3Result<()> {
+        let check = |view: &View| {
+            self.check(view, conditions)?;
+            check_size(view)
+        };
+        let brought = bring_if(door, (&self.bucket, &self.key), check).await;
+        brought.map_err(|error| self.who.told(error))
+    }
+
+    /// The bytes of the object at the place that `place` says, and how many, if only the backend has it.
+    ///
+    /// # Errors
+    /// `NoSuchKey`, `AccessDenied`, `PreconditionFailed`; of `place`, and of the backend.
+    pub(crate) async fn far(
+        &self,
+        door: &Arc<Door>,
+        conditions: &Conditions,
+        place: impl Fn(&View) -> S3Result<(u64, u64)>,
+    ) -> S3Result<Option<(StreamingBlob, u64)>> {
+        let Some(backed) = door.backed(&self.bucket).await? else { return Ok(None) };
+        let place = |view: &View| {
+            self.check(view, conditions)?;
+            place(view)
+        };
+        let found = match look(door, &backed, &self.key, false).await? {
+            Seen::Here(..) => return Ok(None),
+            Seen::Nowhere => Err(S3ErrorCode::NoSuchKey.into()),
+            Seen::There(_) => cut(door, (&backed, &self.key), place).await,
+        };
+        let (_, len, body) = found.map_err(|error| self.who.told(error))?;
+        Ok(Some((body, len)))
     }
 
     /// Who may not read the tags of an object does not get them by copying it either.
@@ -80,10 +116,7 @@ impl Source {
         store: &Store,
         conditions: &Conditions,
     ) -> S3Result<(Object, View, Option<File>)> {
-        let check = |view: &View| {
-            self.who.check(&view.record, Permission::Read)?;
-            conditions.check_source(view)
-        };
+        let check = |view: &View| self.check(view, conditions);
         open(store, (&self.bucket, &self.key), check).map_err(|error| self.who.told(error))
     }
 }
@@ -213,6 +246,16 @@ fn directive(text: Option<&str>) -> S3Result<bool> {
     }
 }
 
+/// Whether an object can be copied in one request.
+fn check_size(view: &View) -> S3Result<()> {
+    if view.attr.size <= BODY_MAX {
+        return Ok(());
+    }
+    let message = "The specified copy source is larger than the maximum allowable size for a copy \
+                   source: 5368709120";
+    Err(refuse(S3ErrorCode::InvalidRequest, message))
+}
+
 /// A copy that would change nothing.
 fn same() -> S3Error {
     let message = "This copy request is illegal because it is trying to copy an object to itself \
@@ -243,11 +286,7 @@ impl Copying {
         let (bucket, key, onto) = (self.at.0.as_str(), self.at.1.as_str(), &self.onto);
         let (object, from, file) = self.from.open(store, &self.conditions)?;
         self.from.check_tags(&from, &self.told)?;
-        if from.attr.size > BODY_MAX {
-            let message = "The specified copy source is larger than the maximum allowable size for a \
-                           copy source: 5368709120";
-            return Err(refuse(S3ErrorCode::InvalidRequest, message));
-        }
+        check_size(&from)?;
         if onto.is_for_write() {
             // Before anything is copied: the condition holds seldom less often than it does now.
             let there = store.get_object(bucket, key.as_bytes(), false).in_bucket()?;
@@ -316,8 +355,8 @@ pub(crate) async fn copy_object(
         return Err(same());
     }
     let conditions = conditions_of_source!(input);
-    from.bring(door).await?;
     let written = admit(door, (&bucket, &key)).await?;
+    from.bring(door, &conditions).await?;
     bring_for(door, (&bucket, &key), &onto).await?;
     let (of, to) = (key.clone(), Target::of(written.replicas(&key)));
     let goes_behind = written.goes_behind(&key);

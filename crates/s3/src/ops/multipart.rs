@@ -2,29 +2,31 @@
 
 use std::sync::Arc;
 
+use hyper::header::HeaderMap;
 use millpond_client::Mode;
+use millpond_types::meta::Timestamp;
 use millpond_types::meta::object::PARTS_MAX;
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, ChecksumAlgorithm, ChecksumType,
     CopyPartResult, CreateMultipartUploadInput, CreateMultipartUploadOutput, ListPartsInput,
-    ListPartsOutput, Part as PartTold, StorageClass, UploadPartCopyInput, UploadPartCopyOutput,
-    UploadPartInput, UploadPartOutput,
+    ListPartsOutput, Part as PartTold, StorageClass, StreamingBlob, UploadPartCopyInput,
+    UploadPartCopyOutput, UploadPartInput, UploadPartOutput,
 };
 use s3s::{S3ErrorCode, S3Request, S3Result};
 
-use super::copy::{PIECE, conditions_of_source, duplicate, source};
+use super::copy::{PIECE, Source, conditions_of_source, duplicate, source};
 use super::headers::{kept, refuse_extras};
 use super::put::{check_key, sums, tell_sum};
 use super::{Answer, answer, count, initiator, owner, size};
 use crate::access::who_asks;
 use crate::acl::wished;
 use crate::backed::settle::admit;
-use crate::conditions::{etag, time};
+use crate::conditions::{Conditions, etag, time};
 use crate::door::{Door, Way};
 use crate::error::{Told as _, refuse};
 use crate::hash::{Algorithm, Digest, Hasher, hex};
 use crate::receive::{BODY_MAX, Content, Incoming, PartName, Said, Target};
-use crate::record::{PartRecord, Record, decode, encode};
+use crate::record::{PartRecord, Record, View, decode, encode};
 use crate::store::{Store, Upload, UploadId};
 
 /// An upload by what a client calls it.
@@ -210,9 +212,89 @@ fn copy_range(text: Option<&str>, all: u64) -> S3Result<(u64, u64)> {
     };
     if last >= all {
         let message = format!("Range specified is not valid for source object of size: {all}");
-        return Err(refuse(S3ErrorCode::InvalidRange, message));
+        return Err(refuse(S3ErrorCode::InvalidArgument, message));
     }
     Ok((first, last - first + 1))
+}
+
+/// A part that is copied.
+struct PartCopying {
+    from: Source,
+    /// What is asked of its source, and which bytes of it.
+    conditions: Conditions,
+    range: Option<String>,
+    part: PartName,
+    replicas: u8,
+    algorithm: Algorithm,
+}
+
+impl PartCopying {
+    /// Where the bytes lie in the source, and how many they are.
+    fn place(&self, source: &View) -> S3Result<(u64, u64)> {
+        let (offset, len) = copy_range(self.range.as_deref(), source.attr.size)?;
+        if len > BODY_MAX {
+            return Err(S3ErrorCode::EntityTooLarge.into());
+        }
+        Ok((offset, len))
+    }
+
+    fn to(&self) -> Target {
+        Target { is_file: true, replicas: self.replicas, part: Some(self.part.clone()) }
+    }
+
+    /// Of a source in the pool; for a thread that may block.
+    fn duplicated(&self, store: &Store) -> S3Result<(Content, Digest)> {
+        let (object, view, file) = self.from.open(store, &self.conditions)?;
+        let place = self.place(&view)?;
+        let mut hasher = Hasher::new(Some(self.algorithm));
+        let from = (&object, file.as_ref());
+        let content = duplicate(store, from, place, (&mut hasher, self.to()))?;
+        Ok((content, hasher.finish()))
+    }
+
+    /// Of bytes that a backend sends.
+    async fn received(
+        &self,
+        door: &Arc<Door>,
+        (body, len): (StreamingBlob, u64),
+    ) -> S3Result<(Content, Digest)> {
+        let sums = Algorithm::ALL.map(|it| (it, None));
+        let said = Said { headers: &HeaderMap::new(), len: Some(size(len)), md5: None, sums };
+        let mut incoming = Incoming::new(Some(body), None, &said)?;
+        incoming.or_with(self.algorithm);
+        let arrived =
+            incoming.receive(door, self.to()).await.map_err(|error| match error.code() {
+                S3ErrorCode::IncompleteBody | S3ErrorCode::RequestTimeout => {
+                    let message = "The backend broke off while it sent the source of the copy.";
+                    refuse(S3ErrorCode::ServiceUnavailable, message)
+                }
+                _ => error,
+            })?;
+        door.blocking(move |_| arrived.checked()).await
+    }
+
+    /// Makes it: its digest, and when that was. What only the backend has goes by the cache, as the parts of a large object would each
+    /// bring all of it here.
+    async fn done(self, door: &Arc<Door>) -> S3Result<(Digest, Timestamp)> {
+        let far = self.from.far(door, &self.conditions, |view| self.place(view)).await?;
+        let received = match far {
+            Some(body) => Some(self.received(door, body).await?),
+            None => None,
+        };
+        let _memory = match &received {
+            Some(_) => None,
+            None => Some(door.memory(Way::In, PIECE).await?),
+        };
+        door.blocking(move |store| {
+            let (content, digest) = received.map_or_else(|| self.duplicated(store), Ok)?;
+            keep(store, &self.part, &content, &digest)?;
+            let (Content::File(file) | Content::Placed(file, _)) = content else {
+                return Err(S3ErrorCode::InternalError.into());
+            };
+            Ok((digest, file.stat().of_upload()?.mtime))
+        })
+        .await
+    }
 }
 
 /// `UploadPartCopy`.
@@ -226,30 +308,14 @@ pub(crate) async fn part_copy(
     let id = id(&input.upload_id)?;
     let conditions = conditions_of_source!(input);
     let (bucket, key, range) = (input.bucket, input.key, input.copy_source_range);
-    from.bring(door).await?;
+    let asked = (bucket.clone(), key.clone());
+    let wants =
+        door.blocking(move |store| Ok(upload(store, (&asked.0, &asked.1), id)?.1.wants)).await?;
+    let algorithm = wants.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm);
     let replicas = admit(door, (&bucket, &key)).await?.replicas(&key);
-    let _memory = door.memory(Way::In, PIECE).await?;
-    let (digest, changed) = door
-        .blocking(move |store| {
-            let (_, record) = upload(store, (&bucket, &key), id)?;
-            let (object, view, file) = from.open(store, &conditions)?;
-            let range = copy_range(range.as_deref(), view.attr.size)?;
-            if range.1 > BODY_MAX {
-                return Err(S3ErrorCode::EntityTooLarge.into());
-            }
-            let wanted = record.wants.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm);
-            let mut hasher = Hasher::new(Some(wanted));
-            let part = PartName { bucket, id, number };
-            let to = Target { is_file: true, replicas, part: Some(part.clone()) };
-            let content = duplicate(store, (&object, file.as_ref()), range, (&mut hasher, to))?;
-            let digest = hasher.finish();
-            keep(store, &part, &content, &digest)?;
-            let (Content::File(file) | Content::Placed(file, _)) = content else {
-                return Err(S3ErrorCode::InternalError.into());
-            };
-            Ok((digest, file.stat().of_upload()?.mtime))
-        })
-        .await?;
+    let part = PartName { bucket, id, number };
+    let copying = PartCopying { from, conditions, range, part, replicas, algorithm };
+    let (digest, changed) = copying.done(door).await?;
     let mut result = CopyPartResult {
         e_tag: Some(etag(&hex(&digest.md5))),
         last_modified: Some(time(changed)),

@@ -1,0 +1,138 @@
+//! User metadata as backends take it: headers are printable ASCII, so that what is more goes as encoded words (RFC 2047), as AWS and
+//! its clients have it.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use crate::hash::{base64, unbase64, unhex};
+
+/// What a word of ours begins and ends with.
+const BEGIN: &str = "=?UTF-8?B?";
+const END: &str = "?=";
+/// Bytes that a word may stand for: 60 characters of base64, as a word has at most 75.
+const WORD_MAX: usize = 45;
+
+/// Whether a header can have a text as it is.
+fn is_plain(text: &str) -> bool {
+    text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
+}
+
+/// A value as it goes to a backend.
+fn encoded(text: &str) -> Cow<'_, str> {
+    if is_plain(text) {
+        return Cow::Borrowed(text);
+    }
+    let (mut words, mut rest) = (Vec::new(), text);
+    while !rest.is_empty() {
+        // No word ends within a character.
+        let (word, later) = rest.split_at(rest.floor_char_boundary(WORD_MAX));
+        words.push(format!("{BEGIN}{}{END}", base64(word.as_bytes())));
+        rest = later;
+    }
+    Cow::Owned(words.join(" "))
+}
+
+/// The bytes of a text in the `Q` encoding.
+fn of_quoted(text: &str) -> Option<Vec<u8>> {
+    let mut rest = text.as_bytes();
+    let mut bytes = Vec::with_capacity(rest.len());
+    while let Some((first, later)) = rest.split_first() {
+        rest = later;
+        bytes.push(match first {
+            b'_' => b' ',
+            b'=' => {
+                let digits = std::str::from_utf8(rest.get(..2)?).ok()?;
+                rest = &rest[2..];
+                *unhex(digits)?.first()?
+            }
+            other => *other,
+        });
+    }
+    Some(bytes)
+}
+
+/// The bytes of an encoded word; none if it is none, or of characters that are not known here.
+fn of_word(word: &str) -> Option<Vec<u8>> {
+    let mut parts = word.strip_prefix("=?")?.strip_suffix(END)?.splitn(3, '?');
+    let (charset, encoding, text) = (parts.next()?, parts.next()?, parts.next()?);
+    if !["utf-8", "us-ascii"].iter().any(|it| charset.eq_ignore_ascii_case(it)) {
+        return None;
+    }
+    match encoding {
+        "B" | "b" => unbase64(text),
+        "Q" | "q" => of_quoted(text),
+        _ => None,
+    }
+}
+
+/// A value as a client gave it. What is not of encoded words alone is as it came.
+fn decoded(text: &str) -> Cow<'_, str> {
+    let words: Option<Vec<_>> = text.split_ascii_whitespace().map(of_word).collect();
+    let bytes = words.filter(|it| !it.is_empty()).map(|it| it.concat());
+    bytes.and_then(|it| String::from_utf8(it).ok()).map_or(Cow::Borrowed(text), Cow::Owned)
+}
+
+/// User metadata as they go to a backend.
+pub(crate) fn sent(meta: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    meta.iter().map(|(name, value)| (name.clone(), encoded(value).into_owned())).collect()
+}
+
+/// User metadata of a backend as they are kept here.
+pub(crate) fn kept(meta: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    meta.iter().map(|(name, value)| (name.clone(), decoded(value).into_owned())).collect()
+}
+
+/// Bytes that user metadata have at a backend, names and values.
+pub(crate) fn len(meta: &BTreeMap<String, String>) -> usize {
+    meta.iter().map(|(name, value)| name.len() + encoded(value).len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::{decoded, encoded, is_plain, kept, len, sent};
+
+    #[test]
+    fn every_text_goes_as_a_header_and_comes_back() {
+        let texts = ["", "plain ~", "a\nb", "\0", "\t", "\u{7f}", "naïve", "日本", "a b ü  "];
+        let long = ["ü".repeat(700), "a\u{10ffff}".repeat(300), "\r\n".repeat(23)];
+        for text in texts.into_iter().chain(long.iter().map(String::as_str)) {
+            let there = encoded(text);
+            assert!(is_plain(&there), "{there}");
+            assert!(is_plain(text) || there.split(' ').all(|word| word.len() <= 75), "{there}");
+            assert_eq!(decoded(&there), text);
+        }
+        assert_eq!(encoded("naïve"), "=?UTF-8?B?bmHDr3Zl?=");
+        let meta = BTreeMap::from([("a".to_owned(), "a\nb".to_owned())]);
+        let there = sent(&meta);
+        assert_eq!(len(&meta), 1 + there["a"].len());
+        assert_eq!(kept(&there), meta);
+    }
+
+    #[test]
+    fn words_of_others_are_read_and_what_is_none_stays() {
+        for (text, is) in [
+            ("=?UTF-8?Q?na=C3=AFve_=3F?=", "naïve ?"),
+            // AWS cuts where it likes.
+            ("=?utf-8?q?a=C3?= =?utf-8?q?=BC?=", "aü"),
+            ("=?US-ASCII?B?YQ==?=", "a"),
+        ] {
+            assert_eq!(decoded(text), is);
+        }
+        for text in [
+            "=?UTF-8?B?YQ==",
+            "=?UTF-8?B?%?=",
+            "=?UTF-8?Q?=C3?=",
+            "=?UTF-8?Q?=C?=",
+            "=?UTF-8?Q?=ü?=",
+            "=?ISO-8859-1?Q?a=E4?=",
+            "=?UTF-8?X?a?=",
+            "=?=",
+            "word =?UTF-8?Q?a?=",
+            "  ",
+        ] {
+            assert_eq!(decoded(text), text);
+        }
+    }
+}
