@@ -368,7 +368,7 @@ impl Host {
         let gone: Vec<(usize, TargetRecord)> = {
             let unknown = found.images.keys().filter(|(_, target)| !members.contains(target));
             let records = unknown.filter_map(|(_, target)| found.records.get(target));
-            records.filter(|(_, record)| has_left(routing, record)).cloned().collect()
+            records.filter(|(_, record)| has_left(routing, record)).copied().collect()
         };
         for (disk, record) in gone {
             let (chain, target) = (record.chain, record.target);

@@ -395,6 +395,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a port that nobody has")]
     fn a_name_that_nobody_knows_hides_no_other_address() {
         let pool = BufferPool::new(PoolOptions::new(1 << 20)).unwrap();
         let options = RuntimeOptions { pools: vec![pool], ..RuntimeOptions::default() };
