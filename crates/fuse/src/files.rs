@@ -1,5 +1,6 @@
 //! What is known of open files, and what must outlive this process of it.
 
+mod appends;
 mod begun;
 mod held;
 mod locks;
@@ -259,6 +260,8 @@ struct Table {
     done: HashSet<u64>,
     /// Requests that are about to change the namespace.
     began: HashMap<u64, Begun>,
+    /// Where requests append their bytes.
+    appends: HashMap<u64, u64>,
     /// The session that the mount is in; 0 while that is not known.
     session: u64,
     /// It is not the one that the mount began with.
@@ -288,6 +291,7 @@ impl Table {
         // What the entries so far come to; this one is in it already.
         let mut state = self.begun_entries();
         state.push(Entry::Heard { version: self.heard });
+        state.extend(self.append_entries());
         // Closing an inode that is not open changes nothing but what is known to be done.
         let nothing = Ino(0);
         state
@@ -306,7 +310,9 @@ impl Table {
         let turned = self.journal.as_mut().map(|journal| journal.turn(&state));
         if let Some(Err(error)) = turned {
             tracing::error!("{error}: this mount would not survive its process any more");
-            self.journal = None;
+            if let Some(journal) = self.journal.take() {
+                journal.void();
+            }
         }
     }
 
@@ -317,6 +323,7 @@ impl Table {
                 self.began.insert(unique, Begun { hour, session: self.session });
             }
             Entry::Session { session } => self.replace_session(session),
+            Entry::Appends { unique, offset } => drop(self.appends.insert(unique, offset)),
             Entry::Opened { unique, ino } => {
                 self.done.insert(unique);
                 self.open.entry(ino).or_default().times += 1;
@@ -354,6 +361,13 @@ impl Table {
                 }
             }
         }
+    }
+
+    /// The kernel does not send a request again.
+    fn forget(&mut self, unique: u64) {
+        self.began.remove(&unique);
+        self.done.remove(&unique);
+        self.appends.remove(&unique);
     }
 
     /// What the kernel read it from, with the last close.
@@ -409,6 +423,7 @@ impl Files {
             open,
             done,
             began,
+            appends: HashMap::new(),
             session: 0,
             is_replaced: false,
             heard,
@@ -441,7 +456,8 @@ impl Files {
             table.replay(entry);
         }
         table.leave_locks();
-        table.inherited.uniques = table.done.iter().chain(table.began.keys()).copied().collect();
+        let uniques = table.done.iter().chain(table.began.keys()).chain(table.appends.keys());
+        table.inherited.uniques = uniques.copied().collect();
         this.inherits.store(!table.inherited.uniques.is_empty(), Ordering::Release);
         table.journal = Some(journal);
         table.taken_over = table.taken_over.saturating_add(1);
@@ -621,8 +637,7 @@ impl Files {
     /// The kernel has the answer to a request, and does not send it again.
     pub(crate) fn answered(&self, unique: u64) {
         let mut table = self.table.lock();
-        table.began.remove(&unique);
-        table.done.remove(&unique);
+        table.forget(unique);
     }
 
     /// A request came, for the first time or again. Numbers that an earlier process left are forgotten once the kernel will
@@ -637,8 +652,7 @@ impl Files {
             table.inherited.uniques.remove(&unique);
         } else if now.since(*table.inherited.fresh.get_or_insert(now)) >= HANDED {
             for unique in std::mem::take(&mut table.inherited.uniques) {
-                table.done.remove(&unique);
-                table.began.remove(&unique);
+                table.forget(unique);
             }
             self.inherits.store(false, Ordering::Release);
         }

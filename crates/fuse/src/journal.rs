@@ -68,6 +68,8 @@ pub(crate) enum Entry {
     LockedBy { ino: Ino, owner: Owner },
     /// It has none any more.
     Unlocked { ino: Ino, owner: Owner },
+    /// A request appends its bytes there.
+    Appends { unique: u64, offset: u64 },
 }
 
 fn write_number(w: &mut Writer, kind: u8, number: u64) {
@@ -159,6 +161,10 @@ impl Entry {
             Self::Session { session } => write_number(&mut w, 18, session),
             Self::LockedBy { ino, owner } => write_owner(&mut w, 19, (ino, owner)),
             Self::Unlocked { ino, owner } => write_owner(&mut w, 20, (ino, owner)),
+            Self::Appends { unique, offset } => {
+                write_number(&mut w, 21, unique);
+                w.u64(offset);
+            }
             Self::Told { ino } => write_number(&mut w, 8, ino.0),
             Self::Locked { ino } => write_number(&mut w, 9, ino.0),
             Self::Sent { ino } => write_number(&mut w, 14, ino.0),
@@ -219,6 +225,7 @@ impl Entry {
                 let (ino, owner) = read_owner(&mut r)?;
                 Self::Unlocked { ino, owner }
             }
+            21 => Self::Appends { unique: r.u64()?, offset: r.u64()? },
             _ => return Err(WireError::Field("kind of a journal entry")),
         };
         r.finish()?;
@@ -264,6 +271,14 @@ impl Journal {
             }
         }
         best.ok_or(EnvError::Hostile("the journal of a mount is damaged"))
+    }
+
+    /// Nothing of it counts any more: no later process goes on with a state that is long past.
+    pub(crate) fn void(&self) {
+        for half in 0..2 {
+            let voided = self.region.copy_in(half * HALF_BYTES, &[0; FRAME_BYTES]);
+            assert!(voided.is_ok(), "a half lies within its region");
+        }
     }
 
     /// Bytes of entries in the half that is written to.
@@ -320,14 +335,19 @@ fn read_half(region: &ShmRegion, half: u64) -> Result<Option<(u64, u64, Vec<Entr
     let (mut generation, mut whole, mut at) = (None, false, 0);
     let mut entries = Vec::new();
     while let Some((sum, entry)) = frame(&bytes[at..]) {
-        let Ok(decoded) = Entry::decode(entry) else { break };
-        if let (None, Entry::Generation(first)) = (generation, &decoded) {
+        let decoded = Entry::decode(entry);
+        if let (None, Ok(Entry::Generation(first))) = (generation, &decoded) {
             generation = Some(*first);
         }
         let Some(generation) = generation else { break };
         if checksum(generation, entry) != sum {
             break;
         }
+        let Ok(decoded) = decoded else {
+            return Err(EnvError::Hostile(
+                "the journal of a mount has entries that this build does not know: use the newer one",
+            ));
+        };
         at += FRAME_BYTES + entry.len();
         match decoded {
             Entry::Generation(_) => {}
@@ -377,6 +397,7 @@ mod tests {
             Entry::Session { session: 70 },
             Entry::LockedBy { ino: Ino(1), owner },
             Entry::Unlocked { ino: Ino(1), owner },
+            Entry::Appends { unique: 8, offset: 1 << 40 },
         ]
     }
 
@@ -407,6 +428,25 @@ mod tests {
         journal.region.copy_out(last, &mut byte).unwrap();
         journal.region.copy_in(last, &[byte[0] ^ 1]).unwrap();
         assert_eq!(resumed(&journal), some()[..some().len() - 1]);
+    }
+
+    #[test]
+    fn an_entry_of_a_newer_build_is_refused_and_not_dropped_with_those_behind_it() {
+        let mut journal = Journal::create().unwrap();
+        assert!(journal.append(&Entry::Told { ino: Ino(5) }));
+        let entry = [99, 1, 2];
+        let sum = checksum(journal.generation, &entry).0.to_le_bytes();
+        let frame = [&3u32.to_le_bytes()[..], &sum, &entry].concat();
+        journal.region.copy_in(journal.half * HALF_BYTES + journal.end, &frame).unwrap();
+        assert!(Journal::resume(journal.region()).is_err());
+    }
+
+    #[test]
+    fn nothing_counts_of_a_journal_that_was_voided() {
+        let mut journal = Journal::create().unwrap();
+        journal.turn(&[Entry::IsOpen { ino: Ino(3), times: 1 }]).unwrap();
+        journal.void();
+        assert!(Journal::resume(journal.region()).is_err());
     }
 
     #[test]

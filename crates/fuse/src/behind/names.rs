@@ -139,6 +139,8 @@ impl Names {
         changes: u64,
     ) {
         for (name, known) in page {
+            // Programs that ask the cluster make names too, as `millpond clone` does in directories that this mount made.
+            self.made.lock().add(dir, &name);
             let of_name = self.changes(dir, &name);
             if self.all_changes() != changes {
                 return;
@@ -243,5 +245,9 @@ mod tests {
         names.passes(&MetaOp::Unlink { parent: dir, name: name("c") });
         assert_eq!((is(dir, "b"), is(dir, "c")), (None, None), "a meta knows");
         assert_eq!(is(dir, "d"), Some(Known::IsNot));
+        let page = [(name("d"), Known::Is(Ino(10)))];
+        names.note_page(dir, page.into_iter(), names.all_changes());
+        names.passes(&MetaOp::Unlink { parent: dir, name: name("d") });
+        assert_eq!(is(dir, "d"), None, "it was seen there, whoever made it");
     }
 }

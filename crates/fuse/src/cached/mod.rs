@@ -267,17 +267,10 @@ impl Cache {
         self.opened.lock().insert(ino, Opened { key, file: None });
     }
 
-    /// An inode is open, and this process reads it from this file; from the cluster where there is none.
-    pub(crate) fn serve(&self, ino: Ino, hit: Option<Hit>) {
-        let mut opened = self.opened.lock();
-        match hit {
-            Some(Hit { key, file }) => {
-                opened.insert(ino, Opened { key, file: Some(Arc::new(file)) });
-            }
-            None => {
-                opened.remove(&ino);
-            }
-        }
+    /// An inode was opened by its first, and this process reads it from this file until the last closes it.
+    pub(crate) fn serve(&self, ino: Ino, Hit { key, file }: Hit) {
+        let file = Some(Arc::new(file));
+        self.opened.lock().entry(ino).or_insert(Opened { key, file });
     }
 
     /// Nobody has an inode open any more.

@@ -380,6 +380,27 @@ fn numbers_of_an_earlier_process_are_forgotten_once_they_cannot_come_again() {
 }
 
 #[test]
+fn a_request_that_comes_again_appends_where_it_did_before() {
+    let files = Files::new(Some(Journal::create().unwrap()));
+    assert_eq!(files.append_of(2), None);
+    files.appends(2, 100);
+    files.appends(4, 110);
+    files.answered(4);
+    let mut files = next(&files);
+    assert_eq!(files.append_of(2), Some(100));
+    // The journal does not say what was answered: it is forgotten once the kernel sends nothing again.
+    let file = files.open(6, told(0, 1));
+    for n in 1..400_000 {
+        let _ = files.wrote(&file, written(n));
+    }
+    files = next(&files);
+    assert_eq!(files.append_of(2), Some(100), "after the journal has turned");
+    files.came(8, false, Tick(0));
+    files.came(8, false, Tick(u64::MAX));
+    assert_eq!((files.append_of(2), files.append_of(4)), (None, None));
+}
+
+#[test]
 fn a_request_is_repeated_in_the_session_that_it_was_begun_in() {
     let files = Files::new(Some(Journal::create().unwrap()));
     let begun = |hour, session| Begun { hour, session };

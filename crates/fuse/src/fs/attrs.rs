@@ -108,6 +108,8 @@ impl Fs {
         let file = self.files().get(ino);
         let _alone = file.as_ref().map(|file| file.gate.write());
         let size = set.size.unwrap_or(0);
+        // An earlier process cut it before it asked a meta: somebody may have written behind that end since.
+        let mut is_cut = self.files().knows(ticket.unique());
         if let Some(file) = &file {
             // What is held goes with the rest when the file is cut to nothing.
             if size == 0 {
@@ -124,7 +126,7 @@ impl Fs {
                 set.stored = old.is_stored();
                 // Behind a longer end there may be bytes of a write that was never finished.
                 let cut = |chunks: &Chunks, old| self.backend.cut(chunks, size.min(old), old);
-                if size != old.size && !set.stored {
+                if size != old.size && !set.stored && !std::mem::take(&mut is_cut) {
                     let known = file.as_ref().map_or_else(|| self.files().known(told), Arc::clone);
                     set.stored = self.change(&known, cut)?.is_none();
                 }

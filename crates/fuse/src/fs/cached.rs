@@ -23,6 +23,7 @@ impl Fs {
         let ino = told.attr.ino;
         let mut hit = None;
         let mut offer = None;
+        let is_first = !self.files().is_open(ino);
         if let Some(cache) = self.cached.as_ref().filter(|_| self.files().backed(ino).is_none()) {
             hit = cache.key(&told.attr).and_then(|key| cache.find(key, &told.attr));
             offer = hit.as_ref().and_then(|hit| self.offer(cache, ino, hit));
@@ -32,7 +33,7 @@ impl Fs {
             self.let_go(unused);
         }
         let Some(Backed { id, key }) = backed else {
-            if let Some(cache) = &self.cached {
+            if let (Some(cache), Some(hit), true) = (&self.cached, hit, is_first) {
                 cache.serve(ino, hit);
             }
             return OpenOut::new(unique, self.open_flags(told.attr));

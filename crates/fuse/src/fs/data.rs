@@ -159,20 +159,27 @@ impl Fs {
         (args, data): (&WriteIn, &[u8]),
         send: Send<'_>,
     ) -> Result<(), Errno> {
-        let (file, offset) = (self.file(ticket, ino)?, args.offset);
-        let end = offset.saturating_add(data.len() as u64);
-        if end > FILE_BYTES_MAX {
-            return Err(Errno::FILE_TOO_BIG);
-        }
+        let file = self.file(ticket, ino)?;
         self.bandwidth.pass(Way::Write, data.len() as u64);
         // A refusal of what was written before.
         self.report(&file, Ok(()))?;
         if !self.believes(&file) {
             let _ = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
         }
+        let offset = if self.appends(args) {
+            self.append_at(ticket, &file, args.offset)?
+        } else {
+            args.offset
+        };
+        if offset.saturating_add(data.len() as u64) > FILE_BYTES_MAX {
+            return Err(Errno::FILE_TOO_BIG);
+        }
         self.before_write(ticket, (&file, args.write_flags))?;
         self.write_to(&file, (offset, data), self.writes_at_once(args))?;
         send(Reply::Written(u32::try_from(data.len()).unwrap_or(u32::MAX)));
+        if offset != args.offset {
+            self.wrote_elsewhere(ino);
+        }
         Ok(())
     }
 

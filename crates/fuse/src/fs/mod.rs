@@ -4,6 +4,7 @@
 //! can do without (`ENOSYS`) is asked for once and never again.
 
 mod ahead;
+mod append;
 mod attrs;
 mod cached;
 mod data;
@@ -175,13 +176,18 @@ impl Fs {
                 send(Reply::Done);
                 Ok(())
             }
-            Operation::Statfs => self.statfs(ticket, send),
+            Operation::Statfs => self.statfs(ticket, ino, send),
             _ => Err(Errno::NOSYS),
         }
     }
 
-    fn statfs(&self, ticket: &mut Ticket, send: Send<'_>) -> Result<(), Errno> {
-        let MetaReply::Usage(usage) = self.backend.meta(ticket, MetaOp::Usage)? else {
+    /// Room by the nearest quota above an inode; in the volume where there is none, or no such inode any more.
+    fn statfs(&self, ticket: &mut Ticket, dir: Ino, send: Send<'_>) -> Result<(), Errno> {
+        let told = match self.backend.meta(ticket, MetaOp::UsageAt { dir }) {
+            Err(Errno::STALE) => self.backend.meta(ticket, MetaOp::Usage),
+            told => told,
+        };
+        let MetaReply::Usage(usage) = told? else {
             return Err(unexpected());
         };
         let free = usage.bytes_free / u64::from(BLOCK);

@@ -151,6 +151,11 @@ fn explained(error: anyhow::Error, source: &Path, target: &Path) -> anyhow::Erro
 fn wait_for(interrupt: &mut Interrupt, target: &Path, ino: Ino) {
     let mut left = SHOWN_WITHIN;
     let is_there = || fs::symlink_metadata(target).is_ok_and(|found| found.ino() == ino.0);
+    if !is_there()
+        && let Some(folder) = target.parent()
+    {
+        look_through(folder);
+    }
     while !is_there() && !left.is_zero() && !interrupt.pause(LOOK) {
         left = left.saturating_sub(LOOK);
     }
@@ -158,6 +163,13 @@ fn wait_for(interrupt: &mut Interrupt, target: &Path, ino: Ino) {
         let target = target.display();
         eprintln!("millpond: {target} is made; its mount still believes what it was told before");
     }
+}
+
+/// Lists a folder in which names were made behind its mount's back: one in the one-writer mode hears of them by that alone.
+pub(super) fn look_through(folder: &Path) {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    // What may not be listed is not known to be empty either.
+    let _ = fs::read_dir(folder).map(|entries| entries.for_each(drop));
 }
 
 impl Work {
@@ -271,6 +283,7 @@ impl Work {
         }
         // From the inside out: a folder may forbid to look into it.
         for (path, mode) in modes.iter().rev() {
+            look_through(path);
             let set = fs::set_permissions(path, Permissions::from_mode(*mode));
             set.with_context(|| path.display().to_string())?;
         }

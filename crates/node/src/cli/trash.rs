@@ -15,6 +15,7 @@ use millpond_types::meta::{
 };
 use serde_json::json;
 
+use super::clone::look_through;
 use super::files::Behind;
 use super::metas::Metas;
 use super::{OK, Outcome, output};
@@ -301,6 +302,7 @@ fn restore_one(path: &Path, args: &RestoreArgs) -> anyhow::Result<()> {
         Some(text) => Name::new(text.as_bytes())?,
         None => entry.record.name.clone(),
     };
+    let shown = parent.join(std::ffi::OsStr::from_bytes(name.as_bytes()));
     let change = change(&metas, TrashChange::Restore { dir, ino: entry.ino, name });
     match change {
         Err(error) if is(&error, MetaError::Exists) => {
@@ -311,7 +313,20 @@ fn restore_one(path: &Path, args: &RestoreArgs) -> anyhow::Result<()> {
     if entry.kind == FileKind::Directory {
         restore_content(&metas, entry.ino)?;
     }
+    look_through(parent);
+    look_through_all(shown);
     Ok(())
+}
+
+/// Lists a folder that was restored, and those in it.
+fn look_through_all(folder: PathBuf) {
+    let mut left = vec![folder];
+    while let Some(folder) = left.pop() {
+        let Ok(entries) = std::fs::read_dir(folder) else { continue };
+        let is_folder =
+            |it: &std::fs::DirEntry| it.file_type().is_ok_and(|file_type| file_type.is_dir());
+        left.extend(entries.flatten().filter(is_folder).map(|it| it.path()));
+    }
 }
 
 /// Restores what was in a folder: of each name what was removed last.

@@ -193,6 +193,14 @@ fn a_path_tells_where_its_bytes_lie_and_keeps_to_its_quota() {
     let quota: serde_json::Value =
         serde_json::from_str(&millpond(&["quota", "--json"], &folder)).unwrap();
     assert_eq!((&quota["bytes"], &quota["inodes"]), (&(600 << 10).into(), &3.into()), "{quota}");
+    // What `df` says of it and of a file in it.
+    for path in [&folder, &file] {
+        let said = Command::new("stat").args(["-f", "-c", "%b %a %S"]).arg(path).output().unwrap();
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        let numbers: Vec<u64> = said.split_whitespace().map(|it| it.parse().unwrap()).collect();
+        let (all, free) = (numbers[0] * numbers[2], numbers[1] * numbers[2]);
+        assert_eq!((all, free), (1 << 20, 424 << 10), "{said}");
+    }
     std::fs::write(folder.join("fourth"), b"").unwrap();
     std::fs::write(folder.join("fifth"), b"").unwrap();
     let sixth = std::fs::write(folder.join("sixth"), b"").unwrap_err();

@@ -66,6 +66,43 @@ fn each_sees_what_the_other_one_does() {
     }
 }
 
+/// Lines that two mounts append in turns.
+const LINES: usize = 12;
+
+/// Who appends on one host writes behind what was appended on the other one, whatever its kernel thinks of the length.
+#[test]
+fn what_is_appended_on_two_hosts_is_all_there() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::roomy(3, 2);
+    for options in ["mode=strict", "mode=close-to-open", "mode=relaxed"] {
+        let [one, two] = two(&cluster, options);
+        // Of some bytes, which lie in the store, and of many.
+        for len in [10, 40_000] {
+            let name = format!("{options}-{len}");
+            let open = |folder: &Path| {
+                let mut options = OpenOptions::new();
+                options.append(true).create(true).open(folder.join(&name)).unwrap()
+            };
+            let mut logs = [open(&one.folder), open(&two.folder)];
+            let line = |n: usize| vec![b'a' + u8::try_from(n).unwrap(); len];
+            for n in 0..LINES {
+                logs[n % 2].write_all(&line(n)).unwrap();
+                logs[n % 2].sync_all().unwrap();
+                // A relaxed mount may be a second behind.
+                let pause = if options == "mode=relaxed" { 1200 } else { 200 };
+                std::thread::sleep(Duration::from_millis(pause));
+            }
+            let wanted: Vec<u8> = (0..LINES).flat_map(line).collect();
+            for folder in [&one.folder, &two.folder] {
+                let found = std::fs::read(folder.join(&name)).unwrap();
+                assert!(found == wanted, "{name}: {} bytes", found.len());
+            }
+        }
+    }
+}
+
 /// Time from a change through one mount until another one sees it.
 fn time_to_see(change: impl FnOnce(), seen: impl Fn() -> bool) -> Duration {
     change();

@@ -394,6 +394,33 @@ fn cached_files_are_read_while_all_nodes_are_away() {
 }
 
 #[test]
+fn who_has_a_file_open_keeps_it_when_others_open_what_took_its_place() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::roomy(3, 2);
+    let host = Host::new(&cluster, HANG);
+    let (before, after) = (random(5, 2 * MIB), random(6, 2 * MIB));
+    let writer = host.mount("writer", "");
+    fs::write(writer.join("file"), &before).unwrap();
+    let (target, _) = mount(&host, "daemon", ",cache_size=64MiB,nopassthrough");
+    fill(&target, "file", &before, 1);
+    let mut options = OpenOptions::new();
+    let open = options.read(true).custom_flags(libc::O_DIRECT).open(target.join("file")).unwrap();
+    let all_of = |file: &File| {
+        let mut all = vec![0; 2 * MIB];
+        file.read_exact_at(&mut all, 0).unwrap();
+        all
+    };
+    assert!(all_of(&open) == before);
+    // The same file with other bytes, of which another mount knows at once.
+    fs::write(writer.join("file"), &after).unwrap();
+    let other = File::open(target.join("file")).unwrap();
+    assert!(all_of(&open) == before, "what was opened first");
+    drop((other, open));
+}
+
+#[test]
 fn a_large_file_is_compared_in_the_background() {
     if left_out() {
         return;

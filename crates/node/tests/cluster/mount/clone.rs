@@ -84,6 +84,33 @@ fn write_at(path: &Path, model: &mut Vec<u8>, (offset, new): (u64, &[u8])) {
     model[start..start + new.len()].copy_from_slice(new);
 }
 
+/// A one-writer mount knows all names of directories that it made, but for those that the command had a meta make.
+#[test]
+fn a_one_writer_mount_has_what_was_cloned_into_it() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::roomy(3, 2);
+    let host = Host::new(&cluster, HANG);
+    let target = host.mount("one", "mode=one-writer");
+    fs::create_dir_all(target.join("tree/below")).unwrap();
+    for name in ["tree/a", "tree/below/b"] {
+        fs::write(target.join(name), bytes(1, 3 * MIB)).unwrap();
+    }
+    host.must(&["clone", "-r", text(&target.join("tree")), text(&target.join("copy"))]);
+    for name in ["copy/a", "copy/below/b"] {
+        assert_same(&target.join(name), &bytes(1, 3 * MIB), "of a tree");
+        // Opened, and not made anew.
+        let mut options = OpenOptions::new();
+        let file = options.append(true).create(true).open(target.join(name)).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 3 * MIB);
+    }
+    fs::create_dir(target.join("new")).unwrap();
+    assert!(!target.join("new/a").exists());
+    clone(&host, &target.join("tree/a"), &target.join("new/a"));
+    assert_same(&target.join("new/a"), &bytes(1, 3 * MIB), "of a file");
+}
+
 #[test]
 fn a_clone_takes_no_room_until_one_of_the_two_is_written() {
     if left_out() {
