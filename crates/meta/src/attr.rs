@@ -30,7 +30,8 @@ pub(crate) async fn set(
     (ino, set): (Ino, SetAttr),
     id: u64,
 ) -> Result<MetaReply, Failed> {
-    let mut record = view.inode(ino).await?;
+    let mut record =
+        if set.size.is_some() { view.file_to_write(ino).await? } else { view.inode(ino).await? };
     if set.stored && !record.attr.is_stored() {
         return Ok(MetaReply::Attr(record.attr));
     }
@@ -105,7 +106,7 @@ pub(crate) async fn extend(view: &View, extend: &Extend) -> Result<MetaReply, Fa
     if extend.size > FILE_BYTES_MAX {
         return Err(MetaError::TooLarge.into());
     }
-    let mut record = view.inode(extend.ino).await?;
+    let mut record = view.file_to_write(extend.ino).await?;
     let attr = &mut record.attr;
     if attr.kind != FileKind::Regular {
         return Err(MetaError::Invalid.into());

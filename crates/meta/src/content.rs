@@ -104,7 +104,7 @@ async fn grow(
 
 /// Writes bytes into the store. A file that was cut to nothing, or has gone to chunks, stays as it is.
 pub(crate) async fn write(view: &View, write: &WriteInline) -> Result<MetaReply, Failed> {
-    let mut record = view.inode(write.ino).await?;
+    let mut record = view.file_to_write(write.ino).await?;
     if record.attr.kind != FileKind::Regular {
         return Err(MetaError::Invalid.into());
     }
@@ -145,7 +145,7 @@ pub(crate) async fn spill(view: &View, spill: Spill) -> Result<MetaReply, Failed
     if spill.size > FILE_BYTES_MAX {
         return Err(MetaError::TooLarge.into());
     }
-    let mut record = view.inode(spill.ino).await?;
+    let mut record = view.file_to_write(spill.ino).await?;
     let key = keys::garbage(spill.chunks);
     let reserved: Option<GarbageRecord> = view.read(&key).await?;
     let is_ours = reserved.is_some_and(|reserved| view.now < reserved.since);

@@ -95,7 +95,7 @@ pub(crate) async fn create(
     };
     let quota = parent.quota;
     let keep_s = if is_dir { parent.keep_s } else { 0 };
-    let marks = Marks { objects: is_dir && parent.marks.objects, implied: false, backed: false };
+    let marks = Marks { objects: is_dir && parent.marks.objects, ..Marks::default() };
     let target = create.target.clone();
     let mut record = InodeRecord { attr, target, xattrs: 0, quota, keep_s, marks };
     view.charge(quota, attr.ino, Charge::of(&record)).await?;

@@ -44,6 +44,15 @@ impl View {
         self.read(&keys::inode(ino)).await?.ok_or(Failed::Refused(MetaError::Stale))
     }
 
+    /// A file whose bytes change; `Stale` too of one that was given up and is open somewhere: who writes to it hears of that.
+    pub(crate) async fn file_to_write(&self, ino: Ino) -> Result<InodeRecord, Failed> {
+        let record = self.inode(ino).await?;
+        if record.marks.evicted && record.attr.nlink == 0 {
+            return Err(MetaError::Stale.into());
+        }
+        Ok(record)
+    }
+
     /// A directory that names can be made in; its times are not filled in.
     pub(crate) async fn dir(&self, ino: Ino) -> Result<InodeRecord, Failed> {
         let found: InodeRecord =

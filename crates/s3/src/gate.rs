@@ -126,6 +126,13 @@ fn check_subresources(method: &Method, uri: &Uri, is_object: bool) -> S3Result<(
         return Err(absent(&format!("The sub-resource '{name}'")));
     }
     check_once(&names)?;
+    let of_current = ["tagging", "acl"].iter().any(|it| names.iter().any(|name| name == it));
+    let is_old = |(name, value): (String, String)| {
+        name == "versionId" && !matches!(value.as_str(), "" | "null")
+    };
+    if is_object && of_current && pairs(uri).any(is_old) {
+        return Err(absent("A version of an object (versionId)"));
+    }
     if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
         return Ok(());
     }

@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 
 use crate::chunks::Chunks;
 use crate::door::Door;
-use crate::error::{message, refuse};
+use crate::error::{custom, message};
 use crate::late;
 use crate::metrics::{Metrics, Seen};
 use crate::ops::tagging::plain;
@@ -273,15 +273,21 @@ impl Front {
         let method = text(headers, "access-control-request-method");
         let (Some(origin), Some(method)) = (&asked.origin, method) else {
             let message = "Insufficient information. Origin request header needed.";
-            return Err(refuse(S3ErrorCode::InvalidRequest, message));
+            return Err(custom("BadRequest", StatusCode::BAD_REQUEST, message.to_owned()));
         };
         let wanted = text(headers, "access-control-request-headers");
         let rules = self.rules(asked).await;
+        let forbidden = |message: &str| {
+            Err(custom("AccessForbidden", StatusCode::FORBIDDEN, message.to_owned()))
+        };
+        if rules.is_empty() {
+            return forbidden("CORSResponse: CORS is not enabled for this bucket.");
+        }
         let Some(rule) = cors::rule(&rules, (origin, method), wanted) else {
             let message = "CORSResponse: This CORS request is not allowed. This is usually because the evalution of \
                            Origin, request method / Access-Control-Request-Method or \
                            Access-Control-Request-Headers are not whitelisted by the resource's CORS spec.";
-            return Err(refuse(S3ErrorCode::AccessDenied, message));
+            return forbidden(message);
         };
         let mut response = Response::new(Body::empty());
         add(response.headers_mut(), cors::headers(rule, origin));

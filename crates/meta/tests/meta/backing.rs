@@ -443,6 +443,11 @@ pub(crate) async fn clean_files_go_and_come_back(f: Fixture) {
     }
     assert!(c.fill("fresh", b"1", None).await && !c.fill("fresh", b"1", None).await);
     assert!(!c.fill("tmp/x", b"1", None).await, "it is never looked for");
+    // Who has it open and writes to it after that hears that its bytes would be in no object.
+    assert!(c.fill("open", b"1", None).await);
+    let (object, state) = (c.object("open").await.unwrap(), c.state("open").await.unwrap());
+    assert!(c.evict("open", state.seq).await);
+    assert_eq!(c.write(object.attr, 0, b"late").await, Err(MetaError::Stale));
     // Evicted ones are forgotten too, and kept by no trash.
     let fresh = c.state("fresh").await.unwrap();
     assert!(c.evict("fresh", fresh.seq).await);
@@ -524,6 +529,20 @@ pub(crate) async fn what_mounts_do_is_followed(f: Fixture) {
     c.file(bucket, "gone").await;
     assert!(c.adopt("gone").await.unwrap().is_dirty());
     assert!(c.adopt("n").await.unwrap().is_clean());
+}
+
+pub(crate) async fn what_was_transient_stays_with_another_rule(f: Fixture) {
+    let c = f.client().await;
+    c.backed().await;
+    c.put("tmp/stays", b"x").await;
+    c.put("tmp/goes", b"x").await;
+    c.back(Some(Backing { rules: Vec::new(), ..backing() })).await.unwrap();
+    // Once somebody has looked.
+    assert!(c.adopt("tmp/stays").await.is_some_and(|state| state.is_dirty()));
+    f.clock.advance(Duration::from_secs(61));
+    f.volume.collect().await.unwrap();
+    assert!(c.queued(LANE_SWEEP).await.is_empty());
+    assert_eq!(c.keys().await, ["tmp/stays"]);
 }
 
 pub(crate) async fn transient_objects_go_with_their_time(f: Fixture) {

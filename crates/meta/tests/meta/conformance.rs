@@ -155,6 +155,7 @@ fn of_backing() -> Vec<(&'static str, Case)> {
         backing::what_others_removed_may_be_made_anew,
         backing::what_mounts_do_is_followed,
         backing::transient_objects_go_with_their_time,
+        backing::what_was_transient_stays_with_another_rule,
         backing::buckets_are_backed_and_not,
         backing::damage_is_found_and_put_right,
         backing::writers_and_persisters_at_the_same_time,

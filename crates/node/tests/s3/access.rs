@@ -120,7 +120,8 @@ fn other_origins_are_let_in_by_rule() {
         let ask = s3.ask("OPTIONS", "/bkt/k").signing(Signing::None).header("origin", origin);
         ask.header("access-control-request-method", method).send()
     };
-    ask("https://a.test", "GET").refused(403, "AccessDenied");
+    let unset = ask("https://a.test", "GET").refused(403, "AccessForbidden");
+    assert!(unset.tag("Message").contains("CORS is not enabled for this bucket"));
     let rules = "<CORSConfiguration><CORSRule><AllowedOrigin>https://*.test</AllowedOrigin>\
                  <AllowedMethod>GET</AllowedMethod><ExposeHeader>etag</ExposeHeader>\
                  <MaxAgeSeconds>60</MaxAgeSeconds></CORSRule></CORSConfiguration>";
@@ -129,8 +130,10 @@ fn other_origins_are_let_in_by_rule() {
     let allowed = ask("https://a.test", "GET").expect(200);
     assert_eq!(allowed.header("access-control-allow-origin"), "https://a.test");
     assert_eq!(allowed.header("access-control-max-age"), "60");
-    ask("https://a.test", "PUT").refused(403, "AccessDenied");
-    ask("https://a.other", "GET").refused(403, "AccessDenied");
+    ask("https://a.test", "PUT").refused(403, "AccessForbidden");
+    ask("https://a.other", "GET").refused(403, "AccessForbidden");
+    let nobody = s3.ask("OPTIONS", "/bkt/k").signing(Signing::None);
+    nobody.header("access-control-request-method", "GET").send().refused(400, "BadRequest");
     let got = s3.get("/bkt/k").header("origin", "https://a.test").send().expect(200);
     assert_eq!(got.header("access-control-allow-origin"), "https://a.test");
     assert_eq!(got.header("access-control-expose-headers"), "etag");

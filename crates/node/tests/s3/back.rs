@@ -32,7 +32,7 @@ fn objects_reach_the_store_with_all_that_they_have() {
     {
         let bytes = random(len, len as u64);
         let put = it.s3.put(&at(key), bytes.clone()).header("content-type", "text/x-test");
-        let put = put.header("x-amz-meta-of", "a test").header("x-amz-tagging", "a=b%26c&d=");
+        let put = put.header("x-amz-meta-of", "a test").header("x-amz-tagging", "a=b%2Bc&d=");
         put.header("cache-control", "no-store").send().expect(200);
         wanted.insert(key.to_owned(), Some(bytes));
     }
@@ -48,7 +48,7 @@ fn objects_reach_the_store_with_all_that_they_have() {
         assert_eq!(behind.header("x-amz-meta-millpond-put").len(), 16);
     }
     let tags = it.direct.get(&format!("/behind/of/front/{}", "small")).query("tagging", "");
-    assert_eq!(tags.send().expect(200).tags("Value"), ["b&amp;c", ""]);
+    assert_eq!(tags.send().expect(200).tags("Value"), ["b+c", ""]);
     for key in ["small", "a/large+ü"] {
         it.s3.delete(&at(key)).send().expect(204);
         wanted.insert(key.to_owned(), None);

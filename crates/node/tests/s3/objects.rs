@@ -171,6 +171,10 @@ fn tags_are_set_and_removed() {
     set(&[("a", "1"), ("a", "2")]).refused(400, "InvalidTag");
     set(&[(&"k".repeat(129), "")]).refused(400, "InvalidTag");
     set(&[("k", &"v".repeat(257))]).refused(400, "InvalidTag");
+    for (key, value) in [("aws:k", "v"), ("a#b", "v"), ("k", "{}"), ("k", "a\tb"), ("k", "a|b")] {
+        set(&[(key, value)]).refused(400, "InvalidTag");
+    }
+    set(&[("a", "1 +-=._:/@"), ("b", "äöü 漢")]).expect(200);
     let many: Vec<String> = (0..11).map(|n| format!("k{n}")).collect();
     let many: Vec<(&str, &str)> = many.iter().map(|k| (k.as_str(), "v")).collect();
     set(&many).refused(400, "BadRequest");

@@ -104,6 +104,11 @@ fn uploads_are_listed_and_given_up() {
     assert_eq!(list().send().expect(200).tags("Key"), ["a", "a", "b/1", "b/2"]);
     let below = list().query("delimiter", "/").send().expect(200);
     assert_eq!((below.tags("Key").len(), below.tags("CommonPrefixes").len()), (2, 1));
+    let odd = list().query("encoding-type", "url").query("prefix", "100%").query("delimiter", "%");
+    let odd = odd.query("key-marker", "a b").send().expect(200);
+    for (name, text) in [("Prefix", "100%25"), ("Delimiter", "%25"), ("KeyMarker", "a%20b")] {
+        assert_eq!(odd.tag(name), text);
+    }
     let page = list().query("max-uploads", "1").send().expect(200);
     assert_eq!(page.tag("IsTruncated"), "true");
     let next = list().query("key-marker", &page.tag("NextKeyMarker"));

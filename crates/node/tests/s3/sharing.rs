@@ -219,6 +219,10 @@ fn objects_belong_to_who_writes_them_unless_the_bucket_says_else() {
     anonymous(red.get("/bkt/open")).refused(403, "AccessDenied");
     canned(red.put("/bkt/k", "x"), "public-read").refused(400, "AccessControlListNotSupported");
     set(red.put("/bkt", ""), "public-read").refused(400, "AccessControlListNotSupported");
+    let made =
+        |path: &str| red.put(path, "").header("x-amz-object-ownership", "BucketOwnerEnforced");
+    canned(made("/shut"), "public-read").refused(400, "InvalidBucketAclWithObjectOwnership");
+    canned(made("/shut"), "private").expect(200);
     assert_eq!(owner(red.get("/bkt/kept")), "red");
     let told = red.get("/bkt").query("ownershipControls", "").send().expect(200);
     assert_eq!(told.tag("ObjectOwnership"), "BucketOwnerEnforced");

@@ -3,6 +3,26 @@
 use crate::server::Server;
 
 #[test]
+fn tags_and_lists_of_other_versions_are_refused() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    s3.put("/bkt/k", "v").header("x-amz-tagging", "a=1").send().expect(200);
+    let tags = "<Tagging><TagSet><Tag><Key>b</Key><Value>2</Value></Tag></TagSet></Tagging>";
+    for what in ["tagging", "acl"] {
+        let of = |request: crate::client::Request| {
+            request.query(what, "").query("versionId", "abc").send()
+        };
+        of(s3.get("/bkt/k")).refused(501, "NotImplemented");
+        of(s3.put("/bkt/k", tags)).refused(501, "NotImplemented");
+    }
+    let other = s3.delete("/bkt/k").query("tagging", "").query("versionId", "abc").send();
+    other.refused(501, "NotImplemented");
+    let told = s3.get("/bkt/k").query("tagging", "").query("versionId", "null").send();
+    assert_eq!(told.expect(200).tags("Key"), ["a"]);
+}
+
+#[test]
 fn every_object_is_its_only_version() {
     let server = Server::start();
     let s3 = server.client();

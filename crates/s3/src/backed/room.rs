@@ -9,6 +9,7 @@ use std::time::Duration;
 use millpond_client::{Backing, ClientError, ErrorKind};
 use millpond_env::RealClock;
 use millpond_types::Tick;
+use millpond_types::meta::object::Mode;
 use millpond_types::meta::{MetaError, Timestamp};
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
@@ -299,7 +300,9 @@ impl Walked {
             after.clone_from(last);
             for (key, state) in page.states {
                 let Wanted::File { size, .. } = state.wanted else { continue };
-                let is_pinned = backing.rule_of(&key).is_pinned;
+                let rule = backing.rule_of(&key);
+                // Under a transient rule nobody looks at the backend: what went from here would be gone for clients.
+                let is_pinned = rule.is_pinned || rule.mode == Mode::Transient;
                 has_relief |= !is_pinned;
                 if state.is_dirty() {
                     continue;

@@ -118,7 +118,11 @@ async fn new_record(
     record.ownership = ownership.map(|it| super::owned::named(it.as_str())).transpose()?;
     let list = wished!(input, grant_write).list(tenant, tenant)?;
     if let Some(list) = list {
-        record.acl = checked(door, &record, (list, tenant)).await?;
+        let list = checked(door, &record, (list, tenant)).await;
+        record.acl = list.map_err(|error| match error.code().as_str() {
+            "AccessControlListNotSupported" => super::owned::no_lists(),
+            _ => error,
+        })?;
     }
     Ok(record)
 }

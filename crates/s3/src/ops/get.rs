@@ -77,6 +77,8 @@ pub(crate) fn wanted(view: &View, range: Option<&Range>, part: Option<i32>) -> S
             "Cannot specify both Range header and partNumber query parameter",
         )),
         (None, None) => Ok(Part { offset: 0, len: all, is_cut: false, count: None, number: None }),
+        // `s3s` takes the last bytes of none for a part of them.
+        (Some(_), None) if all == 0 => Err(beyond(all)),
         (Some(range), None) => {
             let range = range.check(all).map_err(|_| beyond(all))?;
             let (offset, len) = (range.start, range.end - range.start);

@@ -31,6 +31,13 @@ pub(crate) fn named(name: &str) -> S3Result<Ownership> {
     }
 }
 
+/// A bucket has a list of its own, or leaves all to its owner.
+pub(crate) fn no_lists() -> S3Error {
+    let message = "Bucket cannot have ACLs set with ObjectOwnership's BucketOwnerEnforced setting";
+    let code = "InvalidBucketAclWithObjectOwnership";
+    custom(code, hyper::StatusCode::BAD_REQUEST, message.to_owned())
+}
+
 /// `PutBucketOwnershipControls`.
 pub(crate) async fn put_controls(
     door: &Arc<Door>,
@@ -44,10 +51,7 @@ pub(crate) async fn put_controls(
     let ownership = named(rule.object_ownership.as_str())?;
     let set = move |record: &mut BucketRecord| {
         if ownership == Ownership::BucketOwnerEnforced && record.acl.is_some() {
-            let message =
-                "Bucket cannot have ACLs set with ObjectOwnership's BucketOwnerEnforced setting";
-            let code = "InvalidBucketAclWithObjectOwnership";
-            return Err(custom(code, hyper::StatusCode::BAD_REQUEST, message.to_owned()));
+            return Err(no_lists());
         }
         record.ownership = Some(ownership);
         Ok(())

@@ -36,10 +36,12 @@ fn checked(tags: Tags, max: usize) -> S3Result<Tags> {
     }
     let invalid = |message: &'static str| Err(refuse(S3ErrorCode::InvalidTag, message));
     for (place, (key, value)) in tags.iter().enumerate() {
-        if key.is_empty() || key.chars().count() > KEY_MAX {
+        let is_ours = key.get(..4).is_none_or(|start| !start.eq_ignore_ascii_case("aws:"));
+        let fits = !key.is_empty() && key.chars().count() <= KEY_MAX;
+        if !fits || !is_ours || !key.chars().all(may_be_in_tag) {
             return invalid("The TagKey you have provided is invalid");
         }
-        if value.chars().count() > VALUE_MAX {
+        if value.chars().count() > VALUE_MAX || !value.chars().all(may_be_in_tag) {
             return invalid("The TagValue you have provided is invalid");
         }
         if tags[..place].iter().any(|(other, _)| other == key) {
@@ -47,6 +49,12 @@ fn checked(tags: Tags, max: usize) -> S3Result<Tags> {
         }
     }
     Ok(tags)
+}
+
+/// What AWS allows in tags: letters, numbers, spaces and some signs.
+fn may_be_in_tag(it: char) -> bool {
+    let is_space = it.is_whitespace() && !it.is_control();
+    it.is_alphabetic() || it.is_numeric() || is_space || "_.:/=+-@".contains(it)
 }
 
 fn of_set(set: Vec<Tag>, max: usize) -> S3Result<Tags> {

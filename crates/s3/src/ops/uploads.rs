@@ -131,19 +131,20 @@ pub(crate) async fn list(
             }
         }
     }
+    let shown = |text: Option<String>| text.map(|text| encoded(text.as_bytes(), url));
     answer(ListMultipartUploadsOutput {
         bucket: Some(input.bucket),
         uploads: Some(uploads),
         common_prefixes: Some(prefixes),
-        delimiter: input.delimiter,
+        delimiter: shown(input.delimiter),
         encoding_type: input.encoding_type,
         is_truncated: Some(is_truncated),
-        key_marker: input.key_marker,
+        key_marker: shown(input.key_marker),
         upload_id_marker: input.upload_id_marker,
         max_uploads: Some(count(max)),
         next_key_marker: next_key.filter(|_| is_truncated),
         next_upload_id_marker: next_id.filter(|_| is_truncated),
-        prefix: input.prefix,
+        prefix: shown(input.prefix),
         ..ListMultipartUploadsOutput::default()
     })
 }

@@ -42,12 +42,13 @@ pub struct InodeRecord {
     /// How long what is removed from a directory is kept, in seconds; 0 for not at all. A directory that is
     /// made in it begins with the same.
     pub keep_s: u32,
-    /// What a directory is to objects.
+    /// What a directory is to objects; and a file.
     pub marks: Marks,
 }
 
 /// What a directory is to objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is set by itself")]
 pub struct Marks {
     /// It is a bucket, or lies in one: beside its entries their places are kept, in the order of keys.
     pub objects: bool,
@@ -55,6 +56,9 @@ pub struct Marks {
     pub implied: bool,
     /// It is a bucket that an object store is behind: states of its keys are kept.
     pub backed: bool,
+    /// It is a file that was given up, since the object store had its bytes: what is written to it from then on, by who
+    /// has it open, would be in no object.
+    pub evicted: bool,
 }
 
 /// When a directory's entries changed last. Written blindly, so that changes of different entries do
@@ -138,6 +142,10 @@ impl Record for CounterRecord {
     }
 }
 
+/// Marks of a directory, and of a file, in a record.
+const OF_DIRECTORY: u8 = 0b111;
+const EVICTED: u8 = 0b1000;
+
 impl Record for InodeRecord {
     const KIND: u8 = 42;
 
@@ -147,10 +155,12 @@ impl Record for InodeRecord {
         w.u64(self.quota.0);
         w.u32(self.keep_s);
         w.bytes16(&self.target);
-        let Marks { objects, implied, backed } = self.marks;
-        if objects || implied || backed {
+        let Marks { objects, implied, backed, evicted } = self.marks;
+        let bits = u8::from(objects) | u8::from(implied) << 1 | u8::from(backed) << 2;
+        let bits = bits | u8::from(evicted) << 3;
+        if bits != 0 {
             // Without any a record is what it was before there were objects.
-            w.u8(u8::from(objects) | u8::from(implied) << 1 | u8::from(backed) << 2);
+            w.u8(bits);
         }
     }
 
@@ -159,11 +169,12 @@ impl Record for InodeRecord {
         let keep_s = r.u32()?;
         let target = r.bytes16(TARGET_BYTES_MAX, "target of a symbolic link")?.to_vec();
         let bits = if r.is_empty() { 0 } else { r.u8()? };
-        if bits > 7 || bits != 0 && !attr.is_dir() {
-            return Err(WireError::Field("marks of a directory"));
+        let known = if attr.is_dir() { OF_DIRECTORY } else { EVICTED };
+        if bits & !known != 0 {
+            return Err(WireError::Field("marks of an inode"));
         }
         let (objects, implied, backed) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
-        let marks = Marks { objects, implied, backed };
+        let marks = Marks { objects, implied, backed, evicted: bits & EVICTED != 0 };
         Ok(Self { attr, target, xattrs, quota, keep_s, marks })
     }
 }

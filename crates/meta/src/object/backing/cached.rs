@@ -30,11 +30,12 @@ pub(super) async fn evict(
         return Ok(false);
     };
     let (wanted, has) = if let Some(ino) = way.file() {
-        let record = view.inode(ino).await?;
+        let mut record = view.inode(ino).await?;
         if was.wanted != file(&record.attr) {
             return Ok(false);
         }
         permit::remove(caller, &way.dir().attr, &record.attr)?;
+        record.marks.evicted = true;
         drop_file(view, &mut way, record).await?;
         (Wanted::Forgotten, was.has.clone())
     } else if was.wanted == Wanted::Forgotten && backed.backing.is_shared {

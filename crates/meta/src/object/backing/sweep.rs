@@ -81,6 +81,11 @@ async fn expire(
         if way.file() != Some(entry.file) {
             return Ok(());
         }
+        let slot = Slot::read(&view, bucket, &entry.key).await?;
+        if slot.was.is_some_and(|was| was.wanted.is_of(entry.file)) {
+            // It is transient no more: another rule came, and it goes, or is, where that says.
+            return Ok(());
+        }
         let record = view.inode(entry.file).await?;
         drop_file(&view, &mut way, record).await
     });

@@ -161,11 +161,17 @@ fn records_come_back() {
     for (objects, implied, backed) in
         [(false, false, false), (true, false, false), (true, true, false), (true, false, true)]
     {
-        let marks = Marks { objects, implied, backed };
+        let marks = Marks { objects, implied, backed, evicted: false };
         let (target, xattrs, quota, keep_s) = (Vec::new(), 0, Ino(0), 0);
         let record = InodeRecord { attr: dir, target, xattrs, quota, keep_s, marks };
         assert_eq!(InodeRecord::open(&record.seal()), Ok(record));
     }
+    let marks = Marks { evicted: true, ..Marks::default() };
+    let (target, xattrs, quota, keep_s) = (Vec::new(), 0, Ino(0), 0);
+    let record = InodeRecord { attr: attr(), target, xattrs, quota, keep_s, marks };
+    assert_eq!(InodeRecord::open(&record.seal()), Ok(record.clone()));
+    let wrong = InodeRecord { attr: dir, ..record };
+    assert!(InodeRecord::open(&wrong.seal()).is_err(), "no directory is evicted");
 }
 
 #[test]

@@ -28,6 +28,14 @@ pub enum Wanted {
     Forgotten,
 }
 
+impl Wanted {
+    /// Whether it is the content of this file.
+    #[must_use]
+    pub fn is_of(&self, file: Ino) -> bool {
+        matches!(self, Self::File { ino, .. } if *ino == file)
+    }
+}
+
 /// What the backend has, as far as is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remote {
