@@ -87,6 +87,16 @@ def test_the_server_may_come_after_the_store(server: Server) -> None:
         assert {info.name for info in client.namespaces()} == {"later"}
 
 
+def test_a_namespace_that_is_dropped_is_made_anew(server: Server) -> None:
+    with millpond.Client(server.address) as client:
+        store, namespace = client.fail_open("x"), client.namespace("x")
+        assert store.put([b"k"], [b"value"]) == ["stored"]
+        for put in [store.put, namespace.put]:
+            client.drop_namespace("x")
+            assert put([b"k"], [b"value"]) == ["stored"]
+            assert store.get_bytes(b"k") == b"value"
+
+
 def test_a_refusal_is_seen(server: Server) -> None:
     with millpond.Client(server.address) as client:
         client.namespace("taken", layout={"model": "a"})

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use millpond_client::{Client, ClientError, GetOutcome, Keys, Room, Value};
+use millpond_client::{Client, ClientError, ErrorKind, GetOutcome, Keys, Room, Value};
 use millpond_types::limits::LEASE_MS_MAX;
 use millpond_types::wire::{ItemStatus, ListReply, MatchReply, NamespaceOpen, Verb};
 use millpond_types::{NamespaceInfo, NamespaceOptions, Uuid128};
@@ -89,8 +89,8 @@ impl Namespace {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Runs `call`; when another server answers than before, opens the namespace there and runs
-    /// it once more, all within the batch's deadline.
+    /// Runs `call`; when another server answers than before, or the namespace was dropped and may be made anew, opens it
+    /// and runs `call` once more, all within the batch's deadline.
     fn with_keys<T>(
         &self,
         batch: Batch<'_>,
@@ -107,8 +107,12 @@ impl Namespace {
             };
             call(&self.client, keys, left)
         };
+        let is_elsewhere = |error: &ClientError| match error {
+            ClientError::OtherServer { .. } => true,
+            error => self.open.create && error.kind() == ErrorKind::NoNamespace,
+        };
         match attempt(&self.known(), batch.deadline) {
-            Err(ClientError::OtherServer { .. }) => {
+            Err(error) if is_elsewhere(&error) => {
                 let known = open_now(&self.client, &self.open, until.left())?;
                 *self.known.lock().unwrap_or_else(PoisonError::into_inner) = known.clone();
                 attempt(&known, until.left())

@@ -14,13 +14,11 @@ import os
 import platform
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-_EDGE_BYTES = 64 * 1024
-"""Bytes hashed at both ends of a weight file; they hold its header."""
-_MODEL_FILES = ("*.safetensors", "*.bin", "*.pt", "*.gguf", "*.json")
-_FORMAT = 1
+from millpond.vllm.weights import fingerprint
+
+_FORMAT = 2
 """Grows when this module changes what a stored value means."""
 
 
@@ -28,33 +26,6 @@ def namespace_name(model: str, digest: bytes) -> str:
     """Returns a readable name that no other layout shares."""
     slug = re.sub(r"[^A-Za-z0-9]+", "-", os.path.basename(model.rstrip("/"))).strip("-").lower()
     return f"vllm-{slug[:40] or 'model'}-{digest.hex()[:16]}"
-
-
-def model_fingerprint(model: str, revision: str | None) -> str:
-    """Identifies the weights that an engine serves.
-
-    A local directory is identified by its content, so that the same files
-    under another path share a cache and other files under the same path do
-    not: every JSON file in whole, weight files by size and both ends. A name
-    that is no directory is taken with its revision.
-    """
-    root = Path(model)
-    if not root.is_dir():
-        return f"name:{model}@{revision or 'main'}"
-    digest = hashlib.sha256()
-    paths = sorted({path for pattern in _MODEL_FILES for path in root.glob(pattern)})
-    for path in paths:
-        size = path.stat().st_size
-        digest.update(f"{path.name}:{size}\n".encode())
-        with path.open("rb") as file:
-            if path.suffix == ".json":
-                digest.update(file.read())
-                continue
-            digest.update(file.read(_EDGE_BYTES))
-            if size > _EDGE_BYTES:
-                file.seek(max(_EDGE_BYTES, size - _EDGE_BYTES))
-                digest.update(file.read(_EDGE_BYTES))
-    return f"files:{digest.hexdigest()}"
 
 
 def cpu_isa() -> str:
@@ -95,10 +66,10 @@ def describe_engine(vllm_config: Any, kv_cache_config: Any, model_id: str) -> di
     return {
         "format": _FORMAT,
         "engine": f"vllm {vllm.__version__}",
-        "model": model_id or model_fingerprint(str(model.model), model.revision),
+        "model": model_id or fingerprint(str(model.model), model.revision),
         "tokenizer": ""
         if model_id
-        else model_fingerprint(str(model.tokenizer), model.tokenizer_revision),
+        else fingerprint(str(model.tokenizer), model.tokenizer_revision),
         "quantization": model.quantization,
         "dtype": model.dtype,
         "cache_dtype": cache.cache_dtype,

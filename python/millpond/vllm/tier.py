@@ -31,16 +31,40 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 from vllm.v1.kv_offload.tiering.base import JobId, JobResult, SecondaryTierManager, TransferJob
 
-from millpond.vllm.config import ConnectorConfig
-from millpond.vllm.identity import cpu_isa, layout_digest, model_fingerprint, namespace_name
+from millpond.vllm.config import ConfigError, ConnectorConfig
+from millpond.vllm.identity import cpu_isa, layout_digest, namespace_name
 from millpond.vllm.session import StoreDown, StoreSession, Target
 from millpond.vllm.transfer import TransferPool
+from millpond.vllm.weights import fingerprint
 
 if TYPE_CHECKING:
     from vllm.v1.kv_offload.base import OffloadingSpec
     from vllm.v1.kv_offload.tiering.backpressure import BackpressureDetector
 
 logger = init_logger("vllm.millpond")
+
+
+def _served(name: str) -> list[str]:
+    """Which weights are served, and how they are quantized on loading.
+
+    A tier is told the model's name alone: the rest is vLLM's configuration
+    of the moment, if there is one.
+
+    Raises:
+        ConfigError: nobody says which weights they are.
+    """
+    from vllm.config import get_current_vllm_config
+
+    try:
+        model = get_current_vllm_config().model_config
+    except AssertionError:
+        model = None
+    if model is None or str(model.model) != name:
+        raise ConfigError(
+            "model_id: vLLM does not tell a tier the revision and the quantization of "
+            f"{name!r}; give a name that says which weights are served and how"
+        )
+    return [fingerprint(name, model.revision), str(model.quantization)]
 
 
 class _Lookups(AsyncLookupManager):  # type: ignore[misc]
@@ -114,9 +138,9 @@ class MillpondSecondaryTier(SecondaryTierManager):  # type: ignore[misc]
 
         config = spec.config
         described = {
-            "tier": 1,
+            "tier": 2,
             "engine": f"vllm {vllm.__version__}",
-            "model": self._config.model_id or model_fingerprint(config.model.name, None),
+            "model": self._config.model_id or _served(config.model.name),
             "dtype": config.model.dtype,
             "tokens_per_hash": config.cache.tokens_per_hash,
             "blocks_per_chunk": config.cache.blocks_per_chunk,

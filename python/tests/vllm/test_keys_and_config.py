@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from fakes import FakeNamespace
 from millpond.vllm.config import ConfigError, ConnectorConfig
-from millpond.vllm.identity import model_fingerprint, namespace_name
+from millpond.vllm.identity import namespace_name
 from millpond.vllm.keys import RUN_KEYS, KeySpace
+from millpond.vllm.weights import fingerprint
 
 HASHES = [bytes([i]) * 32 for i in range(1, 100)]
 
@@ -90,16 +91,47 @@ def test_the_token_is_read_from_a_file(tmp_path: Path) -> None:
     assert ConnectorConfig.parse({"token_file": str(path)}).read_token() == "s3cret"
 
 
-def test_the_same_files_are_the_same_model_wherever_they_lie(tmp_path: Path) -> None:
-    for name, weights in [("a", b"w" * 200_000), ("b", b"w" * 200_000), ("c", b"v" * 200_000)]:
+def test_the_same_files_are_the_same_model_wherever_they_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    weights = b"w" * 1_000_000
+    # A fine-tune: the same length, and the same bytes at both ends.
+    tuned = weights[:500_000] + b"v" + weights[500_001:]
+    for name, content in [("a", weights), ("b", weights), ("c", tuned)]:
         folder = tmp_path / name
         folder.mkdir()
         (folder / "config.json").write_text("{}")
-        (folder / "model.safetensors").write_bytes(weights)
-    prints = [model_fingerprint(str(tmp_path / name), None) for name in "abc"]
+        (folder / "model.safetensors").write_bytes(content)
+    prints = [fingerprint(str(tmp_path / name), None) for name in "abc"]
     assert prints[0] == prints[1]
     assert prints[0] != prints[2]
-    assert model_fingerprint("org/model", "v1") != model_fingerprint("org/model", "v2")
+    # What is remembered is of the files as they were.
+    assert [fingerprint(str(tmp_path / name), None) for name in "abc"] == prints
+    (tmp_path / "a" / "model.safetensors").write_bytes(tuned)
+    assert fingerprint(str(tmp_path / "a"), None) == prints[2]
+
+
+def test_files_of_the_hub_are_known_by_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    model = tmp_path / "models--org--model"
+    (model / "blobs").mkdir(parents=True)
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text("c0ffee")
+    prints = []
+    for digest in ["ab" * 32, "cd" * 32]:
+        blob, snapshot = model / "blobs" / digest, model / "snapshots" / digest
+        # Nobody reads it.
+        blob.write_bytes(b"")
+        snapshot.mkdir(parents=True)
+        (snapshot / "model.safetensors").symlink_to(blob)
+        prints.append(fingerprint(str(snapshot), None))
+    assert prints[0] != prints[1]
+    assert fingerprint("org/model", None) == "name:org/model@c0ffee"
+    assert fingerprint("org/model", "v1") != fingerprint("org/model", "v2")
 
 
 def test_namespace_names_are_readable() -> None:

@@ -64,6 +64,7 @@ class Primary:
                 "type": "MillpondSecondaryTier",
                 "module_path": "millpond.vllm",
                 "address": server.address,
+                "model_id": "a model",
                 "retry_ms": 50,
                 **options,
             },
@@ -195,3 +196,23 @@ def test_bad_configuration_is_refused(make: Make) -> None:
     make(namespace="shared")
     with pytest.raises(ConfigError, match="refuses namespace 'shared'"):
         make(namespace="shared", dtype="float16")
+
+
+def test_the_weights_are_told_by_vllm_or_by_the_user(
+    server: servers.Server, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match="model_id"):
+        make(model_id="")
+
+    def serves(revision: str, quantization: str | None) -> None:
+        model = SimpleNamespace(model="org/model", revision=revision, quantization=quantization)
+        config = SimpleNamespace(model_config=model)
+        monkeypatch.setattr("vllm.config.get_current_vllm_config", lambda: config)
+
+    key, names = KEYS[:1], []
+    for revision, quantization in [("v1", None), ("v2", None), ("v1", "fp8")]:
+        serves(revision, quantization)
+        primary = make(model_id="")
+        assert primary.lookup(KEYS[0]) is LookupResult.MISS
+        names.append(primary.wait(primary.job(key, [0], load=False)).success)
+    assert names == [True] * 3
