@@ -35,7 +35,8 @@ pub(super) async fn evict(
             return Ok(false);
         }
         permit::remove(caller, &way.dir().attr, &record.attr)?;
-        record.marks.evicted = true;
+        // With another name it is a file like others.
+        record.marks.evicted = record.attr.nlink == 1;
         drop_file(view, &mut way, record).await?;
         (Wanted::Forgotten, was.has.clone())
     } else if was.wanted == Wanted::Forgotten && backed.backing.is_shared {
