@@ -59,6 +59,8 @@ pub enum Event<P> {
 pub enum Effect<P> {
     /// Answer a client.
     Reply(RequestId, Reply<P>),
+    /// A retry takes this request's place and gets its answer: its client has given it up.
+    Replaced(RequestId),
     /// Send to another replica of the chain. Loss is repaired by sending again.
     Send(TargetId, Peer<P>),
     /// Do it and answer with [`Event::Stored`].

@@ -100,8 +100,8 @@ impl<P: Payload> Replica<P> {
         (end > CHUNK_BYTES_MAX || !buries).then_some(Refusal::Invalid)
     }
 
-    /// A retry of an update that is queued or pending takes its place: it gets the answer. The attempt before it, which
-    /// its client has given up, is told to come again, so that whoever carries it does not wait for ever.
+    /// A retry of an update that is queued or pending takes its place: it gets the answer. Whoever carries the attempt
+    /// before it, which its client has given up, need not wait for one.
     fn join_under_way(
         &mut self,
         request: RequestId,
@@ -129,7 +129,7 @@ impl<P: Payload> Replica<P> {
             Some(std::mem::replace(known, request))
         };
         if let Some(before) = before {
-            Self::refuse(before, Refusal::Busy(BUSY_HINT_MS), turn);
+            turn.emit(Effect::Replaced(before));
         }
         true
     }

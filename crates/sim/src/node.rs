@@ -112,6 +112,7 @@ impl World {
                     self.send(Address::Node(node), client, message);
                 }
             }
+            Effect::Replaced(request) => drop(host.requests.remove(&request.0)),
             Effect::Send(to, peer) => {
                 let member = host.view.targets.iter().find(|member| member.target == to);
                 let Some(receiver) = member.and_then(|member| node_at(member.node)) else {

@@ -46,6 +46,8 @@ pub(crate) struct Cluster {
     hold_to: Option<TargetId>,
     hold_store: Option<TargetId>,
     replies: BTreeMap<RequestId, Reply<Bytes>>,
+    /// Attempts that a retry took the place of.
+    pub(crate) replaced: BTreeSet<RequestId>,
     requests: u64,
     leases: bool,
     /// Bytes per tick for resync.
@@ -167,6 +169,7 @@ impl Cluster {
             hold_to: None,
             hold_store: None,
             replies: BTreeMap::new(),
+            replaced: BTreeSet::new(),
             requests: 0,
             leases: true,
             budget: 1 << 20,
@@ -326,6 +329,9 @@ impl Cluster {
         match effect {
             Effect::Reply(request, reply) => {
                 self.replies.insert(request, reply);
+            }
+            Effect::Replaced(request) => {
+                self.replaced.insert(request);
             }
             Effect::Send(to, message) => self.post(target, to, message),
             Effect::Store(token, StoreOp::Restore(..)) => {

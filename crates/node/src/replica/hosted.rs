@@ -375,6 +375,8 @@ impl Hosted {
                     let _gone = waiter.send(reply);
                 }
             }
+            // Whoever asked hears that there will be no answer.
+            Effect::Replaced(request) => drop(state.waiting.remove(&request)),
             Effect::Send(to, peer) => {
                 let node = state.view.targets.iter().find(|member| member.target == to);
                 if let Some(node) = node.map(|member| member.node) {

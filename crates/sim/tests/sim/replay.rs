@@ -22,8 +22,7 @@ fn runs_do_what_they_are_for() {
     assert!(total.operations > 5_000, "clients work: {total:?}");
     assert!(total.faults > 300, "things go wrong: {total:?}");
     assert!(total.resyncs > 40, "targets come back: {total:?}");
-    // By the forties of seeds from 114 to 1,900.
-    assert!(total.elsewhere > 50, "there are chain tables beside the first: {total:?}");
+    assert!(total.elsewhere > 200, "there are chain tables beside the first: {total:?}");
     assert!(total.unknown * 20 < total.operations, "outcomes are known: {total:?}");
     assert!(total.too_hard * 100 < 40, "histories are checked: {total:?}");
 }
