@@ -215,20 +215,30 @@ impl Backend {
         let call = if op.changes() { &self.calls.change } else { &self.calls.look };
         let request = self.request(ticket, op);
         self.passes(&request.op);
-        let changes = told_of(&request.op).map_or(0, |dir| self.settled.changes(dir));
+        let changes = self.changes_of_dir(&request.op);
         let answered = call.timed(|| self.client.meta(&request, Some(PATIENCE)));
         self.passes(&request.op);
-        // Who makes promises changes directories and files before metas do.
-        if !self.behind.is_on() {
-            self.settled.hear(&request.op, answered.as_ref().ok(), changes);
-            self.born.hear(&request.op, answered.as_ref().ok());
-        }
+        self.hear(&request.op, answered.as_ref().ok(), changes);
         Ok(answered?)
+    }
+
+    /// What a meta answered to an operation that was asked for after so many changes of its directory.
+    pub(crate) fn hear(&self, op: &MetaOp, answered: Option<&Answered>, changes: u64) {
+        // Who makes promises everywhere changes directories and files before metas do.
+        if !self.behind.is_sole() {
+            self.settled.hear(op, answered, changes);
+            self.born.hear(op, answered);
+        }
+    }
+
+    /// Number of changes of an operation's directory so far, for [`Self::hear`].
+    pub(crate) fn changes_of_dir(&self, op: &MetaOp) -> u64 {
+        told_of(op).map_or(0, |dir| self.settled.changes(dir))
     }
 
     /// An operation is about to be asked for, or was answered.
     fn passes(&self, op: &MetaOp) {
-        if self.behind.is_on() || told_of(op).is_none() {
+        if self.behind.is_sole() || told_of(op).is_none() {
             self.settled.passes(op);
         }
         self.behind.passes(op);
@@ -243,7 +253,7 @@ impl Backend {
     pub(crate) fn attr(&self, ticket: &mut Ticket, op: MetaOp) -> Result<Told, Errno> {
         let Answered { answer, version, .. } = self.ask(ticket, op)?;
         match answer? {
-            MetaReply::Attr(attr) => Ok(Told { attr, version }),
+            MetaReply::Attr(attr) | MetaReply::Delegated(attr) => Ok(Told { attr, version }),
             MetaReply::Entry(entry) => Ok(Told { attr: entry.attr, version }),
             _ => Err(unexpected()),
         }

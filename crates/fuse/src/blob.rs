@@ -58,7 +58,7 @@ impl Blob {
         ];
         w.u8(flags.iter().enumerate().map(|(bit, set)| u8::from(*set) << bit).sum());
         w.u16(u16::try_from(spec.threads).unwrap_or(u16::MAX));
-        w.u8(u8::from(spec.read_ahead));
+        w.u8(u8::from(spec.read_ahead) | u8::from(spec.delegations) << 1);
         let Budgets { memory, bandwidth, read_bandwidth, write_bandwidth } = spec.budgets;
         for budget in [memory, bandwidth, read_bandwidth, write_bandwidth] {
             w.u64(budget);
@@ -98,7 +98,8 @@ impl Blob {
         spec.watch = !has(6);
         spec.threads = usize::from(r.u16()?);
         if version >= 2 {
-            spec.read_ahead = r.u8()? & 1 != 0;
+            let bits = r.u8()?;
+            (spec.read_ahead, spec.delegations) = (bits & 1 != 0, bits & 2 != 0);
             let [memory, bandwidth] = [r.u64()?, r.u64()?];
             let [read_bandwidth, write_bandwidth] = [r.u64()?, r.u64()?];
             spec.budgets = Budgets { memory, bandwidth, read_bandwidth, write_bandwidth };
@@ -126,7 +127,8 @@ mod tests {
         let addresses = "127.0.0.1:7440,10.0.0.2:7440".parse().unwrap();
         let mut spec = MountSpec::new(ClientOptions::new(addresses), PathBuf::from("/mnt/x"));
         spec.client.token = "secret".to_owned();
-        spec.apply("mode=relaxed,ro,noexec,nosuid,nowatch,threads=7,noread_ahead").unwrap();
+        spec.apply("mode=relaxed,ro,noexec,nosuid,nowatch,threads=7,noread_ahead,delegations")
+            .unwrap();
         let cached = "mode=read-only,cache=/a/b,cache_size=3GiB,nopassthrough";
         spec.apply(cached).unwrap();
         spec.apply("memory=64MiB,bandwidth=9MiB,read_bandwidth=8MiB,write_bandwidth=7MiB").unwrap();

@@ -80,7 +80,7 @@ impl Known {
                 }
             }
             (MetaOp::Link { parent, name, .. }, _) => self.made(*parent, name.as_bytes()),
-            (MetaOp::Unlink { parent, name }, _) => self.gone(*parent, name.as_bytes()),
+            (MetaOp::Unlink { parent, name, .. }, _) => self.gone(*parent, name.as_bytes()),
             (MetaOp::RemoveDir { parent, name }, MetaReply::Removed(removed)) => {
                 self.gone(*parent, name.as_bytes());
                 self.forget(removed.ino);
@@ -163,6 +163,7 @@ mod tests {
             target,
             exclusive: true,
             promised: None,
+            delegate: None,
         };
         MetaOp::Create(create)
     }
@@ -206,7 +207,7 @@ mod tests {
         born.hear(&rename(true), Some(&answered(MetaReply::Renamed(None), 9)));
         assert_eq!((born.lacks(Ino(5), b"a"), born.lacks(Ino(5), b"b")), (Some(7), None));
         let (parent, name) = (Ino(5), name("b"));
-        let unlink = MetaOp::Unlink { parent, name };
+        let unlink = MetaOp::Unlink { parent, name, of: None };
         let refused = Answered { answer: Err(MetaError::NotPermitted), ..removed(6) };
         born.hear(&unlink, Some(&refused));
         assert_eq!(born.lacks(Ino(5), b"b"), None);

@@ -67,6 +67,11 @@ impl Look<'_> {
         self.holds(version, || Changed::Name(dir, name))
     }
 
+    /// Whether changes are heard of.
+    pub(crate) fn hears(&self) -> bool {
+        self.0.floor != DEAF
+    }
+
     fn holds(&self, version: u64, what: impl FnOnce() -> Changed) -> bool {
         let heard = &*self.0;
         version >= heard.floor && heard.changed.get(&what()).is_none_or(|at| *at <= version)
@@ -124,6 +129,14 @@ impl Leases {
     /// The kernel is told of an inode.
     pub(crate) fn tells(&self, ino: Ino, version: u64) {
         self.told.insert(ino.0, version);
+    }
+
+    /// This mount has written to a file, which has this version by that: the kernel has these bytes, unless others
+    /// wrote some between.
+    pub(crate) fn wrote(&self, ino: Ino, version: u64) {
+        if self.told(ino).is_some_and(|before| before + 1 == version) {
+            self.tells(ino, version);
+        }
     }
 
     /// Whether a thread opens this file, which has no name, for the second time: the kernel has looked

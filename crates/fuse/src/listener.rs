@@ -86,6 +86,7 @@ fn take(fs: &Fs, device: &Device, news: &MetaNews) {
     for (_, change) in &news.changes {
         if let Changed::Inode(ino) = change {
             fs.ahead.changed(*ino);
+            fs.backend.behind.delegations.iter().for_each(|all| all.hint(*ino));
         }
         let _ = match change {
             Changed::Inode(ino) => device.inval_inode(ino.0, Pages::All),

@@ -18,7 +18,7 @@ use millpond_types::meta::{Ino, MetaOp};
 
 use crate::ahead::{Ahead, FETCHERS};
 use crate::backend::Backend;
-use crate::behind::{Behind, PROMISES_AT_ONCE, Threads};
+use crate::behind::{Behind, Delegations, PROMISES_AT_ONCE, Threads};
 use crate::blob::Blob;
 use crate::budget::{Bandwidth, Memory};
 use crate::cached::{Cache, FILLERS};
@@ -126,7 +126,7 @@ impl Mount {
         let journal = Journal::create().map_err(os("making the memory of a mount"))?;
         let region = journal.region().clone();
         let cached = Cache::open(&spec.cache, &spec.target)?;
-        let fs = open(&spec, Files::new(Some(journal)), cached)?;
+        let fs = open(&spec, Files::new(Some(journal)), (cached, false))?;
         let name = spec.target.display().to_string();
         let session = session::begin(&fs.backend, &name)
             .map_err(|errno| MountFailure::Session(io::Error::from_raw_os_error(errno.0)))?;
@@ -164,7 +164,7 @@ impl Mount {
             tracing::error!("the mount goes on without its cache: {error}");
             None
         });
-        let fs = open(&spec, Files::resume(&region)?, cached)?;
+        let fs = open(&spec, Files::resume(&region)?, (cached, true))?;
         fs.keep_backed();
         fs.backend.enter(session);
         let name = spec.target.display().to_string();
@@ -282,12 +282,15 @@ fn options(spec: &MountSpec) -> MountOptions {
 fn open(
     spec: &MountSpec,
     files: Files,
-    cached: Option<Arc<Cache>>,
+    (cached, is_taken_over): (Option<Arc<Cache>>, bool),
 ) -> Result<Arc<Fs>, MountFailure> {
     let mut options = spec.client.clone();
     // One for every thread that serves, reads ahead, fills the cache or keeps promises, one for what was written, one
     // for the session, one for news.
-    let behind = if spec.mode == Mode::OneWriter { PROMISES_AT_ONCE } else { 0 };
+    let delegates = spec.mode == Mode::CloseToOpen && spec.delegations;
+    let makes_promises = (spec.mode == Mode::OneWriter || delegates) && spec.journal;
+    // One more returns what is recalled.
+    let behind = if makes_promises { PROMISES_AT_ONCE + 1 } else { 0 };
     let fillers = if cached.is_some() { FILLERS } else { 0 };
     let connections = spec.threads + 3 + FETCHERS + behind + fillers;
     options.connections = connections.min(CONNECTIONS_MAX);
@@ -296,7 +299,8 @@ fn open(
     let mut random = [0; 8];
     Rng::fill_from_os(&mut random).map_err(os("asking for random numbers"))?;
     let (mode, remembers, wake) = (spec.mode, spec.journal, Wake::default());
-    let behind = Behind::new(mode == Mode::OneWriter && remembers, files.left());
+    let delegations = (makes_promises && delegates).then(|| Delegations::new(is_taken_over));
+    let behind = Behind::new(makes_promises, delegations, files.left());
     let backend = Backend::new(client, files, behind, u64::from_le_bytes(random));
     if let Some(cache) = &cached {
         let root = backend.attr(&mut backend.own_ticket(), MetaOp::GetAttr { ino: Ino::ROOT });

@@ -100,6 +100,8 @@ pub struct MountSpec {
     pub watch: bool,
     /// The mount reads ahead what the kernel does not.
     pub read_ahead: bool,
+    /// Directories that it makes are its own until somebody else comes.
+    pub delegations: bool,
     /// Requests come over `io_uring`. Such a mount ends with its process.
     pub io_uring: bool,
     /// What it may use.
@@ -132,6 +134,7 @@ impl MountSpec {
             threads: THREADS_DEFAULT,
             watch: true,
             read_ahead: true,
+            delegations: false,
             io_uring: false,
             budgets: Budgets::default(),
             cache: CacheOptions::default(),
@@ -163,6 +166,8 @@ impl MountSpec {
                 ("nowatch", None) => self.watch = false,
                 ("read_ahead", None) => self.read_ahead = true,
                 ("noread_ahead", None) => self.read_ahead = false,
+                ("delegations", None) => self.delegations = true,
+                ("nodelegations", None) => self.delegations = false,
                 ("io_uring", None) => self.io_uring = true,
                 ("journal", Some("off")) => self.journal = false,
                 ("threads", Some(count)) => {
@@ -181,6 +186,7 @@ impl MountSpec {
                     let known = "mode=NAME, ro, rw, allow_other, noallow_other, suid, nosuid, dev, \
                                  nodev, exec, noexec, watch, nowatch, threads=N, memory=SIZE, bandwidth=RATE, \
                                  read_bandwidth=RATE, write_bandwidth=RATE, read_ahead, noread_ahead, \
+                                 delegations, nodelegations, \
                                  cache=FOLDER, cache_size=SIZE, passthrough, nopassthrough, io_uring";
                     let fix = format!("is no option of a mount: use {known}");
                     return Err(OptionError { option: option.to_owned(), fix });

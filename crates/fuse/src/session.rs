@@ -10,6 +10,7 @@ use millpond_types::meta::{Ino, MetaError, MetaOp, MetaReply, Session};
 use parking_lot::{Condvar, Mutex};
 
 use crate::backend::{Backend, unexpected};
+use crate::behind::Delegations;
 use crate::errno::Errno;
 use crate::fs::Fs;
 
@@ -239,6 +240,7 @@ fn renew(fs: &Fs, name: &str, (open, closed): (Vec<Ino>, Vec<Ino>)) -> Vec<Ino> 
         Err(errno) if errno == Errno::from(MetaError::Stale) => {
             tracing::warn!("the session ended while no meta heard of this mount: a new one begins");
             if let Ok(session) = open_session(backend, name) {
+                backend.behind.delegations.iter().for_each(Delegations::lose);
                 backend.replace_session(session.id);
             }
             Vec::new()

@@ -79,6 +79,7 @@ const fn touched(op: &MetaOp) -> Touched {
         | MetaOp::Unshare { .. }
         | MetaOp::Create(_)
         | MetaOp::SetLock { .. }
+        | MetaOp::Return { .. }
         | MetaOp::RemoveDir { .. } => Touched::None,
         MetaOp::SetAttr { ino, .. }
         | MetaOp::RemoveXattr { ino, .. }
@@ -193,7 +194,7 @@ mod tests {
         assert_eq!(settled.get(ino).map(|told| told.attr.size), Some(10));
         assert!(settled.get(Ino(6)).is_none());
         // Under way while the meta was told: which of the two came first is not known.
-        let unlink = MetaOp::Unlink { parent: Ino::ROOT, name: name.clone() };
+        let unlink = MetaOp::Unlink { parent: Ino::ROOT, name: name.clone(), of: None };
         settled.passes(&unlink);
         let between = settled.changes(ino);
         settled.note(told, between);
@@ -216,7 +217,7 @@ mod tests {
             Told { attr, version }
         };
         let name = Name::new(b"a").unwrap();
-        let op = MetaOp::Unlink { parent: Ino(1), name };
+        let op = MetaOp::Unlink { parent: Ino(1), name, of: None };
         let answered = |version, ino| {
             let dirs = vec![told(1, version).attr];
             let answer = Ok(MetaReply::Removed(Removed { ino: Ino(ino), nlink: 1 }));

@@ -171,6 +171,7 @@ async fn walk(view: &View, caller: &Caller, dirs: &[Name]) -> Result<Ino, Failed
         let found = view.txn.get_many_snapshot(&[&inode, &key]).await?;
         let [Some(dir), Some(entry)] = &found[..] else { return Err(MetaError::NotFound.into()) };
         let dir: InodeRecord = opened(&inode, dir)?;
+        view.may_see(&dir)?;
         permit::access(caller, &dir.attr, permit::EXECUTE)?;
         let entry: EntryRecord = opened(&key, entry)?;
         match entry.kind {
@@ -221,6 +222,7 @@ pub(crate) async fn put(
         target: Vec::new(),
         exclusive: false,
         promised: None,
+        delegate: None,
     };
     let there = view.entry(parent, name).await?;
     let created = there.is_none();

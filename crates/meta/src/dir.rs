@@ -34,7 +34,9 @@ pub(crate) async fn read(
     caller: &Caller,
     wanted: ReadDir,
 ) -> Result<MetaReply, Failed> {
-    if !caller.checked {
+    if caller.checked {
+        view.may_see_names_of(wanted.dir).await?;
+    } else {
         permit::access(caller, &view.dir(wanted.dir).await?.attr, permit::READ)?;
     }
     let limit = (wanted.limit as usize).clamp(1, DIR_PAGE_MAX);
@@ -79,15 +81,20 @@ async fn fill(view: &View, entries: &mut [DirEntry]) -> Result<(), Failed> {
     }
     let names: Vec<&[u8]> = wanted.iter().map(Vec::as_slice).collect();
     let mut found = view.txn.get_many_snapshot(&names).await?.into_iter();
+    let mut held = Vec::new();
     for (entry, pair) in entries.iter_mut().zip(wanted.chunks(2)) {
         let (inode, times) = (found.next().flatten(), found.next().flatten());
         let Some(inode) = inode else { continue };
         let inode: InodeRecord = opened(&pair[0], &inode)?;
+        if let Err(Failed::Delegated(of_dir)) = view.may_see(&inode) {
+            held.extend(of_dir);
+        }
         let times: Option<DirTimes> = times.map(|bytes| opened(&pair[1], &bytes)).transpose()?;
         let attr: Attr = with_times(inode.attr, times);
         entry.attr = Some(attr);
     }
-    Ok(())
+    // All of them are asked for together.
+    if held.is_empty() { Ok(()) } else { Err(Failed::Delegated(held)) }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use millpond_types::meta::{
     MetaError, MetaReply, Name, Removed,
 };
 
+use crate::delegation;
 use crate::error::{Failed, VolumeError};
 use crate::object;
 use crate::permit;
@@ -37,7 +38,9 @@ pub(crate) async fn lookup(
     parent: Ino,
     name: &Name,
 ) -> Result<MetaReply, Failed> {
-    if !caller.checked {
+    if caller.checked {
+        view.may_see_names_of(parent).await?;
+    } else {
         permit::access(caller, &view.dir(parent).await?.attr, permit::EXECUTE)?;
     }
     let entry = view.entry(parent, name).await?.ok_or(Failed::Refused(MetaError::NotFound))?;
@@ -97,7 +100,8 @@ pub(crate) async fn create(
     let keep_s = if is_dir { parent.keep_s } else { 0 };
     let marks = Marks { objects: is_dir && parent.marks.objects, ..Marks::default() };
     let target = create.target.clone();
-    let mut record = InodeRecord { attr, target, xattrs: 0, quota, keep_s, marks };
+    let delegated = delegation::wanted(view, &parent, create).await?;
+    let mut record = InodeRecord { attr, target, xattrs: 0, quota, keep_s, marks, delegated };
     view.charge(quota, attr.ino, Charge::of(&record)).await?;
     view.put_inode(&mut record)?;
     if !bytes.is_empty() {
@@ -110,6 +114,9 @@ pub(crate) async fn create(
         view.put_inode(&mut parent)?;
     }
     view.touch_and_tell(&parent)?;
+    if delegated.is_some() {
+        return Ok(MetaReply::Delegated(record.attr));
+    }
     Ok(MetaReply::Entry(Entry { attr: record.attr, created: true }))
 }
 
@@ -211,10 +218,13 @@ const fn removed(record: &InodeRecord) -> Removed {
 pub(crate) async fn unlink(
     view: &View,
     caller: &Caller,
-    parent: Ino,
-    name: &Name,
+    (parent, name): (Ino, &Name),
+    of: Option<Ino>,
 ) -> Result<MetaReply, Failed> {
     let (dir, mut record) = going(view, caller, parent, name).await?;
+    if of.is_some_and(|ino| ino != record.attr.ino) {
+        return Err(MetaError::NotFound.into());
+    }
     if record.attr.is_dir() {
         return Err(MetaError::IsDirectory.into());
     }

@@ -4,6 +4,8 @@ use millpond_store::{StoreError, StoreErrorKind, TransactError};
 use millpond_types::meta::MetaError;
 use millpond_types::wire::WireError;
 
+use crate::delegation::Delegated;
+
 /// Why a meta cannot execute a request now. The caller repeats it with the same sequence.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
@@ -41,6 +43,8 @@ pub(crate) enum Failed {
     Refused(MetaError),
     /// Something is broken or away.
     Broken(VolumeError),
+    /// Somebody holds what it looked at: it is begun anew when nobody does.
+    Delegated(Delegated),
 }
 
 impl From<MetaError> for Failed {
@@ -68,7 +72,8 @@ impl Failed {
     /// What is refused needs not be done; everything else must be asked for again.
     pub(crate) fn refused_is_done(self) -> Result<(), VolumeError> {
         match self {
-            Self::Refused(_) => Ok(()),
+            // Who holds something is asked for it before.
+            Self::Refused(_) | Self::Delegated(_) => Ok(()),
             Self::Broken(error) => Err(error),
         }
     }
@@ -77,6 +82,7 @@ impl Failed {
     pub(crate) fn answer<T>(self) -> Result<Result<T, MetaError>, VolumeError> {
         match self {
             Self::Refused(error) => Ok(Err(error)),
+            Self::Delegated(_) => Ok(Err(MetaError::Again)),
             Self::Broken(VolumeError::Store(error)) => match error.kind() {
                 StoreErrorKind::Full => Ok(Err(MetaError::NoSpace)),
                 // Its answer has been forgotten: whoever repeats it for so long cannot be told.

@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`Volume`] (what a meta executes), `view` (records read and written in one
 //! transaction), then the operations: `attr`, `content` (bytes in the store), `share` (chunks of several files), `entry` (make, link, remove), `rename`, `dir`, `xattr`,
-//! `lock`, `quota`, `trash`, `object` (files by the keys of S3); `permit` (who may do what), `ids` (numbers of new inodes), `session` (mounts),
+//! `lock`, `quota`, `trash`, `object` (files by the keys of S3); `permit` (who may do what), `ids` (numbers of new inodes), `session` (mounts), `delegation` (directories that a mount has to itself),
 //! `collect` (what nobody can reach any more), `feed` (changes, for mounts that keep what they were told);
 //! `records`, `check`, `order`, `seen` and `finding` (whether all of this holds in a volume), `repair` (what to do when
 //! it does not).
@@ -21,6 +21,7 @@
 //!   are read from them; at none it is garbage in the same transaction.
 //! - In a directory of objects each name has its places in the order of keys, written and removed with its entry.
 //! - A lock goes with the session of its owner, at once.
+//! - Nobody sees or changes the names of a directory that another session holds, nor its attributes.
 //! - What counts for a quota is exact, whatever happens at the same moment; its limit is kept but for
 //!   what is under way together.
 //!
@@ -30,6 +31,7 @@ mod attr;
 mod check;
 mod collect;
 mod content;
+mod delegation;
 mod dir;
 mod entry;
 mod error;

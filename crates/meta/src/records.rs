@@ -127,6 +127,7 @@ pub(crate) fn is_unreadable(key: &[u8], value: &[u8]) -> bool {
         Some(keys::SESSIONS) => numbered(keys::SESSIONS) && SessionRecord::open(value).is_ok(),
         Some(keys::LOCKS) => numbered(keys::LOCKS) && LocksRecord::open(value).is_ok(),
         Some(keys::LOCKED) => keys::split_locked(key).is_some(),
+        Some(keys::RECALLED) => value.is_empty(),
         Some(keys::QUOTAS) => numbered(keys::QUOTAS) && QuotaRecord::open(value).is_ok(),
         Some(keys::USAGE) => {
             keys::leading(keys::USAGE, key).is_some() && UsageRecord::open(value).is_ok()

@@ -29,6 +29,7 @@ pub(crate) fn make_root(view: &View) -> Result<(), Failed> {
         xattrs: 0,
         quota: quota::NONE,
         keep_s: 0,
+        delegated: None,
         marks: Marks::default(),
     })?;
     view.touch(Ino::ROOT)
@@ -251,7 +252,7 @@ async fn lost_found(view: &View, id: u64) -> Result<InodeRecord, Failed> {
     let mut root = view.dir(Ino::ROOT).await?;
     let attr = new_dir(view, Ino(id), 0o700);
     let (target, quota, marks) = (Vec::new(), root.quota, Marks::default());
-    let record = InodeRecord { attr, target, xattrs: 0, quota, keep_s: 0, marks };
+    let record = InodeRecord { attr, target, xattrs: 0, quota, keep_s: 0, marks, delegated: None };
     view.charge(record.quota, attr.ino, quota::Charge::of(&record)).await?;
     view.put_entry(&root, &name, EntryRecord { ino: attr.ino, kind: attr.kind })?;
     root.attr.nlink += 1;

@@ -7,9 +7,9 @@ use millpond_types::meta::{
 use millpond_types::wire::Record;
 
 use crate::error::Failed;
-use crate::lock;
 use crate::view::opened;
 use crate::volume::Volume;
+use crate::{delegation, lock};
 
 /// Sessions below the limit from which on none are opened: so many may come at the same moment.
 const SESSIONS_SPARE: usize = 256;
@@ -27,7 +27,7 @@ pub(crate) async fn open(volume: &Volume, name: &str) -> Result<MetaReply, Faile
         return Err(MetaError::Busy.into());
     }
     let id = volume.fresh_id().await?;
-    let record = SessionRecord { name: name.to_owned(), renewed: volume.now() };
+    let record = SessionRecord { name: name.to_owned(), renewed: volume.now(), tenure: 0 };
     let (key, bytes) = (&keys::session(id), &record.seal());
     // A number of its own: writing the record twice is writing it once.
     volume.store.transact(|txn| async move { txn.put(key, bytes.as_slice()) }).await?;
@@ -132,11 +132,12 @@ pub(crate) async fn close(volume: &Volume, session: u64) -> Result<MetaReply, Fa
 pub(crate) async fn end(volume: &Volume, session: u64) -> Result<(), Failed> {
     let key = &keys::session(session);
     volume.store.transact(|txn| async move { txn.delete(key) }).await?;
+    delegation::forget(volume, session).await?;
     lock::release_all(volume, session).await
 }
 
 /// Whether a session's lease has run out. Clocks of metas differ by little; a second more does no harm.
-fn is_over(volume: &Volume, record: &SessionRecord) -> bool {
+pub(crate) fn is_over(volume: &Volume, record: &SessionRecord) -> bool {
     let lease = i64::try_from(volume.options.session_lease.as_secs()).unwrap_or(i64::MAX);
     let now = volume.now();
     let is_late = record.renewed.secs.saturating_add(lease).saturating_add(1) < now.secs;
@@ -160,6 +161,7 @@ async fn end_if_over(volume: &Volume, session: u64) -> Result<bool, Failed> {
         })
         .await?;
     if !lives {
+        delegation::forget(volume, session).await?;
         lock::release_all(volume, session).await?;
     }
     Ok(lives)

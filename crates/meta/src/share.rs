@@ -144,6 +144,7 @@ pub(crate) async fn clone(
         target: Vec::new(),
         exclusive: true,
         promised: None,
+        delegate: None,
     };
     // A meta that knows no chains yet knows those of the source.
     let layout = if fresh.layout.chains == 0 { source.layout } else { fresh.layout };

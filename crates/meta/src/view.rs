@@ -24,13 +24,20 @@ pub(crate) fn opened<R: Record>(key: &[u8], bytes: &[u8]) -> Result<R, Failed> {
 pub(crate) struct View {
     pub(crate) txn: Transaction,
     pub(crate) now: Timestamp,
+    /// For whom it is done; none when that is the meta itself, which sees what others hold.
+    pub(crate) session: Option<u64>,
     /// Directories whose entries this transaction changed, as they will be.
     dirs: Mutex<Vec<Attr>>,
 }
 
 impl View {
     pub(crate) fn new(txn: Transaction, now: Timestamp) -> Self {
-        Self { txn, now, dirs: Mutex::default() }
+        Self { txn, now, session: None, dirs: Mutex::default() }
+    }
+
+    /// What a request sees.
+    pub(crate) fn of(txn: Transaction, now: Timestamp, session: u64) -> Self {
+        Self { session: Some(session), ..Self::new(txn, now) }
     }
 
     /// A record.
@@ -41,7 +48,9 @@ impl View {
 
     /// An inode; `Stale` when there is none.
     pub(crate) async fn inode(&self, ino: Ino) -> Result<InodeRecord, Failed> {
-        self.read(&keys::inode(ino)).await?.ok_or(Failed::Refused(MetaError::Stale))
+        let found = self.read(&keys::inode(ino)).await?.ok_or(Failed::Refused(MetaError::Stale))?;
+        self.may_see(&found)?;
+        Ok(found)
     }
 
     /// A file whose bytes change; `Stale` too of one that was given up and is open somewhere: who writes to it hears of that.
@@ -60,6 +69,7 @@ impl View {
         if !found.attr.is_dir() {
             return Err(MetaError::NotDirectory.into());
         }
+        self.may_see(&found)?;
         // A directory that was removed while somebody is in it.
         if found.attr.nlink == 0 {
             return Err(MetaError::NotFound.into());
@@ -74,6 +84,7 @@ impl View {
         let (record, changed) = (found.next().flatten(), found.next().flatten());
         let record = record.ok_or(Failed::Refused(MetaError::Stale))?;
         let record: InodeRecord = opened(&inode, &record)?;
+        self.may_see(&record)?;
         let changed = changed.map(|bytes| opened(&times, &bytes)).transpose()?;
         Ok(with_times(record.attr, changed))
     }

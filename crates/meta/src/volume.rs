@@ -15,14 +15,15 @@ use millpond_types::meta::{
 use millpond_types::wire::Record;
 use parking_lot::Mutex;
 
+use crate::delegation::{Delegated, Recalls};
 use crate::entry::Fresh;
 use crate::error::{Failed, VolumeError};
 use crate::feed::Feed;
 use crate::ids::{Ids, given_out};
 use crate::view::{View, opened};
 use crate::{
-    attr, content, dir, entry, lock, object, quota, records, rename, repair, session, share, trash,
-    xattr,
+    attr, content, delegation, dir, entry, lock, object, quota, records, rename, repair, session,
+    share, trash, xattr,
 };
 
 /// How a volume behaves.
@@ -70,6 +71,8 @@ pub struct Volume {
     pub(crate) unreleased: Mutex<Option<KeyRange>>,
     /// As much for what is in the trash.
     pub(crate) unexpired: Mutex<Option<KeyRange>>,
+    /// Directories that their holders are asked to return.
+    pub(crate) recalls: Recalls,
     /// No session is ended before: while no meta reached the store, none could be renewed.
     pub(crate) grace_until: Mutex<Timestamp>,
 }
@@ -86,6 +89,7 @@ pub(crate) fn broken(failed: Failed) -> VolumeError {
         Failed::Refused(error) => {
             VolumeError::Store(millpond_store::StoreError::Unavailable(Box::new(error)))
         }
+        Failed::Delegated(_) => broken(MetaError::Again.into()),
     }
 }
 
@@ -126,6 +130,7 @@ impl Volume {
             uncollected: Mutex::default(),
             unreleased: Mutex::default(),
             unexpired: Mutex::default(),
+            recalls: Recalls::default(),
             grace_until: Mutex::default(),
         };
         volume.grant_grace();
@@ -211,6 +216,19 @@ impl Volume {
     /// # Errors
     /// [`VolumeError`]: it may have been done or not; ask again with the same sequence.
     pub async fn execute(&self, request: &MetaRequest) -> Result<Answered, VolumeError> {
+        loop {
+            match self.attempt(request).await? {
+                Ok(answered) => return Ok(answered),
+                Err(held) => self.recall(&held).await?,
+            }
+        }
+    }
+
+    /// Executes a request, unless somebody holds what it looks at.
+    async fn attempt(
+        &self,
+        request: &MetaRequest,
+    ) -> Result<Result<Answered, Delegated>, VolumeError> {
         let (mut version, mut after) = (0, After::default());
         let done = match &request.op {
             MetaOp::SessionOpen { name } => session::open(self, name).await,
@@ -227,15 +245,18 @@ impl Volume {
                 done
             }
             _ => {
-                let view = View::new(self.store.begin(), self.now());
+                let view = View::of(self.store.begin(), self.now(), request.session);
                 let done = self.look(&view, request).await;
                 // What was not there is known to be not there as of a version, too.
                 version = view.txn.version().await.map_or(0, |version| version.0);
                 done
             }
         };
+        if let Err(Failed::Delegated(held)) = done {
+            return Ok(Err(held));
+        }
         let answer = done.map_or_else(Failed::answer, |reply| Ok(Ok(reply)))?;
-        Ok(Answered { answer, version, after })
+        Ok(Ok(Answered { answer, version, after }))
     }
 
     /// Does something once. The version is the state of the store it was done in, and `after` what it
@@ -260,7 +281,7 @@ impl Volume {
         let id = self.id_for(&request.op).await?;
         let (seen, dirs) = (&AtomicU64::new(0), &Mutex::new(Vec::new()));
         let work = |txn: Transaction| async move {
-            let view = View::new(txn, self.now());
+            let view = View::of(txn, self.now(), request.session);
             let reply = self.change(&view, request, id).await?;
             seen.store(view.txn.version().await?.0, Ordering::Relaxed);
             *dirs.lock() = view.touched();
@@ -315,7 +336,10 @@ impl Volume {
             MetaOp::Link { ino, parent, name } => {
                 entry::link(view, caller, *ino, (*parent, name)).await?
             }
-            MetaOp::Unlink { parent, name } => entry::unlink(view, caller, *parent, name).await?,
+            MetaOp::Unlink { parent, name, of } => {
+                entry::unlink(view, caller, (*parent, name), *of).await?
+            }
+            MetaOp::Return { dirs } => delegation::give_back(view, dirs).await?,
             MetaOp::RemoveDir { parent, name } => {
                 entry::remove_dir(view, caller, *parent, name).await?
             }
@@ -360,6 +384,7 @@ impl Volume {
             MetaOp::Object(op) => object::look(view, caller, op).await,
             MetaOp::Shared { chunks } => share::look(view, *chunks).await,
             MetaOp::GetFile { path } => content::get(view, caller, path).await,
+            MetaOp::Recalled => delegation::recalled(self, view).await,
             MetaOp::GetAttr { ino } => view.attr(*ino).await.map(MetaReply::Attr),
             MetaOp::ReadLink { ino } => attr::target(view, *ino).await,
             MetaOp::ReadDir(page) => dir::read(view, caller, *page).await,

@@ -238,6 +238,7 @@ impl Volume {
                     target: Vec::new(),
                     exclusive: options.exclusive,
                     promised: None,
+                    delegate: None,
                 };
                 let MetaReply::Entry(entry) = metas.at(&text, MetaOp::Create(create))? else {
                     return Err(metas.unexpected());
@@ -393,8 +394,9 @@ impl Volume {
     pub fn mkdir(&self, path: impl AsRef<Path>, mode: u16) -> Result<(), ClientError> {
         let (parent, name) = self.metas().entry(path.as_ref())?;
         let (kind, mode, target) = (FileKind::Directory, mode & 0o7777, Vec::new());
-        let (rdev, exclusive, promised) = (0, true, None);
-        let create = Create { parent, name, kind, mode, rdev, target, exclusive, promised };
+        let (rdev, exclusive, promised, delegate) = (0, true, None, None);
+        let create =
+            Create { parent, name, kind, mode, rdev, target, exclusive, promised, delegate };
         self.change(path.as_ref(), MetaOp::Create(create))
     }
 
@@ -404,7 +406,7 @@ impl Volume {
     /// `File`, as unlink(2); and as for every call.
     pub fn unlink(&self, path: impl AsRef<Path>) -> Result<(), ClientError> {
         let (parent, name) = self.metas().entry(path.as_ref())?;
-        self.change(path.as_ref(), MetaOp::Unlink { parent, name })
+        self.change(path.as_ref(), MetaOp::Unlink { parent, name, of: None })
     }
 
     /// Removes an empty directory.

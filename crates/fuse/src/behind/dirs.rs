@@ -1,4 +1,4 @@
-//! Directories in which a one-writer mount makes promises, as they are with those that are not kept yet.
+//! Directories in which a mount makes promises, as they are with those that are not kept yet.
 //!
 //! The kernel forgets what it knows of a directory with every name that is made in it, and asks for its
 //! attributes before it goes on. A meta would have to be waited for then.
@@ -107,7 +107,7 @@ impl Dirs {
         self.moved.lock().map_or(Duration::MAX, |at| RealClock::tick().since(at))
     }
 
-    fn forget(&self, dir: Ino) {
+    pub(crate) fn forget(&self, dir: Ino) {
         self.changes.fetch_add(1, Ordering::AcqRel);
         let _ = self.attrs.remove(&dir.0);
     }
@@ -167,7 +167,7 @@ mod tests {
         );
         let before = dirs.changes();
         let name = Name::new(b"a").unwrap();
-        dirs.passes(&MetaOp::Unlink { parent, name });
+        dirs.passes(&MetaOp::Unlink { parent, name, of: None });
         assert!(dirs.attr(parent).is_none());
         dirs.note(dir(parent, 0o755), before);
         assert!(dirs.attr(parent).is_none(), "it was asked for before the unlink");

@@ -1,7 +1,7 @@
-//! Changes of names that a one-writer mount has answered and not told a meta yet: *promises*.
+//! Changes of names that a mount has answered and not told a meta yet: *promises*.
 //!
-//! Nobody else changes the files of such a mount, so it knows how an exclusive create or an unlink ends
-//! before a meta does. It writes the request to its journal, answers the kernel, and threads of its own
+//! Nobody else changes the files of a one-writer mount, nor a directory that is [delegated](delegations) to one in
+//! close-to-open, so it knows how an exclusive create or an unlink ends before a meta does. It writes the request to its journal, answers the kernel, and threads of its own
 //! have a meta do it: many at a time, those that touch one name or inode in their order ([`order`]). A
 //! request has its sequence from the beginning, so it is done once whoever asks for it, this process or
 //! the next one. Whoever asks for something that a promise touches waits for it, and so does fsync.
@@ -9,9 +9,11 @@
 //! That is what local file systems do with their journal in memory, and NFS' write delegations with
 //! bytes (RFC 8881, section 10.4). RFC 0017 has the reasons.
 
+mod delegations;
 mod dirs;
 mod names;
 mod order;
+mod recalls;
 mod single;
 mod threads;
 
@@ -25,6 +27,8 @@ use millpond_types::Tick;
 use millpond_types::meta::{Attr, Create, FileKind, Ino, Layout, MetaOp, MetaRequest, Name};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+pub(crate) use self::delegations::Delegations;
+use self::delegations::Still;
 use self::dirs::Dirs;
 pub(crate) use self::names::{Known, Names};
 use self::order::{Key, Order};
@@ -91,6 +95,8 @@ struct State {
 pub(crate) struct Behind {
     /// Whether the mount makes any.
     promises: bool,
+    /// Where it makes some; none where nobody else is there.
+    pub(crate) delegations: Option<Delegations>,
     state: Mutex<State>,
     /// How many there are, for who need not wait then.
     pending: AtomicUsize,
@@ -121,11 +127,13 @@ enum Waits<'o> {
 }
 
 /// What an operation must see, or comes after.
-fn waits<'o>(op: &'o MetaOp, names: &Names) -> Waits<'o> {
+fn waits<'o>(op: &'o MetaOp, behind: &Behind) -> Waits<'o> {
     match op {
         MetaOp::SessionOpen { .. }
         | MetaOp::SessionRenew { .. }
         | MetaOp::SessionClose
+        | MetaOp::Recalled
+        | MetaOp::Return { .. }
         | MetaOp::TakeNumbers { .. } => Waits::Nothing,
         MetaOp::SetAttr { ino, .. }
         | MetaOp::GetXattr { ino, .. }
@@ -143,14 +151,14 @@ fn waits<'o>(op: &'o MetaOp, names: &Names) -> Waits<'o> {
         MetaOp::Reserve(reserve) => Waits::Inode(reserve.ino),
         MetaOp::Spill(spill) => Waits::Inode(spill.ino),
         MetaOp::SetXattr(set) => Waits::Inode(set.ino),
-        MetaOp::Lookup { parent, name } | MetaOp::Unlink { parent, name } => {
+        MetaOp::Lookup { parent, name } | MetaOp::Unlink { parent, name, .. } => {
             Waits::Name(*parent, name)
         }
         MetaOp::Create(create) => Waits::Name(create.parent, &create.name),
         // What it replaces is no directory, out of which names may have to go.
         MetaOp::Rename(rename)
             if rename.parent == rename.new_parent
-                && names.get(rename.parent, &rename.new_name).is_some() =>
+                && behind.known(rename.parent, &rename.new_name).is_some() =>
         {
             Waits::Names([(rename.parent, &rename.name), (rename.new_parent, &rename.new_name)])
         }
@@ -159,12 +167,18 @@ fn waits<'o>(op: &'o MetaOp, names: &Names) -> Waits<'o> {
 }
 
 impl Behind {
-    /// The promises that an earlier process left, oldest first.
-    pub(crate) fn new(promises: bool, left: Vec<(u64, Ino, MetaRequest)>) -> Self {
+    /// The promises that an earlier process left, oldest first. A mount makes them where something is delegated to it,
+    /// or everywhere.
+    pub(crate) fn new(
+        promises: bool,
+        delegations: Option<Delegations>,
+        left: Vec<(u64, Ino, MetaRequest)>,
+    ) -> Self {
         let of_left =
             |(_, _, request): &(u64, Ino, MetaRequest)| (request.sequence, promised_attr(request));
         let this = Self {
             promises,
+            delegations,
             state: Mutex::default(),
             pending: AtomicUsize::new(0),
             work: Condvar::new(),
@@ -188,6 +202,31 @@ impl Behind {
     /// Whether the mount makes promises.
     pub(crate) const fn is_on(&self) -> bool {
         self.promises
+    }
+
+    /// Whether it makes them everywhere: it takes itself for the only one there is.
+    pub(crate) const fn is_sole(&self) -> bool {
+        self.promises && self.delegations.is_none()
+    }
+
+    /// Whether nobody else sees or changes a directory.
+    pub(crate) fn has_dir(&self, dir: Ino) -> bool {
+        self.promises && self.delegations.as_ref().is_none_or(|all| all.has(dir))
+    }
+
+    /// The same of a file.
+    pub(crate) fn has_file(&self, ino: Ino) -> bool {
+        self.promises && self.delegations.as_ref().is_none_or(|all| all.covers(ino))
+    }
+
+    /// What is known of a name that nobody else changes.
+    pub(crate) fn known(&self, dir: Ino, name: &Name) -> Option<Known> {
+        if self.has_dir(dir) { self.names.get(dir, name) } else { None }
+    }
+
+    /// While this lives a directory or file that the mount has stays its: for the making of a promise.
+    pub(crate) fn still(&self) -> Option<Still<'_>> {
+        self.delegations.as_ref().map(Delegations::still)
     }
 
     /// Makes a promise of a file; the caller answers the kernel then. Where there are too many it waits until some
@@ -241,7 +280,7 @@ impl Behind {
             return Ok(());
         }
         let state = self.state.lock();
-        match waits(op, &self.names) {
+        match waits(op, self) {
             Waits::Nothing => Ok(()),
             Waits::Inode(ino) => self.wait_inode_with(state, ino),
             Waits::File(ino) => {
@@ -285,6 +324,28 @@ impl Behind {
         let state = self.state.lock();
         let last = state.order.last();
         self.wait(state, last, |_| true)
+    }
+
+    /// Waits for all promises of names in some directories, and of files that were made in them.
+    ///
+    /// # Errors
+    /// As of [`Self::wait_before`].
+    fn wait_dirs(&self, dirs: &[Ino]) -> Result<(), Errno> {
+        let state = self.state.lock();
+        let last = state.order.last();
+        let may_be_of = |ino| self.delegations.as_ref().is_none_or(|all| all.may_be_of(ino, dirs));
+        self.wait(state, last, |key| match key {
+            Key::Name(dir, _) => dirs.contains(dir),
+            Key::Inode(ino) => may_be_of(*ino),
+        })
+    }
+
+    /// Forgets what was known of directories since they were delegated.
+    fn forget_dirs(&self, dirs: &[Ino]) {
+        for dir in dirs {
+            self.names.forget_dir(*dir);
+            self.dirs.forget(*dir);
+        }
     }
 
     fn wait_inode_with(&self, state: MutexGuard<'_, State>, ino: Ino) -> Result<(), Errno> {
@@ -349,6 +410,7 @@ impl Behind {
     /// This process keeps no promise from now on, and notes none as kept.
     fn end(&self) {
         self.state.lock().ended = true;
+        self.delegations.iter().for_each(Delegations::end);
         self.work.notify_all();
         self.done.notify_all();
         self.broken.notify_all();
@@ -477,6 +539,7 @@ impl Behind {
     /// A meta is about to be asked for an operation, or has answered.
     pub(crate) fn passes(&self, op: &MetaOp) {
         if self.promises {
+            self.delegations.iter().for_each(|all| all.passes(op, &self.names));
             self.names.passes(op);
             self.dirs.passes(op);
             self.single.passes(op);
@@ -541,7 +604,7 @@ fn touches(promise: &Promise) -> Vec<Key> {
     let inode = Key::Inode(promise.ino);
     match &promise.request.op {
         MetaOp::Create(create) => vec![Key::Name(create.parent, create.name.clone()), inode],
-        MetaOp::Unlink { parent, name } => vec![Key::Name(*parent, name.clone()), inode],
+        MetaOp::Unlink { parent, name, .. } => vec![Key::Name(*parent, name.clone()), inode],
         _ => vec![inode],
     }
 }

@@ -1,4 +1,4 @@
-//! Names that a one-writer mount knows of: nobody else makes or removes them.
+//! Names that a mount knows of where nobody else makes or removes any.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -108,6 +108,14 @@ impl Names {
         made.dirs.insert(dir, (RealClock::tick(), HashSet::new()));
     }
 
+    /// A directory is not this mount's alone any more.
+    pub(crate) fn forget_dir(&self, dir: Ino) {
+        let mut made = self.made.lock();
+        if let Some((_, names)) = made.dirs.remove(&dir) {
+            made.names -= names.len();
+        }
+    }
+
     /// Changes so far: take it before a meta is asked for the name.
     pub(crate) fn changes(&self, dir: Ino, name: &Name) -> u64 {
         self.shard(dir, name).load(Ordering::Acquire)
@@ -177,7 +185,7 @@ impl Names {
         match op {
             MetaOp::Create(create) => self.comes(create.parent, &create.name),
             MetaOp::Link { parent, name, .. } => self.comes(*parent, name),
-            MetaOp::Unlink { parent, name } | MetaOp::RemoveDir { parent, name } => {
+            MetaOp::Unlink { parent, name, .. } | MetaOp::RemoveDir { parent, name } => {
                 self.forget(*parent, name);
             }
             MetaOp::Rename(rename) => {
@@ -213,7 +221,7 @@ mod tests {
         names.note(dir, &name, Known::IsNot, before);
         assert_eq!(names.get(dir, &name), Some(Known::IsNot));
         assert_eq!(names.get(Ino(2), &name), None);
-        names.passes(&MetaOp::Unlink { parent: dir, name: name.clone() });
+        names.passes(&MetaOp::Unlink { parent: dir, name: name.clone(), of: None });
         assert_eq!(names.get(dir, &name), None);
         names.note(dir, &name, Known::Is(Ino(5)), before);
         assert_eq!(names.get(dir, &name), None, "it was asked for before the unlink");
@@ -242,12 +250,12 @@ mod tests {
         };
         names.passes(&MetaOp::Rename(moved));
         names.set(dir, &name("c"), Known::Is(Ino(8)));
-        names.passes(&MetaOp::Unlink { parent: dir, name: name("c") });
+        names.passes(&MetaOp::Unlink { parent: dir, name: name("c"), of: None });
         assert_eq!((is(dir, "b"), is(dir, "c")), (None, None), "a meta knows");
         assert_eq!(is(dir, "d"), Some(Known::IsNot));
         let page = [(name("d"), Known::Is(Ino(10)))];
         names.note_page(dir, page.into_iter(), names.all_changes());
-        names.passes(&MetaOp::Unlink { parent: dir, name: name("d") });
+        names.passes(&MetaOp::Unlink { parent: dir, name: name("d"), of: None });
         assert_eq!(is(dir, "d"), None, "it was seen there, whoever made it");
     }
 }

@@ -20,8 +20,17 @@ fn create(text: &str, ino: Ino) -> MetaRequest {
     let promised = Some(PromisedFile { ino, at, written: at, bytes: Vec::new() });
     let (kind, mode, rdev) = (FileKind::Regular, 0o644, 0);
     let (target, exclusive) = (Vec::new(), true);
-    let create =
-        Create { parent: DIR, name: name(text), kind, mode, rdev, target, exclusive, promised };
+    let create = Create {
+        parent: DIR,
+        name: name(text),
+        kind,
+        mode,
+        rdev,
+        target,
+        exclusive,
+        promised,
+        delegate: None,
+    };
     request(ino.0, MetaOp::Create(create))
 }
 
@@ -32,7 +41,7 @@ fn write(ino: Ino, offset: u32, bytes: &[u8]) -> MetaRequest {
 }
 
 fn unlink(text: &str) -> MetaRequest {
-    request(200, MetaOp::Unlink { parent: DIR, name: name(text) })
+    request(200, MetaOp::Unlink { parent: DIR, name: name(text), of: None })
 }
 
 fn files() -> Files {
@@ -49,7 +58,7 @@ fn bytes(promise: &Promise) -> &[u8] {
 
 #[test]
 fn first_bytes_join_their_create_until_somebody_is_at_it() {
-    let (behind, files) = (Behind::new(true, Vec::new()), files());
+    let (behind, files) = (Behind::new(true, None, Vec::new()), files());
     let (one, two) = (Ino(10), Ino(11));
     assert!(behind.promise(&files, one, &create("one", one)));
     assert!(behind.promise(&files, two, &create("two", two)));
@@ -80,7 +89,7 @@ fn first_bytes_join_their_create_until_somebody_is_at_it() {
 fn nothing_joins_what_an_earlier_process_left() {
     let ino = Ino(10);
     let left = vec![(7, ino, create("one", ino)), (8, Ino(9), unlink("other"))];
-    let (behind, files) = (Behind::new(true, left), files());
+    let (behind, files) = (Behind::new(true, None, left), files());
     assert_eq!(behind.made_before(ino.0).map(|attr| attr.ino), Some(ino));
     assert!(behind.was_promised(200) && behind.made_before(200).is_none(), "it makes no file");
     assert!(!behind.was_promised(201));
@@ -91,7 +100,7 @@ fn nothing_joins_what_an_earlier_process_left() {
 
 #[test]
 fn the_name_of_a_file_that_was_not_made_is_not_removed() {
-    let (behind, files) = (Behind::new(true, Vec::new()), files());
+    let (behind, files) = (Behind::new(true, None, Vec::new()), files());
     let ino = Ino(10);
     assert!(behind.promise(&files, ino, &create("one", ino)));
     assert!(behind.promise(&files, ino, &unlink("one")));
@@ -114,7 +123,7 @@ fn the_name_of_a_file_that_was_not_made_is_not_removed() {
 
 #[test]
 fn nobody_passes_what_this_process_does_not_keep() {
-    let (behind, files) = (Behind::new(true, Vec::new()), files());
+    let (behind, files) = (Behind::new(true, None, Vec::new()), files());
     let ino = Ino(10);
     assert!(behind.promise(&files, ino, &create("one", ino)));
     let other = MetaOp::GetAttr { ino: Ino(11) };

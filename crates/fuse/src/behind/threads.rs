@@ -6,7 +6,7 @@ use std::time::Duration;
 use millpond_env::{ThreadHandle, thread};
 use millpond_types::meta::{Answered, MetaError, MetaOp, MetaReply, MetaRequest};
 
-use super::{Outcome, Promise};
+use super::{Outcome, Promise, recalls};
 use crate::backend::{PATIENCE, Told, this_hour};
 use crate::fs::Fs;
 
@@ -35,6 +35,15 @@ impl Threads {
         for _ in 0..if fs.backend.behind.is_on() { PROMISES_AT_ONCE } else { 0 } {
             let of_thread = Arc::clone(fs);
             threads.push(thread("mp-behind", move || run(&of_thread))?);
+        }
+        if fs.backend.behind.delegations.is_some() {
+            let of_thread = Arc::clone(fs);
+            let run = move || {
+                if let Some(delegations) = &of_thread.backend.behind.delegations {
+                    recalls::run(&of_thread, delegations);
+                }
+            };
+            threads.push(thread("mp-recalls", run)?);
         }
         if fs.backend.behind.is_on() {
             let of_thread = Arc::clone(fs);
@@ -83,6 +92,9 @@ fn run(fs: &Fs) {
             behind.passes(&promise.request.op);
             backend.settled.changed(promise.ino);
         }
+        if let Outcome::Kept(Some(told)) = outcome {
+            fs.is_kept(&promise, told);
+        }
         let note = |told| backend.settled.note(told, changes);
         behind.settle(fs.files(), (&promise, outcome), note);
     }
@@ -106,14 +118,19 @@ fn keep(fs: &Fs, promise: &Promise) -> Option<Outcome> {
         if !is_made && backend.behind.is_unmade(promise) {
             return Some(Outcome::Failed(MetaError::Exists.into()));
         }
+        let changes = backend.changes_of_dir(&request.op);
         let answered = backend.calls.change.timed(|| backend.client.meta(&request, Some(PATIENCE)));
         match answered {
-            Ok(Answered { answer: Ok(reply), version, .. }) => {
-                return Some(Outcome::Kept(told(&reply, version)));
+            Ok(ref heard @ Answered { answer: Ok(ref reply), version, .. }) => {
+                backend.hear(&request.op, Some(heard), changes);
+                return Some(Outcome::Kept(told(reply, version)));
             }
             Ok(Answered { answer: Err(error), .. }) => {
                 match after(fs, (promise, &mut request), error) {
-                    After::Kept => return Some(Outcome::Kept(None)),
+                    After::Kept => {
+                        backend.hear(&request.op, None, changes);
+                        return Some(Outcome::Kept(None));
+                    }
                     After::Failed => return Some(Outcome::Failed(error.into())),
                     After::Again => {}
                 }

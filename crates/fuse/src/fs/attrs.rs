@@ -41,8 +41,15 @@ impl Fs {
 
     /// What no meta needs to be asked for.
     fn known_attr(&self, ino: Ino) -> Option<Told> {
-        let dir = self.backend.behind.dirs.attr(ino).map(|attr| Told { attr, version: 0 });
-        dir.or_else(|| self.backend.settled.get(ino).filter(|told| self.holds(told)))
+        if let Some(told) = self.known_dir(ino) {
+            return Some(told);
+        }
+        // The times of a directory in which promises are made are not among what is settled.
+        let behind = &self.backend.behind;
+        if !behind.is_sole() && behind.has_dir(ino) {
+            return None;
+        }
+        self.backend.settled.get(ino).filter(|told| self.holds(told))
     }
 
     pub(super) fn set_attr(

@@ -33,6 +33,11 @@ impl Fs {
             Mode::Strict => parallel.with(OpenFlags::DIRECT_IO),
             Mode::ReadOnly => OpenFlags::KEEP_CACHE,
             // What was closed before this open is seen, though the word of it may be on its way.
+            Mode::CloseToOpen if self.backend.behind.has_file(attr.ino) => {
+                // What the kernel has of it went through it.
+                self.leases.tells(attr.ino, attr.version);
+                parallel.with(OpenFlags::KEEP_CACHE)
+            }
             Mode::CloseToOpen if self.leases.told(attr.ino) != Some(attr.version) => {
                 if let Some(device) = self.device.get() {
                     // Waits for nothing. An inode that the kernel does not know is none to drop.
@@ -237,7 +242,7 @@ impl Fs {
     /// Whether a file's gate is not to be had soon: somebody may wait for a chain, for up to a minute.
     pub(crate) fn is_in_use(&self, ino: Ino) -> bool {
         let Some(file) = self.files().get(ino) else { return false };
-        if self.backend.behind.is_on() || self.files().has_held(ino) {
+        if self.backend.behind.has_file(ino) || self.files().has_held(ino) {
             file.gate.try_write_for(GATE).is_none()
         } else {
             file.gate.try_read_for(GATE).is_none()
@@ -270,10 +275,7 @@ impl Fs {
         let version = told.attr.version;
         self.files().told(file, written, told);
         self.backend.settled.note(told, changes);
-        // The kernel has these bytes, unless others wrote some between.
-        if self.leases.told(file.ino).is_some_and(|before| before + 1 == version) {
-            self.leases.tells(file.ino, version);
-        }
+        self.leases.wrote(file.ino, version);
         Ok(())
     }
 
@@ -295,13 +297,26 @@ impl Fs {
     /// What was written is the meta's, length and time, before a close is answered; or promised to be.
     pub(super) fn flush(&self, ino: Ino, args: FlushIn, send: Send<'_>) -> Result<(), Errno> {
         let told = self.backend.behind.failure(ino).and_then(|()| {
-            if self.promises_bytes(ino) { Ok(()) } else { self.tell_application(ino) }
+            if self.promises_bytes(ino) {
+                self.keeps_at_close(ino)
+            } else {
+                self.tell_application(ino)
+            }
         });
         // Who gets the lock next sees what was written; and whatever becomes of the one, the other is done.
         let unlocked = self.unlock_at_flush(ino, args);
         told.and(unlocked)?;
         send(Reply::Done);
         Ok(())
+    }
+
+    /// A close that was promised is kept before it is answered, but in the mode in which nobody else looks.
+    fn keeps_at_close(&self, ino: Ino) -> Result<(), Errno> {
+        if self.mode == Mode::OneWriter {
+            return Ok(());
+        }
+        self.backend.behind.wait_inode(ino)?;
+        self.backend.behind.failure(ino)
     }
 
     /// Tells a meta what was written; a refusal is told to the application, and once.

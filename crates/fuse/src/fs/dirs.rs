@@ -25,8 +25,7 @@ impl Fs {
         ino: Ino,
         send: Send<'_>,
     ) -> Result<(), Errno> {
-        let known = self.backend.behind.dirs.attr(ino).map(|attr| Told { attr, version: 0 });
-        let told = match known {
+        let told = match self.known_dir(ino) {
             Some(told) => told,
             None => self.dir_attr(ticket, ino)?,
         };

@@ -215,7 +215,10 @@ impl Fs {
     pub(crate) fn believes(&self, file: &File) -> bool {
         match self.mode {
             Mode::Strict => false,
-            Mode::CloseToOpen => self.leases.look().inode(file.ino, file.version()),
+            Mode::CloseToOpen => {
+                self.backend.behind.has_file(file.ino)
+                    || self.leases.look().inode(file.ino, file.version())
+            }
             Mode::Relaxed | Mode::OneWriter | Mode::ReadOnly => file.is_fresh(BELIEVED),
         }
     }
@@ -223,7 +226,10 @@ impl Fs {
     /// Whether nobody else has changed an inode since a meta told of it, as far as the mount hears.
     pub(crate) fn holds(&self, told: &Told) -> bool {
         match self.mode {
-            Mode::CloseToOpen => self.leases.look().inode(told.attr.ino, told.version),
+            Mode::CloseToOpen => {
+                self.backend.behind.has_file(told.attr.ino)
+                    || self.leases.look().inode(told.attr.ino, told.version)
+            }
             // The kernel believes that, too.
             Mode::OneWriter => true,
             Mode::Strict | Mode::Relaxed | Mode::ReadOnly => false,
@@ -249,6 +255,21 @@ impl Keeping<'_> {
         self.look.as_ref().map_or_else(|| self.fs.mode.kept(), leased)
     }
 
+    /// For a name.
+    fn time_of(&self, (dir, name): (Ino, &[u8]), version: u64) -> Duration {
+        // Whoever changes it after the directory is delegated no more, changes it after this look.
+        let is_ours = |look: &Look<'_>| look.hears() && self.fs.backend.behind.has_dir(dir);
+        self.time(|look| look.name(dir, name, version) || is_ours(look))
+    }
+
+    /// For an inode.
+    fn time_of_inode(&self, ino: Ino, version: u64) -> Duration {
+        let behind = &self.fs.backend.behind;
+        let is_ours =
+            |look: &Look<'_>| look.hears() && (behind.has_file(ino) || behind.has_dir(ino));
+        self.time(|look| look.inode(ino, version) || is_ours(look))
+    }
+
     /// Whether nobody else has changed an inode since a version, as far as the mount hears.
     pub(crate) fn believes(&self, ino: Ino, version: u64) -> bool {
         self.look.as_ref().is_some_and(|look| look.inode(ino, version))
@@ -260,19 +281,19 @@ impl Keeping<'_> {
         if self.look.is_some() {
             self.fs.leases.tells(attr.ino, attr.version);
         }
-        (attr_out(&attr), self.time(|look| look.inode(attr.ino, told.version)))
+        (attr_out(&attr), self.time_of_inode(attr.ino, told.version))
     }
 
     /// An inode as the kernel wants to hear of it under its name.
     pub(crate) fn entry(&self, (dir, name): (Ino, &[u8]), told: Told) -> EntryOut {
         let (attr, attr_kept) = self.attr(told);
-        let kept = self.time(|look| look.name(dir, name, told.version));
+        let kept = self.time_of((dir, name), told.version);
         EntryOut { nodeid: attr.ino, attr, ..times(kept, attr_kept) }
     }
 
     /// That there is no such name, if the kernel may keep that.
     pub(crate) fn no_entry(&self, (dir, name): (Ino, &[u8]), version: u64) -> Option<EntryOut> {
-        let kept = self.time(|look| look.name(dir, name, version));
+        let kept = self.time_of((dir, name), version);
         (!kept.is_zero()).then(|| times(kept, Duration::ZERO))
     }
 }

@@ -58,13 +58,18 @@ impl Fs {
             Operation::Unlink { name } => {
                 let name = Name::new(name)?;
                 if !self.promise_unlink(ticket, ino, &name) {
-                    self.backend.meta(ticket, MetaOp::Unlink { parent: ino, name })?;
+                    self.backend.meta(ticket, MetaOp::Unlink { parent: ino, name, of: None })?;
                 }
                 send(Reply::Done);
             }
             Operation::Rmdir { name } => {
                 let op = MetaOp::RemoveDir { parent: ino, name: Name::new(name)? };
-                self.backend.meta(ticket, op)?;
+                let done = self.backend.meta(ticket, op)?;
+                if let (Some(delegations), MetaReply::Removed(removed)) =
+                    (&self.backend.behind.delegations, done)
+                {
+                    delegations.gone(removed.ino);
+                }
                 send(Reply::Done);
             }
             Operation::Rename { new_parent, flags, name, new_name } => {
@@ -113,7 +118,11 @@ impl Fs {
             }
             name => MetaOp::Lookup { parent, name: Name::new(name)? },
         };
-        if matches!(op, MetaOp::Lookup { .. }) && self.look_up_born((parent, name), send) {
+        let is_name = matches!(op, MetaOp::Lookup { .. });
+        if is_name
+            && !self.backend.behind.has_dir(parent)
+            && self.look_up_born((parent, name), send)
+        {
             return Ok(());
         }
         let Answered { answer, version, .. } = self.ask_for_name(ticket, (parent, name), op)?;
@@ -189,7 +198,7 @@ impl Fs {
         if !entry.created && flags & libc::O_TRUNC != 0 {
             return Ok((self.cut_at_open(ticket, &told.attr)?, false));
         }
-        self.note_made(parent, &name, told.attr);
+        self.note_made(parent, &name, (told.attr, entry.created));
         Ok((told, entry.created))
     }
 }
@@ -198,5 +207,15 @@ impl Fs {
 fn new(parent: Ino, name: &[u8], kind: FileKind, mode: u16) -> Result<Create, Errno> {
     let name = Name::new(name)?;
     let target = Vec::new();
-    Ok(Create { parent, name, kind, mode, rdev: 0, target, exclusive: true, promised: None })
+    Ok(Create {
+        parent,
+        name,
+        kind,
+        mode,
+        rdev: 0,
+        target,
+        exclusive: true,
+        promised: None,
+        delegate: None,
+    })
 }

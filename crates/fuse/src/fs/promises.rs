@@ -1,18 +1,19 @@
-//! What a one-writer mount answers before a meta has done it.
+//! What a mount answers before a meta has done it, where nobody else sees or changes anything.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use millpond_env::RealClock;
 use millpond_fuse_wire::Pages;
 use millpond_types::meta::{
-    After, Answered, Attr, Create, DirEntry, Extend, FileKind, Ino, MetaError, MetaOp, MetaReply,
-    Name, PromisedFile, SetAttr, SetTime, Timestamp, WriteInline,
+    After, Answered, Attr, Content, Create, DirEntry, Extend, FileKind, Ino, MetaError, MetaOp,
+    MetaReply, Name, PromisedFile, SetAttr, SetTime, Timestamp, WriteInline,
 };
 
 use super::Fs;
 use super::attrs::sets_times_of_write;
 use crate::backend::{Ticket, Told, unexpected};
-use crate::behind::{Known, Promise, promised_attr};
+use crate::behind::{Delegations, Known, Promise, promised_attr};
 use crate::errno::Errno;
 use crate::files::{File, Written};
 use crate::options::Mode;
@@ -29,11 +30,11 @@ impl Fs {
         op: MetaOp,
     ) -> Result<Answered, Errno> {
         let behind = &self.backend.behind;
-        let name = Name::new(name).ok().filter(|_| behind.is_on());
+        let name = Name::new(name).ok().filter(|_| behind.has_dir(parent));
         let Some(name) = name.filter(|_| matches!(op, MetaOp::Lookup { .. })) else {
             return self.backend.ask(ticket, op);
         };
-        if behind.names.get(parent, &name) == Some(Known::IsNot) {
+        if behind.known(parent, &name) == Some(Known::IsNot) {
             return Ok(Answered {
                 answer: Err(MetaError::NotFound),
                 version: 0,
@@ -62,12 +63,15 @@ impl Fs {
     }
 
     /// A meta has made a file for this mount.
-    pub(super) fn note_made(&self, parent: Ino, name: &Name, attr: Attr) {
+    pub(super) fn note_made(&self, parent: Ino, name: &Name, (attr, is_new): (Attr, bool)) {
         let behind = &self.backend.behind;
-        if behind.is_on() {
+        if behind.has_dir(parent) {
             let of_links = behind.single.changes();
             behind.names.set(parent, name, Known::Is(attr.ino));
             behind.single.note(&attr, of_links);
+            if let Some(delegations) = behind.delegations.as_ref().filter(|_| is_new) {
+                delegations.made(attr.ino, parent);
+            }
         }
     }
 
@@ -78,16 +82,46 @@ impl Fs {
             return self.backend.attr(ticket, MetaOp::Create(wanted));
         }
         let _ = self.is_free(parent);
-        let told = self.backend.attr(ticket, MetaOp::Create(wanted))?;
+        let told = match &behind.delegations {
+            Some(delegations) => match self.make_delegated(ticket, wanted, delegations)? {
+                (told, true) => told,
+                (told, false) => return Ok(told),
+            },
+            None => self.backend.attr(ticket, MetaOp::Create(wanted))?,
+        };
         let changes = behind.dirs.changes();
         behind.names.note_dir(told.attr.ino);
         behind.dirs.note_made(parent, told.attr, changes);
         Ok(told)
     }
 
+    /// Has a meta make a directory that nobody else sees before it is recalled; whether it is one.
+    fn make_delegated(
+        &self,
+        ticket: &mut Ticket,
+        wanted: Create,
+        delegations: &Delegations,
+    ) -> Result<(Told, bool), Errno> {
+        if delegations.tenure().is_none() {
+            let _ = self.ask_for_recalls(delegations);
+            delegations.ask_soon();
+        }
+        let (asked, delegate) = (RealClock::tick(), delegations.tenure());
+        let op = MetaOp::Create(Create { delegate, ..wanted });
+        let Answered { answer, version, after } = self.backend.ask(ticket, op)?;
+        let (attr, given) = match answer? {
+            // An answer that was given before may be long past.
+            MetaReply::Delegated(attr) => (attr, delegate.filter(|_| after.version > 0)),
+            MetaReply::Entry(entry) => (entry.attr, None),
+            _ => return Err(unexpected()),
+        };
+        let is_ours = given.is_some_and(|tenure| delegations.add(attr.ino, (asked, tenure)));
+        Ok((Told { attr, version }, is_ours))
+    }
+
     /// Takes note of a page of a directory that a meta was asked for after so many changes.
     pub(super) fn note_page(&self, dir: Ino, entries: &[DirEntry], changes: u64) {
-        if self.backend.behind.is_on() {
+        if self.backend.behind.has_dir(dir) {
             let is = |entry: &DirEntry| {
                 let is_dir = entry.kind == FileKind::Directory;
                 (!is_dir).then(|| (entry.name.clone(), Known::Is(entry.ino)))
@@ -107,7 +141,8 @@ impl Fs {
             let before = behind.made_before(ticket.first_sequence());
             return before.map(|attr| Told { attr, version: 0 });
         }
-        let known = behind.names.get(wanted.parent, &wanted.name);
+        let _still = behind.still();
+        let known = behind.known(wanted.parent, &wanted.name);
         if known != Some(Known::IsNot) || !self.takes_promises(wanted.parent) {
             return None;
         }
@@ -125,6 +160,9 @@ impl Fs {
         behind.names.set(wanted.parent, &wanted.name, Known::Is(ino));
         behind.dirs.touch(wanted.parent, at);
         behind.single.note(&attr, behind.single.changes());
+        if let Some(delegations) = &behind.delegations {
+            delegations.made(ino, wanted.parent);
+        }
         let told = Told { attr, version: 0 };
         self.backend.settled.note(told, self.backend.settled.changes(ino));
         Some(told)
@@ -139,12 +177,17 @@ impl Fs {
         if self.files().knows(ticket.unique()) {
             return behind.was_promised(ticket.first_sequence());
         }
-        let Some(Known::Is(ino)) = behind.names.get(parent, name) else { return false };
+        let _still = behind.still();
+        let Some(Known::Is(ino)) = behind.known(parent, name) else { return false };
+        // What others have open they must be told of.
+        if !behind.has_file(ino) {
+            return false;
+        }
         // Where a quota counts, what goes makes room at once.
         if !self.is_free(parent) {
             return false;
         }
-        let op = MetaOp::Unlink { parent, name: name.clone() };
+        let op = MetaOp::Unlink { parent, name: name.clone(), of: Some(ino) };
         let request = self.backend.request(&mut ticket.clone(), op);
         let promised = behind.promise(self.files(), ino, &request);
         if promised {
@@ -159,7 +202,8 @@ impl Fs {
     /// Whether a meta may be told of what was written to a file after its close was answered: promises that.
     pub(crate) fn promises_bytes(&self, ino: Ino) -> bool {
         let (behind, settled) = (&self.backend.behind, &self.backend.settled);
-        if !behind.is_on() {
+        let _still = behind.still();
+        if !behind.has_file(ino) {
             return false;
         }
         let Some(file) = self.files().get(ino) else { return false };
@@ -255,12 +299,37 @@ impl Fs {
         free
     }
 
+    /// The attributes of a directory in which this mount makes promises.
+    pub(super) fn known_dir(&self, ino: Ino) -> Option<Told> {
+        let behind = &self.backend.behind;
+        let attr = behind.dirs.attr(ino).filter(|_| behind.has_dir(ino))?;
+        Some(Told { attr, version: 0 })
+    }
+
+    /// A meta has done what was promised of a file, and said this.
+    pub(crate) fn is_kept(&self, promise: &Promise, told: Told) {
+        if self.mode != Mode::CloseToOpen || !self.backend.behind.has_file(promise.ino) {
+            return;
+        }
+        // Nobody else has written to it: the kernel has what was promised.
+        self.leases.tells(promise.ino, told.attr.version);
+        let bytes = match &promise.request.op {
+            MetaOp::Create(Create { promised: Some(promised), .. }) => &promised.bytes,
+            MetaOp::WriteInline(write) if write.offset == 0 => &write.bytes,
+            _ => return,
+        };
+        if told.attr.is_stored() && told.attr.size == bytes.len() as u64 {
+            let content = Content { attr: told.attr, bytes: bytes.clone() };
+            self.backend.contents.insert(promise.ino.0, Arc::new(content));
+        }
+    }
+
     /// Asks a meta for the attributes of a directory, and takes note of them.
     pub(super) fn dir_attr(&self, ticket: &mut Ticket, ino: Ino) -> Result<Told, Errno> {
         let dirs = &self.backend.behind.dirs;
         let changes = dirs.changes();
         let told = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
-        if self.backend.behind.is_on() && told.attr.is_dir() {
+        if told.attr.is_dir() && self.backend.behind.has_dir(ino) {
             dirs.note(told.attr, changes);
         }
         Ok(told)
@@ -268,7 +337,7 @@ impl Fs {
 
     /// A file that is opened, if this mount knows how it is: its bytes come from the store when they are read.
     pub(super) fn known_file(&self, ino: Ino) -> Option<Told> {
-        if self.mode != Mode::OneWriter {
+        if !self.backend.behind.has_file(ino) {
             return None;
         }
         self.backend.settled.get(ino).filter(|told| told.attr.is_stored() && told.attr.nlink > 0)
@@ -310,7 +379,7 @@ impl Fs {
         // The errors are those of what the kernel does not know.
         let _ = device.inval_inode(promise.ino.0, Pages::All);
         match &promise.request.op {
-            MetaOp::Create(Create { parent, name, .. }) | MetaOp::Unlink { parent, name } => {
+            MetaOp::Create(Create { parent, name, .. }) | MetaOp::Unlink { parent, name, .. } => {
                 let _ = device.inval_entry(parent.0, name.as_bytes());
             }
             _ => {}

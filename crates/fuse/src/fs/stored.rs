@@ -204,10 +204,7 @@ impl Fs {
         let version = told.attr.version;
         let _ = file.learn(told);
         self.backend.settled.note(told, changes);
-        // The kernel has these bytes, unless others wrote some between.
-        if self.leases.told(file.ino).is_some_and(|before| before + 1 == version) {
-            self.leases.tells(file.ino, version);
-        }
+        self.leases.wrote(file.ino, version);
     }
 
     /// What an application is told of the outcome; a refusal of what was held, or of a length, is told once.

@@ -95,7 +95,10 @@ impl Fs {
     fn is_bare(&self, file: &File) -> bool {
         let believed = |Bare { asked, version }| match self.mode {
             Mode::Strict => false,
-            Mode::CloseToOpen => self.leases.look().inode(file.ino, version),
+            Mode::CloseToOpen => {
+                self.backend.behind.has_file(file.ino)
+                    || self.leases.look().inode(file.ino, version)
+            }
             Mode::Relaxed | Mode::OneWriter | Mode::ReadOnly => {
                 RealClock::tick().since(asked) < BELIEVED
             }

@@ -9,6 +9,7 @@ use millpond_types::Tick;
 use millpond_types::metrics::{Counter, Gauge, Histogram, HistogramSnapshot};
 
 use super::line::Outcome;
+use crate::behind::Delegations;
 use crate::budget::Budgets;
 use crate::cached::CachePicture;
 use crate::errno::Errno;
@@ -179,6 +180,8 @@ pub(crate) struct Picture {
     pub(crate) meta: [CallPicture; 2],
     pub(crate) chunks: [CallPicture; 3],
     pub(crate) files: FilesNumbers,
+    /// How many there are, and how many were recalled.
+    pub(crate) delegations: (u64, u64),
     pub(crate) budgets: BudgetsPicture,
     pub(crate) ahead: AheadPicture,
     pub(crate) cache: CachePicture,
@@ -230,6 +233,12 @@ impl Fs {
                 of_call("cut", &calls.cut),
             ],
             files: self.files().numbers(),
+            delegations: self
+                .backend
+                .behind
+                .delegations
+                .as_ref()
+                .map_or((0, 0), Delegations::counts),
             budgets: BudgetsPicture {
                 limits: self.bandwidth.budgets,
                 memory_used: self.ahead.memory().used(),

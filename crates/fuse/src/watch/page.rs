@@ -121,6 +121,16 @@ const NUMBERS: &[Number] = &[
         "counter",
         |it| it.files.broken,
     ),
+    (
+        ("millpond_mount_delegated_directories", "Directories that are the mount's alone."),
+        "gauge",
+        |it| it.delegations.0,
+    ),
+    (
+        ("millpond_mount_recalled_directories_total", "Those that metas asked for."),
+        "counter",
+        |it| it.delegations.1,
+    ),
     (("millpond_mount_journal_bytes", "Bytes in the journal."), "gauge", |it| {
         it.files.journal_bytes
     }),

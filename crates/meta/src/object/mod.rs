@@ -58,6 +58,10 @@ pub(crate) async fn enter(
     if !dir.marks.objects || !record.attr.is_dir() || record.marks.objects {
         return Ok(());
     }
+    // Listings by keys do not look at each directory: nobody holds one.
+    if let Some(holder) = record.delegated {
+        return Err(Failed::Delegated(vec![(record.attr.ino, holder)]));
+    }
     match view.must_be_empty(record.attr.ino).await {
         Err(Failed::Refused(_)) => Err(MetaError::CrossDevice.into()),
         done => {

@@ -42,7 +42,15 @@ pub(super) fn new_file(
         version: 0,
     };
     let marks = Marks::default();
-    InodeRecord { attr, target: Vec::new(), xattrs: 0, quota: dir.quota, keep_s: 0, marks }
+    InodeRecord {
+        attr,
+        target: Vec::new(),
+        xattrs: 0,
+        quota: dir.quota,
+        keep_s: 0,
+        marks,
+        delegated: None,
+    }
 }
 
 /// A directory that nobody has made yet.

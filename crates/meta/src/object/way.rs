@@ -56,6 +56,7 @@ pub(super) async fn bucket(view: &View, name: &Name) -> Result<InodeRecord, Fail
     let inode = keys::inode(entry.ino);
     let Some(found) = view.txn.get_snapshot(&inode).await? else { return Err(missing) };
     let record: InodeRecord = opened(&inode, &found)?;
+    view.may_see(&record)?;
     let is_bucket = record.marks.objects && record.attr.nlink > 0;
     if is_bucket { Ok(record) } else { Err(missing) }
 }
@@ -93,7 +94,9 @@ pub(super) async fn walk_from(
         };
         let inode = keys::inode(there.ino);
         let found = view.txn.get_snapshot(&inode).await?.ok_or(Failed::Refused(MetaError::Io))?;
-        way.dirs.push(Step { name, record: opened(&inode, &found)? });
+        let record = opened(&inode, &found)?;
+        view.may_see(&record)?;
+        way.dirs.push(Step { name, record });
         way.rest.remove(0);
         if way.rest.is_empty() {
             // The object has the key of a directory, and lies in it.

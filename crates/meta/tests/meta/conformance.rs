@@ -11,8 +11,8 @@ use millpond_store::{EmbeddedBackend, EmbeddedOptions, Store};
 use crate::etcd::{Etcd, left_out};
 use crate::support::Fixture;
 use crate::{
-    answers, attrs, backing, contents, directories, feed, locks, names, objects, objects_lists,
-    orphans, quotas, renames, shares, trash, uploads, xattrs,
+    answers, attrs, backing, contents, delegations, directories, feed, locks, names, objects,
+    objects_lists, orphans, quotas, renames, shares, trash, uploads, xattrs,
 };
 
 type Case = fn(Fixture) -> Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -26,6 +26,7 @@ macro_rules! cases {
     };
 }
 
+#[expect(clippy::too_many_lines, reason = "a list")]
 fn cases() -> Vec<(&'static str, Case)> {
     cases![
         names::create_exclusive_and_not,
@@ -75,6 +76,11 @@ fn cases() -> Vec<(&'static str, Case)> {
         orphans::an_answer_is_final,
         orphans::changes_need_a_session,
         orphans::garbage_is_listed_and_forgotten,
+        delegations::others_wait_until_it_is_returned,
+        delegations::who_does_not_yield_is_fenced,
+        delegations::what_a_session_held_goes_with_it,
+        delegations::not_every_directory_is_held,
+        delegations::only_what_was_meant_is_unlinked,
         locks::ranges_and_owners,
         locks::whole_files_of_flock,
         locks::go_with_their_session,

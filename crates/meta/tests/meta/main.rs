@@ -12,6 +12,7 @@ mod concurrent;
 mod conformance;
 mod contents;
 mod damage;
+mod delegations;
 mod directories;
 mod etcd;
 mod feed;

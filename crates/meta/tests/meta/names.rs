@@ -368,7 +368,7 @@ pub(crate) async fn a_change_tells_what_becomes_of_its_directories(f: Fixture) {
     let old = c.file(one, "old").await;
     let parts = |parent, text| (parent, name(text));
     let link = |(parent, name)| MetaOp::Link { ino: old, parent, name };
-    let unlink = |(parent, name)| MetaOp::Unlink { parent, name };
+    let unlink = |(parent, name)| MetaOp::Unlink { parent, name, of: None };
     let remove = |(parent, name)| MetaOp::RemoveDir { parent, name };
     let moved = |from, to| MetaOp::Rename(rename(from, to));
     let steps = [

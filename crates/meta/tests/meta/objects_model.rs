@@ -154,7 +154,7 @@ async fn change(c: &Client, bucket: Ino, op: &Op) {
         }
         Op::Unlink(path) => {
             let Some(parent) = parent(c, bucket, path).await else { return };
-            let _ = c.run(MetaOp::Unlink { parent, name: last(path) }).await;
+            let _ = c.run(MetaOp::Unlink { parent, name: last(path), of: None }).await;
         }
         Op::RemoveDir(path) => {
             let Some(parent) = parent(c, bucket, path).await else { return };

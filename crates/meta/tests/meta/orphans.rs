@@ -169,7 +169,7 @@ pub(crate) async fn thousands_of_sessions(f: Fixture) {
             let txn = f.store.begin();
             for n in 0..100 {
                 let id = (1 << 40) + thousand * 1000 + hundred * 100 + n;
-                let record = SessionRecord { name: "m".into(), renewed: now };
+                let record = SessionRecord { name: "m".into(), renewed: now, tenure: 0 };
                 txn.put(&keys::session(id), record.seal()).unwrap();
             }
             txn.commit().await.unwrap();
@@ -181,7 +181,7 @@ pub(crate) async fn thousands_of_sessions(f: Fixture) {
     assert_eq!(c.renew(&[], &orphans).await.unwrap(), []);
     let op = MetaOp::SessionOpen { name: "more".into() };
     for n in 0..128_u64 {
-        let record = SessionRecord { name: "m".into(), renewed: now };
+        let record = SessionRecord { name: "m".into(), renewed: now, tenure: 0 };
         let txn = f.store.begin();
         txn.put(&keys::session(1 << 41 | n), record.seal()).unwrap();
         txn.commit().await.unwrap();

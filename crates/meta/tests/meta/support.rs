@@ -84,7 +84,17 @@ pub(crate) fn create(parent: Ino, text: &str, kind: FileKind) -> Create {
     let mode = if kind == FileKind::Directory { 0o755 } else { 0o644 };
     let target = if kind == FileKind::Symlink { b"to/there".to_vec() } else { Vec::new() };
     let name = name(text);
-    Create { parent, name, kind, mode, rdev: 0, target, exclusive: true, promised: None }
+    Create {
+        parent,
+        name,
+        kind,
+        mode,
+        rdev: 0,
+        target,
+        exclusive: true,
+        promised: None,
+        delegate: None,
+    }
 }
 
 pub(crate) fn rename((parent, old): (Ino, &str), (new_parent, new): (Ino, &str)) -> Rename {
@@ -254,7 +264,7 @@ impl Client {
     }
 
     pub(crate) async fn unlink(&self, parent: Ino, text: &str) -> Result<Removed, MetaError> {
-        removed(self.run(MetaOp::Unlink { parent, name: name(text) }).await)
+        removed(self.run(MetaOp::Unlink { parent, name: name(text), of: None }).await)
     }
 
     pub(crate) async fn rmdir(&self, parent: Ino, text: &str) -> Result<Removed, MetaError> {

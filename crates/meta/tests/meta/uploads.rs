@@ -272,7 +272,7 @@ pub(crate) async fn a_bucket_goes_with_many_uploads(f: Fixture) {
     }
     c.object_op(ObjectOp::RemoveBucket { bucket: name(BUCKET) }).await.unwrap();
     let file = c.file(Ino::ROOT, "f").await;
-    c.run(MetaOp::Unlink { parent: Ino::ROOT, name: name("f") }).await.unwrap();
+    c.run(MetaOp::Unlink { parent: Ino::ROOT, name: name("f"), of: None }).await.unwrap();
     c.forget_all(&f).await;
     for ino in wholes.iter().map(|whole| whole.ino).chain([file]) {
         assert_eq!(c.getattr(ino).await, Err(MetaError::Stale));

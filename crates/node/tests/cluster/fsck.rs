@@ -58,6 +58,7 @@ impl Mount {
             target: Vec::new(),
             exclusive: true,
             promised: None,
+            delegate: None,
         };
         let MetaReply::Entry(entry) = self.ask(MetaOp::Create(create)) else { panic!() };
         let attr = entry.attr;

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use millpond_env::{ProcessId, ProcessSignal};
 use millpond_node::admin::{Answer, Command as Admin, Status, decode_answer, encode_command};
 use millpond_types::wire::Verb;
 
@@ -117,10 +118,22 @@ impl Process {
         child.wait().unwrap();
     }
 
+    /// Those that processes stand still with not by a command: a child that is started closes the files of all tests
+    /// first, and waits for their mounts, which may wait for this.
     pub(crate) fn signal(&self, name: &str) {
-        let id = self.child.as_ref().unwrap().id().to_string();
-        let sent = Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap();
-        assert!(sent.success());
+        let signal = match name {
+            "STOP" => ProcessSignal::Stop,
+            "CONT" => ProcessSignal::Continue,
+            "TERM" => ProcessSignal::Terminate,
+            _ => {
+                let id = self.child.as_ref().unwrap().id().to_string();
+                let sent = Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap();
+                assert!(sent.success());
+                return;
+            }
+        };
+        let process = ProcessId::of(self.child.as_ref().unwrap().id()).unwrap();
+        assert!(process.signal(signal).unwrap());
     }
 
     /// SIGSTOP, and waits until none of its threads does anything any more.

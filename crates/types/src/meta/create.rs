@@ -27,6 +27,9 @@ pub struct Create {
     pub exclusive: bool,
     /// A mount has told its kernel of the file already.
     pub promised: Option<PromisedFile>,
+    /// The mount wants to hold the directory that is made, in this tenure of its session: the answer is
+    /// [`MetaReply::Delegated`](super::MetaReply::Delegated) if it does.
+    pub delegate: Option<u32>,
 }
 
 /// A regular file that a mount made by itself before a meta hears of it. The name is then to be made for
@@ -43,6 +46,10 @@ pub struct PromisedFile {
     pub bytes: Vec<u8>,
 }
 
+/// What follows the other fields.
+const PROMISED: u8 = 1;
+const HELD: u8 = 2;
+
 impl Create {
     pub(super) fn encode(&self, w: &mut Writer) {
         w.u64(self.parent.0);
@@ -52,12 +59,16 @@ impl Create {
         w.u32(self.rdev);
         w.bytes16(&self.target);
         w.u8(u8::from(self.exclusive));
-        w.u8(u8::from(self.promised.is_some()));
+        let of_dir = if self.delegate.is_some() { HELD } else { 0 };
+        w.u8(u8::from(self.promised.is_some()) | of_dir);
         if let Some(promised) = &self.promised {
             w.u64(promised.ino.0);
             promised.at.encode(w);
             promised.written.encode(w);
             w.bytes16(&promised.bytes);
+        }
+        if let Some(tenure) = self.delegate {
+            w.u32(tenure);
         }
     }
 
@@ -69,8 +80,13 @@ impl Create {
         }
         let target = r.bytes16(TARGET_BYTES_MAX, "target of a symbolic link")?.to_vec();
         let exclusive = flag(r, "exclusive")?;
-        let promised = flag(r, "promised")?.then(|| PromisedFile::decode(r)).transpose()?;
-        Ok(Self { parent, name, kind, mode, rdev, target, exclusive, promised })
+        let bits = r.u8()?;
+        if bits & !(PROMISED | HELD) != 0 {
+            return Err(WireError::Field("promised or held"));
+        }
+        let promised = (bits & PROMISED != 0).then(|| PromisedFile::decode(r)).transpose()?;
+        let delegate = (bits & HELD != 0).then(|| r.u32()).transpose()?;
+        Ok(Self { parent, name, kind, mode, rdev, target, exclusive, promised, delegate })
     }
 }
 

@@ -26,6 +26,7 @@
 //! | `f/s` session | [`super::SessionRecord`] |
 //! | `f/k` ino | [`super::LocksRecord`] |
 //! | `f/l` session ino | nothing: the session has locks on the inode |
+//! | `f/j` session ino | nothing: the session is asked to return the directory |
 //! | `f/q` ino | [`super::QuotaRecord`]: the directory has a quota |
 //! | `f/r` dir ino | [`super::TrashRecord`]: an inode that was removed from the directory and is kept |
 //! | `f/z` key | a record that could not be read, as it lay under the key |
@@ -73,6 +74,8 @@ pub const SHARED: &[u8] = b"f/h";
 pub const LOCKS: &[u8] = b"f/k";
 /// Before the number of a session with locks.
 pub const LOCKED: &[u8] = b"f/l";
+/// Before the number of a session that is asked to return directories.
+pub const RECALLED: &[u8] = b"f/j";
 /// Before the number of a directory with a quota.
 pub const QUOTAS: &[u8] = b"f/q";
 /// Before the number of a directory that something was removed from which is kept.
@@ -257,6 +260,20 @@ pub fn split_locked(key: &[u8]) -> Option<(u64, Ino)> {
     let session = leading(LOCKED, key)?;
     let ino = number(&locked_by(session), key)?;
     Some((session, Ino(ino)))
+}
+
+/// What the keys of the directories that a session is asked to return start with.
+#[must_use]
+pub fn recalled_of(session: u64) -> Vec<u8> {
+    numbered(RECALLED, session, 0)
+}
+
+/// Key that says that a session is asked to return a directory.
+#[must_use]
+pub fn recalled(session: u64, dir: Ino) -> Vec<u8> {
+    let mut key = numbered(RECALLED, session, 8);
+    key.extend_from_slice(&dir.0.to_be_bytes());
+    key
 }
 
 /// Key of a directory's quota.

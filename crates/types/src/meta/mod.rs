@@ -1,7 +1,7 @@
 //! Words of the file namespace: inodes, attributes, layouts, and what a client asks of a meta.
 //!
 //! Reading order: `attr` (what an inode is), `layout` (where a file's bytes lie), `error` (how an
-//! operation fails), `lock`, `quota`, `trash`, `check`, `content` (bytes in the store), `share` (chunks of
+//! operation fails), `lock`, `delegation` (directories that a mount has to itself), `quota`, `trash`, `check`, `content` (bytes in the store), `share` (chunks of
 //! several files), [`object`] (keys and files of buckets), `set` (of attributes), `request` and `reply` (the protocol of `Verb::Meta`), `watch` (of
 //! `Verb::MetaWatch`), `records` and [`keys`] (what lies in the transactional store). `docs/files.md` says what the
 //! operations promise.
@@ -10,6 +10,7 @@ mod attr;
 mod check;
 mod content;
 mod create;
+mod delegation;
 mod error;
 pub mod keys;
 mod layout;
@@ -31,6 +32,7 @@ pub use content::{
     WriteInline,
 };
 pub use create::{Create, NUMBERS_MAX, PromisedFile};
+pub use delegation::{DELEGATION_MS, Delegation, FENCE_MS, RETURN_MS, RETURNS_MAX};
 pub use error::MetaError;
 pub use layout::Layout;
 pub use lock::{FileLock, HeldLock, LockKind, LockSpace, LocksRecord};

@@ -1,13 +1,14 @@
 //! What lies in the transactional store.
 
 use super::request::flag;
-use super::{Attr, FileKind, Ino, Layout, SESSIONS_MAX, TARGET_BYTES_MAX, Timestamp};
+use super::{Attr, Delegation, FileKind, Ino, Layout, SESSIONS_MAX, TARGET_BYTES_MAX, Timestamp};
 use crate::wire::{Reader, Record, WireError, Writer};
 
 /// Format of the records of a volume that this build writes. It reads format 1, which has no bytes of
 /// files in the store, format 2, which has no more than 16 KiB of a file, format 3, which has no directories of
-/// objects, and format 4, which has no chain tables and no places of parts, and makes them this one.
-pub const VOLUME_FORMAT: u32 = 5;
+/// objects, format 4, which has no chain tables and no places of parts, and format 5, in which nobody holds a directory, and
+/// makes them this one.
+pub const VOLUME_FORMAT: u32 = 6;
 
 /// A volume: one file namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,8 @@ pub struct InodeRecord {
     pub keep_s: u32,
     /// What a directory is to objects; and a file.
     pub marks: Marks,
+    /// Who has a directory to itself.
+    pub delegated: Option<Delegation>,
 }
 
 /// What a directory is to objects.
@@ -113,6 +116,8 @@ pub struct SessionRecord {
     pub name: String,
     /// When it was renewed last.
     pub renewed: Timestamp,
+    /// How often what it held was taken from it.
+    pub tenure: u32,
 }
 
 impl Record for VolumeRecord {
@@ -143,8 +148,10 @@ impl Record for CounterRecord {
 }
 
 /// Marks of a directory, and of a file, in a record.
-const OF_DIRECTORY: u8 = 0b111;
+const OF_DIRECTORY: u8 = 0b111 | HELD;
 const EVICTED: u8 = 0b1000;
+/// A directory's holder follows.
+const HELD: u8 = 0b1_0000;
 
 impl Record for InodeRecord {
     const KIND: u8 = 42;
@@ -157,10 +164,15 @@ impl Record for InodeRecord {
         w.bytes16(&self.target);
         let Marks { objects, implied, backed, evicted } = self.marks;
         let bits = u8::from(objects) | u8::from(implied) << 1 | u8::from(backed) << 2;
-        let bits = bits | u8::from(evicted) << 3;
+        let held = if self.delegated.is_some() { HELD } else { 0 };
+        let bits = bits | u8::from(evicted) << 3 | held;
         if bits != 0 {
             // Without any a record is what it was before there were objects.
             w.u8(bits);
+        }
+        if let Some(Delegation { session, tenure }) = self.delegated {
+            w.u64(session);
+            w.u32(tenure);
         }
     }
 
@@ -175,7 +187,11 @@ impl Record for InodeRecord {
         }
         let (objects, implied, backed) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
         let marks = Marks { objects, implied, backed, evicted: bits & EVICTED != 0 };
-        Ok(Self { attr, target, xattrs, quota, keep_s, marks })
+        let mut delegated = None;
+        if bits & HELD != 0 {
+            delegated = Some(Delegation { session: r.u64()?, tenure: r.u32()? });
+        }
+        Ok(Self { attr, target, xattrs, quota, keep_s, marks, delegated })
     }
 }
 
@@ -251,9 +267,15 @@ impl Record for SessionRecord {
     fn write_body(&self, w: &mut Writer) {
         w.str8(&self.name);
         self.renewed.encode(w);
+        if self.tenure != 0 {
+            // In its first tenure a record is what it was before there were any.
+            w.u32(self.tenure);
+        }
     }
 
     fn read_body(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        Ok(Self { name: r.str8()?.to_owned(), renewed: Timestamp::decode(r)? })
+        let (name, renewed) = (r.str8()?.to_owned(), Timestamp::decode(r)?);
+        let tenure = if r.is_empty() { 0 } else { r.u32()? };
+        Ok(Self { name, renewed, tenure })
     }
 }

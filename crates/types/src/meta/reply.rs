@@ -126,6 +126,15 @@ pub enum MetaReply {
     Shared(SharedRecord),
     /// Of objects.
     Object(ObjectReply),
+    /// A directory that was made, and that the mount holds.
+    Delegated(Attr),
+    /// Directories that the session is to yield.
+    Recalled {
+        /// It holds nothing that it was given in an earlier one.
+        tenure: u32,
+        /// Some of them, at least one if there are any.
+        dirs: Vec<Ino>,
+    },
 }
 
 /// Done, or not.
@@ -188,6 +197,8 @@ impl MetaReply {
             Self::Numbers { .. } => 20,
             Self::Shared(_) => 21,
             Self::Object(_) => 22,
+            Self::Delegated(_) => 23,
+            Self::Recalled { .. } => 24,
         }
     }
 
@@ -204,7 +215,11 @@ impl MetaReply {
                 entry.attr.encode(w);
                 w.u8(u8::from(entry.created));
             }
-            Self::Attr(attr) => attr.encode(w),
+            Self::Attr(attr) | Self::Delegated(attr) => attr.encode(w),
+            Self::Recalled { tenure, dirs } => {
+                w.u32(*tenure);
+                write_inos(w, dirs);
+            }
             Self::Target(bytes) | Self::Xattr(bytes) => w.bytes16(bytes),
             Self::Page { entries, end } => {
                 w.count(entries.len());
@@ -290,6 +305,8 @@ impl MetaReply {
             20 => Self::Numbers { first: r.u64()? },
             21 => Self::Shared(SharedRecord::decode(r)?),
             22 => Self::Object(ObjectReply::decode(r)?),
+            23 => Self::Delegated(Attr::decode(r)?),
+            24 => Self::Recalled { tenure: r.u32()?, dirs: read_inos(r)? },
             _ => return Err(WireError::Field("kind of a meta's reply")),
         })
     }

@@ -177,6 +177,14 @@ pub enum MetaOp {
         /// How many, [`NUMBERS_MAX`](super::NUMBERS_MAX) at most.
         count: u32,
     },
+    /// Which directories is the session asked to return? It lives, and holds the others that it was given in
+    /// the tenure of the answer.
+    Recalled,
+    /// The session holds these no longer, whether it did or not; [`RETURNS_MAX`](super::RETURNS_MAX) at most.
+    Return {
+        /// Directories.
+        dirs: Vec<Ino>,
+    },
     /// The inode of a name.
     Lookup {
         /// In which directory.
@@ -222,6 +230,8 @@ pub enum MetaOp {
         parent: Ino,
         /// Which name.
         name: Name,
+        /// Only if it leads there; otherwise there is no such name.
+        of: Option<Ino>,
     },
     /// An empty directory less.
     RemoveDir {
@@ -372,6 +382,14 @@ pub(super) fn flag(r: &mut Reader<'_>, what: &'static str) -> Result<bool, WireE
     }
 }
 
+fn write_unlink(w: &mut Writer, (parent, name): (Ino, &Name), of: Option<Ino>) {
+    w.u64(parent.0);
+    name.encode(w);
+    if let Some(ino) = of {
+        w.u64(ino.0);
+    }
+}
+
 pub(super) fn write_inos(w: &mut Writer, inos: &[Ino]) {
     w.count(inos.len());
     for ino in inos {
@@ -463,6 +481,8 @@ impl MetaOp {
             Self::SessionRenew { .. } => "session_renew",
             Self::SessionClose => "session_close",
             Self::TakeNumbers { .. } => "take_numbers",
+            Self::Recalled => "recalled",
+            Self::Return { .. } => "return",
             Self::Lookup { .. } => "lookup",
             Self::GetAttr { .. } => "getattr",
             Self::ReadLink { .. } => "readlink",
@@ -516,6 +536,7 @@ impl MetaOp {
                 | Self::Extend(_)
                 | Self::Link { .. }
                 | Self::Unlink { .. }
+                | Self::Return { .. }
                 | Self::RemoveDir { .. }
                 | Self::Rename(_)
                 | Self::SetXattr(_)
@@ -540,6 +561,8 @@ impl MetaOp {
             Self::SessionRenew { .. } => 2,
             Self::SessionClose => 3,
             Self::TakeNumbers { .. } => 4,
+            Self::Recalled => 5,
+            Self::Return { .. } => 6,
             Self::Lookup { .. } => 10,
             Self::GetAttr { .. } => 11,
             Self::ReadLink { .. } => 12,
@@ -548,7 +571,8 @@ impl MetaOp {
             Self::SetAttr { .. } => 21,
             Self::Extend(_) => 22,
             Self::Link { .. } => 23,
-            Self::Unlink { .. } => 24,
+            Self::Unlink { of: None, .. } => 24,
+            Self::Unlink { of: Some(_), .. } => 27,
             Self::RemoveDir { .. } => 25,
             Self::Rename(_) => 26,
             Self::SetXattr(_) => 30,
@@ -588,11 +612,11 @@ impl MetaOp {
                 write_inos(w, open);
                 write_inos(w, closed);
             }
-            Self::SessionClose | Self::Usage => {}
+            Self::SessionClose | Self::Usage | Self::Recalled => {}
+            Self::Return { dirs } => write_inos(w, dirs),
+            Self::Unlink { parent, name, of } => write_unlink(w, (*parent, name), *of),
             Self::TakeNumbers { count } => w.u32(*count),
-            Self::Lookup { parent, name }
-            | Self::Unlink { parent, name }
-            | Self::RemoveDir { parent, name } => {
+            Self::Lookup { parent, name } | Self::RemoveDir { parent, name } => {
                 w.u64(parent.0);
                 name.encode(w);
             }
@@ -656,6 +680,8 @@ impl MetaOp {
             2 => Self::SessionRenew { open: read_inos(r)?, closed: read_inos(r)? },
             3 => Self::SessionClose,
             4 => Self::TakeNumbers { count: r.u32()? },
+            5 => Self::Recalled,
+            6 => Self::Return { dirs: read_inos(r)? },
             10 => Self::Lookup { parent: Ino(r.u64()?), name: Name::decode(r)? },
             11 => Self::GetAttr { ino: Ino(r.u64()?) },
             12 => Self::ReadLink { ino: Ino(r.u64()?) },
@@ -667,7 +693,11 @@ impl MetaOp {
                 let (ino, parent) = (Ino(r.u64()?), Ino(r.u64()?));
                 Self::Link { ino, parent, name: Name::decode(r)? }
             }
-            24 => Self::Unlink { parent: Ino(r.u64()?), name: Name::decode(r)? },
+            24 => Self::Unlink { parent: Ino(r.u64()?), name: Name::decode(r)?, of: None },
+            27 => {
+                let (parent, name) = (Ino(r.u64()?), Name::decode(r)?);
+                Self::Unlink { parent, name, of: Some(Ino(r.u64()?)) }
+            }
             25 => Self::RemoveDir { parent: Ino(r.u64()?), name: Name::decode(r)? },
             26 => Self::Rename(Rename::decode(r)?),
             30 => Self::SetXattr(Setxattr::decode(r)?),

@@ -42,7 +42,7 @@ fn lock() -> FileLock {
     FileLock { space, kind, owner: 1 << 50, pid: 77, start: 5, end: u64::MAX }
 }
 
-fn creates() -> [Create; 2] {
+fn creates() -> [Create; 3] {
     let create = Create {
         parent: Ino::ROOT,
         name: name("a"),
@@ -52,12 +52,19 @@ fn creates() -> [Create; 2] {
         target: b"/x/y".to_vec(),
         exclusive: true,
         promised: None,
+        delegate: None,
     };
     let at = Timestamp { secs: 9, nanos: 8 };
     let promised = PromisedFile { ino: Ino(4097), at, written: at, bytes: vec![7; INLINE_MAX] };
     let (kind, target) = (FileKind::Regular, Vec::new());
     let file = Create { kind, target, promised: Some(promised), ..create.clone() };
-    [create, file]
+    let dir = Create {
+        kind: FileKind::Directory,
+        target: Vec::new(),
+        delegate: Some(3),
+        ..create.clone()
+    };
+    [create, file, dir]
 }
 
 fn ops() -> Vec<MetaOp> {
@@ -72,7 +79,7 @@ fn ops() -> Vec<MetaOp> {
         ctime: Some(Timestamp::default()),
         stored: true,
     };
-    let [create, file] = creates();
+    let [create, file, dir] = creates();
     let rename = Rename {
         parent,
         name: name("a"),
@@ -92,11 +99,15 @@ fn ops() -> Vec<MetaOp> {
         MetaOp::ReadDir(ReadDir { dir: parent, after: 1 << 62, limit: 10, attrs: true }),
         MetaOp::Create(create),
         MetaOp::Create(file),
+        MetaOp::Create(dir),
         MetaOp::SetAttr { ino, set },
         MetaOp::SetAttr { ino, set: SetAttr::default() },
         MetaOp::Extend(Extend { ino, data: 4, size: 5, mtime: Timestamp::default() }),
         MetaOp::Link { ino, parent, name: name("l") },
-        MetaOp::Unlink { parent, name: name("u") },
+        MetaOp::Unlink { parent, name: name("u"), of: None },
+        MetaOp::Unlink { parent, name: name("u"), of: Some(Ino(1 << 40)) },
+        MetaOp::Recalled,
+        MetaOp::Return { dirs: vec![ino; RETURNS_MAX] },
         MetaOp::RemoveDir { parent, name: name("d") },
         MetaOp::Rename(rename),
         MetaOp::SetXattr(Setxattr {
@@ -213,6 +224,8 @@ fn replies() -> Vec<MetaReply> {
         MetaReply::Renewed { asked: vec![Ino(5)] },
         MetaReply::Entry(Entry { attr: attr(), created: true }),
         MetaReply::Attr(attr()),
+        MetaReply::Delegated(attr()),
+        MetaReply::Recalled { tenure: 3, dirs: vec![Ino(5)] },
         MetaReply::Target(vec![b'/'; TARGET_BYTES_MAX]),
         MetaReply::Page { entries: vec![entry(None), entry(Some(attr()))], end: false },
         MetaReply::Removed(removed),
@@ -295,7 +308,8 @@ fn answers_come_back_and_pieces_of_them_are_refused() {
 fn records_come_back_and_damage_is_seen() {
     let marks = Marks::default();
     let (target, xattrs, quota, keep_s) = (b"t".to_vec(), 2, Ino(5), 7);
-    let record = InodeRecord { attr: attr(), target, xattrs, quota, keep_s, marks };
+    let delegated = None;
+    let record = InodeRecord { attr: attr(), target, xattrs, quota, keep_s, marks, delegated };
     let mut bytes = record.seal();
     assert_eq!(InodeRecord::open(&bytes), Ok(record));
     assert!(EntryRecord::open(&bytes).is_err(), "another kind");
@@ -311,8 +325,11 @@ fn records_come_back_and_damage_is_seen() {
     let mut longer = shared();
     longer.bases[1].size = 10;
     assert!(SharedRecord::open(&longer.seal()).is_err(), "a base that counts more");
-    let session = SessionRecord { name: "h".to_owned(), renewed: Timestamp::default() };
-    assert_eq!(SessionRecord::open(&session.seal()), Ok(session));
+    for tenure in [0, 1, u32::MAX] {
+        let (name, renewed) = ("h".to_owned(), Timestamp::default());
+        let session = SessionRecord { name, renewed, tenure };
+        assert_eq!(SessionRecord::open(&session.seal()), Ok(session));
+    }
     let garbage = GarbageRecord {
         layout: attr().layout,
         size: 9,

@@ -5,6 +5,7 @@ mod ahead;
 mod budgets;
 mod cached;
 mod clone;
+mod delegations;
 mod host;
 mod hosts;
 mod kernel;

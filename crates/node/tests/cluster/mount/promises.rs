@@ -13,16 +13,16 @@ use super::HANG;
 use super::host::{Host, left_out};
 use crate::process::{Cluster, until};
 
-fn names(folder: &Path) -> BTreeSet<String> {
+pub(super) fn names(folder: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(folder).unwrap();
     entries.map(|it| it.unwrap().file_name().into_string().unwrap()).collect()
 }
 
 /// Names in some folders, and what the files of these names hold.
-type There = Vec<BTreeMap<String, String>>;
+pub(super) type There = Vec<BTreeMap<String, String>>;
 
 /// Changes of names in some folders, by chance; what must be there then.
-fn shuffle(folder: &Path, seed: u64, steps: usize) -> There {
+pub(super) fn shuffle(folder: &Path, seed: u64, steps: usize) -> There {
     let mut rng = Rng::new(seed);
     let mut there: There = vec![BTreeMap::new(); 3];
     let path = |dir: usize, name: &str| folder.join(format!("dir{dir}")).join(name);
@@ -78,7 +78,7 @@ fn shuffle(folder: &Path, seed: u64, steps: usize) -> There {
 }
 
 /// What is below a folder is what it must be.
-fn check(folder: &Path, there: &There) {
+pub(super) fn check(folder: &Path, there: &There) {
     for (n, wanted) in there.iter().enumerate() {
         let dir = folder.join(format!("dir{n}"));
         assert!(names(&dir).iter().eq(wanted.keys()), "{}: {wanted:?}", dir.display());
@@ -89,8 +89,13 @@ fn check(folder: &Path, there: &There) {
 }
 
 fn promised(host: &Host, mount: &Path) -> u64 {
+    number(host, mount, "millpond_mount_promised_changes")
+}
+
+/// A number of a mount's `.stats`.
+pub(super) fn number(host: &Host, mount: &Path, name: &str) -> u64 {
     let page = fs::read_to_string(mount.join(".stats")).unwrap();
-    let line = page.lines().find(|line| line.starts_with("millpond_mount_promised_changes"));
+    let line = page.lines().find(|line| line.starts_with(name));
     let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
     value.unwrap_or_else(|| panic!("{page}\n{}", host.log()))
 }

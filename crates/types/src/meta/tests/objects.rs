@@ -162,13 +162,17 @@ fn records_come_back() {
         [(false, false, false), (true, false, false), (true, true, false), (true, false, true)]
     {
         let marks = Marks { objects, implied, backed, evicted: false };
-        let (target, xattrs, quota, keep_s) = (Vec::new(), 0, Ino(0), 0);
-        let record = InodeRecord { attr: dir, target, xattrs, quota, keep_s, marks };
-        assert_eq!(InodeRecord::open(&record.seal()), Ok(record));
+        let (target, xattrs, quota, keep_s) = (Vec::<u8>::new(), 0, Ino(0), 0);
+        for delegated in [None, Some(Delegation { session: 1 << 40, tenure: 3 })] {
+            let target = target.clone();
+            let record = InodeRecord { attr: dir, target, xattrs, quota, keep_s, marks, delegated };
+            assert_eq!(InodeRecord::open(&record.seal()), Ok(record));
+        }
     }
     let marks = Marks { evicted: true, ..Marks::default() };
     let (target, xattrs, quota, keep_s) = (Vec::new(), 0, Ino(0), 0);
-    let record = InodeRecord { attr: attr(), target, xattrs, quota, keep_s, marks };
+    let record =
+        InodeRecord { attr: attr(), target, xattrs, quota, keep_s, marks, delegated: None };
     assert_eq!(InodeRecord::open(&record.seal()), Ok(record.clone()));
     let wrong = InodeRecord { attr: dir, ..record };
     assert!(InodeRecord::open(&wrong.seal()).is_err(), "no directory is evicted");

@@ -1,0 +1,334 @@
+//! Directories that a mount in close-to-open has to itself: metas gave it those that it made, and recall them when
+//! somebody else comes (`docs/files.md`, "Delegations").
+//!
+//! In such a directory the mount knows as much as one in the one-writer mode does everywhere, and makes promises. A
+//! file is *covered* while the directory that it was made in is delegated and no other name leads to it: nobody else
+//! can have seen it. What is believed here ends by this process's clock before metas give the directory to anybody
+//! (`millpond_types::meta::Delegation`).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use millpond_env::RealClock;
+use millpond_types::Tick;
+use millpond_types::meta::{DELEGATION_MS, Ino, MetaOp, RETURN_MS};
+use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
+use quick_cache::sync::Cache;
+
+use super::Known;
+use super::names::Names;
+
+/// Directories that are believed to be delegated, at most: some 2 MiB.
+const DIRS_MAX: usize = 1 << 14;
+/// Files that are remembered as made in them: some 4 MiB.
+const FILES_MAX: usize = 1 << 16;
+/// Directories that were given back and are remembered, for answers that were on their way.
+const RETURNED_MAX: usize = 1 << 10;
+/// Metas are asked what they recall so often, beside when a change of a directory is heard of.
+const ASK: Duration = Duration::from_millis(500);
+/// How long what was asked for is believed.
+const BELIEVED: Duration = Duration::from_millis(DELEGATION_MS as u64);
+const RETURN: Duration = Duration::from_millis(RETURN_MS as u64);
+
+#[derive(Debug, Default)]
+struct State {
+    /// What metas said last that directories are given to this session in.
+    tenure: Option<u32>,
+    /// Until when it is believed.
+    until: Tick,
+    /// From when on nothing is believed, since a recall was not answered for so long.
+    overdue: Option<Tick>,
+    /// Each with a number that is another one when files have left it.
+    dirs: HashMap<Ino, u64>,
+    returned: VecDeque<Ino>,
+}
+
+#[derive(Debug, Default)]
+struct Due {
+    /// A change of a delegated directory was heard of.
+    now: bool,
+    /// There may be some, of this process or an earlier one.
+    any: bool,
+    ended: bool,
+}
+
+/// What a mount has to itself.
+#[derive(Debug)]
+pub(crate) struct Delegations {
+    state: RwLock<State>,
+    /// The directory that each file was made in, and that one's number then.
+    files: Cache<u64, (Ino, u64)>,
+    numbers: AtomicU64,
+    due: Mutex<Due>,
+    work: Condvar,
+    recalled: AtomicU64,
+}
+
+/// While this lives nothing is given back: for what is promised because of it.
+pub(crate) struct Still<'d> {
+    _state: RwLockReadGuard<'d, State>,
+}
+
+impl State {
+    fn is_believed(&self) -> bool {
+        let now = RealClock::tick();
+        now < self.until && self.overdue.is_none_or(|overdue| now < overdue)
+    }
+}
+
+impl Delegations {
+    /// Nothing is delegated yet; but to an earlier process there may be.
+    pub(crate) fn new(is_taken_over: bool) -> Self {
+        let due = Due { any: is_taken_over, ..Due::default() };
+        Self {
+            state: RwLock::default(),
+            files: Cache::new(FILES_MAX),
+            numbers: AtomicU64::new(1),
+            due: Mutex::new(due),
+            work: Condvar::new(),
+            recalled: AtomicU64::new(0),
+        }
+    }
+
+    /// What is looked at while this lives stays so. Looks may be within each other.
+    pub(crate) fn still(&self) -> Still<'_> {
+        Still { _state: self.state.read_recursive() }
+    }
+
+    /// Whether nobody else sees or changes a directory.
+    pub(crate) fn has(&self, dir: Ino) -> bool {
+        let state = self.state.read_recursive();
+        state.dirs.contains_key(&dir) && state.is_believed()
+    }
+
+    /// Whether nobody else sees or changes a file.
+    pub(crate) fn covers(&self, ino: Ino) -> bool {
+        let Some((dir, number)) = self.files.get(&ino.0) else { return false };
+        let state = self.state.read_recursive();
+        state.dirs.get(&dir) == Some(&number) && state.is_believed()
+    }
+
+    /// Whether a promise of a file may be of one of these directories.
+    pub(super) fn may_be_of(&self, ino: Ino, dirs: &[Ino]) -> bool {
+        self.files.get(&ino.0).is_none_or(|(dir, _)| dirs.contains(&dir))
+    }
+
+    /// The tenure in which more can be had, if that is known now.
+    pub(crate) fn tenure(&self) -> Option<u32> {
+        let state = self.state.read_recursive();
+        state.tenure.filter(|_| state.is_believed() && state.dirs.len() < DIRS_MAX)
+    }
+
+    /// A meta has made a directory for this mount alone, which was asked for at this time and in this tenure.
+    pub(crate) fn add(&self, dir: Ino, (asked, tenure): (Tick, u32)) -> bool {
+        let mut state = self.state.write();
+        let is_late = RealClock::tick().since(asked) >= BELIEVED;
+        if is_late || state.tenure != Some(tenure) || state.returned.contains(&dir) {
+            return false;
+        }
+        state.dirs.insert(dir, self.number());
+        true
+    }
+
+    fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// This mount has made a file in a directory.
+    pub(crate) fn made(&self, ino: Ino, dir: Ino) {
+        let number = self.state.read_recursive().dirs.get(&dir).copied();
+        if let Some(number) = number {
+            self.files.insert(ino.0, (dir, number));
+        }
+    }
+
+    /// A directory is no more.
+    pub(crate) fn gone(&self, dir: Ino) {
+        self.state.write().dirs.remove(&dir);
+    }
+
+    /// What a meta said that was asked at this time. What it recalls is this mount's no more; that is to be returned.
+    pub(crate) fn hear(&self, asked: Tick, tenure: u32, recalled: &[Ino]) {
+        let mut state = self.state.write();
+        if state.tenure != Some(tenure) {
+            if state.tenure.is_some() && !state.dirs.is_empty() {
+                tracing::warn!(
+                    "metas have given {} directories of this mount to others: it did not answer in time",
+                    state.dirs.len()
+                );
+            }
+            state.tenure = Some(tenure);
+            state.dirs.clear();
+        }
+        for dir in recalled {
+            state.dirs.remove(dir);
+            if state.returned.len() >= RETURNED_MAX {
+                state.returned.pop_front();
+            }
+            state.returned.push_back(*dir);
+        }
+        if !recalled.is_empty() {
+            self.recalled.fetch_add(recalled.len() as u64, Ordering::Relaxed);
+            state.overdue.get_or_insert(RealClock::tick().plus(RETURN));
+        }
+        state.until = state.until.max(asked.plus(BELIEVED));
+    }
+
+    /// All that was recalled has been returned.
+    pub(crate) fn returned(&self) {
+        self.state.write().overdue = None;
+    }
+
+    /// The session has ended: what it had is everybody's.
+    pub(crate) fn lose(&self) {
+        let mut state = self.state.write();
+        *state = State { returned: std::mem::take(&mut state.returned), ..State::default() };
+    }
+
+    /// An inode was changed elsewhere: a directory that is recalled is.
+    pub(crate) fn hint(&self, ino: Ino) {
+        if self.state.read_recursive().dirs.contains_key(&ino) {
+            self.due.lock().now = true;
+            self.work.notify_all();
+        }
+    }
+
+    /// A meta is about to be asked for an operation, or has answered: files that get another name are not covered.
+    pub(super) fn passes(&self, op: &MetaOp, names: &Names) {
+        match op {
+            MetaOp::Link { ino, .. } => drop(self.files.remove(&ino.0)),
+            MetaOp::Rename(rename) if rename.parent != rename.new_parent => {
+                self.leave(rename.parent, names.get(rename.parent, &rename.name));
+                if rename.exchange {
+                    self.leave(rename.new_parent, names.get(rename.new_parent, &rename.new_name));
+                }
+            }
+            MetaOp::Trash(_) | MetaOp::Repair(_) => self.files.clear(),
+            _ => {}
+        }
+    }
+
+    /// What a name leads to leaves a directory; all files in it do when that is not known.
+    fn leave(&self, dir: Ino, known: Option<Known>) {
+        if let Some(Known::Is(ino)) = known {
+            let _ = self.files.remove(&ino.0);
+        } else if let Some(number) = self.state.write().dirs.get_mut(&dir) {
+            *number = self.number();
+        }
+    }
+
+    /// Something may be delegated from now on: metas are asked as long as that is so.
+    pub(crate) fn ask_soon(&self) {
+        self.due.lock().any = true;
+        self.work.notify_all();
+    }
+
+    /// Waits until metas are to be asked; false when that is over.
+    pub(crate) fn wait(&self) -> bool {
+        let mut due = self.due.lock();
+        let until = RealClock::tick().plus(ASK);
+        while !due.ended && !std::mem::take(&mut due.now) {
+            let left = until.since(RealClock::tick());
+            if due.any && left.is_zero() {
+                break;
+            }
+            if due.any {
+                self.work.wait_for(&mut due, left);
+            } else {
+                self.work.wait(&mut due);
+            }
+        }
+        !due.ended
+    }
+
+    pub(super) fn end(&self) {
+        self.due.lock().ended = true;
+        self.work.notify_all();
+    }
+
+    /// How many there are, and how many were recalled.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let dirs = self.state.read_recursive().dirs.len() as u64;
+        (dirs, self.recalled.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millpond_types::meta::{Name, Rename};
+
+    use super::*;
+
+    const DIR: Ino = Ino(5);
+    const FILE: Ino = Ino(9);
+
+    fn given() -> Delegations {
+        let all = Delegations::new(false);
+        let now = RealClock::tick();
+        assert_eq!(all.tenure(), None, "no meta was asked");
+        all.hear(now, 3, &[]);
+        assert!(all.add(DIR, (now, 3)));
+        all.made(FILE, DIR);
+        all
+    }
+
+    #[test]
+    fn what_is_recalled_or_fenced_is_not_believed() {
+        let all = given();
+        assert!(all.has(DIR) && all.covers(FILE) && !all.has(Ino(6)));
+        let now = RealClock::tick();
+        all.hear(now, 3, &[DIR]);
+        assert!(!all.has(DIR) && !all.covers(FILE));
+        assert!(!all.add(DIR, (now, 3)), "the answer to its making comes late");
+        let fenced = given();
+        fenced.hear(now, 4, &[]);
+        assert!(!fenced.has(DIR) && !fenced.covers(FILE));
+        assert!(!fenced.add(Ino(7), (now, 3)), "it was asked for in the tenure before");
+        let lost = given();
+        lost.lose();
+        assert!(!lost.has(DIR) && lost.tenure().is_none());
+    }
+
+    #[test]
+    fn belief_ends_by_itself() {
+        let all = Delegations::new(false);
+        let now = RealClock::tick();
+        let before = Tick(now.0 - u64::try_from(BELIEVED.as_micros()).unwrap());
+        all.hear(before, 3, &[]);
+        assert!(!all.add(DIR, (before, 3)));
+        assert!(all.add(DIR, (now, 3)));
+        assert!(!all.has(DIR), "a meta was asked too long ago");
+        all.hear(now, 3, &[]);
+        assert!(all.has(DIR));
+        // Another directory is not returned.
+        all.hear(now, 3, &[Ino(6)]);
+        assert!(all.has(DIR));
+        all.state.write().overdue = Some(now);
+        assert!(!all.has(DIR));
+        all.returned();
+        assert!(all.has(DIR));
+    }
+
+    #[test]
+    fn files_with_other_names_are_not_covered() {
+        let (all, names) = (given(), Names::default());
+        let name = |text: &str| Name::new(text.as_bytes()).unwrap();
+        let rename = |new_parent| {
+            let (parent, name, new_name) = (DIR, name("a"), name("b"));
+            let (no_replace, exchange) = (false, false);
+            MetaOp::Rename(Rename { parent, name, new_parent, new_name, no_replace, exchange })
+        };
+        all.passes(&rename(DIR), &names);
+        assert!(all.covers(FILE));
+        all.passes(&rename(Ino(6)), &names);
+        assert!(!all.covers(FILE), "it may have been that one");
+        all.made(FILE, DIR);
+        assert!(all.covers(FILE));
+        names.set(DIR, &name("a"), Known::Is(Ino(10)));
+        all.passes(&rename(Ino(6)), &names);
+        assert!(all.covers(FILE), "it was another one");
+        all.passes(&MetaOp::Link { ino: FILE, parent: Ino(6), name: name("c") }, &names);
+        assert!(!all.covers(FILE));
+    }
+}

@@ -1,0 +1,225 @@
+//! Directories that a mount has to itself until somebody else comes.
+//!
+//! Whoever makes a directory may hold it ([`Delegation`]): its record says so. A transaction of another session that
+//! reads that record ends with [`Failed::Delegated`]. The meta then asks the holder to return, which is a record of its
+//! own and a change of the directory's, so that the holder hears of it at once ([`crate::feed`]); waits; and begins the
+//! transaction anew. A holder has told metas all that it knows of a directory before it returns it, and never gets it
+//! back.
+//!
+//! A holder that does not return within [`FENCE_MS`] is fenced: its session enters another tenure, and holds nothing
+//! that it was given before. By then it believes in none of it any more, by its own clock: it believes for [`DELEGATION_MS`]
+//! after it asked a meta, the metas' answer names what is recalled, and what it does not return within [`RETURN_MS`]
+//! ends its belief in all. Only spans of time are compared, of one clock each (Gray and Cheriton, "Leases", SOSP 1989).
+//!
+//! [`DELEGATION_MS`]: millpond_types::meta::DELEGATION_MS
+//! [`RETURN_MS`]: millpond_types::meta::RETURN_MS
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use millpond_store::{KeyRange, RangeOptions, Transaction};
+use millpond_types::meta::{
+    Create, Delegation, FENCE_MS, FileKind, Ino, InodeRecord, MetaError, MetaReply, RETURNS_MAX,
+    SessionRecord, keys,
+};
+use millpond_types::wire::Record;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::error::{Failed, VolumeError};
+use crate::session;
+use crate::view::{View, opened};
+use crate::volume::{Volume, broken};
+
+/// Between two looks whether a directory was returned, at first and at last.
+const LOOK: Duration = Duration::from_millis(1);
+const LOOK_MAX: Duration = Duration::from_millis(10);
+/// How long a recall is remembered that nobody waits for any more, and how many are before that is looked at.
+const FORGOTTEN: Duration = Duration::from_mins(1);
+const RECALLS: usize = 1024;
+
+/// Since when this process has waited for holders to return, by the directory.
+pub(crate) type Recalls = Mutex<HashMap<(Ino, Delegation), Instant>>;
+
+/// Directories that others hold.
+pub(crate) type Delegated = Vec<(Ino, Delegation)>;
+
+/// Who holds a new directory.
+pub(crate) async fn wanted(
+    view: &View,
+    parent: &InodeRecord,
+    create: &Create,
+) -> Result<Option<Delegation>, Failed> {
+    let (Some(tenure), Some(session)) = (create.delegate, view.session) else { return Ok(None) };
+    // Whoever comes by way of a key comes often.
+    if create.kind != FileKind::Directory || parent.marks.objects {
+        return Ok(None);
+    }
+    // A tenure that ends at this moment has ended when the answer comes: the mount knows which one it asked for.
+    let key = keys::session(session);
+    let Some(found) = view.txn.get_snapshot(&key).await? else { return Ok(None) };
+    let of_session: SessionRecord = opened(&key, &found)?;
+    Ok((of_session.tenure == tenure).then_some(Delegation { session, tenure }))
+}
+
+/// The session holds these no longer.
+pub(crate) async fn give_back(view: &View, dirs: &[Ino]) -> Result<MetaReply, Failed> {
+    let Some(session) = view.session.filter(|_| dirs.len() <= RETURNS_MAX) else {
+        return Err(MetaError::Invalid.into());
+    };
+    for dir in dirs {
+        view.txn.delete(&keys::recalled(session, *dir))?;
+        let key = keys::inode(*dir);
+        let Some(mut record) = view.read::<InodeRecord>(&key).await? else { continue };
+        if record.delegated.take_if(|holder| holder.session == session).is_some() {
+            view.txn.put(&key, record.seal())?;
+        }
+    }
+    Ok(MetaReply::Done)
+}
+
+/// What the session is asked to return; `Stale` when it has ended.
+pub(crate) async fn recalled(volume: &Volume, view: &View) -> Result<MetaReply, Failed> {
+    let session = view.session.unwrap_or(0);
+    let record: Option<SessionRecord> = view.read(&keys::session(session)).await?;
+    let record = record.filter(|record| !session::is_over(volume, record));
+    let tenure = record.ok_or(Failed::Refused(MetaError::Stale))?.tenure;
+    let options = RangeOptions { snapshot: true, ..RangeOptions::limit(RETURNS_MAX) };
+    let range = KeyRange::prefix(&keys::recalled_of(session));
+    let found = view.txn.range(&range, options).await?;
+    let dir = |(key, _): (Vec<u8>, _)| keys::number(&keys::recalled_of(session), &key).map(Ino);
+    Ok(MetaReply::Recalled { tenure, dirs: found.entries.into_iter().filter_map(dir).collect() })
+}
+
+/// The session has ended, and is asked for nothing more. What it held nobody holds.
+pub(crate) async fn forget(volume: &Volume, session: u64) -> Result<(), Failed> {
+    let prefix = &keys::recalled_of(session);
+    let delete = |txn: Transaction| async move {
+        let range = KeyRange::prefix(prefix);
+        let options = RangeOptions { snapshot: true, ..RangeOptions::limit(RETURNS_MAX) };
+        let page = txn.range(&range, options).await?;
+        for (key, _) in page.entries {
+            txn.delete(&key)?;
+        }
+        Ok::<_, Failed>(page.rest.is_none())
+    };
+    while !volume.store.transact(delete).await? {}
+    Ok(())
+}
+
+impl View {
+    /// Ends the transaction when somebody else holds the directory.
+    pub(crate) fn may_see(&self, record: &InodeRecord) -> Result<(), Failed> {
+        match (record.delegated, self.session) {
+            (Some(holder), Some(session)) if holder.session != session => {
+                Err(Failed::Delegated(vec![(record.attr.ino, holder)]))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The same of a directory whose record is not needed otherwise.
+    pub(crate) async fn may_see_names_of(&self, dir: Ino) -> Result<(), Failed> {
+        let key = keys::inode(dir);
+        match self.txn.get_snapshot(&key).await? {
+            Some(found) => self.may_see(&opened(&key, &found)?),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Volume {
+    /// Waits until nobody holds these directories any more.
+    ///
+    /// Dropping the future leaves them recalled; whoever comes next waits the rest.
+    ///
+    /// # Errors
+    /// [`VolumeError`]: the store.
+    pub(crate) async fn recall(&self, held: &[(Ino, Delegation)]) -> Result<(), VolumeError> {
+        let mut pause = LOOK;
+        for of_dir in held {
+            while self.ask_for(*of_dir).await.map_err(broken)? {
+                if self.waited_for(*of_dir) >= Duration::from_millis(FENCE_MS.into()) {
+                    self.fence(*of_dir).await.map_err(broken)?;
+                    continue;
+                }
+                tokio::time::sleep(pause).await;
+                pause = (2 * pause).min(LOOK_MAX);
+            }
+            self.recalls.lock().remove(of_dir);
+        }
+        Ok(())
+    }
+
+    /// How long this process has waited for a directory, or others have.
+    fn waited_for(&self, of_dir: (Ino, Delegation)) -> Duration {
+        let (now, mut recalls) = (Instant::now(), self.recalls.lock());
+        if recalls.len() > RECALLS {
+            recalls.retain(|_, since| now.duration_since(*since) < FORGOTTEN);
+        }
+        now.duration_since(*recalls.entry(of_dir).or_insert(now))
+    }
+
+    /// Asks a holder for its directory; false when nobody holds it any more.
+    async fn ask_for(&self, (dir, holder): (Ino, Delegation)) -> Result<bool, Failed> {
+        let key = &keys::inode(dir);
+        // Most looks find what the look before has found.
+        let seen = self.store.begin();
+        let recalled = &keys::recalled(holder.session, dir);
+        let of_session = &keys::session(holder.session);
+        let found = seen.get_many_snapshot(&[key, of_session, recalled]).await?;
+        if is_held(&found, holder)? && found[2].is_some() {
+            return Ok(true);
+        }
+        let ask = |txn: Transaction| async move {
+            let found = txn.get_many(&[key, of_session, recalled]).await?;
+            let Some(inode) = &found[0] else { return Ok(false) };
+            let mut record: InodeRecord = opened(key, inode)?;
+            if record.delegated != Some(holder) {
+                return Ok(false);
+            }
+            let is_held = is_held(&found, holder)?;
+            if is_held {
+                txn.put(recalled, Vec::new())?;
+            } else {
+                record.delegated = None;
+                txn.delete(recalled)?;
+            }
+            // The holder hears of it, since it did not do that.
+            txn.put(key, record.seal())?;
+            Ok::<_, Failed>(is_held)
+        };
+        self.store.transact(ask).await
+    }
+
+    /// Ends the tenure of a session that does not return a directory.
+    async fn fence(&self, (dir, holder): (Ino, Delegation)) -> Result<(), Failed> {
+        let key = &keys::session(holder.session);
+        let name = self.store.transact(|txn| async move {
+            let Some(found) = txn.get(key).await? else { return Ok(None) };
+            let record: SessionRecord = opened(key, &found)?;
+            if record.tenure != holder.tenure {
+                return Ok(None);
+            }
+            let tenure = record.tenure.wrapping_add(1);
+            txn.put(key, SessionRecord { tenure, ..record.clone() }.seal())?;
+            Ok::<_, Failed>(Some(record.name))
+        });
+        if let Some(name) = name.await? {
+            tracing::warn!(
+                session = holder.session,
+                "{name} did not return inode {dir} within {FENCE_MS} ms: what it held is everybody's"
+            );
+            forget(self, holder.session).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a directory is held, by its record and its holder's session.
+fn is_held(found: &[Option<Vec<u8>>], holder: Delegation) -> Result<bool, Failed> {
+    let [Some(inode), Some(of_session), ..] = found else { return Ok(false) };
+    let record: InodeRecord = opened(b"inode", inode)?;
+    let of_session: SessionRecord = opened(b"session", of_session)?;
+    Ok(record.delegated == Some(holder) && of_session.tenure == holder.tenure)
+}

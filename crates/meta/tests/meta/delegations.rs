@@ -1,0 +1,176 @@
+//! Directories that one session has to itself until somebody else comes.
+
+use std::time::{Duration, Instant};
+
+use millpond_types::meta::{
+    Attr, Create, FENCE_MS, FileKind, Ino, MetaAnswer, MetaError, MetaOp, MetaReply, PromisedFile,
+    ReadDir, Timestamp,
+};
+use tokio::task::JoinHandle;
+
+use crate::support::{Client, Fixture, create, name, rename};
+
+const ROOT: Ino = Ino::ROOT;
+/// Nothing takes so long that does not wait.
+const SOON: Duration = Duration::from_millis(FENCE_MS as u64 / 2);
+
+async fn make(client: &Client, parent: Ino, text: &str, tenure: u32) -> MetaReply {
+    let dir = Create { delegate: Some(tenure), ..create(parent, text, FileKind::Directory) };
+    client.run(MetaOp::Create(dir)).await.unwrap()
+}
+
+/// A directory that the session holds.
+async fn held(client: &Client, parent: Ino, text: &str) -> Ino {
+    match make(client, parent, text, 0).await {
+        MetaReply::Delegated(attr) => attr.ino,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn recalled(client: &Client) -> Result<(u32, Vec<Ino>), MetaError> {
+    match client.run(MetaOp::Recalled).await? {
+        MetaReply::Recalled { tenure, dirs } => Ok((tenure, dirs)),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn give_back(client: &Client, dir: Ino) {
+    assert_eq!(client.run(MetaOp::Return { dirs: vec![dir] }).await, Ok(MetaReply::Done));
+}
+
+/// Asks for something that waits for a holder, until that is asked to return `dir`.
+async fn ask(of: (&Client, Ino), client: &Client, op: MetaOp) -> JoinHandle<MetaAnswer> {
+    let client = client.clone();
+    let asked = tokio::spawn(async move { client.run(op).await });
+    let (holder, dir) = of;
+    while !recalled(holder).await.unwrap().1.contains(&dir) {
+        assert!(!asked.is_finished(), "somebody holds it");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    asked
+}
+
+async fn promise(client: &Client, parent: Ino, text: &str) -> Ino {
+    let MetaReply::Numbers { first } = client.run(MetaOp::TakeNumbers { count: 1 }).await.unwrap()
+    else {
+        panic!("numbers")
+    };
+    let (ino, at) = (Ino(first), Timestamp::default());
+    let promised = PromisedFile { ino, at, written: at, bytes: b"abc".to_vec() };
+    let file = create(parent, text, FileKind::Regular);
+    client.create(Create { promised: Some(promised), ..file }).await.unwrap();
+    ino
+}
+
+/// Whoever looks at a held directory, lists it or its parent with attributes, or changes it waits until it is
+/// returned, and sees what the holder did until then.
+pub(crate) async fn others_wait_until_it_is_returned(f: Fixture) {
+    let (holder, other) = (f.client().await, f.client().await.at(&f.other));
+    let unheld = f.client().await.dir(ROOT, "shared").await;
+    let all = |dir: Ino, n: usize| {
+        let listing = |dir, attrs| MetaOp::ReadDir(ReadDir { dir, after: 0, limit: 100, attrs });
+        let waits = [
+            MetaOp::GetAttr { ino: dir },
+            MetaOp::Lookup { parent: dir, name: name("a") },
+            MetaOp::Lookup { parent: ROOT, name: name(&n.to_string()) },
+            listing(dir, false),
+            listing(ROOT, true),
+            MetaOp::Create(create(dir, "b", FileKind::Regular)),
+            MetaOp::Rename(rename((dir, "a"), (unheld, &n.to_string()))),
+            MetaOp::Unlink { parent: dir, name: name("a"), of: None },
+            MetaOp::GetFile { path: vec![name(&n.to_string()), name("a")] },
+        ];
+        (waits.len(), waits[n].clone())
+    };
+    let mut n = 0;
+    loop {
+        let dir = held(&holder, ROOT, &n.to_string()).await;
+        let (count, op) = all(dir, n);
+        // Nobody waits for whoever holds it, nor for a listing without attributes of its parent.
+        let began = Instant::now();
+        let _ = holder.list_from(dir, 0, 10).await;
+        let _ = other.list_from(ROOT, 0, 10).await;
+        assert!(recalled(&holder).await.unwrap().1.is_empty());
+        assert!(began.elapsed() < SOON);
+        let asked = ask((&holder, dir), &other, op.clone()).await;
+        promise(&holder, dir, "a").await;
+        give_back(&holder, dir).await;
+        assert!(asked.await.unwrap().is_ok(), "it comes after the file: {op:?}");
+        assert!(recalled(&holder).await.unwrap().1.is_empty());
+        // Nobody holds it from now on.
+        other.file(dir, "c").await;
+        n += 1;
+        if n == count {
+            break;
+        }
+    }
+    f.assert_sound().await;
+}
+
+/// A holder that does not answer loses everything that it holds, and hears of it.
+pub(crate) async fn who_does_not_yield_is_fenced(f: Fixture) {
+    let (holder, other) = (f.client().await, f.client().await.at(&f.other));
+    let (dir, second) = (held(&holder, ROOT, "a").await, held(&holder, ROOT, "b").await);
+    let began = Instant::now();
+    other.file(dir, "f").await;
+    assert!(began.elapsed() >= Duration::from_millis(FENCE_MS.into()));
+    // The other one is nobody's any more either.
+    let began = Instant::now();
+    other.file(second, "f").await;
+    assert!(began.elapsed() < SOON);
+    assert_eq!(recalled(&holder).await, Ok((1, Vec::new())));
+    // What it asks for in the tenure that is over it does not get.
+    assert!(matches!(make(&holder, ROOT, "c", 0).await, MetaReply::Entry(_)));
+    let MetaReply::Delegated(Attr { ino, .. }) = make(&holder, ROOT, "d", 1).await else {
+        panic!("it holds again")
+    };
+    give_back(&holder, ino).await;
+    other.file(ino, "f").await;
+    f.assert_sound().await;
+}
+
+/// What the session of a mount that has gone held, nobody waits for.
+pub(crate) async fn what_a_session_held_goes_with_it(f: Fixture) {
+    let (holder, other) = (f.client().await, f.client().await.at(&f.other));
+    let dir = held(&holder, ROOT, "a").await;
+    let asked = ask((&holder, dir), &other, MetaOp::GetAttr { ino: dir }).await;
+    let began = Instant::now();
+    assert_eq!(holder.run(MetaOp::SessionClose).await, Ok(MetaReply::Done));
+    assert!(asked.await.unwrap().is_ok());
+    assert!(began.elapsed() < SOON);
+    assert_eq!(recalled(&holder).await, Err(MetaError::Stale));
+    other.file(dir, "f").await;
+    f.assert_sound().await;
+}
+
+/// Only new directories are held, and none that objects lie in.
+pub(crate) async fn not_every_directory_is_held(f: Fixture) {
+    let (holder, other) = (f.client().await, f.client().await.at(&f.other));
+    let hold = |parent, text, kind| Create { delegate: Some(0), ..create(parent, text, kind) };
+    let file = holder.run(MetaOp::Create(hold(ROOT, "f", FileKind::Regular))).await;
+    assert!(matches!(file, Ok(MetaReply::Entry(_))));
+    let dir = held(&holder, ROOT, "a").await;
+    let again = holder.run(MetaOp::Create(hold(ROOT, "a", FileKind::Directory))).await;
+    assert_eq!(again, Err(MetaError::Exists));
+    // It moves and stays held; a directory in it is held by itself.
+    holder.rename(rename((ROOT, "a"), (ROOT, "b"))).await.unwrap();
+    let below = held(&holder, dir, "below").await;
+    let asked = ask((&holder, dir), &other, MetaOp::GetAttr { ino: dir }).await;
+    give_back(&holder, dir).await;
+    assert_eq!(asked.await.unwrap().map(|_| ()), Ok(()));
+    let asked = ask((&holder, below), &other, MetaOp::GetAttr { ino: below }).await;
+    give_back(&holder, below).await;
+    assert_eq!(asked.await.unwrap().map(|_| ()), Ok(()));
+    f.assert_sound().await;
+}
+
+/// A name that leads somewhere else by now stays.
+pub(crate) async fn only_what_was_meant_is_unlinked(f: Fixture) {
+    let client = f.client().await;
+    let (file, other) = (client.file(ROOT, "a").await, client.file(ROOT, "b").await);
+    let unlink = |of| MetaOp::Unlink { parent: ROOT, name: name("a"), of: Some(of) };
+    assert_eq!(client.run(unlink(other)).await, Err(MetaError::NotFound));
+    assert_eq!(client.lookup(ROOT, "a").await.map(|attr| attr.ino), Ok(file));
+    assert!(client.run(unlink(file)).await.is_ok());
+    assert_eq!(client.lookup(ROOT, "a").await, Err(MetaError::NotFound));
+}
