@@ -141,7 +141,8 @@ def millpond(
         for mode in modes:
             target = folder / f"millpond-{mode}"
             target.mkdir()
-            mount = [program, "mount", address.strip("'\""), str(target), "-o", f"mode={mode}"]
+            options = "mode=" + mode.replace("+", ",")
+            mount = [program, "mount", address.strip("'\""), str(target), "-o", options]
             subprocess.run([*mount, *run_dir], check=True)
             mounts[f"millpond {mode}, {replicas} replicas"] = target
         yield mounts
@@ -222,7 +223,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=5)
     parser.add_argument("--replicas", type=int, default=1)
-    parser.add_argument("--modes", default="close-to-open,one-writer")
+    parser.add_argument(
+        "--modes",
+        default="close-to-open,close-to-open+delegations,one-writer",
+        help="with commas; options of a mount behind a +",
+    )
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=args.out) as name, contextlib.ExitStack() as stack:

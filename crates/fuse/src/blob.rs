@@ -127,8 +127,7 @@ mod tests {
         let addresses = "127.0.0.1:7440,10.0.0.2:7440".parse().unwrap();
         let mut spec = MountSpec::new(ClientOptions::new(addresses), PathBuf::from("/mnt/x"));
         spec.client.token = "secret".to_owned();
-        spec.apply("mode=relaxed,ro,noexec,nosuid,nowatch,threads=7,noread_ahead,delegations")
-            .unwrap();
+        spec.apply("mode=relaxed,ro,noexec,nosuid,nowatch,threads=7,noread_ahead").unwrap();
         let cached = "mode=read-only,cache=/a/b,cache_size=3GiB,nopassthrough";
         spec.apply(cached).unwrap();
         spec.apply("memory=64MiB,bandwidth=9MiB,read_bandwidth=8MiB,write_bandwidth=7MiB").unwrap();

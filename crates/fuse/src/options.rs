@@ -193,6 +193,12 @@ impl MountSpec {
                 }
             }
         }
+        if self.delegations && self.mode != Mode::CloseToOpen {
+            return Err(OptionError {
+                option: "delegations".to_owned(),
+                fix: "is for mode=close-to-open: leave one of the two out".to_owned(),
+            });
+        }
         self.cache.check(self.mode)?;
         self.budgets.check(self.threads)
     }
@@ -222,9 +228,10 @@ mod tests {
             ("threads=0", "1 to 63"),
             ("colour", "no option"),
             ("memory=1MiB,threads=16", "16 threads"),
+            ("delegations", "close-to-open"),
             ("bandwidth=fast", "use a number of bytes a second"),
         ] {
-            let text = spec.apply(wrong).unwrap_err().to_string();
+            let text = spec.clone().apply(wrong).unwrap_err().to_string();
             assert!(text.starts_with("-o ") && text.contains(part), "{text}");
         }
     }
