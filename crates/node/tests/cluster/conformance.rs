@@ -78,9 +78,10 @@ entries = [["nobody", "nogroup"], ["games", "games"], ["daemon", "daemon"]]
 "#;
 
 /// Modes that claim POSIX semantics, with the folders to mount them at.
-const MODES: [(&str, &str); 4] = [
+const MODES: [(&str, &str); 5] = [
     ("strict", "mode=strict"),
     ("close", "mode=close-to-open"),
+    ("delegated", "mode=close-to-open,delegations"),
     ("writer", "mode=one-writer"),
     ("relaxed", "mode=relaxed"),
 ];
