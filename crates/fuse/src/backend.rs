@@ -18,7 +18,7 @@ use crate::behind::Behind;
 use crate::born::Born;
 use crate::errno::Errno;
 use crate::files::Files;
-use crate::settled::{Contents, Settled, told_of};
+use crate::settled::{BytesOf, Contents, Settled, told_of};
 use crate::watch::Calls;
 
 /// How long an operation is tried before the application is told that it failed: a node that is gone
@@ -28,8 +28,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 const OWN: u64 = 1 << 63;
 /// Steps that one request of the kernel may take.
 const STEP_BITS: u32 = 4;
-/// Small files whose bytes are kept for a read that follows: 16 MiB at most.
-const CONTENTS_MAX: usize = 256;
+/// Small files whose bytes are kept for a read that follows, about, and their bytes at most.
+const CONTENTS: usize = 2048;
+const CONTENTS_BYTES: u64 = 16 << 20;
 /// Names of chunks with a record that are known.
 const NAMES_MAX: usize = 256;
 
@@ -154,7 +155,8 @@ impl Backend {
     pub(crate) fn new(client: Client, files: Files, behind: Behind, first: u64) -> Self {
         let (session, own) = (AtomicU64::new(0), AtomicU64::new(first & !OWN));
         let (settled, calls, numbers) = (Settled::default(), Calls::default(), Mutex::default());
-        let (contents, names) = (Contents::new(CONTENTS_MAX), Cache::new(NAMES_MAX));
+        let (contents, names) =
+            (Contents::with_weighter(CONTENTS, CONTENTS_BYTES, BytesOf), Cache::new(NAMES_MAX));
         let born = Born::default();
         Self { client, files, settled, born, contents, names, behind, calls, numbers, session, own }
     }

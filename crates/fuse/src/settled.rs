@@ -9,7 +9,7 @@ use millpond_env::RealClock;
 use millpond_types::Tick;
 use millpond_types::meta::{Answered, Attr, Content, Ino, MetaOp, MetaReply};
 use parking_lot::Mutex;
-use quick_cache::{sync, unsync};
+use quick_cache::{Weighter, sync, unsync};
 
 use crate::backend::Told;
 
@@ -21,7 +21,17 @@ const SHARDS: usize = 256;
 const BELIEVED: Duration = Duration::from_hours(1);
 
 /// Bytes of small files by inode, as metas told them last.
-pub(crate) type Contents = sync::Cache<u64, Arc<Content>>;
+pub(crate) type Contents = sync::Cache<u64, Arc<Content>, BytesOf>;
+
+/// What a file's bytes count for.
+#[derive(Clone, Debug)]
+pub(crate) struct BytesOf;
+
+impl Weighter<u64, Arc<Content>> for BytesOf {
+    fn weight(&self, _: &u64, content: &Arc<Content>) -> u64 {
+        (size_of::<Content>() + content.bytes.len()) as u64
+    }
+}
 
 /// What is known of an inode as of a version of the store.
 #[derive(Clone, Copy, Debug)]

@@ -44,6 +44,8 @@ const PENDING_MAX: usize = 1024;
 const PENDING_BYTES_MAX: usize = 1 << 20;
 /// How long a promise waits for more of its file, unless somebody waits for it: other mounts see what is older.
 const LINGER: Duration = Duration::from_millis(10);
+/// How long a thread looks for more by itself after the last one.
+const BUSY: Duration = Duration::from_secs(1);
 /// Files and directories whose promises could not be kept, at most.
 const FAILED_MAX: usize = 1 << 10;
 
@@ -74,6 +76,10 @@ struct State {
     ready: VecDeque<(u64, Tick)>,
     /// Were made by this process, and nobody was ever at them.
     fresh: HashSet<u64>,
+    /// Somebody looks for work within the time for which creates linger.
+    is_watched: bool,
+    /// When somebody took one last.
+    taken: Tick,
     /// How many wait for some to be kept.
     waiting: usize,
     next: u64,
@@ -265,7 +271,9 @@ impl Behind {
             let lingers = matches!(promise.request.op, MetaOp::Create(_));
             let since = if lingers { RealClock::tick().plus(LINGER) } else { Tick(0) };
             state.ready.push_back((number, since));
-            self.work.notify_one();
+            if !(lingers && state.is_watched) {
+                self.work.notify_one();
+            }
         }
         state.promises.insert(number, promise);
         self.pending.store(state.order.len(), Ordering::Release);
@@ -424,23 +432,46 @@ impl Behind {
             if state.ended {
                 return None;
             }
+            let now = RealClock::tick();
             let Some((number, since)) = state.ready.front().copied() else {
-                self.work.wait(&mut state);
+                let is_busy = now.since(state.taken) < BUSY && !state.is_watched;
+                self.sleep(&mut state, is_busy.then_some(LINGER));
                 continue;
             };
-            let left = since.since(RealClock::tick());
+            let left = since.since(now);
             if !left.is_zero() && state.may_linger() {
-                self.work.wait_for(&mut state, left);
+                let watches = !state.is_watched;
+                self.sleep(&mut state, watches.then_some(left));
                 continue;
             }
             state.ready.pop_front();
-            state.fresh.remove(&number);
+            (state.taken, _) = (now, state.fresh.remove(&number));
             // The others sleep until somebody says so.
-            self.work.notify_one();
+            if !state.ready.is_empty() {
+                self.work.notify_one();
+            }
             if let Some(promise) = state.promises.get(&number) {
                 return Some(Arc::clone(promise));
             }
         }
+    }
+
+    /// Sleeps until there is work. The one who sleeps for a time looks by itself then: nobody wakes it for what lingers.
+    fn sleep(&self, state: &mut MutexGuard<'_, State>, time: Option<Duration>) {
+        let Some(time) = time else { return self.work.wait(state) };
+        state.is_watched = true;
+        self.work.wait_for(state, time);
+        state.is_watched = false;
+    }
+
+    /// The last promise of a file, for who waits for it, if it can be kept now and nobody is at it.
+    fn take_of(&self, ino: Ino) -> Option<Arc<Promise>> {
+        let mut state = self.state.lock();
+        let number = state.order.last_of(&Key::Inode(ino)).filter(|_| !state.ended)?;
+        let place = state.ready.iter().rposition(|(ready, _)| *ready == number)?;
+        state.ready.remove(place);
+        (state.taken, _) = (RealClock::tick(), state.fresh.remove(&number));
+        state.promises.get(&number).map(Arc::clone)
     }
 
     /// The next promise that could not be kept, and that the kernel must be told of.

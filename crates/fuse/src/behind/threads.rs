@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millpond_env::{ThreadHandle, thread};
-use millpond_types::meta::{Answered, MetaError, MetaOp, MetaReply, MetaRequest};
+use millpond_types::meta::{Answered, Ino, MetaError, MetaOp, MetaReply, MetaRequest};
 
 use super::{Outcome, Promise, recalls};
 use crate::backend::{PATIENCE, Told, this_hour};
+use crate::errno::Errno;
 use crate::fs::Fs;
 
 /// Promises that are kept at a time: metas write what comes together with one flush.
@@ -71,33 +72,55 @@ impl Drop for Threads {
 }
 
 fn run(fs: &Fs) {
-    let (backend, behind) = (&fs.backend, &fs.backend.behind);
-    while let Some(promise) = behind.take() {
-        let changes = backend.settled.changes(promise.ino);
-        let Some(outcome) = keep(fs, &promise) else { return };
-        if let Outcome::Failed(errno) = outcome {
-            let others = [libc::EEXIST, libc::ENOENT, libc::ESTALE].contains(&errno.0);
-            tracing::error!(
-                "{} of inode {} was answered and could not be done: {}.{}",
-                promise.request.op.name(),
-                promise.ino,
-                errno.name(),
-                if others {
-                    " Did somebody else change the files of this one-writer mount?"
-                } else {
-                    ""
-                }
-            );
-            // Nobody believes it from now on.
-            behind.passes(&promise.request.op);
-            backend.settled.changed(promise.ino);
+    while let Some(promise) = fs.backend.behind.take() {
+        if !keep_and_settle(fs, &promise) {
+            return;
         }
-        if let Outcome::Kept(Some(told)) = outcome {
-            fs.is_kept(&promise, told);
-        }
-        let note = |told| backend.settled.note(told, changes);
-        behind.settle(fs.files(), (&promise, outcome), note);
     }
+}
+
+impl Fs {
+    /// Has a meta do what was promised of a file, by this thread if none is at it.
+    ///
+    /// # Errors
+    /// As of [`Behind::wait_before`](super::Behind::wait_before); and why it could not be done.
+    pub(crate) fn keep_promises(&self, ino: Ino) -> Result<(), Errno> {
+        let behind = &self.backend.behind;
+        if behind.is_idle() {
+            return behind.failure(ino);
+        }
+        if let Some(promise) = behind.take_of(ino) {
+            keep_and_settle(self, &promise);
+        }
+        behind.wait_inode(ino)?;
+        behind.failure(ino)
+    }
+}
+
+/// Has a meta do what was promised; false when this process keeps no more.
+fn keep_and_settle(fs: &Fs, promise: &Arc<Promise>) -> bool {
+    let (backend, behind) = (&fs.backend, &fs.backend.behind);
+    let changes = backend.settled.changes(promise.ino);
+    let Some(outcome) = keep(fs, promise) else { return false };
+    if let Outcome::Failed(errno) = outcome {
+        let others = [libc::EEXIST, libc::ENOENT, libc::ESTALE].contains(&errno.0);
+        tracing::error!(
+            "{} of inode {} was answered and could not be done: {}.{}",
+            promise.request.op.name(),
+            promise.ino,
+            errno.name(),
+            if others { " Did somebody else change the files of this mount?" } else { "" }
+        );
+        // Nobody believes it from now on.
+        behind.passes(&promise.request.op);
+        backend.settled.changed(promise.ino);
+    }
+    if let Outcome::Kept(Some(told)) = outcome {
+        fs.is_kept(promise, told);
+    }
+    let note = |told| backend.settled.note(told, changes);
+    behind.settle(fs.files(), (promise, outcome), note);
+    true
 }
 
 /// Has the kernel forget what could not be done. That waits for whoever is in the directory, who may wait for

@@ -282,8 +282,7 @@ impl Fs {
     /// Bytes are durable before a write is answered, so a file that is no longer than a meta knows it
     /// to be has nothing to wait for: its time of change follows as after every write.
     pub(super) fn sync(&self, ino: Ino, send: Send<'_>) -> Result<(), Errno> {
-        self.backend.behind.wait_inode(ino)?;
-        self.backend.behind.failure(ino)?;
+        self.keep_promises(ino)?;
         let told = self.files().get(ino).is_some_and(|file| file.is_length_told())
             && !self.files().has_held(ino)
             && !self.files().owes_refusal(ino);
@@ -315,8 +314,7 @@ impl Fs {
         if self.mode == Mode::OneWriter {
             return Ok(());
         }
-        self.backend.behind.wait_inode(ino)?;
-        self.backend.behind.failure(ino)
+        self.keep_promises(ino)
     }
 
     /// Tells a meta what was written; a refusal is told to the application, and once.
