@@ -14,7 +14,7 @@
 //! [`DELEGATION_MS`]: millpond_types::meta::DELEGATION_MS
 //! [`RETURN_MS`]: millpond_types::meta::RETURN_MS
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use millpond_store::{KeyRange, RangeOptions, Transaction};
@@ -23,7 +23,7 @@ use millpond_types::meta::{
     SessionRecord, keys,
 };
 use millpond_types::wire::Record;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use crate::error::{Failed, VolumeError};
@@ -38,8 +38,17 @@ const LOOK_MAX: Duration = Duration::from_millis(10);
 const FORGOTTEN: Duration = Duration::from_mins(1);
 const RECALLS: usize = 1024;
 
-/// Since when this process has waited for holders to return, by the directory.
-pub(crate) type Recalls = Mutex<HashMap<(Ino, Delegation), Instant>>;
+/// Holders that are remembered as none any more, at most.
+const OVER_MAX: usize = 4096;
+
+/// What this process knows of those who hold directories.
+#[derive(Debug, Default)]
+pub(crate) struct Delegations {
+    /// Since when it has waited for holders to return, by the directory.
+    recalls: Mutex<HashMap<(Ino, Delegation), Instant>>,
+    /// Whose session has ended, or is in another tenure for good: records that name them are left as they are.
+    over: RwLock<HashSet<Delegation>>,
+}
 
 /// Directories that others hold.
 pub(crate) type Delegated = Vec<(Ino, Delegation)>;
@@ -67,12 +76,15 @@ pub(crate) async fn give_back(view: &View, dirs: &[Ino]) -> Result<MetaReply, Fa
     let Some(session) = view.session.filter(|_| dirs.len() <= RETURNS_MAX) else {
         return Err(MetaError::Invalid.into());
     };
-    for dir in dirs {
+    let inodes: Vec<Vec<u8>> = dirs.iter().map(|dir| keys::inode(*dir)).collect();
+    let names: Vec<&[u8]> = inodes.iter().map(Vec::as_slice).collect();
+    let found = view.txn.get_many(&names).await?;
+    for ((dir, key), found) in dirs.iter().zip(&inodes).zip(found) {
         view.txn.delete(&keys::recalled(session, *dir))?;
-        let key = keys::inode(*dir);
-        let Some(mut record) = view.read::<InodeRecord>(&key).await? else { continue };
+        let Some(found) = found else { continue };
+        let mut record: InodeRecord = opened(key, &found)?;
         if record.delegated.take_if(|holder| holder.session == session).is_some() {
-            view.txn.put(&key, record.seal())?;
+            view.txn.put(key, record.seal())?;
         }
     }
     Ok(MetaReply::Done)
@@ -107,10 +119,47 @@ pub(crate) async fn forget(volume: &Volume, session: u64) -> Result<(), Failed> 
     Ok(())
 }
 
+impl Delegations {
+    /// How long this process has waited for directories, or others have; for those of `held` that are not `left` no longer.
+    fn waited_for(&self, held: &[(Ino, Delegation)], left: &Delegated) -> Vec<Duration> {
+        let (now, mut recalls) = (Instant::now(), self.recalls.lock());
+        if recalls.len() > RECALLS {
+            recalls.retain(|_, since| now.duration_since(*since) < FORGOTTEN);
+        }
+        if left.len() < held.len() {
+            let left: HashSet<_> = left.iter().collect();
+            held.iter().filter(|of_dir| !left.contains(of_dir)).for_each(|of_dir| {
+                recalls.remove(of_dir);
+            });
+        }
+        let since = |of_dir: &(Ino, Delegation)| *recalls.entry(*of_dir).or_insert(now);
+        left.iter().map(since).map(|since| now.duration_since(since)).collect()
+    }
+
+    fn is_over(&self, holder: Delegation) -> bool {
+        self.over.read().contains(&holder)
+    }
+
+    fn note_over(&self, holder: Delegation) {
+        let mut over = self.over.write();
+        if over.len() >= OVER_MAX {
+            over.clear();
+        }
+        over.insert(holder);
+    }
+}
+
 impl View {
+    /// Who holds a directory, if it is somebody still.
+    pub(crate) fn holder(&self, record: &InodeRecord) -> Option<Delegation> {
+        let over =
+            |holder: &Delegation| self.delegations.as_ref().is_some_and(|all| all.is_over(*holder));
+        record.delegated.filter(|holder| !over(holder))
+    }
+
     /// Ends the transaction when somebody else holds the directory.
     pub(crate) fn may_see(&self, record: &InodeRecord) -> Result<(), Failed> {
-        match (record.delegated, self.session) {
+        match (self.holder(record), self.session) {
             (Some(holder), Some(session)) if holder.session != session => {
                 Err(Failed::Delegated(vec![(record.attr.ino, holder)]))
             }
@@ -136,60 +185,87 @@ impl Volume {
     /// # Errors
     /// [`VolumeError`]: the store.
     pub(crate) async fn recall(&self, held: &[(Ino, Delegation)]) -> Result<(), VolumeError> {
-        let mut pause = LOOK;
-        for of_dir in held {
-            while self.ask_for(*of_dir).await.map_err(broken)? {
-                if self.waited_for(*of_dir) >= Duration::from_millis(FENCE_MS.into()) {
-                    self.fence(*of_dir).await.map_err(broken)?;
-                    continue;
-                }
-                tokio::time::sleep(pause).await;
-                pause = (2 * pause).min(LOOK_MAX);
-            }
-            self.recalls.lock().remove(of_dir);
+        for some in held.chunks(RETURNS_MAX) {
+            self.recall_some(some).await.map_err(broken)?;
         }
         Ok(())
     }
 
-    /// How long this process has waited for a directory, or others have.
-    fn waited_for(&self, of_dir: (Ino, Delegation)) -> Duration {
-        let (now, mut recalls) = (Instant::now(), self.recalls.lock());
-        if recalls.len() > RECALLS {
-            recalls.retain(|_, since| now.duration_since(*since) < FORGOTTEN);
+    async fn recall_some(&self, held: &[(Ino, Delegation)]) -> Result<(), Failed> {
+        let (mut left, mut pause) = (held.to_vec(), LOOK);
+        loop {
+            left = self.ask_for(&left).await?;
+            let fence_after = Duration::from_millis(FENCE_MS.into());
+            let since = self.delegations.waited_for(held, &left);
+            let late = left.iter().zip(since).find(|(_, since)| *since >= fence_after);
+            match late {
+                Some((of_dir, _)) => self.fence(*of_dir).await?,
+                None if left.is_empty() => return Ok(()),
+                None => {
+                    tokio::time::sleep(pause).await;
+                    pause = (2 * pause).min(LOOK_MAX);
+                }
+            }
         }
-        now.duration_since(*recalls.entry(of_dir).or_insert(now))
     }
 
-    /// Asks a holder for its directory; false when nobody holds it any more.
-    async fn ask_for(&self, (dir, holder): (Ino, Delegation)) -> Result<bool, Failed> {
-        let key = &keys::inode(dir);
+    /// Asks holders for their directories; those that they hold still.
+    async fn ask_for(&self, held: &[(Ino, Delegation)]) -> Result<Delegated, Failed> {
+        if held.is_empty() {
+            return Ok(Vec::new());
+        }
+        let of_dir = |(dir, holder): &(Ino, Delegation)| {
+            let recalled = keys::recalled(holder.session, *dir);
+            [keys::inode(*dir), keys::session(holder.session), recalled]
+        };
+        let keys: Vec<[Vec<u8>; 3]> = held.iter().map(of_dir).collect();
+        let names: &Vec<&[u8]> = &keys.iter().flatten().map(Vec::as_slice).collect();
         // Most looks find what the look before has found.
-        let seen = self.store.begin();
-        let recalled = &keys::recalled(holder.session, dir);
-        let of_session = &keys::session(holder.session);
-        let found = seen.get_many_snapshot(&[key, of_session, recalled]).await?;
-        if is_held(&found, holder)? && found[2].is_some() {
-            return Ok(true);
+        let found = self.store.begin().get_many_snapshot(names).await?;
+        let (mut left, mut is_new) = (Vec::new(), false);
+        for (of_dir, found) in held.iter().zip(found.chunks(3)) {
+            if self.is_held(found, of_dir.1)? {
+                left.push(*of_dir);
+                is_new |= found[2].is_none();
+            }
+        }
+        if !is_new {
+            return Ok(left);
         }
         let ask = |txn: Transaction| async move {
-            let found = txn.get_many(&[key, of_session, recalled]).await?;
-            let Some(inode) = &found[0] else { return Ok(false) };
-            let mut record: InodeRecord = opened(key, inode)?;
-            if record.delegated != Some(holder) {
-                return Ok(false);
+            let found = txn.get_many(names).await?;
+            let mut left = Vec::new();
+            for ((of_dir, found), name) in held.iter().zip(found.chunks(3)).zip(names.chunks(3)) {
+                let [Some(inode), _, recalled] = found else { continue };
+                if !self.is_held(found, of_dir.1)? {
+                    continue;
+                }
+                left.push(*of_dir);
+                if recalled.is_none() {
+                    txn.put(name[2], Vec::new())?;
+                    // The holder hears of it, since it did not do that.
+                    txn.put(name[0], inode.as_slice())?;
+                }
             }
-            let is_held = is_held(&found, holder)?;
-            if is_held {
-                txn.put(recalled, Vec::new())?;
-            } else {
-                record.delegated = None;
-                txn.delete(recalled)?;
-            }
-            // The holder hears of it, since it did not do that.
-            txn.put(key, record.seal())?;
-            Ok::<_, Failed>(is_held)
+            Ok::<_, Failed>(left)
         };
         self.store.transact(ask).await
+    }
+
+    /// Whether a directory is held, by its record and its holder's session. A holder that is none any more is
+    /// remembered.
+    fn is_held(&self, found: &[Option<Vec<u8>>], holder: Delegation) -> Result<bool, Failed> {
+        let [inode, of_session, ..] = found else { return Ok(false) };
+        let tenure = match of_session {
+            Some(of_session) => Some(opened::<SessionRecord>(b"session", of_session)?.tenure),
+            None => None,
+        };
+        if tenure != Some(holder.tenure) {
+            self.delegations.note_over(holder);
+            return Ok(false);
+        }
+        let Some(inode) = inode else { return Ok(false) };
+        Ok(opened::<InodeRecord>(b"inode", inode)?.delegated == Some(holder))
     }
 
     /// Ends the tenure of a session that does not return a directory.
@@ -214,12 +290,4 @@ impl Volume {
         }
         Ok(())
     }
-}
-
-/// Whether a directory is held, by its record and its holder's session.
-fn is_held(found: &[Option<Vec<u8>>], holder: Delegation) -> Result<bool, Failed> {
-    let [Some(inode), Some(of_session), ..] = found else { return Ok(false) };
-    let record: InodeRecord = opened(b"inode", inode)?;
-    let of_session: SessionRecord = opened(b"session", of_session)?;
-    Ok(record.delegated == Some(holder) && of_session.tenure == holder.tenure)
 }

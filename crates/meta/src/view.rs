@@ -1,5 +1,7 @@
 //! The namespace as one transaction sees it.
 
+use std::sync::Arc;
+
 use millpond_store::{KeyRange, RangeOptions, Transaction};
 use millpond_types::meta::object::places;
 use millpond_types::meta::{
@@ -9,8 +11,10 @@ use millpond_types::meta::{
 use millpond_types::wire::Record;
 use parking_lot::Mutex;
 
+use crate::delegation::Delegations;
 use crate::error::{Failed, VolumeError};
 use crate::trash;
+use crate::volume::Volume;
 
 /// Reads a record that was stored under `key`.
 pub(crate) fn opened<R: Record>(key: &[u8], bytes: &[u8]) -> Result<R, Failed> {
@@ -26,18 +30,21 @@ pub(crate) struct View {
     pub(crate) now: Timestamp,
     /// For whom it is done; none when that is the meta itself, which sees what others hold.
     pub(crate) session: Option<u64>,
+    /// Who of those who held something does not any more.
+    pub(crate) delegations: Option<Arc<Delegations>>,
     /// Directories whose entries this transaction changed, as they will be.
     dirs: Mutex<Vec<Attr>>,
 }
 
 impl View {
     pub(crate) fn new(txn: Transaction, now: Timestamp) -> Self {
-        Self { txn, now, session: None, dirs: Mutex::default() }
+        Self { txn, now, session: None, delegations: None, dirs: Mutex::default() }
     }
 
     /// What a request sees.
-    pub(crate) fn of(txn: Transaction, now: Timestamp, session: u64) -> Self {
-        Self { session: Some(session), ..Self::new(txn, now) }
+    pub(crate) fn of(volume: &Volume, txn: Transaction, session: u64) -> Self {
+        let delegations = Some(Arc::clone(&volume.delegations));
+        Self { session: Some(session), delegations, ..Self::new(txn, volume.now()) }
     }
 
     /// A record.
@@ -96,6 +103,7 @@ impl View {
 
     pub(crate) fn put_inode(&self, record: &mut InodeRecord) -> Result<(), Failed> {
         record.attr.version += 1;
+        record.delegated = self.holder(record);
         Ok(self.txn.put(&keys::inode(record.attr.ino), record.seal())?)
     }
 

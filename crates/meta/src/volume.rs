@@ -15,7 +15,7 @@ use millpond_types::meta::{
 use millpond_types::wire::Record;
 use parking_lot::Mutex;
 
-use crate::delegation::{Delegated, Recalls};
+use crate::delegation::{Delegated, Delegations};
 use crate::entry::Fresh;
 use crate::error::{Failed, VolumeError};
 use crate::feed::Feed;
@@ -71,8 +71,8 @@ pub struct Volume {
     pub(crate) unreleased: Mutex<Option<KeyRange>>,
     /// As much for what is in the trash.
     pub(crate) unexpired: Mutex<Option<KeyRange>>,
-    /// Directories that their holders are asked to return.
-    pub(crate) recalls: Recalls,
+    /// Who is asked to return directories, and who holds none.
+    pub(crate) delegations: Arc<Delegations>,
     /// No session is ended before: while no meta reached the store, none could be renewed.
     pub(crate) grace_until: Mutex<Timestamp>,
 }
@@ -130,7 +130,7 @@ impl Volume {
             uncollected: Mutex::default(),
             unreleased: Mutex::default(),
             unexpired: Mutex::default(),
-            recalls: Recalls::default(),
+            delegations: Arc::default(),
             grace_until: Mutex::default(),
         };
         volume.grant_grace();
@@ -245,7 +245,7 @@ impl Volume {
                 done
             }
             _ => {
-                let view = View::of(self.store.begin(), self.now(), request.session);
+                let view = View::of(self, self.store.begin(), request.session);
                 let done = self.look(&view, request).await;
                 // What was not there is known to be not there as of a version, too.
                 version = view.txn.version().await.map_or(0, |version| version.0);
@@ -281,7 +281,7 @@ impl Volume {
         let id = self.id_for(&request.op).await?;
         let (seen, dirs) = (&AtomicU64::new(0), &Mutex::new(Vec::new()));
         let work = |txn: Transaction| async move {
-            let view = View::of(txn, self.now(), request.session);
+            let view = View::of(self, txn, request.session);
             let reply = self.change(&view, request, id).await?;
             seen.store(view.txn.version().await?.0, Ordering::Relaxed);
             *dirs.lock() = view.touched();

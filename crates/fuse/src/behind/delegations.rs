@@ -6,7 +6,7 @@
 //! can have seen it. What is believed here ends by this process's clock before metas give the directory to anybody
 //! (`millpond_types::meta::Delegation`).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -30,6 +30,11 @@ const ASK: Duration = Duration::from_millis(500);
 /// How long what was asked for is believed.
 const BELIEVED: Duration = Duration::from_millis(DELEGATION_MS as u64);
 const RETURN: Duration = Duration::from_millis(RETURN_MS as u64);
+/// Recalls that follow each other within this time are of somebody who walks through a tree. With the second one so
+/// many more directories are given back, and twice as many with each after that.
+const WALKS: Duration = Duration::from_secs(1);
+const AHEAD: usize = 4;
+const AHEAD_MAX: usize = 256;
 
 #[derive(Debug, Default)]
 struct State {
@@ -39,9 +44,11 @@ struct State {
     until: Tick,
     /// From when on nothing is believed, since a recall was not answered for so long.
     overdue: Option<Tick>,
-    /// Each with a number that is another one when files have left it.
-    dirs: HashMap<Ino, u64>,
+    /// Each with a number that is another one when files have left it. In the order in which they were made, about.
+    dirs: BTreeMap<Ino, u64>,
     returned: VecDeque<Ino>,
+    /// When metas recalled something last, and how many more were given back with it.
+    ahead: (Tick, usize),
 }
 
 #[derive(Debug, Default)]
@@ -74,6 +81,23 @@ impl State {
     fn is_believed(&self) -> bool {
         let now = RealClock::tick();
         now < self.until && self.overdue.is_none_or(|overdue| now < overdue)
+    }
+
+    /// Takes those that somebody who walks through a tree would come to next: of the first one that is recalled he
+    /// may want nothing but that, and after each further one soon after he is the more likely to go on.
+    fn take_ahead(&mut self, recalled: &[Ino]) -> Vec<Ino> {
+        let (now, (last, before)) = (RealClock::tick(), self.ahead);
+        let is_walked = last != Tick(0) && now.since(last) < WALKS;
+        let count = if is_walked { (2 * before).max(AHEAD) } else { 0 };
+        let count = count.min(AHEAD_MAX);
+        self.ahead = (now, count);
+        let from = recalled.iter().max().copied().unwrap_or(Ino(0));
+        let behind = self.dirs.range(from..).chain(self.dirs.range(..from));
+        let taken: Vec<Ino> = behind.take(count).map(|(dir, _)| *dir).collect();
+        for dir in &taken {
+            self.dirs.remove(dir);
+        }
+        taken
     }
 }
 
@@ -148,8 +172,9 @@ impl Delegations {
         self.state.write().dirs.remove(&dir);
     }
 
-    /// What a meta said that was asked at this time. What it recalls is this mount's no more; that is to be returned.
-    pub(crate) fn hear(&self, asked: Tick, tenure: u32, recalled: &[Ino]) {
+    /// What a meta said that was asked at this time. What it recalls is this mount's no more; that is to be returned,
+    /// and what is this mount's no more beside it.
+    pub(crate) fn hear(&self, asked: Tick, tenure: u32, recalled: &[Ino]) -> Vec<Ino> {
         let mut state = self.state.write();
         if state.tenure != Some(tenure) {
             if state.tenure.is_some() && !state.dirs.is_empty() {
@@ -168,11 +193,19 @@ impl Delegations {
             }
             state.returned.push_back(*dir);
         }
-        if !recalled.is_empty() {
+        if recalled.is_empty() {
+            // It was given to others, if it was not returned.
+            state.overdue = None;
+        } else {
             self.recalled.fetch_add(recalled.len() as u64, Ordering::Relaxed);
             state.overdue.get_or_insert(RealClock::tick().plus(RETURN));
         }
         state.until = state.until.max(asked.plus(BELIEVED));
+        let mut returns = recalled.to_vec();
+        if !recalled.is_empty() {
+            returns.extend(state.take_ahead(recalled));
+        }
+        returns
     }
 
     /// All that was recalled has been returned.
@@ -278,7 +311,7 @@ mod tests {
         let all = given();
         assert!(all.has(DIR) && all.covers(FILE) && !all.has(Ino(6)));
         let now = RealClock::tick();
-        all.hear(now, 3, &[DIR]);
+        assert_eq!(all.hear(now, 3, &[DIR]), [DIR]);
         assert!(!all.has(DIR) && !all.covers(FILE));
         assert!(!all.add(DIR, (now, 3)), "the answer to its making comes late");
         let fenced = given();
@@ -288,6 +321,26 @@ mod tests {
         let lost = given();
         lost.lose();
         assert!(!lost.has(DIR) && lost.tenure().is_none());
+    }
+
+    #[test]
+    fn who_walks_is_given_more_than_was_asked_for() {
+        let all = given();
+        let now = RealClock::tick();
+        (10..500).for_each(|n| assert!(all.add(Ino(n), (now, 3))));
+        assert_eq!(all.hear(now, 3, &[Ino(100)]), [Ino(100)], "of one that is looked at");
+        let second: Vec<Ino> = [200, 201, 202, 203, 204].map(Ino).to_vec();
+        assert_eq!(all.hear(now, 3, &[Ino(200)]), second);
+        assert!(!all.has(Ino(204)) && all.has(Ino(205)));
+        assert_eq!(all.hear(now, 3, &[Ino(300)]).len(), 1 + 8);
+        // The next ones, and then those before.
+        let fourth = all.hear(now, 3, &[Ino(490)]);
+        assert_eq!((fourth.len(), fourth[9], fourth[10]), (17, Ino(499), DIR));
+        assert!(all.hear(now, 3, &[]).is_empty());
+        (0..10).for_each(|_| drop(all.hear(now, 3, &[DIR])));
+        let (left, recalled) = all.counts();
+        assert_eq!((left, recalled), (0, 4 + 10));
+        assert_eq!(all.state.read().ahead.1, AHEAD_MAX);
     }
 
     #[test]
@@ -308,6 +361,9 @@ mod tests {
         assert!(!all.has(DIR));
         all.returned();
         assert!(all.has(DIR));
+        all.state.write().overdue = Some(now);
+        all.hear(now, 3, &[]);
+        assert!(all.has(DIR), "what was recalled was given to others");
     }
 
     #[test]

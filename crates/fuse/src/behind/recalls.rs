@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use millpond_env::RealClock;
-use millpond_types::meta::{Ino, MetaOp, MetaReply};
+use millpond_types::meta::{Ino, MetaOp, MetaReply, RETURNS_MAX};
 
 use super::delegations::Delegations;
 use crate::errno::Errno;
@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(super) fn run(fs: &Fs, delegations: &Delegations) {
     while delegations.wait() {
         while let Some(recalled) = fs.ask_for_recalls(delegations) {
-            if recalled.is_empty() || !give_back(fs, delegations, recalled) {
+            if recalled.is_empty() || !give_back(fs, delegations, &recalled) {
                 break;
             }
         }
@@ -24,36 +24,41 @@ pub(super) fn run(fs: &Fs, delegations: &Delegations) {
 }
 
 /// Returns directories once metas have all that was promised of them; false when this process does not any more.
-fn give_back(fs: &Fs, delegations: &Delegations, dirs: Vec<Ino>) -> bool {
+fn give_back(fs: &Fs, delegations: &Delegations, dirs: &[Ino]) -> bool {
     let behind = &fs.backend.behind;
-    if behind.wait_dirs(&dirs).is_err() {
+    if behind.wait_dirs(dirs).is_err() {
         return false;
     }
-    behind.forget_dirs(&dirs);
-    let op = MetaOp::Return { dirs };
+    behind.forget_dirs(dirs);
+    let returned = dirs.chunks(RETURNS_MAX).all(|some| give_some_back(fs, some));
+    if returned {
+        delegations.returned();
+    }
+    returned
+}
+
+fn give_some_back(fs: &Fs, dirs: &[Ino]) -> bool {
+    let op = MetaOp::Return { dirs: dirs.to_vec() };
     loop {
         // Asked for twice it does what it did once.
         match fs.backend.meta(&mut fs.backend.own_ticket(), op.clone()) {
-            Ok(_) => break,
+            Ok(_) => return true,
             Err(Errno::STALE) => return false,
-            Err(errno) => tracing::debug!("returning directories: {}", errno.name()),
+            Err(errno) => tracing::warn!("returning {} directories: {}", dirs.len(), errno.name()),
         }
-        if !behind.pause(PAUSE) {
+        if !fs.backend.behind.pause(PAUSE) {
             return false;
         }
     }
-    delegations.returned();
-    true
 }
 
 impl Fs {
-    /// Asks a meta what is recalled; nothing when none answers.
+    /// Asks a meta what is recalled: what is to be returned. Nothing when none answers.
     pub(crate) fn ask_for_recalls(&self, delegations: &Delegations) -> Option<Vec<Ino>> {
         let asked = RealClock::tick();
         match self.backend.meta(&mut self.backend.own_ticket(), MetaOp::Recalled) {
             Ok(MetaReply::Recalled { tenure, dirs }) => {
-                delegations.hear(asked, tenure, &dirs);
-                Some(dirs)
+                Some(delegations.hear(asked, tenure, &dirs))
             }
             Ok(_) => None,
             Err(errno) => {

@@ -59,7 +59,7 @@ pub(crate) async fn enter(
         return Ok(());
     }
     // Listings by keys do not look at each directory: nobody holds one.
-    if let Some(holder) = record.delegated {
+    if let Some(holder) = view.holder(record) {
         return Err(Failed::Delegated(vec![(record.attr.ino, holder)]));
     }
     match view.must_be_empty(record.attr.ino).await {

@@ -78,6 +78,7 @@ fn cases() -> Vec<(&'static str, Case)> {
         orphans::garbage_is_listed_and_forgotten,
         delegations::others_wait_until_it_is_returned,
         delegations::who_does_not_yield_is_fenced,
+        delegations::many_are_recalled,
         delegations::what_a_session_held_goes_with_it,
         delegations::not_every_directory_is_held,
         delegations::only_what_was_meant_is_unlinked,

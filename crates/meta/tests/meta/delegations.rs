@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use millpond_types::meta::{
     Attr, Create, FENCE_MS, FileKind, Ino, MetaAnswer, MetaError, MetaOp, MetaReply, PromisedFile,
-    ReadDir, Timestamp,
+    RETURNS_MAX, ReadDir, Timestamp,
 };
 use tokio::task::JoinHandle;
 
@@ -126,6 +126,41 @@ pub(crate) async fn who_does_not_yield_is_fenced(f: Fixture) {
     };
     give_back(&holder, ino).await;
     other.file(ino, "f").await;
+    f.assert_sound().await;
+}
+
+/// More directories than one transaction can change are asked for and returned by the part, or fenced at once.
+pub(crate) async fn many_are_recalled(f: Fixture) {
+    let (holder, other) = (f.client().await, f.client().await.at(&f.other));
+    for fences in [false, true] {
+        let dir = f.client().await.dir(ROOT, &fences.to_string()).await;
+        let count = 2 * RETURNS_MAX + 5;
+        for n in 0..count {
+            held(&holder, dir, &n.to_string()).await;
+        }
+        let began = Instant::now();
+        let client = other.clone();
+        let listed = tokio::spawn(async move {
+            let page = ReadDir { dir, after: 0, limit: 500, attrs: true };
+            client.run(MetaOp::ReadDir(page)).await
+        });
+        let mut returned = 0;
+        while !fences && !listed.is_finished() {
+            let (_, dirs) = recalled(&holder).await.unwrap();
+            assert!(dirs.len() <= RETURNS_MAX);
+            returned += dirs.len();
+            assert_eq!(holder.run(MetaOp::Return { dirs }).await, Ok(MetaReply::Done));
+        }
+        let MetaReply::Page { entries, end: true } = listed.await.unwrap().unwrap() else {
+            panic!("all of them")
+        };
+        assert!(entries.len() == count && entries.iter().all(|entry| entry.attr.is_some()));
+        assert_eq!(returned, if fences { 0 } else { count });
+        let once = Duration::from_millis(FENCE_MS.into());
+        let took = began.elapsed();
+        assert!(if fences { took >= once && took < once + SOON } else { took < SOON }, "{took:?}");
+    }
+    assert_eq!(recalled(&holder).await, Ok((1, Vec::new())));
     f.assert_sound().await;
 }
 

@@ -13,8 +13,14 @@ pub struct Delegation {
     pub tenure: u32,
 }
 
-/// Directories that one request can return, and that one answer can name as recalled.
-pub const RETURNS_MAX: usize = 256;
+/// Directories that one request can return, and that one answer can name as recalled: the changes of one transaction
+/// ([`STORE_TXN_WRITES_MAX`]).
+///
+/// [`STORE_TXN_WRITES_MAX`]: crate::limits::STORE_TXN_WRITES_MAX
+pub const RETURNS_MAX: usize = 32;
+// To return one is to delete one record, which counts two, and to write another one; and there is the answer.
+const _: () = assert!(3 * RETURNS_MAX + 16 <= crate::limits::STORE_TXN_WRITES_MAX);
+const _: () = assert!(3 * RETURNS_MAX + 16 <= crate::limits::STORE_TXN_CONFLICTS_MAX);
 /// How long a mount believes that it holds what it holds, from when it asked a meta, in ms.
 pub const DELEGATION_MS: u32 = 2000;
 /// How long a holder that is asked to return a directory may take for that, from when it heard of it, in ms: then it
