@@ -225,7 +225,7 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument(
         "--modes",
-        default="close-to-open,close-to-open+delegations,one-writer",
+        default="close-to-open,close-to-open+nodelegations,one-writer",
         help="with commas; options of a mount behind a +",
     )
     args = parser.parse_args()

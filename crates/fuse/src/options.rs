@@ -100,7 +100,7 @@ pub struct MountSpec {
     pub watch: bool,
     /// The mount reads ahead what the kernel does not.
     pub read_ahead: bool,
-    /// Directories that it makes are its own until somebody else comes.
+    /// Directories that it makes are its own until somebody else comes: in close-to-open.
     pub delegations: bool,
     /// Requests come over `io_uring`. Such a mount ends with its process.
     pub io_uring: bool,
@@ -134,7 +134,7 @@ impl MountSpec {
             threads: THREADS_DEFAULT,
             watch: true,
             read_ahead: true,
-            delegations: false,
+            delegations: true,
             io_uring: false,
             budgets: Budgets::default(),
             cache: CacheOptions::default(),
@@ -147,6 +147,7 @@ impl MountSpec {
     /// # Errors
     /// [`OptionError`] naming the option.
     pub fn apply(&mut self, options: &str) -> Result<(), OptionError> {
+        let mut asks_for_delegations = false;
         for option in options.split(',').filter(|option| !option.is_empty()) {
             let (name, value) =
                 option.split_once('=').map_or((option, None), |(n, v)| (n, Some(v)));
@@ -166,7 +167,7 @@ impl MountSpec {
                 ("nowatch", None) => self.watch = false,
                 ("read_ahead", None) => self.read_ahead = true,
                 ("noread_ahead", None) => self.read_ahead = false,
-                ("delegations", None) => self.delegations = true,
+                ("delegations", None) => (self.delegations, asks_for_delegations) = (true, true),
                 ("nodelegations", None) => self.delegations = false,
                 ("io_uring", None) => self.io_uring = true,
                 ("journal", Some("off")) => self.journal = false,
@@ -193,7 +194,7 @@ impl MountSpec {
                 }
             }
         }
-        if self.delegations && self.mode != Mode::CloseToOpen {
+        if asks_for_delegations && self.mode != Mode::CloseToOpen {
             return Err(OptionError {
                 option: "delegations".to_owned(),
                 fix: "is for mode=close-to-open: leave one of the two out".to_owned(),
@@ -228,7 +229,7 @@ mod tests {
             ("threads=0", "1 to 63"),
             ("colour", "no option"),
             ("memory=1MiB,threads=16", "16 threads"),
-            ("delegations", "close-to-open"),
+            ("mode=strict,delegations", "close-to-open"),
             ("bandwidth=fast", "use a number of bytes a second"),
         ] {
             let text = spec.clone().apply(wrong).unwrap_err().to_string();

@@ -81,7 +81,7 @@ entries = [["nobody", "nogroup"], ["games", "games"], ["daemon", "daemon"]]
 const MODES: [(&str, &str); 5] = [
     ("strict", "mode=strict"),
     ("close", "mode=close-to-open"),
-    ("delegated", "mode=close-to-open,delegations"),
+    ("undelegated", "mode=close-to-open,nodelegations"),
     ("writer", "mode=one-writer"),
     ("relaxed", "mode=relaxed"),
 ];

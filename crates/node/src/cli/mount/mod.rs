@@ -30,9 +30,10 @@ pub(super) const EXAMPLES: &str = "Options of -o, with commas:
   nowatch       no .stats and .accesslog in the root
   threads=N     threads that serve requests, 1 to 63 (default 16)
   noread_ahead  no read-ahead but the kernel's
-  delegations   directories that the mount makes are its own until somebody else
-                comes: changes in them are answered before a meta has made them;
-                with mode=close-to-open, see docs/files.md
+  nodelegations, delegations
+                whether directories that the mount makes are its own until somebody
+                else comes, and changes in them are answered before a meta has made
+                them; default with mode=close-to-open, see docs/files.md
   memory=SIZE   memory for requests and for what is read ahead (default 256MiB)
   bandwidth=RATE, read_bandwidth=RATE, write_bandwidth=RATE
                 bytes a second that are read and written, together or each: 100MiB

@@ -15,7 +15,7 @@ use super::host::{Host, left_out, signal};
 use super::promises::{check, names, number, shuffle};
 use crate::process::{Cluster, until};
 
-const OPTIONS: &str = "mode=close-to-open,delegations";
+const OPTIONS: &str = "mode=close-to-open";
 
 fn delegated(host: &Host, mount: &Path) -> u64 {
     number(host, mount, "millpond_mount_delegated_directories")
