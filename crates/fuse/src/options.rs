@@ -168,7 +168,9 @@ impl MountSpec {
                 ("read_ahead", None) => self.read_ahead = true,
                 ("noread_ahead", None) => self.read_ahead = false,
                 ("delegations", None) => (self.delegations, asks_for_delegations) = (true, true),
-                ("nodelegations", None) => self.delegations = false,
+                ("nodelegations", None) => {
+                    (self.delegations, asks_for_delegations) = (false, false);
+                }
                 ("io_uring", None) => self.io_uring = true,
                 ("journal", Some("off")) => self.journal = false,
                 ("threads", Some(count)) => {

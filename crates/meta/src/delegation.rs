@@ -9,7 +9,8 @@
 //! A holder that does not return within [`FENCE_MS`] is fenced: its session enters another tenure, and holds nothing
 //! that it was given before. By then it believes in none of it any more, by its own clock: it believes for [`DELEGATION_MS`]
 //! after it asked a meta, the metas' answer names what is recalled, and what it does not return within [`RETURN_MS`]
-//! ends its belief in all. Only spans of time are compared, of one clock each (Gray and Cheriton, "Leases", SOSP 1989).
+//! ends its belief in all; one that hears of it when its belief was over believes nothing before it was returned.
+//! Only spans of time are compared, of one clock each (Gray and Cheriton, "Leases", SOSP 1989).
 //!
 //! [`DELEGATION_MS`]: millpond_types::meta::DELEGATION_MS
 //! [`RETURN_MS`]: millpond_types::meta::RETURN_MS

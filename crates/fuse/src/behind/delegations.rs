@@ -6,13 +6,13 @@
 //! can have seen it. What is believed here ends by this process's clock before metas give the directory to anybody
 //! (`millpond_types::meta::Delegation`).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use millpond_env::RealClock;
 use millpond_types::Tick;
-use millpond_types::meta::{DELEGATION_MS, Ino, MetaOp, RETURN_MS};
+use millpond_types::meta::{DELEGATION_MS, Ino, MetaOp, RETURN_MS, RETURNS_MAX};
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use quick_cache::sync::Cache;
 
@@ -42,8 +42,9 @@ struct State {
     tenure: Option<u32>,
     /// Until when it is believed.
     until: Tick,
-    /// From when on nothing is believed, since a recall was not answered for so long.
-    overdue: Option<Tick>,
+    /// Directories that metas recall and were not given back, until that is heard: when a meta was asked that said so, and
+    /// from when on nothing is believed, since it was not given back for so long.
+    recalled: HashMap<Ino, (Tick, Tick)>,
     /// Each with a number that is another one when files have left it. In the order in which they were made, about.
     dirs: BTreeMap<Ino, u64>,
     returned: VecDeque<Ino>,
@@ -80,7 +81,7 @@ pub(crate) struct Still<'d> {
 impl State {
     fn is_believed(&self) -> bool {
         let now = RealClock::tick();
-        now < self.until && self.overdue.is_none_or(|overdue| now < overdue)
+        now < self.until && self.recalled.values().all(|(_, overdue)| now < *overdue)
     }
 
     /// Takes those that somebody who walks through a tree would come to next: of the first one that is recalled he
@@ -172,9 +173,12 @@ impl Delegations {
         self.state.write().dirs.remove(&dir);
     }
 
-    /// What a meta said that was asked at this time. What it recalls is this mount's no more; that is to be returned,
-    /// and what is this mount's no more beside it.
-    pub(crate) fn hear(&self, asked: Tick, tenure: u32, recalled: &[Ino]) -> Vec<Ino> {
+    /// What a meta said that was asked at this time. What it recalls is this mount's no more; that is to be returned.
+    ///
+    /// Metas give a directory to others [`FENCE_MS`](millpond_types::meta::FENCE_MS) after they have recalled it. An
+    /// answer that does not name it was asked for before, so what is believed ends [`BELIEVED`] after the recall at the
+    /// latest; and a mount that was away for longer, and hears late, has that much less time to return it.
+    pub(crate) fn hear(&self, asked: Tick, tenure: u32, recalled: &[Ino]) {
         let mut state = self.state.write();
         if state.tenure != Some(tenure) {
             if state.tenure.is_some() && !state.dirs.is_empty() {
@@ -185,32 +189,44 @@ impl Delegations {
             }
             state.tenure = Some(tenure);
             state.dirs.clear();
+            state.recalled.clear();
         }
+        // What is not named is not recalled any more, unless there are too many to be named, or it was asked before that was.
+        let names_all = recalled.len() < RETURNS_MAX;
+        if names_all {
+            state.recalled.retain(|dir, (heard, _)| asked <= *heard || recalled.contains(dir));
+        }
+        let overdue = asked.min(state.until).plus(RETURN);
         for dir in recalled {
             state.dirs.remove(dir);
+            if state.recalled.contains_key(dir) {
+                continue;
+            }
+            state.recalled.insert(*dir, (asked, overdue));
             if state.returned.len() >= RETURNED_MAX {
                 state.returned.pop_front();
             }
             state.returned.push_back(*dir);
+            self.recalled.fetch_add(1, Ordering::Relaxed);
         }
-        if recalled.is_empty() {
-            // It was given to others, if it was not returned.
-            state.overdue = None;
-        } else {
-            self.recalled.fetch_add(recalled.len() as u64, Ordering::Relaxed);
-            state.overdue.get_or_insert(RealClock::tick().plus(RETURN));
+        if names_all {
+            state.until = state.until.max(asked.plus(BELIEVED));
         }
-        state.until = state.until.max(asked.plus(BELIEVED));
-        let mut returns = recalled.to_vec();
-        if !recalled.is_empty() {
-            returns.extend(state.take_ahead(recalled));
-        }
-        returns
     }
 
-    /// All that was recalled has been returned.
-    pub(crate) fn returned(&self) {
-        self.state.write().overdue = None;
+    /// What is to be returned beside directories that metas recall: it is this mount's no more.
+    pub(super) fn take_ahead(&self, recalled: &[Ino]) -> Vec<Ino> {
+        self.state.write().take_ahead(recalled)
+    }
+
+    /// These have been returned; if that was late, metas may have given everything to others before.
+    pub(super) fn returned(&self, dirs: &[Ino]) {
+        let (now, mut state) = (RealClock::tick(), self.state.write());
+        for dir in dirs {
+            if state.recalled.remove(dir).is_some_and(|(_, overdue)| overdue <= now) {
+                state.until = Tick(0);
+            }
+        }
     }
 
     /// The session has ended: what it had is everybody's.
@@ -311,7 +327,7 @@ mod tests {
         let all = given();
         assert!(all.has(DIR) && all.covers(FILE) && !all.has(Ino(6)));
         let now = RealClock::tick();
-        assert_eq!(all.hear(now, 3, &[DIR]), [DIR]);
+        all.hear(now, 3, &[DIR]);
         assert!(!all.has(DIR) && !all.covers(FILE));
         assert!(!all.add(DIR, (now, 3)), "the answer to its making comes late");
         let fenced = given();
@@ -328,42 +344,81 @@ mod tests {
         let all = given();
         let now = RealClock::tick();
         (10..500).for_each(|n| assert!(all.add(Ino(n), (now, 3))));
-        assert_eq!(all.hear(now, 3, &[Ino(100)]), [Ino(100)], "of one that is looked at");
-        let second: Vec<Ino> = [200, 201, 202, 203, 204].map(Ino).to_vec();
-        assert_eq!(all.hear(now, 3, &[Ino(200)]), second);
+        assert!(all.take_ahead(&[Ino(100)]).is_empty(), "of one that is looked at");
+        assert_eq!(all.take_ahead(&[Ino(201)]), [201, 202, 203, 204].map(Ino));
         assert!(!all.has(Ino(204)) && all.has(Ino(205)));
-        assert_eq!(all.hear(now, 3, &[Ino(300)]).len(), 1 + 8);
+        assert_eq!(all.take_ahead(&[Ino(300)]).len(), 8);
         // The next ones, and then those before.
-        let fourth = all.hear(now, 3, &[Ino(490)]);
-        assert_eq!((fourth.len(), fourth[9], fourth[10]), (17, Ino(499), DIR));
-        assert!(all.hear(now, 3, &[]).is_empty());
-        (0..10).for_each(|_| drop(all.hear(now, 3, &[DIR])));
-        let (left, recalled) = all.counts();
-        assert_eq!((left, recalled), (0, 4 + 10));
+        let fourth = all.take_ahead(&[Ino(490)]);
+        assert_eq!((fourth.len(), fourth[9], fourth[10]), (16, Ino(499), DIR));
+        let rest: usize = (0..10).map(|_| all.take_ahead(&[DIR]).len()).sum();
+        assert_eq!((rest, all.counts().0), (491 - 4 - 8 - 16, 0));
         assert_eq!(all.state.read().ahead.1, AHEAD_MAX);
+    }
+
+    fn before(now: Tick, ms: u64) -> Tick {
+        Tick(now.0 - 1000 * ms)
     }
 
     #[test]
     fn belief_ends_by_itself() {
         let all = Delegations::new(false);
         let now = RealClock::tick();
-        let before = Tick(now.0 - u64::try_from(BELIEVED.as_micros()).unwrap());
-        all.hear(before, 3, &[]);
-        assert!(!all.add(DIR, (before, 3)));
+        let long_ago = before(now, DELEGATION_MS.into());
+        all.hear(long_ago, 3, &[]);
+        assert!(!all.add(DIR, (long_ago, 3)));
         assert!(all.add(DIR, (now, 3)));
         assert!(!all.has(DIR), "a meta was asked too long ago");
         all.hear(now, 3, &[]);
         assert!(all.has(DIR));
-        // Another directory is not returned.
-        all.hear(now, 3, &[Ino(6)]);
-        assert!(all.has(DIR));
-        all.state.write().overdue = Some(now);
+    }
+
+    #[test]
+    fn nothing_is_believed_while_something_is_returned_late() {
+        const OTHER: Ino = Ino(6);
+        let (all, now) = (given(), RealClock::tick());
+        all.hear(now, 3, &[OTHER]);
+        assert!(all.has(DIR), "there is time to return the other one");
+        all.returned(&[OTHER]);
+        let late = before(now, RETURN_MS.into());
+        all.state.write().recalled.insert(OTHER, (late, now));
         assert!(!all.has(DIR));
-        all.returned();
-        assert!(all.has(DIR));
-        all.state.write().overdue = Some(now);
+        // Only its return ends that, or a meta that was asked later.
+        all.hear(now, 3, &[OTHER]);
+        all.hear(late, 3, &[]);
+        assert!(!all.has(DIR));
         all.hear(now, 3, &[]);
-        assert!(all.has(DIR), "what was recalled was given to others");
+        assert!(all.has(DIR), "it was given to others");
+        all.state.write().recalled.insert(OTHER, (late, now));
+        all.returned(&[OTHER]);
+        assert!(!all.has(DIR), "it was returned late");
+        all.hear(now, 3, &[]);
+        assert!(all.has(DIR));
+    }
+
+    /// Others wait from a recall on: who hears of it late has that much less time.
+    #[test]
+    fn who_hears_late_believes_nothing() {
+        let (all, now) = (given(), RealClock::tick());
+        all.state.write().until = before(now, 2 * u64::from(DELEGATION_MS));
+        all.hear(now, 3, &[Ino(6)]);
+        assert!(!all.has(DIR) && all.tenure().is_none());
+        all.returned(&[Ino(6)]);
+        assert!(!all.has(DIR), "it may have been too late");
+        all.hear(now, 3, &[]);
+        assert!(all.has(DIR));
+    }
+
+    #[test]
+    fn an_answer_that_may_name_more_proves_nothing() {
+        let (all, now) = (given(), RealClock::tick());
+        let many: Vec<Ino> = (1000..).take(RETURNS_MAX).map(Ino).collect();
+        all.state.write().until = now;
+        all.hear(now, 3, &many);
+        all.returned(&many);
+        assert!(!all.has(DIR), "it may be recalled too");
+        all.hear(now, 3, &[]);
+        assert!(all.has(DIR));
     }
 
     #[test]

@@ -15,8 +15,10 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Asks metas what they recall, and returns it, until the mount ends.
 pub(super) fn run(fs: &Fs, delegations: &Delegations) {
     while delegations.wait() {
-        while let Some(recalled) = fs.ask_for_recalls(delegations) {
-            if recalled.is_empty() || !give_back(fs, delegations, &recalled) {
+        while let Some(mut dirs) = fs.ask_for_recalls(delegations).filter(|dirs| !dirs.is_empty()) {
+            let ahead = delegations.take_ahead(&dirs);
+            dirs.extend(ahead);
+            if !give_back(fs, delegations, &dirs) {
                 break;
             }
         }
@@ -30,11 +32,13 @@ fn give_back(fs: &Fs, delegations: &Delegations, dirs: &[Ino]) -> bool {
         return false;
     }
     behind.forget_dirs(dirs);
-    let returned = dirs.chunks(RETURNS_MAX).all(|some| give_some_back(fs, some));
-    if returned {
-        delegations.returned();
-    }
-    returned
+    dirs.chunks(RETURNS_MAX).all(|some| {
+        let is_returned = give_some_back(fs, some);
+        if is_returned {
+            delegations.returned(some);
+        }
+        is_returned
+    })
 }
 
 fn give_some_back(fs: &Fs, dirs: &[Ino]) -> bool {
@@ -53,12 +57,13 @@ fn give_some_back(fs: &Fs, dirs: &[Ino]) -> bool {
 }
 
 impl Fs {
-    /// Asks a meta what is recalled: what is to be returned. Nothing when none answers.
+    /// Asks a meta what is recalled; nothing when none answers.
     pub(crate) fn ask_for_recalls(&self, delegations: &Delegations) -> Option<Vec<Ino>> {
         let asked = RealClock::tick();
         match self.backend.meta(&mut self.backend.own_ticket(), MetaOp::Recalled) {
             Ok(MetaReply::Recalled { tenure, dirs }) => {
-                Some(delegations.hear(asked, tenure, &dirs))
+                delegations.hear(asked, tenure, &dirs);
+                Some(dirs)
             }
             Ok(_) => None,
             Err(errno) => {

@@ -23,8 +23,8 @@ const _: () = assert!(3 * RETURNS_MAX + 16 <= crate::limits::STORE_TXN_WRITES_MA
 const _: () = assert!(3 * RETURNS_MAX + 16 <= crate::limits::STORE_TXN_CONFLICTS_MAX);
 /// How long a mount believes that it holds what it holds, from when it asked a meta, in ms.
 pub const DELEGATION_MS: u32 = 2000;
-/// How long a holder that is asked to return a directory may take for that, from when it heard of it, in ms: then it
-/// believes in none of its directories any more, whatever metas say.
+/// How long a holder that is asked to return a directory may take for that, from when it heard of it, or from when
+/// its belief ended if that was before, in ms: then it believes in none of its directories any more.
 pub const RETURN_MS: u32 = 1500;
 /// How long a meta waits for a holder to return before it ends the session's tenure, in ms: longer than a holder
 /// believes anything that it has asked for before the recall, and than it takes to return.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,17 @@ fn delegated(host: &Host, mount: &Path) -> u64 {
 
 fn recalled(host: &Host, mount: &Path) -> u64 {
     number(host, mount, "millpond_mount_recalled_directories_total")
+}
+
+/// A cluster that is mounted on two hosts.
+fn two_hosts() -> Option<(Cluster, [Host; 2], [PathBuf; 2])> {
+    if left_out() {
+        return None;
+    }
+    let cluster = Cluster::start(3, 2);
+    let hosts = [(); 2].map(|()| Host::new(&cluster, HANG));
+    let mounts = [hosts[0].mount("one", OPTIONS), hosts[1].mount("two", OPTIONS)];
+    Some((cluster, hosts, mounts))
 }
 
 /// Whoever comes waits until the mount has told metas all that it answered, and sees that.
@@ -63,12 +74,7 @@ fn others_see_what_was_answered_as_soon_as_they_look() {
 /// Whoever walks through a tree is given more than he asks for, and does not wait at each directory.
 #[test]
 fn walking_through_a_tree_recalls_few() {
-    if left_out() {
-        return;
-    }
-    let cluster = Cluster::start(3, 2);
-    let (host, elsewhere) = (Host::new(&cluster, HANG), Host::new(&cluster, HANG));
-    let (mount, other) = (host.mount("one", OPTIONS), elsewhere.mount("other", OPTIONS));
+    let Some((_cluster, [host, _elsewhere], [mount, other])) = two_hosts() else { return };
     let mut dirs = vec!["tree".to_owned()];
     fs::create_dir(mount.join("tree")).unwrap();
     // A chain of directories with one in it each, so that none is listed together with another one.
@@ -157,12 +163,7 @@ impl Tree {
 /// Two mounts change one tree in turns, by chance: each sees at once all that the other one did.
 #[test]
 fn two_mounts_in_turns_see_one_tree() {
-    if left_out() {
-        return;
-    }
-    let cluster = Cluster::start(3, 2);
-    let hosts = [Host::new(&cluster, HANG), Host::new(&cluster, HANG)];
-    let mounts = [hosts[0].mount("one", OPTIONS), hosts[1].mount("two", OPTIONS)];
+    let Some((_cluster, hosts, mounts)) = two_hosts() else { return };
     let (mut rng, mut tree) = (Rng::new(7), Tree::default());
     for step in 0..600 {
         tree.step(&mounts[usize::from(rng.below(2) == 0)], step, &mut rng);
@@ -181,12 +182,7 @@ fn two_mounts_in_turns_see_one_tree() {
 /// what it knows nothing of any more.
 #[test]
 fn what_was_answered_outlives_the_daemon() {
-    if left_out() {
-        return;
-    }
-    let cluster = Cluster::start(3, 2);
-    let (host, elsewhere) = (Host::new(&cluster, HANG), Host::new(&cluster, HANG));
-    let (mount, other) = (host.mount("one", OPTIONS), elsewhere.mount("other", OPTIONS));
+    let Some((cluster, [host, _elsewhere], [mount, other])) = two_hosts() else { return };
     for round in 0..3 {
         let folder = mount.join(format!("round{round}"));
         fs::create_dir(&folder).unwrap();
@@ -223,12 +219,7 @@ fn what_was_answered_outlives_the_daemon() {
 /// A host that stands still is not waited for longer than some seconds, and believes nothing old when it goes on.
 #[test]
 fn who_stands_still_is_fenced() {
-    if left_out() {
-        return;
-    }
-    let cluster = Cluster::start(3, 2);
-    let (host, elsewhere) = (Host::new(&cluster, HANG), Host::new(&cluster, HANG));
-    let (mount, other) = (host.mount("one", OPTIONS), elsewhere.mount("other", OPTIONS));
+    let Some((_cluster, [host, _elsewhere], [mount, other])) = two_hosts() else { return };
     for name in ["a", "b"] {
         fs::create_dir(mount.join(name)).unwrap();
         fs::write(mount.join(name).join("file"), "old").unwrap();
