@@ -10,7 +10,9 @@ use millpond_client::{
 };
 use millpond_env::RealClock;
 use millpond_fuse_wire::abi::InHeader;
-use millpond_types::meta::{Answered, Attr, Caller, MetaError, MetaOp, MetaReply, MetaRequest};
+use millpond_types::meta::{
+    Answered, Attr, Caller, MetaError, MetaOp, MetaReply, MetaRequest, Removed,
+};
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 
@@ -18,6 +20,7 @@ use crate::behind::Behind;
 use crate::born::Born;
 use crate::errno::Errno;
 use crate::files::Files;
+use crate::recent;
 use crate::settled::{BytesOf, Contents, Settled, told_of};
 use crate::watch::Calls;
 
@@ -156,7 +159,7 @@ impl Backend {
         let (session, own) = (AtomicU64::new(0), AtomicU64::new(first & !OWN));
         let (settled, calls, numbers) = (Settled::default(), Calls::default(), Mutex::default());
         let (contents, names) =
-            (Contents::with_weighter(CONTENTS, CONTENTS_BYTES, BytesOf), Cache::new(NAMES_MAX));
+            (recent::weighted(CONTENTS, CONTENTS_BYTES, BytesOf), recent::shared(NAMES_MAX));
         let born = Born::default();
         Self { client, files, settled, born, contents, names, behind, calls, numbers, session, own }
     }
@@ -226,6 +229,11 @@ impl Backend {
 
     /// What a meta answered to an operation that was asked for after so many changes of its directory.
     pub(crate) fn hear(&self, op: &MetaOp, answered: Option<&Answered>, changes: u64) {
+        if let Some(Ok(MetaReply::Removed(Removed { ino, nlink: 0 }))) =
+            answered.map(|it| &it.answer)
+        {
+            self.contents.remove(&ino.0);
+        }
         // Who makes promises everywhere changes directories and files before metas do.
         if !self.behind.is_sole() {
             self.settled.hear(op, answered, changes);

@@ -17,6 +17,8 @@ use millpond_types::meta::{Changed, Ino, MetaNews, Name};
 use parking_lot::{RwLock, RwLockReadGuard};
 use quick_cache::sync::Cache;
 
+use crate::recent;
+
 /// How long the kernel keeps what it was told without another word: so long it may be wrong in a
 /// mount whose process hangs, or hears nothing.
 pub(crate) const KEPT: Duration = Duration::from_secs(10);
@@ -83,7 +85,7 @@ impl Leases {
     pub(crate) fn new(position: u64) -> Self {
         let (changed, order) = (HashMap::new(), VecDeque::new());
         let heard = Heard { floor: DEAF, position, hearing_floor: position, changed, order };
-        let (told, refused) = (Cache::new(TOLD_MAX), Cache::new(REFUSED_MAX));
+        let (told, refused) = (recent::shared(TOLD_MAX), recent::shared(REFUSED_MAX));
         Self { heard: RwLock::new(heard), told, refused }
     }
 

@@ -45,6 +45,7 @@ mod listener;
 mod mount;
 mod options;
 mod probe;
+mod recent;
 mod run_dir;
 mod session;
 mod settled;

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use quick_cache::{Weighter, sync, unsync};
 
 use crate::backend::Told;
+use crate::recent;
 
 /// Inodes that are remembered: some 10 MiB.
 const KNOWN_MAX: usize = 1 << 16;
@@ -57,7 +58,7 @@ pub(crate) struct Settled {
 impl Default for Settled {
     fn default() -> Self {
         let changes = (0..SHARDS).map(|_| AtomicU64::new(0)).collect();
-        let known = Mutex::new(unsync::Cache::new(KNOWN_MAX));
+        let known = Mutex::new(recent::owned(KNOWN_MAX));
         Self { known, changes, of_any: AtomicU64::new(0) }
     }
 }

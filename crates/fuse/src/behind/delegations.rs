@@ -18,6 +18,7 @@ use quick_cache::sync::Cache;
 
 use super::Known;
 use super::names::Names;
+use crate::recent;
 
 /// Directories that are believed to be delegated, at most: some 2 MiB.
 const DIRS_MAX: usize = 1 << 14;
@@ -108,7 +109,7 @@ impl Delegations {
         let due = Due { any: is_taken_over, ..Due::default() };
         Self {
             state: RwLock::default(),
-            files: Cache::new(FILES_MAX),
+            files: recent::shared(FILES_MAX),
             numbers: AtomicU64::new(1),
             due: Mutex::new(due),
             work: Condvar::new(),

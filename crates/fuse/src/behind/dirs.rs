@@ -12,6 +12,8 @@ use millpond_types::meta::{Attr, Ino, MetaOp, Timestamp};
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 
+use crate::recent;
+
 /// Directories that are remembered: some 4 MiB.
 const DIRS_MAX: usize = 1 << 14;
 /// How long attributes are believed: as long as a kernel does that hears of no changes.
@@ -35,7 +37,7 @@ pub(crate) struct Dirs {
 
 impl Default for Dirs {
     fn default() -> Self {
-        let (attrs, free) = (Cache::new(DIRS_MAX), Cache::new(DIRS_MAX));
+        let (attrs, free) = (recent::shared(DIRS_MAX), recent::shared(DIRS_MAX));
         Self { attrs, free, changes: AtomicU64::new(0), moved: Mutex::default() }
     }
 }

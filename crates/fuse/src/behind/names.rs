@@ -11,6 +11,8 @@ use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::recent;
+
 /// Names that are remembered: some 10 MiB.
 const NAMES_MAX: usize = 1 << 16;
 /// Counters of changes, by a hash of the name.
@@ -77,7 +79,7 @@ impl Default for Names {
     fn default() -> Self {
         let changes = (0..SHARDS).map(|_| AtomicU64::new(0)).collect();
         let (made, all_changes) = (Mutex::default(), AtomicU64::new(0));
-        Self { known: Cache::new(NAMES_MAX), made, changes, all_changes }
+        Self { known: recent::shared(NAMES_MAX), made, changes, all_changes }
     }
 }
 

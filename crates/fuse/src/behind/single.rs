@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use millpond_types::meta::{Attr, FileKind, Ino, MetaOp, Rename};
 use quick_cache::sync::Cache;
 
+use crate::recent;
+
 /// Files that are remembered: some 10 MiB each.
 const FILES_MAX: usize = 1 << 15;
 
@@ -23,8 +25,8 @@ pub(crate) struct Single {
 impl Default for Single {
     fn default() -> Self {
         Self {
-            named: Cache::new(FILES_MAX),
-            gone: Cache::new(FILES_MAX),
+            named: recent::shared(FILES_MAX),
+            gone: recent::shared(FILES_MAX),
             changes: AtomicU64::new(0),
         }
     }

@@ -37,6 +37,7 @@ use self::fill::Jobs;
 use self::folder::Folder;
 use self::table::{Stamp, Table};
 use crate::options::OptionError;
+use crate::recent;
 
 pub(crate) use self::fill::{Asked, FILLERS, start};
 pub(crate) use self::key::Key;
@@ -104,7 +105,7 @@ impl Cache {
             volume: OnceLock::new(),
             table: Mutex::new(table),
             opened: Mutex::default(),
-            seen: Mutex::new(unsync::Cache::new(SEEN_MAX)),
+            seen: Mutex::new(recent::owned(SEEN_MAX)),
             jobs: Jobs::default(),
             passes: AtomicBool::new(false),
             ended: AtomicBool::new(false),

@@ -246,7 +246,8 @@ impl Node {
         }
     }
 
-    /// Puts so many values of 64 KiB; how many were refused.
+    /// Puts so many values of 64 KiB; how many were refused. As a client would, it waits after a refusal:
+    /// otherwise a disk that stands still for a moment would have all puts of that moment refused.
     async fn put_many(&mut self, puts: u32) -> u32 {
         let (bytes, mut refused) = (vec![7; 64 << 10], 0);
         for n in 0..puts {
@@ -254,7 +255,10 @@ impl Node {
                 self.beat().await;
             }
             let status = self.put(&key(n), &bytes, u64::from(n) + 1).await;
-            refused += u32::from(status != ItemStatus::Ok);
+            if status != ItemStatus::Ok {
+                refused += 1;
+                self.beat().await;
+            }
         }
         // What is on its way out goes; then nothing more does.
         for _ in 0..50 {
