@@ -216,10 +216,11 @@ impl<D: Disk> Inner<D> {
 
     fn dirty_item(&self, id: ChunkId, guard: Guard) -> Result<Option<Item>, EngineError> {
         let found = {
-            let shard = self.index.shard(id);
+            let mut shard = self.index.shard(id);
             shard.find(id).and_then(|slot| {
-                let hot = shard.hot.get(&slot).filter(|h| h.dirty)?;
-                Some((shard.record(slot), hot.bytes.clone()))
+                let hot = shard.hot.get_mut(&slot).filter(|h| h.dirty)?;
+                let bytes = hot.bytes.get();
+                Some((shard.record(slot), bytes))
             })
         };
         let Some((record, bytes)) = found else { return Ok(None) };

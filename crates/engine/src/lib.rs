@@ -22,6 +22,7 @@ mod check;
 mod checkpoint;
 mod commit;
 mod compact;
+mod content;
 mod engine;
 mod error;
 mod evict;

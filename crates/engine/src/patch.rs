@@ -12,12 +12,11 @@
 
 use std::sync::Arc;
 
-use futures_util::future::join;
-use millpond_env::{Buf, Disk, SharedBuf};
+use millpond_env::Disk;
 use millpond_types::limits::ATTRS_BYTES_MAX;
 use millpond_types::{ChunkId, Crc32c};
-use parking_lot::Mutex;
 
+use crate::content::Content;
 use crate::engine::{Engine, Freed, Inner};
 use crate::error::EngineError;
 use crate::fold::{Mark, OnItsWay};
@@ -25,7 +24,6 @@ use crate::format::record::{ChunkRecord, PATCH_BYTES_MAX, PatchRecord, Record};
 use crate::index::{ChunkInfo, Guard};
 use crate::log::{Apply, Pending};
 use crate::pieces;
-use crate::tasks::yield_once;
 
 /// Patches over one base; a restart reads and applies that many.
 const PATCHES_MAX: u32 = 64;
@@ -59,36 +57,10 @@ pub(crate) struct Base {
     pub(crate) mark: Mark,
 }
 
-/// A chunk with a part replaced, which is put together while the disk writes the log: copying a chunk
-/// takes half as long as that.
-#[derive(Debug)]
-struct Whole {
-    /// Room for it, until it is there.
-    room: Option<Buf>,
-    /// It, or before that the chunk that the part lies over.
-    bytes: SharedBuf,
-}
-
-impl Whole {
-    /// The whole chunk, with `part` from byte `start` on.
-    fn put_together(&mut self, start: usize, part: &[u8]) -> SharedBuf {
-        if let Some(mut buf) = self.room.take() {
-            let (kept, end) = (self.bytes.len(), start + part.len());
-            let all = &mut buf.as_full_mut()[..kept.max(end)];
-            all[..kept].copy_from_slice(&self.bytes);
-            all[kept..].fill(0);
-            all[start..end].copy_from_slice(part);
-            buf.set_len(kept.max(end));
-            self.bytes = buf.freeze();
-        }
-        self.bytes.clone()
-    }
-}
-
 /// A patch on its way to the log, beside its record.
 #[derive(Debug)]
 pub(crate) struct Patching {
-    whole: Arc<Mutex<Whole>>,
+    content: Content,
     pub(crate) base: Base,
     _room: OnItsWay,
 }
@@ -96,7 +68,8 @@ pub(crate) struct Patching {
 /// A chunk with a part replaced, on its way to the log.
 struct Made {
     record: ChunkRecord,
-    whole: Whole,
+    content: Content,
+    part: Arc<[u8]>,
     base_version: u64,
     room: OnItsWay,
 }
@@ -183,8 +156,9 @@ impl<D: Disk> Engine<D> {
             pieces,
             ..below
         };
-        let whole = Whole { room: Some(buf), bytes: old.bytes };
-        Ok(Some(Made { record, whole, base_version: old.info.version, room }))
+        let part = Arc::<[u8]>::from(request.bytes);
+        let content = Content::patched(old.bytes, buf, (start, Arc::clone(&part)));
+        Ok(Some(Made { record, content, part, base_version: old.info.version, room }))
     }
 }
 
@@ -241,7 +215,7 @@ impl<D: Disk> Inner<D> {
         made: Made,
         request: &PatchRequest<'_>,
     ) -> Result<Option<ChunkInfo>, EngineError> {
-        let Made { mut record, whole, base_version, room } = made;
+        let Made { mut record, content, part, base_version, room } = made;
         self.fold_for_room(u64::from(record.len)).await?;
         let slab = self.reserve(u64::from(record.len)).await?;
         let (base_guard, guard) = self.lock_for_patch(request.base, record.id).await?;
@@ -258,11 +232,10 @@ impl<D: Disk> Inner<D> {
             base: request.base,
             base_version,
             offset: request.offset,
-            bytes: request.bytes.into(),
+            bytes: part,
             to: record,
         };
-        let whole = Arc::new(Mutex::new(whole));
-        let patching = Patching { whole: Arc::clone(&whole), base, _room: room };
+        let patching = Patching { content, base, _room: room };
         let apply = Apply::Patched(Box::new(patching));
         let record = Record::Patch(Box::new(patch));
         let started = self.clock.now();
@@ -271,26 +244,19 @@ impl<D: Disk> Inner<D> {
         let (ticket, wait) = queued.inspect_err(|_| self.release(at))?;
         slab.keep();
         drop(base_guard);
-        let copied = async {
-            // Whoever leads lets others catch up once before it writes.
-            yield_once().await;
-            whole.lock().put_together(request.offset as usize, request.bytes);
-        };
-        join(self.decided(ticket, wait), copied).await.0?;
+        self.decided(ticket, wait).await?;
         self.metrics.commit_wait.observe(self.clock.now().since(started));
         Ok(Some(info))
     }
 
     /// The record of a patch is durable: its chunk is in memory, and what it was is given back.
     pub(crate) fn install_patched(&self, patch: &PatchRecord, patching: Patching) -> Freed {
-        let (c, Patching { whole, base, _room }) = (&patch.to, patching);
-        // Mostly it is there; not when who asked for the patch has gone.
-        let bytes = whole.lock().put_together(patch.offset as usize, &patch.bytes);
+        let (c, Patching { content, base, _room }) = (&patch.to, patching);
         self.dirty.add(u64::from(c.len));
         let mut shard = self.index.shard(c.id);
         let old = shard.find(c.id).map(|slot| shard.remove(slot));
         let slot = shard.insert(c);
-        shard.set_hot(slot, bytes, true);
+        shard.set_hot(slot, content, true);
         if let Some(hot) = shard.hot.get_mut(&slot) {
             hot.patched = Some(Box::new(base));
         }

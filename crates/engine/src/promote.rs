@@ -281,7 +281,8 @@ impl<D: Disk> Inner<D> {
             self.leased.add(u64::from(record.len));
         }
         let Some(old) = moved.hot else { return };
-        shard.set_hot(slot, old.bytes, old.dirty);
+        // The version before is no more: a part goes into its memory.
+        shard.set_hot(slot, old.bytes.settled(), old.dirty);
         if let Some(hot) = shard.hot.get_mut(&slot) {
             hot.reads = old.reads;
             hot.previous = old.previous;

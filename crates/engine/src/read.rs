@@ -58,7 +58,7 @@ impl<D: Disk> Inner<D> {
             if count {
                 hot.reads = (hot.reads + 1).min(3);
             }
-            return Some(Found::Memory(ChunkData { info, bytes: hot.bytes.clone() }));
+            return Some(Found::Memory(ChunkData { info, bytes: hot.bytes.get() }));
         }
         let pieces = shard.pieces(slot);
         let reader = SlabReader::enter(self, shard.entry(slot).location());
@@ -215,7 +215,7 @@ impl<D: Disk> Engine<D> {
         let info = shard.info(slot);
         let hot = shard.hot.get_mut(&slot)?;
         hot.reads = (hot.reads + 1).min(3);
-        let bytes = hot.bytes.clone();
+        let bytes = hot.bytes.get();
         drop(shard);
         inner.metrics.dram_hits.inc();
         inner.metrics.read_bytes.add(bytes.len() as u64);

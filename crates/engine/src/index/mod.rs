@@ -12,7 +12,6 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use millpond_env::SharedBuf;
 use millpond_types::{ChunkId, Crc32c, GroupId, UnixSeconds};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -21,6 +20,7 @@ pub(crate) use guard::Guard;
 pub(crate) use queues::{Queues, Turn};
 pub(crate) use shard::{Removed, Shard, weight};
 
+use crate::content::Content;
 use crate::format::record::{ChunkRecord, Location};
 use crate::patch::Base;
 use crate::quota::Groups;
@@ -66,7 +66,7 @@ pub struct Usage {
 /// Bytes of a chunk in the DRAM tier.
 #[derive(Debug)]
 pub(crate) struct Hot {
-    pub(crate) bytes: SharedBuf,
+    pub(crate) bytes: Content,
     /// Tells this stay in memory from an earlier one of the same slot.
     pub(crate) ticket: u32,
     pub(crate) reads: u32,

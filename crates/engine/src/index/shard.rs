@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
-use millpond_env::SharedBuf;
 use millpond_types::limits::PAGE_BYTES;
 use millpond_types::{ChunkId, GroupId, Tick, UnixSeconds};
 
@@ -12,6 +11,7 @@ use super::entry::{Entry, Queue};
 use super::guard::Busy;
 use super::queues::{Ghost, Probe, Queues, Turn, Verdict};
 use super::{ChunkInfo, Hot, SlotMap, Usage, hash_id};
+use crate::content::Content;
 use crate::format::record::{ChunkRecord, Location, piece_count};
 use crate::quota::Groups;
 
@@ -409,7 +409,7 @@ impl Shard {
     }
 
     /// Keeps `bytes` in memory as the content of `slot`.
-    pub(crate) fn set_hot(&mut self, slot: u32, bytes: SharedBuf, dirty: bool) {
+    pub(crate) fn set_hot(&mut self, slot: u32, bytes: impl Into<Content>, dirty: bool) {
         if self.entry(slot).hot() {
             self.take_hot(slot);
         }
@@ -420,6 +420,7 @@ impl Shard {
         // A chunk read before it left memory skips probation: its own count is the ghost.
         let (bytes_held, known) = (weight(e.len()), e.frequency() >= 2);
         let (previous, patched, promoted_from) = (None, None, None);
+        let bytes = bytes.into();
         let hot = Hot { bytes, ticket, reads: 0, dirty, previous, patched, promoted_from };
         self.hot.insert(slot, hot);
         self.dram.insert((slot, ticket), bytes_held, known);
@@ -452,7 +453,7 @@ impl Shard {
                 Some(h) if h.ticket == ticket => {
                     let bytes = weight(u32::try_from(h.bytes.len()).unwrap_or(u32::MAX));
                     // Bytes that somebody is sending right now would not come back anyway.
-                    if h.dirty || h.bytes.shared_count() > 1 {
+                    if h.dirty || h.bytes.is_shared() {
                         Probe::Protected(bytes)
                     } else {
                         Probe::Idle { bytes, reads: h.reads }

@@ -173,6 +173,12 @@ impl SharedBuf {
         Arc::strong_count(&self.owner)
     }
 
+    /// Whether these bytes begin where the allocation does.
+    #[must_use]
+    pub fn is_from_start(&self) -> bool {
+        self.start == 0
+    }
+
     /// The whole allocation as a unique buffer again, when nobody else shares it.
     ///
     /// # Errors
