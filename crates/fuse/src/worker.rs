@@ -206,8 +206,9 @@ fn serve(shared: &Shared, device: &Arc<Device>, number: usize) {
         let received = device.read_or_stop(&mut buffer, &waiter);
         let Some(bytes) = request_in(shared, received) else { return };
         let begun = RealClock::tick();
-        let was_read = serve_bytes(shared, device, (bytes, granted), (number, &mut scratch));
-        if was_read && shared.fs.backend.behind.is_idle() {
+        shared.look.came(begun);
+        let was_asked = serve_bytes(shared, device, (bytes, granted), (number, &mut scratch));
+        if was_asked && shared.fs.backend.behind.is_idle() {
             shared.look.look(device, begun);
         }
     }
@@ -224,7 +225,7 @@ fn request_in<'b>(shared: &Shared, received: io::Result<Received<'b>>) -> Option
     None
 }
 
-/// Answers the request in these bytes, or puts it aside; whether it is a read.
+/// Answers the request in these bytes, or puts it aside; whether somebody waits for the answer.
 fn serve_bytes(
     shared: &Shared,
     device: &Arc<Device>,
@@ -234,7 +235,7 @@ fn serve_bytes(
     match Request::decode(bytes, granted) {
         Ok(request) => {
             serve_one(shared, device, &request, thread);
-            return matches!(request.operation, Operation::Read(_));
+            return !is_told(&request.operation);
         }
         Err(error) => {
             tracing::error!("{error}");
@@ -244,6 +245,14 @@ fn serve_bytes(
         }
     }
     false
+}
+
+/// Whether the kernel tells something, and waits for no answer.
+fn is_told(operation: &Operation<'_>) -> bool {
+    matches!(
+        operation,
+        Operation::Forget { .. } | Operation::BatchForget { .. } | Operation::Interrupt { .. }
+    )
 }
 
 /// Answers one request, or puts it aside.
@@ -260,14 +269,12 @@ fn serve_one(
     if request.resent() {
         fs.watch.note_resent(fs.files().knows(request.unique()));
     }
-    let passes_others =
-        matches!(request.operation, Operation::Forget { .. } | Operation::BatchForget { .. });
     if let Operation::Interrupt { unique } = request.operation {
         if fs.watch.interrupt(unique) {
             return;
         }
         shared.waiters.interrupt(fs, unique);
-    } else if !passes_others {
+    } else if !is_told(&request.operation) {
         fs.files().came(request.unique(), request.resent(), RealClock::tick());
     }
     let mut started = Some(fs.watch.begin(request, number));

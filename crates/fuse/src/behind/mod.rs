@@ -128,6 +128,7 @@ enum Waits<'o> {
     /// For a file alone.
     File(Ino),
     Name(Ino, &'o Name),
+    /// For two names, and for the files that they lead to: what takes the place of a file has its bytes before.
     Names([(Ino, &'o Name); 2]),
     All,
 }
@@ -164,7 +165,9 @@ fn waits<'o>(op: &'o MetaOp, behind: &Behind) -> Waits<'o> {
         // What it replaces is no directory, out of which names may have to go.
         MetaOp::Rename(rename)
             if rename.parent == rename.new_parent
-                && behind.known(rename.parent, &rename.new_name).is_some() =>
+                && [&rename.name, &rename.new_name]
+                    .into_iter()
+                    .all(|name| behind.known(rename.parent, name).is_some()) =>
         {
             Waits::Names([(rename.parent, &rename.name), (rename.new_parent, &rename.new_name)])
         }
@@ -297,7 +300,12 @@ impl Behind {
                 self.wait(state, last, |other| *other == key)
             }
             Waits::Names(names) => {
-                let keys = names.map(|(dir, name)| Key::Name(dir, name.clone()));
+                let files = names.iter().filter_map(|(dir, name)| match self.known(*dir, name) {
+                    Some(Known::Is(ino)) => Some(Key::Inode(ino)),
+                    _ => None,
+                });
+                let named = names.iter().map(|(dir, name)| Key::Name(*dir, (*name).clone()));
+                let keys: Vec<Key> = named.chain(files).collect();
                 let last = keys.iter().filter_map(|key| state.order.last_of(key)).max();
                 self.wait(state, last, |other| keys.contains(other))
             }

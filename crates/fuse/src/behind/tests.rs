@@ -1,6 +1,6 @@
 //! Promises: which are one change, who waits, and what becomes of those that fail.
 
-use millpond_types::meta::{Caller, PromisedFile, Timestamp, WriteInline};
+use millpond_types::meta::{Caller, PromisedFile, Rename, Timestamp, WriteInline};
 
 use super::*;
 use crate::journal::Journal;
@@ -82,6 +82,24 @@ fn first_bytes_join_their_create_until_somebody_is_at_it() {
     behind.settle(&files, (&last, Outcome::Kept(None)), |_| ());
     assert_eq!((bytes(&last), files.numbers().promised), (&b"late"[..], 0));
     assert!(!behind.is_pending(two));
+}
+
+/// Who puts a new file in the place of an old one has its bytes there first: with the host he would lose both.
+#[test]
+fn a_rename_comes_after_the_bytes_of_the_file() {
+    let (behind, files) = (Behind::new(true, None, Vec::new()), files());
+    let (old, new) = (Ino(10), Ino(11));
+    behind.names.set(DIR, &name("old"), Known::Is(old));
+    behind.names.set(DIR, &name("new"), Known::Is(new));
+    let (parent, new_parent) = (DIR, DIR);
+    let (no_replace, exchange) = (false, false);
+    let (from, to) = (name("new"), name("old"));
+    let rename = Rename { parent, name: from, new_parent, new_name: to, no_replace, exchange };
+    let rename = MetaOp::Rename(rename);
+    assert_eq!(behind.wait_before(&rename), Ok(()));
+    assert!(behind.promise(&files, new, &write(new, 0, b"bytes")));
+    behind.end();
+    assert_eq!(behind.wait_before(&rename), Err(Errno::IO), "its bytes are no meta's");
 }
 
 /// What an earlier process left it may have asked a meta for.

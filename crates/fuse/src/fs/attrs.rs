@@ -40,7 +40,7 @@ impl Fs {
     }
 
     /// What no meta needs to be asked for.
-    fn known_attr(&self, ino: Ino) -> Option<Told> {
+    pub(super) fn known_attr(&self, ino: Ino) -> Option<Told> {
         if let Some(told) = self.known_dir(ino) {
             return Some(told);
         }
@@ -65,6 +65,7 @@ impl Fs {
             self.send_attr(Told { attr, version: 0 }, send);
             return Ok(());
         }
+        let set = self.with_set_ids_gone(ticket, (ino, set), args.valid)?;
         // What was written before keeps its time only if the meta hears of it first.
         self.unless_refused(ino, self.tell(ino))?;
         let before = self.leases.told(ino);
@@ -113,6 +114,9 @@ impl Fs {
         set: SetAttr,
     ) -> Result<Told, Errno> {
         let file = self.files().get(ino);
+        if let Some(file) = &file {
+            self.drop_capabilities(ticket, file)?;
+        }
         let _alone = file.as_ref().map(|file| file.gate.write());
         let size = set.size.unwrap_or(0);
         // An earlier process cut it before it asked a meta: somebody may have written behind that end since.

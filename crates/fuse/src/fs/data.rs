@@ -78,7 +78,7 @@ impl Fs {
         }
         let cuts = flags & libc::O_TRUNC != 0;
         if cuts && told.attr.kind == FileKind::Regular {
-            told = self.cut_at_open(ticket, &told.attr)?;
+            told = self.cut_at_open(ticket, &told.attr, args.open_flags)?;
         }
         let out = if reads {
             self.open_to_read(ticket.unique(), told)
@@ -309,12 +309,11 @@ impl Fs {
         Ok(())
     }
 
-    /// A close that was promised is kept before it is answered, but in the mode in which nobody else looks.
+    /// The close of a larger file is kept before it is answered, but in the mode in which nobody else looks: what waiting costs is
+    /// little beside its bytes, and those are durable already.
     fn keeps_at_close(&self, ino: Ino) -> Result<(), Errno> {
-        if self.mode == Mode::OneWriter {
-            return Ok(());
-        }
-        self.keep_promises(ino)
+        let is_small = || self.files().get(ino).is_some_and(|file| file.told().is_stored());
+        if self.mode == Mode::OneWriter || is_small() { Ok(()) } else { self.keep_promises(ino) }
     }
 
     /// Tells a meta what was written; a refusal is told to the application, and once.
@@ -361,6 +360,7 @@ impl Fs {
         let end = args.offset.checked_add(args.length).filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or(Errno::FILE_TOO_BIG)?;
         let file = self.file(ticket, ino)?;
+        self.before_allocate(ticket, &file)?;
         let _alone = file.gate.write();
         self.report(&file, self.settle(&file))?;
         let attr = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);

@@ -83,6 +83,7 @@ pub(crate) fn wishes(mode: Mode) -> InitFlags {
         | InitFlags::HAS_EXPIRE_ONLY
         | InitFlags::DIRECT_IO_ALLOW_MMAP
         | InitFlags::HAS_RESEND
+        | InitFlags::HANDLE_KILLPRIV_V2
         | InitFlags::POSIX_LOCKS
         | InitFlags::FLOCK_LOCKS
 }

@@ -168,7 +168,7 @@ impl Fs {
         let promised = self.promise_create(ticket, &wanted);
         let (told, is_new) = match promised {
             Some(told) => (told, told.attr.version == 0),
-            None => self.create_now(ticket, wanted, flags)?,
+            None => self.create_now(ticket, wanted, args)?,
         };
         let asked = RealClock::tick();
         let file = self.files().open(ticket.unique(), told);
@@ -189,14 +189,14 @@ impl Fs {
         &self,
         ticket: &mut Ticket,
         wanted: Create,
-        flags: i32,
+        args: &CreateIn,
     ) -> Result<(Told, bool), Errno> {
         let (parent, name) = (wanted.parent, wanted.name.clone());
         let Answered { answer, version, .. } = self.backend.ask(ticket, MetaOp::Create(wanted))?;
         let MetaReply::Entry(entry) = answer? else { return Err(unexpected()) };
         let told = Told { attr: entry.attr, version };
-        if !entry.created && flags & libc::O_TRUNC != 0 {
-            return Ok((self.cut_at_open(ticket, &told.attr)?, false));
+        if !entry.created && args.flags.cast_signed() & libc::O_TRUNC != 0 {
+            return Ok((self.cut_at_open(ticket, &told.attr, args.open_flags)?, false));
         }
         self.note_made(parent, &name, (told.attr, entry.created));
         Ok((told, entry.created))

@@ -1,20 +1,22 @@
-//! Who changes a program of somebody else takes its set-user-id and set-group-id bits away: otherwise what is in it then
-//! would run with its owner's rights.
+//! Who changes a program of somebody else takes its set-user-id and set-group-id bits away, and its capabilities: otherwise
+//! what is in it then would run with its owner's rights.
 //!
-//! The kernel sees to it by itself where it sets attributes: before a write to its page cache, a cut or a `fallocate`. It
-//! does not where a write goes past its cache to a file that was opened so (`FOPEN_DIRECT_IO`, a strict mount): then it
-//! says that it is wanted. Nor does it say anything of a cut that comes with an open (`ATOMIC_O_TRUNC`): there
-//! whoever is not root takes them away. A kernel that is granted `HANDLE_KILLPRIV_V2` would say it
-//! (`FUSE_OPEN_KILL_SUIDGID`), and leave all the rest to the mount too, capabilities of files among it: that is not wanted.
+//! The kernel is granted `HANDLE_KILLPRIV_V2`. It says then where the bits are to go with a write, a cut or an open that cuts, unless
+//! the caller may keep them (`CAP_FSETID`). Under a new owner they always go; of `fallocate` it says nothing, there they go for whoever is
+//! not root. It asks for the capabilities of a file once, and not before every write as it does without that: after
+//! that somebody else may have given it some, so a file that is open is looked at here, most often in memory. One that is cut by its
+//! path keeps what somebody gave it until word of that comes, as with all else that the kernel was told.
 
 use millpond_fuse_wire::Pages;
-use millpond_fuse_wire::abi::WriteFlags;
-use millpond_types::meta::{Attr, Ino, MetaOp, SetAttr};
+use millpond_fuse_wire::abi::{OpenInFlags, SetattrValid, WriteFlags};
+use millpond_types::meta::{Attr, Ino, MetaError, MetaOp, SetAttr, XattrName};
 
 use super::Fs;
+use super::xattrs::CAPABILITY;
 use crate::backend::{Ticket, Told};
 use crate::errno::Errno;
 use crate::files::File;
+use crate::options::Mode;
 
 const SET_UID: u16 = 0o4000;
 const SET_GID: u16 = 0o2000;
@@ -28,28 +30,96 @@ const fn without_set_ids(mode: u16) -> Option<u16> {
 }
 
 impl Fs {
-    /// Takes them away before bytes are written, if the kernel wants that.
+    /// Takes away what is to go before bytes are written.
     pub(super) fn before_write(
         &self,
         ticket: &mut Ticket,
         (file, flags): (&File, WriteFlags),
     ) -> Result<(), Errno> {
-        let wanted = flags.contains(WriteFlags::KILL_SUIDGID);
-        if !wanted || without_set_ids(file.told().mode).is_none() {
+        if flags.contains(WriteFlags::KILL_SUIDGID) {
+            self.drop_set_ids(ticket, file)?;
+        }
+        // What comes from the kernel's cache was looked at when it went there.
+        if flags.contains(WriteFlags::CACHE) {
+            Ok(())
+        } else {
+            self.drop_capabilities(ticket, file)
+        }
+    }
+
+    /// Takes away what is to go before a file gets another shape by `fallocate`.
+    pub(super) fn before_allocate(&self, ticket: &mut Ticket, file: &File) -> Result<(), Errno> {
+        if !ticket.is_of_root() {
+            self.drop_set_ids(ticket, file)?;
+        }
+        self.drop_capabilities(ticket, file)
+    }
+
+    fn drop_set_ids(&self, ticket: &mut Ticket, file: &File) -> Result<(), Errno> {
+        if without_set_ids(file.told().mode).is_none() {
             return Ok(());
         }
         let ino = file.ino;
         let attr = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
         let Some(mode) = without_set_ids(attr.mode) else { return Ok(()) };
         let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-        let _ = file.learn(self.backend.attr(ticket, MetaOp::SetAttr { ino, set })?);
+        // A repetition finds nothing to take away, and the request's own numbers are for what it wants.
+        let mut own = self.backend.own_ticket();
+        let _ = file.learn(self.backend.attr(&mut own, MetaOp::SetAttr { ino, set })?);
         self.drop_mode(ino);
         Ok(())
     }
 
+    /// Takes away the capabilities of an open file, if it has some. A strict mount would have to ask a meta each time, and leaves it to
+    /// the kernel, which does not look where a write goes past its cache.
+    pub(super) fn drop_capabilities(&self, ticket: &mut Ticket, file: &File) -> Result<(), Errno> {
+        if self.mode == Mode::Strict || self.is_bare(file) {
+            return Ok(());
+        }
+        match self.get_xattr(ticket, file.ino, CAPABILITY) {
+            Err(Errno::NODATA) => return Ok(()),
+            found => drop(found?),
+        }
+        let name = XattrName::new(CAPABILITY).map_err(|_| Errno::RANGE)?;
+        let op = MetaOp::RemoveXattr { ino: file.ino, name };
+        // As above.
+        match self.backend.ask(&mut self.backend.own_ticket(), op)?.answer {
+            Ok(_) | Err(MetaError::NoData) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What is to be set, and the mode without the bits where they go with that: behind a cut of which the kernel
+    /// says so, and under a new owner.
+    pub(super) fn with_set_ids_gone(
+        &self,
+        ticket: &mut Ticket,
+        (ino, set): (Ino, SetAttr),
+        valid: SetattrValid,
+    ) -> Result<SetAttr, Errno> {
+        let is_given = set.uid.is_some() || set.gid.is_some();
+        if set.mode.is_some() || !(is_given || valid.contains(SetattrValid::KILL_SUIDGID)) {
+            return Ok(set);
+        }
+        let open = self.files().get(ino).filter(|file| self.believes(file));
+        let open = open.map(|file| file.told());
+        let attr = match open.or_else(|| self.known_attr(ino).map(|told| told.attr)) {
+            Some(attr) => attr,
+            None => self.backend.attr(ticket, MetaOp::GetAttr { ino })?.attr,
+        };
+        let mode = without_set_ids(attr.mode).filter(|_| !attr.is_dir());
+        Ok(SetAttr { mode, ..set })
+    }
+
     /// Cuts a file to nothing as it is opened.
-    pub(super) fn cut_at_open(&self, ticket: &mut Ticket, attr: &Attr) -> Result<Told, Errno> {
-        let mode = without_set_ids(attr.mode).filter(|_| !ticket.is_of_root());
+    pub(super) fn cut_at_open(
+        &self,
+        ticket: &mut Ticket,
+        attr: &Attr,
+        flags: OpenInFlags,
+    ) -> Result<Told, Errno> {
+        let goes = flags.contains(OpenInFlags::KILL_SUIDGID) || !ticket.is_of_root();
+        let mode = without_set_ids(attr.mode).filter(|_| goes);
         let set = SetAttr { size: Some(0), mode, ..SetAttr::default() };
         let told = self.resize(ticket, attr.ino, set)?;
         if mode.is_some() {

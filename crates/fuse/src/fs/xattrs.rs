@@ -15,8 +15,8 @@ use crate::options::Mode;
 
 /// Access control lists are not kept, so nobody may think that they are.
 const NOT_KEPT: &[u8] = b"system.";
-/// What the kernel asks for before every write: it would have to be dropped.
-const CAPABILITY: &[u8] = b"security.capability";
+/// What goes when the file is written to ([`super::set_ids`]).
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
 fn named(name: &[u8]) -> Result<XattrName, Errno> {
     if name.starts_with(NOT_KEPT) {
@@ -92,7 +92,7 @@ impl Fs {
     }
 
     /// Whether a file is believed to have no capabilities.
-    fn is_bare(&self, file: &File) -> bool {
+    pub(super) fn is_bare(&self, file: &File) -> bool {
         let believed = |Bare { asked, version }| match self.mode {
             Mode::Strict => false,
             Mode::CloseToOpen => {
@@ -106,7 +106,12 @@ impl Fs {
         file.bare().is_some_and(believed)
     }
 
-    fn get_xattr(&self, ticket: &mut Ticket, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {
+    pub(super) fn get_xattr(
+        &self,
+        ticket: &mut Ticket,
+        ino: Ino,
+        name: &[u8],
+    ) -> Result<Vec<u8>, Errno> {
         if name == ATTRIBUTE && self.cached.is_some() {
             return self.ask_cache(ticket, ino);
         }

@@ -193,14 +193,18 @@ fn what_was_answered_outlives_the_daemon() {
         });
         cluster.manager.stand_still();
         (0..20).for_each(|n| fs::remove_file(file(n)).unwrap());
-        let open: Vec<File> = (30..40)
+        (30..35).for_each(|n| fs::write(file(n), format!("{n}")).unwrap());
+        let open: Vec<File> = (35..40)
             .map(|n| {
                 let mut file = File::create_new(file(n)).unwrap();
                 write!(file, "{n}").unwrap();
                 file
             })
             .collect();
-        assert!(number(&host, &mount, "millpond_mount_promised_changes") >= 20);
+        assert!(
+            number(&host, &mount, "millpond_mount_promised_changes") >= 25,
+            "closes wait for no meta"
+        );
         host.kill_daemon();
         cluster.manager.signal("CONT");
         let wanted: BTreeSet<String> = (20..40).map(|n| format!("file{n}")).collect();
@@ -219,13 +223,22 @@ fn what_was_answered_outlives_the_daemon() {
 /// A host that stands still is not waited for longer than some seconds, and believes nothing old when it goes on.
 #[test]
 fn who_stands_still_is_fenced() {
-    let Some((_cluster, [host, _elsewhere], [mount, other])) = two_hosts() else { return };
-    for name in ["a", "b"] {
+    let Some((cluster, [host, _elsewhere], [mount, other])) = two_hosts() else { return };
+    for name in ["a", "b", "c"] {
         fs::create_dir(mount.join(name)).unwrap();
         fs::write(mount.join(name).join("file"), "old").unwrap();
     }
+    until("metas have the files", || {
+        (number(&host, &mount, "millpond_mount_promised_changes") == 0).then_some(())
+    });
+    // Closed, and no meta hears of it before the daemon stands still.
+    cluster.manager.stand_still();
+    for name in ["late", "taken"] {
+        fs::write(mount.join("c").join(name), "answered").unwrap();
+    }
     let daemon = host.status().unwrap().pid;
     signal(daemon, ProcessSignal::Stop);
+    cluster.manager.signal("CONT");
     let start = Instant::now();
     fs::write(other.join("a/file"), "newer").unwrap();
     let waited = start.elapsed();
@@ -234,7 +247,20 @@ fn who_stands_still_is_fenced() {
     fs::write(other.join("b/new"), "new").unwrap();
     fs::remove_file(other.join("b/file")).unwrap();
     assert!(start.elapsed() < Duration::from_secs(3), "one wait for all: {:?}", start.elapsed());
+    // What was asked for before the daemon stood still may be done by now; most likely it is not.
+    let is_others = File::create_new(other.join("c/taken")).is_ok_and(|mut file| {
+        file.write_all(b"others'").unwrap();
+        true
+    });
     signal(daemon, ProcessSignal::Continue);
+    until("what was answered is done where nobody else was", || {
+        fs::read_to_string(other.join("c/late")).is_ok_and(|it| it == "answered").then_some(())
+    });
+    let there = if is_others { "others'" } else { "answered" };
+    assert_eq!(fs::read_to_string(other.join("c/taken")).unwrap(), there);
+    until("its mount sees the same", || {
+        fs::read_to_string(mount.join("c/taken")).is_ok_and(|it| it == there).then_some(())
+    });
     until("the mount sees the other one's bytes", || {
         (fs::read_to_string(mount.join("a/file")).unwrap() == "newer").then_some(())
     });

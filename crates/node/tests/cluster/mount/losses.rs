@@ -72,7 +72,7 @@ fn applications_do_not_see_that_nodes_managers_and_metas_are_killed() {
     if left_out() || etcd_left_out() {
         return;
     }
-    for options in ["", "mode=one-writer"] {
+    for options in ["", "nodelegations", "mode=one-writer"] {
         lose_processes(options);
     }
 }

@@ -151,7 +151,7 @@ fn applications_do_not_see_that_the_daemon_is_killed_and_upgraded() {
     if left_out() {
         return;
     }
-    for options in ["", "mode=one-writer"] {
+    for options in ["", "nodelegations", "mode=one-writer"] {
         kill_and_upgrade(options);
     }
 }

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use super::HANG;
 use super::host::{Host, left_out};
+use super::promises::number;
 use super::watch::{Grown, stats};
 use crate::process::{Cluster, until};
 
@@ -42,11 +43,14 @@ fn names_in_a_new_directory_are_made_without_questions() {
     }
     let cluster = Cluster::start(3, 2);
     let host = Host::new(&cluster, HANG);
-    // A name, its bytes, and its end; or all at once, and its end soon.
+    // A name, its bytes, and its end; or all at once, and its end, both soon.
     for (options, least, most) in [("nodelegations", 3, 3), ("", 1, 2)] {
         let target = host.mount(if options.is_empty() { "held" } else { "shared" }, options);
         let before = stats(&target);
         work_in(&target.join(format!("folder{most}")));
+        until("metas have all of it", || {
+            (number(&host, &target, "millpond_mount_promised_changes") == 0).then_some(())
+        });
         let grown = Grown(before, stats(&target));
         let asked = |call| grown.by(&format!("meta_seconds_count{{call=\"{call}\"}}"));
         // The folder, too.
