@@ -304,8 +304,8 @@ impl Behind {
                     Some(Known::Is(ino)) => Some(Key::Inode(ino)),
                     _ => None,
                 });
-                let named = names.iter().map(|(dir, name)| Key::Name(*dir, (*name).clone()));
-                let keys: Vec<Key> = named.chain(files).collect();
+                let of_names = names.iter().map(|(dir, name)| Key::Name(*dir, (*name).clone()));
+                let keys: Vec<Key> = of_names.chain(files).collect();
                 let last = keys.iter().filter_map(|key| state.order.last_of(key)).max();
                 self.wait(state, last, |other| keys.contains(other))
             }
