@@ -50,6 +50,9 @@ impl<D: Disk> Engine<D> {
         if bytes.is_empty() {
             return Ok(Some(old.version));
         }
+        if old.is_lost() {
+            return Err(EngineError::Corrupt(id));
+        }
         let (sums, crc) = pieces::append(old.len, &old.pieces, old.crc, &bytes);
         let record = ChunkRecord {
             version: inner.next_version(),

@@ -166,7 +166,9 @@ async fn walk_shard<D: Disk>(
     };
     for c in records {
         out.live_bytes += u64::from(c.len);
-        if data && let Some(why) = flaw(data_matches(disk, pool, sb, &c).await)? {
+        if c.is_lost() {
+            out.errors.push(format!("chunk {} is lost: no replica had its bytes", c.id));
+        } else if data && let Some(why) = flaw(data_matches(disk, pool, sb, &c).await)? {
             let start = crate::format::superblock::DATA_START
                 + u64::from(c.location.segment) * sb.segment_bytes;
             out.errors.push(format!(

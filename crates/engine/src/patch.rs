@@ -285,5 +285,6 @@ fn info_of(c: &ChunkRecord) -> ChunkInfo {
         evictable: false,
         pinned: false,
         in_memory: true,
+        lost: false,
     }
 }

@@ -116,6 +116,9 @@ impl<D: Disk> Inner<D> {
         at: Location,
         range: Range<usize>,
     ) -> Result<SharedBuf, EngineError> {
+        if at.is_nowhere() && !range.is_empty() {
+            return Err(EngineError::Corrupt(id));
+        }
         let first = self.read_raw(at, range.start, range.len()).await;
         if !first.as_ref().is_err_and(EngineError::is_unreadable) {
             return first;

@@ -345,6 +345,9 @@ pub(crate) async fn verify_last<D: Disk>(
     }
     for (id, previous) in before {
         let Some(now) = index.record(id) else { continue };
+        if now.is_lost() {
+            continue; // It has no data that the flush could have left out.
+        }
         let stays = match data_matches(disk, pool, sb, &now).await {
             Err(error) if error.is_unreadable() => {
                 // It may have been acknowledged: it stays, as the damaged chunk that it is.
@@ -429,7 +432,8 @@ pub(crate) fn claim_space(
             let at = e.location();
             let fits = crate::format::class::Class::from_index(usize::from(at.class))
                 .is_some_and(|class| class.slab_bytes() >= u64::from(e.len()));
-            let fits = fits && !(at.is_nowhere() && e.len() > 0);
+            // A lost chunk has no slab, however long it is.
+            let fits = fits || at.is_nowhere();
             if !fits || !space.claim(at) {
                 return Err(FormatError::Index { segment: at.segment, slab: at.slab });
             }

@@ -54,7 +54,8 @@ pub struct Location {
 }
 
 impl Location {
-    /// The place of a chunk without bytes: it has no slab. No disk has as many segments.
+    /// The place of a chunk without bytes, or of one whose bytes are lost: it has no slab. No disk has as
+    /// many segments.
     pub(crate) const NOWHERE: Self = Self { segment: SEGMENT_NOWHERE, slab: 0, class: 0 };
 
     pub(crate) const fn is_nowhere(self) -> bool {
@@ -145,6 +146,11 @@ pub(crate) const fn piece_count(len: u32) -> usize {
 }
 
 impl ChunkRecord {
+    /// It has bytes, and none of them are here.
+    pub(crate) const fn is_lost(&self) -> bool {
+        self.location.is_nowhere() && self.len > 0
+    }
+
     pub(crate) fn encoded_len(&self) -> usize {
         PUT_FIXED_BYTES + self.attrs.len() + self.pieces.len() * 4
     }
@@ -199,7 +205,7 @@ impl Record {
             }
             KIND_RENAME_PATCHED => {
                 let (from, to) = decode_rename(r)?;
-                Some(Self::RenamePatched { from, to })
+                (!to.is_lost()).then_some(Self::RenamePatched { from, to })
             }
             KIND_PATCH => decode_patch(r).map(|p| Self::Patch(Box::new(p))),
             _ => None,
@@ -251,6 +257,9 @@ fn decode_patch(r: &mut Reader<'_>) -> Option<PatchRecord> {
     if !fits || count as usize > PATCH_BYTES_MAX || base_version >> 48 != 0 || base == to.id {
         return None;
     }
+    if to.is_lost() {
+        return None; // It has bytes, and room is kept for them.
+    }
     let bytes = r.bytes(count as usize)?.into();
     Some(PatchRecord { base, base_version, offset, bytes, to })
 }
@@ -280,7 +289,7 @@ fn decode_put(r: &mut Reader<'_>) -> Option<ChunkRecord> {
     if location.segment >> 21 != 0 || location.slab >> 14 != 0 {
         return None;
     }
-    if location.is_nowhere() && (len > 0 || location != Location::NOWHERE) {
+    if location.is_nowhere() && location != Location::NOWHERE {
         return None;
     }
     let attrs = r.bytes(attrs_len)?.into();
@@ -341,10 +350,18 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn bytes_lie_somewhere() {
-        for (len, slab) in [(1, 0), (0, 1)] {
-            let location = Location { slab, ..Location::NOWHERE };
-            let record = Record::Put(ChunkRecord { location, ..sample(1, len) });
+    fn bytes_lie_somewhere_unless_they_are_lost() {
+        let nowhere = |len| ChunkRecord { location: Location::NOWHERE, ..sample(1, len) };
+        let bad = [0, 1].map(|len| {
+            let location = Location { slab: 1, ..Location::NOWHERE };
+            Record::Put(ChunkRecord { location, ..sample(1, len) })
+        });
+        // Those of a patched chunk are in the log.
+        let patched = [
+            Record::Patch(Box::new(PatchRecord { to: nowhere(70_000), ..patch(0, 1) })),
+            Record::RenamePatched { from: ChunkId(9), to: nowhere(70_000) },
+        ];
+        for record in bad.into_iter().chain(patched) {
             let mut buf = vec![0; record.encoded_len()];
             record.encode(&mut Writer::new(&mut buf));
             assert_eq!(Record::decode(&mut Reader::new(&buf)), None);
@@ -357,6 +374,11 @@ pub(crate) mod tests {
             Record::Put(sample(1, 4096)),
             Record::Put(sample(2, 200_000)),
             Record::Put(ChunkRecord { location: Location::NOWHERE, ..sample(3, 0) }),
+            Record::Put(ChunkRecord { location: Location::NOWHERE, ..sample(3, 200_000) }),
+            Record::Rename {
+                from: ChunkId(9),
+                to: ChunkRecord { location: Location::NOWHERE, ..sample(3, 9) },
+            },
             Record::Delete(ChunkId(7)),
             Record::Next(3),
             Record::Rename { from: ChunkId(9), to: sample(3, 70_000) },

@@ -14,7 +14,7 @@ pub(crate) const MAGIC: [u8; 8] = *b"MILLPOND";
 ///
 /// 1: put, delete and next records. 2: rename records, and chunks without bytes have no slab. 3: patch
 /// records.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 /// Oldest format this code reads; opening a disk writes its superblock anew.
 pub(crate) const FORMAT_OLDEST: u32 = 1;
 /// Where segment 0 begins; what lies between the superblocks and here is reserved.

@@ -31,6 +31,7 @@ const SHARD_BITS: u32 = SHARDS.ilog2();
 
 /// What a caller may know of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
 pub struct ChunkInfo {
     /// Name.
     pub id: ChunkId,
@@ -52,6 +53,8 @@ pub struct ChunkInfo {
     pub pinned: bool,
     /// Whether its bytes are in the DRAM tier.
     pub in_memory: bool,
+    /// Whether its bytes are nowhere: every read of it is `Corrupt` until it is replaced.
+    pub lost: bool,
 }
 
 /// Chunks and bytes of a group.

@@ -164,6 +164,7 @@ impl Shard {
             evictable: e.evictable(),
             pinned: e.pinned(),
             in_memory: e.hot(),
+            lost: e.location().is_nowhere() && e.len() > 0,
         }
     }
 

@@ -10,6 +10,7 @@ mod flip;
 mod fold;
 mod golden;
 mod harness;
+mod lost;
 mod model;
 mod patch;
 mod promote;
