@@ -67,6 +67,7 @@ fn sync() -> Vec<SyncBody<Bytes>> {
         SyncBody::Put { chunk: CHUNK, expect: Some(gone), meta: None, bytes: None },
         SyncBody::Has { chunk: CHUNK, meta: Some(data()) },
         SyncBody::Finish { lanes, complete_since: ChainVersion(1) },
+        SyncBody::Lost { chunk: CHUNK, expect: Some(gone), meta: data(), label: Bytes { len: 0 } },
     ]
 }
 
@@ -87,11 +88,12 @@ fn bodies() -> Vec<PeerBody<Bytes>> {
         PeerBody::LeaseGrant { sent: Tick(1) },
         PeerBody::JoinAsk,
         PeerBody::JoinAnswer,
-        PeerBody::Fetch { chunk: CHUNK },
+        PeerBody::Fetch { nonce: 4, chunk: CHUNK },
         PeerBody::Fetched { chunk: CHUNK, meta: data(), bytes: BYTES },
         PeerBody::Room(Space { room: false, excess: 1 << 20 }),
     ];
     bodies.extend(sync().into_iter().map(PeerBody::Sync));
+    bodies.push(PeerBody::NoCopy { nonce: 4, chunk: CHUNK });
     bodies
 }
 

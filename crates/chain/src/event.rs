@@ -97,7 +97,7 @@ pub struct LocalReport {
 /// A store operation with an answer.
 #[derive(Clone, Debug)]
 pub enum StoreOp<P> {
-    /// What is there of this chunk? Answer: `Entry`.
+    /// What is there of this chunk? Answer: `Entry`, or `Lost`.
     Lookup(ChunkId),
     /// Store a version beside the committed one. Answer: `Staged`, once it is as durable as asked.
     Stage(StageRequest<P>),
@@ -105,6 +105,12 @@ pub enum StoreOp<P> {
     Restore(ChunkId, Meta, P),
     /// Read the staged version if it is this one, else the committed one. Answer: `Bytes`.
     Read(ReadOp),
+    /// What is kept beside the committed version's bytes, which may be damaged. Answer: `Bytes`, with a
+    /// payload that has none.
+    Label(ChunkId),
+    /// Store beside the committed version that this one, of which the label is kept, is lost: whoever reads
+    /// it hears `Corrupt`, until a version is committed over it or it is restored. Answer: `Staged`.
+    StageLost(ChunkId, Meta, P),
     /// Committed versions in `(after, until]`, at most `max`. Answer: `Page`.
     List {
         /// Begin, exclusive.
@@ -161,6 +167,8 @@ pub struct ReadOp {
 pub enum StoreAnswer<P> {
     /// To `Lookup`: the committed version.
     Entry(Option<Meta>),
+    /// To `Lookup`: the committed version, of which there are no bytes.
+    Lost(Meta),
     /// To `Stage`: what the version holds.
     Staged(Content),
     /// To `Read`: the version and its bytes; a tombstone has none.
@@ -198,6 +206,8 @@ pub enum Alarm {
     Impossible(TargetState),
     /// No other replica has a copy that could repair this chunk.
     Unrepairable(ChunkId),
+    /// This replica is brought up to date without the bytes of this chunk, which nobody has.
+    Lost(ChunkId),
 }
 
 /// One turn of the state machine: the time, and where effects go.

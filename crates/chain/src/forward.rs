@@ -203,6 +203,7 @@ impl<P: Payload> Replica<P> {
     pub(crate) fn on_staged(&mut self, chunk: ChunkId, content: Content, turn: &mut Turn<'_, P>) {
         let Some(pending) = self.pending_mut(chunk) else { return };
         pending.stage = Stage::Done(content);
+        pending.stored = true;
         if pending.sent.is_none() {
             self.pass_on(chunk, turn);
         }
@@ -227,8 +228,8 @@ impl<P: Payload> Replica<P> {
         }
     }
 
-    /// Takes back an update that nobody else has seen.
-    fn abandon(&mut self, chunk: ChunkId, why: StoreError, turn: &mut Turn<'_, P>) {
+    /// Takes back an update that nobody else has seen, or will.
+    pub(crate) fn abandon(&mut self, chunk: ChunkId, why: StoreError, turn: &mut Turn<'_, P>) {
         let Some(slot) = self.slots.get_mut(&chunk) else { return };
         let Some(pending) = slot.pending.take() else { return };
         self.pendings -= 1;
@@ -282,6 +283,9 @@ impl<P: Payload> Replica<P> {
         let grows = slot.committed_version() < meta.version;
         assert!(grows || !serving, "versions of a serving replica grow");
         self.pendings -= 1;
+        // Of what was committed before no good bytes are needed any more.
+        (slot.lost, slot.repair) = (false, None);
+        self.lost.remove(&chunk);
         if forget || matches!(pending.update.write, Write::Collect) {
             slot.committed = None;
             turn.emit(Effect::Remove(chunk));
@@ -350,6 +354,9 @@ impl<P: Payload> Replica<P> {
             slot.queue.retain(|waiting| matches!(waiting, Waiting::Update(..)));
             if slot.lock == Some(Lock::Send) {
                 slot.lock = None;
+            }
+            if let Some(repair) = &mut slot.repair {
+                repair.without.clear(); // Others may be there now.
             }
             if let Some(pending) = &mut slot.pending {
                 // The successor may be another, and a resync must not miss this version.

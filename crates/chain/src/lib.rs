@@ -13,7 +13,9 @@
 //!   what anybody has read is on every disk that might bring the chain back.
 //! - Once a seal is committed, no update that names it is pending or will be.
 //! - One pending version per chunk; in a serving replica every staged version is pending.
-//! - An admitted update is never taken back once another replica saw it.
+//! - An admitted update is never taken back once another replica saw it, unless all that did have left and it was
+//!   never stored here.
+//! - A chunk is handed on as lost only when all who take part in writes said that they have no good copy.
 //! - Reads and the tail's answers are given only under a lease, and the tail is asked anew for
 //!   each read that meets a pending version.
 //! - A message counts only between replicas that act on the same version of the chain.

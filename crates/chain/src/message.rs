@@ -274,6 +274,7 @@ impl<P: Payload> Peer<P> {
             PeerBody::Forward { update, .. } => update.write.payload(),
             PeerBody::Fetched { bytes, .. } => Some(bytes),
             PeerBody::Sync(SyncBody::Put { bytes, .. }) => bytes.as_ref(),
+            PeerBody::Sync(SyncBody::Lost { label, .. }) => Some(label),
             _ => None,
         }
     }
@@ -337,6 +338,8 @@ pub enum PeerBody<P> {
     JoinAnswer,
     /// Send me the committed version of this chunk; mine is damaged.
     Fetch {
+        /// Names the search, for [`PeerBody::NoCopy`]; 0 wants none.
+        nonce: u64,
         /// The chunk.
         chunk: ChunkId,
     },
@@ -348,6 +351,13 @@ pub enum PeerBody<P> {
         meta: Meta,
         /// Its bytes.
         bytes: P,
+    },
+    /// To `Fetch`: the sender has no good bytes of the chunk, and none are on their way to it.
+    NoCopy {
+        /// Names the search.
+        nonce: u64,
+        /// The chunk.
+        chunk: ChunkId,
     },
     /// How the disks of the sender and all below it are.
     Room(Space),
@@ -397,6 +407,18 @@ pub enum SyncBody<P> {
         meta: Option<Meta>,
         /// Its bytes, unless it is removed or a tombstone.
         bytes: Option<P>,
+    },
+    /// Source: as `Put`, of a chunk of which nobody who takes part has good bytes. Remember which version
+    /// it is and that it is lost.
+    Lost {
+        /// The chunk.
+        chunk: ChunkId,
+        /// What the sink said it has.
+        expect: Option<Meta>,
+        /// The version that is lost.
+        meta: Meta,
+        /// What the store keeps beside the bytes, as a payload without any.
+        label: P,
     },
     /// Sink: this is what I have now.
     Has {

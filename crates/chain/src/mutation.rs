@@ -85,12 +85,20 @@ pub enum Mutation {
     SealAtOnce,
     /// Updates pass while the seal that they name is under way.
     PassUnderSeal,
+    /// A resync does not go on without the bytes of a chunk that nobody has.
+    LostHoldsResync,
+    /// A damaged chunk is handed on as lost before others were asked for a copy.
+    LostUnasked,
+    /// A lost chunk leaves nothing behind on the target that is brought up to date.
+    LostAsNothing,
+    /// A lost chunk becomes an empty one there.
+    LostAsEmpty,
 }
 
 #[cfg(feature = "mutations")]
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 31] = [
         Self::SkipTailQuery,
         Self::ReadPending,
         Self::ReadWithoutLease,
@@ -118,5 +126,9 @@ impl Mutation {
         Self::SkipChecksum,
         Self::SealAtOnce,
         Self::PassUnderSeal,
+        Self::LostHoldsResync,
+        Self::LostUnasked,
+        Self::LostAsNothing,
+        Self::LostAsEmpty,
     ];
 }

@@ -1,13 +1,15 @@
 //! Damaged chunks: the committed version is fetched whole from another replica.
 
+use std::collections::BTreeSet;
+
 use millpond_types::ChunkId;
 use millpond_types::cluster::TargetId;
-use millpond_types::limits::CHAIN_REPAIRS_MAX;
+use millpond_types::limits::{CHAIN_LOST_MAX, CHAIN_REPAIRS_MAX};
 
 use crate::event::{Alarm, Effect, ReadOp, StoreError, StoreOp, Turn};
 use crate::message::{Meta, Payload, PeerBody, Write};
-use crate::replica::{Job, Replica, resend_due};
-use crate::slot::{Lock, Repair, Stage};
+use crate::replica::{Found, Job, Replica, resend_due};
+use crate::slot::{Lock, Repair, Slot, Stage};
 
 impl<P: Payload> Replica<P> {
     /// The scrubber or a read met bad bytes.
@@ -26,9 +28,11 @@ impl<P: Payload> Replica<P> {
             return; // The scrubber, or the next read, meets it again.
         }
         let now = turn.now;
-        let slot = self.slot(chunk, turn);
-        if slot.repair.is_none() {
-            slot.repair = Some(Repair { asked: 0, sent: now });
+        let searching = self.slot(chunk, turn).repair.is_some();
+        if !searching {
+            let nonce = self.name();
+            let repair = Repair { nonce, asked: 0, sent: now, without: BTreeSet::new() };
+            self.slot(chunk, turn).repair = Some(repair);
             self.ask_copy(chunk, turn);
         }
     }
@@ -39,30 +43,102 @@ impl<P: Payload> Replica<P> {
         let Some(repair) = &mut slot.repair else { return };
         repair.sent = turn.now;
         repair.asked += 1;
-        if holders.is_empty() || repair.asked > 4 * holders.len() {
+        let open: Vec<TargetId> =
+            holders.iter().copied().filter(|holder| !repair.without.contains(holder)).collect();
+        if open.is_empty() || repair.asked > 4 * holders.len() {
             // Gone for now; a pending version that needs it starts the search again.
             slot.repair = None;
             turn.emit(Effect::Alarm(Alarm::Unrepairable(chunk)));
             return self.pump(chunk, turn);
         }
-        let holder = holders[repair.asked % holders.len()];
-        self.send(holder, PeerBody::Fetch { chunk }, turn);
+        let holder = open[repair.asked % open.len()];
+        let nonce = repair.nonce;
+        self.send(holder, PeerBody::Fetch { nonce, chunk }, turn);
     }
 
-    /// Another replica's copy is damaged. A damaged copy here stays unanswered.
-    pub(crate) fn on_fetch(&mut self, from: TargetId, chunk: ChunkId, turn: &mut Turn<'_, P>) {
+    /// Another replica's copy is damaged.
+    pub(crate) fn on_fetch(
+        &mut self,
+        from: TargetId,
+        nonce: u64,
+        chunk: ChunkId,
+        turn: &mut Turn<'_, P>,
+    ) {
         let read = ReadOp { chunk, version: None, offset: 0, len: u32::MAX };
-        self.store(Job::Fetch(from, chunk), StoreOp::Read(read), turn);
+        // What is read may be replaced before it is answered: then the answer says nothing.
+        let nonce = if self.copy_may_come(chunk) { 0 } else { nonce };
+        self.store(Job::Fetch(from, chunk, nonce), StoreOp::Read(read), turn);
+    }
+
+    pub(crate) fn on_copy_read(
+        &mut self,
+        (to, nonce): (TargetId, u64),
+        chunk: ChunkId,
+        found: Found<P>,
+        turn: &mut Turn<'_, P>,
+    ) {
+        if let Some((meta, Some(bytes))) = found {
+            self.send(to, PeerBody::Fetched { chunk, meta, bytes }, turn);
+        } else if nonce != 0 && !self.copy_may_come(chunk) {
+            self.send(to, PeerBody::NoCopy { nonce, chunk }, turn);
+        }
+    }
+
+    /// Other bytes are about to take the place of those that are committed here.
+    fn copy_may_come(&self, chunk: ChunkId) -> bool {
+        let changes = |slot: &Slot<P>| {
+            let lock = matches!(slot.lock, Some(Lock::Restore | Lock::Install { .. }));
+            slot.pending.is_some() || lock
+        };
+        self.slots.get(&chunk).is_some_and(changes)
+    }
+
+    /// Another replica's copy is damaged as well, or it has none.
+    pub(crate) fn on_no_copy(
+        &mut self,
+        from: TargetId,
+        nonce: u64,
+        chunk: ChunkId,
+        turn: &mut Turn<'_, P>,
+    ) {
+        let Some(slot) = self.slots.get(&chunk) else { return };
+        if slot.repair.as_ref().is_some_and(|repair| repair.nonce == nonce) {
+            self.rule_out(from, chunk, turn);
+        }
+    }
+
+    /// Asks the next one; when all have none, the chunk is lost for now.
+    fn rule_out(&mut self, holder: TargetId, chunk: ChunkId, turn: &mut Turn<'_, P>) {
+        let Some(slot) = self.slots.get_mut(&chunk) else { return };
+        // A pending version: others may commit soon what is missing here.
+        if !slot.known || slot.pending.is_some() || slot.lock == Some(Lock::Restore) {
+            return;
+        }
+        let Some(repair) = &mut slot.repair else { return };
+        if !repair.without.insert(holder) {
+            return;
+        }
+        let all = self.view.holders().iter().all(|holder| repair.without.contains(holder));
+        if all {
+            self.note_lost(chunk);
+            if let Some(meta) = self.slots.get(&chunk).and_then(|slot| slot.committed)
+                && self.lost.len() < CHAIN_LOST_MAX
+            {
+                self.lost.insert(chunk, meta);
+            }
+        }
+        self.ask_copy(chunk, turn);
     }
 
     pub(crate) fn on_fetched(
         &mut self,
+        from: TargetId,
         chunk: ChunkId,
-        meta: Meta,
-        bytes: P,
+        (meta, bytes): (Meta, P),
         turn: &mut Turn<'_, P>,
     ) {
         let good = meta.data().is_some_and(|(_, crc)| crc == bytes.crc());
+        let serving = self.serving();
         let Some(slot) = self.slots.get_mut(&chunk) else { return };
         if slot.repair.is_none() || !slot.known || slot.lock.is_some() || !good {
             return;
@@ -84,14 +160,21 @@ impl<P: Payload> Replica<P> {
         if slot.committed == Some(meta) {
             slot.lock = Some(Lock::Restore);
             self.store(Job::Restore(chunk), StoreOp::Restore(chunk, meta, bytes), turn);
-        } else if slot.pending.is_none() {
-            // Another version took its place; it was written whole or made from good bytes.
+        } else if slot.pending.is_none() && self.view.syncing() == Some(from) {
+            // It is to get this version from here. What others have is not to be missed for that.
+            self.rule_out(from, chunk, turn);
+        } else if slot.pending.is_none() && !serving {
+            // It comes with the resync.
             slot.repair = None;
             self.pump(chunk, turn);
         }
     }
 
     pub(crate) fn on_restored(&mut self, chunk: ChunkId, turn: &mut Turn<'_, P>) {
+        self.lost.remove(&chunk);
+        if let Some(slot) = self.slots.get_mut(&chunk) {
+            slot.lost = false;
+        }
         if self.end_restore(chunk) {
             self.stage(chunk, turn);
         }
@@ -112,13 +195,28 @@ impl<P: Payload> Replica<P> {
         slot.pending.is_some()
     }
 
+    /// The committed version has no bytes here and, when they were last asked, no good ones anywhere: nothing can
+    /// be made from it.
+    pub(crate) fn is_lost(&self, chunk: ChunkId) -> bool {
+        let Some(slot) = self.slots.get(&chunk) else { return false };
+        slot.lost || slot.committed.is_some() && self.lost.get(&chunk) == slot.committed.as_ref()
+    }
+
+    /// No serving replica is left that has seen the pending version, which was never stored here and so
+    /// committed nowhere. Who left forgets it before it comes back.
+    fn has_alone(&self, chunk: ChunkId) -> bool {
+        let alone = self.view.is_head() && self.view.is_tail();
+        let pending = self.slots.get(&chunk).and_then(|slot| slot.pending.as_ref());
+        alone && pending.is_some_and(|pending| !pending.stored)
+    }
+
     pub(crate) fn repair_tick(&mut self, turn: &mut Turn<'_, P>) {
         let now = turn.now;
         let mut again = Vec::new();
         let mut start = Vec::new();
         for (chunk, slot) in &self.slots {
             let failed = |p: &crate::slot::Pending<P>| matches!(p.stage, Stage::Failed(StoreError::Corrupt, at) if resend_due(Some(at), now));
-            match slot.repair {
+            match &slot.repair {
                 Some(repair) if resend_due(Some(repair.sent), now) && slot.lock.is_none() => {
                     again.push(*chunk);
                 }
@@ -130,7 +228,11 @@ impl<P: Payload> Replica<P> {
             self.ask_copy(chunk, turn);
         }
         for chunk in start {
-            self.begin_repair(chunk, turn);
+            if self.has_alone(chunk) {
+                self.abandon(chunk, StoreError::Corrupt, turn);
+            } else {
+                self.begin_repair(chunk, turn);
+            }
         }
     }
 }

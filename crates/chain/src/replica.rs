@@ -12,7 +12,7 @@ use crate::event::{
     Alarm, Effect, Event, LocalReport, RequestId, StoreAnswer, StoreError, StoreOp, Token, Turn,
 };
 use crate::lease::Leases;
-use crate::message::{Payload, Peer, PeerBody, Refusal, Reply, Space, Tag};
+use crate::message::{Meta, Payload, Peer, PeerBody, Refusal, Reply, Space, Tag};
 use crate::mutation::mutated;
 use crate::read::Reading;
 use crate::seal::Seals;
@@ -49,8 +49,9 @@ pub(crate) enum Job {
     Whole(ChunkId),
     Restore(ChunkId),
     Read(RequestId, ChunkId, Option<ChunkVersion>),
-    Fetch(TargetId, ChunkId),
+    Fetch(TargetId, ChunkId, u64),
     SendRead(ChunkId),
+    SendLabel(ChunkId),
     Install(ChunkId),
     SourceList(u64),
     SinkList,
@@ -111,6 +112,8 @@ pub struct Replica<P: Payload> {
     pub(crate) source: Option<Source<P>>,
     pub(crate) sink: Sink,
     pub(crate) seals: Seals<P>,
+    /// Chunks whose committed version is damaged here and, when they were asked, on all others.
+    pub(crate) lost: BTreeMap<ChunkId, Meta>,
     pub(crate) collector: Collector,
     pub(crate) budget: i64,
     pub(crate) space: Space,
@@ -151,6 +154,7 @@ impl<P: Payload> Replica<P> {
             source: None,
             sink: Sink::default(),
             seals: Seals::default(),
+            lost: BTreeMap::new(),
             collector: Collector::default(),
             budget: 0,
             space: Space::AMPLE,
@@ -315,6 +319,13 @@ impl<P: Payload> Replica<P> {
         self.reads_allowed(now) && self.leases.manager_valid(now)
     }
 
+    /// A version of the chunk is between stage and commit.
+    #[cfg(feature = "mutations")]
+    #[must_use]
+    pub fn is_pending(&self, chunk: ChunkId) -> bool {
+        self.slots.get(&chunk).is_some_and(|slot| slot.pending.is_some())
+    }
+
     /// The replica stopped by itself: the shell opens its store anew and makes another.
     #[must_use]
     pub fn stopped(&self) -> bool {
@@ -367,8 +378,11 @@ impl<P: Payload> Replica<P> {
             PeerBody::LeaseGrant { sent } => self.leases.peer_granted(from, sent),
             PeerBody::JoinAsk => self.on_join_ask(from, turn),
             PeerBody::JoinAnswer => self.on_join_answer(from),
-            PeerBody::Fetch { chunk } => self.on_fetch(from, chunk, turn),
-            PeerBody::Fetched { chunk, meta, bytes } => self.on_fetched(chunk, meta, bytes, turn),
+            PeerBody::Fetch { nonce, chunk } => self.on_fetch(from, nonce, chunk, turn),
+            PeerBody::Fetched { chunk, meta, bytes } => {
+                self.on_fetched(from, chunk, (meta, bytes), turn);
+            }
+            PeerBody::NoCopy { nonce, chunk } => self.on_no_copy(from, nonce, chunk, turn),
             PeerBody::Room(space) => {
                 if Some(from) == self.view.successor() {
                     self.space_below = space;
@@ -406,7 +420,12 @@ impl<P: Payload> Replica<P> {
         }
         let Some(job) = job else { return self.try_adopt(turn) };
         match (job, result) {
-            (Job::Lookup(chunk), Ok(StoreAnswer::Entry(meta))) => self.on_entry(chunk, meta, turn),
+            (Job::Lookup(chunk), Ok(StoreAnswer::Entry(meta))) => {
+                self.on_entry(chunk, (meta, false), turn);
+            }
+            (Job::Lookup(chunk), Ok(StoreAnswer::Lost(meta))) => {
+                self.on_entry(chunk, (Some(meta), true), turn);
+            }
             (Job::Stage(chunk), Ok(StoreAnswer::Staged(content))) => {
                 self.on_staged(chunk, content, turn);
             }
@@ -418,12 +437,13 @@ impl<P: Payload> Replica<P> {
             (Job::Read(request, chunk, wanted), result) => {
                 self.on_bytes(request, (chunk, wanted), result, turn);
             }
-            (Job::Fetch(to, chunk), result) => {
-                if let Some((meta, Some(bytes))) = bytes_of(result).flatten() {
-                    self.send(to, PeerBody::Fetched { chunk, meta, bytes }, turn);
-                }
+            (Job::Fetch(to, chunk, nonce), result) => {
+                self.on_copy_read((to, nonce), chunk, bytes_of(result).flatten(), turn);
             }
             (Job::SendRead(chunk), result) => self.on_send_read(chunk, result, turn),
+            (Job::SendLabel(chunk), result) => {
+                self.on_send_label(chunk, bytes_of(result).flatten(), turn);
+            }
             (Job::Install(chunk), result) => self.on_installed(chunk, result.is_ok(), turn),
             (Job::SourceList(nonce), Ok(StoreAnswer::Page { items, complete })) => {
                 self.on_source_page(nonce, items, complete, turn);
@@ -457,13 +477,13 @@ impl<P: Payload> Replica<P> {
     fn on_entry(
         &mut self,
         chunk: ChunkId,
-        meta: Option<crate::message::Meta>,
+        (meta, lost): (Option<Meta>, bool),
         turn: &mut Turn<'_, P>,
     ) {
         let Some(slot) = self.slots.get_mut(&chunk) else { return };
         assert!(!slot.known, "a chunk is looked up once");
         slot.known = true;
-        slot.committed = meta;
+        (slot.committed, slot.lost) = (meta, lost);
         let committed = slot.committed_version();
         let mut questions = Vec::new();
         slot.queue.retain(|waiting| match waiting {
@@ -551,6 +571,7 @@ impl<P: Payload> Replica<P> {
         self.jobs.retain(|_, job| matches!(job, Job::Read(..)));
         self.source = None;
         self.sink = Sink::default();
+        self.lost.clear();
         self.collector = Collector::default();
         self.space_below = Space::AMPLE;
         self.room_told = None;
@@ -565,7 +586,7 @@ pub(crate) fn resend_due(sent: Option<Tick>, now: Tick) -> bool {
 }
 
 /// What a read of the store found: a version and, unless it is a tombstone, its bytes.
-pub(crate) type Found<P> = Option<(crate::message::Meta, Option<P>)>;
+pub(crate) type Found<P> = Option<(Meta, Option<P>)>;
 
 /// The answer of a read; `None` when it failed.
 pub(crate) fn bytes_of<P>(result: Result<StoreAnswer<P>, StoreError>) -> Option<Found<P>> {

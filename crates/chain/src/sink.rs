@@ -6,7 +6,7 @@ use millpond_types::cluster::ChainVersion;
 use millpond_types::limits::RESYNC_PAGE_CHUNKS;
 use millpond_types::{Ack, ChunkId};
 
-use crate::event::{Effect, StageRequest, StoreOp, Turn};
+use crate::event::{Alarm, Effect, StageRequest, StoreOp, Turn};
 use crate::message::{LaneRecord, Meta, Payload, PeerBody, SyncBody, Write};
 use crate::mutation::mutated;
 use crate::replica::{Job, Replica};
@@ -101,16 +101,19 @@ impl<P: Payload> Replica<P> {
             return self.sink_say(SyncBody::Has { chunk, meta }, turn);
         }
         let Some(meta) = install.meta else {
-            slot.committed = None;
+            (slot.committed, slot.lost, slot.repair) = (None, false, None);
             turn.emit(Effect::Remove(chunk));
             return self.sink_say(SyncBody::Has { chunk, meta: None }, turn);
         };
+        if install.lost {
+            return self.install_lost(chunk, meta, install.bytes, turn);
+        }
         let write = match (meta.data(), install.bytes) {
             (None, _) => Write::Tombstone,
             (Some((_, crc)), Some(bytes)) if crc == bytes.crc() => Write::Whole(bytes),
             _ => return, // Damaged on the way: the source sends it again.
         };
-        slot.lock = Some(Lock::Install(meta));
+        slot.lock = Some(Lock::Install { meta, lost: false });
         let Meta { version, written, tag, .. } = meta;
         // One barrier at the end makes all of them durable.
         let durability = Ack::Memory;
@@ -118,11 +121,40 @@ impl<P: Payload> Replica<P> {
         self.store(Job::Install(chunk), StoreOp::Stage(stage), turn);
     }
 
+    /// Nobody has the bytes: it is known which version there was, and that nobody may read it.
+    fn install_lost(
+        &mut self,
+        chunk: ChunkId,
+        meta: Meta,
+        label: Option<P>,
+        turn: &mut Turn<'_, P>,
+    ) {
+        let nothing = mutated!(self, LostAsNothing);
+        let empty = mutated!(self, LostAsEmpty);
+        let (Some(slot), Some(label)) = (self.slots.get_mut(&chunk), label) else { return };
+        if meta.data().is_none() {
+            return; // Of a deletion no bytes can be lost.
+        }
+        if nothing {
+            return self.sink_say(SyncBody::Has { chunk, meta: Some(meta) }, turn);
+        }
+        slot.lock = Some(Lock::Install { meta, lost: true });
+        turn.emit(Effect::Alarm(Alarm::Lost(chunk)));
+        let Meta { version, written, tag, .. } = meta;
+        let op = if empty {
+            let (write, durability) = (Write::Whole(label), Ack::Memory);
+            StoreOp::Stage(StageRequest { chunk, version, written, tag, write, durability })
+        } else {
+            StoreOp::StageLost(chunk, meta, label)
+        };
+        self.store(Job::Install(chunk), op, turn);
+    }
+
     pub(crate) fn on_installed(&mut self, chunk: ChunkId, stored: bool, turn: &mut Turn<'_, P>) {
         let Some(slot) = self.slots.get_mut(&chunk) else { return };
-        let Some(Lock::Install(meta)) = slot.lock.take() else { return };
+        let Some(Lock::Install { meta, lost }) = slot.lock.take() else { return };
         if stored {
-            slot.committed = Some(meta);
+            (slot.committed, slot.lost, slot.repair) = (Some(meta), lost, None);
             turn.emit(Effect::Commit(chunk, meta.version));
             self.sink_say(SyncBody::Has { chunk, meta: Some(meta) }, turn);
         } else {

@@ -1,6 +1,6 @@
 //! One chunk that something is happening to: its lock, its pending version, its queue.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use millpond_types::Tick;
 use millpond_types::cluster::{ChunkVersion, TargetId};
@@ -42,6 +42,8 @@ pub(crate) struct Pending<P> {
     pub(crate) sent: Option<Tick>,
     /// Another replica has it, or had: it may have been committed and read there.
     pub(crate) shared: bool,
+    /// It was stored here at least once. Before that nobody commits it.
+    pub(crate) stored: bool,
     /// All bytes of the version, for a successor that lacks the version before.
     pub(crate) whole: Option<P>,
     /// The store is reading them.
@@ -66,6 +68,7 @@ impl<P> Pending<P> {
             acked_meta: None,
             sent: None,
             shared: false,
+            stored: false,
             whole: None,
             reading_whole: false,
             inherited: false,
@@ -109,6 +112,8 @@ pub(crate) struct Install<P> {
     pub(crate) expect: Option<Meta>,
     pub(crate) meta: Option<Meta>,
     pub(crate) bytes: Option<P>,
+    /// Nobody has the bytes: these are none.
+    pub(crate) lost: bool,
 }
 
 /// Who holds the lock, when it is not a pending version.
@@ -116,8 +121,8 @@ pub(crate) struct Install<P> {
 pub(crate) enum Lock {
     /// The source of a resync, until the sink has the chunk.
     Send,
-    /// The sink of a resync, until this version is stored.
-    Install(Meta),
+    /// The sink of a resync, until this version is stored, or that it is lost.
+    Install { meta: Meta, lost: bool },
     /// Repair, until good bytes are in place.
     Restore,
     /// The next update names a seal that the store is asked for.
@@ -126,12 +131,15 @@ pub(crate) enum Lock {
     Drain,
 }
 
-/// A search for good bytes.
-#[derive(Clone, Copy, Debug)]
+/// A search for good bytes of the committed version; over when another one is committed.
+#[derive(Clone, Debug)]
 pub(crate) struct Repair {
+    pub(crate) nonce: u64,
     /// How many were asked: the next one is another.
     pub(crate) asked: usize,
     pub(crate) sent: Tick,
+    /// Who said since the search began that it has none.
+    pub(crate) without: BTreeSet<TargetId>,
 }
 
 #[derive(Clone, Debug)]
@@ -139,6 +147,8 @@ pub(crate) struct Slot<P> {
     /// The store has said what is committed.
     pub(crate) known: bool,
     pub(crate) committed: Option<Meta>,
+    /// The store has no bytes of the committed version.
+    pub(crate) lost: bool,
     pub(crate) pending: Option<Pending<P>>,
     pub(crate) lock: Option<Lock>,
     pub(crate) queue: VecDeque<Waiting<P>>,
@@ -150,6 +160,7 @@ impl<P> Slot<P> {
         Self {
             known: false,
             committed: None,
+            lost: false,
             pending: None,
             lock: None,
             queue: VecDeque::new(),

@@ -14,8 +14,8 @@ use millpond_types::{ChunkId, Tick};
 use crate::event::{ReadOp, StoreAnswer, StoreError, StoreOp, Turn};
 use crate::message::{Meta, Payload, PeerBody, SyncBody};
 use crate::mutation::mutated;
-use crate::replica::{Job, Replica, bytes_of, resend_due};
-use crate::slot::{Lock, Waiting};
+use crate::replica::{Found, Job, Replica, bytes_of, resend_due};
+use crate::slot::{Install, Lock, Waiting};
 
 /// What the source waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +40,8 @@ struct SendJob<P> {
     /// Under the lock, with the bytes at hand: what to send.
     ready: bool,
     bytes: Option<P>,
+    /// Nobody has the bytes: these are the label alone.
+    lost: bool,
     sent: Option<Tick>,
 }
 
@@ -55,6 +57,9 @@ pub(crate) struct Source<P> {
     sent: Option<Tick>,
     todo: VecDeque<(ChunkId, Option<Meta>)>,
     jobs: BTreeMap<ChunkId, SendJob<P>>,
+    /// Chunks of the page whose bytes are damaged here, in these versions, and of which everybody else
+    /// said to have no good copy.
+    lost: BTreeMap<ChunkId, Meta>,
 }
 
 /// How far a resync is, for people.
@@ -79,8 +84,9 @@ impl<P: Payload> Replica<P> {
 
     /// A new version of the chain: begins where the sink says it is.
     pub(crate) fn source_restart(&mut self, turn: &mut Turn<'_, P>) {
-        let lists = |job: &Job| matches!(job, Job::SourceList(_) | Job::SendRead(_));
-        self.jobs.retain(|_, job| !lists(job));
+        let mine =
+            |job: &Job| matches!(job, Job::SourceList(_) | Job::SendRead(_) | Job::SendLabel(_));
+        self.jobs.retain(|_, job| !mine(job));
         let sink = self.view.syncing().filter(|_| self.view.is_tail());
         self.source = sink.map(|sink| Source {
             sink,
@@ -91,6 +97,7 @@ impl<P: Payload> Replica<P> {
             sent: None,
             todo: VecDeque::new(),
             jobs: BTreeMap::new(),
+            lost: BTreeMap::new(),
         });
         self.source_tick(turn);
     }
@@ -116,7 +123,11 @@ impl<P: Payload> Replica<P> {
                 self.on_list((nonce, after, until), items, turn);
             }
             SyncBody::Put { chunk, expect, meta, bytes } if source => {
-                self.on_put(chunk, crate::slot::Install { expect, meta, bytes }, turn);
+                self.on_put(chunk, Install { expect, meta, bytes, lost: false }, turn);
+            }
+            SyncBody::Lost { chunk, expect, meta, label } if source => {
+                let (meta, bytes) = (Some(meta), Some(label));
+                self.on_put(chunk, Install { expect, meta, bytes, lost: true }, turn);
             }
             SyncBody::Finish { lanes, complete_since } if source => {
                 self.on_finish(&lanes, complete_since, turn);
@@ -177,12 +188,15 @@ impl<P: Payload> Replica<P> {
         }
         source.until = until;
         source.todo = items.into();
+        source.lost.clear();
         source.phase = Phase::Sending;
         self.source_send(turn);
     }
 
     /// Starts as many transfers as bounds and budget allow, and goes on when the page is done.
     pub(crate) fn source_send(&mut self, turn: &mut Turn<'_, P>) {
+        // What is put back meanwhile has its turn with the next call.
+        let mut turns = self.source.as_ref().map_or(0, |source| source.todo.len());
         loop {
             let budget = self.budget > 0;
             let Some(source) = &mut self.source else { return };
@@ -203,11 +217,12 @@ impl<P: Payload> Replica<P> {
                 source.sent = None;
                 return self.source_tick(turn);
             }
-            if !budget || source.jobs.len() >= RESYNC_JOBS_MAX {
+            if !budget || turns == 0 || source.jobs.len() >= RESYNC_JOBS_MAX {
                 return;
             }
+            turns -= 1;
             let Some((chunk, expect)) = source.todo.pop_front() else { return };
-            let job = SendJob { expect, ready: false, bytes: None, sent: None };
+            let job = SendJob { expect, ready: false, bytes: None, lost: false, sent: None };
             source.jobs.insert(chunk, job);
             if mutated!(self, ResyncSkipsLocked)
                 && self.slots.get(&chunk).is_some_and(crate::slot::Slot::locked)
@@ -244,6 +259,10 @@ impl<P: Payload> Replica<P> {
             self.end_job(chunk);
             return self.source_send(turn);
         }
+        if slot.repair.is_some() && source.lost.get(&chunk) != slot.committed.as_ref() {
+            // Good bytes may be on their way here, and could not be put in place under this lock.
+            return self.put_back(chunk);
+        }
         slot.lock = Some(Lock::Send);
         if slot.committed.is_some_and(|meta| meta.data().is_some()) {
             let read = ReadOp { chunk, version: None, offset: 0, len: u32::MAX };
@@ -260,19 +279,55 @@ impl<P: Payload> Replica<P> {
         result: Result<StoreAnswer<P>, StoreError>,
         turn: &mut Turn<'_, P>,
     ) {
+        let found = bytes_of(result).flatten();
+        let unasked = mutated!(self, LostUnasked);
+        let Some(slot) = self.slots.get(&chunk) else { return };
         let Some(source) = &mut self.source else { return };
         let Some(job) = source.jobs.get_mut(&chunk) else { return };
-        if let Some(Some((_, Some(bytes)))) = bytes_of(result) {
+        if let Some((_, Some(bytes))) = found {
             self.budget =
                 self.budget.saturating_sub(i64::try_from(bytes.len()).unwrap_or(i64::MAX));
             job.ready = true;
             job.bytes = Some(bytes);
             return self.put_chunk(chunk, turn);
         }
-        // Damaged here. It stays on the list: a target that lacks it must not serve.
+        if unasked || source.lost.get(&chunk) == slot.committed.as_ref() {
+            return self.store(Job::SendLabel(chunk), StoreOp::Label(chunk), turn);
+        }
+        // Damaged here. It stays on the list: others are asked for a copy first.
         self.put_back(chunk);
         self.unlock_send(chunk, turn);
         self.on_damaged(chunk, turn);
+    }
+
+    /// Everybody else said to have no good copy of a chunk that is damaged here: if it is to be sent, it is sent
+    /// as lost.
+    pub(crate) fn note_lost(&mut self, chunk: ChunkId) {
+        if mutated!(self, LostHoldsResync) {
+            return;
+        }
+        let committed = self.slots.get(&chunk).and_then(|slot| slot.committed);
+        let (Some(source), Some(meta)) = (&mut self.source, committed) else { return };
+        if source.todo.iter().any(|(waits, _)| *waits == chunk) {
+            source.lost.insert(chunk, meta);
+        }
+    }
+
+    pub(crate) fn on_send_label(
+        &mut self,
+        chunk: ChunkId,
+        found: Found<P>,
+        turn: &mut Turn<'_, P>,
+    ) {
+        let Some(source) = &mut self.source else { return };
+        let Some(job) = source.jobs.get_mut(&chunk) else { return };
+        if let Some((_, Some(label))) = found {
+            (job.ready, job.lost) = (true, true);
+            job.bytes = Some(label);
+            return self.put_chunk(chunk, turn);
+        }
+        self.put_back(chunk);
+        self.unlock_send(chunk, turn);
     }
 
     fn unlock_send(&mut self, chunk: ChunkId, turn: &mut Turn<'_, P>) {
@@ -289,7 +344,10 @@ impl<P: Payload> Replica<P> {
         let Some(job) = source.jobs.get_mut(&chunk) else { return };
         job.sent = Some(turn.now);
         let (expect, bytes) = (job.expect, job.bytes.clone());
-        let body = SyncBody::Put { chunk, expect, meta: slot.committed, bytes };
+        let body = match (job.lost, slot.committed, bytes) {
+            (true, Some(meta), Some(label)) => SyncBody::Lost { chunk, expect, meta, label },
+            (_, meta, bytes) => SyncBody::Put { chunk, expect, meta, bytes },
+        };
         self.source_say(body, turn);
     }
 

@@ -179,6 +179,11 @@ impl<P: Payload> Replica<P> {
             }
             Meaning::Refuse(why) => return Self::refuse(request, why, turn),
         };
+        if !write.stands_alone() && self.is_lost(body.chunk) {
+            // Nobody could store what is made from it, and what others have seen is not taken back.
+            Self::refuse(request, Refusal::Corrupt, turn);
+            return self.begin_repair(body.chunk, turn);
+        }
         let update = Update {
             chunk: body.chunk,
             tag: body.tag,

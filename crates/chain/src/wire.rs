@@ -55,9 +55,12 @@ mod kind {
     pub(super) const LEASE_GRANT: u8 = 8;
     pub(super) const JOIN_ASK: u8 = 9;
     pub(super) const JOIN_ANSWER: u8 = 10;
-    pub(super) const FETCH: u8 = 11;
+    /// Without a name: nobody waits for a `NoCopy`. Not sent any more.
+    pub(super) const FETCH_UNNAMED: u8 = 11;
     pub(super) const FETCHED: u8 = 12;
     pub(super) const ROOM: u8 = 13;
+    pub(super) const FETCH: u8 = 14;
+    pub(super) const NO_COPY: u8 = 15;
     pub(super) const SYNC_HELLO: u8 = 32;
     pub(super) const SYNC_PROGRESS: u8 = 33;
     pub(super) const SYNC_LIST: u8 = 34;
@@ -65,6 +68,7 @@ mod kind {
     pub(super) const SYNC_PUT: u8 = 36;
     pub(super) const SYNC_HAS: u8 = 37;
     pub(super) const SYNC_FINISH: u8 = 38;
+    pub(super) const SYNC_LOST: u8 = 39;
 }
 
 /// What a replica writes, within [`kind::FORWARD`].

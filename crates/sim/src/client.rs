@@ -140,7 +140,7 @@ impl World {
             93..97 => Action::Remove,
             _ => Action::Evict,
         };
-        Some((chain, chunk, action, None))
+        Some(self.spare_lost((chain, chunk, action, None)))
     }
 
     /// Bytes that nobody else writes.
@@ -313,6 +313,10 @@ impl World {
             Refusal::Superseded | Refusal::Invalid => {
                 return self.violate(|| format!("client {client} was refused: {refusal:?}"));
             }
+            // Whoever asks again hears the same.
+            Refusal::Corrupt if self.phase == Phase::Last && self.asks_for_lost(client) => {
+                return self.finish(client, Heard::Unknown);
+            }
             Refusal::Stale(_) | Refusal::NotServing if newest => self.client_asks(client),
             _ => {}
         }
@@ -320,6 +324,11 @@ impl World {
             let pause = self.rng.between(ms(2), ms(40));
             self.wake_in(client, pause);
         }
+    }
+
+    fn asks_for_lost(&self, client: usize) -> bool {
+        let current = self.clients[client].current.as_ref();
+        current.is_some_and(|current| self.in_vain(&current.task))
     }
 
     fn finish(&mut self, client: usize, heard: Heard) {
@@ -335,7 +344,7 @@ impl World {
         self.stats.elsewhere += u64::from(known && chain.table() != 0);
         self.stats.unknown += u64::from(!known);
         self.trace.add(self.now ^ u64::from(known));
-        if self.phase == Phase::Last && !known {
+        if self.phase == Phase::Last && !known && !self.in_vain(&current.task) {
             // Progress is promised now: the task comes again until the phase's time is over.
             self.clients[client].script.push_front(current.task);
         }

@@ -22,6 +22,15 @@ pub(crate) struct Stored {
     pub(crate) meta: Meta,
     pub(crate) bytes: Option<Bytes>,
     pub(crate) rotten: bool,
+    /// The disk knows that it has no bytes of it; `rotten` then.
+    pub(crate) lost: bool,
+}
+
+impl Stored {
+    /// A copy that others may be given.
+    pub(crate) fn is_good(&self) -> bool {
+        !self.rotten && self.meta.data().is_some()
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -205,8 +214,21 @@ impl Disk {
         let end = self.synced + self.log.len() as u64;
         match op {
             StoreOp::Lookup(chunk) => {
-                let meta = self.committed(chunk).map(|stored| stored.meta);
-                (Ok(StoreAnswer::Entry(meta)), None)
+                let found = self.committed(chunk);
+                let answer = match found.filter(|stored| stored.lost) {
+                    Some(lost) => StoreAnswer::Lost(lost.meta),
+                    None => StoreAnswer::Entry(found.map(|stored| stored.meta)),
+                };
+                (Ok(answer), None)
+            }
+            StoreOp::Label(chunk) => {
+                let label = |stored: &Stored| (stored.meta, Some(Bytes::new(&[])));
+                (Ok(StoreAnswer::Bytes(self.committed(chunk).map(label))), None)
+            }
+            StoreOp::StageLost(chunk, meta, label) => {
+                let stored = Stored { meta, bytes: Some(label), rotten: true, lost: true };
+                let position = self.change(Change::Stage(chunk, stored));
+                (Ok(StoreAnswer::Staged(meta.content)), Some(position))
             }
             StoreOp::Stage(request) => {
                 let durable = request.durability == Ack::Disk;
@@ -218,7 +240,7 @@ impl Disk {
                 }
             }
             StoreOp::Restore(chunk, meta, bytes) => {
-                let stored = Stored { meta, bytes: Some(bytes), rotten: false };
+                let stored = Stored { meta, bytes: Some(bytes), rotten: false, lost: false };
                 let position = self.change(Change::Restore(chunk, stored));
                 (Ok(StoreAnswer::Done), Some(position))
             }
@@ -266,7 +288,8 @@ impl Disk {
         });
         let StageRequest { chunk, version, written, tag, .. } = *request;
         let meta = Meta { version, written, content, tag };
-        let position = self.change(Change::Stage(chunk, Stored { meta, bytes, rotten: false }));
+        let stored = Stored { meta, bytes, rotten: false, lost: false };
+        let position = self.change(Change::Stage(chunk, stored));
         Ok((content, position))
     }
 

@@ -218,6 +218,14 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// Damage strikes, and targets leave and come back to where it did.
+    pub(crate) fn lose_chunks(&mut self) {
+        let often = [Fault::Rot, Fault::Rot, Fault::Rot, Fault::QuickRestart, Fault::Crash];
+        self.faults.extend(often);
+    }
+}
+
 /// Of how many seeds one has another chain table, and which.
 const TABLE_SEEDS: (u64, u64) = (4, 1);
 
@@ -302,7 +310,11 @@ impl World {
                 self.nodes[node].clock.disturb(&mut self.rng, now);
             }
             Fault::Storm => self.strike_storm(),
-            Fault::Rot => self.strike_rot(),
+            Fault::Rot => {
+                if !self.strike_last_copies() {
+                    self.strike_rot();
+                }
+            }
             Fault::FullDisk | Fault::FailingDisk | Fault::SlowDisk => self.strike_disk(fault),
             Fault::Join
             | Fault::Drain

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_chain::{
-    Effect, Event, Identity, Mutation, Refusal, Replica, Reply, RequestId, Space, Token,
+    Effect, Event, Identity, Mutation, Refusal, Replica, Reply, RequestId, Space, StoreOp, Token,
 };
 use millpond_types::cluster::{Chain, ChainId, ChainVersion, DiskId, TargetId};
 use millpond_types::limits::CHAIN_TICK_MS;
@@ -124,6 +124,10 @@ impl World {
             }
             Effect::Store(token, op) => {
                 self.trace.note(self.now, || format!("{} store {token:?} {op:?}", target.0));
+                if let StoreOp::StageLost(chunk, meta, _) = op {
+                    self.judge_loss(target, chunk, meta);
+                }
+                let Some(host) = self.hosts.get_mut(&target) else { return };
                 let begun = host.disk.begin(op, &mut self.rng);
                 let slow = if host.disk.slow { 40 } else { 1 };
                 let delay = slow
@@ -135,7 +139,14 @@ impl World {
                 let life = host.life;
                 self.after(delay, Item::Stored { target, life, token, begun });
             }
-            Effect::Commit(chunk, version) => host.disk.commit(chunk, version),
+            Effect::Commit(chunk, version) => {
+                host.disk.commit(chunk, version);
+                let entry = host.disk.chunks().get(&chunk);
+                if entry.and_then(|entry| entry.committed.as_ref()).is_some_and(|it| it.lost) {
+                    // Somebody may come back with a good copy.
+                    self.after(ms(700), Item::Scrub { target, chunk });
+                }
+            }
             Effect::Remove(chunk) => host.disk.remove(chunk),
             Effect::Unstage(chunk) => host.disk.unstage(chunk),
             // Routing is pushed; a replica that is ahead of this node's copy waits for it.

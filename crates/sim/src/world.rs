@@ -11,7 +11,9 @@ use millpond_types::cluster::{ChainId, TargetId};
 use crate::check::Operation;
 use crate::client::Client;
 use crate::clock::Clock;
+use crate::disk::Stored;
 use crate::files::{self, Files};
+use crate::lost;
 use crate::manager::Seat;
 use crate::member::{Member, NodeDisk};
 use crate::message::{Address, Item, Message, Time, ms};
@@ -75,6 +77,8 @@ pub struct Stats {
     pub versions: u64,
     /// Targets that were brought up to date.
     pub resyncs: u64,
+    /// Chunks that they had to go on without.
+    pub lost: u64,
     /// Replicas that went from one disk to another.
     pub moves: u64,
     /// Managers that became primary.
@@ -94,6 +98,7 @@ impl Stats {
         self.faults += other.faults;
         self.versions += other.versions;
         self.resyncs += other.resyncs;
+        self.lost += other.lost;
         self.moves += other.moves;
         self.take_overs += other.take_overs;
         self.elsewhere += other.elsewhere;
@@ -132,8 +137,6 @@ pub(crate) struct World {
     /// Clients work on files that are cloned, too.
     pub(crate) has_files: bool,
     pub(crate) files: Files,
-    /// A damaged chunk had no good copy left: nothing is promised about its chain's progress.
-    pub(crate) beyond_repair: bool,
 }
 
 impl World {
@@ -150,6 +153,10 @@ impl World {
             .map(|n| Seat::new(n, Clock::new(&mut rng, 0), shape, manager))
             .collect();
         let clients = (0..plan.clients).map(Client::new).collect();
+        let mut plan = plan;
+        if lost::wanted(seed) {
+            plan.lose_chunks();
+        }
         let mut world = Self {
             now: 0,
             queue: BinaryHeap::new(),
@@ -175,7 +182,6 @@ impl World {
             has_files: files::wanted(seed),
             seed,
             files: Files::default(),
-            beyond_repair: false,
             rng,
             plan,
         };
@@ -233,7 +239,7 @@ impl World {
             Alarm::Diverged(_) | Alarm::Impossible(_) => {
                 self.violate(|| format!("{target:?} raised {alarm:?}"));
             }
-            Alarm::StoreFailed | Alarm::Unrepairable(_) => {}
+            Alarm::StoreFailed | Alarm::Unrepairable(_) | Alarm::Lost(_) => {}
         }
     }
 
@@ -319,8 +325,7 @@ impl World {
                 self.phase = Phase::Over;
             }
             Phase::Healing | Phase::Calming | Phase::Last if self.now >= self.phase_until => {
-                self.look_for_lost_chunks();
-                if !self.beyond_repair {
+                if !self.waits_for_lost() {
                     let phase = self.phase;
                     self.violate(|| format!("no progress in phase {phase:?}"));
                 }
@@ -389,51 +394,28 @@ impl World {
                 }
             }
         }
-        self.look_for_lost_chunks();
         if let Some(fault) = faults.into_iter().next()
-            && !self.beyond_repair
+            && !self.waits_for_lost()
         {
             self.violate(|| fault);
         }
     }
-
-    /// A damaged chunk without a good copy anywhere in its chain.
-    fn look_for_lost_chunks(&mut self) {
-        let disk = |target: TargetId| self.hosts.get(&target).map(|host| &host.disk);
-        let mut beyond_repair = false;
-        for record in self.store.chains.values() {
-            let chain = &record.chain;
-            for member in &chain.targets {
-                for (chunk, entry) in
-                    disk(member.target).into_iter().flat_map(crate::disk::Disk::chunks)
-                {
-                    let Some(bad) = entry.committed.as_ref().filter(|stored| stored.rotten) else {
-                        continue;
-                    };
-                    // Only those that take part in writes can be asked for a copy.
-                    let good = chain.writing().any(|other| {
-                        let entry = disk(other.target).and_then(|disk| disk.chunks().get(chunk));
-                        let copy = entry.and_then(|entry| entry.committed.as_ref());
-                        copy.is_some_and(|copy| copy.meta == bad.meta && !copy.rotten)
-                    });
-                    beyond_repair |= !good;
-                }
-            }
-        }
-        self.beyond_repair |= beyond_repair;
-    }
 }
 
-/// The first chunk that two replicas hold differently. Damage that nobody has met yet is
-/// not a difference: it would be repaired by who meets it.
+/// The first chunk that two replicas hold differently. Damage is not a difference: it would be repaired by
+/// who meets it, or is there for good, and is never shown.
 fn differ(a: &Host, b: &Host) -> Option<ChunkId> {
     let chunks = a.disk.chunks().keys().chain(b.disk.chunks().keys());
-    let content = |host: &Host, chunk: &ChunkId| {
-        let entry = host.disk.chunks().get(chunk)?;
-        let stored = entry.committed.as_ref()?;
-        Some((stored.meta, stored.bytes.as_ref().map(|bytes| (bytes.clone(), bytes.crc()))))
+    let committed = |host: &Host, chunk: &ChunkId| {
+        host.disk.chunks().get(chunk).and_then(|entry| entry.committed.clone())
     };
-    chunks.copied().find(|chunk| content(a, chunk) != content(b, chunk))
+    let content = |stored: Stored| stored.bytes.map(|bytes| (bytes.clone(), bytes.crc()));
+    chunks.copied().find(|chunk| match (committed(a, chunk), committed(b, chunk)) {
+        (Some(a), Some(b)) if a.meta == b.meta => {
+            !a.rotten && !b.rotten && content(a) != content(b)
+        }
+        (a, b) => a.is_some() || b.is_some(),
+    })
 }
 
 fn node(number: usize, plan: &Plan, rng: &mut Rng) -> Node {

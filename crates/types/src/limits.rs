@@ -121,6 +121,9 @@ pub const CHAIN_READS_MAX: usize = 1024;
 pub const CHAIN_LANES_MAX: usize = 4096;
 /// Damaged chunks of one replica fetched from others at the same time.
 pub const CHAIN_REPAIRS_MAX: usize = 16;
+/// Damaged chunks without a good copy that a replica keeps in mind, 70 bytes each. Of others it only knows when
+/// it asks again.
+pub const CHAIN_LOST_MAX: usize = 4096;
 /// Chunks in one page of a resync's lists.
 pub const RESYNC_PAGE_CHUNKS: usize = 256;
 /// Chunks of one resync locked and on their way at the same time.

@@ -25,7 +25,9 @@ pub(super) fn body(r: &mut Reader<'_>) -> Result<Headless, WireError> {
         kind::LEASE_GRANT => PeerBody::LeaseGrant { sent: Tick(r.u64()?) },
         kind::JOIN_ASK => PeerBody::JoinAsk,
         kind::JOIN_ANSWER => PeerBody::JoinAnswer,
-        kind::FETCH => PeerBody::Fetch { chunk: chunk_id(r)? },
+        kind::FETCH_UNNAMED => PeerBody::Fetch { nonce: 0, chunk: chunk_id(r)? },
+        kind::FETCH => PeerBody::Fetch { nonce: r.u64()?, chunk: chunk_id(r)? },
+        kind::NO_COPY => PeerBody::NoCopy { nonce: r.u64()?, chunk: chunk_id(r)? },
         kind::FETCHED => {
             let body = PeerBody::Fetched { chunk: chunk_id(r)?, meta: meta(r)?, bytes: () };
             return Ok((body, Some(payload_head(r)?)));
@@ -59,6 +61,11 @@ fn sync(kind: u8, r: &mut Reader<'_>) -> Result<(SyncBody<()>, Option<PayloadHea
             let payload = option(r, payload_head)?;
             let bytes = payload.as_ref().map(|_| ());
             return Ok((SyncBody::Put { chunk, expect, meta: wanted, bytes }, payload));
+        }
+        kind::SYNC_LOST => {
+            let (chunk, expect, lost) = (chunk_id(r)?, option(r, meta)?, meta(r)?);
+            let body = SyncBody::Lost { chunk, expect, meta: lost, label: () };
+            return Ok((body, Some(payload_head(r)?)));
         }
         kind::SYNC_HAS => SyncBody::Has { chunk: chunk_id(r)?, meta: option(r, meta)? },
         kind::SYNC_FINISH => {
@@ -207,7 +214,7 @@ pub(super) fn with_payload<P>(
         PeerBody::Fetched { chunk, meta, bytes: () } => {
             PeerBody::Fetched { chunk, meta, bytes: payload.ok_or(missing)? }
         }
-        PeerBody::Sync(step) => PeerBody::Sync(sync_with_payload(step, payload)),
+        PeerBody::Sync(step) => PeerBody::Sync(sync_with_payload(step, payload)?),
         PeerBody::Ready { chunk, version } => PeerBody::Ready { chunk, version },
         PeerBody::Ack { chunk, version, meta } => PeerBody::Ack { chunk, version, meta },
         PeerBody::Stale => PeerBody::Stale,
@@ -217,15 +224,20 @@ pub(super) fn with_payload<P>(
         PeerBody::LeaseGrant { sent } => PeerBody::LeaseGrant { sent },
         PeerBody::JoinAsk => PeerBody::JoinAsk,
         PeerBody::JoinAnswer => PeerBody::JoinAnswer,
-        PeerBody::Fetch { chunk } => PeerBody::Fetch { chunk },
+        PeerBody::Fetch { nonce, chunk } => PeerBody::Fetch { nonce, chunk },
+        PeerBody::NoCopy { nonce, chunk } => PeerBody::NoCopy { nonce, chunk },
         PeerBody::Room(space) => PeerBody::Room(space),
     })
 }
 
-fn sync_with_payload<P>(step: SyncBody<()>, payload: Option<P>) -> SyncBody<P> {
-    match step {
+fn sync_with_payload<P>(step: SyncBody<()>, payload: Option<P>) -> Result<SyncBody<P>, WireError> {
+    Ok(match step {
         SyncBody::Put { chunk, expect, meta, bytes: _ } => {
             SyncBody::Put { chunk, expect, meta, bytes: payload }
+        }
+        SyncBody::Lost { chunk, expect, meta, label: () } => {
+            let label = payload.ok_or(WireError::Field("payload"))?;
+            SyncBody::Lost { chunk, expect, meta, label }
         }
         SyncBody::Hello => SyncBody::Hello,
         SyncBody::Progress { cursor, done } => SyncBody::Progress { cursor, done },
@@ -235,5 +247,5 @@ fn sync_with_payload<P>(step: SyncBody<()>, payload: Option<P>) -> SyncBody<P> {
         SyncBody::Differ { nonce, until, items } => SyncBody::Differ { nonce, until, items },
         SyncBody::Has { chunk, meta } => SyncBody::Has { chunk, meta },
         SyncBody::Finish { lanes, complete_since } => SyncBody::Finish { lanes, complete_since },
-    }
+    })
 }

@@ -40,8 +40,14 @@ pub(super) fn body<P>(body: &PeerBody<P>, payload: Option<&PayloadHead>, w: &mut
         }
         PeerBody::JoinAsk => w.u8(kind::JOIN_ASK),
         PeerBody::JoinAnswer => w.u8(kind::JOIN_ANSWER),
-        PeerBody::Fetch { chunk } => {
+        PeerBody::Fetch { nonce, chunk } => {
             w.u8(kind::FETCH);
+            w.u64(*nonce);
+            chunk_id(chunk, w);
+        }
+        PeerBody::NoCopy { nonce, chunk } => {
+            w.u8(kind::NO_COPY);
+            w.u64(*nonce);
             chunk_id(chunk, w);
         }
         PeerBody::Fetched { chunk, meta: committed, .. } => {
@@ -96,6 +102,13 @@ fn sync<P>(step: &SyncBody<P>, payload: Option<&PayloadHead>, w: &mut Writer) {
             option(expect.as_ref(), meta, w);
             option(wanted.as_ref(), meta, w);
             option(payload, |head, w| payload_head(Some(head), w), w);
+        }
+        SyncBody::Lost { chunk, expect, meta: lost, .. } => {
+            w.u8(kind::SYNC_LOST);
+            chunk_id(chunk, w);
+            option(expect.as_ref(), meta, w);
+            meta(lost, w);
+            payload_head(payload, w);
         }
         SyncBody::Has { chunk, meta: mine } => {
             w.u8(kind::SYNC_HAS);

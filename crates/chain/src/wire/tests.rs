@@ -102,6 +102,8 @@ fn sync() -> impl Strategy<Value = SyncBody<Bytes>> {
             .prop_map(|(nonce, until, items)| SyncBody::Differ { nonce, until, items }),
         (chunk(), of(meta()), of(meta()), of(bytes()))
             .prop_map(|(chunk, expect, meta, bytes)| SyncBody::Put { chunk, expect, meta, bytes }),
+        (chunk(), of(meta()), meta(), bytes())
+            .prop_map(|(chunk, expect, meta, label)| SyncBody::Lost { chunk, expect, meta, label }),
         (chunk(), of(meta())).prop_map(|(chunk, meta)| SyncBody::Has { chunk, meta }),
         (vec(lane(), 0..5), any::<u32>()).prop_map(|(lanes, since)| SyncBody::Finish {
             lanes,
@@ -128,7 +130,8 @@ fn body() -> impl Strategy<Value = PeerBody<Bytes>> {
         any::<u64>().prop_map(|sent| PeerBody::LeaseGrant { sent: Tick(sent) }),
         Just(PeerBody::JoinAsk),
         Just(PeerBody::JoinAnswer),
-        chunk().prop_map(|chunk| PeerBody::Fetch { chunk }),
+        (any::<u64>(), chunk()).prop_map(|(nonce, chunk)| PeerBody::Fetch { nonce, chunk }),
+        (any::<u64>(), chunk()).prop_map(|(nonce, chunk)| PeerBody::NoCopy { nonce, chunk }),
         (chunk(), meta(), bytes()).prop_map(|(chunk, meta, bytes)| PeerBody::Fetched {
             chunk,
             meta,
@@ -222,7 +225,16 @@ fn every_flag_and_kind_is_checked() {
         let changed = [&meta[..16], &[*kind]].concat();
         Head::decode(&changed) != Err(WireError::Field("message kind"))
     });
-    assert_eq!(known.count(), 20);
+    assert_eq!(known.count(), 23);
+}
+
+#[test]
+fn who_asks_for_a_copy_as_before_searches_had_names_is_understood() {
+    let named = sent(PeerBody::Fetch { nonce: 0, chunk: ChunkId(5) });
+    let (mut meta, _) = sent(PeerBody::Stale).encode(attrs);
+    meta[16] = kind::FETCH_UNNAMED;
+    meta.extend(5u128.to_le_bytes());
+    assert_eq!(Head::decode(&meta).unwrap().finish(None), Ok(named));
 }
 
 #[test]

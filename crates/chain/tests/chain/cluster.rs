@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use millpond_chain::{
-    Content, Effect, Event, Identity, Lane, Meta, Op, Payload, Peer, PeerBody, ReadRequest,
-    Replica, Reply, RequestId, StoreAnswer, StoreError, StoreOp, Tag, Token, UpdateRequest, Write,
+    Alarm, Content, Effect, Event, Identity, Lane, Meta, Op, Payload, Peer, PeerBody, ReadRequest,
+    Replica, Reply, RequestId, StageRequest, StoreAnswer, StoreError, StoreOp, Tag, Token,
+    UpdateRequest, Write,
 };
 use millpond_types::cluster::{
     Chain, ChainId, ChainTarget, ChainVersion, DiskId, LocalState, NodeId, TargetId, TargetState,
@@ -33,6 +34,14 @@ type Stored = (Meta, Option<Bytes>);
 struct Store {
     committed: BTreeMap<ChunkId, Stored>,
     staged: BTreeMap<ChunkId, Stored>,
+    /// Chunks whose committed bytes are damaged.
+    damaged: BTreeSet<ChunkId>,
+    /// Chunks whose staged version has no bytes.
+    staged_lost: BTreeSet<ChunkId>,
+    /// Of those in `damaged`: the store knows that there are no bytes.
+    lost: BTreeSet<ChunkId>,
+    /// Good bytes have room in the place of damaged ones.
+    room: bool,
 }
 
 pub(crate) struct Cluster {
@@ -45,11 +54,17 @@ pub(crate) struct Cluster {
     held: Vec<(TargetId, Event<Bytes>)>,
     hold_to: Option<TargetId>,
     hold_store: Option<TargetId>,
+    slow_reads: Option<TargetId>,
+    /// Answers of that one's reads, which come last; and copies for it, which come a round later.
+    slow: Vec<(TargetId, Event<Bytes>)>,
+    late: Vec<(TargetId, Event<Bytes>)>,
     replies: BTreeMap<RequestId, Reply<Bytes>>,
     /// Attempts that a retry took the place of.
     pub(crate) replaced: BTreeSet<RequestId>,
     requests: u64,
     leases: bool,
+    /// What humans were told that is no bug.
+    pub(crate) alarms: Vec<(u32, Alarm)>,
     /// Bytes per tick for resync.
     pub(crate) budget: u64,
     /// For each read in order: its shell might have answered it without a step.
@@ -100,6 +115,11 @@ pub(crate) fn unseal(client: u128) -> UpdateRequest<Bytes> {
     UpdateRequest { chunk: SEAL, ..by(client, remove(1)) }
 }
 
+/// A part of the chunk.
+pub(crate) fn part(sequence: u64, offset: u32, bytes: &[u8]) -> UpdateRequest<Bytes> {
+    request(sequence, Op::Write { offset, bytes: Bytes(bytes.to_vec()) })
+}
+
 pub(crate) fn remove(sequence: u64) -> UpdateRequest<Bytes> {
     request(sequence, Op::Remove)
 }
@@ -140,17 +160,20 @@ pub(crate) fn bytes(reply: &Reply<Bytes>) -> Vec<u8> {
     }
 }
 
+fn identity(target: TargetId) -> Identity {
+    Identity {
+        chain: ChainId(1),
+        target,
+        saved: ChainVersion(0),
+        tombstone_keep_ms: 120_000,
+        evicted_keep_ms: 15_000,
+    }
+}
+
 impl Cluster {
     /// A chain of so many serving targets, brought up one after the other as a manager would.
     pub(crate) fn serving(count: u32) -> Self {
         let ids: Vec<TargetId> = (1..=count).map(TargetId).collect();
-        let identity = |target| Identity {
-            chain: ChainId(1),
-            target,
-            saved: ChainVersion(0),
-            tombstone_keep_ms: 120_000,
-            evicted_keep_ms: 15_000,
-        };
         let member = |(i, target): (usize, &TargetId)| ChainTarget {
             target: *target,
             disk: DiskId::default(),
@@ -168,10 +191,14 @@ impl Cluster {
             held: Vec::new(),
             hold_to: None,
             hold_store: None,
+            slow_reads: None,
+            slow: Vec::new(),
+            late: Vec::new(),
             replies: BTreeMap::new(),
             replaced: BTreeSet::new(),
             requests: 0,
             leases: true,
+            alarms: Vec::new(),
             budget: 1 << 20,
             reads_at_once: Vec::new(),
         };
@@ -188,6 +215,19 @@ impl Cluster {
 
     pub(crate) fn set(&mut self, member: usize, state: TargetState) {
         self.chain.targets[member].state = state;
+        self.chain.version.0 += 1;
+        self.publish();
+    }
+
+    /// The same of a target, which stands behind all that serve from then on unless it does.
+    pub(crate) fn change(&mut self, target: u32, state: TargetState) {
+        let targets = &mut self.chain.targets;
+        let place = targets.iter().position(|member| member.target == TargetId(target)).unwrap();
+        let mut member = targets.remove(place);
+        member.state = state;
+        let serves = |member: &ChainTarget| member.state == TargetState::Serving;
+        let place = targets.iter().filter(|member| serves(member)).count();
+        targets.insert(place, member);
         self.chain.version.0 += 1;
         self.publish();
     }
@@ -220,12 +260,40 @@ impl Cluster {
         request
     }
 
-    /// Chunks that a target has, committed.
+    /// Damages the committed bytes of a chunk; nobody has met that yet.
+    pub(crate) fn rot(&mut self, target: u32, chunk: u128) {
+        let store = self.stores.get_mut(&TargetId(target)).unwrap();
+        assert!(store.committed.contains_key(&ChunkId(chunk)), "it is there");
+        store.damaged.insert(ChunkId(chunk));
+    }
+
+    /// The committed version of a chunk as a target has it, and whether it has its bytes.
+    pub(crate) fn held(&self, target: u32, chunk: u128) -> Option<(Meta, bool)> {
+        let store = &self.stores[&TargetId(target)];
+        let stored = store.committed.get(&ChunkId(chunk))?;
+        Some((stored.0, !store.damaged.contains(&ChunkId(chunk))))
+    }
+
+    /// From now on a target's disk has room for good bytes in the place of damaged ones.
+    pub(crate) fn make_room(&mut self, target: u32) {
+        self.stores.get_mut(&TargetId(target)).unwrap().room = true;
+    }
+
+    /// The process of a target ends and another one begins over its disk.
+    pub(crate) fn restart(&mut self, target: u32, saved: ChainVersion) {
+        let target = TargetId(target);
+        let mut identity = identity(target);
+        identity.saved = saved;
+        self.replicas.insert(target, Replica::new(identity, Tick(self.now)));
+        self.events.retain(|(to, _)| *to != target);
+    }
+
     /// The scrubber of a target meets bad bytes.
     pub(crate) fn damage(&mut self, target: u32) {
         self.events.push_back((TargetId(target), Event::Damaged(CHUNK)));
     }
 
+    /// Chunks that a target has, committed.
     pub(crate) fn chunks(&self, target: u32) -> usize {
         self.stores[&TargetId(target)].committed.len()
     }
@@ -273,6 +341,11 @@ impl Cluster {
         self.hold_store = Some(TargetId(target));
     }
 
+    /// Reads of a target's disk take as long as a tick, and copies on their way to it longer.
+    pub(crate) const fn slow_reads_of(&mut self, target: u32) {
+        self.slow_reads = Some(TargetId(target));
+    }
+
     pub(crate) fn release_store(&mut self) {
         self.hold_store = None;
         self.events.extend(std::mem::take(&mut self.held));
@@ -299,9 +372,13 @@ impl Cluster {
                     self.step(*target, Event::Tick);
                 }
             }
-            while let Some((target, event)) = self.events.pop_front() {
-                self.now += 10;
-                self.step(target, event);
+            self.events.extend(std::mem::take(&mut self.late));
+            while !self.events.is_empty() {
+                while let Some((target, event)) = self.events.pop_front() {
+                    self.now += 10;
+                    self.step(target, event);
+                }
+                self.events.extend(std::mem::take(&mut self.slow));
             }
         }
     }
@@ -334,24 +411,30 @@ impl Cluster {
                 self.replaced.insert(request);
             }
             Effect::Send(to, message) => self.post(target, to, message),
-            Effect::Store(token, StoreOp::Restore(..)) => {
-                // Disks are full when somebody wants to restore in these tests.
-                let event = Event::Stored(token, Err(StoreError::NoSpace));
-                self.events.push_back((target, event));
-            }
             Effect::Store(token, op) => {
+                let slow = matches!(op, StoreOp::Read(_)) && self.slow_reads == Some(target);
                 let answer = self.stores.get_mut(&target).unwrap().perform(op);
-                self.answer(target, token, answer);
+                if slow {
+                    self.slow.push((target, Event::Stored(token, answer)));
+                } else {
+                    self.answer(target, token, answer);
+                }
             }
             Effect::Commit(chunk, version) => {
                 let store = self.stores.get_mut(&target).unwrap();
                 let staged = store.staged.remove(&chunk).expect("staged before it is committed");
                 assert_eq!(staged.0.version, version);
                 store.committed.insert(chunk, staged);
+                store.forget_damage(chunk);
+                if store.staged_lost.remove(&chunk) {
+                    store.damaged.insert(chunk);
+                    store.lost.insert(chunk);
+                }
             }
             Effect::Remove(chunk) => {
                 let store = self.stores.get_mut(&target).unwrap();
                 store.committed.remove(&chunk);
+                store.forget_damage(chunk);
                 store.staged.remove(&chunk);
             }
             Effect::Unstage(chunk) => {
@@ -361,22 +444,39 @@ impl Cluster {
                 self.states.insert(target, report.state);
             }
             Effect::NeedRouting(_) => {}
+            Effect::Alarm(alarm @ (Alarm::Unrepairable(_) | Alarm::Lost(_))) => {
+                self.alarms.push((target.0, alarm));
+            }
             Effect::Alarm(alarm) => panic!("{target:?} raised {alarm:?}"),
         }
     }
 
+    /// A target says something of its own accord.
+    pub(crate) fn say(&mut self, from: u32, to: u32, body: PeerBody<Bytes>) {
+        let message = Peer { version: self.chain.version, body };
+        self.events.push_back((TargetId(to), Event::Peer(TargetId(from), message)));
+    }
+
     fn post(&mut self, from: TargetId, to: TargetId, message: Peer<Bytes>) {
+        let copy = matches!(message.body, PeerBody::Fetched { .. });
         let event = Event::Peer(from, message);
-        if self.hold_to == Some(to) {
+        if copy && self.slow_reads == Some(to) {
+            self.late.push((to, event));
+        } else if self.hold_to == Some(to) {
             self.held.push((to, event));
         } else {
             self.events.push_back((to, event));
         }
     }
 
-    fn answer(&mut self, target: TargetId, token: Token, answer: StoreAnswer<Bytes>) {
-        let staged = matches!(answer, StoreAnswer::Staged(_));
-        let event = Event::Stored(token, Ok(answer));
+    fn answer(
+        &mut self,
+        target: TargetId,
+        token: Token,
+        answer: Result<StoreAnswer<Bytes>, StoreError>,
+    ) {
+        let staged = matches!(answer, Ok(StoreAnswer::Staged(_)));
+        let event = Event::Stored(token, answer);
         if staged && self.hold_store == Some(target) {
             self.held.push((target, event));
         } else {
@@ -386,28 +486,37 @@ impl Cluster {
 }
 
 impl Store {
-    fn perform(&mut self, op: StoreOp<Bytes>) -> StoreAnswer<Bytes> {
-        match op {
+    fn forget_damage(&mut self, chunk: ChunkId) {
+        self.damaged.remove(&chunk);
+        self.lost.remove(&chunk);
+    }
+
+    fn perform(&mut self, op: StoreOp<Bytes>) -> Result<StoreAnswer<Bytes>, StoreError> {
+        Ok(match op {
             StoreOp::Lookup(chunk) => {
-                StoreAnswer::Entry(self.committed.get(&chunk).map(|stored| stored.0))
+                let meta = self.committed.get(&chunk).map(|stored| stored.0);
+                match meta.filter(|_| self.lost.contains(&chunk)) {
+                    Some(lost) => StoreAnswer::Lost(lost),
+                    None => StoreAnswer::Entry(meta),
+                }
             }
-            StoreOp::Stage(request) => {
-                let bytes = match request.write {
-                    Write::Whole(bytes) => Some(bytes),
-                    Write::Tombstone => None,
-                    other => panic!("these tests write whole chunks: {other:?}"),
-                };
-                let content = bytes.as_ref().map_or(Content::Tombstone, |bytes| Content::Data {
-                    len: u32::try_from(bytes.len()).unwrap(),
-                    crc: bytes.crc(),
-                });
-                let (version, written, tag) = (request.version, request.written, request.tag);
-                self.staged.insert(request.chunk, (Meta { version, written, content, tag }, bytes));
-                StoreAnswer::Staged(content)
+            StoreOp::Stage(request) => self.stage(request)?,
+            StoreOp::StageLost(chunk, meta, label) => {
+                assert!(label.0.is_empty(), "there are no bytes");
+                self.staged.insert(chunk, (meta, Some(label)));
+                self.staged_lost.insert(chunk);
+                StoreAnswer::Staged(meta.content)
+            }
+            StoreOp::Label(chunk) => {
+                let label = |stored: &Stored| (stored.0, Some(Bytes(Vec::new())));
+                StoreAnswer::Bytes(self.committed.get(&chunk).map(label))
             }
             StoreOp::Read(read) => {
                 let wanted = |stored: &&Stored| Some(stored.0.version) == read.version;
                 let staged = self.staged.get(&read.chunk).filter(wanted);
+                if staged.is_none() && self.damaged.contains(&read.chunk) {
+                    return Err(StoreError::Corrupt);
+                }
                 StoreAnswer::Bytes(staged.or(self.committed.get(&read.chunk)).cloned())
             }
             StoreOp::List { .. } => {
@@ -417,8 +526,46 @@ impl Store {
             StoreOp::ListTombstones(..) | StoreOp::ListStaged => {
                 StoreAnswer::Page { items: Vec::new(), complete: true }
             }
-            StoreOp::DiscardStaged | StoreOp::Sync | StoreOp::SaveVersion(_) => StoreAnswer::Done,
-            StoreOp::Restore(..) => unreachable!("disks are full"),
-        }
+            StoreOp::DiscardStaged => {
+                self.staged.clear();
+                StoreAnswer::Done
+            }
+            StoreOp::Sync | StoreOp::SaveVersion(_) => StoreAnswer::Done,
+            // Disks are full when somebody wants to restore in most of these tests.
+            StoreOp::Restore(..) if !self.room => return Err(StoreError::NoSpace),
+            StoreOp::Restore(chunk, meta, bytes) => {
+                if self.committed.get(&chunk).is_some_and(|stored| stored.0 == meta) {
+                    self.committed.insert(chunk, (meta, Some(bytes)));
+                    self.forget_damage(chunk);
+                }
+                StoreAnswer::Done
+            }
+        })
+    }
+
+    fn stage(&mut self, request: StageRequest<Bytes>) -> Result<StoreAnswer<Bytes>, StoreError> {
+        let bytes = match request.write {
+            Write::Whole(bytes) => Some(bytes),
+            Write::Tombstone => None,
+            Write::Part { .. } if self.damaged.contains(&request.chunk) => {
+                return Err(StoreError::Corrupt);
+            }
+            Write::Part { offset, bytes } => {
+                let old = self.committed.get(&request.chunk).and_then(|stored| stored.1.clone());
+                let (mut all, from) = (old.map(|old| old.0).unwrap_or_default(), offset as usize);
+                all.resize(all.len().max(from + bytes.0.len()), 0);
+                all[from..from + bytes.0.len()].copy_from_slice(&bytes.0);
+                Some(Bytes(all))
+            }
+            other => panic!("these tests do not cut: {other:?}"),
+        };
+        let content = bytes.as_ref().map_or(Content::Tombstone, |bytes| Content::Data {
+            len: u32::try_from(bytes.len()).unwrap(),
+            crc: bytes.crc(),
+        });
+        let (version, written, tag) = (request.version, request.written, request.tag);
+        self.staged.insert(request.chunk, (Meta { version, written, content, tag }, bytes));
+        self.staged_lost.remove(&request.chunk);
+        Ok(StoreAnswer::Staged(content))
     }
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod cluster;
+mod lost;
 mod seals;
 
 use cluster::{Cluster, bytes, done, put, read, remove, replace};

@@ -546,6 +546,9 @@ async fn read_in(disk: usize, engine: &Engine, found: &mut Found) {
                     if version.tombstone {
                         image.tombstones.insert(chunk);
                     }
+                    if info.lost {
+                        image.lost.insert(chunk);
+                    }
                 }
                 Ok(Stored::Target(record)) => {
                     found.records.insert(record.target, (disk, record));

@@ -39,6 +39,8 @@ pub(super) struct Image {
     pub(super) committed: BTreeSet<ChunkId>,
     pub(super) tombstones: BTreeSet<ChunkId>,
     pub(super) staged: BTreeSet<ChunkId>,
+    /// Of those committed: the bytes were lost when they came. Some may have been repaired since.
+    pub(super) lost: BTreeSet<ChunkId>,
     pub(super) used_bytes: u64,
     /// Its values by namespace.
     pub(super) counted: Counted,
@@ -137,7 +139,10 @@ impl Job {
     const fn chunk(&self) -> Option<ChunkId> {
         match self {
             Self::Store(_, _, op) => match op {
-                StoreOp::Lookup(chunk) | StoreOp::Restore(chunk, ..) => Some(*chunk),
+                StoreOp::Lookup(chunk)
+                | StoreOp::Label(chunk)
+                | StoreOp::StageLost(chunk, ..)
+                | StoreOp::Restore(chunk, ..) => Some(*chunk),
                 StoreOp::Stage(request) => Some(request.chunk),
                 StoreOp::Read(read) => Some(read.chunk),
                 _ => None,
@@ -148,7 +153,8 @@ impl Job {
     }
 
     const fn reads(&self) -> bool {
-        matches!(self, Self::Store(_, _, StoreOp::Lookup(_) | StoreOp::Read(_)))
+        let Self::Store(_, _, op) = self else { return false };
+        matches!(op, StoreOp::Lookup(_) | StoreOp::Label(_) | StoreOp::Read(_))
     }
 
     /// Changes what a read or lookup that comes later must see.
@@ -417,6 +423,10 @@ impl Hosted {
                 chain, target, %chunk,
                 "a damaged chunk has no good copy: write it again or delete it"
             ),
+            Alarm::Lost(chunk) => tracing::error!(
+                chain, target, %chunk,
+                "nobody has the bytes of a chunk: this replica goes on without them, and reads of it are refused"
+            ),
         }
     }
 
@@ -467,8 +477,17 @@ impl Hosted {
         let store = self.store.clone();
         match job {
             Job::Store(token, life, StoreOp::Lookup(chunk)) => {
-                let answer = Ok(StoreAnswer::Entry(store.meta(chunk)));
+                let answer = Ok(store.entry(chunk));
                 Box::pin(std::future::ready(Ended::Answered(token, life, answer)))
+            }
+            Job::Store(token, life, StoreOp::Label(chunk)) => {
+                Box::pin(async move { Ended::Answered(token, life, store.label(chunk).await) })
+            }
+            Job::Store(token, life, StoreOp::StageLost(chunk, meta, label)) => {
+                Box::pin(async move {
+                    let staged = store.stage_lost(chunk, meta, label).await;
+                    Ended::Staged(token, life, chunk, staged)
+                })
             }
             Job::Store(token, life, StoreOp::Stage(request)) => Box::pin(async move {
                 let chunk = request.chunk;
@@ -557,6 +576,11 @@ impl Hosted {
                 let used = image.used_bytes + u64::from(flipped.len);
                 image.used_bytes = used.saturating_sub(u64::from(flipped.replaced.len));
                 let Flipped { group, len, replaced, .. } = flipped;
+                if flipped.lost {
+                    image.lost.insert(chunk);
+                } else {
+                    image.lost.remove(&chunk);
+                }
                 image.counted.changed(quotas, replaced.group, replaced.len, 0);
                 image.counted.changed(quotas, group, 0, len);
                 if flipped.tombstone {
@@ -571,6 +595,7 @@ impl Hosted {
                 image.staged.remove(&chunk);
                 image.committed.remove(&chunk);
                 image.tombstones.remove(&chunk);
+                image.lost.remove(&chunk);
             }
             Ended::Unstaged(chunk, Ok(())) => {
                 image.staged.remove(&chunk);

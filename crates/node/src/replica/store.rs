@@ -6,7 +6,9 @@ use std::time::Duration;
 use millpond_chain::{
     Content, Meta, Payload as _, ReadOp, StageRequest, StoreAnswer, StoreError, Write,
 };
-use millpond_engine::{ChunkInfo, EngineError, ErrorKind, PatchRequest, WriteMode, WriteRequest};
+use millpond_engine::{
+    ChunkInfo, EngineError, ErrorKind, LostChunk, PatchRequest, WriteMode, WriteRequest,
+};
 use millpond_env::{SharedBuf, sleep};
 use millpond_types::cluster::{ChainId, ChainVersion, ChunkVersion, TargetId};
 use millpond_types::{Ack, ChunkId, Crc32c, GroupId, Priority, Tick};
@@ -30,6 +32,7 @@ pub(super) struct Store {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flipped {
     pub(super) tombstone: bool,
+    pub(super) lost: bool,
     pub(super) len: u32,
     pub(super) group: GroupId,
     /// What the version that it replaced held.
@@ -86,6 +89,21 @@ impl Store {
     /// What is committed of a chunk.
     pub(super) fn meta(&self, chunk: ChunkId) -> Option<Meta> {
         self.found(self.id(chunk)).map(|(version, info)| version.meta(info.len, info.crc))
+    }
+
+    /// The answer to a lookup.
+    pub(super) fn entry(&self, chunk: ChunkId) -> StoreAnswer<Blob> {
+        let found = self.found(self.id(chunk));
+        let meta = found.as_ref().map(|(version, info)| version.meta(info.len, info.crc));
+        match (meta, found) {
+            (Some(meta), Some((_, info))) if info.lost => StoreAnswer::Lost(meta),
+            (meta, _) => StoreAnswer::Entry(meta),
+        }
+    }
+
+    /// Whether the bytes of a chunk's committed version are lost.
+    pub(super) fn is_lost(&self, chunk: ChunkId) -> bool {
+        self.engine.lookup(self.id(chunk)).is_some_and(|info| info.lost)
     }
 
     /// The committed version as it was written, with whose bytes it holds.
@@ -283,7 +301,9 @@ impl Store {
         version.staged = false;
         let attrs = version.encode();
         let (replaced, group) = (self.held(chunk), info.group);
-        let flipped = Flipped { tombstone: version.tombstone, len: info.len, group, replaced };
+        let Version { tombstone, .. } = version;
+        let ChunkInfo { lost, len, .. } = info;
+        let flipped = Flipped { tombstone, lost, len, group, replaced };
         loop {
             match self.engine.promote(from, self.id(chunk), &attrs).await {
                 Ok(true) => return Ok(Some(flipped)),
@@ -319,6 +339,56 @@ impl Store {
             self.write(id, &version, (blob.bytes, crc), Ack::Disk).await?;
         }
         Ok(StoreAnswer::Done)
+    }
+
+    /// Stores beside the committed version that this one is lost.
+    pub(super) async fn stage_lost(
+        &self,
+        chunk: ChunkId,
+        meta: Meta,
+        label: Blob,
+    ) -> Result<StoreAnswer<Blob>, StoreError> {
+        let Meta { version: number, written, content, tag } = meta;
+        // Of a deletion nothing can be lost: no replica says so.
+        let Content::Data { len, crc } = content else { return Err(StoreError::Corrupt) };
+        let block: Box<[u8]> = label.block.as_ref().into();
+        let owner = Owner::decode(&block).ok();
+        let (staged, tombstone) = (true, false);
+        let (chain, target) = (self.chain, self.target);
+        let version = Version { chain, target, staged, tombstone, number, written, tag, block };
+        let attrs = version.encode();
+        loop {
+            let lost = LostChunk {
+                len,
+                crc,
+                attrs: &attrs,
+                group: owner.map_or(GroupId::SYSTEM, |owner| owner.group()),
+                priority: owner.map_or(Priority::High as u8, |owner| owner.priority()),
+                evictable: owner.is_some_and(|owner| owner.evictable()),
+            };
+            match self.engine.write_lost(self.staged(chunk), lost).await {
+                Ok(()) => return Ok(StoreAnswer::Staged(content)),
+                Err(error) if error.kind() == ErrorKind::Busy => sleep(BUSY_RETRY).await,
+                Err(error) => return Err(self.failed(&error)),
+            }
+        }
+    }
+
+    /// What is kept beside the committed version's bytes, which are not looked at.
+    pub(super) async fn label(&self, chunk: ChunkId) -> Result<StoreAnswer<Blob>, StoreError> {
+        let nothing = loop {
+            match self.engine.alloc(0) {
+                Ok(buf) => break buf.freeze(),
+                Err(error) if error.kind() == ErrorKind::Busy => sleep(BUSY_RETRY).await,
+                Err(error) => return Err(self.failed(&error)),
+            }
+        };
+        let Some((version, info)) = self.found(self.id(chunk)) else {
+            return Ok(StoreAnswer::Bytes(None));
+        };
+        let meta = version.meta(info.len, info.crc);
+        let label = Blob::checked(nothing, Crc32c::EMPTY, Arc::from(version.block));
+        Ok(StoreAnswer::Bytes(Some((meta, Some(label)))))
     }
 
     /// Reads the staged version if it is the one wanted, else the committed one.

@@ -1,0 +1,122 @@
+//! Chunks that lose their last good copy: a resync goes on without them, and nobody reads anything instead.
+//!
+//! In some seeds damage also strikes where nobody has another good copy. Whatever is read from then on is judged as
+//! ever: a refusal says nothing, and "not found", zeros or other bytes fit no history. What is looked at here is
+//! that a chunk is called lost only when nobody who serves has it, and refused at the end only then.
+
+use millpond_chain::Meta;
+use millpond_types::ChunkId;
+use millpond_types::cluster::{Chain, ChainId, ChainRecord, TargetId};
+
+use crate::check::Action;
+use crate::client::Task;
+use crate::disk::Stored;
+use crate::message::{Item, ms};
+use crate::node::Host;
+use crate::world::{Phase, World};
+
+/// Seeds of this remainder lose chunks; the others are what they were before any did.
+const SEEDS: (u64, u64) = (8, 3);
+
+/// Whether chunks of this seed may be lost.
+pub(crate) const fn wanted(seed: u64) -> bool {
+    seed % SEEDS.0 == SEEDS.1
+}
+
+fn committed(host: &Host, chunk: ChunkId) -> Option<&Stored> {
+    host.disk.chunks().get(&chunk)?.committed.as_ref()
+}
+
+impl World {
+    /// Damages all good copies of a chunk that serving targets have; false when nothing was struck.
+    pub(crate) fn strike_last_copies(&mut self) -> bool {
+        if !wanted(self.seed) || !self.rng.permille(700) {
+            return false;
+        }
+        // Mostly a chain that one serves is struck: the others have what they had before.
+        let several = self.rng.permille(200);
+        let chains = self.store.chains.values().map(|record| &record.chain);
+        let chains = chains.filter(|chain| several || chain.serving().count() == 1);
+        let chains: Vec<ChainId> = chains.map(|chain| chain.id).collect();
+        let Some(chain) = self.rng.pick(&chains) else { return false };
+        let serving = self.store.chains[&chain].chain.serving();
+        let serving: Vec<TargetId> = serving.map(|member| member.target).collect();
+        let chunk = ChunkId(1 + u128::from(self.rng.below(self.plan.chunks)));
+        for target in serving {
+            let Some(host) = self.hosts.get_mut(&target) else { continue };
+            if !committed(host, chunk).is_some_and(Stored::is_good) || !host.disk.rot(chunk) {
+                continue;
+            }
+            self.trace.note(self.now, || format!("{} of {chain:?} loses {chunk}", target.0));
+            let met = self.rng.between(ms(1), ms(3000));
+            self.after(met, Item::Scrub { target, chunk });
+        }
+        true
+    }
+
+    /// A target is told to go on without the bytes of a chunk: nobody who serves may have them.
+    pub(crate) fn judge_loss(&mut self, target: TargetId, chunk: ChunkId, meta: Meta) {
+        self.stats.lost += 1;
+        let Some(host) = self.hosts.get(&target) else { return };
+        let others = host.view.serving().filter(|member| member.target != target);
+        let others = others.filter_map(|member| self.hosts.get(&member.target));
+        let has = |other: &&Host| {
+            committed(other, chunk).is_some_and(|copy| copy.is_good() && copy.meta == meta)
+        };
+        let other = others.into_iter().find(has).map(|other| other.target);
+        if let Some(other) = other {
+            self.violate(|| format!("{chunk:?} is lost to {target:?}, and {other:?} has it"));
+        }
+    }
+
+    /// A committed copy is damaged, and no member of the chain has a good one.
+    pub(crate) fn is_lost(&self, chain: ChainId, chunk: ChunkId) -> bool {
+        let Some(record) = self.store.chains.get(&chain) else { return false };
+        let hosts = record.chain.targets.iter().filter_map(|member| self.hosts.get(&member.target));
+        let copies: Vec<&Stored> = hosts.filter_map(|host| committed(host, chunk)).collect();
+        copies.iter().any(|copy| copy.rotten) && !copies.iter().any(|copy| copy.is_good())
+    }
+
+    /// Nobody writes whole a chunk that is lost while chains come back: a write would mend it, and with it whatever
+    /// waits for its bytes.
+    pub(crate) fn spare_lost(&self, task: Task) -> Task {
+        let (chain, chunk, action, only) = task;
+        let whole =
+            matches!(action, Action::Put(_) | Action::Replace(_) | Action::Remove | Action::Evict);
+        let back = wanted(self.seed) && self.phase == Phase::Healing;
+        let spared = whole && back && self.is_lost(chain, chunk);
+        let action = if spared { Action::Read(0, u32::MAX) } else { action };
+        (chain, chunk, action, only)
+    }
+
+    /// Somebody who takes part in writes has a good copy.
+    fn is_held(&self, chain: &Chain, chunk: ChunkId) -> bool {
+        let mut hosts = chain.writing().filter_map(|member| self.hosts.get(&member.target));
+        hosts.any(|host| committed(host, chunk).is_some_and(Stored::is_good))
+    }
+
+    /// The task can come to nothing: it needs the bytes of a chunk that nobody has.
+    pub(crate) fn in_vain(&self, (chain, chunk, action, _): &Task) -> bool {
+        let needs = matches!(
+            action,
+            Action::Read(..) | Action::Write(..) | Action::Append(_) | Action::Truncate(_)
+        );
+        needs && self.is_lost(*chain, *chunk)
+    }
+
+    /// An update that needs the bytes of a lost chunk is under way on several that serve: its head had them when
+    /// it began, or did not know, and what others have seen is not taken back. Of such a chain nothing is promised.
+    pub(crate) fn waits_for_lost(&self) -> bool {
+        let several = |record: &&ChainRecord| record.chain.serving().count() > 1;
+        self.store.chains.values().filter(several).any(|record| {
+            let hosts = record.chain.serving();
+            let mut hosts = hosts.filter_map(|member| self.hosts.get(&member.target));
+            hosts.any(|host| {
+                let mut chunks = host.disk.chunks().keys();
+                chunks.any(|chunk| {
+                    host.replica.is_pending(*chunk) && !self.is_held(&record.chain, *chunk)
+                })
+            })
+        })
+    }
+}
