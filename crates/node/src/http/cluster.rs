@@ -102,13 +102,14 @@ fn replicas(page: &mut Page, numbers: &ReplicaNumbers) {
         "gauge",
         states.into_iter().map(|(state, count)| (label("state", name(state)), count)),
     );
-    let gauges: [(Family<'_>, u64); 9] = [
+    let gauges: [(Family<'_>, u64); 10] = [
         (("millpond_replica_heads", "Chains that this node is the head of."), numbers.heads),
         (("millpond_replicas_stopped", "Replicas that stopped by themselves."), numbers.stopped),
         (("millpond_replica_chunks", "Chunks committed on this node."), numbers.chunks),
         (("millpond_replica_bytes", "Bytes of chunks committed on this node."), numbers.bytes),
         (("millpond_replica_staged", "Versions stored and not committed."), numbers.staged),
         (("millpond_replica_tombstones", "Deletions that are remembered."), numbers.tombstones),
+        (("millpond_replica_lost_chunks", "Chunks whose bytes no replica had."), numbers.lost),
         (("millpond_resyncs", "Replicas brought up to date from here."), numbers.resyncs),
         (
             ("millpond_resync_left_chunks", "Chunks they were not compared with yet, about."),

@@ -27,6 +27,8 @@ pub(crate) struct ReplicaNumbers {
     pub(crate) staged: u64,
     /// Deleted chunks that are remembered.
     pub(crate) tombstones: u64,
+    /// Chunks that this node's replicas were brought up to date without, since nobody had good bytes.
+    pub(crate) lost: u64,
     /// Blocks that heads here gave up to make room, since the start.
     pub(crate) evictions: u64,
     /// Other replicas that are brought up to date from here.
@@ -73,6 +75,21 @@ impl Host {
     }
 }
 
+impl Host {
+    /// Chunks that replicas of this node were brought up to date without, and that are not mended yet.
+    pub(crate) fn lost_chunks(&self) -> u64 {
+        self.all().iter().map(|hosted| hosted.lost_chunks()).sum()
+    }
+}
+
+impl Hosted {
+    fn lost_chunks(&self) -> u64 {
+        let state = self.state();
+        let lost = state.image.lost.iter().filter(|chunk| self.store.is_lost(**chunk));
+        lost.count() as u64
+    }
+}
+
 impl ReplicaNumbers {
     fn add(&mut self, hosted: &Hosted) {
         let state = hosted.state();
@@ -99,6 +116,8 @@ impl ReplicaNumbers {
             self.resync_chunks_left += part.of(chunks);
             self.resync_bytes_left += part.of(state.image.used_bytes);
         }
+        drop(state);
+        self.lost += hosted.lost_chunks();
     }
 }
 

@@ -15,6 +15,7 @@ mod etcd;
 mod etcd_members;
 mod files;
 mod fsck;
+mod lost;
 mod members;
 mod metrics;
 mod mount;

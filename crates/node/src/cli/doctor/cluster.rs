@@ -57,6 +57,7 @@ pub(super) fn look(report: &mut Report, at: &Where) -> anyhow::Result<()> {
     managers(report, &reached);
     clocks(report, &reached);
     speeds(report, &reached);
+    lost_chunks(report, &reached);
     Ok(())
 }
 
@@ -253,6 +254,21 @@ fn speeds(report: &mut Report, reached: &[Reached<'_>]) {
     }
 }
 
+/// Chunks of which no replica had good bytes when another one was filled.
+fn lost_chunks(report: &mut Report, reached: &[Reached<'_>]) {
+    for it in reached {
+        let count = it.way.number("lost_chunks").unwrap_or(0);
+        if count > 0 {
+            let what = format!("node {}", name(it.node));
+            let text =
+                format!("holds {count} chunks without a good copy: reads of them are refused");
+            let fix = "bring back a node that is away and may have them; else write them again or delete them (its \
+                       log names them)";
+            report.warn(what, text, fix);
+        }
+    }
+}
+
 fn speed(way: &Way) -> String {
     format!(
         "{} answers in {:.2} ms, {}/s",
@@ -337,6 +353,16 @@ mod tests {
         let far = Way { round_trip: Duration::from_millis(40), ..way(0, 1000) };
         let reached = [Reached { node: &nodes[0], way: far }];
         assert_eq!(verdicts(|report| super::speeds(report, &reached))[0].0, Verdict::Warn);
+    }
+
+    #[test]
+    fn chunks_without_a_good_copy_are_a_finding() {
+        let nodes = ["a", "b"].map(node);
+        let with =
+            |lost: u64| Way { numbers: vec![("lost_chunks".to_owned(), lost)], ..way(0, 1000) };
+        let reached = [(0, with(0)), (1, with(3))].map(|(n, way)| Reached { node: &nodes[n], way });
+        let found = verdicts(|report| super::lost_chunks(report, &reached));
+        assert_eq!(found, [(Verdict::Warn, "node b (b:7440)".to_owned())]);
     }
 
     #[test]
