@@ -118,6 +118,7 @@ impl<P: Payload> Replica<P> {
         self.was_tail = self.view.is_tail();
         self.source_restart(turn);
         self.resume_pendings(new_tail && !mutated!(self, TrustInherited), turn);
+        self.mend_restart(turn);
     }
 
     /// Steps from `Idle` into a part, each once the one before has ended.

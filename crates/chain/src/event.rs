@@ -122,6 +122,8 @@ pub enum StoreOp<P> {
     },
     /// Tombstones after this chunk, at most so many. Answer: `Page`.
     ListTombstones(Option<ChunkId>, usize),
+    /// Committed versions that the store has no bytes of, after this chunk, at most so many. Answer: `Page`.
+    ListLost(Option<ChunkId>, usize),
     /// All staged versions. Answer: `Page`.
     ListStaged,
     /// Forget all staged versions, durably. Answer: `Done`.

@@ -6,7 +6,7 @@
 //! Reading order: `message` (what is said), `event` (what comes in and goes out), `view` (one
 //! version of the chain), `slot` (one chunk something happens to), `replica` (state and dispatch),
 //! `update` and `seal` (the head), `forward` (down and back), `read`, `lease`, `dedup`, `adopt` (changes of the
-//! chain), `source` and `sink` (resync), `repair`, `collect` (tombstones), `wire` (messages as bytes).
+//! chain), `source` and `sink` (resync), `repair`, `mend`, `collect` (tombstones), `wire` (messages as bytes).
 //!
 //! Invariants:
 //! - A replica commits a version only when it and all above it stored it and all below it committed it:
@@ -31,6 +31,7 @@ mod dedup;
 mod event;
 mod forward;
 mod lease;
+mod mend;
 mod message;
 mod mutation;
 mod read;

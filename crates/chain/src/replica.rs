@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millpond_types::cluster::{Chain, ChainId, ChainVersion, ChunkVersion, LocalState, TargetId};
+use millpond_types::cluster::{
+    Chain, ChainId, ChainVersion, ChunkVersion, LocalState, TargetId, TargetState,
+};
 use millpond_types::limits::{CHAIN_QUEUE_MAX, CHAIN_RESEND_MS};
 use millpond_types::{ChunkId, Tick};
 
@@ -12,6 +14,7 @@ use crate::event::{
     Alarm, Effect, Event, LocalReport, RequestId, StoreAnswer, StoreError, StoreOp, Token, Turn,
 };
 use crate::lease::Leases;
+use crate::mend::Mend;
 use crate::message::{Meta, Payload, Peer, PeerBody, Refusal, Reply, Space, Tag};
 use crate::mutation::mutated;
 use crate::read::Reading;
@@ -53,6 +56,8 @@ pub(crate) enum Job {
     SendRead(ChunkId),
     SendLabel(ChunkId),
     Install(ChunkId),
+    Recheck(ChunkId),
+    LostList,
     SourceList(u64),
     SinkList,
     SinkSync,
@@ -114,6 +119,9 @@ pub struct Replica<P: Payload> {
     pub(crate) seals: Seals<P>,
     /// Chunks whose committed version is damaged here and, when they were asked, on all others.
     pub(crate) lost: BTreeMap<ChunkId, Meta>,
+    pub(crate) mend: Option<Mend>,
+    /// Who took part in writes when lost chunks were last looked for.
+    pub(crate) mend_writers: BTreeSet<(TargetId, TargetState)>,
     pub(crate) collector: Collector,
     pub(crate) budget: i64,
     pub(crate) space: Space,
@@ -155,6 +163,8 @@ impl<P: Payload> Replica<P> {
             sink: Sink::default(),
             seals: Seals::default(),
             lost: BTreeMap::new(),
+            mend: None,
+            mend_writers: BTreeSet::new(),
             collector: Collector::default(),
             budget: 0,
             space: Space::AMPLE,
@@ -218,6 +228,7 @@ impl<P: Payload> Replica<P> {
         self.resend_forwards(turn);
         self.reads_tick(turn);
         self.repair_tick(turn);
+        self.mend_tick(turn);
         self.drain_tick(turn);
         self.source_tick(turn);
         self.collect_tick(turn);
@@ -451,6 +462,10 @@ impl<P: Payload> Replica<P> {
             (Job::SinkList, Ok(StoreAnswer::Page { items, complete })) => {
                 self.on_sink_page(items, complete, turn);
             }
+            (Job::LostList, Ok(StoreAnswer::Page { items, complete })) => {
+                self.on_lost_page(&items, complete, turn);
+            }
+            (Job::Recheck(chunk), result) => self.on_rechecked(chunk, bytes_of(result), turn),
             (Job::SinkSync, Ok(_)) => self.on_sink_synced(turn),
             (Job::CollectList, Ok(StoreAnswer::Page { items, complete })) => {
                 self.on_collect_page(&items, complete, turn);
@@ -572,6 +587,8 @@ impl<P: Payload> Replica<P> {
         self.source = None;
         self.sink = Sink::default();
         self.lost.clear();
+        self.mend = None;
+        self.mend_writers.clear();
         self.collector = Collector::default();
         self.space_below = Space::AMPLE;
         self.room_told = None;

@@ -175,6 +175,9 @@ impl<P: Payload> Replica<P> {
         if self.jobs.values().any(|job| matches!(job, Job::SinkSync)) {
             return;
         }
+        if self.mend.is_some() {
+            return; // Some of what is lost here may be had; the source says it again.
+        }
         if mutated!(self, NoDedupHandover) {
             self.dedup.complete_since = ChainVersion(0);
         } else {

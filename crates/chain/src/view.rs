@@ -67,4 +67,9 @@ impl View {
         let writing = self.chain.writing().map(|member| member.target);
         writing.filter(|target| *target != self.me).collect()
     }
+
+    /// All that take part in writes, and in which state.
+    pub(crate) fn writers(&self) -> impl Iterator<Item = (TargetId, TargetState)> {
+        self.chain.writing().map(|member| (member.target, member.state))
+    }
 }

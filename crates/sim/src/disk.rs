@@ -246,6 +246,7 @@ impl Disk {
             }
             StoreOp::Read(read) => (self.read(read), None),
             StoreOp::List { after, until, max } => (Ok(self.list(after, until, max)), None),
+            StoreOp::ListLost(after, max) => (Ok(self.lost(after, max)), None),
             StoreOp::ListTombstones(after, max) => (Ok(self.tombstones(after, max)), None),
             StoreOp::ListStaged => {
                 let staged = |(chunk, entry): (&ChunkId, &Entry)| {
@@ -324,6 +325,15 @@ impl Disk {
         let found = self.now.chunks.iter().filter(|(chunk, _)| in_range(chunk));
         let metas =
             found.filter_map(|(chunk, e)| e.committed.as_ref().map(|stored| (*chunk, stored.meta)));
+        page(metas, max)
+    }
+
+    fn lost(&self, after: Option<ChunkId>, max: usize) -> StoreAnswer<Bytes> {
+        let found = self.now.chunks.iter().filter(|(chunk, _)| after.is_none_or(|a| **chunk > a));
+        let metas = found.filter_map(|(chunk, entry)| {
+            let lost = entry.committed.as_ref().filter(|stored| stored.lost)?;
+            Some((*chunk, lost.meta))
+        });
         page(metas, max)
     }
 

@@ -373,13 +373,18 @@ impl Cluster {
                 }
             }
             self.events.extend(std::mem::take(&mut self.late));
-            while !self.events.is_empty() {
-                while let Some((target, event)) = self.events.pop_front() {
-                    self.now += 10;
-                    self.step(target, event);
-                }
-                self.events.extend(std::mem::take(&mut self.slow));
+            self.deliver();
+        }
+    }
+
+    /// Runs without time for anything to be sent again.
+    pub(crate) fn deliver(&mut self) {
+        while !self.events.is_empty() {
+            while let Some((target, event)) = self.events.pop_front() {
+                self.now += 10;
+                self.step(target, event);
             }
+            self.events.extend(std::mem::take(&mut self.slow));
         }
     }
 
@@ -522,6 +527,13 @@ impl Store {
             StoreOp::List { .. } => {
                 let items = self.committed.iter().map(|(chunk, stored)| (*chunk, stored.0));
                 StoreAnswer::Page { items: items.collect(), complete: true }
+            }
+            StoreOp::ListLost(after, max) => {
+                let behind = |chunk: &&ChunkId| after.is_none_or(|after| **chunk > after);
+                let mut lost = self.lost.iter().filter(behind);
+                let meta = |chunk: &ChunkId| (*chunk, self.committed[chunk].0);
+                let items = lost.by_ref().take(max).map(meta).collect();
+                StoreAnswer::Page { items, complete: lost.next().is_none() }
             }
             StoreOp::ListTombstones(..) | StoreOp::ListStaged => {
                 StoreAnswer::Page { items: Vec::new(), complete: true }

@@ -1,5 +1,7 @@
 //! Chunks without a good copy: a resync goes on without their bytes, and nobody reads anything instead of them.
 
+use std::ops::Range;
+
 use millpond_chain::{Alarm, PeerBody, Refusal, Reply};
 use millpond_types::ChunkId;
 use millpond_types::cluster::{ChainVersion, LocalState, TargetState};
@@ -165,14 +167,67 @@ fn a_good_copy_that_comes_back_mends_all() {
         cluster.make_room(target);
     }
     come_back(&mut cluster, 3);
-    for target in [1, 2] {
-        // The read itself is refused, and has a copy fetched.
-        refused(&mut cluster, target);
-    }
+    // Nobody has read it.
+    let held = [1, 2, 3].map(|target| cluster.held(target, LOST).unwrap());
+    assert_eq!((held, held[0].1), ([held[0]; 3], true));
     for target in [1, 2, 3] {
         let asked = cluster.read(target, read());
         assert_eq!(bytes(&cluster.settle(asked)), b"bytes", "target {target}");
     }
+}
+
+/// Three replicas: the third one is away with the good copy of these chunks, the second one is damaged, and the
+/// first one was brought up to date without.
+fn good_copy_away(chunks: Range<u128>) -> Cluster {
+    let mut cluster = Cluster::serving(3);
+    cluster.change(1, TargetState::Offline);
+    for (n, chunk) in chunks.clone().enumerate() {
+        let written = cluster.update(2, of(chunk, replace(n as u64 + 1, b"bytes")));
+        assert!(done(&cluster.settle(written)));
+    }
+    cluster.change(3, TargetState::Offline);
+    for chunk in chunks.clone() {
+        cluster.rot(2, chunk);
+    }
+    come_back(&mut cluster, 1);
+    for chunk in chunks {
+        assert!(!cluster.held(1, chunk).unwrap().1);
+    }
+    cluster
+}
+
+#[test]
+fn many_good_copies_that_come_back_are_fetched_in_turn() {
+    let chunks = 100..150;
+    let mut cluster = good_copy_away(chunks.clone());
+    [1, 2].map(|target| cluster.make_room(target));
+    come_back(&mut cluster, 3);
+    for (chunk, target) in chunks.flat_map(|chunk| [1, 2, 3].map(|target| (chunk, target))) {
+        assert!(cluster.held(target, chunk).unwrap().1, "chunk {chunk} at {target}");
+    }
+}
+
+#[test]
+fn a_target_without_bytes_gets_those_of_its_source_before_it_serves() {
+    let mut cluster = good_copy_away(LOST..LOST + 1);
+    cluster.change(1, TargetState::Offline);
+    cluster.make_room(2);
+    come_back(&mut cluster, 3);
+    assert!(cluster.held(2, LOST).unwrap().1, "the third one has it still");
+    cluster.make_room(1);
+    cluster.hold_messages_to(1);
+    cluster.change(1, TargetState::Syncing);
+    for _ in 0..12 {
+        cluster.deliver_held(|body| !matches!(body, PeerBody::Fetched { .. }));
+        cluster.deliver();
+    }
+    assert_eq!(cluster.state(1), LocalState::Online, "what it has without bytes may come");
+    cluster.release();
+    for _ in 0..4 {
+        cluster.run();
+    }
+    assert_eq!(cluster.state(1), LocalState::UpToDate);
+    assert!(cluster.held(1, LOST).unwrap().1, "its source had the bytes");
 }
 
 #[test]

@@ -639,6 +639,7 @@ impl Hosted {
             StoreOp::List { after, until, max } => {
                 Some(self.page(&image.committed, after, until, max))
             }
+            StoreOp::ListLost(after, max) => Some(self.page(&image.lost, after, None, max)),
             StoreOp::ListTombstones(after, max) => {
                 Some(self.page(&image.tombstones, after, None, max))
             }

@@ -1,0 +1,129 @@
+//! Chunks that are lost here are looked for again when others take part in writes: a good copy that comes back
+//! is fetched without a read or the scrubber.
+//!
+//! Lists of a resync compare versions only, and a lost chunk has the version of a good one. So a target that
+//! is filled is up to date only once it has asked for what it has without bytes.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use millpond_types::ChunkId;
+use millpond_types::cluster::{TargetId, TargetState};
+use millpond_types::limits::CHAIN_REPAIRS_MAX;
+
+use crate::event::{ReadOp, StoreOp, Turn};
+use crate::message::{Meta, Payload};
+use crate::replica::{Found, Job, Replica};
+
+/// One round over all chunks that are lost here.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Mend {
+    /// Of those that only the memory calls so: not looked at yet.
+    damaged: VecDeque<ChunkId>,
+    /// The store's list was looked at up to here.
+    cursor: Option<ChunkId>,
+    listed: bool,
+    /// Under way; bounded as searches are.
+    open: BTreeSet<ChunkId>,
+}
+
+impl<P: Payload> Replica<P> {
+    /// A new version of the chain: others may have what nobody had.
+    pub(crate) fn mend_restart(&mut self, turn: &mut Turn<'_, P>) {
+        let writers: BTreeSet<(TargetId, TargetState)> = self.view.writers().collect();
+        let news = !writers.is_subset(&self.mend_writers);
+        self.mend_writers = writers;
+        if self.view.holders().is_empty() {
+            self.mend = None;
+        } else if news {
+            self.jobs.retain(|_, job| !matches!(job, Job::LostList));
+            let damaged = self.lost.keys().copied().collect();
+            self.mend = Some(Mend { damaged, ..Mend::default() });
+            self.mend_tick(turn);
+        }
+    }
+
+    /// Looks for as many more as bounds allow; the round is over when nothing is left.
+    pub(crate) fn mend_tick(&mut self, turn: &mut Turn<'_, P>) {
+        let Some(mut mend) = self.mend.take() else { return };
+        mend.open.retain(|chunk| self.searching(*chunk) || self.looking(*chunk));
+        let searches = self.slots.values().filter(|slot| slot.repair.is_some()).count();
+        let mut room = CHAIN_REPAIRS_MAX.saturating_sub(searches.max(mend.open.len()));
+        while room > 0
+            && let Some(chunk) = mend.damaged.pop_front()
+        {
+            mend.open.insert(chunk);
+            self.look_again(chunk, turn);
+            room -= 1;
+        }
+        let listing = self.jobs.values().any(|job| matches!(job, Job::LostList));
+        if room > 0 && !mend.listed && !listing {
+            self.store(Job::LostList, StoreOp::ListLost(mend.cursor, room), turn);
+        }
+        let over = mend.listed && mend.damaged.is_empty() && mend.open.is_empty();
+        self.mend = (!over).then_some(mend);
+    }
+
+    pub(crate) fn on_lost_page(
+        &mut self,
+        items: &[(ChunkId, Meta)],
+        complete: bool,
+        turn: &mut Turn<'_, P>,
+    ) {
+        let Some(mend) = &mut self.mend else { return };
+        let mut left_out = false;
+        for (chunk, _) in items {
+            self.begin_repair(*chunk, turn);
+            if !self.searching(*chunk) {
+                left_out = true; // Reads have begun searches meanwhile: with the next tick.
+                break;
+            }
+            if let Some(mend) = &mut self.mend {
+                mend.open.insert(*chunk);
+                mend.cursor = Some(*chunk);
+            }
+        }
+        if let Some(mend) = &mut self.mend {
+            mend.listed = complete && !left_out;
+        }
+        self.mend_tick(turn);
+    }
+
+    fn searching(&self, chunk: ChunkId) -> bool {
+        self.slots.get(&chunk).is_some_and(|slot| slot.repair.is_some())
+    }
+
+    fn looking(&self, chunk: ChunkId) -> bool {
+        self.jobs.values().any(|job| matches!(job, Job::Recheck(of) if *of == chunk))
+    }
+
+    /// Reads the place here anew, and searches for a copy when it still is damaged.
+    pub(crate) fn look_again(&mut self, chunk: ChunkId, turn: &mut Turn<'_, P>) {
+        if self.slots.get(&chunk).is_some_and(|slot| slot.lost) {
+            return self.begin_repair(chunk, turn); // There is nothing to read.
+        }
+        if !self.searching(chunk) && !self.looking(chunk) {
+            let read = ReadOp { chunk, version: None, offset: 0, len: u32::MAX };
+            self.store(Job::Recheck(chunk), StoreOp::Read(read), turn);
+        }
+    }
+
+    pub(crate) fn on_rechecked(
+        &mut self,
+        chunk: ChunkId,
+        found: Option<Found<P>>,
+        turn: &mut Turn<'_, P>,
+    ) {
+        match found {
+            Some(Some((meta, Some(_)))) => self.on_whole_read(chunk, &meta),
+            Some(_) => {} // Removed meanwhile.
+            None => self.begin_repair(chunk, turn),
+        }
+    }
+
+    /// The place could be read after all.
+    pub(crate) fn on_whole_read(&mut self, chunk: ChunkId, meta: &Meta) {
+        if self.lost.get(&chunk) == Some(meta) {
+            self.lost.remove(&chunk);
+        }
+    }
+}
