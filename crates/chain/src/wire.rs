@@ -21,7 +21,7 @@ use millpond_types::cluster::{ChainId, ChainVersion, ChunkVersion, TargetId};
 use millpond_types::limits::{
     ATTRS_BYTES_MAX, CHUNK_BYTES_MAX, META_BYTES_MAX, RESYNC_PAGE_CHUNKS,
 };
-use millpond_types::wire::{Reader, WireError, Writer};
+use millpond_types::wire::{PROTOCOL_VERSION, Reader, WireError, Writer};
 use millpond_types::{Ack, ChunkId, Crc32c, Tick};
 
 use crate::message::{
@@ -70,6 +70,8 @@ mod kind {
     pub(super) const SYNC_FINISH: u8 = 38;
     pub(super) const SYNC_LOST: u8 = 39;
 }
+// A node that does not know a kind ends the connection, whatever else waits on it.
+const _: () = assert!(PROTOCOL_VERSION >= 10, "10 brought FETCH, NO_COPY and SYNC_LOST");
 
 /// What a replica writes, within [`kind::FORWARD`].
 mod write_kind {

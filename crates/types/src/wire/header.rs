@@ -7,7 +7,7 @@ use crate::limits::{META_BYTES_MAX, PAYLOAD_BYTES_MAX};
 /// First four bytes of every frame: `MLPD`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"MLPD");
 /// The protocol version that this build speaks.
-pub const PROTOCOL_VERSION: u8 = 9;
+pub const PROTOCOL_VERSION: u8 = 10;
 /// Length of the header in bytes.
 pub const HEADER_BYTES: usize = 40;
 /// The frame is a reply.
