@@ -69,7 +69,6 @@ impl<P: Payload> Replica<P> {
         complete: bool,
         turn: &mut Turn<'_, P>,
     ) {
-        let Some(mend) = &mut self.mend else { return };
         let mut left_out = false;
         for (chunk, _) in items {
             self.begin_repair(*chunk, turn);

@@ -218,6 +218,11 @@ impl<P: Payload> Replica<P> {
         let (chunk, version) = wanted;
         let reply = match result {
             Ok(StoreAnswer::Bytes(found)) => {
+                if let Some((meta, Some(bytes))) = &found
+                    && meta.data().is_some_and(|(len, _)| len as usize == bytes.len())
+                {
+                    self.on_whole_read(chunk, meta);
+                }
                 let read_version = found.as_ref().map_or(ChunkVersion(0), |(meta, _)| meta.version);
                 if version.is_some_and(|version| read_version < version) {
                     // The staged version went away with this replica's place in the chain.

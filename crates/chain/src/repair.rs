@@ -33,6 +33,7 @@ impl<P: Payload> Replica<P> {
             let nonce = self.name();
             let repair = Repair { nonce, asked: 0, sent: now, without: BTreeSet::new() };
             self.slot(chunk, turn).repair = Some(repair);
+            self.forget_lost(chunk);
             self.ask_copy(chunk, turn);
         }
     }
@@ -78,6 +79,7 @@ impl<P: Payload> Replica<P> {
         turn: &mut Turn<'_, P>,
     ) {
         if let Some((meta, Some(bytes))) = found {
+            self.on_whole_read(chunk, &meta);
             self.send(to, PeerBody::Fetched { chunk, meta, bytes }, turn);
         } else if nonce != 0 && !self.copy_may_come(chunk) {
             self.send(to, PeerBody::NoCopy { nonce, chunk }, turn);
@@ -172,6 +174,7 @@ impl<P: Payload> Replica<P> {
 
     pub(crate) fn on_restored(&mut self, chunk: ChunkId, turn: &mut Turn<'_, P>) {
         self.lost.remove(&chunk);
+        self.forget_lost(chunk);
         if let Some(slot) = self.slots.get_mut(&chunk) {
             slot.lost = false;
         }

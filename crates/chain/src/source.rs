@@ -259,7 +259,7 @@ impl<P: Payload> Replica<P> {
             self.end_job(chunk);
             return self.source_send(turn);
         }
-        if slot.repair.is_some() && source.lost.get(&chunk) != slot.committed.as_ref() {
+        if slot.repair.is_some() {
             // Good bytes may be on their way here, and could not be put in place under this lock.
             return self.put_back(chunk);
         }
@@ -280,6 +280,9 @@ impl<P: Payload> Replica<P> {
         turn: &mut Turn<'_, P>,
     ) {
         let found = bytes_of(result).flatten();
+        if let Some((meta, Some(_))) = &found {
+            self.on_whole_read(chunk, meta);
+        }
         let unasked = mutated!(self, LostUnasked);
         let Some(slot) = self.slots.get(&chunk) else { return };
         let Some(source) = &mut self.source else { return };
@@ -310,6 +313,13 @@ impl<P: Payload> Replica<P> {
         let (Some(source), Some(meta)) = (&mut self.source, committed) else { return };
         if source.todo.iter().any(|(waits, _)| *waits == chunk) {
             source.lost.insert(chunk, meta);
+        }
+    }
+
+    /// A new search, or good bytes: what others said before counts no more.
+    pub(crate) fn forget_lost(&mut self, chunk: ChunkId) {
+        if let Some(source) = &mut self.source {
+            source.lost.remove(&chunk);
         }
     }
 

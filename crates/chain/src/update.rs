@@ -182,7 +182,7 @@ impl<P: Payload> Replica<P> {
         if !write.stands_alone() && self.is_lost(body.chunk) {
             // Nobody could store what is made from it, and what others have seen is not taken back.
             Self::refuse(request, Refusal::Corrupt, turn);
-            return self.begin_repair(body.chunk, turn);
+            return self.look_again(body.chunk, turn);
         }
         let update = Update {
             chunk: body.chunk,

@@ -267,6 +267,11 @@ impl Cluster {
         store.damaged.insert(ChunkId(chunk));
     }
 
+    /// The place that was damaged can be read again.
+    pub(crate) fn unrot(&mut self, target: u32, chunk: u128) {
+        self.stores.get_mut(&TargetId(target)).unwrap().damaged.remove(&ChunkId(chunk));
+    }
+
     /// The committed version of a chunk as a target has it, and whether it has its bytes.
     pub(crate) fn held(&self, target: u32, chunk: u128) -> Option<(Meta, bool)> {
         let store = &self.stores[&TargetId(target)];

@@ -200,7 +200,8 @@ fn good_copy_away(chunks: Range<u128>) -> Cluster {
 fn many_good_copies_that_come_back_are_fetched_in_turn() {
     let chunks = 100..150;
     let mut cluster = good_copy_away(chunks.clone());
-    [1, 2].map(|target| cluster.make_room(target));
+    cluster.make_room(1);
+    cluster.make_room(2);
     come_back(&mut cluster, 3);
     for (chunk, target) in chunks.flat_map(|chunk| [1, 2, 3].map(|target| (chunk, target))) {
         assert!(cluster.held(target, chunk).unwrap().1, "chunk {chunk} at {target}");
@@ -311,4 +312,64 @@ fn late_answers_to_other_searches_count_for_nothing() {
     }
     assert_eq!(cluster.state(1), LocalState::UpToDate);
     assert!(cluster.replica(1).chain_version() > ChainVersion(1));
+}
+
+#[test]
+fn a_place_that_can_be_read_again_is_not_lost() {
+    // The head remembers the search; its store knows nothing of the loss.
+    let mut cluster = lost();
+    let written = cluster.update(2, part(5, 1, b"x"));
+    assert!(matches!(cluster.settle(written), Reply::Refused(Refusal::Corrupt)));
+    cluster.unrot(2, LOST);
+    cluster.make_room(1);
+    let asked = cluster.read(2, read());
+    assert_eq!(bytes(&cluster.settle(asked)), b"bytes");
+    let written = cluster.update(2, part(6, 1, b"x"));
+    assert!(done(&cluster.settle(written)), "a read showed that it is there");
+    // Nobody reads: the update that is refused looks, and the next one is taken.
+    let mut cluster = lost();
+    cluster.unrot(2, LOST);
+    cluster.make_room(1);
+    let written = cluster.update(2, part(5, 1, b"x"));
+    assert!(matches!(cluster.settle(written), Reply::Refused(Refusal::Corrupt)));
+    let written = cluster.update(2, part(6, 1, b"x"));
+    assert!(done(&cluster.settle(written)));
+    reads(&mut cluster, b"bxtes");
+    // Neither: others begin to write, and all that is remembered is looked at.
+    let mut cluster = lost();
+    cluster.unrot(2, LOST);
+    cluster.make_room(1);
+    cluster.change(1, TargetState::Offline);
+    come_back(&mut cluster, 1);
+    let written = cluster.update(2, part(5, 1, b"x"));
+    assert!(done(&cluster.settle(written)));
+}
+
+#[test]
+fn what_others_said_before_a_search_counts_no_more() {
+    let mut cluster = Cluster::serving(3);
+    cluster.change(3, TargetState::Offline);
+    let written = cluster.update(1, replace(1, b"bytes"));
+    assert!(done(&cluster.settle(written)));
+    cluster.rot(1, LOST);
+    cluster.rot(2, LOST);
+    // No transfer begins, and the source was told that nobody has it.
+    cluster.budget = 0;
+    cluster.change(3, TargetState::Syncing);
+    cluster.damage(2);
+    cluster.run();
+    cluster.unrot(1, LOST);
+    cluster.make_room(2);
+    cluster.hold_messages_to(2);
+    cluster.damage(2);
+    cluster.deliver();
+    cluster.budget = 1 << 20;
+    cluster.run();
+    assert_eq!(cluster.held(3, LOST), None, "a search is under way");
+    cluster.release();
+    for _ in 0..4 {
+        cluster.run();
+    }
+    let held = [1, 2, 3].map(|target| cluster.held(target, LOST).unwrap());
+    assert_eq!((held, held[0].1), ([held[0]; 3], true));
 }
