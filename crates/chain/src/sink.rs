@@ -132,8 +132,8 @@ impl<P: Payload> Replica<P> {
         let nothing = mutated!(self, LostAsNothing);
         let empty = mutated!(self, LostAsEmpty);
         let (Some(slot), Some(label)) = (self.slots.get_mut(&chunk), label) else { return };
-        if meta.data().is_none() {
-            return; // Of a deletion no bytes can be lost.
+        if meta.data().is_none_or(|(len, _)| len == 0) {
+            return; // Of a deletion, or of nothing, no bytes can be lost.
         }
         if nothing {
             return self.sink_say(SyncBody::Has { chunk, meta: Some(meta) }, turn);

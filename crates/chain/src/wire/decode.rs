@@ -64,6 +64,9 @@ fn sync(kind: u8, r: &mut Reader<'_>) -> Result<(SyncBody<()>, Option<PayloadHea
         }
         kind::SYNC_LOST => {
             let (chunk, expect, lost) = (chunk_id(r)?, option(r, meta)?, meta(r)?);
+            if !matches!(lost.content, Content::Data { len: 1.., .. }) {
+                return Err(WireError::Field("lost content"));
+            }
             let body = SyncBody::Lost { chunk, expect, meta: lost, label: () };
             return Ok((body, Some(payload_head(r)?)));
         }

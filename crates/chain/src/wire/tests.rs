@@ -92,6 +92,15 @@ fn lane() -> impl Strategy<Value = LaneRecord> {
     (tag(), answer).prop_map(|(tag, answer)| LaneRecord { tag, answer })
 }
 
+/// A version that had bytes.
+fn lost() -> impl Strategy<Value = Meta> {
+    let len = 1..=u32::try_from(CHUNK_BYTES_MAX).unwrap();
+    (meta(), len, any::<u32>()).prop_map(|(meta, len, crc)| Meta {
+        content: Content::Data { len, crc: Crc32c(crc) },
+        ..meta
+    })
+}
+
 fn sync() -> impl Strategy<Value = SyncBody<Bytes>> {
     prop_oneof![
         Just(SyncBody::Hello),
@@ -102,7 +111,7 @@ fn sync() -> impl Strategy<Value = SyncBody<Bytes>> {
             .prop_map(|(nonce, until, items)| SyncBody::Differ { nonce, until, items }),
         (chunk(), of(meta()), of(meta()), of(bytes()))
             .prop_map(|(chunk, expect, meta, bytes)| SyncBody::Put { chunk, expect, meta, bytes }),
-        (chunk(), of(meta()), meta(), bytes())
+        (chunk(), of(meta()), lost(), bytes())
             .prop_map(|(chunk, expect, meta, label)| SyncBody::Lost { chunk, expect, meta, label }),
         (chunk(), of(meta())).prop_map(|(chunk, meta)| SyncBody::Has { chunk, meta }),
         (vec(lane(), 0..5), any::<u32>()).prop_map(|(lanes, since)| SyncBody::Finish {
@@ -302,6 +311,26 @@ fn the_longest_messages_fit_a_frame() {
         let (meta, _) = message.encode(attrs);
         assert!(meta.len() <= META_BYTES_MAX, "{} bytes", meta.len());
         assert_eq!(Head::decode(&meta).unwrap().finish(None), Ok(message));
+    }
+}
+
+#[test]
+fn of_nothing_no_bytes_are_lost() {
+    let of = |content| {
+        let meta = Meta {
+            version: ChunkVersion(2),
+            written: ChainVersion(1),
+            content,
+            tag: Tag { lane: Lane { client: 1, channel: 0 }, sequence: 1 },
+        };
+        let label = Bytes(Vec::new());
+        let body = SyncBody::Lost { chunk: ChunkId(1), expect: None, meta, label };
+        Head::decode(&sent(PeerBody::Sync(body)).encode(attrs).0)
+    };
+    let crc = Crc32c(1);
+    assert!(of(Content::Data { len: 1, crc }).is_ok());
+    for content in [Content::Data { len: 0, crc }, Content::Tombstone] {
+        assert_eq!(of(content), Err(WireError::Field("lost content")));
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use millpond_chain::{
     Alarm, Content, Effect, Event, Identity, Lane, Meta, Op, Payload, Peer, PeerBody, ReadRequest,
-    Replica, Reply, RequestId, StageRequest, StoreAnswer, StoreError, StoreOp, Tag, Token,
-    UpdateRequest, Write,
+    Replica, Reply, RequestId, StageRequest, StoreAnswer, StoreError, StoreOp, SyncBody, Tag,
+    Token, UpdateRequest, Write,
 };
 use millpond_types::cluster::{
     Chain, ChainId, ChainTarget, ChainVersion, DiskId, LocalState, NodeId, TargetId, TargetState,
@@ -465,6 +465,12 @@ impl Cluster {
     pub(crate) fn say(&mut self, from: u32, to: u32, body: PeerBody<Bytes>) {
         let message = Peer { version: self.chain.version, body };
         self.events.push_back((TargetId(to), Event::Peer(TargetId(from), message)));
+    }
+
+    /// Nobody has the bytes of this version, says a source.
+    pub(crate) fn lost_message(chunk: u128, expect: Option<Meta>, meta: Meta) -> PeerBody<Bytes> {
+        let label = Bytes(Vec::new());
+        PeerBody::Sync(SyncBody::Lost { chunk: ChunkId(chunk), expect, meta, label })
     }
 
     fn post(&mut self, from: TargetId, to: TargetId, message: Peer<Bytes>) {

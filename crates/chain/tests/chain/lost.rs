@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use millpond_chain::{Alarm, PeerBody, Refusal, Reply};
-use millpond_types::ChunkId;
+use millpond_chain::{Alarm, Content, PeerBody, Refusal, Reply};
 use millpond_types::cluster::{ChainVersion, LocalState, TargetState};
+use millpond_types::{ChunkId, Crc32c};
 
 use crate::cluster::{Cluster, by, bytes, done, of, part, put, read, remove, replace};
 
@@ -372,4 +372,21 @@ fn what_others_said_before_a_search_counts_no_more() {
     }
     let held = [1, 2, 3].map(|target| cluster.held(target, LOST).unwrap());
     assert_eq!((held, held[0].1), ([held[0]; 3], true));
+}
+
+#[test]
+fn that_nothing_is_lost_is_no_message() {
+    let mut cluster = lost();
+    cluster.change(1, TargetState::Offline);
+    cluster.change(1, TargetState::Syncing);
+    let (mut meta, _) = cluster.held(2, SOUND).unwrap();
+    meta.version.0 += 1;
+    let expect = cluster.held(1, SOUND).map(|held| held.0);
+    for content in [Content::Data { len: 0, crc: Crc32c::EMPTY }, Content::Tombstone] {
+        meta.content = content;
+        let body = Cluster::lost_message(SOUND, expect, meta);
+        cluster.say(2, 1, body);
+        cluster.run();
+        assert_eq!(cluster.held(1, SOUND), cluster.held(2, SOUND));
+    }
 }
