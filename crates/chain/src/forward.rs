@@ -243,6 +243,7 @@ impl<P: Payload> Replica<P> {
             };
             turn.emit(Effect::Reply(request, Reply::Refused(refusal)));
         }
+        self.wake_reads(chunk, turn);
         self.drain_ended(chunk, turn);
         self.pump(chunk, turn);
     }

@@ -390,3 +390,19 @@ fn that_nothing_is_lost_is_no_message() {
         assert_eq!(cluster.held(1, SOUND), cluster.held(2, SOUND));
     }
 }
+
+#[test]
+fn reads_that_wait_for_what_is_taken_back_are_answered() {
+    let mut cluster = Cluster::serving(3);
+    let written = cluster.update(1, replace(1, b"bytes"));
+    assert!(done(&cluster.settle(written)));
+    cluster.rot(2, LOST);
+    cluster.rot(3, LOST);
+    let _under_way = cluster.update(1, part(2, 1, b"x"));
+    cluster.run();
+    cluster.change(3, TargetState::Offline);
+    cluster.change(1, TargetState::Offline);
+    let asked = cluster.read(2, read());
+    let reply = cluster.settle(asked);
+    assert!(matches!(reply, Reply::Refused(Refusal::Corrupt | Refusal::NotServing)), "{reply:?}");
+}
