@@ -124,7 +124,7 @@ impl<P: Payload> Replica<P> {
         if all {
             self.note_lost(chunk);
             if let Some(meta) = self.slots.get(&chunk).and_then(|slot| slot.committed)
-                && self.lost.len() < CHAIN_LOST_MAX
+                && (self.lost.len() < CHAIN_LOST_MAX || self.lost.contains_key(&chunk))
             {
                 self.lost.insert(chunk, meta);
             }
