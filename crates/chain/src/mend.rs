@@ -109,11 +109,11 @@ impl<P: Payload> Replica<P> {
     pub(crate) fn on_rechecked(
         &mut self,
         chunk: ChunkId,
-        found: Option<Found<P>>,
+        found: Option<&Found<P>>,
         turn: &mut Turn<'_, P>,
     ) {
         match found {
-            Some(Some((meta, Some(_)))) => self.on_whole_read(chunk, &meta),
+            Some(Some((meta, Some(_)))) => self.on_whole_read(chunk, meta),
             Some(_) => {} // Removed meanwhile.
             None => self.begin_repair(chunk, turn),
         }

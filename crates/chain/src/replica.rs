@@ -465,7 +465,9 @@ impl<P: Payload> Replica<P> {
             (Job::LostList, Ok(StoreAnswer::Page { items, complete })) => {
                 self.on_lost_page(&items, complete, turn);
             }
-            (Job::Recheck(chunk), result) => self.on_rechecked(chunk, bytes_of(result), turn),
+            (Job::Recheck(chunk), result) => {
+                self.on_rechecked(chunk, bytes_of(result).as_ref(), turn);
+            }
             (Job::SinkSync, Ok(_)) => self.on_sink_synced(turn),
             (Job::CollectList, Ok(StoreAnswer::Page { items, complete })) => {
                 self.on_collect_page(&items, complete, turn);
