@@ -39,7 +39,7 @@ pub(super) struct Image {
     pub(super) committed: BTreeSet<ChunkId>,
     pub(super) tombstones: BTreeSet<ChunkId>,
     pub(super) staged: BTreeSet<ChunkId>,
-    /// Of those committed: the bytes were lost when they came. Some may have been repaired since.
+    /// Of those committed: the bytes were lost when they came. Exact.
     pub(super) lost: BTreeSet<ChunkId>,
     pub(super) used_bytes: u64,
     /// Its values by namespace.
@@ -171,6 +171,8 @@ enum Ended {
     Answered(Token, u64, Result<StoreAnswer<Blob>, StoreError>),
     Staged(Token, u64, ChunkId, Result<StoreAnswer<Blob>, StoreError>),
     Committed(ChunkId, Result<Option<Flipped>, StoreError>),
+    /// Good bytes were put in place, or not; whether the store has none now.
+    Restored(Token, u64, (ChunkId, bool), Result<StoreAnswer<Blob>, StoreError>),
     Removed(ChunkId, Held, Result<(), StoreError>),
     Unstaged(ChunkId, Result<(), StoreError>),
 }
@@ -494,7 +496,8 @@ impl Hosted {
                 Ended::Staged(token, life, chunk, store.stage(request).await)
             }),
             Job::Store(token, life, StoreOp::Restore(chunk, meta, blob)) => Box::pin(async move {
-                Ended::Answered(token, life, store.restore(chunk, meta, blob).await)
+                let restored = store.restore(chunk, meta, blob).await;
+                Ended::Restored(token, life, (chunk, store.is_lost(chunk)), restored)
             }),
             Job::Store(token, life, StoreOp::Read(read)) => {
                 Box::pin(async move { Ended::Answered(token, life, store.read(read).await) })
@@ -565,6 +568,14 @@ impl Hosted {
             Ended::Staged(token, life, chunk, answer) => {
                 if answer.is_ok() {
                     image.staged.insert(chunk);
+                }
+                if life == state.life {
+                    state.events.push_back(Event::Stored(token, answer));
+                }
+            }
+            Ended::Restored(token, life, (chunk, lost), answer) => {
+                if !lost {
+                    image.lost.remove(&chunk);
                 }
                 if life == state.life {
                     state.events.push_back(Event::Stored(token, answer));

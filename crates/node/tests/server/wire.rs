@@ -7,8 +7,8 @@ use std::path::Path;
 
 use millpond_types::wire::{
     ErrorReply, FrameHeader, GetReply, GetRequest, HEADER_BYTES, Hello, HelloReply, ItemStatus,
-    KeysRequest, Leaders, MatchReply, MatchRequest, NamespaceOpen, NamespacesReply, Planned,
-    PutItem, PutRequest, Status, StatusReply, Verb,
+    KeysRequest, Leaders, MatchReply, MatchRequest, NamespaceOpen, NamespacesReply,
+    PROTOCOL_VERSION, Planned, PutItem, PutRequest, Status, StatusReply, Verb,
 };
 use millpond_types::{Ack, BlockKey, Crc32c, GroupId, NamespaceInfo, NamespaceOptions};
 
@@ -61,8 +61,8 @@ pub(crate) fn frame(verb: Verb, id: u64, meta: &[u8], payload: &[u8]) -> Vec<u8>
 }
 
 pub(crate) fn hello(token: &[u8]) -> Vec<u8> {
-    Hello { version_min: 1, version_max: 9, client: "test".to_owned(), token: token.to_vec() }
-        .encode()
+    let version_max = PROTOCOL_VERSION.into();
+    Hello { version_min: 1, version_max, client: "test".to_owned(), token: token.to_vec() }.encode()
 }
 
 pub(crate) fn put_request(ns: GroupId, values: &[(BlockKey, &[u8])]) -> (Vec<u8>, Vec<u8>) {
