@@ -9,13 +9,14 @@ use std::task::{Context, Poll, ready};
 use futures_util::Stream;
 use hyper::body::Bytes;
 use millpond_client::File;
-use s3s::StdError;
 use s3s::dto::StreamingBlob;
 use s3s::stream::{ByteStream, RemainingLength};
+use s3s::{S3Error, S3ErrorCode, S3Result, StdError};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::spawn_blocking;
 
 use crate::door::{Door, Way};
+use crate::error::{Told as _, refuse};
 use crate::spare::room;
 
 /// Bytes that are read at once.
@@ -46,7 +47,8 @@ type Parts = VecDeque<Bytes>;
 
 /// Pieces of a file.
 struct Pieces {
-    ahead: mpsc::Receiver<Result<Parts, StdError>>,
+    /// What comes behind the first piece, where there is more.
+    ahead: Option<mpsc::Receiver<S3Result<Parts>>>,
     parts: Parts,
     left: u64,
 }
@@ -56,9 +58,10 @@ impl Stream for Pieces {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         while self.parts.is_empty() {
-            match ready!(self.ahead.poll_recv(cx)) {
+            let Some(ahead) = &mut self.ahead else { return Poll::Ready(None) };
+            match ready!(ahead.poll_recv(cx)) {
                 Some(Ok(parts)) => self.parts = parts,
-                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
                 None => return Poll::Ready(None),
             }
         }
@@ -79,12 +82,34 @@ pub(crate) fn bytes(bytes: Vec<u8>) -> StreamingBlob {
     StreamingBlob::from(s3s::Body::from(bytes))
 }
 
-/// A range of a file: offset and length. A failure on the way breaks the connection, since the length is told.
-pub(crate) fn file(door: &Arc<Door>, file: File, (mut offset, len): (u64, u64)) -> StreamingBlob {
+/// A range of a file: offset and length. The first bytes are read before there is an answer: they go with its header, and what keeps
+/// them from being read is told. A failure later on breaks the connection, since the length is told by then.
+///
+/// # Errors
+/// `SlowDown` where others have all memory for long, `InternalError` where the bytes cannot be read.
+pub(crate) async fn file(
+    door: &Arc<Door>,
+    file: File,
+    (offset, len): (u64, u64),
+) -> S3Result<StreamingBlob> {
+    if len == 0 {
+        return Ok(bytes(Vec::new()));
+    }
+    let first = (PIECE as u64).min(len);
+    let parts = read(door, &file, (offset, first)).await?;
+    let rest = (offset + first, offset + len);
+    let ahead = (first < len).then(|| read_ahead(Arc::clone(door), file, rest));
+    Ok(StreamingBlob::new(Pieces { ahead, parts, left: len }))
+}
+
+/// Has a task read from one offset to another, a piece ahead.
+fn read_ahead(
+    door: Arc<Door>,
+    file: File,
+    (mut offset, end): (u64, u64),
+) -> mpsc::Receiver<S3Result<Parts>> {
     let (sender, ahead) = mpsc::channel(1);
-    let door = Arc::clone(door);
     tokio::spawn(async move {
-        let end = offset + len;
         while offset < end {
             let now = (PIECE as u64).min(end - offset);
             let piece = read(&door, &file, (offset, now)).await;
@@ -95,27 +120,29 @@ pub(crate) fn file(door: &Arc<Door>, file: File, (mut offset, len): (u64, u64)) 
             offset += now;
         }
     });
-    StreamingBlob::new(Pieces { ahead, parts: Parts::new(), left: len })
+    ahead
 }
 
-async fn read(door: &Arc<Door>, file: &File, (offset, len): (u64, u64)) -> Result<Parts, StdError> {
-    let len = usize::try_from(len)?;
+async fn read(door: &Arc<Door>, file: &File, (offset, len): (u64, u64)) -> S3Result<Parts> {
+    let len = usize::try_from(len).map_err(S3Error::internal_error)?;
     if let Some(parts) = file.read_here(offset, len).await {
         return Ok(parts.into_iter().map(Bytes::from_owner).collect());
     }
-    let memory = door.memory(Way::Out, room(len)).await.map_err(Box::new)?;
+    let memory = door.memory(Way::Out, room(len)).await?;
     let (file, door) = (file.clone(), Arc::clone(door));
-    let read = spawn_blocking(move || -> Result<Piece, StdError> {
+    let read = spawn_blocking(move || -> S3Result<Piece> {
         let mut buffer = door.spare.take(len);
         if buffer.len() < len {
             buffer.resize(len, 0);
         }
         let mut piece = Piece { buffer, len, door, _memory: memory };
-        let lens = file.read_batch(&mut [(offset, &mut piece.buffer[..len])])?;
+        let lens = file.read_batch(&mut [(offset, &mut piece.buffer[..len])]).of_object()?;
         if lens.first() != Some(&len) {
-            return Err("the file was cut while it was sent".into());
+            let message = "The object was cut while it was sent";
+            return Err(refuse(S3ErrorCode::InternalError, message));
         }
         Ok(piece)
     });
-    Ok([Bytes::from_owner(read.await??)].into())
+    let piece = read.await.map_err(S3Error::internal_error)??;
+    Ok([Bytes::from_owner(piece)].into())
 }

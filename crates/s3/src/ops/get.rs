@@ -208,13 +208,13 @@ pub(crate) async fn get_object(
 type Body = (View, Part, StreamingBlob);
 
 /// Reads an object that lies here.
-fn here(door: &Arc<Door>, there: There, asked: &Asked<'_>) -> S3Result<Body> {
+async fn here(door: &Arc<Door>, there: There, asked: &Asked<'_>) -> S3Result<Body> {
     let There { object, file } = there;
     let view = View::of(&object);
     asked.check(&view)?;
     let wanted = wanted(&view, asked.range, asked.part)?;
     let body = match file {
-        Some(file) => send::file(door, file, (wanted.offset, wanted.len)),
+        Some(file) => send::file(door, file, (wanted.offset, wanted.len)).await?,
         None => send::bytes(cut(object.bytes.unwrap_or_default(), &wanted)),
     };
     Ok((view, wanted, body))
@@ -228,7 +228,7 @@ async fn read(
 ) -> S3Result<(Body, Option<&'static str>)> {
     let Some(backed) = door.backed(at.0).await? else {
         let (there, _) = door.open_up(at).await?;
-        return Ok((here(door, there.ok_or(S3ErrorCode::NoSuchKey)?, asked)?, None));
+        return Ok((here(door, there.ok_or(S3ErrorCode::NoSuchKey)?, asked).await?, None));
     };
     match look(door, &backed, at.1, true).await? {
         Seen::Nowhere => Err(S3ErrorCode::NoSuchKey.into()),
@@ -236,7 +236,7 @@ async fn read(
             let body = fetch::get(door, (&backed, at.1), seen, asked).await?;
             Ok((body, Some("remote")))
         }
-        Seen::Here(there, word) => Ok((here(door, there, asked)?, Some(word))),
+        Seen::Here(there, word) => Ok((here(door, there, asked).await?, Some(word))),
     }
 }
 
