@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::spawn_blocking;
 
 use crate::door::{Door, Way};
-use crate::error::{Told as _, refuse};
+use crate::error::{refuse, told};
 use crate::spare::room;
 
 /// Bytes that are read at once.
@@ -86,7 +86,7 @@ pub(crate) fn bytes(bytes: Vec<u8>) -> StreamingBlob {
 /// them from being read is told. A failure later on breaks the connection, since the length is told by then.
 ///
 /// # Errors
-/// `SlowDown` where others have all memory for long, `InternalError` where the bytes cannot be read.
+/// `SlowDown` where others have all memory for long; what keeps the first bytes from being read, never that there is no object.
 pub(crate) async fn file(
     door: &Arc<Door>,
     file: File,
@@ -136,9 +136,11 @@ async fn read(door: &Arc<Door>, file: &File, (offset, len): (u64, u64)) -> S3Res
             buffer.resize(len, 0);
         }
         let mut piece = Piece { buffer, len, door, _memory: memory };
-        let lens = file.read_batch(&mut [(offset, &mut piece.buffer[..len])]).of_object()?;
+        let lens = file.read_batch(&mut [(offset, &mut piece.buffer[..len])]);
+        // The object was found: a file that has gone since was replaced, and who asks again finds the new one.
+        let lens = lens.map_err(|error| told(error, S3ErrorCode::ServiceUnavailable))?;
         if lens.first() != Some(&len) {
-            let message = "The object was cut while it was sent";
+            let message = "The object was cut while it was read: ask again.";
             return Err(refuse(S3ErrorCode::InternalError, message));
         }
         Ok(piece)
