@@ -6,6 +6,8 @@ use crate::parts::{begin, complete, part};
 use crate::server::{Server, heard, until};
 
 const MIB: usize = 1 << 20;
+/// Objects of one replica.
+const LOST: [&str; 4] = ["/data/usual/a", "/data/usual/b", "/data/usual/c", "/data/usual/d"];
 
 impl Pair {
     /// What a command says that is refused.
@@ -69,6 +71,10 @@ fn what_a_rule_wants_three_of_outlives_two_nodes() {
     assert_eq!(s3.bytes("/data/safe/far"), bytes(5));
     until("it is kept", || (pair.state("/data/safe/far") == "clean").then_some(()));
     s3.object("/data/safe/small", "small");
+    // Chunks enough that the nodes that are killed have some of them.
+    for key in LOST {
+        s3.object(key, vec![7; 2 * MIB]);
+    }
     // It lies with the metadata for some seconds only.
     s3.object("/data/safe/medium", vec![8; 40_000]);
 
@@ -100,4 +106,11 @@ fn what_a_rule_wants_three_of_outlives_two_nodes() {
     whole("medium", &vec![8; 40_000]);
     s3.object("/data/safe/later", bytes(6));
     whole("later", &bytes(6));
+
+    // What nobody has any more is refused: an answer that is begun could only break off.
+    let gone = LOST.into_iter().find_map(|key| {
+        let got = s3.get(key).send();
+        (!got.is(200)).then_some(got)
+    });
+    gone.expect("nodes that are gone had bytes").refused(503, "ServiceUnavailable");
 }
