@@ -20,6 +20,20 @@ impl Pair {
     fn status(&self) -> serde_json::Value {
         serde_json::from_str(&self.done(&["admin", "status", "--json"])).unwrap()
     }
+
+    /// Waits until an object can be read again, which then has these bytes.
+    fn whole_again(&self, key: &str, wanted: &[u8]) {
+        until(key, || {
+            let got = self.s3.get(key).send();
+            got.is(200).then(|| assert!(got.body == wanted, "{key}"))
+        });
+    }
+
+    /// What nobody has any more is refused: an answer that is begun could only break off.
+    fn refuses_what_is_lost(&self) {
+        let gone = LOST.into_iter().map(|key| self.s3.get(key).send()).find(|got| !got.is(200));
+        gone.expect("nodes that are gone had bytes").refused(503, "ServiceUnavailable");
+    }
 }
 
 /// The words that set a rule with so many replicas.
@@ -92,12 +106,7 @@ fn what_a_rule_wants_three_of_outlives_two_nodes() {
     assert_eq!((layout("usual/put").table, layout("usual/put").chains), (0, 256));
 
     drop(others);
-    let whole = |key: &str, wanted: &[u8]| {
-        until(key, || {
-            let got = s3.get(&format!("/data/safe/{key}")).send();
-            got.is(200).then(|| assert!(got.body == wanted, "{key}"))
-        });
-    };
+    let whole = |key: &str, wanted: &[u8]| pair.whole_again(&format!("/data/safe/{key}"), wanted);
     whole("put", &bytes(1));
     whole("copy", &bytes(2));
     whole("parts", &sent.map(|(_, body)| body).concat());
@@ -106,11 +115,5 @@ fn what_a_rule_wants_three_of_outlives_two_nodes() {
     whole("medium", &vec![8; 40_000]);
     s3.object("/data/safe/later", bytes(6));
     whole("later", &bytes(6));
-
-    // What nobody has any more is refused: an answer that is begun could only break off.
-    let gone = LOST.into_iter().find_map(|key| {
-        let got = s3.get(key).send();
-        (!got.is(200)).then_some(got)
-    });
-    gone.expect("nodes that are gone had bytes").refused(503, "ServiceUnavailable");
+    pair.refuses_what_is_lost();
 }
