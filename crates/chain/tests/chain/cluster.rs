@@ -217,10 +217,17 @@ impl Cluster {
         self.chain.targets[member].state = state;
         self.chain.version.0 += 1;
         self.publish();
+        self.run();
     }
 
     /// The same of a target, which stands behind all that serve from then on unless it does.
     pub(crate) fn change(&mut self, target: u32, state: TargetState) {
+        self.decide(target, state);
+        self.run();
+    }
+
+    /// Has everybody hear of a change next.
+    pub(crate) fn decide(&mut self, target: u32, state: TargetState) {
         let targets = &mut self.chain.targets;
         let place = targets.iter().position(|member| member.target == TargetId(target)).unwrap();
         let mut member = targets.remove(place);
@@ -236,7 +243,6 @@ impl Cluster {
         for target in self.replicas.keys() {
             self.events.push_back((*target, Event::Routing(self.chain.clone())));
         }
-        self.run();
     }
 
     pub(crate) fn update(&mut self, target: u32, mut body: UpdateRequest<Bytes>) -> RequestId {
