@@ -75,19 +75,6 @@ impl Host {
     }
 }
 
-impl Host {
-    /// Chunks that replicas of this node were brought up to date without, and that are not mended yet.
-    pub(crate) fn lost_chunks(&self) -> u64 {
-        self.all().iter().map(|hosted| hosted.lost_chunks()).sum()
-    }
-}
-
-impl Hosted {
-    fn lost_chunks(&self) -> u64 {
-        self.state().image.lost.len() as u64
-    }
-}
-
 impl ReplicaNumbers {
     fn add(&mut self, hosted: &Hosted) {
         let state = hosted.state();

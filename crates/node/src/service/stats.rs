@@ -53,7 +53,7 @@ impl Service {
             ("busy", metrics.busy.get()),
             ("late", metrics.late.get()),
             ("corrupt", metrics.corrupt.get()),
-            ("lost_chunks", self.host().map_or(0, |host| host.lost_chunks())),
+            ("lost_chunks", self.host().map_or(0, |host| host.numbers().lost)),
             ("shm_clients", metrics.shm_clients.get()),
             // Last, so that it is read close to when it leaves: operators compare clocks with it.
             ("unix_ms", RealClock::wall_ms()),
