@@ -23,6 +23,7 @@ use crate::back::persist;
 use crate::door::{Door, Settings};
 use crate::gate::FORM_MAX;
 use crate::http::Front;
+use crate::joined::Joined;
 use crate::keys::{Key, Known, root};
 use crate::loops::{EventLoop, Seats};
 use crate::metrics::Metrics;
@@ -267,7 +268,7 @@ async fn connection(
 async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, front: Arc<Front>) {
     let answer = service_fn(move |request| {
         let front = Arc::clone(&front);
-        async move { front.answer(request).await }
+        async move { front.answer(request).await.map(|it| it.map(Joined::new)) }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
