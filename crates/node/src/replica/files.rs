@@ -36,6 +36,13 @@ type Found = (SharedBuf, Crc32c);
 /// full or not.
 const SCANS_MAX: usize = 4;
 
+/// Bytes of a chunk with their checksum, which is known where they are all of it.
+fn summed(info: &ChunkInfo, bytes: SharedBuf) -> Found {
+    let is_whole = bytes.len() == info.len as usize;
+    let crc = if is_whole { info.crc } else { Crc32c::of(&bytes) };
+    (bytes, crc)
+}
+
 /// An update of a chunk of a file, and its name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileUpdate {
@@ -235,6 +242,25 @@ impl Host {
         }
     }
 
+    /// Reads parts of chunks that lie in memory, on any thread; nothing where one of them does not, or not all of it is there.
+    pub(crate) fn cached_files(&self, request: &ChunkReadRequest) -> Option<GetOutcome> {
+        let found = request.parts.iter().map(|part| self.in_memory(part));
+        let found: Vec<(Arc<Hosted>, ChunkInfo)> = found.collect::<Option<_>>()?;
+        let parts = request.parts.iter().zip(found);
+        let values = parts.map(|(part, (hosted, info))| hosted.cached(part, &info).map(Ok));
+        Some(outcome(values.collect::<Option<_>>()?, request.parts.iter().map(|part| &part.len)))
+    }
+
+    /// The replica that may say what a chunk is, and has it in memory up to the end of the part.
+    fn in_memory(&self, part: &ReadPart) -> Option<(Arc<Hosted>, ChunkInfo)> {
+        let chunk = part.at.chunk;
+        let mut replicas = self.replicas_of(part.at.chain).into_iter();
+        let hosted = replicas.find(|it| it.standing(chunk.chunk_id()) == Standing::Committed)?;
+        let (info, _) = hosted.file(chunk)?;
+        let is_within = part.offset.checked_add(part.len).is_some_and(|end| end <= info.len);
+        (info.in_memory && is_within).then_some((hosted, info))
+    }
+
     /// Reads a part of a chunk or, where there is none, of its bases.
     async fn read_part(self: Arc<Self>, part: ReadPart) -> Value {
         let found = self.read_chunk(&part).await?;
@@ -274,9 +300,7 @@ impl Host {
                     let id = hosted.store.id(chunk.chunk_id());
                     match hosted.store.engine.read_range(id, range).await {
                         Ok(Some(data)) if data.info.version == info.version => {
-                            let whole = data.bytes.len() == info.len as usize;
-                            let crc = if whole { info.crc } else { Crc32c::of(&data.bytes) };
-                            return Ok(Some((data.bytes, crc)));
+                            return Ok(Some(summed(&info, data.bytes)));
                         }
                         // Changed meanwhile, or damaged.
                         _ => {}
@@ -379,6 +403,15 @@ impl Hosted {
             && version.target == self.target
             && attrs::file(&version.block) == Ok(chunk);
         is.then_some((info, version.number))
+    }
+
+    /// A part of a chunk from memory, if the chunk is still there as it was found.
+    fn cached(&self, part: &ReadPart, info: &ChunkInfo) -> Option<Found> {
+        let id = self.store.id(part.at.chunk.chunk_id());
+        let data = self.store.engine.read_cached(id)?;
+        let range = part.offset as usize..part.offset as usize + part.len as usize;
+        let is_same = data.info.version == info.version && range.end <= data.bytes.len();
+        is_same.then(|| summed(info, data.bytes.slice(range)))
     }
 
     /// Reads a part as the protocol does.

@@ -151,6 +151,14 @@ impl OwnDisks {
         Arc::clone(&self.room).try_acquire_many_owned(pages).ok()
     }
 
+    /// What lies in memory needs no core: two threads less are woken.
+    fn cached(&self, request: &ChunkReadRequest) -> Option<GetOutcome> {
+        let received = RealClock::tick();
+        let found = self.host.cached_files(request)?;
+        self.metrics.answered(Verb::ChunkRead, Status::Ok, micros(received, RealClock::tick()));
+        Some(found)
+    }
+
     /// Has a core read. The memory counts as held until that is over, also where nobody waits for it any more.
     async fn read_on_a_core(
         &self,
@@ -158,7 +166,8 @@ impl OwnDisks {
         held: OwnedSemaphorePermit,
     ) -> Option<(GetOutcome, OwnedSemaphorePermit)> {
         let received = RealClock::tick();
-        if !self.late.may_ask(received) {
+        let is_here = parts.iter().all(|part| self.host.reads_here(part.at));
+        if !(is_here && self.late.may_ask(received)) {
             return None;
         }
         let (sender, answer) = oneshot::channel();
@@ -192,12 +201,12 @@ impl OwnNode for OwnDisks {
         request: ChunkReadRequest,
     ) -> Pin<Box<dyn Future<Output = Option<Vec<OwnBytes>>> + Send + '_>> {
         Box::pin(async move {
-            if !request.parts.iter().all(|part| self.host.reads_here(part.at)) {
-                return None;
-            }
             let held = self.hold(request.payload_bytes())?;
             let lens: Vec<u32> = request.parts.iter().map(|part| part.len).collect();
-            let (outcome, held) = self.read_on_a_core(request.parts, held).await?;
+            let (outcome, held) = match self.cached(&request) {
+                Some(outcome) => (outcome, held),
+                None => self.read_on_a_core(request.parts, held).await?,
+            };
             let GetOutcome { items, values } = outcome;
             let is_whole = items.iter().all(|item| item.status == ItemStatus::Ok)
                 && items.iter().map(|item| item.len).eq(lens);

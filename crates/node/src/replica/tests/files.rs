@@ -40,7 +40,14 @@ impl Node {
             parts: vec![ReadPart { at: self.at(index), offset, len, bases: ChunkBases::NONE }],
         };
         let deadline = RealClock::tick().plus(Duration::from_secs(5));
+        let cached = self.host.cached_files(&request);
         let outcome = self.host.read_files(&request, deadline).await;
+        if let Some(cached) = cached {
+            assert_eq!(
+                (cached.items, &cached.values[0][..]),
+                (outcome.items.clone(), &outcome.values[0][..])
+            );
+        }
         match outcome.items[0].status {
             ItemStatus::Ok => {
                 assert_eq!(outcome.items[0].crc, Crc32c::of(&outcome.values[0]));
@@ -48,6 +55,27 @@ impl Node {
             }
             status => Err(status),
         }
+    }
+
+    /// Parts, each an index, an offset and a length, from memory.
+    fn cached(&self, parts: &[(u32, u32, u32)]) -> Option<Vec<Vec<u8>>> {
+        let part = |&(index, offset, len): &(u32, u32, u32)| ReadPart {
+            at: self.at(index),
+            offset,
+            len,
+            bases: ChunkBases::NONE,
+        };
+        let request = ChunkReadRequest { parts: parts.iter().map(part).collect() };
+        let found = self.host.cached_files(&request)?;
+        let values = found.values.iter().zip(&found.items);
+        Some(
+            values
+                .map(|(value, item)| {
+                    assert_eq!(item.crc, Crc32c::of(value));
+                    value.to_vec()
+                })
+                .collect(),
+        )
     }
 
     async fn change(&self, at: PlacedChunk, change: ChunkChange) -> ItemStatus {
@@ -167,6 +195,41 @@ fn a_replica_that_was_away_gets_the_seal_and_no_pressure_takes_it() {
         assert!(node.host.evicted.load(Ordering::Relaxed) > 0, "blocks were given up");
         assert!(node.engines[engine].lookup(seal).is_some(), "it stays");
         assert_eq!(node.write_at(base, (0, b"late")).await, ItemStatus::Sealed);
+    });
+}
+
+#[test]
+fn what_all_lies_in_memory_is_read_on_any_thread() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut chain = Chain::default();
+    let all = vec![b"bcd".to_vec(), b"xyz".to_vec(), Vec::new()];
+    let parts = [(0, 1, 3), (1, 0, 3), (1, 3, 0)];
+    with_node(folder.path(), 2, async |mut node| {
+        node.all_serve().await;
+        assert_eq!(node.write_part(0, (0, b"abcdef"), 1).await, ItemStatus::Ok);
+        assert_eq!(node.cached(&parts), None, "there is no second one");
+        assert_eq!(node.write_part(1, (0, b"xyz"), 2).await, ItemStatus::Ok);
+        assert_eq!(node.cached(&parts), Some(all.clone()));
+        for behind in [(0, 0, 7), (0, 7, 0), (0, 1, u32::MAX), (0, u32::MAX, 1)] {
+            assert_eq!(node.cached(&[behind]), None, "{behind:?}");
+        }
+        assert_eq!(node.write_part(0, (2, b"CD"), 3).await, ItemStatus::Ok);
+        assert_eq!(node.cached(&[(0, 0, 6)]), Some(vec![b"abCDef".to_vec()]));
+        assert_eq!(node.write_part(0, (2, b"cd"), 4).await, ItemStatus::Ok);
+        chain = node.chain.clone();
+    });
+    with_node(folder.path(), 2, async |mut node| {
+        node.chain = chain;
+        assert_eq!(node.cached(&parts), None, "no replica may say what is there");
+        node.until("the absence noticed", |chain| chain.serving().count() == 0).await;
+        node.all_serve().await;
+        assert_eq!(node.cached(&parts), None, "it lies on the disk");
+        assert_eq!(node.read_part(0, 0, 6).await, Ok(b"abcdef".to_vec()));
+        assert_eq!(node.cached(&parts), None, "a part of it does");
+        assert_eq!(node.read_part(1, 0, 3).await, Ok(b"xyz".to_vec()));
+        assert_eq!(node.cached(&parts), Some(all));
+        assert_eq!(node.cut(1, None, 5).await, ItemStatus::Ok);
+        assert_eq!(node.cached(&parts), None, "it is removed");
     });
 }
 
