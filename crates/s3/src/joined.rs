@@ -127,8 +127,12 @@ mod tests {
 
     use super::{BYTES_MAX, Joined, PARTS_MAX};
 
-    /// What a body gives; `None` is nothing yet.
-    struct Script(VecDeque<Option<Result<Frame<Bytes>, &'static str>>>);
+    type Told = Poll<Result<Frame<Bytes>, &'static str>>;
+
+    /// What a body gives, poll by poll, before it ends.
+    struct Script(VecDeque<Told>);
+
+    static MIB: [u8; BYTES_MAX / 2] = [b'x'; BYTES_MAX / 2];
 
     impl Body for Script {
         type Data = Bytes;
@@ -138,11 +142,7 @@ mod tests {
             mut self: Pin<&mut Self>,
             _: &mut Context<'_>,
         ) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
-            match self.0.pop_front() {
-                Some(None) => Poll::Pending,
-                Some(Some(told)) => Poll::Ready(Some(told)),
-                None => Poll::Ready(None),
-            }
+            self.0.pop_front().map_or(Poll::Ready(None), |told| told.map(Some))
         }
 
         fn is_end_stream(&self) -> bool {
@@ -150,14 +150,12 @@ mod tests {
         }
     }
 
-    fn data(bytes: &'static [u8]) -> Option<Result<Frame<Bytes>, &'static str>> {
-        Some(Ok(Frame::data(Bytes::from_static(bytes))))
+    fn data(bytes: &'static [u8]) -> Told {
+        Poll::Ready(Ok(Frame::data(Bytes::from_static(bytes))))
     }
 
     /// What each poll gives, to the end.
-    fn told(
-        script: impl IntoIterator<Item = Option<Result<Frame<Bytes>, &'static str>>>,
-    ) -> Vec<String> {
+    fn told(script: impl IntoIterator<Item = Told>) -> Vec<String> {
         let mut body = Joined::new(Script(script.into_iter().collect()));
         let mut told = Vec::new();
         loop {
@@ -183,19 +181,21 @@ mod tests {
     fn what_is_there_comes_together_and_the_rest_behind_it() {
         assert_eq!(told([data(b"a"), data(b"bc"), data(b""), data(b"d")]), ["abcd"]);
         assert_eq!(told([]), [""; 0]);
-        assert_eq!(told([None, data(b"a"), None, data(b"b"), data(b"c")]), ["later", "a", "bc"]);
-        let trailers = || Some(Ok(Frame::trailers(HeaderMap::new())));
+        assert_eq!(
+            told([Poll::Pending, data(b"a"), Poll::Pending, data(b"b"), data(b"c")]),
+            ["later", "a", "bc"]
+        );
+        let trailers = || Poll::Ready(Ok(Frame::trailers(HeaderMap::new())));
         assert_eq!(told([data(b"a"), data(b"b"), trailers()]), ["ab", "trailers"]);
         assert_eq!(told([trailers()]), ["trailers"]);
-        assert_eq!(told([data(b"a"), Some(Err("gone"))]), ["a", "failed: gone"]);
-        assert_eq!(told([Some(Err("gone"))]), ["failed: gone"]);
+        assert_eq!(told([data(b"a"), Poll::Ready(Err("gone"))]), ["a", "failed: gone"]);
+        assert_eq!(told([Poll::Ready(Err("gone"))]), ["failed: gone"]);
     }
 
     #[test]
     fn a_frame_is_bounded() {
         let many = told((0..=PARTS_MAX).map(|_| data(b"x")));
         assert_eq!(many.iter().map(String::len).collect::<Vec<_>>(), [PARTS_MAX, 1]);
-        static MIB: [u8; BYTES_MAX / 2] = [b'x'; BYTES_MAX / 2];
         let large = told((0..3).map(|_| data(&MIB)));
         assert_eq!(large.iter().map(String::len).collect::<Vec<_>>(), [BYTES_MAX, BYTES_MAX / 2]);
     }
