@@ -24,8 +24,9 @@ use crate::service::{Failure, GetOutcome, Metrics};
 /// An operation that takes longer is asked for again in another way. Longer than a call to etcd may take, and shorter than calls
 /// of clients.
 const OWN_PATIENCE: Duration = Duration::from_secs(2);
-/// A meta that could not answer, such as one that has lost its store, is left alone for so long.
-const AWAY: Duration = Duration::from_secs(5);
+/// A meta that could not answer is left alone for twice the time that it took to say so, and for so long at least: one that has
+/// lost its store costs few of those who ask, and one that has just started is asked again at once.
+const AWAY_MIN: Duration = Duration::from_millis(20);
 /// Bytes that take longer are asked for in another way, in which other replicas are asked as well.
 const READ_PATIENCE: Duration = Duration::from_millis(100);
 /// A node that was so late is left alone for so long; then one read tries it.
@@ -40,22 +41,35 @@ const HELD_SHARE: usize = 8;
 pub(super) struct OwnRole {
     member: Arc<Member>,
     metrics: Arc<Metrics>,
-    /// Others are asked until then, because this one could not answer.
-    not_before: Mutex<Option<Tick>>,
+    away: Away,
+}
+
+/// Until when others are asked, because the meta of this process could not answer.
+#[derive(Debug, Default)]
+struct Away(Mutex<Option<Tick>>);
+
+impl Away {
+    fn may_ask(&self, now: Tick) -> bool {
+        self.0.lock().is_none_or(|until| until <= now)
+    }
+
+    /// What was asked then has failed now.
+    fn note(&self, asked: Tick, now: Tick) {
+        *self.0.lock() = Some(now.plus(AWAY_MIN.max(2 * now.since(asked))));
+    }
 }
 
 impl OwnRole {
     pub(super) fn of(shared: &Shared) -> Option<Self> {
         let member = Arc::clone(shared.cluster.as_ref()?.member());
         let metrics = Arc::clone(&shared.service.metrics);
-        Some(Self { member, metrics, not_before: Mutex::default() })
+        Some(Self { member, metrics, away: Away::default() })
     }
 
     /// The role, if it can be asked, and when that was.
     fn role(&self) -> Option<(&MetaRole, Tick)> {
         let now = RealClock::tick();
-        let is_away = self.not_before.lock().is_some_and(|at| now < at);
-        self.member.meta().filter(|_| !is_away).map(|role| (role, now))
+        self.member.meta().filter(|_| self.away.may_ask(now)).map(|role| (role, now))
     }
 
     /// Counts an answer as one that came over a connection.
@@ -63,7 +77,7 @@ impl OwnRole {
         let now = RealClock::tick();
         let status = done.as_ref().map_or_else(|failure| failure.status, |_| Status::Ok);
         if done.is_err() {
-            *self.not_before.lock() = Some(now.plus(AWAY));
+            self.away.note(received, now);
         }
         self.metrics.answered(Verb::Meta, status, micros(received, now));
         done.ok()
@@ -228,8 +242,21 @@ impl OwnNode for OwnDisks {
 
 #[cfg(test)]
 mod tests {
-    use super::{LATE, Lateness, READ_PATIENCE};
+    use super::{AWAY_MIN, Away, LATE, Lateness, OWN_PATIENCE, READ_PATIENCE};
     use millpond_types::Tick;
+
+    #[test]
+    fn a_meta_that_fails_fast_is_asked_again_soon() {
+        let (away, start) = (Away::default(), Tick(0).plus(LATE));
+        assert!(away.may_ask(start), "nothing is known against it");
+        away.note(start, start);
+        assert!(!away.may_ask(start));
+        assert!(away.may_ask(start.plus(AWAY_MIN)), "it had no chains yet");
+        let late = start.plus(OWN_PATIENCE);
+        away.note(start, late);
+        assert!(!away.may_ask(late.plus(OWN_PATIENCE)), "its store is lost");
+        assert!(away.may_ask(late.plus(2 * OWN_PATIENCE)));
+    }
 
     #[test]
     fn a_node_that_was_late_is_tried_by_one_at_a_time() {
