@@ -1,6 +1,6 @@
 //! A transaction as its user sees it: reads at one version, its own writes on top, one commit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
@@ -16,6 +16,12 @@ use crate::{KeyRange, ReadSet, StoreError, Version};
 
 /// The new value of a key; `None` deletes it.
 type Write = Option<Vec<u8>>;
+
+/// Values up to this length are kept for another read by their transaction: whoever asks whether a record is still what it was
+/// asks for it twice.
+const SEEN_BYTES_MAX: usize = 1 << 10;
+/// So many of them: who reads more reads through a range.
+const SEEN_MAX: usize = 64;
 
 type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -75,6 +81,8 @@ struct Inner {
 struct State {
     reads: ReadSet,
     writes: BTreeMap<Vec<u8>, Write>,
+    /// Short values that were read: they stay what they were, and are not asked for again.
+    seen: HashMap<Vec<u8>, Write>,
     /// Of `writes`: cost and bytes.
     cost: usize,
     bytes: usize,
@@ -161,7 +169,7 @@ impl Transaction {
     ) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
         let mut found = self.inner.state.lock().plan(keys, conflict)?;
         let wanted: Vec<Vec<u8>> = std::iter::zip(keys, &found)
-            .filter(|(_, own)| own.is_none())
+            .filter(|(_, known)| known.is_none())
             .map(|(key, _)| key.to_vec())
             .collect();
         if !wanted.is_empty() {
@@ -169,8 +177,12 @@ impl Transaction {
             let session = session.as_mut().ok_or_else(ended)?;
             let mut values = session.get(&wanted).await?.into_iter();
             assert!(values.len() == wanted.len(), "an engine answers every key that was asked for");
-            for slot in found.iter_mut().filter(|own| own.is_none()) {
-                *slot = Some(values.next().flatten());
+            let mut state = self.inner.state.lock();
+            let slots = found.iter_mut().filter(|known| known.is_none());
+            for (slot, key) in std::iter::zip(slots, wanted) {
+                let value = values.next().flatten();
+                state.note(key, &value);
+                *slot = Some(value);
             }
         }
         Ok(found.into_iter().map(Option::flatten).collect())
@@ -288,15 +300,23 @@ impl Transaction {
 }
 
 impl State {
-    /// The transaction's own values of `keys`; notes those that must be read as conflicts.
+    /// What is known of `keys`: the transaction's own values, and those that were read before. Notes those that are not its own
+    /// as conflicts.
     fn plan(&mut self, keys: &[&[u8]], conflict: bool) -> Result<Vec<Option<Write>>, StoreError> {
-        let own: Vec<_> = keys.iter().map(|key| self.writes.get(*key).cloned()).collect();
         if conflict {
-            let read = std::iter::zip(keys, &own).filter(|(_, own)| own.is_none());
-            read.for_each(|(key, _)| self.reads.add_key(key));
+            let read = keys.iter().filter(|key| !self.writes.contains_key(**key));
+            read.for_each(|key| self.reads.add_key(key));
             self.check_conflicts()?;
         }
-        Ok(own)
+        let known = |key: &&[u8]| self.writes.get(*key).or_else(|| self.seen.get(*key)).cloned();
+        Ok(keys.iter().map(known).collect())
+    }
+
+    fn note(&mut self, key: Vec<u8>, value: &Write) {
+        let is_short = value.as_ref().is_none_or(|value| value.len() <= SEEN_BYTES_MAX);
+        if is_short && !self.ended && self.seen.len() < SEEN_MAX {
+            self.seen.insert(key, value.clone());
+        }
     }
 
     fn write(&mut self, key: &[u8], value: Option<Vec<u8>>) -> Result<(), StoreError> {
@@ -372,5 +392,83 @@ fn cut(range: &mut KeyRange, last: &[u8], reverse: bool) {
         range.start = last.to_vec();
     } else {
         range.end = after(last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::{SEEN_BYTES_MAX, SEEN_MAX, Transaction};
+    use crate::backend::{BoxFuture, Commit, RangeRead, RawPage, Session};
+    use crate::{StoreError, Version};
+
+    /// A state with values of these lengths, which counts the keys it is asked for.
+    struct Counted(Arc<AtomicUsize>, usize);
+
+    impl Session for Counted {
+        fn version(&mut self) -> BoxFuture<'_, Result<Version, StoreError>> {
+            Box::pin(async { Ok(Version(1)) })
+        }
+
+        fn get<'a>(
+            &'a mut self,
+            keys: &'a [Vec<u8>],
+        ) -> BoxFuture<'a, Result<Vec<Option<Vec<u8>>>, StoreError>> {
+            self.0.fetch_add(keys.len(), Ordering::Relaxed);
+            let value = |key: &Vec<u8>| (key[0] != b'-').then(|| vec![key[0]; self.1]);
+            let values = keys.iter().map(value).collect();
+            Box::pin(async move { Ok(values) })
+        }
+
+        fn range<'a>(&'a mut self, _: &'a RangeRead) -> BoxFuture<'a, Result<RawPage, StoreError>> {
+            Box::pin(async { Ok(RawPage::default()) })
+        }
+
+        fn commit(
+            self: Box<Self>,
+            commit: Commit,
+        ) -> BoxFuture<'static, Result<Version, StoreError>> {
+            // As many as there are conflicts.
+            Box::pin(async move { Ok(Version(commit.reads.keys().count() as u64)) })
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_read_is_not_asked_for_again_and_counts_as_read() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let txn = Transaction::new(Box::new(Counted(Arc::clone(&asked), 3)));
+        assert_eq!(
+            txn.get_many_snapshot(&[b"a", b"-"]).await.unwrap(),
+            [Some(b"aaa".to_vec()), None]
+        );
+        txn.put(b"b", "own").unwrap();
+        let again = txn.get_many(&[b"a", b"-", b"b", b"c"]).await.unwrap();
+        let own = Some(b"own".to_vec());
+        assert_eq!(again, [Some(b"aaa".to_vec()), None, own, Some(b"ccc".to_vec())]);
+        assert_eq!(asked.load(Ordering::Relaxed), 3, "a and - once, c, and b not at all");
+        txn.put(b"a", "new").unwrap();
+        assert_eq!(
+            txn.get(b"a").await.unwrap(),
+            Some(b"new".to_vec()),
+            "its own value comes first"
+        );
+        assert_eq!(txn.commit().await.unwrap(), Version(3), "a, - and c must not change");
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_for_another_read_is_bounded() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let txn = Transaction::new(Box::new(Counted(Arc::clone(&asked), SEEN_BYTES_MAX + 1)));
+        for _ in 0..2 {
+            txn.get_snapshot(b"long").await.unwrap();
+        }
+        assert_eq!(asked.swap(0, Ordering::Relaxed), 2);
+        let txn = Transaction::new(Box::new(Counted(Arc::clone(&asked), 1)));
+        for n in 0..2 * SEEN_MAX {
+            txn.get_snapshot(n.to_string().as_bytes()).await.unwrap();
+        }
+        assert_eq!(txn.inner.state.lock().seen.len(), SEEN_MAX);
     }
 }

@@ -107,6 +107,10 @@ pub const STORE_CONFLICT_BYTES_MAX: usize = 32 << 20;
 /// Bytes of recent changes kept for watchers of the embedded store; a watcher further behind reads
 /// its range again.
 pub const STORE_WATCH_BYTES_MAX: usize = 16 << 20;
+/// Keys whose values the embedded store keeps beside its tables: directories and marks that every operation asks for.
+pub const STORE_HOT_KEYS_MAX: usize = 4096;
+/// Bytes of such a value at most; records of inodes and entries have fewer.
+pub const STORE_HOT_BYTES_MAX: usize = 1 << 10;
 /// Delete markers in etcd that one client writes before it collects all of them. A collection aborts
 /// range reads in flight, so it must be rare; a marker costs etcd about 200 B.
 pub const STORE_MARKERS_MAX: u64 = 8192;

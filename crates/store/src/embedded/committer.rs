@@ -38,8 +38,8 @@ pub(crate) struct Committer {
 /// What a round has gathered.
 #[derive(Default)]
 struct Round {
-    writes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     changes: Vec<ChangeBatch>,
+    keys: usize,
     bytes: usize,
     accepted: Vec<(Version, Reply)>,
     /// Answered after the new state is published, so that the next attempt sees it.
@@ -85,9 +85,9 @@ impl Committer {
         let mut changes = Vec::with_capacity(commit.writes.len());
         for (key, value) in commit.writes {
             round.bytes += key.len() + value.as_ref().map_or(0, Vec::len);
-            changes.push(Change { key: key.clone(), value: value.clone() });
-            round.writes.insert(key, value);
+            changes.push(Change { key, value });
         }
+        round.keys += changes.len();
         round.changes.push(ChangeBatch { version: self.version, changes });
         round.accepted.push((self.version, reply));
     }
@@ -110,8 +110,8 @@ impl Committer {
         let written = if round.accepted.is_empty() {
             Ok(())
         } else {
-            room = Ahead::room(round.writes.len(), round.bytes);
-            self.write(round.writes)
+            room = Ahead::room(round.keys, round.bytes);
+            self.write(&round.changes)
         };
         match written {
             Ok(()) => {
@@ -140,9 +140,12 @@ impl Committer {
         }
     }
 
-    /// One batch, because fjall writes a batch atomically; one sync.
-    fn write(&self, writes: BTreeMap<Vec<u8>, Option<Vec<u8>>>) -> fjall::Result<()> {
+    /// One batch, because fjall writes a batch atomically, with the last value of each key; one sync.
+    fn write(&self, changes: &[ChangeBatch]) -> fjall::Result<()> {
         let shared = &self.shared;
+        let changes = changes.iter().flat_map(|batch| &batch.changes);
+        let writes: BTreeMap<_, _> =
+            changes.map(|change| (change.key.as_slice(), change.value.as_deref())).collect();
         let mut batch = shared.database.batch().durability(Some(PersistMode::SyncData));
         for (key, value) in writes {
             match value {
@@ -156,6 +159,7 @@ impl Committer {
 
     fn publish(&self, changes: &[ChangeBatch]) {
         let Some(version) = changes.last().map(|batch| batch.version) else { return };
+        self.shared.hot.changed(changes);
         let snapshot = self.shared.database.snapshot();
         *self.shared.published.write() = Arc::new(Published { version, snapshot });
     }

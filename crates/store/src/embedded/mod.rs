@@ -7,6 +7,7 @@
 
 mod ahead;
 mod committer;
+mod hot;
 mod journal;
 mod session;
 
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fjall::{Database, KeyspaceCreateOptions};
+use fjall::{Database, KeyspaceCreateOptions, Readable as _};
 use millpond_env::{Rng, ThreadHandle, thread};
 use millpond_types::ByteSize;
 use millpond_types::limits::{
@@ -29,6 +30,7 @@ use crate::backend::{Backend, BoxFuture, ChangeStream, Session};
 use crate::history::History;
 use crate::{KeyRange, Resolver, StoreError, Version};
 use committer::{Committer, Request};
+use hot::Hot;
 use journal::Journals;
 use session::EmbeddedSession;
 
@@ -74,6 +76,19 @@ pub(crate) struct Published {
     snapshot: fjall::Snapshot,
 }
 
+impl Published {
+    fn get(&self, shared: &Shared, key: &[u8]) -> fjall::Result<Option<Vec<u8>>> {
+        if let Some(value) = shared.hot.get(key, self.version) {
+            return Ok(Some(value));
+        }
+        let found = self.snapshot.get(&shared.data, key)?;
+        Ok(found.map(|value| {
+            shared.hot.note(key, &value, self.version);
+            value.to_vec()
+        }))
+    }
+}
+
 pub(crate) struct Shared {
     path: PathBuf,
     database: Database,
@@ -81,6 +96,7 @@ pub(crate) struct Shared {
     /// The version counter, in the same batch as the data.
     meta: fjall::Keyspace,
     published: RwLock<Arc<Published>>,
+    hot: Hot,
     history: Arc<History>,
 }
 
@@ -123,6 +139,7 @@ impl EmbeddedBackend {
             data,
             meta,
             published: RwLock::new(published),
+            hot: Hot::new(version),
             history,
         });
         let resolver = Resolver::new(version, STORE_CONFLICT_BYTES_MAX);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use fjall::Readable;
+use fjall::Readable as _;
 use millpond_types::limits::STORE_PAGE_BYTES_MAX;
 use tokio::sync::{mpsc, oneshot};
 
@@ -59,7 +59,7 @@ impl Session for EmbeddedSession {
         keys: &'a [Vec<u8>],
     ) -> BoxFuture<'a, Result<Vec<Option<Vec<u8>>>, StoreError>> {
         let at = self.at();
-        let get = |key| at.snapshot.get(&self.shared.data, key).map(|v| v.map(|v| v.to_vec()));
+        let get = |key: &Vec<u8>| at.get(&self.shared, key);
         let found = keys.iter().map(get).collect::<fjall::Result<_>>().map_err(damaged);
         Box::pin(std::future::ready(found))
     }
