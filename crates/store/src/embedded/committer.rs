@@ -11,7 +11,7 @@ use millpond_types::limits::{
 use tokio::sync::{mpsc, oneshot};
 
 use super::ahead::Ahead;
-use super::{Published, Shared, VERSION_KEY};
+use super::{Published, Shared};
 use crate::backend::{Change, ChangeBatch, Commit};
 use crate::{Resolver, StoreError, Version};
 
@@ -148,12 +148,9 @@ impl Committer {
             changes.map(|change| (change.key.as_slice(), change.value.as_deref())).collect();
         let mut batch = shared.database.batch().durability(Some(PersistMode::SyncData));
         for (key, value) in writes {
-            match value {
-                Some(value) => batch.insert(&shared.data, key, value),
-                None => batch.remove(&shared.data, key),
-            }
+            shared.tables.write(&mut batch, key, value);
         }
-        batch.insert(&shared.meta, VERSION_KEY, self.version.0.to_le_bytes());
+        shared.tables.write_version(&mut batch, self.version);
         batch.commit()
     }
 

@@ -10,6 +10,7 @@ mod committer;
 mod hot;
 mod journal;
 mod session;
+mod tables;
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fjall::{Database, KeyspaceCreateOptions, Readable as _};
+use fjall::Database;
 use millpond_env::{Rng, ThreadHandle, thread};
 use millpond_types::ByteSize;
 use millpond_types::limits::{
@@ -33,6 +34,7 @@ use committer::{Committer, Request};
 use hot::Hot;
 use journal::Journals;
 use session::EmbeddedSession;
+use tables::Tables;
 
 /// Where the embedded store is and how much memory it may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +83,7 @@ impl Published {
         if let Some(value) = shared.hot.get(key, self.version) {
             return Ok(Some(value));
         }
-        let found = self.snapshot.get(&shared.data, key)?;
+        let found = shared.tables.get(&self.snapshot, key)?;
         Ok(found.map(|value| {
             shared.hot.note(key, &value, self.version);
             value.to_vec()
@@ -92,9 +94,7 @@ impl Published {
 pub(crate) struct Shared {
     path: PathBuf,
     database: Database,
-    data: fjall::Keyspace,
-    /// The version counter, in the same batch as the data.
-    meta: fjall::Keyspace,
+    tables: Tables,
     published: RwLock<Arc<Published>>,
     hot: Hot,
     history: Arc<History>,
@@ -127,17 +127,13 @@ impl EmbeddedBackend {
     pub fn open(options: &EmbeddedOptions) -> Result<Self, StoreError> {
         options.validate()?;
         let database = open_database(options)?;
-        let keyspace = |name| database.keyspace(name, KeyspaceCreateOptions::default);
-        let data = keyspace("data").map_err(damaged)?;
-        let meta = keyspace("meta").map_err(damaged)?;
-        let version = read_version(&meta)?;
+        let (tables, version) = Tables::open(&database)?;
         let history = History::new(version, STORE_WATCH_BYTES_MAX);
         let published = Arc::new(Published { version, snapshot: database.snapshot() });
         let shared = Arc::new(Shared {
             path: options.path.clone(),
             database,
-            data,
-            meta,
+            tables,
             published: RwLock::new(published),
             hot: Hot::new(version),
             history,
@@ -201,17 +197,6 @@ fn open_fjall(options: &EmbeddedOptions) -> Result<Database, StoreError> {
         Ok(Err(error)) => Err(damaged(error)),
         Err(_) => Err(StoreError::Damaged("its journal breaks fjall's own rules".into())),
     }
-}
-
-const VERSION_KEY: &[u8] = b"version";
-
-fn read_version(meta: &fjall::Keyspace) -> Result<Version, StoreError> {
-    let Some(bytes) = meta.get(VERSION_KEY).map_err(damaged)? else { return Ok(Version(0)) };
-    let bytes: [u8; 8] = bytes
-        .as_ref()
-        .try_into()
-        .map_err(|_| StoreError::Damaged("the version counter is not 8 bytes".into()))?;
-    Ok(Version(u64::from_le_bytes(bytes)))
 }
 
 fn damaged(error: fjall::Error) -> StoreError {

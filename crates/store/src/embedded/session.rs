@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use fjall::Readable as _;
 use millpond_types::limits::STORE_PAGE_BYTES_MAX;
 use tokio::sync::{mpsc, oneshot};
 
@@ -31,10 +30,7 @@ impl EmbeddedSession {
 
     fn read_page(&mut self, read: &RangeRead) -> fjall::Result<RawPage> {
         let at = self.at();
-        let range = read.range.start.as_slice()..read.range.end.as_slice();
-        let found = at.snapshot.range(&self.shared.data, range);
-        let mut found: Box<dyn Iterator<Item = fjall::Guard>> =
-            if read.reverse { Box::new(found.rev()) } else { Box::new(found) };
+        let mut found = self.shared.tables.range(&at.snapshot, &read.range, read.reverse);
         let mut page = RawPage::default();
         let mut bytes = 0;
         while page.entries.len() < read.limit && bytes < STORE_PAGE_BYTES_MAX {
