@@ -14,6 +14,8 @@ use super::damaged;
 use crate::{KeyRange, StoreError, Version};
 
 const VERSION_KEY: &[u8] = b"version";
+/// Bytes of contents that are written out at once: a sync of the journal waits behind them, and so does every commit.
+const CONTENTS_AT_ONCE: u64 = 16 << 20;
 /// Follows the version where contents have a tree of their own. Programs that know of none refuse such a record.
 const APART: u8 = 1;
 
@@ -31,14 +33,19 @@ pub(crate) struct Tables {
 impl Tables {
     /// Opens the trees, or makes them.
     pub(crate) fn open(database: &Database) -> Result<(Self, Version), StoreError> {
-        let open = |name| database.keyspace(name, KeyspaceCreateOptions::default).map_err(damaged);
-        let (data, meta) = (open("data")?, open("meta")?);
+        let open = |name, options: &KeyspaceCreateOptions| {
+            database.keyspace(name, || options.clone()).map_err(damaged)
+        };
+        let options = KeyspaceCreateOptions::default();
+        let (data, meta) = (open("data", &options)?, open("meta", &options)?);
         let record = meta.get(VERSION_KEY).map_err(damaged)?;
         let (version, is_apart) = match record.as_deref() {
             None => (Version(0), true),
             Some(record) => read_version(record)?,
         };
-        let contents = is_apart.then(|| open("contents")).transpose()?;
+        let contents = is_apart
+            .then(|| open("contents", &options.max_memtable_size(CONTENTS_AT_ONCE)))
+            .transpose()?;
         Ok((Self { data, contents, meta }, version))
     }
 
