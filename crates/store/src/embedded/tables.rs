@@ -14,8 +14,9 @@ use super::damaged;
 use crate::{KeyRange, StoreError, Version};
 
 const VERSION_KEY: &[u8] = b"version";
-/// Bytes of contents that are written out at once: a sync of the journal waits behind them, and so does every commit.
-const CONTENTS_AT_ONCE: u64 = 16 << 20;
+/// Bytes of contents that are written out at once. A sync of the journal waits behind them, and so does every commit: less is shorter
+/// and more often.
+const CONTENTS_AT_ONCE: u64 = 32 << 20;
 /// Follows the version where contents have a tree of their own. Programs that know of none refuse such a record.
 const APART: u8 = 1;
 
