@@ -407,26 +407,23 @@ async fn damage_before_the_last_batch_is_not_passed_over() {
         let mark = whole[..at].windows(4).rposition(|bytes| bytes == b"FJL\x03");
         mark.is_some_and(|mark| (mark + 9..mark + 17).contains(&at))
     };
-    let (mut refused, mut harmless) = (0, 0);
+    // Before its key an item has the length of its value twice, and fjall goes by the second.
+    let in_first_length = |at: usize| {
+        let begins = |key: usize| {
+            let keys = [&b"count"[..], b"version", b"f/c"];
+            keys.iter().any(|name| whole[key..].starts_with(name))
+        };
+        (at + 5..=at + 8).any(begins)
+    };
     for at in (end(2)..end(4)).step_by(23).chain((end(3)..end(3) + 80).step_by(3)) {
-        if in_sequence_number(at) {
+        if in_sequence_number(at) || in_first_length(at) {
             continue;
         }
         let mut bytes = whole.clone();
         bytes[at] ^= 0x41;
-        match reopen(folder.path(), &journal, &bytes).await {
-            // A value has its length twice, and fjall goes by one of them: nothing is lost then.
-            Ok(count) => {
-                assert_eq!(count, 8, "byte {at}");
-                harmless += 1;
-            }
-            opened => {
-                assert_eq!(kind(opened), Some(StoreErrorKind::Damaged), "byte {at}");
-                refused += 1;
-            }
-        }
+        let opened = reopen(folder.path(), &journal, &bytes).await;
+        assert_eq!(kind(opened), Some(StoreErrorKind::Damaged), "byte {at}");
     }
-    assert!(refused > 5 * harmless, "{refused} refused, {harmless} not");
 }
 
 #[tokio::test]
