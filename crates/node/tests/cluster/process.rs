@@ -15,7 +15,7 @@ use millpond_types::wire::Verb;
 use crate::wire::Wire;
 
 /// How long anything may take on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
 
 /// One `millpond server`; killed when dropped.
 pub(crate) struct Process {

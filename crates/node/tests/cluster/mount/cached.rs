@@ -342,17 +342,21 @@ fn opens_that_race_agree_about_who_reads() {
     thread::scope(|scope| {
         let ends = Ends(&ended);
         let readers: Vec<_> = (0..6).map(|seed| scope.spawn(move || reads(seed))).collect();
-        for _ in 0..number("MILLPOND_CACHE_ROUNDS", 4) {
+        let mut rounds = 0;
+        let all = number("MILLPOND_CACHE_ROUNDS", 4);
+        // A busy machine takes more of them until a file is opened that is whole and still there.
+        until("files are passed through and make room", || {
             thread::sleep(Duration::from_millis(700));
             sum("cache_passed_total", &mut passed);
             sum("cache_evictions_total", &mut evicted);
             host.kill_daemon();
-        }
+            rounds += 1;
+            (rounds >= all && passed > 0 && evicted > 2).then_some(())
+        });
         drop(ends);
         let counts: Vec<u64> = readers.into_iter().map(|reader| reader.join().unwrap()).collect();
         println!("{counts:?} opens, {passed} were passed through, {evicted} files made room");
     });
-    assert!(passed > 0 && evicted > 2, "{passed} {evicted}");
 }
 
 #[test]

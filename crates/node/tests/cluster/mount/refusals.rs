@@ -15,7 +15,7 @@ use crate::process::{Cluster, Process};
 
 /// Who waits for an error waits for seconds.
 const SECONDS: Duration = Duration::from_secs(15);
-const HANG: Duration = Duration::from_mins(3);
+const HANG: Duration = Duration::from_mins(6);
 
 /// The command failed with one line that has `part` in it, and `host` has `left` mounts.
 fn refused(host: &Host, done: &Output, part: &str, left: usize) {
