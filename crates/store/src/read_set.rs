@@ -51,7 +51,13 @@ impl ReadSet {
         self.ranges.insert(merged.start, merged.end);
     }
 
-    fn in_ranges(&self, key: &[u8]) -> bool {
+    /// Whether a range was read.
+    pub(crate) fn has_ranges(&self) -> bool {
+        !self.ranges.is_empty()
+    }
+
+    /// Whether a key lies in one of the ranges.
+    pub(crate) fn in_ranges(&self, key: &[u8]) -> bool {
         let up_to = (Bound::Unbounded, Bound::Included(key));
         let before = self.ranges.range::<[u8], _>(up_to).next_back();
         before.is_some_and(|(_, end)| key < end.as_slice())

@@ -101,7 +101,7 @@ pub const STORE_COMMIT_BATCH_BYTES_MAX: usize = 8 << 20;
 /// Free bytes on its disk below which the embedded store takes no more puts: room for its next
 /// journal (64 MiB) and a compaction. Deletes go on.
 pub const STORE_FREE_BYTES_MIN: u64 = 256 << 20;
-/// Bytes of written keys remembered to find conflicts, about 300,000 keys: a transaction that began
+/// Bytes of written keys remembered to find conflicts, about 200,000 keys: a transaction that began
 /// before the oldest of them is told to start again.
 pub const STORE_CONFLICT_BYTES_MAX: usize = 32 << 20;
 /// Bytes of recent changes kept for watchers of the embedded store; a watcher further behind reads
