@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::sign::{self, Signed, hex, names, query_text, scope, sha256, signature};
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(3);
 
 /// Who asks whom.
 #[derive(Clone)]

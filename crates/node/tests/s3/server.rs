@@ -10,7 +10,7 @@ use crate::client::Client;
 /// The credential of the configuration.
 pub(crate) const ACCESS: &str = "AKIAROOTROOTROOTROOT";
 pub(crate) const SECRET: &str = "correct-horse-battery-staple";
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(3);
 const MEMORY: [&str; 2] = ["--memory", "128MiB"];
 
 /// Waits until every gateway has heard what was changed of buckets, backends and rules: it believes for a second what it
