@@ -13,8 +13,8 @@ for tool in pjdfstest@0.2.2 fsx@0.3.2; do
     continue
   fi
   echo "building $name $version: about a minute, once" >&2
-  # Its own target folder: flags and lock files of this workspace are not its.
-  CARGO_TARGET_DIR="$out/build" cargo install --quiet --locked --root "$out" --version "$version" "$name" >&2
+  # Its own target folder: flags and lock files of this workspace are not its. Without optimisation: they wait for the mount.
+  CARGO_TARGET_DIR="$out/build" cargo install --quiet --locked --debug --root "$out" --version "$version" "$name" >&2
   echo "$version" >"$out/$name.version"
 done
 rm -rf "$out/build"
