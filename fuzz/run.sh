@@ -23,7 +23,6 @@ fi
 
 unset CARGO_TARGET_DIR
 host="$(rustc "+$toolchain" -vV | sed -n 's/^host: //p')"
-cargo "+$toolchain" test --lib --quiet
 cargo "+$toolchain" fuzz build --fuzz-dir . --target "$host"
 
 targets=("$@")

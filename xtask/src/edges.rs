@@ -40,6 +40,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("s3-load", &["types", "env"]),
     ("python", &["types", "env", "client", "kv", "node"]),
+    ("fuzz", &["types", "env", "engine", "chain", "fuse-wire", "node"]),
     ("sim", &["types", "env", "engine", "chain", "cluster", "store", "client", "kv"]),
 ];
 

@@ -196,7 +196,9 @@ fn other() -> Vec<Seeds> {
     };
     let frame = [header.encode().as_slice(), &meta].concat();
     let mut table = Writer::default();
-    namespaces().iter().for_each(|info| info.encode(&mut table));
+    for info in namespaces() {
+        info.encode(&mut table);
+    }
     let units = ["4096", "64KiB", "1.5 GiB", "10GB", "200us", "50ms", "2s", "24h"];
     vec![
         ("wire_frame_header", vec![frame]),
@@ -295,7 +297,7 @@ mod tests {
     /// Every target of `Cargo.toml` has seeds, and the committed ones are what the code makes.
     #[test]
     fn committed_seeds_are_fresh_and_complete() {
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
         let mut targets: Vec<String> = std::fs::read_dir(root.join("fuzz_targets"))
             .unwrap()
             .map(|e| e.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned())

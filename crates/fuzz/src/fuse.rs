@@ -24,7 +24,7 @@ fn request(opcode: Opcode, pieces: &[&[u8]], words: u16) -> Vec<u8> {
 /// Every operation with room for its arguments and two names, and those that count something
 /// with something to count.
 #[must_use]
-pub fn all() -> Seeds {
+pub(crate) fn all() -> Seeds {
     let args = [&[0_u8; 88][..], b"name\0second\0"].concat();
     let mut seeds: Vec<_> = Opcode::ALL.iter().map(|&op| request(op, &[&args], 0)).collect();
     let names = [Opcode::Lookup, Opcode::Symlink, Opcode::Unlink, Opcode::Removexattr];

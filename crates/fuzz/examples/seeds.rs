@@ -1,9 +1,9 @@
-//! Writes the seed corpus to `seeds/`: `cargo run --example seeds` in `fuzz/`.
+//! Writes the seed corpus to `fuzz/seeds/`: `cargo run -p millpond-fuzz --example seeds`.
 
 use std::path::Path;
 
 fn main() -> std::io::Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds");
     for (target, seeds) in millpond_fuzz::seeds::all() {
         let folder = root.join(target);
         std::fs::create_dir_all(&folder)?;

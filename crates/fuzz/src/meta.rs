@@ -3,19 +3,19 @@
 use millpond_types::meta::object::{
     Attachment, AttachmentRecord, Backing, BackingOp, BackingReply, Bucket, Claimed, Expect,
     KeyState, ListObjects, ListPage, Listed, Mode, Object, ObjectBody, ObjectOp, ObjectReply,
-    Origin, Outcome, Part, PartRecord, Place, PutObject, PutPart, QueuePage, QueueRecord, Queued,
-    Remote, Rule, SetAttachment, StatePage, Under, Upload, UploadId, UploadRecord, Wanted,
-    WhenFull,
+    Origin, Outcome, Part, PartPlace, PartRecord, Place, PutObject, PutPart, QueuePage,
+    QueueRecord, Queued, Remote, Rule, SetAttachment, StatePage, Under, Upload, UploadId,
+    UploadRecord, Wanted, WhenFull, Whole,
 };
 use millpond_types::meta::{
     After, Answered, Attr, Caller, Changed, Content, ContentRecord, CounterRecord, Create,
-    DirEntry, DirTimes, Entry, EntryRecord, Extend, FileKind, FileLock, GarbageRecord, HeldLock,
-    Ino, InodeRecord, Layout, LockKind, LockSpace, LocksRecord, Marks, MetaError, MetaNews, MetaOp,
-    MetaReply, MetaRequest, MetaWatch, Name, OrphanRecord, PromisedFile, PutFile, Quota,
-    QuotaLimits, QuotaRecord, ReadDir, RecordPage, RecordRange, Removed, Rename, Repair, Reserve,
-    Session, SessionRecord, SetAttr, SetTime, Setxattr, Spill, Timestamp, TrashChange, TrashEntry,
-    TrashPage, TrashRecord, Usage, UsageRecord, VolumeRecord, WriteInline, XattrMode, XattrName,
-    keys,
+    Delegation, DirEntry, DirTimes, Entry, EntryRecord, Extend, FileKind, FileLock, GarbageRecord,
+    HeldLock, Ino, InodeRecord, Layout, LockKind, LockSpace, LocksRecord, Marks, MetaError,
+    MetaNews, MetaOp, MetaReply, MetaRequest, MetaWatch, Name, OrphanRecord, PromisedFile, PutFile,
+    Quota, QuotaLimits, QuotaRecord, ReadDir, RecordPage, RecordRange, Removed, Rename, Repair,
+    Reserve, Session, SessionRecord, SetAttr, SetTime, Setxattr, Spill, Timestamp, TrashChange,
+    TrashEntry, TrashPage, TrashRecord, Usage, UsageRecord, VolumeRecord, WriteInline, XattrMode,
+    XattrName, keys,
 };
 use millpond_types::wire::Record;
 
@@ -30,7 +30,8 @@ fn xattr(text: &str) -> XattrName {
 }
 
 const TIME: Timestamp = Timestamp { secs: -5, nanos: 999_999_999 };
-const LAYOUT: Layout = Layout { chunk_log2: 18, stripe: 16, seed: 3, chains: 256 };
+const LAYOUT: Layout = Layout { chunk_log2: 18, stripe: 16, seed: 3, chains: 256, table: 2 };
+const PLACE: PartPlace = PartPlace { offset: 1 << 24, len: 1 << 23, modified: TIME };
 const LIMITS: QuotaLimits = QuotaLimits { bytes: 1 << 40, inodes: 1000 };
 const LOCK: FileLock = FileLock {
     space: LockSpace::Posix,
@@ -86,6 +87,7 @@ fn changes() -> Vec<MetaOp> {
         target: b"/x/y".to_vec(),
         exclusive: true,
         promised: None,
+        delegate: Some(3),
     };
     let rename = Rename {
         parent,
@@ -120,7 +122,7 @@ fn changes() -> Vec<MetaOp> {
             mode: 0o600,
             bytes: b"v".to_vec(),
         }),
-        MetaOp::Unlink { parent, name: name("u") },
+        MetaOp::Unlink { parent, name: name("u"), of: Some(ino) },
         MetaOp::RemoveDir { parent, name: name("d") },
         MetaOp::Rename(rename),
         MetaOp::SetXattr(Setxattr { ino, name: xattr("user.a"), value, mode }),
@@ -187,6 +189,7 @@ fn backing() -> Backing {
         ttl_s: 60,
         quota_bytes: 1 << 40,
         when_full: WhenFull::WriteThrough,
+        replicas: 2,
     };
     Backing {
         backend: "far".into(),
@@ -273,6 +276,7 @@ fn objects() -> Vec<ObjectOp> {
         mode: 0o644,
         attachment: attachment.clone(),
         expect: Expect::Absent,
+        replicas: 2,
         upload: None,
         origin: None,
     };
@@ -294,10 +298,17 @@ fn objects() -> Vec<ObjectOp> {
         after: key.clone(),
         limit: 9,
     };
-    let part =
-        PutPart { bucket: bucket.clone(), id, number: 3, ino, attachment: attachment.clone() };
+    let part = PutPart {
+        bucket: bucket.clone(),
+        id,
+        number: 3,
+        ino,
+        attachment: attachment.clone(),
+        place: Some(1 << 24),
+        replaces: Some(Ino(8)),
+    };
     vec![
-        ObjectOp::Nameless { parent: Ino::ROOT, ino, mode: 0o600 },
+        ObjectOp::Nameless { parent: Ino::ROOT, ino, mode: 0o600, replicas: 2 },
         ObjectOp::Put(put),
         ObjectOp::Put(named),
         ObjectOp::Put(filled),
@@ -325,7 +336,7 @@ fn object_replies() -> Vec<ObjectReply> {
     let items = vec![key, Listed::Prefix(b"b/".to_vec())];
     let bucket = Bucket { name: "bucket".into(), attr, attachment, backing: Some(backing()) };
     let (key, attachment) = (b"a".to_vec(), b"etag".to_vec());
-    let part = Part { number: 3, attr, attachment: attachment.clone() };
+    let part = Part { number: 3, attr, attachment: attachment.clone(), place: Some(PLACE) };
     let upload = Upload { id: UploadId(9), key, attachment, started: TIME };
     vec![
         ObjectReply::Done { attr: Some(attr), replaced: Some(object.clone()) },
@@ -411,7 +422,7 @@ fn replies() -> Vec<Vec<u8>> {
 }
 
 fn records() -> Vec<Vec<u8>> {
-    let marks = Marks { objects: true, implied: true, backed: true };
+    let marks = Marks { objects: true, implied: true, backed: true, evicted: true };
     let inode = InodeRecord {
         attr: Attr { kind: FileKind::Directory, is_shared: false, ..attr() },
         target: Vec::new(),
@@ -419,6 +430,7 @@ fn records() -> Vec<Vec<u8>> {
         quota: Ino(9),
         keep_s: 7,
         marks,
+        delegated: Some(Delegation { session: 9, tenure: 3 }),
     };
     let (key, attachment) = (b"a/b".to_vec(), b"etag".to_vec());
     let sealed = [
@@ -430,14 +442,20 @@ fn records() -> Vec<Vec<u8>> {
         ContentRecord { data: 78, bytes: b"bytes".to_vec() }.seal(),
         OrphanRecord { since: TIME, waits_for: Some(vec![1, 2]) }.seal(),
         GarbageRecord { layout: LAYOUT, size: 9, since: TIME, is_sealed: true }.seal(),
-        SessionRecord { name: "host:/mnt".into(), renewed: TIME }.seal(),
+        SessionRecord { name: "host:/mnt".into(), renewed: TIME, tenure: 3 }.seal(),
         LocksRecord { locks: vec![HeldLock { session: 1, lock: LOCK }] }.seal(),
         QuotaRecord { limits: LIMITS }.seal(),
         UsageRecord { bytes: 1, inodes: 2, version: 3 }.seal(),
         trash_record().seal(),
         AttachmentRecord { size: 5, mtime: TIME, bytes: attachment.clone() }.seal(),
-        UploadRecord { key, started: TIME, attachment: attachment.clone() }.seal(),
-        PartRecord { ino: Ino(77), attachment }.seal(),
+        UploadRecord {
+            key,
+            started: TIME,
+            attachment: attachment.clone(),
+            whole: Some(Whole::new(Ino(77), 1 << 23)),
+        }
+        .seal(),
+        PartRecord { ino: Ino(77), attachment, place: Some(PLACE) }.seal(),
         backing().seal(),
         state().seal(),
         QueueRecord { key: b"a".to_vec(), bytes: 5, since: TIME, file: Ino(7) }.seal(),

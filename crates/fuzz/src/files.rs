@@ -2,9 +2,9 @@
 
 use millpond_types::cluster::{ChainId, ChainVersion, ChunkVersion};
 use millpond_types::wire::{
-    ChunkBase, ChunkBases, ChunkChange, ChunkListReply, ChunkListRequest, ChunkReadRequest, ChunkStat, ChunkStatReply,
-    ChunkStatRequest, ChunkUpdateRequest, ChunkWriteRequest, Cut, FileChunkInfo, ItemStatus,
-    ItemTag, PlacedChunk, ReadPart, Tags, WritePart,
+    ChunkBase, ChunkBases, ChunkChange, ChunkListReply, ChunkListRequest, ChunkReadRequest,
+    ChunkStat, ChunkStatReply, ChunkStatRequest, ChunkUpdateRequest, ChunkWriteRequest, Cut,
+    FileChunkInfo, ItemStatus, ItemTag, PlacedChunk, ReadPart, Tags, WritePart,
 };
 use millpond_types::{Ack, Crc32c, DataId, FileChunk};
 
@@ -20,10 +20,10 @@ fn bases() -> ChunkBases {
 }
 
 /// Of two chunks.
-fn tags() -> Option<Tags> {
+fn tags() -> Tags {
     let item =
         |sequence| ItemTag { channel: 1, sequence, chain: ChainId(3), issued: ChainVersion(7) };
-    Some(Tags { client: 5, items: [8, 9].map(item).to_vec() })
+    Tags { client: 5, items: [8, 9].map(item).to_vec() }
 }
 
 /// Seeds of the targets.
@@ -32,15 +32,16 @@ pub(crate) fn all() -> Vec<Seeds> {
     let write = |index| WritePart { at: placed(index), offset: 9, len: 4096, crc: Crc32c(8) };
     let parts = [1, 2].map(write).to_vec();
     let arena = vec![4 << 20, 5 << 20];
-    let writes =
-        [(None, Vec::new()), (tags(), Vec::new()), (tags(), arena)].map(|(tags, arena)| {
+    let writes = [(None, Vec::new()), (Some(tags()), Vec::new()), (Some(tags()), arena)].map(
+        |(tags, arena)| {
             ChunkWriteRequest { ack: Ack::Disk, parts: parts.clone(), tags, arena }.encode()
-        });
+        },
+    );
     let cuts = vec![
         Cut { at: placed(1), change: ChunkChange::Cut(77) },
         Cut { at: placed(2), change: ChunkChange::Copy(bases()) },
     ];
-    let updates = [None, tags()]
+    let updates = [None, Some(tags())]
         .map(|tags| ChunkUpdateRequest { ack: Ack::Memory, cuts: cuts.clone(), tags }.encode());
     let stat = ChunkStat { version: ChunkVersion(1 << 33), len: 4096 };
     let stats = vec![(ItemStatus::Ok, stat), (ItemStatus::Miss, ChunkStat::default())];
