@@ -10,12 +10,12 @@ use millpond_store::{EmbeddedBackend, EmbeddedOptions, Store, StoreError};
 use millpond_types::meta::{Layout, Timestamp, VOLUME_FORMAT, VolumeRecord, keys};
 use millpond_types::wire::Record as _;
 
+use super::HANG;
 use super::host::{Host, ended, left_out};
 use crate::process::{Cluster, Process};
 
 /// Who waits for an error waits for seconds.
 const SECONDS: Duration = Duration::from_secs(15);
-const HANG: Duration = Duration::from_mins(6);
 
 /// The command failed with one line that has `part` in it, and `host` has `left` mounts.
 fn refused(host: &Host, done: &Output, part: &str, left: usize) {
