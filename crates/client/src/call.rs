@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use crate::lent::LentBytes;
 use millpond_types::wire::{
     ChunkReadRequest, ChunkStat, ChunkWriteRequest, GetRequest, ItemStatus, PutRequest, Verb,
 };
@@ -144,8 +145,8 @@ pub(crate) enum Job<'j, 'a> {
     Get { request: GetRequest, items: Items },
     /// Values come from the caller's memory.
     Put { request: PutRequest, values: Cow<'j, [Value<'a>]>, reply: Vec<ItemStatus> },
-    /// Parts of files go to the rooms of [`Reads`].
-    Read { request: ChunkReadRequest, items: Items },
+    /// Parts of files go to the rooms of [`Reads`], or stay where they lie.
+    Read { request: ChunkReadRequest, items: Items, lends: bool },
     /// Parts of files come from the caller's memory.
     Write { request: ChunkWriteRequest, values: Vec<Value<'a>>, reply: Vec<ItemStatus> },
 }
@@ -159,12 +160,14 @@ pub(crate) struct Reads<'r, 'a> {
     pub(crate) moved: Vec<usize>,
     /// What chunks of files are, for a call that asks for it.
     pub(crate) stats: &'r mut [Option<ChunkStat>],
+    /// A place for each value that may stay where it lies, for a call that asks for it; its room stays as it is then.
+    pub(crate) lent: &'r mut [Option<LentBytes>],
 }
 
 impl Reads<'_, '_> {
     /// For calls that read nothing.
     pub(crate) const fn none() -> Self {
-        Self { rooms: &mut [], out: &mut [], moved: Vec::new(), stats: &mut [] }
+        Self { rooms: &mut [], out: &mut [], moved: Vec::new(), stats: &mut [], lent: &mut [] }
     }
 }
 

@@ -5,6 +5,7 @@
 //! and cuts of one chunk, are done in their order; everything else at the same time. A chunk that is not
 //! there is as one of no bytes.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use millpond_types::DataId;
@@ -21,6 +22,7 @@ use crate::client::Client;
 use crate::cluster::{Asked, Chains, Cluster, Files, Work};
 use crate::connection::Deadline;
 use crate::error::ClientError;
+use crate::lent::LentBytes;
 use crate::verbs::{REQUEST_KEYS, wire_len};
 
 const _: () = assert!(REQUEST_KEYS <= FILE_PARTS_MAX);
@@ -117,23 +119,70 @@ impl Client {
         rooms: &mut [Room<'_>],
         deadline: Option<Duration>,
     ) -> Result<Vec<u32>, ClientError> {
+        let lens = self.read(parts, (rooms, &mut []), deadline)?;
+        for (room, len) in rooms.iter_mut().zip(&lens) {
+            room.zero_after(*len as usize);
+        }
+        Ok(lens)
+    }
+
+    /// As [`Client::read_chunks`], but a part may stay in the memory of the node on this host: its room is left as it is
+    /// then, and its bytes are returned in its place. That is so for parts of which the chunk has every byte, of a client
+    /// that was opened to be lent to ([`crate::ClientOptions::lends`]), from a node that it shares memory with.
+    ///
+    /// # Errors
+    /// As for [`Client::read_chunks`].
+    pub fn lend_chunks(
+        &self,
+        parts: &[ChunkAt],
+        rooms: &mut [Room<'_>],
+        deadline: Option<Duration>,
+    ) -> Result<Vec<Option<LentBytes>>, ClientError> {
+        let mut lent: Vec<Option<LentBytes>> = parts.iter().map(|_| None).collect();
+        let there = self.read(parts, (rooms, &mut lent), deadline)?;
+        for ((room, len), place) in rooms.iter_mut().zip(there).zip(&mut lent) {
+            let len = len as usize;
+            if len == room.len() {
+                continue;
+            }
+            if let Some(bytes) = place.take() {
+                let mut rest = bytes.as_ref();
+                room.fill(len, |piece| {
+                    let (here, behind) = rest.split_at(piece.len());
+                    piece.copy_from_slice(here);
+                    rest = behind;
+                    Ok::<(), Infallible>(())
+                })
+                .unwrap_or_else(|never| match never {});
+            }
+            room.zero_after(len);
+        }
+        Ok(lent)
+    }
+
+    /// Reads parts to their rooms, or where there are places in `lent` to these; how many bytes each chunk had.
+    fn read(
+        &self,
+        parts: &[ChunkAt],
+        (rooms, lent): (&mut [Room<'_>], &mut [Option<LentBytes>]),
+        deadline: Option<Duration>,
+    ) -> Result<Vec<u32>, ClientError> {
         check(parts, rooms.iter().map(Room::len), "rooms")?;
         let deadline = self.deadline(deadline);
         let cluster = self.files(deadline)?;
         let mut outcomes = vec![GetOutcome::Late; parts.len()];
-        let lens = rooms.iter().map(|room| wire_len(room.len())).collect();
-        let work = Work { verb: Verb::ChunkRead, asked: Asked::Files(Files::Read(parts, lens)) };
-        let mut reads = Reads { rooms, out: &mut outcomes, ..Reads::none() };
+        let wanted = rooms.iter().map(|room| wire_len(room.len())).collect();
+        let files = Files::Read(parts, wanted, !lent.is_empty());
+        let work = Work { verb: Verb::ChunkRead, asked: Asked::Files(files) };
+        let mut reads = Reads { rooms, out: &mut outcomes, lent, ..Reads::none() };
         cluster.run(&work, &mut reads, deadline)?;
-        let mut held = Vec::with_capacity(parts.len());
-        for (room, outcome) in rooms.iter_mut().zip(&outcomes) {
+        let len_of = |outcome: &GetOutcome| {
             let GetOutcome::Read(len) = *outcome else {
                 unreachable!("a call that succeeded has read every part")
             };
-            room.zero_after(len as usize);
-            held.push(len);
-        }
-        Ok(held)
+            len
+        };
+        Ok(outcomes.iter().map(len_of).collect())
     }
 
     /// Writes parts; a gap between a chunk's end and a part becomes zeros. Durable on all replicas

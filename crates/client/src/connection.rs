@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use millpond_env::{RealClock, ShmMemory, ShmRegion};
 use millpond_types::wire::{
-    ErrorReply, FLAG_SHM, FrameHeader, GetReply, HEADER_BYTES, Hello, HelloReply, PROTOCOL_VERSION,
-    ShmAttach, ShmAttachReply, ShmRelease, Status, StatusReply, Verb,
+    ErrorReply, FLAG_LEND, FLAG_SHM, FrameHeader, GetReply, HEADER_BYTES, Hello, HelloReply,
+    PROTOCOL_VERSION, ShmAttach, ShmAttachReply, Status, StatusReply, Verb,
 };
 use millpond_types::{Crc32c, Tick, Uuid128};
 
@@ -193,22 +193,22 @@ impl Connection {
     /// Sets up shared memory on a Unix socket.
     pub(crate) fn attach(
         &mut self,
-        arena_bytes: u64,
+        attach: ShmAttach,
         spin: Duration,
         deadline: Deadline,
     ) -> Result<(), ClientError> {
         let address = self.address.clone();
-        self.try_attach(arena_bytes, spin, deadline)
+        self.try_attach(attach, spin, deadline)
             .map_err(|error| failed(&address, error, deadline, "attaching shared memory"))?
     }
 
     fn try_attach(
         &mut self,
-        payload_bytes: u64,
+        attach: ShmAttach,
         spin: Duration,
         deadline: Deadline,
     ) -> Result<Result<(), ClientError>, StreamError> {
-        let meta = ShmAttach { payload_bytes }.encode();
+        let meta = attach.encode();
         let id = self.id();
         let head = encode_head(Verb::ShmAttach, id, &meta, 0, (0, deadline.for_server()));
         self.stream.send(&head, &[], deadline.at)?;
@@ -406,7 +406,12 @@ impl Connection {
         let (meta, payload, values): (Vec<u8>, u64, &[Value<'_>]) = match job {
             Job::Plain { meta, .. } => (std::mem::take(meta), 0, &[]),
             Job::Get { request, .. } => (request.encode(), 0, &[]),
-            Job::Read { request, .. } => (request.encode(), 0, &[]),
+            Job::Read { request, lends, .. } => {
+                if *lends && path == Path::Ring && self.shm.as_ref().is_some_and(ShmLink::lends) {
+                    flags = FLAG_LEND;
+                }
+                (request.encode(), 0, &[])
+            }
             Job::Write { request, values, .. } => {
                 if let (Path::Ring, Some(shm)) = (path, &mut self.shm) {
                     if !shm.place(id, values, request)? {
@@ -514,7 +519,7 @@ impl Connection {
             Job::Get { .. } | Job::Read { .. } => {
                 let (asked, items) = match job {
                     Job::Get { request, items } => (request.keys.len(), items),
-                    Job::Read { request, items } => (request.parts.len(), items),
+                    Job::Read { request, items, .. } => (request.parts.len(), items),
                     _ => unreachable!("matched above"),
                 };
                 let items = &*items;
@@ -527,12 +532,7 @@ impl Connection {
                 if header.flags & FLAG_SHM == 0 {
                     self.stream.recv_values(header, &reply, (items, reads), deadline.at)?;
                 } else if let Some(shm) = &mut self.shm {
-                    shm.copy_values(&reply, (items, reads))?;
-                    if reply.hold != 0 {
-                        let meta = ShmRelease { hold: reply.hold }.encode();
-                        let head = encode_head(Verb::ShmRelease, 0, &meta, 0, (0, 0));
-                        shm.push(&head, deadline.at)?;
-                    }
+                    shm.take_values(&reply, (items, reads))?;
                 } else {
                     return Err(StreamError::Unexpected("shared memory that was not attached"));
                 }

@@ -91,6 +91,8 @@ pub struct ClientOptions {
     pub spin: Duration,
     /// Arena for puts through shared memory per connection; larger values go over the socket.
     pub arena_bytes: u64,
+    /// Whether connections to a node on this host are made so that it may lend its memory ([`crate::Client::lend_chunks`]).
+    pub lends: bool,
     /// The meta in this process, if there is one: it is asked first.
     pub own_meta: Option<Arc<dyn OwnMeta>>,
     /// The node in this process, if there is one: [`crate::File::read_here`] reads from it.
@@ -110,6 +112,7 @@ impl ClientOptions {
             connections: 4,
             spin: Duration::from_micros(5),
             arena_bytes: 32 << 20,
+            lends: false,
             own_meta: None,
             own_node: None,
         }

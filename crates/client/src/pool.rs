@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use millpond_env::{BlockingStream, RealClock, ShmRegion, boot_id};
+use millpond_types::wire::ShmAttach;
 use millpond_types::{Tick, Uuid128};
 use parking_lot::{Condvar, Mutex};
 
@@ -233,7 +234,7 @@ impl Pool {
         drop(lent);
         let name = format!("unix:{}", path.display());
         let mut connection = self.connect_unix(&path, deadline)?;
-        match connection.attach(bytes as u64, self.options.spin, deadline) {
+        match connection.attach(self.attach(bytes as u64), self.options.spin, deadline) {
             Ok(()) => {}
             Err(ClientError::Refused { .. }) if self.options.transport == Transport::Auto => {
                 return Ok(None);
@@ -428,6 +429,10 @@ impl Pool {
         Ok(local)
     }
 
+    fn attach(&self, payload_bytes: u64) -> ShmAttach {
+        ShmAttach { payload_bytes, lends: self.options.lends }
+    }
+
     fn connect_local(
         &self,
         path: &Path,
@@ -435,12 +440,13 @@ impl Pool {
         deadline: Deadline,
     ) -> Result<Connection, ClientError> {
         let mut connection = self.connect_unix(path, deadline)?;
+        let attach = self.attach(self.options.arena_bytes);
         match wanted {
             Transport::Shm => {
-                connection.attach(self.options.arena_bytes, self.options.spin, deadline)?;
+                connection.attach(attach, self.options.spin, deadline)?;
             }
             Transport::Auto if connection.hello.shm => {
-                match connection.attach(self.options.arena_bytes, self.options.spin, deadline) {
+                match connection.attach(attach, self.options.spin, deadline) {
                     // Refused, for instance because too many are attached: the socket works too.
                     Ok(()) | Err(ClientError::Refused { .. }) => {}
                     Err(error) => return Err(error),

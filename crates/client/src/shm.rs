@@ -2,6 +2,7 @@
 //! buffer pool and written to an arena (RFC 0002).
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use millpond_env::{
@@ -11,13 +12,18 @@ use millpond_env::{
 use millpond_types::wire::{ChunkWriteRequest, PutItem, WireError};
 use millpond_types::wire::{FrameHeader, GetReply, HEADER_BYTES, ItemStatus, ShmAttachReply};
 use millpond_types::{Crc32c, Tick};
+use parking_lot::Mutex;
 
 use crate::arena::Arena;
 use crate::call::{GetOutcome, Items, Reads, Value};
+use crate::lent::{Held, LentBytes, Requests};
 use crate::stream::{StreamError, check_get, note};
 
 /// Bytes copied at once, so that the checksum finds them in the cache.
 const COPY_BYTES: usize = 64 << 10;
+/// A server is woken to hear that so many bytes of its memory are free again; it hears of fewer that it lent by itself, at
+/// last after 250 ms.
+const LOUD_BYTES: u64 = 4 << 20;
 /// Longest sleep before a look whether the server still lives.
 const NAP: Duration = Duration::from_millis(50);
 /// Replies in a row that came after the spin before spinning stops being tried each time.
@@ -28,7 +34,9 @@ const SPIN_FAILURES_MAX: u32 = 16;
 pub(crate) struct ShmLink {
     pool: ShmRegion,
     region: ShmRegion,
-    requests: RingProducer,
+    requests: Arc<Mutex<Requests>>,
+    /// What the server watches, where it lends.
+    alive: Option<Arc<OwnedFd>>,
     replies: RingConsumer,
     pub(crate) arena: Arena,
     record: Vec<u8>,
@@ -57,15 +65,17 @@ impl From<EnvError> for StreamError {
 }
 
 impl ShmLink {
-    /// Maps what the server sent: its pool, the arena and its wake-up event.
+    /// Maps what the server sent: its pool, the arena, its wake-up event, and where it lends the end of a pipe that it watches.
     pub(crate) fn new(
         reply: &ShmAttachReply,
         fds: Vec<OwnedFd>,
         spin: Duration,
     ) -> Result<Self, StreamError> {
-        let [pool, arena, event]: [OwnedFd; 3] = fds
-            .try_into()
-            .map_err(|_| StreamError::Unexpected("shared memory without its three descriptors"))?;
+        let mut fds = fds.into_iter();
+        let (Some(pool), Some(arena), Some(event)) = (fds.next(), fds.next(), fds.next()) else {
+            return Err(StreamError::Unexpected("shared memory without its three descriptors"));
+        };
+        let alive = fds.next().map(Arc::new);
         let size = |bytes: u64| {
             usize::try_from(bytes).map_err(|_| StreamError::Wire(WireError::Field("bytes")))
         };
@@ -77,13 +87,25 @@ impl ShmLink {
             .and_then(|bytes| u32::try_from(bytes).ok())
             .ok_or(StreamError::Unexpected("a ring of impossible size"))?;
         let wake = RingWake::Event(EventFd::from_owned(event));
-        let requests = RingProducer::new(region.clone(), 0, capacity, wake)?;
+        let requests = Requests::new(RingProducer::new(region.clone(), 0, capacity, wake)?);
+        let requests = Arc::new(Mutex::new(requests));
         let replies =
             RingConsumer::new(region.clone(), reply.ring_bytes, capacity, RingWake::Futex)?;
         let arena = Arena::new(reply.payload_offset, reply.arena_bytes);
         let record = Vec::new();
         let (taken, spin_failures) = (false, 0);
-        Ok(Self { pool, region, requests, replies, arena, record, taken, spin, spin_failures })
+        Ok(Self {
+            pool,
+            region,
+            requests,
+            alive,
+            replies,
+            arena,
+            record,
+            taken,
+            spin,
+            spin_failures,
+        })
     }
 
     /// Lends all of the arena as memory of the caller: values that lie in it stay where they are, and
@@ -142,14 +164,19 @@ impl ShmLink {
         Ok(true)
     }
 
+    /// Whether the server lends values to this client.
+    pub(crate) const fn lends(&self) -> bool {
+        self.alive.is_some()
+    }
+
     /// Longest meta of a request or reply that fits a ring.
-    pub(crate) const fn meta_max(&self) -> usize {
-        self.requests.record_max() - HEADER_BYTES
+    pub(crate) fn meta_max(&self) -> usize {
+        self.requests.lock().record_max() - HEADER_BYTES
     }
 
     /// Puts a request in the ring and wakes the server if it sleeps; false at the deadline.
     pub(crate) fn push(&mut self, head: &[u8], deadline: Tick) -> Result<bool, StreamError> {
-        Ok(self.requests.push(&[head], deadline)?)
+        Ok(self.requests.lock().push(head, deadline)?)
     }
 
     /// Waits for the next reply; false when `wait` passed first.
@@ -196,18 +223,35 @@ impl ShmLink {
         Ok(got)
     }
 
-    /// Copies values from the pool to their rooms; a wrong checksum is a miss.
-    pub(crate) fn copy_values(
+    /// Brings values from the pool to who asked, and gives them back: copied to their rooms, or lent. A wrong checksum is
+    /// a miss.
+    pub(crate) fn take_values(
         &self,
         reply: &GetReply,
         (items, reads): (&Items, &mut Reads<'_, '_>),
     ) -> Result<(), StreamError> {
         let total = reply.items.iter().filter(|item| item.status == ItemStatus::Ok);
-        let total = total.map(|item| u64::from(item.len)).sum();
+        let total: u64 = total.map(|item| u64::from(item.len)).sum();
+        // A copy is done soon, and then the server that is woken is up for the next request. After long use it would fall
+        // asleep again before that.
+        let silently = self.lends() && !reads.lent.is_empty() && total < LOUD_BYTES;
+        let (requests, alive) = (Arc::clone(&self.requests), self.alive.clone());
+        let held = Arc::new(Held::new((reply.hold, silently), requests, alive));
         check_get(reply, (items, reads), total)?;
         for (index, item) in reply.items.iter().enumerate() {
             let index = items.at(index);
             if !note(item, index, reads) {
+                continue;
+            }
+            if self.lends()
+                && let Some(lent) = reads.lent.get_mut(index)
+            {
+                let bytes = self.pool.view(item.pool_offset, item.len as usize)?;
+                if Crc32c::of(&bytes) == item.crc {
+                    *lent = Some(LentBytes::new(bytes, Arc::clone(&held)));
+                } else {
+                    reads.out[index] = GetOutcome::Miss;
+                }
                 continue;
             }
             let mut at = item.pool_offset;

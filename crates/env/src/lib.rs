@@ -44,7 +44,7 @@ pub use rt::{
 };
 pub use shm::{
     RING_HEADER, RingConsumer, RingError, RingProducer, RingWake, ShmAccess, ShmMemory, ShmRegion,
-    copy_checksummed,
+    ShmView, copy_checksummed,
 };
 pub use sys::{
     EventFd, FdLimit, ProcessId, ProcessSignal, begin_session, boot_id, cpu_count, effective_gid,

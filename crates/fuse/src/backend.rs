@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use millpond_client::{
-    BehindLastChunk, ChunkCut, Chunks, Client, ClientError, FileBytes as Bytes, SharedName,
+    BehindLastChunk, ChunkCut, Chunks, Client, ClientError, FileBytes as Bytes, LentBytes, Room,
+    SharedName,
 };
 use millpond_env::RealClock;
 use millpond_fuse_wire::abi::InHeader;
@@ -132,6 +133,24 @@ pub(crate) struct Told {
 }
 
 /// Connections to the cluster, in a session.
+/// Bytes that were read.
+#[derive(Debug)]
+pub(crate) enum ReadBytes<'b> {
+    /// They are in the memory that was given for them.
+    Here(&'b [u8]),
+    /// They stayed where the node on this host has them, until this is dropped.
+    Lent(LentBytes),
+}
+
+impl AsRef<[u8]> for ReadBytes<'_> {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Here(bytes) => bytes,
+            Self::Lent(bytes) => bytes.as_ref(),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Backend {
     pub(crate) client: Client,
@@ -275,6 +294,27 @@ impl Backend {
         bytes.rooms(offset, buf, (&mut parts, &mut rooms))?;
         self.calls.read.timed(|| self.client.read_chunks(&parts, &mut rooms, Some(PATIENCE)))?;
         Ok(())
+    }
+
+    /// The same of a long range, whose bytes may stay where the node on this host has them: in order, piece by piece.
+    pub(crate) fn lend<'b>(
+        &self,
+        bytes: Bytes,
+        offset: u64,
+        buf: &'b mut [u8],
+    ) -> Result<Vec<ReadBytes<'b>>, Errno> {
+        let (mut parts, mut rooms) = (Vec::new(), Vec::new());
+        bytes.rooms(offset, buf, (&mut parts, &mut rooms))?;
+        let read = || self.client.lend_chunks(&parts, &mut rooms, Some(PATIENCE));
+        let lent = self.calls.read.timed(read)?;
+        let sizes: Vec<usize> = rooms.iter().map(Room::len).collect();
+        let mut rest: &'b [u8] = buf;
+        let piece = |(len, lent): (usize, Option<LentBytes>)| {
+            let (here, behind) = rest.split_at(len);
+            rest = behind;
+            lent.map_or(ReadBytes::Here(here), ReadBytes::Lent)
+        };
+        Ok(sizes.into_iter().zip(lent).map(piece).collect())
     }
 
     /// The chunks of a file in chunks that is this; none when its name of chunks has no record any more: then it is

@@ -294,6 +294,7 @@ fn open(
     let fillers = if cached.is_some() { FILLERS } else { 0 };
     let connections = spec.threads + 3 + FETCHERS + behind + fillers;
     options.connections = connections.min(CONNECTIONS_MAX);
+    options.lends = true;
     let client = Client::new(options)?;
     client.chains(Some(FIRST_WORD))?;
     let mut random = [0; 8];

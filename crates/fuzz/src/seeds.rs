@@ -127,7 +127,7 @@ fn control() -> Vec<Seeds> {
         ("wire_namespace_ref", vec![NamespaceRef { name: "n".into() }.encode()]),
         ("wire_list_request", vec![list.encode()]),
         ("wire_stats_request", vec![StatsRequest { namespace: GroupId(1) }.encode()]),
-        ("wire_shm_attach", vec![ShmAttach { payload_bytes: 1 << 26 }.encode()]),
+        ("wire_shm_attach", vec![ShmAttach { payload_bytes: 1 << 26, lends: true }.encode()]),
         ("wire_shm_release", vec![ShmRelease { hold: 1 }.encode()]),
     ]
 }

@@ -19,8 +19,8 @@ use crate::verbs::wire_len;
 
 /// Chunks of files, and what is wanted of them.
 pub(crate) enum Files<'w, 'a> {
-    /// Parts to read, and bytes of room for each.
-    Read(&'w [ChunkAt], Vec<u32>),
+    /// Parts to read, bytes of room for each, and whether they may stay where they lie.
+    Read(&'w [ChunkAt], Vec<u32>, bool),
     /// Parts to write, and the bytes of each.
     Write(&'w [ChunkAt], &'w [Value<'a>]),
     /// New lengths.
@@ -32,7 +32,7 @@ pub(crate) enum Files<'w, 'a> {
 impl<'a> Files<'_, 'a> {
     fn len(&self) -> usize {
         match self {
-            Self::Read(parts, _) | Self::Write(parts, _) => parts.len(),
+            Self::Read(parts, ..) | Self::Write(parts, _) => parts.len(),
             Self::Cut(cuts) => cuts.len(),
             Self::Stat(chunks) => chunks.len(),
         }
@@ -41,7 +41,7 @@ impl<'a> Files<'_, 'a> {
     /// The chunk of an item.
     pub(crate) fn at(&self, item: usize) -> PlacedChunk {
         match self {
-            Self::Read(parts, _) | Self::Write(parts, _) => parts[item].at(),
+            Self::Read(parts, ..) | Self::Write(parts, _) => parts[item].at(),
             Self::Cut(cuts) => cuts[item].at(),
             Self::Stat(chunks) => chunks[item],
         }
@@ -50,7 +50,7 @@ impl<'a> Files<'_, 'a> {
     /// Bytes that travel for an item.
     pub(super) fn len_of(&self, item: usize) -> u64 {
         match self {
-            Self::Read(_, rooms) => u64::from(rooms[item]),
+            Self::Read(_, rooms, _) => u64::from(rooms[item]),
             Self::Write(_, values) => values[item].len() as u64,
             Self::Cut(_) | Self::Stat(_) => 0,
         }
@@ -92,14 +92,15 @@ impl<'a> Files<'_, 'a> {
     pub(super) fn job(&self, verb: Verb, part: &[usize], tags: Option<Tags>) -> Job<'a, 'a> {
         let ack = Ack::Disk;
         let meta = match self {
-            Self::Read(parts, rooms) => {
+            Self::Read(parts, rooms, lends) => {
                 let read = |item: &usize| {
                     let at = &parts[*item];
                     let (offset, bases) = (at.offset, at.bases);
                     ReadPart { at: at.at(), offset, len: rooms[*item], bases }
                 };
                 let request = ChunkReadRequest { parts: part.iter().map(read).collect() };
-                return Job::Read { request, items: Items::Each(part.to_vec()) };
+                let (items, lends) = (Items::Each(part.to_vec()), *lends);
+                return Job::Read { request, items, lends };
             }
             Self::Write(parts, values) => {
                 let write = |item: &usize| WritePart {
@@ -254,7 +255,7 @@ mod tests {
         let write = Files::Write(&parts, &values);
         // The fourth covers the ends of the first two, the last one meets all but the fifth.
         assert_eq!(rounds(&write, Verb::ChunkWrite), [vec![0, 1, 2, 4], vec![3], vec![5]]);
-        let read = Files::Read(&parts, vec![10; 6]);
+        let read = Files::Read(&parts, vec![10; 6], false);
         assert_eq!(rounds(&read, Verb::ChunkRead), [vec![0, 1, 2, 3, 4, 5]]);
         let cuts = [(0, ChunkChange::Cut(5)), (1, ChunkChange::Remove), (0, ChunkChange::Cut(9))];
         let cuts = cuts.map(|(index, change)| {
@@ -289,7 +290,7 @@ mod tests {
     #[test]
     fn a_chunk_on_a_chain_that_nobody_knows_waits() {
         let parts = [ChunkAt { chain: ChainId(77), ..at(0, 0) }];
-        let mut batch = Files::Read(&parts, vec![10]).batch(Verb::ChunkRead);
+        let mut batch = Files::Read(&parts, vec![10], false).batch(Verb::ChunkRead);
         let plan = batch.plan(&routing(), &mut Tagger::default(), |_| 0);
         assert_eq!((plan.homeless, plan.asks.len()), (1, 0));
     }

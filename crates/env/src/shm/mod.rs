@@ -12,5 +12,5 @@ mod ring;
 mod tests;
 
 pub use copy::copy_checksummed;
-pub use region::{ShmAccess, ShmMemory, ShmRegion};
+pub use region::{ShmAccess, ShmMemory, ShmRegion, ShmView};
 pub use ring::{RING_HEADER, RingConsumer, RingError, RingProducer, RingWake};

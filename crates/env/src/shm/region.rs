@@ -142,6 +142,19 @@ impl ShmRegion {
         self.at(offset, len)
     }
 
+    /// A range of a region that is mapped for reading, where it lies.
+    ///
+    /// # Errors
+    /// [`EnvError::Hostile`] for a range outside the region, or a region that this process may write to.
+    pub fn view(&self, offset: u64, len: usize) -> Result<ShmView, EnvError> {
+        if self.0.access != ShmAccess::ReadOnly {
+            return Err(EnvError::Hostile("only a region that is mapped for reading has views"));
+        }
+        let start = self.at(offset, len)?;
+        let from = start.addr() - self.0.mapping.base().addr();
+        Ok(ShmView { region: self.clone(), from, len })
+    }
+
     /// Copies `into.len()` bytes at `offset` out of the region.
     ///
     /// # Errors
@@ -226,6 +239,25 @@ impl ShmRegion {
         // SAFETY: mapped, aligned (the mapping starts on a page) and only used atomically here; the
         // reference lives as long as the mapping.
         Ok(unsafe { AtomicU32::from_ptr(place.cast()) })
+    }
+}
+
+/// A range of a region that the other process writes to, and this one only reads. It is for bytes that the other
+/// process has promised to leave as they are; who does not take its word compares a checksum.
+#[derive(Clone, Debug)]
+pub struct ShmView {
+    region: ShmRegion,
+    from: usize,
+    len: usize,
+}
+
+impl Deref for ShmView {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: mapped for as long as `region` lives, as `ShmRegion::view` checked, and written to by nobody in this
+        // process. Should the other process write there, the bytes are others: any bytes are valid ones.
+        unsafe { std::slice::from_raw_parts(self.region.0.mapping.base().add(self.from), self.len) }
     }
 }
 

@@ -226,6 +226,19 @@ impl RingProducer {
     /// # Errors
     /// [`RingError`].
     pub fn try_push(&mut self, parts: &[&[u8]]) -> Result<bool, RingError> {
+        let pushed = self.try_push_silently(parts)?;
+        if pushed {
+            self.ring.wake_if_asleep(CONSUMER_ASLEEP, TAIL);
+        }
+        Ok(pushed)
+    }
+
+    /// Puts in one record that may wait until the consumer is woken by another one, or looks by itself; false when there
+    /// is no room now.
+    ///
+    /// # Errors
+    /// [`RingError`].
+    pub fn try_push_silently(&mut self, parts: &[&[u8]]) -> Result<bool, RingError> {
         let len = parts.iter().map(|part| part.len()).sum::<usize>();
         let Some(word) = u32::try_from(len).ok().filter(|_| len <= self.record_max()) else {
             return Err(RingError::TooLong { len, max: self.record_max() });
@@ -244,7 +257,6 @@ impl RingProducer {
         }
         self.tail = self.tail.wrapping_add(footprint(word));
         self.ring.word(TAIL).store(self.tail, Ordering::Release);
-        self.ring.wake_if_asleep(CONSUMER_ASLEEP, TAIL);
         Ok(true)
     }
 

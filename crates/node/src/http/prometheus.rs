@@ -151,6 +151,14 @@ fn connections(page: &mut Page, service: &Service) {
             "counter",
             metrics.holds_expired.get(),
         ),
+        (
+            (
+                "millpond_shm_lent_overdue_total",
+                "Replies whose values shared-memory clients used for longer than limits.hold.",
+            ),
+            "counter",
+            metrics.holds_overdue.get(),
+        ),
         (("millpond_pool_bytes", "Memory for values."), "gauge", service.pool.capacity() as u64),
         (
             ("millpond_pool_used_bytes", "Memory for values in use."),

@@ -15,6 +15,7 @@ use super::conn::{Conn, Shared};
 use super::frames::{Frames, Shelf};
 use super::outbox::send_replies;
 use super::session::serve;
+use super::shm::Overdue;
 use super::tls::{self, Sink, Source};
 
 /// How often connections are looked after.
@@ -78,6 +79,11 @@ impl Core {
             let busy = self.connections.borrow().iter().any(|conn| conn.in_flight() > 0);
             if !busy || RealClock::tick() >= deadline {
                 break;
+            }
+            for conn in &*self.connections.borrow() {
+                if let Some(shm) = &*conn.shm.borrow() {
+                    shm.look();
+                }
             }
             sleep(Duration::from_millis(5)).await;
         }
@@ -182,7 +188,15 @@ async fn sweep(core: Rc<Core>) {
                 continue;
             }
             if let Some(shm) = shm {
-                metrics.holds_expired.add(shm.expire(limits.hold.0) as u64);
+                shm.look();
+                let Overdue { ended, kept } = shm.expire(limits.hold.0);
+                metrics.holds_expired.add(ended as u64);
+                metrics.holds_overdue.add(kept as u64);
+                if kept > 0 {
+                    let limit = limits.hold.0;
+                    tracing::warn!(peer = %conn.peer, "a client uses {kept} values that it was lent for longer than limits.hold ({limit:?}): \
+                        they take memory until it gives them back or is gone; is it stopped?");
+                }
             }
         }
     }

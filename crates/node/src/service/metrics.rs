@@ -73,6 +73,8 @@ pub struct Metrics {
     pub shm_clients: Gauge,
     /// Holds taken back because the client kept them too long.
     pub holds_expired: Counter,
+    /// Values that a client was lent for longer than the time limit of copies.
+    pub holds_overdue: Counter,
 }
 
 impl Default for Metrics {
@@ -99,6 +101,7 @@ impl Default for Metrics {
             corrupt: Counter::default(),
             shm_clients: Gauge::default(),
             holds_expired: Counter::default(),
+            holds_overdue: Counter::default(),
         }
     }
 }

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use millpond_client::{
-    Body, ChunkAt, Client, ClientOptions, Expect, OpenOptions, OwnBytes, OwnMeta, OwnNode, Put,
-    PutObject, Room, Transport, TransportInUse, Volume, VolumeOptions,
+    Body, ChunkAt, Client, ClientOptions, Expect, LentBytes, OpenOptions, OwnBytes, OwnMeta,
+    OwnNode, Put, PutObject, Room, Transport, TransportInUse, Value, Volume, VolumeOptions,
 };
 use millpond_env::{BufferPool, PoolOptions, Rng};
-use millpond_types::Crc32c;
 use millpond_types::meta::{Answered, Caller, MetaOp, MetaReply, MetaRequest, keys};
-use millpond_types::wire::ChunkReadRequest;
+use millpond_types::wire::{ChunkBases, ChunkReadRequest};
+use millpond_types::{Crc32c, DataId, FileChunk};
 
 use crate::direct::random;
 use crate::metrics::{metrics, value};
@@ -178,6 +178,56 @@ fn writes_survive_the_node_whose_memory_they_use() {
     let (before, all) = host.received();
     assert!(before > 0 && before <= all, "the arenas of new connections are in use");
     assert!(volume.register(MIB).unwrap().is_shared());
+}
+
+/// What a chunk has in full is lent, and stays readable after its node was killed; the rest comes into its room.
+#[test]
+fn whole_parts_of_chunks_are_lent() {
+    let mut host = Host::start();
+    let mut options = ClientOptions::new(host.node.address.parse().unwrap());
+    options.lends = true;
+    let client = Client::new(options).unwrap();
+    let chains = client.chains(None).unwrap().chains;
+    let part = |index: u32, offset: u32| {
+        let chunk = FileChunk { data: DataId(4242), index };
+        let chain = chains[index as usize % chains.len()].id;
+        ChunkAt { chain, chunk, offset, bases: ChunkBases::NONE }
+    };
+    let bytes = random(&mut Rng::new(9), 300_000);
+    let values = [Value::One(&bytes[..]), Value::One(&bytes[..100_000])];
+    client.write_chunks(&[part(0, 0), part(1, 0)], &values, None).unwrap();
+    // All of one, the middle of it, one that ends before its room, one that is not there.
+    let parts = [part(0, 0), part(0, 70_001), part(1, 50_000), part(2, 0)];
+    let mut memory = [300_000, 100_000, 100_000, 9].map(|len| vec![9; len]);
+    let read = |memory: &mut [Vec<u8>], client: &Client| {
+        let mut rooms: Vec<Room<'_>> = memory.iter_mut().map(|it| Room::One(it)).collect();
+        client.lend_chunks(&parts, &mut rooms, None).unwrap()
+    };
+    let lent = read(&mut memory, &client);
+    let is_lent: Vec<bool> = lent.iter().map(Option::is_some).collect();
+    assert_eq!(is_lent, [true, true, false, false]);
+    assert!(memory[0].iter().all(|byte| *byte == 9), "its room stays as it is");
+    let is_right = |lent: &[Option<LentBytes>]| {
+        let [Some(all), Some(middle), ..] = lent else { return false };
+        *all.as_ref() == bytes && *middle.as_ref() == bytes[70_001..170_001]
+    };
+    assert!(is_right(&lent));
+    assert!(memory[2][..50_000] == bytes[50_000..100_000]);
+    assert!(memory[2][50_000..].iter().chain(&memory[3]).all(|byte| *byte == 0));
+    let held = || value(&metrics(&host.node.http), "millpond_in_flight_bytes");
+    assert!(held() > 0, "while they are used");
+    host.restart();
+    host.await_chains();
+    assert!(is_right(&lent), "the node is another one now");
+    drop(lent);
+    assert!(is_right(&read(&mut memory, &client)));
+    until("all is given back", || {
+        (value(&metrics(&host.node.http), "millpond_in_flight_bytes") == 0).then_some(())
+    });
+    // Who is not lent to has all in its rooms.
+    let plain = host.client(Transport::Shm);
+    assert!(read(&mut memory, &plain).iter().all(Option::is_none));
+    assert!(memory[0] == bytes && memory[1] == bytes[70_001..170_001]);
 }
 
 /// A meta in this process that executes everything, and loses every other answer.

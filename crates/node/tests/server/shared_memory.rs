@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use millpond_env::{
     BlockingStream, EventFd, RING_HEADER, RealClock, RingConsumer, RingProducer, RingWake,
-    ShmAccess, ShmRegion,
+    ShmAccess, ShmRegion, ShmView,
 };
 use millpond_types::cluster::ChainId;
 use millpond_types::wire::{
-    ChunkWriteRequest, FLAG_SHM, FrameHeader, GetReply, HEADER_BYTES, ItemStatus, Leaders,
-    PlacedChunk, Planned, PutItem, PutRequest, ShmAttach, ShmAttachReply, ShmRelease, Status,
-    StatusReply, Verb, WritePart,
+    ChunkWriteRequest, FLAG_LEND, FLAG_SHM, FrameHeader, GetReply, HEADER_BYTES, ItemStatus,
+    Leaders, PlacedChunk, Planned, PutItem, PutRequest, ShmAttach, ShmAttachReply, ShmRelease,
+    Status, StatusReply, Verb, WritePart,
 };
 use millpond_types::{Ack, Crc32c, DataId, FileChunk, GroupId, NamespaceOptions, Tick};
 
@@ -21,11 +21,17 @@ use super::wire::{Wire, bytes, frame, get_request, hello, key};
 /// A connection with its shared memory.
 struct Attached {
     stream: BlockingStream,
+    /// While it is open, what was lent stays.
+    alive: Option<OwnedFd>,
     pool: ShmRegion,
     arena: ShmRegion,
     requests: RingProducer,
     replies: RingConsumer,
     layout: ShmAttachReply,
+}
+
+fn header_of(frame: &[u8]) -> FrameHeader {
+    FrameHeader::decode(frame.first_chunk().unwrap()).unwrap()
 }
 
 fn soon() -> Tick {
@@ -55,9 +61,13 @@ fn exchange(
 
 impl Attached {
     fn new(server: &TestServer) -> Self {
+        Self::attach(server, false)
+    }
+
+    fn attach(server: &TestServer, lends: bool) -> Self {
         let stream = BlockingStream::connect_unix(&server.socket, PATIENCE).unwrap();
         exchange(&stream, &frame(Verb::Hello, 1, &hello(b""), &[]), false);
-        let meta = ShmAttach { payload_bytes: 8 << 20 }.encode();
+        let meta = ShmAttach { payload_bytes: 8 << 20, lends }.encode();
         let (header, meta, fds) = exchange(&stream, &frame(Verb::ShmAttach, 2, &meta, &[]), true);
         assert_eq!(header.deadline_or_status, 0, "{}", String::from_utf8_lossy(&meta));
         let layout = ShmAttachReply::decode(&meta).unwrap();
@@ -69,11 +79,13 @@ impl Attached {
         let pool = region(layout.pool_bytes, ShmAccess::ReadOnly);
         let arena = region(layout.arena_bytes, ShmAccess::ReadWrite);
         let event = EventFd::from_owned(fds.next().unwrap());
+        let alive = fds.next();
+        assert_eq!(alive.is_some(), lends);
         let room = u32::try_from(layout.ring_bytes - RING_HEADER).unwrap();
         let requests = RingProducer::new(arena.clone(), 0, room, RingWake::Event(event)).unwrap();
         let replies =
             RingConsumer::new(arena.clone(), layout.ring_bytes, room, RingWake::Futex).unwrap();
-        Self { stream, pool, arena, requests, replies, layout }
+        Self { stream, alive, pool, arena, requests, replies, layout }
     }
 
     fn send(&mut self, verb: Verb, id: u64, meta: &[u8], payload_len: usize) {
@@ -105,6 +117,19 @@ impl Attached {
         let (header, meta) = self.receive();
         assert_eq!(header.deadline_or_status, 0, "{}", String::from_utf8_lossy(&meta));
         StatusReply::decode(&meta).unwrap().items[0]
+    }
+
+    /// Has a value lent; its hold, and the value where it lies.
+    fn borrow(&mut self, ns: GroupId, name: &str) -> (u64, ShmView) {
+        let meta = get_request(ns, &[key(name)]);
+        let frame = frame(Verb::Get, 6, &meta, &[]);
+        let header = FrameHeader { flags: FLAG_LEND, ..header_of(&frame) };
+        assert!(self.requests.push(&[&header.encode(), &meta], soon()).unwrap());
+        let reply = GetReply::decode(&self.receive().1).unwrap();
+        let item = reply.items[0];
+        let value = self.pool.view(item.pool_offset, item.len as usize).unwrap();
+        assert_eq!(Crc32c::of(&value), item.crc);
+        (reply.hold, value)
     }
 
     fn get(&mut self, ns: GroupId, name: &str) -> (u64, Option<Vec<u8>>) {
@@ -181,6 +206,71 @@ fn holds_end_by_themselves_and_with_the_connection() {
     until("the hold went with its client", || server.metric("millpond_in_flight_bytes") == 0);
 }
 
+/// A server whose pool has room for some values of [`LENT`] bytes only, and takes back what is held for long.
+fn small(folder: &std::path::Path) -> TestServer {
+    let config = folder.join("config.toml");
+    let text = "[server]\nmemory = \"128MiB\"\n[limits]\nhold = \"300ms\"\n";
+    std::fs::write(&config, text).unwrap();
+    TestServer::start(folder, &["--config", &config.display().to_string()])
+}
+
+const LENT: usize = 4 << 20;
+
+/// Puts and reads as much as the server's pool has room for three times over: whatever memory is free was used for
+/// something else then.
+fn churn(server: &TestServer, ns: GroupId) {
+    let mut other = Attached::new(server);
+    for n in 0..96 {
+        let name = format!("churn {n}");
+        other.put(ns, &name, &bytes(1000 + n, LENT));
+        let (hold, _) = other.get(ns, &name);
+        other.send(Verb::ShmRelease, 7, &ShmRelease { hold }.encode(), 0);
+    }
+}
+
+#[test]
+fn what_is_lent_stays_as_it_is_until_it_is_given_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = small(folder.path());
+    let ns = Wire::connect(&server).open("model", NamespaceOptions::default()).id;
+    let mut shm = Attached::attach(&server, true);
+    let value = bytes(1, LENT);
+    assert_eq!(shm.put(ns, "k", &value), ItemStatus::Ok);
+    let (_, lent) = shm.borrow(ns, "k");
+    // The same value as it is held for a copy: its time limit ends that, and the other one goes on.
+    shm.get(ns, "k");
+    until("the copy's hold ends", || server.metric("millpond_shm_holds_expired_total") == 1);
+    until("the other one is noted", || server.metric("millpond_shm_lent_overdue_total") == 1);
+    assert_eq!(server.metric("millpond_in_flight_bytes"), LENT as u64);
+    let deleted = Wire::connect(&server).keys(Verb::Delete, ns, &[key("k")]);
+    assert_eq!(deleted, [ItemStatus::Ok]);
+    churn(&server, ns);
+    assert!(*lent == *value, "lent");
+
+    // Its connection ends, and the client still uses it.
+    let alive = shm.alive.take();
+    drop(shm);
+    until("the client's seat is free", || server.metric("millpond_shm_clients") == 0);
+    churn(&server, ns);
+    assert!(*lent == *value, "lent, without a connection");
+    assert_eq!(server.metric("millpond_in_flight_bytes"), LENT as u64);
+    drop(alive);
+    until("nothing is lent any more", || server.metric("millpond_in_flight_bytes") == 0);
+
+    // Given back without waking anybody; and what was lent to a client that ends its connection and everything else at once.
+    let mut shm = Attached::attach(&server, true);
+    assert_eq!(shm.put(ns, "k", &value), ItemStatus::Ok);
+    let (again, _) = shm.borrow(ns, "k");
+    assert_eq!(server.metric("millpond_in_flight_bytes"), LENT as u64);
+    let release = frame(Verb::ShmRelease, 7, &ShmRelease { hold: again }.encode(), &[]);
+    assert!(shm.requests.try_push_silently(&[&release]).unwrap());
+    until("the server looks", || server.metric("millpond_in_flight_bytes") == 0);
+    shm.borrow(ns, "k");
+    drop(shm);
+    until("the client has gone", || server.metric("millpond_in_flight_bytes") == 0);
+    server.stop();
+}
+
 /// Parts of files must say where they lie, each of them, in the arena; and only through the rings.
 fn refuses_parts_out_of_place(server: &TestServer, shm: &mut Attached) {
     let at = PlacedChunk { chain: ChainId(1), chunk: FileChunk { data: DataId(1), index: 0 } };
@@ -226,6 +316,11 @@ fn hostile_clients_are_dropped() {
         assert_eq!(shm.receive().0.deadline_or_status, u32::from(Status::BadRequest as u16));
     }
     refuses_parts_out_of_place(&server, &mut shm);
+    // Who did not ask to be lent to at first is not.
+    let mut late = Attached::new(&server);
+    let lend = FrameHeader { flags: FLAG_LEND, ..header_of(&frame(Verb::Ping, 1, &[], &[])) };
+    assert!(late.requests.push(&[&lend.encode()], soon()).unwrap());
+    assert_eq!(late.stream.recv(&mut [0; 64], soon()).unwrap(), 0);
     // A record of rubbish: the connection ends.
     assert!(shm.requests.push(&[&[1; 100]], soon()).unwrap());
     assert_eq!(shm.stream.recv(&mut [0; 64], soon()).unwrap(), 0);
@@ -288,7 +383,7 @@ fn only_unlimited_tokens_on_unix_sockets_get_the_pool() {
     let tokens = folder.path().join("tokens");
     std::fs::write(&tokens, "limited-token model\nunlimited-token\n").unwrap();
     let server = TestServer::start(folder.path(), &["--token-file", &tokens.display().to_string()]);
-    let attach = ShmAttach { payload_bytes: 0 }.encode();
+    let attach = ShmAttach { payload_bytes: 0, lends: true }.encode();
     let (mut tcp, reply) = Wire::try_hello(&server, b"unlimited-token");
     reply.ok();
     let reply = tcp.call(Verb::ShmAttach, &attach, &[]).unwrap();

@@ -7,13 +7,16 @@ use crate::limits::{META_BYTES_MAX, PAYLOAD_BYTES_MAX};
 /// First four bytes of every frame: `MLPD`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"MLPD");
 /// The protocol version that this build speaks.
-pub const PROTOCOL_VERSION: u8 = 10;
+pub const PROTOCOL_VERSION: u8 = 11;
 /// Length of the header in bytes.
 pub const HEADER_BYTES: usize = 40;
 /// The frame is a reply.
 pub const FLAG_REPLY: u8 = 1;
 /// The payload lies in shared memory, where the meta says; none follows the frame.
 pub const FLAG_SHM: u8 = 2;
+/// A read through shared memory whose values are used where they lie: the server keeps them there until they are
+/// given back, however long that takes (RFC 0027).
+pub const FLAG_LEND: u8 = 4;
 
 /// The fixed part of every frame.
 ///
@@ -21,7 +24,7 @@ pub const FLAG_SHM: u8 = 2;
 /// |---|---|---|
 /// | 0 | 4 | magic `MLPD` |
 /// | 4 | 1 | protocol version |
-/// | 5 | 1 | flags: 1 reply, 2 payload in shared memory |
+/// | 5 | 1 | flags: 1 reply, 2 payload in shared memory, 4 values that are lent |
 /// | 6 | 2 | verb |
 /// | 8 | 8 | request id, chosen by the client |
 /// | 16 | 4 | meta length in bytes |
@@ -32,7 +35,7 @@ pub const FLAG_SHM: u8 = 2;
 /// | 36 | 4 | CRC-32C of bytes 0 to 35 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// [`FLAG_REPLY`], [`FLAG_SHM`].
+    /// [`FLAG_REPLY`], [`FLAG_SHM`], [`FLAG_LEND`].
     pub flags: u8,
     /// The verb's number; unknown ones are answered, not dropped.
     pub verb: u16,

@@ -24,7 +24,9 @@ pub use files::{
     ChunkStat, ChunkStatReply, ChunkStatRequest, ChunkUpdateRequest, ChunkWriteRequest, Cut,
     FileChunkInfo, PlacedChunk, ReadPart, WritePart,
 };
-pub use header::{FLAG_REPLY, FLAG_SHM, FrameHeader, HEADER_BYTES, MAGIC, PROTOCOL_VERSION};
+pub use header::{
+    FLAG_LEND, FLAG_REPLY, FLAG_SHM, FrameHeader, HEADER_BYTES, MAGIC, PROTOCOL_VERSION,
+};
 pub use records::{RECORD_MAGIC, RECORD_VERSION, Record};
 pub use replies::{
     ErrorReply, GetItem, GetReply, HelloReply, ItemStatus, KeyInfo, ListReply, MatchReply,

@@ -579,13 +579,19 @@ impl StatsRequest {
 pub struct ShmAttach {
     /// Bytes of arena that the client wants for the payload of puts.
     pub payload_bytes: u64,
+    /// It wants to use values where they lie ([`super::FLAG_LEND`]), and gets a fourth descriptor for that: the end of a
+    /// pipe. Once no process has that end any more, nothing is lent.
+    pub lends: bool,
 }
 
 impl ShmAttach {
     /// Encodes the request's meta.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        self.payload_bytes.to_le_bytes().to_vec()
+        let mut w = Writer::default();
+        w.u64(self.payload_bytes);
+        w.u8(u8::from(self.lends));
+        w.into_bytes()
     }
 
     /// Decodes the request's meta.
@@ -595,8 +601,13 @@ impl ShmAttach {
     pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
         let mut r = Reader::new(meta);
         let payload_bytes = r.u64()?;
+        let lends = match r.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(WireError::Field("lends")),
+        };
         r.finish()?;
-        Ok(Self { payload_bytes })
+        Ok(Self { payload_bytes, lends })
     }
 }
 

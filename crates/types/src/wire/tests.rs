@@ -101,7 +101,9 @@ fn control_samples() -> Vec<Sample> {
         ("open", open.encode(), |b| NamespaceOpen::decode(b).is_ok()),
         ("ref", name.encode(), |b| NamespaceRef::decode(b).is_ok()),
         ("stats", stats.encode(), |b| StatsRequest::decode(b).is_ok()),
-        ("attach", ShmAttach { payload_bytes: 1 }.encode(), |b| ShmAttach::decode(b).is_ok()),
+        ("attach", ShmAttach { payload_bytes: 1, lends: true }.encode(), |b| {
+            ShmAttach::decode(b).is_ok()
+        }),
         ("routing", routing.encode(), |b| RoutingRequest::decode(b).is_ok()),
         ("suspect", suspect.encode(), |b| SuspectRequest::decode(b).is_ok()),
         ("table", NamespaceTableRequest { have: 3 }.encode(), |b| {

@@ -1,0 +1,112 @@
+//! Values where they lie in the memory of the node on this host (RFC 0027).
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use millpond_env::{RingError, RingProducer, ShmView};
+use millpond_types::Tick;
+use millpond_types::wire::{ShmRelease, Verb};
+use parking_lot::Mutex;
+
+use crate::connection::encode_head;
+
+/// The ring of a connection's requests, which values are given back through too.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    ring: RingProducer,
+    /// Holds that are over, for which the ring had no room.
+    over: Vec<u64>,
+}
+
+impl Requests {
+    pub(crate) const fn new(ring: RingProducer) -> Self {
+        Self { ring, over: Vec::new() }
+    }
+
+    pub(crate) const fn record_max(&self) -> usize {
+        self.ring.record_max()
+    }
+
+    /// Puts a request in the ring and wakes the server if it sleeps; false at the deadline.
+    pub(crate) fn push(&mut self, head: &[u8], deadline: Tick) -> Result<bool, RingError> {
+        while let Some(hold) = self.over.pop() {
+            if !self.ring.push(&[&release(hold)], deadline)? {
+                self.over.push(hold);
+                return Ok(false);
+            }
+        }
+        self.ring.push(&[head], deadline)
+    }
+
+    /// Tells the server that a hold is over; `silently`, it hears of it with the next request, or when it looks by itself.
+    fn release(&mut self, hold: u64, silently: bool) {
+        let record = release(hold);
+        let pushed = if silently {
+            self.ring.try_push_silently(&[&record])
+        } else {
+            self.ring.try_push(&[&record])
+        };
+        if !matches!(pushed, Ok(true)) {
+            self.over.push(hold);
+        }
+    }
+}
+
+fn release(hold: u64) -> Vec<u8> {
+    encode_head(Verb::ShmRelease, 0, &ShmRelease { hold }.encode(), 0, (0, 0))
+}
+
+/// Values of one reply, which the server keeps in its memory until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    hold: u64,
+    silently: bool,
+    requests: Arc<Mutex<Requests>>,
+    /// While this is open the server keeps what it lent, whatever becomes of the connection.
+    _alive: Option<Arc<OwnedFd>>,
+}
+
+impl Held {
+    /// Of a reply without values there is nothing to give back: its `hold` is 0.
+    pub(crate) const fn new(
+        (hold, silently): (u64, bool),
+        requests: Arc<Mutex<Requests>>,
+        alive: Option<Arc<OwnedFd>>,
+    ) -> Self {
+        Self { hold, silently, requests, _alive: alive }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.hold != 0 {
+            self.requests.lock().release(self.hold, self.silently);
+        }
+    }
+}
+
+/// Bytes in the memory of the node on this host, which stay as they are until this is dropped: they were compared with
+/// their checksum there. They are to be used and dropped soon, as they take room from everything else that the node does.
+pub struct LentBytes {
+    bytes: ShmView,
+    _held: Arc<Held>,
+}
+
+impl LentBytes {
+    pub(crate) const fn new(bytes: ShmView, held: Arc<Held>) -> Self {
+        Self { bytes, _held: held }
+    }
+}
+
+impl AsRef<[u8]> for LentBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl fmt::Debug for LentBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LentBytes").field("bytes", &self.bytes.len()).finish_non_exhaustive()
+    }
+}
