@@ -5,7 +5,6 @@
 //! and cuts of one chunk, are done in their order; everything else at the same time. A chunk that is not
 //! there is as one of no bytes.
 
-use std::convert::Infallible;
 use std::time::Duration;
 
 use millpond_types::DataId;
@@ -140,22 +139,9 @@ impl Client {
     ) -> Result<Vec<Option<LentBytes>>, ClientError> {
         let mut lent: Vec<Option<LentBytes>> = parts.iter().map(|_| None).collect();
         let there = self.read(parts, (rooms, &mut lent), deadline)?;
-        for ((room, len), place) in rooms.iter_mut().zip(there).zip(&mut lent) {
-            let len = len as usize;
-            if len == room.len() {
-                continue;
-            }
-            if let Some(bytes) = place.take() {
-                let mut rest = bytes.as_ref();
-                room.fill(len, |piece| {
-                    let (here, behind) = rest.split_at(piece.len());
-                    piece.copy_from_slice(here);
-                    rest = behind;
-                    Ok::<(), Infallible>(())
-                })
-                .unwrap_or_else(|never| match never {});
-            }
-            room.zero_after(len);
+        // What is lent fills its room, so there is nothing behind it.
+        for (room, len) in rooms.iter_mut().zip(there) {
+            room.zero_after(len as usize);
         }
         Ok(lent)
     }

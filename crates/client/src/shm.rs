@@ -244,6 +244,7 @@ impl ShmLink {
                 continue;
             }
             if self.lends()
+                && item.len as usize == reads.rooms[index].len()
                 && let Some(lent) = reads.lent.get_mut(index)
             {
                 let bytes = self.pool.view(item.pool_offset, item.len as usize)?;
