@@ -171,6 +171,14 @@ impl Arrived {
     }
 }
 
+/// How long a body in chunks (`aws-chunked`) is without what its chunks add, where the request has no `Content-Length`: SDKs of AWS send
+/// bodies with a trailer so over TLS.
+fn decoded_len(headers: &HeaderMap) -> Option<u64> {
+    let text = |name: &str| headers.get(name).and_then(|it| it.to_str().ok());
+    text("x-amz-content-sha256").filter(|it| it.starts_with("STREAMING-"))?;
+    text("x-amz-decoded-content-length")?.parse().ok()
+}
+
 /// The algorithm of an announced trailer.
 fn trailer(headers: &HeaderMap) -> S3Result<Option<Algorithm>> {
     let Some(name) = headers.get("x-amz-trailer").and_then(|it| it.to_str().ok()) else {
@@ -193,6 +201,7 @@ impl Incoming {
         said: &Said<'_>,
     ) -> S3Result<Self> {
         let len = said.len.and_then(|len| u64::try_from(len).ok());
+        let len = len.or_else(|| decoded_len(said.headers));
         let len = len.ok_or(S3ErrorCode::MissingContentLength)?;
         if len > BODY_MAX {
             return Err(S3ErrorCode::EntityTooLarge.into());

@@ -9,19 +9,21 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::http::HttpResponse;
+use aws_sdk_s3::config::interceptors::BeforeDeserializationInterceptorContextRef;
 use aws_sdk_s3::config::retry::RetryConfig;
 use aws_sdk_s3::config::timeout::TimeoutConfig;
 use aws_sdk_s3::config::{
-    BehaviorVersion, Credentials, Region, RequestChecksumCalculation, ResponseChecksumValidation,
-    StalledStreamProtectionConfig,
+    BehaviorVersion, ConfigBag, Credentials, Intercept, Region, RequestChecksumCalculation,
+    ResponseChecksumValidation, RuntimeComponents, StalledStreamProtectionConfig,
 };
-use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_s3::error::{BoxError, ProvideErrorMetadata, SdkError};
 use aws_sdk_s3::primitives::{ByteStream, DateTime, DateTimeFormat, SdkBody};
 use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart, EncodingType, PolicyStatus};
 use aws_smithy_http_client::Builder;
@@ -33,6 +35,7 @@ use s3s::crypto::{Checksum as _, Md5};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::backends::BackendSettings;
+use super::folders::Keeping;
 use super::store::{
     At, Backend, Content, Fault, Found, Kind, Match, Page, Pieces, Remote, Told, Wanted,
 };
@@ -41,6 +44,26 @@ use crate::ops::headers::TYPE_DEFAULT;
 use crate::ops::list::encoded;
 use crate::ops::tagging::plain;
 
+/// Sees each answer.
+#[derive(Debug)]
+struct Answers(Arc<Keeping>);
+
+impl Intercept for Answers {
+    fn name(&self) -> &'static str {
+        "Answers"
+    }
+
+    fn read_before_deserialization(
+        &self,
+        context: &BeforeDeserializationInterceptorContextRef<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        self.0.heard(context.response().headers().get("server"));
+        Ok(())
+    }
+}
+
 /// An object store that is reached by the SDK.
 pub(crate) struct Aws {
     client: Client,
@@ -48,8 +71,8 @@ pub(crate) struct Aws {
 }
 
 impl Aws {
-    /// Of these settings. Connects when something is asked.
-    pub(crate) fn new(settings: &BackendSettings) -> Self {
+    /// Of these settings. Connects when something is asked, and notes who answers.
+    pub(crate) fn new(settings: &BackendSettings, keeping: &Arc<Keeping>) -> Self {
         let connect = Duration::from_millis(settings.connect_timeout_ms);
         let http = Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring));
         let http = http.tls_context(trusted(settings.ca_pem.as_deref())).build_https();
@@ -70,6 +93,7 @@ impl Aws {
             .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
             .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
             .http_client(http)
+            .interceptor(Answers(Arc::clone(keeping)))
             .build();
         Self { client: Client::from_conf(config), settings: settings.clone() }
     }

@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use super::aws::Aws;
 use super::backends::{BackendSettings, read};
 use super::counted::Counted;
+use super::folders::{Folders, Keeping};
 use super::metrics::OfBackend;
 use super::rate::{LANES, Pace};
 use super::store::Backend;
@@ -97,8 +98,9 @@ impl Door {
 
     fn connect(&self, name: &str, settings: BackendSettings) -> Connected {
         let numbers = self.metrics.back.backend(name);
-        let counted = Counted::new(Aws::new(&settings), Arc::clone(&numbers));
-        let backend: Arc<dyn Backend> = Arc::new(counted);
+        let keeping = Arc::new(Keeping::default());
+        let counted = Counted::new(Aws::new(&settings, &keeping), Arc::clone(&numbers));
+        let backend: Arc<dyn Backend> = Arc::new(Folders::new(counted, keeping));
         let pace = Arc::new(Pace::new(settings.requests_max, settings.requests_per_s));
         Connected { settings, backend, pace, numbers }
     }

@@ -165,6 +165,11 @@ pub(crate) trait Backend: Send + Sync {
         md5: Option<&str>,
     ) -> Result<String, Fault>;
 
+    /// Whether a key has a place of its own there, so that no other object is where it would be.
+    async fn has_place(&self, _: At<'_>) -> Result<bool, Fault> {
+        Ok(true)
+    }
+
     /// What an object is.
     async fn head(&self, at: At<'_>) -> Result<Remote, Fault>;
 

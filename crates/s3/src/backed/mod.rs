@@ -29,6 +29,7 @@ use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use crate::back::aws::Aws;
 use crate::back::backends::BackendSettings;
+use crate::back::folders::{ELSEWHERE, Folders, Keeping, is_path};
 use crate::back::store::{At, Backend, Fault, Kind};
 use crate::door::Door;
 use crate::error::{refuse, told};
@@ -87,18 +88,31 @@ impl Backed {
     /// Whether the backend can have a key that goes there.
     ///
     /// # Errors
-    /// `KeyTooLongError`: it would be acknowledged and never be persisted.
-    pub(crate) fn check_key(&self, key: &str) -> S3Result<()> {
-        if self.fits(key) || self.mode_of(key) == Mode::Transient {
+    /// `KeyTooLongError`, `InvalidArgument`: it would be acknowledged and never be persisted.
+    pub(crate) async fn check_key(&self, door: &Door, key: &str) -> S3Result<()> {
+        if self.mode_of(key) == Mode::Transient {
             return Ok(());
         }
-        let prefix = self.backing.prefix.len();
-        let message = format!(
-            "Your key is too long: the backend '{}' puts a prefix of {prefix} bytes before it. Use one of at most {} bytes.",
-            self.backing.backend,
-            KEY_MAX.saturating_sub(prefix)
-        );
-        Err(refuse(S3ErrorCode::KeyTooLongError, message))
+        let name = &self.backing.backend;
+        if !self.fits(key) {
+            let prefix = self.backing.prefix.len();
+            let message = format!(
+                "Your key is too long: the backend '{name}' puts a prefix of {prefix} bytes before it. Use one of at most {} bytes.",
+                KEY_MAX.saturating_sub(prefix)
+            );
+            return Err(refuse(S3ErrorCode::KeyTooLongError, message));
+        }
+        let there = self.key(key);
+        if is_path(&there) {
+            return Ok(());
+        }
+        // Who is not reached now refuses it when it is brought there.
+        let Ok(far) = door.reach(name).await else { return Ok(()) };
+        if let Ok(false) = far.has_place(self.at(&there)).await {
+            let message = format!("The backend '{name}' cannot have this key: {ELSEWHERE}.");
+            return Err(refuse(S3ErrorCode::InvalidArgument, message));
+        }
+        Ok(())
     }
 
     /// What keys of the backend have before ours.
@@ -122,7 +136,8 @@ impl Backed {
 
 /// The client of a settings file.
 pub(crate) fn client(settings: &BackendSettings) -> Arc<dyn Backend> {
-    Arc::new(Aws::new(settings))
+    let keeping = Arc::new(Keeping::default());
+    Arc::new(Folders::new(Aws::new(settings, &keeping), keeping))
 }
 
 /// What it means to a client that a backend did not answer as it should.

@@ -28,12 +28,12 @@ pub(crate) struct Written {
 /// Lets a write in, late when the pool is nearly full.
 ///
 /// # Errors
-/// `SlowDown` when it is full; `KeyTooLongError` where the backend cannot have the key.
+/// `SlowDown` when it is full; `KeyTooLongError` and `InvalidArgument` where the backend cannot have the key.
 pub(crate) async fn admit(door: &Arc<Door>, (bucket, key): (&str, &str)) -> S3Result<Written> {
     let Some(backed) = door.backed(bucket).await? else {
         return Ok(Written { backed: None, is_through: false });
     };
-    backed.check_key(key)?;
+    backed.check_key(door, key).await?;
     let rule = backed.backing.rule_of(key.as_bytes());
     let mut is_through = rule.mode == Mode::WriteThrough;
     if is_over(door).await {
@@ -123,7 +123,8 @@ async fn settled(door: &Arc<Door>, backed: &Backed, key: &str) -> S3Result<()> {
     }
     let name = &backed.backing.backend;
     let why = if failed.is_empty() { "it does not answer in time" } else { &failed };
+    let what = if first.is_tombstone() { "removed" } else { "stored" };
     let message =
-        format!("The object is stored here, and the backend '{name}' does not have it yet: {why}");
+        format!("The object is {what} here, and the backend '{name}' does not know it yet: {why}");
     Err(refuse(S3ErrorCode::ServiceUnavailable, message))
 }

@@ -113,7 +113,9 @@ pub(crate) async fn create(
     who.sign(door, &wished!(input), &mut record).await?;
     record.wants = wants;
     let backed = door.backed(&input.bucket).await?;
-    backed.as_ref().map_or(Ok(()), |it| it.check_key(&input.key))?;
+    if let Some(backed) = &backed {
+        backed.check_key(door, &input.key).await?;
+    }
     let goes_behind = backed.is_some_and(|it| it.mode_of(&input.key) != Mode::Transient);
     record.check_behind(goes_behind)?;
     let (bucket, key) = (input.bucket.clone(), input.key.clone());
