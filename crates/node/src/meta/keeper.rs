@@ -11,7 +11,7 @@ use millpond_meta::Garbage;
 use millpond_types::cluster::Routing;
 use millpond_types::limits::GARBAGE_KEEP_MS;
 use millpond_types::meta::Ino;
-use millpond_types::wire::{ChunkChange, Verb};
+use millpond_types::wire::{ChunkChange, PlacedChunk, Verb};
 use millpond_types::{DataId, FileChunk, Tick};
 use tokio::sync::oneshot;
 
@@ -29,6 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const FILES_MAX: usize = 256;
 /// Chunks removed by one call.
 const CUTS_MAX: u32 = 1024;
+/// Chunks behind the end of a file that are looked for after its own were removed, and as many again behind what is found. Writes
+/// whose length no meta took (over a quota, or of a host that died) have made them.
+const BEHIND: u32 = 16;
 /// Time for one such call.
 const REMOVAL: Duration = Duration::from_secs(30);
 
@@ -276,7 +279,48 @@ fn remove_all(client: &Client, garbage: &[Garbage]) -> Vec<u64> {
         flush(&mut some, &mut cuts);
     }
     removed.extend(large.iter().filter(|it| remove_chunks(client, it)).map(|it| it.data));
+    let is_removed = |it: &&Garbage| removed.contains(&it.data);
+    let left: Vec<&Garbage> = garbage.iter().filter(is_removed).collect();
+    let left =
+        left.chunks((CUTS_MAX / BEHIND) as usize).flat_map(|some| remove_behind(client, some));
+    let left: Vec<u64> = left.collect();
+    removed.retain(|data| !left.contains(data));
     removed
+}
+
+/// Removes what lies behind the ends of some bytes; of which that must be tried again.
+fn remove_behind(client: &Client, garbage: &[&Garbage]) -> Vec<u64> {
+    let mut from: Vec<(&Garbage, u32)> = garbage.iter().map(|it| (*it, chunk_count(it))).collect();
+    while !from.is_empty() {
+        let end = |first: u32| first.saturating_add(BEHIND);
+        let cuts = from.iter().map(|(it, first)| (*first..end(*first)).map(|at| cut(it, at)));
+        match remove_there(client, &cuts.map(Iterator::collect).collect::<Vec<_>>()) {
+            Ok(found) => {
+                let more = from.into_iter().zip(found).filter(|(_, found)| *found);
+                from = more.map(|((it, first), _)| (it, end(first))).collect();
+            }
+            Err(error) => {
+                tracing::warn!("removing what lies behind the ends of files: {error}");
+                return from.into_iter().map(|(it, _)| it.data).collect();
+            }
+        }
+    }
+    Vec::new()
+}
+
+/// Removes chunks of those groups in which there is one; which these are.
+fn remove_there(client: &Client, groups: &[Vec<ChunkCut>]) -> Result<Vec<bool>, ClientError> {
+    let places = groups.iter().flatten().map(|it| PlacedChunk { chain: it.chain, chunk: it.chunk });
+    let mut stats = client.stat_chunks(&places.collect::<Vec<_>>(), Some(REMOVAL))?.into_iter();
+    let mut is_there =
+        |group: &Vec<ChunkCut>| stats.by_ref().take(group.len()).flatten().count() > 0;
+    let found: Vec<bool> = groups.iter().map(&mut is_there).collect();
+    let there = groups.iter().zip(&found).filter(|(_, found)| **found);
+    let there: Vec<ChunkCut> = there.flat_map(|(group, _)| group).copied().collect();
+    if !there.is_empty() {
+        client.cut_chunks(&there, Some(REMOVAL))?;
+    }
+    Ok(found)
 }
 
 fn cut(Garbage { data, record }: &Garbage, index: u32) -> ChunkCut {

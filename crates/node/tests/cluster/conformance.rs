@@ -2,6 +2,7 @@
 //! bytes and lengths. `crates/node/tests/tools/install.sh` installs them; `NO_FUSE=1` leaves them out.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -158,7 +159,6 @@ fn clones_agree_with_a_model() {
     }
 }
 
-/// Waits until `check` holds; fails after some seconds.
 /// Runs a command of the shell that must succeed, and returns what it prints.
 fn millpond(args: &[&str], path: &Path) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_millpond"));
@@ -219,4 +219,36 @@ fn a_path_tells_where_its_bytes_lie_and_keeps_to_its_quota() {
     let elsewhere = elsewhere.unwrap();
     let text = String::from_utf8_lossy(&elsewhere.stderr).into_owned();
     assert!(!elsewhere.status.success() && text.contains("not on a mount"), "{text}");
+}
+
+#[test]
+fn what_a_quota_refused_goes_with_its_file() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::roomy(3, 2);
+    let mounted = Mounted::new(&cluster, "mount", "");
+    let folder = mounted.folder.join("team");
+    std::fs::create_dir(&folder).unwrap();
+    millpond(&["quota", "--bytes", "64KiB"], &folder);
+    let path = folder.join("file");
+    let file = std::fs::File::create(&path).unwrap();
+    for mib in 1..7 {
+        let full = file.write_all_at(&vec![7; 1 << 20], mib << 20).and_then(|()| file.sync_all());
+        assert_eq!(full.unwrap_err().raw_os_error(), Some(122), "EDQUOT");
+    }
+    let addresses: Vec<&str> = cluster.nodes.iter().map(|node| &*node.address).collect();
+    let found = || {
+        let mut fsck = Command::new(env!("CARGO_BIN_EXE_millpond"));
+        fsck.args(["fsck", "--settle", "0", &addresses.join(",")]);
+        let done = fsck.output().unwrap();
+        (done.status.code(), String::from_utf8_lossy(&done.stdout).into_owned())
+    };
+    let (code, text) = found();
+    assert_eq!(code, Some(4), "nothing was written behind the end: {text}");
+    drop(file);
+    std::fs::remove_file(path).unwrap();
+    crate::process::until("the chunks are gone", || {
+        found().1.contains(" 0 chunks: clean").then_some(())
+    });
 }
