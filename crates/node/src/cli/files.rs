@@ -277,7 +277,7 @@ impl Sum {
 pub(super) fn summary(args: &Args) -> Outcome {
     let behind = Behind::of(args)?;
     let first = behind.attr()?;
-    let mut sum = Sum::default();
+    let (mut sum, mut refused) = (Sum::default(), 0_u64);
     sum.add(&first);
     let progress = ProgressBar::new_spinner();
     progress.set_style(ProgressStyle::with_template("{spinner} {pos} inodes, {per_sec}")?);
@@ -287,8 +287,14 @@ pub(super) fn summary(args: &Args) -> Outcome {
         loop {
             let limit = u32::try_from(DIR_PAGE_MAX).unwrap_or(1);
             let page = MetaOp::ReadDir(ReadDir { dir, after, limit, attrs: true });
-            let MetaReply::Page { entries, end } = behind.metas.ask(page)? else {
-                bail!("a meta answered something else than it was asked for");
+            let (entries, end) = match behind.metas.ask_as_me(page) {
+                Ok(MetaReply::Page { entries, end }) => (entries, end),
+                Ok(_) => bail!("a meta answered something else than it was asked for"),
+                Err(error) if error.downcast_ref() == Some(&MetaError::Access) => {
+                    refused += 1;
+                    break;
+                }
+                Err(error) => return Err(error),
             };
             for entry in &entries {
                 after = entry.cookie;
@@ -304,6 +310,11 @@ pub(super) fn summary(args: &Args) -> Outcome {
         }
     }
     progress.finish_and_clear();
+    if refused > 0 {
+        eprintln!(
+            "millpond: you may not read {refused} of the folders: what is in them is not counted"
+        );
+    }
     let Sum { files, directories, others, bytes, chunks } = sum;
     let text = if args.json {
         let document = json!({

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use millpond_client::{Addresses, Client, ClientOptions};
-use millpond_env::{RealClock, effective_uid};
+use millpond_env::{RealClock, effective_gid, effective_uid, supplementary_groups};
 use millpond_store::KeyRange;
 use millpond_types::meta::{Caller, MetaOp, MetaReply, MetaRequest, RecordRange, keys};
 use parking_lot::Mutex;
@@ -49,7 +49,9 @@ impl Metas {
     /// # Errors
     /// As for [`Metas::ask`].
     pub(super) fn ask_as_me(&self, op: MetaOp) -> anyhow::Result<MetaReply> {
-        self.ask_for(Caller { uid: effective_uid(), ..Caller::default() }, op)
+        let (uid, gid) = (effective_uid(), effective_gid());
+        let groups = supplementary_groups().unwrap_or_default();
+        self.ask_for(Caller { uid, gid, groups, checked: false }, op)
     }
 
     /// As [`Metas::ask`], on behalf of this caller.
@@ -70,7 +72,7 @@ impl Metas {
         let KeyRange { mut start, end } = KeyRange::prefix(keys::SESSIONS);
         loop {
             let wanted = RecordRange { start, end: end.clone(), values: false };
-            let MetaReply::Records(page) = self.ask(MetaOp::Records(wanted))? else {
+            let MetaReply::Records(page) = self.ask_as_me(MetaOp::Records(wanted))? else {
                 bail!("a meta answered something else than it was asked for");
             };
             let mut all = page.entries.iter().map(|(key, _)| keys::number(keys::SESSIONS, key));

@@ -28,7 +28,7 @@ impl Remote<'_> {
     pub(super) fn page_now(&self, range: KeyRange, values: bool) -> anyhow::Result<Page> {
         let KeyRange { start, end } = range;
         let wanted = RecordRange { start, end: end.clone(), values };
-        let MetaReply::Records(page) = self.metas.ask(MetaOp::Records(wanted))? else {
+        let MetaReply::Records(page) = self.metas.ask_as_me(MetaOp::Records(wanted))? else {
             bail!("a meta answered something else than it was asked for");
         };
         self.progress.inc(page.entries.len() as u64);
@@ -38,7 +38,7 @@ impl Remote<'_> {
 
     pub(super) fn at_once_now(&self, keys: Vec<Vec<u8>>) -> anyhow::Result<Vec<Option<Vec<u8>>>> {
         let n = keys.len();
-        match self.metas.ask(MetaOp::RecordsAt { keys })? {
+        match self.metas.ask_as_me(MetaOp::RecordsAt { keys })? {
             MetaReply::Values(values) if values.len() == n => Ok(values),
             _ => bail!("a meta answered something else than it was asked for"),
         }
@@ -91,7 +91,7 @@ pub(super) fn check(metas: &Metas, args: &Args, report: &mut Report) -> anyhow::
 
 /// Whether there was something to put right, or why it cannot be.
 fn put_right(metas: &Metas, repair: &Repair) -> anyhow::Result<Result<bool, MetaError>> {
-    match metas.ask(MetaOp::Repair(repair.clone())) {
+    match metas.ask_as_me(MetaOp::Repair(repair.clone())) {
         Ok(MetaReply::Repaired(done)) => Ok(Ok(done)),
         Ok(_) => bail!("a meta answered something else than it was asked for"),
         Err(error) => match error.downcast::<MetaError>() {
