@@ -69,6 +69,6 @@ pub use volume::{
 
 pub use millpond_types::meta::object::{
     Attachment, Backing, Bucket, Claimed, Expect, KeyState, ListPage, Listed, Mode, Object, Origin,
-    Outcome, Part, Place, Put, QueuePage, Queued, Remote, Rule, StatePage, Under, Upload, UploadId,
-    Wanted, WhenFull,
+    Outcome, Part, Place, Put, QueuePage, Queued, Remote, Rule, Sharing, StatePage, Under, Upload,
+    UploadId, Wanted, WhenFull,
 };

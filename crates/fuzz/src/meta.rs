@@ -4,7 +4,7 @@ use millpond_types::meta::object::{
     Attachment, AttachmentRecord, Backing, BackingOp, BackingReply, Bucket, Claimed, Expect,
     KeyState, ListObjects, ListPage, Listed, Mode, Object, ObjectBody, ObjectOp, ObjectReply,
     Origin, Outcome, Part, PartPlace, PartRecord, Place, PutObject, PutPart, QueuePage,
-    QueueRecord, Queued, Remote, Rule, SetAttachment, StatePage, Under, Upload, UploadId,
+    QueueRecord, Queued, Remote, Rule, SetAttachment, Sharing, StatePage, Under, Upload, UploadId,
     UploadRecord, Wanted, WhenFull, Whole,
 };
 use millpond_types::meta::{
@@ -185,6 +185,7 @@ fn backing() -> Backing {
         prefix: b"tmp/".to_vec(),
         mode: Mode::Transient,
         is_pinned: true,
+        sharing: Sharing::Shared,
         priority: 3,
         ttl_s: 60,
         quota_bytes: 1 << 40,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millpond_client::{Mode, OpenOptions, Rule};
+use millpond_client::{Mode, OpenOptions, Rule, Sharing};
 use millpond_s3::BackendRing;
 use millpond_s3_load::proxy::Faults;
 
@@ -109,6 +109,31 @@ fn who_writes_at_the_same_time_at_a_shared_place_is_counted_and_overwritten() {
     it.direct.object(&there("k"), "theirs, later");
     until("it is seen", || (it.s3.get(&at("k")).send().body == b"theirs, later").then_some(()));
     assert_eq!(it.metric("millpond_s3_conflicts_total{bucket=\"front\"}"), 1);
+}
+
+#[test]
+fn a_rule_says_who_writes_below_its_prefix() {
+    let it = Backed::start();
+    it.backing(|backing| {
+        backing.is_shared = true;
+        backing.ttl_s = 1;
+    });
+    it.rules(vec![Rule {
+        prefix: b"own/".to_vec(),
+        sharing: Sharing::Exclusive,
+        ..Rule::default()
+    }]);
+    for key in ["own/k", "k"] {
+        it.s3.object(&at(key), "ours");
+    }
+    it.settled();
+    for key in ["own/k", "k"] {
+        it.direct.object(&there(key), "theirs");
+    }
+    until("it is seen", || (it.s3.get(&at("k")).send().body == b"theirs").then_some(()));
+    assert_eq!(it.s3.bytes(&at("own/k")), b"ours", "nobody else writes there");
+    it.rules(Vec::new());
+    until("it is shared", || (it.s3.get(&at("own/k")).send().body == b"theirs").then_some(()));
 }
 
 #[test]

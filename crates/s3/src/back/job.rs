@@ -208,12 +208,17 @@ impl Job {
         self.failed(&Fault { kind: Kind::Refused, is_congested: false, text }, 0)
     }
 
+    /// Whether others write its key at the backend too.
+    pub(super) fn is_shared(&self) -> bool {
+        self.backing.is_shared_at(&self.claimed.key)
+    }
+
     /// What became of an attempt that nobody knows the outcome of.
     async fn resolved(&self, at: At<'_>) -> Outcome {
         let state = &self.claimed.state;
         let is_same = state.under.is_some_and(|it| it.seq == state.seq);
         let may_have_parts = self.lane == 1 || !is_same;
-        if may_have_parts && !self.backing.is_shared {
+        if may_have_parts && !self.is_shared() {
             // One that is completed yet would come after ours.
             if let Err(fault) = upload::abort_all(self, at).await {
                 return self.unresolved(&fault);
@@ -229,7 +234,7 @@ impl Job {
             }
             Ok(remote) => {
                 let known = state.has.as_ref().is_some_and(|it| it.etag == remote.etag);
-                if self.backing.is_shared && !known {
+                if self.is_shared() && !known {
                     self.bucket.numbers.conflicts.inc();
                 }
                 Self::again("it was not done: the backend has another content".to_owned())

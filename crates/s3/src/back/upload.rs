@@ -62,7 +62,7 @@ pub(super) async fn send(
     at: At<'_>,
     (told, opened, ranges): (&Told, &Opened, &[(u64, u64)]),
 ) -> Result<String, Not> {
-    if !job.backing.is_shared {
+    if !job.is_shared() {
         abort_all(job, at).await.map_err(Not::Begun)?;
     }
     let permit = job.connected.pace.permit(job.lane).await;

@@ -233,7 +233,7 @@ impl Sides<'_> {
         }
         let state = self.states.of(key);
         // Others may have put it again once it had gone.
-        let is_over = self.backed.backing.is_shared
+        let is_over = self.backed.is_shared(key)
             && state.is_some_and(|it| it.is_tombstone() && it.is_clean());
         match state.map(|it| it.wanted) {
             None | Some(Wanted::Forgotten) => Ok(Fate::Shown),

@@ -90,7 +90,7 @@ async fn place(door: &Arc<Door>, backed: &Backed, key: &str, with_bytes: bool) -
             match state {
                 // Others may have put it again once it had gone.
                 Some(state)
-                    if state.is_tombstone() && !(backed.backing.is_shared && state.is_clean()) =>
+                    if state.is_tombstone() && !(backed.is_shared(key) && state.is_clean()) =>
                 {
                     return Ok(Seen::Nowhere);
                 }
@@ -104,7 +104,7 @@ async fn place(door: &Arc<Door>, backed: &Backed, key: &str, with_bytes: bool) -
             }
         };
         let word = word(mode, state.as_ref(), &there.object.attr);
-        let (Some(state), true) = (state, word == "clean" && backed.backing.is_shared) else {
+        let (Some(state), true) = (state, word == "clean" && backed.is_shared(key)) else {
             return Ok(Seen::Here(there, word));
         };
         if is_right(door, (backed, key), (&state, &there.object)).await? {
@@ -236,7 +236,7 @@ async fn absent(
     backed: &Backed,
     (key, seen): (&str, Option<u64>),
 ) -> S3Result<()> {
-    let Some(seq) = seen.filter(|_| backed.backing.is_shared) else { return Ok(()) };
+    let Some(seq) = seen.filter(|_| backed.is_shared(key)) else { return Ok(()) };
     let (bucket, asked) = (backed.bucket.clone(), key.to_owned());
     let evict = move |store: &Store| store.evict(&bucket, asked.as_bytes(), seq).in_bucket();
     door.blocking(evict).await.map(drop)

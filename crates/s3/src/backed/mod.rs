@@ -115,6 +115,11 @@ impl Backed {
         Ok(())
     }
 
+    /// Whether others write this key at the backend too.
+    pub(crate) fn is_shared(&self, key: impl AsRef<[u8]>) -> bool {
+        self.backing.is_shared_at(key.as_ref())
+    }
+
     /// What keys of the backend have before ours.
     pub(crate) fn prefix(&self) -> &str {
         // Commands make it of text.

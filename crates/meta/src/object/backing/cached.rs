@@ -39,7 +39,7 @@ pub(super) async fn evict(
         record.marks.evicted = record.attr.nlink == 1;
         drop_file(view, &mut way, record).await?;
         (Wanted::Forgotten, was.has.clone())
-    } else if was.wanted == Wanted::Forgotten && backed.backing.is_shared {
+    } else if was.wanted == Wanted::Forgotten && backed.backing.is_shared_at(key) {
         permit::access(caller, &way.dirs[0].record.attr, permit::WRITE)?;
         (Wanted::Nothing, None)
     } else {

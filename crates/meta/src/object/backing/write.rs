@@ -61,7 +61,7 @@ pub(in super::super) async fn changed(
     }
     if let Some(was) = slot.was.as_ref().filter(|_| wanted == Wanted::Nothing)
         && was.is_tombstone()
-        && (was.is_dirty() || !backed.backing.is_shared)
+        && (was.is_dirty() || !backed.backing.is_shared_at(key))
     {
         return Ok(());
     }

@@ -1,7 +1,7 @@
 //! `millpond s3 rules`: what becomes of keys, by their prefixes.
 
 use anyhow::bail;
-use millpond_client::{Backing, Mode, Rule, WhenFull};
+use millpond_client::{Backing, Mode, Rule, Sharing, WhenFull};
 use millpond_types::ByteSize;
 use millpond_types::limits::REPLICAS_MAX;
 use serde_json::json;
@@ -18,6 +18,7 @@ Examples:
   millpond s3 rules set data checkpoints/ --mode write-through
   millpond s3 rules set data scratch/ --mode transient --ttl 24h --quota 500GiB
   millpond s3 rules set data models/ --mode write-back --pin --priority 30
+  millpond s3 rules set data incoming/ --mode write-back --sharing shared --ttl 10s
   millpond s3 rules rm data scratch/";
 
 #[derive(Debug, clap::Args)]
@@ -60,6 +61,9 @@ struct Set {
     /// shared. [default: without end; as the bucket says]
     #[arg(long)]
     ttl: Option<Span>,
+    /// Whether others write at the backend below the prefix too. [default: what the bucket says]
+    #[arg(long, value_enum)]
+    sharing: Option<SharingArg>,
     /// Bytes that lie below the prefix at most, of a transient rule: what is more is refused with 507. The prefix ends with
     /// '/' then, and is empty when it gets its first quota. [default: any number]
     #[arg(long)]
@@ -86,6 +90,15 @@ pub(super) enum ModeArg {
     WriteThrough,
     /// Never goes to the backend.
     Transient,
+}
+
+/// Who writes at the backend.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum SharingArg {
+    /// Nobody else.
+    Exclusive,
+    /// Others too: what is cached is right for the time to live.
+    Shared,
 }
 
 /// What becomes of writes while the pool is full.
@@ -128,6 +141,11 @@ impl Set {
             prefix: self.prefix.clone().into_bytes(),
             mode: self.mode.mode(),
             is_pinned: self.pin,
+            sharing: match self.sharing {
+                None => Sharing::AsBucket,
+                Some(SharingArg::Exclusive) => Sharing::Exclusive,
+                Some(SharingArg::Shared) => Sharing::Shared,
+            },
             priority: self.priority,
             ttl_s: self.ttl.map_or(0, seconds),
             quota_bytes: self.quota.map_or(0, Size::bytes),
@@ -203,6 +221,15 @@ const fn full_name(it: WhenFull) -> &'static str {
     }
 }
 
+/// Who writes at the backend, if the rule says so.
+const fn sharing_name(it: Sharing) -> Option<&'static str> {
+    match it {
+        Sharing::AsBucket => None,
+        Sharing::Exclusive => Some("exclusive"),
+        Sharing::Shared => Some("shared"),
+    }
+}
+
 /// The replicas that a rule asks for.
 fn replicas(rule: &Rule) -> Option<u8> {
     Some(rule.replicas).filter(|it| *it > 0)
@@ -218,18 +245,30 @@ fn list(backing: &Backing, json: bool) -> Outcome {
         let shown = |it: &Rule| {
             json!({"prefix": prefix(it), "mode": name(it.mode), "pinned": it.is_pinned,
                 "ttl_seconds": it.ttl_s, "quota_bytes": it.quota_bytes, "priority": it.priority,
-                "when_full": full_name(it.when_full), "replicas": replicas(it)})
+                "when_full": full_name(it.when_full), "replicas": replicas(it),
+                "sharing": sharing_name(it.sharing)})
         };
         let lines: Vec<_> = rules.iter().map(shown).collect();
         return output::line(&serde_json::Value::from(lines).to_string());
     }
-    let titles = ["prefix", "mode", "pinned", "ttl", "quota", "priority", "replicas", "when full"];
+    let titles = [
+        "prefix",
+        "mode",
+        "sharing",
+        "pinned",
+        "ttl",
+        "quota",
+        "priority",
+        "replicas",
+        "when full",
+    ];
     let mut rows = vec![titles.map(str::to_owned).to_vec()];
     let or_dash = |is_set: bool, text: String| if is_set { text } else { "-".to_owned() };
     rows.extend(rules.iter().map(|it| {
         vec![
             or_dash(!it.prefix.is_empty(), prefix(it)),
             name(it.mode).to_owned(),
+            sharing_name(it.sharing).unwrap_or("-").to_owned(),
             if it.is_pinned { "yes" } else { "no" }.to_owned(),
             or_dash(it.ttl_s > 0, format!("{}s", it.ttl_s)),
             or_dash(it.quota_bytes > 0, ByteSize(it.quota_bytes).to_string()),

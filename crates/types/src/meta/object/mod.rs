@@ -10,7 +10,7 @@ pub use backing::{
     BACKEND_NAME_MAX, Backing, BackingError, BackingOp, BackingReply, CLAIMS_MAX, Claimed,
     ERROR_BYTES_MAX, ETAG_BYTES_MAX, FORGET_MS, KeyState, LANE_LARGE, LANE_SMALL, LANE_SWEEP, Mode,
     Origin, Outcome, PAUSE_MS_MAX, Place, QueuePage, QueueRecord, Queued, RULE_PREFIXES_MAX,
-    RULES_MAX, Remote, Rule, SMALL_MAX, StatePage, Under, Wanted, WhenFull,
+    RULES_MAX, Remote, Rule, SMALL_MAX, Sharing, StatePage, Under, Wanted, WhenFull,
 };
 pub use key::{
     BEGINNING, INSIDE, LONG_BYTES, Meaning, OBJECT_KEY_MAX, ObjectKeyError, SELF_NAME,

@@ -3,7 +3,7 @@
 use super::super::object::{
     Backing, BackingError, BackingOp, BackingReply, CLAIMS_MAX, Claimed, ERROR_BYTES_MAX,
     ETAG_BYTES_MAX, KeyState, LANE_LARGE, LANE_SMALL, LANE_SWEEP, Mode, OBJECT_KEY_MAX, Origin,
-    Outcome, PAUSE_MS_MAX, Place, QueuePage, QueueRecord, Queued, RULES_MAX, Remote, Rule,
+    Outcome, PAUSE_MS_MAX, Place, QueuePage, QueueRecord, Queued, RULES_MAX, Remote, Rule, Sharing,
     StatePage, Under, Wanted, WhenFull,
 };
 use super::objects::object;
@@ -21,6 +21,7 @@ pub(super) fn backing() -> Backing {
         quota_bytes: 1 << 40,
         when_full: WhenFull::WriteThrough,
         replicas: 0,
+        sharing: Sharing::Exclusive,
     };
     let longer = Rule { prefix: b"tmp/kept/".to_vec(), ..Rule::default() };
     Backing {
@@ -127,7 +128,10 @@ fn records_come_back() {
     assert_eq!(Backing::open(&backing().seal()), Ok(backing()));
     for when_full in [WhenFull::SlowDown, WhenFull::WriteThrough] {
         for replicas in 0..=REPLICAS_MAX {
-            let rules = vec![Rule { when_full, replicas, ..Rule::default() }];
+            let sharing = [Sharing::AsBucket, Sharing::Exclusive, Sharing::Shared];
+            let sharing = sharing[usize::from(replicas) % 3];
+            let is_pinned = replicas > 2;
+            let rules = vec![Rule { is_pinned, sharing, when_full, replicas, ..Rule::default() }];
             let with = Backing { rules, ..backing() };
             assert_eq!(Backing::open(&with.seal()), Ok(with));
         }

@@ -59,6 +59,18 @@ pub enum WhenFull {
     SlowDown,
 }
 
+/// Who writes at the backend below a rule's prefix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// What the bucket says.
+    #[default]
+    AsBucket,
+    /// Nobody else.
+    Exclusive,
+    /// Others too.
+    Shared,
+}
+
 /// What holds for keys that begin with some bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
@@ -68,6 +80,8 @@ pub struct Rule {
     pub mode: Mode,
     /// What is cached stays, whatever the bounds.
     pub is_pinned: bool,
+    /// Who writes at the backend.
+    pub sharing: Sharing,
     /// Its keys go to the backend before those that became dirty up to so many minutes before them.
     pub priority: u8,
     /// Seconds that transient objects live; 0 without end. Of others how long what is cached is taken for right where
@@ -91,7 +105,7 @@ pub struct Backing {
     pub bucket: String,
     /// What keys there have before those of here.
     pub prefix: Vec<u8>,
-    /// Others write there too.
+    /// Others write there too, where no rule says something else.
     pub is_shared: bool,
     /// Seconds that what is cached is taken for right, if others write there; and between two walks for what mounts
     /// wrote.
@@ -131,6 +145,16 @@ impl Backing {
     pub fn rule_of(&self, key: &[u8]) -> Rule {
         let fitting = self.rules.iter().filter(|rule| key.starts_with(&rule.prefix));
         fitting.max_by_key(|rule| rule.prefix.len()).cloned().unwrap_or_default()
+    }
+
+    /// Whether others write a key at the backend too.
+    #[must_use]
+    pub fn is_shared_at(&self, key: &[u8]) -> bool {
+        match self.rule_of(key).sharing {
+            Sharing::AsBucket => self.is_shared,
+            Sharing::Exclusive => false,
+            Sharing::Shared => true,
+        }
     }
 
     /// Whether it is the same place at the same backend.
@@ -199,7 +223,13 @@ impl Rule {
     fn encode(&self, w: &mut Writer) {
         w.bytes16(&self.prefix);
         w.u8(self.mode.code());
-        w.u8(u8::from(self.is_pinned));
+        let sharing = match self.sharing {
+            Sharing::AsBucket => 0,
+            Sharing::Exclusive => 1,
+            Sharing::Shared => 2,
+        };
+        // Bits above the first were 0 before there was something to say in them.
+        w.u8(u8::from(self.is_pinned) | sharing << 1);
         w.u8(self.priority);
         w.u32(self.ttl_s);
         w.u64(self.quota_bytes);
@@ -213,7 +243,14 @@ impl Rule {
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let (prefix, mode) = (key(r)?, Mode::decode(r)?);
-        let (is_pinned, priority) = (flag(r, "pinned rule")?, r.u8()?);
+        let (kept, priority) = (r.u8()?, r.u8()?);
+        let sharing = match kept >> 1 {
+            0 => Sharing::AsBucket,
+            1 => Sharing::Exclusive,
+            2 => Sharing::Shared,
+            _ => return Err(WireError::Field("sharing of a rule")),
+        };
+        let is_pinned = kept & 1 == 1;
         let (ttl_s, quota_bytes) = (r.u32()?, r.u64()?);
         let last = r.u8()?;
         let when_full = if last & 1 == 0 { WhenFull::WriteThrough } else { WhenFull::SlowDown };
@@ -221,7 +258,17 @@ impl Rule {
         if replicas > REPLICAS_MAX {
             return Err(WireError::Field("replicas of a rule"));
         }
-        Ok(Self { prefix, mode, is_pinned, priority, ttl_s, quota_bytes, when_full, replicas })
+        Ok(Self {
+            prefix,
+            mode,
+            is_pinned,
+            sharing,
+            priority,
+            ttl_s,
+            quota_bytes,
+            when_full,
+            replicas,
+        })
     }
 }
 
