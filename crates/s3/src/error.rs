@@ -188,7 +188,7 @@ pub(crate) fn message(code: &str) -> &'static str {
             "At least one of the preconditions that you specified did not hold."
         }
         "RequestTimeTooSkewed" => {
-            "The difference between the request time and the server's time is too large."
+            "The difference between the request time and the current time is too large."
         }
         "RequestTimeout" => {
             "Your socket connection to the server was not read from or written to within the timeout period."

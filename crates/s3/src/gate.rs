@@ -185,6 +185,11 @@ pub(crate) fn check_signed(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
     let signed = match (authorization, is_presigned) {
         (None, false) => return Ok(()),
         (Some(it), false) if it.starts_with("AWS4-") => {
+            let parts = ["Credential=", "SignedHeaders=", "Signature="];
+            if !parts.into_iter().all(|part| it.contains(part)) {
+                let message = "The authorization header is malformed; the authorization header requires three components: Credential, SignedHeaders, and Signature.";
+                return Err(refuse(S3ErrorCode::AuthorizationHeaderMalformed, message));
+            }
             let signed = it.split("SignedHeaders=").nth(1).unwrap_or_default();
             signed.split(',').next().unwrap_or_default().to_owned()
         }
@@ -284,6 +289,10 @@ pub(crate) fn check(
     if plain(uri.path()).is_none() {
         return Err(S3ErrorCode::InvalidURI.into());
     }
+    let methods = [Method::GET, Method::HEAD, Method::PUT, Method::POST, Method::DELETE];
+    if !methods.contains(method) {
+        return Err(S3ErrorCode::MethodNotAllowed.into());
+    }
     check_subresources(method, uri, is_object)?;
     check_valid(uri)?;
     check_headers(headers)
@@ -304,6 +313,7 @@ mod tests {
     #[test]
     fn a_subresource_is_never_taken_for_the_whole() {
         let refused = Some("MethodNotAllowed".to_owned());
+        assert_eq!(code(&Method::PATCH, "/b/k", true), refused);
         for word in ["acl", "logging", "versioning", "location", "uploads", "object-lock"] {
             let uri: &'static str = Box::leak(format!("/b?{word}").into_boxed_str());
             assert_eq!(code(&Method::DELETE, uri, false), refused, "{word}");

@@ -26,6 +26,7 @@ use crate::metrics::{Metrics, Seen};
 use crate::ops::tagging::plain;
 use crate::ops::{cors, form};
 use crate::record::CorsRule;
+use crate::unread::Unread;
 
 /// When a request was signed.
 const AMZ_DATE: &str = "x-amz-date";
@@ -80,6 +81,7 @@ struct Asked {
     /// Whether the path has a key behind the bucket.
     is_object: bool,
     len: u64,
+    unread: Unread,
 }
 
 fn text(headers: &HeaderMap, name: impl hyper::header::AsHeaderName) -> Option<&str> {
@@ -155,6 +157,7 @@ impl Front {
             is_object,
             len: text(headers, CONTENT_LENGTH).and_then(|it| it.parse().ok()).unwrap_or(0),
             path,
+            unread: Unread::new(request.body()),
         }
     }
 
@@ -197,9 +200,12 @@ impl Front {
             written(error)?
         } else {
             date_signed(request.headers_mut());
-            self.called(request).await?
+            self.called(asked, request).await?
         };
         self.cross_origin(asked, &mut response).await;
+        if seen.name() != "GetObject" {
+            escape_returns(&mut response);
+        }
         finish(asked, &mut response);
         let took = RealClock::tick().since(start);
         let status = response.status().as_u16();
@@ -215,13 +221,14 @@ impl Front {
     /// Has `s3s` do it. A form waits until there is memory for all of it.
     async fn called(
         &self,
+        asked: &Asked,
         request: Request<hyper::body::Incoming>,
     ) -> Result<Response<Body>, HttpError> {
         let len = match crate::gate::form(request.method(), request.headers()) {
             Err(error) => return written(error),
             Ok(None) => {
                 let (head, body) = request.into_parts();
-                let body = self.chunks.of(&head.headers, body.into());
+                let body = self.chunks.of(&head.headers, asked.unread.watch(body));
                 return self.service.call(Request::from_parts(head, body)).await;
             }
             Ok(Some(len)) => len,
@@ -231,6 +238,7 @@ impl Front {
         let room = tokio::time::timeout(FORM_PATIENCE, self.forms.acquire_many(kib)).await;
         let Ok(Ok(_room)) = room else { return written(S3ErrorCode::SlowDown.into()) };
         let (mut head, body) = request.into_parts();
+        let body = asked.unread.watch(body);
         match tokio::time::timeout(FORM_PATIENCE, body.collect()).await {
             Err(_) => written(S3ErrorCode::RequestTimeout.into()),
             Ok(Err(_)) => written(S3ErrorCode::IncompleteBody.into()),
@@ -342,6 +350,7 @@ fn finish(asked: &Asked, response: &mut Response<Body>) {
         headers.insert("x-amz-request-id", id);
     }
     headers.insert("server", HeaderValue::from_static("Millpond"));
+    asked.unread.tell(headers);
     if status == StatusCode::NOT_MODIFIED {
         headers.remove(CONTENT_LENGTH);
         *response.body_mut() = Body::empty();
@@ -363,6 +372,21 @@ fn finish(asked: &Asked, response: &mut Response<Body>) {
     *response.body_mut() = if is_head { Body::empty() } else { Body::from(text) };
 }
 
+/// A key may have a carriage return, which `s3s` writes as it is and parsers of XML then read as a line feed.
+fn escape_returns(response: &mut Response<Body>) {
+    let is_document =
+        text(response.headers(), CONTENT_TYPE).is_some_and(|it| it.starts_with("application/xml"));
+    let Some(bytes) = response.body().bytes().filter(|_| is_document) else { return };
+    if memchr::memchr(b'\r', &bytes).is_none() {
+        return;
+    }
+    let text = String::from_utf8_lossy(&bytes).replace('\r', "&#13;");
+    if response.headers().contains_key(CONTENT_LENGTH) {
+        response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(text.len()));
+    }
+    *response.body_mut() = Body::from(text);
+}
+
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
@@ -371,8 +395,16 @@ fn completed(text: &str, asked: &Asked) -> Option<String> {
     let head = text.strip_suffix("</Error>")?;
     let code = text.split("<Code>").nth(1)?.split("</Code>").next()?;
     let mut out = head.to_owned();
-    if !text.contains("<Message>") {
-        let _ = write!(out, "<Message>{}</Message>", escaped(message(code)));
+    match text.split_once("<Message>") {
+        None => {
+            let _ = write!(out, "<Message>{}</Message>", escaped(message(code)));
+        }
+        // `s3s` has words of its own for this one.
+        Some((before, rest)) if code == "RequestTimeTooSkewed" => {
+            let behind = rest.split_once("</Message>")?.1.strip_suffix("</Error>")?;
+            out = format!("{before}<Message>{}</Message>{behind}", escaped(message(code)));
+        }
+        Some(_) => {}
     }
     let _ = write!(out, "<Resource>{}</Resource>", escaped(&asked.path));
     if !text.contains("<RequestId>") {
@@ -437,6 +469,7 @@ mod tests {
             bucket: None,
             is_object: true,
             len: 0,
+            unread: Unread::none(),
         };
         let text = completed("<Error><Code>NoSuchKey</Code></Error>", &asked).unwrap();
         assert!(text.contains("<Message>The specified key does not exist.</Message>"));
@@ -444,5 +477,8 @@ mod tests {
             text.contains("<Resource>/b/&lt;k&gt;</Resource><RequestId>0F</RequestId></Error>")
         );
         assert_eq!(completed("<Else/>", &asked), None);
+        let skewed = "<Error><Code>RequestTimeTooSkewed</Code><Message>x</Message></Error>";
+        let text = completed(skewed, &asked).unwrap();
+        assert!(text.contains("<Message>The difference between") && !text.contains("<Message>x"));
     }
 }

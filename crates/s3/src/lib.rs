@@ -4,7 +4,7 @@
 //! parses requests, verifies signatures (of headers, URLs and chunks) and writes XML. This crate does the operations.
 //!
 //! Reading order: `gateway` and `loops` (threads and sockets), `http` (round `s3s`), `auth`, `keys`, `access` and `acl` (who may), `service` and `ops`
-//! (the operations), `backed` (their part in buckets with a backend), `chunks`, `receive`, `send` and `joined` (bodies), `hash`, `conditions`, `record` (what is kept with an inode), `store` (the one
+//! (the operations), `backed` (their part in buckets with a backend), `chunks`, `receive`, `send`, `joined` and `unread` (bodies), `hash`, `conditions`, `record` (what is kept with an inode), `store` (the one
 //! place that touches the volume).
 //!
 //! Invariants:
@@ -46,9 +46,10 @@ mod spare;
 mod stall;
 mod store;
 mod together;
+mod unread;
 
 pub use back::backends::{BackendRing, BackendSettings, Secret};
-pub use backed::ring::{Backlog, BucketRing, Failing, Lane};
+pub use backed::ring::{Backlog, BucketRing, Failing, Heads, Lane, Pool};
 pub use gateway::{Gateway, Options, StartError};
 pub use keys::{DEFAULT_TENANT, Key, KeyRing};
 pub use metrics::Metrics;

@@ -108,6 +108,30 @@ fn a_trailer_is_compared() {
     s3.get("/bkt/wrong").send().refused(404, "NoSuchKey");
 }
 
+/// The SDKs of AWS send bodies so over TLS.
+#[test]
+fn a_trailer_is_compared_where_the_length_is_told_of_what_is_in_chunks_alone() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    let put = |path: &str, sum: (&str, &str)| {
+        let (line, rest) =
+            (format!("{:x}\r\n", BODY.len()), format!("\r\n0\r\n{}:{}\r\n\r\n", sum.0, sum.1));
+        let inner = [&line, BODY, &rest].concat();
+        let outer = format!("{:x}\r\n{inner}\r\n0\r\n\r\n", inner.len());
+        let put = with_trailer(s3.put(path, ""), BODY.as_bytes(), sum).body(outer);
+        put.unsigned("transfer-encoding", "chunked").send()
+    };
+    let put_right = put("/bkt/k", ("x-amz-checksum-crc32", SUMS[0].1)).expect(200);
+    assert_eq!(put_right.header("x-amz-checksum-crc32"), SUMS[0].1);
+    assert_eq!(s3.bytes("/bkt/k"), BODY.as_bytes());
+    put("/bkt/wrong", ("x-amz-checksum-crc32", WRONG[0].1)).refused(400, "BadDigest");
+    let short = s3.put("/bkt/wrong", "1\r\nx\r\n0\r\n\r\n").payload("UNSIGNED-PAYLOAD");
+    let short = short.unsigned("transfer-encoding", "chunked").send();
+    short.refused(411, "MissingContentLength");
+    s3.get("/bkt/wrong").send().refused(404, "NoSuchKey");
+}
+
 #[test]
 fn a_body_in_one_chunk_is_not_kept_in_memory() {
     let server = Server::start();

@@ -26,6 +26,51 @@ fn who_signs_wrongly_is_refused() {
     let old = s3.get("/bkt").signing(crate::client::Signing::None);
     let old = old.header("authorization", "AWS key:signature").send();
     old.refused(400, "InvalidRequest");
+    let half = s3.get("/bkt").signing(crate::client::Signing::None);
+    let half = half.header("authorization", "AWS4-HMAC-SHA256 foo").send();
+    half.refused(400, "AuthorizationHeaderMalformed");
+    let skewed = s3.get("/bkt").skew(1_000).send();
+    let message = "The difference between the request time and the current time is too large.";
+    assert_eq!(skewed.tag("Message"), message);
+    s3.ask("PATCH", "/bkt/k").send().refused(405, "MethodNotAllowed");
+}
+
+/// One that is answered before its body has come ends its connection, and says so.
+#[test]
+fn a_body_that_is_not_read_ends_the_connection() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    let answer = |request: &str| {
+        let mut stream = TcpStream::connect(&server.s3).unwrap();
+        stream.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut some = [0; 4_096];
+        let n = stream.read(&mut some).unwrap();
+        String::from_utf8_lossy(&some[..n]).to_ascii_lowercase()
+    };
+    let put = "PUT /bkt/k HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 7\r\n\r\n";
+    let refused = answer(put);
+    assert!(
+        refused.starts_with("http/1.1 403") && refused.contains("connection: close"),
+        "{refused}"
+    );
+    let get = answer("GET /bkt/k HTTP/1.1\r\nhost: a\r\n\r\n");
+    assert!(get.starts_with("http/1.1 403") && !get.contains("connection: close"), "{get}");
+}
+
+#[test]
+fn a_key_with_a_carriage_return_is_told_as_it_is() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    s3.object("/bkt/a\rb", "x");
+    let list = s3.get("/bkt").query("list-type", "2").send().expect(200);
+    assert_eq!(list.tags("Key"), ["a&#13;b"]);
+    // An object of the same type stays as it is.
+    let put = s3.put("/bkt/xml", "<a>\r\n</a>").header("content-type", "application/xml");
+    put.send().expect(200);
+    assert_eq!(s3.bytes("/bkt/xml"), b"<a>\r\n</a>");
 }
 
 #[test]

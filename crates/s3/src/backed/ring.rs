@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use millpond_client::{Backing, Bucket, Client, ClientError, Rule, Volume};
+use millpond_env::RealClock;
+use millpond_types::Tick;
 use millpond_types::meta::{MetaError, Timestamp};
 use tokio::runtime::Runtime;
 
 use super::adopt::walk;
+use super::room::{HIGH, LAST};
 use super::{client, quota};
 use crate::back::backends::{BackendSettings, read};
 use crate::back::store::Wanted as Query;
@@ -28,6 +31,41 @@ pub struct Lane {
     pub keys: u64,
     /// How many bytes.
     pub bytes: u64,
+}
+
+/// The first of what waits in each bucket, at one moment: what has gone a little later was brought to the backend.
+#[derive(Debug)]
+pub struct Heads {
+    at: Tick,
+    buckets: BTreeMap<String, BTreeMap<Vec<u8>, u64>>,
+}
+
+impl Heads {
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.buckets.values().all(BTreeMap::is_empty)
+    }
+}
+
+/// How full the pool is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// Bytes of all disks.
+    pub bytes: u64,
+    /// Of them in use.
+    pub used: u64,
+}
+
+impl Pool {
+    /// Thousandths in use from which on writes to backed buckets wait, and from which on they go through or are refused.
+    pub const WATERMARKS: [u64; 2] = [HIGH, LAST];
+
+    /// In thousandths.
+    #[must_use]
+    pub fn full(self) -> u64 {
+        self.used.saturating_mul(1_000).checked_div(self.bytes).unwrap_or(0)
+    }
 }
 
 /// A key that the backend did not take.
@@ -52,6 +90,8 @@ pub struct Backlog {
     pub under_way: u64,
     /// Keys that failed last time, 1,000 at most.
     pub failing: Vec<Failing>,
+    /// Keys and bytes that the backend took in a second, of the 1,000 oldest of each lane; none when it was not looked at.
+    pub rate: Option<Lane>,
     /// There were so many that are not due that only the first were looked at.
     pub is_cut: bool,
 }
@@ -202,13 +242,67 @@ impl BucketRing {
         self.volume.set_backing(bucket, None).map(|()| true)
     }
 
+    /// What waits first in these buckets.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn heads(&self, buckets: &[(String, Backing)]) -> Result<Heads, ClientError> {
+        let mut all = BTreeMap::new();
+        for (bucket, _) in buckets {
+            let mut head = BTreeMap::new();
+            for lane in LANES {
+                let page = self.volume.queue_page(bucket, lane, None, PAGE)?;
+                head.extend(page.entries.into_iter().map(|it| (it.key, it.bytes)));
+            }
+            all.insert(bucket.clone(), head);
+        }
+        Ok(Heads { at: RealClock::tick(), buckets: all })
+    }
+
+    /// How full the pool is.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn pool(&self) -> Result<Pool, ClientError> {
+        let usage = self.volume.usage()?;
+        Ok(Pool { bytes: usage.bytes, used: usage.bytes.saturating_sub(usage.bytes_free) })
+    }
+
+    /// What waits in a bucket, and how fast what waited first has gone.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn backlog_since(&self, bucket: &str, heads: &Heads) -> Result<Backlog, ClientError> {
+        let mut gone = heads.buckets.get(bucket).cloned().unwrap_or_default();
+        let is_any = !gone.is_empty();
+        let mut all = self.backlog_of(bucket, b"", |key| {
+            gone.remove(key);
+        })?;
+        let ms = u64::try_from(RealClock::tick().since(heads.at).as_millis()).unwrap_or(u64::MAX);
+        let per_second = |it: u64| it.saturating_mul(1_000) / ms.max(1);
+        let (keys, bytes) = (gone.len() as u64, gone.values().sum());
+        let rate = Lane { keys: per_second(keys), bytes: per_second(bytes) };
+        all.rate = Some(rate).filter(|_| is_any);
+        Ok(all)
+    }
+
     /// What waits in a bucket, of keys that begin so.
     ///
     /// # Errors
     /// As for every call.
     pub fn backlog(&self, bucket: &str, prefix: &[u8]) -> Result<Backlog, ClientError> {
+        self.backlog_of(bucket, prefix, |_| {})
+    }
+
+    fn backlog_of(
+        &self,
+        bucket: &str,
+        prefix: &[u8],
+        mut see: impl FnMut(&[u8]),
+    ) -> Result<Backlog, ClientError> {
         let (mut all, mut looked) = (Backlog::default(), 0);
         self.each(bucket, prefix, |entry, lane, now_ms| {
+            see(&entry.key);
             let of_lane = &mut all.lanes[lane];
             of_lane.keys += 1;
             of_lane.bytes += entry.bytes;

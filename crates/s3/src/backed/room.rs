@@ -21,8 +21,8 @@ use crate::store::{Store, Wanted};
 
 /// Watermarks of the pool, in thousandths: above the first what is clean is given up and writes wait, above the second they
 /// go through or are refused.
-const HIGH: u64 = 850;
-const LAST: u64 = 950;
+pub(super) const HIGH: u64 = 850;
+pub(super) const LAST: u64 = 950;
 /// A write waits so long right below the second.
 const DELAY_MAX: Duration = Duration::from_secs(1);
 /// How often the pool is looked at.

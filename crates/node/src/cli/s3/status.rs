@@ -3,17 +3,21 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use anyhow::bail;
 use millpond_client::Backing;
 use millpond_env::RealClock;
-use millpond_s3::{Backlog, Lane};
+use millpond_s3::{Backlog, Lane, Pool};
 use millpond_types::ByteSize;
 use millpond_types::meta::Timestamp;
 use serde_json::{Value, json};
 
 use super::To;
 use super::rules::unbacked;
+use crate::cli::interrupt::Interrupt;
 use crate::cli::{OK, Outcome, output};
 
+/// Between two looks at what waits first, which tell the rate.
+const SAMPLE: Duration = Duration::from_secs(1);
 /// Failing keys that are shown of a bucket; of more there is the number.
 const FAILING_SHOWN: usize = 20;
 
@@ -48,23 +52,33 @@ pub(super) fn run(args: &Args) -> Outcome {
             return unbacked(bucket);
         }
     }
+    let heads = ring.heads(&buckets)?;
     let reached = ring.reached(&buckets)?;
+    let pool = ring.pool()?;
+    if !heads.is_empty() && Interrupt::install()?.pause(SAMPLE) {
+        bail!("interrupted");
+    }
     let mut all = Vec::new();
     for (name, backing) in buckets {
-        let backlog = ring.backlog(&name, b"")?;
+        let backlog = ring.backlog_since(&name, &heads)?;
         let fault = reached.get(&backing.backend).and_then(|it| it.as_ref().err()).cloned();
         all.push((name, backing, backlog, fault));
     }
     if args.to.json {
-        let lines: Vec<Value> = all.iter().map(told).collect();
+        let lines: Vec<Value> = all.iter().map(|line| told(line, pool)).collect();
         return output::line(&Value::from(lines).to_string());
     }
-    table(&all)
+    table(&all, pool)
+}
+
+/// What the backend took in a second.
+fn rate(it: &Lane) -> String {
+    format!("{}/s, {}/s", it.keys, ByteSize(it.bytes))
 }
 
 type Line = (String, Backing, Backlog, Option<String>);
 
-fn told((name, backing, backlog, fault): &Line) -> Value {
+fn told((name, backing, backlog, fault): &Line, pool: Pool) -> Value {
     let lane = |it: &Lane| json!({"keys": it.keys, "bytes": it.bytes});
     let failing: Vec<Value> = backlog
         .failing
@@ -75,12 +89,23 @@ fn told((name, backing, backlog, fault): &Line) -> Value {
         "keys": backlog.keys(), "bytes": backlog.bytes(),
         "small": lane(&backlog.lanes[0]), "large": lane(&backlog.lanes[1]),
         "oldest_seconds": backlog.oldest.map(|it| age(it).as_secs()), "under_way": backlog.under_way,
-        "failing": failing, "more_failing": backlog.is_cut})
+        "per_second": backlog.rate.as_ref().map(lane),
+        "failing": failing, "more_failing": backlog.is_cut,
+        "pool": {"bytes": pool.bytes, "used": pool.used}})
 }
 
-fn table(all: &[Line]) -> Outcome {
-    let titles =
-        ["bucket", "backend", "reached", "small", "large", "oldest", "under way", "failing"];
+fn table(all: &[Line], pool: Pool) -> Outcome {
+    let titles = [
+        "bucket",
+        "backend",
+        "reached",
+        "small",
+        "large",
+        "oldest",
+        "rate",
+        "under way",
+        "failing",
+    ];
     let mut rows = vec![titles.map(str::to_owned).to_vec()];
     let lane = |it: &Lane| match it.keys {
         0 => "-".to_owned(),
@@ -96,11 +121,20 @@ fn table(all: &[Line]) -> Outcome {
             lane(&backlog.lanes[0]),
             lane(&backlog.lanes[1]),
             backlog.oldest.map_or_else(|| "-".to_owned(), |it| shown(age(it))),
+            backlog.rate.as_ref().map_or_else(|| "-".to_owned(), rate),
             backlog.under_way.to_string(),
             format!("{}{more}", backlog.failing.len()),
         ]);
     }
     let mut text = output::table(&rows);
+    let [waits, refused] = Pool::WATERMARKS.map(|it| it / 10);
+    let _ = writeln!(
+        text,
+        "\npool: {} of {} used ({} %); writes wait above {waits} %, and are refused or go through above {refused} % or when a disk is full",
+        ByteSize(pool.used),
+        ByteSize(pool.bytes),
+        pool.full() / 10
+    );
     for (name, backing, backlog, fault) in all {
         if let Some(fault) = fault {
             let _ = write!(text, "\n{}: {fault}\n", backing.backend);
