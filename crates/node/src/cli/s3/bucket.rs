@@ -117,7 +117,12 @@ pub(super) fn run(args: &Args) -> Outcome {
         }
         Command::List => list(&ring, args.to.json),
         Command::Rm { bucket } => match ring.remove(bucket) {
-            Ok(true) => Ok(OK),
+            Ok(true) => {
+                eprintln!(
+                    "millpond: nothing backs '{bucket}' any more: objects that only the backend has are there, and not shown here until `millpond s3 bucket add {bucket} …`"
+                );
+                Ok(OK)
+            }
             Ok(false) => unbacked(bucket),
             Err(error) if is_busy(&error) => {
                 eprintln!(

@@ -1,6 +1,7 @@
 //! `millpond s3 persist` and `retry`: what waits goes to its backend now.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -13,7 +14,8 @@ use super::{Below, To};
 use crate::cli::interrupt::Interrupt;
 use crate::cli::{FAILED, OK, Outcome, output};
 
-pub(super) const EXAMPLES: &str = "What waits for the end of a pause is due at once, and so is what mounts wrote. With --wait the command ends when the backend has
+pub(super) const EXAMPLES: &str = "What waits for the end of a pause after a failure is due at once, and so is what mounts wrote. A key whose last attempt had no answer waits until that
+cannot arrive any more (RFC 0020): at the backend two changes of it might change places. With --wait the command ends when the backend has
 everything, or with an error when all that is left failed three times meanwhile.
 
 Examples:
@@ -53,8 +55,18 @@ pub(super) fn retry(args: &RetryArgs) -> Outcome {
         return unbacked(&below.bucket);
     }
     let keys = ring.hasten(&below.bucket, below.prefix.as_bytes())?;
-    let text = json!({ "keys": keys }).to_string();
-    output::line(&if args.to.json { text } else { format!("{keys} keys are due now") })
+    let unknown = ring.backlog(&below.bucket, below.prefix.as_bytes())?.under_way;
+    if args.to.json {
+        return output::line(&json!({ "keys": keys, "under_way": unknown }).to_string());
+    }
+    let mut text = format!("{keys} keys are due now");
+    if unknown > 0 {
+        let _ = write!(
+            text,
+            "; {unknown} attempts are under way, or had no answer: those keys wait until it cannot come any more"
+        );
+    }
+    output::line(&text)
 }
 
 /// `millpond s3 persist`.
