@@ -186,9 +186,16 @@ impl<B: Backend> Folders<B> {
         while told.len() <= wanted.limit as usize {
             let query = Wanted { delimiter: "/", after: &place, limit: PAGE, ..wanted };
             let page = self.inner.list(query).await?;
-            let keys = page.keys.into_iter().map(Entry::Key);
-            let mut entries: Vec<Entry> =
-                keys.chain(page.prefixes.into_iter().map(Entry::Folder)).collect();
+            let keys: Vec<Entry> = page.keys.into_iter().map(Entry::Key).collect();
+            let folders: Vec<Entry> = page.prefixes.into_iter().map(Entry::Folder).collect();
+            let is_behind = |it: &Entry| last.as_deref().is_none_or(|last| it.name(depth) >= last);
+            for entries in [&keys, &folders] {
+                let is_sorted = entries.is_sorted_by_key(|it| it.name(depth));
+                if !is_sorted || !entries.first().is_none_or(is_behind) {
+                    return Err(unordered());
+                }
+            }
+            let mut entries = [keys, folders].concat();
             entries.sort_by(|one, other| one.name(depth).cmp(other.name(depth)));
             entries.retain(|it| last.as_deref().is_none_or(|last| it.name(depth) > last));
             let Some(end) = entries.last() else {
@@ -450,8 +457,16 @@ mod tests {
     #[derive(Default)]
     struct Files {
         keys: BTreeSet<String>,
-        /// Sorts as if each slash were less than everything.
-        is_by_key: bool,
+        order: Order,
+    }
+
+    #[derive(Clone, Copy, Default, PartialEq)]
+    enum Order {
+        ByKey,
+        /// Each slash is less than everything.
+        #[default]
+        Folders,
+        Backwards,
     }
 
     fn told(key: &str) -> Found {
@@ -465,12 +480,18 @@ mod tests {
 
     impl Files {
         fn order(&self, key: &str) -> String {
-            if self.is_by_key { key.to_owned() } else { key.replace('/', "\0") }
+            match self.order {
+                Order::ByKey | Order::Backwards => key.to_owned(),
+                Order::Folders => key.replace('/', "\0"),
+            }
         }
 
         fn page(&self, wanted: &Wanted<'_>) -> Page {
             let mut keys: Vec<&String> = self.keys.iter().collect();
             keys.sort_by_key(|it| self.order(it));
+            if self.order == Order::Backwards {
+                keys.reverse();
+            }
             let mut page = Page::default();
             for key in keys.into_iter().filter(|it| it.starts_with(wanted.prefix)) {
                 if self.order(key) <= self.order(wanted.after) && !wanted.after.is_empty() {
@@ -566,7 +587,7 @@ mod tests {
         let letter = |rng: &mut Rng| ["a", "b", "-", "!", "z", "/", "/", "\u{e9}"][rng.index(8)];
         let key = |rng: &mut Rng| (0..=rng.index(7)).map(|_| letter(rng)).collect::<String>();
         let all = (0..rng.index(60)).map(|_| key(rng)).filter(|it| is_path(it) && *it != "/");
-        Files { keys: all.collect(), is_by_key: false }
+        Files { keys: all.collect(), order: Order::Folders }
     }
 
     fn lines(page: &Page) -> Vec<String> {
@@ -581,7 +602,7 @@ mod tests {
         for seed in 0..4_000 {
             let mut rng = Rng::new(seed);
             let inner = files(&mut rng);
-            let by_key = Files { keys: inner.keys.clone(), is_by_key: true };
+            let by_key = Files { keys: inner.keys.clone(), order: Order::ByKey };
             let delimiter = ["", "/", "/", "-"][rng.index(4)];
             let prefix = ["", "", "a", "a/", "b-", "a/b"][rng.index(6)];
             let everything = Wanted { bucket: "b", prefix, delimiter, after: "", limit: 9_999 };
@@ -615,7 +636,7 @@ mod tests {
         let keys = ["a/1", "a-1", "b"].map(str::to_owned).into();
         let keeping = Arc::new(Keeping::default());
         keeping.heard(None);
-        let inner = Files { keys, is_by_key: false };
+        let inner = Files { keys, order: Order::Folders };
         let folders = Folders { inner, keeping: Arc::clone(&keeping), whole: PAGE };
         let all = Wanted { bucket: "b", prefix: "", delimiter: "", after: "", limit: 1 };
         // A page of one key does not show it, the next one does.
@@ -624,6 +645,18 @@ mod tests {
         assert_eq!(lines(&next), ["b"]);
         assert!(keeping.is_in_folders());
         assert_eq!(lines(&folders.list(all).await.unwrap()), ["a-1"]);
+    }
+
+    #[tokio::test]
+    async fn who_lists_in_no_order_is_refused() {
+        let keeping = Arc::new(Keeping::default());
+        keeping.in_folders();
+        // Taken for one that lists folder by folder, and lists backwards.
+        let keys = ["a", "b", "c"].map(str::to_owned).into();
+        let inner = Files { keys, order: Order::Backwards };
+        let folders = Folders { inner, keeping, whole: 1 };
+        let all = Wanted { bucket: "b", prefix: "", delimiter: "", after: "", limit: 9 };
+        assert_eq!(folders.list(all).await.unwrap_err().kind, Kind::Refused);
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ pub(super) mod stats;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use millpond_client::{Addresses, ClientOptions};
 use millpond_env::{RealClock, effective_uid};
 use millpond_fuse::admin::{Answer, CallError, Connection, MountRequest, Request, call};
@@ -234,7 +234,13 @@ pub(super) fn umount(args: &UmountArgs) -> Outcome {
     match asked {
         // A mount in the foreground, or of another run directory; its process notices.
         None | Some(Ok(Answer::NotMine) | Err(CallError::Absent(_) | CallError::Forbidden(_))) => {
-            wire::unmount(&target, args.lazy)?;
+            wire::unmount(&target, args.lazy).map_err(|error| match error {
+                wire::MountError::TargetMissing(path) => anyhow!(
+                    "{} does not exist: `millpond mounts` shows what is mounted",
+                    path.display()
+                ),
+                error => error.into(),
+            })?;
         }
         Some(Ok(Answer::Ok)) => {}
         Some(Ok(Answer::Error(error))) => bail!("{error}"),
