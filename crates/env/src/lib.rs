@@ -48,6 +48,6 @@ pub use shm::{
 };
 pub use sys::{
     EventFd, FdLimit, ProcessId, ProcessSignal, begin_session, boot_id, cpu_count, effective_gid,
-    effective_uid, free_bytes, memory_total, pin_thread, raise_fd_limit, require_fd_limit,
-    supplementary_groups, wait_readable,
+    effective_uid, free_bytes, is_stuck_dying, memory_total, pin_thread, raise_fd_limit,
+    require_fd_limit, supplementary_groups, wait_readable,
 };

@@ -38,6 +38,8 @@ const DEATHS_WITHOUT_MOUNTS_MAX: u32 = 5;
 const SERVE: Duration = Duration::from_secs(10);
 /// Time for a daemon to park its mounts: five seconds, and one to say so.
 const PARK: Duration = Duration::from_secs(6);
+/// How often is looked whether the daemon was killed and cannot end. Twice in a row is believed.
+const LOOK: Duration = Duration::from_millis(150);
 /// Time to unmount everything.
 const STOP: Duration = Duration::from_secs(30);
 /// The holder before may be about to end.
@@ -99,6 +101,12 @@ struct Holder {
     upgrade: Option<Upgrade>,
     /// Released, and not ended yet.
     leaving: Vec<DaemonProcess>,
+    /// Killed, and kept from ending by a thread that stands in the kernel.
+    dying: Vec<DaemonProcess>,
+    /// Since when the primary looks as if it could not end.
+    stuck_since: Option<Tick>,
+    /// When to look next.
+    look_at: Tick,
     /// No daemon is started earlier.
     start_at: Tick,
     quick_deaths: u32,
@@ -133,6 +141,9 @@ pub fn hold(run_dir: &RunDir, program: PathBuf, stop: &UnixStream) -> Result<(),
         primary: None,
         upgrade: None,
         leaving: Vec::new(),
+        dying: Vec::new(),
+        stuck_since: None,
+        look_at: RealClock::tick(),
         start_at: RealClock::tick(),
         quick_deaths: 0,
         served_at: None,
@@ -210,6 +221,7 @@ impl Holder {
             self.primary.is_none().then_some(self.start_at),
             self.upgrade.as_ref().map(|it| it.until),
             self.stop_until,
+            self.primary.is_some().then_some(self.look_at),
         ];
         let now = RealClock::tick();
         let longest = times.into_iter().flatten().min().map(|until| until.since(now));
@@ -222,6 +234,32 @@ impl Holder {
         if self.upgrade.as_ref().is_some_and(|it| now >= it.until) {
             self.roll_back("the time for it is up");
         }
+        if now >= self.look_at {
+            self.look_at = now.plus(LOOK);
+            self.dying.retain_mut(|it| !it.is_over());
+            self.look_at_primary(now);
+        }
+    }
+
+    /// A thread that has the kernel drop pages of a file waits there for who reads them, and those wait for an answer of this
+    /// daemon. When it is killed then, that thread keeps it from ending: only the next daemon gives the answer.
+    fn look_at_primary(&mut self, now: Tick) {
+        let is_stuck = self.primary.as_ref().is_some_and(DaemonProcess::is_stuck);
+        match self.stuck_since {
+            _ if !is_stuck => self.stuck_since = None,
+            None => self.stuck_since = Some(now),
+            Some(_) => self.primary_died(),
+        }
+    }
+
+    /// Ends a process, and says how it did.
+    fn end(&mut self, process: DaemonProcess) -> String {
+        process.end().unwrap_or_else(|process| self.leave_dying(process))
+    }
+
+    fn leave_dying(&mut self, process: DaemonProcess) -> String {
+        self.dying.push(process);
+        "killed, and kept by the kernel until the next one serves".to_owned()
     }
 
     fn begin_stop(&mut self, mut stop: &UnixStream) {
@@ -293,7 +331,8 @@ impl Holder {
         let Some(primary) = self.primary.take() else { return };
         let now = RealClock::tick();
         let (pid, lived) = (primary.pid(), now.since(primary.started));
-        let how = primary.end();
+        let is_stuck = self.stuck_since.take().is_some() && primary.is_stuck();
+        let how = if is_stuck { self.leave_dying(primary) } else { self.end(primary) };
         if self.ended && self.kept.is_empty() {
             tracing::info!("daemon {pid} ended in order: {how}");
             return;
@@ -316,7 +355,7 @@ impl Holder {
         }
         match self.upgrade.take() {
             // It has not been given anything yet: the usual way is as good.
-            Some(Upgrade { next, step: Step::Starting, .. }) => drop(next.end()),
+            Some(Upgrade { next, step: Step::Starting, .. }) => drop(self.end(next)),
             Some(upgrade) => {
                 tracing::warn!("the next daemon, {}, takes its place at once", upgrade.next.pid());
                 self.program = upgrade.program;
@@ -375,7 +414,7 @@ impl Holder {
     fn hear_leaving(&mut self, index: usize) {
         if !matches!(self.leaving[index].hear(), Ok(Some(_))) {
             let left = self.leaving.swap_remove(index);
-            tracing::debug!("the daemon before ended: {}", left.end());
+            tracing::debug!("the daemon before ended: {}", self.end(left));
         }
     }
 
@@ -465,7 +504,7 @@ impl Holder {
             let ms = pause.as_millis().to_string();
             match before.say(Kind::Release, u64::from(pid), ms.as_bytes()) {
                 Ok(()) => self.leaving.push(before),
-                Err(_) => drop(before.end()),
+                Err(_) => drop(self.end(before)),
             }
         }
     }
@@ -474,7 +513,7 @@ impl Holder {
     fn roll_back(&mut self, why: &str) {
         let Some(upgrade) = self.upgrade.take() else { return };
         tracing::warn!("the upgrade is rolled back: {why}");
-        let how = upgrade.next.end();
+        let how = self.end(upgrade.next);
         tracing::info!("the next daemon ended: {how}");
         if upgrade.step == Step::Resuming {
             self.give_primary();

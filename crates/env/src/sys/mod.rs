@@ -12,7 +12,8 @@ pub use machine::{
     require_fd_limit,
 };
 pub use process::{
-    ProcessId, ProcessSignal, begin_session, effective_gid, effective_uid, supplementary_groups,
+    ProcessId, ProcessSignal, begin_session, effective_gid, effective_uid, is_stuck_dying,
+    supplementary_groups,
 };
 pub use wait::wait_readable;
 

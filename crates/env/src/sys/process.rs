@@ -115,6 +115,22 @@ impl ProcessId {
     }
 }
 
+/// Whether a process was killed and is not over: a thread of it stands in the kernel, where no signal reaches it, and keeps its
+/// files open. None of its threads runs a program's instruction any more.
+#[must_use]
+pub fn is_stuck_dying(pid: u32) -> bool {
+    let Some(stat) = Stat::of(pid).filter(|it| !it.has_ended()) else { return false };
+    if stat.state == b'Z' {
+        return true;
+    }
+    // The first thread itself.
+    let pending = std::fs::read_to_string(format!("/proc/{pid}/status")).ok();
+    let pending = pending.as_deref().and_then(|text| text.split("\nSigPnd:").nth(1));
+    let pending = pending.and_then(|rest| rest.lines().next()).map(str::trim);
+    let kill = 1 << (libc::SIGKILL - 1);
+    pending.and_then(|it| u64::from_str_radix(it, 16).ok()).is_some_and(|it| it & kill != 0)
+}
+
 /// Leaves the session and the process group of whoever started this process: their terminal's Ctrl-C
 /// and hang-up do not reach it any more.
 ///

@@ -7,13 +7,17 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use millpond_env::RealClock;
+use millpond_env::{RealClock, is_stuck_dying, wait_readable};
 use millpond_types::Tick;
 
 use super::Kept;
 use crate::link::{self, Frame, Kind};
 use crate::run_dir::RunDir;
 
+/// Between two looks whether one that was killed has ended.
+const ENDS: Duration = Duration::from_millis(1);
+/// One that has not by then, and stands in the kernel, is not waited for.
+const STUCK: Duration = Duration::from_millis(100);
 /// A daemon that neither reads nor goes on with a frame that it began hangs: it is ended.
 const FRAME: Duration = Duration::from_secs(5);
 
@@ -67,12 +71,34 @@ impl DaemonProcess {
         self.say(Kind::Begin, u64::from(standby), b"")
     }
 
-    /// Ends it, if it has not ended yet, and says how it did.
-    pub(super) fn end(mut self) -> String {
+    /// Whether it was killed, and is kept from ending by a thread that stands in the kernel.
+    pub(super) fn is_stuck(&self) -> bool {
+        is_stuck_dying(self.child.id())
+    }
+
+    /// Whether it is over; one that could not be waited for before.
+    pub(super) fn is_over(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Ends it, if it has not ended yet, and says how it did; or gives it back, when it was killed and cannot end yet.
+    pub(super) fn end(mut self) -> Result<String, Self> {
         if !matches!(self.child.try_wait(), Ok(Some(_))) {
             let _ = self.child.kill();
         }
-        self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
+        let since = RealClock::tick();
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Ok(status.to_string()),
+                Err(error) => return Ok(error.to_string()),
+                Ok(None) if RealClock::tick().since(since) > STUCK && self.is_stuck() => {
+                    return Err(self);
+                }
+                Ok(None) => {
+                    let _ = wait_readable(&[], Some(ENDS));
+                }
+            }
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -267,4 +267,44 @@ fn lose_everything(options: &str) {
         assert!(read == bytes, "{}: {} of {} bytes", path.display(), read.len(), bytes.len());
     }
     host.umount(&after);
+}
+
+/// The threads of a process that stand in the kernel, where no signal reaches them.
+fn stuck(pid: u32) -> usize {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let stats = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("stat")).ok());
+    stats.filter(|stat| stat.rsplit(')').next().is_some_and(|it| it.starts_with(" D"))).count()
+}
+
+/// A daemon has the kernel drop pages that somebody reads, and the kernel waits for the read, which waits for that daemon. Killed
+/// then it cannot end before the next one has answered.
+#[test]
+fn a_daemon_that_is_killed_while_it_stands_in_the_kernel_is_replaced() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::roomy(3, 2);
+    let host = Host::new(&cluster, HANG);
+    let (one, two) = (host.mount("one", ""), host.mount("two", ""));
+    fs::write(one.join("file"), vec![7; 1 << 20]).unwrap();
+    let file = File::open(two.join("file")).unwrap();
+    for node in &cluster.nodes {
+        node.stand_still();
+    }
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| (&file).read(&mut [0; 4096]).unwrap());
+        thread::sleep(Duration::from_millis(300));
+        let cut = scope.spawn(|| File::create(one.join("file")).unwrap());
+        let daemon = host.status().unwrap().pid;
+        until("a thread of the daemon waits for the read", || (stuck(daemon) > 0).then_some(()));
+        host.kill_daemon();
+        assert!(host.log().contains("kept by the kernel"), "{}", host.log());
+        for node in &cluster.nodes {
+            node.signal("CONT");
+        }
+        reader.join().unwrap();
+        cut.join().unwrap();
+    });
+    fs::write(one.join("file"), "goes on").unwrap();
+    assert_eq!(fs::read(two.join("file")).unwrap(), b"goes on");
 }
