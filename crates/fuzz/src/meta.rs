@@ -185,7 +185,7 @@ fn backing() -> Backing {
         prefix: b"tmp/".to_vec(),
         mode: Mode::Transient,
         is_pinned: true,
-        sharing: Sharing::Shared,
+        sharing: Sharing::AsBucket,
         priority: 3,
         ttl_s: 60,
         quota_bytes: 1 << 40,

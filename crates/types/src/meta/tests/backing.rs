@@ -21,7 +21,7 @@ pub(super) fn backing() -> Backing {
         quota_bytes: 1 << 40,
         when_full: WhenFull::WriteThrough,
         replicas: 0,
-        sharing: Sharing::Exclusive,
+        sharing: Sharing::AsBucket,
     };
     let longer = Rule { prefix: b"tmp/kept/".to_vec(), ..Rule::default() };
     Backing {
