@@ -103,8 +103,8 @@ struct Holder {
     leaving: Vec<DaemonProcess>,
     /// Killed, and kept from ending by a thread that stands in the kernel.
     dying: Vec<DaemonProcess>,
-    /// Since when the primary looks as if it could not end.
-    stuck_since: Option<Tick>,
+    /// Whether the primary looked as if it could not end.
+    looks_stuck: bool,
     /// When to look next.
     look_at: Tick,
     /// No daemon is started earlier.
@@ -142,7 +142,7 @@ pub fn hold(run_dir: &RunDir, program: PathBuf, stop: &UnixStream) -> Result<(),
         upgrade: None,
         leaving: Vec::new(),
         dying: Vec::new(),
-        stuck_since: None,
+        looks_stuck: false,
         look_at: RealClock::tick(),
         start_at: RealClock::tick(),
         quick_deaths: 0,
@@ -237,18 +237,18 @@ impl Holder {
         if now >= self.look_at {
             self.look_at = now.plus(LOOK);
             self.dying.retain_mut(|it| !it.is_over());
-            self.look_at_primary(now);
+            self.look_at_primary();
         }
     }
 
     /// A thread that has the kernel drop pages of a file waits there for who reads them, and those wait for an answer of this
     /// daemon. When it is killed then, that thread keeps it from ending: only the next daemon gives the answer.
-    fn look_at_primary(&mut self, now: Tick) {
+    fn look_at_primary(&mut self) {
         let is_stuck = self.primary.as_ref().is_some_and(DaemonProcess::is_stuck);
-        match self.stuck_since {
-            _ if !is_stuck => self.stuck_since = None,
-            None => self.stuck_since = Some(now),
-            Some(_) => self.primary_died(),
+        if is_stuck && self.looks_stuck {
+            self.primary_died();
+        } else {
+            self.looks_stuck = is_stuck;
         }
     }
 
@@ -331,7 +331,7 @@ impl Holder {
         let Some(primary) = self.primary.take() else { return };
         let now = RealClock::tick();
         let (pid, lived) = (primary.pid(), now.since(primary.started));
-        let is_stuck = self.stuck_since.take().is_some() && primary.is_stuck();
+        let is_stuck = std::mem::take(&mut self.looks_stuck) && primary.is_stuck();
         let how = if is_stuck { self.leave_dying(primary) } else { self.end(primary) };
         if self.ended && self.kept.is_empty() {
             tracing::info!("daemon {pid} ended in order: {how}");

@@ -21,9 +21,9 @@ use super::store::{
 };
 
 /// The last character there is: nothing lies behind a folder and this.
-const LAST: char = '\u{10ffff}';
+pub(crate) const LAST: char = '\u{10ffff}';
 /// Keys and prefixes of a page at most.
-const PAGE: u32 = 1_000;
+pub(crate) const PAGE: u32 = 1_000;
 /// Folders that are read at the same time.
 const FOLDERS: usize = 8;
 

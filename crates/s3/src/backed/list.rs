@@ -7,6 +7,7 @@ use s3s::S3Result;
 
 use super::merge::{Line, Merge, Page, Step};
 use super::{Backed, fault};
+use crate::back::folders::{LAST, PAGE};
 use crate::back::store::{Backend, Found, Page as Listing, Wanted as Query};
 use crate::door::Door;
 use crate::error::Told as _;
@@ -15,14 +16,12 @@ use crate::store::{KeyState, ListObjects, Listed, Object, Wanted};
 
 /// Pages that one page of a client may take.
 const ROUNDS_MAX: usize = 64;
-/// Keys of a page of a backend at most.
-const KEYS_MAX: usize = 1_000;
+/// Keys of a page at most.
+const KEYS_MAX: usize = PAGE as usize;
 /// States that are asked for at once.
 const STATES: u32 = 256;
 /// Keys of a prefix of the backend that are looked at for one that was not removed here; of more it counts.
 const LOOKS_MAX: usize = 20_000;
-/// The last character there is: no key lies behind a prefix and this.
-const LAST: char = '\u{10ffff}';
 
 /// What the list of a backed bucket is made of.
 struct Sides<'a> {

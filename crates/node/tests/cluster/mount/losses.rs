@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -269,11 +269,16 @@ fn lose_everything(options: &str) {
     host.umount(&after);
 }
 
-/// The threads of a process that stand in the kernel, where no signal reaches them.
-fn stuck(pid: u32) -> usize {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    let stats = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("stat")).ok());
-    stats.filter(|stat| stat.rsplit(')').next().is_some_and(|it| it.starts_with(" D"))).count()
+/// Whether a thread (`/proc/PID/task/TID`) stands in the kernel, where no signal reaches it.
+fn is_stuck(task: &Path) -> bool {
+    let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|it| it.starts_with(" D"))
+}
+
+/// Whether a thread of a process does.
+fn has_stuck(pid: u32) -> bool {
+    let mut tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    tasks.any(|task| task.is_ok_and(|task| is_stuck(&task.path())))
 }
 
 /// A daemon has the kernel drop pages that somebody reads, and the kernel waits for the read, which waits for that daemon. Killed
@@ -292,11 +297,17 @@ fn a_daemon_that_is_killed_while_it_stands_in_the_kernel_is_replaced() {
         node.stand_still();
     }
     thread::scope(|scope| {
-        let reader = scope.spawn(|| (&file).read(&mut [0; 4096]).unwrap());
-        thread::sleep(Duration::from_millis(300));
+        let (sender, task) = mpsc::channel();
+        let file = &file;
+        let reader = scope.spawn(move || {
+            sender.send(fs::read_link("/proc/thread-self").unwrap()).unwrap();
+            (&*file).read(&mut [0; 4096]).unwrap()
+        });
+        let task = Path::new("/proc").join(task.recv().unwrap());
+        until("the read waits for its pages", || is_stuck(&task).then_some(()));
         let cut = scope.spawn(|| File::create(one.join("file")).unwrap());
         let daemon = host.status().unwrap().pid;
-        until("a thread of the daemon waits for the read", || (stuck(daemon) > 0).then_some(()));
+        until("a thread of the daemon waits for the read", || has_stuck(daemon).then_some(()));
         host.kill_daemon();
         assert!(host.log().contains("kept by the kernel"), "{}", host.log());
         for node in &cluster.nodes {
