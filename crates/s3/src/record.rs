@@ -400,6 +400,8 @@ pub(crate) struct View {
     pub(crate) etag: String,
     /// What depends on content is left out when the file was changed through a mount since.
     pub(crate) record: Record,
+    /// How many tags it has; the record of what only a backend has does not name them.
+    pub(crate) tags: usize,
 }
 
 impl View {
@@ -433,7 +435,7 @@ impl View {
             parent: Ino(0),
             version: 0,
         };
-        Self { attr, etag: remote.etag.clone(), record }
+        Self { attr, etag: remote.etag.clone(), record, tags: remote.tags }
     }
 
     fn from_parts(mut attr: Attr, attachment: Option<&Attachment>) -> Self {
@@ -451,7 +453,8 @@ impl View {
             let secs = i64::try_from(record.modified).unwrap_or(i64::MAX);
             attr.mtime = Timestamp { secs, nanos: 0 };
         }
-        Self { attr, etag, record }
+        let tags = record.tags.len();
+        Self { attr, etag, record, tags }
     }
 }
 

@@ -132,6 +132,10 @@ enum Command {
 
 /// Runs the command line and returns the exit code: 0 done, 1 failed, 2 wrong usage, 3 not found.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
+    let args: Vec<OsString> = args.into_iter().collect();
+    if mount::helper::is_called(&args) {
+        return mount::helper::run(&args).map_or_else(|code| code, code);
+    }
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
@@ -165,12 +169,17 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
         Command::Doctor(args) => doctor::run(&args),
         Command::Simulate(command) => simulate::run(&command),
         Command::Completion { shell } => {
-            let mut command = Cli::command();
+            let mut command = shown();
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut command, "millpond", &mut script);
             output::bytes(&script)
         }
     };
+    code(outcome)
+}
+
+/// The exit code; an error is told.
+fn code(outcome: Outcome) -> i32 {
     outcome.unwrap_or_else(|error| {
         eprintln!("millpond: {}", told(&error));
         FAILED
@@ -186,6 +195,15 @@ fn told(error: &anyhow::Error) -> String {
         }
     }
     text
+}
+
+/// The commands without those that only processes of ours call: completion would offer them.
+fn shown() -> clap::Command {
+    let all = Cli::command();
+    let shown = all.get_subcommands().filter(|it| !it.is_hide_set());
+    clap::Command::new("millpond")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommands(shown.cloned().collect::<Vec<_>>())
 }
 
 /// The text of `docs/cli.md`, from the help texts.

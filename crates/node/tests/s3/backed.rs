@@ -121,6 +121,7 @@ fn what_was_there_is_read_and_kept() {
             (head.header("etag"), head.header("x-millpond-state")),
             (etag.clone(), "remote".into())
         );
+        assert_eq!(head.header("x-amz-tagging-count"), "2");
         if body.len() > 100 {
             let part = s3.get(&path).header("range", "bytes=10-19").send().expect(206);
             assert_eq!(part.body, body[10..20]);
@@ -130,6 +131,7 @@ fn what_was_there_is_read_and_kept() {
         }
         let first = s3.get(&path).send().expect(200);
         assert!(first.body == body && first.header("x-millpond-state") == "remote");
+        assert_eq!(first.header("x-amz-tagging-count"), "2");
         pair.until_clean(&path);
         let kept = s3.get(&path).send().expect(200);
         assert!(kept.body == body);

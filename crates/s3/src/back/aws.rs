@@ -314,6 +314,7 @@ macro_rules! remote {
                 meta: meta.map(|(name, it)| (name.clone(), it.clone())).collect::<BTreeMap<_, _>>(),
                 tags: Vec::new(),
             },
+            tags: output.tag_count().and_then(|it| usize::try_from(it).ok()).unwrap_or(0),
         }
     }};
 }

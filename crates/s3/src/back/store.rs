@@ -71,6 +71,8 @@ pub(crate) struct Remote {
     pub(crate) modified_ms: u64,
     /// Headers and user metadata.
     pub(crate) told: Told,
+    /// How many tags it has; none also if the backend does not say.
+    pub(crate) tags: usize,
 }
 
 impl Remote {

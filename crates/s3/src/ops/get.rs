@@ -198,8 +198,7 @@ pub(crate) async fn get_object(
     let ((view, wanted, body), word) = read.map_err(|error| who.told(error))?;
     let mut output = GetObjectOutput::default();
     describe!(output, &view, &wanted, input.checksum_mode);
-    let tags = view.record.tags.len();
-    output.tag_count = (tags > 0 && who.owns()).then(|| count(tags));
+    output.tag_count = (view.tags > 0 && who.owns()).then(|| count(view.tags));
     door.metrics.sent(wanted.len);
     output.body = Some(body);
     wanted.answer(output, word)
@@ -279,9 +278,8 @@ pub(crate) async fn head_object(
     output.expires = expires.or(output.expires);
     let mut answer = wanted.answer(output, word)?;
     // `s3s` has no field for it.
-    let tags = view.record.tags.len();
-    if tags > 0 && who.owns() {
-        answer.headers.insert("x-amz-tagging-count", tags.into());
+    if view.tags > 0 && who.owns() {
+        answer.headers.insert("x-amz-tagging-count", view.tags.into());
     }
     Ok(answer)
 }

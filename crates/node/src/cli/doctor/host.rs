@@ -6,12 +6,15 @@ use millpond_env::{
     IoBackend, RealClock, Runtime, RuntimeOptions, cpu_count, free_bytes, memory_total,
     raise_fd_limit,
 };
+use millpond_fuse_wire as wire;
 use millpond_types::ByteSize;
 
 use super::Report;
 
 /// Open files that a server with the default `limits.connections` needs.
 const FILES_MIN: u64 = 16_640;
+/// The first Linux whose mounts outlive their processes.
+const RESENDS: (u32, u32) = (6, 9);
 /// 2024-01-01: a clock before it would expire nothing and confuse every log.
 const CLOCK_MS_MIN: u64 = 1_704_067_200_000;
 
@@ -22,6 +25,7 @@ fn first_line(path: &str) -> Option<String> {
 /// Looks at all of it.
 pub(super) fn look(report: &mut Report, data: &Path) {
     kernel(report);
+    mounts(report);
     limits(report);
     match free_bytes(data) {
         Ok(free) => {
@@ -67,6 +71,44 @@ fn kernel(report: &mut Report) {
     }
 }
 
+/// Whether files can be mounted, tried with a mount that nobody serves. What a host lacks for that keeps no server from running.
+fn mounts(report: &mut Report) {
+    let target = std::env::temp_dir().join(format!("millpond-doctor-{}", std::process::id()));
+    if let Err(error) = std::fs::create_dir(&target) {
+        report.warn("mounts", format!("{}: {error}", target.display()), "name a folder in TMPDIR");
+        return;
+    }
+    let options = wire::MountOptions { allow_other: true, ..wire::MountOptions::default() };
+    let made = wire::mount(&target, &options);
+    if made.is_ok()
+        && let Err(error) = wire::unmount(&target, true)
+    {
+        report.warn("mounts", error.to_string(), format!("umount -l {}", target.display()));
+    }
+    let _ = std::fs::remove_dir(&target);
+    let release = first_line("/proc/sys/kernel/osrelease").unwrap_or_default();
+    match made {
+        Err(error) => {
+            let text = error.to_string();
+            let (text, fix) = text.split_once(": ").unwrap_or((&text, "see the kernel's log"));
+            report.warn("mounts", text, fix);
+        }
+        Ok(_) if !resends(&release) => report.warn(
+            "mounts",
+            "applications lose a mount whose process dies or is upgraded",
+            "use Linux 6.9 or newer",
+        ),
+        Ok(_) => report.ok("mounts", "allowed, and outlive the process that serves them"),
+    }
+}
+
+/// Whether a kernel of this release sends again what a dead process had not answered.
+fn resends(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    let mut next = || numbers.next().and_then(Result::ok).unwrap_or(0_u32);
+    (next(), next()) >= RESENDS
+}
+
 fn limits(report: &mut Report) {
     match raise_fd_limit() {
         Ok(limit) if limit.hard < FILES_MIN => report.warn(
@@ -94,5 +136,24 @@ fn limits(report: &mut Report) {
     match memory_total() {
         Ok(bytes) => report.ok("memory", ByteSize(bytes).to_string()),
         Err(error) => report.warn("memory", error.to_string(), "is /proc mounted?"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::resends;
+
+    #[test]
+    fn releases_are_compared() {
+        for (release, wanted) in [
+            ("6.9.0", true),
+            ("6.18.5-generic", true),
+            ("7.0", true),
+            ("6.8.12", false),
+            ("5.15.0", false),
+            ("", false),
+        ] {
+            assert_eq!(resends(release), wanted, "{release}");
+        }
     }
 }

@@ -20,6 +20,8 @@ const METRICS_EXAMPLES: &str = "Example, for the textfile collector of node_expo
   millpond mounts metrics > /var/lib/node_exporter/millpond.prom.new &&
     mv /var/lib/node_exporter/millpond.prom.new /var/lib/node_exporter/millpond.prom";
 
+/// Whether somebody serves a mount is known within this.
+const LOOK: Duration = Duration::from_secs(1);
 /// An upgrade takes no longer, with the way back.
 const UPGRADE: Duration = Duration::from_mins(1);
 
@@ -79,8 +81,8 @@ fn list(args: &MountsArgs) -> Outcome {
         let mut all: Vec<_> = served.iter().map(|mount| json!(mount)).collect();
         all.extend(others.iter().map(|mount| {
             let cluster = mount.source.to_string_lossy();
-            let (target, read_only) = (&mount.target, mount.read_only);
-            json!({"mountpoint": target, "cluster": cluster, "read_only": read_only, "state": "elsewhere"})
+            let (target, read_only, state) = (&mount.target, mount.read_only, state(mount));
+            json!({"mountpoint": target, "cluster": cluster, "read_only": read_only, "state": state})
         }));
         return output::line(&serde_json::to_string_pretty(&all)?);
     }
@@ -93,11 +95,22 @@ fn list(args: &MountsArgs) -> Outcome {
     rows.extend(others.iter().map(|mount| {
         let (target, source) = (mount.target.display(), mount.source.display());
         let mut row = vec![target.to_string(), source.to_string(), "-".to_owned()];
-        row.extend([access(mount.read_only), "elsewhere"].map(str::to_owned));
+        row.extend([access(mount.read_only), state(mount)].map(str::to_owned));
         row.resize(HEAD.len(), "-".to_owned());
         row
     }));
     output::bytes(output::table(&rows).as_bytes())
+}
+
+/// What is known of a mount that the daemon does not serve: `dead` if nobody does any more (`umount -l` takes it away).
+fn state(mount: &wire::MountPoint) -> &'static str {
+    let (target, (told, heard)) = (mount.target.clone(), std::sync::mpsc::channel());
+    // Of one whose process stands still the kernel does not answer.
+    let asked = millpond_env::thread("mp-look", move || {
+        let _ = told.send(std::fs::metadata(target).err().and_then(|it| it.raw_os_error()));
+    });
+    let answer = asked.ok().and_then(|_| heard.recv_timeout(LOOK).ok()).flatten();
+    if answer == Some(libc::ENOTCONN) { "dead" } else { "elsewhere" }
 }
 
 const HEAD: [&str; 10] = [

@@ -1,5 +1,6 @@
 //! `millpond mount`, `umount` and `mounts`: files of a cluster as a file system of this host.
 
+pub(super) mod helper;
 mod list;
 mod processes;
 pub(super) mod profile;
@@ -126,11 +127,17 @@ pub(super) struct UmountArgs {
     run_dir: RunDirArgs,
 }
 
-pub(super) fn run(args: &Args) -> Outcome {
+/// What the arguments ask for.
+fn spec(args: &Args) -> anyhow::Result<MountSpec> {
     let mut client = ClientOptions::new(args.cluster.clone());
     client.token.clone_from(&args.token);
     let mut spec = MountSpec::new(client, place(&args.mountpoint)?);
     spec.apply(&args.options)?;
+    Ok(spec)
+}
+
+pub(super) fn run(args: &Args) -> Outcome {
+    let spec = spec(args)?;
     if spec.io_uring {
         eprintln!("millpond: {OVER_IO_URING}");
     }
