@@ -1,6 +1,8 @@
 //! Buckets with another server's gateway behind them.
 
-use crate::client::{Answer, Client};
+use std::time::Duration;
+
+use crate::client::{Answer, Client, Request};
 use crate::server::{ACCESS, SECRET, Server, heard, until};
 
 /// A server whose bucket `data` is backed by the bucket `there` of another one.
@@ -217,6 +219,58 @@ fn what_is_written_goes_there_and_may_be_given_up_here() {
     is_gone(s3.get("/data/a/b").send());
     until("it goes", || there.head("/there/a/b").send().is(404).then_some(()));
     is_gone(s3.get("/data/a/b").send());
+}
+
+#[test]
+fn what_others_change_beside_the_bytes_is_noticed() {
+    let pair = Pair::start(&[], &["--shared", "--ttl", "100ms"]);
+    let (s3, there) = (&pair.s3, &pair.there);
+    let full = |ask: Request| {
+        let ask = ask
+            .header("x-amz-meta-of", "=?UTF-8?Q?na=C3=AFve?=")
+            .header("expires", "Wed, 21 Oct 2015 07:28:00 GMT");
+        ask.header("x-amz-tagging", "b=2&a=1").header("cache-control", "no-store").send()
+    };
+    full(s3.put("/data/mine", "value")).expect(200);
+    s3.object("/data/bare", "value");
+    full(there.put("/there/theirs", "value")).expect(200);
+    for key in ["mine", "bare", "theirs"] {
+        assert_eq!(s3.bytes(&format!("/data/{key}")), b"value");
+        pair.until_clean(&format!("/data/{key}"));
+    }
+    let fills = || pair.front.metric("millpond_s3_fills_total");
+    let heads = "millpond_s3_backend_requests_total{backend=\"other\",operation=\"head\"";
+    let before = pair.front.metric(heads);
+    until("they are looked at again and again", || {
+        for key in ["mine", "bare", "theirs"] {
+            assert_eq!(pair.state(&format!("/data/{key}")), "clean", "{key}");
+        }
+        (pair.front.metric(heads) > before + 12).then_some(())
+    });
+    assert_eq!(fills(), 1, "nothing was fetched that nobody changed");
+    let tags = |value: &str| {
+        format!("<Tagging><TagSet><Tag><Key>a</Key><Value>{value}</Value></Tag></TagSet></Tagging>")
+    };
+    let told = |key: &str, header: &str| s3.get(&format!("/data/{key}")).send().header(header);
+    for key in ["mine", "bare", "theirs"] {
+        let path = format!("/there/{key}");
+        let put = || there.put(&path, "value");
+        put().header("content-type", "text/x-new").send().expect(200);
+        until("a type", || (told(key, "content-type") == "text/x-new").then_some(()));
+        put().header("x-amz-meta-of", "them").send().expect(200);
+        until("metadata", || (told(key, "x-amz-meta-of") == "them").then_some(()));
+        for value in ["1", "2"] {
+            there.put(&path, tags(value)).query("tagging", "").send().expect(200);
+            until("tags", || {
+                let told = s3.get(&format!("/data/{key}")).query("tagging", "").send().expect(200);
+                (told.tags("Value") == [value]).then_some(())
+            });
+        }
+        std::thread::sleep(Duration::from_millis(1_100));
+        put().header("x-amz-meta-of", "them").send().expect(200);
+        let at = there.head(&path).send().header("last-modified");
+        until("a time", || (told(key, "last-modified") == at).then_some(()));
+    }
 }
 
 #[test]

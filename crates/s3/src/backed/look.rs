@@ -9,11 +9,12 @@ use millpond_types::meta::Attr;
 use s3s::{S3Error, S3ErrorCode, S3Response, S3Result};
 
 use super::{Backed, fault, fetch};
-use crate::back::store::Kind;
+use crate::back::store::{At, Backend, Fault, Kind, Remote};
 use crate::conditions::Conditions;
 use crate::door::{Door, There};
 use crate::error::Told as _;
-use crate::record::View;
+use crate::ops::headers::{TYPE_DEFAULT, expires};
+use crate::record::{Record, View};
 use crate::store::{Found, Object, Store, Wanted};
 
 /// The header that says where an object is.
@@ -134,27 +135,62 @@ async fn is_right(
     }
     let (far, there) = (door.reach(&backed.backing.backend).await?, backed.key(key));
     let known = state.has.as_ref().map(|it| it.etag.as_str());
-    match far.head(backed.at(&there)).await {
-        Ok(remote)
-            if Some(remote.etag.as_str()) == known
-                && remote.len == object.attr.size
-                // Another cluster may have changed its list only.
-                && fetch::record(&remote).access() == View::of(object).record.access() =>
-        {
-            door.cached.looked(&backed.bucket, key);
-            Ok(true)
-        }
-        Err(fault) if fault.kind != Kind::Absent => {
-            // It is not reached: what is cached is the best that is known.
-            tracing::debug!("s3: {}: {}", backed.backing.backend, fault.text);
-            Ok(true)
-        }
-        _ => {
+    let at = backed.at(&there);
+    let is_right = match far.head(at).await {
+        Ok(remote) if Some(remote.etag.as_str()) != known => Ok(false),
+        Ok(remote) => is_the_same(far.as_ref(), at, &remote, &View::of(object)).await,
+        Err(fault) if fault.kind == Kind::Absent => Ok(false),
+        Err(fault) => Err(fault),
+    };
+    match is_right {
+        Ok(true) => door.cached.looked(&backed.bucket, key),
+        Ok(false) => {
             let (bucket, asked, seq) = (backed.bucket.clone(), key.to_owned(), state.seq);
             door.blocking(move |store| store.evict(&bucket, asked.as_bytes(), seq).in_bucket())
                 .await?;
-            Ok(false)
+            return Ok(false);
         }
+        // It is not reached: what is cached is the best that is known.
+        Err(fault) => tracing::debug!("s3: {}: {}", backed.backing.backend, fault.text),
+    }
+    Ok(true)
+}
+
+/// Whether all but the bytes of an object is what the backend has: others may have written the same bytes, and what is with them.
+async fn is_the_same(
+    far: &dyn Backend,
+    at: At<'_>,
+    remote: &Remote,
+    here: &View,
+) -> Result<bool, Fault> {
+    let (there, kept) = (fetch::record(remote), &here.record);
+    // What came from there is as old as there. What went there has the name of an attempt, which others do not give.
+    let is_as_old = match kept.modified {
+        0 => remote.put_id().is_some(),
+        modified => modified == there.modified,
+    };
+    let is_told_so = |record: &Record| {
+        let mut headers = record.headers.clone();
+        headers.remove("expires");
+        headers.entry("content-type".to_owned()).or_insert_with(|| TYPE_DEFAULT.to_owned());
+        (headers, expires(record), record.meta.clone(), record.access())
+    };
+    if remote.len != here.attr.size || !is_as_old || is_told_so(&there) != is_told_so(kept) {
+        return Ok(false);
+    }
+    if remote.tags == 0 && kept.tags.is_empty() {
+        return Ok(true);
+    }
+    let sorted = |mut tags: Vec<(String, String)>| {
+        tags.sort_unstable();
+        tags
+    };
+    match far.tags(at).await {
+        Ok(tags) => Ok(sorted(tags) == sorted(kept.tags.clone())),
+        // Nobody knows what it has.
+        Err(fault) if fault.kind == Kind::Refused => Ok(true),
+        Err(fault) if fault.kind == Kind::Absent => Ok(kept.tags.is_empty()),
+        Err(fault) => Err(fault),
     }
 }
 
