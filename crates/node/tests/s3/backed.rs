@@ -1,6 +1,6 @@
 //! Buckets with another server's gateway behind them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::client::{Answer, Client, Request};
 use crate::server::{ACCESS, SECRET, Server, heard, until};
@@ -271,6 +271,33 @@ fn what_others_change_beside_the_bytes_is_noticed() {
         let at = there.head(&path).send().header("last-modified");
         until("a time", || (told(key, "last-modified") == at).then_some(()));
     }
+}
+
+#[test]
+fn what_is_given_up_again_and_again_is_there_all_the_same() {
+    let pair = Pair::start(&[], &["--shared", "--ttl", "1ms", "--cache", "1B"]);
+    let (s3, there) = (&pair.s3, &pair.there);
+    there.object("/there/k", "value");
+    let until = Instant::now() + Duration::from_secs(5);
+    let again = |work: &dyn Fn(u32)| (0..).take_while(|_| Instant::now() < until).for_each(work);
+    let writes = |n| {
+        there.object("/there/k", format!("value {n}"));
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let reads = |_| drop(s3.get("/data/k").send().expect(200));
+    let tags = |_| drop(s3.get("/data/k").query("tagging", "").send().expect(200));
+    let id = s3.post("/data/up", "").query("uploads", "").send().expect(200).tag("UploadId");
+    let copies = |n: u32| {
+        let copy = s3.put(&format!("/data/to{}", n % 9), "");
+        copy.header("x-amz-copy-source", "/data/k").send().expect(200);
+        let part = s3.put("/data/up", "").query("partNumber", "1").query("uploadId", &id);
+        part.header("x-amz-copy-source", "/data/k").send().expect(200);
+    };
+    std::thread::scope(|scope| {
+        for work in [&writes as &(dyn Fn(u32) + Sync), &reads, &tags, &copies, &copies, &copies] {
+            scope.spawn(move || again(&work));
+        }
+    });
 }
 
 #[test]

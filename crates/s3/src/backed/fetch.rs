@@ -398,14 +398,8 @@ async fn publish(
     remote: &Remote,
     content: Content,
 ) -> S3Result<()> {
-    let (name, there) = (&backed.backing.backend, backed.key(key));
-    let far = door.reach(name).await?;
     let mut record = record(remote);
-    record.tags = match far.tags(backed.at(&there)).await {
-        // Object stores that have no tags refuse to tell them, and so do those that do not let us.
-        Err(error) if matches!(error.kind, Kind::Refused | Kind::Absent) => Vec::new(),
-        told => told.map_err(|error| fault(name, &error))?,
-    };
+    record.tags = tags(door, backed, key).await?;
     before.check(RealClock::tick())?;
     let origin = Origin { etag: remote.etag.clone(), seen: before.seen };
     let (bucket, asked) = (backed.bucket.clone(), key.to_owned());
@@ -429,6 +423,23 @@ async fn publish(
     }
     door.cached.looked(&backed.bucket, key);
     Ok(())
+}
+
+/// The tags of an object of the backend.
+///
+/// # Errors
+/// `ServiceUnavailable` or `SlowDown`.
+pub(crate) async fn tags(
+    door: &Arc<Door>,
+    backed: &Backed,
+    key: &str,
+) -> S3Result<Vec<(String, String)>> {
+    let (name, there) = (&backed.backing.backend, backed.key(key));
+    match door.reach(name).await?.tags(backed.at(&there)).await {
+        // Object stores that have no tags refuse to tell them, and so do those that do not let us.
+        Err(error) if matches!(error.kind, Kind::Refused | Kind::Absent) => Ok(Vec::new()),
+        told => told.map_err(|error| fault(name, &error)),
+    }
 }
 
 /// What is kept with an object that the backend told of.

@@ -19,8 +19,8 @@ use crate::store::{Found, Object, Store, Wanted};
 
 /// The header that says where an object is.
 const STATE: &str = "x-millpond-state";
-/// How often a key is looked at anew that changes meanwhile.
-const TRIES: usize = 8;
+/// How often a key is looked at anew, or brought here again, that changes meanwhile.
+pub(crate) const TRIES: usize = 8;
 
 /// Where a key is.
 #[allow(clippy::large_enum_variant, reason = "it is taken apart where it arrives")]
@@ -263,6 +263,22 @@ pub(crate) async fn bring_for(
         super::fetch::fill(door, &backed, at.1).await?;
     }
     Err(S3ErrorCode::SlowDown.into())
+}
+
+/// Whether what was here a moment ago is not found only because room was made for others: it can be brought again.
+///
+/// # Errors
+/// As [`look`].
+pub(crate) async fn is_given_up(
+    door: &Arc<Door>,
+    at: (&str, &str),
+    error: &S3Error,
+) -> S3Result<bool> {
+    if !is_absent(error) {
+        return Ok(false);
+    }
+    let Some(backed) = door.backed(at.0).await? else { return Ok(false) };
+    Ok(matches!(look(door, &backed, at.1, false).await?, Seen::There(_)))
 }
 
 /// Has metas know that the backend does not have a key that was evicted: others have removed it there. If its state is still the one

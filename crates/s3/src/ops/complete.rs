@@ -9,7 +9,7 @@ use s3s::{S3ErrorCode, S3Request, S3Result};
 
 use super::copy::{PIECE, append};
 use super::multipart::{id, upload};
-use super::put::{New, store as store_object, sum_type, sums, tell_sum};
+use super::put::{New, store as store_object, sum_type, sums, tell_sum, told_of_room};
 use super::{Answer, told};
 use crate::backed::look::bring_for;
 use crate::backed::settle::admit_removal;
@@ -322,14 +322,15 @@ pub(crate) async fn complete_upload(
     };
     let (bucket, key) = (input.bucket.clone(), input.key.clone());
     let written = admit_removal(door, (&bucket, &key)).await?;
-    bring_for(door, (&bucket, &key), &conditions).await?;
+    let brought = bring_for(door, (&bucket, &key), &conditions).await?;
     let (of, replicas) = (key.clone(), written.replicas(&key));
     let _memory = door.memory(Way::In, PIECE).await?;
-    let view = door
+    let done = door
         .blocking(move |store| {
             complete(store, (&bucket, &key, id), (&named, &expected), (&conditions, replicas))
         })
-        .await?;
+        .await;
+    let view = told_of_room(door, (&input.bucket, &of), brought, done).await?;
     let word = written.done(door, &of).await?;
     let mut output = CompleteMultipartUploadOutput {
         location: Some(format!("/{}/{}", input.bucket, input.key)),

@@ -18,7 +18,7 @@ use super::{Answer, access_key, told as told_answer};
 use crate::access::{Asker, who_asks};
 use crate::acl::{Permission, wished};
 use crate::backed::fetch::cut;
-use crate::backed::look::{Seen, bring_for, bring_if, look};
+use crate::backed::look::{Brought, Seen, TRIES, bring_for, bring_if, is_given_up, look};
 use crate::backed::settle::admit;
 use crate::conditions::{Conditions, etag, time};
 use crate::door::{Door, Way};
@@ -224,15 +224,15 @@ struct Told {
 
 impl Told {
     /// `record` says whose the copy is.
-    fn record(self, source: &View, mut record: Record) -> S3Result<Record> {
+    fn record(&self, source: &View, mut record: Record) -> S3Result<Record> {
         record.headers.clone_from(&source.record.headers);
         record.meta.clone_from(&source.record.meta);
         record.tags.clone_from(&source.record.tags);
         if self.replace_meta {
-            self.kept.fill(&mut record)?;
+            self.kept.clone().fill(&mut record)?;
         }
-        if let Some(tags) = self.tagging {
-            record.tags = tags;
+        if let Some(tags) = &self.tagging {
+            record.tags.clone_from(tags);
         }
         Ok(record)
     }
@@ -282,7 +282,7 @@ struct Copying {
 
 impl Copying {
     /// Makes it; for a thread that may block.
-    fn done(self, store: &Store) -> S3Result<(View, Option<Sum>)> {
+    fn done(&self, store: &Store) -> S3Result<(View, Option<Sum>)> {
         let (bucket, key, onto) = (self.at.0.as_str(), self.at.1.as_str(), &self.onto);
         let (object, from, file) = self.from.open(store, &self.conditions)?;
         self.from.check_tags(&from, &self.told)?;
@@ -295,9 +295,10 @@ impl Copying {
         let algorithm = self.told.algorithm.or(from.record.sum.as_ref().map(|it| it.algorithm));
         let mut hasher = Hasher::new(Some(algorithm.unwrap_or(Algorithm::Crc64Nvme)));
         let (all, replicas) = ((0, from.attr.size), self.to.replicas);
-        let content = duplicate(store, (&object, file.as_ref()), all, (&mut hasher, self.to))?;
+        let content =
+            duplicate(store, (&object, file.as_ref()), all, (&mut hasher, self.to.clone()))?;
         let digest = hasher.finish();
-        let mut record = self.told.record(&from, self.signed)?;
+        let mut record = self.told.record(&from, self.signed.clone())?;
         record.etag = Some(hex(&digest.md5));
         record.sum.clone_from(&digest.sum);
         record.check_behind(self.goes_behind)?;
@@ -321,6 +322,28 @@ fn conditions_of_target(headers: &HeaderMap) -> S3Result<Conditions> {
     };
     let (if_match, if_none_match) = (of(IF_MATCH)?, of(IF_NONE_MATCH)?);
     Ok(Conditions { if_match, if_none_match, ..Conditions::default() })
+}
+
+/// Makes a copy of what is brought here for it, as often as that is given up before.
+async fn copied(door: &Arc<Door>, copying: &Arc<Copying>) -> S3Result<(View, Option<Sum>)> {
+    let Copying { from, at: (bucket, key), .. } = &**copying;
+    for _ in 0..TRIES {
+        from.bring(door, &copying.conditions).await?;
+        let brought = bring_for(door, (bucket, key), &copying.onto).await?;
+        let memory = door.memory(Way::In, PIECE).await?;
+        let copy = Arc::clone(copying);
+        let done = door.blocking(move |store| copy.done(store)).await;
+        drop(memory);
+        match done {
+            Err(error) if is_given_up(door, (&from.bucket, &from.key), &error).await? => {}
+            Err(error)
+                if brought == Brought::Known
+                    && copying.onto.if_match.is_some()
+                    && is_given_up(door, (bucket, key), &error).await? => {}
+            done => return done,
+        }
+    }
+    Err(S3ErrorCode::SlowDown.into())
 }
 
 /// `CopyObject`.
@@ -356,14 +379,13 @@ pub(crate) async fn copy_object(
     }
     let conditions = conditions_of_source!(input);
     let written = admit(door, (&bucket, &key)).await?;
-    from.bring(door, &conditions).await?;
-    bring_for(door, (&bucket, &key), &onto).await?;
-    let (of, to) = (key.clone(), Target::of(written.replicas(&key)));
+    let to = Target::of(written.replicas(&key));
     let goes_behind = written.goes_behind(&key);
-    let _memory = door.memory(Way::In, PIECE).await?;
-    let copy = Copying { from, conditions, told, signed, at: (bucket, key), onto, to, goes_behind };
-    let (view, sum) = door.blocking(move |store| copy.done(store)).await?;
-    let word = written.done(door, &of).await?;
+    let at = (bucket, key);
+    let copying = Copying { from, conditions, told, signed, at, onto, to, goes_behind };
+    let copying = Arc::new(copying);
+    let (view, sum) = copied(door, &copying).await?;
+    let word = written.done(door, &copying.at.1).await?;
     let mut result = CopyObjectResult {
         e_tag: Some(etag(&view.etag)),
         last_modified: Some(time(view.attr.mtime)),

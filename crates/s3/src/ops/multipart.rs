@@ -20,6 +20,7 @@ use super::put::{check_key, sums, tell_sum};
 use super::{Answer, answer, count, initiator, owner, size};
 use crate::access::who_asks;
 use crate::acl::wished;
+use crate::backed::look::{TRIES, is_given_up};
 use crate::backed::settle::admit;
 use crate::conditions::{Conditions, etag, time};
 use crate::door::{Door, Way};
@@ -277,18 +278,34 @@ impl PartCopying {
 
     /// Makes it: its digest, and when that was. What only the backend has goes by the cache, as the parts of a large object would each
     /// bring all of it here.
-    async fn done(self, door: &Arc<Door>) -> S3Result<(Digest, Timestamp)> {
-        let far = self.from.far(door, &self.conditions, |view| self.place(view)).await?;
-        let received = match far {
-            Some(body) => Some(self.received(door, body).await?),
-            None => None,
-        };
-        let _memory = match &received {
-            Some(_) => None,
-            None => Some(door.memory(Way::In, PIECE).await?),
-        };
+    async fn done(self: Arc<Self>, door: &Arc<Door>) -> S3Result<(Digest, Timestamp)> {
+        for _ in 0..TRIES {
+            let far = self.from.far(door, &self.conditions, |view| self.place(view)).await?;
+            if let Some(body) = far {
+                let received = self.received(door, body).await?;
+                return self.kept(door, received).await;
+            }
+            let memory = door.memory(Way::In, PIECE).await?;
+            let copying = Arc::clone(&self);
+            let duplicated = door.blocking(move |store| copying.duplicated(store)).await;
+            drop(memory);
+            match duplicated {
+                // It was here when it was looked for.
+                Err(error)
+                    if is_given_up(door, (&self.from.bucket, &self.from.key), &error).await? => {}
+                done => return self.kept(door, done?).await,
+            }
+        }
+        Err(S3ErrorCode::SlowDown.into())
+    }
+
+    /// Gives the part what was made for it.
+    async fn kept(
+        self: Arc<Self>,
+        door: &Arc<Door>,
+        (content, digest): (Content, Digest),
+    ) -> S3Result<(Digest, Timestamp)> {
         door.blocking(move |store| {
-            let (content, digest) = received.map_or_else(|| self.duplicated(store), Ok)?;
             keep(store, &self.part, &content, &digest)?;
             let (Content::File(file) | Content::Placed(file, _)) = content else {
                 return Err(S3ErrorCode::InternalError.into());
@@ -317,7 +334,7 @@ pub(crate) async fn part_copy(
     let replicas = admit(door, (&bucket, &key)).await?.replicas(&key);
     let part = PartName { bucket, id, number };
     let copying = PartCopying { from, conditions, range, part, replicas, algorithm };
-    let (digest, changed) = copying.done(door).await?;
+    let (digest, changed) = Arc::new(copying).done(door).await?;
     let mut result = CopyPartResult {
         e_tag: Some(etag(&hex(&digest.md5))),
         last_modified: Some(time(changed)),

@@ -9,7 +9,7 @@ use super::headers::{kept, refuse_extras};
 use super::{Answer, told};
 use crate::access::who_asks;
 use crate::acl::wished;
-use crate::backed::look::bring_for;
+use crate::backed::look::{Brought, bring_for, is_given_up};
 use crate::backed::settle::admit;
 use crate::conditions::{Conditions, etag};
 use crate::door::Door;
@@ -142,6 +142,24 @@ async fn stored(
     .await
 }
 
+/// What became of a write whose condition wanted something there: what was there may have been given up before.
+///
+/// # Errors
+/// `ConditionalRequestConflict` then: the client may try again.
+pub(crate) async fn told_of_room<T>(
+    door: &Arc<Door>,
+    at: (&str, &str),
+    brought: Brought,
+    done: S3Result<T>,
+) -> S3Result<T> {
+    match done {
+        Err(error) if brought == Brought::Known && is_given_up(door, at, &error).await? => {
+            Err(S3ErrorCode::ConditionalRequestConflict.into())
+        }
+        done => done,
+    }
+}
+
 /// `PutObject`.
 pub(crate) async fn put_object(
     door: &Arc<Door>,
@@ -175,12 +193,13 @@ pub(crate) async fn put_object(
     let replicas = written.replicas(&input.key);
     let arrived = incoming.receive(door, Target::of(replicas)).await?;
     let (bucket, key) = (input.bucket, input.key);
-    bring_for(door, (&bucket, &key), &conditions).await?;
+    let brought = bring_for(door, (&bucket, &key), &conditions).await?;
     let (content, digest) = arrived.checked_beside(door).await?;
     record.etag = Some(hex(&digest.md5));
     record.sum.clone_from(&digest.sum);
-    let (view, sum) =
-        (stored(door, (&bucket, &key), (content, replicas), record, conditions).await?, digest.sum);
+    let (at, sum) = ((&*bucket, &*key), digest.sum);
+    let stored = stored(door, at, (content, replicas), record, conditions).await;
+    let view = told_of_room(door, at, brought, stored).await?;
     let word = written.done(door, &key).await?;
     let mut output =
         PutObjectOutput { e_tag: Some(etag(&view.etag)), ..PutObjectOutput::default() };

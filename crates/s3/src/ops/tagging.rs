@@ -13,12 +13,13 @@ use s3s::{S3ErrorCode, S3Request, S3Result};
 use super::get::find;
 use super::{Answer, answer};
 use crate::access::who_asks;
-use crate::backed::look::bring;
+use crate::backed::fetch;
+use crate::backed::look::{self, Seen, bring, is_given_up};
 use crate::backed::settle::admit_removal;
 use crate::door::Door;
 use crate::error::{Told as _, custom, refuse};
 use crate::record::{Record, decode, encode_over};
-use crate::store::{Expect, Put, Store};
+use crate::store::{Expect, Object, Put, Store};
 
 /// Tags of an object, of a bucket, and the characters of their keys and values, as AWS.
 const OBJECT_MAX: usize = 10;
@@ -143,14 +144,49 @@ fn change(
 pub(super) async fn changed(
     door: &Arc<Door>,
     (bucket, key): (String, String),
-    how: impl Fn(&mut Record) -> S3Result<()> + Send + 'static,
+    how: impl Fn(&mut Record) -> S3Result<()> + Send + Sync + 'static,
 ) -> S3Result<()> {
     bring(door, (&bucket, &key)).await?;
     let written = admit_removal(door, (&bucket, &key)).await?;
-    let of = key.clone();
     let goes_behind = written.goes_behind(&key);
-    door.blocking(move |store| change(store, (&bucket, &key), goes_behind, how)).await?;
-    written.done(door, &of).await.map(drop)
+    let how = Arc::new(how);
+    for _ in 0..look::TRIES {
+        let (of, how) = ((bucket.clone(), key.clone()), Arc::clone(&how));
+        let changing = door.blocking(move |store| {
+            change(store, (&of.0, &of.1), goes_behind, |record| how(record))
+        });
+        match changing.await {
+            Err(error) if is_given_up(door, (&bucket, &key), &error).await? => {
+                bring(door, (&bucket, &key)).await?;
+            }
+            done => {
+                done?;
+                return written.done(door, &key).await.map(drop);
+            }
+        }
+    }
+    Err(S3ErrorCode::SlowDown.into())
+}
+
+/// The tags of an object, wherever it is: its bytes stay there.
+async fn tags(door: &Arc<Door>, (bucket, key): (&str, &str)) -> S3Result<Tags> {
+    let kept = |object: &Object| {
+        let record = object.attachment.as_ref().and_then(|it| decode::<Record>(&it.bytes));
+        record.unwrap_or_default().tags
+    };
+    let Some(backed) = door.backed(bucket).await? else {
+        let found = door.look_up((bucket, key), false).await?;
+        return Ok(kept(&found.object.ok_or(S3ErrorCode::NoSuchKey)?));
+    };
+    match look::look(door, &backed, key, false).await? {
+        Seen::Here(there, _) => Ok(kept(&there.object)),
+        Seen::Nowhere => Err(S3ErrorCode::NoSuchKey.into()),
+        Seen::There(_) => {
+            // Of a key that is not there some say that it has no tags.
+            look::remote(door, &backed, key).await?;
+            fetch::tags(door, &backed, key).await
+        }
+    }
 }
 
 /// `PutObjectTagging`.
@@ -175,10 +211,8 @@ pub(crate) async fn get(
     request: S3Request<GetObjectTaggingInput>,
 ) -> Answer<GetObjectTaggingOutput> {
     let (bucket, key) = (request.input.bucket, request.input.key);
-    bring(door, (&bucket, &key)).await?;
-    let object = door.blocking(move |store| find(store, (&bucket, &key), false)).await?;
-    let record = object.attachment.and_then(|it| decode::<Record>(&it.bytes)).unwrap_or_default();
-    answer(GetObjectTaggingOutput { tag_set: to_set(&record.tags), version_id: None })
+    let tags = tags(door, (&bucket, &key)).await?;
+    answer(GetObjectTaggingOutput { tag_set: to_set(&tags), version_id: None })
 }
 
 /// `DeleteObjectTagging`.
