@@ -206,7 +206,7 @@ fn backing() -> Backing {
 fn state() -> KeyState {
     KeyState {
         seq: 7,
-        wanted: Wanted::File { ino: Ino(77), size: 9, mtime: TIME },
+        wanted: Wanted::File { ino: Ino(77), size: 9, ctime: TIME },
         has: Some(Remote { etag: "etag".into(), seq: 5 }),
         place: Some(Place { lane: 1, due_ms: 1 << 41, n: 8 }),
         under: Some(Under { seq: 6, put_id: 9, since: TIME }),

@@ -51,6 +51,9 @@ pub(crate) async fn set(
     };
     attr.atime = set.atime.map_or(attr.atime, time);
     attr.mtime = set.mtime.map_or(attr.mtime, time);
+    if attr.kind == FileKind::Regular && matches!(set.mtime, Some(SetTime::At(_))) {
+        view.outdate(attr).await?;
+    }
     attr.ctime = set.ctime.unwrap_or(view.now);
     let mut times = None;
     if attr.is_dir() {

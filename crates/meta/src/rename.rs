@@ -101,6 +101,7 @@ pub(crate) async fn rename(
         must_not_lie_in(view, dirs.target(), source.entry.ino).await?;
     }
     quota::may_move(&source.record, dirs.target())?;
+    may_leave(&source.record, dirs.target())?;
     object::may_name(dirs.target(), &wanted.new_name, source.record.attr.kind)?;
     match (there, wanted.exchange) {
         (None, true) => Err(MetaError::NotFound.into()),
@@ -111,11 +112,20 @@ pub(crate) async fn rename(
                 must_not_lie_in(view, &dirs.old, there.entry.ino).await?;
             }
             quota::may_move(&there.record, &dirs.old)?;
+            may_leave(&there.record, &dirs.old)?;
             object::may_name(&dirs.old, &wanted.name, there.record.attr.kind)?;
             exchange(view, wanted, (source, there), dirs).await
         }
         (there, false) => replace(view, wanted, (source, there), dirs).await,
     }
+}
+
+/// Refuses to move what would be a bucket no more while it is backed: nobody would look for what waits for its backend.
+fn may_leave(record: &InodeRecord, target: &InodeRecord) -> Result<(), Failed> {
+    if record.marks.backed && target.attr.ino != Ino::ROOT {
+        return Err(MetaError::Busy.into());
+    }
+    Ok(())
 }
 
 /// Refuses a directory that lies in the one that is moved, or is it.

@@ -444,7 +444,8 @@ impl View {
             record = record.without_content();
         }
         let etag = record.etag.clone().unwrap_or_else(|| {
-            let Timestamp { secs, nanos } = attr.mtime;
+            // The time of the content can be set to what it was.
+            let Timestamp { secs, nanos } = attr.ctime;
             let nanos = i128::from(secs) * 1_000_000_000 + i128::from(nanos);
             format!("{:x}-{nanos:x}-{:x}", attr.ino.0, attr.size)
         });

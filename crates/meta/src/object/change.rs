@@ -201,7 +201,6 @@ async fn move_inside(
 ) -> Result<(), Failed> {
     let mut file = view.inode(there.ino).await?;
     file.attr.parent = made.attr.ino;
-    file.attr.ctime = view.now;
     view.put_inode(&mut file)?;
     view.delete_entry(parent, name, there.kind)?;
     let itself = Name::new(SELF_NAME).map_err(|_| MetaError::Invalid)?;

@@ -122,6 +122,17 @@ impl View {
         Ok(self.txn.put(&key, AttachmentRecord { size, mtime, bytes }.seal())?)
     }
 
+    /// Has what is kept with an inode be of another content for ever, if its length and its time of change say that it is of this
+    /// one: that time was set by hand, whatever was written before.
+    pub(crate) async fn outdate(&self, attr: &Attr) -> Result<(), Failed> {
+        let key = keys::attachment(attr.ino);
+        let kept = self.read::<AttachmentRecord>(&key).await?;
+        let Some(kept) = kept.filter(|it| (it.size, it.mtime) == (attr.size, attr.mtime)) else {
+            return Ok(());
+        };
+        Ok(self.txn.put(&key, AttachmentRecord { size: u64::MAX, ..kept }.seal())?)
+    }
+
     async fn attachment(&self, attr: &Attr) -> Result<Option<Attachment>, Failed> {
         opened_attachment(attr, self.txn.get_snapshot(&keys::attachment(attr.ino)).await?)
     }

@@ -11,7 +11,7 @@ use millpond_types::meta::object::{
     LANE_SMALL, LANE_SWEEP, Mode, ObjectBody, ObjectOp, ObjectReply, Origin, Outcome, Place,
     PutObject, QueuePage, QueueRecord, Rule, SMALL_MAX, SetAttachment, StatePage, Wanted,
 };
-use millpond_types::meta::{Ino, MetaError, MetaOp, MetaReply, SetAttr, keys};
+use millpond_types::meta::{Ino, MetaError, MetaOp, MetaReply, Rename, SetAttr, keys};
 use millpond_types::wire::Record;
 use parking_lot::Mutex;
 
@@ -185,7 +185,7 @@ pub(crate) async fn what_is_put_waits_until_it_is_done(f: Fixture) {
     c.back(Some(backing())).await.unwrap();
     let attr = c.put("a/b", b"bytes").await;
     let state = c.state("a/b").await.unwrap();
-    let wanted = Wanted::File { ino: attr.ino, size: 5, mtime: attr.mtime };
+    let wanted = Wanted::File { ino: attr.ino, size: 5, ctime: attr.ctime };
     assert_eq!((state.wanted, state.is_dirty(), state.under), (wanted, true, None));
     assert_eq!((state.has.clone(), state.mode, state.attempts), (None, Mode::WriteBack, 0));
     let page = c.queue(LANE_SMALL, None, 10).await;
@@ -223,7 +223,7 @@ pub(crate) async fn what_is_put_waits_until_it_is_done(f: Fixture) {
     };
     c.outcome(ObjectOp::SetAttachment(set)).await.unwrap();
     let tagged = c.state("a/b").await.unwrap();
-    assert!(tagged.is_dirty() && tagged.seq != state.seq && tagged.wanted == wanted);
+    assert!(tagged.is_dirty() && tagged.seq != state.seq && tagged.wanted.is_of(attr.ino));
     assert_eq!(tagged.has.unwrap().etag, "e1");
 }
 
@@ -507,10 +507,24 @@ pub(crate) async fn what_mounts_do_is_followed(f: Fixture) {
     let attr = c.getattr(ino).await.unwrap();
     let attr = c.write(attr, 0, b"mount").await.unwrap();
     let claimed = c.claim(1).await.unwrap();
-    let wanted = Wanted::File { ino, size: 5, mtime: attr.mtime };
+    let wanted = Wanted::File { ino, size: 5, ctime: attr.ctime };
     assert_eq!((claimed.state.wanted, claimed.object.unwrap().attr.size), (wanted, 5));
     assert_eq!(claimed.state.under.unwrap().seq, claimed.state.seq);
     c.done("m", 1, Some("e")).await;
+    // Its bucket stays one.
+    let below = c.dir(Ino::ROOT, "below").await;
+    for exchange in [false, true] {
+        let away = Rename { exchange, ..rename((Ino::ROOT, BUCKET), (below, "x")) };
+        c.file(below, "x").await;
+        assert_eq!(c.rename(away).await.map(drop), Err(MetaError::Busy));
+        c.unlink(below, "x").await.unwrap();
+        let back = Rename { exchange, ..rename((below, "x"), (Ino::ROOT, BUCKET)) };
+        c.dir(below, "x").await;
+        assert_eq!(c.rename(back).await.map(drop), Err(MetaError::Busy));
+        c.rmdir(below, "x").await.unwrap();
+    }
+    c.rename(rename((Ino::ROOT, BUCKET), (Ino::ROOT, "other"))).await.unwrap();
+    c.rename(rename((Ino::ROOT, "other"), (Ino::ROOT, BUCKET))).await.unwrap();
     // And moved when it is clean.
     c.rename(rename((bucket, "m"), (bucket, "n"))).await.unwrap();
     assert!(c.adopt("m").await.unwrap().is_tombstone());

@@ -1,7 +1,7 @@
 //! What mounts hear of each other's changes.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millpond_meta::Volume;
 use millpond_types::meta::{
@@ -171,7 +171,15 @@ async fn memory_is_bounded() {
             middle = done.version;
         }
     }
-    let news = f.volume.news(&watch(b.session, start)).await.unwrap();
+    // The memory follows the store, which on a busy machine takes a while.
+    let waited = Instant::now();
+    let news = loop {
+        let news = f.volume.news(&watch(b.session, start)).await.unwrap();
+        if news.gap || waited.elapsed() > Duration::from_secs(30) {
+            break news;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
     assert!(news.gap && news.changes.is_empty(), "{} changes", news.changes.len());
     let (mut after, mut heard) = (middle, 0);
     while heard < 39_999 {

@@ -1,6 +1,7 @@
 //! Backed buckets of a real cluster, by way of the client: what waits outlives metas that are killed, and persisters that die.
 
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
 use millpond_client::{
@@ -144,6 +145,39 @@ fn what_mounts_write_is_adopted() {
     let clean = volume.settle(BUCKET, b"x", put_id, &done(Some("e"))).unwrap();
     assert!(volume.evict(BUCKET, b"x", clean.seq).unwrap());
     until("the mount hears of it", || (!folder.join("x").exists()).then_some(()));
+}
+
+#[test]
+fn what_is_written_over_and_dated_back_is_adopted() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::roomy(3, 2);
+    let volume = volume(&cluster);
+    volume.make_bucket(BUCKET, b"").unwrap();
+    volume.set_backing(BUCKET, Some(&backing())).unwrap();
+    for (name, options, len) in [("closed", "", 4), ("strict", "mode=strict", 40_000)] {
+        let mount = Mounted::new(&cluster, name, options);
+        let folder = mount.folder.join(BUCKET);
+        let (key, path) = (name.as_bytes(), folder.join(name));
+        let before = vec![b'a'; len];
+        done_of(volume.put_object(&put(key, Body::Bytes(&before))).unwrap());
+        let claims = volume.claim(BUCKET, LANE_SMALL, 9, LEASE).unwrap();
+        let claimed = claims.into_iter().find(|claimed| claimed.key == key).unwrap();
+        let put_id = claimed.state.under.unwrap().put_id;
+        let clean = volume.settle(BUCKET, key, put_id, &done(Some("e"))).unwrap();
+        let found = || volume.look_up(BUCKET, key, false).unwrap().object.unwrap();
+        assert!(found().attachment.unwrap().is_current);
+        let time = fs::metadata(&path).unwrap().modified().unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&vec![b'b'; len], 0).unwrap();
+        file.set_modified(time).unwrap();
+        file.sync_all().unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), time);
+        assert!(!found().attachment.unwrap().is_current, "{name}: what is kept is of other bytes");
+        assert!(!volume.evict(BUCKET, key, clean.seq).unwrap(), "the backend does not have it");
+        assert!(volume.adopt(BUCKET, key).unwrap().unwrap().is_dirty());
+    }
 }
 
 fn done_of(put: Put) -> millpond_types::meta::Ino {

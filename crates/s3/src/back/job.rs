@@ -257,8 +257,8 @@ impl Job {
 
     /// Whether the file is that of the state.
     fn is_wanted(&self, attr: &Attr) -> bool {
-        let Wanted::File { ino, size, mtime } = self.claimed.state.wanted else { return false };
-        attr.ino == ino && attr.size == size && attr.mtime == mtime && attr.nlink > 0
+        let Wanted::File { ino, size, ctime } = self.claimed.state.wanted else { return false };
+        attr.ino == ino && attr.size == size && attr.ctime == ctime && attr.nlink > 0
     }
 
     async fn open(&self) -> Result<Opened, Not> {
@@ -281,12 +281,11 @@ impl Job {
 
     /// Whether the file is still what it was.
     pub(super) async fn unchanged(&self, opened: &Opened) -> Result<(), Not> {
-        let file = opened.file.clone();
+        let (file, was) = (opened.file.clone(), &opened.attr);
         match self.bucket.ask(move |_| file.stat()).await {
+            Ok(Ok(attr)) if attr.size != was.size || attr.mtime != was.mtime => Err(Not::Changed),
             // One that was overwritten meanwhile keeps what it has: metas know of that.
-            Ok(Ok(attr)) if attr.size == opened.attr.size && attr.mtime == opened.attr.mtime => {
-                Ok(())
-            }
+            Ok(Ok(attr)) if attr.ctime == was.ctime || attr.nlink == 0 => Ok(()),
             Ok(Ok(_)) => Err(Not::Changed),
             Ok(Err(error)) => Err(Not::Read(error.to_string())),
             Err(error) => Err(Not::Read(error.to_string())),

@@ -90,8 +90,8 @@ fn is_strange(file: Option<&Object>, state: Option<&KeyState>, is_transient: boo
     let wanted = state.map(|it| it.wanted);
     match (file, wanted) {
         (Some(_), None) => !is_transient,
-        (Some(file), Some(Wanted::File { ino, size, mtime })) => {
-            (ino, size, mtime) != (file.attr.ino, file.attr.size, file.attr.mtime)
+        (Some(file), Some(Wanted::File { ino, size, ctime })) => {
+            (ino, size, ctime) != (file.attr.ino, file.attr.size, file.attr.ctime)
         }
         (None, Some(Wanted::File { .. })) | (Some(_), Some(_)) => true,
         (None, _) => false,

@@ -35,8 +35,8 @@ pub(crate) enum Seen {
 
 /// Whether the file is the one that a state is of.
 fn is_of(state: &KeyState, attr: &Attr) -> bool {
-    let Wanted::File { ino, size, mtime } = state.wanted else { return false };
-    (ino, size, mtime) == (attr.ino, attr.size, attr.mtime)
+    let Wanted::File { ino, size, ctime } = state.wanted else { return false };
+    (ino, size, ctime) == (attr.ino, attr.size, attr.ctime)
 }
 
 /// What the state of an object that lies here is called.

@@ -68,5 +68,5 @@ pub(super) const fn lane_of(wanted: Wanted) -> u8 {
 
 /// What the backend is to have of a file.
 pub(super) const fn file(attr: &Attr) -> Wanted {
-    Wanted::File { ino: attr.ino, size: attr.size, mtime: attr.mtime }
+    Wanted::File { ino: attr.ino, size: attr.size, ctime: attr.ctime }
 }

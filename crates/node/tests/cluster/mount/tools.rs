@@ -2,9 +2,9 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 
 use super::HANG;
 use super::host::{Host, left_out};
@@ -28,6 +28,33 @@ fn what_is_removed_is_restored_by_its_path() {
     }
     let checked = host.must(&["fsck", &host.addresses, "--settle", "0"]);
     assert!(checked.contains("clean"), "{checked}");
+}
+
+#[test]
+fn a_line_of_fstab_mounts() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::start(3, 2);
+    let host = Host::new(&cluster, HANG);
+    let target = host.folder.join("pond");
+    fs::create_dir_all(&target).unwrap();
+    let program = host.folder.join("mount.millpond");
+    symlink(env!("CARGO_BIN_EXE_millpond"), &program).unwrap();
+    // As mount(8) calls it.
+    let mounts = |options: &str| {
+        let run_dir = format!("run_dir={},{options}", host.run_dir.path().display());
+        let mut command = Command::new(&program);
+        command.arg(&host.addresses).arg(&target).args(["-v", "-n", "-o", &run_dir]);
+        command.stdin(Stdio::null()).output().unwrap()
+    };
+    assert!(refused(&mounts("rw,modes=strict")).contains("modes=strict"));
+    assert!(refused(&mounts("remount,ro")).contains("umount"));
+    let done = mounts("rw,noauto,_netdev,nofail,noatime,x-systemd.automount,mode=strict");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    fs::write(target.join("k"), "value").unwrap();
+    assert_eq!(host.listed()[0].mode, "strict");
+    host.umount(&target);
 }
 
 /// Removes and restores in a new folder of a mount.

@@ -39,7 +39,7 @@ pub(super) fn state() -> KeyState {
     let since = Timestamp { secs: 5, nanos: 6 };
     KeyState {
         seq: 1 << 40,
-        wanted: Wanted::File { ino: Ino(77), size: 9, mtime: since },
+        wanted: Wanted::File { ino: Ino(77), size: 9, ctime: since },
         has: Some(Remote { etag: "e".repeat(ETAG_BYTES_MAX), seq: 7 }),
         place: Some(Place { lane: LANE_LARGE, due_ms: 1 << 41, n: 8 }),
         under: Some(Under { seq: 9, put_id: u64::MAX, since }),

@@ -19,8 +19,8 @@ pub enum Wanted {
         ino: Ino,
         /// Its length in bytes.
         size: u64,
-        /// When its content changed last.
-        mtime: Timestamp,
+        /// When it changed last. Not the time of its content, which anybody can set to what it was.
+        ctime: Timestamp,
     },
     /// Nothing: the object was removed.
     Nothing,
@@ -139,11 +139,11 @@ impl KeyState {
 impl Wanted {
     fn encode(self, w: &mut Writer) {
         match self {
-            Self::File { ino, size, mtime } => {
+            Self::File { ino, size, ctime } => {
                 w.u8(0);
                 w.u64(ino.0);
                 w.u64(size);
-                mtime.encode(w);
+                ctime.encode(w);
             }
             Self::Nothing => w.u8(1),
             Self::Forgotten => w.u8(2),
@@ -154,7 +154,7 @@ impl Wanted {
         Ok(match r.u8()? {
             0 => {
                 let (ino, size) = (Ino(r.u64()?), r.u64()?);
-                Self::File { ino, size, mtime: Timestamp::decode(r)? }
+                Self::File { ino, size, ctime: Timestamp::decode(r)? }
             }
             1 => Self::Nothing,
             2 => Self::Forgotten,
