@@ -490,6 +490,44 @@ fn a_shared_place_is_looked_at_again() {
 }
 
 #[test]
+fn lists_of_a_shared_place_are_as_young_as_reads() {
+    let pair = Pair::start(&[], &["--shared", "--ttl", "500ms"]);
+    let (s3, there) = (&pair.s3, &pair.there);
+    let keys = ["changed", "dir/gone", "gone", "kept", "some/gone", "some/kept"];
+    for key in keys {
+        there.object(&format!("/there/{key}"), "value");
+        assert_eq!(s3.bytes(&format!("/data/{key}")), b"value");
+        pair.until_clean(&format!("/data/{key}"));
+    }
+    s3.object("/data/mine/k", "ours");
+    pair.drained();
+    let list = |delimiter: &str| {
+        let ask = s3.get("/data").query("list-type", "2").query("delimiter", delimiter);
+        let page = ask.send().expect(200);
+        let prefixes = page.tags("CommonPrefixes");
+        let prefixes =
+            prefixes.iter().map(|it| it.replace("<Prefix>", "").replace("</Prefix>", ""));
+        (page.tags("Key"), page.tags("Size"), prefixes.collect::<Vec<_>>())
+    };
+    assert_eq!(list("/").0, ["changed", "gone", "kept"]);
+    assert_eq!(list("/").2, ["dir/", "mine/", "some/"]);
+    for key in keys.iter().filter(|key| key.contains("gone")) {
+        there.delete(&format!("/there/{key}")).send().expect(204);
+    }
+    there.object("/there/changed", "longer than before");
+    until("what is gone is not listed", || {
+        let (keys, sizes, prefixes) = list("/");
+        let is_new = keys == ["changed", "kept"] && sizes == ["18", "5"];
+        (is_new && prefixes == ["mine/", "some/"]).then_some(())
+    });
+    assert_eq!(list("").0, ["changed", "kept", "mine/k", "some/kept"]);
+    assert_eq!(s3.bytes("/data/changed"), b"longer than before");
+    // What others made go comes back when they put it again.
+    there.object("/there/gone", "again");
+    assert_eq!(list("/").0, ["changed", "gone", "kept"]);
+}
+
+#[test]
 fn what_mounts_do_goes_there() {
     let pair = Pair::start(&[], &["--ttl", "1s"]);
     let client = millpond_client::ClientOptions::new(pair.front.address.parse().unwrap());

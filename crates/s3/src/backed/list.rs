@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use millpond_client::{Mode, StatePage};
 use s3s::S3Result;
 
+use super::look::{Seen, look};
 use super::merge::{Line, Merge, Page, Step};
 use super::{Backed, fault};
 use crate::back::folders::{LAST, PAGE};
@@ -12,6 +14,7 @@ use crate::back::store::{Backend, Found, Page as Listing, Wanted as Query};
 use crate::door::Door;
 use crate::error::Told as _;
 use crate::ops::list::{Asked, Told};
+use crate::record::View;
 use crate::store::{KeyState, ListObjects, Listed, Object, Wanted};
 
 /// Pages that one page of a client may take.
@@ -22,6 +25,8 @@ const KEYS_MAX: usize = PAGE as usize;
 const STATES: u32 = 256;
 /// Keys of a prefix of the backend that are looked at for one that was not removed here; of more it counts.
 const LOOKS_MAX: usize = 20_000;
+/// Keys that are looked at side by side.
+const LOOKS: usize = 16;
 
 /// What the list of a backed bucket is made of.
 struct Sides<'a> {
@@ -100,14 +105,13 @@ async fn merged(
     let far = door.reach(&backed.backing.backend).await?;
     let mut sides = Sides { door, backed, far, asked, states: States::default() };
     let mut merge = Merge::new(&asked.after);
-    let (mut items, mut rounds) = (Vec::new(), 0);
-    loop {
+    let (mut items, mut rounds, mut doubts) = (Vec::new(), 0, Vec::new());
+    let next = loop {
         let before = merge.reached();
         let told = match merge.step() {
-            Step::End => return Ok(crate::ops::list::Page { items, next: None }),
+            Step::End => break None,
             Step::NeedHere(after) | Step::NeedThere(after) if rounds >= ROUNDS_MAX => {
-                let next = Some(before.max(after));
-                return Ok(crate::ops::list::Page { items, next });
+                break Some(before.max(after));
             }
             Step::NeedHere(after) => {
                 rounds += 1;
@@ -121,16 +125,23 @@ async fn merged(
                 merge.take_there(sides.there(&after, room).await?);
                 continue;
             }
-            Step::Here(line) => Some(Told::here(line)),
-            Step::There(line) => sides.only_there(line).await?,
+            Step::Here(line, too) => {
+                let is_doubtful = sides.is_doubtful(&line, too.as_ref());
+                let found = too.and_then(|it| it.of);
+                Some((Told::here(line), is_doubtful.then_some(found)))
+            }
+            Step::There(line) => sides.only_there(line).await?.map(|told| (told, None)),
         };
-        let Some(told) = told else { continue };
+        let Some((told, doubt)) = told else { continue };
         if items.len() == asked.max {
             // There is more: the last one that is told is where the next page begins.
-            return Ok(crate::ops::list::Page { items, next: Some(before) });
+            break Some(before);
         }
+        doubts.extend(doubt.map(|found| (items.len(), found)));
         items.push(told);
-    }
+    };
+    let items = sides.without_doubt(items, doubts).await?;
+    Ok(crate::ops::list::Page { items, next })
 }
 
 impl Sides<'_> {
@@ -151,6 +162,90 @@ impl Sides<'_> {
             Listed::Prefix(name) => Line { name, of: None },
         });
         Ok(Page { lines: lines.collect(), upto: page.next })
+    }
+
+    /// Whether a line from here is not what the backend tells, where others write too: it may be cached, and out of date.
+    fn is_doubtful(&self, line: &Line<Object>, too: Option<&Line<Found>>) -> bool {
+        let Some(object) = &line.of else {
+            return too.is_none() && self.backed.is_any_shared(&line.name);
+        };
+        if !self.backed.is_shared(&line.name) || self.is_transient(&line.name) {
+            return false;
+        }
+        let Some(found) = too.and_then(|it| it.of.as_ref()) else { return true };
+        let view = View::of(object);
+        let is_as_old =
+            view.record.modified == 0 || view.record.modified == found.modified_ms / 1_000;
+        found.len != view.attr.size || found.etag != view.etag || !is_as_old
+    }
+
+    /// Compares doubtful lines with the backend as reads do, so that lists and reads agree; some are not told then.
+    async fn without_doubt(
+        &self,
+        items: Vec<Told>,
+        doubts: Vec<(usize, Option<Found>)>,
+    ) -> S3Result<Vec<Told>> {
+        if doubts.is_empty() {
+            return Ok(items);
+        }
+        let mut items: Vec<_> = items.into_iter().map(Some).collect();
+        let mut looks = Vec::with_capacity(doubts.len());
+        for (at, found) in doubts {
+            let told = items[at].take();
+            let sure = |told| async move { self.sure(told, found).await.map(|told| (at, told)) };
+            looks.extend(told.map(sure));
+        }
+        let looked: Vec<_> = stream::iter(looks).buffer_unordered(LOOKS).try_collect().await?;
+        for (at, told) in looked {
+            items[at] = told;
+        }
+        Ok(items.into_iter().flatten().collect())
+    }
+
+    /// What a doubtful line is; `found` is what the backend tells of it.
+    async fn sure(&self, told: Told, found: Option<Found>) -> S3Result<Option<Told>> {
+        if told.is_prefix() {
+            return Ok(self.is_any_here(&told.name).await?.then_some(told));
+        }
+        // What is no text cannot be at a backend.
+        let Ok(key) = str::from_utf8(&told.name) else { return Ok(Some(told)) };
+        Ok(match look(self.door, self.backed, key, false).await? {
+            Seen::Here(there, _) => {
+                Some(Told::here(Line { name: told.name, of: Some(there.object) }))
+            }
+            Seen::There(_) => found.map(|found| Told::there(told.name, &found)),
+            Seen::Nowhere => None,
+        })
+    }
+
+    /// Whether a prefix of which the backend has nothing has a key here that is not cached and out of date. Mostly the first one
+    /// says so.
+    async fn is_any_here(&self, prefix: &[u8]) -> S3Result<bool> {
+        let (mut after, mut looked) = (Vec::new(), 0);
+        while looked < LOOKS_MAX {
+            let (bucket, prefix, from) = (self.asked.bucket.clone(), prefix.to_vec(), after);
+            let list = move |store: &crate::store::Store| {
+                let (prefix, after) = (&prefix[..], &from[..]);
+                let list =
+                    ListObjects { bucket: &bucket, prefix, delimiter: b"", after, limit: 100 };
+                store.list_objects(&list).in_bucket()
+            };
+            let page = self.door.blocking(list).await?;
+            for item in page.items {
+                looked += 1;
+                let Listed::Key { key, .. } = item else { continue };
+                let is_cached = self.backed.is_shared(&key) && !self.is_transient(&key);
+                let Some(text) = str::from_utf8(&key).ok().filter(|_| is_cached) else {
+                    return Ok(true);
+                };
+                if matches!(look(self.door, self.backed, text, false).await?, Seen::Here(..)) {
+                    return Ok(true);
+                }
+            }
+            let Some(next) = page.next else { return Ok(false) };
+            after = next;
+        }
+        Ok(true)
     }
 
     async fn there(&self, after: &[u8], room: usize) -> S3Result<Page<Found>> {

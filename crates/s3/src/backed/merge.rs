@@ -26,8 +26,8 @@ pub(crate) struct Page<T> {
 /// What is to be done next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step<H, T> {
-    /// Lies here; the backend may have it too.
-    Here(Line<H>),
+    /// Lies here, and in the backend too if it tells it.
+    Here(Line<H>, Option<Line<T>>),
     /// Only the backend has it.
     There(Line<T>),
     /// A page from here is needed, behind this place.
@@ -105,14 +105,13 @@ impl<H, T> Merge<H, T> {
         match (self.here.front(), self.there.front()) {
             (Some(here), Some(there)) if there < here => self.tell_there(),
             (Some(here), Some(there)) => {
-                if here == there {
-                    self.there.lines.pop_front();
-                }
-                self.tell_here()
+                let is_both = here == there;
+                let too = is_both.then(|| self.there.lines.pop_front()).flatten();
+                self.tell_here(too)
             }
             (Some(here), None) => match self.there.gap() {
                 Some(gap) if gap.as_slice() < here => Step::NeedThere(gap.clone()),
-                _ => self.tell_here(),
+                _ => self.tell_here(None),
             },
             (None, Some(there)) => match self.here.gap() {
                 Some(gap) if gap.as_slice() < there => Step::NeedHere(gap.clone()),
@@ -127,10 +126,10 @@ impl<H, T> Merge<H, T> {
         }
     }
 
-    fn tell_here(&mut self) -> Step<H, T> {
+    fn tell_here(&mut self, too: Option<Line<T>>) -> Step<H, T> {
         let Some(line) = self.here.lines.pop_front() else { return Step::End };
         self.told.clone_from(&line.name);
-        Step::Here(line)
+        Step::Here(line, too)
     }
 
     fn tell_there(&mut self) -> Step<H, T> {
@@ -189,7 +188,13 @@ mod tests {
             while told < room {
                 let limit = 1 + rng.index(4);
                 match merge.step() {
-                    Step::Here(line) => all.push((line.name, true)),
+                    Step::Here(line, too) => {
+                        let is_told = page(there, b"", (by, usize::MAX))
+                            .lines
+                            .contains(&Line { name: line.name.clone(), of: line.of });
+                        assert!(too.is_some() == is_told, "what the backend has is known");
+                        all.push((line.name, true));
+                    }
                     Step::There(line) => all.push((line.name, false)),
                     Step::NeedHere(at) => {
                         merge.take_here(page(here, &at, (by, limit)));
@@ -234,7 +239,7 @@ mod tests {
         assert_eq!(merge.step(), Step::NeedThere(vec![]));
         merge.take_there(Page { lines: vec![line(b"a"), line(b"z")], upto: None });
         assert_eq!(merge.step(), Step::There(line(b"a")));
-        assert_eq!(merge.step(), Step::Here(line(b"b")));
+        assert_eq!(merge.step(), Step::Here(line(b"b"), None));
         // What lies here behind `b` is asked for before `z` is told, and then `z` is asked for anew.
         assert_eq!(merge.step(), Step::NeedHere(b"b".to_vec()));
         merge.take_here(Page { lines: vec![], upto: None });

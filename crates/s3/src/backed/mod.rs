@@ -120,6 +120,12 @@ impl Backed {
         self.backing.is_shared_at(key.as_ref())
     }
 
+    /// The same of any key that begins so.
+    pub(crate) fn is_any_shared(&self, prefix: &[u8]) -> bool {
+        let mut below = self.backing.rules.iter().filter(|rule| rule.prefix.starts_with(prefix));
+        self.is_shared(prefix) || below.any(|rule| self.is_shared(&rule.prefix))
+    }
+
     /// What keys of the backend have before ours.
     pub(crate) fn prefix(&self) -> &str {
         // Commands make it of text.

@@ -70,6 +70,10 @@ impl Told {
         Self { name, view: None }
     }
 
+    pub(crate) const fn is_prefix(&self) -> bool {
+        self.view.is_none()
+    }
+
     fn of(item: Listed) -> Self {
         match item {
             Listed::Prefix(name) => Self::prefix(name),
