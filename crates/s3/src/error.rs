@@ -45,7 +45,12 @@ pub(crate) fn told(error: ClientError, missing: S3ErrorCode) -> S3Error {
     if matches!(code, S3ErrorCode::InternalError | S3ErrorCode::ServiceUnavailable) {
         tracing::warn!("s3: {error}");
     }
-    S3Error::with_source(code, Box::new(error))
+    let is_in_the_way = matches!(error, ClientError::File { source: MetaError::NotDirectory, .. });
+    let mut told = S3Error::with_source(code, Box::new(error));
+    if is_in_the_way {
+        told.set_message("A link or a special file that a mount made is in the way of the key.");
+    }
+    told
 }
 
 /// There is no room; why is its source.

@@ -173,6 +173,8 @@ struct OfContent {
     sum: Option<Sum>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     parts: Option<Parts>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    upload: u64,
 }
 
 /// Of a part of an upload.
@@ -366,7 +368,7 @@ impl Record {
             return None;
         }
         let (etag, sum, parts) = (self.etag.clone()?, self.sum.clone(), self.parts.clone());
-        let mut told = OfContent { etag, sum, parts };
+        let mut told = OfContent { etag, sum, parts, upload: self.upload };
         let room = META_MAX.checked_sub(len(meta) + CONTENT.len())?;
         let mut text = encode(&told);
         if text.len() > room {
@@ -379,11 +381,11 @@ impl Record {
 
     /// The same from that text, of an object of so many bytes that has its `ETag` by now; of another content it says nothing.
     pub(crate) fn set_content(&mut self, text: &str, len: u64) {
-        let Some(OfContent { etag, sum, parts }) = decode(text.as_bytes()) else { return };
+        let Some(OfContent { etag, sum, parts, upload }) = decode(text.as_bytes()) else { return };
         let can_be =
             sum.as_ref().is_none_or(Sum::is_one) && parts.as_ref().is_none_or(|it| it.cover(len));
         if self.etag.as_ref() == Some(&etag) && can_be {
-            (self.sum, self.parts) = (sum, parts);
+            (self.sum, self.parts, self.upload) = (sum, parts, upload);
         }
     }
 

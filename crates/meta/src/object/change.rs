@@ -178,7 +178,7 @@ async fn make_dirs(
         view.put_inode(&mut made)?;
         if let Some(there) = there {
             if there.kind != FileKind::Regular {
-                return Err(MetaError::NotSupported.into());
+                return Err(MetaError::NotDirectory.into());
             }
             move_inside(view, (&parent.record, &name, there), &made).await?;
         }

@@ -42,7 +42,8 @@ fn is_of(state: &KeyState, attr: &Attr) -> bool {
 /// What the state of an object that lies here is called.
 pub(crate) fn word(mode: Mode, state: Option<&KeyState>, attr: &Attr) -> &'static str {
     match state {
-        None if mode == Mode::Transient => "transient",
+        // What the backend had of the key before the rule goes there.
+        _ if mode == Mode::Transient && state.is_none_or(KeyState::is_tombstone) => "transient",
         Some(state) if state.under.is_some() => "uploading",
         Some(state) if state.is_clean() && is_of(state, attr) => "clean",
         _ => "dirty",

@@ -11,7 +11,7 @@ use super::copy::{PIECE, append};
 use super::multipart::{id, upload};
 use super::put::{New, store as store_object, sum_type, sums, tell_sum, told_of_room};
 use super::{Answer, told};
-use crate::backed::look::bring_for;
+use crate::backed::look::{self, bring_for};
 use crate::backed::settle::admit_removal;
 use crate::conditions::{Conditions, etag};
 use crate::door::{Door, Way};
@@ -330,7 +330,15 @@ pub(crate) async fn complete_upload(
             complete(store, (&bucket, &key, id), (&named, &expected), (&conditions, replicas))
         })
         .await;
-    let view = told_of_room(door, (&input.bucket, &of), brought, done).await?;
+    let view = match done {
+        // It may have been done before, and its object be at the backend alone by now.
+        Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
+            let there = look::view(door, (&input.bucket, &of)).await;
+            let done = there.ok().filter(|(view, _)| view.record.upload == id.0);
+            done.map(|(view, _)| view).ok_or(error)?
+        }
+        done => told_of_room(door, (&input.bucket, &of), brought, done).await?,
+    };
     let word = written.done(door, &of).await?;
     let mut output = CompleteMultipartUploadOutput {
         location: Some(format!("/{}/{}", input.bucket, input.key)),

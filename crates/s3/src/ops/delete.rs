@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::try_join_all;
 use s3s::dto::{
     DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, DeletedObject,
     ETagCondition, Error, ObjectIdentifier, Timestamp,
@@ -149,15 +150,14 @@ async fn lane_of(
         };
         outcomes.push(outcome(it, done));
     }
-    for (it, outcome) in lane.iter().zip(&mut outcomes) {
-        if outcome.is_ok()
-            && let Err(error) =
-                admit_removal(door, (bucket, &it.key)).await?.done(door, &it.key).await
-        {
-            *outcome = Err(refused(it, &error));
+    let waiting = lane.iter().zip(outcomes).map(|(it, outcome)| async move {
+        if outcome.is_err() {
+            return Ok(outcome);
         }
-    }
-    Ok(outcomes)
+        let done = admit_removal(door, (bucket, &it.key)).await?.done(door, &it.key).await;
+        Ok(done.map_or_else(|error| Err(refused(it, &error)), |_| outcome))
+    });
+    try_join_all(waiting).await
 }
 
 /// `DeleteObjects`.
