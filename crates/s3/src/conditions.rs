@@ -53,6 +53,18 @@ fn not_modified(view: &View) -> S3Error {
     error
 }
 
+/// Whether an object is the one that `If-Range` names by its `ETag` or its time (RFC 9110, 13.1.5): only then a range of it is a
+/// part of what the client has.
+pub(crate) fn is_still(text: &str, view: &View) -> bool {
+    let text = text.trim();
+    if let Some(etag) = text.strip_prefix('"') {
+        return etag.strip_suffix('"') == Some(&view.etag);
+    }
+    let mut last = Vec::new();
+    let is_told = time(view.attr.mtime).format(TimestampFormat::HttpDate, &mut last).is_ok();
+    is_told && text.as_bytes() == last
+}
+
 impl Conditions {
     /// For GET and HEAD.
     ///

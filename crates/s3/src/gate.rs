@@ -95,6 +95,11 @@ const HEADERS: [(&str, &str); 5] = [
     ("x-amz-rename-source", "x-amz-rename-source"),
 ];
 
+/// What headers of checksums begin with, and the rest of those that are known.
+const CHECKSUM: &str = "x-amz-checksum-";
+const CHECKSUMS: [&str; 8] =
+    ["algorithm", "crc32", "crc32c", "crc64nvme", "mode", "sha1", "sha256", "type"];
+
 /// The names of a query, with their values.
 fn pairs(uri: &Uri) -> impl Iterator<Item = (String, String)> {
     let query = uri.query().unwrap_or_default();
@@ -161,6 +166,10 @@ fn check_headers(headers: &HeaderMap) -> S3Result<()> {
         if names().any(|it| it.starts_with(start)) {
             return Err(absent(what));
         }
+    }
+    let unknown = |it: &&str| it.strip_prefix(CHECKSUM).is_some_and(|it| !CHECKSUMS.contains(&it));
+    if let Some(name) = names().find(unknown) {
+        return Err(absent(&format!("A checksum of this kind ({name})")));
     }
     if headers.get("content-md5").is_some_and(|it| it.as_bytes().trim_ascii().is_empty()) {
         return Err(S3ErrorCode::InvalidDigest.into());

@@ -305,8 +305,7 @@ impl Expected {
             sums.iter().filter_map(|(algorithm, text)| Some((*algorithm, text.as_ref()?)));
         let sum = given.next();
         if given.next().is_some() {
-            let message = "Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.";
-            return Err(refuse(S3ErrorCode::InvalidRequest, message));
+            return Err(several_sums());
         }
         let mut expected = Self { md5, sum: None };
         if let Some((algorithm, text)) = sum {
@@ -349,6 +348,13 @@ impl Expected {
         }
         Err(bad_sum(*algorithm))
     }
+}
+
+/// One checksum is enough.
+pub(crate) fn several_sums() -> S3Error {
+    let message =
+        "Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.";
+    refuse(S3ErrorCode::InvalidRequest, message)
 }
 
 /// A checksum that is not what was computed.

@@ -19,6 +19,7 @@ use s3s::{Body, HttpError, S3Error, S3ErrorCode, S3Result};
 use tokio::sync::Semaphore;
 
 use crate::chunks::Chunks;
+use crate::document::{self, Wrong};
 use crate::door::Door;
 use crate::error::{custom, message};
 use crate::late;
@@ -228,8 +229,16 @@ impl Front {
             Err(error) => return written(error),
             Ok(None) => {
                 let (head, body) = request.into_parts();
-                let body = self.chunks.of(&head.headers, asked.unread.watch(body));
-                return self.service.call(Request::from_parts(head, body)).await;
+                let mut body = self.chunks.of(&head.headers, asked.unread.watch(body));
+                let at = (&head.method, &head.uri);
+                let wrong = Wrong::default();
+                match document::of(at, &head.headers, asked.is_object) {
+                    Err(error) => return written(error),
+                    Ok(None) => {}
+                    Ok(Some(document)) => body = document.compared(body, &wrong),
+                }
+                let answer = self.service.call(Request::from_parts(head, body)).await;
+                return wrong.take().map_or(answer, written);
             }
             Ok(Some(len)) => len,
         };

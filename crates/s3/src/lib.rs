@@ -25,6 +25,7 @@ mod back;
 mod backed;
 mod chunks;
 mod conditions;
+mod document;
 mod door;
 mod error;
 mod gate;

@@ -14,7 +14,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::door::{Door, Way};
 use crate::error::{Told as _, custom, of_body, refuse};
-use crate::hash::{Algorithm, Digest, Expected, Hasher, bad_sum};
+use crate::hash::{Algorithm, Digest, Expected, Hasher, bad_sum, several_sums};
 use crate::spare::room;
 use crate::store::{Body, STORED_MAX, Store, UploadId};
 use crate::together::Together;
@@ -208,6 +208,9 @@ impl Incoming {
         }
         let expected = Expected::new(said.md5, &said.sums)?;
         let trailer = trailer(said.headers)?;
+        if trailer.is_some() && expected.algorithm().is_some() {
+            return Err(several_sums());
+        }
         let named =
             said.headers.get("x-amz-sdk-checksum-algorithm").and_then(|it| it.to_str().ok());
         let named = named.map(Algorithm::named).transpose()?;

@@ -128,6 +128,8 @@ fn what_was_there_is_read_and_kept() {
             let part = s3.get(&path).header("range", "bytes=10-19").send().expect(206);
             assert_eq!(part.body, body[10..20]);
             assert_eq!(part.header("x-millpond-state"), "remote");
+            let other = s3.get(&path).header("range", "bytes=10-19").header("if-range", "\"o\"");
+            assert!(other.send().expect(200).body == body);
             let beyond = s3.get(&path).header("range", "bytes=9000000-").send();
             beyond.refused(416, "InvalidRange");
         }

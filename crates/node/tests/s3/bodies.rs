@@ -59,6 +59,57 @@ fn checksums_are_compared_and_told() {
 }
 
 #[test]
+fn documents_are_compared_with_their_checksums() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    let tags = "<Tagging><TagSet><Tag><Key>k</Key><Value>v</Value></Tag></TagSet></Tagging>";
+    let keys = "<Delete><Object><Key>k</Key></Object></Delete>";
+    let sum_of = |document: &str| {
+        let named = s3.put("/bkt/k", document).header("x-amz-sdk-checksum-algorithm", "CRC32C");
+        named.send().expect(200).header("x-amz-checksum-crc32c")
+    };
+    let of = [sum_of(tags), sum_of(keys)];
+    let md5 = "JfnnlDI7RTiF9RgfG2JNCw==";
+    let sent = |what: usize| match what {
+        0 => s3.put("/bkt/k", tags).query("tagging", ""),
+        1 => s3.put("/bkt", tags).query("tagging", ""),
+        _ => s3.post("/bkt", keys).query("delete", ""),
+    };
+    for what in 0..3 {
+        let [right, wrong] = if what < 2 { [&of[0], &of[1]] } else { [&of[1], &of[0]] };
+        let header = "x-amz-checksum-crc32c";
+        sent(what).header(header, wrong).send().refused(400, "BadDigest");
+        sent(what).header("content-md5", md5).send().refused(400, "BadDigest");
+        sent(what).header("content-md5", "none").send().refused(400, "InvalidDigest");
+        assert_eq!(s3.bytes("/bkt/k"), keys.as_bytes(), "nothing was done");
+        let done = sent(what).header(header, right).send();
+        assert!(done.is(200) || done.is(204), "{}", done.text());
+    }
+    s3.get("/bkt/k").send().refused(404, "NoSuchKey");
+}
+
+#[test]
+fn what_would_be_passed_over_is_refused() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    for name in ["sha512", "md5", "xxhash64", "xxhash3", "xxhash128"] {
+        let put = s3.put("/bkt/k", BODY).header(&format!("x-amz-checksum-{name}"), "AAAA");
+        put.send().refused(501, "NotImplemented");
+    }
+    for inner in [
+        "<Tags><Tag><Key>k</Key><Value>v</Value></Tag></Tags>",
+        "<Bucket><Type>Directory</Type></Bucket>",
+    ] {
+        let body = format!("<CreateBucketConfiguration>{inner}</CreateBucketConfiguration>");
+        s3.put("/new", body).send().refused(501, "NotImplemented");
+    }
+    s3.head("/new").send().expect(404);
+    s3.get("/bkt/k").send().refused(404, "NoSuchKey");
+}
+
+#[test]
 fn a_body_in_signed_chunks_is_one_body() {
     let server = Server::start();
     let s3 = server.client();

@@ -138,6 +138,28 @@ fn ranges_are_cut_out() {
         assert_eq!(beyond.header("content-range"), format!("bytes */{len}"));
         ask("bytes=-0").refused(416, "InvalidRange");
     }
+    // Of what another one has replaced a client has no part.
+    let now = s3.head("/bkt/k").send().expect(200);
+    let (etag, at) = (now.header("etag"), now.header("last-modified"));
+    let older = "Wed, 21 Oct 2015 07:28:00 GMT";
+    for method in ["GET", "HEAD"] {
+        let only_if = |text: &str| {
+            let ask = s3.ask(method, "/bkt/k").header("range", "bytes=10-19");
+            ask.header("if-range", text).send()
+        };
+        for (text, status) in [
+            (&*etag, 206),
+            (&*at, 206),
+            ("\"other\"", 200),
+            (older, 200),
+            (&*format!("W/{etag}"), 200),
+            ("", 200),
+        ] {
+            let answer = only_if(text).expect(status);
+            let len = if status == 206 { "10" } else { "3000000" };
+            assert_eq!(answer.header("content-length"), len, "{text}");
+        }
+    }
     s3.object("/bkt/empty", "");
     for range in ["bytes=0-", "bytes=-5"] {
         s3.get("/bkt/empty").header("range", range).send().refused(416, "InvalidRange");

@@ -302,11 +302,9 @@ impl Job {
             tags: record.tags.clone(),
         };
         told.meta.insert(PUT_ID.to_owned(), self.put_name());
-        match record.access() {
-            Some(text) => told.meta.insert(ACCESS.to_owned(), text),
-            None => told.meta.remove(ACCESS),
-        };
-        told.meta.remove(CONTENT);
+        if let Some(text) = record.access() {
+            told.meta.insert(ACCESS.to_owned(), text);
+        }
         if let Some(text) = record.content(&told.meta) {
             told.meta.insert(CONTENT.to_owned(), text);
         }

@@ -10,6 +10,8 @@ use futures_util::Stream;
 use hyper::body::Bytes;
 use s3s::StdError;
 
+/// What the names of user metadata begin with that gateways add.
+pub(crate) const OWN: &str = "millpond-";
 /// User metadata that names the attempt that put an object (`x-amz-meta-millpond-put`).
 pub(crate) const PUT_ID: &str = "millpond-put";
 /// Bytes of what it says.

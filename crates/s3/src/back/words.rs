@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use super::store::{ACCESS, CONTENT, OWN, PUT_ID};
 use crate::hash::{base64, unbase64, unhex};
 
 /// What a word of ours begins and ends with.
@@ -72,26 +73,56 @@ fn decoded(text: &str) -> Cow<'_, str> {
     bytes.and_then(|it| String::from_utf8(it).ok()).map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
-/// User metadata as they go to a backend.
-pub(crate) fn sent(meta: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    meta.iter().map(|(name, value)| (name.clone(), encoded(value).into_owned())).collect()
+/// What is between the parts of a name that a gateway gives what is its own, if that is a client's: of a gateway whose backend this
+/// one is.
+const OF: &str = "of-";
+
+/// What follows the first part of a name that is like those of what gateways add.
+fn added(name: &str) -> Option<&str> {
+    let rest = name.strip_prefix(OWN)?;
+    [PUT_ID, ACCESS, CONTENT]
+        .contains(&&*format!("{OWN}{}", rest.trim_start_matches(OF)))
+        .then_some(rest)
 }
 
-/// User metadata of a backend as they are kept here.
+/// A name as it goes to a backend: another one than those that are added there.
+fn name_there(name: &str) -> Cow<'_, str> {
+    added(name).map_or(Cow::Borrowed(name), |rest| Cow::Owned(format!("{OWN}{OF}{rest}")))
+}
+
+/// A name as it was before.
+fn name_here(name: &str) -> Cow<'_, str> {
+    let rest = added(name).and_then(|rest| rest.strip_prefix(OF));
+    rest.map_or(Cow::Borrowed(name), |rest| Cow::Owned(format!("{OWN}{rest}")))
+}
+
+/// User metadata as they go to a backend.
+pub(crate) fn sent(meta: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let there = |(name, value): (&String, &String)| {
+        (name_there(name).into_owned(), encoded(value).into_owned())
+    };
+    meta.iter().map(there).collect()
+}
+
+/// User metadata of a backend as they are kept here, without what is added there.
 pub(crate) fn kept(meta: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    meta.iter().map(|(name, value)| (name.clone(), decoded(value).into_owned())).collect()
+    let is_clients = |name: &str| ![PUT_ID, ACCESS, CONTENT].contains(&name);
+    let clients = meta.iter().filter(|(name, _)| is_clients(name));
+    clients
+        .map(|(name, value)| (name_here(name).into_owned(), decoded(value).into_owned()))
+        .collect()
 }
 
 /// Bytes that user metadata have at a backend, names and values.
 pub(crate) fn len(meta: &BTreeMap<String, String>) -> usize {
-    meta.iter().map(|(name, value)| name.len() + encoded(value).len()).sum()
+    meta.iter().map(|(name, value)| name_there(name).len() + encoded(value).len()).sum()
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{decoded, encoded, is_plain, kept, len, sent};
+    use super::{ACCESS, CONTENT, PUT_ID, decoded, encoded, is_plain, kept, len, sent};
 
     #[test]
     fn every_text_goes_as_a_header_and_comes_back() {
@@ -104,6 +135,16 @@ mod tests {
             assert_eq!(decoded(&there), text);
         }
         assert_eq!(encoded("naïve"), "=?UTF-8?B?bmHDr3Zl?=");
+        // Gateways behind gateways keep each other's.
+        let names =
+            ["millpond-put", "millpond-of-put", "millpond-of-of-access", "millpond-ofput", "x"];
+        let meta: BTreeMap<_, _> = names.map(|it| (it.to_owned(), it.to_owned())).into();
+        let there = sent(&meta);
+        assert!([PUT_ID, ACCESS, CONTENT].iter().all(|it| !there.contains_key(*it)), "{there:?}");
+        assert_eq!(there.iter().map(|(name, it)| name.len() + it.len()).sum::<usize>(), len(&meta));
+        let mut marked = there;
+        marked.insert(PUT_ID.to_owned(), "0".to_owned());
+        assert_eq!(kept(&marked), meta);
         let meta = BTreeMap::from([("a".to_owned(), "a\nb".to_owned())]);
         let there = sent(&meta);
         assert_eq!(len(&meta), 1 + there["a"].len());

@@ -22,9 +22,9 @@ use super::room::told_of;
 use super::{Backed, Cached, Filling, fault};
 use crate::access::Asker;
 use crate::acl::Permission;
-use crate::back::store::{ACCESS, CONTENT, Kind, Match, PUT_ID, Pieces, Remote};
+use crate::back::store::{ACCESS, CONTENT, Kind, Match, Pieces, Remote};
 use crate::back::words;
-use crate::conditions::Conditions;
+use crate::conditions::{Conditions, is_still};
 use crate::door::{Door, Way};
 use crate::error::{Told as _, refuse};
 use crate::ops::get::{Part, wanted};
@@ -49,10 +49,17 @@ pub(crate) struct Asked<'a> {
     pub(crate) who: &'a Asker,
     pub(crate) conditions: &'a Conditions,
     pub(crate) range: Option<&'a Range>,
+    /// `If-Range`: what the range is of.
+    pub(crate) if_range: Option<&'a str>,
     pub(crate) part: Option<i32>,
 }
 
-impl Asked<'_> {
+impl<'a> Asked<'a> {
+    /// The range that is wanted of this object; none of what is not the one that the client has a part of.
+    pub(crate) fn range_of(&self, view: &View) -> Option<&'a Range> {
+        self.range.filter(|_| self.if_range.is_none_or(|it| is_still(it, view)))
+    }
+
     /// Whether they may have this object, and want it.
     ///
     /// # Errors
@@ -175,7 +182,7 @@ async fn ranged(
     at: (&Backed, &str),
     asked: &Asked<'_>,
 ) -> S3Result<(View, Part, StreamingBlob)> {
-    let part = |view: &View| wanted(view, asked.range, asked.part);
+    let part = |view: &View| wanted(view, asked.range_of(view), asked.part);
     let place = |view: &View| {
         asked.check(view)?;
         part(view).map(|it| (it.offset, it.len))
@@ -448,12 +455,11 @@ pub(crate) fn record(remote: &Remote) -> Record {
     record.etag = Some(remote.etag.clone());
     record.headers = remote.told.headers.clone();
     record.meta = words::kept(&remote.told.meta);
-    record.meta.remove(PUT_ID);
-    if let Some(text) = record.meta.remove(ACCESS) {
-        record.set_access(&text);
+    if let Some(text) = remote.told.meta.get(ACCESS) {
+        record.set_access(text);
     }
-    if let Some(text) = record.meta.remove(CONTENT) {
-        record.set_content(&text, remote.len);
+    if let Some(text) = remote.told.meta.get(CONTENT) {
+        record.set_content(text, remote.len);
     }
     // By this it is known for a fill, also where the backend does not say when.
     record.modified = (remote.modified_ms / 1_000).max(1);

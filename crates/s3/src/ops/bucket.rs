@@ -55,7 +55,11 @@ pub(crate) async fn create(
     if input.object_lock_enabled_for_bucket == Some(true) {
         return Err(absent("Object lock (x-amz-bucket-object-lock-enabled)"));
     }
-    let place = input.create_bucket_configuration.and_then(|it| it.location_constraint);
+    let wished = input.create_bucket_configuration;
+    if wished.as_ref().is_some_and(|it| it.bucket.is_some() || it.location.is_some()) {
+        return Err(absent("A directory bucket (Bucket, Location)"));
+    }
+    let place = wished.and_then(|it| it.location_constraint);
     if let Some(place) = place.filter(|it| !it.as_str().is_empty())
         && place.as_str() != door.settings.region
     {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hyper::StatusCode;
+use hyper::header::{HeaderMap, IF_RANGE};
 use millpond_client::File;
 use s3s::dto::{
     GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, Range, StreamingBlob,
@@ -17,7 +18,7 @@ use crate::access::who_asks;
 use crate::acl::Permission;
 use crate::backed::fetch::{self, Asked};
 use crate::backed::look::{Seen, look, tell, view};
-use crate::conditions::{Conditions, etag, time};
+use crate::conditions::{Conditions, etag, is_still, time};
 use crate::door::{Door, There};
 use crate::error::{Told as _, absent, custom};
 use crate::hash::Sum;
@@ -174,6 +175,11 @@ fn refuse_version(version: Option<&String>) -> S3Result<()> {
     }
 }
 
+fn if_range(headers: &HeaderMap) -> Option<&str> {
+    // What is no text is no `ETag` and no time.
+    headers.get(IF_RANGE).map(|it| it.to_str().unwrap_or_default())
+}
+
 /// `GetObject`.
 pub(crate) async fn get_object(
     door: &Arc<Door>,
@@ -193,7 +199,8 @@ pub(crate) async fn get_object(
     };
     let (bucket, key) = (input.bucket, input.key);
     let (range, part) = (input.range.as_ref(), input.part_number);
-    let asked = Asked { who: &who, conditions: &conditions, range, part };
+    let if_range = if_range(&request.headers);
+    let asked = Asked { who: &who, conditions: &conditions, range, if_range, part };
     let read = read(door, (&bucket, &key), &asked).await;
     let ((view, wanted, body), word) = read.map_err(|error| who.told(error))?;
     let mut output = GetObjectOutput::default();
@@ -211,7 +218,7 @@ async fn here(door: &Arc<Door>, there: There, asked: &Asked<'_>) -> S3Result<Bod
     let There { object, file } = there;
     let view = View::of(&object);
     asked.check(&view)?;
-    let wanted = wanted(&view, asked.range, asked.part)?;
+    let wanted = wanted(&view, asked.range_of(&view), asked.part)?;
     let body = match file {
         Some(file) => send::file(door, file, (wanted.offset, wanted.len)).await?,
         None => send::bytes(cut(object.bytes.unwrap_or_default(), &wanted)),
@@ -264,7 +271,9 @@ pub(crate) async fn head_object(
     let (view, word) = view(door, (&bucket, &key)).await.map_err(|error| who.told(error))?;
     who.check(&view.record, Permission::Read)?;
     conditions.check_read(&view)?;
-    let wanted = wanted(&view, input.range.as_ref(), input.part_number)?;
+    let range = input.range.as_ref();
+    let is_meant = if_range(&request.headers).is_none_or(|it| is_still(it, &view));
+    let wanted = wanted(&view, range.filter(|_| is_meant), input.part_number)?;
     let mut output = HeadObjectOutput::default();
     describe!(output, &view, &wanted, input.checksum_mode);
     // Overrides of the answer's headers, which `s3s` does for GET itself.

@@ -1,0 +1,122 @@
+//! Bodies that are documents (XML), on their way to `s3s`: compared with the checksums of their request, and with what `s3s` passes
+//! over in them.
+
+use std::sync::Arc;
+
+use futures_util::stream;
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::{Bytes, Frame};
+use hyper::header::HeaderMap;
+use hyper::{Method, Uri};
+use parking_lot::Mutex;
+use s3s::{Body, S3Error, S3Result, StdError};
+
+use crate::error::absent;
+use crate::hash::{Algorithm, Expected, Hasher};
+
+/// Sub-resources of an object that a document is sent to, but for the parts of an upload: its checksums are those of the object.
+const OF_OBJECTS: [&str; 2] = ["acl", "tagging"];
+/// So much of a document is looked through for what `s3s` passes over: all of what makes a bucket.
+const LOOKED_AT: usize = 64 << 10;
+
+/// What is wrong with a document, once it has been read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wrong(Arc<Mutex<Option<S3Error>>>);
+
+impl Wrong {
+    /// What was found.
+    pub(crate) fn take(&self) -> Option<S3Error> {
+        self.0.lock().take()
+    }
+}
+
+/// What a document is compared with.
+pub(crate) struct Document {
+    expected: Expected,
+    makes_bucket: bool,
+}
+
+/// The body of a request as a document, if it is one.
+///
+/// # Errors
+/// `InvalidDigest` and `InvalidRequest` for checksums that cannot be.
+pub(crate) fn of(
+    (method, uri): (&Method, &Uri),
+    headers: &HeaderMap,
+    is_object: bool,
+) -> S3Result<Option<Document>> {
+    let query = uri.query().unwrap_or_default();
+    let mut names = query.split('&').map(|it| it.split_once('=').map_or(it, |(name, _)| name));
+    let is_document = match *method {
+        Method::PUT => !is_object || names.any(|it| OF_OBJECTS.contains(&it)),
+        Method::POST => !is_object && names.any(|it| it == "delete"),
+        _ => false,
+    };
+    let text = |name: &str| headers.get(name).and_then(|it| it.to_str().ok());
+    let is_in_chunks = text("x-amz-content-sha256").is_some_and(|it| it.starts_with("STREAMING-"));
+    if !is_document || is_in_chunks {
+        return Ok(None);
+    }
+    let sums = Algorithm::ALL.map(|it| (it, text(it.header()).map(str::to_owned)));
+    let sums = sums.each_ref().map(|(algorithm, sum)| (*algorithm, sum.as_ref()));
+    let expected = Expected::new(text("content-md5"), &sums)?;
+    Ok(Some(Document { expected, makes_bucket: *method == Method::PUT && query.is_empty() }))
+}
+
+/// A body that is read.
+struct Reading {
+    body: Body,
+    hasher: Hasher,
+    document: Document,
+    seen: Vec<u8>,
+    wrong: Wrong,
+}
+
+impl Reading {
+    async fn next(&mut self) -> Option<Result<Bytes, StdError>> {
+        loop {
+            let Some(frame) = self.body.frame().await else {
+                return self.end().err().map(|error| {
+                    *self.wrong.0.lock() = Some(error);
+                    Err("a document that is refused".into())
+                });
+            };
+            match frame.map(Frame::into_data) {
+                Err(error) => return Some(Err(error)),
+                Ok(Err(_)) => {}
+                Ok(Ok(bytes)) => {
+                    self.hasher.update(&bytes);
+                    let room = LOOKED_AT - self.seen.len();
+                    self.seen.extend_from_slice(&bytes[..bytes.len().min(room)]);
+                    return Some(Ok(bytes));
+                }
+            }
+        }
+    }
+
+    fn end(&mut self) -> S3Result<()> {
+        let hasher = std::mem::replace(&mut self.hasher, Hasher::none());
+        self.document.expected.check(&hasher.finish())?;
+        let has = |name: &[u8]| self.seen.windows(name.len()).any(|it| it == name);
+        if self.document.makes_bucket && (has(b"<Tags") || has(b":Tags")) {
+            return Err(absent("CreateBucket with tags (PutBucketTagging gives it some)"));
+        }
+        Ok(())
+    }
+}
+
+impl Document {
+    /// The body as `s3s` may have it: it ends with an error where something is `wrong`.
+    pub(crate) fn compared(self, body: Body, wrong: &Wrong) -> Body {
+        let hasher = Hasher::new(self.expected.algorithm());
+        let (document, wrong) = (self, wrong.clone());
+        let reading = Reading { body, hasher, document, seen: Vec::new(), wrong };
+        let frames = stream::unfold(Some(reading), |reading| async move {
+            let mut reading = reading?;
+            let next = reading.next().await?;
+            let is_over = next.is_err();
+            Some((next.map(Frame::data), (!is_over).then_some(reading)))
+        });
+        Body::http_body_unsync(StreamBody::new(frames))
+    }
+}
