@@ -30,6 +30,9 @@ pub(crate) fn absent(what: &str) -> S3Error {
 pub(crate) fn told(error: ClientError, missing: S3ErrorCode) -> S3Error {
     let code = match &error {
         ClientError::File { source, .. } => of_meta(*source, missing),
+        ClientError::Argument { .. } => {
+            return refuse(S3ErrorCode::InvalidArgument, error.to_string());
+        }
         _ => match error.kind() {
             ErrorKind::Busy => S3ErrorCode::SlowDown,
             ErrorKind::NoSpace => return full(error),

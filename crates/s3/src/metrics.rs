@@ -52,6 +52,11 @@ pub struct Metrics {
     pub(crate) received: Counter,
     sent: Counter,
     pub(crate) swept: Counter,
+    /// How full the pool is, in thousandths, where something is backed.
+    pub(crate) full: Gauge,
+    /// Writes of backed buckets that waited for room, and that found none.
+    pub(crate) waited: Counter,
+    pub(crate) no_room: Counter,
     /// Of what is behind it.
     pub(crate) back: BackMetrics,
 }
@@ -79,6 +84,9 @@ impl Default for Metrics {
             received: Counter::default(),
             sent: Counter::default(),
             swept: Counter::default(),
+            full: Gauge::default(),
+            waited: Counter::default(),
+            no_room: Counter::default(),
             back: BackMetrics::default(),
         }
     }
@@ -151,6 +159,30 @@ impl Metrics {
                 ("millpond_s3_uploads_expired_total", "Uploads that were given up by age."),
                 "counter",
                 self.swept.get(),
+            ),
+            (
+                (
+                    "millpond_s3_pool_used_thousandths",
+                    "How full the pool is, where buckets are backed: writes wait above 850, and find no room above 950.",
+                ),
+                "gauge",
+                self.full.get(),
+            ),
+            (
+                (
+                    "millpond_s3_writes_slowed_total",
+                    "Writes to backed buckets that waited, as the pool was nearly full.",
+                ),
+                "counter",
+                self.waited.get(),
+            ),
+            (
+                (
+                    "millpond_s3_writes_no_room_total",
+                    "Writes to backed buckets that found the pool full: refused, or sent through.",
+                ),
+                "counter",
+                self.no_room.get(),
             ),
         ] {
             page.one(family, kind, value);

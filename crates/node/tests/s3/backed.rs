@@ -451,7 +451,26 @@ fn commands_say_what_is_wrong_before_anything_is_changed() {
     assert!(error.contains("backend") && error.contains("s3 backend add"), "{error}");
     let error = refused(&[&add[..], &["other", "--backend-bucket", "nowhere"]].concat());
     assert!(error.contains("backend-bucket") && error.contains("nowhere"), "{error}");
+    // No two buckets have what each has alone.
+    let there = ["other", "--backend-bucket", "there", "--prefix"];
+    for flags in [&["a/"][..], &["a/", "--shared"]] {
+        let error = refused(&[&add[..], &there, flags].concat());
+        assert!(error.contains("prefix") && error.contains("'data'"), "{error}");
+    }
     assert!(pair.s3.head("/new").send().is(404));
+    let error = refused(&[
+        "s3",
+        "bucket",
+        "add",
+        "data",
+        "--backend",
+        "other",
+        "--backend-bucket",
+        "there",
+        "--prefix",
+        "x/",
+    ]);
+    assert!(error.contains("bucket rm data"), "{error}");
     assert!(refused(&["s3", "backend", "rm", "other"]).contains("data"));
     refused(&["s3", "rules", "new"]);
     refused(&["s3", "persist", "data"]);
@@ -547,6 +566,19 @@ fn what_mounts_do_goes_there() {
     assert_eq!(pair.s3.bytes("/data/file"), b"changed by a mount");
     pair.done(&["s3", "persist", "--wait", "s3://data/f"]);
     assert_eq!(pair.there.bytes("/there/file"), b"changed by a mount");
+    // What is for a while is so for mounts too.
+    pair.done(&["s3", "rules", "set", "data", "tmp/", "--mode", "transient", "--ttl", "2s"]);
+    heard();
+    volume.write_file("/data/moved", b"x", 0o644).unwrap();
+    pair.drained();
+    volume.mkdir("/data/tmp", 0o755).unwrap();
+    volume.write_file("/data/tmp/made", b"x", 0o644).unwrap();
+    volume.rename("/data/moved", "/data/tmp/moved").unwrap();
+    let made = ["/data/tmp/made", "/data/tmp/moved"];
+    assert_eq!(made.map(|path| pair.state(path)), ["transient"; 2]);
+    for path in made {
+        until("it goes", || pair.s3.head(path).send().is(404).then_some(()));
+    }
     // Removed: a gateway does not bring it back.
     volume.unlink("/data/file").unwrap();
     is_gone(pair.s3.get("/data/file").send());

@@ -103,6 +103,8 @@ fn a_pool_full_of_what_the_backend_lacks_refuses_and_loses_nothing() {
     }
     assert!(all.len() > 120, "{} objects of 4 MiB in 1 GiB", all.len());
     is_full(it.s3.put(&at("one more"), "x").send());
+    assert!(it.metric("millpond_s3_writes_no_room_total") >= 2);
+    assert!(it.metric("millpond_s3_pool_used_thousandths") > 0);
     // What goes through is not there yet either, and the client hears of that.
     let through = it.s3.put(&at("through/1"), "x").send();
     through.refused(503, "ServiceUnavailable");

@@ -353,7 +353,7 @@ fn a_backend_may_have_a_certificate_of_its_own() {
 
 #[test]
 fn policies_are_those_of_the_bucket_behind() {
-    let pair = Pair::start(&[], &[]);
+    let pair = Pair::start(&[], &["--shared"]);
     let s3 = &pair.s3;
     s3.bucket("plain");
     let policy = |path: &str| s3.get(path).query("policy", "").send();
@@ -383,6 +383,7 @@ fn policies_are_those_of_the_bucket_behind() {
         "there",
         "--prefix",
         "a/",
+        "--shared",
     ]);
     heard();
     put("/part").refused(501, "NotImplemented");

@@ -13,7 +13,8 @@ use super::adopt::walk;
 use super::room::{HIGH, LAST};
 use super::{client, quota};
 use crate::back::backends::{BackendSettings, read};
-use crate::back::store::Wanted as Query;
+use crate::back::folders::ELSEWHERE;
+use crate::back::store::{At, Wanted as Query};
 use crate::keys::{check_tenant, root};
 use crate::record::{BucketRecord, encode};
 
@@ -120,16 +121,40 @@ const fn wrong(field: &'static str, fix: String) -> ClientError {
     ClientError::Argument { field, fix }
 }
 
-/// Asks a backend for one key of a bucket, as every list does.
+/// Asks a backend for one key of a bucket, as every list does; then whether it can have keys with a prefix.
 ///
 /// # Errors
 /// What is wrong, in words.
-fn probe(settings: &BackendSettings, bucket: &str) -> Result<(), String> {
+fn probe(settings: &BackendSettings, bucket: &str, prefix: &str) -> Result<bool, String> {
     let runtime = Runtime::new().map_err(|error| error.to_string())?;
     let query = Query { bucket, prefix: "", delimiter: "", after: "", limit: 1 };
-    let listed = runtime.block_on(client(settings).list(query));
+    let key = format!("{prefix}k");
+    let asked = runtime.block_on(async {
+        let far = client(settings);
+        far.list(query).await?;
+        far.has_place(At { bucket, key: &key }).await
+    });
     runtime.shutdown_timeout(Duration::from_millis(100));
-    listed.map(drop).map_err(|fault| fault.text)
+    asked.map_err(|fault| fault.text)
+}
+
+/// Whether a backing says of all keys of a place that it has, a prefix at the backend, that others write there too.
+fn shares(backing: &Backing, place: &[u8]) -> bool {
+    let prefix = place.strip_prefix(&backing.prefix[..]).unwrap_or_default();
+    let mut below = backing.rules.iter().filter(|rule| rule.prefix.starts_with(prefix));
+    backing.is_shared_at(prefix) && below.all(|rule| backing.is_shared_at(&rule.prefix))
+}
+
+/// The place that two backings have both, if one of them says that nobody else writes there.
+fn disputed<'a>(one: &'a Backing, other: &'a Backing) -> Option<&'a [u8]> {
+    if (&one.backend, &one.bucket) != (&other.backend, &other.bucket) {
+        return None;
+    }
+    let (short, long) =
+        if one.prefix.len() < other.prefix.len() { (one, other) } else { (other, one) };
+    let place = &long.prefix[..];
+    let is_shared = shares(one, place) && shares(other, place);
+    (place.starts_with(&short.prefix) && !is_shared).then_some(place)
 }
 
 impl BucketRing {
@@ -162,38 +187,60 @@ impl BucketRing {
         }
     }
 
-    /// Whether a backend answers, with the bucket of this name.
-    ///
-    /// # Errors
-    /// `InvalidArgument` names the field and says what is wrong; and as for every call.
-    pub fn check(&self, backend: &str, bucket: &str) -> Result<(), ClientError> {
+    /// Whether a backend answers, with the bucket there, and can have the prefix.
+    fn check(&self, backing: &Backing) -> Result<(), ClientError> {
+        let (backend, bucket) = (&backing.backend, &backing.bucket);
+        let prefix = String::from_utf8_lossy(&backing.prefix);
         let Some(settings) = read(&self.volume, backend)? else {
             let fix = format!(
                 "no backend is called '{backend}': make it with `millpond s3 backend add {backend} --endpoint URL …`"
             );
             return Err(wrong("backend", fix));
         };
-        probe(&settings, bucket).map_err(|text| {
+        let has_place = probe(&settings, bucket, &prefix).map_err(|text| {
             let fix = format!(
                 "'{backend}' at {} does not list its bucket '{bucket}': {text}: make the bucket there, or correct the endpoint and the credential with `millpond s3 backend add {backend} …`",
                 settings.endpoint
             );
             wrong("backend-bucket", fix)
-        })
+        })?;
+        if !has_place {
+            let fix =
+                format!("'{backend}' cannot have keys that begin with '{prefix}': {ELSEWHERE}");
+            return Err(wrong("prefix", fix));
+        }
+        Ok(())
+    }
+
+    /// Whether no other bucket has the place of this one where one of them says that nobody else writes.
+    fn check_alone(&self, bucket: &str, backing: &Backing) -> Result<(), ClientError> {
+        for (name, other) in self.list()?.into_iter().filter(|(name, _)| name != bucket) {
+            if let Some(place) = disputed(backing, &other) {
+                let fix = format!(
+                    "'{name}' is backed by keys with '{}' in '{}' of '{}' too, and one of both says that nobody else writes there: give one another prefix, or have both be shared",
+                    String::from_utf8_lossy(place),
+                    other.bucket,
+                    other.backend
+                );
+                return Err(wrong("prefix", fix));
+            }
+        }
+        Ok(())
     }
 
     /// Has a bucket be backed; makes it, for the tenant, if it is not there. Whether it was made.
     ///
     /// # Errors
-    /// As [`Self::check`], before anything is changed; `File`: `Busy` when another place backs it and something waits; and
-    /// as for every call.
+    /// `InvalidArgument` names the field and says what is wrong, before anything is changed; `File`: `Busy` when another place
+    /// backs it; and as for every call.
     pub fn set(
         &self,
         (bucket, tenant): (&str, &str),
         backing: &Backing,
     ) -> Result<bool, ClientError> {
         check_tenant(tenant)?;
-        self.check(&backing.backend, &backing.bucket)?;
+        self.check(backing)?;
+        self.check_alone(bucket, backing)?;
         let is_new = self.get(bucket)?.is_none();
         if is_new {
             self.volume.make_bucket(bucket, &encode(&BucketRecord::of(tenant)))?;
@@ -209,10 +256,12 @@ impl BucketRing {
     /// place where something lies; and as for every call.
     pub fn set_rule(&self, bucket: &str, rule: Rule) -> Result<bool, ClientError> {
         let Some(Some(mut backing)) = self.get(bucket)? else { return Ok(false) };
-        quota::set(&self.volume, (bucket, &backing), &rule)?;
+        let before = backing.clone();
         backing.rules.retain(|it| it.prefix != rule.prefix);
-        backing.rules.push(rule);
+        backing.rules.push(rule.clone());
         backing.rules.sort_by(|one, other| one.prefix.cmp(&other.prefix));
+        self.check_alone(bucket, &backing)?;
+        quota::set(&self.volume, (bucket, &before), &rule)?;
         self.volume.set_backing(bucket, Some(&backing))?;
         Ok(true)
     }
@@ -380,26 +429,64 @@ impl BucketRing {
         }
     }
 
-    /// Whether the backends of these buckets answer, by their names.
+    /// Whether the backends of these buckets answer, by their names and the bucket there.
     ///
     /// # Errors
     /// As for every call.
     pub fn reached(
         &self,
         buckets: &[(String, Backing)],
-    ) -> Result<BTreeMap<String, Result<(), String>>, ClientError> {
+    ) -> Result<BTreeMap<(String, String), Result<(), String>>, ClientError> {
         let mut all = BTreeMap::new();
         for (_, backing) in buckets {
-            if all.contains_key(&backing.backend) {
+            let place = (backing.backend.clone(), backing.bucket.clone());
+            if all.contains_key(&place) {
                 continue;
             }
             let settings = read(&self.volume, &backing.backend)?;
             let reached = match settings {
-                Some(settings) => probe(&settings, &backing.bucket),
+                Some(settings) => probe(&settings, &backing.bucket, "").map(drop),
                 None => Err("no file says where it is".to_owned()),
             };
-            all.insert(backing.backend.clone(), reached);
+            all.insert(place, reached);
         }
         Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millpond_client::Sharing;
+
+    use super::*;
+
+    #[test]
+    fn places_are_disputed_where_one_wants_them_alone() {
+        let backing = |prefix: &str, is_shared| Backing {
+            backend: "far".into(),
+            bucket: "b".into(),
+            prefix: prefix.into(),
+            is_shared,
+            ..Backing::default()
+        };
+        let is_disputed = |one: &Backing, other: &Backing| {
+            assert_eq!(disputed(one, other), disputed(other, one));
+            disputed(one, other).is_some()
+        };
+        assert!(is_disputed(&backing("", false), &backing("", false)));
+        assert!(is_disputed(&backing("", true), &backing("a/", false)));
+        assert!(!is_disputed(&backing("a/", false), &backing("b/", false)));
+        assert!(!is_disputed(&backing("", true), &backing("a/", true)));
+        let elsewhere = Backing { bucket: "c".into(), ..backing("", false) };
+        assert!(!is_disputed(&backing("", false), &elsewhere));
+        // A rule says otherwise of the place that both have, or of some of it.
+        let ruled = |prefix: &str, sharing| Backing {
+            rules: vec![Rule { prefix: prefix.into(), sharing, ..Rule::default() }],
+            ..backing("", sharing == Sharing::Exclusive)
+        };
+        assert!(!is_disputed(&ruled("a/", Sharing::Shared), &backing("a/b/", true)));
+        assert!(is_disputed(&ruled("a/b/", Sharing::Shared), &backing("a/", true)));
+        assert!(is_disputed(&ruled("a/b/c", Sharing::Exclusive), &backing("a/", true)));
+        assert!(!is_disputed(&ruled("b/", Sharing::Exclusive), &backing("a/", true)));
     }
 }

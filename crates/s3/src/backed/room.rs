@@ -60,9 +60,11 @@ pub(crate) fn full() -> S3Error {
 pub(crate) async fn is_over(door: &Door) -> bool {
     let full = door.cached.full.load(Ordering::Relaxed);
     if full >= LAST || door.cached.is_pressed() {
+        door.metrics.no_room.inc();
         return true;
     }
     if let Some(over) = full.checked_sub(HIGH).filter(|over| *over > 0) {
+        door.metrics.waited.inc();
         let ms = u64::try_from(DELAY_MAX.as_millis()).unwrap_or_default();
         tokio::time::sleep(Duration::from_millis(ms * over / (LAST - HIGH))).await;
     }
@@ -96,6 +98,7 @@ pub(crate) fn told_of(door: &Door, error: S3Error) -> S3Error {
         return error;
     }
     door.cached.press();
+    door.metrics.no_room.inc();
     if door.cached.has_relief.load(Ordering::Relaxed) { full() } else { error }
 }
 
@@ -151,6 +154,7 @@ async fn once(door: &Arc<Door>, room: &mut Room) -> S3Result<()> {
         .await?;
     let Some(usage) = usage else {
         door.cached.full.store(0, Ordering::Relaxed);
+        door.metrics.full.set(0);
         door.cached.has_relief.store(false, Ordering::Relaxed);
         *room = Room::default();
         return Ok(());
@@ -158,6 +162,7 @@ async fn once(door: &Arc<Door>, room: &mut Room) -> S3Result<()> {
     let used = usage.bytes.saturating_sub(usage.bytes_free);
     let full = used.saturating_mul(1_000).checked_div(usage.bytes).unwrap_or(0);
     door.cached.full.store(full, Ordering::Relaxed);
+    door.metrics.full.set(full);
     let mut over = used.saturating_sub(usage.bytes / 1_000 * HIGH);
     if door.cached.is_pressed() {
         over = over.max(usage.bytes / PRESSED_PART);

@@ -109,7 +109,7 @@ pub(super) fn run(args: &Args) -> Outcome {
             match ring.set((&add.bucket, &add.tenant), &add.backing(before)) {
                 Ok(_) => Ok(OK),
                 Err(error) if is_busy(&error) => bail!(
-                    "objects of '{0}' wait for the place that backs it now: `millpond s3 persist --wait s3://{0}` before it gets another",
+                    "another place backs '{0}', and what lies in the pool is of that one: `millpond s3 persist --wait s3://{0}` and `millpond s3 bucket rm {0}` before it gets this one",
                     add.bucket
                 ),
                 Err(error) => Err(error.into()),

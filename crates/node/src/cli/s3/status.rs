@@ -61,7 +61,8 @@ pub(super) fn run(args: &Args) -> Outcome {
     let mut all = Vec::new();
     for (name, backing) in buckets {
         let backlog = ring.backlog_since(&name, &heads)?;
-        let fault = reached.get(&backing.backend).and_then(|it| it.as_ref().err()).cloned();
+        let place = (backing.backend.clone(), backing.bucket.clone());
+        let fault = reached.get(&place).and_then(|it| it.as_ref().err()).cloned();
         all.push((name, backing, backlog, fault));
     }
     if args.to.json {
@@ -135,10 +136,18 @@ fn table(all: &[Line], pool: Pool) -> Outcome {
         ByteSize(pool.bytes),
         pool.full() / 10
     );
-    for (name, backing, backlog, fault) in all {
-        if let Some(fault) = fault {
-            let _ = write!(text, "\n{}: {fault}\n", backing.backend);
-        }
+    let mut faults: Vec<String> = all
+        .iter()
+        .filter_map(|(_, backing, _, fault)| {
+            Some(format!("{}: {}", backing.backend, fault.as_ref()?))
+        })
+        .collect();
+    faults.sort();
+    faults.dedup();
+    if !faults.is_empty() {
+        let _ = writeln!(text, "\n{}", faults.join("\n"));
+    }
+    for (name, _, backlog, _) in all {
         for it in backlog.failing.iter().take(FAILING_SHOWN) {
             let (key, attempts, error) = (&it.key, it.attempts, &it.error);
             let _ = writeln!(text, "s3://{name}/{key}: {attempts} attempts: {error}");
