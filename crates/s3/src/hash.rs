@@ -138,6 +138,11 @@ impl Hasher {
         Self { md5: Some(Md5::new()), sum: algorithm.map(|it| (it, running(it))) }
     }
 
+    /// Of the checksum alone.
+    pub(crate) fn of_sum(algorithm: Algorithm) -> Self {
+        Self { md5: None, sum: Some((algorithm, running(algorithm))) }
+    }
+
     /// Of nothing: the hashes are known.
     pub(crate) const fn none() -> Self {
         Self { md5: None, sum: None }

@@ -61,6 +61,70 @@ fn objects_reach_the_store_with_all_that_they_have() {
 }
 
 #[test]
+fn what_is_damaged_on_its_way_is_sent_and_read_again() {
+    let it = Backed::start();
+    let upload = |key: &str| {
+        let begun = it.s3.post(&at(key), "").query("uploads", "").send().expect(200);
+        let id = begun.tag("UploadId");
+        let (mut named, mut all) = (String::new(), Vec::new());
+        for number in 1..=2_u64 {
+            let body = random(5 * MIB, number);
+            let put = it.s3.put(&at(key), body.clone()).query("partNumber", &number.to_string());
+            let etag = put.query("uploadId", &id).send().expect(200).header("etag");
+            named.push_str(&format!(
+                "<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>"
+            ));
+            all.extend(body);
+        }
+        let body = format!("<CompleteMultipartUpload>{named}</CompleteMultipartUpload>");
+        it.s3.post(&at(key), body).query("uploadId", &id).send().expect(200);
+        all
+    };
+    let mut wanted = BTreeMap::from([("first".to_owned(), Some(upload("first")))]);
+    it.settled();
+    // Of 30 requests with a body about 5 are damaged, and of their repetitions.
+    let faults = |method: &str| Faults {
+        flip_rate: 0.15,
+        methods: vec![method.to_owned()],
+        path_prefix: "/behind/of/front/".to_owned(),
+        ..Faults::default()
+    };
+    it.faults(&faults("PUT"));
+    for n in 0..10 {
+        wanted.insert(format!("parts{n}"), Some(upload(&format!("parts{n}"))));
+        let small = random(100 * KIB, n);
+        it.s3.put(&at(&format!("small{n}")), small.clone()).send().expect(200);
+        wanted.insert(format!("small{n}"), Some(small));
+    }
+    it.settled();
+    it.check(&wanted);
+    for key in wanted.keys() {
+        let (here, there) = (it.s3.head(&at(key)).send(), it.behind(key));
+        assert_eq!(here.header("etag"), there.header("etag"), "{key}");
+    }
+    // Read again once they are given up here.
+    it.backing(|backing| backing.cache_bytes = 1);
+    let word = |key: &str| it.s3.head(&at(key)).send().expect(200).header("x-millpond-state");
+    for key in wanted.keys() {
+        until("all is given up", || (word(key) == "remote").then_some(()));
+    }
+    it.backing(|backing| backing.cache_bytes = 0);
+    it.faults(&faults("GET"));
+    for (key, bytes) in &wanted {
+        // What is damaged is told: the length that was promised does not come.
+        until("it is read whole", || {
+            let got = it.s3.get(&at(key)).try_send(Duration::from_secs(10)).ok()?;
+            assert!(!got.is(200) || Some(&got.body) == bytes.as_ref(), "{key}");
+            got.is(200).then_some(())
+        });
+    }
+    it.faults(&Faults::default());
+    for (key, bytes) in &wanted {
+        assert!(Some(it.s3.bytes(&at(key))) == *bytes, "{key}");
+    }
+}
+
+#[test]
 fn objects_of_parts_keep_their_etag() {
     let it = Backed::start();
     let begun = it.s3.post(&at("parts"), "").query("uploads", "").header("x-amz-meta-of", "parts");

@@ -410,6 +410,7 @@ fn what_is_here_is_served_while_the_backend_is_away() {
     pair.s3.object("/data/kept", "kept");
     pair.drained();
     pair.done(&["s3", "rules", "set", "data", "now/", "--mode", "write-through"]);
+    pair.done(&["s3", "rules", "set", "data", "tmp/", "--mode", "transient"]);
     heard();
     let Pair { front, back, s3, .. } = pair;
     drop(back);
@@ -418,6 +419,9 @@ fn what_is_here_is_served_while_the_backend_is_away() {
     assert!(s3.head("/data/far").send().is(503));
     s3.get("/data").query("list-type", "2").send().refused(503, "ServiceUnavailable");
     assert_eq!(s3.bytes("/data/kept"), b"kept");
+    s3.object("/data/tmp/k", "here");
+    let list = s3.get("/data").query("list-type", "2").query("prefix", "tmp/").send().expect(200);
+    assert_eq!(list.tags("Key"), ["tmp/k"]);
     let put = s3.put("/data/new", "dirty").send().expect(200);
     assert_eq!(put.header("x-millpond-state"), "dirty");
     assert_eq!(s3.bytes("/data/new"), b"dirty");
@@ -431,7 +435,10 @@ fn what_is_here_is_served_while_the_backend_is_away() {
     let status = front.command(&["s3", "status", "--json"]);
     let status = String::from_utf8(status.stdout).unwrap();
     assert!(status.contains("\"reached\":false") && status.contains("\"keys\":3"), "{status}");
-    let persist = front.command(&["s3", "persist", "--wait", "s3://data"]);
+    let persist = ["s3", "persist", "--wait", "s3://data"];
+    let late = front.command(&[&persist[..], &["--timeout", "10ms"]].concat());
+    assert!(String::from_utf8_lossy(&late.stderr).contains("time is over"));
+    let persist = front.command(&persist);
     assert_eq!(persist.status.code(), Some(1), "{}", String::from_utf8_lossy(&persist.stderr));
     assert!(front.command(&["s3", "retry", "s3://data/"]).status.success());
     let rm = front.command(&["s3", "bucket", "rm", "data"]);

@@ -85,6 +85,11 @@ fn what_does_not_fit_is_refused() {
         part(&s3, at, number, vec![0]).refused(400, "InvalidArgument");
     }
     part(&s3, ("/bkt/other", &id), 1, vec![0]).refused(404, "NoSuchUpload");
+    // No upload has this number, nor was an object that was put completed from it.
+    s3.object("/bkt/plain", "value");
+    let body = "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>\"e\"</ETag></Part></CompleteMultipartUpload>";
+    let done = s3.post("/bkt/plain", body).query("uploadId", "0000000000000000").send();
+    done.refused(404, "NoSuchUpload");
     part(&s3, ("/bkt/k", "nonsense"), 1, vec![0]).refused(404, "NoSuchUpload");
     let huge = s3.put("/bkt/k", "").query("partNumber", "1").query("uploadId", &id);
     let huge = huge.payload("UNSIGNED-PAYLOAD").header("content-length", "5368709121").cut(0);

@@ -254,6 +254,15 @@ fn a_quota_of_transient_objects_is_kept() {
     assert!(shown.contains("\"quota_bytes\":307200"), "{shown}");
     set(&["1MiB"]);
     put("tmp/larger", 400 << 10).expect(200);
+    // It is the bucket's as long as it is backed.
+    pair.done(&["s3", "persist", "--wait", "s3://data"]);
+    pair.done(&["s3", "bucket", "rm", "data"]);
+    heard();
+    put("tmp/larger", 2 << 20).expect(200);
+    put("tmp/larger", 1).expect(200);
+    pair.done(&["s3", "bucket", "add", "data", "--backend", "other", "--backend-bucket", "there"]);
+    s3.delete("/data/tmp/larger").send().expect(204);
+    heard();
     // Of what lies there already nothing can be counted.
     let words = ["s3", "rules", "set", "data"];
     let all = |more: &[&str]| refused(&pair.front, &[&words[..], more].concat());
@@ -265,9 +274,12 @@ fn a_quota_of_transient_objects_is_kept() {
     let error = all(&["new/", "--mode", "write-back", "--replicas", "3"]);
     assert!(error.contains("has chains of 1 replicas"), "{error}");
     pair.done(&[&words[..], &["new/", "--mode", "write-back", "--replicas", "1"]].concat());
-    pair.done(&["s3", "rules", "rm", "data", "tmp/"]);
+    pair.done(&[&words[..], &["fresh/", "--mode", "transient", "--quota", "1KiB"]].concat());
     heard();
-    put("tmp/any", 2 << 20).expect(200);
+    put("fresh/any", 2 << 10).refused(507, "InsufficientStorage");
+    pair.done(&["s3", "rules", "rm", "data", "fresh/"]);
+    heard();
+    put("fresh/any", 2 << 10).expect(200);
 }
 
 #[test]

@@ -20,11 +20,28 @@ pub(super) struct Cut;
 pub(super) struct Upload {
     body: Incoming,
     shared: Arc<Shared>,
+    flips: bool,
+}
+
+/// The same bytes but for a bit, which is counted; once.
+fn flipped(frame: Frame<Bytes>, (flips, count): (&mut bool, &Count)) -> Frame<Bytes> {
+    let bytes = match frame.into_data() {
+        Ok(bytes) if *flips && !bytes.is_empty() => bytes,
+        Ok(bytes) => return Frame::data(bytes),
+        Err(frame) => return frame,
+    };
+    let mut bytes = bytes.to_vec();
+    if let Some(last) = bytes.last_mut() {
+        *last ^= 1;
+    }
+    *flips = false;
+    count.add(1);
+    Frame::data(Bytes::from(bytes))
 }
 
 impl Upload {
-    pub(super) const fn new(body: Incoming, shared: Arc<Shared>) -> Self {
-        Self { body, shared }
+    pub(super) const fn new(body: Incoming, shared: Arc<Shared>, flips: bool) -> Self {
+        Self { body, shared, flips }
     }
 }
 
@@ -36,13 +53,14 @@ impl Body for Upload {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(context);
-        if let Poll::Ready(Some(Ok(frame))) = &polled
-            && let Some(bytes) = frame.data_ref()
-        {
-            self.shared.counts.bytes_up.add(bytes.len() as u64);
+        let this = &mut *self;
+        let polled = Pin::new(&mut this.body).poll_frame(context);
+        let Poll::Ready(Some(Ok(frame))) = polled else { return polled };
+        if let Some(bytes) = frame.data_ref() {
+            this.shared.counts.bytes_up.add(bytes.len() as u64);
         }
-        polled
+        let frame = flipped(frame, (&mut this.flips, &this.shared.counts.flips));
+        Poll::Ready(Some(Ok(frame)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -68,6 +86,8 @@ pub(super) struct Passed {
     shared: Arc<Shared>,
     /// Bytes that still pass before the connection is reset.
     left: Option<u64>,
+    /// Whether a bit of it is to be changed.
+    flips: bool,
     /// Whether what passed has been sent.
     is_flushed: bool,
     /// The client's connection is closed by a reset once this is up.
@@ -77,13 +97,22 @@ pub(super) struct Passed {
 impl Passed {
     /// The whole body.
     pub(super) const fn whole(body: Incoming, shared: Arc<Shared>, reset: Arc<AtomicBool>) -> Self {
-        Self { body, shared, left: None, is_flushed: false, reset }
+        Self { body, shared, left: None, flips: false, is_flushed: false, reset }
+    }
+
+    /// The whole body but for a bit.
+    pub(super) const fn flipped(
+        body: Incoming,
+        shared: Arc<Shared>,
+        reset: Arc<AtomicBool>,
+    ) -> Self {
+        Self { body, shared, left: None, flips: true, is_flushed: false, reset }
     }
 
     /// Half of the body; nothing of one whose length is not told.
     pub(super) fn half(body: Incoming, shared: Arc<Shared>, reset: Arc<AtomicBool>) -> Self {
         let left = body.size_hint().exact().unwrap_or_default() / 2;
-        Self { body, shared, left: Some(left), is_flushed: false, reset }
+        Self { body, shared, left: Some(left), flips: false, is_flushed: false, reset }
     }
 
     fn cut(&self, count: &Count) -> Cut {
@@ -119,6 +148,7 @@ impl Passed {
             self.left = self.left.map(|left| left - passing as u64);
             self.shared.counts.bytes_down.add(passing as u64);
             frame = Frame::data(bytes.slice(..passing));
+            frame = flipped(frame, (&mut self.flips, &self.shared.counts.flips));
         }
         Poll::Ready(Some(Ok(frame)))
     }

@@ -42,6 +42,8 @@ pub struct Counts {
     pub commit_resets: Count,
     /// Reset within the answer.
     pub cuts: Count,
+    /// Bits changed.
+    pub flips: Count,
     /// Reset by an outage.
     pub outage_resets: Count,
     /// Reset because the backend was not there or ended the connection.
@@ -67,6 +69,7 @@ impl Counts {
             "hangs": self.hangs.get(),
             "commit_resets": self.commit_resets.get(),
             "cuts": self.cuts.get(),
+            "flips": self.flips.get(),
             "outage_resets": self.outage_resets.get(),
             "backend_failures": self.backend_failures.get(),
             "bytes_up": self.bytes_up.get(),

@@ -31,6 +31,8 @@ pub struct Faults {
     pub commit_reset_rate: f64,
     /// The connection is reset in the middle of the answer's body. Answers without one are not touched.
     pub cut_rate: f64,
+    /// A bit of the request's body, and of the answer's, is another one than was sent.
+    pub flip_rate: f64,
     /// Every request's connection is reset, those under way too.
     pub outage: bool,
     /// Only requests whose path begins so meet faults; an outage meets all.
@@ -54,16 +56,19 @@ pub enum Fate {
     CommitReset,
     /// The connection is reset within the answer.
     Cut,
+    /// A bit of either body is changed.
+    Flip,
 }
 
 impl Faults {
-    fn rates(&self) -> [(Fate, f64); 5] {
+    fn rates(&self) -> [(Fate, f64); 6] {
         [
             (Fate::Error, self.error_rate),
             (Fate::Reset, self.reset_rate),
             (Fate::Hang, self.hang_rate),
             (Fate::CommitReset, self.commit_reset_rate),
             (Fate::Cut, self.cut_rate),
+            (Fate::Flip, self.flip_rate),
         ]
     }
 

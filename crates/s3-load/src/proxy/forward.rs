@@ -76,7 +76,9 @@ impl Forward {
             tokio::time::sleep(wait).await;
         }
         match fate {
-            Fate::Pass | Fate::CommitReset | Fate::Cut => self.pass(request, fate).await,
+            Fate::Pass | Fate::CommitReset | Fate::Cut | Fate::Flip => {
+                self.pass(request, fate).await
+            }
             Fate::Error => {
                 self.counts().errors.add(1);
                 self.drain(request.into_body()).await?;
@@ -103,7 +105,7 @@ impl Forward {
 
     /// Sends a request on, and gives back the answer, half of it, or nothing.
     async fn pass(&self, request: Request<Incoming>, fate: Fate) -> Result<Response<Answer>, Cut> {
-        let Ok(answer) = self.send(request).await else {
+        let Ok(answer) = self.send(request, fate == Fate::Flip).await else {
             self.counts().backend_failures.add(1);
             return Err(Cut);
         };
@@ -120,20 +122,26 @@ impl Forward {
             Fate::Cut if !hyper::body::Body::is_end_stream(&body) => {
                 Passed::half(body, shared, reset)
             }
+            Fate::Flip => Passed::flipped(body, shared, reset),
             _ => Passed::whole(body, shared, reset),
         };
         self.counts().forwarded.add(1);
         Ok(Response::from_parts(parts, Answer::Passed(body)))
     }
 
-    async fn send(&self, request: Request<Incoming>) -> std::io::Result<Response<Incoming>> {
+    async fn send(
+        &self,
+        request: Request<Incoming>,
+        flips: bool,
+    ) -> std::io::Result<Response<Incoming>> {
         let (mut parts, body) = request.into_parts();
         strip(&mut parts.headers);
         parts.version = Version::HTTP_11;
         if let Some(path) = parts.uri.path_and_query() {
             parts.uri = Uri::from(path.clone());
         }
-        let mut request = Request::from_parts(parts, Upload::new(body, Arc::clone(&self.shared)));
+        let mut request =
+            Request::from_parts(parts, Upload::new(body, Arc::clone(&self.shared), flips));
         // Requests of a connection come one by one: nobody else waits for this.
         let mut slot = self.backend.lock().await;
         let mut kept = slot.take();

@@ -193,6 +193,18 @@ async fn a_cut_answer_ends_in_its_middle() {
 }
 
 #[tokio::test]
+async fn a_bit_of_each_body_is_another_one() {
+    let setup = setup(Faults { flip_rate: 1.0, ..Faults::default() }).await;
+    let mut raw = Raw::to(setup.front).await;
+    assert!(raw.ask("PUT", "/b/k", &[6; 1000]).await.head.starts_with("http/1.1 200"));
+    let there = setup.store.lock().unwrap().objects["/b/k"].to_vec();
+    assert_eq!((there.len(), there.iter().filter(|it| **it != 6).count()), (1000, 1));
+    let seen = raw.ask("GET", "/b/k", b"").await;
+    assert_eq!(seen.body.iter().zip(&there).filter(|(one, other)| one != other).count(), 1);
+    assert!(counts(setup.front).await["flips"].as_u64() >= Some(2));
+}
+
+#[tokio::test]
 async fn a_hanging_request_hangs_until_the_faults_are_set_anew() {
     let setup = setup(Faults { hang_rate: 1.0, ..Faults::default() }).await;
     let mut raw = Raw::to(setup.front).await;

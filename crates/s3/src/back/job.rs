@@ -16,9 +16,11 @@ use super::store::{ACCESS, At, Backend, CONTENT, Content, Fault, Kind, PUT_ID, P
 use super::upload::{self, Plan};
 use super::words;
 use crate::backed::KEY_MAX;
-use crate::record::View;
+use crate::record::{Parts, Record, View};
 use crate::store::Object;
 
+/// Why an object is sent again that arrived otherwise.
+const DAMAGED: &str = "the backend tells another ETag than the parts that were sent have: they may have been damaged on their way";
 /// How often metas are told an outcome that could not be told.
 const TELLS: u32 = 5;
 /// Objects up to this are read before they are sent.
@@ -230,6 +232,10 @@ impl Job {
         let is_removal = is_same && matches!(state.wanted, Wanted::Nothing);
         match found {
             Ok(remote) if remote.put_id() == Some(&self.put_name()) => {
+                let view = self.claimed.object.as_ref().filter(|_| is_same).map(View::of);
+                if view.is_some_and(|it| !self.has_arrived(at.key, &it.record, &remote.etag)) {
+                    return Self::again(DAMAGED.to_owned());
+                }
                 Outcome::Done { etag: Some(remote.etag) }
             }
             Ok(remote) => {
@@ -309,10 +315,22 @@ impl Job {
             told.meta.insert(CONTENT.to_owned(), text);
         }
         let etag = match Plan::of(opened.attr.size, record.parts.as_ref()) {
-            Plan::Whole => self.put(at, &told, &opened).await?,
+            Plan::Whole => return self.put(at, &told, &opened).await,
             Plan::Parts(ranges) => upload::send(self, at, (&told, &opened, &ranges)).await?,
         };
+        if !self.has_arrived(at.key, record, &etag) {
+            let text = DAMAGED.to_owned();
+            return Err(Not::Begun(Fault { kind: Kind::Refused, is_congested: false, text }));
+        }
         Ok(etag)
+    }
+
+    /// Whether the backend has the bytes of an object that went there in its own parts, as far as its `ETag` tells.
+    fn has_arrived(&self, key: &str, record: &Record, told: &str) -> bool {
+        let is_of_parts =
+            record.modified == 0 && record.parts.as_ref().is_some_and(Parts::are_known);
+        let wanted = record.etag.as_ref().filter(|_| is_of_parts);
+        wanted.is_none_or(|wanted| self.connected.etags.is_sent(key, (wanted, told)))
     }
 
     async fn put(&self, at: At<'_>, told: &Told, opened: &Opened) -> Result<String, Not> {

@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use super::aws::Aws;
 use super::backends::{BackendSettings, read};
 use super::counted::Counted;
+use super::etags::Etags;
 use super::folders::{Folders, Keeping};
 use super::metrics::OfBackend;
 use super::rate::{LANES, Pace};
@@ -38,6 +39,7 @@ pub(crate) struct Connected {
     /// The pace of what is brought there.
     pub(crate) pace: Arc<Pace>,
     pub(crate) numbers: Arc<OfBackend>,
+    pub(crate) etags: Etags,
 }
 
 /// What stands behind a door.
@@ -102,6 +104,6 @@ impl Door {
         let counted = Counted::new(Aws::new(&settings, &keeping), Arc::clone(&numbers));
         let backend: Arc<dyn Backend> = Arc::new(Folders::new(counted, keeping));
         let pace = Arc::new(Pace::new(settings.requests_max, settings.requests_per_s));
-        Connected { settings, backend, pace, numbers }
+        Connected { settings, backend, pace, numbers, etags: Etags::default() }
     }
 }

@@ -7,6 +7,7 @@
 pub(crate) mod aws;
 pub(crate) mod backends;
 mod counted;
+mod etags;
 pub(crate) mod folders;
 mod job;
 pub(crate) mod known;

@@ -27,6 +27,7 @@ use crate::back::words;
 use crate::conditions::{Conditions, is_still};
 use crate::door::{Door, Way};
 use crate::error::{Told as _, refuse};
+use crate::hash::{Digest, Hasher, Sum, hex, unhex};
 use crate::ops::get::{Part, wanted};
 use crate::receive::Content;
 use crate::record::{Record, View, encode};
@@ -41,6 +42,9 @@ const ETAG_MAX: usize = 200;
 /// A fill that takes longer than this is not kept, in milliseconds: what has happened to its key since may be forgotten. Half of how
 /// long that is known is left for what comes behind this is looked at.
 const FILL_MS_MAX: u64 = FORGET_MS / 2;
+/// Why an object is not kept that may be damaged.
+const DOUBTFUL: &str =
+    "What the backend sent has another MD5 than its ETag says. Please try again.";
 /// Above this the pool has no room for what can be read elsewhere, in thousandths.
 const FULL: u64 = 950;
 
@@ -266,8 +270,16 @@ async fn fill_alone(
         let message = "The backend's ETag of this object is longer than 200 bytes.";
         return Err(refuse(S3ErrorCode::InternalError, message));
     }
-    let content = take(door, (&remote, backed.replicas_of(key)), pieces, None).await?;
-    publish(door, (backed, key, before), &remote, content).await
+    let replicas = backed.replicas_of(key);
+    let mut taken = take(door, (&remote, replicas), pieces, None).await;
+    if taken.as_ref().is_err_and(|error| error.message() == Some(DOUBTFUL)) {
+        let again = Match::Only(&remote.etag);
+        let (name, there) = (&backed.backing.backend, backed.key(key));
+        let got = door.reach(name).await?.get(backed.at(&there), None, again).await;
+        let (_, pieces) = got.map_err(|error| fault(name, &error))?;
+        taken = take(door, (&remote, replicas), pieces, None).await;
+    }
+    publish(door, (backed, key, before), &remote, taken?).await
 }
 
 /// Fills on its own, and tells the pieces; goes on when nobody takes them any more.
@@ -299,6 +311,7 @@ struct Sink {
     file: Option<File>,
     bytes: Vec<u8>,
     offset: u64,
+    hasher: Option<Hasher>,
 }
 
 impl Sink {
@@ -310,14 +323,30 @@ impl Sink {
         }
         let (bytes, offset) = (std::mem::take(&mut self.bytes), self.offset);
         self.offset += bytes.len() as u64;
+        let mut hasher = self.hasher.take();
         let writing = spawn_blocking(move || {
+            if let Some(hasher) = &mut hasher {
+                hasher.update(&bytes);
+            }
             file.write_batch(&[(offset, &bytes)]).of_object()?;
             let mut bytes = bytes;
             bytes.clear();
-            Ok::<_, S3Error>(bytes)
+            Ok::<_, S3Error>((bytes, hasher))
         });
-        self.bytes = writing.await.map_err(S3Error::internal_error)??;
+        (self.bytes, self.hasher) = writing.await.map_err(S3Error::internal_error)??;
         Ok(())
+    }
+
+    /// What came, and its hashes.
+    async fn end(mut self) -> S3Result<(Content, Option<Digest>)> {
+        self.flush().await?;
+        if self.file.is_none()
+            && let Some(hasher) = &mut self.hasher
+        {
+            hasher.update(&self.bytes);
+        }
+        let content = self.file.map_or(Content::Bytes(Arc::new(self.bytes)), Content::File);
+        Ok((content, self.hasher.map(Hasher::finish)))
     }
 }
 
@@ -350,8 +379,10 @@ async fn gather(
     if !is_small {
         file = Some(door.blocking(move |store| store.nameless_file(replicas).in_bucket()).await?);
     }
-    let mut sink = Sink { file, bytes: Vec::with_capacity(len), offset: 0 };
-    let mut come = 0;
+    let whole = Whole::of(remote);
+    let hasher = Some(whole.hasher());
+    let mut sink = Sink { file, bytes: Vec::with_capacity(len), offset: 0, hasher };
+    let (mut come, mut last) = (0, None);
     while let Some(piece) = pieces.next().await {
         let piece = piece.map_err(|error| {
             refuse(S3ErrorCode::ServiceUnavailable, format!("The backend broke off: {error}"))
@@ -361,12 +392,14 @@ async fn gather(
             break;
         }
         sink.bytes.extend_from_slice(&piece);
-        if let Some(to) = client
-            && to.send(Ok(piece)).await.is_err()
-        {
-            *client = None;
+        if come == remote.len {
+            // Nobody has all of it before it was compared.
+            last = Some(piece).filter(|it| !it.is_empty()).or(last);
+        } else {
+            tell(client, piece).await;
         }
         if sink.bytes.len() >= PIECE
+            && last.is_none()
             && let Err(error) = sink.flush().await
         {
             // There is no room: who reads has it all the same.
@@ -377,8 +410,91 @@ async fn gather(
         let message = "The backend sent another length than it said.";
         return Err(refuse(S3ErrorCode::ServiceUnavailable, message));
     }
-    sink.flush().await?;
-    Ok(sink.file.map_or(Content::Bytes(Arc::new(sink.bytes)), Content::File))
+    let (content, digest) = match sink.end().await {
+        Ok(ended) => ended,
+        Err(error) => {
+            // There is no room: who reads has it all the same.
+            finish(client, last).await;
+            return Err(error);
+        }
+    };
+    match digest.map(|digest| whole.compared(door, remote, &digest)) {
+        Some(Verdict::Damaged(why)) => {
+            return Err(refuse(S3ErrorCode::ServiceUnavailable, why));
+        }
+        Some(Verdict::Doubtful) => {
+            // Who reads it has what the backend sent; it is not kept.
+            finish(client, last).await;
+            return Err(refuse(S3ErrorCode::ServiceUnavailable, DOUBTFUL));
+        }
+        Some(Verdict::Right) | None => finish(client, last).await,
+    }
+    Ok(content)
+}
+
+async fn tell(client: &mut Client, piece: Bytes) {
+    if let Some(to) = client
+        && to.send(Ok(piece)).await.is_err()
+    {
+        *client = None;
+    }
+}
+
+/// Tells the last of a body, and nothing more.
+async fn finish(client: &mut Client, last: Option<Bytes>) {
+    if let Some(last) = last {
+        tell(client, last).await;
+    }
+    *client = None;
+}
+
+/// What is known of all bytes of an object that comes.
+enum Whole {
+    /// Its checksum, by our own word.
+    Sum(Sum),
+    /// Perhaps its MD5: an `ETag` that looks like one.
+    ETag,
+    Nothing,
+}
+
+/// Whether what came is what the backend has.
+enum Verdict {
+    Right,
+    Damaged(String),
+    Doubtful,
+}
+
+impl Whole {
+    fn of(remote: &Remote) -> Self {
+        match record(remote).sum.filter(|it| !it.composite) {
+            Some(sum) => Self::Sum(sum),
+            None if unhex(&remote.etag).is_some_and(|it| it.len() == 16) => Self::ETag,
+            None => Self::Nothing,
+        }
+    }
+
+    fn hasher(&self) -> Hasher {
+        match self {
+            Self::Sum(sum) => Hasher::of_sum(sum.algorithm),
+            Self::ETag => Hasher::new(None),
+            Self::Nothing => Hasher::none(),
+        }
+    }
+
+    fn compared(&self, door: &Door, remote: &Remote, digest: &Digest) -> Verdict {
+        match self {
+            Self::Sum(sum) if digest.sum.as_ref() != Some(sum) => Verdict::Damaged(format!(
+                "What the backend sent has another {} than was stored there.",
+                sum.algorithm.name()
+            )),
+            Self::ETag if hex(&digest.md5) != remote.etag => {
+                // If the same comes twice it is no MD5.
+                let is_same = door.cached.came_before((&remote.etag, digest.md5));
+                if is_same { Verdict::Right } else { Verdict::Doubtful }
+            }
+            _ => Verdict::Right,
+        }
+    }
 }
 
 /// Tells a client what is left of a body that is not kept; why that is.

@@ -39,6 +39,8 @@ use turns::Turns;
 pub(crate) const KEY_MAX: usize = 1_024;
 /// Keys of shared prefixes whose last look is remembered at most.
 const LOOKS_MAX: usize = 65_536;
+/// Contents whose `ETag` is not their MD5 that are remembered at most.
+const ODD_MAX: usize = 4_096;
 
 /// What a gateway remembers of what it cached; all of it can be lost.
 #[derive(Default)]
@@ -49,6 +51,8 @@ pub(crate) struct Cached {
     bringing: Turns,
     /// When a cached key of a shared prefix was last known to be right.
     looks: Mutex<HashMap<(String, String), Tick>>,
+    /// Contents that came with an `ETag` that is not their MD5: both.
+    odd: Mutex<HashSet<(String, [u8; 16])>>,
     /// How full the pool is, in thousandths.
     pub(crate) full: AtomicU64,
     /// When it had no room for a write.
@@ -120,7 +124,14 @@ impl Backed {
         self.backing.is_shared_at(key.as_ref())
     }
 
-    /// The same of any key that begins so.
+    /// Whether the backend has nothing to tell of keys that begin so.
+    pub(crate) fn is_all_transient(&self, prefix: &[u8]) -> bool {
+        let mut below = self.backing.rules.iter().filter(|rule| rule.prefix.starts_with(prefix));
+        self.backing.rule_of(prefix).mode == Mode::Transient
+            && below.all(|rule| rule.mode == Mode::Transient)
+    }
+
+    /// Whether others write any key that begins so at the backend too.
     pub(crate) fn is_any_shared(&self, prefix: &[u8]) -> bool {
         let mut below = self.backing.rules.iter().filter(|rule| rule.prefix.starts_with(prefix));
         self.is_shared(prefix) || below.any(|rule| self.is_shared(&rule.prefix))
@@ -201,6 +212,15 @@ impl Cached {
             looks.clear();
         }
         looks.insert((bucket.to_owned(), key.to_owned()), RealClock::tick());
+    }
+
+    /// Whether a content came before with this `ETag`, which is not its MD5; it is known from then on.
+    pub(crate) fn came_before(&self, (etag, md5): (&str, [u8; 16])) -> bool {
+        let mut odd = self.odd.lock();
+        if odd.len() >= ODD_MAX {
+            odd.clear();
+        }
+        !odd.insert((etag.to_owned(), md5))
     }
 
     /// Whether it was right so lately.

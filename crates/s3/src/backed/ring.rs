@@ -282,13 +282,25 @@ impl BucketRing {
         Ok(Some(true))
     }
 
-    /// Has nothing back a bucket any more; what lies in the pool stays. False when nothing backs it.
+    /// Has nothing back a bucket any more, nor rules bound it; what lies in the pool stays. False when nothing backs it.
     ///
     /// # Errors
     /// `File`: `Busy` while something waits; and as for every call.
     pub fn remove(&self, bucket: &str) -> Result<bool, ClientError> {
-        let Some(Some(_)) = self.get(bucket)? else { return Ok(false) };
-        self.volume.set_backing(bucket, None).map(|()| true)
+        let Some(Some(backing)) = self.get(bucket)? else { return Ok(false) };
+        self.volume.set_backing(bucket, None)?;
+        for rule in backing.rules.iter().filter(|rule| rule.quota_bytes > 0) {
+            quota::take(&self.volume, bucket, &rule.prefix)?;
+        }
+        Ok(true)
+    }
+
+    /// The time that the queue of a bucket goes by, in milliseconds since 1970.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn now_ms(&self, bucket: &str) -> Result<u64, ClientError> {
+        self.volume.queue_page(bucket, LANES[0], None, 1).map(|it| it.now_ms)
     }
 
     /// What waits first in these buckets.

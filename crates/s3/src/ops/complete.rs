@@ -225,7 +225,12 @@ fn joined(store: &Store, chosen: &[Chosen], replicas: u8) -> S3Result<Content> {
 /// What a completion that was done before has made, when the answer to it was lost.
 fn done_before(store: &Store, (bucket, key): (&str, &str), id: UploadId) -> S3Result<Option<View>> {
     let object = store.get_object(bucket, key.as_bytes(), false).in_bucket()?;
-    Ok(object.map(|it| View::of(&it)).filter(|view| view.record.upload == id.0))
+    Ok(object.map(|it| View::of(&it)).filter(|view| made_by(view, id)))
+}
+
+/// Whether an object was completed from an upload.
+fn made_by(view: &View, id: UploadId) -> bool {
+    id.0 != 0 && view.record.upload == id.0
 }
 
 /// Completes; for a thread that may block.
@@ -333,9 +338,13 @@ pub(crate) async fn complete_upload(
     let view = match done {
         // It may have been done before, and its object be at the backend alone by now.
         Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
-            let there = look::view(door, (&input.bucket, &of)).await;
-            let done = there.ok().filter(|(view, _)| view.record.upload == id.0);
-            done.map(|(view, _)| view).ok_or(error)?
+            match look::view(door, (&input.bucket, &of)).await {
+                Ok((view, _)) if made_by(&view, id) => view,
+                Err(why) if why.status_code().is_some_and(|it| it.is_server_error()) => {
+                    return Err(why);
+                }
+                _ => return Err(error),
+            }
         }
         done => told_of_room(door, (&input.bucket, &of), brought, done).await?,
     };

@@ -153,6 +153,7 @@ pub(super) fn page_len(max: Option<i32>, name: &str) -> S3Result<usize> {
 pub(super) async fn page(door: &Arc<Door>, asked: Asked) -> S3Result<Page> {
     if asked.max > 0
         && let Some(backed) = door.backed(&asked.bucket).await?
+        && !backed.is_all_transient(asked.prefix.as_bytes())
     {
         return crate::backed::list::page(door, &backed, &asked).await;
     }

@@ -5,21 +5,26 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use millpond_env::RealClock;
 use millpond_s3::{Backlog, BucketRing};
 use millpond_types::ByteSize;
+use millpond_types::meta::Timestamp;
 use serde_json::json;
 
 use super::rules::unbacked;
 use super::{Below, To};
 use crate::cli::interrupt::Interrupt;
 use crate::cli::{FAILED, OK, Outcome, output};
+use crate::config::Span;
 
 pub(super) const EXAMPLES: &str = "What waits for the end of a pause after a failure is due at once, and so is what mounts wrote. A key whose last attempt had no answer waits until that
 cannot arrive any more (RFC 0020): at the backend two changes of it might change places. With --wait the command ends when the backend has
-everything, or with an error when all that is left failed three times meanwhile.
+everything that waited at its beginning, or with an error when all that is left failed three times meanwhile. What is written later is not waited
+for, but a key that is overwritten all the time is: --timeout bounds that.
 
 Examples:
   millpond s3 persist --wait s3://data/checkpoints/
+  millpond s3 persist --wait --timeout 10m s3://data
   millpond s3 persist s3://data";
 
 /// How often the queue is looked at.
@@ -35,9 +40,12 @@ pub(in crate::cli) struct Args {
     to: To,
     #[arg(value_name = "PREFIX", help = "Keys that begin so: s3://BUCKET/PREFIX")]
     below: Below,
-    /// Wait until the backend has everything.
+    /// Wait until the backend has everything that waits when this begins.
     #[arg(long)]
     wait: bool,
+    /// Wait no longer than this.
+    #[arg(long, requires = "wait", value_name = "TIME")]
+    timeout: Option<Span>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -78,7 +86,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     }
     ring.adopt(&below.bucket, prefix)?;
     ring.hasten(&below.bucket, prefix)?;
-    let waited = if args.wait { wait(&ring, below)? } else { Waited::Done };
+    let waited = if args.wait { wait(&ring, args)? } else { Waited::Done };
     let left = ring.backlog(&below.bucket, prefix)?;
     tell(args, &left, &waited)
 }
@@ -90,9 +98,13 @@ enum Waited {
     Interrupted,
     /// The backend does not take what is left.
     Failing,
+    /// It took longer than it may.
+    TimedOut,
 }
 
-fn wait(ring: &BucketRing, below: &Below) -> anyhow::Result<Waited> {
+fn wait(ring: &BucketRing, args: &Args) -> anyhow::Result<Waited> {
+    let (below, begun) = (&args.below, RealClock::tick());
+    let before_ms = ring.now_ms(&below.bucket)?;
     let mut interrupt = Interrupt::install()?;
     let bar = ProgressBar::new(0);
     let template = "persist [{bar:32}] {pos}/{len} keys {elapsed} {msg}";
@@ -111,10 +123,16 @@ fn wait(ring: &BucketRing, below: &Below) -> anyhow::Result<Waited> {
         } else {
             format!("{bytes} left, {failing} failing")
         });
-        let waited = if keys == 0 {
+        let is_later = |since: Timestamp| {
+            let ms = since.secs.saturating_mul(1_000) + i64::from(since.nanos / 1_000_000);
+            u64::try_from(ms).is_ok_and(|ms| ms > before_ms)
+        };
+        let waited = if left.oldest.is_none_or(is_later) {
             Some(Waited::Done)
         } else if is_stuck(&left, &mut first) {
             Some(Waited::Failing)
+        } else if args.timeout.is_some_and(|it| RealClock::tick().since(begun) >= it.0) {
+            Some(Waited::TimedOut)
         } else {
             interrupt.pause(LOOK).then_some(Waited::Interrupted)
         };
@@ -152,6 +170,10 @@ fn tell(args: &Args, left: &Backlog, waited: &Waited) -> Outcome {
         Waited::Done => Ok(OK),
         Waited::Interrupted => {
             eprintln!("millpond: interrupted: what waits goes on to the backend");
+            Ok(FAILED)
+        }
+        Waited::TimedOut => {
+            eprintln!("millpond: the time is over: what waits goes on to the backend");
             Ok(FAILED)
         }
         Waited::Failing => {
