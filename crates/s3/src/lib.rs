@@ -50,7 +50,7 @@ mod together;
 mod unread;
 
 pub use back::backends::{BackendRing, BackendSettings, Secret};
-pub use backed::ring::{Backlog, BucketRing, Failing, Heads, Lane, Pool};
+pub use backed::ring::{Backlog, BucketRing, Failing, Heads, Lane, Pool, Reached};
 pub use gateway::{Gateway, Options, StartError};
 pub use keys::{DEFAULT_TENANT, Key, KeyRing};
 pub use metrics::Metrics;

@@ -134,7 +134,15 @@ impl Metrics {
             "counter",
             all().map(|(name, it)| (labels(name), it.failed.get())),
         );
-        for (family, kind, value) in [
+        for (family, kind, value) in self.singles() {
+            page.one(family, kind, value);
+        }
+        self.back.render(page);
+    }
+
+    /// What there is one number of.
+    fn singles(&self) -> [((&'static str, &'static str), &'static str, u64); 8] {
+        [
             (
                 ("millpond_s3_connections", "Open connections of S3 clients."),
                 "gauge",
@@ -184,9 +192,6 @@ impl Metrics {
                 "counter",
                 self.no_room.get(),
             ),
-        ] {
-            page.one(family, kind, value);
-        }
-        self.back.render(page);
+        ]
     }
 }

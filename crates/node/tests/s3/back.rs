@@ -71,9 +71,8 @@ fn what_is_damaged_on_its_way_is_sent_and_read_again() {
             let body = random(5 * MIB, number);
             let put = it.s3.put(&at(key), body.clone()).query("partNumber", &number.to_string());
             let etag = put.query("uploadId", &id).send().expect(200).header("etag");
-            named.push_str(&format!(
-                "<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>"
-            ));
+            let part = format!("<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>");
+            named.push_str(&part);
             all.extend(body);
         }
         let body = format!("<CompleteMultipartUpload>{named}</CompleteMultipartUpload>");

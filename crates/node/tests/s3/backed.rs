@@ -281,7 +281,13 @@ fn what_is_given_up_again_and_again_is_there_all_the_same() {
     let (s3, there) = (&pair.s3, &pair.there);
     there.object("/there/k", "value");
     let until = Instant::now() + Duration::from_secs(5);
-    let again = |work: &dyn Fn(u32)| (0..).take_while(|_| Instant::now() < until).for_each(work);
+    let again = |work: &dyn Fn(u32)| {
+        let mut n = 0;
+        while Instant::now() < until {
+            work(n);
+            n += 1;
+        }
+    };
     let writes = |n| {
         there.object("/there/k", format!("value {n}"));
         std::thread::sleep(Duration::from_millis(20));

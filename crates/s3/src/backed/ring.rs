@@ -111,6 +111,9 @@ impl Backlog {
     }
 }
 
+/// Whether places at backends answer: by the backend's name and the bucket there, else why not.
+pub type Reached = BTreeMap<(String, String), Result<(), String>>;
+
 /// Backed buckets of a volume, for those who make them.
 #[derive(Debug)]
 pub struct BucketRing {
@@ -254,14 +257,14 @@ impl BucketRing {
     /// # Errors
     /// `InvalidArgument` for a quota of what is not transient, of a prefix that is no directory, and for a first one of a
     /// place where something lies; and as for every call.
-    pub fn set_rule(&self, bucket: &str, rule: Rule) -> Result<bool, ClientError> {
+    pub fn set_rule(&self, bucket: &str, rule: &Rule) -> Result<bool, ClientError> {
         let Some(Some(mut backing)) = self.get(bucket)? else { return Ok(false) };
         let before = backing.clone();
         backing.rules.retain(|it| it.prefix != rule.prefix);
         backing.rules.push(rule.clone());
         backing.rules.sort_by(|one, other| one.prefix.cmp(&other.prefix));
         self.check_alone(bucket, &backing)?;
-        quota::set(&self.volume, (bucket, &before), &rule)?;
+        quota::set(&self.volume, (bucket, &before), rule)?;
         self.volume.set_backing(bucket, Some(&backing))?;
         Ok(true)
     }
@@ -445,10 +448,7 @@ impl BucketRing {
     ///
     /// # Errors
     /// As for every call.
-    pub fn reached(
-        &self,
-        buckets: &[(String, Backing)],
-    ) -> Result<BTreeMap<(String, String), Result<(), String>>, ClientError> {
+    pub fn reached(&self, buckets: &[(String, Backing)]) -> Result<Reached, ClientError> {
         let mut all = BTreeMap::new();
         for (_, backing) in buckets {
             let place = (backing.backend.clone(), backing.bucket.clone());

@@ -188,7 +188,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     match (&args.command, &args.bucket) {
         (Some(Command::Set(set)), _) => {
             let replicas = set.replicas.map_or(Ok(0), |wanted| table_of(&args.to, wanted))?;
-            if ring.set_rule(&set.bucket, set.rule(replicas))? {
+            if ring.set_rule(&set.bucket, &set.rule(replicas))? {
                 Ok(OK)
             } else {
                 unbacked(&set.bucket)
