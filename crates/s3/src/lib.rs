@@ -4,7 +4,7 @@
 //! parses requests, verifies signatures (of headers, URLs and chunks) and writes XML. This crate does the operations.
 //!
 //! Reading order: `gateway` and `loops` (threads and sockets), `http` (round `s3s`), `auth`, `keys`, `access` and `acl` (who may), `service` and `ops`
-//! (the operations), `backed` (their part in buckets with a backend), `chunks`, `receive`, `send`, `joined` and `unread` (bodies), `hash`, `conditions`, `record` (what is kept with an inode), `store` (the one
+//! (the operations), `backed` (their part in buckets with a backend), `chunks`, `document`, `receive`, `send`, `joined` and `unread` (bodies), `hash`, `conditions`, `record` (what is kept with an inode), `store` (the one
 //! place that touches the volume).
 //!
 //! Invariants:

@@ -198,7 +198,7 @@ pub(crate) async fn what_is_put_is_a_file(f: Fixture) {
     assert!(!c.object("dir/file").await.unwrap().attachment.unwrap().is_current);
     c.make(bucket, "link", FileKind::Symlink).await;
     assert_eq!(c.object("link").await, None, "only files are objects");
-    assert_eq!(c.put_if("link/x", b"", Expect::Any).await, Err(MetaError::NotSupported));
+    assert_eq!(c.put_if("link/x", b"", Expect::Any).await, Err(MetaError::NotDirectory));
     let empty = c.put("empty/", b"").await;
     assert_eq!(bytes_of(c.object("empty/").await), b"");
     assert_eq!(c.lookup(c.lookup(bucket, "empty").await.unwrap().ino, ".%empty").await, Ok(empty));

@@ -1,7 +1,7 @@
 //! Object stores behind buckets (RFC 0020): what they are, how they are asked, and what brings objects to them.
 //!
 //! Reading order: `backends` (where they are), `store` (what is asked of them), `aws`, `counted` and `folders` (the asking), `rate`
-//! (how fast), `known` (what a gateway remembers); `persist` (claims what is queued), `job` (does it), `upload` and `source`
+//! (how fast), `known` (what a gateway remembers); `persist` (claims what is queued), `job` (does it), `upload`, `source` and `etags`
 //! (bytes on their way), `words` (metadata on theirs), `wake`, `metrics`.
 
 pub(crate) mod aws;

@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 
-use millpond_client::{Backing, ClientError, Expect, Mode, Volume};
-use millpond_env::RealClock;
+use millpond_client::{Backing, ClientError, Mode, Volume};
 
 use crate::store::{KeyState, ListObjects, Listed, Object, Wanted};
 
@@ -38,8 +37,7 @@ impl<T, F: FnMut(&[u8]) -> Result<Page<T>, ClientError>> Keys<T, F> {
     }
 }
 
-/// Has metas adopt what mounts wrote, changed and removed below a prefix, and removes what they made below transient ones when
-/// its time is over; how many keys.
+/// Has metas adopt what mounts wrote, changed and removed below a prefix; how many keys.
 ///
 /// # Errors
 /// Those of the volume.
@@ -79,26 +77,12 @@ pub(crate) fn walk(
             (_, Some(state)) => (state, None, states.next()),
             (Some(file), None) => (file, files.next(), None),
         };
-        let rule = backing.rule_of(&key);
-        let is_transient = rule.mode == Mode::Transient;
-        let is_over = file.as_ref().filter(|file| is_transient && is_over(file, rule.ttl_s));
-        if let Some(Object { attr, .. }) = is_over {
-            let expect = Expect::Exactly { ino: attr.ino, version: attr.version };
-            volume.remove_object(bucket, &key, expect)?;
-            adopted += 1;
-        } else if is_strange(file.as_ref(), state.as_ref(), is_transient) {
+        let is_transient = backing.rule_of(&key).mode == Mode::Transient;
+        if is_strange(file.as_ref(), state.as_ref(), is_transient) {
             volume.adopt(bucket, &key)?;
             adopted += 1;
         }
     }
-}
-
-/// Whether the time of a transient file that a mount wrote, or moved to where it is, is over. That of others is in the queue.
-fn is_over(file: &Object, ttl_s: u32) -> bool {
-    let is_current = file.attachment.as_ref().is_some_and(|it| it.is_current);
-    let is_of_mount = !is_current || file.attr.ctime != file.attr.mtime;
-    let now_s = i64::try_from(RealClock::wall_ms() / 1_000).unwrap_or(0);
-    ttl_s > 0 && is_of_mount && now_s.saturating_sub(file.attr.ctime.secs) > i64::from(ttl_s)
 }
 
 /// Whether a mount has changed something.

@@ -215,10 +215,15 @@ impl BucketRing {
         Ok(())
     }
 
-    /// Whether no other bucket has the place of this one where one of them says that nobody else writes.
-    fn check_alone(&self, bucket: &str, backing: &Backing) -> Result<(), ClientError> {
+    /// Whether no other bucket has the place of this one where one of them says that nobody else writes, or it was so before.
+    fn check_alone(
+        &self,
+        bucket: &str,
+        (backing, before): (&Backing, Option<&Backing>),
+    ) -> Result<(), ClientError> {
         for (name, other) in self.list()?.into_iter().filter(|(name, _)| name != bucket) {
-            if let Some(place) = disputed(backing, &other) {
+            let was_so = before.is_some_and(|before| disputed(before, &other).is_some());
+            if let Some(place) = disputed(backing, &other).filter(|_| !was_so) {
                 let fix = format!(
                     "'{name}' is backed by keys with '{}' in '{}' of '{}' too, and one of both says that nobody else writes there: give one another prefix, or have both be shared",
                     String::from_utf8_lossy(place),
@@ -243,8 +248,9 @@ impl BucketRing {
     ) -> Result<bool, ClientError> {
         check_tenant(tenant)?;
         self.check(backing)?;
-        self.check_alone(bucket, backing)?;
-        let is_new = self.get(bucket)?.is_none();
+        let there = self.get(bucket)?;
+        self.check_alone(bucket, (backing, there.as_ref().and_then(Option::as_ref)))?;
+        let is_new = there.is_none();
         if is_new {
             self.volume.make_bucket(bucket, &encode(&BucketRecord::of(tenant)))?;
         }
@@ -263,7 +269,7 @@ impl BucketRing {
         backing.rules.retain(|it| it.prefix != rule.prefix);
         backing.rules.push(rule.clone());
         backing.rules.sort_by(|one, other| one.prefix.cmp(&other.prefix));
-        self.check_alone(bucket, &backing)?;
+        self.check_alone(bucket, (&backing, Some(&before)))?;
         quota::set(&self.volume, (bucket, &before), rule)?;
         self.volume.set_backing(bucket, Some(&backing))?;
         Ok(true)
@@ -272,13 +278,16 @@ impl BucketRing {
     /// Removes the rule of a prefix, with its quota; whether there was one. None when nothing backs the bucket.
     ///
     /// # Errors
-    /// As for every call.
+    /// `InvalidArgument` if another bucket has the place then; and as for every call.
     pub fn remove_rule(&self, bucket: &str, prefix: &[u8]) -> Result<Option<bool>, ClientError> {
         let Some(Some(mut backing)) = self.get(bucket)? else { return Ok(None) };
         let Some(at) = backing.rules.iter().position(|it| it.prefix == prefix) else {
             return Ok(Some(false));
         };
-        if backing.rules.remove(at).quota_bytes > 0 {
+        let before = backing.clone();
+        let rule = backing.rules.remove(at);
+        self.check_alone(bucket, (&backing, Some(&before)))?;
+        if rule.quota_bytes > 0 {
             quota::take(&self.volume, bucket, prefix)?;
         }
         self.volume.set_backing(bucket, Some(&backing))?;

@@ -18,7 +18,7 @@ use crate::backed::look::{self, Seen, bring, is_given_up};
 use crate::backed::settle::admit_removal;
 use crate::door::Door;
 use crate::error::{Told as _, custom, refuse};
-use crate::record::{Record, decode, encode_over};
+use crate::record::{Record, View, decode, encode_over};
 use crate::store::{Expect, Object, Put, Store};
 
 /// Tags of an object, of a bucket, and the characters of their keys and values, as AWS.
@@ -116,6 +116,7 @@ fn change(
 ) -> S3Result<()> {
     for _ in 0..TRIES {
         let object = find(store, (bucket, key), false)?;
+        let etag = View::of(&object).etag;
         let (attr, attachment) = (object.attr, object.attachment);
         let is_current = attachment.as_ref().is_some_and(|it| it.is_current);
         let before = attachment.map(|it| it.bytes).unwrap_or_default();
@@ -124,6 +125,8 @@ fn change(
             // The new record counts as one of the content that is there now.
             record = record.without_content();
         }
+        // That of what a mount wrote is made of its times, which this changes.
+        record.etag.get_or_insert(etag);
         let fitted = record.check_behind(goes_behind).is_ok();
         change(&mut record)?;
         // One that is too much already is shut all the same.
