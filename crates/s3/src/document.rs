@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use s3s::{Body, S3Error, S3Result, StdError};
 
 use crate::error::absent;
+use crate::gate::has_subresource;
 use crate::hash::{Algorithm, Expected, Hasher};
 
 /// Sub-resources of an object that a document is sent to, but for the parts of an upload: its checksums are those of the object.
@@ -60,7 +61,7 @@ pub(crate) fn of(
     let sums = Algorithm::ALL.map(|it| (it, text(it.header()).map(str::to_owned)));
     let sums = sums.each_ref().map(|(algorithm, sum)| (*algorithm, sum.as_ref()));
     let expected = Expected::new(text("content-md5"), &sums)?;
-    Ok(Some(Document { expected, makes_bucket: *method == Method::PUT && query.is_empty() }))
+    Ok(Some(Document { expected, makes_bucket: *method == Method::PUT && !has_subresource(uri) }))
 }
 
 /// A body that is read.

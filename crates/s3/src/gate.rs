@@ -109,6 +109,11 @@ fn pairs(uri: &Uri) -> impl Iterator<Item = (String, String)> {
     })
 }
 
+/// Whether a request is about less than a whole bucket or object.
+pub(crate) fn has_subresource(uri: &Uri) -> bool {
+    pairs(uri).any(|(name, _)| SUBRESOURCES.iter().any(|(it, ..)| *it == name))
+}
+
 /// A sub-resource is named once, as one that is there twice is in no signature of version 2; and there only if that version signs it.
 fn check_once(names: &[String]) -> S3Result<()> {
     let is_older = names.iter().any(|it| it == OLDER_SIGNATURE);

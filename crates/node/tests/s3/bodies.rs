@@ -103,7 +103,9 @@ fn what_would_be_passed_over_is_refused() {
         "<Bucket><Type>Directory</Type></Bucket>",
     ] {
         let body = format!("<CreateBucketConfiguration>{inner}</CreateBucketConfiguration>");
-        s3.put("/new", body).send().refused(501, "NotImplemented");
+        s3.put("/new", body.clone()).send().refused(501, "NotImplemented");
+        let told = s3.put("/new", body).query("x-id", "CreateBucket").send();
+        told.refused(501, "NotImplemented");
     }
     s3.head("/new").send().expect(404);
     s3.get("/bkt/k").send().refused(404, "NoSuchKey");

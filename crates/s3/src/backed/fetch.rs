@@ -64,6 +64,11 @@ impl<'a> Asked<'a> {
         self.range.filter(|_| self.if_range.is_none_or(|it| is_still(it, view)))
     }
 
+    /// The same of a part.
+    pub(crate) fn part_of(&self, view: &View) -> Option<i32> {
+        self.part.filter(|_| self.if_range.is_none_or(|it| is_still(it, view)))
+    }
+
     /// Whether they may have this object, and want it.
     ///
     /// # Errors
@@ -186,7 +191,7 @@ async fn ranged(
     at: (&Backed, &str),
     asked: &Asked<'_>,
 ) -> S3Result<(View, Part, StreamingBlob)> {
-    let part = |view: &View| wanted(view, asked.range_of(view), asked.part);
+    let part = |view: &View| wanted(view, asked.range_of(view), asked.part_of(view));
     let place = |view: &View| {
         asked.check(view)?;
         part(view).map(|it| (it.offset, it.len))

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use millpond_client::{Mode, StatePage};
-use s3s::S3Result;
+use s3s::{S3ErrorCode, S3Result};
 
-use super::look::{Seen, look};
+use super::look::{Seen, look, remote};
 use super::merge::{Line, Merge, Page, Step};
 use super::{Backed, fault};
 use crate::back::folders::{LAST, PAGE};
@@ -25,6 +25,8 @@ const KEYS_MAX: usize = PAGE as usize;
 const STATES: u32 = 256;
 /// Keys of a prefix of the backend that are looked at for one that was not removed here; of more it counts.
 const LOOKS_MAX: usize = 20_000;
+/// Keys of here that are looked at for one that others have not removed there.
+const HERE_MAX: usize = 2_000;
 /// Keys that are looked at side by side.
 const LOOKS: usize = 16;
 
@@ -209,36 +211,70 @@ impl Sides<'_> {
         }
         // What is no text cannot be at a backend.
         let Ok(key) = str::from_utf8(&told.name) else { return Ok(Some(told)) };
-        Ok(match look(self.door, self.backed, key, false).await? {
-            Seen::Here(there, _) => {
-                Some(Told::here(Line { name: told.name, of: Some(there.object) }))
+        if let Some(found) = &found
+            && self.is_told(key, found).await?
+        {
+            return Ok(Some(told));
+        }
+        match (look(self.door, self.backed, key, false).await?, found) {
+            (Seen::Here(there, _), _) => {
+                Ok(Some(Told::here(Line { name: told.name, of: Some(there.object) })))
             }
-            Seen::There(_) => found.map(|found| Told::there(told.name, &found)),
-            Seen::Nowhere => None,
-        })
+            (Seen::There(_), Some(found)) => Ok(Some(Told::there(told.name, &found))),
+            // It may have gone there behind the backend's page.
+            (Seen::There(_), None) => Ok(self.is_there(key).await?.then_some(told)),
+            (Seen::Nowhere, _) => Ok(None),
+        }
+    }
+
+    /// Whether the backend tells what it is known to have of a key: its `ETag` need not be the one from here.
+    async fn is_told(&self, key: &str, found: &Found) -> S3Result<bool> {
+        let at = (self.asked.bucket.as_str(), key);
+        let there = self.door.look_up(at, false).await?;
+        let (Some(object), Some(state)) = (there.object, there.state) else { return Ok(false) };
+        let is_known = state.has.is_some_and(|it| it.etag == found.etag);
+        Ok(is_known && found.len == object.attr.size && View::of(&object).record.modified == 0)
+    }
+
+    async fn is_there(&self, key: &str) -> S3Result<bool> {
+        match remote(self.door, self.backed, key).await {
+            Ok(_) => Ok(true),
+            Err(error) if *error.code() == S3ErrorCode::NoSuchKey => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a key of here is no cached one that others have removed at the backend.
+    async fn is_right(&self, key: Vec<u8>) -> S3Result<bool> {
+        let is_cached = self.backed.is_shared(&key) && !self.is_transient(&key);
+        let Some(text) = str::from_utf8(&key).ok().filter(|_| is_cached) else { return Ok(true) };
+        match look(self.door, self.backed, text, false).await? {
+            Seen::Here(..) => Ok(true),
+            Seen::There(_) => self.is_there(text).await,
+            Seen::Nowhere => Ok(false),
+        }
     }
 
     /// Whether a prefix of which the backend has nothing has a key here that is not cached and out of date. Mostly the first one
-    /// says so.
+    /// says so; of very many it counts.
     async fn is_any_here(&self, prefix: &[u8]) -> S3Result<bool> {
         let (mut after, mut looked) = (Vec::new(), 0);
-        while looked < LOOKS_MAX {
+        while looked < HERE_MAX {
             let (bucket, prefix, from) = (self.asked.bucket.clone(), prefix.to_vec(), after);
             let list = move |store: &crate::store::Store| {
-                let (prefix, after) = (&prefix[..], &from[..]);
-                let list =
-                    ListObjects { bucket: &bucket, prefix, delimiter: b"", after, limit: 100 };
+                let (prefix, after, limit) = (&prefix[..], &from[..], STATES);
+                let list = ListObjects { bucket: &bucket, prefix, delimiter: b"", after, limit };
                 store.list_objects(&list).in_bucket()
             };
             let page = self.door.blocking(list).await?;
-            for item in page.items {
-                looked += 1;
-                let Listed::Key { key, .. } = item else { continue };
-                let is_cached = self.backed.is_shared(&key) && !self.is_transient(&key);
-                let Some(text) = str::from_utf8(&key).ok().filter(|_| is_cached) else {
-                    return Ok(true);
-                };
-                if matches!(look(self.door, self.backed, text, false).await?, Seen::Here(..)) {
+            looked += page.items.len();
+            let keys = page.items.into_iter().filter_map(|item| match item {
+                Listed::Key { key, .. } => Some(self.is_right(key)),
+                Listed::Prefix(_) => None,
+            });
+            let mut looks = stream::iter(keys).buffered(LOOKS);
+            while let Some(is_right) = looks.next().await {
+                if is_right? {
                     return Ok(true);
                 }
             }

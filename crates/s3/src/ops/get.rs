@@ -218,7 +218,7 @@ async fn here(door: &Arc<Door>, there: There, asked: &Asked<'_>) -> S3Result<Bod
     let There { object, file } = there;
     let view = View::of(&object);
     asked.check(&view)?;
-    let wanted = wanted(&view, asked.range_of(&view), asked.part)?;
+    let wanted = wanted(&view, asked.range_of(&view), asked.part_of(&view))?;
     let body = match file {
         Some(file) => send::file(door, file, (wanted.offset, wanted.len)).await?,
         None => send::bytes(cut(object.bytes.unwrap_or_default(), &wanted)),
@@ -271,9 +271,9 @@ pub(crate) async fn head_object(
     let (view, word) = view(door, (&bucket, &key)).await.map_err(|error| who.told(error))?;
     who.check(&view.record, Permission::Read)?;
     conditions.check_read(&view)?;
-    let range = input.range.as_ref();
     let is_meant = if_range(&request.headers).is_none_or(|it| is_still(it, &view));
-    let wanted = wanted(&view, range.filter(|_| is_meant), input.part_number)?;
+    let (range, part) = (input.range.as_ref(), input.part_number);
+    let wanted = wanted(&view, range.filter(|_| is_meant), part.filter(|_| is_meant))?;
     let mut output = HeadObjectOutput::default();
     describe!(output, &view, &wanted, input.checksum_mode);
     // Overrides of the answer's headers, which `s3s` does for GET itself.
