@@ -275,14 +275,14 @@ async fn fill_alone(
         let message = "The backend's ETag of this object is longer than 200 bytes.";
         return Err(refuse(S3ErrorCode::InternalError, message));
     }
-    let replicas = backed.replicas_of(key);
-    let mut taken = take(door, (&remote, replicas), pieces, None).await;
+    let what = (&remote, backed.replicas_of(key), backed.backing.backend.as_str());
+    let mut taken = take(door, what, pieces, None).await;
     if taken.as_ref().is_err_and(|error| error.message() == Some(DOUBTFUL)) {
         let again = Match::Only(&remote.etag);
         let (name, there) = (&backed.backing.backend, backed.key(key));
         let got = door.reach(name).await?.get(backed.at(&there), None, again).await;
         let (_, pieces) = got.map_err(|error| fault(name, &error))?;
-        taken = take(door, (&remote, replicas), pieces, None).await;
+        taken = take(door, what, pieces, None).await;
     }
     publish(door, (backed, key, before), &remote, taken?).await
 }
@@ -298,9 +298,13 @@ fn fill_and_tell(
     let (door, backed, key) = (Arc::clone(door), backed.clone(), key.to_owned());
     tokio::spawn(async move {
         let _filling = filling;
-        let what = (&remote, backed.replicas_of(&key));
+        let what = (&remote, backed.replicas_of(&key), backed.backing.backend.as_str());
         let done = match take(&door, what, pieces, Some(sender)).await {
             Ok(content) => publish(&door, (&backed, &key, before), &remote, content).await,
+            // Perhaps it makes other `ETag`s.
+            Err(error) if error.message() == Some(DOUBTFUL) => {
+                fill_alone(&door, (&backed, &key), before.seen).await
+            }
             Err(error) => Err(error),
         };
         if let Err(error) = done.map_err(|error| told_of(&door, error)) {
@@ -360,7 +364,7 @@ type Client = Option<mpsc::Sender<Result<Bytes, StdError>>>;
 /// Takes all of a body into a file of so many replicas if it is large, and tells a client of every piece. What fails is told too.
 async fn take(
     door: &Arc<Door>,
-    what: (&Remote, u8),
+    what: (&Remote, u8, &str),
     pieces: Pieces,
     mut client: Client,
 ) -> S3Result<Content> {
@@ -373,7 +377,7 @@ async fn take(
 
 async fn gather(
     door: &Arc<Door>,
-    (remote, replicas): (&Remote, u8),
+    (remote, replicas, backend): (&Remote, u8, &str),
     mut pieces: Pieces,
     client: &mut Client,
 ) -> S3Result<Content> {
@@ -423,7 +427,7 @@ async fn gather(
             return Err(error);
         }
     };
-    match digest.map(|digest| whole.compared(door, remote, &digest)) {
+    match digest.map(|digest| whole.compared(door, (remote, backend), &digest)) {
         Some(Verdict::Damaged(why)) => {
             return Err(refuse(S3ErrorCode::ServiceUnavailable, why));
         }
@@ -486,7 +490,12 @@ impl Whole {
         }
     }
 
-    fn compared(&self, door: &Door, remote: &Remote, digest: &Digest) -> Verdict {
+    fn compared(
+        &self,
+        door: &Door,
+        (remote, backend): (&Remote, &str),
+        digest: &Digest,
+    ) -> Verdict {
         match self {
             Self::Sum(sum) if digest.sum.as_ref() != Some(sum) => Verdict::Damaged(format!(
                 "What the backend sent has another {} than was stored there.",
@@ -494,8 +503,8 @@ impl Whole {
             )),
             Self::ETag if hex(&digest.md5) != remote.etag => {
                 // If the same comes twice it is no MD5.
-                let is_same = door.cached.came_before((&remote.etag, digest.md5));
-                if is_same { Verdict::Right } else { Verdict::Doubtful }
+                let is_other = door.cached.makes_others(backend, (&remote.etag, digest.md5));
+                if is_other { Verdict::Right } else { Verdict::Doubtful }
             }
             _ => Verdict::Right,
         }

@@ -42,6 +42,15 @@ const LOOKS_MAX: usize = 65_536;
 /// Contents whose `ETag` is not their MD5 that are remembered at most.
 const ODD_MAX: usize = 4_096;
 
+/// `ETag`s that look like MD5s and are others.
+#[derive(Default)]
+struct Odd {
+    /// Backends that make such.
+    backends: HashSet<String>,
+    /// Contents that came with one: it, and their MD5.
+    seen: HashSet<(String, [u8; 16])>,
+}
+
 /// What a gateway remembers of what it cached; all of it can be lost.
 #[derive(Default)]
 pub(crate) struct Cached {
@@ -51,8 +60,7 @@ pub(crate) struct Cached {
     bringing: Turns,
     /// When a cached key of a shared prefix was last known to be right.
     looks: Mutex<HashMap<(String, String), Tick>>,
-    /// Contents that came with an `ETag` that is not their MD5: both.
-    odd: Mutex<HashSet<(String, [u8; 16])>>,
+    odd: Mutex<Odd>,
     /// How full the pool is, in thousandths.
     pub(crate) full: AtomicU64,
     /// When it had no room for a write.
@@ -214,13 +222,21 @@ impl Cached {
         looks.insert((bucket.to_owned(), key.to_owned()), RealClock::tick());
     }
 
-    /// Whether a content came before with this `ETag`, which is not its MD5; it is known from then on.
-    pub(crate) fn came_before(&self, (etag, md5): (&str, [u8; 16])) -> bool {
+    /// Whether a backend makes `ETag`s that are no MD5s, as encryption with keys of users does: when a content came before with
+    /// this one.
+    pub(crate) fn makes_others(&self, backend: &str, (etag, md5): (&str, [u8; 16])) -> bool {
         let mut odd = self.odd.lock();
-        if odd.len() >= ODD_MAX {
-            odd.clear();
+        if odd.backends.contains(backend) {
+            return true;
         }
-        !odd.insert((etag.to_owned(), md5))
+        if odd.seen.len() >= ODD_MAX {
+            odd.seen.clear();
+        }
+        let is_new = odd.seen.insert((etag.to_owned(), md5));
+        if !is_new {
+            odd.backends.insert(backend.to_owned());
+        }
+        !is_new
     }
 
     /// Whether it was right so lately.

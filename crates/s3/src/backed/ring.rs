@@ -1,6 +1,7 @@
 //! Backed buckets for operators: what backs them, what waits, and why.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use millpond_client::{Backing, Bucket, Client, ClientError, Rule, Volume};
@@ -307,14 +308,6 @@ impl BucketRing {
         Ok(true)
     }
 
-    /// The time that the queue of a bucket goes by, in milliseconds since 1970.
-    ///
-    /// # Errors
-    /// As for every call.
-    pub fn now_ms(&self, bucket: &str) -> Result<u64, ClientError> {
-        self.volume.queue_page(bucket, LANES[0], None, 1).map(|it| it.now_ms)
-    }
-
     /// What waits first in these buckets.
     ///
     /// # Errors
@@ -365,6 +358,36 @@ impl BucketRing {
     /// As for every call.
     pub fn backlog(&self, bucket: &str, prefix: &[u8]) -> Result<Backlog, ClientError> {
         self.backlog_of(bucket, prefix, |_| {})
+    }
+
+    /// The same; those of some keys that do not wait any more go from these. None of them: all that waits.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn backlog_without(
+        &self,
+        bucket: &str,
+        prefix: &[u8],
+        keys: &mut Option<HashSet<Vec<u8>>>,
+    ) -> Result<Backlog, ClientError> {
+        let mut seen = HashSet::new();
+        let all = self.backlog_of(bucket, prefix, |key| {
+            if keys.as_ref().is_none_or(|keys| keys.contains(key)) {
+                seen.insert(key.to_vec());
+            }
+        })?;
+        let Some(before) = keys.replace(seen) else { return Ok(all) };
+        let Some(left) = keys else { return Ok(all) };
+        for key in before {
+            // One that moves within the queue may be passed over.
+            if !left.contains(&key)
+                && let Some(state) = self.volume.look_up(bucket, &key, false)?.state
+                && state.is_dirty()
+            {
+                left.insert(key);
+            }
+        }
+        Ok(all)
     }
 
     fn backlog_of(
@@ -461,17 +484,25 @@ impl BucketRing {
         let mut all = BTreeMap::new();
         for (_, backing) in buckets {
             let place = (backing.backend.clone(), backing.bucket.clone());
-            if all.contains_key(&place) {
-                continue;
+            if let Entry::Vacant(entry) = all.entry(place) {
+                entry.insert(read(&self.volume, &backing.backend)?);
             }
-            let settings = read(&self.volume, &backing.backend)?;
-            let reached = match settings {
-                Some(settings) => probe(&settings, &backing.bucket, "").map(drop),
-                None => Err("no file says where it is".to_owned()),
-            };
-            all.insert(place, reached);
         }
-        Ok(all)
+        // Side by side: one that hangs takes its time.
+        Ok(std::thread::scope(|scope| {
+            let asked = all.iter().map(|(place, settings)| {
+                let probed = scope.spawn(|| match settings {
+                    Some(settings) => probe(settings, &place.1, "").map(drop),
+                    None => Err("no file says where it is".to_owned()),
+                });
+                (place.clone(), probed)
+            });
+            let asked: Vec<_> = asked.collect();
+            let answer = |(place, probed): (_, std::thread::ScopedJoinHandle<'_, _>)| {
+                (place, probed.join().unwrap_or_else(|_| Err("it could not be asked".to_owned())))
+            };
+            asked.into_iter().map(answer).collect()
+        }))
     }
 }
 

@@ -1,6 +1,6 @@
 //! `millpond s3 persist` and `retry`: what waits goes to its backend now.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -8,7 +8,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 use millpond_env::RealClock;
 use millpond_s3::{Backlog, BucketRing};
 use millpond_types::ByteSize;
-use millpond_types::meta::Timestamp;
 use serde_json::json;
 
 use super::rules::unbacked;
@@ -104,15 +103,15 @@ enum Waited {
 
 fn wait(ring: &BucketRing, args: &Args) -> anyhow::Result<Waited> {
     let (below, begun) = (&args.below, RealClock::tick());
-    let before_ms = ring.now_ms(&below.bucket)?;
+    let mut waiting = None;
     let mut interrupt = Interrupt::install()?;
     let bar = ProgressBar::new(0);
     let template = "persist [{bar:32}] {pos}/{len} keys {elapsed} {msg}";
     bar.set_style(ProgressStyle::with_template(template)?.progress_chars("=> "));
     let (mut most, mut first) = (0, BTreeMap::new());
     loop {
-        let left = ring.backlog(&below.bucket, below.prefix.as_bytes())?;
-        let keys = left.keys();
+        let left = ring.backlog_without(&below.bucket, below.prefix.as_bytes(), &mut waiting)?;
+        let keys = waiting.as_ref().map_or(0, HashSet::len) as u64;
         most = most.max(keys);
         bar.set_length(most);
         bar.set_position(most - keys);
@@ -123,11 +122,7 @@ fn wait(ring: &BucketRing, args: &Args) -> anyhow::Result<Waited> {
         } else {
             format!("{bytes} left, {failing} failing")
         });
-        let is_later = |since: Timestamp| {
-            let ms = since.secs.saturating_mul(1_000) + i64::from(since.nanos / 1_000_000);
-            u64::try_from(ms).is_ok_and(|ms| ms > before_ms)
-        };
-        let waited = if left.oldest.is_none_or(is_later) {
+        let waited = if keys == 0 {
             Some(Waited::Done)
         } else if is_stuck(&left, &mut first) {
             Some(Waited::Failing)

@@ -139,7 +139,7 @@ fn table(all: &[Line], pool: Pool) -> Outcome {
     let mut faults: Vec<String> = all
         .iter()
         .filter_map(|(_, backing, _, fault)| {
-            Some(format!("{}: {}", backing.backend, fault.as_ref()?))
+            Some(format!("{}/{}: {}", backing.backend, backing.bucket, fault.as_ref()?))
         })
         .collect();
     faults.sort();
