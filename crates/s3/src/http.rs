@@ -235,7 +235,10 @@ impl Front {
                 match document::of(at, &head.headers, asked.is_object) {
                     Err(error) => return written(error),
                     Ok(None) => {}
-                    Ok(Some(document)) => body = document.compared(body, &wrong),
+                    Ok(Some(document)) => match document.compared(body, &wrong) {
+                        Ok(compared) => body = compared,
+                        Err(error) => return written(error),
+                    },
                 }
                 let answer = self.service.call(Request::from_parts(head, body)).await;
                 return wrong.take().map_or(answer, written);

@@ -108,6 +108,10 @@ fn what_would_be_passed_over_is_refused() {
         told.refused(501, "NotImplemented");
     }
     s3.head("/new").send().expect(404);
+    // What has no body needs no length.
+    s3.put("/new", "").without_length().send().expect(200);
+    let md5 = s3.put("/new", "").header("content-md5", "JfnnlDI7RTiF9RgfG2JNCw==");
+    md5.send().refused(400, "BadDigest");
     s3.get("/bkt/k").send().refused(404, "NoSuchKey");
 }
 

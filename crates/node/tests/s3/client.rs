@@ -40,6 +40,7 @@ pub(crate) struct Request {
     skew: i64,
     /// Bytes of the body that are sent, if not all.
     cut: Option<usize>,
+    has_length: bool,
     /// Sent as the body's chunks, of so many bytes, signed each.
     chunks: Option<usize>,
     /// A byte of the body that is another one on the way.
@@ -84,6 +85,7 @@ impl Client {
             signing: Signing::Header,
             skew: 0,
             cut: None,
+            has_length: true,
             chunks: None,
             tampered: None,
         }
@@ -164,6 +166,12 @@ impl Request {
 
     pub(crate) const fn cut(mut self, bytes: usize) -> Self {
         self.cut = Some(bytes);
+        self
+    }
+
+    /// Says nothing of the length of its body, which it has none of.
+    pub(crate) const fn without_length(mut self) -> Self {
+        self.has_length = false;
         self
     }
 
@@ -272,7 +280,7 @@ impl Request {
         };
         let is_told =
             lines.iter().any(|(name, _)| name == "content-length" || name == "transfer-encoding");
-        if !is_told {
+        if !is_told && self.has_length {
             lines.push(("content-length".to_owned(), body.len().to_string()));
         }
         let query = query_text(&self.query);
