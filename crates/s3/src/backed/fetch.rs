@@ -320,7 +320,7 @@ struct Sink {
     file: Option<File>,
     bytes: Vec<u8>,
     offset: u64,
-    hasher: Option<Hasher>,
+    hasher: Hasher,
 }
 
 impl Sink {
@@ -332,11 +332,9 @@ impl Sink {
         }
         let (bytes, offset) = (std::mem::take(&mut self.bytes), self.offset);
         self.offset += bytes.len() as u64;
-        let mut hasher = self.hasher.take();
+        let mut hasher = std::mem::replace(&mut self.hasher, Hasher::none());
         let writing = spawn_blocking(move || {
-            if let Some(hasher) = &mut hasher {
-                hasher.update(&bytes);
-            }
+            hasher.update(&bytes);
             file.write_batch(&[(offset, &bytes)]).of_object()?;
             let mut bytes = bytes;
             bytes.clear();
@@ -347,15 +345,13 @@ impl Sink {
     }
 
     /// What came, and its hashes.
-    async fn end(mut self) -> S3Result<(Content, Option<Digest>)> {
+    async fn end(mut self) -> S3Result<(Content, Digest)> {
         self.flush().await?;
-        if self.file.is_none()
-            && let Some(hasher) = &mut self.hasher
-        {
-            hasher.update(&self.bytes);
+        if self.file.is_none() {
+            self.hasher.update(&self.bytes);
         }
         let content = self.file.map_or(Content::Bytes(Arc::new(self.bytes)), Content::File);
-        Ok((content, self.hasher.map(Hasher::finish)))
+        Ok((content, self.hasher.finish()))
     }
 }
 
@@ -389,7 +385,7 @@ async fn gather(
         file = Some(door.blocking(move |store| store.nameless_file(replicas).in_bucket()).await?);
     }
     let whole = Whole::of(remote);
-    let hasher = Some(whole.hasher());
+    let hasher = whole.hasher();
     let mut sink = Sink { file, bytes: Vec::with_capacity(len), offset: 0, hasher };
     let (mut come, mut last) = (0, None);
     while let Some(piece) = pieces.next().await {
@@ -427,16 +423,16 @@ async fn gather(
             return Err(error);
         }
     };
-    match digest.map(|digest| whole.compared(door, (remote, backend), &digest)) {
-        Some(Verdict::Damaged(why)) => {
+    match whole.compared(door, (remote, backend), &digest) {
+        Verdict::Damaged(why) => {
             return Err(refuse(S3ErrorCode::ServiceUnavailable, why));
         }
-        Some(Verdict::Doubtful) => {
+        Verdict::Doubtful => {
             // Who reads it has what the backend sent; it is not kept.
             finish(client, last).await;
             return Err(refuse(S3ErrorCode::ServiceUnavailable, DOUBTFUL));
         }
-        Some(Verdict::Right) | None => finish(client, last).await,
+        Verdict::Right => finish(client, last).await,
     }
     Ok(content)
 }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
-use millpond_client::{Backing, Mode};
+use millpond_client::{Backing, Mode, Rule};
 use millpond_env::RealClock;
 use millpond_types::Tick;
 use parking_lot::Mutex;
@@ -74,6 +74,11 @@ pub(crate) struct Cached {
 pub(crate) struct Backed {
     pub(crate) bucket: String,
     pub(crate) backing: Arc<Backing>,
+}
+
+/// The rules of some of the keys that begin so.
+fn rules_below<'a>(backing: &'a Backing, prefix: &'a [u8]) -> impl Iterator<Item = &'a Rule> {
+    backing.rules.iter().filter(move |rule| rule.prefix.starts_with(prefix))
 }
 
 impl Backed {
@@ -134,14 +139,13 @@ impl Backed {
 
     /// Whether the backend has nothing to tell of keys that begin so.
     pub(crate) fn is_all_transient(&self, prefix: &[u8]) -> bool {
-        let mut below = self.backing.rules.iter().filter(|rule| rule.prefix.starts_with(prefix));
         self.backing.rule_of(prefix).mode == Mode::Transient
-            && below.all(|rule| rule.mode == Mode::Transient)
+            && rules_below(&self.backing, prefix).all(|rule| rule.mode == Mode::Transient)
     }
 
     /// Whether others write any key that begins so at the backend too.
     pub(crate) fn is_any_shared(&self, prefix: &[u8]) -> bool {
-        let mut below = self.backing.rules.iter().filter(|rule| rule.prefix.starts_with(prefix));
+        let mut below = rules_below(&self.backing, prefix);
         self.is_shared(prefix) || below.any(|rule| self.is_shared(&rule.prefix))
     }
 

@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 
 use super::adopt::walk;
 use super::room::{HIGH, LAST};
-use super::{client, quota};
+use super::{client, quota, rules_below};
 use crate::back::backends::{BackendSettings, read};
 use crate::back::folders::ELSEWHERE;
 use crate::back::store::{At, Wanted as Query};
@@ -145,7 +145,7 @@ fn probe(settings: &BackendSettings, bucket: &str, prefix: &str) -> Result<bool,
 /// Whether a backing says of all keys of a place that it has, a prefix at the backend, that others write there too.
 fn shares(backing: &Backing, place: &[u8]) -> bool {
     let prefix = place.strip_prefix(&backing.prefix[..]).unwrap_or_default();
-    let mut below = backing.rules.iter().filter(|rule| rule.prefix.starts_with(prefix));
+    let mut below = rules_below(backing, prefix);
     backing.is_shared_at(prefix) && below.all(|rule| backing.is_shared_at(&rule.prefix))
 }
 
