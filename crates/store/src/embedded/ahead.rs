@@ -17,6 +17,9 @@ const PIECE: usize = 256 << 10;
 /// More than the entry of a key has beside its bytes, compression that does not pay included.
 const ENTRY: usize = 128;
 
+/// fjall goes to the next journal where one has more bytes than that, and not before.
+const NEXT_AT: u64 = 64_000_000;
+
 /// The journal that is written to.
 pub(crate) struct Ahead {
     folder: PathBuf,
@@ -45,7 +48,7 @@ impl Ahead {
 
     /// The commit thread has written so many bytes, at most, and syncs nothing now.
     pub(crate) fn wrote(&mut self, bytes: usize) {
-        while self.path(self.number + 1).exists() {
+        while self.may_have_ended() && self.path(self.number + 1).exists() {
             self.open(self.number + 1);
         }
         self.used += bytes as u64;
@@ -56,6 +59,11 @@ impl Ahead {
             tracing::debug!(%error, "the store's journal is not written ahead");
             self.file = None;
         }
+    }
+
+    /// Where one that was opened again ends is not known.
+    const fn may_have_ended(&self) -> bool {
+        self.file.is_none() || self.used > NEXT_AT
     }
 
     fn fill(&mut self) -> io::Result<()> {
@@ -117,7 +125,9 @@ mod tests {
         let bytes = std::fs::read(folder.path().join("7.jnl")).unwrap();
         assert!(bytes[..2_000_000].iter().all(|byte| *byte == 5));
         assert!(bytes[2_000_000..].iter().all(|byte| *byte == 0));
-        // The next one.
+        // The next one, which is looked for where this one is full.
+        file.write_all_at(&vec![5; 4 << 20], 0).unwrap();
+        ahead.wrote(4 << 20);
         let next = journal(&folder.path().join("8.jnl"));
         ahead.wrote(100);
         assert_eq!(has_room(&next), PIECE as u64);

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fjall::PersistMode;
-use millpond_env::free_bytes;
+use millpond_env::{RealClock, free_bytes};
+use millpond_types::Tick;
 use millpond_types::limits::{
     STORE_COMMIT_BATCH_BYTES_MAX, STORE_COMMIT_BATCH_MAX, STORE_FREE_BYTES_MIN,
 };
@@ -14,6 +16,9 @@ use super::ahead::Ahead;
 use super::{Published, Shared};
 use crate::backend::{Change, ChangeBatch, Commit};
 use crate::{Resolver, StoreError, Version};
+
+/// How old the answer may be whether the disk is full: what is committed in so long is little beside the room that is kept.
+const FULL_FOR: Duration = Duration::from_millis(50);
 
 pub(crate) struct Request {
     /// The version of its reads; none when it read nothing.
@@ -29,6 +34,8 @@ pub(crate) struct Committer {
     resolver: Resolver,
     version: Version,
     ahead: Ahead,
+    /// When the disk was looked at, and whether it was full.
+    full: Option<(Tick, bool)>,
     /// A write or sync failed. What is on disk is unknown until the store is opened again, and a
     /// sync that is repeated may succeed without having written anything (Rebello et al., "Can
     /// Applications Recover from fsync Failures?", USENIX ATC 2020), so nothing is written any more.
@@ -49,7 +56,7 @@ struct Round {
 impl Committer {
     pub(crate) fn new(shared: Arc<Shared>, resolver: Resolver, version: Version) -> Self {
         let ahead = Ahead::new(shared.path());
-        Self { shared, resolver, version, ahead, failed: None }
+        Self { shared, resolver, version, ahead, full: None, failed: None }
     }
 
     /// Commits until the store is closed.
@@ -69,8 +76,14 @@ impl Committer {
         self.shared.history.close();
     }
 
-    fn disk_is_full(&self) -> bool {
-        free_bytes(self.shared.path()).is_ok_and(|free| free < STORE_FREE_BYTES_MIN)
+    fn disk_is_full(&mut self) -> bool {
+        let now = RealClock::tick();
+        if let Some((_, full)) = self.full.filter(|(looked, _)| now.since(*looked) < FULL_FOR) {
+            return full;
+        }
+        let full = free_bytes(self.shared.path()).is_ok_and(|free| free < STORE_FREE_BYTES_MIN);
+        self.full = Some((now, full));
+        full
     }
 
     /// Accepts or refuses one transaction.
