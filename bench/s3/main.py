@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -111,6 +112,8 @@ class Bench:
             self.load(side, case, prefix, 0)
         else:
             prefix = f"round{number}/{prefix}"
+        # What others have left to the page cache is on the disk before this one is measured.
+        os.sync()
         before = side.cpu_s(), client_cpu_s()
         seen = self.load(side, case, prefix, self.args.seconds)[case.workload]
         cpu_s = {"cpu_us": side.cpu_s() - before[0], "client_cpu_us": client_cpu_s() - before[1]}
