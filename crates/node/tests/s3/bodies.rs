@@ -240,6 +240,21 @@ fn chunks_that_are_wrong_are_refused_by_name() {
 }
 
 #[test]
+fn documents_do_not_come_in_chunks() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    s3.object("/bkt/k", "here");
+    let document = b"<Delete><Object><Key>k</Key></Object></Delete>";
+    for (path, query) in [("/bkt", "delete"), ("/bkt/k", "uploads")] {
+        let post = s3.post(path, "").query(query, "");
+        let sent = with_trailer(post, document, ("x-amz-checksum-crc32", "A8uZRQ==")).send();
+        sent.refused(501, "NotImplemented");
+    }
+    assert_eq!(s3.bytes("/bkt/k"), b"here");
+}
+
+#[test]
 fn what_does_not_arrive_leaves_nothing() {
     let server = Server::start();
     let s3 = server.client();

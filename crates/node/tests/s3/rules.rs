@@ -306,6 +306,36 @@ fn what_has_priority_goes_first() {
     it.settled();
 }
 
+fn with_certificate(cert: &str, key: &str) -> Server {
+    let keys = ["--s3-access-key", ACCESS, "--s3-secret-key", SECRET];
+    Server::with(&[&keys[..], &["--s3-tls-cert", cert, "--s3-tls-key", key]].concat())
+}
+
+#[test]
+fn of_a_certificate_that_signs_others_it_is_told_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    // As `openssl req -x509` makes them.
+    let mut params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let signing = rcgen::KeyPair::generate().unwrap();
+    let cert = write("ca.pem", &params.self_signed(&signing).unwrap().pem());
+    let back = with_certificate(&cert, &write("tls.key", &signing.serialize_pem()));
+    let front = Server::start();
+    let (endpoint, key) = (format!("https://{}", back.s3), write("secret", SECRET));
+    let add = ["s3", "backend", "add", "tls", "--endpoint", &endpoint, "--access-key", ACCESS];
+    let flags = ["--secret-key-file", &key, "--ca-file", &cert, "--timeout", "2s"];
+    let added = front.command(&[&add[..], &flags].concat());
+    assert!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
+    let bucket = ["s3", "bucket", "add", "data", "--backend", "tls", "--backend-bucket", "there"];
+    let error = refused(&front, &bucket);
+    assert!(error.contains("basicConstraints=critical,CA:FALSE"), "{error}");
+}
+
 #[test]
 fn a_backend_may_have_a_certificate_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
@@ -320,16 +350,7 @@ fn a_backend_may_have_a_certificate_of_its_own() {
     let cert = write("ca.pem", &made.cert.pem());
     let (wrong, none) = (write("other.pem", &other.cert.pem()), write("none.pem", "nothing"));
     let secret = write("tls.key", &made.signing_key.serialize_pem());
-    let back = Server::with(&[
-        "--s3-access-key",
-        ACCESS,
-        "--s3-secret-key",
-        SECRET,
-        "--s3-tls-cert",
-        &cert,
-        "--s3-tls-key",
-        &secret,
-    ]);
+    let back = with_certificate(&cert, &secret);
     // The same buckets without TLS.
     let plain = back.gateway_with(&["--s3-access-key", ACCESS, "--s3-secret-key", SECRET]);
     let there = plain.client();

@@ -156,12 +156,19 @@ fn is_unsent(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
+/// What `rustls` says of a server that shows a certificate which signs others.
+const SIGNS_OTHERS: &str = "CaUsedAsEndEntity";
+
 /// An error and what it comes of, without what the SDK prints for those who debug it.
 fn chain(error: &(dyn Error + 'static)) -> String {
     let (mut text, mut next) = (error.to_string(), error.source());
     while let Some(error) = next {
         let _ = write!(text, ": {error}");
         next = error.source();
+    }
+    if text.contains(SIGNS_OTHERS) {
+        text += ": the backend shows a certificate that signs others. Have it show one that such a one signed, or is signed by \
+            itself and made with `openssl req -x509 -addext basicConstraints=critical,CA:FALSE`";
     }
     text
 }
