@@ -97,6 +97,10 @@ fn keys_that_are_no_paths_come_back() {
     let listed = s3.get("/keys").query("list-type", "2").query("encoding-type", "url").send();
     assert_eq!(listed.tags("Key").len(), sorted.len());
     s3.put(&format!("/keys/{long}x"), "").send().refused(400, "KeyTooLongError");
+    let nul = "/keys/a\0b";
+    for ask in [s3.put(nul, ""), s3.get(nul), s3.delete(nul)] {
+        ask.send().refused(400, "InvalidArgument");
+    }
     for key in keys {
         s3.delete(&format!("/keys/{key}")).send().expect(204);
     }
