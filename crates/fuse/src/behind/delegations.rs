@@ -220,13 +220,16 @@ impl Delegations {
         self.state.write().take_ahead(recalled)
     }
 
-    /// These have been returned; if that was late, metas may have given everything to others before.
+    /// These have been returned; if that was late, metas may have given everything to others before, and are asked at once.
     pub(super) fn returned(&self, dirs: &[Ino]) {
         let (now, mut state) = (RealClock::tick(), self.state.write());
-        for dir in dirs {
-            if state.recalled.remove(dir).is_some_and(|(_, overdue)| overdue <= now) {
-                state.until = Tick(0);
-            }
+        let overdue = |(_, overdue): (Tick, Tick)| overdue <= now;
+        let late =
+            dirs.iter().filter(|dir| state.recalled.remove(dir).is_some_and(overdue)).count();
+        if late > 0 {
+            state.until = Tick(0);
+            drop(state);
+            self.due.lock().now = true;
         }
     }
 

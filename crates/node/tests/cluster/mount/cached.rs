@@ -155,7 +155,11 @@ fn a_file_that_is_opened_again_is_read_by_the_kernel() {
     let now = stats(&target);
     assert_eq!(now["cache_bytes"], content.len() as u64);
     assert_eq!(now["cache_hits_total"], now["cache_passed_total"]);
-    assert_eq!((now["cache_hits_total"] - hits, now["cache_fills_total"]), (6, 1));
+    // The first of six opens may come before the kernel has told of the last close, of a file that the daemon reads: the kernel
+    // has its pages still.
+    let grown = now["cache_hits_total"] - hits;
+    assert!((5..=6).contains(&grown), "{grown}");
+    assert_eq!(now["cache_fills_total"], 1);
     // Locks of it go with the close, and another mount may have them.
     assert!(lock(&target.join("file"), "shared") && lock(&writer.join("file"), "alone"));
     // Small files come with their inode, and empty ones have nothing to come.

@@ -25,6 +25,18 @@ fn recalled(host: &Host, mount: &Path) -> u64 {
     number(host, mount, "millpond_mount_recalled_directories_total")
 }
 
+/// Waits until metas give the mount what it makes: it has to have asked one before, and again where it returned
+/// something late.
+fn until_given(host: &Host, mount: &Path) {
+    until("the mount is given directories", || {
+        let probe = mount.join("probe");
+        fs::create_dir(&probe).unwrap();
+        let is_given = delegated(host, mount) > 0;
+        fs::remove_dir(&probe).unwrap();
+        is_given.then_some(())
+    });
+}
+
 /// A cluster that is mounted on two hosts.
 fn two_hosts() -> Option<(Cluster, [Host; 2], [PathBuf; 2])> {
     if left_out() {
@@ -33,6 +45,7 @@ fn two_hosts() -> Option<(Cluster, [Host; 2], [PathBuf; 2])> {
     let cluster = Cluster::start(3, 2);
     let hosts = [(); 2].map(|()| Host::new(&cluster, HANG));
     let mounts = [hosts[0].mount("one", OPTIONS), hosts[1].mount("two", OPTIONS)];
+    until_given(&hosts[0], &mounts[0]);
     Some((cluster, hosts, mounts))
 }
 
@@ -51,6 +64,7 @@ fn others_see_what_was_answered_as_soon_as_they_look() {
     });
     for (n, other) in others.iter().enumerate() {
         for round in 0..4 {
+            until_given(&host, &mount);
             let folder = format!("round{n}{round}");
             fs::create_dir(mount.join(&folder)).unwrap();
             let there = shuffle(&mount.join(&folder), round, 150);

@@ -93,8 +93,15 @@ impl Host {
         target
     }
 
+    /// Unmounts, as soon as programs that ran below it have left: what git starts in the background ends a moment after git.
     pub(super) fn umount(&self, target: &Path) {
-        self.must(&["umount", target.to_str().unwrap()]);
+        let args = ["umount", target.to_str().unwrap()];
+        until("nothing is open below the mount", || {
+            let done = self.run(&args);
+            let said = String::from_utf8_lossy(&done.stderr);
+            assert!(done.status.success() || said.contains("in use"), "{said}\n{}", self.log());
+            done.status.success().then_some(())
+        });
     }
 
     pub(super) fn log(&self) -> String {
