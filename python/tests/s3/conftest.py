@@ -32,7 +32,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "unlike(server, why, behind=True): that server is known to answer otherwise, and what has it behind its buckets as well",
+        "unlike(server, why, behind=True): that server is known to answer otherwise, and so does "
+        "what has it behind its buckets",
     )
 
 

@@ -17,8 +17,8 @@ use super::{Published, Shared};
 use crate::backend::{Change, ChangeBatch, Commit};
 use crate::{Resolver, StoreError, Version};
 
-/// How old the answer may be whether the disk is full: what is committed in so long is little beside the room that is kept.
-const FULL_FOR: Duration = Duration::from_millis(50);
+/// For how long it is believed that the disk has room: what is committed in so long is little beside what is kept free.
+const ROOM_FOR: Duration = Duration::from_millis(50);
 
 pub(crate) struct Request {
     /// The version of its reads; none when it read nothing.
@@ -34,8 +34,8 @@ pub(crate) struct Committer {
     resolver: Resolver,
     version: Version,
     ahead: Ahead,
-    /// When the disk was looked at, and whether it was full.
-    full: Option<(Tick, bool)>,
+    /// When the disk had room last.
+    had_room: Option<Tick>,
     /// A write or sync failed. What is on disk is unknown until the store is opened again, and a
     /// sync that is repeated may succeed without having written anything (Rebello et al., "Can
     /// Applications Recover from fsync Failures?", USENIX ATC 2020), so nothing is written any more.
@@ -56,7 +56,7 @@ struct Round {
 impl Committer {
     pub(crate) fn new(shared: Arc<Shared>, resolver: Resolver, version: Version) -> Self {
         let ahead = Ahead::new(shared.path());
-        Self { shared, resolver, version, ahead, full: None, failed: None }
+        Self { shared, resolver, version, ahead, had_room: None, failed: None }
     }
 
     /// Commits until the store is closed.
@@ -78,11 +78,11 @@ impl Committer {
 
     fn disk_is_full(&mut self) -> bool {
         let now = RealClock::tick();
-        if let Some((_, full)) = self.full.filter(|(looked, _)| now.since(*looked) < FULL_FOR) {
-            return full;
+        if self.had_room.is_some_and(|at| now.since(at) < ROOM_FOR) {
+            return false;
         }
         let full = free_bytes(self.shared.path()).is_ok_and(|free| free < STORE_FREE_BYTES_MIN);
-        self.full = Some((now, full));
+        self.had_room = (!full).then_some(now);
         full
     }
 

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use millpond_store::{
     EmbeddedBackend, EmbeddedOptions, KeyRange, RangeOptions, RequestId, Store, StoreError,
@@ -173,6 +174,8 @@ async fn fill_the_disk(folder: &Path) {
     put(&store, &[("small", "1")]).await;
     // Another writer of the same disk takes what is left down to below the bound.
     std::fs::write(folder.join("other"), vec![1; 200 << 20]).unwrap();
+    // That it had room is believed for 50 ms.
+    tokio::time::sleep(Duration::from_millis(100)).await;
     let txn = store.begin();
     txn.put(b"more", "1").unwrap();
     assert_eq!(kind(txn.commit().await), Some(StoreErrorKind::Full));
