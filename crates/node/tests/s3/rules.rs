@@ -306,6 +306,13 @@ fn what_has_priority_goes_first() {
     it.settled();
 }
 
+/// Writes a file, and says where it is.
+fn written(folder: &tempfile::TempDir, name: &str, text: &str) -> String {
+    let path = folder.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
 fn with_certificate(cert: &str, key: &str) -> Server {
     let keys = ["--s3-access-key", ACCESS, "--s3-secret-key", SECRET];
     Server::with(&[&keys[..], &["--s3-tls-cert", cert, "--s3-tls-key", key]].concat())
@@ -314,11 +321,7 @@ fn with_certificate(cert: &str, key: &str) -> Server {
 #[test]
 fn of_a_certificate_that_signs_others_it_is_told_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
-    let write = |name: &str, text: &str| {
-        let path = folder.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        path.display().to_string()
-    };
+    let write = |name: &str, text: &str| written(&folder, name, text);
     // As `openssl req -x509` makes them.
     let mut params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -339,11 +342,7 @@ fn of_a_certificate_that_signs_others_it_is_told_what_to_do() {
 #[test]
 fn a_backend_may_have_a_certificate_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
-    let write = |name: &str, text: &str| {
-        let path = folder.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        path.display().to_string()
-    };
+    let write = |name: &str, text: &str| written(&folder, name, text);
     let names = || vec!["127.0.0.1".to_owned()];
     let made = rcgen::generate_simple_self_signed(names()).unwrap();
     let other = rcgen::generate_simple_self_signed(names()).unwrap();
