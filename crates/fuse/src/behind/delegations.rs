@@ -223,10 +223,11 @@ impl Delegations {
     /// These have been returned; if that was late, metas may have given everything to others before, and are asked at once.
     pub(super) fn returned(&self, dirs: &[Ino]) {
         let (now, mut state) = (RealClock::tick(), self.state.write());
-        let overdue = |(_, overdue): (Tick, Tick)| overdue <= now;
-        let late =
-            dirs.iter().filter(|dir| state.recalled.remove(dir).is_some_and(overdue)).count();
-        if late > 0 {
+        let mut is_late = false;
+        for dir in dirs {
+            is_late |= state.recalled.remove(dir).is_some_and(|(_, overdue)| overdue <= now);
+        }
+        if is_late {
             state.until = Tick(0);
             drop(state);
             self.due.lock().now = true;
