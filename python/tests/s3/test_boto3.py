@@ -151,16 +151,23 @@ def test_list_pages_in_order_with_delimiter(client: boto3.client, bucket: str) -
 
 
 @pytest.mark.unlike("seaweedfs", "lists in the order of paths", behind=False)
-def test_list_is_in_the_order_of_keys(client: boto3.client, bucket: str) -> None:
+def test_list_is_in_the_order_of_keys(
+    client: boto3.client, bucket: str, wait: Callable[[], None]
+) -> None:
     keys = ["a-b", "a.b", "a/b", "a/b-c", "a/b/c", "a0", "aa", "ü"]
     for key in reversed(keys):
         client.put_object(Bucket=bucket, Key=key, Body=b"")
+        if key == "a/b/c":
+            # Of `a/b` and this, SeaweedFS loses one now and then if they come, or go, together.
+            wait()
     pages = client.get_paginator("list_objects_v2").paginate(
         Bucket=bucket, PaginationConfig={"PageSize": 1}
     )
     assert [entry["Key"] for page in pages for entry in page["Contents"]] == keys
     listed = client.list_objects_v2(Bucket=bucket, Delimiter="/")
     assert [one["Key"] for one in listed["Contents"]] == ["a-b", "a.b", "a0", "aa", "ü"]
+    client.delete_object(Bucket=bucket, Key="a/b/c")
+    wait()
 
 
 def test_copy_replaces_or_keeps_metadata(client: boto3.client, bucket: str) -> None:
