@@ -1,5 +1,6 @@
 //! Buckets with another server's gateway behind them.
 
+use std::process::Output;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -31,10 +32,15 @@ impl Pair {
         let secret = self.front.folder().join("secret");
         std::fs::write(&secret, format!("{SECRET}\n")).unwrap();
         let endpoint = format!("http://{}", self.back.s3);
-        let words = ["s3", "backend", "add", "other", "--endpoint", &endpoint, "--access-key"];
-        let secret = secret.to_str().unwrap();
-        let words = [&words[..], &[ACCESS, "--secret-key-file", secret], flags].concat();
-        self.done(&words);
+        let output = self.add_backend("other", &endpoint, flags);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn add_backend(&self, name: &str, endpoint: &str, flags: &[&str]) -> Output {
+        let secret = self.front.folder().join("secret");
+        let words = ["s3", "backend", "add", name, "--endpoint", endpoint, "--access-key", ACCESS];
+        let secret = ["--secret-key-file", secret.to_str().unwrap()];
+        self.front.command(&[&words[..], &secret, flags].concat())
     }
 
     fn bucket(&self, flags: &[&str]) {
@@ -483,6 +489,22 @@ fn commands_say_what_is_wrong_before_anything_is_changed() {
         let error = refused(&[&add[..], &there, flags].concat());
         assert!(error.contains("prefix") && error.contains("'data'"), "{error}");
     }
+    // Nor by another name of the backend, whichever comes first.
+    let endpoint = format!("http://{}/", pair.back.s3);
+    assert!(pair.add_backend("again", &endpoint, &[]).status.success());
+    let there = ["again", "--backend-bucket", "there"];
+    let error = refused(&[&add[..], &there].concat());
+    assert!(error.contains("prefix") && error.contains("'data'"), "{error}");
+    assert!(pair.add_backend("third", &format!("http://{}", pair.front.s3), &[]).status.success());
+    pair.front.client().bucket("there");
+    pair.done(&["s3", "bucket", "add", "moved", "--backend", "third", "--backend-bucket", "there"]);
+    let output = pair.add_backend("third", &endpoint, &[]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success(), "{error}");
+    assert!(error.contains("endpoint") && error.contains("'moved'"), "{error}");
+    pair.done(&["s3", "bucket", "rm", "moved"]);
+    assert!(pair.add_backend("third", &endpoint, &[]).status.success());
+
     assert!(pair.s3.head("/new").send().is(404));
     let error = refused(&[
         "s3",

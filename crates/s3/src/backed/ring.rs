@@ -1,9 +1,11 @@
 //! Backed buckets for operators: what backs them, what waits, and why.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
+use hyper::Uri;
+use hyper::http::uri::Scheme;
 use millpond_client::{Backing, Bucket, Client, ClientError, Rule, Volume};
 use millpond_env::RealClock;
 use millpond_types::Tick;
@@ -142,6 +144,12 @@ fn probe(settings: &BackendSettings, bucket: &str, prefix: &str) -> Result<bool,
     asked.map_err(|fault| fault.text)
 }
 
+/// A place at the backend of a backing, for people.
+fn place_of(backing: &Backing, place: &[u8]) -> String {
+    let place = String::from_utf8_lossy(place);
+    format!("keys with '{place}' in '{}' of '{}'", backing.bucket, backing.backend)
+}
+
 /// Whether a backing says of all keys of a place that it has, a prefix at the backend, that others write there too.
 fn shares(backing: &Backing, place: &[u8]) -> bool {
     let prefix = place.strip_prefix(&backing.prefix[..]).unwrap_or_default();
@@ -149,9 +157,32 @@ fn shares(backing: &Backing, place: &[u8]) -> bool {
     backing.is_shared_at(prefix) && below.all(|rule| backing.is_shared_at(&rule.prefix))
 }
 
+/// Where backends answer, by their names: two names may be of one store.
+#[derive(Debug, Default)]
+struct Servers(BTreeMap<String, String>);
+
+impl Servers {
+    /// The host and port of an endpoint, as all who write it another way have them.
+    fn of(endpoint: &str) -> String {
+        let uri: Uri = endpoint.parse().unwrap_or_default();
+        let usual = if uri.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 };
+        let host = uri.host().unwrap_or(endpoint).to_ascii_lowercase();
+        format!("{}:{}", host.trim_end_matches('.'), uri.port_u16().unwrap_or(usual))
+    }
+
+    fn note(&mut self, backend: &str, settings: &BackendSettings) {
+        self.0.insert(backend.to_owned(), Self::of(&settings.endpoint));
+    }
+
+    /// Where the backend of a backing answers; its name where that is not known.
+    fn get<'a>(&'a self, backing: &'a Backing) -> &'a str {
+        self.0.get(&backing.backend).unwrap_or(&backing.backend)
+    }
+}
+
 /// The place that two backings have both, if one of them says that nobody else writes there.
-fn disputed<'a>(one: &'a Backing, other: &'a Backing) -> Option<&'a [u8]> {
-    if (&one.backend, &one.bucket) != (&other.backend, &other.bucket) {
+fn disputed<'a>(one: &'a Backing, other: &'a Backing, servers: &Servers) -> Option<&'a [u8]> {
+    if (servers.get(one), &one.bucket) != (servers.get(other), &other.bucket) {
         return None;
     }
     let (short, long) =
@@ -216,22 +247,68 @@ impl BucketRing {
         Ok(())
     }
 
+    /// Where these backends answer. One whose file cannot be read has no other name.
+    fn servers<'a>(
+        &self,
+        backings: impl Iterator<Item = &'a Backing>,
+    ) -> Result<Servers, ClientError> {
+        let mut servers = Servers::default();
+        let names: BTreeSet<&str> = backings.map(|it| it.backend.as_str()).collect();
+        for name in names {
+            match read(&self.volume, name) {
+                Ok(Some(settings)) => servers.note(name, &settings),
+                Ok(None) | Err(ClientError::Argument { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(servers)
+    }
+
     /// Whether no other bucket has the place of this one where one of them says that nobody else writes, or it was so before.
     fn check_alone(
         &self,
         bucket: &str,
         (backing, before): (&Backing, Option<&Backing>),
     ) -> Result<(), ClientError> {
-        for (name, other) in self.list()?.into_iter().filter(|(name, _)| name != bucket) {
-            let was_so = before.is_some_and(|before| disputed(before, &other).is_some());
-            if let Some(place) = disputed(backing, &other).filter(|_| !was_so) {
+        let all = self.list()?;
+        let backings = all.iter().map(|(_, it)| it).chain([backing]).chain(before);
+        let servers = self.servers(backings)?;
+        for (name, other) in all.iter().filter(|(name, _)| name != bucket) {
+            let was_so = before.is_some_and(|it| disputed(it, other, &servers).is_some());
+            if let Some(place) = disputed(backing, other, &servers).filter(|_| !was_so) {
                 let fix = format!(
-                    "'{name}' is backed by keys with '{}' in '{}' of '{}' too, and one of both says that nobody else writes there: give one another prefix, or have both be shared",
-                    String::from_utf8_lossy(place),
-                    other.bucket,
-                    other.backend
+                    "'{name}' is backed by {} too, and one of both says that nobody else writes there: give one another prefix, or have both be shared",
+                    place_of(other, place)
                 );
                 return Err(wrong("prefix", fix));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether buckets have their places alone as before when a backend answers elsewhere.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if two would have one place of which one of them says that nobody else writes there; and as for every call.
+    pub fn check_backend(
+        &self,
+        backend: &str,
+        settings: &BackendSettings,
+    ) -> Result<(), ClientError> {
+        let all = self.list()?;
+        let (before, mut after) =
+            (self.servers(all.iter().map(|it| &it.1))?, self.servers(all.iter().map(|it| &it.1))?);
+        after.note(backend, settings);
+        for (name, backing) in all.iter().filter(|(_, it)| it.backend == backend) {
+            for (other_name, other) in all.iter().filter(|(_, it)| it.backend != backend) {
+                let was_so = disputed(backing, other, &before).is_some();
+                if let Some(place) = disputed(backing, other, &after).filter(|_| !was_so) {
+                    let fix = format!(
+                        "'{name}' would be backed by {}, which '{other_name}' is backed by, and one of both says that nobody else writes there: `millpond s3 bucket rm` one of them before",
+                        place_of(other, place)
+                    );
+                    return Err(wrong("endpoint", fix));
+                }
             }
         }
         Ok(())
@@ -513,6 +590,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_store_is_its_host_and_port() {
+        for (one, other, is_same) in [
+            ("http://s3.example.org", "http://S3.example.org:80/", true),
+            ("https://s3.example.org.", "https://s3.example.org:443", true),
+            ("http://[::1]:9000", "http://[::1]:9000/", true),
+            ("http://s3.example.org", "https://s3.example.org", false),
+            ("http://127.0.0.1:9000", "http://127.0.0.1:9001", false),
+        ] {
+            assert_eq!(Servers::of(one) == Servers::of(other), is_same, "{one} {other}");
+        }
+    }
+
+    #[test]
     fn places_are_disputed_where_one_wants_them_alone() {
         let backing = |prefix: &str, is_shared| Backing {
             backend: "far".into(),
@@ -522,8 +612,12 @@ mod tests {
             ..Backing::default()
         };
         let is_disputed = |one: &Backing, other: &Backing| {
-            assert_eq!(disputed(one, other), disputed(other, one));
-            disputed(one, other).is_some()
+            let mut servers = Servers::default();
+            for (name, endpoint) in [("far", "http://Far:80/"), ("again", "http://far")] {
+                servers.note(name, &BackendSettings::new(endpoint, "key", "secret"));
+            }
+            assert_eq!(disputed(one, other, &servers), disputed(other, one, &servers));
+            disputed(one, other, &servers).is_some()
         };
         assert!(is_disputed(&backing("", false), &backing("", false)));
         assert!(is_disputed(&backing("", true), &backing("a/", false)));
@@ -531,6 +625,11 @@ mod tests {
         assert!(!is_disputed(&backing("", true), &backing("a/", true)));
         let elsewhere = Backing { bucket: "c".into(), ..backing("", false) };
         assert!(!is_disputed(&backing("", false), &elsewhere));
+        let again = Backing { backend: "again".into(), ..backing("", false) };
+        assert!(is_disputed(&backing("", false), &again), "another name of the same store");
+        let unknown = Backing { backend: "unknown".into(), ..backing("", false) };
+        assert!(!is_disputed(&backing("", false), &unknown));
+        assert!(is_disputed(&unknown, &unknown));
         // A rule says otherwise of the place that both have, or of some of it.
         let ruled = |prefix: &str, sharing| Backing {
             rules: vec![Rule { prefix: prefix.into(), sharing, ..Rule::default() }],

@@ -106,7 +106,9 @@ pub(super) fn run(args: &Args) -> Outcome {
     match &args.command {
         Command::Add(add) => {
             let settings = add.settings()?;
-            BackendRing::open(args.to.client()?)?.set(&add.name, &settings)?;
+            let client = args.to.client()?;
+            BucketRing::open(client.clone())?.check_backend(&add.name, &settings)?;
+            BackendRing::open(client)?.set(&add.name, &settings)?;
             Ok(OK)
         }
         Command::List => list(&args.to),
