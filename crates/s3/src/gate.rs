@@ -84,7 +84,7 @@ const UNSIGNED_ONCE: [&str; 10] = [
 ];
 
 /// What headers begin with that are refused in any request, and what they ask for.
-const HEADERS: [(&str, &str); 5] = [
+const HEADERS: [(&str, &str); 6] = [
     ("x-amz-server-side-encryption", "Encryption by the server (x-amz-server-side-encryption)"),
     (
         "x-amz-copy-source-server-side-encryption",
@@ -93,6 +93,7 @@ const HEADERS: [(&str, &str); 5] = [
     ("x-amz-object-lock-", "Object lock (x-amz-object-lock-*)"),
     ("x-amz-website-redirect-location", "x-amz-website-redirect-location"),
     ("x-amz-rename-source", "x-amz-rename-source"),
+    ("x-amz-if-match-initiated-time", "x-amz-if-match-initiated-time"),
 ];
 
 /// What headers of checksums begin with, and the rest of those that are known.

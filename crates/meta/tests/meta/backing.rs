@@ -312,6 +312,8 @@ pub(crate) async fn attempts_of_unknown_outcome_stay(f: Fixture) {
     let state = other.settle("k", 1, unknown(5000)).await.unwrap();
     assert_eq!((state.under, state.attempts, &state.error[..]), (first.state.under, 1, "time-out"));
     assert!(!c.hasten("k").await, "it may be under way");
+    let late = c.settle("k", 1, Outcome::GoingOn { lease_ms: 1000 }).await.unwrap();
+    assert_eq!(late.place, state.place, "who says late that it goes on shortens no pause");
     assert_eq!(c.claim(3).await, None);
     f.clock.advance(Duration::from_secs(5));
     assert!(!c.claim(3).await.unwrap().is_fresh);

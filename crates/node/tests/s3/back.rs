@@ -229,6 +229,28 @@ fn what_was_done_though_nobody_heard_of_it_is_found_out() {
 }
 
 #[test]
+fn what_is_put_right_behind_another_backing_goes_to_the_new_place() {
+    let it = Backed::start();
+    it.s3.put(&at("first"), b"first".to_vec()).send().expect(200);
+    it.settled();
+    let mut backing = it.volume.bucket(BUCKET).unwrap().backing.unwrap();
+    for round in 0..4 {
+        it.volume.set_backing(BUCKET, None).unwrap();
+        backing.prefix = format!("moved/{round}/").into_bytes();
+        it.volume.set_backing(BUCKET, Some(&backing)).unwrap();
+        // The gateway hears of it within a second, and of the key at once.
+        let (key, bytes) = (format!("k{round}"), random(1_000, round));
+        it.s3.put(&at(&key), bytes.clone()).send().expect(200);
+        it.settled();
+        assert_eq!(it.direct.get(&format!("/{BEHIND}/moved/{round}/{key}")).send().body, bytes);
+        let keys = it.direct.get(&format!("/{BEHIND}")).send().expect(200).tags("Key");
+        assert_eq!(keys.iter().filter(|it| it.ends_with(&key)).count(), 1, "{keys:?}");
+        it.s3.delete(&at(&key)).send().expect(204);
+        it.settled();
+    }
+}
+
+#[test]
 fn keys_that_the_store_cannot_have_hold_nothing_up() {
     let it = Backed::start();
     let (long, fits) = ("x".repeat(1_025 - PREFIX.len()), "x".repeat(1_024 - PREFIX.len()));

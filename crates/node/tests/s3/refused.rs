@@ -56,6 +56,10 @@ fn headers_that_are_not_done_are_refused_everywhere() {
             ask.header(name, value).send().refused(501, "NotImplemented");
         }
     }
+    let abort = s3.delete("/bkt/p").query("uploadId", &id);
+    let abort = abort.header("x-amz-if-match-initiated-time", "Sat, 28 Nov 2026 00:00:00 GMT");
+    abort.send().refused(501, "NotImplemented");
+    part().send().expect(200);
     let canned = |it: &str| s3.put("/bkt/k", "other").header("x-amz-acl", it).send();
     canned("aws-exec-read").refused(501, "NotImplemented");
     canned("public-ready").refused(400, "InvalidArgument");

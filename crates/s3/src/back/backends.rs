@@ -70,7 +70,7 @@ pub struct BackendSettings {
     /// Whether buckets are told in the path. Else they are names of hosts below the endpoint.
     #[serde(default = "yes")]
     pub path_style: bool,
-    /// Requests that a gateway has under way at most, 1 to 1,024.
+    /// Requests that a gateway has under way at most to persist objects, 1 to 1,024.
     #[serde(default = "requests_max")]
     pub requests_max: u32,
     /// Requests per second that the persister of a gateway sends at most; 0 for no limit.

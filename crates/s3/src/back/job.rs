@@ -1,13 +1,15 @@
 //! One key that was claimed: what became of it before, what is done with it now, and what metas are told of that.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::body::Bytes;
 use millpond_client::{ClientError, File};
 use millpond_env::RealClock;
+use millpond_types::Tick;
 use millpond_types::meta::object::{Backing, Claimed, Outcome, Wanted};
 use millpond_types::meta::{Attr, MetaError};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::known::Connected;
 use super::persist::{Bucket, lease};
@@ -25,6 +27,8 @@ const DAMAGED: &str = "the backend tells another ETag than the parts that were s
 const TELLS: u32 = 5;
 /// Objects up to this are read before they are sent.
 const WHOLE: u64 = 1 << 20;
+/// A backend has done what was sent whole within this, or never does, however large it is.
+const LATE_MAX: Duration = Duration::from_mins(5);
 
 /// A claimed key.
 pub(crate) struct Job {
@@ -32,6 +36,8 @@ pub(crate) struct Job {
     pub(crate) backing: Arc<Backing>,
     pub(crate) connected: Arc<Connected>,
     pub(crate) claimed: Claimed,
+    /// Before the claim was asked for: its lease began then at the earliest.
+    pub(crate) at: Tick,
     pub(crate) lane: usize,
 }
 
@@ -59,9 +65,12 @@ impl Job {
     pub(crate) async fn run(&self) {
         let Some(put_id) = self.put_id() else { return };
         let outcome = tokio::select! {
-            outcome = self.outcome() => outcome,
+            // First, so that nothing is begun behind its end.
+            biased;
             () = self.renew(put_id) => return,
+            outcome = self.begun(put_id) => outcome,
         };
+        let Some(outcome) = outcome else { return };
         match &outcome {
             Outcome::Failed { error, pause_ms } | Outcome::Unknown { error, pause_ms } => {
                 tracing::info!(bucket = self.bucket.name, key = %self.shown(), pause_ms, "S3: not persisted: {error}");
@@ -107,20 +116,49 @@ impl Job {
         }
     }
 
-    /// Keeps the claim, and returns when it cannot be kept.
+    /// Does it; nothing when metas would not take long enough a claim.
+    async fn begun(&self, put_id: u64) -> Option<Outcome> {
+        if !self.late().is_zero() && self.kept(put_id).await.is_err() {
+            return None;
+        }
+        Some(self.outcome().await)
+    }
+
+    /// How much later than a lease a backend may have done what was sent whole: large objects take it long.
+    fn late(&self) -> Duration {
+        match self.claimed.state.wanted {
+            Wanted::File { size, .. } if size > WHOLE => {
+                Duration::from_secs(size >> 20).min(LATE_MAX)
+            }
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Keeps the claim from now on. Fails when no meta says so; with `Some` if they say that it is another's.
+    async fn kept(&self, put_id: u64) -> Result<(), Option<MetaError>> {
+        let lease = lease(&self.connected) + self.late();
+        let lease_ms = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
+        let (name, key) = (self.bucket.name.clone(), self.claimed.key.clone());
+        let going_on = Outcome::GoingOn { lease_ms };
+        let told = self.bucket.ask(move |store| store.settle(&name, &key, put_id, &going_on));
+        match told.await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(ClientError::File { source, .. })) => Err(Some(source)),
+            _ => Err(None),
+        }
+    }
+
+    /// Keeps the claim, and returns when half of its lease is over.
     async fn renew(&self, put_id: u64) {
         let lease = lease(&self.connected);
-        let lease_ms = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
-        let mut kept = RealClock::tick();
-        while RealClock::tick().since(kept) < lease / 2 {
-            sleep(lease / 6).await;
-            let asked = RealClock::tick();
-            let (name, key) = (self.bucket.name.clone(), self.claimed.key.clone());
-            let going_on = Outcome::GoingOn { lease_ms };
-            let told = self.bucket.ask(move |store| store.settle(&name, &key, put_id, &going_on));
-            match tokio::time::timeout(lease / 6, told).await {
-                Ok(Ok(Ok(_))) => kept = asked,
-                Ok(Ok(Err(ClientError::File { .. }))) => return,
+        let mut at = self.at;
+        let left = |at| (lease / 2).saturating_sub(RealClock::tick().since(at));
+        while !left(at).is_zero() {
+            sleep(left(at).min(lease / 6)).await;
+            let (asked, left) = (RealClock::tick(), left(at));
+            match timeout(left.min(lease / 6), self.kept(put_id)).await {
+                Ok(Ok(())) => at = asked,
+                Ok(Err(Some(_))) => return,
                 _ => {}
             }
         }
@@ -219,7 +257,7 @@ impl Job {
     async fn resolved(&self, at: At<'_>) -> Outcome {
         let state = &self.claimed.state;
         let is_same = state.under.is_some_and(|it| it.seq == state.seq);
-        let may_have_parts = self.lane == 1 || !is_same;
+        let may_have_parts = self.lane == 1 || !is_same || self.has_parts();
         if may_have_parts && !self.is_shared() {
             // One that is completed yet would come after ours.
             if let Err(fault) = upload::abort_all(self, at).await {
@@ -251,6 +289,14 @@ impl Job {
             }
             Err(fault) => self.unresolved(&fault),
         }
+    }
+
+    /// Whether its object goes in parts, small as it may be.
+    fn has_parts(&self) -> bool {
+        self.claimed.object.as_ref().is_some_and(|object| {
+            let parts = View::of(object).record.parts;
+            matches!(Plan::of(object.attr.size, parts.as_ref()), Plan::Parts(_))
+        })
     }
 
     /// Asking what became of it has failed: it is asked again.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use millpond_client::ClientError;
 use millpond_env::RealClock;
+use millpond_types::Tick;
 use millpond_types::meta::object::{
     Backing, CLAIMS_MAX, Claimed, LANE_LARGE, LANE_SMALL, QueuePage,
 };
@@ -64,6 +65,12 @@ impl Bucket {
     /// What backs it, as of a second ago.
     pub(crate) fn backing(&self) -> Arc<Backing> {
         Arc::clone(&self.backing.read())
+    }
+
+    fn follow(&self, backing: Backing) {
+        if *self.backing() != backing {
+            *self.backing.write() = Arc::new(backing);
+        }
     }
 
     /// Has its lanes look.
@@ -127,9 +134,7 @@ fn follow(
             door.metrics.back.forget(name);
             return false;
         };
-        if *bucket.backing() != backing {
-            *bucket.backing.write() = Arc::new(backing);
-        }
+        bucket.follow(backing);
         true
     });
     for (name, backing) in found {
@@ -182,10 +187,11 @@ async fn claim_all(bucket: &Arc<Bucket>, lane: u8, jobs: &mut JoinSet<()>) {
         if !is_due(bucket, lane).await {
             continue;
         }
-        match claim(bucket, lane, &connected).await {
+        let at = RealClock::tick();
+        match claim(bucket, lane, (&name, &connected)).await {
             // Another gateway was faster.
             Ok(claims) if claims.is_empty() => sleep(BREATH).await,
-            Ok(claims) => begin(bucket, lane, (&connected, claims), jobs),
+            Ok(claims) => begin(bucket, lane, (&connected, claims, at), jobs),
             Err(error) => {
                 tracing::warn!("S3: claiming of bucket {}: {error}", bucket.name);
                 sleep(PAUSE).await;
@@ -195,26 +201,44 @@ async fn claim_all(bucket: &Arc<Bucket>, lane: u8, jobs: &mut JoinSet<()>) {
 }
 
 /// How long a claim holds. A job that cannot renew its own gives up when half of it is over, and what it has sent by then
-/// has reached the backend within the other half, or never does.
+/// has reached the backend within the other half, or never does. Metas' clocks may differ by the rest.
 pub(crate) fn lease(connected: &Connected) -> Duration {
-    2 * connected.settings.timeout(PAGE.into()) + Duration::from_secs(4)
+    2 * connected.settings.timeout(0) + Duration::from_secs(4)
 }
 
 async fn claim(
     bucket: &Arc<Bucket>,
     lane: u8,
-    connected: &Connected,
+    (backend, connected): (&str, &Connected),
 ) -> Result<Vec<Claimed>, String> {
     let limit = connected.pace.vacancies(usize::from(lane)).await.min(CLAIMS_MAX);
     let (name, lease) = (bucket.name.clone(), lease(connected));
     let claims = bucket.ask(move |store| store.claim(&name, lane, limit, lease)).await;
-    claims.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+    let claims = claims.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+    if claims.is_empty() {
+        return Ok(claims);
+    }
+    // While something is claimed the place stays as it is; until then another one may have come.
+    let name = bucket.name.clone();
+    let found = bucket.ask(move |store| store.bucket(&name)).await;
+    let found = found.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+    match found.backing {
+        Some(backing) if backing.backend == backend => {
+            bucket.follow(backing);
+            Ok(claims)
+        }
+        Some(backing) => {
+            bucket.follow(backing);
+            Err("another backend backs it now: what was claimed waits until its lease ends".into())
+        }
+        None => Err("nothing backs it any more".into()),
+    }
 }
 
 fn begin(
     bucket: &Arc<Bucket>,
     lane: u8,
-    (connected, claims): (&Arc<Connected>, Vec<Claimed>),
+    (connected, claims, at): (&Arc<Connected>, Vec<Claimed>, Tick),
     jobs: &mut JoinSet<()>,
 ) {
     for claimed in claims {
@@ -225,6 +249,7 @@ fn begin(
             backing: bucket.backing(),
             connected: Arc::clone(connected),
             claimed,
+            at,
             lane: usize::from(lane),
         };
         jobs.spawn(async move {

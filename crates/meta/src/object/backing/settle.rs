@@ -38,7 +38,13 @@ pub(super) async fn settle(
             not_done(view, &mut state, (error, *pause_ms));
         }
         Outcome::Unknown { error, pause_ms } => not_done(view, &mut state, (error, *pause_ms)),
-        Outcome::GoingOn { lease_ms } => later(view, &mut state, *lease_ms),
+        Outcome::GoingOn { lease_ms } => {
+            // One that comes late shortens nothing.
+            let due_ms = state.place.map_or(0, |place| place.due_ms);
+            if due_ms < ms(view.now).saturating_add(u64::from(*lease_ms)) {
+                later(view, &mut state, *lease_ms);
+            }
+        }
     }
     slot.put(view, &state)?;
     Ok(BackingReply::Settled(state))

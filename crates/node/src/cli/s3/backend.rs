@@ -65,13 +65,13 @@ struct Add {
     /// Buckets are names of hosts below the endpoint, and not in the path.
     #[arg(long)]
     virtual_hosts: bool,
-    /// Requests that a gateway has under way at most.
+    /// Requests that a gateway has under way at most to persist objects.
     #[arg(long, default_value_t = 64)]
     requests: u32,
     /// Requests per second that a gateway sends at most to persist objects; 0 for no limit.
     #[arg(long, default_value_t = 0)]
     requests_per_s: u32,
-    /// A request is given up when its answer has not begun within this time.
+    /// A request is given up when its answer has not begun within this time, and a second for each MiB of its body.
     #[arg(long, default_value = "30s")]
     timeout: crate::config::Span,
 }

@@ -13,7 +13,7 @@ use crate::cli::{FAILED, OK, Outcome, output};
 use crate::config::{Size, Span};
 
 pub(super) const EXAMPLES: &str = "`add` makes the bucket if it is not there. It asks the backend for a key first, and changes nothing if that fails. Of a bucket that is
-backed already it changes the settings; rules stay. `rm` leaves in the pool what lies there, and is refused while something waits for the
+backed already it sets --shared, --ttl and --cache anew, each to its default where it is left out; the place cannot change, and rules stay. `rm` leaves in the pool what lies there, and is refused while something waits for the
 backend.
 
 Examples:
@@ -69,7 +69,7 @@ struct Add {
     /// Bytes that are cached at most of what the backend has. [default: what the pool has]
     #[arg(long)]
     cache: Option<Size>,
-    /// What becomes of writes where no rule says something else. [default: write-back]
+    /// What becomes of writes where no rule says something else. [default: as it is, write-back for a new one]
     #[arg(long, value_enum)]
     mode: Option<ModeArg>,
 }

@@ -30,7 +30,7 @@ enum Keys {
     Add {
         /// What it is for; no two keys have the same.
         name: String,
-        /// Whose it is: buckets belong to the tenant that makes them, and other tenants' keys may not use them.
+        /// Whose it is: buckets belong to the tenant that makes them, and other tenants' keys may use them as access control lists let them.
         #[arg(long, default_value = DEFAULT_TENANT)]
         tenant: String,
         /// A bucket that may be used; repeatable. [default: all of the tenant, and of those who let it]

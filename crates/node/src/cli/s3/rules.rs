@@ -75,7 +75,7 @@ struct Set {
     /// [default: as many as the pool has of everything]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=i64::from(REPLICAS_MAX)))]
     replicas: Option<u8>,
-    /// What becomes of writes while the pool is full of what its backends do not have.
+    /// What becomes of writes that are written back while the pool, or a disk, is full.
     #[arg(long, value_enum, default_value = "slow-down")]
     when_full: FullArg,
 }
