@@ -158,7 +158,7 @@ fn shares(backing: &Backing, place: &[u8]) -> bool {
 }
 
 /// Where backends answer, by their names: two names may be of one store.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Servers(BTreeMap<String, String>);
 
 impl Servers {
@@ -296,8 +296,8 @@ impl BucketRing {
         settings: &BackendSettings,
     ) -> Result<(), ClientError> {
         let all = self.list()?;
-        let (before, mut after) =
-            (self.servers(all.iter().map(|it| &it.1))?, self.servers(all.iter().map(|it| &it.1))?);
+        let before = self.servers(all.iter().map(|it| &it.1))?;
+        let mut after = before.clone();
         after.note(backend, settings);
         for (name, backing) in all.iter().filter(|(_, it)| it.backend == backend) {
             for (other_name, other) in all.iter().filter(|(_, it)| it.backend != backend) {
