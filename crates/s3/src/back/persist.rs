@@ -187,11 +187,10 @@ async fn claim_all(bucket: &Arc<Bucket>, lane: u8, jobs: &mut JoinSet<()>) {
         if !is_due(bucket, lane).await {
             continue;
         }
-        let at = RealClock::tick();
         match claim(bucket, lane, (&name, &connected)).await {
             // Another gateway was faster.
-            Ok(claims) if claims.is_empty() => sleep(BREATH).await,
-            Ok(claims) => begin(bucket, lane, (&connected, claims, at), jobs),
+            Ok((claims, _)) if claims.is_empty() => sleep(BREATH).await,
+            Ok((claims, at)) => begin(bucket, lane, (&connected, claims, at), jobs),
             Err(error) => {
                 tracing::warn!("S3: claiming of bucket {}: {error}", bucket.name);
                 sleep(PAUSE).await;
@@ -206,17 +205,20 @@ pub(crate) fn lease(connected: &Connected) -> Duration {
     2 * connected.settings.timeout(0) + Duration::from_secs(4)
 }
 
+/// Takes what is due, as many as there is room for; and when it asked for that.
 async fn claim(
     bucket: &Arc<Bucket>,
     lane: u8,
     (backend, connected): (&str, &Connected),
-) -> Result<Vec<Claimed>, String> {
+) -> Result<(Vec<Claimed>, Tick), String> {
     let limit = connected.pace.vacancies(usize::from(lane)).await.min(CLAIMS_MAX);
+    // Room may have been long in coming: the lease begins now, at the earliest.
+    let at = RealClock::tick();
     let (name, lease) = (bucket.name.clone(), lease(connected));
     let claims = bucket.ask(move |store| store.claim(&name, lane, limit, lease)).await;
     let claims = claims.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
     if claims.is_empty() {
-        return Ok(claims);
+        return Ok((claims, at));
     }
     // While something is claimed the place stays as it is; until then another one may have come.
     let name = bucket.name.clone();
@@ -225,7 +227,7 @@ async fn claim(
     match found.backing {
         Some(backing) if backing.backend == backend => {
             bucket.follow(backing);
-            Ok(claims)
+            Ok((claims, at))
         }
         Some(backing) => {
             bucket.follow(backing);
