@@ -88,7 +88,7 @@ class Run:
         """Heals the backend and waits until it has everything; how long that took."""
         self.faults({})
         begun = time.monotonic()
-        env = {**os.environ, "MILLPOND_SERVER": self.front.address}
+        env = {**os.environ, "MILLPOND_ADDRESS": self.front.address}
         command = [self.args.millpond, "s3", "persist", "--wait", f"s3://{FRONT}"]
         subprocess.run(command, check=True, env=env, timeout=DRAIN_S, stdout=subprocess.DEVNULL)
         return time.monotonic() - begun
@@ -151,7 +151,7 @@ def back(program: str, front: Side, proxy: str) -> None:
     """Puts the proxy behind the bucket."""
     env = {
         **os.environ,
-        "MILLPOND_SERVER": front.address,
+        "MILLPOND_ADDRESS": front.address,
         "MILLPOND_S3_BACKEND_SECRET": SECRET_KEY,
     }
     for words in (

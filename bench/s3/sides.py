@@ -146,7 +146,7 @@ def write_back(program: str, folder: Path, size: str, behind: Side) -> Iterator[
     with millpond(program, folder / "write-back", size) as side:
         env = {
             **os.environ,
-            "MILLPOND_SERVER": side.address,
+            "MILLPOND_ADDRESS": side.address,
             "MILLPOND_S3_BACKEND_SECRET": SECRET_KEY,
         }
         to = ["--endpoint", behind.endpoint, "--access-key", ACCESS_KEY]

@@ -5,7 +5,7 @@
 //! `(address, length)` pairs. The buffer protocol became part of the stable ABI in Python 3.11 with the
 //! layout that it has had since 3.0 (PEP 3118, PEP 688), so it is declared here for older ones.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use millpond_client::{Room, Value};
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyBytes, PyList, PyTuple};
 
 #[repr(C)]
 struct PyBufferView {
@@ -34,6 +34,8 @@ struct PyBufferView {
 const PYBUF_SIMPLE: c_int = 0;
 /// A contiguous view of bytes that may be written.
 const PYBUF_WRITABLE: c_int = 1;
+/// A view that tells what its items are, which goes with their number only.
+const PYBUF_FORMAT: c_int = 4 | 8;
 
 unsafe extern "C" {
     fn PyObject_GetBuffer(
@@ -57,7 +59,7 @@ enum Keeper {
     /// A view; released with the interpreter attached.
     View(Box<PyBufferView>),
     /// A tensor, kept by a reference.
-    Object { _object: Py<PyAny> },
+    Object(Option<Py<PyAny>>),
     /// The caller's promise.
     Caller,
 }
@@ -75,6 +77,11 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
+    /// No memory.
+    const fn nothing() -> Self {
+        Self { keeper: Keeper::Caller, segments: Vec::new() }
+    }
+
     /// Takes hold of the memory of `value`.
     pub(crate) fn of(value: &Bound<'_, PyAny>, purpose: Use) -> PyResult<Self> {
         if let Ok(pairs) = value.cast::<PyList>() {
@@ -128,7 +135,7 @@ impl Memory {
             0 => Vec::new(),
             len => vec![(ptr::with_exposed_provenance_mut(address), len)],
         };
-        let keeper = Keeper::Object { _object: tensor.clone().unbind() };
+        let keeper = Keeper::Object(Some(tensor.clone().unbind()));
         Ok(Self { keeper, segments })
     }
 
@@ -150,9 +157,16 @@ impl Memory {
             Use::Read => PYBUF_SIMPLE,
             Use::Write => PYBUF_WRITABLE,
         };
-        // SAFETY: the interpreter is attached (`value` proves it) and `view` is writable.
-        if unsafe { PyObject_GetBuffer(value.as_ptr(), &raw mut *view, flags) } != 0 {
-            let error = PyErr::fetch(value.py());
+        let mut view_with = |flags| {
+            // SAFETY: the interpreter is attached (`value` proves it) and `view` is writable.
+            let got = unsafe { PyObject_GetBuffer(value.as_ptr(), &raw mut *view, flags) };
+            if got == 0 { Ok(()) } else { Err(PyErr::fetch(value.py())) }
+        };
+        // NumPy has no format for some items (dates, bfloat16), and tells itself whether there are objects among them.
+        if has_objects(value)? {
+            return Err(of_objects());
+        }
+        if let Err(error) = view_with(flags | PYBUF_FORMAT).or_else(|_| view_with(flags)) {
             let kind = value.get_type().name()?;
             return Err(PyBufferError::new_err(format!(
                 "cannot use a '{kind}' here ({error}): give a contiguous{} buffer, a CPU tensor, or a \
@@ -165,7 +179,14 @@ impl Memory {
             0 => Vec::new(),
             len => vec![(view.buf.cast(), len)],
         };
-        Ok(Self { keeper: Keeper::View(view), segments })
+        let is_of_objects = {
+            // SAFETY: null, or a text that lives as long as the view.
+            let format = unsafe { view.format.as_ref().map(|text| CStr::from_ptr(text)) };
+            format.is_some_and(|format| has_object_item(format.to_bytes()))
+        };
+        // Dropped, it gives the view back.
+        let memory = Self { keeper: Keeper::View(view), segments };
+        if is_of_objects { Err(of_objects()) } else { Ok(memory) }
     }
 
     /// Its segments, in order, for work that outlives the call.
@@ -232,6 +253,48 @@ impl AsMut<[u8]> for Piece {
     }
 }
 
+/// Whether an array of `NumPy` has items, or parts of items, that are objects.
+fn has_objects(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let Some(dtype) = value.getattr_opt("dtype")? else { return Ok(false) };
+    dtype.getattr_opt("hasobject")?.map_or(Ok(false), |has| has.is_truthy())
+}
+
+/// Whether a format (PEP 3118) has an object among its items; names of fields stand between colons.
+fn has_object_item(format: &[u8]) -> bool {
+    format.split(|byte| *byte == b':').step_by(2).any(|part| part.contains(&b'O'))
+}
+
+fn of_objects() -> PyErr {
+    PyBufferError::new_err(
+        "a buffer of Python objects: its bytes are addresses in this process, which mean nothing \
+         elsewhere or later; convert it to numbers (.astype), or pickle it",
+    )
+}
+
+/// `bytes` of this length, filled without the interpreter lock; and what `fill` said.
+pub(crate) fn fresh_bytes<'py, T: Send>(
+    py: Python<'py>,
+    len: usize,
+    fill: impl FnOnce(&mut [u8]) -> T + Send,
+) -> PyResult<(Bound<'py, PyBytes>, T)> {
+    let size = ffi::Py_ssize_t::try_from(len)?;
+    // SAFETY: the interpreter is attached; without a source, what comes back is new, but for no bytes at all.
+    let bytes: Bound<'py, PyBytes> = unsafe {
+        let new = ffi::PyBytes_FromStringAndSize(ptr::null(), size);
+        Bound::from_owned_ptr_or_err(py, new)?.cast_into_unchecked()
+    };
+    // SAFETY: of a `bytes`.
+    let start = unsafe { ffi::PyBytes_AsString(bytes.as_ptr()) };
+    let room = Piece { start: start.cast(), len, _memory: Arc::new(Memory::nothing()) };
+    let told = py.detach(move || {
+        let mut room = room;
+        // SAFETY: nobody else knows the object yet, and it has room for `len` bytes.
+        unsafe { ptr::write_bytes(room.start, 0, room.len) };
+        fill(room.as_mut())
+    });
+    Ok((bytes, told))
+}
+
 /// Whether two segments share a byte.
 pub(crate) fn overlap(memory: &[Memory]) -> bool {
     let segments = memory.iter().flat_map(|memory| &memory.segments);
@@ -243,12 +306,20 @@ pub(crate) fn overlap(memory: &[Memory]) -> bool {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if let Keeper::View(view) = &mut self.keeper {
-            // While the interpreter ends there is nobody left to give it back to.
-            let _ = Python::try_attach(|_| {
-                // SAFETY: the view was filled by `PyObject_GetBuffer` and is released once.
-                unsafe { PyBuffer_Release(&raw mut **view) };
-            });
+        // While the interpreter ends there is nobody left to give it back to.
+        match &mut self.keeper {
+            Keeper::View(view) => {
+                let _ = Python::try_attach(|_| {
+                    // SAFETY: the view was filled by `PyObject_GetBuffer` and is released once.
+                    unsafe { PyBuffer_Release(&raw mut **view) };
+                });
+            }
+            // With the interpreter, so that no list of what is to be released is locked when a process is forked.
+            Keeper::Object(object) => {
+                let object = object.take();
+                let _ = Python::try_attach(|_| drop(object));
+            }
+            Keeper::Caller => {}
         }
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use millpond_client::{Client, ClientOptions};
 use millpond_kv::FailOpenOptions;
+use millpond_types::wire::NamespaceSet;
 use millpond_types::{Ack, ByteSize, GroupId, LayoutDigest, NamespaceOptions, Priority};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -87,12 +88,7 @@ fn options(
         "disk" => Ack::Disk,
         _ => return Err(argument(py, "ack", "must be 'memory' or 'disk'")),
     };
-    let priority = match priority {
-        0 => Priority::Low,
-        1 => Priority::Normal,
-        2 => Priority::High,
-        _ => return Err(argument(py, "priority", "must be 0 (goes first), 1 or 2")),
-    };
+    let priority = priority_of(py, priority)?;
     Ok(NamespaceOptions {
         layout: LayoutDigest(digest),
         ack,
@@ -102,6 +98,11 @@ fn options(
         quota: ByteSize(quota_bytes),
         ..NamespaceOptions::default()
     })
+}
+
+fn priority_of(py: Python<'_>, number: u8) -> PyResult<Priority> {
+    let wrong = |_| argument(py, "priority", "must be 0 (goes first), 1 or 2");
+    Priority::try_from(number).map_err(wrong)
 }
 
 impl NativeClient {
@@ -195,6 +196,24 @@ impl NativeClient {
     fn namespaces(&self, py: Python<'_>) -> PyResult<Vec<NamespaceInfo>> {
         let infos = py.detach(|| self.inner.namespaces(None)).map_err(|error| raise(py, &error))?;
         Ok(infos.iter().map(NamespaceInfo::from).collect())
+    }
+
+    fn set_namespace(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        quota_bytes: Option<u64>,
+        ttl_s: Option<u32>,
+        priority: Option<u8>,
+    ) -> PyResult<NamespaceInfo> {
+        let set = NamespaceSet {
+            name: name.to_owned(),
+            quota: quota_bytes.map(ByteSize),
+            ttl_seconds: ttl_s,
+            priority: priority.map(|number| priority_of(py, number)).transpose()?,
+        };
+        let changed = py.detach(|| self.inner.set_namespace(&set, None));
+        changed.map(|info| NamespaceInfo::from(&info)).map_err(|error| raise(py, &error))
     }
 
     fn drop_namespace(&self, py: Python<'_>, name: &str) -> PyResult<()> {

@@ -10,7 +10,12 @@ use pyo3::prelude::*;
 use crate::errors::raise;
 use crate::store::Store;
 
-/// A namespace that fails open; see the type stub.
+/// A namespace that never stops its caller; made by `Client.fail_open`.
+///
+/// No verb raises because of the server, and none waits longer than its deadline. What is late or
+/// fails is a miss when it reads (-1, `None`, `False`, 0) and is dropped when it writes
+/// (`late`); `stats` counts both. After some failures in a row the server is taken to be down:
+/// for a while, which doubles, nothing is tried at all. What the caller does wrong still raises.
 #[pyclass(frozen, extends = Store, module = "millpond")]
 pub(crate) struct FailOpen {
     inner: Arc<KvFailOpen<LazyNamespace, millpond_env::RealClock>>,
@@ -35,7 +40,7 @@ impl FailOpen {
             }
         });
         let inner = opened.map_err(|error| raise(py, &error))?;
-        let store = Store::new(Arc::clone(&inner) as _);
+        let store = Store::failing_open(Arc::clone(&inner) as _);
         let name = name.to_owned();
         Py::new(py, PyClassInitializer::from(store).add_subclass(Self { inner, name }))
     }
@@ -48,16 +53,19 @@ const fn is_outage(kind: ErrorKind) -> bool {
 
 #[pymethods]
 impl FailOpen {
+    /// The name of the namespace.
     #[getter]
     fn name(&self) -> &str {
         &self.name
     }
 
+    /// Whether calls are tried at the moment.
     #[getter]
     fn up(&self) -> bool {
         self.inner.is_up()
     }
 
+    /// Why the last call failed that did, for people to read.
     #[getter]
     fn last_error(&self) -> Option<String> {
         self.inner.last_error()

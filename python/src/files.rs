@@ -7,7 +7,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
-use crate::buffer::{Memory, Piece, Use, overlap};
+use crate::buffer::{Memory, Piece, Use, fresh_bytes, overlap};
 use crate::errors::{argument, raise};
 use crate::pending::Pending;
 use crate::volume::{Held, stat_result};
@@ -15,7 +15,17 @@ use crate::volume::{Held, stat_result};
 /// Longest read that is not preceded by a look at how long the file is.
 const READ_UNASKED: usize = 64 << 20;
 
-/// An open file; see the type stub.
+/// An open file. Thread safe: calls of several threads run side by side, without the lock.
+///
+/// There is no position: every call names its offsets, in bytes from the start of the file. Memory
+/// is given as objects with the buffer protocol (bytearray, memoryview, NumPy arrays), as
+/// contiguous CPU torch tensors (pinned ones too), or as a list of `(address, length in bytes)`
+/// segments that follow each other in the file. Bytes go straight from and to it. Nobody else may
+/// touch it before the call, or the batch that was submitted, is done.
+///
+/// Calls raise `FileError` (an `OSError` with `errno`), `NoSpace`, `Unreachable` and
+/// `DeadlineExceeded`; `InvalidArgument` for what was not opened to be read, or written; and
+/// `ValueError` when the file is closed.
 #[pyclass(frozen, module = "millpond")]
 pub(crate) struct File {
     inner: Held<ClientFile>,
@@ -123,35 +133,41 @@ impl File {
         py: Python<'_>,
         call: impl FnOnce(&ClientFile) -> Result<T, ClientError> + Send,
     ) -> PyResult<T> {
-        let file = self.inner.get("file")?;
+        let file = self.inner.get(py, "file")?;
         py.detach(move || call(&file)).map_err(|error| raise(py, &error))
     }
 }
 
 #[pymethods]
 impl File {
+    /// The path that it was opened by.
     #[getter]
     fn path(&self) -> String {
         self.path.display().to_string()
     }
+    /// How it was opened.
     #[getter]
     fn mode(&self) -> &str {
         &self.mode
     }
+    /// Whether it was closed.
     #[getter]
     fn closed(&self) -> bool {
         self.inner.is_closed()
     }
 
+    /// Ask how many bytes it has.
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
         self.run(py, ClientFile::len)
     }
 
+    /// Ask what `os.fstat` would: size in bytes, mode, owner, times.
     fn stat<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let attr = self.run(py, ClientFile::stat)?;
         stat_result(py, &attr)
     }
 
+    /// Read `length` bytes from `offset`, fewer where the file ends.
     fn pread<'py>(
         &self,
         py: Python<'py>,
@@ -163,17 +179,20 @@ impl File {
             let left = self.run(py, ClientFile::len)?.saturating_sub(offset);
             length = length.min(usize::try_from(left).unwrap_or(usize::MAX));
         }
-        let mut read = 0;
-        let bytes = PyBytes::new_with(py, length, |room| {
-            read = self.run(py, |file| file.read_batch(&mut [(offset, room)]))?[0];
-            Ok(())
-        })?;
+        let file = self.inner.get(py, "file")?;
+        let read = |room: &mut [u8]| file.read_batch(&mut [(offset, room)]);
+        let (bytes, lens) = fresh_bytes(py, length, read)?;
+        let read = lens.map_err(|error| raise(py, &error))?[0];
         if read == length {
             return Ok(bytes);
         }
-        Ok(PyBytes::new(py, &bytes.as_bytes()[..read]))
+        let all = &bytes.as_bytes()[..read];
+        Ok(fresh_bytes(py, read, |into| into.copy_from_slice(all))?.0)
     }
 
+    /// Fill `buffer` from `offset`; the bytes read, fewer where the file ends.
+    ///
+    /// What lies behind them in the buffer is left alone.
     fn readinto(
         &self,
         py: Python<'_>,
@@ -184,6 +203,7 @@ impl File {
         Ok(self.run(py, |file| parts.read(file))?[0])
     }
 
+    /// Write `data` at `offset`, durably on all replicas; its length in bytes.
     fn pwrite(
         &self,
         py: Python<'_>,
@@ -194,36 +214,51 @@ impl File {
         self.run(py, move |file| parts.write(file).map(|()| parts.bytes()))
     }
 
+    /// Read ranges at the same time; the bytes read of each, fewer where the file ends.
+    ///
+    /// `parts` are `(offset, buffer)` pairs. When the call raises, nothing is known about
+    /// what the buffers hold.
     fn read_batch(&self, py: Python<'_>, parts: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
         let parts = Parts::of(py, parts, Use::Write)?;
         self.run(py, |file| parts.read(file))
     }
 
+    /// Write ranges at the same time, those that overlap in their order.
+    ///
+    /// `parts` are `(offset, data)` pairs. All are durable on all replicas, and the file is as
+    /// long, when it returns. When it raises, any of them may have been written.
     fn write_batch(&self, py: Python<'_>, parts: &Bound<'_, PyAny>) -> PyResult<()> {
         let parts = Parts::of(py, parts, Use::Read)?;
         self.run(py, move |file| parts.write(file))
     }
 
+    /// Have a thread of the volume do a `read_batch`; returns without waiting for it.
     fn submit_read(&self, py: Python<'_>, parts: &Bound<'_, PyAny>) -> PyResult<Pending> {
         let Parts { pieces, each } = Parts::of(py, parts, Use::Write)?;
         let submitted = self.run(py, |file| Ok(file.submit_read(pieces)))?;
         Ok(Pending::reads(submitted, each))
     }
 
+    /// Have a thread of the volume do a `write_batch`; returns without waiting for it.
+    ///
+    /// Batches that were submitted side by side are written in any order.
     fn submit_write(&self, py: Python<'_>, parts: &Bound<'_, PyAny>) -> PyResult<Pending> {
         let Parts { pieces, .. } = Parts::of(py, parts, Use::Read)?;
         Ok(Pending::writes(self.run(py, |file| Ok(file.submit_write(pieces)))?))
     }
 
+    /// Make the file `size` bytes long; what it is made longer by reads as zeros.
     fn truncate(&self, py: Python<'_>, size: &Bound<'_, PyAny>) -> PyResult<()> {
         let size = offset_of(py, size)?;
         self.run(py, |file| file.set_len(size))
     }
 
+    /// Tell when the file was written last; its bytes and its length are durable already.
     fn fsync(&self, py: Python<'_>) -> PyResult<()> {
         self.run(py, ClientFile::sync)
     }
 
+    /// Close it, and tell when it was written last. Batches that were submitted go on.
     fn close(&self, py: Python<'_>) {
         self.inner.close(py);
     }

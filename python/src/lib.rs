@@ -3,6 +3,7 @@
 //! Invariant: memory of Python is only touched while the call, or the submitted batch, that was given it
 //! runs, and the interpreter lock is released during I/O.
 
+#![expect(clippy::doc_markdown, reason = "what `help()` shows is written as Python is")]
 #![allow(unsafe_code, reason = "the Python boundary hands out raw memory (STYLE rule 18)")]
 #![allow(clippy::too_many_arguments, reason = "they are the arguments of Python functions")]
 
@@ -25,11 +26,18 @@ fn run_cli(py: Python<'_>, argv: Vec<String>) -> i32 {
     py.detach(|| millpond_node::cli::run(argv.into_iter().map(Into::into)))
 }
 
+/// Return a number that this process shares with none that it was forked from.
+#[pyfunction]
+fn generation() -> u64 {
+    millpond_env::generation()
+}
+
 /// The native module; use `millpond`.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(run_cli, module)?)?;
+    module.add_function(wrap_pyfunction!(generation, module)?)?;
     module.add_function(wrap_pyfunction!(pipeline::open_pipeline, module)?)?;
     module.add_class::<client::NativeClient>()?;
     module.add_class::<store::Store>()?;

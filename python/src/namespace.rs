@@ -10,7 +10,7 @@ use crate::client::NamespaceInfo;
 use crate::errors::raise;
 use crate::store::{Call, Store};
 
-/// A named keyspace; see the type stub for what the verbs take and return.
+/// A named keyspace on a server.
 #[pyclass(frozen, extends = Store, module = "millpond")]
 pub(crate) struct Namespace {
     inner: KvNamespace,
@@ -47,16 +47,19 @@ impl Namespace {
 
 #[pymethods]
 impl Namespace {
+    /// The name.
     #[getter]
     fn name(&self) -> String {
         self.inner.info().name
     }
 
+    /// The namespace as the server knew it when it was opened.
     #[getter]
     fn info(&self) -> NamespaceInfo {
         NamespaceInfo::from(&self.inner.info())
     }
 
+    /// Keep keys from eviction until unpinned; true for those that are present.
     #[pyo3(signature = (keys, *, leaders=None, deadline_ms=None))]
     fn pin(
         &self,
@@ -69,6 +72,7 @@ impl Namespace {
         py.detach(|| self.inner.pin(call.batch())).map_err(|error| raise(py, &error))
     }
 
+    /// End a pin; true for those that are present.
     #[pyo3(signature = (keys, *, leaders=None, deadline_ms=None))]
     fn unpin(
         &self,
@@ -81,6 +85,7 @@ impl Namespace {
         py.detach(|| self.inner.unpin(call.batch())).map_err(|error| raise(py, &error))
     }
 
+    /// Return one page of keys and the cursor of the next, 0 after the last.
     fn list_page(
         &self,
         py: Python<'_>,
@@ -99,6 +104,7 @@ impl Namespace {
         Ok((page.cursor, keys.collect()))
     }
 
+    /// Iterate over the keys, or those that start with `prefix`, page by page.
     #[pyo3(signature = (prefix=None))]
     fn list(slf: Bound<'_, Self>, prefix: Option<&[u8]>) -> KeyIterator {
         let page = Vec::new().into_iter();

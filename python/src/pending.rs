@@ -1,10 +1,10 @@
 //! A batch that was submitted, for Python.
 
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use millpond_client::{ClientError, Pending as Submitted};
-use millpond_env::RealClock;
+use millpond_env::{Mutex, OfProcess, RealClock};
 use pyo3::exceptions::{PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 
@@ -25,11 +25,12 @@ enum State {
     Done(Outcome),
 }
 
-/// A batch that was submitted; see the type stub.
+/// A batch that was submitted. It is done even if nobody waits for it.
 #[pyclass(frozen, module = "millpond")]
 pub(crate) struct Pending {
-    /// Only taken without the interpreter lock, which the end of a batch needs for its memory.
-    state: Mutex<State>,
+    /// Only taken without the interpreter lock, which the end of a batch needs for its memory. A child has no part in it: a
+    /// thread that is not there may hold it.
+    state: OfProcess<Mutex<State>>,
 }
 
 impl State {
@@ -50,20 +51,33 @@ impl State {
 
 impl Pending {
     pub(crate) fn reads(submitted: Submitted<Vec<(usize, Piece)>>, each: Vec<usize>) -> Self {
-        Self { state: Mutex::new(State::Reads(submitted, each)) }
+        Self::of(State::Reads(submitted, each))
     }
 
     pub(crate) fn writes(submitted: Submitted<Vec<Piece>>) -> Self {
-        Self { state: Mutex::new(State::Writes(submitted)) }
+        Self::of(State::Writes(submitted))
     }
 
-    fn look(&self, py: Python<'_>, time: Duration) -> Option<Outcome> {
-        py.detach(|| self.state.lock().unwrap_or_else(PoisonError::into_inner).wait(time))
+    fn of(state: State) -> Self {
+        Self { state: OfProcess::new(Mutex::new(state)) }
+    }
+
+    fn state(&self, py: Python<'_>) -> PyResult<&Mutex<State>> {
+        self.state.get().ok_or_else(|| raise(py, &Submitted::<()>::of_parent()))
+    }
+
+    fn look(&self, py: Python<'_>, time: Duration) -> PyResult<Option<Outcome>> {
+        let state = self.state(py)?;
+        Ok(py.detach(|| state.lock().wait(time)))
     }
 }
 
 #[pymethods]
 impl Pending {
+    /// Wait until it is done: the bytes read of each range, `None` of a write.
+    ///
+    /// Raises what the batch did, every time. After `timeout` seconds raises `TimeoutError`,
+    /// and the batch goes on.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Vec<usize>>> {
         let end = timeout.map(Duration::try_from_secs_f64).transpose().map_err(|_| {
@@ -72,7 +86,7 @@ impl Pending {
         let end = end.map(|time| RealClock::tick().plus(time));
         loop {
             let left = end.map_or(LOOK, |end| end.since(RealClock::tick()).min(LOOK));
-            if let Some(outcome) = self.look(py, left) {
+            if let Some(outcome) = self.look(py, left)? {
                 return match &*outcome {
                     Ok(lens) => Ok(lens.clone()),
                     Err(error) => Err(raise(py, error)),
@@ -86,12 +100,11 @@ impl Pending {
         }
     }
 
-    fn done(&self, py: Python<'_>) -> bool {
-        py.detach(|| match self.state.try_lock() {
-            Ok(mut state) => state.wait(Duration::ZERO).is_some(),
-            Err(TryLockError::Poisoned(state)) => state.into_inner().wait(Duration::ZERO).is_some(),
-            // Somebody else waits for it.
-            Err(TryLockError::WouldBlock) => false,
-        })
+    /// Tell whether it is done, or has failed, without waiting.
+    fn done(&self, py: Python<'_>) -> PyResult<bool> {
+        let state = self.state(py)?;
+        // Where the lock is taken, somebody else waits for it.
+        let look = || state.try_lock().is_some_and(|mut it| it.wait(Duration::ZERO).is_some());
+        Ok(py.detach(look))
     }
 }

@@ -11,7 +11,7 @@ use crate::errors::raise;
 use crate::namespace::Namespace;
 use crate::store::Store;
 
-/// A store made of stages; see the type stub.
+/// A store made of stages.
 #[pyclass(frozen, extends = Store, module = "millpond")]
 pub(crate) struct Pipeline {
     text: String,

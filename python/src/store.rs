@@ -15,21 +15,39 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PySequence, PyString};
 
-use crate::buffer::{Memory, Use, overlap};
+use crate::buffer::{Memory, Use, fresh_bytes, overlap};
 use crate::errors::raise;
 
 /// What `leaders` is when the keys are one prompt from its start.
 const RUNS: &str = "runs";
 
-/// A store of blocks; see the type stub for what the verbs take and return.
+/// A store of blocks. Thread safe; every verb takes a batch and releases the interpreter lock.
+///
+/// Values are given, and room for them is taken, as objects with the buffer protocol (bytes,
+/// NumPy arrays, memoryviews), as CPU torch tensors, or as lists of `(address, length in bytes)`
+/// segments that make up one value. Nobody else may write the memory of a `put`, or touch
+/// that of a `get`, until the call returns.
+///
+/// `leaders` decide placement, in every verb alike, and a block is found with the leader it was
+/// stored with. Without them every key is its own leader. `"runs"` says that the keys are one
+/// prompt from its start: each run of `run_blocks` keys is led by its first. Callers that move
+/// parts of a prompt give one leader per key.
+///
+/// `deadline_ms` bounds a call; that of the client, or of the store, when not given.
 #[pyclass(frozen, subclass, module = "millpond")]
 pub(crate) struct Store {
     inner: Arc<dyn BlockStore>,
+    /// Whether a value that is longer than its room is a miss: another writer's value must not stop an engine.
+    fails_open: bool,
 }
 
 impl Store {
     pub(crate) fn new(inner: Arc<dyn BlockStore>) -> Self {
-        Self { inner }
+        Self { inner, fails_open: false }
+    }
+
+    pub(crate) fn failing_open(inner: Arc<dyn BlockStore>) -> Self {
+        Self { inner, fails_open: true }
     }
 }
 
@@ -124,6 +142,34 @@ const fn put_word(status: ItemStatus) -> &'static str {
     }
 }
 
+/// The exception for values that are longer than their rooms; none when there are none.
+fn too_small(
+    py: Python<'_>,
+    keys: &[BlockKey],
+    outcomes: &[GetOutcome],
+    rooms: &[usize],
+) -> PyResult<()> {
+    let longer = |outcome: &GetOutcome| match outcome {
+        GetOutcome::TooLong(len) => Some(*len),
+        _ => None,
+    };
+    let Some(first) = outcomes.iter().position(|outcome| longer(outcome).is_some()) else {
+        return Ok(());
+    };
+    let count = outcomes.iter().filter_map(longer).count();
+    let key = PyBytes::new(py, keys[first].as_bytes()).repr()?;
+    let text = format!(
+        "into[{first}]: the value of {key} has {} bytes and its buffer {}; {count} of {} buffers are too \
+         small, the others were read: give buffers as long as the values, or use get_bytes",
+        longer(&outcomes[first]).unwrap_or(0),
+        rooms[first],
+        rooms.len(),
+    );
+    let sizes: Vec<i64> = outcomes.iter().copied().map(bytes_read).collect();
+    let error = py.import("millpond.errors")?.getattr("BufferTooSmall")?.call1((text, sizes))?;
+    Err(PyErr::from_value(error))
+}
+
 fn bytes_read(outcome: GetOutcome) -> i64 {
     match outcome {
         GetOutcome::Read(len) => i64::from(len),
@@ -131,8 +177,22 @@ fn bytes_read(outcome: GetOutcome) -> i64 {
     }
 }
 
+/// Room for the first look at a value whose length is not known.
+const FIRST_ROOM: usize = 64 << 10;
+
+impl Store {
+    fn one(&self, call: &Call, room: &mut [u8]) -> Result<GetOutcome, ClientError> {
+        let outcomes = self.inner.get(call.batch(), &mut [Room::One(room)])?;
+        Ok(outcomes.first().copied().unwrap_or(GetOutcome::Miss))
+    }
+}
+
 #[pymethods]
 impl Store {
+    /// Store values; the first one stored under a key wins.
+    ///
+    /// Returns per key `stored`, `exists`, `no_space`, `busy`, `corrupt`, `read_only`,
+    /// `quota` or `late`.
     #[pyo3(signature = (keys, values, *, leaders=None, deadline_ms=None))]
     fn put(
         &self,
@@ -152,6 +212,13 @@ impl Store {
         Ok(statuses.into_iter().map(put_word).collect())
     }
 
+    /// Read values into `into`; the bytes read per key, -1 for a miss.
+    ///
+    /// A value that fails its checksum is a miss; its room then holds undefined bytes.
+    ///
+    /// Raises:
+    ///     BufferTooSmall: a value is longer than its room; with the sizes of the others, which
+    ///         were read. Of a store that fails open it is a miss.
     #[pyo3(signature = (keys, into, *, leaders=None, deadline_ms=None))]
     fn get(
         &self,
@@ -163,14 +230,19 @@ impl Store {
     ) -> PyResult<Vec<i64>> {
         let call = Call::new(py, keys, leaders, deadline_ms)?;
         let mut memory = memories(into, call.keys.len(), Use::Write)?;
+        let rooms: Vec<usize> = memory.iter_mut().map(|memory| memory.room().len()).collect();
         let outcomes = py.detach(|| {
             let mut rooms: Vec<Room<'_>> = memory.iter_mut().map(Memory::room).collect();
             self.inner.get(call.batch(), &mut rooms)
         });
         let outcomes = outcomes.map_err(|error| raise(py, &error))?;
+        if !self.fails_open {
+            too_small(py, &call.keys, &outcomes, &rooms)?;
+        }
         Ok(outcomes.into_iter().map(bytes_read).collect())
     }
 
+    /// Read one value of any length, `None` for a miss.
     #[pyo3(signature = (key, leader=None, *, deadline_ms=None))]
     fn get_bytes<'py>(
         &self,
@@ -186,24 +258,24 @@ impl Store {
         let deadline = deadline_ms.map(Duration::from_millis);
         let call = Call { keys: vec![block_key(py, key)?], leaders, deadline };
         // The length is not known before: ask with little room, then with what is needed.
-        let mut room = vec![0; 64 << 10];
-        for _ in 0..2 {
-            let outcome = py
-                .detach(|| self.inner.get(call.batch(), &mut [Room::One(&mut room)]))
-                .map_err(|error| raise(py, &error))?;
-            match outcome.first() {
-                Some(GetOutcome::Read(len)) => {
-                    return Ok(Some(PyBytes::new(py, &room[..*len as usize])));
-                }
-                Some(GetOutcome::TooLong(len)) if (*len as usize) <= CHUNK_BYTES_MAX => {
-                    room = vec![0; *len as usize];
-                }
-                _ => return Ok(None),
+        let mut room = vec![0; FIRST_ROOM];
+        let first = py.detach(|| self.one(&call, &mut room)).map_err(|error| raise(py, &error))?;
+        let long = match first {
+            GetOutcome::Read(len) => {
+                let room = &room[..len as usize];
+                let (bytes, ()) = fresh_bytes(py, room.len(), |into| into.copy_from_slice(room))?;
+                return Ok(Some(bytes));
             }
-        }
-        Ok(None)
+            GetOutcome::TooLong(len) if len as usize <= CHUNK_BYTES_MAX => len,
+            _ => return Ok(None),
+        };
+        let (bytes, got) = fresh_bytes(py, long as usize, |into| self.one(&call, into))?;
+        let got = got.map_err(|error| raise(py, &error))?;
+        // Removed between the two, and perhaps another one since.
+        Ok((got == GetOutcome::Read(long)).then_some(bytes))
     }
 
+    /// Count the leading keys that are present and, in the same round trip, lease them.
     #[pyo3(signature = (keys, *, lease_ms=0, leaders=None, deadline_ms=None))]
     fn match_prefix(
         &self,
@@ -218,6 +290,7 @@ impl Store {
             .map_err(|error| raise(py, &error))
     }
 
+    /// Tell which keys are present.
     #[pyo3(signature = (keys, *, leaders=None, deadline_ms=None))]
     fn contains(
         &self,
@@ -230,6 +303,7 @@ impl Store {
         py.detach(|| self.inner.contains(call.batch())).map_err(|error| raise(py, &error))
     }
 
+    /// Mark keys as recently used; true for those that are present.
     #[pyo3(signature = (keys, *, leaders=None, deadline_ms=None))]
     fn touch(
         &self,
@@ -242,6 +316,7 @@ impl Store {
         py.detach(|| self.inner.touch(call.batch())).map_err(|error| raise(py, &error))
     }
 
+    /// Remove keys; true for those that were present.
     #[pyo3(signature = (keys, *, leaders=None, deadline_ms=None))]
     fn delete(
         &self,
@@ -254,6 +329,7 @@ impl Store {
         py.detach(|| self.inner.delete(call.batch())).map_err(|error| raise(py, &error))
     }
 
+    /// Return numbers about the store: blocks, bytes, hits, misses and so on.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let values = py.detach(|| self.inner.stats()).map_err(|error| raise(py, &error))?;
         let out = PyDict::new(py);

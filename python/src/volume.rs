@@ -7,7 +7,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use millpond_client::{OpenOptions, Region, Volume, VolumeOptions};
 use millpond_types::meta::{Attr, Timestamp};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -25,9 +24,8 @@ impl<T: Send + Clone> Held<T> {
     }
 
     /// It, if it is open; `what` is for the message.
-    pub(crate) fn get(&self, what: &str) -> PyResult<T> {
-        let closed = || PyValueError::new_err(format!("the {what} is closed: open it again"));
-        self.lock().clone().ok_or_else(closed)
+    pub(crate) fn get(&self, py: Python<'_>, what: &'static str) -> PyResult<T> {
+        self.lock().clone().ok_or_else(|| argument(py, what, "it is closed: open it again"))
     }
 }
 
@@ -58,7 +56,7 @@ impl<T: Send> Drop for Held<T> {
     }
 }
 
-/// What `millpond.files.Volume` derives from; see the type stub.
+/// What `millpond.files.Volume` derives from.
 #[pyclass(frozen, subclass, module = "millpond")]
 pub(crate) struct NativeVolume {
     inner: Held<Volume>,
@@ -135,7 +133,7 @@ impl NativeVolume {
         py: Python<'_>,
         call: impl FnOnce(&Volume) -> Result<T, millpond_client::ClientError> + Send,
     ) -> PyResult<T> {
-        let volume = self.inner.get("volume")?;
+        let volume = self.inner.get(py, "volume")?;
         py.detach(move || call(&volume)).map_err(|error| raise(py, &error))
     }
 }
@@ -150,6 +148,19 @@ impl NativeVolume {
         Ok(Self { inner: Held::new(opened.map_err(|error| raise(py, &error))?) })
     }
 
+    /// Open a regular file.
+    ///
+    /// Args:
+    ///     path: from the root of the volume, with or without `/`; links are followed.
+    ///     mode: `r` to read, `r+` to read and write what is there; `w` to write, `w+` to
+    ///         read and write what is made or cut to nothing; `x` and `x+` what must not be
+    ///         there yet. A `b` changes nothing: files are bytes.
+    ///     create: with `r+`, make the file if it is not there, and keep what is.
+    ///     perm: permission bits of a new file.
+    ///
+    /// Raises:
+    ///     FileNotFound, FileExists, IsADirectory, PermissionDenied or another `FileError`.
+    ///     InvalidArgument: naming the argument.
     #[pyo3(signature = (path, mode="r", *, create=false, perm=0o644))]
     fn open(
         &self,
@@ -164,11 +175,13 @@ impl NativeVolume {
         Ok(File::new(file, path, mode))
     }
 
+    /// Return what `os.stat` would: size in bytes, mode, owner, times; links are followed.
     fn stat<'py>(&self, py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyAny>> {
         let attr = self.run(py, move |volume| volume.stat(path))?;
         stat_result(py, &attr)
     }
 
+    /// Return the names in a directory, in no particular order.
     #[pyo3(signature = (path=PathBuf::from("/")), text_signature = "($self, path='/')")]
     fn listdir(&self, py: Python<'_>, path: PathBuf) -> PyResult<Vec<OsString>> {
         let entries = self.run(py, move |volume| volume.list(path))?;
@@ -176,23 +189,30 @@ impl NativeVolume {
         Ok(entries.iter().map(|entry| OsString::from_vec(name(entry))).collect())
     }
 
+    /// Make a directory; its parent must be there.
     #[pyo3(signature = (path, perm=0o755))]
     fn mkdir(&self, py: Python<'_>, path: PathBuf, perm: u16) -> PyResult<()> {
         self.run(py, move |volume| volume.mkdir(path, perm))
     }
 
+    /// Remove an empty directory.
     fn rmdir(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         self.run(py, move |volume| volume.rmdir(path))
     }
 
+    /// Take the name of a file away; who has it open goes on with it.
     fn unlink(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         self.run(py, move |volume| volume.unlink(path))
     }
 
+    /// Give `source` the name `target`, at once and in the place of what is there.
     fn rename(&self, py: Python<'_>, source: PathBuf, target: PathBuf) -> PyResult<()> {
         self.run(py, move |volume| volume.rename(source, target))
     }
 
+    /// Make the file `target`: it shares the bytes of `source` until one of them is written.
+    ///
+    /// False when the bytes were copied: of a file that was cloned and written four times in turn.
     fn clone(&self, py: Python<'_>, source: PathBuf, target: PathBuf) -> PyResult<bool> {
         self.run(py, move |volume| volume.clone_file(source, target))
     }
@@ -201,11 +221,13 @@ impl NativeVolume {
         Ok(NativeRegion { inner: self.run(py, |volume| volume.register(nbytes))? })
     }
 
+    /// Whether it was closed.
     #[getter]
     fn closed(&self) -> bool {
         self.inner.is_closed()
     }
 
+    /// End the session, once the files that were opened in it are closed too.
     fn close(&self, py: Python<'_>) {
         self.inner.close(py);
     }

@@ -14,6 +14,7 @@ use millpond_types::cluster::ChunkVersion;
 use millpond_types::limits::TOMBSTONES_MAX;
 use millpond_types::{Ack, ChunkId, Crc32c, Tick};
 
+use crate::credible::VERSION_MAX;
 use crate::event::{StoreOp, Turn};
 use crate::forward::own_tag;
 use crate::message::{Lane, Meta, Payload, Update, Write};
@@ -122,7 +123,7 @@ impl<P: Payload> Replica<P> {
     ) {
         let committed = self.slots.get(&chunk).and_then(|slot| slot.committed);
         let tombstone = |meta: &Meta| meta.version == version && meta.data().is_none();
-        if !committed.as_ref().is_some_and(tombstone) {
+        if version >= VERSION_MAX || !committed.as_ref().is_some_and(tombstone) {
             return; // Written again meanwhile.
         }
         let update = Update {

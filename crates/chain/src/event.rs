@@ -210,6 +210,8 @@ pub enum Alarm {
     Unrepairable(ChunkId),
     /// This replica is brought up to date without the bytes of this chunk, which nobody has.
     Lost(ChunkId),
+    /// A message that no replica sends was refused: who said it, or seems to have, and what is wrong with it.
+    Refused(TargetId, &'static str),
 }
 
 /// One turn of the state machine: the time, and where effects go.

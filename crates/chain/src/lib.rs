@@ -6,7 +6,7 @@
 //! Reading order: `message` (what is said), `event` (what comes in and goes out), `view` (one
 //! version of the chain), `slot` (one chunk something happens to), `replica` (state and dispatch),
 //! `update` and `seal` (the head), `forward` (down and back), `read`, `lease`, `dedup`, `adopt` (changes of the
-//! chain), `source` and `sink` (resync), `repair`, `mend`, `collect` (tombstones), `wire` (messages as bytes).
+//! chain), `credible` (what peers cannot say), `source` and `sink` (resync), `repair`, `mend`, `collect` (tombstones), `wire` (messages as bytes).
 //!
 //! Invariants:
 //! - A replica commits a version only when it and all above it stored it and all below it committed it:
@@ -20,6 +20,7 @@
 //!   each read that meets a pending version.
 //! - A message counts only between replicas that act on the same version of the chain.
 //! - A target is up to date only while it has passed every write since it began to compare.
+//! - No message of a peer panics: one that cannot be is refused, and told of.
 //! - After a restart nothing in memory is believed until the chain has noticed the absence.
 //!
 //! Absent on purpose: clocks, sockets, disks, randomness, the choice of states (crate `cluster`),
@@ -27,6 +28,7 @@
 
 mod adopt;
 mod collect;
+mod credible;
 mod dedup;
 mod event;
 mod forward;

@@ -9,6 +9,7 @@ use millpond_types::limits::{CHAIN_QUEUE_MAX, CHAIN_RESEND_MS};
 use millpond_types::{ChunkId, Tick};
 
 use crate::collect::Collector;
+use crate::credible;
 use crate::dedup::Dedup;
 use crate::event::{
     Alarm, Effect, Event, LocalReport, RequestId, StoreAnswer, StoreError, StoreOp, Token, Turn,
@@ -373,6 +374,9 @@ impl<P: Payload> Replica<P> {
     fn on_peer(&mut self, from: TargetId, message: Peer<P>, turn: &mut Turn<'_, P>) {
         if self.fenced(from, &message, turn) {
             return;
+        }
+        if let Some(fault) = credible::fault(&message.body) {
+            return turn.emit(Effect::Alarm(Alarm::Refused(from, fault)));
         }
         match message.body {
             PeerBody::Forward { update, ready } => self.on_forward(from, update, ready, turn),

@@ -341,8 +341,10 @@ impl<P: Payload> Replica<P> {
     }
 
     fn unlock_send(&mut self, chunk: ChunkId, turn: &mut Turn<'_, P>) {
-        if let Some(slot) = self.slots.get_mut(&chunk) {
-            assert!(slot.lock == Some(Lock::Send), "a transfer holds the lock");
+        // The sink says when, so it may not be held: it may say anything.
+        if let Some(slot) = self.slots.get_mut(&chunk)
+            && slot.lock == Some(Lock::Send)
+        {
             slot.lock = None;
             self.pump(chunk, turn);
         }

@@ -4,6 +4,7 @@ use millpond_types::Tick;
 use millpond_types::cluster::ChunkVersion;
 use millpond_types::limits::{CHAIN_PENDING_MAX, CHUNK_BYTES_MAX};
 
+use crate::credible::VERSION_MAX;
 use crate::dedup::Seen;
 use crate::event::{Effect, RequestId, StageRequest, StoreOp, Turn};
 use crate::message::{
@@ -183,6 +184,10 @@ impl<P: Payload> Replica<P> {
             // Nobody could store what is made from it, and what others have seen is not taken back.
             Self::refuse(request, Refusal::Corrupt, turn);
             return self.look_again(body.chunk, turn);
+        }
+        if base >= VERSION_MAX {
+            // Only a forged message makes such a version: there is none behind it.
+            return Self::refuse(request, Refusal::Invalid, turn);
         }
         let update = Update {
             chunk: body.chunk,

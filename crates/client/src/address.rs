@@ -1,9 +1,11 @@
 //! Where servers listen, as users write it.
 
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+
+use millpond_types::Tick;
 
 use crate::error::ClientError;
 
@@ -27,10 +29,11 @@ pub enum Address {
 }
 
 impl Address {
-    /// The socket addresses that the name stands for now; looked up again on every connect.
-    pub(crate) fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
+    /// The socket addresses that the name stands for now; looked up again on every connect,
+    /// until `deadline` at most.
+    pub(crate) fn resolve(&self, deadline: Tick) -> std::io::Result<Vec<SocketAddr>> {
         match self {
-            Self::Tcp { host, port } => Ok((host.as_str(), *port).to_socket_addrs()?.collect()),
+            Self::Tcp { host, port } => millpond_env::lookup(host, *port, deadline),
             Self::Unix(_) => Ok(Vec::new()),
         }
     }

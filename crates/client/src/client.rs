@@ -1,10 +1,12 @@
 //! [`Client`]: of one server, or of a cluster, whichever answers.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use millpond_env::{PerProcess, RwLock};
 use millpond_types::Uuid128;
-use parking_lot::RwLock;
+use rustls::RootCertStore;
 
 use crate::call::{Job, Reads};
 use crate::cluster::Cluster;
@@ -16,6 +18,9 @@ use crate::tls;
 
 /// A client of one server or of a cluster. Clones share its connections; calls from several threads
 /// run side by side on connections of their own.
+///
+/// A child of the process that made it uses it as that one does, over connections of its own: of its parent's it has
+/// none ([`millpond_env::fork`]).
 #[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -24,6 +29,14 @@ pub struct Client {
 #[derive(Debug)]
 struct Shared {
     options: Arc<ClientOptions>,
+    roots: Option<RootCertStore>,
+    closed: AtomicBool,
+    ours: PerProcess<Ours>,
+}
+
+/// What one process has of it.
+#[derive(Debug)]
+struct Ours {
     tls: Option<Arc<rustls::ClientConfig>>,
     /// Connections to the addresses given: all there is for a server that stands alone.
     pool: Arc<Pool>,
@@ -40,7 +53,20 @@ enum Mode {
     Closed,
 }
 
-impl Drop for Shared {
+impl Ours {
+    fn new(
+        options: &Arc<ClientOptions>,
+        roots: Option<&RootCertStore>,
+    ) -> Result<Self, ClientError> {
+        let tls = roots.cloned().map(tls::config).transpose()?;
+        let addresses = options.addresses.all().to_vec();
+        let peer = Peer { addresses, node: None, patience: None };
+        let pool = Pool::new(Arc::clone(options), tls.clone(), peer);
+        Ok(Self { tls, pool, mode: RwLock::new(Mode::Unknown) })
+    }
+}
+
+impl Drop for Ours {
     fn drop(&mut self) {
         if let Mode::Cluster(cluster) = self.mode.get_mut() {
             cluster.close();
@@ -55,13 +81,20 @@ impl Client {
     /// [`ClientError::Argument`] naming the option.
     pub fn new(options: ClientOptions) -> Result<Self, ClientError> {
         options.validate()?;
-        let tls = options.tls_ca.as_deref().map(tls::config).transpose()?;
+        let roots = options.tls_ca.as_deref().map(tls::roots).transpose()?;
         let options = Arc::new(options);
-        let addresses = options.addresses.all().to_vec();
-        let peer = Peer { addresses, node: None, patience: None };
-        let pool = Pool::new(Arc::clone(&options), tls.clone(), peer);
-        let mode = RwLock::new(Mode::Unknown);
-        Ok(Self { shared: Arc::new(Shared { options, tls, pool, mode }) })
+        let ours = PerProcess::new(Ours::new(&options, roots.as_ref())?);
+        let closed = AtomicBool::new(false);
+        Ok(Self { shared: Arc::new(Shared { options, roots, closed, ours }) })
+    }
+
+    /// What this process has of it; a child begins anew.
+    fn ours(&self) -> Result<&Ours, ClientError> {
+        let Shared { options, roots, closed, ours } = &*self.shared;
+        if closed.load(Ordering::Acquire) {
+            return Err(ClientError::Closed);
+        }
+        ours.get_or_try(|| Ours::new(options, roots.as_ref()))
     }
 
     /// The options it was made with.
@@ -76,17 +109,20 @@ impl Client {
     /// As for every call.
     pub fn server_info(&self) -> Result<ServerInfo, ClientError> {
         self.ping(None)?;
-        let info = match &*self.shared.mode.read() {
+        let ours = self.ours()?;
+        let info = match &*ours.mode.read() {
             Mode::Cluster(cluster) => cluster.info(),
-            _ => self.shared.pool.info(),
+            _ => ours.pool.info(),
         };
         info.ok_or(ClientError::Closed)
     }
 
     /// Closes every connection; calls that run now finish, later ones fail.
     pub fn close(&self) {
-        let before = std::mem::replace(&mut *self.shared.mode.write(), Mode::Closed);
-        self.shared.pool.close();
+        self.shared.closed.store(true, Ordering::Release);
+        let Some(ours) = self.shared.ours.get() else { return };
+        let before = std::mem::replace(&mut *ours.mode.write(), Mode::Closed);
+        ours.pool.close();
         if let Mode::Cluster(cluster) = before {
             cluster.close();
         }
@@ -98,7 +134,7 @@ impl Client {
     /// As for every call.
     pub fn node(&self) -> Result<Uuid128, ClientError> {
         let info = self.server_info()?;
-        match &*self.shared.mode.read() {
+        match &*self.ours()?.mode.read() {
             Mode::Cluster(cluster) => Ok(cluster.id),
             _ => Ok(info.node),
         }
@@ -110,19 +146,21 @@ impl Client {
 
     /// The cluster that answers; none for a server that stands alone.
     pub(crate) fn cluster(&self, deadline: Deadline) -> Result<Option<Arc<Cluster>>, ClientError> {
-        match &*self.shared.mode.read() {
+        let ours = self.ours()?;
+        match &*ours.mode.read() {
             Mode::Alone => return Ok(None),
             Mode::Cluster(cluster) if !cluster.is_gone() => return Ok(Some(Arc::clone(cluster))),
             Mode::Closed => return Err(ClientError::Closed),
             Mode::Unknown | Mode::Cluster(_) => {}
         }
-        let id = self.shared.pool.checkout(deadline)?.get()?.hello.cluster;
+        let id = ours.pool.checkout(deadline)?.get()?.hello.cluster;
         self.become_client_of(id)
     }
 
     /// Takes note of what answered a hello: a cluster, or nil for a server that stands alone.
     fn become_client_of(&self, id: Uuid128) -> Result<Option<Arc<Cluster>>, ClientError> {
-        let mut mode = self.shared.mode.write();
+        let Ours { tls, pool, mode } = self.ours()?;
+        let mut mode = mode.write();
         match &*mode {
             Mode::Closed => return Err(ClientError::Closed),
             Mode::Cluster(cluster) if cluster.id == id && !cluster.is_gone() => {
@@ -135,22 +173,23 @@ impl Client {
             *mode = Mode::Alone;
             return Ok(None);
         }
-        let Shared { options, tls, pool, .. } = &*self.shared;
-        let cluster = Cluster::open(Arc::clone(options), tls.clone(), Arc::clone(pool), id)?;
+        let options = Arc::clone(&self.shared.options);
+        let cluster = Cluster::open(options, tls.clone(), Arc::clone(pool), id)?;
         *mode = Mode::Cluster(Arc::clone(&cluster));
         drop(mode);
-        self.shared.pool.close_idle();
+        pool.close_idle();
         Ok(Some(cluster))
     }
 
     /// The server answered as one of a cluster: looks again at who it is.
     pub(crate) fn look_again(&self) {
-        let mut mode = self.shared.mode.write();
+        let Some(Ours { pool, mode, .. }) = self.shared.ours.get() else { return };
+        let mut mode = mode.write();
         if matches!(*mode, Mode::Alone) {
             *mode = Mode::Unknown;
         }
         drop(mode);
-        self.shared.pool.close_idle();
+        pool.close_idle();
     }
 
     /// Runs jobs on one connection to a server that stands alone. With `node`, fails when another
@@ -162,7 +201,7 @@ impl Client {
         deadline: Deadline,
         node: Option<Uuid128>,
     ) -> Result<(), ClientError> {
-        let mut lent = self.shared.pool.checkout(deadline)?;
+        let mut lent = self.ours()?.pool.checkout(deadline)?;
         let connection = lent.get()?;
         let joined = connection.hello.cluster != Uuid128::NIL;
         if joined || node.is_some_and(|node| node != connection.hello.node) {
@@ -182,7 +221,7 @@ impl Client {
         jobs: &mut [Job<'_, '_>],
         deadline: Deadline,
     ) -> Result<(), ClientError> {
-        let mut lent = self.shared.pool.checkout(deadline)?;
+        let mut lent = self.ours()?.pool.checkout(deadline)?;
         lent.get()?.run(jobs, &mut Reads::none(), deadline)
     }
 
@@ -190,7 +229,7 @@ impl Client {
     pub(crate) fn pools(&self, deadline: Deadline) -> Result<Vec<Arc<Pool>>, ClientError> {
         match self.cluster(deadline)? {
             Some(cluster) => cluster.pools(deadline),
-            None => Ok(vec![Arc::clone(&self.shared.pool)]),
+            None => Ok(vec![Arc::clone(&self.ours()?.pool)]),
         }
     }
 

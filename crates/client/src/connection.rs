@@ -3,9 +3,9 @@
 use std::io;
 use std::time::Duration;
 
-use millpond_env::{RealClock, ShmMemory, ShmRegion};
+use millpond_env::{RealClock, Rng, ShmMemory, ShmRegion};
 use millpond_types::wire::{
-    ErrorReply, FLAG_LEND, FLAG_SHM, FrameHeader, GetReply, HEADER_BYTES, Hello, HelloReply,
+    Asked, ErrorReply, FLAG_LEND, FLAG_SHM, FrameHeader, GetReply, HEADER_BYTES, Hello, HelloReply,
     PROTOCOL_VERSION, ShmAttach, ShmAttachReply, Status, StatusReply, Verb,
 };
 use millpond_types::{Crc32c, Tick, Uuid128};
@@ -42,6 +42,8 @@ pub(crate) struct Connection {
     pub(crate) transport: TransportInUse,
     address: String,
     next_id: u64,
+    /// Numbers of requests, drawn at random.
+    proofs: Rng,
     meta: Vec<u8>,
     /// What requests tell the server to wait; the call's deadline when none.
     told: Option<Duration>,
@@ -99,7 +101,8 @@ pub(crate) struct Flight {
     first_id: u64,
     sent: usize,
     done: usize,
-    waits: Vec<bool>,
+    /// What the jobs that wait for a reply asked.
+    waits: Vec<Option<Asked>>,
 }
 
 impl Flight {
@@ -118,7 +121,7 @@ impl Flight {
 
     /// The jobs that were not answered, sent or not.
     pub(crate) fn unanswered(&self) -> impl Iterator<Item = usize> + '_ {
-        let open = |at: &usize| *at >= self.sent || self.waits[*at];
+        let open = |at: &usize| *at >= self.sent || self.waits[*at].is_some();
         (0..self.order.len()).filter(open).map(|at| self.order[at])
     }
 }
@@ -127,28 +130,6 @@ impl Flight {
 pub(crate) struct Answered {
     pub(crate) job: usize,
     pub(crate) refusal: Option<ClientError>,
-}
-
-pub(crate) fn encode_head(
-    verb: Verb,
-    id: u64,
-    meta: &[u8],
-    payload: u64,
-    (flags, ms): (u8, u32),
-) -> Vec<u8> {
-    let header = FrameHeader {
-        flags,
-        verb: verb as u16,
-        request_id: id,
-        meta_len: u32::try_from(meta.len()).unwrap_or(u32::MAX),
-        payload_len: u32::try_from(payload).unwrap_or(u32::MAX),
-        deadline_or_status: ms,
-        meta_crc: Crc32c::of(meta),
-    };
-    let mut head = Vec::with_capacity(HEADER_BYTES + meta.len());
-    head.extend_from_slice(&header.encode());
-    head.extend_from_slice(meta);
-    head
 }
 
 impl Connection {
@@ -166,14 +147,24 @@ impl Connection {
             client: concat!("millpond-client ", env!("CARGO_PKG_VERSION")).to_owned(),
             token: token.as_bytes().to_vec(),
         };
-        let head = encode_head(Verb::Hello, 0, &hello.encode(), 0, (0, deadline.for_server()));
+        let hello = hello.encode();
+        let mut proofs = Rng::from_os()
+            .map_err(|error| failed(&address, StreamError::Io(error), deadline, "connecting"))?;
+        let request = FrameHeader {
+            deadline_or_status: deadline.for_server(),
+            proof: proofs.next_u32(),
+            ..FrameHeader::request(Verb::Hello, 0, &hello)
+        };
+        let head = request.frame(&hello);
         let answer = stream.send(&head, &[], deadline.at).map_err(StreamError::Io).and_then(|()| {
             let mut meta = Vec::new();
-            stream.recv_head(&mut meta, 0, deadline.at).map(|header| (header, meta))
+            let header = stream.recv_head(&mut meta, 0, deadline.at)?;
+            header.check_answers(request.asked())?;
+            Ok((header, meta))
         });
         let (header, meta) =
             answer.map_err(|error| failed(&address, error, deadline, "connecting"))?;
-        accept(&address, &header, 0, &meta)?;
+        accept(&address, &header, &meta)?;
         let hello =
             decode_hello(&meta).map_err(|error| failed(&address, error, deadline, "connecting"))?;
         Ok(Self {
@@ -183,6 +174,7 @@ impl Connection {
             transport,
             address,
             next_id: 1,
+            proofs,
             meta,
             told: None,
             broken: false,
@@ -210,8 +202,12 @@ impl Connection {
     ) -> Result<Result<(), ClientError>, StreamError> {
         let meta = attach.encode();
         let id = self.id();
-        let head = encode_head(Verb::ShmAttach, id, &meta, 0, (0, deadline.for_server()));
-        self.stream.send(&head, &[], deadline.at)?;
+        let request = FrameHeader {
+            deadline_or_status: deadline.for_server(),
+            proof: self.proofs.next_u32(),
+            ..FrameHeader::request(Verb::ShmAttach, id, &meta)
+        };
+        self.stream.send(&request.frame(&meta), &[], deadline.at)?;
         // The descriptors come with the first byte; the stream's buffer is empty here.
         let (mut frame, mut fds) = (Vec::new(), Vec::new());
         let header = loop {
@@ -231,7 +227,8 @@ impl Connection {
         };
         let meta = &frame[HEADER_BYTES..];
         header.check_meta(meta)?;
-        if let Err(error) = accept(&self.address, &header, id, meta) {
+        header.check_answers(request.asked())?;
+        if let Err(error) = accept(&self.address, &header, meta) {
             return Ok(Err(error));
         }
         self.shm = Some(ShmLink::new(&ShmAttachReply::decode(meta)?, fds, spin)?);
@@ -287,7 +284,7 @@ impl Connection {
             (0..jobs.len()).partition(|job| self.path_of(&jobs[*job]) == Path::Ring);
         let ring = order.len();
         order.extend(stream);
-        let waits = vec![false; order.len()];
+        let waits = vec![None; order.len()];
         Flight { order, ring, first_id: self.next_id, sent: 0, done: 0, waits }
     }
 
@@ -343,13 +340,14 @@ impl Connection {
         let window = WINDOW.min(self.hello.in_flight_max as usize);
         let path = flight.path();
         while flight.sent < flight.end() && flight.sent - flight.done < window {
-            if !self.send(path, &mut jobs[flight.order[flight.sent]], deadline)? {
+            let asked = self.send(path, &mut jobs[flight.order[flight.sent]], deadline)?;
+            if asked.is_none() {
                 if flight.sent == flight.done {
                     return Err(io::Error::from(io::ErrorKind::TimedOut).into());
                 }
                 break;
             }
-            flight.waits[flight.sent] = true;
+            flight.waits[flight.sent] = asked;
             flight.sent += 1;
         }
         Ok(())
@@ -378,28 +376,29 @@ impl Connection {
         reads: &mut Reads<'_, '_>,
         deadline: Deadline,
     ) -> Result<Answered, StreamError> {
-        let ahead = flight.waits[..flight.sent].iter().position(|waits| *waits);
+        let ahead = flight.waits[..flight.sent].iter().position(Option::is_some);
         let ahead = ahead.map_or(0, |at| ahead_of(&jobs[flight.order[at]]));
         let header = self.recv(flight.path(), ahead, deadline)?;
         let at = header.request_id.checked_sub(flight.first_id);
         let at = at.and_then(|at| usize::try_from(at).ok());
-        let Some(at) = at.filter(|at| flight.waits.get(*at) == Some(&true)) else {
+        let asked = at.and_then(|at| flight.waits.get_mut(at)).and_then(Option::take);
+        let (Some(at), Some(asked)) = (at, asked) else {
             return Err(StreamError::Unexpected("a reply to no request"));
         };
-        flight.waits[at] = false;
+        header.check_answers(asked)?;
         flight.done += 1;
         let job = flight.order[at];
         let refusal = self.settle(&mut jobs[job], &header, reads, deadline)?;
         Ok(Answered { job, refusal })
     }
 
-    /// Sends one request; false when the ring or arena has no room yet.
+    /// Sends one request; none when the ring or arena has no room yet.
     fn send(
         &mut self,
         path: Path,
         job: &mut Job<'_, '_>,
         deadline: Deadline,
-    ) -> Result<bool, StreamError> {
+    ) -> Result<Option<Asked>, StreamError> {
         let id = self.next_id;
         let verb = job.verb();
         let mut flags = 0;
@@ -415,7 +414,7 @@ impl Connection {
             Job::Write { request, values, .. } => {
                 if let (Path::Ring, Some(shm)) = (path, &mut self.shm) {
                     if !shm.place(id, values, request)? {
-                        return Ok(false);
+                        return Ok(None);
                     }
                     flags = FLAG_SHM;
                     (request.encode(), request.payload_bytes(), &[])
@@ -429,7 +428,7 @@ impl Connection {
             Job::Put { request, values, .. } => {
                 let payload = request.payload_bytes();
                 if let (Path::Ring, Some(shm)) = (path, &mut self.shm) {
-                    let Some(at) = shm.arena.take(id, payload) else { return Ok(false) };
+                    let Some(at) = shm.arena.take(id, payload) else { return Ok(None) };
                     request.arena_offset = at;
                     shm.copy_in(at, values, &mut request.items)?;
                     flags = FLAG_SHM;
@@ -443,7 +442,14 @@ impl Connection {
         self.next_id += 1;
         let told = self.told.map(|wait| u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).max(1));
         let told = told.unwrap_or_else(|| deadline.for_server());
-        let head = encode_head(verb, id, &meta, payload, (flags, told));
+        let header = FrameHeader {
+            flags,
+            payload_len: u32::try_from(payload).unwrap_or(u32::MAX),
+            deadline_or_status: told,
+            proof: self.proofs.next_u32(),
+            ..FrameHeader::request(verb, id, &meta)
+        };
+        let head = header.frame(&meta);
         if let (Path::Ring, Some(shm)) = (path, &mut self.shm) {
             if !shm.push(&head, deadline.at)? {
                 return Err(io::Error::from(io::ErrorKind::TimedOut).into());
@@ -451,7 +457,7 @@ impl Connection {
         } else {
             self.stream.send(&head, values, deadline.at)?;
         }
-        Ok(true)
+        Ok(Some(header.asked()))
     }
 
     /// Receives the next reply's header, and its meta into `self.meta`.
@@ -490,7 +496,7 @@ impl Connection {
         if let (Job::Put { .. } | Job::Write { .. }, Some(shm)) = (&*job, &mut self.shm) {
             shm.arena.free(header.request_id);
         }
-        if let Err(error) = accept(&self.address, header, header.request_id, &self.meta) {
+        if let Err(error) = accept(&self.address, header, &self.meta) {
             return match error {
                 ClientError::Refused { .. } => Ok(Some(error)),
                 _ => Err(StreamError::Unexpected("a reply with an unknown status")),
@@ -560,13 +566,10 @@ fn checksum_of(value: &Value<'_>) -> Crc32c {
     value.pieces().iter().fold(Crc32c::EMPTY, |crc, piece| crc.append(piece))
 }
 
-/// Checks that a frame is the successful reply to the request `id`.
-fn accept(address: &str, header: &FrameHeader, id: u64, meta: &[u8]) -> Result<(), ClientError> {
+/// Checks that a reply tells of success.
+fn accept(address: &str, header: &FrameHeader, meta: &[u8]) -> Result<(), ClientError> {
     let unexpected = |what| ClientError::Unexpected { address: address.to_owned(), what };
     let wire = |source| ClientError::Wire { address: address.to_owned(), source };
-    if header.flags & millpond_types::wire::FLAG_REPLY == 0 || header.request_id != id {
-        return Err(unexpected("a frame that is no reply to the request"));
-    }
     let status = u16::try_from(header.deadline_or_status)
         .map_err(|_| unexpected("an unknown status"))
         .and_then(|status| Status::try_from(status).map_err(wire))?;

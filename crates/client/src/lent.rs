@@ -1,15 +1,11 @@
 //! Values where they lie in the memory of the node on this host (RFC 0027).
 
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use millpond_env::{RingError, RingProducer, ShmView};
+use millpond_env::{Mutex, OfProcess, ProcessFd, RingError, RingProducer, ShmView};
 use millpond_types::Tick;
-use millpond_types::wire::{ShmRelease, Verb};
-use parking_lot::Mutex;
-
-use crate::connection::encode_head;
+use millpond_types::wire::{FrameHeader, ShmRelease, Verb};
 
 /// The ring of a connection's requests, which values are given back through too.
 #[derive(Debug)]
@@ -54,7 +50,8 @@ impl Requests {
 }
 
 fn release(hold: u64) -> Vec<u8> {
-    encode_head(Verb::ShmRelease, 0, &ShmRelease { hold }.encode(), 0, (0, 0))
+    let meta = ShmRelease { hold }.encode();
+    FrameHeader::request(Verb::ShmRelease, 0, &meta).frame(&meta)
 }
 
 /// Values of one reply, which the server keeps in its memory until this is dropped.
@@ -64,7 +61,7 @@ pub(crate) struct Held {
     silently: bool,
     requests: Arc<Mutex<Requests>>,
     /// While this is open the server keeps what it lent, whatever becomes of the connection.
-    _alive: Option<Arc<OwnedFd>>,
+    _alive: Option<Arc<ProcessFd>>,
 }
 
 impl Held {
@@ -72,7 +69,7 @@ impl Held {
     pub(crate) const fn new(
         (hold, silently): (u64, bool),
         requests: Arc<Mutex<Requests>>,
-        alive: Option<Arc<OwnedFd>>,
+        alive: Option<Arc<ProcessFd>>,
     ) -> Self {
         Self { hold, silently, requests, _alive: alive }
     }
@@ -88,25 +85,25 @@ impl Drop for Held {
 
 /// Bytes in the memory of the node on this host, which stay as they are until this is dropped: they were compared with
 /// their checksum there. They are to be used and dropped soon, as they take room from everything else that the node does.
+/// A child of the process that was lent them has none: there they are empty, and given back by nobody.
 pub struct LentBytes {
-    bytes: ShmView,
-    _held: Arc<Held>,
+    bytes: OfProcess<(ShmView, Arc<Held>)>,
 }
 
 impl LentBytes {
-    pub(crate) const fn new(bytes: ShmView, held: Arc<Held>) -> Self {
-        Self { bytes, _held: held }
+    pub(crate) fn new(bytes: ShmView, held: Arc<Held>) -> Self {
+        Self { bytes: OfProcess::new((bytes, held)) }
     }
 }
 
 impl AsRef<[u8]> for LentBytes {
     fn as_ref(&self) -> &[u8] {
-        &self.bytes
+        self.bytes.get().map_or(&[], |(bytes, _)| bytes)
     }
 }
 
 impl fmt::Debug for LentBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LentBytes").field("bytes", &self.bytes.len()).finish_non_exhaustive()
+        f.debug_struct("LentBytes").field("bytes", &self.as_ref().len()).finish_non_exhaustive()
     }
 }

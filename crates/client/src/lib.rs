@@ -19,6 +19,9 @@
 //! call to a cluster is tried until its deadline, because another node can answer, and there one
 //! thread per client follows the routing; it ends within a second after the client.
 //!
+//! A child of a fork has connections, sessions, threads and locks of its own: what talks to a server is in a
+//! [`millpond_env::PerProcess`] or [`millpond_env::OfProcess`], which no lock comes before.
+//!
 //! A [`Volume`] has threads of its own: one keeps its session, some do what was submitted.
 //!
 //! Absent on purpose: other threads, and knowledge of what keys mean (crate `kv`).
@@ -57,7 +60,7 @@ pub use layout::{BehindLastChunk, FileBytes};
 pub use lent::LentBytes;
 pub use meta::OwnMeta;
 pub use options::{ClientOptions, Transport, TransportInUse};
-pub use own::{OwnBytes, OwnNode};
+pub use own::{OwnBytes, OwnNode, OwnPlace};
 pub use region::Region;
 pub use share::{Chunks, FileBases, SharedName, clone_file};
 pub use spill::{Door, Spilled, spill};

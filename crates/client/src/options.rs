@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::address::{Address, Addresses};
 use crate::error::ClientError;
 use crate::meta::OwnMeta;
-use crate::own::OwnNode;
+use crate::own::{OwnNode, OwnPlace};
 
 /// Connections of one client at most: each is served by one core of the server.
 const CONNECTIONS_MAX: usize = 64;
@@ -97,6 +97,8 @@ pub struct ClientOptions {
     pub own_meta: Option<Arc<dyn OwnMeta>>,
     /// The node in this process, if there is one: [`crate::File::read_here`] reads from it.
     pub own_node: Option<Arc<dyn OwnNode>>,
+    /// The address at which this process reaches its own node, in place of the one that the cluster has.
+    pub own_place: Option<OwnPlace>,
 }
 
 impl ClientOptions {
@@ -115,6 +117,7 @@ impl ClientOptions {
             lends: false,
             own_meta: None,
             own_node: None,
+            own_place: None,
         }
     }
 

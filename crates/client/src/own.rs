@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use millpond_env::SharedBuf;
 use millpond_types::Crc32c;
+use millpond_types::cluster::NodeId;
 use millpond_types::wire::ChunkReadRequest;
+
+use crate::Address;
 
 /// A node in the client's own process, which is read from without a connection and without a copy.
 pub trait OwnNode: fmt::Debug + Send + Sync {
@@ -18,6 +21,16 @@ pub trait OwnNode: fmt::Debug + Send + Sync {
         &self,
         request: ChunkReadRequest,
     ) -> Pin<Box<dyn Future<Output = Option<Vec<OwnBytes>>> + Send + '_>>;
+}
+
+/// A node, and where this process reaches it: the address that the cluster has of it may be one for clients with TLS, or one that
+/// leads around a network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnPlace {
+    /// The node.
+    pub node: NodeId,
+    /// Its address for this process.
+    pub address: Address,
 }
 
 /// Bytes in a node's memory, which stay there until this is dropped.

@@ -6,9 +6,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use millpond_env::{BlockingStream, RealClock, ShmRegion, boot_id};
+use millpond_env::{Condvar, Mutex};
 use millpond_types::wire::ShmAttach;
 use millpond_types::{Tick, Uuid128};
-use parking_lot::{Condvar, Mutex};
 
 use crate::address::Address;
 use crate::connection::{Connection, Deadline, ServerInfo};
@@ -294,15 +294,8 @@ impl Pool {
     fn connect_counted(self: &Arc<Self>, deadline: Deadline) -> Result<Lent, ClientError> {
         // Gives the place back when connecting fails.
         let mut lent = self.lend(None, None);
-        if let Some(down) = self.state.lock().down.clone() {
-            let now = RealClock::tick();
-            if now < down.until {
-                return Err(ClientError::Down {
-                    address: self.name(),
-                    reason: down.reason,
-                    retry_in: down.until.since(now),
-                });
-            }
+        if let Some(error) = self.down() {
+            return Err(error);
         }
         match self.connect(deadline) {
             Ok(connection) => {
@@ -325,6 +318,18 @@ impl Pool {
                 Err(error)
             }
         }
+    }
+
+    /// Why the server cannot be reached, until the next attempt is due.
+    pub(crate) fn down(&self) -> Option<ClientError> {
+        let down = self.state.lock().down.clone()?;
+        let retry_in = down.until.since(RealClock::tick());
+        let is_over = retry_in.is_zero();
+        (!is_over).then(|| ClientError::Down {
+            address: self.name(),
+            reason: down.reason,
+            retry_in,
+        })
     }
 
     fn note_down(&self, error: &ClientError) {
@@ -355,10 +360,14 @@ impl Pool {
         let count = self.peer.addresses.len();
         let first = self.state.lock().answered;
         let mut last = None;
-        for index in (0..count).map(|n| (first + n) % count) {
+        for n in 0..count {
+            let index = (first + n) % count;
+            // What is left is shared, so that one that says nothing leaves time for the others.
+            let all = deadline.at.since(RealClock::tick());
+            let share = all / u32::try_from(count - n).unwrap_or(u32::MAX);
             let limit = match self.peer.patience {
-                Some(patience) => deadline.within(patience),
-                None if count > 1 => deadline.within(CONNECT_MAX_OF_SEVERAL),
+                Some(patience) => deadline.within(patience.min(share)),
+                None if count > 1 => deadline.within(CONNECT_MAX_OF_SEVERAL.min(share)),
                 None => deadline,
             };
             match connect(&self.peer.addresses[index], limit) {
@@ -472,7 +481,7 @@ impl Pool {
         deadline: Deadline,
     ) -> Result<Connection, ClientError> {
         let name = address.to_string();
-        let resolved = address.resolve().map_err(|error| connect_error(&name, error))?;
+        let resolved = address.resolve(deadline.at).map_err(|error| connect_error(&name, error))?;
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         let mut left = resolved.len();
         for socket in resolved {

@@ -8,7 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use millpond_env::{ShmMemory, ShmRegion};
+use millpond_env::{OfProcess, ShmMemory, ShmRegion};
 
 use crate::client::Client;
 use crate::error::ClientError;
@@ -27,7 +27,8 @@ const REGION_BYTES_MAX: usize = 64 << 30;
 ///
 /// A region has one connection. A call that finds it in use, a call to another node, and every call
 /// after the connection was lost ([`Region::is_shared`]) have the bytes copied, as from other memory. So
-/// threads that write at the same time should each register memory of their own.
+/// threads that write at the same time should each register memory of their own. In a child of the process
+/// that registered it, it is memory like any other, and the child's own.
 ///
 /// ```no_run
 /// use millpond_client::{Client, ClientOptions, OpenOptions, Volume};
@@ -43,19 +44,20 @@ const REGION_BYTES_MAX: usize = 64 << 30;
 #[derive(Debug)]
 pub struct Region {
     memory: ShmMemory,
-    seat: Option<Arc<Seat>>,
+    /// A child has no part in its parent's.
+    seat: Option<OfProcess<Arc<Seat>>>,
 }
 
 impl Region {
-    pub(crate) const fn shared(memory: ShmMemory, seat: Arc<Seat>) -> Self {
-        Self { memory, seat: Some(seat) }
+    pub(crate) fn shared(memory: ShmMemory, seat: Arc<Seat>) -> Self {
+        Self { memory, seat: Some(OfProcess::new(seat)) }
     }
 
     /// Whether a node shares it at the moment; not any more once the connection to that node broke, for
     /// instance because it was started again. Register memory anew then.
     #[must_use]
     pub fn is_shared(&self) -> bool {
-        self.seat.as_ref().is_some_and(|seat| seat.is_live())
+        self.seat().is_some_and(|seat| seat.is_live())
     }
 
     /// Cuts the first `len` bytes off, as a region of its own on the same connection; none when it has
@@ -63,7 +65,12 @@ impl Region {
     #[must_use]
     pub fn split_to(&mut self, len: usize) -> Option<Self> {
         let memory = self.memory.split_to(len)?;
-        Some(Self { memory, seat: self.seat.clone() })
+        let seat = self.seat().map(|seat| OfProcess::new(Arc::clone(seat)));
+        Some(Self { memory, seat })
+    }
+
+    fn seat(&self) -> Option<&Arc<Seat>> {
+        self.seat.as_ref().and_then(OfProcess::get)
     }
 }
 

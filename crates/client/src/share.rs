@@ -8,13 +8,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millpond_env::Mutex;
 use millpond_types::limits::BASES_MAX;
 use millpond_types::meta::{
     Attr, CloneFile, FileBase, Ino, Layout, MetaOp, MetaReply, Name, SharedRecord,
 };
 use millpond_types::wire::{ChunkBase, ChunkBases, ChunkChange};
 use millpond_types::{DataId, FileChunk};
-use parking_lot::Mutex;
 
 use crate::call::Value;
 use crate::chunks::{ChunkAt, ChunkCut};

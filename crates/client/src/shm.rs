@@ -6,13 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millpond_env::{
-    EnvError, EventFd, RING_HEADER, RealClock, RingConsumer, RingError, RingProducer, RingWake,
-    ShmAccess, ShmMemory, ShmRegion,
+    EnvError, EventFd, Mutex, ProcessFd, RING_HEADER, RealClock, RingConsumer, RingError,
+    RingProducer, RingWake, ShmAccess, ShmMemory, ShmRegion,
 };
 use millpond_types::wire::{ChunkWriteRequest, PutItem, WireError};
 use millpond_types::wire::{FrameHeader, GetReply, HEADER_BYTES, ItemStatus, ShmAttachReply};
 use millpond_types::{Crc32c, Tick};
-use parking_lot::Mutex;
 
 use crate::arena::Arena;
 use crate::call::{GetOutcome, Items, Reads, Value};
@@ -36,7 +35,7 @@ pub(crate) struct ShmLink {
     region: ShmRegion,
     requests: Arc<Mutex<Requests>>,
     /// What the server watches, where it lends.
-    alive: Option<Arc<OwnedFd>>,
+    alive: Option<Arc<ProcessFd>>,
     replies: RingConsumer,
     pub(crate) arena: Arena,
     record: Vec<u8>,
@@ -75,7 +74,7 @@ impl ShmLink {
         let (Some(pool), Some(arena), Some(event)) = (fds.next(), fds.next(), fds.next()) else {
             return Err(StreamError::Unexpected("shared memory without its three descriptors"));
         };
-        let alive = fds.next().map(Arc::new);
+        let alive = fds.next().map(ProcessFd::new).map(Arc::new);
         let size = |bytes: u64| {
             usize::try_from(bytes).map_err(|_| StreamError::Wire(WireError::Field("bytes")))
         };

@@ -14,7 +14,7 @@ use rustls_pki_types::{CertificateDer, ServerName};
 use crate::error::ClientError;
 
 /// Reads the certificates that may sign the server's.
-pub(crate) fn config(ca: &Path) -> Result<Arc<ClientConfig>, ClientError> {
+pub(crate) fn roots(ca: &Path) -> Result<RootCertStore, ClientError> {
     let bad = |what: String| {
         ClientError::argument("tls_ca", format!("{}: {what}; give a PEM file", ca.display()))
     };
@@ -27,10 +27,15 @@ pub(crate) fn config(ca: &Path) -> Result<Arc<ClientConfig>, ClientError> {
     if roots.is_empty() {
         return Err(bad("holds no certificate".to_owned()));
     }
+    Ok(roots)
+}
+
+/// What sessions of one process are made with; they remember in it what shortens the next handshake.
+pub(crate) fn config(roots: RootCertStore) -> Result<Arc<ClientConfig>, ClientError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| bad(error.to_string()))?
+        .map_err(|error| ClientError::argument("tls_ca", error.to_string()))?
         .with_root_certificates(roots)
         .with_no_client_auth();
     Ok(Arc::new(config))
@@ -65,6 +70,18 @@ impl Write for Timed<'_> {
     }
 }
 
+/// Says what most likely is wrong where the other side has nothing to say to the begin of a handshake.
+fn no_handshake(error: io::Error) -> io::Error {
+    let text = "the server ended the connection in place of a TLS handshake: where it speaks no TLS, leave tls_ca \
+                (--tls-ca) out";
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+            io::Error::new(error.kind(), text)
+        }
+        _ => error,
+    }
+}
+
 impl TlsStream {
     /// A session with the server named `host`; the handshake runs with the first bytes.
     pub(crate) fn new(
@@ -92,6 +109,9 @@ impl TlsStream {
 
     pub(crate) fn send(&mut self, parts: &[IoSlice<'_>], deadline: Tick) -> io::Result<()> {
         let mut timed = Timed { stream: &self.stream, deadline };
+        while self.session.is_handshaking() {
+            self.session.complete_io(&mut timed).map_err(no_handshake)?;
+        }
         let mut tls = rustls::Stream::new(&mut self.session, &mut timed);
         for part in parts {
             tls.write_all(part)?;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use millpond_types::limits::{BATCH_KEYS_MAX, CHUNK_BYTES_MAX, LIST_KEYS_MAX};
 use millpond_types::wire::{
     GetRequest, ItemStatus, KeysRequest, Leaders, ListReply, ListRequest, MatchReply, MatchRequest,
-    NamespaceOpen, NamespaceRef, NamespacesReply, Planned, PutItem, PutRequest, StatsReply,
-    StatsRequest, StatusReply, Verb, WireError,
+    NamespaceOpen, NamespaceRef, NamespaceSet, NamespacesReply, Planned, PutItem, PutRequest,
+    StatsReply, StatsRequest, StatusReply, Verb, WireError,
 };
 use millpond_types::{BlockKey, Crc32c, GroupId, NamespaceInfo, Uuid128};
 
@@ -210,6 +210,25 @@ impl Client {
         let request = (Verb::NamespaceList, Vec::new());
         let deadline = self.deadline(deadline);
         Ok(self.plain(request, NamespacesReply::decode, deadline, None)?.namespaces)
+    }
+
+    /// Changes options of a namespace; what it is now. A quota is in force at once, the others for what is
+    /// stored from now on.
+    ///
+    /// # Errors
+    /// `NoNamespace`, and as for every call.
+    pub fn set_namespace(
+        &self,
+        set: &NamespaceSet,
+        deadline: Option<Duration>,
+    ) -> Result<NamespaceInfo, ClientError> {
+        let request = (Verb::NamespaceSet, set.encode());
+        let deadline = self.deadline(deadline);
+        let mut reply = self.plain(request, NamespacesReply::decode, deadline, None)?;
+        reply.namespaces.pop().ok_or_else(|| ClientError::Unexpected {
+            address: self.name(),
+            what: "a changed namespace without its number",
+        })
     }
 
     /// Removes a namespace and its blocks.

@@ -127,8 +127,8 @@ type Wanted = (ChainId, DiskId, Option<TargetId>);
 /// Plans, and hands out steps within limits.
 #[derive(Debug, Default)]
 pub struct Planner {
-    /// The disks that the plan was made for.
-    basis: Option<(TableSet, Vec<PlanDisk>)>,
+    /// The replicas, tables and disks that the plan was made for.
+    basis: Option<(u8, TableSet, Vec<PlanDisk>)>,
     chains: VecDeque<(u8, Vec<DiskId>)>,
     /// Chains once all of the plan are made: those on their way to the store are in no queue.
     chains_wanted: usize,
@@ -157,7 +157,7 @@ impl Planner {
         if view.replicas == 0 {
             return Vec::new();
         }
-        let basis = (view.more, view.disks.to_vec());
+        let basis = (view.replicas, view.more, view.disks.to_vec());
         if self.basis.as_ref() != Some(&basis) {
             self.replan(view);
             self.basis = Some(basis);

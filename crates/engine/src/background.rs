@@ -12,6 +12,7 @@ use millpond_types::ChunkId;
 use crate::engine::{Cursor, Engine, Inner};
 use crate::error::{EngineError, ErrorKind};
 use crate::index::SHARDS;
+use crate::space::Space;
 
 /// Pause between rounds of housekeeping.
 const ROUND: Duration = Duration::from_millis(200);
@@ -221,7 +222,13 @@ impl<D: Disk> Inner<D> {
         if free < COMPACT_BELOW {
             self.compact_once(COMPACT_SEGMENTS).await?;
         }
-        if self.log.0.lock().bytes >= self.options.checkpoint_log_bytes.0 {
+        self.take_room(Space::stock_lacks_room).await?;
+        let is_short = self.space.lock().is_short();
+        let log_bytes_max = self.options.checkpoint_log_bytes.0;
+        // What the log gives back is room for chunks.
+        let log_bytes_max =
+            if is_short { log_bytes_max.min(self.segment_bytes) } else { log_bytes_max };
+        if self.log.0.lock().bytes >= log_bytes_max {
             self.checkpoint().await?;
         }
         match self.prepare_segment().await {

@@ -11,7 +11,7 @@ use millpond_types::limits::PAGE_BYTES;
 use crate::engine::{Inner, timed};
 use crate::error::EngineError;
 use crate::format::record::{ChunkRecord, Location};
-use crate::index::{Guard, Shard};
+use crate::index::{Guard, Shard, weight};
 use crate::log::{Apply, Pending};
 
 /// Chunks and bytes of one batch: some milliseconds of disk time.
@@ -87,7 +87,7 @@ impl<D: Disk> Inner<D> {
             }
             freed
         };
-        self.dirty.add(u64::from(record.len));
+        self.dirty.add(weight(record.len));
         for at in freed {
             self.release(at);
         }
@@ -112,7 +112,7 @@ impl<D: Disk> Inner<D> {
         match removed.hot.filter(|h| h.dirty) {
             // Never on the disk: its slab is free, what the log says stays.
             Some(hot) => {
-                self.dirty.sub(u64::from(removed.len));
+                self.dirty.sub(weight(removed.len));
                 self.promoted.done(hot.promoted_from);
                 (hot.previous, vec![removed.location])
             }

@@ -115,7 +115,7 @@ async fn walk<D: Disk>(disk: &D, pool: &BufferPool, data: bool) -> Result<Inspec
             out.log_batches = log.batches;
             out.log_bytes = log.bytes;
             out.log_segments = log.segments.iter().copied().collect();
-            match claim_space(&sb, &index, &mut log) {
+            match claim_space(&sb, &index, &mut log, false) {
                 Ok((space, _)) => {
                     out.used_bytes = space.used_bytes();
                     out.free_segments = space.free_segments() as u64;

@@ -22,6 +22,7 @@ use crate::format::codec::Writer;
 use crate::format::record::{PUT_BYTES_MAX, encode_put};
 use crate::format::superblock::{CHECKPOINT_SEGMENTS_MAX, LogPosition, Superblock};
 use crate::index::{Hot, SHARDS, Shard};
+use crate::space::Space;
 
 /// The checkpoint being written.
 struct Stream {
@@ -117,6 +118,7 @@ impl<D: Disk> Inner<D> {
         let per_segment = self.segment_bytes / size as u64;
         let within = u64::from(stream.blocks) % per_segment;
         if within == 0 {
+            self.take_room(Space::log_lacks_room).await?;
             if stream.segments.len() >= CHECKPOINT_SEGMENTS_MAX {
                 return Err(EngineError::NoSpace);
             }

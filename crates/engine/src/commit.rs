@@ -11,7 +11,9 @@ use crate::format::batch::{self, BATCH_BYTES_MAX, BatchHeader, HEADER_BYTES};
 use crate::format::codec::Writer;
 use crate::format::record::{ChunkRecord, Record};
 use crate::format::superblock::LogPosition;
+use crate::index::weight;
 use crate::log::{Apply, InFlight, LeadToken, LogState, Pending, Queued, Signal, Wait};
+use crate::space::Space;
 
 /// Each segment of the log keeps its last page for the pointer to the next one.
 const POINTER_BYTES: u64 = PAGE_BYTES as u64;
@@ -75,6 +77,10 @@ impl<D: Disk> Inner<D> {
         // Callers that were woken together reach the log together: let them catch up once.
         crate::tasks::yield_once().await;
         loop {
+            // Without room the log goes on as far as it has some: the job says so.
+            if let Err(error) = self.take_room(Space::log_lacks_room).await {
+                tracing::error!(%error, "asking for room for the log");
+            }
             let job = match self.take_job() {
                 Ok(Some(job)) => job,
                 Ok(None) => break,
@@ -254,6 +260,7 @@ impl<D: Disk> Inner<D> {
                 state.buffer = job.bytes.try_unique().ok();
             }
         }
+        self.note_clean();
         self.metrics.commits.inc();
         self.metrics.commit_records.add(pendings.len() as u64);
         for queued in pendings {
@@ -355,7 +362,7 @@ impl<D: Disk> Inner<D> {
             shard.take_hot(slot);
         }
         drop(shard);
-        self.dirty.sub(u64::from(c.len));
+        self.dirty.sub(weight(c.len));
         self.promoted.done(promoted_from);
         if below.is_some() {
             self.metrics.folds.inc();

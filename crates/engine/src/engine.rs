@@ -15,7 +15,7 @@ use crate::error::EngineError;
 use crate::fold::Unfolded;
 use crate::format::record::Location;
 use crate::format::superblock::{DATA_START, Superblock};
-use crate::index::{ChunkInfo, Entry, Hot, Index, Removed, SHARDS, Usage};
+use crate::index::{ChunkInfo, Entry, Hot, Index, Removed, SHARDS, Usage, weight};
 use crate::log::Log;
 use crate::metrics::{EngineMetrics, EngineStats};
 use crate::options::EngineOptions;
@@ -26,6 +26,15 @@ use crate::space::{ClassUsage, Readers, Space};
 
 /// A write whose caller went away may still reach the disk for this long; the slab waits.
 const QUARANTINE: Duration = Duration::from_mins(1);
+
+/// Share of the pool that what makes room needs: the log, write-behind, checkpoints, compaction, deletes.
+/// Requests leave it alone, or memory full of values that wait for room would keep room from being made.
+const RESERVE_SHARE: usize = 16;
+/// Two batches of compaction, a block of a checkpoint and the log's buffers, several times.
+const RESERVE_MAX: usize = 32 << 20;
+/// A look for memory to drop that found none is repeated after so many times what it took: with every
+/// chunk in memory dirty it takes milliseconds, and each of thousands of requests would look again.
+const BARREN_TIMES: u32 = 4;
 
 /// A chunk store on one disk. Clones are the same engine; every core may use it.
 pub struct Engine<D: Disk>(pub(crate) Arc<Inner<D>>);
@@ -75,6 +84,7 @@ pub(crate) struct Inner<D> {
     pub(crate) log: Arc<Log>,
     pub(crate) superblock: Mutex<Superblock>,
     pub(crate) versions: AtomicU64,
+    /// Bytes in memory that the disk does not have, in whole pages: a value of one byte takes one.
     pub(crate) dirty: Gauge,
     pub(crate) dirty_queue: Mutex<VecDeque<ChunkId>>,
     /// Chunks whose newest bytes are in the log alone, those first that were patched first.
@@ -87,9 +97,12 @@ pub(crate) struct Inner<D> {
     pub(crate) queueing: RwLock<()>,
     pub(crate) leased: Gauge,
     pub(crate) reclaim_at: AtomicUsize,
+    /// Until when nothing in memory can be dropped, as far as the last look told.
+    pub(crate) barren_until: AtomicU64,
     pub(crate) evict_at: AtomicUsize,
     pub(crate) quarantine: Mutex<Vec<(Tick, Location)>>,
     pub(crate) checkpointing: tokio::sync::Mutex<()>,
+    pub(crate) taking_room: tokio::sync::Mutex<()>,
     pub(crate) compacting: tokio::sync::Mutex<()>,
     pub(crate) wake_background: tokio::sync::Notify,
     pub(crate) wake_lazy: tokio::sync::Notify,
@@ -148,7 +161,7 @@ impl<D: Disk> Inner<D> {
         }
         let (mut slabs, mut below) = (vec![removed.location], None);
         if let Some(Hot { dirty: true, previous, patched, promoted_from, .. }) = removed.hot {
-            self.dirty.sub(u64::from(removed.len));
+            self.dirty.sub(weight(removed.len));
             self.promoted.done(promoted_from);
             slabs.extend(previous.map(|p| p.location));
             slabs.extend(patched.as_ref().map(|base| base.record.location));
@@ -157,9 +170,33 @@ impl<D: Disk> Inner<D> {
         Freed { slabs, below }
     }
 
-    /// A buffer, at the expense of clean chunks in memory when the pool is short.
+    /// A buffer for what makes room, of all that is free, at the expense of clean chunks in memory when the
+    /// pool is short. Requests take theirs by [`Inner::request_buf`].
     pub(crate) fn pool_buf(&self, len: usize) -> Result<Buf, EngineError> {
-        if let Some(buf) = self.pool.try_alloc(len) {
+        self.buf_leaving(len, 0)
+    }
+
+    /// A buffer for a request: the reserve stays.
+    pub(crate) fn request_buf(&self, len: usize) -> Result<Buf, EngineError> {
+        self.buf_leaving(len, self.reserve_bytes())
+    }
+
+    /// Whether a request may take `len` bytes of the pool now.
+    pub(crate) fn request_fits(&self, len: usize) -> Result<(), EngineError> {
+        let wanted = self.pool.used() + len + self.reserve_bytes();
+        let over = wanted.saturating_sub(self.pool.capacity());
+        if over == 0 || self.reclaim(over.max(64 << 10)) >= over {
+            return Ok(());
+        }
+        Err(EngineError::Busy("no memory buffer is free"))
+    }
+
+    fn reserve_bytes(&self) -> usize {
+        (self.pool.capacity() / RESERVE_SHARE).min(RESERVE_MAX)
+    }
+
+    fn buf_leaving(&self, len: usize, left: usize) -> Result<Buf, EngineError> {
+        if let Some(buf) = self.pool.try_alloc_leaving(len, left) {
             return Ok(buf);
         }
         // Freed pages must also lie side by side; larger buffers need more tries.
@@ -167,15 +204,35 @@ impl<D: Disk> Inner<D> {
             if self.reclaim(len.max(64 << 10)) == 0 {
                 break;
             }
-            if let Some(buf) = self.pool.try_alloc(len) {
+            if let Some(buf) = self.pool.try_alloc_leaving(len, left) {
                 return Ok(buf);
             }
         }
         Err(EngineError::Busy("no memory buffer is free"))
     }
 
-    /// Drops clean chunks from memory until `bytes` are given back; returns how many were.
+    /// Drops clean chunks from memory until `bytes` are given back; returns how many were. Nothing for a
+    /// while after it found nothing.
     pub(crate) fn reclaim(&self, bytes: usize) -> usize {
+        let started = self.clock.now();
+        if started.0 < self.barren_until.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let freed = self.drop_clean(bytes);
+        if freed == 0 {
+            let now = self.clock.now();
+            let until = now.plus(now.since(started) * BARREN_TIMES);
+            self.barren_until.store(until.0, Ordering::Relaxed);
+        }
+        freed
+    }
+
+    /// Something in memory may be dropped now that could not before.
+    pub(crate) fn note_clean(&self) {
+        self.barren_until.store(0, Ordering::Relaxed);
+    }
+
+    fn drop_clean(&self, bytes: usize) -> usize {
         let mut freed = 0;
         for _ in 0..SHARDS {
             let at = self.reclaim_at.fetch_add(1, Ordering::Relaxed) % SHARDS;
@@ -413,6 +470,12 @@ impl<D: Disk> Engine<D> {
         }
     }
 
+    /// Bytes of memory that the index takes, about. It looks at every shard.
+    #[must_use]
+    pub fn index_bytes(&self) -> u64 {
+        self.0.index.memory_bytes()
+    }
+
     /// Segments and slabs by class.
     #[must_use]
     pub fn class_usage(&self) -> Vec<ClassUsage> {
@@ -431,11 +494,20 @@ impl<D: Disk> Engine<D> {
         self.0.superblock.lock().clone()
     }
 
-    /// A pool buffer, at the expense of clean chunks in memory when the pool is short.
+    /// A pool buffer for a request, at the expense of clean chunks in memory when the pool is short. It
+    /// leaves what making room needs.
     ///
     /// # Errors
     /// `Busy` when nothing can be dropped.
     pub fn alloc(&self, len: usize) -> Result<Buf, EngineError> {
+        self.0.request_buf(len)
+    }
+
+    /// A pool buffer for what makes room, deletes for instance: as [`Engine::alloc`], of the reserve too.
+    ///
+    /// # Errors
+    /// `Busy` when nothing can be dropped.
+    pub fn alloc_reserved(&self, len: usize) -> Result<Buf, EngineError> {
         self.0.pool_buf(len)
     }
 

@@ -41,6 +41,7 @@ mod promote;
 mod quota;
 mod read;
 mod recover;
+mod room;
 mod shares;
 mod space;
 mod tasks;

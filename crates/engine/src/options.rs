@@ -65,7 +65,7 @@ pub struct EngineOptions {
     pub high_watermark: u32,
     /// Eviction stops below this share of the space, in per mille.
     pub low_watermark: u32,
-    /// Bytes acknowledged from memory and not yet on the disk; above it, writes wait.
+    /// Bytes, in whole pages of 4 KiB, acknowledged from memory and not yet on the disk; above it, writes wait.
     pub dirty_bytes_max: ByteSize,
     /// Share of the space that may be leased, in per mille.
     pub lease_share: u32,

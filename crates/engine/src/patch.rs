@@ -21,7 +21,7 @@ use crate::engine::{Engine, Freed, Inner};
 use crate::error::EngineError;
 use crate::fold::{Mark, OnItsWay};
 use crate::format::record::{ChunkRecord, PATCH_BYTES_MAX, PatchRecord, Record};
-use crate::index::{ChunkInfo, Guard};
+use crate::index::{ChunkInfo, Guard, weight};
 use crate::log::{Apply, Pending};
 use crate::pieces;
 
@@ -252,7 +252,7 @@ impl<D: Disk> Inner<D> {
     /// The record of a patch is durable: its chunk is in memory, and what it was is given back.
     pub(crate) fn install_patched(&self, patch: &PatchRecord, patching: Patching) -> Freed {
         let (c, Patching { content, base, _room }) = (&patch.to, patching);
-        self.dirty.add(u64::from(c.len));
+        self.dirty.add(weight(c.len));
         let mut shard = self.index.shard(c.id);
         let old = shard.find(c.id).map(|slot| shard.remove(slot));
         let slot = shard.insert(c);

@@ -12,6 +12,7 @@ use millpond_env::{BufferPool, Disk};
 
 use crate::engine::Inner;
 use crate::error::EngineError;
+use crate::space::Space;
 
 /// Bytes of one write.
 const PIECE: usize = 256 << 10;
@@ -58,6 +59,7 @@ impl<D: Disk> Inner<D> {
         if used < self.segment_bytes / 2 {
             return Ok(());
         }
+        self.take_room(Space::log_lacks_room).await?;
         let Some((segment, is_written)) = self.space.lock().begin_preparing() else {
             return Ok(());
         };

@@ -275,6 +275,7 @@ impl<D: Disk> Engine<D> {
             }
             Found::Disk(info, slot, sums, reader) => {
                 let part = clip(info.len as usize);
+                inner.request_fits(part.len())?;
                 let all = part == (0..info.len as usize);
                 match inner.read_slab(&info, &sums, reader.location, part).await {
                     Ok(bytes) => {

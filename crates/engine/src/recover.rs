@@ -412,6 +412,7 @@ pub(crate) fn claim_space(
     sb: &Superblock,
     index: &Index,
     log: &mut Replayed,
+    takes_room: bool,
 ) -> Result<(Space, Vec<Location>), FormatError> {
     let mut space = Space::new(sb.segments(), sb.segment_bytes);
     for segment in &sb.checkpoint_segments {
@@ -449,7 +450,7 @@ pub(crate) fn claim_space(
         }
     }
     log.patched.claim_places(&mut space, sb.segment_bytes);
-    space.finish_claims();
+    space.finish_claims(takes_room);
     Ok((space, below.into_keys().collect()))
 }
 
@@ -528,7 +529,7 @@ impl<D: Disk> Engine<D> {
         } else {
             Undone::default()
         };
-        let (space, below) = claim_space(&sb, &index, &mut log)?;
+        let (space, below) = claim_space(&sb, &index, &mut log, disk.takes_room())?;
         log.next_version = log.next_version.max(highest + 1);
         if sb.version < FORMAT_VERSION {
             migrate(&disk, &pool, &mut sb).await?;
@@ -579,9 +580,11 @@ fn assemble<D: Disk>(
         queueing: RwLock::new(()),
         leased: Gauge::default(),
         reclaim_at: 0.into(),
+        barren_until: 0.into(),
         evict_at: 0.into(),
         quarantine: Mutex::default(),
         checkpointing: tokio::sync::Mutex::new(()),
+        taking_room: tokio::sync::Mutex::new(()),
         compacting: tokio::sync::Mutex::new(()),
         wake_background: tokio::sync::Notify::new(),
         wake_lazy: tokio::sync::Notify::new(),

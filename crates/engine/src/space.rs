@@ -1,7 +1,9 @@
 //! Disk space: segments, their slabs, and who still reads a slab.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::time::Duration;
 
+use millpond_types::Tick;
 use parking_lot::Mutex;
 
 use crate::format::class::{CLASSES, Class};
@@ -10,6 +12,8 @@ use crate::format::superblock::DATA_START;
 
 /// A chunk takes no slab of more than so many times its class while segments are left.
 const SHARED_MAX: u64 = 4;
+/// How long a disk that had no room is believed to have none.
+const ROOM_RETRY: Duration = Duration::from_secs(5);
 
 fn class_byte(class: Class) -> u8 {
     u8::try_from(class.index()).unwrap_or(u8::MAX)
@@ -105,6 +109,12 @@ pub(crate) struct Space {
     segments: Vec<Use>,
     /// Slabs and checkpoints take the last one; what the log had comes first, and is the log's again if it can be.
     free: VecDeque<u32>,
+    /// Free segments that the disk has not promised room for, the lowest last.
+    bare: VecDeque<u32>,
+    /// When the disk had no room for a segment, and none since.
+    short_since: Option<Tick>,
+    /// Segments that were asked for in vain since then.
+    refused: usize,
     /// The log's next segment, if it was written already.
     ready: Option<u32>,
     /// Segments that were prepared for the log: all of each was written once.
@@ -125,6 +135,9 @@ impl Space {
             segment_bytes,
             segments: (0..segments).map(|_| Use::Free).collect(),
             free: (0..segments).rev().collect(),
+            bare: VecDeque::new(),
+            short_since: None,
+            refused: 0,
             ready: None,
             written: HashSet::new(),
             partial: vec![Partial::default(); CLASSES],
@@ -165,7 +178,7 @@ impl Space {
         }
         let segment = match self.partial[class.index()].fullest() {
             Some(segment) => segment,
-            None if self.free.len() > self.reserve => match self.shared(class) {
+            None if self.left() > 0 && self.free.len() > self.stock() => match self.shared(class) {
                 Some(segment) => segment,
                 None => self.open_segment(class)?,
             },
@@ -179,7 +192,7 @@ impl Space {
     /// a GiB would be full of some MiB.
     fn shared(&self, class: Class) -> Option<u32> {
         let all = self.segments.len();
-        let few = self.free.len() - self.reserve <= all / 4;
+        let few = self.left() <= all / 4;
         if !few || all >= 2 * CLASSES {
             return None;
         }
@@ -254,13 +267,14 @@ impl Space {
     }
 
     /// Rebuilds the free lists after [`Space::claim`] and [`Space::claim_segment`]: the lowest free segment is
-    /// taken first.
-    pub(crate) fn finish_claims(&mut self) {
+    /// taken first. What is in use has its room; of the others a disk that `takes_room` is asked.
+    pub(crate) fn finish_claims(&mut self, takes_room: bool) {
         self.partial.fill(Partial::default());
         self.free.clear();
+        let free = if takes_room { &mut self.bare } else { &mut self.free };
         for (n, state) in (0u32..).zip(&self.segments) {
             match state {
-                Use::Free => self.free.push_front(n),
+                Use::Free => free.push_front(n),
                 Use::Slabs(s) if s.free > 0 => {
                     self.partial[s.class.index()].insert(s.free, n);
                 }
@@ -293,7 +307,7 @@ impl Space {
     /// Takes a segment that the log will have next, unless it has one or few are left, and says whether it
     /// needs no writing; to be followed by [`Space::prepared`].
     pub(crate) fn begin_preparing(&mut self) -> Option<(u32, bool)> {
-        if self.ready.is_some() || self.free.len() <= self.reserve {
+        if self.ready.is_some() || self.left() == 0 {
             return None;
         }
         let first = *self.free.front()?;
@@ -337,13 +351,92 @@ impl Space {
     }
 
     pub(crate) fn free_segments(&self) -> usize {
-        (self.free.len() + usize::from(self.ready.is_some())).saturating_sub(self.reserve)
+        (self.reachable() + usize::from(self.ready.is_some())).saturating_sub(self.kept())
+    }
+
+    /// Free segments, those that the disk has room for as far as is known.
+    fn reachable(&self) -> usize {
+        let bare = if self.short_since.is_some() { 0 } else { self.bare.len() };
+        self.free.len() + bare
+    }
+
+    /// Free segments that are kept from slabs. Those of a disk that is short of room may all be needed before
+    /// their number is that of the reserve.
+    fn kept(&self) -> usize {
+        if self.short_since.is_some() { self.stock() } else { self.reserve }
+    }
+
+    /// Free segments that slabs may take.
+    fn left(&self) -> usize {
+        self.reachable().saturating_sub(self.kept())
+    }
+
+    /// Free segments with room that slabs must leave while others have none: one for the log to go on in, and as
+    /// many as log and checkpoint have now, so that the next checkpoint can give those back.
+    fn stock(&self) -> usize {
+        if self.bare.is_empty() {
+            return 0;
+        }
+        (1 + self.taken.max(1)).min(self.reserve) - usize::from(self.ready.is_some())
+    }
+
+    /// Whether slabs for `len` bytes wait for the disk to make room for a segment.
+    pub(crate) fn lacks_room(&self, len: u64) -> bool {
+        let Some(class) = Class::for_len(len).filter(|_| len > 0) else { return false };
+        let has_slab = self.partial[class.index()].fullest().is_some();
+        !has_slab && !self.bare.is_empty() && self.free.len() <= self.stock()
+    }
+
+    /// Whether the log or a checkpoint does.
+    pub(crate) fn log_lacks_room(&self) -> bool {
+        self.free.is_empty() && self.ready.is_none() && !self.bare.is_empty()
+    }
+
+    /// Whether chunks are stored and less room than they need beside them is ready, or the disk is not known to have
+    /// room again: clients of a full disk bring no chunk for which it would be asked.
+    pub(crate) fn stock_lacks_room(&self) -> bool {
+        let is_low = self.used_bytes > 0 && self.free.len() <= self.stock();
+        !self.bare.is_empty() && (is_low || self.is_short())
+    }
+
+    /// Whether the disk has no room for all of its segments.
+    pub(crate) const fn is_short(&self) -> bool {
+        self.short_since.is_some()
+    }
+
+    /// Takes a segment that the disk is asked to make room for; to be followed by [`Space::has_room`]. `None`
+    /// when all have room, or did not get any a moment ago.
+    pub(crate) fn begin_room(&mut self, now: Tick) -> Option<u32> {
+        if self.short_since.is_some_and(|since| now.since(since) < ROOM_RETRY) {
+            return None;
+        }
+        self.bare.pop_back()
+    }
+
+    /// A segment has room now, or the disk has none for it.
+    pub(crate) fn has_room(&mut self, segment: u32, is_there: bool, now: Tick) {
+        if is_there {
+            (self.short_since, self.refused) = (None, 0);
+            return self.free.push_back(segment);
+        }
+        self.bare.push_front(segment);
+        // Another one may have its room from an earlier use: all are asked, once.
+        self.refused += 1;
+        if self.refused >= self.bare.len() {
+            self.short_since = Some(now);
+        }
+    }
+
+    /// Gives back a segment when the disk has not answered for its room.
+    pub(crate) fn forget_room(&mut self, segment: u32) {
+        self.bare.push_back(segment);
     }
 
     /// Bytes that slabs may use while the log and checkpoints have what they have now. On a disk of a
     /// few segments that is much less than [`Space::usable_bytes`].
     pub(crate) fn room_bytes(&self) -> u64 {
-        let other = self.reserve + self.taken.max(1);
+        let lacking = if self.short_since.is_some() { self.bare.len() } else { 0 };
+        let other = self.kept() + self.taken.max(1) + lacking;
         self.segments.len().saturating_sub(other) as u64 * self.segment_bytes
     }
 

@@ -7,7 +7,7 @@ use millpond_types::{Ack, ChunkId, Crc32c, GroupId, UnixSeconds};
 use crate::engine::{Engine, Inner, Reserved, timed};
 use crate::error::EngineError;
 use crate::format::record::{ChunkRecord, Location};
-use crate::index::Guard;
+use crate::index::{Guard, weight};
 use crate::log::{Apply, Pending};
 use crate::pieces;
 
@@ -100,7 +100,7 @@ impl<D: Disk> Engine<D> {
         let version = record.version;
         let len = u64::from(record.len);
         let bytes = inner.own_pages(request.bytes)?;
-        let room = inner.dirty.get() + len <= inner.dirty_max();
+        let room = inner.dirty.get() + weight(record.len) <= inner.dirty_max();
         // With the memory share full, a memory write waits for the disk like any other: its
         // caller feels the disk's pace instead of an error. One that must not be durable yet
         // replaces as much as it takes.
@@ -299,6 +299,7 @@ impl<D: Disk> Inner<D> {
     /// Takes a slab, evicting when the disk is full.
     pub(crate) async fn reserve(&self, len: u64) -> Result<Reserved<'_, D>, EngineError> {
         for _ in 0..4 {
+            self.take_room(|space| space.lacks_room(len)).await?;
             if let Some(at) = self.space.lock().alloc(len) {
                 return Ok(Reserved::new(self, at));
             }

@@ -10,10 +10,13 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::clock::RealClock;
+use crate::fork::generation;
+
 pub use self::hole::SparseFile;
 pub use self::placed::{
-    FileStamp, PlacedFile, folder, is_on_fuse, is_writable_by_others, rename, sync_folder, touch,
-    xattr,
+    FileStamp, PlacedFile, exists, folder, folders_in, is_on_fuse, is_writable_by_others, link,
+    rename, sync_folder, touch, xattr,
 };
 
 /// What unfinished files are called; a later clean-up finds them by it.
@@ -49,6 +52,15 @@ impl FileReader {
     /// `NotFound` and what else the system says.
     pub fn open(path: &Path) -> io::Result<Self> {
         File::open(path).map(Self)
+    }
+
+    /// How long ago the file was written or touched, in seconds; 0 for one of the future.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn age_s(&self) -> io::Result<u64> {
+        let now = RealClock::wall_ms() / 1000;
+        Ok(now.saturating_sub(u64::try_from(self.0.metadata()?.mtime()).unwrap_or(0)))
     }
 
     /// Bytes of the whole file.
@@ -138,13 +150,19 @@ pub fn open_append(path: &Path) -> io::Result<File> {
     fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
-/// A file that one process at a time has. It is free again when this is dropped or the process ends.
+/// A file that one process at a time has. It is free again when this is dropped or the process ends. A child of a fork has
+/// the file open too, and not the lock.
 #[derive(Debug)]
 pub struct FileLock {
-    _file: File,
+    file: File,
+    generation: u64,
 }
 
 impl FileLock {
+    fn of(file: File) -> Self {
+        Self { file, generation: generation() }
+    }
+
     /// Takes the lock; nothing when another process has it.
     ///
     /// # Errors
@@ -152,9 +170,33 @@ impl FileLock {
     pub fn take(path: &Path) -> io::Result<Option<Self>> {
         let file = open_append(path)?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(Self { _file: file })),
+            Ok(()) => Ok(Some(Self::of(file))),
             Err(fs::TryLockError::WouldBlock) => Ok(None),
             Err(fs::TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    /// Takes the lock as soon as nobody else has it, in this process or another.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn wait(path: &Path) -> io::Result<Self> {
+        let file = open_append(path)?;
+        loop {
+            match file.lock() {
+                Ok(()) => return Ok(Self::of(file)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        // The system frees it when nobody has the file open any more, and a child of a fork still may.
+        if self.generation == generation() {
+            let _ = self.file.unlock();
         }
     }
 }

@@ -5,6 +5,7 @@
 //! - [`net`]: sockets, asynchronous for servers and blocking for clients.
 //! - [`disk`]: the [`Disk`] trait, files and block devices, and a fake that crashes on demand.
 //! - [`files`]: files on a mounted file system, small ones and those that are read at offsets.
+//! - [`fork`]: what belongs to one process, and no child has; [`sync`]: locks that work there.
 //! - [`shm`]: memory and rings shared with another process on this host.
 //! - [`clock`], [`rng`], [`sys`]: time, random numbers, and facts about the machine.
 //!
@@ -22,19 +23,22 @@ pub mod clock;
 pub mod disk;
 mod error;
 pub mod files;
+pub mod fork;
 pub mod net;
 pub mod pool;
 pub mod rng;
 pub mod rt;
 pub mod shm;
+pub mod sync;
 pub mod sys;
 
 pub use clock::{Clock, FakeClock, RealClock};
 pub use disk::{DISK_BLOCK, Disk, FakeDisk, FileDisk};
 pub use error::{EnvError, EnvErrorKind};
+pub use fork::{OfProcess, PerProcess, ProcessFd, generation};
 pub use net::{
     BlockingStream, LocalListener, PeerAddr, PeerCredentials, Piece, RawSegment, ReadHalf, Stream,
-    TcpListener, UnixListener, WriteHalf, lookup_host,
+    TcpListener, UnixListener, WriteHalf, lookup, lookup_async, lookup_host, lookup_unbounded,
 };
 pub use pool::{Buf, BufferPool, PAGE_SIZE, PoolOptions, SharedBuf};
 pub use rng::Rng;
@@ -46,8 +50,9 @@ pub use shm::{
     RING_HEADER, RingConsumer, RingError, RingProducer, RingWake, ShmAccess, ShmMemory, ShmRegion,
     ShmView, copy_checksummed,
 };
+pub use sync::{Condvar, Mutex, MutexGuard, RwLock};
 pub use sys::{
     EventFd, FdLimit, ProcessId, ProcessSignal, begin_session, boot_id, cpu_count, effective_gid,
-    effective_uid, free_bytes, is_stuck_dying, memory_total, pin_thread, raise_fd_limit,
-    require_fd_limit, supplementary_groups, wait_readable,
+    effective_uid, free_bytes, is_stuck_dying, memory_limits, memory_total, pin_thread,
+    raise_fd_limit, require_fd_limit, supplementary_groups, wait_readable,
 };

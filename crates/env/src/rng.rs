@@ -35,6 +35,11 @@ impl Rng {
         Ok(Self::with_stream(low, high))
     }
 
+    /// The next 32 bits.
+    pub fn next_u32(&mut self) -> u32 {
+        (self.next_u64() >> 32) as u32
+    }
+
     /// Fills `bytes` with numbers fit for secrets.
     ///
     /// # Errors

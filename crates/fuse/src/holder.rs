@@ -414,7 +414,10 @@ impl Holder {
     fn hear_leaving(&mut self, index: usize) {
         if !matches!(self.leaving[index].hear(), Ok(Some(_))) {
             let left = self.leaving.swap_remove(index);
-            tracing::debug!("the daemon before ended: {}", self.end(left));
+            // Not within the log line, whose parts are computed only if it is written: a process
+            // that nobody waits for stays a zombie.
+            let how = self.end(left);
+            tracing::debug!("the daemon before ended: {how}");
         }
     }
 

@@ -12,9 +12,9 @@ use millpond_types::namespace::{LayoutDigest, NamespaceInfo, NamespaceOptions};
 use millpond_types::wire::{
     ErrorReply, FLAG_REPLY, FrameHeader, GetItem, GetReply, GetRequest, Hello, HelloReply,
     ItemStatus, ItemTag, KeyInfo, KeysRequest, Leaders, ListReply, ListRequest, MatchReply,
-    MatchRequest, NamespaceOpen, NamespaceRef, NamespacesReply, Planned, PutItem, PutRequest,
-    ShmAttach, ShmAttachReply, ShmRelease, StatsReply, StatsRequest, StatusReply, Tags, Verb,
-    Writer,
+    MatchRequest, NamespaceOpen, NamespaceRef, NamespaceSet, NamespacesReply, Planned, PutItem,
+    PutRequest, ShmAttach, ShmAttachReply, ShmRelease, StatsReply, StatsRequest, StatusReply, Tags,
+    Verb, Writer,
 };
 use millpond_types::{Ack, BlockKey, ByteSize, ChunkId, Crc32c, GroupId, Priority, Tick, Uuid128};
 
@@ -120,11 +120,18 @@ fn control() -> Vec<Seeds> {
     let hello = Hello { version_min: 1, version_max: 2, client: "t".into(), token: vec![1, 2] };
     let anonymous = Hello { token: Vec::new(), ..hello.clone() };
     let open = NamespaceOpen { name: "model".into(), create: true, options: options() };
+    let set = NamespaceSet {
+        name: "n".into(),
+        quota: Some(options().quota),
+        ttl_seconds: Some(60),
+        priority: None,
+    };
     let list = ListRequest { namespace: GroupId(1), prefix: vec![1], cursor: 2, limit: 3 };
     vec![
         ("wire_hello", vec![hello.encode(), anonymous.encode()]),
         ("wire_namespace_open", vec![open.encode()]),
         ("wire_namespace_ref", vec![NamespaceRef { name: "n".into() }.encode()]),
+        ("wire_namespace_set", vec![set.encode()]),
         ("wire_list_request", vec![list.encode()]),
         ("wire_stats_request", vec![StatsRequest { namespace: GroupId(1) }.encode()]),
         ("wire_shm_attach", vec![ShmAttach { payload_bytes: 1 << 26, lends: true }.encode()]),
@@ -193,6 +200,7 @@ fn other() -> Vec<Seeds> {
         payload_len: 34,
         deadline_or_status: 0,
         meta_crc: Crc32c::of(&meta),
+        proof: 9,
     };
     let frame = [header.encode().as_slice(), &meta].concat();
     let mut table = Writer::default();

@@ -1,8 +1,9 @@
 //! `Cache|…`: a bounded stage in this process's memory before another store.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use millpond_client::{ClientError, GetOutcome, Room, Value};
+use millpond_env::{Mutex, MutexGuard, PerProcess};
 use millpond_types::wire::{ItemStatus, Leaders};
 use millpond_types::{BlockKey, ByteSize};
 
@@ -19,7 +20,9 @@ type Blocks = S3Fifo<Box<[u8]>, Arc<[u8]>>;
 #[derive(Debug)]
 pub struct Cache<S> {
     backend: S,
-    blocks: Mutex<Blocks>,
+    capacity: u64,
+    /// A child begins with none.
+    blocks: PerProcess<Mutex<Blocks>>,
     hits: std::sync::atomic::AtomicU64,
     misses: std::sync::atomic::AtomicU64,
 }
@@ -82,7 +85,8 @@ impl<S: BlockStore> Cache<S> {
     pub fn new(backend: S, capacity: ByteSize) -> Self {
         Self {
             backend,
-            blocks: Mutex::new(S3Fifo::new(capacity.0)),
+            capacity: capacity.0,
+            blocks: PerProcess::empty(),
             hits: 0.into(),
             misses: 0.into(),
         }
@@ -94,7 +98,7 @@ impl<S: BlockStore> Cache<S> {
     }
 
     fn blocks(&self) -> MutexGuard<'_, Blocks> {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.blocks.get_or(|| Mutex::new(S3Fifo::new(self.capacity))).lock()
     }
 
     fn keep(&self, key: &BlockKey, value: Arc<[u8]>) {

@@ -2,11 +2,10 @@
 //! and counted. An engine must never be stopped by its cache.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use millpond_client::{ClientError, ErrorKind, GetOutcome, Room, Value};
-use millpond_env::Clock;
+use millpond_env::{Clock, Mutex, MutexGuard, PerProcess};
 use millpond_types::Tick;
 use millpond_types::wire::ItemStatus;
 
@@ -62,14 +61,20 @@ struct Breaker {
     last_error: Option<String>,
 }
 
+/// How the calls of one process go. What a child's parent waited for when it was forked, the child does not.
+#[derive(Debug, Default)]
+struct Now {
+    breaker: Mutex<Breaker>,
+    writes: AtomicUsize,
+}
+
 /// Wraps a store so that no call fails and none is tried while it is down.
 #[derive(Debug)]
 pub struct FailOpen<S, C> {
     store: S,
     clock: C,
     options: FailOpenOptions,
-    breaker: Mutex<Breaker>,
-    writes: AtomicUsize,
+    now: PerProcess<Now>,
     reads_failed: AtomicU64,
     writes_dropped: AtomicU64,
     outages: AtomicU64,
@@ -82,8 +87,7 @@ impl<S: BlockStore, C: Clock> FailOpen<S, C> {
             store,
             clock,
             options,
-            breaker: Mutex::default(),
-            writes: AtomicUsize::new(0),
+            now: PerProcess::default(),
             reads_failed: AtomicU64::new(0),
             writes_dropped: AtomicU64::new(0),
             outages: AtomicU64::new(0),
@@ -114,8 +118,12 @@ impl<S: BlockStore, C: Clock> FailOpen<S, C> {
         self.breaker().last_error.clone()
     }
 
+    fn now(&self) -> &Now {
+        self.now.get_or(Now::default)
+    }
+
     fn breaker(&self) -> MutexGuard<'_, Breaker> {
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+        self.now().breaker.lock()
     }
 
     fn note(&self, error: Option<&ClientError>) {
@@ -232,12 +240,13 @@ impl<S: BlockStore, C: Clock> FailOpen<S, C> {
         if !self.is_up() || self.clock.now() < self.breaker().writes_closed_until {
             return None;
         }
-        if self.writes.fetch_add(1, Ordering::AcqRel) >= self.options.writes_max {
-            self.writes.fetch_sub(1, Ordering::AcqRel);
+        let writes = &self.now().writes;
+        if writes.fetch_add(1, Ordering::AcqRel) >= self.options.writes_max {
+            writes.fetch_sub(1, Ordering::AcqRel);
             return None;
         }
         let result = self.store.put(batch, values);
-        self.writes.fetch_sub(1, Ordering::AcqRel);
+        writes.fetch_sub(1, Ordering::AcqRel);
         self.note(result.as_ref().err());
         result.ok()
     }

@@ -1,8 +1,7 @@
 //! A namespace that is opened when it is first used: its server may be down when an engine starts.
 
-use std::sync::OnceLock;
-
 use millpond_client::{Client, ClientError, GetOutcome, Room, Value};
+use millpond_env::PerProcess;
 use millpond_types::NamespaceOptions;
 use millpond_types::wire::{ItemStatus, NamespaceOpen};
 
@@ -14,7 +13,7 @@ use crate::store::{Batch, BlockStore, Until};
 pub struct LazyNamespace {
     client: Client,
     open: NamespaceOpen,
-    opened: OnceLock<Namespace>,
+    opened: PerProcess<Namespace>,
 }
 
 impl LazyNamespace {
@@ -29,7 +28,7 @@ impl LazyNamespace {
         options: NamespaceOptions,
     ) -> Result<Self, ClientError> {
         let open = request(name, create, options)?;
-        Ok(Self { client: client.clone(), open, opened: OnceLock::new() })
+        Ok(Self { client: client.clone(), open, opened: PerProcess::empty() })
     }
 
     /// The namespace, opened now if it is not yet.
@@ -37,12 +36,8 @@ impl LazyNamespace {
     /// # Errors
     /// As for [`Namespace::open`].
     pub fn opened(&self, until: Option<std::time::Duration>) -> Result<&Namespace, ClientError> {
-        if let Some(opened) = self.opened.get() {
-            return Ok(opened);
-        }
-        let opened = Namespace::open_within(&self.client, self.open.clone(), until)?;
         // Two callers may have opened it: they got the same one.
-        Ok(self.opened.get_or_init(|| opened))
+        self.opened.get_or_try(|| Namespace::open_within(&self.client, self.open.clone(), until))
     }
 
     /// The namespace, and the batch with the time that opening it left.

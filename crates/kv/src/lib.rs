@@ -22,6 +22,7 @@ mod pipeline;
 mod posix;
 mod s3fifo;
 mod store;
+mod usage;
 
 pub use cache::Cache;
 pub use fail_open::{FailOpen, FailOpenCounters, FailOpenOptions};

@@ -1,9 +1,10 @@
 //! A named keyspace on a server.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use millpond_client::{Client, ClientError, ErrorKind, GetOutcome, Keys, Room, Value};
+use millpond_env::{Mutex, PerProcess};
 use millpond_types::limits::LEASE_MS_MAX;
 use millpond_types::wire::{ItemStatus, ListReply, MatchReply, NamespaceOpen, Verb};
 use millpond_types::{NamespaceInfo, NamespaceOptions, Uuid128};
@@ -17,8 +18,25 @@ use crate::store::{Batch, BlockStore, Until};
 pub struct Namespace {
     client: Client,
     open: NamespaceOpen,
-    /// What the server said when the namespace was opened last, and which server that was.
-    known: Arc<Mutex<Known>>,
+    known: Arc<KnownHere>,
+}
+
+/// What the server said when the namespace was opened last, and which server that was.
+#[derive(Debug)]
+struct KnownHere {
+    /// What it said at first: what a child begins with.
+    first: Known,
+    last: PerProcess<Mutex<Known>>,
+}
+
+impl KnownHere {
+    fn new(known: Known) -> Self {
+        Self { last: PerProcess::new(Mutex::new(known.clone())), first: known }
+    }
+
+    fn last(&self) -> &Mutex<Known> {
+        self.last.get_or(|| Mutex::new(self.first.clone()))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -70,7 +88,7 @@ impl Namespace {
         deadline: Option<Duration>,
     ) -> Result<Self, ClientError> {
         let known = open_now(client, &open, deadline)?;
-        Ok(Self { client: client.clone(), open, known: Arc::new(Mutex::new(known)) })
+        Ok(Self { client: client.clone(), open, known: Arc::new(KnownHere::new(known)) })
     }
 
     /// The namespace as the server knew it when it was opened last.
@@ -86,7 +104,7 @@ impl Namespace {
     }
 
     fn known(&self) -> Known {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.known.last().lock().clone()
     }
 
     /// Runs `call`; when another server answers than before, or the namespace was dropped and may be made anew, opens it
@@ -114,7 +132,7 @@ impl Namespace {
         match attempt(&self.known(), batch.deadline) {
             Err(error) if is_elsewhere(&error) => {
                 let known = open_now(&self.client, &self.open, until.left())?;
-                *self.known.lock().unwrap_or_else(PoisonError::into_inner) = known.clone();
+                *self.known.last().lock() = known.clone();
                 attempt(&known, until.left())
             }
             other => other,

@@ -19,7 +19,7 @@ pub struct PipelineOptions {
     pub namespace: Option<Namespace>,
     /// Folder of the `Posix` stage.
     pub folder: Option<PathBuf>,
-    /// Bytes that the `Posix` stage may use.
+    /// Bytes that the folder may hold, of all processes and layouts that use it.
     pub folder_bytes: ByteSize,
     /// Layout of the blocks in the `Posix` stage.
     pub layout: LayoutDigest,

@@ -13,32 +13,33 @@
 //! | 20 | 4 | CRC-32C of bytes 0 to 19 and the key |
 //!
 //! Files appear by rename, so they are whole or absent; one that fails any check is a miss and is
-//! removed. Another layout digest is another folder.
+//! removed. Another layout digest is another folder. The bound counts all layouts, and what other
+//! processes have in the same folder (`usage.rs`).
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use millpond_client::{ClientError, GetOutcome, Room, Value};
-use millpond_env::files::{self, FileReader, UNFINISHED_SUFFIX};
+use millpond_env::files::{self, FileReader};
 use millpond_types::limits::CHUNK_BYTES_MAX;
 use millpond_types::wire::ItemStatus;
 use millpond_types::{BlockKey, ByteSize, Crc32c, GroupId, LayoutDigest};
 
-use crate::s3fifo::S3Fifo;
 use crate::store::{Batch, BlockStore};
+use crate::usage::Usage;
 
 const MAGIC: &[u8; 4] = b"MPXB";
 const VERSION: u16 = 1;
 const HEADER_BYTES: usize = 24;
-const FOLDERS: u16 = 256;
+/// A block that is read becomes the newest, at most once in this time: it costs a call.
+const TOUCH_AFTER_S: u64 = 60;
 
 /// A folder of blocks, bounded in bytes.
 #[derive(Debug)]
 pub struct Posix {
     folder: PathBuf,
-    known: Mutex<S3Fifo<PathBuf, ()>>,
+    usage: Usage,
     corrupt: AtomicU64,
 }
 
@@ -84,8 +85,10 @@ fn failed(path: &Path, source: io::Error) -> ClientError {
 }
 
 impl Posix {
-    /// Opens the blocks of `layout` in `folder`, which is made if need be, and keeps them within
-    /// `capacity`. Blocks that are there already are found again, oldest first in line to go.
+    /// Opens the blocks of `layout` in `folder`, which is made if need be. All that processes and
+    /// layouts have in it is kept within `capacity`; a store with another bound keeps to its own.
+    /// Blocks that are there already are found again, those that nobody used for longest first in
+    /// line to go.
     ///
     /// # Errors
     /// `Unreachable` when the folder cannot be made or read.
@@ -96,46 +99,15 @@ impl Posix {
     ) -> Result<Self, ClientError> {
         let digest =
             layout.0.iter().take(16).fold(0u128, |all, byte| (all << 8) | u128::from(*byte));
-        let name = format!("{digest:032x}");
-        let folder = folder.join(name);
-        let mut found = Vec::new();
+        let usage = Usage::open(folder, capacity.0).map_err(|error| failed(folder, error))?;
+        let folder = folder.join(format!("{digest:032x}"));
         files::make_folder(&folder).map_err(|error| failed(&folder, error))?;
-        for number in 0..FOLDERS {
-            let part = folder.join(format!("{number:02x}"));
-            match files::list(&part) {
-                Ok(files) => found.extend(files),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(failed(&part, error)),
-            }
-        }
-        found.sort_by_key(|file| file.modified);
-        let store =
-            Self { folder, known: Mutex::new(S3Fifo::new(capacity.0)), corrupt: AtomicU64::new(0) };
-        for file in found {
-            if file.path.to_string_lossy().ends_with(UNFINISHED_SUFFIX) {
-                let _ = files::remove(&file.path);
-            } else {
-                store.account(file.path, file.len);
-            }
-        }
-        Ok(store)
-    }
-
-    fn known(&self) -> MutexGuard<'_, S3Fifo<PathBuf, ()>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(Self { folder, usage, corrupt: AtomicU64::new(0) })
     }
 
     fn path(&self, key: &BlockKey) -> PathBuf {
-        let id = millpond_types::placement::chunk_id(GroupId::SYSTEM, key).to_string();
+        let id = millpond_types::ChunkIds::UNKEYED.block(GroupId::SYSTEM, key).to_string();
         self.folder.join(&id[..2]).join(&id[2..])
-    }
-
-    /// Counts a file and removes those that must go for it.
-    fn account(&self, path: PathBuf, len: u64) {
-        let gone = self.known().insert(path, (), len.next_multiple_of(4096));
-        for (path, ()) in gone {
-            let _ = files::remove(&path);
-        }
     }
 
     /// Opens the file of `key` and checks its header; none when it is another key's or damaged.
@@ -158,19 +130,12 @@ impl Posix {
     fn read(&self, key: &BlockKey, room: &mut Room<'_>) -> GetOutcome {
         let path = self.path(key);
         match Self::try_read(&path, key, room) {
-            Ok(Some(outcome)) => {
-                self.known().get(&path);
-                outcome
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.known().remove(&path);
-                GetOutcome::Miss
-            }
+            Ok(Some(outcome)) => outcome,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => GetOutcome::Miss,
             // Damaged, cut short, or unreadable: never data.
             Ok(None) | Err(_) => {
                 self.corrupt.fetch_add(1, Ordering::Relaxed);
-                let _ = files::remove(&path);
-                self.known().remove(&path);
+                let _ = self.usage.remove(&path);
                 GetOutcome::Miss
             }
         }
@@ -192,34 +157,50 @@ impl Posix {
             crc = crc.append(piece);
             Ok::<(), io::Error>(())
         })?;
+        if file.age_s()? >= TOUCH_AFTER_S {
+            // It keeps its place in the line when that fails.
+            let _ = files::touch(path);
+        }
         Ok((crc == header.value_crc).then_some(GetOutcome::Read(len)))
     }
 
     fn write(&self, key: &BlockKey, value: &Value<'_>) -> ItemStatus {
         let path = self.path(key);
-        if matches!(Self::open_file(&path, key), Ok(Some(_))) {
-            return ItemStatus::Exists;
-        }
+        let there = match Self::open_file(&path, key) {
+            Ok(Some(_)) => return ItemStatus::Exists,
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+            Ok(None) => true,
+        };
         let crc = value.pieces().iter().fold(Crc32c::EMPTY, |crc, piece| crc.append(piece));
         let head = encode(key, value.len(), crc);
         let parts: Vec<&[u8]> =
             std::iter::once(head.as_slice()).chain(value.pieces().iter().copied()).collect();
-        let mut written = files::publish(&path, &parts);
-        if written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-            written = path.parent().map_or(Ok(()), files::make_folder);
-            written = written.and_then(|()| files::publish(&path, &parts));
-        }
+        let len = parts.iter().map(|part| part.len() as u64).sum();
+        // What is there is damaged, or another key's.
+        let cleared = if there { self.usage.remove(&path).map(|_| ()) } else { Ok(()) };
+        let written = cleared.and_then(|()| self.publish(&path, &parts, len));
         match written {
-            Ok(()) => {
-                self.known().remove(&path);
-                self.account(path, (head.len() + value.len()) as u64);
-                ItemStatus::Ok
-            }
+            Ok(true) => ItemStatus::Ok,
+            Ok(false) => ItemStatus::NoSpace,
             Err(error) => match error.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ItemStatus::NoSpace,
                 _ => ItemStatus::ReadOnly,
             },
         }
+    }
+
+    /// Writes a file that has room. False when the folder may never have so much.
+    fn publish(&self, path: &Path, parts: &[&[u8]], len: u64) -> io::Result<bool> {
+        if !self.usage.reserve(len)? {
+            return Ok(false);
+        }
+        let mut written = files::publish(path, parts);
+        if written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            written = path.parent().map_or(Ok(()), files::make_folder);
+            written = written.and_then(|()| files::publish(path, parts));
+        }
+        // Without one its room stays counted until the next sweep, which finds no file.
+        written.map(|()| true)
     }
 }
 
@@ -257,17 +238,16 @@ impl BlockStore for Posix {
         let present = self.contains(batch)?;
         for key in batch.keys {
             let path = self.path(key);
-            files::remove(&path).map_err(|error| failed(&path, error))?;
-            self.known().remove(&path);
+            self.usage.remove(&path).map_err(|error| failed(&path, error))?;
         }
         Ok(present)
     }
 
     fn stats(&self) -> Result<Vec<(String, u64)>, ClientError> {
-        let known = self.known();
+        let counts = self.usage.counts().map_err(|error| failed(&self.folder, error))?;
         Ok(vec![
-            ("posix_blocks".to_owned(), known.len() as u64),
-            ("posix_bytes".to_owned(), known.used()),
+            ("posix_blocks".to_owned(), counts.blocks),
+            ("posix_bytes".to_owned(), counts.bytes),
             ("posix_corrupt".to_owned(), self.corrupt.load(Ordering::Relaxed)),
         ])
     }

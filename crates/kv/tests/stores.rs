@@ -136,7 +136,11 @@ fn files_under(folder: &Path) -> Vec<std::path::PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        if path.is_dir() { found.extend(files_under(&path)) } else { found.push(path) }
+        if path.is_dir() {
+            found.extend(files_under(&path));
+        } else if path.file_name().is_some_and(|name| name != "usage") {
+            found.push(path);
+        }
     }
     found
 }
@@ -176,6 +180,55 @@ fn a_folder_stays_within_its_bytes() {
     let store = posix(folder.path(), 5 * 4096);
     assert!(files_under(folder.path()).len() <= 5);
     drop(store);
+}
+
+#[test]
+fn the_bound_of_a_folder_counts_every_process_and_layout() {
+    let folder = tempfile::tempdir().unwrap();
+    // Nothing but files is between two of them, as between two processes.
+    let stores: Vec<Posix> = [7, 7, 8]
+        .map(|layout| Posix::open(folder.path(), LayoutDigest([layout; 32]), ByteSize(20 * 4096)))
+        .map(Result::unwrap)
+        .into();
+    for n in 0..60 {
+        for (store, first) in stores.iter().zip([0, 100, 0]) {
+            assert_eq!(put(store, first + n, &[1; 3000]), ItemStatus::Ok);
+            let here = files_under(folder.path()).len();
+            assert!(here <= 20, "{here} blocks of 4 KiB in a folder of 80 KiB");
+        }
+    }
+    let all = files_under(folder.path()).len() as u64;
+    for store in &stores {
+        let stats = store.stats().unwrap();
+        assert_eq!(stats[0], ("posix_blocks".to_owned(), all));
+        assert_eq!(stats[1], ("posix_bytes".to_owned(), all * 4096));
+    }
+    assert_eq!(
+        put(&stores[0], 999, &vec![1; 100_000]),
+        ItemStatus::NoSpace,
+        "larger than the folder"
+    );
+}
+
+#[test]
+fn a_damaged_or_missing_count_is_made_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = posix(folder.path(), 20 * 4096);
+    for n in 0..5 {
+        put(&store, n, &[1; 3000]);
+    }
+    let usage = folder.path().join("usage");
+    let good = std::fs::read(&usage).unwrap();
+    for at in 0..good.len() {
+        let mut bad = good.clone();
+        bad[at] ^= 0x40;
+        std::fs::write(&usage, &bad).unwrap();
+        assert_eq!(store.stats().unwrap()[0].1, 5, "byte {at}");
+        assert_eq!(std::fs::read(&usage).unwrap(), good);
+    }
+    std::fs::remove_file(&usage).unwrap();
+    assert_eq!(store.delete(Batch::own(&[key(1)])).unwrap(), [true]);
+    assert_eq!(store.stats().unwrap()[0].1, 4);
 }
 
 #[test]

@@ -109,9 +109,14 @@ impl KeyRing {
     /// `InvalidArgument` for a name that is taken or empty, and for a tenant's that cannot be; and as for every call.
     pub fn add(&self, name: &str, tenant: &str, buckets: Vec<String>) -> Result<Key, ClientError> {
         check_tenant(tenant)?;
-        let is_taken = self.list()?.iter().any(|key| key.name == name);
-        if is_taken || name.is_empty() || name.len() > 64 {
-            let fix = format!("'{name}' is taken, empty or longer than 64 bytes: choose another");
+        if name.is_empty() || name.len() > 64 {
+            let fix = format!("it has {} bytes: give one of 1 to 64 bytes", name.len());
+            return Err(wrong("name", fix));
+        }
+        if self.list()?.iter().any(|key| key.name == name) {
+            let fix = format!(
+                "there is a key '{name}' already: choose another name, or remove it with `millpond s3 keys rm {name}`"
+            );
             return Err(wrong("name", fix));
         }
         for folder in FOLDERS {

@@ -236,7 +236,7 @@ impl World {
     pub(crate) fn alarm(&mut self, target: TargetId, alarm: Alarm) {
         self.trace.note(self.now, || format!("{target:?} alarm {alarm:?}"));
         match alarm {
-            Alarm::Diverged(_) | Alarm::Impossible(_) => {
+            Alarm::Diverged(_) | Alarm::Impossible(_) | Alarm::Refused(..) => {
                 self.violate(|| format!("{target:?} raised {alarm:?}"));
             }
             Alarm::StoreFailed | Alarm::Unrepairable(_) | Alarm::Lost(_) => {}

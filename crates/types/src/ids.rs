@@ -4,7 +4,8 @@ use std::fmt;
 
 use crate::limits::KEY_BYTES_MAX;
 
-/// 128-bit name of a chunk; for a KV block it is the hash of namespace and key.
+/// 128-bit name of a chunk: a hash of what it holds, keyed by the cluster's secret
+/// ([`crate::placement::ChunkIds`]). Servers make ids; no client ever names a chunk by its id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChunkId(pub u128);
 
@@ -86,12 +87,6 @@ impl FileChunk {
     pub const fn is_seal(self) -> bool {
         self.index == Self::SEAL
     }
-
-    /// The chunk's name on every replica of its chain.
-    #[must_use]
-    pub fn chunk_id(self) -> ChunkId {
-        crate::placement::file_chunk_id(self)
-    }
 }
 
 impl fmt::Display for FileChunk {
@@ -118,6 +113,18 @@ impl Uuid128 {
         bytes[6] = (bytes[6] & 0x0f) | 0x40;
         bytes[8] = (bytes[8] & 0x3f) | 0x80;
         Self(bytes)
+    }
+}
+
+/// What the ids of a cluster's chunks are keyed by: 128 random bits, drawn when the cluster is founded.
+///
+/// Managers and nodes know it; clients never do. It is not printed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ClusterSecret(pub [u8; 16]);
+
+impl fmt::Debug for ClusterSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClusterSecret(…)")
     }
 }
 

@@ -25,8 +25,10 @@ pub mod wire;
 
 pub use checksum::Crc32c;
 pub use ids::{
-    BlockKey, ChunkId, DataId, FileChunk, GroupId, KeyError, SlotId, Uuid128, UuidError,
+    BlockKey, ChunkId, ClusterSecret, DataId, FileChunk, GroupId, KeyError, SlotId, Uuid128,
+    UuidError,
 };
 pub use namespace::{Ack, LayoutDigest, NamespaceInfo, NamespaceOptions, Priority};
 pub use pcg::Pcg;
+pub use placement::ChunkIds;
 pub use units::{ByteSize, Tick, UnixSeconds};

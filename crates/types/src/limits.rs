@@ -101,6 +101,9 @@ pub const STORE_COMMIT_BATCH_BYTES_MAX: usize = 8 << 20;
 /// Free bytes on its disk below which the embedded store takes no more puts: room for its next
 /// journal (64 MiB) and a compaction. Deletes go on.
 pub const STORE_FREE_BYTES_MIN: u64 = 256 << 20;
+/// Free bytes of its file system that a data file leaves when it grows: what the embedded store beside it asks for,
+/// and as much again for logs and others.
+pub const DATA_FREE_BYTES_MIN: u64 = 2 * STORE_FREE_BYTES_MIN;
 /// Bytes of written keys remembered to find conflicts, about 200,000 keys: a transaction that began
 /// before the oldest of them is told to start again.
 pub const STORE_CONFLICT_BYTES_MAX: usize = 32 << 20;

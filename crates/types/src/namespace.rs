@@ -30,6 +30,18 @@ pub enum Priority {
     High = 2,
 }
 
+impl TryFrom<u8> for Priority {
+    type Error = WireError;
+    fn try_from(value: u8) -> Result<Self, WireError> {
+        match value {
+            0 => Ok(Self::Low),
+            1 => Ok(Self::Normal),
+            2 => Ok(Self::High),
+            _ => Err(WireError::Field("priority")),
+        }
+    }
+}
+
 /// SHA-256-sized digest of everything that makes stored blocks meaningful: model, dtype,
 /// shapes, block size, parallel layout, tokenizer, adapter. All zero means "not checked".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,12 +112,7 @@ impl NamespaceOptions {
                 1 => Ack::Disk,
                 _ => return Err(WireError::Field("ack")),
             },
-            priority: match r.u8()? {
-                0 => Priority::Low,
-                1 => Priority::Normal,
-                2 => Priority::High,
-                _ => return Err(WireError::Field("priority")),
-            },
+            priority: r.u8()?.try_into()?,
             evict: match r.u8()? {
                 0 => false,
                 1 => true,

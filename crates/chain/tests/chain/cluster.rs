@@ -18,6 +18,12 @@ const SEAL: ChunkId = ChunkId(99);
 #[derive(Clone, Debug)]
 pub(crate) struct Bytes(Vec<u8>);
 
+impl Bytes {
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        Self(bytes.to_vec())
+    }
+}
+
 impl Payload for Bytes {
     fn len(&self) -> usize {
         self.0.len()
@@ -65,6 +71,8 @@ pub(crate) struct Cluster {
     leases: bool,
     /// What humans were told that is no bug.
     pub(crate) alarms: Vec<(u32, Alarm)>,
+    /// Somebody forges messages: what replicas say of it is no bug.
+    pub(crate) is_hostile: bool,
     /// Bytes per tick for resync.
     pub(crate) budget: u64,
     /// For each read in order: its shell might have answered it without a step.
@@ -199,6 +207,7 @@ impl Cluster {
             requests: 0,
             leases: true,
             alarms: Vec::new(),
+            is_hostile: false,
             budget: 1 << 20,
             reads_at_once: Vec::new(),
         };
@@ -463,6 +472,7 @@ impl Cluster {
             Effect::Alarm(alarm @ (Alarm::Unrepairable(_) | Alarm::Lost(_))) => {
                 self.alarms.push((target.0, alarm));
             }
+            Effect::Alarm(alarm) if self.is_hostile => self.alarms.push((target.0, alarm)),
             Effect::Alarm(alarm) => panic!("{target:?} raised {alarm:?}"),
         }
     }
@@ -480,6 +490,9 @@ impl Cluster {
     }
 
     fn post(&mut self, from: TargetId, to: TargetId, message: Peer<Bytes>) {
+        if !self.replicas.contains_key(&to) {
+            return; // To whoever forged what is answered.
+        }
         let copy = matches!(message.body, PeerBody::Fetched { .. });
         let event = Event::Peer(from, message);
         if copy && self.slow_reads == Some(to) {
@@ -586,7 +599,13 @@ impl Store {
                 all[from..from + bytes.0.len()].copy_from_slice(&bytes.0);
                 Some(Bytes(all))
             }
-            other => panic!("these tests do not cut: {other:?}"),
+            Write::Truncate { len } => {
+                let old = self.committed.get(&request.chunk).and_then(|stored| stored.1.clone());
+                let mut all = old.map(|old| old.0).unwrap_or_default();
+                all.resize(len as usize, 0);
+                Some(Bytes(all))
+            }
+            other @ Write::Collect => panic!("nothing is staged for it: {other:?}"),
         };
         let content = bytes.as_ref().map_or(Content::Tombstone, |bytes| Content::Data {
             len: u32::try_from(bytes.len()).unwrap(),

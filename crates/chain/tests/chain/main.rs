@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod cluster;
+mod forged;
 mod lost;
 mod seals;
 

@@ -80,6 +80,9 @@ impl Cluster {
                     done => return done,
                 }
             }
+            if let Some(error) = self.gone(&routing, verb) {
+                return Err(error);
+            }
             let left = deadline.at.since(RealClock::tick());
             if left.is_zero() {
                 return Err(last.unwrap_or(ClientError::Unanswered {

@@ -215,6 +215,11 @@ impl Batch {
         self.items.iter().map(|item| item.answer.unwrap_or(otherwise)).collect()
     }
 
+    /// Whether items without an answer are left without one: some have one, and these can be told from those.
+    pub(crate) fn may_end(&self) -> bool {
+        self.open() < self.len() && matches!(self.verb(), Verb::Get | Verb::Put)
+    }
+
     /// Keys without an answer, in order.
     pub(crate) fn unanswered(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.items.len()).filter(|item| self.items[*item].answer.is_none())

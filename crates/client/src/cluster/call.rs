@@ -5,14 +5,14 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use millpond_env::RealClock;
-use millpond_types::cluster::{News, NodeId, RoutingVersion};
+use millpond_types::cluster::{News, NodeId, Routing, RoutingVersion};
 use millpond_types::limits::{BATCH_KEYS_MAX, FILE_PARTS_MAX, RETRY_HORIZON_MS};
 use millpond_types::wire::{
     GetRequest, KeysRequest, Leaders, MatchRequest, PlacedChunk, PutItem, PutRequest, Verb,
 };
 use millpond_types::{BlockKey, Crc32c, placement};
 
-use super::batch::{Batch, Home};
+use super::batch::{Batch, Home, must_be_done};
 use super::files::Files;
 use super::race::{Outcome, Race};
 use super::{Cluster, PAUSE_MAX, PAUSE_MIN};
@@ -227,6 +227,11 @@ impl Cluster {
                 return Err(error);
             }
             trail.last = last.or(trail.last);
+            if batch.open() > 0
+                && let Some(error) = self.gone(routing, work.verb)
+            {
+                return if batch.may_end() { Ok(()) } else { Err(error) };
+            }
             let left = deadline.at.since(RealClock::tick());
             if batch.open() > 0 && left.is_zero() {
                 return self.unanswered(work, batch, (&trail, deadline));
@@ -244,6 +249,16 @@ impl Cluster {
         Ok(())
     }
 
+    /// Why nobody will answer soon: the only node of a cluster is down, and no other one can take its place. Bytes of
+    /// files wait for it all the same.
+    pub(super) fn gone(&self, routing: &Routing, verb: Verb) -> Option<ClientError> {
+        let only = routing.nodes.keys().next().filter(|_| routing.nodes.len() == 1)?;
+        if must_be_done(verb) {
+            return None;
+        }
+        self.node(*only, routing)?.pool.down()
+    }
+
     /// The deadline passed: an error if nothing was answered, or if a key without an answer cannot
     /// be told from others.
     fn unanswered(
@@ -252,8 +267,7 @@ impl Cluster {
         batch: &Batch,
         (trail, deadline): (&Trail, Deadline),
     ) -> Result<(), ClientError> {
-        let verb = batch.verb();
-        if batch.open() < batch.len() && matches!(verb, Verb::Get | Verb::Put) {
+        if batch.may_end() {
             return Ok(());
         }
         let mut error = self.trail_error(trail, (batch.open(), batch.len()), deadline);

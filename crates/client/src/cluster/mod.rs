@@ -23,10 +23,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use millpond_env::Mutex;
 use millpond_env::Rng;
 use millpond_types::Uuid128;
 use millpond_types::cluster::{NodeId, Routing};
-use parking_lot::Mutex;
 
 use crate::connection::{Connection, Deadline, ServerInfo};
 use crate::error::ClientError;

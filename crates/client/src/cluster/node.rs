@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use millpond_env::RealClock;
+use millpond_env::{Mutex, MutexGuard, RwLock};
 use millpond_types::cluster::{NodeId, Routing};
-use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use super::health::Health;
 use crate::address::Address;
@@ -74,8 +74,10 @@ impl Nodes {
     /// The node, if the routing knows it; at new addresses when it moved.
     pub(crate) fn get(&self, id: NodeId, routing: &Routing) -> Option<Arc<Node>> {
         let info = routing.nodes.get(&id)?;
-        let addresses: Vec<Address> =
-            info.addresses.iter().filter_map(|address| address.parse().ok()).collect();
+        let addresses: Vec<Address> = match &self.options.own_place {
+            Some(own) if own.node == id => vec![own.address.clone()],
+            _ => info.addresses.iter().filter_map(|address| address.parse().ok()).collect(),
+        };
         if let Some(node) = self.known.read().get(&id)
             && node.pool.addresses() == addresses
         {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use millpond_env::{Condvar, Mutex};
 use millpond_types::cluster::{News, Routing, RoutingUpdate, RoutingVersion, UpdateError};
-use parking_lot::{Condvar, Mutex};
 
 /// The newest routing heard of. Calls work with the copy they began a round with.
 #[derive(Debug, Default)]

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millpond_env::RealClock;
+use millpond_env::{Mutex, PerProcess, RealClock, RwLock};
 use millpond_types::Tick;
 use millpond_types::meta::{
     Attr, Content, Extend, FILE_BYTES_MAX, INLINE_MAX, Ino, MetaError, MetaOp, MetaReply, SetAttr,
     Timestamp, WriteInline,
 };
-use parking_lot::{Mutex, RwLock};
 
-use super::session::refused;
+use super::session::{Metas, refused};
 use super::{OpenOptions, Pending, Shared};
 use crate::error::ClientError;
 use crate::layout::{BehindLastChunk, FileBytes};
@@ -30,6 +29,16 @@ pub(super) struct Opened {
     pub(super) shared: Arc<Shared>,
     path: String,
     options: OpenOptions,
+    /// What it was when it was opened, by which a child knows it too.
+    first: Attr,
+    ours: PerProcess<Ours>,
+}
+
+/// What one process has of an open file.
+#[derive(Debug)]
+struct Ours {
+    metas: Arc<Metas>,
+    ino: Ino,
     /// Held alone by a write that begins behind the end, since it cuts first.
     gate: RwLock<()>,
     state: Mutex<State>,
@@ -55,9 +64,26 @@ struct State {
 /// *Writes* are durable on all replicas, and so is a new length, when they return. The time of a write
 /// within the file is told by [`File::sync`], or when the last clone is dropped. Clients that write behind the end of
 /// one file at the same moment should begin where chunks do, or make it as long as it shall be first.
+///
+/// A child of the process that opened it has it open too, in the child's own session, from its first use there on.
 #[derive(Clone, Debug)]
 pub struct File {
     pub(super) opened: Arc<Opened>,
+}
+
+impl Ours {
+    fn new(shared: &Shared, attr: Attr, heard: Tick) -> Self {
+        let metas = Arc::clone(&shared.metas);
+        metas.note_open(attr.ino);
+        let state = State { attr, heard, name: None, untold: None };
+        Self { metas, ino: attr.ino, gate: RwLock::default(), state: Mutex::new(state) }
+    }
+}
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        self.metas.note_closed(self.ino);
+    }
 }
 
 impl Opened {
@@ -67,10 +93,14 @@ impl Opened {
         (path, attr): (String, Attr),
         options: OpenOptions,
     ) -> Self {
-        shared.metas.note_open(attr.ino);
-        let state = State { attr, heard: RealClock::tick(), name: None, untold: None };
-        let state = Mutex::new(state);
-        Self { shared, path, options, gate: RwLock::default(), state }
+        let ours = PerProcess::new(Ours::new(&shared, attr, RealClock::tick()));
+        Self { shared, path, options, first: attr, ours }
+    }
+
+    /// What this process has of it. A child has it open too, in a session of its own, and begins with what it was when it
+    /// was opened.
+    fn ours(&self) -> &Ours {
+        self.ours.get_or(|| Ours::new(&self.shared, self.first, Tick::default()))
     }
 
     fn attr(&self) -> Attr {
@@ -79,7 +109,7 @@ impl Opened {
 
     /// The newest word of a meta, and when it was asked for it last.
     pub(super) fn known(&self) -> (Attr, Tick) {
-        let state = self.state.lock();
+        let state = self.ours().state.lock();
         (state.attr, state.heard)
     }
 
@@ -90,7 +120,7 @@ impl Opened {
 
     /// Takes a meta's word, unless a newer one is known; returns what is true then.
     fn learn(&self, told: Attr) -> Attr {
-        let mut state = self.state.lock();
+        let mut state = self.ours().state.lock();
         if told.version >= state.attr.version {
             state.attr = told;
         }
@@ -106,12 +136,12 @@ impl Opened {
     }
 
     pub(super) fn known_name(&self, chunks: u64) -> Option<Arc<SharedName>> {
-        let state = self.state.lock();
+        let state = self.ours().state.lock();
         state.name.as_ref().filter(|(of, _)| *of == chunks).map(|(_, name)| Arc::clone(name))
     }
 
     pub(super) fn keep_name(&self, chunks: u64, name: Arc<SharedName>) {
-        self.state.lock().name = Some((chunks, name));
+        self.ours().state.lock().name = Some((chunks, name));
     }
 
     pub(super) fn refused(&self, source: MetaError) -> ClientError {
@@ -140,7 +170,7 @@ impl Opened {
         if size > FILE_BYTES_MAX {
             return Err(refused(&self.path, MetaError::TooLarge));
         }
-        let _alone = self.gate.write();
+        let _alone = self.ours().gate.write();
         // What was written before keeps its time only if the meta hears of it first.
         self.tell()?;
         for _ in 0..RESIZE_TRIES {
@@ -177,7 +207,7 @@ impl Opened {
         if !self.may_read() {
             return Err(ClientError::argument("file", "it was opened without read"));
         }
-        let _shared = self.gate.read();
+        let _shared = self.ours().gate.read();
         let mut attr = self.recent()?;
         let ends = parts.iter().map(|(offset, buf)| offset.saturating_add(buf.len() as u64));
         if ends.max().is_some_and(|end| end > attr.size) {
@@ -222,13 +252,13 @@ impl Opened {
         if end > FILE_BYTES_MAX {
             return Err(refused(&self.path, MetaError::TooLarge));
         }
-        let shared = self.gate.read();
+        let shared = self.ours().gate.read();
         let Some(attr) = self.in_chunks(&parts, end)? else { return Ok(()) };
         if first <= attr.size {
             return self.put(attr, &parts, end);
         }
         drop(shared);
-        let _alone = self.gate.write();
+        let _alone = self.ours().gate.write();
         let Some(attr) = self.in_chunks(&parts, end)? else { return Ok(()) };
         self.put(attr, &parts, end)
     }
@@ -294,7 +324,7 @@ impl Opened {
         let Some(chunks) = self.change(attr, write)? else { return Ok(()) };
         let now = Timestamp::from_unix_nanos(RealClock::wall_nanos());
         let written = (chunks.bytes().data.0, now);
-        let mut state = self.state.lock();
+        let mut state = self.ours().state.lock();
         if end <= state.attr.size {
             state.untold = Some(written);
             return Ok(());
@@ -315,7 +345,7 @@ impl Opened {
 
     /// Tells a meta when bytes were written last, unless it knows.
     fn tell(&self) -> Result<(), ClientError> {
-        let untold = self.state.lock().untold.take();
+        let untold = self.ours().state.lock().untold.take();
         untold.map_or(Ok(()), |written| self.tell_of(written, 0))
     }
 
@@ -325,7 +355,7 @@ impl Opened {
         let told = self.ask(MetaOp::Extend(Extend { ino, data, size: end, mtime }));
         if told.is_err() {
             // The time of a later write stays.
-            self.state.lock().untold.get_or_insert((data, mtime));
+            self.ours().state.lock().untold.get_or_insert((data, mtime));
         }
         told.map(drop)
     }
@@ -368,9 +398,11 @@ impl Door for &Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // The bytes are durable and the length is told: only their time would be older.
-        let _ = self.tell();
-        self.shared.metas.note_closed(self.attr().ino);
+        // A child that did not use it has not got it.
+        if self.ours.get().is_some() {
+            // The bytes are durable and the length is told: only their time would be older.
+            let _ = self.tell();
+        }
     }
 }
 
@@ -382,7 +414,7 @@ impl File {
     /// Which inode it is.
     #[must_use]
     pub fn ino(&self) -> Ino {
-        self.opened.attr().ino
+        self.opened.first.ino
     }
 
     /// Its length in bytes, by a meta.

@@ -28,7 +28,7 @@ use millpond_types::meta::{
 use self::file::Opened;
 use self::objects::Numbers;
 use self::pending::Workers;
-use self::session::{Keeper, Metas, refused};
+use self::session::{Metas, refused};
 use self::walk::{plain, shown};
 use crate::client::Client;
 use crate::error::ClientError;
@@ -127,6 +127,9 @@ impl Default for OpenOptions {
 /// Clones are the same volume. The session ends when the last clone and the last of its files are
 /// dropped; what had been unlinked while it was open here goes then.
 ///
+/// A child of the process that opened it begins a session of its own when it first uses it or one of its files, and ends
+/// that only.
+///
 /// ```no_run
 /// use millpond_client::{Client, ClientOptions, OpenOptions, Volume};
 ///
@@ -152,8 +155,6 @@ struct Shared {
     metas: Arc<Metas>,
     workers: Workers,
     numbers: Numbers,
-    /// Ends the session.
-    _keeper: Keeper,
 }
 
 impl Volume {
@@ -181,15 +182,9 @@ impl Volume {
             return Err(ClientError::argument("workers", fix));
         }
         let workers = Workers::start(workers)?;
-        let (metas, keeper) = Metas::begin(client, (name, note.as_deref()), caller)?;
-        Ok(Self {
-            shared: Arc::new(Shared {
-                metas,
-                workers,
-                numbers: Numbers::default(),
-                _keeper: keeper,
-            }),
-        })
+        let metas = Metas::begin(client, (name, note.as_deref()), caller)?;
+        let numbers = Numbers::default();
+        Ok(Self { shared: Arc::new(Shared { metas, workers, numbers }) })
     }
 
     fn metas(&self) -> &Metas {

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use millpond_env::{Mutex, PerProcess};
 use millpond_types::limits::REPLICAS_MAX;
 use millpond_types::meta::object::{
     Attachment, Bucket, Expect, ListObjects as ListOp, ListPage, Object, ObjectBody, ObjectOp,
@@ -84,9 +85,9 @@ pub struct ListObjects<'a> {
     pub limit: u32,
 }
 
-/// Numbers that metas gave to this session for files without names.
+/// Numbers that metas gave to this process's session for files without names.
 #[derive(Debug, Default)]
-pub(super) struct Numbers(parking_lot::Mutex<VecDeque<u64>>);
+pub(super) struct Numbers(PerProcess<Mutex<VecDeque<u64>>>);
 
 pub(super) fn bucket_name(bucket: &str) -> Result<Name, ClientError> {
     Name::new(bucket.as_bytes()).map_err(|_| refused(bucket, MetaError::NotFound))
@@ -339,7 +340,7 @@ impl Volume {
     }
 
     fn number(&self) -> Result<Ino, ClientError> {
-        let numbers = &self.shared.numbers.0;
+        let numbers = self.shared.numbers.0.get_or(Mutex::default);
         if let Some(number) = numbers.lock().pop_front() {
             return Ok(Ino(number));
         }

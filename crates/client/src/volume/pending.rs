@@ -1,10 +1,10 @@
 //! What was submitted and is waited for later: a queue and the threads that work on it.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use millpond_env::thread;
+use millpond_env::{Mutex, OfProcess, PerProcess, thread};
 
 use crate::error::ClientError;
 
@@ -13,25 +13,36 @@ const QUEUE_MAX: usize = 256;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads that do what was submitted. They end when the queue is dropped, after what is in it.
+/// Threads that do what was submitted, of each process its own. They end when the queue is dropped, after what is in it.
 #[derive(Debug)]
 pub(super) struct Workers {
-    queue: SyncSender<Job>,
+    count: usize,
+    queue: PerProcess<SyncSender<Job>>,
 }
 
-/// A batch that was submitted. Dropping it does not stop the batch, whose outcome is lost then.
+/// A batch that was submitted. Dropping it does not stop the batch; its outcome is lost then. It is of the process
+/// that submitted it: a child of that does not hear of it.
 #[derive(Debug)]
 pub struct Pending<T> {
-    outcome: Receiver<Result<T, ClientError>>,
+    outcome: OfProcess<Receiver<Result<T, ClientError>>>,
 }
 
 impl<T> Pending<T> {
+    /// What a child is told of a batch of its parent.
+    #[must_use]
+    pub fn of_parent() -> ClientError {
+        let fix = "it was submitted before this process was forked, and is its parent's: submit it \
+                   again here";
+        ClientError::argument("batch", fix)
+    }
+
     /// Waits for the batch to be done.
     ///
     /// # Errors
     /// The batch's.
     pub fn wait(self) -> Result<T, ClientError> {
-        self.outcome.recv().unwrap_or(Err(ClientError::Closed))
+        let outcome = self.outcome.get().ok_or_else(Self::of_parent)?;
+        outcome.recv().unwrap_or(Err(ClientError::Closed))
     }
 
     /// Waits for the batch to be done for at most `time`: the outcome, which is told once, or none.
@@ -39,7 +50,8 @@ impl<T> Pending<T> {
     /// # Errors
     /// The batch's.
     pub fn wait_for(&mut self, time: Duration) -> Option<Result<T, ClientError>> {
-        match self.outcome.recv_timeout(time) {
+        let Some(outcome) = self.outcome.get() else { return Some(Err(Self::of_parent())) };
+        match outcome.recv_timeout(time) {
             Ok(outcome) => Some(outcome),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => Some(Err(ClientError::Closed)),
@@ -51,7 +63,8 @@ impl<T> Pending<T> {
     /// # Errors
     /// The batch's.
     pub fn poll(&mut self) -> Option<Result<T, ClientError>> {
-        match self.outcome.try_recv() {
+        let Some(outcome) = self.outcome.get() else { return Some(Err(Self::of_parent())) };
+        match outcome.try_recv() {
             Ok(outcome) => Some(outcome),
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => Some(Err(ClientError::Closed)),
@@ -61,11 +74,21 @@ impl<T> Pending<T> {
 
 impl Workers {
     pub(super) fn start(count: usize) -> Result<Self, ClientError> {
+        let workers = Self { count, queue: PerProcess::empty() };
+        workers.queue().map(drop)?;
+        Ok(workers)
+    }
+
+    fn queue(&self) -> Result<&SyncSender<Job>, ClientError> {
+        self.queue.get_or_try(|| Self::threads(self.count))
+    }
+
+    fn threads(count: usize) -> Result<SyncSender<Job>, ClientError> {
         let (queue, jobs) = sync_channel::<Job>(QUEUE_MAX);
         let jobs = Arc::new(Mutex::new(jobs));
         for _ in 0..count {
             let jobs = Arc::clone(&jobs);
-            let next = move || jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let next = move || jobs.lock().recv();
             // Nobody joins them: the last handle of a volume may be dropped by one of them.
             let run = move || {
                 while let Ok(job) = next() {
@@ -75,7 +98,7 @@ impl Workers {
             let failed = |error| ClientError::argument("workers", format!("no thread: {error}"));
             drop(thread("mp-file", run).map_err(failed)?);
         }
-        Ok(Self { queue })
+        Ok(queue)
     }
 
     /// Has a thread do something; waits while the queue is full.
@@ -84,12 +107,20 @@ impl Workers {
         job: impl FnOnce() -> Result<T, ClientError> + Send + 'static,
     ) -> Pending<T> {
         let (done, outcome) = sync_channel(1);
+        let outcome = OfProcess::new(outcome);
+        let queue = match self.queue() {
+            Ok(queue) => queue,
+            Err(error) => {
+                let _ = done.send(Err(error));
+                return Pending { outcome };
+            }
+        };
         let job: Job = Box::new(move || {
             // Whoever submitted it may have lost interest.
             let _ = done.send(job());
         });
         // Without threads the outcome's sender is dropped, and the wait says so.
-        let _ = self.queue.send(job);
+        let _ = queue.send(job);
         Pending { outcome }
     }
 }

@@ -6,13 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use millpond_env::{RealClock, Rng, ThreadHandle, thread};
+use millpond_env::{Condvar, Mutex, OfProcess, PerProcess, RealClock, Rng, ThreadHandle, thread};
 use millpond_types::meta::{
     Attr, Caller, Ino, MetaAnswer, MetaError, MetaOp, MetaReply, MetaRequest, Session,
     SessionRecord, keys,
 };
 use millpond_types::wire::Record as _;
-use parking_lot::{Condvar, Mutex};
 
 use super::note::Note;
 use crate::client::Client;
@@ -26,13 +25,24 @@ const MANY: usize = 100;
 const LOOK_UPS_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_UPS_LOOK: Duration = Duration::from_millis(5);
 
-/// A session with a meta, and what is open in it.
+/// Asks metas, in a session of this process.
 #[derive(Debug)]
 pub(super) struct Metas {
     pub(super) client: Client,
     pub(super) caller: Caller,
     name: String,
+    /// A child has its own, which begins with the first question.
+    ours: PerProcess<Arc<Ours>>,
+}
+
+/// A session with a meta, and what is open in it.
+#[derive(Debug)]
+struct Ours {
+    client: Client,
+    name: String,
+    /// Not a child's: that is not the process which is started again and again.
     note: Option<Note>,
+    /// 0 before it has begun.
     session: AtomicU64,
     /// Names every change within the session, so that one that is sent again is done once.
     sequence: AtomicU64,
@@ -43,6 +53,8 @@ pub(super) struct Metas {
     removed: AtomicBool,
     ended: Mutex<bool>,
     woken: Condvar,
+    /// Keeps the session.
+    thread: Mutex<Option<ThreadHandle<()>>>,
 }
 
 /// Holds, by their numbers.
@@ -57,21 +69,16 @@ struct Holds {
 /// look-up only, since the bytes of nothing that is removed go before it is dropped.
 #[derive(Debug)]
 pub struct Hold {
-    metas: Arc<Metas>,
+    ours: OfProcess<Arc<Ours>>,
     number: u64,
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.metas.holds.lock().held.remove(&self.number);
+        if let Some(ours) = self.ours.get() {
+            ours.holds.lock().held.remove(&self.number);
+        }
     }
-}
-
-/// The thread that keeps the session; ends it when dropped.
-#[derive(Debug)]
-pub(super) struct Keeper {
-    metas: Arc<Metas>,
-    thread: Option<ThreadHandle<()>>,
 }
 
 impl Metas {
@@ -80,48 +87,40 @@ impl Metas {
         client: Client,
         (name, note): (String, Option<&Path>),
         caller: Caller,
-    ) -> Result<(Arc<Self>, Keeper), ClientError> {
+    ) -> Result<Arc<Self>, ClientError> {
         let note = note.and_then(Note::take);
         let name = if note.is_some() { with_nonce(&name)? } else { name };
-        let metas = Arc::new(Self {
-            client,
-            caller,
-            name,
-            note,
-            session: AtomicU64::new(0),
-            sequence: AtomicU64::new(1),
-            open: Mutex::default(),
-            holds: Mutex::default(),
-            removed: AtomicBool::new(false),
-            ended: Mutex::new(false),
-            woken: Condvar::new(),
-        });
-        metas.end_noted()?;
-        let session = metas.open_session()?;
-        // From here on the session is closed if anything fails.
-        let mut keeper = Keeper { metas: Arc::clone(&metas), thread: None };
-        let every = Duration::from_millis(u64::from(session.lease_ms)) / 4;
-        let of_thread = Arc::clone(&metas);
-        let started = thread("mp-volume", move || of_thread.keep(every));
-        let failed = |error| ClientError::argument("volume", format!("no thread for it: {error}"));
-        keeper.thread = Some(started.map_err(failed)?);
-        Ok((metas, keeper))
+        let ours = Arc::new(Ours::new(client.clone(), name.clone(), note));
+        ours.end_noted()?;
+        let metas = Arc::new(Self { client, caller, name, ours: PerProcess::new(ours) });
+        metas.ours().begin()?;
+        Ok(metas)
+    }
+
+    /// What this process has.
+    fn ours(&self) -> &Arc<Ours> {
+        self.ours.get_or(|| {
+            // Operators tell the sessions of a parent and of its children apart.
+            let name = format!("{} child {}", self.name, std::process::id());
+            let fits = u8::try_from(name.len()).is_ok();
+            let name = if fits { name } else { self.name.clone() };
+            Arc::new(Ours::new(self.client.clone(), name, None))
+        })
     }
 
     /// Has a meta do something; what POSIX refuses is an answer.
     pub(super) fn ask(&self, caller: Caller, op: MetaOp) -> Result<MetaAnswer, ClientError> {
-        Ok(self.client.meta(&self.request(caller, op), None)?.answer)
+        let ours = self.ours();
+        ours.begin()?;
+        ours.ask(caller, op)
     }
 
     /// A request that may be repeated: what changes something is done once.
     pub(super) fn request(&self, caller: Caller, op: MetaOp) -> MetaRequest {
-        let (mut sequence, mut hour) = (0, 0);
-        if op.changes() {
-            sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
-            hour = u32::try_from(RealClock::wall_ms() / 3_600_000).unwrap_or(u32::MAX);
-        }
-        let session = self.session.load(Ordering::Acquire);
-        MetaRequest { session, sequence, hour, caller, op }
+        let ours = self.ours();
+        // Where no session is to be had, the meta says what it thinks of none.
+        let _ = ours.begin();
+        ours.request(caller, op)
     }
 
     /// The same on behalf of the volume's caller; the error names the path.
@@ -139,17 +138,16 @@ impl Metas {
     }
 
     pub(super) fn unexpected(&self) -> ClientError {
-        let what = "a meta answered something else than it was asked for";
-        ClientError::Unexpected { address: self.client.name(), what }
+        unexpected(&self.client)
     }
 
     /// From now on metas are told that the inode is open.
     pub(super) fn note_open(&self, ino: Ino) {
-        *self.open.lock().entry(ino).or_default() += 1;
+        *self.ours().open.lock().entry(ino).or_default() += 1;
     }
 
     pub(super) fn note_closed(&self, ino: Ino) {
-        let mut open = self.open.lock();
+        let mut open = self.ours().open.lock();
         if let Some(count) = open.get_mut(&ino) {
             *count -= 1;
             if *count == 0 {
@@ -160,24 +158,52 @@ impl Metas {
 
     /// Something was replaced or removed: the session is renewed soon, so that its bytes go.
     pub(super) fn note_removed(&self) {
-        if !self.removed.swap(true, Ordering::AcqRel) {
+        let ours = self.ours();
+        if !ours.removed.swap(true, Ordering::AcqRel) {
             // Not between the look at it and the sleep.
-            let _awake = self.ended.lock();
-            self.woken.notify_all();
+            let _awake = ours.ended.lock();
+            ours.woken.notify_all();
         }
     }
 
-    pub(super) fn hold(self: &Arc<Self>) -> Hold {
-        let mut holds = self.holds.lock();
+    pub(super) fn hold(&self) -> Hold {
+        let ours = self.ours();
+        let mut holds = ours.holds.lock();
         let number = holds.next;
         holds.next += 1;
         holds.held.insert(number);
-        Hold { metas: Arc::clone(self), number }
+        Hold { ours: OfProcess::new(Arc::clone(ours)), number }
     }
+}
 
-    /// Whether a hold from before this number is still there.
-    fn is_held(&self, before: u64) -> bool {
-        self.holds.lock().held.first().is_some_and(|number| *number < before)
+impl Drop for Metas {
+    fn drop(&mut self) {
+        if let Some(ours) = self.ours.get() {
+            ours.end();
+        }
+    }
+}
+
+fn unexpected(client: &Client) -> ClientError {
+    let what = "a meta answered something else than it was asked for";
+    ClientError::Unexpected { address: client.name(), what }
+}
+
+impl Ours {
+    fn new(client: Client, name: String, note: Option<Note>) -> Self {
+        Self {
+            client,
+            name,
+            note,
+            session: AtomicU64::new(0),
+            sequence: AtomicU64::new(1),
+            open: Mutex::default(),
+            holds: Mutex::default(),
+            removed: AtomicBool::new(false),
+            ended: Mutex::new(false),
+            woken: Condvar::new(),
+            thread: Mutex::default(),
+        }
     }
 
     /// Ends the session of the process before this one, if it is that one's: in another cluster, or in one that was made
@@ -197,16 +223,76 @@ impl Metas {
         self.client.meta(&request, None).map(drop)
     }
 
+    /// Begins the session and the thread that keeps it, if that is not done.
+    fn begin(self: &Arc<Self>) -> Result<(), ClientError> {
+        if self.session.load(Ordering::Acquire) != 0 {
+            return Ok(());
+        }
+        let mut kept = self.thread.lock();
+        if kept.is_none() {
+            let session = self.open_session()?;
+            let every = Duration::from_millis(u64::from(session.lease_ms)) / 4;
+            let of_thread = Arc::clone(self);
+            let started = thread("mp-volume", move || of_thread.keep(every));
+            let failed = |error| {
+                self.close();
+                ClientError::argument("volume", format!("no thread for it: {error}"))
+            };
+            *kept = Some(started.map_err(failed)?);
+        }
+        Ok(())
+    }
+
+    fn ask(&self, caller: Caller, op: MetaOp) -> Result<MetaAnswer, ClientError> {
+        Ok(self.client.meta(&self.request(caller, op), None)?.answer)
+    }
+
+    fn request(&self, caller: Caller, op: MetaOp) -> MetaRequest {
+        let (mut sequence, mut hour) = (0, 0);
+        if op.changes() {
+            sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
+            hour = u32::try_from(RealClock::wall_ms() / 3_600_000).unwrap_or(u32::MAX);
+        }
+        let session = self.session.load(Ordering::Acquire);
+        MetaRequest { session, sequence, hour, caller, op }
+    }
+
+    /// Whether a hold from before this number is still there.
+    fn is_held(&self, before: u64) -> bool {
+        self.holds.lock().held.first().is_some_and(|number| *number < before)
+    }
+
     fn open_session(&self) -> Result<Session, ClientError> {
         let op = MetaOp::SessionOpen { name: self.name.clone() };
-        let MetaReply::Session(session) = self.at(&self.name, op)? else {
-            return Err(self.unexpected());
-        };
-        self.session.store(session.id, Ordering::Release);
-        if let Some(note) = &self.note {
-            note.write(session.id, &self.name);
+        let answer = self.ask(Caller::checked(0, 0), op)?;
+        match answer.map_err(|source| refused(&self.name, source))? {
+            MetaReply::Session(session) => {
+                self.session.store(session.id, Ordering::Release);
+                if let Some(note) = &self.note {
+                    note.write(session.id, &self.name);
+                }
+                Ok(session)
+            }
+            _ => Err(unexpected(&self.client)),
         }
-        Ok(session)
+    }
+
+    /// Has the thread end, and then the session.
+    fn end(&self) {
+        *self.ended.lock() = true;
+        self.woken.notify_all();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+        self.close();
+    }
+
+    fn close(&self) {
+        if self.session.load(Ordering::Acquire) != 0 {
+            // Where no meta hears of it, the session ends with its lease.
+            let _ = self.ask(Caller::checked(0, 0), MetaOp::SessionClose);
+        }
     }
 
     /// Renews the session until it ends.
@@ -290,16 +376,4 @@ fn with_nonce(name: &str) -> Result<String, ClientError> {
 /// What POSIX says about a path.
 pub(super) fn refused(path: &str, source: MetaError) -> ClientError {
     ClientError::File { path: path.to_owned(), source }
-}
-
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        *self.metas.ended.lock() = true;
-        self.metas.woken.notify_all();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-        // Where no meta hears of it, the session ends with its lease.
-        let _ = self.metas.ask(Caller::checked(0, 0), MetaOp::SessionClose);
-    }
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
 mod scripted;
+mod silent_resolver;
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -176,6 +177,32 @@ fn a_slow_replica_is_hedged_and_never_writes_to_the_caller_afterwards() {
         }
     }
     assert!(hedged > 0, "node 1 was never asked first");
+}
+
+/// Whoever shares the connection, by a fork or by a fault, counts the same ids and may even draw the same
+/// numbers: the answer to another question is not taken for one's own, checksums or no checksums.
+#[test]
+fn a_reply_to_what_another_asked_is_never_taken() {
+    let cluster = Cluster::start(1, vec![chain(1, 1, &[1])]);
+    let client = cluster.client();
+    let keys = names(2);
+    put(&client, &keys, 4096);
+    let mut memory = vec![0u8; 4096];
+    for _ in 0..5 {
+        cluster.then(1, Act::AnswerToOther(keys[1]));
+        memory.fill(0xee);
+        let rooms = &mut [Room::One(&mut memory)];
+        let got = client.get(keys_of(&keys[..1], &Leaders::Own), rooms, None);
+        let is_read = got.as_ref().is_ok_and(|got| matches!(got[..], [GetOutcome::Read(_)]));
+        assert!(!is_read || memory == value(&keys[0], 4096), "the other's value: {got:?}");
+        assert!(memory != value(&keys[1], 4096), "the other's value is in the caller's memory");
+    }
+    let rooms = &mut [Room::One(&mut memory)];
+    assert_eq!(
+        client.get(keys_of(&keys[..1], &Leaders::Own), rooms, None).unwrap(),
+        [GetOutcome::Read(4096)]
+    );
+    assert!(memory == value(&keys[0], 4096));
 }
 
 #[test]

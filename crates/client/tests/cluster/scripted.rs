@@ -13,8 +13,8 @@ use millpond_types::cluster::{
     Routing, RoutingUpdate, RoutingVersion, SlotPlace, TargetId, TargetState,
 };
 use millpond_types::wire::{
-    FLAG_REPLY, FrameHeader, GetItem, GetReply, GetRequest, HEADER_BYTES, HelloReply, ItemStatus,
-    ItemTag, KeyInfo, KeysRequest, Leaders, ListReply, ListRequest, MatchRequest, PutRequest,
+    FrameHeader, GetItem, GetReply, GetRequest, HEADER_BYTES, HelloReply, ItemStatus, ItemTag,
+    KeyInfo, KeysRequest, Leaders, ListReply, ListRequest, MatchRequest, PutRequest,
     RoutingRequest, StatsReply, Status, StatusReply, SuspectRequest, Tags, Verb,
 };
 use millpond_types::{BlockKey, Crc32c, GroupId, SlotId, Uuid128, placement};
@@ -35,6 +35,8 @@ pub(crate) enum Act {
     Silent,
     /// Refuses the whole request.
     Refuse(Status),
+    /// Answers what somebody else asked with the same id: how much there is of this key.
+    AnswerToOther(BlockKey),
 }
 
 /// A request about keys, as a node saw it.
@@ -247,17 +249,12 @@ impl Session {
     }
 
     fn send(&mut self, request: &FrameHeader, answer: &Answer, most: usize) -> Option<()> {
+        let verb = Verb::try_from(request.verb).unwrap();
         let header = FrameHeader {
-            flags: FLAG_REPLY,
-            verb: request.verb,
-            request_id: request.request_id,
-            meta_len: u32::try_from(answer.meta.len()).unwrap(),
             payload_len: u32::try_from(answer.payload.len()).unwrap(),
-            deadline_or_status: u32::from(answer.status as u16),
-            meta_crc: Crc32c::of(&answer.meta),
+            ..FrameHeader::reply(request.asked(), verb, answer.status, &answer.meta)
         };
-        let mut bytes = header.encode().to_vec();
-        bytes.extend(&answer.meta);
+        let mut bytes = header.frame(&answer.meta);
         bytes.extend(&answer.payload);
         let end = if most == usize::MAX { bytes.len() } else { bytes.len() / 2 };
         self.stream.write_all(&bytes[..end]).ok()
@@ -348,6 +345,12 @@ impl Session {
             _ => self.keys(verb, &KeysRequest::decode(meta).unwrap()),
         };
         match act {
+            Some(Act::AnswerToOther(key)) => {
+                let asked = GetRequest { keys: vec![key], ..GetRequest::decode(meta).unwrap() };
+                let other = FrameHeader::request(verb, header.request_id, &asked.encode());
+                let other = FrameHeader { proof: header.proof, ..other };
+                self.send(&other, &self.get(&asked), usize::MAX)
+            }
             None | Some(Act::Refuse(_)) => self.send(header, &answer, usize::MAX),
             Some(Act::CutAfter) => None,
             Some(Act::CutInside) => self.send(header, &answer, 0).and(None),

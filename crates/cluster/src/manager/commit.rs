@@ -297,20 +297,9 @@ fn evaluate(
     let serves = chain.serving().next().is_some();
     let moving = record.moving;
     if before != serves {
-        draft.event(Some(id), availability(&chain, serves));
+        draft.availability.note(&chain);
     }
     draft.put_chain(ChainRecord { chain, moving });
-}
-
-fn availability(chain: &Chain, serves: bool) -> String {
-    let last = chain.targets.iter().find(|m| m.state == TargetState::LastServing);
-    match last {
-        Some(last) if !serves => format!(
-            "chain {} has no serving replica: it waits for target {} on node {}, disk {}",
-            chain.id.0, last.target.0, last.node, last.disk
-        ),
-        _ => format!("chain {} serves again", chain.id.0),
-    }
 }
 
 fn takes_data(draft: &Draft<'_>, disk: &DiskRecord) -> bool {
@@ -322,6 +311,7 @@ fn found(draft: &mut Draft<'_>, cx: &Cx<'_>) -> Outcome {
     draft.changes.cluster = Some(ClusterRecord {
         cluster: cx.options.new_cluster,
         seed: cx.options.seed,
+        secret: cx.options.secret,
         ..ClusterRecord::default()
     });
     draft.event(None, format!("cluster {} was founded", cx.options.new_cluster));
@@ -371,6 +361,7 @@ fn enroll(
     let answer = RegisterAnswer::Accepted {
         cluster: draft.cluster().cluster,
         routing: draft.base.head.routing,
+        secret: draft.cluster().secret,
     };
     after.push(After::Tell(Effect::Registered { to: from, answer }));
     Outcome::Done

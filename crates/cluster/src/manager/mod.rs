@@ -17,6 +17,7 @@
 //!    process is known to be gone, or it said so itself.
 //! 4. *A node that was taken for gone gets no lease until it has the routing that says so.*
 
+mod availability;
 mod commit;
 mod event;
 mod lease;

@@ -17,6 +17,8 @@ use crate::planner::Planner;
 
 /// Events in one answer: at their longest they are 1 MiB.
 const PAGE_EVENTS: usize = 1000;
+/// The setting that is no value of the configuration, but the shape of the chains.
+const REPLICAS: &str = "replicas";
 
 impl Primary {
     pub(super) fn admin(&mut self, cx: &mut Cx<'_>, from: Session, command: AdminCommand) {
@@ -50,6 +52,10 @@ pub(super) fn carry_out(
 ) -> Option<AdminAnswer> {
     let result = match command {
         AdminCommand::Form { replicas } => form(draft, *replicas),
+        AdminCommand::Set { name, value } if name == REPLICAS => {
+            planner.forget();
+            raise(draft, value)
+        }
         AdminCommand::Set { name, value } => set(draft, name, value),
         AdminCommand::DrainNode { node, on } => drain_node(draft, *node, *on),
         AdminCommand::DrainDisk { disk, on } => {
@@ -103,6 +109,24 @@ fn form(draft: &mut Draft<'_>, replicas: u8) -> Outcome {
             "the cluster has chains of {replicas} replicas already"
         )));
     }
+    check_replicas(draft, replicas)?;
+    let chains = draft.base.chains.len();
+    if chains >= CHAINS_MAX {
+        return Err(Halt::Refused(format!(
+            "the cluster has {chains} chains, of {CHAINS_MAX} at most: there is no room for another table"
+        )));
+    }
+    draft.changes.cluster = Some(if cluster.replicas == 0 {
+        ClusterRecord { replicas, ..cluster }
+    } else {
+        ClusterRecord { more: cluster.more.with(replicas), ..cluster }
+    });
+    draft.event(None, format!("chains of {replicas} replicas are made"));
+    Ok(format!("chains of {replicas} replicas are being made"))
+}
+
+/// Whether chains may have so many replicas now.
+fn check_replicas(draft: &Draft<'_>, replicas: u8) -> Result<(), Halt> {
     let disks = plan_disks(draft.base);
     let mut domains: Vec<&str> =
         disks.iter().filter(|disk| disk.takes_data).map(|disk| disk.domain.as_str()).collect();
@@ -118,19 +142,38 @@ fn form(draft: &mut Draft<'_>, replicas: u8) -> Outcome {
             domains.len()
         )));
     }
-    let chains = draft.base.chains.len();
-    if chains >= CHAINS_MAX {
+    Ok(())
+}
+
+/// Gives every chain of the cluster's own table more replicas, which are filled while it serves.
+fn raise(draft: &mut Draft<'_>, value: &str) -> Outcome {
+    let cluster = draft.cluster();
+    let Ok(replicas) = value.parse::<u8>() else {
         return Err(Halt::Refused(format!(
-            "the cluster has {chains} chains, of {CHAINS_MAX} at most: there is no room for another table"
+            "'{REPLICAS}' is a number from 1 to {REPLICAS_MAX}, not '{value}'"
+        )));
+    };
+    if cluster.replicas == 0 {
+        let text = "the cluster has no chains yet: make them with 'millpond admin form'";
+        return Err(Halt::Refused(text.to_owned()));
+    }
+    if replicas <= cluster.replicas {
+        return Err(Halt::Refused(format!(
+            "the chains have {} replicas: that can be raised, and not lowered",
+            cluster.replicas
         )));
     }
-    draft.changes.cluster = Some(if cluster.replicas == 0 {
-        ClusterRecord { replicas, ..cluster }
-    } else {
-        ClusterRecord { more: cluster.more.with(replicas), ..cluster }
-    });
-    draft.event(None, format!("chains of {replicas} replicas are made"));
-    Ok(format!("chains of {replicas} replicas are being made"))
+    if cluster.more.has(replicas) {
+        return Err(Halt::Refused(format!(
+            "the cluster has a table of chains of {replicas} replicas beside its own: take another number"
+        )));
+    }
+    check_replicas(draft, replicas)?;
+    draft.event(None, format!("chains get {replicas} replicas instead of {}", cluster.replicas));
+    draft.changes.cluster = Some(ClusterRecord { replicas, ..cluster });
+    Ok(format!(
+        "every chain gets {replicas} replicas; 'millpond admin status' tells how far that is"
+    ))
 }
 
 fn set(draft: &mut Draft<'_>, name: &str, value: &str) -> Outcome {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use millpond_types::cluster::NodeId;
-use millpond_types::ids::Uuid128;
+use millpond_types::ids::{ClusterSecret, Uuid128};
 use millpond_types::limits::CHAINS_MAX;
 
 /// Times of leases, and who this is.
@@ -19,6 +19,11 @@ pub struct ManagerOptions {
     pub new_cluster: Uuid128,
     /// Seed of the placement of a new cluster.
     pub seed: u64,
+    /// What the ids of a new cluster's chunks are keyed by; drawn at random by the shell.
+    pub secret: Option<ClusterSecret>,
+    /// No other process has the store for as long as this one does. The primary before it is dead, so this manager does not
+    /// wait for the end of that lease. It does wait for the leases that the primary granted to nodes.
+    pub is_alone: bool,
     /// Make chains by itself once so many failure domains have registered.
     pub form: Option<Form>,
     /// Never make more chains than this, whatever the fleet; `CHAINS_MAX` leaves it to the placement.
@@ -61,6 +66,8 @@ impl ManagerOptions {
             protocol: millpond_types::wire::PROTOCOL_VERSION,
             new_cluster: Uuid128::NIL,
             seed: 0,
+            secret: None,
+            is_alone: false,
             form: None,
             chains_max: u32::try_from(CHAINS_MAX).unwrap_or(u32::MAX),
             lease: Duration::from_secs(5),

@@ -102,7 +102,7 @@ impl Standby {
         // A claim whose answer is lost does not keep this standby from another.
         let claims =
             self.claim.as_ref().is_some_and(|(.., sent)| cx.now.since(*sent) < cx.options.lease);
-        if (still || is_free(&seen)) && !claims {
+        if (still || cx.options.is_alone || is_free(&seen)) && !claims {
             self.claim(cx, &seen);
         }
         Next::Stay

@@ -13,6 +13,7 @@ use millpond_types::units::UnixSeconds;
 use millpond_types::wire::{Record, WireError};
 
 use super::ManagerOptions;
+use super::availability::Availability;
 use crate::planner::{PlanDisk, PlanView};
 
 /// Writes in one transaction: etcd takes 128 operations, checks and head included.
@@ -214,13 +215,16 @@ pub(crate) struct Draft<'a> {
     pub(crate) changes: Changes,
     /// Nodes of which a serving target ceases to be one.
     pub(crate) fenced: BTreeSet<NodeId>,
+    /// Chains that cease or begin to serve.
+    pub(crate) availability: Availability,
     unix: UnixSeconds,
 }
 
 impl<'a> Draft<'a> {
     pub(crate) fn new(base: &'a State, unix: UnixSeconds) -> Self {
         let changes = Changes { head: base.head, ..Changes::default() };
-        Self { base, changes, fenced: BTreeSet::new(), unix }
+        let availability = Availability::default();
+        Self { base, changes, fenced: BTreeSet::new(), availability, unix }
     }
 
     /// True when nothing was changed.
@@ -241,6 +245,7 @@ impl<'a> Draft<'a> {
             + changes.disks.len()
             + changes.chains.len()
             + changes.events.len()
+            + self.availability.count()
             + self.pages().len()
     }
 
@@ -334,6 +339,9 @@ impl<'a> Draft<'a> {
 
     /// Ends the draft: numbers it, and gives the writes that carry it out.
     pub(crate) fn seal(mut self) -> (Changes, BTreeSet<NodeId>, Vec<Write>) {
+        for (chain, text) in std::mem::take(&mut self.availability).tell() {
+            self.event(chain, text);
+        }
         self.changes.head.transaction += 1;
         if self.changes_routing() {
             self.changes.head.routing.0 += 1;

@@ -302,6 +302,23 @@ fn growth_moves_what_it_must_and_shrinking_empties() {
 }
 
 #[test]
+fn more_replicas_come_to_every_chain_and_to_every_disk_its_share() {
+    let mut model = Model::new(1, 1, 1);
+    model.settle();
+    let chains = model.chains.len();
+    (1..3).for_each(|node| model.add_node(node, 1));
+    model.settle();
+    model.replicas = 2;
+    model.settle();
+    assert!(model.chains.len() >= chains);
+    assert!(model.chains.values().all(|record| record.chain.targets.len() == 2));
+    let counts: Vec<usize> = model.per_disk().into_values().collect();
+    let all: usize = counts.iter().sum();
+    assert!(counts.iter().all(|count| (all / 3 - 2..=all / 3 + 2).contains(count)), "{counts:?}");
+    assert_eq!(model.progress(), Progress::default());
+}
+
+#[test]
 fn limits_hold_and_a_pause_stops_new_moves() {
     let mut model = Model::new(4, 1, 2);
     model.settle();
@@ -396,6 +413,7 @@ fn a_table_without_enough_domains_blocks_no_other() {
 enum Act {
     Grow,
     Table(u8),
+    Raise,
     Drain(u32, bool),
     Down(u32),
     Up(u32),
@@ -409,6 +427,7 @@ fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         1 => Just(Act::Grow),
         1 => (1u8..5).prop_map(Act::Table),
+        1 => Just(Act::Raise),
         2 => (0u32..7, any::<bool>()).prop_map(|(node, on)| Act::Drain(node, on)),
         2 => (0u32..14).prop_map(Act::Down),
         2 => (0u32..14).prop_map(Act::Up),
@@ -431,7 +450,10 @@ fn perform(model: &mut Model, act: &Act) {
         Act::Table(replicas) if *replicas != model.replicas => {
             model.more = model.more.with(*replicas);
         }
-        Act::Table(_) => {}
+        Act::Raise if model.replicas < 4 && !model.more.has(model.replicas + 1) => {
+            model.replicas += 1;
+        }
+        Act::Table(_) | Act::Raise => {}
         Act::Drain(node, on) => model.drain(*node, *on),
         Act::Down(n) => {
             let disk = nth(model, *n);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use millpond_cluster::manager::{Event, Manager, Role};
+use millpond_cluster::manager::{Event, Manager, ManagerOptions, Role};
 use millpond_types::cluster::keys;
 
 use crate::world::{StoreMode, World, options};
@@ -195,4 +195,18 @@ fn a_damaged_record_keeps_a_manager_from_deciding() {
     assert!(world.events.iter().any(|text| text.contains("unreadable")), "{:?}", world.events);
     world.store.get_mut(&key).unwrap()[9] ^= 1;
     world.until(15_000, |world| world.primary().is_some() && world.is_whole(256, 2));
+}
+
+/// No other process can have the store of this manager: the primary before it is dead.
+#[test]
+fn who_has_the_store_alone_waits_for_no_lease() {
+    for (is_alone, waits) in [(true, false), (false, true)] {
+        let mut world = World::formed(1, 1, 1);
+        world.run(1_000);
+        let options = ManagerOptions { is_alone, ..options(0, None) };
+        world.seats[0].manager = Manager::new(options);
+        let took = world.until(10_000, |world| world.primary().is_some());
+        assert_eq!(took > Duration::from_secs(4), waits, "{took:?}");
+        assert!(waits || took < Duration::from_millis(100), "{took:?}");
+    }
 }

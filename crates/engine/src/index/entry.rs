@@ -1,4 +1,4 @@
-//! One chunk in memory: 48 bytes, plus attributes and piece checksums beside it.
+//! One chunk in memory: 48 bytes, plus attributes and piece checksums beside it ([`super::sides`]).
 
 use millpond_types::{ChunkId, Crc32c, GroupId};
 

@@ -7,6 +7,7 @@ mod entry;
 mod guard;
 mod queues;
 mod shard;
+mod sides;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -174,6 +175,11 @@ impl Index {
 
     pub(crate) fn len(&self) -> u64 {
         self.shards.iter().map(|s| s.lock().len() as u64).sum()
+    }
+
+    /// Bytes of memory that it takes, about.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().memory_bytes() as u64).sum()
     }
 
     pub(crate) fn usage(&self, group: GroupId) -> Usage {

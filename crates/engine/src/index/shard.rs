@@ -10,6 +10,7 @@ use millpond_types::{ChunkId, GroupId, Tick, UnixSeconds};
 use super::entry::{Entry, Queue};
 use super::guard::Busy;
 use super::queues::{Ghost, Probe, Queues, Turn, Verdict};
+use super::sides::Sides;
 use super::{ChunkInfo, Hot, SlotMap, Usage, hash_id};
 use crate::content::Content;
 use crate::format::record::{ChunkRecord, Location, piece_count};
@@ -35,8 +36,7 @@ pub(crate) struct Shard {
     table: HashTable<u32>,
     pages: Vec<Vec<Entry>>,
     free: Vec<u32>,
-    sides: Vec<Box<[u8]>>,
-    free_sides: Vec<u32>,
+    sides: Sides,
     pub(crate) hot: SlotMap<Hot>,
     pub(crate) leases: SlotMap<Tick>,
     pub(crate) busy: Busy,
@@ -65,21 +65,21 @@ pub(crate) fn weight(len: u32) -> u64 {
     u64::from(len.max(1)).next_multiple_of(PAGE_BYTES as u64)
 }
 
-fn side_bytes(c: &ChunkRecord) -> Box<[u8]> {
-    let mut bytes = Vec::with_capacity(2 + c.attrs.len() + c.pieces.len() * 4);
-    bytes.extend(u16::try_from(c.attrs.len()).unwrap_or(u16::MAX).to_le_bytes());
-    bytes.extend(&*c.attrs);
-    c.pieces.iter().for_each(|p| bytes.extend(p.to_le_bytes()));
-    bytes.into()
+/// Attributes with their length before them, then piece checksums.
+fn add_side(sides: &mut Sides, c: &ChunkRecord) -> u32 {
+    let len = u16::try_from(c.attrs.len()).unwrap_or(u16::MAX).to_le_bytes();
+    let pieces: Vec<u8> = c.pieces.iter().flat_map(|piece| piece.to_le_bytes()).collect();
+    sides.add(&[&len, &c.attrs, &pieces])
 }
 
-fn attrs_of<'a>(sides: &'a [Box<[u8]>], entry: &Entry) -> &'a [u8] {
+/// Attributes, and what follows them.
+fn side_of<'a>(sides: &'a Sides, entry: &Entry) -> (&'a [u8], &'a [u8]) {
     if !entry.has_side() {
-        return &[];
+        return (&[], &[]);
     }
-    let side = &sides[entry.side as usize];
+    let side = sides.get(entry.side);
     let len = usize::from(u16::from_le_bytes([side[0], side[1]]));
-    &side[2..2 + len]
+    side[2..].split_at(len)
 }
 
 impl Shard {
@@ -88,8 +88,7 @@ impl Shard {
             table: HashTable::with_capacity(expected),
             pages: Vec::new(),
             free: Vec::new(),
-            sides: Vec::with_capacity(expected),
-            free_sides: Vec::new(),
+            sides: Sides::default(),
             hot: SlotMap::default(),
             leases: SlotMap::default(),
             busy: Busy::default(),
@@ -105,6 +104,14 @@ impl Shard {
 
     pub(crate) fn len(&self) -> usize {
         self.table.len()
+    }
+
+    /// Bytes of memory that entries, what they have beside them, table and queues take, about.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let entries: usize = self.pages.iter().map(Vec::capacity).sum();
+        let queued: usize = self.queues.iter().map(Queues::len).sum();
+        let slots = self.table.capacity() + queued + self.free.capacity();
+        entries * size_of::<Entry>() + slots * size_of::<u32>() + self.sides.bytes()
     }
 
     /// Slots in use or once used: the range a scan walks.
@@ -132,7 +139,7 @@ impl Shard {
     }
 
     pub(crate) fn attrs(&self, slot: u32) -> &[u8] {
-        attrs_of(&self.sides, self.entry(slot))
+        side_of(&self.sides, self.entry(slot)).0
     }
 
     /// Piece checksums; a chunk of one piece has its own checksum as the only one.
@@ -142,13 +149,8 @@ impl Shard {
         if count == 0 {
             return Vec::new();
         }
-        let side = &self.sides[entry.side as usize];
-        side[side.len() - count * 4..]
-            .as_chunks::<4>()
-            .0
-            .iter()
-            .map(|b| u32::from_le_bytes(*b))
-            .collect()
+        let sums = side_of(&self.sides, entry).1.get(..count * 4).unwrap_or_default();
+        sums.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect()
     }
 
     pub(crate) fn info(&self, slot: u32) -> ChunkInfo {
@@ -202,8 +204,7 @@ impl Shard {
         e.set_evictable(c.evictable);
         e.set_pinned(c.pinned);
         if !c.attrs.is_empty() || !c.pieces.is_empty() {
-            let side = side_bytes(c);
-            e.set_side(Some(self.add_side(side)));
+            e.set_side(Some(add_side(&mut self.sides, c)));
         }
         let in_main = known || self.ghost.take(fingerprint(c.id));
         if c.evictable {
@@ -237,13 +238,11 @@ impl Shard {
             queue.add_bytes(in_main, weight(c.len));
         }
         if !c.pieces.is_empty() || old.len() != c.len {
-            let side = side_bytes(c);
             if old.has_side() {
-                self.sides[old.side as usize] = side;
-            } else {
-                let at = self.add_side(side);
-                self.entry_mut(slot).set_side(Some(at));
+                self.sides.remove(old.side);
             }
+            let side = add_side(&mut self.sides, c);
+            self.entry_mut(slot).set_side(Some(side));
         }
         let e = self.entry_mut(slot);
         e.set_version(c.version);
@@ -272,15 +271,6 @@ impl Shard {
         slot
     }
 
-    fn add_side(&mut self, side: Box<[u8]>) -> u32 {
-        if let Some(at) = self.free_sides.pop() {
-            self.sides[at as usize] = side;
-            return at;
-        }
-        self.sides.push(side);
-        u32::try_from(self.sides.len() - 1).unwrap_or(u32::MAX)
-    }
-
     /// Removes the chunk in `slot`.
     pub(crate) fn remove(&mut self, slot: u32) -> Removed {
         let e = *self.entry(slot);
@@ -295,8 +285,7 @@ impl Shard {
             }
         }
         if e.has_side() {
-            self.sides[e.side as usize] = Box::default();
-            self.free_sides.push(e.side);
+            self.sides.remove(e.side);
         }
         self.groups.went(&e);
         let hot = self.take_hot(slot);
@@ -360,7 +349,7 @@ impl Shard {
             if leased || dirty || e.pinned() || busy.contains_key(&e.id) {
                 return Probe::Protected(bytes);
             }
-            if e.frequency() == 0 && !wanted(&e, attrs_of(sides, &e)) {
+            if e.frequency() == 0 && !wanted(&e, side_of(sides, &e).0) {
                 return Probe::Protected(bytes);
             }
             Probe::Idle { bytes, reads: e.frequency() }

@@ -26,6 +26,91 @@ fn a_full_disk_refuses_and_keeps_what_it_has() {
     assert_eq!(get(&rig.open(), 5000), Some(value(5, 60_000)));
 }
 
+/// A disk that gets no more room than it has is full with that: chunks are refused or give way, log and checkpoints go
+/// on, and nothing that was acknowledged is lost.
+#[test]
+fn a_disk_without_room_for_all_its_segments_is_full_before() {
+    for evictable in [false, true] {
+        let mut rig = Rig::new(64);
+        rig.options.checkpoint_log_bytes = millpond_types::ByteSize(64 << 10);
+        rig.disk.set_room(8 << 20);
+        let e = rig.open();
+        let usable = e.stats().room_bytes;
+        assert!(usable > 50 << 20, "it is not known yet: {usable}");
+        let write = |id: u64| {
+            let req = WriteRequest { evictable, ..request(buf(&e, &value(id, 60_000)), Ack::Disk) };
+            block_on(e.write(ChunkId(id.into()), req))
+        };
+        let mut kept = Vec::new();
+        let mut refused = 0;
+        for id in 0..1000u64 {
+            match write(id) {
+                Ok(_) => kept.push(id),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+                    refused += 1;
+                }
+            }
+            block_on(e.maintain()).unwrap();
+        }
+        assert!(!e.stats().read_only);
+        let room = e.stats().room_bytes;
+        assert!(room < 9 << 20, "it is known: {room}");
+        assert!(e.stats().used_bytes <= 8 << 20);
+        let there = kept.iter().filter(|id| get(&e, u128::from(**id)).is_some()).count();
+        if evictable {
+            assert_eq!(refused, 0, "the coldest give way");
+            assert!((40..kept.len()).contains(&there), "{there}");
+        } else {
+            assert!(refused > 800, "{refused}");
+            assert_eq!(there, kept.len(), "what was acknowledged stays");
+        }
+        // The log and checkpoints never lack room.
+        for n in 0..40 {
+            assert_eq!(
+                block_on(e.delete(&[ChunkId(kept[0].into())], Ack::Disk)).unwrap() > 0,
+                n == 0 && !evictable
+            );
+            block_on(e.checkpoint()).unwrap();
+        }
+        block_on(put(&e, 5000, &value(5, 60_000), Ack::Disk)).unwrap();
+        // Some is free again: it is asked for after a while.
+        rig.disk.set_room(100 << 20);
+        rig.clock.advance(Duration::from_secs(6));
+        block_on(e.maintain()).unwrap();
+        assert!(e.stats().room_bytes > usable / 2, "those who see a full disk ask for nothing");
+        for id in 2000..2300u64 {
+            write(id).unwrap();
+        }
+        assert!(e.stats().room_bytes >= usable - (1 << 20), "{}", e.stats().room_bytes);
+        drop(e);
+        let e = rig.open();
+        assert!((2000..2300).all(|id| get(&e, u128::from(id)) == Some(value(id, 60_000))));
+    }
+}
+
+#[test]
+fn what_a_disk_had_room_for_it_has_room_for_after_a_restart() {
+    let rig = Rig::new(64);
+    rig.disk.set_room(12 << 20);
+    let e = rig.open();
+    let fits = |e: &crate::harness::Fake| {
+        let full = (0..1000u64)
+            .find(|id| block_on(put(e, (*id).into(), &value(*id, 60_000), Ack::Disk)).is_err());
+        full.unwrap()
+    };
+    let before = fits(&e);
+    let all: Vec<ChunkId> = (0..before).map(|id| ChunkId(id.into())).collect();
+    block_on(e.delete(&all, Ack::Disk)).unwrap();
+    block_on(e.shutdown()).unwrap();
+    drop(e);
+    // Segments that had room are not those that are asked first.
+    let e = rig.open();
+    let after = fits(&e);
+    // But for a segment that a checkpoint has now, and one that is kept for the next.
+    assert!(after + 40 >= before, "{before}, then {after}");
+}
+
 #[test]
 fn a_failed_flush_makes_the_engine_read_only() {
     for kind in [FaultKind::Sync, FaultKind::Write] {

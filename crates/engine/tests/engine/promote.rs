@@ -50,7 +50,7 @@ fn seen_at_once_and_durable_with_the_next_flush() {
         assert_eq!(e.group_usage(GroupId(1)).chunks, 0);
         assert_eq!((e.group_usage(GroupId(7)).chunks, e.group_usage(GroupId(7)).bytes), (1, 9000));
         assert_eq!(e.stats().leased_bytes, 9000);
-        assert_eq!(e.stats().dirty_bytes, if ack == Ack::Memory { 9000 } else { 0 });
+        assert_eq!(e.stats().dirty_bytes, if ack == Ack::Memory { 12_288 } else { 0 });
         assert_eq!(e.stats().used_bytes, 8192 + 12_288, "the old slab waits");
         // A crash now shows both names as before.
         let copy = rig.disk.crash_images(1, 0).next().unwrap();
@@ -91,7 +91,7 @@ fn one_only_in_memory_never_reaches_the_disk_under_its_old_name() {
         block_on(put(&e, staged(1), &value(n, 4000), Ack::Memory)).unwrap();
         assert!(promote(&e, 1, b"a"));
     }
-    assert_eq!((rig.disk.history_len(), e.stats().dirty_bytes), (0, 4000));
+    assert_eq!((rig.disk.history_len(), e.stats().dirty_bytes), (0, 4096));
     assert_eq!(e.stats().used_bytes, 4096, "what was never logged is free at once");
     block_on(e.flush()).unwrap();
     let records = e.metrics().commit_records.get();

@@ -53,6 +53,14 @@ impl Disk for Scratched {
         self.disk.first_write_is_dear()
     }
 
+    fn takes_room(&self) -> bool {
+        self.disk.takes_room()
+    }
+
+    async fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.disk.reserve(offset, len).await
+    }
+
     async fn read(&self, offset: u64, buf: Buf) -> (Buf, io::Result<()>) {
         let end = offset + buf.len() as u64;
         if self.bad.lock().iter().any(|bad| bad.start < end && offset < bad.end) {

@@ -1,4 +1,5 @@
-//! A disk on a preallocated file or a block device, past the page cache (`O_DIRECT`).
+//! A disk on a file or a block device, past the page cache (`O_DIRECT`). A file takes room on its file system as it
+//! is used.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,6 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use millpond_types::Tick;
+use millpond_types::limits::DATA_FREE_BYTES_MIN;
 use parking_lot::Mutex;
 
 use super::{DISK_BLOCK, Disk, check_range, check_write, read_len};
@@ -18,8 +21,8 @@ use crate::error::EnvError;
 use crate::pool::{Buf, SharedBuf};
 use crate::rt::core::{Core, current};
 use crate::rt::op::{Action, FileRef, Op};
-use crate::rt::{Handle, IoBackend, result_of};
-use crate::sys::check;
+use crate::rt::{Handle, IoBackend, result_of, sleep_until};
+use crate::sys::{check, free_bytes};
 
 /// One transfer of the kernel; longer ones are split. The kernel's own limit is 2 GiB - 4 KiB.
 const TRANSFER_MAX: usize = 1 << 30;
@@ -29,6 +32,9 @@ const TRANSFER_MAX: usize = 1 << 30;
 /// restarts a server at once must not be told that the disk is in use.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 const LOCK_RETRY: Duration = Duration::from_millis(5);
+
+/// Tests make the disks of a process slow by this variable: bytes that are written per second.
+const SLOWED: &str = "MILLPOND_TEST_DISK_BYTES_PER_SECOND";
 
 /// A file or block device used past the page cache, held exclusively. Clones are the same disk, and
 /// any core may use it.
@@ -47,6 +53,10 @@ struct Inner {
     /// do not count; the first one stands for what an earlier process wrote.
     written: AtomicU64,
     durable: AtomicU64,
+    /// Bytes a second that tests let through, and when the next write may begin.
+    slowed: Option<(u64, Mutex<Tick>)>,
+    /// Whether the file system has less room for the file than it is long.
+    takes_room: bool,
     /// The cores that have this file in their ring's table, to take it out in the end.
     registrations: Mutex<Vec<(Handle, u32)>>,
 }
@@ -55,11 +65,12 @@ struct Inner {
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl FileDisk {
-    /// Creates `path` with `size` bytes, all reserved on its file system, or opens it when it
-    /// exists and makes it at least that long. A block device must be at least that long.
+    /// Creates `path` with `size` bytes, or opens it when it exists and makes it at least that long. A
+    /// block device must be at least that long.
     ///
-    /// The new file, and its place in the folder, are durable on return. Space that was never
-    /// written reads as zero, and its first write is slower (the file system notes the extent).
+    /// The new file, and its place in the folder, are durable on return. Its room on the file system is taken by
+    /// [`Disk::reserve`], or else by the write that first comes there. Space that was never written reads as
+    /// zero, and its first write is slower.
     ///
     /// # Errors
     /// [`EnvError::InUse`] when another process keeps it open for 2 s; [`EnvError::Config`] for a size
@@ -82,10 +93,11 @@ impl FileDisk {
                 fix: format!("{} has {have} bytes, {size} were asked for", path.display()),
             });
         }
-        reserve(&disk.file, size).and_then(|()| sync_folder(path)).map_err(|error| {
-            EnvError::os(format!("reserving {size} bytes for {}", path.display()), error)
+        lengthen(&disk.file, size).and_then(|()| sync_folder(path)).map_err(|error| {
+            EnvError::os(format!("making {} of {size} bytes", path.display()), error)
         })?;
         disk.capacity = size;
+        disk.takes_room = true;
         Ok(Self(Arc::new(disk)))
     }
 
@@ -113,6 +125,7 @@ impl FileDisk {
             return Err(EnvError::InUse { path: path.display().to_string() });
         }
         let (capacity, is_device) = measure(&file).map_err(failed)?;
+        let takes_room = !is_device && has_holes(&file, capacity).map_err(failed)?;
         Ok(Inner {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             file,
@@ -120,8 +133,10 @@ impl FileDisk {
             capacity: capacity - capacity % DISK_BLOCK,
             is_device,
             direct,
+            takes_room,
             written: AtomicU64::new(1),
             durable: AtomicU64::new(0),
+            slowed: slowed().map(|rate| (rate, Mutex::new(RealClock::tick()))),
             registrations: Mutex::default(),
         })
     }
@@ -173,6 +188,11 @@ impl Drop for Inner {
     }
 }
 
+/// How slow tests want disks to be.
+fn slowed() -> Option<u64> {
+    std::env::var(SLOWED).ok()?.parse().ok().filter(|rate| *rate > 0)
+}
+
 /// Takes the exclusive lock of a disk; false when somebody else keeps it.
 fn lock(file: &File) -> io::Result<bool> {
     let end = RealClock::tick().plus(LOCK_PATIENCE);
@@ -203,11 +223,19 @@ fn measure(file: &File) -> io::Result<(u64, bool)> {
 const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
 const BLKDISCARD: libc::c_ulong = 0x1277;
 
-fn reserve(file: &File, size: u64) -> io::Result<()> {
-    let len = libc::off_t::try_from(size)
-        .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-    // SAFETY: plain numbers.
-    check(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) })?;
+/// Whether a file takes less room on its file system than it is long.
+fn has_holes(file: &File, capacity: u64) -> io::Result<bool> {
+    Ok(taken(file)? < capacity)
+}
+
+/// Bytes of its file system that a file takes.
+fn taken(file: &File) -> io::Result<u64> {
+    use std::os::unix::fs::MetadataExt as _;
+    Ok(file.metadata()?.blocks() * 512)
+}
+
+fn lengthen(file: &File, size: u64) -> io::Result<()> {
+    file.set_len(size)?;
     file.sync_all()
 }
 
@@ -242,6 +270,34 @@ impl Disk for FileDisk {
         !self.0.is_device
     }
 
+    fn takes_room(&self) -> bool {
+        self.0.takes_room
+    }
+
+    async fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        check_range(self.0.capacity, offset, len)?;
+        if len == 0 || self.0.is_device {
+            return Ok(());
+        }
+        let before = taken(&self.0.file)?;
+        let core = current();
+        let action = Action::Reserve { file: self.on(&core), offset, len };
+        // SAFETY: the action points to no memory; `self.clone()` keeps the file open.
+        let (result, _) = unsafe { Op::start(&core, action, self.clone()) }.await;
+        // Where it cannot be done the writes themselves take room, block by block.
+        best_effort(result_of(result).map(drop)).map_err(|error| match error.kind() {
+            io::ErrorKind::QuotaExceeded => io::ErrorKind::StorageFull.into(),
+            _ => error,
+        })?;
+        // What had room before keeps it.
+        let took = taken(&self.0.file)? > before;
+        if took && free_bytes(&self.0.path)? < DATA_FREE_BYTES_MIN {
+            self.discard(offset, len).await?;
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
+    }
+
     async fn read(&self, offset: u64, mut buf: Buf) -> (Buf, io::Result<()>) {
         let len = read_len(&buf);
         if let Err(error) = check_range(self.0.capacity, offset, len as u64) {
@@ -272,6 +328,7 @@ impl Disk for FileDisk {
     }
 
     async fn write(&self, offset: u64, buf: SharedBuf) -> io::Result<()> {
+        self.wait_if_slowed(buf.len()).await;
         self.write_from(offset, buf, 0).await
     }
 
@@ -291,12 +348,13 @@ impl Disk for FileDisk {
     /// them. On two virtual cores 8 KiB take 125 to 140 us so, and 190 to 200 us as a chain of two requests.
     async fn write_sync(&self, offset: u64, buf: SharedBuf) -> io::Result<()> {
         let bytes = check_write(self.0.capacity, offset, &buf)?;
+        self.wait_if_slowed(bytes.len()).await;
         let written = self.0.written.load(Ordering::Acquire);
         let durable = self.is_durable();
         let core = current();
         let is_chain = core.backend() == IoBackend::Uring;
         if bytes.len() > TRANSFER_MAX || !(durable || is_chain) {
-            self.write(offset, buf).await?;
+            self.write_from(offset, buf, 0).await?;
             return self.sync().await;
         }
         let file = self.on(&core);
@@ -347,6 +405,19 @@ impl Disk for FileDisk {
 }
 
 impl FileDisk {
+    /// Waits until a write of so many bytes may begin, where tests have made disks slow.
+    async fn wait_if_slowed(&self, len: usize) {
+        let Some((rate, next)) = &self.0.slowed else { return };
+        let time = Duration::from_micros((len as u64).saturating_mul(1_000_000) / rate);
+        let begin = {
+            let mut next = next.lock();
+            let begin = (*next).max(RealClock::tick());
+            *next = begin.plus(time);
+            begin.plus(time)
+        };
+        sleep_until(begin).await;
+    }
+
     /// Writes the rest of `buf` after its first `done` bytes.
     async fn write_from(&self, offset: u64, buf: SharedBuf, done: usize) -> io::Result<()> {
         let mut done = done;

@@ -28,6 +28,17 @@ pub trait Disk: Send + Sync + 'static {
     /// extents are converted.
     fn first_write_is_dear(&self) -> bool;
 
+    /// Whether some of its blocks may have no room yet, so that [`Disk::reserve`] can fail.
+    fn takes_room(&self) -> bool;
+
+    /// Makes sure that writes to a range do not fail for want of room, until it is discarded. Durable with the next
+    /// [`Disk::sync`].
+    ///
+    /// # Errors
+    /// `InvalidInput` for a bad range; `StorageFull` when there is no room for all of it, or too little would be left for
+    /// others: a part may have got some then.
+    fn reserve(&self, offset: u64, len: u64) -> impl Future<Output = io::Result<()>>;
+
     /// Fills `buf.len()`, rounded up to 4 KiB, bytes of `buf` from `offset`. The length stays.
     ///
     /// # Errors

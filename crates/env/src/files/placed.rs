@@ -33,6 +33,16 @@ impl PlacedFile {
         options.read(true).write(true).create_new(true).mode(0o600).open(path).map(Self)
     }
 
+    /// Opens a file to read and write it, and makes it if it is not there: only its owner can read it then.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open_or_create(path: &Path) -> io::Result<Self> {
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        options.open(path).map(Self)
+    }
+
     /// Opens a file to read it.
     ///
     /// # Errors
@@ -88,6 +98,39 @@ impl AsFd for PlacedFile {
 /// What the system says.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)
+}
+
+/// Gives a file a second name, on the same file system.
+///
+/// # Errors
+/// `AlreadyExists` and what else the system says: some file systems have no second names.
+pub fn link(from: &Path, to: &Path) -> io::Result<()> {
+    fs::hard_link(from, to)
+}
+
+/// Whether something of this name is there.
+///
+/// # Errors
+/// What the system says, when it cannot tell.
+pub fn exists(path: &Path) -> io::Result<bool> {
+    path.try_exists()
+}
+
+/// The names of the folders in `folder` that are text.
+///
+/// # Errors
+/// What the system says about the folder.
+pub fn folders_in(folder: &Path) -> io::Result<Vec<String>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir()
+            && let Ok(name) = entry.file_name().into_string()
+        {
+            found.push(name);
+        }
+    }
+    Ok(found)
 }
 
 /// Returns when the names in a folder are durable.
@@ -188,6 +231,16 @@ mod tests {
         assert_eq!(folder(dir.path()).unwrap(), fs::canonicalize(dir.path()).unwrap());
         assert!(folder(&file).is_err() && folder(&dir.path().join("no")).is_err());
         assert!(!is_on_fuse(dir.path()).unwrap() && !is_writable_by_others(&file).unwrap());
+        assert!(folders_in(dir.path()).unwrap().is_empty(), "a file is none");
+        fs::create_dir(dir.path().join("below")).unwrap();
+        assert_eq!(folders_in(dir.path()).unwrap(), ["below"]);
+        let second = dir.path().join("second");
+        assert!(!exists(&second).unwrap());
+        link(&file, &second).unwrap();
+        assert!(exists(&second).unwrap() && link(&file, &second).is_err());
+        let again = PlacedFile::open_or_create(&second).unwrap();
+        again.write_all_at(b"both", 0).unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"both");
         touch(&file).unwrap();
         assert!(xattr(&file, "user.none").is_err());
     }

@@ -188,21 +188,13 @@ pub(super) fn set_nodelay(fd: RawFd, on: bool) -> io::Result<()> {
     }
 }
 
-/// The addresses that `host:port` stands for now. Blocks the thread while the system looks it up.
-///
-/// # Errors
-/// What the resolver says; a text without a port is `InvalidInput`.
-pub fn lookup_host(name: &str) -> io::Result<Vec<SocketAddr>> {
-    Ok(std::net::ToSocketAddrs::to_socket_addrs(name)?.collect())
-}
-
 /// Ends a connection whose peer acknowledges nothing for so long (`TCP_USER_TIMEOUT`).
 pub(super) fn set_user_timeout(fd: RawFd, timeout: std::time::Duration) -> io::Result<()> {
     let ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, &ms)
 }
 
-pub(super) fn set_nonblocking(fd: &OwnedFd, on: bool) -> io::Result<()> {
+pub(super) fn set_nonblocking(fd: &impl AsRawFd, on: bool) -> io::Result<()> {
     let fd = fd.as_raw_fd();
     // SAFETY: plain numbers.
     let flags = check(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;

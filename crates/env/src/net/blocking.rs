@@ -15,6 +15,7 @@ use super::addr::{
 };
 use super::fds;
 use crate::clock::RealClock;
+use crate::fork::ProcessFd;
 use crate::sys::{check, check_len};
 
 /// Memory outside Rust's view: an array of Python, a tensor, a mapping another process writes to.
@@ -42,10 +43,10 @@ const PIECES_MAX: usize = 1024;
 
 /// A TCP or unix connection with blocking calls that end at a deadline. Nagle's algorithm is off.
 ///
-/// One thread may send while another receives.
+/// One thread may send while another receives. A connection that was made here is of this process only ([`crate::fork`]).
 #[derive(Debug)]
 pub struct BlockingStream {
-    fd: OwnedFd,
+    fd: ProcessFd,
     /// The socket's own time limits in microseconds, per direction; zero = none set. A call that
     /// waits sets them only when they are off by more than half, so a steady stream of calls with
     /// like deadlines costs one system call each.
@@ -83,8 +84,9 @@ impl BlockingStream {
 
     fn connect(addr: &RawAddr, timeout: Duration) -> io::Result<Self> {
         let deadline = RealClock::tick().plus(timeout);
-        let stream = Self::from_owned_fd(stream_socket(addr.family())?);
-        set_nonblocking(&stream.fd, true)?;
+        let socket = stream_socket(addr.family())?;
+        set_nonblocking(&socket, true)?;
+        let stream = Self::of(ProcessFd::new(socket));
         loop {
             // SAFETY: `addr` is an address of its own length.
             let result =
@@ -112,6 +114,10 @@ impl BlockingStream {
     /// Takes a connected, blocking socket.
     #[must_use]
     pub const fn from_owned_fd(fd: OwnedFd) -> Self {
+        Self::of(ProcessFd::kept(fd))
+    }
+
+    const fn of(fd: ProcessFd) -> Self {
         Self { fd, limits: [AtomicU64::new(0), AtomicU64::new(0)] }
     }
 

@@ -51,13 +51,6 @@ impl Mapping {
         self.base.as_ptr()
     }
 
-    /// Takes the memory of a part from the system, which `start` and `len` bytes must lie in; whether it did.
-    pub(crate) fn populate(&self, start: usize, len: usize) -> bool {
-        assert!(start <= self.len && len <= self.len - start, "a part of the mapping");
-        // SAFETY: the range lies within this mapping; the kernel makes its pages present and changes no byte.
-        unsafe { libc::madvise(self.base().add(start).cast(), len, libc::MADV_POPULATE_WRITE) == 0 }
-    }
-
     /// Asks for huge pages; refused silently, since it is only a wish.
     pub(crate) fn ask_huge_pages(&self) {
         // SAFETY: the range is exactly this mapping.

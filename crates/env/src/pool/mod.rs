@@ -1,8 +1,8 @@
 //! Memory for payloads: one shared mapping, cut into contiguous runs of 4 KiB pages.
 //!
 //! The mapping is a sealed memfd, so that clients on the same host can map it read-only, and it is
-//! registered with every ring, so that disk transfers skip page pinning. Pages are never returned
-//! to the kernel: the pool's size is its budget.
+//! registered with every ring as it is used, so that disk transfers skip page pinning. Pages are taken
+//! from the kernel on first use and never returned: the pool's size is its budget.
 
 mod buf;
 mod mapping;
@@ -13,7 +13,7 @@ mod tests;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
@@ -25,9 +25,6 @@ use runs::Runs;
 
 /// Size and alignment of a page of the pool, in bytes.
 pub const PAGE_SIZE: usize = 4096;
-
-/// Bytes that are taken from the system at once.
-const POPULATED: usize = 64 << 20;
 
 /// How big a pool is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +60,8 @@ struct Inner {
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl BufferPool {
-    /// Maps a new pool. Its memory is taken from the system page by page on first use, or at once by
-    /// [`BufferPool::populate`] and when a ring registers it.
+    /// Maps a new pool. Its memory is taken from the system on first use: page by page, and by pieces where
+    /// a ring registers it.
     ///
     /// # Errors
     /// [`EnvError::Config`] for a size of less than a page or more than 16 TiB; [`EnvError::Os`]
@@ -107,38 +104,22 @@ impl BufferPool {
         })))
     }
 
-    /// Takes its memory from the system now, by so many threads side by side; a ring that registers it does that by one. Ends
-    /// early once `stop` is set. Kernels before 5.14 leave it to the ring.
-    pub fn populate(&self, threads: usize, stop: &AtomicBool) {
-        let (mapping, next) = (&self.0.mapping, AtomicUsize::new(0));
-        let work = || {
-            while !stop.load(Ordering::Relaxed) {
-                let start = next.fetch_add(POPULATED, Ordering::Relaxed);
-                if start >= mapping.len() {
-                    return;
-                }
-                if !mapping.populate(start, POPULATED.min(mapping.len() - start)) {
-                    return;
-                }
-            }
-        };
-        std::thread::scope(|scope| {
-            for _ in 1..threads {
-                // With fewer it takes longer.
-                let named = std::thread::Builder::new().name("millpond-memory".to_owned());
-                let _ = named.spawn_scoped(scope, work);
-            }
-            work();
-        });
-    }
-
     /// A buffer of `len` bytes, 4 KiB aligned, its capacity `len` rounded up to 4 KiB (at least one
     /// page). `None` when no run of free pages is long enough. The bytes are whatever was there.
     #[must_use]
     pub fn try_alloc(&self, len: usize) -> Option<Buf> {
+        self.try_alloc_leaving(len, 0)
+    }
+
+    /// As [`BufferPool::try_alloc`], of a caller that leaves so many free bytes to others: `None` when fewer would be left.
+    #[must_use]
+    pub fn try_alloc_leaving(&self, len: usize, left: usize) -> Option<Buf> {
         let pages = u32::try_from(len.div_ceil(PAGE_SIZE).max(1)).ok()?;
         let start = {
             let mut runs = self.0.runs.lock();
+            if (runs.free() as usize) < pages as usize + left.div_ceil(PAGE_SIZE) {
+                return None;
+            }
             let start = runs.take(pages)?;
             self.note_used(&runs);
             start

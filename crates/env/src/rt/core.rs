@@ -183,7 +183,7 @@ impl Core {
     }
 
     pub(crate) fn fixed_index(&self, buf: &Buf) -> Option<u16> {
-        self.driver.borrow().fixed_index(buf)
+        self.driver.borrow_mut().fixed_index(buf)
     }
 
     pub(crate) fn register_file(&self, fd: i32) -> FileRef {

@@ -181,8 +181,8 @@ impl Driver {
     }
 
     /// The registered-buffer index of `buf`.
-    pub(super) fn fixed_index(&self, buf: &Buf) -> Option<u16> {
-        match &self.backend {
+    pub(super) fn fixed_index(&mut self, buf: &Buf) -> Option<u16> {
+        match &mut self.backend {
             Backend::Uring(uring) => uring.fixed_index(buf),
             Backend::Poll(_) => None,
         }

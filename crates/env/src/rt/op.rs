@@ -46,6 +46,12 @@ pub(crate) enum Action {
         offset: u64,
         len: u64,
     },
+    /// Takes room on the file system for a part of a file.
+    Reserve {
+        file: FileRef,
+        offset: u64,
+        len: u64,
+    },
     Recv {
         fd: RawFd,
         into: *mut u8,

@@ -241,9 +241,11 @@ fn socket_side(action: Action) -> Option<(RawFd, Side)> {
             let side = if events & libc::POLLIN != 0 { Side::Reader } else { Side::Writer };
             Some((fd, side))
         }
-        Action::Read { .. } | Action::Write { .. } | Action::Sync { .. } | Action::Punch { .. } => {
-            None
-        }
+        Action::Read { .. }
+        | Action::Write { .. }
+        | Action::Sync { .. }
+        | Action::Punch { .. }
+        | Action::Reserve { .. } => None,
     }
 }
 
@@ -304,7 +306,11 @@ fn try_once(action: Action) -> io::Result<usize> {
             }
             Ok(usize::try_from(poll.revents).unwrap_or(0))
         }
-        Action::Read { .. } | Action::Write { .. } | Action::Sync { .. } | Action::Punch { .. } => {
+        Action::Read { .. }
+        | Action::Write { .. }
+        | Action::Sync { .. }
+        | Action::Punch { .. }
+        | Action::Reserve { .. } => {
             unreachable!("disk actions go to the worker threads")
         }
     }

@@ -14,8 +14,11 @@ use super::remote::Remote;
 use crate::clock::RealClock;
 use crate::pool::{Buf, BufferPool};
 
-/// The kernel refuses longer registered buffers.
-const FIXED_BYTES_MAX: usize = 1 << 30;
+/// The pool's memory is registered in pieces of so many bytes, each when a transfer first uses it: the kernel takes all
+/// of a piece from the system, and a server that holds little takes little. A buffer over two pieces is not registered.
+const FIXED_BYTES: usize = 16 << 20;
+/// Of larger pools the pieces are larger. The kernel refuses more than 16,384, and pieces of more than 1 GiB.
+const FIXED_PIECES_MAX: usize = 1024;
 /// Disks a ring can register; more disks work through plain descriptors.
 const FILE_SLOTS: u32 = 64;
 /// User data of the poll on the mailbox's eventfd, and of cancellations, whose results mean nothing.
@@ -35,6 +38,17 @@ struct FixedPool {
     /// Keeps the pages mapped while the ring has them registered.
     pool: BufferPool,
     first: u16,
+    piece_bytes: usize,
+    pieces: Vec<Piece>,
+}
+
+/// A part of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Piece {
+    Unused,
+    Registered,
+    /// The system does not let this process lock so much memory.
+    Refused,
 }
 
 /// Opcodes without which the fallback is used.
@@ -126,15 +140,19 @@ impl Uring {
         !self.pools.is_empty()
     }
 
-    pub(super) fn fixed_index(&self, buf: &Buf) -> Option<u16> {
-        let known = self.pools.iter().find(|known| known.pool == *buf.pool())?;
+    pub(super) fn fixed_index(&mut self, buf: &Buf) -> Option<u16> {
+        let known = self.pools.iter_mut().find(|known| known.pool == *buf.pool())?;
         let start = usize::try_from(buf.pool_offset()).ok()?;
-        let (first, last) =
-            (start / FIXED_BYTES_MAX, (start + buf.capacity() - 1) / FIXED_BYTES_MAX);
-        if first != last {
+        let (at, last) =
+            (start / known.piece_bytes, (start + buf.capacity() - 1) / known.piece_bytes);
+        if at != last {
             return None;
         }
-        Some(known.first + u16::try_from(first).ok()?)
+        let index = known.first + u16::try_from(at).ok()?;
+        if known.pieces[at] == Piece::Unused {
+            known.pieces[at] = known.register(&self.ring, at, index);
+        }
+        (known.pieces[at] == Piece::Registered).then_some(index)
     }
 
     pub(super) fn register_file(&mut self, fd: RawFd) -> Option<u32> {
@@ -250,27 +268,43 @@ impl Uring {
     }
 }
 
-/// Registers the pools' memory, in pieces the kernel accepts.
+/// Makes places in the ring for the pools' memory, which is registered as it is used. Needs Linux 5.19.
 fn register_pools(ring: &IoUring, pools: &[BufferPool]) -> io::Result<Vec<FixedPool>> {
-    let mut pieces = Vec::new();
+    let mut count = 0;
     let mut known = Vec::new();
     for pool in pools {
-        let first = u16::try_from(pieces.len())
+        let first = u16::try_from(count)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        known.push(FixedPool { pool: pool.clone(), first });
-        for start in (0..pool.capacity()).step_by(FIXED_BYTES_MAX) {
-            let len = FIXED_BYTES_MAX.min(pool.capacity() - start);
-            let base = pool.base().wrapping_add(start);
-            pieces.push(libc::iovec { iov_base: base.cast(), iov_len: len });
+        let mut piece_bytes = FIXED_BYTES;
+        while pool.capacity().div_ceil(piece_bytes) > FIXED_PIECES_MAX {
+            piece_bytes *= 2;
+        }
+        let pieces = vec![Piece::Unused; pool.capacity().div_ceil(piece_bytes)];
+        count += pieces.len();
+        known.push(FixedPool { pool: pool.clone(), first, piece_bytes, pieces });
+    }
+    if count > 0 {
+        let count = u32::try_from(count)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        ring.submitter().register_buffers_sparse(count)?;
+    }
+    Ok(known)
+}
+
+impl FixedPool {
+    /// Registers the piece `at`, under `index`.
+    fn register(&self, ring: &IoUring, at: usize, index: u16) -> Piece {
+        let start = at * self.piece_bytes;
+        let len = self.piece_bytes.min(self.pool.capacity() - start);
+        let base = self.pool.base().wrapping_add(start);
+        let piece = [libc::iovec { iov_base: base.cast(), iov_len: len }];
+        let submitter = ring.submitter();
+        // SAFETY: the piece is mapped for as long as the pool lives, and `self` keeps it alive next to the ring.
+        match unsafe { submitter.register_buffers_update(u32::from(index), &piece, None) } {
+            Ok(()) => Piece::Registered,
+            Err(_) => Piece::Refused,
         }
     }
-    if pieces.is_empty() {
-        return Ok(known);
-    }
-    // SAFETY: the pieces are mapped for as long as the pools live, and `known` keeps them alive
-    // next to the ring.
-    unsafe { ring.submitter().register_buffers(&pieces) }?;
-    Ok(known)
 }
 
 macro_rules! on_file {
@@ -310,6 +344,9 @@ fn entry(action: Action) -> squeue::Entry {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
             on_file!(file, |fd| opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build())
         }
+        Action::Reserve { file, offset, len } => {
+            on_file!(file, |fd| opcode::Fallocate::new(fd, len).offset(offset).build())
+        }
         action => socket_entry(action),
     }
 }
@@ -335,7 +372,11 @@ fn socket_entry(action: Action) -> squeue::Entry {
         Action::Poll { fd, events } => {
             opcode::PollAdd::new(Fd(fd), events.cast_unsigned().into()).build()
         }
-        Action::Read { .. } | Action::Write { .. } | Action::Sync { .. } | Action::Punch { .. } => {
+        Action::Read { .. }
+        | Action::Write { .. }
+        | Action::Sync { .. }
+        | Action::Punch { .. }
+        | Action::Reserve { .. } => {
             unreachable!("disk actions are built by `entry`")
         }
     }

@@ -147,6 +147,11 @@ fn perform_once(action: Action) -> io::Result<usize> {
             // SAFETY: plain numbers.
             check(unsafe { libc::fallocate(file.fd, mode, offset, len) }).map(|_| 0)
         }
+        Action::Reserve { file, offset, len } => {
+            let (offset, len) = (offset_of(offset)?, offset_of(len)?);
+            // SAFETY: plain numbers.
+            check(unsafe { libc::fallocate(file.fd, 0, offset, len) }).map(|_| 0)
+        }
         _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
     }
 }

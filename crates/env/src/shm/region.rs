@@ -10,6 +10,7 @@ use millpond_types::Crc32c;
 
 use super::copy::{copy_block_checksummed, copy_segments};
 use crate::error::EnvError;
+use crate::fork::{Mapped, ProcessFd};
 use crate::net::RawSegment;
 use crate::pool::{Access, Mapping, add_seals, create_memfd};
 use crate::sys::check;
@@ -23,14 +24,16 @@ pub enum ShmAccess {
     ReadWrite,
 }
 
-/// Shared memory of fixed size. Clones are the same mapping.
+/// Shared memory of fixed size. Clones are the same mapping. It is shared with this process only: in a child, what is written
+/// to it nobody else sees, and one that is mapped for reading is not there ([`crate::fork`]).
 #[derive(Clone, Debug)]
 pub struct ShmRegion(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
+    /// Dropped before the mapping, as it must be.
+    fd: ProcessFd,
     mapping: Mapping,
-    fd: OwnedFd,
     access: ShmAccess,
     /// Where the bytes start that were lent as plain memory: nothing else here touches them.
     lent_from: AtomicUsize,
@@ -81,7 +84,10 @@ impl ShmRegion {
 
     fn of(mapping: Mapping, fd: OwnedFd, access: ShmAccess) -> Self {
         let lent_from = AtomicUsize::new(mapping.len());
-        Self(Arc::new(Inner { mapping, fd, access, lent_from }))
+        let writes = access == ShmAccess::ReadWrite;
+        let mapped = Mapped { base: mapping.base(), len: mapping.len(), writes };
+        let fd = ProcessFd::with_memory(fd, mapped);
+        Self(Arc::new(Inner { fd, mapping, access, lent_from }))
     }
 
     /// Lends the bytes from `offset` to the end as plain memory, for good: nothing else here reaches

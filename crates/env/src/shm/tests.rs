@@ -224,7 +224,8 @@ fn a_received_file_must_be_sealed_and_of_the_announced_size() {
     let error = ShmRegion::from_fd(plain, 4096, ShmAccess::ReadOnly).unwrap_err();
     assert!(error.to_string().contains("sealed"), "{error}");
     let event = EventFd::new().unwrap();
-    assert!(ShmRegion::from_fd(event.into(), 4096, ShmAccess::ReadOnly).is_err());
+    let event = event.as_fd().try_clone_to_owned().unwrap();
+    assert!(ShmRegion::from_fd(event, 4096, ShmAccess::ReadOnly).is_err());
 }
 
 #[test]

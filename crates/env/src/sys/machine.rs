@@ -73,24 +73,57 @@ pub fn cpu_count() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Memory this process may use in bytes: the machine's, or its cgroup's limit where lower.
+/// Memory of this machine in bytes, and the lowest limit of this process's cgroups (version 1 or 2) where there is one.
 ///
 /// # Errors
 /// When the operating system does not tell.
-pub fn memory_total() -> io::Result<u64> {
+pub fn memory_limits() -> io::Result<(u64, Option<u64>)> {
     // SAFETY: sysconf takes a plain number.
     let (pages, size) =
         unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
     let (Ok(pages), Ok(size)) = (u64::try_from(pages), u64::try_from(size)) else {
         return Err(io::Error::last_os_error());
     };
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let limits = limit_files(&groups).into_iter();
+    let limits = limits.filter_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok());
     let machine = pages * size;
-    let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-    let lowest = limits
-        .iter()
-        .filter_map(|path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok())
-        .fold(machine, u64::min);
-    Ok(lowest)
+    // Version 1 says "none" as a number beyond all memory.
+    Ok((machine, limits.filter(|limit| *limit < machine).min()))
+}
+
+/// The files that may limit the memory of a process in these groups: of each group and all above it. In a
+/// container the groups may be shown as the root.
+fn limit_files(groups: &str) -> Vec<String> {
+    let mut files = vec![
+        "/sys/fs/cgroup/memory.max".to_owned(),
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes".to_owned(),
+    ];
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let (root, name) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            named if named.split(',').any(|one| one == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => continue,
+        };
+        let mut path = path.trim_end_matches('/');
+        while let Some((above, _)) = path.rsplit_once('/') {
+            files.push(format!("{root}{path}/{name}"));
+            path = above;
+        }
+    }
+    files
+}
+
+/// Memory this process may use in bytes: the machine's, or its cgroups' limit where lower.
+///
+/// # Errors
+/// When the operating system does not tell.
+pub fn memory_total() -> io::Result<u64> {
+    memory_limits().map(|(machine, limit)| limit.unwrap_or(machine))
 }
 
 /// Bytes that an unprivileged user may still write on the file system that holds `path`.
@@ -132,7 +165,7 @@ pub fn pin_thread(index: usize) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{boot_id, cpu_count, memory_total, raise_fd_limit, require_fd_limit};
+    use super::{boot_id, cpu_count, limit_files, memory_total, raise_fd_limit, require_fd_limit};
 
     #[test]
     fn the_machine_answers() {
@@ -140,6 +173,21 @@ mod tests {
         assert_eq!(boot_id().unwrap(), boot_id().unwrap());
         assert!(cpu_count() >= 1);
         assert!(memory_total().unwrap() > 1 << 24);
+    }
+
+    #[test]
+    fn every_group_above_may_limit_memory() {
+        let files = limit_files("4:cpu,memory:/a/b\n3:cpuset:/x\n0::/pods/one\n");
+        for file in [
+            "/sys/fs/cgroup/memory.max",
+            "/sys/fs/cgroup/pods/memory.max",
+            "/sys/fs/cgroup/pods/one/memory.max",
+            "/sys/fs/cgroup/memory/a/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes",
+        ] {
+            assert!(files.iter().any(|found| found == file), "{file} in {files:?}");
+        }
+        assert!(!files.iter().any(|file| file.contains("/x/")), "{files:?}");
     }
 
     #[test]

@@ -7,9 +7,11 @@ mod wait;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use crate::fork::ProcessFd;
+
 pub use machine::{
-    FdLimit, boot_id, cpu_count, free_bytes, memory_total, pin_thread, raise_fd_limit,
-    require_fd_limit,
+    FdLimit, boot_id, cpu_count, free_bytes, memory_limits, memory_total, pin_thread,
+    raise_fd_limit, require_fd_limit,
 };
 pub use process::{
     ProcessId, ProcessSignal, begin_session, effective_gid, effective_uid, is_stuck_dying,
@@ -37,7 +39,7 @@ pub(crate) fn own(result: i32) -> io::Result<OwnedFd> {
 
 /// A counter that wakes whoever polls it (`eventfd`). May be shared with other processes.
 #[derive(Debug)]
-pub struct EventFd(OwnedFd);
+pub struct EventFd(ProcessFd);
 
 impl EventFd {
     /// A non-blocking event at zero.
@@ -46,13 +48,14 @@ impl EventFd {
     /// When the process is out of file descriptors.
     pub fn new() -> io::Result<Self> {
         // SAFETY: eventfd takes plain numbers.
-        own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).map(Self)
+        own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
+            .map(|fd| Self(ProcessFd::kept(fd)))
     }
 
-    /// Wraps an eventfd received from another process.
+    /// Wraps an eventfd received from another process, for this process only ([`crate::fork`]).
     #[must_use]
-    pub const fn from_owned(fd: OwnedFd) -> Self {
-        Self(fd)
+    pub fn from_owned(fd: OwnedFd) -> Self {
+        Self(ProcessFd::new(fd))
     }
 
     /// Wakes the poller. Never blocks; safe in a signal handler.
@@ -89,11 +92,5 @@ impl AsFd for EventFd {
 impl AsRawFd for EventFd {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
-    }
-}
-
-impl From<EventFd> for OwnedFd {
-    fn from(event: EventFd) -> Self {
-        event.0
     }
 }

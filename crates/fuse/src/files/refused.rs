@@ -30,9 +30,12 @@ impl Open {
 }
 
 impl Files {
-    /// A meta was told of these bytes, and refused.
+    /// A meta was told of these bytes, and refused. Bytes that were given up or taken since, or have grown, are told by
+    /// themselves: when two threads tell the same bytes, both are refused, and the writer hears of it once.
     pub(crate) fn refuse_length(&self, file: &File, written: Written, errno: Errno) {
-        if let Some(open) = self.table.lock().open.get_mut(&file.ino).filter(|_| is_final(errno)) {
+        let mut table = self.table.lock();
+        let Some(open) = table.open.get_mut(&file.ino).filter(|_| is_final(errno)) else { return };
+        if file.state.lock().written == Some(written) {
             open.refused = Some(Refused { errno, written, is_given_up: false });
         }
     }

@@ -523,6 +523,22 @@ fn a_length_that_is_refused_is_told_once_and_given_up() {
 }
 
 #[test]
+fn who_wrote_hears_once_of_bytes_that_two_threads_told() {
+    let files = Files::new(None);
+    let quota = Errno(libc::EDQUOT);
+    let file = files.open(2, told(10, 1));
+    let _ = files.wrote(&file, written(30));
+    files.refuse_length(&file, written(30), quota);
+    assert_eq!(files.take_refusal(&file), Some(quota));
+    // The other thread asked before, and is answered now.
+    files.refuse_length(&file, written(30), quota);
+    assert_eq!(files.take_refusal(&file), None);
+    let _ = files.wrote(&file, written(20));
+    files.refuse_length(&file, written(30), quota);
+    assert_eq!((files.take_refusal(&file), file.untold()), (None, Some(written(20))));
+}
+
+#[test]
 fn the_next_process_does_not_show_a_length_that_was_given_up() {
     let files = Files::new(Some(Journal::create().unwrap()));
     let file = files.open(2, told(10, 1));

@@ -84,7 +84,7 @@ pub(super) enum VerifyArg {
 #[derive(Debug, Args)]
 pub struct KvArgs {
     /// Address of the server; of a cluster one or several nodes, with commas
-    #[arg(long, default_value = "127.0.0.1:7440", env = "MILLPOND_ADDRESS")]
+    #[arg(long, default_value = crate::cli::default_address(), env = "MILLPOND_ADDRESS")]
     pub(super) address: String,
     /// How to reach it
     #[arg(long, value_enum, default_value = "auto")]
@@ -95,12 +95,15 @@ pub struct KvArgs {
     /// PEM file with the certificates that sign the server's, when it speaks TLS
     #[arg(long, value_name = "FILE")]
     pub(super) tls_ca: Option<PathBuf>,
-    /// Namespace to work in; it is dropped before and after, unless --keep
+    /// Namespace to work in; one that a benchmark made is dropped before and after, unless --keep
     #[arg(long, default_value = "bench")]
     pub(super) namespace: String,
     /// Leave the namespace as it is, before and after
     #[arg(long)]
     pub(super) keep: bool,
+    /// Drop the namespace even if no benchmark made it, with all its values
+    #[arg(long, conflicts_with = "keep")]
+    pub(super) drop_existing: bool,
     /// Size of the values, or several with weights: 4KiB:70,64KiB:20,1MiB:10
     #[arg(long, default_value = "64KiB")]
     pub(super) size: SizeMix,
@@ -143,8 +146,8 @@ pub struct KvArgs {
     /// Seed of the random choices; the same seed asks for the same keys
     #[arg(long, default_value_t = 1)]
     pub(super) seed: u64,
-    /// Write the result with its histogram to this file as JSON
-    #[arg(long, value_name = "FILE")]
+    /// Print the result with its histogram as JSON; with FILE, print it as text and write that there
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub(super) json: Option<PathBuf>,
     /// Draw latency and throughput to this file
     #[arg(long, value_name = "FILE.svg")]
@@ -206,7 +209,7 @@ pub struct EchoArgs {
     /// Measure this long
     #[arg(long, default_value_t = 3.0)]
     pub(super) seconds: f64,
-    /// Write the result to this file as JSON
-    #[arg(long, value_name = "FILE")]
+    /// Print the result as JSON; with FILE, print it as text and write that there
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub(super) json: Option<PathBuf>,
 }

@@ -11,7 +11,9 @@ use millpond_client::{
     Value,
 };
 use millpond_types::wire::{ItemStatus, Leaders, NamespaceOpen, Verb};
-use millpond_types::{Ack, BlockKey, GroupId, NamespaceOptions, Uuid128};
+use millpond_types::{
+    Ack, BlockKey, GroupId, LayoutDigest, NamespaceInfo, NamespaceOptions, Uuid128,
+};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::args::{AckArg, KvArgs, TransportArg, VerifyArg};
@@ -21,6 +23,9 @@ use super::record::{Outcome, Record};
 use super::report::{self, Run};
 use super::workload::{Dice, Popularity, Values, key};
 
+/// The layout of namespaces that benchmarks make: no client stores blocks of an engine there, and what
+/// has another one is not dropped.
+const OURS: LayoutDigest = LayoutDigest(*b"made by millpond bench, may drop");
 /// Bytes of one put while the working set is stored.
 const LOAD_BYTES: usize = 4 << 20;
 /// Keys of one put while the working set is stored.
@@ -58,10 +63,8 @@ pub(super) fn run(args: &KvArgs) -> Result<()> {
     let bench = Bench::open(args, stop)?;
     let (record, run) = bench.measure()?;
     bench.close();
-    print!("{}", report::text(args, &run, &record));
-    if let Some(path) = &args.json {
-        report::write_json(path, &report::json(args, &run, &record))?;
-    }
+    let text = report::text(args, &run, &record);
+    report::give(args.json.as_deref(), &text, &report::json(args, &run, &record))?;
     if let Some(path) = &args.chart {
         std::fs::write(path, chart::svg(&report::describe(args, &run), &record))
             .with_context(|| format!("write {}", path.display()))?;
@@ -88,16 +91,24 @@ impl<'a> Bench<'a> {
             ..ClientOptions::new(addresses)
         })?;
         let node = client.node()?;
-        if !args.keep {
+        let known = client.namespaces(None)?.into_iter().find(|ns| ns.name == args.namespace);
+        if !args.keep
+            && let Some(known) = &known
+        {
+            ensure!(is_ours(known) || args.drop_existing, foreign(&args.namespace));
             drop_namespace(&client, &args.namespace)?;
         }
         let ack = match args.ack {
             AckArg::Memory => Ack::Memory,
             AckArg::Disk => Ack::Disk,
         };
-        let options = NamespaceOptions { ack, ..NamespaceOptions::default() };
+        // A namespace that is kept may be anybody's.
+        let layout = if args.keep && known.is_some() { LayoutDigest::default() } else { OURS };
+        let options = NamespaceOptions { ack, layout, ..NamespaceOptions::default() };
         let open = NamespaceOpen { name: args.namespace.clone(), create: true, options };
         let namespace = client.open_namespace(&open, None)?;
+        // It was made by somebody else meanwhile, or was not listed yet.
+        ensure!(args.keep || is_ours(&namespace), foreign(&args.namespace));
         ensure!(
             namespace.options.ack == ack,
             "namespace {} exists with another --ack: drop it, or leave --keep out",
@@ -274,6 +285,18 @@ impl<'a> Bench<'a> {
 
 fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     thread.join().map_err(|_| anyhow::anyhow!("a thread of the benchmark panicked"))?
+}
+
+/// Whether a benchmark made the namespace, and may therefore drop it.
+fn is_ours(namespace: &NamespaceInfo) -> bool {
+    namespace.options.layout == OURS
+}
+
+fn foreign(name: &str) -> String {
+    format!(
+        "namespace '{name}' was not made by a benchmark and would be dropped with all its values: choose \
+         another --namespace, or say --keep, or --drop-existing"
+    )
 }
 
 fn drop_namespace(client: &Client, name: &str) -> Result<()> {

@@ -127,7 +127,7 @@ pub(super) fn text(args: &KvArgs, run: &Run, record: &Record) -> String {
         run.seconds,
         if run.interrupted { " (interrupted)" } else { "" },
         record.wrong(),
-        env!("CARGO_PKG_VERSION")
+        crate::BUILD
     );
     out
 }
@@ -137,7 +137,7 @@ pub(super) fn text(args: &KvArgs, run: &Run, record: &Record) -> String {
 pub(super) fn json(args: &KvArgs, run: &Run, record: &Record) -> Value {
     json!({
         "bench": "kv",
-        "version": env!("CARGO_PKG_VERSION"),
+        "version": crate::BUILD,
         "command": std::env::args().collect::<Vec<_>>().join(" "),
         "machine": machine(),
         "server": run.server, "address": args.address, "transport": run.transport,
@@ -156,19 +156,27 @@ pub(super) fn echo(args: &EchoArgs, record: &Record) -> Result<()> {
     let lane = if record.get.requests > 0 { &record.get } else { &record.put };
     let seconds = (lane.latency.mean() * lane.requests as f64 / 1e9).max(1e-9);
     let name = format!("{:?}", args.direction).to_lowercase();
-    println!("socket echo on loopback, {name} of {}, 1 in flight", args.size);
-    print!("{}", table(&[(name.as_str(), lane)], seconds));
+    let lanes = table(&[(name.as_str(), lane)], seconds);
+    let text = format!("socket echo on loopback, {name} of {}, 1 in flight\n{lanes}", args.size);
     let value = json!({
         "bench": "echo", "size": args.size.0, "direction": name, "machine": machine(),
         "result": lane.to_json(seconds),
     });
-    args.json.as_ref().map_or(Ok(()), |path| write_json(path, &value))
+    give(args.json.as_deref(), &text, &value)
 }
 
-/// Writes `value` to `path`.
-pub(super) fn write_json(path: &Path, value: &Value) -> Result<()> {
-    let text = serde_json::to_string_pretty(value)?;
-    std::fs::write(path, text + "\n").with_context(|| format!("write {}", path.display()))
+/// Prints the result as text, and writes `value` to the file if one is named; or prints that alone, for `-`.
+pub(super) fn give(json: Option<&Path>, text: &str, value: &Value) -> Result<()> {
+    let document = serde_json::to_string_pretty(value)? + "\n";
+    match json {
+        Some(path) if path == Path::new("-") => print!("{document}"),
+        None => print!("{text}"),
+        Some(path) => {
+            print!("{text}");
+            std::fs::write(path, document).with_context(|| format!("write {}", path.display()))?;
+        }
+    }
+    Ok(())
 }
 
 fn machine() -> Value {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::{OK, Outcome, output, server};
 use crate::config::{from_file, reference, to_text};
+use crate::server::with_defaults;
 
 /// What to do with the configuration.
 #[derive(Debug, clap::Subcommand)]
@@ -32,7 +33,7 @@ pub(super) fn run(command: &Command) -> Outcome {
         Command::Show(args) => {
             let config = args.merged()?;
             config.validate()?;
-            output::bytes(to_text(&config).as_bytes())
+            output::bytes(to_text(&with_defaults(&config)?).as_bytes())
         }
         Command::Reference => output::bytes(reference().as_bytes()),
     }

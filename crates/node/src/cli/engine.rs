@@ -1,8 +1,10 @@
 //! `millpond engine`: a data folder while no server uses it.
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use millpond_engine::Inspection;
-use millpond_env::{BufferPool, FileDisk, IoBackend, PoolOptions, Runtime, RuntimeOptions};
+use millpond_env::{
+    BufferPool, EnvErrorKind, FileDisk, IoBackend, PoolOptions, Runtime, RuntimeOptions,
+};
 use serde_json::json;
 
 use super::{FAILED, OK, Outcome, output};
@@ -42,7 +44,15 @@ pub(super) fn run(command: &Command) -> Outcome {
     let pool = BufferPool::new(PoolOptions::new(POOL_BYTES))?;
     let options = RuntimeOptions { io: IoBackend::Auto, ..RuntimeOptions::default() };
     let runtime = Runtime::new(options)?;
-    let disk = FileDisk::open(&file)?;
+    let disk = match FileDisk::open(&file) {
+        // What a server is advised, to take another folder, is no help here.
+        Err(error) if error.kind() == EnvErrorKind::InUse => bail!(
+            "{} is in use by a server: stop that first; while it runs, 'millpond admin disks' and \
+             'millpond kv stat --server' tell of it",
+            file.display()
+        ),
+        opened => opened?,
+    };
     let found = runtime.block_on(async {
         if data {
             millpond_engine::check(&disk, &pool).await

@@ -21,8 +21,8 @@ use super::metas::Metas;
 use super::{Outcome, output};
 use crate::config::Size;
 
-/// Chunks that are listed; more are counted.
-const CHUNKS_SHOWN: u64 = 64;
+/// Chunks that are listed where nobody says how many; more are counted.
+const CHUNKS_SHOWN: u64 = 8;
 /// Time for one question.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -37,6 +37,16 @@ pub(super) struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+}
+
+/// The file that is looked at.
+#[derive(Debug, clap::Args)]
+pub(super) struct InfoArgs {
+    #[command(flatten)]
+    place: Args,
+    /// List so many chunks; the others are counted.
+    #[arg(long, value_name = "N", default_value_t = CHUNKS_SHOWN)]
+    chunks: u64,
 }
 
 /// A quota is shown or set.
@@ -148,11 +158,12 @@ const fn chunks_of(attr: &Attr) -> u64 {
 }
 
 /// `millpond info PATH`.
-pub(super) fn info(args: &Args) -> Outcome {
+pub(super) fn info(info: &InfoArgs) -> Outcome {
+    let args = &info.place;
     let behind = Behind::of(args)?;
     let attr = behind.attr()?;
     let count = chunks_of(&attr);
-    let shown = u32::try_from(count.min(CHUNKS_SHOWN)).unwrap_or(0);
+    let shown = u32::try_from(count.min(info.chunks)).unwrap_or(0);
     let place = |index| PlacedChunk {
         chain: attr.layout.chain(index),
         chunk: FileChunk { data: DataId(attr.chunk_data()), index },
@@ -167,7 +178,7 @@ pub(super) fn info(args: &Args) -> Outcome {
     }
     let chains = behind.metas.client.chains(Some(PATIENCE))?;
     let text = if args.json {
-        json_of((&attr, shared.as_ref()), &chunks, &chains)?
+        json_of((&attr, shared.as_ref()), (&chunks, count), &chains)?
     } else {
         text_of(&args.path, (&attr, shared.as_ref()), (&chunks, count), &chains)
     };
@@ -213,14 +224,15 @@ fn text_of(
         let _ = writeln!(out, "  {index:>5}  {chain:>5}  {bytes:>9}  {nodes}");
     }
     if count > chunks.len() as u64 {
-        let _ = writeln!(out, "  and {} more", count - chunks.len() as u64);
+        let more = count - chunks.len() as u64;
+        let _ = writeln!(out, "  and {more} more: --chunks {count} lists all");
     }
     out
 }
 
 fn json_of(
     (attr, shared): (&Attr, Option<&SharedRecord>),
-    chunks: &[Chunk],
+    (chunks, count): (&[Chunk], u64),
     chains: &Chains,
 ) -> anyhow::Result<String> {
     let layout = &attr.layout;
@@ -244,6 +256,7 @@ fn json_of(
         "stripe": layout.stripe,
         "users": shared.map(|record| record.users),
         "bases": shared.map(|record| record.bases.len()),
+        "chunks_all": count,
         "chunks": chunks.iter().map(chunk).collect::<Vec<_>>(),
     });
     Ok(format!("{}\n", serde_json::to_string_pretty(&document)?))

@@ -6,16 +6,22 @@ use tracing_subscriber::fmt;
 
 use crate::config::{LogConfig, LogFormat};
 
+/// Libraries that say less than `log.level` lets them, unless it names them. `s3s` writes every
+/// refusal of an object that is not there as an error, and the gateway has a line for each request.
+/// The embedded store tells of each of its files.
+const QUIET: [(&str, &str); 3] = [("s3s", "off"), ("fjall", "warn"), ("lsm_tree", "warn")];
+
 /// Starts logging; a second start in one process keeps the first.
 pub(super) fn start(config: &LogConfig) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&config.level).with_context(|| {
         format!("log.level: '{}' is no level: use error, warn, info, debug or trace", config.level)
     })?;
-    // `s3s` writes every refusal of an object that is not there as an error; the gateway has a line for each request.
-    let filter = match "s3s=off".parse() {
-        Ok(quiet) if !config.level.contains("s3s") => filter.add_directive(quiet),
-        _ => filter,
-    };
+    let filter = QUIET.iter().fold(filter, |filter, (module, level)| {
+        match format!("{module}={level}").parse() {
+            Ok(quiet) if !config.level.contains(module) => filter.add_directive(quiet),
+            _ => filter,
+        }
+    });
     // A log that takes no more lines, because its disk is full, must not end who writes them.
     let lines =
         fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);

@@ -11,6 +11,7 @@ mod fsck;
 mod interrupt;
 mod kv;
 mod log;
+mod man;
 mod metas;
 mod mount;
 mod output;
@@ -21,6 +22,7 @@ mod trash;
 mod warmup;
 
 use std::ffi::OsString;
+use std::sync::OnceLock;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
@@ -31,6 +33,9 @@ const FAILED: i32 = 1;
 /// A key or namespace is not there.
 const ABSENT: i32 = 3;
 
+/// What `MILLPOND_ADDRESS` was called for some commands.
+const OLD_NAME: &str = "MILLPOND_SERVER";
+
 /// How a command went, as an exit code.
 type Outcome = anyhow::Result<i32>;
 
@@ -38,7 +43,7 @@ type Outcome = anyhow::Result<i32>;
 #[derive(Debug, Parser)]
 #[command(
     name = "millpond",
-    version,
+    version = crate::BUILD,
     about,
     after_help = "Start with:\n  millpond server\n  millpond kv put greeting hello && millpond kv get greeting"
 )]
@@ -76,7 +81,7 @@ enum Command {
     #[command(after_help = mount::stats::EXAMPLES)]
     Stats(mount::stats::Args),
     /// Show where the bytes of a file on a mount lie.
-    Info(files::Args),
+    Info(files::InfoArgs),
     /// Count what lies below a folder on a mount.
     Summary(files::Args),
     /// Make a file or a folder that shares its bytes with another one until either is changed.
@@ -128,6 +133,16 @@ enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
+    /// Print the manual page of a command, or write all pages to a folder.
+    #[command(after_help = man::EXAMPLES)]
+    Man(man::Args),
+}
+
+/// Where the server is when nobody says so. `MILLPOND_SERVER` is the old name of `MILLPOND_ADDRESS`.
+pub(crate) fn default_address() -> &'static str {
+    static OLD: OnceLock<Option<String>> = OnceLock::new();
+    let old = OLD.get_or_init(|| std::env::var(OLD_NAME).ok().filter(|text| !text.is_empty()));
+    old.as_deref().unwrap_or("127.0.0.1:7440")
 }
 
 /// Runs the command line and returns the exit code: 0 done, 1 failed, 2 wrong usage, 3 not found.
@@ -136,9 +151,13 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
     if mount::helper::is_called(&args) {
         return mount::helper::run(&args).map_or_else(|code| code, code);
     }
+    if std::env::var_os(OLD_NAME).is_some_and(|text| !text.is_empty()) {
+        eprintln!("millpond: {OLD_NAME} is called MILLPOND_ADDRESS now: set that one");
+    }
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
+            let error = without_hidden(error);
             let _ = error.print();
             return error.exit_code();
         }
@@ -174,8 +193,24 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
             clap_complete::generate(shell, &mut command, "millpond", &mut script);
             output::bytes(&script)
         }
+        Command::Man(args) => man::run(&args, Cli::command()),
     };
     code(outcome)
+}
+
+/// An error of usage that suggests no command which only processes of ours call.
+fn without_hidden(mut error: clap::Error) -> clap::Error {
+    use clap::error::{ContextKind, ContextValue};
+    let program = Cli::command();
+    let is_shown =
+        |name: &String| program.find_subcommand(name).is_none_or(|command| !command.is_hide_set());
+    if let Some(ContextValue::Strings(mut names)) = error.remove(ContextKind::SuggestedSubcommand) {
+        names.retain(is_shown);
+        if !names.is_empty() {
+            error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
+        }
+    }
+    error
 }
 
 /// The exit code; an error is told.
@@ -202,7 +237,7 @@ fn shown() -> clap::Command {
     let all = Cli::command();
     let shown = all.get_subcommands().filter(|it| !it.is_hide_set());
     clap::Command::new("millpond")
-        .version(env!("CARGO_PKG_VERSION"))
+        .version(crate::BUILD)
         .subcommands(shown.cloned().collect::<Vec<_>>())
 }
 
@@ -242,6 +277,16 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_mistyped_suggests_no_hidden_command() {
+        for (typed, suggested) in [("mountz", Some("mounts")), ("mount-hold", None)] {
+            let error = without_hidden(Cli::try_parse_from(["millpond", typed]).unwrap_err());
+            let text = error.to_string();
+            assert!(!text.contains("holder") && !text.contains("daemon"), "{text}");
+            assert!(suggested.is_none_or(|name| text.contains(name)), "{text}");
+        }
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -21,6 +21,7 @@ pub(super) const EXAMPLES: &str = "Examples:
   millpond server --manager --listen 10.0.0.1:7440 --insecure --form-nodes 3 --replicas 2
   millpond server --join 10.0.0.1:7440 --listen 10.0.0.2:7440 --insecure
   millpond server --no-storage --join 10.0.0.1:7440 --listen 10.0.0.9:7440 --insecure --s3 10.0.0.9:9000
+  millpond server --no-storage --join 127.0.0.1:7440 --data ./gateway --listen 127.0.0.1:7450 --http 127.0.0.1:7451 --s3 127.0.0.1:9001
   millpond server --config /etc/millpond.toml";
 
 /// Flags of `millpond server`; each overrides the configuration file.
@@ -69,6 +70,9 @@ pub(super) struct Args {
     /// Managers of the cluster to be part of; a name may have many addresses.
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     join: Vec<String>,
+    /// File with the secret of the cluster's nodes, the same on all of them.
+    #[arg(long, value_name = "FILE")]
+    node_secret: Option<String>,
     /// Have the manager role.
     #[arg(long)]
     manager: bool,
@@ -173,6 +177,7 @@ impl Args {
         if !self.advertise.is_empty() {
             cluster.advertise.clone_from(&self.advertise);
         }
+        cluster.node_secret_file = self.node_secret.clone().or(cluster.node_secret_file.take());
         cluster.manager |= self.manager;
         cluster.storage &= !self.no_storage;
         if let Some(store) = &self.store {
@@ -197,27 +202,58 @@ pub(super) fn run(args: &Args) -> Outcome {
     abort_on_panic();
     // Before the disks are opened, so that a signal meanwhile is not lost.
     let mut signals = Signals::install().context("installing signal handlers")?;
+    let _ended = watch_stop(&signals.stop, config.limits.stop.0)?;
     let server = match Server::start_until(&config, &signals.stop) {
         Err(StartError::Stopped) => return Ok(OK),
         started => started?,
     };
     output::bytes(describe(server.summary()).as_bytes())?;
     tracing::info!("ready");
-    let looks = server.summary().tokens || config.cluster.is_on();
     let mut refused = None;
-    while refused.is_none() && !signals.wait(looks.then_some(TOKENS_LOOK)) {
+    while refused.is_none() && !signals.wait(Some(TOKENS_LOOK)) {
         refused = server.refused();
         if signals.take_reload() || server.tokens_changed() {
             server.reload_tokens();
         }
     }
     tracing::info!("stopping: writing what is in memory to the disks");
+    signals.stop.store(true, Ordering::Release);
     server.stop()?;
     tracing::info!("stopped");
     match refused {
         Some(why) => anyhow::bail!(why),
         None => Ok(OK),
     }
+}
+
+/// How often it is looked whether a stop was asked for.
+const STOP_LOOK: Duration = Duration::from_millis(200);
+
+/// Ends the process when a stop that was asked for is not done in `time`, whatever hangs: a disk that does
+/// not answer, a core that does nothing else. What was acknowledged as durable is on the disks, as after
+/// `kill -9`. Over when what is returned is dropped.
+fn watch_stop(stop: &Arc<AtomicBool>, time: Duration) -> anyhow::Result<mpsc::Sender<()>> {
+    let (running, ended) = mpsc::channel::<()>();
+    let stop = Arc::clone(stop);
+    let is_over = move |wait: Duration| {
+        matches!(ended.recv_timeout(wait), Err(mpsc::RecvTimeoutError::Disconnected))
+    };
+    millpond_env::thread("millpond-stop", move || {
+        while !stop.load(Ordering::Acquire) {
+            if is_over(STOP_LOOK) {
+                return;
+            }
+        }
+        if is_over(time) {
+            return;
+        }
+        tracing::error!(
+            "the stop was not done in {time:?} (limits.stop): the process ends as by kill -9. What was \
+             acknowledged from the disk is safe, what was acknowledged from memory alone may be lost"
+        );
+        std::process::exit(1);
+    })?;
+    Ok(running)
 }
 
 /// A thread that panicked serves nobody: the process ends, and its supervisor starts a new one.
@@ -272,7 +308,7 @@ impl Signals {
 /// What is served and where; the last line is `READY`.
 fn describe(summary: &Summary) -> String {
     use std::fmt::Write as _;
-    let mut out = format!("millpond {}\n", env!("CARGO_PKG_VERSION"));
+    let mut out = format!("millpond {}\n", crate::BUILD);
     for (path, bytes, new) in &summary.disks {
         let note = if *new { ", new" } else { "" };
         let _ = writeln!(out, "  data     {path} ({}{note})", ByteSize(*bytes));

@@ -129,17 +129,14 @@ impl Config {
             return Ok(address("s3.listen", text)?.map(|at| (at, true)));
         }
         let cluster = &self.cluster;
-        let has_every_role = cluster.is_on() && cluster.manager && cluster.storage;
+        let has_every_role = cluster.has_manager() && cluster.storage;
         let listen = self.listen_address()?.filter(|_| has_every_role);
         Ok(listen.map(|at| (SocketAddr::new(at.ip(), S3_PORT), false)))
     }
 
     fn validate_s3(&self) -> Result<(), ConfigError> {
         let s3 = &self.s3;
-        if self.s3_address()?.is_some_and(|(_, is_named)| is_named) && !self.cluster.is_on() {
-            let fix = "files need a cluster: set cluster.manager (--manager) or cluster.managers (--join)";
-            return Err(invalid("s3.listen", fix));
-        }
+        self.s3_address()?;
         if s3.tls_cert.is_some() != s3.tls_key.is_some() {
             return Err(invalid("s3.tls_cert", "give both tls_cert and tls_key, or neither"));
         }
@@ -183,6 +180,9 @@ impl Config {
         }
         if limits.deadline.0.is_zero() {
             return Err(invalid("limits.deadline", "use more than 0"));
+        }
+        if limits.stop.0.as_secs() < 1 {
+            return Err(invalid("limits.stop", "use at least 1s"));
         }
         if limits.stalled_client.0.as_millis() < 100 {
             return Err(invalid("limits.stalled_client", "use at least 100ms"));

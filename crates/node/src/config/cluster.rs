@@ -3,13 +3,20 @@
 use std::path::Path;
 
 use millpond_client::Address;
-use millpond_types::limits::{ADDRESSES_MAX, NODES_MAX, REPLICAS_MAX};
+use millpond_types::limits::{ADDRESSES_MAX, NODES_MAX, REPLICAS_MAX, TOKEN_BYTES_MAX};
 
 use super::check::invalid;
 use super::{ClusterConfig, Config, ConfigError};
 
 /// Longest name of a failure domain in bytes; the manager accepts no longer one.
 const DOMAIN_BYTES_MAX: usize = 200;
+
+/// Characters of the nodes' secret at least.
+const NODE_SECRET_MIN: usize = 16;
+/// How a nodes' secret is made.
+const MAKE_SECRET: &str = "make one with `head -c 24 /dev/urandom | base64 > node.secret`, or take the manager's \
+                           (node.secret in its first data folder), and give the same file to every node with \
+                           --node-secret node.secret";
 
 /// Where managers keep their records.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,10 +48,22 @@ pub struct StoreAccess {
 }
 
 impl ClusterConfig {
-    /// Whether this server is part of a cluster.
+    /// Whether the settings name no other process: this server founds its own cluster, with every role.
     #[must_use]
-    pub fn is_on(&self) -> bool {
-        self.manager || !self.managers.is_empty()
+    pub fn is_alone(&self) -> bool {
+        self.storage && !self.manager && self.managers.is_empty()
+    }
+
+    /// Whether this process has the manager role, and the meta role with it.
+    #[must_use]
+    pub fn has_manager(&self) -> bool {
+        self.manager || self.is_alone()
+    }
+
+    /// Failure domains after which the first manager makes the chains; 0 leaves that to an operator.
+    #[must_use]
+    pub fn domains_to_form(&self) -> u32 {
+        if self.is_alone() { self.form_nodes.max(1) } else { self.form_nodes }
     }
 
     /// Where managers keep their records.
@@ -105,10 +124,34 @@ impl ClusterConfig {
     /// # Errors
     /// [`ConfigError::Read`] naming the file.
     pub fn credential(&self) -> Result<Vec<u8>, ConfigError> {
-        let Some(path) = &self.token_file else { return Ok(Vec::new()) };
+        let Some(path) = self.node_secret_file.as_ref().or(self.token_file.as_ref()) else {
+            return Ok(Vec::new());
+        };
         let text = std::fs::read_to_string(Path::new(path))
             .map_err(|source| ConfigError::Read { path: path.clone(), source })?;
         Ok(text.split_whitespace().next().unwrap_or_default().as_bytes().to_vec())
+    }
+
+    /// The nodes' secret; none where there is no file of it.
+    ///
+    /// # Errors
+    /// [`ConfigError`] naming the file, or what is wrong with it.
+    pub fn node_secret(&self) -> Result<Option<Vec<u8>>, ConfigError> {
+        let Some(path) = &self.node_secret_file else { return Ok(None) };
+        let secret = self.credential()?;
+        if !(NODE_SECRET_MIN..=TOKEN_BYTES_MAX).contains(&secret.len()) {
+            let fix = format!(
+                "{path} has no secret of {NODE_SECRET_MIN} to {TOKEN_BYTES_MAX} characters: {MAKE_SECRET}"
+            );
+            return Err(invalid("cluster.node_secret_file", fix));
+        }
+        Ok(Some(secret))
+    }
+
+    /// A first manager alone may make the nodes' secret: nobody else has one that this would differ from.
+    #[must_use]
+    pub fn may_make_secret(&self) -> bool {
+        self.has_manager() && self.managers.is_empty() && self.store == "embedded"
     }
 
     fn check_addresses(&self) -> Result<(), ConfigError> {
@@ -134,8 +177,24 @@ impl ClusterConfig {
         if !(1..=u32::from(REPLICAS_MAX)).contains(&self.replicas) {
             return Err(invalid("cluster.replicas", format!("use 1 to {REPLICAS_MAX}")));
         }
-        if self.form_nodes != 0 && self.form_nodes < self.replicas {
-            let fix = format!("use at least cluster.replicas ({}), or 0", self.replicas);
+        if !self.has_manager() {
+            let fix = "only the first manager of a cluster makes chains: leave it out with cluster.managers \
+                       (--join); `millpond admin form` makes chains with more replicas in a running cluster";
+            for (key, is_set) in [
+                ("cluster.replicas", self.replicas != 1),
+                ("cluster.form_nodes", self.form_nodes != 0),
+            ] {
+                if is_set {
+                    return Err(invalid(key, fix));
+                }
+            }
+        }
+        if self.domains_to_form() != 0 && self.domains_to_form() < self.replicas {
+            let fix = format!(
+                "use at least cluster.replicas ({0}): start so many nodes with --form-nodes {0}, or start \
+                 one with one replica, let others --join it, and use `millpond admin form --replicas {0}`",
+                self.replicas
+            );
             return Err(invalid("cluster.form_nodes", fix));
         }
         if self.form_nodes as usize > NODES_MAX {
@@ -155,23 +214,33 @@ impl Config {
             return Err(invalid("cluster.domain", format!("use at most {DOMAIN_BYTES_MAX} bytes")));
         }
         let is_gateway = self.s3.listen.as_ref().is_some_and(|it| !it.is_empty());
+        if !cluster.storage && !cluster.manager && cluster.managers.is_empty() && is_gateway {
+            let fix = "a gateway without disks needs nodes that have some: name them (--join)";
+            return Err(invalid("cluster.managers", fix));
+        }
         if !cluster.storage && !cluster.manager && !is_gateway {
             let fix = "a process without disks is a manager or a gateway: set cluster.manager (--manager) or \
                        s3.listen (--s3) too";
             return Err(invalid("cluster.storage", fix));
         }
-        if !cluster.is_on() {
-            return Ok(());
-        }
-        if cluster.manager && store != StoreChoice::Embedded && cfg!(not(feature = "etcd")) {
+        if cluster.has_manager() && store != StoreChoice::Embedded && cfg!(not(feature = "etcd")) {
             let fix = "this build has no etcd: build it with its default features (`make install`)";
             return Err(invalid("cluster.store", fix));
         }
-        if self.listen_address()?.is_none() {
+        if self.security.token_file.is_some()
+            && cluster.node_secret_file.is_none()
+            && !cluster.may_make_secret()
+        {
+            let fix = format!(
+                "tokens are for clients, and nodes need a secret of their own: {MAKE_SECRET}"
+            );
+            return Err(invalid("cluster.node_secret_file", fix));
+        }
+        if self.listen_address()?.is_none() && !cluster.is_alone() {
             let fix = "other nodes of the cluster must reach this one: give an address";
             return Err(invalid("server.listen", fix));
         }
-        if self.security.tls_cert.is_some() {
+        if self.security.tls_cert.is_some() && !cluster.is_alone() {
             let fix = "TLS between the nodes of a cluster is not built yet: leave it out, and \
                        use a trusted network (security.insecure) or a network that encrypts";
             return Err(invalid("security.tls_cert", fix));
@@ -225,11 +294,15 @@ mod tests {
     }
 
     #[test]
-    fn a_server_without_cluster_settings_stands_alone() {
-        assert!(!Config::default().cluster.is_on());
-        for on in ["managers = [\"a:1\"]", "manager = true"] {
+    fn a_server_without_cluster_settings_has_every_role_and_makes_its_chains() {
+        let alone = Config::default().cluster;
+        assert!(alone.is_alone() && alone.has_manager());
+        assert_eq!(alone.domains_to_form(), 1);
+        for (on, has_manager) in [("managers = [\"a:1\"]", false), ("manager = true", true)] {
             let config = from_text(&format!("[cluster]\n{on}"), "f").unwrap();
-            assert!(config.cluster.is_on());
+            assert!(!config.cluster.is_alone(), "{on}");
+            assert_eq!(config.cluster.has_manager(), has_manager, "{on}");
+            assert_eq!(config.cluster.domains_to_form(), 0, "an operator forms it: {on}");
             config.validate().unwrap();
         }
     }
@@ -255,6 +328,10 @@ mod tests {
             ("manager = true\nreplicas = 0", "cluster.replicas"),
             ("manager = true\nreplicas = 7", "cluster.replicas"),
             ("manager = true\nreplicas = 3\nform_nodes = 2", "cluster.form_nodes"),
+            ("replicas = 2", "cluster.form_nodes"),
+            ("managers = [\"a:1\"]\nreplicas = 2", "cluster.replicas"),
+            ("managers = [\"a:1\"]\nform_nodes = 2", "cluster.form_nodes"),
+            ("storage = false\n[s3]\nlisten = \"127.0.0.1:1\"", "cluster.managers"),
             ("manager = true\n[server]\nlisten = \"\"", "server.listen"),
             ("manager = true\n[security]\ntls_cert=\"c\"\ntls_key=\"k\"", "security.tls_cert"),
         ] {

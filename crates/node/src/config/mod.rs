@@ -56,7 +56,7 @@ macro_rules! section {
 section! {
     /// What the server stores and where it listens.
     ServerConfig at "server" {
-        /// Data folders or block devices. A folder gets one preallocated file. `PATH:SIZE` sets the
+        /// Data folders or block devices. A folder gets one file, which grows as it is used. `PATH:SIZE` sets the
         /// size of one of them. Several disks share the keys by their sizes.
         data: Vec<String> = vec!["./millpond-data".to_owned()];
         /// Bytes of each new data file. Left out: 30 % of the free disk space, at most 64 GiB.
@@ -115,6 +115,9 @@ section! {
         deadline: Span = Span(DEADLINE_DEFAULT);
         /// A client that takes no byte of its replies for this long is disconnected.
         stalled_client: Span = Span(Duration::from_secs(30));
+        /// A stop takes no longer: then the process ends, and what was acknowledged from memory alone is lost as
+        /// after a crash.
+        stop: Span = Span(Duration::from_mins(1));
         /// A connection must say hello within this time.
         hello: Span = Span(Duration::from_secs(10));
         /// How long a shared-memory client may keep values it was given before they are taken back.
@@ -141,7 +144,8 @@ section! {
 }
 
 section! {
-    /// The cluster that this server is part of. Without `managers` and `manager` it stands alone.
+    /// The cluster that this server is part of. Without `managers` and `manager` it is the first node of
+    /// its own, with every role, and others may join it.
     ClusterConfig at "cluster" {
         /// Where managers are, as `host:port`. A name may have many addresses; it is looked up again
         /// after every failure. Any node of the cluster will do: it knows the managers.
@@ -172,19 +176,23 @@ section! {
         /// What fails together with this server, such as a rack: replicas go to different ones.
         /// Empty: only the server itself.
         domain: String = String::new();
-        /// File whose first word is the credential shown to other nodes; they must let it use every
-        /// namespace.
+        /// File whose first word is the nodes' secret, the same on all of them: replica messages, heartbeats and registrations are
+        /// taken only from who shows it, and from no client's token. At least 16 characters. Left out with `security.token_file`: a
+        /// first manager with an embedded store makes one, `node.secret` in its first data folder; other nodes need a copy of it.
+        node_secret_file: Option<String> = None;
+        /// File whose first word is the credential shown to other nodes where there is no `node_secret_file`.
         token_file: Option<String> = None;
         /// For the first manager of a new cluster: make the chains once so many failure domains have
-        /// registered. 0: wait for `millpond admin form`.
+        /// registered. 0: wait for `millpond admin form`, or 1 without `managers` and `manager`.
         form_nodes: u32 = 0;
-        /// Replicas of every chain, when `form_nodes` makes them.
+        /// Replicas of every chain, when `form_nodes` makes them; later `millpond admin form`
+        /// makes chains with more.
         replicas: u32 = 1;
     }
 }
 
 section! {
-    /// The S3 gateway of this process (`docs/s3.md`). Files need a cluster, and so does it.
+    /// The S3 gateway of this process (`docs/s3.md`).
     S3Config at "s3" {
         /// TCP address for S3 clients; empty for none. Left out: port 9000 of the address of `server.listen` in a server
         /// that has every role (manager and disks), unless another process has that port; none in other servers.

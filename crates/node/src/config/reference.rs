@@ -89,6 +89,6 @@ A node of a cluster has a table `[cluster]` too; `docs/cluster.md` goes through 
 [cluster]
 managers = [\"10.0.0.1:7440\", \"10.0.0.2:7440\"]
 domain = \"rack-7\"
-token_file = \"/etc/millpond/tokens\"
+node_secret_file = \"/etc/millpond/node.secret\"
 ```
 ";

@@ -122,6 +122,8 @@ fn replicas(page: &mut Page, numbers: &ReplicaNumbers) {
     ];
     let evictions = ("millpond_replica_evictions_total", "Values given up by heads here.");
     page.one(evictions, "counter", numbers.evictions);
+    let refused = ("millpond_replica_refused_messages_total", "Messages that no replica sends.");
+    page.one(refused, "counter", numbers.refused);
     for (family, value) in gauges {
         page.one(family, "gauge", value);
     }

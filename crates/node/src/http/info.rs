@@ -6,7 +6,7 @@ use crate::server::Summary;
 use crate::service::Service;
 
 /// The body of `/v1/info`.
-pub(super) fn render(service: &Service, summary: &Summary) -> String {
+pub(super) fn render(service: &Service, summary: &Summary, sees: &dyn Fn(&str) -> bool) -> String {
     let disks: Vec<_> = service
         .disks
         .iter()
@@ -27,6 +27,7 @@ pub(super) fn render(service: &Service, summary: &Summary) -> String {
         .namespaces
         .all()
         .iter()
+        .filter(|namespace| sees(&namespace.info.name))
         .map(|namespace| {
             json!({
                 "id": namespace.info.id.0,
@@ -38,6 +39,7 @@ pub(super) fn render(service: &Service, summary: &Summary) -> String {
         .collect();
     let text = json!({
         "version": env!("CARGO_PKG_VERSION"),
+        "build": crate::BUILD,
         "node": service.node_id().to_string(),
         "cluster": summary.cluster_id.to_string(),
         "listen": summary.listen.map(|address| address.to_string()),

@@ -4,9 +4,11 @@
 mod cluster;
 mod info;
 mod prometheus;
+mod pulse;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
@@ -17,32 +19,85 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use millpond_env::{ThreadHandle, thread};
+use millpond_env::{Handle, RealClock, ThreadHandle, thread};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::member::Member;
-use crate::server::{StartError, Summary};
+use crate::server::{Scope, StartError, Summary};
 use crate::service::Service;
+use pulse::Pulse;
 
 /// Open HTTP connections at most: scrapers and probes, not users.
 const CONNECTIONS_MAX: usize = 64;
 /// A request must have arrived within this time.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+/// A core that takes longer to answer is not ready.
+const PULSE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What the pages show.
 #[derive(Default)]
+#[expect(missing_debug_implementations, reason = "it holds a question to the credentials")]
 pub struct HttpState {
     serving: AtomicBool,
     opened: OnceLock<(Arc<Service>, Summary)>,
     member: OnceLock<Arc<Member>>,
     gateway: OnceLock<Arc<millpond_s3::Metrics>>,
+    pulses: OnceLock<Vec<Arc<Pulse>>>,
+    viewers: OnceLock<Box<Viewers>>,
 }
+
+/// Whether a credential is known, and then which namespaces it may see.
+pub type Viewers = dyn Fn(&[u8]) -> Option<Rc<Scope>> + Send + Sync;
 
 impl HttpState {
     /// The disks are open and clients are served.
     pub fn open(&self, service: Arc<Service>, summary: Summary) {
         let _ = self.opened.set((service, summary));
         self.serving.store(true, Ordering::Release);
+    }
+
+    /// Who may see what, asked with each request.
+    pub fn ask_viewers(&self, viewers: Box<Viewers>) {
+        let _set_once = self.viewers.set(viewers);
+    }
+
+    /// The loops whose answers are the server's health.
+    pub fn watch(&self, service: &Arc<Service>, cores: impl Iterator<Item = Handle>) {
+        let pulses = cores.enumerate().map(|(core, handle)| Pulse::new(core, handle, service));
+        let _set_once = self.pulses.set(pulses.collect());
+    }
+
+    /// Asks every core, and why one does not answer.
+    async fn pulse(&self) -> Option<String> {
+        for pulse in self.pulses.get().into_iter().flatten() {
+            pulse.ask();
+        }
+        let end = RealClock::tick().plus(PULSE_PATIENCE);
+        for pulse in self.pulses.get().into_iter().flatten() {
+            if let Some(why) = pulse.missing(end).await {
+                return Some(why);
+            }
+        }
+        None
+    }
+
+    /// A core whose loop is stuck: nothing but a restart helps.
+    fn stuck(&self) -> Option<String> {
+        let all = self.pulses.get()?;
+        for pulse in all {
+            pulse.ask();
+        }
+        all.iter().find_map(|pulse| pulse.stuck())
+    }
+
+    /// What the sender of a request may see; none when its credential is unknown.
+    fn viewer(&self, request: &Request<hyper::body::Incoming>) -> Option<Viewer> {
+        let Some(viewers) = self.viewers.get() else { return Some(Viewer(None)) };
+        let given = request.headers().get(hyper::header::AUTHORIZATION);
+        // What is given to others, such as a signature of S3 or a password of a proxy, is no token.
+        let bearer = given.and_then(|text| text.to_str().ok()?.strip_prefix("Bearer "));
+        let Some(token) = bearer else { return Some(Viewer(viewers(b""))) };
+        viewers(token.trim().as_bytes()).map(|scope| Viewer(Some(scope)))
     }
 
     /// The server is part of a cluster.
@@ -73,6 +128,15 @@ impl HttpState {
             "disk {} is read-only since its log could not be written: see the log",
             disk.name
         ))
+    }
+}
+
+/// Who looks at a page. Names of namespaces are their owners': others see sums.
+struct Viewer(Option<Rc<Scope>>);
+
+impl Viewer {
+    fn sees(&self, namespace: &str) -> bool {
+        self.0.as_ref().is_some_and(|scope| scope.allows(namespace))
     }
 }
 
@@ -153,8 +217,8 @@ async fn accept(listener: tokio::net::TcpListener, state: Arc<HttpState>) {
         tokio::task::spawn_local(async move {
             let _seat = seat;
             let answer = service_fn(move |request| {
-                let response = respond(&state, &request);
-                async move { Ok::<_, Infallible>(response) }
+                let state = Arc::clone(&state);
+                async move { Ok::<_, Infallible>(respond(&state, &request).await) }
             });
             let _ = http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -166,25 +230,45 @@ async fn accept(listener: tokio::net::TcpListener, state: Arc<HttpState>) {
     }
 }
 
-fn respond(state: &HttpState, request: &Request<hyper::body::Incoming>) -> Response<Full<Bytes>> {
+async fn respond(
+    state: &HttpState,
+    request: &Request<hyper::body::Incoming>,
+) -> Response<Full<Bytes>> {
     const TEXT: &str = "text/plain; charset=utf-8";
     if request.method() != Method::GET && request.method() != Method::HEAD {
         return page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "use GET\n".to_owned());
     }
     let opened = state.opened.get();
-    match (request.uri().path(), opened) {
-        ("/healthz", _) => page(StatusCode::OK, TEXT, "ok\n".to_owned()),
-        ("/readyz", _) => match state.not_ready() {
-            None => page(StatusCode::OK, TEXT, "ready\n".to_owned()),
-            Some(why) => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, why + "\n"),
-        },
+    let health = |why: Option<String>, well: &str| match why {
+        None => page(StatusCode::OK, TEXT, well.to_owned()),
+        Some(why) => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, why + "\n"),
+    };
+    let path = request.uri().path();
+    match path {
+        "/healthz" => return health(state.stuck(), "ok\n"),
+        "/readyz" => {
+            let why = match state.not_ready() {
+                None => state.pulse().await,
+                why => why,
+            };
+            return health(why, "ready\n");
+        }
+        _ => {}
+    }
+    let Some(viewer) = state.viewer(request) else {
+        let text = "this token is not one of the server's token file: give another, or none to see \
+                    only what names no namespace\n";
+        return page(StatusCode::UNAUTHORIZED, TEXT, text.to_owned());
+    };
+    let sees = |namespace: &str| viewer.sees(namespace);
+    match (path, opened) {
         ("/metrics", Some((service, _))) => page(
             StatusCode::OK,
             "text/plain; version=0.0.4; charset=utf-8",
-            prometheus::render(service, state.member.get(), state.gateway.get()),
+            prometheus::render(service, state.member.get(), state.gateway.get(), &sees),
         ),
         ("/v1/info", Some((service, summary))) => {
-            page(StatusCode::OK, "application/json", info::render(service, summary))
+            page(StatusCode::OK, "application/json", info::render(service, summary, &sees))
         }
         ("/metrics" | "/v1/info", None) => {
             page(StatusCode::SERVICE_UNAVAILABLE, TEXT, "starting\n".to_owned())

@@ -26,11 +26,12 @@ pub(super) fn render(
     service: &Service,
     member: Option<&Arc<Member>>,
     gateway: Option<&Arc<millpond_s3::Metrics>>,
+    sees: &dyn Fn(&str) -> bool,
 ) -> String {
     let mut page = Page::default();
     requests(&mut page, service);
     connections(&mut page, service);
-    namespaces(&mut page, service);
+    namespaces(&mut page, service, sees);
     disks(&mut page, service);
     engines(&mut page, service);
     disk_times(&mut page, service);
@@ -170,8 +171,10 @@ fn connections(page: &mut Page, service: &Service) {
     }
 }
 
-fn namespaces(page: &mut Page, service: &Service) {
-    let all = service.namespaces.all();
+/// Of those namespaces that the reader may see.
+fn namespaces(page: &mut Page, service: &Service, sees: &dyn Fn(&str) -> bool) {
+    let mut all = service.namespaces.all();
+    all.retain(|namespace| sees(&namespace.info.name));
     let mut each = |name: &str, help: &str, kind: &str, value: &dyn Fn(usize) -> u64| {
         let values = all.iter().enumerate();
         let values = values.map(|(at, ns)| (label("namespace", &ns.info.name), value(at)));
@@ -193,10 +196,8 @@ fn namespaces(page: &mut Page, service: &Service) {
     each("millpond_namespace_exists_total", "Puts that found a value.", "counter", &|at| {
         metrics(at).exists.get()
     });
-    let help = "Values evicted to keep the quota.";
-    each("millpond_namespace_evictions_total", help, "counter", &|at| {
-        service.quota_evicted(&all[at])
-    });
+    let help = "Values evicted to make room, or to keep the quota.";
+    each("millpond_namespace_evictions_total", help, "counter", &|at| service.evicted_of(&all[at]));
     let help = "Values refused for the quota.";
     each("millpond_namespace_over_quota_total", help, "counter", &|at| {
         metrics(at).over_quota.get()
@@ -238,6 +239,9 @@ fn disks(page: &mut Page, service: &Service) {
         &|disk| disk.engine.stats().compactable_segments,
     );
     each("millpond_disk_chunks", "Values stored.", "gauge", &|disk| disk.engine.stats().chunks);
+    each("millpond_disk_index_bytes", "Memory of the index.", "gauge", &|disk| {
+        disk.engine.index_bytes()
+    });
     each(
         "millpond_disk_dirty_bytes",
         "Bytes in memory and not yet on the disk.",

@@ -5,15 +5,16 @@ use std::collections::HashMap;
 use std::io;
 use std::net::Shutdown;
 use std::rc::Rc;
+use std::time::Duration;
 
-use millpond_env::{JoinHandle, ReadHalf, RealClock, WriteHalf, spawn, timeout};
+use millpond_env::{JoinHandle, ReadHalf, RealClock, Rng, WriteHalf, spawn, timeout};
 use millpond_types::Tick;
 use millpond_types::limits::META_BYTES_MAX;
-use millpond_types::wire::{ErrorReply, HEADER_BYTES, Status, Verb};
+use millpond_types::wire::{Asked, ErrorReply, FrameHeader, HEADER_BYTES, Status, Verb};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::LinkError;
-use super::dial::{Peer, frame, status_of, whole};
+use super::dial::{Peer, status_of, whole};
 
 type Reply = Result<(Status, Vec<u8>), WhyBroken>;
 
@@ -28,20 +29,27 @@ pub(super) struct Connection {
     /// Requests that the peer takes at once.
     room: Semaphore,
     next: Cell<u64>,
+    proofs: RefCell<Rng>,
     receiving: JoinHandle<()>,
+}
+
+/// A caller that waits for its reply.
+struct Waiting {
+    asked: Asked,
+    sender: oneshot::Sender<Reply>,
 }
 
 /// What the receiving task shares with the callers.
 struct Shared {
     address: String,
-    waiting: RefCell<HashMap<u64, oneshot::Sender<Reply>>>,
+    waiting: RefCell<HashMap<u64, Waiting>>,
     ended: RefCell<Option<WhyBroken>>,
 }
 
 impl Connection {
     /// Starts to receive.
     pub(super) fn start(address: String, peer: Peer) -> Rc<Self> {
-        let Peer { reader, writer, hello, rest } = peer;
+        let Peer { reader, writer, hello, rest, proofs } = peer;
         let shared =
             Rc::new(Shared { address, waiting: RefCell::default(), ended: RefCell::default() });
         let receiving = spawn(receive(Rc::clone(&shared), reader, rest));
@@ -50,6 +58,7 @@ impl Connection {
             room: Semaphore::new(hello.in_flight_max as usize),
             writer: tokio::sync::Mutex::new(writer),
             next: Cell::new(1),
+            proofs: RefCell::new(proofs),
             receiving,
         })
     }
@@ -72,13 +81,16 @@ impl Connection {
         let id = self.next.get();
         self.next.set(id + 1);
         let (sender, receiver) = oneshot::channel();
-        self.shared.expect(id, sender)?;
+        let proof = self.proofs.borrow_mut().next_u32();
+        let header = FrameHeader { proof, ..FrameHeader::request(verb, id, meta) };
+        self.shared.expect(Waiting { asked: header.asked(), sender })?;
         let _forget = Forget { shared: &self.shared, id };
         let left = deadline.since(RealClock::tick());
         let exchange = async {
-            let time = server_deadline.since(RealClock::tick());
-            let bytes = frame(verb, id, meta, time.max(std::time::Duration::from_millis(1)));
-            let sent = self.writer.lock().await.write_all_vec(bytes).await.1;
+            let time = server_deadline.since(RealClock::tick()).max(Duration::from_millis(1));
+            let deadline_or_status = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+            let header = FrameHeader { deadline_or_status, ..header };
+            let sent = self.writer.lock().await.write_all_vec(header.frame(meta)).await.1;
             sent.map_err(|error| LinkError::io(address, error))?;
             Ok(receiver.await)
         };
@@ -117,11 +129,11 @@ impl Drop for Forget<'_> {
 }
 
 impl Shared {
-    fn expect(&self, id: u64, sender: oneshot::Sender<Reply>) -> Result<(), LinkError> {
+    fn expect(&self, waiting: Waiting) -> Result<(), LinkError> {
         if let Some(why) = &*self.ended.borrow() {
             return Err(LinkError::io(&self.address, io::Error::other(why.0.clone())));
         }
-        self.waiting.borrow_mut().insert(id, sender);
+        self.waiting.borrow_mut().insert(waiting.asked.request_id, waiting);
         Ok(())
     }
 }
@@ -145,8 +157,8 @@ async fn receive(shared: Rc<Shared>, mut reader: ReadHalf, mut bytes: Vec<u8>) {
     let why = WhyBroken(why);
     *shared.ended.borrow_mut() = Some(why.clone());
     let waiting = std::mem::take(&mut *shared.waiting.borrow_mut());
-    for sender in waiting.into_values() {
-        let _ = sender.send(Err(why.clone()));
+    for waiting in waiting.into_values() {
+        let _ = waiting.sender.send(Err(why.clone()));
     }
 }
 
@@ -156,8 +168,11 @@ fn deliver(shared: &Shared, bytes: &mut Vec<u8>) -> Result<bool, millpond_types:
     bytes.drain(..HEADER_BYTES + meta.len());
     let status = status_of(&header)?;
     // Nobody waits for what came too late.
-    if let Some(sender) = shared.waiting.borrow_mut().remove(&header.request_id) {
-        let _ = sender.send(Ok((status, meta)));
+    if let Some(waiting) = shared.waiting.borrow_mut().remove(&header.request_id) {
+        let answers = header.check_answers(waiting.asked);
+        let reply = answers.map(|()| (status, meta));
+        let _ = waiting.sender.send(reply.map_err(|error| WhyBroken(error.to_string())));
+        answers?;
     }
     Ok(true)
 }

@@ -2,17 +2,17 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use millpond_client::Address;
-use millpond_env::{ReadHalf, RealClock, Stream, WriteHalf, timeout};
+use millpond_env::{ReadHalf, RealClock, Rng, Stream, WriteHalf, lookup_async, timeout};
+use millpond_types::Tick;
 use millpond_types::limits::META_BYTES_MAX;
 use millpond_types::wire::{
     ErrorReply, FLAG_REPLY, FrameHeader, HEADER_BYTES, Hello, HelloReply, PROTOCOL_VERSION, Status,
     Verb, WireError,
 };
-use millpond_types::{Crc32c, Tick};
 use parking_lot::Mutex;
 
 use super::LinkError;
@@ -40,6 +40,8 @@ pub(crate) struct Peer {
     pub(crate) hello: HelloReply,
     /// Received, but not consumed.
     pub(super) rest: Vec<u8>,
+    /// Numbers of requests, drawn at random.
+    pub(super) proofs: Rng,
 }
 
 impl Dialer {
@@ -79,8 +81,12 @@ impl Dialer {
     pub(crate) async fn greet(&self, at: SocketAddr, address: &str) -> Result<Peer, LinkError> {
         let broken = |error| LinkError::io(address, error);
         let (mut reader, mut writer) = Stream::connect_tcp(at).await.map_err(broken)?.split();
-        let head = frame(Verb::Hello, 0, &self.hello, Duration::ZERO);
-        writer.write_all_vec(head).await.1.map_err(broken)?;
+        let mut proofs = Rng::from_os().map_err(broken)?;
+        let hello = FrameHeader {
+            proof: proofs.next_u32(),
+            ..FrameHeader::request(Verb::Hello, 0, &self.hello)
+        };
+        writer.write_all_vec(hello.frame(&self.hello)).await.1.map_err(broken)?;
         let mut bytes = Vec::with_capacity(4096);
         let (header, meta) = loop {
             if let Some(found) =
@@ -95,6 +101,7 @@ impl Dialer {
                 return Err(broken(io::ErrorKind::UnexpectedEof.into()));
             }
         };
+        header.check_answers(hello.asked()).map_err(|error| LinkError::wire(address, error))?;
         let end = HEADER_BYTES + header.meta_len as usize;
         let status = status_of(&header).map_err(|error| LinkError::wire(address, error))?;
         if status != Status::Ok {
@@ -103,25 +110,8 @@ impl Dialer {
         }
         let hello = HelloReply::decode(&meta).map_err(|error| LinkError::wire(address, error))?;
         let rest = bytes.split_off(end);
-        Ok(Peer { reader, writer, hello, rest })
+        Ok(Peer { reader, writer, hello, rest, proofs })
     }
-}
-
-/// A request's frame without payload. A deadline of zero is the server's default.
-pub(super) fn frame(verb: Verb, request_id: u64, meta: &[u8], time: Duration) -> Vec<u8> {
-    let header = FrameHeader {
-        flags: 0,
-        verb: verb as u16,
-        request_id,
-        meta_len: u32::try_from(meta.len()).unwrap_or(u32::MAX),
-        payload_len: 0,
-        deadline_or_status: u32::try_from(time.as_millis()).unwrap_or(u32::MAX),
-        meta_crc: Crc32c::of(meta),
-    };
-    let mut frame = Vec::with_capacity(HEADER_BYTES + meta.len());
-    frame.extend_from_slice(&header.encode());
-    frame.extend_from_slice(meta);
-    frame
 }
 
 /// The frame at the start of `bytes`, once it is there: its header and meta.
@@ -149,8 +139,7 @@ pub(super) fn status_of(header: &FrameHeader) -> Result<Status, WireError> {
         .and_then(Status::try_from)
 }
 
-/// The addresses that `host:port` stands for now. Names are looked up on a thread of their own: the
-/// system's resolver blocks, for seconds when its servers are away.
+/// The addresses that `host:port` stands for now, until `deadline` at most.
 pub(crate) async fn resolve(address: &str, deadline: Tick) -> Result<Vec<SocketAddr>, LinkError> {
     if let Ok(literal) = address.parse() {
         return Ok(vec![literal]);
@@ -158,17 +147,11 @@ pub(crate) async fn resolve(address: &str, deadline: Tick) -> Result<Vec<SocketA
     let broken = |error| LinkError::io(address, error);
     let invalid = || broken(io::Error::new(io::ErrorKind::InvalidInput, "not host:port"));
     let Ok(Address::Tcp { host, port }) = address.parse() else { return Err(invalid()) };
-    let (sender, receiver) = tokio::sync::oneshot::channel();
-    millpond_env::thread("resolve", move || {
-        let found = (host.as_str(), port).to_socket_addrs().map(Iterator::collect);
-        let _ = sender.send(found);
-    })
-    .map_err(broken)?;
-    let left = deadline.since(RealClock::tick());
-    let found: Vec<SocketAddr> = match timeout(left, receiver).await {
-        Ok(Ok(found)) => found.map_err(broken)?,
-        Ok(Err(_)) => return Err(invalid()),
-        Err(_) => return Err(LinkError::Deadline(address.to_owned())),
+    let found = match lookup_async(&host, port, deadline).await {
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            return Err(LinkError::Deadline(address.to_owned()));
+        }
+        found => found.map_err(broken)?,
     };
     if found.is_empty() {
         let text = "the name stands for no address";

@@ -16,6 +16,7 @@ use std::path::Path;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
@@ -27,14 +28,14 @@ use millpond_store::{Store, StoreError};
 use millpond_types::cluster::{
     Heartbeat, HeartbeatAnswer, NodeId, Register, RegisterAnswer, RoutingUpdate, RoutingVersion,
 };
-use millpond_types::wire::{NamespaceOpen, NamespaceTableReply, Status};
-use millpond_types::{NamespaceInfo, Tick, Uuid128};
+use millpond_types::wire::{NamespaceOpen, NamespaceSet, NamespaceTableReply, Status};
+use millpond_types::{ClusterSecret, NamespaceInfo, Tick, Uuid128};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::StoreChoice;
 use crate::link::Dialer;
-use crate::service::Failure;
+use crate::service::{Failure, NamespaceTable};
 use shell::{Input, Shell};
 use store::{StoreOwner, StoreThread};
 
@@ -47,6 +48,8 @@ pub(crate) struct ManagerSetup {
     pub me: NodeId,
     /// Where it is reached.
     pub addresses: Vec<String>,
+    /// The identity of a cluster that it founds; left out: a random one.
+    pub new_cluster: Option<Uuid128>,
     /// Where it keeps its records.
     pub store: StoreChoice,
     /// Make the first chains by itself.
@@ -63,6 +66,7 @@ pub(crate) struct ManagerRole {
     owner: Mutex<Option<StoreOwner>>,
     founded: watch::Receiver<Option<Uuid128>>,
     names: watch::Receiver<Arc<NamespaceTableReply>>,
+    names_known: Arc<AtomicBool>,
 }
 
 /// Why the manager role cannot start.
@@ -110,24 +114,30 @@ impl ManagerRole {
         folder: &Path,
         control: &Handle,
     ) -> Result<Self, ManagerError> {
-        let mut random = [0; 24];
+        let (mut random, mut secret) = ([0; 24], [0; 16]);
         Rng::fill_from_os(&mut random)?;
+        Rng::fill_from_os(&mut secret)?;
         let (cluster, seed) = random.split_at(16);
+        let random_cluster = || Uuid128::from_random(cluster.try_into().unwrap_or_default());
         let options = ManagerOptions {
             addresses: setup.addresses,
-            new_cluster: Uuid128::from_random(cluster.try_into().unwrap_or_default()),
+            new_cluster: setup.new_cluster.unwrap_or_else(random_cluster),
             seed: u64::from_le_bytes(seed.try_into().unwrap_or_default()),
+            secret: Some(ClusterSecret(secret)),
+            is_alone: setup.store == StoreChoice::Embedded,
             form: setup.form,
             ..ManagerOptions::new(setup.me)
         };
         let (store, owner) = store::start(setup.store, folder.to_owned())?;
+        let (names, names_known) = namespaces::follow(&store);
         let (sender, receiver) = mpsc::channel(INBOX_MAX);
         let (role, roles) = watch::channel(Role::Standby);
         let this = Self {
             inbox: sender.clone(),
             role: roles,
             founded: store.watch_founding(),
-            names: namespaces::follow(&store),
+            names,
+            names_known,
             owner: Mutex::new(Some(owner)),
             store: store.clone(),
         };
@@ -226,6 +236,11 @@ impl ManagerRole {
         self.names.clone()
     }
 
+    /// Whether the namespaces were read from the store: before that there seem to be none.
+    pub(crate) fn knows_namespaces(&self) -> bool {
+        self.names_known.load(Ordering::Acquire)
+    }
+
     /// The store; use it in what runs [on its thread](Self::on_store).
     pub(crate) fn store(&self) -> &Store {
         self.store.store()
@@ -313,6 +328,26 @@ impl ManagerRole {
     ) -> Result<NamespaceInfo, Failure> {
         let store = self.store.store().clone();
         self.on_store(async move { namespaces::open(&store, &open).await }, deadline).await
+    }
+
+    /// Changes options of a namespace.
+    pub(crate) async fn set_namespace(
+        &self,
+        set: NamespaceSet,
+        deadline: Tick,
+    ) -> Result<NamespaceInfo, Failure> {
+        let store = self.store.store().clone();
+        self.on_store(async move { namespaces::set(&store, &set).await }, deadline).await
+    }
+
+    /// Takes over the namespaces of a server of an earlier version, with their numbers.
+    pub(crate) async fn adopt_namespaces(
+        &self,
+        table: NamespaceTable,
+        deadline: Tick,
+    ) -> Result<(), Failure> {
+        let store = self.store.store().clone();
+        self.on_store(async move { namespaces::adopt(&store, &table).await }, deadline).await
     }
 
     /// Drops a namespace.

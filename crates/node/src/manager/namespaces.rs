@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use millpond_store::{
@@ -12,12 +13,12 @@ use millpond_types::cluster::{
 };
 use millpond_types::limits::NAMESPACES_MAX;
 use millpond_types::namespace::name_is_valid;
-use millpond_types::wire::{NamespaceOpen, NamespaceTableReply, Record, Status};
+use millpond_types::wire::{NamespaceOpen, NamespaceSet, NamespaceTableReply, Record, Status};
 use millpond_types::{GroupId, NamespaceInfo};
 use tokio::sync::watch;
 
 use super::store::StoreThread;
-use crate::service::{Failure, checked_layout};
+use crate::service::{Failure, NamespaceTable, checked_layout};
 
 /// Pause before a store that does not answer is asked again.
 const RETRY: Duration = Duration::from_millis(200);
@@ -156,11 +157,69 @@ fn check_options(open: &NamespaceOpen, replicas: u8) -> Result<(), Failure> {
 
 fn absent(name: &str) -> Failure {
     let text = format!(
-        "namespace '{0}' does not exist: create it with `millpond kv ns create {0}`, or open it with \
-         create set",
+        "namespace '{0}' does not exist: create it with `millpond kv ns create {0}` (in Python \
+         Client.namespace does)",
         name.escape_debug()
     );
     Failure::new(Status::NoNamespace, text)
+}
+
+/// Changes options of a namespace.
+pub(super) async fn set(store: &Store, set: &NamespaceSet) -> Result<NamespaceInfo, Failure> {
+    loop {
+        match store.transact(|txn| async move { change(&txn, set).await }).await {
+            Ok(info) => return Ok(info),
+            // To set the same again changes nothing.
+            Err(Failed::Store(StoreError::Unknown(_))) => tokio::time::sleep(RETRY).await,
+            Err(failed) => return Err(failed.into_failure()),
+        }
+    }
+}
+
+async fn change(txn: &Transaction, set: &NamespaceSet) -> Result<NamespaceInfo, Failed> {
+    let key = namespace_keys::name(&set.name);
+    let found = if name_is_valid(&set.name) { txn.get(&key).await? } else { None };
+    let Some(NamespaceRecord(mut info)) = read(found, &set.name)? else {
+        return Err(absent(&set.name).into());
+    };
+    set.apply(&mut info.options);
+    let mut head = head(txn).await?;
+    head.version += 1;
+    txn.put(&key, NamespaceRecord(info.clone()).seal())?;
+    txn.put(namespace_keys::HEAD, head.seal())?;
+    Ok(info)
+}
+
+/// Namespaces that one transaction takes over.
+const ADOPTED_AT_ONCE: usize = 128;
+
+/// Takes over namespaces with their numbers, which no other will get. Those that are there already stay.
+pub(super) async fn adopt(store: &Store, table: &NamespaceTable) -> Result<(), Failure> {
+    for some in table.namespaces.chunks(ADOPTED_AT_ONCE) {
+        loop {
+            match store.transact(|txn| async move { add(&txn, some, table.next_id).await }).await {
+                Ok(()) => break,
+                Err(Failed::Store(StoreError::Unknown(_))) => tokio::time::sleep(RETRY).await,
+                Err(failed) => return Err(failed.into_failure()),
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn add(txn: &Transaction, namespaces: &[NamespaceInfo], next: u32) -> Result<(), Failed> {
+    let mut head = head(txn).await?;
+    for info in namespaces {
+        let key = namespace_keys::name(&info.name);
+        if txn.get(&key).await?.is_none() {
+            txn.put(&key, NamespaceRecord(info.clone()).seal())?;
+            head.count += 1;
+        }
+    }
+    head.version += 1;
+    head.next = head.next.max(next);
+    txn.put(namespace_keys::HEAD, head.seal())?;
+    Ok(())
 }
 
 /// Drops a namespace. Its blocks go as the nodes hear of it.
@@ -195,10 +254,14 @@ async fn remove(txn: &Transaction, name: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Keeps the table up to date, from every change by any manager.
-pub(super) fn follow(thread: &StoreThread) -> watch::Receiver<Arc<NamespaceTableReply>> {
+/// The table, kept up to date.
+type Table = watch::Receiver<Arc<NamespaceTableReply>>;
+
+/// Keeps the table up to date, from every change by any manager; and whether it has been read.
+pub(super) fn follow(thread: &StoreThread) -> (Table, Arc<AtomicBool>) {
     let (sender, receiver) = watch::channel(Arc::<NamespaceTableReply>::default());
-    let this = thread.clone();
+    let (this, known) = (thread.clone(), Arc::new(AtomicBool::new(false)));
+    let is_known = Arc::clone(&known);
     thread.handle().spawn(async move {
         let mut follow = this.store().follow(KeyRange::prefix(namespace_keys::PREFIX));
         let mut entries = BTreeMap::new();
@@ -235,13 +298,14 @@ pub(super) fn follow(thread: &StoreThread) -> watch::Receiver<Arc<NamespaceTable
                         }
                         newer
                     });
+                    is_known.store(true, Ordering::Release);
                 }
                 // The table known so far stays in force.
                 Err(failed) => this.failed(&failed.into_failure()),
             }
         }
     });
-    receiver
+    (receiver, known)
 }
 
 fn table(entries: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<NamespaceTableReply, Failed> {
@@ -265,7 +329,7 @@ mod tests {
     use std::sync::Arc;
 
     use millpond_store::{MemoryBackend, Store};
-    use millpond_types::NamespaceOptions;
+    use millpond_types::{ByteSize, NamespaceOptions};
 
     use super::*;
 
@@ -311,6 +375,34 @@ mod tests {
             assert_eq!(table.version, 4);
             assert_eq!(table.namespaces, [again, b]);
             assert_eq!(table.dropping, [a.id]);
+        });
+    }
+
+    #[test]
+    fn options_change_in_place_and_the_others_stay() {
+        run(async {
+            let store = Store::new(Arc::new(MemoryBackend::default()));
+            formed(&store, 1).await;
+            let made = open(&store, &wish("a", 1)).await.unwrap();
+            let quota = NamespaceSet {
+                name: "a".to_owned(),
+                quota: Some(ByteSize(1 << 30)),
+                ..NamespaceSet::default()
+            };
+            let first = set(&store, &quota).await.unwrap();
+            let expires = NamespaceSet { quota: None, ttl_seconds: Some(60), ..quota.clone() };
+            let second = set(&store, &expires).await.unwrap();
+            let options = NamespaceOptions {
+                quota: ByteSize(1 << 30),
+                ttl_seconds: 60,
+                ..made.options.clone()
+            };
+            assert_eq!(first.options.ttl_seconds, 0);
+            assert_eq!(second, NamespaceInfo { options, ..made });
+            let table = whole(&store).await;
+            assert_eq!((table.version, table.namespaces), (3, vec![second]));
+            let absent = NamespaceSet { name: "b".to_owned(), ..quota };
+            assert_eq!(set(&store, &absent).await.unwrap_err().status, Status::NoNamespace);
         });
     }
 

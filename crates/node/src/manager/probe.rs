@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use millpond_cluster::manager::ProbeOutcome;
 use millpond_env::{RealClock, spawn, timeout};
+use millpond_types::Tick;
 use millpond_types::cluster::Incarnation;
 
 use crate::link::{Dialer, LinkError, resolve};
@@ -30,28 +31,35 @@ pub(super) async fn probe(
     let deadline = RealClock::tick().plus(ANSWER_MAX);
     let mut asked = Vec::new();
     for address in addresses {
-        let Ok(found) = resolve(&address, deadline).await else {
-            asked.push(spawn(async { Found::Nothing }));
-            continue;
-        };
-        for at in found {
-            let (dialer, address) = (Rc::clone(dialer), address.clone());
-            let greet = async move {
-                let left = deadline.since(RealClock::tick());
-                match timeout(left, dialer.greet(at, &address)).await {
-                    Ok(Ok(peer)) => Found::Process(peer.hello.incarnation),
-                    Ok(Err(LinkError::NobodyThere { .. })) => Found::Nobody,
-                    _ => Found::Nothing,
-                }
-            };
-            asked.push(spawn(greet));
-        }
+        asked.push(spawn(ask(Rc::clone(dialer), address, deadline)));
     }
+    let mut found = Vec::with_capacity(asked.len());
+    for task in asked {
+        found.extend(task.await.unwrap_or_else(|_| vec![Found::Nothing]));
+    }
+    conclude(&found, incarnation)
+}
+
+/// Asks all that one name stands for: a name that is not found in time takes none from others.
+async fn ask(dialer: Rc<Dialer>, address: String, deadline: Tick) -> Vec<Found> {
+    let Ok(all) = resolve(&address, deadline).await else { return vec![Found::Nothing] };
+    let greet = |at| {
+        let (dialer, address) = (Rc::clone(&dialer), address.clone());
+        spawn(async move {
+            let left = deadline.since(RealClock::tick());
+            match timeout(left, dialer.greet(at, &address)).await {
+                Ok(Ok(peer)) => Found::Process(peer.hello.incarnation),
+                Ok(Err(LinkError::NobodyThere { .. })) => Found::Nobody,
+                _ => Found::Nothing,
+            }
+        })
+    };
+    let asked: Vec<_> = all.into_iter().map(greet).collect();
     let mut found = Vec::with_capacity(asked.len());
     for task in asked {
         found.push(task.await.unwrap_or(Found::Nothing));
     }
-    conclude(&found, incarnation)
+    found
 }
 
 /// One address with the process is enough for life; for its end all must agree.

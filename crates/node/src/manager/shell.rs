@@ -178,8 +178,8 @@ impl Shell {
                 }
             }
             Input::Stop(done) => {
-                self.step(Event::Resign);
                 self.stopping = Some((done, RealClock::tick().plus(RESIGN_MAX)));
+                self.step(Event::Resign);
             }
         }
     }
@@ -273,7 +273,11 @@ impl Shell {
         let before = self.role.send_replace(role);
         match role {
             Role::Standby if before != Role::Standby => {
-                tracing::warn!("manager: primary no more, standing by");
+                if self.stopping.is_some() {
+                    tracing::info!("manager: primary no more, as this process stops");
+                } else {
+                    tracing::warn!("manager: primary no more, standing by");
+                }
                 for (_, caller) in self.callers.drain() {
                     caller.turn_away();
                 }

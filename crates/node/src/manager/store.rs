@@ -27,6 +27,9 @@ const REQUEST_MAX: Duration = Duration::from_millis(1500);
 /// How often a store is asked for the cluster's identity until it has one.
 const FOUNDED_LOOK: Duration = Duration::from_millis(100);
 
+/// How long the end waits for what cannot be ended, such as a name that the resolver is silent about.
+const END_PATIENCE: Duration = Duration::from_secs(1);
+
 /// The store and the thread that works for it. Clones share it.
 #[derive(Clone)]
 pub(super) struct StoreThread {
@@ -74,7 +77,8 @@ pub(super) fn start(
         let _ = sender.send(opened.map(|store| (runtime.handle().clone(), store)));
         let _ = runtime.block_on(stopped);
         // What is under way is dropped: its outcome is unknown to whoever asked.
-        drop(runtime);
+        // A name that is still looked up (etcd) must not hold up the end.
+        runtime.shutdown_timeout(END_PATIENCE);
     })
     .map_err(failed)?;
     let closed = || StoreError::Unavailable("its thread ended".into());

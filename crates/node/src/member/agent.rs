@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millpond_env::{RealClock, sleep, spawn, timeout};
-use millpond_types::Tick;
 use millpond_types::cluster::{
     ConfigRecord, DiskId, DiskOffer, Grant, Heartbeat, HeartbeatAnswer, NodeId, Refusal, Register,
     RegisterAnswer, RoutingUpdate, RoutingVersion, TargetState,
@@ -15,6 +14,7 @@ use millpond_types::cluster::{
 use millpond_types::wire::{
     NamespaceTableReply, NamespaceTableRequest, PROTOCOL_VERSION, Status, Verb,
 };
+use millpond_types::{ChunkIds, Tick};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::managers::Managers;
@@ -203,7 +203,10 @@ impl Agent {
         };
         let identity = self.member.identity();
         match answer {
-            RegisterAnswer::Accepted { cluster, .. } if cluster == identity.cluster => {
+            RegisterAnswer::Accepted { cluster, secret, .. } if cluster == identity.cluster => {
+                if let Some(targets) = &self.targets {
+                    targets.admitted(ChunkIds::new(secret));
+                }
                 tracing::info!(node = %identity.node, %cluster, manager = %self.managers.name(),
                     "this node is part of the cluster");
                 self.member.standing.send_replace(Standing::Member);
@@ -241,7 +244,7 @@ impl Agent {
             addresses: identity.addresses.clone(),
             host: identity.host.clone(),
             domain: identity.domain.clone(),
-            build: env!("CARGO_PKG_VERSION").to_owned(),
+            build: crate::BUILD.to_owned(),
             protocol: PROTOCOL_VERSION,
             meta: self.member.has_meta(),
             disks: disks

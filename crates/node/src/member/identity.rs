@@ -21,6 +21,8 @@ pub struct Identity {
     pub cluster: Uuid128,
     /// `host:port` of every address it is reached at.
     pub addresses: Vec<String>,
+    /// Where this process itself reaches it, without TLS, if it does.
+    pub here: Option<String>,
     /// The host's name.
     pub host: String,
     /// Its failure domain; empty for one of its own.

@@ -33,8 +33,8 @@ use millpond_types::cluster::{
     Heartbeat, HeartbeatAnswer, NodeId, Register, RegisterAnswer, Routing,
 };
 use millpond_types::wire::{
-    NamespaceOpen, NamespaceRef, NamespaceTableReply, NamespaceTableRequest, NamespacesReply,
-    RoutingRequest, Status, SuspectRequest, Verb,
+    NamespaceOpen, NamespaceRef, NamespaceSet, NamespaceTableReply, NamespaceTableRequest,
+    NamespacesReply, RoutingRequest, Status, SuspectRequest, Verb,
 };
 use millpond_types::{NamespaceInfo, Tick};
 use parking_lot::Mutex;
@@ -162,6 +162,14 @@ impl Member {
     #[must_use]
     pub fn routing(&self) -> Arc<Routing> {
         Arc::clone(&self.copy.borrow().routing)
+    }
+
+    /// Whether this process has the cluster's namespaces. A node without a manager hears nothing of a table that is
+    /// empty, and cannot tell.
+    pub(crate) fn knows_namespaces(&self) -> bool {
+        let have = self.names.borrow().version;
+        let Some(manager) = &self.manager else { return have > 0 };
+        manager.knows_namespaces() && have >= manager.namespaces().borrow().version
     }
 
     /// What this process is in its cluster, among its numbers; each adds up over all nodes.
@@ -378,6 +386,32 @@ impl Member {
         wait_for(news, deadline, |table| {
             let there = table.namespaces.iter().any(|info| info.id == id);
             (there || table.dropping.contains(&id)).then_some(())
+        })
+        .await;
+        Ok(info)
+    }
+
+    /// Changes options of a namespace; other nodes hear of it in a moment, this one has.
+    ///
+    /// # Errors
+    /// [`Failure`] when there is none of that name, or no manager answers.
+    pub async fn set_namespace(
+        &self,
+        set: NamespaceSet,
+        deadline: Tick,
+    ) -> Result<NamespaceInfo, Failure> {
+        let info = if let Some(manager) = &self.manager {
+            manager.set_namespace(set, deadline).await?
+        } else {
+            let reply = self.forward(Verb::NamespaceSet, set.encode(), deadline).await?;
+            let changed = NamespacesReply::decode(&reply)?.namespaces.pop();
+            let nothing = || Failure::new(Status::Internal, "no namespace came back".to_owned());
+            changed.ok_or_else(nothing)?
+        };
+        wait_for(self.names.subscribe(), deadline, |table| {
+            let known = table.namespaces.iter().find(|known| known.id == info.id);
+            // Another change may have come after this one.
+            known.is_none_or(|known| *known == info).then_some(())
         })
         .await;
         Ok(info)

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use millpond_types::Tick;
 use millpond_types::cluster::{
     ConfigRecord, DiskReport, Grant, QuotaReport, Routing, SlotDone, SlotsMoved, TargetReport,
 };
 use millpond_types::wire::NamespaceTableReply;
+use millpond_types::{ChunkIds, Tick};
 use tokio::sync::Notify;
 
 /// What the next heartbeat says of a node's targets and disks.
@@ -29,6 +29,10 @@ pub struct TargetsReport {
 /// The targets on this node's disks, as the member drives them. Its thread calls everything but
 /// [`Targets::changed`], one call at a time, and waits for each: they must not block.
 pub trait Targets: Send + Sync {
+    /// The node was let in: how the cluster names chunks. Called before any lease is granted, and
+    /// again with the same after every registration.
+    fn admitted(&self, ids: ChunkIds);
+
     /// The newest routing, after every change, in order.
     fn routing(&self, routing: &Arc<Routing>);
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use millpond_client::{ChunkCut, Client, ClientError, ClientOptions, Volume};
+use millpond_client::{Address, ChunkCut, Client, ClientError, ClientOptions, OwnPlace, Volume};
 use millpond_env::{RealClock, sleep, thread};
 use millpond_meta::Garbage;
 use millpond_types::cluster::Routing;
@@ -204,8 +204,15 @@ async fn bring(meta: &MetaRole, orders: &SyncSender<Order>, files: Vec<Ino>) -> 
 
 /// A thread of its own, since calls to the cluster block. It ends when nobody has orders any more.
 fn start_worker(member: &Member, token: &[u8]) -> anyhow::Result<SyncSender<Order>> {
-    let addresses = member.identity().addresses.join(",").parse()?;
-    let mut options = ClientOptions::new(addresses);
+    let identity = member.identity();
+    let mut options = match &identity.here {
+        Some(here) => {
+            let address: Address = here.parse()?;
+            let own_place = Some(OwnPlace { node: identity.node, address: address.clone() });
+            ClientOptions { own_place, ..ClientOptions::new(address.into()) }
+        }
+        None => ClientOptions::new(identity.addresses.join(",").parse()?),
+    };
     options.token = String::from_utf8_lossy(token).into_owned();
     let client = Client::new(options)?;
     let (orders, inbox) = sync_channel(1);

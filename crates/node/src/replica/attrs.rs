@@ -14,8 +14,11 @@
 
 use millpond_chain::{Content, Lane, Meta, Tag};
 use millpond_types::cluster::{ChainId, ChainVersion, ChunkVersion, TargetId};
+use millpond_types::limits::ATTRS_BYTES_MAX;
 use millpond_types::wire::{Reader, WireError, Writer};
-use millpond_types::{BlockKey, ChunkId, Crc32c, DataId, FileChunk, GroupId, Priority, SlotId};
+use millpond_types::{
+    BlockKey, ChunkId, ChunkIds, Crc32c, DataId, FileChunk, GroupId, Priority, SlotId,
+};
 use xxhash_rust::xxh3::xxh3_128;
 
 const DATA: u8 = 1;
@@ -24,6 +27,8 @@ const TARGET: u8 = 3;
 const STAGED: u8 = 128;
 /// Bytes before the block.
 const VERSION_BYTES: usize = 49;
+/// What the protocol keeps beside a chunk has this much room left for whose bytes it holds.
+pub(crate) const LABEL_BYTES_MAX: usize = ATTRS_BYTES_MAX - VERSION_BYTES;
 
 /// A staged version is an engine chunk of its own. Ids are hashes, so the id with these bits
 /// flipped is no other chunk's.
@@ -222,6 +227,29 @@ impl Owner {
             return file(bytes).map(Self::File);
         }
         Block::decode(bytes).map(Self::Block)
+    }
+
+    /// The owner of a block, for comparisons: what a block is kept for does not count there.
+    pub(super) const fn block(group: GroupId, key: BlockKey) -> Self {
+        let slot = SlotId(0);
+        Self::Block(Block { group, slot, expires: 0, priority: 0, evictable: false, key })
+    }
+
+    /// The chunk that the owner's bytes are stored under.
+    pub(super) fn id(&self, ids: ChunkIds) -> ChunkId {
+        match self {
+            Self::Block(block) => ids.block(block.group, &block.key),
+            Self::File(chunk) => ids.file(*chunk),
+        }
+    }
+
+    /// Whether two chunks hold bytes of the same name, however long they are kept.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Block(one), Self::Block(two)) => one.group == two.group && one.key == two.key,
+            (Self::File(one), Self::File(two)) => one == two,
+            _ => false,
+        }
     }
 
     pub(super) const fn group(&self) -> GroupId {

@@ -11,7 +11,7 @@ use millpond_engine::{Cursor, EngineStats};
 use millpond_env::{RealClock, sleep, spawn, timeout};
 use millpond_types::cluster::{ChainId, Routing, TargetId};
 use millpond_types::limits::PAGE_BYTES;
-use millpond_types::{Ack, ChunkId, Crc32c, SlotId};
+use millpond_types::{Ack, ChunkId, Crc32c, GroupId, SlotId};
 use parking_lot::Mutex;
 
 use super::Host;
@@ -43,8 +43,14 @@ const EXPIRY_PAGE: usize = 1024;
 /// The same while the blocks of a dropped namespace are removed.
 const DROP_PAGE: usize = 8192;
 
-/// A chunk to be removed, and the head of its chain.
-type Victim = (Arc<Hosted>, ChunkId);
+/// A chunk to be removed.
+struct Victim {
+    /// Of its chain.
+    head: Arc<Hosted>,
+    chunk: ChunkId,
+    /// Its namespace, when it makes room for others.
+    evicts: Option<GroupId>,
+}
 
 /// Bytes of chunks of a disk's heads that are being removed: still there, and about to go.
 #[derive(Debug, Default)]
@@ -77,6 +83,9 @@ pub(super) async fn run(host: Weak<Host>, disk: usize) {
     loop {
         sleep(pause).await;
         let Some(host) = host.upgrade() else { return };
+        if host.takes_over.load(Ordering::Acquire) {
+            continue;
+        }
         let may_go = host.may_remove();
         let mut victims = coldest(&host, disk, &leaving, may_go);
         host.evicted.fetch_add(victims.len() as u64, Ordering::Relaxed);
@@ -195,14 +204,14 @@ fn coldest(host: &Host, disk: usize, leaving: &Leaving, max: usize) -> Vec<Victi
             return false;
         }
         let Some(head) = wanted.take(version.target, bytes) else { return false };
-        chosen.push(head);
+        chosen.push((head, block.group));
         true
     });
-    let chunk = |(head, id): (Arc<Hosted>, ChunkId)| {
+    let victim = |((head, group), id): ((Arc<Hosted>, GroupId), ChunkId)| {
         let chunk = engine_id(head.target, id);
-        (head, chunk)
+        Victim { head, chunk, evicts: Some(group) }
     };
-    chosen.into_iter().zip(victims).map(chunk).collect()
+    chosen.into_iter().zip(victims).map(victim).collect()
 }
 
 /// Looks at `max` chunks at most for those that have expired or whose namespace was dropped.
@@ -226,22 +235,27 @@ fn expired(
             && (block.expired(now) || dropped.contains(&block.group))
         {
             let chunk = engine_id(head.target, info.id);
-            victims.push((head, chunk));
+            victims.push(Victim { head, chunk, evicts: None });
         }
     }
     next.unwrap_or_default()
 }
 
 /// Deletes a chunk on every replica of its chain; what comes of it is not waited for.
-fn remove(host: &Arc<Host>, disk: usize, (hosted, chunk): Victim, leaving: &Arc<Leaving>) {
-    let info = host.disks[disk].engine.lookup(engine_id(hosted.target, chunk));
+fn remove(host: &Arc<Host>, disk: usize, victim: Victim, leaving: &Arc<Leaving>) {
+    let Victim { head, chunk, evicts } = victim;
+    let info = host.disks[disk].engine.lookup(engine_id(head.target, chunk));
     let bytes = info.map_or(0, |info| u64::from(info.len).next_multiple_of(PAGE_BYTES as u64));
-    let (leaving, target) = (Arc::clone(leaving), hosted.target);
+    let (leaving, target) = (Arc::clone(leaving), head.target);
     leaving.begin(target, bytes);
-    let removal = host.remove_own(hosted, chunk);
+    let removal = host.remove_own(head, chunk);
+    let counts = Arc::clone(host);
     spawn(async move {
-        let _gone_or_not = removal.await;
+        let is_gone = removal.await;
         leaving.end(target, bytes);
+        if let Some(group) = evicts.filter(|_| is_gone) {
+            counts.count_evicted(group);
+        }
     })
     .detach();
 }

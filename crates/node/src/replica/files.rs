@@ -23,7 +23,7 @@ use millpond_types::wire::{
 use millpond_types::{Ack, Crc32c, FileChunk, GroupId, Tick};
 
 use super::Host;
-use super::attrs;
+use super::attrs::{self, Owner};
 use super::blob::Blob;
 use super::hosted::Hosted;
 use super::kv::{CURSOR_BITS, READS_MAX, Standing, Value, no_value, outcome, refused};
@@ -85,9 +85,9 @@ impl Host {
         replicas.pop().ok_or(ItemStatus::Behind)
     }
 
-    /// The disk on which a write to a chain begins; if it cannot be taken here, the answer.
-    pub(crate) fn takes_file(&self, chain: ChainId) -> Result<usize, ItemStatus> {
-        self.head_of(chain).map(|head| head.disk)
+    /// Whether a write to a chain begins here; if not, the answer.
+    pub(crate) fn takes_file(&self, chain: ChainId) -> Result<(), ItemStatus> {
+        self.head_of(chain).map(|_| ())
     }
 
     /// Writes a part of a chunk on every replica of its chain.
@@ -195,8 +195,12 @@ impl Host {
         update: FileUpdate,
         (op, crc): (Op<Blob>, Crc32c),
     ) -> Option<Reply<Blob>> {
-        let (chunk, durability) = (update.at.chunk.chunk_id(), update.ack);
-        let seal = update.unless_sealed.then(|| update.at.chunk.seal().chunk_id());
+        let owner = Owner::File(update.at.chunk);
+        if head.store.is_of_another(self.around.ids().file(update.at.chunk), &owner) {
+            return Some(Reply::Refused(Refusal::Invalid));
+        }
+        let (chunk, durability) = (self.around.ids().file(update.at.chunk), update.ack);
+        let seal = update.unless_sealed.then(|| self.around.ids().file(update.at.chunk.seal()));
         head.ask(|request, state| {
             let version = state.replica.chain_version();
             let (tag, issued) = update.tag.unwrap_or_else(|| (self.own_tag(), version));
@@ -255,7 +259,8 @@ impl Host {
     fn in_memory(&self, part: &ReadPart) -> Option<(Arc<Hosted>, ChunkInfo)> {
         let chunk = part.at.chunk;
         let mut replicas = self.replicas_of(part.at.chain).into_iter();
-        let hosted = replicas.find(|it| it.standing(chunk.chunk_id()) == Standing::Committed)?;
+        let hosted = replicas
+            .find(|it| it.standing(self.around.ids().file(chunk)) == Standing::Committed)?;
         let (info, _) = hosted.file(chunk)?;
         let is_within = part.offset.checked_add(part.len).is_some_and(|end| end <= info.len);
         (info.in_memory && is_within).then_some((hosted, info))
@@ -288,7 +293,7 @@ impl Host {
     async fn read_chunk(self: &Arc<Self>, part: &ReadPart) -> Result<Option<Found>, GetItem> {
         let ReadPart { at: PlacedChunk { chain, chunk }, offset, len, .. } = *part;
         for hosted in self.replicas_of(chain) {
-            match hosted.standing(chunk.chunk_id()) {
+            match hosted.standing(self.around.ids().file(chunk)) {
                 Standing::Elsewhere => continue,
                 Standing::Pending => {}
                 Standing::Committed => {
@@ -297,7 +302,7 @@ impl Host {
                         return hosted.no_bytes().map(Some);
                     }
                     let range = u64::from(offset)..u64::from(offset) + u64::from(len);
-                    let id = hosted.store.id(chunk.chunk_id());
+                    let id = hosted.store.id(self.around.ids().file(chunk));
                     match hosted.store.engine.read_range(id, range).await {
                         Ok(Some(data)) if data.info.version == info.version => {
                             return Ok(Some(summed(&info, data.bytes)));
@@ -334,7 +339,7 @@ impl Host {
 
     async fn stat_file(&self, at: PlacedChunk) -> Result<Option<ChunkStat>, ItemStatus> {
         for hosted in self.replicas_of(at.chain) {
-            match hosted.standing(at.chunk.chunk_id()) {
+            match hosted.standing(self.around.ids().file(at.chunk)) {
                 Standing::Elsewhere => {}
                 Standing::Committed => {
                     let stat =
@@ -396,7 +401,7 @@ impl Host {
 impl Hosted {
     /// What is committed of a chunk of a file.
     fn file(&self, chunk: FileChunk) -> Option<(ChunkInfo, ChunkVersion)> {
-        let id = self.store.id(chunk.chunk_id());
+        let id = self.store.id(self.around.ids().file(chunk));
         let info = self.store.engine.lookup(id)?;
         let version = attrs::version(&self.store.engine.attrs(id)?)?;
         let is = !version.tombstone
@@ -407,7 +412,7 @@ impl Hosted {
 
     /// A part of a chunk from memory, if the chunk is still there as it was found.
     fn cached(&self, part: &ReadPart, info: &ChunkInfo) -> Option<Found> {
-        let id = self.store.id(part.at.chunk.chunk_id());
+        let id = self.store.id(self.around.ids().file(part.at.chunk));
         let data = self.store.engine.read_cached(id)?;
         let range = part.offset as usize..part.offset as usize + part.len as usize;
         let is_same = data.info.version == info.version && range.end <= data.bytes.len();
@@ -420,7 +425,7 @@ impl Hosted {
         part: ReadPart,
     ) -> Result<Option<(ChunkStat, Blob)>, ItemStatus> {
         let ReadPart { at, offset, len, .. } = part;
-        let chunk = at.chunk.chunk_id();
+        let chunk = self.around.ids().file(at.chunk);
         let reply = self.ask(|request, state| {
             let version = state.replica.chain_version();
             Some(Event::Read(request, ReadRequest { version, chunk, offset, len }))

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 use millpond_chain::{Envelope, Event};
@@ -14,7 +14,7 @@ use millpond_types::cluster::{
 };
 use millpond_types::limits::CHAIN_TICK_MS;
 use millpond_types::wire::{NamespaceTableReply, PlacedChunk};
-use millpond_types::{ByteSize, ChunkId, GroupId, NamespaceInfo, Tick};
+use millpond_types::{BlockKey, ByteSize, ChunkId, ChunkIds, GroupId, NamespaceInfo, Tick};
 use parking_lot::RwLock;
 use tokio::sync::Notify;
 
@@ -25,7 +25,7 @@ use super::hosted::{DiskHealth, Hosted, Image, Surroundings};
 use super::kv::Standing;
 use super::links::Links;
 use super::moving::Movers;
-use super::quota::Quotas;
+use super::quota::{QuotaChanges, Quotas};
 use super::relay::Asks;
 use super::store::Store;
 use crate::member::{Targets, TargetsReport};
@@ -68,6 +68,9 @@ pub struct HostOptions {
     pub cores: Vec<Handle>,
     /// The credential that other nodes ask for; empty for none.
     pub token: Vec<u8>,
+    /// Whether blocks may be stored as their own leaders that are asked for by others: so are those of a server of an
+    /// earlier version.
+    pub own_leaders: bool,
 }
 
 #[derive(Debug, Default)]
@@ -88,6 +91,9 @@ struct Found {
 pub struct Host {
     pub(super) node: NodeId,
     pub(super) disks: Vec<HostDisk>,
+    pub(super) own_leaders: bool,
+    /// Old chunks make room for their values put anew: nothing else need, and what is tight now is not then.
+    pub(super) takes_over: AtomicBool,
     cores: Vec<Handle>,
     replicas: RwLock<Replicas>,
     found: parking_lot::Mutex<Found>,
@@ -116,20 +122,40 @@ impl std::fmt::Debug for Host {
 }
 
 impl Host {
+    /// Says that values of a server of an earlier version are being put anew, or no longer are.
+    pub(crate) fn take_over(&self, on: bool) {
+        self.takes_over.store(on, Ordering::Release);
+    }
+
+    fn health(&self, stats: &EngineStats) -> DiskHealth {
+        match health(stats) {
+            DiskHealth::Full if self.takes_over.load(Ordering::Acquire) => DiskHealth::Room,
+            health => health,
+        }
+    }
+
     /// Reads in what the disks hold of chains. Nothing serves before routing says so.
     pub async fn open(options: HostOptions) -> Arc<Self> {
-        let HostOptions { node, disks, cores, token } = options;
+        let HostOptions { node, disks, cores, token, own_leaders } = options;
         let mut found = Found::default();
         for (index, disk) in disks.iter().enumerate() {
             read_in(index, &disk.engine, &mut found).await;
         }
         let links = Links::new(node, token, cores.clone());
-        let around = Surroundings { links, changed: Arc::default(), quotas: Quotas::default() };
+        let around = Surroundings {
+            links,
+            changed: Arc::default(),
+            quotas: Quotas::default(),
+            ids: OnceLock::new(),
+            refused: AtomicU64::new(0),
+        };
         // Unique in every life of this node: the chain itself has one lane for all its heads.
         let sequence = AtomicU64::new(RealClock::wall_ms() << 20);
         let host = Arc::new(Self {
             node,
             disks,
+            own_leaders,
+            takes_over: AtomicBool::new(false),
             cores,
             replicas: RwLock::default(),
             found: parking_lot::Mutex::new(found),
@@ -165,6 +191,12 @@ impl Host {
         host
     }
 
+    /// The manager let this node in and told the cluster's secret. It never changes.
+    fn admitted(&self, ids: ChunkIds) {
+        let known = *self.around.ids.get_or_init(|| ids);
+        assert!(known == ids, "the secret of a cluster changed");
+    }
+
     /// The newest routing.
     #[must_use]
     pub fn routing(&self) -> Arc<Routing> {
@@ -174,6 +206,11 @@ impl Host {
     /// The newest routing, and since when it is so.
     pub(super) fn news(&self) -> Arc<News> {
         Arc::clone(&self.news.read())
+    }
+
+    /// The chunk of a block.
+    pub(crate) fn block_id(&self, group: GroupId, key: &BlockKey) -> ChunkId {
+        self.around.ids().block(group, key)
     }
 
     /// Cores that replicas run on.
@@ -210,6 +247,16 @@ impl Host {
         self.around.links.close();
     }
 
+    /// Counts a message of another node that was refused before any replica saw it.
+    pub(crate) fn note_refused(&self) {
+        self.around.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Messages of other nodes that were refused.
+    pub(super) fn refused(&self) -> u64 {
+        self.around.refused.load(Ordering::Relaxed)
+    }
+
     /// A message from another replica.
     pub(crate) fn deliver(&self, envelope: Envelope<Blob>) {
         let Envelope { from, to, chain, peer } = envelope;
@@ -242,7 +289,7 @@ impl Host {
         };
         let space = |(index, disk): (usize, &HostDisk)| {
             let stats = disk.engine.stats();
-            (health(&stats), share_of_excess(self, index, (&stats, &all)))
+            (self.health(&stats), share_of_excess(self, index, (&stats, &all)))
         };
         let space: Vec<(DiskHealth, u64)> = self.disks.iter().enumerate().map(space).collect();
         let disks = self.disks.iter().enumerate();
@@ -311,6 +358,23 @@ impl Host {
         for hosted in self.all() {
             hosted.retire(true);
         }
+    }
+
+    /// Replicas of this node that serve, and those that will by `routing`: that are to, or that are all there
+    /// is of their chain.
+    pub(crate) fn readiness(&self, routing: &Routing) -> (usize, usize) {
+        let (mut serving, mut waiting) = (0, 0);
+        for chain in routing.chains.values() {
+            let is_only = chain.targets.len() == 1;
+            for member in chain.targets.iter().filter(|member| member.node == self.node) {
+                if self.replica(member.target).is_some_and(|hosted| hosted.serves()) {
+                    serving += 1;
+                } else if is_only || member.state == TargetState::Serving {
+                    waiting += 1;
+                }
+            }
+        }
+        (serving, waiting)
     }
 
     fn hosted(&self, chain: &Chain, target: TargetId, disk: usize) -> Arc<Hosted> {
@@ -382,7 +446,9 @@ impl Host {
     /// Whether a replica here may say by itself what a chunk is now.
     pub(crate) fn reads_here(&self, at: PlacedChunk) -> bool {
         let replicas = self.replicas_of(at.chain);
-        replicas.iter().any(|it| it.standing(at.chunk.chunk_id()) == Standing::Committed)
+        replicas
+            .iter()
+            .any(|it| it.standing(self.around.ids().file(at.chunk)) == Standing::Committed)
     }
 
     /// A core that reads may run on; which one is left to the number.
@@ -427,6 +493,10 @@ impl Host {
 pub struct HostTargets(pub Arc<Host>);
 
 impl Targets for HostTargets {
+    fn admitted(&self, ids: ChunkIds) {
+        self.0.admitted(ids);
+    }
+
     fn routing(&self, routing: &Arc<Routing>) {
         let routing = Arc::clone(routing);
         self.0.on_core(move |host| host.apply(&routing));
@@ -581,18 +651,23 @@ impl Host {
     /// Keeps the quotas of namespaces from now on.
     fn take_quotas(self: &Arc<Self>, table: &NamespaceTableReply) {
         let holds = |group| self.disks.iter().any(|disk| disk.engine.group_usage(group).chunks > 0);
-        let new = self.quotas().namespaces(table, holds);
-        if new.is_empty() {
+        let QuotaChanges { any, made, ended } = self.quotas().namespaces(table, holds);
+        if !any {
             return;
         }
-        let evicts = |info: &&NamespaceInfo| info.options.evict && new.contains(&info.id);
+        let evicts = |info: &&NamespaceInfo| info.options.evict && made.contains(&info.id);
         let own: Vec<GroupId> =
             table.namespaces.iter().filter(evicts).map(|info| info.id).collect();
         for (index, disk) in self.disks.iter().enumerate() {
             // It looks at every chunk of the disk when the namespaces are not new: not on this thread.
-            let (engine, own) = (disk.engine.clone(), own.clone());
+            let (engine, own, ended) = (disk.engine.clone(), own.clone(), ended.clone());
             let core = &self.cores[index % self.cores.len()];
-            let _core_gone = core.spawn_on(move || async move { engine.track_groups(&own) });
+            let _core_gone = core.spawn_on(move || async move {
+                engine.track_groups(&own);
+                for group in ended {
+                    engine.forget_group(group);
+                }
+            });
         }
         self.around.changed.notify_one();
     }

@@ -7,21 +7,23 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use millpond_chain::{
     Alarm, Effect, Event, Identity, LocalReport, Peer, Replica, Reply, RequestId, Space,
-    StoreAnswer, StoreError, StoreOp, Token,
+    StageRequest, StoreAnswer, StoreError, StoreOp, Token, Write,
 };
 use millpond_env::{RealClock, sleep, spawn};
 use millpond_types::cluster::{Chain, ChainId, ChainVersion, ChunkVersion, LocalState, TargetId};
 use millpond_types::limits::{DEDUP_KEEP_MS, EVICTED_KEEP_MS, LEASE_SKEW_PERCENT, PEER_LEASE_MS};
-use millpond_types::{ChunkId, SlotId, Tick};
+use millpond_types::{ChunkId, ChunkIds, SlotId, Tick};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
+use super::attrs::Owner;
 use super::blob::Blob;
 use super::links::Links;
 use super::quota::{Counted, Quotas};
@@ -54,6 +56,17 @@ pub(super) struct Surroundings {
     pub(super) changed: Arc<Notify>,
     /// What namespaces hold here, and may.
     pub(super) quotas: Quotas,
+    /// Messages that no replica sends.
+    pub(super) refused: AtomicU64,
+    /// How chunks are named. Nothing serves before the manager has told, with the registration.
+    pub(super) ids: OnceLock<ChunkIds>,
+}
+
+impl Surroundings {
+    /// How chunks are named.
+    pub(super) fn ids(&self) -> ChunkIds {
+        self.ids.get().copied().unwrap_or(ChunkIds::UNKEYED)
+    }
 }
 
 /// What a disk can take.
@@ -74,7 +87,7 @@ pub(super) struct Hosted {
     /// Index of its disk.
     pub(super) disk: usize,
     pub(super) store: Store,
-    around: Arc<Surroundings>,
+    pub(super) around: Arc<Surroundings>,
     state: Mutex<State>,
 }
 
@@ -347,6 +360,12 @@ impl Hosted {
         self.state.lock().replica.stopped()
     }
 
+    /// Whether it answers reads at this moment, and takes part in updates.
+    pub(super) fn serves(&self) -> bool {
+        let state = self.state.lock();
+        state.silent_until.is_none() && state.replica.may_read(RealClock::tick())
+    }
+
     /// Whether it brings another target up to date.
     pub(super) fn is_source(&self) -> bool {
         self.state.lock().replica.resync_progress().is_some_and(|progress| !progress.done)
@@ -429,6 +448,17 @@ impl Hosted {
                 chain, target, %chunk,
                 "nobody has the bytes of a chunk: this replica goes on without them, and reads of it are refused"
             ),
+            Alarm::Refused(from, fault) => {
+                let count = self.around.refused.fetch_add(1, Ordering::Relaxed) + 1;
+                tracing::warn!(
+                    chain,
+                    target,
+                    from = from.0,
+                    fault,
+                    count,
+                    "a message that no replica sends was refused: somebody else has the nodes' secret, or that node is broken"
+                );
+            }
         }
     }
 
@@ -491,10 +521,17 @@ impl Hosted {
                     Ended::Staged(token, life, chunk, staged)
                 })
             }
-            Job::Store(token, life, StoreOp::Stage(request)) => Box::pin(async move {
-                let chunk = request.chunk;
-                Ended::Staged(token, life, chunk, store.stage(request).await)
-            }),
+            Job::Store(token, life, StoreOp::Stage(request)) => {
+                let (chunk, is_named) = (request.chunk, self.is_named_by_owner(&request));
+                Box::pin(async move {
+                    let staged = if is_named {
+                        store.stage(request).await
+                    } else {
+                        Err(StoreError::Corrupt)
+                    };
+                    Ended::Staged(token, life, chunk, staged)
+                })
+            }
             Job::Store(token, life, StoreOp::Restore(chunk, meta, blob)) => Box::pin(async move {
                 let restored = store.restore(chunk, meta, blob).await;
                 Ended::Restored(token, life, (chunk, store.is_lost(chunk)), restored)
@@ -519,6 +556,25 @@ impl Hosted {
             }),
             Job::Running { .. } => unreachable!("it stands for a job that was started"),
         }
+    }
+
+    /// Whether the bytes to stage are stored under the id that their owner has in this cluster: no
+    /// peer can put a block where a file's chunk belongs, or either where another one does.
+    fn is_named_by_owner(&self, request: &StageRequest<Blob>) -> bool {
+        let (Write::Whole(blob) | Write::Part { bytes: blob, .. }) = &request.write else {
+            return true;
+        };
+        let Some(ids) = self.around.ids.get() else { return true };
+        let is = Owner::decode(&blob.block).is_ok_and(|owner| owner.id(*ids) == request.chunk);
+        if !is {
+            tracing::error!(
+                chain = self.chain.0,
+                target = self.target.0,
+                chunk = %request.chunk,
+                "refused bytes whose owner has another chunk id"
+            );
+        }
+        is
     }
 
     fn end(self: &Arc<Self>, state: &mut State, queue: Option<(ChunkId, u64)>, ended: Ended) {

@@ -7,17 +7,17 @@ use millpond_chain::{Event, ReadRequest, Refusal, Reply};
 use millpond_engine::{ChunkInfo, Cursor, ErrorKind};
 use millpond_env::{JoinHandle, RealClock, SharedBuf, spawn, timeout};
 use millpond_types::cluster::{Chain, ChainId};
-use millpond_types::limits::PAYLOAD_BYTES_MAX;
+use millpond_types::limits::{PAGE_BYTES, PAYLOAD_BYTES_MAX};
 use millpond_types::wire::{
     GetItem, GetRequest, ItemStatus, KeyInfo, KeysRequest, ListReply, ListRequest, Planned,
 };
-use millpond_types::{BlockKey, ChunkId, Crc32c, GroupId, SlotId, Tick, placement};
+use millpond_types::{BlockKey, ChunkId, ChunkIds, Crc32c, GroupId, SlotId, Tick, placement};
 
 use super::Host;
 use super::attrs::{self, Block};
 use super::blob::Blob;
 use super::hosted::Hosted;
-use crate::service::{GetOutcome, time_left};
+use crate::service::{GetOutcome, Metrics, time_left};
 
 /// Reads of one request in flight: enough to fill a device queue of 32 twice.
 pub(super) const READS_MAX: usize = 64;
@@ -36,17 +36,21 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn new(of: (GroupId, Planned), key: &BlockKey, leader: &BlockKey) -> Self {
+    fn new(ids: ChunkIds, of: (GroupId, Planned), key: &BlockKey, leader: &BlockKey) -> Self {
         let (group, planned) = of;
-        let (slot, chunk) = (placement::slot(group, leader), placement::chunk_id(group, key));
+        let (slot, chunk) = (placement::slot(group, leader), ids.block(group, key));
         Self { group, key: *key, slot, chunk, planned }
     }
 
     /// What a request asks for, in its order.
-    fn all(request: &KeysRequest, run_blocks: u16) -> impl Iterator<Item = Self> + '_ {
+    fn all(
+        ids: ChunkIds,
+        request: &KeysRequest,
+        run_blocks: u16,
+    ) -> impl Iterator<Item = Self> + '_ {
         request.keys.iter().enumerate().map(move |(index, key)| {
             let leader = request.leaders.leader(&request.keys, index, run_blocks);
-            Self::new((request.namespace, request.planned), key, leader)
+            Self::new(ids, (request.namespace, request.planned), key, leader)
         })
     }
 
@@ -107,8 +111,43 @@ pub(super) fn unix_seconds() -> u32 {
 }
 
 impl Host {
+    /// The same block stored as its own leader, where it may be.
+    fn as_own_leader(&self, wanted: &Wanted) -> Option<Wanted> {
+        let slot = placement::slot(wanted.group, &wanted.key);
+        (self.own_leaders && slot != wanted.slot).then_some(Wanted { slot, ..*wanted })
+    }
+
+    /// Whether a block is here as its own leader, and is asked for by another one.
+    pub(super) fn is_own_leader(&self, group: GroupId, (key, slot): (&BlockKey, SlotId)) -> bool {
+        if !self.own_leaders {
+            return false;
+        }
+        let chunk = self.around.ids().block(group, key);
+        let wanted = Wanted { group, key: *key, slot, chunk, planned: Planned::default() };
+        let own = self.as_own_leader(&wanted);
+        own.is_some_and(|own| matches!(self.known_as(&own).0, Known::Here(_)))
+    }
+
+    /// Pins this node's copy of a block that is its own leader.
+    pub(crate) async fn pin_own(&self, group: GroupId, key: &BlockKey) {
+        let of = (group, Planned::default());
+        let wanted = Wanted::new(self.around.ids(), of, key, key);
+        let mut pin = async |host: &Host, disk, id| host.pin(disk, id, true).await;
+        let _gone_again = self.on_copies_of(&wanted, &mut pin).await;
+    }
+
     /// What this node's replicas know of a block, without waiting.
     fn known(&self, wanted: &Wanted) -> (Known, Option<Arc<Hosted>>) {
+        let found = self.known_as(wanted);
+        if !matches!(found.0, Known::Nothing) {
+            return found;
+        }
+        let own = self.as_own_leader(wanted).map(|own| self.known_as(&own));
+        own.filter(|own| matches!(own.0, Known::Here(_))).unwrap_or(found)
+    }
+
+    /// The same by the leader that is asked for.
+    fn known_as(&self, wanted: &Wanted) -> (Known, Option<Arc<Hosted>>) {
         let news = self.news();
         if !news.agrees(wanted.slot, wanted.planned) {
             return (Known::Moved, None);
@@ -174,7 +213,7 @@ impl Host {
         mut each: impl AsyncFnMut(&Host, usize, ChunkId) -> ItemStatus,
     ) -> Vec<ItemStatus> {
         let mut items = Vec::with_capacity(request.keys.len());
-        for wanted in Wanted::all(request, run_blocks) {
+        for wanted in Wanted::all(self.around.ids(), request, run_blocks) {
             let (status, hosted) = self.present(wanted).await;
             items.push(match (status, hosted) {
                 (ItemStatus::Ok, Some(hosted)) => {
@@ -196,8 +235,15 @@ impl Host {
         mut each: impl AsyncFnMut(&Host, usize, ChunkId) -> ItemStatus,
     ) -> Vec<ItemStatus> {
         let mut items = Vec::with_capacity(request.keys.len());
-        for wanted in Wanted::all(request, run_blocks) {
-            let status = self.on_copies_of(&wanted, &mut each).await;
+        for wanted in Wanted::all(self.around.ids(), request, run_blocks) {
+            let mut status = self.on_copies_of(&wanted, &mut each).await;
+            if status == ItemStatus::Miss
+                && let Some(own) = self.as_own_leader(&wanted)
+                && let found @ (ItemStatus::Ok | ItemStatus::Exists) =
+                    self.on_copies_of(&own, &mut each).await
+            {
+                status = found;
+            }
             // The mover does not look any more at what was done by older routing.
             let known = self.news().agrees(wanted.slot, wanted.planned);
             items.push(if known { status } else { ItemStatus::Moved });
@@ -270,12 +316,15 @@ impl Host {
         }
     }
 
-    /// Bytes that a get will hold in memory.
+    /// Bytes of the pool that a get will hold: whole pages.
     pub(crate) fn get_bytes(&self, request: &GetRequest, run_blocks: u16) -> u64 {
         let each = request.keys.iter().enumerate().map(|(index, key)| {
             let leader = request.leaders.leader(&request.keys, index, run_blocks);
-            match self.known(&Wanted::new((request.namespace, request.planned), key, leader)).0 {
-                Known::Here(info) if info.len <= request.room[index] => u64::from(info.len),
+            let of = (request.namespace, request.planned);
+            match self.known(&Wanted::new(self.around.ids(), of, key, leader)).0 {
+                Known::Here(info) if info.len <= request.room[index] => {
+                    u64::from(info.len.max(1)).next_multiple_of(PAGE_BYTES as u64)
+                }
                 _ => 0,
             }
         });
@@ -287,7 +336,7 @@ impl Host {
         self: &Arc<Self>,
         request: &GetRequest,
         run_blocks: u16,
-        deadline: Tick,
+        (deadline, metrics): (Tick, &Metrics),
     ) -> GetOutcome {
         let late = || Err(no_value(ItemStatus::Late, 0));
         let mut values: Vec<Value> = (0..request.keys.len()).map(|_| late()).collect();
@@ -295,7 +344,8 @@ impl Host {
         let mut bytes = 0;
         for (index, key) in request.keys.iter().enumerate() {
             let leader = request.leaders.leader(&request.keys, index, run_blocks);
-            let wanted = Wanted::new((request.namespace, request.planned), key, leader);
+            let wanted =
+                Wanted::new(self.around.ids(), (request.namespace, request.planned), key, leader);
             values[index] = match self.known(&wanted) {
                 (Known::Moved, _) => Err(no_value(ItemStatus::Moved, 0)),
                 (Known::Nothing, _) => Err(no_value(ItemStatus::Miss, 0)),
@@ -311,6 +361,7 @@ impl Host {
                     bytes += u64::from(info.len);
                     match hosted.store.engine.read_cached(hosted.store.id(wanted.chunk)) {
                         Some(data) if data.info.version == info.version => {
+                            metrics.memory_hits.inc();
                             Ok((data.bytes, data.info.crc))
                         }
                         _ => {
@@ -328,7 +379,10 @@ impl Host {
         if !waiting.is_empty()
             && let Some(left) = time_left(deadline)
         {
+            let started = RealClock::tick();
+            metrics.disk_reads.add(waiting.len() as u64);
             let _late = timeout(left, self.read_all(waiting, &mut values)).await;
+            metrics.stages.disk.observe(RealClock::tick().since(started));
         }
         outcome(values, &request.room)
     }

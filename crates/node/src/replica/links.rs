@@ -12,8 +12,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use millpond_chain::{Envelope, Peer};
-use millpond_env::{Handle, Piece, SharedBuf, Stream, sleep, spawn, timeout};
-use millpond_types::Crc32c;
+use millpond_env::{Handle, Piece, RealClock, Rng, SharedBuf, Stream, sleep, spawn, timeout};
 use millpond_types::cluster::{ChainId, NodeId, TargetId};
 use millpond_types::wire::{FrameHeader, HEADER_BYTES, Hello, PROTOCOL_VERSION, Status, Verb};
 use parking_lot::{Mutex, RwLock};
@@ -21,6 +20,7 @@ use parking_lot::{Mutex, RwLock};
 use super::Host;
 use super::blob::Blob;
 use super::numbers::LinkNumbers;
+use crate::link::resolve;
 
 /// Messages waiting for one link; more are dropped. Two full windows of a few hundred chains.
 const QUEUE_MAX: usize = 16_384;
@@ -129,17 +129,10 @@ impl Links {
         payload: Option<SharedBuf>,
     ) {
         let header = FrameHeader {
-            flags: 0,
-            verb: verb as u16,
-            request_id: 0,
-            meta_len: u32::try_from(meta.len()).unwrap_or(u32::MAX),
             payload_len: payload.as_ref().map_or(0, |p| u32::try_from(p.len()).unwrap_or(u32::MAX)),
-            deadline_or_status: 0,
-            meta_crc: Crc32c::of(meta),
+            ..FrameHeader::request(verb, 0, meta)
         };
-        let mut head = Vec::with_capacity(HEADER_BYTES + meta.len());
-        head.extend_from_slice(&header.encode());
-        head.extend_from_slice(meta);
+        let head = header.frame(meta);
         if let Some(link) = self.link(node, chain) {
             link.push(Frame { head, payload });
         }
@@ -287,14 +280,10 @@ async fn run(links: Weak<Links>, link: Arc<Link>) {
 async fn connect(addresses: &[String], token: &[u8], node: NodeId) -> io::Result<Stream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the node has no address");
     for address in addresses {
-        let found = match timeout(STALL, resolve(address)).await {
-            Ok(Ok(found)) => found,
-            Ok(Err(error)) => {
-                last = error;
-                continue;
-            }
-            Err(_) => {
-                last = io::ErrorKind::TimedOut.into();
+        let found = match resolve(address, RealClock::tick().plus(STALL)).await {
+            Ok(found) => found,
+            Err(error) => {
+                last = io::Error::other(error);
                 continue;
             }
         };
@@ -309,19 +298,6 @@ async fn connect(addresses: &[String], token: &[u8], node: NodeId) -> io::Result
     Err(last)
 }
 
-/// The socket addresses of `host:port`; a name is looked up on a thread.
-async fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
-    if let Ok(address) = address.parse() {
-        return Ok(vec![address]);
-    }
-    let (sender, receiver) = tokio::sync::oneshot::channel();
-    let name = address.to_owned();
-    millpond_env::thread("millpond-dns", move || {
-        let _gone = sender.send(millpond_env::lookup_host(&name));
-    })?;
-    receiver.await.unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into()))
-}
-
 async fn hello(address: SocketAddr, token: &[u8], node: NodeId) -> io::Result<Stream> {
     let mut stream = Stream::connect_tcp(address).await?;
     stream.set_user_timeout(STALL)?;
@@ -333,16 +309,9 @@ async fn hello(address: SocketAddr, token: &[u8], node: NodeId) -> io::Result<St
         token: token.to_vec(),
     }
     .encode();
-    let header = FrameHeader {
-        flags: 0,
-        verb: Verb::Hello as u16,
-        request_id: 1,
-        meta_len: u32::try_from(meta.len()).unwrap_or(u32::MAX),
-        payload_len: 0,
-        deadline_or_status: 0,
-        meta_crc: Crc32c::of(&meta),
-    };
-    let (_, sent) = stream.write_all_vec([&header.encode()[..], &meta].concat()).await;
+    let proof = Rng::from_os()?.next_u32();
+    let header = FrameHeader { proof, ..FrameHeader::request(Verb::Hello, 0, &meta) };
+    let (_, sent) = stream.write_all_vec(header.frame(&meta)).await;
     sent?;
     let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
     let mut reply = Vec::with_capacity(1024);
@@ -360,6 +329,8 @@ async fn hello(address: SocketAddr, token: &[u8], node: NodeId) -> io::Result<St
             continue;
         }
         let meta = &reply[HEADER_BYTES..end];
+        let answers = head.check_meta(meta).and_then(|()| head.check_answers(header.asked()));
+        answers.map_err(|error| bad(&error.to_string()))?;
         if head.deadline_or_status != u32::from(Status::Ok as u16) {
             let why = millpond_types::wire::ErrorReply::decode(meta);
             return Err(bad(&why.map_or_else(|error| error.to_string(), |why| why.message)));

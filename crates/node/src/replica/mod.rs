@@ -29,6 +29,7 @@ mod store;
 mod tests;
 mod update;
 
+pub(crate) use attrs::LABEL_BYTES_MAX;
 pub(crate) use blob::Blob;
 pub(crate) use files::FileUpdate;
 pub use host::{Host, HostDisk, HostOptions, HostTargets};

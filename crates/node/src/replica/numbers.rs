@@ -31,6 +31,8 @@ pub(crate) struct ReplicaNumbers {
     pub(crate) lost: u64,
     /// Blocks that heads here gave up to make room, since the start.
     pub(crate) evictions: u64,
+    /// Messages of other nodes that no replica sends: refused, since the start.
+    pub(crate) refused: u64,
     /// Other replicas that are brought up to date from here.
     pub(crate) resyncs: u64,
     /// What they were not compared with yet.
@@ -66,6 +68,7 @@ impl Host {
             slot_failures: moved.failures,
             links: self.links().numbers(),
             evictions: self.evicted.load(Ordering::Relaxed),
+            refused: self.refused(),
             ..ReplicaNumbers::default()
         };
         for hosted in self.all() {

@@ -64,7 +64,7 @@ fn bytes_of(limit: i64) -> u64 {
 }
 
 /// The quota of a namespace.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rule {
     quota: u64,
     evicts: bool,
@@ -235,6 +235,17 @@ struct Heads {
     since: RoutingVersion,
 }
 
+/// What a new table of namespaces changes.
+#[derive(Debug, Default)]
+pub(super) struct QuotaChanges {
+    /// Whether a quota is another one than before, which the manager should hear of.
+    pub(super) any: bool,
+    /// Namespaces that have a quota now, and had none.
+    pub(super) made: Vec<GroupId>,
+    /// Namespaces that have none any more, and are there.
+    pub(super) ended: Vec<GroupId>,
+}
+
 /// The quotas of a node.
 #[derive(Debug, Default)]
 pub(super) struct Quotas {
@@ -323,23 +334,33 @@ impl Quotas {
         *self.heads.read()
     }
 
-    /// Takes in the namespaces; says which have a quota that was not known. `holds` tells whether the
-    /// disks hold anything of one.
+    /// Takes in the namespaces; says what changed of their quotas. `holds` tells whether the disks hold
+    /// anything of one.
     pub(super) fn namespaces(
         &self,
         table: &NamespaceTableReply,
         holds: impl Fn(GroupId) -> bool,
-    ) -> Vec<GroupId> {
-        let mut new = Vec::new();
-        for info in table.namespaces.iter().filter(|info| info.options.quota.0 > 0) {
+    ) -> QuotaChanges {
+        let mut changes = QuotaChanges::default();
+        for info in &table.namespaces {
+            let NamespaceOptions { quota, evict, .. } = &info.options;
+            let rule = (quota.0 > 0).then_some(Rule { quota: quota.0, evicts: *evict });
+            if rule.is_none() && !self.accounts.read().contains_key(&info.id) {
+                continue;
+            }
             let account = self.account(info.id);
             let mut books = account.books.lock();
-            if books.rule.is_none() {
-                let NamespaceOptions { quota, evict, .. } = &info.options;
-                books.rule = Some(Rule { quota: quota.0, evicts: *evict });
-                books.limit = if holds(info.id) { Limit::Unknown } else { Limit::First };
-                new.push(info.id);
+            if books.rule == rule {
+                continue;
             }
+            changes.any = true;
+            if books.rule.is_none() {
+                books.limit = if holds(info.id) { Limit::Unknown } else { Limit::First };
+                changes.made.push(info.id);
+            } else if rule.is_none() {
+                changes.ended.push(info.id);
+            }
+            books.rule = rule;
         }
         let known: HashSet<GroupId> = table.namespaces.iter().map(|info| info.id).collect();
         self.accounts.write().retain(|group, account| {
@@ -349,7 +370,7 @@ impl Quotas {
             }
             stays || account.used() > 0
         });
-        new
+        changes
     }
 
     /// What a heartbeat says.
@@ -450,8 +471,13 @@ impl Host {
         self.quotas().accounts.read().get(&group).map_or(0, |account| account.used())
     }
 
-    /// Blocks of a namespace that were given up here to keep its quota, since the start.
-    pub(crate) fn quota_evicted(&self, group: GroupId) -> u64 {
+    /// Counts a block of a namespace that made room on a disk.
+    pub(super) fn count_evicted(&self, group: GroupId) {
+        self.quotas().account(group).evicted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Blocks of a namespace that were given up here to make room or to keep its quota, since the start.
+    pub(crate) fn evicted_of(&self, group: GroupId) -> u64 {
         let accounts = self.quotas().accounts.read();
         accounts.get(&group).map_or(0, |account| account.evicted.load(Ordering::Relaxed))
     }

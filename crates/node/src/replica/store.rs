@@ -121,6 +121,15 @@ impl Store {
         self.engine.leased_until(self.id(chunk))
     }
 
+    /// Whether another name has the chunk's id here: what is committed or staged is not `owner`'s.
+    pub(super) fn is_of_another(&self, chunk: ChunkId, owner: &Owner) -> bool {
+        let id = self.id(chunk);
+        [id, staged_id(id)].into_iter().filter_map(|id| self.found(id)).any(|(version, _)| {
+            !version.tombstone
+                && Owner::decode(&version.block).is_ok_and(|found| !found.is_same(owner))
+        })
+    }
+
     /// What is staged of a chunk.
     pub(super) fn staged_meta(&self, chunk: ChunkId) -> Option<Meta> {
         let (version, info) = self.found(self.staged(chunk))?;
@@ -188,7 +197,7 @@ impl Store {
     }
 
     fn nothing(&self) -> Result<SharedBuf, StoreError> {
-        let empty = self.engine.alloc(0).map_err(|error| self.failed(&error))?;
+        let empty = self.engine.alloc_reserved(0).map_err(|error| self.failed(&error))?;
         Ok(empty.freeze())
     }
 
@@ -377,7 +386,7 @@ impl Store {
     /// What is kept beside the committed version's bytes, which are not looked at.
     pub(super) async fn label(&self, chunk: ChunkId) -> Result<StoreAnswer<Blob>, StoreError> {
         let nothing = loop {
-            match self.engine.alloc(0) {
+            match self.engine.alloc_reserved(0) {
                 Ok(buf) => break buf.freeze(),
                 Err(error) if error.kind() == ErrorKind::Busy => sleep(BUSY_RETRY).await,
                 Err(error) => return Err(self.failed(&error)),

@@ -19,9 +19,10 @@ use millpond_types::wire::{
     GetRequest, ItemStatus, ItemTag, KeysRequest, Leaders, NamespaceTableReply, Planned, Tags,
 };
 use millpond_types::{
-    Ack, BlockKey, ChunkId, Crc32c, GroupId, NamespaceOptions, Uuid128, placement,
+    Ack, BlockKey, ChunkId, ChunkIds, Crc32c, GroupId, NamespaceOptions, Uuid128,
 };
 
+mod collisions;
 mod files;
 mod quota;
 
@@ -29,7 +30,7 @@ use super::evict::REMOVING_MAX;
 use super::update::Update;
 use super::{Host, HostDisk, HostOptions, HostTargets};
 use crate::member::Targets as _;
-use crate::service::{DamagedChunks, Engine};
+use crate::service::{DamagedChunks, Engine, Metrics};
 
 const NODE: NodeId = NodeId(Uuid128([7; 16]));
 const GROUP: GroupId = GroupId(3);
@@ -86,7 +87,13 @@ impl Node {
             disks.push(HostDisk { id: DiskId(disk_id(index)), engine, damaged });
         }
         let engines = disks.iter().map(|disk| disk.engine.clone()).collect();
-        let options = HostOptions { node: NODE, disks, cores: vec![core], token: Vec::new() };
+        let options = HostOptions {
+            node: NODE,
+            disks,
+            cores: vec![core],
+            token: Vec::new(),
+            own_leaders: false,
+        };
         let host = Host::open(options).await;
         let member = |n: usize| ChainTarget {
             target: TargetId(u32::try_from(n + 1).unwrap()),
@@ -201,7 +208,7 @@ impl Node {
             leaders: Leaders::Own,
         };
         let deadline = RealClock::tick().plus(Duration::from_secs(5));
-        let outcome = self.host.get(&request, 16, deadline).await;
+        let outcome = self.host.get(&request, 16, (deadline, &Metrics::default())).await;
         match outcome.items[0].status {
             ItemStatus::Ok => Ok(outcome.values[0].to_vec()),
             status => Err(status),
@@ -270,7 +277,7 @@ impl Node {
     /// What a disk holds of a key, committed.
     async fn on_disk(&self, disk: usize, key: &BlockKey) -> Option<Vec<u8>> {
         let target = TargetId(u32::try_from(disk + 1).unwrap());
-        let id = super::attrs::engine_id(target, placement::chunk_id(GROUP, key));
+        let id = super::attrs::engine_id(target, ChunkIds::UNKEYED.block(GROUP, key));
         let engine = &self.engines[disk];
         let version = super::attrs::version(&engine.attrs(id)?)?;
         if version.tombstone {
@@ -398,6 +405,13 @@ fn a_full_disk_gives_up_what_it_must_and_no_more() {
         let puts = 1000;
         let refused = node.put_many(puts).await;
         assert!(refused < puts / 50, "{refused} of {puts} puts refused");
+        // Each one that is gone was counted, and counted once.
+        let evicted = node.host.evicted_of(GROUP);
+        let there = node.engines[0].group_usage(GROUP).chunks;
+        assert!(
+            evicted > 0 && evicted + there <= u64::from(puts),
+            "{evicted} of {puts}, {there} there"
+        );
         for engine in &node.engines {
             let stats = engine.stats();
             assert!(stats.used_bytes > stats.room_bytes / 3, "too much was given up: {stats:?}");

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use millpond_chain::{Event, Lane, Op, Refusal, Reply, Tag, UpdateRequest};
-use millpond_env::{JoinHandle, RealClock, SharedBuf, spawn};
+use millpond_env::{JoinHandle, RealClock, SharedBuf, sleep, spawn};
 use millpond_types::cluster::{ChainId, ChainVersion};
 use millpond_types::wire::{ItemStatus, ItemTag, KeysRequest, SlotOp, SlotOutcome};
 use millpond_types::{
@@ -17,7 +17,7 @@ use millpond_types::{
 };
 
 use super::Host;
-use super::attrs::Block;
+use super::attrs::{Block, Owner};
 use super::blob::Blob;
 use super::hosted::Hosted;
 use super::kv::{refused, unix_seconds};
@@ -25,6 +25,10 @@ use super::relay::Question;
 
 /// The other chain of a slot that moves is asked for so long; then the client asks again.
 const ASK: Duration = Duration::from_secs(2);
+/// How long a put waits for room on a full disk, how long without a block that goes, and how often it looks.
+const ROOM_MAX: Duration = Duration::from_secs(3);
+const ROOM_PATIENCE: Duration = Duration::from_millis(500);
+const ROOM_LOOK: Duration = Duration::from_millis(20);
 
 /// An update of a client: which key of which slot, and its tag.
 #[derive(Clone, Copy, Debug)]
@@ -119,6 +123,16 @@ impl Host {
         comes.then_some(head)
     }
 
+    /// Stores a block of this node's own, as its own leader.
+    pub(crate) async fn put_own(
+        self: &Arc<Self>,
+        of: (GroupId, &NamespaceOptions),
+        key: &BlockKey,
+        value: (SharedBuf, Crc32c),
+    ) -> ItemStatus {
+        self.put(of, Update::new(of.0, key, None), key, value).await
+    }
+
     /// Stores a block on every replica of its chain.
     pub(crate) async fn put(
         self: &Arc<Self>,
@@ -127,6 +141,9 @@ impl Host {
         key: &BlockKey,
         (bytes, crc): (SharedBuf, Crc32c),
     ) -> ItemStatus {
+        if self.is_own_leader(group, (key, update.slot)) {
+            return ItemStatus::Exists;
+        }
         let expires = match options.ttl_seconds {
             0 => 0,
             ttl => unix_seconds().saturating_add(ttl),
@@ -140,9 +157,18 @@ impl Host {
             key: *key,
         };
         let blob = Blob::arrived(bytes, block.encode().into());
-        let chunk = placement::chunk_id(group, key);
+        let chunk = self.around.ids().block(group, key);
         let change = Change { chunk, op: Op::Put(blob), crc, durability: options.ack };
-        let first = self.try_put(&update, change.clone()).await;
+        let mut first = self.try_put(&update, change.clone()).await;
+        if matches!(first, Ok(Reply::Refused(Refusal::NoSpace))) {
+            first = self.put_when_there_is_room(&update, &change).await;
+        }
+        // What is there is told of its own key only: of another one's, not even that it is there.
+        if matches!(first, Ok(Reply::Exists { .. }))
+            && self.is_of_another(&update, chunk, &Owner::Block(block))
+        {
+            return ItemStatus::Corrupt;
+        }
         let again = match &first {
             Ok(Reply::Refused(Refusal::Undecided)) => true,
             // Nobody is shown a block that has expired: the new one takes its place. The chain remembers the
@@ -151,6 +177,29 @@ impl Host {
             _ => false,
         };
         if again { answer(&self.try_put(&update.anew(), change).await) } else { answer(&first) }
+    }
+
+    /// Puts what met a full disk: again and again, for as long as blocks go to make room for it.
+    async fn put_when_there_is_room(self: &Arc<Self>, update: &Update, change: &Change) -> Answer {
+        let until = RealClock::tick().plus(ROOM_MAX);
+        let (mut gone, mut going_at) = (self.evicted.load(Ordering::Relaxed), RealClock::tick());
+        loop {
+            sleep(ROOM_LOOK).await;
+            let (now, gone_now) = (RealClock::tick(), self.evicted.load(Ordering::Relaxed));
+            if gone_now != gone {
+                (gone, going_at) = (gone_now, now);
+            }
+            let reply = self.try_put(&update.anew(), change.clone()).await;
+            let is_full = matches!(reply, Ok(Reply::Refused(Refusal::NoSpace)));
+            if !is_full || now >= until || now.since(going_at) >= ROOM_PATIENCE {
+                return reply;
+            }
+        }
+    }
+
+    /// Whether the chunk at the head of its chain is another name's.
+    fn is_of_another(&self, update: &Update, chunk: ChunkId, owner: &Owner) -> bool {
+        self.entry(update, chunk).is_ok_and(|(head, _)| head.store.is_of_another(chunk, owner))
     }
 
     /// Whether the block that a put met has expired and goes.
@@ -254,9 +303,22 @@ impl Host {
             let leader = request.leaders.leader(&request.keys, index, options.run_blocks);
             let tag = request.tags.as_ref().map(|tags| (tags.client, tags.items[index]));
             let update = Update::new(request.namespace, leader, tag);
-            let chunk = placement::chunk_id(request.namespace, key);
+            let chunk = self.around.ids().block(request.namespace, key);
+            let owner = Owner::block(request.namespace, *key);
+            if self.is_of_another(&update, chunk, &owner) {
+                tasks.push(spawn(std::future::ready(ItemStatus::Miss)));
+                continue;
+            }
             let (host, ack) = (Arc::clone(self), options.ack);
-            tasks.push(spawn(async move { host.delete(update, chunk, ack).await }));
+            let own = self.is_own_leader(request.namespace, (key, update.slot));
+            let own = own.then(|| Update::new(request.namespace, key, None));
+            tasks.push(spawn(async move {
+                let status = host.delete(update, chunk, ack).await;
+                match own {
+                    Some(own) if status == ItemStatus::Miss => host.delete(own, chunk, ack).await,
+                    _ => status,
+                }
+            }));
         }
         let mut items = Vec::with_capacity(tasks.len());
         for task in tasks {

@@ -4,33 +4,43 @@
 //! cluster; then the disks, since new ones are formatted for the cluster; then the listeners; then the
 //! node registers, and is asked at its addresses whether it lives.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use millpond_cluster::manager::Form;
-use millpond_env::{Handle, IoBackend, Rng, RuntimeOptions, sleep};
-use millpond_types::Uuid128;
-use millpond_types::cluster::{DiskId, Incarnation, NodeId, Refusal};
+use millpond_env::{Handle, IoBackend, RealClock, Rng, RuntimeOptions, sleep};
+use millpond_store::StoreError;
+use millpond_types::cluster::{DiskId, Incarnation, NodeId, Refusal, Routing, RoutingVersion};
+use millpond_types::{Tick, Uuid128};
 use parking_lot::Mutex;
 
+use super::adopt::{self, Adoption};
 use super::{CoreThread, OpenedStorage, StartError, on_core, start_loop, storage};
-use crate::config::{Config, Io};
-use crate::manager::{ManagerRole, ManagerSetup};
+use crate::config::{Config, Io, ServerConfig, StoreChoice};
+use crate::manager::{ManagerError, ManagerRole, ManagerSetup};
 use crate::member::{
     Agent, AgentSetup, Identity, Member, Prepared, Seek, Standing, Targets, Vain, addresses,
     host_name, load_node, save_node,
 };
 use crate::meta;
 use crate::replica::{Host, HostDisk, HostOptions, HostTargets};
-use crate::service::NodeDisk;
+use crate::service::{NodeDisk, Service};
 
 /// Folder of the managers' embedded store within the first data folder.
 const STORE_FOLDER: &str = "meta";
+/// How long the store may take for the namespaces of a server of an earlier version.
+const SEED_MAX: Duration = Duration::from_secs(30);
 /// How often the start looks whether the node was let in.
 const LOOK: Duration = Duration::from_millis(5);
+/// How long a start waits for some of its replicas while others serve: one of them may wait for a node that is away.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How long a node without a manager waits for the table of namespaces: nobody tells it that the table is empty.
+const NAMES_PATIENCE: Duration = Duration::from_millis(500);
+/// How often the log says what is waited for.
+const SAY_EVERY: Duration = Duration::from_secs(5);
 
 impl From<Vain> for StartError {
     fn from(vain: Vain) -> Self {
@@ -49,31 +59,36 @@ pub(super) struct Joining {
     folders: Vec<PathBuf>,
     node: Option<NodeId>,
     told: Told,
+    adoption: Option<Adoption>,
 }
 
 /// What this server tells of itself.
 struct Told {
     addresses: Vec<String>,
+    here: Option<String>,
     host: String,
     domain: String,
 }
 
 impl Joining {
-    /// Starts the control thread, and the manager if this process has the role. `None` for a server
-    /// that stands alone.
+    /// Starts the control thread, and the manager if this process has the role.
     ///
     /// # Errors
     /// [`StartError`] naming what to change.
     pub(super) fn begin(
         config: &Config,
-        listen: Option<SocketAddr>,
+        (listen, token): (Option<SocketAddr>, Vec<u8>),
         stop: &Arc<AtomicBool>,
-    ) -> Result<Option<Self>, StartError> {
+    ) -> Result<Self, StartError> {
         let settings = &config.cluster;
-        let (Some(listen), true) = (listen, settings.is_on()) else { return Ok(None) };
         let host = host_name();
         let told = Told {
-            addresses: addresses(listen, &settings.advertise, &host),
+            addresses: match listen {
+                Some(listen) => addresses(listen, &settings.advertise, &host),
+                // Nobody joins a server that only clients of its own host reach.
+                None => own_address(config, None).into_iter().collect(),
+            },
+            here: own_address(config, listen),
             host,
             domain: settings.domain.clone(),
         };
@@ -87,12 +102,19 @@ impl Joining {
         };
         let options = RuntimeOptions { io, ring_entries: 256, ..RuntimeOptions::default() };
         let control = start_loop("millpond-control", options)?;
-        let token = settings.credential()?;
-        let mut manager = None;
-        if settings.manager {
+        let (mut manager, mut adoption) = (None, None);
+        if settings.has_manager() {
+            if settings.is_alone() {
+                check_own(config, node, &folders)?;
+            }
+            let store = folders.first().map(|folder| folder.join(STORE_FOLDER)).unwrap_or_default();
+            adoption = Adoption::look(config, node.is_some(), (&folders, &store))?;
             let me = node.map_or_else(|| storage::random_uuid().map(NodeId), Ok)?;
             node = Some(me);
-            manager = Some(start_manager(config, (me, &told), &folders, &control.core.handle)?);
+            let new_cluster = adoption.as_ref().and_then(|adoption| adoption.cluster);
+            let setup = (me, &told, token.clone());
+            let at = (&folders[..], &control.core.handle);
+            manager = Some(start_manager(config, setup, at, new_cluster)?);
         }
         let others = settings.managers.iter().filter(|at| !told.addresses.contains(at));
         let seek = Seek {
@@ -106,7 +128,7 @@ impl Joining {
                         make this one a manager with --manager";
             return Err(StartError::Cluster(text.to_owned()));
         }
-        Ok(Some(Self { control, manager, seek, folders, node, told }))
+        Ok(Self { control, manager, seek, folders, node, told, adoption })
     }
 
     /// How a new disk learns which cluster it is of.
@@ -123,9 +145,12 @@ impl Joining {
         opened: &OpenedStorage,
         cores: &[CoreThread],
     ) -> Result<Cluster, StartError> {
-        let Self { control, manager, seek, folders, node, told } = self;
+        let Self { control, manager, seek, folders, node, told, adoption } = self;
         let disks = &opened.service.disks;
         let cluster = self_or_manager(&control.core.handle, &seek, opened)?;
+        if let (Some(manager), Some(_)) = (&manager, adoption.as_ref().and_then(|it| it.cluster)) {
+            seed(manager, &opened.service, &cores[0])?;
+        }
         let first = disks.first().map(|disk| NodeId(disk.id));
         let node = node.or(first).map_or_else(|| storage::random_uuid().map(NodeId), Ok)?;
         save_node(&folders, node)?;
@@ -136,11 +161,14 @@ impl Joining {
             incarnation: Incarnation(u64::from_le_bytes(random).max(1)),
             cluster,
             addresses: told.addresses,
+            here: told.here,
             host: told.host,
             domain: told.domain,
         };
         let token = seek.token.clone();
-        let targets = targets(node, token.clone(), opened, cores)?;
+        let own_leaders = adoption.as_ref().is_some_and(|adoption| adoption.was);
+        let host = replicas((node, token.clone(), own_leaders), opened, cores)?;
+        let targets = host.clone().map(|host| Arc::new(HostTargets(host)) as Arc<dyn Targets>);
         let prepared = Prepared::new(AgentSetup {
             identity,
             manager,
@@ -152,16 +180,56 @@ impl Joining {
             member: prepared.member(),
             token,
             starting: Mutex::new(Some((prepared, targets))),
+            host,
+            adoption,
             control,
         })
     }
 }
 
-/// The folders among the data paths, made if need be.
+/// Where this process reaches itself: at its Unix socket where its TCP address speaks TLS.
+fn own_address(config: &Config, listen: Option<SocketAddr>) -> Option<String> {
+    match listen.filter(|_| config.security.tls_cert.is_none()) {
+        Some(listen) => Some(reachable(listen).to_string()),
+        None => storage::socket_path(config).map(|path| format!("unix:{}", path.display())),
+    }
+}
+
+/// An address to listen on as one to connect to, from the same host.
+fn reachable(listen: SocketAddr) -> SocketAddr {
+    let ip = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listen.port())
+}
+
+/// Refuses a folder whose node is part of a cluster that keeps its records elsewhere.
+fn check_own(config: &Config, node: Option<NodeId>, folders: &[PathBuf]) -> Result<(), StartError> {
+    let Some(folder) = folders.first() else { return Ok(()) };
+    let store = folder.join(STORE_FOLDER);
+    if config.cluster.store_choice()? != StoreChoice::Embedded || store.exists() {
+        return Ok(());
+    }
+    // A disk without a node was made before its cluster: there was a mode without one.
+    let Some(node) = node else { return Ok(()) };
+    Err(StartError::Cluster(format!(
+        "{}: it belongs to node {node} of a cluster, and the cluster's records ({}) are not here: give \
+         the address of another node with --join HOST:PORT, or put the folder back from a backup",
+        folder.display(),
+        store.display()
+    )))
+}
+
+/// The folders among the data paths, made if need be. Where all are devices, records are kept in the default one.
 pub(super) fn folders(config: &Config) -> Result<Vec<PathBuf>, StartError> {
     let paths = config.server.data.iter().map(|text| storage::DataPath::parse(text));
-    let folders: Vec<PathBuf> =
+    let mut folders: Vec<PathBuf> =
         paths.filter(|path| !path.is_device()).map(|path| path.path).collect();
+    if folders.is_empty() && config.cluster.has_manager() {
+        folders.extend(ServerConfig::default().data.into_iter().map(PathBuf::from));
+    }
     for folder in &folders {
         millpond_env::files::make_folder(folder).map_err(|source| StartError::Folder {
             path: folder.display().to_string(),
@@ -174,9 +242,9 @@ pub(super) fn folders(config: &Config) -> Result<Vec<PathBuf>, StartError> {
 
 fn start_manager(
     config: &Config,
-    (me, told): (NodeId, &Told),
-    folders: &[PathBuf],
-    control: &Handle,
+    (me, told, token): (NodeId, &Told, Vec<u8>),
+    (folders, control): (&[PathBuf], &Handle),
+    new_cluster: Option<Uuid128>,
 ) -> Result<Arc<ManagerRole>, StartError> {
     let settings = &config.cluster;
     let Some(folder) = folders.first() else {
@@ -185,16 +253,37 @@ fn start_manager(
         return Err(StartError::Cluster(text.to_owned()));
     };
     let replicas = u8::try_from(settings.replicas).unwrap_or(u8::MAX);
-    let domains = settings.form_nodes;
+    let domains = settings.domains_to_form();
     let setup = ManagerSetup {
         me,
         addresses: told.addresses.clone(),
+        new_cluster,
         store: settings.store_choice()?,
         form: (domains > 0).then_some(Form { replicas, domains }),
-        token: settings.credential()?,
+        token,
     };
     let started = ManagerRole::start(setup, &folder.join(STORE_FOLDER), control);
-    started.map(Arc::new).map_err(|error| StartError::Cluster(format!("cluster.store: {error}")))
+    started.map(Arc::new).map_err(|error| {
+        let fix = match &error {
+            ManagerError::Store(StoreError::InUse { .. }) => " with --data",
+            _ => "",
+        };
+        StartError::Cluster(format!("cluster.store: {error}{fix}"))
+    })
+}
+
+/// Gives the cluster the namespaces of a server of an earlier version, before anybody can make others.
+fn seed(
+    manager: &Arc<ManagerRole>,
+    service: &Arc<Service>,
+    core: &CoreThread,
+) -> Result<(), StartError> {
+    let (manager, service) = (Arc::clone(manager), Arc::clone(service));
+    on_core(&core.core.handle, move || async move {
+        let table = adopt::table_of(&service.disks).await?;
+        let deadline = RealClock::tick().plus(SEED_MAX);
+        Ok(manager.adopt_namespaces(table, deadline).await?)
+    })?
 }
 
 /// The cluster that the disks are of, and that the manager of this process is of: one and the same.
@@ -216,12 +305,11 @@ fn self_or_manager(
 }
 
 /// The replicas on this server's disks; none without disks.
-fn targets(
-    node: NodeId,
-    token: Vec<u8>,
+fn replicas(
+    (node, token, own_leaders): (NodeId, Vec<u8>, bool),
     opened: &OpenedStorage,
     cores: &[CoreThread],
-) -> Result<Option<Arc<dyn Targets>>, StartError> {
+) -> Result<Option<Arc<Host>>, StartError> {
     let service = &opened.service;
     if service.disks.is_empty() {
         return Ok(None);
@@ -236,10 +324,11 @@ fn targets(
         disks: service.disks.iter().map(disk).collect(),
         cores: cores.iter().map(|core| core.core.handle.clone()).collect(),
         token,
+        own_leaders,
     };
     let host = on_core(&cores[0].core.handle, move || async move { Host::open(options).await })?;
     service.join(Arc::clone(&host));
-    Ok(Some(Arc::new(HostTargets(host))))
+    Ok(Some(host))
 }
 
 type Starting = (Prepared, Option<Arc<dyn Targets>>);
@@ -251,6 +340,10 @@ pub(super) struct Cluster {
     token: Vec<u8>,
     /// What the control thread gets when the server joins.
     starting: Mutex<Option<Starting>>,
+    /// The replicas on this server's disks.
+    host: Option<Arc<Host>>,
+    /// Values of a server of an earlier version.
+    adoption: Option<Adoption>,
     control: CoreThread,
 }
 
@@ -265,28 +358,44 @@ impl Cluster {
         self.member.identity()
     }
 
-    /// Starts the agent and waits until the node is let in.
+    /// Starts the agent and waits until the node is let in, and until what routing says of its replicas is
+    /// so: who is told that the server is ready finds what it has. `forms` chains are waited for.
     ///
     /// # Errors
     /// [`StartError::Cluster`] when it is refused; [`StartError::Stopped`] once `stop` is set.
-    pub(super) fn join(&self, stop: &Arc<AtomicBool>) -> Result<(), StartError> {
+    pub(super) fn join(&self, forms: bool, stop: &Arc<AtomicBool>) -> Result<(), StartError> {
         let Some((prepared, targets)) = self.starting.lock().take() else { return Ok(()) };
         let (keeper, token) = (Arc::clone(&self.member), self.token.clone());
         self.control.core.handle.spawn_on(move || meta::keep(keeper, token))?;
         let (member, stop) = (Arc::clone(&self.member), Arc::clone(stop));
+        let mut readiness = Readiness { forms, host: self.host.clone(), since: None, said: None };
         on_core(&self.control.core.handle, move || async move {
             Agent::start(prepared, targets);
             loop {
                 match member.standing() {
-                    Standing::Member => return Ok(()),
+                    Standing::Member if readiness.is_there(&member) => return Ok(()),
                     Standing::Refused(why) => return Err(StartError::Cluster(why)),
-                    Standing::Joining(_) if stop.load(Ordering::Acquire) => {
-                        return Err(StartError::Stopped);
-                    }
-                    Standing::Joining(_) => sleep(LOOK).await,
+                    _ if stop.load(Ordering::Acquire) => return Err(StartError::Stopped),
+                    _ => sleep(LOOK).await,
                 }
             }
         })?
+    }
+
+    /// Takes over what a server of an earlier version has left, if it has.
+    ///
+    /// # Errors
+    /// [`StartError`] naming what is in the way; [`StartError::Stopped`] once `stop` is set.
+    pub(super) fn adopt(
+        &self,
+        service: &Arc<Service>,
+        core: &CoreThread,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<(), StartError> {
+        let waits = self.adoption.clone().filter(|adoption| adoption.cluster.is_some());
+        let Some(adoption) = waits else { return Ok(()) };
+        let (service, stop) = (Arc::clone(service), Arc::clone(stop));
+        on_core(&core.core.handle, move || async move { adoption.finish(service, stop).await })?
     }
 
     /// Why this server must stop.
@@ -302,4 +411,57 @@ impl Cluster {
         let member = Arc::clone(&self.member);
         let _gone = on_core(&self.control.core.handle, move || async move { member.leave().await });
     }
+}
+
+/// What a server that has been let in waits for before it says READY.
+struct Readiness {
+    /// Whether this server makes the first chains by itself, so that there will be some.
+    forms: bool,
+    host: Option<Arc<Host>>,
+    since: Option<Tick>,
+    said: Option<Tick>,
+}
+
+impl Readiness {
+    /// Whether everything that this server will serve for now is served.
+    fn is_there(&mut self, member: &Member) -> bool {
+        let (routing, now) = (member.routing(), RealClock::tick());
+        let since = *self.since.get_or_insert(now);
+        let Some(missing) = self.missing(&routing, member) else { return true };
+        let waited = now.since(since);
+        if waited >= PATIENCE && missing.serves_some {
+            tracing::warn!("ready, although {}", missing.what);
+            return true;
+        }
+        if now.since(*self.said.get_or_insert(now)) >= SAY_EVERY {
+            self.said = Some(now);
+            tracing::info!("not ready yet: {}", missing.what);
+        }
+        false
+    }
+
+    fn missing(&self, routing: &Routing, member: &Member) -> Option<Missing> {
+        let none = |what: &str| Some(Missing { what: what.to_owned(), serves_some: false });
+        if routing.version == RoutingVersion(0) {
+            return none("there is no routing yet");
+        }
+        let waited = RealClock::tick().since(self.since.unwrap_or_default());
+        let may_be_none = member.manager().is_none() && waited >= NAMES_PATIENCE;
+        if !member.knows_namespaces() && !may_be_none {
+            return none("the namespaces are not known yet");
+        }
+        let Some(host) = &self.host else { return None };
+        if routing.chains.is_empty() {
+            return if self.forms { none("the chains are not made yet") } else { None };
+        }
+        let (serving, waiting) = host.readiness(routing);
+        let what = || format!("{waiting} replicas of this node do not serve yet, {serving} do");
+        (waiting > 0).then(|| Missing { what: what(), serves_some: serving > 0 })
+    }
+}
+
+/// Why a server is not ready.
+struct Missing {
+    what: String,
+    serves_some: bool,
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use millpond_env::{JoinHandle, RealClock, SharedBuf, timeout};
 use millpond_types::limits::PAGE_BYTES;
-use millpond_types::wire::{FLAG_REPLY, FrameHeader, Status, Verb};
-use millpond_types::{Crc32c, GroupId, Tick, Uuid128};
+use millpond_types::wire::{Asked, FLAG_REPLY, FrameHeader, Status, Verb};
+use millpond_types::{GroupId, Tick, Uuid128};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::cluster::Cluster;
@@ -20,7 +20,12 @@ use super::outbox::{Outbox, Outgoing};
 use super::shm::ShmSide;
 use super::tokens::{Scope, Tokens};
 use crate::config::LimitsConfig;
-use crate::service::{Failure, Namespace, Service, time_left};
+use crate::service::{Failure, NO_DISKS, Namespace, Service, time_left};
+
+/// Bytes of the pool that values of these lengths take: one of a single byte takes a page.
+pub(super) fn pages_of(lens: impl Iterator<Item = u32>) -> u64 {
+    lens.map(|len| u64::from(len.max(1)).next_multiple_of(PAGE_BYTES as u64)).sum()
+}
 
 /// What all connections of the server share.
 pub(super) struct Shared {
@@ -45,14 +50,13 @@ pub(super) struct Shared {
     /// Shared-memory clients.
     pub shm_clients: AtomicU32,
     /// The cluster that this server is part of.
-    pub cluster: Option<Cluster>,
+    pub cluster: Cluster,
 }
 
 impl Shared {
     /// Identity of this server's node.
     pub(super) fn node_id(&self) -> Uuid128 {
-        let of_disks = || self.service.node_id();
-        self.cluster.as_ref().map_or_else(of_disks, |cluster| cluster.identity().node.0)
+        self.cluster.identity().node.0
     }
 }
 
@@ -127,8 +131,7 @@ impl Conn {
     pub(super) fn namespace_of_keys(&self, id: GroupId) -> Result<Arc<Namespace>, Failure> {
         let namespace = self.namespace(id)?;
         if self.shared.service.disks.is_empty() {
-            let text = "this process has no disks (--no-storage): ask the nodes that routing names";
-            return Err(Failure::new(Status::Unsupported, text.to_owned()));
+            return Err(Failure::new(Status::Unsupported, NO_DISKS.to_owned()));
         }
         Ok(namespace)
     }
@@ -200,7 +203,7 @@ impl Conn {
         InFlight {
             conn: Rc::clone(self),
             verb,
-            request_id: header.request_id,
+            asked: header.asked(),
             received,
             deadline: received.plus(ms),
             bytes: 0,
@@ -225,14 +228,14 @@ pub(super) struct InFlight {
     conn: Rc<Conn>,
     /// What was asked.
     pub verb: Verb,
-    /// Chosen by the client.
-    pub request_id: u64,
+    /// What the answer must prove.
+    asked: Asked,
     /// When its header had arrived.
     pub received: Tick,
     /// When the answer is too late.
     pub deadline: Tick,
     bytes: u64,
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 impl std::fmt::Debug for InFlight {
@@ -247,7 +250,14 @@ impl InFlight {
         &self.conn
     }
 
-    /// Takes a share of the pool for `bytes` of values, waiting until the deadline.
+    /// The share of the pool that this request took: whatever goes on after the reply and still has its
+    /// values keeps it.
+    pub(super) fn held(&self) -> Option<Arc<OwnedSemaphorePermit>> {
+        self.permit.clone()
+    }
+
+    /// Takes a share of the pool for `bytes` of values, waiting until the deadline. A value takes whole
+    /// pages: see [`pages_of`].
     ///
     /// # Errors
     /// `Busy` with a retry hint when there is none by then.
@@ -255,7 +265,10 @@ impl InFlight {
         if bytes == 0 {
             return Ok(());
         }
-        let pages = u32::try_from(bytes.div_ceil(PAGE_BYTES as u64)).unwrap_or(u32::MAX);
+        // More than there is could never be had: such a request takes all, and its values wait for memory.
+        let all = self.conn.shared.service.pool.capacity() / 2 / PAGE_BYTES;
+        let pages = bytes.div_ceil(PAGE_BYTES as u64).min(all as u64);
+        let pages = u32::try_from(pages).unwrap_or(u32::MAX);
         let budget = &self.conn.shared.budget;
         let permit = match Arc::clone(budget).try_acquire_many_owned(pages) {
             Ok(permit) => Some(permit),
@@ -274,7 +287,7 @@ impl InFlight {
                     .to_owned(),
             ));
         };
-        self.permit = Some(permit);
+        self.permit = Some(Arc::new(permit));
         self.bytes = bytes;
         self.conn.bytes.set(self.conn.bytes.get() + bytes);
         self.conn.shared.service.metrics.in_flight_bytes.add(bytes);
@@ -302,17 +315,10 @@ impl InFlight {
     ) -> Vec<u8> {
         let header = FrameHeader {
             flags: FLAG_REPLY | flags,
-            verb: self.verb as u16,
-            request_id: self.request_id,
-            meta_len: u32::try_from(meta.len()).unwrap_or(u32::MAX),
             payload_len: u32::try_from(payload_len).unwrap_or(u32::MAX),
-            deadline_or_status: u32::from(status as u16),
-            meta_crc: Crc32c::of(meta),
+            ..FrameHeader::reply(self.asked, self.verb, status, meta)
         };
-        let mut head = Vec::with_capacity(40 + meta.len());
-        head.extend_from_slice(&header.encode());
-        head.extend_from_slice(meta);
-        head
+        header.frame(meta)
     }
 
     /// Counts the answer.

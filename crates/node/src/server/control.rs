@@ -4,32 +4,56 @@ use millpond_types::Tick;
 use millpond_types::wire::{Status, Verb};
 
 use super::conn::Conn;
+use super::files::FILES_REFUSED;
 use crate::service::Failure;
+
+/// Whether what only a node of the cluster may say is taken from this connection.
+///
+/// # Errors
+/// [`Failure`] that names the verb and the secret.
+pub(super) fn as_node(conn: &Conn, verb: Verb) -> Result<(), Failure> {
+    if conn.scope().is_some_and(|scope| scope.is_node()) {
+        return Ok(());
+    }
+    conn.shared.service.metrics.unauthorized.inc();
+    let text = format!(
+        "{}: this credential is a client's; replica messages, heartbeats and registrations are taken only with the nodes' \
+         secret: give the node the cluster's file of it (--node-secret, cluster.node_secret_file)",
+        verb.name()
+    );
+    tracing::warn!(peer = %conn.peer, "{text}");
+    Err(Failure::new(Status::Unauthorized, text))
+}
 
 /// Answers a request about the cluster.
 ///
 /// # Errors
-/// [`Failure`]; `Unsupported` on a server that stands alone, `Unauthorized` to a client that may not
-/// use every namespace and asks for what only nodes and operators may.
+/// [`Failure`]; `Unauthorized` to a client that may not use every namespace and asks for what only nodes and
+/// operators may, or for files without `+files`.
 pub(super) async fn execute(
     conn: &Conn,
     verb: Verb,
     meta: &[u8],
     deadline: Tick,
 ) -> Result<Vec<u8>, Failure> {
-    let Some(cluster) = &conn.shared.cluster else {
-        let name = verb.name();
-        let text =
-            format!("{name}: this server stands alone: give the address of a cluster's node");
-        return Err(Failure::new(Status::Unsupported, text));
+    let scope = conn.scope();
+    let is_of_files = matches!(verb, Verb::Meta | Verb::MetaWatch);
+    let is_allowed = match verb {
+        Verb::Routing | Verb::Suspect => true,
+        _ if is_of_files => scope.is_some_and(|scope| scope.allows_files()),
+        _ => scope.is_some_and(|scope| scope.is_unlimited()),
     };
-    let for_clients = matches!(verb, Verb::Routing | Verb::Suspect);
-    if !for_clients && !conn.scope().is_some_and(|scope| scope.is_unlimited()) {
-        let text = format!(
-            "{}: this token is limited to some namespaces: nodes and operators need one that is not",
-            verb.name()
-        );
+    if !is_allowed {
+        let why = if is_of_files {
+            FILES_REFUSED
+        } else {
+            "this token is limited to some namespaces: nodes and operators need one that is not"
+        };
+        let text = format!("{}: {why}", verb.name());
         return Err(Failure::new(Status::Unauthorized, text));
     }
-    cluster.member().answer(verb, meta, deadline).await
+    if matches!(verb, Verb::Register | Verb::Heartbeat) {
+        as_node(conn, verb)?;
+    }
+    conn.shared.cluster.member().answer(verb, meta, deadline).await
 }

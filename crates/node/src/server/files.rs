@@ -9,13 +9,13 @@ use millpond_types::wire::{
     ChunkWriteRequest, FrameHeader, ItemStatus, Status, StatusReply, Verb, WireError, WritePart,
 };
 
-use super::conn::{Conn, InFlight};
+use super::conn::{Conn, InFlight, pages_of};
 use super::frames::{Ended, Frames};
 use super::put::{PutProgress, acknowledge, buffer, check_payload};
 use super::session::run_now_or_spawn;
 use super::verbs::Answer;
 use crate::replica::{FileUpdate, Host};
-use crate::service::Failure;
+use crate::service::{Failure, NO_DISKS};
 
 /// A decoded request about chunks of files, without payload.
 #[derive(Debug)]
@@ -46,18 +46,20 @@ impl Request {
     }
 }
 
+/// What a token is told that may not use files.
+pub(super) const FILES_REFUSED: &str = "this token may not use files: add the word +files to its line \
+                                        in the server's token file";
+
 /// Whether this connection may use files, and where their chunks are.
 fn allowed(conn: &Conn) -> Result<Arc<Host>, Failure> {
     if !conn.scope().is_some_and(|scope| scope.allows_files()) {
-        let text = "this token may not use files: add the word +files to its line in the server's \
-                    token file";
-        return Err(Failure::new(Status::Unauthorized, text.to_owned()));
+        return Err(Failure::new(Status::Unauthorized, FILES_REFUSED.to_owned()));
     }
-    conn.shared.service.host().map(Arc::clone).ok_or_else(|| {
-        let text = "this server stands alone, and files need a cluster: start it with \
-                    `millpond server --manager`, others with `--join` (docs/cluster.md)";
-        Failure::new(Status::Unsupported, text.to_owned())
-    })
+    conn.shared
+        .service
+        .host()
+        .map(Arc::clone)
+        .ok_or_else(|| Failure::new(Status::Unsupported, NO_DISKS.to_owned()))
 }
 
 /// Does what the request asks for.
@@ -116,11 +118,10 @@ pub(super) async fn place_part(
     part: &WritePart,
 ) -> Place {
     let service = &conn.shared.service;
-    let disk = match host.takes_file(part.at.chain) {
-        Ok(disk) => disk,
-        Err(status) => return Place::Skip(status),
-    };
-    let Some(buf) = buffer(service, disk, guard, part.len as usize).await else {
+    if let Err(status) = host.takes_file(part.at.chain) {
+        return Place::Skip(status);
+    }
+    let Some(buf) = buffer(service, guard, part.len as usize).await else {
         service.metrics.busy.inc();
         return Place::Skip(ItemStatus::Busy);
     };
@@ -162,7 +163,10 @@ pub(super) async fn receive_parts(
         Ok((host, request))
     });
     let reserved = match checked {
-        Ok(ok) => guard.reserve(payload_len as u64).await.map(|()| ok),
+        Ok(ok) => {
+            let bytes = pages_of(ok.1.parts.iter().map(|part| part.len));
+            guard.reserve(bytes).await.map(|()| ok)
+        }
         Err(failure) => Err(failure),
     };
     conn.receiving_since.set(Some(guard.received));

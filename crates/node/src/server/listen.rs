@@ -7,15 +7,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use millpond_env::{PeerAddr, Stream, TcpListener, UnixListener, sleep};
-use millpond_types::Crc32c;
-use millpond_types::wire::{ErrorReply, FLAG_REPLY, FrameHeader, Status, Verb};
+use millpond_env::{PeerAddr, RealClock, Stream, TcpListener, UnixListener, sleep};
+use millpond_types::wire::{Asked, ErrorReply, FrameHeader, Status, Verb};
 
 use super::conn::Shared;
 use super::core::{CoreHandle, adopt};
 
 /// How long accepting pauses when the system is out of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// How long an address that is taken is tried again, and how often: the kernel closes the sockets of a process that was killed
+/// a moment after its end, once its rings of `io_uring` are gone.
+const TAKEN_FOR: Duration = Duration::from_secs(3);
+const LOOK: Duration = Duration::from_millis(20);
 
 /// What accepts.
 pub(super) enum Listener {
@@ -37,6 +41,22 @@ pub(super) fn park(listeners: Vec<Listener>) {
 /// Takes the listeners that were kept.
 pub(super) fn unpark() -> Vec<Listener> {
     PARKED.take()
+}
+
+/// Listens with `bind`, and again for a moment while another process has the address.
+///
+/// # Errors
+/// What the system says.
+pub(super) async fn patiently<T>(bind: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let until = RealClock::tick().plus(TAKEN_FOR);
+    loop {
+        match bind() {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && RealClock::tick() < until => {
+                sleep(LOOK).await;
+            }
+            done => return done,
+        }
+    }
 }
 
 impl Listener {
@@ -112,16 +132,7 @@ fn refusal(open: usize) -> Vec<u8> {
         "the server has {open} connections already: close some, or raise limits.connections"
     );
     let meta = ErrorReply { retry_after_ms: 1000, message }.encode();
-    let header = FrameHeader {
-        flags: FLAG_REPLY,
-        verb: Verb::Hello as u16,
-        request_id: 0,
-        meta_len: u32::try_from(meta.len()).unwrap_or(0),
-        payload_len: 0,
-        deadline_or_status: u32::from(Status::Busy as u16),
-        meta_crc: Crc32c::of(&meta),
-    };
-    let mut frame = header.encode().to_vec();
-    frame.extend_from_slice(&meta);
-    frame
+    // Nothing was asked yet, so there is nothing to prove.
+    let asked = Asked { request_id: 0, proof: 0 };
+    FrameHeader::reply(asked, Verb::Hello, Status::Busy, &meta).frame(&meta)
 }

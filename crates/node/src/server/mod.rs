@@ -4,6 +4,8 @@
 //! `frames` (bytes to frames), `verbs` and `put` (requests to the KV service), `outbox` (replies),
 //! `shm` (same-host clients), `conn` (the bounds all of them respect).
 
+mod adopt;
+mod applied;
 mod cluster;
 mod conn;
 mod control;
@@ -16,6 +18,7 @@ mod own;
 mod peer;
 mod put;
 mod s3;
+mod secret;
 mod session;
 mod shm;
 mod storage;
@@ -25,14 +28,14 @@ mod verbs;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use millpond_env::{
     BufferPool, EnvError, Handle, IoBackend, PoolOptions, RealClock, Runtime, RuntimeOptions,
-    TcpListener, ThreadHandle, boot_id, cpu_count, memory_total, raise_fd_limit, require_fd_limit,
-    spawn, thread,
+    TcpListener, ThreadHandle, boot_id, cpu_count, memory_limits, memory_total, raise_fd_limit,
+    require_fd_limit, spawn, thread,
 };
 use millpond_types::Uuid128;
 use millpond_types::limits::PAGE_BYTES;
@@ -41,7 +44,8 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::config::{Config, ConfigError, Io, LimitsConfig};
 use crate::http::{HttpServer, HttpState};
 use crate::member::Seek;
-use crate::service::{Failure, Metrics, Service};
+use crate::service::{Failure, Service};
+pub use applied::with_defaults;
 use conn::Shared;
 use core::{Core, CoreHandle};
 use listen::{Listener, accept_all};
@@ -62,8 +66,6 @@ const CORES_DEFAULT_MAX: usize = 4;
 /// waits for each answer asks again within 20 µs, and waking a core takes 5: `millpond bench kv --size
 /// 4KiB` over TCP against its echo went from 1.37 to 1.05. The same time as for shared memory.
 const BUSY_POLL: Duration = Duration::from_micros(30);
-/// Taking so much memory from the system is said before: it may last for seconds.
-const TOLD_BYTES: u64 = 1 << 30;
 /// How long requests in flight may take at a clean stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// Fewer connections than this and a server is not worth starting.
@@ -217,6 +219,15 @@ fn core_count(config: &Config) -> usize {
     config.server.cores.map_or_else(|| cpu_count().min(CORES_DEFAULT_MAX), |cores| cores as usize)
 }
 
+/// The credentials that this server takes.
+fn tokens(config: &Config) -> Result<Tokens, StartError> {
+    let tokens = match &config.security.token_file {
+        Some(path) => Tokens::from_file(Path::new(path))?,
+        None => Tokens::default(),
+    };
+    Ok(tokens.with_node_secret(config.cluster.node_secret()?))
+}
+
 /// Memory of the server by configuration or by default, and the part that holds values.
 ///
 /// # Errors
@@ -224,12 +235,26 @@ fn core_count(config: &Config) -> usize {
 pub fn memory_sizes(config: &Config) -> std::io::Result<(u64, u64)> {
     let total = match config.server.memory {
         Some(memory) => memory.bytes(),
-        None if !config.cluster.storage && !config.cluster.manager => MEMORY_DEFAULT_PLAIN,
+        None if !config.cluster.storage && !config.cluster.has_manager() => MEMORY_DEFAULT_PLAIN,
         None => (memory_total()? / 4).min(MEMORY_DEFAULT_MAX),
     };
     let beside = (total / 8).max(BESIDE_POOL_MIN);
     let pool = (total - beside) / PAGE_BYTES as u64 * PAGE_BYTES as u64;
     Ok((total, pool))
+}
+
+/// Refuses more memory than this process may use: the kernel would end it once it is used.
+fn check_memory(wanted: u64) -> Result<(), StartError> {
+    let (machine, limit) = memory_limits()?;
+    let most = limit.unwrap_or(machine);
+    if wanted <= most {
+        return Ok(());
+    }
+    let [wanted, most] = [wanted, most].map(millpond_types::ByteSize);
+    let whose =
+        if limit.is_some() { "the cgroup of this process allows" } else { "this machine has" };
+    let fix = format!("{wanted} were asked for and {whose} {most}: ask for less with --memory");
+    Err(ConfigError::Invalid { key: "server.memory", fix }.into())
 }
 
 /// The limits, with fewer connections than by default where the system allows fewer files. A
@@ -266,16 +291,15 @@ impl Server {
     /// [`StartError`] naming what to change; [`StartError::Stopped`].
     pub fn start_until(config: &Config, stop: &Arc<AtomicBool>) -> Result<Self, StartError> {
         config.validate()?;
+        let config = &secret::with_secret(config)?;
         let limits = fit_fd_limit(config)?;
-        let tokens = match &config.security.token_file {
-            Some(path) => Tokens::from_file(Path::new(path))?,
-            None => Tokens::default(),
-        };
+        let tokens = tokens(config)?;
         let tls = match (&config.security.tls_cert, &config.security.tls_key) {
             (Some(cert), Some(key)) => Some(tls::server_config(Path::new(cert), Path::new(key))?),
             _ => None,
         };
         let memory = memory_sizes(config)?;
+        check_memory(memory.0)?;
         let files = storage::prepare_all(config)?;
         let bytes = usize::try_from(memory.1).unwrap_or(usize::MAX);
         let pool = BufferPool::new(PoolOptions { bytes, huge_pages: config.server.huge_pages })?;
@@ -283,19 +307,14 @@ impl Server {
         // health page answers "starting" meanwhile.
         let state = Arc::new(HttpState::default());
         let http = HttpServer::start(config.http_address()?, Arc::clone(&state))?;
-        let cores = start_cores(config, &pool, stop)?;
-        if config.cluster.is_on() {
-            // The socket lies in one of them, and a process without disks has made none yet.
-            cluster::folders(config)?;
-        }
+        let cores = start_cores(config, &pool)?;
+        // The socket lies in one of them, and a process without disks has made none yet.
+        cluster::folders(config)?;
         let listeners = bind(config, &cores[0])?;
-        let joining = cluster::Joining::begin(config, listeners.tcp, stop)?;
-        let seek = joining.as_ref().map(cluster::Joining::seek);
-        let opened = open_storage(config, (files, seek), &pool, &cores)?;
-        let cluster = match joining {
-            Some(joining) => Some(joining.open(&opened, &cores)?),
-            None => None,
-        };
+        let own = config.cluster.credential()?;
+        let joining = cluster::Joining::begin(config, (listeners.tcp, own.clone()), stop)?;
+        let opened = open_storage(config, (files, joining.seek()), &pool, &cores)?;
+        let cluster = joining.open(&opened, &cores)?;
         let socket = storage::socket_path(config);
         let shared = Arc::new(Shared {
             limits,
@@ -312,12 +331,12 @@ impl Server {
         });
         let listen = listeners.tcp;
         serve_on(&shared, &cores)?;
-        if let Some(cluster) = &shared.cluster {
-            // Behind the listeners: a manager asks at this server's addresses whether it lives.
-            cluster.join(stop)?;
-            state.join(cluster.member());
-        }
-        let s3 = s3::start(config, listen, &shared)?;
+        // Behind the listeners: a manager asks at this server's addresses whether it lives.
+        let forms = config.cluster.storage && config.cluster.domains_to_form() == 1;
+        shared.cluster.join(forms, stop)?;
+        shared.cluster.adopt(&opened.service, &cores[0], stop)?;
+        state.join(shared.cluster.member());
+        let s3 = s3::start(config, own, &shared)?;
         if let Some(gateway) = &s3 {
             state.gateway(gateway.metrics());
         }
@@ -336,6 +355,9 @@ impl Server {
             tokens: shared.tokens.required(),
             cluster_id: opened.cluster_id,
         };
+        let viewers = Arc::clone(&shared);
+        state.ask_viewers(Box::new(move |token: &[u8]| viewers.tokens.check(token)));
+        state.watch(&opened.service, cores.iter().map(|core| core.core.handle.clone()));
         state.open(opened.service, summary.clone());
         Ok(Self { shared, cores, http, s3, state, summary })
     }
@@ -366,7 +388,7 @@ impl Server {
     /// Why this server must stop: its cluster has no place for this process (any more).
     #[must_use]
     pub fn refused(&self) -> Option<String> {
-        self.shared.cluster.as_ref().and_then(cluster::Cluster::refused)
+        self.shared.cluster.refused()
     }
 
     /// Stops: no new connections, requests in flight end, everything in memory goes to the disks.
@@ -379,10 +401,8 @@ impl Server {
             // While there are still nodes to finish what it began.
             gateway.stop();
         }
-        if let Some(cluster) = &self.shared.cluster {
-            // Others take over while this server still tells its clients where to go.
-            cluster.leave();
-        }
+        // Others take over while this server still tells its clients where to go.
+        self.shared.cluster.leave();
         self.shared.service.stop();
         let deadline = RealClock::tick().plus(STOP_PATIENCE);
         for core in &self.cores {
@@ -426,24 +446,13 @@ where
     receiver.recv().map_err(|_| StartError::Core)
 }
 
-fn start_cores(
-    config: &Config,
-    pool: &BufferPool,
-    stop: &AtomicBool,
-) -> Result<Vec<CoreThread>, StartError> {
+fn start_cores(config: &Config, pool: &BufferPool) -> Result<Vec<CoreThread>, StartError> {
     let io = match config.server.io {
         Io::Auto => IoBackend::Auto,
         Io::Uring => IoBackend::Uring,
         Io::Threads => IoBackend::Threads,
     };
     let count = core_count(config);
-    if io != IoBackend::Threads {
-        take_memory(pool, count, stop);
-        if stop.load(Ordering::Relaxed) {
-            return Err(StartError::Stopped);
-        }
-    }
-    // Side by side: each registers all of the memory.
     let begun: Result<Vec<_>, _> = (0..count)
         .map(|index| {
             let pools = vec![pool.clone()];
@@ -453,16 +462,6 @@ fn start_cores(
         })
         .collect();
     begun?.into_iter().map(Begun::ready).collect()
-}
-
-/// Takes the buffer pool's memory from the system. Some GiB take seconds, which is said before.
-fn take_memory(pool: &BufferPool, cores: usize, stop: &AtomicBool) {
-    let (bytes, start) = (pool.capacity() as u64, RealClock::tick());
-    if bytes >= TOLD_BYTES {
-        tracing::info!("memory: taking {} from the system", millpond_types::ByteSize(bytes));
-    }
-    pool.populate(cores, stop);
-    tracing::debug!("memory: taken after {:?}", RealClock::tick().since(start));
 }
 
 /// A loop, its backend, and why that is not `io_uring`.
@@ -518,13 +517,14 @@ fn bind(config: &Config, core: &CoreThread) -> Result<Bound, StartError> {
         let mut listeners = Vec::new();
         let mut tcp = None;
         if let Some(address) = address {
-            let listener = TcpListener::bind(address)
+            let listener = listen::patiently(|| TcpListener::bind(address)).await;
+            let listener = listener
                 .map_err(|error| listen_error("server.listen", "--listen", address, &error))?;
             tcp = listener.local_addr().ok();
             listeners.push(Listener::Tcp(listener));
         }
         if let Some(path) = socket {
-            let listener = Listener::unix(&path).map_err(|error| {
+            let listener = listen::patiently(|| Listener::unix(&path)).await.map_err(|error| {
                 let flag = "--socket, or another folder with --data";
                 listen_error("server.socket", flag, path.display(), &error)
             })?;
@@ -564,7 +564,7 @@ struct OpenedStorage {
 
 fn open_storage(
     config: &Config,
-    (files, seek): (Vec<storage::Prepared>, Option<Seek>),
+    (files, seek): (Vec<storage::Prepared>, Seek),
     pool: &BufferPool,
     cores: &[CoreThread],
 ) -> Result<OpenedStorage, StartError> {
@@ -573,17 +573,7 @@ fn open_storage(
         move || async move { storage::open_all(&config, files, &pool, seek).await }
     })??;
     let storage::Opened { disks, summary, cluster_id } = opened;
-    let service = on_core(&cores[0].core.handle, {
-        let pool = pool.clone();
-        move || async move { Service::open(disks, pool, Arc::new(Metrics::default())).await }
-    })??;
-    let service = Arc::new(service);
-    let dropping = Arc::clone(&service);
-    cores[0].core.handle.spawn_on(move || async move {
-        if let Err(failure) = dropping.finish_drops().await {
-            tracing::error!("removing the blocks of dropped namespaces: {failure}");
-        }
-    })?;
+    let service = Arc::new(Service::new(disks, pool.clone(), Arc::default()));
     for (index, disk) in service.disks.iter().enumerate() {
         let engine = disk.engine.clone();
         let core = &cores[index % cores.len()].core.handle;

@@ -60,10 +60,10 @@ impl Away {
 }
 
 impl OwnRole {
-    pub(super) fn of(shared: &Shared) -> Option<Self> {
-        let member = Arc::clone(shared.cluster.as_ref()?.member());
+    pub(super) fn of(shared: &Shared) -> Self {
+        let member = Arc::clone(shared.cluster.member());
         let metrics = Arc::clone(&shared.service.metrics);
-        Some(Self { member, metrics, away: Away::default() })
+        Self { member, metrics, away: Away::default() }
     }
 
     /// The role, if it can be asked, and when that was.

@@ -8,15 +8,22 @@ use millpond_chain::Head;
 use millpond_types::wire::{FrameHeader, SlotAnswer, SlotAsk, SlotOp, Verb, WireError};
 
 use super::conn::Conn;
+use super::control::as_node;
 use super::frames::{Ended, Frames};
 use super::session::run_now_or_spawn;
-use crate::replica::{Blob, Host};
+use crate::replica::{Blob, Host, LABEL_BYTES_MAX};
 
-/// The host of replicas that a message from another node is for. A credential for some namespaces
-/// only does not allow to speak as a node.
-fn host(conn: &Conn) -> Option<Arc<Host>> {
-    let allowed = conn.scope().is_some_and(|scope| scope.is_unlimited());
-    conn.shared.service.host().cloned().filter(|_| allowed)
+/// The host of replicas that a message from another node is for. Who does not show the nodes' secret is told so, though these
+/// verbs have no reply, and the connection ends.
+///
+/// # Errors
+/// [`Ended::Refused`].
+fn host(conn: &Rc<Conn>, header: &FrameHeader, verb: Verb) -> Result<Arc<Host>, Ended> {
+    if let Err(failure) = as_node(conn, verb) {
+        conn.begin(header, verb).fail(&failure);
+        return Err(Ended::Refused);
+    }
+    conn.shared.service.host().cloned().ok_or(Ended::Refused)
 }
 
 /// Receives a payload into a buffer of the pool; `None` when that is full: the message is lost, and
@@ -45,21 +52,34 @@ pub(super) async fn receive(
 ) -> Result<(), Ended> {
     let head = Head::decode(frames.meta(header).await?);
     let len = header.payload_len as usize;
-    let Some(host) = host(conn) else {
-        frames.skip(len).await?;
-        return Err(Ended::Refused);
+    let host = match host(conn, header, Verb::Peer) {
+        Ok(host) => host,
+        Err(refused) => {
+            frames.skip(len).await?;
+            return Err(refused);
+        }
     };
-    let head = head?;
+    // What cannot be read is counted as what cannot be: no replica sends it.
+    let refused = |error: WireError| {
+        host.note_refused();
+        Ended::from(error)
+    };
+    let head = head.map_err(refused)?;
     let blob = match &head.payload {
+        // The disk keeps no more beside a chunk, and what it does not keep stops the replica as a
+        // failed disk does.
+        Some(expected) if expected.attrs.len() > LABEL_BYTES_MAX => {
+            return Err(refused(WireError::Field("attributes")));
+        }
         Some(expected) if expected.len as usize == len => {
             let blob = payload(conn, frames, (len, &expected.attrs)).await?;
             let Some(blob) = blob else { return Ok(()) };
             Some(blob)
         }
         None if len == 0 => None,
-        _ => return Err(WireError::Field("payload length").into()),
+        _ => return Err(refused(WireError::Field("payload length"))),
     };
-    host.deliver(head.finish(blob)?);
+    host.deliver(head.finish(blob).map_err(refused)?);
     Ok(())
 }
 
@@ -75,15 +95,25 @@ pub(super) async fn receive_slot(
 ) -> Result<(), Ended> {
     let meta = frames.meta(header).await?.to_vec();
     let len = header.payload_len as usize;
-    let Some(host) = host(conn) else {
-        frames.skip(len).await?;
-        return Err(Ended::Refused);
+    let host = match host(conn, header, verb) {
+        Ok(host) => host,
+        Err(refused) => {
+            frames.skip(len).await?;
+            return Err(refused);
+        }
+    };
+    let refused = |error: WireError| {
+        host.note_refused();
+        Ended::from(error)
     };
     if verb == Verb::SlotAnswer && len == 0 {
-        host.slot_answered(SlotAnswer::decode(&meta)?);
+        host.slot_answered(SlotAnswer::decode(&meta).map_err(refused)?);
         return Ok(());
     }
-    let ask = SlotAsk::decode(&meta, len)?;
+    let ask = SlotAsk::decode(&meta, len).map_err(refused)?;
+    if ask.attrs.len() > LABEL_BYTES_MAX {
+        return Err(refused(WireError::Field("attributes")));
+    }
     let mut blob = None;
     if ask.op == SlotOp::Import {
         blob = payload(conn, frames, (len, &ask.attrs)).await?;

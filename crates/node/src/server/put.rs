@@ -8,7 +8,7 @@ use std::time::Duration;
 use millpond_env::{Buf, JoinHandle, RealClock, sleep, spawn, timeout};
 use millpond_types::wire::{FrameHeader, ItemStatus, PutRequest, Status, StatusReply, Verb};
 
-use super::conn::{Conn, InFlight};
+use super::conn::{Conn, InFlight, pages_of};
 use super::frames::{Ended, Frames};
 use super::session::run_now_or_spawn;
 use crate::service::{Failure, Namespace, PutItemPlan, PutWrite, Service, time_left};
@@ -62,11 +62,19 @@ impl PutProgress {
                     std::task::Poll::Pending => None,
                 })
             });
-            match ready.await {
-                Some(status) => self.items[index] = status,
-                // A task of its own: a write that the deadline overtakes still comes to its end.
-                None => tasks.push_back((index, spawn(write))),
+            if let Some(status) = ready.await {
+                self.items[index] = status;
+                continue;
             }
+            // A task of its own: a write that the deadline overtakes still comes to its end.
+            let held = guard.held();
+            let write = async move {
+                let status = write.await;
+                // Its bytes are in memory until here, also when the reply has left.
+                drop(held);
+                status
+            };
+            tasks.push_back((index, spawn(write)));
         }
         if tasks.is_empty() {
             return self.items;
@@ -99,7 +107,10 @@ pub(super) async fn receive_put(
         Err(error) => Err(error.into()),
     };
     let reserved = match checked {
-        Ok(ok) => guard.reserve(payload_len as u64).await.map(|()| ok),
+        Ok(ok) => {
+            let bytes = pages_of(ok.1.items.iter().map(|item| item.len));
+            guard.reserve(bytes).await.map(|()| ok)
+        }
         Err(failure) => Err(failure),
     };
     conn.receiving_since.set(Some(guard.received));
@@ -172,17 +183,16 @@ async fn receive_values(
     let service = &conn.shared.service;
     let mut progress = PutProgress::new(request.items.len());
     let mut follows = usize::try_from(request.payload_bytes()).unwrap_or(usize::MAX);
-    let mut ahead = 0;
     for (index, item) in request.items.iter().enumerate() {
         let len = item.len as usize;
         follows -= len;
-        let (place, buf) = match service.plan_put(namespace, request, index, ahead) {
+        let (place, buf) = match service.plan_put(namespace, request, index) {
             PutItemPlan::Skip(status) => {
                 frames.skip(len).await?;
                 progress.skip(status);
                 continue;
             }
-            PutItemPlan::Store(place) => (place, buffer(service, place.disk, guard, len).await),
+            PutItemPlan::Store(place) => (place, buffer(service, guard, len).await),
         };
         let Some(buf) = buf else {
             frames.skip(len).await?;
@@ -191,8 +201,7 @@ async fn receive_values(
             continue;
         };
         let buf = frames.payload(buf, follows).await?;
-        ahead += u64::from(item.len);
-        let write = service.put_write(namespace, (request, index), place, buf.freeze());
+        let write = service.put_write(request, index, place, buf.freeze());
         progress.write(service, namespace, write);
     }
     Ok(progress)
@@ -200,14 +209,9 @@ async fn receive_values(
 
 /// A buffer for a value that goes to a disk, at the expense of what is only cached in memory. Waits until the deadline
 /// when everything in memory is in use.
-pub(super) async fn buffer(
-    service: &Service,
-    disk: usize,
-    guard: &InFlight,
-    len: usize,
-) -> Option<Buf> {
+pub(super) async fn buffer(service: &Service, guard: &InFlight, len: usize) -> Option<Buf> {
     loop {
-        if let Ok(buf) = service.disks[disk].engine.alloc(len) {
+        if let Ok(buf) = service.alloc(len) {
             return Some(buf);
         }
         time_left(guard.deadline)?;

@@ -1,11 +1,10 @@
 //! The S3 gateway of this process: a client of the cluster like any other, except that it asks the meta of its own process
 //! without a connection, and sends bytes that its own node has from where they lie.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
-use millpond_client::{Address, ClientOptions, OwnMeta, OwnNode};
+use millpond_client::{Address, ClientOptions, OwnMeta, OwnNode, OwnPlace};
 use millpond_s3::{DEFAULT_TENANT, Gateway, Key, Options, StartError as GatewayError};
 
 use super::cluster::folders;
@@ -19,27 +18,24 @@ const SESSION_NOTE: &str = "s3-session";
 /// Memory that each connection to a node of this host shares with it: what two pieces of a body take.
 const ARENA_BYTES: u64 = 8 << 20;
 
-/// Where this process reaches itself.
-fn own(listen: SocketAddr) -> SocketAddr {
-    let ip = match listen.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        ip => ip,
-    };
-    SocketAddr::new(ip, listen.port())
-}
-
 /// Starts the gateway if this process has one.
 ///
 /// # Errors
 /// [`StartError`] naming what to change.
 pub(super) fn start(
     config: &Config,
-    listen: Option<SocketAddr>,
+    token: Vec<u8>,
     shared: &Shared,
 ) -> Result<Option<Gateway>, StartError> {
-    let (Some((address, is_named)), Some(listen)) = (config.s3_address()?, listen) else {
-        return Ok(None);
+    let Some((address, is_named)) = config.s3_address()? else { return Ok(None) };
+    let identity = shared.cluster.identity();
+    let Some(own) = &identity.here else {
+        if !is_named {
+            return Ok(None);
+        }
+        let text = "s3.listen: the gateway reaches its own node at the Unix socket where clients use TLS: give one \
+                    (server.socket, --socket)";
+        return Err(StartError::Cluster(text.to_owned()));
     };
     let s3 = &config.s3;
     let tls = match (&s3.tls_cert, &s3.tls_key) {
@@ -47,15 +43,16 @@ pub(super) fn start(
         _ => None,
     };
     let bad = |error: &dyn std::fmt::Display| StartError::Cluster(format!("S3 gateway: {error}"));
-    let at: Address = own(listen).to_string().parse().map_err(|error| bad(&error))?;
-    let token = String::from_utf8(config.cluster.credential()?).map_err(|error| bad(&error))?;
-    let own_meta = OwnRole::of(shared).map(|role| Arc::new(role) as Arc<dyn OwnMeta>);
+    let at: Address = own.parse().map_err(|error| bad(&error))?;
+    let token = String::from_utf8(token).map_err(|error| bad(&error))?;
+    let own_meta = Some(Arc::new(OwnRole::of(shared)) as Arc<dyn OwnMeta>);
     let own_node = OwnDisks::of(shared).map(|node| Arc::new(node) as Arc<dyn OwnNode>);
     let cluster = ClientOptions {
         token,
         arena_bytes: ARENA_BYTES,
         own_meta,
         own_node,
+        own_place: Some(OwnPlace { node: identity.node, address: at.clone() }),
         ..ClientOptions::new(at.into())
     };
     let root_key = match (&s3.access_key, &s3.secret_key) {

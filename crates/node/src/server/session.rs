@@ -6,13 +6,10 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use millpond_env::{spawn, yield_now};
-use millpond_types::Uuid128;
-use millpond_types::cluster::Incarnation;
 use millpond_types::wire::{
     FrameHeader, Hello, HelloReply, PROTOCOL_VERSION, Status, Verb, WireError,
 };
 
-use super::cluster::Cluster;
 use super::conn::Conn;
 use super::files::receive_parts;
 use super::frames::{Ended, Frames};
@@ -59,15 +56,7 @@ async fn requests(conn: &Rc<Conn>, frames: &mut Frames) -> Result<(), Ended> {
 async fn next_header(conn: &Rc<Conn>, frames: &mut Frames) -> Result<FrameHeader, Ended> {
     let header = frames.header().await;
     if let Err(Ended::Protocol(error @ WireError::Version(_))) = &header {
-        let blank = FrameHeader {
-            flags: 0,
-            verb: Verb::Hello as u16,
-            request_id: 0,
-            meta_len: 0,
-            payload_len: 0,
-            deadline_or_status: 0,
-            meta_crc: millpond_types::Crc32c::EMPTY,
-        };
+        let blank = FrameHeader::request(Verb::Hello, 0, b"");
         let failure = Failure::new(Status::Unsupported, error.to_string());
         conn.begin(&blank, Verb::Hello).fail(&failure);
     }
@@ -116,7 +105,7 @@ async fn hello(conn: &Rc<Conn>, frames: &mut Frames) -> Result<(), Ended> {
             format!("{given}: use one of the server's token file (--token, or MILLPOND_TOKEN)"),
         ));
     };
-    let identity = shared.cluster.as_ref().map(Cluster::identity);
+    let identity = shared.cluster.identity();
     let reply = HelloReply {
         version: ours,
         server: env!("CARGO_PKG_VERSION").to_owned(),
@@ -125,8 +114,8 @@ async fn hello(conn: &Rc<Conn>, frames: &mut Frames) -> Result<(), Ended> {
         socket_path: shared.socket_path.clone(),
         shm: scope.is_unlimited() && !shared.socket_path.is_empty(),
         in_flight_max: shared.limits.in_flight,
-        cluster: identity.map_or(Uuid128::NIL, |identity| identity.cluster),
-        incarnation: identity.map_or(Incarnation(0), |identity| identity.incarnation),
+        cluster: identity.cluster,
+        incarnation: identity.incarnation,
     };
     conn.admit(scope);
     conn.begin(&header, Verb::Hello).reply(Status::Ok, &reply.encode(), Vec::new());

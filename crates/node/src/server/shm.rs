@@ -29,7 +29,7 @@ use millpond_types::wire::{
     PutRequest, ShmAttach, ShmAttachReply, ShmRelease, Status, StatusReply, Verb, WireError,
 };
 
-use super::conn::{Conn, InFlight};
+use super::conn::{Conn, InFlight, pages_of};
 use super::core::Core;
 use super::files::{self, Place};
 use super::outbox::Outgoing;
@@ -435,7 +435,8 @@ async fn put(
         Ok(checked) => checked,
         Err(failure) => return refuse(side, guard, &failure),
     };
-    if let Err(failure) = guard.reserve(u64::from(header.payload_len)).await {
+    let held = pages_of(request.items.iter().map(|item| item.len));
+    if let Err(failure) = guard.reserve(held).await {
         return refuse(side, guard, &failure);
     }
     guard.work_starts();
@@ -443,18 +444,18 @@ async fn put(
     let started = RealClock::tick();
     let mut progress = PutProgress::new(request.items.len());
     let mut at = request.arena_offset;
-    let (mut ahead, mut turn) = (0, 0);
+    let mut turn = 0;
     for (index, item) in request.items.iter().enumerate() {
         let from = at;
         at += u64::from(item.len);
-        let place = match service.plan_put(&namespace, &request, index, ahead) {
+        let place = match service.plan_put(&namespace, &request, index) {
             PutItemPlan::Skip(status) => {
                 progress.skip(status);
                 continue;
             }
             PutItemPlan::Store(place) => place,
         };
-        let Some(mut buf) = buffer(service, place.disk, &guard, item.len as usize).await else {
+        let Some(mut buf) = buffer(service, &guard, item.len as usize).await else {
             service.metrics.busy.inc();
             progress.skip(ItemStatus::Busy);
             continue;
@@ -463,9 +464,8 @@ async fn put(
             progress.skip(ItemStatus::Corrupt);
             continue;
         }
-        ahead += u64::from(item.len);
         turn += u64::from(item.len);
-        let write = service.put_write(&namespace, (&request, index), place, buf.freeze());
+        let write = service.put_write(&request, index, place, buf.freeze());
         progress.write(service, &namespace, write);
         if turn > COPY_TURN_BYTES {
             turn = 0;
@@ -520,7 +520,8 @@ async fn write_parts(
         Ok(checked) => checked,
         Err(failure) => return refuse(side, guard, &failure),
     };
-    if let Err(failure) = guard.reserve(bytes).await {
+    let held = pages_of(request.parts.iter().map(|part| part.len));
+    if let Err(failure) = guard.reserve(held).await {
         return refuse(side, guard, &failure);
     }
     guard.work_starts();

@@ -99,7 +99,7 @@ fn prepare(path: &DataPath, config: &Config, share: u64) -> Result<u64, StartErr
             return Err(StartError::Small { path, size, least: SIZE_MIN });
         }
         Some(size) => size,
-        None => (free / 100 * FREE_SHARE / share.max(1)).min(SIZE_DEFAULT_MAX),
+        None => size_by_default(free, share),
     };
     let size = size / 4096 * 4096;
     if size < SIZE_MIN {
@@ -110,6 +110,11 @@ fn prepare(path: &DataPath, config: &Config, share: u64) -> Result<u64, StartErr
         });
     }
     Ok(size)
+}
+
+/// Bytes of a new data file when nobody said how many; `share` of them are on the file system.
+pub(super) fn size_by_default(free: u64, share: u64) -> u64 {
+    (free / 100 * FREE_SHARE / share.max(1)).min(SIZE_DEFAULT_MAX) / 4096 * 4096
 }
 
 /// A disk that may be opened.
@@ -178,7 +183,7 @@ pub(super) async fn open_all(
     config: &Config,
     files: Vec<Prepared>,
     pool: &BufferPool,
-    seek: Option<Seek>,
+    seek: Seek,
 ) -> Result<Opened, StartError> {
     let mut cluster = match &config.server.cluster_id {
         Some(text) => Some(parse_uuid(text).ok_or(ConfigError::Invalid {
@@ -213,10 +218,9 @@ pub(super) async fn open_all(
         cluster = Some(found.cluster_id);
         opened[index] = Some(NodeDisk::new(name, &found, engine, damaged));
     }
-    let cluster_id = match (cluster, seek) {
-        (Some(cluster), _) => cluster,
-        (None, Some(seek)) => seek.cluster().await?,
-        (None, None) => random_uuid()?,
+    let cluster_id = match cluster {
+        Some(cluster) => cluster,
+        None => seek.cluster().await?,
     };
     for (index, disk) in blank {
         let file = &files[index];
@@ -280,7 +284,6 @@ async fn open_engine(
     cluster_id: Option<Uuid128>,
 ) -> Result<(Engine, DamagedChunks), EngineError> {
     let settings = &config.engine;
-    let replicated = config.cluster.is_on();
     let damaged = DamagedChunks::default();
     let noted = damaged.clone();
     let note: OnDamaged = Arc::new(move |id| noted.push(id));
@@ -291,8 +294,8 @@ async fn open_engine(
         scrub_period: settings.scrub_period.0,
         scrub_bytes_per_second: settings.scrub_rate.0,
         // In a chain the head decides what goes, and another replica repairs what is damaged.
-        own_removal: !replicated,
-        on_damaged: replicated.then_some(note),
+        own_removal: false,
+        on_damaged: Some(note),
         ..EngineOptions::default()
     };
     let engine = Engine::open(disk, pool.clone(), Arc::new(RealClock), options).await?;

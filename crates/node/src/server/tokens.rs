@@ -27,21 +27,35 @@ pub struct Scope {
     token: Arc<[u8]>,
     /// What its line names: name patterns, and perhaps [`FILES`]; empty for everything.
     patterns: Vec<String>,
+    /// What a node of the cluster may say is taken.
+    is_node: bool,
     /// The line it came from, for logs; the token itself is never logged.
     pub line: usize,
 }
 
 impl std::fmt::Debug for Scope {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { patterns, line, token: _ } = self;
-        f.debug_struct("Scope").field("patterns", patterns).field("line", line).finish()
+        let Self { patterns, is_node, line, token: _ } = self;
+        let mut shown = f.debug_struct("Scope");
+        shown.field("patterns", patterns).field("is_node", is_node).field("line", line).finish()
     }
 }
 
 impl Scope {
-    /// Everything: the server asks for no credential.
-    fn open() -> Self {
-        Self { token: Arc::default(), patterns: Vec::new(), line: 0 }
+    /// Everything: the server asks for no credential. Of a node too, where nodes have no secret.
+    fn open(is_node: bool) -> Self {
+        Self { token: Arc::default(), patterns: Vec::new(), is_node, line: 0 }
+    }
+
+    /// A node of the cluster.
+    fn node(secret: &Arc<[u8]>) -> Self {
+        Self { token: Arc::clone(secret), patterns: Vec::new(), is_node: true, line: 0 }
+    }
+
+    /// Whether replica messages, heartbeats and registrations are taken.
+    #[must_use]
+    pub fn is_node(&self) -> bool {
+        self.is_node
     }
 
     /// Whether the namespace may be used.
@@ -100,6 +114,8 @@ pub struct Tokens {
     source: Option<Source>,
     entries: RwLock<Arc<[Scope]>>,
     generation: AtomicU64,
+    /// What nodes of the cluster show; none where they show what clients do.
+    node_secret: Option<Arc<[u8]>>,
 }
 
 /// The token file cannot be used.
@@ -142,7 +158,14 @@ impl Tokens {
             source: Some(source),
             entries: RwLock::new(entries.into()),
             generation: AtomicU64::new(0),
+            node_secret: None,
         })
+    }
+
+    /// The same, with a secret of the nodes.
+    #[must_use]
+    pub fn with_node_secret(self, secret: Option<Vec<u8>>) -> Self {
+        Self { node_secret: secret.map(Into::into), ..self }
     }
 
     /// Whether the file has changed, and not since the last look: a file that is still being
@@ -191,7 +214,7 @@ impl Tokens {
     fn from_text(text: &str, path: &str) -> Result<Self, TokenError> {
         let source = Source { path: path.into(), stamps: Mutex::default() };
         let entries = RwLock::new(parse(text, path)?.into());
-        Ok(Self { source: Some(source), entries, generation: AtomicU64::new(0) })
+        Ok(Self { source: Some(source), entries, ..Self::default() })
     }
 
     /// Whether a credential is asked for.
@@ -203,8 +226,12 @@ impl Tokens {
     /// What `token` may do; `None` for an unknown one. Takes equally long whichever it is.
     #[must_use]
     pub fn check(&self, token: &[u8]) -> Option<Rc<Scope>> {
+        let secret = self.node_secret.as_ref();
+        if let Some(secret) = secret.filter(|secret| equal_in_constant_time(secret, token)) {
+            return Some(Rc::new(Scope::node(secret)));
+        }
         if !self.required() {
-            return Some(Rc::new(Scope::open()));
+            return Some(Rc::new(Scope::open(secret.is_none())));
         }
         let entries = Arc::clone(&self.entries.read());
         let mut found = None;
@@ -242,7 +269,8 @@ fn parse(text: &str, path: &str) -> Result<Vec<Scope>, TokenError> {
             return Err(bad("a token has at most 4096 characters"));
         }
         let patterns = words.take_while(|word| !word.starts_with('#')).map(str::to_owned).collect();
-        entries.push(Scope { token: token.as_bytes().into(), patterns, line: index + 1 });
+        let token = token.as_bytes().into();
+        entries.push(Scope { token, patterns, is_node: false, line: index + 1 });
     }
     if entries.is_empty() {
         return Err(TokenError::Line {
@@ -282,6 +310,23 @@ mod tests {
         assert!(tokens.check(b"secret-ten").is_none());
         assert!(tokens.check(b"").is_none());
         assert!(Tokens::default().check(b"").unwrap().is_unlimited());
+    }
+
+    #[test]
+    fn nodes_are_known_by_their_secret_and_by_no_token() {
+        let secret = Some(b"the-secret-of-nodes".to_vec());
+        let tokens = Tokens::from_text("token-for-all\n", "f").unwrap();
+        assert!(!tokens.check(b"token-for-all").unwrap().is_node(), "it is a client's");
+        let tokens = tokens.with_node_secret(secret.clone());
+        assert!(!tokens.check(b"token-for-all").unwrap().is_node());
+        let node = tokens.check(b"the-secret-of-nodes").unwrap();
+        assert!(node.is_node() && node.is_unlimited() && tokens.still_allows(&node));
+        // Without tokens everybody is a client, and a node only where nodes have no secret.
+        let open = Tokens::default().with_node_secret(secret);
+        let client = open.check(b"").unwrap();
+        assert!(!client.is_node() && client.is_unlimited() && open.still_allows(&client));
+        assert!(open.check(b"the-secret-of-nodes").unwrap().is_node());
+        assert!(Tokens::default().check(b"").unwrap().is_node());
     }
 
     #[test]

@@ -4,18 +4,23 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millpond_env::{RealClock, SharedBuf};
+use millpond_env::{RealClock, SharedBuf, sleep};
 use millpond_types::limits::LEASE_MS_MAX;
 use millpond_types::wire::{
     GetReply, GetRequest, KeysRequest, ListRequest, MatchReply, MatchRequest, NamespaceOpen,
-    NamespaceRef, NamespacesReply, StatsRequest, Status, StatusReply, Verb, WireError,
+    NamespaceRef, NamespaceSet, NamespacesReply, StatsRequest, Status, StatusReply, Verb,
+    WireError,
 };
-use millpond_types::{GroupId, wire::ItemStatus};
+use millpond_types::{GroupId, Tick, wire::ItemStatus};
 
 use super::conn::{Conn, InFlight};
 use super::{control, files};
 use crate::replica::Host;
-use crate::service::{Failure, GetOutcome, Namespace, Service};
+use crate::service::{Failure, GetOutcome, NO_DISKS, Namespace, Service};
+
+/// How long a node waits for word of a namespace that it had dropped, and how often it looks.
+const HEARD_MAX: Duration = Duration::from_secs(2);
+const HEARD_LOOK: Duration = Duration::from_millis(2);
 
 /// A decoded request without payload.
 #[derive(Debug)]
@@ -28,6 +33,8 @@ pub(super) enum Request {
     Namespaces,
     /// Drops a namespace.
     Drop(NamespaceRef),
+    /// Changes options of a namespace.
+    Set(NamespaceSet),
     /// Reads values.
     Get(GetRequest),
     /// Carries keys only.
@@ -58,6 +65,7 @@ impl Request {
             Verb::NamespaceList => nothing(Self::Namespaces),
             Verb::NamespaceOpen => NamespaceOpen::decode(meta).map(Self::Open),
             Verb::NamespaceDrop => NamespaceRef::decode(meta).map(Self::Drop),
+            Verb::NamespaceSet => NamespaceSet::decode(meta).map(Self::Set),
             Verb::Get => GetRequest::decode(meta).map(Self::Get),
             Verb::Contains | Verb::Touch | Verb::Pin | Verb::Unpin | Verb::Delete => {
                 KeysRequest::decode(meta).map(|keys| Self::Keys(verb, keys))
@@ -119,55 +127,64 @@ pub(super) async fn execute(guard: &mut InFlight, request: Request) -> Result<An
         Request::Ping(echo) => echo,
         Request::Get(request) => return get(guard, &conn, request).await.map(Answer::Values),
         Request::Files(request) => return files::execute(guard, &conn, request).await,
-        Request::Open(open) => {
-            allow_name(&conn, &open.name)?;
-            let opened = match &conn.shared.cluster {
-                Some(cluster) => cluster.member().open_namespace(open, guard.deadline).await?,
-                None => service.open_namespace(&open).await?,
-            };
-            NamespacesReply { namespaces: vec![opened] }.encode()
-        }
+        Request::Open(open) => open_namespace(&conn, open, guard.deadline).await?,
         Request::Namespaces => namespaces(&conn),
-        Request::Drop(namespace) => {
-            allow_name(&conn, &namespace.name)?;
-            match &conn.shared.cluster {
-                Some(cluster) => {
-                    cluster.member().drop_namespace(namespace.name, guard.deadline).await?;
-                }
-                None => service.drop_namespace(&namespace.name).await?,
-            }
-            Vec::new()
-        }
+        Request::Drop(namespace) => drop_namespace(&conn, namespace, guard.deadline).await?,
+        Request::Set(set) => set_namespace(&conn, set, guard.deadline).await?,
         Request::Control(verb, meta) => {
             control::execute(&conn, verb, &meta, guard.deadline).await?
         }
         Request::Keys(verb, request) => keys(&conn, verb, &request).await?,
         Request::Match(request) => {
             let namespace = conn.namespace_of_keys(request.keys.namespace)?;
-            if service.host().is_some() {
-                matched_in_chains(service, &namespace, &request).await
-            } else if request.each {
-                StatusReply { items: service.match_each(&namespace, &request) }.encode()
-            } else {
-                service.match_prefix(&namespace, &request).encode()
-            }
+            matched(host(service)?, &namespace, &request).await
         }
         Request::List(request) => {
             conn.namespace_of_keys(request.namespace)?;
-            let listed = service.host().map(|host| host.list(&request));
-            listed.unwrap_or_else(|| service.list(&request)).encode()
+            host(service)?.list(&request).encode()
         }
         Request::Stats(request) if request.namespace == GroupId::SYSTEM => {
             let mut reply = service.server_stats();
-            if let Some(cluster) = &conn.shared.cluster {
-                reply.values.extend(cluster.member().numbers());
-            }
+            reply.values.extend(conn.shared.cluster.member().numbers());
             reply.encode()
         }
         Request::Stats(request) => {
             service.namespace_stats(&*conn.namespace(request.namespace)?).encode()
         }
     }))
+}
+
+async fn open_namespace(
+    conn: &Conn,
+    open: NamespaceOpen,
+    deadline: Tick,
+) -> Result<Vec<u8>, Failure> {
+    allow_name(conn, &open.name)?;
+    let opened = conn.shared.cluster.member().open_namespace(open, deadline).await?;
+    Ok(NamespacesReply { namespaces: vec![opened] }.encode())
+}
+
+async fn drop_namespace(
+    conn: &Conn,
+    namespace: NamespaceRef,
+    deadline: Tick,
+) -> Result<Vec<u8>, Failure> {
+    allow_name(conn, &namespace.name)?;
+    let namespaces = &conn.shared.service.namespaces;
+    let dropped = namespaces.by_name(&namespace.name).map(|known| known.info.id);
+    conn.shared.cluster.member().drop_namespace(namespace.name, deadline).await?;
+    // Whoever asks this node next does not find it any more.
+    let until = deadline.min(RealClock::tick().plus(HEARD_MAX));
+    while dropped.is_some_and(|id| namespaces.by_id(id).is_some()) && RealClock::tick() < until {
+        sleep(HEARD_LOOK).await;
+    }
+    Ok(Vec::new())
+}
+
+async fn set_namespace(conn: &Conn, set: NamespaceSet, deadline: Tick) -> Result<Vec<u8>, Failure> {
+    allow_name(conn, &set.name)?;
+    let changed = conn.shared.cluster.member().set_namespace(set, deadline).await?;
+    Ok(NamespacesReply { namespaces: vec![changed] }.encode())
 }
 
 /// The request was not started before its deadline.
@@ -201,20 +218,16 @@ fn namespaces(conn: &Conn) -> Vec<u8> {
 async fn keys(conn: &Conn, verb: Verb, request: &KeysRequest) -> Result<Vec<u8>, Failure> {
     let service = &conn.shared.service;
     let namespace = conn.namespace_of_keys(request.namespace)?;
-    if let Some(host) = service.host() {
-        let items = keys_in_chains(host, &namespace, (verb, request)).await;
-        return Ok(StatusReply { items }.encode());
-    }
-    let items: Vec<ItemStatus> = match verb {
-        Verb::Contains => service.contains(&namespace, request),
-        Verb::Touch => service.touch(&namespace, request),
-        Verb::Delete => service.delete(&namespace, request).await?,
-        verb => service.set_pinned(&namespace, request, verb == Verb::Pin).await?,
-    };
+    let items = keys_in_chains(host(service)?, &namespace, (verb, request)).await;
     Ok(StatusReply { items }.encode())
 }
 
-/// The verbs that carry keys only, on a node of a cluster.
+/// The chain replicas of this process.
+fn host(service: &Service) -> Result<&Arc<Host>, Failure> {
+    service.host().ok_or_else(|| Failure::new(Status::Unsupported, NO_DISKS.to_owned()))
+}
+
+/// The verbs that carry keys only.
 async fn keys_in_chains(
     host: &Arc<Host>,
     namespace: &Namespace,
@@ -237,13 +250,8 @@ async fn keys_in_chains(
     }
 }
 
-/// A prompt's match on a node of a cluster; leases count where the head is.
-async fn matched_in_chains(
-    service: &Service,
-    namespace: &Namespace,
-    request: &MatchRequest,
-) -> Vec<u8> {
-    let Some(host) = service.host() else { return Vec::new() };
+/// A prompt's match; leases count where the head is.
+async fn matched(host: &Arc<Host>, namespace: &Namespace, request: &MatchRequest) -> Vec<u8> {
     let lease_ms = request.lease_ms.min(LEASE_MS_MAX);
     let until = RealClock::tick().plus(Duration::from_millis(u64::from(lease_ms)));
     let until = (lease_ms > 0).then_some(until);
@@ -267,16 +275,12 @@ async fn get(
 ) -> Result<GetOutcome, Failure> {
     let service: &Arc<_> = &conn.shared.service;
     let namespace = conn.namespace_of_keys(request.namespace)?;
-    if let Some(host) = service.host() {
-        let run_blocks = namespace.info.options.run_blocks;
-        guard.reserve(host.get_bytes(&request, run_blocks)).await?;
-        let outcome = host.get(&request, run_blocks, guard.deadline).await;
-        namespace.count(&outcome);
-        return Ok(outcome);
-    }
-    let plan = service.plan_get(&namespace, &request);
-    guard.reserve(plan.bytes).await?;
-    Ok(service.get(&namespace, &request, plan, guard.deadline).await)
+    let host = host(service)?;
+    let run_blocks = namespace.info.options.run_blocks;
+    guard.reserve(host.get_bytes(&request, run_blocks)).await?;
+    let outcome = host.get(&request, run_blocks, (guard.deadline, &service.metrics)).await;
+    namespace.count(&outcome);
+    Ok(outcome)
 }
 
 /// Answers on the socket.

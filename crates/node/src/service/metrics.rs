@@ -67,8 +67,6 @@ pub struct Metrics {
     pub memory_hits: Counter,
     /// Values read from disk.
     pub disk_reads: Counter,
-    /// Values dropped because a check failed.
-    pub corrupt: Counter,
     /// Clients attached through shared memory.
     pub shm_clients: Gauge,
     /// Holds taken back because the client kept them too long.
@@ -98,7 +96,6 @@ impl Default for Metrics {
             own_bytes_out: Counter::default(),
             memory_hits: Counter::default(),
             disk_reads: Counter::default(),
-            corrupt: Counter::default(),
             shm_clients: Gauge::default(),
             holds_expired: Counter::default(),
             holds_overdue: Counter::default(),
@@ -147,8 +144,6 @@ pub struct NamespaceMetrics {
     pub stored: Counter,
     /// Puts that found another value there.
     pub exists: Counter,
-    /// Values evicted to keep the quota.
-    pub evicted: Counter,
     /// Values refused because the quota was used up and nothing could be evicted.
     pub over_quota: Counter,
     /// Bytes of values stored.

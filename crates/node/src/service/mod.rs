@@ -1,15 +1,11 @@
-//! The KV service of one node: namespaces, keys and values over the engines of its disks.
+//! The KV service of one node: its namespaces and disks, and how requests come to its chains (`replica`).
 //!
-//! It knows nothing of sockets. Every verb is an async method that runs to completion on the core
-//! that calls it; whatever is in memory is answered without waiting.
+//! It knows nothing of sockets.
 
 mod disk;
 mod get;
-mod keys;
 mod metrics;
 mod namespaces;
-mod outage;
-mod placement;
 mod put;
 mod stats;
 mod table;
@@ -20,13 +16,10 @@ use std::time::Duration;
 
 use millpond_env::{BufferPool, RealClock};
 use millpond_types::wire::{ErrorReply, Status};
-use millpond_types::{
-    Ack, BlockKey, ChunkId, Crc32c, GroupId, NamespaceInfo, Tick, Uuid128, placement as hash,
-};
+use millpond_types::{Tick, Uuid128};
 
 use crate::replica::Host;
 pub use disk::{DamagedChunks, NodeDisk};
-pub use millpond_engine::{ChunkInfo, WriteMode, WriteRequest};
 
 /// The chunk store of one disk.
 pub type Engine = millpond_engine::Engine<millpond_env::FileDisk>;
@@ -34,7 +27,6 @@ pub type Engine = millpond_engine::Engine<millpond_env::FileDisk>;
 pub use get::GetOutcome;
 pub use metrics::{Metrics, NamespaceMetrics, StageMetrics, VerbMetrics};
 pub use namespaces::{Namespace, Namespaces, checked_layout};
-pub use placement::Placement;
 pub use put::{PutItemPlan, PutWrite};
 pub use table::{NamespaceTable, TABLE_CHUNK};
 
@@ -77,6 +69,10 @@ impl From<millpond_types::wire::WireError> for Failure {
     }
 }
 
+/// What a process without disks answers to who asks it for what is on disks.
+pub const NO_DISKS: &str =
+    "this process has no disks (--no-storage): ask the nodes that routing names";
+
 /// When a client that met a full queue should try again: a few disk writes later.
 pub const RETRY_AFTER_MS: u32 = 20;
 
@@ -91,57 +87,23 @@ pub struct Service {
     pub namespaces: Namespaces,
     /// What is counted.
     pub metrics: Arc<Metrics>,
-    placement: Placement,
     stopping: AtomicBool,
-    /// The chain replicas, on a node of a cluster.
+    /// The chain replicas, in a process with disks.
     host: OnceLock<Arc<Host>>,
 }
 
-/// Where a block lives or will live.
-#[derive(Clone, Copy, Debug)]
-pub struct Place {
-    /// Its chunk.
-    pub id: ChunkId,
-    /// Index of its disk.
-    pub disk: usize,
-}
-
 impl Service {
-    /// A service over open disks, with the newest namespace table that any of them holds.
-    ///
-    /// # Errors
-    /// [`Failure`] when a table exists and cannot be read: without it no block could be found.
-    pub async fn open(
-        disks: Vec<NodeDisk>,
-        pool: BufferPool,
-        metrics: Arc<Metrics>,
-    ) -> Result<Self, Failure> {
-        let mut table = NamespaceTable::default();
-        for disk in &disks {
-            let data = disk.engine.read(TABLE_CHUNK).await.map_err(|error| disk.failure(&error))?;
-            let Some(data) = data else { continue };
-            let found = NamespaceTable::decode(&data.bytes).map_err(|error| {
-                Failure::new(Status::Internal, format!("{}: namespace table: {error}", disk.name))
-            })?;
-            if found.version > table.version {
-                table = found;
-            }
-        }
-        let own: Vec<GroupId> =
-            table.namespaces.iter().filter(|ns| evicts_own(ns)).map(|ns| ns.id).collect();
-        for disk in &disks {
-            disk.engine.track_groups(&own);
-        }
-        let weights: Vec<(Uuid128, u64)> = disks.iter().map(|d| (d.id, d.capacity)).collect();
-        Ok(Self {
-            placement: Placement::new(&weights),
+    /// A service over open disks.
+    #[must_use]
+    pub fn new(disks: Vec<NodeDisk>, pool: BufferPool, metrics: Arc<Metrics>) -> Self {
+        Self {
             disks,
             pool,
-            namespaces: Namespaces::new(table),
+            namespaces: Namespaces::default(),
             metrics,
             stopping: AtomicBool::new(false),
             host: OnceLock::new(),
-        })
+        }
     }
 
     /// A buffer of the pool, at the expense of what is only cached in memory.
@@ -150,51 +112,25 @@ impl Service {
     /// When everything in memory is in use.
     pub fn alloc(&self, len: usize) -> Result<millpond_env::Buf, Failure> {
         let busy = |error: &dyn std::fmt::Display| Failure::new(Status::Busy, error.to_string());
-        match self.disks.first() {
-            Some(disk) => disk.engine.alloc(len).map_err(|error| busy(&error)),
-            None => self.pool.try_alloc(len).ok_or_else(|| busy(&"no memory buffer is free")),
+        let mut failed = busy(&"no memory buffer is free");
+        for disk in &self.disks {
+            match disk.engine.alloc(len) {
+                Ok(buf) => return Ok(buf),
+                Err(error) => failed = busy(&error),
+            }
         }
+        let plain = self.disks.is_empty().then(|| self.pool.try_alloc(len)).flatten();
+        plain.ok_or(failed)
     }
 
-    /// Makes this the service of a cluster's node: blocks live in chains from now on.
+    /// Takes the chain replicas on its disks.
     pub fn join(&self, host: Arc<Host>) {
         let _set_once = self.host.set(host);
     }
 
-    /// The chain replicas, on a node of a cluster.
+    /// The chain replicas, in a process with disks.
     pub fn host(&self) -> Option<&Arc<Host>> {
         self.host.get()
-    }
-
-    /// Where a new block `key` with `leader` is placed.
-    #[must_use]
-    pub fn place(&self, group: GroupId, key: &BlockKey, leader: &BlockKey) -> Place {
-        let one = self.disks.len() == 1;
-        let disk = if one { 0 } else { self.placement.disk(hash::slot(group, leader)) };
-        Place { id: hash::chunk_id(group, key), disk }
-    }
-
-    /// Where the block `key` is: on the disk its leader names, or on another one when disks were
-    /// added or it was stored with another leader. Memory is all this looks at.
-    #[must_use]
-    pub fn find(
-        &self,
-        group: GroupId,
-        key: &BlockKey,
-        leader: &BlockKey,
-    ) -> Option<(Place, ChunkInfo)> {
-        let place = self.place(group, key, leader);
-        // Keys may be equal in two namespaces; their chunks' ids should differ, their groups do.
-        let here = |disk: &NodeDisk| disk.lookup(place.id, key).filter(|info| info.group == group);
-        if let Some(info) = self.disks.get(place.disk).and_then(here) {
-            return Some((place, info));
-        }
-        let others = self.disks.iter().enumerate().filter(|(index, _)| *index != place.disk);
-        let mut others = others.filter_map(|(disk, other)| {
-            let info = here(other)?;
-            Some((Place { id: place.id, disk }, info))
-        });
-        others.next()
     }
 
     /// Identity of this node: that of its first disk.
@@ -227,36 +163,6 @@ impl Service {
         }
         result
     }
-
-    /// Stores the namespace table on every disk.
-    async fn store_table(&self, table: &NamespaceTable) -> Result<(), Failure> {
-        let bytes = table.encode();
-        for disk in &self.disks {
-            let Some(buf) = self.pool.try_copy(&bytes) else {
-                let text = "the buffer pool is full: retry, or raise server.memory";
-                return Err(Failure::new(Status::Busy, text.to_owned()));
-            };
-            let request = WriteRequest {
-                bytes: buf.freeze(),
-                crc: Crc32c::of(&bytes),
-                attrs: &[],
-                group: GroupId::SYSTEM,
-                priority: millpond_types::Priority::High as u8,
-                expires: None,
-                evictable: false,
-                mode: WriteMode::Replace,
-                ack: Ack::Disk,
-            };
-            let written = disk.engine.write(TABLE_CHUNK, request).await;
-            written.map_err(|error| disk.failure(&error))?;
-        }
-        Ok(())
-    }
-}
-
-/// Whether a namespace at its quota evicts its own blocks.
-fn evicts_own(namespace: &NamespaceInfo) -> bool {
-    namespace.options.quota.0 > 0 && namespace.options.evict
 }
 
 /// Time left until `deadline`; `None` when it has passed.

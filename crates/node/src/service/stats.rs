@@ -25,7 +25,7 @@ impl Service {
             ("misses", metrics.misses.get()),
             ("stored", metrics.stored.get()),
             ("exists", metrics.exists.get()),
-            ("evicted", self.quota_evicted(namespace)),
+            ("evicted", self.evicted_of(namespace)),
             ("over_quota", metrics.over_quota.get()),
             ("bytes_in", metrics.bytes_in.get()),
             ("bytes_out", metrics.bytes_out.get()),
@@ -38,6 +38,7 @@ impl Service {
     pub fn server_stats(&self) -> StatsReply {
         let metrics = &self.metrics;
         let capacity = self.disks.iter().map(|disk| disk.capacity).sum();
+        let corrupt = self.disks.iter().map(|disk| disk.engine.metrics().corruptions.get()).sum();
         let values = [
             ("disks", self.disks.len() as u64),
             ("capacity_bytes", capacity),
@@ -52,7 +53,7 @@ impl Service {
             ("bytes_out", metrics.bytes_out.get()),
             ("busy", metrics.busy.get()),
             ("late", metrics.late.get()),
-            ("corrupt", metrics.corrupt.get()),
+            ("corrupt", corrupt),
             ("lost_chunks", self.host().map_or(0, |host| host.numbers().lost)),
             ("shm_clients", metrics.shm_clients.get()),
             // Last, so that it is read close to when it leaves: operators compare clocks with it.

@@ -14,6 +14,7 @@ mod etcd;
 #[allow(dead_code, reason = "shared with the tests of gateways")]
 mod etcd_members;
 mod files;
+mod forged;
 mod fsck;
 mod lost;
 mod members;
@@ -23,7 +24,9 @@ mod namespaces;
 mod objects;
 mod process;
 mod quotas;
+mod raise;
 mod slots;
+mod store_damage;
 mod strangers;
 mod two_mounts;
 mod wire;

@@ -74,7 +74,7 @@ fn a_node_shows_the_cluster_its_replicas_and_its_links() {
     let shown: BTreeSet<&str> = families.collect();
     let missing: Vec<&&str> = shown.difference(&written).collect();
     assert!(missing.is_empty(), "docs/metrics.md does not name {missing:?}");
-    let (_, of_a_cluster) = docs.split_once("## On a node of a cluster").unwrap();
+    let (_, of_a_cluster) = docs.split_once("## Of the cluster").unwrap();
     let (of_a_cluster, _) = of_a_cluster.split_once("\n### ").unwrap();
     for name in of_a_cluster.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next())
     {

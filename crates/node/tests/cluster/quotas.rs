@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use millpond_client::{Client, ClientOptions, GetOutcome, Keys, Room, Value};
-use millpond_types::wire::{ItemStatus, Leaders, NamespaceOpen};
+use millpond_types::wire::{ItemStatus, Leaders, NamespaceOpen, NamespaceSet};
 use millpond_types::{BlockKey, ByteSize, NamespaceInfo, NamespaceOptions};
 
 use crate::process::{Cluster, until};
@@ -127,6 +127,33 @@ fn a_namespace_that_evicts_stays_within_its_quota_and_keeps_the_newest() {
     assert!(newest >= 170, "{newest} of the newest 200");
     let held = store.held(0..5 * FIT);
     assert!((FIT * 8 / 10..=FIT + margin).contains(&held), "{held} of {FIT}");
+}
+
+/// A quota that is set, halved and taken away while the cluster runs holds on every node.
+#[test]
+fn a_quota_that_changes_in_place_holds_on_every_node() {
+    let cluster = Cluster::start(3, 2);
+    let client = client(&cluster);
+    let store = Store::open(&client, "small", true);
+    let set = |values: usize| {
+        let quota = Some(ByteSize((values * LEN) as u64));
+        let set = NamespaceSet { name: "small".to_owned(), quota, ..NamespaceSet::default() };
+        let changed = client.set_namespace(&set, None).unwrap();
+        assert_eq!(changed.id, store.namespace.id);
+    };
+    store.fill(0..FIT * 3 / 4, |_| ());
+    set(FIT / 2);
+    until("half the quota", || {
+        store.put(&[FIT]);
+        (store.used() <= FIT / 2 + 1).then_some(())
+    });
+    set(2 * FIT);
+    store.fill(2 * FIT..3 * FIT, |_| ());
+    assert!(store.used() > FIT, "twice the quota is made use of");
+    set(0);
+    store.fill(4 * FIT..6 * FIT, |_| ());
+    let held = store.held((4 * FIT..6 * FIT).step_by(20));
+    assert_eq!(held, FIT / 10, "nothing goes without a quota");
 }
 
 #[test]

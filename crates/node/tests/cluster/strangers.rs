@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use millpond_client::{Addresses, Client, ClientOptions, Volume};
 use millpond_types::BlockKey;
 use millpond_types::cluster::{Incarnation, NodeId, Refusal, Register, RegisterAnswer};
 use millpond_types::ids::Uuid128;
@@ -51,21 +52,18 @@ fn disks_of_another_cluster_are_refused_and_keep_what_they_have() {
     first.nodes[0].run();
 }
 
+/// One mode: a server without settings is a cluster, and grows by nodes that join it.
 #[test]
-fn a_server_that_stands_alone_is_no_cluster_and_says_so() {
+fn a_server_without_settings_grows_by_nodes_that_join() {
     let folder = tempfile::tempdir().unwrap();
-    let alone = Process::start(folder.path(), "alone", &[]);
-    let hello = alone.wire().hello;
-    assert_eq!(hello.cluster, Uuid128::NIL);
-    let mut node = Process::new(folder.path(), "node", &["--join", &alone.address]);
-    let said = node.run_refused();
-    assert!(said.contains("stands alone"), "{said}");
-    match alone.wire().call(Verb::Routing, &[0; 24], Duration::from_secs(1)) {
-        Err(Refused::Status(Status::Unsupported, text)) => {
-            assert!(text.contains("stands alone"), "{text}");
-        }
-        other => panic!("{other:?}"),
-    }
+    let first = Process::start(folder.path(), "first", &[]);
+    assert_ne!(first.wire().hello.cluster, Uuid128::NIL);
+    assert!(first.all_serve(), "READY means that its chains serve");
+    let second = Process::start(folder.path(), "second", &["--join", &first.address]);
+    assert_eq!(second.wire().hello.cluster, first.wire().hello.cluster);
+    until("two nodes", || {
+        first.status().is_some_and(|status| status.nodes.len() == 2).then_some(())
+    });
 }
 
 #[test]
@@ -125,33 +123,83 @@ fn a_process_without_disks_refuses_keys_and_goes_on() {
 }
 
 #[test]
-fn a_token_for_some_namespaces_is_not_a_nodes() {
+fn what_nodes_say_is_taken_from_holders_of_their_secret_only() {
     let folder = tempfile::tempdir().unwrap();
-    let tokens = folder.path().join("tokens");
-    std::fs::write(&tokens, "token-for-all\ntoken-for-some some-*\n").unwrap();
-    let part = folder.path().join("part");
-    std::fs::write(&part, "token-for-some\n").unwrap();
-    let whole = folder.path().join("whole");
-    std::fs::write(&whole, "token-for-all\n").unwrap();
-    let config = |name: &str, token: &std::path::Path| {
-        let path = folder.path().join(format!("{name}.toml"));
-        let text = format!("[cluster]\ntoken_file = \"{}\"\n", token.display());
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
         std::fs::write(&path, text).unwrap();
         path.display().to_string()
     };
-    let tokens = tokens.display().to_string();
-    let config_of_manager = config("manager", &whole);
-    let flags =
-        ["--manager", "--no-storage", "--token-file", &tokens, "--config", &config_of_manager];
+    let tokens = file("tokens", "token-for-all\ntoken-for-some some-*\n");
+    // The first manager makes the secret, in its data folder.
+    let flags = ["--manager", "--no-storage", "--token-file", &tokens];
     let manager = Process::start(folder.path(), "manager", &flags);
-    let node = |name: &str, token: &std::path::Path| {
-        let config = config(name, token);
-        let flags = ["--join", &manager.address, "--token-file", &tokens, "--config", &config];
+    let secret = folder.path().join("manager/node.secret");
+    let node = |name: &str, more: &[&str]| {
+        let flags = [&["--join", &manager.address, "--token-file", &tokens], more].concat();
         Process::new(folder.path(), name, &flags)
     };
-    let said = node("limited", &part).run_refused();
-    assert!(said.contains("limited to some namespaces"), "{said}");
-    let said = node("unknown", &folder.path().join("manager.toml")).run_refused();
+    let said = node("without", &[]).run_refused();
+    assert!(said.contains("--node-secret") && said.contains("node.secret"), "{said}");
+    let short = file("short", "too-short\n");
+    let said = node("short-one", &["--node-secret", &short]).run_refused();
+    assert!(said.contains("16 to 4096 characters"), "{said}");
+    let other = file("other", "another-secret-of-nodes\n");
+    let said = node("unknown", &["--node-secret", &other]).run_refused();
     assert!(said.contains("unknown token"), "{said}");
-    node("trusted", &whole).run();
+    let mut trusted = node("trusted", &["--node-secret", secret.to_str().unwrap()]);
+    trusted.run();
+
+    // A client's token, for all namespaces or for some, is no node's.
+    let register = Register { node: NodeId(Uuid128([9; 16])), ..Register::default() }.encode();
+    for (address, verb, meta) in [
+        (&manager.address, Verb::Register, register),
+        (&manager.address, Verb::Heartbeat, Vec::new()),
+        (&trusted.address, Verb::Peer, Vec::new()),
+        (&trusted.address, Verb::SlotAsk, Vec::new()),
+        (&trusted.address, Verb::SlotAnswer, Vec::new()),
+    ] {
+        for token in ["token-for-all", "token-for-some"] {
+            let mut wire = Wire::greet_with(address, token.as_bytes()).unwrap();
+            match wire.call(verb, &meta, Duration::from_secs(5)) {
+                Err(Refused::Status(Status::Unauthorized, text)) => {
+                    let is_limited = text.contains("limited to some namespaces");
+                    assert!(is_limited || text.contains("--node-secret"), "{verb:?}: {text}");
+                }
+                other => panic!("{verb:?} with {token}: {other:?}"),
+            }
+        }
+    }
+    let secret = std::fs::read_to_string(secret).unwrap();
+    let mut wire = Wire::greet_with(&manager.address, secret.trim().as_bytes()).unwrap();
+    let refused = wire.call(Verb::Heartbeat, &[], Duration::from_secs(5));
+    assert!(!matches!(refused, Err(Refused::Status(Status::Unauthorized, _))), "{refused:?}");
+}
+
+/// A mount or a volume needs metas as well as chunks.
+#[test]
+fn a_token_with_files_uses_files_and_no_other_token_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens");
+    let text = "token-for-all\ntoken-for-files +files\ntoken-for-both some-* +files\ntoken-for-some some-*\n";
+    std::fs::write(&tokens, text).unwrap();
+    let whole = folder.path().join("whole");
+    std::fs::write(&whole, "token-for-all\n").unwrap();
+    let config = folder.path().join("node.toml");
+    std::fs::write(&config, format!("[cluster]\ntoken_file = \"{}\"\n", whole.display())).unwrap();
+    let [tokens, config] = [tokens, config].map(|path| path.display().to_string());
+    let flags = ["--manager", "--form-nodes", "1", "--token-file", &tokens, "--config", &config];
+    let server = Process::start(folder.path(), "server", &flags);
+    let volume = |token: &str| {
+        let mut options = ClientOptions::new(server.address.parse::<Addresses>().unwrap());
+        options.token = token.to_owned();
+        let client = Client::new(options).unwrap();
+        Volume::open(client, "test")
+    };
+    for token in ["token-for-files", "token-for-both", "token-for-all"] {
+        let there = until("the volume", || volume(token).ok()).0;
+        there.mkdir(format!("/{token}"), 0o755).unwrap();
+    }
+    let refused = volume("token-for-some").err().unwrap().to_string();
+    assert!(refused.contains("+files"), "{refused}");
 }

@@ -4,7 +4,6 @@ use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use millpond_types::Crc32c;
 use millpond_types::cluster::{Routing, RoutingUpdate};
 use millpond_types::wire::{
     ErrorReply, FrameHeader, HEADER_BYTES, Hello, HelloReply, NamespaceOpen, NamespacesReply,
@@ -40,19 +39,16 @@ fn exchange(
     deadline: Duration,
 ) -> Result<Vec<u8>, Refused> {
     let header = FrameHeader {
-        flags: 0,
-        verb: verb as u16,
-        request_id: id,
-        meta_len: u32::try_from(meta.len()).unwrap(),
-        payload_len: 0,
         deadline_or_status: u32::try_from(deadline.as_millis()).unwrap(),
-        meta_crc: Crc32c::of(meta),
+        proof: 0x5eed,
+        ..FrameHeader::request(verb, id, meta)
     };
-    stream.write_all(&[&header.encode(), meta].concat())?;
+    let asked = header.asked();
+    stream.write_all(&header.frame(meta))?;
     let mut head = [0; HEADER_BYTES];
     stream.read_exact(&mut head)?;
     let header = FrameHeader::decode(&head).unwrap();
-    assert_eq!(header.request_id, id);
+    header.check_answers(asked).unwrap();
     let mut meta = vec![0; header.meta_len as usize];
     stream.read_exact(&mut meta)?;
     header.check_meta(&meta).unwrap();
@@ -73,6 +69,15 @@ impl Wire {
 
     /// Says hello with one protocol version.
     pub(crate) fn greet(address: &str, version: u16) -> Result<Self, Refused> {
+        Self::say_hello(address, version, b"")
+    }
+
+    /// Says hello with a credential.
+    pub(crate) fn greet_with(address: &str, token: &[u8]) -> Result<Self, Refused> {
+        Self::say_hello(address, u16::from(PROTOCOL_VERSION), token)
+    }
+
+    fn say_hello(address: &str, version: u16, token: &[u8]) -> Result<Self, Refused> {
         let address = address.parse().unwrap();
         let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
@@ -81,7 +86,7 @@ impl Wire {
             version_min: version,
             version_max: version,
             client: "test".to_owned(),
-            token: Vec::new(),
+            token: token.to_vec(),
         };
         let meta = exchange(&mut stream, (Verb::Hello, 0), &hello.encode(), Duration::ZERO)?;
         Ok(Self { stream, hello: HelloReply::decode(&meta).unwrap(), next: 1 })

@@ -18,6 +18,7 @@ mod late;
 mod lists;
 mod objects;
 mod parts;
+mod plain;
 mod refused;
 mod replicas;
 mod room;

@@ -53,6 +53,13 @@ impl Server {
         Self::run(&[&all[..], &MEMORY, flags].concat())
     }
 
+    /// Starts one that is given no more than its sizes: it founds its own cluster.
+    pub(crate) fn plain(flags: &[&str]) -> Self {
+        let key = ["--s3-access-key", ACCESS, "--s3-secret-key", SECRET];
+        let all = ["--http", "127.0.0.1:0", "--size", "1GiB"];
+        Self::run(&[&all[..], &MEMORY, &key, flags].concat())
+    }
+
     /// Starts one at an address that it has for good, so that it can die and start again.
     pub(crate) fn lasting() -> Self {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -55,7 +55,8 @@ fn a_block_device_keeps_values_through_kill_and_a_foreign_one_is_refused() {
     ];
     let start = || {
         let mut command = Command::new(MILLPOND);
-        command.args(flags);
+        // The records of its cluster are kept in the default folder.
+        command.args(flags).current_dir(folder.path());
         TestServer::spawn(command, folder.path())
     };
     let value = vec![7; 3_000_000];
@@ -83,6 +84,6 @@ fn a_block_device_keeps_values_through_kill_and_a_foreign_one_is_refused() {
         .output()
         .unwrap();
     assert!(copied.status.success());
-    let error = fails(Command::new(MILLPOND).args(flags));
+    let error = fails(Command::new(MILLPOND).args(flags).current_dir(folder.path()));
     assert!(error.contains("not a Millpond disk"), "{error}");
 }

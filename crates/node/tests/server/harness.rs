@@ -129,9 +129,15 @@ impl TestServer {
 
     /// The body and status of an HTTP page.
     pub(crate) fn page(&self, path: &str) -> (u16, String) {
+        self.page_as(path, "")
+    }
+
+    /// The same with more lines of a head, each with its end.
+    pub(crate) fn page_as(&self, path: &str, head: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(self.http).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
+        let lines = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{head}\r\n");
+        stream.write_all(lines.as_bytes()).unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();

@@ -3,8 +3,10 @@
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 
-use millpond_types::NamespaceOptions;
-use millpond_types::wire::{FrameHeader, Status, Verb};
+use millpond_chain::{Envelope, Payload, Peer, PeerBody, Tag, Update, Write};
+use millpond_types::cluster::{Chain, ChunkVersion, Routing, RoutingUpdate};
+use millpond_types::wire::{FrameHeader, RoutingRequest, Status, Verb};
+use millpond_types::{Ack, ChunkId, Crc32c, NamespaceOptions};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -55,6 +57,74 @@ fn garbage_is_survived() {
     until("no bytes are held", || server.metric("millpond_in_flight_bytes") == 0);
 }
 
+/// The bytes of a message between replicas.
+#[derive(Clone, Debug)]
+struct Bytes(Vec<u8>);
+
+impl Payload for Bytes {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn crc(&self) -> Crc32c {
+        Crc32c::of(&self.0)
+    }
+}
+
+/// An update as the replica before it would pass it on to the only one of `chain`, with so many bytes of attributes.
+fn forged(chain: &Chain, base: u64, attrs: usize) -> Vec<u8> {
+    let bytes = Bytes(vec![7; 10]);
+    let update = Update {
+        chunk: ChunkId(77),
+        tag: Tag::default(),
+        base: ChunkVersion(base),
+        version: ChunkVersion(1),
+        written: chain.version,
+        crc: bytes.crc(),
+        write: Write::Whole(bytes),
+        durability: Ack::Memory,
+    };
+    let to = chain.targets[0].target;
+    let peer = Peer { version: chain.version, body: PeerBody::Forward { update, ready: true } };
+    let (meta, payload) =
+        Envelope { chain: chain.id, from: to, to, peer }.encode(|_| vec![1; attrs]);
+    frame(Verb::Peer, 2, &meta, &payload.unwrap().0)
+}
+
+#[test]
+fn messages_that_no_replica_sends_are_refused_and_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = TestServer::start(folder.path(), &[]);
+    let mut wire = Wire::connect(&server);
+    let mut routing = Routing::default();
+    let request = RoutingRequest { cluster: routing.cluster, have: routing.version };
+    let reply = wire.call(Verb::Routing, &request.encode(), &[]).unwrap().ok();
+    routing.apply(RoutingUpdate::decode(&reply.meta).unwrap()).unwrap();
+    let chain = routing.chains.values().next().unwrap();
+    let refused = || server.metric("millpond_replica_refused_messages_total");
+    assert_eq!(refused(), 0);
+    let sound = forged(chain, 0, 40);
+    let messages = [
+        ("a version that does not follow its base", forged(chain, 5, 40)),
+        // The disk keeps 256 bytes beside a chunk, with what the protocol keeps there.
+        ("more attributes than a disk keeps", forged(chain, 0, 250)),
+        ("a message that ends early", frame(Verb::Peer, 2, &[1, 2, 3], &[])),
+        ("no message", frame(Verb::Peer, 2, &[0xff; 40], &[])),
+    ];
+    for (at, (what, message)) in (1..).zip(messages) {
+        throw(&server, &[frame(Verb::Hello, 1, &hello(b""), &[]), message].concat());
+        until(what, || refused() == at);
+    }
+    // From who does not come before it in the chain: no fault of the message.
+    throw(&server, &[frame(Verb::Hello, 1, &hello(b""), &[]), sound].concat());
+    wire.call(Verb::Ping, &[], &[]).unwrap().ok();
+    assert_eq!((refused(), server.metric("millpond_replicas_stopped")), (4, 0));
+    let ns = wire.open("model", NamespaceOptions::default()).id;
+    let (meta, payload) = put_request(ns, &[(key("x"), b"value")]);
+    wire.call(Verb::Put, &meta, &payload).unwrap().ok();
+    assert!(server.is_running(), "{}", server.log());
+}
+
 /// What a peer without a credential can make the server keep: nothing to speak of.
 #[test]
 fn strangers_allocate_nothing() {
@@ -64,16 +134,7 @@ fn strangers_allocate_nothing() {
     let server = TestServer::start(folder.path(), &["--token-file", &tokens.display().to_string()]);
     let before = server.metric("millpond_pool_used_bytes");
     let header = |verb: Verb, meta_len: u32, payload_len: u32| {
-        let header = FrameHeader {
-            flags: 0,
-            verb: verb as u16,
-            request_id: 1,
-            meta_len,
-            payload_len,
-            deadline_or_status: 0,
-            meta_crc: millpond_types::Crc32c(0),
-        };
-        header.encode()
+        FrameHeader { meta_len, payload_len, ..FrameHeader::request(verb, 1, b"") }.encode()
     };
     let mut strangers = Vec::new();
     for (verb, meta, payload) in

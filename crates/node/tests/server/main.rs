@@ -6,6 +6,7 @@
 )]
 #![allow(clippy::unwrap_used, reason = "a test may fail anywhere")]
 
+mod adopt;
 mod block_device;
 mod commands;
 mod crowds;
@@ -16,7 +17,9 @@ mod harness;
 mod hostile;
 mod pages;
 mod quota;
+mod room;
 mod shared_memory;
+mod slow_disk;
 mod tls;
 mod tokens;
 mod verbs;

@@ -1,6 +1,7 @@
 //! TLS on the TCP address.
 
 use std::net::TcpStream;
+use std::process::Command;
 use std::sync::Arc;
 
 use millpond_types::NamespaceOptions;
@@ -53,5 +54,14 @@ fn values_travel_encrypted() {
     assert!(!answer.starts_with(b"MLPD"));
     let mut local = Wire::connect_unix(&server.socket);
     assert!(local.get(ns, &[key("5000")])[0].is_some());
+    server.stop();
+
+    // And the other way round: TLS to a server that speaks none ends with what to change.
+    let server = TestServer::start(folder.path(), &[]);
+    let mut asks = Command::new(env!("CARGO_BIN_EXE_millpond"));
+    asks.args(["kv", "--address", &format!("localhost:{}", server.clients.port())]);
+    let said = asks.args(["--tls-ca", &cert, "get", "key"]).output().unwrap();
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("leave tls_ca (--tls-ca) out"), "{said}");
     server.stop();
 }

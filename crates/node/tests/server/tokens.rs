@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use millpond_client::{Client, ClientOptions, ErrorKind};
+use millpond_client::{Client, ClientOptions};
 use millpond_types::cluster::ChainId;
 use millpond_types::wire::{
     ChunkBases, ChunkChange, ChunkListRequest, ChunkReadRequest, ChunkStatRequest,
@@ -82,7 +82,7 @@ fn a_hang_up_does_not_end_a_server_without_tokens() {
 }
 
 #[test]
-fn files_need_a_cluster_and_a_token_that_allows_them() {
+fn files_need_a_token_that_allows_them() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tokens");
     replace(&path, "token-kv test*\ntoken-both test* +files\ntoken-all\n");
@@ -110,21 +110,57 @@ fn files_need_a_cluster_and_a_token_that_allows_them() {
             let (mut wire, _) = Wire::try_hello(&server, token.as_bytes());
             let reply = wire.call(verb, &meta, payload).unwrap();
             assert!(serves(&mut wire), "{verb:?} leaves the connection as it is");
-            (reply.status, reply.error())
+            let text = if reply.status == Status::Ok { String::new() } else { reply.error() };
+            (reply.status, text)
         };
         let (status, text) = answer("token-kv");
         assert_eq!(status, Status::Unauthorized, "{verb:?}");
         assert!(text.contains("+files"), "{text}");
         for token in ["token-both", "token-all"] {
             let (status, text) = answer(token);
-            assert_eq!(status, Status::Unsupported, "{verb:?}");
-            assert!(text.contains("millpond server --manager"), "{text}");
+            assert_eq!(status, Status::Ok, "{verb:?}: {text}");
         }
     }
     let mut options = ClientOptions::new(server.clients.to_string().parse().unwrap());
     options.token = "token-all".to_owned();
-    let error = Client::new(options).unwrap().chains(None).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-    assert!(error.to_string().contains("--manager"), "{error}");
+    Client::new(options).unwrap().chains(None).unwrap();
     server.stop();
+}
+
+#[test]
+fn pages_name_a_namespace_only_to_a_token_that_may_see_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokens");
+    std::fs::write(&path, "all-of-them-1\nlimited-one-1 prod/*\n").unwrap();
+    let server = TestServer::start(folder.path(), &["--token-file", &path.display().to_string()]);
+    let (mut wire, reply) = Wire::try_hello(&server, b"all-of-them-1");
+    reply.ok();
+    for name in ["prod/seen", "other/hidden"] {
+        wire.open(name, NamespaceOptions::default());
+    }
+    let seen = |page: &str, head: &str| {
+        let (status, body) = server.page_as(page, head);
+        assert_eq!(status, 200, "{page}: {body}");
+        (body.contains("prod/seen"), body.contains("other/hidden"))
+    };
+    for page in ["/metrics", "/v1/info"] {
+        assert_eq!(seen(page, ""), (false, false), "{page} without a token");
+        let limited = "Authorization: Bearer limited-one-1\r\n";
+        assert_eq!(seen(page, limited), (true, false), "{page}");
+        assert_eq!(seen(page, "Authorization: Bearer all-of-them-1\r\n"), (true, true), "{page}");
+        let unknown = server.page_as(page, "Authorization: Bearer nobodys-token\r\n");
+        assert_eq!(unknown.0, 401, "{page}");
+        assert!(!unknown.1.contains("prod/seen") && unknown.1.contains("token file"));
+        let foreign = server.page_as(page, "Authorization: Basic bWU6c2VjcmV0\r\n");
+        assert_eq!(foreign.0, 200, "what is for a proxy is no token: {page}");
+        assert!(!foreign.1.contains("prod/seen"));
+    }
+    let (status, body) = server.page("/metrics");
+    assert!(status == 200 && body.contains("millpond_requests_in_flight"), "sums are everybody's");
+    assert_eq!(server.page("/readyz").0, 200);
+
+    let open = tempfile::tempdir().unwrap();
+    let server = TestServer::start(open.path(), &[]);
+    Wire::connect(&server).open("prod/seen", NamespaceOptions::default());
+    assert!(server.page("/metrics").1.contains("prod/seen"), "an open server has no secrets");
 }

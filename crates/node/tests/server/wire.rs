@@ -47,17 +47,17 @@ pub(crate) fn key(text: impl AsRef<[u8]>) -> BlockKey {
     BlockKey::new(text.as_ref()).unwrap()
 }
 
-pub(crate) fn frame(verb: Verb, id: u64, meta: &[u8], payload: &[u8]) -> Vec<u8> {
-    let header = FrameHeader {
-        flags: 0,
-        verb: verb as u16,
-        request_id: id,
-        meta_len: u32::try_from(meta.len()).unwrap(),
-        payload_len: u32::try_from(payload.len()).unwrap(),
+fn header(verb: Verb, id: u64, meta: &[u8], payload: usize) -> FrameHeader {
+    FrameHeader {
+        payload_len: u32::try_from(payload).unwrap(),
         deadline_or_status: 30_000,
-        meta_crc: Crc32c::of(meta),
-    };
-    [&header.encode()[..], meta, payload].concat()
+        proof: u32::try_from(id % 1_000_003).unwrap() * 4_001,
+        ..FrameHeader::request(verb, id, meta)
+    }
+}
+
+pub(crate) fn frame(verb: Verb, id: u64, meta: &[u8], payload: &[u8]) -> Vec<u8> {
+    [&header(verb, id, meta, payload.len()).frame(meta)[..], payload].concat()
 }
 
 pub(crate) fn hello(token: &[u8]) -> Vec<u8> {
@@ -151,7 +151,7 @@ impl Wire {
     pub(crate) fn call(&mut self, verb: Verb, meta: &[u8], payload: &[u8]) -> io::Result<Reply> {
         let id = self.send(verb, meta, payload)?;
         let reply = self.receive()?;
-        assert_eq!(reply.header.request_id, id);
+        reply.header.check_answers(header(verb, id, meta, payload.len()).asked()).unwrap();
         Ok(reply)
     }
 

@@ -28,8 +28,10 @@ use aws_sdk_s3::primitives::{ByteStream, DateTime, DateTimeFormat, SdkBody};
 use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart, EncodingType, PolicyStatus};
 use aws_smithy_http_client::Builder;
 use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore, rustls_provider::CryptoMode};
+use aws_smithy_runtime_api::client::dns::{DnsFuture, ResolveDns, ResolveDnsError};
 use futures_util::Stream;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
+use millpond_env::lookup_unbounded;
 use s3s::StdError;
 use s3s::crypto::{Checksum as _, Md5};
 use tokio::time::{Instant, Sleep, sleep, timeout};
@@ -64,6 +66,17 @@ impl Intercept for Answers {
     }
 }
 
+/// Looks names up: a resolver that is silent holds few threads, and none of the gateway's. The SDK
+/// bounds the wait, with that for the connection.
+#[derive(Clone, Debug)]
+struct Names;
+
+impl ResolveDns for Names {
+    fn resolve_dns<'a>(&'a self, name: &'a str) -> DnsFuture<'a> {
+        DnsFuture::new(async move { lookup_unbounded(name).await.map_err(ResolveDnsError::new) })
+    }
+}
+
 /// An object store that is reached by the SDK.
 pub(crate) struct Aws {
     client: Client,
@@ -75,7 +88,8 @@ impl Aws {
     pub(crate) fn new(settings: &BackendSettings, keeping: &Arc<Keeping>) -> Self {
         let connect = Duration::from_millis(settings.connect_timeout_ms);
         let http = Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring));
-        let http = http.tls_context(trusted(settings.ca_pem.as_deref())).build_https();
+        let http = http.tls_context(trusted(settings.ca_pem.as_deref()));
+        let http = http.build_with_resolver(Names);
         let credentials = Credentials::builder()
             .access_key_id(&settings.access_key)
             .secret_access_key(&settings.secret_key.0)

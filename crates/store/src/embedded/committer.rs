@@ -13,6 +13,8 @@ use millpond_types::limits::{
 use tokio::sync::{mpsc, oneshot};
 
 use super::ahead::Ahead;
+use super::journal::Link;
+use super::keeper::Keeper;
 use super::{Published, Shared};
 use crate::backend::{Change, ChangeBatch, Commit};
 use crate::{Resolver, StoreError, Version};
@@ -33,6 +35,9 @@ pub(crate) struct Committer {
     shared: Arc<Shared>,
     resolver: Resolver,
     version: Version,
+    /// The last batch that was written.
+    last: Link,
+    keeper: Keeper,
     ahead: Ahead,
     /// When the disk had room last.
     had_room: Option<Tick>,
@@ -40,6 +45,12 @@ pub(crate) struct Committer {
     /// sync that is repeated may succeed without having written anything (Rebello et al., "Can
     /// Applications Recover from fsync Failures?", USENIX ATC 2020), so nothing is written any more.
     failed: Option<Arc<fjall::Error>>,
+}
+
+/// Where a store that was opened stands.
+pub(crate) struct Sealed {
+    pub(crate) last: Link,
+    pub(crate) keeper: Keeper,
 }
 
 /// What a round has gathered.
@@ -54,9 +65,11 @@ struct Round {
 }
 
 impl Committer {
-    pub(crate) fn new(shared: Arc<Shared>, resolver: Resolver, version: Version) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, resolver: Resolver, sealed: Sealed) -> Self {
         let ahead = Ahead::new(shared.path());
-        Self { shared, resolver, version, ahead, had_room: None, failed: None }
+        let Sealed { last, keeper } = sealed;
+        let version = Version(last.version);
+        Self { shared, resolver, version, last, keeper, ahead, had_room: None, failed: None }
     }
 
     /// Commits until the store is closed.
@@ -72,7 +85,9 @@ impl Committer {
                 }
             }
             self.finish(round);
+            self.keeper.look();
         }
+        self.keeper.end();
         self.shared.history.close();
     }
 
@@ -153,8 +168,8 @@ impl Committer {
         }
     }
 
-    /// One batch, because fjall writes a batch atomically, with the last value of each key; one sync.
-    fn write(&self, changes: &[ChangeBatch]) -> fjall::Result<()> {
+    /// One batch, because fjall writes a batch atomically, with the last value of each key; one sync. Then the seal says so.
+    fn write(&mut self, changes: &[ChangeBatch]) -> fjall::Result<()> {
         let shared = &self.shared;
         let changes = changes.iter().flat_map(|batch| &batch.changes);
         let writes: BTreeMap<_, _> =
@@ -163,8 +178,12 @@ impl Committer {
         for (key, value) in writes {
             shared.tables.write(&mut batch, key, value);
         }
-        shared.tables.write_version(&mut batch, self.version);
-        batch.commit()
+        shared.tables.write_version(&mut batch, self.version, self.last);
+        batch.commit()?;
+        let sequence = shared.tables.sequence()?;
+        let is_known = sequence > self.last.sequence;
+        self.last = Link { version: self.version.0, sequence: if is_known { sequence } else { 0 } };
+        Ok(self.keeper.wrote(self.last)?)
     }
 
     fn publish(&self, changes: &[ChangeBatch]) {

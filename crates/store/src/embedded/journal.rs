@@ -1,75 +1,254 @@
-//! What fjall's journals were before it opened them.
+//! fjall's journals, read before fjall reads them.
 //!
 //! fjall reads a journal up to the first entry that it cannot read and cuts off the rest, without a
 //! word. After a power cut that is right: the last batch may be torn, and nobody was told that
-//! it was committed. But a damaged entry in the middle would take acknowledged commits with it. So
-//! what was cut off is looked at: there may be one batch in it, not more. The same holds for a batch
-//! whose checksum is wrong, which fjall refuses to open: if it is the last one it is dropped here.
+//! it was committed. But a damaged entry in the middle would take acknowledged commits with it, and a journal that is gone or
+//! shorter is not noticed at all. So each batch names the one before it, in the record of the
+//! version; the chain is followed here from the oldest journal to the newest, and its end is compared with the seal. What is torn
+//! behind the end is cut off here, so that fjall has nothing to decide.
+//!
+//! ```text
+//! batch: 1 u8  items u32  sequence u64
+//!        items: 2 u8  kind u8  compression u8  tree u64  key u16  value u32  stored u32  key  value
+//!        3 u8  XXH3-64 of the items u64  "FJL" 3 u8
+//! ```
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use millpond_env::files::{FileReader, list, publish, truncate};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::damage::Damage;
+use super::seal::Seal;
+use super::tables::{Record, VERSION_KEY};
 
 /// How fjall ends a batch.
 const END: &[u8] = b"FJL\x03";
 /// What the copy of a torn journal is called; fjall reads `.jnl` only.
 const KEPT: &str = "damaged";
+/// Looked at for zeros at once.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// The journals of a store, oldest first, without the zeros they are preallocated with.
-pub(crate) struct Journals(Vec<(PathBuf, Vec<u8>)>);
+/// The end of the chain: a batch's version, and the number that fjall gave it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) version: u64,
+    pub(crate) sequence: u64,
+}
 
-impl Journals {
-    /// Reads the journals in `folder`: none when there is no such folder.
-    pub(crate) fn read(folder: &Path) -> io::Result<Self> {
-        let journals = journals(folder)?.into_iter().map(|(_, path)| {
-            let mut file = FileReader::open(&path)?;
-            let len = usize::try_from(file.len()?).map_err(|_| io::ErrorKind::FileTooLarge)?;
-            let mut bytes = vec![0; len];
-            file.read_exact(&mut bytes)?;
-            bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
-            Ok((path, bytes))
-        });
-        Ok(Self(journals.collect::<io::Result<_>>()?))
+impl Link {
+    /// True when both are one batch. 0 is a number that was not known.
+    fn is(&self, other: &Self) -> bool {
+        let one_number = self.sequence == other.sequence || self.sequence == 0;
+        self.version == other.version && one_number
     }
+}
 
-    /// Cuts the end mark of the last batch, so that fjall drops it; false when there is none.
-    /// If another batch has the wrong checksum, opening fails again, as it must.
-    pub(crate) fn drop_last_batch(&self) -> io::Result<bool> {
-        let Some((path, bytes)) = self.0.last().filter(|(_, bytes)| !bytes.is_empty()) else {
-            return Ok(false);
-        };
-        publish(&path.with_extension(KEPT), &[bytes])?;
-        truncate(path, bytes.len() as u64 - 1)?;
-        Ok(true)
-    }
+/// What the journals of a store have.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// The last batch; none where the journals have no batch.
+    pub(crate) last: Option<Link>,
+    /// The trees that batches write to: a bit for each.
+    pub(crate) trees: u64,
+    /// Journals that have bytes behind their last batch, where that ends, and their bytes.
+    torn: Vec<(PathBuf, usize, Vec<u8>)>,
+}
 
-    /// Looks at what fjall cut off when it opened them; what was lost with it, in words.
-    pub(crate) fn losses(&self) -> Option<String> {
-        for (index, (path, before)) in self.0.iter().enumerate() {
-            // A journal that is gone was in tables already.
-            let Ok(after) = FileReader::open(path).and_then(|file| file.len()) else { continue };
-            let cut = usize::try_from(after).ok().and_then(|after| before.get(after..));
-            let Some(cut) = cut.filter(|cut| !cut.is_empty()) else { continue };
-            let newest = index + 1 == self.0.len();
-            if newest && is_one_batch(cut) {
-                tracing::warn!(path = %path.display(), bytes = cut.len(),
-                    "the last batch of the store's journal is torn and was dropped");
-                continue;
-            }
-            let path = path.display();
-            return Some(format!(
-                "{path} cannot be read at byte {after}, and acknowledged commits follow: restore \
-                 it, or cut it off there to accept their loss"
-            ));
+impl Found {
+    /// Cuts off what nobody was told of, and keeps a copy of it.
+    pub(crate) fn cut(self) -> io::Result<()> {
+        for (path, end, bytes) in self.torn {
+            tracing::warn!(path = %path.display(), bytes = bytes.len() - end,
+                "the last batch of the store's journal is torn and was dropped: nobody was told that it was committed");
+            publish(&path.with_extension(KEPT), &[&bytes])?;
+            truncate(&path, end as u64)?;
         }
-        None
+        Ok(())
+    }
+}
+
+/// Reads the journals in `folder`, oldest first, and follows the chain.
+pub(crate) fn check(folder: &Path, seal: Option<&Seal>) -> Result<Found, Damage> {
+    let unreadable =
+        |path: &Path, error: &io::Error| Damage::new(path, format!("cannot be read: {error}"));
+    let all = journals(folder).map_err(|error| unreadable(folder, &error))?;
+    let mut found = Found::default();
+    for (_, path) in &all {
+        let bytes = read(path).map_err(|error| unreadable(path, &error))?;
+        let (end, wrong) = follow(path, &bytes, &mut found)?;
+        // A torn batch is the last of all; behind one in an older journal no batch may follow.
+        for (torn, at, _) in &found.torn {
+            if end > 0 {
+                let text = format!(
+                    "cannot be read at byte {at}, and acknowledged commits follow in {}",
+                    path.display()
+                );
+                return Err(Damage::new(torn, text));
+            }
+        }
+        if end == bytes.len() {
+            continue;
+        }
+        if !is_one_batch(&bytes[end..]) {
+            let text = format!("{wrong} at byte {end}, and acknowledged commits follow");
+            return Err(Damage::new(path, text));
+        }
+        found.torn.push((path.clone(), end, bytes));
+    }
+    if let (Some(seal), Some(last), Some((_, newest))) = (seal, found.last, all.last()) {
+        compare(seal, last, newest, &found)?;
+    }
+    Ok(found)
+}
+
+/// The journals have all that was acknowledged.
+fn compare(seal: &Seal, last: Link, newest: &Path, found: &Found) -> Result<(), Damage> {
+    let (path, at) = found.torn.first().map_or((newest, String::new()), |(path, end, _)| {
+        (path.as_path(), format!(" at byte {end}"))
+    });
+    if last.version < seal.version {
+        let text = format!(
+            "ends{at} with commit {}, but commit {} was acknowledged: it was cut or is damaged there",
+            last.version, seal.version
+        );
+        return Err(Damage::new(path, text));
+    }
+    if last.version == seal.version && seal.sequence != 0 && last.sequence != seal.sequence {
+        return Err(Damage::new(path, "is damaged in the number of its last batch"));
+    }
+    Ok(())
+}
+
+/// Follows the chain through one journal. Where its last whole batch ends, and why not later.
+fn follow(path: &Path, bytes: &[u8], found: &mut Found) -> Result<(usize, &'static str), Damage> {
+    let mut end = 0;
+    while end < bytes.len() {
+        let batch = match Batch::parse(&bytes[end..]) {
+            Ok(batch) => batch,
+            Err(wrong) => return Ok((end, wrong)),
+        };
+        found.trees |= batch.trees;
+        let before = batch.record.as_ref().and_then(|record| record.before);
+        let is_next = match (before, found.last) {
+            (Some(before), Some(last)) => before.is(&last),
+            // Written by a program that did not chain batches, or the first that is here.
+            _ => found.last.is_none_or(|last| batch.sequence > last.sequence),
+        };
+        if !is_next {
+            let text = format!(
+                "does not go on at byte {end} where the batch before ends: commits are missing in between"
+            );
+            return Err(Damage::new(path, text));
+        }
+        if let Some(record) = batch.record {
+            found.last = Some(Link { version: record.version.0, sequence: batch.sequence });
+        }
+        end += batch.len;
+    }
+    Ok((end, ""))
+}
+
+struct Batch {
+    len: usize,
+    sequence: u64,
+    trees: u64,
+    record: Option<Record>,
+}
+
+impl Batch {
+    fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
+        let torn = "has an entry that cannot be read";
+        let mut rest = Rest(bytes);
+        let (Some(1), Some(items), Some(sequence)) = (rest.u8(), rest.u32(), rest.u64()) else {
+            return Err(torn);
+        };
+        let start = bytes.len() - rest.0.len();
+        let (mut trees, mut record) = (0, None);
+        for _ in 0..items {
+            let item = rest.item().ok_or(torn)?;
+            trees |= 1_u64.checked_shl(u32::try_from(item.tree).unwrap_or(64)).unwrap_or(0);
+            // The record is the last item.
+            record =
+                (item.key == VERSION_KEY).then(|| Record::decode(item.value)).and_then(Result::ok);
+        }
+        let checked = &bytes[start..bytes.len() - rest.0.len()];
+        let (Some(3), Some(sum), Some(END)) = (rest.u8(), rest.u64(), rest.take(END.len())) else {
+            return Err(torn);
+        };
+        if sum != xxh3_64(checked) {
+            return Err("has a batch with a wrong checksum");
+        }
+        Ok(Self { len: bytes.len() - rest.0.len(), sequence, trees, record })
+    }
+}
+
+struct Item<'a> {
+    tree: u64,
+    key: &'a [u8],
+    value: &'a [u8],
+}
+
+/// What has not been read yet.
+struct Rest<'a>(&'a [u8]);
+
+impl<'a> Rest<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(taken)
     }
 
-    /// Puts all journals back as they were.
-    pub(crate) fn restore(&self) -> io::Result<()> {
-        self.0.iter().try_for_each(|(path, bytes)| publish(path, &[bytes]))
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
     }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn item(&mut self) -> Option<Item<'a>> {
+        match self.u8()? {
+            2 => {
+                let (kind, compression) = (self.u8()?, self.u8()?);
+                let tree = self.u64()?;
+                let key = u16::from_le_bytes(self.array()?);
+                let (value, stored) = (self.u32()?, self.u32()?);
+                // Values, deletions of two kinds; nothing is compressed.
+                if kind > 2 || compression != 0 || value != stored {
+                    return None;
+                }
+                let key = self.take(key.into())?;
+                Some(Item { tree, key, value: self.take(usize::try_from(stored).ok()?)? })
+            }
+            4 => Some(Item { tree: self.u64()?, key: &[], value: &[] }),
+            _ => None,
+        }
+    }
+}
+
+/// The bytes of a journal, without the zeros it is preallocated with.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = FileReader::open(path)?;
+    let len = usize::try_from(file.len()?).map_err(|_| io::ErrorKind::FileTooLarge)?;
+    let mut bytes = vec![0; len];
+    file.read_exact(&mut bytes)?;
+    let mut end = len;
+    while end >= ZEROS.len() && bytes[end - ZEROS.len()..end] == ZEROS {
+        end -= ZEROS.len();
+    }
+    end = bytes[..end].iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    bytes.truncate(end);
+    Ok(bytes)
 }
 
 /// The journals in `folder`, oldest first: none when there is no such folder.
@@ -84,6 +263,11 @@ pub(crate) fn journals(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
         files.into_iter().filter_map(|file| Some((number(&file.path)?, file.path))).collect();
     paths.sort();
     Ok(paths)
+}
+
+/// The path of a journal.
+pub(crate) fn journal(folder: &Path, number: u64) -> PathBuf {
+    folder.join(format!("{number}.jnl"))
 }
 
 /// True when at most one batch ends in `cut`, and then with its last byte.

@@ -6,11 +6,19 @@
 //! take back, and a batch is in the journal whole or not at all.
 
 mod ahead;
+mod check;
 mod committer;
+mod damage;
+#[cfg(test)]
+mod damage_tests;
 mod hot;
 mod journal;
+mod keeper;
+mod kept;
+mod seal;
 mod session;
 mod tables;
+mod trees;
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -19,20 +27,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fjall::Database;
+use millpond_env::files::{FileLock, make_folder};
 use millpond_env::{Rng, ThreadHandle, thread};
 use millpond_types::ByteSize;
 use millpond_types::limits::{
     STORE_COMMIT_QUEUE_MAX, STORE_CONFLICT_BYTES_MAX, STORE_WATCH_BYTES_MAX,
 };
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock};
 use tokio::sync::mpsc;
 
 use crate::backend::{Backend, BoxFuture, ChangeStream, Session};
 use crate::history::History;
 use crate::{KeyRange, Resolver, StoreError, Version};
-use committer::{Committer, Request};
+use check::Checked;
+use committer::{Committer, Request, Sealed};
+use damage::Damage;
 use hot::Hot;
-use journal::Journals;
+use journal::Link;
+use keeper::Keeper;
 use session::EmbeddedSession;
 use tables::Tables;
 
@@ -72,6 +84,9 @@ impl EmbeddedOptions {
 /// the memory it reads it into.
 const JOURNAL_BYTES_MAX: u64 = 128 << 20;
 
+/// Between two MiB of tables that are compared in the background: at most 100 MiB a second.
+const VERIFY_PAUSE: Duration = Duration::from_millis(10);
+
 /// A durable state of the store.
 pub(crate) struct Published {
     version: Version,
@@ -109,6 +124,9 @@ struct Handle {
     shared: Arc<Shared>,
     queue: Option<mpsc::Sender<Request>>,
     committer: Option<ThreadHandle<()>>,
+    /// Compares tables that the start left out.
+    verifier: Option<ThreadHandle<()>>,
+    closing: Arc<Closing>,
     rng: Mutex<Rng>,
 }
 
@@ -120,14 +138,20 @@ impl fmt::Debug for EmbeddedBackend {
 
 impl EmbeddedBackend {
     /// Opens the store, or makes it. Blocks for disk reads: everything committed since the last
-    /// flush of fjall's memory tables (128 MiB at most) is read from the journals.
+    /// flush of fjall's memory tables (128 MiB at most) is read from the journals, and tables are compared with their
+    /// checksums (256 MiB at most; the rest in the background).
+    ///
+    /// It starts with everything that was acknowledged, or not at all: whatever file is missing, cut or damaged.
     ///
     /// # Errors
-    /// `InUse` when another process has it open, `Config`, `Damaged`.
+    /// `InUse` when another process has it open, `Config`, `Damaged` with the file and what to do.
     pub fn open(options: &EmbeddedOptions) -> Result<Self, StoreError> {
         options.validate()?;
-        let database = open_database(options)?;
-        let (tables, version) = Tables::open(&database)?;
+        let (database, mut checked) = open_database(options)?;
+        let (tables, version) = Tables::open(&database, checked.is_used)?;
+        let last = last_batch(&checked, &tables, version, &options.path)?;
+        let keeper = Keeper::begin(&options.path, last, tables.numbers());
+        let keeper = keeper.map_err(|error| StoreError::Damaged(Box::new(error)))?;
         let history = History::new(version, STORE_WATCH_BYTES_MAX);
         let published = Arc::new(Published { version, snapshot: database.snapshot() });
         let shared = Arc::new(Shared {
@@ -139,63 +163,125 @@ impl EmbeddedBackend {
             history,
         });
         let resolver = Resolver::new(version, STORE_CONFLICT_BYTES_MAX);
-        let committer = Committer::new(Arc::clone(&shared), resolver, version);
+        let committer = Committer::new(Arc::clone(&shared), resolver, Sealed { last, keeper });
         let (queue, requests) = mpsc::channel(STORE_COMMIT_QUEUE_MAX);
         let committer = thread("store-commit", move || committer.run(requests))
             .map_err(|error| StoreError::Unavailable(Box::new(error)))?;
         let rng = Rng::from_os().map_err(|error| StoreError::Unavailable(Box::new(error)))?;
         let (queue, committer) = (Some(queue), Some(committer));
-        Ok(Self(Arc::new(Handle { shared, queue, committer, rng: Mutex::new(rng) })))
+        let closing = Arc::new(Closing::default());
+        let verifier = verify(std::mem::take(&mut checked.later), &closing)?;
+        let rng = Mutex::new(rng);
+        Ok(Self(Arc::new(Handle { shared, queue, committer, verifier, closing, rng })))
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        self.closing.close();
         self.queue.take();
-        if let Some(committer) = self.committer.take()
-            && committer.join().is_err()
-        {
-            tracing::error!(path = %self.shared.path.display(), "the store's committer panicked");
+        for thread in [self.committer.take(), self.verifier.take()].into_iter().flatten() {
+            if thread.join().is_err() {
+                tracing::error!(path = %self.shared.path.display(), "a thread of the store panicked");
+            }
         }
     }
 }
 
-fn open_database(options: &EmbeddedOptions) -> Result<Database, StoreError> {
-    let io_error = |error: std::io::Error| StoreError::Damaged(Box::new(error));
-    let journals = Journals::read(&options.path).map_err(io_error)?;
-    let mut opened = open_fjall(options);
-    // Only a batch that was being written when the power went can be torn, and it is the last.
-    // fjall refuses it where its checksum does not match; nobody was told that it was committed.
-    if let Err(StoreError::Damaged(error)) = &opened
-        && journals.drop_last_batch().map_err(io_error)?
-    {
-        tracing::warn!(path = %options.path.display(), error,
-            "the store's journal is damaged: trying without its last batch");
-        opened = open_fjall(options);
-        if opened.is_err() {
-            journals.restore().map_err(io_error)?;
+/// Whether the store is being closed.
+#[derive(Default)]
+struct Closing {
+    is_closing: Mutex<bool>,
+    closed: Condvar,
+}
+
+impl Closing {
+    fn close(&self) {
+        *self.is_closing.lock() = true;
+        self.closed.notify_all();
+    }
+
+    /// Waits a moment, and says whether it is.
+    fn pause(&self) -> bool {
+        let mut is_closing = self.is_closing.lock();
+        if !*is_closing {
+            self.closed.wait_for(&mut is_closing, VERIFY_PAUSE);
         }
+        *is_closing
     }
-    let database = opened?;
-    if let Some(losses) = journals.losses() {
-        drop(database);
-        journals.restore().map_err(io_error)?;
-        return Err(StoreError::Damaged(losses.into()));
+}
+
+/// The batch that the next one follows.
+fn last_batch(
+    checked: &Checked,
+    tables: &Tables,
+    version: Version,
+    path: &Path,
+) -> Result<Link, StoreError> {
+    let sealed = checked.seal.map_or(0, |seal| seal.version);
+    if version.0 < sealed {
+        let text =
+            format!("has commit {} as its last, but commit {sealed} was acknowledged", version.0);
+        return Err(Damage::new(path, text).told(path));
     }
-    Ok(database)
+    // What a table has may have lost its number: fjall forgets those of old values.
+    let known = checked.last.filter(|last| last.version == version.0);
+    match known {
+        Some(last) => Ok(last),
+        None => Ok(Link { version: version.0, sequence: tables.sequence().map_err(damaged)? }),
+    }
+}
+
+/// Compares tables, slowly: there is other work for the disk.
+fn verify(
+    tables: Vec<trees::Table>,
+    closing: &Arc<Closing>,
+) -> Result<Option<ThreadHandle<()>>, StoreError> {
+    if tables.is_empty() {
+        return Ok(None);
+    }
+    let closing = Arc::clone(closing);
+    let run = move || {
+        for table in tables {
+            let verified = table.verify(|| closing.pause());
+            // A table that is gone was merged into others.
+            if let Err(damage) = verified
+                && table.is_there()
+            {
+                tracing::error!(%damage, "a table of the store is damaged: what is asked of that part of it fails; \
+                    put the folder back from a copy (docs/store.md, \"Copies and damage\")");
+            }
+        }
+    };
+    let started = thread("store-verify", run);
+    started.map(Some).map_err(|error| StoreError::Unavailable(Box::new(error)))
+}
+
+fn open_database(options: &EmbeddedOptions) -> Result<(Database, Checked), StoreError> {
+    let path = &options.path;
+    let io_error =
+        |error: std::io::Error| Damage::new(path, format!("cannot be used: {error}")).told(path);
+    make_folder(path).map_err(io_error)?;
+    // fjall's own lock: nobody else writes while the folder is looked at, and repaired.
+    let lock = FileLock::take(&path.join("lock")).map_err(io_error)?;
+    let lock = lock.ok_or_else(|| StoreError::InUse { path: path.display().to_string() })?;
+    let checked = check::check(path)?;
+    drop(lock);
+    Ok((open_fjall(options)?, checked))
 }
 
 fn open_fjall(options: &EmbeddedOptions) -> Result<Database, StoreError> {
-    let builder = Database::builder(&options.path).cache_size(options.cache.0);
+    let path = &options.path;
+    let builder = Database::builder(path).cache_size(options.cache.0);
     let builder = builder.max_journaling_size(JOURNAL_BYTES_MAX);
-    // fjall asserts that the lengths in an entry agree, before it has looked at the checksum.
+    // fjall asserts what the files of a store say.
     match std::panic::catch_unwind(AssertUnwindSafe(|| builder.open())) {
         Ok(Ok(database)) => Ok(database),
         Ok(Err(fjall::Error::Locked)) => {
-            Err(StoreError::InUse { path: options.path.display().to_string() })
+            Err(StoreError::InUse { path: path.display().to_string() })
         }
-        Ok(Err(error)) => Err(damaged(error)),
-        Err(_) => Err(StoreError::Damaged("its journal breaks fjall's own rules".into())),
+        Ok(Err(error)) => Err(Damage::new(path, format!("cannot be opened: {error}")).told(path)),
+        Err(_) => Err(Damage::new(path, "breaks fjall's own rules").told(path)),
     }
 }
 

@@ -5,20 +5,76 @@
 //! and four new ones are merged with all that the next level has.
 
 use fjall::{
-    Database, Guard, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, Readable as _, Slice,
-    Snapshot,
+    AbstractTree as _, Database, Guard, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch,
+    Readable as _, Slice, Snapshot,
 };
 use millpond_types::meta::keys;
 
+use super::damage::Damage;
 use super::damaged;
+use super::journal::Link;
 use crate::{KeyRange, StoreError, Version};
 
-const VERSION_KEY: &[u8] = b"version";
+pub(crate) const VERSION_KEY: &[u8] = b"version";
 /// Bytes of contents that are written out at once. A sync of the journal waits behind them, and so does every commit: less is shorter
 /// and more often.
 const CONTENTS_AT_ONCE: u64 = 32 << 20;
-/// Follows the version where contents have a tree of their own. Programs that know of none refuse such a record.
+/// In the flags that follow the version: contents have a tree of their own. Programs that do not know a flag refuse the record.
 const APART: u8 = 1;
+/// In the flags: the batch before is named behind them.
+const CHAINED: u8 = 2;
+
+/// What each batch says of itself, under one key, as its last item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    /// The version that the batch makes.
+    pub(crate) version: Version,
+    /// Contents have a tree of their own.
+    pub(crate) is_apart: bool,
+    /// The batch before it; none in batches that were written by programs of before.
+    pub(crate) before: Option<Link>,
+}
+
+impl Record {
+    /// ```text
+    /// version u64  [flags u8  [version before u64  sequence before u64]]
+    /// ```
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.version.0.to_le_bytes().to_vec();
+        let chained = if self.before.is_some() { CHAINED } else { 0 };
+        bytes.push(chained | if self.is_apart { APART } else { 0 });
+        if let Some(before) = self.before {
+            bytes.extend(before.version.to_le_bytes());
+            bytes.extend(before.sequence.to_le_bytes());
+        }
+        bytes
+    }
+
+    pub(crate) fn decode(record: &[u8]) -> Result<Self, StoreError> {
+        let short = || StoreError::Damaged("the version counter has less than 8 bytes".into());
+        let (version, rest) = record.split_first_chunk::<8>().ok_or_else(short)?;
+        let version = Version(u64::from_le_bytes(*version));
+        let (flags, rest) = rest.split_first().map_or((0, rest), |(flags, rest)| (*flags, rest));
+        let before = match rest.split_first_chunk::<8>() {
+            None if rest.is_empty() && flags & CHAINED == 0 => Some(None),
+            Some((version, sequence)) if flags & CHAINED != 0 => {
+                sequence.try_into().ok().map(|sequence| {
+                    let version = u64::from_le_bytes(*version);
+                    Some(Link { version, sequence: u64::from_le_bytes(sequence) })
+                })
+            }
+            _ => None,
+        };
+        match before {
+            Some(before) if flags & !(APART | CHAINED) == 0 => {
+                Ok(Self { version, is_apart: flags & APART != 0, before })
+            }
+            _ => Err(StoreError::Damaged(
+                "the store was made by a newer program: start that one, or a newer one".into(),
+            )),
+        }
+    }
+}
 
 /// Where a page of a range comes from.
 pub(super) type Found<'a> = Box<dyn Iterator<Item = Guard> + 'a>;
@@ -32,22 +88,44 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    /// Opens the trees, or makes them.
-    pub(crate) fn open(database: &Database) -> Result<(Self, Version), StoreError> {
+    /// Opens the trees, or makes them where nothing was committed yet.
+    pub(crate) fn open(database: &Database, is_used: bool) -> Result<(Self, Version), StoreError> {
         let open = |name, options: &KeyspaceCreateOptions| {
+            if is_used && !database.keyspace_exists(name) {
+                let damage =
+                    Damage::new(super::trees::FOLDER, format!("has no tree of the name {name}"));
+                return Err(StoreError::Damaged(Box::new(damage)));
+            }
             database.keyspace(name, || options.clone()).map_err(damaged)
         };
         let options = KeyspaceCreateOptions::default();
         let (data, meta) = (open("data", &options)?, open("meta", &options)?);
         let record = meta.get(VERSION_KEY).map_err(damaged)?;
-        let (version, is_apart) = match record.as_deref() {
-            None => (Version(0), true),
-            Some(record) => read_version(record)?,
+        let (version, is_apart) = match record.as_deref().map(Record::decode).transpose()? {
+            None => (Version(0), !is_used || database.keyspace_exists("contents")),
+            Some(record) => (record.version, record.is_apart),
         };
         let contents = is_apart
             .then(|| open("contents", &options.max_memtable_size(CONTENTS_AT_ONCE)))
             .transpose()?;
         Ok((Self { data, contents, meta }, version))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn trees(&self) -> [&Keyspace; 3] {
+        [&self.data, &self.meta, self.contents.as_ref().unwrap()]
+    }
+
+    /// The trees, by fjall's number: a bit for each.
+    pub(crate) fn numbers(&self) -> u64 {
+        let all = [Some(&self.data), Some(&self.meta), self.contents.as_ref()];
+        all.into_iter().flatten().fold(0, |numbers, tree| numbers | 1 << (tree.id() % 64))
+    }
+
+    /// The number that fjall gave the last batch; 0 where it is not known any more.
+    pub(crate) fn sequence(&self) -> fjall::Result<u64> {
+        let found = self.meta.tree.get_internal_entry(VERSION_KEY, u64::MAX)?;
+        Ok(found.map_or(0, |entry| entry.key.seqno))
     }
 
     fn of(&self, key: &[u8]) -> &Keyspace {
@@ -97,25 +175,15 @@ impl Tables {
         }
     }
 
-    pub(crate) fn write_version(&self, batch: &mut OwnedWriteBatch, version: Version) {
-        let mut record = version.0.to_le_bytes().to_vec();
-        record.extend(self.contents.is_some().then_some(APART));
-        batch.insert(&self.meta, VERSION_KEY, record);
-    }
-}
-
-/// The version that a record says, and whether contents have a tree of their own.
-fn read_version(record: &[u8]) -> Result<(Version, bool), StoreError> {
-    let (version, rest) = record
-        .split_first_chunk::<8>()
-        .ok_or_else(|| StoreError::Damaged("the version counter has less than 8 bytes".into()))?;
-    let version = Version(u64::from_le_bytes(*version));
-    match rest {
-        [] => Ok((version, false)),
-        [APART] => Ok((version, true)),
-        _ => Err(StoreError::Damaged(
-            "the store was made by a newer program: start that one, or a newer one".into(),
-        )),
+    /// Says of a batch which version it makes, and which batch is before it. The last item of a batch.
+    pub(crate) fn write_version(
+        &self,
+        batch: &mut OwnedWriteBatch,
+        version: Version,
+        before: Link,
+    ) {
+        let record = Record { version, is_apart: self.contents.is_some(), before: Some(before) };
+        batch.insert(&self.meta, VERSION_KEY, record.encode());
     }
 }
 
@@ -123,12 +191,12 @@ fn read_version(record: &[u8]) -> Result<(Version, bool), StoreError> {
 mod tests {
     use fjall::{Database, KeyspaceCreateOptions};
 
-    use super::{Tables, VERSION_KEY, keys};
+    use super::{Link, Record, Tables, VERSION_KEY, keys};
     use crate::{KeyRange, StoreError, Version};
 
     fn open(path: &std::path::Path) -> Result<(Database, Tables, Version), StoreError> {
         let database = Database::builder(path).open().unwrap();
-        let (tables, version) = Tables::open(&database)?;
+        let (tables, version) = Tables::open(&database, database.keyspace_exists("data"))?;
         Ok((database, tables, version))
     }
 
@@ -151,10 +219,13 @@ mod tests {
             assert_eq!(tables.get(&at, &key).unwrap().as_deref(), Some(&b"old"[..]));
             assert_eq!(tables.range(&at, &KeyRange::all(), false).count(), 1);
             let mut batch = database.batch();
-            tables.write_version(&mut batch, Version(version + 1));
+            let before = Link { version, sequence: tables.sequence().unwrap() };
+            tables.write_version(&mut batch, Version(version + 1), before);
             batch.commit().unwrap();
             let record = tables.meta.get(VERSION_KEY).unwrap().unwrap();
-            assert_eq!(record.len(), 8, "programs of before go on with it");
+            let record = Record::decode(&record).unwrap();
+            assert_eq!(record.before, Some(before));
+            assert!(!record.is_apart && before.sequence < tables.sequence().unwrap());
         }
     }
 
@@ -165,10 +236,11 @@ mod tests {
         assert_eq!(version, Version(0));
         let mut batch = database.batch();
         tables.write(&mut batch, &[keys::CONTENTS, b"1"].concat(), Some(b"new"));
-        tables.write_version(&mut batch, Version(1));
+        tables.write_version(&mut batch, Version(1), Link::default());
         batch.commit().unwrap();
         let record = tables.meta.get(VERSION_KEY).unwrap().unwrap();
-        assert!(<[u8; 8]>::try_from(&record[..]).is_err(), "they want 8 bytes");
+        assert!(record.len() > 9, "they want 8 bytes, or 9");
+        assert!(tables.numbers() > 1 && tables.numbers() % 2 == 0, "0 is fjall's own");
         tables.meta.insert(VERSION_KEY, [&record[..8], &[9]].concat()).unwrap();
         drop((tables, database));
         let refused = open(folder.path()).map(drop).unwrap_err().to_string();

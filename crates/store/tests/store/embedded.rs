@@ -344,6 +344,8 @@ async fn reopen(original: &Path, journal: &Path, bytes: &[u8]) -> Result<u8, Sto
     let copy = tempfile::tempdir().unwrap();
     copy_folder(original, copy.path());
     std::fs::write(copy.path().join(journal.file_name().unwrap()), bytes).unwrap();
+    // After a power cut the seal may say less than there is: the journal is judged by itself.
+    std::fs::remove_file(copy.path().join("seal")).unwrap();
     let store = open(copy.path())?;
     let txn = store.begin();
     let count = txn.get(b"count").await?.map_or(0, |count| count[0]);
@@ -382,10 +384,10 @@ async fn a_torn_journal_loses_the_torn_transaction_only() {
             let found = reopen(folder.path(), &journal, &bytes).await.unwrap();
             assert!(expected.contains(&found), "cut at {cut}: {found} of {expected:?}");
         }
-        cut += 61;
+        cut += 127;
     }
     // The last batch has its end and not its middle: sectors reach the disk in any order.
-    for start in (batches[6] + 320..whole.len() - 8).step_by(3) {
+    for start in (batches[6] + 320..whole.len() - 8).step_by(11) {
         let mut bytes = whole.clone();
         bytes[start..whole.len().min(start + 50)].fill(0);
         bytes.resize(whole.len() + 4096, 0);
@@ -404,24 +406,8 @@ async fn damage_before_the_last_batch_is_not_passed_over() {
         let value = vec![n | 0x80; 300];
         300 + whole.windows(300).position(|window| window == value).unwrap()
     };
-    // Any byte, of values, keys, lengths, checksums and marks, but for one field: fjall's checksum
-    // does not cover the sequence number of a batch (docs/store.md names that limit).
-    let in_sequence_number = |at: usize| {
-        let mark = whole[..at].windows(4).rposition(|bytes| bytes == b"FJL\x03");
-        mark.is_some_and(|mark| (mark + 9..mark + 17).contains(&at))
-    };
-    // Before its key an item has the length of its value twice, and fjall goes by the second.
-    let in_first_length = |at: usize| {
-        let begins = |key: usize| {
-            let keys = [&b"count"[..], b"version", b"f/c"];
-            keys.iter().any(|name| whole[key..].starts_with(name))
-        };
-        (at + 5..=at + 8).any(begins)
-    };
+    // Any byte, of values, keys, lengths, numbers, checksums and marks.
     for at in (end(2)..end(4)).step_by(23).chain((end(3)..end(3) + 80).step_by(3)) {
-        if in_sequence_number(at) || in_first_length(at) {
-            continue;
-        }
         let mut bytes = whole.clone();
         bytes[at] ^= 0x41;
         let opened = reopen(folder.path(), &journal, &bytes).await;

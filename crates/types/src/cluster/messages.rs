@@ -4,7 +4,7 @@ use super::{
     ChainId, ChainVersion, ConfigRecord, ConfigVersion, DiskId, Incarnation, LocalState, NodeId,
     RoutingVersion, TargetId,
 };
-use crate::ids::{GroupId, SlotId, Uuid128};
+use crate::ids::{ClusterSecret, GroupId, SlotId, Uuid128};
 
 /// A disk as its node offers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +107,8 @@ pub enum RegisterAnswer {
         cluster: Uuid128,
         /// The newest routing.
         routing: RoutingVersion,
+        /// What the ids of chunks are keyed by, if the cluster has a secret.
+        secret: Option<ClusterSecret>,
     },
     /// Not let in.
     Refused(Refusal),

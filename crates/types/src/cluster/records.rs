@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Chain, ChainId, DiskId, NodeId, RoutingVersion, SlotPlace, TargetId};
-use crate::ids::Uuid128;
+use crate::ids::{ClusterSecret, Uuid128};
 use crate::limits::{REPLICAS_MAX, SLOT_PAGE, SLOTS};
 use crate::units::UnixSeconds;
 
@@ -103,6 +103,8 @@ pub struct ClusterRecord {
     pub seed: u64,
     /// Tables of chains with other numbers of replicas, for files that ask for them.
     pub more: TableSet,
+    /// What the ids of chunks are keyed by; none in a cluster that was founded before protocol 12.
+    pub secret: Option<ClusterSecret>,
 }
 
 impl ClusterRecord {

@@ -26,6 +26,9 @@ pub enum WireError {
     /// A checksum does not match.
     #[error("checksum of the {0} does not match: the bytes were damaged on the way")]
     Checksum(&'static str),
+    /// A reply does not prove that it answers the request with its id.
+    #[error("a reply to another request: somebody else uses this connection")]
+    Answer,
 }
 
 /// Reads values off a byte slice.

@@ -1,13 +1,14 @@
 //! The fixed part of every frame.
 
 use super::codec::{Reader, WireError, Writer};
+use super::verb::{Status, Verb};
 use crate::checksum::Crc32c;
 use crate::limits::{META_BYTES_MAX, PAYLOAD_BYTES_MAX};
 
 /// First four bytes of every frame: `MLPD`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"MLPD");
 /// The protocol version that this build speaks.
-pub const PROTOCOL_VERSION: u8 = 11;
+pub const PROTOCOL_VERSION: u8 = 12;
 /// Length of the header in bytes.
 pub const HEADER_BYTES: usize = 40;
 /// The frame is a reply.
@@ -31,7 +32,7 @@ pub const FLAG_LEND: u8 = 4;
 /// | 20 | 4 | payload length in bytes |
 /// | 24 | 4 | request: deadline in ms from receipt (0: the server's default); reply: status |
 /// | 28 | 4 | CRC-32C of the meta |
-/// | 32 | 4 | reserved, zero |
+/// | 32 | 4 | request: a random number; reply: proof of the request that it answers |
 /// | 36 | 4 | CRC-32C of bytes 0 to 35 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
@@ -49,9 +50,85 @@ pub struct FrameHeader {
     pub deadline_or_status: u32,
     /// Checksum of the meta.
     pub meta_crc: Crc32c,
+    /// A number drawn at random for a request, [`FrameHeader::asked`]'s proof for a reply.
+    pub proof: u32,
+}
+
+/// What a reply must be the answer to: known to the side that asked, and proven by the side that answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The request's id.
+    pub request_id: u64,
+    /// CRC-32C of the request's random number, id, verb and meta checksum.
+    pub proof: u32,
 }
 
 impl FrameHeader {
+    /// A request without payload, random number and deadline.
+    #[must_use]
+    pub fn request(verb: Verb, request_id: u64, meta: &[u8]) -> Self {
+        Self {
+            flags: 0,
+            verb: verb as u16,
+            request_id,
+            meta_len: u32::try_from(meta.len()).unwrap_or(u32::MAX),
+            payload_len: 0,
+            deadline_or_status: 0,
+            meta_crc: Crc32c::of(meta),
+            proof: 0,
+        }
+    }
+
+    /// The answer to what was asked with `verb`, without payload.
+    #[must_use]
+    pub fn reply(asked: Asked, verb: Verb, status: Status, meta: &[u8]) -> Self {
+        Self {
+            flags: FLAG_REPLY,
+            deadline_or_status: u32::from(status as u16),
+            proof: asked.proof,
+            ..Self::request(verb, asked.request_id, meta)
+        }
+    }
+
+    /// What the answer to this request must prove.
+    #[must_use]
+    pub fn asked(&self) -> Asked {
+        let mut bytes = [0; 18];
+        bytes[..4].copy_from_slice(&self.proof.to_le_bytes());
+        bytes[4..12].copy_from_slice(&self.request_id.to_le_bytes());
+        bytes[12..14].copy_from_slice(&self.verb.to_le_bytes());
+        bytes[14..].copy_from_slice(&self.meta_crc.0.to_le_bytes());
+        // Zero stands for no proof.
+        let proof = Crc32c::of(&bytes).0.max(1);
+        Asked { request_id: self.request_id, proof }
+    }
+
+    /// Checks that this reply answers what was asked. Ids alone do not tell: two processes that share a
+    /// connection, by a fork or by a fault of anybody, count the same ids.
+    ///
+    /// # Errors
+    /// [`WireError::Answer`]; [`WireError::Field`] for a frame that is no reply.
+    pub fn check_answers(&self, asked: Asked) -> Result<(), WireError> {
+        if self.flags & FLAG_REPLY == 0 {
+            return Err(WireError::Field("flags"));
+        }
+        // Said before any request was read, by a server that takes no more connections.
+        let is_unasked = self.verb == Verb::Hello as u16
+            && self.proof == 0
+            && self.deadline_or_status != u32::from(Status::Ok as u16);
+        let is_answer = self.request_id == asked.request_id && self.proof == asked.proof;
+        if is_answer || is_unasked { Ok(()) } else { Err(WireError::Answer) }
+    }
+
+    /// The frame without its payload: the header, then `meta`.
+    #[must_use]
+    pub fn frame(&self, meta: &[u8]) -> Vec<u8> {
+        let mut frame = Vec::with_capacity(HEADER_BYTES + meta.len());
+        frame.extend_from_slice(&self.encode());
+        frame.extend_from_slice(meta);
+        frame
+    }
+
     /// Encodes the header and its checksum.
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
@@ -65,7 +142,7 @@ impl FrameHeader {
         w.u32(self.payload_len);
         w.u32(self.deadline_or_status);
         w.u32(self.meta_crc.0);
-        w.u32(0);
+        w.u32(self.proof);
         let mut out = [0; HEADER_BYTES];
         let bytes = w.into_bytes();
         out[..36].copy_from_slice(&bytes);
@@ -94,8 +171,8 @@ impl FrameHeader {
             payload_len: r.u32()?,
             deadline_or_status: r.u32()?,
             meta_crc: Crc32c(r.u32()?),
+            proof: r.u32()?,
         };
-        let _reserved = r.u32()?;
         if r.u32()? != Crc32c::of(&bytes[..36]).0 {
             return Err(WireError::Checksum("header"));
         }

@@ -9,7 +9,7 @@ use crate::cluster::{
     Register, RegisterAnswer, RoutingVersion, SlotDone, SlotProgress, SlotsMoved, TargetId,
     TargetReport,
 };
-use crate::ids::{GroupId, SlotId};
+use crate::ids::{ClusterSecret, GroupId, SlotId};
 use crate::limits::{ADDRESSES_MAX, NAMESPACES_MAX, NODE_DISKS_MAX, NODE_TARGETS_MAX, SLOTS};
 
 impl Register {
@@ -126,10 +126,12 @@ impl RegisterAnswer {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(64);
         match self {
-            Self::Accepted { cluster, routing } => {
+            Self::Accepted { cluster, routing, secret } => {
                 w.u8(1);
                 write_uuid(&mut w, *cluster);
                 w.u64(routing.0);
+                w.u8(u8::from(secret.is_some()));
+                w.raw(secret.as_ref().map_or(&[], |secret| &secret.0));
             }
             Self::Refused(refusal) => {
                 w.u8(2);
@@ -154,7 +156,15 @@ impl RegisterAnswer {
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let mut r = Reader::new(bytes);
         let answer = match r.u8()? {
-            1 => Self::Accepted { cluster: read_uuid(&mut r)?, routing: RoutingVersion(r.u64()?) },
+            1 => Self::Accepted {
+                cluster: read_uuid(&mut r)?,
+                routing: RoutingVersion(r.u64()?),
+                secret: if read_bool(&mut r, "secret of a cluster")? {
+                    Some(ClusterSecret(r.array()?))
+                } else {
+                    None
+                },
+            },
             2 => Self::Refused(read_refusal(&mut r)?),
             3 => Self::Retry { after_ms: r.u32()? },
             4 => Self::NotPrimary(read_text_list(&mut r, ADDRESSES_MAX, "addresses")?),

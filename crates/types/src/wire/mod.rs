@@ -25,7 +25,7 @@ pub use files::{
     FileChunkInfo, PlacedChunk, ReadPart, WritePart,
 };
 pub use header::{
-    FLAG_LEND, FLAG_REPLY, FLAG_SHM, FrameHeader, HEADER_BYTES, MAGIC, PROTOCOL_VERSION,
+    Asked, FLAG_LEND, FLAG_REPLY, FLAG_SHM, FrameHeader, HEADER_BYTES, MAGIC, PROTOCOL_VERSION,
 };
 pub use records::{RECORD_MAGIC, RECORD_VERSION, Record};
 pub use replies::{
@@ -34,7 +34,8 @@ pub use replies::{
 };
 pub use requests::{
     GetRequest, Hello, ItemTag, KeysRequest, Leaders, ListRequest, MatchRequest, NamespaceOpen,
-    NamespaceRef, Planned, PutItem, PutRequest, ShmAttach, ShmRelease, StatsRequest, Tags,
+    NamespaceRef, NamespaceSet, Planned, PutItem, PutRequest, ShmAttach, ShmRelease, StatsRequest,
+    Tags,
 };
 pub use slots::{SlotAnswer, SlotAsk, SlotOp, SlotOutcome};
 pub use verb::{Status, Verb};

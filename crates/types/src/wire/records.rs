@@ -8,6 +8,7 @@ use crate::cluster::{
     DiskState, EventRecord, HeadRecord, Incarnation, LeaseRecord, NodeId, NodeRecord, NodeState,
     RoutingVersion, SLOT_PAGES, SlotPage, TableSet, TargetId, TargetMove, Term, TermRecord,
 };
+use crate::ids::ClusterSecret;
 use crate::ids::Uuid128;
 use crate::limits::{ADDRESSES_MAX, EVENT_BYTES_MAX, SETTINGS_MAX, SLOT_PAGE};
 use crate::units::UnixSeconds;
@@ -179,9 +180,12 @@ impl Record for ClusterRecord {
         write_uuid(w, self.cluster);
         w.u8(self.replicas);
         w.u64(self.seed);
-        // Without any as builds before protocol 9 wrote it, which had no such tables.
-        if self.more != TableSet::default() {
+        // What a build before protocol 9, or before 12, wrote ends here, or behind the tables.
+        if self.more != TableSet::default() || self.secret.is_some() {
             w.u8(self.more.bits());
+        }
+        if let Some(secret) = &self.secret {
+            w.raw(&secret.0);
         }
     }
 
@@ -189,7 +193,8 @@ impl Record for ClusterRecord {
         let (cluster, replicas, seed) = (read_uuid(r)?, r.u8()?, r.u64()?);
         let bits = if r.is_empty() { 0 } else { r.u8()? };
         let more = TableSet::of_bits(bits).ok_or(WireError::Field("chain tables of a cluster"))?;
-        Ok(Self { cluster, replicas, seed, more })
+        let secret = if r.is_empty() { None } else { Some(ClusterSecret(r.array()?)) };
+        Ok(Self { cluster, replicas, seed, more, secret })
     }
 }
 

@@ -5,8 +5,9 @@ use crate::checksum::Crc32c;
 use crate::cluster::{ChainId, ChainVersion, RoutingVersion};
 use crate::ids::{BlockKey, GroupId};
 use crate::limits::{BATCH_KEYS_MAX, CHUNK_BYTES_MAX, LIST_KEYS_MAX, TOKEN_BYTES_MAX};
-use crate::namespace::NamespaceOptions;
+use crate::namespace::{NamespaceOptions, Priority};
 use crate::placement::leader_index;
+use crate::units::ByteSize;
 
 /// First frame of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,6 +116,65 @@ impl NamespaceRef {
         let name = r.str8()?.to_owned();
         r.finish()?;
         Ok(Self { name })
+    }
+}
+
+/// Changes options of a namespace; those that are none stay.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamespaceSet {
+    /// Its name.
+    pub name: String,
+    /// Bytes it may hold; 0 for no quota.
+    pub quota: Option<ByteSize>,
+    /// Seconds after which what is stored from now on expires; 0 for never.
+    pub ttl_seconds: Option<u32>,
+    /// Eviction class of what is stored from now on.
+    pub priority: Option<Priority>,
+}
+
+impl NamespaceSet {
+    /// Changes the options of the namespace.
+    pub fn apply(&self, options: &mut NamespaceOptions) {
+        options.quota = self.quota.unwrap_or(options.quota);
+        options.ttl_seconds = self.ttl_seconds.unwrap_or(options.ttl_seconds);
+        options.priority = self.priority.unwrap_or(options.priority);
+    }
+
+    /// Encodes the request's meta.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        w.str8(&self.name);
+        let marks = [self.quota.is_some(), self.ttl_seconds.is_some(), self.priority.is_some()];
+        w.u8(marks.iter().rev().fold(0, |bits, mark| bits << 1 | u8::from(*mark)));
+        if let Some(quota) = self.quota {
+            w.u64(quota.0);
+        }
+        if let Some(seconds) = self.ttl_seconds {
+            w.u32(seconds);
+        }
+        if let Some(priority) = self.priority {
+            w.u8(priority as u8);
+        }
+        w.into_bytes()
+    }
+
+    /// Decodes the request's meta.
+    ///
+    /// # Errors
+    /// [`WireError`] naming the field.
+    pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(meta);
+        let name = r.str8()?.to_owned();
+        let marks = r.u8()?;
+        if !(1..=7).contains(&marks) {
+            return Err(WireError::Field("options"));
+        }
+        let quota = if marks & 1 == 0 { None } else { Some(ByteSize(r.u64()?)) };
+        let ttl_seconds = if marks & 2 == 0 { None } else { Some(r.u32()?) };
+        let priority = if marks & 4 == 0 { None } else { Some(r.u8()?.try_into()?) };
+        r.finish()?;
+        Ok(Self { name, quota, ttl_seconds, priority })
     }
 }
 

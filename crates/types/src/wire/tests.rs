@@ -7,7 +7,8 @@ use crate::checksum::Crc32c;
 use crate::cluster::{ChainId, ChainVersion, ChunkVersion, Incarnation, NodeId, RoutingVersion};
 use crate::ids::{BlockKey, ChunkId, DataId, FileChunk, GroupId, SlotId, Uuid128};
 use crate::limits::{CHUNK_BYTES_MAX, FILE_PARTS_MAX};
-use crate::namespace::{Ack, NamespaceInfo, NamespaceOptions};
+use crate::namespace::{Ack, NamespaceInfo, NamespaceOptions, Priority};
+use crate::units::ByteSize;
 
 fn key(n: u8) -> BlockKey {
     BlockKey::new(&[n; 32]).unwrap()
@@ -93,6 +94,12 @@ fn control_samples() -> Vec<Sample> {
     let options = NamespaceOptions::default();
     let open = NamespaceOpen { name: "model".into(), create: true, options };
     let name = NamespaceRef { name: "n".into() };
+    let set = NamespaceSet {
+        name: "n".into(),
+        quota: Some(ByteSize(1 << 40)),
+        ttl_seconds: Some(60),
+        priority: Some(Priority::High),
+    };
     let stats = StatsRequest { namespace: GroupId(1) };
     let routing = RoutingRequest { cluster: Uuid128([1; 16]), have: RoutingVersion(2) };
     let suspect = SuspectRequest { node: NodeId(Uuid128([4; 16])) };
@@ -100,6 +107,7 @@ fn control_samples() -> Vec<Sample> {
         ("hello", hello.encode(), |b| Hello::decode(b).is_ok()),
         ("open", open.encode(), |b| NamespaceOpen::decode(b).is_ok()),
         ("ref", name.encode(), |b| NamespaceRef::decode(b).is_ok()),
+        ("set", set.encode(), |b| NamespaceSet::decode(b).is_ok()),
         ("stats", stats.encode(), |b| StatsRequest::decode(b).is_ok()),
         ("attach", ShmAttach { payload_bytes: 1, lends: true }.encode(), |b| {
             ShmAttach::decode(b).is_ok()
@@ -315,6 +323,7 @@ fn header_refuses_every_flipped_bit() {
         payload_len: 34,
         deadline_or_status: 0,
         meta_crc: Crc32c(5),
+        proof: 9,
     };
     let bytes = header.encode();
     assert_eq!(FrameHeader::decode(&bytes), Ok(header));
@@ -322,6 +331,37 @@ fn header_refuses_every_flipped_bit() {
         let mut bad = bytes;
         bad[bit / 8] ^= 1 << (bit % 8);
         assert!(FrameHeader::decode(&bad).is_err(), "bit {bit}");
+    }
+}
+
+/// A reply proves what it answers, not only which id that had.
+#[test]
+fn a_reply_answers_one_request_and_no_other() {
+    let request = FrameHeader { proof: 77, ..FrameHeader::request(Verb::Get, 7, b"key") };
+    let reply = FrameHeader::reply(request.asked(), Verb::Get, Status::Ok, b"value");
+    assert_eq!(
+        FrameHeader::decode(&reply.encode()).unwrap().check_answers(request.asked()),
+        Ok(())
+    );
+    let others = [
+        FrameHeader { proof: 78, ..request },
+        FrameHeader { request_id: 8, ..request },
+        FrameHeader { verb: Verb::Contains as u16, ..request },
+        FrameHeader { proof: 77, ..FrameHeader::request(Verb::Get, 7, b"kez") },
+    ];
+    for other in others {
+        assert_eq!(reply.check_answers(other.asked()), Err(WireError::Answer), "{other:?}");
+    }
+    assert_eq!(request.check_answers(request.asked()), Err(WireError::Field("flags")));
+    let unasked = |verb, status| FrameHeader {
+        proof: 0,
+        ..FrameHeader::reply(request.asked(), verb, status, b"")
+    };
+    assert_eq!(unasked(Verb::Hello, Status::Busy).check_answers(request.asked()), Ok(()));
+    for (verb, status) in
+        [(Verb::Hello, Status::Ok), (Verb::Get, Status::Ok), (Verb::Get, Status::Busy)]
+    {
+        assert_eq!(unasked(verb, status).check_answers(request.asked()), Err(WireError::Answer));
     }
 }
 
@@ -342,7 +382,7 @@ proptest! {
     }
 
     #[test]
-    fn flipped_messages_never_panic(which in 0usize..33, at in any::<usize>(), bits in 1u8..) {
+    fn flipped_messages_never_panic(which in 0usize..34, at in any::<usize>(), bits in 1u8..) {
         let (_, mut bytes, decodes) = samples().swap_remove(which);
         let at = at % bytes.len();
         bytes[at] ^= bits;

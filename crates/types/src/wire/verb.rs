@@ -46,6 +46,8 @@ wire_enum! {
         NamespaceList = 11,
         /// Removes a namespace and its blocks.
         NamespaceDrop = 12,
+        /// Changes options of a namespace.
+        NamespaceSet = 13,
         /// Stores values; the first one stored under a key wins.
         Put = 20,
         /// Reads values.

@@ -5,6 +5,7 @@ mod image;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -75,7 +76,16 @@ struct State {
     events: u64,
     faults: Vec<Fault>,
     full: bool,
+    /// Where ranges must be reserved.
+    room: Option<Room>,
     yields: Option<Rng>,
+}
+
+/// Which ranges are reserved, by their starts, and how many bytes more can be.
+#[derive(Debug, Default)]
+struct Room {
+    left: u64,
+    ranges: BTreeSet<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -111,6 +121,7 @@ impl FakeDisk {
             events: 0,
             faults: Vec::new(),
             full: false,
+            room: None,
             yields: None,
         };
         Self { state: Arc::new(Mutex::new(state)), capacity, crash_point }
@@ -126,6 +137,12 @@ impl FakeDisk {
     /// Makes an operation fail, once.
     pub fn inject(&self, fault: Fault) {
         self.state.lock().faults.push(fault);
+    }
+
+    /// From now on ranges must be reserved, and so many bytes of those that are not can be; ranges are known by their
+    /// starts. Whether a write goes to a reserved one is not checked.
+    pub fn set_room(&self, bytes: u64) {
+        self.state.lock().room.get_or_insert_default().left = bytes;
     }
 
     /// From now on every write fails with `StorageFull`, or no longer does.
@@ -258,6 +275,26 @@ impl State {
 }
 
 impl Disk for FakeDisk {
+    fn takes_room(&self) -> bool {
+        self.state.lock().room.is_some()
+    }
+
+    async fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        check_range(self.capacity, offset, len)?;
+        self.pause().await;
+        let mut state = self.state.lock();
+        let Some(room) = &mut state.room else { return Ok(()) };
+        if room.ranges.contains(&offset) {
+            return Ok(());
+        }
+        if room.left < len {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        room.left -= len;
+        room.ranges.insert(offset);
+        Ok(())
+    }
+
     /// What is done for such disks is done here too.
     fn first_write_is_dear(&self) -> bool {
         true

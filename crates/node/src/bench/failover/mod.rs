@@ -9,6 +9,7 @@ mod chart;
 mod load;
 mod processes;
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -57,8 +58,8 @@ pub struct FailoverArgs {
     /// Size of the values
     #[arg(long, default_value = "4KiB")]
     size: ByteSize,
-    /// Write the result to this file as JSON
-    #[arg(long, value_name = "FILE")]
+    /// Print the result as JSON; with FILE, print it as text and write that there
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
     /// Draw throughput over time to this file
     #[arg(long, value_name = "FILE.svg")]
@@ -175,7 +176,7 @@ fn tell(args: &FailoverArgs, (chains, rounds, calls): (usize, &[Round], &[Call])
     let kind = args.kind.to_possible_value().map_or_else(String::new, |it| it.get_name().into());
     let failed = calls.iter().filter(|call| !call.is_complete).count();
     let title = format!("{kind}: {} times, {chains} chains, values of {}", rounds.len(), args.size);
-    println!("{title}\n\n  {:<24}{:>9}{:>9}", "", "p50", "p100");
+    let mut text = format!("{title}\n\n  {:<24}{:>9}{:>9}\n", "", "p50", "p100");
     let mut lines = vec![
         ("writes of every chain", rounds.iter().map(|round| round.writes).collect::<Vec<_>>()),
         ("reads of every chain", rounds.iter().map(|round| round.reads).collect()),
@@ -187,33 +188,30 @@ fn tell(args: &FailoverArgs, (chains, rounds, calls): (usize, &[Round], &[Call])
     let mut figures = serde_json::Map::new();
     for (what, times) in lines {
         let (p50, p100) = middle_and_last(times);
-        println!("  {what:<24}{p50:>8.3}s{p100:>8.3}s");
+        let _ = writeln!(text, "  {what:<24}{p50:>8.3}s{p100:>8.3}s");
         figures.insert(what.replace(' ', "_"), json!({ "p50_s": p50, "p100_s": p100 }));
     }
-    println!("\n  {} calls, {failed} without all their answers", calls.len());
+    let _ = writeln!(text, "\n  {} calls, {failed} without all their answers", calls.len());
     if let Some(path) = &args.chart {
         let marks: Vec<f64> = rounds.iter().map(|round| round.at.as_secs_f64()).collect();
         std::fs::write(path, chart::svg(&title, calls, (chains, &marks)))
             .with_context(|| format!("write {}", path.display()))?;
     }
-    if let Some(path) = &args.json {
-        let each: Vec<_> = rounds
-            .iter()
-            .map(|round| {
-                json!({
-                    "name": round.name, "at_s": round.at.as_secs_f64(),
-                    "writes_s": round.writes.as_secs_f64(), "reads_s": round.reads.as_secs_f64(),
-                    "primary_s": round.primary.map(|time| time.as_secs_f64()),
-                })
+    let each: Vec<_> = rounds
+        .iter()
+        .map(|round| {
+            json!({
+                "name": round.name, "at_s": round.at.as_secs_f64(),
+                "writes_s": round.writes.as_secs_f64(), "reads_s": round.reads.as_secs_f64(),
+                "primary_s": round.primary.map(|time| time.as_secs_f64()),
             })
-            .collect();
-        let all = json!({
-            "kind": kind, "chains": chains, "calls": calls.len(), "calls_failed": failed,
-            "figures": figures, "rounds": each,
-        });
-        super::report::write_json(path, &all)?;
-    }
-    Ok(())
+        })
+        .collect();
+    let all = json!({
+        "kind": kind, "chains": chains, "calls": calls.len(), "calls_failed": failed,
+        "figures": figures, "rounds": each,
+    });
+    super::report::give(args.json.as_deref(), &text, &all)
 }
 
 #[cfg(test)]

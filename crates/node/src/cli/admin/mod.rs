@@ -12,7 +12,8 @@ use millpond_types::limits::REPLICAS_MAX;
 use millpond_types::wire::{NamespacesReply, Verb};
 use serde_json::json;
 
-use self::names::{Named, Short};
+use self::names::Named;
+pub(super) use self::names::Short;
 use self::remote::{Cluster, Where};
 use self::wait::Waited;
 use super::{FAILED, OK, Outcome, output};
@@ -79,7 +80,7 @@ enum Command {
     },
     /// Show the settings of the cluster.
     Config,
-    /// Change a setting of the cluster.
+    /// Change a setting of the cluster; `replicas` gives every chain more of them.
     Set {
         /// Its name.
         name: String,

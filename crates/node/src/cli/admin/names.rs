@@ -103,11 +103,11 @@ fn disk_line(disk: &Disk) -> String {
 
 /// Shows identities by as many digits as tell them apart.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Short(usize);
+pub(in crate::cli) struct Short(usize);
 
 impl Short {
     /// For the nodes and disks of a cluster.
-    pub(super) fn of(status: &Status) -> Self {
+    pub(in crate::cli) fn of(status: &Status) -> Self {
         let nodes = status.nodes.iter().map(|node| node.id.as_str());
         let disks = status.disks.iter().map(|disk| disk.id.as_str());
         let mut ids: Vec<&str> = nodes.chain(disks).collect();
@@ -121,7 +121,7 @@ impl Short {
     }
 
     /// The beginning of an identity.
-    pub(super) fn show(self, id: &str) -> String {
+    pub(in crate::cli) fn show(self, id: &str) -> String {
         id.chars().take(self.0).collect()
     }
 }

@@ -28,8 +28,8 @@ pub(in crate::cli) struct Where {
         global = true,
         value_name = "HOST:PORT",
         value_delimiter = ',',
-        default_value = "127.0.0.1:7440",
-        env = "MILLPOND_SERVER"
+        default_value = crate::cli::default_address(),
+        env = "MILLPOND_ADDRESS"
     )]
     pub(in crate::cli) server: Vec<String>,
     /// Credential, when the cluster asks for one.
@@ -47,6 +47,11 @@ impl Where {
     /// A cluster that asks for no credential.
     pub(in crate::cli) fn at(server: Vec<String>) -> Self {
         Self { server, token: String::new(), tls_ca: None, timeout: Span(Duration::from_secs(2)) }
+    }
+
+    /// The same, asked with other patience.
+    pub(in crate::cli) fn within(self, timeout: Duration) -> Self {
+        Self { timeout: Span(timeout), ..self }
     }
 
     /// A connection to one server, over TCP.

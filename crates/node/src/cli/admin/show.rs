@@ -11,6 +11,8 @@ use super::names::Short;
 use crate::admin::{Chain, Config, Event, Node, Progress, Slot, SlotTotals, Status};
 use crate::cli::output::table;
 
+/// A node that lives is heard twice a second.
+const SILENT_MS: u64 = 1_100;
 /// Lines of a status for nodes and problems: a screen has 24.
 const NODES_SHOWN: usize = 6;
 const PROBLEMS_SHOWN: usize = 4;
@@ -47,7 +49,7 @@ pub(super) fn status(status: &Status) -> String {
     out.push_str(&table(&summary(status)));
     out.push('\n');
     if status.problems.is_empty() {
-        out.push_str("All is well.\n\n");
+        out.push_str(&well(status, short));
     }
     for problem in status.problems.iter().take(PROBLEMS_SHOWN) {
         let _ = writeln!(out, "! {}\n  -> {}", problem.what, problem.advice);
@@ -68,6 +70,19 @@ pub(super) fn status(status: &Status) -> String {
         let _ = writeln!(out, "and {more} more: 'millpond admin nodes'");
     }
     out
+}
+
+/// Nothing is wrong, as far as the managers know: a node that was just killed counts as alive until its lease ends.
+fn well(status: &Status, short: Short) -> String {
+    let silent = |node: &&Node| node.alive && node.silent_ms.is_some_and(|ms| ms >= SILENT_MS);
+    match status.nodes.iter().find(silent) {
+        None => "All is well.\n\n".to_owned(),
+        Some(node) => format!(
+            "Nothing is wrong yet, but node {} was last heard {}: it is gone after 2 s.\n\n",
+            short.show(&node.id),
+            ago(node.silent_ms.unwrap_or(0))
+        ),
+    }
 }
 
 fn summary(status: &Status) -> Vec<Vec<String>> {

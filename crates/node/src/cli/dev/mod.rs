@@ -6,6 +6,7 @@ mod plan;
 mod process;
 mod up;
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,6 +16,8 @@ use millpond_env::ProcessSignal;
 
 use self::network::Partition;
 use self::plan::{Network, Role, State, Store, Wish};
+use super::admin::Short;
+use super::admin::remote::Where;
 use super::interrupt::Interrupt;
 use super::{FAILED, OK, Outcome, output};
 use crate::config::Size;
@@ -26,6 +29,9 @@ pub(super) const EXAMPLES: &str = "Examples:
   millpond dev up --nodes 3 --replicas 3 --managers 3 --store etcd --netns
   millpond dev partition n1 --from n2 --one-way && millpond dev heal
   millpond dev down --purge";
+
+/// The managers of a cluster on this host answer at once; without them nodes are shown without their identity.
+const ASK: Duration = Duration::from_millis(500);
 
 /// Addresses that clients are given to find a cluster by.
 const CLIENT_ADDRESSES: usize = 4;
@@ -148,7 +154,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     let mut state = State::read(&folder)?.with_context(missing)?;
     match &args.command {
         Command::Up(_) => Ok(OK),
-        Command::Status => output::bytes(status(&state).as_bytes()),
+        Command::Status => output::bytes(status(&state, &identities(&state)).as_bytes()),
         Command::Env => output::bytes(environment(&state).as_bytes()),
         Command::Down { purge } => down(&mut state, &folder, *purge),
         Command::Kill(it) => signal(&mut state, &folder, (&it.name, ProcessSignal::Kill)),
@@ -220,9 +226,24 @@ fn wish(up: &Up, folder: &Path, program: PathBuf) -> anyhow::Result<State> {
     })
 }
 
+/// The beginning of each node's identity, as `millpond admin` shows and takes it, by address.
+fn identities(state: &State) -> BTreeMap<String, String> {
+    if state.members.iter().all(|member| member.running().is_none()) {
+        return BTreeMap::new();
+    }
+    let cluster = Where::at(state.servers()).within(ASK).cluster();
+    let Ok(status) = cluster.and_then(|mut cluster| cluster.status()) else {
+        return BTreeMap::new();
+    };
+    let short = Short::of(&status);
+    let nodes = status.nodes.iter();
+    let named = nodes.flat_map(|node| node.addresses.iter().map(|at| (at.clone(), &node.id)));
+    named.map(|(address, id)| (address, short.show(id))).collect()
+}
+
 /// A line for each process.
-fn status(state: &State) -> String {
-    let head = ["NAME", "ROLE", "ADDRESS", "METRICS", "PID", "STATE"];
+fn status(state: &State, identities: &BTreeMap<String, String>) -> String {
+    let head = ["NAME", "ROLE", "NODE", "ADDRESS", "METRICS", "PID", "STATE"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for member in &state.members {
         let running = member.running();
@@ -242,6 +263,7 @@ fn status(state: &State) -> String {
                 Role::Storage => "node",
             }
             .to_owned(),
+            identities.get(&member.address()).cloned().unwrap_or_else(|| "-".to_owned()),
             member.address(),
             match member.role {
                 Role::Etcd => "-".to_owned(),
@@ -259,11 +281,7 @@ fn environment(state: &State) -> String {
     // Several, so that clients find the cluster whichever member is killed.
     let servers = state.servers();
     let few = &servers[..servers.len().min(CLIENT_ADDRESSES)];
-    format!(
-        "export MILLPOND_SERVER={}\nexport MILLPOND_ADDRESS={}\n",
-        servers.join(","),
-        few.join(",")
-    )
+    format!("unset MILLPOND_SERVER\nexport MILLPOND_ADDRESS={}\n", few.join(","))
 }
 
 fn down(state: &mut State, folder: &Path, purge: bool) -> Outcome {
@@ -295,6 +313,13 @@ fn signal(state: &mut State, folder: &Path, (name, signal): (&str, ProcessSignal
         while process.is_there() && !interrupt.pause(Duration::from_millis(5)) {}
         state.set_process(name, None);
         state.write(folder)?;
+        if state.member(name)?.role == Role::Storage {
+            let known = identities(state).remove(&state.member(name)?.address());
+            let node = known.map_or_else(String::new, |id| format!(", node {id},"));
+            let text =
+                format!("{name}{node} was killed; managers miss it when its lease ends, in 2 s");
+            return output::line(&text);
+        }
     }
     Ok(OK)
 }

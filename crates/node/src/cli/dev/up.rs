@@ -7,11 +7,11 @@ use anyhow::{Context as _, bail};
 use millpond_env::RealClock;
 
 use super::plan::{Role, State};
-use super::{environment, network, process, status};
+use super::{environment, identities, network, process, status};
 use crate::admin::{Chain, Node, Status};
 use crate::cli::admin::remote::{Cluster, Where};
 use crate::cli::interrupt::Interrupt;
-use crate::cli::{Outcome, output};
+use crate::cli::{Outcome, output, told};
 
 /// How long chains may take to be made and to serve.
 const SERVE_MAX: Duration = Duration::from_mins(2);
@@ -59,7 +59,8 @@ pub(super) fn run(folder: &Path, wish: impl FnOnce(PathBuf) -> anyhow::Result<St
         }
         return Err(error);
     }
-    output::bytes(format!("{}\n{}", status(&state), environment(&state)).as_bytes())
+    let shown = status(&state, &identities(&state));
+    output::bytes(format!("{shown}\n{}", environment(&state)).as_bytes())
 }
 
 fn start_all(state: &mut State, folder: &Path, interrupt: &mut Interrupt) -> anyhow::Result<()> {
@@ -87,10 +88,10 @@ fn wait_serving(state: &State, interrupt: &mut Interrupt) -> anyhow::Result<()> 
             Ok(status) if serves(&status, nodes) => match cluster.chains(false) {
                 Ok(chains) if chains.iter().all(begun) => return Ok(()),
                 Ok(_) => "replicas begin".to_owned(),
-                Err(error) => format!("{error:#}"),
+                Err(error) => told(&error),
             },
             Ok(status) => describe(&status, nodes),
-            Err(error) => format!("{error:#}"),
+            Err(error) => told(&error),
         };
         for member in &state.members {
             if member.running().is_none() {

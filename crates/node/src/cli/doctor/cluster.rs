@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use millpond_client::{ClientError, ErrorKind};
 use millpond_types::ByteSize;
 
 use super::Report;
 use super::way::{self, Way};
 use crate::admin::{Disk, Node, Status};
 use crate::cli::admin::remote::Where;
+use crate::cli::told;
 
 /// Clocks further apart make expiry and the order of logs a matter of luck.
 const CLOCK_MS_MAX: i64 = 500;
@@ -37,7 +39,10 @@ pub(super) fn look(report: &mut Report, at: &Where) -> anyhow::Result<()> {
     let status = match at.cluster()?.status() {
         Ok(status) => status,
         Err(error) => {
-            no_manager(report, at, &error);
+            match refusal(&error) {
+                Some(why) => report.fail("token", "the cluster refuses this credential", why),
+                None => no_manager(report, at, &error),
+            }
             return Ok(());
         }
     };
@@ -61,11 +66,17 @@ pub(super) fn look(report: &mut Report, at: &Where) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What a server that takes no questions with this credential says to that.
+fn refusal(error: &anyhow::Error) -> Option<String> {
+    let error = error.chain().find_map(|cause| cause.downcast_ref::<ClientError>())?;
+    (error.kind() == ErrorKind::Unauthorized).then(|| error.to_string())
+}
+
 /// Nobody speaks for the cluster: says which of the addresses given have a server at all.
 fn no_manager(report: &mut Report, at: &Where, error: &anyhow::Error) {
     report.fail(
         "managers",
-        format!("{error:#}"),
+        told(error),
         "start a manager, or name nodes of the cluster with --server",
     );
     for address in &at.server {
@@ -73,7 +84,7 @@ fn no_manager(report: &mut Report, at: &Where, error: &anyhow::Error) {
             Ok(way) => report.ok(format!("server {address}"), speed(&way)),
             Err(error) => {
                 let fix = "start it, or open the port between here and there";
-                report.fail(format!("server {address}"), format!("{error:#}"), fix);
+                report.fail(format!("server {address}"), told(&error), fix);
             }
         }
     }
@@ -140,20 +151,32 @@ fn versions(report: &mut Report, status: &Status) {
     for node in status.nodes.iter().filter(|node| node.alive) {
         nodes_of.entry(&node.build).or_default().push(name(node));
     }
-    let here = env!("CARGO_PKG_VERSION");
+    let here = crate::BUILD;
+    let mixed = nodes_of.keys().any(|build| nodes_of.keys().any(|other| !is_alike(build, other)));
     let told: Vec<String> = nodes_of
         .iter()
         .map(|(version, nodes)| format!("{version} on {}", nodes.join(", ")))
         .collect();
-    if nodes_of.len() > 1 {
+    if mixed {
         let fix = "finish the upgrade: restart the others with the newest, one after the other";
         report.warn("versions", told.join("; "), fix);
-    } else if nodes_of.keys().any(|version| *version != here) {
+    } else if nodes_of.keys().any(|build| !is_alike(build, here)) {
         let text = format!("all nodes run {}, this program is {here}", told.join("; "));
         report.warn("versions", text, "use the nodes' version here too");
     } else {
         report.ok("versions", format!("{here} everywhere"));
     }
+}
+
+/// Whether two programs may be of one source: of one version and, where both tell it, of one commit.
+fn is_alike(build: &str, other: &str) -> bool {
+    let parts = |build: &str| match build.split_once(" (") {
+        Some((version, commit)) => (version.to_owned(), Some(commit.to_owned())),
+        None => (build.to_owned(), None),
+    };
+    let ((version, commit), (other_version, other_commit)) = (parts(build), parts(other));
+    version == other_version
+        && (commit == other_commit || commit.is_none() || other_commit.is_none())
 }
 
 /// Measures the way to a node over the first of its addresses that answers.
@@ -176,8 +199,11 @@ fn node_way(report: &mut Report, at: &Where, node: &Node) -> Option<Way> {
                 break;
             }
             Err(error) => {
-                let text = format!("lives, and does not answer here: {error:#}");
-                let fix = "open the port between here and there, or correct 'cluster.advertise'";
+                let text = format!("lives, and does not answer here: {}", told(&error));
+                let fix = refusal(&error).unwrap_or_else(|| {
+                    "open the port between here and there, or correct 'cluster.advertise'"
+                        .to_owned()
+                });
                 report.fail(what.clone(), text, fix);
             }
         }
@@ -301,7 +327,7 @@ mod tests {
 
     fn node(id: &str) -> Node {
         let addresses = vec![format!("{id}:7440")];
-        let build = env!("CARGO_PKG_VERSION").to_owned();
+        let build = crate::BUILD.to_owned();
         Node { id: id.to_owned(), addresses, build, alive: true, ..Node::default() }
     }
 
@@ -412,6 +438,14 @@ mod tests {
         assert_eq!(mixed.verdict, Verdict::Warn);
         assert!(mixed.text.contains("0.0.9 on b (b:7440)"), "{mixed:?}");
         assert_eq!(with(&[&old]).verdict, Verdict::Warn);
+    }
+
+    #[test]
+    fn builds_of_one_version_are_alike_unless_their_commits_differ() {
+        assert!(is_alike("0.1.0 (aaaa)", "0.1.0 (aaaa)"));
+        assert!(is_alike("0.1.0", "0.1.0 (aaaa)"), "one of a tarball");
+        assert!(!is_alike("0.1.0 (aaaa)", "0.1.0 (bbbb)"));
+        assert!(!is_alike("0.1.0 (aaaa)", "0.2.0 (aaaa)"));
     }
 
     #[test]

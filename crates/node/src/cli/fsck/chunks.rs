@@ -297,7 +297,7 @@ impl Check<'_> {
             if attempt == ATTEMPTS {
                 return Err(error);
             }
-            self.progress.println(format!("{error:#}: again"));
+            self.progress.println(format!("{}: again", crate::cli::told(&error)));
             if Interrupt::install()?.pause(RETRY) {
                 bail!("interrupted");
             }

@@ -26,7 +26,7 @@ pub(super) const EXAMPLES: &str =
 Examples:
   millpond kv put greeting hello
   millpond kv get greeting
-  tar c models | millpond kv put backup -
+  tar c notes | millpond kv put backup -        (64 MiB at most)
   millpond kv ls --namespace demo --json
   millpond kv ns create demo --quota 10GiB --ttl 24h --ack disk";
 
@@ -37,7 +37,7 @@ const ROOM_FIRST: usize = 64 << 10;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Address of the server: HOST:PORT or unix:PATH; of a cluster one or several nodes, with commas.
-    #[arg(long, global = true, default_value = "127.0.0.1:7440", env = "MILLPOND_ADDRESS")]
+    #[arg(long, global = true, default_value = super::default_address(), env = "MILLPOND_ADDRESS")]
     address: String,
     /// Credential, when the server asks for one.
     #[arg(long, global = true, env = "MILLPOND_TOKEN", hide_env_values = true, default_value = "")]
@@ -51,7 +51,7 @@ pub(super) struct Args {
     /// Time that a call may take.
     #[arg(long, global = true, default_value = "10s")]
     timeout: Span,
-    /// Print JSON.
+    /// Print JSON. A value that is no text is printed in hex.
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -69,6 +69,9 @@ enum Command {
         /// Read the value from a file.
         #[arg(long, short, conflicts_with = "value")]
         file: Option<PathBuf>,
+        /// A key that has a value already is no failure; the value stays.
+        #[arg(long)]
+        if_absent: bool,
     },
     /// Read a value to standard output or a file.
     Get {
@@ -144,11 +147,16 @@ impl Keys {
 /// A key as it can be given to a command again.
 fn show_key(key: &BlockKey) -> String {
     let bytes = key.as_bytes();
-    let plain = |b: &u8| b.is_ascii_graphic() || *b == b' ';
-    if bytes.iter().all(plain) && !bytes.starts_with(b"hex:") {
-        return String::from_utf8_lossy(bytes).into_owned();
+    // What a terminal does not show as it is, such as a mark of writing direction, is not text here.
+    match str::from_utf8(bytes) {
+        Ok(text) if text.chars().all(is_shown) && !text.starts_with("hex:") => text.to_owned(),
+        _ => format!("hex:{}", hex(bytes)),
     }
-    format!("hex:{}", hex(bytes))
+}
+
+/// Whether a character is shown as itself, or is a quotation mark or backslash, which only code escapes.
+fn is_shown(c: char) -> bool {
+    matches!(c, '\'' | '"' | '\\') || c.escape_debug().eq([c])
 }
 
 /// A table of namespaces, or one JSON object a line.
@@ -170,7 +178,7 @@ pub(super) fn run(args: &Args) -> Outcome {
         Err(error) => {
             let kind = error.downcast_ref::<ClientError>().map(ClientError::kind);
             if kind == Some(ErrorKind::NoNamespace) {
-                eprintln!("millpond: {error:#}");
+                eprintln!("millpond: {}", super::told(&error));
                 return Ok(ABSENT);
             }
             Err(error)
@@ -200,7 +208,9 @@ impl Args {
 
 fn act(args: &Args) -> Outcome {
     match &args.command {
-        Command::Put { key, value, file } => put(args, key, value.as_deref(), file.as_ref()),
+        Command::Put { key, value, file, if_absent } => {
+            put(args, key, &read_value(value.as_deref(), file.as_ref())?, *if_absent)
+        }
         Command::Get { key, output } => get(args, key, output.as_ref()),
         Command::Ls { prefix } => ls(args, prefix),
         Command::Stat { server } => stat(args, *server),
@@ -231,23 +241,25 @@ fn read_value(value: Option<&str>, file: Option<&PathBuf>) -> anyhow::Result<Vec
     }
 }
 
-fn put(args: &Args, key: &str, value: Option<&str>, file: Option<&PathBuf>) -> Outcome {
+fn put(args: &Args, key: &str, value: &[u8], if_absent: bool) -> Outcome {
     let key = parse_key(key)?;
-    let value = read_value(value, file)?;
     if value.len() > CHUNK_BYTES_MAX {
         bail!("the value is over 64 MiB: store it in parts");
     }
     let namespace = args.open(true)?;
-    let value = [Value::One(&value)];
+    let value = [Value::One(value)];
     let status = namespace.put(Batch::own(&[key]), &value)?;
+    if args.json {
+        let said = status.first().map_or("none", |status| status.name());
+        output::line(&json!({ "key": show_key(&key), "status": said }).to_string())?;
+    }
     match status.first() {
         Some(ItemStatus::Ok) => Ok(OK),
-        Some(ItemStatus::Exists) => {
-            eprintln!(
-                "millpond: the key has a value already, which stays: `millpond kv rm` removes it"
-            );
-            Ok(OK)
-        }
+        Some(ItemStatus::Exists) if if_absent => Ok(OK),
+        Some(ItemStatus::Exists) => bail!(
+            "not stored: the key has a value already, which stays: `millpond kv rm` removes it, and \
+             --if-absent takes this for success"
+        ),
         Some(other) => bail!("not stored: {}", explain(*other)),
         None => bail!("the server answered for no key"),
     }
@@ -292,6 +304,14 @@ fn get(args: &Args, key: &str, file: Option<&PathBuf>) -> Outcome {
     if let Some(path) = file {
         std::fs::write(path, &bytes).with_context(|| path.display().to_string())?;
         return Ok(OK);
+    }
+    if args.json {
+        let text = str::from_utf8(&bytes).ok();
+        let hex = text.is_none().then(|| hex(&bytes));
+        let line = json!({
+            "key": show_key(&key), "bytes": bytes.len(), "value": text, "value_hex": hex,
+        });
+        return output::line(&line.to_string());
     }
     output::bytes(&bytes)?;
     // A prompt right behind a text looks as if it belonged to it.
@@ -386,10 +406,14 @@ mod tests {
 
     #[test]
     fn keys_print_as_they_are_written() {
-        for text in ["plain", "with space", "hex:00ff"] {
+        for text in ["plain", "with space", "hex:00ff", "a\"b\\'c", "schlüssel/ключ/鍵"] {
             assert_eq!(show_key(&parse_key(text).unwrap()), text);
         }
         assert_eq!(show_key(&BlockKey::new(b"hex:00").unwrap()), "hex:6865783a3030");
+        for hidden in ["tab\t", "new\nline", "\u{202e}turned", "\u{1b}[31m"] {
+            assert!(show_key(&BlockKey::new(hidden.as_bytes()).unwrap()).starts_with("hex:"));
+        }
+        assert_eq!(show_key(&BlockKey::new(&[0xff]).unwrap()), "hex:ff");
         assert!(parse_key("hex:0").is_err());
         assert!(parse_key("hex:zz").is_err());
         assert!(parse_key("hex:").is_err());

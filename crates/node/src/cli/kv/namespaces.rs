@@ -1,6 +1,7 @@
 //! `millpond kv ns`.
 
 use millpond_kv::Namespace;
+use millpond_types::wire::NamespaceSet;
 use millpond_types::{Ack, ByteSize, NamespaceInfo, NamespaceOptions, Priority};
 use serde_json::json;
 
@@ -33,6 +34,22 @@ pub(super) enum Command {
         #[arg(long)]
         no_evict: bool,
     },
+    /// Change a namespace in place: its quota at once, time to live and priority of values stored from now on.
+    #[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
+    Set {
+        /// Its name.
+        name: String,
+        /// Bytes it may hold; 0 for no quota. One that holds more evicts its coldest values, or with
+        /// `--no-evict` refuses new ones.
+        #[arg(long, group = "change")]
+        quota: Option<Size>,
+        /// Time after which values expire; 0s for never.
+        #[arg(long, group = "change")]
+        ttl: Option<Span>,
+        /// Which values are evicted first.
+        #[arg(long, value_enum, group = "change")]
+        priority: Option<PriorityArg>,
+    },
     /// Show one namespace.
     Show {
         /// Its name.
@@ -63,6 +80,22 @@ pub(super) enum PriorityArg {
     Normal,
     /// Goes last.
     High,
+}
+
+impl From<PriorityArg> for Priority {
+    fn from(arg: PriorityArg) -> Self {
+        match arg {
+            PriorityArg::Low => Self::Low,
+            PriorityArg::Normal => Self::Normal,
+            PriorityArg::High => Self::High,
+        }
+    }
+}
+
+/// A time to live in seconds; less than one is one, since 0 stands for ever.
+fn seconds(ttl: Span) -> u32 {
+    let whole = u32::try_from(ttl.0.as_secs()).unwrap_or(u32::MAX);
+    if ttl.0.is_zero() { 0 } else { whole.max(1) }
 }
 
 fn show(info: &NamespaceInfo) -> serde_json::Value {
@@ -98,13 +131,8 @@ pub(super) fn run(args: &Args, command: &Command) -> Outcome {
                     AckArg::Disk => Ack::Disk,
                 },
                 quota: quota.map_or(ByteSize(0), |quota| quota.0),
-                ttl_seconds: ttl
-                    .map_or(0, |ttl| u32::try_from(ttl.0.as_secs()).unwrap_or(u32::MAX)),
-                priority: match priority {
-                    PriorityArg::Low => Priority::Low,
-                    PriorityArg::Normal => Priority::Normal,
-                    PriorityArg::High => Priority::High,
-                },
+                ttl_seconds: ttl.map_or(0, seconds),
+                priority: (*priority).into(),
                 evict: !no_evict,
                 ..NamespaceOptions::default()
             };
@@ -112,8 +140,22 @@ pub(super) fn run(args: &Args, command: &Command) -> Outcome {
             let namespace = Namespace::open(&client, name, true, options.clone())?;
             if known && namespace.info().options != options {
                 anyhow::bail!(
-                    "namespace '{name}' exists with other options: drop it first with `millpond kv ns drop {name}`"
+                    "namespace '{name}' exists with other options: change quota, ttl and priority with `millpond kv ns set {name}`, or for \
+                     the others drop it first with `millpond kv ns drop {name}`"
                 );
+            }
+            Ok(OK)
+        }
+        Command::Set { name, quota, ttl, priority } => {
+            let set = NamespaceSet {
+                name: name.clone(),
+                quota: quota.map(|quota| quota.0),
+                ttl_seconds: ttl.map(seconds),
+                priority: priority.map(Into::into),
+            };
+            let changed = client.set_namespace(&set, None)?;
+            if args.json {
+                return output::line(&show(&changed).to_string());
             }
             Ok(OK)
         }
@@ -124,13 +166,27 @@ pub(super) fn run(args: &Args, command: &Command) -> Outcome {
                 return Ok(ABSENT);
             };
             let value = show(info);
-            output::line(&if args.json { value.to_string() } else { format!("{value:#}") })
+            if args.json {
+                return output::line(&value.to_string());
+            }
+            output::bytes(output::table(&rows(&value)).as_bytes())
         }
         Command::Drop { name } => {
             client.drop_namespace(name, None)?;
             Ok(OK)
         }
     }
+}
+
+/// One row for each option.
+fn rows(value: &serde_json::Value) -> Vec<Vec<String>> {
+    let text = |value: &serde_json::Value| match value {
+        serde_json::Value::String(text) => text.clone(),
+        serde_json::Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    };
+    let fields = value.as_object().into_iter().flatten();
+    fields.map(|(name, value)| vec![name.clone(), text(value)]).collect()
 }
 
 /// A table of namespaces, or one JSON object a line.

@@ -78,9 +78,9 @@ impl RunDirArgs {
             Some(folder) => absolute(folder)?,
             None if effective_uid() == 0 => PathBuf::from("/run/millpond"),
             None => {
-                let of_user = std::env::var_os("XDG_RUNTIME_DIR");
+                let of_user = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
                 PathBuf::from(
-                    of_user.context("XDG_RUNTIME_DIR is not set: name a folder (--run-dir)")?,
+                    of_user.context("XDG_RUNTIME_DIR is not set: name a folder of your own, such as --run-dir ~/.millpond")?,
                 )
                 .join("millpond")
             }

@@ -6,15 +6,15 @@ use serde_json::json;
 use super::To;
 use crate::cli::{ABSENT, OK, Outcome, output};
 
-pub(super) const EXAMPLES: &str =
-    "The secret of a new key is shown once. Gateways hear of a change within a second.
+pub(super) const EXAMPLES: &str = r#"The secret of a new key is shown once. Gateways hear of a change within a second.
 
 Examples:
   millpond s3 keys add training
+  eval "$(millpond s3 keys add me --env)"           for aws and other clients in this shell
   millpond s3 keys add team-a --tenant team-a
   millpond s3 keys add reports --bucket reports --bucket public
   millpond s3 keys list
-  millpond s3 keys rm training";
+  millpond s3 keys rm training"#;
 
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Args {
@@ -36,6 +36,9 @@ enum Keys {
         /// A bucket that may be used; repeatable. [default: all of the tenant, and of those who let it]
         #[arg(long = "bucket", value_name = "BUCKET")]
         buckets: Vec<String>,
+        /// Print what a shell takes, whatever `--json` says: `eval "$(millpond s3 keys add me --env)"`.
+        #[arg(long)]
+        env: bool,
     },
     /// List access keys, without their secrets.
     #[command(visible_alias = "ls")]
@@ -50,8 +53,15 @@ enum Keys {
 pub(super) fn run(args: &Args) -> Outcome {
     let ring = KeyRing::open(args.to.client()?)?;
     match &args.command {
-        Keys::Add { name, tenant, buckets } => {
+        Keys::Add { name, tenant, buckets, env } => {
             let key = ring.add(name, tenant, buckets.clone())?;
+            if *env {
+                // Letters and digits only: nothing to quote.
+                return output::line(&format!(
+                    "export AWS_ACCESS_KEY_ID={} AWS_SECRET_ACCESS_KEY={}",
+                    key.access_key, key.secret_key
+                ));
+            }
             if args.to.json {
                 let shown = json!({"name": key.name, "access_key": key.access_key,
                     "secret_key": key.secret_key, "tenant": key.tenant, "buckets": key.buckets});

@@ -47,7 +47,7 @@ pub(super) enum Command {
 #[derive(Debug, clap::Args)]
 struct To {
     /// Addresses of some nodes of the cluster: HOST:PORT, with commas.
-    #[arg(long, global = true, default_value = "127.0.0.1:7440", env = "MILLPOND_SERVER")]
+    #[arg(long, global = true, default_value = crate::cli::default_address(), env = "MILLPOND_ADDRESS")]
     server: Addresses,
     /// Credential, when the cluster asks for one.
     #[arg(long, global = true, env = "MILLPOND_TOKEN", hide_env_values = true, default_value = "")]

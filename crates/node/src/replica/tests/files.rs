@@ -188,7 +188,8 @@ fn a_replica_that_was_away_gets_the_seal_and_no_pressure_takes_it() {
         node.silent.clear();
         node.all_serve().await;
         let engine = usize::try_from(away.0 - 1).unwrap();
-        let seal = crate::replica::attrs::engine_id(away, seal_of(base).chunk.chunk_id());
+        let seal =
+            crate::replica::attrs::engine_id(away, ChunkIds::UNKEYED.file(seal_of(base).chunk));
         assert!(node.engines[engine].lookup(seal).is_some(), "it has the seal");
         let puts = 1000;
         node.put_many(puts).await;
@@ -352,7 +353,7 @@ fn a_replica_that_was_away_gets_what_it_missed_of_chunks_of_files() {
         node.all_serve().await;
         let engine = &node.engines[usize::try_from(away.0 - 1).unwrap()];
         for n in 0..20u8 {
-            let chunk = node.at(n.into()).chunk.chunk_id();
+            let chunk = ChunkIds::UNKEYED.file(node.at(n.into()).chunk);
             let data = engine.read(crate::replica::attrs::engine_id(away, chunk)).await.unwrap();
             let mut wanted = vec![n; 9000];
             match n {

@@ -33,7 +33,7 @@ impl Node {
         let issued = self.chain.version;
         let tag = (5, ItemTag { channel: 0, sequence, chain: self.chain.id, issued });
         let update = Update::new(GROUP, &key, Some(tag));
-        let chunk = placement::chunk_id(GROUP, &key);
+        let chunk = ChunkIds::UNKEYED.block(GROUP, &key);
         match self.host.admit((GROUP, options), &update, (chunk, len)).await {
             Ok(_admitted) => {
                 let bytes = self.pool.try_copy(&value).unwrap().freeze();
@@ -97,7 +97,7 @@ fn an_evicting_namespace_gives_up_its_own_on_all_replicas_and_keeps_the_newest()
         assert!((36..=40).contains(&used), "{used} blocks counted");
         assert_eq!(node.held(0..120).await, 0, "the oldest went");
         assert!(node.held(165..200).await >= 33, "the newest stay");
-        assert_eq!(node.host.quota_evicted(GROUP), 200 - used);
+        assert_eq!(node.host.evicted_of(GROUP), 200 - used);
         for engine in &node.engines {
             assert_eq!(engine.group_usage(GROUP).bytes, used * LEN, "both replicas alike");
         }
@@ -136,7 +136,7 @@ fn what_does_not_evict_is_refused_at_the_limit_and_never_over_it() {
         node.counts(19).await;
         assert_eq!(node.put_as(&options, (60, 901), LEN).await, ItemStatus::Ok);
         assert_eq!(node.put_as(&options, (61, 902), LEN).await, ItemStatus::Quota);
-        assert_eq!(node.host.quota_evicted(GROUP), 0);
+        assert_eq!(node.host.evicted_of(GROUP), 0);
     });
 }
 

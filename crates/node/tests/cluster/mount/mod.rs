@@ -229,6 +229,34 @@ fn an_upgrade_that_does_not_work_is_rolled_back() {
     assert_eq!(fs::read_to_string(target.join("other")).unwrap(), "/etc/passwd");
 }
 
+/// Processes that a process started and has not waited for: those that live, and zombies.
+fn children(parent: u32) -> Vec<u32> {
+    let stat = |pid: u32| fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+    let parent_of = |text: &str| text.rsplit(") ").next()?.split(' ').nth(1)?.parse().ok();
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| stat(*pid).and_then(|text| parent_of(&text)) == Some(parent)).collect()
+}
+
+#[test]
+fn an_upgrade_leaves_no_process_behind() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::start(1, 1);
+    let host = Host::new(&cluster, HANG);
+    let target = host.mount("upgraded", "");
+    for upgrade in 0..3 {
+        host.must(&["mounts", "upgrade"]);
+        let status = host.status().unwrap();
+        until("the daemon before is gone, and was waited for", || {
+            (children(status.holder_pid) == [status.pid]).then_some(())
+        });
+        fs::write(target.join("file"), format!("upgrade {upgrade}")).unwrap();
+    }
+    host.umount(&target);
+}
+
 #[test]
 fn a_daemon_that_starts_while_the_cluster_is_away_waits_for_it() {
     if left_out() {

@@ -12,7 +12,7 @@ use millpond_types::wire::Record as _;
 
 use super::HANG;
 use super::host::{Host, ended, left_out};
-use crate::process::{Cluster, Process};
+use crate::process::Cluster;
 
 /// Who waits for an error waits for seconds.
 const SECONDS: Duration = Duration::from_secs(15);
@@ -45,11 +45,9 @@ fn bad_input_is_refused_in_one_line() {
     let file = file.to_str().unwrap();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().unwrap().to_string();
-    let alone = Process::start(cluster.folder.path(), "alone", &[]);
     let cases: &[(&[&str], &str)] = &[
         (&["127.0.0.1:1", target], "cannot reach"),
         (&[&silent, target], "does not answer within 5s"),
-        (&[&alone.address, target], "stands alone"),
         (&[addresses, &missing], "mkdir -p"),
         (&[addresses, file], "mount on one"),
         (&[addresses, target, "-o", "mode=lax"], "close-to-open"),

@@ -13,7 +13,7 @@ use crate::cluster::{
     SlotProgress, SlotsMoved, TableSet, TargetId, TargetMove, TargetReport, TargetState, Term,
     TermRecord, UpdateError, keys,
 };
-use crate::ids::{GroupId, SlotId, Uuid128};
+use crate::ids::{ClusterSecret, GroupId, SlotId, Uuid128};
 use crate::units::UnixSeconds;
 use crate::wire::WireError;
 
@@ -94,7 +94,7 @@ fn golden_records_never_change() {
     };
     check(&head, GOLDEN[2]);
     let more = TableSet::default();
-    let cluster = ClusterRecord { cluster: uuid(9), replicas: 3, seed: 42, more };
+    let cluster = ClusterRecord { cluster: uuid(9), replicas: 3, seed: 42, more, secret: None };
     check(&cluster, GOLDEN[3]);
     let more = more.with(1).with(6).with(0).with(7);
     assert_eq!(more.iter().collect::<Vec<_>>(), [1, 6]);
@@ -104,6 +104,10 @@ fn golden_records_never_change() {
     );
     let cluster = ClusterRecord { more, ..cluster };
     assert_eq!(ClusterRecord::open(&cluster.seal()), Ok(cluster));
+    for more in [TableSet::default(), cluster.more] {
+        let keyed = ClusterRecord { more, secret: Some(ClusterSecret([5; 16])), ..cluster };
+        assert_eq!(ClusterRecord::open(&keyed.seal()), Ok(keyed));
+    }
     assert_eq!([0, 1, 2, 6, 7, 255].map(|table| cluster.replicas_of(table)), [3, 1, 0, 6, 0, 0]);
     check(&node_record(), GOLDEN[4]);
     let disk = DiskRecord {
@@ -299,7 +303,12 @@ fn every_answer_survives_its_bytes() {
         Refusal::Field("host".to_owned()),
     ];
     let mut answers = vec![
-        RegisterAnswer::Accepted { cluster: uuid(9), routing: RoutingVersion(5) },
+        RegisterAnswer::Accepted { cluster: uuid(9), routing: RoutingVersion(5), secret: None },
+        RegisterAnswer::Accepted {
+            cluster: uuid(9),
+            routing: RoutingVersion(5),
+            secret: Some(ClusterSecret([7; 16])),
+        },
         RegisterAnswer::Retry { after_ms: 200 },
         RegisterAnswer::NotPrimary(vec!["10.0.0.2:7401".to_owned()]),
     ];

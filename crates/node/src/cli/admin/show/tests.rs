@@ -31,7 +31,14 @@ fn a_healthy_cluster_says_so() {
     let mut healthy = sick();
     healthy.problems.clear();
     healthy.nodes[2].alive = true;
+    healthy.nodes[2].silent_ms = Some(480);
     assert!(status(&healthy).contains("All is well."));
+    // It may have been killed a second ago.
+    healthy.nodes[2].silent_ms = Some(1_600);
+    let shown = status(&healthy);
+    assert!(
+        !shown.contains("All is well.") && shown.contains("00000003 was last heard 1600 ms ago")
+    );
 }
 
 #[test]

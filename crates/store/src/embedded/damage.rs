@@ -1,0 +1,53 @@
+//! What is wrong with a file of the store, and what to do.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::StoreError;
+
+/// A file that is not as it must be.
+#[derive(Debug)]
+pub(crate) struct Damage {
+    path: PathBuf,
+    what: String,
+}
+
+impl Damage {
+    pub(crate) fn new(path: impl Into<PathBuf>, what: impl Into<String>) -> Self {
+        Self { path: path.into(), what: what.into() }
+    }
+
+    /// What the user is told of the store in `folder`.
+    pub(crate) fn told(self, folder: &Path) -> StoreError {
+        StoreError::Damaged(Box::new(Told { damage: self, folder: folder.to_owned() }))
+    }
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.path.display(), self.what)
+    }
+}
+
+impl std::error::Error for Damage {}
+
+#[derive(Debug)]
+struct Told {
+    damage: Damage,
+    folder: PathBuf,
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { damage, folder } = self;
+        let folder = folder.display();
+        write!(
+            f,
+            "{damage}. The store does not start with less than it had, and nothing was removed. Put the file back if you \
+             have it; if not, put the whole folder back from a copy that was made while its server was stopped: \
+             mv {folder} {folder}.damaged && cp -a COPY {folder} (docs/store.md, \"Copies and damage\")"
+        )
+    }
+}
+
+impl std::error::Error for Told {}
