@@ -19,6 +19,7 @@ from millpond._native import (
 from millpond.aio import AsyncClient, AsyncFailOpen, AsyncNamespace, AsyncStore
 from millpond.client import Client
 from millpond.errors import (
+    BufferTooSmall,
     Busy,
     Conflict,
     DeadlineExceeded,
@@ -47,6 +48,7 @@ __all__ = [
     "AsyncFailOpen",
     "AsyncNamespace",
     "AsyncStore",
+    "BufferTooSmall",
     "Busy",
     "Client",
     "Conflict",

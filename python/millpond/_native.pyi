@@ -18,6 +18,9 @@ Mode = Literal["r", "r+", "w", "w+", "x", "x+", "rb", "rb+", "r+b", "wb", "wb+",
 Parts = Iterable[tuple[int, Memory]]
 Page = tuple[int, list[KeyInfo]]  # Namespace.list hides the builtin inside the class
 
+def generation() -> int:
+    """Return a number that this process shares with none that it was forked from."""
+
 def run_cli(argv: Sequence[str]) -> int:
     """Run the ``millpond`` command line and return its exit status."""
 @final
@@ -84,6 +87,9 @@ class NativeClient:
         writes: int,
     ) -> FailOpen: ...
     def namespaces(self) -> list[NamespaceInfo]: ...
+    def set_namespace(
+        self, name: str, quota_bytes: int | None, ttl_s: int | None, priority: int | None
+    ) -> NamespaceInfo: ...
     def drop_namespace(self, name: str) -> None: ...
     def server_info(self) -> dict[str, int]: ...
     def close(self) -> None: ...
@@ -128,8 +134,11 @@ class Store:
     ) -> list[int]:
         """Read values into ``into``; the bytes read per key, -1 for a miss.
 
-        A value longer than its room is a miss, and so is one that fails its checksum; the room
-        then holds undefined bytes.
+        A value that fails its checksum is a miss; its room then holds undefined bytes.
+
+        Raises:
+            BufferTooSmall: a value is longer than its room; with the sizes of the others, which
+                were read. Of a store that fails open it is a miss.
         """
 
     def get_bytes(

@@ -6,22 +6,23 @@ for I/O. A cancelled call is forgotten, not undone: its buffers stay referenced 
 
 from __future__ import annotations
 
-import asyncio
-import functools
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from millpond._native import FailOpen, KeyInfo, Namespace, NamespaceInfo, Store
+from millpond._threads import Threads
 from millpond.client import Client
+from millpond.errors import Unreachable
 
 if TYPE_CHECKING:
     from millpond._native import Leaders, Memory, Page
 
 __all__ = ["AsyncClient", "AsyncFailOpen", "AsyncNamespace", "AsyncStore"]
 
-T = TypeVar("T")
+
+def _closed() -> Unreachable:
+    return Unreachable("the client is closed: open a new one")
 
 
 class AsyncClient:
@@ -31,11 +32,8 @@ class AsyncClient:
         """See ``Client``."""
         self._client = Client(address, **options)
         workers = int(options.get("connections", 4))
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="millpond")
-
-    async def _run(self, call: Callable[..., T], *args: Any, **options: Any) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, functools.partial(call, *args, **options))
+        self._threads = Threads(workers, "millpond", _closed)
+        self._run = self._threads.run
 
     async def namespace(self, name: str, **options: Any) -> AsyncNamespace:
         """Open a namespace; takes the arguments of ``Client.namespace``."""
@@ -49,6 +47,10 @@ class AsyncClient:
         """List the namespaces that the token may see."""
         return await self._run(self._client.namespaces)
 
+    async def set_namespace(self, name: str, **options: Any) -> NamespaceInfo:
+        """Change options of a namespace; takes the arguments of ``Client.set_namespace``."""
+        return await self._run(self._client.set_namespace, name, **options)
+
     async def drop_namespace(self, name: str) -> None:
         """Remove a namespace and all its blocks."""
         await self._run(self._client.drop_namespace, name)
@@ -59,8 +61,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Wait for running calls and close every connection."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self._pool.shutdown)
+        await self._threads.close()
         self._client.close()
 
     async def __aenter__(self) -> AsyncClient:

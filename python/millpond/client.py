@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 from millpond import _native
 from millpond._native import FailOpen, Namespace, NamespaceInfo
+from millpond._sizes import size_bytes
+from millpond.errors import InvalidArgument
 from millpond.layout import Layout, layout_digest
 
 __all__ = ["Client"]
@@ -18,6 +21,9 @@ Transport = Literal["auto", "tcp", "unix", "shm"]
 
 class Client:
     """A client of one server. Thread safe; connects on first use and reconnects by itself.
+
+    After a fork the child connects anew, and leaves alone what its parent has. For processes that
+    are started otherwise (``spawn``, ``forkserver``) a client can be pickled, with its token.
 
     Args:
         address: ``host:port`` or ``unix:/path/of/the/socket``.
@@ -43,14 +49,20 @@ class Client:
     ) -> None:
         """See the class."""
         self.address = address
-        self._native = _native.NativeClient(
-            address,
-            token if token is not None else os.environ.get("MILLPOND_TOKEN", ""),
-            transport,
-            os.fspath(tls_ca) if tls_ca is not None else None,
-            deadline_ms,
-            connections,
-        )
+        token = token if token is not None else os.environ.get("MILLPOND_TOKEN", "")
+        ca = os.fspath(tls_ca) if tls_ca is not None else None
+        self._options: dict[str, Any] = {
+            "token": token,
+            "transport": transport,
+            "tls_ca": ca,
+            "deadline_ms": deadline_ms,
+            "connections": connections,
+        }
+        self._native = _native.NativeClient(address, token, transport, ca, deadline_ms, connections)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Have another process make a client like this one; the pickle holds the token."""
+        return functools.partial(type(self), self.address, **self._options), ()
 
     @property
     def transport(self) -> str:
@@ -65,7 +77,7 @@ class Client:
         create: bool = True,
         ack: Literal["memory", "disk"] = "memory",
         ttl_s: int = 0,
-        quota_bytes: int = 0,
+        quota_bytes: int | str = 0,
         priority: Literal[0, 1, 2] = 1,
         evict: bool = True,
     ) -> Namespace:
@@ -78,16 +90,18 @@ class Client:
             create: whether to create it.
             ack: when a put is answered: from memory (a cache), or when it survives power loss.
             ttl_s: seconds after which a block expires; 0 for never.
-            quota_bytes: bytes the namespace may hold; at the limit it evicts its own coldest
-                blocks, or refuses new ones when ``evict`` is off. 0 for no quota.
+            quota_bytes: bytes the namespace may hold, or a text such as ``10GiB``; at the limit it
+                evicts its own coldest blocks, or refuses new ones when ``evict`` is off. 0 for no
+                quota.
             priority: eviction class; 0 goes first.
             evict: whether blocks may be evicted when space runs out.
 
         Raises:
             LayoutMismatch, NoNamespace, Conflict, Unauthorized, Unreachable.
         """
+        quota = size_bytes("quota_bytes", quota_bytes)
         return self._native.open_namespace(
-            name, layout_digest(layout), create, ack, ttl_s, quota_bytes, priority, evict
+            name, layout_digest(layout), create, ack, ttl_s, quota, priority, evict
         )
 
     def fail_open(
@@ -98,7 +112,7 @@ class Client:
         create: bool = True,
         ack: Literal["memory", "disk"] = "memory",
         ttl_s: int = 0,
-        quota_bytes: int = 0,
+        quota_bytes: int | str = 0,
         priority: Literal[0, 1, 2] = 1,
         evict: bool = True,
         deadline_ms: int = 1000,
@@ -134,7 +148,7 @@ class Client:
             create,
             ack,
             ttl_s,
-            quota_bytes,
+            size_bytes("quota_bytes", quota_bytes),
             priority,
             evict,
             deadline_ms,
@@ -146,6 +160,32 @@ class Client:
     def namespaces(self) -> list[NamespaceInfo]:
         """List the namespaces that the token may see."""
         return self._native.namespaces()
+
+    def set_namespace(
+        self,
+        name: str,
+        *,
+        quota_bytes: int | str | None = None,
+        ttl_s: int | None = None,
+        priority: Literal[0, 1, 2] | None = None,
+    ) -> NamespaceInfo:
+        """Change options of a namespace in place; those left out stay.
+
+        Args:
+            name: its name.
+            quota_bytes: bytes it may hold, in force at once, or a text such as ``10GiB``; 0 for no
+                quota.
+            ttl_s: seconds after which blocks stored from now on expire; 0 for never.
+            priority: 0 (evicted first) to 2 (last), of blocks stored from now on.
+
+        Raises:
+            InvalidArgument: none is given, or one is out of range.
+            NoNamespace: there is none of that name.
+        """
+        if quota_bytes is None and ttl_s is None and priority is None:
+            raise InvalidArgument("quota_bytes, ttl_s, priority: give at least one to change")
+        quota = None if quota_bytes is None else size_bytes("quota_bytes", quota_bytes)
+        return self._native.set_namespace(name, quota, ttl_s, priority)
 
     def drop_namespace(self, name: str) -> None:
         """Remove a namespace and all its blocks."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 __all__ = [
+    "BufferTooSmall",
     "Busy",
     "Conflict",
     "DeadlineExceeded",
@@ -88,6 +89,23 @@ class Protocol(MillpondError):
 
 class InvalidArgument(MillpondError, ValueError):
     """An argument breaks a limit; the message names it."""
+
+
+class BufferTooSmall(InvalidArgument):
+    """A value is longer than the buffer it was to be read into; ``sizes`` is what ``get`` returns.
+
+    The other values of the call were read: their bytes are in ``sizes``, -1 for misses and for
+    those that did not fit.
+    """
+
+    def __init__(self, message: str = "", sizes: list[int] | None = None) -> None:
+        """Take the message and the bytes read per key."""
+        super().__init__(message)
+        self.sizes = sizes or []
+
+    def __reduce__(self) -> tuple[type[BufferTooSmall], tuple[str, list[int]]]:
+        """Keep the sizes when it is sent to another process."""
+        return type(self), (str(self), self.sizes)
 
 
 class FileError(MillpondError, OSError):

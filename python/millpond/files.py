@@ -8,20 +8,18 @@ not even copied on their way to it.
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import functools
 import io
 import os
 import socket
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millpond import _native
 from millpond._native import File, Pending
+from millpond._threads import Threads
 from millpond.client import Client
 from millpond.errors import FileExists, InvalidArgument
 
@@ -136,6 +134,10 @@ class Stream(io.RawIOBase):
 class Volume(_native.NativeVolume):
     """The files of a cluster, in a session of this process. Thread safe.
 
+    A child of a fork uses it, and the files that were opened in it, in a session of its own. For
+    processes that are started otherwise (``spawn``, ``forkserver``) it can be pickled; open files
+    cannot.
+
     Args:
         cluster: addresses of some nodes, with commas, or a ``Client`` to share connections with.
         name: says to operators who has the session; host and process when not given.
@@ -149,6 +151,7 @@ class Volume(_native.NativeVolume):
     """
 
     _client: Client | None
+    _again: functools.partial[Volume]
 
     def __new__(
         cls,
@@ -167,10 +170,15 @@ class Volume(_native.NativeVolume):
         else:
             options.setdefault("connections", max(4, min(workers, 64)))
             client = Client(cluster, **options)
-        name = f"python {socket.gethostname()}:{os.getpid()}" if name is None else name
-        volume = super().__new__(cls, client._native, name, workers)
+        shown = f"python {socket.gethostname()}:{os.getpid()}" if name is None else name
+        volume = super().__new__(cls, client._native, shown, workers)
         volume._client = None if client is cluster else client
+        volume._again = functools.partial(cls, cluster, name=name, workers=workers, **options)
         return volume
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Have another process begin a session like this one; the pickle holds the token."""
+        return self._again, ()
 
     def register(self, nbytes: int) -> Region:
         """Register memory with the node on this host, to write from without a copy.
@@ -323,6 +331,10 @@ class AsyncFile:
         await self.close()
 
 
+def _closed() -> InvalidArgument:
+    return InvalidArgument("volume: it is closed: open it again")
+
+
 class AsyncVolume:
     """The files of a cluster for asyncio. Takes the arguments of ``Volume``.
 
@@ -339,19 +351,15 @@ class AsyncVolume:
     ) -> None:
         """See ``Volume``."""
         self._make = functools.partial(Volume, cluster, name=name, workers=workers, **options)
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="millpond-files")
-        self._opening = threading.Lock()
+        self._threads = Threads(workers, "millpond-files", _closed)
+        self._run = self._threads.run
         self._volume: Volume | None = None
 
     def _opened(self) -> Volume:
-        with self._opening:
+        with self._threads.lock:
             if self._volume is None:
                 self._volume = self._make()
             return self._volume
-
-    async def _run(self, call: Callable[..., T], *args: Any, **options: Any) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, functools.partial(call, *args, **options))
 
     async def _on(self, call: Callable[..., T], *args: Any, **options: Any) -> T:
         return await self._run(lambda: call(self._opened(), *args, **options))
@@ -410,8 +418,7 @@ class AsyncVolume:
         """Wait for running calls and end the session."""
         if self._volume is not None:
             await self._run(self._volume.close)
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self._pool.shutdown)
+        await self._threads.close()
 
     async def __aenter__(self) -> AsyncVolume:
         """Return the volume."""

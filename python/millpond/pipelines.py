@@ -6,6 +6,7 @@ import os
 
 from millpond import _native
 from millpond._native import Namespace, Pipeline
+from millpond._sizes import size_bytes
 from millpond.layout import Layout, layout_digest
 
 __all__ = ["pipeline"]
@@ -16,8 +17,8 @@ def pipeline(
     *,
     namespace: Namespace | None = None,
     folder: str | os.PathLike[str] | None = None,
-    cache_bytes: int = 1 << 30,
-    folder_bytes: int = 64 << 30,
+    cache_bytes: int | str = 1 << 30,
+    folder_bytes: int | str = 64 << 30,
     layout: Layout = None,
 ) -> Pipeline:
     """Build the pipeline ``text``: ``Millpond``, ``Cache|Millpond``, ``Posix`` or ``Cache|Posix``.
@@ -26,8 +27,9 @@ def pipeline(
         text: the stages, first one first.
         namespace: the ``Millpond`` stage.
         folder: where the ``Posix`` stage keeps one file per block, on any mounted file system.
-        cache_bytes: bytes of memory for the ``Cache`` stage.
-        folder_bytes: bytes that the ``Posix`` stage may use.
+        cache_bytes: bytes of memory for the ``Cache`` stage, or a text such as ``2GiB``.
+        folder_bytes: bytes that ``folder`` may hold, of all processes and layouts that use it; or
+            such a text.
         layout: as for ``Client.namespace``; blocks of another layout in ``folder`` are not seen.
 
     Raises:
@@ -35,5 +37,5 @@ def pipeline(
         Unreachable: the folder cannot be used.
     """
     path = None if folder is None else os.fspath(folder)
-    sizes = (cache_bytes, folder_bytes)
+    sizes = (size_bytes("cache_bytes", cache_bytes), size_bytes("folder_bytes", folder_bytes))
     return _native.open_pipeline(text, namespace, path, sizes, layout_digest(layout))

@@ -201,9 +201,10 @@ def test_arguments_are_named(volume: files.Volume, folder: str, cluster) -> None
         files.Volume(client).close()
 
 
-def test_a_server_that_stands_alone_has_no_files(shared_server) -> None:
-    with pytest.raises(millpond.InvalidArgument, match="--manager"):
-        files.Volume(shared_server.address)
+def test_a_server_without_settings_has_files(shared_server) -> None:
+    with files.Volume(shared_server.address) as volume, volume.open("/plain", "w+") as file:
+        file.pwrite(b"bytes", 0)
+        assert file.pread(0, 5) == b"bytes"
 
 
 def test_names(volume: files.Volume, folder: str) -> None:

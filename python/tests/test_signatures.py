@@ -97,3 +97,17 @@ def test_the_store_fails_open_with_the_arguments_of_a_namespace() -> None:
         name: str(p) for name, p in plain.items()
     }
     assert set(opened) - set(plain) == {"deadline_ms", "retry_ms", "failures", "writes"}
+
+
+@pytest.mark.parametrize("name", STUB)
+def test_the_native_module_has_the_documentation_of_the_stub(name: str) -> None:
+    native = getattr(_native, name)
+    for verb, method in STUB[name].items():
+        wanted = ast.get_docstring(method)
+        if wanted is None:
+            continue
+        shown = getattr(native, verb).__doc__
+        assert shown, f"{name}.{verb} has no documentation"
+        assert inspect.cleandoc(shown) == wanted.replace("``", "`"), verb
+    if name in millpond.__all__:
+        assert native.__doc__

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from millpond._sizes import size_bytes
+from millpond.errors import InvalidArgument
+
 DEFAULT_ADDRESS = "127.0.0.1:7440"
 
 _TRANSPORTS = ("auto", "shm", "unix", "tcp")
@@ -25,7 +28,8 @@ class ConfigError(ValueError):
 class ConnectorConfig:
     """Validated options; `docs/vllm.md` explains each one.
 
-    Durations end in ``_ms`` or ``_s``, sizes in ``_bytes`` or ``_mib``.
+    Durations end in ``_ms`` or ``_s``, sizes in ``_bytes`` or ``_mib``. A size in bytes may be
+    given with a unit, as everywhere: ``"10GiB"``.
     """
 
     address: str = DEFAULT_ADDRESS
@@ -129,9 +133,14 @@ class ConnectorConfig:
 
 
 def _typed(name: str, value: Any, kind: type) -> Any:
-    """Checks one value's type; JSON has one number type, so 1 is a fine float."""
+    """Checks one value's type; JSON has one number type, and none for sizes."""
     if kind is float and type(value) is int:
         return float(value)
+    if name.endswith("_bytes") and type(value) is str:
+        try:
+            return size_bytes(name, value)
+        except InvalidArgument as error:
+            raise ConfigError(str(error)) from error
     if type(value) is not kind:
         raise ConfigError(
             f"{name} must be of type {kind.__name__}, got {value!r} ({type(value).__name__})"

@@ -6,6 +6,11 @@ sorts the calls; `scheduler.py` plans, `worker.py` moves bytes.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
+import sys
+import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +24,7 @@ from vllm.logger import init_logger
 
 from millpond.vllm.config import ConfigError, ConnectorConfig
 from millpond.vllm.events import EventLog
+from millpond.vllm.fence import Fence
 from millpond.vllm.identity import describe_engine, layout_digest, namespace_name
 from millpond.vllm.lookup import Group
 from millpond.vllm.meta import StepMeta, WorkerHello, WorkerMeta
@@ -26,6 +32,7 @@ from millpond.vllm.mover import make_mover
 from millpond.vllm.scheduler import SchedulerSide
 from millpond.vllm.session import Target
 from millpond.vllm.stats import MillpondPromMetrics, MillpondStats
+from millpond.vllm.transfer import savers
 from millpond.vllm.worker import WorkerSide
 
 if TYPE_CHECKING:
@@ -55,16 +62,28 @@ class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         super().__init__(vllm_config, role, kv_cache_config)
         transfer = vllm_config.kv_transfer_config
         self._config = ConnectorConfig.parse(transfer.kv_connector_extra_config)
-        if transfer.kv_load_failure_policy != "recompute":
-            # vLLM's default fails the request; a cache must not.
-            transfer.kv_load_failure_policy = "recompute"
+        # vLLM's default fails the request; a cache must not.
+        transfer.kv_load_failure_policy = "recompute"
+        outer = _outer_transfer()
+        if outer is not None and outer.kv_load_failure_policy != "recompute":
+            # The engine looks at the connector that holds this one, and at nothing below it.
+            outer.kv_load_failure_policy = "recompute"
+            logger.info(
+                "Millpond: blocks that do not load are recomputed: kv_load_failure_policy of %s "
+                "is `recompute` now",
+                outer.kv_connector,
+            )
         parallel = vllm_config.parallel_config
-        self._parts = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+        self._ranks = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
         self._groups = _kept_groups(vllm_config, kv_cache_config)
+        options = json.dumps(transfer.kv_connector_extra_config, sort_keys=True, default=str)
+        self._fence = Fence(f"{transfer.engine_id}:{options}", self._ranks)
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         self._events: EventLog | None = None
         self._hello: WorkerHello | None = None
+        self._layouts: dict[int, bytes] = {}
+        self._late: threading.Thread | None = None
         if role == KVConnectorRole.SCHEDULER:
             self._scheduler = self._make_scheduler(vllm_config, kv_cache_config)
 
@@ -81,9 +100,10 @@ class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return SchedulerSide(
             self._config,
             self._groups,
-            parts=self._parts,
+            ranks=self._ranks,
             hash_tokens=hash_tokens,
             align_tokens=align_tokens,
+            fence=self._fence,
             events=self._events,
             log=logger,
             may_load=self._config.load and transfer.is_kv_consumer,
@@ -115,26 +135,43 @@ class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 self._kv_cache_config.num_blocks,
                 batch_blocks=self._config.batch_blocks,
                 staging_bytes=self._config.staging_mib << 20,
+                savers=savers(self._config.io_threads),
             )
         except ValueError as error:
             raise ConfigError(f"Millpond cannot cache this model: {error}") from error
-        self._hello = WorkerHello(digest)
+        layout = hashlib.sha256(digest.encode()).digest()
+        self._hello = WorkerHello(_rank_part(self._vllm_config), layout)
+        self._fence.hello(self._hello.part, layout)
         self._worker = WorkerSide(
             self._config,
             mover,
-            part=_rank_part(self._vllm_config),
-            parts=self._parts,
+            self._fence,
+            hello=self._hello,
+            groups=self._groups,
             whole_requests=len(self._kv_cache_config.kv_cache_groups) > 1,
             log=logger,
         )
 
     def get_handshake_metadata(self) -> WorkerHello | None:
-        """Returns this rank's layout, for the scheduler's side."""
-        return self._hello
+        """Returns this rank's layout, for the scheduler's side.
+
+        Below another connector there is none: a `MultiConnector` hands what its first
+        child says to all of them, and others do not know what to do with this one.
+        """
+        from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+
+        below = has_kv_transfer_group() and get_kv_transfer_group() is not self
+        return None if below else self._hello
+
+    def handle_preemptions(self, kv_connector_metadata: Any) -> None:
+        """Ends the saves whose blocks this step may overwrite; called before it computes."""
+        if self._worker is not None and isinstance(kv_connector_metadata, StepMeta):
+            self._worker.void_saves(kv_connector_metadata)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Starts this step's loads."""
         if self._worker is not None:
+            self._worker.void_saves(self._meta())
             self._worker.start_loads(self._meta())
 
     def wait_for_layer_load(self, layer_name: str) -> None:
@@ -176,23 +213,54 @@ class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     # -- scheduler ----------------------------------------------------------
 
-    def set_xfer_handshake_metadata_pp_aware(
-        self, metadata: dict[tuple[int, int], WorkerHello]
-    ) -> None:
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
         """Learns the ranks' layouts, names the namespace and connects.
+
+        What another connector said is passed over. Ranks that said nothing here, nor in
+        the page of this host, tell it with their first step.
 
         Raises:
             ConfigError: the store refuses the namespace.
         """
-        assert self._scheduler is not None, "called on the scheduler's side only"
+        self._layouts.update(self._fence.hellos())
+        for hello in metadata.values():
+            if isinstance(hello, WorkerHello):
+                self._layouts[hello.part] = hello.layout
+        # Every worker of this host has the page by now.
+        self._fence.hide()
+        if len(self._layouts) == self._ranks:
+            self._connect()
+
+    def _connect(self) -> None:
+        """Derives the namespace and opens it."""
         described = describe_engine(self._vllm_config, self._kv_cache_config, self._config.model_id)
-        described["ranks"] = [[*rank, hello.layout] for rank, hello in sorted(metadata.items())]
+        described["ranks"] = [
+            [part, digest.hex()] for part, digest in sorted(self._layouts.items())
+        ]
         layout = layout_digest(described)
         name = self._config.namespace or namespace_name(
             str(self._vllm_config.model_config.model), layout
         )
         logger.info("Millpond at %s, namespace %s", self._config.address, name)
-        self._scheduler.start(Target(name, layout))
+        self._planner().start(Target(name, layout))
+
+    def _connect_late(self) -> None:
+        """Connects while the engine runs; weights may take minutes to hash."""
+        try:
+            self._connect()
+        except ConfigError:
+            logger.exception("Millpond: the engine goes on without the cache.")
+
+    def _learn(self, hellos: dict[int, bytes]) -> None:
+        """Takes layouts that came with a step."""
+        self._layouts.update(hellos)
+        if self._late is None and len(self._layouts) == self._ranks:
+            if self._planner().target is not None:
+                return
+            self._late = threading.Thread(
+                target=self._connect_late, name="millpond-connect", daemon=True
+            )
+            self._late.start()
 
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
         """Takes the block pool, in which saves pin their source blocks."""
@@ -224,6 +292,7 @@ class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         """Takes the ranks' reports."""
         report = connector_output.kv_connector_worker_meta
         if isinstance(report, WorkerMeta):
+            self._learn(report.hellos)
             self._planner().on_worker_report(report)
 
     def request_finished(
@@ -285,6 +354,31 @@ class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 side.close()
 
 
+def _outer_transfer() -> Any:
+    """Returns the transfer configuration of the connector that is making this one, if one is."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        maker = frame.f_locals.get("self")
+        if isinstance(maker, KVConnectorBase_V1) and not isinstance(maker, MillpondConnector):
+            return getattr(maker, "_vllm_config", None) and maker._vllm_config.kv_transfer_config
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def _register() -> None:
+    """Tells vLLM the connector's name: a `MultiConnector` looks statistics up by it."""
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+    # It is registered already where this module is loaded anew.
+    with contextlib.suppress(ValueError):
+        KVConnectorFactory.register_connector(
+            "MillpondConnector", "millpond.vllm.connector", "MillpondConnector"
+        )
+
+
+_register()
+
+
 def _rank_part(vllm_config: Any) -> int:
     """Returns this rank's index among those that hold parts of a block."""
     from vllm.distributed.parallel_state import get_pp_group, get_tp_group
@@ -310,9 +404,12 @@ def _kept_groups(vllm_config: Any, kv_cache_config: Any) -> list[Group]:
     speculative = vllm_config.speculative_config
     eagle = speculative is not None and speculative.use_eagle_block_drop()
     _, hash_tokens = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
+    ranks = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
     kept = []
     for index in kv_cache_config.prefix_cacheable_group_ids:
-        spec = _plain_spec(kv_cache_config.kv_cache_groups[index].kv_cache_spec)
+        whole = kv_cache_config.kv_cache_groups[index].kv_cache_spec
+        spec = _plain_spec(whole)
+        copies = parallel.tensor_parallel_size if _has_latents(whole) else 1
         if isinstance(spec, MambaSpec):
             raise ConfigError(
                 f"KV cache group {index} holds recurrent (Mamba) state, which the Millpond "
@@ -326,11 +423,27 @@ def _kept_groups(vllm_config: Any, kv_cache_config: Any) -> list[Group]:
                 spec=spec,
                 full=isinstance(spec, FullAttentionSpec),
                 drop_last=eagle,
+                parts=ranks // copies,
+                copies=copies,
             )
         )
     if not kept:
         raise ConfigError("the model has no KV cache that depends on the prefix alone")
     return kept
+
+
+def _has_latents(spec: Any) -> bool:
+    """Whether the layers cache latents (MLA), of which every tensor parallel rank has all."""
+    from vllm.v1.kv_cache_interface import (
+        MLAAttentionSpec,
+        SlidingWindowMLASpec,
+        UniformTypeKVCacheSpecs,
+    )
+
+    latent = (MLAAttentionSpec, SlidingWindowMLASpec)
+    if isinstance(spec, UniformTypeKVCacheSpecs):
+        return all(isinstance(layer, latent) for layer in spec.kv_cache_specs.values())
+    return isinstance(spec, latent)
 
 
 def _plain_spec(spec: Any) -> Any:

@@ -8,6 +8,8 @@ the other would have computed.
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import hashlib
 import json
 import os
@@ -16,9 +18,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from millpond.vllm.weights import fingerprint
+from millpond.vllm.config import ConfigError
+from millpond.vllm.options import ENVIRONMENT_DECIDES, ENVIRONMENT_IGNORED, decision
+from millpond.vllm.weights import UnknownModelError, fingerprint
 
-_FORMAT = 2
+_FORMAT = 3
 """Grows when this module changes what a stored value means."""
 
 
@@ -54,33 +58,13 @@ def describe_engine(vllm_config: Any, kv_cache_config: Any, model_id: str) -> di
         vllm_config: vLLM's configuration.
         kv_cache_config: the resolved KV cache groups.
         model_id: identity given by the user, or empty to derive it.
-    """
-    import vllm
 
-    model = vllm_config.model_config
-    cache = vllm_config.cache_config
-    parallel = vllm_config.parallel_config
-    attention = getattr(vllm_config, "attention_config", None)
-    speculative = vllm_config.speculative_config
-    device = str(getattr(vllm_config.device_config, "device_type", ""))
+    Raises:
+        ConfigError: nothing says which weights or which option's value it is.
+    """
     return {
-        "format": _FORMAT,
-        "engine": f"vllm {vllm.__version__}",
-        "model": model_id or fingerprint(str(model.model), model.revision),
-        "tokenizer": ""
-        if model_id
-        else fingerprint(str(model.tokenizer), model.tokenizer_revision),
-        "quantization": model.quantization,
-        "dtype": model.dtype,
-        "cache_dtype": cache.cache_dtype,
-        "hash": cache.prefix_caching_hash_algo,
-        "device": device,
-        "isa": cpu_isa() if device == "cpu" else "",
-        "attention": getattr(attention, "backend", None),
+        **describe_options(vllm_config, model_id),
         "kv_layout": kv_cache_config.kv_cache_layout,
-        "tensor_parallel": parallel.tensor_parallel_size,
-        "pipeline_parallel": parallel.pipeline_parallel_size,
-        "speculative": "" if speculative is None else f"{speculative.method}:{speculative.model}",
         "groups": [
             {
                 "block_size": group.kv_cache_spec.block_size,
@@ -91,3 +75,223 @@ def describe_engine(vllm_config: Any, kv_cache_config: Any, model_id: str) -> di
             for group in kv_cache_config.kv_cache_groups
         ],
     }
+
+
+def describe_options(vllm_config: Any, model_id: str) -> dict[str, Any]:
+    """Lists the engine's options that decide what a block holds, and its model.
+
+    Raises:
+        ConfigError: nothing says which weights or which option's value it is.
+    """
+    import vllm
+
+    device = str(getattr(vllm_config.device_config, "device_type", ""))
+    model, load = vllm_config.model_config, vllm_config.load_config
+    speculative = vllm_config.speculative_config
+    draft = None if speculative is None else speculative.draft_model_config
+    scales = getattr(model.multimodal_config, "mm_encoder_fp8_scale_path", None)
+    return {
+        "format": _FORMAT,
+        "engine": f"vllm {vllm.__version__}",
+        "device": device,
+        "isa": cpu_isa() if device == "cpu" else "",
+        "model": describe_model(model, load, model_id),
+        "draft": None
+        if draft is None
+        else describe_model(draft, speculative.draft_load_config or load, model_id),
+        "scales": "" if model_id or not scales else _print(str(scales), None, None),
+        "options": _Options(bool(model_id)).section(vllm_config),
+        "environment": _environment(),
+    }
+
+
+def describe_model(model: Any, load: Any, model_id: str) -> dict[str, Any]:
+    """Describes the weights, the tokenizer and the configuration that the engine resolved.
+
+    Args:
+        model: vLLM's configuration of the model.
+        load: where its weights come from.
+        model_id: identity of weights and tokenizer given by the user, or empty to derive it.
+
+    Raises:
+        ConfigError: nothing says which weights they are.
+    """
+    described: dict[str, Any] = {
+        # With overrides, and without paths: a model may lie anywhere.
+        "config": _plain_config(model.hf_config),
+        "text": _plain_config(model.hf_text_config),
+    }
+    if model_id:
+        return {**described, "weights": model_id}
+    tokenizer = model.tokenizer and _print(str(model.tokenizer), model.tokenizer_revision, None)
+    code = [_print(repository, model.code_revision, None) for repository in _foreign_code(model)]
+    return {**described, "weights": _weights(model, load), "tokenizer": tokenizer, "code": code}
+
+
+_FROM_THE_MODEL = (
+    *("auto", "hf", "pt", "safetensors", "fastsafetensors", "instanttensor", "npcache"),
+    *("mistral", "sharded_state", "bitsandbytes", "gguf"),
+    *("runai_streamer", "runai_streamer_sharded"),
+)
+"""Formats whose loader reads the weights from the model's own folder or repository."""
+_LOADER_HOW = re.compile(r"key|secret|token|thread|reader|concurrency|memory|chunk|enable_")
+"""Options of loaders that say how weights are read, and with which credentials."""
+
+
+def _weights(model: Any, load: Any) -> list[Any]:
+    """Identifies weights by where they really come from."""
+    form = str(load.load_format)
+    extra = dict(load.model_loader_extra_config or {})
+    if form == "dummy":
+        return ["dummy", model.seed]
+    if form == "tensorizer":
+        source = extra.pop("tensorizer_uri", None) or extra.pop("tensorizer_dir", None)
+        weights = [_print(str(source), None, None), _print(str(model.model), None, None)]
+    elif form in _FROM_THE_MODEL:
+        source = str(model.model_weights or model.model)
+        weights = [_print(source, model.revision, load.download_dir)]
+    else:
+        raise ConfigError(_unknown(f"load_format {form!r} takes weights from elsewhere"))
+    rest = {name: value for name, value in extra.items() if not _LOADER_HOW.search(name)}
+    for name, value in rest.items():
+        if isinstance(value, str) and ("://" in value or os.path.exists(value)):
+            rest[name] = _print(value, None, None)
+    return [*weights, _plain("model_loader_extra_config", rest)]
+
+
+def _foreign_code(model: Any) -> list[str]:
+    """Names the repositories besides the model's own whose code computes it."""
+    if not model.trust_remote_code:
+        return []
+    classes = getattr(model.hf_config, "auto_map", None) or {}
+    named = [name for value in classes.values() for name in _listed(value)]
+    return sorted({name.split("--")[0] for name in named if "--" in name})
+
+
+def _listed(value: Any) -> list[str]:
+    many = value if isinstance(value, (list, tuple)) else [value]
+    return [str(one) for one in many if one is not None]
+
+
+def _print(source: str, revision: str | None, hub: str | None) -> str:
+    """Fingerprints a source.
+
+    Raises:
+        ConfigError: nothing here says which bytes it has.
+    """
+    try:
+        if "://" in source:
+            raise UnknownModelError(f"the bytes behind {source!r} are not on this host")
+        return fingerprint(source, revision, hub)
+    except UnknownModelError as error:
+        raise ConfigError(_unknown(str(error))) from error
+
+
+def _unknown(why: str) -> str:
+    return (
+        f"model_id: {why}; give `model_id` in the connector's extra config, a text that is "
+        "another one for all other weights and tokenizers"
+    )
+
+
+def _plain_config(config: Any) -> Any:
+    """Describes a resolved configuration of Hugging Face, wherever it was read from."""
+    if config is None:
+        return None
+    values = config.to_dict() if hasattr(config, "to_dict") else vars(config)
+    return _plain(type(config).__name__, _without_places(values))
+
+
+def _without_places(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            name: _without_places(inner)
+            for name, inner in value.items()
+            if name not in ("_name_or_path", "_commit_hash", "transformers_version")
+        }
+    return value
+
+
+def _environment() -> dict[str, Any]:
+    """Describes the variables that decide; one that nobody has declared, where it is set."""
+    from vllm import envs
+
+    found = {}
+    for name, value in envs.environment_variables.items():
+        undeclared = name not in ENVIRONMENT_IGNORED and name in os.environ
+        if name in ENVIRONMENT_DECIDES or undeclared:
+            found[name] = _plain(name, value())
+    return found
+
+
+class _Options:
+    """Describes vLLM's configuration by the tables of `options.py`.
+
+    Args:
+        named: whether the user names the model, so that a value that cannot be described
+            counts with its type alone.
+    """
+
+    def __init__(self, named: bool) -> None:
+        self._named = named
+
+    def section(self, config: Any) -> dict[str, Any]:
+        """Describes one configuration object."""
+        name, described = type(config).__name__, {}
+        for option in dataclasses.fields(config):
+            what = decision(name, option.name)
+            if what in ("decides", "unknown"):
+                value = getattr(config, option.name, None)
+                described[option.name] = self._value(f"{name}.{option.name}", value)
+        return described
+
+    def _value(self, name: str, value: Any) -> Any:
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return self.section(value)
+        if isinstance(value, Mapping):
+            return {str(key): self._value(name, inner) for key, inner in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self._value(name, inner) for inner in value]
+        try:
+            return _plain(name, value)
+        except ConfigError:
+            if not self._named:
+                raise
+            return type(value).__qualname__
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Turns a value into one that is the same text in every process.
+
+    Raises:
+        ConfigError: it cannot be.
+    """
+    if value is None or isinstance(value, (bool, int, float, str)):
+        plain: Any = value
+    elif isinstance(value, enum.Enum):
+        plain = value.name
+    elif isinstance(value, Mapping):
+        plain = {str(key): _plain(name, inner) for key, inner in value.items()}
+    elif isinstance(value, (list, tuple)):
+        plain = [_plain(name, inner) for inner in value]
+    elif isinstance(value, (set, frozenset)):
+        plain = sorted(json.dumps(_plain(name, inner), sort_keys=True) for inner in value)
+    elif isinstance(value, (bytes, bytearray)):
+        plain = bytes(value).hex()
+    elif isinstance(value, os.PathLike):
+        plain = os.fspath(value)
+    elif isinstance(value, type) or type(value).__module__ == "torch":
+        # Classes, and what PyTorch calls number formats and devices.
+        plain = value.__qualname__ if isinstance(value, type) else str(value)
+    elif dataclasses.is_dataclass(value):
+        plain = {
+            field.name: _plain(name, getattr(value, field.name, None))
+            for field in dataclasses.fields(value)
+        }
+    elif hasattr(value, "to_dict"):
+        plain = _plain_config(value)
+    elif hasattr(value, "compute_hash"):
+        plain = str(value.compute_hash())
+    else:
+        raise ConfigError(_unknown(f"{name} is {type(value).__name__}, which has no fixed text"))
+    return plain

@@ -4,9 +4,10 @@ A value is one block of one KV cache group on one rank. Its key is
 
     block hash | group index (u16, little endian) | part index (u16) | epoch
 
-where the part is the rank's index in the pipeline and tensor parallel grid
-and the epoch is empty until the engine resets its cache (then 8 random
-bytes, so that values from before the reset are never found again).
+where the part is the rank's index in the pipeline and tensor parallel grid (in
+the pipeline alone where every tensor parallel rank holds the same), and the
+epoch is empty until the engine resets its cache (then 8 random bytes, so that
+values from before the reset are never found again).
 
 The keys of a prompt form one flat list per group, parts interleaved:
 ``[block0 part0, block0 part1, block1 part0, ...]``. The store places every

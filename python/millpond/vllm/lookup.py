@@ -27,6 +27,9 @@ class Group:
         spec: vLLM's description of the group.
         full: whether every block of a prefix is needed.
         drop_last: whether speculative decoding needs the last block anew.
+        parts: how many different parts of a block the ranks hold.
+        copies: how many ranks hold each part; more than one where tensor parallel
+            ranks do not share the heads of a layer but have them all.
     """
 
     index: int
@@ -35,6 +38,8 @@ class Group:
     spec: Any
     full: bool
     drop_last: bool
+    parts: int = 1
+    copies: int = 1
 
     def hashes(self, request_hashes: Sequence[bytes], start: int, end: int) -> list[bytes]:
         """Returns the hashes of this group's blocks ``start`` to ``end``."""
@@ -79,7 +84,6 @@ class PrefixLookup:
 
     Args:
         groups: the groups that the store keeps.
-        parts: ranks that each hold a part of every block.
         hash_tokens: tokens per block hash.
         align_tokens: hits end at multiples of this.
         lease_ms: how long found blocks are kept from eviction.
@@ -89,14 +93,12 @@ class PrefixLookup:
         self,
         groups: Sequence[Group],
         *,
-        parts: int,
         hash_tokens: int,
         align_tokens: int,
         lease_ms: int,
     ) -> None:
         """See the class."""
         self._groups = list(groups)
-        self._parts = parts
         self._hash_tokens = hash_tokens
         self._align = align_tokens
         self._lease_ms = lease_ms
@@ -118,7 +120,7 @@ class PrefixLookup:
         return self._find_hybrid(namespace, hashes, tokens, tokens_max, epoch)
 
     def _keys(self, group: Group, epoch: bytes) -> KeySpace:
-        return KeySpace(group.index, self._parts, epoch)
+        return KeySpace(group.index, group.parts, epoch)
 
     def _find_single(
         self, namespace: Any, hashes: Sequence[bytes], tokens: int, tokens_max: int, epoch: bytes
@@ -129,7 +131,7 @@ class PrefixLookup:
         flat = space.flat(group.hashes(hashes, 0, blocks))
         leaders = space.flat_leaders(flat)
         found = namespace.match_prefix(flat, lease_ms=self._lease_ms, leaders=leaders)
-        present = found // self._parts
+        present = found // group.parts
         usable = min(present, tokens_max // group.block_tokens)
         if group.drop_last:
             usable -= 1
@@ -167,8 +169,8 @@ class PrefixLookup:
         for group, names in spans:
             run, broken = 0, False
             for name in names:
-                here = all(answers[at : at + self._parts])
-                at += self._parts
+                here = all(answers[at : at + group.parts])
+                at += group.parts
                 if here:
                     known.add((group.index, name))
                 broken = broken or not here
@@ -224,7 +226,7 @@ class PrefixLookup:
                 continue
             space = self._keys(group, epoch)
             names = group.hashes(hashes, 0, blocks[-1] + 1)
-            for part in range(self._parts):
+            for part in range(group.parts):
                 part_keys, part_leaders = space.part_keys(names, 0, blocks, part)
                 keys += part_keys
                 leaders += part_leaders

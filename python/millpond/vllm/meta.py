@@ -6,6 +6,7 @@ processes.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -44,11 +45,12 @@ class LoadJob:
     request_id: str
     groups: list[GroupBlocks]
     asynchronous: bool
+    load_id: int = 0
 
 
 @dataclass
 class SaveJob:
-    """Blocks to write that this step completes; pinned until reported done."""
+    """Blocks to write that this step completes; pinned until reported done or given away."""
 
     job_id: int
     request_id: str
@@ -62,6 +64,8 @@ class StepMeta(KVConnectorMetadata):  # type: ignore[misc]
     Attributes:
         target: namespace to use.
         epoch: key suffix of the current cache generation.
+        saves_from: saves of lower numbers are void: their blocks were given away, and
+            this step may compute others in their places.
         loads: reads to start.
         saves: writes to start when the forward pass is done.
         idle: the step computes nothing, so a worker may wait a little for
@@ -70,6 +74,7 @@ class StepMeta(KVConnectorMetadata):  # type: ignore[misc]
 
     target: Target | None = None
     epoch: bytes = b""
+    saves_from: int = 0
     loads: list[LoadJob] = field(default_factory=list)
     saves: list[SaveJob] = field(default_factory=list)
     idle: bool = False
@@ -77,9 +82,15 @@ class StepMeta(KVConnectorMetadata):  # type: ignore[misc]
 
 @dataclass
 class WorkerHello(KVConnectorHandshakeMetadata):  # type: ignore[misc]
-    """Workers to scheduler, once at start: how a rank lays out its blocks."""
+    """Workers to scheduler, once at start: how a rank lays out its blocks.
 
-    layout: str
+    Attributes:
+        part: the rank's index.
+        layout: 32-byte digest of its layout.
+    """
+
+    part: int
+    layout: bytes
 
 
 @dataclass
@@ -90,23 +101,36 @@ class WorkerMeta(KVConnectorWorkerMetadata):  # type: ignore[misc]
         saves_done: job id to the number of ranks done with it.
         saves_failed: jobs of which some rank stored not everything.
         loads_failed: requests of which some rank could not load everything.
+        loads_done: load id to the number of ranks done with it.
+        loads_cut: loads of which some rank could not load everything, and how many blocks
+            from the first on every rank loaded.
         outages: reasons of outages that began on some rank.
+        hellos: layouts of ranks that have not heard of a namespace yet.
     """
 
     saves_done: dict[int, int] = field(default_factory=dict)
     saves_failed: set[int] = field(default_factory=set)
     loads_failed: set[str] = field(default_factory=set)
     outages: list[str] = field(default_factory=list)
+    hellos: dict[int, bytes] = field(default_factory=dict)
+    loads_done: dict[int, int] = field(default_factory=dict)
+    loads_cut: dict[int, int] = field(default_factory=dict)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerMeta:
         """Joins the reports of two ranks."""
         assert isinstance(other, WorkerMeta), "ranks run the same connector"
-        done = dict(self.saves_done)
-        for job_id, ranks in other.saves_done.items():
-            done[job_id] = done.get(job_id, 0) + ranks
+        saved, loaded = Counter(self.saves_done), Counter(self.loads_done)
+        saved.update(other.saves_done)
+        loaded.update(other.loads_done)
+        cut = dict(self.loads_cut)
+        for load_id, blocks in other.loads_cut.items():
+            cut[load_id] = min(blocks, cut.get(load_id, blocks))
         return WorkerMeta(
-            saves_done=done,
+            saves_done=dict(saved),
             saves_failed=self.saves_failed | other.saves_failed,
             loads_failed=self.loads_failed | other.loads_failed,
             outages=self.outages + other.outages,
+            hellos={**self.hellos, **other.hellos},
+            loads_done=dict(loaded),
+            loads_cut=cut,
         )

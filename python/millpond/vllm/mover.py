@@ -1,19 +1,27 @@
 """How the bytes of blocks get from the KV cache to the store and back.
 
-In host memory the store's client reads and writes the cache itself, as
-scatter lists. Device memory goes through a pinned staging buffer: blocks are
-gathered on the device, copied in one go per layer, and moved from there.
+What is saved is copied to a staging buffer first, so that the cache is read for
+as long as its memory takes and not for as long as the store takes: then the
+engine may have its blocks back at any time. Device memory is gathered on the
+device and copied in one go per layer. Loads go through a buffer from there too;
+in host memory the store's client writes into the cache itself.
 """
 
 from __future__ import annotations
 
+import ctypes
 import queue
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Callable, Protocol
 
 import torch
 
 from millpond.vllm.layout import KVLayout, LayerCache, LayoutError, Segment, block_first
+from millpond.vllm.transfer import read_sizes
+
+Copying = Callable[[], AbstractContextManager[bool]]
+"""Surrounds a copy out of the cache; gives False where there is nothing left to copy."""
 
 
 class Mover(Protocol):
@@ -28,9 +36,15 @@ class Mover(Protocol):
         """Returns the size of one value of a group."""
 
     def save(
-        self, namespace: Any, group: int, ids: Sequence[int], mark: Any, call: Mapping[str, Any]
+        self,
+        namespace: Any,
+        group: int,
+        ids: Sequence[int],
+        mark: Any,
+        call: Mapping[str, Any],
+        copying: Copying,
     ) -> list[str]:
-        """Writes blocks; returns the store's answer per block."""
+        """Copies blocks and writes them; returns the store's answer per block that it wrote."""
 
     def load(
         self, namespace: Any, group: int, ids: Sequence[int], mark: Any, call: Mapping[str, Any]
@@ -39,13 +53,32 @@ class Mover(Protocol):
 
 
 class HostMover:
-    """Moves blocks that lie in host memory, without a copy."""
+    """Moves blocks that lie in host memory.
+
+    Args:
+        layout: where the blocks lie.
+        batch_blocks: most blocks per call.
+        staging_bytes: size of all staging buffers together, as long as each has room for a block.
+        savers: threads that save at once.
+    """
 
     name = "host"
 
-    def __init__(self, layout: KVLayout) -> None:
+    def __init__(
+        self,
+        layout: KVLayout,
+        *,
+        batch_blocks: int = 16,
+        staging_bytes: int = 256 << 20,
+        savers: int = 1,
+    ) -> None:
         """See the class."""
         self._layout = layout
+        block_bytes = max(group.block_bytes for group in layout.groups if group is not None)
+        self._blocks = max(1, min(batch_blocks, staging_bytes // savers // block_bytes))
+        self._free: queue.SimpleQueue[torch.Tensor] = queue.SimpleQueue()
+        for _ in range(savers):
+            self._free.put(torch.empty(self._blocks * block_bytes, dtype=torch.uint8))
 
     def ready_mark(self) -> None:
         """Host memory needs no ordering: the step's work is done."""
@@ -59,18 +92,48 @@ class HostMover:
         return [layout.segments(block_id) for block_id in ids]
 
     def save(
-        self, namespace: Any, group: int, ids: Sequence[int], mark: Any, call: Mapping[str, Any]
+        self,
+        namespace: Any,
+        group: int,
+        ids: Sequence[int],
+        mark: Any,
+        call: Mapping[str, Any],
+        copying: Copying,
     ) -> list[str]:
-        """Writes blocks straight from the cache."""
-        answers: list[str] = namespace.put(values=self._segments(group, ids), **call)
+        """Copies blocks and writes them."""
+        answers: list[str] = []
+        for at in range(0, len(ids), self._blocks):
+            part = slice(at, at + self._blocks)
+            staging = self._free.get()
+            try:
+                with copying() as wanted:
+                    if not wanted:
+                        break
+                    values = self._copy(group, ids[part], staging.data_ptr())
+                answers += namespace.put(
+                    values=values,
+                    **{**call, "keys": call["keys"][part], "leaders": call["leaders"][part]},
+                )
+            finally:
+                self._free.put(staging)
         return answers
+
+    def _copy(self, group: int, ids: Sequence[int], to: int) -> list[list[Segment]]:
+        """Copies blocks one behind the other to an address, and returns where they lie."""
+        size = self.block_bytes(group)
+        for at, segments in enumerate(self._segments(group, ids)):
+            place = to + at * size
+            for address, length in segments:
+                # Without the interpreter's lock.
+                ctypes.memmove(place, address, length)
+                place += length
+        return [[(to + at * size, size)] for at in range(len(ids))]
 
     def load(
         self, namespace: Any, group: int, ids: Sequence[int], mark: Any, call: Mapping[str, Any]
     ) -> list[int]:
         """Reads blocks straight into the cache."""
-        sizes: list[int] = namespace.get(into=self._segments(group, ids), **call)
-        return sizes
+        return read_sizes(namespace, self._segments(group, ids), call)
 
 
 class StagedMover:
@@ -131,17 +194,27 @@ class StagedMover:
         return sum(self._sizes[group])
 
     def save(
-        self, namespace: Any, group: int, ids: Sequence[int], mark: Any, call: Mapping[str, Any]
+        self,
+        namespace: Any,
+        group: int,
+        ids: Sequence[int],
+        mark: Any,
+        call: Mapping[str, Any],
+        copying: Copying,
     ) -> list[str]:
         """Gathers blocks on the device, copies them out and writes them."""
         staging = self._free.get()
         try:
-            with self._on_stream(mark):
-                index = torch.tensor(ids, device=self._device)
-                for view, part in zip(self._views[group], self._parts(group, len(ids), staging)):
-                    rows = view.index_select(0, index).reshape(len(ids), -1)
-                    part.copy_(rows.view(torch.uint8), non_blocking=True)
-            self._wait()
+            with copying() as wanted:
+                if not wanted:
+                    return []
+                with self._on_stream(mark):
+                    index = torch.tensor(ids, device=self._device)
+                    parts = self._parts(group, len(ids), staging)
+                    for view, part in zip(self._views[group], parts):
+                        rows = view.index_select(0, index).reshape(len(ids), -1)
+                        part.copy_(rows.view(torch.uint8), non_blocking=True)
+                self._wait()
             answers: list[str] = namespace.put(
                 values=self._segments(group, len(ids), staging), **call
             )
@@ -155,7 +228,7 @@ class StagedMover:
         """Reads blocks and copies those that came in to the device."""
         staging = self._free.get()
         try:
-            sizes: list[int] = namespace.get(into=self._segments(group, len(ids), staging), **call)
+            sizes = read_sizes(namespace, self._segments(group, len(ids), staging), call)
             good = [i for i, size in enumerate(sizes) if size == self.block_bytes(group)]
             with self._on_stream(mark):
                 rows = torch.tensor(good, dtype=torch.long)
@@ -224,6 +297,7 @@ def make_mover(
     *,
     batch_blocks: int,
     staging_bytes: int,
+    savers: int,
 ) -> tuple[Mover, str]:
     """Returns the mover for these caches and a fingerprint of its layout.
 
@@ -233,7 +307,9 @@ def make_mover(
     layout = KVLayout(caches, groups, num_blocks)
     mover: Mover
     if layout.device.type == "cpu":
-        mover = HostMover(layout)
+        mover = HostMover(
+            layout, batch_blocks=batch_blocks, staging_bytes=staging_bytes, savers=savers
+        )
     else:
         mover = StagedMover(
             caches, groups, num_blocks, batch_blocks=batch_blocks, staging_bytes=staging_bytes

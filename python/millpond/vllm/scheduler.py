@@ -10,6 +10,10 @@ each source block gets a reference of its own in the engine's block pool,
 which a rank's report releases. Delaying the request's own free would not do:
 a preempted request, or a sliding window that moves on, frees blocks without
 asking the connector.
+
+An engine that empties its cache needs every block back. So the pool's own reset
+first gives a working store a moment to take what waits, then makes the rest of
+the saves void (`fence.py`) and gives their blocks back.
 """
 
 from __future__ import annotations
@@ -19,10 +23,11 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable
 
 from millpond.vllm.config import ConnectorConfig
 from millpond.vllm.events import EventLog
+from millpond.vllm.fence import Fence
 from millpond.vllm.keys import KeySpace
 from millpond.vllm.lookup import Group, Hit, PrefixLookup
 from millpond.vllm.meta import GroupBlocks, LoadJob, SaveJob, StepMeta, WorkerMeta
@@ -34,6 +39,9 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
 
+_RESET_WAIT_S = 0.2
+"""How long emptying the engine's cache waits for a store that works; saves take milliseconds."""
+_RESET_LOOK_S = 0.001
 _NULL_BLOCK_ID = 0
 """The block that the engine puts where a table has none; never saved or loaded."""
 
@@ -51,6 +59,11 @@ class _Tracked:
         next_block: per group, the first block that no save covers yet.
         give_up_loads: a load failed; recompute instead of trying again.
         load: prefix to load, as local tokens and total tokens.
+        loaded_as: how often it had been preempted when a load was begun.
+        stale_until: the number of preemptions from which on its blocks may be
+            saved: it has tokens that the old weights computed, since before a reset
+            or from the engine's own cache, and what is computed on top of these is of
+            neither generation.
     """
 
     request: Request
@@ -60,15 +73,40 @@ class _Tracked:
     next_block: dict[int, int] = field(default_factory=dict)
     give_up_loads: bool = False
     load: tuple[int, int] | None = None
+    loaded_as: int = -1
+    stale_until: int = 0
+
+
+@dataclass
+class _Loading:
+    """A load that some rank is still working on.
+
+    Attributes:
+        blocks: how many leading blocks every rank that reported has, all until one failed.
+        ranks_left: ranks that have not reported yet.
+    """
+
+    blocks: int
+    ranks_left: int
 
 
 @dataclass
 class _Pinned:
-    """A save that some rank is still working on."""
+    """A save that some rank is still working on.
+
+    Attributes:
+        job: the save.
+        request: whose blocks it saves.
+        block_ids: blocks that it holds; none once they were given back.
+        names: what no other request saves meanwhile.
+        ranks_left: ranks that have not reported yet.
+        failed: whether some rank stored not everything.
+    """
 
     job: SaveJob
     request: Request
     block_ids: list[int]
+    names: list[tuple[bytes, int, bytes]]
     ranks_left: int
     failed: bool = False
 
@@ -79,9 +117,10 @@ class SchedulerSide:
     Args:
         config: connector options.
         groups: the cache groups that the store keeps.
-        parts: number of ranks.
+        ranks: number of ranks.
         hash_tokens: tokens per block hash.
         align_tokens: hits end at multiples of this.
+        fence: makes saves void in the workers of this host.
         events: collects KV events; None when nobody listens.
         log: where outages are reported.
         may_load: whether this engine may read from the store.
@@ -93,9 +132,10 @@ class SchedulerSide:
         config: ConnectorConfig,
         groups: Sequence[Group],
         *,
-        parts: int,
+        ranks: int,
         hash_tokens: int,
         align_tokens: int,
+        fence: Fence,
         events: EventLog | None,
         log: logging.Logger,
         may_load: bool,
@@ -104,14 +144,14 @@ class SchedulerSide:
         """See the class."""
         self._config = config
         self._groups = list(groups)
-        self._parts = parts
+        self._ranks = ranks
+        self._fence = fence
         self._events = events
         self._log = log
         self._may_load = may_load
         self._may_save = may_save
         self._lookup = PrefixLookup(
             groups,
-            parts=parts,
             hash_tokens=hash_tokens,
             align_tokens=align_tokens,
             lease_ms=config.lease_ms,
@@ -129,10 +169,15 @@ class SchedulerSide:
         self._pin_max = 0
         self._tracked: dict[str, _Tracked] = {}
         self._starting: dict[str, LoadJob] = {}
-        self._saving: set[tuple[int, bytes]] = set()
+        self._loading: dict[int, _Loading] = {}
+        self._next_load_id = 0
+        self._saving: set[tuple[bytes, int, bytes]] = set()
         self._pinned: dict[int, _Pinned] = {}
         self._pinned_blocks = 0
         self._next_job_id = 0
+        self._saves_from = 0
+        self._emptied = False
+        self._local_stale = False
 
     # -- start --------------------------------------------------------------
 
@@ -146,9 +191,38 @@ class SchedulerSide:
         self.session.start(target)
 
     def bind_pool(self, pool: BlockPool) -> None:
-        """Takes the engine's block pool, in which saves pin their sources."""
+        """Takes the engine's block pool, in which saves pin their sources.
+
+        The engine empties the pool before it resets the connector, and fails where a
+        block is held: so the pool's reset gives back what saves hold.
+        """
         self._pool = pool
         self._pin_max = int(pool.num_gpu_blocks * self._config.save_pool_fraction)
+        empty: Callable[[], bool] = pool.reset_prefix_cache
+
+        def reset_prefix_cache() -> bool:
+            self._give_back(pool)
+            self._emptied = empty()
+            if self._emptied:
+                self._local_stale = False
+            return self._emptied
+
+        pool.reset_prefix_cache = reset_prefix_cache
+
+    def _give_back(self, pool: BlockPool) -> None:
+        """Ends what holds blocks, unless others hold some too and would fail the reset anyway."""
+        held = {i for pinned in self._pinned.values() for i in pinned.block_ids}
+        used = pool.num_gpu_blocks - pool.get_num_free_blocks()
+        # The null block counts as used.
+        if not held or used - 1 > len(held):
+            return
+        end = time.monotonic() + (_RESET_WAIT_S if self.session.up else 0.0)
+        while not self._fence.all_done(self._next_job_id) and time.monotonic() < end:
+            time.sleep(_RESET_LOOK_S)
+        self._saves_from = self._next_job_id
+        self._fence.void(self._saves_from)
+        for pinned in self._pinned.values():
+            self._release(pinned)
 
     # -- requests -----------------------------------------------------------
 
@@ -164,6 +238,8 @@ class SchedulerSide:
         """
         tracked = self._track(request)
         tracked.load = None
+        if self._local_stale and local_tokens > 0:
+            tracked.stale_until = request.num_preemptions + 1
         if request.skip_reading_prefix_cache or not self.session.started:
             return 0
         hit = self._hit(tracked)
@@ -184,7 +260,7 @@ class SchedulerSide:
             return
         local, total = load
         assert local + gain == total, "the engine allocated another length than was matched"
-        job = LoadJob(request.request_id, [], self.load_async)
+        job = LoadJob(request.request_id, [], self.load_async, self._next_load_id)
         for group in self._groups:
             table = block_ids[group.index]
             first = local // group.block_tokens
@@ -193,6 +269,9 @@ class SchedulerSide:
             if blocks:
                 job.groups.append(self._group_blocks(tracked.request, group, blocks, table))
         self._starting[request.request_id] = job
+        self._loading[job.load_id] = _Loading(gain // self._groups[0].block_tokens, self._ranks)
+        self._next_load_id += 1
+        tracked.loaded_as = request.num_preemptions
 
     def finished(self, request: Request) -> None:
         """Forgets a request; its saves go on under their own references."""
@@ -226,7 +305,6 @@ class SchedulerSide:
             self.stats.add("lookup_failures")
             return None
         self.stats.observe("lookup_seconds", time.monotonic() - now)
-        self.stats.add("hit_blocks", hit.tokens // self._groups[0].block_tokens)
         tracked.hit, tracked.asked_at, tracked.asked_as = hit, now, request.num_preemptions
         tracked.next_block = dict(hit.present)
         return hit
@@ -235,7 +313,7 @@ class SchedulerSide:
         self, request: Request, group: Group, blocks: list[int], table: Sequence[int]
     ) -> GroupBlocks:
         """Collects what a worker needs to name and place the given blocks."""
-        lead = KeySpace(group.index, self._parts).lead_block(blocks[0])
+        lead = KeySpace(group.index, group.parts).lead_block(blocks[0])
         # One more, because an event names the block before.
         start = max(0, min(lead, blocks[0] - 1))
         return GroupBlocks(
@@ -253,9 +331,11 @@ class SchedulerSide:
         meta = StepMeta(
             target=self.target,
             epoch=self.epoch,
+            saves_from=self._saves_from,
             loads=list(self._starting.values()),
             idle=output.total_num_scheduled_tokens == 0,
         )
+        self._emptied = self._emptied and meta.idle
         self._starting.clear()
         if self._may_save and self._pool is not None and self.session.up:
             for request_id, scheduled in output.num_scheduled_tokens.items():
@@ -271,6 +351,8 @@ class SchedulerSide:
         if tracked is None or state is None:
             return
         request = tracked.request
+        if request.num_preemptions < tracked.stale_until:
+            return
         # The engine's count is as of before this step. Only tokens that are
         # known already have hashes, so drafts that may be rejected are out.
         done = min(request.num_computed_tokens + scheduled, request.num_tokens)
@@ -302,7 +384,7 @@ class SchedulerSide:
     def _is_saving(self, request: Request, group: Group, block: int) -> bool:
         """Whether another request is writing the same block right now."""
         (name,) = group.hashes(request.block_hashes, block, block + 1)
-        return (group.index, name) in self._saving
+        return (self.epoch, group.index, name) in self._saving
 
     def _pin(self, job: SaveJob, request: Request) -> bool:
         """Takes a reference on every source block, or drops the job."""
@@ -312,18 +394,16 @@ class SchedulerSide:
             self.stats.add("save_dropped_blocks", sum(len(g.blocks) for g in job.groups))
             return False
         self._pool.touch([self._pool.blocks[i] for i in block_ids])
-        self._pinned[job.job_id] = _Pinned(job, request, block_ids, self._parts)
-        self._pinned_blocks += len(block_ids)
-        self._next_job_id += 1
-        self._saving.update(self._names(job))
-        return True
-
-    def _names(self, job: SaveJob) -> list[tuple[int, bytes]]:
-        return [
-            (group.group, group.hashes[block - group.hashes_from])
+        names = [
+            (self.epoch, group.group, group.hashes[block - group.hashes_from])
             for group in job.groups
             for block in group.blocks
         ]
+        self._pinned[job.job_id] = _Pinned(job, request, block_ids, names, self._ranks)
+        self._pinned_blocks += len(block_ids)
+        self._next_job_id += 1
+        self._saving.update(names)
+        return True
 
     # -- reports ------------------------------------------------------------
 
@@ -331,6 +411,7 @@ class SchedulerSide:
         """Releases finished saves and notes failures and outages."""
         for reason in report.outages:
             self.session.trip(reason)
+        self._count_hits(report)
         for request_id in report.loads_failed:
             tracked = self._tracked.get(request_id)
             if tracked is not None:
@@ -345,19 +426,39 @@ class SchedulerSide:
             if pinned.ranks_left == 0:
                 self._unpin(job_id)
 
+    def _count_hits(self, report: WorkerMeta) -> None:
+        """Counts the blocks of loads that all ranks are done with.
+
+        Not what a lookup finds: the engine may have a part of it itself, load from another
+        connector or not at all, and blocks that do not load are computed.
+        """
+        for load_id, ranks in report.loads_done.items():
+            loading = self._loading[load_id]
+            loading.blocks = min(loading.blocks, report.loads_cut.get(load_id, loading.blocks))
+            loading.ranks_left -= ranks
+            assert loading.ranks_left >= 0, "a load was reported by too many ranks"
+            if loading.ranks_left == 0:
+                self.stats.add("hit_blocks", self._loading.pop(load_id).blocks)
+
     def _unpin(self, job_id: int) -> None:
-        assert self._pool is not None, "only bound pools have pinned blocks"
         pinned = self._pinned.pop(job_id)
-        self._pinned_blocks -= len(pinned.block_ids)
-        # Last block first, so that a shared prefix is evicted last.
-        self._pool.free_blocks(self._pool.blocks[i] for i in reversed(pinned.block_ids))
-        self._saving.difference_update(self._names(pinned.job))
+        self._release(pinned)
         if self._events is not None:
             self._events.saved(pinned.job, pinned.request, failed=pinned.failed)
 
+    def _release(self, pinned: _Pinned) -> None:
+        """Gives back the blocks of a save, once."""
+        assert self._pool is not None, "only bound pools have pinned blocks"
+        block_ids, pinned.block_ids = pinned.block_ids, []
+        self._pinned_blocks -= len(block_ids)
+        # Last block first, so that a shared prefix is evicted last.
+        self._pool.free_blocks(self._pool.blocks[i] for i in reversed(block_ids))
+        self._saving.difference_update(pinned.names)
+        pinned.names = []
+
     def has_pending_saves(self) -> bool:
-        """Whether the engine must go on stepping to learn that saves ended."""
-        return bool(self._pinned)
+        """Whether the engine must go on stepping to have the blocks of saves back."""
+        return self._pinned_blocks > 0
 
     # -- the rest -----------------------------------------------------------
 
@@ -376,11 +477,17 @@ class SchedulerSide:
         it is this engine's own; the old values age out by eviction.
         """
         self.epoch = os.urandom(8)
+        # The engine goes on with its own cache where it could not be emptied.
+        self._local_stale = not self._emptied
         for tracked in self._tracked.values():
             tracked.hit = None
             tracked.next_block = {}
+            request = tracked.request
+            if request.num_computed_tokens > 0 or tracked.loaded_as == request.num_preemptions:
+                tracked.stale_until = request.num_preemptions + 1
         return True
 
     def close(self) -> None:
         """Closes the connection to the store."""
+        self._fence.hide()
         self.session.close()

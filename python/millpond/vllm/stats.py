@@ -18,7 +18,7 @@ COUNTERS = {
     "lookups": "Prefix lookups sent to the store.",
     "lookup_failures": "Prefix lookups without an answer in time.",
     "lookup_blocks": "Prompt blocks looked up.",
-    "hit_blocks": "Prompt blocks found in the store.",
+    "hit_blocks": "Prompt blocks that came from the store, however many ranks load parts of them.",
     "load_blocks": "Blocks loaded from the store.",
     "load_bytes": "Bytes loaded from the store.",
     "load_failed_blocks": "Blocks that were found but did not load; recomputed.",

@@ -11,6 +11,7 @@ and are those of the connector, as far as they make sense here.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Collection, Iterable
@@ -32,10 +33,9 @@ from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 from vllm.v1.kv_offload.tiering.base import JobId, JobResult, SecondaryTierManager, TransferJob
 
 from millpond.vllm.config import ConfigError, ConnectorConfig
-from millpond.vllm.identity import cpu_isa, layout_digest, namespace_name
+from millpond.vllm.identity import cpu_isa, describe_options, layout_digest, namespace_name
 from millpond.vllm.session import StoreDown, StoreSession, Target
-from millpond.vllm.transfer import TransferPool
-from millpond.vllm.weights import fingerprint
+from millpond.vllm.transfer import TransferPool, read_sizes
 
 if TYPE_CHECKING:
     from vllm.v1.kv_offload.base import OffloadingSpec
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 logger = init_logger("vllm.millpond")
 
 
-def _served(name: str) -> list[str]:
-    """Which weights are served, and how they are quantized on loading.
+def _served(name: str, model_id: str) -> dict[str, Any]:
+    """Describes the model that is served and the options that decide what it computes.
 
     A tier is told the model's name alone: the rest is vLLM's configuration
     of the moment, if there is one.
@@ -53,38 +53,52 @@ def _served(name: str) -> list[str]:
     Raises:
         ConfigError: nobody says which weights they are.
     """
-    from vllm.config import get_current_vllm_config
+    from vllm.config import get_current_vllm_config_or_none
 
-    try:
-        model = get_current_vllm_config().model_config
-    except AssertionError:
-        model = None
-    if model is None or str(model.model) != name:
+    config = get_current_vllm_config_or_none()
+    if config is not None and str(config.model_config.model) == name:
+        return describe_options(config, model_id)
+    if not model_id:
         raise ConfigError(
-            "model_id: vLLM does not tell a tier the revision and the quantization of "
-            f"{name!r}; give a name that says which weights are served and how"
+            "model_id: vLLM does not tell a tier the revision, the quantization and the overrides "
+            f"of {name!r}; give a name that says which weights are served and how"
         )
-    return [fingerprint(name, model.revision), str(model.quantization)]
+    return {"weights": model_id}
 
 
 class _Lookups(AsyncLookupManager):  # type: ignore[misc]
     """Asks the store on a thread of its own, one batch per step."""
 
-    def __init__(self, tier_type: str, session: StoreSession) -> None:
+    def __init__(
+        self,
+        tier_type: str,
+        session: StoreSession,
+        names: Callable[[Iterable[OffloadKey]], list[bytes]],
+    ) -> None:
         self._session = session
+        self._names = names
         super().__init__(tier_type=tier_type)
 
     def batch_lookup(self, keys: list[OffloadKey], req_context: ReqContext) -> Iterable[bool]:
         """Returns per key whether the store has it; no answer means no."""
         try:
-            names = [bytes(key) for key in keys]
+            names = self._names(keys)
             return self._session.call(lambda ns: ns.contains(names))
         except StoreDown:
             return [False] * len(keys)
 
+    def forget(self) -> None:
+        """Forgets every answer, those on their way too: they are of another generation of keys."""
+        self._lookup_state.clear()
+        self._req_keys.clear()
+        self._lookup_batch.clear()
+
 
 class MillpondSecondaryTier(SecondaryTierManager):  # type: ignore[misc]
     """Keeps chunks of vLLM's host memory tier in Millpond.
+
+    When the engine resets its cache, `drain_jobs` is called, and by nothing else: from
+    then on keys are of a new, random generation, and only requests that began later store.
 
     A lookup without an answer is a miss, a load that fails makes vLLM
     recompute, a store that is late is dropped.
@@ -116,6 +130,9 @@ class MillpondSecondaryTier(SecondaryTierManager):  # type: ignore[misc]
         self._base = int(self._memory.__array_interface__["data"][0])
         self._lock = threading.Lock()
         self._pending = 0
+        self._epoch = b""
+        # Those that may store since the last reset; none was yet where this is None.
+        self._requests: set[str] | None = None
         self._idle = threading.Condition(self._lock)
         self._done: list[JobResult] = []
         self._unusable: dict[JobId, list[OffloadKey]] = {}
@@ -130,7 +147,7 @@ class MillpondSecondaryTier(SecondaryTierManager):  # type: ignore[misc]
         )
         self._session.start(self._target(offloading_spec))
         self._pool = TransferPool(self._config.io_threads)
-        self._lookups = _Lookups(tier_type, self._session)
+        self._lookups = _Lookups(tier_type, self._session, self._names)
 
     def _target(self, spec: OffloadingSpec) -> Target:
         """Derives the namespace from everything that decides a chunk's bytes."""
@@ -138,9 +155,9 @@ class MillpondSecondaryTier(SecondaryTierManager):  # type: ignore[misc]
 
         config = spec.config
         described = {
-            "tier": 2,
+            "tier": 3,
             "engine": f"vllm {vllm.__version__}",
-            "model": self._config.model_id or _served(config.model.name),
+            "model": _served(config.model.name, self._config.model_id),
             "dtype": config.model.dtype,
             "tokens_per_hash": config.cache.tokens_per_hash,
             "blocks_per_chunk": config.cache.blocks_per_chunk,
@@ -165,6 +182,8 @@ class MillpondSecondaryTier(SecondaryTierManager):  # type: ignore[misc]
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         """Asks for newly computed chunks only: known ones are stored already."""
+        if self._requests is not None:
+            self._requests.add(req_context.req_id)
         return RequestOffloadingContext()
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
@@ -183,11 +202,25 @@ class MillpondSecondaryTier(SecondaryTierManager):  # type: ignore[misc]
     def on_request_finished(self, req_context: ReqContext) -> None:
         """Forgets what was looked up for a request."""
         self._lookups.cleanup(req_context.req_id)
+        if self._requests is not None:
+            self._requests.discard(req_context.req_id)
 
     # -- transfers ----------------------------------------------------------
 
+    def _names(self, keys: Iterable[OffloadKey]) -> list[bytes]:
+        """Returns the keys in the store, of the present generation."""
+        epoch = self._epoch
+        return [bytes(key) + epoch for key in keys]
+
     def submit_store(self, job_metadata: TransferJob) -> None:
         """Queues chunks to be written; vLLM keeps them in place until done."""
+        request = job_metadata.req_context.req_id
+        if self._requests is not None and request not in self._requests:
+            # What it computed before the reset is of the old weights, and vLLM offloads it anew.
+            with self._lock:
+                self._pending += 1
+            self._finish(job_metadata, [False] * len(list(job_metadata.keys)), 0.0)
+            return
         self._submit(job_metadata, self._pool.save, self._store)
 
     def submit_load(self, job_metadata: TransferJob) -> None:
@@ -200,7 +233,7 @@ class MillpondSecondaryTier(SecondaryTierManager):  # type: ignore[misc]
         enqueue: Callable[[Callable[[], None]], bool],
         work: Callable[[list[bytes], list[list[tuple[int, int]]], int], list[bool]],
     ) -> None:
-        keys = [bytes(key) for key in job.keys]
+        keys = self._names(job.keys)
         size = self.block_size_bytes
         places = [[(self._base + int(chunk) * size, size)] for chunk in job.chunk_ids]
         queued = time.monotonic()
@@ -240,7 +273,8 @@ class MillpondSecondaryTier(SecondaryTierManager):  # type: ignore[misc]
     def _load(
         self, keys: list[bytes], places: list[list[tuple[int, int]]], left_ms: int
     ) -> list[bool]:
-        sizes = self._session.call(lambda ns: ns.get(keys=keys, into=places, deadline_ms=left_ms))
+        call = {"keys": keys, "deadline_ms": left_ms}
+        sizes = self._session.call(lambda ns: read_sizes(ns, places, call))
         return [size == self.block_size_bytes for size in sizes]
 
     def _finish(self, job: TransferJob, good: list[bool], seconds: float) -> None:
@@ -288,12 +322,16 @@ class MillpondSecondaryTier(SecondaryTierManager):  # type: ignore[misc]
             return self._pending > 0
 
     def drain_jobs(self) -> None:
-        """Waits until no transfer touches the primary tier's memory.
+        """Waits until no transfer touches the primary tier's memory, then begins a new generation.
 
-        Every transfer ends by its deadline, so this does too.
+        Every transfer ends by its deadline, so this does too. vLLM empties the primary
+        tier right after it, because the weights may have changed.
         """
         with self._idle:
             self._idle.wait_for(lambda: self._pending == 0)
+        self._epoch = os.urandom(8)
+        self._requests = set()
+        self._lookups.forget()
 
     def take_events(self) -> Iterable[OffloadingEvent]:
         """Returns events of chunks that were stored."""

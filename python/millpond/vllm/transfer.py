@@ -10,13 +10,37 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import Callable
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable
+
+from millpond.errors import BufferTooSmall
 
 Task = Callable[[], None]
 
 _LOADS_MAX = 65_536
 _SAVES_MAX = 65_536
 """Batches; the real limit on saves is the share of the KV cache they may pin."""
+
+
+def read_sizes(namespace: Any, into: Sequence[Any], call: Mapping[str, Any]) -> list[int]:
+    """Reads values; bytes per value, negative for a miss, and for what is longer than a block.
+
+    Another writer may have put that: it must not look like a store that is down.
+    """
+    try:
+        sizes: list[int] = namespace.get(into=into, **call)
+    except BufferTooSmall as error:
+        return error.sizes
+    return sizes
+
+
+def savers(threads: int) -> int:
+    """Returns how many of a pool's threads save at once.
+
+    With several threads one always stays free of saves, so that a load never
+    waits for a slow write.
+    """
+    return max(1, threads - 1)
 
 
 class TransferPool:
@@ -31,9 +55,7 @@ class TransferPool:
         self._loads: deque[Task] = deque()
         self._saves: deque[Task] = deque()
         self._stopping = False
-        # With several threads one always stays free of saves, so that a load
-        # never waits for a slow write.
-        self._save_threads_max = max(1, threads - 1)
+        self._save_threads_max = savers(threads)
         self._saving = 0
         self._threads = [
             threading.Thread(target=self._work, name=f"millpond-io-{i}", daemon=True)

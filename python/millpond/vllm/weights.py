@@ -1,4 +1,4 @@
-"""Which weights an engine serves, by their content.
+"""Which weights and which tokenizer an engine serves, by their content.
 
 Block hashes do not cover the model, so a wrong answer here is wrong output
 without an error: two fine-tunes of one model often have the same shapes, the
@@ -23,41 +23,73 @@ from pathlib import Path
 
 logger = logging.getLogger("vllm.millpond")
 
-_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.json")
+_SUFFIXES = (
+    *(".safetensors", ".bin", ".pt", ".pth", ".gguf", ".tensors", ".npz"),
+    # Configuration, tokenizers, and code that comes with a model.
+    *(".json", ".model", ".tiktoken", ".txt", ".py", ".yaml", ".jinja"),
+)
 _PIECE_BYTES = 8 << 20
 _BLOB = re.compile(r"[0-9a-f]{64}")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _SAID_BYTES = 1 << 30
 """What takes long enough that somebody may wonder why nothing happens."""
 
 
-def fingerprint(model: str, revision: str | None) -> str:
-    """Identifies the weights that an engine serves.
+class UnknownModelError(ValueError):
+    """Nothing on this host says which bytes a model has."""
 
-    A local folder is identified by the content of its files, so that the same
-    files under another path share a cache and other files under the same path
-    do not. A name on the Hugging Face hub is taken with the commit that its
-    revision stands for in the local cache, since branches move; where the
-    cache does not say it, with the name of the revision.
+
+def fingerprint(model: str, revision: str | None, hub: str | None = None) -> str:
+    """Identifies a model or a tokenizer.
+
+    A local folder or file is identified by content, so that the same files under
+    another path share a cache and other files under the same path do not. A name
+    on the Hugging Face hub is taken with the commit that its revision stands for
+    in the local cache, since branches move.
+
+    Args:
+        model: a path, or a name on the hub.
+        revision: branch, tag or commit; None is the main branch.
+        hub: folder of the hub's cache, where it is not the usual one.
+
+    Raises:
+        UnknownModelError: there is no such path, and the cache does not know the name.
     """
     root = Path(model)
+    if root.is_file():
+        return f"file:{_digests([root])[0]}"
     if not root.is_dir():
-        return f"name:{model}@{_commit(model, revision or 'main')}"
+        return f"name:{model}@{_commit(model, revision or 'main', hub)}"
     digest = hashlib.sha256()
-    paths = sorted({path for pattern in _PATTERNS for path in root.glob(pattern)})
+    paths = [path for path in sorted(root.rglob("*")) if _counts(root, path)]
     for path, content in zip(paths, _digests(paths), strict=True):
-        digest.update(f"{path.name}:{path.stat().st_size}:{content}\n".encode())
+        name = path.relative_to(root).as_posix()
+        digest.update(f"{name}:{path.stat().st_size}:{content}\n".encode())
     return f"files:{digest.hexdigest()}"
 
 
-def _commit(model: str, revision: str) -> str:
-    """The commit of a revision in the hub's cache; the revision when it is not known there."""
-    home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
-    cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
-    ref = cache / f"models--{model.replace('/', '--')}" / "refs" / revision
-    try:
-        return ref.read_text(encoding="ascii").strip() or revision
-    except (OSError, ValueError):
+def _counts(root: Path, path: Path) -> bool:
+    """Whether a file of a model's folder may decide what the model computes."""
+    hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
+    return not hidden and path.suffix in _SUFFIXES and path.is_file()
+
+
+def _commit(model: str, revision: str, hub: str | None) -> str:
+    """The commit of a revision in the hub's cache."""
+    if _COMMIT.fullmatch(revision):
         return revision
+    home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
+    cache = Path(hub or os.environ.get("HF_HUB_CACHE") or home / "hub")
+    # A file of a repository, or one of its quantizations, is named behind the repository.
+    repository = "/".join(model.split(":")[0].split("/")[:2])
+    ref = cache / f"models--{repository.replace('/', '--')}" / "refs" / revision
+    try:
+        commit = ref.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        commit = ""
+    if not commit:
+        raise UnknownModelError(f"{model!r} is no local path, and {ref} names no commit")
+    return commit
 
 
 def _digests(paths: list[Path]) -> list[str]:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millpond.vllm.config import ConnectorConfig
+from millpond.vllm.fence import Fence
 from millpond.vllm.keys import KeySpace
-from millpond.vllm.meta import GroupBlocks, LoadJob, SaveJob, StepMeta, WorkerMeta
+from millpond.vllm.lookup import Group
+from millpond.vllm.meta import GroupBlocks, LoadJob, SaveJob, StepMeta, WorkerHello, WorkerMeta
 from millpond.vllm.mover import Mover
 from millpond.vllm.session import StoreDown, StoreSession
 from millpond.vllm.stats import MillpondStats
@@ -43,6 +45,11 @@ class _Load:
     started: float = field(default_factory=time.monotonic)
     failed_ids: set[int] = field(default_factory=set)
 
+    def leading(self) -> int:
+        """Counts the blocks before the first that did not load; the engine computes from there."""
+        ids = [block_id for group in self.job.groups for block_id in group.block_ids]
+        return next((i for i, block_id in enumerate(ids) if block_id in self.failed_ids), len(ids))
+
 
 @dataclass
 class _Save:
@@ -60,8 +67,9 @@ class WorkerSide:
     Args:
         config: connector options.
         mover: moves blocks of this rank's cache.
-        part: this rank's index.
-        parts: number of ranks.
+        fence: tells which saves are void.
+        hello: this rank's index and layout.
+        groups: the cache groups that the store keeps.
         whole_requests: report failed loads as whole requests instead of
             single blocks, as engines with several cache groups require.
         log: for programming errors only; outages go to the scheduler's side.
@@ -71,17 +79,19 @@ class WorkerSide:
         self,
         config: ConnectorConfig,
         mover: Mover,
+        fence: Fence,
         *,
-        part: int,
-        parts: int,
+        hello: WorkerHello,
+        groups: Sequence[Group],
         whole_requests: bool,
         log: logging.Logger,
     ) -> None:
         """See the class."""
         self._config = config
         self._mover = mover
-        self._part = part
-        self._parts = parts
+        self._fence = fence
+        self._hello = hello
+        self._groups = {group.index: group for group in groups}
         self._whole_requests = whole_requests
         self._log = log
         self.session = StoreSession(
@@ -100,6 +110,7 @@ class WorkerSide:
         self._report = WorkerMeta()
         self._stats = MillpondStats()
         self._distrust_steps = 0
+        self._saves_begun = 0
 
     # -- loads --------------------------------------------------------------
 
@@ -161,8 +172,10 @@ class WorkerSide:
         """Books a load whose last batch is done; the lock is held."""
         job = load.job
         del self._loads[job.request_id]
+        self._report.loads_done[job.load_id] = 1
         if load.failed_ids:
             self._report.loads_failed.add(job.request_id)
+            self._report.loads_cut[job.load_id] = 0 if self._whole_requests else load.leading()
             if self._whole_requests:
                 self._failed_requests.add(job.request_id)
             else:
@@ -176,6 +189,10 @@ class WorkerSide:
 
     # -- saves --------------------------------------------------------------
 
+    def void_saves(self, meta: StepMeta) -> None:
+        """Stops reading for saves whose blocks this step may overwrite."""
+        self._fence.void_here(meta.saves_from)
+
     def start_saves(self, meta: StepMeta) -> None:
         """Starts this step's saves; the scheduler keeps their blocks."""
         distrust = self._distrust_steps > 0
@@ -184,10 +201,13 @@ class WorkerSide:
             return
         mark = self._mover.ready_mark()
         for job in meta.saves:
-            batches = list(self._batches(job.groups))
+            batches = list(self._batches([self._own(group) for group in job.groups]))
             save = _Save(job, len(batches))
             with self._changed:
                 self._saves[job.job_id] = save
+                self._saves_begun = job.job_id + 1
+                if not batches:
+                    self._finish_save(save)
             for batch in batches:
                 if distrust or not self._pool.save(
                     partial(self._save, save, batch, meta.epoch, mark)
@@ -203,7 +223,8 @@ class WorkerSide:
 
         def put(namespace: Any) -> list[str]:
             call = self._call(batch, epoch, max(1, left_ms()))
-            return self._mover.save(namespace, batch.group, batch.block_ids, mark, call)
+            copying = partial(self._fence.copying, save.job.job_id)
+            return self._mover.save(namespace, batch.group, batch.block_ids, mark, call, copying)
 
         try:
             if left_ms() > 0:
@@ -225,15 +246,31 @@ class WorkerSide:
             self._stats.add("save_dropped_blocks", dropped)
             save.failed = save.failed or dropped > 0
             save.batches_left -= 1
-            if save.batches_left:
-                return
-            job_id = save.job.job_id
-            del self._saves[job_id]
-            self._report.saves_done[job_id] = 1
-            if save.failed:
-                self._report.saves_failed.add(job_id)
-            self._stats.observe("save_seconds", time.monotonic() - save.queued)
-            self._changed.notify_all()
+            if save.batches_left == 0:
+                self._finish_save(save)
+
+    def _finish_save(self, save: _Save) -> None:
+        """Books a save whose last batch is done; the lock is held."""
+        job_id = save.job.job_id
+        del self._saves[job_id]
+        self._fence.done(self._hello.part, min(self._saves, default=self._saves_begun))
+        self._report.saves_done[job_id] = 1
+        if save.failed:
+            self._report.saves_failed.add(job_id)
+        self._stats.observe("save_seconds", time.monotonic() - save.queued)
+        self._changed.notify_all()
+
+    def _own(self, blocks: GroupBlocks) -> GroupBlocks:
+        """Returns the blocks that this rank saves: of ranks that hold the same, each takes some."""
+        copies = self._groups[blocks.group].copies
+        if copies == 1:
+            return blocks
+        mine = [
+            (block, place)
+            for block, place in zip(blocks.blocks, blocks.block_ids)
+            if block % copies == self._hello.part % copies
+        ]
+        return replace(blocks, blocks=[b for b, _ in mine], block_ids=[i for _, i in mine])
 
     # -- both ---------------------------------------------------------------
 
@@ -250,8 +287,10 @@ class WorkerSide:
                 )
 
     def _call(self, batch: GroupBlocks, epoch: bytes, deadline_ms: int) -> Mapping[str, Any]:
-        space = KeySpace(batch.group, self._parts, epoch)
-        keys, leaders = space.part_keys(batch.hashes, batch.hashes_from, batch.blocks, self._part)
+        group = self._groups[batch.group]
+        space = KeySpace(batch.group, group.parts, epoch)
+        part = self._hello.part // group.copies
+        keys, leaders = space.part_keys(batch.hashes, batch.hashes_from, batch.blocks, part)
         return {"keys": keys, "leaders": leaders, "deadline_ms": deadline_ms}
 
     @staticmethod
@@ -286,6 +325,9 @@ class WorkerSide:
         with self._changed:
             report, self._report = self._report, WorkerMeta()
         report.outages = self.session.take_news()
+        if not self.session.started:
+            # Nothing else tells the scheduler's side, on another host and below another connector.
+            report.hellos = {self._hello.part: self._hello.layout}
         return report if report != WorkerMeta() else None
 
     def take_stats(self) -> MillpondStats | None:

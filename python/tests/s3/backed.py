@@ -27,7 +27,7 @@ class Backed:
     def run(self, *words: str) -> None:
         environment = {
             **os.environ,
-            "MILLPOND_SERVER": self.address,
+            "MILLPOND_ADDRESS": self.address,
             "MILLPOND_S3_BACKEND_SECRET": self.store.secret_key,
         }
         done = subprocess.run(

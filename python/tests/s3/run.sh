@@ -21,11 +21,7 @@ if [[ -n ${BACKED:-} ]]; then
   server+=("--backed" "$BACKED" "--weed" "$(bash bench/s3/seaweedfs.sh)")
 fi
 
-if [[ ! -x $venv/bin/pytest || $venv/requirements.txt -ot $here/requirements.txt ]]; then
-  [[ -x $venv/bin/python ]] || python3 -m venv "$venv"
-  "$venv/bin/python" -m pip --disable-pip-version-check -q install -r "$here/requirements.txt"
-  cp "$here/requirements.txt" "$venv/requirements.txt"
-fi
+bash "$here/environment.sh"
 
 rclone=none
 if [[ -z ${NO_RCLONE:-} ]]; then

@@ -1,6 +1,6 @@
 """What saving costs: prompts that nobody stored, with the connector and without.
 
-Two engines with the demo's model compute prompts of random tokens, which no cache can know. One
+Two engines with a model of random weights compute random prompts, which no cache can know. One
 has no connector, the other saves every block into an empty store. Rounds alternate and change who
 begins, so that noise of the machine meets both. Printed per engine: median, least and greatest time
 to first token; and the CPU seconds of a prompt, of the engine and of the server, up to the first

@@ -1,7 +1,7 @@
 """How fast the connector loads blocks, against plain gets of the same bytes.
 
 Prints one line per way of reading and the ratio. The cache is laid out as
-vLLM lays it out for the demo's model: 12 layers, 4 KV heads, blocks of 128
+vLLM lays it out for the model `full` of demo/build_model.py: 12 layers, 4 KV heads, blocks of 128
 tokens. Both ways read the same values from a server that is started here,
 into memory that is touched beforehand; rounds alternate, so that noise of the
 machine meets both.
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,9 +34,11 @@ import numpy as np  # noqa: E402
 import server as servers  # noqa: E402
 import torch  # noqa: E402
 from millpond.vllm.config import ConnectorConfig  # noqa: E402
+from millpond.vllm.fence import Fence  # noqa: E402
 from millpond.vllm.keys import KeySpace  # noqa: E402
 from millpond.vllm.layout import KVLayout  # noqa: E402
-from millpond.vllm.meta import GroupBlocks, LoadJob, SaveJob, StepMeta  # noqa: E402
+from millpond.vllm.lookup import Group  # noqa: E402
+from millpond.vllm.meta import GroupBlocks, LoadJob, SaveJob, StepMeta, WorkerHello  # noqa: E402
 from millpond.vllm.mover import HostMover  # noqa: E402
 from millpond.vllm.session import Target  # noqa: E402
 from millpond.vllm.worker import WorkerSide  # noqa: E402
@@ -60,9 +63,10 @@ class Bench:
         self.block_bytes = layout.group(0).block_bytes
         self.side = WorkerSide(
             self.config,
-            HostMover(layout),
-            part=0,
-            parts=1,
+            HostMover(layout, batch_blocks=self.config.batch_blocks),
+            Fence(str(uuid.uuid4()), 1),
+            hello=WorkerHello(0, bytes(32)),
+            groups=[Group(0, 128, 1, None, full=True, drop_last=False)],
             whole_requests=False,
             log=logging.getLogger("bench"),
         )
@@ -86,7 +90,7 @@ class Bench:
 
     def save(self) -> float:
         """Stores the first half of the cache through the connector."""
-        meta = StepMeta(TARGET, b"", [], [SaveJob(1, "s", [self._group(range(self.blocks))])])
+        meta = StepMeta(TARGET, saves=[SaveJob(1, "s", [self._group(range(self.blocks))])])
 
         def done() -> bool:
             self.side.take_loaded(idle=True)
@@ -100,7 +104,7 @@ class Bench:
     def connector(self) -> float:
         """Loads all blocks into the second half of the cache, as an engine would."""
         group = self._group(range(self.blocks, 2 * self.blocks))
-        meta = StepMeta(TARGET, b"", [LoadJob("r", [group], True)], [])
+        meta = StepMeta(TARGET, loads=[LoadJob("r", [group], True)])
         seconds = self._run(meta, lambda: "r" in self.side.take_loaded(idle=True)[0])
         if self.side.take_failed_blocks():
             raise RuntimeError("blocks that were stored did not load")

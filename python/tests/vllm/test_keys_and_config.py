@@ -9,7 +9,7 @@ from fakes import FakeNamespace
 from millpond.vllm.config import ConfigError, ConnectorConfig
 from millpond.vllm.identity import namespace_name
 from millpond.vllm.keys import RUN_KEYS, KeySpace
-from millpond.vllm.weights import fingerprint
+from millpond.vllm.weights import UnknownModelError, fingerprint
 
 HASHES = [bytes([i]) * 32 for i in range(1, 100)]
 
@@ -68,11 +68,20 @@ def test_a_key_over_128_bytes_is_refused() -> None:
         ({"load_deadline_ms": 0}, "load_deadline_ms must be between 1 and"),
         ({"save_pool_fraction": 1}, "save_pool_fraction must be between"),
         ({"token": "a", "token_file": "b"}, "not both"),
+        ({"quota_bytes": "ten"}, "quota_bytes: 'ten' is not a size"),
+        ({"quota_bytes": "8 EiB"}, "quota_bytes: '8 EiB' is not a size"),
+        ({"quota_bytes": "9999999TiB"}, "quota_bytes must be between"),
+        ({"quota_bytes": 1.5}, "quota_bytes must be of type int"),
     ],
 )
 def test_a_bad_option_is_refused_by_name(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ConnectorConfig.parse(options)
+
+
+@pytest.mark.parametrize("quota", ["10GiB", "10 gib", "10240m", 10 << 30])
+def test_sizes_are_taken_with_units_as_everywhere(quota: int | str) -> None:
+    assert ConnectorConfig.parse({"quota_bytes": quota}).quota_bytes == 10 << 30
 
 
 def test_the_environment_gives_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +140,13 @@ def test_files_of_the_hub_are_known_by_their_names(
         prints.append(fingerprint(str(snapshot), None))
     assert prints[0] != prints[1]
     assert fingerprint("org/model", None) == "name:org/model@c0ffee"
-    assert fingerprint("org/model", "v1") != fingerprint("org/model", "v2")
+    assert fingerprint("org/model:Q4_K_M", None) == "name:org/model:Q4_K_M@c0ffee"
+    assert fingerprint("org/model", "a" * 40) != fingerprint("org/model", "b" * 40)
+    # A branch that nothing here resolves may be any weights.
+    with pytest.raises(UnknownModelError, match="names no commit"):
+        fingerprint("org/model", "v1")
+    with pytest.raises(UnknownModelError, match="names no commit"):
+        fingerprint("org/model", None, str(tmp_path / "other"))
 
 
 def test_namespace_names_are_readable() -> None:

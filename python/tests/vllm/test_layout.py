@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from fakes import FakeNamespace
@@ -40,8 +42,10 @@ def test_blocks_move_whole_and_touch_nothing_else(name: str, kind: str) -> None:
     else:
         mover = StagedMover(caches, groups, BLOCKS, batch_blocks=4, staging_bytes=1 << 24)
     namespace = FakeNamespace()
-    keys = {"keys": [b"a", b"b", b"c"]}
-    assert mover.save(namespace, 0, [4, 1, 2], None, keys) == ["stored"] * 3
+    names = [b"a", b"b", b"c"]
+    keys = {"keys": names, "leaders": names}
+    saved = mover.save(namespace, 0, [4, 1, 2], None, keys, lambda: nullcontext(True))
+    assert saved == ["stored"] * 3
     size = tensor.numel() * tensor.element_size() // BLOCKS
     assert mover.block_bytes(0) == size
     assert {len(value) for value in namespace.values.values()} == {size}

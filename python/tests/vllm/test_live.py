@@ -7,6 +7,7 @@ differ from any cached run in late tokens, through the order of additions.
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -31,14 +32,17 @@ def prompt_of(engine: engines.Engine, text: str, tokens: int) -> list[int]:
 
 def check_external_equals_local(engine: engines.Engine, prompt: list[int]) -> None:
     """Asks cold, from vLLM's own cache, and from the store alone."""
+    hits = engine.counters().get("hit_blocks", 0)
     cold = engine.ask(prompt, TOKENS)
     assert cold.cached_tokens == 0
     oracle = engine.ask(prompt, TOKENS)
     assert oracle.cached_tokens == cached_length(prompt)
     before = engine.counters()
+    assert before.get("hit_blocks", 0) == hits, "a block of the engine's own cache is no hit"
     engine.forget()
     external = engine.ask(prompt, TOKENS)
     after = engine.counters()
+    assert after["hit_blocks"] - hits == cached_length(prompt) // BLOCK
     assert external.cached_tokens == cached_length(prompt)
     assert after["load_blocks"] > before.get("load_blocks", 0)
     assert external.tokens == oracle.tokens
@@ -102,7 +106,7 @@ def test_tensor_parallel_ranks_each_keep_their_part(
     blocks = cached_length(prompt) // BLOCK
     assert counters["save_blocks"] >= 2 * blocks
     assert counters["load_blocks"] == 2 * blocks
-    assert counters["hit_blocks"] == 2 * blocks  # found by the second and the third answer
+    assert counters["hit_blocks"] == blocks  # the third answer's; the second had them at hand
     engine.stop()
 
 
@@ -243,6 +247,117 @@ def test_aborted_requests_leave_nothing_behind(
         # Emptying the cache fails while any block is still referenced.
         engine.forget()
     assert engine.ask(prompt, TOKENS).tokens == oracle.tokens
+
+
+def test_an_idle_engine_resets_and_pauses_whether_the_store_works_or_hangs(
+    start: Callable[..., engines.Engine], server: servers.Server, texts: list[str]
+) -> None:
+    engine = start(connector={"address": server.address})
+    prompt = prompt_of(engine, texts[0], 2000)
+    for _ in range(3):
+        engine.ask(prompt, 1)
+        # Nobody waits for the saves: a trainer changes the weights at once.
+        assert engine.reset()
+        engine.ask(prompt, 1)
+        engine.pause()
+    # A store that works has what was computed before the engine emptied its own cache.
+    engine.ask(prompt, 1)
+    oracle = engine.ask(prompt, TOKENS)
+    assert engine.reset(connector=False)
+    answer = engine.ask(prompt, TOKENS)
+    assert answer.cached_tokens == cached_length(prompt)
+    assert answer.tokens == oracle.tokens
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        engine.ask(prompt_of(engine, texts[1], 2000), 1)
+        assert engine.saving(), "no save is under way, and the test proves nothing"
+        assert engine.reset()
+        engine.ask(prompt_of(engine, texts[2], 2000), 1)
+        engine.pause()
+        # Blocks that the lost saves held are used anew.
+        assert engine.ask(prompt, TOKENS).tokens == oracle.tokens
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    engine.forget()
+    assert engine.ask(prompt, TOKENS).tokens == oracle.tokens
+
+
+def test_what_another_connector_loads_is_no_hit_of_ours(
+    start: Callable[..., engines.Engine],
+    server: servers.Server,
+    texts: list[str],
+    tmp_path: Any,
+) -> None:
+    example = {
+        "kv_connector": "ExampleConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"shared_storage_path": str(tmp_path / "example")},
+    }
+    ours = {
+        "kv_connector": "MillpondConnector",
+        "kv_connector_module_path": "millpond.vllm",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"address": server.address},
+    }
+    engine = start(
+        kv_transfer_config={
+            "kv_connector": "MultiConnector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": {"connectors": [example, ours]},
+        },
+        local_cache=False,
+        disable_hybrid_kv_cache_manager=True,
+    )
+    prompt = prompt_of(engine, texts[0], 1500)
+    engine.ask(prompt, 1)
+    engine.settle()
+    assert engine.ask(prompt, 1).cached_tokens == cached_length(prompt)
+    engine.settle()
+    counters = engine.counters()
+    assert counters["save_blocks"] == cached_length(prompt) // BLOCK
+    assert counters.get("load_blocks", 0) == counters.get("hit_blocks", 0) == 0
+
+
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_below_a_multi_connector_each_child_is_left_alone_by_the_others(
+    start: Callable[..., engines.Engine],
+    server: servers.Server,
+    texts: list[str],
+    tmp_path: Any,
+    *,
+    ours_first: bool,
+) -> None:
+    ours = {
+        "kv_connector": "MillpondConnector",
+        "kv_connector_module_path": "millpond.vllm",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"address": server.address, "retry_ms": 100},
+    }
+    strict = {
+        "kv_connector": "ForeignConnector",
+        "kv_connector_module_path": "foreign",
+        "kv_role": "kv_both",
+    }
+    # One of vLLM's own, which saves what ours saves.
+    example = {
+        "kv_connector": "ExampleConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"shared_storage_path": str(tmp_path / "example")},
+    }
+    children = [ours, strict, example] if ours_first else [strict, ours, example]
+    engine = start(
+        kv_transfer_config={
+            "kv_connector": "MultiConnector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": {"connectors": children},
+        },
+        disable_hybrid_kv_cache_manager=True,
+    )
+    prompt = prompt_of(engine, texts[0], 1500)
+    check_external_equals_local(engine, prompt)
+    assert "kv_load_failure_policy of MultiConnector" in (tmp_path / "vllm.log").read_text()
+    assert engine.recomputes()
+    assert engine.reset()
 
 
 def test_a_bad_option_stops_the_start_and_is_named(

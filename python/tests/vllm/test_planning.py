@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import uuid
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from fakes import FakeClient, FakeNamespace, unreachable
 from millpond.vllm.config import ConnectorConfig
 from millpond.vllm.events import EventLog
+from millpond.vllm.fence import Fence
 from millpond.vllm.keys import KeySpace
 from millpond.vllm.lookup import Group
 from millpond.vllm.meta import WorkerMeta
@@ -51,6 +54,7 @@ class Pool:
     def __init__(self, blocks: int) -> None:
         self.num_gpu_blocks = blocks
         self.blocks = [SimpleNamespace(block_id=i, refs=0) for i in range(blocks)]
+        self.blocks[0].refs = 1
 
     def touch(self, blocks: list[Any]) -> None:
         for block in blocks:
@@ -62,7 +66,13 @@ class Pool:
 
     @property
     def pinned(self) -> set[int]:
-        return {block.block_id for block in self.blocks if block.refs}
+        return {block.block_id for block in self.blocks[1:] if block.refs}
+
+    def get_num_free_blocks(self) -> int:
+        return sum(block.refs == 0 for block in self.blocks)
+
+    def reset_prefix_cache(self) -> bool:
+        return not self.pinned
 
 
 class Planner:
@@ -77,14 +87,19 @@ class Planner:
             made(session, *args, **kwargs, client_factory=lambda *a, **k: self.client)
 
         monkeypatch.setattr(StoreSession, "__init__", init)
-        groups = [Group(0, BLOCK, 1, spec=None, full=True, drop_last=False)]
+        groups = [Group(0, BLOCK, 1, spec=None, full=True, drop_last=False, parts=parts)]
         self.events = EventLog(groups)
+        engine = str(uuid.uuid4())
+        self.fence = Fence(engine, parts)
+        # A worker's.
+        self.rank = Fence(engine, parts)
         self.side = SchedulerSide(
             ConnectorConfig.parse({"retry_ms": 10_000, **options}),
             groups,
-            parts=parts,
+            ranks=parts,
             hash_tokens=BLOCK,
             align_tokens=BLOCK,
+            fence=self.fence,
             events=self.events,
             log=logging.getLogger("test"),
             may_load=True,
@@ -196,9 +211,11 @@ def test_blocks_stay_referenced_until_every_rank_is_done(
 
 
 def test_reports_of_ranks_add_up() -> None:
-    one = WorkerMeta({1: 1, 2: 1}, {2}, {"a"}, ["x"])
-    both = one.aggregate(WorkerMeta({1: 1}, set(), {"b"}, []))
-    assert both == WorkerMeta({1: 2, 2: 1}, {2}, {"a", "b"}, ["x"])
+    one = WorkerMeta({1: 1, 2: 1}, {2}, {"a"}, ["x"], loads_done={1: 1, 2: 1}, loads_cut={1: 3})
+    two = WorkerMeta({1: 1}, set(), {"b"}, [], loads_done={1: 1}, loads_cut={1: 2, 2: 5})
+    assert one.aggregate(two) == WorkerMeta(
+        *({1: 2, 2: 1}, {2}, {"a", "b"}, ["x"]), loads_done={1: 2, 2: 1}, loads_cut={1: 2, 2: 5}
+    )
 
 
 def test_two_requests_do_not_write_the_same_block_at_once(planner: Planner) -> None:
@@ -253,6 +270,42 @@ def test_a_failed_load_is_recomputed_not_repeated(planner: Planner) -> None:
     assert planner.side.matched_tokens(request, 0) == 0
 
 
+def hit_blocks(planner: Planner) -> int:
+    stats = planner.side.take_stats()
+    return 0 if stats is None else stats.data.get("hit_blocks", 0)
+
+
+def test_only_blocks_that_were_loaded_from_the_store_count_as_hits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planner = Planner(monkeypatch, parts=2)
+    request = Request("a", 10 * BLOCK)
+    planner.store(request, 8)
+    table = [list(range(20, 30))]
+    # Found, but the engine has it all itself, or another connector serves it.
+    assert planner.side.matched_tokens(request, 8 * BLOCK) == 0
+    assert planner.side.matched_tokens(request, 0) == 8 * BLOCK
+    planner.side.after_alloc(request, [[]], 0)  # type: ignore[list-item]
+    planner.step(None)
+    assert hit_blocks(planner) == 0
+    # Three blocks are the engine's; the rest counts once, when every rank has its part.
+    planner.side.matched_tokens(request, 3 * BLOCK)
+    planner.side.after_alloc(request, table, 5 * BLOCK)
+    planner.step(None)
+    planner.side.on_worker_report(WorkerMeta(loads_done={0: 1}))
+    assert hit_blocks(planner) == 0
+    planner.side.on_worker_report(WorkerMeta(loads_done={0: 1}))
+    assert hit_blocks(planner) == 5
+    # One rank could not load the third block: it and those after it are computed.
+    planner.side.matched_tokens(request, 0)
+    planner.side.after_alloc(request, table, 8 * BLOCK)
+    planner.step(None)
+    planner.side.on_worker_report(WorkerMeta(loads_done={1: 1}, loads_cut={1: 2}))
+    planner.side.on_worker_report(WorkerMeta(loads_done={1: 1}))
+    assert hit_blocks(planner) == 2
+    planner.side.close()
+
+
 def test_a_dead_store_means_no_match_no_save_no_error(planner: Planner) -> None:
     request = Request("a", 10 * BLOCK)
     planner.store(request, 8)
@@ -285,6 +338,24 @@ def test_reset_makes_everything_before_unreachable(planner: Planner) -> None:
     assert len(planner.step(None).epoch) == 8
 
 
+def test_what_old_weights_computed_is_never_saved_under_a_new_generation(
+    planner: Planner,
+) -> None:
+    request = Request("a", 6 * BLOCK)
+    planner.side.on_new_request(request)  # type: ignore[arg-type]
+    table = list(range(1, 7))
+    (old,) = planner.step(request, 2 * BLOCK, table).saves
+    planner.side.on_worker_report(WorkerMeta(saves_done={old.job_id: 1}))
+    assert planner.side.reset()
+    # Neither the old blocks nor those that were computed on top of them.
+    for _ in range(2):
+        assert planner.step(request, 2 * BLOCK, table).saves == []
+    # Preempted, it begins again and is of the new generation as a whole.
+    request.num_preemptions, request.num_computed_tokens = 1, 0
+    (job,) = planner.step(request, 6 * BLOCK, table).saves
+    assert job.groups[0].blocks == list(range(6))
+
+
 def test_finished_saves_become_events_with_their_parents(
     planner: Planner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,3 +380,123 @@ def test_a_failed_save_is_no_event(planner: Planner) -> None:
     (job,) = planner.step(request, 3 * BLOCK, [7, 8, 9]).saves
     planner.side.on_worker_report(WorkerMeta(saves_done={job.job_id: 1}, saves_failed={job.job_id}))
     assert planner.events.take() == []
+
+
+def saved(planner: Planner, request: Request, table: list[int]) -> Any:
+    """A save of a whole request that no rank has reported yet."""
+    planner.side.on_new_request(request)  # type: ignore[arg-type]
+    (job,) = planner.step(request, request.num_tokens, table).saves
+    planner.side.finished(request)  # type: ignore[arg-type]
+    return job
+
+
+def test_saves_never_keep_an_idle_engine_from_emptying_its_cache(planner: Planner) -> None:
+    job = saved(planner, Request("a", 3 * BLOCK), [7, 8, 9])
+    # No rank ever reports: the store hangs.
+    assert planner.pool.reset_prefix_cache()
+    assert planner.pool.pinned == set()
+    assert not planner.side.has_pending_saves()
+    # Workers elsewhere hear of it before they compute in these blocks again.
+    assert planner.step(None).saves_from == job.job_id + 1
+    with planner.rank.copying(job.job_id) as wanted:
+        assert not wanted
+    # The report may still come.
+    planner.side.on_worker_report(WorkerMeta(saves_done={job.job_id: 1}, saves_failed={job.job_id}))
+    assert planner.pool.pinned == set()
+    # What was not stored is saved by the next request that computes it.
+    again = saved(planner, Request("b", 3 * BLOCK), [4, 5, 6])
+    assert again.groups[0].blocks == [0, 1, 2]
+    with planner.rank.copying(again.job_id) as wanted:
+        assert wanted
+
+
+def test_a_store_that_works_gets_what_was_saved_before_a_reset(planner: Planner) -> None:
+    job = saved(planner, Request("a", 3 * BLOCK), [7, 8, 9])
+    planner.rank.hello(0, bytes(32))
+    copying = planner.rank.copying(job.job_id)
+    assert copying.__enter__()
+
+    def end() -> None:
+        copying.__exit__(None, None, None)
+        planner.rank.done(0, job.job_id + 1)
+
+    ends = threading.Timer(0.05, end)
+    ends.start()
+    assert planner.pool.reset_prefix_cache()
+    assert planner.rank.all_done(job.job_id + 1)
+    ends.join()
+    planner.side.on_worker_report(WorkerMeta(saves_done={job.job_id: 1}))
+    assert len(planner.events.take()) == 3
+
+
+def test_a_reset_waits_for_a_copy_that_is_under_way(planner: Planner) -> None:
+    job = saved(planner, Request("a", 3 * BLOCK), [7, 8, 9])
+    order: list[str] = []
+    inside, go_on = threading.Event(), threading.Event()
+
+    def copy() -> None:
+        with planner.rank.copying(job.job_id):
+            inside.set()
+            go_on.wait(5)
+            order.append("copied")
+
+    thread = threading.Thread(target=copy)
+    thread.start()
+    assert inside.wait(5)
+    release = threading.Timer(0.3, go_on.set)
+    release.start()
+    assert planner.pool.reset_prefix_cache()
+    order.append("reset")
+    thread.join()
+    release.join()
+    assert order == ["copied", "reset"]
+
+
+def test_blocks_of_running_requests_fail_a_reset_and_void_nothing(planner: Planner) -> None:
+    job = saved(planner, Request("a", 3 * BLOCK), [7, 8, 9])
+    planner.pool.touch([planner.pool.blocks[20]])
+    assert not planner.pool.reset_prefix_cache()
+    assert planner.pool.pinned == {7, 8, 9, 20}
+    with planner.rank.copying(job.job_id) as wanted:
+        assert wanted
+
+
+def test_what_the_engine_could_not_forget_is_never_saved_under_a_new_generation(
+    planner: Planner,
+) -> None:
+    planner.pool.touch([planner.pool.blocks[20]])
+    assert not planner.pool.reset_prefix_cache()
+    assert planner.side.reset()
+    # Its first blocks are from the engine's own cache, and of the old weights.
+    hit = Request("a", 6 * BLOCK)
+    planner.side.on_new_request(hit)  # type: ignore[arg-type]
+    planner.side.matched_tokens(hit, 2 * BLOCK)
+    hit.num_computed_tokens = 2 * BLOCK
+    assert planner.step(hit, 4 * BLOCK, list(range(1, 7))).saves == []
+    computed = Request("b", 3 * BLOCK, first=100)
+    planner.side.matched_tokens(computed, 0)
+    assert len(planner.step(computed, 3 * BLOCK, [7, 8, 9]).saves) == 1
+    # The cache is empty at last: what it has from then on is of the new weights.
+    planner.pool.free_blocks([planner.pool.blocks[20]])
+    assert planner.pool.reset_prefix_cache()
+    again = Request("c", 6 * BLOCK, first=200)
+    planner.side.matched_tokens(again, 2 * BLOCK)
+    again.num_computed_tokens = 2 * BLOCK
+    assert len(planner.step(again, 4 * BLOCK, list(range(1, 7))).saves) == 1
+
+
+def test_a_save_of_the_old_generation_hinders_none_of_the_new_one(planner: Planner) -> None:
+    saved(planner, Request("a", 3 * BLOCK), [7, 8, 9])
+    planner.pool.touch([planner.pool.blocks[20]])
+    assert not planner.pool.reset_prefix_cache()
+    assert planner.side.reset()
+    assert saved(planner, Request("b", 3 * BLOCK), [4, 5, 6]).groups[0].blocks == [0, 1, 2]
+
+
+def test_a_request_that_loads_during_a_reset_saves_nothing(planner: Planner) -> None:
+    request = Request("a", 6 * BLOCK)
+    planner.store(request, 3)
+    assert planner.side.matched_tokens(request, 0) == 3 * BLOCK
+    planner.side.after_alloc(request, [list(range(1, 7))], 3 * BLOCK)
+    assert planner.side.reset()
+    assert planner.step(request, 6 * BLOCK, list(range(1, 7))).saves == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,8 @@ import numpy as np
 import pytest
 import server as servers
 from millpond.vllm.config import ConfigError
+from test_identity import make_model, vllm_config
+from vllm.config import set_current_vllm_config
 from vllm.v1.kv_offload.base import (
     LookupResult,
     ReqContext,
@@ -36,7 +39,9 @@ CHUNK_BYTES = 64 * 1024
 KEYS = [make_offload_key(bytes([i]) * 32, 0) for i in range(CHUNKS)]
 
 
-def offloading_spec(dtype: str = "bfloat16", *, events: bool = False) -> Any:
+def offloading_spec(
+    dtype: str = "bfloat16", *, model: str = "org/model", events: bool = False
+) -> Any:
     """The part of vLLM's specification that a tier reads."""
     config = OffloadingConfig(
         groups=(OffloadingGroupConfig(16, ("layer.0", "layer.1"), 0),),
@@ -44,7 +49,7 @@ def offloading_spec(dtype: str = "bfloat16", *, events: bool = False) -> Any:
         enable_kv_cache_events=events,
         extra_config={},
         engine_id="engine",
-        model=OffloadingModelConfig("org/model", dtype),
+        model=OffloadingModelConfig(model, dtype),
         cache=OffloadingCacheConfig(16, 1),
         parallel=OffloadingParallelConfig(0, 1, 1, 1, 1, 1, 0, 1, None, True),
     )
@@ -56,7 +61,14 @@ def offloading_spec(dtype: str = "bfloat16", *, events: bool = False) -> Any:
 class Primary:
     """A tier over host memory, driven as vLLM's manager does."""
 
-    def __init__(self, server: servers.Server, *, dtype: str = "bfloat16", **options: Any) -> None:
+    def __init__(
+        self,
+        server: servers.Server,
+        *,
+        dtype: str = "bfloat16",
+        model: str = "org/model",
+        **options: Any,
+    ) -> None:
         self.memory = np.zeros((CHUNKS, CHUNK_BYTES), dtype=np.uint8)
         events = bool(options.get("enable_kv_events"))
         self.tier = SecondaryTierFactory.create_secondary_tier(
@@ -69,7 +81,7 @@ class Primary:
                 **options,
             },
             memoryview(self.memory),
-            offloading_spec(dtype, events=events),
+            offloading_spec(dtype, model=model, events=events),
         )
         self.jobs = 0
 
@@ -82,9 +94,9 @@ class Primary:
             time.sleep(0.001)
         return found
 
-    def job(self, keys: Any, chunks: list[int], *, load: bool) -> int:
+    def job(self, keys: Any, chunks: list[int], *, load: bool, request: str = "r") -> int:
         self.jobs += 1
-        job = TransferJob(self.jobs, keys, np.array(chunks), load, ReqContext("r"))
+        job = TransferJob(self.jobs, keys, np.array(chunks), load, ReqContext(request))
         (self.tier.submit_load if load else self.tier.submit_store)(job)
         return self.jobs
 
@@ -172,6 +184,25 @@ def test_draining_leaves_no_transfer_behind(make: Make) -> None:
     assert sorted(result.job_id for result in primary.tier.get_finished_jobs()) == jobs
 
 
+def test_a_reset_of_the_engine_leaves_nothing_of_the_old_weights(make: Make) -> None:
+    primary = make()
+    primary.tier.on_new_request(ReqContext("old"))
+    assert primary.wait(primary.job(KEYS[:1], [0], load=False, request="old")).success
+    # An answer that is remembered is of the old generation too.
+    assert primary.lookup(KEYS[0], "waits") is LookupResult.HIT
+    primary.tier.drain_jobs()
+    assert primary.lookup(KEYS[0], "waits") is LookupResult.MISS
+    assert not primary.wait(primary.job(KEYS[:1], [1], load=True)).success
+    # vLLM offloads again what a request computed before.
+    assert not primary.wait(primary.job(KEYS[:1], [0], load=False, request="old")).success
+    primary.tier.on_request_finished(ReqContext("waits"))
+    assert primary.lookup(KEYS[0], "new") is LookupResult.MISS
+    primary.tier.on_new_request(ReqContext("new"))
+    assert primary.wait(primary.job(KEYS[:1], [0], load=False, request="new")).success
+    primary.tier.on_request_finished(ReqContext("new"))
+    assert primary.lookup(KEYS[0], "later") is LookupResult.HIT
+
+
 def test_stored_chunks_become_events(make: Make) -> None:
     primary = make(enable_kv_events=True, locality="REMOTE")
     primary.wait(primary.job(KEYS[:2], [0, 1], load=False))
@@ -198,21 +229,17 @@ def test_bad_configuration_is_refused(make: Make) -> None:
         make(namespace="shared", dtype="float16")
 
 
-def test_the_weights_are_told_by_vllm_or_by_the_user(
-    server: servers.Server, make: Make, monkeypatch: pytest.MonkeyPatch
+def test_the_model_is_told_by_vllm_or_by_the_user(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match="model_id"):
         make(model_id="")
-
-    def serves(revision: str, quantization: str | None) -> None:
-        model = SimpleNamespace(model="org/model", revision=revision, quantization=quantization)
-        config = SimpleNamespace(model_config=model)
-        monkeypatch.setattr("vllm.config.get_current_vllm_config", lambda: config)
-
-    key, names = KEYS[:1], []
-    for revision, quantization in [("v1", None), ("v2", None), ("v1", "fp8")]:
-        serves(revision, quantization)
-        primary = make(model_id="")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = make_model(tmp_path / "model")
+    names = []
+    for overrides in ({}, {"rope_theta": 20000.0}):
+        with set_current_vllm_config(vllm_config(folder, hf_overrides=overrides)):
+            primary = make(model_id="", model=str(folder))
         assert primary.lookup(KEYS[0]) is LookupResult.MISS
-        names.append(primary.wait(primary.job(key, [0], load=False)).success)
-    assert names == [True] * 3
+        names.append(primary.wait(primary.job(KEYS[:1], [0], load=False)).success)
+    assert names == [True] * 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,40 +13,54 @@ import pytest
 import torch
 from fakes import FakeClient, FakeNamespace, unreachable
 from millpond.vllm.config import ConnectorConfig
+from millpond.vllm.fence import Fence
 from millpond.vllm.layout import KVLayout
-from millpond.vllm.meta import GroupBlocks, LoadJob, SaveJob, StepMeta
+from millpond.vllm.lookup import Group
+from millpond.vllm.meta import GroupBlocks, LoadJob, SaveJob, StepMeta, WorkerHello
 from millpond.vllm.mover import HostMover
 from millpond.vllm.session import StoreSession, Target
 from millpond.vllm.worker import WorkerSide
 
 BLOCKS = 64
+SESSION_INIT = StoreSession.__init__
 HASHES = [bytes([i]) * 32 for i in range(1, 60)]
 
 
 class Rank:
     """A worker's side over a small cache and an in-memory store."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-        self.namespace = FakeNamespace()
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        namespace: FakeNamespace | None = None,
+        part: int = 0,
+        copies: int = 1,
+        **options: Any,
+    ) -> None:
+        self.namespace = namespace or FakeNamespace()
         self.client = FakeClient(self.namespace)
-        made = StoreSession.__init__
 
         def init(session: StoreSession, *args: Any, **kwargs: Any) -> None:
-            made(session, *args, **kwargs, client_factory=lambda *a, **k: self.client)
+            SESSION_INIT(session, *args, **kwargs, client_factory=lambda *a, **k: self.client)
 
         monkeypatch.setattr(StoreSession, "__init__", init)
         self.cache = torch.arange(BLOCKS * 8, dtype=torch.int64).reshape(BLOCKS, 8).clone()
+        engine = str(uuid.uuid4())
+        # The scheduler's.
+        self.fence = Fence(engine, part + 1)
         self.side = WorkerSide(
             ConnectorConfig.parse({"batch_blocks": 4, "retry_ms": 10_000, **options}),
-            HostMover(KVLayout({"l": self.cache}, [["l"]], BLOCKS)),
-            part=0,
-            parts=1,
+            HostMover(KVLayout({"l": self.cache}, [["l"]], BLOCKS), batch_blocks=4),
+            Fence(engine, part + 1),
+            hello=WorkerHello(part, bytes(32)),
+            groups=[Group(0, 16, 1, None, full=True, drop_last=False, copies=copies)],
             whole_requests=False,
             log=logging.getLogger("test"),
         )
 
     def meta(self, loads: Any = (), saves: Any = ()) -> StepMeta:
-        return StepMeta(Target("ns", b""), b"", list(loads), list(saves), idle=True)
+        return StepMeta(Target("ns", b""), b"", loads=list(loads), saves=list(saves), idle=True)
 
     def run(self, meta: StepMeta) -> None:
         self.side.start_loads(meta)
@@ -102,10 +117,13 @@ def test_what_is_saved_is_loaded_elsewhere(rank: Rank) -> None:
 def test_missing_blocks_are_reported_and_the_request_still_ends(rank: Rank) -> None:
     rank.run(rank.meta(saves=[SaveJob(1, "a", [moved([40, 41, 42])])]))
     rank.report(lambda r: 1 in r.saves_done)
-    rank.run(rank.meta(loads=[LoadJob("b", [moved([1, 2, 3, 4, 5])], asynchronous=True)]))
+    load = LoadJob("b", [moved([1, 2, 3, 4, 5])], asynchronous=True, load_id=7)
+    rank.run(rank.meta(loads=[load]))
     rank.until_loaded("b")
     assert rank.side.take_failed_blocks() == {4, 5}
-    assert rank.report(lambda r: r.loads_failed).loads_failed == {"b"}
+    report = rank.report(lambda r: r.loads_failed)
+    assert report.loads_failed == {"b"}
+    assert (report.loads_done, report.loads_cut) == ({7: 1}, {7: 3})
 
 
 def test_a_dead_store_fails_loads_and_drops_saves_at_once(rank: Rank) -> None:
@@ -175,6 +193,71 @@ def test_nothing_is_saved_that_may_rest_on_a_failed_load(rank: Rank) -> None:
     assert rank.side.take_failed_blocks() == {1, 2}
     assert rank.report(lambda r: 1 in r.saves_done).saves_failed == {1}
     assert rank.namespace.values == {}
+
+
+def test_bytes_of_a_block_that_was_given_away_are_never_saved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether the page of the host or a step says that the save is void."""
+    rank = Rank(monkeypatch, io_threads=1)
+    rank.run(rank.meta())
+    gate, inside = threading.Event(), threading.Event()
+
+    def hang(verb: str) -> None:
+        if verb == "put":
+            inside.set()
+            gate.wait(5)
+
+    rank.namespace.before = hang
+    was = {i: bytes(rank.cache[i].numpy().tobytes()) for i in range(BLOCKS)}
+    rank.run(rank.meta(saves=[SaveJob(0, "a", [moved(list(range(30, 42)))])]))
+    assert inside.wait(5)
+    # The store hangs with a batch that was copied; two others wait behind it.
+    rank.fence.void(1)
+    rank.cache[30:42] = -1
+    rank.run(rank.meta(saves=[SaveJob(1, "b", [moved(list(range(42, 50)), first=16)])]))
+    step = rank.meta()
+    step.saves_from = 2
+    rank.side.void_saves(step)
+    rank.cache[42:50] = -1
+    gate.set()
+    failed: set[int] = set()
+    rank.report(lambda r: failed.update(r.saves_failed) or len(failed) == 2)
+    assert sorted(rank.namespace.values.values()) == sorted(was[i] for i in range(30, 34))
+    assert rank.fence.all_done(2) is False
+    rank.fence.hello(0, bytes(32))
+    assert rank.fence.all_done(2)
+    rank.side.close()
+
+
+@pytest.mark.parametrize("copies", [2, 3])
+def test_ranks_that_hold_the_same_store_it_once_and_load_it_all(
+    monkeypatch: pytest.MonkeyPatch, copies: int
+) -> None:
+    namespace = FakeNamespace()
+    ranks = [
+        Rank(monkeypatch, namespace=namespace, part=part, copies=copies) for part in range(copies)
+    ]
+    ids = list(range(30, 52))
+    for number, rank in enumerate(ranks):
+        rank.run(rank.meta(saves=[SaveJob(number, "a", [moved(ids)])]))
+        assert rank.report(lambda r: r.saves_done).saves_failed == set()
+    stored = [rank.side.take_stats() for rank in ranks]
+    assert sum(stats.data["save_blocks"] for stats in stored if stats is not None) == 22
+    assert all("save_present_blocks" not in stats.data for stats in stored if stats is not None)
+    assert len(namespace.values) == 22
+    # A job of which a rank saves nothing ends too.
+    few = SaveJob(9, "a", [moved([60], first=23)])
+    for rank in ranks:
+        rank.run(rank.meta(saves=[few]))
+        assert rank.report(lambda r: 9 in r.saves_done).saves_failed == set()
+    places = list(range(1, 23))
+    for rank in ranks:
+        rank.run(rank.meta(loads=[LoadJob("b", [moved(places)], asynchronous=True)]))
+        rank.until_loaded("b")
+        assert rank.side.take_failed_blocks() == set()
+        assert torch.equal(rank.cache[1:23], rank.cache[30:52])
+        rank.side.close()
 
 
 def test_closing_finishes_what_is_queued(rank: Rank) -> None:
