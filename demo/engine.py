@@ -28,9 +28,9 @@ _PRELOAD = [
     "vllm.model_executor.models.llama",
     "transformers",
 ]
-START_S_MAX = 240
+START_S_MAX = 600
 """An engine that is not up by then never will be."""
-ASK_S_MAX = 180
+ASK_S_MAX = 600
 
 ENVIRONMENT = {
     # Two threads change the order of additions and with it greedy tokens.
@@ -57,6 +57,7 @@ class Spec:
         local_cache: vLLM's own prefix cache.
         connector: options of the Millpond connector; None runs without.
         options: further arguments of ``vllm.LLM``.
+        packages: folder of further Python packages, for a connector of somebody else.
     """
 
     model: Path
@@ -65,6 +66,7 @@ class Spec:
     local_cache: bool
     connector: dict[str, Any] | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    packages: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -117,13 +119,24 @@ def start_method(log: Path) -> mp.context.BaseContext:
 class Engine:
     """The parent's handle of one engine life."""
 
-    def __init__(self, context: Any, spec: Spec) -> None:
-        """See the class."""
+    def __init__(self, context: Any, spec: Spec, *, wait: bool = True) -> None:
+        """See the class.
+
+        Args:
+            context: of `start_method`.
+            spec: how to start it.
+            wait: return when it is up; else `until_up` waits, and others start meanwhile.
+        """
         self._spec = spec
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, spec))
         self._process.start()
         theirs.close()
+        if wait:
+            self.until_up()
+
+    def until_up(self) -> None:
+        """Waits until the engine answers; once."""
         self._receive(START_S_MAX)
 
     @property
@@ -136,6 +149,11 @@ class Engine:
         """Turns text into token ids."""
         ids: list[int] = self._call("tokenize", text)
         return ids
+
+    def text(self, tokens: tuple[int, ...]) -> str:
+        """Turns generated token ids into text."""
+        text: str = self._call("text", tokens)
+        return text
 
     def ask(self, prompt: list[int], tokens: int) -> Answer:
         """Generates ``tokens`` tokens greedily and times the first."""
@@ -158,6 +176,29 @@ class Engine:
     def forget(self) -> None:
         """Empties vLLM's own prefix cache."""
         self._call("forget")
+
+    def reset(self, connector: bool = True) -> bool:
+        """Empties vLLM's own prefix cache without waiting for anything; returns what vLLM says.
+
+        Args:
+            connector: begin a new generation in the store too.
+        """
+        emptied: bool = self._call("reset", connector)
+        return emptied
+
+    def pause(self) -> None:
+        """Pauses generation, empties the caches and resumes; a failure of vLLM is raised."""
+        self._call("pause")
+
+    def saving(self) -> bool:
+        """Returns whether saves hold blocks."""
+        held: bool = self._call("saving")
+        return held
+
+    def recomputes(self) -> bool:
+        """Returns whether the engine recomputes blocks that do not load."""
+        recomputed: bool = self._call("recomputes")
+        return recomputed
 
     def store_zeros(self) -> None:
         """Makes a new cache generation whose every value is zeros.
@@ -219,6 +260,8 @@ def _serve(pipe: Connection, spec: Spec) -> None:
     for stream in (1, 2):
         os.dup2(log, stream)
     try:
+        if spec.packages is not None:
+            sys.path.append(str(spec.packages))
         child = _Child(spec)
         pipe.send((True, None))
         while True:
@@ -269,6 +312,10 @@ class _Child:
     def tokenize(self, text: str) -> list[int]:
         ids: list[int] = self.llm.get_tokenizer().encode(text)
         return ids
+
+    def text(self, tokens: tuple[int, ...]) -> str:
+        text: str = self.llm.get_tokenizer().decode(tokens)
+        return text
 
     def ask(self, prompt: list[int], tokens: int) -> Answer:
         return self.ask_many([prompt], tokens)[0]
@@ -329,10 +376,28 @@ class _Child:
         if not self.llm.reset_prefix_cache():
             raise RuntimeError("vLLM did not empty its prefix cache")
 
+    def reset(self, connector: bool) -> bool:
+        emptied: bool = self.llm.reset_prefix_cache(reset_connector=connector)
+        return emptied
+
+    def pause(self) -> None:
+        core = self.llm.llm_engine.engine_core.engine_core
+        core.pause_scheduler("abort", clear_cache=True)
+        core.resume_scheduler()
+
+    def saving(self) -> bool:
+        held: bool = self.scheduler.connector.has_pending_push_work()
+        return held
+
+    def recomputes(self) -> bool:
+        recomputed: bool = self.scheduler.recompute_kv_load_failures
+        return recomputed
+
     def store_zeros(self) -> None:
         from millpond.vllm.mover import HostMover
 
-        def save(self: Any, namespace: Any, group: int, ids: Any, mark: Any, call: Any) -> Any:
+        def save(self: Any, namespace: Any, group: int, ids: Any, *rest: Any) -> Any:
+            call = rest[1]
             return namespace.put(values=[bytes(self.block_bytes(group))] * len(ids), **call)
 
         HostMover.save = save  # type: ignore[method-assign]

