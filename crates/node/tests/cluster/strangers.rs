@@ -7,8 +7,8 @@ use millpond_types::BlockKey;
 use millpond_types::cluster::{Incarnation, NodeId, Refusal, Register, RegisterAnswer};
 use millpond_types::ids::Uuid128;
 use millpond_types::wire::{
-    GetRequest, KeysRequest, Leaders, ListRequest, MatchRequest, PROTOCOL_VERSION, Planned, Status,
-    Verb,
+    GetRequest, ItemStatus, KeysRequest, Leaders, ListRequest, MatchRequest, PROTOCOL_VERSION,
+    Planned, Status, StatusReply, Verb,
 };
 
 use crate::process::{Cluster, Process, until};
@@ -58,7 +58,21 @@ fn a_server_without_settings_grows_by_nodes_that_join() {
     let folder = tempfile::tempdir().unwrap();
     let first = Process::start(folder.path(), "first", &[]);
     assert_ne!(first.wire().hello.cluster, Uuid128::NIL);
-    assert!(first.all_serve(), "READY means that its chains serve");
+    let mut wire = first.wire();
+    let namespace = wire.open("blocks", 1).unwrap().id;
+    // Of any slot: a chain that did not serve would say that it moved.
+    let keys: Vec<BlockKey> =
+        (0..500_u32).map(|n| BlockKey::new(&n.to_le_bytes()).unwrap()).collect();
+    let asked = KeysRequest {
+        namespace,
+        planned: Planned::default(),
+        keys,
+        leaders: Leaders::Own,
+        tags: None,
+    };
+    let reply = wire.call(Verb::Contains, &asked.encode(), Duration::from_secs(5)).unwrap();
+    let found = StatusReply::decode(&reply).unwrap().items;
+    assert_eq!(found, [ItemStatus::Miss; 500], "READY means that its chains serve");
     let second = Process::start(folder.path(), "second", &["--join", &first.address]);
     assert_eq!(second.wire().hello.cluster, first.wire().hello.cluster);
     until("two nodes", || {
