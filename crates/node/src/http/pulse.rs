@@ -88,3 +88,104 @@ impl Pulse {
         is_stuck.then(|| format!("core {} has done nothing for {} s", self.core, waited.as_secs()))
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "a test asks as a probe does")]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpStream;
+    use std::sync::mpsc;
+
+    use millpond_env::{Buf, BufferPool, PoolOptions, Runtime, RuntimeOptions, thread};
+
+    use super::super::{HttpServer, HttpState, PULSE_PATIENCE};
+    use super::*;
+    use crate::server::Summary;
+
+    const PAGES: usize = 64;
+
+    /// A server with one core and no disks, and its pages.
+    struct Fixture {
+        core: Handle,
+        pool: BufferPool,
+        state: Arc<HttpState>,
+        http: HttpServer,
+        _end: mpsc::Sender<()>,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let pool = BufferPool::new(PoolOptions::new(PAGES * PAGE_BYTES)).unwrap();
+            let (sender, receiver) = mpsc::channel();
+            let (end, ended) = mpsc::channel();
+            let _detached = thread("core", move || {
+                let runtime = Runtime::new(RuntimeOptions::default()).unwrap();
+                sender.send(runtime.handle()).unwrap();
+                runtime.block_on(async {
+                    while ended.try_recv() != Err(mpsc::TryRecvError::Disconnected) {
+                        sleep(AGAIN).await;
+                    }
+                });
+            });
+            let core: Handle = receiver.recv().unwrap();
+            let service = Arc::new(Service::new(Vec::new(), pool.clone(), Arc::default()));
+            let state = Arc::new(HttpState::default());
+            state.watch(&service, std::iter::once(core.clone()));
+            state.open(service, Summary::default());
+            let any = "127.0.0.1:0".parse().unwrap();
+            let http = HttpServer::start(Some(any), Arc::clone(&state)).unwrap().unwrap();
+            Self { core, pool, state, http, _end: end }
+        }
+
+        fn page(&self, path: &str) -> String {
+            let mut stream = TcpStream::connect(self.http.address()).unwrap();
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+            let mut said = String::new();
+            stream.read_to_string(&mut said).unwrap();
+            said
+        }
+
+        fn until_ready(&self) {
+            let end = RealClock::tick().plus(5 * PULSE_PATIENCE);
+            while !self.page("/readyz").starts_with("HTTP/1.1 200") {
+                assert!(RealClock::tick() < end, "{}", self.page("/readyz"));
+            }
+        }
+    }
+
+    #[test]
+    fn a_core_that_does_not_answer_is_not_ready_and_is_again() {
+        let server = Fixture::new();
+        server.until_ready();
+        let (held, release) = mpsc::channel::<()>();
+        // Blocks the loop, which no task may.
+        server.core.spawn_on(move || async move { assert!(release.recv().is_err()) }).unwrap();
+        let said = server.page("/readyz");
+        assert!(said.starts_with("HTTP/1.1 503"), "{said}");
+        assert!(said.contains("core 0 has not answered for"), "{said}");
+        assert!(server.page("/healthz").starts_with("HTTP/1.1 200"), "it may go on yet");
+        // As if it had been asked when the machine started.
+        server.state.pulses.get().unwrap()[0].looped.store(1, Ordering::Release);
+        let said = server.page("/healthz");
+        assert!(
+            said.starts_with("HTTP/1.1 503") && said.contains("has done nothing for"),
+            "{said}"
+        );
+        drop(held);
+        server.until_ready();
+        assert!(server.page("/healthz").starts_with("HTTP/1.1 200"));
+    }
+
+    #[test]
+    fn a_server_without_memory_is_not_ready_and_is_again() {
+        let server = Fixture::new();
+        let all: Vec<Buf> = (0..PAGES).map_while(|_| server.pool.try_alloc(PAGE_BYTES)).collect();
+        assert_eq!(all.len(), PAGES);
+        let said = server.page("/readyz");
+        assert!(said.starts_with("HTTP/1.1 503"), "{said}");
+        assert!(said.contains("core 0 has had no memory for"), "{said}");
+        assert!(server.page("/healthz").starts_with("HTTP/1.1 200"), "its loop runs");
+        drop(all);
+        server.until_ready();
+    }
+}

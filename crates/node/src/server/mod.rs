@@ -184,7 +184,7 @@ struct CoreThread {
 }
 
 /// What a server serves and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// TCP address for clients.
     pub listen: Option<SocketAddr>,
