@@ -38,6 +38,9 @@ pub struct ChunkAt {
     /// What is read where the chunk is not there; of no meaning for a write, before which
     /// [`ChunkChange::Copy`] brings such bytes.
     pub bases: ChunkBases,
+    /// So many bytes from `offset` on were written, and it is an error that one of them is not there; of no meaning for a
+    /// write.
+    pub solid: u32,
 }
 
 impl ChunkAt {
@@ -105,10 +108,11 @@ impl Client {
 
     /// Reads parts, each into its room, from any replica of each chain: what the chunk has there, as
     /// of some moment of the call and per part. What it has not, behind its end or because it is not
-    /// there, becomes zeros. Returns per part how many bytes the chunk had. `None`: the deadline of
+    /// there, becomes zeros, where it was never written. Returns per part how many bytes the chunk had. `None`: the deadline of
     /// the options.
     ///
     /// # Errors
+    /// [`ClientError::Missing`] when a chunk has less than its part's [`ChunkAt::solid`];
     /// `DeadlineExceeded` naming a chunk and the last node asked; `InvalidArgument` for a part that
     /// ends behind 64 MiB, or a server that stands alone; and as for every call. Then nothing is
     /// known about any room's content.
@@ -168,7 +172,13 @@ impl Client {
             };
             len
         };
-        Ok(outcomes.iter().map(len_of).collect())
+        let read: Vec<u32> = outcomes.iter().map(len_of).collect();
+        let short = parts.iter().zip(&read).find(|(part, len)| **len < part.solid);
+        if let Some((ChunkAt { chain, chunk, offset, solid, .. }, there)) = short {
+            let (chain, chunk, offset, solid, there) = (*chain, *chunk, *offset, *solid, *there);
+            return Err(ClientError::Missing { chunk, chain, offset, solid, there });
+        }
+        Ok(read)
     }
 
     /// Writes parts; a gap between a chunk's end and a part becomes zeros. Durable on all replicas

@@ -171,6 +171,24 @@ pub enum ClientError {
         /// What it said.
         status: ItemStatus,
     },
+    /// Bytes of a file are gone.
+    #[error(
+        "{chunk} on chain {}: {solid} bytes from byte {offset} on were written, and {there} are there: the rest \
+         is lost. `millpond fsck` tells whose they are; copy the file from where it came from",
+        chain.0
+    )]
+    Missing {
+        /// The chunk.
+        chunk: FileChunk,
+        /// Its chain.
+        chain: ChainId,
+        /// The first byte in it that was asked for.
+        offset: u32,
+        /// How many bytes from there on were written.
+        solid: u32,
+        /// How many of them there are.
+        there: u32,
+    },
     /// A file or a name is not as the call needs it; nothing was done.
     #[error("{path}: {source}")]
     File {
@@ -200,6 +218,12 @@ impl ClientError {
         matches!(self, Self::Chunk { status: ItemStatus::Sealed, .. })
     }
 
+    /// Whether bytes that were written are not there: lost, unless the file was cut since the caller heard of it.
+    #[must_use]
+    pub const fn is_missing(&self) -> bool {
+        matches!(self, Self::Missing { .. })
+    }
+
     /// The caller's possible reaction.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
@@ -212,6 +236,7 @@ impl ClientError {
             Self::Wire { .. } | Self::Unexpected { .. } => ErrorKind::Protocol,
             Self::OtherServer { .. } => ErrorKind::NoNamespace,
             Self::Chunk { status, .. } => kind_of_item(*status),
+            Self::Missing { .. } => ErrorKind::Internal,
             Self::File { .. } => ErrorKind::File,
             Self::Alone { .. } | Self::Key(_) | Self::Argument { .. } => ErrorKind::InvalidArgument,
         }

@@ -19,6 +19,8 @@ pub struct FileBytes {
     pub layout: Layout,
     /// What lies behind them, on the same chains; see [`crate::Chunks::bytes`].
     pub bases: FileBases,
+    /// [`Attr::solid`]: bytes before this one are there, or lost.
+    pub solid: u64,
 }
 
 /// A range lies behind the last byte that a file can have.
@@ -31,7 +33,7 @@ impl FileBytes {
     #[must_use]
     pub const fn of(attr: &Attr) -> Self {
         let (data, layout) = (DataId(attr.chunk_data()), attr.layout);
-        Self { data, layout, bases: FileBases::NONE }
+        Self { data, layout, bases: FileBases::NONE, solid: attr.solid }
     }
 
     /// The part of a chunk at `offset`, and how many of `len` bytes lie in it.
@@ -41,7 +43,9 @@ impl FileBytes {
         let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
         let chunk = FileChunk { data: self.data, index };
         let (chain, bases) = (self.layout.chain(index), self.bases.chunk(&self.layout, index));
-        Ok((ChunkAt { chain, chunk, offset: inner, bases }, len))
+        let solid = self.solid.saturating_sub(offset).min(len as u64);
+        let solid = u32::try_from(solid).unwrap_or(u32::MAX);
+        Ok((ChunkAt { chain, chunk, offset: inner, bases, solid }, len))
     }
 
     /// The parts of chunks that a range is, each with how many of its bytes lie in it.
@@ -185,6 +189,7 @@ mod tests {
         data: DataId(7),
         layout: Layout { chunk_log2: 16, stripe: 2, seed: 4, chains: 5, table: 0 },
         bases: FileBases::NONE,
+        solid: 65_535,
     };
 
     #[test]
@@ -195,6 +200,8 @@ mod tests {
         assert_eq!(at, [(0, 65_530), (1, 0), (2, 0)]);
         let lens: Vec<usize> = rooms.iter().map(Room::len).collect();
         assert_eq!(lens, [6, 65_536, 4458]);
+        let solid: Vec<u32> = parts.iter().map(|it| it.solid).collect();
+        assert_eq!(solid, [5, 0, 0], "the rest may be holes");
         let chains: Vec<u32> = parts.iter().map(|it| it.chain.0).collect();
         assert_eq!(chains, [5, 1, 5]);
         let (mut of_write, mut values) = (Vec::new(), Vec::new());

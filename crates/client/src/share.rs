@@ -276,7 +276,13 @@ mod tests {
         assert!(!name.is_sealed_for(OWNER) && name.is_sealed_for(Ino(10)));
         let at = |index, offset| {
             let chunk = FileChunk { data: DataId(8), index };
-            ChunkAt { chain: ChainId(1), chunk, offset, bases: name.bases.chunk(&LAYOUT, index) }
+            ChunkAt {
+                chain: ChainId(1),
+                chunk,
+                offset,
+                bases: name.bases.chunk(&LAYOUT, index),
+                solid: 0,
+            }
         };
         let copied = |parts: &[(ChunkAt, usize)]| -> Vec<u32> {
             let lens = parts.iter().map(|(_, len)| *len);

@@ -6,7 +6,7 @@
 
 use millpond_types::DataId;
 use millpond_types::meta::{
-    Attr, Content, Extend, Ino, MetaOp, MetaReply, Reserve, Spill, Timestamp,
+    Attr, Content, Extend, Filled, Ino, MetaOp, MetaReply, Reserve, Spill, Timestamp,
 };
 
 use crate::layout::FileBytes;
@@ -62,6 +62,16 @@ fn content<D: Door>(door: &mut D, ino: Ino) -> Result<Content, D::Error> {
     }
 }
 
+/// How far bytes from the first one on are among these parts, without a gap.
+fn solid(parts: &[(u64, &[u8])]) -> u64 {
+    let mut ranges: Vec<(u64, u64)> =
+        parts.iter().map(|(offset, bytes)| (*offset, offset + bytes.len() as u64)).collect();
+    ranges.sort_unstable();
+    let reach =
+        |solid: u64, (from, to): (u64, u64)| if from <= solid { solid.max(to) } else { solid };
+    ranges.into_iter().fold(0, reach)
+}
+
 /// Brings a file that lies in the store to chunks, and writes these parts to it with that, at this time if there are
 /// any. A file without bytes stays where it is while there are none.
 ///
@@ -90,7 +100,8 @@ pub fn spill<D: Door>(
                 continue;
             }
             let mtime = mtime.unwrap_or(known.mtime);
-            let extend = Extend { ino, data: to.data.0, size, mtime };
+            let filled = Filled { from: 0, to: solid(parts), cuts: known.cuts };
+            let extend = Extend { ino, data: to.data.0, size, mtime, filled };
             (to, attr(door, MetaOp::Extend(extend))?)
         } else {
             let reserve = MetaOp::Reserve(Reserve { ino, size: size.max(known.size) });
@@ -109,7 +120,8 @@ pub fn spill<D: Door>(
                 // Nobody has this name.
                 return Err(door.unexpected());
             }
-            let spill = Spill { ino, version: read.version, chunks, size, mtime };
+            let (version, solid) = (read.version, solid(&all));
+            let spill = Spill { ino, version, chunks, size, solid, mtime };
             (to, attr(door, MetaOp::Spill(spill))?)
         };
         if told.chunks == Some(to.data.0) {

@@ -58,6 +58,45 @@ impl From<BehindLastChunk> for Denied {
     }
 }
 
+/// Why chunks were not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// Bytes that were written are lost, unless the file was cut since they were known of.
+    Missing,
+    Failed(Errno),
+}
+
+impl From<ClientError> for Unread {
+    fn from(error: ClientError) -> Self {
+        if !error.is_missing() {
+            return Self::Failed(error.into());
+        }
+        tracing::debug!("{error}");
+        Self::Missing
+    }
+}
+
+impl From<BehindLastChunk> for Unread {
+    fn from(error: BehindLastChunk) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl From<Errno> for Unread {
+    fn from(errno: Errno) -> Self {
+        Self::Failed(errno)
+    }
+}
+
+impl From<Unread> for Errno {
+    fn from(unread: Unread) -> Self {
+        match unread {
+            Unread::Missing => Self::IO,
+            Unread::Failed(errno) => errno,
+        }
+    }
+}
+
 /// On whose behalf, and under which number, an operation is done.
 #[derive(Clone, Debug)]
 pub(crate) struct Ticket {
@@ -289,7 +328,7 @@ impl Backend {
     }
 
     /// Reads `buf.len()` bytes at `offset`; holes are zeros.
-    pub(crate) fn read(&self, bytes: Bytes, offset: u64, buf: &mut [u8]) -> Result<(), Errno> {
+    pub(crate) fn read(&self, bytes: Bytes, offset: u64, buf: &mut [u8]) -> Result<(), Unread> {
         let (mut parts, mut rooms) = (Vec::new(), Vec::new());
         bytes.rooms(offset, buf, (&mut parts, &mut rooms))?;
         self.calls.read.timed(|| self.client.read_chunks(&parts, &mut rooms, Some(PATIENCE)))?;
@@ -302,7 +341,7 @@ impl Backend {
         bytes: Bytes,
         offset: u64,
         buf: &'b mut [u8],
-    ) -> Result<Vec<ReadBytes<'b>>, Errno> {
+    ) -> Result<Vec<ReadBytes<'b>>, Unread> {
         let (mut parts, mut rooms) = (Vec::new(), Vec::new());
         bytes.rooms(offset, buf, (&mut parts, &mut rooms))?;
         let read = || self.client.lend_chunks(&parts, &mut rooms, Some(PATIENCE));
@@ -354,17 +393,17 @@ impl Backend {
         Ok(self.calls.write.timed(write)?)
     }
 
-    /// Cuts what lies behind `size` off a file that has at most `old` bytes in its chunks.
-    pub(crate) fn cut(&self, of: &Chunks, size: u64, old: u64) -> Result<(), Denied> {
-        self.cut_all(of, of.bytes().cuts(size, old)?)
-    }
-
     /// Leaves no byte in whole chunks.
     pub(crate) fn remove(&self, of: &Chunks, indexes: Range<u64>) -> Result<(), Denied> {
-        self.cut_all(of, of.bytes().removals(indexes))
+        self.cut(of, of.bytes().removals(indexes))
     }
 
-    fn cut_all(&self, of: &Chunks, cuts: impl Iterator<Item = ChunkCut>) -> Result<(), Denied> {
+    /// Cuts chunks, in this order where it is of one.
+    pub(crate) fn cut(
+        &self,
+        of: &Chunks,
+        cuts: impl Iterator<Item = ChunkCut>,
+    ) -> Result<(), Denied> {
         Ok(self.calls.cut.timed(|| of.cut(&self.client, cuts, Some(PATIENCE)))?)
     }
 

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use millpond_client::FileBytes as Bytes;
+use millpond_client::{FileBytes as Bytes, Fills};
 use millpond_env::{EnvError, RealClock, ShmRegion};
 use millpond_types::Tick;
 use millpond_types::limits::BASES_MAX;
-use millpond_types::meta::{Attr, Ino, MetaRequest, Timestamp};
+use millpond_types::meta::{Attr, Filled, Ino, MetaRequest, Timestamp};
 use parking_lot::{Mutex, RwLock};
 
 use crate::backend::Told;
@@ -37,6 +37,8 @@ pub(crate) struct File {
     /// Shared by reads and writes; held alone by what changes the length otherwise.
     pub(crate) gate: RwLock<()>,
     state: Mutex<State>,
+    /// What this process wrote to chunks, as far as no meta was told of it.
+    fills: Mutex<Fills>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -113,7 +115,20 @@ impl File {
         let (behind, promised) = ([0; BASES_MAX], None);
         let state =
             State { attr, written, held, promised, behind, version, heard, bare, xattr_changes };
-        Self { ino: attr.ino, gate: RwLock::default(), state: Mutex::new(state) }
+        let mut fills = Fills::default();
+        fills.learn(&attr);
+        let (state, fills) = (Mutex::new(state), Mutex::new(fills));
+        Self { ino: attr.ino, gate: RwLock::default(), state, fills }
+    }
+
+    /// Takes note of bytes that were written to chunks.
+    pub(crate) fn filled(&self, filled: Filled) {
+        self.fills.lock().note(filled);
+    }
+
+    /// What was written, for a meta that is told of it.
+    pub(crate) fn first_filled(&self) -> Filled {
+        self.fills.lock().first()
     }
 
     /// The file's attributes with what was written through this mount.
@@ -138,6 +153,7 @@ impl File {
         state.take(attr);
         state.version = state.version.max(version);
         state.heard = RealClock::tick();
+        self.fills.lock().learn(&state.attr);
         overlaid(&state)
     }
 
@@ -621,6 +637,7 @@ impl Files {
         if was_last {
             state.written = None;
         }
+        file.fills.lock().learn(&state.attr);
         drop(state);
         if let Some(open) = table.open.get_mut(&file.ino) {
             open.note_taken();

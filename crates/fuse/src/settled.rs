@@ -84,6 +84,7 @@ enum Touched {
 const fn touched(op: &MetaOp) -> Touched {
     match op {
         MetaOp::Extend(_)
+        | MetaOp::Hollow(_)
         | MetaOp::WriteInline(_)
         | MetaOp::Reserve(_)
         | MetaOp::Spill(_)
@@ -183,7 +184,7 @@ impl Settled {
 
 #[cfg(test)]
 mod tests {
-    use millpond_types::meta::{After, Extend, MetaError, Name, Removed, Timestamp};
+    use millpond_types::meta::{After, Extend, Filled, MetaError, Name, Removed, Timestamp};
 
     use super::*;
     use crate::files::tests::attr;
@@ -201,6 +202,7 @@ mod tests {
             data: 5,
             size: 9,
             mtime: Timestamp::default(),
+            filled: Filled::default(),
         }));
         assert_eq!(settled.get(ino).map(|told| told.attr.size), Some(10));
         assert!(settled.get(Ino(6)).is_none());

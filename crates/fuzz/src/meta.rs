@@ -9,13 +9,13 @@ use millpond_types::meta::object::{
 };
 use millpond_types::meta::{
     After, Answered, Attr, Caller, Changed, Content, ContentRecord, CounterRecord, Create,
-    Delegation, DirEntry, DirTimes, Entry, EntryRecord, Extend, FileKind, FileLock, GarbageRecord,
-    HeldLock, Ino, InodeRecord, Layout, LockKind, LockSpace, LocksRecord, Marks, MetaError,
-    MetaNews, MetaOp, MetaReply, MetaRequest, MetaWatch, Name, OrphanRecord, PromisedFile, PutFile,
-    Quota, QuotaLimits, QuotaRecord, ReadDir, RecordPage, RecordRange, Removed, Rename, Repair,
-    Reserve, Session, SessionRecord, SetAttr, SetTime, Setxattr, Spill, Timestamp, TrashChange,
-    TrashEntry, TrashPage, TrashRecord, Usage, UsageRecord, VolumeRecord, WriteInline, XattrMode,
-    XattrName, keys,
+    Delegation, DirEntry, DirTimes, Entry, EntryRecord, Extend, FileKind, FileLock, Filled,
+    GarbageRecord, HeldLock, Hollow, Ino, InodeRecord, Layout, LockKind, LockSpace, LocksRecord,
+    Marks, MetaError, MetaNews, MetaOp, MetaReply, MetaRequest, MetaWatch, Name, OrphanRecord,
+    PromisedFile, PutFile, Quota, QuotaLimits, QuotaRecord, ReadDir, RecordPage, RecordRange,
+    Removed, Rename, Repair, Reserve, Session, SessionRecord, SetAttr, SetTime, Setxattr, Spill,
+    Timestamp, TrashChange, TrashEntry, TrashPage, TrashRecord, Usage, UsageRecord, VolumeRecord,
+    WriteInline, XattrMode, XattrName, keys,
 };
 use millpond_types::wire::Record;
 
@@ -31,6 +31,7 @@ fn xattr(text: &str) -> XattrName {
 
 const TIME: Timestamp = Timestamp { secs: -5, nanos: 999_999_999 };
 const LAYOUT: Layout = Layout { chunk_log2: 18, stripe: 16, seed: 3, chains: 256, table: 2 };
+const FILLED: Filled = Filled { from: 3, to: 9, cuts: 5 };
 const PLACE: PartPlace = PartPlace { offset: 1 << 24, len: 1 << 23, modified: TIME };
 const LIMITS: QuotaLimits = QuotaLimits { bytes: 1 << 40, inodes: 1000 };
 const LOCK: FileLock = FileLock {
@@ -59,6 +60,8 @@ fn attr() -> Attr {
         data: 78,
         chunks: Some(78),
         is_shared: true,
+        solid: 0,
+        cuts: 5,
         layout: LAYOUT,
         parent: Ino::ROOT,
         version: 9,
@@ -67,6 +70,12 @@ fn attr() -> Attr {
 
 fn stored() -> Attr {
     Attr { chunks: None, size: 5, ..attr() }
+}
+
+fn rename() -> Rename {
+    let (parent, new_parent, no_replace, exchange) = (Ino::ROOT, Ino(9), false, true);
+    let [before, new_name] = ["a", "b"].map(name);
+    Rename { parent, name: before, new_parent, new_name, no_replace, exchange }
 }
 
 fn changes() -> Vec<MetaOp> {
@@ -89,14 +98,7 @@ fn changes() -> Vec<MetaOp> {
         promised: None,
         delegate: Some(3),
     };
-    let rename = Rename {
-        parent,
-        name: name("a"),
-        new_parent: ino,
-        new_name: name("b"),
-        no_replace: false,
-        exchange: true,
-    };
+    let rename = rename();
     let (value, mode) = (b"value".to_vec(), XattrMode::Replace);
     let promised = PromisedFile { ino: Ino(4097), at: TIME, written: TIME, bytes: vec![7; 90] };
     let (kind, target) = (FileKind::Regular, Vec::new());
@@ -106,7 +108,8 @@ fn changes() -> Vec<MetaOp> {
         MetaOp::Create(create),
         MetaOp::Create(file),
         MetaOp::SetAttr { ino, set },
-        MetaOp::Extend(Extend { ino, data: 4, size: 5, mtime: TIME }),
+        MetaOp::Extend(Extend { ino, data: 4, size: 5, mtime: TIME, filled: FILLED }),
+        MetaOp::Hollow(Hollow { ino, from: 77 }),
         MetaOp::Link { ino, parent, name: name("l") },
         MetaOp::WriteInline(WriteInline {
             ino,
@@ -116,7 +119,14 @@ fn changes() -> Vec<MetaOp> {
             mtime: TIME,
         }),
         MetaOp::Reserve(Reserve { ino, size: 1 << 20 }),
-        MetaOp::Spill(Spill { ino, version: 7, chunks: 12, size: 1 << 20, mtime: Some(TIME) }),
+        MetaOp::Spill(Spill {
+            ino,
+            version: 7,
+            chunks: 12,
+            size: 1 << 20,
+            solid: 99,
+            mtime: Some(TIME),
+        }),
         MetaOp::PutFile(PutFile {
             path: vec![name("d"), name("f")],
             mode: 0o600,

@@ -1,8 +1,8 @@
 //! Attributes of one inode.
 
 use millpond_types::meta::{
-    Attr, Caller, DirTimes, Extend, FILE_BYTES_MAX, FileKind, Ino, MetaError, MetaReply, SetAttr,
-    SetTime, Timestamp, keys,
+    Attr, Caller, DirTimes, Extend, FILE_BYTES_MAX, FileKind, Hollow, Ino, MetaError, MetaReply,
+    SetAttr, SetTime, Timestamp, keys,
 };
 use millpond_types::wire::Record;
 
@@ -98,6 +98,9 @@ async fn resize(view: &View, attr: &mut Attr, (size, id): (u64, u64)) -> Result<
     if attr.is_shared && size < attr.size {
         share::reached(view, attr).await?;
     }
+    if size < attr.size || size == 0 {
+        attr.hollow(size);
+    }
     attr.size = size;
     attr.mtime = view.now;
     Ok(())
@@ -123,8 +126,22 @@ pub(crate) async fn extend(view: &View, extend: &Extend) -> Result<MetaReply, Fa
         let size = attr.size.max(extend.size);
         view.charge(record.quota, extend.ino, Charge::resize(attr.size, size)).await?;
         attr.size = size;
+        attr.fill(&extend.filled);
         attr.mtime = extend.mtime;
         attr.ctime = extend.mtime.max(attr.ctime);
+        view.put_inode(&mut record)?;
+    }
+    Ok(MetaReply::Attr(record.attr))
+}
+
+/// Takes note that bytes go from the chunks of a file, or have gone.
+pub(crate) async fn hollow(view: &View, hollow: Hollow) -> Result<MetaReply, Failed> {
+    let mut record = view.file_to_write(hollow.ino).await?;
+    if record.attr.kind != FileKind::Regular {
+        return Err(MetaError::Invalid.into());
+    }
+    if !record.attr.is_stored() {
+        record.attr.hollow(hollow.from);
         view.put_inode(&mut record)?;
     }
     Ok(MetaReply::Attr(record.attr))

@@ -8,8 +8,8 @@
 use millpond_store::{KeyRange, RangeOptions};
 use millpond_types::meta::{
     Attr, Caller, Content, ContentRecord, Create, Entry, EntryRecord, FILE_BYTES_MAX, FileKind,
-    GarbageRecord, INLINE_MAX, Ino, InodeRecord, MetaError, MetaReply, Name, PutFile, Reserve,
-    STORED_MAX, SetAttr, Spill, Timestamp, WriteInline, keys,
+    Filled, GarbageRecord, INLINE_MAX, Ino, InodeRecord, MetaError, MetaReply, Name, PutFile,
+    Reserve, STORED_MAX, SetAttr, Spill, Timestamp, WriteInline, keys,
 };
 use millpond_types::wire::Record;
 
@@ -156,7 +156,9 @@ pub(crate) async fn spill(view: &View, spill: Spill) -> Result<MetaReply, Failed
     view.discard_bytes(attr).await?;
     view.txn.delete(&key)?;
     attr.chunks = Some(spill.chunks);
+    let cuts = attr.cuts;
     grow(view, &mut record, (spill.size, spill.mtime)).await?;
+    record.attr.fill(&Filled { from: 0, to: spill.solid, cuts });
     view.put_inode(&mut record)?;
     Ok(MetaReply::Attr(record.attr))
 }
@@ -244,6 +246,7 @@ pub(crate) async fn put(
         attr.mode = permit::set_attr(caller, attr, set)?.mode.unwrap_or(attr.mode);
         view.discard_bytes(attr).await?;
         (attr.data, attr.chunks, attr.is_shared) = (fresh.id, None, false);
+        attr.hollow(0);
     }
     attr.size = put.bytes.len() as u64;
     (attr.mtime, attr.ctime) = (view.now, view.now);

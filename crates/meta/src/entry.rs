@@ -92,6 +92,8 @@ pub(crate) async fn create(
         data: fresh.id,
         chunks: (!has_bytes).then_some(fresh.id),
         is_shared: false,
+        solid: 0,
+        cuts: 0,
         layout: if has_bytes { fresh.layout } else { Layout::NONE },
         parent: create.parent,
         version: 0,

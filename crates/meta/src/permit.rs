@@ -149,6 +149,8 @@ mod tests {
             data: 0,
             chunks: Some(0),
             is_shared: false,
+            solid: 0,
+            cuts: 0,
             layout: Layout::NONE,
             parent: Ino::ROOT,
             version: 0,

@@ -54,6 +54,8 @@ pub(crate) fn new_dir(view: &View, ino: Ino, mode: u16) -> Attr {
         data: 0,
         chunks: Some(0),
         is_shared: false,
+        solid: 0,
+        cuts: 0,
         layout: Layout::NONE,
         parent: Ino::ROOT,
         version: 0,

@@ -150,16 +150,18 @@ pub(crate) async fn clone(
     let layout = if fresh.layout.chains == 0 { source.layout } else { fresh.layout };
     entry::create(view, caller, &create, Fresh { layout, ..fresh }).await?;
     let mut record = view.inode(Ino(fresh.id)).await?;
-    let mut size = source.size;
+    let (mut size, mut solid) = (source.size, 0);
     if let Some((chunks, began)) = sealed {
         size = began;
         share(view, chunks, size).await?;
         let attr = &mut record.attr;
         (attr.chunks, attr.is_shared, attr.layout) = (Some(chunks), true, source.layout);
+        // How long it was when it was cloned may be less than it has by now.
+        solid = source.solid.min(size);
     } else {
         view.copy_stored(&source, &record.attr).await?;
     }
-    record.attr.size = size;
+    (record.attr.size, record.attr.solid) = (size, solid);
     view.charge(record.quota, record.attr.ino, Charge::resize(0, size)).await?;
     view.put_inode(&mut record)?;
     Ok(MetaReply::Entry(Entry { attr: record.attr, created: true }))

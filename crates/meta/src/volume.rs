@@ -333,6 +333,7 @@ impl Volume {
             }
             MetaOp::SetAttr { ino, set } => attr::set(view, caller, (*ino, *set), id).await?,
             MetaOp::Extend(extend) => attr::extend(view, extend).await?,
+            MetaOp::Hollow(hollow) => attr::hollow(view, *hollow).await?,
             MetaOp::Link { ino, parent, name } => {
                 entry::link(view, caller, *ino, (*parent, name)).await?
             }

@@ -433,6 +433,8 @@ impl View {
             data: 0,
             chunks: None,
             is_shared: false,
+            solid: 0,
+            cuts: 0,
             layout: Layout::NONE,
             parent: Ino(0),
             version: 0,

@@ -229,7 +229,7 @@ mod tests {
 
     fn at(index: u32, offset: u32) -> ChunkAt {
         let chunk = FileChunk { data: DataId(9), index };
-        ChunkAt { chain: ChainId(1 + index % 2), chunk, offset, bases: ChunkBases::NONE }
+        ChunkAt { chain: ChainId(1 + index % 2), chunk, offset, bases: ChunkBases::NONE, solid: 0 }
     }
 
     /// What is asked for, round after round, when every question is answered `status` once.

@@ -38,6 +38,8 @@ fn file(size: u64) -> Attr {
         data: 5,
         chunks: None,
         is_shared: false,
+        solid: 0,
+        cuts: 0,
         layout: LAYOUT,
         parent: Ino::ROOT,
         version: 1,

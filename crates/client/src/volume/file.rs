@@ -6,13 +6,14 @@ use std::time::Duration;
 use millpond_env::{Mutex, PerProcess, RealClock, RwLock};
 use millpond_types::Tick;
 use millpond_types::meta::{
-    Attr, Content, Extend, FILE_BYTES_MAX, INLINE_MAX, Ino, MetaError, MetaOp, MetaReply, SetAttr,
-    Timestamp, WriteInline,
+    Attr, Content, Extend, FILE_BYTES_MAX, Filled, Hollow, INLINE_MAX, Ino, MetaError, MetaOp,
+    MetaReply, SetAttr, Timestamp, WriteInline,
 };
 
 use super::session::{Metas, refused};
 use super::{OpenOptions, Pending, Shared};
 use crate::error::ClientError;
+use crate::fills::Fills;
 use crate::layout::{BehindLastChunk, FileBytes};
 use crate::share::{Chunks, SharedName};
 use crate::spill::{self, Door};
@@ -22,6 +23,8 @@ use crate::spill::{self, Door};
 pub(super) const BELIEVED: Duration = Duration::from_secs(1);
 /// How often a length is set anew, since others bring the file to chunks meanwhile.
 const RESIZE_TRIES: usize = 8;
+/// How often bytes are read that are missing from a file which others cut meanwhile.
+const READ_TRIES: usize = 16;
 
 /// What the clones of a file hold together.
 #[derive(Debug)]
@@ -53,6 +56,8 @@ struct State {
     name: Option<(u64, Arc<SharedName>)>,
     /// When bytes were written, and which, that no meta was told the time of.
     untold: Option<(u64, Timestamp)>,
+    /// Which they were, and earlier ones that no meta took.
+    fills: Fills,
 }
 
 /// An open file. Clones are the same file; any number of threads may use it at the same time.
@@ -75,7 +80,9 @@ impl Ours {
     fn new(shared: &Shared, attr: Attr, heard: Tick) -> Self {
         let metas = Arc::clone(&shared.metas);
         metas.note_open(attr.ino);
-        let state = State { attr, heard, name: None, untold: None };
+        let mut fills = Fills::default();
+        fills.learn(&attr);
+        let state = State { attr, heard, name: None, untold: None, fills };
         Self { metas, ino: attr.ino, gate: RwLock::default(), state: Mutex::new(state) }
     }
 }
@@ -123,6 +130,7 @@ impl Opened {
         let mut state = self.ours().state.lock();
         if told.version >= state.attr.version {
             state.attr = told;
+            state.fills.learn(&told);
         }
         state.heard = RealClock::tick();
         state.attr
@@ -193,10 +201,21 @@ impl Opened {
     }
 
     /// Cuts what lies behind `size` off chunks of a file of `old` bytes. Behind a longer end there may be bytes of a
-    /// write that was never finished.
+    /// write that was never finished. Metas know before and after it that bytes are taken out.
     fn cut(&self, chunks: &Chunks, (size, old): (u64, u64)) -> Result<(), ClientError> {
         let cuts = chunks.bytes().cuts(size, old).map_err(|error| self.too_long(error))?;
-        chunks.cut(&self.shared.metas.client, cuts, None)
+        let mut cuts = cuts.peekable();
+        if cuts.peek().is_none() {
+            return Ok(());
+        }
+        self.hollow(size)?;
+        chunks.cut(&self.shared.metas.client, cuts, None)?;
+        self.hollow(size)
+    }
+
+    /// Tells a meta that bytes from `from` on are taken out of chunks.
+    fn hollow(&self, from: u64) -> Result<(), ClientError> {
+        self.ask(MetaOp::Hollow(Hollow { ino: self.attr().ino, from })).map(drop)
     }
 
     fn too_long(&self, _: BehindLastChunk) -> ClientError {
@@ -209,6 +228,29 @@ impl Opened {
         }
         let _shared = self.ours().gate.read();
         let mut attr = self.recent()?;
+        for _ in 0..READ_TRIES {
+            match self.read_as(&mut attr, parts) {
+                Err(error) if error.is_missing() => {
+                    // Who takes bytes out of chunks says so before.
+                    let now = self.refresh()?;
+                    if (now.chunks, now.cuts) == (attr.chunks, attr.cuts) {
+                        return Err(error);
+                    }
+                    attr = now;
+                }
+                done => return done,
+            }
+        }
+        self.read_as(&mut attr, parts)
+    }
+
+    /// Reads from a file that was this lately; it is left as it was when its bytes were read.
+    fn read_as(
+        &self,
+        known: &mut Attr,
+        parts: &mut [(u64, &mut [u8])],
+    ) -> Result<Vec<usize>, ClientError> {
+        let mut attr = *known;
         let ends = parts.iter().map(|(offset, buf)| offset.saturating_add(buf.len() as u64));
         if ends.max().is_some_and(|end| end > attr.size) {
             attr = self.refresh()?;
@@ -227,6 +269,7 @@ impl Opened {
                 attr = self.refresh()?;
             }
         }
+        *known = attr;
         let bytes = chunks.map_or(FileBytes::of(&attr), |chunks| chunks.bytes());
         let (mut at, mut rooms, mut lens) = (Vec::new(), Vec::new(), Vec::new());
         for (offset, buf) in parts {
@@ -308,6 +351,9 @@ impl Opened {
         }
         let spilled = spill::spill(&mut &*self, attr, parts, Some(mtime))?;
         self.learn(spilled.attr);
+        if spilled.written {
+            self.filled(parts, spilled.attr.cuts);
+        }
         Ok((!spilled.written).then_some(spilled.attr))
     }
 
@@ -324,6 +370,7 @@ impl Opened {
         let Some(chunks) = self.change(attr, write)? else { return Ok(()) };
         let now = Timestamp::from_unix_nanos(RealClock::wall_nanos());
         let written = (chunks.bytes().data.0, now);
+        self.filled(parts, attr.cuts);
         let mut state = self.ours().state.lock();
         if end <= state.attr.size {
             state.untold = Some(written);
@@ -332,6 +379,14 @@ impl Opened {
         state.untold = None;
         drop(state);
         self.tell_of(written, end)
+    }
+
+    /// Takes note of what was written to chunks after so many cuts.
+    fn filled(&self, parts: &[(u64, &[u8])], cuts: u32) {
+        let mut state = self.ours().state.lock();
+        for (offset, data) in parts {
+            state.fills.note(Filled { from: *offset, to: offset + data.len() as u64, cuts });
+        }
     }
 
     fn put_chunks(&self, chunks: &Chunks, parts: &[(u64, &[u8])]) -> Result<(), ClientError> {
@@ -351,8 +406,8 @@ impl Opened {
 
     /// Tells a meta that the file reaches at least to `end`, and when it was written.
     fn tell_of(&self, (data, mtime): (u64, Timestamp), end: u64) -> Result<(), ClientError> {
-        let ino = self.attr().ino;
-        let told = self.ask(MetaOp::Extend(Extend { ino, data, size: end, mtime }));
+        let (ino, filled) = (self.attr().ino, self.ours().state.lock().fills.first());
+        let told = self.ask(MetaOp::Extend(Extend { ino, data, size: end, mtime, filled }));
         if told.is_err() {
             // The time of a later write stays.
             self.ours().state.lock().untold.get_or_insert((data, mtime));

@@ -129,6 +129,8 @@ fn nothing() -> Object {
         data: 0,
         chunks: None,
         is_shared: false,
+        solid: 0,
+        cuts: 0,
         layout: Layout::NONE,
         parent: Ino(0),
         version: 0,

@@ -154,6 +154,7 @@ fn waits<'o>(op: &'o MetaOp, behind: &Behind) -> Waits<'o> {
         // With attributes, the lengths of all files in it count.
         MetaOp::ReadDir(page) if !page.attrs => Waits::Inode(page.dir),
         MetaOp::Extend(extend) => Waits::Inode(extend.ino),
+        MetaOp::Hollow(hollow) => Waits::Inode(hollow.ino),
         MetaOp::WriteInline(write) => Waits::Inode(write.ino),
         MetaOp::Reserve(reserve) => Waits::Inode(reserve.ino),
         MetaOp::Spill(spill) => Waits::Inode(spill.ino),
@@ -663,6 +664,8 @@ pub(crate) fn promised_attr(request: &MetaRequest) -> Option<Attr> {
     let promised = create.promised.as_ref()?;
     Some(Attr {
         is_shared: false,
+        solid: 0,
+        cuts: 0,
         ino: promised.ino,
         kind: FileKind::Regular,
         mode: create.mode,

@@ -266,7 +266,7 @@ impl Cache {
                 return Err(Failure::Ended);
             }
             let room = &mut room[..usize::try_from(len).unwrap_or(0)];
-            fs.backend.read(bytes, at, room)?;
+            fs.backend.read(bytes, at, room).map_err(Errno::from)?;
             unfinished.append(room)?;
             at += len;
             there.store(at, Ordering::Relaxed);

@@ -29,6 +29,8 @@ pub(crate) fn attr(size: u64, version: u64) -> Attr {
         data: 5,
         chunks: Some(5),
         is_shared: false,
+        solid: 0,
+        cuts: 0,
         layout: Layout::NONE,
         parent: Ino::ROOT,
         version,

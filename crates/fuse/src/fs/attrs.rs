@@ -135,10 +135,10 @@ impl Fs {
                 let told = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;
                 let old = self.here(told);
                 set.stored = old.is_stored();
-                // Behind a longer end there may be bytes of a write that was never finished.
-                let cut = |chunks: &Chunks, old| self.backend.cut(chunks, size.min(old), old);
                 if size != old.size && !set.stored && !std::mem::take(&mut is_cut) {
                     let known = file.as_ref().map_or_else(|| self.files().known(told), Arc::clone);
+                    // Behind a longer end there may be bytes of a write that was never finished.
+                    let cut = |chunks: &Chunks, old| self.cut(&known, chunks, (size.min(old), old));
                     set.stored = self.change(&known, cut)?.is_none();
                 }
             }

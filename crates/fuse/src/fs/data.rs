@@ -10,11 +10,11 @@ use millpond_fuse_wire::abi::{
 };
 use millpond_fuse_wire::{Pages, Reply};
 use millpond_types::meta::{
-    Attr, Extend, FILE_BYTES_MAX, FileKind, Ino, MetaOp, SetAttr, Timestamp,
+    Attr, Extend, FILE_BYTES_MAX, FileKind, Filled, Hollow, Ino, MetaOp, SetAttr, Timestamp,
 };
 
 use super::{Fs, Send};
-use crate::backend::{Denied, Ticket};
+use crate::backend::{Denied, Ticket, Unread};
 use crate::budget::Way;
 use crate::errno::Errno;
 use crate::files::{File, Written};
@@ -24,6 +24,8 @@ use crate::options::Mode;
 const ZEROS: usize = 1 << 20;
 /// What is shorter is copied: that costs less than to give it back after the answer.
 const LENT_MIN: usize = 64 << 10;
+/// How often bytes are read that are missing from a file which others cut meanwhile.
+const READ_TRIES: usize = 16;
 /// Whoever tells of many files waits for one of them so long: most writes are over by then.
 const GATE: Duration = Duration::from_millis(10);
 
@@ -113,26 +115,55 @@ impl Fs {
         }
         let file = self.file(ticket, ino)?;
         self.pass_read(&file, args);
+        for _ in 0..READ_TRIES {
+            let was = file.told();
+            match self.read_known(ticket, &file, (args, scratch), send) {
+                Err(Unread::Missing) => {}
+                done => return done.map_err(Errno::from),
+            }
+            // Who takes bytes out of chunks says so before: then they are not missing.
+            let now = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
+            if (now.chunks, now.cuts) == (was.chunks, was.cuts) {
+                break;
+            }
+        }
+        let end = args.offset.saturating_add(u64::from(args.size));
+        tracing::error!(
+            "inode {ino}: of bytes {} to {end} some that were written are lost; `millpond fsck` tells more",
+            args.offset,
+        );
+        Err(Errno::IO)
+    }
+
+    /// Reads a file by what is known of it, or what a meta says.
+    fn read_known(
+        &self,
+        ticket: &mut Ticket,
+        file: &File,
+        (args, scratch): (&ReadIn, &mut Vec<u8>),
+        send: Send<'_>,
+    ) -> Result<(), Unread> {
+        let ino = file.ino;
         if self.files().has_held(ino) {
             let _alone = file.gate.write();
-            self.unless_refused(ino, self.settle(&file))?;
+            self.unless_refused(ino, self.settle(file))?;
         }
         let shared = file.gate.read();
         let end = args.offset.saturating_add(u64::from(args.size));
         let hears = self.mode == Mode::CloseToOpen;
-        let mut is_believed = self.believes(&file) && (end <= file.bytes().1 || hears);
+        let mut is_believed = self.believes(file) && (end <= file.bytes().1 || hears);
         if !is_believed && !file.told().is_stored() {
             // Somebody else may have written more, or have cut the file to nothing, or have written to it after it was
             // cloned: then its bytes have another name.
             let _ = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
             is_believed = true;
         }
-        let mut in_chunks = self.chunks_of(ticket, &file)?;
+        let mut in_chunks = self.chunks_of(ticket, file)?;
         let mut stored = None;
         if in_chunks.is_none() {
-            stored = self.stored(ticket, &file, is_believed)?;
+            stored = self.stored(ticket, file, is_believed)?;
             if stored.is_none() {
-                in_chunks = self.chunks_of(ticket, &file)?;
+                in_chunks = self.chunks_of(ticket, file)?;
             }
         }
         let size = in_chunks.as_ref().map_or(0, |(_, size)| *size);
@@ -149,7 +180,7 @@ impl Fs {
             content.copy(args.offset, buf);
         } else if let Some((chunks, _)) = &in_chunks {
             let bytes = chunks.bytes();
-            let there = self.read_ahead(&file, (bytes, args), buf);
+            let there = self.read_ahead(file, (bytes, args), buf);
             if there == 0 && buf.len() >= LENT_MIN {
                 let pieces = self.backend.lend(bytes, args.offset, buf)?;
                 drop(shared);
@@ -212,12 +243,13 @@ impl Fs {
             drop(shared);
             return self.write_behind_gap(file, (offset, data), at_once);
         }
+        let filled = filled(file, (offset, data));
         let written = self.change(file, |chunks, _| self.backend.write(chunks, offset, data))?;
         let Some(chunks) = written else {
             drop(shared);
             return self.write_small(file, (offset, data), at_once);
         };
-        self.wrote(file, chunks.bytes(), offset + data.len() as u64)
+        self.wrote(file, chunks.bytes(), filled)
     }
 
     /// Writes behind the end: what may lie between from a write that was never finished becomes zeros
@@ -238,10 +270,11 @@ impl Fs {
 
     /// Takes note of bytes that were written: a meta is told soon, in a strict mount before the write
     /// is answered. The caller has the file's gate.
-    pub(super) fn wrote(&self, file: &File, bytes: Bytes, end: u64) -> Result<(), Errno> {
+    pub(super) fn wrote(&self, file: &File, bytes: Bytes, filled: Filled) -> Result<(), Errno> {
         self.ahead.changed(file.ino);
+        file.filled(filled);
         let at = Timestamp::from_unix_nanos(RealClock::wall_nanos());
-        if self.files().wrote(file, Written { end, at, data: bytes.data.0 }) {
+        if self.files().wrote(file, Written { end: filled.to, at, data: bytes.data.0 }) {
             self.files().note_untold(file.ino);
             self.wake.wake();
         }
@@ -276,9 +309,9 @@ impl Fs {
     /// Tells a meta what was written; the caller has the file's gate.
     pub(crate) fn tell_of(&self, file: &File) -> Result<(), Errno> {
         let Some(written) = file.untold() else { return Ok(()) };
-        let Written { end, at, data } = written;
+        let (Written { end, at, data }, filled) = (written, file.first_filled());
         let changes = self.backend.settled.changes(file.ino);
-        let extend = Extend { ino: file.ino, data, size: end, mtime: at };
+        let extend = Extend { ino: file.ino, data, size: end, mtime: at, filled };
         let told = self.backend.attr(&mut self.backend.own_ticket(), MetaOp::Extend(extend));
         let told = told.inspect_err(|errno| self.files().refuse_length(file, written, *errno))?;
         let version = told.attr.version;
@@ -386,9 +419,9 @@ impl Fs {
         let is_zeroed = !args.mode.and(zeros).is_empty();
         let allocate = |chunks: &Chunks, size| {
             if is_zeroed {
-                self.write_zeros(chunks, args.offset, end.min(size))?;
+                self.write_zeros(&file, chunks, (args.offset, end.min(size)))?;
             }
-            if end > size && !keeps { self.backend.cut(chunks, size, size) } else { Ok(()) }
+            if end > size && !keeps { self.cut(&file, chunks, (size, size)) } else { Ok(()) }
         };
         // Whoever cuts it to nothing at this moment comes after this.
         if let Some(chunks) = self.change(&file, allocate)? {
@@ -396,22 +429,55 @@ impl Fs {
                 let set = SetAttr { size: Some(end), ..SetAttr::default() };
                 let _ = file.learn(self.backend.attr(ticket, MetaOp::SetAttr { ino, set })?);
             } else if is_zeroed {
-                self.wrote(&file, chunks.bytes(), 0)?;
+                self.wrote(&file, chunks.bytes(), Filled::default())?;
             }
         }
         send(Reply::Done);
         Ok(())
     }
 
+    /// Cuts what lies behind `size` off a file that has at most `old` bytes in its chunks. Metas know before and after it
+    /// that bytes are taken out. The caller has the file alone.
+    pub(super) fn cut(
+        &self,
+        file: &File,
+        chunks: &Chunks,
+        (size, old): (u64, u64),
+    ) -> Result<(), Denied> {
+        let mut cuts = chunks.bytes().cuts(size, old)?.peekable();
+        if cuts.peek().is_none() {
+            return Ok(());
+        }
+        self.hollow(file, size)?;
+        self.backend.cut(chunks, cuts)?;
+        self.hollow(file, size)
+    }
+
+    /// Tells a meta that bytes from `from` on are taken out of chunks.
+    fn hollow(&self, file: &File, from: u64) -> Result<(), Denied> {
+        let changes = self.backend.settled.changes(file.ino);
+        let op = MetaOp::Hollow(Hollow { ino: file.ino, from });
+        let told = self.backend.attr(&mut self.backend.own_ticket(), op).map_err(Denied::Failed)?;
+        self.heard(file, told, changes);
+        Ok(())
+    }
+
     /// Makes a range zeros: whole chunks go, parts are written over.
-    fn write_zeros(&self, chunks: &Chunks, from: u64, to: u64) -> Result<(), Denied> {
+    fn write_zeros(
+        &self,
+        file: &File,
+        chunks: &Chunks,
+        (from, to): (u64, u64),
+    ) -> Result<(), Denied> {
         let chunk = chunks.bytes().layout.chunk_bytes();
         let mut at = from;
         while at < to {
             let next = (at / chunk + 1) * chunk;
             if at.is_multiple_of(chunk) && next <= to {
                 let last = to / chunk * chunk;
+                self.hollow(file, at)?;
                 self.backend.remove(chunks, at / chunk..last / chunk)?;
+                self.hollow(file, at)?;
                 at = last;
                 continue;
             }
@@ -422,4 +488,9 @@ impl Fs {
         }
         Ok(())
     }
+}
+
+/// What is about to be written to the chunks of a file.
+pub(super) fn filled(file: &File, (offset, data): (u64, &[u8])) -> Filled {
+    Filled { from: offset, to: offset + data.len() as u64, cuts: file.told().cuts }
 }

@@ -227,8 +227,9 @@ impl Fs {
                 }),
             ),
             (None, Some(written)) if !self.files().has_held(ino) => {
-                let Written { end, at, data } = written;
-                self.promise(ino, MetaOp::Extend(Extend { ino, data, size: end, mtime: at }))
+                let (Written { end, at, data }, filled) = (written, file.first_filled());
+                let extend = Extend { ino, data, size: end, mtime: at, filled };
+                self.promise(ino, MetaOp::Extend(extend))
             }
             _ => false,
         };

@@ -8,11 +8,12 @@ use millpond_env::RealClock;
 use millpond_fuse_wire::Pages;
 use millpond_fuse_wire::abi::WriteIn;
 use millpond_types::meta::{
-    Answered, Attr, Content, INLINE_MAX, Ino, MetaError, MetaOp, MetaReply, STORED_MAX, SetAttr,
-    Timestamp, WriteInline,
+    Answered, Attr, Content, Filled, INLINE_MAX, Ino, MetaError, MetaOp, MetaReply, STORED_MAX,
+    SetAttr, Timestamp, WriteInline,
 };
 
 use super::Fs;
+use super::data::filled;
 use crate::backend::{Denied, Ticket, Told, unexpected};
 use crate::errno::Errno;
 use crate::files::{File, Held, Hold};
@@ -139,6 +140,10 @@ impl Fs {
         self.ahead.changed(file.ino);
         let spilled = spilled?;
         self.heard(file, Told { attr: spilled.attr, version: door.version }, changes);
+        for (offset, bytes) in parts.iter().filter(|_| spilled.written) {
+            let (from, to, cuts) = (*offset, offset + bytes.len() as u64, spilled.attr.cuts);
+            file.filled(Filled { from, to, cuts });
+        }
         Ok(spilled.written)
     }
 
@@ -148,14 +153,15 @@ impl Fs {
         file: &File,
         (offset, data): (u64, &[u8]),
     ) -> Result<bool, Errno> {
+        let filled = filled(file, (offset, data));
         let write = |chunks: &Chunks, size| {
             if offset > size {
-                self.backend.cut(chunks, size, size)?;
+                self.cut(file, chunks, (size, size))?;
             }
             self.backend.write(chunks, offset, data)
         };
         let Some(chunks) = self.change(file, write)? else { return Ok(false) };
-        self.wrote(file, chunks.bytes(), offset + data.len() as u64)?;
+        self.wrote(file, chunks.bytes(), filled)?;
         Ok(true)
     }
 

@@ -122,7 +122,8 @@ async fn take_place(
     Ok(old)
 }
 
-/// The inode of a file that had no name, as it is in a directory.
+/// The inode of a file that had no name, as it is in a directory. Whoever makes an object of it has written all of its
+/// bytes: objects have no holes.
 async fn named(
     view: &View,
     mut record: InodeRecord,
@@ -132,6 +133,9 @@ async fn named(
     let attr = &mut record.attr;
     (attr.nlink, attr.parent) = (1, dir.attr.ino);
     (attr.mtime, attr.ctime) = (view.now, view.now);
+    if !attr.is_stored() {
+        attr.solid = attr.size;
+    }
     Ok(record)
 }
 

@@ -37,6 +37,8 @@ pub(super) fn new_file(
         data: fresh.id,
         chunks: None,
         is_shared: false,
+        solid: 0,
+        cuts: 0,
         layout: fresh.layout,
         parent: dir.attr.ino,
         version: 0,

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use millpond_types::meta::{
-    Create, Extend, FILE_BYTES_MAX, FileKind, Ino, MetaError, MetaOp, MetaReply, SetAttr, SetTime,
-    Timestamp,
+    Attr, Create, Extend, FILE_BYTES_MAX, FileKind, Filled, Hollow, Ino, MetaError, MetaOp,
+    MetaReply, SetAttr, SetTime, Timestamp,
 };
 
 use crate::support::{Client, Fixture, create};
@@ -21,10 +21,58 @@ fn mode(mode: u16) -> SetAttr {
 
 async fn extend(c: &Client, ino: Ino, data: u64, size: u64) -> Result<u64, MetaError> {
     let mtime = Timestamp { secs: 1_700_000_100, nanos: 1 };
-    match c.run(MetaOp::Extend(Extend { ino, data, size, mtime })).await? {
+    match c
+        .run(MetaOp::Extend(Extend { ino, data, size, mtime, filled: Filled::default() }))
+        .await?
+    {
         MetaReply::Attr(attr) => Ok(attr.size),
         other => panic!("{other:?}"),
     }
+}
+
+async fn fill(c: &Client, file: &Attr, (from, to): (u64, u64), cuts: u32) -> Attr {
+    let (ino, data, mtime) = (file.ino, file.chunk_data(), Timestamp::default());
+    let filled = Filled { from, to, cuts };
+    match c.run(MetaOp::Extend(Extend { ino, data, size: to, mtime, filled })).await.unwrap() {
+        MetaReply::Attr(attr) => attr,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What was written without a gap is known not to be a hole: also told in pieces, as long as each begins where the one before
+/// ended, and nobody took bytes out meanwhile.
+pub(crate) async fn what_was_written_without_a_gap_is_solid(f: Fixture) {
+    let c = f.client().await;
+    let file = c.make(ROOT, "f", FileKind::Regular).await;
+    assert_eq!((file.solid, file.cuts), (0, 0));
+    let file = fill(&c, &file, (0, 10), 0).await;
+    assert_eq!((file.size, file.solid), (10, 10));
+    assert_eq!(fill(&c, &file, (20, 30), 0).await.solid, 10, "there is a gap");
+    assert_eq!(fill(&c, &file, (5, 20), 0).await.solid, 20, "who wrote the rest says so again");
+    assert_eq!(fill(&c, &file, (20, 30), 0).await.solid, 30);
+    assert_eq!(fill(&c, &file, (30, 40), 1).await.solid, 30, "nothing was cut");
+    let longer = c.setattr(file.ino, size(50)).await.unwrap();
+    assert_eq!((longer.solid, longer.cuts), (30, 0), "what it is made longer by is a hole");
+
+    // Who cuts chunks says so first; what others wrote before they heard of it counts no more.
+    let MetaReply::Attr(hollow) =
+        c.run(MetaOp::Hollow(Hollow { ino: file.ino, from: 15 })).await.unwrap()
+    else {
+        panic!()
+    };
+    assert_eq!((hollow.size, hollow.solid, hollow.cuts), (50, 15, 1));
+    assert!(hollow.version > longer.version, "all who have it open hear of that");
+    assert_eq!(fill(&c, &file, (15, 30), 0).await.solid, 15);
+    assert_eq!(fill(&c, &file, (15, 30), 1).await.solid, 30);
+    let cut = c.setattr(file.ino, size(12)).await.unwrap();
+    assert_eq!((cut.solid, cut.cuts), (12, 2));
+    assert_eq!(fill(&c, &file, (12, 99), 1).await.solid, 12, "it may have been cut off");
+    let empty = c.setattr(file.ino, size(0)).await.unwrap();
+    assert_eq!((empty.solid, empty.cuts), (0, 3));
+    assert_eq!(fill(&c, &file, (0, 9), 3).await.solid, 0, "those are chunks that it had");
+    assert_eq!(fill(&c, &empty, (0, 9), 3).await.solid, 9);
+    let hollow = MetaOp::Hollow(Hollow { ino: ROOT, from: 0 });
+    assert_eq!(c.run(hollow).await, Err(MetaError::Invalid));
 }
 
 pub(crate) async fn what_is_set_is_seen(f: Fixture) {

@@ -107,7 +107,7 @@ impl World {
             let (_, claims) =
                 tokio::join!(c.put(key, &content), other.claim_lane(LANE_SMALL, 2, id));
             self.model.insert(key, content);
-            self.work(worker, claims).await;
+            Box::pin(self.work(worker, claims)).await;
         } else {
             c.put(key, &content).await;
             self.model.insert(key, content);
@@ -125,7 +125,7 @@ impl World {
         self.count += 1;
         let limit = 1 + u32::try_from(self.rng.below(3)).unwrap();
         let claims = c.claim_lane(LANE_SMALL, limit, self.count * 100).await;
-        self.work(worker, claims).await;
+        Box::pin(self.work(worker, claims)).await;
     }
 
     async fn work(&mut self, worker: usize, claims: Vec<Claimed>) {
@@ -364,7 +364,7 @@ async fn run(
         Box::pin(world.step()).await;
         world.judge().await;
     }
-    world.drain().await;
+    Box::pin(world.drain()).await;
     world.judge().await;
     // An hour later nothing but files and their states is left.
     world.advance(3_700_000);

@@ -51,6 +51,7 @@ fn cases() -> Vec<(&'static str, Case)> {
         renames::deep_trees,
         renames::unchecked_callers_need_permission,
         attrs::what_is_set_is_seen,
+        attrs::what_was_written_without_a_gap_is_solid,
         attrs::a_cut_to_nothing_is_a_new_file_for_its_bytes,
         attrs::extend_counts_only_for_its_data,
         attrs::only_files_have_a_length,

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use millpond_types::meta::{
-    Attr, Extend, FileKind, INLINE_MAX, Ino, MetaError, MetaOp, MetaReply, PutFile, QuotaLimits,
-    Reserve, STORED_MAX, SetAttr, Spill, Timestamp, TrashChange, keys,
+    Attr, Extend, FileKind, Filled, INLINE_MAX, Ino, MetaError, MetaOp, MetaReply, PutFile,
+    QuotaLimits, Reserve, STORED_MAX, SetAttr, Spill, Timestamp, TrashChange, keys,
 };
 
 use crate::support::{Client, Fixture, LEASE, name};
@@ -13,7 +13,11 @@ const ROOT: Ino = Ino::ROOT;
 
 async fn extend(c: &Client, file: Attr, data: u64, size: u64) -> Attr {
     let mtime = Timestamp { secs: 1_700_000_100, nanos: 1 };
-    match c.run(MetaOp::Extend(Extend { ino: file.ino, data, size, mtime })).await.unwrap() {
+    match c
+        .run(MetaOp::Extend(Extend { ino: file.ino, data, size, mtime, filled: Filled::default() }))
+        .await
+        .unwrap()
+    {
         MetaReply::Attr(attr) => attr,
         other => panic!("{other:?}"),
     }
@@ -326,7 +330,7 @@ pub(crate) async fn large_ones_wait_for_chunks(f: Fixture) {
         panic!("a name")
     };
     let (ino, version) = (files[0].ino, files[0].version);
-    let spill = Spill { ino, version, chunks, size: 0, mtime: None };
+    let spill = Spill { ino, version, chunks, size: 0, solid: 0, mtime: None };
     c.run(MetaOp::Spill(spill)).await.unwrap();
     let there = c.getattr(ino).await.unwrap();
     let old = files[0];

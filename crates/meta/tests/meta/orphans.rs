@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use millpond_store::{KeyRange, RangeOptions};
 use millpond_types::meta::{
-    Extend, FileKind, Ino, MetaError, MetaOp, MetaReply, OrphanRecord, SessionRecord, Timestamp,
-    keys,
+    Extend, FileKind, Filled, Ino, MetaError, MetaOp, MetaReply, OrphanRecord, SessionRecord,
+    Timestamp, keys,
 };
 use millpond_types::wire::Record;
 
@@ -33,7 +33,15 @@ pub(crate) async fn live_while_a_session_says_so(f: Fixture) {
     assert!(a.getattr(file.ino).await.is_ok() && f.volume.garbage(0, 9).await.unwrap().is_empty());
     // Its bytes can still grow.
     let (mtime, data) = (Timestamp::default(), file.data);
-    a.run(MetaOp::Extend(Extend { ino: file.ino, data, size: 99, mtime })).await.unwrap();
+    a.run(MetaOp::Extend(Extend {
+        ino: file.ino,
+        data,
+        size: 99,
+        mtime,
+        filled: Filled::default(),
+    }))
+    .await
+    .unwrap();
     assert_eq!(a.renew(&[], &[file.ino]).await.unwrap(), []);
     assert_eq!(f.volume.collect().await.unwrap().inodes, 1);
     assert_eq!(a.getattr(file.ino).await, Err(MetaError::Stale));

@@ -2,8 +2,8 @@
 
 use millpond_meta::Finding;
 use millpond_types::meta::{
-    Extend, FileKind, Ino, MetaError, MetaOp, MetaReply, Quota, QuotaLimits, Rename, SetAttr,
-    Timestamp, Usage, UsageRecord, keys,
+    Extend, FileKind, Filled, Ino, MetaError, MetaOp, MetaReply, Quota, QuotaLimits, Rename,
+    SetAttr, Timestamp, Usage, UsageRecord, keys,
 };
 use millpond_types::wire::Record;
 
@@ -53,11 +53,12 @@ pub(crate) async fn limits_hold(f: Fixture) {
     assert_eq!(c.create(create(sub, "d", FileKind::Directory)).await, Err(MetaError::Quota));
     assert_eq!(c.lookup(sub, "h").await, Err(MetaError::NotFound));
     let mtime = Timestamp::default();
-    let some = Extend { ino: file.ino, data: file.data, size: 9, mtime };
+    let some = Extend { ino: file.ino, data: file.data, size: 9, mtime, filled: Filled::default() };
     c.run(MetaOp::Extend(some)).await.expect("it lies in chunks from now on");
     assert_eq!(resize(&c, file.ino, 1000).await, Ok(()));
     assert_eq!(resize(&c, file.ino, 1001).await, Err(MetaError::Quota));
-    let more = Extend { ino: file.ino, data: file.data, size: 1001, mtime };
+    let more =
+        Extend { ino: file.ino, data: file.data, size: 1001, mtime, filled: Filled::default() };
     assert_eq!(c.run(MetaOp::Extend(more)).await, Err(MetaError::Quota));
     assert_eq!(
         (used(&c, file.ino).await, c.getattr(file.ino).await.unwrap().size),
@@ -152,7 +153,15 @@ pub(crate) async fn usage_follows_every_change(f: Fixture) {
     let dir = with_quota(&c, "q", NO_LIMIT).await;
     let file = c.make(dir, "f", FileKind::Regular).await;
     let mtime = Timestamp::default();
-    let extend = |size| MetaOp::Extend(Extend { ino: file.ino, data: file.data, size, mtime });
+    let extend = |size| {
+        MetaOp::Extend(Extend {
+            ino: file.ino,
+            data: file.data,
+            size,
+            mtime,
+            filled: Filled::default(),
+        })
+    };
     for (size, now) in [(100, 100), (50, 100), (300, 300)] {
         let request = c.request(extend(size));
         c.send(&request).await.unwrap();

@@ -3,8 +3,8 @@
 use millpond_meta::{Finding, Garbage};
 use millpond_types::limits::BASES_MAX;
 use millpond_types::meta::{
-    Attr, CloneFile, Entry, Extend, FILE_BYTES_MAX, FileBase, FileKind, INLINE_MAX, Ino, MetaError,
-    MetaOp, MetaReply, PutFile, QuotaLimits, SetAttr, SharedRecord, Timestamp, keys,
+    Attr, CloneFile, Entry, Extend, FILE_BYTES_MAX, FileBase, FileKind, Filled, INLINE_MAX, Ino,
+    MetaError, MetaOp, MetaReply, PutFile, QuotaLimits, SetAttr, SharedRecord, Timestamp, keys,
 };
 use millpond_types::wire::Record;
 
@@ -15,7 +15,11 @@ const SIZE: u64 = 300_000;
 
 async fn extend(c: &Client, ino: Ino, data: u64, size: u64) -> Attr {
     let mtime = Timestamp { secs: 1_700_000_100, nanos: 1 };
-    attr(c.run(MetaOp::Extend(Extend { ino, data, size, mtime })).await.unwrap())
+    attr(
+        c.run(MetaOp::Extend(Extend { ino, data, size, mtime, filled: Filled::default() }))
+            .await
+            .unwrap(),
+    )
 }
 
 fn attr(reply: MetaReply) -> Attr {

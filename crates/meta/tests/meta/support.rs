@@ -252,6 +252,7 @@ impl Client {
                 version,
                 chunks,
                 size,
+                solid: size,
                 mtime: Some(mtime),
             }))
             .await,

@@ -191,7 +191,7 @@ fn whole_parts_of_chunks_are_lent() {
     let part = |index: u32, offset: u32| {
         let chunk = FileChunk { data: DataId(4242), index };
         let chain = chains[index as usize % chains.len()].id;
-        ChunkAt { chain, chunk, offset, bases: ChunkBases::NONE }
+        ChunkAt { chain, chunk, offset, bases: ChunkBases::NONE, solid: 0 }
     };
     let bytes = random(&mut Rng::new(9), 300_000);
     let values = [Value::One(&bytes[..]), Value::One(&bytes[..100_000])];
@@ -319,7 +319,7 @@ impl OwnNode for Moody {
         let give = |(n, part): (usize, &millpond_types::wire::ReadPart)| {
             let mut bytes = vec![0; part.len as usize];
             let (chain, chunk) = (part.at.chain, part.at.chunk);
-            let at = ChunkAt { chain, chunk, offset: part.offset, bases: part.bases };
+            let at = ChunkAt { chain, chunk, offset: part.offset, bases: part.bases, solid: 0 };
             let held = self.client.read_chunks(&[at], &mut [Room::One(&mut bytes)], None).unwrap();
             bytes.truncate(held[0] as usize);
             let crc = Crc32c::of(&bytes);

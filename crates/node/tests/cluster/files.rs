@@ -54,7 +54,7 @@ impl File {
         let mix = self.data.0 * 31 + u64::from(index) * 7;
         let place = usize::try_from(mix % self.chains.len() as u64).unwrap();
         let offset = u32::try_from(offset).unwrap();
-        ChunkAt { chain: self.chains[place], chunk, offset, bases: ChunkBases::NONE }
+        ChunkAt { chain: self.chains[place], chunk, offset, bases: ChunkBases::NONE, solid: 0 }
     }
 
     fn placed(&self, index: u32) -> PlacedChunk {

@@ -9,7 +9,8 @@ use std::time::Duration;
 use millpond_client::{ChunkAt, ChunkFilter, Client, ClientOptions, Value};
 use millpond_types::cluster::{ChainId, NodeId};
 use millpond_types::meta::{
-    Attr, Caller, Create, Extend, FileKind, Ino, MetaOp, MetaReply, MetaRequest, Name, Timestamp,
+    Attr, Caller, Create, Extend, FileKind, Filled, Ino, MetaOp, MetaReply, MetaRequest, Name,
+    Timestamp,
 };
 use millpond_types::wire::{ChunkBases, FileChunkInfo};
 use millpond_types::{DataId, FileChunk};
@@ -68,7 +69,8 @@ impl Mount {
             self.write(attr.layout.chain(index), (attr.data, index), rest.min(chunk_bytes));
         }
         let (ino, data, size) = (attr.ino, attr.data, len as u64);
-        let extend = Extend { ino, data, size, mtime: Timestamp::default() };
+        let filled = Filled { from: 0, to: size, cuts: attr.cuts };
+        let extend = Extend { ino, data, size, mtime: Timestamp::default(), filled };
         match self.ask(MetaOp::Extend(extend)) {
             MetaReply::Attr(attr) => attr,
             other => panic!("{other:?}"),
@@ -78,7 +80,7 @@ impl Mount {
     fn write(&self, chain: ChainId, (data, index): (u64, u32), len: usize) {
         let chunk = FileChunk { data: DataId(data), index };
         let (at, bytes) =
-            (ChunkAt { chain, chunk, offset: 0, bases: ChunkBases::NONE }, vec![7; len]);
+            (ChunkAt { chain, chunk, offset: 0, bases: ChunkBases::NONE, solid: 0 }, vec![7; len]);
         self.client.write_chunks(&[at], &[Value::One(&bytes)], None).unwrap();
     }
 

@@ -48,7 +48,7 @@ impl File {
     fn at(&self, index: u32, offset: u32) -> ChunkAt {
         let chain = self.chains[index as usize % self.chains.len()];
         let chunk = FileChunk { data: DATA, index };
-        ChunkAt { chain, chunk, offset, bases: ChunkBases::NONE }
+        ChunkAt { chain, chunk, offset, bases: ChunkBases::NONE, solid: 0 }
     }
 
     fn write(

@@ -19,6 +19,7 @@ mod fsck;
 mod lost;
 mod members;
 mod metrics;
+mod missing;
 mod mount;
 mod namespaces;
 mod objects;

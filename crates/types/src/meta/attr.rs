@@ -88,6 +88,8 @@ const STORED: u8 = 0x80;
 const OWN_CHUNKS: u8 = 0x40;
 /// Beside a kind: there is a record of the chunks.
 const SHARED: u8 = 0x20;
+/// Beside a kind: [`Attr::solid`] and [`Attr::cuts`] follow at the end.
+const SOLID: u8 = 0x10;
 
 /// A point in time: seconds since 1970 (before it: negative) and nanoseconds behind them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -117,6 +119,33 @@ impl Timestamp {
             return Err(WireError::Field("nanoseconds of a time"));
         }
         Ok(Self { secs, nanos })
+    }
+}
+
+/// Bytes that were written to chunks, all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filled {
+    /// The first one.
+    pub from: u64,
+    /// The end; not before `from`. Nothing is said where both are the same.
+    pub to: u64,
+    /// [`Attr::cuts`] as it was known before they were written.
+    pub cuts: u32,
+}
+
+impl Filled {
+    pub(super) fn encode(self, w: &mut Writer) {
+        w.u64(self.from);
+        w.u64(self.to);
+        w.u32(self.cuts);
+    }
+
+    pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (from, to, cuts) = (r.u64()?, r.u64()?, r.u32()?);
+        if from > to || to > super::FILE_BYTES_MAX {
+            return Err(WireError::Field("bytes that were written to chunks"));
+        }
+        Ok(Self { from, to, cuts })
     }
 }
 
@@ -156,6 +185,12 @@ pub struct Attr {
     /// There is a [`super::SharedRecord`] of the chunks: other files may have them, or they have others behind
     /// them.
     pub is_shared: bool,
+    /// All bytes before this one were written to chunks and are there: one that is not is lost, and never a hole. At
+    /// most `size`; 0 of a file whose bytes lie in the store.
+    pub solid: u64,
+    /// How often bytes may have been taken out of chunks: who wrote before that does not know whether they are there
+    /// still.
+    pub cuts: u32,
     /// Where chunks lie.
     pub layout: Layout,
     /// The directory that a directory lies in; of other kinds the one it was made in, which may be gone.
@@ -189,6 +224,22 @@ impl Attr {
         }
     }
 
+    /// Bytes were written to these chunks without a gap, by somebody who knew of so many cuts: more of the file is
+    /// solid if that is right still, and what was solid reaches them.
+    pub fn fill(&mut self, filled: &Filled) {
+        let reaches = filled.from <= self.solid && filled.cuts == self.cuts;
+        if reaches && !self.is_stored() {
+            self.solid = self.solid.max(filled.to.min(self.size));
+        }
+    }
+
+    /// Bytes from `from` on may be taken out of chunks, or have been.
+    pub fn hollow(&mut self, from: u64) {
+        self.solid = self.solid.min(from);
+        // Nobody has an answer of a meta in hand for so many cuts.
+        self.cuts = self.cuts.wrapping_add(1);
+    }
+
     /// True for a directory.
     #[must_use]
     pub fn is_dir(&self) -> bool {
@@ -200,7 +251,9 @@ impl Attr {
         let own = self.chunks.filter(|chunks| *chunks != self.data);
         // Files of volumes from before there were bytes in the store have neither bit.
         let place = if self.is_stored() { STORED } else { u8::from(own.is_some()) * OWN_CHUNKS };
-        w.u8(self.kind as u8 | place | (u8::from(self.is_shared) * SHARED));
+        let has_solid = self.solid > 0 || self.cuts > 0;
+        let more = (u8::from(self.is_shared) * SHARED) | (u8::from(has_solid) * SOLID);
+        w.u8(self.kind as u8 | place | more);
         w.u16(self.mode);
         for word in [self.uid, self.gid, self.nlink, self.rdev] {
             w.u32(word);
@@ -216,12 +269,17 @@ impl Attr {
         if let Some(own) = own {
             w.u64(own);
         }
+        if has_solid {
+            w.u64(self.solid);
+            w.u32(self.cuts);
+        }
     }
 
     pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let (ino, kind) = (Ino(r.u64()?), r.u8()?);
         let (place, is_shared) = (kind & (STORED | OWN_CHUNKS), kind & SHARED != 0);
-        let (kind, mode) = (FileKind::of(kind & !(place | SHARED))?, r.u16()?);
+        let has_solid = kind & SOLID != 0;
+        let (kind, mode) = (FileKind::of(kind & !(place | SHARED | SOLID))?, r.u16()?);
         if mode > 0o7777 {
             return Err(WireError::Field("mode of an inode"));
         }
@@ -243,6 +301,10 @@ impl Attr {
         if is_shared && (kind != FileKind::Regular || chunks.is_none()) {
             return Err(WireError::Field("chunks of an inode that has none are shared"));
         }
+        let (solid, cuts) = if has_solid { (r.u64()?, r.u32()?) } else { (0, 0) };
+        if solid > size || (solid > 0 && (kind != FileKind::Regular || chunks.is_none())) {
+            return Err(WireError::Field("bytes of an inode that were written"));
+        }
         Ok(Self {
             ino,
             kind,
@@ -259,6 +321,8 @@ impl Attr {
             data,
             chunks,
             is_shared,
+            solid,
+            cuts,
             layout,
             parent,
             version,

@@ -63,6 +63,8 @@ pub struct Spill {
     pub chunks: u64,
     /// The file reaches at least so far.
     pub size: u64,
+    /// All bytes before this one were written to the chunks.
+    pub solid: u64,
     /// When bytes were written; nothing when they were brought there as they were.
     pub mtime: Option<Timestamp>,
 }
@@ -194,7 +196,7 @@ fn size(r: &mut Reader<'_>) -> Result<u64, WireError> {
 
 impl Spill {
     pub(super) fn encode(self, w: &mut Writer) {
-        for number in [self.ino.0, self.version, self.chunks, self.size] {
+        for number in [self.ino.0, self.version, self.chunks, self.size, self.solid] {
             w.u64(number);
         }
         w.u8(u8::from(self.mtime.is_some()));
@@ -205,9 +207,9 @@ impl Spill {
 
     pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let (ino, version, chunks) = (Ino(r.u64()?), r.u64()?, r.u64()?);
-        let size = size(r)?;
+        let (size, solid) = (size(r)?, size(r)?);
         let mtime = flag(r, "with a time")?.then(|| Timestamp::decode(r)).transpose()?;
-        Ok(Self { ino, version, chunks, size, mtime })
+        Ok(Self { ino, version, chunks, size, solid, mtime })
     }
 }
 

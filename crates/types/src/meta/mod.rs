@@ -25,7 +25,7 @@ mod share;
 mod trash;
 mod watch;
 
-pub use attr::{Attr, FileKind, Ino, Name, NameError, Timestamp, XattrName};
+pub use attr::{Attr, FileKind, Filled, Ino, Name, NameError, Timestamp, XattrName};
 pub use check::{RECORDS_AT_ONCE_MAX, RecordPage, RecordRange, Repair};
 pub use content::{
     Content, ContentRecord, FILE_PATH_MAX, INLINE_MAX, PutFile, Reserve, STORED_MAX, Spill,
@@ -42,7 +42,9 @@ pub use records::{
     SessionRecord, VOLUME_FORMAT, VolumeRecord,
 };
 pub use reply::{DirEntry, Entry, MetaAnswer, MetaReply, Removed, Session, Usage};
-pub use request::{Caller, Extend, MetaOp, MetaRequest, ReadDir, Rename, Setxattr, XattrMode};
+pub use request::{
+    Caller, Extend, Hollow, MetaOp, MetaRequest, ReadDir, Rename, Setxattr, XattrMode,
+};
 pub use set::{SetAttr, SetTime};
 pub use share::{CloneFile, FileBase, SharedRecord};
 pub use trash::{TrashChange, TrashEntry, TrashPage, TrashRecord};

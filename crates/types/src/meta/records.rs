@@ -6,9 +6,9 @@ use crate::wire::{Reader, Record, WireError, Writer};
 
 /// Format of the records of a volume that this build writes. It reads format 1, which has no bytes of
 /// files in the store, format 2, which has no more than 16 KiB of a file, format 3, which has no directories of
-/// objects, format 4, which has no chain tables and no places of parts, and format 5, in which nobody holds a directory, and
-/// makes them this one.
-pub const VOLUME_FORMAT: u32 = 6;
+/// objects, format 4, which has no chain tables and no places of parts, format 5, in which nobody holds a directory, and
+/// format 6, which does not tell what was written from holes, and makes them this one.
+pub const VOLUME_FORMAT: u32 = 7;
 
 /// A volume: one file namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use super::set::SetAttr;
 use super::share::CloneFile;
 use super::trash::TrashChange;
 use super::{
-    Attr, FileLock, GROUPS_MAX, Ino, MetaError, Name, QuotaLimits, Timestamp, XATTR_BYTES_MAX,
-    XattrName,
+    Attr, FileLock, Filled, GROUPS_MAX, Ino, MetaError, Name, QuotaLimits, Timestamp,
+    XATTR_BYTES_MAX, XattrName,
 };
 use crate::limits::LIST_KEYS_MAX;
 use crate::wire::{Reader, WireError, Writer};
@@ -97,6 +97,18 @@ pub struct Extend {
     pub size: u64,
     /// When it was written.
     pub mtime: Timestamp,
+    /// Bytes that were written without a gap.
+    pub filled: Filled,
+}
+
+/// Bytes are about to be taken out of a file's chunks, or have been: said before and after it, so that whoever finds
+/// them missing can learn why, and nobody believes them to be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hollow {
+    /// Which file.
+    pub ino: Ino,
+    /// The first byte.
+    pub from: u64,
 }
 
 /// A name is to be changed.
@@ -215,6 +227,8 @@ pub enum MetaOp {
     },
     /// A longer file.
     Extend(Extend),
+    /// Bytes go from chunks; nothing is changed of a file whose bytes lie in the store.
+    Hollow(Hollow),
     /// One more name for an inode.
     Link {
         /// Which inode.
@@ -408,11 +422,24 @@ impl Extend {
             w.u64(number);
         }
         self.mtime.encode(w);
+        self.filled.encode(w);
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let (ino, data, size) = (Ino(r.u64()?), r.u64()?, r.u64()?);
-        Ok(Self { ino, data, size, mtime: Timestamp::decode(r)? })
+        let mtime = Timestamp::decode(r)?;
+        Ok(Self { ino, data, size, mtime, filled: Filled::decode(r)? })
+    }
+}
+
+impl Hollow {
+    fn encode(self, w: &mut Writer) {
+        w.u64(self.ino.0);
+        w.u64(self.from);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self { ino: Ino(r.u64()?), from: r.u64()? })
     }
 }
 
@@ -490,6 +517,7 @@ impl MetaOp {
             Self::Create(_) => "create",
             Self::SetAttr { .. } => "setattr",
             Self::Extend(_) => "extend",
+            Self::Hollow(_) => "hollow",
             Self::Link { .. } => "link",
             Self::Unlink { .. } => "unlink",
             Self::RemoveDir { .. } => "rmdir",
@@ -534,6 +562,7 @@ impl MetaOp {
             Self::Create(_)
                 | Self::SetAttr { .. }
                 | Self::Extend(_)
+                | Self::Hollow(_)
                 | Self::Link { .. }
                 | Self::Unlink { .. }
                 | Self::Return { .. }
@@ -570,6 +599,7 @@ impl MetaOp {
             Self::Create(_) => 20,
             Self::SetAttr { .. } => 21,
             Self::Extend(_) => 22,
+            Self::Hollow(_) => 28,
             Self::Link { .. } => 23,
             Self::Unlink { of: None, .. } => 24,
             Self::Unlink { of: Some(_), .. } => 27,
@@ -639,6 +669,7 @@ impl MetaOp {
                 set.encode(w);
             }
             Self::Extend(extend) => extend.encode(w),
+            Self::Hollow(hollow) => hollow.encode(w),
             Self::Link { ino, parent, name } => {
                 w.u64(ino.0);
                 w.u64(parent.0);
@@ -689,6 +720,7 @@ impl MetaOp {
             20 => Self::Create(Create::decode(r)?),
             21 => Self::SetAttr { ino: Ino(r.u64()?), set: SetAttr::decode(r)? },
             22 => Self::Extend(Extend::decode(r)?),
+            28 => Self::Hollow(Hollow::decode(r)?),
             23 => {
                 let (ino, parent) = (Ino(r.u64()?), Ino(r.u64()?));
                 Self::Link { ino, parent, name: Name::decode(r)? }

@@ -31,6 +31,8 @@ pub(super) fn attr() -> Attr {
         data: 78,
         chunks: Some(78),
         is_shared: true,
+        solid: 0,
+        cuts: 0,
         layout: Layout { chunk_log2: 18, stripe: 16, seed: 3, chains: 256, table: 0 },
         parent: Ino::ROOT,
         version: u64::MAX,
@@ -67,8 +69,14 @@ fn creates() -> [Create; 3] {
     [create, file, dir]
 }
 
+fn rename() -> Rename {
+    let (parent, new_parent, no_replace, exchange) = (Ino::ROOT, Ino(9), false, true);
+    let [before, new_name] = ["a", "b"].map(name);
+    Rename { parent, name: before, new_parent, new_name, no_replace, exchange }
+}
+
 fn ops() -> Vec<MetaOp> {
-    let (parent, ino) = (Ino::ROOT, Ino(9));
+    let (parent, ino, mtime) = (Ino::ROOT, Ino(9), Timestamp::default());
     let set = SetAttr {
         mode: Some(0o7777),
         uid: Some(1),
@@ -80,14 +88,7 @@ fn ops() -> Vec<MetaOp> {
         stored: true,
     };
     let [create, file, dir] = creates();
-    let rename = Rename {
-        parent,
-        name: name("a"),
-        new_parent: ino,
-        new_name: name("b"),
-        no_replace: false,
-        exchange: true,
-    };
+    let filled = Filled { from: 1, to: 5, cuts: 9 };
     [
         MetaOp::SessionOpen { name: "host:/mnt".to_owned() },
         MetaOp::SessionRenew { open: vec![Ino(1), Ino(2)], closed: vec![Ino(3)] },
@@ -102,14 +103,15 @@ fn ops() -> Vec<MetaOp> {
         MetaOp::Create(dir),
         MetaOp::SetAttr { ino, set },
         MetaOp::SetAttr { ino, set: SetAttr::default() },
-        MetaOp::Extend(Extend { ino, data: 4, size: 5, mtime: Timestamp::default() }),
+        MetaOp::Extend(Extend { ino, data: 4, size: 5, mtime, filled }),
+        MetaOp::Hollow(Hollow { ino, from: 1 << 33 }),
         MetaOp::Link { ino, parent, name: name("l") },
         MetaOp::Unlink { parent, name: name("u"), of: None },
         MetaOp::Unlink { parent, name: name("u"), of: Some(Ino(1 << 40)) },
         MetaOp::Recalled,
         MetaOp::Return { dirs: vec![ino; RETURNS_MAX] },
         MetaOp::RemoveDir { parent, name: name("d") },
-        MetaOp::Rename(rename),
+        MetaOp::Rename(rename()),
         MetaOp::SetXattr(Setxattr {
             ino,
             name: xattr("user.a/b"),
@@ -156,9 +158,10 @@ fn of_content() -> Vec<MetaOp> {
             version: 3,
             chunks: 12,
             size: 1 << 40,
+            solid: 1 << 39,
             mtime: Some(Timestamp::default()),
         }),
-        MetaOp::Spill(Spill { ino, version: 3, chunks: 12, size: 0, mtime: None }),
+        MetaOp::Spill(Spill { ino, version: 3, chunks: 12, size: 0, solid: 0, mtime: None }),
         MetaOp::PutFile(PutFile { path: vec![name("a")], mode: 0, bytes: vec![1; STORED_MAX] }),
         MetaOp::GetFile { path: vec![name("a"), name("b")] },
         MetaOp::PutFile(PutFile { path: vec![name("a")], mode: 0o600, bytes: b"v".to_vec() }),
@@ -255,6 +258,9 @@ fn replies() -> Vec<MetaReply> {
             bytes: vec![1; INLINE_MAX],
         }),
         MetaReply::Attr(Attr { chunks: Some(99), ..attr() }),
+        MetaReply::Attr(Attr { solid: 1 << 40, cuts: 3, ..attr() }),
+        MetaReply::Attr(Attr { chunks: Some(99), solid: 7, ..attr() }),
+        MetaReply::Attr(Attr { cuts: u32::MAX, ..attr() }),
         MetaReply::Reserved(12),
         MetaReply::Numbers { first: 4097 },
         MetaReply::Shared(shared()),

@@ -1,5 +1,5 @@
 //! The chunks half of a check: every chunk belongs to a file, lies where the file's layout says, and is no
-//! longer than the file.
+//! longer than the file; and what was written of a file is there.
 //!
 //! Files are taken some at a time, in the order of their data ids; for each such batch all chunks are
 //! listed once. So memory is bounded, and the chunks of `n` files are listed `n / FILES_AT_ONCE` times.
@@ -10,17 +10,20 @@
 //! removed. So a chunk that was seen, is there still, and whose data id is found neither in the garbage nor, read
 //! after it, in the inodes, nor again in the garbage, belongs to nobody; and since no number is given out twice, for ever.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use indicatif::ProgressBar;
-use millpond_client::{Chains, ChunkAt, ChunkCut, ChunkFilter, Room};
+use millpond_client::{
+    Chains, ChunkAt, ChunkCut, ChunkFilter, Chunks, ClientError, FileBytes, Room, SharedName,
+};
 use millpond_store::KeyRange;
 use millpond_types::cluster::{ChainId, NodeId};
 use millpond_types::limits::LIST_KEYS_MAX;
 use millpond_types::meta::{
-    CounterRecord, FileKind, GarbageRecord, Ino, InodeRecord, Layout, SharedRecord, keys,
+    Attr, CounterRecord, FileKind, GarbageRecord, Ino, InodeRecord, Layout, SharedRecord, keys,
 };
 use millpond_types::wire::{
     ChunkBases, ChunkChange, ChunkStat, FileChunkInfo, PlacedChunk, Record as _,
@@ -40,6 +43,8 @@ const SUSPECTS_MAX: usize = 1 << 18;
 const FINDINGS_MAX: usize = 1000;
 /// Time for one question to a node.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Chunks whose last bytes are read at once.
+const LASTS_AT_ONCE: usize = 256;
 /// Bytes that are read at once.
 const READ_BYTES: usize = 32 << 20;
 /// Times that a list is begun.
@@ -56,10 +61,19 @@ struct Owner {
     ino: Ino,
     version: u64,
     size: u64,
+    solid: u64,
+    /// Others may have its chunks too: such files are looked at one by one.
+    is_shared: bool,
     layout: Layout,
 }
 
 impl Owner {
+    /// So many bytes of a chunk of its own were written.
+    fn solid_in(&self, index: u32) -> u32 {
+        let solid = if self.is_shared { 0 } else { self.solid };
+        Self { size: solid, ..*self }.bytes_max(index)
+    }
+
     /// The longest that a chunk may be.
     fn bytes_max(&self, index: u32) -> u32 {
         let chunk = self.layout.chunk_bytes();
@@ -131,6 +145,10 @@ struct Check<'a> {
     chains: Chains,
     report: &'a mut Report,
     suspects: Vec<Suspect>,
+    /// Solid bytes that were seen, by data id.
+    seen: HashMap<u64, u64>,
+    /// Files of the batch whose chunks others have too, and later all that may lack bytes.
+    short: Vec<Ino>,
     /// Files whose inodes cannot be read: their chunks look as if they were nobody's.
     unreadable: u64,
 }
@@ -149,6 +167,8 @@ pub(super) fn check(metas: &Metas, args: &Args, report: &mut Report) -> anyhow::
         chains,
         report,
         suspects: Vec::new(),
+        seen: HashMap::new(),
+        short: Vec::new(),
         unreadable: 0,
     };
     check.unserved();
@@ -192,7 +212,9 @@ impl Check<'_> {
         loop {
             let batch = self.load(from)?;
             self.list(from, &batch)?;
+            self.note_short(&batch);
             self.confirm()?;
+            self.look_for_missing()?;
             match batch.end {
                 Some(end) => from = end,
                 None => return Ok(()),
@@ -220,7 +242,9 @@ impl Check<'_> {
                     let (ino, version, layout) = (attr.ino, attr.version, attr.layout);
                     // An empty file in the store may be about to be told what is in its chunks.
                     let size = if attr.is_stored() { 0 } else { attr.size };
-                    each(attr.chunk_data(), Owner { ino, version, size, layout });
+                    let (solid, is_shared) = (attr.solid, attr.is_shared);
+                    let owner = Owner { ino, version, size, solid, is_shared, layout };
+                    each(attr.chunk_data(), owner);
                 }
             }
         }
@@ -253,7 +277,8 @@ impl Check<'_> {
             for (key, value) in page.entries {
                 let Some(data) = keys::number(prefix, &key) else { continue };
                 let layout = layout(&value);
-                each(data, Owner { ino: Ino(0), version: 0, size: 0, layout });
+                let (ino, version, size, solid, is_shared) = (Ino(0), 0, 0, 0, false);
+                each(data, Owner { ino, version, size, solid, is_shared, layout });
             }
         }
         Ok(())
@@ -267,8 +292,11 @@ impl Check<'_> {
         for chain in &known {
             counts[usize::from(chain.table())] += 1;
         }
-        let mut lost = Vec::new();
+        let (mut lost, mut clones) = (Vec::new(), Vec::new());
         self.unreadable = self.owners(|data, owner| {
+            if owner.is_shared && owner.solid > 0 && from == 0 {
+                clones.push(owner.ino);
+            }
             batch.add((from, FILES_AT_ONCE), data, owner);
             let layout = owner.layout;
             let is_here = batch.owners.contains_key(&data) && layout.chains > 0;
@@ -280,6 +308,7 @@ impl Check<'_> {
                 lost.extend(used.find(|chain| !known.contains(chain)).map(|it| (owner.ino, it)));
             }
         })?;
+        self.short.append(&mut clones);
         for (ino, chain) in lost {
             self.found(
                 format!("inode {ino} has chunks on chain {}, which is not there", chain.0),
@@ -303,6 +332,7 @@ impl Check<'_> {
             }
             attempt += 1;
             self.suspects.clear();
+            self.seen.clear();
             (self.report.chunks, self.report.bytes_read) = (chunks, bytes_read);
             self.chains = self.metas.client.chains(Some(PATIENCE))?;
         }
@@ -343,7 +373,12 @@ impl Check<'_> {
     fn judge_all(&mut self, chunks: &[FileChunkInfo], batch: &Batch) {
         let mut good = Vec::new();
         for info in chunks {
-            let owner = batch.owners.get(&info.at.chunk.data.0).copied();
+            let data = info.at.chunk.data.0;
+            let owner = batch.owners.get(&data).copied();
+            let solid = owner.map_or(0, |owner| owner.solid_in(info.at.chunk.index));
+            if solid > 0 {
+                *self.seen.entry(data).or_default() += u64::from(info.stat.len.min(solid));
+            }
             match judge(info, owner.as_ref()) {
                 Some(why) => self.suspect(info, owner, why),
                 None => good.push((info, owner)),
@@ -389,7 +424,7 @@ impl Check<'_> {
         let mut rooms: Vec<Room<'_>> = bytes.iter_mut().map(|room| Room::One(room)).collect();
         let part = |info: &&FileChunkInfo| {
             let PlacedChunk { chain, chunk } = info.at;
-            ChunkAt { chain, chunk, offset: 0, bases: ChunkBases::NONE }
+            ChunkAt { chain, chunk, offset: 0, bases: ChunkBases::NONE, solid: 0 }
         };
         let parts: Vec<ChunkAt> = chunks.iter().map(part).collect();
         let is_read = self.metas.client.read_chunks(&parts, &mut rooms, Some(PATIENCE)).is_ok();
@@ -426,6 +461,92 @@ impl Check<'_> {
             self.confirm_other(suspect, stat)?;
         }
         Ok(())
+    }
+
+    /// Files of the batch of which fewer bytes were seen than were written.
+    fn note_short(&mut self, batch: &Batch) {
+        let seen = std::mem::take(&mut self.seen);
+        let lacks = |(data, owner): &(&u64, &Owner)| {
+            let seen = seen.get(data).copied().unwrap_or_default();
+            !owner.is_shared && seen < owner.solid
+        };
+        self.short.extend(batch.owners.iter().filter(lacks).map(|(_, owner)| owner.ino));
+    }
+
+    /// Looks at files one by one, whether all that was written is there.
+    fn look_for_missing(&mut self) -> anyhow::Result<()> {
+        for ino in std::mem::take(&mut self.short) {
+            let Some(attr) = self.inode(ino)? else { continue };
+            let missing = self.missing(&attr)?;
+            // Who takes bytes out of chunks says so before.
+            let is_same = |now: Attr| (now.chunks, now.cuts) == (attr.chunks, attr.cuts);
+            if missing.is_empty() || !self.inode(ino)?.is_some_and(is_same) {
+                continue;
+            }
+            for FileChunk { index, .. } in missing {
+                let chain = attr.layout.chain(index).0;
+                self.found(
+                    format!(
+                        "chunk {index} of inode {ino} on chain {chain} was written, and is lost"
+                    ),
+                    false,
+                );
+            }
+            self.note(
+                "what is lost cannot be repaired: put the files back from where they came from; until then reads of \
+                 these ranges fail with EIO",
+            );
+        }
+        Ok(())
+    }
+
+    /// What an inode is now, if it can be read.
+    fn inode(&self, ino: Ino) -> anyhow::Result<Option<Attr>> {
+        let found = self.records.at_once_now(vec![keys::inode(ino)])?.into_iter().next().flatten();
+        Ok(found.and_then(|it| InodeRecord::open(&it).ok()).map(|record| record.attr))
+    }
+
+    /// Chunks of a file, with those that lie behind them, that lack bytes which were written.
+    fn missing(&self, attr: &Attr) -> anyhow::Result<Vec<FileChunk>> {
+        let mut chunks = Chunks::own(attr);
+        if attr.is_shared {
+            let key = keys::shared(attr.chunk_data());
+            let found = self.records.at_once_now(vec![key])?.into_iter().next().flatten();
+            let Some(Ok(record)) = found.map(|it| SharedRecord::open(&it)) else {
+                // The other half of the check says so.
+                return Ok(Vec::new());
+            };
+            chunks = Chunks::shared(attr, Arc::new(SharedName::of(&record)));
+        }
+        let (bytes, mut missing) = (chunks.bytes(), Vec::new());
+        let size = attr.layout.chunk_bytes();
+        let last = |index: u64| ((index + 1) * size).min(attr.solid) - 1;
+        let lasts: Vec<u64> = (0..attr.layout.chunks(attr.solid)).map(last).collect();
+        for some in lasts.chunks(LASTS_AT_ONCE) {
+            // Many at once, and one by one where that fails.
+            if self.lacks(bytes, some)?.is_none() {
+                continue;
+            }
+            for last in some {
+                missing.extend(self.lacks(bytes, &[*last])?);
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Reads single bytes; a chunk that lacks one of them.
+    fn lacks(&self, bytes: FileBytes, offsets: &[u64]) -> anyhow::Result<Option<FileChunk>> {
+        let mut read = vec![[0; 1]; offsets.len()];
+        let (mut parts, mut rooms) = (Vec::new(), Vec::new());
+        for (offset, byte) in offsets.iter().zip(&mut read) {
+            let cut = bytes.rooms(*offset, byte, (&mut parts, &mut rooms));
+            cut.map_err(|_| anyhow!("a file is longer than files can be"))?;
+        }
+        match self.metas.client.read_chunks(&parts, &mut rooms, Some(PATIENCE)) {
+            Ok(_) => Ok(None),
+            Err(ClientError::Missing { chunk, .. }) => Ok(Some(chunk)),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn confirm_orphans(&mut self, orphans: &[Suspect]) -> anyhow::Result<()> {
@@ -493,9 +614,7 @@ impl Check<'_> {
     fn confirm_other(&mut self, suspect: &Suspect, now: Option<ChunkStat>) -> anyhow::Result<()> {
         let Suspect { at, stat, why, .. } = *suspect;
         let (Some(now), Some(owner)) = (now, suspect.owner) else { return Ok(()) };
-        let found = self.records.at_once_now(vec![keys::inode(owner.ino)])?;
-        let record = found.into_iter().next().flatten().map(|it| InodeRecord::open(&it));
-        let attr = record.transpose().ok().flatten().map(|record| record.attr);
+        let attr = self.inode(owner.ino)?;
         let data = at.chunk.data.0;
         let is_same = attr.is_some_and(|it| it.version == owner.version && it.chunk_data() == data);
         if !is_same || now.version != stat.version {
@@ -558,7 +677,7 @@ mod tests {
 
     fn owner(size: u64) -> Owner {
         let layout = Layout { chunk_log2: 16, stripe: 2, seed: 0, chains: 4, table: 0 };
-        Owner { ino: Ino(9), version: 1, size, layout }
+        Owner { ino: Ino(9), version: 1, size, solid: 0, is_shared: false, layout }
     }
 
     fn info(index: u32, chain: u32, len: u32) -> FileChunkInfo {

@@ -11,6 +11,7 @@ mod hosts;
 mod kernel;
 mod load;
 mod losses;
+mod missing;
 mod programs;
 mod promises;
 mod questions;

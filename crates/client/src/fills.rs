@@ -1,0 +1,142 @@
+//! Bytes that one client has written to the chunks of a file: what a meta can be told to be solid (RFC 0029).
+
+use std::collections::BTreeMap;
+
+use millpond_types::meta::{Attr, Filled};
+
+/// Ranges that are remembered; of more the last are given up, and what they are is a hole to a meta.
+const RANGES_MAX: usize = 256;
+
+/// Ranges that were written and that no meta was told of, as far as they are remembered.
+#[derive(Clone, Debug, Default)]
+pub struct Fills {
+    /// [`Attr::cuts`] that all of them were written after.
+    cuts: u32,
+    /// [`Attr::solid`], as it was heard of last.
+    solid: u64,
+    /// Ends by beginnings; they neither meet nor overlap.
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl Fills {
+    /// These bytes were written. They are forgotten if bytes may have been cut off since.
+    pub fn note(&mut self, filled: Filled) {
+        let Filled { mut from, mut to, cuts } = filled;
+        if cuts != self.cuts || from >= to || to <= self.solid {
+            return;
+        }
+        while let Some((&start, &end)) = self.ranges.range(..=to).next_back()
+            && end >= from
+        {
+            (from, to) = (from.min(start), to.max(end));
+            self.ranges.remove(&start);
+        }
+        self.ranges.insert(from, to);
+        if self.ranges.len() > RANGES_MAX {
+            self.ranges.pop_last();
+        }
+    }
+
+    /// A meta says what the file is: what it knows need not be remembered, and what was cut off must not.
+    pub fn learn(&mut self, attr: &Attr) {
+        if attr.cuts != self.cuts {
+            (self.cuts, self.ranges) = (attr.cuts, BTreeMap::new());
+        }
+        self.solid = attr.solid;
+        while let Some(first) = self.ranges.first_entry()
+            && *first.get() <= attr.solid
+        {
+            first.remove();
+        }
+    }
+
+    /// What a meta should be told of next: it takes what begins where the file is solid.
+    #[must_use]
+    pub fn first(&self) -> Filled {
+        let first = self.ranges.first_key_value();
+        first.map_or_else(Filled::default, |(from, to)| Filled {
+            from: *from,
+            to: *to,
+            cuts: self.cuts,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millpond_types::meta::{FileKind, Ino, Layout, Timestamp};
+
+    use super::*;
+
+    fn file() -> Attr {
+        let time = Timestamp::default();
+        Attr {
+            ino: Ino(5),
+            kind: FileKind::Regular,
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            nlink: 1,
+            rdev: 0,
+            size: 100,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            data: 5,
+            chunks: Some(5),
+            is_shared: false,
+            solid: 10,
+            cuts: 0,
+            layout: Layout { chunk_log2: 16, stripe: 1, seed: 0, chains: 1, table: 0 },
+            parent: Ino::ROOT,
+            version: 1,
+        }
+    }
+
+    fn filled(from: u64, to: u64) -> Filled {
+        Filled { from, to, cuts: 0 }
+    }
+
+    #[test]
+    fn ranges_that_meet_become_one() {
+        let mut fills = Fills::default();
+        for (from, to) in [(10, 20), (30, 40), (0, 5), (20, 25), (40, 41)] {
+            fills.note(filled(from, to));
+        }
+        assert_eq!(fills.ranges, BTreeMap::from([(0, 5), (10, 25), (30, 41)]));
+        fills.note(filled(4, 35));
+        assert_eq!(fills.first(), filled(0, 41));
+        fills.note(filled(7, 7));
+        assert_eq!(fills.ranges.len(), 1);
+    }
+
+    #[test]
+    fn what_a_meta_knows_or_cut_off_is_forgotten() {
+        let mut fills = Fills::default();
+        fills.note(filled(0, 10));
+        fills.note(filled(20, 30));
+        let mut attr = file();
+        fills.learn(&attr);
+        fills.note(filled(2, 8));
+        assert_eq!(fills.first(), filled(20, 30), "what is written over says nothing new");
+        attr.hollow(5);
+        fills.learn(&attr);
+        assert_eq!(fills.first(), Filled::default());
+        fills.note(filled(5, 30));
+        assert_eq!(fills.first(), Filled::default(), "it was begun before the cut");
+        fills.note(Filled { from: 5, to: 30, cuts: 1 });
+        attr.fill(&fills.first());
+        assert_eq!(attr.solid, 30);
+    }
+
+    #[test]
+    fn of_many_ranges_the_first_are_remembered() {
+        let mut fills = Fills::default();
+        for n in (0..2 * RANGES_MAX as u64).rev() {
+            fills.note(filled(2 * n, 2 * n + 1));
+        }
+        assert_eq!(fills.ranges.len(), RANGES_MAX);
+        assert_eq!(fills.first(), filled(0, 1));
+    }
+}
