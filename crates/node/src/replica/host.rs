@@ -55,6 +55,8 @@ pub struct HostDisk {
     pub engine: Engine,
     /// What the engine finds damaged.
     pub damaged: DamagedChunks,
+    /// This process has formatted it: no other one had replicas there.
+    pub is_new: bool,
 }
 
 /// What a host is made of.
@@ -85,12 +87,16 @@ struct Found {
     /// By disk and target.
     images: HashMap<(usize, TargetId), Image>,
     records: HashMap<TargetId, (usize, TargetRecord)>,
+    /// When replicas of this process ended whose targets may come back.
+    ended: HashMap<TargetId, Tick>,
 }
 
 /// All replicas of this node.
 pub struct Host {
     pub(super) node: NodeId,
     pub(super) disks: Vec<HostDisk>,
+    /// No process before this one acts for its replicas any more.
+    started: Tick,
     pub(super) own_leaders: bool,
     /// Old chunks make room for their values put anew: nothing else need, and what is tight now is not then.
     pub(super) takes_over: AtomicBool,
@@ -154,6 +160,7 @@ impl Host {
         let host = Arc::new(Self {
             node,
             disks,
+            started: RealClock::tick(),
             own_leaders,
             takes_over: AtomicBool::new(false),
             cores,
@@ -381,16 +388,19 @@ impl Host {
         if let Some(known) = self.replica(target) {
             return known;
         }
-        let image = {
+        let (image, ended) = {
             let mut found = self.found.lock();
+            let ended = found.ended.remove(&target);
             let mut image = found.images.remove(&(disk, target)).unwrap_or_default();
             if let Some((_, record)) = found.records.remove(&target) {
                 image.saved = record.saved;
             }
-            image
+            (image, ended)
         };
         let store = Store { engine: self.disks[disk].engine.clone(), chain: chain.id, target };
-        let hosted = Hosted::new(store, disk, image, Arc::clone(&self.around));
+        let process = if self.disks[disk].is_new { Tick::default() } else { self.started };
+        let since = ended.unwrap_or(process);
+        let hosted = Hosted::new(store, (disk, image), since, Arc::clone(&self.around));
         let mut replicas = self.replicas.write();
         replicas.by_target.insert(target, Arc::clone(&hosted));
         replicas.by_chain.entry(chain.id).or_default().push(Arc::clone(&hosted));
@@ -415,6 +425,7 @@ impl Host {
         if !has_left(routing, &record) {
             let mut found = self.found.lock();
             found.images.insert((hosted.disk, hosted.target), image);
+            found.ended.insert(hosted.target, RealClock::tick());
             found.records.insert(hosted.target, (hosted.disk, record));
             return;
         }

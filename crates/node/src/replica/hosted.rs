@@ -192,7 +192,12 @@ enum Ended {
 
 type Work = Pin<Box<dyn Future<Output = Ended>>>;
 
-fn replica(chain: ChainId, target: TargetId, saved: ChainVersion) -> Replica<Blob> {
+/// A replica whose earlier lives were over by `since`.
+fn replica(
+    (chain, target): (ChainId, TargetId),
+    saved: ChainVersion,
+    since: Tick,
+) -> Replica<Blob> {
     let identity = Identity {
         chain,
         target,
@@ -200,25 +205,27 @@ fn replica(chain: ChainId, target: TargetId, saved: ChainVersion) -> Replica<Blo
         tombstone_keep_ms: DEDUP_KEEP_MS,
         evicted_keep_ms: EVICTED_KEEP_MS,
     };
-    Replica::new(identity, RealClock::tick())
+    Replica::new(identity, since)
 }
 
-/// When a replica that is opened now acts on its promotion: `Leases` of the chain.
-fn silent_until() -> Tick {
+/// When a replica whose earlier lives were over by `since` acts on its promotion, if not yet: `Leases` of the chain.
+fn silent_until(since: Tick) -> Option<Tick> {
     let grant_ms = PEER_LEASE_MS * u64::from(100 + LEASE_SKEW_PERCENT) / 100;
-    RealClock::tick().plus(Duration::from_millis(grant_ms))
+    let until = since.plus(Duration::from_millis(grant_ms));
+    Some(until).filter(|until| RealClock::tick() < *until)
 }
 
 impl Hosted {
+    /// A replica on a disk with what was found there; its earlier lives were over by `since`.
     pub(super) fn new(
         store: Store,
-        disk: usize,
-        image: Image,
+        (disk, image): (usize, Image),
+        since: Tick,
         around: Arc<Surroundings>,
     ) -> Arc<Self> {
         let (chain, target) = (store.chain, store.target);
         let state = State {
-            replica: replica(chain, target, image.saved),
+            replica: replica((chain, target), image.saved, since),
             view: Chain { id: chain, ..Chain::default() },
             life: 0,
             numbered: 0,
@@ -231,7 +238,7 @@ impl Hosted {
             left: BTreeSet::new(),
             retiring: false,
             stopped: None,
-            silent_until: Some(silent_until()),
+            silent_until: silent_until(since),
         };
         Arc::new(Self { chain, target, disk, store, around, state: Mutex::new(state) })
     }
@@ -345,9 +352,10 @@ impl Hosted {
         tracing::warn!(chain = self.chain.0, target = self.target.0, "replica opened anew");
         state.life += 1;
         state.stopped = None;
-        state.silent_until = Some(silent_until());
+        let now = RealClock::tick();
+        state.silent_until = silent_until(now);
         state.waiting.clear();
-        state.replica = replica(self.chain, self.target, state.image.saved);
+        state.replica = replica((self.chain, self.target), state.image.saved, now);
         if state.retiring {
             state.events.push_back(Event::Retire(true));
         }

@@ -84,7 +84,7 @@ impl Node {
             let engine = Engine::open(disk, pool.clone(), clock, options).await.unwrap();
             let running = engine.clone();
             millpond_env::spawn(async move { running.run_background().await }).detach();
-            disks.push(HostDisk { id: DiskId(disk_id(index)), engine, damaged });
+            disks.push(HostDisk { id: DiskId(disk_id(index)), engine, damaged, is_new: false });
         }
         let engines = disks.iter().map(|disk| disk.engine.clone()).collect();
         let options = HostOptions {

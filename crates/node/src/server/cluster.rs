@@ -318,6 +318,7 @@ fn replicas(
         id: DiskId(disk.id),
         engine: disk.engine.clone(),
         damaged: disk.damaged.clone(),
+        is_new: disk.is_new,
     };
     let options = HostOptions {
         node,

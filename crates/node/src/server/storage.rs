@@ -234,11 +234,11 @@ pub(super) async fn open_all(
         };
         let (engine, damaged) = engine.await.map_err(|error| file.failed(&error))?;
         let found = engine.superblock();
-        opened[index] = Some(NodeDisk::new(file.name(), &found, engine, damaged));
+        let disk = NodeDisk::new(file.name(), &found, engine, damaged);
+        opened[index] = Some(NodeDisk { is_new: true, ..disk });
     }
     let disks: Vec<NodeDisk> = opened.into_iter().flatten().collect();
-    let summary = disks.iter().zip(&files);
-    let summary = summary.map(|(d, f)| (d.name.clone(), d.capacity, f.make > 0)).collect();
+    let summary = disks.iter().map(|d| (d.name.clone(), d.capacity, d.is_new)).collect();
     Ok(Opened { disks, summary, cluster_id })
 }
 

@@ -47,13 +47,16 @@ pub struct NodeDisk {
     pub engine: Engine,
     /// What the engine found damaged.
     pub damaged: DamagedChunks,
+    /// This process has formatted it.
+    pub is_new: bool,
 }
 
 impl NodeDisk {
     /// Wraps an open engine.
     #[must_use]
     pub fn new(name: String, found: &Superblock, engine: Engine, damaged: DamagedChunks) -> Self {
-        Self { name, id: found.disk_id, capacity: found.capacity, engine, damaged }
+        let (id, capacity) = (found.disk_id, found.capacity);
+        Self { name, id, capacity, engine, damaged, is_new: false }
     }
 
     /// How an engine error looks as the outcome of a whole request.
