@@ -22,6 +22,10 @@ fn exception<'py>(py: Python<'py>, error: &ClientError) -> PyResult<Bound<'py, P
         ClientError::File { path, source } => {
             errors.call_method1("file_error", (source.errno(), source.to_string(), path))?
         }
+        ClientError::Missing { chunk, .. } => {
+            let (text, place) = (error.to_string(), chunk.to_string());
+            errors.call_method1("file_error", (error.errno(), text, place))?
+        }
         _ => errors.getattr(error.kind().name())?.call1((error.to_string(),))?,
     };
     exception.setattr("retry_after", error.retry_after().as_secs_f64())?;

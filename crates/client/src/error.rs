@@ -174,7 +174,7 @@ pub enum ClientError {
     /// Bytes of a file are gone.
     #[error(
         "{chunk} on chain {}: {solid} bytes from byte {offset} on were written, and {there} are there: the rest \
-         is lost. `millpond fsck` tells whose they are; copy the file from where it came from",
+         is lost. `millpond fsck` names the damaged files; put this one back from its source",
         chain.0
     )]
     Missing {
@@ -236,8 +236,7 @@ impl ClientError {
             Self::Wire { .. } | Self::Unexpected { .. } => ErrorKind::Protocol,
             Self::OtherServer { .. } => ErrorKind::NoNamespace,
             Self::Chunk { status, .. } => kind_of_item(*status),
-            Self::Missing { .. } => ErrorKind::Internal,
-            Self::File { .. } => ErrorKind::File,
+            Self::File { .. } | Self::Missing { .. } => ErrorKind::File,
             Self::Alone { .. } | Self::Key(_) | Self::Argument { .. } => ErrorKind::InvalidArgument,
         }
     }
@@ -257,6 +256,7 @@ impl ClientError {
     pub const fn errno(&self) -> Option<i32> {
         match self {
             Self::File { source, .. } => Some(source.errno()),
+            Self::Missing { .. } => Some(MetaError::Io.errno()),
             _ => None,
         }
     }

@@ -37,6 +37,23 @@ impl Fills {
         }
     }
 
+    /// What is remembered of bytes before `from`, for [`Self::keep`].
+    #[must_use]
+    pub fn before(&self, from: u64) -> Self {
+        let ranges = self.ranges.range(..from).map(|(start, end)| (*start, (*end).min(from)));
+        Self { ranges: ranges.collect(), ..*self }
+    }
+
+    /// Goes on with what was remembered before a cut of this client's own, which left it alone, if nobody else has cut
+    /// since.
+    pub fn keep(&mut self, before: &Self, ended: bool) {
+        if self.cuts == Attr::cuts_after(before.cuts, ended) {
+            for (from, to) in &before.ranges {
+                self.note(Filled { from: *from, to: *to, cuts: self.cuts });
+            }
+        }
+    }
+
     /// A meta says what the file is: what it knows need not be remembered, and what was cut off must not.
     pub fn learn(&mut self, attr: &Attr) {
         if attr.cuts != self.cuts {
@@ -120,14 +137,36 @@ mod tests {
         fills.learn(&attr);
         fills.note(filled(2, 8));
         assert_eq!(fills.first(), filled(20, 30), "what is written over says nothing new");
-        attr.hollow(5);
+        attr.hollow(5, true);
         fills.learn(&attr);
         assert_eq!(fills.first(), Filled::default());
         fills.note(filled(5, 30));
         assert_eq!(fills.first(), Filled::default(), "it was begun before the cut");
-        fills.note(Filled { from: 5, to: 30, cuts: 1 });
+        fills.note(Filled { from: 5, to: 30, cuts: 2 });
         attr.fill(&fills.first());
         assert_eq!(attr.solid, 30);
+    }
+
+    #[test]
+    fn what_lies_before_a_cut_of_ones_own_is_kept() {
+        let (mut fills, mut attr) = (Fills::default(), file());
+        fills.learn(&attr);
+        for (from, to) in [(20, 30), (40, 60), (70, 80)] {
+            fills.note(filled(from, to));
+        }
+        for ended in [false, true] {
+            let before = fills.before(50);
+            attr.hollow(50, ended);
+            fills.learn(&attr);
+            fills.keep(&before, ended);
+            assert_eq!(fills.ranges, BTreeMap::from([(20, 30), (40, 50)]));
+        }
+        let before = fills.before(50);
+        attr.hollow(45, false);
+        attr.hollow(50, false);
+        fills.learn(&attr);
+        fills.keep(&before, false);
+        assert_eq!(fills.ranges, BTreeMap::new(), "somebody else has cut too");
     }
 
     #[test]

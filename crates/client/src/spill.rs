@@ -46,6 +46,8 @@ pub struct Spilled {
     pub attr: Attr,
     /// Whether the bytes are in it, and a meta knows of them. Otherwise somebody else brought it to chunks.
     pub written: bool,
+    /// [`Attr::cuts`], as it was known before they were written.
+    pub cuts: u32,
 }
 
 fn attr<D: Door>(door: &mut D, op: MetaOp) -> Result<Attr, D::Error> {
@@ -88,12 +90,12 @@ pub fn spill<D: Door>(
     let mut known = known;
     for _ in 0..TRIES {
         if known.size == 0 && parts.is_empty() {
-            return Ok(Spilled { attr: known, written: true });
+            return Ok(Spilled { attr: known, written: true, cuts: known.cuts });
         }
         if !known.is_stored() {
-            return Ok(Spilled { attr: known, written: false });
+            return Ok(Spilled { attr: known, written: false, cuts: known.cuts });
         }
-        let (to, told) = if known.size == 0 {
+        let (to, told, cuts) = if known.size == 0 {
             let to = FileBytes::of(&known);
             if !door.write(to, parts)? {
                 known = content(door, ino)?.attr;
@@ -102,7 +104,7 @@ pub fn spill<D: Door>(
             let mtime = mtime.unwrap_or(known.mtime);
             let filled = Filled { from: 0, to: solid(parts), cuts: known.cuts };
             let extend = Extend { ino, data: to.data.0, size, mtime, filled };
-            (to, attr(door, MetaOp::Extend(extend))?)
+            (to, attr(door, MetaOp::Extend(extend))?, known.cuts)
         } else {
             let reserve = MetaOp::Reserve(Reserve { ino, size: size.max(known.size) });
             let MetaReply::Reserved(chunks) = door.ask(reserve)? else {
@@ -122,10 +124,10 @@ pub fn spill<D: Door>(
             }
             let (version, solid) = (read.version, solid(&all));
             let spill = Spill { ino, version, chunks, size, solid, mtime };
-            (to, attr(door, MetaOp::Spill(spill))?)
+            (to, attr(door, MetaOp::Spill(spill))?, read.cuts)
         };
         if told.chunks == Some(to.data.0) {
-            return Ok(Spilled { attr: told, written: true });
+            return Ok(Spilled { attr: told, written: true, cuts });
         }
         // Their name has not become that of the file's chunks, and cannot any more. A reserved one is garbage.
         if known.size == 0 {

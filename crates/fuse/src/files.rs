@@ -126,6 +126,16 @@ impl File {
         self.fills.lock().note(filled);
     }
 
+    /// What is remembered of bytes before `from`, for [`Self::keep_filled`].
+    pub(crate) fn filled_before(&self, from: u64) -> Fills {
+        self.fills.lock().before(from)
+    }
+
+    /// Goes on with that after a cut of this mount's own.
+    pub(crate) fn keep_filled(&self, before: &Fills, ended: bool) {
+        self.fills.lock().keep(before, ended);
+    }
+
     /// What was written, for a meta that is told of it.
     pub(crate) fn first_filled(&self) -> Filled {
         self.fills.lock().first()

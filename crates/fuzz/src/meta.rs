@@ -109,7 +109,7 @@ fn changes() -> Vec<MetaOp> {
         MetaOp::Create(file),
         MetaOp::SetAttr { ino, set },
         MetaOp::Extend(Extend { ino, data: 4, size: 5, mtime: TIME, filled: FILLED }),
-        MetaOp::Hollow(Hollow { ino, from: 77 }),
+        MetaOp::Hollow(Hollow { ino, from: 77, ended: false }),
         MetaOp::Link { ino, parent, name: name("l") },
         MetaOp::WriteInline(WriteInline {
             ino,

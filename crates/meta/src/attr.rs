@@ -99,7 +99,8 @@ async fn resize(view: &View, attr: &mut Attr, (size, id): (u64, u64)) -> Result<
         share::reached(view, attr).await?;
     }
     if size < attr.size || size == 0 {
-        attr.hollow(size);
+        // The client has cut the chunks, or they are no longer the file's.
+        attr.hollow(size, true);
     }
     attr.size = size;
     attr.mtime = view.now;
@@ -141,7 +142,7 @@ pub(crate) async fn hollow(view: &View, hollow: Hollow) -> Result<MetaReply, Fai
         return Err(MetaError::Invalid.into());
     }
     if !record.attr.is_stored() {
-        record.attr.hollow(hollow.from);
+        record.attr.hollow(hollow.from, hollow.ended);
         view.put_inode(&mut record)?;
     }
     Ok(MetaReply::Attr(record.attr))

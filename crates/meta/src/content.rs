@@ -246,7 +246,7 @@ pub(crate) async fn put(
         attr.mode = permit::set_attr(caller, attr, set)?.mode.unwrap_or(attr.mode);
         view.discard_bytes(attr).await?;
         (attr.data, attr.chunks, attr.is_shared) = (fresh.id, None, false);
-        attr.hollow(0);
+        attr.hollow(0, true);
     }
     attr.size = put.bytes.len() as u64;
     (attr.mtime, attr.ctime) = (view.now, view.now);

@@ -156,8 +156,10 @@ pub(crate) async fn clone(
         share(view, chunks, size).await?;
         let attr = &mut record.attr;
         (attr.chunks, attr.is_shared, attr.layout) = (Some(chunks), true, source.layout);
-        // How long it was when it was cloned may be less than it has by now.
-        solid = source.solid.min(size);
+        // What was written since others were put in front of them is in those.
+        if source.chunks == Some(chunks) {
+            solid = source.solid.min(size);
+        }
     } else {
         view.copy_stored(&source, &record.attr).await?;
     }

@@ -1,5 +1,6 @@
 //! An open file: batches of reads and writes.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -208,14 +209,18 @@ impl Opened {
         if cuts.peek().is_none() {
             return Ok(());
         }
-        self.hollow(size)?;
-        chunks.cut(&self.shared.metas.client, cuts, None)?;
-        self.hollow(size)
+        self.hollow(size, false)?;
+        let cut = chunks.cut(&self.shared.metas.client, cuts, None);
+        // Also when it failed: part of it may be done.
+        cut.and(self.hollow(size, true))
     }
 
-    /// Tells a meta that bytes from `from` on are taken out of chunks.
-    fn hollow(&self, from: u64) -> Result<(), ClientError> {
-        self.ask(MetaOp::Hollow(Hollow { ino: self.attr().ino, from })).map(drop)
+    /// Tells a meta that bytes from `from` on are taken out of chunks from now on, or have been.
+    fn hollow(&self, from: u64, ended: bool) -> Result<(), ClientError> {
+        let before = self.ours().state.lock().fills.before(from);
+        self.ask(MetaOp::Hollow(Hollow { ino: self.attr().ino, from, ended }))?;
+        self.ours().state.lock().fills.keep(&before, ended);
+        Ok(())
     }
 
     fn too_long(&self, _: BehindLastChunk) -> ClientError {
@@ -231,7 +236,7 @@ impl Opened {
         for _ in 0..READ_TRIES {
             match self.read_as(&mut attr, parts) {
                 Err(error) if error.is_missing() => {
-                    // Who takes bytes out of chunks says so before.
+                    // A client that takes bytes out of chunks says so before.
                     let now = self.refresh()?;
                     if (now.chunks, now.cuts) == (attr.chunks, attr.cuts) {
                         return Err(error);
@@ -352,7 +357,7 @@ impl Opened {
         let spilled = spill::spill(&mut &*self, attr, parts, Some(mtime))?;
         self.learn(spilled.attr);
         if spilled.written {
-            self.filled(parts, spilled.attr.cuts);
+            self.filled(parts, spilled.cuts);
         }
         Ok((!spilled.written).then_some(spilled.attr))
     }
@@ -360,17 +365,19 @@ impl Opened {
     /// Writes bytes and tells a meta of a new length; the caller has the gate, alone if it writes behind the end.
     fn put(&self, attr: Attr, parts: &[(u64, &[u8])], end: u64) -> Result<(), ClientError> {
         let first = parts.iter().map(|(offset, _)| *offset).max().unwrap_or(0);
+        let cuts = Cell::new(attr.cuts);
         let write = |chunks: &Chunks, size| {
             if first > size {
                 // What may lie there from a write that was never finished becomes zeros.
                 self.cut(chunks, (size, size))?;
+                cuts.set(self.attr().cuts);
             }
             self.put_chunks(chunks, parts)
         };
         let Some(chunks) = self.change(attr, write)? else { return Ok(()) };
         let now = Timestamp::from_unix_nanos(RealClock::wall_nanos());
         let written = (chunks.bytes().data.0, now);
-        self.filled(parts, attr.cuts);
+        self.filled(parts, cuts.get());
         let mut state = self.ours().state.lock();
         if end <= state.attr.size {
             state.untold = Some(written);

@@ -121,7 +121,7 @@ impl Fs {
                 Err(Unread::Missing) => {}
                 done => return done.map_err(Errno::from),
             }
-            // Who takes bytes out of chunks says so before: then they are not missing.
+            // A client that takes bytes out of chunks says so before: then they are not lost.
             let now = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
             if (now.chunks, now.cuts) == (was.chunks, was.cuts) {
                 break;
@@ -448,17 +448,19 @@ impl Fs {
         if cuts.peek().is_none() {
             return Ok(());
         }
-        self.hollow(file, size)?;
-        self.backend.cut(chunks, cuts)?;
-        self.hollow(file, size)
+        self.hollow(file, size, false)?;
+        let cut = self.backend.cut(chunks, cuts);
+        // Also when it failed: part of it may be done.
+        cut.and(self.hollow(file, size, true))
     }
 
-    /// Tells a meta that bytes from `from` on are taken out of chunks.
-    fn hollow(&self, file: &File, from: u64) -> Result<(), Denied> {
-        let changes = self.backend.settled.changes(file.ino);
-        let op = MetaOp::Hollow(Hollow { ino: file.ino, from });
+    /// Tells a meta that bytes from `from` on are taken out of chunks from now on, or have been.
+    fn hollow(&self, file: &File, from: u64, ended: bool) -> Result<(), Denied> {
+        let (changes, before) = (self.backend.settled.changes(file.ino), file.filled_before(from));
+        let op = MetaOp::Hollow(Hollow { ino: file.ino, from, ended });
         let told = self.backend.attr(&mut self.backend.own_ticket(), op).map_err(Denied::Failed)?;
         self.heard(file, told, changes);
+        file.keep_filled(&before, ended);
         Ok(())
     }
 
@@ -475,9 +477,9 @@ impl Fs {
             let next = (at / chunk + 1) * chunk;
             if at.is_multiple_of(chunk) && next <= to {
                 let last = to / chunk * chunk;
-                self.hollow(file, at)?;
-                self.backend.remove(chunks, at / chunk..last / chunk)?;
-                self.hollow(file, at)?;
+                self.hollow(file, at, false)?;
+                let removed = self.backend.remove(chunks, at / chunk..last / chunk);
+                removed.and(self.hollow(file, at, true))?;
                 at = last;
                 continue;
             }

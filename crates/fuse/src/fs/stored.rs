@@ -1,6 +1,7 @@
 //! Bytes of small files, which lie in the store: read with their inodes, held until somebody needs them there,
 //! and brought to chunks when they become too many.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use millpond_client::{Chunks, Door, FileBytes as Bytes, spill};
@@ -141,7 +142,7 @@ impl Fs {
         let spilled = spilled?;
         self.heard(file, Told { attr: spilled.attr, version: door.version }, changes);
         for (offset, bytes) in parts.iter().filter(|_| spilled.written) {
-            let (from, to, cuts) = (*offset, offset + bytes.len() as u64, spilled.attr.cuts);
+            let (from, to, cuts) = (*offset, offset + bytes.len() as u64, spilled.cuts);
             file.filled(Filled { from, to, cuts });
         }
         Ok(spilled.written)
@@ -153,15 +154,16 @@ impl Fs {
         file: &File,
         (offset, data): (u64, &[u8]),
     ) -> Result<bool, Errno> {
-        let filled = filled(file, (offset, data));
+        let before = Cell::new(filled(file, (offset, data)));
         let write = |chunks: &Chunks, size| {
             if offset > size {
                 self.cut(file, chunks, (size, size))?;
+                before.set(filled(file, (offset, data)));
             }
             self.backend.write(chunks, offset, data)
         };
         let Some(chunks) = self.change(file, write)? else { return Ok(false) };
-        self.wrote(file, chunks.bytes(), filled)?;
+        self.wrote(file, chunks.bytes(), before.get())?;
         Ok(true)
     }
 

@@ -122,8 +122,7 @@ async fn take_place(
     Ok(old)
 }
 
-/// The inode of a file that had no name, as it is in a directory. Whoever makes an object of it has written all of its
-/// bytes: objects have no holes.
+/// The inode of a file that had no name, as it is in a directory.
 async fn named(
     view: &View,
     mut record: InodeRecord,
@@ -133,9 +132,6 @@ async fn named(
     let attr = &mut record.attr;
     (attr.nlink, attr.parent) = (1, dir.attr.ino);
     (attr.mtime, attr.ctime) = (view.now, view.now);
-    if !attr.is_stored() {
-        attr.solid = attr.size;
-    }
     Ok(record)
 }
 

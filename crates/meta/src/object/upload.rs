@@ -214,11 +214,13 @@ pub(super) async fn whole(
     (parts, size): (u16, u64),
 ) -> Result<InodeRecord, Failed> {
     let whole = record(view, bucket, id).await?.whole.ok_or(MetaError::Stale)?;
-    let file = view.inode(whole.ino).await?;
+    let mut file = view.inode(whole.ino).await?;
     let is_all = whole.filled == parts && whole.taken() == usize::from(parts);
     if !is_all || file.attr.size != size {
         return Err(MetaError::Stale.into());
     }
+    // Every place was filled by the gateway that took it.
+    file.attr.solid = size;
     Ok(file)
 }
 

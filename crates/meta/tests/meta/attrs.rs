@@ -39,6 +39,13 @@ async fn fill(c: &Client, file: &Attr, (from, to): (u64, u64), cuts: u32) -> Att
     }
 }
 
+async fn hollow(c: &Client, ino: Ino, (from, ended): (u64, bool)) -> Attr {
+    match c.run(MetaOp::Hollow(Hollow { ino, from, ended })).await.unwrap() {
+        MetaReply::Attr(attr) => attr,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// What was written without a gap is known not to be a hole: also told in pieces, as long as each begins where the one before
 /// ended, and nobody took bytes out meanwhile.
 pub(crate) async fn what_was_written_without_a_gap_is_solid(f: Fixture) {
@@ -48,31 +55,34 @@ pub(crate) async fn what_was_written_without_a_gap_is_solid(f: Fixture) {
     let file = fill(&c, &file, (0, 10), 0).await;
     assert_eq!((file.size, file.solid), (10, 10));
     assert_eq!(fill(&c, &file, (20, 30), 0).await.solid, 10, "there is a gap");
-    assert_eq!(fill(&c, &file, (5, 20), 0).await.solid, 20, "who wrote the rest says so again");
+    assert_eq!(fill(&c, &file, (5, 20), 0).await.solid, 20, "the rest is told again");
     assert_eq!(fill(&c, &file, (20, 30), 0).await.solid, 30);
     assert_eq!(fill(&c, &file, (30, 40), 1).await.solid, 30, "nothing was cut");
     let longer = c.setattr(file.ino, size(50)).await.unwrap();
     assert_eq!((longer.solid, longer.cuts), (30, 0), "what it is made longer by is a hole");
 
-    // Who cuts chunks says so first; what others wrote before they heard of it counts no more.
-    let MetaReply::Attr(hollow) =
-        c.run(MetaOp::Hollow(Hollow { ino: file.ino, from: 15 })).await.unwrap()
-    else {
-        panic!()
-    };
-    assert_eq!((hollow.size, hollow.solid, hollow.cuts), (50, 15, 1));
-    assert!(hollow.version > longer.version, "all who have it open hear of that");
+    // A client that cuts chunks says so before and after: ranges written before others heard of it do not count.
+    let begun = hollow(&c, file.ino, (15, false)).await;
+    assert_eq!((begun.size, begun.solid, begun.cuts), (50, 15, 1));
+    assert!(begun.version > longer.version, "clients that have it open hear of that");
     assert_eq!(fill(&c, &file, (15, 30), 0).await.solid, 15);
-    assert_eq!(fill(&c, &file, (15, 30), 1).await.solid, 30);
+    assert_eq!(fill(&c, &file, (15, 30), 1).await.solid, 15, "it may go yet");
+    assert_eq!(hollow(&c, file.ino, (15, true)).await.cuts, 2);
+    assert_eq!(fill(&c, &file, (15, 30), 1).await.solid, 15);
+    assert_eq!(fill(&c, &file, (15, 30), 2).await.solid, 30);
     let cut = c.setattr(file.ino, size(12)).await.unwrap();
-    assert_eq!((cut.solid, cut.cuts), (12, 2));
-    assert_eq!(fill(&c, &file, (12, 99), 1).await.solid, 12, "it may have been cut off");
+    assert_eq!((cut.solid, cut.cuts), (12, 4));
+    assert_eq!(fill(&c, &file, (12, 99), 2).await.solid, 12, "it may have been cut off");
+    // A client may die before it says the end: the next cut ends that too.
+    assert_eq!(hollow(&c, file.ino, (9, false)).await.cuts, 5);
+    assert_eq!(hollow(&c, file.ino, (9, false)).await.cuts, 7);
+    assert_eq!(hollow(&c, file.ino, (9, true)).await.cuts, 8);
     let empty = c.setattr(file.ino, size(0)).await.unwrap();
-    assert_eq!((empty.solid, empty.cuts), (0, 3));
-    assert_eq!(fill(&c, &file, (0, 9), 3).await.solid, 0, "those are chunks that it had");
-    assert_eq!(fill(&c, &empty, (0, 9), 3).await.solid, 9);
-    let hollow = MetaOp::Hollow(Hollow { ino: ROOT, from: 0 });
-    assert_eq!(c.run(hollow).await, Err(MetaError::Invalid));
+    assert_eq!((empty.solid, empty.cuts), (0, 10));
+    assert_eq!(fill(&c, &file, (0, 9), 10).await.solid, 0, "those are chunks that it had");
+    assert_eq!(fill(&c, &empty, (0, 9), 10).await.solid, 9);
+    let of_no_file = MetaOp::Hollow(Hollow { ino: ROOT, from: 0, ended: false });
+    assert_eq!(c.run(of_no_file).await, Err(MetaError::Invalid));
 }
 
 pub(crate) async fn what_is_set_is_seen(f: Fixture) {

@@ -58,6 +58,7 @@ fn cases() -> Vec<(&'static str, Case)> {
         attrs::set_id_bits_go_with_the_owner,
         attrs::directories_have_times_of_their_own,
         shares::a_clone_has_the_chunks_until_it_is_written,
+        shares::a_clone_is_solid_where_its_chunks_are,
         shares::chunks_go_with_the_last_that_is_read_from_them,
         shares::cut_to_nothing_a_file_shares_nothing,
         shares::so_many_lie_behind_each_other,

@@ -78,6 +78,29 @@ async fn remove(f: &Fixture, c: &Client, (text, ino): (&str, Ino)) -> Vec<Garbag
     f.volume.garbage(0, 99).await.unwrap()
 }
 
+/// A clone is solid where its chunks were written, and not where others were that its source has got since.
+pub(crate) async fn a_clone_is_solid_where_its_chunks_are(f: Fixture) {
+    let c = f.client().await;
+    let fill = async |file: Attr, size: u64, to: u64| {
+        let (ino, data, mtime) = (file.ino, file.chunk_data(), Timestamp::default());
+        let filled = Filled { from: 0, to, cuts: file.cuts };
+        attr(c.run(MetaOp::Extend(Extend { ino, data, size, mtime, filled })).await.unwrap())
+    };
+    let whole = c.make(ROOT, "whole", FileKind::Regular).await;
+    assert_eq!(fill(whole, SIZE, SIZE).await.solid, SIZE);
+    let copy = clone(&c, whole.ino, ROOT, "copy").await.unwrap();
+    assert_eq!((copy.size, copy.solid), (SIZE, SIZE));
+    let sparse = c.make(ROOT, "sparse", FileKind::Regular).await;
+    let sparse = fill(sparse, SIZE, 0).await;
+    let source = share(&c, sparse.ino).await.unwrap();
+    let front = unshare(&c, sparse.ino, source.chunk_data()).await;
+    assert_eq!(fill(front, SIZE, 9).await.solid, 9);
+    let MetaReply::Entry(late) = clone_to(&c, source, ROOT, "late").await.unwrap() else {
+        panic!("it just had them")
+    };
+    assert_eq!((late.attr.size, late.attr.solid), (SIZE, 0));
+}
+
 pub(crate) async fn a_clone_has_the_chunks_until_it_is_written(f: Fixture) {
     let c = f.client().await;
     let source = file(&c, "f").await;

@@ -420,12 +420,12 @@ impl Host {
         }
         drop(replicas);
         let image = hosted.end_of_membership();
+        self.found.lock().ended.insert(hosted.target, RealClock::tick());
         let record =
             TargetRecord { chain: hosted.chain, target: hosted.target, saved: image.saved };
         if !has_left(routing, &record) {
             let mut found = self.found.lock();
             found.images.insert((hosted.disk, hosted.target), image);
-            found.ended.insert(hosted.target, RealClock::tick());
             found.records.insert(hosted.target, (hosted.disk, record));
             return;
         }

@@ -92,7 +92,7 @@ fn what_was_written_and_is_lost_is_an_error_and_never_zeros() {
     };
     assert!(lost(&attr) && lost(&clone.stat().unwrap()), "{said}");
 
-    // Whoever has the bytes puts them back.
+    // A client that has the bytes puts them back.
     clone.write_batch(&[(chunk as u64, &bytes[chunk..2 * chunk])]).unwrap();
     assert!(read(&clone, 0, bytes.len()).unwrap() == bytes);
     // Or has zeros there: then they are no error.
@@ -155,7 +155,7 @@ fn what_was_never_written_is_a_hole() {
     assert_eq!(fsck(&cluster).0, 0);
 }
 
-/// In whatever order one client writes a file, or several do that one after the other: all of it is known to be there.
+/// A file is known to be there whole, in any order of its writes, by one client or by two in turns.
 #[test]
 fn all_of_a_file_that_is_written_out_of_order_is_known_to_be_there() {
     let cluster = Cluster::start(1, 1);
@@ -181,9 +181,21 @@ fn all_of_a_file_that_is_written_out_of_order_is_known_to_be_there() {
     let attr = file.stat().unwrap();
     assert_eq!((attr.size, attr.solid), (bytes.len() as u64, bytes.len() as u64));
     assert!(read(&same, 0, bytes.len()).unwrap() == bytes);
+
+    // Every other piece behind the end, which no chunk ends at: what lies there is cut before.
+    let file = one.open_file("gaps", &OpenOptions::CREATE).unwrap();
+    for pair in pieces.chunks(2) {
+        for (offset, piece) in pair.iter().rev() {
+            file.write_batch(&[(*offset, piece)]).unwrap();
+        }
+    }
+    file.sync().unwrap();
+    let attr = file.stat().unwrap();
+    assert_eq!((attr.size, attr.solid), (bytes.len() as u64, bytes.len() as u64));
+    assert!(read(&file, 0, bytes.len()).unwrap() == bytes);
 }
 
-/// Who cuts a file takes its bytes away from under readers: these see zeros or the new bytes, and no error.
+/// A client that cuts a file takes bytes away from readers: they see zeros or the new bytes, and no error.
 #[test]
 fn readers_of_a_file_that_others_cut_see_no_error() {
     let cluster = Cluster::start(2, 2);

@@ -16,6 +16,7 @@ mod forms;
 mod hostile;
 mod late;
 mod lists;
+mod lost;
 mod objects;
 mod parts;
 mod plain;

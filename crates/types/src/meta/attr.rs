@@ -185,11 +185,11 @@ pub struct Attr {
     /// There is a [`super::SharedRecord`] of the chunks: other files may have them, or they have others behind
     /// them.
     pub is_shared: bool,
-    /// All bytes before this one were written to chunks and are there: one that is not is lost, and never a hole. At
-    /// most `size`; 0 of a file whose bytes lie in the store.
+    /// All bytes before this one were written to chunks: one that is missing is lost, and no hole.
+    /// At most `size`; 0 while the bytes lie in the store.
     pub solid: u64,
-    /// How often bytes may have been taken out of chunks: who wrote before that does not know whether they are there
-    /// still.
+    /// Grows when a client begins or ends to take bytes out of chunks, and is odd in between. A range
+    /// that was written under another number may be gone.
     pub cuts: u32,
     /// Where chunks lie.
     pub layout: Layout,
@@ -224,20 +224,27 @@ impl Attr {
         }
     }
 
-    /// Bytes were written to these chunks without a gap, by somebody who knew of so many cuts: more of the file is
-    /// solid if that is right still, and what was solid reaches them.
+    /// Takes note of a range that was written to these chunks without a gap: more of the file is solid
+    /// if the range meets what was solid, and nobody cut since.
     pub fn fill(&mut self, filled: &Filled) {
         let reaches = filled.from <= self.solid && filled.cuts == self.cuts;
-        if reaches && !self.is_stored() {
+        if reaches && self.cuts.is_multiple_of(2) && !self.is_stored() {
             self.solid = self.solid.max(filled.to.min(self.size));
         }
     }
 
-    /// Bytes from `from` on may be taken out of chunks, or have been.
-    pub fn hollow(&mut self, from: u64) {
+    /// Bytes from `from` on are taken out of chunks from now on, or have been if that has ended.
+    pub fn hollow(&mut self, from: u64, ended: bool) {
         self.solid = self.solid.min(from);
-        // Nobody has an answer of a meta in hand for so many cuts.
-        self.cuts = self.cuts.wrapping_add(1);
+        self.cuts = Self::cuts_after(self.cuts, ended);
+    }
+
+    /// The number of cuts after one more has begun, or ended.
+    #[must_use]
+    pub const fn cuts_after(cuts: u32, ended: bool) -> u32 {
+        // Several may cut at the same time: then it is the last word that counts.
+        let is_pending = !cuts.is_multiple_of(2);
+        cuts.wrapping_add(if is_pending == ended { 1 } else { 2 })
     }
 
     /// True for a directory.

@@ -101,14 +101,16 @@ pub struct Extend {
     pub filled: Filled,
 }
 
-/// Bytes are about to be taken out of a file's chunks, or have been: said before and after it, so that whoever finds
-/// them missing can learn why, and nobody believes them to be there.
+/// A client begins to take bytes out of a file's chunks, or has done so. A reader that misses bytes
+/// learns why, and no meta believes them to be there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hollow {
     /// Which file.
     pub ino: Ino,
     /// The first byte.
     pub from: u64,
+    /// Whether that has been done.
+    pub ended: bool,
 }
 
 /// A name is to be changed.
@@ -436,10 +438,11 @@ impl Hollow {
     fn encode(self, w: &mut Writer) {
         w.u64(self.ino.0);
         w.u64(self.from);
+        w.u8(u8::from(self.ended));
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        Ok(Self { ino: Ino(r.u64()?), from: r.u64()? })
+        Ok(Self { ino: Ino(r.u64()?), from: r.u64()?, ended: flag(r, "a cut has ended")? })
     }
 }
 

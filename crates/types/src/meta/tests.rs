@@ -104,7 +104,7 @@ fn ops() -> Vec<MetaOp> {
         MetaOp::SetAttr { ino, set },
         MetaOp::SetAttr { ino, set: SetAttr::default() },
         MetaOp::Extend(Extend { ino, data: 4, size: 5, mtime, filled }),
-        MetaOp::Hollow(Hollow { ino, from: 1 << 33 }),
+        MetaOp::Hollow(Hollow { ino, from: 1 << 33, ended: true }),
         MetaOp::Link { ino, parent, name: name("l") },
         MetaOp::Unlink { parent, name: name("u"), of: None },
         MetaOp::Unlink { parent, name: name("u"), of: Some(Ino(1 << 40)) },

@@ -375,7 +375,9 @@ impl Check<'_> {
         for info in chunks {
             let data = info.at.chunk.data.0;
             let owner = batch.owners.get(&data).copied();
-            let solid = owner.map_or(0, |owner| owner.solid_in(info.at.chunk.index));
+            let index = info.at.chunk.index;
+            let placed = owner.filter(|owner| owner.layout.chain(index) == info.at.chain);
+            let solid = placed.map_or(0, |owner| owner.solid_in(index));
             if solid > 0 {
                 *self.seen.entry(data).or_default() += u64::from(info.stat.len.min(solid));
             }
@@ -478,7 +480,7 @@ impl Check<'_> {
         for ino in std::mem::take(&mut self.short) {
             let Some(attr) = self.inode(ino)? else { continue };
             let missing = self.missing(&attr)?;
-            // Who takes bytes out of chunks says so before.
+            // A client that takes bytes out of chunks says so before.
             let is_same = |now: Attr| (now.chunks, now.cuts) == (attr.chunks, attr.cuts);
             if missing.is_empty() || !self.inode(ino)?.is_some_and(is_same) {
                 continue;
