@@ -355,8 +355,10 @@ impl Host {
         Err(ItemStatus::Moved)
     }
 
-    /// One page of the chunks of files whose chains this node heads.
+    /// One page of the chunks of files whose chains this node heads, with all that was acknowledged
+    /// before.
     pub(crate) async fn list_files(&self, request: &ChunkListRequest) -> ChunkListReply {
+        self.settled().await;
         let limit = (request.limit as usize).min(LIST_KEYS_MAX);
         let mut disk = usize::try_from(request.cursor >> CURSOR_BITS).unwrap_or(usize::MAX);
         let mut inner = request.cursor & ((1 << CURSOR_BITS) - 1);

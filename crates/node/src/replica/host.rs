@@ -244,6 +244,13 @@ impl Host {
         self.replicas.read().by_target.values().cloned().collect()
     }
 
+    /// Waits until the engines show what was acknowledged up to now, from memory too.
+    pub(super) async fn settled(&self) {
+        for hosted in self.all() {
+            hosted.settled().await;
+        }
+    }
+
     /// Namespaces whose blocks are to go.
     pub(super) fn dropped(&self) -> HashSet<GroupId> {
         self.dropped.read().clone()

@@ -438,8 +438,10 @@ impl Host {
         }
     }
 
-    /// One page of the keys of a namespace whose chains this node heads.
-    pub(crate) fn list(&self, request: &ListRequest) -> ListReply {
+    /// One page of the keys of a namespace whose chains this node heads, with all that was acknowledged
+    /// before.
+    pub(crate) async fn list(&self, request: &ListRequest) -> ListReply {
+        self.settled().await;
         let mut disk = usize::try_from(request.cursor >> CURSOR_BITS).unwrap_or(usize::MAX);
         let mut inner = request.cursor & ((1 << CURSOR_BITS) - 1);
         let (mut keys, limit) = (Vec::new(), request.limit as usize);

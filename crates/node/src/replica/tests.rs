@@ -16,7 +16,8 @@ use millpond_types::cluster::{
     NodeState, QuotaLimit, Routing, RoutingVersion, SlotMap, TargetId, TargetState,
 };
 use millpond_types::wire::{
-    GetRequest, ItemStatus, ItemTag, KeysRequest, Leaders, NamespaceTableReply, Planned, Tags,
+    GetRequest, ItemStatus, ItemTag, KeysRequest, Leaders, ListRequest, NamespaceTableReply,
+    Planned, Tags,
 };
 use millpond_types::{
     Ack, BlockKey, ChunkId, ChunkIds, Crc32c, GroupId, NamespaceOptions, Uuid128,
@@ -220,6 +221,11 @@ impl Node {
         self.get(&key(n)).await == Ok(value(n))
     }
 
+    async fn keys(&self) -> Vec<BlockKey> {
+        let request = ListRequest { namespace: GROUP, prefix: Vec::new(), cursor: 0, limit: 100 };
+        self.host.list(&request).await.keys.into_iter().map(|info| info.key).collect()
+    }
+
     async fn delete(&self, key: &BlockKey, sequence: u64) -> ItemStatus {
         let tag =
             ItemTag { channel: 0, sequence, chain: self.chain.id, issued: self.chain.version };
@@ -326,6 +332,22 @@ fn a_chain_forms_and_every_replica_holds_what_was_put() {
         assert_eq!(node.get(&key(3)).await, Err(ItemStatus::Miss));
         for disk in 0..3 {
             assert_eq!(node.on_disk(disk, &key(3)).await, None);
+        }
+    });
+}
+
+/// What was acknowledged, from memory too, is in a list that is asked for then.
+#[test]
+fn a_list_has_what_was_acknowledged_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    with_node(folder.path(), 2, async |mut node| {
+        node.all_serve().await;
+        for n in 1..=300 {
+            let put = node.put_with(&key(n), &value(n), u64::from(n) * 2, Ack::Memory).await;
+            assert_eq!(put, ItemStatus::Ok);
+            assert_eq!(node.keys().await, [key(n)], "put {n}");
+            assert_eq!(node.delete(&key(n), u64::from(n) * 2 + 1).await, ItemStatus::Ok);
+            assert_eq!(node.keys().await, [], "delete {n}");
         }
     });
 }

@@ -141,7 +141,7 @@ pub(super) async fn execute(guard: &mut InFlight, request: Request) -> Result<An
         }
         Request::List(request) => {
             conn.namespace_of_keys(request.namespace)?;
-            host(service)?.list(&request).encode()
+            host(service)?.list(&request).await.encode()
         }
         Request::Stats(request) if request.namespace == GroupId::SYSTEM => {
             let mut reply = service.server_stats();
