@@ -18,7 +18,7 @@ fn main() {
     println!("cargo:rustc-env=MILLPOND_BUILD={build}");
 }
 
-/// The commit: that of the environment, for who builds packages from a tarball, or that of the repository.
+/// The commit: that of the environment, for builders of packages from a tarball, or that of the repository.
 fn commit() -> Option<String> {
     let given = std::env::var("MILLPOND_COMMIT").unwrap_or_default();
     let found = if given.is_empty() { of_repository()? } else { given };

@@ -1,7 +1,7 @@
 //! What another replica cannot say: such a message is refused and told of, before anything is done by it.
 //!
-//! Peers are trusted with data, not with this process: whatever they send, no assertion about the own state may come to
-//! depend on it.
+//! Peers are trusted with data, not with this process: no assertion about the own state may come to depend on a
+//! message of theirs.
 
 use millpond_types::cluster::ChunkVersion;
 

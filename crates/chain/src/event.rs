@@ -210,7 +210,7 @@ pub enum Alarm {
     Unrepairable(ChunkId),
     /// This replica is brought up to date without the bytes of this chunk, which nobody has.
     Lost(ChunkId),
-    /// A message that no replica sends was refused: who said it, or seems to have, and what is wrong with it.
+    /// A message that no replica sends was refused: its sender, as far as it tells, and the fault in it.
     Refused(TargetId, &'static str),
 }
 

@@ -81,34 +81,11 @@ impl Fills {
 
 #[cfg(test)]
 mod tests {
-    use millpond_types::meta::{FileKind, Ino, Layout, Timestamp};
-
     use super::*;
+    use crate::spill::tests::stored;
 
     fn file() -> Attr {
-        let time = Timestamp::default();
-        Attr {
-            ino: Ino(5),
-            kind: FileKind::Regular,
-            mode: 0o644,
-            uid: 0,
-            gid: 0,
-            nlink: 1,
-            rdev: 0,
-            size: 100,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            btime: time,
-            data: 5,
-            chunks: Some(5),
-            is_shared: false,
-            solid: 10,
-            cuts: 0,
-            layout: Layout { chunk_log2: 16, stripe: 1, seed: 0, chains: 1, table: 0 },
-            parent: Ino::ROOT,
-            version: 1,
-        }
+        Attr { chunks: Some(5), solid: 10, ..stored(100) }
     }
 
     fn filled(from: u64, to: u64) -> Filled {

@@ -139,4 +139,4 @@ pub fn spill<D: Door>(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

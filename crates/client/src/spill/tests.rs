@@ -20,7 +20,8 @@ struct World<'m> {
     meddle: &'m dyn Fn(&mut World<'_>),
 }
 
-fn file(size: u64) -> Attr {
+/// A file of so many bytes in the store.
+pub(crate) fn stored(size: u64) -> Attr {
     let time = Timestamp::default();
     Attr {
         ino: Ino(5),
@@ -48,7 +49,7 @@ fn file(size: u64) -> Attr {
 
 impl<'m> World<'m> {
     fn new(bytes: &[u8], meddle: &'m dyn Fn(&mut World<'_>)) -> Self {
-        let (attr, bytes) = (file(bytes.len() as u64), bytes.to_vec());
+        let (attr, bytes) = (stored(bytes.len() as u64), bytes.to_vec());
         let (chunks, asked, sealed) = (BTreeMap::new(), 0, None);
         Self { attr, bytes, reserved: 100, chunks, asked, sealed, meddle }
     }
@@ -181,6 +182,34 @@ fn another_one_may_be_first() {
         let spilled = run(&mut world);
         assert_eq!((spilled.written, spilled.attr.chunks), (false, Some(77)));
         assert_eq!(world.read(), b"others", "as that one left it");
+    }
+}
+
+/// What was written before somebody cut is told under the number of cuts from before: it may be gone.
+#[test]
+fn another_one_may_bring_it_there_and_cut_it() {
+    let meddle = |world: &mut World<'_>| {
+        if world.asked == 0 {
+            world.go(5, 100);
+            world.attr.hollow(3, false);
+            world.attr.hollow(3, true);
+        }
+    };
+    let mut world = World::new(b"", &meddle);
+    let spilled = run(&mut world);
+    assert_eq!((spilled.written, spilled.cuts, spilled.attr.cuts), (true, 0, 2));
+}
+
+#[test]
+fn parts_count_as_far_as_they_meet() {
+    let part = |offset, len| (offset, &[0; 100][..len]);
+    for (parts, wanted) in [
+        (vec![], 0),
+        (vec![part(1, 9)], 0),
+        (vec![part(5, 10), part(0, 5)], 15),
+        (vec![part(0, 50), part(10, 5), part(51, 9)], 50),
+    ] {
+        assert_eq!(solid(&parts), wanted, "{parts:?}");
     }
 }
 

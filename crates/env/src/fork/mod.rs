@@ -8,8 +8,7 @@
 //!
 //! Files and memory go at once: a handler of `pthread_atfork` closes in the child what `ProcessFd` holds, and
 //! replaces shared memory that the parent writes to by a private copy, and memory that the parent only reads by none.
-//! So the child cannot reach the parent's peers, whatever it
-//! does later, and the peer sees that a connection ends when the parent ends it.
+//! So the child can never reach the parent's peers, and the peer sees that a connection ends when the parent ends it.
 //!
 //! Absent on purpose: children that `fork` does not make. `vfork` and `posix_spawn` run nothing of ours before `exec`,
 //! which closes these files; `clone(2)` by hand, without `exec`, is not supported.

@@ -285,7 +285,7 @@ mod tests {
         RealClock::tick().plus(Duration::from_millis(ms))
     }
 
-    /// Names whose resolver answers when it is told what, and counts who asks at once.
+    /// Names with a resolver that answers when the test says the answer, and counts the questions at one time.
     fn slow() -> (Arc<Names>, mpsc::Sender<Found>, Arc<AtomicUsize>) {
         let (answer, answers) = mpsc::channel::<Found>();
         let (answers, asking) = (Mutex::new(answers), Arc::new(AtomicUsize::new(0)));
