@@ -74,6 +74,13 @@ impl Owner {
         Self { size: solid, ..*self }.bytes_max(index)
     }
 
+    /// How many of these bytes are there in a listed chunk; none in one on a wrong chain, which nobody reads.
+    fn solid_of(&self, info: &FileChunkInfo) -> u32 {
+        let index = info.at.chunk.index;
+        let is_placed = self.layout.chain(index) == info.at.chain;
+        if is_placed { info.stat.len.min(self.solid_in(index)) } else { 0 }
+    }
+
     /// The longest that a chunk may be.
     fn bytes_max(&self, index: u32) -> u32 {
         let chunk = self.layout.chunk_bytes();
@@ -375,11 +382,9 @@ impl Check<'_> {
         for info in chunks {
             let data = info.at.chunk.data.0;
             let owner = batch.owners.get(&data).copied();
-            let index = info.at.chunk.index;
-            let placed = owner.filter(|owner| owner.layout.chain(index) == info.at.chain);
-            let solid = placed.map_or(0, |owner| owner.solid_in(index));
+            let solid = owner.map_or(0, |owner| owner.solid_of(info));
             if solid > 0 {
-                *self.seen.entry(data).or_default() += u64::from(info.stat.len.min(solid));
+                *self.seen.entry(data).or_default() += u64::from(solid);
             }
             match judge(info, owner.as_ref()) {
                 Some(why) => self.suspect(info, owner, why),
@@ -701,6 +706,19 @@ mod tests {
         assert_eq!(judge(&info(0, 1, 1), None), Some(Why::Orphan));
         let garbage = Owner { ino: Ino(0), ..file };
         assert_eq!(judge(&info(5, 3, 70_000), Some(&garbage)), None);
+    }
+
+    #[test]
+    fn bytes_count_where_the_layout_puts_them_and_as_far_as_they_were_written() {
+        let whole = 1 << 16;
+        let file = Owner { solid: whole + 10, ..owner(whole + 500) };
+        assert_eq!(file.solid_of(&info(0, 1, 65_536)), 65_536);
+        assert_eq!(file.solid_of(&info(0, 1, 7)), 7, "the rest is lost");
+        assert_eq!(file.solid_of(&info(1, 2, 500)), 10, "the rest may be a hole");
+        assert_eq!(file.solid_of(&info(0, 2, 65_536)), 0, "nobody reads a chunk on a wrong chain");
+        assert_eq!(file.solid_of(&info(2, 1, 5)), 0);
+        let clone = Owner { is_shared: true, ..file };
+        assert_eq!(clone.solid_of(&info(0, 1, 65_536)), 0, "clones are looked at one by one");
     }
 
     #[test]
