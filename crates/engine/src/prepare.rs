@@ -8,6 +8,7 @@
 //! Nothing depends on what is written here: it is a free segment to whoever reads the disk, until the log has a
 //! block that points to it.
 
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use millpond_env::{BufferPool, Disk};
 
 use crate::engine::Inner;
@@ -17,11 +18,13 @@ use crate::space::Space;
 /// Bytes of one write.
 const PIECE: usize = 256 << 10;
 
-/// Writes zeros over a range, as far as there is memory for them.
+/// Writes zeros over a range, as far as there is memory for them, with so many writes under way: one takes little from
+/// others, several are sooner done.
 pub(crate) async fn write_zeros<D: Disk>(
     disk: &D,
     pool: &BufferPool,
     (start, len): (u64, u64),
+    under_way: usize,
 ) -> Result<(), EngineError> {
     let piece = usize::try_from(len).unwrap_or(PIECE).min(PIECE);
     let busy = EngineError::Busy("no memory buffer is free");
@@ -29,11 +32,12 @@ pub(crate) async fn write_zeros<D: Disk>(
     zeros.as_full_mut().fill(0);
     zeros.set_len(piece);
     let zeros = zeros.freeze();
-    for offset in (start..start + len).step_by(piece) {
+    let write = async |offset| {
         let written = disk.write(offset, zeros.clone()).await;
-        written.map_err(|e| EngineError::io("write", offset, piece, e))?;
-    }
-    Ok(())
+        written.map_err(|e| EngineError::io("write", offset, piece, e))
+    };
+    let pieces = stream::iter((start..start + len).step_by(piece)).map(write);
+    pieces.buffer_unordered(under_way).try_collect().await
 }
 
 /// A segment that is being written; a free one again when that is given up.
@@ -66,7 +70,7 @@ impl<D: Disk> Inner<D> {
         let mut preparing = Preparing { inner: self, segment, written: is_written };
         if !is_written {
             let range = (self.segment_offset(segment), self.segment_bytes);
-            write_zeros(&self.disk, &self.pool, range).await?;
+            write_zeros(&self.disk, &self.pool, range, 1).await?;
             preparing.written = true;
         }
         Ok(())

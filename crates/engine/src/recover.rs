@@ -32,6 +32,8 @@ use crate::space::{Readers, Space};
 const SEGMENTS_MIN: u64 = 6;
 /// An id that no chunk has; deleting it is a record without effect.
 pub(crate) const NOBODY: ChunkId = ChunkId(u128::MAX);
+/// Writes under way while a disk is formatted, which its node waits for.
+const FORMAT_WRITES: usize = 8;
 /// Checkpoint blocks read at once on a restart.
 const READ_AHEAD: u32 = 8;
 
@@ -478,7 +480,7 @@ impl<D: Disk> Engine<D> {
         // Without a valid first batch the log is empty; one left by an earlier life of the
         // disk must not be found.
         let zeros = if disk.first_write_is_dear() { segment_bytes } else { PAGE_BYTES as u64 };
-        write_zeros(disk, pool, (DATA_START, zeros)).await?;
+        write_zeros(disk, pool, (DATA_START, zeros), FORMAT_WRITES).await?;
         for generation in [0, 1] {
             let sb = Superblock {
                 version: FORMAT_VERSION,
