@@ -110,6 +110,12 @@ impl Flight {
         self.done == self.order.len()
     }
 
+    /// Bytes that may be received with the header of the next reply.
+    fn ahead(&self, jobs: &[Job<'_, '_>]) -> usize {
+        let next = self.waits[..self.sent].iter().position(Option::is_some);
+        next.map_or(0, |at| ahead_of(&jobs[self.order[at]]))
+    }
+
     const fn path(&self) -> Path {
         if self.done < self.ring { Path::Ring } else { Path::Stream }
     }
@@ -354,9 +360,14 @@ impl Connection {
     }
 
     /// Waits for a reply to begin; false when `wait` passed first.
-    pub(crate) fn ready(&mut self, flight: &Flight, wait: Duration) -> Result<bool, StreamError> {
+    pub(crate) fn ready(
+        &mut self,
+        flight: &Flight,
+        jobs: &[Job<'_, '_>],
+        wait: Duration,
+    ) -> Result<bool, StreamError> {
         let (Path::Ring, Some(shm)) = (flight.path(), &mut self.shm) else {
-            return Ok(self.stream.ready(wait)?);
+            return Ok(self.stream.ready(flight.ahead(jobs), wait)?);
         };
         if shm.ready(wait)? {
             return Ok(true);
@@ -376,8 +387,7 @@ impl Connection {
         reads: &mut Reads<'_, '_>,
         deadline: Deadline,
     ) -> Result<Answered, StreamError> {
-        let ahead = flight.waits[..flight.sent].iter().position(Option::is_some);
-        let ahead = ahead.map_or(0, |at| ahead_of(&jobs[flight.order[at]]));
+        let ahead = flight.ahead(jobs);
         let header = self.recv(flight.path(), ahead, deadline)?;
         let at = header.request_id.checked_sub(flight.first_id);
         let at = at.and_then(|at| usize::try_from(at).ok());

@@ -103,12 +103,27 @@ impl FrameStream {
         self.patience.map_or(deadline, |patience| deadline.min(RealClock::tick().plus(patience)))
     }
 
-    /// Waits until the next reply begins to arrive; false when `wait` passed first.
-    pub(crate) fn ready(&mut self, wait: Duration) -> io::Result<bool> {
+    /// Waits until the next reply begins to arrive; false when `wait` passed first. As [`FrameStream::recv_head`] it may
+    /// take `ahead` bytes behind the header with it.
+    pub(crate) fn ready(&mut self, ahead: usize, wait: Duration) -> io::Result<bool> {
         if self.start < self.end || self.wire.has_buffered() {
             return Ok(true);
         }
-        self.wire.stream().poll_readable(wait)
+        let Wire::Plain(stream) = &self.wire else { return self.wire.stream().poll_readable(wait) };
+        if wait.is_zero() {
+            return stream.poll_readable(wait);
+        }
+        // To take what comes is one system call less than to wait for it before.
+        let limit = (HEADER_BYTES + ahead).min(self.buffer.len());
+        match stream.recv(&mut self.buffer[..limit], RealClock::tick().plus(wait)) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(got) => {
+                (self.start, self.end) = (0, got);
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     pub(crate) fn stream(&self) -> &BlockingStream {

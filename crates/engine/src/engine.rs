@@ -319,6 +319,19 @@ impl<D: Disk> Engine<D> {
         (!self.0.is_over(shard.entry(slot))).then(|| shard.info(slot))
     }
 
+    /// As [`Engine::lookup`], of a chunk whose attributes `wanted` accepts. That must not call the engine, whose lock
+    /// it is under.
+    #[must_use]
+    pub fn lookup_where(
+        &self,
+        id: ChunkId,
+        wanted: impl FnOnce(&[u8]) -> bool,
+    ) -> Option<ChunkInfo> {
+        let shard = self.0.index.shard(id);
+        let slot = shard.find(id).filter(|slot| wanted(shard.attrs(*slot)))?;
+        (!self.0.is_over(shard.entry(slot))).then(|| shard.info(slot))
+    }
+
     /// The opaque attributes of a chunk.
     #[must_use]
     pub fn attrs(&self, id: ChunkId) -> Option<SmallBytes> {

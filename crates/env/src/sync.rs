@@ -5,6 +5,7 @@
 //! words of the kernel's futexes. A lock whose holder panicked is taken all the same.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{self, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -21,9 +22,14 @@ pub struct MutexGuard<'a, T>(Option<sync::MutexGuard<'a, T>>);
 #[derive(Debug, Default)]
 pub struct RwLock<T>(sync::RwLock<T>);
 
-/// Wakes threads that wait for a change of what a [`Mutex`] holds.
+/// Wakes threads that wait for a change of what a [`Mutex`] holds. Whoever makes the change wakes them after it had the lock:
+/// then nobody waits whom it did not count, and without any it costs no system call.
 #[derive(Debug, Default)]
-pub struct Condvar(sync::Condvar);
+pub struct Condvar {
+    woken: sync::Condvar,
+    /// In a child of a fork it may count threads of the parent, which costs that call.
+    waiting: AtomicUsize,
+}
 
 impl<T> Mutex<T> {
     /// A free one.
@@ -93,7 +99,7 @@ impl Condvar {
     /// One that nobody waits for.
     #[must_use]
     pub const fn new() -> Self {
-        Self(sync::Condvar::new())
+        Self { woken: sync::Condvar::new(), waiting: AtomicUsize::new(0) }
     }
 
     /// Gives the lock back, waits to be woken or for `time`, and takes it again. May return early.
@@ -102,17 +108,54 @@ impl Condvar {
     /// Never: only a guard that waits already is empty, and nobody else has that.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, time: Duration) {
         let held = guard.0.take().expect("a guard is empty only while it waits");
-        let waited = self.0.wait_timeout(held, time).unwrap_or_else(PoisonError::into_inner);
+        // Counted under the lock.
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let waited = self.woken.wait_timeout(held, time).unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
         guard.0 = Some(waited.0);
     }
 
     /// Wakes one that waits.
     pub fn notify_one(&self) {
-        self.0.notify_one();
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.woken.notify_one();
+        }
     }
 
     /// Wakes all that wait.
     pub fn notify_all(&self) {
-        self.0.notify_all();
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.woken.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two threads in turns: a wake that is left out because nobody seems to wait would end here.
+    #[test]
+    fn whoever_waits_is_woken_at_every_change() {
+        const TURNS: u32 = 20_000;
+        let (turn, changed) = (Mutex::new(0), Condvar::new());
+        let play = |mine: u32| {
+            for n in (0..TURNS).filter(|n| n % 2 == mine) {
+                let mut now = turn.lock();
+                while *now != n {
+                    let before = *now;
+                    changed.wait_for(&mut now, Duration::from_secs(30));
+                    assert!(*now != before || *now == n, "nobody woke it");
+                }
+                *now += 1;
+                drop(now);
+                changed.notify_one();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| play(0));
+            scope.spawn(|| play(1));
+        });
+        assert_eq!(changed.waiting.load(Ordering::Relaxed), 0);
     }
 }

@@ -1,7 +1,7 @@
 //! Which node is asked for which keys, or chunks of files, and what the answers mean. Pure: routing
 //! goes in, questions come out, answers go in, until every item has one.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use millpond_types::cluster::{Chain, ChainId, NodeId, Routing, SlotPlace};
 use millpond_types::wire::{ItemStatus, ItemTag, PlacedChunk, Tags, Verb};
@@ -242,7 +242,7 @@ impl Batch {
     ) -> Plan {
         let mut plan = Plan::default();
         // The keys of one chain go to one of its replicas.
-        let mut chosen: HashMap<ChainId, Option<NodeId>> = HashMap::new();
+        let mut chosen: BTreeMap<ChainId, Option<NodeId>> = BTreeMap::new();
         let any_in_turn = self.items.iter().any(|item| item.in_turn);
         let mut open_chunks: HashSet<FileChunk> = HashSet::new();
         for index in 0..self.items.len() {
@@ -410,7 +410,7 @@ impl Batch {
         mut rank: impl FnMut(NodeId) -> u64,
     ) -> Option<BTreeMap<NodeId, Vec<usize>>> {
         let mut asks: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
-        let mut chosen: HashMap<ChainId, NodeId> = HashMap::new();
+        let mut chosen: BTreeMap<ChainId, NodeId> = BTreeMap::new();
         for index in items {
             let chain = self.chain_of(*index, routing)?;
             let refused_by = &self.items[*index].refused_by;

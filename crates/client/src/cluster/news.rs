@@ -162,7 +162,7 @@ impl Cluster {
             return fail(connection, error);
         }
         loop {
-            match connection.ready(&flight, LOOK) {
+            match connection.ready(&flight, &jobs, LOOK) {
                 Ok(true) => break,
                 Ok(false) => {}
                 Err(error) => return fail(connection, error),

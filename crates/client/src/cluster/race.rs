@@ -198,7 +198,7 @@ impl<'r, 'w, 'a, 'x, 'y> Race<'r, 'w, 'a, 'x, 'y> {
         let Some(lent) = &mut run.lent else { return false };
         let ready = match lent.get() {
             Ok(connection) => connection
-                .ready(&run.flight, wait)
+                .ready(&run.flight, &run.jobs, wait)
                 .map_err(|error| connection.failed(error, self.deadline)),
             Err(error) => Err(error),
         };

@@ -159,6 +159,23 @@ pub(super) fn version(attrs: &[u8]) -> Option<Version> {
     }
 }
 
+/// Whether these are the attributes of a committed version of this target that holds a block, which has not expired at `now`.
+/// As by [`decode`] and [`Block::decode`], without a copy of anything: every read of a block asks.
+pub(super) fn holds_block(
+    attrs: &[u8],
+    target: TargetId,
+    (group, key): (GroupId, &BlockKey),
+    now: u32,
+) -> bool {
+    let Some((head, block)) = attrs.split_at_checked(VERSION_BYTES) else { return false };
+    let Some((facts, name)) = block.split_at_checked(BLOCK_BYTES) else { return false };
+    let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
+    let expires = word(&facts[7..]);
+    let is_of_target = head[0] == DATA && word(&head[5..]) == target.0;
+    let is_named = facts[0] == BLOCK && word(&facts[1..]) == group.0 && name == key.as_bytes();
+    is_of_target && is_named && (expires == 0 || expires > now)
+}
+
 /// Whose bytes a chunk holds: travels with the bytes to every replica.
 ///
 /// A KV block is kind 1: namespace u32, slot u16, expires u32 (Unix seconds, 0 never), priority u8,
@@ -174,10 +191,12 @@ pub(super) struct Block {
 }
 
 const BLOCK: u8 = 1;
+/// Bytes before the key.
+const BLOCK_BYTES: usize = 13;
 
 impl Block {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::with_capacity(13 + self.key.as_bytes().len());
+        let mut w = Writer::with_capacity(BLOCK_BYTES + self.key.as_bytes().len());
         w.u8(BLOCK);
         w.u32(self.group.0);
         w.u16(self.slot.0);
@@ -198,7 +217,7 @@ impl Block {
         if priority > 3 || evictable > 1 {
             return Err(WireError::Field("options of a block"));
         }
-        let key = BlockKey::new(bytes.get(13..).unwrap_or_default())?;
+        let key = BlockKey::new(bytes.get(BLOCK_BYTES..).unwrap_or_default())?;
         Ok(Self { group, slot, expires, priority, evictable: evictable == 1, key })
     }
 
@@ -350,6 +369,34 @@ mod tests {
             assert!(Block::decode(&block[..cut]).is_err(), "cut at {cut}");
             assert!(Owner::decode(&block[..cut]).is_err(), "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn a_blocks_attributes_are_known_without_decoding_them() {
+        let (block, target, now) = (block(), TargetId(4), 1000);
+        let holds = |attrs: &[u8], block: &Block, now| {
+            holds_block(attrs, target, (block.group, &block.key), now)
+        };
+        let of = |block: &Block, staged: bool| {
+            Version { block: block.encode().into(), ..sample(staged, false) }.encode()
+        };
+        let lasting = Block { expires: 0, ..block };
+        assert!(holds(&of(&lasting, false), &block, now));
+        assert!(!holds(&of(&lasting, true), &block, now), "staged");
+        assert!(!holds(&sample(false, true).encode(), &block, now), "a tombstone");
+        let expiring = of(&Block { expires: now, ..block }, false);
+        assert!(holds(&expiring, &block, now - 1) && !holds(&expiring, &block, now));
+        let attrs = of(&lasting, false);
+        assert!(!holds_block(&attrs, TargetId(5), (block.group, &block.key), now));
+        assert!(!holds(&attrs, &Block { group: GroupId(block.group.0 + 1), ..block }, now));
+        let shorter = BlockKey::new(&block.key.as_bytes()[1..]).unwrap();
+        assert!(!holds(&attrs, &Block { key: shorter, ..block }, now));
+        for cut in 0..attrs.len() {
+            assert!(!holds(&attrs[..cut], &block, now), "cut at {cut}");
+        }
+        let file = FileChunk { data: DataId(1), index: 0 };
+        let file = Version { block: encode_file(file).into(), ..sample(false, false) };
+        assert!(!holds(&file.encode(), &block, now), "a file's chunk");
     }
 
     #[test]

@@ -77,12 +77,14 @@ const fn answer(reply: Option<&Reply<Blob>>) -> ItemStatus {
 impl Host {
     /// The replica that updates of a chain go to, if it is here.
     fn head_of(&self, chain: ChainId) -> Result<Arc<Hosted>, ItemStatus> {
-        let mut replicas = self.replicas_of(chain);
-        if replicas.is_empty() {
-            return Err(ItemStatus::Moved);
+        let mut otherwise = ItemStatus::Moved;
+        for hosted in self.replicas_of(chain) {
+            if hosted.is_head() {
+                return Ok(hosted);
+            }
+            otherwise = ItemStatus::Behind;
         }
-        replicas.retain(|hosted| hosted.is_head());
-        replicas.pop().ok_or(ItemStatus::Behind)
+        Err(otherwise)
     }
 
     /// Whether a write to a chain begins here; if not, the answer.
@@ -258,7 +260,7 @@ impl Host {
     /// The replica that may say what a chunk is, and has it in memory up to the end of the part.
     fn in_memory(&self, part: &ReadPart) -> Option<(Arc<Hosted>, ChunkInfo)> {
         let chunk = part.at.chunk;
-        let mut replicas = self.replicas_of(part.at.chain).into_iter();
+        let mut replicas = self.replicas_of(part.at.chain);
         let hosted = replicas
             .find(|it| it.standing(self.around.ids().file(chunk)) == Standing::Committed)?;
         let (info, _) = hosted.file(chunk)?;
@@ -285,7 +287,7 @@ impl Host {
 
     /// Nothing, as a chunk of a chain that is here has it.
     fn empty_at(&self, chain: ChainId) -> Value {
-        let replica = self.replicas_of(chain).into_iter().next();
+        let replica = self.replicas_of(chain).next();
         replica.map_or_else(|| Err(no_value(ItemStatus::Moved, 0)), |hosted| hosted.no_bytes())
     }
 

@@ -230,9 +230,12 @@ impl Host {
         self.resync_rate.load(Ordering::Relaxed)
     }
 
-    /// This node's replicas of a chain: mostly one.
-    pub(super) fn replicas_of(&self, chain: ChainId) -> Vec<Arc<Hosted>> {
-        self.replicas.read().by_chain.get(&chain).cloned().unwrap_or_default()
+    /// This node's replicas of a chain: mostly one, for which nothing is allocated.
+    pub(super) fn replicas_of(&self, chain: ChainId) -> impl Iterator<Item = Arc<Hosted>> + use<> {
+        let replicas = self.replicas.read();
+        let all = replicas.by_chain.get(&chain).map_or(&[][..], Vec::as_slice);
+        let rest: Vec<Arc<Hosted>> = all.get(1..).unwrap_or_default().to_vec();
+        all.first().cloned().into_iter().chain(rest)
     }
 
     /// The replica that is this target.
@@ -463,10 +466,8 @@ impl Host {
 
     /// Whether a replica here may say by itself what a chunk is now.
     pub(crate) fn reads_here(&self, at: PlacedChunk) -> bool {
-        let replicas = self.replicas_of(at.chain);
-        replicas
-            .iter()
-            .any(|it| it.standing(self.around.ids().file(at.chunk)) == Standing::Committed)
+        let mut replicas = self.replicas_of(at.chain);
+        replicas.any(|it| it.standing(self.around.ids().file(at.chunk)) == Standing::Committed)
     }
 
     /// A core that reads may run on; which one is left to the number.

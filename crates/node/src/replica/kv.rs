@@ -6,7 +6,7 @@ use std::sync::Arc;
 use millpond_chain::{Event, ReadRequest, Refusal, Reply};
 use millpond_engine::{ChunkInfo, Cursor, ErrorKind};
 use millpond_env::{JoinHandle, RealClock, SharedBuf, spawn, timeout};
-use millpond_types::cluster::{Chain, ChainId};
+use millpond_types::cluster::{Chain, ChainId, News};
 use millpond_types::limits::{PAGE_BYTES, PAYLOAD_BYTES_MAX};
 use millpond_types::wire::{
     GetItem, GetRequest, ItemStatus, KeyInfo, KeysRequest, ListReply, ListRequest, Planned,
@@ -316,19 +316,30 @@ impl Host {
         }
     }
 
-    /// Bytes of the pool that a get will hold: whole pages.
+    /// Bytes of the pool that a get may hold: whole pages. Whether the values may be read is not asked yet.
     pub(crate) fn get_bytes(&self, request: &GetRequest, run_blocks: u16) -> u64 {
+        let news = self.news();
         let each = request.keys.iter().enumerate().map(|(index, key)| {
             let leader = request.leaders.leader(&request.keys, index, run_blocks);
             let of = (request.namespace, request.planned);
-            match self.known(&Wanted::new(self.around.ids(), of, key, leader)).0 {
-                Known::Here(info) if info.len <= request.room[index] => {
-                    u64::from(info.len.max(1)).next_multiple_of(PAGE_BYTES as u64)
-                }
-                _ => 0,
-            }
+            let wanted = Wanted::new(self.around.ids(), of, key, leader);
+            let own = self.as_own_leader(&wanted).map(|own| self.len_of(&news, &own));
+            let len = self.len_of(&news, &wanted).max(own.flatten());
+            let len = len.filter(|len| *len <= request.room[index]);
+            len.map_or(0, |len| u64::from(len.max(1)).next_multiple_of(PAGE_BYTES as u64))
         });
         each.sum::<u64>().min(PAYLOAD_BYTES_MAX as u64)
+    }
+
+    /// The length of what is stored under the block's name here, whatever it is.
+    fn len_of(&self, news: &News, wanted: &Wanted) -> Option<u32> {
+        let place = news.routing.place(wanted.slot);
+        let len = |hosted: Arc<Hosted>| {
+            let found = hosted.store.engine.lookup(hosted.store.id(wanted.chunk));
+            found.map(|info| info.len)
+        };
+        let chains = std::iter::once(place.chain).chain(place.old);
+        chains.flat_map(|chain| self.replicas_of(chain)).filter_map(len).max()
     }
 
     /// Reads values. Those that the deadline overtakes are `Late`.
@@ -510,13 +521,9 @@ impl Hosted {
 
     /// The committed version of a block, if it is this block and has not expired.
     fn committed(&self, wanted: &Wanted) -> Option<ChunkInfo> {
-        let id = self.store.id(wanted.chunk);
-        let info = self.store.engine.lookup(id)?;
-        let version = attrs::version(&self.store.engine.attrs(id)?)?;
-        let is = !version.tombstone
-            && version.target == self.target
-            && wanted.is(&version.block, unix_seconds());
-        is.then_some(info)
+        let (now, block) = (unix_seconds(), (wanted.group, &wanted.key));
+        let is = |attrs: &[u8]| attrs::holds_block(attrs, self.target, block, now);
+        self.store.engine.lookup_where(self.store.id(wanted.chunk), is)
     }
 
     /// Reads a whole chunk as the protocol does.

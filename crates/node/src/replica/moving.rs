@@ -137,7 +137,7 @@ impl Host {
             if slots.contains_key(slot) {
                 continue;
             }
-            let head = self.replicas_of(*from).into_iter().find(|hosted| hosted.is_head());
+            let head = self.replicas_of(*from).find(|hosted| hosted.is_head());
             let Some(hosted) = head else { continue };
             let what = SlotDone { slot: *slot, from: *from, to: routing.place(*slot).chain };
             // Puts are refused from before the list of what is under way is taken.
@@ -171,7 +171,7 @@ impl Host {
         for slot in routing.slots_unlike(before) {
             let chain = routing.place(slot).chain;
             if is_home(routing, slot, chain) {
-                self.replicas_of(chain).iter().for_each(|hosted| hosted.take_back(slot));
+                self.replicas_of(chain).for_each(|hosted| hosted.take_back(slot));
             }
         }
     }

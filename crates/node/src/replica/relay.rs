@@ -171,7 +171,7 @@ impl Host {
             SlotOp::Know => return SlotOutcome::Done,
             SlotOp::Probe | SlotOp::Remove | SlotOp::Import | SlotOp::Lease => {}
         }
-        let head = self.replicas_of(ask.chain).into_iter().find(|hosted| hosted.is_head());
+        let head = self.replicas_of(ask.chain).find(|hosted| hosted.is_head());
         let Some(head) = head else { return SlotOutcome::Behind };
         match (ask.op, blob) {
             (SlotOp::Probe, None) => {

@@ -100,7 +100,7 @@ impl Host {
     fn entry(&self, update: &Update, chunk: ChunkId) -> Result<Entry, ItemStatus> {
         let place = self.routing().place(update.slot);
         let chain = update.chain.unwrap_or(place.chain);
-        let head = self.replicas_of(chain).into_iter().find(|hosted| hosted.is_head());
+        let head = self.replicas_of(chain).find(|hosted| hosted.is_head());
         let head = head.ok_or(ItemStatus::Behind)?;
         if chain == place.chain {
             return Ok((head, place.old));

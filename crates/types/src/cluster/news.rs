@@ -5,14 +5,18 @@ use std::sync::Arc;
 
 use super::{ChainId, Routing, RoutingVersion, SlotPlace};
 use crate::ids::SlotId;
+use crate::limits::SLOTS;
 use crate::wire::Planned;
+
+/// More slots than this that move at once are taken for all of them.
+const MOVED_MAX: usize = SLOTS / 4;
 
 /// A routing and its history, as far as its owner has seen it.
 #[derive(Clone, Debug, Default)]
 pub struct News {
     /// The newest.
     pub routing: Arc<Routing>,
-    /// The first routing that was heard of: nothing is known of changes before it.
+    /// The first routing that was heard of, or the last that moved most slots: nothing is known of changes before it.
     first: RoutingVersion,
     /// The version with which the change of a slot, or of a chain, came here. The change itself
     /// may be older, which makes others look again at worst.
@@ -30,7 +34,16 @@ impl News {
             news.first = routing.version;
             return news;
         }
-        for slot in routing.slots_unlike(&self.routing) {
+        let moved = routing.slots_unlike(&self.routing);
+        if moved.len() > MOVED_MAX {
+            // As when a cluster gets its first chains. To look at one version for all is quicker than to find each one's.
+            return Self {
+                first: routing.version,
+                routing: Arc::clone(routing),
+                ..Self::default()
+            };
+        }
+        for slot in moved {
             Arc::make_mut(&mut news.slots).insert(slot, routing.version);
         }
         for chain in routing.chains.values() {
@@ -108,6 +121,17 @@ mod tests {
         let news = news.after(&routing(9, 2, &[(7, 2, None), (8, 1, None)]));
         assert_eq!(news.since(SlotId(7)), RoutingVersion(9));
         assert!(!news.agrees(SlotId(7), by(8)) && news.agrees(SlotId(7), by(11)));
+    }
+
+    #[test]
+    fn slots_that_moved_all_at_once_need_no_record_each() {
+        let all: Vec<_> = (0..=u16::MAX).map(|slot| (slot, 2, None)).collect();
+        let before = News::default().after(&routing(5, 1, &[]));
+        let news = before.after(&routing(6, 1, &all));
+        assert!(news.slots.is_empty() && news.chains.is_empty());
+        assert!(!news.agrees(SlotId(7), by(5)) && news.agrees(SlotId(7), by(6)));
+        let planned = news.planned([SlotId(7)].into_iter());
+        assert!(!before.agrees(SlotId(7), planned), "the other one has not heard of it");
     }
 
     #[test]
