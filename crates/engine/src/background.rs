@@ -8,10 +8,11 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use millpond_env::Disk;
 use millpond_types::ChunkId;
+use millpond_types::limits::PAGE_BYTES;
 
 use crate::engine::{Cursor, Engine, Inner};
 use crate::error::{EngineError, ErrorKind};
-use crate::index::SHARDS;
+use crate::index::{HOT_BYTES_PER_CHUNK, SHARDS};
 use crate::space::Space;
 
 /// Pause between rounds of housekeeping.
@@ -28,6 +29,8 @@ const READ_ONLY_PAUSE: Duration = Duration::from_secs(5);
 const COMPACT_BELOW: usize = 8;
 /// Segments emptied per round.
 const COMPACT_SEGMENTS: usize = 4;
+/// Share of the index's memory, one in so many, beyond which chunks leave memory.
+const HOT_SHARE: u64 = 4;
 
 impl<D: Disk> Engine<D> {
     /// Runs the background work of this engine until dropped. Needs a `Runtime`.
@@ -238,13 +241,18 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    /// Keeps a share of the pool free, so that requests rarely have to reclaim themselves.
+    /// Keeps a share of the pool free, so that requests rarely have to reclaim themselves, and most of the index's memory
+    /// for chunks that are on the disk alone: small ones in memory take as much again there.
     fn keep_headroom(&self) {
         let capacity = self.pool.capacity();
         let target = capacity / 1000 * (1000 - self.options.pool_headroom as usize);
         let used = self.pool.used();
-        if used > target {
-            self.reclaim(used - target);
+        let hot_max = self.options.index_bytes_max.0 / HOT_SHARE / HOT_BYTES_PER_CHUNK as u64;
+        let many =
+            self.index.hot_len().saturating_sub(usize::try_from(hot_max).unwrap_or(usize::MAX));
+        let over = used.saturating_sub(target).max(many * PAGE_BYTES);
+        if over > 0 {
+            self.reclaim(over);
         }
     }
 }

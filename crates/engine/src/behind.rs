@@ -82,8 +82,8 @@ impl<D: Disk> Inner<D> {
             let (previous, freed) = found.unwrap_or_default();
             let slot = shard.insert(&record);
             shard.set_hot(slot, bytes, true);
-            if let Some(hot) = shard.hot.get_mut(&slot) {
-                hot.previous = previous;
+            if let Some(hot) = shard.hot.get_mut(&slot).filter(|_| previous.is_some()) {
+                hot.unlogged_mut().previous = previous;
             }
             freed
         };
@@ -104,17 +104,18 @@ impl<D: Disk> Inner<D> {
     ) -> (Option<Box<ChunkRecord>>, Vec<Location>) {
         let old = shard.record(slot);
         let removed = shard.remove(slot);
-        let patched = removed.hot.as_ref().is_some_and(|hot| hot.patched.is_some());
+        let patched = removed.hot.as_ref().is_some_and(|hot| hot.patched().is_some());
         assert!(!patched, "what the log has of a patched chunk is more than a record to keep");
         if removed.leased {
             self.leased.sub(u64::from(removed.len));
         }
         match removed.hot.filter(|h| h.dirty) {
             // Never on the disk: its slab is free, what the log says stays.
-            Some(hot) => {
+            Some(mut hot) => {
                 self.dirty.sub(weight(removed.len));
-                self.promoted.done(hot.promoted_from);
-                (hot.previous, vec![removed.location])
+                let unlogged = hot.take_unlogged();
+                self.promoted.done(unlogged.promoted_from);
+                (unlogged.previous, vec![removed.location])
             }
             None => (Some(Box::new(old)), Vec::new()),
         }

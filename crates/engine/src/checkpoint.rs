@@ -21,7 +21,7 @@ use crate::format::checkpoint::{self, HEADER_BYTES, block_bytes};
 use crate::format::codec::Writer;
 use crate::format::record::{PUT_BYTES_MAX, encode_put};
 use crate::format::superblock::{CHECKPOINT_SEGMENTS_MAX, LogPosition, Superblock};
-use crate::index::{Hot, SHARDS, Shard};
+use crate::index::{SHARDS, Shard};
 use crate::space::Space;
 
 /// The checkpoint being written.
@@ -182,9 +182,9 @@ fn encode_slot(shard: &Shard, slot: u32, w: &mut Writer<'_>) -> bool {
     }
     match shard.hot.get(&slot).filter(|h| h.dirty) {
         // It is folded before the checkpoint counts, and the log says so then.
-        Some(Hot { patched: Some(_), .. }) => return false,
+        Some(hot) if hot.patched().is_some() => return false,
         // Not on the disk: the log's truth is the version before, if any.
-        Some(hot) => match &hot.previous {
+        Some(hot) => match hot.previous() {
             Some(previous) => encode_put(previous, w),
             None => return false,
         },

@@ -11,7 +11,7 @@ use crate::format::batch::{self, BATCH_BYTES_MAX, BatchHeader, HEADER_BYTES};
 use crate::format::codec::Writer;
 use crate::format::record::{ChunkRecord, Record};
 use crate::format::superblock::LogPosition;
-use crate::index::weight;
+use crate::index::{Unlogged, weight};
 use crate::log::{Apply, InFlight, LeadToken, LogState, Pending, Queued, Signal, Wait};
 use crate::space::Space;
 
@@ -355,8 +355,7 @@ impl<D: Disk> Inner<D> {
         }
         let Some(hot) = shard.hot.get_mut(&slot) else { return Freed::default() };
         hot.dirty = false;
-        let (previous, promoted_from) = (hot.previous.take(), hot.promoted_from.take());
-        let below = hot.patched.take();
+        let Unlogged { previous, patched: below, promoted_from } = hot.take_unlogged();
         if c.len == 0 {
             // Nothing to keep in memory; what came with it may hold a page of the pool.
             shard.take_hot(slot);

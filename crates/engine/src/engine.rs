@@ -15,7 +15,9 @@ use crate::error::EngineError;
 use crate::fold::Unfolded;
 use crate::format::record::Location;
 use crate::format::superblock::{DATA_START, Superblock};
-use crate::index::{ChunkInfo, Entry, Hot, Index, Removed, SHARDS, Usage, weight};
+use crate::index::{
+    ChunkInfo, Entry, INDEX_BYTES_PER_CHUNK, Index, Live, Removed, SHARDS, Unlogged, Usage, weight,
+};
 use crate::log::Log;
 use crate::metrics::{EngineMetrics, EngineStats};
 use crate::options::EngineOptions;
@@ -32,6 +34,8 @@ const QUARANTINE: Duration = Duration::from_mins(1);
 const RESERVE_SHARE: usize = 16;
 /// Two batches of compaction, a block of a checkpoint and the log's buffers, several times.
 const RESERVE_MAX: usize = 32 << 20;
+/// Memory of a chunk without bytes, with attributes as chains have them.
+const BARE_BYTES: u64 = INDEX_BYTES_PER_CHUNK as u64 + 56;
 /// A look for memory to drop that found none is repeated after so many times what it took: with every
 /// chunk in memory dirty it takes milliseconds, and each of thousands of requests would look again.
 const BARREN_TIMES: u32 = 4;
@@ -132,6 +136,15 @@ impl<D: Disk> Inner<D> {
         e.expires != 0 && self.options.own_removal && e.expired(self.now_seconds())
     }
 
+    /// Chunks, and the memory that they take beside their bytes, about. What an owner keeps of removed chunks for a while
+    /// counts for nothing: else more and more would give way as long as that stays.
+    pub(crate) fn live(&self) -> Live {
+        let live = self.index.live();
+        let owner = self.options.owner_bytes_per_chunk;
+        let bytes = live.bytes + live.chunks * owner;
+        Live { bytes: bytes.saturating_sub(live.bare * (BARE_BYTES + owner)), ..live }
+    }
+
     pub(crate) fn next_version(&self) -> u64 {
         self.versions.fetch_add(1, Ordering::Relaxed)
     }
@@ -160,7 +173,8 @@ impl<D: Disk> Inner<D> {
             self.leased.sub(u64::from(removed.len));
         }
         let (mut slabs, mut below) = (vec![removed.location], None);
-        if let Some(Hot { dirty: true, previous, patched, promoted_from, .. }) = removed.hot {
+        if let Some(mut hot) = removed.hot.filter(|hot| hot.dirty) {
+            let Unlogged { previous, patched, promoted_from } = hot.take_unlogged();
             self.dirty.sub(weight(removed.len));
             self.promoted.done(promoted_from);
             slabs.extend(previous.map(|p| p.location));
@@ -462,7 +476,7 @@ impl<D: Disk> Engine<D> {
     #[must_use]
     pub fn stats(&self) -> EngineStats {
         let inner = &self.0;
-        let chunks = inner.index.len();
+        let Live { chunks, bytes: index_bytes, .. } = inner.live();
         let (log_bytes, read_only) = {
             let log = inner.log.0.lock();
             (log.bytes, log.failed.is_some())
@@ -470,6 +484,8 @@ impl<D: Disk> Engine<D> {
         let space = inner.space.lock();
         EngineStats {
             chunks,
+            index_bytes,
+            index_bytes_max: inner.options.index_bytes_max.0,
             usable_bytes: space.usable_bytes(),
             used_bytes: space.used_bytes(),
             room_bytes: space.room_bytes(),
@@ -483,10 +499,10 @@ impl<D: Disk> Engine<D> {
         }
     }
 
-    /// Bytes of memory that the index takes, about. It looks at every shard.
+    /// Bytes of memory that the index takes, about, with what removed chunks have left. It looks at every shard.
     #[must_use]
     pub fn index_bytes(&self) -> u64 {
-        self.0.index.memory_bytes()
+        self.0.index.memory_bytes() + self.0.index.len() * self.0.options.owner_bytes_per_chunk
     }
 
     /// Segments and slabs by class.

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use millpond_env::Disk;
 use millpond_types::ChunkId;
+use millpond_types::limits::PAGE_BYTES;
 
 use crate::engine::{Engine, Inner};
 use crate::error::EngineError;
@@ -14,6 +15,16 @@ use crate::log::{Apply, Pending};
 
 /// Deletes in one commit of the background.
 const BATCH: usize = 512;
+
+/// Chunks are evicted from here to there of the index's memory, in per mille.
+const INDEX_HIGH: u32 = 900;
+const INDEX_LOW: u32 = 850;
+
+/// How much of `used` is above the lower of two watermarks, in per mille of `all`, once the higher one is passed.
+fn over(used: u64, all: u64, (low, high): (u32, u32)) -> Option<u64> {
+    let share = |per_mille: u32| all / 1000 * u64::from(per_mille);
+    (used > share(high)).then(|| used - share(low))
+}
 
 /// A chunk that was taken out of its queue and locked.
 struct Victim {
@@ -36,7 +47,8 @@ struct Coldest {
 }
 
 impl<D: Disk> Engine<D> {
-    /// How many bytes to give up to reach the low watermark, once the high one is passed.
+    /// How many bytes to give up to reach the low watermarks, once a high one is passed: of the space, or of
+    /// the index, which is told as bytes of chunks of the mean size.
     #[must_use]
     pub fn over_watermark(&self) -> Option<u64> {
         self.0.over_watermark()
@@ -216,15 +228,26 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    /// Bytes above the low watermark, once the high one is passed.
+    /// Bytes above the low watermarks, once a high one is passed.
     fn over_watermark(&self) -> Option<u64> {
         let (used, usable) = {
             let space = self.space.lock();
             (space.used_bytes(), space.room_bytes())
         };
-        let share = |per_mille: u32| usable / 1000 * u64::from(per_mille);
-        let over = used > share(self.options.high_watermark);
-        over.then(|| used - share(self.options.low_watermark))
+        let of_index = self.over_index().map(|chunks| {
+            let stored = self.index.len().max(1);
+            chunks * (used / stored).max(PAGE_BYTES as u64)
+        });
+        let marks = (self.options.low_watermark, self.options.high_watermark);
+        over(used, usable, marks).max(of_index)
+    }
+
+    /// How many chunks there are above the low watermark of the index, once the high one is passed.
+    fn over_index(&self) -> Option<u64> {
+        let live = self.live();
+        let each = live.bytes.div_ceil((live.chunks - live.bare).max(1)).max(1);
+        let over = over(live.bytes, self.options.index_bytes_max.0, (INDEX_LOW, INDEX_HIGH))?;
+        Some(over.div_ceil(each))
     }
 
     /// Evicts from the high to the low watermark.

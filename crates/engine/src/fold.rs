@@ -96,7 +96,7 @@ impl<D: Disk> Inner<D> {
     pub(crate) fn is_patched(&self, id: ChunkId) -> bool {
         let shard = self.index.shard(id);
         let hot = shard.find(id).and_then(|slot| shard.hot.get(&slot));
-        hot.is_some_and(|hot| hot.patched.is_some())
+        hot.is_some_and(|hot| hot.patched().is_some())
     }
 
     /// Has the chunks folded that were patched first, when much is patched: two for each new patch.
@@ -170,7 +170,7 @@ impl<D: Disk> Inner<D> {
         for at in 0..SHARDS {
             let shard = self.index.shard_at(at);
             for (slot, hot) in &shard.hot {
-                if hot.patched.as_ref().is_some_and(|base| base.mark.is_before(bound)) {
+                if hot.patched().is_some_and(|base| base.mark.is_before(bound)) {
                     ids.push(shard.entry(*slot).id);
                 }
             }

@@ -65,6 +65,11 @@ pub struct EngineOptions {
     pub high_watermark: u32,
     /// Eviction stops below this share of the space, in per mille.
     pub low_watermark: u32,
+    /// Memory of the index at most. Chunks are evicted from nine tenths of it on; whoever writes what may not be evicted
+    /// looks at [`crate::EngineStats`] before: nothing is refused here.
+    pub index_bytes_max: ByteSize,
+    /// Memory that the engine's owner has for every chunk, which counts as the index's.
+    pub owner_bytes_per_chunk: u64,
     /// Bytes, in whole pages of 4 KiB, acknowledged from memory and not yet on the disk; above it, writes wait.
     pub dirty_bytes_max: ByteSize,
     /// Share of the space that may be leased, in per mille.
@@ -94,6 +99,8 @@ impl fmt::Debug for EngineOptions {
             .field("cluster_id", &self.cluster_id)
             .field("high_watermark", &self.high_watermark)
             .field("low_watermark", &self.low_watermark)
+            .field("index_bytes_max", &self.index_bytes_max)
+            .field("owner_bytes_per_chunk", &self.owner_bytes_per_chunk)
             .field("dirty_bytes_max", &self.dirty_bytes_max)
             .field("lease_share", &self.lease_share)
             .field("checkpoint_log_bytes", &self.checkpoint_log_bytes)
@@ -113,6 +120,8 @@ impl Default for EngineOptions {
             cluster_id: None,
             high_watermark: 950,
             low_watermark: 900,
+            index_bytes_max: ByteSize(u64::MAX),
+            owner_bytes_per_chunk: 0,
             dirty_bytes_max: ByteSize::mib(256),
             lease_share: 500,
             checkpoint_log_bytes: ByteSize::mib(256),

@@ -176,7 +176,7 @@ impl<D: Disk> Inner<D> {
         let few = |base: &Base| {
             base.patches < PATCHES_MAX && base.bytes < u64::from(entry.len().max(1 << 16))
         };
-        let durable = hot.is_none_or(|hot| hot.patched.as_ref().is_some_and(|base| few(base)));
+        let durable = hot.is_none_or(|hot| hot.patched().is_some_and(few));
         durable && entry.len() > 0 && entry.expires == 0 && !entry.evictable()
     }
 
@@ -186,7 +186,7 @@ impl<D: Disk> Inner<D> {
         let shard = self.index.shard(id);
         let slot = shard.find(id).filter(|slot| shard.entry(*slot).version() == base_version)?;
         if let Some(hot) = shard.hot.get(&slot).filter(|hot| hot.dirty) {
-            return hot.patched.as_deref().cloned();
+            return hot.patched().cloned();
         }
         let mark = self.unfolded.mark(version);
         Some(Base { record: shard.record(slot), patches: 0, bytes: 0, mark })
@@ -258,7 +258,7 @@ impl<D: Disk> Inner<D> {
         let slot = shard.insert(c);
         shard.set_hot(slot, content, true);
         if let Some(hot) = shard.hot.get_mut(&slot) {
-            hot.patched = Some(Box::new(base));
+            hot.unlogged_mut().patched = Some(Box::new(base));
         }
         drop(shard);
         old.map(|r| self.give_up(r)).unwrap_or_default()

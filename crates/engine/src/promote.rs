@@ -171,8 +171,8 @@ impl<D: Disk> Inner<D> {
         let mut pair = self.index.pair(from, to);
         let Some(slot) = pair.from.find(from) else { return Ok(Outcome::Absent) };
         let hot = pair.from.hot.get(&slot).filter(|h| h.dirty);
-        let patched = hot.is_some_and(|h| h.patched.is_some());
-        let dirty = hot.filter(|_| !patched).map(|h| h.previous.is_some());
+        let patched = hot.is_some_and(|h| h.patched().is_some());
+        let dirty = hot.filter(|_| !patched).map(|h| h.previous().is_some());
         if dirty == Some(true) {
             return Ok(Outcome::Flush(from));
         }
@@ -187,8 +187,9 @@ impl<D: Disk> Inner<D> {
         let freed = if dirty.is_some() {
             let (previous, freed) = self.replace_unlogged(&mut pair, &mut record, &mut moved);
             if let Some(hot) = &mut moved.hot {
-                hot.previous = previous;
-                hot.promoted_from = Some((from, record.version));
+                let unlogged = hot.unlogged_mut();
+                unlogged.previous = previous;
+                unlogged.promoted_from = Some((from, record.version));
             }
             self.promoted.add(from, to, record.version);
             Freed { slabs: freed, below: None }
@@ -220,7 +221,7 @@ impl<D: Disk> Inner<D> {
     fn has_patches(pair: &mut Pair<'_>, id: ChunkId) -> bool {
         let shard = pair.to();
         let hot = shard.find(id).and_then(|slot| shard.hot.get(&slot));
-        hot.is_some_and(|hot| hot.patched.is_some())
+        hot.is_some_and(|hot| hot.patched().is_some())
     }
 
     /// Takes the chunk out from under its old name.
@@ -232,7 +233,7 @@ impl<D: Disk> Inner<D> {
             self.leased.sub(u64::from(record.len));
         }
         if let Some(hot) = &removed.hot {
-            self.promoted.done(hot.promoted_from);
+            self.promoted.done(hot.promoted_from());
         }
         Moved { hot: removed.hot, lease, frequency, known: false }
     }
@@ -281,14 +282,12 @@ impl<D: Disk> Inner<D> {
             self.leased.add(u64::from(record.len));
         }
         let Some(old) = moved.hot else { return };
+        self.note_patched(record.id, old.patched());
+        let Hot { bytes, reads, dirty, unlogged, .. } = old;
         // The version before is no more: a part goes into its memory.
-        shard.set_hot(slot, old.bytes.settled(), old.dirty);
+        shard.set_hot(slot, bytes.settled(), dirty);
         if let Some(hot) = shard.hot.get_mut(&slot) {
-            hot.reads = old.reads;
-            hot.previous = old.previous;
-            self.note_patched(record.id, old.patched.as_deref());
-            hot.patched = old.patched;
-            hot.promoted_from = old.promoted_from;
+            (hot.reads, hot.unlogged) = (reads, unlogged);
         }
     }
 }

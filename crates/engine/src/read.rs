@@ -56,7 +56,7 @@ impl<D: Disk> Inner<D> {
             && let Some(hot) = shard.hot.get_mut(&slot)
         {
             if count {
-                hot.reads = (hot.reads + 1).min(3);
+                hot.touch();
             }
             return Some(Found::Memory(ChunkData { info, bytes: hot.bytes.get() }));
         }
@@ -217,7 +217,7 @@ impl<D: Disk> Engine<D> {
         shard.touch(slot);
         let info = shard.info(slot);
         let hot = shard.hot.get_mut(&slot)?;
-        hot.reads = (hot.reads + 1).min(3);
+        hot.touch();
         let bytes = hot.bytes.get();
         drop(shard);
         inner.metrics.dram_hits.inc();

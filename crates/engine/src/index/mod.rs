@@ -16,6 +16,7 @@ use std::sync::Arc;
 use millpond_types::{ChunkId, Crc32c, GroupId, UnixSeconds};
 use parking_lot::{Mutex, MutexGuard};
 
+pub(crate) use entry::INDEX_BYTES_PER_CHUNK;
 pub(crate) use entry::{Entry, Queue};
 pub(crate) use guard::Guard;
 pub(crate) use queues::{Queues, Turn};
@@ -73,16 +74,62 @@ pub(crate) struct Hot {
     pub(crate) bytes: Content,
     /// Tells this stay in memory from an earlier one of the same slot.
     pub(crate) ticket: u32,
-    pub(crate) reads: u32,
+    pub(crate) reads: u8,
     /// Not yet on the disk.
     pub(crate) dirty: bool,
-    /// What the log says of this id while `dirty`; checkpoints write this instead.
+    /// Only while `dirty`, and apart from what every chunk in memory has.
+    pub(crate) unlogged: Option<Box<Unlogged>>,
+}
+
+/// What is to be known of a chunk until the disk has it.
+#[derive(Debug, Default)]
+pub(crate) struct Unlogged {
+    /// What the log says of this id meanwhile; checkpoints write this instead.
     pub(crate) previous: Option<Box<ChunkRecord>>,
-    /// What lies below it while its newest bytes are in the log alone; `dirty` then.
+    /// What lies below it while its newest bytes are in the log alone.
     pub(crate) patched: Option<Box<Base>>,
-    /// Whose content it was until it was promoted while `dirty`, and the version it got then.
+    /// Whose content it was until it was promoted, and the version it got then.
     pub(crate) promoted_from: Option<(ChunkId, u64)>,
 }
+
+impl Hot {
+    pub(crate) const fn new(bytes: Content, ticket: u32, dirty: bool) -> Self {
+        Self { bytes, ticket, reads: 0, dirty, unlogged: None }
+    }
+
+    pub(crate) fn previous(&self) -> Option<&ChunkRecord> {
+        self.unlogged.as_ref()?.previous.as_deref()
+    }
+
+    pub(crate) fn patched(&self) -> Option<&Base> {
+        self.unlogged.as_ref()?.patched.as_deref()
+    }
+
+    pub(crate) fn promoted_from(&self) -> Option<(ChunkId, u64)> {
+        self.unlogged.as_ref()?.promoted_from
+    }
+
+    pub(crate) fn unlogged_mut(&mut self) -> &mut Unlogged {
+        self.unlogged.get_or_insert_default()
+    }
+
+    pub(crate) fn take_unlogged(&mut self) -> Unlogged {
+        self.unlogged.take().map(|all| *all).unwrap_or_default()
+    }
+
+    /// Counts a read, up to three.
+    pub(crate) fn touch(&mut self) {
+        self.reads = (self.reads + 1).min(3);
+    }
+}
+
+/// Memory in which those are counted who have a buffer of the pool.
+pub(crate) const SHARED_BYTES: usize = 64;
+/// Memory of a chunk in memory beside its bytes: an entry of a hash table at its emptiest (7/16 full), two places in a queue
+/// that may be half empty, and its buffer's.
+pub(crate) const HOT_BYTES_PER_CHUNK: usize =
+    (size_of::<(u32, Hot)>() * 16).div_ceil(7) + 2 * 2 * size_of::<(u32, u32)>() + SHARED_BYTES;
+const _: () = assert!(HOT_BYTES_PER_CHUNK <= 224);
 
 /// Hashes chunk ids, which mostly are hashes already.
 #[derive(Clone, Copy, Debug, Default)]
@@ -177,9 +224,26 @@ impl Index {
         self.shards.iter().map(|s| s.lock().len() as u64).sum()
     }
 
+    /// Chunks in memory.
+    pub(crate) fn hot_len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().hot.len()).sum()
+    }
+
     /// Bytes of memory that it takes, about.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.shards.iter().map(|shard| shard.lock().memory_bytes() as u64).sum()
+    }
+
+    /// What its chunks take here, about.
+    pub(crate) fn live(&self) -> Live {
+        self.shards.iter().fold(Live::default(), |live, shard| {
+            let shard = shard.lock();
+            Live {
+                chunks: live.chunks + shard.len() as u64,
+                bare: live.bare + shard.bare() as u64,
+                bytes: live.bytes + shard.live_bytes() as u64,
+            }
+        })
     }
 
     pub(crate) fn usage(&self, group: GroupId) -> Usage {
@@ -192,6 +256,15 @@ impl Index {
         }
         sum
     }
+}
+
+/// Chunks, and the memory of the index that they take.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Live {
+    pub(crate) chunks: u64,
+    /// Of them those without bytes that may not be evicted.
+    pub(crate) bare: u64,
+    pub(crate) bytes: u64,
 }
 
 /// Two locked shards.

@@ -7,11 +7,11 @@ use hashbrown::HashTable;
 use millpond_types::limits::PAGE_BYTES;
 use millpond_types::{ChunkId, GroupId, Tick, UnixSeconds};
 
-use super::entry::{Entry, Queue};
+use super::entry::{Entry, INDEX_BYTES_PER_CHUNK, Queue};
 use super::guard::Busy;
 use super::queues::{Ghost, Probe, Queues, Turn, Verdict};
 use super::sides::Sides;
-use super::{ChunkInfo, Hot, SlotMap, Usage, hash_id};
+use super::{ChunkInfo, HOT_BYTES_PER_CHUNK, Hot, SHARED_BYTES, SlotMap, Usage, hash_id};
 use crate::content::Content;
 use crate::format::record::{ChunkRecord, Location, piece_count};
 use crate::quota::Groups;
@@ -47,6 +47,8 @@ pub(crate) struct Shard {
     next_ticket: u32,
     pub(crate) usage: HashMap<GroupId, Usage>,
     dead: usize,
+    /// Chunks without bytes that may not be evicted, such as what an owner keeps of removed ones for a while.
+    bare: usize,
 }
 
 const fn table_hash(id: ChunkId) -> u64 {
@@ -63,6 +65,10 @@ const fn fingerprint(id: ChunkId) -> u32 {
 /// Bytes that a chunk takes on the disk, about.
 pub(crate) fn weight(len: u32) -> u64 {
     u64::from(len.max(1)).next_multiple_of(PAGE_BYTES as u64)
+}
+
+const fn is_bare(e: &Entry) -> bool {
+    e.len() == 0 && !e.evictable()
 }
 
 /// Attributes with their length before them, then piece checksums.
@@ -99,6 +105,7 @@ impl Shard {
             next_ticket: 0,
             usage: HashMap::new(),
             dead: 0,
+            bare: 0,
         }
     }
 
@@ -106,12 +113,25 @@ impl Shard {
         self.table.len()
     }
 
-    /// Bytes of memory that entries, what they have beside them, table and queues take, about.
+    /// Bytes of memory that entries, what they have beside them, tables and queues take, about.
     pub(super) fn memory_bytes(&self) -> usize {
         let entries: usize = self.pages.iter().map(Vec::capacity).sum();
         let queued: usize = self.queues.iter().map(Queues::len).sum();
         let slots = self.table.capacity() + queued + self.free.capacity();
-        entries * size_of::<Entry>() + slots * size_of::<u32>() + self.sides.bytes()
+        let hot = self.hot.capacity() * size_of::<(u32, Hot)>() + self.hot.len() * SHARED_BYTES;
+        entries * size_of::<Entry>() + slots * size_of::<u32>() + hot + self.sides.bytes()
+    }
+
+    /// The same of the chunks that are there alone, those in memory with what that takes beside their bytes: less where some
+    /// were removed, which later ones use.
+    pub(super) fn live_bytes(&self) -> usize {
+        let entries = self.len() * INDEX_BYTES_PER_CHUNK;
+        entries + self.hot.len() * HOT_BYTES_PER_CHUNK + self.sides.live_bytes()
+    }
+
+    /// Of those chunks the ones without bytes that may not be evicted.
+    pub(super) const fn bare(&self) -> usize {
+        self.bare
     }
 
     /// Slots in use or once used: the range a scan walks.
@@ -214,6 +234,7 @@ impl Shard {
         if c.evictable {
             self.queues[e.priority()].insert(slot, weight(c.len), in_main);
         }
+        self.bare += usize::from(is_bare(self.entry(slot)));
         let usage = self.usage.entry(c.group).or_default();
         usage.chunks += 1;
         usage.bytes += u64::from(c.len);
@@ -250,6 +271,8 @@ impl Shard {
         e.set_len(c.len);
         e.crc = c.crc;
         e.set_pinned(c.pinned);
+        let is_bare_now = is_bare(e);
+        self.bare = self.bare + usize::from(is_bare_now) - usize::from(is_bare(&old));
         if c.version != old.version() {
             self.groups.went(&old);
             self.groups.came(self.entry(slot), slot);
@@ -287,6 +310,7 @@ impl Shard {
         if e.has_side() {
             self.sides.remove(e.side);
         }
+        self.bare -= usize::from(is_bare(&e));
         self.groups.went(&e);
         let hot = self.take_hot(slot);
         let leased = self.leases.remove(&slot).is_some();
@@ -409,10 +433,7 @@ impl Shard {
         e.set_hot(true);
         // A chunk read before it left memory skips probation: its own count is the ghost.
         let (bytes_held, known) = (weight(e.len()), e.frequency() >= 2);
-        let (previous, patched, promoted_from) = (None, None, None);
-        let bytes = bytes.into();
-        let hot = Hot { bytes, ticket, reads: 0, dirty, previous, patched, promoted_from };
-        self.hot.insert(slot, hot);
+        self.hot.insert(slot, Hot::new(bytes.into(), ticket, dirty));
         self.dram.insert((slot, ticket), bytes_held, known);
         if self.dram.len() > 2 * self.hot.len() + 64 {
             let Self { dram, hot, .. } = self;
@@ -446,7 +467,7 @@ impl Shard {
                     if h.dirty || h.bytes.is_shared() {
                         Probe::Protected(bytes)
                     } else {
-                        Probe::Idle { bytes, reads: h.reads }
+                        Probe::Idle { bytes, reads: u32::from(h.reads) }
                     }
                 }
                 _ => Probe::Gone,
@@ -455,7 +476,7 @@ impl Shard {
             Verdict::Forgotten => 0,
             Verdict::Main { reads } => {
                 if let Some(h) = self.hot.get_mut(&slot) {
-                    h.reads = reads;
+                    h.reads = u8::try_from(reads).unwrap_or(u8::MAX);
                 }
                 0
             }

@@ -114,6 +114,14 @@ impl Sides {
         let long = self.long_bytes + self.long.capacity() * size_of::<Box<[u8]>>();
         long + (0u32..).zip(&self.classes).map(of).sum::<usize>()
     }
+
+    /// Bytes of the places in use.
+    pub(super) fn live_bytes(&self) -> usize {
+        let of = |(class, places): (u32, &Places)| {
+            (places.used as usize - places.free.len()) * place_bytes(class)
+        };
+        self.long_bytes + (0u32..).zip(&self.classes).map(of).sum::<usize>()
+    }
 }
 
 #[cfg(test)]
@@ -141,14 +149,18 @@ mod tests {
         };
         check(&sides, &all);
         let before = sides.bytes();
+        let live = sides.live_bytes();
+        assert!((live / 2..=before).contains(&live), "{live} of {before}");
         let (gone, kept): (Vec<_>, Vec<_>) = all.into_iter().partition(|(n, _)| n % 3 == 0);
         for (_, id) in &gone {
             sides.remove(*id);
         }
+        assert!(sides.live_bytes() < live * 3 / 4, "{} of {live}", sides.live_bytes());
         check(&sides, &kept);
         let again: Vec<_> = gone.iter().map(|(n, _)| (*n, sides.add(&[&bytes(*n)]))).collect();
         check(&sides, &kept);
         check(&sides, &again);
+        assert_eq!(sides.live_bytes(), live);
         assert!(sides.bytes() <= before + 8192, "{before}, then {}", sides.bytes());
     }
 

@@ -26,6 +26,46 @@ fn a_full_disk_refuses_and_keeps_what_it_has() {
     assert_eq!(get(&rig.open(), 5000), Some(value(5, 60_000)));
 }
 
+/// With more chunks than the index may take memory for, the coldest give way, however much space is left.
+#[test]
+fn an_index_evicts_down_to_its_memory() {
+    let mut rig = Rig::new(64);
+    rig.options.index_bytes_max = millpond_types::ByteSize(64 << 10);
+    rig.options.owner_bytes_per_chunk = 20;
+    let e = rig.open();
+    for id in 0..3000u64 {
+        let bytes = buf(&e, &value(id, 100));
+        let req = WriteRequest { evictable: true, ..request(bytes, Ack::Memory) };
+        block_on(e.write(ChunkId(id.into()), req)).unwrap();
+        if id % 20 == 19 {
+            block_on(e.flush()).unwrap();
+            block_on(e.maintain()).unwrap();
+            let stats = e.stats();
+            assert!(stats.index_bytes < 66 << 10, "{stats:?}");
+        }
+    }
+    let stats = e.stats();
+    assert!((200..700).contains(&stats.chunks), "{stats:?}");
+    assert!(stats.index_bytes > 50 << 10, "no more goes than must: {stats:?}");
+    assert!(stats.used_bytes < stats.room_bytes / 2, "space is left: {stats:?}");
+    assert!((2990..3000).all(|id| get(&e, u128::from(id)) == Some(value(id, 100))));
+    drop(e);
+    // More than the index may take is read in all the same, and goes then.
+    rig.options.index_bytes_max = millpond_types::ByteSize(20 << 10);
+    let e = rig.open();
+    assert_eq!(e.stats().chunks, stats.chunks);
+    block_on(e.maintain()).unwrap();
+    assert!(e.stats().index_bytes <= 18 << 10, "{:?}", e.stats());
+    // What an owner keeps of removed chunks drives no others out.
+    let left = e.stats().chunks;
+    for id in 5000..5100u64 {
+        block_on(put(&e, id.into(), &[], Ack::Disk)).unwrap();
+    }
+    block_on(e.maintain()).unwrap();
+    assert!(e.index_bytes() > 30 << 10);
+    assert_eq!(e.stats().chunks, left + 100);
+}
+
 /// A disk that gets no more room than it has is full with that: chunks are refused or give way, log and checkpoints go
 /// on, and nothing that was acknowledged is lost.
 #[test]

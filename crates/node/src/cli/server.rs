@@ -313,8 +313,9 @@ fn describe(summary: &Summary) -> String {
         let note = if *new { ", new" } else { "" };
         let _ = writeln!(out, "  data     {path} ({}{note})", ByteSize(*bytes));
     }
-    let (all, pool) = summary.memory;
-    let _ = writeln!(out, "  memory   {} ({} for values)", ByteSize(all), ByteSize(pool));
+    let [all, pool, index] =
+        [summary.memory.total, summary.memory.pool, summary.memory.index].map(ByteSize);
+    let _ = writeln!(out, "  memory   {all} ({pool} for values, {index} for the index)");
     let _ = writeln!(out, "  cores    {}, {}", summary.cores, summary.io);
     if let Some(note) = &summary.io_note {
         let _ = writeln!(out, "           io_uring is not used: {note}");

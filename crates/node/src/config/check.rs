@@ -78,6 +78,9 @@ impl Config {
         if server.memory.is_some_and(|memory| memory.bytes() < 128 << 20) {
             return Err(invalid("server.memory", "the server needs at least 128MiB"));
         }
+        if server.index_memory.is_some_and(|memory| memory.bytes() < 8 << 20) {
+            return Err(invalid("server.index_memory", "the index needs at least 8MiB"));
+        }
         if server.cores.is_some_and(|cores| !(1..=64).contains(&cores)) {
             return Err(invalid("server.cores", "use 1 to 64"));
         }

@@ -62,9 +62,12 @@ section! {
         /// Bytes of each new data file. Left out: 30 % of the free disk space, at most 64 GiB.
         size: Option<Size> = None;
         /// Memory of the server: an eighth, at least 48MiB, is for the index and connections, the
-        /// rest holds values. Left out: a quarter of the machine's memory, at most 4 GiB; 128 MiB of a
+        /// rest holds values. More is for them where `index_memory` asks for it. Left out: a quarter of the machine's memory, at most 4 GiB; 128 MiB of a
         /// process that has neither disks nor a manager.
         memory: Option<Size> = None;
+        /// Memory of the index at most, a part of `memory`: some 160 bytes for each value and chunk of a file, and its
+        /// key. What is too much gives way, as on a full disk. Left out: three quarters of an eighth of `memory`.
+        index_memory: Option<Size> = None;
         /// TCP address for clients; empty for none.
         listen: String = "127.0.0.1:7440".to_owned();
         /// TCP address for `/metrics`, `/healthz`, `/readyz` and `/v1/info`; empty for none.

@@ -243,6 +243,18 @@ fn disks(page: &mut Page, service: &Service) {
         disk.engine.index_bytes()
     });
     each(
+        "millpond_disk_index_live_bytes",
+        "Memory of the index without what removed values left behind.",
+        "gauge",
+        &|disk| disk.engine.stats().index_bytes,
+    );
+    each(
+        "millpond_disk_index_max_bytes",
+        "Memory of the index at which values give way.",
+        "gauge",
+        &|disk| disk.engine.stats().index_bytes_max,
+    );
+    each(
         "millpond_disk_dirty_bytes",
         "Bytes in memory and not yet on the disk.",
         "gauge",

@@ -11,12 +11,12 @@ use millpond_engine::{Cursor, EngineStats};
 use millpond_env::{RealClock, sleep, spawn, timeout};
 use millpond_types::cluster::{ChainId, Routing, TargetId};
 use millpond_types::limits::PAGE_BYTES;
-use millpond_types::{Ack, ChunkId, Crc32c, GroupId, SlotId};
+use millpond_types::{Ack, ByteSize, ChunkId, Crc32c, GroupId, SlotId, Tick};
 use parking_lot::Mutex;
 
 use super::Host;
 use super::attrs::{self, Block, engine_id};
-use super::host::ROOM_SEGMENTS;
+use super::host::{HostDisk, ROOM_SEGMENTS};
 use super::hosted::Hosted;
 use super::kv::unix_seconds;
 use super::update::Change;
@@ -35,6 +35,10 @@ const SHORT_ROUND: Duration = Duration::from_millis(20);
 /// Segments, free or to be had by compaction, below which blocks are given up although bytes are left:
 /// before updates are refused.
 const SEGMENTS_MIN: u64 = ROOM_SEGMENTS + 2;
+/// Share of the index's memory above which that is said, in percent: values give way from there on.
+const INDEX_FULL: u64 = 90;
+/// How often a full index is said in the log.
+const INDEX_NEWS: Duration = Duration::from_mins(10);
 /// Share of the room below which nothing is given up for the sake of segments, in per mille: with values
 /// of many sizes on a disk of few segments it could not help.
 const CRAMPED_MIN: u64 = 400;
@@ -79,13 +83,14 @@ impl Leaving {
 /// Looks after one disk until the host is gone.
 pub(super) async fn run(host: Weak<Host>, disk: usize) {
     let (mut cursor, leaving) = (Cursor::default(), Arc::<Leaving>::default());
-    let mut pause = ROUND;
+    let (mut pause, mut news) = (ROUND, IndexNews::default());
     loop {
         sleep(pause).await;
         let Some(host) = host.upgrade() else { return };
         if host.takes_over.load(Ordering::Acquire) {
             continue;
         }
+        news.look(&host.disks[disk]);
         let may_go = host.may_remove();
         let mut victims = coldest(&host, disk, &leaving, may_go);
         host.evicted.fetch_add(victims.len() as u64, Ordering::Relaxed);
@@ -97,6 +102,29 @@ pub(super) async fn run(host: Weak<Host>, disk: usize) {
         if disk == 0 {
             host.keep_quotas();
         }
+    }
+}
+
+/// When the log last said that the index of a disk is full.
+#[derive(Default)]
+struct IndexNews(Option<Tick>);
+
+impl IndexNews {
+    fn look(&mut self, disk: &HostDisk) {
+        let stats = disk.engine.stats();
+        let now = RealClock::tick();
+        let is_news = self.0.is_none_or(|said| now.since(said) >= INDEX_NEWS);
+        if stats.index_bytes < stats.index_bytes_max / 100 * INDEX_FULL || !is_news {
+            return;
+        }
+        self.0 = Some(now);
+        let [used, most] = [stats.index_bytes, stats.index_bytes_max].map(ByteSize);
+        tracing::warn!(
+            disk = %disk.id,
+            "the index takes {used} of {most} for {} values: the coldest give way, and what may not is refused \
+             as if the disk were full: raise --memory, or server.index_memory",
+            stats.chunks
+        );
     }
 }
 
@@ -325,6 +353,8 @@ mod tests {
         leased_bytes: 0,
         log_bytes: 0,
         chunks: 0,
+        index_bytes: 0,
+        index_bytes_max: u64::MAX,
         read_only: false,
     };
 

@@ -611,7 +611,9 @@ fn health(stats: &EngineStats) -> DiskHealth {
     if stats.read_only {
         return DiskHealth::Failed;
     }
-    let room = left > stats.room_bytes / 1000 * ROOM_MIN && stats.free_segments >= ROOM_SEGMENTS;
+    let room = left > stats.room_bytes / 1000 * ROOM_MIN
+        && stats.free_segments >= ROOM_SEGMENTS
+        && stats.index_bytes < stats.index_bytes_max;
     if room { DiskHealth::Room } else { DiskHealth::Full }
 }
 
@@ -738,10 +740,13 @@ mod tests {
             room_bytes: 1 << 30,
             used_bytes: 1 << 29,
             free_segments: 2,
+            index_bytes: 99,
+            index_bytes_max: 100,
             ..EngineStats::default()
         };
         assert_eq!(health(&stats), DiskHealth::Room);
         assert_eq!(health(&EngineStats { free_segments: 1, ..stats }), DiskHealth::Full);
+        assert_eq!(health(&EngineStats { index_bytes: 100, ..stats }), DiskHealth::Full);
         let used_bytes = (1 << 30) - (1 << 24);
         assert_eq!(health(&EngineStats { used_bytes, ..stats }), DiskHealth::Full);
         assert_eq!(health(&EngineStats { read_only: true, ..stats }), DiskHealth::Failed);

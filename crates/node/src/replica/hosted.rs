@@ -31,6 +31,8 @@ use super::store::{Flipped, Held, Store};
 
 /// A replica that stopped by itself is opened anew after this time.
 const REOPEN_AFTER: Duration = Duration::from_secs(2);
+/// Memory of a replica for every chunk that it holds: a place in an ordered set, two thirds of which are full.
+pub(crate) const BYTES_PER_CHUNK: u64 = 28;
 /// How often an operation on the whole store looks whether what came before it has ended.
 const BARRIER_RETRY: Duration = Duration::from_millis(1);
 

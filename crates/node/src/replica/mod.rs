@@ -33,5 +33,6 @@ pub(crate) use attrs::LABEL_BYTES_MAX;
 pub(crate) use blob::Blob;
 pub(crate) use files::FileUpdate;
 pub use host::{Host, HostDisk, HostOptions, HostTargets};
+pub(crate) use hosted::BYTES_PER_CHUNK;
 pub(crate) use numbers::ReplicaNumbers;
 pub(crate) use update::Update;

@@ -16,7 +16,9 @@ use crate::config::{Config, Size};
 pub fn with_defaults(config: &Config) -> std::io::Result<Config> {
     let mut chosen = config.clone();
     let server = &mut chosen.server;
-    server.memory = Some(Size(ByteSize(memory_sizes(config)?.0)));
+    let memory = memory_sizes(config)?;
+    server.memory = Some(Size(ByteSize(memory.total)));
+    server.index_memory = Some(Size(ByteSize(memory.index)));
     server.cores = u32::try_from(core_count(config)).ok();
     let socket = socket_path(config);
     server.socket = Some(socket.map_or_else(String::new, |path| path.display().to_string()));
@@ -59,12 +61,15 @@ mod tests {
         // It is a file as it stands, with sizes of two digits behind the point.
         let mut read = from_text(&to_text(&chosen), "shown").unwrap();
         (read.server.size, read.server.memory) = (server.size, server.memory);
+        read.server.index_memory = server.index_memory;
         assert_eq!(read, chosen);
 
         let asked = Size("1GiB".parse().unwrap());
         (config.server.memory, config.server.size) = (Some(asked), Some(asked));
         let chosen = with_defaults(&config).unwrap().server;
         assert_eq!((chosen.memory, chosen.size), (Some(asked), Some(asked)));
+        let index_memory = Some(Size("96MiB".parse().unwrap()));
+        assert_eq!(chosen.index_memory, index_memory, "three quarters of an eighth");
         config.server.data.push("/elsewhere".to_owned());
         config.server.size = None;
         assert_eq!(with_defaults(&config).unwrap().server.size, None, "of each its own");

@@ -41,7 +41,7 @@ use millpond_types::Uuid128;
 use millpond_types::limits::PAGE_BYTES;
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::config::{Config, ConfigError, Io, LimitsConfig};
+use crate::config::{Config, ConfigError, Io, LimitsConfig, Size};
 use crate::http::{HttpServer, HttpState};
 use crate::member::Seek;
 use crate::service::{Failure, Service};
@@ -60,8 +60,13 @@ const MEMORY_DEFAULT_MAX: u64 = 4 << 30;
 const MEMORY_DEFAULT_PLAIN: u64 = 128 << 20;
 /// Memory kept for the index and connections at least: 10,000 idle connections take 45 MiB.
 const BESIDE_POOL_MIN: u64 = 48 << 20;
+/// Memory beside the pool for every 3 bytes of the index.
+const BESIDE_PER_INDEX: u64 = 4;
 /// Cores used by default at most.
 const CORES_DEFAULT_MAX: usize = 4;
+/// Bytes of a common chunk, and of the index for it with its name and checksums.
+const CHUNK_COMMON: u64 = 1 << 20;
+const INDEX_PER_CHUNK: u64 = 256;
 /// How long a core that is being asked for things looks for the next one before it sleeps. A client that
 /// waits for each answer asks again within 20 µs, and waking a core takes 5: `millpond bench kv --size
 /// 4KiB` over TCP against its echo went from 1.37 to 1.05. The same time as for shared memory.
@@ -198,8 +203,8 @@ pub struct Summary {
     pub socket: Option<PathBuf>,
     /// Disks: where, bytes, and whether they were new.
     pub disks: Vec<(String, u64, bool)>,
-    /// Bytes of memory: all, and for values.
-    pub memory: (u64, u64),
+    /// Bytes of memory.
+    pub memory: MemorySizes,
     /// Threads that serve clients.
     pub cores: usize,
     /// How disks and sockets are driven.
@@ -228,23 +233,46 @@ fn tokens(config: &Config) -> Result<Tokens, StartError> {
     Ok(tokens.with_node_secret(config.cluster.node_secret()?))
 }
 
-/// Memory of the server by configuration or by default, and the part that holds values.
+/// Bytes of memory of a server at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemorySizes {
+    /// Of all.
+    pub total: u64,
+    /// Of values.
+    pub pool: u64,
+    /// Of the index, which says where values are.
+    pub index: u64,
+}
+
+/// Memory of the server by configuration or by default.
 ///
 /// # Errors
 /// When the system does not tell how much it has.
-pub fn memory_sizes(config: &Config) -> std::io::Result<(u64, u64)> {
+pub fn memory_sizes(config: &Config) -> std::io::Result<MemorySizes> {
     let total = match config.server.memory {
         Some(memory) => memory.bytes(),
         None if !config.cluster.storage && !config.cluster.has_manager() => MEMORY_DEFAULT_PLAIN,
         None => (memory_total()? / 4).min(MEMORY_DEFAULT_MAX),
     };
-    let beside = (total / 8).max(BESIDE_POOL_MIN);
-    let pool = (total - beside) / PAGE_BYTES as u64 * PAGE_BYTES as u64;
-    Ok((total, pool))
+    let asked = config.server.index_memory.map(Size::bytes);
+    let of_index = asked.map_or(0, |index| index.saturating_mul(BESIDE_PER_INDEX) / 3);
+    let beside = (total / 8).max(BESIDE_POOL_MIN).max(of_index);
+    let index = asked.unwrap_or(beside / BESIDE_PER_INDEX * 3);
+    let pool = total.saturating_sub(beside) / PAGE_BYTES as u64 * PAGE_BYTES as u64;
+    Ok(MemorySizes { total, pool, index })
 }
 
 /// Refuses more memory than this process may use: the kernel would end it once it is used.
-fn check_memory(wanted: u64) -> Result<(), StartError> {
+fn check_memory(sizes: MemorySizes) -> Result<(), StartError> {
+    let MemorySizes { total: wanted, index, .. } = sizes;
+    if index > wanted / 2 {
+        let fix = format!(
+            "{} are more than half of the server's memory, which is {}: ask for less, or raise --memory",
+            millpond_types::ByteSize(index),
+            millpond_types::ByteSize(wanted)
+        );
+        return Err(ConfigError::Invalid { key: "server.index_memory", fix }.into());
+    }
     let (machine, limit) = memory_limits()?;
     let most = limit.unwrap_or(machine);
     if wanted <= most {
@@ -299,9 +327,9 @@ impl Server {
             _ => None,
         };
         let memory = memory_sizes(config)?;
-        check_memory(memory.0)?;
+        check_memory(memory)?;
         let files = storage::prepare_all(config)?;
-        let bytes = usize::try_from(memory.1).unwrap_or(usize::MAX);
+        let bytes = usize::try_from(memory.pool).unwrap_or(usize::MAX);
         let pool = BufferPool::new(PoolOptions { bytes, huge_pages: config.server.huge_pages })?;
         // Listening comes before the disks are opened, so that a port in use costs nothing; the
         // health page answers "starting" meanwhile.
@@ -313,7 +341,8 @@ impl Server {
         let listeners = bind(config, &cores[0])?;
         let own = config.cluster.credential()?;
         let joining = cluster::Joining::begin(config, (listeners.tcp, own.clone()), stop)?;
-        let opened = open_storage(config, (files, joining.seek()), &pool, &cores)?;
+        let of_disks = storage::Memory { pool: pool.clone(), index_bytes: memory.index };
+        let opened = open_storage(config, (files, joining.seek()), of_disks, &cores)?;
         let cluster = joining.open(&opened, &cores)?;
         let socket = storage::socket_path(config);
         let shared = Arc::new(Shared {
@@ -323,7 +352,7 @@ impl Server {
             boot_id: Uuid128(boot_id()?.to_be_bytes()),
             socket_path: socket.as_ref().map_or_else(String::new, |p| p.display().to_string()),
             budget: Arc::new(Semaphore::new(bytes / 2 / PAGE_BYTES)),
-            connection_bytes: config.limits.connection_bytes.bytes().min(memory.1 / 16),
+            connection_bytes: config.limits.connection_bytes.bytes().min(memory.pool / 16),
             connections: AtomicUsize::new(0),
             shm_clients: AtomicU32::new(0),
             service: Arc::clone(&opened.service),
@@ -562,18 +591,33 @@ struct OpenedStorage {
     cluster_id: Uuid128,
 }
 
+/// Says that disks cannot be filled with values of the common size of a chunk: the index is full before.
+fn warn_of_small_index(index_bytes: u64, disks: &[(String, u64, bool)]) {
+    let wanted: u64 =
+        disks.iter().map(|(_, bytes, _)| bytes / CHUNK_COMMON * INDEX_PER_CHUNK).sum();
+    if wanted > index_bytes {
+        let [wanted, index_bytes] = [wanted, index_bytes].map(millpond_types::ByteSize);
+        tracing::warn!(
+            "the disks have room for more values of 1 MiB than the index, which has {index_bytes} of memory and \
+             needs {wanted}: raise --memory, or server.index_memory, to use all of their space"
+        );
+    }
+}
+
 fn open_storage(
     config: &Config,
     (files, seek): (Vec<storage::Prepared>, Seek),
-    pool: &BufferPool,
+    memory: storage::Memory,
     cores: &[CoreThread],
 ) -> Result<OpenedStorage, StartError> {
+    let (pool, index_bytes) = (memory.pool.clone(), memory.index_bytes);
     let opened = on_core(&cores[0].core.handle, {
-        let (config, pool) = (config.clone(), pool.clone());
-        move || async move { storage::open_all(&config, files, &pool, seek).await }
+        let config = config.clone();
+        move || async move { storage::open_all(&config, files, memory, seek).await }
     })??;
     let storage::Opened { disks, summary, cluster_id } = opened;
-    let service = Arc::new(Service::new(disks, pool.clone(), Arc::default()));
+    warn_of_small_index(index_bytes, &summary);
+    let service = Arc::new(Service::new(disks, pool, Arc::default()));
     for (index, disk) in service.disks.iter().enumerate() {
         let engine = disk.engine.clone();
         let core = &cores[index % cores.len()].core.handle;

@@ -10,6 +10,7 @@ use millpond_types::{ByteSize, Uuid128};
 use super::StartError;
 use crate::config::{Config, ConfigError, Size};
 use crate::member::Seek;
+use crate::replica;
 use crate::service::{DamagedChunks, Engine, NodeDisk};
 
 /// Name of the data file within a data folder.
@@ -175,6 +176,25 @@ pub(super) struct Opened {
     pub cluster_id: Uuid128,
 }
 
+/// Memory that disks share.
+#[derive(Clone, Debug)]
+pub(super) struct Memory {
+    /// For payloads.
+    pub pool: BufferPool,
+    /// Bytes of their indexes at most.
+    pub index_bytes: u64,
+}
+
+impl Memory {
+    /// Bytes of the index of a disk, which gets its share by size of what `all` have.
+    fn index_of(&self, disk: &FileDisk, all: &[FileDisk]) -> ByteSize {
+        let sum: u64 = all.iter().map(FileDisk::capacity).sum();
+        let share =
+            u128::from(self.index_bytes) * u128::from(disk.capacity()) / u128::from(sum.max(1));
+        ByteSize(u64::try_from(share).unwrap_or(self.index_bytes))
+    }
+}
+
 /// Opens the disks, formatting new ones. Those of a cluster's node join the cluster that `seek` finds.
 ///
 /// # Errors
@@ -182,7 +202,7 @@ pub(super) struct Opened {
 pub(super) async fn open_all(
     config: &Config,
     files: Vec<Prepared>,
-    pool: &BufferPool,
+    memory: Memory,
     seek: Seek,
 ) -> Result<Opened, StartError> {
     let mut cluster = match &config.server.cluster_id {
@@ -194,15 +214,23 @@ pub(super) async fn open_all(
     };
     // Old disks first: they say which cluster the new ones join.
     let mut opened: Vec<Option<NodeDisk>> = files.iter().map(|_| None).collect();
+    let open = |file: &Prepared| file.open().map_err(|error| file.refused(error));
+    let handles = files.iter().map(open).collect::<Result<Vec<FileDisk>, StartError>>()?;
+    let pool = &memory.pool;
+    let options = |disk: &FileDisk, cluster_id: Option<Uuid128>| EngineOptions {
+        cluster_id,
+        owner_bytes_per_chunk: replica::BYTES_PER_CHUNK,
+        index_bytes_max: memory.index_of(disk, &handles),
+        ..engine_options(config)
+    };
     let mut blank = Vec::new();
-    for (index, file) in files.iter().enumerate() {
+    for (index, (file, disk)) in files.iter().zip(&handles).enumerate() {
         let name = file.name();
-        let disk = file.open().map_err(|error| file.refused(error))?;
-        if file.make > 0 || is_blank(&disk, pool).await.map_err(|error| file.failed(&error))? {
+        if file.make > 0 || is_blank(disk, pool).await.map_err(|error| file.failed(&error))? {
             blank.push((index, disk));
             continue;
         }
-        let engine = open_engine(disk, pool, config, cluster).await;
+        let engine = open_engine(disk.clone(), pool, options(disk, cluster)).await;
         let (engine, damaged) = engine.map_err(|error| file.failed(&error))?;
         let found = engine.superblock();
         if let Some(expected) = cluster.filter(|cluster| *cluster != found.cluster_id) {
@@ -229,8 +257,8 @@ pub(super) async fn open_all(
             ..FormatOptions::new(random_uuid()?, cluster_id)
         };
         let engine = async {
-            Engine::format(&disk, pool, format).await?;
-            open_engine(disk.clone(), pool, config, Some(cluster_id)).await
+            Engine::format(disk, pool, format).await?;
+            open_engine(disk.clone(), pool, options(disk, Some(cluster_id))).await
         };
         let (engine, damaged) = engine.await.map_err(|error| file.failed(&error))?;
         let found = engine.superblock();
@@ -277,27 +305,30 @@ impl Prepared {
     }
 }
 
-async fn open_engine(
-    disk: FileDisk,
-    pool: &BufferPool,
-    config: &Config,
-    cluster_id: Option<Uuid128>,
-) -> Result<(Engine, DamagedChunks), EngineError> {
+/// What the configuration says of every disk's engine.
+fn engine_options(config: &Config) -> EngineOptions {
     let settings = &config.engine;
-    let damaged = DamagedChunks::default();
-    let noted = damaged.clone();
-    let note: OnDamaged = Arc::new(move |id| noted.push(id));
-    let options = EngineOptions {
-        cluster_id,
+    EngineOptions {
         high_watermark: settings.evict_high_percent * 10,
         low_watermark: settings.evict_low_percent * 10,
         scrub_period: settings.scrub_period.0,
         scrub_bytes_per_second: settings.scrub_rate.0,
-        // In a chain the head decides what goes, and another replica repairs what is damaged.
+        // In a chain the head decides what goes.
         own_removal: false,
-        on_damaged: Some(note),
         ..EngineOptions::default()
-    };
+    }
+}
+
+async fn open_engine(
+    disk: FileDisk,
+    pool: &BufferPool,
+    options: EngineOptions,
+) -> Result<(Engine, DamagedChunks), EngineError> {
+    let damaged = DamagedChunks::default();
+    let noted = damaged.clone();
+    // Another replica repairs what is damaged.
+    let note: OnDamaged = Arc::new(move |id| noted.push(id));
+    let options = EngineOptions { on_damaged: Some(note), ..options };
     let engine = Engine::open(disk, pool.clone(), Arc::new(RealClock), options).await?;
     Ok((engine, damaged))
 }

@@ -107,6 +107,74 @@ fn a_full_disk_is_refilled_with_blocks_of_another_size() {
     server.stop();
 }
 
+/// Memory of the index: in use, and at most.
+fn index_bytes(server: &TestServer, folder: &Path) -> (u64, u64) {
+    let disk = folder.join("data").display().to_string();
+    let of =
+        |what: &str| server.metric(&format!("millpond_disk_index_{what}_bytes{{disk=\"{disk}\"}}"));
+    (of("live"), of("max"))
+}
+
+/// Puts a batch of small values; what became of each.
+fn put_small(wire: &mut Wire, ns: millpond_types::GroupId, batch: usize) -> Vec<ItemStatus> {
+    let value = [3; 100];
+    let values: Vec<_> = batch_of(batch).into_iter().map(|name| (name, &value[..])).collect();
+    wire.put(ns, &values)
+}
+
+fn batch_of(batch: usize) -> Vec<BlockKey> {
+    let long = "k".repeat(100);
+    (0..1024).map(|n| key(format!("{long} {batch} {n}"))).collect()
+}
+
+/// Where the index would take more memory than it may, values that may go give way to others, and what may not go is refused
+/// until there is room.
+#[test]
+fn an_index_keeps_within_its_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.toml");
+    std::fs::write(&config, "[server]\nindex_memory = \"8MiB\"\n").unwrap();
+    let config = config.display().to_string();
+    let server = TestServer::start(folder.path(), &["--config", &config]);
+    assert!(server.banner.contains("8 MiB for the index"), "{}", server.banner);
+    let mut wire = Wire::connect(&server);
+    let cache = wire.open("cache", NamespaceOptions::default()).id;
+    for batch in 0..50 {
+        let refused =
+            put_small(&mut wire, cache, batch).iter().filter(|s| **s != ItemStatus::Ok).count();
+        assert_eq!(refused, 0, "of batch {batch}");
+    }
+    let (live, most) = index_bytes(&server, folder.path());
+    assert!((most / 2..most + most / 10).contains(&live), "{live} of {most}");
+    assert!(wire.get(cache, &batch_of(49)).iter().all(Option::is_some), "the newest are there");
+
+    // Of these nothing gives way. What the cache holds does, and then there is no more.
+    let kept = NamespaceOptions { evict: false, ..NamespaceOptions::default() };
+    let kept = wire.open("kept", kept).id;
+    let mut stored = Vec::new();
+    for batch in 0..60 {
+        let done = put_small(&mut wire, kept, batch);
+        let names = batch_of(batch).into_iter().zip(&done);
+        stored.extend(names.filter(|(_, status)| **status == ItemStatus::Ok).map(|(name, _)| name));
+        if done.contains(&ItemStatus::NoSpace) {
+            break;
+        }
+    }
+    assert!((15_000..60_000).contains(&stored.len()), "{} are kept", stored.len());
+    let (live, most) = index_bytes(&server, folder.path());
+    assert!((most / 10 * 9..most + most / 10).contains(&live), "{live} of {most}");
+    assert!(server.log().contains("raise --memory"), "the log says what to do");
+    for names in stored.chunks(1024) {
+        assert!(wire.get(kept, names).iter().all(Option::is_some), "what was acknowledged stays");
+    }
+    let half = stored.len() / 2;
+    for names in stored[half..].chunks(1024) {
+        wire.keys(millpond_types::wire::Verb::Delete, kept, names);
+    }
+    until("there is room again", || put_small(&mut wire, kept, 200)[0] == ItemStatus::Ok);
+    server.stop();
+}
+
 /// What a file system has no room for is refused or evicts, as on a full disk; what was acknowledged stays, and the disk
 /// is not read-only.
 #[test]
