@@ -124,8 +124,9 @@ def test_latents_are_stored_once_and_loaded_by_every_rank(
     parallel = {"tensor_parallel_size": ranks, "distributed_executor_backend": "mp"}
     options = {"connector": {"address": server.address}, **(parallel if ranks > 1 else {})}
     first = start("latent", **options)
-    # vLLM's MLA on CPUs has blocks of 16 tokens and no cache of its own to compare with. So the answer goes on behind its
-    # first token: one token is computed behind what is loaded, as the engine that had all of it did.
+    # vLLM's MLA on CPUs has blocks of 16 tokens and no cache of its own to compare with. So the
+    # answer goes on behind its first token: one token is computed behind what is loaded, as the
+    # engine that had all of it did.
     blocks = 64
     prompt = prompt_of(first, texts[0], blocks * 16)
     cold = first.ask(prompt, TOKENS)
