@@ -21,6 +21,10 @@ const DIRECT_BYTES: usize = 16 << 10;
 /// Bytes received at once into the caller's memory: checksummed while still in the cache.
 const PIECE_BYTES: usize = 128 << 10;
 
+/// The time limit of a socket is kept in ticks of the kernel, of up to 10 ms: shorter waits are
+/// polled for.
+const COARSE_WAIT: Duration = Duration::from_millis(10);
+
 /// Bytes of values for which a peer is given one more time of patience while they are sent: 2 MiB/s.
 const PATIENCE_BYTES: usize = 1 << 20;
 
@@ -109,10 +113,10 @@ impl FrameStream {
         if self.start < self.end || self.wire.has_buffered() {
             return Ok(true);
         }
-        let Wire::Plain(stream) = &self.wire else { return self.wire.stream().poll_readable(wait) };
-        if wait.is_zero() {
-            return stream.poll_readable(wait);
-        }
+        let stream = match &self.wire {
+            Wire::Plain(stream) if wait >= COARSE_WAIT => stream,
+            wire => return wire.stream().poll_readable(wait),
+        };
         // To take what comes is one system call less than to wait for it before.
         let limit = (HEADER_BYTES + ahead).min(self.buffer.len());
         match stream.recv(&mut self.buffer[..limit], RealClock::tick().plus(wait)) {
@@ -121,7 +125,12 @@ impl FrameStream {
                 (self.start, self.end) = (0, got);
                 Ok(true)
             }
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(false),
+            // A connection that the system gave up has a number.
+            Err(error)
+                if error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none() =>
+            {
+                Ok(false)
+            }
             Err(error) => Err(error),
         }
     }

@@ -10,7 +10,7 @@ use millpond_env::Disk;
 use millpond_types::ChunkId;
 use millpond_types::limits::PAGE_BYTES;
 
-use crate::engine::{Cursor, Engine, Inner};
+use crate::engine::{Cursor, Engine, HOT_SHARE, Inner};
 use crate::error::{EngineError, ErrorKind};
 use crate::index::{HOT_BYTES_PER_CHUNK, SHARDS};
 use crate::space::Space;
@@ -29,8 +29,6 @@ const READ_ONLY_PAUSE: Duration = Duration::from_secs(5);
 const COMPACT_BELOW: usize = 8;
 /// Segments emptied per round.
 const COMPACT_SEGMENTS: usize = 4;
-/// Share of the index's memory, one in so many, beyond which chunks leave memory.
-const HOT_SHARE: u64 = 4;
 
 impl<D: Disk> Engine<D> {
     /// Runs the background work of this engine until dropped. Needs a `Runtime`.
@@ -248,9 +246,10 @@ impl<D: Disk> Inner<D> {
         let target = capacity / 1000 * (1000 - self.options.pool_headroom as usize);
         let used = self.pool.used();
         let hot_max = self.options.index_bytes_max.0 / HOT_SHARE / HOT_BYTES_PER_CHUNK as u64;
-        let many =
-            self.index.hot_len().saturating_sub(usize::try_from(hot_max).unwrap_or(usize::MAX));
-        let over = used.saturating_sub(target).max(many * PAGE_BYTES);
+        let hot = self.index.hot_len();
+        let many = hot.saturating_sub(usize::try_from(hot_max).unwrap_or(usize::MAX));
+        let each = (used / hot.max(1)).max(PAGE_BYTES);
+        let over = used.saturating_sub(target).max(many * each);
         if over > 0 {
             self.reclaim(over);
         }

@@ -16,7 +16,8 @@ use crate::fold::Unfolded;
 use crate::format::record::Location;
 use crate::format::superblock::{DATA_START, Superblock};
 use crate::index::{
-    ChunkInfo, Entry, INDEX_BYTES_PER_CHUNK, Index, Live, Removed, SHARDS, Unlogged, Usage, weight,
+    ChunkInfo, Entry, HOT_BYTES_PER_CHUNK, INDEX_BYTES_PER_CHUNK, Index, Live, Removed, SHARDS,
+    Unlogged, Usage, weight,
 };
 use crate::log::Log;
 use crate::metrics::{EngineMetrics, EngineStats};
@@ -34,6 +35,9 @@ const QUARANTINE: Duration = Duration::from_mins(1);
 const RESERVE_SHARE: usize = 16;
 /// Two batches of compaction, a block of a checkpoint and the log's buffers, several times.
 const RESERVE_MAX: usize = 32 << 20;
+/// Share of the index's memory, one in so many, beyond which chunks leave memory. Those that have
+/// not yet drive no others out.
+pub(crate) const HOT_SHARE: u64 = 4;
 /// Memory of a chunk without bytes, with attributes as chains have them.
 const BARE_BYTES: u64 = INDEX_BYTES_PER_CHUNK as u64 + 56;
 /// A look for memory to drop that found none is repeated after so many times what it took: with every
@@ -141,7 +145,9 @@ impl<D: Disk> Inner<D> {
     pub(crate) fn live(&self) -> Live {
         let live = self.index.live();
         let owner = self.options.owner_bytes_per_chunk;
-        let bytes = live.bytes + live.chunks * owner;
+        let hot =
+            (live.hot * HOT_BYTES_PER_CHUNK as u64).min(self.options.index_bytes_max.0 / HOT_SHARE);
+        let bytes = live.bytes + live.chunks * owner + hot;
         Live { bytes: bytes.saturating_sub(live.bare * (BARE_BYTES + owner)), ..live }
     }
 

@@ -168,7 +168,12 @@ impl<D: Disk> Inner<D> {
     /// Their slabs are reused only after the deletes are durable: else a crash could bring a
     /// deleted chunk back over somebody else's bytes.
     pub(crate) async fn evict(&self, bytes: u64) -> Result<u64, EngineError> {
-        let victims = self.choose(bytes, BATCH);
+        self.evict_some(bytes, BATCH).await
+    }
+
+    /// The same, of so many chunks at most.
+    async fn evict_some(&self, bytes: u64, count: usize) -> Result<u64, EngineError> {
+        let victims = self.choose(bytes, count);
         let mut freed = 0;
         for victim in victims {
             if self.remove_now(victim.id, None, victim.guard)? {
@@ -230,16 +235,19 @@ impl<D: Disk> Inner<D> {
 
     /// Bytes above the low watermarks, once a high one is passed.
     fn over_watermark(&self) -> Option<u64> {
+        let of_index = self.over_index().map(|chunks| {
+            let (used, stored) = (self.space.lock().used_bytes(), self.index.len().max(1));
+            chunks * (used / stored).max(PAGE_BYTES as u64)
+        });
+        self.over_space().max(of_index)
+    }
+
+    fn over_space(&self) -> Option<u64> {
         let (used, usable) = {
             let space = self.space.lock();
             (space.used_bytes(), space.room_bytes())
         };
-        let of_index = self.over_index().map(|chunks| {
-            let stored = self.index.len().max(1);
-            chunks * (used / stored).max(PAGE_BYTES as u64)
-        });
-        let marks = (self.options.low_watermark, self.options.high_watermark);
-        over(used, usable, marks).max(of_index)
+        over(used, usable, (self.options.low_watermark, self.options.high_watermark))
     }
 
     /// How many chunks there are above the low watermark of the index, once the high one is passed.
@@ -252,14 +260,24 @@ impl<D: Disk> Inner<D> {
 
     /// Evicts from the high to the low watermark.
     pub(crate) async fn evict_to_low(&self) -> Result<(), EngineError> {
-        let over = if self.options.own_removal { self.over_watermark() } else { None };
-        let Some(mut over) = over else { return Ok(()) };
+        if !self.options.own_removal {
+            return Ok(());
+        }
+        let mut over = self.over_space().unwrap_or(0);
         while over > 0 {
             let freed = self.evict(over).await?;
             if freed == 0 {
                 break;
             }
             over = over.saturating_sub(freed);
+        }
+        let mut many = self.over_index().unwrap_or(0);
+        while many > 0 {
+            let count = many.min(BATCH as u64);
+            if self.evict_some(u64::MAX, usize::try_from(count).unwrap_or(BATCH)).await? == 0 {
+                break;
+            }
+            many -= count;
         }
         Ok(())
     }

@@ -62,7 +62,7 @@ pub struct EngineMetrics {
 pub struct EngineStats {
     /// Chunks in the index.
     pub chunks: u64,
-    /// Bytes of memory that they take in the index, about, without those of no bytes that may not be evicted.
+    /// Bytes of memory that they take in the index, about, without the system's of no bytes.
     pub index_bytes: u64,
     /// The same at most: `EngineOptions::index_bytes_max`.
     pub index_bytes_max: u64,

@@ -186,7 +186,8 @@ impl<'r, 'w, 'a, 'x, 'y> Race<'r, 'w, 'a, 'x, 'y> {
     fn next_event(&self, at: usize) -> Duration {
         let run = &self.runs[at];
         let mut due = run.silent_at.min(self.deadline.at);
-        if reads(self.work.verb) && !run.hedged {
+        // Where there is no other node, nobody else can be asked.
+        if reads(self.work.verb) && !run.hedged && self.routing.nodes.len() > 1 {
             due = due.min(run.started.plus(run.node.health().slow_after(run.class)));
         }
         due.since(RealClock::tick()).max(Duration::from_micros(50))

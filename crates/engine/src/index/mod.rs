@@ -241,6 +241,7 @@ impl Index {
             Live {
                 chunks: live.chunks + shard.len() as u64,
                 bare: live.bare + shard.bare() as u64,
+                hot: live.hot + shard.hot.len() as u64,
                 bytes: live.bytes + shard.live_bytes() as u64,
             }
         })
@@ -262,8 +263,11 @@ impl Index {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Live {
     pub(crate) chunks: u64,
-    /// Of them those without bytes that may not be evicted.
+    /// Of them the system's without bytes.
     pub(crate) bare: u64,
+    /// Of them those in memory.
+    pub(crate) hot: u64,
+    /// Without what these take beside their bytes.
     pub(crate) bytes: u64,
 }
 

@@ -11,7 +11,7 @@ use super::entry::{Entry, INDEX_BYTES_PER_CHUNK, Queue};
 use super::guard::Busy;
 use super::queues::{Ghost, Probe, Queues, Turn, Verdict};
 use super::sides::Sides;
-use super::{ChunkInfo, HOT_BYTES_PER_CHUNK, Hot, SHARED_BYTES, SlotMap, Usage, hash_id};
+use super::{ChunkInfo, Hot, SHARED_BYTES, SlotMap, Usage, hash_id};
 use crate::content::Content;
 use crate::format::record::{ChunkRecord, Location, piece_count};
 use crate::quota::Groups;
@@ -47,7 +47,7 @@ pub(crate) struct Shard {
     next_ticket: u32,
     pub(crate) usage: HashMap<GroupId, Usage>,
     dead: usize,
-    /// Chunks without bytes that may not be evicted, such as what an owner keeps of removed ones for a while.
+    /// The system's chunks without bytes: what an owner keeps of removed ones for a while.
     bare: usize,
 }
 
@@ -67,8 +67,8 @@ pub(crate) fn weight(len: u32) -> u64 {
     u64::from(len.max(1)).next_multiple_of(PAGE_BYTES as u64)
 }
 
-const fn is_bare(e: &Entry) -> bool {
-    e.len() == 0 && !e.evictable()
+fn is_bare(e: &Entry) -> bool {
+    e.len() == 0 && e.group == GroupId::SYSTEM
 }
 
 /// Attributes with their length before them, then piece checksums.
@@ -122,14 +122,13 @@ impl Shard {
         entries * size_of::<Entry>() + slots * size_of::<u32>() + hot + self.sides.bytes()
     }
 
-    /// The same of the chunks that are there alone, those in memory with what that takes beside their bytes: less where some
-    /// were removed, which later ones use.
+    /// The same of the chunks that are there alone, without what those in memory have: less where
+    /// some were removed, which later ones use.
     pub(super) fn live_bytes(&self) -> usize {
-        let entries = self.len() * INDEX_BYTES_PER_CHUNK;
-        entries + self.hot.len() * HOT_BYTES_PER_CHUNK + self.sides.live_bytes()
+        self.len() * INDEX_BYTES_PER_CHUNK + self.sides.live_bytes()
     }
 
-    /// Of those chunks the ones without bytes that may not be evicted.
+    /// Of those chunks the system's without bytes.
     pub(super) const fn bare(&self) -> usize {
         self.bare
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use millpond_env::FakeDisk;
-use millpond_types::{ChunkId, Crc32c, UnixSeconds, Uuid128};
+use millpond_types::{ChunkId, Crc32c, GroupId, UnixSeconds, Uuid128};
 
 use crate::harness::{
     Ack, ErrorKind, Fault, FaultKind, Rig, WriteRequest, block_on, buf, get, put, request, value,
@@ -59,7 +59,8 @@ fn an_index_evicts_down_to_its_memory() {
     // What an owner keeps of removed chunks drives no others out.
     let left = e.stats().chunks;
     for id in 5000..5100u64 {
-        block_on(put(&e, id.into(), &[], Ack::Disk)).unwrap();
+        let mark = WriteRequest { group: GroupId::SYSTEM, ..request(buf(&e, &[]), Ack::Disk) };
+        block_on(e.write(ChunkId(id.into()), mark)).unwrap();
     }
     block_on(e.maintain()).unwrap();
     assert!(e.index_bytes() > 30 << 10);

@@ -66,7 +66,7 @@ section! {
         /// process that has neither disks nor a manager.
         memory: Option<Size> = None;
         /// Memory of the index at most, a part of `memory`: some 160 bytes for each value and chunk of a file, and its
-        /// key. What is too much gives way, as on a full disk. Left out: three quarters of an eighth of `memory`.
+        /// key. What is too much gives way, as on a full disk. Left out: three quarters of what `memory` leaves beside values.
         index_memory: Option<Size> = None;
         /// TCP address for clients; empty for none.
         listen: String = "127.0.0.1:7440".to_owned();

@@ -35,8 +35,6 @@ const SHORT_ROUND: Duration = Duration::from_millis(20);
 /// Segments, free or to be had by compaction, below which blocks are given up although bytes are left:
 /// before updates are refused.
 const SEGMENTS_MIN: u64 = ROOM_SEGMENTS + 2;
-/// Share of the index's memory above which that is said, in percent: values give way from there on.
-const INDEX_FULL: u64 = 90;
 /// How often a full index is said in the log.
 const INDEX_NEWS: Duration = Duration::from_mins(10);
 /// Share of the room below which nothing is given up for the sake of segments, in per mille: with values
@@ -114,15 +112,15 @@ impl IndexNews {
         let stats = disk.engine.stats();
         let now = RealClock::tick();
         let is_news = self.0.is_none_or(|said| now.since(said) >= INDEX_NEWS);
-        if stats.index_bytes < stats.index_bytes_max / 100 * INDEX_FULL || !is_news {
+        if stats.index_bytes < stats.index_bytes_max || !is_news {
             return;
         }
         self.0 = Some(now);
         let [used, most] = [stats.index_bytes, stats.index_bytes_max].map(ByteSize);
         tracing::warn!(
             disk = %disk.id,
-            "the index takes {used} of {most} for {} values: the coldest give way, and what may not is refused \
-             as if the disk were full: raise --memory, or server.index_memory",
+            "the index is full: it takes {used} of {most} for {} values. What may not give way is refused as if the \
+             disk were full: raise --memory, or server.index_memory",
             stats.chunks
         );
     }

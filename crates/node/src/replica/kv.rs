@@ -323,23 +323,23 @@ impl Host {
             let leader = request.leaders.leader(&request.keys, index, run_blocks);
             let of = (request.namespace, request.planned);
             let wanted = Wanted::new(self.around.ids(), of, key, leader);
-            let own = self.as_own_leader(&wanted).map(|own| self.len_of(&news, &own));
-            let len = self.len_of(&news, &wanted).max(own.flatten());
-            let len = len.filter(|len| *len <= request.room[index]);
-            len.map_or(0, |len| u64::from(len.max(1)).next_multiple_of(PAGE_BYTES as u64))
+            let room = request.room[index];
+            let own = self.as_own_leader(&wanted).map(|own| self.len_of(&news, &own, room));
+            let len = self.len_of(&news, &wanted, room).max(own.unwrap_or(0));
+            u64::from(len).next_multiple_of(PAGE_BYTES as u64)
         });
         each.sum::<u64>().min(PAYLOAD_BYTES_MAX as u64)
     }
 
-    /// The length of what is stored under the block's name here, whatever it is.
-    fn len_of(&self, news: &News, wanted: &Wanted) -> Option<u32> {
+    /// The length of what is stored under the block's name here, whatever it is, as far as it fits.
+    fn len_of(&self, news: &News, wanted: &Wanted, room: u32) -> u32 {
         let place = news.routing.place(wanted.slot);
         let len = |hosted: Arc<Hosted>| {
             let found = hosted.store.engine.lookup(hosted.store.id(wanted.chunk));
-            found.map(|info| info.len)
+            found.map(|info| info.len).filter(|len| *len <= room)
         };
         let chains = std::iter::once(place.chain).chain(place.old);
-        chains.flat_map(|chain| self.replicas_of(chain)).filter_map(len).max()
+        chains.flat_map(|chain| self.replicas_of(chain)).filter_map(len).max().unwrap_or(0)
     }
 
     /// Reads values. Those that the deadline overtakes are `Late`.

@@ -163,7 +163,7 @@ fn an_index_keeps_within_its_memory() {
     assert!((15_000..60_000).contains(&stored.len()), "{} are kept", stored.len());
     let (live, most) = index_bytes(&server, folder.path());
     assert!((most / 10 * 9..most + most / 10).contains(&live), "{live} of {most}");
-    assert!(server.log().contains("raise --memory"), "the log says what to do");
+    assert!(server.log().contains("the index is full"), "the log says what to do");
     for names in stored.chunks(1024) {
         assert!(wire.get(kept, names).iter().all(Option::is_some), "what was acknowledged stays");
     }
