@@ -339,8 +339,8 @@ impl<D: Disk> Engine<D> {
         (!self.0.is_over(shard.entry(slot))).then(|| shard.info(slot))
     }
 
-    /// As [`Engine::lookup`], of a chunk whose attributes `wanted` accepts. That must not call the engine, whose lock
-    /// it is under.
+    /// As [`Engine::lookup`], but only for a chunk whose attributes `wanted` accepts. `wanted` runs
+    /// under the engine's lock, so it must not call the engine.
     #[must_use]
     pub fn lookup_where(
         &self,

@@ -65,8 +65,8 @@ pub struct EngineOptions {
     pub high_watermark: u32,
     /// Eviction stops below this share of the space, in per mille.
     pub low_watermark: u32,
-    /// Memory of the index at most. Chunks are evicted from nine tenths of it on; whoever writes what may not be evicted
-    /// looks at [`crate::EngineStats`] before: nothing is refused here.
+    /// Memory of the index at most. The engine evicts chunks from nine tenths of it on. It refuses
+    /// no write: the caller checks [`crate::EngineStats`] before it writes data that may not be evicted.
     pub index_bytes_max: ByteSize,
     /// Memory that the engine's owner has for every chunk, which counts as the index's.
     pub owner_bytes_per_chunk: u64,

@@ -123,7 +123,7 @@ impl Hot {
     }
 }
 
-/// Memory in which those are counted who have a buffer of the pool.
+/// Bytes of the reference count of a pool buffer.
 pub(crate) const SHARED_BYTES: usize = 64;
 /// Memory of a chunk in memory beside its bytes: an entry of a hash table at its emptiest (7/16 full), two places in a queue
 /// that may be half empty, and its buffer's.

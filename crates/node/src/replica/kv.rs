@@ -331,7 +331,8 @@ impl Host {
         each.sum::<u64>().min(PAYLOAD_BYTES_MAX as u64)
     }
 
-    /// The length of what is stored under the block's name here, whatever it is, as far as it fits.
+    /// The length of the longest chunk under the block's id on this node that fits `room` bytes; 0 if
+    /// there is none.
     fn len_of(&self, news: &News, wanted: &Wanted, room: u32) -> u32 {
         let place = news.routing.place(wanted.slot);
         let len = |hosted: Arc<Hosted>| {
