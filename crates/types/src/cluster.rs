@@ -240,6 +240,12 @@ impl SlotMap {
         (0..=u16::MAX).map(|slot| (SlotId(slot), self.get(SlotId(slot))))
     }
 
+    /// Whether some slot is the chain's.
+    #[must_use]
+    pub fn has(&self, chain: ChainId) -> bool {
+        self.0.iter().any(|page| page.contains(&chain))
+    }
+
     /// Slots with another chain than in `before`, in order. A map that was made from a clone of that
     /// one is compared with it where it was changed only.
     pub fn unlike<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = SlotId> + 'a {

@@ -13,7 +13,9 @@ use std::time::Duration;
 use millpond_cluster::manager::Form;
 use millpond_env::{Handle, IoBackend, RealClock, Rng, RuntimeOptions, sleep};
 use millpond_store::StoreError;
-use millpond_types::cluster::{DiskId, Incarnation, NodeId, Refusal, Routing, RoutingVersion};
+use millpond_types::cluster::{
+    ChainId, DiskId, Incarnation, NodeId, Refusal, Routing, RoutingVersion,
+};
 use millpond_types::{Tick, Uuid128};
 use parking_lot::Mutex;
 
@@ -456,8 +458,14 @@ impl Readiness {
             return if self.forms { none("the chains are not made yet") } else { None };
         }
         let (serving, waiting) = host.readiness(routing);
-        let what = || format!("{waiting} replicas of this node do not serve yet, {serving} do");
-        (waiting > 0).then(|| Missing { what: what(), serves_some: serving > 0 })
+        if waiting > 0 {
+            let what = format!("{waiting} replicas of this node do not serve yet, {serving} do");
+            return Some(Missing { what, serves_some: serving > 0 });
+        }
+        // Chains come first, and which keys are theirs with a later routing; requests go by what the replicas were told.
+        let what = "some keys have no chain yet".to_owned();
+        let misses = host.routing().slots.has(ChainId::NONE);
+        misses.then_some(Missing { what, serves_some: true })
     }
 }
 

@@ -3,8 +3,11 @@
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
+use millpond_types::NamespaceOptions;
+use millpond_types::wire::ItemStatus;
+
 use super::harness::{MILLPOND, TestServer, until};
-use super::wire::bytes;
+use super::wire::{Wire, bytes, key};
 
 /// Runs `millpond kv` with `input`; exit code and standard output.
 fn kv(server: &TestServer, args: &[&str], input: &[u8]) -> (i32, Vec<u8>) {
@@ -272,6 +275,26 @@ fn ready_means_ready_for_every_door_and_after_a_restart() {
         assert!(shown.contains("0 not serving"), "{shown}");
         if round == 1 { server.kill() } else { server.stop() }
     }
+}
+
+/// What was said READY for is there at once: a put that nobody sends again is taken, also where several servers
+/// start at a time and the routing comes late.
+#[test]
+fn the_first_put_after_ready_is_taken() {
+    let first_put = || {
+        let folder = tempfile::tempdir().unwrap();
+        let server = TestServer::start(folder.path(), &["--s3", "127.0.0.1:0"]);
+        let mut wire = Wire::connect(&server);
+        let ns = wire.open("model", NamespaceOptions::default()).id;
+        let status = wire.put(ns, &[(key("first"), b"value")])[0];
+        assert_eq!(status, ItemStatus::Ok, "not ready, although it said so");
+        server.stop();
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| (0..2).for_each(|_| first_put()));
+        }
+    });
 }
 
 /// A folder is of one cluster: a node that joined another one does not found its own.

@@ -337,7 +337,7 @@ fn hostile_clients_are_dropped() {
 
     // More requests than allowed, whose values are never released.
     let mut greedy = Attached::new(&server);
-    greedy.put(ns, "k", b"value");
+    assert_eq!(greedy.put(ns, "k", b"value"), ItemStatus::Ok);
     for id in 0..300 {
         let meta = get_request(ns, &[key("k")]);
         let frame = frame(Verb::Get, id, &meta, &[]);
