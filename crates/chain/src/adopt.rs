@@ -12,6 +12,7 @@ use crate::event::{Alarm, Effect, StoreOp, Turn};
 use crate::message::{Answer, Meta, Outcome, Payload, PeerBody, Space};
 use crate::mutation::mutated;
 use crate::replica::{Job, Mode, Replica, resend_due};
+use crate::slot::Pending;
 use crate::view::View;
 
 impl<P: Payload> Replica<P> {
@@ -32,6 +33,9 @@ impl<P: Payload> Replica<P> {
             return;
         }
         let Some(next) = &self.next else { return };
+        if self.puts() {
+            return;
+        }
         let next = View::new(next.clone(), self.identity.target);
         #[cfg(feature = "mutations")]
         if mutated!(self, IgnorePeerGrant) {
@@ -47,6 +51,19 @@ impl<P: Payload> Replica<P> {
         }
         self.next = None;
         self.adopt(next, turn);
+    }
+
+    /// A version is on its way to be the committed one in the store, as nobody else takes part in writes:
+    /// whoever joins must find it committed, or not at all.
+    fn puts(&self) -> bool {
+        self.slots.values().any(|slot| slot.pending.as_ref().is_some_and(Pending::is_put))
+    }
+
+    /// A put may have ended, and a newer version of the chain may have waited for it.
+    pub(crate) fn adopt_after_put(&mut self, turn: &mut Turn<'_, P>) {
+        if self.next.is_some() {
+            self.try_adopt(turn);
+        }
     }
 
     fn adopt(&mut self, next: View, turn: &mut Turn<'_, P>) {

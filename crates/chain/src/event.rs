@@ -101,6 +101,9 @@ pub enum StoreOp<P> {
     Lookup(ChunkId),
     /// Store a version beside the committed one. Answer: `Staged`, once it is as durable as asked.
     Stage(StageRequest<P>),
+    /// Store a version, all of its bytes, as the committed one, where there is none. Reads see it once it is
+    /// as durable as asked. Answer: `Staged`, and nothing is left to commit.
+    Put(StageRequest<P>),
     /// Put good bytes in the place of the damaged ones of the committed version. Answer: `Done`.
     Restore(ChunkId, Meta, P),
     /// Read the staged version if it is this one, else the committed one. Answer: `Bytes`.
@@ -171,7 +174,7 @@ pub enum StoreAnswer<P> {
     Entry(Option<Meta>),
     /// To `Lookup`: the committed version, of which there are no bytes.
     Lost(Meta),
-    /// To `Stage`: what the version holds.
+    /// To `Stage` and `Put`: what the version holds.
     Staged(Content),
     /// To `Read`: the version and its bytes; a tombstone has none.
     Bytes(Option<(Meta, Option<P>)>),

@@ -292,7 +292,9 @@ impl<P: Payload> Replica<P> {
             turn.emit(Effect::Remove(chunk));
         } else {
             slot.committed = Some(meta);
-            turn.emit(Effect::Commit(chunk, meta.version));
+            if !pending.direct {
+                turn.emit(Effect::Commit(chunk, meta.version));
+            }
             if meta.data().is_none() && self.view.is_head() {
                 self.collector.watch(chunk, &meta, turn.now);
             }

@@ -443,8 +443,12 @@ impl<P: Payload> Replica<P> {
             }
             (Job::Stage(chunk), Ok(StoreAnswer::Staged(content))) => {
                 self.on_staged(chunk, content, turn);
+                self.adopt_after_put(turn);
             }
-            (Job::Stage(chunk), Err(why)) => self.on_stage_failed(chunk, why, turn),
+            (Job::Stage(chunk), Err(why)) => {
+                self.on_stage_failed(chunk, why, turn);
+                self.adopt_after_put(turn);
+            }
             (Job::Whole(chunk), result) => self.on_whole(chunk, bytes_of(result), turn),
             (Job::Restore(chunk), Ok(_)) => self.on_restored(chunk, turn),
             // No room for the good bytes now; the scrubber, or the next read, meets the bad ones again.

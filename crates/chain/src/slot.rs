@@ -27,6 +27,8 @@ pub(crate) struct Pending<P> {
     /// The client to answer, at the head.
     pub(crate) waiter: Option<RequestId>,
     pub(crate) stage: Stage,
+    /// It is stored as the committed version at once.
+    pub(crate) direct: bool,
     /// When the store was first asked.
     pub(crate) since: Tick,
     /// All above have stored it. Until then it must not be committed, and so not be read: they
@@ -61,6 +63,7 @@ impl<P> Pending<P> {
             update,
             waiter,
             stage: Stage::Running,
+            direct: false,
             since: now,
             above: false,
             told_ready: false,
@@ -74,6 +77,11 @@ impl<P> Pending<P> {
             inherited: false,
             known_committed: false,
         }
+    }
+
+    /// The store is making it the committed version.
+    pub(crate) const fn is_put(&self) -> bool {
+        self.direct && matches!(self.stage, Stage::Running)
     }
 
     /// Stored here and by all above.

@@ -265,11 +265,13 @@ impl<P: Payload> Replica<P> {
         }
     }
 
-    /// Asks the store to stage the chunk's pending version.
+    /// Asks the store to stage the chunk's pending version, or to put it in place at once.
     pub(crate) fn stage(&mut self, chunk: millpond_types::ChunkId, turn: &mut Turn<'_, P>) {
         let not_durable = mutated!(self, StageNotDurable);
+        let direct = self.needs_no_stage(chunk);
         let Some(pending) = self.pending_mut(chunk) else { return };
         pending.stage = Stage::Running;
+        pending.direct = direct;
         let update = &pending.update;
         let request = StageRequest {
             chunk,
@@ -279,7 +281,20 @@ impl<P: Payload> Replica<P> {
             write: update.write.clone(),
             durability: if not_durable { millpond_types::Ack::Memory } else { update.durability },
         };
-        self.store(Job::Stage(chunk), StoreOp::Stage(request), turn);
+        let op = if direct { StoreOp::Put(request) } else { StoreOp::Stage(request) };
+        self.store(Job::Stage(chunk), op, turn);
+    }
+
+    /// Whether the pending version may be stored as the committed one at once: it replaces nothing, and nobody
+    /// else takes part in writes. Nobody joins before it is stored: [`Self::try_adopt`] waits.
+    fn needs_no_stage(&self, chunk: millpond_types::ChunkId) -> bool {
+        let alone = self.serving() && self.view.is_head() && self.view.successor().is_none();
+        let stays = alone && self.next.is_none();
+        let Some(slot) = self.slots.get(&chunk).filter(|_| stays) else { return false };
+        let is_new = |pending: &Pending<P>| {
+            !pending.shared && matches!(pending.update.write, Write::Whole(_))
+        };
+        slot.committed.is_none() && slot.pending.as_ref().is_some_and(is_new)
     }
 
     pub(crate) fn pending_mut(

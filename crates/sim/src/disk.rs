@@ -42,6 +42,7 @@ pub(crate) struct Entry {
 #[derive(Clone, Debug)]
 enum Change {
     Stage(ChunkId, Stored),
+    Put(ChunkId, Stored),
     Commit(ChunkId, ChunkVersion),
     Remove(ChunkId),
     Unstage(ChunkId),
@@ -61,6 +62,9 @@ impl Image {
         match change {
             Change::Stage(chunk, stored) => {
                 self.chunks.entry(*chunk).or_default().staged = Some(stored.clone());
+            }
+            Change::Put(chunk, stored) => {
+                self.chunks.entry(*chunk).or_default().committed = Some(stored.clone());
             }
             Change::Commit(chunk, version) => {
                 let Some(entry) = self.chunks.get_mut(chunk) else { return };
@@ -158,9 +162,14 @@ impl Disk {
 
     /// Starts an operation; some change the state at once, some at the end.
     pub(crate) fn begin(&mut self, op: StoreOp<Bytes>, rng: &mut Rng) -> Begun {
-        let changes = matches!(op, StoreOp::Stage(_));
+        let puts = matches!(op, StoreOp::Put(_));
+        let changes = puts || matches!(op, StoreOp::Stage(_));
         if changes && rng.permille(500) {
-            let (answer, sync) = self.perform(op);
+            let (answer, mut sync) = self.perform(op);
+            // What is put in place is shown once it is as durable as asked, and answered later.
+            if let Some(position) = sync.take_if(|_| puts) {
+                self.sync(position);
+            }
             return Begun::Applied(answer, sync);
         }
         Begun::Later(op)
@@ -230,14 +239,10 @@ impl Disk {
                 let position = self.change(Change::Stage(chunk, stored));
                 (Ok(StoreAnswer::Staged(meta.content)), Some(position))
             }
-            StoreOp::Stage(request) => {
-                let durable = request.durability == Ack::Disk;
-                match self.stage(&request) {
-                    Ok((content, position)) => {
-                        (Ok(StoreAnswer::Staged(content)), durable.then_some(position))
-                    }
-                    Err(why) => (Err(why), None),
-                }
+            StoreOp::Stage(request) => self.write(&request, Change::Stage),
+            StoreOp::Put(request) => {
+                assert!(self.committed(request.chunk).is_none(), "it replaces nothing");
+                self.write(&request, Change::Put)
             }
             StoreOp::Restore(chunk, meta, bytes) => {
                 let stored = Stored { meta, bytes: Some(bytes), rotten: false, lost: false };
@@ -271,7 +276,23 @@ impl Disk {
         self.now.chunks.get(&chunk).and_then(|entry| entry.committed.as_ref())
     }
 
-    fn stage(&mut self, request: &StageRequest<Bytes>) -> Result<(Content, u64), StoreError> {
+    fn write(
+        &mut self,
+        request: &StageRequest<Bytes>,
+        change: impl FnOnce(ChunkId, Stored) -> Change,
+    ) -> (Result<StoreAnswer<Bytes>, StoreError>, Option<u64>) {
+        let stored = match self.stored(request) {
+            Ok(stored) => stored,
+            Err(why) => return (Err(why), None),
+        };
+        let content = stored.meta.content;
+        let position = self.change(change(request.chunk, stored));
+        let durable = request.durability == Ack::Disk;
+        (Ok(StoreAnswer::Staged(content)), durable.then_some(position))
+    }
+
+    /// The version that a request makes.
+    fn stored(&self, request: &StageRequest<Bytes>) -> Result<Stored, StoreError> {
         let base = self.committed(request.chunk);
         let needs_base = matches!(request.write, Write::Part { .. } | Write::Truncate { .. });
         if needs_base && base.is_some_and(|stored| stored.rotten) {
@@ -287,11 +308,9 @@ impl Disk {
             len: u32::try_from(bytes.len()).expect("chunks are small"),
             crc: bytes.crc(),
         });
-        let StageRequest { chunk, version, written, tag, .. } = *request;
+        let StageRequest { version, written, tag, .. } = *request;
         let meta = Meta { version, written, content, tag };
-        let stored = Stored { meta, bytes, rotten: false, lost: false };
-        let position = self.change(Change::Stage(chunk, stored));
-        Ok((content, position))
+        Ok(Stored { meta, bytes, rotten: false, lost: false })
     }
 
     fn read(&self, read: ReadOp) -> Result<StoreAnswer<Bytes>, StoreError> {

@@ -6,7 +6,7 @@
 
 use millpond_chain::Meta;
 use millpond_types::ChunkId;
-use millpond_types::cluster::{Chain, ChainId, ChainRecord, TargetId};
+use millpond_types::cluster::{Chain, ChainId, ChainRecord, ChunkVersion, TargetId};
 
 use crate::check::Action;
 use crate::client::Task;
@@ -69,12 +69,26 @@ impl World {
         }
     }
 
-    /// A committed copy is damaged, and no member of the chain has a good one.
+    /// The newest committed version of a chunk that those have who take part in writes, or all members while nobody
+    /// does: one that was away, or is being brought up to date, may have another, which helps nobody.
+    fn newest(&self, chain: &Chain, chunk: ChunkId) -> Option<ChunkVersion> {
+        let of = |target: TargetId| {
+            let copy = committed(self.hosts.get(&target)?, chunk)?;
+            Some(copy.meta.version)
+        };
+        let writing = chain.writing().filter_map(|member| of(member.target)).max();
+        writing.or_else(|| chain.targets.iter().filter_map(|member| of(member.target)).max())
+    }
+
+    /// The newest version is damaged, and no member of the chain has it whole.
     pub(crate) fn is_lost(&self, chain: ChainId, chunk: ChunkId) -> bool {
         let Some(record) = self.store.chains.get(&chain) else { return false };
+        let newest = self.newest(&record.chain, chunk);
         let hosts = record.chain.targets.iter().filter_map(|member| self.hosts.get(&member.target));
-        let copies: Vec<&Stored> = hosts.filter_map(|host| committed(host, chunk)).collect();
-        copies.iter().any(|copy| copy.rotten) && !copies.iter().any(|copy| copy.is_good())
+        let copies = hosts.filter_map(|host| committed(host, chunk));
+        let copies: Vec<&Stored> =
+            copies.filter(|copy| Some(copy.meta.version) == newest).collect();
+        !copies.is_empty() && copies.iter().all(|copy| copy.rotten)
     }
 
     /// Nobody writes whole a chunk that is lost while chains come back: a write would mend it, and with it whatever
@@ -89,10 +103,12 @@ impl World {
         (chain, chunk, action, only)
     }
 
-    /// Somebody who takes part in writes has a good copy.
+    /// Somebody who takes part in writes has the newest version whole, if there is any.
     fn is_held(&self, chain: &Chain, chunk: ChunkId) -> bool {
-        let mut hosts = chain.writing().filter_map(|member| self.hosts.get(&member.target));
-        hosts.any(|host| committed(host, chunk).is_some_and(Stored::is_good))
+        let newest = self.newest(chain, chunk);
+        let hosts = chain.writing().filter_map(|member| self.hosts.get(&member.target));
+        let mut copies = hosts.filter_map(|host| committed(host, chunk));
+        copies.any(|copy| !copy.rotten && Some(copy.meta.version) == newest)
     }
 
     /// The task can come to nothing: it needs the bytes of a chunk that nobody has.

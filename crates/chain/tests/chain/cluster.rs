@@ -12,7 +12,7 @@ use millpond_types::cluster::{
 };
 use millpond_types::{Ack, ChunkId, Crc32c, Tick};
 
-const CHUNK: ChunkId = ChunkId(7);
+pub(crate) const CHUNK: ChunkId = ChunkId(7);
 const SEAL: ChunkId = ChunkId(99);
 
 #[derive(Clone, Debug)]
@@ -48,6 +48,8 @@ struct Store {
     lost: BTreeSet<ChunkId>,
     /// Good bytes have room in the place of damaged ones.
     room: bool,
+    /// Why nothing is stored.
+    refuses: Option<StoreError>,
 }
 
 pub(crate) struct Cluster {
@@ -77,6 +79,8 @@ pub(crate) struct Cluster {
     pub(crate) budget: u64,
     /// For each read in order: its shell might have answered it without a step.
     pub(crate) reads_at_once: Vec<bool>,
+    /// Versions that were staged, by anybody.
+    pub(crate) staged: usize,
 }
 
 fn request(sequence: u64, op: Op<Bytes>) -> UpdateRequest<Bytes> {
@@ -210,6 +214,7 @@ impl Cluster {
             is_hostile: false,
             budget: 1 << 20,
             reads_at_once: Vec::new(),
+            staged: 0,
         };
         cluster.publish();
         for (i, id) in ids.iter().enumerate() {
@@ -292,6 +297,11 @@ impl Cluster {
         let store = &self.stores[&TargetId(target)];
         let stored = store.committed.get(&ChunkId(chunk))?;
         Some((stored.0, !store.damaged.contains(&ChunkId(chunk))))
+    }
+
+    /// From now on a target's disk stores nothing, or does again.
+    pub(crate) fn refuse(&mut self, target: u32, why: Option<StoreError>) {
+        self.stores.get_mut(&TargetId(target)).unwrap().refuses = why;
     }
 
     /// From now on a target's disk has room for good bytes in the place of damaged ones.
@@ -437,6 +447,7 @@ impl Cluster {
             }
             Effect::Send(to, message) => self.post(target, to, message),
             Effect::Store(token, op) => {
+                self.staged += usize::from(matches!(op, StoreOp::Stage(_)));
                 let slow = matches!(op, StoreOp::Read(_)) && self.slow_reads == Some(target);
                 let answer = self.stores.get_mut(&target).unwrap().perform(op);
                 if slow {
@@ -510,7 +521,7 @@ impl Cluster {
         token: Token,
         answer: Result<StoreAnswer<Bytes>, StoreError>,
     ) {
-        let staged = matches!(answer, Ok(StoreAnswer::Staged(_)));
+        let staged = matches!(answer, Ok(StoreAnswer::Staged(_)) | Err(StoreError::NoSpace));
         let event = Event::Stored(token, answer);
         if staged && self.hold_store == Some(target) {
             self.held.push((target, event));
@@ -536,6 +547,14 @@ impl Store {
                 }
             }
             StoreOp::Stage(request) => self.stage(request)?,
+            StoreOp::Put(request) => {
+                let chunk = request.chunk;
+                let known = [&self.committed, &self.staged].map(|all| all.contains_key(&chunk));
+                assert_eq!(known, [false; 2], "it replaces nothing");
+                let answer = self.stage(request)?;
+                self.committed.extend(self.staged.remove_entry(&chunk));
+                answer
+            }
             StoreOp::StageLost(chunk, meta, label) => {
                 assert!(label.0.is_empty(), "there are no bytes");
                 self.staged.insert(chunk, (meta, Some(label)));
@@ -586,6 +605,9 @@ impl Store {
     }
 
     fn stage(&mut self, request: StageRequest<Bytes>) -> Result<StoreAnswer<Bytes>, StoreError> {
+        if let Some(why) = self.refuses {
+            return Err(why);
+        }
         let bytes = match request.write {
             Write::Whole(bytes) => Some(bytes),
             Write::Tombstone => None,

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod alone;
 mod cluster;
 mod forged;
 mod lost;

@@ -25,30 +25,15 @@ use tokio::sync::{Notify, oneshot};
 
 use super::attrs::Owner;
 use super::blob::Blob;
+use super::image::Image;
 use super::links::Links;
-use super::quota::{Counted, Quotas};
+use super::quota::Quotas;
 use super::store::{Flipped, Held, Store};
 
 /// A replica that stopped by itself is opened anew after this time.
 const REOPEN_AFTER: Duration = Duration::from_secs(2);
-/// Memory of a replica for every chunk that it holds: a place in an ordered set, two thirds of which are full.
-pub(crate) const BYTES_PER_CHUNK: u64 = 28;
 /// How often an operation on the whole store looks whether what came before it has ended.
 const BARRIER_RETRY: Duration = Duration::from_millis(1);
-
-/// What a target's disk held when the node started.
-#[derive(Debug, Default)]
-pub(super) struct Image {
-    pub(super) saved: ChainVersion,
-    pub(super) committed: BTreeSet<ChunkId>,
-    pub(super) tombstones: BTreeSet<ChunkId>,
-    pub(super) staged: BTreeSet<ChunkId>,
-    /// Of those committed: the bytes were lost when they came. Exact.
-    pub(super) lost: BTreeSet<ChunkId>,
-    pub(super) used_bytes: u64,
-    /// Its values by namespace.
-    pub(super) counted: Counted,
-}
 
 /// What all replicas of a node share.
 #[derive(Debug)]
@@ -131,6 +116,13 @@ impl State {
     pub(super) fn flipping(&self, chunk: ChunkId) -> bool {
         self.queues.get(&chunk).is_some_and(|queue| queue.jobs.iter().any(|(_, job)| job.flips()))
     }
+
+    /// Whether a change of the chunk is still to be counted: it is staged, or on its way to be committed.
+    pub(super) fn is_uncounted(&self, chunk: ChunkId) -> bool {
+        let commits = |(_, job): &(u64, Job)| job.flips() || job.puts();
+        let comes = self.queues.get(&chunk).is_some_and(|queue| queue.jobs.iter().any(commits));
+        comes || self.image.staged.contains(&chunk)
+    }
 }
 
 /// Changes of one chunk; the first one runs.
@@ -147,6 +139,7 @@ enum Job {
     /// Stands for the change of its queue that runs.
     Running {
         flips: bool,
+        puts: bool,
     },
 }
 
@@ -158,7 +151,7 @@ impl Job {
                 | StoreOp::Label(chunk)
                 | StoreOp::StageLost(chunk, ..)
                 | StoreOp::Restore(chunk, ..) => Some(*chunk),
-                StoreOp::Stage(request) => Some(request.chunk),
+                StoreOp::Stage(request) | StoreOp::Put(request) => Some(request.chunk),
                 StoreOp::Read(read) => Some(read.chunk),
                 _ => None,
             },
@@ -176,8 +169,16 @@ impl Job {
     const fn flips(&self) -> bool {
         matches!(
             self,
-            Self::Commit(..) | Self::Remove(_) | Self::Unstage(_) | Self::Running { flips: true }
+            Self::Commit(..)
+                | Self::Remove(_)
+                | Self::Unstage(_)
+                | Self::Running { flips: true, .. }
         )
+    }
+
+    /// Commits a version by itself, which nobody needs to see before it is there.
+    const fn puts(&self) -> bool {
+        matches!(self, Self::Store(_, _, StoreOp::Put(_)) | Self::Running { puts: true, .. })
     }
 }
 
@@ -185,6 +186,7 @@ impl Job {
 enum Ended {
     Answered(Token, u64, Result<StoreAnswer<Blob>, StoreError>),
     Staged(Token, u64, ChunkId, Result<StoreAnswer<Blob>, StoreError>),
+    Put(Token, u64, ChunkId, Result<(StoreAnswer<Blob>, Flipped), StoreError>),
     Committed(ChunkId, Result<Option<Flipped>, StoreError>),
     /// Good bytes were put in place, or not; whether the store has none now.
     Restored(Token, u64, (ChunkId, bool), Result<StoreAnswer<Blob>, StoreError>),
@@ -492,7 +494,7 @@ impl Hosted {
         state.changes += 1;
         let number = state.changes;
         state.changing.insert(number);
-        let running = Job::Running { flips: job.flips() };
+        let running = Job::Running { flips: job.flips(), puts: job.puts() };
         state.queues.entry(chunk).or_default().jobs.push_back((number, running));
         let work = self.work(job);
         self.run(state, Some((chunk, number)), work);
@@ -540,6 +542,14 @@ impl Hosted {
                         Err(StoreError::Corrupt)
                     };
                     Ended::Staged(token, life, chunk, staged)
+                })
+            }
+            Job::Store(token, life, StoreOp::Put(request)) => {
+                let (chunk, is_named) = (request.chunk, self.is_named_by_owner(&request));
+                Box::pin(async move {
+                    let put =
+                        if is_named { store.put(request).await } else { Err(StoreError::Corrupt) };
+                    Ended::Put(token, life, chunk, put)
                 })
             }
             Job::Store(token, life, StoreOp::Restore(chunk, meta, blob)) => Box::pin(async move {
@@ -617,7 +627,8 @@ impl Hosted {
         if job.reads() {
             return (None, self.work(job));
         }
-        queue.jobs.push_front((number, Job::Running { flips: job.flips() }));
+        let running = Job::Running { flips: job.flips(), puts: job.puts() };
+        queue.jobs.push_front((number, running));
         (Some((chunk, number)), self.work(job))
     }
 
@@ -626,6 +637,15 @@ impl Hosted {
         let quotas = &self.around.quotas;
         let image = &mut state.image;
         match ended {
+            Ended::Put(token, life, chunk, put) => {
+                let answer = put.map(|(answer, flipped)| {
+                    image.flipped(quotas, chunk, flipped);
+                    answer
+                });
+                if life == state.life {
+                    state.events.push_back(Event::Stored(token, answer));
+                }
+            }
             Ended::Answered(token, life, answer) => {
                 if life == state.life {
                     state.events.push_back(Event::Stored(token, answer));
@@ -649,22 +669,7 @@ impl Hosted {
             }
             Ended::Committed(chunk, Ok(Some(flipped))) => {
                 image.staged.remove(&chunk);
-                image.committed.insert(chunk);
-                let used = image.used_bytes + u64::from(flipped.len);
-                image.used_bytes = used.saturating_sub(u64::from(flipped.replaced.len));
-                let Flipped { group, len, replaced, .. } = flipped;
-                if flipped.lost {
-                    image.lost.insert(chunk);
-                } else {
-                    image.lost.remove(&chunk);
-                }
-                image.counted.changed(quotas, replaced.group, replaced.len, 0);
-                image.counted.changed(quotas, group, 0, len);
-                if flipped.tombstone {
-                    image.tombstones.insert(chunk);
-                } else {
-                    image.tombstones.remove(&chunk);
-                }
+                image.flipped(quotas, chunk, flipped);
             }
             Ended::Removed(chunk, held, Ok(())) => {
                 image.used_bytes = image.used_bytes.saturating_sub(u64::from(held.len));

@@ -1,7 +1,7 @@
 //! The chain replicas of this node: the shell round `millpond-chain` over the engines of its disks.
 //!
 //! Reading order: `attrs` (what is kept beside a chunk), `blob` (bytes on their way), `store` (the
-//! protocol's store operations on an engine), `hosted` (one replica and the order of its work),
+//! protocol's store operations on an engine), `image` (what that holds), `hosted` (one replica and the order of its work),
 //! `links` (what nodes say to each other), `host` (all replicas of the node), `kv` (reads over
 //! chains), `update` (writes), `files` (chunks of files), `relay` and `moving` (a slot's way to another chain), `evict` (what
 //! heads give up when a disk fills), `quota` (what a namespace may hold), `numbers` (what is watched).
@@ -18,6 +18,7 @@ mod evict;
 mod files;
 mod host;
 mod hosted;
+mod image;
 mod kv;
 mod links;
 mod moving;
@@ -33,6 +34,6 @@ pub(crate) use attrs::LABEL_BYTES_MAX;
 pub(crate) use blob::Blob;
 pub(crate) use files::FileUpdate;
 pub use host::{Host, HostDisk, HostOptions, HostTargets};
-pub(crate) use hosted::BYTES_PER_CHUNK;
+pub(crate) use image::BYTES_PER_CHUNK;
 pub(crate) use numbers::ReplicaNumbers;
 pub(crate) use update::Update;

@@ -268,11 +268,10 @@ struct UnderWay {
 #[derive(Debug, Default)]
 pub(crate) struct Admitted(Option<UnderWay>);
 
-/// Whether a change of a chunk is not counted yet, although it may be answered: its commit waits for the
-/// disk, or it was told that it may come yet.
+/// Whether a change of a chunk is not counted yet, although it may be answered: its commit or put waits for
+/// the disk, or it was told that it may come yet.
 fn comes(head: &Hosted, chunk: ChunkId) -> bool {
-    let state = head.state();
-    state.flipping(chunk) || state.image.staged.contains(&chunk)
+    head.state().is_uncounted(chunk)
 }
 
 /// Waits until changes of a chunk are counted.

@@ -46,6 +46,10 @@ pub(super) struct Held {
     pub(super) len: u32,
 }
 
+impl Held {
+    const NOTHING: Self = Self { group: GroupId::SYSTEM, len: 0 };
+}
+
 /// How a chunk is written to the engine.
 struct Plain<'a> {
     attrs: &'a [u8],
@@ -139,10 +143,7 @@ impl Store {
     /// What is committed of a chunk now; nothing counts as empty.
     pub(super) fn held(&self, chunk: ChunkId) -> Held {
         let info = self.engine.lookup(self.id(chunk));
-        info.map_or(Held { group: GroupId::SYSTEM, len: 0 }, |info| Held {
-            group: info.group,
-            len: info.len,
-        })
+        info.map_or(Held::NOTHING, |info| Held { group: info.group, len: info.len })
     }
 
     /// Whether a chunk's committed version holds bytes.
@@ -206,18 +207,10 @@ impl Store {
         &self,
         request: StageRequest<Blob>,
     ) -> Result<StoreAnswer<Blob>, StoreError> {
-        let StageRequest { chunk, version, written, tag, write, durability } = request;
-        let tombstone = matches!(write, Write::Tombstone | Write::Collect);
-        let stored = |block: Box<[u8]>| Version {
-            chain: self.chain,
-            target: self.target,
-            staged: true,
-            tombstone,
-            number: version,
-            written,
-            tag,
-            block,
-        };
+        let stored = self.version_of(&request, true);
+        let StageRequest { chunk, write, durability, .. } = request;
+        let tombstone = stored.tombstone;
+        let stored = |block: Box<[u8]>| Version { block, ..stored };
         if let Write::Part { offset, bytes } = &write
             && durability == Ack::Disk
             && let Some((committed, _)) = self.found(self.id(chunk))
@@ -236,6 +229,43 @@ impl Store {
         self.write(self.staged(chunk), &stored, (blob.bytes, crc), durability).await?;
         let content = if tombstone { Content::Tombstone } else { Content::Data { len, crc } };
         Ok(StoreAnswer::Staged(content))
+    }
+
+    /// The version that a request makes, still without whose bytes it holds.
+    fn version_of(&self, request: &StageRequest<Blob>, staged: bool) -> Version {
+        Version {
+            chain: self.chain,
+            target: self.target,
+            staged,
+            tombstone: matches!(request.write, Write::Tombstone | Write::Collect),
+            number: request.version,
+            written: request.written,
+            tag: request.tag,
+            block: Box::default(),
+        }
+    }
+
+    /// Stores a version as the committed one, where there is none.
+    pub(super) async fn put(
+        &self,
+        request: StageRequest<Blob>,
+    ) -> Result<(StoreAnswer<Blob>, Flipped), StoreError> {
+        let version = self.version_of(&request, false);
+        let StageRequest { chunk, write, durability, .. } = request;
+        let blob = self.bytes_of(chunk, write).await?;
+        let version = Version { block: blob.block.as_ref().into(), ..version };
+        let owner = Owner::decode(&version.block).ok();
+        let (len, crc) = (u32::try_from(blob.bytes.len()).unwrap_or(u32::MAX), blob.crc());
+        let plain = Plain { attrs: &version.encode(), owner, ack: durability };
+        self.write_plain(self.id(chunk), plain, (blob.bytes, crc)).await?;
+        let flipped = Flipped {
+            tombstone: false,
+            lost: false,
+            len,
+            group: owner.map_or(GroupId::SYSTEM, |owner| owner.group()),
+            replaced: Held::NOTHING,
+        };
+        Ok((StoreAnswer::Staged(Content::Data { len, crc }), flipped))
     }
 
     /// Stages a small part over the committed version without writing the whole chunk; length and
