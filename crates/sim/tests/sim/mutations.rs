@@ -33,7 +33,7 @@ const SEEN_BY: &[(&str, u64)] = &[
     ("StageNotDurable", 0x1),
     ("LastServingDropsStaged", 0x1),
     ("ServeAfterRestart", 0x15),
-    ("SkipJoin", 0x35b),
+    ("SkipJoin", 0x7c8),
     ("SkipChecksum", 0x8),
     ("SealAtOnce", 0xe7),
     ("PassUnderSeal", 0x3e4),
