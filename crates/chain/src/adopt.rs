@@ -54,7 +54,7 @@ impl<P: Payload> Replica<P> {
     }
 
     /// A version is on its way to be the committed one in the store, as nobody else takes part in writes:
-    /// whoever joins must find it committed, or not at all.
+    /// a replica that joins must find it committed, or not at all.
     fn puts(&self) -> bool {
         self.slots.values().any(|slot| slot.pending.as_ref().is_some_and(Pending::is_put))
     }

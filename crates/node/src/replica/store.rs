@@ -231,7 +231,7 @@ impl Store {
         Ok(StoreAnswer::Staged(content))
     }
 
-    /// The version that a request makes, still without whose bytes it holds.
+    /// The version that a request makes, without the owner of its bytes: those name it.
     fn version_of(&self, request: &StageRequest<Blob>, staged: bool) -> Version {
         Version {
             chain: self.chain,
