@@ -69,8 +69,8 @@ impl World {
         }
     }
 
-    /// The newest committed version of a chunk that those have who take part in writes, or all members while nobody
-    /// does: one that was away, or is being brought up to date, may have another, which helps nobody.
+    /// The newest committed version of a chunk on the targets that take part in writes, or on all members while none
+    /// does. A target that was away, or is being brought up to date, may hold another version, which helps no reader.
     fn newest(&self, chain: &Chain, chunk: ChunkId) -> Option<ChunkVersion> {
         let of = |target: TargetId| {
             let copy = committed(self.hosts.get(&target)?, chunk)?;
@@ -103,7 +103,7 @@ impl World {
         (chain, chunk, action, only)
     }
 
-    /// Somebody who takes part in writes has the newest version whole, if there is any.
+    /// A target that takes part in writes holds the newest version undamaged.
     fn is_held(&self, chain: &Chain, chunk: ChunkId) -> bool {
         let newest = self.newest(chain, chunk);
         let hosts = chain.writing().filter_map(|member| self.hosts.get(&member.target));
