@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use millpond_client::{
     BehindLastChunk, ChunkCut, Chunks, Client, ClientError, FileBytes as Bytes, LentBytes, Room,
@@ -19,15 +18,13 @@ use quick_cache::sync::Cache;
 
 use crate::behind::Behind;
 use crate::born::Born;
+use crate::deadline::patience;
 use crate::errno::Errno;
 use crate::files::Files;
 use crate::recent;
 use crate::settled::{BytesOf, Contents, Settled, told_of};
 use crate::watch::Calls;
 
-/// How long an operation is tried before the application is told that it failed: a node that is gone
-/// costs seconds, a cluster that is gone for longer should be noticed.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 /// Set in the sequences of what the mount does by itself; the kernel's numbers stay below.
 const OWN: u64 = 1 << 63;
 /// Steps that one request of the kernel may take.
@@ -279,7 +276,7 @@ impl Backend {
         let request = self.request(ticket, op);
         self.passes(&request.op);
         let changes = self.changes_of_dir(&request.op);
-        let answered = call.timed(|| self.client.meta(&request, Some(PATIENCE)));
+        let answered = call.timed(|| self.client.meta(&request, Some(patience())));
         self.passes(&request.op);
         self.hear(&request.op, answered.as_ref().ok(), changes);
         Ok(answered?)
@@ -331,7 +328,7 @@ impl Backend {
     pub(crate) fn read(&self, bytes: Bytes, offset: u64, buf: &mut [u8]) -> Result<(), Unread> {
         let (mut parts, mut rooms) = (Vec::new(), Vec::new());
         bytes.rooms(offset, buf, (&mut parts, &mut rooms))?;
-        self.calls.read.timed(|| self.client.read_chunks(&parts, &mut rooms, Some(PATIENCE)))?;
+        self.calls.read.timed(|| self.client.read_chunks(&parts, &mut rooms, Some(patience())))?;
         Ok(())
     }
 
@@ -344,7 +341,7 @@ impl Backend {
     ) -> Result<Vec<ReadBytes<'b>>, Unread> {
         let (mut parts, mut rooms) = (Vec::new(), Vec::new());
         bytes.rooms(offset, buf, (&mut parts, &mut rooms))?;
-        let read = || self.client.lend_chunks(&parts, &mut rooms, Some(PATIENCE));
+        let read = || self.client.lend_chunks(&parts, &mut rooms, Some(patience()));
         let lent = self.calls.read.timed(read)?;
         let sizes: Vec<usize> = rooms.iter().map(Room::len).collect();
         let mut rest: &'b [u8] = buf;
@@ -389,7 +386,7 @@ impl Backend {
         for (offset, data) in all {
             to.bytes().values(*offset, data, (&mut parts, &mut values))?;
         }
-        let write = || to.write(&self.client, (&parts, &values), Some(PATIENCE));
+        let write = || to.write(&self.client, (&parts, &values), Some(patience()));
         Ok(self.calls.write.timed(write)?)
     }
 
@@ -404,12 +401,12 @@ impl Backend {
         of: &Chunks,
         cuts: impl Iterator<Item = ChunkCut>,
     ) -> Result<(), Denied> {
-        Ok(self.calls.cut.timed(|| of.cut(&self.client, cuts, Some(PATIENCE)))?)
+        Ok(self.calls.cut.timed(|| of.cut(&self.client, cuts, Some(patience())))?)
     }
 
     /// Seals chunks on all chains.
     pub(crate) fn seal(&self, chunks: &Chunks) -> Result<(), Errno> {
-        Ok(self.calls.cut.timed(|| chunks.seal(&self.client, Some(PATIENCE)))?)
+        Ok(self.calls.cut.timed(|| chunks.seal(&self.client, Some(patience())))?)
     }
 }
 

@@ -1,9 +1,10 @@
 //! What the next process of a mount must know: bytes that somebody keeps.
 //!
 //! version u8, session u64, lease u32, the agreement with the kernel, then how it was mounted. Version 1 ends
-//! before the second byte of flags, version 2 before the folder of the cache.
+//! before the second byte of flags, version 2 before the folder of the cache, version 3 before the time for requests.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use millpond_client::ClientOptions;
 use millpond_fuse_wire::Negotiated;
@@ -14,7 +15,7 @@ use crate::cached::CacheOptions;
 use crate::mount::MountFailure;
 use crate::options::{Mode, MountSpec};
 
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 /// Longest text: a path.
 const TEXT_MAX: usize = 4096;
 
@@ -67,6 +68,7 @@ impl Blob {
         w.bytes16(folder.as_ref().map_or(b"", |folder| folder.as_os_str().as_encoded_bytes()));
         w.u64(*size);
         w.u8(u8::from(*passthrough));
+        w.u32(u32::try_from(spec.timeout.as_millis()).unwrap_or(u32::MAX));
         w.into_bytes()
     }
 
@@ -110,6 +112,9 @@ impl Blob {
                 (!folder.is_empty()).then(|| PathBuf::from(std::ffi::OsString::from_vec(folder)));
             spec.cache = CacheOptions { folder, size: r.u64()?, passthrough: r.u8()? & 1 != 0 };
         }
+        if version >= 4 {
+            spec.timeout = Duration::from_millis(u64::from(r.u32()?));
+        }
         r.finish()?;
         Ok(Self { spec, negotiated, session, lease_ms })
     }
@@ -121,13 +126,15 @@ mod tests {
     use millpond_fuse_wire::{InitWishes, negotiate};
 
     use super::*;
+    use crate::options::TIMEOUT_DEFAULT;
 
     #[test]
     fn a_mount_is_described_whole() {
         let addresses = "127.0.0.1:7440,10.0.0.2:7440".parse().unwrap();
         let mut spec = MountSpec::new(ClientOptions::new(addresses), PathBuf::from("/mnt/x"));
         spec.client.token = "secret".to_owned();
-        spec.apply("mode=relaxed,ro,noexec,nosuid,nowatch,threads=7,noread_ahead").unwrap();
+        spec.apply("mode=relaxed,ro,noexec,nosuid,nowatch,threads=7,timeout=7s,noread_ahead")
+            .unwrap();
         let cached = "mode=read-only,cache=/a/b,cache_size=3GiB,nopassthrough";
         spec.apply(cached).unwrap();
         spec.apply("memory=64MiB,bandwidth=9MiB,read_bandwidth=8MiB,write_bandwidth=7MiB").unwrap();
@@ -142,7 +149,11 @@ mod tests {
             assert!(Blob::decode(&bytes[..cut]).is_err(), "cut at {cut}");
         }
         // As earlier versions wrote it.
-        let cache_bytes = 2 + "/a/b".len() + 9;
+        let mut old = bytes[..bytes.len() - 4].to_vec();
+        old[0] = 3;
+        let spec = Blob::decode(&old).unwrap().spec;
+        assert_eq!((spec.timeout, spec.cache.size), (TIMEOUT_DEFAULT, 3 << 30));
+        let cache_bytes = 2 + "/a/b".len() + 9 + 4;
         let mut old = bytes[..bytes.len() - cache_bytes].to_vec();
         old[0] = 2;
         let spec = Blob::decode(&old).unwrap().spec;

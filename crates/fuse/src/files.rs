@@ -6,6 +6,7 @@ mod held;
 mod locks;
 mod promised;
 mod refused;
+mod telling;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -26,9 +27,10 @@ use crate::journal::{Entry, Journal};
 use self::begun::Begun;
 use self::held::Waiting;
 pub(crate) use self::held::{Held, Hold};
-use self::locks::Locker;
-pub(crate) use self::locks::Owner;
+pub(crate) use self::locks::{Bytes as LockBytes, Owner};
+use self::locks::{Lanes, Locker};
 use self::refused::Refused;
+pub(crate) use self::telling::Telling;
 
 /// An open file, however often it is open.
 #[derive(Debug)]
@@ -36,9 +38,14 @@ pub(crate) struct File {
     pub(crate) ino: Ino,
     /// Shared by reads and writes; held alone by what changes the length otherwise.
     pub(crate) gate: RwLock<()>,
+    /// Held by who tells a meta what was written to chunks, until that is answered: what has been told is not on its way
+    /// any more. Take it after the gate.
+    pub(crate) telling: Mutex<()>,
     state: Mutex<State>,
     /// What this process wrote to chunks, as far as no meta was told of it.
     fills: Mutex<Fills>,
+    /// The kernel may have put bytes into pages since the file was opened.
+    has_pages: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +58,8 @@ struct State {
     held: Option<Written>,
     /// The same of what was promised; and the last promise of it.
     promised: Option<(Written, u64)>,
+    /// Times that were promised behind that, and the promise.
+    promised_times: Option<(Times, u64)>,
     /// Names of chunks that lie behind those of the file since it was cloned, the newest first: bytes may have been
     /// written to them of which nothing is noted yet. 0 is no name.
     behind: [u64; BASES_MAX],
@@ -69,6 +78,13 @@ pub(crate) struct Bare {
     pub(crate) asked: Tick,
     /// The version of the store.
     pub(crate) version: u64,
+}
+
+/// Times that somebody set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Times {
+    pub(crate) mtime: Timestamp,
+    pub(crate) ctime: Timestamp,
 }
 
 /// Bytes that a meta does not know of yet.
@@ -112,13 +128,36 @@ impl File {
     ) -> Self {
         let heard = RealClock::tick();
         let (bare, xattr_changes) = (None, 0);
-        let (behind, promised) = ([0; BASES_MAX], None);
-        let state =
-            State { attr, written, held, promised, behind, version, heard, bare, xattr_changes };
+        let (behind, promised, promised_times) = ([0; BASES_MAX], None, None);
+        let state = State {
+            attr,
+            written,
+            held,
+            promised,
+            promised_times,
+            behind,
+            version,
+            heard,
+            bare,
+            xattr_changes,
+        };
         let mut fills = Fills::default();
         fills.learn(&attr);
         let (state, fills) = (Mutex::new(state), Mutex::new(fills));
-        Self { ino: attr.ino, gate: RwLock::default(), state, fills }
+        // An earlier process may have seen to it that there are some.
+        let has_pages = AtomicBool::new(true);
+        let (gate, telling) = (RwLock::default(), Mutex::default());
+        Self { ino: attr.ino, gate, telling, state, fills, has_pages }
+    }
+
+    /// The kernel is about to put bytes of the file into pages.
+    pub(crate) fn note_pages(&self) {
+        self.has_pages.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether it may have since the file was opened.
+    pub(crate) fn has_pages(&self) -> bool {
+        self.has_pages.load(Ordering::SeqCst)
     }
 
     /// Takes note of bytes that were written to chunks.
@@ -227,10 +266,18 @@ fn overlaid(state: &State) -> Attr {
     let held = state.held.filter(|held| held.data == attr.data);
     let promised = state.promised.map(|(promised, _)| promised);
     let promised = promised.filter(|it| it.data == attr.data || it.data == attr.chunk_data());
-    for Written { end, at, .. } in promised.into_iter().chain(written).chain(held) {
+    let mut show = |Written { end, at, .. }: Written| {
         attr.size = attr.size.max(end);
         (attr.mtime, attr.ctime) = (at, attr.ctime.max(at));
+    };
+    promised.into_iter().for_each(&mut show);
+    if let Some((times, _)) = state.promised_times {
+        (attr.mtime, attr.ctime) = (times.mtime, attr.ctime.max(times.ctime));
     }
+    written.into_iter().chain(held).for_each(|written| {
+        attr.size = attr.size.max(written.end);
+        (attr.mtime, attr.ctime) = (written.at, attr.ctime.max(written.at));
+    });
     attr
 }
 
@@ -250,12 +297,12 @@ struct Open {
     file: Option<Arc<File>>,
     /// As in [`State`].
     written: Option<Written>,
+    /// What a meta is being told of that, and under which sequence and hour.
+    telling: Option<Telling>,
     /// A meta has refused that.
     refused: Option<Refused>,
     /// Bytes for the store that no meta has.
     held: Option<Waiting>,
-    /// Somebody may have a lock of it.
-    locked: bool,
     /// The kernel reads it by itself: all who have it open agree about that.
     backed: Option<Backed>,
 }
@@ -324,9 +371,9 @@ impl Table {
             .extend(self.done.iter().map(|unique| Entry::Closed { unique: *unique, ino: nothing }));
         for (ino, open) in &self.open {
             state.push(Entry::IsOpen { ino: *ino, times: open.times });
+            state.extend(open.telling.map(|telling| Entry::Telling { ino: *ino, telling }));
             state.extend(open.written.map(|written| Entry::Wrote { ino: *ino, written }));
             state.extend(open.held.iter().flat_map(|held| held.entries(*ino)));
-            state.extend(open.locked.then_some(Entry::Locked { ino: *ino }));
             state.extend(open.backed.map(|backed| Entry::Backed { ino: *ino, backed }));
         }
         state.extend(self.lock_entries());
@@ -344,7 +391,7 @@ impl Table {
 
     fn replay(&mut self, entry: Entry) {
         match entry {
-            Entry::Generation(_) | Entry::Whole => {}
+            Entry::Generation(_) | Entry::Whole | Entry::Locked { .. } => {}
             Entry::Began { unique, hour } => {
                 self.began.insert(unique, Begun { hour, session: self.session });
             }
@@ -365,13 +412,25 @@ impl Table {
             Entry::Wrote { ino, written } => {
                 self.open.entry(ino).or_default().written = Some(written);
             }
+            Entry::Telling { ino, telling } => {
+                let open = self.open.entry(ino).or_default();
+                // It is not noted for each write when that was.
+                (open.telling, open.written) = (Some(telling), Some(telling.written));
+            }
+            Entry::Answered { ino } => {
+                if let Some(open) = self.open.get_mut(&ino) {
+                    open.telling = None;
+                }
+            }
             Entry::Held { ino, held } => self.join(ino, held),
             Entry::Sending { ino, sequence, hour } => self.begin_sending(ino, (sequence, hour)),
             Entry::Sent { ino } => self.release(ino),
             Entry::Heard { version } => self.heard = version,
-            Entry::Locked { ino } => self.open.entry(ino).or_default().locked = true,
-            Entry::LockedBy { ino, owner } => self.locked_by(ino, owner),
-            Entry::Unlocked { ino, owner } => drop(self.unlocked(ino, &owner)),
+            Entry::Locker { ino, owner, is_left, ranges } => {
+                self.set_locker(ino, owner, (is_left, ranges));
+            }
+            Entry::UnlockedBytes { ino, owner, bytes } => self.unlocked(ino, &owner, bytes),
+            Entry::Unlocked { ino, owner } => self.locker_gone(ino, &owner),
             Entry::TakenOver { times } => self.taken_over = times,
             Entry::Promised { number, ino, request } => {
                 // What this process wrote, a process of the same build reads.
@@ -383,7 +442,7 @@ impl Table {
             Entry::Kept { number } => drop(self.promised.remove(&number)),
             Entry::Told { ino } => {
                 if let Some(open) = self.open.get_mut(&ino) {
-                    open.written = None;
+                    (open.written, open.telling) = (None, None);
                 }
             }
         }
@@ -433,8 +492,7 @@ fn promise(number: u64, ino: Ino, request: &MetaRequest) -> Entry {
 pub(crate) struct Files {
     table: Mutex<Table>,
     untold: Mutex<HashSet<Ino>>,
-    /// Held by who gives a lock back that was left, so that its owner gets no other one meanwhile.
-    pub(crate) unlocking: Mutex<()>,
+    lanes: Lanes,
     /// There are numbers that an earlier process left.
     inherits: AtomicBool,
 }
@@ -461,8 +519,8 @@ impl Files {
             broken,
             journal,
         };
-        let (table, untold, unlocking) = (Mutex::new(table), Mutex::default(), Mutex::default());
-        Self { table, untold, unlocking, inherits: AtomicBool::new(false) }
+        let (table, untold, lanes) = (Mutex::new(table), Mutex::default(), Lanes::default());
+        Self { table, untold, lanes, inherits: AtomicBool::new(false) }
     }
 
     /// Another process goes on with the journal: this one writes to it no more.
@@ -499,16 +557,24 @@ impl Files {
     pub(crate) fn open(&self, unique: u64, told: Told) -> Arc<File> {
         let ino = told.attr.ino;
         let mut table = self.table.lock();
+        let mut is_first = false;
         if table.done.insert(unique) {
-            table.open.entry(ino).or_default().times += 1;
+            let open = table.open.entry(ino).or_default();
+            is_first = open.times == 0;
+            open.times += 1;
             table.note(&Entry::Opened { unique, ino });
         }
         drop(table);
-        self.known(told)
+        // The kernel drops pages of before that a write past them is for, before it sends that.
+        self.known_with(told, !is_first)
     }
 
     /// A file whose attributes are these, open or not.
     pub(crate) fn known(&self, told: Told) -> Arc<File> {
+        self.known_with(told, true)
+    }
+
+    fn known_with(&self, told: Told, has_pages: bool) -> Arc<File> {
         let mut table = self.table.lock();
         let Some(open) = table.open.get_mut(&told.attr.ino) else {
             return Arc::new(File::new(told, (None, None)));
@@ -518,6 +584,7 @@ impl Files {
             Arc::clone(file)
         } else {
             let file = Arc::new(File::new(told, unknown));
+            file.has_pages.store(has_pages, Ordering::SeqCst);
             open.file = Some(Arc::clone(&file));
             table.overlay_promised(&file);
             file
@@ -550,14 +617,14 @@ impl Files {
         told: Told,
         offer: Option<Backed>,
     ) -> Option<Backed> {
-        let ino = told.attr.ino;
+        let (ino, mut is_first) = (told.attr.ino, false);
         let mut table = self.table.lock();
         if table.done.insert(unique) {
             let open = table.open.entry(ino).or_default();
-            let first = open.times == 0;
+            is_first = open.times == 0;
             open.times += 1;
             table.note(&Entry::Opened { unique, ino });
-            if let Some(backed) = offer.filter(|_| first) {
+            if let Some(backed) = offer.filter(|_| is_first) {
                 table.open.entry(ino).or_default().backed = Some(backed);
                 // Before this nobody was told, and the kernel sends the request again.
                 table.note(&Entry::Backed { ino, backed });
@@ -565,7 +632,7 @@ impl Files {
         }
         let backed = table.open.get(&ino).and_then(|open| open.backed);
         drop(table);
-        let _file = self.known(told);
+        let _file = self.known_with(told, !is_first);
         backed
     }
 
@@ -589,76 +656,6 @@ impl Files {
         let backed = table.close(ino);
         table.note(&Entry::Closed { unique, ino });
         backed
-    }
-
-    /// Takes note of bytes that were written. True when there was nothing to tell a meta before.
-    pub(crate) fn wrote(&self, file: &File, written: Written) -> bool {
-        let mut table = self.table.lock();
-        let mut state = file.state.lock();
-        let written = state.named(written);
-        let before = state.written.filter(|before| before.data == written.data);
-        let end = before.map_or(written.end, |before| before.end.max(written.end));
-        let now = Written { end, ..written };
-        state.written = Some(now);
-        drop(state);
-        if let Some(open) = table.open.get_mut(&file.ino) {
-            open.written = Some(now);
-            // The time of the last write is worth less than an entry for each.
-            if before.is_none_or(|before| before.end != end) {
-                table.note(&Entry::Wrote { ino: file.ino, written: now });
-            }
-        }
-        drop(table);
-        before.is_none()
-    }
-
-    /// Bytes that a meta was not told of were written at this time, and not when they came here; the
-    /// file's attributes then. Nothing when a meta knows of all, or of a later time.
-    pub(crate) fn wrote_at(&self, file: &File, at: Timestamp) -> Option<Attr> {
-        let mut table = self.table.lock();
-        if let Some(attr) = table.held_at(file, at) {
-            return Some(attr);
-        }
-        let mut state = file.state.lock();
-        let written = state.written.filter(|written| written.data == state.attr.chunk_data())?;
-        if at > written.at || at < state.attr.mtime {
-            return None;
-        }
-        let now = Written { at, ..written };
-        state.written = Some(now);
-        let attr = overlaid(&state);
-        drop(state);
-        if let Some(open) = table.open.get_mut(&file.ino) {
-            open.written = Some(now);
-            table.note(&Entry::Wrote { ino: file.ino, written: now });
-        }
-        drop(table);
-        Some(attr)
-    }
-
-    /// A meta knows of these bytes now, and says so.
-    pub(crate) fn told(&self, file: &File, written: Written, told: Told) {
-        let attr = told.attr;
-        let mut table = self.table.lock();
-        let mut state = file.state.lock();
-        let was_last = state.written == Some(written);
-        state.take(attr);
-        state.version = state.version.max(told.version);
-        if was_last {
-            state.written = None;
-        }
-        file.fills.lock().learn(&state.attr);
-        drop(state);
-        if let Some(open) = table.open.get_mut(&file.ino) {
-            open.note_taken();
-        }
-        if !was_last {
-            return;
-        }
-        if let Some(open) = table.open.get_mut(&file.ino) {
-            open.written = None;
-            table.note(&Entry::Told { ino: file.ino });
-        }
     }
 
     /// The kernel has the answer to a request, and does not send it again.

@@ -14,7 +14,7 @@ use millpond_types::meta::{INLINE_MAX, Ino, LockSpace, Timestamp};
 use millpond_types::wire::{Reader, WireError, Writer};
 
 use crate::cached::Key;
-use crate::files::{Backed, Held, Owner, Written};
+use crate::files::{Backed, Held, LockBytes, Owner, Telling, Written};
 
 /// Bytes of the region; pages that are not written cost nothing.
 pub(crate) const REGION_BYTES: usize = 16 << 20;
@@ -42,9 +42,13 @@ pub(crate) enum Entry {
     IsOpen { ino: Ino, times: u32 },
     /// Bytes were written that no meta knows of.
     Wrote { ino: Ino, written: Written },
-    /// A meta knows of all that was written.
+    /// A meta knows of all that was written, and is told of nothing.
     Told { ino: Ino },
-    /// Somebody may have a lock of it.
+    /// A meta is about to be told of this, which is all that was written so far.
+    Telling { ino: Ino, telling: Telling },
+    /// It has answered, and more was written meanwhile.
+    Answered { ino: Ino },
+    /// Somebody may have a lock of it: what earlier builds wrote, beside the owner.
     Locked { ino: Ino },
     /// The kernel was told of all changes made elsewhere up to this version.
     Heard { version: u64 },
@@ -64,10 +68,12 @@ pub(crate) enum Entry {
     Kept { number: u64 },
     /// The mount's session has ended, and this one is in its place.
     Session { session: u64 },
-    /// This one may have locks of a file.
-    LockedBy { ino: Ino, owner: Owner },
+    /// This one may have locks of these bytes of a file, and of no others; if it is left, they are to be given back.
+    Locker { ino: Ino, owner: Owner, is_left: bool, ranges: Vec<LockBytes> },
     /// It has none any more.
     Unlocked { ino: Ino, owner: Owner },
+    /// Its number has none of these bytes any more, whatever handle they came through.
+    UnlockedBytes { ino: Ino, owner: Owner, bytes: LockBytes },
     /// A request appends its bytes there.
     Appends { unique: u64, offset: u64 },
 }
@@ -86,6 +92,27 @@ fn read_time(r: &mut Reader<'_>) -> Result<Timestamp, WireError> {
     Ok(Timestamp { secs: r.u64()?.cast_signed(), nanos: r.u32()? })
 }
 
+fn write_written(w: &mut Writer, kind: u8, (ino, written): (Ino, Written)) {
+    write_number(w, kind, ino.0);
+    w.u64(written.end);
+    write_time(w, written.at);
+    w.u64(written.data);
+}
+
+fn read_written(r: &mut Reader<'_>) -> Result<(Ino, Written), WireError> {
+    let (ino, end) = (Ino(r.u64()?), r.u64()?);
+    let at = read_time(r)?;
+    Ok((ino, Written { end, at, data: r.u64()? }))
+}
+
+fn write_held(w: &mut Writer, ino: Ino, held: &Held) {
+    write_number(w, 12, ino.0);
+    w.u64(held.data);
+    write_time(w, held.at);
+    w.u32(held.offset);
+    w.bytes16(&held.bytes);
+}
+
 fn write_owner(w: &mut Writer, kind: u8, (ino, owner): (Ino, Owner)) {
     write_number(w, kind, ino.0);
     w.u8(owner.space as u8);
@@ -101,6 +128,28 @@ fn read_owner(r: &mut Reader<'_>) -> Result<(Ino, Owner), WireError> {
         _ => return Err(WireError::Field("kind of a lock")),
     };
     Ok((ino, Owner { space, number: r.u64()?, handle: r.u64()? }))
+}
+
+fn write_locker(w: &mut Writer, of: (Ino, Owner), (is_left, ranges): (bool, &[LockBytes])) {
+    write_owner(w, 22, of);
+    w.u8(u8::from(is_left));
+    w.u8(u8::try_from(ranges.len()).unwrap_or(u8::MAX));
+    for bytes in ranges {
+        write_bytes(w, *bytes);
+    }
+}
+
+fn write_bytes(w: &mut Writer, bytes: LockBytes) {
+    w.u64(bytes.start);
+    w.u64(bytes.end);
+}
+
+fn read_bytes(r: &mut Reader<'_>) -> Result<LockBytes, WireError> {
+    let bytes = LockBytes { start: r.u64()?, end: r.u64()? };
+    if bytes.start > bytes.end {
+        return Err(WireError::Field("bytes of a lock"));
+    }
+    Ok(bytes)
 }
 
 impl Entry {
@@ -124,21 +173,13 @@ impl Entry {
                 w.u64(ino.0);
                 w.u32(times);
             }
-            Self::Wrote { ino, written } => {
-                w.u8(7);
-                w.u64(ino.0);
-                w.u64(written.end);
-                write_time(&mut w, written.at);
-                w.u64(written.data);
+            Self::Wrote { ino, written } => write_written(&mut w, 7, (ino, written)),
+            Self::Telling { ino, telling } => {
+                write_written(&mut w, 24, (ino, telling.written));
+                w.u64(telling.sequence);
+                w.u32(telling.hour);
             }
-            Self::Held { ino, ref held } => {
-                w.u8(12);
-                w.u64(ino.0);
-                w.u64(held.data);
-                write_time(&mut w, held.at);
-                w.u32(held.offset);
-                w.bytes16(&held.bytes);
-            }
+            Self::Held { ino, ref held } => write_held(&mut w, ino, held),
             Self::Sending { ino, sequence, hour } => {
                 w.u8(13);
                 w.u64(ino.0);
@@ -159,8 +200,15 @@ impl Entry {
             }
             Self::Kept { number } => write_number(&mut w, 16, number),
             Self::Session { session } => write_number(&mut w, 18, session),
-            Self::LockedBy { ino, owner } => write_owner(&mut w, 19, (ino, owner)),
             Self::Unlocked { ino, owner } => write_owner(&mut w, 20, (ino, owner)),
+            Self::Locker { ino, owner, is_left, ref ranges } => {
+                write_locker(&mut w, (ino, owner), (is_left, ranges));
+            }
+            Self::UnlockedBytes { ino, owner, bytes } => {
+                write_owner(&mut w, 23, (ino, owner));
+                write_bytes(&mut w, bytes);
+            }
+            Self::Answered { ino } => write_number(&mut w, 25, ino.0),
             Self::Appends { unique, offset } => {
                 write_number(&mut w, 21, unique);
                 w.u64(offset);
@@ -187,9 +235,13 @@ impl Entry {
             5 => Self::Closed { unique: r.u64()?, ino: Ino(r.u64()?) },
             6 => Self::IsOpen { ino: Ino(r.u64()?), times: r.u32()? },
             7 => {
-                let (ino, end) = (Ino(r.u64()?), r.u64()?);
-                let at = read_time(&mut r)?;
-                Self::Wrote { ino, written: Written { end, at, data: r.u64()? } }
+                let (ino, written) = read_written(&mut r)?;
+                Self::Wrote { ino, written }
+            }
+            24 => {
+                let (ino, written) = read_written(&mut r)?;
+                let telling = Telling { written, sequence: r.u64()?, hour: r.u32()? };
+                Self::Telling { ino, telling }
             }
             8 => Self::Told { ino: Ino(r.u64()?) },
             9 => Self::Locked { ino: Ino(r.u64()?) },
@@ -217,15 +269,27 @@ impl Entry {
                 Self::Backed { ino, backed: Backed { id, key: Key::decode(&mut r)? } }
             }
             18 => Self::Session { session: r.u64()? },
+            // Of earlier builds, which did not tell ranges apart.
             19 => {
                 let (ino, owner) = read_owner(&mut r)?;
-                Self::LockedBy { ino, owner }
+                Self::Locker { ino, owner, is_left: false, ranges: vec![LockBytes::ALL] }
             }
             20 => {
                 let (ino, owner) = read_owner(&mut r)?;
                 Self::Unlocked { ino, owner }
             }
             21 => Self::Appends { unique: r.u64()?, offset: r.u64()? },
+            22 => {
+                let ((ino, owner), is_left) = (read_owner(&mut r)?, r.u8()? != 0);
+                let count = r.u8()?;
+                let ranges = (0..count).map(|_| read_bytes(&mut r)).collect::<Result<_, _>>()?;
+                Self::Locker { ino, owner, is_left, ranges }
+            }
+            23 => {
+                let (ino, owner) = read_owner(&mut r)?;
+                Self::UnlockedBytes { ino, owner, bytes: read_bytes(&mut r)? }
+            }
+            25 => Self::Answered { ino: Ino(r.u64()?) },
             _ => return Err(WireError::Field("kind of a journal entry")),
         };
         r.finish()?;
@@ -395,7 +459,16 @@ mod tests {
             Entry::Kept { number: 9 },
             Entry::Backed { ino: Ino(8), backed: Backed { id: 5, key: key(7, 1 << 33) } },
             Entry::Session { session: 70 },
-            Entry::LockedBy { ino: Ino(1), owner },
+            Entry::Telling { ino: Ino(1), telling: Telling { written, sequence: 4, hour: 8 } },
+            Entry::Answered { ino: Ino(1) },
+            Entry::Locker { ino: Ino(1), owner, is_left: false, ranges: vec![LockBytes::ALL] },
+            Entry::Locker {
+                ino: Ino(1),
+                owner,
+                is_left: true,
+                ranges: vec![LockBytes { start: 3, end: 3 }, LockBytes { start: 5, end: 9 }],
+            },
+            Entry::UnlockedBytes { ino: Ino(1), owner, bytes: LockBytes { start: 3, end: 3 } },
             Entry::Unlocked { ino: Ino(1), owner },
             Entry::Appends { unique: 8, offset: 1 << 40 },
         ]

@@ -1,5 +1,9 @@
 //! The thread that hears of changes made elsewhere, and has the kernel drop what it keeps of them.
+//!
+//! It never enters the kernel itself ([`Notices`](crate::notices::Notices) do): a page that somebody reads meanwhile keeps a
+//! notice waiting, and whoever hears nothing for so long would believe what is old.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,13 +21,47 @@ const DEAF_AFTER: Duration = Duration::from_secs(2);
 /// Between two questions when the first one failed.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// Inodes that one job has the kernel drop.
+const DROPPED_AT_ONCE: usize = 64;
+
 #[derive(Debug)]
 struct Shared {
     active: Mutex<bool>,
     ended: Condvar,
+    told: Mutex<Told>,
 }
 
-/// The thread of a mount. Once this is dropped it does not touch the kernel any more, and soon ends.
+/// Up to where the kernel was told of changes: by jobs that end in any order.
+#[derive(Debug, Default)]
+struct Told {
+    next: u64,
+    /// Version, and jobs that are left, of what was heard and is not told yet.
+    parts: BTreeMap<u64, (u64, usize)>,
+}
+
+impl Told {
+    fn begin(&mut self, version: u64, jobs: usize) -> u64 {
+        self.next += 1;
+        self.parts.insert(self.next, (version, jobs));
+        self.next
+    }
+
+    /// A job of a part is done; the version up to which all are, if that is another one now.
+    fn done(&mut self, part: u64) -> Option<u64> {
+        if let Some((_, left)) = self.parts.get_mut(&part) {
+            *left = left.saturating_sub(1);
+        }
+        let mut newest = None;
+        while let Some(first) = self.parts.first_entry()
+            && first.get().1 == 0
+        {
+            newest = Some(first.remove().0);
+        }
+        newest
+    }
+}
+
+/// The thread of a mount. Once this is dropped it begins nothing any more, and soon ends.
 pub(crate) struct Listener {
     shared: Arc<Shared>,
     _thread: ThreadHandle<()>,
@@ -35,9 +73,11 @@ impl Listener {
     /// # Errors
     /// When the system has no thread left.
     pub(crate) fn start(fs: &Arc<Fs>, device: Arc<Device>) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared { active: Mutex::new(true), ended: Condvar::new() });
+        let (active, ended, told) = (Mutex::new(true), Condvar::new(), Mutex::default());
+        let shared = Arc::new(Shared { active, ended, told });
         let (fs, of_thread) = (Arc::clone(fs), Arc::clone(&shared));
-        let thread = thread("mp-listener", move || run(&fs, &device, &of_thread))?;
+        let thread =
+            thread("mp-listener", move || Hearing { fs, device, shared: of_thread }.run())?;
         Ok(Self { shared, _thread: thread })
     }
 }
@@ -50,58 +90,124 @@ impl Drop for Listener {
     }
 }
 
-fn run(fs: &Fs, device: &Device, shared: &Shared) {
-    let mut heard = RealClock::tick();
-    loop {
-        let (session, after) = (fs.backend.session(), fs.leases.position());
-        let news = fs.backend.client.meta_news(&MetaWatch { session, after, wait_ms: WAIT_MS });
-        // Held while the kernel is told: who takes the mount over begins after that.
-        let mut active = shared.active.lock();
-        if !*active {
-            return;
-        }
-        match news {
-            Ok(news) => {
-                heard = RealClock::tick();
-                take(fs, device, &news);
+/// What the thread has.
+struct Hearing {
+    fs: Arc<Fs>,
+    device: Arc<Device>,
+    shared: Arc<Shared>,
+}
+
+impl Hearing {
+    fn run(&self) {
+        let (fs, shared) = (&self.fs, &self.shared);
+        let mut heard = RealClock::tick();
+        loop {
+            let (session, after) = (fs.backend.session(), fs.leases.position());
+            let news = fs.backend.client.meta_news(&MetaWatch { session, after, wait_ms: WAIT_MS });
+            // Held while notices are ordered, which waits for nothing: who takes the mount over begins after that.
+            let mut active = shared.active.lock();
+            if !*active {
+                return;
             }
-            Err(error) => {
-                let deaf = RealClock::tick().since(heard) > DEAF_AFTER;
-                if deaf && fs.leases.deafen() {
-                    tracing::warn!("no meta tells of changes, nothing is cached: {error}");
-                    drop_all(fs, device);
+            match news {
+                Ok(news) => {
+                    heard = RealClock::tick();
+                    self.take(&news);
                 }
-                shared.ended.wait_for(&mut active, PAUSE);
+                Err(error) => {
+                    let deaf = RealClock::tick().since(heard) > DEAF_AFTER;
+                    if deaf && fs.leases.deafen() {
+                        tracing::warn!("no meta tells of changes, nothing is cached: {error}");
+                        for notice in self.drop_all() {
+                            let device = Arc::clone(&self.device);
+                            fs.notices.run(move || notice.give(&device));
+                        }
+                    }
+                    shared.ended.wait_for(&mut active, PAUSE);
+                }
+            }
+        }
+    }
+
+    fn take(&self, news: &MetaNews) {
+        let fs = &self.fs;
+        fs.leases.hear(news);
+        let mut notices = if news.gap { self.drop_all() } else { Vec::new() };
+        for (_, change) in &news.changes {
+            if let Changed::Inode(ino) = change {
+                fs.ahead.changed(*ino);
+                fs.backend.behind.delegations.iter().for_each(|all| all.hint(*ino));
+            }
+            notices.push(Notice::Change(change.clone()));
+        }
+        let part = self.shared.told.lock().begin(news.version, notices.len());
+        if notices.is_empty() {
+            note(fs, &self.shared, part);
+        }
+        for notice in notices {
+            let (of_job, device) = (Arc::clone(fs), Arc::clone(&self.device));
+            let shared = Arc::clone(&self.shared);
+            fs.notices.run(move || {
+                notice.give(&device);
+                note(&of_job, &shared, part);
+            });
+        }
+    }
+
+    /// What has the kernel drop everything that it may have been told.
+    fn drop_all(&self) -> Vec<Notice> {
+        self.fs.ahead.all_changed();
+        // Kernels before 6.16 keep names for as long as they were told to.
+        let _ = self.device.inc_epoch();
+        let all = self.fs.leases.forget_told();
+        all.chunks(DROPPED_AT_ONCE).map(|some| Notice::Inodes(some.to_vec())).collect()
+    }
+}
+
+/// What the kernel is to drop.
+enum Notice {
+    Change(Changed),
+    Inodes(Vec<u64>),
+}
+
+impl Notice {
+    fn give(&self, device: &Device) {
+        // The errors are those of a mount that has just gone, and of what the kernel does not know.
+        match self {
+            Self::Change(Changed::Inode(ino)) => drop(device.inval_inode(ino.0, Pages::All)),
+            Self::Change(Changed::Name(dir, name)) => {
+                let _ = device.expire_entry(dir.0, name.as_bytes());
+            }
+            Self::Inodes(all) => {
+                for ino in all {
+                    let _ = device.inval_inode(*ino, Pages::All);
+                }
             }
         }
     }
 }
 
-fn take(fs: &Fs, device: &Device, news: &MetaNews) {
-    fs.leases.hear(news);
-    if news.gap {
-        drop_all(fs, device);
+/// A notice of a part was given, or there are none.
+fn note(fs: &Fs, shared: &Shared, part: u64) {
+    // Under the lock, so that versions are noted in their order.
+    let mut told = shared.told.lock();
+    if let Some(version) = told.done(part) {
+        fs.files().heard(version);
     }
-    // The errors are those of a mount that has just gone.
-    for (_, change) in &news.changes {
-        if let Changed::Inode(ino) = change {
-            fs.ahead.changed(*ino);
-            fs.backend.behind.delegations.iter().for_each(|all| all.hint(*ino));
-        }
-        let _ = match change {
-            Changed::Inode(ino) => device.inval_inode(ino.0, Pages::All),
-            Changed::Name(dir, name) => device.expire_entry(dir.0, name.as_bytes()),
-        };
-    }
-    fs.files().heard(news.version);
 }
 
-/// Has the kernel drop everything that it may have been told.
-fn drop_all(fs: &Fs, device: &Device) {
-    fs.ahead.all_changed();
-    // Kernels before 6.16 keep names for as long as they were told to.
-    let _ = device.inc_epoch();
-    for ino in fs.leases.forget_told() {
-        let _ = device.inval_inode(ino, Pages::All);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_was_told_up_to_where_all_before_are_done() {
+        let mut told = Told::default();
+        let [first, second, third] = [(7, 2), (8, 0), (9, 1)].map(|(v, jobs)| told.begin(v, jobs));
+        assert_eq!((told.done(third), told.done(second)), (None, None));
+        assert_eq!(told.done(first), None);
+        assert_eq!(told.done(first), Some(9));
+        let last = told.begin(10, 0);
+        assert_eq!(told.done(last), Some(10));
     }
 }

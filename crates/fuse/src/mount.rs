@@ -28,6 +28,7 @@ use crate::fs::{Fs, wishes};
 use crate::journal::{Journal, REGION_BYTES};
 use crate::leases::Leases;
 use crate::listener::Listener;
+use crate::notices::Notices;
 use crate::options::{Mode, MountSpec, OptionError};
 use crate::session::{self, Keeper, Wake};
 use crate::watch::{Picture, Watch};
@@ -314,8 +315,21 @@ fn open(
     let memory = Arc::new(Memory::new(spec.budgets.memory));
     let ahead = Ahead::new(mode, spec.read_ahead, memory);
     let bandwidth = Bandwidth::new(spec.budgets);
-    let fs = Fs { backend, remembers, mode, wake, leases, device, watch, ahead, bandwidth, cached };
-    Ok(Arc::new(fs))
+    let notices = Notices::start().map_err(os("starting a thread"))?;
+    Ok(Arc::new(Fs {
+        backend,
+        remembers,
+        mode,
+        wake,
+        leases,
+        device,
+        watch,
+        ahead,
+        bandwidth,
+        cached,
+        notices,
+        timeout: spec.timeout,
+    }))
 }
 
 fn serve(

@@ -1,10 +1,12 @@
 //! How to mount.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use millpond_client::ClientOptions;
+use millpond_types::units::parse_duration;
 
 use crate::budget::Budgets;
 use crate::cached::CacheOptions;
@@ -96,6 +98,8 @@ pub struct MountSpec {
     pub noexec: bool,
     /// Threads that serve requests.
     pub threads: usize,
+    /// A request of the kernel is answered within this, whatever dies.
+    pub timeout: Duration,
     /// The root has `.stats` and `.accesslog`.
     pub watch: bool,
     /// The mount reads ahead what the kernel does not.
@@ -117,6 +121,10 @@ pub struct MountSpec {
 const THREADS_DEFAULT: usize = 16;
 /// More would wait for each other's connections.
 const THREADS_MAX: usize = 63;
+/// A node that is gone costs seconds; a cluster that is gone for longer should be noticed.
+pub(crate) const TIMEOUT_DEFAULT: Duration = Duration::from_mins(1);
+/// Less would be passed by a busy disk; more is no bound.
+const TIMEOUT_RANGE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(1);
 
 impl MountSpec {
     /// The defaults for a cluster and a mount point.
@@ -132,6 +140,7 @@ impl MountSpec {
             dev: true,
             noexec: false,
             threads: THREADS_DEFAULT,
+            timeout: TIMEOUT_DEFAULT,
             watch: true,
             read_ahead: true,
             delegations: true,
@@ -180,6 +189,13 @@ impl MountSpec {
                         fix: format!("use 1 to {THREADS_MAX}"),
                     })?;
                 }
+                ("timeout", Some(time)) => {
+                    let parsed = parse_duration(time).ok().filter(|t| TIMEOUT_RANGE.contains(t));
+                    self.timeout = parsed.ok_or_else(|| OptionError {
+                        option: option.to_owned(),
+                        fix: "use a time from 1s to 1h, such as 30s or 5m".to_owned(),
+                    })?;
+                }
                 _ => {
                     let budget = value.and_then(|value| self.budgets.apply(name, value));
                     if let Some(taken) = budget.or_else(|| self.cache.apply(name, value)) {
@@ -187,7 +203,7 @@ impl MountSpec {
                         continue;
                     }
                     let known = "mode=NAME, ro, rw, allow_other, noallow_other, suid, nosuid, dev, \
-                                 nodev, exec, noexec, watch, nowatch, threads=N, memory=SIZE, bandwidth=RATE, \
+                                 nodev, exec, noexec, watch, nowatch, threads=N, timeout=TIME, memory=SIZE, bandwidth=RATE, \
                                  read_bandwidth=RATE, write_bandwidth=RATE, read_ahead, noread_ahead, \
                                  delegations, nodelegations, \
                                  cache=FOLDER, cache_size=SIZE, passthrough, nopassthrough, io_uring";
@@ -223,12 +239,16 @@ mod tests {
     #[test]
     fn options_are_taken_and_wrong_ones_named() {
         let mut spec = spec();
-        spec.apply("mode=strict,ro,noexec,threads=3,").unwrap();
+        spec.apply("mode=strict,ro,noexec,threads=3,timeout=1.5m,").unwrap();
+        assert_eq!(spec.timeout, Duration::from_secs(90));
         assert_eq!((spec.mode, spec.threads), (Mode::Strict, 3));
         assert!(spec.is_read_only() && spec.noexec);
         for (wrong, part) in [
             ("mode=lax", "close-to-open"),
             ("threads=0", "1 to 63"),
+            ("timeout=0s", "1s to 1h"),
+            ("timeout=2h", "1s to 1h"),
+            ("timeout=long", "1s to 1h"),
             ("colour", "no option"),
             ("memory=1MiB,threads=16", "16 threads"),
             ("mode=strict,delegations", "close-to-open"),

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millpond_fuse_wire::{Device, Reply, ReplyTo};
+use millpond_fuse_wire::Reply;
 use parking_lot::{Condvar, Mutex};
 
 use crate::early::Early;
 use crate::errno::Errno;
-use crate::fs::{Fs, Waiting};
-use crate::watch::Started;
-use crate::worker::send;
+use crate::fs::{Answer, Fs, Waiting};
+use crate::worker::Unanswered;
 
 /// Pauses between attempts: short at first, since locks are mostly held for a moment.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
@@ -20,16 +19,10 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 struct Waiter {
     waiting: Waiting,
-    started: Started,
-    to: ReplyTo,
-    device: Arc<Device>,
-}
-
-impl Waiter {
-    fn answer(self, fs: &Fs, reply: &Reply<'_>) {
-        fs.watch.end(self.started, Some(reply));
-        send(&self.device, self.to, reply);
-    }
+    request: Unanswered,
+    /// It is being tried: what comes of that is the answer, also where nobody wants to wait any longer.
+    is_tried: bool,
+    is_interrupted: bool,
 }
 
 #[derive(Debug, Default)]
@@ -37,6 +30,12 @@ struct Queue {
     waiters: Vec<Waiter>,
     early: Early,
     ended: bool,
+}
+
+impl Queue {
+    fn place_of(&self, unique: u64) -> Option<usize> {
+        self.waiters.iter().position(|waiter| waiter.request.unique == unique)
+    }
 }
 
 /// The requests of a mount that wait. When the process ends they are forgotten: the kernel sends them
@@ -49,32 +48,28 @@ pub(crate) struct Waiters {
 
 impl Waiters {
     /// Has a request wait, unless its caller does not want to any longer.
-    pub(crate) fn add(
-        &self,
-        fs: &Fs,
-        waiting: Waiting,
-        started: Started,
-        (to, device): (ReplyTo, Arc<Device>),
-    ) {
-        let waiter = Waiter { waiting, started, to, device };
+    pub(crate) fn add(&self, fs: &Fs, waiting: Waiting, request: Unanswered) {
         let mut queue = self.queue.lock();
-        if queue.early.take(waiter.waiting.unique) {
+        if queue.early.take(request.unique) {
             drop(queue);
-            return waiter.answer(fs, &Reply::Error(libc::EINTR));
+            return request.answer(fs, &Reply::Error(waiting.interrupted()));
         }
-        queue.waiters.push(waiter);
+        let (is_tried, is_interrupted) = (false, false);
+        queue.waiters.push(Waiter { waiting, request, is_tried, is_interrupted });
         self.changed.notify_one();
     }
 
     /// The caller of a request does not want to wait any longer.
     pub(crate) fn interrupt(&self, fs: &Fs, unique: u64) {
         let mut queue = self.queue.lock();
-        let found = queue.waiters.iter().position(|waiter| waiter.waiting.unique == unique);
-        let Some(waiter) = found.map(|at| queue.waiters.swap_remove(at)) else {
-            return queue.early.note(unique);
-        };
+        let Some(at) = queue.place_of(unique) else { return queue.early.note(unique) };
+        if queue.waiters[at].is_tried {
+            queue.waiters[at].is_interrupted = true;
+            return;
+        }
+        let Waiter { waiting, request, .. } = queue.waiters.swap_remove(at);
         drop(queue);
-        waiter.answer(fs, &Reply::Error(libc::EINTR));
+        request.answer(fs, &Reply::Error(waiting.interrupted()));
     }
 
     /// Ends the thread.
@@ -84,10 +79,10 @@ impl Waiters {
     }
 
     /// Tries until [`Waiters::end`].
-    pub(crate) fn run(&self, fs: &Fs) {
+    pub(crate) fn run(&self, fs: &Arc<Fs>) {
         let mut pause = PAUSE_MIN;
         loop {
-            let tried: Vec<Waiting> = {
+            let all: Vec<u64> = {
                 let mut queue = self.queue.lock();
                 while queue.waiters.is_empty() && !queue.ended {
                     self.changed.wait(&mut queue);
@@ -99,32 +94,37 @@ impl Waiters {
                 if queue.ended {
                     return;
                 }
-                queue.waiters.iter().map(|waiter| waiter.waiting).collect()
+                queue.waiters.iter().map(|waiter| waiter.request.unique).collect()
             };
             pause = (pause * 2).min(PAUSE_MAX);
-            for waiting in tried {
-                if let Some(done) = fs.try_again(&waiting) {
-                    self.answer(fs, &waiting, done);
-                }
+            for unique in all {
+                self.try_one(fs, unique);
             }
         }
     }
 
-    fn answer(&self, fs: &Fs, waiting: &Waiting, done: Result<(), Errno>) {
-        let mut queue = self.queue.lock();
-        let at = queue.waiters.iter().position(|other| other.waiting.unique == waiting.unique);
-        let Some(waiter) = at.map(|at| queue.waiters.swap_remove(at)) else {
-            drop(queue);
-            // Interrupted meanwhile: nobody would give the lock back.
-            if done.is_ok() {
-                fs.give_back(waiting);
-            }
-            return;
+    fn try_one(&self, fs: &Arc<Fs>, unique: u64) {
+        let begin = |queue: &mut Queue| {
+            let at = queue.place_of(unique)?;
+            queue.waiters[at].is_tried = true;
+            Some(queue.waiters[at].waiting)
         };
+        // Interrupted meanwhile.
+        let Some(waiting) = begin(&mut self.queue.lock()) else { return };
+        let done = fs.try_again(&waiting);
+        let mut queue = self.queue.lock();
+        let Some(at) = queue.place_of(unique) else { return };
+        if done.is_none() && !queue.waiters[at].is_interrupted {
+            queue.waiters[at].is_tried = false;
+            return;
+        }
+        let Waiter { request, .. } = queue.waiters.swap_remove(at);
         drop(queue);
         match done {
-            Ok(()) => waiter.answer(fs, &Reply::Done),
-            Err(Errno(errno)) => waiter.answer(fs, &Reply::Error(errno)),
+            Some(Ok(None)) => request.answer(fs, &Reply::Done),
+            Some(Ok(Some(stale))) => request.after_drop(fs, stale, Answer::Done),
+            Some(Err(Errno(errno))) => request.answer(fs, &Reply::Error(errno)),
+            None => request.answer(fs, &Reply::Error(waiting.interrupted())),
         }
     }
 }

@@ -11,8 +11,10 @@ use millpond_fuse_wire::abi::InitFlags;
 use millpond_fuse_wire::{Device, Operation, Received, Reply, ReplyTo, Request, RequestBuffer};
 use parking_lot::{Condvar, Mutex};
 
-use crate::fs::Fs;
+use crate::deadline::Serving;
+use crate::fs::{Answer, Aside, Fs, Stale};
 use crate::waiters::Waiters;
+use crate::watch::Started;
 use crate::{ahead, cached};
 
 mod look;
@@ -284,11 +286,47 @@ fn serve_one(
         }
         send(device, to, &reply);
     };
-    let waiting = fs.dispatch(request, scratch, &mut answer);
+    let serving = Serving::within(fs.timeout);
+    let aside = fs.dispatch(request, scratch, &mut answer);
+    drop(serving);
     let Some(started) = started else { return };
-    match waiting {
-        Some(waiting) => shared.waiters.add(fs, waiting, started, (to, Arc::clone(device))),
-        None => fs.watch.end(started, None),
+    let unique = request.unique();
+    let unanswered = Unanswered { unique, started, to, device: Arc::clone(device) };
+    match aside {
+        Some(Aside::Waits(waiting)) => shared.waiters.add(fs, waiting, unanswered),
+        Some(Aside::Drops(stale, answer)) => unanswered.after_drop(fs, stale, answer),
+        None => fs.watch.end(unanswered.started, None),
+    }
+}
+
+/// A request whose answer another thread sends.
+#[derive(Debug)]
+pub(crate) struct Unanswered {
+    /// The kernel's number of it.
+    pub(crate) unique: u64,
+    pub(crate) started: Started,
+    pub(crate) to: ReplyTo,
+    pub(crate) device: Arc<Device>,
+}
+
+impl Unanswered {
+    pub(crate) fn answer(self, fs: &Fs, reply: &Reply<'_>) {
+        fs.watch.end(self.started, Some(reply));
+        send(&self.device, self.to, reply);
+        fs.files().answered(self.unique);
+    }
+
+    /// Answers once the kernel has dropped what it has of a file.
+    pub(crate) fn after_drop(self, fs: &Arc<Fs>, stale: Stale, answer: Answer) {
+        let of_job = Arc::clone(fs);
+        fs.notices.run(move || {
+            // The errors are those of what the kernel does not know.
+            let _ = self.device.inval_inode(stale.ino.0, stale.pages);
+            if let Some(version) = stale.version {
+                of_job.leases.tells(stale.ino, version);
+            }
+            self.answer(&of_job, &answer.reply());
+        });
     }
 }
 

@@ -9,6 +9,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::Shared;
 use super::detect::Span;
+use crate::deadline;
 
 /// How a piece does.
 #[derive(Debug)]
@@ -89,7 +90,9 @@ impl Piece {
     pub(super) fn copy(&self, at: u64, buf: &mut [u8]) -> usize {
         let mut state = self.state.lock();
         while matches!(*state, State::Coming) {
-            self.arrived.wait(&mut state);
+            if self.arrived.wait_for(&mut state, deadline::patience()).timed_out() {
+                return 0;
+            }
         }
         let State::Here(bytes, read) = &mut *state else {
             // Whoever reads it now is faster than the thread that has not begun.

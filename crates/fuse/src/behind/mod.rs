@@ -34,7 +34,8 @@ pub(crate) use self::names::{Known, Names};
 use self::order::{Key, Order};
 use self::single::Single;
 pub(crate) use self::threads::{PROMISES_AT_ONCE, Threads};
-use crate::backend::{PATIENCE, Told};
+use crate::backend::Told;
+use crate::deadline;
 use crate::errno::Errno;
 use crate::files::Files;
 
@@ -243,7 +244,7 @@ impl Behind {
     /// are kept. False when none is for long, or this process makes no more: then the caller has a meta do it.
     pub(crate) fn promise(&self, files: &Files, ino: Ino, request: &MetaRequest) -> bool {
         let mut state = self.state.lock();
-        let until = RealClock::tick().plus(PATIENCE);
+        let until = RealClock::tick().plus(deadline::patience());
         self.wait_while(&mut state, until, |state| !state.has_room(request));
         if state.ended || state.draining || !state.has_room(request) {
             return false;
@@ -286,7 +287,8 @@ impl Behind {
     /// Waits for what an operation comes after.
     ///
     /// # Errors
-    /// `EIO` when this process keeps no more promises: the next one does, and the operation comes after that.
+    /// `EIO` when this process keeps no more promises: the next one does, and the operation comes after that; and when it
+    /// is too late for the request that waits.
     pub(crate) fn wait_before(&self, op: &MetaOp) -> Result<(), Errno> {
         if self.pending.load(Ordering::Acquire) == 0 {
             return Ok(());
@@ -390,7 +392,7 @@ impl Behind {
         touches: impl Fn(&Key) -> bool + Copy,
     ) -> Result<(), Errno> {
         let Some(last) = last else { return Ok(()) };
-        let until = Tick(u64::MAX);
+        let until = deadline::until();
         self.wait_while(&mut state, until, |state| state.order.is_pending(last, touches));
         if state.order.is_pending(last, touches) { Err(Errno::IO) } else { Ok(()) }
     }
@@ -481,6 +483,15 @@ impl Behind {
         state.ready.remove(place);
         (state.taken, _) = (RealClock::tick(), state.fresh.remove(&number));
         state.promises.get(&number).map(Arc::clone)
+    }
+
+    /// A promise that was taken is to be kept by somebody else.
+    fn put_back(&self, promise: &Promise) {
+        let mut state = self.state.lock();
+        if !state.ended && state.promises.contains_key(&promise.number) {
+            state.ready.push_front((promise.number, Tick(0)));
+            self.work.notify_one();
+        }
     }
 
     /// The next promise that could not be kept, and that the kernel must be told of.

@@ -7,7 +7,8 @@ use millpond_env::{ThreadHandle, thread};
 use millpond_types::meta::{Answered, Ino, MetaError, MetaOp, MetaReply, MetaRequest};
 
 use super::{Outcome, Promise, recalls};
-use crate::backend::{PATIENCE, Told, this_hour};
+use crate::backend::{Told, this_hour};
+use crate::deadline::{self, patience};
 use crate::errno::Errno;
 use crate::fs::Fs;
 
@@ -89,15 +90,17 @@ impl Fs {
         if behind.is_idle() {
             return behind.failure(ino);
         }
-        if let Some(promise) = behind.take_of(ino) {
-            keep_and_settle(self, &promise);
+        if let Some(promise) = behind.take_of(ino)
+            && !keep_and_settle(self, &promise)
+        {
+            behind.put_back(&promise);
         }
         behind.wait_inode(ino)?;
         behind.failure(ino)
     }
 }
 
-/// Has a meta do what was promised; false when this process keeps no more.
+/// Has a meta do what was promised; false when this process keeps no more, or it is too late for a request.
 fn keep_and_settle(fs: &Fs, promise: &Arc<Promise>) -> bool {
     let (backend, behind) = (&fs.backend, &fs.backend.behind);
     let changes = backend.settled.changes(promise.ino);
@@ -131,7 +134,8 @@ fn unsay(fs: &Fs) {
     }
 }
 
-/// Has a meta do what was promised, however long that takes. Nothing when this process keeps no more.
+/// Has a meta do what was promised, however long that takes. Nothing when this process keeps no more, or this thread has to
+/// answer a request.
 fn keep(fs: &Fs, promise: &Promise) -> Option<Outcome> {
     let backend = &fs.backend;
     let mut request = promise.request.clone();
@@ -142,7 +146,8 @@ fn keep(fs: &Fs, promise: &Promise) -> Option<Outcome> {
             return Some(Outcome::Failed(MetaError::Exists.into()));
         }
         let changes = backend.changes_of_dir(&request.op);
-        let answered = backend.calls.change.timed(|| backend.client.meta(&request, Some(PATIENCE)));
+        let answered =
+            backend.calls.change.timed(|| backend.client.meta(&request, Some(patience())));
         match answered {
             Ok(ref heard @ Answered { answer: Ok(ref reply), version, .. }) => {
                 backend.hear(&request.op, Some(heard), changes);
@@ -160,7 +165,7 @@ fn keep(fs: &Fs, promise: &Promise) -> Option<Outcome> {
             }
             Err(error) => tracing::warn!("a change of names waits for the cluster: {error}"),
         }
-        if !backend.behind.pause(pause) {
+        if !backend.behind.pause(pause.min(patience())) || deadline::is_over() {
             return None;
         }
         pause = (2 * pause).min(PAUSE_MAX);

@@ -117,7 +117,7 @@ impl Table {
         let waiting = self.waiting(file.ino).filter(|waiting| waiting.sent_as.is_none())?;
         let mut state = file.state.lock();
         let known = state.attr;
-        if waiting.held.data != known.data || at > waiting.held.at || at < known.mtime {
+        if waiting.held.data != known.data || at > waiting.held.at || at <= known.mtime {
             return None;
         }
         waiting.held.at = at;

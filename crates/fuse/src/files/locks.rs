@@ -1,17 +1,74 @@
 //! Who may have locks of files: they give them back when they close them, and the next process of the mount knows of
 //! them too.
 //!
-//! The kernel says at each close which process it was, and that one gives all its locks of fcntl(2) back. Locks of an
-//! open file (`F_OFD_SETLK`) come as those of an owner that no close names: they go with the descriptor (`fh`) through
-//! which they were taken, or with the last one.
+//! A lock belongs to one open handle from grant to release. The kernel names an owner by a number: a process for
+//! fcntl(2), an open file for flock(2) and `F_OFD_SETLK`; and it uses the number of an open file again as soon as that is
+//! closed, while the word of the close (RELEASE, which nobody waits for) may be on its way. So whatever has locks is
+//! known by its number and the handle through which they came, and with which ranges: what a late word takes back is
+//! what came through its own handle. The kernel does not say which locks are those of `F_OFD_SETLK`; a process gives
+//! all of its own back at each close (FLUSH, which it waits for), so those that are left at a RELEASE are.
 
-use millpond_types::meta::{Ino, LockSpace};
+use std::time::Duration;
+
+use millpond_env::RealClock;
+use millpond_types::Tick;
+use millpond_types::meta::{FileLock, Ino, LockSpace};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{Files, Table};
+use crate::deadline;
+use crate::errno::Errno;
 use crate::journal::Entry;
 
 /// Locks that could not be given back are remembered of so many owners.
 const LEFT_MAX: usize = 1 << 12;
+/// Ranges that are told apart of one owner and handle; of more, what lies between them counts too.
+const RANGES_MAX: usize = 64;
+/// Locks of so many owners change at the same time.
+const LANES: usize = 1024;
+
+/// The bytes of a lock, the last one included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bytes {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+impl Bytes {
+    pub(crate) const ALL: Self = Self { start: 0, end: u64::MAX };
+
+    /// Those of a lock: all of a file for flock(2).
+    pub(crate) const fn of(lock: &FileLock) -> Self {
+        match lock.space {
+            LockSpace::Flock => Self::ALL,
+            LockSpace::Posix => Self { start: lock.start, end: lock.end },
+        }
+    }
+
+    const fn holds(self, other: Self) -> bool {
+        self.start <= other.start && other.end <= self.end
+    }
+
+    /// Whether both are one range, or overlap.
+    const fn touches(self, other: Self) -> bool {
+        self.start <= other.end.saturating_add(1) && other.start <= self.end.saturating_add(1)
+    }
+
+    const fn overlaps(self, other: Self) -> bool {
+        self.start <= other.end && other.start <= self.end
+    }
+
+    /// What of this lies before another range, and behind it.
+    fn without(self, other: Self) -> impl Iterator<Item = Self> {
+        let Self { start, end } = self;
+        let meets = self.overlaps(other);
+        let before = Self { start, end: if meets { other.start.wrapping_sub(1) } else { end } };
+        let behind = Self { start: other.end.wrapping_add(1), end };
+        let has_before = !meets || start < other.start;
+        let has_behind = meets && other.end < end;
+        has_before.then_some(before).into_iter().chain(has_behind.then_some(behind))
+    }
+}
 
 /// Somebody who may have locks of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,42 +76,99 @@ pub(crate) struct Owner {
     pub(crate) space: LockSpace,
     /// The kernel's number of it.
     pub(crate) number: u64,
-    /// The open file through which the last lock came; 0 of one that an earlier version opened.
+    /// The open file through which the locks came; 0 of one that an earlier version opened.
     pub(crate) handle: u64,
 }
 
 impl Owner {
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    /// Whether a meta takes both for the same.
+    fn has_number_of(&self, other: &Self) -> bool {
         (self.space, self.number) == (other.space, other.number)
     }
 }
 
 /// The same, as the table has it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Locker {
     owner: Owner,
+    /// What it may have locks of, in no order.
+    ranges: Vec<Bytes>,
     /// What it had could not be given back, and it does not have it any more.
     is_left: bool,
+    /// When a descriptor of its handle was closed, since it asked for a lock: the handle may be closed, too, and the word of
+    /// that be on its way.
+    closing: Option<Tick>,
+}
+
+impl Locker {
+    const fn new(owner: Owner) -> Self {
+        Self { owner, ranges: Vec::new(), is_left: false, closing: None }
+    }
+
+    fn entry(&self, ino: Ino) -> Entry {
+        let Self { owner, is_left, .. } = *self;
+        Entry::Locker { ino, owner, is_left, ranges: self.ranges.clone() }
+    }
+
+    fn add(&mut self, new: Bytes) {
+        let mut new = new;
+        self.ranges.retain(|it| {
+            let joins = it.touches(new);
+            if joins {
+                new = Bytes { start: new.start.min(it.start), end: new.end.max(it.end) };
+            }
+            !joins
+        });
+        self.ranges.push(new);
+        self.bound();
+    }
+
+    fn remove(&mut self, gone: Bytes) {
+        let before = std::mem::take(&mut self.ranges);
+        self.ranges = before.into_iter().flat_map(|it| it.without(gone)).collect();
+        self.bound();
+    }
+
+    /// Keeps few ranges.
+    fn bound(&mut self) {
+        if self.ranges.len() > RANGES_MAX {
+            let start = self.ranges.iter().map(|it| it.start).min().unwrap_or(0);
+            let end = self.ranges.iter().map(|it| it.end).max().unwrap_or(u64::MAX);
+            self.ranges = vec![Bytes { start, end }];
+        }
+    }
 }
 
 impl Table {
-    pub(super) fn locked_by(&mut self, ino: Ino, owner: Owner) {
+    pub(super) fn locked_by(&mut self, ino: Ino, owner: Owner, bytes: Bytes) {
         let all = self.lockers.entry(ino).or_default();
-        match all.iter_mut().find(|it| it.owner.is(&owner)) {
-            Some(known) => known.owner = owner,
-            None => all.push(Locker { owner, is_left: false }),
-        }
+        let at = all.iter().position(|it| it.owner == owner).unwrap_or_else(|| {
+            all.push(Locker::new(owner));
+            all.len() - 1
+        });
+        all[at].add(bytes);
     }
 
-    pub(super) fn unlocked(&mut self, ino: Ino, owner: &Owner) -> bool {
-        let Some(all) = self.lockers.get_mut(&ino) else { return false };
-        let before = all.len();
-        all.retain(|it| !it.owner.is(owner));
-        let is_gone = all.len() < before;
+    /// Nobody of a number has locks of these bytes, whatever handle they came through.
+    pub(super) fn unlocked(&mut self, ino: Ino, owner: &Owner, bytes: Bytes) {
+        self.change_lockers(ino, |all| {
+            for it in all.iter_mut().filter(|it| it.owner.has_number_of(owner)) {
+                it.remove(bytes);
+            }
+            all.retain(|it| !it.ranges.is_empty());
+        });
+    }
+
+    pub(super) fn locker_gone(&mut self, ino: Ino, owner: &Owner) {
+        self.change_lockers(ino, |all| all.retain(|it| it.owner != *owner));
+    }
+
+    fn change_lockers(&mut self, ino: Ino, change: impl FnOnce(&mut Vec<Locker>)) {
+        let Some(all) = self.lockers.get_mut(&ino) else { return };
+        change(all);
         if all.is_empty() {
             self.lockers.remove(&ino);
         }
-        is_gone
     }
 
     /// Owners of locks of files that nobody has open any more have closed them in an earlier process.
@@ -66,77 +180,191 @@ impl Table {
 
     pub(super) fn lock_entries(&self) -> impl Iterator<Item = Entry> {
         let all = self.lockers.iter().flat_map(|(ino, all)| all.iter().map(move |it| (*ino, it)));
-        all.map(|(ino, it)| Entry::LockedBy { ino, owner: it.owner })
+        all.map(|(ino, it)| it.entry(ino))
+    }
+
+    pub(super) fn set_locker(
+        &mut self,
+        ino: Ino,
+        owner: Owner,
+        (is_left, ranges): (bool, Vec<Bytes>),
+    ) {
+        self.locker_gone(ino, &owner);
+        let locker = Locker { ranges, is_left, ..Locker::new(owner) };
+        self.lockers.entry(ino).or_default().push(locker);
+    }
+
+    /// Takes note of what an owner has now.
+    fn note_locker(&mut self, ino: Ino, owner: &Owner) {
+        let entry = self.lockers_of(ino).find(|it| it.owner == *owner).map(|it| it.entry(ino));
+        self.note(&entry.unwrap_or(Entry::Unlocked { ino, owner: *owner }));
+    }
+
+    fn lockers_of(&self, ino: Ino) -> impl Iterator<Item = &Locker> {
+        self.lockers.get(&ino).into_iter().flatten()
+    }
+}
+
+/// What an owner may have had before it asked for more.
+#[derive(Debug)]
+pub(crate) struct Before(Option<Locker>);
+
+impl Before {
+    /// Whether it may have had some of these.
+    pub(crate) fn had(&self, bytes: Bytes) -> bool {
+        self.0.as_ref().is_some_and(|it| it.ranges.iter().any(|range| range.overlaps(bytes)))
+    }
+}
+
+/// One change of the locks of a number at a time: an unlock that a meta is asked for and what is noted of it are one
+/// step.
+#[derive(Debug)]
+pub(super) struct Lanes(Box<[Mutex<()>]>);
+
+impl Default for Lanes {
+    fn default() -> Self {
+        Self((0..LANES).map(|_| Mutex::default()).collect())
     }
 }
 
 impl Files {
-    /// Somebody is about to lock an open file.
-    pub(crate) fn note_locked(&self, ino: Ino, owner: Owner) {
+    /// While this lives nobody else changes locks of a number.
+    ///
+    /// # Errors
+    /// `EIO` when it is too late for the request that this thread serves.
+    pub(crate) fn lock_lane(&self, ino: Ino, owner: &Owner) -> Result<MutexGuard<'_, ()>, Errno> {
+        let mixed = (ino.0 ^ owner.number.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let lane = usize::try_from(mixed >> 48).unwrap_or(0) % LANES;
+        deadline::lock(&self.lanes.0[lane])
+    }
+
+    /// Somebody is about to ask for a lock. The caller has the lane.
+    pub(crate) fn wants_lock(&self, ino: Ino, owner: Owner, bytes: Bytes) -> Before {
         let mut table = self.table.lock();
-        let Some(open) = table.open.get_mut(&ino) else { return };
-        if !std::mem::replace(&mut open.locked, true) {
-            table.note(&Entry::Locked { ino });
+        let before = table.lockers_of(ino).find(|it| it.owner == owner).cloned();
+        let has = |it: &Locker| it.ranges.iter().any(|range| range.holds(bytes));
+        if !before.as_ref().is_some_and(has) {
+            table.locked_by(ino, owner, bytes);
+            table.note_locker(ino, &owner);
         }
-        let known = table.lockers.get(&ino).is_some_and(|all| {
-            // What it has left is given back before it gets more.
-            all.iter().any(|it| it.owner == owner)
-        });
-        if !known {
-            table.locked_by(ino, owner);
-            table.note(&Entry::LockedBy { ino, owner });
+        let lockers = table.lockers.get_mut(&ino).into_iter().flatten();
+        lockers.filter(|it| it.owner == owner).for_each(|it| it.closing = None);
+        Before(before)
+    }
+
+    /// It was refused: the owner has what it had before.
+    pub(crate) fn lock_refused(&self, ino: Ino, owner: &Owner, Before(before): Before) {
+        let mut table = self.table.lock();
+        table.locker_gone(ino, owner);
+        if let Some(before) = before {
+            table.lockers.entry(ino).or_default().push(before);
+        }
+        table.note_locker(ino, owner);
+    }
+
+    /// Nobody of this number has locks of these bytes any more. The caller has the lane.
+    pub(crate) fn unlocked(&self, ino: Ino, owner: &Owner, bytes: Bytes) {
+        let mut table = self.table.lock();
+        if table.lockers_of(ino).any(|it| it.owner.has_number_of(owner)) {
+            table.unlocked(ino, owner, bytes);
+            table.note(&Entry::UnlockedBytes { ino, owner: *owner, bytes });
         }
     }
 
-    /// Whether somebody may have a lock of a file that is open.
-    pub(crate) fn is_locked(&self, ino: Ino) -> bool {
-        self.table.lock().open.get(&ino).is_some_and(|open| open.locked)
+    /// A descriptor of a handle is being closed.
+    pub(crate) fn note_closing(&self, ino: Ino, handle: u64) {
+        let mut table = self.table.lock();
+        let lockers = table.lockers.get_mut(&ino).into_iter().flatten();
+        let now = RealClock::tick();
+        lockers.filter(|it| it.owner.handle == handle).for_each(|it| it.closing = Some(now));
     }
 
-    /// Who may have locks of a file and has them no longer, now that this open file of it was closed: who took them
-    /// through it, and all when it was the last one.
-    pub(crate) fn lockers_gone(&self, ino: Ino, handle: u64) -> Vec<Owner> {
+    /// Whether somebody else's handle that has locks may have been closed within this time.
+    pub(crate) fn is_being_unlocked(&self, ino: Ino, owner: &Owner, time: Duration) -> bool {
+        let now = RealClock::tick();
+        let closes = |it: &Locker| it.closing.is_some_and(|at| now.since(at) < time);
         let table = self.table.lock();
-        let all = !table.open.contains_key(&ino);
-        let gone = |owner: &Owner| all || handle != 0 && owner.handle == handle;
-        let lockers = table.lockers.get(&ino).into_iter().flatten();
-        lockers.map(|it| it.owner).filter(gone).collect()
+        table.lockers_of(ino).any(|it| closes(it) && !it.owner.has_number_of(owner))
     }
 
-    /// An owner has no lock of a file any more.
-    pub(crate) fn unlocked(&self, ino: Ino, owner: &Owner) {
+    /// Whether somebody of this number may have locks of a file.
+    pub(crate) fn may_have_locks(&self, ino: Ino, owner: &Owner) -> bool {
+        self.table.lock().lockers_of(ino).any(|it| it.owner.has_number_of(owner))
+    }
+
+    /// Who may have locks that came through this handle, which was closed; and all when it was the last one.
+    pub(crate) fn lockers_through(&self, ino: Ino, handle: u64) -> Vec<Owner> {
+        let table = self.table.lock();
+        let is_last = !table.open.contains_key(&ino);
+        let through = |owner: &Owner| is_last || handle != 0 && owner.handle == handle;
+        table.lockers_of(ino).map(|it| it.owner).filter(through).collect()
+    }
+
+    /// What is to be unlocked of an owner whose handle was closed: all of its number, or its ranges where others of the
+    /// number are, without theirs. Nothing of one that has no locks. The caller has the lane.
+    pub(crate) fn to_unlock(&self, ino: Ino, owner: &Owner) -> Vec<Bytes> {
+        let table = self.table.lock();
+        let Some(it) = table.lockers_of(ino).find(|it| it.owner == *owner) else {
+            return Vec::new();
+        };
+        let others: Vec<Bytes> = table
+            .lockers_of(ino)
+            .filter(|other| other.owner != *owner && other.owner.has_number_of(owner))
+            .flat_map(|other| other.ranges.iter().copied())
+            .collect();
+        if others.is_empty() {
+            return vec![Bytes::ALL];
+        }
+        let mut own = it.ranges.clone();
+        for other in others {
+            own = own.into_iter().flat_map(|range| range.without(other)).collect();
+        }
+        own
+    }
+
+    /// An owner has no lock of a file any more. The caller has the lane.
+    pub(crate) fn locker_gone(&self, ino: Ino, owner: &Owner) {
         let mut table = self.table.lock();
-        if table.unlocked(ino, owner) {
+        if table.lockers_of(ino).any(|it| it.owner == *owner) {
+            table.locker_gone(ino, owner);
             table.note(&Entry::Unlocked { ino, owner: *owner });
         }
     }
 
-    /// The locks of an owner could not be given back, and are nobody's.
-    pub(crate) fn leave_lock(&self, ino: Ino, owner: Owner) {
+    /// The locks of a number could not be given back, and are nobody's: those through one handle, or all.
+    pub(crate) fn leave_locks(&self, ino: Ino, owner: &Owner, all: bool) {
         let mut table = self.table.lock();
         let left = table.lockers.values().flatten().filter(|it| it.is_left).count();
         if left >= LEFT_MAX {
             tracing::error!("a lock of inode {ino} stays until this mount ends: too many do");
             return;
         }
-        table.locked_by(ino, owner);
-        table.note(&Entry::LockedBy { ino, owner });
-        let all = table.lockers.get_mut(&ino).into_iter().flatten();
-        all.filter(|it| it.owner.is(&owner)).for_each(|it| it.is_left = true);
+        let of = |it: &Owner| it == owner || all && it.has_number_of(owner);
+        let left: Vec<Owner> = table.lockers_of(ino).map(|it| it.owner).filter(of).collect();
+        for owner in left {
+            let lockers = table.lockers.get_mut(&ino).into_iter().flatten();
+            lockers.filter(|it| it.owner == owner).for_each(|it| it.is_left = true);
+            table.note_locker(ino, &owner);
+        }
     }
 
-    /// Whether the locks that an owner has given up are still to be given back.
-    pub(crate) fn has_left(&self, ino: Ino, owner: &Owner) -> bool {
+    /// Who has left locks of this number that are still to be given back.
+    pub(crate) fn left_of(&self, ino: Ino, owner: &Owner) -> Vec<Owner> {
         let table = self.table.lock();
-        let mut all = table.lockers.get(&ino).into_iter().flatten();
-        all.any(|it| it.is_left && it.owner.is(owner))
+        let left = table.lockers_of(ino).filter(|it| it.is_left && it.owner.has_number_of(owner));
+        left.map(|it| it.owner).collect()
+    }
+
+    /// Whether what an owner had is still to be given back.
+    pub(crate) fn is_left(&self, ino: Ino, owner: &Owner) -> bool {
+        self.table.lock().lockers_of(ino).any(|it| it.is_left && it.owner == *owner)
     }
 
     /// All locks that are to be given back.
     pub(crate) fn left_locks(&self) -> Vec<(Ino, Owner)> {
         let table = self.table.lock();
         let all = table.lockers.iter();
-        let all = all.flat_map(|(ino, all)| all.iter().map(|it| (*ino, *it)));
+        let all = all.flat_map(|(ino, all)| all.iter().map(|it| (*ino, it)));
         all.filter(|(_, it)| it.is_left).map(|(ino, it)| (ino, it.owner)).collect()
     }
 }

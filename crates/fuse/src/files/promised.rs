@@ -1,8 +1,9 @@
 //! What was answered and no meta knows of yet, as the journal has it.
 
-use millpond_types::meta::{Ino, MetaOp, MetaRequest};
+use millpond_env::RealClock;
+use millpond_types::meta::{Ino, MetaOp, MetaRequest, SetTime, Timestamp};
 
-use super::{File, Files, Table, Written, promise};
+use super::{File, Files, Table, Times, Written, promise};
 use crate::backend::Told;
 use crate::journal::Entry;
 
@@ -24,6 +25,14 @@ fn written(op: &MetaOp) -> Option<Written> {
     }
 }
 
+/// Times that are promised with a request, and nothing else.
+fn times(op: &MetaOp) -> Option<Times> {
+    let MetaOp::SetAttr { set, .. } = op else { return None };
+    let Some(SetTime::At(mtime)) = set.mtime else { return None };
+    // When it is done; until then, when it was promised.
+    Some(Times { mtime, ctime: set.ctime.unwrap_or_default() })
+}
+
 impl Table {
     /// A file shows what was promised of it while it was closed, or by an earlier process.
     pub(super) fn overlay_promised(&self, file: &File) {
@@ -32,6 +41,9 @@ impl Table {
             if let Some(written) = written(&request.op) {
                 file.show_promised(*number, written);
             }
+            if let Some(times) = times(&request.op) {
+                file.show_times(*number, times);
+            }
         }
     }
 
@@ -39,6 +51,7 @@ impl Table {
     fn hand_over(&mut self, number: u64, (ino, now): (Ino, Written)) {
         let Some(open) = self.open.get_mut(&ino) else { return };
         let (told, sent) = (open.written.take().is_some(), open.held.is_some());
+        open.telling = None;
         if let Some(file) = open.file.clone() {
             file.show_promised(number, now);
             let mut state = file.state.lock();
@@ -71,6 +84,12 @@ impl Files {
         if let Some(written) = written(&request.op) {
             table.hand_over(number, (ino, written));
         }
+        if let Some(times) = times(&request.op)
+            && let Some(file) = table.open.get(&ino).and_then(|open| open.file.clone())
+        {
+            let ctime = times.ctime.max(Timestamp::from_unix_nanos(RealClock::wall_nanos()));
+            file.show_times(number, Times { ctime, ..times });
+        }
         true
     }
 
@@ -96,6 +115,7 @@ impl Files {
         }
         let mut state = file.state.lock();
         state.promised = state.promised.filter(|(_, last)| *last != number);
+        state.promised_times = state.promised_times.filter(|(_, last)| *last != number);
     }
 
     /// No meta will ever do it.
@@ -118,5 +138,10 @@ impl File {
         let before = state.promised.filter(|(before, _)| before.data == now.data);
         let end = before.map_or(now.end, |(before, _)| before.end.max(now.end));
         state.promised = Some((Written { end, ..now }, number));
+        state.promised_times = None;
+    }
+
+    fn show_times(&self, number: u64, times: Times) {
+        self.state.lock().promised_times = Some((times, number));
     }
 }

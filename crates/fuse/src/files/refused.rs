@@ -68,7 +68,7 @@ impl Files {
         }
         state.written = None;
         drop(state);
-        open.written = None;
+        (open.written, open.telling) = (None, None);
         table.note(&Entry::Told { ino: file.ino });
     }
 

@@ -1,6 +1,6 @@
 //! What is remembered, by this process and the next one.
 
-use millpond_types::meta::{FileKind, Layout, LockSpace};
+use millpond_types::meta::{Caller, Extend, FileKind, Layout, LockSpace, MetaOp, SetAttr, SetTime};
 
 use super::*;
 use crate::cached::tests::key;
@@ -83,6 +83,7 @@ fn the_time_of_a_write_is_the_kernels_unless_a_meta_knows_a_later_one() {
     assert_eq!(files.wrote_at(&file, at(6)), None, "nothing was written");
     let _ = files.wrote(&file, written(30));
     assert_eq!(files.wrote_at(&file, at(4)), None, "set back");
+    assert_eq!(files.wrote_at(&file, at(5)), None, "set back to what a meta knows");
     assert_eq!(files.wrote_at(&file, at(10)), None, "set forward");
     let shown = files.wrote_at(&file, at(7)).unwrap();
     assert_eq!((shown.mtime, shown.size, file.attr().mtime), (at(7), 30, at(7)));
@@ -91,6 +92,73 @@ fn the_time_of_a_write_is_the_kernels_unless_a_meta_knows_a_later_one() {
     assert_eq!(file.untold(), Some(Written { at: at(7), ..written(30) }));
     let files = next(&files);
     assert_eq!(files.known(told(30, 2)).attr().mtime, at(7), "the next process knows it");
+}
+
+#[test]
+fn what_a_meta_may_have_been_told_is_told_the_same_again() {
+    let files = Files::new(Some(Journal::create().unwrap()));
+    let file = files.open(2, told(10, 1));
+    assert_eq!(files.begin_telling(&file, || panic!("there is nothing to tell")), None);
+    let _ = files.wrote(&file, written(30));
+    let first = files.begin_telling(&file, || (40, 7)).unwrap();
+    assert_eq!((first.written, first.sequence, first.hour), (written(30), 40, 7));
+    let late = Written { at: Timestamp { secs: 12, nanos: 0 }, ..written(50) };
+    let _ = files.wrote(&file, late);
+    // It was not answered; and the process dies.
+    assert_eq!(files.begin_telling(&file, || panic!("it has a number")), Some(first));
+    let files = next(&files);
+    let file = files.known(told(10, 1));
+    assert_eq!(files.begin_telling(&file, || panic!("it has a number")), Some(first));
+    files.told(&file, first.written, told(30, 2));
+    // What was written since, and killed before that is told, is told with the time that it had.
+    let files = next(&files);
+    let file = files.known(told(30, 2));
+    let second = files.begin_telling(&file, || (41, 7)).unwrap();
+    assert_eq!((second.written, second.sequence), (late, 41));
+    let _ = files.wrote(&file, Written { at: Timestamp { secs: 13, nanos: 0 }, ..late });
+    let files = next(&files);
+    assert_eq!(files.known(told(30, 2)).untold(), Some(late), "as it was told");
+    let file = files.known(told(30, 2));
+    // What was refused is told under another number.
+    files.end_telling(&file);
+    let files = next(&files);
+    let file = files.known(told(30, 2));
+    assert!(!files.is_told_of(Ino(5)));
+    assert_eq!(files.begin_telling(&file, || (42, 7)).map(|it| it.sequence), Some(42));
+    files.told(&file, late, told(50, 3));
+    let files = next(&files);
+    assert!(!files.is_told_of(Ino(5)) && files.known(told(50, 3)).untold().is_none());
+}
+
+#[test]
+fn a_promised_time_shows_until_more_is_written() {
+    let files = Files::new(Some(Journal::create().unwrap()));
+    let file = files.open(2, told(10, 1));
+    let (ino, at) = (Ino(5), |secs| Timestamp { secs, nanos: 0 });
+    let promise =
+        |op| MetaRequest { session: 1, sequence: 1, hour: 0, caller: Caller::checked(0, 0), op };
+    let extend = |end: u64, secs| {
+        let (size, mtime, filled) = (end, at(secs), Filled::default());
+        promise(MetaOp::Extend(Extend { ino, data: 5, size, mtime, filled }))
+    };
+    let set = SetAttr { mtime: Some(SetTime::At(at(3))), ..SetAttr::default() };
+    assert!(files.promised(1, ino, &extend(30, 9)));
+    assert!(files.promised(2, ino, &promise(MetaOp::SetAttr { ino, set })));
+    let shown = file.attr();
+    assert_eq!((shown.size, shown.mtime), (30, at(3)));
+    assert!(shown.ctime > at(1_500_000_000), "it was changed now");
+    // A meta knows of the bytes, and not of the time yet.
+    files.kept(1, Some(Told { attr: Attr { mtime: at(9), ..attr(30, 2) }, version: 2 }));
+    assert_eq!(file.attr().mtime, at(3));
+    let files = next(&files);
+    let file = files.known(Told { attr: Attr { mtime: at(9), ..attr(30, 2) }, version: 2 });
+    assert_eq!(file.attr().mtime, at(3));
+    let _ = files.wrote(&file, written(40));
+    assert_eq!(file.attr().mtime, at(9), "of the write");
+    assert!(files.promised(3, ino, &extend(40, 9)));
+    assert_eq!(file.attr().mtime, at(9));
+    files.kept(2, Some(Told { attr: Attr { mtime: at(3), ..attr(30, 3) }, version: 3 }));
+    assert_eq!(file.attr().mtime, at(9));
 }
 
 #[test]
@@ -434,8 +502,16 @@ fn owner(space: LockSpace, number: u64, handle: u64) -> Owner {
     Owner { space, number, handle }
 }
 
+const fn bytes(start: u64, end: u64) -> LockBytes {
+    LockBytes { start, end }
+}
+
+fn locks(files: &Files, owner: Owner, bytes: LockBytes) {
+    let _ = files.wants_lock(Ino(5), owner, bytes);
+}
+
 #[test]
-fn locks_of_an_open_file_go_with_it_and_all_with_the_last_one() {
+fn locks_of_an_open_file_go_with_it() {
     let files = Files::new(Some(Journal::create().unwrap()));
     let (ino, posix) = (Ino(5), LockSpace::Posix);
     for unique in [2, 4, 6] {
@@ -444,26 +520,118 @@ fn locks_of_an_open_file_go_with_it_and_all_with_the_last_one() {
     // Of a process, of two open files, and of one that an earlier version opened.
     let all = [(70, 2), (71, 2), (72, 4), (73, 0)].map(|(it, handle)| owner(posix, it, handle));
     for it in all {
-        files.note_locked(ino, it);
-        files.note_locked(ino, it);
+        locks(&files, it, LockBytes::ALL);
+        locks(&files, it, LockBytes::ALL);
     }
-    files.unlocked(ino, &all[0]);
+    files.unlocked(ino, &all[0], LockBytes::ALL);
     let files = next(&files);
-    assert!(files.is_locked(ino) && files.left_locks().is_empty());
+    assert!(!files.may_have_locks(ino, &all[0]) && files.may_have_locks(ino, &all[1]));
+    assert!(files.left_locks().is_empty());
     let _ = files.close(8, ino);
-    assert_eq!(files.lockers_gone(ino, 2), [all[1]]);
-    files.unlocked(ino, &all[1]);
+    assert_eq!(files.lockers_through(ino, 2), [all[1]]);
+    files.locker_gone(ino, &all[1]);
     let _ = files.close(10, ino);
-    assert!(files.lockers_gone(ino, 6).is_empty() && files.lockers_gone(ino, 0).is_empty());
+    assert!(files.lockers_through(ino, 6).is_empty() && files.lockers_through(ino, 0).is_empty());
     let _ = files.close(12, ino);
-    assert_eq!(files.lockers_gone(ino, 6), all[2..]);
+    // All that is there, when nobody has it open.
+    assert_eq!(files.lockers_through(ino, 6), all[2..]);
     // Killed between the close and the locks: the next process knows that they are left.
     let files = next(&files);
     assert_eq!(files.left_locks(), [(ino, all[2]), (ino, all[3])]);
     for it in &all {
-        files.unlocked(ino, it);
+        files.locker_gone(ino, it);
     }
     assert!(next(&files).left_locks().is_empty());
+}
+
+/// The kernel uses the number of an open file again while the word of its close is on its way.
+#[test]
+fn a_late_close_takes_nothing_from_who_has_the_number_now() {
+    for space in [LockSpace::Posix, LockSpace::Flock] {
+        let files = Files::new(Some(Journal::create().unwrap()));
+        let ino = Ino(5);
+        for unique in [2, 4] {
+            let _ = files.open(unique, told(10, 1));
+        }
+        let [before, now] = [2, 4].map(|handle| owner(space, 70, handle));
+        locks(&files, before, bytes(0, 99));
+        let _ = files.close(6, ino);
+        assert_eq!(files.lockers_through(ino, 2), [before]);
+        locks(&files, now, bytes(0, 9));
+        let files = next(&files);
+        assert_eq!(files.to_unlock(ino, &before), [bytes(10, 99)]);
+        files.locker_gone(ino, &before);
+        assert_eq!(files.to_unlock(ino, &before), []);
+        assert_eq!(files.lockers_through(ino, 4), [now]);
+        // What nobody else of the number has: all that a meta knows of.
+        assert_eq!(files.to_unlock(ino, &now), [LockBytes::ALL]);
+    }
+}
+
+#[test]
+fn a_refused_lock_leaves_what_was_there() {
+    let files = Files::new(Some(Journal::create().unwrap()));
+    let (ino, posix) = (Ino(5), LockSpace::Posix);
+    let _ = files.open(2, told(10, 1));
+    let [other, it] = [2, 4].map(|handle| owner(posix, 70, handle));
+    locks(&files, other, bytes(0, 99));
+    let before = files.wants_lock(ino, it, bytes(50, 200));
+    files.lock_refused(ino, &it, before);
+    assert!(files.lockers_through(ino, 4).is_empty());
+    assert_eq!(files.to_unlock(ino, &other), [LockBytes::ALL]);
+    locks(&files, it, bytes(300, 400));
+    let before = files.wants_lock(ino, it, bytes(50, 350));
+    files.lock_refused(ino, &it, before);
+    let files = next(&files);
+    assert_eq!(files.to_unlock(ino, &it), [bytes(300, 400)]);
+    assert_eq!(files.to_unlock(ino, &other), [bytes(0, 99)]);
+    // Through either of them.
+    files.unlocked(ino, &it, bytes(90, 350));
+    let files = next(&files);
+    assert_eq!(files.to_unlock(ino, &it), [bytes(351, 400)]);
+    assert_eq!(files.to_unlock(ino, &other), [bytes(0, 89)]);
+    files.unlocked(ino, &it, LockBytes::ALL);
+    assert!(!files.may_have_locks(ino, &other));
+}
+
+/// The journal turns at any entry: what is refused then is not lost.
+#[test]
+fn refused_locks_outlive_a_turn_of_the_journal() {
+    let mut files = Files::new(Some(Journal::create().unwrap()));
+    let (ino, it) = (Ino(5), owner(LockSpace::Posix, 70, 2));
+    let _ = files.open(2, told(10, 1));
+    locks(&files, it, bytes(0, 9));
+    for round in 0..200_u64 {
+        for n in 0..1000 {
+            let before = files.wants_lock(ino, it, bytes(20 + n, 20 + n));
+            files.lock_refused(ino, &it, before);
+        }
+        if round.is_multiple_of(20) {
+            files = next(&files);
+            let with_other = owner(LockSpace::Posix, 70, 4);
+            locks(&files, with_other, bytes(100, 100));
+            assert_eq!(files.to_unlock(ino, &it), [bytes(0, 9)], "round {round}");
+            files.locker_gone(ino, &with_other);
+        }
+    }
+}
+
+#[test]
+fn many_ranges_count_as_one() {
+    let files = Files::new(Some(Journal::create().unwrap()));
+    let (ino, posix) = (Ino(5), LockSpace::Posix);
+    let [it, other] = [2, 4].map(|handle| owner(posix, 70, handle));
+    locks(&files, other, bytes(5000, 5000));
+    for n in 0..1000 {
+        locks(&files, it, bytes(10 * n, 10 * n));
+    }
+    let all = [bytes(0, 4999), bytes(5001, 9990)];
+    let mut found = files.to_unlock(ino, &it);
+    found.sort_by_key(|it| it.start);
+    assert_eq!(next(&files).to_unlock(ino, &it).len(), found.len());
+    let covers = |n: u64| found.iter().any(|it| it.start <= n && n <= it.end);
+    assert!((0..1000).all(|n| n == 500 || covers(10 * n)) && !covers(5000), "{found:?}");
+    assert!(found.iter().all(|it| it.start >= all[0].start && it.end <= all[1].end));
 }
 
 #[test]
@@ -472,11 +640,13 @@ fn locks_that_were_left_are_remembered_until_they_are_given_back() {
     let ino = Ino(5);
     let _ = files.open(2, told(10, 1));
     let it = owner(LockSpace::Flock, 7, 2);
-    files.note_locked(ino, it);
-    assert!(!files.has_left(ino, &it));
-    files.leave_lock(ino, it);
-    let other = Owner { space: LockSpace::Posix, ..it };
-    assert!(files.has_left(ino, &Owner { handle: 4, ..it }) && !files.has_left(ino, &other));
+    locks(&files, it, LockBytes::ALL);
+    assert!(files.left_of(ino, &it).is_empty());
+    files.leave_locks(ino, &it, false);
+    let (same, other) = (Owner { handle: 4, ..it }, Owner { space: LockSpace::Posix, ..it });
+    assert_eq!(files.left_of(ino, &same), [it]);
+    assert!(files.is_left(ino, &it) && !files.is_left(ino, &same));
+    assert!(files.left_of(ino, &other).is_empty());
     let _ = files.close(4, ino);
     // The journal turns some times.
     let file = files.open(6, told(0, 1));
@@ -486,9 +656,13 @@ fn locks_that_were_left_are_remembered_until_they_are_given_back() {
     let _ = files.close(8, ino);
     let files = next(&files);
     assert_eq!(files.left_locks(), [(ino, it)]);
+    // Also while others have the file open.
+    let _ = files.open(10, told(10, 1));
+    assert_eq!(next(&files).left_locks(), [(ino, it)]);
     // What nobody takes back is bounded.
     for n in 0..5000 {
-        files.leave_lock(Ino(n), other);
+        let _ = files.wants_lock(Ino(n), other, LockBytes::ALL);
+        files.leave_locks(Ino(n), &other, true);
     }
     assert_eq!(files.left_locks().len(), 1 << 12);
 }

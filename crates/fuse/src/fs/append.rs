@@ -42,18 +42,10 @@ impl Fs {
         Ok(end)
     }
 
-    /// Bytes went elsewhere than the kernel thinks: it drops its pages and attributes of the file. On a thread of its own,
-    /// since that waits for pages that are being read, which this one may have to answer.
+    /// Bytes went elsewhere than the kernel thinks: it drops its pages and attributes of the file.
     pub(super) fn wrote_elsewhere(&self, ino: Ino) {
         let Some(device) = self.device.get().cloned() else { return };
-        let dropping = millpond_env::thread("millpond-append", move || {
-            // The errors are those of what the kernel does not know.
-            let _ = device.inval_inode(ino.0, Pages::All);
-        });
-        if let Err(error) = dropping {
-            tracing::warn!(
-                "the kernel may show old bytes of an appended file for a while: {error}"
-            );
-        }
+        // The errors are those of what the kernel does not know.
+        self.notices.run(move || drop(device.inval_inode(ino.0, Pages::All)));
     }
 }

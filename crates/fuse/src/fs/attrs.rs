@@ -9,6 +9,7 @@ use millpond_types::meta::{Attr, Ino, MetaOp, SetAttr, SetTime, Timestamp};
 
 use super::{Fs, Send};
 use crate::backend::{Ticket, Told, unexpected};
+use crate::deadline;
 use crate::errno::Errno;
 use crate::options::Mode;
 
@@ -72,7 +73,7 @@ impl Fs {
         let told = if set.size.is_some() {
             self.resize(ticket, ino, set)?
         } else {
-            self.backend.attr(ticket, MetaOp::SetAttr { ino, set })?
+            self.set_told(ticket, ino, set)?
         };
         self.send_attr(told, send);
         // The kernel takes these attributes without a look at its pages. Others changed the file
@@ -81,6 +82,15 @@ impl Fs {
             self.leases.forget(ino);
         }
         Ok(())
+    }
+
+    /// Sets attributes of a file whose bytes a meta was told of. Nobody tells of more meanwhile, so that the time of a write
+    /// which came before does not come after the one that is set.
+    fn set_told(&self, ticket: &mut Ticket, ino: Ino, set: SetAttr) -> Result<Told, Errno> {
+        let file = self.files().get(ino).filter(|_| set.mtime.is_some());
+        let _shared = file.as_ref().map(|file| deadline::read(&file.gate)).transpose()?;
+        let _telling = file.as_ref().map(|file| deadline::lock(&file.telling)).transpose()?;
+        self.backend.attr(ticket, MetaOp::SetAttr { ino, set })
     }
 
     /// Where the kernel keeps the time of change, it says it before every fsync: when it wrote what it
@@ -117,7 +127,7 @@ impl Fs {
         if let Some(file) = &file {
             self.drop_capabilities(ticket, file)?;
         }
-        let _alone = file.as_ref().map(|file| file.gate.write());
+        let _alone = file.as_ref().map(|file| deadline::write(&file.gate)).transpose()?;
         let size = set.size.unwrap_or(0);
         // An earlier process cut it before it asked a meta: somebody may have written behind that end since.
         let mut is_cut = self.files().knows(ticket.unique());

@@ -6,18 +6,21 @@ use std::time::Duration;
 use millpond_client::{Chunks, FileBytes as Bytes};
 use millpond_env::RealClock;
 use millpond_fuse_wire::abi::{
-    FallocateIn, FallocateMode, FlushIn, OpenFlags, OpenIn, OpenOut, ReadIn, ReleaseIn, WriteIn,
+    FallocateIn, FallocateMode, FlushIn, OpenFlags, OpenIn, OpenOut, ReadFlags, ReadIn, ReleaseIn,
+    WriteFlags, WriteIn,
 };
 use millpond_fuse_wire::{Pages, Reply};
 use millpond_types::meta::{
-    Attr, Extend, FILE_BYTES_MAX, FileKind, Filled, Hollow, Ino, MetaOp, SetAttr, Timestamp,
+    Attr, Extend, FILE_BYTES_MAX, FileKind, Filled, Hollow, Ino, MetaError, MetaOp, MetaReply,
+    SetAttr, Timestamp,
 };
 
-use super::{Fs, Send};
-use crate::backend::{Denied, Ticket, Unread};
+use super::{Answer, Aside, Fs, Send, Stale};
+use crate::backend::{Denied, Ticket, Told, Unread, unexpected};
 use crate::budget::Way;
+use crate::deadline;
 use crate::errno::Errno;
-use crate::files::{File, Written};
+use crate::files::{File, Telling, Written};
 use crate::options::Mode;
 
 /// Zeros are written in pieces of so many bytes.
@@ -114,6 +117,9 @@ impl Fs {
             return Ok(());
         }
         let file = self.file(ticket, ino)?;
+        if !args.read_flags.contains(ReadFlags::LOCKOWNER) {
+            file.note_pages();
+        }
         self.pass_read(&file, args);
         for _ in 0..READ_TRIES {
             let was = file.told();
@@ -145,10 +151,10 @@ impl Fs {
     ) -> Result<(), Unread> {
         let ino = file.ino;
         if self.files().has_held(ino) {
-            let _alone = file.gate.write();
+            let _alone = deadline::write(&file.gate)?;
             self.unless_refused(ino, self.settle(file))?;
         }
-        let shared = file.gate.read();
+        let shared = deadline::read(&file.gate)?;
         let end = args.offset.saturating_add(u64::from(args.size));
         let hears = self.mode == Mode::CloseToOpen;
         let mut is_believed = self.believes(file) && (end <= file.bytes().1 || hears);
@@ -203,8 +209,11 @@ impl Fs {
         ino: Ino,
         (args, data): (&WriteIn, &[u8]),
         send: Send<'_>,
-    ) -> Result<(), Errno> {
+    ) -> Result<Option<Aside>, Errno> {
         let file = self.file(ticket, ino)?;
+        if !args.write_flags.contains(WriteFlags::LOCKOWNER) {
+            file.note_pages();
+        }
         self.bandwidth.pass(Way::Write, data.len() as u64);
         // A refusal of what was written before.
         self.report(&file, Ok(()))?;
@@ -220,12 +229,21 @@ impl Fs {
             return Err(Errno::FILE_TOO_BIG);
         }
         self.before_write(ticket, (&file, args.write_flags))?;
-        self.write_to(&file, (offset, data), self.writes_at_once(args))?;
-        send(Reply::Written(u32::try_from(data.len()).unwrap_or(u32::MAX)));
+        let done = self.write_to(&file, (offset, data), self.writes_at_once(args));
+        let bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        // The kernel writes past its pages and drops them before. What it reads into new ones while an asynchronous write is
+        // on its way are the bytes of before, and nothing tells it so afterwards.
+        if args.write_flags.contains(WriteFlags::LOCKOWNER) && file.has_pages() {
+            let pages = Pages::Range { offset, len: data.len() as u64 };
+            let answer = done.map_or_else(Answer::Failed, |()| Answer::Written(bytes));
+            return Ok(Some(Aside::Drops(Stale { ino, pages, version: None }, answer)));
+        }
+        done?;
+        send(Reply::Written(bytes));
         if offset != args.offset {
             self.wrote_elsewhere(ino);
         }
-        Ok(())
+        Ok(None)
     }
 
     fn write_to(
@@ -234,7 +252,7 @@ impl Fs {
         (offset, data): (u64, &[u8]),
         at_once: bool,
     ) -> Result<(), Errno> {
-        let shared = file.gate.read();
+        let shared = deadline::read(&file.gate)?;
         if file.told().is_stored() || self.files().has_held(file.ino) {
             drop(shared);
             return self.write_small(file, (offset, data), at_once);
@@ -260,7 +278,7 @@ impl Fs {
         (offset, data): (u64, &[u8]),
         at_once: bool,
     ) -> Result<(), Errno> {
-        let alone = file.gate.write();
+        let alone = deadline::write(&file.gate)?;
         if !self.write_in_chunks(file, (offset, data))? {
             drop(alone);
             return self.write_small(file, (offset, data), at_once);
@@ -298,26 +316,58 @@ impl Fs {
         }
         let file = self.file(&mut self.backend.own_ticket(), ino)?;
         if self.files().has_held(ino) {
-            let _alone = file.gate.write();
+            let _alone = deadline::write(&file.gate)?;
             return self.settle(&file);
         }
         // A cut that came between would be undone.
-        let _shared = file.gate.read();
+        let _shared = deadline::read(&file.gate)?;
         self.tell_of(&file)
     }
 
     /// Tells a meta what was written; the caller has the file's gate.
     pub(crate) fn tell_of(&self, file: &File) -> Result<(), Errno> {
-        let Some(written) = file.untold() else { return Ok(()) };
+        let _one = deadline::lock(&file.telling)?;
+        // An attempt that was not answered before is repeated; then what was written since is told.
+        loop {
+            let mut ticket = self.backend.own_ticket();
+            let mut is_first = false;
+            let name = || {
+                is_first = true;
+                ticket.name()
+            };
+            let Some(telling) = self.files().begin_telling(file, name) else { return Ok(()) };
+            let named = ticket.named((telling.sequence, telling.hour));
+            let told = self.tell_once(file, telling, named);
+            // What was refused under an earlier number, a meta may not know any more.
+            if is_first || told.is_err() && self.files().is_told_of(file.ino) {
+                return told;
+            }
+        }
+    }
+
+    fn tell_once(&self, file: &File, telling: Telling, mut ticket: Ticket) -> Result<(), Errno> {
+        let written = telling.written;
         let (Written { end, at, data }, filled) = (written, file.first_filled());
         let changes = self.backend.settled.changes(file.ino);
         let extend = Extend { ino: file.ino, data, size: end, mtime: at, filled };
-        let told = self.backend.attr(&mut self.backend.own_ticket(), MetaOp::Extend(extend));
-        let told = told.inspect_err(|errno| self.files().refuse_length(file, written, *errno))?;
-        let version = told.attr.version;
+        let answered = self.backend.ask(&mut ticket, MetaOp::Extend(extend))?;
+        let version = answered.version;
+        let attr = match answered.answer {
+            Ok(MetaReply::Attr(attr)) => attr,
+            Ok(_) => return Err(unexpected()),
+            Err(error) => {
+                self.files().refuse_length(file, written, error.into());
+                if error != MetaError::Io {
+                    // It says the same whenever it is asked for that again.
+                    self.files().end_telling(file);
+                }
+                return Err(error.into());
+            }
+        };
+        let told = Told { attr, version };
         self.files().told(file, written, told);
         self.backend.settled.note(told, changes);
-        self.leases.wrote(file.ino, version);
+        self.leases.wrote(file.ino, attr.version);
         Ok(())
     }
 
@@ -337,6 +387,7 @@ impl Fs {
 
     /// What was written is the meta's, length and time, before a close is answered; or promised to be.
     pub(super) fn flush(&self, ino: Ino, args: FlushIn, send: Send<'_>) -> Result<(), Errno> {
+        self.files().note_closing(ino, args.fh);
         let told = self.backend.behind.failure(ino).and_then(|()| {
             if self.promises_bytes(ino) {
                 self.keeps_at_close(ino)
@@ -403,7 +454,7 @@ impl Fs {
         let end = end.ok_or(Errno::FILE_TOO_BIG)?;
         let file = self.file(ticket, ino)?;
         self.before_allocate(ticket, &file)?;
-        let _alone = file.gate.write();
+        let _alone = deadline::write(&file.gate)?;
         self.report(&file, self.settle(&file))?;
         let attr = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
         let zeros = FallocateMode::PUNCH_HOLE | FallocateMode::ZERO_RANGE;

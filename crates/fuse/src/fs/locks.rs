@@ -4,30 +4,45 @@
 //! as [`Waiting`], and a thread of the mount tries it again and again: a thread that serves requests
 //! must not wait, because the unlock it waits for is a request too.
 //!
+//! What the process that waited did not want any longer when it was given, it is given all the same: it hears so.
 //! What a close gives back and no meta takes back is repeated, by a thread of the mount and by the next process,
 //! until one does.
 
-use millpond_fuse_wire::abi::{
-    FileLock as KernelLock, FlushIn, LkIn, LockFlags, ReleaseFlags, ReleaseIn,
-};
-use millpond_fuse_wire::{Operation, Reply};
-use millpond_types::meta::{FileLock, Ino, LockKind, LockSpace, MetaError, MetaOp, MetaReply};
+use millpond_fuse_wire::abi::{FileLock as KernelLock, FlushIn, LkIn, LockFlags, ReleaseIn};
+use std::time::Duration;
 
-use super::{Fs, Send};
+use millpond_env::RealClock;
+use millpond_fuse_wire::Reply;
+use millpond_types::Tick;
+use millpond_types::meta::{FileLock, Ino, LockKind, LockSpace, MetaError, MetaOp, MetaReply};
+use parking_lot::MutexGuard;
+
+use super::{Answer, Aside, Fs, Send, Stale};
 use crate::backend::{Ticket, unexpected};
 use crate::errno::Errno;
-use crate::files::Owner;
+use crate::files::{LockBytes, Owner};
 
 /// A lock that a request waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
-    /// The kernel's number of the request.
-    pub(crate) unique: u64,
     ino: Ino,
     lock: FileLock,
     /// The open file through which it is wanted.
     handle: u64,
+    /// It is refused then.
+    until: Option<Tick>,
 }
+
+impl Waiting {
+    /// What an interrupt comes to: who did not want to wait is told what is in the way.
+    pub(crate) const fn interrupted(&self) -> i32 {
+        if self.until.is_some() { libc::EAGAIN } else { libc::EINTR }
+    }
+}
+
+/// Who does not want to wait for a lock waits so long all the same for a close of this mount that was answered and whose locks
+/// are being given back: nobody waits for that, and a local file system is done with it at once.
+const CLOSES_WITHIN: Duration = Duration::from_millis(250);
 
 fn wanted(args: &LkIn) -> Result<FileLock, Errno> {
     let kind = match args.lk.kind.cast_signed() {
@@ -43,157 +58,206 @@ fn wanted(args: &LkIn) -> Result<FileLock, Errno> {
     Ok(FileLock { space, kind, owner: args.owner, pid: args.lk.pid, start: args.lk.start, end })
 }
 
-/// All that an owner has of a file.
-const fn nothing(Owner { space, number, .. }: Owner) -> FileLock {
-    FileLock { space, kind: LockKind::Unlock, owner: number, pid: 0, start: 0, end: u64::MAX }
-}
-
 impl Fs {
-    pub(super) fn on_lock(
+    pub(super) fn get_lock(
         &self,
         ticket: &mut Ticket,
         ino: Ino,
-        operation: &Operation<'_>,
+        args: &LkIn,
         send: Send<'_>,
     ) -> Result<(), Errno> {
-        match operation {
-            Operation::Getlk(args) => {
-                let op = MetaOp::GetLock { ino, lock: wanted(args)? };
-                let MetaReply::Lock(held) = self.backend.meta(ticket, op)? else {
-                    return Err(unexpected());
-                };
-                let free =
-                    KernelLock { kind: libc::F_UNLCK.cast_unsigned(), ..KernelLock::default() };
-                send(Reply::Lock(held.map_or(free, |held| kernel_lock(&held.lock))));
-            }
-            Operation::Setlk(args) => {
-                self.set_lock(ticket, ino, (wanted(args)?, args.fh))?;
-                send(Reply::Done);
-            }
-            _ => return Err(Errno::NOSYS),
-        }
+        let op = MetaOp::GetLock { ino, lock: wanted(args)? };
+        let MetaReply::Lock(held) = self.backend.meta(ticket, op)? else {
+            return Err(unexpected());
+        };
+        let free = KernelLock { kind: libc::F_UNLCK.cast_unsigned(), ..KernelLock::default() };
+        send(Reply::Lock(held.map_or(free, |held| kernel_lock(&held.lock))));
         Ok(())
     }
 
+    /// Locks or unlocks, or says that somebody is in the way.
+    pub(super) fn set_lock_now(
+        &self,
+        ticket: &mut Ticket,
+        ino: Ino,
+        args: &LkIn,
+        send: Send<'_>,
+    ) -> Result<Option<Aside>, Errno> {
+        let (lock, handle) = (wanted(args)?, args.fh);
+        let owner = Owner { space: lock.space, number: lock.owner, handle };
+        if lock.kind == LockKind::Unlock {
+            let told = self.before_lock(ino);
+            // Whatever becomes of the one, the other is done.
+            let unlocked = self.set_lock(ticket, ino, (lock, handle));
+            told.and(unlocked.map(drop))?;
+            send(Reply::Done);
+            return Ok(None);
+        }
+        self.before_lock(ino)?;
+        // It may be done between the meta's answer and another look.
+        let is_being_unlocked = self.files().is_being_unlocked(ino, &owner, CLOSES_WITHIN);
+        match self.set_and_see(ticket, ino, (lock, handle)) {
+            Ok(Some(stale)) => return Ok(Some(Aside::Drops(stale, Answer::Done))),
+            Ok(None) => send(Reply::Done),
+            Err(error) if is_being_unlocked && error == MetaError::Again.into() => {
+                let until = Some(RealClock::tick().plus(CLOSES_WITHIN));
+                return Ok(Some(Aside::Waits(Waiting { ino, lock, handle, until })));
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(None)
+    }
+
+    /// Locks; what the kernel has to drop before it hears of that.
+    fn set_and_see(
+        &self,
+        ticket: &mut Ticket,
+        ino: Ino,
+        (lock, handle): (FileLock, u64),
+    ) -> Result<Option<Stale>, Errno> {
+        let had_some = self.set_lock(ticket, ino, (lock, handle))?;
+        let seen = self.after_lock(ino);
+        if seen.is_err() && !had_some {
+            // Who hears of an error takes it that there is no lock but those of before.
+            let lock = FileLock { kind: LockKind::Unlock, ..lock };
+            let _ = self.set_lock(&mut self.backend.own_ticket(), ino, (lock, handle));
+        }
+        seen
+    }
+
+    /// Has a meta lock or unlock something; whether the owner may have had some of it before. Changes of one owner come one
+    /// after the other.
     fn set_lock(
         &self,
         ticket: &mut Ticket,
         ino: Ino,
         (lock, handle): (FileLock, u64),
-    ) -> Result<(), Errno> {
+    ) -> Result<bool, Errno> {
         let owner = Owner { space: lock.space, number: lock.owner, handle };
-        // What it gave up before would go with what it gets now.
-        self.unlock_left_of(ino, owner)?;
-        if lock.kind != LockKind::Unlock {
-            // Noted before: a close that comes after a crash must give it back.
-            self.files().note_locked(ino, owner);
+        let bytes = LockBytes::of(&lock);
+        let files = self.files();
+        let _lane = files.lock_lane(ino, &owner)?;
+        // What its number gave up before would go with what it gets now.
+        for left in files.left_of(ino, &owner) {
+            self.unlock_in_lane(ino, &left)?;
         }
-        self.backend.meta(ticket, MetaOp::SetLock { ino, lock })?;
-        Ok(())
+        if lock.kind == LockKind::Unlock {
+            self.backend.meta(ticket, MetaOp::SetLock { ino, lock })?;
+            files.unlocked(ino, &owner, bytes);
+            return Ok(true);
+        }
+        // Noted before: a close that comes after a crash must give it back.
+        let before = files.wants_lock(ino, owner, bytes);
+        let done = self.backend.meta(ticket, MetaOp::SetLock { ino, lock });
+        match done {
+            Ok(_) => Ok(before.had(bytes)),
+            // It may have been done.
+            Err(Errno::IO) => Err(Errno::IO),
+            Err(refusal) => {
+                files.lock_refused(ino, &owner, before);
+                Err(refusal)
+            }
+        }
     }
 
     /// Tries a lock that is waited for; hands it back when it must go on waiting.
     pub(super) fn begin_waiting(
         &self,
-        unique: u64,
         ino: Ino,
         args: &LkIn,
         send: Send<'_>,
-    ) -> Option<Waiting> {
-        match wanted(args) {
-            Ok(lock) => {
-                let waiting = Waiting { unique, ino, lock, handle: args.fh };
-                match self.try_again(&waiting) {
-                    Some(Ok(())) => send(Reply::Done),
-                    Some(Err(Errno(errno))) => send(Reply::Error(errno)),
-                    None => return Some(waiting),
-                }
-            }
-            Err(Errno(errno)) => send(Reply::Error(errno)),
+    ) -> Result<Option<Aside>, Errno> {
+        let waiting = Waiting { ino, lock: wanted(args)?, handle: args.fh, until: None };
+        self.before_lock(ino)?;
+        match self.try_again(&waiting) {
+            None => return Ok(Some(Aside::Waits(waiting))),
+            Some(Ok(Some(stale))) => return Ok(Some(Aside::Drops(stale, Answer::Done))),
+            Some(Ok(None)) => send(Reply::Done),
+            Some(Err(error)) => return Err(error),
         }
-        None
+        Ok(None)
     }
 
-    /// Tries once more; nothing when the lock is still in another's way.
-    pub(crate) fn try_again(&self, waiting: &Waiting) -> Option<Result<(), Errno>> {
+    /// Tries once more; nothing when another's lock is still in the way.
+    pub(crate) fn try_again(&self, waiting: &Waiting) -> Option<Result<Option<Stale>, Errno>> {
         let Waiting { ino, lock, handle, .. } = *waiting;
-        let done = self.set_lock(&mut self.backend.own_ticket(), ino, (lock, handle));
-        (done != Err(Errno::from(MetaError::Again))).then_some(done)
-    }
-
-    /// Gives back a lock that nobody waits for any more.
-    pub(crate) fn give_back(&self, waiting: &Waiting) {
-        let lock = FileLock { kind: LockKind::Unlock, ..waiting.lock };
-        let op = MetaOp::SetLock { ino: waiting.ino, lock };
-        if let Err(Errno(errno)) = self.backend.meta(&mut self.backend.own_ticket(), op) {
-            tracing::warn!("a lock that nobody waits for could not be given back: errno {errno}");
-        }
+        let done = self.set_and_see(&mut self.backend.own_ticket(), ino, (lock, handle));
+        let is_over = waiting.until.is_some_and(|until| RealClock::tick() >= until);
+        let goes_on = !is_over && matches!(done, Err(error) if error == MetaError::Again.into());
+        (!goes_on).then_some(done)
     }
 
     /// Whoever closes a descriptor of a file gives up all its POSIX locks of it (fcntl(2)).
     pub(super) fn unlock_at_flush(&self, ino: Ino, args: FlushIn) -> Result<(), Errno> {
-        if !self.files().is_locked(ino) {
-            return Ok(());
-        }
         let (space, number, handle) = (LockSpace::Posix, args.lock_owner, args.fh);
-        self.unlock(ino, Owner { space, number, handle })
-    }
-
-    /// The last descriptor of an open file gives up its locks of flock(2) and of `F_OFD_SETLK`. The close was counted.
-    pub(super) fn unlock_at_release(&self, ino: Ino, args: &ReleaseIn) -> Result<(), Errno> {
-        let mut gone = self.files().lockers_gone(ino, args.fh);
-        let (space, number, handle) = (LockSpace::Flock, args.lock_owner, args.fh);
-        let flock = Owner { space, number, handle };
-        let is_flock = args.release_flags.contains(ReleaseFlags::FLOCK_UNLOCK);
-        if is_flock && !gone.iter().any(|it| it.is(&flock)) {
-            gone.push(flock);
-        }
-        let mut done = Ok(());
-        for owner in gone {
-            // Each that fails is tried again, whatever becomes of the others.
-            done = done.and(self.unlock(ino, owner));
-        }
-        done
-    }
-
-    /// Gives back all that an owner has of a file, which it does not have any more whether that works or not.
-    fn unlock(&self, ino: Ino, owner: Owner) -> Result<(), Errno> {
-        // A thread that does it at this moment ends first.
-        let left = self.files().has_left(ino, &owner);
-        let _alone = left.then(|| self.files().unlocking.lock());
-        let done = self.unlock_once(ino, owner);
-        if done.is_err() {
-            self.files().leave_lock(ino, owner);
-        }
-        done
-    }
-
-    fn unlock_once(&self, ino: Ino, owner: Owner) -> Result<(), Errno> {
-        let op = MetaOp::SetLock { ino, lock: nothing(owner) };
-        match self.backend.meta(&mut self.backend.own_ticket(), op) {
-            // With the session, or with the file, its locks have gone.
-            Ok(_) | Err(Errno::STALE) => {
-                self.files().unlocked(ino, &owner);
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Gives back what an owner left of a file, if it did.
-    fn unlock_left_of(&self, ino: Ino, owner: Owner) -> Result<(), Errno> {
-        if !self.files().has_left(ino, &owner) {
+        let (owner, files) = (Owner { space, number, handle }, self.files());
+        if !files.may_have_locks(ino, &owner) {
             return Ok(());
         }
-        let _alone = self.files().unlocking.lock();
-        // Somebody else may have done it meanwhile.
-        if self.files().has_left(ino, &owner) { self.unlock_once(ino, owner) } else { Ok(()) }
+        let lane = files.lock_lane(ino, &owner);
+        let unlock = |_: &MutexGuard<'_, ()>| self.unlock(ino, &owner, &[LockBytes::ALL]);
+        // Held until what is done is noted, too.
+        let done = lane.as_ref().map_err(|late| *late).and_then(unlock);
+        match done {
+            Ok(()) => files.unlocked(ino, &owner, LockBytes::ALL),
+            Err(_) => files.leave_locks(ino, &owner, true),
+        }
+        done
+    }
+
+    /// An open file gives up what came through it: its locks of flock(2) and of `F_OFD_SETLK`. The close was counted.
+    pub(super) fn unlock_at_release(&self, ino: Ino, args: &ReleaseIn) -> Result<(), Errno> {
+        let files = self.files();
+        let mut done = Ok(());
+        for owner in files.lockers_through(ino, args.fh) {
+            // Each that fails is tried again, whatever becomes of the others.
+            let unlocked = match files.lock_lane(ino, &owner) {
+                Ok(_lane) => self.unlock_in_lane(ino, &owner),
+                Err(late) => {
+                    files.leave_locks(ino, &owner, false);
+                    Err(late)
+                }
+            };
+            done = done.and(unlocked);
+        }
+        done
+    }
+
+    /// Gives back what an owner has through its handle, which it does not have any more whether that works or not. The
+    /// caller has the lane.
+    fn unlock_in_lane(&self, ino: Ino, owner: &Owner) -> Result<(), Errno> {
+        let files = self.files();
+        let done = self.unlock(ino, owner, &files.to_unlock(ino, owner));
+        match done {
+            Ok(()) => files.locker_gone(ino, owner),
+            Err(_) => files.leave_locks(ino, owner, false),
+        }
+        done
+    }
+
+    fn unlock(&self, ino: Ino, owner: &Owner, all: &[LockBytes]) -> Result<(), Errno> {
+        for LockBytes { start, end } in all.iter().copied() {
+            let (space, kind) = (owner.space, LockKind::Unlock);
+            let lock = FileLock { space, kind, owner: owner.number, pid: 0, start, end };
+            let op = MetaOp::SetLock { ino, lock };
+            match self.backend.meta(&mut self.backend.own_ticket(), op) {
+                // With the session, or with the file, its locks have gone.
+                Ok(_) | Err(Errno::STALE) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Gives back locks that could not be given back before, until a meta does not answer again.
     pub(crate) fn unlock_left(&self) {
         for (ino, owner) in self.files().left_locks() {
-            if let Err(Errno(errno)) = self.unlock_left_of(ino, owner) {
+            let Ok(_lane) = self.files().lock_lane(ino, &owner) else { return };
+            // Somebody else may have done it meanwhile.
+            if !self.files().is_left(ino, &owner) {
+                continue;
+            }
+            if let Err(Errno(errno)) = self.unlock_in_lane(ino, &owner) {
                 tracing::warn!("a lock of inode {ino} could not be given back yet: errno {errno}");
                 return;
             }

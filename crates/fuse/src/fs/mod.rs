@@ -11,6 +11,7 @@ mod data;
 mod dirs;
 mod locks;
 mod names;
+mod ordered;
 mod promises;
 mod set_ids;
 mod shared;
@@ -21,13 +22,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use millpond_fuse_wire::abi::{self, EntryOut, InitFlags, Kstatfs};
-use millpond_fuse_wire::{Device, Operation, Reply, Request};
+use millpond_fuse_wire::{Device, Operation, Pages, Reply, Request};
 use millpond_types::meta::{Attr, Ino, MetaOp, MetaReply};
 
 use crate::backend::{Backend, Ticket, Told, unexpected};
 use crate::errno::Errno;
 use crate::files::{File, Files};
 use crate::leases::{KEPT, Leases, Look};
+use crate::notices::Notices;
 use crate::options::Mode;
 
 pub(crate) use locks::Waiting;
@@ -58,6 +60,45 @@ pub(crate) struct Fs {
     pub(crate) ahead: crate::ahead::Ahead,
     pub(crate) bandwidth: crate::budget::Bandwidth,
     pub(crate) cached: Option<Arc<crate::cached::Cache>>,
+    pub(crate) notices: Notices,
+    /// A request of the kernel is answered within this.
+    pub(crate) timeout: Duration,
+}
+
+/// What the kernel has of a file and is to drop.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stale {
+    pub(crate) ino: Ino,
+    pub(crate) pages: Pages,
+    /// The `Attr::version` of the file that it has after that; nothing where that does not matter.
+    pub(crate) version: Option<u64>,
+}
+
+/// What is to be answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Answer {
+    Done,
+    Written(u32),
+    Failed(Errno),
+}
+
+impl Answer {
+    pub(crate) const fn reply(self) -> Reply<'static> {
+        match self {
+            Self::Done => Reply::Done,
+            Self::Written(bytes) => Reply::Written(bytes),
+            Self::Failed(Errno(errno)) => Reply::Error(errno),
+        }
+    }
+}
+
+/// A request that is not answered yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Aside {
+    /// It waits for a lock.
+    Waits(Waiting),
+    /// It is done, and answered once the kernel has dropped something.
+    Drops(Stale, Answer),
 }
 
 /// Sends the answer to a request.
@@ -95,7 +136,7 @@ impl Fs {
         request: &Request<'_>,
         scratch: &mut Vec<u8>,
         send: Send<'_>,
-    ) -> Option<Waiting> {
+    ) -> Option<Aside> {
         let header = &request.header;
         let mut ticket = Ticket::of_request(request.unique(), header);
         if !self.remembers {
@@ -109,13 +150,18 @@ impl Fs {
             | Operation::BatchForget { .. }
             | Operation::NotifyReply { .. }
             | Operation::Interrupt { .. } => return None,
-            Operation::Setlkw(args) => {
-                return self.begin_waiting(request.unique(), ino, args, send);
+            Operation::Setlk(args) => self.set_lock_now(&mut ticket, ino, args, send),
+            Operation::Setlkw(args) => self.begin_waiting(ino, args, send),
+            Operation::Write { args, data } => self.write(&mut ticket, ino, (args, data), send),
+            operation => {
+                let done = self.answer(&mut ticket, ino, (operation, scratch), send);
+                done.map(|()| None)
             }
-            operation => self.answer(&mut ticket, ino, (operation, scratch), send),
         };
-        if let Err(Errno(errno)) = done {
-            send(Reply::Error(errno));
+        match done {
+            Ok(Some(aside)) => return Some(aside),
+            Ok(None) => {}
+            Err(Errno(errno)) => send(Reply::Error(errno)),
         }
         self.files().answered(request.unique());
         None
@@ -151,11 +197,10 @@ impl Fs {
             Operation::Setattr(args) => self.set_attr(ticket, ino, args, send),
             Operation::Open(args) => self.open(ticket, ino, *args, send),
             Operation::Read(args) => self.read(ticket, ino, (args, scratch), send),
-            Operation::Write { args, data } => self.write(ticket, ino, (args, data), send),
             Operation::Flush(args) => self.flush(ino, *args, send),
             Operation::Fsync(_) => self.sync(ino, send),
             Operation::Release(args) => self.release(ticket, ino, args, send),
-            Operation::Getlk(_) | Operation::Setlk(_) => self.on_lock(ticket, ino, operation, send),
+            Operation::Getlk(args) => self.get_lock(ticket, ino, args, send),
             Operation::Fallocate(args) => self.fallocate(ticket, ino, args, send),
             Operation::Opendir(_) => self.open_dir(ticket, ino, send),
             Operation::Readdir(args) => self.read_dir(ticket, ino, (args, false), send),
@@ -279,7 +324,9 @@ impl Keeping<'_> {
     /// Attributes for the kernel, and for how long.
     pub(crate) fn attr(&self, told: Told) -> (abi::Attr, Duration) {
         let attr = self.fs.here(told);
-        if self.look.is_some() {
+        // With bytes that no meta was told of, the kernel may not see that others have changed the file: length and time are
+        // this mount's.
+        if self.look.is_some() && !self.fs.files().is_untold(attr.ino) {
             self.fs.leases.tells(attr.ino, attr.version);
         }
         (attr_out(&attr), self.time_of_inode(attr.ino, told.version))

@@ -7,13 +7,14 @@ use millpond_env::RealClock;
 use millpond_fuse_wire::Pages;
 use millpond_types::meta::{
     After, Answered, Attr, Content, Create, DirEntry, Extend, FileKind, Ino, MetaError, MetaOp,
-    MetaReply, Name, PromisedFile, SetAttr, SetTime, Timestamp, WriteInline,
+    MetaReply, Name, PromisedFile, SetAttr, Timestamp, WriteInline,
 };
 
 use super::Fs;
 use super::attrs::sets_times_of_write;
 use crate::backend::{Ticket, Told, unexpected};
 use crate::behind::{Delegations, Known, Promise, promised_attr};
+use crate::deadline;
 use crate::errno::Errno;
 use crate::files::{File, Written};
 use crate::options::Mode;
@@ -201,18 +202,28 @@ impl Fs {
 
     /// Whether a meta may be told of what was written to a file after its close was answered: promises that.
     pub(crate) fn promises_bytes(&self, ino: Ino) -> bool {
-        let (behind, settled) = (&self.backend.behind, &self.backend.settled);
-        let _still = behind.still();
+        let _still = self.backend.behind.still();
+        let Some(file) = self.takes_promises_of(ino) else { return false };
+        let Ok(_alone) = deadline::write(&file.gate) else { return false };
+        self.promise_written(&file)
+    }
+
+    /// An open file of which this mount may promise changes.
+    fn takes_promises_of(&self, ino: Ino) -> Option<Arc<File>> {
+        let behind = &self.backend.behind;
         if !behind.has_file(ino) {
-            return false;
+            return None;
         }
-        let Some(file) = self.files().get(ino) else { return false };
+        let file = self.files().get(ino)?;
         // It may have been moved to where a quota counts.
         let stays = file.is_fresh(behind.dirs.unmoved_for());
-        if !stays || !self.is_free(file.told().parent) {
-            return false;
-        }
-        let _alone = file.gate.write();
+        (stays && self.is_free(file.told().parent)).then_some(file)
+    }
+
+    /// Promises what was written and no meta knows; false when there is something that cannot be. The caller has the file
+    /// alone.
+    fn promise_written(&self, file: &File) -> bool {
+        let (ino, settled) = (file.ino, &self.backend.settled);
         let changes = settled.changes(ino);
         let promised = match (self.files().unsent(ino), file.untold()) {
             (None, None) => return !self.files().has_held(ino),
@@ -226,7 +237,10 @@ impl Fs {
                     mtime: held.at,
                 }),
             ),
-            (None, Some(written)) if !self.files().has_held(ino) => {
+            // What a meta may have been told already is told again before.
+            (None, Some(written))
+                if !self.files().has_held(ino) && !self.files().is_told_of(ino) =>
+            {
                 let (Written { end, at, data }, filled) = (written, file.first_filled());
                 let extend = Extend { ino, data, size: end, mtime: at, filled };
                 self.promise(ino, MetaOp::Extend(extend))
@@ -240,23 +254,26 @@ impl Fs {
         promised
     }
 
-    /// The kernel says when it wrote bytes that were promised meanwhile: promises that too, for a meta that is asked
-    /// comes after them. The file's attributes then.
+    /// Somebody sets the time of change of a file that was promised, or the kernel says when it wrote what was: promises
+    /// that too, behind what was written before, for a meta that is asked comes after all of it. The file's attributes then.
     pub(super) fn promise_time(&self, ino: Ino, set: SetAttr) -> Option<Attr> {
-        let SetTime::At(mtime) = set.mtime.filter(|_| sets_times_of_write(&set))? else {
+        let behind = &self.backend.behind;
+        if !sets_times_of_write(&set) || !behind.is_on() {
             return None;
-        };
-        let file = self.files().get(ino).filter(|_| self.backend.behind.is_pending(ino))?;
-        let _alone = file.gate.write();
+        }
+        let _still = behind.still();
+        let file = self.takes_promises_of(ino)?;
+        let _alone = deadline::write(&file.gate).ok()?;
+        if !self.promise_written(&file) || !behind.is_pending(ino) {
+            return None;
+        }
         let settled = &self.backend.settled;
         let changes = settled.changes(ino);
         if !self.promise(ino, MetaOp::SetAttr { ino, set }) {
             return None;
         }
-        let ctime = set.ctime.unwrap_or(mtime);
-        let version = file.version();
-        let attr = file.learn(Told { attr: Attr { mtime, ctime, ..file.told() }, version });
-        settled.note(Told { attr, version }, changes);
+        let attr = file.attr();
+        settled.note(Told { attr, version: file.version() }, changes);
         Some(attr)
     }
 

@@ -16,6 +16,7 @@ use millpond_types::meta::{
 use super::Fs;
 use super::data::filled;
 use crate::backend::{Denied, Ticket, Told, unexpected};
+use crate::deadline;
 use crate::errno::Errno;
 use crate::files::{File, Held, Hold};
 use crate::options::Mode;
@@ -76,7 +77,7 @@ impl Fs {
         (offset, data): (u64, &[u8]),
         at_once: bool,
     ) -> Result<(), Errno> {
-        let _alone = file.gate.write();
+        let _alone = deadline::write(&file.gate)?;
         let done = self.write_alone(file, (offset, data), at_once);
         self.report(file, done)
     }

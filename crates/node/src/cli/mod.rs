@@ -198,6 +198,16 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
     code(outcome)
 }
 
+/// A thread that panicked serves nobody, and whoever waits for it waits for ever: the process ends, and its supervisor
+/// starts a new one. What a server acknowledged is on its disks, what a mount answered in its journal.
+fn abort_on_panic() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        before(info);
+        std::process::abort();
+    }));
+}
+
 /// An error of usage that suggests no command which only processes of ours call.
 fn without_hidden(mut error: clap::Error) -> clap::Error {
     use clap::error::{ContextKind, ContextValue};

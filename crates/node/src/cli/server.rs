@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use millpond_types::ByteSize;
 
-use super::{OK, Outcome, log, output};
+use super::{OK, Outcome, abort_on_panic, log, output};
 use crate::config::{self, ClusterConfig, Config, Io, LogFormat, S3Config, Size};
 use crate::server::{Server, StartError, Summary};
 
@@ -254,16 +254,6 @@ fn watch_stop(stop: &Arc<AtomicBool>, time: Duration) -> anyhow::Result<mpsc::Se
         std::process::exit(1);
     })?;
     Ok(running)
-}
-
-/// A thread that panicked serves nobody: the process ends, and its supervisor starts a new one.
-/// Acknowledged values are on the disk; nothing half-written is ever read.
-fn abort_on_panic() {
-    let before = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        before(info);
-        std::process::abort();
-    }));
 }
 
 /// The signals that this process has been sent.

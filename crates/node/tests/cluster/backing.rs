@@ -156,7 +156,12 @@ fn what_is_written_over_and_dated_back_is_adopted() {
     let volume = volume(&cluster);
     volume.make_bucket(BUCKET, b"").unwrap();
     volume.set_backing(BUCKET, Some(&backing())).unwrap();
-    for (name, options, len) in [("closed", "", 4), ("strict", "mode=strict", 40_000)] {
+    for (name, options, len) in [
+        ("closed", "", 4),
+        ("sole", "mode=one-writer", 4),
+        ("written-back", "mode=one-writer", 40_000),
+        ("strict", "mode=strict", 40_000),
+    ] {
         let mount = Mounted::new(&cluster, name, options);
         let folder = mount.folder.join(BUCKET);
         let (key, path) = (name.as_bytes(), folder.join(name));

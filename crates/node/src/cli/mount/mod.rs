@@ -19,7 +19,7 @@ use millpond_fuse_wire as wire;
 pub(super) use self::list::{MountsArgs, mounts};
 pub(super) use self::processes::{ProcessArgs, daemon, holder};
 use super::interrupt::Interrupt;
-use super::{OK, Outcome, log, output};
+use super::{OK, Outcome, abort_on_panic, log, output};
 use crate::config::LogConfig;
 
 pub(super) const EXAMPLES: &str = "Options of -o, with commas:
@@ -30,6 +30,8 @@ pub(super) const EXAMPLES: &str = "Options of -o, with commas:
                 as of mount(8)
   nowatch       no .stats and .accesslog in the root
   threads=N     threads that serve requests, 1 to 63 (default 16)
+  timeout=TIME  a system call is answered or fails (EIO) within this, whatever dies: 1s to 1h
+                (default 1m)
   noread_ahead  no read-ahead but the kernel's
   nodelegations, delegations
                 whether directories that the mount makes are its own until somebody
@@ -155,6 +157,7 @@ fn place(path: &Path) -> anyhow::Result<PathBuf> {
 }
 
 fn foreground(spec: MountSpec) -> Outcome {
+    abort_on_panic();
     log::start(&LogConfig::default())?;
     let mut interrupt = Interrupt::install()?;
     let target = spec.target.clone();

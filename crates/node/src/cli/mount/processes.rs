@@ -12,7 +12,7 @@ use millpond_fuse::admin::{CallError, Connection};
 use millpond_fuse::{HolderError, RunDir, hold, serve_mounts};
 
 use crate::cli::interrupt::Interrupt;
-use crate::cli::{OK, Outcome, log};
+use crate::cli::{OK, Outcome, abort_on_panic, log};
 use crate::config::LogConfig;
 
 /// A holder and its daemon are there after this, or never.
@@ -44,6 +44,8 @@ pub(in crate::cli) fn holder(args: &ProcessArgs) -> Outcome {
 /// The daemon, whose standard input is the socket to its holder.
 pub(in crate::cli) fn daemon(args: &ProcessArgs) -> Outcome {
     log::start(&LogConfig::default())?;
+    // The holder starts the next one, which goes on with what the kernel sends again.
+    abort_on_panic();
     let socket = std::io::stdin().as_fd().try_clone_to_owned().context("standard input")?;
     serve_mounts(&RunDir::new(args.run_dir.clone()), &UnixStream::from(socket))?;
     Ok(OK)

@@ -27,7 +27,7 @@ fn recalled(host: &Host, mount: &Path) -> u64 {
 
 /// Waits until metas give the mount what it makes: it has to have asked one before, and again where it returned
 /// something late.
-fn until_given(host: &Host, mount: &Path) {
+pub(super) fn until_given(host: &Host, mount: &Path) {
     until("the mount is given directories", || {
         let probe = mount.join("probe");
         fs::create_dir(&probe).unwrap();

@@ -2,14 +2,17 @@
 //! `NO_FUSE=1` leaves these tests out.
 
 mod ahead;
+mod bounds;
 mod budgets;
 mod cached;
 mod clone;
 mod delegations;
+mod direct;
 mod host;
 mod hosts;
 mod kernel;
 mod load;
+mod locks;
 mod losses;
 mod missing;
 mod programs;
@@ -17,6 +20,7 @@ mod promises;
 mod questions;
 mod refusals;
 mod small;
+mod times;
 mod tools;
 mod user;
 mod watch;

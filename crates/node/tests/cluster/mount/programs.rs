@@ -1,15 +1,13 @@
 //! Programs that nobody wrote for a mount do their work on one: git, tar, cargo with rustc and a linker,
 //! `SQLite` with its shared memory, and a model file that is mapped.
 
-use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use super::HANG;
 use super::host::{Host, left_out};
 use super::number;
-use crate::process::{Cluster, until};
+use crate::process::Cluster;
 
 /// `$0` is a folder on the mount, `$1` one beside it, `$2` how many files the repository has.
 const GIT_AND_TAR: &str = r#"
@@ -163,63 +161,5 @@ fn programs_work_on_a_mount() {
         python(DATABASE, &on);
         python(MODEL, &on);
         host.umount(&mount);
-    }
-}
-
-/// Locks all of a file as QEMU locks an image (`F_OFD_SETLK`), until there is nothing more to read; waits for nobody.
-const GUEST: &str = r#"
-import fcntl, os, struct, sys
-file = os.open(sys.argv[1], os.O_RDWR)
-try:
-    fcntl.fcntl(file, 37, struct.pack("hhqqi", fcntl.F_WRLCK, 0, 0, 0, 0))
-except OSError:
-    sys.exit(0)
-print("locked", flush=True)
-sys.stdin.read()
-"#;
-
-/// A process that has a file locked; none when somebody else has.
-fn guest(path: &Path) -> Option<Child> {
-    let mut command = Command::new("python3");
-    command.args(["-c", GUEST]).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    if line.trim() == "locked" {
-        return Some(child);
-    }
-    assert!(child.wait().unwrap().success());
-    None
-}
-
-fn end(mut guest: Child) {
-    drop(guest.stdin.take());
-    assert!(guest.wait().unwrap().success());
-}
-
-#[test]
-fn locks_of_an_open_file_go_when_it_is_closed() {
-    if left_out() {
-        return;
-    }
-    let cluster = Cluster::start(3, 2);
-    let host = Host::new(&cluster, HANG);
-    let (here, there) = (host.mount("here", ""), host.mount("there", ""));
-    let (image, same) = (here.join("image"), there.join("image"));
-    fs::write(&image, "content").unwrap();
-    until("the other mount to see it", || same.exists().then_some(()));
-    // Alone; beside somebody who has it open all the time; and with a daemon that dies meanwhile.
-    for (others, dies) in [(false, false), (true, false), (false, true), (true, true)] {
-        let other = others.then(|| File::open(&image).unwrap());
-        let first = until("the image is free", || guest(&image)).0;
-        assert!(guest(&same).is_none() && guest(&image).is_none(), "it is locked");
-        if dies {
-            host.kill_daemon();
-            assert!(guest(&same).is_none(), "it is locked still");
-        }
-        end(first);
-        // A close is done when its process has ended; what it gives back a moment later.
-        end(until("the image is free elsewhere", || guest(&same)).0);
-        drop(other);
     }
 }

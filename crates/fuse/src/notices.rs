@@ -1,0 +1,150 @@
+//! Threads that have the kernel drop what it keeps.
+//!
+//! To drop a page waits for whoever reads or writes it back, and to drop a name for whoever is in its directory: for a
+//! request that some thread of the mount has to answer. So no thread that serves requests may wait for that, nor one that
+//! such threads wait for: it is done here, by threads that hold no lock meanwhile and know neither metas nor files. One of
+//! them works and another one watches; when the first stands in the kernel, the second goes on.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millpond_env::{RealClock, thread};
+use millpond_types::Tick;
+use parking_lot::{Condvar, Mutex};
+
+/// So many jobs stand in the kernel at most; more wait for one of them.
+const THREADS_MAX: usize = 64;
+/// A job that has waited so long for those that work is another thread's.
+const HELP: Duration = Duration::from_millis(1);
+/// A thread without work ends after so long, but for the last two.
+const IDLE: Duration = Duration::from_secs(10);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<(Tick, Job)>,
+    threads: usize,
+    /// Those of them that have a job.
+    busy: usize,
+    is_ended: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+/// The threads of a mount. Once this is dropped they do what they were given, and end.
+pub(crate) struct Notices(Arc<Shared>);
+
+impl std::fmt::Debug for Notices {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let queue = self.0.queue.lock();
+        let (threads, jobs) = (queue.threads, queue.jobs.len());
+        f.debug_struct("Notices").field("threads", &threads).field("jobs", &jobs).finish()
+    }
+}
+
+impl Notices {
+    /// Starts the first thread.
+    ///
+    /// # Errors
+    /// When the system has no thread left.
+    pub(crate) fn start() -> std::io::Result<Self> {
+        let this = Self(Arc::default());
+        this.0.queue.lock().threads = 1;
+        start_one(&this.0)?;
+        Ok(this)
+    }
+
+    /// Has a thread do this soon, and waits for nothing.
+    pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
+        self.0.queue.lock().jobs.push_back((RealClock::tick(), Box::new(job)));
+        self.0.changed.notify_one();
+    }
+}
+
+impl Drop for Notices {
+    fn drop(&mut self) {
+        self.0.queue.lock().is_ended = true;
+        self.0.changed.notify_all();
+    }
+}
+
+fn start_one(shared: &Arc<Shared>) -> std::io::Result<()> {
+    let shared = Arc::clone(shared);
+    // Not joined: it may stand in the kernel.
+    let _runs = thread("mp-notices", move || work(&shared))?;
+    Ok(())
+}
+
+fn work(shared: &Arc<Shared>) {
+    let mut queue = shared.queue.lock();
+    // Who has just done one goes on with the next.
+    let mut is_warm = false;
+    loop {
+        let waited = queue.jobs.front().map(|(since, _)| RealClock::tick().since(*since));
+        match waited {
+            Some(waited) if is_warm || queue.busy == 0 || waited >= HELP => {
+                let Some((_, job)) = queue.jobs.pop_front() else { continue };
+                queue.busy += 1;
+                let is_alone = queue.busy == queue.threads && queue.threads < THREADS_MAX;
+                queue.threads += usize::from(is_alone);
+                drop(queue);
+                let watched = if is_alone { start_one(shared) } else { Ok(()) };
+                job();
+                is_warm = true;
+                queue = shared.queue.lock();
+                queue.busy -= 1;
+                if let Err(error) = watched {
+                    queue.threads -= 1;
+                    tracing::warn!("notices to the kernel wait for each other: no thread: {error}");
+                }
+            }
+            Some(waited) => drop(shared.changed.wait_for(&mut queue, HELP.saturating_sub(waited))),
+            None if queue.is_ended => break,
+            None => {
+                is_warm = false;
+                let is_late = shared.changed.wait_for(&mut queue, IDLE).timed_out();
+                if is_late && queue.jobs.is_empty() && queue.threads > 2 {
+                    break;
+                }
+            }
+        }
+    }
+    queue.threads -= 1;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn a_job_waits_for_none_before_it() {
+        let notices = Notices::start().unwrap();
+        let (said, heard) = channel();
+        let mut held = Vec::new();
+        for n in 0..10 {
+            let (let_go, waits) = channel::<()>();
+            held.push(let_go);
+            let said = said.clone();
+            notices.run(move || {
+                said.send(n).unwrap();
+                let _ = waits.recv();
+                said.send(n + 100).unwrap();
+            });
+        }
+        let patience = Duration::from_secs(20);
+        let mut begun: Vec<i32> = (0..10).map(|_| heard.recv_timeout(patience).unwrap()).collect();
+        begun.sort_unstable();
+        assert_eq!(begun, (0..10).collect::<Vec<_>>());
+        drop(notices);
+        drop(held);
+        assert_eq!((0..10).filter(|_| heard.recv_timeout(patience).is_ok()).count(), 10);
+    }
+}
