@@ -105,6 +105,12 @@ pub(crate) fn is_path(key: &str) -> bool {
     path.split('/').all(|part| !matches!(part, "" | "." | "..")) && !key.contains('\\')
 }
 
+/// Whether the path of a file can begin so.
+fn begins_paths(prefix: &str) -> bool {
+    let mut folders = prefix.split('/').rev().skip(1);
+    folders.all(|part| !matches!(part, "" | "." | "..")) && !prefix.contains('\\')
+}
+
 /// Whether a name goes before what is in the folder `folder` beside it.
 fn goes_before(name: &str, folder: &str) -> bool {
     name.strip_prefix(folder).is_some_and(|rest| rest.bytes().next().is_none_or(|it| it < b'/'))
@@ -157,6 +163,19 @@ impl<B: Backend> Folders<B> {
         Self { inner, keeping, whole: PAGE }
     }
 
+    /// A page of the backend, which has nothing but what was asked for: whoever removes what a list tells, removes that.
+    async fn asked(&self, wanted: Wanted<'_>) -> Result<Page, Fault> {
+        let page = self.inner.list(wanted).await?;
+        if page.is_of(&wanted) {
+            return Ok(page);
+        }
+        let text = format!(
+            "asked for keys that begin with '{}', it lists others: the list cannot be told",
+            wanted.prefix
+        );
+        Err(Fault { kind: Kind::Refused, is_congested: false, text })
+    }
+
     async fn check(&self, at: At<'_>) -> Result<(), Fault> {
         if self.has_place(at).await? {
             return Ok(());
@@ -185,7 +204,7 @@ impl<B: Backend> Folders<B> {
         };
         while told.len() <= wanted.limit as usize {
             let query = Wanted { delimiter: "/", after: &place, limit: PAGE, ..wanted };
-            let page = self.inner.list(query).await?;
+            let page = self.asked(query).await?;
             let keys: Vec<Entry> = page.keys.into_iter().map(Entry::Key).collect();
             let folders: Vec<Entry> = page.prefixes.into_iter().map(Entry::Folder).collect();
             let is_behind = |it: &Entry| last.as_deref().is_none_or(|last| it.name(depth) >= last);
@@ -240,7 +259,7 @@ impl<B: Backend> Folders<B> {
                 return Ok((Vec::new(), false));
             }
             let query = Wanted { delimiter: "", after: "", limit: self.whole, ..wanted };
-            let mut whole = self.inner.list(query).await?;
+            let mut whole = self.asked(query).await?;
             if !whole.is_cut {
                 whole.keys.sort_by(|one, other| one.key.cmp(&other.key));
                 whole.keys.retain(|it| it.key.as_str() > wanted.after);
@@ -353,7 +372,7 @@ impl<B: Backend> Backend for Folders<B> {
         }
         if !self.keeping.is_known() {
             let one = Wanted { bucket: at.bucket, prefix: "", delimiter: "", after: "", limit: 1 };
-            self.inner.list(one).await?;
+            self.asked(one).await?;
         }
         Ok(!self.keeping.is_in_folders())
     }
@@ -381,14 +400,23 @@ impl<B: Backend> Backend for Folders<B> {
     }
 
     async fn list(&self, wanted: Wanted<'_>) -> Result<Page, Fault> {
+        if !self.keeping.is_known() {
+            // Whoever keeps objects in folders may tell something else than was asked for; by its answer it is known.
+            let one = Wanted { prefix: "", delimiter: "", after: "", limit: 1, ..wanted };
+            self.asked(one).await?;
+        }
         if !self.keeping.is_in_folders() {
-            let page = self.inner.list(wanted).await?;
+            let page = self.asked(wanted).await?;
             if !self.keeping.is_in_folders() {
                 if is_by_key(&page, wanted.after) {
                     return Ok(page);
                 }
                 self.keeping.in_folders();
             }
+        }
+        // No key that begins so can be there, and what is told of it lies elsewhere.
+        if !begins_paths(wanted.prefix) {
+            return Ok(Page::default());
         }
         self.ordered(wanted).await
     }
@@ -458,6 +486,8 @@ mod tests {
     struct Files {
         keys: BTreeSet<String>,
         order: Order,
+        /// A prefix leads to where its path does, as with `SeaweedFS`.
+        collapses: bool,
     }
 
     #[derive(Clone, Copy, Default, PartialEq)]
@@ -493,13 +523,16 @@ mod tests {
                 keys.reverse();
             }
             let mut page = Page::default();
-            for key in keys.into_iter().filter(|it| it.starts_with(wanted.prefix)) {
+            let path = wanted.prefix.replace("//", "/");
+            let path = path.strip_prefix('/').unwrap_or(&path);
+            let prefix = if self.collapses { path } else { wanted.prefix };
+            for key in keys.into_iter().filter(|it| it.starts_with(prefix)) {
                 if self.order(key) <= self.order(wanted.after) && !wanted.after.is_empty() {
                     continue;
                 }
-                let rest = &key[wanted.prefix.len()..];
+                let rest = &key[prefix.len()..];
                 let cut = rest.find(wanted.delimiter).filter(|_| !wanted.delimiter.is_empty());
-                let name = cut.map(|at| &key[..=wanted.prefix.len() + at]);
+                let name = cut.map(|at| &key[..=prefix.len() + at]);
                 if name.is_some_and(|it| page.prefixes.last().is_some_and(|last| last == it)) {
                     continue;
                 }
@@ -587,7 +620,7 @@ mod tests {
         let letter = |rng: &mut Rng| ["a", "b", "-", "!", "z", "/", "/", "\u{e9}"][rng.index(8)];
         let key = |rng: &mut Rng| (0..=rng.index(7)).map(|_| letter(rng)).collect::<String>();
         let all = (0..rng.index(60)).map(|_| key(rng)).filter(|it| is_path(it) && *it != "/");
-        Files { keys: all.collect(), order: Order::Folders }
+        Files { keys: all.collect(), order: Order::Folders, collapses: true }
     }
 
     fn lines(page: &Page) -> Vec<String> {
@@ -602,9 +635,9 @@ mod tests {
         for seed in 0..4_000 {
             let mut rng = Rng::new(seed);
             let inner = files(&mut rng);
-            let by_key = Files { keys: inner.keys.clone(), order: Order::ByKey };
+            let by_key = Files { keys: inner.keys.clone(), order: Order::ByKey, collapses: false };
             let delimiter = ["", "/", "/", "-"][rng.index(4)];
-            let prefix = ["", "", "a", "a/", "b-", "a/b"][rng.index(6)];
+            let prefix = ["", "", "a", "a/", "b-", "a/b", "/", "a//", "//a"][rng.index(9)];
             let everything = Wanted { bucket: "b", prefix, delimiter, after: "", limit: 9_999 };
             let expected = lines(&by_key.page(&everything));
             let keeping = Arc::new(Keeping::default());
@@ -636,7 +669,7 @@ mod tests {
         let keys = ["a/1", "a-1", "b"].map(str::to_owned).into();
         let keeping = Arc::new(Keeping::default());
         keeping.heard(None);
-        let inner = Files { keys, order: Order::Folders };
+        let inner = Files { keys, ..Files::default() };
         let folders = Folders { inner, keeping: Arc::clone(&keeping), whole: PAGE };
         let all = Wanted { bucket: "b", prefix: "", delimiter: "", after: "", limit: 1 };
         // A page of one key does not show it, the next one does.
@@ -653,10 +686,50 @@ mod tests {
         keeping.in_folders();
         // Taken for one that lists folder by folder, and lists backwards.
         let keys = ["a", "b", "c"].map(str::to_owned).into();
-        let inner = Files { keys, order: Order::Backwards };
+        let inner = Files { keys, order: Order::Backwards, collapses: false };
         let folders = Folders { inner, keeping, whole: 1 };
         let all = Wanted { bucket: "b", prefix: "", delimiter: "", after: "", limit: 9 };
         assert_eq!(folders.list(all).await.unwrap_err().kind, Kind::Refused);
+    }
+
+    /// `aws s3 rm --recursive s3://b//` removes what a list of the prefix `/` tells.
+    #[tokio::test]
+    async fn a_list_has_nothing_but_what_was_asked_for() {
+        let keys: BTreeSet<String> = ["a/1", "g", "p/x"].map(str::to_owned).into();
+        for (server, order) in [(Some("SeaweedFS 4.48"), Order::Folders), (None, Order::ByKey)] {
+            for prefix in ["/", "p//", "//g", "./", "a/../", "p/./x", "\\"] {
+                for delimiter in ["", "/", "-"] {
+                    let inner = Files { keys: keys.clone(), order, collapses: true };
+                    let keeping = Arc::new(Keeping::default());
+                    let folders = Folders { inner, keeping: Arc::clone(&keeping), whole: PAGE };
+                    keeping.heard(server);
+                    let wanted = Wanted { bucket: "b", prefix, delimiter, after: "", limit: 9 };
+                    // Nothing, or an error where the store is not known to keep files.
+                    match folders.list(wanted).await {
+                        Ok(page) => assert_eq!(lines(&page), [""; 0], "{prefix}"),
+                        Err(fault) => assert!(server.is_none(), "{prefix}: {fault}"),
+                    }
+                }
+            }
+        }
+        let page = |keys: &[&str], prefixes: &[&str]| Page {
+            keys: keys.iter().map(|key| told(key)).collect(),
+            prefixes: prefixes.iter().map(|it| (*it).to_owned()).collect(),
+            is_cut: false,
+        };
+        let wanted = Wanted { bucket: "b", prefix: "a/", delimiter: "/", after: "", limit: 9 };
+        assert!(page(&["a/", "a/1"], &["a/b/", "a//"]).is_of(&wanted));
+        for wrong in [
+            page(&["b"], &[]),
+            page(&["a/b/1"], &[]),
+            page(&[], &["a/"]),
+            page(&[], &["a/b/c/"]),
+            page(&[], &["b/"]),
+        ] {
+            assert!(!wrong.is_of(&wanted), "{wrong:?}");
+        }
+        let all = Wanted { delimiter: "", ..wanted };
+        assert!(page(&["a/b/1"], &[]).is_of(&all) && !page(&[], &["a/b/"]).is_of(&all));
     }
 
     #[tokio::test]

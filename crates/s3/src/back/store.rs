@@ -129,6 +129,24 @@ pub(crate) struct Page {
     pub(crate) is_cut: bool,
 }
 
+impl Page {
+    /// Whether it has nothing but what was asked for: keys with the prefix and without the delimiter behind it, and prefixes
+    /// that end with the first delimiter.
+    pub(crate) fn is_of(&self, wanted: &Wanted<'_>) -> bool {
+        let behind =
+            |it: &str| it.strip_prefix(wanted.prefix).map(|rest| rest.find(wanted.delimiter));
+        let is_key = |it: &Found| match behind(&it.key) {
+            Some(at) => wanted.delimiter.is_empty() || at.is_none(),
+            None => false,
+        };
+        let is_prefix = |it: &String| {
+            let ends = |at: usize| wanted.prefix.len() + at + wanted.delimiter.len() == it.len();
+            !wanted.delimiter.is_empty() && behind(it).flatten().is_some_and(ends)
+        };
+        self.keys.iter().all(is_key) && self.prefixes.iter().all(is_prefix)
+    }
+}
+
 /// What is known of a request that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {

@@ -12,7 +12,7 @@ use super::{Backed, fault};
 use crate::back::folders::{LAST, PAGE};
 use crate::back::store::{Backend, Found, Page as Listing, Wanted as Query};
 use crate::door::Door;
-use crate::error::Told as _;
+use crate::error::{Told as _, refuse};
 use crate::ops::list::{Asked, Told};
 use crate::record::View;
 use crate::store::{KeyState, ListObjects, Listed, Object, Wanted};
@@ -289,16 +289,25 @@ impl Sides<'_> {
         // One more than is needed: some backends tell the prefix again that a page begins behind.
         let limit = room.saturating_add(1).min(KEYS_MAX);
         let page = self.listed(&self.asked.prefix, (delimiter, after), limit).await?;
-        let cut = self.backed.prefix().len();
-        let name = |it: &str| it.as_bytes().get(cut..).unwrap_or_default().to_vec();
-        let keys = page.keys.iter().map(|it| Line { name: name(&it.key), of: Some(it.clone()) });
-        let prefixes = page.prefixes.iter().map(|it| Line { name: name(it), of: None });
-        let mut lines: Vec<Line<Found>> = keys.chain(prefixes).collect();
+        let keys = page.keys.iter().map(|it| (it.key.as_str(), Some(it.clone())));
+        let prefixes = page.prefixes.iter().map(|it| (it.as_str(), None));
+        let line = |(name, of)| Ok(Line { name: self.name_here(name)?.to_vec(), of });
+        let mut lines: Vec<Line<Found>> =
+            keys.chain(prefixes).map(line).collect::<S3Result<_>>()?;
         lines.sort_by(|one, other| one.name.cmp(&other.name));
         let last = lines.last().map(|it| it.name.clone());
         // A page without anything that is no end would be asked for again and again.
         let upto = last.filter(|_| page.is_cut);
         Ok(Page { lines, upto })
+    }
+
+    /// What a key of the backend is called here.
+    fn name_here<'k>(&self, key: &'k str) -> S3Result<&'k [u8]> {
+        let name = key.strip_prefix(self.backed.prefix()).ok_or_else(|| {
+            let message = "A backend lists a key outside the bucket's prefix";
+            refuse(S3ErrorCode::ServiceUnavailable, message)
+        })?;
+        Ok(name.as_bytes())
     }
 
     async fn listed(
@@ -386,9 +395,8 @@ impl Sides<'_> {
         let (mut after, mut looked, mut limit) = (Vec::new(), 0, 2);
         while looked < LOOKS_MAX {
             let page = self.listed(&text, ("", &after), limit).await?;
-            let cut = self.backed.prefix().len();
             for found in &page.keys {
-                let key = found.key.as_bytes().get(cut..).unwrap_or_default();
+                let key = self.name_here(&found.key)?;
                 if !matches!(self.fate(key).await?, Fate::Hidden) {
                     return Ok(true);
                 }
