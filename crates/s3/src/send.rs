@@ -83,7 +83,9 @@ pub(crate) fn bytes(bytes: Vec<u8>) -> StreamingBlob {
 }
 
 /// A range of a file: offset and length. The first bytes are read before there is an answer: they go with its header, and what keeps
-/// them from being read is told. A failure later on breaks the connection, since the length is told by then.
+/// them from being read is told. A failure later on breaks the connection, since the length is told by then; and so does
+/// whoever cuts the file or writes to it meanwhile: before the last of several pieces goes, a meta says whether it is the one that
+/// was found.
 ///
 /// # Errors
 /// `SlowDown` where others have all memory for long; what keeps the first bytes from being read, never that there is no object.
@@ -95,6 +97,7 @@ pub(crate) async fn file(
     if len == 0 {
         return Ok(bytes(Vec::new()));
     }
+    file.fix();
     let first = (PIECE as u64).min(len);
     let parts = read(door, &file, (offset, first)).await?;
     let rest = (offset + first, offset + len);
@@ -112,7 +115,10 @@ fn read_ahead(
     tokio::spawn(async move {
         while offset < end {
             let now = (PIECE as u64).min(end - offset);
-            let piece = read(&door, &file, (offset, now)).await;
+            let mut piece = read(&door, &file, (offset, now)).await;
+            if offset + now == end && piece.is_ok() {
+                piece = unchanged(&file).await.and(piece);
+            }
             let failed = piece.is_err();
             if sender.send(piece).await.is_err() || failed {
                 return;
@@ -121,6 +127,18 @@ fn read_ahead(
         }
     });
     ahead
+}
+
+/// A file still has the bytes that it had when it was found.
+async fn unchanged(file: &File) -> S3Result<()> {
+    let file = file.clone();
+    let asked =
+        spawn_blocking(move || file.is_as_opened()).await.map_err(S3Error::internal_error)?;
+    if asked.map_err(|error| told(error, S3ErrorCode::ServiceUnavailable))? {
+        return Ok(());
+    }
+    let message = "The object changed while it was read: ask again.";
+    Err(refuse(S3ErrorCode::InternalError, message))
 }
 
 async fn read(door: &Arc<Door>, file: &File, (offset, len): (u64, u64)) -> S3Result<Parts> {

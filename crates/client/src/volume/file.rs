@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use millpond_env::{Mutex, PerProcess, RealClock, RwLock};
@@ -35,6 +36,8 @@ pub(super) struct Opened {
     options: OpenOptions,
     /// What it was when it was opened, by which a child knows it too.
     first: Attr,
+    /// It is read as it was then, or not at all.
+    is_fixed: AtomicBool,
     ours: PerProcess<Ours>,
 }
 
@@ -102,7 +105,8 @@ impl Opened {
         options: OpenOptions,
     ) -> Self {
         let ours = PerProcess::new(Ours::new(&shared, attr, RealClock::tick()));
-        Self { shared, path, options, first: attr, ours }
+        let is_fixed = AtomicBool::new(false);
+        Self { shared, path, options, first: attr, is_fixed, ours }
     }
 
     /// What this process has of it. A child has it open too, in a session of its own, and begins with what it was when it
@@ -249,6 +253,19 @@ impl Opened {
         self.read_as(&mut attr, parts)
     }
 
+    /// Whether the file has the bytes that it had when it was opened, as far as a meta's word says: names, owners and
+    /// permissions may be others, and the bytes may lie elsewhere.
+    fn is_as_opened(&self, now: &Attr) -> bool {
+        let first = &self.first;
+        let content = |it: &Attr| (it.data, it.size, it.cuts, it.mtime);
+        content(first) == content(now)
+    }
+
+    fn check_fixed(&self, now: &Attr) -> Result<(), ClientError> {
+        let is_other = self.is_fixed.load(Ordering::Relaxed) && !self.is_as_opened(now);
+        if is_other { Err(self.refused(MetaError::Stale)) } else { Ok(()) }
+    }
+
     /// Reads from a file that was this lately; it is left as it was when its bytes were read.
     fn read_as(
         &self,
@@ -266,6 +283,7 @@ impl Opened {
                 let content = self.content()?;
                 attr = content.attr;
                 if attr.is_stored() {
+                    self.check_fixed(&attr)?;
                     return Ok(filled(&content, parts));
                 }
             }
@@ -275,6 +293,7 @@ impl Opened {
             }
         }
         *known = attr;
+        self.check_fixed(&attr)?;
         let bytes = chunks.map_or(FileBytes::of(&attr), |chunks| chunks.bytes());
         let (mut at, mut rooms, mut lens) = (Vec::new(), Vec::new(), Vec::new());
         for (offset, buf) in parts {
@@ -510,6 +529,20 @@ impl File {
     /// As for every call.
     pub fn stat(&self) -> Result<Attr, ClientError> {
         self.opened.refresh()
+    }
+
+    /// From now on it is read as it was when it was opened: reads fail (`File`, stale) once they hear that somebody else has
+    /// cut it or written to it, within a second.
+    pub fn fix(&self) {
+        self.opened.is_fixed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether nobody has cut it or written to it since it was opened, by a meta.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn is_as_opened(&self) -> Result<bool, ClientError> {
+        self.opened.refresh().map(|now| self.opened.is_as_opened(&now))
     }
 
     /// Reads ranges, each from its offset into its memory, at the same time. Returns how many bytes of

@@ -53,7 +53,12 @@ pub(crate) struct Unread(TcpStream);
 impl Unread {
     /// Reads it.
     pub(crate) fn read(mut self) -> Answer {
-        Answer::read(&mut self.0, false).unwrap_or_else(|error| panic!("no answer: {error}"))
+        self.try_read().unwrap_or_else(|error| panic!("no answer: {error}"))
+    }
+
+    /// Reads it, if it comes whole.
+    pub(crate) fn try_read(&mut self) -> std::io::Result<Answer> {
+        Answer::read(&mut self.0, false)
     }
 }
 

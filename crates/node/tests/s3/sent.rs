@@ -1,6 +1,8 @@
 //! Bodies on their way out: from where they lie in the memory of the gateway's own node, or copied.
 
-use crate::server::Server;
+use millpond_client::OpenOptions;
+
+use crate::server::{Server, until};
 
 const MIB: usize = 1 << 20;
 
@@ -48,6 +50,46 @@ fn what_the_own_node_has_is_sent_without_a_copy() {
 }
 
 /// Clients that ask for much and read nothing hold memory of the node, but not all of it: others go on as if they were not there.
+/// What nobody ever put is not sent: an answer breaks off where its file is another one.
+#[test]
+fn what_changes_while_it_is_sent_breaks_the_answer_off() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    let large = body(24 * MIB);
+    let volume = crate::behind::volume(&server);
+    let len = large.len() as u64;
+    for (name, change) in [("cut", true), ("over", false)] {
+        let path = format!("/bkt/{name}");
+        s3.put(&path, large.clone()).send().expect(200);
+        let before = server.metric("millpond_send_bytes_total");
+        let answers = [(); 2].map(|()| s3.get(&path).unread());
+        until("some of it is sent", || {
+            let sent = server.metric("millpond_send_bytes_total") - before;
+            (sent >= 2 * 2 * MIB as u64).then_some(())
+        });
+        let file = volume.open_file(&path, &OpenOptions::UPDATE).unwrap();
+        if change {
+            file.set_len(0).unwrap();
+            file.set_len(len).unwrap();
+        } else {
+            file.write_batch(&[(len - 9, b"something")]).unwrap();
+            file.sync().unwrap();
+        }
+        for mut answer in answers {
+            match answer.try_read() {
+                Err(_) => {}
+                Ok(whole) => assert!(whole.body == large, "{name}: {} bytes", whole.body.len()),
+            }
+        }
+    }
+    // Attributes are none of the content.
+    s3.put("/bkt/kept", large.clone()).send().expect(200);
+    let slow = s3.get("/bkt/kept").unread();
+    s3.put("/bkt/kept", "another object").send().expect(200);
+    assert!(slow.read().expect(200).body == large);
+}
+
 #[test]
 fn clients_that_do_not_read_leave_memory_to_others() {
     let server = Server::start();

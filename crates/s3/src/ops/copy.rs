@@ -158,6 +158,7 @@ pub(crate) fn append(
     (to, at): (&File, u64),
     hasher: &mut Hasher,
 ) -> S3Result<()> {
+    from.fix();
     let mut bytes = vec![0; usize::try_from(len).unwrap_or(PIECE).min(PIECE)];
     let mut done = 0;
     while done < len {
@@ -171,7 +172,12 @@ pub(crate) fn append(
         to.write_batch(&[(at + done, room)]).of_object()?;
         done += now as u64;
     }
-    Ok(())
+    // Whoever changed it meanwhile, as far as metas know.
+    if from.is_as_opened().of_object()? {
+        Ok(())
+    } else {
+        Err(S3ErrorCode::ConditionalRequestConflict.into())
+    }
 }
 
 /// A copy of a range of an object, without a name yet; for a thread that may block.
@@ -194,7 +200,11 @@ pub(crate) fn duplicate(
                 bytes = all[start..end].to_vec();
             }
             (None, Some(file)) => {
-                file.read_batch(&mut [(offset, &mut bytes)]).of_object()?;
+                file.fix();
+                let read = file.read_batch(&mut [(offset, &mut bytes)]).of_object()?;
+                if read.first() != Some(&bytes.len()) {
+                    return Err(S3ErrorCode::ConditionalRequestConflict.into());
+                }
             }
             (None, None) => {}
         }
