@@ -11,6 +11,8 @@ use crate::ops::tagging::plain;
 
 /// The longest form, with its file: `s3s` has all of it in memory.
 pub(crate) const FORM_MAX: u64 = 32 << 20;
+/// The token of temporary credentials.
+const TOKEN: &str = "x-amz-security-token";
 /// The longest that a presigned URL may be valid, in seconds.
 const VALID_MAX: i64 = 7 * 24 * 3600;
 
@@ -67,8 +69,8 @@ const UNKNOWN: [&str; 7] = [
 ];
 
 /// What presigned URLs of version 2 have, and of version 4.
-const OLDER_SIGNATURE: &str = "Signature";
-const SIGNATURE: &str = "X-Amz-Signature";
+pub(crate) const OLDER_SIGNATURE: &str = "Signature";
+pub(crate) const SIGNATURE: &str = "X-Amz-Signature";
 /// Sub-resources that version 2 of signatures does not know; lists it never covered.
 const UNSIGNED_ONCE: [&str; 10] = [
     "attributes",
@@ -251,6 +253,9 @@ fn check_valid(uri: &Uri) -> S3Result<()> {
     };
     let message = match value.parse::<i64>() {
         Err(_) => "X-Amz-Expires should be a number",
+        Ok(0) => {
+            return Err(refuse(S3ErrorCode::AccessDenied, "Request has expired"));
+        }
         Ok(it) if it < 0 => "X-Amz-Expires must be non-negative",
         Ok(it) if it > VALID_MAX => {
             "X-Amz-Expires must be less than a week (in seconds); that is, the given X-Amz-Expires must be less than 604800 seconds"
@@ -310,7 +315,23 @@ pub(crate) fn check(
     }
     check_subresources(method, uri, is_object)?;
     check_valid(uri)?;
+    check_token(uri, headers)?;
+    // s3s takes it for objects, and has no use for it.
+    let is_list = pairs(uri).any(|(name, _)| name == "acl");
+    if is_object && !is_list && headers.contains_key("x-amz-grant-write") {
+        return Err(absent("A grant to write an object (x-amz-grant-write)"));
+    }
     check_headers(headers)
+}
+
+/// Nobody was given a session here, so no token of one is known.
+fn check_token(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
+    let is_token = |name: &str| name.eq_ignore_ascii_case(TOKEN);
+    if headers.contains_key(TOKEN) || pairs(uri).any(|(name, _)| is_token(&name)) {
+        let message = "The provided token is malformed or otherwise invalid: there are no temporary credentials here";
+        return Err(refuse(S3ErrorCode::InvalidToken, message));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -322,11 +322,11 @@ impl Expected {
     /// A checksum that came in a header or a trailer.
     ///
     /// # Errors
-    /// `InvalidRequest` when it has another length.
+    /// `BadDigest` when it has another length.
     pub(crate) fn add(&mut self, algorithm: Algorithm, text: &str) -> S3Result<()> {
         if unbase64(text).is_none_or(|bytes| bytes.len() != algorithm.len()) {
             let message = format!("Value for {} header is invalid.", algorithm.header());
-            return Err(refuse(S3ErrorCode::InvalidRequest, message));
+            return Err(custom("BadDigest", hyper::StatusCode::BAD_REQUEST, message));
         }
         self.sum = Some((algorithm, text.to_owned()));
         Ok(())

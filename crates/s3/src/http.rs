@@ -29,6 +29,8 @@ use crate::ops::{cors, form};
 use crate::record::CorsRule;
 use crate::unread::Unread;
 
+/// Where probes for `MinIO` ask.
+const HEALTH: &str = "/minio/health/";
 /// When a request was signed.
 const AMZ_DATE: &str = "x-amz-date";
 /// Memory for all forms that are under way, in KiB.
@@ -79,8 +81,9 @@ struct Asked {
     /// What a browser says that it will ask with.
     cors_method: Option<String>,
     bucket: Option<String>,
-    /// Whether the path has a key behind the bucket.
+    /// Whether the path has a key behind the bucket, and which; of a copy, the key of the source.
     is_object: bool,
+    key: String,
     len: u64,
     unread: Unread,
 }
@@ -97,6 +100,18 @@ fn about(path: &str, is_bucket_in_host: bool) -> (Option<String>, bool) {
     let (first, rest) = inner.split_once('/').unwrap_or((inner, ""));
     let is_object = !if is_bucket_in_host { inner } else { rest }.is_empty();
     (Some(first.to_owned()).filter(|it| !it.is_empty()), is_object)
+}
+
+/// The key of an object that a request reads.
+fn key_of(headers: &HeaderMap, path: &str, is_bucket_in_host: bool) -> String {
+    let source = text(headers, "x-amz-copy-source");
+    let path = source.map_or(path, |it| it.split('?').next().unwrap_or_default());
+    let told = plain(path).unwrap_or_default();
+    let inner = told.strip_prefix('/').unwrap_or(&told);
+    if is_bucket_in_host && source.is_none() {
+        return inner.to_owned();
+    }
+    inner.split_once('/').map_or("", |(_, key)| key).to_owned()
 }
 
 /// Signatures may be of the time in `Date` instead of `x-amz-date`, which `s3s` does not know.
@@ -128,10 +143,21 @@ fn stamp_of(date: &str) -> Option<String> {
     Some(seconds.chars().filter(|it| !"-:Z".contains(*it)).chain(['Z']).collect())
 }
 
-/// What `s3s` would do and this gateway does not.
-fn check_kind(request: &Request<hyper::body::Incoming>, asked: &Asked) -> S3Result<()> {
-    crate::gate::check(request.method(), request.uri(), request.headers(), asked.is_object)?;
-    crate::gate::check_signed(request.uri(), request.headers())
+/// What `s3s` would do and this gateway does not. Makes headers of what is signed in the query.
+fn check_kind(request: &mut Request<hyper::body::Incoming>, asked: &Asked) -> S3Result<()> {
+    if asked.method == Method::OPTIONS {
+        return Ok(());
+    }
+    let check = |request: &Request<_>| {
+        crate::gate::check(request.method(), request.uri(), request.headers(), asked.is_object)
+    };
+    check(request)?;
+    crate::gate::check_signed(request.uri(), request.headers())?;
+    let uri = request.uri().clone();
+    if crate::query::hoist(&uri, request.headers_mut())? {
+        check(request)?;
+    }
+    Ok(())
 }
 
 impl Front {
@@ -156,10 +182,29 @@ impl Front {
             cors_method: text(headers, "access-control-request-method").map(str::to_owned),
             bucket: below.map(str::to_owned).or(first),
             is_object,
+            key: key_of(headers, &path, below.is_some()),
             len: text(headers, CONTENT_LENGTH).and_then(|it| it.parse().ok()).unwrap_or(0),
             path,
             unread: Unread::new(request.body()),
         }
+    }
+
+    /// What probes for `MinIO` ask, without a signature: whether the process lives, and whether it serves.
+    fn health<T>(&self, request: &Request<T>) -> Option<Response<Body>> {
+        let what = request.uri().path().strip_prefix(HEALTH)?;
+        let is_probe = matches!(*request.method(), Method::GET | Method::HEAD)
+            && request.uri().query().is_none()
+            && !request.headers().contains_key(AUTHORIZATION);
+        let serves = match what {
+            "live" => true,
+            "ready" | "cluster" | "cluster/read" => self.door.store().is_ok(),
+            _ => return None,
+        };
+        let mut response = Response::new(Body::empty());
+        if !serves {
+            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+        }
+        is_probe.then_some(response)
     }
 
     /// Answers a request.
@@ -168,15 +213,19 @@ impl Front {
     /// `s3s` could not even write an error.
     pub(crate) async fn answer(
         self: &Arc<Self>,
-        request: Request<hyper::body::Incoming>,
+        mut request: Request<hyper::body::Incoming>,
     ) -> Result<Response<Body>, HttpError> {
+        if let Some(response) = self.health(&request) {
+            return Ok(response);
+        }
         let asked = self.asked(&request);
-        if !late::may_be(&request) {
-            return self.done(&asked, request).await;
+        let checked = check_kind(&mut request, &asked);
+        if checked.is_err() || !late::may_be(&request) {
+            return self.done(&asked, request, checked).await;
         }
         let asked = Arc::new(asked);
         let (front, of) = (Arc::clone(self), Arc::clone(&asked));
-        let mut work = tokio::spawn(async move { front.done(&of, request).await });
+        let mut work = tokio::spawn(async move { front.done(&of, request, Ok(())).await });
         if let Ok(done) = tokio::time::timeout(late::PATIENCE, &mut work).await {
             return done.map_err(|error| HttpError::new(Box::new(error)))?;
         }
@@ -190,6 +239,7 @@ impl Front {
         &self,
         asked: &Asked,
         mut request: Request<hyper::body::Incoming>,
+        checked: S3Result<()>,
     ) -> Result<Response<Body>, HttpError> {
         let start = RealClock::tick();
         let _under_way = UnderWay::begin(&self.door.metrics);
@@ -197,7 +247,7 @@ impl Front {
         request.extensions_mut().insert(Arc::clone(&seen));
         let mut response = if asked.method == Method::OPTIONS {
             self.preflight(asked, request.headers()).await.or_else(written)?
-        } else if let Err(error) = check_kind(&request, asked) {
+        } else if let Err(error) = checked {
             written(error)?
         } else {
             date_signed(request.headers_mut());
@@ -418,6 +468,10 @@ fn completed(text: &str, asked: &Asked) -> Option<String> {
         }
         Some(_) => {}
     }
+    if code == "NoSuchKey" {
+        let key = escaped(&asked.key).replace('\r', "&#13;");
+        let _ = write!(out, "<Key>{key}</Key>");
+    }
     let _ = write!(out, "<Resource>{}</Resource>", escaped(&asked.path));
     if !text.contains("<RequestId>") {
         let _ = write!(out, "<RequestId>{}</RequestId>", asked.id);
@@ -480,14 +534,15 @@ mod tests {
             cors_method: None,
             bucket: None,
             is_object: true,
+            key: "<k>".to_owned(),
             len: 0,
             unread: Unread::none(),
         };
         let text = completed("<Error><Code>NoSuchKey</Code></Error>", &asked).unwrap();
         assert!(text.contains("<Message>The specified key does not exist.</Message>"));
-        assert!(
-            text.contains("<Resource>/b/&lt;k&gt;</Resource><RequestId>0F</RequestId></Error>")
-        );
+        assert!(text.contains(
+            "<Key>&lt;k&gt;</Key><Resource>/b/&lt;k&gt;</Resource><RequestId>0F</RequestId></Error>"
+        ));
         assert_eq!(completed("<Else/>", &asked), None);
         let skewed = "<Error><Code>RequestTimeTooSkewed</Code><Message>x</Message></Error>";
         let text = completed(skewed, &asked).unwrap();

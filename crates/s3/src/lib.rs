@@ -39,6 +39,7 @@ mod lately;
 mod loops;
 mod metrics;
 mod ops;
+mod query;
 mod receive;
 mod record;
 mod send;

@@ -95,6 +95,78 @@ fn a_presigned_url_works_until_it_expires() {
     both.unsigned("x-amz-acl", "public-read").send().refused(400, "InvalidArgument");
 }
 
+/// SDKs put headers into the query of a URL that they sign.
+#[test]
+fn what_is_signed_in_the_query_counts_as_a_header() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    s3.object("/bkt/source", "source");
+    let put = |path: &str, body: &str| s3.put(path, body).signing(Signing::Query(60));
+    put("/bkt/k", "value")
+        .query("x-amz-meta-colour", "deep blue")
+        .query("x-amz-tagging", "a=b")
+        .query("x-amz-acl", "public-read")
+        .query("x-amz-checksum-crc32", "HXdYNA==")
+        .query("x-amz-content-sha256", "UNSIGNED-PAYLOAD")
+        .query("x-id", "PutObject")
+        .send()
+        .expect(200);
+    let there = s3.head("/bkt/k").send().expect(200);
+    assert_eq!(there.header("x-amz-meta-colour"), "deep blue");
+    assert_eq!(s3.get("/bkt/k").query("tagging", "").send().expect(200).tags("Value"), ["b"]);
+    s3.get("/bkt/k").signing(Signing::None).send().expect(200);
+    let shown =
+        s3.get("/bkt/k").signing(Signing::Query(60)).query("x-amz-checksum-mode", "ENABLED");
+    assert_eq!(shown.send().expect(200).header("x-amz-checksum-crc32"), "HXdYNA==");
+    // A copy is one, and no empty object.
+    put("/bkt/copy", "").query("x-amz-copy-source", "/bkt/source").send().expect(200);
+    assert_eq!(s3.bytes("/bkt/copy"), b"source");
+    let wrong = put("/bkt/wrong", "value").query("x-amz-checksum-crc32", "AAAAAB==").send();
+    assert_eq!(wrong.status, 400, "{}", wrong.text());
+    // What the SDK of JavaScript signs into each, whose bytes it does not know.
+    let of_nothing = put("/bkt/sdk", "value").query("x-amz-checksum-crc32", "AAAAAA==");
+    of_nothing.query("x-amz-sdk-checksum-algorithm", "CRC32").send().expect(200);
+    assert_eq!(s3.bytes("/bkt/sdk"), b"value");
+    for (name, value) in [
+        ("x-amz-server-side-encryption", "AES256"),
+        ("x-amz-object-lock-mode", "GOVERNANCE"),
+        ("x-amz-checksum-md7", "x"),
+        ("x-amz-grant-write", "id=1"),
+    ] {
+        let told = put("/bkt/refused", "value").query(name, value).send();
+        let told = told.refused(501, "NotImplemented");
+        assert!(told.tag("Message").contains(&name[..12]), "{}", told.text());
+    }
+    // By a header's signature, or by none, a query says nothing of the kind.
+    for signing in [Signing::Header, Signing::None] {
+        let told = s3.put("/bkt/refused", "value").signing(signing).query("x-amz-acl", "private");
+        let told = told.send().refused(501, "NotImplemented");
+        assert!(told.tag("Message").contains("x-amz-acl"), "{}", told.text());
+    }
+    let token = put("/bkt/refused", "value").query("X-Amz-Security-Token", "bogus").send();
+    token.refused(400, "InvalidToken");
+    let token = s3.put("/bkt/refused", "value").header("x-amz-security-token", "bogus").send();
+    token.refused(400, "InvalidToken");
+    let over = s3.get("/bkt/k").signing(Signing::Query(0)).send();
+    over.refused(403, "AccessDenied");
+    let gone = s3.get("/bkt/refused").send().refused(404, "NoSuchKey");
+    assert_eq!(gone.tag("Key"), "refused");
+}
+
+#[test]
+fn probes_for_minio_are_answered() {
+    let server = Server::start();
+    let s3 = server.client();
+    for what in ["live", "ready", "cluster", "cluster/read"] {
+        let path = format!("/minio/health/{what}");
+        s3.get(&path).signing(Signing::None).send().expect(200);
+        s3.head(&path).signing(Signing::None).send().expect(200);
+    }
+    s3.get("/minio/health/else").signing(Signing::None).send().refused(404, "NoSuchBucket");
+    s3.get("/minio/health/live").send().refused(404, "NoSuchBucket");
+}
+
 #[test]
 fn a_bucket_may_be_a_host() {
     let flags = ["--s3-access-key", ACCESS, "--s3-secret-key", SECRET, "--s3-domain", "s3.test"];

@@ -181,7 +181,7 @@ fn tags_are_set_and_removed() {
     set(&[("a", "1 +-=._:/@"), ("b", "äöü 漢")]).expect(200);
     let many: Vec<String> = (0..11).map(|n| format!("k{n}")).collect();
     let many: Vec<(&str, &str)> = many.iter().map(|k| (k.as_str(), "v")).collect();
-    set(&many).refused(400, "BadRequest");
+    set(&many).refused(400, "InvalidTag");
     assert_eq!(s3.get("/bkt/k").query("tagging", "").send().tags("Key"), ["a", "b"]);
     s3.delete("/bkt/k").query("tagging", "").send().expect(204);
     assert!(s3.get("/bkt/k").query("tagging", "").send().expect(200).tags("Key").is_empty());

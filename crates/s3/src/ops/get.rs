@@ -20,7 +20,7 @@ use crate::backed::fetch::{self, Asked};
 use crate::backed::look::{Seen, look, tell, view};
 use crate::conditions::{Conditions, etag, is_still, time};
 use crate::door::{Door, There};
-use crate::error::{Told as _, absent, custom};
+use crate::error::{Told as _, absent, custom, refuse};
 use crate::hash::Sum;
 use crate::http::Status;
 use crate::record::View;
@@ -73,7 +73,7 @@ pub(crate) fn wanted(view: &View, range: Option<&Range>, part: Option<i32>) -> S
     let parts = view.record.parts.as_ref();
     let parts_told = part.and(parts.map(|it| count(it.count as usize)));
     match (range, part) {
-        (Some(_), Some(_)) => Err(crate::error::refuse(
+        (Some(_), Some(_)) => Err(refuse(
             S3ErrorCode::InvalidRequest,
             "Cannot specify both Range header and partNumber query parameter",
         )),
@@ -93,6 +93,12 @@ pub(crate) fn wanted(view: &View, range: Option<&Range>, part: Option<i32>) -> S
                 None => (number == 1).then_some((0, all)),
             };
             let (offset, len) = place.ok_or_else(|| {
+                if parts.is_none() {
+                    return refuse(
+                        S3ErrorCode::InvalidPart,
+                        "The object was not put in parts: it has part 1, which is all of it",
+                    );
+                }
                 let message = "The requested partnumber is not satisfiable".to_owned();
                 custom("InvalidPartNumber", StatusCode::RANGE_NOT_SATISFIABLE, message)
             })?;

@@ -17,7 +17,7 @@ use crate::backed::fetch;
 use crate::backed::look::{self, Seen, bring, is_given_up};
 use crate::backed::settle::admit_removal;
 use crate::door::Door;
-use crate::error::{Told as _, custom, refuse};
+use crate::error::{Told as _, refuse};
 use crate::record::{Record, View, decode, encode_over};
 use crate::store::{Expect, Object, Put, Store};
 
@@ -33,7 +33,7 @@ type Tags = Vec<(String, String)>;
 fn checked(tags: Tags, max: usize) -> S3Result<Tags> {
     if tags.len() > max {
         let message = format!("Object tags cannot be greater than {max}");
-        return Err(custom("BadRequest", hyper::StatusCode::BAD_REQUEST, message));
+        return Err(refuse(S3ErrorCode::InvalidTag, message));
     }
     let invalid = |message: &'static str| Err(refuse(S3ErrorCode::InvalidTag, message));
     for (place, (key, value)) in tags.iter().enumerate() {
