@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use millpond_client::{
     BehindLastChunk, ChunkCut, Chunks, Client, ClientError, FileBytes as Bytes, LentBytes, Room,
@@ -205,6 +205,8 @@ pub(crate) struct Backend {
     pub(crate) numbers: Mutex<Range<u64>>,
     session: AtomicU64,
     own: AtomicU64,
+    /// This mount has removed something since its session was renewed.
+    pub(crate) removed: AtomicBool,
 }
 
 impl Backend {
@@ -216,7 +218,21 @@ impl Backend {
         let (contents, names) =
             (recent::weighted(CONTENTS, CONTENTS_BYTES, BytesOf), recent::shared(NAMES_MAX));
         let born = Born::default();
-        Self { client, files, settled, born, contents, names, behind, calls, numbers, session, own }
+        let removed = AtomicBool::new(false);
+        Self {
+            client,
+            files,
+            settled,
+            born,
+            contents,
+            names,
+            behind,
+            calls,
+            numbers,
+            session,
+            own,
+            removed,
+        }
     }
 
     /// From now on requests are of this session; or of the one that an earlier process had in its place.
@@ -288,6 +304,11 @@ impl Backend {
             answered.map(|it| &it.answer)
         {
             self.contents.remove(&ino.0);
+            self.removed.store(true, Ordering::Release);
+        }
+        if matches!(op, MetaOp::Rename(_)) {
+            // It may have replaced something.
+            self.removed.store(true, Ordering::Release);
         }
         // Who makes promises everywhere changes directories and files before metas do.
         if !self.behind.is_sole() {

@@ -23,6 +23,10 @@ const UNLOCK_AGAIN: Duration = Duration::from_secs(5);
 /// A daemon that parks a mount waits at most so long for what the mount does by itself: that may wait for the cluster
 /// for a minute.
 const LEAVE: Duration = Duration::from_secs(2);
+/// How often it is looked whether this mount has removed something, so that its bytes go soon; and renewals that follow each
+/// other soon then.
+const REMOVED_LOOK: Duration = Duration::from_secs(1);
+const SOON_ROUNDS: u32 = 4;
 /// Between two looks whether it has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -167,17 +171,25 @@ fn lease_of(session: Session) -> Duration {
 fn renew_until_ended(fs: &Fs, wake: &Wake, (name, every): (&str, Duration), at_once: bool) {
     let mut due = RealClock::tick().plus(if at_once { Duration::ZERO } else { every });
     let (mut open, mut closed) = (Vec::new(), Vec::new());
+    let mut soon = 0_u32;
     while !wake.is_ended() {
-        let left = due.since(RealClock::tick());
+        let now = RealClock::tick();
+        if fs.backend.removed.swap(false, Ordering::AcqRel) {
+            // A round of collection has to see that first.
+            soon = SOON_ROUNDS;
+            due = due.min(now.plus(every / 16));
+        }
+        let left = due.since(now);
         if !left.is_zero() {
-            wake.wait(left);
+            wake.wait(left.min(REMOVED_LOOK));
             continue;
         }
+        soon = soon.saturating_sub(1);
         let asked = renew(fs, name, (std::mem::take(&mut open), std::mem::take(&mut closed)));
         (open, closed) = fs.files().split(asked);
         // Orphans are asked about: the next renewal comes soon, so that their bytes go.
         let asked = !(open.is_empty() && closed.is_empty());
-        due = RealClock::tick().plus(if asked { every / 16 } else { every });
+        due = RealClock::tick().plus(if asked || soon > 0 { every / 16 } else { every });
     }
 }
 

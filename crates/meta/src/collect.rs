@@ -31,6 +31,8 @@ pub struct Collected {
     pub inodes: usize,
     /// Orphans that wait for sessions.
     pub waiting: usize,
+    /// Those of them that sessions are asked about from now on.
+    pub marked: usize,
 }
 
 /// Bytes whose chunks can be removed.
@@ -68,12 +70,12 @@ fn unless_stuck(ino: Ino, done: Result<(), Failed>) -> Result<(), Failed> {
 
 async fn forget_one(view: &View, ino: Ino) -> Result<(), Failed> {
     let (orphan, inode) = (keys::orphan(ino), keys::inode(ino));
-    if view.txn.get(&orphan).await?.is_none() {
-        return Ok(());
-    }
+    let Some(found) = view.txn.get(&orphan).await? else { return Ok(()) };
+    // Nobody has had a name for it since: whoever goes by what he heard heard it before.
+    let since = opened::<OrphanRecord>(&orphan, &found)?.since.min(view.now);
     if let Some(bytes) = view.txn.get(&inode).await? {
         let record: InodeRecord = opened(&inode, &bytes)?;
-        view.discard_bytes(&record.attr).await?;
+        view.discard_bytes_of(&record.attr, since).await?;
         view.charge(record.quota, ino, Charge::of(&record).back()).await?;
         if record.xattrs > 0 {
             let all = KeyRange::prefix(&keys::xattrs(ino));
@@ -136,7 +138,7 @@ impl Volume {
         }
         done.inodes += old.len();
         self.forget_all(&old).await?;
-        done.waiting += new.len();
+        (done.waiting, done.marked) = (done.waiting + new.len(), new.len());
         let mut rest = &new[..];
         while !rest.is_empty() {
             let marked = self.mark(&rest[..rest.len().min(MARKED_MAX)], &sessions).await?;

@@ -20,6 +20,8 @@ use crate::error::ClientError;
 /// So many orphans of one question that are not open here mean that more are to be asked about.
 const MANY: usize = 100;
 
+/// Renewals that come soon behind a removal.
+const SOON_ROUNDS: u32 = 4;
 /// How long the word that an inode is not open waits for look-ups that began before it was asked for, and how often they
 /// are looked at.
 const LOOK_UPS_PATIENCE: Duration = Duration::from_secs(5);
@@ -299,12 +301,14 @@ impl Ours {
     fn keep(&self, every: Duration) {
         // The inodes of the last question; who looks something up from this hold on finds none of them.
         let (mut asked, mut since) = (Vec::new(), 0);
+        // Rounds in which it is asked soon: what was removed is asked about a round of collection later.
+        let mut soon = 0_u32;
         let mut ended = self.ended.lock();
         loop {
             let (open, closed) = self.parted(&asked);
             // Orphans are asked about: the next renewal comes soon, so that their bytes go.
             let pause = match (open.is_empty(), closed.len()) {
-                (true, 0) => every,
+                (true, 0) if soon == 0 => every,
                 // More of them wait: who replaces files all day makes more than a pause of a second lets go.
                 (_, MANY..) => every / 400,
                 _ => every / 16,
@@ -335,11 +339,15 @@ impl Ours {
             }
             drop(ended);
             // What is removed from here on is asked about after this renewal.
-            self.removed.store(false, Ordering::Release);
+            let is_removed = self.removed.swap(false, Ordering::AcqRel);
+            soon = if is_removed { SOON_ROUNDS } else { soon.saturating_sub(1) };
             // What is held is not answered, and asked about again.
             let (open, closed) =
                 if self.is_held(since) { Default::default() } else { self.parted(&asked) };
             asked = self.renew(open, closed);
+            if !asked.is_empty() {
+                soon = SOON_ROUNDS;
+            }
             since = self.holds.lock().next;
             ended = self.ended.lock();
         }

@@ -23,6 +23,10 @@ use crate::member::Member;
 const EVERY: Duration = Duration::from_secs(1);
 /// Rounds between two looks at how much room there is: in a large cluster the answer is some MiB.
 const ROOM_ROUNDS: u32 = 10;
+/// With so many disks it is small, and asked for every time.
+const DISKS_FEW: usize = 64;
+/// Between two rounds of collection while there is something to collect: orphans go by a thousand a round.
+const GOES_ON: Duration = Duration::from_millis(50);
 /// Time for one question to the manager or the store.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Files whose chunks are removed in one go.
@@ -66,17 +70,24 @@ fn is_primary(member: &Member) -> bool {
 
 /// Learns how much room there is, ends sessions and takes orphans further.
 async fn look(member: &Member, meta: &MetaRole) {
-    let mut rounds = 0_u32;
+    let (mut pause, mut room) = (EVERY, RealClock::tick());
     while !member.is_stopping() {
-        sleep(EVERY).await;
-        if !meta.knows_room() || rounds.is_multiple_of(ROOM_ROUNDS) {
-            learn_room(member, meta).await;
+        sleep(pause).await;
+        pause = EVERY;
+        let now = RealClock::tick();
+        if !meta.knows_room() || now >= room {
+            let disks = learn_room(member, meta).await;
+            let rounds = if disks <= DISKS_FEW { 1 } else { ROOM_ROUNDS };
+            room = now.plus(EVERY * rounds);
         }
-        rounds = rounds.wrapping_add(1);
-        if is_primary(member)
-            && let Err(failure) = meta.collect(until(PATIENCE)).await
-        {
-            tracing::debug!("removing what no name leads to: {failure}");
+        if !is_primary(member) {
+            continue;
+        }
+        match meta.collect(until(PATIENCE)).await {
+            // Those that sessions were asked about are mostly answered soon; of others that are open nobody knows how long.
+            Ok(done) if done.inodes > 0 || done.marked > 0 => pause = GOES_ON,
+            Ok(_) => {}
+            Err(failure) => tracing::debug!("removing what no name leads to: {failure}"),
         }
     }
 }
@@ -170,12 +181,13 @@ fn is_old(garbage: &Garbage) -> bool {
     RealClock::wall_ms().saturating_sub(since_ms) >= GARBAGE_KEEP_MS
 }
 
-async fn learn_room(member: &Member, meta: &MetaRole) {
+/// Asks how much room there is; of how many disks.
+async fn learn_room(member: &Member, meta: &MetaRole) -> usize {
     let question = admin::encode_command(&Command::Status {});
-    let Ok(reply) = member.answer(Verb::Admin, &question, until(PATIENCE)).await else { return };
-    if let Ok(Answer::Status(status)) = admin::decode_answer(&reply) {
-        meta.note_room(&status);
-    }
+    let Ok(reply) = member.answer(Verb::Admin, &question, until(PATIENCE)).await else { return 0 };
+    let Ok(Answer::Status(status)) = admin::decode_answer(&reply) else { return 0 };
+    meta.note_room(&status);
+    status.disks.len()
 }
 
 /// Has chunks removed and then forgets them; false when nothing could be removed.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use millpond_env::RealClock;
-use millpond_meta::{Facts, Garbage, Volume, VolumeError, VolumeOptions};
+use millpond_meta::{Collected, Facts, Garbage, Volume, VolumeError, VolumeOptions};
 use millpond_types::Tick;
 use millpond_types::cluster::{ChainId, Routing};
 use millpond_types::meta::{Answered, Ino, MetaRequest, MetaWatch};
@@ -163,9 +163,9 @@ impl MetaRole {
     }
 
     /// Takes what no name leads to one step further.
-    pub(super) async fn collect(&self, deadline: Tick) -> Result<(), Failure> {
+    pub(super) async fn collect(&self, deadline: Tick) -> Result<Collected, Failure> {
         let volume = self.volume(deadline).await?;
-        let work = async move { volume.collect().await.map(drop).map_err(failure) };
+        let work = async move { volume.collect().await.map_err(failure) };
         self.manager.on_store(work, deadline).await
     }
 

@@ -173,3 +173,29 @@ fn what_a_killed_gateway_replaced_goes_when_it_is_back() {
     until("the first one is gone", || (used(&server) < both - LEN as u64 / 2).then_some(()));
     assert!(s3.bytes("/plain/k") == body(1, LEN));
 }
+
+/// What was deleted makes room: after the moments in which somebody may still read by what he heard before.
+#[test]
+fn room_is_back_soon_after_objects_are_deleted() {
+    let server = Server::sized("1GiB");
+    let s3 = server.client();
+    s3.bucket("bkt");
+    let bytes = body(3, LEN);
+    let mut keys = Vec::new();
+    loop {
+        let key = format!("k{}", keys.len());
+        let answer = s3.put(&format!("/bkt/{key}"), bytes.clone()).send();
+        if answer.status == 507 {
+            break;
+        }
+        answer.expect(200);
+        keys.push(key);
+    }
+    assert!(keys.len() > 50, "{}", keys.len());
+    for key in &keys {
+        s3.delete(&format!("/bkt/{key}")).send().expect(204);
+    }
+    let start = Instant::now();
+    until("there is room again", || s3.put("/bkt/new", bytes.clone()).send().is(200).then_some(()));
+    assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
+}
