@@ -21,13 +21,16 @@ pub(super) struct Lease {
     valid_until: Tick,
     in_flight: Option<(u64, Tick)>,
     next: Tick,
+    /// Nobody else can have the store: time alone does not end the lease, however late a busy process is.
+    is_alone: bool,
 }
 
 impl Lease {
     /// The lease of a term that was claimed by a transaction sent at `sent`.
     pub(super) fn won(term: TermRecord, sent: Tick, options: &ManagerOptions) -> Self {
         let valid_until = sent.plus(options.lease.saturating_sub(options.margin));
-        Self { term, renewal: 0, valid_until, in_flight: None, next: sent.plus(options.renew) }
+        let (next, is_alone) = (sent.plus(options.renew), options.is_alone);
+        Self { term, renewal: 0, valid_until, in_flight: None, next, is_alone }
     }
 
     /// The check that every transaction of this primary makes.
@@ -47,12 +50,12 @@ impl Lease {
 
     /// May this primary still act on its own, that is, grant leases?
     pub(super) fn is_valid(&self, now: Tick) -> bool {
-        now < self.valid_until
+        self.is_alone || now < self.valid_until
     }
 
     pub(super) fn next_wake(&self) -> Tick {
         let renewal = if self.in_flight.is_some() { Tick::MAX } else { self.next };
-        renewal.min(self.valid_until)
+        if self.is_alone { renewal } else { renewal.min(self.valid_until) }
     }
 
     /// Renews when due. False when the lease has run out.

@@ -210,3 +210,26 @@ fn who_has_the_store_alone_waits_for_no_lease() {
         assert!(waits || took < Duration::from_millis(100), "{took:?}");
     }
 }
+
+/// A busy machine may not run a process for as long as it likes.
+#[test]
+fn who_has_the_store_alone_goes_on_however_late_it_is() {
+    for (is_alone, goes_on) in [(true, true), (false, false)] {
+        let mut world = World::formed(1, 1, 1);
+        let options = ManagerOptions { is_alone, ..options(0, None) };
+        world.seats[0].manager = Manager::new(options);
+        world.until(20_000, |world| world.primary().is_some());
+        world.seats[0].frozen = true;
+        world.run(10_000);
+        world.seats[0].frozen = false;
+        world.run(20);
+        assert_eq!(world.primary().is_some(), goes_on, "alone: {is_alone}");
+        // Without a word of the store, too.
+        world.until(20_000, |world| world.primary().is_some());
+        world.seats[0].cut_off = true;
+        world.run(10_000);
+        assert_eq!(world.primary().is_some(), goes_on, "alone: {is_alone}");
+        world.seats[0].cut_off = false;
+        world.until(20_000, |world| world.primary().is_some());
+    }
+}

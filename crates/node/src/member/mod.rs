@@ -32,6 +32,7 @@ use millpond_env::{RealClock, timeout};
 use millpond_types::cluster::{
     Heartbeat, HeartbeatAnswer, NodeId, Register, RegisterAnswer, Routing,
 };
+use millpond_types::limits::ADDRESSES_MAX;
 use millpond_types::wire::{
     NamespaceOpen, NamespaceRef, NamespaceSet, NamespaceTableReply, NamespaceTableRequest,
     NamespacesReply, RoutingRequest, Status, SuspectRequest, Verb,
@@ -227,7 +228,7 @@ impl Member {
                 let register = Register::decode(meta)?;
                 let answer = match &self.manager {
                     Some(manager) => manager.register(register, deadline).await?,
-                    None => RegisterAnswer::NotPrimary(Vec::new()),
+                    None => RegisterAnswer::NotPrimary(self.managers_named()),
                 };
                 Ok(answer.encode())
             }
@@ -235,7 +236,7 @@ impl Member {
                 let heartbeat = Heartbeat::decode(meta)?;
                 let answer = match &self.manager {
                     Some(manager) => manager.heartbeat(heartbeat, deadline).await?,
-                    None => HeartbeatAnswer::NotPrimary(Vec::new()),
+                    None => HeartbeatAnswer::NotPrimary(self.managers_named()),
                 };
                 Ok(answer.encode())
             }
@@ -255,6 +256,13 @@ impl Member {
                 Err(Failure::new(Status::Unsupported, text))
             }
         }
+    }
+
+    /// Where the managers are, as routing tells: each has the meta role.
+    fn managers_named(&self) -> Vec<String> {
+        let routing = self.routing();
+        let managers = routing.nodes.values().filter(|node| node.meta);
+        managers.filter_map(|node| node.addresses.first().cloned()).take(ADDRESSES_MAX).collect()
     }
 
     /// Runs a wait that ends, with nothing, when the process stops.

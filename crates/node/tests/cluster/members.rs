@@ -7,7 +7,7 @@ use millpond_node::admin::Status;
 use millpond_types::cluster::{NodeId, Routing, TargetState};
 use millpond_types::ids::Uuid128;
 
-use crate::process::{Chains as _, Cluster, until};
+use crate::process::{Chains as _, Cluster, Process, until};
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -221,4 +221,13 @@ fn a_suspected_node_is_asked_at_once() {
         until("alive", || alive(&cluster, 0, &address).filter(|alive| *alive));
     }
     panic!("the lease decided every time: {best:?}");
+}
+
+/// Any node of a cluster leads to its managers.
+#[test]
+fn a_node_joins_by_the_address_of_one_that_is_no_manager() {
+    let cluster = Cluster::start(2, 1);
+    let by = &cluster.nodes[0].address;
+    let late = Process::start(cluster.folder.path(), "late", &["--join", by]);
+    until("it is in", || alive(&cluster, 0, &late.address).filter(|alive| *alive));
 }

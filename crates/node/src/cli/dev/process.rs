@@ -22,9 +22,12 @@ const END_MAX: Duration = Duration::from_secs(20);
 /// What is shown of the log of a process that ended.
 const TAIL_BYTES: i64 = 3_000;
 
+/// What the log of a member is called in its folder.
+pub(super) const LOG: &str = "log";
+
 /// The log of a member.
 pub(in crate::cli) fn log_path(folder: &Path, name: &str) -> PathBuf {
-    folder.join(name).join("log")
+    folder.join(name).join(LOG)
 }
 
 /// A port of this host that nobody listens on, below those that the kernel gives to outgoing

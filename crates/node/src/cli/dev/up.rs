@@ -54,6 +54,10 @@ pub(super) fn run(folder: &Path, wish: impl FnOnce(PathBuf) -> anyhow::Result<St
             if interrupt.came() {
                 std::fs::remove_dir_all(folder)?;
             } else {
+                // Its disks are of no cluster any more.
+                for name in &names {
+                    remove_data(&folder.join(name))?;
+                }
                 std::fs::remove_file(folder.join("dev.json"))?;
             }
         }
@@ -61,6 +65,23 @@ pub(super) fn run(folder: &Path, wish: impl FnOnce(PathBuf) -> anyhow::Result<St
     }
     let shown = status(&state, &identities(&state));
     output::bytes(format!("{shown}\n{}", environment(&state)).as_bytes())
+}
+
+/// Removes what a member keeps, but its log.
+fn remove_data(home: &Path) -> anyhow::Result<()> {
+    let Ok(entries) = std::fs::read_dir(home) else { return Ok(()) };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_name() == process::LOG {
+            continue;
+        }
+        let path = entry.path();
+        let is_folder = entry.file_type()?.is_dir();
+        let removed =
+            if is_folder { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+        removed.with_context(|| format!("removing {}", path.display()))?;
+    }
+    Ok(())
 }
 
 fn start_all(state: &mut State, folder: &Path, interrupt: &mut Interrupt) -> anyhow::Result<()> {
