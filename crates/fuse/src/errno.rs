@@ -13,6 +13,9 @@ impl Errno {
     pub(crate) const NODATA: Self = Self(libc::ENODATA);
     pub(crate) const NOSYS: Self = Self(libc::ENOSYS);
     pub(crate) const NOTSUP: Self = Self(libc::EOPNOTSUPP);
+    pub(crate) const NOSPC: Self = Self(libc::ENOSPC);
+    pub(crate) const NXIO: Self = Self(libc::ENXIO);
+    pub(crate) const DQUOT: Self = Self(libc::EDQUOT);
     pub(crate) const RANGE: Self = Self(libc::ERANGE);
     pub(crate) const STALE: Self = Self(libc::ESTALE);
     pub(crate) const TOO_BIG: Self = Self(libc::E2BIG);

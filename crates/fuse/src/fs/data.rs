@@ -98,7 +98,7 @@ impl Fs {
     }
 
     /// An open file; one that this process did not see opened is looked up.
-    fn file(&self, ticket: &mut Ticket, ino: Ino) -> Result<Arc<File>, Errno> {
+    pub(super) fn file(&self, ticket: &mut Ticket, ino: Ino) -> Result<Arc<File>, Errno> {
         if let Some(file) = self.files().get(ino) {
             return Ok(file);
         }
@@ -457,6 +457,11 @@ impl Fs {
         let _alone = deadline::write(&file.gate)?;
         self.report(&file, self.settle(&file))?;
         let attr = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
+        if !args.mode.contains(FallocateMode::PUNCH_HOLE) {
+            // Nothing is kept for it: but who asks for more than there is hears so now.
+            let there = if attr.is_stored() { attr.size } else { attr.solid };
+            self.check_room(ticket, ino, end.saturating_sub(there.max(args.offset)))?;
+        }
         let zeros = FallocateMode::PUNCH_HOLE | FallocateMode::ZERO_RANGE;
         let keeps = args.mode.contains(FallocateMode::KEEP_SIZE);
         if attr.is_stored() {

@@ -9,6 +9,7 @@ mod attrs;
 mod cached;
 mod data;
 mod dirs;
+mod holes;
 mod locks;
 mod names;
 mod ordered;
@@ -23,7 +24,7 @@ use std::time::Duration;
 
 use millpond_fuse_wire::abi::{self, EntryOut, InitFlags, Kstatfs};
 use millpond_fuse_wire::{Device, Operation, Pages, Reply, Request};
-use millpond_types::meta::{Attr, Ino, MetaOp, MetaReply};
+use millpond_types::meta::{Attr, Ino, MetaOp, MetaReply, Usage};
 
 use crate::backend::{Backend, Ticket, Told, unexpected};
 use crate::errno::Errno;
@@ -32,6 +33,7 @@ use crate::leases::{KEPT, Leases, Look};
 use crate::notices::Notices;
 use crate::options::Mode;
 
+pub(crate) use attrs::statx;
 pub(crate) use locks::Waiting;
 
 /// Bytes of a block in `stat` and `statfs`.
@@ -194,6 +196,8 @@ impl Fs {
             | Operation::Listxattr { .. }
             | Operation::Removexattr { .. } => self.on_xattr(ticket, ino, operation, send),
             Operation::Getattr(_) => self.get_attr(ticket, ino, send),
+            Operation::Statx(_) => self.get_statx(ticket, ino, send),
+            Operation::Lseek(args) => self.seek(ticket, ino, args, send),
             Operation::Setattr(args) => self.set_attr(ticket, ino, args, send),
             Operation::Open(args) => self.open(ticket, ino, *args, send),
             Operation::Read(args) => self.read(ticket, ino, (args, scratch), send),
@@ -227,15 +231,8 @@ impl Fs {
         }
     }
 
-    /// Room by the nearest quota above an inode; in the volume where there is none, or no such inode any more.
     fn statfs(&self, ticket: &mut Ticket, dir: Ino, send: Send<'_>) -> Result<(), Errno> {
-        let told = match self.backend.meta(ticket, MetaOp::UsageAt { dir }) {
-            Err(Errno::STALE) => self.backend.meta(ticket, MetaOp::Usage),
-            told => told,
-        };
-        let MetaReply::Usage(usage) = told? else {
-            return Err(unexpected());
-        };
+        let usage = self.usage_at(ticket, dir)?;
         let free = usage.bytes_free / u64::from(BLOCK);
         send(Reply::Statfs(Kstatfs {
             blocks: usage.bytes / u64::from(BLOCK),
@@ -249,6 +246,39 @@ impl Fs {
             ..Kstatfs::default()
         }));
         Ok(())
+    }
+
+    /// Room by the nearest quota above an inode; in the volume where there is none, or no such inode any more.
+    fn usage_at(&self, ticket: &mut Ticket, dir: Ino) -> Result<Usage, Errno> {
+        match self.usage(ticket, MetaOp::UsageAt { dir }) {
+            Err(Errno::STALE) => self.usage(ticket, MetaOp::Usage),
+            told => told,
+        }
+    }
+
+    fn usage(&self, ticket: &mut Ticket, op: MetaOp) -> Result<Usage, Errno> {
+        match self.backend.meta(ticket, op)? {
+            MetaReply::Usage(usage) => Ok(usage),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Fails where so many more bytes have no room, as far as is known: that is a second old.
+    fn check_room(&self, ticket: &mut Ticket, ino: Ino, more: u64) -> Result<(), Errno> {
+        if more == 0 {
+            return Ok(());
+        }
+        let here = self.usage_at(ticket, ino)?;
+        if more <= here.bytes_free {
+            return Ok(());
+        }
+        let pool = self.usage(ticket, MetaOp::Usage)?;
+        match pool {
+            // Nobody knows yet.
+            Usage { bytes: 0, .. } => Ok(()),
+            Usage { bytes_free, .. } if more > bytes_free => Err(Errno::NOSPC),
+            _ => Err(Errno::DQUOT),
+        }
     }
 
     /// How long the kernel may keep what it is told; it must be told while this lives.

@@ -13,15 +13,22 @@ use crate::errno::Errno;
 use crate::files::{Bare, File};
 use crate::options::Mode;
 
-/// Access control lists are not kept, so nobody may think that they are.
-const NOT_KEPT: &[u8] = b"system.";
+/// What names begin with that are kept. Linux's own file systems know no others; and access control lists (`system.`) are
+/// not kept, so nobody may think that they are.
+const KEPT: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 /// What goes when the file is written to ([`super::set_ids`]).
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
 fn named(name: &[u8]) -> Result<XattrName, Errno> {
-    if name.starts_with(NOT_KEPT) {
-        return Err(Errno::NOTSUP);
+    let rest = KEPT.iter().find_map(|class| name.strip_prefix(*class)).ok_or(Errno::NOTSUP)?;
+    if rest.is_empty() {
+        return Err(Errno::INVAL);
     }
+    any(name)
+}
+
+/// One that is removed: an earlier version kept all but `system.`.
+fn any(name: &[u8]) -> Result<XattrName, Errno> {
     XattrName::new(name).map_err(|_| Errno::RANGE)
 }
 
@@ -55,8 +62,13 @@ impl Fs {
                 else {
                     return Err(unexpected());
                 };
+                // Of programs with rights over the system, as on local disks.
+                let is_shown = |name: &&XattrName| {
+                    ticket.is_of_root() || !name.as_bytes().starts_with(b"trusted.")
+                };
                 let list: Vec<u8> = names
                     .iter()
+                    .filter(is_shown)
                     .flat_map(|name| name.as_bytes().iter().copied().chain([0]))
                     .collect();
                 send_value(&list, *size, send)
@@ -82,7 +94,7 @@ impl Fs {
                 Ok(())
             }
             Operation::Removexattr { name } => {
-                let op = MetaOp::RemoveXattr { ino, name: named(name)? };
+                let op = MetaOp::RemoveXattr { ino, name: any(name)? };
                 self.backend.meta(ticket, op)?;
                 send(Reply::Done);
                 Ok(())

@@ -20,6 +20,7 @@ mod promises;
 mod questions;
 mod refusals;
 mod small;
+mod syscalls;
 mod times;
 mod tools;
 mod user;

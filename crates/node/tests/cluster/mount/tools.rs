@@ -1,8 +1,8 @@
 //! Commands that work on what a mount shows: `millpond trash`, `millpond warmup` and `millpond quota`.
 
 use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -160,33 +160,55 @@ fn a_file_that_a_quota_refused_can_be_cut_while_it_is_open() {
     }
 }
 
-/// Appends more than there is room for, twice: who wrote hears of it once each time, and goes on.
+/// Appends more than there is room for, twice: who wrote hears of it once each time, and goes on. In a process of its own: the
+/// next close hears of it too, and that is any process to which a descriptor was handed down.
+const REFUSED_AND_CUT: &str = r#"
+import errno, os, sys
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT | os.O_EXCL)
+KIB = 1 << 10
+
+def write(bytes, count):
+    while count:
+        count -= os.write(file, bytes * count)
+
+def is_refused(*calls):
+    try:
+        for call in calls:
+            call()
+    except OSError as error:
+        assert error.errno == errno.EDQUOT, error
+    else:
+        raise AssertionError("it was not refused")
+
+for _ in range(2):
+    write(b"7", 900 * KIB)
+    os.fsync(file)
+    is_refused(lambda: write(b"8", 400 * KIB), lambda: os.fsync(file))
+    os.fsync(file)
+    assert 900 * KIB <= os.fstat(file).st_size <= 1024 * KIB, os.fstat(file)
+    os.fchmod(file, 0o600)
+    os.ftruncate(file, 0)
+    os.lseek(file, 0, os.SEEK_SET)
+# Nobody has heard of it, and the file is cut.
+write(b"7", 900 * KIB)
+os.fsync(file)
+try:
+    write(b"8", 400 * KIB)
+    is_told = False
+except OSError as error:
+    assert error.errno == errno.EDQUOT, error
+    is_told = True
+os.fchmod(file, 0o640)
+os.ftruncate(file, 1000)
+assert os.fstat(file).st_size == 1000
+if not is_told:
+    is_refused(lambda: os.fsync(file))
+os.fsync(file)
+assert os.pread(file, 2000, 0) == b"7" * 1000
+"#;
+
 fn refused_and_cut(path: &Path) {
-    let is_refused = |done: io::Result<()>| {
-        let errno = done.unwrap_err().raw_os_error();
-        assert_eq!(errno, Some(libc::EDQUOT), "{}", path.display());
-    };
-    let mut file = File::create_new(path).unwrap();
-    for _ in 0..2 {
-        file.write_all(&vec![7; 900 << 10]).unwrap();
-        file.sync_all().unwrap();
-        let appended = file.write_all(&vec![8; 400 << 10]).and_then(|()| file.sync_all());
-        is_refused(appended);
-        file.sync_all().unwrap();
-        let len = file.metadata().unwrap().len();
-        assert!((900 << 10..=1 << 20).contains(&len), "{len} bytes");
-        file.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
-        file.set_len(0).unwrap();
-        io::Seek::rewind(&mut file).unwrap();
-    }
-    // Nobody has heard of it, and the file is cut.
-    file.write_all(&vec![7; 900 << 10]).unwrap();
-    file.sync_all().unwrap();
-    let appended = file.write_all(&vec![8; 400 << 10]);
-    file.set_permissions(fs::Permissions::from_mode(0o640)).unwrap();
-    file.set_len(1000).unwrap();
-    assert_eq!(file.metadata().unwrap().len(), 1000);
-    is_refused(appended.and_then(|()| file.sync_all()));
-    file.sync_all().unwrap();
-    assert_eq!(fs::read(path).unwrap(), [7; 1000]);
+    let done = Command::new("python3").args(["-c", REFUSED_AND_CUT]).arg(path).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{}: {said}", path.display());
 }
