@@ -46,6 +46,8 @@ pub(crate) struct File {
     fills: Mutex<Fills>,
     /// The kernel may have put bytes into pages since the file was opened.
     has_pages: AtomicBool,
+    /// Somebody has opened it to write to it.
+    may_be_written: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -147,12 +149,18 @@ impl File {
         // An earlier process may have seen to it that there are some.
         let has_pages = AtomicBool::new(true);
         let (gate, telling) = (RwLock::default(), Mutex::default());
-        Self { ino: attr.ino, gate, telling, state, fills, has_pages }
+        let may_be_written = AtomicBool::new(true);
+        Self { ino: attr.ino, gate, telling, state, fills, has_pages, may_be_written }
     }
 
     /// The kernel is about to put bytes of the file into pages.
     pub(crate) fn note_pages(&self) {
         self.has_pages.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether somebody may have opened it to write to it since nobody had it open.
+    pub(crate) fn may_be_written(&self) -> bool {
+        self.may_be_written.load(Ordering::SeqCst)
     }
 
     /// Whether it may have since the file was opened.
@@ -566,7 +574,9 @@ impl Files {
         }
         drop(table);
         // The kernel drops pages of before that a write past them is for, before it sends that.
-        self.known_with(told, !is_first)
+        let file = self.known_with(told, !is_first);
+        file.may_be_written.store(true, Ordering::SeqCst);
+        file
     }
 
     /// A file whose attributes are these, open or not.
@@ -585,6 +595,7 @@ impl Files {
         } else {
             let file = Arc::new(File::new(told, unknown));
             file.has_pages.store(has_pages, Ordering::SeqCst);
+            file.may_be_written.store(has_pages, Ordering::SeqCst);
             open.file = Some(Arc::clone(&file));
             table.overlay_promised(&file);
             file

@@ -17,8 +17,8 @@ use parking_lot::{Condvar, Mutex};
 const THREADS_MAX: usize = 64;
 /// A job that has waited so long for those that work is another thread's.
 const HELP: Duration = Duration::from_millis(1);
-/// A thread without work ends after so long, but for the last two.
-const IDLE: Duration = Duration::from_secs(10);
+/// A thread without work ends after so long, but for the last one that watches.
+const IDLE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -62,8 +62,24 @@ impl Notices {
 
     /// Has a thread do this soon, and waits for nothing.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
-        self.0.queue.lock().jobs.push_back((RealClock::tick(), Box::new(job)));
+        let mut queue = self.0.queue.lock();
+        queue.jobs.push_back((RealClock::tick(), Box::new(job)));
+        // Where no thread could be had before.
+        let is_unwatched = queue.takes_another();
+        drop(queue);
         self.0.changed.notify_one();
+        if is_unwatched {
+            watch(&self.0);
+        }
+    }
+}
+
+impl Queue {
+    /// Whether nobody watches, and a thread is to be started, which counts from now on.
+    fn takes_another(&mut self) -> bool {
+        let is_short = self.busy >= self.threads && self.threads < THREADS_MAX;
+        self.threads += usize::from(is_short);
+        is_short
     }
 }
 
@@ -81,6 +97,14 @@ fn start_one(shared: &Arc<Shared>) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Starts a thread that was counted.
+fn watch(shared: &Arc<Shared>) {
+    if let Err(error) = start_one(shared) {
+        shared.queue.lock().threads -= 1;
+        tracing::warn!("notices to the kernel wait for each other: no thread: {error}");
+    }
+}
+
 fn work(shared: &Arc<Shared>) {
     let mut queue = shared.queue.lock();
     // Who has just done one goes on with the next.
@@ -91,25 +115,23 @@ fn work(shared: &Arc<Shared>) {
             Some(waited) if is_warm || queue.busy == 0 || waited >= HELP => {
                 let Some((_, job)) = queue.jobs.pop_front() else { continue };
                 queue.busy += 1;
-                let is_alone = queue.busy == queue.threads && queue.threads < THREADS_MAX;
-                queue.threads += usize::from(is_alone);
+                let is_unwatched = queue.takes_another();
                 drop(queue);
-                let watched = if is_alone { start_one(shared) } else { Ok(()) };
+                if is_unwatched {
+                    watch(shared);
+                }
                 job();
                 is_warm = true;
                 queue = shared.queue.lock();
                 queue.busy -= 1;
-                if let Err(error) = watched {
-                    queue.threads -= 1;
-                    tracing::warn!("notices to the kernel wait for each other: no thread: {error}");
-                }
             }
             Some(waited) => drop(shared.changed.wait_for(&mut queue, HELP.saturating_sub(waited))),
             None if queue.is_ended => break,
             None => {
                 is_warm = false;
                 let is_late = shared.changed.wait_for(&mut queue, IDLE).timed_out();
-                if is_late && queue.jobs.is_empty() && queue.threads > 2 {
+                let others = queue.threads - queue.busy - 1;
+                if is_late && queue.jobs.is_empty() && others > 0 {
                     break;
                 }
             }
@@ -143,6 +165,10 @@ mod tests {
         let mut begun: Vec<i32> = (0..10).map(|_| heard.recv_timeout(patience).unwrap()).collect();
         begun.sort_unstable();
         assert_eq!(begun, (0..10).collect::<Vec<_>>());
+        // Those who watch long in vain end, but for one.
+        assert!(heard.recv_timeout(IDLE + Duration::from_secs(2)).is_err());
+        notices.run(move || said.send(50).unwrap());
+        assert_eq!(heard.recv_timeout(patience), Ok(50));
         drop(notices);
         drop(held);
         assert_eq!((0..10).filter(|_| heard.recv_timeout(patience).is_ok()).count(), 10);

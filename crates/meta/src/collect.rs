@@ -51,10 +51,10 @@ fn outer<T>(done: Result<T, Failed>, otherwise: T) -> Result<T, VolumeError> {
     }
 }
 
-/// An orphan that cannot be removed keeps no other one from going; a store that does not answer does.
-fn unless_stuck(ino: Ino, done: Result<(), Failed>) -> Result<(), Failed> {
+/// An orphan that cannot be removed keeps no other one from going; a store that does not answer does. How many are gone.
+fn unless_stuck(ino: Ino, done: Result<(), Failed>) -> Result<usize, Failed> {
     let why = match done {
-        Ok(()) => return Ok(()),
+        Ok(()) => return Ok(1),
         Err(Failed::Refused(error)) => error.to_string(),
         Err(Failed::Broken(VolumeError::Store(error)))
             if error.kind() == StoreErrorKind::TooLarge =>
@@ -65,17 +65,17 @@ fn unless_stuck(ino: Ino, done: Result<(), Failed>) -> Result<(), Failed> {
         Err(error) => return Err(error),
     };
     tracing::error!("inode {}, which has no name any more, cannot be removed: {why}", ino.0);
-    Ok(())
+    Ok(0)
 }
 
 async fn forget_one(view: &View, ino: Ino) -> Result<(), Failed> {
     let (orphan, inode) = (keys::orphan(ino), keys::inode(ino));
-    let Some(found) = view.txn.get(&orphan).await? else { return Ok(()) };
-    // Nobody has had a name for it since: whoever goes by what he heard heard it before.
-    let since = opened::<OrphanRecord>(&orphan, &found)?.since.min(view.now);
+    if view.txn.get(&orphan).await?.is_none() {
+        return Ok(());
+    }
     if let Some(bytes) = view.txn.get(&inode).await? {
         let record: InodeRecord = opened(&inode, &bytes)?;
-        view.discard_bytes_of(&record.attr, since).await?;
+        view.discard_bytes(&record.attr).await?;
         view.charge(record.quota, ino, Charge::of(&record).back()).await?;
         if record.xattrs > 0 {
             let all = KeyRange::prefix(&keys::xattrs(ino));
@@ -136,8 +136,7 @@ impl Volume {
                 Some(_) => old.push(Ino(ino)),
             }
         }
-        done.inodes += old.len();
-        self.forget_all(&old).await?;
+        done.inodes += self.forget_all(&old).await?;
         (done.waiting, done.marked) = (done.waiting + new.len(), new.len());
         let mut rest = &new[..];
         while !rest.is_empty() {
@@ -174,29 +173,31 @@ impl Volume {
     }
 
     /// Removes orphans. Most are files, of which several go in one transaction: who replaces objects all day makes as many
-    /// orphans, and one commit for each would not keep up.
-    async fn forget_all(&self, orphans: &[Ino]) -> Result<(), Failed> {
-        let mut files = Vec::new();
+    /// orphans, and one commit for each would not keep up. How many are gone.
+    async fn forget_all(&self, orphans: &[Ino]) -> Result<usize, Failed> {
+        let (mut files, mut gone) = (Vec::new(), 0);
         for ino in orphans {
             let key = keys::inode(*ino);
             let found = self.store.begin().get_snapshot(&key).await?;
             match found.map(|bytes| opened::<InodeRecord>(&key, &bytes)).transpose() {
                 Ok(Some(record)) if record.attr.is_dir() || record.xattrs > 0 => {
-                    unless_stuck(*ino, self.forget_alone(*ino, record).await)?;
+                    gone += unless_stuck(*ino, self.forget_alone(*ino, record).await)?;
                 }
                 Ok(_) => files.push(*ino),
-                Err(error) => unless_stuck(*ino, Err(error))?,
+                Err(error) => gone += unless_stuck(*ino, Err(error))?,
             }
         }
         for some in files.chunks(FORGOTTEN_MAX) {
-            if self.forget(some).await.is_err() {
-                // Perhaps they are too much for one transaction.
-                for one in some {
-                    unless_stuck(*one, self.forget(&[*one]).await)?;
-                }
+            if self.forget(some).await.is_ok() {
+                gone += some.len();
+                continue;
+            }
+            // Perhaps they are too much for one transaction.
+            for one in some {
+                gone += unless_stuck(*one, self.forget(&[*one]).await)?;
             }
         }
-        Ok(())
+        Ok(gone)
     }
 
     /// Removes an orphan with all that may hang on a directory.

@@ -199,16 +199,6 @@ impl View {
     /// Removes the bytes of an inode from the store, or names them as garbage. An empty file in the store may
     /// have chunks that no meta was told of.
     pub(crate) async fn discard_bytes(&self, attr: &Attr) -> Result<(), Failed> {
-        self.discard_bytes_of(attr, self.now).await
-    }
-
-    /// The same of an inode that nobody could come to since then, unless he had it open. Bytes that others share go by when
-    /// the last of them let go.
-    pub(crate) async fn discard_bytes_of(
-        &self,
-        attr: &Attr,
-        since: Timestamp,
-    ) -> Result<(), Failed> {
         if attr.layout.chains == 0 {
             return Ok(());
         }
@@ -218,7 +208,7 @@ impl View {
         if attr.is_stored() && attr.size > 0 {
             return Ok(self.txn.delete(&keys::content(attr.ino))?);
         }
-        let (layout, size) = (attr.layout, attr.size);
+        let (layout, size, since) = (attr.layout, attr.size, self.now);
         let garbage = GarbageRecord { layout, size, since, is_sealed: false };
         Ok(self.txn.put(&keys::garbage(attr.chunk_data()), garbage.seal())?)
     }

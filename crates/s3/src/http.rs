@@ -190,9 +190,12 @@ impl Front {
     }
 
     /// What probes for `MinIO` ask, without a signature: whether the process lives, and whether it serves.
-    fn health<T>(&self, request: &Request<T>) -> Option<Response<Body>> {
+    fn health<T>(&self, request: &Request<T>, asked: &Asked) -> Option<Response<Body>> {
         let what = request.uri().path().strip_prefix(HEALTH)?;
-        let is_probe = matches!(*request.method(), Method::GET | Method::HEAD)
+        // A bucket may be called so, as a host.
+        let is_of_bucket = asked.bucket.as_ref().is_some_and(|it| it != "minio");
+        let is_probe = !is_of_bucket
+            && matches!(*request.method(), Method::GET | Method::HEAD)
             && request.uri().query().is_none()
             && !request.headers().contains_key(AUTHORIZATION);
         let serves = match what {
@@ -215,10 +218,10 @@ impl Front {
         self: &Arc<Self>,
         mut request: Request<hyper::body::Incoming>,
     ) -> Result<Response<Body>, HttpError> {
-        if let Some(response) = self.health(&request) {
+        let asked = self.asked(&request);
+        if let Some(response) = self.health(&request, &asked) {
             return Ok(response);
         }
-        let asked = self.asked(&request);
         let checked = check_kind(&mut request, &asked);
         if checked.is_err() || !late::may_be(&request) {
             return self.done(&asked, request, checked).await;

@@ -244,7 +244,8 @@ impl Behind {
     /// are kept. False when none is for long, or this process makes no more: then the caller has a meta do it.
     pub(crate) fn promise(&self, files: &Files, ino: Ino, request: &MetaRequest) -> bool {
         let mut state = self.state.lock();
-        let until = RealClock::tick().plus(deadline::patience());
+        // Then a meta is asked, which takes its time too.
+        let until = RealClock::tick().plus(deadline::patience() / 2);
         self.wait_while(&mut state, until, |state| !state.has_room(request));
         if state.ended || state.draining || !state.has_room(request) {
             return false;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use millpond_client::Chunks;
 use millpond_fuse_wire::Reply;
-use millpond_fuse_wire::abi::{self, AttrOut, SetattrIn, SetattrValid, Statx, StatxOut, StatxTime};
+use millpond_fuse_wire::abi::{AttrOut, SetattrIn, SetattrValid};
 use millpond_types::meta::{Attr, Ino, MetaOp, SetAttr, SetTime, Timestamp};
 
 use super::{Fs, Send};
@@ -31,29 +31,12 @@ impl Fs {
         ino: Ino,
         send: Send<'_>,
     ) -> Result<(), Errno> {
-        let told = self.attr_of(ticket, ino)?;
+        let known = self.known_attr(ino);
+        let told = match known {
+            Some(told) => told,
+            None => self.dir_attr(ticket, ino)?,
+        };
         self.send_attr(told, send);
-        Ok(())
-    }
-
-    fn attr_of(&self, ticket: &mut Ticket, ino: Ino) -> Result<Told, Errno> {
-        match self.known_attr(ino) {
-            Some(told) => Ok(told),
-            None => self.dir_attr(ticket, ino),
-        }
-    }
-
-    /// The same with the time of birth, which the kernel asks for in no other way.
-    pub(super) fn get_statx(
-        &self,
-        ticket: &mut Ticket,
-        ino: Ino,
-        send: Send<'_>,
-    ) -> Result<(), Errno> {
-        let told = self.attr_of(ticket, ino)?;
-        let keeping = self.keeping();
-        let (attr, kept) = keeping.attr(told);
-        send(Reply::Statx(&StatxOut::new(statx(&attr, Some(told.attr.btime)), kept)));
         Ok(())
     }
 
@@ -186,38 +169,6 @@ impl Fs {
             return Ok(told);
         }
         Err(unexpected())
-    }
-}
-
-/// Attributes as `statx(2)` has them.
-pub(crate) fn statx(attr: &abi::Attr, birth: Option<Timestamp>) -> Statx {
-    let time = |seconds: u64, tv_nsec| StatxTime {
-        tv_sec: seconds.cast_signed(),
-        tv_nsec,
-        ..StatxTime::default()
-    };
-    let born = birth.map_or(0, |_| libc::STATX_BTIME);
-    let birth = birth.unwrap_or_default();
-    // As `new_encode_dev` of the kernel packs it.
-    let (major, minor) =
-        ((attr.rdev & 0xf_ff00) >> 8, attr.rdev & 0xff | attr.rdev >> 12 & 0xf_ff00);
-    Statx {
-        mask: libc::STATX_BASIC_STATS | born,
-        blksize: attr.blksize,
-        nlink: attr.nlink,
-        uid: attr.uid,
-        gid: attr.gid,
-        mode: u16::try_from(attr.mode).unwrap_or(0),
-        ino: attr.ino,
-        size: attr.size,
-        blocks: attr.blocks,
-        atime: time(attr.atime, attr.atimensec),
-        btime: time(birth.secs.cast_unsigned(), birth.nanos),
-        ctime: time(attr.ctime, attr.ctimensec),
-        mtime: time(attr.mtime, attr.mtimensec),
-        rdev_major: major,
-        rdev_minor: minor,
-        ..Statx::default()
     }
 }
 

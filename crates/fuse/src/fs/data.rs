@@ -459,8 +459,7 @@ impl Fs {
         let attr = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
         if !args.mode.contains(FallocateMode::PUNCH_HOLE) {
             // Nothing is kept for it: but who asks for more than there is hears so now.
-            let there = if attr.is_stored() { attr.size } else { attr.solid };
-            self.check_room(ticket, ino, end.saturating_sub(there.max(args.offset)))?;
+            self.check_room(ticket, ino, end.saturating_sub(attr.size.max(args.offset)))?;
         }
         let zeros = FallocateMode::PUNCH_HOLE | FallocateMode::ZERO_RANGE;
         let keeps = args.mode.contains(FallocateMode::KEEP_SIZE);

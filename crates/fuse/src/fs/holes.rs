@@ -1,7 +1,8 @@
 //! Where a file has bytes and where none were written (`SEEK_DATA`, `SEEK_HOLE`), for programs that copy what is there.
 //!
 //! All before the solid length is there. Behind it chunks are asked for: one that is absent is a hole, and what lies behind
-//! the end of a short one. A file in the store, and one whose chunks others share, has bytes everywhere.
+//! the end of a short one. A file in the store, one whose chunks others share, and one that is open to be written has bytes
+//! everywhere.
 
 use std::ops::Range;
 
@@ -9,7 +10,7 @@ use millpond_client::FileBytes as Bytes;
 use millpond_fuse_wire::Reply;
 use millpond_fuse_wire::abi::LseekIn;
 use millpond_types::FileChunk;
-use millpond_types::meta::{Ino, MetaOp};
+use millpond_types::meta::{Attr, Ino, MetaOp};
 use millpond_types::wire::PlacedChunk;
 
 use super::{Fs, Send};
@@ -71,8 +72,10 @@ fn found(
     }
     let behind = u64::from(last) * chunk;
     Ok(match seek {
+        // Of what was not looked at nobody knows: a chunk of it counts as bytes.
         Seek::Data if last < end => Some(behind),
         Seek::Data => None,
+        Seek::Hole if last < end => Some(behind + chunk),
         Seek::Hole => Some(size),
     })
 }
@@ -105,11 +108,24 @@ impl Fs {
             return Err(Errno::NXIO);
         }
         let bytes = Bytes::of(&attr);
-        let is_full = attr.is_stored() || attr.is_shared;
+        // The kernel may have pages of a writable mapping that it has not written back.
+        let is_full = attr.is_stored() || attr.is_shared || file.may_be_written();
         let solid = if is_full { attr.size } else { attr.solid };
-        let shape = Shape { size: attr.size, solid, chunk: bytes.layout.chunk_bytes().max(1) };
-        let lens = |some| self.lens_of(bytes, some);
-        send(Reply::Lseek(found(shape, (seek, args.offset), lens)?.ok_or(Errno::NXIO)?));
+        let chunk = bytes.layout.chunk_bytes().max(1);
+        let look = |solid| {
+            let shape = Shape { size: attr.size, solid, chunk };
+            found(shape, (seek, args.offset), |some| self.lens_of(bytes, some))
+        };
+        let mut place = look(solid)?;
+        if !is_full {
+            // Chunks of before are no answer about a file that somebody has cut or cloned meanwhile.
+            let now = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
+            let names = |it: &Attr| (it.data, it.chunks, it.cuts, it.is_shared, it.size);
+            if names(&now) != names(&attr) {
+                place = look(attr.size)?;
+            }
+        }
+        send(Reply::Lseek(place.ok_or(Errno::NXIO)?));
         Ok(())
     }
 

@@ -119,8 +119,12 @@ impl Fs {
         let seen = self.after_lock(ino);
         if seen.is_err() && !had_some {
             // Who hears of an error takes it that there is no lock but those of before.
-            let lock = FileLock { kind: LockKind::Unlock, ..lock };
-            let _ = self.set_lock(&mut self.backend.own_ticket(), ino, (lock, handle));
+            let unlock = FileLock { kind: LockKind::Unlock, ..lock };
+            let done = self.set_lock(&mut self.backend.own_ticket(), ino, (unlock, handle));
+            if done.is_err() {
+                let owner = Owner { space: lock.space, number: lock.owner, handle };
+                self.files().leave_locks(ino, &owner, false);
+            }
         }
         seen
     }

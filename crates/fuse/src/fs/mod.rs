@@ -33,7 +33,6 @@ use crate::leases::{KEPT, Leases, Look};
 use crate::notices::Notices;
 use crate::options::Mode;
 
-pub(crate) use attrs::statx;
 pub(crate) use locks::Waiting;
 
 /// Bytes of a block in `stat` and `statfs`.
@@ -196,7 +195,6 @@ impl Fs {
             | Operation::Listxattr { .. }
             | Operation::Removexattr { .. } => self.on_xattr(ticket, ino, operation, send),
             Operation::Getattr(_) => self.get_attr(ticket, ino, send),
-            Operation::Statx(_) => self.get_statx(ticket, ino, send),
             Operation::Lseek(args) => self.seek(ticket, ino, args, send),
             Operation::Setattr(args) => self.set_attr(ticket, ino, args, send),
             Operation::Open(args) => self.open(ticket, ino, *args, send),

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use millpond_fuse_wire::abi::{Attr, AttrOut, EntryOut, OpenFlags, OpenOut, ReadIn, StatxOut};
+use millpond_fuse_wire::abi::{Attr, AttrOut, EntryOut, OpenFlags, OpenOut, ReadIn};
 use millpond_fuse_wire::{Device, Operation, Reply, Request};
 use millpond_types::meta::{Ino, MetaError, MetaOp, Name};
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::log::{Asker, Taken};
 use super::{Shown, Watch, page};
 use crate::errno::Errno;
-use crate::fs::{Fs, statx};
+use crate::fs::Fs;
 use crate::options::Mode;
 use crate::worker::send;
 
@@ -178,14 +178,10 @@ impl Fs {
             }
             Operation::Flush(_) | Operation::Fsync(_) => answer(Reply::Done),
             Operation::Setattr(_) => return Err(Errno(libc::EPERM)),
-            Operation::Statx(_) => {
-                let stat = statx(&self.watch.attr(ino), None);
-                answer(Reply::Statx(&StatxOut::new(stat, self.mode.kept())));
-            }
             // An errno that says no more than that: others than these files have holes.
             Operation::Lseek(_) => return Err(Errno::INVAL),
             // As with every file of a mount: the kernel hears once that there is no such thing.
-            Operation::Poll(_) => return Err(Errno::NOSYS),
+            Operation::Statx(_) | Operation::Poll(_) => return Err(Errno::NOSYS),
             _ => return Err(Errno::NOTSUP),
         }
         Ok(())
