@@ -14,7 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use millpond_types::meta::{Changed, Ino, MetaNews, Name};
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use quick_cache::sync::Cache;
 
 use crate::recent;
@@ -28,6 +28,10 @@ const CHANGED_MAX: usize = 1 << 16;
 const TOLD_MAX: usize = 1 << 18;
 /// Opens that are remembered until they are tried again, which is at once.
 const REFUSED_MAX: usize = 1024;
+/// Inodes of which it is remembered that the kernel dropped them for a lock.
+const DROPPED_MAX: usize = 1 << 12;
+/// Inodes whose notices may be under way at the same time, about.
+const DROPPING: usize = 1 << 12;
 /// Nothing may be believed.
 const DEAF: u64 = u64::MAX;
 
@@ -51,6 +55,10 @@ pub(crate) struct Leases {
     told: Cache<u64, u64>,
     /// Opens of files without names that were refused, by thread and inode.
     refused: Cache<(u32, u64), ()>,
+    /// As of which version of the store the kernel has dropped all that it had of an inode, for who was given a lock.
+    dropped: Cache<u64, u64>,
+    /// Held while it drops something of some inodes.
+    dropping: Box<[Mutex<()>]>,
 }
 
 /// Nothing is noted as changed while this lives: hand to the kernel what it says may be kept.
@@ -86,7 +94,26 @@ impl Leases {
         let (changed, order) = (HashMap::new(), VecDeque::new());
         let heard = Heard { floor: DEAF, position, hearing_floor: position, changed, order };
         let (told, refused) = (recent::shared(TOLD_MAX), recent::shared(REFUSED_MAX));
-        Self { heard: RwLock::new(heard), told, refused }
+        let dropped = recent::shared(DROPPED_MAX);
+        let dropping = (0..DROPPING).map(|_| Mutex::default()).collect();
+        Self { heard: RwLock::new(heard), told, refused, dropped, dropping }
+    }
+
+    /// While this lives nobody else has the kernel drop what it has of an inode.
+    pub(crate) fn dropping(&self, ino: Ino) -> MutexGuard<'_, ()> {
+        let lane = usize::try_from(ino.0).unwrap_or(0) % DROPPING;
+        self.dropping[lane].lock()
+    }
+
+    /// The kernel has dropped all of an inode as of a version of the store.
+    pub(crate) fn note_dropped(&self, ino: Ino, version: u64) {
+        self.dropped.insert(ino.0, version);
+    }
+
+    /// Whether word of a change comes too late to tell the kernel anything. It must not hear of it then: it takes no
+    /// attributes that it asked for before, and a program would go on with a length that is older than its lock.
+    pub(crate) fn is_dropped(&self, ino: Ino, version: u64) -> bool {
+        self.dropped.get(&ino.0).is_some_and(|dropped| dropped >= version)
     }
 
     pub(crate) fn look(&self) -> Look<'_> {

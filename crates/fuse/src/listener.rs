@@ -119,8 +119,8 @@ impl Hearing {
                     if deaf && fs.leases.deafen() {
                         tracing::warn!("no meta tells of changes, nothing is cached: {error}");
                         for notice in self.drop_all() {
-                            let device = Arc::clone(&self.device);
-                            fs.notices.run(move || notice.give(&device));
+                            let (of_job, device) = (Arc::clone(fs), Arc::clone(&self.device));
+                            fs.notices.run(move || notice.give(&of_job, &device));
                         }
                     }
                     shared.ended.wait_for(&mut active, PAUSE);
@@ -133,12 +133,12 @@ impl Hearing {
         let fs = &self.fs;
         fs.leases.hear(news);
         let mut notices = if news.gap { self.drop_all() } else { Vec::new() };
-        for (_, change) in &news.changes {
+        for (version, change) in &news.changes {
             if let Changed::Inode(ino) = change {
                 fs.ahead.changed(*ino);
                 fs.backend.behind.delegations.iter().for_each(|all| all.hint(*ino));
             }
-            notices.push(Notice::Change(change.clone()));
+            notices.push(Notice::Change(*version, change.clone()));
         }
         let part = self.shared.told.lock().begin(news.version, notices.len());
         if notices.is_empty() {
@@ -148,7 +148,7 @@ impl Hearing {
             let (of_job, device) = (Arc::clone(fs), Arc::clone(&self.device));
             let shared = Arc::clone(&self.shared);
             fs.notices.run(move || {
-                notice.give(&device);
+                notice.give(&of_job, &device);
                 note(&of_job, &shared, part);
             });
         }
@@ -166,16 +166,22 @@ impl Hearing {
 
 /// What the kernel is to drop.
 enum Notice {
-    Change(Changed),
+    /// In this version of the store.
+    Change(u64, Changed),
     Inodes(Vec<u64>),
 }
 
 impl Notice {
-    fn give(&self, device: &Device) {
+    fn give(&self, fs: &Fs, device: &Device) {
         // The errors are those of a mount that has just gone, and of what the kernel does not know.
         match self {
-            Self::Change(Changed::Inode(ino)) => drop(device.inval_inode(ino.0, Pages::All)),
-            Self::Change(Changed::Name(dir, name)) => {
+            Self::Change(version, Changed::Inode(ino)) => {
+                let _dropping = fs.leases.dropping(*ino);
+                if !fs.leases.is_dropped(*ino, *version) {
+                    let _ = device.inval_inode(ino.0, Pages::All);
+                }
+            }
+            Self::Change(_, Changed::Name(dir, name)) => {
                 let _ = device.expire_entry(dir.0, name.as_bytes());
             }
             Self::Inodes(all) => {

@@ -2,7 +2,7 @@
 //!
 //! To drop a page waits for whoever reads or writes it back, and to drop a name for whoever is in its directory: for a
 //! request that some thread of the mount has to answer. So no thread that serves requests may wait for that, nor one that
-//! such threads wait for: it is done here, by threads that hold no lock meanwhile and know neither metas nor files. One of
+//! such threads wait for: it is done here, by threads that hold no lock meanwhile but for those of each other. One of
 //! them works and another one watches; when the first stands in the kernel, the second goes on.
 
 use std::collections::VecDeque;

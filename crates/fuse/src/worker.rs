@@ -11,6 +11,7 @@ use millpond_fuse_wire::abi::InitFlags;
 use millpond_fuse_wire::{Device, Operation, Received, Reply, ReplyTo, Request, RequestBuffer};
 use parking_lot::{Condvar, Mutex};
 
+use crate::backend::Told;
 use crate::deadline::Serving;
 use crate::fs::{Answer, Aside, Fs, Stale};
 use crate::waiters::Waiters;
@@ -320,11 +321,15 @@ impl Unanswered {
     pub(crate) fn after_drop(self, fs: &Arc<Fs>, stale: Stale, answer: Answer) {
         let of_job = Arc::clone(fs);
         fs.notices.run(move || {
+            let (ino, leases) = (stale.ino, &of_job.leases);
+            let dropping = leases.dropping(ino);
             // The errors are those of what the kernel does not know.
-            let _ = self.device.inval_inode(stale.ino.0, stale.pages);
-            if let Some(version) = stale.version {
-                of_job.leases.tells(stale.ino, version);
+            let _ = self.device.inval_inode(ino.0, stale.pages);
+            if let Some(Told { attr, version }) = stale.now {
+                leases.tells(ino, attr.version);
+                leases.note_dropped(ino, version);
             }
+            drop(dropping);
             self.answer(&of_job, &answer.reply());
         });
     }

@@ -236,7 +236,7 @@ impl Fs {
         if args.write_flags.contains(WriteFlags::LOCKOWNER) && file.has_pages() {
             let pages = Pages::Range { offset, len: data.len() as u64 };
             let answer = done.map_or_else(Answer::Failed, |()| Answer::Written(bytes));
-            return Ok(Some(Aside::Drops(Stale { ino, pages, version: None }, answer)));
+            return Ok(Some(Aside::Drops(Stale { ino, pages, now: None }, answer)));
         }
         done?;
         send(Reply::Written(bytes));

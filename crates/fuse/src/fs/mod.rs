@@ -71,8 +71,8 @@ pub(crate) struct Fs {
 pub(crate) struct Stale {
     pub(crate) ino: Ino,
     pub(crate) pages: Pages,
-    /// The `Attr::version` of the file that it has after that; nothing where that does not matter.
-    pub(crate) version: Option<u64>,
+    /// What it has after that; nothing where that does not matter.
+    pub(crate) now: Option<Told>,
 }
 
 /// What is to be answered.

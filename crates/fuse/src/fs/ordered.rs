@@ -26,7 +26,7 @@ impl Fs {
         if self.mode == Mode::Strict {
             // What is read it asks for; what was mapped the kernel has.
             let has_pages = file.is_some_and(|file| file.has_pages());
-            return Ok(has_pages.then_some(Stale { ino, pages: Pages::All, version: None }));
+            return Ok(has_pages.then_some(Stale { ino, pages: Pages::All, now: None }));
         }
         if !matches!(self.mode, Mode::CloseToOpen | Mode::Relaxed) || self.is_alone_with(ino) {
             return Ok(None);
@@ -40,12 +40,11 @@ impl Fs {
             self.backend.attr(ticket, MetaOp::GetAttr { ino })?
         };
         let _ = self.files().known(told);
-        let version = told.attr.version;
-        if known == Some(version) {
+        if known == Some(told.attr.version) {
             return Ok(None);
         }
         self.ahead.changed(ino);
-        Ok(Some(Stale { ino, pages: Pages::All, version: Some(version) }))
+        Ok(Some(Stale { ino, pages: Pages::All, now: Some(told) }))
     }
 
     /// Whether nobody else sees or changes a file: who wants to makes this mount tell everything first.
