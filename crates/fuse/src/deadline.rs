@@ -1,8 +1,8 @@
-//! Until when a request of the kernel is answered, whatever dies: `-o timeout`.
+//! The deadline of a request of the kernel (`-o timeout`): the request is answered by then, also when servers are gone.
 //!
-//! The thread that serves a request knows it, and so does whatever the thread waits for: a call of the cluster, a promise, the
-//! gate of a file. Who waits that long gets `EIO`; what was promised is in the journal, and done when the cluster is back.
-//! What a mount does by itself has no such time.
+//! The deadline belongs to the thread that serves the request. Each wait of that thread ends by it: a call of the cluster, a
+//! promise, the gate of a file. A request that is late gets `EIO`; a promise is in the journal, and is kept when the cluster is
+//! back. Work that a mount does by itself has no deadline.
 
 use std::cell::Cell;
 use std::time::Duration;

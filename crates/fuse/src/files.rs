@@ -38,8 +38,8 @@ pub(crate) struct File {
     pub(crate) ino: Ino,
     /// Shared by reads and writes; held alone by what changes the length otherwise.
     pub(crate) gate: RwLock<()>,
-    /// Held by who tells a meta what was written to chunks, until that is answered: what has been told is not on its way
-    /// any more. Take it after the gate.
+    /// Held by the thread that tells a meta of bytes in chunks, until the meta answers: no word of bytes that were told is on
+    /// its way any more. Take it after the gate.
     pub(crate) telling: Mutex<()>,
     state: Mutex<State>,
     /// What this process wrote to chunks, as far as no meta was told of it.

@@ -149,7 +149,7 @@ impl Table {
         all[at].add(bytes);
     }
 
-    /// Nobody of a number has locks of these bytes, whatever handle they came through.
+    /// No owner of a number has locks of these bytes, through any handle.
     pub(super) fn unlocked(&mut self, ino: Ino, owner: &Owner, bytes: Bytes) {
         self.change_lockers(ino, |all| {
             for it in all.iter_mut().filter(|it| it.owner.has_number_of(owner)) {
@@ -262,7 +262,7 @@ impl Files {
         table.note_locker(ino, owner);
     }
 
-    /// Nobody of this number has locks of these bytes any more. The caller has the lane.
+    /// No owner of this number has locks of these bytes any more. The caller has the lane.
     pub(crate) fn unlocked(&self, ino: Ino, owner: &Owner, bytes: Bytes) {
         let mut table = self.table.lock();
         if table.lockers_of(ino).any(|it| it.owner.has_number_of(owner)) {

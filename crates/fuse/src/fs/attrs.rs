@@ -84,8 +84,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Sets attributes of a file whose bytes a meta was told of. Nobody tells of more meanwhile, so that the time of a write
-    /// which came before does not come after the one that is set.
+    /// Sets attributes of a file whose bytes a meta was told of. No other thread tells of bytes meanwhile, so that the time of an
+    /// earlier write does not replace the time that is set.
     fn set_told(&self, ticket: &mut Ticket, ino: Ino, set: SetAttr) -> Result<Told, Errno> {
         let file = self.files().get(ino).filter(|_| set.mtime.is_some());
         let _shared = file.as_ref().map(|file| deadline::read(&file.gate)).transpose()?;

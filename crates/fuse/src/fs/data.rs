@@ -458,7 +458,7 @@ impl Fs {
         self.report(&file, self.settle(&file))?;
         let attr = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
         if !args.mode.contains(FallocateMode::PUNCH_HOLE) {
-            // Nothing is kept for it: but who asks for more than there is hears so now.
+            // No room is reserved. A program that asks for more than there is hears so now.
             self.check_room(ticket, ino, end.saturating_sub(attr.size.max(args.offset)))?;
         }
         let zeros = FallocateMode::PUNCH_HOLE | FallocateMode::ZERO_RANGE;

@@ -34,7 +34,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// What an interrupt comes to: who did not want to wait is told what is in the way.
+    /// The errno of an interrupt: a process that did not want to wait hears that another lock is in the way.
     pub(crate) const fn interrupted(&self) -> i32 {
         if self.until.is_some() { libc::EAGAIN } else { libc::EINTR }
     }
