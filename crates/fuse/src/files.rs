@@ -274,19 +274,18 @@ fn overlaid(state: &State) -> Attr {
     let held = state.held.filter(|held| held.data == attr.data);
     let promised = state.promised.map(|(promised, _)| promised);
     let promised = promised.filter(|it| it.data == attr.data || it.data == attr.chunk_data());
-    let mut show = |Written { end, at, .. }: Written| {
-        attr.size = attr.size.max(end);
-        (attr.mtime, attr.ctime) = (at, attr.ctime.max(at));
-    };
-    promised.into_iter().for_each(&mut show);
+    promised.into_iter().for_each(|it| show(&mut attr, it));
     if let Some((times, _)) = state.promised_times {
         (attr.mtime, attr.ctime) = (times.mtime, attr.ctime.max(times.ctime));
     }
-    written.into_iter().chain(held).for_each(|written| {
-        attr.size = attr.size.max(written.end);
-        (attr.mtime, attr.ctime) = (written.at, attr.ctime.max(written.at));
-    });
+    written.into_iter().chain(held).for_each(|it| show(&mut attr, it));
     attr
+}
+
+/// Attributes with bytes that no meta knows of.
+fn show(attr: &mut Attr, Written { end, at, .. }: Written) {
+    attr.size = attr.size.max(end);
+    (attr.mtime, attr.ctime) = (at, attr.ctime.max(at));
 }
 
 /// The file that the kernel reads an open inode from by itself.
