@@ -274,11 +274,15 @@ fn overlaid(state: &State) -> Attr {
     let held = state.held.filter(|held| held.data == attr.data);
     let promised = state.promised.map(|(promised, _)| promised);
     let promised = promised.filter(|it| it.data == attr.data || it.data == attr.chunk_data());
-    promised.into_iter().for_each(|it| show(&mut attr, it));
+    if let Some(it) = promised {
+        show(&mut attr, it);
+    }
     if let Some((times, _)) = state.promised_times {
         (attr.mtime, attr.ctime) = (times.mtime, attr.ctime.max(times.ctime));
     }
-    written.into_iter().chain(held).for_each(|it| show(&mut attr, it));
+    for it in [written, held].into_iter().flatten() {
+        show(&mut attr, it);
+    }
     attr
 }
 
