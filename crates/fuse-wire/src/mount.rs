@@ -37,6 +37,8 @@ pub struct MountOptions {
     pub nodev: bool,
     /// Nothing can be executed.
     pub noexec: bool,
+    /// Reads do not change the time of the last read, and the list of mounts says so.
+    pub noatime: bool,
     /// Bytes of the largest read; without it what INIT agrees on.
     pub max_read: Option<u32>,
 }
@@ -52,6 +54,7 @@ impl Default for MountOptions {
             nosuid: true,
             nodev: true,
             noexec: false,
+            noatime: false,
             max_read: None,
         }
     }
@@ -81,6 +84,7 @@ impl MountOptions {
             (self.nosuid, libc::MS_NOSUID),
             (self.nodev, libc::MS_NODEV),
             (self.noexec, libc::MS_NOEXEC),
+            (self.noatime, libc::MS_NOATIME),
         ]
         .into_iter()
         .filter_map(|(set, flag)| set.then_some(flag))

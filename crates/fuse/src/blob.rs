@@ -59,7 +59,9 @@ impl Blob {
         ];
         w.u8(flags.iter().enumerate().map(|(bit, set)| u8::from(*set) << bit).sum());
         w.u16(u16::try_from(spec.threads).unwrap_or(u16::MAX));
-        w.u8(u8::from(spec.read_ahead) | u8::from(spec.delegations) << 1);
+        // An earlier version passes over bits that it does not know.
+        let flags = [spec.read_ahead, spec.delegations, spec.relatime];
+        w.u8(flags.iter().enumerate().map(|(bit, set)| u8::from(*set) << bit).sum());
         let Budgets { memory, bandwidth, read_bandwidth, write_bandwidth } = spec.budgets;
         for budget in [memory, bandwidth, read_bandwidth, write_bandwidth] {
             w.u64(budget);
@@ -101,7 +103,8 @@ impl Blob {
         spec.threads = usize::from(r.u16()?);
         if version >= 2 {
             let bits = r.u8()?;
-            (spec.read_ahead, spec.delegations) = (bits & 1 != 0, bits & 2 != 0);
+            let has = |bit: u8| bits & 1 << bit != 0;
+            (spec.read_ahead, spec.delegations, spec.relatime) = (has(0), has(1), has(2));
             let [memory, bandwidth] = [r.u64()?, r.u64()?];
             let [read_bandwidth, write_bandwidth] = [r.u64()?, r.u64()?];
             spec.budgets = Budgets { memory, bandwidth, read_bandwidth, write_bandwidth };

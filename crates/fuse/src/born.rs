@@ -94,7 +94,9 @@ impl Known {
                     self.forget(rename.new_parent);
                 } else if !rename.exchange && !after.dirs.is_empty() {
                     // One of two names of a file to the other one: nothing was done (rename(2)).
-                    self.gone(rename.parent, rename.name.as_bytes());
+                    if !rename.whiteout {
+                        self.gone(rename.parent, rename.name.as_bytes());
+                    }
                     self.made(rename.new_parent, rename.new_name.as_bytes());
                 }
             }
@@ -171,7 +173,15 @@ mod tests {
     fn rename(exchange: bool) -> MetaOp {
         let (parent, new_parent) = (Ino(5), Ino(5));
         let (name, new_name) = (name("a"), name("b"));
-        MetaOp::Rename(Rename { parent, name, new_parent, new_name, no_replace: false, exchange })
+        MetaOp::Rename(Rename {
+            parent,
+            name,
+            new_parent,
+            new_name,
+            no_replace: false,
+            exchange,
+            whiteout: false,
+        })
     }
 
     fn answered(reply: MetaReply, version: u64) -> Answered {

@@ -4,6 +4,7 @@ mod appends;
 mod begun;
 mod held;
 mod locks;
+mod making;
 mod promised;
 mod refused;
 mod telling;
@@ -503,6 +504,8 @@ fn promise(number: u64, ino: Ino, request: &MetaRequest) -> Entry {
 pub(crate) struct Files {
     table: Mutex<Table>,
     untold: Mutex<HashSet<Ino>>,
+    /// Files that are being made without a name.
+    making: Mutex<HashSet<Ino>>,
     lanes: Lanes,
     /// There are numbers that an earlier process left.
     inherits: AtomicBool,
@@ -530,8 +533,8 @@ impl Files {
             broken,
             journal,
         };
-        let (table, untold, lanes) = (Mutex::new(table), Mutex::default(), Lanes::default());
-        Self { table, untold, lanes, inherits: AtomicBool::new(false) }
+        let (table, untold, making) = (Mutex::new(table), Mutex::default(), Mutex::default());
+        Self { table, untold, making, lanes: Lanes::default(), inherits: AtomicBool::new(false) }
     }
 
     /// Another process goes on with the journal: this one writes to it no more.
@@ -730,13 +733,6 @@ impl Files {
             taken_over: table.taken_over,
         }
     }
-
-    /// Which of these are open.
-    pub(crate) fn split(&self, inos: Vec<Ino>) -> (Vec<Ino>, Vec<Ino>) {
-        let table = self.table.lock();
-        inos.into_iter().partition(|ino| table.open.contains_key(ino))
-    }
-
     /// A file of which a meta must be told soon.
     pub(crate) fn note_untold(&self, ino: Ino) {
         self.untold.lock().insert(ino);

@@ -24,7 +24,7 @@ use crate::budget::{Bandwidth, Memory};
 use crate::cached::{Cache, FILLERS};
 use crate::errno::Errno;
 use crate::files::Files;
-use crate::fs::{Fs, wishes};
+use crate::fs::{Counted, Fs, Full, wishes};
 use crate::journal::{Journal, REGION_BYTES};
 use crate::leases::Leases;
 use crate::listener::Listener;
@@ -275,6 +275,7 @@ fn options(spec: &MountSpec) -> MountOptions {
         nosuid: !spec.suid,
         nodev: !spec.dev,
         noexec: spec.noexec,
+        noatime: !spec.relatime,
         max_read: None,
     }
 }
@@ -328,6 +329,9 @@ fn open(
         bandwidth,
         cached,
         notices,
+        counted: Counted::default(),
+        full: Full::default(),
+        relatime: spec.relatime && !spec.is_read_only(),
         timeout: spec.timeout,
     }))
 }

@@ -96,6 +96,8 @@ pub struct MountSpec {
     pub dev: bool,
     /// Nothing can be executed.
     pub noexec: bool,
+    /// An open to read is noted as the time of the last read, as mount(8) has it.
+    pub relatime: bool,
     /// Threads that serve requests.
     pub threads: usize,
     /// A request of the kernel is answered within this, whatever dies.
@@ -139,6 +141,7 @@ impl MountSpec {
             suid: true,
             dev: true,
             noexec: false,
+            relatime: false,
             threads: THREADS_DEFAULT,
             timeout: TIMEOUT_DEFAULT,
             watch: true,
@@ -172,6 +175,8 @@ impl MountSpec {
                 ("nodev", None) => self.dev = false,
                 ("exec", None) => self.noexec = false,
                 ("noexec", None) => self.noexec = true,
+                ("relatime", None) => self.relatime = true,
+                ("noatime", None) => self.relatime = false,
                 ("watch", None) => self.watch = true,
                 ("nowatch", None) => self.watch = false,
                 ("read_ahead", None) => self.read_ahead = true,
@@ -203,7 +208,7 @@ impl MountSpec {
                         continue;
                     }
                     let known = "mode=NAME, ro, rw, allow_other, noallow_other, suid, nosuid, dev, \
-                                 nodev, exec, noexec, watch, nowatch, threads=N, timeout=TIME, memory=SIZE, bandwidth=RATE, \
+                                 nodev, exec, noexec, noatime, relatime, watch, nowatch, threads=N, timeout=TIME, memory=SIZE, bandwidth=RATE, \
                                  read_bandwidth=RATE, write_bandwidth=RATE, read_ahead, noread_ahead, \
                                  delegations, nodelegations, \
                                  cache=FOLDER, cache_size=SIZE, passthrough, nopassthrough, io_uring";

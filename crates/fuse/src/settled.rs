@@ -49,7 +49,9 @@ struct Known {
 #[derive(Debug)]
 pub(crate) struct Settled {
     known: Mutex<unsync::Cache<u64, Known>>,
-    /// How often this mount began or ended to change something of inodes that are there, by inode.
+    /// How often this mount began or ended to change something.
+    all: AtomicU64,
+    /// Which of these changes was the last one of inodes that are there, by inode.
     changes: Box<[AtomicU64]>,
     /// The same of those whose numbers are not known: a rename does not even say which one it moved.
     of_any: AtomicU64,
@@ -59,7 +61,7 @@ impl Default for Settled {
     fn default() -> Self {
         let changes = (0..SHARDS).map(|_| AtomicU64::new(0)).collect();
         let known = Mutex::new(recent::owned(KNOWN_MAX));
-        Self { known, changes, of_any: AtomicU64::new(0) }
+        Self { known, all: AtomicU64::new(0), changes, of_any: AtomicU64::new(0) }
     }
 }
 
@@ -107,10 +109,14 @@ impl Settled {
         &self.changes[usize::try_from(ino.0).unwrap_or(0) % SHARDS]
     }
 
-    /// Number of changes of a file so far: take it before a meta is told of what was written.
+    /// The last change of a file: take it before a meta is told of what was written.
     pub(crate) fn changes(&self, ino: Ino) -> u64 {
-        // Both only grow, so their sum stays only if neither does.
-        self.shard(ino).load(Ordering::Acquire) + self.of_any.load(Ordering::Acquire)
+        self.shard(ino).load(Ordering::Acquire).max(self.of_any.load(Ordering::Acquire))
+    }
+
+    /// The last change of anything: take it before a meta is asked for what [`Self::note_looked`] is to note.
+    pub(crate) fn all_changes(&self) -> u64 {
+        self.all.load(Ordering::Acquire)
     }
 
     /// An operation is about to be asked for, or was answered.
@@ -118,19 +124,33 @@ impl Settled {
         match touched(op) {
             Touched::None => {}
             Touched::One(ino) => self.changed(ino),
-            Touched::Any => drop(self.of_any.fetch_add(1, Ordering::AcqRel)),
+            Touched::Any => self.changes_at(&self.of_any),
         }
     }
 
     /// Something of a file is changed, or about to be.
     pub(crate) fn changed(&self, ino: Ino) {
-        self.shard(ino).fetch_add(1, Ordering::AcqRel);
+        self.changes_at(self.shard(ino));
+    }
+
+    fn changes_at(&self, last: &AtomicU64) {
+        let number = self.all.fetch_add(1, Ordering::AcqRel) + 1;
+        last.fetch_max(number, Ordering::AcqRel);
     }
 
     /// A meta was told of what was written after so many changes, and answered this.
     pub(crate) fn note(&self, told: Told, changes: u64) {
         let (version, attr, at) = (told.version, Some(told.attr), RealClock::tick());
         self.keep(told.attr.ino, Known { version, attr, changes, at });
+    }
+
+    /// A meta was asked for an inode, which this mount has not changed since `before`, and answered this.
+    pub(crate) fn note_looked(&self, told: Told, before: u64) {
+        let changes = self.changes(told.attr.ino);
+        // What is promised no meta tells of.
+        if changes <= before && told.version > 0 {
+            self.note(told, changes);
+        }
     }
 
     fn keep(&self, ino: Ino, known: Known) {
@@ -150,13 +170,13 @@ impl Settled {
         let Some(Answered { answer: Ok(reply), after, .. }) = answered else {
             // A refusal changes nothing; of what is not known anything may be true.
             if answered.is_none() {
-                self.of_any.fetch_add(1, Ordering::AcqRel);
+                self.changes_at(&self.of_any);
             }
             return;
         };
         let version = after.version;
         if version == 0 {
-            self.of_any.fetch_add(1, Ordering::AcqRel);
+            self.changes_at(&self.of_any);
             return;
         }
         let inode = match reply {
@@ -174,11 +194,16 @@ impl Settled {
 
     /// What a meta said of an inode, if this mount has changed nothing of it since.
     pub(crate) fn get(&self, ino: Ino) -> Option<Told> {
+        Some(self.aged(ino, BELIEVED)?.0)
+    }
+
+    /// The same if it was said less than `longest` ago, and how long ago that was.
+    pub(crate) fn aged(&self, ino: Ino, longest: Duration) -> Option<(Told, Duration)> {
         let known = self.known.lock().get(&ino.0).copied()?;
-        let is_recent = RealClock::tick().since(known.at) < BELIEVED;
-        let is_true = is_recent && known.changes == self.changes(ino);
+        let age = RealClock::tick().since(known.at);
+        let is_true = age < longest && known.changes == self.changes(ino);
         let attr = known.attr.filter(|_| is_true)?;
-        Some(Told { attr, version: known.version })
+        Some((Told { attr, version: known.version }, age))
     }
 }
 
@@ -219,6 +244,29 @@ mod tests {
         assert!(settled.get(ino).is_some(), "of other files");
         settled.changed(ino);
         assert!(settled.get(ino).is_none());
+    }
+
+    #[test]
+    fn what_was_looked_up_counts_unless_it_was_changed_meanwhile() {
+        let settled = Settled::default();
+        let told = Told { attr: attr(10, 3), version: 7 };
+        let ino = told.attr.ino;
+        settled.changed(ino);
+        let before = settled.all_changes();
+        settled.changed(Ino(ino.0 + 1));
+        settled.note_looked(Told { version: 0, ..told }, before);
+        assert!(settled.get(ino).is_none(), "it was promised");
+        settled.note_looked(told, before);
+        let hour = Duration::from_hours(1);
+        assert_eq!(settled.aged(ino, hour).map(|(told, _)| told.version), Some(7));
+        assert!(settled.aged(ino, Duration::ZERO).is_none());
+        settled.changed(ino);
+        assert!(settled.get(ino).is_none());
+        let newer = Told { version: 9, ..told };
+        settled.note_looked(newer, before);
+        assert!(settled.get(ino).is_none(), "it may be of before the change");
+        settled.note_looked(newer, settled.all_changes());
+        assert!(settled.get(ino).is_some());
     }
 
     #[test]

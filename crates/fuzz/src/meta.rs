@@ -75,7 +75,7 @@ fn stored() -> Attr {
 fn rename() -> Rename {
     let (parent, new_parent, no_replace, exchange) = (Ino::ROOT, Ino(9), false, true);
     let [before, new_name] = ["a", "b"].map(name);
-    Rename { parent, name: before, new_parent, new_name, no_replace, exchange }
+    Rename { parent, name: before, new_parent, new_name, no_replace, exchange, whiteout: false }
 }
 
 fn changes() -> Vec<MetaOp> {

@@ -30,6 +30,9 @@ pub(crate) async fn set(
     (ino, set): (Ino, SetAttr),
     id: u64,
 ) -> Result<MetaReply, Failed> {
+    if let Some(at) = set.read {
+        return was_read(view, ino, at).await;
+    }
     let mut record =
         if set.size.is_some() { view.file_to_write(ino).await? } else { view.inode(ino).await? };
     if set.stored && !record.attr.is_stored() {
@@ -61,6 +64,18 @@ pub(crate) async fn set(
     }
     view.put_inode(&mut record)?;
     Ok(MetaReply::Attr(with_times(record.attr, times)))
+}
+
+/// Sets the time of the last read, as `relatime` has it. That is no other version: nobody's pages are older by it.
+async fn was_read(view: &View, ino: Ino, at: Timestamp) -> Result<MetaReply, Failed> {
+    let mut record = view.inode(ino).await?;
+    let told = view.attr(ino).await?;
+    if !told.is_read_due(at) {
+        return Ok(MetaReply::Attr(told));
+    }
+    record.attr.atime = at;
+    view.put_unchanged(&record)?;
+    Ok(MetaReply::Attr(Attr { atime: at, ..told }))
 }
 
 /// The times of a directory's entries after its attributes are set.

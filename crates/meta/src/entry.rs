@@ -10,6 +10,7 @@ use crate::error::{Failed, VolumeError};
 use crate::object;
 use crate::permit;
 use crate::quota::Charge;
+use crate::rename::moved;
 use crate::view::View;
 
 /// What a new inode gets.
@@ -176,11 +177,12 @@ pub(crate) async fn link(
     if record.attr.is_dir() {
         return Err(MetaError::NotPermitted.into());
     }
-    if record.attr.nlink == 0 {
+    let is_first = record.attr.nlink == 0;
+    if is_first && !object::takes_first_name(view, &record).await? {
         return Err(MetaError::NotFound.into());
     }
     object::may_name(&dir, name, record.attr.kind)?;
-    if record.quota != dir.quota {
+    if !is_first && record.quota != dir.quota {
         return Err(MetaError::CrossDevice.into());
     }
     if record.attr.nlink >= LINKS_MAX {
@@ -190,8 +192,12 @@ pub(crate) async fn link(
         return Err(MetaError::Exists.into());
     }
     record.attr.nlink += 1;
-    record.attr.ctime = view.now;
-    view.put_inode(&mut record)?;
+    if is_first {
+        moved(view, &mut record, &dir).await?;
+    } else {
+        record.attr.ctime = view.now;
+        view.put_inode(&mut record)?;
+    }
     view.put_entry(&dir, name, EntryRecord { ino, kind: record.attr.kind })?;
     view.touch_and_tell(&dir)?;
     Ok(MetaReply::Entry(Entry { attr: record.attr, created: true }))

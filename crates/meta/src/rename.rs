@@ -1,13 +1,15 @@
 //! Renaming: one transaction, whatever it replaces.
 
 use millpond_types::meta::{
-    Caller, EntryRecord, FileKind, Ino, InodeRecord, MetaError, MetaReply, Name, Removed, Rename,
+    Attr, Caller, EntryRecord, FileKind, Ino, InodeRecord, Layout, MetaError, MetaReply, Name,
+    Removed, Rename,
 };
 
+use crate::entry::Fresh;
 use crate::error::Failed;
 use crate::object;
 use crate::permit;
-use crate::quota;
+use crate::quota::{self, Charge};
 use crate::view::View;
 
 /// Directories between a directory and the root at most: deeper trees can be made one by one, but a
@@ -62,13 +64,14 @@ async fn named(view: &View, dir: Ino, name: &Name) -> Result<Option<Named>, Fail
     Ok(Some(Named { entry, record: view.inode(entry.ino).await? }))
 }
 
-/// Renames, replaces or exchanges.
+/// Renames, replaces or exchanges; a whiteout gets the number `id`.
 pub(crate) async fn rename(
     view: &View,
     caller: &Caller,
     wanted: &Rename,
+    id: u64,
 ) -> Result<MetaReply, Failed> {
-    if wanted.no_replace && wanted.exchange {
+    if wanted.exchange && (wanted.no_replace || wanted.whiteout) {
         return Err(MetaError::Invalid.into());
     }
     let old = view.dir(wanted.parent).await?;
@@ -116,8 +119,31 @@ pub(crate) async fn rename(
             object::may_name(&dirs.old, &wanted.name, there.record.attr.kind)?;
             exchange(view, wanted, (source, there), dirs).await
         }
-        (there, false) => replace(view, wanted, (source, there), dirs).await,
+        (there, false) => {
+            let mut whiteout = None;
+            if wanted.whiteout {
+                whiteout = Some(make_whiteout(view, caller, (&dirs.old, &wanted.name), id).await?);
+            }
+            replace(view, wanted, (source, there), (dirs, whiteout)).await
+        }
     }
+}
+
+/// What stays under a name that is about to go, as overlays have it.
+async fn make_whiteout(
+    view: &View,
+    caller: &Caller,
+    (dir, name): (&InodeRecord, &Name),
+    id: u64,
+) -> Result<EntryRecord, Failed> {
+    let kind = FileKind::CharDevice;
+    object::may_name(dir, name, kind)?;
+    let fresh = Fresh { id, layout: Layout::NONE };
+    let mut record = object::new_file(view, (caller, dir), 0, fresh);
+    record.attr = Attr { kind, chunks: Some(id), ..record.attr };
+    view.charge(record.quota, record.attr.ino, Charge::of(&record)).await?;
+    view.put_inode(&mut record)?;
+    Ok(EntryRecord { ino: record.attr.ino, kind })
 }
 
 /// Refuses to move what would be a bucket no more while it is backed: nobody would look for what waits for its backend.
@@ -145,12 +171,17 @@ async fn must_not_lie_in(view: &View, dir: &InodeRecord, moved: Ino) -> Result<(
     Err(MetaError::NotSupported.into())
 }
 
-async fn moved(view: &View, named: &mut Named, dir: &InodeRecord) -> Result<(), Failed> {
-    quota::moved(view, &mut named.record, dir).await?;
-    object::enter(view, dir, &mut named.record).await?;
-    named.record.attr.ctime = view.now;
-    named.record.attr.parent = dir.attr.ino;
-    view.put_inode(&mut named.record)
+/// Lets an inode be in this directory from now on.
+pub(crate) async fn moved(
+    view: &View,
+    record: &mut InodeRecord,
+    dir: &InodeRecord,
+) -> Result<(), Failed> {
+    quota::moved(view, record, dir).await?;
+    object::enter(view, dir, record).await?;
+    record.attr.ctime = view.now;
+    record.attr.parent = dir.attr.ino;
+    view.put_inode(record)
 }
 
 async fn exchange(
@@ -163,8 +194,8 @@ async fn exchange(
     view.delete_entry(dirs.target(), &wanted.new_name, there.entry.kind)?;
     view.put_entry(&dirs.old, &wanted.name, there.entry)?;
     view.put_entry(dirs.target(), &wanted.new_name, source.entry)?;
-    moved(view, &mut source, dirs.target()).await?;
-    moved(view, &mut there, &dirs.old).await?;
+    moved(view, &mut source.record, dirs.target()).await?;
+    moved(view, &mut there.record, &dirs.old).await?;
     let comes = i32::from(source.record.attr.is_dir());
     let goes = i32::from(there.record.attr.is_dir());
     dirs.count(goes - comes, comes - goes);
@@ -176,7 +207,7 @@ async fn replace(
     view: &View,
     wanted: &Rename,
     (mut source, there): (Named, Option<Named>),
-    mut dirs: Dirs,
+    (mut dirs, whiteout): (Dirs, Option<EntryRecord>),
 ) -> Result<MetaReply, Failed> {
     let is_dir = source.record.attr.is_dir();
     let mut replaced = None;
@@ -194,8 +225,11 @@ async fn replace(
         dirs.count(0, -i32::from(is_dir));
     }
     view.delete_entry(&dirs.old, &wanted.name, source.entry.kind)?;
+    if let Some(whiteout) = whiteout {
+        view.put_entry(&dirs.old, &wanted.name, whiteout)?;
+    }
     view.put_entry(dirs.target(), &wanted.new_name, source.entry)?;
-    moved(view, &mut source, dirs.target()).await?;
+    moved(view, &mut source.record, dirs.target()).await?;
     dirs.count(-i32::from(is_dir), i32::from(is_dir));
     dirs.put(view)?;
     Ok(MetaReply::Renamed(replaced))

@@ -107,6 +107,11 @@ impl View {
         Ok(self.txn.put(&keys::inode(record.attr.ino), record.seal())?)
     }
 
+    /// Writes an inode that is what it was, but for when it was read.
+    pub(crate) fn put_unchanged(&self, record: &InodeRecord) -> Result<(), Failed> {
+        Ok(self.txn.put(&keys::inode(record.attr.ino), record.seal())?)
+    }
+
     /// Writes an entry, and its places in a directory of objects. One that was there was a directory as this one, or none
     /// as this one.
     pub(crate) fn put_entry(

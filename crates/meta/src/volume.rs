@@ -10,7 +10,7 @@ use millpond_types::limits::REPLICAS_MAX;
 use millpond_types::meta::object::ObjectOp;
 use millpond_types::meta::{
     After, Answered, Create, Layout, MetaError, MetaOp, MetaReply, MetaRequest, NUMBERS_MAX,
-    Timestamp, Usage, VOLUME_FORMAT, VolumeRecord, keys,
+    Rename, Timestamp, Usage, VOLUME_FORMAT, VolumeRecord, keys,
 };
 use millpond_types::wire::Record;
 use parking_lot::Mutex;
@@ -198,6 +198,7 @@ impl Volume {
             | MetaOp::Clone(_)
             | MetaOp::Unshare { .. } => self.fresh_id().await,
             MetaOp::SetAttr { set, .. } if set.size == Some(0) => self.fresh_id().await,
+            MetaOp::Rename(Rename { whiteout: true, .. }) => self.fresh_id().await,
             MetaOp::Object(ObjectOp::Nameless { ino, .. }) => {
                 let taken = self.ids.is_taken(&self.store, ino.0).await?;
                 if taken { Ok(ino.0) } else { Err(MetaError::Invalid.into()) }
@@ -344,7 +345,7 @@ impl Volume {
             MetaOp::RemoveDir { parent, name } => {
                 entry::remove_dir(view, caller, *parent, name).await?
             }
-            MetaOp::Rename(wanted) => rename::rename(view, caller, wanted).await?,
+            MetaOp::Rename(wanted) => rename::rename(view, caller, wanted, id).await?,
             MetaOp::SetXattr(set) => xattr::set(view, caller, set).await?,
             MetaOp::RemoveXattr { ino, name } => xattr::remove(view, caller, *ino, name).await?,
             MetaOp::SetLock { ino, lock } => {

@@ -421,7 +421,8 @@ impl Volume {
         let (parent, name) = self.metas().entry(from.as_ref())?;
         let (new_parent, new_name): (Ino, _) = self.metas().entry(to.as_ref())?;
         let (no_replace, exchange) = (false, false);
-        let rename = Rename { parent, name, new_parent, new_name, no_replace, exchange };
+        let rename =
+            Rename { parent, name, new_parent, new_name, no_replace, exchange, whiteout: false };
         self.change(from.as_ref(), MetaOp::Rename(rename))
     }
 

@@ -92,11 +92,12 @@ fn list(options: &MountOptions) -> String {
     let name = options.fsname.replace('\\', "\\\\").replace(',', "\\,");
     let word = |set: bool, yes, no| if set { yes } else { no };
     format!(
-        "{},{},{},{},fsname={name},subtype={SUBTYPE}{}",
+        "{},{},{},{},{},fsname={name},subtype={SUBTYPE}{}",
         word(options.read_only, "ro", "rw"),
         word(options.nosuid, "nosuid", "suid"),
         word(options.nodev, "nodev", "dev"),
         word(options.noexec, "noexec", "exec"),
+        word(options.noatime, "noatime", "atime"),
         options.own()
     )
 }
@@ -113,7 +114,8 @@ mod tests {
             noexec: true,
             ..MountOptions::default()
         };
-        let expected = "rw,nosuid,nodev,noexec,fsname=a\\,b\\\\c,subtype=millpond,allow_other";
+        let expected =
+            "rw,nosuid,nodev,noexec,atime,fsname=a\\,b\\\\c,subtype=millpond,allow_other";
         assert_eq!(list(&options), expected);
     }
 

@@ -433,7 +433,15 @@ mod tests {
         let rename = |new_parent| {
             let (parent, name, new_name) = (DIR, name("a"), name("b"));
             let (no_replace, exchange) = (false, false);
-            MetaOp::Rename(Rename { parent, name, new_parent, new_name, no_replace, exchange })
+            MetaOp::Rename(Rename {
+                parent,
+                name,
+                new_parent,
+                new_name,
+                no_replace,
+                exchange,
+                whiteout: false,
+            })
         };
         all.passes(&rename(DIR), &names);
         assert!(all.covers(FILE));

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use millpond_env::RealClock;
 use millpond_types::Tick;
+use millpond_types::meta::object::ObjectOp;
 use millpond_types::meta::{Attr, Create, FileKind, Ino, Layout, MetaOp, MetaRequest, Name};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -164,6 +165,7 @@ fn waits<'o>(op: &'o MetaOp, behind: &Behind) -> Waits<'o> {
             Waits::Name(*parent, name)
         }
         MetaOp::Create(create) => Waits::Name(create.parent, &create.name),
+        MetaOp::Object(ObjectOp::Nameless { parent, .. }) => Waits::Inode(*parent),
         // What it replaces is no directory, out of which names may have to go.
         MetaOp::Rename(rename)
             if rename.parent == rename.new_parent

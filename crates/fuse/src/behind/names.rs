@@ -249,6 +249,7 @@ mod tests {
             new_name: name("b"),
             no_replace: false,
             exchange: false,
+            whiteout: false,
         };
         names.passes(&MetaOp::Rename(moved));
         names.set(dir, &name("c"), Known::Is(Ino(8)));

@@ -94,7 +94,15 @@ fn a_rename_comes_after_the_bytes_of_the_file() {
     let (parent, new_parent) = (DIR, DIR);
     let (no_replace, exchange) = (false, false);
     let (from, to) = (name("new"), name("old"));
-    let rename = Rename { parent, name: from, new_parent, new_name: to, no_replace, exchange };
+    let rename = Rename {
+        parent,
+        name: from,
+        new_parent,
+        new_name: to,
+        no_replace,
+        exchange,
+        whiteout: false,
+    };
     let rename = MetaOp::Rename(rename);
     assert_eq!(behind.wait_before(&rename), Ok(()));
     assert!(behind.promise(&files, new, &write(new, 0, b"bytes")));

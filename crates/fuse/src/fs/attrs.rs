@@ -1,10 +1,12 @@
 //! Attributes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use millpond_client::Chunks;
-use millpond_fuse_wire::Reply;
-use millpond_fuse_wire::abi::{AttrOut, SetattrIn, SetattrValid};
+use millpond_env::RealClock;
+use millpond_fuse_wire::abi::{self, AttrOut, SetattrIn, SetattrValid, Statx, StatxOut, StatxTime};
+use millpond_fuse_wire::{Pages, Reply};
 use millpond_types::meta::{Attr, Ino, MetaOp, SetAttr, SetTime, Timestamp};
 
 use super::{Fs, Send};
@@ -31,12 +33,29 @@ impl Fs {
         ino: Ino,
         send: Send<'_>,
     ) -> Result<(), Errno> {
-        let known = self.known_attr(ino);
-        let told = match known {
+        let told = match self.known_attr(ino) {
             Some(told) => told,
             None => self.dir_attr(ticket, ino)?,
         };
+        self.count_blocks(&self.here(told));
         self.send_attr(told, send);
+        Ok(())
+    }
+
+    /// Attributes with the time of birth, which the kernel wants to hear once of each inode that a program asks it of: also
+    /// of one that it has just looked up.
+    pub(super) fn statx(&self, ticket: &mut Ticket, ino: Ino, send: Send<'_>) -> Result<(), Errno> {
+        let aged = || self.backend.settled.aged(ino, self.mode.kept());
+        let known = self.known_attr(ino).map(|told| (told, Duration::ZERO)).or_else(aged);
+        let (told, age) = match known {
+            Some(known) => known,
+            None => (self.dir_attr(ticket, ino)?, Duration::ZERO),
+        };
+        self.count_blocks(&self.here(told));
+        let keeping = self.keeping();
+        let (attr, kept) = keeping.attr(told);
+        let stat = statx_of(attr, Some(told.attr.btime));
+        send(Reply::Statx(&StatxOut::new(stat, kept.saturating_sub(age))));
         Ok(())
     }
 
@@ -82,6 +101,23 @@ impl Fs {
             self.leases.forget(ino);
         }
         Ok(())
+    }
+
+    /// Somebody opens an inode to read it.
+    pub(super) fn note_read(&self, ticket: &mut Ticket, (told, flags): (Told, i32)) {
+        let at = Timestamp::from_unix_nanos(RealClock::wall_nanos());
+        let reads = flags & libc::O_ACCMODE != libc::O_WRONLY && flags & libc::O_NOATIME == 0;
+        if !self.relatime || !reads || !told.attr.is_read_due(at) {
+            return;
+        }
+        let set = SetAttr { read: Some(at), ..SetAttr::default() };
+        let done = self.backend.attr(ticket, MetaOp::SetAttr { ino: told.attr.ino, set });
+        // Nobody's open fails for that.
+        match (done, self.device.get()) {
+            (Ok(_), Some(device)) => drop(device.inval_inode(told.attr.ino.0, Pages::None)),
+            (Err(Errno(errno)), _) => tracing::debug!("noting a read: errno {errno}"),
+            _ => {}
+        }
     }
 
     /// Sets attributes of a file whose bytes a meta was told of. No other thread tells of bytes meanwhile, so that the time of an
@@ -172,6 +208,38 @@ impl Fs {
     }
 }
 
+/// The same attributes as `statx(2)` has them.
+pub(crate) fn statx_of(attr: abi::Attr, born: Option<Timestamp>) -> Statx {
+    let time = |secs: u64, nanos| StatxTime {
+        tv_sec: secs.cast_signed(),
+        tv_nsec: nanos,
+        ..StatxTime::default()
+    };
+    let has = if born.is_some() { libc::STATX_BTIME } else { 0 };
+    let born = born.unwrap_or_default();
+    // Encoded as the kernel does it for programs: 12 bits between the two parts of a minor number.
+    let (major, minor) =
+        ((attr.rdev & 0xf_ff00) >> 8, (attr.rdev & 0xff) | ((attr.rdev >> 12) & 0xf_ff00));
+    Statx {
+        mask: libc::STATX_BASIC_STATS | has,
+        blksize: attr.blksize,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        mode: u16::try_from(attr.mode).unwrap_or(0),
+        ino: attr.ino,
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: time(attr.atime, attr.atimensec),
+        btime: time(born.secs.cast_unsigned(), born.nanos),
+        ctime: time(attr.ctime, attr.ctimensec),
+        mtime: time(attr.mtime, attr.mtimensec),
+        rdev_major: major,
+        rdev_minor: minor,
+        ..Statx::default()
+    }
+}
+
 /// Whether it is what the kernel says before an fsync: the times of a write, and nothing else.
 pub(super) fn sets_times_of_write(set: &SetAttr) -> bool {
     let times = SetAttr { mtime: set.mtime, ctime: set.ctime, ..SetAttr::default() };
@@ -200,5 +268,6 @@ fn wanted(args: &SetattrIn) -> SetAttr {
         ctime: has(SetattrValid::CTIME)
             .then(|| Timestamp { secs: args.ctime.cast_signed(), nanos: args.ctimensec }),
         stored: false,
+        read: None,
     }
 }

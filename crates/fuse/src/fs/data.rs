@@ -87,6 +87,7 @@ impl Fs {
         if cuts && told.attr.kind == FileKind::Regular {
             told = self.cut_at_open(ticket, &told.attr, args.open_flags)?;
         }
+        self.note_read(ticket, (told, flags));
         let out = if reads {
             self.open_to_read(ticket.unique(), told)
         } else {
@@ -229,7 +230,12 @@ impl Fs {
             return Err(Errno::FILE_TOO_BIG);
         }
         self.before_write(ticket, (&file, args.write_flags))?;
-        let done = self.write_to(&file, (offset, data), self.writes_at_once(args));
+        let (full, before) = (self.full_quota_of(ticket, ino), file.bytes().1);
+        let at_once = full.is_some() || self.writes_at_once(args);
+        let mut done = self.write_to(&file, (offset, data), at_once);
+        if let Some(root) = full {
+            done = done.and_then(|()| self.tell_full(&file, root, before));
+        }
         let bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
         // The kernel writes past its pages and drops them before. What it reads into new ones while an asynchronous write is
         // on its way are the bytes of before, and nothing tells it so afterwards.
@@ -357,6 +363,7 @@ impl Fs {
             Ok(_) => return Err(unexpected()),
             Err(error) => {
                 self.files().refuse_length(file, written, error.into());
+                self.full.refused(file.ino, error);
                 if error != MetaError::Io {
                     // It says the same whenever it is asked for that again.
                     self.files().end_telling(file);

@@ -1,6 +1,6 @@
 //! Directories, in pages straight from a meta: nothing of a listing is kept.
 
-use millpond_fuse_wire::abi::{Attr as KernelAttr, EntryOut, OpenFlags, OpenOut, ReadIn};
+use millpond_fuse_wire::abi::{Attr as KernelAttr, EntryOut, OpenFlags, OpenIn, OpenOut, ReadIn};
 use millpond_fuse_wire::{DirBuffer, FileKind as EntryKind, Reply};
 use millpond_types::meta::{
     Answered, Attr, DIR_PAGE_MAX, DirEntry, Ino, MetaOp, MetaReply, ReadDir,
@@ -23,12 +23,13 @@ impl Fs {
         &self,
         ticket: &mut Ticket,
         ino: Ino,
-        send: Send<'_>,
+        (args, send): (&OpenIn, Send<'_>),
     ) -> Result<(), Errno> {
         let told = match self.known_dir(ino) {
             Some(told) => told,
             None => self.dir_attr(ticket, ino)?,
         };
+        self.note_read(ticket, (told, args.flags.cast_signed()));
         let _file = self.files().open(ticket.unique(), told);
         send(Reply::Open(OpenOut::new(0, OpenFlags::NONE)));
         Ok(())
@@ -54,9 +55,13 @@ impl Fs {
             let after = if args.offset <= DOT_DOT { 0 } else { args.offset };
             let page = MetaOp::ReadDir(ReadDir { dir, after, limit, attrs: plus });
             let changes = self.backend.behind.names.all_changes();
+            let before = self.backend.settled.all_changes();
             let Answered { answer, version, .. } = self.backend.ask(ticket, page)?;
             let MetaReply::Page { entries, .. } = answer? else { return Err(unexpected()) };
             self.note_page(dir, &entries, changes);
+            for attr in entries.iter().filter_map(|entry| entry.attr) {
+                self.note_looked(Told { attr, version }, before);
+            }
             let keeping = plus.then(|| self.keeping());
             for entry in &entries {
                 // The kernel would take the name for the file of the listing.

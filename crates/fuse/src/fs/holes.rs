@@ -1,8 +1,7 @@
 //! Where a file has bytes and where none were written (`SEEK_DATA`, `SEEK_HOLE`), for programs that copy what is there.
 //!
 //! All before the solid length is there. Behind it chunks are asked for: one that is absent is a hole, and what lies behind
-//! the end of a short one. A file in the store, one whose chunks others share, and one that is open to be written has bytes
-//! everywhere.
+//! the end of a short one. One whose chunks others share, and one that is open to be written, has bytes everywhere.
 
 use std::ops::Range;
 
@@ -10,7 +9,7 @@ use millpond_client::FileBytes as Bytes;
 use millpond_fuse_wire::Reply;
 use millpond_fuse_wire::abi::LseekIn;
 use millpond_types::FileChunk;
-use millpond_types::meta::{Attr, Ino, MetaOp};
+use millpond_types::meta::{Attr, Content, Ino, MetaOp};
 use millpond_types::wire::PlacedChunk;
 
 use super::{Fs, Send};
@@ -19,10 +18,12 @@ use crate::deadline;
 use crate::errno::Errno;
 use crate::options::Mode;
 
+/// A file in the store has holes of whole blocks, as local ones do.
+const BLOCK: u64 = super::BLOCK as u64;
 /// Chunks that are asked for at once.
-const ASKED: u32 = 1024;
+pub(super) const ASKED: u32 = 1024;
 /// Chunks that one request looks through; what lies behind them counts as bytes.
-const LOOKED_MAX: u32 = 1 << 16;
+pub(super) const LOOKED_MAX: u32 = 1 << 16;
 
 /// What is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +81,17 @@ fn found(
     })
 }
 
+/// The same of a file in the store, which has its bytes at the beginning.
+fn found_in_store(content: &Content, (seek, offset): (Seek, u64)) -> Option<u64> {
+    let size = content.attr.size;
+    let there = (content.bytes.len() as u64).next_multiple_of(BLOCK).min(size);
+    match seek {
+        _ if offset >= size => None,
+        Seek::Data => (offset < there).then_some(offset),
+        Seek::Hole => Some(offset.max(there).min(size)),
+    }
+}
+
 impl Fs {
     pub(super) fn seek(
         &self,
@@ -107,6 +119,13 @@ impl Fs {
         if args.offset >= attr.size {
             return Err(Errno::NXIO);
         }
+        if attr.is_stored() && !file.may_be_written() {
+            if let Some(content) = self.stored(ticket, &file, true)? {
+                let place = found_in_store(&content, (seek, args.offset));
+                send(Reply::Lseek(place.ok_or(Errno::NXIO)?));
+                return Ok(());
+            }
+        }
         let bytes = Bytes::of(&attr);
         // The kernel may have pages of a writable mapping that it has not written back.
         let is_full = attr.is_stored() || attr.is_shared || file.may_be_written();
@@ -130,7 +149,7 @@ impl Fs {
     }
 
     /// How many bytes these chunks have; 0 of those that are absent.
-    fn lens_of(&self, bytes: Bytes, some: Range<u32>) -> Result<Vec<u32>, Errno> {
+    pub(super) fn lens_of(&self, bytes: Bytes, some: Range<u32>) -> Result<Vec<u32>, Errno> {
         let place = |index| PlacedChunk {
             chain: bytes.layout.chain(index),
             chunk: FileChunk { data: bytes.data, index },
@@ -144,6 +163,22 @@ impl Fs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_in_the_store_has_its_hole_behind_its_bytes() {
+        let attr = crate::files::tests::attr(10_000, 1);
+        let content = Content { attr, bytes: vec![7; 10] };
+        for (offset, data, hole) in [
+            (0, Some(0), Some(4096)),
+            (4095, Some(4095), Some(4096)),
+            (4096, None, Some(4096)),
+            (9999, None, Some(9999)),
+            (10_000, None, None),
+        ] {
+            let look = |seek| found_in_store(&content, (seek, offset));
+            assert_eq!((look(Seek::Data), look(Seek::Hole)), (data, hole), "from {offset}");
+        }
+    }
 
     #[test]
     fn holes_and_bytes_are_found_by_the_lengths_of_chunks() {

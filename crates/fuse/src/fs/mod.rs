@@ -6,11 +6,14 @@
 mod ahead;
 mod append;
 mod attrs;
+mod blocks;
 mod cached;
 mod data;
 mod dirs;
+mod full;
 mod holes;
 mod locks;
+mod nameless;
 mod names;
 mod ordered;
 mod promises;
@@ -33,10 +36,15 @@ use crate::leases::{KEPT, Leases, Look};
 use crate::notices::Notices;
 use crate::options::Mode;
 
+pub(crate) use attrs::statx_of;
+pub(crate) use blocks::Counted;
+pub(crate) use full::Full;
 pub(crate) use locks::Waiting;
 
-/// Bytes of a block in `stat` and `statfs`.
+/// Bytes of a block in `statfs`.
 const BLOCK: u32 = 4096;
+/// Bytes that programs read and write at a time if they go by `stat`: each costs a round trip where the kernel keeps nothing.
+const PIECE: u32 = 64 << 10;
 /// Inodes that `statfs` says are left: numbers are 64 bits.
 const INODES_LEFT: u64 = 1 << 40;
 
@@ -62,6 +70,10 @@ pub(crate) struct Fs {
     pub(crate) bandwidth: crate::budget::Bandwidth,
     pub(crate) cached: Option<Arc<crate::cached::Cache>>,
     pub(crate) notices: Notices,
+    pub(crate) counted: Counted,
+    pub(crate) full: Full,
+    /// Opens to read are noted.
+    pub(crate) relatime: bool,
     /// A request of the kernel is answered within this.
     pub(crate) timeout: Duration,
 }
@@ -189,12 +201,14 @@ impl Fs {
             | Operation::Rename { .. }
             | Operation::Link { .. }
             | Operation::Readlink
-            | Operation::Create { .. } => self.on_name(ticket, ino, operation, send),
+            | Operation::Create { .. }
+            | Operation::Tmpfile { .. } => self.on_name(ticket, ino, operation, send),
             Operation::Setxattr { .. }
             | Operation::Getxattr { .. }
             | Operation::Listxattr { .. }
             | Operation::Removexattr { .. } => self.on_xattr(ticket, ino, operation, send),
             Operation::Getattr(_) => self.get_attr(ticket, ino, send),
+            Operation::Statx(_) => self.statx(ticket, ino, send),
             Operation::Lseek(args) => self.seek(ticket, ino, args, send),
             Operation::Setattr(args) => self.set_attr(ticket, ino, args, send),
             Operation::Open(args) => self.open(ticket, ino, *args, send),
@@ -204,7 +218,7 @@ impl Fs {
             Operation::Release(args) => self.release(ticket, ino, args, send),
             Operation::Getlk(args) => self.get_lock(ticket, ino, args, send),
             Operation::Fallocate(args) => self.fallocate(ticket, ino, args, send),
-            Operation::Opendir(_) => self.open_dir(ticket, ino, send),
+            Operation::Opendir(args) => self.open_dir(ticket, ino, (args, send)),
             Operation::Readdir(args) => self.read_dir(ticket, ino, (args, false), send),
             Operation::Readdirplus(args) => self.read_dir(ticket, ino, (args, true), send),
             Operation::Releasedir(_) => {
@@ -357,7 +371,11 @@ impl Keeping<'_> {
         if self.look.is_some() && !self.fs.files().is_untold(attr.ino) {
             self.fs.leases.tells(attr.ino, attr.version);
         }
-        (attr_out(&attr), self.time_of_inode(attr.ino, told.version))
+        let Some(blocks) = self.fs.blocks(&attr) else {
+            return (attr_out(&attr), Duration::ZERO);
+        };
+        let out = abi::Attr { blocks, ..attr_out(&attr) };
+        (out, self.time_of_inode(attr.ino, told.version))
     }
 
     /// An inode as the kernel wants to hear of it under its name.
@@ -402,7 +420,7 @@ pub(crate) fn attr_out(attr: &Attr) -> abi::Attr {
         uid: attr.uid,
         gid: attr.gid,
         rdev: attr.rdev,
-        blksize: BLOCK,
+        blksize: PIECE,
         flags: abi::AttrFlags::NONE,
     }
 }

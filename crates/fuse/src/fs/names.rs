@@ -12,7 +12,7 @@ use crate::backend::{Ticket, Told, unexpected};
 use crate::errno::Errno;
 use crate::files::Bare;
 
-fn permissions(mode: u32) -> u16 {
+pub(super) fn permissions(mode: u32) -> u16 {
     u16::try_from(mode & 0o7777).unwrap_or(0)
 }
 
@@ -55,6 +55,9 @@ impl Fs {
                 self.send_entry((ino, name.as_bytes()), told, send);
             }
             Operation::Create { args, name } => self.create(ticket, (ino, name), args, send)?,
+            Operation::Tmpfile { args, name } => {
+                self.make_nameless(ticket, (ino, name), args, send)?;
+            }
             Operation::Unlink { name } => {
                 let name = Name::new(name)?;
                 if !self.promise_unlink(ticket, ino, &name) {
@@ -73,9 +76,6 @@ impl Fs {
                 send(Reply::Done);
             }
             Operation::Rename { new_parent, flags, name, new_name } => {
-                if flags.contains(RenameFlags::WHITEOUT) {
-                    return Err(Errno::INVAL);
-                }
                 let wanted = Rename {
                     parent: ino,
                     name: Name::new(name)?,
@@ -83,6 +83,7 @@ impl Fs {
                     new_name: Name::new(new_name)?,
                     no_replace: flags.contains(RenameFlags::NOREPLACE),
                     exchange: flags.contains(RenameFlags::EXCHANGE),
+                    whiteout: flags.contains(RenameFlags::WHITEOUT),
                 };
                 self.backend.meta(ticket, MetaOp::Rename(wanted))?;
                 send(Reply::Done);
@@ -125,6 +126,7 @@ impl Fs {
         {
             return Ok(());
         }
+        let before = self.backend.settled.all_changes();
         let Answered { answer, version, .. } = self.ask_for_name(ticket, (parent, name), op)?;
         let attr = match answer {
             Ok(MetaReply::Attr(attr)) => attr,
@@ -138,8 +140,18 @@ impl Fs {
             }
             Err(error) => return Err(error.into()),
         };
-        self.send_entry((parent, name), Told { attr, version }, send);
+        let told = Told { attr, version };
+        self.note_looked(told, before);
+        self.send_entry((parent, name), told, send);
         Ok(())
+    }
+
+    /// Takes note of what a meta said of an inode, for the kernel may ask when it was born.
+    pub(super) fn note_looked(&self, told: Told, before: u64) {
+        // Where promises are made everywhere, what is made in a directory is no change of it to `settled`.
+        if !(told.attr.is_dir() && self.backend.behind.is_sole()) {
+            self.backend.settled.note_looked(told, before);
+        }
     }
 
     fn send_entry(&self, name: (Ino, &[u8]), told: Told, send: Send<'_>) {

@@ -362,7 +362,7 @@ impl Fs {
     }
 
     /// A number for a new file.
-    fn next_number(&self) -> Option<Ino> {
+    pub(super) fn next_number(&self) -> Option<Ino> {
         let mut left = self.backend.numbers.lock();
         if left.is_empty() {
             let op = MetaOp::TakeNumbers { count: NUMBERS };

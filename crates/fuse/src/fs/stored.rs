@@ -198,6 +198,7 @@ impl Fs {
                 if !matches!(error, MetaError::Io | MetaError::Again) {
                     self.files().refused(ino);
                 }
+                self.full.refused(ino, error);
                 return Err(error.into());
             }
         };

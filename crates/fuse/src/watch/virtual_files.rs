@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use millpond_fuse_wire::abi::{Attr, AttrOut, EntryOut, OpenFlags, OpenOut, ReadIn};
+use millpond_fuse_wire::abi::{Attr, AttrOut, EntryOut, OpenFlags, OpenOut, ReadIn, StatxOut};
 use millpond_fuse_wire::{Device, Operation, Reply, Request};
 use millpond_types::meta::{Ino, MetaError, MetaOp, Name};
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::log::{Asker, Taken};
 use super::{Shown, Watch, page};
 use crate::errno::Errno;
-use crate::fs::Fs;
+use crate::fs::{Fs, statx_of};
 use crate::options::Mode;
 use crate::worker::send;
 
@@ -144,6 +144,10 @@ impl Fs {
                 let attr = self.watch.attr(ino);
                 answer(Reply::Attr(AttrOut { attr_valid, attr_valid_nsec, dummy: 0, attr }));
             }
+            Operation::Statx(_) => {
+                let stat = statx_of(self.watch.attr(ino), None);
+                answer(Reply::Statx(&StatxOut::new(stat, self.mode.kept())));
+            }
             Operation::Open(args) => {
                 let flags = args.flags.cast_signed();
                 if flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {
@@ -181,7 +185,7 @@ impl Fs {
             // An errno that says no more than that: others than these files have holes.
             Operation::Lseek(_) => return Err(Errno::INVAL),
             // As with every file of a mount: the kernel hears once that there is no such thing.
-            Operation::Statx(_) | Operation::Poll(_) => return Err(Errno::NOSYS),
+            Operation::Poll(_) => return Err(Errno::NOSYS),
             _ => return Err(Errno::NOTSUP),
         }
         Ok(())

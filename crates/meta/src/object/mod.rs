@@ -27,6 +27,7 @@ use crate::view::{View, opened, places_in};
 use crate::volume::Volume;
 
 pub(crate) use backing::{forget_states, sweep};
+pub(crate) use nameless::{new_file, takes_first_name};
 pub(crate) use upload::{end_all, let_go};
 
 /// Whether a name may be given to such an inode: those that stand for something else are reserved for what keys

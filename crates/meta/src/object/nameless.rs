@@ -13,7 +13,7 @@ use crate::quota::Charge;
 use crate::view::View;
 
 /// A regular file that nobody has made yet, with its bytes in the store.
-pub(super) fn new_file(
+pub(crate) fn new_file(
     view: &View,
     (caller, dir): (&Caller, &InodeRecord),
     mode: u16,
@@ -102,4 +102,18 @@ pub(super) async fn take(view: &View, session: u64, ino: Ino) -> Result<InodeRec
     }
     view.txn.delete(&key)?;
     Ok(record)
+}
+
+/// Whether an inode without a name is one that the session of this request made without (`O_TMPFILE`), and gets its first
+/// one now: then nobody collects it any more. What has lost its last name never gets another.
+pub(crate) async fn takes_first_name(view: &View, record: &InodeRecord) -> Result<bool, Failed> {
+    let key = keys::orphan(record.attr.ino);
+    let Some(orphan) = view.read::<OrphanRecord>(&key).await? else { return Ok(false) };
+    let is_held = orphan.waits_for == view.session.map(|session| vec![session]);
+    // It has been without a name since it was made.
+    let takes = is_held && orphan.since == record.attr.btime;
+    if takes {
+        view.txn.delete(&key)?;
+    }
+    Ok(takes)
 }

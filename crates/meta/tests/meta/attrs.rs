@@ -99,6 +99,7 @@ pub(crate) async fn what_is_set_is_seen(f: Fixture) {
         mtime: Some(SetTime::At(at(4))),
         ctime: None,
         stored: false,
+        read: None,
     };
     let attr = c.setattr(file.ino, set).await.unwrap();
     assert_eq!((attr.mode, attr.uid, attr.gid, attr.size), (0o4711, 5, 6, 77));

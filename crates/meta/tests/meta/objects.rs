@@ -496,6 +496,28 @@ impl Client {
     }
 }
 
+pub(crate) async fn nameless_files_get_a_name(f: Fixture) {
+    let (c, other) = (f.client().await, f.client().await);
+    let dir = c.dir(ROOT, "d").await;
+    let file = c.filled(b"bytes").await;
+    let missing = Err(MetaError::NotFound);
+    assert_eq!(other.link(file.ino, dir, "f").await, missing, "it is another session's");
+    c.file(dir, "there").await;
+    assert_eq!(c.link(file.ino, dir, "there").await, Err(MetaError::Exists));
+    let named = c.link(file.ino, dir, "f").await.unwrap();
+    assert_eq!((named.nlink, named.size, named.parent), (1, 5, dir));
+    assert_eq!(c.link(file.ino, dir, "g").await.unwrap().nlink, 2);
+    f.assert_sound().await;
+    other.run(MetaOp::SessionClose).await.unwrap();
+    c.run(MetaOp::SessionClose).await.unwrap();
+    let c = f.client().await;
+    c.forget_all(&f).await;
+    assert_eq!(c.content(file.ino).await.unwrap().bytes, b"bytes", "it is nobody's to collect");
+    c.unlink(dir, "f").await.unwrap();
+    c.unlink(dir, "g").await.unwrap();
+    assert_eq!(c.link(file.ino, dir, "h").await, missing, "it had a name");
+}
+
 pub(crate) async fn nameless_files_get_a_key(f: Fixture) {
     let c = f.client().await;
     let bucket = c.make_bucket(BUCKET).await.unwrap();

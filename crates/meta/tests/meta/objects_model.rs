@@ -168,8 +168,15 @@ async fn change(c: &Client, bucket: Ino, op: &Op) {
             };
             let (name, new_name) = (last(from), last(to));
             let (no_replace, exchange) = (false, *exchange);
-            let rename =
-                Rename { parent: old, name, new_parent: new, new_name, no_replace, exchange };
+            let rename = Rename {
+                parent: old,
+                name,
+                new_parent: new,
+                new_name,
+                no_replace,
+                exchange,
+                whiteout: false,
+            };
             let _ = c.run(MetaOp::Rename(rename)).await;
         }
     }

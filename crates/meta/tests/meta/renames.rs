@@ -107,6 +107,30 @@ pub(crate) async fn no_replace_and_exchange(f: Fixture) {
     assert_eq!(f.volume.execute(&request).await.unwrap().answer, Err(MetaError::Invalid));
 }
 
+pub(crate) async fn a_whiteout_stays_under_the_old_name(f: Fixture) {
+    let c = f.client().await;
+    let (a, b) = (c.dir(ROOT, "a").await, c.dir(ROOT, "b").await);
+    let (file, dir) = (c.file(a, "f").await, c.dir(a, "d").await);
+    let over = c.file(b, "over").await;
+    let leaves = |from, to| Rename { whiteout: true, ..rename(from, to) };
+    assert_eq!(c.rename(leaves((a, "f"), (b, "over"))).await.unwrap().unwrap().ino, over);
+    assert_eq!(c.rename(leaves((a, "d"), (b, "d"))).await, Ok(None));
+    assert_eq!((c.lookup(b, "over").await.unwrap().ino, nlink(&c, a).await), (file, 2));
+    assert_eq!(c.lookup(b, "d").await.unwrap().ino, dir);
+    for name in ["f", "d"] {
+        let left = c.lookup(a, name).await.unwrap();
+        assert_eq!((left.kind, left.rdev, left.mode), (FileKind::CharDevice, 0, 0), "{name}");
+        assert!(left.ino != file && left.ino != dir && left.nlink == 1);
+    }
+    assert_eq!(c.rename(leaves((a, "x"), (a, "y"))).await, Err(MetaError::NotFound));
+    let kept = Rename { no_replace: true, ..leaves((b, "over"), (b, "d")) };
+    assert_eq!(c.rename(kept).await, Err(MetaError::Exists));
+    let kept = Rename { no_replace: true, ..leaves((b, "over"), (b, "new")) };
+    assert_eq!(c.rename(kept).await, Ok(None));
+    assert_eq!(c.names(b).await, ["d", "new", "over"]);
+    f.assert_sound().await;
+}
+
 pub(crate) async fn two_names_of_one_inode(f: Fixture) {
     let c = f.client().await;
     let dir = c.dir(ROOT, "d").await;

@@ -105,6 +105,7 @@ pub(crate) fn rename((parent, old): (Ino, &str), (new_parent, new): (Ino, &str))
         new_name: name(new),
         no_replace: false,
         exchange: false,
+        whiteout: false,
     }
 }
 

@@ -82,6 +82,9 @@ impl FileKind {
     }
 }
 
+/// Seconds after which a read is noted again.
+const READ_NOTED_S: i64 = 24 * 3600;
+
 /// Beside a kind: the bytes lie in the store.
 const STORED: u8 = 0x80;
 /// Beside a kind: the name of the chunks is not the data id, and follows at the end.
@@ -222,6 +225,14 @@ impl Attr {
             Some(chunks) => chunks,
             None => self.data,
         }
+    }
+
+    /// Whether a read at this time is to be noted as `relatime` of mount(8) has it: the last one that was is not later than
+    /// a change, or a day old.
+    #[must_use]
+    pub fn is_read_due(&self, at: Timestamp) -> bool {
+        let is_old = at.secs.saturating_sub(self.atime.secs) >= READ_NOTED_S;
+        at > self.atime && (self.atime <= self.mtime || self.atime <= self.ctime || is_old)
     }
 
     /// Takes note of a range that was written to these chunks without a gap: more of the file is solid

@@ -128,6 +128,9 @@ pub struct Rename {
     pub no_replace: bool,
     /// Both names change places (`RENAME_EXCHANGE`).
     pub exchange: bool,
+    /// The old name stays, as that of a character device 0:0: for overlays it says that there is nothing
+    /// (`RENAME_WHITEOUT`).
+    pub whiteout: bool,
 }
 
 /// A page of a directory is wanted.
@@ -446,24 +449,33 @@ impl Hollow {
     }
 }
 
+/// Flags of a rename.
+const NO_REPLACE: u8 = 1;
+const EXCHANGE: u8 = 2;
+const WHITEOUT: u8 = 4;
+
 impl Rename {
     fn encode(&self, w: &mut Writer) {
         w.u64(self.parent.0);
         self.name.encode(w);
         w.u64(self.new_parent.0);
         self.new_name.encode(w);
-        w.u8(u8::from(self.no_replace) | u8::from(self.exchange) << 1);
+        let flags =
+            [(self.no_replace, NO_REPLACE), (self.exchange, EXCHANGE), (self.whiteout, WHITEOUT)];
+        w.u8(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum());
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let (parent, name) = (Ino(r.u64()?), Name::decode(r)?);
         let (new_parent, new_name) = (Ino(r.u64()?), Name::decode(r)?);
         let flags = r.u8()?;
-        if flags > 2 {
+        // What is exchanged is neither new nor leaves its name.
+        if flags != EXCHANGE && flags & !(NO_REPLACE | WHITEOUT) != 0 {
             return Err(WireError::Field("flags of a rename"));
         }
-        let (no_replace, exchange) = (flags & 1 != 0, flags & 2 != 0);
-        Ok(Self { parent, name, new_parent, new_name, no_replace, exchange })
+        let has = |flag| flags & flag != 0;
+        let (no_replace, exchange, whiteout) = (has(NO_REPLACE), has(EXCHANGE), has(WHITEOUT));
+        Ok(Self { parent, name, new_parent, new_name, no_replace, exchange, whiteout })
     }
 }
 

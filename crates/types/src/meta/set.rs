@@ -32,6 +32,9 @@ pub struct SetAttr {
     /// Only while the bytes lie in the store: otherwise nothing is changed, and the answer shows it. For a
     /// length whose caller has cut no chunks.
     pub stored: bool,
+    /// It was read then: the time of the last read becomes this if it is not later than a change, or a day old (`relatime`
+    /// of mount(8)). Nothing else changes, whatever else is set here.
+    pub read: Option<Timestamp>,
 }
 
 impl SetTime {
@@ -65,6 +68,7 @@ impl SetAttr {
             self.size.is_some(),
             self.ctime.is_some(),
             self.stored,
+            self.read.is_some(),
         ];
         w.u8(bits.iter().enumerate().map(|(bit, set)| u8::from(*set) << bit).sum());
         w.u16(self.mode.unwrap_or(0));
@@ -74,11 +78,14 @@ impl SetAttr {
         self.ctime.unwrap_or_default().encode(w);
         SetTime::encode(self.atime, w);
         SetTime::encode(self.mtime, w);
+        if let Some(read) = self.read {
+            read.encode(w);
+        }
     }
 
     pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let bits = r.u8()?;
-        if bits >= 1 << 6 {
+        if bits >= 1 << 7 {
             return Err(WireError::Field("attributes to set"));
         }
         let has = |bit: u8| bits & 1 << bit != 0;
@@ -96,6 +103,7 @@ impl SetAttr {
             mtime: SetTime::decode(r)?,
             ctime: has(4).then_some(ctime),
             stored: has(5),
+            read: has(6).then(|| Timestamp::decode(r)).transpose()?,
         })
     }
 }

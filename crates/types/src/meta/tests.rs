@@ -72,7 +72,7 @@ fn creates() -> [Create; 3] {
 fn rename() -> Rename {
     let (parent, new_parent, no_replace, exchange) = (Ino::ROOT, Ino(9), false, true);
     let [before, new_name] = ["a", "b"].map(name);
-    Rename { parent, name: before, new_parent, new_name, no_replace, exchange }
+    Rename { parent, name: before, new_parent, new_name, no_replace, exchange, whiteout: false }
 }
 
 fn ops() -> Vec<MetaOp> {
@@ -86,6 +86,7 @@ fn ops() -> Vec<MetaOp> {
         mtime: Some(SetTime::At(Timestamp { secs: -1, nanos: 1 })),
         ctime: Some(Timestamp::default()),
         stored: true,
+        read: Some(mtime),
     };
     let [create, file, dir] = creates();
     let filled = Filled { from: 1, to: 5, cuts: 9 };

@@ -13,7 +13,7 @@ use crate::cli::{OK, Outcome};
 /// Name under which mount(8) looks for the program, in `/sbin`.
 const NAME: &str = "mount.millpond";
 /// Options of fstab(5) and mount(8) that are for them, or that every mount of ours has.
-const FOR_OTHERS: [&str; 24] = [
+const FOR_OTHERS: [&str; 22] = [
     "defaults",
     "auto",
     "noauto",
@@ -28,10 +28,8 @@ const FOR_OTHERS: [&str; 24] = [
     "nofail",
     "async",
     "atime",
-    "noatime",
     "diratime",
     "nodiratime",
-    "relatime",
     "norelatime",
     "lazytime",
     "nolazytime",

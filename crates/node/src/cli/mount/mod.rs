@@ -28,6 +28,8 @@ pub(super) const EXAMPLES: &str = "Options of -o, with commas:
   ro, rw        whether files can be written
   noexec, nosuid, nodev, noallow_other
                 as of mount(8)
+  relatime      an open to read is noted as the time of the last read, as of mount(8);
+                without it (noatime) reads leave no trace
   nowatch       no .stats and .accesslog in the root
   threads=N     threads that serve requests, 1 to 63 (default 16)
   timeout=TIME  a system call is answered or fails (EIO) within this, whatever dies: 1s to 1h

@@ -1,8 +1,11 @@
 //! What programs ask of a file system beside reading and writing, and local ones answer.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use super::HANG;
 use super::host::{Host, left_out};
@@ -56,7 +59,9 @@ assert extents("begins") == [(100 * MIB, 101 * MIB)], extents("begins")
 sparse("between", [(0, MIB), (10 * MIB, 10)], 12 * MIB)
 assert extents("between") == [(0, MIB), (10 * MIB, 10 * MIB + 10)], extents("between")
 sparse("nothing", [], 5 * MIB)
-assert extents("nothing") in ([], [(0, 5 * MIB)])
+assert extents("nothing") == [], extents("nothing")
+sparse("little", [(9, 1)], 5 * MIB)
+assert extents("little") == [(0, 4096)], extents("little")
 # What has no hole by these is copied with `copy_file_range` and others just the same.
 file, other = os.open(path("between"), os.O_RDONLY), os.open(path("copy"), os.O_RDWR | os.O_CREAT)
 for data, hole in extents("between"):
@@ -80,9 +85,144 @@ os.posix_fallocate(file, 0, 3 * MIB)
 assert os.fstat(file).st_size == 3 * MIB
 "#;
 
-fn holds(folder: &Path) {
-    let mut program = Command::new("python3");
-    program.args(["-c", PROGRAM]).arg(folder).stdin(Stdio::null());
+/// What came with Linux and not with POSIX.
+const LINUX: &str = r#"
+import ctypes, errno, os, stat, subprocess, sys, time
+
+folder = sys.argv[1]
+def path(name):
+    return f"{folder}/{name}"
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+def refused(number, call, *args):
+    try:
+        call(*args)
+    except OSError as error:
+        assert error.errno == number, error
+    else:
+        raise AssertionError(f"{args} was taken")
+
+# Without a name until it gets one.
+def nameless(flags=0):
+    file = os.open(folder, os.O_TMPFILE | os.O_RDWR | flags, 0o640)
+    os.write(file, b"nameless")
+    return file
+
+# Python's own does not follow links.
+def link(file, name):
+    source, target = f"/proc/self/fd/{file}".encode(), path(name).encode()
+    if libc.linkat(-100, source, -100, target, 0x400) != 0:
+        raise OSError(ctypes.get_errno(), "linkat")
+
+file = nameless()
+assert (os.fstat(file).st_nlink, os.fstat(file).st_size) == (0, 8), os.fstat(file)
+assert os.listdir(folder) == []
+link(file, "named")
+assert (os.fstat(file).st_nlink, os.stat(path("named")).st_ino) == (1, os.fstat(file).st_ino)
+assert stat.S_IMODE(os.stat(path("named")).st_mode) == 0o640
+os.write(file, b", and more" * 10000)
+os.close(file)
+assert open(path("named"), "rb").read() == b"nameless" + b", and more" * 10000
+file = nameless(os.O_EXCL)
+refused(errno.ENOENT, link, file, "other")
+os.close(file)
+file = os.open(path("gone"), os.O_RDWR | os.O_CREAT)
+os.unlink(path("gone"))
+refused(errno.ENOENT, link, file, "other")
+os.close(file)
+
+# When it was born.
+def born(name):
+    command = ["stat", "-c", "%.W", path(name)]
+    told = subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
+    assert told != "-", "no time of birth"
+    return float(told)
+
+open(path("born"), "w").close()
+at = born("born")
+assert abs(at - time.time()) < 60, at
+os.utime(path("born"), (5, 5))
+os.rename(path("born"), path("renamed"))
+assert born("renamed") == at
+os.mkdir(path("dir"))
+assert abs(born("dir") - time.time()) < 60
+
+# A whiteout stays under the old name.
+def whiteout(old, new):
+    done = libc.renameat2(-100, path(old).encode(), -100, path(new).encode(), 4)
+    assert done == 0, os.strerror(ctypes.get_errno())
+
+whiteout("renamed", "moved")
+left = os.lstat(path("renamed"))
+assert stat.S_ISCHR(left.st_mode) and left.st_rdev == 0, left
+assert os.stat(path("moved")).st_size == 0
+
+# How much there is of it.
+MIB = 1 << 20
+def blocks(name):
+    return os.stat(path(name)).st_blocks * 512
+
+def write(name, pieces, size):
+    file = os.open(path(name), os.O_RDWR | os.O_CREAT)
+    for offset, text in pieces:
+        os.pwrite(file, text, offset)
+    os.ftruncate(file, size)
+    os.close(file)
+
+write("full", [(0, b"x" * 3 * MIB)], 3 * MIB)
+assert blocks("full") == 3 * MIB
+write("sparse", [(0, b"x" * MIB), (4 * MIB, b"y" * MIB)], 8 * MIB)
+assert blocks("sparse") == 2 * MIB, blocks("sparse")
+write("empty", [], 8 * MIB)
+assert blocks("empty") <= 1 << 16, blocks("empty")
+file = os.open(path("sparse"), os.O_RDWR)
+os.pwrite(file, b"z" * MIB, 6 * MIB)
+os.close(file)
+assert blocks("sparse") == 3 * MIB, blocks("sparse")
+punch = ["fallocate", "-p", "-o", str(4 * MIB), "-l", str(MIB), path("sparse")]
+subprocess.run(punch, check=True)
+assert blocks("sparse") == 2 * MIB, blocks("sparse")
+subprocess.run(["cp", "--sparse=auto", path("sparse"), path("copied")], check=True)
+subprocess.run(["cmp", path("sparse"), path("copied")], check=True)
+assert blocks("copied") == 2 * MIB, blocks("copied")
+# tar writes such files in pieces of 512 bytes.
+write("some", [(2 * MIB, b"some" * 4096)], 3 * MIB)
+subprocess.run(["tar", "-C", folder, "-Scf", path("tar"), "some", "empty"], check=True)
+assert os.stat(path("tar")).st_size < MIB, "tar leaves the holes out"
+os.mkdir(path("out"))
+subprocess.run(["tar", "-C", path("out"), "-xf", path("tar")], check=True)
+subprocess.run(["cmp", path("some"), path("out/some")], check=True)
+assert os.stat(path("out/empty")).st_size == 8 * MIB
+"#;
+
+/// An overlay that has its upper directory on a mount, and a directory of this host below.
+const OVERLAY: &str = r#"
+set -euo pipefail
+upper=$1 lower=$(mktemp -d)
+trap 'cd /; umount "$lower/merged" 2>/dev/null || true; rm -rf "$lower"' EXIT
+mkdir -p "$lower"/{low/dir,merged} "$upper"/{up,work}
+echo below >"$lower/low/file"; echo inside >"$lower/low/dir/inside"; echo stays >"$lower/low/stays"
+mount -t overlay overlay -o "lowerdir=$lower/low,upperdir=$upper/up,workdir=$upper/work" "$lower/merged"
+cd "$lower/merged"
+rm file; [ ! -e file ]; [ -c "$upper/up/file" ]
+echo new >file; [ "$(cat file)" = new ]
+mv stays moved; [ ! -e stays ]; [ "$(cat moved)" = stays ]
+echo more >>dir/inside; [ "$(cat "$upper/up/dir/inside")" = $'inside\nmore' ]
+rm -r dir; mkdir dir; [ -z "$(ls dir)" ]
+cd /; umount "$lower/merged"
+[ "$(cat "$lower/low/dir/inside")" = inside ]
+[ -c "$upper/up/stays" ]
+"#;
+
+fn holds(program: &str, folder: &Path) {
+    let mut python = Command::new("python3");
+    python.args(["-c", program]).arg(folder);
+    succeeds(python, folder);
+}
+
+fn succeeds(mut program: Command, folder: &Path) {
+    program.stdin(Stdio::null());
     let done = program.output().unwrap();
     assert!(
         done.status.success(),
@@ -103,7 +243,67 @@ fn holes_names_and_room_are_told() {
         let mount = host.mount(&format!("of-{}", options.replace('=', "-")), options);
         let folder = mount.join(format!("of{}", options.len()));
         fs::create_dir(&folder).unwrap();
-        holds(&folder);
+        holds(PROGRAM, &folder);
+        host.umount(&mount);
+    }
+}
+
+#[test]
+fn what_linux_has_beyond_posix_is_there() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::roomy(3, 2);
+    let host = Host::new(&cluster, HANG);
+    for options in ["", "nodelegations", "mode=strict", "mode=relaxed"] {
+        let mount = host.mount(&format!("of-{}", options.replace('=', "-")), options);
+        let folder = mount.join(format!("of{}", options.len()));
+        fs::create_dir(&folder).unwrap();
+        holds(LINUX, &folder);
+        let upper = folder.join("upper");
+        fs::create_dir(&upper).unwrap();
+        let mut overlay = Command::new("bash");
+        overlay.args(["-c", OVERLAY, "overlay"]).arg(&upper);
+        succeeds(overlay, &upper);
+        host.umount(&mount);
+    }
+}
+
+#[test]
+fn reads_are_noted_where_that_is_wanted() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::roomy(3, 2);
+    let host = Host::new(&cluster, HANG);
+    let shown = |mount: &Path| {
+        let all = fs::read_to_string("/proc/self/mounts").unwrap();
+        let of = |line: &&str| line.split(' ').nth(1) == mount.to_str();
+        all.lines().find(of).map(str::to_owned).unwrap()
+    };
+    let read_at = |path: &Path| fs::metadata(path).unwrap().accessed().unwrap();
+    let (plain, noting) = (host.mount("plain", ""), host.mount("noting", "relatime"));
+    assert!(shown(&plain).contains("noatime") && shown(&noting).contains("relatime"));
+    let (file, dir) = (noting.join("file"), noting.join("dir"));
+    fs::create_dir(&dir).unwrap();
+    fs::write(&file, b"text").unwrap();
+    let text = fs::read_to_string(plain.join("file")).unwrap();
+    let (made, of_dir) = (read_at(&file), read_at(&dir));
+    assert_eq!((text.as_str(), read_at(&plain.join("file"))), ("text", made));
+    thread::sleep(Duration::from_millis(20));
+    let changed = fs::metadata(&file).unwrap().ctime_nsec();
+    let (_, _) = (fs::read(&file).unwrap(), fs::read_dir(&dir).unwrap().count());
+    let (read, of_dir_then) = (read_at(&file), read_at(&dir));
+    assert!(read > made && of_dir_then > of_dir);
+    assert_eq!(fs::metadata(&file).unwrap().ctime_nsec(), changed, "nothing else changed");
+    thread::sleep(Duration::from_millis(20));
+    let (_, _) = (fs::read(&file).unwrap(), fs::read_dir(&dir).unwrap().count());
+    assert_eq!((read_at(&file), read_at(&dir)), (read, of_dir_then), "that was noted");
+    fs::write(&file, b"other").unwrap();
+    thread::sleep(Duration::from_millis(20));
+    let _ = fs::read(&file).unwrap();
+    assert!(read_at(&file) > read);
+    for mount in [plain, noting] {
         host.umount(&mount);
     }
 }

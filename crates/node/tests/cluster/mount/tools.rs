@@ -160,6 +160,41 @@ fn a_file_that_a_quota_refused_can_be_cut_while_it_is_open() {
     }
 }
 
+#[test]
+fn a_quota_that_is_used_up_is_told_at_write() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::roomy(3, 2);
+    let host = Host::new(&cluster, HANG);
+    for mode in ["strict", "close-to-open", "relaxed"] {
+        let folder = host.mount(mode, &format!("mode={mode}")).join(mode);
+        fs::create_dir(&folder).unwrap();
+        host.must(&["quota", folder.to_str().unwrap(), "--bytes", "1MiB"]);
+        fs::create_dir_all(folder.join("deep/er")).unwrap();
+        let (large, small) = (folder.join("large"), folder.join("deep/er/small"));
+        fs::write(&large, vec![7; 1 << 20]).unwrap();
+        // The first to meet it may hear of it at its close alone, and so not at all.
+        for bytes in [vec![8; 10], vec![9; 100_000]] {
+            let told = File::create(folder.join("first")).and_then(|mut file| {
+                file.write_all(&bytes)?;
+                file.sync_all()
+            });
+            assert_eq!(told.unwrap_err().raw_os_error(), Some(libc::EDQUOT), "{mode}");
+        }
+        let append = || {
+            let echo = ["-c", "echo some text >>\"$1\"", "sh"];
+            Command::new("bash").args(echo).arg(&small).output().unwrap()
+        };
+        let told = append();
+        let said = String::from_utf8_lossy(&told.stderr);
+        assert!(!told.status.success() && said.contains("quota"), "{mode}: '{said}'");
+        fs::remove_file(&large).unwrap();
+        let _ = until("there is room again", || append().status.success().then_some(()));
+        assert!(fs::read_to_string(&small).unwrap().ends_with("some text\n"));
+    }
+}
+
 /// Appends more than there is room for, twice: who wrote hears of it once each time, and goes on. In a process of its own: the
 /// next close hears of it too, and that is any process to which a descriptor was handed down.
 const REFUSED_AND_CUT: &str = r#"
