@@ -18,7 +18,7 @@ FROM ?= 0
 BENCH_DIR ?= .bench
 S3 ?= seaweedfs
 
-.PHONY: help demo test room tools check test-rust test-python test-s3 first-hour test-vllm test-vllm-serve test-s3-clients bench install dist fuzz kill9 s3-kill9 s3-backlog s3-memory chaos sim specs clean
+.PHONY: help demo test room tools check test-rust test-python test-s3 first-hour test-vllm test-vllm-serve test-s3-clients bench install dist fuzz kill9 s3-kill9 s3-backlog s3-memory chaos mount-soak sim specs clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -112,6 +112,10 @@ s3-memory: tools ## a PUT of 5 GiB and 64 GETs of 64 MiB through a gateway, in l
 
 chaos: tools ## MINUTES (5) of faults on clusters of real processes under load; docs/dev.md
 	MILLPOND_CHAOS_MINUTES=$(MINUTES) $(CARGO) test --release --locked -p millpond-node --test chaos -- --nocapture faults_lose_nothing
+
+mount-soak: tools ## MINUTES (5) of mapped files on mounts whose daemon and servers die, at last for good; docs/dev.md
+	bash crates/node/tests/tools/install.sh
+	MILLPOND_SOAK_SECONDS=$$((60 * $(MINUTES))) $(CARGO) test --workspace --locked --test cluster -- --nocapture mount::soak
 
 sim: ## SEEDS (1000) simulated clusters from seed FROM (0), stops at the first failure; SEED=0x5eed replays one
 	$(CARGO) run --release --locked -q -p millpond-sim -- $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --from $(FROM))

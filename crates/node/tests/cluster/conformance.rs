@@ -10,7 +10,7 @@ use crate::mount::left_out;
 use crate::process::Cluster;
 
 /// The folder with the suites.
-fn tools() -> PathBuf {
+pub(crate) fn tools() -> PathBuf {
     let folder = std::env::var_os("MILLPOND_TOOLS").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools"),
         PathBuf::from,

@@ -20,6 +20,7 @@ mod promises;
 mod questions;
 mod refusals;
 mod small;
+mod soak;
 mod syscalls;
 mod times;
 mod tools;
