@@ -4,7 +4,7 @@
 //! lists ([`crate::acl`]) give them. What is about a bucket is decided before an operation begins, what is about an object when its
 //! record is at hand, so that the one that is judged is the one that is read.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Result};
 
@@ -19,6 +19,22 @@ pub(crate) struct Asker {
     /// None of those who show no access key.
     pub(crate) tenant: Option<String>,
     pub(crate) bucket: Arc<BucketRecord>,
+}
+
+/// Who a request was let in for, which is called again without its signature: as what it means ([`crate::range`]).
+#[derive(Debug, Default)]
+pub(crate) struct Admitted(OnceLock<Asker>);
+
+impl Admitted {
+    /// They were let in.
+    pub(crate) fn set(&self, who: Asker) {
+        let _ = self.0.set(who);
+    }
+
+    /// Who was let in; nobody yet.
+    pub(crate) fn who(&self) -> Option<&Asker> {
+        self.0.get()
+    }
 }
 
 /// What somebody needs who does not own the bucket.

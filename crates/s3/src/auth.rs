@@ -9,7 +9,7 @@ use s3s::host::{S3Host, VirtualHost};
 use s3s::path::S3Path;
 use s3s::{S3ErrorCode, S3Request, S3Result};
 
-use crate::access::{Asker, Need, need};
+use crate::access::{Admitted, Asker, Need, need};
 use crate::door::Door;
 use crate::error::{refuse, told};
 use crate::keys::Key;
@@ -71,6 +71,11 @@ impl S3Access for Access {
         if let Some(seen) = context.extensions_mut().get::<Arc<Seen>>() {
             seen.set(&name);
         }
+        let admitted = context.extensions_mut().get::<Arc<Admitted>>().cloned();
+        if let Some(who) = admitted.as_ref().and_then(|it| it.who()) {
+            context.extensions_mut().insert(who.clone());
+            return Ok(());
+        }
         let key = match context.credentials() {
             Some(it) => {
                 Some(key(&self.door, &it.access_key).await?.ok_or(S3ErrorCode::AccessDenied)?)
@@ -107,6 +112,9 @@ impl S3Access for Access {
         if !may {
             self.needs_key(key.as_ref()).await?;
             return Err(S3ErrorCode::AccessDenied.into());
+        }
+        if let Some(admitted) = admitted {
+            admitted.set(who.clone());
         }
         context.extensions_mut().insert(who);
         Ok(())

@@ -39,6 +39,8 @@ const UNREADABLE: &str =
 pub(crate) struct Settings {
     pub(crate) region: String,
     pub(crate) domain: Option<String>,
+    /// Whether clients use TLS on its own sockets.
+    pub(crate) is_tls: bool,
 }
 
 /// A gateway's state; all of it can be lost.

@@ -68,6 +68,8 @@ const UNKNOWN: [&str; 7] = [
     "annotation",
 ];
 
+/// The way to sign that there is.
+pub(crate) const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 /// What presigned URLs of version 2 have, and of version 4.
 pub(crate) const OLDER_SIGNATURE: &str = "Signature";
 pub(crate) const SIGNATURE: &str = "X-Amz-Signature";
@@ -104,7 +106,7 @@ const CHECKSUMS: [&str; 8] =
     ["algorithm", "crc32", "crc32c", "crc64nvme", "mode", "sha1", "sha256", "type"];
 
 /// The names of a query, with their values.
-fn pairs(uri: &Uri) -> impl Iterator<Item = (String, String)> {
+pub(crate) fn pairs(uri: &Uri) -> impl Iterator<Item = (String, String)> {
     let query = uri.query().unwrap_or_default();
     query.split('&').filter(|it| !it.is_empty()).map(|pair| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -201,7 +203,7 @@ pub(crate) fn check_signed(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
     }
     let signed = match (authorization, is_presigned) {
         (None, false) => return Ok(()),
-        (Some(it), false) if it.starts_with("AWS4-") => {
+        (Some(it), false) if it.split_ascii_whitespace().next() == Some(ALGORITHM) => {
             let parts = ["Credential=", "SignedHeaders=", "Signature="];
             if !parts.into_iter().all(|part| it.contains(part)) {
                 let message = "The authorization header is malformed; the authorization header requires three components: Credential, SignedHeaders, and Signature.";

@@ -154,7 +154,8 @@ async fn run(
         Err(error) => return drop(bound.send(Err(error))),
     };
     let _ = bound.send(listener.local_addr());
-    let settings = Settings { region: options.region, domain: options.domain.clone() };
+    let (region, domain) = (options.region, options.domain.clone());
+    let settings = Settings { region, domain, is_tls: options.tls.is_some() };
     let door = Arc::new(Door::new(settings, Known::new(options.root_key), metrics));
     let client = (client, options.session_note);
     tokio::spawn(open(Arc::clone(&door), client, options.upload_expiry, ended));

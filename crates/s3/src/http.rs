@@ -24,13 +24,17 @@ use crate::door::Door;
 use crate::error::{custom, message};
 use crate::late;
 use crate::metrics::{Metrics, Seen};
+use crate::ops::cors;
+use crate::ops::form::{self, Posted};
 use crate::ops::tagging::plain;
-use crate::ops::{cors, form};
+use crate::range::Again;
 use crate::record::CorsRule;
 use crate::unread::Unread;
 
 /// Where probes for `MinIO` ask.
 const HEALTH: &str = "/minio/health/";
+/// Errors about the scope of a signature, which has a region.
+const SCOPES: [&str; 2] = ["AuthorizationHeaderMalformed", "AuthorizationQueryParametersError"];
 /// When a request was signed.
 const AMZ_DATE: &str = "x-amz-date";
 /// Memory for all forms that are under way, in KiB.
@@ -67,6 +71,7 @@ pub(crate) struct Front {
     pub(crate) door: Arc<Door>,
     pub(crate) service: S3Service,
     ids: AtomicU64,
+    region: Arc<str>,
     /// Memory for forms, in KiB.
     forms: Semaphore,
     chunks: Chunks,
@@ -85,6 +90,8 @@ struct Asked {
     is_object: bool,
     key: String,
     len: u64,
+    /// Where the gateway says it is.
+    region: Arc<str>,
     unread: Unread,
 }
 
@@ -143,6 +150,16 @@ fn stamp_of(date: &str) -> Option<String> {
     Some(seconds.chars().filter(|it| !"-:Z".contains(*it)).chain(['Z']).collect())
 }
 
+/// Where the objects of a request's bucket are for its client, which may have come through a proxy that ends TLS.
+fn bucket_url(path: &str, headers: &HeaderMap, is_tls: bool) -> String {
+    let path = path.trim_end_matches('/');
+    let Some(host) = text(headers, HOST) else { return format!("{path}/") };
+    let own = if is_tls { "https" } else { "http" };
+    let told = text(headers, "x-forwarded-proto").map(str::trim);
+    let scheme = told.filter(|it| ["http", "https"].contains(it)).unwrap_or(own);
+    format!("{scheme}://{host}{path}/")
+}
+
 /// What `s3s` would do and this gateway does not. Makes headers of what is signed in the query.
 fn check_kind(request: &mut Request<hyper::body::Incoming>, asked: &Asked) -> S3Result<()> {
     if asked.method == Method::OPTIONS {
@@ -152,6 +169,7 @@ fn check_kind(request: &mut Request<hyper::body::Incoming>, asked: &Asked) -> S3
         crate::gate::check(request.method(), request.uri(), request.headers(), asked.is_object)
     };
     check(request)?;
+    crate::scope::check(request.uri(), request.headers(), &asked.region)?;
     crate::gate::check_signed(request.uri(), request.headers())?;
     let uri = request.uri().clone();
     if crate::query::hoist(&uri, request.headers_mut())? {
@@ -164,7 +182,9 @@ impl Front {
     pub(crate) fn new(door: Arc<Door>, service: S3Service) -> Self {
         // Ids of gateways that started at different moments differ.
         let ids = AtomicU64::new(u64::try_from(RealClock::wall_nanos() >> 8).unwrap_or_default());
-        Self { door, service, ids, forms: Semaphore::new(FORMS_KIB), chunks: Chunks::new() }
+        let (forms, chunks) = (Semaphore::new(FORMS_KIB), Chunks::new());
+        let region = door.settings.region.as_str().into();
+        Self { door, service, ids, region, forms, chunks }
     }
 
     fn asked(&self, request: &Request<hyper::body::Incoming>) -> Asked {
@@ -185,6 +205,7 @@ impl Front {
             key: key_of(headers, &path, below.is_some()),
             len: text(headers, CONTENT_LENGTH).and_then(|it| it.parse().ok()).unwrap_or(0),
             path,
+            region: Arc::clone(&self.region),
             unread: Unread::new(request.body()),
         }
     }
@@ -272,62 +293,90 @@ impl Front {
         Ok(response)
     }
 
-    /// Has `s3s` do it. A form waits until there is memory for all of it.
+    /// Has `s3s` do it.
     async fn called(
         &self,
         asked: &Asked,
         request: Request<hyper::body::Incoming>,
     ) -> Result<Response<Body>, HttpError> {
-        let len = match crate::gate::form(request.method(), request.headers()) {
+        match crate::gate::form(request.method(), request.headers()) {
+            Err(error) => written(error),
+            Ok(Some(len)) => self.called_form(asked, request, len).await,
+            Ok(None) => self.called_plain(asked, request).await,
+        }
+    }
+
+    async fn called_plain(
+        &self,
+        asked: &Asked,
+        request: Request<hyper::body::Incoming>,
+    ) -> Result<Response<Body>, HttpError> {
+        let (mut head, body) = request.into_parts();
+        let mut body = self.chunks.of(&head.headers, asked.unread.watch(body));
+        let at = (&head.method, &head.uri);
+        let wrong = Wrong::default();
+        match document::of(at, &head.headers, asked.is_object) {
             Err(error) => return written(error),
-            Ok(None) => {
-                let (head, body) = request.into_parts();
-                let mut body = self.chunks.of(&head.headers, asked.unread.watch(body));
-                let at = (&head.method, &head.uri);
-                let wrong = Wrong::default();
-                match document::of(at, &head.headers, asked.is_object) {
-                    Err(error) => return written(error),
-                    Ok(None) => {}
-                    Ok(Some(document)) => match document.compared(body, &wrong) {
-                        Ok(compared) => body = compared,
-                        Err(error) => return written(error),
-                    },
-                }
-                let answer = self.service.call(Request::from_parts(head, body)).await;
-                return wrong.take().map_or(answer, written);
-            }
-            Ok(Some(len)) => len,
-        };
+            Ok(None) => {}
+            Ok(Some(document)) => match document.compared(body, &wrong) {
+                Ok(compared) => body = compared,
+                Err(error) => return written(error),
+            },
+        }
+        let again = Again::of(&mut head);
+        let first = self.service.call(Request::from_parts(head, body)).await;
+        if let Some(error) = wrong.take() {
+            return written(error);
+        }
+        let first = first?;
+        match again.and_then(|it| it.request(&first)) {
+            Some(request) => self.service.call(request).await,
+            None => Ok(first),
+        }
+    }
+
+    /// The same of a form, which waits until there is memory for all of it.
+    async fn called_form(
+        &self,
+        asked: &Asked,
+        request: Request<hyper::body::Incoming>,
+        len: u64,
+    ) -> Result<Response<Body>, HttpError> {
         // The file stays where it is, fields are written anew.
         let kib = u32::try_from((2 * len).div_ceil(1 << 10)).unwrap_or(u32::MAX);
         let room = tokio::time::timeout(FORM_PATIENCE, self.forms.acquire_many(kib)).await;
         let Ok(Ok(_room)) = room else { return written(S3ErrorCode::SlowDown.into()) };
         let (mut head, body) = request.into_parts();
         let body = asked.unread.watch(body);
-        match tokio::time::timeout(FORM_PATIENCE, body.collect()).await {
-            Err(_) => written(S3ErrorCode::RequestTimeout.into()),
-            Ok(Err(_)) => written(S3ErrorCode::IncompleteBody.into()),
-            Ok(Ok(all)) => {
-                let kind = text(&head.headers, CONTENT_TYPE).unwrap_or_default();
-                let form = match form::read(&all.to_bytes(), kind) {
-                    Ok(read) => read,
-                    Err(error) => return written(error),
-                };
-                head.extensions.insert(form.fields.clone());
-                head.headers.insert(CONTENT_LENGTH, HeaderValue::from(form.len()));
-                if let Ok(kind) = HeaderValue::try_from(form.content_type()) {
-                    head.headers.insert(CONTENT_TYPE, kind);
-                }
-                let request = Request::from_parts(head, form.body());
-                self.service.call(request).await.map(form::reworded)
-            }
+        let all = match tokio::time::timeout(FORM_PATIENCE, body.collect()).await {
+            Err(_) => return written(S3ErrorCode::RequestTimeout.into()),
+            Ok(Err(_)) => return written(S3ErrorCode::IncompleteBody.into()),
+            Ok(Ok(all)) => all.to_bytes(),
+        };
+        let kind = text(&head.headers, CONTENT_TYPE).unwrap_or_default();
+        let form = match form::read(&all, kind, &asked.region) {
+            Ok(read) => read,
+            Err(error) => return written(error),
+        };
+        drop(all);
+        let (reply, posted) = (form.reply.clone(), Arc::new(Posted::default()));
+        let url = bucket_url(&asked.path, &head.headers, self.door.settings.is_tls);
+        head.extensions.insert(form.fields.clone());
+        head.extensions.insert(Arc::clone(&posted));
+        head.headers.insert(CONTENT_LENGTH, HeaderValue::from(form.len()));
+        if let Ok(kind) = HeaderValue::try_from(form.content_type()) {
+            head.headers.insert(CONTENT_TYPE, kind);
         }
+        let answer = self.service.call(Request::from_parts(head, form.body())).await?;
+        let bucket = asked.bucket.as_deref().unwrap_or_default();
+        Ok(reply.answered(answer, &posted, (bucket, &url)))
     }
 
     /// What was changed may be queued for a backend.
     fn wake(&self, asked: &Asked, status: u16) {
         let is_change = !matches!(asked.method, Method::GET | Method::HEAD | Method::OPTIONS);
-        if let Some(bucket) = asked.bucket.as_ref().filter(|_| is_change && status < 300) {
+        // A form may end with a redirection.
+        if let Some(bucket) = asked.bucket.as_ref().filter(|_| is_change && status < 400) {
             self.door.wake_bucket(bucket);
         }
     }
@@ -452,7 +501,8 @@ fn escape_returns(response: &mut Response<Body>) {
     *response.body_mut() = Body::from(text);
 }
 
-fn escaped(text: &str) -> String {
+/// A text as XML has it.
+pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
@@ -474,6 +524,10 @@ fn completed(text: &str, asked: &Asked) -> Option<String> {
     if code == "NoSuchKey" {
         let key = escaped(&asked.key).replace('\r', "&#13;");
         let _ = write!(out, "<Key>{key}</Key>");
+    }
+    // Clients that signed for another one sign anew.
+    if SCOPES.contains(&code) {
+        let _ = write!(out, "<Region>{}</Region>", escaped(&asked.region));
     }
     let _ = write!(out, "<Resource>{}</Resource>", escaped(&asked.path));
     if !text.contains("<RequestId>") {
@@ -502,6 +556,19 @@ mod tests {
         ] {
             assert_eq!(about(path, is_bucket_in_host), told, "{path}");
         }
+    }
+
+    #[test]
+    fn clients_are_told_where_objects_are_as_they_see_it() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(bucket_url("/b", &headers, true), "/b/");
+        headers.insert(HOST, HeaderValue::from_static("h:9000"));
+        assert_eq!(bucket_url("/b/", &headers, false), "http://h:9000/b/");
+        assert_eq!(bucket_url("/", &headers, true), "https://h:9000/");
+        headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
+        assert_eq!(bucket_url("/b", &headers, false), "https://h:9000/b/");
+        headers.insert("x-forwarded-proto", HeaderValue::from_static("x"));
+        assert_eq!(bucket_url("/b", &headers, false), "http://h:9000/b/");
     }
 
     #[test]
@@ -539,6 +606,7 @@ mod tests {
             is_object: true,
             key: "<k>".to_owned(),
             len: 0,
+            region: "pond".into(),
             unread: Unread::none(),
         };
         let text = completed("<Error><Code>NoSuchKey</Code></Error>", &asked).unwrap();
@@ -547,6 +615,8 @@ mod tests {
             "<Key>&lt;k&gt;</Key><Resource>/b/&lt;k&gt;</Resource><RequestId>0F</RequestId></Error>"
         ));
         assert_eq!(completed("<Else/>", &asked), None);
+        let scope = "<Error><Code>AuthorizationHeaderMalformed</Code></Error>";
+        assert!(completed(scope, &asked).unwrap().contains("<Region>pond</Region><Resource>"));
         let skewed = "<Error><Code>RequestTimeTooSkewed</Code><Message>x</Message></Error>";
         let text = completed(skewed, &asked).unwrap();
         assert!(text.contains("<Message>The difference between") && !text.contains("<Message>x"));

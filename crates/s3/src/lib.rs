@@ -3,7 +3,7 @@
 //! What S3 writes, mounts read at once, and the reverse; RFC 0019 tells how keys become paths. `s3s` is the front: it
 //! parses requests, verifies signatures (of headers, URLs and chunks) and writes XML. This crate does the operations.
 //!
-//! Reading order: `gateway` and `loops` (threads and sockets), `http` (round `s3s`), `auth`, `keys`, `access` and `acl` (who may), `service` and `ops`
+//! Reading order: `gateway` and `loops` (threads and sockets), `http` (round `s3s`), `gate`, `query`, `scope` and `range` (what it would take for something else), `auth`, `keys`, `access` and `acl` (who may), `service` and `ops`
 //! (the operations), `backed` (their part in buckets with a backend), `chunks`, `document`, `receive`, `send`, `joined` and `unread` (bodies), `hash`, `conditions`, `record` (what is kept with an inode), `store` (the one
 //! place that touches the volume).
 //!
@@ -40,8 +40,10 @@ mod loops;
 mod metrics;
 mod ops;
 mod query;
+mod range;
 mod receive;
 mod record;
+mod scope;
 mod send;
 mod service;
 mod spare;

@@ -22,6 +22,23 @@ use crate::store::{Attachment, Object};
 const VERSION: u8 = 1;
 /// Bytes of user metadata, names and values, as AWS.
 pub(crate) const META_MAX: usize = 2 << 10;
+/// The storage class of an object that names none.
+pub(crate) const STANDARD: &str = "STANDARD";
+/// The others that AWS has. They are kept and told, and change nothing.
+const CLASSES: [&str; 12] = [
+    "DEEP_ARCHIVE",
+    "EXPRESS_ONEZONE",
+    "FSX_ONTAP",
+    "FSX_OPENZFS",
+    "GLACIER",
+    "GLACIER_IR",
+    "INTELLIGENT_TIERING",
+    "ONEZONE_IA",
+    "OUTPOSTS",
+    "REDUCED_REDUNDANCY",
+    "SNOW",
+    "STANDARD_IA",
+];
 /// Runs of equal parts that are kept; with more the lengths of parts are not told.
 const RUNS_MAX: usize = 600;
 /// A record of a new object has no checksums of parts if it were longer than this with them: tags may come later.
@@ -64,6 +81,9 @@ pub(crate) struct Record {
     /// Who may use it, if that are others than its owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) acl: Option<Acl>,
+    /// The storage class that the request named, if that is another than [`STANDARD`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) class: Option<String>,
     /// Of a fill: when the backend got it, in seconds since 1970; 0 for none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) modified: u64,
@@ -175,6 +195,8 @@ struct OfContent {
     parts: Option<Parts>,
     #[serde(default, skip_serializing_if = "is_zero")]
     upload: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    class: Option<String>,
 }
 
 /// Of a part of an upload.
@@ -208,6 +230,9 @@ pub(crate) struct BucketRecord {
     /// Whom objects belong to, as it was set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ownership: Option<Ownership>,
+    /// Where it is said to be, as whoever made it named the place; where its gateways are if they did not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) region: Option<String>,
     /// What a later version keeps: it stays as it is.
     #[serde(flatten)]
     pub(crate) rest: BTreeMap<String, serde_json::Value>,
@@ -270,6 +295,11 @@ pub(crate) struct CorsRule {
     pub(crate) headers: Vec<String>,
     pub(crate) expose: Vec<String>,
     pub(crate) max_age: Option<i32>,
+}
+
+/// Whether AWS has a storage class of this name.
+pub(crate) fn is_class(name: &str) -> bool {
+    name == STANDARD || CLASSES.contains(&name)
 }
 
 /// Bytes of names and values.
@@ -337,6 +367,11 @@ impl Record {
         self.etag.as_deref().filter(|it| self.modified == 0 && it.len() == 32)
     }
 
+    /// Its storage class.
+    pub(crate) fn class(&self) -> &str {
+        self.class.as_deref().unwrap_or(STANDARD)
+    }
+
     /// Without the checksums of parts, if they are too much to keep.
     pub(crate) fn bounded(mut self) -> Self {
         if encode(&self).len() > WITH_SUMS_MAX
@@ -361,14 +396,15 @@ impl Record {
         (self.owner, self.acl) = (owner, acl);
     }
 
-    /// The object's checksum and parts as one text, that may go to a backend beside these user metadata; none where there is
-    /// nothing to say, or no room. First the checksums of parts are left out.
+    /// The object's checksum, parts and storage class as one text, that may go to a backend beside these user metadata; none where
+    /// there is nothing to say, or no room. First the checksums of parts are left out.
     pub(crate) fn content(&self, meta: &BTreeMap<String, String>) -> Option<String> {
-        if self.sum.is_none() && self.parts.is_none() {
+        if self.sum.is_none() && self.parts.is_none() && self.class.is_none() {
             return None;
         }
         let (etag, sum, parts) = (self.etag.clone()?, self.sum.clone(), self.parts.clone());
-        let mut told = OfContent { etag, sum, parts, upload: self.upload };
+        let mut told =
+            OfContent { etag, sum, parts, upload: self.upload, class: self.class.clone() };
         let room = META_MAX.checked_sub(len(meta) + CONTENT.len())?;
         let mut text = encode(&told);
         if text.len() > room {
@@ -381,11 +417,14 @@ impl Record {
 
     /// The same from that text, of an object of so many bytes that has its `ETag` by now; of another content it says nothing.
     pub(crate) fn set_content(&mut self, text: &str, len: u64) {
-        let Some(OfContent { etag, sum, parts, upload }) = decode(text.as_bytes()) else { return };
+        let Some(of) = decode::<OfContent>(text.as_bytes()) else { return };
+        let OfContent { etag, sum, parts, upload, class } = of;
         let can_be =
             sum.as_ref().is_none_or(Sum::is_one) && parts.as_ref().is_none_or(|it| it.cover(len));
         if self.etag.as_ref() == Some(&etag) && can_be {
             (self.sum, self.parts, self.upload) = (sum, parts, upload);
+            // What others write there may be anything.
+            self.class = class.filter(|it| is_class(it));
         }
     }
 
@@ -468,7 +507,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::{
-        BucketRecord, CONTENT, DEFAULT_TENANT, META_MAX, Parts, Record, decode, encode, encode_over,
+        BucketRecord, CONTENT, DEFAULT_TENANT, META_MAX, Parts, Record, decode, encode,
+        encode_over, is_class,
     };
     use s3s::S3ErrorCode;
 
@@ -572,6 +612,13 @@ mod tests {
             read
         };
         assert_eq!(read(&text, "abc-2", 8), record);
+        let cold = Record { class: Some("GLACIER".to_owned()), ..record.clone() };
+        let told = cold.content(&BTreeMap::new()).unwrap();
+        assert_eq!(read(&told, "abc-2", 8), cold);
+        assert_eq!(read(&told.replace("GLACIER", "\\nX"), "abc-2", 8), record);
+        let alone = Record { sum: None, parts: None, ..cold };
+        let told = alone.content(&BTreeMap::new()).unwrap();
+        assert_eq!(read(&told, "abc-2", 8), alone);
         for (text, etag, len) in [(&text[..], "other", 8), (&text, "abc-2", 9), ("{}", "abc-2", 8)]
         {
             let read = read(text, etag, len);
@@ -627,5 +674,12 @@ mod tests {
         assert!(bytes.len() < 12 << 10, "{}", bytes.len());
         assert_eq!(decode::<Record>(&bytes), Some(record));
         assert_eq!(decode::<Record>(b"{}").map(|it| it.v), None);
+        // Of before classes were kept.
+        let before = decode::<Record>(br#"{"v":1,"etag":"e"}"#).unwrap();
+        assert_eq!(
+            (before.class(), encode(&before)),
+            ("STANDARD", br#"{"v":1,"etag":"e"}"#.to_vec())
+        );
+        assert!(is_class("STANDARD") && is_class("GLACIER_IR") && !is_class("glacier"));
     }
 }

@@ -47,6 +47,17 @@ pub(crate) struct Request {
     tampered: Option<usize>,
 }
 
+/// A request that is on its way: what of its body was not sent yet.
+pub(crate) struct Begun(TcpStream, Vec<u8>);
+
+impl Begun {
+    /// Sends the rest and reads the answer.
+    pub(crate) fn end(mut self) -> Answer {
+        self.0.write_all(&self.1).unwrap();
+        Unread(self.0).read()
+    }
+}
+
 /// An answer that nobody has read.
 pub(crate) struct Unread(TcpStream);
 
@@ -217,12 +228,20 @@ impl Request {
 
     /// Sends it whole, and leaves the answer to be read later.
     pub(crate) fn unread(self) -> Unread {
-        let (head, body) = self.written();
+        let Begun(mut stream, rest) = self.begun(0);
+        stream.write_all(&rest).unwrap();
+        Unread(stream)
+    }
+
+    /// Sends so many bytes of its body.
+    pub(crate) fn begun(self, bytes: usize) -> Begun {
+        let (head, mut body) = self.written();
+        let rest = body.split_off(bytes);
         let mut stream = TcpStream::connect(head.0).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(head.1.as_bytes()).unwrap();
         stream.write_all(&body).unwrap();
-        Unread(stream)
+        Begun(stream, rest)
     }
 
     /// The request's head, where it goes, and its body.

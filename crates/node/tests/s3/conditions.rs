@@ -1,5 +1,6 @@
 //! Preconditions and ranges.
 
+use crate::client::{Client, Request, Signing};
 use crate::server::Server;
 
 const LONG_AGO: &str = "Thu, 01 Dec 1994 16:00:00 GMT";
@@ -166,4 +167,87 @@ fn ranges_are_cut_out() {
     }
     let head = s3.head("/bkt/k").header("range", "bytes=1-2").send().expect(206);
     assert_eq!(head.header("content-length"), "2");
+}
+
+/// What is no range is ignored, whether the signature covers it or not.
+#[test]
+fn what_is_no_range_gets_the_whole_object() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    let body: Vec<u8> = (0..=250).cycle().take(100_000).collect();
+    let etag = s3.object("/bkt/k", body.clone());
+    let asks = |method: &str, range: &str| {
+        let ask = || s3.ask(method, "/bkt/k");
+        let in_query = || ask().signing(Signing::Query(60));
+        [
+            ask().header("range", range),
+            ask().unsigned("range", range),
+            in_query().header("range", range),
+            in_query().unsigned("range", range),
+        ]
+    };
+    for range in ["bytes=5-3", "bytes=0-1,4-5", "bytes=a-b", "bytes=-", "lines=0-4", "0-4", "bytes"]
+    {
+        for ask in asks("GET", range) {
+            let got = ask.send().expect(200);
+            assert!(got.body == body, "{range}");
+            assert_eq!(
+                (got.header("etag"), got.header("content-range")),
+                (etag.clone(), String::new())
+            );
+        }
+        for ask in asks("HEAD", range) {
+            assert_eq!(ask.send().expect(200).header("content-length"), "100000", "{range}");
+        }
+    }
+    // Numbers of any length are numbers, and units have no case.
+    let huge = "9".repeat(30);
+    for (range, first) in [
+        (format!("bytes=99990-{huge}"), 99_990),
+        (format!("bytes=-{huge}"), 0),
+        ("Bytes=99998-99999".to_owned(), 99_998),
+    ] {
+        for ask in asks("GET", &range) {
+            let got = ask.send().expect(206);
+            assert!(got.body == body[first..], "{range}");
+            assert_eq!(got.header("content-range"), format!("bytes {first}-99999/100000"));
+        }
+    }
+    for ask in asks("GET", &format!("bytes={huge}-")) {
+        let beyond = ask.send().refused(416, "InvalidRange");
+        assert_eq!(beyond.header("content-range"), "bytes */100000");
+    }
+    let twice = s3.get("/bkt/k").unsigned("range", "bytes=0-1").unsigned("range", "bytes=4-5");
+    assert!(twice.send().expect(200).body == body);
+    // Other parameters and headers of the request count as before.
+    let ask = || s3.get("/bkt/k").header("range", "bytes=5-3").signing(Signing::Query(60));
+    let typed = ask().query("response-content-type", "a/b").send().expect(200);
+    assert_eq!(typed.header("content-type"), "a/b");
+    assert!(ask().query("partNumber", "1").send().expect(206).body == body);
+    ask().header("if-match", "\"other\"").send().refused(412, "PreconditionFailed");
+    ask().header("if-none-match", &etag).send().expect(304);
+}
+
+/// A request that is called again as it is meant is called for whoever signed it.
+#[test]
+fn a_range_that_is_ignored_lets_nobody_in() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    s3.object("/bkt/k", "value");
+    s3.put("/bkt/open", "value").header("x-amz-acl", "public-read").send().expect(200);
+    let range = |ask: Request| ask.header("range", "bytes=5-3");
+    let wrong = Client { secret: "wrong".to_owned(), ..s3.clone() };
+    for signing in [Signing::Header, Signing::Query(60)] {
+        let ask = range(wrong.get("/bkt/k")).signing(signing).send();
+        ask.refused(403, "SignatureDoesNotMatch");
+    }
+    range(s3.get("/bkt/k")).signing(Signing::None).send().refused(403, "AccessDenied");
+    let open = range(s3.get("/bkt/open")).signing(Signing::None).send().expect(200);
+    assert_eq!(open.body, b"value");
+    range(s3.get("/bkt/none")).send().refused(404, "NoSuchKey");
+    range(s3.get("/none/none")).send().refused(404, "NoSuchBucket");
+    let late = range(s3.get("/bkt/k")).signing(Signing::Query(1)).skew(-10).send();
+    late.refused(403, "AccessDenied");
 }

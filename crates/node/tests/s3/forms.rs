@@ -100,6 +100,54 @@ fn a_form_stores_an_object() {
     send(&s3, &[("key", "k"), ("acl", "private")], "", b"file").expect(204);
 }
 
+/// The answer tells what is stored, and where.
+#[test]
+fn the_answer_to_a_form_is_that_of_aws() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    let key = ("key", "a b/${filename}");
+    let signed = |more: &[(&str, &str)]| {
+        let of = |key: (&'static str, &'static str)| [&[key], more].concat();
+        send_as(&s3, (&of(key), &of(("key", "a b/f.txt"))), "", b"file")
+    };
+    let etag = "\"8c7dd922ad47494fc02c388e12c00eac\"";
+    let place = format!("http://{}/bkt/a%20b/f.txt", s3.address);
+    for (wanted, status) in [("", 204), ("200", 200), ("201", 201), ("204", 204), ("404", 204)] {
+        let asked = [("success_action_status", wanted)];
+        let told = signed(if wanted.is_empty() { &[] } else { &asked }).expect(status);
+        assert_eq!((told.header("etag").as_str(), told.header("location")), (etag, place.clone()));
+        assert_eq!(told.body.is_empty(), status != 201, "{}", told.text());
+        if status == 201 {
+            assert_eq!(told.header("content-type"), "application/xml");
+            let tags = ["Location", "Bucket", "Key", "ETag"].map(|it| told.tag(it));
+            assert_eq!(tags, [&place, "bkt", "a b/f.txt", &etag.replace('"', "&quot;")]);
+        }
+        assert_eq!(s3.head("/bkt/a b/f.txt").send().expect(200).header("etag"), etag);
+    }
+    // The browser is sent on, if that can be.
+    let query = format!("bucket=bkt&key=a%20b%2Ff.txt&etag={}", etag.replace('"', "%22"));
+    for (field, to, wanted) in [
+        ("success_action_redirect", "http://x/done", "http://x/done?"),
+        ("success_action_redirect", "https://x/done?n=1", "https://x/done?n=1&"),
+        ("redirect", "http://x/", "http://x/?"),
+    ] {
+        let told = signed(&[(field, to), ("success_action_status", "201")]).expect(303);
+        assert_eq!(told.header("location"), format!("{wanted}{query}"));
+        assert_eq!(told.header("etag"), etag);
+    }
+    for to in ["nowhere", "http://a b/"] {
+        s3.delete("/bkt/a b/f.txt").send().expect(204);
+        let told = signed(&[("success_action_redirect", to), ("success_action_status", "200")]);
+        assert_eq!(told.expect(200).header("location"), place, "{to}");
+        assert_eq!(s3.bytes("/bkt/a b/f.txt"), b"file");
+    }
+    let cold = [("key", "cold"), ("x-amz-storage-class", "GLACIER_IR")];
+    send(&s3, &cold, "", b"file").expect(204);
+    let head = s3.head("/bkt/cold").send().expect(200);
+    assert_eq!(head.header("x-amz-storage-class"), "GLACIER_IR");
+}
+
 #[test]
 fn a_form_keeps_to_its_policy() {
     let server = Server::start();
@@ -118,7 +166,7 @@ fn a_form_keeps_to_its_policy() {
         ("acl", "public-ready"),
         ("tagging", "<Tagging>"),
         ("x-amz-server-side-encryption", "AES256"),
-        ("x-amz-storage-class", "GLACIER"),
+        ("x-amz-storage-class", "COLD"),
     ] {
         let refused = send(&s3, &[("key", "k"), (name, value)], "", b"x");
         assert!(refused.is(501) || refused.is(400), "{name}: {}", refused.text());
@@ -131,6 +179,10 @@ fn a_form_keeps_to_its_policy() {
     s3.delete("/bkt/k").send().expect(204);
     let twice = [("key", "k"), ("acl", "private"), ("acl", "public-read")];
     send(&s3, &twice, "", b"x").refused(400, "InvalidArgument");
+    let scope = format!("{}/20260131/us-east-1/ec2/aws4_request", s3.access);
+    let other = [("key", "k"), ("policy", "e30="), ("x-amz-signature", "s")];
+    let other = [&other[..], &[("x-amz-credential", &*scope)]].concat();
+    post(&s3, &other, b"x").refused(400, "AuthorizationQueryParametersError");
     let wrong_sum = [("key", "k"), ("x-amz-checksum-crc32", "AAAAAA==")];
     send(&s3, &wrong_sum, "", b"x").refused(400, "BadDigest");
     assert!(s3.get("/bkt").send().expect(200).tags("Key").is_empty());

@@ -10,6 +10,7 @@ mod backed_lists;
 mod behind;
 mod bodies;
 mod buckets;
+mod classes;
 mod client;
 mod conditions;
 mod forms;

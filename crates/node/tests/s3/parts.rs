@@ -298,3 +298,59 @@ fn parts_are_copied_only_where_they_have_to_be() {
     assert!(s3.bytes("/bkt/copied") == [vec![9; short], vec![9; 10]].concat());
     assert_eq!(Some(object("copied").attr.ino), file);
 }
+
+/// Of those who send the same part at once the one stays that ends last, whichever began first; in places and in files of their own.
+#[test]
+fn a_part_is_that_of_who_ends_last() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    for len in [8, 5 * MIB] {
+        for first_ends_last in [true, false] {
+            let id = begin(&s3, "/bkt/k");
+            let at = ("/bkt/k", id.as_str());
+            let put = |byte: u8| {
+                let put = s3.put("/bkt/k", vec![byte; len]).query("partNumber", "1");
+                put.query("uploadId", &id).begun(len / 2)
+            };
+            let etag = |it: Answer| it.expect(200).header("etag");
+            let (first, second) = (put(b'1'), put(b'2'));
+            let (byte, before, last) = if first_ends_last {
+                let before = etag(second.end());
+                (b'1', before, etag(first.end()))
+            } else {
+                let before = etag(first.end());
+                (b'2', before, etag(second.end()))
+            };
+            let listed = s3.get("/bkt/k").query("uploadId", &id).send().expect(200);
+            assert_eq!(listed.tag("ETag").replace("&quot;", "\""), last);
+            complete(&s3, at, &[(1, before.clone())]).refused(400, "InvalidPart");
+            // A list that names a part twice is in no order, as with AWS.
+            complete(&s3, at, &[(1, before), (1, last.clone())]).refused(400, "InvalidPartOrder");
+            complete(&s3, at, &[(1, last)]).expect(200);
+            assert!(s3.bytes("/bkt/k") == vec![byte; len], "{len} {first_ends_last}");
+        }
+    }
+}
+
+#[test]
+fn the_first_part_of_what_was_put_whole_is_all_of_it() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    let etag = s3.object("/bkt/k", "value");
+    for method in ["GET", "HEAD"] {
+        let ask = |number: &str| s3.ask(method, "/bkt/k").query("partNumber", number).send();
+        let told = ask("1").expect(206);
+        assert_eq!(
+            (told.header("etag"), told.header("content-length")),
+            (etag.clone(), "5".into())
+        );
+        assert_eq!(told.header("content-range"), "bytes 0-4/5");
+        assert_eq!(told.header("x-amz-mp-parts-count"), "", "there are none");
+        let none = ask("2").expect(400);
+        assert_eq!(none.tag("Code"), if method == "GET" { "InvalidPart" } else { "" });
+    }
+    let got = s3.get("/bkt/k").query("partNumber", "1").send();
+    assert_eq!(got.body, b"value");
+}

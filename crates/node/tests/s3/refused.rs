@@ -68,6 +68,94 @@ fn headers_that_are_not_done_are_refused_everywhere() {
     assert_eq!(s3.bytes("/bkt/k"), b"value");
 }
 
+/// SDKs read the code of a refusal in its document.
+#[test]
+fn what_is_not_done_is_told_in_a_document() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    s3.object("/bkt/k", "value");
+    let none = || s3.put("/bkt/k", "other");
+    let versioning = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
+    for ask in [
+        s3.put("/bkt", versioning).query("versioning", ""),
+        s3.get("/bkt").query("accelerate", ""),
+        s3.get("/bkt").query("inventory", ""),
+        s3.get("/bkt").query("metadataConfiguration", ""),
+        s3.get("/bkt/k").query("torrent", ""),
+        s3.get("/bkt/k").query("versionId", "x"),
+        s3.get("/bkt/k").query("x-amz-acl", "private"),
+        none().query("renameObject", ""),
+        none().header("x-amz-checksum-sha512", "AA=="),
+        none().header("x-amz-server-side-encryption", "AES256"),
+        none().header("x-amz-acl", "aws-exec-read"),
+        none().header("if-match", "*").header("if-none-match", "*"),
+        none().header("x-amz-write-offset-bytes", "5"),
+    ] {
+        let told = ask.send().refused(501, "NotImplemented");
+        assert_eq!(told.header("content-type"), "application/xml", "{}", told.text());
+        assert!(told.text().contains("<Error>") && !told.tag("Resource").is_empty());
+    }
+    let head = s3.head("/bkt/k").query("versionId", "x").send().expect(501);
+    assert!(head.body.is_empty());
+    assert_eq!(s3.bytes("/bkt/k"), b"value");
+}
+
+/// What cannot be a scope is malformed: it was never signed for this gateway, and nothing of it is not implemented.
+#[test]
+fn scopes_that_cannot_be_are_malformed() {
+    let server = Server::start();
+    let s3 = server.client();
+    s3.bucket("bkt");
+    s3.object("/bkt/k", "value");
+    let zeros = "0".repeat(64);
+    for scope in [
+        "20260131/s3/aws4_request",
+        "20260131//s3/aws4_request",
+        "us-east-1/s3/aws4_request",
+        "x/20260131/us-east-1/s3/aws4_request",
+        "20260131/US/s3/aws4_request",
+        "20260131/us-east-1/ec2/aws4_request",
+        "20260131/us-east-1/sts/aws4_request",
+        "20260131/us-east-1/s3/aws5_request",
+        "2026-01-31/us-east-1/s3/aws4_request",
+        "",
+    ] {
+        let credential = format!("{}/{scope}", s3.access);
+        let line = format!(
+            "AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders=host, Signature={zeros}"
+        );
+        let ask = |method: &str| s3.ask(method, "/bkt/k").signing(Signing::None);
+        let in_header = |method: &str| ask(method).header("authorization", &line).send();
+        let told = in_header("GET").refused(400, "AuthorizationHeaderMalformed");
+        let message = told.tag("Message");
+        assert!(message.starts_with("The authorization header is malformed; "), "{message}");
+        // By this s3cmd, which signs for `US`, knows what to sign for.
+        assert_eq!(told.tag("Region"), "us-east-1");
+        assert!(in_header("HEAD").expect(400).body.is_empty());
+        let query = [
+            ("X-Amz-Algorithm", "AWS4-HMAC-SHA256"),
+            ("X-Amz-Credential", &credential),
+            ("X-Amz-Date", "20260131T000000Z"),
+            ("X-Amz-Expires", "60"),
+            ("X-Amz-SignedHeaders", "host"),
+            ("X-Amz-Signature", &zeros),
+        ];
+        let in_query =
+            query.into_iter().fold(ask("GET"), |ask, (name, value)| ask.query(name, value));
+        let told = in_query.send().refused(400, "AuthorizationQueryParametersError");
+        let message = told.tag("Message");
+        assert!(message.starts_with("Error parsing the X-Amz-Credential"), "{scope}: {message}");
+    }
+    let other = s3.get("/bkt/k").signing(Signing::None).header(
+        "authorization",
+        "AWS4-ECDSA-P256-SHA256 Credential=AK/20260131/s3/aws4_request, SignedHeaders=host, Signature=0",
+    );
+    other.send().refused(400, "InvalidRequest");
+    let half = s3.get("/bkt/k").signing(Signing::None).query("X-Amz-Signature", &zeros);
+    half.send().refused(400, "AuthorizationQueryParametersError");
+}
+
 #[test]
 fn access_lists_say_what_is_so() {
     let server = Server::start();
@@ -127,6 +215,8 @@ fn conditions_of_removals_are_kept() {
     gone("x-amz-if-match-last-modified-time", &now).expect(204);
     // What is not there is removed.
     gone("x-amz-if-match-size", "5").expect(204);
+    gone("if-match", "*").expect(204);
+    gone("if-match", "\"other\"").expect(204);
     assert_eq!(many("<ETag>\"other\"</ETag>").tags("Deleted").len(), 1);
 }
 

@@ -120,6 +120,58 @@ fn lists_of_buckets_let_others_in() {
     anonymous(red.get("/open")).refused(404, "NoSuchBucket");
 }
 
+/// The grants of a list: for whom, and what.
+fn grants(ask: Request) -> Vec<String> {
+    let told = ask.query("acl", "").send().expect(200);
+    let one = |grant: String| {
+        let text = |name: &str| {
+            let rest = grant.split_once(&format!("<{name}>"))?.1;
+            Some(rest.split_once("</")?.0.to_owned())
+        };
+        let group = text("URI").map(|uri| uri.rsplit_once('/').unwrap().1.to_owned());
+        let who = group.or_else(|| text("ID")).unwrap();
+        format!("{who} {}", text("Permission").unwrap())
+    };
+    told.tags("Grant").into_iter().map(one).collect()
+}
+
+/// Those of AWS ("Canned ACL" in its user guide), groups first.
+#[test]
+fn canned_lists_are_told_as_grants() {
+    let server = Server::start();
+    let (red, blue) = tenants(&server);
+    canned(red.put("/bkt", ""), "public-read-write").expect(200);
+    let lists = [
+        ("private", &[][..], ""),
+        ("public-read", &["AllUsers READ"], ""),
+        ("public-read-write", &["AllUsers READ", "AllUsers WRITE"], ""),
+        ("authenticated-read", &["AuthenticatedUsers READ"], ""),
+        ("bucket-owner-read", &[], "red READ"),
+        ("bucket-owner-full-control", &[], "red FULL_CONTROL"),
+        ("log-delivery-write", &["LogDelivery WRITE", "LogDelivery READ_ACP"], ""),
+    ];
+    for (name, groups, host) in lists {
+        // Of an object that another than the bucket's owner has put there.
+        let host = Some(host).filter(|it| !it.is_empty());
+        let of_object: Vec<&str> =
+            groups.iter().copied().chain(["blue FULL_CONTROL"]).chain(host).collect();
+        canned(blue.put("/bkt/new", "value"), name).expect(200);
+        assert_eq!(grants(blue.get("/bkt/new")), of_object, "{name}");
+        blue.object("/bkt/set", "value");
+        canned(blue.put("/bkt/set", "").query("acl", ""), name).expect(200);
+        assert_eq!(grants(blue.get("/bkt/set")), of_object, "{name}");
+        // Of a bucket its owner is that of the bucket anyway.
+        let of_bucket: Vec<&str> = groups.iter().copied().chain(["red FULL_CONTROL"]).collect();
+        let path = format!("/made-{name}");
+        canned(red.put(&path, ""), name).expect(200);
+        assert_eq!(grants(red.get(&path)), of_bucket, "{name}");
+        canned(red.put(&path, "").query("acl", ""), "private").expect(200);
+        assert_eq!(grants(red.get(&path)), ["red FULL_CONTROL"]);
+        canned(red.put(&path, "").query("acl", ""), name).expect(200);
+        assert_eq!(grants(red.get(&path)), of_bucket, "{name}");
+    }
+}
+
 #[test]
 fn lists_of_objects_let_others_read() {
     let server = Server::start();

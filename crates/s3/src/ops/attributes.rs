@@ -91,7 +91,8 @@ pub(crate) async fn get(
         last_modified: Some(time(view.attr.mtime)),
         object_parts,
         object_size: is_asked("ObjectSize").then(|| size(view.attr.size)),
-        storage_class: is_asked("StorageClass").then(|| StorageClass::from_static("STANDARD")),
+        storage_class: is_asked("StorageClass")
+            .then(|| StorageClass::from(view.record.class().to_owned())),
         ..GetObjectAttributesOutput::default()
     });
     answer.extensions.insert(BareETag);

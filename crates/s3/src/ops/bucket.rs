@@ -19,7 +19,7 @@ use crate::door::Door;
 use crate::error::{Told as _, absent, refuse};
 use crate::keys::Key;
 use crate::record::{BucketRecord, encode};
-use crate::store::Bucket as Found;
+use crate::store::{Bucket as Found, Store};
 
 /// Where AWS has buckets that name no region.
 const FIRST_REGION: &str = "us-east-1";
@@ -33,6 +33,13 @@ const OTHER_LIST: &str =
 /// What names of buckets do not begin or end with: AWS has them for other things.
 const HEADS: [&str; 2] = ["sthree-", "amzn-s3-demo-"];
 const TAILS: [&str; 5] = ["-s3alias", "--ol-s3", ".mrap", "--x-s3", "--table-s3"];
+
+/// Names of regions have so many bytes at most: those that are names of hosts do.
+const REGION_MAX: usize = 63;
+/// A place for [`FIRST_REGION`], from before regions had names.
+const US: &str = "US";
+/// Another one, which AWS goes on telling as it was named, and the region that it stands for.
+const EU: (&str, &str) = ("EU", "eu-west-1");
 
 /// The rules for names of new buckets that `s3s` does not know.
 fn check_name(name: &str) -> S3Result<()> {
@@ -55,43 +62,73 @@ pub(crate) async fn create(
     if input.object_lock_enabled_for_bucket == Some(true) {
         return Err(absent("Object lock (x-amz-bucket-object-lock-enabled)"));
     }
-    let wished = input.create_bucket_configuration;
-    if wished.as_ref().is_some_and(|it| it.bucket.is_some() || it.location.is_some()) {
+    let wished = input.create_bucket_configuration.as_ref();
+    if wished.is_some_and(|it| it.bucket.is_some() || it.location.is_some()) {
         return Err(absent("A directory bucket (Bucket, Location)"));
-    }
-    let place = wished.and_then(|it| it.location_constraint);
-    if let Some(place) = place.filter(|it| !it.as_str().is_empty())
-        && place.as_str() != door.settings.region
-    {
-        let message = "The specified location-constraint is not valid";
-        return Err(refuse(S3ErrorCode::InvalidLocationConstraint, message));
     }
     let name = input.bucket;
     let location = Some(format!("/{name}"));
     let made = name.clone();
-    let is_first = door.settings.region == FIRST_REGION;
-    door.blocking(move |store| {
-        match store.make_bucket(&name, &encode(&record)).in_bucket() {
-            Err(error) if *error.code() == S3ErrorCode::BucketAlreadyOwnedByYou => {
-                // What is there may be a directory that is none.
-                match store.bucket(&name) {
-                    Ok(there) if !owns(&tenant, &there) => {
-                        Err(S3ErrorCode::BucketAlreadyExists.into())
-                    }
-                    Ok(there) if record_of(&there).acl != record.acl => {
-                        Err(refuse(S3ErrorCode::BucketAlreadyExists, OTHER_LIST))
-                    }
-                    Ok(_) if is_first => Ok(()),
-                    Ok(_) => Err(error),
-                    Err(_) => Err(refuse(S3ErrorCode::BucketAlreadyExists, TAKEN)),
-                }
-            }
-            done => done.map(drop),
-        }
-    })
-    .await?;
+    let own = door.settings.region.clone();
+    door.blocking(move |store| make(store, &name, (&record, &tenant, &own))).await?;
     door.forget_bucket(&made);
     answer(CreateBucketOutput { location })
+}
+
+/// Makes a bucket of a tenant, unless it has that one already; for a thread that may block.
+fn make(
+    store: &Store,
+    name: &str,
+    (record, tenant, own): (&BucketRecord, &str, &str),
+) -> S3Result<()> {
+    let error = match store.make_bucket(name, &encode(record)).in_bucket() {
+        Err(error) if *error.code() == S3ErrorCode::BucketAlreadyOwnedByYou => error,
+        done => return done.map(drop),
+    };
+    // What is there may be a directory that is none.
+    let there = match store.bucket(name) {
+        Ok(there) if owns(tenant, &there) => record_of(&there),
+        Ok(_) => return Err(S3ErrorCode::BucketAlreadyExists.into()),
+        Err(_) => return Err(refuse(S3ErrorCode::BucketAlreadyExists, TAKEN)),
+    };
+    if there.acl != record.acl {
+        return Err(refuse(S3ErrorCode::BucketAlreadyExists, OTHER_LIST));
+    }
+    let is_first = [record, &there].iter().all(|it| place_of(it, own) == FIRST_REGION);
+    if is_first { Ok(()) } else { Err(error) }
+}
+
+/// The place that a request names for its bucket, as it is kept.
+///
+/// # Errors
+/// `InvalidLocationConstraint` for what is no name of a region.
+fn place(named: &str) -> S3Result<String> {
+    let is_sign = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit();
+    let ends = [named.bytes().next(), named.bytes().last()];
+    let is_name = named.len() <= REGION_MAX
+        && ends.into_iter().all(|it| it.is_some_and(is_sign))
+        && named.bytes().all(|it| is_sign(it) || it == b'-');
+    match named {
+        US => Ok(FIRST_REGION.to_owned()),
+        _ if is_name || named == EU.0 => Ok(named.to_owned()),
+        _ => {
+            let message = "The specified location-constraint is not valid";
+            Err(refuse(S3ErrorCode::InvalidLocationConstraint, message))
+        }
+    }
+}
+
+/// Where a bucket is said to be: the place that was named for it, or the gateway's own region.
+fn place_of<'a>(record: &'a BucketRecord, own: &'a str) -> &'a str {
+    record.region.as_deref().unwrap_or(own)
+}
+
+/// The same as a region.
+fn region_of<'a>(record: &'a BucketRecord, own: &'a str) -> &'a str {
+    match place_of(record, own) {
+        place if place == EU.0 => EU.1,
+        place => place,
+    }
 }
 
 /// The credential of a request.
@@ -120,6 +157,10 @@ async fn new_record(
     let mut record = BucketRecord::of(tenant);
     let ownership = input.object_ownership.as_ref();
     record.ownership = ownership.map(|it| super::owned::named(it.as_str())).transpose()?;
+    let wished = input.create_bucket_configuration.as_ref();
+    let named =
+        wished.and_then(|it| it.location_constraint.as_ref()).map(BucketLocationConstraint::as_str);
+    record.region = named.filter(|it| !it.is_empty()).map(place).transpose()?;
     let list = wished!(input, grant_write).list(tenant, tenant)?;
     if let Some(list) = list {
         let list = checked(door, &record, (list, tenant)).await;
@@ -162,8 +203,8 @@ pub(crate) async fn head(
     request: S3Request<HeadBucketInput>,
 ) -> Answer<HeadBucketOutput> {
     let name = request.input.bucket;
-    door.blocking(move |store| store.bucket(&name).in_bucket()).await?;
-    let bucket_region = Some(door.settings.region.clone());
+    let there = door.blocking(move |store| store.bucket(&name).in_bucket()).await?;
+    let bucket_region = Some(region_of(&record_of(&there), &door.settings.region).to_owned());
     answer(HeadBucketOutput { bucket_region, ..HeadBucketOutput::default() })
 }
 
@@ -173,9 +214,10 @@ pub(crate) async fn location(
     request: S3Request<GetBucketLocationInput>,
 ) -> Answer<GetBucketLocationOutput> {
     let name = request.input.bucket;
-    door.blocking(move |store| store.bucket(&name).in_bucket()).await?;
-    let region = door.settings.region.clone();
-    let named = (region != FIRST_REGION).then(|| BucketLocationConstraint::from(region));
+    let there = door.blocking(move |store| store.bucket(&name).in_bucket()).await?;
+    let record = record_of(&there);
+    let place = Some(place_of(&record, &door.settings.region)).filter(|it| *it != FIRST_REGION);
+    let named = place.map(|it| BucketLocationConstraint::from(it.to_owned()));
     answer(GetBucketLocationOutput { location_constraint: named })
 }
 
@@ -193,13 +235,13 @@ pub(crate) async fn list(
     if max == 0 {
         return Err(refuse(S3ErrorCode::InvalidArgument, "MaxBuckets must be between 1 and 10000"));
     }
-    let region = input.max_buckets.map(|_| door.settings.region.clone());
+    let (is_paged, own) = (input.max_buckets.is_some(), &door.settings.region);
     let mut buckets: Vec<Bucket> = all
         .into_iter()
         .filter(|it| key.allows(&it.name) && owns(&key.tenant, it))
         .filter(|it| it.name.starts_with(&prefix) && it.name > after)
         .map(|it| Bucket {
-            bucket_region: region.clone(),
+            bucket_region: is_paged.then(|| region_of(&record_of(&it), own).to_owned()),
             creation_date: Some(time(it.attr.btime)),
             name: Some(it.name),
         })
@@ -213,4 +255,37 @@ pub(crate) async fn list(
         owner: Some(owner(&key.tenant)),
         prefix: input.prefix,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_names_of_regions() {
+        for name in ["eu-central-1", "us-east-1", "pond", "cn-north-1", "EU", "a"] {
+            assert_eq!(place(name).ok().as_deref(), Some(name));
+        }
+        assert_eq!(place("US").ok().as_deref(), Some(FIRST_REGION));
+        let long = "a".repeat(REGION_MAX + 1);
+        for wrong in
+            ["EU-WEST-1", "Us", "eu west 1", "-eu", "eu-", "eu_west", "eu/west", "\u{fc}", &long]
+        {
+            let error = place(wrong).unwrap_err();
+            assert_eq!(*error.code(), S3ErrorCode::InvalidLocationConstraint, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_bucket_is_where_it_was_made() {
+        let of = |region: Option<&str>| {
+            let record =
+                BucketRecord { region: region.map(str::to_owned), ..BucketRecord::default() };
+            (place_of(&record, "own").to_owned(), region_of(&record, "own").to_owned())
+        };
+        let pair = |place: &str, region: &str| (place.to_owned(), region.to_owned());
+        assert_eq!(of(None), pair("own", "own"));
+        assert_eq!(of(Some("EU")), pair("EU", "eu-west-1"));
+        assert_eq!(of(Some("us-west-2")), pair("us-west-2", "us-west-2"));
+    }
 }

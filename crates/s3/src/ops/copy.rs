@@ -233,7 +233,7 @@ struct Told {
 }
 
 impl Told {
-    /// `record` says whose the copy is.
+    /// `record` says whose the copy is, and its storage class.
     fn record(&self, source: &View, mut record: Record) -> S3Result<Record> {
         record.headers.clone_from(&source.record.headers);
         record.meta.clone_from(&source.record.meta);
@@ -280,7 +280,7 @@ struct Copying {
     /// What is asked of its source.
     conditions: Conditions,
     told: Told,
-    /// Says whose it is.
+    /// Says whose it is, and its storage class.
     signed: Record,
     /// Its bucket and its key.
     at: (String, String),
@@ -367,6 +367,7 @@ pub(crate) async fn copy_object(
     let mut input = request.input;
     refuse_extras!(input);
     check_key(&input.key)?;
+    let names_class = input.storage_class.is_some();
     let replace_tags = directive(input.tagging_directive.as_ref().map(TaggingDirective::as_str))?;
     let told = Told {
         kept: kept!(input),
@@ -380,11 +381,12 @@ pub(crate) async fn copy_object(
             None => None,
         },
     };
-    let mut signed = Record::current();
+    // Of its request, as with AWS, and not of its source.
+    let mut signed = Record { class: told.kept.class.clone(), ..Record::current() };
     who.sign(door, &wished!(input), &mut signed).await?;
     let (bucket, key) = (input.bucket, input.key);
     let is_same = bucket == from.bucket && key == from.key;
-    if is_same && !told.replace_meta && !replace_tags {
+    if is_same && !told.replace_meta && !replace_tags && !names_class {
         return Err(same());
     }
     let conditions = conditions_of_source!(input);

@@ -1,9 +1,11 @@
 //! `POST` of an HTML form: `s3s` takes it apart, checks its signature and its policy, and gives what is left to `PutObject`.
 
+use std::sync::OnceLock;
+
 use http_body_util::StreamBody;
-use hyper::StatusCode;
 use hyper::body::{Bytes, Frame};
-use hyper::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, LOCATION};
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, LOCATION};
+use hyper::{StatusCode, Uri};
 use memchr::memmem;
 use millpond_env::Rng;
 use s3s::dto::{PostObjectInput, Tagging};
@@ -14,6 +16,8 @@ use serde_json::Value;
 use super::list::encoded;
 use crate::error::refuse;
 use crate::hash::unbase64;
+use crate::http::escaped;
+use crate::scope::check_parameter;
 
 /// What `s3s` says of a condition that does not hold, and what AWS says.
 const UNMET: [&str; 2] = [
@@ -48,6 +52,27 @@ pub(crate) struct Form {
     /// Its fields, its file, and its end.
     pieces: [Bytes; 3],
     pub(crate) fields: Fields,
+    pub(crate) reply: Reply,
+}
+
+/// How a form wants to be answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reply {
+    key: String,
+    /// Where the browser is sent.
+    redirect: Option<String>,
+    status: Option<i32>,
+}
+
+/// The `ETag` of what a form has stored, and headers of the answer: `s3s` tells neither, and may fail behind that.
+#[derive(Debug, Default)]
+pub(crate) struct Posted(OnceLock<(String, HeaderMap)>);
+
+impl Posted {
+    /// It is stored.
+    pub(crate) fn set(&self, etag: &str, headers: &HeaderMap) {
+        let _ = self.0.set((etag.to_owned(), headers.clone()));
+    }
 }
 
 /// A part of a form.
@@ -58,12 +83,12 @@ struct Part<'a> {
     value: &'a [u8],
 }
 
-/// Reads a form with this `Content-Type`.
+/// Reads a form with this `Content-Type`, at a gateway in the region `own`.
 ///
 /// # Errors
 /// `MalformedPOSTRequest`, `MalformedXML`; `InvalidArgument` for a policy without a signature, and for a field that comes twice;
-/// `InvalidPolicyDocument` for the time at which a policy ends.
-pub(crate) fn read(form: &Bytes, content_type: &str) -> S3Result<Form> {
+/// `InvalidPolicyDocument` for the time at which a policy ends, `AuthorizationQueryParametersError` for a credential that cannot be.
+pub(crate) fn read(form: &Bytes, content_type: &str, own: &str) -> S3Result<Form> {
     let delimiter = format!("\r\n--{}", boundary(content_type).ok_or_else(malformed)?);
     let (mut parts, mut fields) = (Vec::<Part<'_>>::new(), Fields::default());
     let begin = &delimiter.as_bytes()[2..];
@@ -97,11 +122,13 @@ pub(crate) fn read(form: &Bytes, content_type: &str) -> S3Result<Form> {
     if let Some(policy) = parts.iter().find(|it| it.name == "policy") {
         check_expiration(policy.value)?;
     }
-    written(&parts, form.slice_ref(file.value), &file.file_name).map(|(boundary, pieces)| Form {
-        boundary,
-        pieces,
-        fields,
-    })
+    let credential = parts.iter().find(|it| it.name == "x-amz-credential");
+    if let Some(credential) = credential.filter(|_| has(&["x-amz-signature"])) {
+        check_parameter(&String::from_utf8_lossy(credential.value), own)?;
+    }
+    let reply = Reply::of(&parts, &file.file_name);
+    let (boundary, pieces) = written(&parts, form.slice_ref(file.value), &file.file_name)?;
+    Ok(Form { boundary, pieces, fields, reply })
 }
 
 /// AWS takes the time at which a policy ends in ISO 8601 with the zone `Z` only, and `s3s` in more ways. What else is wrong with
@@ -240,22 +267,76 @@ pub(crate) fn completed(request: &mut S3Request<PostObjectInput>) {
     }
 }
 
-/// Where the browser is sent, an `ETag` has its quotes.
-fn quote_etag(headers: &mut HeaderMap) {
-    const ETAG: &str = "&etag=";
-    let location = headers.get(LOCATION).and_then(|it| it.to_str().ok());
-    let quoted = location.and_then(|it| it.rsplit_once(ETAG));
-    let quoted = quoted.filter(|(_, etag)| !etag.starts_with("%22"));
-    if let Some((rest, etag)) = quoted
-        && let Ok(value) = format!("{rest}{ETAG}%22{etag}%22").parse()
-    {
-        headers.insert(LOCATION, value);
+impl Reply {
+    fn of(parts: &[Part<'_>], file_name: &str) -> Self {
+        let value = |name: &str| {
+            let part = parts.iter().find(|it| it.name == name)?;
+            Some(String::from_utf8_lossy(part.value).into_owned())
+        };
+        Self {
+            key: value("key").unwrap_or_default().replace(FILE_NAME, file_name),
+            redirect: value("success_action_redirect").or_else(|| value("redirect")),
+            status: value("success_action_status").and_then(|it| it.parse().ok()),
+        }
+    }
+
+    /// Where the browser is sent, if it is: what is no URL is passed over, as by AWS.
+    fn redirect(&self, bucket: &str, etag: &str) -> Option<HeaderValue> {
+        let url = self.redirect.as_deref()?;
+        // What is not ASCII is encoded, as browsers do it.
+        let sign = |it: char| {
+            if it.is_ascii() { it.into() } else { encoded(it.to_string().as_bytes(), true) }
+        };
+        let url: String = url.chars().map(sign).collect();
+        let parsed: Uri = url.parse().ok()?;
+        parsed.scheme().and(parsed.authority())?;
+        let (url, fragment) = url.split_at(url.find('#').unwrap_or(url.len()));
+        let join = match url.split_once('?') {
+            None => "?",
+            Some((_, query)) if query.is_empty() || query.ends_with('&') => "",
+            Some(_) => "&",
+        };
+        let value = |text: &str| encoded(text.as_bytes(), true).replace('/', "%2F");
+        let (bucket, key, etag) = (value(bucket), value(&self.key), value(&format!("\"{etag}\"")));
+        format!("{url}{join}bucket={bucket}&key={key}&etag={etag}{fragment}").parse().ok()
+    }
+
+    /// The answer to a form: where the object is, and its `ETag`; or why there is none, in AWS's words. `url` is that of its bucket.
+    pub(crate) fn answered(
+        &self,
+        answer: HttpResponse,
+        posted: &Posted,
+        (bucket, url): (&str, &str),
+    ) -> HttpResponse {
+        let Some((etag, headers)) = posted.0.get() else { return reworded(answer) };
+        let location = format!("{url}{}", encoded(self.key.as_bytes(), true));
+        let (mut told, redirect) = (HttpResponse::new(Body::empty()), self.redirect(bucket, etag));
+        *told.status_mut() = match self.status {
+            _ if redirect.is_some() => StatusCode::SEE_OTHER,
+            Some(200) => StatusCode::OK,
+            Some(201) => StatusCode::CREATED,
+            _ => StatusCode::NO_CONTENT,
+        };
+        *told.headers_mut() = headers.clone();
+        if told.status() == StatusCode::CREATED {
+            told.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/xml"));
+            let [location, bucket, key] = [&location, bucket, &self.key].map(escaped);
+            let fields =
+                format!("<Location>{location}</Location><Bucket>{bucket}</Bucket><Key>{key}</Key>");
+            let etag = format!("<ETag>&quot;{etag}&quot;</ETag>");
+            let head = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
+            *told.body_mut() =
+                Body::from(format!("{head}<PostResponse>{fields}{etag}</PostResponse>"));
+        }
+        let headers = told.headers_mut();
+        headers.extend(format!("\"{etag}\"").parse().ok().map(|it| (ETAG, it)));
+        headers.extend(redirect.or_else(|| location.parse().ok()).map(|it| (LOCATION, it)));
+        told
     }
 }
 
-/// The answer to a form, in AWS's words: who does not keep to a policy is denied.
-pub(crate) fn reworded(mut response: HttpResponse) -> HttpResponse {
-    quote_etag(response.headers_mut());
+/// A refusal of a form, in AWS's words: who does not keep to a policy is denied.
+fn reworded(mut response: HttpResponse) -> HttpResponse {
     let Some(bytes) = response.body().bytes() else { return response };
     let text = String::from_utf8_lossy(&bytes);
     if let Some(unmet) = UNMET.into_iter().find(|it| text.contains(it)) {
@@ -273,6 +354,10 @@ mod tests {
     use crate::hash::base64;
 
     const TYPE: &str = "multipart/form-data; boundary=\"b\"";
+
+    fn read_form(form: &Bytes, content_type: &str) -> S3Result<Form> {
+        read(form, content_type, "pond")
+    }
 
     fn part(name: &str, value: &str) -> String {
         format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
@@ -295,15 +380,15 @@ mod tests {
         let document = "<Tagging>\r\n<TagSet><Tag><Key>a b</Key><Value>1&amp;2</Value></Tag></TagSet></Tagging>";
         let fields =
             [("key", "k"), ("acl", "public-read"), ("tagging", document), ("file", "bytes")];
-        let found = read(&form(&fields), TYPE).unwrap();
+        let found = read_form(&form(&fields), TYPE).unwrap();
         assert_eq!(text(&found).as_bytes(), form(&fields));
         let (acl, tagging) = (Some("public-read".to_owned()), Some("a%20b=1%262".to_owned()));
         assert_eq!(found.fields, Fields { acl, tagging });
         // What lies behind the file is no field.
-        let found = read(&form(&[("file", "x"), ("tagging", "<Tagging/>")]), TYPE).unwrap();
+        let found = read_form(&form(&[("file", "x"), ("tagging", "<Tagging/>")]), TYPE).unwrap();
         assert_eq!(found.fields, Fields::default());
         assert_eq!(text(&found).as_bytes(), form(&[("file", "x")]));
-        assert!(read(&form(&[("tagging", "<Tagging>"), ("file", "")]), TYPE).is_err());
+        assert!(read_form(&form(&[("tagging", "<Tagging>"), ("file", "")]), TYPE).is_err());
     }
 
     #[test]
@@ -312,11 +397,11 @@ mod tests {
         let fields = [("acl", "private"), ("submit", inner), ("empty", ""), ("file", inner)];
         // It ends with what is between parts, if not on a line of its own.
         let fields = fields.map(|(name, value)| (name, value.trim_end_matches("\r\n--b")));
-        let found = read(&form(&fields), TYPE).unwrap();
+        let found = read_form(&form(&fields), TYPE).unwrap();
         assert_eq!(found.fields.acl.as_deref(), Some("private"));
         assert_eq!(text(&found).as_bytes(), form(&fields));
         for twice in [[("acl", "private"), ("acl", "public-read")], [("k", "1"), ("K", "2")]] {
-            assert!(read(&form(&[&twice[..], &[("file", "")]].concat()), TYPE).is_err());
+            assert!(read_form(&form(&[&twice[..], &[("file", "")]].concat()), TYPE).is_err());
         }
     }
 
@@ -324,7 +409,7 @@ mod tests {
     fn the_name_of_the_file_goes_into_the_key() {
         let with = |key: &str, file: &str| {
             let file = format!("file\"; filename=\"{file}");
-            text(&read(&form(&[("Key", key), (&file, "${filename}")]), TYPE).unwrap())
+            text(&read_form(&form(&[("Key", key), (&file, "${filename}")]), TYPE).unwrap())
         };
         let text = with("a/${filename}", "C:\\x\\cat.png");
         assert!(text.contains("\r\n\r\na/cat.png\r\n"), "{text}");
@@ -332,12 +417,77 @@ mod tests {
         assert!(with("${filename}", "").contains("\r\n\r\n\r\n"));
     }
 
+    /// What a stored form is answered: its status, where the object or the browser is, and the document.
+    fn answered(fields: &[(&str, &str)]) -> (u16, String, String) {
+        let all = [&[("key", "a b/\u{fc}&")][..], fields, &[("file", "x")]].concat();
+        let reply = read_form(&form(&all), TYPE).unwrap().reply;
+        let posted = Posted::default();
+        posted.set("e", &HeaderMap::new());
+        let told = reply.answered(HttpResponse::new(Body::empty()), &posted, ("b", "http://h/b/"));
+        assert_eq!(told.headers()[ETAG], "\"e\"");
+        let location = told.headers()[LOCATION].to_str().unwrap().to_owned();
+        let body = told.body().bytes().unwrap_or_default();
+        (told.status().as_u16(), location, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[test]
+    fn answers_tell_where_the_object_is() {
+        let place = "http://h/b/a%20b/%C3%BC%26".to_owned();
+        for (wanted, status) in [("200", 200), ("204", 204), ("302", 204)] {
+            let told = answered(&[("success_action_status", wanted)]);
+            assert_eq!(told, (status, place.clone(), String::new()), "{wanted}");
+        }
+        let (status, location, document) = answered(&[("success_action_status", "201")]);
+        assert_eq!((status, &location), (201, &place));
+        let inner =
+            "<Bucket>b</Bucket><Key>a b/\u{fc}&amp;</Key><ETag>&quot;e&quot;</ETag></PostResponse>";
+        let wanted = format!("<PostResponse><Location>{place}</Location>{inner}");
+        assert!(document.ends_with(&wanted), "{document}");
+    }
+
+    #[test]
+    fn browsers_are_sent_where_there_is_a_url() {
+        let query = "bucket=b&key=a%20b%2F%C3%BC%26&etag=%22e%22";
+        for (url, before, behind) in [
+            ("http://x/done", "http://x/done?", ""),
+            ("http://x", "http://x?", ""),
+            ("https://x/?a=1", "https://x/?a=1&", ""),
+            ("https://x/?", "https://x/?", ""),
+            ("https://x/\u{fc}?a=1&#there", "https://x/%C3%BC?a=1&", "#there"),
+            ("app://done", "app://done?", ""),
+        ] {
+            let told =
+                answered(&[("success_action_redirect", url), ("success_action_status", "201")]);
+            assert_eq!(told, (303, format!("{before}{query}{behind}"), String::new()), "{url}");
+        }
+        assert_eq!(answered(&[("redirect", "http://x")]).0, 303);
+        for wrong in
+            ["", "nowhere", "/done", "http://a b/", "http://", "mailto:a@b", "http://x/\r\nY: z"]
+        {
+            let told =
+                answered(&[("success_action_redirect", wrong), ("success_action_status", "200")]);
+            assert_eq!(told.0, 200, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn credentials_of_forms_have_a_scope() {
+        let of = |credential: &str| {
+            let fields = [("x-amz-credential", credential), ("x-amz-signature", "s"), ("file", "")];
+            read_form(&form(&fields), TYPE).map(drop).map_err(|it| it.code().as_str().to_owned())
+        };
+        assert_eq!(of("a/20260131/r/s3/aws4_request"), Ok(()));
+        for wrong in ["a/20260131/s3/aws4_request", "a/20260131/r/ec2/aws4_request", "a"] {
+            assert_eq!(of(wrong), Err("AuthorizationQueryParametersError".to_owned()), "{wrong}");
+        }
+    }
+
     #[test]
     fn policies_end_at_a_time_of_iso_8601() {
         let of = |time: &str| {
             let policy = base64(format!("{{\"expiration\": \"{time}\"}}").as_bytes());
             let fields = [("policy", policy.as_str()), ("signature", "x"), ("file", "")];
-            read(&form(&fields), TYPE).map(drop).map_err(|it| it.code().clone())
+            read_form(&form(&fields), TYPE).map(drop).map_err(|it| it.code().clone())
         };
         for good in ["2030-01-31T12:00:00Z", "2030-01-31T12:00:00.000Z"] {
             assert_eq!(of(good), Ok(()), "{good}");
@@ -351,7 +501,7 @@ mod tests {
     #[test]
     fn forms_that_cannot_be() {
         let good = part("key", "k") + &part("file", "x");
-        let of = |text: &str| read(&text.to_owned().into(), TYPE).is_ok();
+        let of = |text: &str| read_form(&text.to_owned().into(), TYPE).is_ok();
         assert!(of(&format!("{good}--b--")) && of(&format!("\r\n{good}--b\r\n")));
         for wrong in ["", "--b", "--b--", "--b\r\n", "--c\r\n", &good[3..], &good[..40], &good] {
             assert!(!of(wrong), "{wrong}");
@@ -363,7 +513,7 @@ mod tests {
         let many: String = (0..=FIELDS_MAX).map(|n| part(&n.to_string(), "")).collect();
         assert!(!of(&format!("{many}{good}--b--")));
         for wrong in ["multipart/form-data", "multipart/form-data; boundary=", "x; boundary=\"\""] {
-            assert!(read(&form(&[("file", "x")]), wrong).is_err(), "{wrong}");
+            assert!(read_form(&form(&[("file", "x")]), wrong).is_err(), "{wrong}");
         }
     }
 }

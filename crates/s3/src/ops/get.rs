@@ -164,6 +164,8 @@ macro_rules! describe {
         $output.e_tag = Some(etag(&view.etag));
         $output.last_modified = Some(time(view.attr.mtime));
         $output.parts_count = wanted.count;
+        // The usual one is not told, as with AWS.
+        $output.storage_class = view.record.class.clone().map(Into::into);
         if !view.record.meta.is_empty() {
             $output.metadata = Some(view.record.meta.clone().into_iter().collect());
         }

@@ -1,11 +1,11 @@
 //! Headers that are kept with an object, and those that are refused by name.
 
-use s3s::dto::{Metadata, Timestamp, TimestampFormat};
+use s3s::dto::{Metadata, StorageClass, Timestamp, TimestampFormat};
 use s3s::{S3ErrorCode, S3Result};
 
 use super::tagging::parse_header;
 use crate::error::refuse;
-use crate::record::{META_MAX, Record, len};
+use crate::record::{META_MAX, Record, STANDARD, is_class, len};
 
 /// Bytes of the other headers that are kept.
 const HEADERS_MAX: usize = 4 << 10;
@@ -22,6 +22,8 @@ pub(crate) struct Kept {
     pub(crate) content_type: Option<String>,
     pub(crate) expires: Option<Timestamp>,
     pub(crate) metadata: Option<Metadata>,
+    /// The storage class; none if that is the usual one.
+    pub(crate) class: Option<String>,
 }
 
 /// The kept headers of an input of `s3s`; all inputs have the same fields.
@@ -35,6 +37,7 @@ macro_rules! kept {
             content_type: $input.content_type.take(),
             expires: $input.expires.take(),
             metadata: $input.metadata.take(),
+            class: $crate::ops::headers::class($input.storage_class.as_ref()),
         }
     };
 }
@@ -64,15 +67,21 @@ macro_rules! refuse_extras {
 }
 pub(crate) use refuse_extras;
 
-/// There is one storage class.
+/// Whether AWS has such a storage class.
+///
+/// # Errors
+/// `InvalidStorageClass`.
 pub(crate) fn check_class(class: Option<&str>) -> S3Result<()> {
-    match class {
-        None | Some("STANDARD") => Ok(()),
-        Some(_) => Err(refuse(
-            S3ErrorCode::InvalidStorageClass,
-            "The storage class you specified is not valid: this gateway has STANDARD only",
-        )),
+    if class.is_none_or(is_class) {
+        return Ok(());
     }
+    let message = "The storage class you specified is not valid";
+    Err(refuse(S3ErrorCode::InvalidStorageClass, message))
+}
+
+/// A storage class as it is kept.
+pub(crate) fn class(named: Option<&StorageClass>) -> Option<String> {
+    named.map(StorageClass::as_str).filter(|it| *it != STANDARD).map(str::to_owned)
 }
 
 impl Kept {
@@ -81,7 +90,7 @@ impl Kept {
     /// # Errors
     /// `MetadataTooLarge`, `InvalidTag`.
     pub(crate) fn record(self, tagging: Option<&str>) -> S3Result<Record> {
-        let mut record = Record::current();
+        let mut record = Record { class: self.class.clone(), ..Record::current() };
         if let Some(text) = tagging {
             record.tags = parse_header(text)?;
         }
@@ -89,7 +98,7 @@ impl Kept {
         Ok(record)
     }
 
-    /// Replaces the headers of a record.
+    /// Replaces the headers of a record, but not its storage class.
     ///
     /// # Errors
     /// `MetadataTooLarge`.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use s3s::dto::{
     CommonPrefix, EncodingType, ListObjectsInput, ListObjectsOutput, ListObjectsV2Input,
-    ListObjectsV2Output, Object as Entry, ObjectStorageClass,
+    ListObjectsV2Output, Object as Entry,
 };
 use s3s::{S3ErrorCode, S3Request, S3Result};
 
@@ -183,7 +183,7 @@ fn split(items: Vec<Told>, url: bool, owners: Option<&Asker>) -> (Vec<Entry>, Ve
                     last_modified: Some(time(view.attr.mtime)),
                     owner: owners.map(|it| owner(it.owner_of(&view.record))),
                     size: Some(size(view.attr.size)),
-                    storage_class: Some(ObjectStorageClass::from_static("STANDARD")),
+                    storage_class: Some(view.record.class().to_owned().into()),
                     checksum_algorithm: view
                         .record
                         .sum

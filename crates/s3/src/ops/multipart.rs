@@ -9,8 +9,8 @@ use millpond_types::meta::object::PARTS_MAX;
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, ChecksumAlgorithm, ChecksumType,
     CopyPartResult, CreateMultipartUploadInput, CreateMultipartUploadOutput, ListPartsInput,
-    ListPartsOutput, Part as PartTold, StorageClass, StreamingBlob, UploadPartCopyInput,
-    UploadPartCopyOutput, UploadPartInput, UploadPartOutput,
+    ListPartsOutput, Part as PartTold, StreamingBlob, UploadPartCopyInput, UploadPartCopyOutput,
+    UploadPartInput, UploadPartOutput,
 };
 use s3s::{S3ErrorCode, S3Request, S3Result};
 
@@ -389,7 +389,7 @@ pub(crate) async fn list(
         next_part_number_marker: Some(last),
         owner: Some(owner(who.owner_of(&record))),
         initiator: Some(initiator(who.owner_of(&record))),
-        storage_class: Some(StorageClass::from_static("STANDARD")),
+        storage_class: Some(record.class().to_owned().into()),
         checksum_algorithm: record.wants.map(|(it, _)| ChecksumAlgorithm::from_static(it.name())),
         checksum_type: record.wants.map(|(_, is_whole)| kind_told(is_whole)),
         ..ListPartsOutput::default()

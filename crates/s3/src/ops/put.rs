@@ -5,6 +5,7 @@ use std::sync::Arc;
 use s3s::dto::{PutObjectInput, PutObjectOutput};
 use s3s::{S3ErrorCode, S3Request, S3Result};
 
+use super::form::Posted;
 use super::headers::{kept, refuse_extras};
 use super::{Answer, told};
 use crate::access::who_asks;
@@ -166,7 +167,7 @@ pub(crate) async fn put_object(
     request: S3Request<PutObjectInput>,
 ) -> Answer<PutObjectOutput> {
     let who = who_asks(&request)?;
-    let S3Request { mut input, headers, trailing_headers, .. } = request;
+    let S3Request { mut input, headers, trailing_headers, extensions, .. } = request;
     refuse_extras!(input);
     if input.write_offset_bytes.is_some() {
         return Err(absent("An append (x-amz-write-offset-bytes)"));
@@ -205,7 +206,11 @@ pub(crate) async fn put_object(
         PutObjectOutput { e_tag: Some(etag(&view.etag)), ..PutObjectOutput::default() };
     tell_sum!(output, &sum);
     output.checksum_type = sum.as_ref().map(sum_type);
-    told(output, word)
+    let answer = told(output, word)?;
+    if let Some(posted) = extensions.get::<Arc<Posted>>() {
+        posted.set(&view.etag, &answer.headers);
+    }
+    Ok(answer)
 }
 
 /// Keys of 1 to 1,024 bytes without a NUL.

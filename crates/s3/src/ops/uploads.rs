@@ -6,7 +6,7 @@ use std::time::Duration;
 use millpond_env::RealClock;
 use s3s::dto::{
     ChecksumAlgorithm, CommonPrefix, ListMultipartUploadsInput, ListMultipartUploadsOutput,
-    MultipartUpload, StorageClass,
+    MultipartUpload,
 };
 use s3s::{S3ErrorCode, S3Request, S3Result};
 
@@ -84,7 +84,7 @@ fn told(upload: &Upload, who: &Asker, url: bool) -> MultipartUpload {
         initiator: Some(initiator(whose)),
         owner: Some(owner(whose)),
         key: Some(encoded(&upload.key, url)),
-        storage_class: Some(StorageClass::from_static("STANDARD")),
+        storage_class: Some(record.class().to_owned().into()),
         upload_id: Some(name(upload.id)),
     }
 }

@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use s3s::dto::{
-    CommonPrefix, ListObjectVersionsInput, ListObjectVersionsOutput, ObjectVersion,
-    ObjectVersionStorageClass,
-};
+use s3s::dto::{CommonPrefix, ListObjectVersionsInput, ListObjectVersionsOutput, ObjectVersion};
 use s3s::{S3ErrorCode, S3Request};
 
 use super::list::{Asked, Told, encoded, is_url, page, page_len};
@@ -30,7 +27,7 @@ fn version(key: String, view: &View, who: &Asker) -> ObjectVersion {
         last_modified: Some(time(view.attr.mtime)),
         owner: Some(owner(who.owner_of(&view.record))),
         size: Some(size(view.attr.size)),
-        storage_class: Some(ObjectVersionStorageClass::from_static("STANDARD")),
+        storage_class: Some(view.record.class().to_owned().into()),
         version_id: Some(NULL.to_owned()),
         ..ObjectVersion::default()
     }
