@@ -32,6 +32,8 @@ const STEP_BITS: u32 = 4;
 /// Small files whose bytes are kept for a read that follows, about, and their bytes at most.
 const CONTENTS: usize = 2048;
 const CONTENTS_BYTES: u64 = 16 << 20;
+/// The user of a request of whom the kernel does not tell.
+const UNTOLD: u32 = u32::MAX;
 /// Names of chunks with a record that are known.
 const NAMES_MAX: usize = 256;
 
@@ -122,6 +124,11 @@ impl Ticket {
         Self { sequence: own.sequence, ..self }
     }
 
+    /// Whether it is on behalf of this user or of root.
+    pub(crate) const fn is_of(&self, uid: u32) -> bool {
+        self.is_of_root() || self.caller.uid == uid
+    }
+
     /// The kernel's number of the request; 0 of what the mount does by itself.
     pub(crate) fn unique(&self) -> u64 {
         self.unique.unwrap_or(0)
@@ -130,6 +137,11 @@ impl Ticket {
     /// Whether it is on behalf of root.
     pub(crate) const fn is_of_root(&self) -> bool {
         self.caller.uid == 0
+    }
+
+    /// The same, or nobody knows: with `-o idmap` the kernel tells of users only when they make something.
+    pub(crate) const fn may_be_of_root(&self) -> bool {
+        self.is_of_root() || self.caller.uid == UNTOLD
     }
 
     /// The number and the hour of the one change that it is for, to be used again with [`Self::named`].

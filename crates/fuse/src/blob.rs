@@ -60,7 +60,7 @@ impl Blob {
         w.u8(flags.iter().enumerate().map(|(bit, set)| u8::from(*set) << bit).sum());
         w.u16(u16::try_from(spec.threads).unwrap_or(u16::MAX));
         // An earlier version passes over bits that it does not know.
-        let flags = [spec.read_ahead, spec.delegations, spec.relatime];
+        let flags = [spec.read_ahead, spec.delegations, spec.relatime, spec.acl, spec.idmap];
         w.u8(flags.iter().enumerate().map(|(bit, set)| u8::from(*set) << bit).sum());
         let Budgets { memory, bandwidth, read_bandwidth, write_bandwidth } = spec.budgets;
         for budget in [memory, bandwidth, read_bandwidth, write_bandwidth] {
@@ -105,6 +105,7 @@ impl Blob {
             let bits = r.u8()?;
             let has = |bit: u8| bits & 1 << bit != 0;
             (spec.read_ahead, spec.delegations, spec.relatime) = (has(0), has(1), has(2));
+            (spec.acl, spec.idmap) = (has(3), has(4));
             let [memory, bandwidth] = [r.u64()?, r.u64()?];
             let [read_bandwidth, write_bandwidth] = [r.u64()?, r.u64()?];
             spec.budgets = Budgets { memory, bandwidth, read_bandwidth, write_bandwidth };
@@ -136,7 +137,7 @@ mod tests {
         let addresses = "127.0.0.1:7440,10.0.0.2:7440".parse().unwrap();
         let mut spec = MountSpec::new(ClientOptions::new(addresses), PathBuf::from("/mnt/x"));
         spec.client.token = "secret".to_owned();
-        spec.apply("mode=relaxed,ro,noexec,nosuid,nowatch,threads=7,timeout=7s,noread_ahead")
+        spec.apply("mode=relaxed,ro,noexec,nosuid,nowatch,threads=7,timeout=7s,noread_ahead,acl")
             .unwrap();
         let cached = "mode=read-only,cache=/a/b,cache_size=3GiB,nopassthrough";
         spec.apply(cached).unwrap();
@@ -160,7 +161,7 @@ mod tests {
         let mut old = bytes[..bytes.len() - cache_bytes].to_vec();
         old[0] = 2;
         let spec = Blob::decode(&old).unwrap().spec;
-        assert_eq!((spec.read_ahead, spec.cache), (false, CacheOptions::default()));
+        assert_eq!((spec.read_ahead, spec.acl, spec.cache), (false, true, CacheOptions::default()));
         let mut old = bytes[..bytes.len() - cache_bytes - 33].to_vec();
         old[0] = 1;
         let spec = Blob::decode(&old).unwrap().spec;

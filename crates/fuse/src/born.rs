@@ -161,6 +161,7 @@ mod tests {
             name,
             kind,
             mode: 0o755,
+            umask: None,
             rdev: 0,
             target,
             exclusive: true,

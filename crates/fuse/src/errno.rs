@@ -8,6 +8,7 @@ use millpond_types::meta::{MetaError, NameError};
 pub(crate) struct Errno(pub(crate) i32);
 
 impl Errno {
+    pub(crate) const EXIST: Self = Self(libc::EEXIST);
     pub(crate) const INVAL: Self = Self(libc::EINVAL);
     pub(crate) const IO: Self = Self(libc::EIO);
     pub(crate) const NODATA: Self = Self(libc::ENODATA);

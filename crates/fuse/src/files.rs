@@ -19,7 +19,7 @@ use millpond_env::{EnvError, RealClock, ShmRegion};
 use millpond_types::Tick;
 use millpond_types::limits::BASES_MAX;
 use millpond_types::meta::{Attr, Filled, Ino, MetaRequest, Timestamp};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::backend::Told;
 use crate::cached::Key;
@@ -507,6 +507,8 @@ pub(crate) struct Files {
     /// Files that are being made without a name.
     making: Mutex<HashSet<Ino>>,
     lanes: Lanes,
+    /// Somebody has given locks back.
+    unlocked: Condvar,
     /// There are numbers that an earlier process left.
     inherits: AtomicBool,
 }
@@ -534,7 +536,8 @@ impl Files {
             journal,
         };
         let (table, untold, making) = (Mutex::new(table), Mutex::default(), Mutex::default());
-        Self { table, untold, making, lanes: Lanes::default(), inherits: AtomicBool::new(false) }
+        let (lanes, unlocked) = (Lanes::default(), Condvar::new());
+        Self { table, untold, making, lanes, unlocked, inherits: AtomicBool::new(false) }
     }
 
     /// Another process goes on with the journal: this one writes to it no more.

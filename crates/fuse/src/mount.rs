@@ -71,6 +71,9 @@ pub enum MountFailure {
     /// FUSE over `io_uring` cannot be had.
     #[error("-o io_uring: {0}")]
     Uring(&'static str),
+    /// The kernel lets nobody choose other owners of files on FUSE.
+    #[error("-o idmap: this kernel has no idmapped mounts of FUSE (Linux 6.12): mount without it")]
+    NoIdmap,
     /// The operating system.
     #[error("{what}: {source}")]
     Os {
@@ -321,6 +324,7 @@ fn open(
         backend,
         remembers,
         mode,
+        acl: spec.acl,
         wake,
         leases,
         device,
@@ -344,6 +348,9 @@ fn serve(
 ) -> Result<Workers, MountFailure> {
     let negotiated = shake_hands(&device, spec)?;
     let terms = Terms { max_write: negotiated.max_write(), granted: negotiated.granted };
+    if spec.idmap && !negotiated.granted.contains(InitFlags::ALLOW_IDMAP) {
+        return Err(MountFailure::NoIdmap);
+    }
     if spec.io_uring {
         if !negotiated.granted.contains(InitFlags::OVER_IO_URING) {
             return Err(MountFailure::Uring(SWITCHED_OFF));
@@ -398,7 +405,7 @@ fn shake_hands(device: &Device, spec: &MountSpec) -> Result<Negotiated, MountFai
     let Received::Request(bytes) = received else { return Err(gone()) };
     let request = Request::decode(bytes, InitFlags::NONE).map_err(|_| gone())?;
     let Operation::Init(offer) = &request.operation else { return Err(gone()) };
-    let mut flags = wishes(spec.mode);
+    let mut flags = wishes(spec);
     if spec.cache.folder.is_some() && spec.cache.passthrough {
         flags = flags.with(InitFlags::PASSTHROUGH);
     }

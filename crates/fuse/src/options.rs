@@ -108,6 +108,10 @@ pub struct MountSpec {
     pub read_ahead: bool,
     /// Directories that it makes are its own until somebody else comes: in close-to-open.
     pub delegations: bool,
+    /// It may be mounted again with other owners of files (`mount_setattr(2)`).
+    pub idmap: bool,
+    /// Access control lists are kept, and the kernel checks them.
+    pub acl: bool,
     /// Requests come over `io_uring`. Such a mount ends with its process.
     pub io_uring: bool,
     /// What it may use.
@@ -147,6 +151,8 @@ impl MountSpec {
             watch: true,
             read_ahead: true,
             delegations: true,
+            idmap: false,
+            acl: false,
             io_uring: false,
             budgets: Budgets::default(),
             cache: CacheOptions::default(),
@@ -185,6 +191,9 @@ impl MountSpec {
                 ("nodelegations", None) => {
                     (self.delegations, asks_for_delegations) = (false, false);
                 }
+                ("idmap", None) => self.idmap = true,
+                ("acl", None) => self.acl = true,
+                ("noacl", None) => self.acl = false,
                 ("io_uring", None) => self.io_uring = true,
                 ("journal", Some("off")) => self.journal = false,
                 ("threads", Some(count)) => {
@@ -210,7 +219,7 @@ impl MountSpec {
                     let known = "mode=NAME, ro, rw, allow_other, noallow_other, suid, nosuid, dev, \
                                  nodev, exec, noexec, noatime, relatime, watch, nowatch, threads=N, timeout=TIME, memory=SIZE, bandwidth=RATE, \
                                  read_bandwidth=RATE, write_bandwidth=RATE, read_ahead, noread_ahead, \
-                                 delegations, nodelegations, \
+                                 delegations, nodelegations, acl, noacl, idmap, \
                                  cache=FOLDER, cache_size=SIZE, passthrough, nopassthrough, io_uring";
                     let fix = format!("is no option of a mount: use {known}");
                     return Err(OptionError { option: option.to_owned(), fix });
@@ -247,7 +256,9 @@ mod tests {
         spec.apply("mode=strict,ro,noexec,threads=3,timeout=1.5m,").unwrap();
         assert_eq!(spec.timeout, Duration::from_secs(90));
         assert_eq!((spec.mode, spec.threads), (Mode::Strict, 3));
-        assert!(spec.is_read_only() && spec.noexec);
+        assert!(spec.is_read_only() && spec.noexec && !spec.acl);
+        spec.apply("acl").unwrap();
+        assert!(spec.acl);
         for (wrong, part) in [
             ("mode=lax", "close-to-open"),
             ("threads=0", "1 to 63"),

@@ -8,7 +8,7 @@ use millpond_types::meta::object::{
     UploadRecord, Wanted, WhenFull, Whole,
 };
 use millpond_types::meta::{
-    After, Answered, Attr, Caller, Changed, Content, ContentRecord, CounterRecord, Create,
+    Acl, After, Answered, Attr, Caller, Changed, Content, ContentRecord, CounterRecord, Create,
     Delegation, DirEntry, DirTimes, Entry, EntryRecord, Extend, FileKind, FileLock, Filled,
     GarbageRecord, HeldLock, Hollow, Ino, InodeRecord, Layout, LockKind, LockSpace, LocksRecord,
     Marks, MetaError, MetaNews, MetaOp, MetaReply, MetaRequest, MetaWatch, Name, OrphanRecord,
@@ -92,6 +92,7 @@ fn changes() -> Vec<MetaOp> {
         name: name("a"),
         kind: FileKind::Symlink,
         mode: 0o644,
+        umask: None,
         rdev: 7,
         target: b"/x/y".to_vec(),
         exclusive: true,
@@ -102,7 +103,8 @@ fn changes() -> Vec<MetaOp> {
     let (value, mode) = (b"value".to_vec(), XattrMode::Replace);
     let promised = PromisedFile { ino: Ino(4097), at: TIME, written: TIME, bytes: vec![7; 90] };
     let (kind, target) = (FileKind::Regular, Vec::new());
-    let file = Create { kind, target, promised: Some(promised), ..create.clone() };
+    let umask = Some(0o22);
+    let file = Create { kind, target, umask, promised: Some(promised), ..create.clone() };
     vec![
         MetaOp::TakeNumbers { count: 1024 },
         MetaOp::Create(create),
@@ -135,7 +137,7 @@ fn changes() -> Vec<MetaOp> {
         MetaOp::Unlink { parent, name: name("u"), of: Some(ino) },
         MetaOp::RemoveDir { parent, name: name("d") },
         MetaOp::Rename(rename),
-        MetaOp::SetXattr(Setxattr { ino, name: xattr("user.a"), value, mode }),
+        MetaOp::SetXattr(Setxattr { ino, name: xattr("user.a"), value, mode, drops_set_gid: true }),
         MetaOp::RemoveXattr { ino, name: xattr("user.a") },
         MetaOp::SetLock { ino, lock: LOCK },
         MetaOp::SetQuota { dir: ino, limits: LIMITS },
@@ -319,7 +321,7 @@ fn objects() -> Vec<ObjectOp> {
         replaces: Some(Ino(8)),
     };
     vec![
-        ObjectOp::Nameless { parent: Ino::ROOT, ino, mode: 0o600, replicas: 2 },
+        ObjectOp::Nameless { parent: Ino::ROOT, ino, mode: 0o600, replicas: 2, umask: None },
         ObjectOp::Put(put),
         ObjectOp::Put(named),
         ObjectOp::Put(filled),
@@ -475,6 +477,17 @@ fn records() -> Vec<Vec<u8>> {
     sealed.into_iter().map(|bytes| bytes[..bytes.len() - 4].to_vec()).collect()
 }
 
+/// Access control lists behind a mode.
+fn lists() -> Vec<Vec<u8>> {
+    let minimal = Acl::from_mode(0o751).to_bytes();
+    // The entry of a user after the owner's, and a mask before others'.
+    let user: [u8; 8] = [2, 0, 7, 0, 0xe8, 3, 0, 0];
+    let mask: [u8; 8] = [0x10, 0, 5, 0, 0xff, 0xff, 0xff, 0xff];
+    let long = [&minimal[..12], &user, &minimal[12..20], &mask, &minimal[20..]].concat();
+    let mode = 0o664_u16.to_le_bytes();
+    [minimal, long].into_iter().map(|list| [&mode[..], &list].concat()).collect()
+}
+
 /// Seeds of the targets.
 fn watches() -> Vec<Vec<u8>> {
     let changes = vec![(9, Changed::Inode(Ino(5))), (10, Changed::Name(Ino::ROOT, name("a")))];
@@ -493,6 +506,7 @@ fn watches() -> Vec<Vec<u8>> {
 
 pub(crate) fn all() -> Vec<Seeds> {
     vec![
+        ("meta_acl", lists()),
         ("meta_request", requests()),
         ("meta_reply", replies()),
         ("meta_watch", watches()),

@@ -6,6 +6,7 @@ use millpond_types::meta::{
 };
 use millpond_types::wire::Record;
 
+use crate::acl;
 use crate::content;
 use crate::error::Failed;
 use crate::permit;
@@ -61,6 +62,9 @@ pub(crate) async fn set(
     let mut times = None;
     if attr.is_dir() {
         times = dir_times(view, attr, set.mtime.map(time)).await?;
+    }
+    if set.mode.is_some() {
+        acl::chmod(view, &record).await?;
     }
     view.put_inode(&mut record)?;
     Ok(MetaReply::Attr(with_times(record.attr, times)))

@@ -16,6 +16,7 @@ use crate::session::{ORPHAN_BYTES_MAX, living};
 use crate::trash;
 use crate::view::{View, opened};
 use crate::volume::Volume;
+use crate::xattr::{self, XATTRS_AT_ONCE};
 
 /// Orphans looked at in one go.
 const ORPHANS_MAX: usize = 1000;
@@ -78,10 +79,8 @@ async fn forget_one(view: &View, ino: Ino) -> Result<(), Failed> {
         view.discard_bytes(&record.attr).await?;
         view.charge(record.quota, ino, Charge::of(&record).back()).await?;
         if record.xattrs > 0 {
-            let all = KeyRange::prefix(&keys::xattrs(ino));
-            for (key, _) in view.txn.range_all(&all, RangeOptions::default()).await? {
-                view.txn.delete(&key)?;
-            }
+            // Where there were more, they have gone before.
+            let _ = xattr::remove_some(view, ino).await?;
         }
         if record.attr.is_dir() {
             view.txn.delete(&keys::times(ino))?;
@@ -211,6 +210,11 @@ impl Volume {
         }
         if record.quota == ino {
             quota::forget(self, ino).await?;
+        }
+        if usize::from(record.xattrs) > XATTRS_AT_ONCE {
+            let remove =
+                |txn| async move { xattr::remove_some(&View::new(txn, self.now()), ino).await };
+            while self.store.transact(remove).await? {}
         }
         self.forget(&[ino]).await
     }

@@ -220,6 +220,7 @@ pub(crate) async fn put(
         name: name.clone(),
         kind: FileKind::Regular,
         mode: put.mode,
+        umask: None,
         rdev: 0,
         target: Vec::new(),
         exclusive: false,

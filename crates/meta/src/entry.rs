@@ -5,6 +5,7 @@ use millpond_types::meta::{
     MetaError, MetaReply, Name, Removed,
 };
 
+use crate::acl;
 use crate::delegation;
 use crate::error::{Failed, VolumeError};
 use crate::object;
@@ -67,38 +68,12 @@ pub(crate) async fn create(
     object::may_name(&parent, &create.name, create.kind)?;
     is_promised_right(view, caller, create).await?;
     let is_dir = create.kind == FileKind::Directory;
-    let is_device = matches!(create.kind, FileKind::CharDevice | FileKind::BlockDevice);
-    let (gid, mode) = permit::inherit(caller, &parent.attr, is_dir, create.mode);
-    let has_bytes = create.kind == FileKind::Regular;
-    if has_bytes {
+    if create.kind == FileKind::Regular {
         fresh.is_placed()?;
     }
-    let promised = create.promised.as_ref();
-    let born = promised.map_or(view.now, |promised| promised.at);
-    let written = promised.map_or(view.now, |promised| promised.written);
-    let bytes = promised.map_or(&[][..], |promised| &promised.bytes);
-    let attr = Attr {
-        ino: Ino(fresh.id),
-        kind: create.kind,
-        mode,
-        uid: caller.uid,
-        gid,
-        nlink: if is_dir { 2 } else { 1 },
-        rdev: if is_device { create.rdev } else { 0 },
-        size: (create.target.len() + bytes.len()) as u64,
-        atime: born,
-        mtime: written,
-        ctime: written.max(born),
-        btime: born,
-        data: fresh.id,
-        chunks: (!has_bytes).then_some(fresh.id),
-        is_shared: false,
-        solid: 0,
-        cuts: 0,
-        layout: if has_bytes { fresh.layout } else { Layout::NONE },
-        parent: create.parent,
-        version: 0,
-    };
+    let (gid, mode) = permit::inherit(caller, &parent.attr, is_dir, create.mode);
+    let inherited = acl::inherit(view, &parent, (create.kind, create.umask), mode).await?;
+    let attr = Attr { uid: caller.uid, gid, mode: inherited.mode, ..made(view, create, fresh) };
     let quota = parent.quota;
     let keep_s = if is_dir { parent.keep_s } else { 0 };
     let marks = Marks { objects: is_dir && parent.marks.objects, ..Marks::default() };
@@ -106,9 +81,10 @@ pub(crate) async fn create(
     let delegated = delegation::wanted(view, &parent, create).await?;
     let mut record = InodeRecord { attr, target, xattrs: 0, quota, keep_s, marks, delegated };
     view.charge(quota, attr.ino, Charge::of(&record)).await?;
+    inherited.put(view, &mut record)?;
     view.put_inode(&mut record)?;
-    if !bytes.is_empty() {
-        view.put_stored(&record.attr, bytes.to_vec())?;
+    if let Some(promised) = create.promised.as_ref().filter(|promised| !promised.bytes.is_empty()) {
+        view.put_stored(&record.attr, promised.bytes.clone())?;
     }
     view.put_entry(&parent, &create.name, EntryRecord { ino: attr.ino, kind: attr.kind })?;
     if is_dir {
@@ -121,6 +97,39 @@ pub(crate) async fn create(
         return Ok(MetaReply::Delegated(record.attr));
     }
     Ok(MetaReply::Entry(Entry { attr: record.attr, created: true }))
+}
+
+/// The attributes of what is made, which is root's so far.
+fn made(view: &View, create: &Create, fresh: Fresh) -> Attr {
+    let is_dir = create.kind == FileKind::Directory;
+    let is_device = matches!(create.kind, FileKind::CharDevice | FileKind::BlockDevice);
+    let has_bytes = create.kind == FileKind::Regular;
+    let promised = create.promised.as_ref();
+    let born = promised.map_or(view.now, |promised| promised.at);
+    let written = promised.map_or(view.now, |promised| promised.written);
+    let bytes = promised.map_or(0, |promised| promised.bytes.len());
+    Attr {
+        ino: Ino(fresh.id),
+        kind: create.kind,
+        mode: create.mode,
+        uid: 0,
+        gid: 0,
+        nlink: if is_dir { 2 } else { 1 },
+        rdev: if is_device { create.rdev } else { 0 },
+        size: (create.target.len() + bytes) as u64,
+        atime: born,
+        mtime: written,
+        ctime: written.max(born),
+        btime: born,
+        data: fresh.id,
+        chunks: (!has_bytes).then_some(fresh.id),
+        is_shared: false,
+        solid: 0,
+        cuts: 0,
+        layout: if has_bytes { fresh.layout } else { Layout::NONE },
+        parent: create.parent,
+        version: 0,
+    }
 }
 
 /// A symbolic link has a target (symlink(2): an empty one is no name), nothing else has.

@@ -1,7 +1,7 @@
 //! The file namespace: inodes, names and their rules, over the transactional store.
 //!
 //! Reading order: [`Volume`] (what a meta executes), `view` (records read and written in one
-//! transaction), then the operations: `attr`, `content` (bytes in the store), `share` (chunks of several files), `entry` (make, link, remove), `rename`, `dir`, `xattr`,
+//! transaction), then the operations: `attr`, `content` (bytes in the store), `share` (chunks of several files), `entry` (make, link, remove), `rename`, `dir`, `xattr`, `acl`,
 //! `lock`, `quota`, `trash`, `object` (files by the keys of S3); `permit` (who may do what), `ids` (numbers of new inodes), `session` (mounts), `delegation` (directories that a mount has to itself),
 //! `collect` (what nobody can reach any more), `feed` (changes, for mounts that keep what they were told);
 //! `records`, `check`, `order`, `seen` and `finding` (whether all of this holds in a volume), `repair` (what to do when
@@ -27,6 +27,7 @@
 //!
 //! Absent on purpose: detection of deadlocks (`lock` says why), bytes in chunks (crate `client`), caches, sockets, threads.
 
+mod acl;
 mod attr;
 mod check;
 mod collect;

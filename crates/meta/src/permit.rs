@@ -10,7 +10,8 @@ pub(crate) const WRITE: u16 = 2;
 pub(crate) const READ: u16 = 4;
 
 const SET_UID: u16 = 0o4000;
-const SET_GID: u16 = 0o2000;
+/// Runs with the rights of its group; of a directory, gives its group.
+pub(crate) const SET_GID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
 const STICKY: u16 = 0o1000;
 
@@ -103,6 +104,12 @@ pub(crate) fn set_attr(caller: &Caller, attr: &Attr, set: SetAttr) -> Result<Set
         set.mode = Some(without_set_ids(mode));
     }
     Ok(set)
+}
+
+/// Whether an access control list that the caller sets takes the set-group-id bit away, as a mode
+/// that the caller sets does.
+pub(crate) fn drops_set_gid(caller: &Caller, attr: &Attr) -> bool {
+    !is_free(caller) && !caller.is_in_group(attr.gid)
 }
 
 /// Without the group's execute bit, the set-group-id bit means mandatory locking, and stays.

@@ -140,6 +140,7 @@ pub(crate) async fn clone(
         name: wanted.name.clone(),
         kind: FileKind::Regular,
         mode: source.mode & 0o777,
+        umask: None,
         rdev: 0,
         target: Vec::new(),
         exclusive: true,

@@ -196,9 +196,9 @@ impl Volume {
             | MetaOp::Reserve(_)
             | MetaOp::PutFile(_)
             | MetaOp::Clone(_)
-            | MetaOp::Unshare { .. } => self.fresh_id().await,
+            | MetaOp::Unshare { .. }
+            | MetaOp::Rename(Rename { whiteout: true, .. }) => self.fresh_id().await,
             MetaOp::SetAttr { set, .. } if set.size == Some(0) => self.fresh_id().await,
-            MetaOp::Rename(Rename { whiteout: true, .. }) => self.fresh_id().await,
             MetaOp::Object(ObjectOp::Nameless { ino, .. }) => {
                 let taken = self.ids.is_taken(&self.store, ino.0).await?;
                 if taken { Ok(ino.0) } else { Err(MetaError::Invalid.into()) }

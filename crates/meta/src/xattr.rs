@@ -2,13 +2,17 @@
 
 use millpond_store::{KeyRange, RangeOptions};
 use millpond_types::meta::{
-    Attr, Caller, FileKind, Ino, MetaError, MetaReply, Setxattr, XATTRS_MAX, XattrMode, XattrName,
-    keys,
+    AclKind, Attr, Caller, FileKind, Ino, InodeRecord, MetaError, MetaReply, Setxattr, XATTRS_MAX,
+    XattrMode, XattrName, keys,
 };
 
+use crate::acl;
 use crate::error::Failed;
 use crate::permit;
 use crate::view::View;
+
+/// Attributes that are read or removed at a time: values come along, and a transaction is small.
+pub(crate) const XATTRS_AT_ONCE: usize = 50;
 
 /// Whether the caller may use attributes of this class (xattr(7)).
 fn may(caller: &Caller, attr: &Attr, name: &XattrName, wanted: u16) -> Result<(), MetaError> {
@@ -23,6 +27,10 @@ fn may(caller: &Caller, attr: &Attr, name: &XattrName, wanted: u16) -> Result<()
             _ => hidden(),
         };
     }
+    let owns = caller.uid == attr.uid;
+    if wanted == permit::WRITE && owns && AclKind::of(name.as_bytes()).is_some() {
+        return Ok(());
+    }
     let is_trusted = name.as_bytes().starts_with(b"trusted.");
     if caller.uid == 0 || wanted == permit::READ && !is_trusted {
         return Ok(());
@@ -30,25 +38,50 @@ fn may(caller: &Caller, attr: &Attr, name: &XattrName, wanted: u16) -> Result<()
     hidden()
 }
 
+/// Whether an attribute is there as it must be.
+pub(crate) fn expect(mode: XattrMode, there: bool) -> Result<(), MetaError> {
+    match mode {
+        XattrMode::Create if there => Err(MetaError::Exists),
+        XattrMode::Replace if !there => Err(MetaError::NoData),
+        _ => Ok(()),
+    }
+}
+
+/// Writes an attribute that is there or not, or removes it, and counts that; the inode's record is
+/// put after that.
+pub(crate) fn put(
+    view: &View,
+    record: &mut InodeRecord,
+    (key, there): (&[u8], bool),
+    value: Option<&[u8]>,
+) -> Result<(), Failed> {
+    match (value, there) {
+        (Some(_), false) if usize::from(record.xattrs) >= XATTRS_MAX => {
+            return Err(MetaError::NoSpace.into());
+        }
+        (Some(_), false) => record.xattrs += 1,
+        (None, true) => record.xattrs = record.xattrs.saturating_sub(1),
+        _ => {}
+    }
+    match value {
+        Some(value) => view.txn.put(key, value)?,
+        None => view.txn.delete(key)?,
+    }
+    Ok(())
+}
+
 /// Sets an attribute.
 pub(crate) async fn set(view: &View, caller: &Caller, set: &Setxattr) -> Result<MetaReply, Failed> {
     let mut record = view.inode(set.ino).await?;
     may(caller, &record.attr, &set.name, permit::WRITE)?;
+    if let Some(kind) = AclKind::of(set.name.as_bytes()) {
+        return acl::set(view, caller, (set, kind), record).await;
+    }
     let key = keys::xattr(set.ino, &set.name);
     let there = view.txn.get(&key).await?.is_some();
-    match set.mode {
-        XattrMode::Create if there => return Err(MetaError::Exists.into()),
-        XattrMode::Replace if !there => return Err(MetaError::NoData.into()),
-        _ => {}
-    }
-    if !there {
-        if usize::from(record.xattrs) >= XATTRS_MAX {
-            return Err(MetaError::NoSpace.into());
-        }
-        record.xattrs += 1;
-    }
+    expect(set.mode, there)?;
+    put(view, &mut record, (&key, there), Some(&set.value))?;
     record.attr.ctime = view.now;
-    view.txn.put(&key, set.value.as_slice())?;
     view.put_inode(&mut record)?;
     Ok(MetaReply::Done)
 }
@@ -73,10 +106,26 @@ pub(crate) async fn list(view: &View, ino: Ino) -> Result<MetaReply, Failed> {
         return Ok(MetaReply::Xattrs(Vec::new()));
     }
     let prefix = keys::xattrs(ino);
-    let options = RangeOptions { snapshot: true, ..RangeOptions::limit(XATTRS_MAX) };
-    let found = view.txn.range_all(&KeyRange::prefix(&prefix), options).await?;
+    let options = RangeOptions { snapshot: true, ..RangeOptions::limit(XATTRS_AT_ONCE) };
     let name = |(key, _): &(Vec<u8>, _)| XattrName::new(key.strip_prefix(prefix.as_slice())?).ok();
-    Ok(MetaReply::Xattrs(found.iter().filter_map(name).take(XATTRS_MAX).collect()))
+    let (mut names, mut more) = (Vec::new(), Some(KeyRange::prefix(&prefix)));
+    while let Some(range) = more.filter(|_| names.len() < XATTRS_MAX) {
+        let page = view.txn.range(&range, options).await?;
+        names.extend(page.entries.iter().filter_map(name));
+        more = page.rest;
+    }
+    names.truncate(XATTRS_MAX);
+    Ok(MetaReply::Xattrs(names))
+}
+
+/// Removes some attributes of an inode that goes; whether there are more.
+pub(crate) async fn remove_some(view: &View, ino: Ino) -> Result<bool, Failed> {
+    let all = KeyRange::prefix(&keys::xattrs(ino));
+    let page = view.txn.range(&all, RangeOptions::limit(XATTRS_AT_ONCE)).await?;
+    for (key, _) in page.entries {
+        view.txn.delete(&key)?;
+    }
+    Ok(page.rest.is_some())
 }
 
 /// Removes an attribute.
@@ -92,9 +141,8 @@ pub(crate) async fn remove(
     if view.txn.get(&key).await?.is_none() {
         return Err(MetaError::NoData.into());
     }
-    record.xattrs = record.xattrs.saturating_sub(1);
+    put(view, &mut record, (&key, true), None)?;
     record.attr.ctime = view.now;
-    view.txn.delete(&key)?;
     view.put_inode(&mut record)?;
     Ok(MetaReply::Done)
 }

@@ -229,6 +229,7 @@ impl Volume {
                     name,
                     kind: FileKind::Regular,
                     mode: options.mode & 0o7777,
+                    umask: None,
                     rdev: 0,
                     target: Vec::new(),
                     exclusive: options.exclusive,
@@ -389,9 +390,18 @@ impl Volume {
     pub fn mkdir(&self, path: impl AsRef<Path>, mode: u16) -> Result<(), ClientError> {
         let (parent, name) = self.metas().entry(path.as_ref())?;
         let (kind, mode, target) = (FileKind::Directory, mode & 0o7777, Vec::new());
-        let (rdev, exclusive, promised, delegate) = (0, true, None, None);
-        let create =
-            Create { parent, name, kind, mode, rdev, target, exclusive, promised, delegate };
+        let create = Create {
+            parent,
+            name,
+            kind,
+            mode,
+            umask: None,
+            rdev: 0,
+            target,
+            exclusive: true,
+            promised: None,
+            delegate: None,
+        };
         self.change(path.as_ref(), MetaOp::Create(create))
     }
 

@@ -331,7 +331,7 @@ impl Volume {
         let ino = self.number()?;
         // Known to be open before it is there: no meta collects it between.
         self.metas().note_open(ino);
-        let op = ObjectOp::Nameless { parent: Ino::ROOT, ino, mode: MODE, replicas };
+        let op = ObjectOp::Nameless { parent: Ino::ROOT, ino, mode: MODE, replicas, umask: None };
         let made = self.metas().attr_at("a file without a name", MetaOp::Object(op));
         let file = made.map(|attr| {
             let text = format!("inode {ino}, without a name");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use millpond_env::RealClock;
 use millpond_types::Tick;
-use millpond_types::meta::{Attr, Ino, MetaOp, Timestamp};
+use millpond_types::meta::{AclKind, Attr, Ino, MetaOp, Timestamp, XattrName};
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 
@@ -16,7 +16,7 @@ use crate::recent;
 
 /// Directories that are remembered: some 4 MiB.
 const DIRS_MAX: usize = 1 << 14;
-/// How long attributes are believed: as long as a kernel does that hears of no changes.
+/// How long attributes, and lists, are believed: as long as a kernel does that hears of no changes.
 const ATTR_BELIEVED: Duration = Duration::from_hours(1);
 /// How long it is believed that no quota counts: one may come while a directory is empty.
 const FREE_BELIEVED: Duration = Duration::from_secs(10);
@@ -29,8 +29,12 @@ pub(crate) struct Dirs {
     attrs: Cache<u64, (Attr, Tick)>,
     /// Whether no quota counts in a directory, and since when that is known.
     free: Cache<u64, (bool, Tick)>,
+    /// Whether a directory has no default access control list, and since when that is known.
+    listless: Cache<u64, (bool, Tick)>,
     /// How often this mount began or ended to change one by way of a meta.
     changes: AtomicU64,
+    /// The same of default lists alone.
+    list_changes: AtomicU64,
     /// When something was moved to another directory last.
     moved: Mutex<Option<Tick>>,
 }
@@ -38,7 +42,9 @@ pub(crate) struct Dirs {
 impl Default for Dirs {
     fn default() -> Self {
         let (attrs, free) = (recent::shared(DIRS_MAX), recent::shared(DIRS_MAX));
-        Self { attrs, free, changes: AtomicU64::new(0), moved: Mutex::default() }
+        let (listless, moved) = (recent::shared(DIRS_MAX), Mutex::default());
+        let (changes, list_changes) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { attrs, free, listless, changes, list_changes, moved }
     }
 }
 
@@ -53,6 +59,12 @@ impl Dirs {
     pub(crate) fn is_free(&self, dir: Ino) -> Option<bool> {
         let (free, at) = self.free.get(&dir.0)?;
         (RealClock::tick().since(at) < FREE_BELIEVED).then_some(free)
+    }
+
+    /// Whether a directory has no default access control list, if that is known.
+    pub(crate) fn is_listless(&self, dir: Ino) -> Option<bool> {
+        let (listless, at) = self.listless.get(&dir.0)?;
+        (RealClock::tick().since(at) < ATTR_BELIEVED).then_some(listless)
     }
 
     /// Whether promises can be made in a directory, if that is known: no quota refuses them, and files get the group
@@ -85,6 +97,32 @@ impl Dirs {
         }
     }
 
+    /// Changes of default lists so far: take it before a meta is asked.
+    pub(crate) fn list_changes(&self) -> u64 {
+        self.list_changes.load(Ordering::Acquire)
+    }
+
+    /// A meta that was asked after so many changes of lists says whether a directory has no default
+    /// access control list.
+    pub(crate) fn note_listless(&self, dir: Ino, listless: bool, changes: u64) {
+        self.keep_listless(dir, (listless, RealClock::tick()), changes);
+    }
+
+    fn keep_listless(&self, dir: Ino, known: (bool, Tick), changes: u64) {
+        self.listless.insert(dir.0, known);
+        if self.list_changes() != changes {
+            let _ = self.listless.remove(&dir.0);
+        }
+    }
+
+    /// A directory was made, after so many changes of lists, in another that nobody else changes: a
+    /// default list is here as there.
+    pub(crate) fn note_list_of_made(&self, parent: Ino, dir: Ino, changes: u64) {
+        if let Some(known) = self.listless.get(&parent.0) {
+            self.keep_listless(dir, known, changes);
+        }
+    }
+
     /// A directory was made in another: a quota that counts there counts here.
     pub(crate) fn note_made(&self, parent: Ino, attr: Attr, changes: u64) {
         self.note(attr, changes);
@@ -114,6 +152,16 @@ impl Dirs {
         let _ = self.attrs.remove(&dir.0);
     }
 
+    /// A directory's extended attribute is set or removed. Directories that were made in it
+    /// meanwhile have the list that it had or has: which of them is not known.
+    fn forget_list(&self, dir: Ino, name: &XattrName) {
+        self.forget(dir);
+        if AclKind::of(name.as_bytes()) == Some(AclKind::Default) {
+            self.list_changes.fetch_add(1, Ordering::AcqRel);
+            self.listless.clear();
+        }
+    }
+
     fn forget_all(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
         self.attrs.clear();
@@ -124,8 +172,9 @@ impl Dirs {
         match op {
             MetaOp::Create(create) => self.forget(create.parent),
             MetaOp::Link { parent, .. } | MetaOp::Unlink { parent, .. } => self.forget(*parent),
-            MetaOp::SetAttr { ino, .. } | MetaOp::RemoveXattr { ino, .. } => self.forget(*ino),
-            MetaOp::SetXattr(set) => self.forget(set.ino),
+            MetaOp::SetAttr { ino, .. } => self.forget(*ino),
+            MetaOp::RemoveXattr { ino, name } => self.forget_list(*ino, name),
+            MetaOp::SetXattr(set) => self.forget_list(set.ino, &set.name),
             // Which directory goes is not said, but it has no names, and nobody makes more.
             MetaOp::RemoveDir { .. } => self.forget_all(),
             MetaOp::Rename(rename) => {
@@ -175,5 +224,26 @@ mod tests {
         assert!(dirs.attr(parent).is_none(), "it was asked for before the unlink");
         dirs.passes(&MetaOp::SetQuota { dir: child, limits: QuotaLimits::default() });
         assert_eq!(dirs.takes_promises(child), None);
+    }
+
+    #[test]
+    fn a_directory_has_the_default_list_of_the_one_it_was_made_in_until_another_is_set() {
+        let dirs = Dirs::default();
+        let (parent, child) = (Ino(5), Ino(6));
+        let before = dirs.list_changes();
+        dirs.note_list_of_made(parent, child, before);
+        assert_eq!(dirs.is_listless(child), None);
+        dirs.note_listless(parent, true, before);
+        dirs.note_list_of_made(parent, child, before);
+        let remove = |name| dirs.passes(&MetaOp::RemoveXattr { ino: parent, name });
+        remove(AclKind::Access.name());
+        assert_eq!(dirs.is_listless(child), Some(true));
+        remove(AclKind::Default.name());
+        assert_eq!((dirs.is_listless(parent), dirs.is_listless(child)), (None, None));
+        dirs.note_listless(parent, true, before);
+        assert_eq!(dirs.is_listless(parent), None, "it was asked for before");
+        dirs.note_listless(parent, true, dirs.list_changes());
+        dirs.note_list_of_made(parent, child, before);
+        assert_eq!(dirs.is_listless(child), None, "it was made before");
     }
 }

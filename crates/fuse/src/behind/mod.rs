@@ -145,14 +145,15 @@ fn waits<'o>(op: &'o MetaOp, behind: &Behind) -> Waits<'o> {
         | MetaOp::Return { .. }
         | MetaOp::TakeNumbers { .. } => Waits::Nothing,
         MetaOp::SetAttr { ino, .. }
-        | MetaOp::GetXattr { ino, .. }
-        | MetaOp::ListXattr { ino }
         | MetaOp::RemoveXattr { ino, .. }
         | MetaOp::GetLock { ino, .. }
         | MetaOp::SetLock { ino, .. }
         | MetaOp::GetAttr { ino }
         | MetaOp::Content { ino } => Waits::Inode(*ino),
-        MetaOp::GetQuota { ino } => Waits::File(*ino),
+        // Names in a directory change nothing of these.
+        MetaOp::GetQuota { ino } | MetaOp::GetXattr { ino, .. } | MetaOp::ListXattr { ino } => {
+            Waits::File(*ino)
+        }
         // With attributes, the lengths of all files in it count.
         MetaOp::ReadDir(page) if !page.attrs => Waits::Inode(page.dir),
         MetaOp::Extend(extend) => Waits::Inode(extend.ino),

@@ -25,6 +25,7 @@ fn create(text: &str, ino: Ino) -> MetaRequest {
         name: name(text),
         kind,
         mode,
+        umask: None,
         rdev,
         target,
         exclusive,

@@ -203,6 +203,12 @@ impl Table {
     fn lockers_of(&self, ino: Ino) -> impl Iterator<Item = &Locker> {
         self.lockers.get(&ino).into_iter().flatten()
     }
+
+    fn is_being_unlocked(&self, ino: Ino, owner: &Owner, time: Duration) -> bool {
+        let now = RealClock::tick();
+        let closes = |it: &Locker| it.closing.is_some_and(|at| now.since(at) < time);
+        self.lockers_of(ino).any(|it| closes(it) && !it.owner.has_number_of(owner))
+    }
 }
 
 /// What an owner may have had before it asked for more.
@@ -269,6 +275,8 @@ impl Files {
             table.unlocked(ino, owner, bytes);
             table.note(&Entry::UnlockedBytes { ino, owner: *owner, bytes });
         }
+        drop(table);
+        self.unlocked.notify_all();
     }
 
     /// A descriptor of a handle is being closed.
@@ -281,10 +289,20 @@ impl Files {
 
     /// Whether somebody else's handle that has locks may have been closed within this time.
     pub(crate) fn is_being_unlocked(&self, ino: Ino, owner: &Owner, time: Duration) -> bool {
-        let now = RealClock::tick();
-        let closes = |it: &Locker| it.closing.is_some_and(|at| now.since(at) < time);
-        let table = self.table.lock();
-        table.lockers_of(ino).any(|it| closes(it) && !it.owner.has_number_of(owner))
+        self.table.lock().is_being_unlocked(ino, owner, time)
+    }
+
+    /// Waits until no such handle is being closed any more, so long at most.
+    pub(crate) fn await_closes(&self, ino: Ino, owner: &Owner, time: Duration) {
+        let until = RealClock::tick().plus(time);
+        let mut table = self.table.lock();
+        loop {
+            let left = until.since(RealClock::tick());
+            if left.is_zero() || !table.is_being_unlocked(ino, owner, time) {
+                return;
+            }
+            self.unlocked.wait_for(&mut table, left);
+        }
     }
 
     /// Whether somebody of this number may have locks of a file.
@@ -329,6 +347,8 @@ impl Files {
             table.locker_gone(ino, owner);
             table.note(&Entry::Unlocked { ino, owner: *owner });
         }
+        drop(table);
+        self.unlocked.notify_all();
     }
 
     /// The locks of a number could not be given back, and are nobody's: those through one handle, or all.

@@ -82,6 +82,7 @@ impl Fs {
         let set = wanted(args);
         let known = self.time_of_write(ino, &set).or_else(|| self.time_of_gone(ino, &set));
         if let Some(attr) = known.or_else(|| self.promise_time(ino, set)) {
+            let attr = self.without_names(attr);
             self.send_attr(Told { attr, version: 0 }, send);
             return Ok(());
         }
@@ -143,6 +144,12 @@ impl Fs {
         self.files().note_untold(ino);
         self.wake.wake();
         Some(attr)
+    }
+
+    /// Attributes of a file whose only name goes with a promise: who has it open sees that at once.
+    pub(super) fn without_names(&self, attr: Attr) -> Attr {
+        let is_gone = self.backend.behind.single.gone(attr.ino).is_some();
+        if is_gone { Attr { nlink: 0, ..attr } } else { attr }
     }
 
     /// The kernel says it of a file, too, whose only name it has just removed.

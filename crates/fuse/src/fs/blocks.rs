@@ -7,8 +7,8 @@ use millpond_client::FileBytes as Bytes;
 use millpond_types::meta::{Attr, FileKind, Ino, STORED_MAX};
 use quick_cache::sync::Cache;
 
-use super::Fs;
 use super::holes::{ASKED, LOOKED_MAX};
+use super::{BLOCK, Fs};
 use crate::errno::Errno;
 use crate::options::Mode;
 use crate::recent;
@@ -49,7 +49,12 @@ impl Fs {
     /// How many blocks a file has; nothing where its chunks have to be asked for first.
     pub(super) fn blocks(&self, attr: &Attr) -> Option<u64> {
         if attr.is_stored() && attr.kind == FileKind::Regular {
-            return Some(attr.size.min(STORED_MAX as u64).div_ceil(UNIT));
+            let known = self.backend.contents.get(&attr.ino.0);
+            let known = known.filter(|it| it.attr.version == attr.version);
+            let bytes = known.map_or(STORED_MAX, |content| content.bytes.len());
+            // In blocks of local file systems, where the file is as long.
+            let bytes = (bytes as u64).next_multiple_of(u64::from(BLOCK));
+            return Some(attr.size.min(bytes).div_ceil(UNIT));
         }
         if !self.may_have_holes(attr) {
             return Some(attr.size.div_ceil(UNIT));

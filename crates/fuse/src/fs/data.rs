@@ -490,7 +490,8 @@ impl Fs {
             if end > file.attr().size && !keeps {
                 let set = SetAttr { size: Some(end), ..SetAttr::default() };
                 let _ = file.learn(self.backend.attr(ticket, MetaOp::SetAttr { ino, set })?);
-            } else if is_zeroed {
+            } else {
+                // Also where nothing is to be done, it has been changed.
                 self.wrote(&file, chunks.bytes(), Filled::default())?;
             }
         }

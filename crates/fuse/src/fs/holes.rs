@@ -119,12 +119,13 @@ impl Fs {
         if args.offset >= attr.size {
             return Err(Errno::NXIO);
         }
-        if attr.is_stored() && !file.may_be_written() {
-            if let Some(content) = self.stored(ticket, &file, true)? {
-                let place = found_in_store(&content, (seek, args.offset));
-                send(Reply::Lseek(place.ok_or(Errno::NXIO)?));
-                return Ok(());
-            }
+        if attr.is_stored()
+            && !file.may_be_written()
+            && let Some(content) = self.stored(ticket, &file, true)?
+        {
+            let place = found_in_store(&content, (seek, args.offset));
+            send(Reply::Lseek(place.ok_or(Errno::NXIO)?));
+            return Ok(());
         }
         let bytes = Bytes::of(&attr);
         // The kernel may have pages of a writable mapping that it has not written back.

@@ -40,7 +40,7 @@ impl Waiting {
     }
 }
 
-/// Who does not want to wait for a lock waits so long all the same for a close of this mount that was answered and whose locks
+/// Who does not want to wait for a lock, or asks who has it, waits so long all the same for a close of this mount that was answered and whose locks
 /// are being given back: nobody waits for that, and a local file system is done with it at once.
 const CLOSES_WITHIN: Duration = Duration::from_millis(250);
 
@@ -66,10 +66,19 @@ impl Fs {
         args: &LkIn,
         send: Send<'_>,
     ) -> Result<(), Errno> {
-        let op = MetaOp::GetLock { ino, lock: wanted(args)? };
-        let MetaReply::Lock(held) = self.backend.meta(ticket, op)? else {
-            return Err(unexpected());
+        let lock = wanted(args)?;
+        let owner = Owner { space: lock.space, number: lock.owner, handle: args.fh };
+        let mut in_the_way = || match self.backend.meta(ticket, MetaOp::GetLock { ino, lock })? {
+            MetaReply::Lock(held) => Ok(held),
+            _ => Err(unexpected()),
         };
+        // It may be done between the meta's answer and another look.
+        let is_being_unlocked = self.files().is_being_unlocked(ino, &owner, CLOSES_WITHIN);
+        let mut held = in_the_way()?;
+        if held.is_some() && is_being_unlocked {
+            self.files().await_closes(ino, &owner, CLOSES_WITHIN);
+            held = in_the_way()?;
+        }
         let free = KernelLock { kind: libc::F_UNLCK.cast_unsigned(), ..KernelLock::default() };
         send(Reply::Lock(held.map_or(free, |held| kernel_lock(&held.lock))));
         Ok(())

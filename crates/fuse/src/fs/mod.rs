@@ -34,7 +34,7 @@ use crate::errno::Errno;
 use crate::files::{File, Files};
 use crate::leases::{KEPT, Leases, Look};
 use crate::notices::Notices;
-use crate::options::Mode;
+use crate::options::{Mode, MountSpec};
 
 pub(crate) use attrs::statx_of;
 pub(crate) use blocks::Counted;
@@ -61,6 +61,8 @@ pub(crate) struct Fs {
     /// again. For the test that shows what they are for.
     pub(crate) remembers: bool,
     pub(crate) mode: Mode,
+    /// The kernel checks access control lists, and leaves the umask to metas.
+    pub(crate) acl: bool,
     pub(crate) wake: crate::session::Wake,
     pub(crate) leases: Leases,
     /// What notices to the kernel go through, once it is mounted.
@@ -118,14 +120,18 @@ pub(crate) enum Aside {
 pub(crate) type Send<'s> = &'s mut dyn FnMut(Reply<'_>);
 
 /// What is wanted of the kernel.
-pub(crate) fn wishes(mode: Mode) -> InitFlags {
-    let of_mode = match mode {
+pub(crate) fn wishes(spec: &MountSpec) -> InitFlags {
+    let of_mode = match spec.mode {
         // The kernel believes its own length and time of change of a file then, whatever a meta says.
         Mode::OneWriter => InitFlags::WRITEBACK_CACHE.with(InitFlags::CACHE_SYMLINKS),
         Mode::ReadOnly => InitFlags::CACHE_SYMLINKS,
         Mode::Strict | Mode::CloseToOpen | Mode::Relaxed => InitFlags::AUTO_INVAL_DATA,
     };
+    // Where a directory has a default list, the umask does not count.
+    let of_lists = InitFlags::POSIX_ACL.with(InitFlags::DONT_MASK);
     of_mode
+        | if spec.acl { of_lists } else { InitFlags::NONE }
+        | if spec.idmap { InitFlags::ALLOW_IDMAP } else { InitFlags::NONE }
         | InitFlags::ASYNC_READ
         | InitFlags::ATOMIC_O_TRUNC
         | InitFlags::DO_READDIRPLUS

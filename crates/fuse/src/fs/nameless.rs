@@ -4,7 +4,6 @@ use millpond_fuse_wire::Reply;
 use millpond_fuse_wire::abi::{CreateIn, OpenOut};
 use millpond_types::meta::{Ino, MetaOp, object::ObjectOp};
 
-use super::names::permissions;
 use super::{Fs, Send};
 use crate::backend::{Ticket, Told};
 use crate::errno::Errno;
@@ -20,8 +19,9 @@ impl Fs {
     ) -> Result<(), Errno> {
         let ino = self.next_number().ok_or(Errno::IO)?;
         let _making = self.files().making(ino);
-        let mode = permissions(args.mode & !args.umask);
-        let op = MetaOp::Object(ObjectOp::Nameless { parent, ino, mode, replicas: 0 });
+        let (mode, umask) = self.mode_of(args.mode, args.umask);
+        let op = ObjectOp::Nameless { parent, ino, mode, replicas: 0, umask };
+        let op = MetaOp::Object(op);
         let mut told = self.backend.attr(ticket, op.clone())?;
         if told.attr.ino != ino && self.is_gone(&told) {
             // A process before this one had it made, and did not live to open it: it was collected since.

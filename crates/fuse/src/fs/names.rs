@@ -12,7 +12,7 @@ use crate::backend::{Ticket, Told, unexpected};
 use crate::errno::Errno;
 use crate::files::Bare;
 
-pub(super) fn permissions(mode: u32) -> u16 {
+fn permissions(mode: u32) -> u16 {
     u16::try_from(mode & 0o7777).unwrap_or(0)
 }
 
@@ -33,17 +33,17 @@ impl Fs {
                 _ => return Err(unexpected()),
             },
             Operation::Symlink { name, target } => {
-                let wanted = new(ino, name, FileKind::Symlink, 0o777)?;
+                let wanted = new(ino, name, FileKind::Symlink, (0o777, None))?;
                 self.make(ticket, Create { target: target.to_vec(), ..wanted }, send)?;
             }
             Operation::Mkdir { args, name } => {
-                let mode = permissions(args.mode & !args.umask);
+                let mode = self.mode_of(args.mode, args.umask);
                 let told = self.make_dir(ticket, new(ino, name, FileKind::Directory, mode)?)?;
                 self.send_entry((ino, name), told, send);
             }
             Operation::Mknod { args, name } => {
                 let kind = FileKind::from_mode(args.mode).unwrap_or(FileKind::Regular);
-                let mode = permissions(args.mode & !args.umask);
+                let mode = self.mode_of(args.mode, args.umask);
                 let wanted = new(ino, name, kind, mode)?;
                 self.make(ticket, Create { rdev: args.rdev, ..wanted }, send)?;
             }
@@ -91,6 +91,16 @@ impl Fs {
             _ => return Err(Errno::NOSYS),
         }
         Ok(())
+    }
+
+    /// The mode of what is made. The umask is beside it where it is a meta's to take off, since a
+    /// default access control list may count in its place.
+    pub(super) fn mode_of(&self, mode: u32, umask: u32) -> (u16, Option<u16>) {
+        if self.acl {
+            (permissions(mode), Some(permissions(umask & 0o777)))
+        } else {
+            (permissions(mode & !umask), None)
+        }
     }
 
     /// Answers that a name is not there, where that is known.
@@ -174,7 +184,7 @@ impl Fs {
         send: Send<'_>,
     ) -> Result<(), Errno> {
         let flags = args.flags.cast_signed();
-        let mode = permissions(args.mode & !args.umask);
+        let mode = self.mode_of(args.mode, args.umask);
         let wanted = new(parent, name, FileKind::Regular, mode)?;
         let wanted = Create { exclusive: flags & libc::O_EXCL != 0, ..wanted };
         let promised = self.promise_create(ticket, &wanted);
@@ -216,7 +226,12 @@ impl Fs {
 }
 
 /// A regular name that must not be there.
-fn new(parent: Ino, name: &[u8], kind: FileKind, mode: u16) -> Result<Create, Errno> {
+fn new(
+    parent: Ino,
+    name: &[u8],
+    kind: FileKind,
+    (mode, umask): (u16, Option<u16>),
+) -> Result<Create, Errno> {
     let name = Name::new(name)?;
     let target = Vec::new();
     Ok(Create {
@@ -224,6 +239,7 @@ fn new(parent: Ino, name: &[u8], kind: FileKind, mode: u16) -> Result<Create, Er
         name,
         kind,
         mode,
+        umask,
         rdev: 0,
         target,
         exclusive: true,

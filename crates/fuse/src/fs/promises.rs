@@ -6,8 +6,8 @@ use std::sync::Arc;
 use millpond_env::RealClock;
 use millpond_fuse_wire::Pages;
 use millpond_types::meta::{
-    After, Answered, Attr, Content, Create, DirEntry, Extend, FileKind, Ino, MetaError, MetaOp,
-    MetaReply, Name, PromisedFile, SetAttr, Timestamp, WriteInline,
+    AclKind, After, Answered, Attr, Content, Create, DirEntry, Extend, FileKind, Ino, MetaError,
+    MetaOp, MetaReply, Name, PromisedFile, SetAttr, Timestamp, WriteInline,
 };
 
 use super::Fs;
@@ -83,6 +83,10 @@ impl Fs {
             return self.backend.attr(ticket, MetaOp::Create(wanted));
         }
         let _ = self.is_free(parent);
+        let of_lists = behind.dirs.list_changes();
+        if behind.has_dir(parent) {
+            let _ = self.is_listless(parent);
+        }
         let told = match &behind.delegations {
             Some(delegations) => match self.make_delegated(ticket, wanted, delegations)? {
                 (told, true) => told,
@@ -93,6 +97,10 @@ impl Fs {
         let changes = behind.dirs.changes();
         behind.names.note_dir(told.attr.ino);
         behind.dirs.note_made(parent, told.attr, changes);
+        if behind.has_dir(parent) {
+            // It was this mount's all the time, so nobody else has set a list.
+            behind.dirs.note_list_of_made(parent, told.attr.ino, of_lists);
+        }
         Ok(told)
     }
 
@@ -151,7 +159,9 @@ impl Fs {
         // The kernel's clock: what it writes to the file is not older than the file.
         let at = Timestamp::from_unix_nanos(RealClock::wall_nanos_of_files());
         let promised = Some(PromisedFile { ino, at, written: at, bytes: Vec::new() });
-        let create = Create { exclusive: true, promised, ..wanted.clone() };
+        // No default list counts here, so the umask does.
+        let mode = wanted.mode & !wanted.umask.unwrap_or(0);
+        let create = Create { exclusive: true, mode, umask: None, promised, ..wanted.clone() };
         // A meta that is asked after all is asked under the same number, as if nothing had been tried.
         let request = self.backend.request(&mut ticket.clone(), MetaOp::Create(create));
         let attr = promised_attr(&request)?;
@@ -248,7 +258,7 @@ impl Fs {
             _ => false,
         };
         if promised {
-            let told = Told { attr: file.attr(), version: file.version() };
+            let told = Told { attr: self.without_names(file.attr()), version: file.version() };
             settled.note(told, changes);
         }
         promised
@@ -272,7 +282,7 @@ impl Fs {
         if !self.promise(ino, MetaOp::SetAttr { ino, set }) {
             return None;
         }
-        let attr = file.attr();
+        let attr = self.without_names(file.attr());
         settled.note(Told { attr, version: file.version() }, changes);
         Some(attr)
     }
@@ -283,9 +293,12 @@ impl Fs {
         self.backend.behind.promise(self.files(), ino, &request)
     }
 
-    /// Whether creates in a directory end as this mount thinks: files get the caller's group, and no
-    /// quota refuses them.
+    /// Whether creates in a directory end as this mount thinks: files get the caller's group and the
+    /// mode that is asked for, and no quota refuses them.
     fn takes_promises(&self, dir: Ino) -> bool {
+        if !self.is_listless(dir) {
+            return false;
+        }
         let dirs = &self.backend.behind.dirs;
         if let Some(known) = dirs.takes_promises(dir) {
             return known;
@@ -315,6 +328,28 @@ impl Fs {
         };
         dirs.note_free(dir, free, changes);
         free
+    }
+
+    /// Whether no access control list is inherited from a directory, as far as this mount lets any
+    /// be.
+    fn is_listless(&self, dir: Ino) -> bool {
+        let dirs = &self.backend.behind.dirs;
+        if !self.acl {
+            return true;
+        }
+        if let Some(known) = dirs.is_listless(dir) {
+            return known;
+        }
+        let changes = dirs.list_changes();
+        let op = MetaOp::GetXattr { ino: dir, name: AclKind::Default.name() };
+        let answered = self.backend.ask(&mut self.backend.own_ticket(), op);
+        let listless = match answered.map(|answered| answered.answer) {
+            Ok(Err(MetaError::NoData)) => true,
+            Ok(Ok(_)) => false,
+            _ => return false,
+        };
+        dirs.note_listless(dir, listless, changes);
+        listless
     }
 
     /// The attributes of a directory in which this mount makes promises.

@@ -98,7 +98,11 @@ impl Fs {
         valid: SetattrValid,
     ) -> Result<SetAttr, Errno> {
         let is_given = set.uid.is_some() || set.gid.is_some();
-        if set.mode.is_some() || !(is_given || valid.contains(SetattrValid::KILL_SUIDGID)) {
+        // chown(2) that leaves user and group as they are; or a write that follows, and takes the bits away itself. Where the
+        // caller may not set a mode only that is meant.
+        let is_nothing = set == SetAttr::default();
+        let goes = is_given || is_nothing || valid.contains(SetattrValid::KILL_SUIDGID);
+        if set.mode.is_some() || !goes {
             return Ok(set);
         }
         let open = self.files().get(ino).filter(|file| self.believes(file));
@@ -108,6 +112,7 @@ impl Fs {
             None => self.backend.attr(ticket, MetaOp::GetAttr { ino })?.attr,
         };
         let mode = without_set_ids(attr.mode).filter(|_| !attr.is_dir());
+        let mode = mode.filter(|_| !is_nothing || ticket.is_of(attr.uid));
         Ok(SetAttr { mode, ..set })
     }
 

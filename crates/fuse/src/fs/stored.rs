@@ -10,7 +10,7 @@ use millpond_fuse_wire::Pages;
 use millpond_fuse_wire::abi::WriteIn;
 use millpond_types::meta::{
     Answered, Attr, Content, Filled, INLINE_MAX, Ino, MetaError, MetaOp, MetaReply, STORED_MAX,
-    SetAttr, Timestamp, WriteInline,
+    SetAttr, SetTime, Timestamp, WriteInline,
 };
 
 use super::Fs;
@@ -253,8 +253,10 @@ impl Fs {
             let held = Held { data: known.data, at: now(), offset, bytes: vec![0; len] };
             self.send(file, held, self.backend.own_ticket())?;
         }
-        if let Some(size) = longer.filter(|_| file.told().is_stored()) {
-            let set = SetAttr { size: Some(size), stored: true, ..SetAttr::default() };
+        if (zeros.is_none() || longer.is_some()) && file.told().is_stored() {
+            // Also where nothing is to be done, it has been changed.
+            let mtime = longer.is_none().then_some(SetTime::Now);
+            let set = SetAttr { size: longer, mtime, stored: true, ..SetAttr::default() };
             let op = MetaOp::SetAttr { ino: file.ino, set };
             let _ = file.learn(self.backend.attr(&mut self.backend.own_ticket(), op)?);
         }

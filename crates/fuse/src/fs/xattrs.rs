@@ -1,9 +1,11 @@
 //! Extended attributes.
 
 use millpond_env::RealClock;
+use millpond_fuse_wire::abi::SetxattrFlags;
 use millpond_fuse_wire::{Operation, Reply};
 use millpond_types::meta::{
-    Answered, Ino, MetaError, MetaOp, MetaReply, Setxattr, XATTR_BYTES_MAX, XattrMode, XattrName,
+    AclKind, Answered, Ino, MetaError, MetaOp, MetaReply, Setxattr, XATTR_BYTES_MAX, XattrMode,
+    XattrName,
 };
 
 use super::cached::ATTRIBUTE;
@@ -13,13 +15,18 @@ use crate::errno::Errno;
 use crate::files::{Bare, File};
 use crate::options::Mode;
 
-/// What names begin with that are kept. Linux's own file systems know no others; and access control lists (`system.`) are
-/// not kept, so nobody may think that they are.
+/// What names begin with that are kept. Linux's own file systems know no others, but for those of
+/// access control lists ([`AclKind`]).
 const KEPT: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+/// Flags of setxattr(2) that nothing keeps to at the same time.
+const BOTH: i32 = libc::XATTR_CREATE | libc::XATTR_REPLACE;
 /// What goes when the file is written to ([`super::set_ids`]).
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
 fn named(name: &[u8]) -> Result<XattrName, Errno> {
+    if is_list(name) {
+        return any(name);
+    }
     let rest = KEPT.iter().find_map(|class| name.strip_prefix(*class)).ok_or(Errno::NOTSUP)?;
     if rest.is_empty() {
         return Err(Errno::INVAL);
@@ -30,6 +37,10 @@ fn named(name: &[u8]) -> Result<XattrName, Errno> {
 /// One that is removed: an earlier version kept all but `system.`.
 fn any(name: &[u8]) -> Result<XattrName, Errno> {
     XattrName::new(name).map_err(|_| Errno::RANGE)
+}
+
+fn is_list(name: &[u8]) -> bool {
+    AclKind::of(name).is_some()
 }
 
 /// Answers with a value, or its length.
@@ -52,6 +63,15 @@ impl Fs {
         operation: &Operation<'_>,
         send: Send<'_>,
     ) -> Result<(), Errno> {
+        if let Operation::Getxattr { name, .. }
+        | Operation::Setxattr { name, .. }
+        | Operation::Removexattr { name } = operation
+            && is_list(name)
+            && !self.acl
+        {
+            // Nobody may think that they count here.
+            return Err(Errno::NOTSUP);
+        }
         match operation {
             Operation::Getxattr { size, name } => {
                 send_value(&self.get_xattr(ticket, ino, name)?, *size, send)
@@ -64,7 +84,9 @@ impl Fs {
                 };
                 // Of programs with rights over the system, as on local disks.
                 let is_shown = |name: &&XattrName| {
-                    ticket.is_of_root() || !name.as_bytes().starts_with(b"trusted.")
+                    let name = name.as_bytes();
+                    (ticket.may_be_of_root() || !name.starts_with(b"trusted."))
+                        && (self.acl || !is_list(name))
                 };
                 let list: Vec<u8> = names
                     .iter()
@@ -73,7 +95,7 @@ impl Fs {
                     .collect();
                 send_value(&list, *size, send)
             }
-            Operation::Setxattr { flags, name, value, .. } => {
+            Operation::Setxattr { flags, setxattr_flags, name, value } => {
                 if value.len() > XATTR_BYTES_MAX {
                     return Err(Errno::TOO_BIG);
                 }
@@ -81,26 +103,52 @@ impl Fs {
                     0 => XattrMode::Any,
                     libc::XATTR_CREATE => XattrMode::Create,
                     libc::XATTR_REPLACE => XattrMode::Replace,
+                    BOTH => return Err(self.neither(ticket, ino, name)),
                     _ => return Err(Errno::INVAL),
                 };
-                let set = Setxattr { ino, name: named(name)?, value: value.to_vec(), mode };
-                let file = self.files().get(ino);
-                let changes = || file.iter().for_each(|file| file.xattrs_change());
-                changes();
-                let done = self.backend.meta(ticket, MetaOp::SetXattr(set));
-                changes();
-                done?;
+                let drops_set_gid = setxattr_flags.contains(SetxattrFlags::ACL_KILL_SGID);
+                let (name, value) = (named(name)?, value.to_vec());
+                self.set_xattr(ticket, Setxattr { ino, name, value, mode, drops_set_gid })?;
                 send(Reply::Done);
                 Ok(())
             }
             Operation::Removexattr { name } => {
                 let op = MetaOp::RemoveXattr { ino, name: any(name)? };
-                self.backend.meta(ticket, op)?;
+                match self.backend.meta(ticket, op) {
+                    // To have no list is no fault.
+                    Err(Errno::NODATA) if is_list(name) => {}
+                    Err(Errno::NODATA) => return named(name).and(Err(Errno::NODATA)),
+                    done => drop(done?),
+                }
                 send(Reply::Done);
                 Ok(())
             }
             _ => Err(Errno::NOSYS),
         }
+    }
+
+    /// Why an attribute that must and must not be there cannot be set.
+    fn neither(&self, ticket: &mut Ticket, ino: Ino, name: &[u8]) -> Errno {
+        self.get_xattr(ticket, ino, name).map_or_else(|error| error, |_| Errno::EXIST)
+    }
+
+    fn set_xattr(&self, ticket: &mut Ticket, set: Setxattr) -> Result<(), Errno> {
+        let (ino, kind) = (set.ino, AclKind::of(set.name.as_bytes()));
+        let file = self.files().get(ino);
+        let changes = || file.iter().for_each(|file| file.xattrs_change());
+        changes();
+        let done = self.backend.meta(ticket, MetaOp::SetXattr(set));
+        changes();
+        done?;
+        if let Some(file) = file.filter(|_| kind == Some(AclKind::Access)) {
+            // The mode is another one. Where this fails, the file learns it with what is asked
+            // next.
+            let op = MetaOp::GetAttr { ino };
+            if let Ok(told) = self.backend.attr(&mut self.backend.own_ticket(), op) {
+                let _ = file.learn(told);
+            }
+        }
+        Ok(())
     }
 
     /// Whether a file is believed to have no capabilities.

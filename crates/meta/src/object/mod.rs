@@ -196,9 +196,9 @@ pub(crate) async fn change(
 ) -> Result<MetaReply, Failed> {
     let (caller, session): (&Caller, u64) = (&request.caller, request.session);
     let reply = match op {
-        ObjectOp::Nameless { parent, ino, mode, .. } => {
+        ObjectOp::Nameless { parent, ino, mode, umask, .. } => {
             let fresh = Fresh { id: ino.0, ..fresh };
-            return nameless::make(view, (caller, session), (*parent, *mode), fresh).await;
+            return nameless::make(view, (caller, session), (*parent, *mode, *umask), fresh).await;
         }
         ObjectOp::Put(put) => change::put(view, volume, request, (put, fresh)).await?,
         ObjectOp::SetAttachment(set) => change::attach(view, volume, caller, set).await?,

@@ -6,6 +6,7 @@ use millpond_types::meta::{
 };
 use millpond_types::wire::Record;
 
+use crate::acl;
 use crate::entry::Fresh;
 use crate::error::Failed;
 use crate::permit;
@@ -73,7 +74,7 @@ pub(super) fn new_dir(
 pub(super) async fn make(
     view: &View,
     (caller, session): (&Caller, u64),
-    (parent, mode): (Ino, u16),
+    (parent, mode, umask): (Ino, u16, Option<u16>),
     fresh: Fresh,
 ) -> Result<MetaReply, Failed> {
     fresh.is_placed()?;
@@ -83,7 +84,10 @@ pub(super) async fn make(
     let dir = view.dir(parent).await?;
     let mut record = new_file(view, (caller, &dir), mode, fresh);
     record.attr.nlink = 0;
-    let ino = record.attr.ino;
+    let (ino, kind) = (record.attr.ino, record.attr.kind);
+    let inherited = acl::inherit(view, &dir, (kind, umask), record.attr.mode).await?;
+    record.attr.mode = inherited.mode;
+    inherited.put(view, &mut record)?;
     view.charge(record.quota, ino, Charge::of(&record)).await?;
     let orphan = OrphanRecord { since: view.now, waits_for: Some(vec![session]) };
     view.txn.put(&keys::orphan(ino), orphan.seal())?;

@@ -11,8 +11,8 @@ use millpond_store::{EmbeddedBackend, EmbeddedOptions, Store};
 use crate::etcd::{Etcd, left_out};
 use crate::support::Fixture;
 use crate::{
-    answers, attrs, backing, contents, delegations, directories, feed, locks, names, objects,
-    objects_lists, orphans, quotas, renames, shares, trash, uploads, xattrs,
+    answers, attrs, backing, contents, delegations, directories, feed, lists, locks, names,
+    objects, objects_lists, orphans, quotas, renames, shares, trash, uploads, xattrs,
 };
 
 type Case = fn(Fixture) -> Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -67,6 +67,11 @@ fn cases() -> Vec<(&'static str, Case)> {
         shares::clones_and_writers_at_the_same_time,
         xattrs::modes_and_limits,
         xattrs::classes_have_their_rules,
+        lists::a_list_and_the_mode_go_together,
+        lists::what_makes_no_sense_is_refused,
+        lists::what_is_made_begins_with_the_default_list,
+        lists::owners_and_root_set_lists,
+        lists::a_list_is_set_once,
         directories::pages_while_entries_come_and_go,
         directories::attributes_come_with_entries,
         orphans::live_while_a_session_says_so,

@@ -17,6 +17,7 @@ mod directories;
 mod etcd;
 mod feed;
 mod flaky;
+mod lists;
 mod locks;
 mod model;
 mod names;

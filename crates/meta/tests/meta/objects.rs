@@ -147,7 +147,8 @@ impl Client {
         else {
             panic!()
         };
-        let op = ObjectOp::Nameless { parent: ROOT, ino: Ino(first), mode: 0o644, replicas: 0 };
+        let (parent, ino) = (ROOT, Ino(first));
+        let op = ObjectOp::Nameless { parent, ino, mode: 0o644, replicas: 0, umask: None };
         self.entry(MetaOp::Object(op)).await.unwrap().attr
     }
 

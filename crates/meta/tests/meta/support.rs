@@ -89,6 +89,7 @@ pub(crate) fn create(parent: Ino, text: &str, kind: FileKind) -> Create {
         name,
         kind,
         mode,
+        umask: None,
         rdev: 0,
         target,
         exclusive: true,
@@ -287,7 +288,8 @@ impl Client {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<(), MetaError> {
-        let set = Setxattr { ino, name: xname(text), value: value.to_vec(), mode };
+        let (value, drops_set_gid) = (value.to_vec(), false);
+        let set = Setxattr { ino, name: xname(text), value, mode, drops_set_gid };
         assert_eq!(self.run(MetaOp::SetXattr(set)).await?, MetaReply::Done);
         Ok(())
     }

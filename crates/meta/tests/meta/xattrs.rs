@@ -58,7 +58,7 @@ pub(crate) async fn modes_and_limits(f: Fixture) {
     let gone = Ino(99);
     assert_eq!(c.setxattr(gone, "user.a", b"", XattrMode::Any).await, Err(MetaError::Stale));
     assert_eq!(c.run(MetaOp::ListXattr { ino: gone }).await, Err(MetaError::Stale));
-    // All of them go with the inode, in one transaction.
+    // All of them go with the inode, in several transactions.
     c.unlink(ROOT, "f").await.unwrap();
     c.run(MetaOp::SessionClose).await.unwrap();
     while f.volume.collect().await.unwrap().inodes == 0 {}

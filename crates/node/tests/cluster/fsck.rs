@@ -55,6 +55,7 @@ impl Mount {
             name: Name::new(text.as_bytes()).unwrap(),
             kind: FileKind::Regular,
             mode: 0o644,
+            umask: None,
             rdev: 0,
             target: Vec::new(),
             exclusive: true,

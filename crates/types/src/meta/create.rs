@@ -17,8 +17,11 @@ pub struct Create {
     pub name: Name,
     /// What it is to be.
     pub kind: FileKind,
-    /// Permission bits, the umask taken off already.
+    /// Permission bits, the umask taken off already unless it is beside them.
     pub mode: u16,
+    /// The directory's default access control list counts, and this umask where it has none.
+    /// Without it the mode is as it is said.
+    pub umask: Option<u16>,
     /// Device number of a device file.
     pub rdev: u32,
     /// Target of a symbolic link.
@@ -49,6 +52,7 @@ pub struct PromisedFile {
 /// What follows the other fields.
 const PROMISED: u8 = 1;
 const HELD: u8 = 2;
+const UMASK: u8 = 4;
 
 impl Create {
     pub(super) fn encode(&self, w: &mut Writer) {
@@ -60,7 +64,8 @@ impl Create {
         w.bytes16(&self.target);
         w.u8(u8::from(self.exclusive));
         let of_dir = if self.delegate.is_some() { HELD } else { 0 };
-        w.u8(u8::from(self.promised.is_some()) | of_dir);
+        let of_mode = if self.umask.is_some() { UMASK } else { 0 };
+        w.u8(u8::from(self.promised.is_some()) | of_dir | of_mode);
         if let Some(promised) = &self.promised {
             w.u64(promised.ino.0);
             promised.at.encode(w);
@@ -69,6 +74,9 @@ impl Create {
         }
         if let Some(tenure) = self.delegate {
             w.u32(tenure);
+        }
+        if let Some(umask) = self.umask {
+            w.u16(umask);
         }
     }
 
@@ -81,12 +89,16 @@ impl Create {
         let target = r.bytes16(TARGET_BYTES_MAX, "target of a symbolic link")?.to_vec();
         let exclusive = flag(r, "exclusive")?;
         let bits = r.u8()?;
-        if bits & !(PROMISED | HELD) != 0 {
-            return Err(WireError::Field("promised or held"));
+        if bits & !(PROMISED | HELD | UMASK) != 0 {
+            return Err(WireError::Field("what follows a new name"));
         }
         let promised = (bits & PROMISED != 0).then(|| PromisedFile::decode(r)).transpose()?;
         let delegate = (bits & HELD != 0).then(|| r.u32()).transpose()?;
-        Ok(Self { parent, name, kind, mode, rdev, target, exclusive, promised, delegate })
+        let umask = (bits & UMASK != 0).then(|| r.u16()).transpose()?;
+        if umask.is_some_and(|umask| umask > 0o777) {
+            return Err(WireError::Field("umask"));
+        }
+        Ok(Self { parent, name, kind, mode, umask, rdev, target, exclusive, promised, delegate })
     }
 }
 

@@ -1,11 +1,12 @@
 //! Words of the file namespace: inodes, attributes, layouts, and what a client asks of a meta.
 //!
-//! Reading order: `attr` (what an inode is), `layout` (where a file's bytes lie), `error` (how an
+//! Reading order: `attr` (what an inode is), `acl` (who may do what with it), `layout` (where a file's bytes lie), `error` (how an
 //! operation fails), `lock`, `delegation` (directories that a mount has to itself), `quota`, `trash`, `check`, `content` (bytes in the store), `share` (chunks of
-//! several files), [`object`] (keys and files of buckets), `set` (of attributes), `request` and `reply` (the protocol of `Verb::Meta`), `watch` (of
+//! several files), [`object`] (keys and files of buckets), `set` (of attributes), `xattr`, `request` and `reply` (the protocol of `Verb::Meta`), `watch` (of
 //! `Verb::MetaWatch`), `records` and [`keys`] (what lies in the transactional store). `docs/files.md` says what the
 //! operations promise.
 
+mod acl;
 mod attr;
 mod check;
 mod content;
@@ -24,7 +25,9 @@ mod set;
 mod share;
 mod trash;
 mod watch;
+mod xattr;
 
+pub use acl::{ACL_ENTRIES_MAX, Acl, AclKind};
 pub use attr::{Attr, FileKind, Filled, Ino, Name, NameError, Timestamp, XattrName};
 pub use check::{RECORDS_AT_ONCE_MAX, RecordPage, RecordRange, Repair};
 pub use content::{
@@ -42,23 +45,21 @@ pub use records::{
     SessionRecord, VOLUME_FORMAT, VolumeRecord,
 };
 pub use reply::{DirEntry, Entry, MetaAnswer, MetaReply, Removed, Session, Usage};
-pub use request::{
-    Caller, Extend, Hollow, MetaOp, MetaRequest, ReadDir, Rename, Setxattr, XattrMode,
-};
+pub use request::{Caller, Extend, Hollow, MetaOp, MetaRequest, ReadDir, Rename};
 pub use set::{SetAttr, SetTime};
 pub use share::{CloneFile, FileBase, SharedRecord};
 pub use trash::{TrashChange, TrashEntry, TrashPage, TrashRecord};
 pub use watch::{
     After, Answered, CHANGES_MAX, Changed, MetaNews, MetaWatch, TOUCHED_MAX, WATCH_MS_MAX,
 };
+pub use xattr::{Setxattr, XattrMode};
 
 /// Longest target of a symbolic link in bytes (Linux' `PATH_MAX` without its NUL).
 pub const TARGET_BYTES_MAX: usize = 4095;
-/// Longest value of an extended attribute in bytes (Linux' `XATTR_SIZE_MAX`, less one byte so that a
-/// 16-bit length can say it).
-pub const XATTR_BYTES_MAX: usize = 65_535;
-/// Extended attributes of one inode: their names fit one reply and one removal.
-pub const XATTRS_MAX: usize = 50;
+/// Longest value of an extended attribute in bytes (Linux' `XATTR_SIZE_MAX`).
+pub const XATTR_BYTES_MAX: usize = 65_536;
+/// Extended attributes of one inode: Linux lists 64 KiB of names.
+pub const XATTRS_MAX: usize = 1024;
 /// Hard links of one inode, as on ext4.
 pub const LINKS_MAX: u32 = 65_000;
 /// Entries of one page of a directory: with attributes some 250 KiB.

@@ -6,9 +6,10 @@ use super::object::ObjectReply;
 use super::request::{flag, read_inos, write_inos};
 use super::share::SharedRecord;
 use super::trash::TrashPage;
+use super::xattr::{read_value, write_value};
 use super::{
     Attr, DIR_PAGE_MAX, FileKind, HeldLock, Ino, MetaError, Name, Quota, TARGET_BYTES_MAX,
-    XATTR_BYTES_MAX, XATTRS_MAX, XattrName,
+    XATTRS_MAX, XattrName,
 };
 use crate::wire::{Reader, WireError, Writer};
 
@@ -220,7 +221,8 @@ impl MetaReply {
                 w.u32(*tenure);
                 write_inos(w, dirs);
             }
-            Self::Target(bytes) | Self::Xattr(bytes) => w.bytes16(bytes),
+            Self::Target(bytes) => w.bytes16(bytes),
+            Self::Xattr(value) => write_value(w, value),
             Self::Page { entries, end } => {
                 w.count(entries.len());
                 for entry in entries {
@@ -283,9 +285,7 @@ impl MetaReply {
                 let replaced = flag(r, "replaced")?.then(|| Removed::decode(r)).transpose()?;
                 Self::Renamed(replaced)
             }
-            9 => {
-                Self::Xattr(r.bytes16(XATTR_BYTES_MAX, "value of an extended attribute")?.to_vec())
-            }
+            9 => Self::Xattr(read_value(r)?),
             10 => {
                 let n = r.count(XATTRS_MAX, 2, "names of extended attributes")?;
                 Self::Xattrs((0..n).map(|_| XattrName::decode(r)).collect::<Result<_, _>>()?)

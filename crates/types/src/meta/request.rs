@@ -8,9 +8,9 @@ use super::object::ObjectOp;
 use super::set::SetAttr;
 use super::share::CloneFile;
 use super::trash::TrashChange;
+use super::xattr::Setxattr;
 use super::{
-    Attr, FileLock, Filled, GROUPS_MAX, Ino, MetaError, Name, QuotaLimits, Timestamp,
-    XATTR_BYTES_MAX, XattrName,
+    Attr, FileLock, Filled, GROUPS_MAX, Ino, MetaError, Name, QuotaLimits, Timestamp, XattrName,
 };
 use crate::limits::LIST_KEYS_MAX;
 use crate::wire::{Reader, WireError, Writer};
@@ -144,32 +144,6 @@ pub struct ReadDir {
     pub limit: u32,
     /// With the attributes of each.
     pub attrs: bool,
-}
-
-/// Whether an extended attribute may or must be there before.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub enum XattrMode {
-    /// It does not matter.
-    #[default]
-    Any = 0,
-    /// It must not (`XATTR_CREATE`).
-    Create = 1,
-    /// It must (`XATTR_REPLACE`).
-    Replace = 2,
-}
-
-/// An extended attribute is to be set.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Setxattr {
-    /// Of which inode.
-    pub ino: Ino,
-    /// Its name.
-    pub name: XattrName,
-    /// Its value.
-    pub value: Vec<u8>,
-    /// What must be there before.
-    pub mode: XattrMode,
 }
 
 /// What is to be done.
@@ -490,27 +464,6 @@ impl ReadDir {
     fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let (dir, after, limit) = (Ino(r.u64()?), r.u64()?, r.u32()?);
         Ok(Self { dir, after, limit, attrs: flag(r, "with attributes")? })
-    }
-}
-
-impl Setxattr {
-    fn encode(&self, w: &mut Writer) {
-        w.u64(self.ino.0);
-        self.name.encode(w);
-        w.bytes16(&self.value);
-        w.u8(self.mode as u8);
-    }
-
-    fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        let (ino, name) = (Ino(r.u64()?), XattrName::decode(r)?);
-        let value = r.bytes16(XATTR_BYTES_MAX, "value of an extended attribute")?.to_vec();
-        let mode = match r.u8()? {
-            0 => XattrMode::Any,
-            1 => XattrMode::Create,
-            2 => XattrMode::Replace,
-            _ => return Err(WireError::Field("mode of an extended attribute")),
-        };
-        Ok(Self { ino, name, value, mode })
     }
 }
 

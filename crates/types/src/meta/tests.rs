@@ -50,6 +50,7 @@ fn creates() -> [Create; 3] {
         name: name("a"),
         kind: FileKind::Symlink,
         mode: 0o644,
+        umask: None,
         rdev: 7,
         target: b"/x/y".to_vec(),
         exclusive: true,
@@ -64,6 +65,7 @@ fn creates() -> [Create; 3] {
         kind: FileKind::Directory,
         target: Vec::new(),
         delegate: Some(3),
+        umask: Some(0o777),
         ..create.clone()
     };
     [create, file, dir]
@@ -118,6 +120,7 @@ fn ops() -> Vec<MetaOp> {
             name: xattr("user.a/b"),
             value: vec![0; XATTR_BYTES_MAX],
             mode: XattrMode::Replace,
+            drops_set_gid: true,
         }),
         MetaOp::GetXattr { ino, name: xattr("user.a") },
         MetaOp::ListXattr { ino },

@@ -30,6 +30,8 @@ pub(super) const EXAMPLES: &str = "Options of -o, with commas:
                 as of mount(8)
   relatime      an open to read is noted as the time of the last read, as of mount(8);
                 without it (noatime) reads leave no trace
+  idmap         may be mounted again with other owners of files (X-mount.idmap of mount(8),
+                Linux 6.12); the access log tells of users only when they make something
   nowatch       no .stats and .accesslog in the root
   threads=N     threads that serve requests, 1 to 63 (default 16)
   timeout=TIME  a system call is answered or fails (EIO) within this, whatever dies: 1s to 1h
@@ -39,6 +41,8 @@ pub(super) const EXAMPLES: &str = "Options of -o, with commas:
                 whether directories that the mount makes are its own until somebody
                 else comes, and changes in them are answered before a meta has made
                 them; default with mode=close-to-open, see docs/files.md
+  acl           access control lists are kept, inherited and checked (setfacl, getfacl); see
+                docs/files.md
   memory=SIZE   memory for requests and for what is read ahead (default 256MiB)
   bandwidth=RATE, read_bandwidth=RATE, write_bandwidth=RATE
                 bytes a second that are read and written, together or each: 100MiB

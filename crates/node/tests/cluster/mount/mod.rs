@@ -1,7 +1,9 @@
 //! Mounts of a real cluster by real processes, which are killed, upgraded and stopped while they are used.
 //! `NO_FUSE=1` leaves these tests out.
 
+mod acl;
 mod ahead;
+mod battery;
 mod bounds;
 mod budgets;
 mod cached;

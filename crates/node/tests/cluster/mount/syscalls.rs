@@ -215,6 +215,60 @@ cd /; umount "$lower/merged"
 [ -c "$upper/up/stays" ]
 "#;
 
+/// Mounts a folder again, so that files of root are those of user 1000 there and the other way about.
+const IDMAP: &str = r#"
+import ctypes, os, struct, subprocess, sys, time
+
+folder, again = sys.argv[1:3]
+libc = ctypes.CDLL(None, use_errno=True)
+
+def call(number, *args):
+    done = libc.syscall(number, *args)
+    assert done >= 0, os.strerror(ctypes.get_errno())
+    return done
+
+# A user namespace with the mapping, which outlives its process as a descriptor.
+child = subprocess.Popen(["unshare", "--user", "sleep", "60"])
+until = time.monotonic() + 20
+while os.readlink(f"/proc/{child.pid}/ns/user") == os.readlink("/proc/self/ns/user"):
+    assert time.monotonic() < until
+    time.sleep(0.01)
+for kind in ["uid", "gid"]:
+    with open(f"/proc/{child.pid}/{kind}_map", "w") as file:
+        file.write("0 1000 1")
+namespace = os.open(f"/proc/{child.pid}/ns/user", os.O_RDONLY)
+child.kill()
+child.wait()
+OPEN_TREE, MOVE_MOUNT, MOUNT_SETATTR = 428, 429, 442
+tree = call(OPEN_TREE, -100, folder.encode(), 1)
+attr = struct.pack("QQQQ", 0x100000, 0, 0, namespace)
+call(MOUNT_SETATTR, tree, b"", 0x1000, attr, len(attr))
+call(MOVE_MOUNT, tree, b"", -100, again.encode(), 4)
+try:
+    assert os.stat(f"{folder}/file").st_uid == 0
+    assert os.stat(f"{again}/file").st_uid == 1000
+    if os.fork() == 0:
+        os.setgid(1000)
+        os.setuid(1000)
+        for name in ["made", "dir/made"]:
+            os.makedirs(os.path.dirname(f"{again}/{name}"), exist_ok=True)
+            with open(f"{again}/{name}", "w") as file:
+                file.write("text")
+        os.chmod(f"{again}/file", 0o640)
+        os._exit(0)
+    _, status = os.wait()
+    assert status == 0, status
+    for name in ["made", "dir", "dir/made"]:
+        told = [os.stat(f"{of}/{name}") for of in [folder, again]]
+        assert [(it.st_uid, it.st_gid) for it in told] == [(0, 0), (1000, 1000)], (name, told)
+    assert os.stat(f"{folder}/file").st_mode & 0o777 == 0o640
+    os.chown(f"{again}/made", 1000, 1000)
+    assert os.stat(f"{folder}/made").st_uid == 0
+    assert open(f"{again}/dir/made").read() == "text"
+finally:
+    libc.umount2(again.encode(), 2)
+"#;
+
 fn holds(program: &str, folder: &Path) {
     let mut python = Command::new("python3");
     python.args(["-c", program]).arg(folder);
@@ -265,6 +319,27 @@ fn what_linux_has_beyond_posix_is_there() {
         let mut overlay = Command::new("bash");
         overlay.args(["-c", OVERLAY, "overlay"]).arg(&upper);
         succeeds(overlay, &upper);
+        host.umount(&mount);
+    }
+}
+
+#[test]
+fn a_mount_may_be_mounted_again_with_other_owners() {
+    if left_out() {
+        return;
+    }
+    let cluster = Cluster::roomy(3, 2);
+    let host = Host::new(&cluster, HANG);
+    let again = host.folder.join("again");
+    fs::create_dir(&again).unwrap();
+    for options in ["idmap", "idmap,mode=strict", "idmap,mode=one-writer", "idmap,acl"] {
+        let mount = host.mount(&format!("of{}", options.len()), options);
+        let folder = mount.join(format!("of{}", options.len()));
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("file"), "text").unwrap();
+        let mut python = Command::new("python3");
+        python.args(["-c", IDMAP]).arg(&folder).arg(&again);
+        succeeds(python, &folder);
         host.umount(&mount);
     }
 }

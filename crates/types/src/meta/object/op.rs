@@ -134,6 +134,8 @@ pub enum ObjectOp {
         mode: u16,
         /// Chains of so many replicas take its bytes; 0 for those of the cluster's own table.
         replicas: u8,
+        /// As of [`Create::umask`](crate::meta::Create::umask).
+        umask: Option<u16>,
     },
     /// A new object, in the place of what is there.
     Put(PutObject),
@@ -501,11 +503,12 @@ impl ObjectOp {
     pub(in super::super) fn encode(&self, w: &mut Writer) {
         w.u8(self.code());
         match self {
-            Self::Nameless { parent, ino, mode, replicas } => {
+            Self::Nameless { parent, ino, mode, replicas, umask } => {
                 w.u64(parent.0);
                 w.u64(ino.0);
                 w.u16(*mode);
                 w.u8(*replicas);
+                w.u16(umask.unwrap_or(NO_UMASK));
             }
             Self::Put(put) => put.encode(w),
             Self::Get { bucket, key, with_bytes } => {
@@ -567,7 +570,8 @@ impl ObjectOp {
         Ok(match r.u8()? {
             0 => {
                 let (parent, ino, mode) = (Ino(r.u64()?), Ino(r.u64()?), mode(r)?);
-                Self::Nameless { parent, ino, mode, replicas: read_replicas(r)? }
+                let (replicas, umask) = (read_replicas(r)?, read_umask(r)?);
+                Self::Nameless { parent, ino, mode, replicas, umask }
             }
             1 => Self::Put(PutObject::decode(r)?),
             2 => {
@@ -614,6 +618,17 @@ impl ObjectOp {
 
 fn upload(r: &mut Reader<'_>) -> Result<(Vec<u8>, UploadId), WireError> {
     Ok((key(r)?, UploadId(r.u64()?)))
+}
+
+/// In place of a umask: there is none.
+const NO_UMASK: u16 = u16::MAX;
+
+fn read_umask(r: &mut Reader<'_>) -> Result<Option<u16>, WireError> {
+    match r.u16()? {
+        NO_UMASK => Ok(None),
+        umask if umask <= 0o777 => Ok(Some(umask)),
+        _ => Err(WireError::Field("umask")),
+    }
 }
 
 /// Replicas that chains of a table have; 0 for the cluster's own table.

@@ -17,6 +17,11 @@ pub(super) fn object() -> Object {
     Object { attr: stored(), attachment, bytes: Some(b"bytes".to_vec()) }
 }
 
+fn nameless() -> ObjectOp {
+    let (parent, ino, umask) = (Ino::ROOT, Ino(5000), Some(0o27));
+    ObjectOp::Nameless { parent, ino, mode: 0o600, replicas: 3, umask }
+}
+
 pub(super) fn ops() -> Vec<ObjectOp> {
     let (bucket, key, id) = (name("bucket"), b"a/b".to_vec(), UploadId(1 << 40));
     let (attachment, limit) = (b"etag".to_vec(), 1000);
@@ -53,7 +58,7 @@ pub(super) fn ops() -> Vec<ObjectOp> {
     let of = |origin| ObjectOp::Put(PutObject { origin, ..put.clone() });
     let fills: Vec<ObjectOp> = backing::origins().into_iter().map(of).collect();
     vec![
-        ObjectOp::Nameless { parent: Ino::ROOT, ino: Ino(5000), mode: 0o600, replicas: 3 },
+        nameless(),
         ObjectOp::Put(put),
         ObjectOp::Put(named),
         ObjectOp::Get { bucket: bucket.clone(), key: key.clone(), with_bytes: true },

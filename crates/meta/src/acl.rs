@@ -1,0 +1,125 @@
+//! Access control lists: extended attributes that go along with a mode, and that what is made in a
+//! directory begins with.
+//!
+//! Who may do what by them is for the kernels of mounts to say ([`crate::permit`] looks at modes).
+//! Here lists and modes are kept together, in one transaction: the permissions in the mode of an inode
+//! with an access list are [`Acl::mode`].
+//!
+//! An inode without extended attributes has no list, and nothing is read to know that.
+
+use millpond_types::meta::{
+    Acl, AclKind, Caller, FileKind, InodeRecord, MetaError, MetaReply, Setxattr, keys,
+};
+
+use crate::error::Failed;
+use crate::permit;
+use crate::view::View;
+use crate::xattr;
+
+/// The bits of a mode that a list says.
+const PERMISSIONS: u16 = 0o777;
+
+/// What a new inode begins with.
+#[derive(Debug)]
+pub(crate) struct Inherited {
+    /// Its mode.
+    pub(crate) mode: u16,
+    lists: Vec<(AclKind, Acl)>,
+}
+
+impl Inherited {
+    /// Writes the lists of the new inode, and counts them; its record is put after that.
+    pub(crate) fn put(&self, view: &View, record: &mut InodeRecord) -> Result<(), Failed> {
+        for (kind, acl) in &self.lists {
+            let key = keys::xattr(record.attr.ino, &kind.name());
+            xattr::put(view, record, (&key, false), Some(&acl.to_bytes()))?;
+        }
+        Ok(())
+    }
+}
+
+/// A list of an inode. Whoever changes it changes the record, which the caller has read.
+async fn list_of(view: &View, record: &InodeRecord, kind: AclKind) -> Result<Option<Acl>, Failed> {
+    if record.xattrs == 0 {
+        return Ok(None);
+    }
+    let ino = record.attr.ino;
+    let found = view.txn.get_snapshot(&keys::xattr(ino, &kind.name())).await?;
+    let Some(value) = found else { return Ok(None) };
+    Acl::parse(&value).map_err(|error| {
+        // One that an earlier version took without a look. A kernel with it refuses all access.
+        tracing::error!("inode {ino} has a list ({kind:?}) that makes no sense: {error}");
+        Failed::Refused(MetaError::Io)
+    })
+}
+
+/// What an inode of a kind gets that is made with `mode` in a directory, for a caller that leaves the umask
+/// to metas: what the directory's default list says, or the mode without the umask.
+pub(crate) async fn inherit(
+    view: &View,
+    parent: &InodeRecord,
+    (kind, umask): (FileKind, Option<u16>),
+    mode: u16,
+) -> Result<Inherited, Failed> {
+    let has_mode = kind != FileKind::Symlink;
+    let Some(umask) = umask.filter(|_| has_mode) else {
+        return Ok(Inherited { mode, lists: Vec::new() });
+    };
+    let Some(default) = list_of(view, parent, AclKind::Default).await? else {
+        return Ok(Inherited { mode: mode & !umask, lists: Vec::new() });
+    };
+    let (access, mode) = default.inherit(mode);
+    let mut lists = Vec::new();
+    if !access.is_minimal() {
+        lists.push((AclKind::Access, access));
+    }
+    if kind == FileKind::Directory {
+        lists.push((AclKind::Default, default));
+    }
+    Ok(Inherited { mode, lists })
+}
+
+/// Sets a list, or removes it, for a caller who may. An access list sets the mode, and is not kept
+/// when the mode says as much; the mode stays when it is removed.
+pub(crate) async fn set(
+    view: &View,
+    caller: &Caller,
+    (set, kind): (&Setxattr, AclKind),
+    mut record: InodeRecord,
+) -> Result<MetaReply, Failed> {
+    let acl = Acl::parse(&set.value)?;
+    let attr = &mut record.attr;
+    match (attr.kind, kind) {
+        (FileKind::Symlink, _) => return Err(MetaError::NotSupported.into()),
+        (FileKind::Directory, _) | (_, AclKind::Access) => {}
+        // As Linux says it.
+        (_, AclKind::Default) if acl.is_some() => return Err(MetaError::Access.into()),
+        (_, AclKind::Default) => return Ok(MetaReply::Done),
+    }
+    let key = keys::xattr(set.ino, &set.name);
+    let there = view.txn.get(&key).await?.is_some();
+    xattr::expect(set.mode, there)?;
+    if acl.is_none() && !there {
+        return Ok(MetaReply::Done);
+    }
+    if let (Some(acl), AclKind::Access) = (&acl, kind) {
+        attr.mode = attr.mode & !PERMISSIONS | acl.mode();
+        if set.drops_set_gid || permit::drops_set_gid(caller, attr) {
+            attr.mode &= !permit::SET_GID;
+        }
+    }
+    attr.ctime = view.now;
+    let kept = acl.filter(|acl| kind == AclKind::Default || !acl.is_minimal());
+    let value = kept.map(|acl| acl.to_bytes());
+    xattr::put(view, &mut record, (&key, there), value.as_deref())?;
+    view.put_inode(&mut record)?;
+    Ok(MetaReply::Done)
+}
+
+/// The mode of an inode was set: its access list says the same from now on.
+pub(crate) async fn chmod(view: &View, record: &InodeRecord) -> Result<(), Failed> {
+    let Some(mut acl) = list_of(view, record, AclKind::Access).await? else { return Ok(()) };
+    acl.chmod(record.attr.mode);
+    let key = keys::xattr(record.attr.ino, &AclKind::Access.name());
+    Ok(view.txn.put(&key, acl.to_bytes())?)
+}
