@@ -112,7 +112,9 @@ impl Again {
 
     /// The request as it is meant, if it was let in and then refused.
     pub(crate) fn request(self, first: &Response<Body>) -> Option<Request<Body>> {
-        let is_refused = first.status() == StatusCode::BAD_REQUEST;
+        // `s3s` reads `bytes=-` as the last no bytes.
+        let refusals = [StatusCode::BAD_REQUEST, StatusCode::RANGE_NOT_SATISFIABLE];
+        let is_refused = refusals.contains(&first.status());
         let is_next = is_refused && self.admitted.who().is_some();
         is_next.then(|| Request::from_parts(self.head, Body::empty()))
     }
