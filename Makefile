@@ -18,7 +18,7 @@ FROM ?= 0
 BENCH_DIR ?= .bench
 S3 ?= seaweedfs
 
-.PHONY: help demo test room tools check test-rust test-python test-s3 first-hour test-vllm test-vllm-serve test-s3-clients bench install dist fuzz kill9 s3-kill9 s3-backlog s3-memory chaos mount-soak sim specs clean
+.PHONY: help demo test room tools check test-rust test-python test-s3 first-hour test-vllm test-vllm-serve test-s3-clients test-xfstests bench install dist fuzz kill9 s3-kill9 s3-backlog s3-memory chaos mount-soak sim specs clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +91,15 @@ ifeq ($(S3),millpond)
 else
 	bash python/tests/s3/run.sh $(S3)
 endif
+
+test-xfstests: ## xfstests' generic quick group on mounts; XFSTESTS=/path is a built copy of it, docs/xfstests.md
+ifndef XFSTESTS
+	@echo "make test-xfstests: XFSTESTS=/path names a copy of xfstests that was built; docs/xfstests.md says how"; exit 1
+endif
+ifndef MILLPOND
+	$(CARGO) build --locked -p millpond-node --bin millpond
+endif
+	bash crates/node/tests/xfstests/run.sh $(XFSTESTS) $${MILLPOND:-$${CARGO_TARGET_DIR:-target}/debug/millpond}
 
 bench: ## engine against fio, KV against Redis, Mooncake and a socket echo; writes .bench/, or BENCH_DIR=…
 	bash bench/run.sh $(BENCH_DIR)
