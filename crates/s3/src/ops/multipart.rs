@@ -211,7 +211,7 @@ fn copy_range(text: Option<&str>, all: u64) -> S3Result<(u64, u64)> {
     let Some((first, last)) = parsed.filter(|(first, last)| first <= last) else {
         let message = "The x-amz-copy-source-range value must be of the form bytes=first-last where first \
                        and last are the zero-based offsets of the first and last bytes to copy";
-        return Err(refuse(S3ErrorCode::InvalidRange, message));
+        return Err(refuse(S3ErrorCode::InvalidArgument, message));
     };
     if last >= all {
         let message = format!("Range specified is not valid for source object of size: {all}");

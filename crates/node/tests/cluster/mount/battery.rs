@@ -215,6 +215,7 @@ const ACCEPTED: &[Accepted] = &[
             extended: setxattr("sized", "user.sized", 'ssssssss'..[65535]) -> ENOSPC => ok
             extended: getxattr("sized", "user.sized") -> 's'*3000 => 's'*65535
             extended: setxattr("sized", "user.sized", 'ssssssss'..[65536]) -> ENOSPC => ok
+            extended: getxattr("sized", "user.sized") -> 's'*3000 => 's'*65536
         "#,
     },
     Accepted {
