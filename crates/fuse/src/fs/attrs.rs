@@ -146,7 +146,7 @@ impl Fs {
         Some(attr)
     }
 
-    /// Attributes of a file whose only name goes with a promise: who has it open sees that at once.
+    /// Attributes of a file whose only name goes with a promise: a program that has the file open sees that at once.
     pub(super) fn without_names(&self, attr: Attr) -> Attr {
         let is_gone = self.backend.behind.single.gone(attr.ino).is_some();
         if is_gone { Attr { nlink: 0, ..attr } } else { attr }

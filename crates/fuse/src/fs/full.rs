@@ -29,7 +29,7 @@ pub(crate) struct Full {
     /// There is something at all.
     any: AtomicBool,
     state: Mutex<State>,
-    /// The directory whose quota a file counts for, and when a meta said so.
+    /// By file: the directory whose quota the file counts for, and the time at which a meta said so.
     of: Cache<u64, (Option<Ino>, Tick)>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Full {
 struct State {
     /// Files that were refused a length since somebody looked.
     refused: Vec<Ino>,
-    /// Directories whose quota is used up, and when that was heard.
+    /// Directories whose quota is used up, and the time at which this mount heard of it.
     roots: HashMap<Ino, Tick>,
 }
 
@@ -114,7 +114,7 @@ impl Fs {
         root
     }
 
-    /// What was written to a file whose quota is used up is told a meta; who wrote it hears what that says.
+    /// Tells a meta what was written to a file whose quota is used up; the writer hears the meta's answer.
     pub(super) fn tell_full(&self, file: &File, root: Ino, before: u64) -> Result<(), Errno> {
         self.report(file, self.tell(file.ino))?;
         if file.bytes().1 > before {

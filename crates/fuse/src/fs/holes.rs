@@ -1,7 +1,7 @@
 //! Where a file has bytes and where none were written (`SEEK_DATA`, `SEEK_HOLE`), for programs that copy what is there.
 //!
 //! All before the solid length is there. Behind it chunks are asked for: one that is absent is a hole, and what lies behind
-//! the end of a short one. One whose chunks others share, and one that is open to be written, has bytes everywhere.
+//! the end of a short one. A file whose chunks others share, and a file that is open to be written, has bytes everywhere.
 
 use std::ops::Range;
 

@@ -40,8 +40,9 @@ impl Waiting {
     }
 }
 
-/// Who does not want to wait for a lock, or asks who has it, waits so long all the same for a close of this mount that was answered and whose locks
-/// are being given back: nobody waits for that, and a local file system is done with it at once.
+/// A process that does not want to wait for a lock, or asks for its owner, waits so long all the same for a close of this
+/// mount that was answered and whose locks are being given back: nobody waits for that, and a local file system is done with
+/// it at once.
 const CLOSES_WITHIN: Duration = Duration::from_millis(250);
 
 fn wanted(args: &LkIn) -> Result<FileLock, Errno> {
