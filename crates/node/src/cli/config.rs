@@ -12,12 +12,12 @@ pub(super) enum Command {
     /// Check a file without starting anything.
     #[command(after_help = "Example:\n  millpond config check /etc/millpond.toml")]
     Check {
-        /// The file.
+        /// Configuration file (TOML).
         file: PathBuf,
     },
-    /// Print the settings that would apply, defaults included. Takes the flags of `millpond server`.
+    /// Print the effective settings, defaults included. Takes the flags of `millpond server`.
     Show(Box<server::Args>),
-    /// Print what every key means (Markdown).
+    /// Print the reference of all configuration keys (Markdown).
     Reference,
 }
 

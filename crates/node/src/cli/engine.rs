@@ -16,10 +16,10 @@ const POOL_BYTES: usize = 256 << 20;
 /// What to do with the disk.
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Command {
-    /// Show what a disk is and holds. Writes nothing.
+    /// Show the identity, capacity and content of a disk. Writes nothing.
     #[command(after_help = "Example:\n  millpond engine inspect ./millpond-data")]
     Inspect(Args),
-    /// Inspect, and verify every value. Writes nothing; 1 when something is wrong.
+    /// Inspect a disk and verify every value. Writes nothing; exits with 1 on an error.
     #[command(after_help = "Example:\n  millpond engine check ./millpond-data")]
     Check(Args),
 }
@@ -47,8 +47,8 @@ pub(super) fn run(command: &Command) -> Outcome {
     let disk = match FileDisk::open(&file) {
         // What a server is advised, to take another folder, is no help here.
         Err(error) if error.kind() == EnvErrorKind::InUse => bail!(
-            "{} is in use by a server: stop that first; while it runs, 'millpond admin disks' and \
-             'millpond kv stat --server' tell of it",
+            "{} is in use by a server: stop the server first; while it runs, use \
+             'millpond admin disks' and 'millpond kv stat --server'",
             file.display()
         ),
         opened => opened?,

@@ -29,9 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// What is looked at.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// A path on a mount.
+    /// Path on a mount.
     path: PathBuf,
-    /// Credential, when the cluster asks for one.
+    /// Credential, if the cluster requires one.
     #[arg(long, env = "MILLPOND_TOKEN", hide_env_values = true, default_value = "")]
     token: String,
     /// Print JSON.
@@ -44,7 +44,7 @@ pub(super) struct Args {
 pub(super) struct InfoArgs {
     #[command(flatten)]
     place: Args,
-    /// List so many chunks; the others are counted.
+    /// Number of chunks to list; the others are only counted.
     #[arg(long, value_name = "N", default_value_t = CHUNKS_SHOWN)]
     chunks: u64,
 }
@@ -54,10 +54,11 @@ pub(super) struct InfoArgs {
 pub(super) struct QuotaArgs {
     #[command(flatten)]
     place: Args,
-    /// Bytes that files below may have, 0 for any number. The folder must be empty when it gets its first quota.
+    /// Limit for the bytes of all files below; 0 for no limit. The folder must be empty when it
+    /// gets its first quota.
     #[arg(long)]
     bytes: Option<Size>,
-    /// Inodes below, 0 for any number.
+    /// Limit for the number of inodes below; 0 for no limit.
     #[arg(long)]
     inodes: Option<u64>,
 }
@@ -83,7 +84,7 @@ impl Behind {
     fn attr(&self) -> anyhow::Result<Attr> {
         match self.metas.ask(MetaOp::GetAttr { ino: self.ino })? {
             MetaReply::Attr(attr) => Ok(attr),
-            _ => bail!("a meta answered something else than it was asked for"),
+            _ => bail!("unexpected answer from a meta: is it of another version?"),
         }
     }
 }
@@ -96,7 +97,7 @@ impl Behind {
         }
         match self.metas.ask(MetaOp::Shared { chunks: attr.chunk_data() })? {
             MetaReply::Shared(record) => Ok(Some(record)),
-            _ => bail!("a meta answered something else than it was asked for"),
+            _ => bail!("unexpected answer from a meta: is it of another version?"),
         }
     }
 
@@ -128,7 +129,10 @@ pub(super) fn mount_of(path: &Path) -> anyhow::Result<MountPoint> {
     let inside = all.into_iter().filter(|mount| whole.starts_with(&mount.target));
     let found = inside.max_by_key(|mount| mount.target.as_os_str().len());
     found.with_context(|| {
-        format!("{}: not on a mount of a Millpond cluster: `millpond mounts` lists them", shown())
+        format!(
+            "{}: not on a mount of a Millpond cluster: `millpond mounts` lists the mounts",
+            shown()
+        )
     })
 }
 
@@ -205,15 +209,17 @@ fn text_of(
     let _ = writeln!(out, "{}: {:?}, inode {}", path.display(), attr.kind, attr.ino);
     let _ = writeln!(out, "  {} bytes, {} names, mode {:o}", attr.size, attr.nlink, attr.mode);
     if attr.is_stored() {
-        let _ = writeln!(out, "  inline: the bytes lie with the metas");
+        let _ = writeln!(out, "  inline: the bytes are stored with the metas");
     } else if attr.kind == FileKind::Regular {
         let size = ByteSize(layout.chunk_bytes());
         let data = DataId(attr.chunk_data());
         let _ = writeln!(out, "  data {data}, chunks of {size} over {} chains", layout.stripe);
         if let Some(SharedRecord { users, bases, .. }) = shared {
             let over = bases.len();
-            let _ =
-                writeln!(out, "  cloned: {users} files are read from it, and it from {over} more");
+            let _ = writeln!(
+                out,
+                "  cloned: {users} files read its chunks; it reads those of {over} others"
+            );
         }
         let _ = writeln!(out, "  chunk  chain      bytes  nodes, head first");
     }
@@ -302,7 +308,7 @@ pub(super) fn summary(args: &Args) -> Outcome {
             let page = MetaOp::ReadDir(ReadDir { dir, after, limit, attrs: true });
             let (entries, end) = match behind.metas.ask_as_me(page) {
                 Ok(MetaReply::Page { entries, end }) => (entries, end),
-                Ok(_) => bail!("a meta answered something else than it was asked for"),
+                Ok(_) => bail!("unexpected answer from a meta: is it of another version?"),
                 Err(error) if error.downcast_ref() == Some(&MetaError::Access) => {
                     refused += 1;
                     break;
@@ -325,7 +331,7 @@ pub(super) fn summary(args: &Args) -> Outcome {
     progress.finish_and_clear();
     if refused > 0 {
         eprintln!(
-            "millpond: you may not read {refused} of the folders: what is in them is not counted"
+            "millpond: no permission to read {refused} folders: their content is not counted"
         );
     }
     let Sum { files, directories, others, bytes, chunks } = sum;
@@ -352,10 +358,10 @@ pub(super) fn quota(args: &QuotaArgs) -> Outcome {
     let shown = || args.place.path.display().to_string();
     let ask = |op| match behind.metas.ask(op) {
         Ok(MetaReply::Quota(quota)) => Ok(quota),
-        Ok(_) => bail!("a meta answered something else than it was asked for"),
+        Ok(_) => bail!("unexpected answer from a meta: is it of another version?"),
         Err(error) if error.downcast_ref() == Some(&MetaError::NoData) => {
             bail!(
-                "{}: no folder above it has a quota: give an empty one a quota with --bytes",
+                "{}: no quota applies to it: set one on an empty folder with --bytes or --inodes",
                 shown()
             )
         }
@@ -384,7 +390,7 @@ pub(super) fn quota(args: &QuotaArgs) -> Outcome {
     } else {
         let limit = |limit: u64| if limit == 0 { "any".to_owned() } else { limit.to_string() };
         format!(
-            "{}: of the quota of inode {}\n  bytes   {} of {}\n  inodes  {} of {}\n",
+            "{}: counts toward the quota of inode {}\n  bytes   {} of {}\n  inodes  {} of {}\n",
             shown(),
             quota.root,
             quota.bytes,

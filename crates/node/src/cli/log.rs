@@ -14,7 +14,10 @@ const QUIET: [(&str, &str); 3] = [("s3s", "off"), ("fjall", "warn"), ("lsm_tree"
 /// Starts logging; a second start in one process keeps the first.
 pub(super) fn start(config: &LogConfig) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&config.level).with_context(|| {
-        format!("log.level: '{}' is no level: use error, warn, info, debug or trace", config.level)
+        format!(
+            "log.level: '{}' is not a level: use error, warn, info, debug or trace",
+            config.level
+        )
     })?;
     let filter = QUIET.iter().fold(filter, |filter, (module, level)| {
         match format!("{module}={level}").parse() {

@@ -73,7 +73,7 @@ impl Metas {
         loop {
             let wanted = RecordRange { start, end: end.clone(), values: false };
             let MetaReply::Records(page) = self.ask_as_me(MetaOp::Records(wanted))? else {
-                bail!("a meta answered something else than it was asked for");
+                bail!("unexpected answer from a meta: is it of another version?");
             };
             let mut all = page.entries.iter().map(|(key, _)| keys::number(keys::SESSIONS, key));
             if all.any(|session| session != own) {
@@ -93,7 +93,7 @@ impl Metas {
         }
         let name = "millpond command".to_owned();
         let MetaReply::Session(opened) = self.ask(MetaOp::SessionOpen { name })? else {
-            bail!("a meta answered something else than it was asked for");
+            bail!("unexpected answer from a meta: is it of another version?");
         };
         Ok(*session.insert(opened.id))
     }

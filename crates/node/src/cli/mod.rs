@@ -39,7 +39,7 @@ const OLD_NAME: &str = "MILLPOND_SERVER";
 /// How a command went, as an exit code.
 type Outcome = anyhow::Result<i32>;
 
-/// A KV cache on local disks for LLM inference engines.
+/// The Millpond server and its command line.
 #[derive(Debug, Parser)]
 #[command(
     name = "millpond",
@@ -63,37 +63,36 @@ enum Command {
     /// Read, write and list keys of a running server.
     #[command(after_help = kv::EXAMPLES)]
     Kv(kv::Args),
-    /// The S3 gateway: its access keys, and object stores behind buckets.
+    /// Manage the S3 gateway: access keys, backends and backed buckets.
     #[command(subcommand, after_help = s3::EXAMPLES)]
     S3(s3::Command),
-    /// Show the files of a cluster in a folder of this host.
+    /// Mount the files of a cluster on this host.
     #[command(after_help = mount::EXAMPLES)]
     Mount(mount::Args),
-    /// End a mount.
+    /// Unmount the files of a cluster.
     Umount(mount::UmountArgs),
-    /// List the mounts of this host, print their metrics, or put a new process in the place of the one that serves
-    /// them.
+    /// List the mounts of this host, print their metrics, or upgrade their daemon.
     Mounts(mount::MountsArgs),
-    /// Show what a mount is asked for: requests, their times, and by whom.
+    /// Profile the requests on a mount: counts, latencies and callers.
     #[command(after_help = mount::profile::EXAMPLES)]
     Profile(mount::profile::Args),
-    /// Show what a mount does each second.
+    /// Show request rates, throughput and latencies of a mount, every second.
     #[command(after_help = mount::stats::EXAMPLES)]
     Stats(mount::stats::Args),
-    /// Show where the bytes of a file on a mount lie.
+    /// Show where the bytes of a file on a mount are stored.
     Info(files::InfoArgs),
-    /// Count what lies below a folder on a mount.
+    /// Count the files, folders, bytes and chunks below a folder on a mount.
     Summary(files::Args),
-    /// Make a file or a folder that shares its bytes with another one until either is changed.
+    /// Clone a file or a folder on a mount; the copy shares its bytes until either one changes.
     #[command(after_help = clone::EXAMPLES)]
     Clone(clone::Args),
-    /// Check the files of a cluster, and repair them.
+    /// Check the files of a cluster and repair them.
     #[command(after_help = fsck::EXAMPLES)]
     Fsck(fsck::Args),
-    /// Keep what is removed from folders on a mount, and restore it.
+    /// Keep and restore files and folders that are removed on a mount.
     #[command(subcommand, after_help = trash::EXAMPLES)]
     Trash(trash::Command),
-    /// Read files on a mount, so that the memory of this host and of the nodes has them.
+    /// Read files on a mount into the memory of this host and of the nodes.
     #[command(after_help = warmup::EXAMPLES)]
     Warmup(warmup::Args),
     /// Keeps mounts alive.
@@ -102,27 +101,27 @@ enum Command {
     /// Serves mounts for a holder.
     #[command(hide = true)]
     MountDaemon(mount::ProcessArgs),
-    /// Show the quota that a folder on a mount counts for, or give it one.
+    /// Show the quota that applies to a folder on a mount, or set one.
     #[command(
         after_help = "Example:\n  millpond quota /mnt/pond/team --bytes 100GiB --inodes 1000000"
     )]
     Quota(files::QuotaArgs),
-    /// Look at and change a running cluster.
+    /// Inspect and change a running cluster.
     #[command(after_help = admin::EXAMPLES)]
     Admin(admin::Args),
-    /// Run and break a cluster of real processes on this host.
+    /// Run a local cluster of real processes, and inject faults.
     #[command(after_help = dev::EXAMPLES)]
     Dev(dev::Args),
-    /// Look into a data folder while no server uses it.
+    /// Inspect and check a data folder or block device while no server uses it.
     #[command(subcommand)]
     Engine(engine::Command),
-    /// Measure a server.
+    /// Benchmark a server.
     #[command(subcommand)]
     Bench(crate::bench::Command),
-    /// Check this machine (kernel features, limits, space, clock), and a cluster.
+    /// Check this machine (kernel features, limits, space, clock) and a cluster.
     #[command(after_help = doctor::EXAMPLES)]
     Doctor(doctor::Args),
-    /// Simulate a cluster that is not there.
+    /// Simulate a cluster without running one.
     #[command(subcommand)]
     Simulate(simulate::Command),
     /// Print a completion script for a shell.
@@ -152,7 +151,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
         return mount::helper::run(&args).map_or_else(|code| code, code);
     }
     if std::env::var_os(OLD_NAME).is_some_and(|text| !text.is_empty()) {
-        eprintln!("millpond: {OLD_NAME} is called MILLPOND_ADDRESS now: set that one");
+        eprintln!("millpond: {OLD_NAME} is the old name of MILLPOND_ADDRESS: set the new one");
     }
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
@@ -255,9 +254,11 @@ fn shown() -> clap::Command {
 #[must_use]
 pub fn reference() -> String {
     let mut out = String::from(
-        "# Command line\n\n<!-- Generated by `cargo test -p millpond-node` with UPDATE_DOCS=1. -->\n\n\
-         Exit codes: 0 done, 1 failed (standard error says why and what to do), 2 wrong usage, 3 key or\n\
-         namespace not found.\n",
+        "# Command line\n\n\
+         <!-- Generated by `cargo test -p millpond-node` with UPDATE_DOCS=1. -->\n\n\
+         Exit codes: 0 done, 1 failed (standard error names the cause and the fix), 2 wrong\n\
+         usage, 3 not found (a key, namespace, bucket, backend or rule). `millpond fsck` has exit\n\
+         codes of its own.\n",
     );
     describe(&mut out, &mut Cli::command(), "");
     out

@@ -37,7 +37,8 @@ pub(super) struct Args {
     /// Size of each new data file. [default: 30 % of the free space, at most 64GiB]
     #[arg(long)]
     size: Option<Size>,
-    /// Memory of the server. [default: a quarter of the machine's, at most 4GiB; 128MiB without disks and manager]
+    /// Memory of the server. [default: a quarter of the machine's memory, at most 4GiB; 128MiB
+    /// without disks and manager role]
     #[arg(long)]
     memory: Option<Size>,
     /// TCP address for clients; "" for none. [default: 127.0.0.1:7440]
@@ -46,16 +47,18 @@ pub(super) struct Args {
     /// Address for metrics and health; "" for none. [default: 127.0.0.1:7441]
     #[arg(long, value_name = "IP:PORT")]
     http: Option<String>,
-    /// Unix socket for clients on this host; "" for none. [default: millpond.sock in the data folder]
+    /// Unix socket for clients on this host; "" for none.
+    /// [default: millpond.sock in the data folder]
     #[arg(long, value_name = "PATH")]
     socket: Option<String>,
     /// Threads that serve clients. [default: one per processor, at most 4]
     #[arg(long)]
     cores: Option<u32>,
-    /// How disks and sockets are driven. [default: auto]
+    /// I/O backend for disks and sockets. [default: auto]
     #[arg(long)]
     io: Option<Io>,
-    /// File of credentials, one a line: TOKEN [NAMESPACE-PATTERN ...]. Read again when it changes.
+    /// File of client credentials, one per line: TOKEN [NAMESPACE-PATTERN ...]. Reloaded when it
+    /// changes.
     #[arg(long, value_name = "FILE")]
     token_file: Option<String>,
     /// PEM certificate chain; turns TLS on.
@@ -67,56 +70,59 @@ pub(super) struct Args {
     /// Allow other hosts to connect without credentials or without TLS.
     #[arg(long)]
     insecure: bool,
-    /// Managers of the cluster to be part of; a name may have many addresses.
+    /// Managers of the cluster to join, comma-separated; a host name may have several addresses.
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     join: Vec<String>,
-    /// File with the secret of the cluster's nodes, the same on all of them.
+    /// File with the secret that all nodes of the cluster share.
     #[arg(long, value_name = "FILE")]
     node_secret: Option<String>,
-    /// Have the manager role.
+    /// Run the manager role.
     #[arg(long)]
     manager: bool,
-    /// Have no disks: a process that is only a manager.
+    /// Use no disks: the process is only a manager or an S3 gateway.
     #[arg(long)]
     no_storage: bool,
-    /// Where managers keep what they know: embedded, or etcd://host:port,host:port/prefix.
+    /// Where managers store their state: embedded, or etcd://host:port,host:port/prefix.
     /// [default: embedded]
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
-    /// Where others reach this server; repeatable. [default: where it listens]
+    /// Address at which others reach this server; repeatable. [default: the --listen address]
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     advertise: Vec<String>,
-    /// What fails together with this server, such as a rack. [default: only itself]
+    /// Failure domain of this server, for example its rack. [default: this server alone]
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
-    /// First manager of a new cluster: make the chains once so many failure domains are there.
+    /// For the first manager of a new cluster: create the chains once N failure domains have
+    /// registered.
     #[arg(long, value_name = "N")]
     form_nodes: Option<u32>,
     /// Replicas of every chain, with --form-nodes. [default: 1]
     #[arg(long, value_name = "R")]
     replicas: Option<u32>,
-    /// TCP address for S3 clients; "" for none. [default: port 9000 beside --listen, with every role]
+    /// TCP address for S3 clients; "" for none. [default: port 9000 of the --listen address on a
+    /// server with every role, none on others]
     #[arg(long, value_name = "IP:PORT")]
     s3: Option<String>,
-    /// Buckets are also names of hosts below this domain: BUCKET.DOMAIN.
+    /// Also serve buckets as host names below this domain: BUCKET.DOMAIN.
     #[arg(long, value_name = "DOMAIN")]
     s3_domain: Option<String>,
     /// PEM certificate chain for S3 clients; turns TLS on for them.
     #[arg(long, value_name = "FILE")]
     s3_tls_cert: Option<String>,
-    /// PEM private key of that certificate.
+    /// PEM private key of the S3 certificate.
     #[arg(long, value_name = "FILE")]
     s3_tls_key: Option<String>,
-    /// Access key for a first start; others are made with `millpond s3 keys add`.
+    /// S3 access key for the first start; `millpond s3 keys add` creates others.
     #[arg(long, env = "MILLPOND_S3_ACCESS_KEY", value_name = "KEY")]
     s3_access_key: Option<String>,
-    /// Its secret; better in the variable than on a command line that others can see.
+    /// Secret of the access key; set the variable instead, since other users can see a command
+    /// line.
     #[arg(long, env = "MILLPOND_S3_SECRET_KEY", hide_env_values = true, value_name = "SECRET")]
     s3_secret_key: Option<String>,
-    /// How log lines look. [default: text]
+    /// Format of log lines. [default: text]
     #[arg(long)]
     log_format: Option<LogFormat>,
-    /// error, warn, info, debug or trace. [default: info]
+    /// Log level: error, warn, info, debug or trace. [default: info]
     #[arg(long)]
     log_level: Option<String>,
 }
@@ -216,7 +222,7 @@ pub(super) fn run(args: &Args) -> Outcome {
             server.reload_tokens();
         }
     }
-    tracing::info!("stopping: writing what is in memory to the disks");
+    tracing::info!("stopping: writing the data in memory to the disks");
     signals.stop.store(true, Ordering::Release);
     server.stop()?;
     tracing::info!("stopped");
@@ -248,8 +254,9 @@ fn watch_stop(stop: &Arc<AtomicBool>, time: Duration) -> anyhow::Result<mpsc::Se
             return;
         }
         tracing::error!(
-            "the stop was not done in {time:?} (limits.stop): the process ends as by kill -9. What was \
-             acknowledged from the disk is safe, what was acknowledged from memory alone may be lost"
+            "the stop did not finish within {time:?} (limits.stop): the process exits as after \
+             kill -9. Data acknowledged from disk is safe; data acknowledged from memory only may be \
+             lost"
         );
         std::process::exit(1);
     })?;
@@ -312,7 +319,7 @@ fn describe(summary: &Summary) -> String {
     }
     if let Some(address) = summary.listen {
         let tls = if summary.tls { ", TLS" } else { "" };
-        let tokens = if summary.tokens { ", token needed" } else { "" };
+        let tokens = if summary.tokens { ", token required" } else { "" };
         let _ = writeln!(out, "  clients  {address}{tls}{tokens}");
     }
     if let Some(path) = &summary.socket {

@@ -121,7 +121,7 @@ fn page(metas: &Metas, dir: Ino, after: Ino) -> anyhow::Result<TrashPage> {
     let limit = u32::try_from(DIR_PAGE_MAX)?;
     match metas.ask_as_me(MetaOp::TrashList { dir, after, limit })? {
         MetaReply::Trash(page) => Ok(page),
-        _ => bail!("a meta answered something else than it was asked for"),
+        _ => bail!("unexpected answer from a meta: is it of another version?"),
     }
 }
 
@@ -147,7 +147,7 @@ fn folders(metas: &Metas, dir: Ino) -> anyhow::Result<Vec<(Name, Ino)>> {
         let limit = u32::try_from(DIR_PAGE_MAX)?;
         let wanted = MetaOp::ReadDir(ReadDir { dir, after, limit, attrs: false });
         let MetaReply::Page { entries, end } = metas.ask_as_me(wanted)? else {
-            bail!("a meta answered something else than it was asked for");
+            bail!("unexpected answer from a meta: is it of another version?");
         };
         after = entries.last().map_or(after, |entry| entry.cookie);
         let is_dir = entries.into_iter().filter(|entry| entry.kind == FileKind::Directory);

@@ -90,9 +90,9 @@ pub enum Io {
     /// `io_uring` where the kernel allows it, else threads.
     #[default]
     Auto,
-    /// `io_uring`, or refuse to start.
+    /// `io_uring` only; the server does not start without it.
     Uring,
-    /// epoll and a thread pool.
+    /// `epoll` and a thread pool.
     Threads,
 }
 
@@ -100,7 +100,7 @@ pub enum Io {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Plain text.
     #[default]
     Text,
     /// One JSON object per line.

@@ -176,7 +176,7 @@ fn a_path_tells_where_its_bytes_lie_and_keeps_to_its_quota() {
     std::fs::create_dir(&folder).unwrap();
     let none = Command::new(env!("CARGO_BIN_EXE_millpond")).arg("quota").arg(&folder).output();
     let none = String::from_utf8_lossy(&none.unwrap().stderr).into_owned();
-    assert!(none.contains("no folder above it has a quota"), "{none}");
+    assert!(none.contains("no quota applies to it"), "{none}");
     millpond(&["quota", "--bytes", "1MiB", "--inodes", "5"], &folder);
     let file = folder.join("file");
     std::fs::write(&file, vec![7; 600 << 10]).unwrap();

@@ -217,7 +217,7 @@ fn advice_is_about_what_was_asked() {
     let inspect = millpond(&["engine", "inspect", data.to_str().unwrap()]);
     let error = String::from_utf8_lossy(&inspect.stderr);
     assert_eq!(inspect.status.code(), Some(1));
-    assert!(error.contains("stop that first") && !error.contains("--data"), "{error}");
+    assert!(error.contains("stop the server first") && !error.contains("--data"), "{error}");
 
     let doctor = |address: &str| {
         let looked = millpond(&["doctor", "--cluster", "--json", "--server", address]);

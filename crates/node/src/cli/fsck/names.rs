@@ -29,7 +29,7 @@ impl Remote<'_> {
         let KeyRange { start, end } = range;
         let wanted = RecordRange { start, end: end.clone(), values };
         let MetaReply::Records(page) = self.metas.ask_as_me(MetaOp::Records(wanted))? else {
-            bail!("a meta answered something else than it was asked for");
+            bail!("unexpected answer from a meta: is it of another version?");
         };
         self.progress.inc(page.entries.len() as u64);
         let rest = page.next.map(|start| KeyRange { start, end });
@@ -40,7 +40,7 @@ impl Remote<'_> {
         let n = keys.len();
         match self.metas.ask_as_me(MetaOp::RecordsAt { keys })? {
             MetaReply::Values(values) if values.len() == n => Ok(values),
-            _ => bail!("a meta answered something else than it was asked for"),
+            _ => bail!("unexpected answer from a meta: is it of another version?"),
         }
     }
 }
@@ -93,7 +93,7 @@ pub(super) fn check(metas: &Metas, args: &Args, report: &mut Report) -> anyhow::
 fn put_right(metas: &Metas, repair: &Repair) -> anyhow::Result<Result<bool, MetaError>> {
     match metas.ask_as_me(MetaOp::Repair(repair.clone())) {
         Ok(MetaReply::Repaired(done)) => Ok(Ok(done)),
-        Ok(_) => bail!("a meta answered something else than it was asked for"),
+        Ok(_) => bail!("unexpected answer from a meta: is it of another version?"),
         Err(error) => match error.downcast::<MetaError>() {
             Ok(refused) => Ok(Err(refused)),
             Err(error) => Err(error),

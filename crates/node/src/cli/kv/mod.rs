@@ -21,7 +21,7 @@ use super::{ABSENT, FAILED, OK, Outcome, output};
 use crate::config::Span;
 
 pub(super) const EXAMPLES: &str =
-    "Keys and values are bytes. A key that is not text is written hex:0011ff.
+    "Keys and values are bytes. Write a key that is not text as hex:0011ff.
 
 Examples:
   millpond kv put greeting hello
@@ -36,22 +36,23 @@ const ROOM_FIRST: usize = 64 << 10;
 /// Where the server is.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Address of the server: HOST:PORT or unix:PATH; of a cluster one or several nodes, with commas.
+    /// Address of the server: HOST:PORT or unix:PATH; for a cluster one or more nodes,
+    /// comma-separated.
     #[arg(long, global = true, default_value = super::default_address(), env = "MILLPOND_ADDRESS")]
     address: String,
-    /// Credential, when the server asks for one.
+    /// Credential, if the server requires one.
     #[arg(long, global = true, env = "MILLPOND_TOKEN", hide_env_values = true, default_value = "")]
     token: String,
-    /// PEM file with the certificates that sign the server's, when it speaks TLS.
+    /// PEM file with the CA certificates of the server; turns TLS on.
     #[arg(long, global = true, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
-    /// Namespace to work in; `put` makes it when it is not there.
+    /// Namespace to use; `put` creates it if it does not exist.
     #[arg(long, short, global = true, default_value = "default", env = "MILLPOND_NAMESPACE")]
     namespace: String,
-    /// Time that a call may take.
+    /// Timeout of a request.
     #[arg(long, global = true, default_value = "10s")]
     timeout: Span,
-    /// Print JSON. A value that is no text is printed in hex.
+    /// Print JSON; a value that is not text is printed in hex.
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -60,16 +61,16 @@ pub(super) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Store a value; the first one stored under a key wins.
+    /// Store a value; a key that already has a value keeps it.
     Put {
         /// The key.
         key: String,
-        /// The value; `-` or nothing reads standard input.
+        /// The value; `-` or no value reads standard input.
         value: Option<String>,
         /// Read the value from a file.
         #[arg(long, short, conflicts_with = "value")]
         file: Option<PathBuf>,
-        /// A key that has a value already is no failure; the value stays.
+        /// Succeed without a change if the key already has a value.
         #[arg(long)]
         if_absent: bool,
     },
@@ -83,13 +84,13 @@ enum Command {
     },
     /// List keys.
     Ls {
-        /// Only keys that start with this.
+        /// List only keys with this prefix.
         #[arg(default_value = "")]
         prefix: String,
     },
-    /// Numbers about the namespace, or the whole server.
+    /// Show statistics of the namespace or of the whole server.
     Stat {
-        /// About the whole server.
+        /// Show the statistics of the whole server.
         #[arg(long)]
         server: bool,
     },
@@ -97,7 +98,7 @@ enum Command {
     Rm(Keys),
     /// Keep keys from eviction until they are unpinned.
     Pin(Keys),
-    /// End pins.
+    /// Remove the pins of keys.
     Unpin(Keys),
     /// Mark keys as recently used.
     Touch(Keys),
@@ -124,7 +125,7 @@ struct Keys {
 
 fn parse_bytes(text: &str) -> anyhow::Result<Vec<u8>> {
     let Some(digits) = text.strip_prefix("hex:") else { return Ok(text.as_bytes().to_vec()) };
-    let bad = || format!("'{text}' is no key: write an even number of hex digits after hex:");
+    let bad = || format!("'{text}' is not a key: write an even number of hex digits after hex:");
     if !digits.is_ascii() || !digits.len().is_multiple_of(2) {
         bail!(bad());
     }
@@ -244,7 +245,7 @@ fn read_value(value: Option<&str>, file: Option<&PathBuf>) -> anyhow::Result<Vec
 fn put(args: &Args, key: &str, value: &[u8], if_absent: bool) -> Outcome {
     let key = parse_key(key)?;
     if value.len() > CHUNK_BYTES_MAX {
-        bail!("the value is over 64 MiB: store it in parts");
+        bail!("the value is larger than 64 MiB: split it into several keys");
     }
     let namespace = args.open(true)?;
     let value = [Value::One(value)];
@@ -257,22 +258,22 @@ fn put(args: &Args, key: &str, value: &[u8], if_absent: bool) -> Outcome {
         Some(ItemStatus::Ok) => Ok(OK),
         Some(ItemStatus::Exists) if if_absent => Ok(OK),
         Some(ItemStatus::Exists) => bail!(
-            "not stored: the key has a value already, which stays: `millpond kv rm` removes it, and \
-             --if-absent takes this for success"
+            "not stored: the key already has a value, which is kept: remove it first with \
+             `millpond kv rm`, or accept it with --if-absent"
         ),
         Some(other) => bail!("not stored: {}", explain(*other)),
-        None => bail!("the server answered for no key"),
+        None => bail!("the server returned no status for the key"),
     }
 }
 
 fn explain(status: ItemStatus) -> &'static str {
     match status {
-        ItemStatus::NoSpace => "the disks are full of values that may not be evicted",
-        ItemStatus::Quota => "the namespace's quota is used up",
-        ItemStatus::Busy => "the server is busy; try again",
-        ItemStatus::ReadOnly => "the disk refuses writes; see the server's log",
-        ItemStatus::Late => "it took longer than --timeout, and may still be stored",
-        ItemStatus::Corrupt => "the bytes were damaged on the way",
+        ItemStatus::NoSpace => "the disks are full, and no stored value may be evicted",
+        ItemStatus::Quota => "the quota of the namespace is used up",
+        ItemStatus::Busy => "the server is busy: try again",
+        ItemStatus::ReadOnly => "the disk accepts no writes: see the log of the server",
+        ItemStatus::Late => "the put took longer than --timeout; the value may still be stored",
+        ItemStatus::Corrupt => "the bytes were damaged in transit",
         _ => "unexpected answer",
     }
 }
@@ -293,7 +294,7 @@ fn get(args: &Args, key: &str, file: Option<&PathBuf>) -> Outcome {
                 bytes.resize(*len as usize, 0);
             }
             Some(GetOutcome::Late) => {
-                bail!("the server was too busy to read it in time; try again")
+                bail!("the server was too busy to read the value in time: try again")
             }
             _ => {
                 eprintln!("millpond: no such key in namespace '{}'", args.namespace);

@@ -16,48 +16,49 @@ pub(super) enum Command {
     Ls,
     /// Create a namespace.
     Create {
-        /// Its name: letters, digits and ._-/:@
+        /// Name of the namespace: letters, digits and ._-/:@
         name: String,
         /// When a put is acknowledged.
         #[arg(long, value_enum, default_value = "memory")]
         ack: AckArg,
-        /// Bytes it may hold; at the limit it evicts its own coldest values, or with `--no-evict` refuses new ones.
+        /// Maximum size; at the limit the namespace evicts its own coldest values, or with
+        /// `--no-evict` rejects new ones. [default: unlimited]
         #[arg(long)]
         quota: Option<Size>,
-        /// Time after which values expire.
+        /// Time after which values expire. [default: never]
         #[arg(long)]
         ttl: Option<Span>,
-        /// Which values are evicted first.
+        /// Eviction priority of the values.
         #[arg(long, value_enum, default_value = "normal")]
         priority: PriorityArg,
-        /// Never evict its values; a full disk refuses new ones.
+        /// Never evict the values of the namespace; a full disk rejects new ones.
         #[arg(long)]
         no_evict: bool,
     },
-    /// Change a namespace in place: its quota at once, time to live and priority of values stored from now on.
+    /// Change a namespace: the quota at once, time to live and priority for later values.
     #[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
     Set {
-        /// Its name.
+        /// Name of the namespace.
         name: String,
-        /// Bytes it may hold; 0 for no quota. One that holds more evicts its coldest values, or with
-        /// `--no-evict` refuses new ones.
+        /// Maximum size; 0 for no quota. A namespace that holds more evicts its coldest values, or
+        /// rejects new ones if it was created with `--no-evict`.
         #[arg(long, group = "change")]
         quota: Option<Size>,
-        /// Time after which values expire; 0s for never.
+        /// Time after which later values expire; 0s for never.
         #[arg(long, group = "change")]
         ttl: Option<Span>,
-        /// Which values are evicted first.
+        /// Eviction priority of the values.
         #[arg(long, value_enum, group = "change")]
         priority: Option<PriorityArg>,
     },
     /// Show one namespace.
     Show {
-        /// Its name.
+        /// Name of the namespace.
         name: String,
     },
     /// Remove a namespace and all its values.
     Drop {
-        /// Its name.
+        /// Name of the namespace.
         name: String,
     },
 }
@@ -65,20 +66,20 @@ pub(super) enum Command {
 /// When a put is acknowledged.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(super) enum AckArg {
-    /// From memory; a crash may lose the last moments.
+    /// When the value is in memory; a crash may lose the latest values.
     Memory,
-    /// From the disk; survives power loss.
+    /// When the value is on disk; it survives power loss.
     Disk,
 }
 
 /// Eviction class.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(super) enum PriorityArg {
-    /// Goes first.
+    /// Evicted first.
     Low,
-    /// The default.
+    /// Evicted after low and before high.
     Normal,
-    /// Goes last.
+    /// Evicted last.
     High,
 }
 
@@ -140,8 +141,9 @@ pub(super) fn run(args: &Args, command: &Command) -> Outcome {
             let namespace = Namespace::open(&client, name, true, options.clone())?;
             if known && namespace.info().options != options {
                 anyhow::bail!(
-                    "namespace '{name}' exists with other options: change quota, ttl and priority with `millpond kv ns set {name}`, or for \
-                     the others drop it first with `millpond kv ns drop {name}`"
+                    "namespace '{name}' exists with other options: change quota, ttl and priority \
+                     with `millpond kv ns set {name}`; for other options drop it first with \
+                     `millpond kv ns drop {name}`"
                 );
             }
             Ok(OK)
