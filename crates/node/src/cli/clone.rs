@@ -21,8 +21,9 @@ use super::metas::Metas;
 use super::{FAILED, OK, Outcome, output};
 
 pub(super) const EXAMPLES: &str =
-    "The copy is there at once, however long the file is, and takes no space until one of the two is written. A file
-that was cloned and written four times in turn is copied instead, and the command says so.
+    "A clone exists at once, however long the file is, and takes no space until either file is
+written. A file that was cloned and written four times in turn is copied instead; the command
+reports this.
 
 Examples:
   millpond clone /mnt/pond/run7/weights.safetensors /mnt/pond/run8/weights.safetensors
@@ -43,14 +44,14 @@ const FILLABLE: u32 = 0o700;
 /// What is cloned.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// A file on a mount; with -r a folder.
+    /// File on a mount; with -r a folder.
     source: PathBuf,
-    /// The name of the copy, which is not there yet, on a mount of the same cluster.
+    /// Name of the copy, on a mount of the same cluster; it must not exist yet.
     target: PathBuf,
-    /// Clone a folder with everything in it: each file as it is when its turn comes.
+    /// Clone a folder with its content; each file is cloned as it is when its turn comes.
     #[arg(short, long)]
     recursive: bool,
-    /// Credential, when the cluster asks for one.
+    /// Credential, if the cluster requires one.
     #[arg(long, env = "MILLPOND_TOKEN", hide_env_values = true, default_value = "")]
     token: String,
 }
@@ -97,7 +98,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     } else if *recursive {
         work.tree(&whole, target)?;
     } else {
-        bail!("{shown}: a folder: add -r to clone it with everything in it");
+        bail!("{shown}: a folder: add -r to clone it with its content");
     }
     work.progress.finish_and_clear();
     work.tell(args)
@@ -108,10 +109,10 @@ fn parent_of(source: &Behind, whole: &Path, args: &Args) -> anyhow::Result<Ino> 
     let target = &args.target;
     let shown = || target.display().to_string();
     let place = place(target).with_context(shown)?;
-    let dir = place.parent().with_context(|| format!("{}: no name for a copy", shown()))?;
+    let dir = place.parent().with_context(|| format!("{}: not a name for a copy", shown()))?;
     ensure!(
         !(args.recursive && place.starts_with(whole)),
-        "{}: it would lie in what is cloned",
+        "{}: the copy would be inside the cloned folder",
         shown()
     );
     let (from, to) = (mount_of(whole)?, mount_of(dir).with_context(shown)?);
@@ -124,7 +125,7 @@ fn parent_of(source: &Behind, whole: &Path, args: &Args) -> anyhow::Result<Ino> 
         let (ours, theirs) = (nodes(&source.metas)?, nodes(&other.metas)?);
         ensure!(
             theirs.iter().any(|node| ours.contains(node)),
-            "{}: on another cluster than {}: copy it instead",
+            "{}: on another cluster than {}: copy the file instead",
             shown(),
             args.source.display()
         );
@@ -136,14 +137,15 @@ fn parent_of(source: &Behind, whole: &Path, args: &Args) -> anyhow::Result<Ino> 
 fn explained(error: anyhow::Error, source: &Path, target: &Path) -> anyhow::Error {
     let (source, target) = (source.display(), target.display());
     match error.downcast_ref::<MetaError>() {
-        Some(MetaError::Exists) => anyhow!("{target}: it is there already"),
+        Some(MetaError::Exists) => anyhow!("{target}: already exists"),
         Some(MetaError::Quota) => anyhow!(
-            "{target}: over the quota of its folder, where a clone counts in full: `millpond quota` shows it"
+            "{target}: over the quota of its folder, in which a clone counts in full: \
+             `millpond quota` shows the quota"
         ),
         Some(MetaError::Stale | MetaError::NotFound) => {
-            anyhow!("{source}: it, or the folder of {target}, was removed meanwhile")
+            anyhow!("{source}: the file or the folder of {target} was removed during the command")
         }
-        _ => error.context(format!("{source}: cloning it to {target}")),
+        _ => error.context(format!("{source}: cloning to {target}")),
     }
 }
 
@@ -161,7 +163,7 @@ fn wait_for(interrupt: &mut Interrupt, target: &Path, ino: Ino) {
     }
     if left.is_zero() && !is_there() {
         let target = target.display();
-        eprintln!("millpond: {target} is made; its mount still believes what it was told before");
+        eprintln!("millpond: {target} is created, but its mount does not show it yet");
     }
 }
 
@@ -230,7 +232,7 @@ impl Work {
         };
         if let Err(error) = all() {
             let _ = fs::remove_file(target);
-            return Err(error.context(format!("{}: copying it", shown())));
+            return Err(error.context(format!("{}: copying", shown())));
         }
         self.sum.bytes += size;
         self.sum.copied += 1;
@@ -247,7 +249,7 @@ impl Work {
             let mode = fs::metadata(&from).with_context(seen)?.mode() & 0o7777;
             match DirBuilder::new().mode(mode | FILLABLE).create(&to) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                    bail!("{}: it is there already", wanted())
+                    bail!("{}: already exists", wanted())
                 }
                 done => done.with_context(wanted)?,
             }
@@ -257,7 +259,7 @@ impl Work {
             for entry in fs::read_dir(&from).with_context(seen)? {
                 ensure!(
                     !self.interrupt.came(),
-                    "interrupted: {} has {} whole files so far",
+                    "interrupted: {} has {} complete files",
                     target.display(),
                     self.sum.files
                 );
@@ -265,7 +267,7 @@ impl Work {
                 let (path, to) = (entry.path(), to.join(entry.file_name()));
                 let kind = entry.metadata().with_context(|| path.display().to_string())?;
                 if kind.dev() != device {
-                    bail!("{}: another mount, which is cloned by itself", path.display());
+                    bail!("{}: another mount: clone it separately", path.display());
                 } else if kind.is_dir() {
                     left.push((path, to));
                 } else if kind.is_file() {
@@ -276,7 +278,7 @@ impl Work {
                     self.sum.links += 1;
                 } else {
                     self.sum.others += 1;
-                    eprintln!("millpond: {}: no file, folder or link: left out", path.display());
+                    eprintln!("millpond: {}: skipped: not a file, folder or link", path.display());
                 }
                 self.progress.set_message(ByteSize(self.sum.bytes).to_string());
             }
@@ -298,7 +300,9 @@ impl Work {
             output::bytes(text.as_bytes())?;
         }
         if copied > 0 {
-            eprintln!("millpond: {copied} copied: cloned and written too often to be cloned again");
+            eprintln!(
+                "millpond: {copied} files copied: cloned and written too often to clone again"
+            );
         }
         Ok(if others == 0 { OK } else { FAILED })
     }

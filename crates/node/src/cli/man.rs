@@ -16,10 +16,10 @@ pub(super) const EXAMPLES: &str = "Examples:
 /// Which pages, and where to.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Write the pages of all commands to this folder; it is made when it is not there.
+    /// Write the pages of all commands to this folder; it is created if it does not exist.
     #[arg(long, value_name = "DIR", conflicts_with = "command")]
     out: Option<PathBuf>,
-    /// Print the page of this command; without one, that of `millpond`.
+    /// Command whose page to print. [default: the page of `millpond`]
     command: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ pub(super) fn run(args: &Args, program: clap::Command) -> Outcome {
     let words = std::iter::once("millpond").chain(args.command.iter().map(String::as_str));
     let name = words.collect::<Vec<_>>().join("-");
     let Some(page) = pages.iter().find(|page| page.name == name) else {
-        bail!("there is no command '{}': 'millpond --help' lists them", args.command.join(" "));
+        bail!("no command '{}': 'millpond --help' lists the commands", args.command.join(" "));
     };
     output::bytes(&page.text)
 }

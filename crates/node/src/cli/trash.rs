@@ -22,8 +22,9 @@ use super::{OK, Outcome, output};
 use crate::config::Span;
 
 pub(super) const EXAMPLES: &str =
-    "What is removed from a folder that keeps it can be restored by its path. New folders keep what the folder
-keeps that they are made in. What is kept counts for quotas.
+    "A folder with a keep time keeps its removed files and folders for that time; `restore` brings
+them back by their paths. A new folder inherits the keep time of its parent. Kept files count toward
+quotas.
 
 Examples:
   millpond trash set /mnt/pond/team --keep 7d
@@ -34,19 +35,19 @@ Examples:
 /// What to do with it.
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Command {
-    /// Keep what is removed from a folder, and from all folders that are in it now or are made later.
+    /// Keep the removed files of a folder and of all folders below it, present and future.
     Set(SetArgs),
-    /// List what was removed from a folder and is kept.
+    /// List the removed files that a folder keeps.
     List(ListArgs),
-    /// Give what was removed its name again; a folder comes with what was in it.
+    /// Restore removed files and folders under their names; a folder comes with its content.
     Restore(RestoreArgs),
-    /// Let go of what is kept.
+    /// Delete kept files for good.
     Empty(EmptyArgs),
 }
 
 #[derive(Debug, clap::Args)]
 struct Common {
-    /// Credential, when the cluster asks for one.
+    /// Credential, if the cluster requires one.
     #[arg(long, env = "MILLPOND_TOKEN", hide_env_values = true, default_value = "")]
     token: String,
 }
@@ -54,9 +55,9 @@ struct Common {
 /// How long a folder keeps what is removed.
 #[derive(Debug, clap::Args)]
 pub(super) struct SetArgs {
-    /// A folder on a mount.
+    /// Folder on a mount.
     path: PathBuf,
-    /// How long, such as 12h or 7d; 0s for not at all.
+    /// How long to keep removed files, for example 12h or 7d; 0s keeps none.
     #[arg(long)]
     keep: Span,
     #[command(flatten)]
@@ -66,9 +67,9 @@ pub(super) struct SetArgs {
 /// What is listed.
 #[derive(Debug, clap::Args)]
 pub(super) struct ListArgs {
-    /// A folder on a mount.
+    /// Folder on a mount.
     path: PathBuf,
-    /// With the folders in it.
+    /// Include all folders below.
     #[arg(short, long)]
     recursive: bool,
     /// Print JSON.
@@ -81,10 +82,10 @@ pub(super) struct ListArgs {
 /// What is restored.
 #[derive(Debug, clap::Args)]
 pub(super) struct RestoreArgs {
-    /// Paths as they were before; of several things that had one path the one that was removed last.
+    /// Paths before the removal; of several removed files with one path, the one removed last.
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// Another name in the same folder.
+    /// Restore under another name in the same folder.
     #[arg(long = "as", value_name = "NAME")]
     new_name: Option<String>,
     #[command(flatten)]
@@ -94,12 +95,12 @@ pub(super) struct RestoreArgs {
 /// What is let go.
 #[derive(Debug, clap::Args)]
 pub(super) struct EmptyArgs {
-    /// A folder on a mount.
+    /// Folder on a mount.
     path: PathBuf,
-    /// Only what was removed before so long, such as 12h or 1d.
+    /// Only files that were removed at least this long ago, for example 12h or 1d.
     #[arg(long, value_name = "TIME")]
     older_than: Option<Span>,
-    /// With the folders in it.
+    /// Include all folders below.
     #[arg(short, long)]
     recursive: bool,
     #[command(flatten)]
@@ -171,8 +172,8 @@ fn spinner(what: &str) -> anyhow::Result<ProgressBar> {
 fn set(args: &SetArgs) -> Outcome {
     let shown = || args.path.display().to_string();
     let Behind { metas, ino } = Behind::path(&args.path, &args.common.token)?;
-    let keep_s = u32::try_from(args.keep.0.as_secs()).context("--keep: at most 136 years")?;
-    ensure!(keep_s > 0 || args.keep.0.is_zero(), "--keep: at least one second");
+    let keep_s = u32::try_from(args.keep.0.as_secs()).context("--keep: use at most 136 years")?;
+    ensure!(keep_s > 0 || args.keep.0.is_zero(), "--keep: use at least 1s, or 0s to keep nothing");
     let progress = spinner("folders")?;
     let mut left = vec![ino];
     while let Some(dir) = left.pop() {
@@ -252,10 +253,10 @@ fn list(args: &ListArgs) -> Outcome {
         let keep_s = page(&metas, ino, Ino(u64::MAX))?.keep_s;
         let mut out = String::new();
         if keep_s == 0 {
-            let _ = writeln!(out, "{}: keeps nothing that is removed", args.path.display());
+            let _ = writeln!(out, "{}: keeps no removed files", args.path.display());
         } else {
             let time = rough(keep_s.into());
-            let _ = writeln!(out, "{}: keeps what is removed for {time}", args.path.display());
+            let _ = writeln!(out, "{}: keeps removed files for {time}", args.path.display());
         }
         let mut rows: Vec<Vec<String>> = Vec::new();
         let head = ["PATH", "REMOVED", "KEPT FOR", "BYTES", "KIND"];
@@ -281,7 +282,7 @@ fn list(args: &ListArgs) -> Outcome {
 }
 
 fn restore(args: &RestoreArgs) -> Outcome {
-    ensure!(args.new_name.is_none() || args.paths.len() == 1, "--as: one path at a time");
+    ensure!(args.new_name.is_none() || args.paths.len() == 1, "--as: give exactly one path");
     for path in &args.paths {
         restore_one(path, args).with_context(|| path.display().to_string())?;
     }
@@ -290,13 +291,16 @@ fn restore(args: &RestoreArgs) -> Outcome {
 
 fn restore_one(path: &Path, args: &RestoreArgs) -> anyhow::Result<()> {
     use std::os::unix::ffi::OsStrExt as _;
-    let wanted = path.file_name().context("the path of what was removed ends in its name")?;
+    let wanted = path.file_name().context("the path must end in the name of the removed file")?;
     let parent = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let Behind { metas, ino: dir } = Behind::path(parent, &args.common.token)?;
     let kept = trash(&metas, dir)?;
     let Some(entry) = kept.into_iter().find(|it| it.record.name.as_bytes() == wanted.as_bytes())
     else {
-        bail!("nothing of that name is kept: `millpond trash list {}`", parent.display());
+        bail!(
+            "no removed file of that name is kept: `millpond trash list {}` lists them",
+            parent.display()
+        );
     };
     let name = match &args.new_name {
         Some(text) => Name::new(text.as_bytes())?,
@@ -306,7 +310,7 @@ fn restore_one(path: &Path, args: &RestoreArgs) -> anyhow::Result<()> {
     let change = change(&metas, TrashChange::Restore { dir, ino: entry.ino, name });
     match change {
         Err(error) if is(&error, MetaError::Exists) => {
-            bail!("the name is taken: give it another one with --as")
+            bail!("the name exists already: choose another one with --as")
         }
         done => done?,
     }
@@ -358,7 +362,7 @@ fn restore_content(metas: &Metas, dir: Ino) -> anyhow::Result<()> {
 fn empty(args: &EmptyArgs) -> Outcome {
     let Behind { metas, ino } = Behind::path(&args.path, &args.common.token)?;
     let older = args.older_than.map_or(Duration::ZERO, |span| span.0).as_secs();
-    let progress = spinner("let go")?;
+    let progress = spinner("deleted")?;
     walk(&metas, (&args.path, ino), args.recursive, |path, dir| {
         drop_all(&metas, (dir, older), &progress).with_context(|| path.display().to_string())
     })?;

@@ -22,8 +22,8 @@ use super::interrupt::Interrupt;
 use super::{FAILED, OK, Outcome, output};
 
 pub(super) const EXAMPLES: &str =
-    "What a mount keeps of it depends on its mode: strict keeps nothing in this host's memory, and only the
-nodes are warm then.
+    "The mode of the mount decides which data stays cached. With mode=strict this host caches
+nothing, so only the nodes are warm.
 
 Examples:
   millpond warmup /mnt/pond/models/llama --threads 32
@@ -47,13 +47,14 @@ const ERRORS_SHOWN: usize = 100;
 /// What is read.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Files and folders; links in folders are not followed.
+    /// Files and folders to read; links in folders are not followed.
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// Threads that read.
+    /// Number of threads that read.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
-    /// Have the mount fetch the files into its cache (`mount -o cache=FOLDER`), and wait until they are there.
+    /// Let the mount fetch the files into its cache (`mount -o cache=FOLDER`), and wait until they
+    /// are cached.
     #[arg(long)]
     cache: bool,
     /// Print JSON.
@@ -111,12 +112,14 @@ impl Tally {
     fn fetch(&self, piece: &Piece) -> io::Result<()> {
         let mut counted = 0;
         while !self.stop.load(Ordering::Relaxed) {
-            let answer = files::xattr(&piece.path, CACHED).map_err(|error| match error.raw_os_error() {
-                Some(libc::ENODATA | libc::EOPNOTSUPP) => io::Error::other(
-                    "it is on no mount that has a cache: mount with -o mode=read-only,cache=FOLDER,cache_size=SIZE",
-                ),
-                _ => error,
-            })?;
+            let answer =
+                files::xattr(&piece.path, CACHED).map_err(|error| match error.raw_os_error() {
+                    Some(libc::ENODATA | libc::EOPNOTSUPP) => io::Error::other(
+                        "not on a mount with a cache: mount with \
+                     -o mode=read-only,cache=FOLDER,cache_size=SIZE",
+                    ),
+                    _ => error,
+                })?;
             let answer = String::from_utf8_lossy(&answer).into_owned();
             let (state, rest) = answer.split_once(' ').unwrap_or((&answer, ""));
             let there = match state {

@@ -12,8 +12,9 @@ use crate::cli::{ABSENT, FAILED, OK, Outcome, output};
 /// Where a secret is taken from that no file has.
 const SECRET: &str = "MILLPOND_S3_BACKEND_SECRET";
 
-pub(super) const EXAMPLES: &str = "The secret comes from --secret-key-file, or from MILLPOND_S3_BACKEND_SECRET in the environment. `add` of a name that is there replaces
-its settings; gateways hear of that within a few seconds.
+pub(super) const EXAMPLES: &str = "\
+The secret comes from --secret-key-file, or from MILLPOND_S3_BACKEND_SECRET in the environment.
+`add` with an existing name replaces its settings; gateways apply them within a few seconds.
 
 Examples:
   millpond s3 backend add minio --endpoint http://10.0.0.5:9000 --access-key pond --secret-key-file secret
@@ -31,47 +32,52 @@ pub(in crate::cli) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Say where an object store is, or change what is said.
+    /// Add a backend, or replace its settings.
     Add(Box<Add>),
     /// List backends, without their secrets.
     #[command(visible_alias = "ls")]
     List,
-    /// Forget a backend that no bucket uses.
+    /// Remove a backend that no bucket uses.
     Rm {
-        /// Its name.
+        /// Name of the backend.
         name: String,
     },
 }
 
 #[derive(Debug, clap::Args)]
 struct Add {
-    /// What buckets call it: small letters, digits and dashes.
+    /// Name of the backend: lowercase letters, digits and dashes.
     name: String,
-    #[arg(long, value_name = "URL", help = "Where it answers: http://HOST:PORT or https://HOST")]
+    #[arg(
+        long,
+        value_name = "URL",
+        help = "URL of the object store: http://HOST:PORT or https://HOST"
+    )]
     endpoint: String,
-    /// Its access key.
+    /// Access key at the object store.
     #[arg(long)]
     access_key: String,
-    /// A file with the secret of the access key.
+    /// File with the secret of the access key.
     #[arg(long, value_name = "FILE")]
     secret_key_file: Option<PathBuf>,
-    /// A file with certificates (PEM) that sign the one of the endpoint, in place of those that the system trusts. They are
-    /// kept with the backend, so that every gateway has them.
+    /// PEM file with the CA certificates of the endpoint, in place of those that the system trusts.
+    /// They are stored with the backend, so that every gateway has them.
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
-    /// The region that requests are signed for.
+    /// Region that requests are signed for.
     #[arg(long, default_value = "us-east-1")]
     region: String,
-    /// Buckets are names of hosts below the endpoint, and not in the path.
+    /// Address buckets as host names below the endpoint, not in the path.
     #[arg(long)]
     virtual_hosts: bool,
-    /// Requests that a gateway has under way at most to persist objects.
+    /// Maximum requests in flight that a gateway uses to persist objects.
     #[arg(long, default_value_t = 64)]
     requests: u32,
-    /// Requests per second that a gateway sends at most to persist objects; 0 for no limit.
+    /// Maximum requests per second that a gateway sends to persist objects; 0 for no limit.
     #[arg(long, default_value_t = 0)]
     requests_per_s: u32,
-    /// A request is given up when its answer has not begun within this time, and a second for each MiB of its body.
+    /// Time until the answer to a request must begin, plus one second for each MiB of its body;
+    /// after it the request fails.
     #[arg(long, default_value = "30s")]
     timeout: crate::config::Span,
 }
@@ -119,13 +125,15 @@ pub(super) fn run(args: &Args) -> Outcome {
             let names: Vec<&str> = used.map(|(bucket, _)| bucket.as_str()).collect();
             if !names.is_empty() {
                 let names = names.join(", ");
-                eprintln!("millpond: '{name}' backs {names}: `millpond s3 bucket rm` these before");
+                eprintln!(
+                    "millpond: '{name}' backs {names}: first run `millpond s3 bucket rm` for each"
+                );
                 return Ok(FAILED);
             }
             if BackendRing::open(client)?.remove(name)? {
                 return Ok(OK);
             }
-            eprintln!("millpond: no backend is called '{name}'");
+            eprintln!("millpond: no backend '{name}'");
             Ok(ABSENT)
         }
     }

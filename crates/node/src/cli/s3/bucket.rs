@@ -12,9 +12,13 @@ use super::rules::{ModeArg, name, seconds, unbacked};
 use crate::cli::{FAILED, OK, Outcome, output};
 use crate::config::{Size, Span};
 
-pub(super) const EXAMPLES: &str = "`add` makes the bucket if it is not there. It asks the backend for a key first, and changes nothing if that fails. Of a bucket that is
-backed already it sets --shared, --ttl and --cache anew, each to its default where it is left out; the place cannot change, and rules stay. `rm` leaves in the pool what lies there, and is refused while something waits for the
-backend.
+pub(super) const EXAMPLES: &str = "\
+`add` creates the bucket if it does not exist. It first requests a key from the backend, and changes
+nothing if that fails. For a bucket that is backed already, `add` sets --shared, --ttl and --cache
+again, each to its default if it is left out. It keeps the rules, and it cannot change the place at
+the backend (--backend, --backend-bucket, --prefix).
+
+`rm` keeps the objects in the pool. It fails while objects wait for the backend.
 
 Examples:
   millpond s3 bucket add data --backend aws --backend-bucket company-data --prefix pond/ --cache 100GiB
@@ -32,44 +36,46 @@ pub(in crate::cli) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Have a bucket be backed.
+    /// Attach a bucket to a backend.
     Add(Add),
     /// List backed buckets.
     #[command(visible_alias = "ls")]
     List,
-    /// Have nothing back a bucket any more.
+    /// Detach a bucket from its backend.
     Rm {
-        /// The bucket.
+        /// Name of the bucket.
         bucket: String,
     },
 }
 
 #[derive(Debug, clap::Args)]
 struct Add {
-    /// The bucket.
+    /// Name of the bucket.
     bucket: String,
-    /// Whose the bucket is, if it is made now.
+    /// Owner of the bucket, if the command creates it.
     #[arg(long, default_value = DEFAULT_TENANT)]
     tenant: String,
-    /// The backend, as `millpond s3 backend add` called it.
+    /// Name of the backend, as given to `millpond s3 backend add`.
     #[arg(long)]
     backend: String,
-    /// The bucket there. [default: the same name]
+    /// Name of the bucket at the backend. [default: the same name]
     #[arg(long)]
     backend_bucket: Option<String>,
-    /// What its keys have there before those of here.
+    /// Prefix that all keys get at the backend.
     #[arg(long, default_value = "")]
     prefix: String,
-    /// Others write there too: what is cached is compared with the backend when its time is over.
+    /// Other clients write at the backend too: compare a cached object with the backend when its
+    /// --ttl is over.
     #[arg(long)]
     shared: bool,
-    /// How long what is cached of a shared place is right; and how often changes of mounts are looked for.
+    /// How long a cached object counts as current with --shared, and how often changes of mounts
+    /// are searched for.
     #[arg(long, default_value = "60s")]
     ttl: Span,
-    /// Bytes that are cached at most of what the backend has. [default: what the pool has]
+    /// Maximum bytes of backend objects in the cache. [default: the size of the pool]
     #[arg(long)]
     cache: Option<Size>,
-    /// What becomes of writes where no rule says something else. [default: as it is, write-back for a new one]
+    /// Mode of writes that no rule covers. [default: unchanged; write-back for a new bucket]
     #[arg(long, value_enum)]
     mode: Option<ModeArg>,
 }
@@ -109,7 +115,9 @@ pub(super) fn run(args: &Args) -> Outcome {
             match ring.set((&add.bucket, &add.tenant), &add.backing(before)) {
                 Ok(_) => Ok(OK),
                 Err(error) if is_busy(&error) => bail!(
-                    "another place backs '{0}', and what lies in the pool is of that one: `millpond s3 persist --wait s3://{0}` and `millpond s3 bucket rm {0}` before it gets this one",
+                    "'{0}' has another place at a backend, and the pool holds objects of that \
+                     place: first run `millpond s3 persist --wait s3://{0}` and \
+                     `millpond s3 bucket rm {0}`",
                     add.bucket
                 ),
                 Err(error) => Err(error.into()),
@@ -119,14 +127,16 @@ pub(super) fn run(args: &Args) -> Outcome {
         Command::Rm { bucket } => match ring.remove(bucket) {
             Ok(true) => {
                 eprintln!(
-                    "millpond: nothing backs '{bucket}' any more: objects that only the backend has are there, and not shown here until `millpond s3 bucket add {bucket} …`"
+                    "millpond: '{bucket}' is detached: objects that only the backend has stay \
+                     there, and are not visible until `millpond s3 bucket add {bucket} …`"
                 );
                 Ok(OK)
             }
             Ok(false) => unbacked(bucket),
             Err(error) if is_busy(&error) => {
                 eprintln!(
-                    "millpond: objects of '{bucket}' wait for the backend: `millpond s3 persist --wait s3://{bucket}` before"
+                    "millpond: objects of '{bucket}' wait for the backend: first run \
+                     `millpond s3 persist --wait s3://{bucket}`"
                 );
                 Ok(FAILED)
             }
@@ -147,7 +157,7 @@ fn list(ring: &BucketRing, json: bool) -> Outcome {
         let lines: Vec<_> = all.iter().map(shown).collect();
         return output::line(&serde_json::Value::from(lines).to_string());
     }
-    let titles = ["bucket", "backend", "place there", "mode", "shared", "ttl", "cache", "rules"];
+    let titles = ["bucket", "backend", "backend path", "mode", "shared", "ttl", "cache", "rules"];
     let mut rows = vec![titles.map(str::to_owned).to_vec()];
     rows.extend(all.iter().map(|(bucket, it)| {
         let cache = match it.cache_bytes {

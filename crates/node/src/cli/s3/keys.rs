@@ -6,7 +6,7 @@ use serde_json::json;
 use super::To;
 use crate::cli::{ABSENT, OK, Outcome, output};
 
-pub(super) const EXAMPLES: &str = r#"The secret of a new key is shown once. Gateways hear of a change within a second.
+pub(super) const EXAMPLES: &str = r#"The secret of a new key is shown only once. Gateways apply a change within a second.
 
 Examples:
   millpond s3 keys add training
@@ -26,17 +26,19 @@ pub(in crate::cli) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Keys {
-    /// Make an access key.
+    /// Create an access key.
     Add {
-        /// What it is for; no two keys have the same.
+        /// Name of the key, unique among all keys.
         name: String,
-        /// Whose it is: buckets belong to the tenant that makes them, and other tenants' keys may use them as access control lists let them.
+        /// Tenant of the key. A bucket belongs to the tenant that creates it; keys of other tenants
+        /// may use it as its access control lists allow.
         #[arg(long, default_value = DEFAULT_TENANT)]
         tenant: String,
-        /// A bucket that may be used; repeatable. [default: all of the tenant, and of those who let it]
+        /// Bucket that the key may use; repeatable. [default: all buckets of the tenant, and those
+        /// that other tenants allow]
         #[arg(long = "bucket", value_name = "BUCKET")]
         buckets: Vec<String>,
-        /// Print what a shell takes, whatever `--json` says: `eval "$(millpond s3 keys add me --env)"`.
+        /// Print shell variables, even with `--json`: `eval "$(millpond s3 keys add me --env)"`.
         #[arg(long)]
         env: bool,
     },
@@ -45,7 +47,7 @@ enum Keys {
     List,
     /// Remove an access key.
     Rm {
-        /// Its name, or the access key itself.
+        /// Name of the key, or the access key itself.
         name: String,
     },
 }
@@ -75,7 +77,7 @@ pub(super) fn run(args: &Args) -> Outcome {
         Keys::List => list(&ring, args.to.json),
         Keys::Rm { name } if ring.remove(name)? => Ok(OK),
         Keys::Rm { name } => {
-            eprintln!("millpond: no access key is called '{name}'");
+            eprintln!("millpond: no access key '{name}'");
             Ok(ABSENT)
         }
     }

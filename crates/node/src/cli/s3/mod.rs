@@ -22,34 +22,34 @@ pub(super) const EXAMPLES: &str = "Examples:
 #[derive(Debug, clap::Subcommand)]
 #[allow(clippy::large_enum_variant, reason = "there is one of it")]
 pub(super) enum Command {
-    /// Make, list and remove the access keys of clients.
+    /// Create, list and remove the access keys of clients.
     #[command(after_help = keys::EXAMPLES)]
     Keys(keys::Args),
-    /// Say where object stores are that buckets may be backed by.
+    /// Add, list and remove backends: object stores behind buckets.
     #[command(after_help = backend::EXAMPLES)]
     Backend(backend::Args),
-    /// Have buckets be backed by an object store: what is written goes there, and what is there can be read.
+    /// Attach buckets to a backend, which stores their objects; list and detach them.
     #[command(after_help = bucket::EXAMPLES)]
     Bucket(bucket::Args),
-    /// Show and change what becomes of the keys of a backed bucket, by their prefixes.
+    /// Show and change the rules of a backed bucket, by key prefix.
     #[command(after_help = rules::EXAMPLES, args_conflicts_with_subcommands = true)]
     Rules(rules::Args),
-    /// Show what waits for the backends of buckets, and what they do not take.
+    /// Show the objects that wait for the backends of buckets, and those that fail there.
     Status(status::Args),
-    /// Have what waits go to the backend now.
+    /// Persist waiting objects to the backend at once.
     #[command(after_help = persist::EXAMPLES)]
     Persist(persist::Args),
-    /// Try what failed again now, without the rest of its pause.
+    /// Retry failed objects at once, without the rest of their pause.
     Retry(persist::RetryArgs),
 }
 
 /// Which cluster, and how it is told.
 #[derive(Debug, clap::Args)]
 struct To {
-    /// Addresses of some nodes of the cluster: HOST:PORT, with commas.
+    /// Addresses of some nodes of the cluster: HOST:PORT, comma-separated.
     #[arg(long, global = true, default_value = crate::cli::default_address(), env = "MILLPOND_ADDRESS")]
     server: Addresses,
-    /// Credential, when the cluster asks for one.
+    /// Credential, if the cluster requires one.
     #[arg(long, global = true, env = "MILLPOND_TOKEN", hide_env_values = true, default_value = "")]
     token: String,
     /// Print JSON.
@@ -94,7 +94,7 @@ impl std::str::FromStr for Below {
         let rest = text.strip_prefix("s3://").ok_or("write s3://BUCKET/PREFIX")?;
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         if bucket.is_empty() {
-            return Err("no bucket is named: write s3://BUCKET/PREFIX".to_owned());
+            return Err("the bucket is missing: write s3://BUCKET/PREFIX".to_owned());
         }
         Ok(Self { bucket: bucket.to_owned(), prefix: prefix.to_owned() })
     }

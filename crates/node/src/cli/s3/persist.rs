@@ -16,10 +16,15 @@ use crate::cli::interrupt::Interrupt;
 use crate::cli::{FAILED, OK, Outcome, output};
 use crate::config::Span;
 
-pub(super) const EXAMPLES: &str = "What waits for the end of a pause after a failure is due at once, and so is what mounts wrote. A key whose last attempt had no answer waits until that
-cannot arrive any more (RFC 0020): at the backend two changes of it might change places. With --wait the command ends when the backend has
-everything that waited at its beginning, or with an error when all that is left failed three times meanwhile. What is written later is not waited
-for, but a key that is overwritten all the time is: --timeout bounds that.
+pub(super) const EXAMPLES: &str = "\
+The command makes objects due at once: those in a pause after a failure, and those that mounts
+wrote. A key whose last attempt got no answer waits until that attempt can no longer arrive
+(RFC 0020); otherwise two changes of the key could reach the backend in the wrong order.
+
+With --wait the command ends when the backend has every object that waited at the start. It fails
+when each of the remaining objects has failed three times during the wait. It does not wait for
+objects that are written later, but it does wait for a key that is overwritten all the time: set
+--timeout as a bound.
 
 Examples:
   millpond s3 persist --wait s3://data/checkpoints/
@@ -37,12 +42,12 @@ const SHOWN: usize = 20;
 pub(in crate::cli) struct Args {
     #[command(flatten)]
     to: To,
-    #[arg(value_name = "PREFIX", help = "Keys that begin so: s3://BUCKET/PREFIX")]
+    #[arg(value_name = "PREFIX", help = "Keys with this prefix: s3://BUCKET/PREFIX")]
     below: Below,
-    /// Wait until the backend has everything that waits when this begins.
+    /// Wait until the backend has every object that waits at the start.
     #[arg(long)]
     wait: bool,
-    /// Wait no longer than this.
+    /// Maximum time to wait. [default: no limit]
     #[arg(long, requires = "wait", value_name = "TIME")]
     timeout: Option<Span>,
 }
@@ -51,7 +56,7 @@ pub(in crate::cli) struct Args {
 pub(in crate::cli) struct RetryArgs {
     #[command(flatten)]
     to: To,
-    #[arg(value_name = "PREFIX", help = "Keys that begin so: s3://BUCKET/PREFIX")]
+    #[arg(value_name = "PREFIX", help = "Keys with this prefix: s3://BUCKET/PREFIX")]
     below: Below,
 }
 
@@ -70,7 +75,8 @@ pub(super) fn retry(args: &RetryArgs) -> Outcome {
     if unknown > 0 {
         let _ = write!(
             text,
-            "; {unknown} attempts are under way, or had no answer: those keys wait until it cannot come any more"
+            "; {unknown} attempts are in flight or got no answer: their keys wait until those \
+             attempts can no longer arrive"
         );
     }
     output::line(&text)
@@ -164,15 +170,17 @@ fn tell(args: &Args, left: &Backlog, waited: &Waited) -> Outcome {
     match waited {
         Waited::Done => Ok(OK),
         Waited::Interrupted => {
-            eprintln!("millpond: interrupted: what waits goes on to the backend");
+            eprintln!("millpond: interrupted: gateways still persist the waiting objects");
             Ok(FAILED)
         }
         Waited::TimedOut => {
-            eprintln!("millpond: the time is over: what waits goes on to the backend");
+            eprintln!("millpond: timed out: gateways still persist the waiting objects");
             Ok(FAILED)
         }
         Waited::Failing => {
-            eprintln!("millpond: the backend does not take what is left: `millpond s3 status`");
+            eprintln!(
+                "millpond: all remaining objects fail at the backend: see `millpond s3 status`"
+            );
             Ok(FAILED)
         }
     }

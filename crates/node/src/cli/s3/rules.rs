@@ -10,8 +10,10 @@ use super::To;
 use crate::cli::{ABSENT, OK, Outcome, output};
 use crate::config::{Size, Span};
 
-pub(super) const EXAMPLES: &str = "The longest prefix that a key begins with decides; without a rule objects are written back. A change is about later writes: what is
-written already keeps what held for it. Gateways hear of a change within a second.
+pub(super) const EXAMPLES: &str = "\
+The rule with the longest matching prefix applies to a key; without a rule, the mode is write-back.
+A change applies to later writes; objects that are already written keep their rule. Gateways apply
+a change within a second.
 
 Examples:
   millpond s3 rules data
@@ -25,7 +27,7 @@ Examples:
 pub(in crate::cli) struct Args {
     #[command(flatten)]
     to: To,
-    /// The bucket whose rules are shown.
+    /// Bucket whose rules to show.
     #[arg(required = true)]
     bucket: Option<String>,
     #[command(subcommand)]
@@ -34,48 +36,50 @@ pub(in crate::cli) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Make a rule, or replace the one of this prefix.
+    /// Add a rule, or replace the rule of this prefix.
     Set(Set),
     /// Remove a rule.
     Rm {
-        /// The bucket.
+        /// Name of the bucket.
         bucket: String,
-        /// The rule's prefix; "" for the one of all keys.
+        /// Prefix of the rule; "" for the rule of all keys.
         prefix: String,
     },
 }
 
 #[derive(Debug, clap::Args)]
 struct Set {
-    /// The bucket.
+    /// Name of the bucket.
     bucket: String,
-    /// Keys that begin so; "" for all.
+    /// Prefix of the keys; "" for all keys.
     prefix: String,
-    /// What becomes of writes.
+    /// When writes are acknowledged, and whether they reach the backend.
     #[arg(long, value_enum)]
     mode: ModeArg,
-    /// Keep what is cached, whatever the bounds.
+    /// Never evict cached objects, whatever the cache limits.
     #[arg(long)]
     pin: bool,
-    /// Transient objects live so long; of others how long what is cached is right where the place at the backend is
-    /// shared. [default: without end; as the bucket says]
+    /// Lifetime of transient objects; for other modes, how long a cached object counts as current
+    /// where the place at the backend is shared. [default: unlimited; the value of the bucket]
     #[arg(long)]
     ttl: Option<Span>,
-    /// Whether others write at the backend below the prefix too. [default: what the bucket says]
+    /// Whether other clients write below the prefix at the backend. [default: as for the bucket]
     #[arg(long, value_enum)]
     sharing: Option<SharingArg>,
-    /// Bytes that lie below the prefix at most, of a transient rule: what is more is refused with 507. The prefix ends with
-    /// '/' then, and is empty when it gets its first quota. [default: any number]
+    /// Maximum bytes below the prefix of a transient rule: a write beyond it fails with 507. The
+    /// prefix must end with '/' and must be empty when it gets its first quota.
+    /// [default: unlimited]
     #[arg(long)]
     quota: Option<Size>,
-    /// Objects go to the backend before those that have waited up to so many minutes longer, 0 to 255.
+    /// Persist these objects before others that have waited up to this many minutes longer, 0 to
+    /// 255.
     #[arg(long, default_value_t = 0)]
     priority: u8,
-    /// Replicas of objects of more than 16 KiB, which lie on chains of so many then: `millpond admin form` makes those.
-    /// [default: as many as the pool has of everything]
+    /// Replicas of objects larger than 16 KiB; `millpond admin form` makes the chains for them.
+    /// [default: the replicas of the pool]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=i64::from(REPLICAS_MAX)))]
     replicas: Option<u8>,
-    /// What becomes of writes that are written back while the pool, or a disk, is full.
+    /// How write-back writes behave while the pool or a disk is full.
     #[arg(long, value_enum, default_value = "slow-down")]
     when_full: FullArg,
 }
@@ -83,30 +87,30 @@ struct Set {
 /// What becomes of writes.
 #[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
 pub(super) enum ModeArg {
-    /// Answered from the pool; goes to the backend behind that.
+    /// Acknowledge when the pool has the object; write to the backend later.
     #[default]
     WriteBack,
-    /// Answered when the backend has it.
+    /// Acknowledge when the backend has the object.
     WriteThrough,
-    /// Never goes to the backend.
+    /// Never write to the backend.
     Transient,
 }
 
 /// Who writes at the backend.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum SharingArg {
-    /// Nobody else.
+    /// No other client writes there.
     Exclusive,
-    /// Others too: what is cached is right for the time to live.
+    /// Other clients write there: a cached object counts as current for the time to live.
     Shared,
 }
 
 /// What becomes of writes while the pool is full.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum FullArg {
-    /// They are refused with 503.
+    /// Reject writes with 503.
     SlowDown,
-    /// They are answered when the backend has them.
+    /// Acknowledge writes when the backend has the objects.
     WriteThrough,
 }
 
@@ -169,7 +173,8 @@ fn table_of(to: &To, wanted: u8) -> anyhow::Result<u8> {
     let there: Vec<String> =
         [chains.replicas].iter().chain(&chains.tables).map(u8::to_string).collect();
     bail!(
-        "--replicas {wanted}: the pool has chains of {} replicas; `millpond admin form --replicas {wanted}` makes those",
+        "--replicas {wanted}: the pool has chains of {} replicas: first run \
+         `millpond admin form --replicas {wanted}`",
         there.join(", ")
     );
 }
@@ -178,7 +183,7 @@ fn table_of(to: &To, wanted: u8) -> anyhow::Result<u8> {
 #[expect(clippy::unnecessary_wraps, reason = "it is what a command ends with")]
 pub(super) fn unbacked(bucket: &str) -> Outcome {
     eprintln!(
-        "millpond: nothing backs '{bucket}': `millpond s3 bucket add {bucket} --backend NAME`"
+        "millpond: '{bucket}' has no backend: `millpond s3 bucket add {bucket} --backend NAME`"
     );
     Ok(ABSENT)
 }
@@ -199,7 +204,7 @@ pub(super) fn run(args: &Args) -> Outcome {
                 None => unbacked(bucket),
                 Some(true) => Ok(OK),
                 Some(false) => {
-                    eprintln!("millpond: '{bucket}' has no rule of the prefix '{prefix}'");
+                    eprintln!("millpond: '{bucket}' has no rule for the prefix '{prefix}'");
                     Ok(ABSENT)
                 }
             }

@@ -25,7 +25,7 @@ const FAILING_SHOWN: usize = 20;
 pub(in crate::cli) struct Args {
     #[command(flatten)]
     to: To,
-    /// Of this bucket. [default: all]
+    /// Show only this bucket. [default: all]
     bucket: Option<String>,
 }
 
@@ -104,7 +104,7 @@ fn table(all: &[Line], pool: Pool) -> Outcome {
         "large",
         "oldest",
         "rate",
-        "under way",
+        "in flight",
         "failing",
     ];
     let mut rows = vec![titles.map(str::to_owned).to_vec()];
@@ -131,7 +131,8 @@ fn table(all: &[Line], pool: Pool) -> Outcome {
     let [waits, refused] = Pool::WATERMARKS.map(|it| it / 10);
     let _ = writeln!(
         text,
-        "\npool: {} of {} used ({} %); writes wait above {waits} %, and are refused or go through above {refused} % or when a disk is full",
+        "\npool: {} of {} used ({} %); writes are delayed above {waits} %, and are rejected or \
+         written through above {refused} % or when a disk is full",
         ByteSize(pool.used),
         ByteSize(pool.bytes),
         pool.full() / 10

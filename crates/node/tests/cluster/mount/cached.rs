@@ -582,7 +582,7 @@ fn the_oldest_files_make_room_and_open_ones_stay() {
     assert_eq!(grown(&wide, READS, reads), 0, "the first open is passed through");
     let refused = host.run(&["warmup", "--cache", writer.to_str().unwrap()]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("no mount that has a cache"), "{said}");
+    assert!(!refused.status.success() && said.contains("not on a mount with a cache"), "{said}");
 }
 
 #[test]

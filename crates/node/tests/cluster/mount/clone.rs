@@ -510,10 +510,10 @@ fn a_tree_is_cloned_and_what_cannot_be_is_said() {
     let (file, other) = (tree.join("part0/490"), one.join("other"));
     let here = |name: &str| text(&one.join(name)).to_owned();
     let cases: [(&[&str], &str); 8] = [
-        (&[text(&file), &here("copy")], "it is there already"),
-        (&["-r", text(&tree), &here("copy")], "it is there already"),
+        (&[text(&file), &here("copy")], "already exists"),
+        (&["-r", text(&tree), &here("copy")], "already exists"),
         (&[text(&tree), text(&other)], "add -r"),
-        (&["-r", text(&tree), &here("tree/inner")], "would lie in what is cloned"),
+        (&["-r", text(&tree), &here("tree/inner")], "would be inside the cloned folder"),
         (&[&here("nothing"), text(&other)], "No such file"),
         (&[text(&file), "/tmp/other"], "not on a mount"),
         (&["/etc/passwd", text(&other)], "not on a mount"),

@@ -111,7 +111,7 @@ fn restores(host: &Host, team: &Path) {
         assert_eq!(fs::read_to_string(team.join("old").join(text)).unwrap(), text);
     }
     let none = refused(&host.run(&["trash", "restore", &path("old/f")]));
-    assert!(none.contains("nothing of that name"), "{none}");
+    assert!(none.contains("no removed file of that name"), "{none}");
 
     fs::remove_dir_all(team.join("a")).unwrap();
     host.must(&["trash", "empty", top, "--older-than", "1h"]);
