@@ -20,7 +20,7 @@ use super::{FAILED, OK, Outcome, output};
 use crate::admin::Command as Request;
 
 pub(super) const EXAMPLES: &str =
-    "Nodes and disks are named by the beginning of their identity; nodes also by address or host.
+    "Name a node or a disk by the first digits of its identity; a node also by its address or host.
 
 Examples:
   millpond admin status
@@ -43,9 +43,9 @@ pub(super) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// The cluster on one screen: what is wrong, and what to do.
+    /// Show the cluster on one screen, with problems and their fixes.
     Status {
-        /// Exit with 1 when something is wrong.
+        /// Exit with 1 if there is a problem.
         #[arg(long)]
         check: bool,
     },
@@ -53,66 +53,67 @@ enum Command {
     Nodes,
     /// List disks.
     Disks,
-    /// List targets: the replicas of chains on disks, and how far they have synced.
+    /// List targets: the replicas of chains on disks, with their sync progress.
     Targets {
-        /// Only those on this node or disk.
+        /// Only targets on this node or disk.
         #[arg(long, value_name = "NODE|DISK")]
         on: Option<String>,
     },
     /// List chains and their targets, head first.
     Chains {
-        /// Only those with a member that does not serve, or that moves.
+        /// Only chains with a target that does not serve or that moves.
         #[arg(long)]
         unhealthy: bool,
     },
-    /// How slots are shared out, and which ones move.
+    /// Show the distribution of slots over chains, and the slots that move.
     Slots,
     /// List namespaces.
     Namespaces,
-    /// What happened lately.
+    /// List recent events.
     Events {
-        /// Go on with what happens from now on, until Ctrl-C.
+        /// Continue with new events, until Ctrl-C.
         #[arg(long, short)]
         follow: bool,
-        /// Show so many of the newest.
+        /// Number of the newest events to show.
         #[arg(long, short = 'n', default_value_t = 50)]
         last: usize,
     },
     /// Show the settings of the cluster.
     Config,
-    /// Change a setting of the cluster; `replicas` gives every chain more of them.
+    /// Change a setting of the cluster; `replicas` raises the replica count of every chain.
     Set {
-        /// Its name.
+        /// Name of the setting.
         name: String,
-        /// Its value.
+        /// Value of the setting.
         value: String,
     },
-    /// Bring a setting back to its default.
+    /// Reset a setting to its default.
     Unset {
-        /// Its name.
+        /// Name of the setting.
         name: String,
     },
-    /// Make the first chains of a new cluster; later, a table of chains with another number of replicas.
+    /// Make the chains of a new cluster, or a further table of chains with another replica count.
     ///
-    /// The first number is for all that asks for no other. Rules of S3 buckets (`millpond s3 rules set --replicas R`) ask for
-    /// chains of another table, which stays once it is made and has no data until somebody does.
+    /// The first replica count is the default for all data. Rules of S3 buckets
+    /// (`millpond s3 rules set --replicas R`) use further tables. A table stays once it is made,
+    /// and has no data until a rule uses it.
     Form {
-        /// Replicas of every chain that is made.
+        /// Replicas of every new chain.
         #[arg(long, value_name = "R", value_parser = clap::value_parser!(u8).range(1..=i64::from(REPLICAS_MAX)))]
         replicas: u8,
     },
     /// Empty a node or a disk; it serves until it is empty.
     Drain {
-        /// The node or disk.
+        /// Node or disk.
         #[arg(value_name = "NODE|DISK")]
         name: String,
-        /// Wait until it is empty. Ctrl-C ends the wait, not the drain.
+        /// Wait until it is empty; Ctrl-C ends the wait, not the drain.
         #[arg(long)]
         wait: bool,
     },
-    /// End a drain: the node or disk takes its share of the data again.
+    /// End a drain; the node or disk takes its share of the data again.
     Undrain {
-        /// The node or disk.
+        /// Node or disk.
         #[arg(value_name = "NODE|DISK")]
         name: String,
     },
@@ -120,40 +121,40 @@ enum Command {
     Move {
         /// Number of the chain.
         chain: u32,
-        /// Number of the target that goes.
+        /// Number of the target that leaves the chain.
         target: u32,
-        /// The disk that it goes to.
+        /// Disk of the new replica.
         disk: String,
-        /// Wait until it has moved. Ctrl-C ends the wait, not the move.
+        /// Wait until it has moved; Ctrl-C ends the wait, not the move.
         #[arg(long)]
         wait: bool,
     },
-    /// Move a slot, with the values of its keys, to another chain; hits stay hits meanwhile.
+    /// Move a slot with its values to another chain; reads still hit during the move.
     MoveSlot {
         /// Number of the slot, 0 to 65535.
         slot: u16,
-        /// Number of the chain that it goes to.
+        /// Number of the new chain.
         chain: u32,
-        /// Wait until it has moved. Ctrl-C ends the wait, not the move.
+        /// Wait until it has moved; Ctrl-C ends the wait, not the move.
         #[arg(long)]
         wait: bool,
     },
-    /// Give a disk up for lost: its replicas are made anew from the others, at once.
+    /// Declare a disk lost: its replicas are rebuilt from the others at once.
     Lose {
-        /// The disk.
+        /// Disk.
         disk: String,
-        /// Really do it.
+        /// Confirm; without it the command only reports the data at risk.
         #[arg(long)]
         yes: bool,
     },
-    /// Forget a node that is empty and does not run.
+    /// Remove a node that is empty and does not run.
     Remove {
-        /// The node.
+        /// Node.
         node: String,
     },
-    /// Start no more moves; those under way end.
+    /// Start no new moves; running moves finish.
     Pause,
-    /// Let moves go on.
+    /// Resume moves.
     Resume,
 }
 
@@ -285,9 +286,7 @@ fn change(args: &Args, cluster: &mut Cluster, command: &Command) -> Outcome {
         |name: &str, value: &str| Request::Set { name: name.to_owned(), value: value.to_owned() };
     let said = match command {
         Command::Set { name, value } if value.is_empty() => {
-            bail!(
-                "an empty value is no value: 'millpond admin unset {name}' brings the default back"
-            )
+            bail!("the value is empty: 'millpond admin unset {name}' restores the default")
         }
         Command::Set { name, value } => cluster.change(&set(name, value))?,
         Command::Unset { name } => {
@@ -296,7 +295,7 @@ fn change(args: &Args, cluster: &mut Cluster, command: &Command) -> Outcome {
         }
         Command::Pause => {
             cluster.change(&set("rebalance.paused", "true"))?;
-            "no more moves are started; those under way end".to_owned()
+            "no new moves start; running moves finish".to_owned()
         }
         Command::Resume => {
             cluster.change(&set("rebalance.paused", ""))?;
@@ -347,7 +346,7 @@ fn drain(args: &Args, cluster: &mut Cluster, (name, wait): (&str, bool)) -> Outc
     let ended = match wait::drain(cluster, of)? {
         Waited::Done => return told(args, &format!("'{name}' is empty")),
         Waited::Interrupted => format!(
-            "the drain goes on; 'millpond admin drain {name} --wait' waits again, \
+            "the drain continues; 'millpond admin drain {name} --wait' waits again, \
              'millpond admin undrain {name}' ends it"
         ),
         Waited::Ended(why) => why,
@@ -371,7 +370,7 @@ fn move_target(
     match wait::moved(cluster, chain, &disk)? {
         Waited::Done => told(args, &format!("target {target} of chain {chain} has moved")),
         Waited::Interrupted => {
-            bail!("the move goes on; 'millpond admin chains --unhealthy' shows it")
+            bail!("the move continues; 'millpond admin chains --unhealthy' shows it")
         }
         Waited::Ended(why) => bail!(why),
     }
@@ -385,7 +384,7 @@ fn move_slot(args: &Args, cluster: &mut Cluster, (slot, chain): (u16, u32), wait
     eprintln!("{said}");
     match wait::slot_moved(cluster, slot)? {
         Waited::Done => told(args, &format!("slot {slot} has moved")),
-        Waited::Interrupted => bail!("the move goes on; 'millpond admin slots' shows it"),
+        Waited::Interrupted => bail!("the move continues; 'millpond admin slots' shows it"),
         Waited::Ended(why) => bail!(why),
     }
 }
@@ -398,10 +397,10 @@ fn lose(cluster: &mut Cluster, name: &str, yes: bool) -> anyhow::Result<String> 
             cluster.chains(false)?.iter().filter(|chain| is_only_copy(chain, &disk.id)).count();
         let danger = match only {
             0 => "every chain on it has another serving replica".to_owned(),
-            _ => format!("of {only} chains it has THE ONLY copy: their data would be lost"),
+            _ => format!("it has THE ONLY copy of {only} chains: their data would be lost"),
         };
         bail!(
-            "disk {} holds {} replicas; {danger}. Repeat with --yes to give it up",
+            "disk {} holds {} replicas; {danger}. Repeat with --yes to declare it lost",
             disk.id,
             disk.targets
         );
@@ -431,7 +430,7 @@ fn namespaces(args: &Args) -> Outcome {
             Err(error) => last = Some(error),
         }
     }
-    Err(last.unwrap_or_else(|| anyhow::anyhow!("--server names no address")))
+    Err(last.unwrap_or_else(|| anyhow::anyhow!("--server: give at least one address")))
 }
 
 #[cfg(test)]

@@ -22,9 +22,9 @@ pub(super) fn node<'a>(status: &'a Status, name: &str) -> anyhow::Result<&'a Nod
     let all = || list(status.nodes.iter().map(node_line));
     match found.as_slice() {
         [node] => Ok(node),
-        [] => bail!("there is no node '{name}'; there are:{}", all()),
+        [] => bail!("no node '{name}'; the nodes are:{}", all()),
         many => bail!(
-            "'{name}' may be any of {} nodes; write more of the identity:{}",
+            "'{name}' matches {} nodes: write more digits of the identity:{}",
             many.len(),
             list(many.iter().copied().map(node_line))
         ),
@@ -37,12 +37,9 @@ pub(super) fn disk<'a>(status: &'a Status, name: &str) -> anyhow::Result<&'a Dis
     let found: Vec<&Disk> = status.disks.iter().filter(|disk| begins(&disk.id, name)).collect();
     match found.as_slice() {
         [disk] => Ok(disk),
-        [] => bail!(
-            "there is no disk '{name}'; there are:{}",
-            list(status.disks.iter().map(disk_line))
-        ),
+        [] => bail!("no disk '{name}'; the disks are:{}", list(status.disks.iter().map(disk_line))),
         many => bail!(
-            "'{name}' may be any of {} disks; write more of the identity:{}",
+            "'{name}' matches {} disks: write more digits of the identity:{}",
             many.len(),
             list(many.iter().copied().map(disk_line))
         ),
@@ -63,12 +60,13 @@ pub(super) fn either<'a>(status: &'a Status, name: &str) -> anyhow::Result<Named
     match (nodes, disks) {
         (true, true) => match (node(status, name), disk(status, name)) {
             (Ok(node), Ok(disk)) if node.id == disk.id => Ok(Named::Node(node)),
-            _ => bail!("'{name}' may be a node or a disk: write node:{name} or disk:{name}"),
+            _ => bail!("'{name}' matches a node and a disk: write node:{name} or disk:{name}"),
         },
         (true, false) => node(status, name).map(Named::Node),
         (false, true) => disk(status, name).map(Named::Disk),
         (false, false) => bail!(
-            "'{name}' is no node and no disk: 'millpond admin nodes' and 'millpond admin disks' list them"
+            "no node and no disk matches '{name}': 'millpond admin nodes' and \
+             'millpond admin disks' list them"
         ),
     }
 }
@@ -173,9 +171,9 @@ mod tests {
         assert!(matches!(either(&status, "disk:aaaaaaaa-0"), Ok(Named::Disk(_))));
         assert!(matches!(either(&status, "node:aaaaaaaa-1"), Ok(Named::Node(_))));
         for (name, says) in [
-            ("aaaaaaaa-1", "a node or a disk"),
+            ("aaaaaaaa-1", "a node and a disk"),
             ("zz", "no node and no disk"),
-            ("aaaaaaaa", "a node or a disk"),
+            ("aaaaaaaa", "a node and a disk"),
         ] {
             let error = either(&status, name).unwrap_err().to_string();
             assert!(error.contains(says), "{name}: {error}");

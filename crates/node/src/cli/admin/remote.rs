@@ -22,7 +22,7 @@ const ATTEMPT_MAX: Duration = Duration::from_secs(3);
 /// Where the cluster is.
 #[derive(Clone, Debug, clap::Args)]
 pub(in crate::cli) struct Where {
-    /// Nodes of the cluster; any of them will do, the others are asked when it does not answer.
+    /// Nodes of the cluster, comma-separated; if one does not answer, the next one is asked.
     #[arg(
         long,
         global = true,
@@ -32,13 +32,13 @@ pub(in crate::cli) struct Where {
         env = "MILLPOND_ADDRESS"
     )]
     pub(in crate::cli) server: Vec<String>,
-    /// Credential, when the cluster asks for one.
+    /// Credential, if the cluster requires one.
     #[arg(long, global = true, env = "MILLPOND_TOKEN", hide_env_values = true, default_value = "")]
     token: String,
-    /// PEM file with the certificates that sign the servers', when they speak TLS.
+    /// PEM file with the CA certificates of the servers; turns TLS on.
     #[arg(long, global = true, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
-    /// Time that a request may take.
+    /// Timeout of a request.
     #[arg(long, global = true, default_value = "10s")]
     timeout: Span,
 }
@@ -229,7 +229,7 @@ impl Cluster {
 fn unexpected<T>(answer: Answer) -> anyhow::Result<T> {
     match answer {
         Answer::Refused { text } => bail!(text),
-        _ => bail!("the manager answered something else: is it of another version?"),
+        _ => bail!("unexpected answer from the manager: is it of another version?"),
     }
 }
 

@@ -78,7 +78,7 @@ fn well(status: &Status, short: Short) -> String {
     match status.nodes.iter().find(silent) {
         None => "All is well.\n\n".to_owned(),
         Some(node) => format!(
-            "Nothing is wrong yet, but node {} was last heard {}: it is gone after 2 s.\n\n",
+            "No problem yet, but node {} was last heard {}: it counts as gone after 2 s.\n\n",
             short.show(&node.id),
             ago(node.silent_ms.unwrap_or(0))
         ),
@@ -163,7 +163,7 @@ fn slots_moved(progress: &Progress, totals: &SlotTotals) -> String {
         let _ = write!(text, ", about {} left", duration(seconds));
     }
     if totals.failures > 0 {
-        let _ = write!(text, ", {} tried again", totals.failures);
+        let _ = write!(text, ", {} retried", totals.failures);
     }
     text
 }
@@ -229,7 +229,7 @@ pub(super) fn nodes(status: &Status) -> String {
     let rows = node_rows(Short::of(status), status.nodes.iter());
     let mut out = table(&rows);
     if status.nodes_left_out > 0 {
-        let _ = writeln!(out, "and {} that are all right", status.nodes_left_out);
+        let _ = writeln!(out, "and {} without problems", status.nodes_left_out);
     }
     out
 }
@@ -259,7 +259,7 @@ pub(super) fn disks(status: &Status) -> String {
     }
     let mut out = table(&rows);
     if status.disks_left_out > 0 {
-        let _ = writeln!(out, "and {} that are all right", status.disks_left_out);
+        let _ = writeln!(out, "and {} without problems", status.disks_left_out);
     }
     out
 }

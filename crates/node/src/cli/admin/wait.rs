@@ -84,7 +84,7 @@ fn left(status: &Status, of: Named<'_>) -> Left {
         },
     };
     if targets > 0 && state == "active" {
-        return Left::Ended("the drain was ended by somebody".to_owned());
+        return Left::Ended("another command ended the drain".to_owned());
     }
     Left::Targets(targets)
 }
@@ -110,7 +110,7 @@ pub(super) fn moved(cluster: &mut Cluster, chain: u32, disk: &str) -> anyhow::Re
     let mut most = 0;
     loop {
         let Some(now) = cluster.chain(chain)? else {
-            return Ok(Waited::Ended(format!("chain {chain} is no longer there")));
+            return Ok(Waited::Ended(format!("chain {chain} no longer exists")));
         };
         match move_of(&now, disk) {
             Moving::Done => {
@@ -119,7 +119,7 @@ pub(super) fn moved(cluster: &mut Cluster, chain: u32, disk: &str) -> anyhow::Re
             }
             Moving::Gone => {
                 bar.abandon();
-                let why = format!("chain {chain} has no replica on that disk any more");
+                let why = format!("chain {chain} no longer has a replica on that disk");
                 return Ok(Waited::Ended(why));
             }
             Moving::Behind(bytes, state) => {

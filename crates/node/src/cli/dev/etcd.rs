@@ -11,7 +11,7 @@ pub(super) fn program(millpond: &Path) -> anyhow::Result<PathBuf> {
         if path.is_file() {
             return Ok(path);
         }
-        bail!("MILLPOND_ETCD={}: there is no such file", path.display());
+        bail!("MILLPOND_ETCD={}: no such file", path.display());
     }
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let in_path = std::env::split_paths(&paths).map(|folder| folder.join("etcd"));
@@ -20,8 +20,8 @@ pub(super) fn program(millpond: &Path) -> anyhow::Result<PathBuf> {
     let found = in_path.chain(built).find(|path| path.is_file());
     let Some(path) = found else {
         bail!(
-            "no etcd to start: install etcd 3.5 (Debian: etcd-server), set MILLPOND_ETCD to one, or \
-             build it with crates/store/tests/etcd/build.sh"
+            "no etcd to start: install etcd 3.5 (Debian: etcd-server), set MILLPOND_ETCD to one, \
+             or build it with crates/store/tests/etcd/build.sh"
         );
     };
     Ok(path)

@@ -48,48 +48,48 @@ pub(super) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Start a cluster and wait until it serves; in a folder that has one, start that again.
+    /// Start a cluster and wait until it serves; a folder that has a cluster starts it again.
     Up(Up),
-    /// Show the processes.
+    /// Show the processes of the cluster.
     Status,
-    /// Print the environment that the other commands of millpond need.
+    /// Print the environment variables that other commands of millpond need.
     Env,
     /// Stop the cluster; its data stays.
     Down {
-        /// Remove the folder too.
+        /// Also remove the folder.
         #[arg(long)]
         purge: bool,
     },
-    /// Kill a process: it has no time to do anything (SIGKILL).
+    /// Kill a process without warning (SIGKILL).
     Kill(Name),
-    /// Make a process stand still (SIGSTOP).
+    /// Freeze a process (SIGSTOP).
     Stop(Name),
-    /// Let a process that stands still go on (SIGCONT).
+    /// Resume a frozen process (SIGCONT).
     Cont(Name),
     /// Start a process that does not run.
     Start(Name),
-    /// Stop a process in good order and start it again.
+    /// Stop a process cleanly and start it again.
     Restart(Name),
     /// Start one more node.
     Add,
-    /// Cut a node off; needs a cluster that was started with --netns.
+    /// Cut a node off from the network; needs a cluster that was started with --netns.
     Partition {
-        /// The process: n1, m1.
+        /// Name of the process: n1, m1.
         node: String,
-        /// Only from this one; `host` is the side of clients and operators.
+        /// Cut it off only from this process; `host` means clients and operators.
         #[arg(long, value_name = "NODE")]
         from: Option<String>,
-        /// It still hears the others, and they do not hear it.
+        /// Cut one direction only: the node receives from the others, but does not reach them.
         #[arg(long)]
         one_way: bool,
     },
     /// End all partitions.
     Heal,
-    /// Print what a process wrote.
+    /// Print the log of a process.
     Logs {
-        /// The process: n1, m1, e1.
+        /// Name of the process: n1, m1, e1.
         node: String,
-        /// Go on with what it writes from now on, until Ctrl-C.
+        /// Continue with new lines, until Ctrl-C.
         #[arg(long, short)]
         follow: bool,
     },
@@ -98,7 +98,7 @@ enum Command {
 /// A process.
 #[derive(Debug, clap::Args)]
 struct Name {
-    /// The process: n1, m1, e1.
+    /// Name of the process: n1, m1, e1.
     #[arg(value_name = "NODE")]
     name: String,
 }
@@ -106,19 +106,19 @@ struct Name {
 /// What a new cluster is to be like.
 #[derive(Debug, clap::Args)]
 struct Up {
-    /// Nodes with disks.
+    /// Number of nodes with disks.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=200))]
     nodes: u32,
     /// Replicas of every chain.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=6))]
     replicas: u8,
-    /// Managers; several need --store etcd.
+    /// Number of managers; more than one needs --store etcd.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=9))]
     managers: u32,
-    /// Where managers keep what they know.
+    /// Where managers store their state.
     #[arg(long, value_enum, default_value = "embedded")]
     store: Store,
-    /// Disks of each node.
+    /// Number of disks of each node.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     disks: u32,
     /// Size of each disk.
@@ -127,10 +127,10 @@ struct Up {
     /// Memory of each server.
     #[arg(long, default_value = "256MiB")]
     memory: Size,
-    /// Give each process a network namespace, so that it can be cut off. Needs root and iproute2.
+    /// Give each process a network namespace, so that it can be cut off; needs root and iproute2.
     #[arg(long)]
     netns: bool,
-    /// More flags for the servers with disks.
+    /// Additional flags for the servers with disks.
     #[arg(last = true, value_name = "FLAGS")]
     flags: Vec<String>,
 }
@@ -142,7 +142,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     }
     let missing = || {
         format!(
-            "{}: no cluster is here; 'millpond dev up' starts one, --dir names its folder",
+            "{}: no cluster in this folder: run 'millpond dev up', or name its folder with --dir",
             args.dir.display()
         )
     };
@@ -176,12 +176,12 @@ pub(super) fn run(args: &Args) -> Outcome {
             let done = network::partition(&mut state, what);
             state.write(&folder)?;
             done?;
-            output::line(&format!("{node} is cut off; 'millpond dev heal' ends it"))
+            output::line(&format!("{node} is cut off; 'millpond dev heal' ends the partition"))
         }
         Command::Heal => {
             let done = network::heal(&mut state);
             state.write(&folder)?;
-            output::line(&format!("{} ways are open again", done?))
+            output::line(&format!("{} directions are open again", done?))
         }
         Command::Logs { node, follow } => {
             state.member(node)?;
@@ -248,7 +248,7 @@ fn status(state: &State, identities: &BTreeMap<String, String>) -> String {
     for member in &state.members {
         let running = member.running();
         let word = match running {
-            Some(process) if process.is_stopped() => "stands still",
+            Some(process) if process.is_stopped() => "frozen",
             Some(_) => "runs",
             None => "does not run",
         };
@@ -317,7 +317,7 @@ fn signal(state: &mut State, folder: &Path, (name, signal): (&str, ProcessSignal
             let known = identities(state).remove(&state.member(name)?.address());
             let node = known.map_or_else(String::new, |id| format!(", node {id},"));
             let text =
-                format!("{name}{node} was killed; managers miss it when its lease ends, in 2 s");
+                format!("{name}{node} was killed; managers notice when its lease ends, in 2 s");
             return output::line(&text);
         }
     }

@@ -28,9 +28,9 @@ pub(in crate::cli) enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::cli) enum Store {
-    /// In the only manager's folder.
+    /// In the folder of the only manager.
     Embedded,
-    /// In three members of etcd.
+    /// In an etcd cluster of three members.
     Etcd,
 }
 
@@ -148,10 +148,10 @@ impl State {
         mut port: impl FnMut() -> anyhow::Result<u16>,
     ) -> anyhow::Result<Self> {
         if wish.managers > 1 && wish.store == Store::Embedded {
-            bail!("--managers {} need a store that all reach: add --store etcd", wish.managers);
+            bail!("--managers {} need a shared store: add --store etcd", wish.managers);
         }
         if u32::from(wish.replicas) > wish.nodes {
-            bail!("--replicas {} need as many nodes: --nodes {}", wish.replicas, wish.replicas);
+            bail!("--replicas {}: needs as many nodes: --nodes {}", wish.replicas, wish.replicas);
         }
         let mut state = Self {
             format: FORMAT,
@@ -209,7 +209,7 @@ impl State {
     pub(in crate::cli) fn member(&self, name: &str) -> anyhow::Result<&Member> {
         self.members.iter().find(|member| member.name == name).with_context(|| {
             let names: Vec<&str> = self.members.iter().map(|member| member.name.as_str()).collect();
-            format!("there is no '{name}'; there are {}", names.join(", "))
+            format!("no process '{name}': the processes are {}", names.join(", "))
         })
     }
 
@@ -301,8 +301,7 @@ impl State {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).with_context(|| path.display().to_string()),
         };
-        let wrong =
-            || format!("{}: not written by this version; remove the folder", path.display());
+        let wrong = || format!("{}: written by another version: remove the folder", path.display());
         let state: Self = serde_json::from_str(&text).with_context(wrong)?;
         if state.format != FORMAT {
             bail!(wrong());
@@ -338,7 +337,7 @@ impl Network {
             _ => (20, 230),
         };
         if n > most {
-            bail!("{name}: a local network takes {most} of a kind");
+            bail!("{name}: a local network has room for {most} of a kind");
         }
         Ok(format!("10.213.{}.{}", self.subnet, base + n))
     }

@@ -52,7 +52,7 @@ pub(in crate::cli) fn free_port(taken: &[u16]) -> anyhow::Result<u16> {
 pub(in crate::cli) fn start(state: &mut State, folder: &Path, name: &str) -> anyhow::Result<()> {
     let member = state.member(name)?.clone();
     if member.running().is_some() {
-        bail!("{name} runs already");
+        bail!("{name} is already running");
     }
     let home = folder.join(name);
     std::fs::create_dir_all(&home).with_context(|| home.display().to_string())?;
@@ -81,7 +81,7 @@ pub(in crate::cli) fn start(state: &mut State, folder: &Path, name: &str) -> any
         .process_group(0)
         .spawn()
         .with_context(|| words.join(" "))?;
-    let id = ProcessId::of(child.id()).with_context(|| format!("{name} ended at once"))?;
+    let id = ProcessId::of(child.id()).with_context(|| format!("{name} exited at once"))?;
     state.set_process(name, Some(id.into()));
     state.write(folder)
 }
@@ -104,7 +104,7 @@ pub(in crate::cli) fn wait_ready(
             return Ok(());
         }
         if member.running().is_none() {
-            bail!("{} ended:\n{}", member.name, tail(folder, &member.name));
+            bail!("{} exited:\n{}", member.name, tail(folder, &member.name));
         }
         if RealClock::tick() > until {
             bail!(

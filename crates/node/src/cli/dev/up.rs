@@ -31,12 +31,12 @@ pub(super) fn run(folder: &Path, wish: impl FnOnce(PathBuf) -> anyhow::Result<St
         Some(mut state) => {
             if state.members.iter().any(|member| member.running().is_some()) {
                 bail!(
-                    "the cluster of {} runs already: 'millpond dev status' shows it, \
+                    "the cluster of {} is already running: 'millpond dev status' shows it, \
                      'millpond dev down' stops it",
                     folder.display()
                 );
             }
-            eprintln!("starting the cluster of {} again, as it was made", folder.display());
+            eprintln!("starting the existing cluster of {} again", folder.display());
             state.program = program;
             state
         }
@@ -45,7 +45,7 @@ pub(super) fn run(folder: &Path, wish: impl FnOnce(PathBuf) -> anyhow::Result<St
     state.write(folder)?;
     let mut interrupt = Interrupt::install()?;
     if let Err(error) = start_all(&mut state, folder, &mut interrupt) {
-        eprintln!("millpond: stopping what was started");
+        eprintln!("millpond: stopping the started processes");
         let names: Vec<String> = state.members.iter().map(|it| it.name.clone()).collect();
         process::end(&mut state, folder, &names)?;
         network::remove(&mut state);
@@ -108,7 +108,7 @@ fn wait_serving(state: &State, interrupt: &mut Interrupt) -> anyhow::Result<()> 
         let now = match cluster.status() {
             Ok(status) if serves(&status, nodes) => match cluster.chains(false) {
                 Ok(chains) if chains.iter().all(begun) => return Ok(()),
-                Ok(_) => "replicas begin".to_owned(),
+                Ok(_) => "replicas are starting".to_owned(),
                 Err(error) => told(&error),
             },
             Ok(status) => describe(&status, nodes),
@@ -116,7 +116,7 @@ fn wait_serving(state: &State, interrupt: &mut Interrupt) -> anyhow::Result<()> 
         };
         for member in &state.members {
             if member.running().is_none() {
-                bail!("{} ended: 'millpond dev logs {}' tells why", member.name, member.name);
+                bail!("{} exited: see 'millpond dev logs {}'", member.name, member.name);
             }
         }
         if RealClock::tick() > until {
@@ -154,7 +154,7 @@ fn serves(status: &Status, nodes: usize) -> bool {
 fn describe(status: &Status, nodes: usize) -> String {
     let alive = present(status);
     let problems: Vec<&str> = status.problems.iter().map(|it| it.what.as_str()).collect();
-    format!("{alive} of {nodes} nodes are there; {}", problems.join("; "))
+    format!("{alive} of {nodes} nodes are present; {}", problems.join("; "))
 }
 
 #[cfg(test)]

@@ -38,36 +38,36 @@ const FOR_OTHERS: [&str; 22] = [
     "nomand",
 ];
 
-/// The same as millpond mount, as mount(8) asks for it: a link to millpond with this name in /sbin.
+/// Mount as `millpond mount` does, called by mount(8): a link to millpond with this name in /sbin.
 #[derive(Debug, Parser)]
 #[command(
     name = NAME,
     version,
     after_help = "Options of -o: those of `millpond mount`, and\n  \
-                  token_file=FILE  file with the credential, when the cluster asks for one\n  \
+                  token_file=FILE  file with the credential, if the cluster requires one\n  \
                   run_dir=FOLDER   run directory of the processes that serve mounts\n  \
-                  log_file=FILE    file that gets their log lines\n\n\
+                  log_file=FILE    log file of these processes\n\n\
                   Examples:\n  ln -s \"$(command -v millpond)\" /sbin/mount.millpond\n  \
                   mount -t millpond 10.0.0.1:7440,10.0.0.2:7440 /models -o mode=read-only"
 )]
 struct Helper {
-    /// Addresses of some nodes of the cluster: HOST:PORT, with commas.
+    /// Addresses of some nodes of the cluster: HOST:PORT, comma-separated.
     cluster: Addresses,
-    /// The folder that shows the files.
+    /// Folder to mount the files on.
     mountpoint: PathBuf,
-    /// Options, with commas.
+    /// Mount options, comma-separated.
     #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
-    /// Look at the options, and mount nothing.
+    /// Check the options, and mount nothing.
     #[arg(short)]
     fake: bool,
-    /// Without effect, as are -n and -v: options that nobody knows are refused.
+    /// No effect, as for -n and -v: unknown options are rejected.
     #[arg(short, short_aliases = ['n', 'v'], action = ArgAction::Count)]
     sloppy: u8,
-    /// Refused: a mount is made in the namespace of who asks.
+    /// Not supported: the mount is made in the namespace of the caller.
     #[arg(short = 'N', value_name = "NAMESPACE")]
     namespace: Option<String>,
-    /// Type and subtype, as mount(8) was told.
+    /// Type and subtype, as given to mount(8).
     #[arg(short = 't', value_name = "TYPE")]
     kind: Option<String>,
 }
@@ -96,7 +96,7 @@ fn mount(helper: &Helper) -> Outcome {
 }
 
 fn translate(helper: &Helper) -> anyhow::Result<Args> {
-    ensure!(helper.namespace.is_none(), "-N: mount in another namespace with nsenter(1)");
+    ensure!(helper.namespace.is_none(), "-N: use nsenter(1) to mount in another namespace");
     let mut args = Args {
         cluster: helper.cluster.clone(),
         mountpoint: helper.mountpoint.clone(),
@@ -117,7 +117,7 @@ fn translate(helper: &Helper) -> anyhow::Result<Args> {
             "run_dir" => args.run_dir.run_dir = Some(value.into()),
             "log_file" => args.log_file = Some(value.into()),
             "remount" => bail!(
-                "remount: a mount keeps its options: `umount {0}`, and mount it again",
+                "remount: a mount keeps its options: run `umount {0}`, and mount it again",
                 helper.mountpoint.display()
             ),
             _ if FOR_OTHERS.contains(&name) || name == "comment" || name.starts_with("x-") => {}

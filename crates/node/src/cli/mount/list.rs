@@ -40,15 +40,15 @@ pub(in crate::cli) struct MountsArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum MountsCommand {
-    /// Print what the mounts have counted, in the Prometheus text format.
+    /// Print the metrics of all mounts in the Prometheus text format.
     #[command(after_help = METRICS_EXAMPLES)]
     Metrics {
         #[command(flatten)]
         run_dir: RunDirArgs,
     },
-    /// Put a new process in the place of the one that serves the mounts: applications see a pause.
+    /// Replace the daemon that serves the mounts with a new process; applications see a pause.
     Upgrade {
-        /// The program that is to serve from now on. [default: this one]
+        /// Program of the new daemon. [default: this one]
         #[arg(long, value_name = "PATH")]
         program: Option<PathBuf>,
         #[command(flatten)]
@@ -179,7 +179,7 @@ fn upgrade(program: Option<&PathBuf>, run_dir: &RunDirArgs) -> Outcome {
         Some(program) => absolute(program)?,
         None => this_program()?,
     };
-    ensure!(program.is_file(), "{} is no program: name one (--program)", program.display());
+    ensure!(program.is_file(), "{} is not a program: give one with --program", program.display());
     match call(&run_dir.find()?, &Request::Upgrade { program }, UPGRADE)? {
         Answer::Upgraded { pid, pause_ms } => {
             output::line(&format!(

@@ -22,34 +22,35 @@ use super::interrupt::Interrupt;
 use super::{OK, Outcome, abort_on_panic, log, output};
 use crate::config::LogConfig;
 
-pub(super) const EXAMPLES: &str = "Options of -o, with commas:
-  mode=NAME     what is promised about changes made elsewhere: strict, close-to-open (default),
-                one-writer, relaxed, read-only; docs/files.md has the table
-  ro, rw        whether files can be written
+pub(super) const EXAMPLES: &str = "Options of -o, comma-separated:
+  mode=NAME     consistency with changes of other clients: strict, close-to-open (default),
+                one-writer, relaxed, read-only; see the table in docs/files.md
+  ro, rw        mount read-only or read-write
   noexec, nosuid, nodev, noallow_other
-                as of mount(8)
-  relatime      an open to read is noted as the time of the last read, as of mount(8);
-                without it (noatime) reads leave no trace
-  idmap         may be mounted again with other owners of files (X-mount.idmap of mount(8),
-                Linux 6.12); the access log tells of users only when they make something
+                as in mount(8)
+  relatime      set the access time of a file when it is opened for reading, as in mount(8);
+                without it (noatime) reads do not change the access time
+  idmap         allow another mount of the folder with mapped owners (X-mount.idmap of
+                mount(8), Linux 6.12); the access log then names users only for requests
+                that create something
   nowatch       no .stats and .accesslog in the root
   threads=N     threads that serve requests, 1 to 63 (default 16)
-  timeout=TIME  a system call is answered or fails (EIO) within this, whatever dies: 1s to 1h
-                (default 1m)
-  noread_ahead  no read-ahead but the kernel's
+  timeout=TIME  a system call returns, or fails with EIO, within this time under any failure:
+                1s to 1h (default 1m)
+  noread_ahead  no read-ahead except that of the kernel
   nodelegations, delegations
-                whether directories that the mount makes are its own until somebody
-                else comes, and changes in them are answered before a meta has made
-                them; default with mode=close-to-open, see docs/files.md
-  acl           access control lists are kept, inherited and checked (setfacl, getfacl); see
+                whether the mount holds the directories that it creates until another client
+                needs them, and acknowledges changes in them before a meta executes them;
+                delegations is the default with mode=close-to-open, see docs/files.md
+  acl           store, inherit and check access control lists (setfacl, getfacl); see
                 docs/files.md
-  memory=SIZE   memory for requests and for what is read ahead (default 256MiB)
+  memory=SIZE   memory for requests and read-ahead (default 256MiB)
   bandwidth=RATE, read_bandwidth=RATE, write_bandwidth=RATE
-                bytes a second that are read and written, together or each: 100MiB
+                limit in bytes per second, for both directions together or for each: 100MiB
   cache=FOLDER,cache_size=SIZE
-                keep whole files on a local disk; with mode=read-only
-  nopassthrough the daemon reads files of the cache, not the kernel
-  io_uring      requests over io_uring; such a mount does not outlive its process
+                cache whole files on a local disk; needs mode=read-only
+  nopassthrough the daemon, not the kernel, reads files of the cache
+  io_uring      serve requests over io_uring; the mount ends with its process
 
 Examples:
   millpond mount 127.0.0.1:7440 /mnt/pond
@@ -60,8 +61,8 @@ Examples:
   millpond umount /mnt/pond";
 
 /// What whoever mounts so must know.
-const OVER_IO_URING: &str = "warning: with io_uring this mount ends with its process: kernels do not send \
-     again what was in flight, so a crash cannot be replayed, and an upgrade is refused";
+const OVER_IO_URING: &str = "warning: with io_uring this mount ends with its process: the kernel does not \
+     resend requests in flight, so a crash cannot be replayed, and an upgrade is rejected";
 /// A mount is made, or not, within this.
 const MOUNT: Duration = Duration::from_mins(2);
 /// An unmount that the kernel allows is done within this.
@@ -87,9 +88,10 @@ impl RunDirArgs {
             None if effective_uid() == 0 => PathBuf::from("/run/millpond"),
             None => {
                 let of_user = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
-                PathBuf::from(
-                    of_user.context("XDG_RUNTIME_DIR is not set: name a folder of your own, such as --run-dir ~/.millpond")?,
-                )
+                PathBuf::from(of_user.context(
+                    "XDG_RUNTIME_DIR is not set: choose a folder of your own, for example \
+                         --run-dir ~/.millpond",
+                )?)
                 .join("millpond")
             }
         };
@@ -100,21 +102,21 @@ impl RunDirArgs {
 /// What is mounted where, and how.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Addresses of some nodes of the cluster: HOST:PORT, with commas.
+    /// Addresses of some nodes of the cluster: HOST:PORT, comma-separated.
     cluster: Addresses,
-    /// The folder that shows the files.
+    /// Folder to mount the files on.
     mountpoint: PathBuf,
-    /// Options, with commas.
+    /// Mount options, comma-separated.
     #[arg(short, value_name = "OPTIONS", default_value = "")]
     options: String,
-    /// Credential, when the cluster asks for one.
+    /// Credential, if the cluster requires one.
     #[arg(long, env = "MILLPOND_TOKEN", hide_env_values = true, default_value = "")]
     token: String,
-    /// Serve the mount in this process, until Ctrl-C unmounts it. Applications lose the mount when the
-    /// process dies.
+    /// Serve the mount in this process until Ctrl-C unmounts it. Applications lose the mount when
+    /// the process dies.
     #[arg(long)]
     foreground: bool,
-    /// File that gets the log lines of the processes in the background, when they are started by this.
+    /// Log file of the background processes, if this command starts them.
     /// [default: mount.log in the run directory]
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
@@ -125,9 +127,9 @@ pub(super) struct Args {
 /// What is to be unmounted.
 #[derive(Debug, clap::Args)]
 pub(super) struct UmountArgs {
-    /// The folder.
+    /// Mount point.
     mountpoint: PathBuf,
-    /// Do not wait for whoever uses it: it is gone from the tree at once, and the mount ends when the
+    /// Do not wait for users of the mount: detach it from the tree at once, and end it when the
     /// last file is closed.
     #[arg(long, short)]
     lazy: bool,
@@ -192,7 +194,7 @@ fn background(args: &Args, spec: MountSpec) -> Outcome {
     let hides = folder.starts_with(target);
     ensure!(
         !hides,
-        "{} is in {}: name another run directory (--run-dir)",
+        "run directory {} is inside the mount point {}: choose another one with --run-dir",
         folder.display(),
         target.display()
     );
@@ -233,12 +235,12 @@ fn answer(connection: &mut Connection, interrupt: &Interrupt) -> anyhow::Result<
         if interrupt.came() && !came {
             came = true;
             until = now.plus(UNDO);
-            eprintln!("millpond: interrupted: the mount is undone");
+            eprintln!("millpond: interrupted: undoing the mount");
         }
         if now >= until {
             // The daemon unmounts what nobody waits for.
-            let why = if came { "interrupted" } else { "the cluster takes too long" };
-            bail!("{why}: the mount is undone as soon as it is made");
+            let why = if came { "interrupted" } else { "the cluster did not answer in time" };
+            bail!("{why}: the daemon undoes the mount as soon as it is made");
         }
     }
 }
@@ -251,10 +253,9 @@ pub(super) fn umount(args: &UmountArgs) -> Outcome {
         // A mount in the foreground, or of another run directory; its process notices.
         None | Some(Ok(Answer::NotMine) | Err(CallError::Absent(_) | CallError::Forbidden(_))) => {
             wire::unmount(&target, args.lazy).map_err(|error| match error {
-                wire::MountError::TargetMissing(path) => anyhow!(
-                    "{} does not exist: `millpond mounts` shows what is mounted",
-                    path.display()
-                ),
+                wire::MountError::TargetMissing(path) => {
+                    anyhow!("{} does not exist: `millpond mounts` lists the mounts", path.display())
+                }
                 error => error.into(),
             })?;
         }

@@ -82,7 +82,7 @@ pub(super) fn connect(
             }
         }
         if RealClock::tick() >= until {
-            bail!("no mount daemon starts: {} may say why", log_file.display());
+            bail!("the mount daemon did not start: see {}", log_file.display());
         }
         anyhow::ensure!(!interrupt.pause(LOOK), "interrupted: nothing is mounted");
     }
@@ -104,6 +104,6 @@ fn start_holder(run_dir: &RunDir, log_file: &std::path::Path) -> anyhow::Result<
 
 fn last_words(log_file: &std::path::Path) -> String {
     let text = std::fs::read_to_string(log_file).unwrap_or_default();
-    let last = text.lines().last().unwrap_or("it said nothing").trim_start_matches("millpond: ");
-    format!("the holder of mounts does not start: {last}")
+    let last = text.lines().last().unwrap_or("its log is empty").trim_start_matches("millpond: ");
+    format!("the holder of mounts did not start: {last}")
 }

@@ -19,7 +19,7 @@ use crate::cli::{OK, Outcome, output};
 pub(in crate::cli) const EXAMPLES: &str = "Examples:
   millpond profile /mnt/pond
   millpond profile /mnt/pond --for 30s --by-pid
-  cat /mnt/pond/.accesslog > log     # Ctrl-C when there is enough
+  cat /mnt/pond/.accesslog > log     # stop with Ctrl-C
   millpond profile log --uid 1000";
 
 /// How often the log is asked for more.
@@ -32,12 +32,12 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 /// What is looked at, and how.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Args {
-    /// A mount point, or a file with what was read from the `.accesslog` of one.
+    /// Mount point, or a file with recorded lines of its `.accesslog`.
     path: PathBuf,
     /// Time between two tables.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
     interval: Duration,
-    /// End after this time with a table of all of it. [default: at Ctrl-C]
+    /// End after this time with a table of the whole time. [default: at Ctrl-C]
     #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
     time: Option<Duration>,
     /// Only requests of this user.
@@ -49,10 +49,10 @@ pub(in crate::cli) struct Args {
     /// Only requests of this process.
     #[arg(long, value_name = "ID")]
     pid: Option<u32>,
-    /// Count each process for itself.
+    /// Count each process separately.
     #[arg(long)]
     by_pid: bool,
-    /// Print one JSON object for each table, on a line of its own; the last has `"total": true`.
+    /// Print one JSON object per table, each on its own line; the last has `"total": true`.
     #[arg(long)]
     json: bool,
 }
@@ -235,7 +235,7 @@ impl Profile {
         push("all", None, &total);
         let mut text = output::table(&rows);
         if self.dropped > 0 {
-            let missing = "requests are missing: this program was too slow for them";
+            let missing = "requests are missing: this program read the log too slowly";
             let _ = writeln!(text, "{} {missing}", self.dropped);
         }
         text
@@ -268,7 +268,7 @@ pub(super) fn mib(bytes: u64) -> String {
 
 pub(in crate::cli) fn run(args: &Args) -> Outcome {
     let found = std::fs::metadata(&args.path).with_context(|| {
-        format!("{}: name a mount point or a recorded log", args.path.display())
+        format!("{}: give a mount point or a recorded log", args.path.display())
     })?;
     if found.is_dir() { live(args) } else { recorded(args) }
 }
@@ -322,7 +322,7 @@ fn shown((profile, all): (&Profile, bool), within: Option<Duration>, args: &Args
 fn live(args: &Args) -> Outcome {
     let path = args.path.join(".accesslog");
     let log = open(&path, libc::O_NONBLOCK).with_context(|| {
-        format!("{} is no mount point of Millpond whose log may be read", args.path.display())
+        format!("{} is not a mount point of Millpond with a readable log", args.path.display())
     })?;
     let mut interrupt = Interrupt::install()?;
     let started = RealClock::tick();
@@ -442,7 +442,7 @@ time=2026-11-22T10:47:19.003330Z uid=0 gid=0 pid=44 op=forget ino=7 count=1 resu
             ["read", "45", "1", "0", "2000.000", "2000.000", "99.9", "%", "0", "0.0"]
         );
         assert_eq!(rows[2][..3], ["read", "44", "1"]);
-        assert!(table.ends_with("12 requests are missing: this program was too slow for them\n"));
+        assert!(table.ends_with("12 requests are missing: this program read the log too slowly\n"));
         let json = profile(&[]).json(None);
         assert_eq!(json["dropped"], 12);
         assert_eq!(json["operations"][0]["operation"], "read");

@@ -17,7 +17,7 @@ use crate::cli::{OK, Outcome, output};
 pub(in crate::cli) const EXAMPLES: &str = "Examples:
   millpond stats /mnt/pond
   millpond stats /mnt/pond --interval 10s --for 5min --json
-  cat /mnt/pond/.stats               # everything that is counted";
+  cat /mnt/pond/.stats               # all metrics of the mount";
 
 /// Rows between two heads.
 const ROWS: usize = 20;
@@ -28,7 +28,7 @@ const FAILED: &str = "millpond_mount_operations_failed_total{";
 /// Which mount, and how often.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Args {
-    /// The mount point.
+    /// Mount point.
     mountpoint: PathBuf,
     /// Time between two rows.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
@@ -219,13 +219,13 @@ fn look(path: &Path) -> anyhow::Result<Seen> {
     // A second time: a page that was half read when the mount's process died is refused.
     let page = page.with_context(|| path.display().to_string())?;
     let seen = Seen::parse(&page);
-    ensure!(seen.number("serving") == 1, "{} is no page of a mount's numbers", path.display());
+    ensure!(seen.number("serving") == 1, "{} is not a statistics page of a mount", path.display());
     Ok(seen)
 }
 
 pub(in crate::cli) fn run(args: &Args) -> Outcome {
     let path = args.mountpoint.join(".stats");
-    let hint = || format!("{} is no mount point of Millpond", args.mountpoint.display());
+    let hint = || format!("{} is not a mount point of Millpond", args.mountpoint.display());
     let mut before = look(&path).with_context(hint)?;
     let mut interrupt = Interrupt::install()?;
     let started = RealClock::tick();

@@ -73,7 +73,7 @@ fn bad_input_is_refused_in_one_line() {
     host.mount("new", "");
     let done = host.run(&["mount", addresses, target]);
     refused(&host, &done, "already", 1);
-    refused(&host, &host.run(&["umount", &missing]), "`millpond mounts` shows", 1);
+    refused(&host, &host.run(&["umount", &missing]), "`millpond mounts` lists", 1);
     let elsewhere = host.folder.to_str().unwrap();
     refused(&host, &host.run(&["umount", elsewhere]), "is not a mount", 1);
     let done = host.run(&["mounts", "upgrade", "--program", &missing]);

@@ -448,5 +448,5 @@ fn a_profile_of_a_mount_ends_with_all_of_it() {
     assert!(parts.iter().map(writes).sum::<u64>() <= 50);
     let done = host.run(&["profile", host.folder.to_str().unwrap()]);
     let said = String::from_utf8_lossy(&done.stderr);
-    assert!(!done.status.success() && said.contains("is no mount point of Millpond"), "{said}");
+    assert!(!done.status.success() && said.contains("is not a mount point of Millpond"), "{said}");
 }

@@ -130,7 +130,7 @@ fn slots_show_how_far_they_are() {
     let pace = SlotTotals { bytes_per_second: 61 << 20, seconds_left: Some(40), ..totals };
     moves.slots = SlotTotals { failures: 3, ..pace };
     let line = "slots    1234 of 65536 to move; 312 MiB in 5012 chunks copied since the nodes \
-                started, 61 MiB/s, about 40 s left, 3 tried again\n";
+                started, 61 MiB/s, about 40 s left, 3 retried\n";
     assert!(status(&moves).contains(line), "{}", status(&moves));
     let times = [119, 121, 7_199, 7_261].map(duration);
     assert_eq!(times, ["119 s", "3 min", "120 min", "2 h 1 min"]);
