@@ -14,12 +14,12 @@ use super::workload::SizeMix;
 /// What is measured.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Put and get values on a running server; latency histogram, throughput, checked values
+    /// Put and get values on a running server; reports latency and throughput, and checks values
     #[command(after_long_help = KV_EXAMPLES)]
     Kv(Box<KvArgs>),
-    /// The floor: the same exchange over a bare TCP socket on this machine, without a store
+    /// Measure the lower bound: the same exchange over a bare TCP socket on this machine
     Echo(EchoArgs),
-    /// Failover: how long a local cluster stands still when a process of it dies
+    /// Measure failover: how long a local cluster does not answer after a fault of a process
     #[command(after_long_help = FAILOVER_EXAMPLES)]
     Failover(FailoverArgs),
 }
@@ -27,12 +27,12 @@ pub enum Command {
 const FAILOVER_EXAMPLES: &str = "\
 Examples:
   millpond dev up --nodes 3 --replicas 2
-  millpond bench failover                             20 times kill -9 of a node
+  millpond bench failover                             kill -9 of a node, 20 times
   millpond bench failover --kind stop --chart stop.svg
   millpond bench failover --kind manager              needs dev up --managers 3 --store etcd
 
-Writers and readers call for one value on every chain at a time, so a call ends when every chain has
-answered. What is told is the time from the fault to the end of the first call that began after it.";
+A call of a writer or reader asks for one value on every chain, so it ends when every chain has
+answered. The result is the time from the fault to the end of the first call that began after it.";
 
 const KV_EXAMPLES: &str = "\
 Examples:
@@ -44,10 +44,10 @@ Examples:
   millpond bench kv --read-ratio 0 --size 4KiB --in-flight 64 --ack disk
   millpond bench kv --json run.json --chart run.svg   keep the histogram and draw it
 
-The benchmark works in a namespace of its own and drops it at the end (--keep keeps it). Before
-reading it stores the working set. Every value is derived from its key and checked when read: both
-ends always, the whole value every 64th time, or always with --verify all. A wrong byte makes the
-exit status 1. Ctrl-C ends the run early and prints what was measured so far.";
+The benchmark uses a namespace of its own, and drops it at the end unless --keep is given. It stores
+the working set before it reads. Every value is derived from its key and checked when read: both
+ends always, the whole value every 64th time, or always with --verify all. A wrong byte sets the
+exit status to 1. Ctrl-C ends the run early and prints the results so far.";
 
 /// How the benchmark reaches the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -65,9 +65,9 @@ pub(super) enum TransportArg {
 /// When a put is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum AckArg {
-    /// From the server's memory
+    /// When the value is in the memory of the server
     Memory,
-    /// After it is durable
+    /// When the value is durable
     Disk,
 }
 
@@ -83,34 +83,34 @@ pub(super) enum VerifyArg {
 /// Options of `millpond bench kv`; `--help` explains them.
 #[derive(Debug, Args)]
 pub struct KvArgs {
-    /// Address of the server; of a cluster one or several nodes, with commas
+    /// Address of the server; for a cluster one or more nodes, comma-separated
     #[arg(long, default_value = crate::cli::default_address(), env = "MILLPOND_ADDRESS")]
     pub(super) address: String,
-    /// How to reach it
+    /// Transport to the server
     #[arg(long, value_enum, default_value = "auto")]
     pub(super) transport: TransportArg,
-    /// Credential, when the server asks for one
+    /// Credential, if the server requires one
     #[arg(long, env = "MILLPOND_TOKEN", hide_env_values = true, default_value = "")]
     pub(super) token: String,
-    /// PEM file with the certificates that sign the server's, when it speaks TLS
+    /// PEM file with the CA certificates of the server; turns TLS on
     #[arg(long, value_name = "FILE")]
     pub(super) tls_ca: Option<PathBuf>,
-    /// Namespace to work in; one that a benchmark made is dropped before and after, unless --keep
+    /// Namespace to use; if a benchmark made it, it is dropped before and after, unless --keep
     #[arg(long, default_value = "bench")]
     pub(super) namespace: String,
-    /// Leave the namespace as it is, before and after
+    /// Keep the namespace as it is, before and after
     #[arg(long)]
     pub(super) keep: bool,
-    /// Drop the namespace even if no benchmark made it, with all its values
+    /// Drop the namespace with all its values even if no benchmark made it
     #[arg(long, conflicts_with = "keep")]
     pub(super) drop_existing: bool,
-    /// Size of the values, or several with weights: 4KiB:70,64KiB:20,1MiB:10
+    /// Size of the values, or sizes with weights: 4KiB:70,64KiB:20,1MiB:10
     #[arg(long, default_value = "64KiB")]
     pub(super) size: SizeMix,
     /// Keys per request
     #[arg(long, default_value_t = 1)]
     pub(super) batch: usize,
-    /// Requests in flight: so many callers, each with a connection
+    /// Requests in flight: this number of callers, each with a connection
     #[arg(long, default_value_t = 1)]
     pub(super) in_flight: usize,
     /// Share of requests that read: 1 reads only, 0 writes only
@@ -125,31 +125,31 @@ pub struct KvArgs {
     /// Bytes of the working set, instead of --keys
     #[arg(long, default_value = "256MiB")]
     pub(super) working_set: ByteSize,
-    /// Measure this long
+    /// Duration of the measurement in seconds
     #[arg(long, default_value_t = 10.0)]
     pub(super) seconds: f64,
-    /// Stop after so many requests, even if the time is not over
+    /// Stop after this number of requests, even if the time is not over
     #[arg(long)]
     pub(super) ops: Option<u64>,
-    /// Run this long before measuring
+    /// Warm up for this time before the measurement
     #[arg(long, default_value = "1s", value_parser = parse_duration)]
     pub(super) warmup: Duration,
     /// When a put is acknowledged
     #[arg(long, value_enum, default_value = "memory")]
     pub(super) ack: AckArg,
-    /// Time that a request may take
+    /// Timeout of a request
     #[arg(long, default_value = "10s", value_parser = parse_duration)]
     pub(super) deadline: Duration,
-    /// How much of what is read is compared with what was stored
+    /// How much of each value that is read is compared with the stored one
     #[arg(long, value_enum, default_value = "sample")]
     pub(super) verify: VerifyArg,
-    /// Seed of the random choices; the same seed asks for the same keys
+    /// Seed of the random choices; the same seed requests the same keys
     #[arg(long, default_value_t = 1)]
     pub(super) seed: u64,
-    /// Print the result with its histogram as JSON; with FILE, print it as text and write that there
+    /// Print the result with its histogram as JSON; with FILE, write the JSON there and print text
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub(super) json: Option<PathBuf>,
-    /// Draw latency and throughput to this file
+    /// Write a chart of latency and throughput to this file
     #[arg(long, value_name = "FILE.svg")]
     pub(super) chart: Option<PathBuf>,
     /// Show no progress bar
@@ -160,16 +160,19 @@ pub struct KvArgs {
 impl KvArgs {
     /// Checks what clap cannot.
     pub(super) fn validate(&self) -> Result<()> {
-        ensure!((1..=1024).contains(&self.batch), "--batch: 1 to 1024 keys per request");
-        ensure!((1..=64).contains(&self.in_flight), "--in-flight: 1 to 64 requests");
-        ensure!((0.0..=1.0).contains(&self.read_ratio), "--read-ratio: 0 to 1");
-        ensure!((0.0..=5.0).contains(&self.skew), "--skew: 0 (uniform) to 5; 0.99 is usual");
-        ensure!(self.seconds > 0.0 && self.seconds <= 86_400.0, "--seconds: above 0, up to a day");
-        ensure!(self.keys() > 0, "--keys: at least 1; or raise --working-set");
+        ensure!((1..=1024).contains(&self.batch), "--batch: use 1 to 1024 keys per request");
+        ensure!((1..=64).contains(&self.in_flight), "--in-flight: use 1 to 64 requests");
+        ensure!((0.0..=1.0).contains(&self.read_ratio), "--read-ratio: use 0 to 1");
+        ensure!((0.0..=5.0).contains(&self.skew), "--skew: use 0 (uniform) to 5; 0.99 is usual");
+        ensure!(
+            self.seconds > 0.0 && self.seconds <= 86_400.0,
+            "--seconds: use more than 0, up to a day"
+        );
+        ensure!(self.keys() > 0, "--keys: use at least 1, or raise --working-set");
         let payload = u64::from(self.size.max()) * self.batch as u64;
         ensure!(
             payload <= millpond_types::limits::PAYLOAD_BYTES_MAX as u64,
-            "--batch: {} values of {} pass the 256 MiB of one request: lower --batch or --size",
+            "--batch: {} values of {} exceed the 256 MiB of one request: lower --batch or --size",
             self.batch,
             ByteSize(u64::from(self.size.max()))
         );
@@ -206,10 +209,10 @@ pub struct EchoArgs {
     /// Which side carries the payload
     #[arg(long, value_enum, default_value = "get")]
     pub(super) direction: Direction,
-    /// Measure this long
+    /// Duration of the measurement in seconds
     #[arg(long, default_value_t = 3.0)]
     pub(super) seconds: f64,
-    /// Print the result as JSON; with FILE, print it as text and write that there
+    /// Print the result as JSON; with FILE, write the JSON there and print text
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub(super) json: Option<PathBuf>,
 }

@@ -70,7 +70,7 @@ pub(super) fn run(args: &KvArgs) -> Result<()> {
             .with_context(|| format!("write {}", path.display()))?;
     }
     let wrong = record.wrong();
-    ensure!(wrong == 0, "{wrong} values had wrong bytes: this is a fault of the store, report it");
+    ensure!(wrong == 0, "{wrong} values had wrong bytes: this is a bug in the store, report it");
     Ok(())
 }
 
@@ -111,7 +111,7 @@ impl<'a> Bench<'a> {
         ensure!(args.keep || is_ours(&namespace), foreign(&args.namespace));
         ensure!(
             namespace.options.ack == ack,
-            "namespace {} exists with another --ack: drop it, or leave --keep out",
+            "namespace {} exists with another --ack: drop it, or omit --keep",
             args.namespace
         );
         let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
@@ -135,7 +135,7 @@ impl<'a> Bench<'a> {
         if !self.args.keep
             && let Err(error) = drop_namespace(&self.client, &self.args.namespace)
         {
-            eprintln!("namespace {} is left behind: {error:#}", self.args.namespace);
+            eprintln!("namespace {} was not dropped: {error:#}", self.args.namespace);
         }
     }
 
@@ -210,7 +210,7 @@ impl<'a> Bench<'a> {
                     ItemStatus::NoSpace => {
                         bail!("the server is full: lower --working-set or give it more space")
                     }
-                    other => bail!("the server refused a value: {}", other.name()),
+                    other => bail!("the server rejected a value: {}", other.name()),
                 }
             }
             if !left.is_empty() {
@@ -294,8 +294,8 @@ fn is_ours(namespace: &NamespaceInfo) -> bool {
 
 fn foreign(name: &str) -> String {
     format!(
-        "namespace '{name}' was not made by a benchmark and would be dropped with all its values: choose \
-         another --namespace, or say --keep, or --drop-existing"
+        "namespace '{name}' was not made by a benchmark and would be dropped with all its values: \
+         choose another --namespace, or use --keep or --drop-existing"
     )
 }
 

@@ -24,8 +24,8 @@ const WINDOWS_BYTES: usize = 256 << 20;
 /// Measures the floor and prints it.
 pub(super) fn run(args: &EchoArgs) -> Result<()> {
     let size = usize::try_from(args.size.0)?;
-    ensure!((1..=64 << 20).contains(&size), "--size: 1 B to 64 MiB");
-    ensure!(args.seconds > 0.0, "--seconds: above 0");
+    ensure!((1..=64 << 20).contains(&size), "--size: use 1 B to 64 MiB");
+    ensure!(args.seconds > 0.0, "--seconds: use more than 0");
     let listener = TcpListener::bind("127.0.0.1:0").context("a free port on loopback")?;
     let client = TcpStream::connect(listener.local_addr()?)?;
     let (server, _) = listener.accept()?;

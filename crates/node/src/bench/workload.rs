@@ -102,13 +102,13 @@ impl FromStr for SizeMix {
                 size.parse().map_err(|e: millpond_types::units::UnitError| e.to_string())?;
             let size = u32::try_from(size.0).unwrap_or(u32::MAX);
             if size == 0 || size as usize > CHUNK_BYTES_MAX {
-                return Err(format!("'{part}': a size is 1 B to 64 MiB"));
+                return Err(format!("'{part}': use a size of 1 B to 64 MiB"));
             }
             let weight: f64 = weight.trim().parse().map_err(|_| {
                 format!("'{part}': write SIZE or SIZE:WEIGHT,SIZE:WEIGHT, such as 4KiB:70,1MiB:30")
             })?;
             if !weight.is_finite() || weight <= 0.0 {
-                return Err(format!("'{part}': a weight is above 0"));
+                return Err(format!("'{part}': use a weight above 0"));
             }
             total += weight;
             parts.push((size, total));

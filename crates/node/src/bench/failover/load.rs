@@ -135,7 +135,7 @@ impl Caller {
             return Ok(false);
         }
         if memory.iter().any(|bytes| *bytes != self.value) {
-            bail!("wrong bytes: this is a fault of the store, report it");
+            bail!("wrong bytes: this is a bug in the store, report it");
         }
         Ok(true)
     }

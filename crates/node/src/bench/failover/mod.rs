@@ -33,9 +33,9 @@ const FROZEN: Duration = Duration::from_secs(5);
 pub(super) enum Kind {
     /// A node is killed (SIGKILL); its host still answers
     Kill,
-    /// A node is stopped in good order (SIGTERM)
+    /// A node is stopped cleanly (SIGTERM)
     Stop,
-    /// A node stands still for 5 s (SIGSTOP): its host answers, it does not
+    /// A node is frozen for 5 s (SIGSTOP): its host answers, the node does not
     Freeze,
     /// A node is cut off for 5 s; needs a cluster with --netns
     Cut,
@@ -49,19 +49,19 @@ pub struct FailoverArgs {
     /// Folder of a cluster that `millpond dev` runs
     #[arg(long, default_value = ".millpond-dev", env = "MILLPOND_DEV")]
     dir: PathBuf,
-    /// What happens to a process
+    /// Fault to inject
     #[arg(long, value_enum, default_value = "kill")]
     kind: Kind,
-    /// How often it happens: to one node after the other
+    /// Number of faults, on one node after the other
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Size of the values
     #[arg(long, default_value = "4KiB")]
     size: ByteSize,
-    /// Print the result as JSON; with FILE, print it as text and write that there
+    /// Print the result as JSON; with FILE, write the JSON there and print text
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
-    /// Draw throughput over time to this file
+    /// Write a chart of throughput over time to this file
     #[arg(long, value_name = "FILE.svg")]
     chart: Option<PathBuf>,
 }
@@ -81,7 +81,7 @@ struct Round {
 
 /// Runs it and prints the result.
 pub(super) fn run(args: &FailoverArgs) -> Result<()> {
-    ensure!((1..=64 << 20).contains(&args.size.0), "--size: 1 byte to 64 MiB");
+    ensure!((1..=64 << 20).contains(&args.size.0), "--size: use 1 B to 64 MiB");
     let mut processes = Processes::open(&args.dir)?;
     processes.wait_whole()?;
     let load = Load::start(&processes.addresses(), usize::try_from(args.size.0)?)?;
@@ -126,7 +126,7 @@ fn round(kind: Kind, processes: &mut Processes, (load, number): (&Load, u32)) ->
             processes.kill(&name)?;
             while processes.primary().map_or(true, |now| now == name) {
                 if hit.elapsed() > Duration::from_mins(1) {
-                    bail!("no other manager became primary in a minute: are there several?");
+                    bail!("no other manager became primary within a minute: are there several?");
                 }
                 std::thread::sleep(Duration::from_millis(20));
             }

@@ -63,14 +63,14 @@ impl Processes {
                 ..ClientOptions::new(member.address().parse::<Address>()?.into())
             })?);
         }
-        ensure!(all.nodes().count() > 1, "one node cannot stand in for another: start three");
+        ensure!(all.nodes().count() > 1, "failover needs several nodes: start three");
         Ok(all)
     }
 
     fn read(&mut self) -> Result<()> {
         let path = self.folder.join("dev.json");
         let missing =
-            || format!("{}: no cluster is here; 'millpond dev up' starts one", path.display());
+            || format!("{}: no cluster in this folder: run 'millpond dev up'", path.display());
         let text = std::fs::read(&path).with_context(missing)?;
         self.members = serde_json::from_slice::<State>(&text).with_context(missing)?.members;
         Ok(())
@@ -123,7 +123,7 @@ impl Processes {
         let id = self.signal(name, signal)?;
         let until = Instant::now() + Duration::from_secs(30);
         while id.is_there() {
-            ensure!(Instant::now() < until, "{name} does not end");
+            ensure!(Instant::now() < until, "{name} did not exit");
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
@@ -157,10 +157,10 @@ impl Processes {
 
     /// The primary manager.
     pub(super) fn primary(&mut self) -> Result<String> {
-        let status = self.status().context("nobody is primary")?;
+        let status = self.status().context("no manager is primary")?;
         let mut members = self.members.iter();
         let found = members.find(|member| status.primary.contains(&member.address()));
-        Ok(found.context("the primary is not of this cluster")?.name.clone())
+        Ok(found.context("the primary does not belong to this cluster")?.name.clone())
     }
 
     /// Waits until every chain has all its replicas.
@@ -176,7 +176,10 @@ impl Processes {
             if whole {
                 return Ok(());
             }
-            ensure!(Instant::now() < until, "the cluster is not whole after {WHOLE_MAX:?}");
+            ensure!(
+                Instant::now() < until,
+                "the chains do not have all replicas after {WHOLE_MAX:?}"
+            );
             std::thread::sleep(LOOK);
         }
     }

@@ -40,7 +40,7 @@ pub(super) fn look(report: &mut Report, at: &Where) -> anyhow::Result<()> {
         Ok(status) => status,
         Err(error) => {
             match refusal(&error) {
-                Some(why) => report.fail("token", "the cluster refuses this credential", why),
+                Some(why) => report.fail("token", "the cluster rejects this credential", why),
                 None => no_manager(report, at, &error),
             }
             return Ok(());
@@ -77,13 +77,13 @@ fn no_manager(report: &mut Report, at: &Where, error: &anyhow::Error) {
     report.fail(
         "managers",
         told(error),
-        "start a manager, or name nodes of the cluster with --server",
+        "start a manager, or give nodes of the cluster with --server",
     );
     for address in &at.server {
         match way::measure(at, address) {
             Ok(way) => report.ok(format!("server {address}"), speed(&way)),
             Err(error) => {
-                let fix = "start it, or open the port between here and there";
+                let fix = "start it, or open the port between here and it";
                 report.fail(format!("server {address}"), told(&error), fix);
             }
         }
@@ -92,23 +92,23 @@ fn no_manager(report: &mut Report, at: &Where, error: &anyhow::Error) {
 
 fn chains(report: &mut Report, status: &Status) {
     let all = status.chains_whole + status.chains_degraded + status.chains_down;
-    let other = if status.tables.is_empty() { "" } else { " or what their table has" };
+    let other = if status.tables.is_empty() { "" } else { " or those of their table" };
     let text =
         format!("{} of {all} have their {} replicas{other}", status.chains_whole, status.replicas);
     if status.chains_down > 0 {
         report.fail(
             "chains",
             format!("{} do not serve", status.chains_down),
-            "bring back the nodes named in 'millpond admin events': only they have the newest data",
+            "start the nodes named in 'millpond admin events': only they have the newest data",
         );
     } else if status.replicas == 0 {
         let fix = "start enough nodes, then 'millpond admin form --replicas N'";
         report.fail("chains", "there are none yet", fix);
     } else if status.chains_degraded > 0 {
         let fix = if status.targets.syncing > 0 {
-            "wait, replicas are being brought up to date: 'millpond admin status'"
+            "wait, replicas are syncing: 'millpond admin status' shows the progress"
         } else {
-            "bring back the nodes and disks that are away, or wait for 'repair.after'"
+            "start the nodes and disks that are away, or wait for 'repair.after'"
         };
         let text = format!("{text}, {} serve with fewer", status.chains_degraded);
         report.warn("chains", text, fix);
@@ -116,7 +116,7 @@ fn chains(report: &mut Report, status: &Status) {
         report.ok("chains", text);
     }
     if status.paused {
-        report.warn("moves", "are paused", "'millpond admin resume' lets them go on");
+        report.warn("moves", "are paused", "'millpond admin resume' continues them");
     }
 }
 
@@ -132,14 +132,14 @@ fn disk(report: &mut Report, disk: &Disk) {
         ByteSize(disk.used_bytes),
         ByteSize(disk.capacity_bytes)
     );
-    let room = "add a node or a disk, or delete what is not needed";
+    let room = "add a node or a disk, or delete data";
     if !disk.healthy {
-        let fix = "replace it; 'millpond admin lose DISK' makes its data anew at once";
-        report.fail(what, "fails: its log cannot be written", fix);
+        let fix = "replace it; 'millpond admin lose DISK' rebuilds its data at once";
+        report.fail(what, "is failing: its log cannot be written", fix);
     } else if percent >= FULL_PERCENT_MAX {
         report.fail(what, format!("{text}: it takes no new values"), room);
     } else if percent >= FULL_PERCENT {
-        report.warn(what, format!("{text}: eviction does not keep up, or may not"), room);
+        report.warn(what, format!("{text}: eviction does not keep up, or is not allowed"), room);
     } else {
         report.ok(what, text);
     }
@@ -158,11 +158,11 @@ fn versions(report: &mut Report, status: &Status) {
         .map(|(version, nodes)| format!("{version} on {}", nodes.join(", ")))
         .collect();
     if mixed {
-        let fix = "finish the upgrade: restart the others with the newest, one after the other";
+        let fix = "finish the upgrade: restart the others with the newest version, one by one";
         report.warn("versions", told.join("; "), fix);
     } else if nodes_of.keys().any(|build| !is_alike(build, here)) {
         let text = format!("all nodes run {}, this program is {here}", told.join("; "));
-        report.warn("versions", text, "use the nodes' version here too");
+        report.warn("versions", text, "use the version of the nodes here too");
     } else {
         report.ok("versions", format!("{here} everywhere"));
     }
@@ -184,9 +184,9 @@ fn node_way(report: &mut Report, at: &Where, node: &Node) -> Option<Way> {
     let what = format!("node {}", name(node));
     if !node.alive {
         let fix = if node.targets == 0 {
-            "it holds nothing: start it, or 'millpond admin remove' forgets it"
+            "it holds no data: start it, or run 'millpond admin remove'"
         } else {
-            "start it, or replace it: its data is made anew after 'repair.after'"
+            "start it, or replace it: its data is rebuilt after 'repair.after'"
         };
         report.fail(what, format!("is gone, with {} replicas", node.targets), fix);
         return None;
@@ -199,10 +199,9 @@ fn node_way(report: &mut Report, at: &Where, node: &Node) -> Option<Way> {
                 break;
             }
             Err(error) => {
-                let text = format!("lives, and does not answer here: {}", told(&error));
+                let text = format!("is alive, but does not answer from here: {}", told(&error));
                 let fix = refusal(&error).unwrap_or_else(|| {
-                    "open the port between here and there, or correct 'cluster.advertise'"
-                        .to_owned()
+                    "open the port between here and it, or correct 'cluster.advertise'".to_owned()
                 });
                 report.fail(what.clone(), text, fix);
             }
@@ -223,17 +222,17 @@ fn managers(report: &mut Report, reached: &[Reached<'_>]) {
         (0, _) => {}
         (1, _) => report.warn(
             "managers",
-            format!("{} is the only one", all[0]),
-            "while it is away data is served and no failure is acted upon: run three over etcd \
-             (--store etcd://…), see docs/cluster.md",
+            format!("{} is the only manager", all[0]),
+            "while it is away, data is served but no failure is handled: run three managers with \
+             etcd (--store etcd://…), see docs/cluster.md",
         ),
         (count, Some(primary)) => {
-            report.ok("managers", format!("{primary} is primary, {} stand by", count - 1));
+            report.ok("managers", format!("{primary} is primary, {} standby", count - 1));
         }
         (count, None) => report.warn(
             "managers",
-            format!("none of {count} was primary when it was asked"),
-            "ask again in some seconds; then see their logs",
+            format!("none of {count} managers is primary"),
+            "run doctor again in some seconds, then see their logs",
         ),
     }
 }
@@ -243,12 +242,12 @@ fn clocks(report: &mut Report, reached: &[Reached<'_>]) {
     let mut all: Vec<i64> = reached.iter().map(|it| it.way.clock_ms).collect();
     all.push(0);
     let middle = middle(&mut all);
-    let fix = "let chrony or systemd-timesyncd keep it";
+    let fix = "synchronize it with chrony or systemd-timesyncd";
     let mut off = |what: String, ms: i64, error: i64| {
         let wrong = (ms - middle).saturating_abs() - error > CLOCK_MS_MAX;
         if wrong {
-            let (by, way) = ((ms - middle).abs(), if ms > middle { "ahead" } else { "behind" });
-            report.warn(what, format!("its clock is {by} ms {way} of the others"), fix);
+            let (by, way) = ((ms - middle).abs(), if ms > middle { "ahead of" } else { "behind" });
+            report.warn(what, format!("its clock is {by} ms {way} the others"), fix);
         }
         wrong
     };
@@ -267,13 +266,13 @@ fn speeds(report: &mut Report, reached: &[Reached<'_>]) {
     let middle = middle(&mut all);
     for it in reached {
         let (what, text) = (format!("node {}", name(it.node)), speed(&it.way));
-        let cable = "look at its network card and cable (ethtool), and at what else it does";
+        let cable = "check its network card and cable (ethtool), and its load";
         if it.way.round_trip > ROUND_TRIP_MAX {
-            report.warn(what, text, "far away or busy: a cluster belongs into one site");
+            report.warn(what, text, "far away or busy: run a cluster within one site");
         } else if it.way.bytes_per_second < BYTES_PER_SECOND_MIN {
             report.warn(what, format!("{text}, less than 1 Gbit/s"), cable);
         } else if it.way.bytes_per_second < middle / SLOWER_MAX {
-            report.warn(what, format!("{text}, far below the others"), cable);
+            report.warn(what, format!("{text}, much slower than the others"), cable);
         } else {
             report.ok(what, text);
         }
@@ -286,10 +285,9 @@ fn lost_chunks(report: &mut Report, reached: &[Reached<'_>]) {
         let count = it.way.number("lost_chunks").unwrap_or(0);
         if count > 0 {
             let what = format!("node {}", name(it.node));
-            let text =
-                format!("holds {count} chunks without a good copy: reads of them are refused");
-            let fix = "bring back a node that is away and may have them; else write them again or delete them (its \
-                       log names them)";
+            let text = format!("holds {count} chunks without a good copy: reads of them fail");
+            let fix = "start the nodes that are away, since they may have them; otherwise write \
+                       the chunks again or delete them (the log of the node names them)";
             report.warn(what, text, fix);
         }
     }

@@ -31,18 +31,22 @@ pub(super) fn look(report: &mut Report, data: &Path) {
         Ok(free) => {
             let text = format!("{} free at {}", ByteSize(free), data.display());
             if free < 1 << 30 {
-                report.fail("disk space", text, "free some, a data file has at least 1 GiB");
+                report.fail(
+                    "disk space",
+                    text,
+                    "free some space, a data file needs at least 1 GiB",
+                );
             } else {
                 report.ok("disk space", text);
             }
         }
         Err(error) => {
             let text = format!("{}: {error}", data.display());
-            report.fail("disk space", text, "name a folder that exists with --data");
+            report.fail("disk space", text, "give an existing folder with --data");
         }
     }
     if RealClock::wall_ms() < CLOCK_MS_MIN {
-        report.fail("clock", "is years behind", "set it, expiry depends on it");
+        report.fail("clock", "is years behind", "set the clock, since expiry depends on it");
     } else {
         report.ok("clock", "plausible");
     }
@@ -55,7 +59,7 @@ fn kernel(report: &mut Report) {
         Ok(_) => report.ok("io_uring", "allowed"),
         Err(error) => report.warn(
             "io_uring",
-            format!("{error}; threads are used instead, slower"),
+            format!("{error}; slower threads are used instead"),
             "allow it in the container's seccomp profile",
         ),
     }
@@ -67,7 +71,7 @@ fn kernel(report: &mut Report) {
             "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
         ),
         Some(_) => report.ok("huge pages", "allowed for shared memory"),
-        None => report.warn("huge pages", "not supported by this kernel", "use a newer one"),
+        None => report.warn("huge pages", "not supported by this kernel", "use a newer kernel"),
     }
 }
 
@@ -75,7 +79,11 @@ fn kernel(report: &mut Report) {
 fn mounts(report: &mut Report) {
     let target = std::env::temp_dir().join(format!("millpond-doctor-{}", std::process::id()));
     if let Err(error) = std::fs::create_dir(&target) {
-        report.warn("mounts", format!("{}: {error}", target.display()), "name a folder in TMPDIR");
+        report.warn(
+            "mounts",
+            format!("{}: {error}", target.display()),
+            "set TMPDIR to a writable folder",
+        );
         return;
     }
     let options = wire::MountOptions { allow_other: true, ..wire::MountOptions::default() };
@@ -90,7 +98,7 @@ fn mounts(report: &mut Report) {
     match made {
         Err(error) => {
             let text = error.to_string();
-            let (text, fix) = text.split_once(": ").unwrap_or((&text, "see the kernel's log"));
+            let (text, fix) = text.split_once(": ").unwrap_or((&text, "see the kernel log"));
             report.warn("mounts", text, fix);
         }
         Ok(_) if !resends(&release) => report.warn(
@@ -98,7 +106,9 @@ fn mounts(report: &mut Report) {
             "applications lose a mount whose process dies or is upgraded",
             "use Linux 6.9 or newer",
         ),
-        Ok(_) => report.ok("mounts", "allowed, and outlive the process that serves them"),
+        Ok(_) => {
+            report.ok("mounts", "allowed, and survive a restart of the process that serves them")
+        }
     }
 }
 

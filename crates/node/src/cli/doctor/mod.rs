@@ -22,10 +22,10 @@ pub(super) const EXAMPLES: &str = "Examples:
 /// What to look at.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Data folder whose disk is looked at.
+    /// Data folder whose disk is checked.
     #[arg(long, default_value = ".")]
     data: PathBuf,
-    /// Look at the cluster of --server too, and at the way from here to each of its nodes.
+    /// Also check the cluster of --server, and the network path from here to each of its nodes.
     #[arg(long)]
     cluster: bool,
     /// Print JSON.

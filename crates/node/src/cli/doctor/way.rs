@@ -80,7 +80,10 @@ fn echo(client: &Client, bytes: usize) -> anyhow::Result<Duration> {
     let started = RealClock::tick();
     let back = client.call(Verb::Ping, load, Some(REQUEST_MAX))?;
     let took = RealClock::tick().since(started);
-    anyhow::ensure!(back.len() == bytes && back.iter().all(|it| *it == 0xa5), "the echo differs");
+    anyhow::ensure!(
+        back.len() == bytes && back.iter().all(|it| *it == 0xa5),
+        "the echoed bytes differ"
+    );
     Ok(took)
 }
 

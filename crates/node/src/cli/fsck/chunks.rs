@@ -208,7 +208,7 @@ impl Check<'_> {
             .collect();
         for chain in away {
             self.found(
-                format!("chain {chain} is served by nobody: its chunks are not seen"),
+                format!("chain {chain} has no serving node: its chunks are not checked"),
                 false,
             );
         }
@@ -318,7 +318,7 @@ impl Check<'_> {
         self.short.append(&mut clones);
         for (ino, chain) in lost {
             self.found(
-                format!("inode {ino} has chunks on chain {}, which is not there", chain.0),
+                format!("inode {ino} has chunks on chain {}, which does not exist", chain.0),
                 false,
             );
         }
@@ -333,7 +333,7 @@ impl Check<'_> {
             if attempt == ATTEMPTS {
                 return Err(error);
             }
-            self.progress.println(format!("{}: again", crate::cli::told(&error)));
+            self.progress.println(format!("{}: retrying", crate::cli::told(&error)));
             if Interrupt::install()?.pause(RETRY) {
                 bail!("interrupted");
             }
@@ -494,14 +494,14 @@ impl Check<'_> {
                 let chain = attr.layout.chain(index).0;
                 self.found(
                     format!(
-                        "chunk {index} of inode {ino} on chain {chain} was written, and is lost"
+                        "chunk {index} of inode {ino} on chain {chain} was written and is lost"
                     ),
                     false,
                 );
             }
             self.note(
-                "what is lost cannot be repaired: put the files back from where they came from; until then reads of \
-                 these ranges fail with EIO",
+                "lost chunks cannot be repaired: restore the files from their source; until then \
+                 reads of these ranges fail with EIO",
             );
         }
         Ok(())
@@ -547,7 +547,7 @@ impl Check<'_> {
         let (mut parts, mut rooms) = (Vec::new(), Vec::new());
         for (offset, byte) in offsets.iter().zip(&mut read) {
             let cut = bytes.rooms(*offset, byte, (&mut parts, &mut rooms));
-            cut.map_err(|_| anyhow!("a file is longer than files can be"))?;
+            cut.map_err(|_| anyhow!("a file is longer than the maximum length"))?;
         }
         match self.metas.client.read_chunks(&parts, &mut rooms, Some(PATIENCE)) {
             Ok(_) => Ok(None),
@@ -586,14 +586,14 @@ impl Check<'_> {
     /// may come.
     fn remove_orphans(&mut self, data: u64, places: &[PlacedChunk]) -> anyhow::Result<bool> {
         if self.unreadable > 0 {
-            self.note("chunks without a file stay: they may be of inodes that cannot be read");
+            self.note("chunks without a file are kept: they may belong to unreadable inodes");
             return Ok(false);
         }
         let counter = self.records.at_once_now(vec![keys::IDS.to_vec()])?;
         let counter = counter.into_iter().next().flatten();
         let next = counter.map_or(Ok(0), |it| CounterRecord::open(&it).map(|it| it.next))?;
         if data >= next && data - next < FAR {
-            self.note("chunks of data ids that are not given out yet stay: check again later");
+            self.note("chunks of data ids that are not assigned yet are kept: check again later");
             return Ok(false);
         }
         self.cut(places, None)?;
@@ -639,7 +639,7 @@ impl Check<'_> {
                     self.cut(&[at], (bytes_max > 0).then_some(bytes_max))?;
                 } else if self.args.repair {
                     self.note(
-                        "chunks are cut to their files' lengths only while nothing is mounted",
+                        "chunks are cut to the length of their file only while nothing is mounted",
                     );
                 }
                 let text = format!("{chunk} has {} bytes, the file ends at {bytes_max}", now.len);
@@ -651,9 +651,9 @@ impl Check<'_> {
                 if can_go {
                     self.cut(&[at], None)?;
                 } else if self.args.repair {
-                    self.note("chunks on a wrong chain stay where the right chain has none");
+                    self.note("chunks on a wrong chain are kept if the right chain has none");
                 }
-                self.found(format!("{chunk} is to lie on chain {}", chain.0), can_go);
+                self.found(format!("{chunk} belongs on chain {}", chain.0), can_go);
             }
             Why::Unreadable => {
                 if !self.can_be_read(&[&FileChunkInfo { at, stat: now }]) {

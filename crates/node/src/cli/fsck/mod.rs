@@ -16,14 +16,14 @@ use serde_json::json;
 use super::metas::Metas;
 use super::{Outcome, output};
 
-pub(super) const EXAMPLES: &str = "Exit codes, as of fsck(8):
-  0  nothing is wrong
-  1  something was wrong and is repaired
-  4  something is wrong and is left so
+pub(super) const EXAMPLES: &str = "Exit codes, as in fsck(8):
+  0  no errors
+  1  errors were found and repaired
+  4  errors are left
   8  the check could not be finished
 
-The cluster may be in use. Repairs look again before each change; what they cannot keep in its place they
-move to /lost+found.
+The cluster may be in use. A repair checks again before each change. Files that cannot stay in their
+place move to /lost+found.
 
 Examples:
   millpond fsck 127.0.0.1:7440
@@ -44,21 +44,22 @@ const SETTLE_REPAIR_S: u64 = 65;
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Addresses of some nodes of the cluster: HOST:PORT, with commas.
+    /// Addresses of some nodes of the cluster: HOST:PORT, comma-separated.
     cluster: Addresses,
-    /// Put right what can be put right without losing anything that can be read.
+    /// Repair every error that can be repaired without losing readable data.
     #[arg(long)]
     repair: bool,
     /// Read all bytes of all files, from one replica of each chunk.
     #[arg(long)]
     read_data: bool,
-    /// Look at names only, not at chunks.
+    /// Check names only, not chunks.
     #[arg(long, conflicts_with = "read_data")]
     names_only: bool,
-    /// Seconds for which a chunk must look too long before it is called so. [default: 3, with --repair 65]
+    /// Seconds after which a suspicious chunk is checked again, before it counts as an error.
+    /// [default: 3, with --repair 65]
     #[arg(long, value_name = "SECONDS")]
     settle: Option<u64>,
-    /// Credential, when the cluster asks for one.
+    /// Credential, if the cluster requires one.
     #[arg(long, env = "MILLPOND_TOKEN", hide_env_values = true, default_value = "")]
     token: String,
     /// Print JSON.
@@ -116,12 +117,12 @@ impl Report {
     fn text(&self) -> String {
         let mut lines = self.findings.clone();
         if self.more > 0 {
-            lines.push(format!("and {} findings more", self.more));
+            lines.push(format!("and {} more findings", self.more));
         }
         lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
         if self.unjudged > 0 {
             lines.push(format!(
-                "note: {} things changed while they were looked at: check again when less is going on",
+                "note: {} items changed during the check: check again under less load",
                 self.unjudged
             ));
         }
@@ -129,7 +130,7 @@ impl Report {
             CLEAN => "clean".to_owned(),
             REPAIRED => format!("{} repairs, clean now", self.repaired),
             _ if self.repaired > 0 => format!("{} repairs, {} left", self.repaired, self.left),
-            _ => format!("{} left; --repair puts right what can be", self.left),
+            _ => format!("{} left; --repair fixes errors where possible", self.left),
         };
         let Self { inodes, names, chunks, .. } = self;
         let size = ByteSize(self.bytes);

@@ -26,35 +26,35 @@ pub(in crate::cli) enum Unit {
 /// A fleet and what happens to it.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Args {
-    /// Nodes.
+    /// Number of nodes.
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=16_384))]
     pub(super) nodes: u32,
-    /// Disks of each node.
+    /// Number of disks of each node.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(super) disks: u32,
     /// Replicas of each chain.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=6))]
     pub(super) replicas: u8,
-    /// Failure domains that the nodes stand in, in turn; each node is one of its own by default.
+    /// Number of failure domains, which the nodes fill in turn. [default: one per node]
     #[arg(long)]
     pub(super) domains: Option<u32>,
-    /// Size of the disks, or a mix of sizes with weights, such as 4TiB:3,8TiB:1: the disks of a
-    /// node are alike, and nodes take the sizes in turn.
+    /// Size of the disks, or sizes with weights, for example 4TiB:3,8TiB:1. The disks of a node
+    /// have one size, and nodes take the sizes in turn.
     #[arg(long, default_value = "4TiB")]
     pub(super) capacity: String,
-    /// Chains; as many as Millpond would make by default.
+    /// Number of chains. [default: as many as Millpond makes]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(super) chains: Option<u32>,
-    /// Let one of these fail and be replaced by the rest; may be given several times.
+    /// Fail one of these, and rebuild its data on the others; repeatable.
     #[arg(long, value_enum)]
     pub(super) fail: Vec<Unit>,
-    /// Add so many nodes.
+    /// Number of nodes to add.
     #[arg(long)]
     pub(super) grow: Option<u32>,
-    /// Drain so many nodes.
+    /// Number of nodes to drain.
     #[arg(long)]
     pub(super) shrink: Option<u32>,
-    /// How full the fullest disk is, in percent, for the amounts of data that move.
+    /// Fill of the fullest disk in percent, for the amounts of moved data.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub(super) fill: u8,
     /// Seed of the placement.
@@ -63,7 +63,7 @@ pub(in crate::cli) struct Args {
     /// Print JSON.
     #[arg(long)]
     pub(super) json: bool,
-    /// Draw a chart into this SVG file.
+    /// Write a chart to this SVG file.
     #[arg(long)]
     pub(super) chart: Option<PathBuf>,
     /// Show no progress.
@@ -75,7 +75,7 @@ impl Args {
     /// The fleet with `nodes` nodes.
     pub(super) fn fleet(&self, nodes: u32) -> anyhow::Result<Fleet> {
         let domains = self.domains.unwrap_or(nodes);
-        ensure!(domains > 0, "--domains 0: there is at least one failure domain");
+        ensure!(domains > 0, "--domains 0: use at least 1");
         let sizes = parse_mix(&self.capacity)?;
         let node_of = |disk: u32| disk / self.disks;
         let disks = (0..nodes * self.disks).map(|disk| {
@@ -113,10 +113,10 @@ fn parse_mix(text: &str) -> anyhow::Result<Vec<u64>> {
         let weight: usize = weight
             .trim()
             .parse()
-            .with_context(|| format!("--capacity {text}: '{weight}' is no weight"))?;
+            .with_context(|| format!("--capacity {text}: '{weight}' is not a weight"))?;
         ensure!(
             size.0 > 0 && (1..=1_000).contains(&weight),
-            "--capacity {text}: sizes are above 0, weights are 1 to 1000"
+            "--capacity {text}: use sizes above 0 and weights of 1 to 1000"
         );
         sizes.extend(std::iter::repeat_n(size.0, weight));
     }

@@ -10,7 +10,7 @@ use super::Outcome;
 /// What to simulate.
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Command {
-    /// Place chains on a fleet; say how even it is, who recovers what, and how much moves.
+    /// Place chains on a fleet; report the balance, the recovery load and the moved data.
     #[command(after_help = args::EXAMPLES)]
     Placement(args::Args),
 }
