@@ -19,7 +19,9 @@ fn address(key: &'static str, text: &str) -> Result<Option<SocketAddr>, ConfigEr
     with_host.parse().map(Some).map_err(|_| {
         invalid(
             key,
-            format!("'{text}' is no address: write IP:PORT, such as 127.0.0.1:7440 or [::1]:7440"),
+            format!(
+                "'{text}' is not an address: write IP:PORT, as in 127.0.0.1:7440 or [::1]:7440"
+            ),
         )
     })
 }
@@ -70,10 +72,10 @@ impl Config {
     fn validate_server(&self) -> Result<(), ConfigError> {
         let server = &self.server;
         if server.data.is_empty() || server.data.iter().any(String::is_empty) {
-            return Err(invalid("server.data", "name at least one folder or block device"));
+            return Err(invalid("server.data", "set at least one folder or block device"));
         }
         if server.size.is_some_and(|size| size.bytes() < 1 << 30) {
-            return Err(invalid("server.size", "a data file has at least 1GiB"));
+            return Err(invalid("server.size", "a data file needs at least 1GiB"));
         }
         if server.memory.is_some_and(|memory| memory.bytes() < 128 << 20) {
             return Err(invalid("server.memory", "the server needs at least 128MiB"));
@@ -87,7 +89,7 @@ impl Config {
         let listen = self.listen_address()?;
         self.http_address()?;
         if listen.is_none() && server.socket.as_deref() == Some("") {
-            return Err(invalid("server.listen", "give an address, or a server.socket"));
+            return Err(invalid("server.listen", "set an address, or server.socket"));
         }
         Ok(())
     }
@@ -95,7 +97,7 @@ impl Config {
     fn validate_security(&self) -> Result<(), ConfigError> {
         let security = &self.security;
         if security.tls_cert.is_some() != security.tls_key.is_some() {
-            return Err(invalid("security.tls_cert", "give both tls_cert and tls_key, or neither"));
+            return Err(invalid("security.tls_cert", "set both tls_cert and tls_key, or neither"));
         }
         let public = self.listen_address()?.is_some_and(|address| !address.ip().is_loopback());
         if public && !security.insecure {
@@ -103,7 +105,7 @@ impl Config {
                 return Err(invalid(
                     "server.listen",
                     format!(
-                        "{} can be reached from other hosts and no credential is asked for: give \
+                        "other hosts can reach {}, and no credential is required: set \
                          --token-file FILE, or --insecure if the network is trusted",
                         self.server.listen
                     ),
@@ -113,7 +115,7 @@ impl Config {
                 return Err(invalid(
                     "server.listen",
                     format!(
-                        "{} can be reached from other hosts and tokens would travel in clear: give \
+                        "other hosts can reach {}, and tokens would be sent unencrypted: set \
                          --tls-cert and --tls-key, or --insecure if the network is trusted",
                         self.server.listen
                     ),
@@ -141,13 +143,10 @@ impl Config {
         let s3 = &self.s3;
         self.s3_address()?;
         if s3.tls_cert.is_some() != s3.tls_key.is_some() {
-            return Err(invalid("s3.tls_cert", "give both tls_cert and tls_key, or neither"));
+            return Err(invalid("s3.tls_cert", "set both tls_cert and tls_key, or neither"));
         }
         if s3.access_key.is_some() != s3.secret_key.is_some() {
-            return Err(invalid(
-                "s3.access_key",
-                "give both access_key and secret_key, or neither",
-            ));
+            return Err(invalid("s3.access_key", "set both access_key and secret_key, or neither"));
         }
         if s3.access_key.as_ref().is_some_and(|it| !(3..=128).contains(&it.len())) {
             return Err(invalid("s3.access_key", "use 3 to 128 characters"));
@@ -162,7 +161,7 @@ impl Config {
             !it.is_empty() && it.bytes().all(sign)
         };
         if s3.domain.as_ref().is_some_and(|it| !is_domain(it)) {
-            return Err(invalid("s3.domain", "write a name in small letters, without a port"));
+            return Err(invalid("s3.domain", "use a lowercase name, without a port"));
         }
         if s3.upload_expiry.0.as_secs() == 0 {
             return Err(invalid("s3.upload_expiry", "use at least 1s"));

@@ -14,9 +14,9 @@ const DOMAIN_BYTES_MAX: usize = 200;
 /// Characters of the nodes' secret at least.
 const NODE_SECRET_MIN: usize = 16;
 /// How a nodes' secret is made.
-const MAKE_SECRET: &str = "make one with `head -c 24 /dev/urandom | base64 > node.secret`, or take the manager's \
-                           (node.secret in its first data folder), and give the same file to every node with \
-                           --node-secret node.secret";
+const MAKE_SECRET: &str = "create one with `head -c 24 /dev/urandom | base64 > node.secret`, or \
+                           copy that of the manager (node.secret in its first data folder), and \
+                           give the same file to every node with --node-secret node.secret";
 
 /// Where managers keep their records.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,13 +73,13 @@ impl ClusterConfig {
     pub fn store_choice(&self) -> Result<StoreChoice, ConfigError> {
         let wrong = || {
             let text = "write embedded, or etcd://host:port,host:port/prefix";
-            invalid("cluster.store", format!("'{}' names no store: {text}", self.store))
+            invalid("cluster.store", format!("'{}' is not a store: {text}", self.store))
         };
         let access = self.store_access()?;
         if self.store == "embedded" {
             if access != StoreAccess::default() {
                 let fix =
-                    "certificates and users are for etcd: leave them out, or give --store etcd://…";
+                    "certificates and users are for etcd: remove them, or set --store etcd://…";
                 return Err(invalid("cluster.store", fix));
             }
             return Ok(StoreChoice::Embedded);
@@ -102,8 +102,8 @@ impl ClusterConfig {
             match (one, other) {
                 (Some(one), Some(other)) => Ok(Some((one.clone(), other.clone()))),
                 (None, None) => Ok(None),
-                (Some(_), None) => Err(invalid(other_key, format!("give it too: {key} is set"))),
-                (None, Some(_)) => Err(invalid(key, format!("give it too: {other_key} is set"))),
+                (Some(_), None) => Err(invalid(other_key, format!("set it too: {key} is set"))),
+                (None, Some(_)) => Err(invalid(key, format!("set it too: {other_key} is set"))),
             }
         };
         let identity =
@@ -113,7 +113,7 @@ impl ClusterConfig {
             ("cluster.store_password_file", &self.store_password_file),
         )?;
         if self.store_ca.is_none() && (identity.is_some() || self.store_name.is_some()) {
-            let fix = "give the file with the authority's certificates: without it there is no TLS";
+            let fix = "set the file with the CA certificates: without it there is no TLS";
             return Err(invalid("cluster.store_ca", fix));
         }
         Ok(StoreAccess { ca: self.store_ca.clone(), identity, name: self.store_name.clone(), user })
@@ -141,7 +141,8 @@ impl ClusterConfig {
         let secret = self.credential()?;
         if !(NODE_SECRET_MIN..=TOKEN_BYTES_MAX).contains(&secret.len()) {
             let fix = format!(
-                "{path} has no secret of {NODE_SECRET_MIN} to {TOKEN_BYTES_MAX} characters: {MAKE_SECRET}"
+                "{path} has no secret of {NODE_SECRET_MIN} to {TOKEN_BYTES_MAX} characters: \
+                 {MAKE_SECRET}"
             );
             return Err(invalid("cluster.node_secret_file", fix));
         }
@@ -159,7 +160,7 @@ impl ClusterConfig {
             for text in texts {
                 let with_port = text.rsplit_once(':').is_some_and(|(_, port)| port != "0");
                 if !matches!(text.parse(), Ok(Address::Tcp { .. })) || !with_port {
-                    let fix = format!("'{text}' is no address: write host:port or [ipv6]:port");
+                    let fix = format!("'{text}' is not an address: write host:port or [ipv6]:port");
                     return Err(invalid(key, fix));
                 }
             }
@@ -168,7 +169,7 @@ impl ClusterConfig {
         named("cluster.managers", &self.managers)?;
         named("cluster.advertise", &self.advertise)?;
         if self.advertise.len() > ADDRESSES_MAX {
-            return Err(invalid("cluster.advertise", format!("give at most {ADDRESSES_MAX}")));
+            return Err(invalid("cluster.advertise", format!("use at most {ADDRESSES_MAX}")));
         }
         Ok(())
     }
@@ -178,8 +179,9 @@ impl ClusterConfig {
             return Err(invalid("cluster.replicas", format!("use 1 to {REPLICAS_MAX}")));
         }
         if !self.has_manager() {
-            let fix = "only the first manager of a cluster makes chains: leave it out with cluster.managers \
-                       (--join); `millpond admin form` makes chains with more replicas in a running cluster";
+            let fix = "only the first manager of a cluster makes chains: remove it if \
+                       cluster.managers (--join) is set; in a running cluster, \
+                       `millpond admin form` makes chains with more replicas";
             for (key, is_set) in [
                 ("cluster.replicas", self.replicas != 1),
                 ("cluster.form_nodes", self.form_nodes != 0),
@@ -191,8 +193,9 @@ impl ClusterConfig {
         }
         if self.domains_to_form() != 0 && self.domains_to_form() < self.replicas {
             let fix = format!(
-                "use at least cluster.replicas ({0}): start so many nodes with --form-nodes {0}, or start \
-                 one with one replica, let others --join it, and use `millpond admin form --replicas {0}`",
+                "use at least cluster.replicas ({0}): start {0} nodes with --form-nodes {0}, or \
+                 start one node with one replica, join others with --join, and run \
+                 `millpond admin form --replicas {0}`",
                 self.replicas
             );
             return Err(invalid("cluster.form_nodes", fix));
@@ -215,12 +218,12 @@ impl Config {
         }
         let is_gateway = self.s3.listen.as_ref().is_some_and(|it| !it.is_empty());
         if !cluster.storage && !cluster.manager && cluster.managers.is_empty() && is_gateway {
-            let fix = "a gateway without disks needs nodes that have some: name them (--join)";
+            let fix = "a gateway without disks needs nodes with disks: set some of them (--join)";
             return Err(invalid("cluster.managers", fix));
         }
         if !cluster.storage && !cluster.manager && !is_gateway {
-            let fix = "a process without disks is a manager or a gateway: set cluster.manager (--manager) or \
-                       s3.listen (--s3) too";
+            let fix = "a process without disks is a manager or a gateway: set cluster.manager \
+                       (--manager) or s3.listen (--s3) too";
             return Err(invalid("cluster.storage", fix));
         }
         if cluster.has_manager() && store != StoreChoice::Embedded && cfg!(not(feature = "etcd")) {
@@ -231,17 +234,16 @@ impl Config {
             && cluster.node_secret_file.is_none()
             && !cluster.may_make_secret()
         {
-            let fix = format!(
-                "tokens are for clients, and nodes need a secret of their own: {MAKE_SECRET}"
-            );
+            let fix =
+                format!("tokens are for clients, nodes need a secret of their own: {MAKE_SECRET}");
             return Err(invalid("cluster.node_secret_file", fix));
         }
         if self.listen_address()?.is_none() && !cluster.is_alone() {
-            let fix = "other nodes of the cluster must reach this one: give an address";
+            let fix = "other nodes of the cluster must reach this one: set an address";
             return Err(invalid("server.listen", fix));
         }
         if self.security.tls_cert.is_some() && !cluster.is_alone() {
-            let fix = "TLS between the nodes of a cluster is not built yet: leave it out, and \
+            let fix = "TLS between the nodes of a cluster is not supported: remove it, and \
                        use a trusted network (security.insecure) or a network that encrypts";
             return Err(invalid("security.tls_cert", fix));
         }

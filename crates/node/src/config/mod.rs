@@ -54,33 +54,36 @@ macro_rules! section {
 }
 
 section! {
-    /// What the server stores and where it listens.
+    /// Disks, memory, addresses and threads of the server.
     ServerConfig at "server" {
-        /// Data folders or block devices. A folder gets one file, which grows as it is used. `PATH:SIZE` sets the
-        /// size of one of them. Several disks share the keys by their sizes.
+        /// Data folders or block devices. A folder gets one file, which grows with its use.
+        /// `PATH:SIZE` sets the size of one disk. Keys are distributed over several disks in
+        /// proportion to their sizes.
         data: Vec<String> = vec!["./millpond-data".to_owned()];
-        /// Bytes of each new data file. Left out: 30 % of the free disk space, at most 64 GiB.
+        /// Size of each new data file. Left out: 30 % of the free disk space, at most 64 GiB.
         size: Option<Size> = None;
-        /// Memory of the server: an eighth, at least 48MiB, is for the index and connections, the
-        /// rest holds values. More is for them where `index_memory` asks for it. Left out: a quarter of the machine's memory, at most 4 GiB; 128 MiB of a
-        /// process that has neither disks nor a manager.
+        /// Memory of the server. One eighth, at least 48MiB, is for the index and connections, or
+        /// more if `index_memory` requires it; the rest holds values. Left out: a quarter of the
+        /// machine's memory, at most 4 GiB; 128 MiB for a process that has neither disks nor a
+        /// manager.
         memory: Option<Size> = None;
-        /// Memory of the index at most, a part of `memory`: some 160 bytes for each value and chunk of a file, and its
-        /// key. What is too much gives way, as on a full disk. Left out: three quarters of what `memory` leaves beside values.
+        /// Maximum memory of the index, as a part of `memory`: some 160 bytes plus the key for each
+        /// value and each chunk of a file. Beyond it values are evicted, as on a full disk. Left
+        /// out: three quarters of the part of `memory` that does not hold values.
         index_memory: Option<Size> = None;
         /// TCP address for clients; empty for none.
         listen: String = "127.0.0.1:7440".to_owned();
         /// TCP address for `/metrics`, `/healthz`, `/readyz` and `/v1/info`; empty for none.
         http: String = "127.0.0.1:7441".to_owned();
         /// Unix socket for clients on this host. Left out: `millpond.sock` in the first data folder
-        /// (in the folder for temporary files when the first data path is a block device).
-        /// Empty: none, and so no shared memory.
+        /// (in the folder for temporary files if the first data path is a block device). Empty: no
+        /// socket, and therefore no shared memory.
         socket: Option<String> = None;
         /// Threads that serve clients. Left out: one per processor, at most 4.
         cores: Option<u32> = None;
-        /// How disks and sockets are driven. `auto` uses `io_uring` where the kernel allows it.
+        /// I/O backend for disks and sockets. `auto` uses `io_uring` where the kernel allows it.
         io: Io = Io::Auto;
-        /// Only open disks of this cluster. Left out: the cluster of the first disk.
+        /// Open only disks of this cluster. Left out: the cluster of the first disk.
         cluster_id: Option<String> = None;
         /// Ask the kernel for huge pages for the buffer pool.
         huge_pages: bool = true;
@@ -88,46 +91,47 @@ section! {
 }
 
 section! {
-    /// Who may connect.
+    /// Credentials and TLS for clients.
     SecurityConfig at "security" {
-        /// File of credentials, one a line: the token, then the namespaces it may use (names, `*`
-        /// matches any characters), and `+files` for those of files; none means all. Left out: no credential is asked for, and the
-        /// server listens on loopback addresses only, unless `insecure` is set. Read again when it
+        /// File of credentials, one per line: the token, then the namespaces that it may use
+        /// (names, in which `*` matches any characters), and `+files` for the operations on files.
+        /// A token with neither may do everything. Left out: no credential is required, and the
+        /// server listens on loopback addresses only, unless `insecure` is set. Reloaded when it
         /// changes and on SIGHUP.
         token_file: Option<String> = None;
         /// PEM file of the server's certificate chain; turns TLS on for the TCP address.
         tls_cert: Option<String> = None;
         /// PEM file of the certificate's private key.
         tls_key: Option<String> = None;
-        /// Allow an address that is not loopback without credentials, or credentials without TLS
-        /// on such an address.
+        /// Allow an address that is not loopback without credentials, or with credentials but
+        /// without TLS.
         insecure: bool = false;
     }
 }
 
 section! {
-    /// Bounds that keep one client from hurting the others.
+    /// Limits that keep one client from harming the others.
     LimitsConfig at "limits" {
-        /// Client connections at most.
+        /// Maximum client connections.
         connections: u32 = 16_384;
-        /// Requests in flight per connection; told to the client at hello.
+        /// Maximum requests in flight per connection; sent to the client at hello.
         in_flight: u32 = limits::IN_FLIGHT_MAX;
-        /// Bytes of values one connection may hold in flight. One larger request still runs alone.
+        /// Maximum bytes of values in flight per connection. A larger request still runs alone.
         connection_bytes: Size = Size(ByteSize::mib(256));
-        /// Deadline of requests that name none.
+        /// Deadline of requests that set none.
         deadline: Span = Span(DEADLINE_DEFAULT);
-        /// A client that takes no byte of its replies for this long is disconnected.
+        /// Time after which a client that takes no byte of its replies is disconnected.
         stalled_client: Span = Span(Duration::from_secs(30));
-        /// A stop takes no longer: then the process ends, and what was acknowledged from memory alone is lost as
-        /// after a crash.
+        /// Maximum time of a stop. After it the process exits, and data acknowledged from memory
+        /// only is lost, as after a crash.
         stop: Span = Span(Duration::from_mins(1));
-        /// A connection must say hello within this time.
+        /// Time within which a connection must send its hello.
         hello: Span = Span(Duration::from_secs(10));
-        /// How long a shared-memory client may keep values it was given before they are taken back.
+        /// Time after which the server takes back values that a shared-memory client holds.
         hold: Span = Span(Duration::from_secs(30));
-        /// Bytes of memory one shared-memory client may ask for to put values in.
+        /// Maximum memory that one shared-memory client may request for its values.
         shm_arena: Size = Size(ByteSize::mib(256));
-        /// Shared-memory clients at most.
+        /// Maximum shared-memory clients.
         shm_clients: u32 = 64;
     }
 }
@@ -135,58 +139,61 @@ section! {
 section! {
     /// The chunk store on each disk.
     EngineConfig at "engine" {
-        /// Eviction starts when this share of the disk is used, in percent.
+        /// Used share of the disk, in percent, at which eviction starts.
         evict_high_percent: u32 = 95;
-        /// Eviction stops when this share of the disk is used, in percent.
+        /// Used share of the disk, in percent, at which eviction stops.
         evict_low_percent: u32 = 90;
-        /// Every stored byte is read and verified once per this time.
+        /// Period in which the scrub reads and verifies every stored byte once.
         scrub_period: Span = Span(Duration::from_hours(7 * 24));
-        /// Bytes per second that verification may read.
+        /// Maximum bytes per second that the scrub reads.
         scrub_rate: Size = Size(ByteSize::mib(32));
     }
 }
 
 section! {
-    /// The cluster that this server is part of. Without `managers` and `manager` it is the first node of
-    /// its own, with every role, and others may join it.
+    /// The cluster of this server. Without `managers` and `manager`, the server is the first node
+    /// of its own cluster, with every role, and other nodes may join it.
     ClusterConfig at "cluster" {
-        /// Where managers are, as `host:port`. A name may have many addresses; it is looked up again
-        /// after every failure. Any node of the cluster will do: it knows the managers.
+        /// Addresses of managers, as `host:port`. Any node of the cluster works too, since it knows
+        /// the managers. A host name may have several addresses; it is resolved again after every
+        /// failure.
         managers: Vec<String> = Vec::new();
-        /// This process has the manager role. One manager is primary, the others stand by.
+        /// Run the manager role. One manager is primary, the others are standby.
         manager: bool = false;
-        /// This process has disks that take part. False for a process that is only a manager.
+        /// Store data on disks. Set false for a process that is only a manager or an S3 gateway.
         storage: bool = true;
-        /// Where managers keep what they know: `embedded` (in `meta` within the first data folder;
+        /// Where managers store their state: `embedded` (in `meta` within the first data folder;
         /// one manager), or `etcd://host:port,host:port/prefix` (several).
         store: String = "embedded".to_owned();
-        /// File with the certificates (PEM) of the authority that signed those of etcd's members: they are
-        /// reached over TLS then.
+        /// PEM file with the CA certificates of the etcd members; turns TLS to them on.
         store_ca: Option<String> = None;
-        /// File with the certificate (PEM) that managers show to etcd's members, where these ask for one.
+        /// PEM file with the certificate of the managers, if the etcd members require one.
         store_cert: Option<String> = None;
-        /// File with the key (PEM) of `store_cert`.
+        /// PEM file with the key of `store_cert`.
         store_key: Option<String> = None;
-        /// The name in the certificates of etcd's members, where it is not the host in `store`.
+        /// Name in the certificates of the etcd members, if it is not the host in `store`.
         store_name: Option<String> = None;
-        /// Managers' user at etcd.
+        /// User of the managers at etcd.
         store_user: Option<String> = None;
         /// File whose first word is the password of `store_user`.
         store_password_file: Option<String> = None;
-        /// Where others reach this server, as `host:port`; one for each network card. Left empty:
-        /// the address it listens on, with the host's name when that is any address.
+        /// Addresses at which others reach this server, as `host:port`; one for each network card.
+        /// Empty: the listen address, with the name of the host if that is a wildcard address.
         advertise: Vec<String> = Vec::new();
-        /// What fails together with this server, such as a rack: replicas go to different ones.
-        /// Empty: only the server itself.
+        /// Failure domain of this server, for example its rack. The replicas of a chain are in
+        /// different domains. Empty: this server alone.
         domain: String = String::new();
-        /// File whose first word is the nodes' secret, the same on all of them: replica messages, heartbeats and registrations are
-        /// taken only from who shows it, and from no client's token. At least 16 characters. Left out with `security.token_file`: a
-        /// first manager with an embedded store makes one, `node.secret` in its first data folder; other nodes need a copy of it.
+        /// File whose first word is the secret that all nodes share, at least 16 characters.
+        /// Replica messages, heartbeats and registrations are accepted only with this secret, never
+        /// with the token of a client. Left out with `security.token_file`: a first manager with an
+        /// embedded store creates `node.secret` in its first data folder, and the other nodes need
+        /// a copy of that file.
         node_secret_file: Option<String> = None;
-        /// File whose first word is the credential shown to other nodes where there is no `node_secret_file`.
+        /// File whose first word is the credential for other nodes, without `node_secret_file`.
         token_file: Option<String> = None;
-        /// For the first manager of a new cluster: make the chains once so many failure domains have
-        /// registered. 0: wait for `millpond admin form`, or 1 without `managers` and `manager`.
+        /// For the first manager of a new cluster: make the chains once this number of failure
+        /// domains has registered. 0: wait for `millpond admin form`; without `managers` and
+        /// `manager`, 0 means 1.
         form_nodes: u32 = 0;
         /// Replicas of every chain, when `form_nodes` makes them; later `millpond admin form`
         /// makes chains with more.
@@ -197,22 +204,25 @@ section! {
 section! {
     /// The S3 gateway of this process (`docs/s3.md`).
     S3Config at "s3" {
-        /// TCP address for S3 clients; empty for none. Left out: port 9000 of the address of `server.listen` in a server
-        /// that has every role (manager and disks), unless another process has that port; none in other servers.
+        /// TCP address for S3 clients; empty for none. Left out: port 9000 of the address in
+        /// `server.listen` on a server with every role (manager and disks), unless another process
+        /// has that port; none on other servers.
         listen: Option<String> = None;
-        /// Buckets are also names of hosts below this domain: `BUCKET.DOMAIN`. Paths (`/BUCKET/KEY`) always work.
+        /// Serve buckets also as host names below this domain: `BUCKET.DOMAIN`. Paths
+        /// (`/BUCKET/KEY`) always work.
         domain: Option<String> = None;
-        /// The region that the gateway says it is in.
+        /// Region that the gateway reports.
         region: String = "us-east-1".to_owned();
         /// PEM file of the certificate chain for S3 clients; turns TLS on.
         tls_cert: Option<String> = None;
         /// PEM file of the certificate's private key.
         tls_key: Option<String> = None;
-        /// An access key that is not kept in the volume, for a first start. The variable `MILLPOND_S3_ACCESS_KEY` does the same.
+        /// Access key for the first start, which is not stored in the volume. The variable
+        /// `MILLPOND_S3_ACCESS_KEY` sets it too.
         access_key: Option<String> = None;
-        /// Its secret; or the variable `MILLPOND_S3_SECRET_KEY`.
+        /// Secret of `access_key`. The variable `MILLPOND_S3_SECRET_KEY` sets it too.
         secret_key: Option<String> = None;
-        /// Uploads in parts that nobody completed are given up when they are so old.
+        /// Age at which an incomplete multipart upload is aborted.
         upload_expiry: Span = Span(Duration::from_hours(7 * 24));
     }
 }
@@ -220,9 +230,9 @@ section! {
 section! {
     /// Log lines on standard error.
     LogConfig at "log" {
-        /// How lines look.
+        /// Format of log lines.
         format: LogFormat = LogFormat::Text;
-        /// `error`, `warn`, `info`, `debug` or `trace`; also per module, such as
+        /// `error`, `warn`, `info`, `debug` or `trace`; also per module, for example
         /// `info,millpond_engine=debug`.
         level: String = "info".to_owned();
     }
