@@ -19,7 +19,7 @@ pub(super) struct Args {
     /// Write the pages of all commands to this folder; it is created if it does not exist.
     #[arg(long, value_name = "DIR", conflicts_with = "command")]
     out: Option<PathBuf>,
-    /// Command whose page to print. [default: the page of `millpond`]
+    /// Command to print the page of. [default: `millpond` itself]
     command: Vec<String>,
 }
 

@@ -103,7 +103,7 @@ fn mounts(report: &mut Report) {
         }
         Ok(_) if !resends(&release) => report.warn(
             "mounts",
-            "applications lose a mount whose process dies or is upgraded",
+            "applications lose a mount when its process dies or is upgraded",
             "use Linux 6.9 or newer",
         ),
         Ok(_) => {

@@ -22,7 +22,7 @@ pub(super) const EXAMPLES: &str = "Examples:
 /// What to look at.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Data folder whose disk is checked.
+    /// Data folder to check for free space.
     #[arg(long, default_value = ".")]
     data: PathBuf,
     /// Also check the cluster of --server, and the network path from here to each of its nodes.

@@ -27,7 +27,7 @@ Examples:
 pub(in crate::cli) struct Args {
     #[command(flatten)]
     to: To,
-    /// Bucket whose rules to show.
+    /// Bucket to show the rules of.
     #[arg(required = true)]
     bucket: Option<String>,
     #[command(subcommand)]
@@ -56,7 +56,7 @@ struct Set {
     /// When writes are acknowledged, and whether they reach the backend.
     #[arg(long, value_enum)]
     mode: ModeArg,
-    /// Never evict cached objects, whatever the cache limits.
+    /// Keep cached objects even beyond the cache limits.
     #[arg(long)]
     pin: bool,
     /// Lifetime of transient objects; for other modes, how long a cached object counts as current
