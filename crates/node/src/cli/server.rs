@@ -255,8 +255,8 @@ fn watch_stop(stop: &Arc<AtomicBool>, time: Duration) -> anyhow::Result<mpsc::Se
         }
         tracing::error!(
             "the stop did not finish within {time:?} (limits.stop): the process exits as after \
-             kill -9. Data acknowledged from disk is safe; data acknowledged from memory only may be \
-             lost"
+             kill -9. Data acknowledged from disk is safe; data acknowledged from memory only \
+             may be lost"
         );
         std::process::exit(1);
     })?;

@@ -61,8 +61,9 @@ Examples:
   millpond umount /mnt/pond";
 
 /// What whoever mounts so must know.
-const OVER_IO_URING: &str = "warning: with io_uring this mount ends with its process: the kernel does not \
-     resend requests in flight, so a crash cannot be replayed, and an upgrade is rejected";
+const OVER_IO_URING: &str = "warning: with io_uring this mount ends with its process: \
+     the kernel does not resend requests in flight, so a crash cannot be replayed, and an upgrade \
+     is rejected";
 /// A mount is made, or not, within this.
 const MOUNT: Duration = Duration::from_mins(2);
 /// An unmount that the kernel allows is done within this.

@@ -6,7 +6,8 @@ use serde_json::json;
 use super::To;
 use crate::cli::{ABSENT, OK, Outcome, output};
 
-pub(super) const EXAMPLES: &str = r#"The secret of a new key is shown only once. Gateways apply a change within a second.
+pub(super) const EXAMPLES: &str = r#"The secret of a new key is shown only once.
+Gateways apply a change within a second.
 
 Examples:
   millpond s3 keys add training
