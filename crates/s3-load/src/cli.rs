@@ -18,7 +18,7 @@ use crate::proxy::{Faults, Proxy};
 use crate::sign::Credentials;
 use crate::verify::{self, VerifyOptions};
 
-/// Load, checks and faults for any S3 endpoint.
+/// Generates load, checks data and injects faults for any S3 endpoint.
 #[derive(Debug, Parser)]
 #[command(name = "millpond-s3-load", version)]
 struct Cli {
@@ -30,22 +30,22 @@ struct Cli {
 enum Command {
     /// Put, get and delete objects, check every answer, and print counts and latencies as JSON.
     ///
-    /// Ends with 1 when a read was wrong. Requests that failed are in the report.
+    /// Exits with 1 when a read was wrong. The report counts failed requests.
     Load(LoadArgs),
-    /// Read every key of a journal and say what is lost, stale, torn, resurrected or invented.
+    /// Read every key of a journal and report lost, stale, torn, resurrected and invented objects.
     ///
-    /// Ends with 1 when a key is wrong or cannot be read.
+    /// Exits with 1 when a key is wrong or cannot be read.
     Verify(VerifyArgs),
-    /// Stand between clients and an endpoint and make faults.
+    /// Run a proxy between clients and an endpoint that injects faults.
     ///
-    /// GET /_faults tells the faults and counts as JSON, PUT /_faults sets the faults.
+    /// GET /_faults returns the faults and counts as JSON, PUT /_faults sets the faults.
     Proxy(ProxyArgs),
 }
 
-/// Who asks, and how.
+/// Credentials and settings of the client.
 #[derive(Debug, Args)]
 struct ClientArgs {
-    /// The bucket; made when it is not there.
+    /// The bucket; created when it does not exist.
     #[arg(long)]
     bucket: String,
     /// Access key id.
@@ -57,10 +57,10 @@ struct ClientArgs {
     /// Region that requests are signed for.
     #[arg(long, default_value = "us-east-1")]
     region: String,
-    /// Sign the hash of what is put, as programs do over plain HTTP; else UNSIGNED-PAYLOAD.
+    /// Sign the hash of the content, as programs do over plain HTTP; else UNSIGNED-PAYLOAD.
     #[arg(long)]
     sign_payload: bool,
-    /// Seconds after which a request has failed.
+    /// Seconds after which a request fails.
     #[arg(long, default_value_t = 30.0)]
     timeout: f64,
 }
@@ -82,10 +82,10 @@ impl ClientArgs {
 
 #[derive(Debug, Args)]
 struct LoadArgs {
-    /// What is done.
+    /// Kind of load.
     #[arg(value_enum)]
     workload: Workload,
-    /// http://HOST:PORT; several are used in turn.
+    /// http://HOST:PORT; several endpoints are used in turn.
     #[arg(long, required = true)]
     endpoint: Vec<String>,
     #[command(flatten)]
@@ -96,32 +96,33 @@ struct LoadArgs {
     /// Requests in flight, each on a connection of its own.
     #[arg(long, default_value_t = 16)]
     concurrency: usize,
-    /// Threads that share them.
+    /// Threads that share the requests.
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// How long.
+    /// Duration of the load in seconds.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Keys, all workers together.
+    /// Number of keys of all workers together.
     #[arg(long, default_value_t = 10_000)]
     keys: usize,
-    /// What keys begin with.
+    /// Prefix of the keys.
     #[arg(long, default_value = "load/")]
     prefix: String,
-    /// Gets of 100 requests of the mixed workload.
+    /// Percentage of gets in the mixed workload.
     #[arg(long, default_value_t = 50)]
     reads: u8,
-    /// Deletes of 100 requests of the mixed workload.
+    /// Percentage of deletes in the mixed workload.
     #[arg(long, default_value_t = 5)]
     deletes: u8,
     /// Seed for the choice of keys.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Of the get workload, compare the bytes of one answer in so many; those of the others are counted and stay in the kernel,
-    /// so that the generator takes less of the cores.
+    /// For the get workload: compare the bytes of one answer in this many. The bytes of the other
+    /// answers are only counted and stay in the kernel, so that the generator uses less CPU.
     #[arg(long, default_value_t = 1)]
     check_every: u32,
-    /// A file with what is known of the keys: gone on with when it is there, written in the end.
+    /// Journal file with the known state of the keys: read at the start if it exists, written at
+    /// the end.
     #[arg(long)]
     journal: Option<PathBuf>,
 }
@@ -151,7 +152,7 @@ impl LoadArgs {
 
 #[derive(Debug, Args)]
 struct VerifyArgs {
-    /// The journal that a load left.
+    /// The journal that a load wrote.
     #[arg(long)]
     journal: PathBuf,
     /// http://HOST:PORT.
@@ -162,28 +163,28 @@ struct VerifyArgs {
     /// Requests in flight.
     #[arg(long, default_value_t = 16)]
     concurrency: usize,
-    /// Seconds for which a key that cannot be read is asked for again.
+    /// Seconds for which reads of an unreadable key are repeated.
     #[arg(long, default_value_t = 10.0)]
     patience: f64,
-    /// A write in doubt must not show behind a later one that was acknowledged.
+    /// Fail when an unacknowledged write replaces a later acknowledged one.
     #[arg(long)]
     strict: bool,
 }
 
 #[derive(Debug, Args)]
 struct ProxyArgs {
-    /// Address for clients; port 0 is a free one, which is printed.
+    /// Address for clients; port 0 picks a free port, which is printed.
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
     /// HOST:PORT of the endpoint.
     #[arg(long)]
     to: String,
-    /// The faults to begin with, as JSON in the form of /_faults.
+    /// Initial faults, as JSON in the form of /_faults.
     #[arg(long, default_value = "{}")]
     faults: String,
 }
 
-/// Runs the command of this process's arguments.
+/// Runs the command given by the arguments of this process.
 #[must_use]
 pub fn run() -> ExitCode {
     let done = match Cli::parse().command {

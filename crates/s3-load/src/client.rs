@@ -1,4 +1,4 @@
-//! One connection to an endpoint: a request at a time, as the thread of a program has it.
+//! One connection to an endpoint: one request at a time, like a thread of a program.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -20,14 +20,14 @@ use crate::content::{Checker, Content, Seen, Torn};
 use crate::sign::{Credentials, Signer, ToSign, UNSIGNED, amz_date, encode_path, hex, sha256_hex};
 use crate::skim::Skim;
 
-/// Bytes of a body that are made at a time.
+/// Bytes of a body that are generated at a time.
 const PIECE: usize = 128 << 10;
-/// Bytes that are read or sent at once at most: what fits a core's cache until it is compared.
+/// Bytes read or sent at once at most: they stay in a core's cache until they are compared.
 const BUFFER_MAX: usize = 128 << 10;
-/// Bytes of an error's XML that are read; the code stands in front.
+/// Bytes of an error's XML that are read; the code comes first.
 const ERROR_MAX: usize = 64 << 10;
 
-/// Where the server is.
+/// Address of the server.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     host: String,
@@ -50,44 +50,44 @@ impl Endpoint {
     }
 }
 
-/// Why a request did not get the answer that it wanted.
+/// Why a request did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// S3's code, or what happened: `connect`, `connection`, `timeout`, `truncated`, or `HTTP 123`.
+    /// The S3 code, or one of `connect`, `connection`, `timeout`, `truncated` and `HTTP 123`.
     pub code: String,
-    /// Whether a change may have been made, or may still be.
+    /// Whether the change may have been made, or may still be made.
     pub doubt: bool,
-    /// Whether it is an answer that came to its end: the connection is fit for the next request.
+    /// Whether a complete answer was read: the connection can serve the next request.
     is_answer: bool,
 }
 
 impl Failure {
-    /// One of the connection.
+    /// A failure of the connection.
     fn new(code: &str, doubt: bool) -> Self {
         Self { code: code.to_owned(), doubt, is_answer: false }
     }
 }
 
-/// How a client asks.
+/// Settings of a client.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// Who it is.
+    /// The credentials that sign requests.
     pub credentials: Credentials,
     /// The bucket.
     pub bucket: String,
     /// Whether the hash of the content is signed.
     pub sign_payload: bool,
-    /// How long a request may take.
+    /// Timeout of a request.
     pub timeout: Duration,
 }
 
-/// One connection, opened when it is needed.
+/// One connection, opened on first use.
 pub struct Client {
     endpoint: Endpoint,
     options: ClientOptions,
     signer: Signer,
     connection: Option<SendRequest<Upload>>,
-    /// One of its own for what is not looked at.
+    /// A separate connection for answers that are only counted.
     skim: Option<Skim>,
 }
 
@@ -99,7 +99,7 @@ impl Client {
         Self { endpoint, options, signer, connection: None, skim: None }
     }
 
-    /// Makes the bucket; one that is there is fine.
+    /// Creates the bucket; an existing bucket is fine.
     ///
     /// # Errors
     /// [`Failure`].
@@ -126,7 +126,7 @@ impl Client {
         self.change("PUT", &path, Some(content)).await
     }
 
-    /// Deletes an object; one that is not there is fine.
+    /// Deletes an object; an absent object is fine.
     ///
     /// # Errors
     /// [`Failure`].
@@ -138,10 +138,11 @@ impl Client {
         }
     }
 
-    /// Reads an object to its end and says which write it is; `None` when there is none.
+    /// Reads an object to its end and returns the write that it shows; `None` when there is no
+    /// object.
     ///
     /// # Errors
-    /// [`Failure`]: there is no answer that could be judged.
+    /// [`Failure`]: there is no answer that can be judged.
     pub async fn get(&mut self, key: &str) -> Result<Result<Option<Seen>, Torn>, Failure> {
         let path = self.path_of(key);
         let timeout = self.options.timeout;
@@ -159,8 +160,8 @@ impl Client {
         }
     }
 
-    /// Takes an object and counts its bytes without looking at them; `None` when the answer is none that could be counted, for
-    /// [`Self::get`] to say why.
+    /// Reads an object and counts its bytes without comparing them. Returns `None` for an answer
+    /// that cannot be counted; [`Self::get`] then finds the reason.
     ///
     /// # Errors
     /// [`Failure`]: there is no answer.
@@ -188,7 +189,7 @@ impl Client {
         taken.await.unwrap_or_else(|_| Err(Failure::new("timeout", false)))
     }
 
-    /// A request that changes something and whose answer has nothing that is wanted.
+    /// Sends a request that changes something and discards the body of the answer.
     async fn change(
         &mut self,
         method: &'static str,
@@ -201,7 +202,7 @@ impl Client {
             if !answer.status().is_success() {
                 return Err(failure_of(answer).await);
             }
-            // The connection can be used again once the body has been read.
+            // The connection can be reused once the body has been read.
             let read = Limited::new(answer.into_body(), ERROR_MAX).collect().await;
             read.map(drop).map_err(|_| Failure::new("truncated", true))
         });
@@ -209,7 +210,7 @@ impl Client {
         self.settled(answer)
     }
 
-    /// Ends the connection where an answer may still come, or has not been read to its end.
+    /// Drops the connection if an answer may still come or was not read to its end.
     fn settled<T>(
         &mut self,
         answer: Result<Result<T, Failure>, tokio::time::error::Elapsed>,
@@ -225,7 +226,7 @@ impl Client {
         format!("/{}/{}", self.options.bucket, encode_path(key))
     }
 
-    /// The headers of a request, its signature among them.
+    /// The headers of a request, including its signature.
     fn headers(
         &mut self,
         method: &str,
@@ -250,7 +251,7 @@ impl Client {
         [host, hash, date, ("authorization", authorization)]
     }
 
-    /// Sends a request and takes the head of the answer.
+    /// Sends a request and returns the head of the answer.
     async fn call(
         &mut self,
         method: &'static str,
@@ -269,7 +270,7 @@ impl Client {
     }
 
     async fn connected(&mut self) -> std::io::Result<&mut SendRequest<Upload>> {
-        // One that the server closed in the meantime says so here.
+        // A connection that the server has closed in the meantime fails here.
         let usable = match self.connection.take() {
             Some(mut connection) => connection.ready().await.is_ok().then_some(connection),
             None => None,
@@ -282,14 +283,14 @@ impl Client {
     }
 }
 
-/// A new connection; the task that drives it ends with it.
+/// Opens a connection; the task that drives it ends with it.
 async fn connect(address: SocketAddr) -> std::io::Result<SendRequest<Upload>> {
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
     let made = Builder::new().max_buf_size(BUFFER_MAX).handshake(TokioIo::new(stream)).await;
     let (sender, connection) = made.map_err(std::io::Error::other)?;
     tokio::spawn(async move {
-        // What goes wrong is told to the request in flight.
+        // The request in flight receives the error.
         let _ = connection.await;
     });
     Ok(sender)
@@ -309,7 +310,7 @@ async fn read_checked(
     Ok(checker.finish().map(Some))
 }
 
-/// What an answer that is none says, by its XML.
+/// The failure that an error answer describes in its XML.
 async fn failure_of(answer: Response<Incoming>) -> Failure {
     let status = answer.status();
     let body = Limited::new(answer.into_body(), ERROR_MAX).collect().await;
@@ -319,12 +320,12 @@ async fn failure_of(answer: Response<Incoming>) -> Failure {
         StatusCode::NOT_FOUND => "NoSuchKey".to_owned(),
         status => format!("HTTP {}", status.as_u16()),
     });
-    // Throttling is the one error of a server that says that nothing was done.
+    // Among server errors, only throttling means that nothing was done.
     let doubt = !(status.is_client_error() || code == "SlowDown");
     Failure { code, doubt, is_answer }
 }
 
-/// The code in S3's XML for an error.
+/// The code in the XML of an S3 error.
 fn code_in(xml: &str) -> Option<String> {
     let (_, rest) = xml.split_once("<Code>")?;
     let (code, _) = rest.split_once("</Code>")?;
@@ -341,7 +342,7 @@ fn payload_hash(content: Content) -> String {
     hex(&hash.finalize())
 }
 
-/// A body that is made as it is sent.
+/// A body that is generated while it is sent.
 struct Upload {
     content: Option<Content>,
     sent: u64,

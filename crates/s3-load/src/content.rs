@@ -1,18 +1,19 @@
-//! What an object holds. It begins with the number of the write, the size and the hash of the key, each 8 bytes,
-//! little endian; every further word of 8 bytes follows from these three and its place. So a reader
-//! knows which write it sees, and notices a byte that is another write's, another key's or at another place.
+//! Content of objects. An object begins with the number of the write, the size and the hash of the
+//! key, each 8 bytes, little endian. Every further word of 8 bytes follows from these three and its
+//! position. So a reader knows which write it sees, and detects bytes of another write, of another
+//! key or at another position.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// Bytes of the smallest object: the three words that say what it is.
+/// Bytes of the smallest object: the three words of the head.
 pub const SIZE_MIN: u64 = 24;
-/// Bytes of the largest object, S3's bound for one `PutObject`.
+/// Bytes of the largest object, the S3 limit for one `PutObject`.
 pub const SIZE_MAX: u64 = 5 << 30;
 
 const WORD: u64 = 8;
 const WORD_BYTES: usize = size_of::<u64>();
 const HEAD: usize = 3 * WORD_BYTES;
-/// An odd number whose multiples are spread over 64 bits (2^64 divided by the golden ratio).
+/// An odd number with multiples spread over 64 bits (2^64 divided by the golden ratio).
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The content of one write of one key.
@@ -28,7 +29,7 @@ impl Content {
     /// The content of write `seq` of `key`, `size` bytes.
     ///
     /// # Panics
-    /// When `size` is below [`SIZE_MIN`]; options are checked before.
+    /// When `size` is below [`SIZE_MIN`]; options are checked earlier.
     #[must_use]
     pub fn new(key: &str, seq: u64, size: u64) -> Self {
         assert!(size >= SIZE_MIN, "an object has room for its head");
@@ -54,7 +55,7 @@ impl Content {
         }
     }
 
-    /// Fills `out` with the bytes from `offset` on.
+    /// Fills `out` with the bytes from `offset`.
     pub fn fill(&self, offset: u64, out: &mut [u8]) {
         let (head, words) = out.split_at_mut(to_body(offset, out.len()));
         self.fill_part(offset, head);
@@ -67,14 +68,14 @@ impl Content {
         self.fill_part(index * WORD, chunks.into_remainder());
     }
 
-    /// Fills less than a word, from an offset that may lie within one.
+    /// Fills less than a word, from an offset that may lie inside a word.
     fn fill_part(&self, offset: u64, out: &mut [u8]) {
         for (at, byte) in (offset..).zip(out) {
             *byte = self.word(at / WORD).to_le_bytes()[(at % WORD) as usize];
         }
     }
 
-    /// Place of the first byte of `bytes` that is not what lies at `offset`.
+    /// Position of the first byte of `bytes` that differs from the content at `offset`.
     fn first_difference(&self, offset: u64, bytes: &[u8]) -> Option<u64> {
         let (head, rest) = bytes.split_at(to_body(offset, bytes.len()));
         let aligned = offset + head.len() as u64;
@@ -104,14 +105,14 @@ fn body_word(seed: u64, index: u64) -> u64 {
     spread ^ (spread >> 29)
 }
 
-/// Bytes from `offset` to the next word behind the head, `len` at most. What is left is whole words of one rule,
-/// which the compiler makes wide instructions of.
+/// Bytes from `offset` to the next word after the head, `len` at most. The rest is whole words of
+/// one rule, which the compiler vectorizes.
 fn to_body(offset: u64, len: usize) -> usize {
     let body = offset.next_multiple_of(WORD).max(HEAD as u64);
     usize::try_from(body - offset).map_or(len, |distance| distance.min(len))
 }
 
-/// Which write an object shows.
+/// The write that an object shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// Number of the write.
@@ -120,31 +121,31 @@ pub struct Seen {
     pub size: u64,
 }
 
-/// Why bytes are no write of the key as a whole.
+/// Why bytes are not one whole write of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Torn {
-    /// Not as many bytes as the write has.
+    /// The number of bytes differs from the size of the write.
     #[error("has {got} bytes of {size}")]
     Length {
-        /// Bytes that the head tells.
+        /// Bytes according to the head.
         size: u64,
-        /// Bytes that came.
+        /// Bytes received.
         got: u64,
     },
-    /// The head is another key's, or no head at all.
+    /// The head belongs to another key, or is not a head.
     #[error("is not this key's")]
     Foreign,
-    /// Another byte than the write has at this place.
+    /// The byte at this position differs from that of the write.
     #[error("byte {at} is not that of write {seq}")]
     Byte {
         /// Bytes from the object's start.
         at: u64,
-        /// Number of the write that the head tells.
+        /// Number of the write according to the head.
         seq: u64,
     },
 }
 
-/// Compares an object with what it says it is, as its bytes come.
+/// Compares an object with its own head while its bytes arrive.
 #[derive(Debug)]
 pub struct Checker<'a> {
     key: &'a str,
@@ -155,7 +156,7 @@ pub struct Checker<'a> {
 }
 
 impl<'a> Checker<'a> {
-    /// A checker of an object of `key` that has not begun.
+    /// A checker for an object of `key`, before its first byte.
     #[must_use]
     pub const fn new(key: &'a str) -> Self {
         Self { key, head: [0; HEAD], got: 0, content: None, torn: None }
@@ -192,10 +193,10 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// What the object is, after its last byte.
+    /// Returns the write that the object shows, after its last byte.
     ///
     /// # Errors
-    /// [`Torn`]: it is no write of the key as a whole.
+    /// [`Torn`]: the object is not one whole write of the key.
     pub fn finish(self) -> Result<Seen, Torn> {
         if let Some(torn) = self.torn {
             return Err(torn);

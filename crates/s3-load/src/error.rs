@@ -1,29 +1,30 @@
-//! What stops a run as a whole. What a single request meets is counted, not an error.
+//! Errors that stop a run. Failures of single requests are counted and are not errors.
 
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why a command could not begin or go on.
+/// Why a command could not start or continue.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// The endpoint is no `http://host:port`, or the host has no address.
+    /// The endpoint is not `http://host:port`, or the host has no address.
     #[error("endpoint '{endpoint}': {why}; it is given as http://HOST:PORT")]
     Endpoint {
-        /// What was given.
+        /// The given endpoint.
         endpoint: String,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
-    /// An option that does not fit the others.
+    /// An option that conflicts with the others.
     #[error("{0}")]
     Option(String),
-    /// The bucket is not there and could not be made, or an object that reads need could not be put.
+    /// The bucket is missing and could not be created, or an object that reads need could not be
+    /// put.
     #[error("{what}: the endpoint answered {code}")]
     Refused {
-        /// What was asked for.
+        /// The request.
         what: String,
-        /// S3's code, or a word for what happened to the connection.
+        /// The S3 code, or a word for the failure of the connection.
         code: String,
     },
     /// A journal that cannot be read or written.
@@ -31,15 +32,15 @@ pub enum LoadError {
     Journal {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, with the line.
+        /// The problem, with the line.
         why: String,
     },
-    /// A thread, a socket or a signal handler that the system refused.
+    /// The system refused a thread, a socket or a signal handler.
     #[error("{what}")]
     System {
-        /// What was asked of the system.
+        /// The requested resource.
         what: &'static str,
-        /// What it said.
+        /// The error of the system.
         #[source]
         source: std::io::Error,
     },

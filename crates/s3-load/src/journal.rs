@@ -1,10 +1,10 @@
-//! What was acknowledged, what is in doubt, and the verdict on what a read shows.
+//! Acknowledged writes, writes in doubt, and the verdict on a read.
 //!
-//! A write is *acknowledged* when the endpoint answered that it is done, *refused* when it answered that it is not
-//! (4xx, `SlowDown`), and *in doubt* otherwise: the connection ended, the answer was late, or an error of
-//! the server's. One in doubt may take effect now, later, or never; so it stays in doubt, also behind a
-//! later write that was acknowledged. A key that shows such a *late* write is told apart: an endpoint whose
-//! connections are all dead should not do it.
+//! A write is *acknowledged* when the endpoint answered that it is done, *refused* when it answered
+//! that it is not (4xx, `SlowDown`), and *in doubt* otherwise: the connection ended, the answer was
+//! late, or the server had an error. A write in doubt may take effect now, later, or never. So it
+//! stays in doubt, even after a later acknowledged write. A key that shows such a *late* write gets
+//! its own verdict: it should not happen once all connections of an endpoint are dead.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use crate::LoadError;
 use crate::content::{Seen, Torn};
 
-/// Writes of one key in doubt at most. A key that has as many is not written any more.
+/// Writes in doubt of one key at most. A key that has reached the limit is no longer written.
 pub const DOUBTS_MAX: usize = 64;
-/// The version of the file's form.
+/// Version of the file format.
 const VERSION: u32 = 1;
 
 /// A put of `size` bytes, or a delete.
@@ -40,41 +40,41 @@ impl Write {
     }
 }
 
-/// What is known of one key.
+/// The known state of one key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyState {
-    /// The last write that was acknowledged; `None` when nothing was ever.
+    /// The last acknowledged write; `None` before the first.
     pub acked: Option<Write>,
     /// Writes in doubt, oldest first.
     #[serde(default)]
     pub doubts: Vec<Write>,
 }
 
-/// What a read shows, held against what is known.
+/// A read compared with the known state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// The last acknowledged write.
     Held,
-    /// One in doubt that began after the last acknowledged one.
+    /// A write in doubt that began after the last acknowledged one.
     InDoubt,
-    /// One in doubt that began before the last acknowledged one.
+    /// A write in doubt that began before the last acknowledged one.
     Late,
-    /// Nothing, where something was acknowledged.
+    /// No object, although a put was acknowledged.
     Lost,
-    /// An acknowledged write that was overwritten since.
+    /// An acknowledged write that a later one has overwritten.
     Stale,
-    /// Something, where a delete was acknowledged.
+    /// An object, although a delete was acknowledged.
     Resurrected,
-    /// A whole write that nobody made.
+    /// A whole write that no worker made.
     Invented,
-    /// No whole write of this key.
+    /// Not a whole write of this key.
     Torn,
 }
 
 impl Verdict {
-    /// Whether an endpoint that keeps its promises may show it; `strict`: late writes are not forgiven.
+    /// Whether a correct endpoint may show it; `strict` rejects late writes.
     #[must_use]
     pub const fn is_right(self, strict: bool) -> bool {
         match self {
@@ -93,30 +93,30 @@ impl KeyState {
         doubts.chain(self.acked.map(|write| write.seq)).max().map_or(1, |last| last + 1)
     }
 
-    /// Whether an object is known to be there: a read must not find nothing.
+    /// Whether an object is known to exist: a read must find one.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.acked.is_some_and(|write| write.size.is_some())
     }
 
-    /// Bytes of the object that is known to be there.
+    /// Bytes of the object that is known to exist.
     #[must_use]
     pub fn size(&self) -> Option<u64> {
         self.acked?.size
     }
 
-    /// Whether there is room for one more doubt.
+    /// Whether one more write in doubt fits.
     #[must_use]
     pub const fn is_writable(&self) -> bool {
         self.doubts.len() < DOUBTS_MAX
     }
 
-    /// `write` was acknowledged.
+    /// Records that `write` was acknowledged.
     pub const fn ack(&mut self, write: Write) {
         self.acked = Some(write);
     }
 
-    /// What became of `write` is not known.
+    /// Records that the outcome of `write` is unknown.
     ///
     /// # Panics
     /// When the key [is not writable](Self::is_writable).
@@ -125,7 +125,7 @@ impl KeyState {
         self.doubts.push(write);
     }
 
-    /// The verdict on what a read shows; `None` is no object.
+    /// The verdict on a read; `None` is no object.
     #[must_use]
     pub fn judge(&self, seen: Result<Option<Seen>, Torn>) -> Verdict {
         let Ok(seen) = seen else { return Verdict::Torn };
@@ -133,7 +133,7 @@ impl KeyState {
         if acked.shows(seen) {
             return Verdict::Held;
         }
-        // Of deletes that may have come, the newest forgives most.
+        // Among deletes that may have taken effect, the newest is the most lenient.
         if let Some(doubt) = self.doubts.iter().rev().find(|write| write.shows(seen)) {
             return if doubt.seq > acked.seq { Verdict::InDoubt } else { Verdict::Late };
         }
@@ -146,7 +146,7 @@ impl KeyState {
     }
 }
 
-/// What is known of the keys of a bucket.
+/// The known state of the keys of a bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Journal {
     /// The bucket.
@@ -170,7 +170,7 @@ struct Line {
 }
 
 impl Journal {
-    /// Reads a journal; `None` when there is no such file.
+    /// Reads a journal; `None` when the file does not exist.
     ///
     /// # Errors
     /// [`LoadError::Journal`] with the line.
@@ -182,7 +182,7 @@ impl Journal {
         }
     }
 
-    /// Writes the journal: the file is the old one or the whole new one.
+    /// Writes the journal atomically: the file is the old one or the whole new one.
     ///
     /// # Errors
     /// [`LoadError::Journal`].

@@ -1,24 +1,25 @@
-//! Signature Version 4 for S3, as AWS documents it: "Authenticating Requests: Using the Authorization Header" and
-//! "Using Query Parameters" in the API reference. The tests are the examples of those pages.
+//! Signature Version 4 for S3, as AWS documents it: "Authenticating Requests: Using the
+//! Authorization Header" and "Using Query Parameters" in the API reference. The tests are the
+//! examples of those pages.
 
 use std::fmt::Write as _;
 
 use millpond_types::units::Utc;
 use sha2::{Digest, Sha256};
 
-/// In place of the content's hash: it is not signed.
+/// In place of the hash of unsigned content.
 pub const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 /// Bytes of a block of SHA-256, and of an HMAC key.
 const BLOCK: usize = 64;
 
-/// Who signs, and for which region.
+/// Credentials, and the region of signatures.
 #[derive(Clone)]
 pub struct Credentials {
     /// The access key id.
     pub access_key: String,
     /// The secret key.
     pub secret_key: String,
-    /// The region, `us-east-1` where there is none.
+    /// The region; `us-east-1` for endpoints without regions.
     pub region: String,
 }
 
@@ -28,16 +29,16 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// What of a request is signed.
+/// The signed parts of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct ToSign<'a> {
-    /// `GET`, `PUT` and such.
+    /// The method, for example `GET` or `PUT`.
     pub method: &'a str,
     /// The path, encoded as [`encode_path`] does.
     pub path: &'a str,
     /// Parameters, encoded as [`encode`] does, in the order of their names.
     pub query: &'a str,
-    /// Headers in the order of their names, which are in small letters; `host` and `x-amz-date` are among them.
+    /// Headers sorted by name, with lower-case names; they include `host` and `x-amz-date`.
     pub headers: &'a [(&'a str, &'a str)],
     /// SHA-256 of the content in hex, or [`UNSIGNED`].
     pub payload: &'a str,
@@ -45,7 +46,7 @@ pub struct ToSign<'a> {
     pub time: &'a str,
 }
 
-/// Signs requests; keeps the key of the day.
+/// Signs requests; caches the key of the day.
 #[derive(Clone, Debug)]
 pub struct Signer {
     credentials: Credentials,
@@ -71,7 +72,7 @@ impl Signer {
         )
     }
 
-    /// The signature of `request` in hex, as a presigned URL has it too.
+    /// The signature of `request` in hex; a presigned URL has the same.
     pub fn signature(&mut self, request: &ToSign<'_>) -> String {
         let mut canonical = format!("{}\n{}\n{}\n", request.method, request.path, request.query);
         for (name, value) in request.headers {
@@ -103,7 +104,7 @@ impl Signer {
     }
 }
 
-/// The day of a time of the form `20130524T000000Z`.
+/// The day of a time in the form `20130524T000000Z`.
 fn day(time: &str) -> &str {
     time.get(..8).unwrap_or(time)
 }
@@ -131,7 +132,7 @@ pub fn sha256_hex(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
-/// `bytes` in hex, small letters.
+/// `bytes` in lower-case hex.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
@@ -140,13 +141,13 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// A path as S3 signs it: each byte that is no letter, digit, `-`, `.`, `_`, `~` or `/` as `%XX`.
+/// A path in the form that S3 signs: each byte except letters, digits, `-._~` and `/` as `%XX`.
 #[must_use]
 pub fn encode_path(path: &str) -> String {
     encoded(path, b"/-._~")
 }
 
-/// A part of a query as S3 signs it: as in a path, and `/` too.
+/// A part of a query in the form that S3 signs: like a path, but `/` is encoded too.
 #[must_use]
 pub fn encode(text: &str) -> String {
     encoded(text, b"-._~")

@@ -1,5 +1,6 @@
-//! A GET whose body is counted where it lies: `recv` with `MSG_TRUNC` (tcp(7)) takes bytes off a connection and copies none, as
-//! `iperf3 --skip-rx-copy` does. What a generator does with bytes is not what a server can do with them, and both share the cores.
+//! A GET that counts the body in the kernel: `recv` with `MSG_TRUNC` (tcp(7)) takes bytes off a
+//! connection without copying them, as `iperf3 --skip-rx-copy` does. Generator and server share the
+//! cores, so this leaves more CPU to the server.
 
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
@@ -9,11 +10,11 @@ use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
-/// Bytes of an answer's head at most.
+/// Bytes of an answer's head, at most.
 const HEAD_MAX: usize = 16 << 10;
-/// Headers of an answer at most.
+/// Headers of an answer, at most.
 const HEADERS_MAX: usize = 64;
-/// Bytes that are taken at once at most. Nothing is written to this room.
+/// Bytes taken at once, at most. Nothing is written to this buffer.
 const TAKEN_MAX: usize = 1 << 20;
 
 /// A connection for such requests, one at a time.
@@ -26,9 +27,9 @@ pub(crate) struct Skim {
 /// The head of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
-    /// Its own bytes.
+    /// Bytes of the head itself.
     len: usize,
-    /// Bytes of the body, of a 200 that says how many there are.
+    /// Length of the body, if the status is 200 and the head states it.
     body: Option<u64>,
 }
 
@@ -40,8 +41,9 @@ impl Skim {
         Ok(Self { stream, head: Vec::with_capacity(HEAD_MAX), room })
     }
 
-    /// Sends a request, head and all, and takes the answer. Bytes of its body; `None` when it is not a 200 that says how many
-    /// there are: then the connection is of no use any more.
+    /// Sends the head of a request, reads the answer and returns the length of its body in bytes.
+    /// Returns `None` unless the answer is a 200 with a stated length; the connection is then
+    /// unusable.
     pub(crate) async fn get(&mut self, request: &[u8]) -> std::io::Result<Option<u64>> {
         self.stream.write_all(request).await?;
         self.head.clear();
@@ -80,7 +82,7 @@ impl Skim {
     }
 }
 
-/// The head at the begin of these bytes, once it is whole.
+/// The head at the start of these bytes, once it is complete.
 fn parse(bytes: &[u8]) -> std::io::Result<Option<Head>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut answer = httparse::Response::new(&mut headers);

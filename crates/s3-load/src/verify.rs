@@ -1,4 +1,4 @@
-//! A journal held against an endpoint: every key is read, and judged.
+//! Compares a journal with an endpoint: every key is read and judged.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,41 +12,41 @@ use crate::client::{Client, ClientOptions, Endpoint, Failure};
 use crate::content::{Seen, Torn};
 use crate::journal::{Journal, KeyState, Verdict};
 
-/// Pause before a key that could not be read is read again.
+/// Pause before the next read of an unreadable key.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Keys that are named in a report, of each kind.
+/// Keys listed in a report, per kind.
 const NAMED_MAX: usize = 100;
 
-/// How a journal is verified.
+/// Settings of a verification.
 #[derive(Clone, Debug)]
 pub struct VerifyOptions {
     /// The server.
     pub endpoint: Endpoint,
-    /// How it is asked; the bucket may be another than the journal's.
+    /// Settings of the clients; the bucket may differ from that of the journal.
     pub client: ClientOptions,
     /// Requests in flight.
     pub concurrency: usize,
-    /// How long a key that cannot be read is asked for again.
+    /// How long reads of an unreadable key are repeated.
     pub patience: Duration,
-    /// Whether a write in doubt must not show behind a later one that was acknowledged.
+    /// Whether an unacknowledged write that replaces a later acknowledged one is wrong.
     pub strict: bool,
 }
 
-/// What was found.
+/// Result of a verification.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Findings {
     /// Keys of the journal.
     pub keys: usize,
-    /// Keys by what they show.
+    /// Number of keys by verdict.
     pub verdicts: BTreeMap<Verdict, u64>,
     /// Keys that could not be read within the patience.
     pub unread: u64,
-    /// The wrong ones and those that could not be read, up to 100 of each kind, with what they show.
+    /// Wrong and unreadable keys with their state, up to 100 of each kind.
     pub faults: BTreeMap<String, Vec<String>>,
 }
 
 impl Findings {
-    /// Whether every key was read and shows what it may.
+    /// Whether every key was read with an allowed verdict.
     #[must_use]
     pub fn is_right(&self, strict: bool) -> bool {
         self.unread == 0 && self.verdicts.keys().all(|verdict| verdict.is_right(strict))
@@ -75,7 +75,7 @@ impl Findings {
     }
 }
 
-/// Keys that are left, and what was found so far. Held for moments only, never across a wait.
+/// Remaining keys, and the findings so far. The lock is held briefly, never across a wait.
 #[derive(Default)]
 struct Work {
     left: VecDeque<(String, KeyState)>,

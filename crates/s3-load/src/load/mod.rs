@@ -21,32 +21,32 @@ use crate::client::{Client, ClientOptions, Endpoint};
 use crate::content::{SIZE_MAX, SIZE_MIN};
 use crate::journal::{Journal, KeyState};
 
-/// Workers at most: each has a connection or two.
+/// Workers at most: each has one or two connections.
 const CONCURRENCY_MAX: usize = 4096;
-/// How often the bucket is asked for, ten times a second: a load may begin in the middle of faults.
+/// Attempts to create the bucket, ten a second: a load may begin in the middle of faults.
 const BUCKET_TRIES: usize = 20;
 
-/// What workers do.
+/// Kind of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Workload {
     /// Puts, key after key.
     Put,
-    /// Gets of keys by chance; those that are not there are put before.
+    /// Gets of random keys; missing objects are put first.
     Get,
-    /// Gets, deletes and puts of keys by chance, by the shares given.
+    /// Gets, deletes and puts of random keys, by the given percentages.
     Mixed,
-    /// A put, and a get of the same key at once, through the next endpoint when there are several.
+    /// A put, then at once a get of the same key, through the next endpoint if there are several.
     ReadAfterWrite,
 }
 
-/// What is done, and how much of it.
+/// Kind and size of a load.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
     /// The servers; workers are spread over them.
     pub endpoints: Vec<Endpoint>,
-    /// How they are asked.
+    /// Settings of the clients.
     pub client: ClientOptions,
-    /// What is done.
+    /// Kind of load.
     pub workload: Workload,
     /// Bytes of an object.
     pub size: u64,
@@ -54,21 +54,22 @@ pub struct LoadOptions {
     pub concurrency: usize,
     /// Threads that the workers share.
     pub threads: usize,
-    /// How long.
+    /// Duration of the load.
     pub time: Duration,
-    /// Keys, all workers together.
+    /// Number of keys of all workers together.
     pub keys: usize,
-    /// What keys begin with; a number follows.
+    /// Prefix of the keys; a number follows.
     pub prefix: String,
-    /// Of 100 requests of `Mixed`, gets.
+    /// Percentage of gets in `Mixed`.
     pub read_percent: u8,
-    /// Of 100 requests of `Mixed`, deletes.
+    /// Percentage of deletes in `Mixed`.
     pub delete_percent: u8,
-    /// For the choice of keys and requests.
+    /// Seed for the choice of keys and requests.
     pub seed: u64,
-    /// Of so many requests of `Get` one worker compares the bytes of one, and counts those of the others.
+    /// With `Get`, a worker compares the bytes of one answer in this many, and only counts the
+    /// others.
     pub check_every: u32,
-    /// Where the journal is: taken up from there, and left there.
+    /// Path of the journal: read at the start, written at the end.
     pub journal: Option<PathBuf>,
 }
 
@@ -99,7 +100,7 @@ impl LoadOptions {
         Ok(())
     }
 
-    /// The keys of each worker, with what the journal knows of them.
+    /// The keys of each worker, with their state from the journal.
     fn slots(&self, journal: &mut Journal) -> Vec<Vec<Slot>> {
         let mut slots: Vec<Vec<Slot>> = vec![Vec::new(); self.concurrency];
         for number in 0..self.keys {
@@ -111,14 +112,14 @@ impl LoadOptions {
     }
 }
 
-/// What came of a load.
+/// Result of a load.
 #[derive(Debug)]
 pub struct Loaded {
     /// Counts and latencies.
     pub record: Record,
-    /// From the first request to the last answer.
+    /// Time from the first request to the last answer.
     pub elapsed: Duration,
-    /// What is known of the keys now.
+    /// The known state of the keys after the load.
     pub journal: Journal,
 }
 
@@ -145,10 +146,11 @@ impl Loaded {
     }
 }
 
-/// Makes the bucket, puts what reads need, runs the load and leaves the journal.
+/// Creates the bucket, puts objects for reads, runs the load and writes the journal.
 ///
 /// # Errors
-/// [`LoadError`]: an option, the endpoint, or the journal. Requests that fail meanwhile are counted.
+/// [`LoadError`]: an option, the endpoint, or the journal. Requests that fail during the load are
+/// counted.
 pub fn run(options: &LoadOptions, stop: &Arc<AtomicBool>) -> Result<Loaded, LoadError> {
     options.validate()?;
     let mut journal = match &options.journal {
@@ -261,7 +263,8 @@ fn run_share(
     thread("s3-load", run).map_err(|source| LoadError::System { what: "a thread", source })
 }
 
-/// A flag that SIGINT and SIGTERM raise, so that a load that is ended early still leaves its journal.
+/// Returns a flag that SIGINT and SIGTERM set, so that an interrupted load still writes its
+/// journal.
 ///
 /// # Errors
 /// [`LoadError::System`].
@@ -278,5 +281,5 @@ fn is_up(flag: &AtomicBool) -> bool {
     flag.load(Ordering::Relaxed)
 }
 
-/// Counts by a name.
+/// Counts by name.
 pub type Counts = BTreeMap<String, u64>;

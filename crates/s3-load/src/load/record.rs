@@ -1,4 +1,4 @@
-//! What a worker counts, and the report that comes of it.
+//! Counts of a worker, and the report made from them.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use serde_json::{Map, Value, json};
 use super::Counts;
 use crate::journal::Verdict;
 
-/// Reads that were wrong and are told with their keys, at most.
+/// Wrong reads that the report lists with their keys, at most.
 const EXAMPLES_MAX: usize = 20;
-/// A day: the highest latency that is told apart, in microseconds.
+/// The highest latency that the histogram distinguishes, in microseconds: a day.
 const LATENCY_US_MAX: u64 = 86_400_000_000;
 
 /// Requests of one kind.
 #[derive(Clone, Debug)]
 pub struct Lane {
-    /// Latencies of those that were answered as wanted, in microseconds.
+    /// Latencies of successful requests, in microseconds.
     latency: Histogram<u64>,
     errors: Counts,
 }
 
 impl Default for Lane {
     fn default() -> Self {
-        // Three digits; the range grows as it must.
+        // Three digits; the range grows on demand.
         let latency = Histogram::new(3).unwrap_or_else(|_| unreachable!("3 digits are allowed"));
         Self { latency, errors: Counts::new() }
     }
@@ -37,14 +37,14 @@ impl Lane {
         }
     }
 
-    /// Notes a request that was answered as wanted.
+    /// Counts a successful request.
     pub(super) fn done(&mut self, time: Duration) {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        // Not `saturating_record`, which keeps the range that the histogram has now.
+        // Not `saturating_record`: it clamps to the present range of the histogram.
         let _grown = self.latency.record(micros.min(LATENCY_US_MAX));
     }
 
-    /// Notes one that failed.
+    /// Counts a failed request.
     pub(super) fn failed(&mut self, code: &str) {
         *self.errors.entry(code.to_owned()).or_default() += 1;
     }
@@ -68,12 +68,12 @@ impl Lane {
     }
 }
 
-/// What was done and seen.
+/// Counts of requests and verdicts.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
     /// Puts.
     pub put: Lane,
-    /// Gets, to the last byte.
+    /// Gets, up to the last byte.
     pub get: Lane,
     /// Deletes.
     pub delete: Lane,
@@ -82,7 +82,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Adds another's.
+    /// Adds the counts of another record.
     pub(super) fn add(&mut self, other: &Self) {
         self.put.add(&other.put);
         self.get.add(&other.get);
@@ -94,7 +94,7 @@ impl Record {
         self.examples.truncate(EXAMPLES_MAX);
     }
 
-    /// Notes what a read showed; `told` says what, and is asked only when it is wrong.
+    /// Counts the verdict on a read; `told` describes the read, and is called only for a wrong one.
     pub(super) fn judged(&mut self, verdict: Verdict, told: impl FnOnce() -> String) {
         *self.verdicts.entry(verdict).or_default() += 1;
         if !verdict.is_right(false) && self.examples.len() < EXAMPLES_MAX {
@@ -102,19 +102,19 @@ impl Record {
         }
     }
 
-    /// Reads that an endpoint which keeps its promises does not show.
+    /// Reads that a correct endpoint would not show.
     #[must_use]
     pub fn wrong(&self) -> u64 {
         self.verdicts.iter().filter(|(verdict, _)| !verdict.is_right(false)).map(|(_, n)| n).sum()
     }
 
-    /// Requests that were answered as wanted.
+    /// Successful requests.
     #[must_use]
     pub fn requests(&self) -> u64 {
         [&self.put, &self.get, &self.delete].iter().map(|lane| lane.latency.len()).sum()
     }
 
-    /// Requests that failed, by their codes.
+    /// Failed requests by code.
     #[must_use]
     pub fn errors(&self) -> Counts {
         let mut all = Lane::default();

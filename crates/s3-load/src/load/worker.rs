@@ -1,4 +1,4 @@
-//! A worker: one thread of a program that uses the endpoint.
+//! A worker: acts like one thread of a program that uses the endpoint.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,9 +14,9 @@ use crate::client::{Client, Failure};
 use crate::content::Content;
 use crate::journal::{KeyState, Write};
 
-/// Pause behind a request that failed, so that an endpoint that refuses is not asked in a busy loop.
+/// Pause after a failed request, so that a refusing endpoint is not called in a busy loop.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How often a put that reads need is tried.
+/// Attempts for a put that reads need.
 const PREPARE_TRIES: usize = 5;
 
 /// A key that belongs to a worker.
@@ -26,7 +26,7 @@ pub(super) struct Slot {
     pub(super) state: KeyState,
 }
 
-/// What a worker hands over in the end.
+/// Result of a worker.
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) slots: Vec<Slot>,
@@ -35,7 +35,7 @@ pub(super) struct Done {
     pub(super) ended: Tick,
 }
 
-/// Owns a part of the keys.
+/// A worker: owns a part of the keys.
 pub(super) struct Worker {
     writer: Client,
     reader: Option<Client>,
@@ -58,7 +58,7 @@ impl Worker {
         let client = |number: usize| {
             Client::new(endpoints[number % endpoints.len()].clone(), options.client.clone())
         };
-        // What one server wrote is read through another where there are several.
+        // With several servers, data written through one is read through another.
         let reader = (endpoints.len() > 1 && options.workload == Workload::ReadAfterWrite)
             .then(|| client(number + 1));
         Self {
@@ -90,7 +90,7 @@ impl Worker {
         Ok(Done { slots: self.slots, record: self.record, begun, ended })
     }
 
-    /// Puts what reads need.
+    /// Puts the objects that reads need.
     async fn prepare(&mut self) -> Result<(), LoadError> {
         if !matches!(self.options.workload, Workload::Get | Workload::Mixed) {
             return Ok(());
@@ -107,7 +107,7 @@ impl Worker {
                 tokio::time::sleep(PAUSE).await;
             }
         }
-        // What was put until here is not measured.
+        // Puts up to here are not measured.
         self.record = Record::default();
         Ok(())
     }
@@ -188,7 +188,7 @@ impl Worker {
         settle(&mut slot.state, write, answer)
     }
 
-    /// Reads and counts; what does not have the right length is read again and judged.
+    /// Reads and counts; an answer of unexpected length is read again and judged.
     async fn skim(&mut self, index: usize) -> Result<(), Failure> {
         let slot = &self.slots[index];
         let begun = RealClock::tick();
@@ -226,7 +226,7 @@ impl Worker {
     }
 }
 
-/// Notes what came of a write.
+/// Records the outcome of a write.
 fn settle(state: &mut KeyState, write: Write, answer: Result<(), Failure>) -> Result<(), Failure> {
     match &answer {
         Ok(()) => state.ack(write),

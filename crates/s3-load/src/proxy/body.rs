@@ -1,4 +1,4 @@
-//! Bodies on their way through: counted, and cut where a fault says so.
+//! Bodies passing through the proxy: counted, and cut where a fault demands it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use super::Shared;
 use super::counts::Count;
 
-/// The connection of the client ends here, by a reset.
+/// The client's connection ends here with a reset.
 #[derive(Debug, thiserror::Error)]
 #[error("the proxy ends the connection")]
 pub(super) struct Cut;
@@ -23,7 +23,7 @@ pub(super) struct Upload {
     flips: bool,
 }
 
-/// The same bytes but for a bit, which is counted; once.
+/// Inverts one bit of the frame and counts it; done once.
 fn flipped(frame: Frame<Bytes>, (flips, count): (&mut bool, &Count)) -> Frame<Bytes> {
     let bytes = match frame.into_data() {
         Ok(bytes) if *flips && !bytes.is_empty() => bytes,
@@ -74,9 +74,9 @@ impl Body for Upload {
 
 /// An answer's body.
 pub(super) enum Answer {
-    /// One of the proxy's own.
+    /// A body made by the proxy itself.
     Own(Full<Bytes>),
-    /// The backend's.
+    /// The body of the backend.
     Passed(Passed),
 }
 
@@ -86,11 +86,11 @@ pub(super) struct Passed {
     shared: Arc<Shared>,
     /// Bytes that still pass before the connection is reset.
     left: Option<u64>,
-    /// Whether a bit of it is to be changed.
+    /// Whether one of its bits is still to be inverted.
     flips: bool,
-    /// Whether what passed has been sent.
+    /// Whether the passed bytes have been sent.
     is_flushed: bool,
-    /// The client's connection is closed by a reset once this is up.
+    /// Flag: close the client's connection with a reset.
     reset: Arc<AtomicBool>,
 }
 
@@ -100,7 +100,7 @@ impl Passed {
         Self { body, shared, left: None, flips: false, is_flushed: false, reset }
     }
 
-    /// The whole body but for a bit.
+    /// The whole body with one bit inverted.
     pub(super) const fn flipped(
         body: Incoming,
         shared: Arc<Shared>,
@@ -109,7 +109,7 @@ impl Passed {
         Self { body, shared, left: None, flips: true, is_flushed: false, reset }
     }
 
-    /// Half of the body; nothing of one whose length is not told.
+    /// Half of the body; nothing of a body of unknown length.
     pub(super) fn half(body: Incoming, shared: Arc<Shared>, reset: Arc<AtomicBool>) -> Self {
         let left = body.size_hint().exact().unwrap_or_default() / 2;
         Self { body, shared, left: Some(left), flips: false, is_flushed: false, reset }
@@ -130,7 +130,7 @@ impl Passed {
         }
         if self.left == Some(0) {
             if !self.is_flushed {
-                // hyper sends what it has when a body has nothing more for the moment.
+                // hyper flushes its buffer when a body returns `Pending`.
                 self.is_flushed = true;
                 context.waker().wake_by_ref();
                 return Poll::Pending;

@@ -1,10 +1,10 @@
-//! What the proxy has done so far.
+//! Counters of the proxy.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 
-/// A number that only grows.
+/// A counter that only grows.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 
@@ -13,7 +13,7 @@ impl Count {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// The number.
+    /// The value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -26,27 +26,27 @@ pub struct Counts {
     pub connections: Count,
     /// Connections to the backend.
     pub backend_connections: Count,
-    /// Requests that came.
+    /// Requests received.
     pub requests: Count,
-    /// Requests whose answer was passed on, or begun to be.
+    /// Requests with an answer that was passed on, at least in part.
     pub forwarded: Count,
-    /// Answered 503.
+    /// Requests answered with 503.
     pub slowed: Count,
-    /// Answered 500.
+    /// Requests answered with 500.
     pub errors: Count,
-    /// Reset before the backend saw them.
+    /// Requests reset before the backend saw them.
     pub resets: Count,
-    /// Left without an answer.
+    /// Requests left without an answer.
     pub hangs: Count,
-    /// Reset behind the backend's answer.
+    /// Requests reset after the backend's answer.
     pub commit_resets: Count,
-    /// Reset within the answer.
+    /// Requests reset within the answer.
     pub cuts: Count,
-    /// Bits changed.
+    /// Bits inverted.
     pub flips: Count,
-    /// Reset by an outage.
+    /// Requests reset by an outage.
     pub outage_resets: Count,
-    /// Reset because the backend was not there or ended the connection.
+    /// Requests reset because the backend was unreachable or ended the connection.
     pub backend_failures: Count,
     /// Bytes of bodies from clients.
     pub bytes_up: Count,
@@ -55,7 +55,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// All of them by their names.
+    /// All counters by name.
     #[must_use]
     pub fn report(&self) -> Value {
         json!({

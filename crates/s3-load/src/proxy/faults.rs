@@ -1,4 +1,4 @@
-//! Which faults there are, and which of them a request meets.
+//! The kinds of faults, and the choice of a fault for each request.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -11,52 +11,56 @@ use serde::{Deserialize, Serialize};
 /// The longest latency, in milliseconds: ten minutes.
 const LATENCY_MS_MAX: u64 = 600_000;
 
-/// What the proxy does to requests. Rates are shares of requests, from 0 to 1; a request meets one of them at most.
+/// Faults of the proxy. Rates are shares of requests, from 0 to 1; a request meets at most one
+/// fault.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Faults {
-    /// The n-th request since the faults were set meets the same for the same seed.
+    /// Seed: the n-th request since the faults were set always meets the same fault for the same
+    /// seed.
     pub seed: u64,
-    /// Least and most milliseconds that a request waits before it goes on.
+    /// Minimum and maximum of a request's delay, in milliseconds.
     pub latency_ms: (u64, u64),
-    /// Requests per second that pass; what is more is answered 503 `SlowDown`. 0 is no limit.
+    /// Requests per second that pass; the excess is answered with 503 `SlowDown`. 0 is no limit.
     pub requests_per_s: f64,
-    /// Answered 500 `InternalError`; the backend does not see them.
+    /// Requests answered with 500 `InternalError`; the backend does not see them.
     pub error_rate: f64,
-    /// The connection is reset; the backend does not see them.
+    /// Requests with a connection reset; the backend does not see them.
     pub reset_rate: f64,
-    /// Never answered; the backend does not see them. The connection is reset when the faults are set anew.
+    /// Requests without an answer; the backend does not see them. Setting the faults again resets
+    /// the connection.
     pub hang_rate: f64,
-    /// The backend does the work, and the connection is reset instead of an answer.
+    /// Requests that the backend executes, with a connection reset instead of the answer.
     pub commit_reset_rate: f64,
-    /// The connection is reset in the middle of the answer's body. Answers without one are not touched.
+    /// Connection resets in the middle of the answer's body. Answers without a body are not
+    /// affected.
     pub cut_rate: f64,
-    /// A bit of the request's body, and of the answer's, is another one than was sent.
+    /// Requests with one inverted bit in the request body, and one in the answer body.
     pub flip_rate: f64,
-    /// Every request's connection is reset, those under way too.
+    /// Resets the connection of every request, including requests in flight.
     pub outage: bool,
-    /// Only requests whose path begins so meet faults; an outage meets all.
+    /// Only requests with this path prefix meet faults; an outage affects all.
     pub path_prefix: String,
-    /// Only requests of these methods meet faults; none named is all.
+    /// Only requests with these methods meet faults; an empty list means all.
     pub methods: Vec<String>,
 }
 
-/// What becomes of a request.
+/// The treatment of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It goes on.
+    /// It is forwarded.
     Pass,
-    /// 500.
+    /// It is answered with 500.
     Error,
     /// The connection is reset before the backend sees it.
     Reset,
-    /// No answer.
+    /// It is never answered.
     Hang,
-    /// The connection is reset when the backend has answered.
+    /// The connection is reset once the backend has answered.
     CommitReset,
     /// The connection is reset within the answer.
     Cut,
-    /// A bit of either body is changed.
+    /// One bit of each body is inverted.
     Flip,
 }
 
@@ -94,7 +98,7 @@ impl Faults {
         is_method && path.starts_with(&self.path_prefix)
     }
 
-    /// What becomes of the `number`-th request that may meet faults, and how long it waits before.
+    /// The fate of the `number`-th request that may meet faults, and its delay before it.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "53 bits are what a double holds")]
     pub fn decide(&self, number: u64) -> (Fate, Duration) {
@@ -112,7 +116,7 @@ impl Faults {
     }
 }
 
-/// Faults that are set: their limit of requests and how many requests they have met.
+/// The faults in effect, the state of their rate limit, and the number of requests so far.
 #[derive(Debug)]
 pub(super) struct Active {
     pub(super) faults: Faults,
@@ -133,9 +137,10 @@ impl Active {
         Ok(Self { faults, state: Mutex::new(state) })
     }
 
-    /// The number of a request that may meet faults, from 0; `None` when it is above the limit.
+    /// Counts a request that may meet faults, and returns its number from 0; `None` above the
+    /// limit.
     ///
-    /// A bucket of tokens: what a tenth of a second brings may come at once, one at least.
+    /// Token bucket: the burst is the requests of a tenth of a second, one at least.
     pub(super) fn admit(&self, now: Tick) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let rate = self.faults.requests_per_s;

@@ -1,4 +1,4 @@
-//! Requests of one connection: what becomes of each, and the connection to the backend.
+//! Requests of one connection: the fate of each, and the connection to the backend.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -18,18 +18,18 @@ use super::body::{Answer, Cut, Passed, Upload};
 use super::faults::Active;
 use super::{Counts, Fate, Faults, Shared};
 
-/// Where the faults are told and set.
+/// The path that reads and sets the faults.
 const CONTROL: &str = "/_faults";
-/// Bytes of faults that are set, at most.
+/// Bytes of a request that sets faults, at most.
 const CONTROL_MAX: usize = 64 << 10;
-/// Headers that are for one connection only.
+/// Headers that apply to one connection only.
 const HOP: [HeaderName; 2] = [CONNECTION, HeaderName::from_static("keep-alive")];
 
-/// A connection of a client, as far as its requests see it.
+/// The state that the requests of a client's connection share.
 pub(super) struct Forward {
     shared: Arc<Shared>,
     backend: Mutex<Option<SendRequest<Upload>>>,
-    /// The client's connection is closed by a reset once this is up.
+    /// Flag: close the client's connection with a reset.
     reset: Arc<AtomicBool>,
 }
 
@@ -42,7 +42,7 @@ impl Forward {
         &self.shared.counts
     }
 
-    /// The answer to a request; an error ends the connection by a reset.
+    /// Answers a request; an error ends the connection with a reset.
     pub(super) async fn answer(&self, request: Request<Incoming>) -> Result<Response<Answer>, Cut> {
         if request.uri().path() == CONTROL {
             return Ok(self.control(request).await);
@@ -51,7 +51,7 @@ impl Forward {
         let mut changes = self.shared.faults.subscribe();
         tokio::select! {
             biased;
-            // The sender is in `shared`, so there is no error but that of a proxy that ends.
+            // `shared` holds the sender, so this fails only when the proxy ends.
             _ = changes.wait_for(|active| active.faults.outage) => {
                 self.counts().outage_resets.add(1);
                 Err(Cut)
@@ -97,13 +97,13 @@ impl Forward {
         }
     }
 
-    /// Returns once other faults are set.
+    /// Returns once the faults are set again.
     async fn changed(&self, active: &Arc<Active>) {
         let mut changes = self.shared.faults.subscribe();
         let _ = changes.wait_for(|now| !Arc::ptr_eq(now, active)).await;
     }
 
-    /// Sends a request on, and gives back the answer, half of it, or nothing.
+    /// Forwards a request, and returns the answer, half of it, or nothing.
     async fn pass(&self, request: Request<Incoming>, fate: Fate) -> Result<Response<Answer>, Cut> {
         let Ok(answer) = self.send(request, fate == Fate::Flip).await else {
             self.counts().backend_failures.add(1);
@@ -114,7 +114,7 @@ impl Forward {
         let (shared, reset) = (Arc::clone(&self.shared), Arc::clone(&self.reset));
         let body = match fate {
             Fate::CommitReset => {
-                // Behind the answer's last byte the work is done, whatever it was.
+                // The work is done after the last byte of the answer, whatever its status.
                 while let Some(Ok(_)) = body.frame().await {}
                 self.counts().commit_resets.add(1);
                 return Err(Cut);
@@ -142,7 +142,7 @@ impl Forward {
         }
         let mut request =
             Request::from_parts(parts, Upload::new(body, Arc::clone(&self.shared), flips));
-        // Requests of a connection come one by one: nobody else waits for this.
+        // Requests of a connection come one by one: nothing else waits for this lock.
         let mut slot = self.backend.lock().await;
         let mut kept = slot.take();
         loop {
@@ -159,7 +159,7 @@ impl Forward {
                     *slot = Some(connection);
                     return Ok(answer);
                 }
-                // The backend ended a connection that nothing was sent on yet.
+                // The backend ended an idle connection; this request was not sent.
                 Err(mut error) => match error.take_message() {
                     Some(unsent) if !is_new => request = unsent,
                     _ => return Err(std::io::Error::other(error.into_error())),
@@ -175,13 +175,13 @@ impl Forward {
             handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
         self.counts().backend_connections.add(1);
         tokio::spawn(async move {
-            // What goes wrong is told to the request in flight.
+            // The request in flight receives the error.
             let _ = connection.await;
         });
         Ok(sender)
     }
 
-    /// Takes a body and drops it, so that the client is there for the answer.
+    /// Reads a body and drops it, so that the client then reads the answer.
     async fn drain(&self, mut body: Incoming) -> Result<(), Cut> {
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|_| Cut)?;
@@ -222,7 +222,7 @@ fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// An error as S3 tells it.
+/// An error in the format of S3.
 fn failure(status: StatusCode, code: &str, message: &str) -> Response<Answer> {
     let text = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>{code}</Code>\

@@ -1,4 +1,4 @@
-//! A connection of a client, which can end with a reset instead of an orderly end.
+//! A client's connection that can end with a reset instead of an orderly close.
 
 use std::io;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use super::Shared;
 use super::forward::Forward;
 
-/// A socket that is reset when it is closed, once the flag is up.
+/// A socket that closes with a reset once the flag is set.
 struct Front {
     stream: TcpStream,
     reset: Arc<AtomicBool>,
@@ -73,8 +73,8 @@ impl AsyncWrite for Front {
 impl Drop for Front {
     fn drop(&mut self) {
         if self.is_reset() {
-            // A close with a linger time of zero sends RST and drops what is not sent yet. Where the peer is gone
-            // already there is nobody to be reset.
+            // A close with a linger time of zero sends RST and drops unsent bytes. It fails if the
+            // peer is gone, and then no reset is needed.
             let _ = self.stream.set_zero_linger();
         }
     }
@@ -94,7 +94,7 @@ pub(super) async fn serve(stream: TcpStream, shared: Arc<Shared>) {
     });
     let served = http1::Builder::new().serve_connection(TokioIo::new(front), service);
     let mut served = std::pin::pin!(served);
-    // An error is a fault that was made, or a client that went away; both end the connection.
+    // An error is an injected fault or a client that disconnected; both end the connection.
     let ended = served.as_mut().await;
     reset.fetch_or(ended.is_err(), Ordering::Relaxed);
 }

@@ -1,12 +1,13 @@
-//! An HTTP proxy between clients and an S3 endpoint that makes faults: slow answers, throttling, errors of the
-//! server, connections that end before or behind the work, answers that end in their middle, requests that hang,
-//! and outages.
+//! An HTTP proxy between clients and an S3 endpoint that injects faults: slow answers, throttling,
+//! server errors, connections that end before or after the work, answers that end in the middle,
+//! requests that hang, and outages.
 //!
-//! It streams both ways: nothing is kept but what hyper has in flight for a connection. `Host` and all signed headers
-//! pass as they came, so that signatures stay right. Each connection of a client has one to the
-//! backend, so that order and keep-alive are as without it.
+//! It streams both ways, and buffers only the bytes that hyper has in flight for a connection.
+//! `Host` and all signed headers pass unchanged, so that signatures stay valid. Each client
+//! connection has one to the backend, so that order and keep-alive are the same as without the
+//! proxy.
 //!
-//! `GET /_faults` tells the faults and what was counted; `PUT /_faults` sets the faults, what is left out being
+//! `GET /_faults` returns the faults and counts. `PUT /_faults` sets the faults; omitted ones are
 //! off. No bucket can have that name.
 
 mod body;
@@ -26,27 +27,27 @@ pub use faults::{Fate, Faults};
 
 use crate::LoadError;
 
-/// Connections of clients at a time; more wait to be accepted.
+/// Concurrent client connections; more wait to be accepted.
 const CONNECTIONS_MAX: usize = 4096;
 
-/// What all connections share.
+/// State that all connections share.
 struct Shared {
     backend: SocketAddr,
     faults: watch::Sender<Arc<faults::Active>>,
     counts: Counts,
 }
 
-/// A proxy that has its address.
+/// A proxy with a bound address.
 pub struct Proxy {
     listener: TcpListener,
     shared: Arc<Shared>,
 }
 
 impl Proxy {
-    /// Takes the address `listen` for what goes on to `backend`.
+    /// Binds `listen`; requests are forwarded to `backend`.
     ///
     /// # Errors
-    /// [`LoadError::Option`] for faults that make no sense, [`LoadError::System`] for the address.
+    /// [`LoadError::Option`] for invalid faults, [`LoadError::System`] for the address.
     pub async fn bind(
         listen: SocketAddr,
         backend: SocketAddr,
@@ -61,7 +62,7 @@ impl Proxy {
         Ok(Self { listener, shared })
     }
 
-    /// The address it has.
+    /// The bound address.
     ///
     /// # Errors
     /// [`LoadError::System`].
@@ -71,13 +72,13 @@ impl Proxy {
             .map_err(|source| LoadError::System { what: "the address of a socket", source })
     }
 
-    /// Serves until it is dropped. Needs an event loop of tokio with time.
+    /// Serves until it is dropped. Needs a tokio event loop with time.
     pub async fn serve(self) {
         let seats = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         loop {
             let Ok(seat) = Arc::clone(&seats).acquire_owned().await else { return };
             let Ok((stream, _)) = self.listener.accept().await else {
-                // Out of descriptors, mostly: some will be free soon.
+                // Mostly a lack of descriptors: some are free soon.
                 tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                 continue;
             };

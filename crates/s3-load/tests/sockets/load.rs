@@ -1,4 +1,4 @@
-//! Loads, journals and what a check finds.
+//! Loads, journals and the findings of a check.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -47,7 +47,7 @@ fn options(address: SocketAddr, workload: Workload) -> LoadOptions {
     }
 }
 
-/// A load is a program of its own with its own threads.
+/// Runs a load with its own threads, as in a separate program.
 async fn run(options: LoadOptions) -> Loaded {
     tokio::task::spawn_blocking(move || load::run(&options, &Arc::<AtomicBool>::default()).unwrap())
         .await
@@ -108,7 +108,7 @@ async fn what_is_not_compared_is_counted_to_its_last_byte() {
     assert!(done > 100 && compared <= done / 8 + workers, "{report:#}");
     assert_eq!(loaded.record.errors(), load::Counts::new(), "{report:#}");
 
-    // One byte less of each: none of them is right, compared or not.
+    // With one byte less, every object is wrong, compared or not.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal");
     loaded.journal.write(&path).unwrap();
@@ -136,7 +136,7 @@ async fn a_load_goes_on_with_its_journal() {
     assert!(highest(&after) > highest(&before));
     assert!(check(address, after).await.is_right(true));
 
-    // Everything gone: each key that had an object is told as lost.
+    // After the loss of all objects, each key that had one is reported as lost.
     store.lock().unwrap().objects.clear();
     let findings = check(address, before.clone()).await;
     let there = before.keys.values().filter(|key| key.is_there()).count();
@@ -186,7 +186,7 @@ async fn writes_without_an_answer_are_in_doubt_and_refused_ones_are_not() {
         assert!(errors.contains_key(code), "{errors:?}");
         let doubts: usize = loaded.journal.keys.values().map(|key| key.doubts.len()).sum();
         assert_eq!(doubts > 0, is_doubt, "{code}: {doubts} in doubt");
-        // What was done without an answer shows, and is forgiven.
+        // Writes executed without an answer show up, and are accepted.
         let findings = check(address, loaded.journal).await;
         assert!(findings.is_right(true), "{code}: {findings:?}");
         if code == "connection" {

@@ -1,4 +1,4 @@
-//! The tool against an object store in memory that can be made to break its promises, through real sockets.
+//! Tests over real sockets, against an in-memory object store that can break its promises.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 

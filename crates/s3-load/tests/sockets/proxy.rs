@@ -26,16 +26,16 @@ async fn setup(faults: Faults) -> Setup {
     Setup { front, store }
 }
 
-/// How a connection answered.
+/// Answer of a connection.
 #[derive(Debug)]
 struct Seen {
     head: String,
     body: Vec<u8>,
-    /// How the connection ended when the answer was not whole.
+    /// How the connection ended when the answer was incomplete.
     ended: Option<ErrorKind>,
 }
 
-/// A raw connection: a client library would hide what is to be seen.
+/// A raw connection: a client library would hide the behaviour under test.
 struct Raw(TcpStream);
 
 impl Raw {
@@ -48,7 +48,7 @@ impl Raw {
             "{method} {path} HTTP/1.1\r\nHost: bucket.example:80\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
-        // A reset may come while the request is still on its way.
+        // A reset may come while the request is still being sent.
         let sent = self.0.write_all(&[head.as_bytes(), body].concat()).await;
         match sent {
             Ok(()) => timeout(Duration::from_secs(5), self.answer(method)).await.unwrap(),
@@ -135,7 +135,7 @@ async fn latency_lies_within_its_bounds() {
         let begun = RealClock::tick();
         raw.ask("PUT", "/b/k", b"x").await;
         let took = RealClock::tick().since(begun).as_millis();
-        // The upper bound has room for a busy machine.
+        // The upper bound leaves room for a busy machine.
         assert!((60..600).contains(&took), "{took} ms");
     }
 }
@@ -148,7 +148,7 @@ async fn requests_above_the_limit_are_answered_slow_down() {
     let slowed = raw.ask("PUT", "/b/k", &vec![7; 1 << 20]).await;
     assert!(slowed.head.starts_with("http/1.1 503"), "{slowed:?}");
     assert!(String::from_utf8(slowed.body).unwrap().contains("<Code>SlowDown</Code>"));
-    // The connection is still good, and half a second brings one more.
+    // The connection is still usable, and half a second admits one more request.
     tokio::time::sleep(Duration::from_millis(600)).await;
     assert!(raw.ask("PUT", "/b/k", b"x").await.head.starts_with("http/1.1 200"));
     assert_eq!(setup.store.lock().unwrap().requests, 2);

@@ -1,5 +1,5 @@
-//! An object store in memory over HTTP: what a load, a check and a proxy need of one. It breaks the promise that it is
-//! told to break, so that tests see that a check finds it.
+//! An in-memory object store over HTTP, as far as a load, a check and a proxy need it. It can break
+//! one promise on demand, so that tests verify that a check detects it.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -14,20 +14,20 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 
-/// A promise that is broken.
+/// A promise that the store breaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Broken {
     #[default]
     Nothing,
     /// Every seventh put is acknowledged and dropped.
     Lose,
-    /// Every seventh put keeps the old bytes behind its middle.
+    /// Every seventh put keeps the old bytes after its middle.
     Tear,
-    /// Deletes are acknowledged and not done.
+    /// Deletes are acknowledged and not executed.
     Resurrect,
 }
 
-/// What the store has, and what it has seen.
+/// Objects and counters of the store.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) objects: BTreeMap<String, Bytes>,
