@@ -1,11 +1,11 @@
-//! Access control lists: extended attributes that go along with a mode, and that what is made in a
-//! directory begins with.
+//! Access control lists: extended attributes that extend a mode, with defaults that new entries of
+//! a directory inherit.
 //!
-//! Who may do what by them is for the kernels of mounts to say ([`crate::permit`] looks at modes).
-//! Here lists and modes are kept together, in one transaction: the permissions in the mode of an inode
-//! with an access list are [`Acl::mode`].
+//! The kernels of mounts check permissions against the lists; [`crate::permit`] checks modes only.
+//! This module keeps lists and modes consistent, in one transaction: the permission bits in the
+//! mode of an inode with an access list are [`Acl::mode`].
 //!
-//! An inode without extended attributes has no list, and nothing is read to know that.
+//! An inode without extended attributes has no list, and finding that out reads nothing.
 
 use millpond_types::meta::{
     Acl, AclKind, Caller, FileKind, InodeRecord, MetaError, MetaReply, Setxattr, keys,
@@ -16,10 +16,10 @@ use crate::permit;
 use crate::view::View;
 use crate::xattr;
 
-/// The bits of a mode that a list says.
+/// The mode bits that a list determines.
 const PERMISSIONS: u16 = 0o777;
 
-/// What a new inode begins with.
+/// Mode and lists of a new inode.
 #[derive(Debug)]
 pub(crate) struct Inherited {
     /// Its mode.
@@ -28,7 +28,7 @@ pub(crate) struct Inherited {
 }
 
 impl Inherited {
-    /// Writes the lists of the new inode, and counts them; its record is put after that.
+    /// Writes the lists of the new inode and counts them. The caller writes the record afterwards.
     pub(crate) fn put(&self, view: &View, record: &mut InodeRecord) -> Result<(), Failed> {
         for (kind, acl) in &self.lists {
             let key = keys::xattr(record.attr.ino, &kind.name());
@@ -38,7 +38,8 @@ impl Inherited {
     }
 }
 
-/// A list of an inode. Whoever changes it changes the record, which the caller has read.
+/// Reads a list of an inode. The caller has read the record with a conflict; changing a list
+/// changes the record too.
 async fn list_of(view: &View, record: &InodeRecord, kind: AclKind) -> Result<Option<Acl>, Failed> {
     if record.xattrs == 0 {
         return Ok(None);
@@ -47,14 +48,16 @@ async fn list_of(view: &View, record: &InodeRecord, kind: AclKind) -> Result<Opt
     let found = view.txn.get_snapshot(&keys::xattr(ino, &kind.name())).await?;
     let Some(value) = found else { return Ok(None) };
     Acl::parse(&value).map_err(|error| {
-        // One that an earlier version took without a look. A kernel with it refuses all access.
+        // An earlier version stored it without validation. A kernel that gets it refuses all
+        // access.
         tracing::error!("inode {ino} has a list ({kind:?}) that makes no sense: {error}");
         Failed::Refused(MetaError::Io)
     })
 }
 
-/// What an inode of a kind gets that is made with `mode` in a directory, for a caller that leaves the umask
-/// to metas: what the directory's default list says, or the mode without the umask.
+/// Computes mode and lists of an inode that is made with `mode` in a directory, for a caller that
+/// leaves the umask to metas: the directory's default list applies, or else the mode without the
+/// umask.
 pub(crate) async fn inherit(
     view: &View,
     parent: &InodeRecord,
@@ -79,8 +82,8 @@ pub(crate) async fn inherit(
     Ok(Inherited { mode, lists })
 }
 
-/// Sets a list, or removes it, for a caller who may. An access list sets the mode, and is not kept
-/// when the mode says as much; the mode stays when it is removed.
+/// Sets or removes a list, for a caller with permission. An access list also sets the mode; it is
+/// not stored when the mode expresses it completely. Removing it leaves the mode.
 pub(crate) async fn set(
     view: &View,
     caller: &Caller,
@@ -92,7 +95,7 @@ pub(crate) async fn set(
     match (attr.kind, kind) {
         (FileKind::Symlink, _) => return Err(MetaError::NotSupported.into()),
         (FileKind::Directory, _) | (_, AclKind::Access) => {}
-        // As Linux says it.
+        // Linux returns the same error.
         (_, AclKind::Default) if acl.is_some() => return Err(MetaError::Access.into()),
         (_, AclKind::Default) => return Ok(MetaReply::Done),
     }
@@ -116,7 +119,7 @@ pub(crate) async fn set(
     Ok(MetaReply::Done)
 }
 
-/// The mode of an inode was set: its access list says the same from now on.
+/// Updates the access list of an inode after its mode was set.
 pub(crate) async fn chmod(view: &View, record: &InodeRecord) -> Result<(), Failed> {
     let Some(mut acl) = list_of(view, record, AclKind::Access).await? else { return Ok(()) };
     acl.chmod(record.attr.mode);

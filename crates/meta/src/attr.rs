@@ -23,8 +23,8 @@ pub(crate) async fn target(view: &View, ino: Ino) -> Result<MetaReply, Failed> {
     Ok(MetaReply::Target(record.target))
 }
 
-/// Sets attributes. A file that is cut to nothing gets the data id `id`, and its bytes are garbage
-/// from then on; any other cut was made in the chunks before.
+/// Sets attributes. A file that is truncated to zero gets the data id `id`, and its bytes become
+/// garbage; for any other cut the client has already cut the chunks.
 pub(crate) async fn set(
     view: &View,
     caller: &Caller,
@@ -70,7 +70,8 @@ pub(crate) async fn set(
     Ok(MetaReply::Attr(with_times(record.attr, times)))
 }
 
-/// Sets the time of the last read, as `relatime` has it. That is no other version: nobody's pages are older by it.
+/// Sets the time of the last read, under the rules of `relatime`. The version stays, so no client
+/// drops cached pages for it.
 async fn was_read(view: &View, ino: Ino, at: Timestamp) -> Result<MetaReply, Failed> {
     let mut record = view.inode(ino).await?;
     let told = view.attr(ino).await?;
@@ -82,7 +83,7 @@ async fn was_read(view: &View, ino: Ino, at: Timestamp) -> Result<MetaReply, Fai
     Ok(MetaReply::Attr(Attr { atime: at, ..told }))
 }
 
-/// The times of a directory's entries after its attributes are set.
+/// Returns the times of a directory's entries after its attributes are set.
 async fn dir_times(
     view: &View,
     attr: &Attr,
@@ -108,7 +109,7 @@ async fn resize(view: &View, attr: &mut Attr, (size, id): (u64, u64)) -> Result<
         return Err(MetaError::TooLarge.into());
     }
     if size == 0 {
-        // Even when it is empty: bytes may have been written that it does not know of yet.
+        // Also for an empty file: the meta may not yet know of bytes that were written.
         view.discard_bytes(attr).await?;
         (attr.data, attr.chunks, attr.is_shared) = (id, None, false);
     } else if attr.is_stored() && size < attr.size {
@@ -118,7 +119,7 @@ async fn resize(view: &View, attr: &mut Attr, (size, id): (u64, u64)) -> Result<
         share::reached(view, attr).await?;
     }
     if size < attr.size || size == 0 {
-        // The client has cut the chunks, or they are no longer the file's.
+        // The client has cut the chunks, or they no longer belong to the file.
         attr.hollow(size, true);
     }
     attr.size = size;
@@ -126,8 +127,9 @@ async fn resize(view: &View, attr: &mut Attr, (size, id): (u64, u64)) -> Result<
     Ok(())
 }
 
-/// Takes note that bytes were written to chunks, which an empty file goes to by that. Those of another name were
-/// cut off meanwhile, or belong to nobody since the file's bytes lie in the store.
+/// Records that bytes were written to chunks; this moves an empty file to chunks. A write to chunks
+/// of another name has no effect: they were cut off in the meantime, or belong to no file because
+/// the file's bytes lie in the store.
 pub(crate) async fn extend(view: &View, extend: &Extend) -> Result<MetaReply, Failed> {
     if extend.size > FILE_BYTES_MAX {
         return Err(MetaError::TooLarge.into());
@@ -154,7 +156,7 @@ pub(crate) async fn extend(view: &View, extend: &Extend) -> Result<MetaReply, Fa
     Ok(MetaReply::Attr(record.attr))
 }
 
-/// Takes note that bytes go from the chunks of a file, or have gone.
+/// Records that bytes of a file's chunks are being removed, or have been.
 pub(crate) async fn hollow(view: &View, hollow: Hollow) -> Result<MetaReply, Failed> {
     let mut record = view.file_to_write(hollow.ino).await?;
     if record.attr.kind != FileKind::Regular {

@@ -1,12 +1,13 @@
-//! Whether a volume keeps the rules of the namespace: the half of `millpond fsck` that looks at names.
+//! Checks whether a volume keeps the rules of the namespace: the half of `millpond fsck` that
+//! checks names.
 //!
-//! Inodes are taken some at a time, in the order of their numbers; for each such batch all names are
-//! read once and counted. So memory is bounded, and a volume of `n` inodes is read
-//! `n / inodes_at_once` times.
+//! The check takes inodes in batches, in the order of their numbers; for each batch it reads and
+//! counts all names once. So memory is bounded, and a volume of `n` inodes is read `n /
+//! inodes_at_once` times.
 //!
-//! The volume may be in use meanwhile. Whatever changes the names, the directories or the extended
-//! attributes of an inode also changes its version; so what looks wrong is only called so when the
-//! version is still the one that the batch was read with, and everything else was read in between.
+//! The volume may be in use. Every change of the names, the directories or the extended attributes
+//! of an inode also changes its version. So an inconsistency is reported only when the inode still
+//! has the version that the batch was read with, after everything else was read.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -26,10 +27,11 @@ use crate::volume::Volume;
 
 /// Inodes of a batch: some 64 MiB.
 const INODES_AT_ONCE: usize = 1 << 20;
-/// Directories that are known to hang on the root: some 32 MiB.
+/// Directories known to be reachable from the root: some 32 MiB.
 const REACHED_MAX: usize = 1 << 20;
 
-/// Names of directories in a batch that are not where their directories say, which are remembered.
+/// Limit of remembered names that lead to directories of a batch but are not where the directories
+/// say.
 const EXTRA_MAX: usize = 1000;
 
 fn printable(key: &[u8]) -> String {
@@ -42,25 +44,27 @@ pub(crate) struct Walk<'a, R> {
     pub(crate) report: CheckReport,
     /// By inode number.
     pub(crate) batch: Vec<Seen>,
-    /// Names of directories of the batch that are not where these say.
+    /// Names that lead to directories of the batch but are not where the directories say.
     extra: BTreeMap<Ino, Vec<(Ino, Name)>>,
-    /// Numbers that the batch stands for.
+    /// Inode numbers that the batch covers.
     pub(crate) numbers: std::ops::RangeInclusive<u64>,
     reached: HashSet<Ino>,
     /// Bytes and inodes by the key of the part of a quota that counts them.
     counted: BTreeMap<Vec<u8>, (u64, u64)>,
-    /// How many files have chunks of a name that has a record, and one of them with its version.
+    /// By chunk name with a record: the number of files that have its chunks, and one of them with
+    /// its version.
     sharing: BTreeMap<u64, (u64, Ino, u64)>,
 }
 
-/// What is known of chunks that several files have, by their names.
+/// Records of shared chunks, by their names.
 type Shares = BTreeMap<u64, SharedRecord>;
 /// The parts of all quotas' usage.
 type Parts = BTreeMap<Vec<u8>, UsageRecord>;
 
-/// Looks whether a volume keeps the rules of the namespace: every name leads to an inode, every inode has
-/// as many names as it counts, is an orphan or in the trash, directories form one tree. It has so many
-/// inodes in memory at a time, and is read once for so many.
+/// Checks whether a volume keeps the rules of the namespace: every name leads to an inode; every
+/// inode has as many names as it counts, is an orphan or in the trash; directories form one tree.
+/// It holds at most `inodes_at_once` inodes in memory, and reads the volume once for each such
+/// batch.
 ///
 /// Changes nothing; the volume may be in use.
 ///
@@ -85,7 +89,7 @@ pub async fn check<R: Records>(
 }
 
 impl Volume {
-    /// As [`check`], in some 100 MiB of memory at most.
+    /// Runs [`check`] in some 100 MiB of memory at most.
     ///
     /// # Errors
     /// [`VolumeError`] when the store does not answer.
@@ -93,7 +97,7 @@ impl Volume {
         self.check_in_batches(INODES_AT_ONCE).await
     }
 
-    /// As [`Volume::check`], with so many inodes in memory at a time.
+    /// Runs [`Volume::check`] with at most `inodes_at_once` inodes in memory.
     ///
     /// # Errors
     /// As [`Volume::check`].
@@ -153,7 +157,7 @@ impl<R: Records> Walk<'_, R> {
         self.report.add(Finding::Unreadable { key: printable(&key) }, [Repair::Aside { key }]);
     }
 
-    /// Looks whether all records can be read.
+    /// Checks whether all records of a prefix can be read.
     async fn read_all(&mut self, prefix: &[u8]) -> Result<(), VolumeError> {
         let mut more = Some(KeyRange::prefix(prefix));
         while let Some(range) = more {
@@ -185,7 +189,7 @@ impl<R: Records> Walk<'_, R> {
         Ok(parts)
     }
 
-    /// Looks whether a file still has chunks of which nothing is known.
+    /// Checks whether a file still has chunks without a record.
     async fn confirm_unknown(
         &mut self,
         chunks: u64,
@@ -218,8 +222,9 @@ impl<R: Records> Walk<'_, R> {
         Ok(shares)
     }
 
-    /// Compares how many files are read from chunks with the records that did not change meanwhile. Who begins
-    /// or ends to be read from some changes the record of all of them.
+    /// Compares the number of files read from chunks with the records, for records that did not
+    /// change during the check. Every file that starts or stops using shared chunks changes the
+    /// record of all of them.
     async fn judge_shares(&mut self, before: &Shares) -> Result<(), VolumeError> {
         let after = self.shares(false).await?;
         let own = std::mem::take(&mut self.sharing);
@@ -248,7 +253,8 @@ impl<R: Records> Walk<'_, R> {
         Ok(())
     }
 
-    /// Compares what was counted with the records, of quotas that did not change meanwhile.
+    /// Compares the counted usage with the records, for quotas that did not change during the
+    /// check.
     async fn judge_quotas(&mut self, before: &Parts) -> Result<(), VolumeError> {
         let after = self.parts(false).await?;
         let counted = std::mem::take(&mut self.counted);
@@ -284,7 +290,7 @@ impl<R: Records> Walk<'_, R> {
         Some(&mut self.batch[place])
     }
 
-    /// Reads the next batch; what is left.
+    /// Reads the next batch and returns the rest of the range.
     async fn load(
         &mut self,
         range: KeyRange,
@@ -377,7 +383,8 @@ impl<R: Records> Walk<'_, R> {
         Ok(())
     }
 
-    /// Looks at a name and where it leads, or where it lies, at one moment.
+    /// Reads a name and the inode that it leads to, or the directory that it lies in, at one
+    /// moment.
     async fn confirm(
         &mut self,
         dir: Ino,
@@ -402,10 +409,10 @@ impl<R: Records> Walk<'_, R> {
         Ok(())
     }
 
-    /// Counts what lies beside inodes, each under its number.
+    /// Counts the records that belong to inodes, each under its inode's number.
     async fn count_beside(&mut self, prefix: &[u8], is_first: bool) -> Result<(), VolumeError> {
         let mut more = Some(KeyRange::prefix(prefix));
-        // The first time all are read; attributes are whatever they are.
+        // The first pass reads all values, except attributes, which may have any value.
         let values = is_first && prefix != keys::XATTRS;
         while let Some(range) = more {
             let page = self.records.page(range, values).await?;
@@ -474,7 +481,7 @@ impl<R: Records> Walk<'_, R> {
         Ok(())
     }
 
-    /// Goes up to a directory that is known to hang on the root.
+    /// Climbs to a directory that is known to be reachable from the root.
     async fn climb(&mut self, ino: Ino, parent: Ino) -> Result<(), VolumeError> {
         let mut way = vec![(ino, parent)];
         let mut passed = HashSet::from([ino]);
@@ -498,7 +505,7 @@ impl<R: Records> Walk<'_, R> {
         Ok(())
     }
 
-    /// Looks at a way up that leads nowhere again, at one moment.
+    /// Reads a path upwards that ends nowhere once more, at one moment.
     async fn confirm_lost(&mut self, ino: Ino, way: &[(Ino, Ino)]) -> Result<(), VolumeError> {
         let last = way.last().map_or(ino, |(_, parent)| *parent);
         let wanted: Vec<Vec<u8>> =

@@ -1,8 +1,9 @@
-//! What nobody can reach any more: orphans whose sessions are done with them, and bytes.
+//! Collection of unreachable things: orphans that no session uses, and bytes.
 //!
-//! An orphan goes in three steps: the sessions that live are written into it; each of them says that
-//! it does not have it open, or ends; then inode and attributes go, and its bytes become garbage. The
-//! node removes garbage chunk by chunk and then forgets it. Every step can be repeated, by any meta.
+//! An orphan goes in three steps. First the living sessions are written into it. Then each of them
+//! reports that it does not have the orphan open, or ends. Then inode and attributes go, and its
+//! bytes become garbage. The node removes garbage chunk by chunk and then forgets it. Every step
+//! can be repeated, by any meta.
 
 use millpond_store::{KeyRange, RangeOptions, StoreErrorKind};
 use millpond_types::meta::{GarbageRecord, Ino, InodeRecord, OrphanRecord, keys};
@@ -18,30 +19,30 @@ use crate::view::{View, opened};
 use crate::volume::Volume;
 use crate::xattr::{self, XATTRS_AT_ONCE};
 
-/// Orphans looked at in one go.
+/// Orphans that one round looks at.
 const ORPHANS_MAX: usize = 1000;
 /// Orphans that one transaction marks: a record each.
 const MARKED_MAX: usize = 50;
-/// Files that are removed in one transaction: each takes some six writes.
+/// Files that one transaction removes: each takes some six writes.
 const FORGOTTEN_MAX: usize = 8;
 
-/// What one round of collection did.
+/// Result of one round of collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
     /// Orphans that are gone.
     pub inodes: usize,
     /// Orphans that wait for sessions.
     pub waiting: usize,
-    /// Those of them that sessions are asked about from now on.
+    /// Those of `waiting` that this round marked: sessions are asked about them from now on.
     pub marked: usize,
 }
 
-/// Bytes whose chunks can be removed.
+/// Bytes with chunks that can be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Garbage {
     /// Their data id.
     pub data: u64,
-    /// Where they are and how many.
+    /// Layout and length.
     pub record: GarbageRecord,
 }
 
@@ -52,7 +53,8 @@ fn outer<T>(done: Result<T, Failed>, otherwise: T) -> Result<T, VolumeError> {
     }
 }
 
-/// An orphan that cannot be removed keeps no other one from going; a store that does not answer does. How many are gone.
+/// Returns how many orphans are gone: 1, or 0 for an orphan that cannot be removed. Such an orphan
+/// does not stop the others, but a store that does not answer does.
 fn unless_stuck(ino: Ino, done: Result<(), Failed>) -> Result<usize, Failed> {
     let why = match done {
         Ok(()) => return Ok(1),
@@ -79,7 +81,7 @@ async fn forget_one(view: &View, ino: Ino) -> Result<(), Failed> {
         view.discard_bytes(&record.attr).await?;
         view.charge(record.quota, ino, Charge::of(&record).back()).await?;
         if record.xattrs > 0 {
-            // Where there were more, they have gone before.
+            // A larger number of attributes was removed before.
             let _ = xattr::remove_some(view, ino).await?;
         }
         if record.attr.is_dir() {
@@ -96,15 +98,15 @@ async fn forget_one(view: &View, ino: Ino) -> Result<(), Failed> {
 }
 
 impl Volume {
-    /// Takes some orphans one step further, and ends sessions whose lease has run out. Call it every
-    /// few seconds: a round that fails gives all sessions the time of a lease.
+    /// Takes some orphans one step further, and ends sessions with an expired lease. Call it every
+    /// few seconds: after a round that fails, no session is ended for the time of one lease.
     ///
     /// # Errors
-    /// [`VolumeError`]; calling again goes on.
+    /// [`VolumeError`]; calling again continues.
     pub async fn collect(&self) -> Result<Collected, VolumeError> {
         let done = outer(self.collect_some().await, Collected::default());
         if done.is_err() {
-            // Perhaps nobody reaches the store: then no session could be renewed either.
+            // Perhaps no meta reaches the store: then no session could be renewed either.
             self.grant_grace();
         }
         done
@@ -117,7 +119,7 @@ impl Volume {
         object::sweep(self).await?;
         let options = RangeOptions { snapshot: true, ..RangeOptions::limit(ORPHANS_MAX) };
         let all = KeyRange::prefix(keys::ORPHANS);
-        // On from where the last round ended, so that many that wait hide no others.
+        // Continues where the last round ended, so that many waiting orphans do not hide others.
         let range = self.uncollected.lock().take().unwrap_or(all);
         let page = self.store.begin().range(&range, options).await?;
         *self.uncollected.lock() = page.rest;
@@ -145,7 +147,8 @@ impl Volume {
         Ok(done)
     }
 
-    /// Writes down who may have these open; of how many of them, in one transaction.
+    /// Writes the sessions that may have these open into the orphans, in one transaction. Returns
+    /// how many orphans it handled.
     async fn mark(&self, orphans: &[Ino], sessions: &[u64]) -> Result<usize, Failed> {
         self.store
             .transact(|txn| async move {
@@ -171,8 +174,9 @@ impl Volume {
             .await
     }
 
-    /// Removes orphans. Most are files, of which several go in one transaction: who replaces objects all day makes as many
-    /// orphans, and one commit for each would not keep up. How many are gone.
+    /// Removes orphans and returns how many are gone. Most are files, and several go in one
+    /// transaction: a client that replaces objects all day makes as many orphans, and one commit
+    /// for each would not keep up.
     async fn forget_all(&self, orphans: &[Ino]) -> Result<usize, Failed> {
         let (mut files, mut gone) = (Vec::new(), 0);
         for ino in orphans {
@@ -199,7 +203,7 @@ impl Volume {
         Ok(gone)
     }
 
-    /// Removes an orphan with all that may hang on a directory.
+    /// Removes an orphan together with everything that may belong to a directory.
     async fn forget_alone(&self, ino: Ino, record: InodeRecord) -> Result<(), Failed> {
         if record.marks.objects {
             object::end_all(self, ino).await?;
@@ -219,7 +223,7 @@ impl Volume {
         self.forget(&[ino]).await
     }
 
-    /// Removes inodes, attributes, times and locks of orphans; their bytes are garbage from then on.
+    /// Removes inodes, attributes, times and locks of orphans; their bytes become garbage.
     async fn forget(&self, orphans: &[Ino]) -> Result<(), Failed> {
         self.store
             .transact(|txn| async move {
@@ -232,7 +236,8 @@ impl Volume {
             .await
     }
 
-    /// Some bytes whose chunks can be removed, from a data id on: what cannot be removed now shall hide no others.
+    /// Lists some bytes with chunks that can be removed, from a data id on. The caller advances
+    /// `from`, so that garbage that cannot be removed now does not hide the rest.
     ///
     /// # Errors
     /// [`VolumeError`].
@@ -253,7 +258,7 @@ impl Volume {
         Ok(found)
     }
 
-    /// Forgets bytes whose chunks are removed.
+    /// Forgets bytes after their chunks are removed.
     ///
     /// # Errors
     /// [`VolumeError`]; calling again is harmless.

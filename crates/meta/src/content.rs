@@ -1,9 +1,9 @@
-//! Bytes of small files in the store: read, written, and on their way to chunks.
+//! Bytes of small files in the store: read, written, and moved to chunks.
 //!
-//! A file goes to chunks in three steps. A name for them is reserved, and is garbage from the beginning;
-//! whoever reserved it writes the bytes there; a transaction gives the file these chunks, if it is still what
-//! was read. Several clients may try that at the same time: each writes to chunks of its own, so none of
-//! them writes over what another one has written since.
+//! A file moves to chunks in three steps. A client reserves a name for the chunks, which is garbage
+//! from the beginning; it writes the bytes there; a transaction gives the file these chunks, if the
+//! file still is as it was read. Several clients may try that at the same time: each writes to
+//! chunks of its own, so none of them overwrites later writes of another.
 
 use millpond_store::{KeyRange, RangeOptions};
 use millpond_types::meta::{
@@ -24,7 +24,7 @@ use crate::volume::{Volume, broken};
 const RESERVED_S: i64 = 90;
 
 impl View {
-    /// The bytes of a file in the store, for a change of them.
+    /// Reads the bytes of a file in the store, in order to change them.
     async fn stored(&self, attr: &Attr) -> Result<Vec<u8>, Failed> {
         if attr.size == 0 {
             return Ok(Vec::new());
@@ -48,7 +48,7 @@ impl View {
     }
 }
 
-/// Bytes of this file, and not of what it was before it was cut to nothing.
+/// Returns the bytes of this file; bytes from before it was truncated to zero are an error.
 fn own(attr: &Attr, found: Option<ContentRecord>) -> Result<Vec<u8>, Failed> {
     match found {
         None => Ok(Vec::new()),
@@ -57,7 +57,7 @@ fn own(attr: &Attr, found: Option<ContentRecord>) -> Result<Vec<u8>, Failed> {
     }
 }
 
-/// An inode, and its bytes if they lie in the store; without a conflict.
+/// Reads an inode, and its bytes if they lie in the store; without a conflict.
 pub(crate) async fn look(view: &View, ino: Ino) -> Result<MetaReply, Failed> {
     let (inode, content) = (keys::inode(ino), keys::content(ino));
     let mut found = view.txn.get_many_snapshot(&[&inode, &content]).await?.into_iter();
@@ -75,7 +75,7 @@ pub(crate) async fn look(view: &View, ino: Ino) -> Result<MetaReply, Failed> {
     Ok(MetaReply::Content(Content { attr, bytes }))
 }
 
-/// Cuts what lies behind `size` off the bytes of a file in the store.
+/// Truncates the bytes of a file in the store to `size`.
 pub(crate) async fn cut(view: &View, attr: &Attr, size: u64) -> Result<(), Failed> {
     let mut bytes = view.stored(attr).await?;
     let size = usize::try_from(size).unwrap_or(usize::MAX);
@@ -86,7 +86,7 @@ pub(crate) async fn cut(view: &View, attr: &Attr, size: u64) -> Result<(), Faile
     Ok(())
 }
 
-/// Bytes were written at this time: the file reaches at least so far.
+/// Extends the file to at least `size`, and sets its times if bytes were written at `at`.
 async fn grow(
     view: &View,
     record: &mut InodeRecord,
@@ -102,7 +102,8 @@ async fn grow(
     Ok(())
 }
 
-/// Writes bytes into the store. A file that was cut to nothing, or has gone to chunks, stays as it is.
+/// Writes bytes into the store. A file that was truncated to zero, or has moved to chunks, stays as
+/// it is.
 pub(crate) async fn write(view: &View, write: &WriteInline) -> Result<MetaReply, Failed> {
     let mut record = view.file_to_write(write.ino).await?;
     if record.attr.kind != FileKind::Regular {
@@ -139,8 +140,8 @@ pub(crate) async fn reserve(view: &View, reserve: Reserve, id: u64) -> Result<Me
     Ok(MetaReply::Reserved(id))
 }
 
-/// Gives a file the chunks that its bytes were written to, if it is what was read, and if nobody may be removing
-/// these chunks by now.
+/// Gives a file the chunks that its bytes were written to, if the file is as it was read, and if
+/// the reservation has not run out: after that a node may already remove these chunks.
 pub(crate) async fn spill(view: &View, spill: Spill) -> Result<MetaReply, Failed> {
     if spill.size > FILE_BYTES_MAX {
         return Err(MetaError::TooLarge.into());
@@ -163,8 +164,8 @@ pub(crate) async fn spill(view: &View, spill: Spill) -> Result<MetaReply, Failed
     Ok(MetaReply::Attr(record.attr))
 }
 
-/// The directory of a path's last name. Directories above it are looked at without a conflict: who renames one of
-/// them at the same moment comes later.
+/// Finds the directory of a path's last name. It reads the directories above without a conflict: a
+/// concurrent rename of one of them counts as later.
 async fn walk(view: &View, caller: &Caller, dirs: &[Name]) -> Result<Ino, Failed> {
     let mut at = Ino::ROOT;
     for name in dirs {
@@ -189,7 +190,7 @@ fn split(path: &[Name]) -> Result<(&Name, &[Name]), Failed> {
     path.split_last().ok_or(Failed::Refused(MetaError::Invalid))
 }
 
-/// The file at the end of a path; `NotSupported` where a link lies on the way.
+/// Reads the file at the end of a path; `NotSupported` if the path contains a symbolic link.
 pub(crate) async fn get(view: &View, caller: &Caller, path: &[Name]) -> Result<MetaReply, Failed> {
     let (name, dirs) = split(path)?;
     let parent = walk(view, caller, dirs).await?;
@@ -204,8 +205,8 @@ pub(crate) async fn get(view: &View, caller: &Caller, path: &[Name]) -> Result<M
     look(view, entry.attr.ino).await
 }
 
-/// Makes a file with these bytes, or gives them to the one that is there in place of its own; `NotSupported` where
-/// a link lies on the way.
+/// Makes a file with these bytes, or replaces the bytes of the existing one; `NotSupported` if the
+/// path contains a symbolic link.
 pub(crate) async fn put(
     view: &View,
     caller: &Caller,
@@ -264,8 +265,9 @@ pub(crate) async fn put(
 }
 
 impl Volume {
-    /// Some files with so many bytes in the store that they should go to chunks; what was one of them and is not any
-    /// more may be among them. A client brings them there, and then [`forgets`](Self::forget_large) them.
+    /// Lists some files with enough bytes in the store that they should move to chunks; the list
+    /// may contain files that no longer qualify. A client moves them, and then calls
+    /// [`forget_large`](Self::forget_large).
     ///
     /// # Errors
     /// [`VolumeError`].
@@ -277,7 +279,7 @@ impl Volume {
         Ok(numbers.map(Ino).collect())
     }
 
-    /// Forgets those of these files that are gone, whose bytes lie in chunks, or that are small.
+    /// Forgets those of these files that are gone, have their bytes in chunks, or are small.
     ///
     /// # Errors
     /// [`VolumeError`]; calling again is harmless.

@@ -1,16 +1,19 @@
-//! Directories that a mount has to itself until somebody else comes.
+//! Directories that one mount may use alone until another client needs them.
 //!
-//! Whoever makes a directory may hold it ([`Delegation`]): its record says so. A transaction of another session that
-//! reads that record ends with [`Failed::Delegated`]. The meta then asks the holder to return, which is a record of its
-//! own and a change of the directory's, so that the holder hears of it at once ([`crate::feed`]); waits; and begins the
-//! transaction anew. A holder has told metas all that it knows of a directory before it returns it, and never gets it
-//! back.
+//! A session that makes a directory may hold it ([`Delegation`]): the directory's record names the
+//! holder. A transaction of another session that reads that record ends with [`Failed::Delegated`].
+//! The meta then recalls the directory: it writes a recall record and also rewrites the directory's
+//! record, so that the holder learns of it at once ([`crate::feed`]). It waits for the return and
+//! runs the transaction again. A holder sends metas all its changes of a directory before it
+//! returns it, and never gets it back.
 //!
-//! A holder that does not return within [`FENCE_MS`] is fenced: its session enters another tenure, and holds nothing
-//! that it was given before. By then it believes in none of it any more, by its own clock: it believes for [`DELEGATION_MS`]
-//! after it asked a meta, the metas' answer names what is recalled, and what it does not return within [`RETURN_MS`]
-//! ends its belief in all; one that hears of it when its belief was over believes nothing before it was returned.
-//! Only spans of time are compared, of one clock each (Gray and Cheriton, "Leases", SOSP 1989).
+//! A holder that does not return a directory within [`FENCE_MS`] is fenced: its session enters
+//! another tenure, and loses all directories that it got before. By then it no longer trusts any of
+//! them, by its own clock. It trusts its directories for [`DELEGATION_MS`] after it asked a meta.
+//! The meta's answer names the recalled directories. A directory that it does not return within
+//! [`RETURN_MS`] ends its trust in all. A holder that learns of a recall after its trust has run
+//! out trusts nothing until it has returned the directory. Only durations are compared, each by one
+//! clock (Gray and Cheriton, "Leases", SOSP 1989).
 //!
 //! [`DELEGATION_MS`]: millpond_types::meta::DELEGATION_MS
 //! [`RETURN_MS`]: millpond_types::meta::RETURN_MS
@@ -32,47 +35,50 @@ use crate::session;
 use crate::view::{View, opened};
 use crate::volume::{Volume, broken};
 
-/// Between two looks whether a directory was returned, at first and at last.
+/// Pause between two checks whether a directory was returned, at first and at most.
 const LOOK: Duration = Duration::from_millis(1);
 const LOOK_MAX: Duration = Duration::from_millis(10);
-/// How long a recall is remembered that nobody waits for any more, and how many are before that is looked at.
+/// How long a recall that no request waits for is remembered, and how many there are before old
+/// ones are dropped.
 const FORGOTTEN: Duration = Duration::from_mins(1);
 const RECALLS: usize = 1024;
 
-/// Holders that are remembered as none any more, at most.
+/// Limit of remembered former holders.
 const OVER_MAX: usize = 4096;
 
-/// What this process knows of those who hold directories.
+/// Knowledge of this process about holders of directories.
 #[derive(Debug, Default)]
 pub(crate) struct Delegations {
-    /// Since when it has waited for holders to return, by the directory.
+    /// Since when this process has waited for a holder, by directory.
     recalls: Mutex<HashMap<(Ino, Delegation), Instant>>,
-    /// Whose session has ended, or is in another tenure for good: records that name them are left as they are.
+    /// Holders with a session that has ended, or has entered another tenure: records that name them
+    /// stay as they are.
     over: RwLock<HashSet<Delegation>>,
 }
 
-/// Directories that others hold.
+/// Directories held by other sessions.
 pub(crate) type Delegated = Vec<(Ino, Delegation)>;
 
-/// Who holds a new directory.
+/// Returns the holder of a new directory, if it gets one.
 pub(crate) async fn wanted(
     view: &View,
     parent: &InodeRecord,
     create: &Create,
 ) -> Result<Option<Delegation>, Failed> {
     let (Some(tenure), Some(session)) = (create.delegate, view.session) else { return Ok(None) };
-    // Whoever comes by way of a key comes often.
+    // S3 clients would recall a directory of objects too often.
     if create.kind != FileKind::Directory || parent.marks.objects {
         return Ok(None);
     }
-    // A tenure that ends at this moment has ended when the answer comes: the mount knows which one it asked for.
+    // A tenure that ends at this moment has ended when the answer arrives: the mount knows which
+    // one it asked for.
     let key = keys::session(session);
     let Some(found) = view.txn.get_snapshot(&key).await? else { return Ok(None) };
     let of_session: SessionRecord = opened(&key, &found)?;
     Ok((of_session.tenure == tenure).then_some(Delegation { session, tenure }))
 }
 
-/// The session holds these no longer.
+/// Removes the session as holder of these directories.
 pub(crate) async fn give_back(view: &View, dirs: &[Ino]) -> Result<MetaReply, Failed> {
     let Some(session) = view.session.filter(|_| dirs.len() <= RETURNS_MAX) else {
         return Err(MetaError::Invalid.into());
@@ -91,7 +97,7 @@ pub(crate) async fn give_back(view: &View, dirs: &[Ino]) -> Result<MetaReply, Fa
     Ok(MetaReply::Done)
 }
 
-/// What the session is asked to return; `Stale` when it has ended.
+/// Lists the directories that the session is asked to return; `Stale` when it has ended.
 pub(crate) async fn recalled(volume: &Volume, view: &View) -> Result<MetaReply, Failed> {
     let session = view.session.unwrap_or(0);
     let record: Option<SessionRecord> = view.read(&keys::session(session)).await?;
@@ -104,7 +110,7 @@ pub(crate) async fn recalled(volume: &Volume, view: &View) -> Result<MetaReply, 
     Ok(MetaReply::Recalled { tenure, dirs: found.entries.into_iter().filter_map(dir).collect() })
 }
 
-/// The session has ended, and is asked for nothing more. What it held nobody holds.
+/// Deletes the recalls of a session that has ended. Nothing that it held is held any longer.
 pub(crate) async fn forget(volume: &Volume, session: u64) -> Result<(), Failed> {
     let prefix = &keys::recalled_of(session);
     let delete = |txn: Transaction| async move {
@@ -121,7 +127,8 @@ pub(crate) async fn forget(volume: &Volume, session: u64) -> Result<(), Failed> 
 }
 
 impl Delegations {
-    /// How long this process has waited for directories, or others have; for those of `held` that are not `left` no longer.
+    /// Returns how long this process has waited for the directories in `left`, for these or other
+    /// requests. Directories of `held` that are not in `left` are forgotten.
     fn waited_for(&self, held: &[(Ino, Delegation)], left: &Delegated) -> Vec<Duration> {
         let (now, mut recalls) = (Instant::now(), self.recalls.lock());
         if recalls.len() > RECALLS {
@@ -151,14 +158,14 @@ impl Delegations {
 }
 
 impl View {
-    /// Who holds a directory, if it is somebody still.
+    /// Returns the holder of a directory, unless it is known to be a former one.
     pub(crate) fn holder(&self, record: &InodeRecord) -> Option<Delegation> {
         let over =
             |holder: &Delegation| self.delegations.as_ref().is_some_and(|all| all.is_over(*holder));
         record.delegated.filter(|holder| !over(holder))
     }
 
-    /// Ends the transaction when somebody else holds the directory.
+    /// Ends the transaction when another session holds the directory.
     pub(crate) fn may_see(&self, record: &InodeRecord) -> Result<(), Failed> {
         match (self.holder(record), self.session) {
             (Some(holder), Some(session)) if holder.session != session => {
@@ -168,7 +175,7 @@ impl View {
         }
     }
 
-    /// The same of a directory whose record is not needed otherwise.
+    /// As [`Self::may_see`], for a directory with a record that the caller does not need otherwise.
     pub(crate) async fn may_see_names_of(&self, dir: Ino) -> Result<(), Failed> {
         let key = keys::inode(dir);
         match self.txn.get_snapshot(&key).await? {
@@ -179,9 +186,9 @@ impl View {
 }
 
 impl Volume {
-    /// Waits until nobody holds these directories any more.
+    /// Waits until these directories are no longer held.
     ///
-    /// Dropping the future leaves them recalled; whoever comes next waits the rest.
+    /// Dropping the future leaves them recalled; the next request waits for the rest of the time.
     ///
     /// # Errors
     /// [`VolumeError`]: the store.
@@ -210,7 +217,7 @@ impl Volume {
         }
     }
 
-    /// Asks holders for their directories; those that they hold still.
+    /// Asks holders for their directories and returns those still held.
     async fn ask_for(&self, held: &[(Ino, Delegation)]) -> Result<Delegated, Failed> {
         if held.is_empty() {
             return Ok(Vec::new());
@@ -221,7 +228,7 @@ impl Volume {
         };
         let keys: Vec<[Vec<u8>; 3]> = held.iter().map(of_dir).collect();
         let names: &Vec<&[u8]> = &keys.iter().flatten().map(Vec::as_slice).collect();
-        // Most looks find what the look before has found.
+        // Most checks find the same as the check before.
         let found = self.store.begin().get_many_snapshot(names).await?;
         let (mut left, mut is_new) = (Vec::new(), false);
         for (of_dir, found) in held.iter().zip(found.chunks(3)) {
@@ -244,7 +251,8 @@ impl Volume {
                 left.push(*of_dir);
                 if recalled.is_none() {
                     txn.put(name[2], Vec::new())?;
-                    // The holder hears of it, since it did not do that.
+                    // Rewriting the record notifies the holder, since another session makes this
+                    // change.
                     txn.put(name[0], inode.as_slice())?;
                 }
             }
@@ -253,7 +261,7 @@ impl Volume {
         self.store.transact(ask).await
     }
 
-    /// Whether a directory is held, by its record and its holder's session. A holder that is none any more is
+    /// Whether a directory is held, by its record and its holder's session. A former holder is
     /// remembered.
     fn is_held(&self, found: &[Option<Vec<u8>>], holder: Delegation) -> Result<bool, Failed> {
         let [inode, of_session, ..] = found else { return Ok(false) };

@@ -1,7 +1,8 @@
-//! Directories in pages.
+//! Directory listings in pages.
 //!
 //! A cookie is the hash of the entry's name and its rank among entries of that hash. It needs no
-//! memory anywhere, stays true when other entries come and go, and a page costs what it returns.
+//! memory anywhere, stays valid when other entries come and go, and a page costs as much as it
+//! returns.
 
 use millpond_store::{KeyRange, RangeOptions};
 use millpond_types::meta::{
@@ -13,14 +14,15 @@ use crate::error::Failed;
 use crate::permit;
 use crate::view::{View, opened, with_times};
 
-/// Entries of one hash that a cookie can tell apart; names beyond come again after the last.
+/// Entries of one hash that a cookie can distinguish; further names are listed again after the last
+/// one.
 const RANK_MAX: u64 = (1 << keys::RANK_BITS) - 1;
 
 const fn cookie(hash: u64, rank: u64) -> u64 {
     (hash + 1) << keys::RANK_BITS | if rank > RANK_MAX { RANK_MAX } else { rank }
 }
 
-/// Hash to go on at, and entries of it that are known.
+/// Returns the hash to continue at, and the number of its entries already listed.
 const fn place(cookie: u64) -> (u64, u64) {
     match cookie >> keys::RANK_BITS {
         0 => (0, 0),
@@ -28,7 +30,7 @@ const fn place(cookie: u64) -> (u64, u64) {
     }
 }
 
-/// One page of a directory.
+/// Reads one page of a directory.
 pub(crate) async fn read(
     view: &View,
     caller: &Caller,
@@ -72,7 +74,7 @@ pub(crate) async fn read(
     Ok(MetaReply::Page { entries, end: more.is_none() })
 }
 
-/// Adds the attributes; an inode that went meanwhile stays without.
+/// Adds the attributes; an inode that was removed in the meantime stays without.
 async fn fill(view: &View, entries: &mut [DirEntry]) -> Result<(), Failed> {
     let mut wanted: Vec<Vec<u8>> = Vec::with_capacity(2 * entries.len());
     for entry in &*entries {
@@ -93,7 +95,7 @@ async fn fill(view: &View, entries: &mut [DirEntry]) -> Result<(), Failed> {
         let attr: Attr = with_times(inode.attr, times);
         entry.attr = Some(attr);
     }
-    // All of them are asked for together.
+    // All of them are recalled together.
     if held.is_empty() { Ok(()) } else { Err(Failed::Delegated(held)) }
 }
 

@@ -1,4 +1,4 @@
-//! Names: looked up, made, added and removed.
+//! Names: lookup, creation, links and removal.
 
 use millpond_types::meta::{
     Attr, Caller, Create, Entry, EntryRecord, FileKind, Ino, InodeRecord, LINKS_MAX, Layout, Marks,
@@ -14,17 +14,20 @@ use crate::quota::Charge;
 use crate::rename::moved;
 use crate::view::View;
 
-/// What a new inode gets.
+/// Identity and placement of a new inode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fresh {
     /// Its number, and the data id of its bytes.
     pub(crate) id: u64,
-    /// Where its bytes are to lie.
+    /// Layout of its bytes.
     pub(crate) layout: Layout,
 }
 
 impl Fresh {
-    /// That the bytes of a new file have a place.
+    /// Checks that the bytes of a new file have a place.
+    ///
+    /// # Errors
+    /// [`VolumeError::NoChains`].
     pub(crate) const fn is_placed(&self) -> Result<(), Failed> {
         match self.layout.chains {
             0 => Err(Failed::Broken(VolumeError::NoChains)),
@@ -33,7 +36,7 @@ impl Fresh {
     }
 }
 
-/// The inode of a name.
+/// Looks up the inode of a name.
 pub(crate) async fn lookup(
     view: &View,
     caller: &Caller,
@@ -50,7 +53,8 @@ pub(crate) async fn lookup(
     Ok(MetaReply::Entry(Entry { attr, created: false }))
 }
 
-/// Makes a name and its inode, or takes the regular file that is there. The bytes of a new file lie in the store.
+/// Makes a name and its inode, or returns the regular file that exists. The bytes of a new file lie
+/// in the store.
 pub(crate) async fn create(
     view: &View,
     caller: &Caller,
@@ -99,7 +103,7 @@ pub(crate) async fn create(
     Ok(MetaReply::Entry(Entry { attr: record.attr, created: true }))
 }
 
-/// The attributes of what is made, which is root's so far.
+/// Attributes of a new inode, owned by root at first.
 fn made(view: &View, create: &Create, fresh: Fresh) -> Attr {
     let is_dir = create.kind == FileKind::Directory;
     let is_device = matches!(create.kind, FileKind::CharDevice | FileKind::BlockDevice);
@@ -132,7 +136,8 @@ fn made(view: &View, create: &Create, fresh: Fresh) -> Attr {
     }
 }
 
-/// A symbolic link has a target (symlink(2): an empty one is no name), nothing else has.
+/// Checks that a symbolic link, and nothing else, has a target (symlink(2): an empty one is no
+/// name).
 fn makes_sense(create: &Create) -> Result<(), MetaError> {
     match (create.kind == FileKind::Symlink, create.target.is_empty()) {
         (true, true) => Err(MetaError::NotFound),
@@ -141,7 +146,8 @@ fn makes_sense(create: &Create) -> Result<(), MetaError> {
     }
 }
 
-/// Only a mount makes promises, of regular files, and each number is one inode for ever.
+/// Checks a promised file: only a mount makes promises, of regular files only, and each number is
+/// one inode for ever.
 async fn is_promised_right(view: &View, caller: &Caller, create: &Create) -> Result<(), Failed> {
     let Some(promised) = &create.promised else { return Ok(()) };
     if !caller.checked || create.kind != FileKind::Regular {
@@ -154,7 +160,7 @@ async fn is_promised_right(view: &View, caller: &Caller, create: &Create) -> Res
     }
 }
 
-/// The name is there already.
+/// Answers a creation of a name that exists.
 async fn taken(view: &View, create: &Create, there: EntryRecord) -> Result<MetaReply, Failed> {
     if create.promised.as_ref().is_some_and(|promised| promised.ino == there.ino) {
         let attr = view.attr(there.ino).await?;
@@ -212,7 +218,7 @@ pub(crate) async fn link(
     Ok(MetaReply::Entry(Entry { attr: record.attr, created: true }))
 }
 
-/// The directory and the inode of a name that is to go.
+/// Reads the directory and the inode of a name that will be removed.
 async fn going(
     view: &View,
     caller: &Caller,
@@ -231,7 +237,7 @@ const fn removed(record: &InodeRecord) -> Removed {
     Removed { ino: record.attr.ino, nlink: record.attr.nlink }
 }
 
-/// Removes a name of what is no directory.
+/// Removes a name of an inode that is no directory.
 pub(crate) async fn unlink(
     view: &View,
     caller: &Caller,
@@ -262,7 +268,7 @@ pub(crate) async fn remove_dir(
     if !record.attr.is_dir() {
         return Err(MetaError::NotDirectory.into());
     }
-    // A bucket that an object store is behind may have more than what lies here.
+    // The backend of a bucket may have more objects than lie here.
     if record.marks.backed {
         return Err(MetaError::Busy.into());
     }

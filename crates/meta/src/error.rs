@@ -1,4 +1,4 @@
-//! How operations end that are not done.
+//! Errors of operations.
 
 use millpond_store::{StoreError, StoreErrorKind, TransactError};
 use millpond_types::meta::MetaError;
@@ -6,10 +6,11 @@ use millpond_types::wire::WireError;
 
 use crate::delegation::Delegated;
 
-/// Why a meta cannot execute a request now. The caller repeats it with the same sequence.
+/// The reason why a meta cannot execute a request now. The caller repeats it with the same
+/// sequence.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
-    /// The store.
+    /// The store failed.
     #[error(transparent)]
     Store(StoreError),
     /// A record is damaged, or from a newer build.
@@ -17,7 +18,7 @@ pub enum VolumeError {
     Record {
         /// Its key, printable.
         key: String,
-        /// What is wrong.
+        /// The decoding error.
         #[source]
         source: WireError,
     },
@@ -31,19 +32,20 @@ pub enum VolumeError {
         /// The build's.
         known: u32,
     },
-    /// A new file has no place: the cluster is not formed, or this process has not heard of its chains yet.
+    /// A new file has no place: the cluster is not formed, or this process does not know its chains
+    /// yet.
     #[error("no chain of nodes is known that the bytes of a new file could lie on")]
     NoChains,
 }
 
-/// Why an operation within a transaction was not done.
+/// The reason why an operation within a transaction was not done.
 #[derive(Debug)]
 pub(crate) enum Failed {
     /// POSIX forbids it.
     Refused(MetaError),
-    /// Something is broken or away.
+    /// The store or a record failed.
     Broken(VolumeError),
-    /// Somebody holds what it looked at: it is begun anew when nobody does.
+    /// Another session holds a directory that it read: it runs again after the return.
     Delegated(Delegated),
 }
 
@@ -69,23 +71,24 @@ impl TransactError for Failed {
 }
 
 impl Failed {
-    /// What is refused needs not be done; everything else must be asked for again.
+    /// Turns a refusal into success; every other error must be retried by the caller.
     pub(crate) fn refused_is_done(self) -> Result<(), VolumeError> {
         match self {
-            // Who holds something is asked for it before.
+            // Delegations were recalled before.
             Self::Refused(_) | Self::Delegated(_) => Ok(()),
             Self::Broken(error) => Err(error),
         }
     }
 
-    /// What to answer: an error of POSIX, or that it must be asked again.
+    /// Returns the answer: a POSIX error, or an error that the client retries.
     pub(crate) fn answer<T>(self) -> Result<Result<T, MetaError>, VolumeError> {
         match self {
             Self::Refused(error) => Ok(Err(error)),
             Self::Delegated(_) => Ok(Err(MetaError::Again)),
             Self::Broken(VolumeError::Store(error)) => match error.kind() {
                 StoreErrorKind::Full => Ok(Err(MetaError::NoSpace)),
-                // Its answer has been forgotten: whoever repeats it for so long cannot be told.
+                // Its answer has been forgotten, so a client that repeats it this late cannot get
+                // it.
                 StoreErrorKind::Expired => Ok(Err(MetaError::Stale)),
                 StoreErrorKind::TooLarge => Ok(Err(MetaError::Invalid)),
                 _ => Err(VolumeError::Store(error)),

@@ -1,10 +1,11 @@
-//! Changes of the namespace, for mounts that keep what they were told.
+//! Changes of the namespace, for mounts that cache answers.
 //!
-//! A meta follows the store and keeps the last changes in memory, in short: which inodes and names.
-//! Mounts ask for those behind a version. The version is the store's, so a mount may go on at another
-//! meta where it stopped; who asks for what is not kept any more learns that there is a gap.
+//! A meta follows the store and keeps the last changes in memory, in short form: only inodes and
+//! names. Mounts ask for the changes after a version. The version is the store's, so a mount may
+//! continue at another meta; a mount that asks for changes no longer kept learns that there is a
+//! gap.
 //!
-//! Every mount hears of every change of others: what it keeps is not known here.
+//! Every mount hears of every change of others: metas do not know the cache of a mount.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,13 +19,13 @@ use tokio::sync::watch;
 use crate::error::VolumeError;
 use crate::volume::Volume;
 
-/// Changes that come within this time go together: a volume that is busy is told of in some hundred answers
-/// a second to each mount, not in one for each change.
+/// Changes within this time go together: for a busy volume, each mount gets some hundred answers a
+/// second, not one for each change.
 const GATHER: Duration = Duration::from_millis(2);
-/// Changes that are kept: some ten MiB.
+/// Limit of kept changes: some ten MiB.
 const KEPT_MAX: usize = 1 << 17;
 
-/// What one transaction changed.
+/// The changes of one transaction.
 #[derive(Debug)]
 struct Batch {
     version: u64,
@@ -36,7 +37,7 @@ struct Batch {
 struct Kept {
     batches: VecDeque<Batch>,
     changes: usize,
-    /// Every change behind this version is in `batches`.
+    /// `batches` has every change after this version.
     base: u64,
     newest: u64,
 }
@@ -44,7 +45,7 @@ struct Kept {
 /// The last changes of a volume.
 #[derive(Debug)]
 pub(crate) struct Feed {
-    /// None while nobody follows the store.
+    /// `None` while this meta does not follow the store.
     kept: Mutex<Option<Kept>>,
     /// The newest version with changes.
     wake: watch::Sender<u64>,
@@ -56,7 +57,7 @@ impl Default for Feed {
     }
 }
 
-/// What a batch of the store means; the session that made it, 0 when none did.
+/// Decodes a batch of the store. Returns the session that made it, 0 for none, and its changes.
 fn read(batch: &ChangeBatch) -> (u64, Vec<Changed>) {
     let (mut by, mut changes) = (0, Vec::new());
     for change in &batch.changes {
@@ -84,7 +85,7 @@ fn unfollowed() -> VolumeError {
 }
 
 impl Feed {
-    /// Begins anew: nothing before this version is known.
+    /// Starts again: no change up to this version is known.
     fn start(&self, version: Version) {
         let version = version.0;
         let batches = VecDeque::new();
@@ -112,7 +113,8 @@ impl Feed {
         self.wake.send_replace(version);
     }
 
-    /// Changes of others behind `after`, as far as they fit; `None` while nobody follows the store.
+    /// Returns changes of others after `after`, as many as fit; `None` while this meta does not
+    /// follow the store.
     fn since(&self, session: u64, after: u64) -> Option<MetaNews> {
         let guard = self.kept.lock();
         let kept = guard.as_ref()?;
@@ -125,7 +127,7 @@ impl Feed {
         for batch in kept.batches.range(from..).filter(|batch| batch.by != session) {
             let room = CHANGES_MAX - news.changes.len();
             if batch.changes.len() > room {
-                // What is larger than any answer can only be told as a gap.
+                // A batch that is larger than any answer is reported as a gap.
                 news.gap = news.changes.is_empty();
                 news.version = if news.gap { kept.newest } else { batch.version - 1 };
                 break;
@@ -136,7 +138,7 @@ impl Feed {
     }
 }
 
-/// Changes are followed while this lives.
+/// Changes are followed until this is dropped.
 struct Following<'f>(&'f Feed);
 
 impl Drop for Following<'_> {
@@ -147,8 +149,8 @@ impl Drop for Following<'_> {
 }
 
 impl Volume {
-    /// Follows the changes of the store for those who [wait for them](Self::news), until the store
-    /// fails; call it again then. One call at a time.
+    /// Follows the changes of the store for [`Self::news`], until the store fails; call it again
+    /// then. One call at a time.
     ///
     /// # Errors
     /// [`VolumeError`]: the store.
@@ -173,7 +175,7 @@ impl Volume {
         }
     }
 
-    /// A version of the store that everything acknowledged so far is in.
+    /// Returns a version of the store that includes every acknowledged change.
     async fn version(&self) -> Result<Version, VolumeError> {
         let newest = async {
             let txn = self.store.begin();
@@ -183,8 +185,9 @@ impl Volume {
         newest.await.map_err(|error: StoreError| VolumeError::Store(error))
     }
 
-    /// Waits for changes by others than the session that asks. Without any, the answer comes when the
-    /// time is over, and only when the store answers: this meta is not cut off.
+    /// Waits for changes by sessions other than the one that asks. Without any, the answer comes
+    /// when the time is over, and only if the store answers, which shows that this meta is not cut
+    /// off.
     ///
     /// # Errors
     /// [`VolumeError`]: the store.
@@ -203,7 +206,7 @@ impl Volume {
                     return self.feed.since(watch.session, after);
                 }
                 newest.changed().await.ok()?;
-                // The session's own changes need not be looked at again.
+                // The session's own changes need not be read again.
                 after = after.max(news.version);
             }
         };

@@ -1,107 +1,107 @@
-//! What a check of a volume finds.
+//! Findings of a volume check.
 
 use std::fmt;
 
 use millpond_types::meta::{Ino, Name, Repair};
 
-/// Findings that a report lists; of more it has the number.
+/// Findings that a report lists; it counts the others.
 const FINDINGS_MAX: usize = 1000;
 
-/// Something in a volume that cannot come from its operations.
+/// An inconsistency that no operation of a volume causes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// There is no root.
     NoRoot,
-    /// A record cannot be read, or its key is none of ours.
+    /// A record cannot be read, or its key is invalid.
     Unreadable {
         /// The key, printable.
         key: String,
     },
-    /// A name leads to an inode that is not there, or to one of another kind.
+    /// A name leads to a missing inode, or to one of another kind.
     BadEntry {
-        /// In which directory.
+        /// The directory.
         dir: Ino,
-        /// Which name.
+        /// The name.
         name: Name,
-        /// Where it leads.
+        /// The inode that the name leads to.
         ino: Ino,
     },
-    /// A name lies in what is no directory.
+    /// A name lies in an inode that is no directory.
     NoDirectory {
-        /// In what.
+        /// The inode.
         dir: Ino,
-        /// Which name.
+        /// The name.
         name: Name,
     },
-    /// The link count is not what leads there: names, or 2 and the directories in a directory.
+    /// The link count is wrong: it should count names, or for a directory 2 and its subdirectories.
     Links {
-        /// Which inode.
+        /// The inode.
         ino: Ino,
-        /// What it says.
+        /// The link count in the record.
         nlink: u32,
-        /// What was found.
+        /// The count that was found.
         found: u32,
     },
-    /// A directory is not where it says: it has another parent, or several.
+    /// A directory is not in its recorded parent: it has another parent, or several.
     Parent {
-        /// Which directory.
+        /// The directory.
         ino: Ino,
-        /// Where it says it is.
+        /// The recorded parent.
         parent: Ino,
     },
-    /// No name leads to the inode, and it is neither an orphan nor in the trash; or it is and has names.
+    /// An inode without a name is neither an orphan nor in the trash, or one with a name is.
     Orphan {
-        /// Which inode.
+        /// The inode.
         ino: Ino,
     },
-    /// The way up from a directory does not end at the root.
+    /// The path upwards from a directory does not end at the root.
     Detached {
-        /// Which directory.
+        /// The directory.
         ino: Ino,
     },
-    /// Extended attributes were counted wrongly.
+    /// The count of extended attributes is wrong.
     Xattrs {
-        /// Of which inode.
+        /// The inode.
         ino: Ino,
     },
-    /// There are bytes in the store of what has none there.
+    /// The store has bytes of an inode that should have none there.
     Content {
-        /// Of which inode.
+        /// The inode.
         ino: Ino,
     },
-    /// A record that belongs to an inode that is not there.
+    /// A record belongs to an inode that does not exist.
     Stray {
         /// The key, printable.
         key: String,
     },
-    /// A name in a directory of objects is not at its places, or something else is there.
+    /// A name in a directory of objects is missing at its places, or another name is there.
     Places {
-        /// In which directory.
+        /// The directory.
         dir: Ino,
-        /// Which name.
+        /// The name.
         name: Name,
     },
-    /// What counts for a quota is not what the inodes say.
+    /// The usage of a quota does not match the inodes.
     Usage {
         /// The directory with the quota.
         root: Ino,
-        /// Bytes that were found; the records say something else of them or of the inodes.
+        /// Bytes that were found; the records differ in bytes or inodes.
         bytes: u64,
         /// Inodes that were found.
         inodes: u64,
     },
-    /// Chunks that several files have are counted wrongly.
+    /// The record of shared chunks has a wrong number of files.
     Users {
-        /// Their name.
+        /// The name of the chunks.
         chunks: u64,
         /// Files that the record counts.
         users: u64,
         /// Files that were found.
         found: u64,
     },
-    /// The record of chunks that several files have is away: what is behind them is not read.
+    /// The record of shared chunks is missing: the chunks behind them cannot be read.
     Unknown {
-        /// Their name.
+        /// The name of the chunks.
         chunks: u64,
     },
 }
@@ -161,7 +161,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What a check has seen.
+/// Result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// Inodes.
@@ -170,14 +170,15 @@ pub struct CheckReport {
     pub entries: u64,
     /// Bytes of files, by their lengths.
     pub bytes: u64,
-    /// What is wrong, as far as there is room.
+    /// Findings, up to a limit.
     pub findings: Vec<Finding>,
-    /// How to put that right, as far as there is a safe way. Repairs change each other's findings: check
+    /// Repairs for the findings, if there is a safe one. A repair can change other findings: check
     /// again afterwards.
     pub repairs: Vec<Repair>,
     /// Findings that are not listed.
     pub more: u64,
-    /// What looked wrong and changed before it could be judged: check again when less is going on.
+    /// Inconsistencies that changed before they could be judged: check again when the volume is
+    /// less busy.
     pub unjudged: u64,
 }
 

@@ -11,25 +11,25 @@ use parking_lot::Mutex;
 use crate::error::Failed;
 use crate::view::opened;
 
-/// Numbers taken at a time: one transaction in so many new files; what a meta that ends has left is
-/// never used.
+/// Numbers taken at a time: one transaction for so many new files. Numbers left over when a meta
+/// ends are never used.
 const TAKEN: u64 = 4096;
-/// The first number: the root has 1, and small ones stay free for what may come.
+/// The first number: the root has 1, and small ones stay free for future use.
 const FIRST: u64 = 1024;
 
 /// The numbers that this process may give out.
 #[derive(Debug, Default)]
 pub(crate) struct Ids {
     left: Mutex<Range<u64>>,
-    /// Held by the one that takes more. When everybody took for himself, all but one conflicted, and
-    /// with hundreds at once the last of them paused for a second.
+    /// Held by the task that takes more. When every task took numbers for itself, all but one
+    /// conflicted, and with hundreds at once the last of them paused for a second.
     taking: tokio::sync::Mutex<()>,
-    /// All numbers below have been taken by somebody.
+    /// All numbers below have been taken by some process.
     taken: AtomicU64,
 }
 
 impl Ids {
-    /// A number that nobody else has or gets.
+    /// Returns a number that no other caller or process gets.
     pub(crate) async fn next(&self, store: &Store) -> Result<u64, Failed> {
         loop {
             if let Some(id) = self.left.lock().next() {
@@ -44,7 +44,7 @@ impl Ids {
         }
     }
 
-    /// Takes numbers for whoever asks for some.
+    /// Takes `count` numbers for a caller.
     pub(crate) async fn take(&self, store: &Store, count: u64) -> Result<Range<u64>, Failed> {
         let _taking = self.taking.lock().await;
         self.take_more(store, count).await
@@ -56,7 +56,7 @@ impl Ids {
         Ok(taken)
     }
 
-    /// Whether a number has been taken, so that it will not be given to anybody else.
+    /// Whether a number has been taken, so that no other process will get it.
     pub(crate) async fn is_taken(&self, store: &Store, id: u64) -> Result<bool, Failed> {
         if id >= self.taken.load(Ordering::Acquire) {
             let next = FIRST + given_out(store).await?;
@@ -89,7 +89,7 @@ async fn take(store: &Store, count: u64) -> Result<Range<u64>, Failed> {
     }
 }
 
-/// Numbers given out so far, at most.
+/// Returns an upper bound of the numbers given out so far.
 pub(crate) async fn given_out(store: &Store) -> Result<u64, Failed> {
     let found = store.begin().get(keys::IDS).await.map_err(|error: StoreError| error)?;
     Ok(match found {

@@ -1,8 +1,9 @@
-//! Locks on files. They are kept in one record per inode, and go with the session of their owner.
+//! Locks on files. Each inode has one record of its locks; a lock ends with the session of its
+//! owner.
 //!
-//! An operation never waits: a blocking lock is asked for again by the mount. Deadlocks between
-//! processes that wait for each other are not looked for, on purpose: it would take a record of who
-//! waits, written by each of them; fcntl(2) allows it to be left out.
+//! An operation never waits: the mount repeats the request for a blocking lock. Deadlocks between
+//! processes that wait for each other are not detected, on purpose: that would take a record of
+//! waiting processes, written by each of them. fcntl(2) allows leaving this out.
 
 use millpond_store::{KeyRange, RangeOptions};
 use millpond_types::meta::{
@@ -16,7 +17,7 @@ use crate::session;
 use crate::view::View;
 use crate::volume::Volume;
 
-/// Inodes whose locks one round releases.
+/// Inodes in one round of lock release.
 const RELEASED_MAX: usize = 1000;
 
 fn is_of(held: &HeldLock, session: u64, lock: &FileLock) -> bool {
@@ -27,7 +28,7 @@ const fn overlap(a: &FileLock, b: &FileLock) -> bool {
     a.start <= b.end && b.start <= a.end
 }
 
-/// The locks in the way of `lock`, as they lie.
+/// Returns the locks that conflict with `lock`, in stored order.
 fn in_the_way<'a>(
     held: &'a [HeldLock],
     session: u64,
@@ -43,8 +44,8 @@ fn in_the_way<'a>(
     })
 }
 
-/// Gives the owner this lock in place of what it has of these bytes: locks are cut and, where they
-/// touch and are alike, joined (fcntl(2)).
+/// Replaces the owner's locks on these bytes by this one: locks are cut and, where they touch and
+/// are alike, joined (fcntl(2)).
 fn apply(held: &mut Vec<HeldLock>, session: u64, lock: FileLock) {
     let mut new = lock;
     let mut kept = Vec::with_capacity(held.len() + 2);
@@ -73,7 +74,7 @@ fn apply(held: &mut Vec<HeldLock>, session: u64, lock: FileLock) {
     *held = kept;
 }
 
-/// The lock as it is kept: one of flock(2) is of the whole file.
+/// Returns the lock in stored form: one of flock(2) covers the whole file.
 fn whole(lock: FileLock) -> Result<FileLock, MetaError> {
     match lock.space {
         LockSpace::Flock => Ok(FileLock { start: 0, end: u64::MAX, ..lock }),
@@ -87,8 +88,8 @@ async fn of_inode(view: &View, ino: Ino) -> Result<LocksRecord, Failed> {
     Ok(view.read(&keys::locks(ino)).await?.unwrap_or_default())
 }
 
-/// The first lock in the way, of those whose session lives: a session's end ends its locks, their
-/// record follows.
+/// Returns the first conflicting lock with a living session. The end of a session ends its locks;
+/// their records are removed later.
 async fn obstacle(
     view: &View,
     held: &[HeldLock],
@@ -102,7 +103,8 @@ async fn obstacle(
     sessions.dedup();
     let names: Vec<Vec<u8>> = sessions.iter().map(|id| keys::session(*id)).collect();
     let wanted: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
-    // A session that has ended does not come back, and one that ends later is worth a refusal.
+    // A session that has ended does not come back. One that ends after this read still justifies a
+    // refusal.
     let records = view.txn.get_many_snapshot(&wanted).await?;
     let lives = |held: &&&HeldLock| {
         let place = sessions.binary_search(&held.session);
@@ -111,7 +113,7 @@ async fn obstacle(
     Ok(found.iter().find(lives).map(|held| **held))
 }
 
-/// Which lock is in the way of this one?
+/// Returns the lock that conflicts with this one, if any.
 pub(crate) async fn get(
     view: &View,
     session: u64,
@@ -124,14 +126,15 @@ pub(crate) async fn get(
     Ok(MetaReply::Lock(obstacle(view, &record.locks, session, &whole(lock)?).await?))
 }
 
-/// Sets, changes or removes a lock; refuses at once when another one is in the way.
+/// Sets, changes or removes a lock; refuses at once when another one conflicts.
 pub(crate) async fn set(
     view: &View,
     session: u64,
     (ino, lock): (Ino, FileLock),
 ) -> Result<MetaReply, Failed> {
     let lock = whole(lock)?;
-    // The session's end must see this lock, or this must see the end.
+    // Read with a conflict: either the session's end sees this lock, or this transaction sees the
+    // end.
     if view.txn.get(&keys::session(session)).await?.is_none() {
         return Err(MetaError::Stale.into());
     }
@@ -139,7 +142,7 @@ pub(crate) async fn set(
     if obstacle(view, &record.locks, session, &lock).await?.is_some() {
         return Err(MetaError::Again.into());
     }
-    // What is in the way all the same is of sessions that have ended.
+    // Conflicting locks that are left belong to sessions that have ended.
     let ended: Vec<HeldLock> = in_the_way(&record.locks, session, &lock).copied().collect();
     record.locks.retain(|held| !ended.contains(held));
     let before = record.locks.iter().any(|held| held.session == session);
@@ -182,7 +185,8 @@ async fn release(volume: &Volume, session: u64, ino: Ino) -> Result<(), Failed> 
         .await
 }
 
-/// Removes all locks of a session that has ended. When this is cut short, a round of collection goes on.
+/// Removes all locks of a session that has ended. If this is interrupted, a round of collection
+/// continues it.
 pub(crate) async fn release_all(volume: &Volume, session: u64) -> Result<(), Failed> {
     let options = RangeOptions { snapshot: true, ..RangeOptions::default() };
     let mut more = Some(KeyRange::prefix(&keys::locked_by(session)));
@@ -202,7 +206,7 @@ pub(crate) async fn release_ended(volume: &Volume) -> Result<(), Failed> {
     let options = RangeOptions { snapshot: true, ..RangeOptions::limit(RELEASED_MAX) };
     let all = KeyRange::prefix(keys::LOCKED);
     let range = volume.unreleased.lock().take().unwrap_or(all);
-    // Locks first, sessions then: who has a lock had a session before.
+    // Reads locks before sessions: the owner of a lock had a session before.
     let page = volume.store.begin().range(&range, options).await?;
     *volume.unreleased.lock() = page.rest;
     if page.entries.is_empty() {
@@ -227,7 +231,7 @@ mod tests {
     const BYTES: usize = 24;
     const OWNERS: usize = 3;
 
-    /// Who may do what with each byte: the kind of lock that each owner has on it.
+    /// The kind of lock that each owner has on each byte.
     type Model = [[Option<LockKind>; BYTES]; OWNERS];
 
     fn lock() -> impl Strategy<Value = (u64, FileLock)> {
@@ -235,7 +239,7 @@ mod tests {
         let range = (0..BYTES as u64, 0..BYTES as u64);
         (0..OWNERS as u64, prop::sample::select(kinds.to_vec()), range).prop_map(
             |(owner, kind, (a, b))| {
-                // The last of them stands for all that are behind.
+                // The last byte stands for all later ones.
                 let last = a.max(b);
                 let end = if last == BYTES as u64 - 1 { u64::MAX } else { last };
                 let (space, pid) = (LockSpace::Posix, 1);
@@ -249,7 +253,7 @@ mod tests {
         start..usize::try_from(lock.end.saturating_add(1)).unwrap().min(BYTES)
     }
 
-    /// Every byte as the locks say it.
+    /// Expands locks to bytes.
     fn told(held: &[HeldLock]) -> Model {
         let mut model = Model::default();
         for held in held {

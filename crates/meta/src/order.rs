@@ -1,8 +1,8 @@
-//! Whether what is kept of objects belongs to what is there: the part of a check that looks at places and parts of
+//! Checks records of objects against their owners: the part of a check for places and parts of
 //! uploads.
 //!
-//! Entries and places of a directory are read in two orders. So the sums of both are compared first; only where they
-//! differ, each name is looked at with its places, at one moment.
+//! Entries and places of a directory are read in two orders. So the check first compares the sums
+//! of both; only if they differ, it reads each name with its places, at one moment.
 
 use std::collections::BTreeSet;
 
@@ -19,10 +19,11 @@ use crate::finding::Finding;
 use crate::records::{Records, is_unreadable};
 use crate::view::places_in;
 
-/// Entries of queues and states that are looked at, at one moment.
+/// Entries of queues and states that are read at one moment.
 const PAIRS_AT_ONCE: usize = 100;
 
-/// The key of a record that has to be there with one: the state of an entry of a queue, or the entry of a state. With its own.
+/// Returns the key of a record and that of its counterpart: for an entry of a queue its state, for
+/// a state its entry.
 fn counterpart(key: &[u8], value: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let other = if let Some((bucket, _)) = keys::split_queued(key) {
         let entry = QueueRecord::open(value).ok().filter(|entry| entry.file == Ino(0))?;
@@ -63,7 +64,7 @@ impl<R: Records> Walk<'_, R> {
         Ok(())
     }
 
-    /// Looks whether uploads in the order of keys are there.
+    /// Checks that uploads in the order of keys exist.
     pub(crate) async fn check_uploads(&mut self) -> Result<(), VolumeError> {
         let mut more = Some(KeyRange::prefix(keys::UPLOADS_BY_KEY));
         while let Some(range) = more {
@@ -77,7 +78,7 @@ impl<R: Records> Walk<'_, R> {
         Ok(())
     }
 
-    /// Buckets that something backs. What backs one that is gone is a stray record.
+    /// Lists the buckets with a backend. The backend record of a missing bucket is stray.
     async fn check_backings(&mut self) -> Result<BTreeSet<Ino>, VolumeError> {
         let mut all = BTreeSet::new();
         let mut more = Some(KeyRange::prefix(keys::BACKINGS));
@@ -93,8 +94,8 @@ impl<R: Records> Walk<'_, R> {
         Ok(all)
     }
 
-    /// Looks whether every entry of a queue has the state of its key, and every state its entry; and all of them a bucket
-    /// that something backs.
+    /// Checks that every entry of a queue has the state of its key, every state its entry, and all
+    /// of them a bucket with a backend.
     pub(crate) async fn check_queues(&mut self) -> Result<(), VolumeError> {
         let backed = self.check_backings().await?;
         for prefix in [keys::QUEUES, keys::STATES] {
@@ -122,7 +123,7 @@ impl<R: Records> Walk<'_, R> {
         Ok(())
     }
 
-    /// Records that do not agree with their counterparts, at one moment, are stray ones.
+    /// Reports records without a matching counterpart at one moment as stray.
     async fn confirm_pairs(&mut self, pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<(), VolumeError> {
         let wanted = pairs.iter().flat_map(|(key, other)| [key.clone(), other.clone()]).collect();
         let found = self.records.at_once(wanted).await?;
@@ -142,7 +143,7 @@ impl<R: Records> Walk<'_, R> {
         Ok(())
     }
 
-    /// A record without any of those that it belongs to, at one moment, is a stray one.
+    /// Reports a record as stray if none of its owners exists, at one moment.
     async fn confirm_without(
         &mut self,
         key: Vec<u8>,
@@ -187,7 +188,8 @@ impl<R: Records> Walk<'_, R> {
                     let owners = vec![keys::upload(bucket, id), keys::ended(bucket, id)];
                     self.confirm_without(key.clone(), owners).await?;
                 }
-                // That of the whole is the upload's, or an object's by now.
+                // The file of a placed part is the whole, which belongs to the upload or is an
+                // object by now.
                 if part.place.is_some() || !self.numbers.contains(&part.ino.0) {
                     continue;
                 }
@@ -200,7 +202,7 @@ impl<R: Records> Walk<'_, R> {
         Ok(())
     }
 
-    /// Judges whether the places of a directory of the batch are those of its entries.
+    /// Checks whether the places of a directory of the batch are those of its entries.
     pub(crate) async fn judge_order(&mut self, place: usize) -> Result<(), VolumeError> {
         let seen = &self.batch[place];
         if seen.is_in_order() {
@@ -229,7 +231,7 @@ impl<R: Records> Walk<'_, R> {
         Ok(())
     }
 
-    /// Looks at a name and all places that it may have, at one moment.
+    /// Reads a name and all places that it may have, at one moment.
     async fn is_well_placed(&self, dir: Ino, name: &Name) -> Result<bool, VolumeError> {
         let all: BTreeSet<Vec<u8>> =
             [true, false].iter().flat_map(|is_dir| places(name, *is_dir)).collect();

@@ -1,4 +1,4 @@
-//! Who may do what: the rules of POSIX without access control lists. Pure.
+//! Permissions: the rules of POSIX without access control lists. Pure.
 
 use millpond_types::meta::{Attr, Caller, FileKind, MetaError, SetAttr, SetTime};
 
@@ -10,17 +10,17 @@ pub(crate) const WRITE: u16 = 2;
 pub(crate) const READ: u16 = 4;
 
 const SET_UID: u16 = 0o4000;
-/// Runs with the rights of its group; of a directory, gives its group.
+/// Runs with the rights of its group; a directory passes its group on.
 pub(crate) const SET_GID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
 const STICKY: u16 = 0o1000;
 
-/// Whether nobody asks: root, or somebody whom a kernel has let through.
+/// Whether no check is needed: the caller is root, or a kernel has checked it.
 const fn is_free(caller: &Caller) -> bool {
     caller.checked || caller.uid == 0
 }
 
-/// Whether the caller has all of `wanted`.
+/// Checks that the caller has all of `wanted`.
 ///
 /// # Errors
 /// `Access`.
@@ -28,7 +28,7 @@ pub(crate) fn access(caller: &Caller, attr: &Attr, wanted: u16) -> Result<(), Me
     caller.access(attr, wanted)
 }
 
-/// Whether the caller may change the entries of a directory.
+/// Checks that the caller may change the entries of a directory.
 ///
 /// # Errors
 /// `Access`.
@@ -36,7 +36,7 @@ pub(crate) fn change_entries(caller: &Caller, dir: &Attr) -> Result<(), MetaErro
     access(caller, dir, WRITE | EXECUTE)
 }
 
-/// Whether the caller may take a name away from `inode` in `dir`.
+/// Checks that the caller may remove a name of `inode` from `dir`.
 ///
 /// # Errors
 /// `Access`; `NotPermitted` in a sticky directory.
@@ -49,7 +49,7 @@ pub(crate) fn remove(caller: &Caller, dir: &Attr, inode: &Attr) -> Result<(), Me
     Err(MetaError::NotPermitted)
 }
 
-/// Whether the caller may make what is of this kind: devices are root's (mknod(2)).
+/// Checks that the caller may make an inode of this kind: only root makes devices (mknod(2)).
 ///
 /// # Errors
 /// `NotPermitted`.
@@ -62,9 +62,10 @@ pub(crate) const fn make(caller: &Caller, kind: FileKind) -> Result<(), MetaErro
     }
 }
 
-/// Whether the caller may set these attributes, and what becomes of them: a group that the caller is
-/// not in takes the set-group-id bit away, and another owner, group or length both set-id bits
-/// (chown(2)). A kernel that has checked the caller says such things itself.
+/// Checks that the caller may set these attributes, and returns them with their side effects: a
+/// group that the caller is not in clears the set-group-id bit, and another owner, group or length
+/// clears both set-id bits (chown(2)). A kernel that has checked the caller sends these side
+/// effects itself.
 ///
 /// # Errors
 /// `NotPermitted`, `Access`.
@@ -106,19 +107,21 @@ pub(crate) fn set_attr(caller: &Caller, attr: &Attr, set: SetAttr) -> Result<Set
     Ok(set)
 }
 
-/// Whether an access control list that the caller sets takes the set-group-id bit away, as a mode
-/// that the caller sets does.
+/// Whether an access control list that the caller sets clears the set-group-id bit, as a mode that
+/// the caller sets does.
 pub(crate) fn drops_set_gid(caller: &Caller, attr: &Attr) -> bool {
     !is_free(caller) && !caller.is_in_group(attr.gid)
 }
 
-/// Without the group's execute bit, the set-group-id bit means mandatory locking, and stays.
+/// Clears the set-id bits. Without the group's execute bit, the set-group-id bit means mandatory
+/// locking, and stays.
 const fn without_set_ids(mode: u16) -> u16 {
     if mode & GROUP_EXECUTE == 0 { mode & !SET_UID } else { mode & !(SET_UID | SET_GID) }
 }
 
-/// Group and mode of what the caller makes in `dir`: a directory with the set-group-id bit gives its
-/// group, and directories in it the bit. Nobody makes a program for a group of others.
+/// Returns group and mode of a new inode in `dir`: a directory with the set-group-id bit passes on
+/// its group, and to directories also the bit. A caller cannot make a program for a group that it
+/// is not in.
 pub(crate) fn inherit(caller: &Caller, dir: &Attr, is_dir: bool, mode: u16) -> (u32, u16) {
     if dir.mode & SET_GID == 0 {
         return (caller.gid, mode);
@@ -176,7 +179,7 @@ mod tests {
         assert_eq!(access(&caller(11, 1, &[5, 20]), &dir, READ), Ok(()));
         assert_eq!(access(&caller(11, 20, &[]), &dir, WRITE), Err(MetaError::Access));
         assert_eq!(access(&caller(11, 1, &[]), &dir, READ), Err(MetaError::Access));
-        // The owner is judged as owner even where others may more.
+        // The owner class decides for the owner even where others have more rights.
         assert!(access(&caller(10, 20, &[]), &attr(0o077, 10, 20), READ).is_err());
         assert_eq!(access(&caller(0, 0, &[]), &attr(0, 10, 20), READ | WRITE), Ok(()));
         let file = Attr { kind: FileKind::Regular, ..attr(0o600, 10, 20) };

@@ -1,13 +1,14 @@
 //! Quotas of directories.
 //!
-//! An inode names the directory whose quota it counts for: the nearest one above it. It gets it from
-//! its parent when it is made; so a directory gets a quota only while it is empty, and what has a name
-//! in two places, or something below it, does not move from one quota to another.
+//! An inode records the directory with the quota that it counts for: the nearest one above it. It
+//! inherits this from its parent when it is made. So a directory gets a quota only while it is
+//! empty, and an inode that has two names, or entries below it, does not move from one quota to
+//! another.
 //!
-//! What counts for a quota is kept in parts, each for the inodes of some hashes, so that changes of
+//! The usage of a quota is kept in parts, each for the inodes of some hashes, so that changes of
 //! different files hardly ever conflict. A limit is compared with the sum of the parts without a
-//! conflict: operations at the same moment can pass it together by what they add, and the next one
-//! is refused. The sum itself is exact.
+//! conflict: concurrent operations can together exceed it by the amounts that they add, and the
+//! next one is refused. The sum itself is exact.
 
 use millpond_store::{KeyRange, RangeOptions};
 use millpond_types::meta::{
@@ -20,10 +21,10 @@ use crate::error::Failed;
 use crate::view::{View, opened};
 use crate::volume::Volume;
 
-/// What an inode without a quota counts for.
+/// The quota of an inode without one.
 pub(crate) const NONE: Ino = Ino(0);
 
-/// More or less of something.
+/// A change of usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Charge {
     pub(crate) bytes: i64,
@@ -31,7 +32,7 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// An inode, with all its bytes.
+    /// The charge of an inode, with all its bytes.
     pub(crate) fn of(record: &InodeRecord) -> Self {
         Self { bytes: signed(record.attr.size), inodes: 1 }
     }
@@ -40,24 +41,24 @@ impl Charge {
         Self { bytes: -self.bytes, inodes: -self.inodes }
     }
 
-    /// Whether it adds something that is limited.
+    /// Whether it adds to a limited amount.
     const fn may_break(self, limits: &QuotaLimits) -> bool {
         self.bytes > 0 && limits.bytes > 0 || self.inodes > 0 && limits.inodes > 0
     }
 
-    /// Whether what it adds is more than may be; `sum` is what counts with it.
+    /// Whether it exceeds a limit by its addition; `sum` is the usage including it.
     fn breaks(self, limits: &QuotaLimits, sum: &UsageRecord) -> bool {
         let over = |adds: i64, sum: u64, limit: u64| adds > 0 && limit > 0 && sum > limit;
         over(self.bytes, sum.bytes, limits.bytes) || over(self.inodes, sum.inodes, limits.inodes)
     }
 
-    /// Other bytes of the same inode.
+    /// The charge of a new length of the same inode.
     pub(crate) fn resize(old: u64, new: u64) -> Self {
         Self { bytes: signed(new) - signed(old), inodes: 0 }
     }
 }
 
-/// Lengths are below 2^48.
+/// Converts a length; lengths are below 2^48.
 fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
@@ -67,17 +68,18 @@ fn is_root(record: &InodeRecord) -> bool {
     record.quota == record.attr.ino
 }
 
-/// Whether an inode may get a name in `dir`.
+/// Checks that an inode may get a name in `dir`.
 ///
 /// # Errors
-/// `CrossDevice` when another quota counts there and it has names, or something in it, that stay.
+/// `CrossDevice` when another quota applies there, and other names of the inode or entries in it
+/// would stay behind.
 pub(crate) fn may_move(record: &InodeRecord, dir: &InodeRecord) -> Result<(), MetaError> {
     let stays = record.quota == dir.quota || is_root(record);
     let moves = !record.attr.is_dir() && record.attr.nlink == 1;
     if stays || moves { Ok(()) } else { Err(MetaError::CrossDevice) }
 }
 
-/// Lets an inode count for the quota of the directory that it moves to.
+/// Charges an inode to the quota of the directory that it moves to.
 pub(crate) async fn moved(
     view: &View,
     record: &mut InodeRecord,
@@ -94,10 +96,10 @@ pub(crate) async fn moved(
 }
 
 impl View {
-    /// Counts something of inode `ino` for a quota.
+    /// Charges a change of inode `ino` to a quota.
     ///
     /// # Errors
-    /// `Quota` when it becomes more than the limits.
+    /// `Quota` when it exceeds the limits.
     pub(crate) async fn charge(&self, root: Ino, ino: Ino, charge: Charge) -> Result<(), Failed> {
         if root == NONE || charge == Charge::default() {
             return Ok(());
@@ -113,7 +115,8 @@ impl View {
         let quota = keys::quota(root);
         let is_empty = new.bytes == 0 && new.inodes == 0;
         let found = if is_empty {
-            // Whoever forgets the quota meanwhile leaves this part or removes it.
+            // Read with a conflict: a transaction that forgets the quota at the same time either
+            // leaves this part or removes it.
             self.txn.get(&quota).await?
         } else {
             self.txn.get_snapshot(&quota).await?
@@ -132,7 +135,7 @@ impl View {
         Ok(())
     }
 
-    /// Whether something may be counted for a quota. Counts nothing.
+    /// Whether a charge fits into a quota. Counts nothing.
     pub(crate) async fn has_room(&self, root: Ino, charge: Charge) -> Result<bool, Failed> {
         if root == NONE {
             return Ok(true);
@@ -149,7 +152,7 @@ impl View {
         Ok(!charge.breaks(&limits, &sum))
     }
 
-    /// What counts for a quota, this transaction's changes included.
+    /// Returns the usage of a quota, including this transaction's changes.
     async fn quota_usage(&self, root: Ino) -> Result<UsageRecord, Failed> {
         let options = RangeOptions { snapshot: true, ..RangeOptions::limit(USAGE_SHARDS.into()) };
         let all = KeyRange::prefix(&keys::usages(root));
@@ -162,7 +165,7 @@ impl View {
         Ok(sum)
     }
 
-    /// The quota that an inode counts for.
+    /// Returns the quota that an inode counts for.
     async fn quota(&self, ino: Ino) -> Result<Option<Quota>, Failed> {
         let root = self.inode(ino).await?.quota;
         if root == NONE {
@@ -175,7 +178,7 @@ impl View {
     }
 }
 
-/// Sets the limits of a directory; an empty one without a quota of its own gets one.
+/// Sets the limits of a directory; an empty one without a quota gets one.
 pub(crate) async fn set(
     view: &View,
     caller: &Caller,
@@ -199,13 +202,13 @@ pub(crate) async fn set(
     Ok(MetaReply::Done)
 }
 
-/// The quota that an inode counts for; `NoData` when there is none.
+/// Returns the quota that an inode counts for; `NoData` when there is none.
 pub(crate) async fn get(view: &View, ino: Ino) -> Result<MetaReply, Failed> {
     let found = view.quota(ino).await?;
     found.map(MetaReply::Quota).ok_or(Failed::Refused(MetaError::NoData))
 }
 
-/// What `statfs` tells at a directory, of a volume with so much room.
+/// Returns the result of `statfs` at a directory, for a volume with usage `volume`.
 pub(crate) async fn usage(view: &View, dir: Ino, volume: Usage) -> Result<MetaReply, Failed> {
     let Some(quota) = view.quota(dir).await? else { return Ok(MetaReply::Usage(volume)) };
     let mut usage = Usage { inodes: quota.inodes, ..volume };
@@ -216,13 +219,15 @@ pub(crate) async fn usage(view: &View, dir: Ino, volume: Usage) -> Result<MetaRe
     Ok(MetaReply::Usage(usage))
 }
 
-/// Forgets the quota of a directory that is gone; orphans that still count for it follow by themselves.
+/// Forgets the quota of a directory that is gone; parts of orphans that still count for it go with
+/// them.
 pub(crate) async fn forget(volume: &Volume, root: Ino) -> Result<(), Failed> {
     volume
         .store
         .transact(|txn| async move {
             txn.delete(&keys::quota(root))?;
-            // With conflicts: what becomes zero from now on goes by itself, what is so must go here.
+            // Read with conflicts: a part that becomes zero later is removed then, one that is zero
+            // now must be removed here.
             let all = KeyRange::prefix(&keys::usages(root));
             for (key, bytes) in txn.range_all(&all, RangeOptions::default()).await? {
                 let part: UsageRecord = opened(&key, &bytes)?;

@@ -1,4 +1,4 @@
-//! Records as they lie in the store: what a check reads, in this process or by way of a meta.
+//! Raw records of the store, as a check reads them, in this process or through a meta.
 
 use std::future::Future;
 
@@ -15,26 +15,26 @@ use millpond_types::wire::Record;
 
 use crate::error::{Failed, VolumeError};
 
-/// Bytes of records that one answer has, about: with its last record it stays below what a message may
-/// have.
+/// Bytes of records in one answer, about: with its last record it stays below the limit of a
+/// message.
 const ANSWER_BYTES: usize = 2 << 20;
 
-/// Where a check reads the records of a volume.
+/// Source of the records of a volume for a check.
 pub trait Records: Sync {
-    /// Some records of a range, of one moment; without values they come empty.
+    /// Reads some records of a range, at one moment; without `values` they have empty values.
     ///
     /// # Errors
-    /// [`VolumeError`] when nobody answers.
+    /// [`VolumeError`] when the store or the meta does not answer.
     fn page(
         &self,
         range: KeyRange,
         values: bool,
     ) -> impl Future<Output = Result<Page, VolumeError>> + Send;
 
-    /// Records of one moment: [`RECORDS_AT_ONCE_MAX`] at most.
+    /// Reads records at one moment: [`RECORDS_AT_ONCE_MAX`] at most.
     ///
     /// # Errors
-    /// [`VolumeError`] when nobody answers.
+    /// [`VolumeError`] when the store or the meta does not answer.
     fn at_once(
         &self,
         keys: Vec<Vec<u8>>,
@@ -53,12 +53,12 @@ impl Records for Store {
     }
 }
 
-/// Only root sees everything.
+/// Refuses callers other than root: records show everything.
 fn must_be_root(caller: &Caller) -> Result<(), MetaError> {
     if caller.uid == 0 { Ok(()) } else { Err(MetaError::NotPermitted) }
 }
 
-/// A page of records of this volume, no larger than an answer may be.
+/// Reads a page of records of this volume, limited to the size of an answer.
 pub(crate) async fn page(
     store: &Store,
     caller: &Caller,
@@ -85,7 +85,7 @@ pub(crate) async fn page(
     Ok(MetaReply::Records(page))
 }
 
-/// Records of this volume at one moment.
+/// Reads records of this volume at one moment.
 pub(crate) async fn at_once(
     store: &Store,
     caller: &Caller,
@@ -107,7 +107,7 @@ fn is_upload(prefix: &[u8], key: &[u8]) -> bool {
     key.len() == prefix.len() + 16 && keys::split_upload(prefix, key).is_some()
 }
 
-/// Whether a record of the namespace cannot be read, or its key is none of ours.
+/// Whether a record of the namespace cannot be read, or its key is invalid.
 pub(crate) fn is_unreadable(key: &[u8], value: &[u8]) -> bool {
     let numbered = |prefix| keys::number(prefix, key).is_some();
     if [keys::IDS, keys::VOLUME, keys::BY].contains(&key) {

@@ -1,4 +1,4 @@
-//! Renaming: one transaction, whatever it replaces.
+//! Renaming in one transaction, including the replaced inode.
 
 use millpond_types::meta::{
     Attr, Caller, EntryRecord, FileKind, Ino, InodeRecord, Layout, MetaError, MetaReply, Name,
@@ -12,11 +12,11 @@ use crate::permit;
 use crate::quota::{self, Charge};
 use crate::view::View;
 
-/// Directories between a directory and the root at most: deeper trees can be made one by one, but a
-/// transaction reads them all.
+/// Limit of directories between a directory and the root: deeper trees can be made one by one, but
+/// a transaction reads them all.
 const DEPTH_MAX: usize = 100;
 
-/// The two directories of a rename; one, when they are the same.
+/// The two directories of a rename, or the only one.
 struct Dirs {
     old: InodeRecord,
     new: Option<InodeRecord>,
@@ -24,12 +24,12 @@ struct Dirs {
 }
 
 impl Dirs {
-    /// The one that the name goes to.
+    /// The directory of the new name.
     fn target(&self) -> &InodeRecord {
         self.new.as_ref().unwrap_or(&self.old)
     }
 
-    /// Directories in the old one, and in the new one, become more or fewer.
+    /// Adds to the numbers of subdirectories of the old and the new directory.
     fn count(&mut self, old: i32, new: i32) {
         let mut add = |record: &mut InodeRecord, by: i32| {
             self.changed |= by != 0;
@@ -94,7 +94,7 @@ pub(crate) async fn rename(
         }
         permit::remove(caller, &dirs.target().attr, &there.record.attr)?;
         if there.entry.ino == source.entry.ino {
-            // Two names of one inode, or one name: nothing is to be done (rename(2)).
+            // Two names of one inode, or one name: nothing is done (rename(2)).
             return Ok(MetaReply::Renamed(None));
         }
     }
@@ -110,7 +110,7 @@ pub(crate) async fn rename(
         (None, true) => Err(MetaError::NotFound.into()),
         (Some(there), true) => {
             if dirs.new.is_some() && there.record.attr.is_dir() {
-                // Of this one too.
+                // The `..` of this one changes too.
                 permit::access(caller, &there.record.attr, permit::WRITE)?;
                 must_not_lie_in(view, &dirs.old, there.entry.ino).await?;
             }
@@ -129,7 +129,7 @@ pub(crate) async fn rename(
     }
 }
 
-/// What stays under a name that is about to go, as overlays have it.
+/// Makes the whiteout that stays under the old name, as overlays expect it.
 async fn make_whiteout(
     view: &View,
     caller: &Caller,
@@ -146,7 +146,8 @@ async fn make_whiteout(
     Ok(EntryRecord { ino: record.attr.ino, kind })
 }
 
-/// Refuses to move what would be a bucket no more while it is backed: nobody would look for what waits for its backend.
+/// Refuses to move a backed bucket out of the root: it would no longer be a bucket, and nothing
+/// would persist its queue.
 fn may_leave(record: &InodeRecord, target: &InodeRecord) -> Result<(), Failed> {
     if record.marks.backed && target.attr.ino != Ino::ROOT {
         return Err(MetaError::Busy.into());
@@ -154,7 +155,7 @@ fn may_leave(record: &InodeRecord, target: &InodeRecord) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Refuses a directory that lies in the one that is moved, or is it.
+/// Refuses a directory that is inside the moved one, or is it.
 async fn must_not_lie_in(view: &View, dir: &InodeRecord, moved: Ino) -> Result<(), Failed> {
     let mut at = dir.attr.ino;
     let mut parent = dir.attr.parent;
@@ -171,7 +172,7 @@ async fn must_not_lie_in(view: &View, dir: &InodeRecord, moved: Ino) -> Result<(
     Err(MetaError::NotSupported.into())
 }
 
-/// Lets an inode be in this directory from now on.
+/// Moves an inode into this directory.
 pub(crate) async fn moved(
     view: &View,
     record: &mut InodeRecord,

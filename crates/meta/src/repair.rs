@@ -1,5 +1,5 @@
-//! Puts right what a check has found: each repair is one transaction, looks first whether everything is
-//! still as it was found, and loses nothing that could be read.
+//! Repairs findings of a check: each repair is one transaction. It first checks that the records
+//! are still as they were found, and loses no readable data.
 
 use millpond_store::{KeyRange, RangeOptions};
 use millpond_types::meta::object::PartRecord;
@@ -15,9 +15,9 @@ use crate::quota;
 use crate::records::is_unreadable;
 use crate::view::View;
 
-/// Where inodes without names get one.
+/// The directory in which inodes without names get one.
 const LOST_FOUND: &[u8] = b"lost+found";
-/// Directories of a ring at most: a transaction reads them all.
+/// Limit of directories in a ring: a transaction reads them all.
 const RING_MAX: usize = 100;
 
 /// Makes the root directory.
@@ -35,7 +35,7 @@ pub(crate) fn make_root(view: &View) -> Result<(), Failed> {
     view.touch(Ino::ROOT)
 }
 
-/// A directory of root in the root directory.
+/// Attributes of a directory of root in the root directory.
 pub(crate) fn new_dir(view: &View, ino: Ino, mode: u16) -> Attr {
     let now = view.now;
     Attr {
@@ -62,7 +62,7 @@ pub(crate) fn new_dir(view: &View, ino: Ino, mode: u16) -> Attr {
     }
 }
 
-/// Puts something right; `id` is the number of a directory that may have to be made.
+/// Executes a repair; `id` is the number of a directory that it may have to make.
 pub(crate) async fn repair(
     view: &View,
     caller: &Caller,
@@ -114,7 +114,7 @@ pub(crate) async fn repair(
     Ok(MetaReply::Repaired(done))
 }
 
-/// The inode, if it is as it was seen.
+/// Reads the inode, if it still has the version that was seen.
 async fn seen(view: &View, ino: Ino, version: u64) -> Result<Option<InodeRecord>, Failed> {
     let found: Option<InodeRecord> = view.read(&keys::inode(ino)).await?;
     Ok(found.filter(|record| record.attr.version == version))
@@ -141,7 +141,7 @@ async fn root(view: &View) -> Result<bool, Failed> {
     Ok(true)
 }
 
-/// Puts a record that cannot be read where nobody looks for it.
+/// Moves an unreadable record to a key that no operation reads.
 async fn aside(view: &View, key: &[u8]) -> Result<bool, Failed> {
     if !key.starts_with(keys::PREFIX) || key.starts_with(keys::ASIDE) {
         return Err(MetaError::Invalid.into());
@@ -156,7 +156,8 @@ async fn aside(view: &View, key: &[u8]) -> Result<bool, Failed> {
     Ok(true)
 }
 
-/// The directory has one name more or less: whoever has counted them counts again.
+/// Changes the version of a directory that got or lost a name: checks that are counting its names
+/// count again.
 async fn renamed_in(view: &View, dir: Ino) -> Result<(), Failed> {
     if let Some(mut record) = view.read::<InodeRecord>(&keys::inode(dir)).await? {
         view.put_inode(&mut record)?;
@@ -167,7 +168,7 @@ async fn renamed_in(view: &View, dir: Ino) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Removes an entry of a directory that may not be there.
+/// Removes an entry of a directory that may be missing.
 fn delete_entry(
     view: &View,
     above: Option<&InodeRecord>,
@@ -220,14 +221,14 @@ async fn extra_name(
     }
     let above: Option<InodeRecord> = view.read(&keys::inode(dir)).await?;
     delete_entry(view, above.as_ref(), (dir, name), entry.kind)?;
-    // Its own version stays: its other names go by it too.
+    // The inode's own version stays: repairs of its other names depend on it.
     if dir != ino {
         renamed_in(view, dir).await?;
     }
     Ok(true)
 }
 
-/// Gives an inode a name in `/lost+found`, which is made if there is none.
+/// Gives an inode a name in `/lost+found`, which is made if it is missing.
 async fn take_in(view: &View, mut record: InodeRecord, nlink: u32, id: u64) -> Result<(), Failed> {
     let mut dir = lost_found(view, id).await?;
     let ino = record.attr.ino;
@@ -296,7 +297,7 @@ async fn ring(view: &View, ino: Ino, id: u64) -> Result<bool, Failed> {
     Ok(true)
 }
 
-/// A name in `dir` that leads to `ino`.
+/// Finds a name in `dir` that leads to `ino`.
 async fn name_of(view: &View, dir: Ino, ino: Ino) -> Result<Option<Name>, Failed> {
     let mut more = Some(KeyRange::prefix(&keys::entries(dir)));
     while let Some(range) = more {
@@ -355,7 +356,7 @@ async fn stray(view: &View, key: &[u8]) -> Result<bool, Failed> {
     let owner = owner.ok_or(MetaError::Invalid)?;
     let is_there = view.txn.get(key).await?.is_some();
     let inode: Option<InodeRecord> = view.read(&keys::inode(Ino(owner))).await?;
-    // Bytes in the store are nobody's, too, when those of the file lie in chunks.
+    // Bytes in the store are also stray when those of the file lie in chunks.
     let is_content = keys::number(keys::CONTENTS, key).is_some();
     let belongs = |record: &InodeRecord| !is_content || record.attr.is_stored();
     if !is_there || inode.as_ref().is_some_and(belongs) {

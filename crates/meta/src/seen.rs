@@ -1,4 +1,4 @@
-//! What a check has seen of one inode, and what is wrong with it.
+//! Observations of a check about one inode, and their judgement.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -7,7 +7,7 @@ use millpond_types::meta::{EntryRecord, FileKind, Ino, InodeRecord, Name, Repair
 
 use crate::finding::Finding;
 
-/// An inode of a batch, and what was found to lead to it.
+/// An inode of a batch, with the names and records that were found for it.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each was seen by itself")]
 pub(crate) struct Seen {
@@ -16,7 +16,7 @@ pub(crate) struct Seen {
     pub(crate) is_orphan: bool,
     /// It is a part of an upload.
     pub(crate) is_part: bool,
-    /// The directory in whose trash it is; 0 for none.
+    /// The directory with the trash that it is in; 0 for none.
     pub(crate) trash: Ino,
     pub(crate) version: u64,
     nlink: u32,
@@ -24,18 +24,18 @@ pub(crate) struct Seen {
     pub(crate) dirs: u32,
     xattrs: u16,
     pub(crate) xattrs_found: u16,
-    /// Whether bytes of it may lie in the store, and whether some do.
+    /// Whether its bytes may lie in the store, and whether some do.
     pub(crate) content: (bool, bool),
     pub(crate) parent: Ino,
     /// It is a directory of objects.
     is_of_objects: bool,
-    /// The sum of the places that its entries should have, less that of those that there are.
+    /// The sum of the places that its entries should have, minus the sum of the existing places.
     places: u64,
-    /// A name was found where it says that it lies.
+    /// A name was found in the directory that it records as parent.
     is_placed: bool,
 }
 
-/// Stands for what is at a place; sums of such numbers do not depend on any order.
+/// Hashes an entry at a place; sums of these hashes do not depend on the order.
 fn sum(place: &[u8], entry: EntryRecord) -> u64 {
     let mut hasher = DefaultHasher::new();
     (place, entry.ino, entry.kind).hash(&mut hasher);
@@ -61,12 +61,13 @@ impl Seen {
             parent: attr.parent,
             is_of_objects: record.marks.objects,
             places: 0,
-            // The root is in itself, and no name says so.
+            // The root is its own parent, without a name.
             is_placed: attr.ino == Ino::ROOT && attr.parent == Ino::ROOT,
         }
     }
 
-    /// A name in `dir` leads to it; whether that is one too many, of a directory.
+    /// Counts a name in `dir` that leads to it. Returns whether this is one too many for a
+    /// directory.
     pub(crate) fn named_in(&mut self, dir: Ino) -> bool {
         self.names += 1;
         if self.kind != FileKind::Directory {
@@ -77,7 +78,7 @@ impl Seen {
         !is_first
     }
 
-    /// It has this entry.
+    /// Counts an entry in it.
     pub(crate) fn has(&mut self, name: &Name, entry: EntryRecord) {
         self.dirs += u32::from(entry.kind == FileKind::Directory);
         if self.is_of_objects {
@@ -87,7 +88,7 @@ impl Seen {
         }
     }
 
-    /// It has this at a place.
+    /// Counts an entry at a place.
     pub(crate) fn has_at(&mut self, place: &[u8], entry: EntryRecord) {
         self.places = self.places.wrapping_sub(sum(place, entry));
     }
@@ -97,13 +98,13 @@ impl Seen {
         self.places == 0
     }
 
-    /// Whether names are to lead to it.
+    /// Whether names should lead to it.
     pub(crate) const fn has_place(&self) -> bool {
         !self.is_orphan && !self.is_part && self.trash.0 == 0
     }
 
-    /// What is wrong with it, if nothing has changed, and how it is put right. `extra` are its names, of a
-    /// directory, that are not where it says.
+    /// Returns the inconsistency, if nothing has changed, and its repairs. For a directory, `extra`
+    /// has its names outside its recorded parent.
     pub(crate) fn judge(&self, extra: &[(Ino, Name)]) -> Option<(Finding, Vec<Repair>)> {
         let (ino, version) = (self.ino, self.version);
         let is_dir = self.kind == FileKind::Directory;
@@ -138,7 +139,7 @@ impl Seen {
         wrong.then(|| (Finding::Xattrs { ino }, vec![Repair::Xattrs { ino }]))
     }
 
-    /// A directory keeps the name where it says that it lies, or else the first one that there is.
+    /// Keeps the name of a directory in its recorded parent, or else its first name.
     fn place(&self, extra: &[(Ino, Name)]) -> Vec<Repair> {
         let (ino, version) = (self.ino, self.version);
         if ino == Ino::ROOT && !self.is_placed {
@@ -146,7 +147,7 @@ impl Seen {
         }
         match extra {
             [(dir, _), ..] if !self.is_placed => {
-                // The version changes with it: what is left waits for the next check.
+                // This changes the version: the rest waits for the next check.
                 vec![Repair::Place { ino, version, parent: *dir }]
             }
             names => {

@@ -11,11 +11,12 @@ use crate::view::opened;
 use crate::volume::Volume;
 use crate::{delegation, lock};
 
-/// Sessions below the limit from which on none are opened: so many may come at the same moment.
+/// Distance below the limit at which no more sessions are opened: so many may open at the same
+/// moment.
 const SESSIONS_SPARE: usize = 256;
 /// Orphans that a session is asked about at a time.
 const ASKED_MAX: usize = 200;
-/// Orphans whose record one transaction reads.
+/// Orphans with records that one transaction reads.
 const TOLD_MAX: usize = 50;
 /// Bytes of orphans' records that one transaction writes, of the 1 MiB that it may have: each names
 /// the sessions it waits for, 128 KiB at most.
@@ -29,14 +30,14 @@ pub(crate) async fn open(volume: &Volume, name: &str) -> Result<MetaReply, Faile
     let id = volume.fresh_id().await?;
     let record = SessionRecord { name: name.to_owned(), renewed: volume.now(), tenure: 0 };
     let (key, bytes) = (&keys::session(id), &record.seal());
-    // A number of its own: writing the record twice is writing it once.
+    // The number is new: writing the record twice is the same as once.
     volume.store.transact(|txn| async move { txn.put(key, bytes.as_slice()) }).await?;
     let lease_ms = u32::try_from(volume.options.session_lease.as_millis()).unwrap_or(u32::MAX);
     Ok(MetaReply::Session(Session { id, lease_ms }))
 }
 
-/// Renews a session, and asks it about orphans. It says which of those it was asked about last are
-/// still open and which are not.
+/// Renews a session, and asks it about orphans. The session reports which of those it was asked
+/// about last are open and which are closed.
 pub(crate) async fn renew(
     volume: &Volume,
     session: u64,
@@ -61,7 +62,8 @@ pub(crate) async fn renew(
     Ok(MetaReply::Renewed { asked: asked(volume, session, last.unwrap_or(Ino(0))).await? })
 }
 
-/// The session does not have these open. How many of them were taken note of, in one transaction.
+/// Records that the session does not have these open, in one transaction. Returns how many it
+/// handled.
 async fn has_closed(volume: &Volume, session: u64, inos: &[Ino]) -> Result<usize, Failed> {
     volume
         .store
@@ -86,8 +88,8 @@ async fn has_closed(volume: &Volume, session: u64, inos: &[Ino]) -> Result<usize
         .await
 }
 
-/// Orphans that wait for this session's word: those behind `last` first, so that many that stay open
-/// hide no others.
+/// Lists orphans that wait for this session: those after `last` first, so that many that stay open
+/// do not hide others.
 async fn asked(volume: &Volume, session: u64, last: Ino) -> Result<Vec<Ino>, Failed> {
     let (all, start) =
         (KeyRange::prefix(keys::ORPHANS), keys::orphan(Ino(last.0.saturating_add(1))));
@@ -122,13 +124,13 @@ async fn asked_in(volume: &Volume, session: u64, range: KeyRange) -> Result<Vec<
     Ok(asked)
 }
 
-/// Ends a session: what only it had open can go.
+/// Ends a session: orphans that only it had open can go.
 pub(crate) async fn close(volume: &Volume, session: u64) -> Result<MetaReply, Failed> {
     end(volume, session).await?;
     Ok(MetaReply::Done)
 }
 
-/// Forgets a session, and its locks.
+/// Deletes a session, its recalls and its locks.
 pub(crate) async fn end(volume: &Volume, session: u64) -> Result<(), Failed> {
     let key = &keys::session(session);
     volume.store.transact(|txn| async move { txn.delete(key) }).await?;
@@ -136,7 +138,8 @@ pub(crate) async fn end(volume: &Volume, session: u64) -> Result<(), Failed> {
     lock::release_all(volume, session).await
 }
 
-/// Whether a session's lease has run out. Clocks of metas differ by little; a second more does no harm.
+/// Whether a session's lease has run out. Clocks of metas differ a little; one second more does no
+/// harm.
 pub(crate) fn is_over(volume: &Volume, record: &SessionRecord) -> bool {
     let lease = i64::try_from(volume.options.session_lease.as_secs()).unwrap_or(i64::MAX);
     let now = volume.now();
@@ -144,7 +147,7 @@ pub(crate) fn is_over(volume: &Volume, record: &SessionRecord) -> bool {
     is_late && *volume.grace_until.lock() <= now
 }
 
-/// Ends a session, unless it was renewed meanwhile; whether it lives.
+/// Ends a session, unless it was renewed in the meantime. Returns whether it lives.
 async fn end_if_over(volume: &Volume, session: u64) -> Result<bool, Failed> {
     let key = &keys::session(session);
     let lives = volume
@@ -167,7 +170,7 @@ async fn end_if_over(volume: &Volume, session: u64) -> Result<bool, Failed> {
     Ok(lives)
 }
 
-/// The sessions that live; those whose lease has run out are ended.
+/// Lists the living sessions; those with an expired lease are ended.
 pub(crate) async fn living(volume: &Volume) -> Result<Vec<u64>, Failed> {
     let txn = volume.store.begin();
     let options = RangeOptions { snapshot: true, ..RangeOptions::default() };

@@ -1,12 +1,13 @@
-//! Files that have the bytes of others: a clone copies no chunk (RFC 0014).
+//! Files that share the bytes of others: a clone copies no chunk (RFC 0014).
 //!
-//! A client that clones has the record of the source's chunks made, seals them on all chains, and then has
-//! the new file get the same chunks. Neither file can write to them any more: whoever is refused by a chain
-//! seals them too, and has the file get chunks of a fresh name with these behind them. So a client that dies
-//! on the way leaves a file that is as it was to read, and that the next writer takes on.
+//! A client that clones a file first has the record of the source's chunks made, seals the chunks
+//! on all chains, and then has the new file get the same chunks. Neither file can write to them any
+//! more. A writer that a chain refuses seals them too, and has the file get chunks of a fresh name
+//! with these behind them. So a client that dies in between leaves a readable file, unchanged, and
+//! the next writer continues.
 //!
-//! A file counts for each name of chunks that it is read from. When nobody does, the record goes, and the
-//! chunks are garbage, with their seals.
+//! A file counts for each name of chunks that it is read from. When the count is zero, the record
+//! is deleted, and the chunks become garbage, with their seals.
 
 use millpond_types::limits::BASES_MAX;
 use millpond_types::meta::{
@@ -23,7 +24,7 @@ use crate::view::View;
 
 impl View {
     async fn shared(&self, chunks: u64) -> Result<SharedRecord, Failed> {
-        // Without it nobody knows what lies behind the chunks: a check says so.
+        // Without the record the chunks behind these are unknown: a check reports it.
         self.read(&keys::shared(chunks)).await?.ok_or(Failed::Refused(MetaError::Io))
     }
 
@@ -32,14 +33,14 @@ impl View {
         Ok(self.txn.put(&keys::shared(chunks), record.seal())?)
     }
 
-    /// A file of `size` bytes is read from chunks, and what is behind them, no more.
+    /// Records that a file of `size` bytes no longer uses chunks and those behind them.
     pub(crate) async fn release(&self, (chunks, size): (u64, u64)) -> Result<(), Failed> {
         let Some(mut own) = self.read::<SharedRecord>(&keys::shared(chunks)).await? else {
-            // Others may have them. Chunks that nobody has are a check's.
+            // Others may have them. A check reports chunks without an owner.
             return Ok(());
         };
         let behind: Vec<u64> = own.bases.iter().map(|base| base.chunks).collect();
-        // It may have grown since it was written down.
+        // The file may have grown since the record was written.
         own.size = own.size.max(size);
         self.leave(chunks, own)?;
         for base in behind {
@@ -49,7 +50,7 @@ impl View {
         Ok(())
     }
 
-    /// Puts right how many files are read from chunks, if the record is as it was seen.
+    /// Corrects the number of files read from chunks, if the record is as it was seen.
     pub(crate) async fn set_users(
         &self,
         chunks: u64,
@@ -84,12 +85,13 @@ fn must_be_file(attr: &Attr) -> Result<(), MetaError> {
     }
 }
 
-/// One more name may not be put in front of these.
+/// Checks that one more name may be put in front of these.
 fn must_be_shallow(record: &SharedRecord) -> Result<(), MetaError> {
     if record.bases.len() < BASES_MAX { Ok(()) } else { Err(MetaError::TooManyLinks) }
 }
 
-/// Makes the record of a file's chunks, so that they can be sealed; nothing of one whose bytes lie in the store.
+/// Makes the record of a file's chunks, so that they can be sealed; does nothing for a file with
+/// bytes in the store.
 pub(crate) async fn begin(view: &View, caller: &Caller, ino: Ino) -> Result<MetaReply, Failed> {
     let mut record = view.inode(ino).await?;
     let attr = &mut record.attr;
@@ -109,7 +111,8 @@ pub(crate) async fn begin(view: &View, caller: &Caller, ino: Ino) -> Result<Meta
     Ok(MetaReply::Attr(record.attr))
 }
 
-/// These chunks, if a file has them or had them until others were put right in front of them, and how long it was then.
+/// Returns these chunks and the length of the file at that time, if the file has them, or had them
+/// until others were put right in front of them.
 async fn sealed(view: &View, source: &Attr, chunks: u64) -> Result<Option<(u64, u64)>, Failed> {
     let Some(own) = source.chunks.filter(|_| source.is_shared) else { return Ok(None) };
     if own == chunks {
@@ -120,8 +123,8 @@ async fn sealed(view: &View, source: &Attr, chunks: u64) -> Result<Option<(u64, 
     Ok(was.then_some((chunks, front.began)))
 }
 
-/// Makes a file that has the bytes of another one, if that has, or just had, the chunks that the client has sealed;
-/// otherwise the answer is what it is now.
+/// Makes a file with the bytes of another one, if that has, or just had, the chunks that the client
+/// has sealed; otherwise returns its present attributes.
 pub(crate) async fn clone(
     view: &View,
     caller: &Caller,
@@ -147,7 +150,7 @@ pub(crate) async fn clone(
         promised: None,
         delegate: None,
     };
-    // A meta that knows no chains yet knows those of the source.
+    // A meta that knows no chains yet uses those of the source.
     let layout = if fresh.layout.chains == 0 { source.layout } else { fresh.layout };
     entry::create(view, caller, &create, Fresh { layout, ..fresh }).await?;
     let mut record = view.inode(Ino(fresh.id)).await?;
@@ -157,7 +160,7 @@ pub(crate) async fn clone(
         share(view, chunks, size).await?;
         let attr = &mut record.attr;
         (attr.chunks, attr.is_shared, attr.layout) = (Some(chunks), true, source.layout);
-        // What was written since others were put in front of them is in those.
+        // Writes since others were put in front of them are in those.
         if source.chunks == Some(chunks) {
             solid = source.solid.min(size);
         }
@@ -170,7 +173,7 @@ pub(crate) async fn clone(
     Ok(MetaReply::Entry(Entry { attr: record.attr, created: true }))
 }
 
-/// One more file has these chunks, which are sealed.
+/// Adds a file to these chunks, which are sealed.
 async fn share(view: &View, chunks: u64, size: u64) -> Result<(), Failed> {
     let mut own = view.shared(chunks).await?;
     must_be_shallow(&own)?;
@@ -184,8 +187,8 @@ async fn share(view: &View, chunks: u64, size: u64) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Gives a file chunks of the fresh name `id` in front of these, which the client has sealed; otherwise the
-/// answer is what it is now.
+/// Gives a file chunks of the fresh name `id` in front of these, which the client has sealed;
+/// otherwise returns its present attributes.
 pub(crate) async fn unshare(
     view: &View,
     (ino, chunks): (Ino, u64),
@@ -201,8 +204,8 @@ pub(crate) async fn unshare(
     must_be_shallow(&behind)?;
     (behind.is_sealed, behind.size) = (true, behind.size.max(attr.size));
     let size = attr.size;
-    // Whose they were may have written more before they were sealed, of which no meta was told yet. To a clone what
-    // lies behind its end was never there.
+    // Their owner may have written more before they were sealed, and no meta knows of it yet. For a
+    // clone, bytes after its end never existed.
     let counts = if behind.owner == ino { FILE_BYTES_MAX } else { size };
     let cut = |base: &FileBase| FileBase { size: base.size.min(counts), ..*base };
     let first = FileBase { chunks, size: counts };
@@ -217,15 +220,15 @@ pub(crate) async fn unshare(
     Ok(MetaReply::Attr(record.attr))
 }
 
-/// What is known of a name of chunks; without a conflict.
+/// Reads the record of a name of chunks; without a conflict.
 pub(crate) async fn look(view: &View, chunks: u64) -> Result<MetaReply, Failed> {
     let key = keys::shared(chunks);
     let found = view.txn.get_snapshot(&key).await?.ok_or(Failed::Refused(MetaError::Stale))?;
     Ok(MetaReply::Shared(crate::view::opened(&key, &found)?))
 }
 
-/// Takes note of how far a file reached that is cut: empty chunks behind its new end hide what lies behind them, and go
-/// with the others.
+/// Records the length of a file that is cut: empty chunks after its new end hide those behind them,
+/// and go with the others.
 pub(crate) async fn reached(view: &View, attr: &Attr) -> Result<(), Failed> {
     let Some(own) = attr.chunks else { return Ok(()) };
     let mut record = view.shared(own).await?;
@@ -236,8 +239,8 @@ pub(crate) async fn reached(view: &View, attr: &Attr) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Bytes were written to chunks that lie behind those of a file by now: they were sealed before the meta was told.
-/// True when the file reaches so far by them.
+/// Handles a write to chunks that are now behind those of a file: they were sealed before the meta
+/// learned of the write. Returns whether the file reaches to `size` by them.
 pub(crate) async fn reach(
     view: &View,
     attr: &Attr,

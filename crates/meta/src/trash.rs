@@ -1,9 +1,10 @@
-//! The trash: what is removed from a directory that keeps it, until its time is over.
+//! The trash: inodes removed from a directory that keeps them, for a set time.
 //!
-//! A directory says for itself how long it keeps what is removed from it; one that is made in it begins
-//! with the same. So nothing but the directory's own record, which every removal reads, has to be looked
-//! at. An inode in the trash has no name and no link; it counts for its quota, and whoever has it open goes
-//! on with it. When its time is over it becomes an orphan as it would have at once without a trash.
+//! A directory's own record has the time for which it keeps removed entries; a new directory in it
+//! begins with the same. So a removal reads nothing besides the directory's own record, which it
+//! reads anyway. An inode in the trash has no name and no link. It counts for its quota, and stays
+//! usable where it is open. When its time is over it becomes an orphan, as it would have at once
+//! without a trash.
 
 use millpond_store::{KeyRange, RangeOptions};
 use millpond_types::meta::{
@@ -21,10 +22,10 @@ use crate::volume::Volume;
 
 /// Records that one round looks at.
 const LOOKED_AT_MAX: usize = 1000;
-/// Inodes that one transaction lets go: three records each.
+/// Inodes that one transaction frees: three records each.
 const DROPPED_MAX: usize = 30;
 
-/// Keeps an inode whose last name is gone, if the directory does that; whether it does.
+/// Keeps an inode without a name, if the directory keeps removed entries. Returns whether it does.
 pub(crate) fn keep(view: &View, dir: &InodeRecord, name: &Name, ino: Ino) -> Result<bool, Failed> {
     if dir.keep_s == 0 {
         return Ok(false);
@@ -35,7 +36,7 @@ pub(crate) fn keep(view: &View, dir: &InodeRecord, name: &Name, ino: Ino) -> Res
     Ok(true)
 }
 
-/// A page of the trash of a directory.
+/// Lists a page of the trash of a directory.
 pub(crate) async fn list(
     view: &View,
     caller: &Caller,
@@ -65,7 +66,7 @@ pub(crate) async fn list(
     Ok(MetaReply::Trash(page))
 }
 
-/// Changes what is kept.
+/// Executes a change of the trash.
 pub(crate) async fn change(
     view: &View,
     caller: &Caller,
@@ -89,7 +90,7 @@ pub(crate) async fn change(
     Ok(MetaReply::Done)
 }
 
-/// The inode of a record in the trash of `dir`.
+/// Reads the inode of a record in the trash of `dir`.
 async fn kept(view: &View, dir: Ino, ino: Ino) -> Result<InodeRecord, Failed> {
     if view.txn.get(&keys::trash(dir, ino)).await?.is_none() {
         return Err(MetaError::NotFound.into());
@@ -132,17 +133,18 @@ async fn drop_one(view: &View, caller: &Caller, parent: Ino, ino: Ino) -> Result
     orphan(view, parent, &mut record)
 }
 
-/// What was kept is an orphan from now on.
+/// Makes a kept inode an orphan.
 fn orphan(view: &View, dir: Ino, record: &mut InodeRecord) -> Result<(), Failed> {
     let ino = record.attr.ino;
     let orphan = OrphanRecord { since: view.now, waits_for: None };
     view.txn.delete(&keys::trash(dir, ino))?;
     view.txn.put(&keys::orphan(ino), orphan.seal())?;
-    // Whoever checks the volume sees that something has changed.
+    // The new version tells a running check that the inode changed.
     view.put_inode(record)
 }
 
-/// Lets go what has been kept for its time: of some of the records, the next ones in the next round.
+/// Frees inodes after their time: some of the records in one round, the next ones in the next
+/// round.
 pub(crate) async fn expire(volume: &Volume) -> Result<(), Failed> {
     let options = RangeOptions { snapshot: true, ..RangeOptions::limit(LOOKED_AT_MAX) };
     let all = KeyRange::prefix(keys::TRASH);
@@ -165,7 +167,7 @@ pub(crate) async fn expire(volume: &Volume) -> Result<(), Failed> {
 async fn expire_some(view: View, some: &[(Ino, Ino)]) -> Result<(), Failed> {
     for (dir, ino) in some {
         let key = keys::trash(*dir, *ino);
-        // It may be restored, removed again and kept for longer meanwhile.
+        // It may have been restored, removed again and kept for longer in the meantime.
         let there: Option<TrashRecord> = view.read(&key).await?;
         if there.is_none_or(|record| record.until > view.now) {
             continue;

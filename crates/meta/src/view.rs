@@ -16,7 +16,7 @@ use crate::error::{Failed, VolumeError};
 use crate::trash;
 use crate::volume::Volume;
 
-/// Reads a record that was stored under `key`.
+/// Decodes a record that was stored under `key`.
 pub(crate) fn opened<R: Record>(key: &[u8], bytes: &[u8]) -> Result<R, Failed> {
     R::open(bytes).map_err(|source| {
         let key = key.escape_ascii().to_string();
@@ -28,11 +28,11 @@ pub(crate) fn opened<R: Record>(key: &[u8], bytes: &[u8]) -> Result<R, Failed> {
 pub(crate) struct View {
     pub(crate) txn: Transaction,
     pub(crate) now: Timestamp,
-    /// For whom it is done; none when that is the meta itself, which sees what others hold.
+    /// The session that it is done for; `None` for the meta itself, which sees held directories.
     pub(crate) session: Option<u64>,
-    /// Who of those who held something does not any more.
+    /// Known former holders.
     pub(crate) delegations: Option<Arc<Delegations>>,
-    /// Directories whose entries this transaction changed, as they will be.
+    /// Directories with entries that this transaction changed, as they will be.
     dirs: Mutex<Vec<Attr>>,
 }
 
@@ -41,26 +41,27 @@ impl View {
         Self { txn, now, session: None, delegations: None, dirs: Mutex::default() }
     }
 
-    /// What a request sees.
+    /// A view for a request.
     pub(crate) fn of(volume: &Volume, txn: Transaction, session: u64) -> Self {
         let delegations = Some(Arc::clone(&volume.delegations));
         Self { session: Some(session), delegations, ..Self::new(txn, volume.now()) }
     }
 
-    /// A record.
+    /// Reads a record.
     pub(crate) async fn read<R: Record>(&self, key: &[u8]) -> Result<Option<R>, Failed> {
         let found = self.txn.get(key).await?;
         found.map(|bytes| opened(key, &bytes)).transpose()
     }
 
-    /// An inode; `Stale` when there is none.
+    /// Reads an inode; `Stale` when there is none.
     pub(crate) async fn inode(&self, ino: Ino) -> Result<InodeRecord, Failed> {
         let found = self.read(&keys::inode(ino)).await?.ok_or(Failed::Refused(MetaError::Stale))?;
         self.may_see(&found)?;
         Ok(found)
     }
 
-    /// A file whose bytes change; `Stale` too of one that was given up and is open somewhere: who writes to it hears of that.
+    /// Reads a file in order to change its bytes. `Stale` also for an evicted file that is still
+    /// open: its writer must learn that its bytes would be in no object.
     pub(crate) async fn file_to_write(&self, ino: Ino) -> Result<InodeRecord, Failed> {
         let record = self.inode(ino).await?;
         if record.marks.evicted && record.attr.nlink == 0 {
@@ -69,7 +70,7 @@ impl View {
         Ok(record)
     }
 
-    /// A directory that names can be made in; its times are not filled in.
+    /// Reads a directory that names can be made in; its times are not filled in.
     pub(crate) async fn dir(&self, ino: Ino) -> Result<InodeRecord, Failed> {
         let found: InodeRecord =
             self.read(&keys::inode(ino)).await?.ok_or(Failed::Refused(MetaError::NotFound))?;
@@ -77,14 +78,14 @@ impl View {
             return Err(MetaError::NotDirectory.into());
         }
         self.may_see(&found)?;
-        // A directory that was removed while somebody is in it.
+        // The directory was removed while it was open.
         if found.attr.nlink == 0 {
             return Err(MetaError::NotFound.into());
         }
         Ok(found)
     }
 
-    /// An inode's attributes, with the times of a directory's entries; without a conflict.
+    /// Reads an inode's attributes, with the times of a directory's entries; without a conflict.
     pub(crate) async fn attr(&self, ino: Ino) -> Result<Attr, Failed> {
         let (inode, times) = (keys::inode(ino), keys::times(ino));
         let mut found = self.txn.get_many_snapshot(&[&inode, &times]).await?.into_iter();
@@ -96,7 +97,7 @@ impl View {
         Ok(with_times(record.attr, changed))
     }
 
-    /// The inode of a name.
+    /// Reads the entry of a name.
     pub(crate) async fn entry(&self, dir: Ino, name: &Name) -> Result<Option<EntryRecord>, Failed> {
         self.read(&keys::entry(dir, name)).await
     }
@@ -107,13 +108,13 @@ impl View {
         Ok(self.txn.put(&keys::inode(record.attr.ino), record.seal())?)
     }
 
-    /// Writes an inode that is what it was, but for when it was read.
+    /// Writes an inode with no change except its time of access.
     pub(crate) fn put_unchanged(&self, record: &InodeRecord) -> Result<(), Failed> {
         Ok(self.txn.put(&keys::inode(record.attr.ino), record.seal())?)
     }
 
-    /// Writes an entry, and its places in a directory of objects. One that was there was a directory as this one, or none
-    /// as this one.
+    /// Writes an entry, and its places in a directory of objects. A replaced entry must match this
+    /// one: both are directories, or neither is.
     pub(crate) fn put_entry(
         &self,
         dir: &InodeRecord,
@@ -140,32 +141,34 @@ impl View {
         Ok(self.txn.delete(&keys::entry(dir.attr.ino, name))?)
     }
 
-    /// The entries of a directory change now; whoever asked for it is told what becomes of the directory. It is
-    /// read with a conflict, and put before, if it changes otherwise.
+    /// Sets the times of a directory with changed entries, and adds its attributes to the answer of
+    /// the request. The caller has read the directory with a conflict, and has already put it if it
+    /// changes otherwise.
     pub(crate) fn touch_and_tell(&self, dir: &InodeRecord) -> Result<(), Failed> {
         let times = DirTimes { mtime: self.now, ctime: self.now };
         self.dirs.lock().push(with_times(dir.attr, Some(times)));
         self.touch(dir.attr.ino)
     }
 
-    /// What [`Self::touch_and_tell`] was called with.
+    /// Takes the directories of all calls of [`Self::touch_and_tell`].
     pub(crate) fn touched(&self) -> Vec<Attr> {
         std::mem::take(&mut *self.dirs.lock())
     }
 
-    /// The entries of a directory change now.
+    /// Sets the times of a directory with changed entries.
     pub(crate) fn touch(&self, dir: Ino) -> Result<(), Failed> {
         let times = DirTimes { mtime: self.now, ctime: self.now };
         Ok(self.txn.put(&keys::times(dir), times.seal())?)
     }
 
-    /// Refuses a directory with entries; entries that appear until the commit make it fail.
+    /// Refuses a directory with entries; entries that appear before the commit make it fail.
     pub(crate) async fn must_be_empty(&self, dir: Ino) -> Result<(), Failed> {
         let found = self.first_entry(dir, RangeOptions::limit(1)).await?;
         if found.is_none() { Ok(()) } else { Err(MetaError::NotEmpty.into()) }
     }
 
-    /// The key of the first entry of a directory, past those that this transaction removes.
+    /// Returns the key of the first entry of a directory, except those that this transaction
+    /// removes.
     pub(crate) async fn first_entry(
         &self,
         dir: Ino,
@@ -182,8 +185,8 @@ impl View {
         Ok(None)
     }
 
-    /// Takes the name in `dir` off an inode; without names it is kept, if the directory does that, or
-    /// becomes an orphan.
+    /// Removes the name in `dir` from an inode; without names it is kept, if the directory keeps
+    /// removed entries, or becomes an orphan.
     pub(crate) fn unname(
         &self,
         dir: &InodeRecord,
@@ -201,8 +204,8 @@ impl View {
         self.put_inode(record)
     }
 
-    /// Removes the bytes of an inode from the store, or names them as garbage. An empty file in the store may
-    /// have chunks that no meta was told of.
+    /// Removes the bytes of an inode from the store, or names them as garbage. An empty file in the
+    /// store may have chunks that no meta knows of.
     pub(crate) async fn discard_bytes(&self, attr: &Attr) -> Result<(), Failed> {
         if attr.layout.chains == 0 {
             return Ok(());
@@ -219,12 +222,12 @@ impl View {
     }
 }
 
-/// The places of a name, of which only directories of objects have any.
+/// Returns the places of a name; only directories of objects have any.
 pub(crate) fn places_in(dir: &InodeRecord, name: &Name, kind: FileKind) -> Vec<Vec<u8>> {
     if dir.marks.objects { places(name, kind == FileKind::Directory) } else { Vec::new() }
 }
 
-/// A directory's attributes with the times of its entries.
+/// Returns a directory's attributes with the times of its entries.
 pub(crate) fn with_times(attr: Attr, times: Option<DirTimes>) -> Attr {
     match times {
         Some(times) if attr.is_dir() => {

@@ -1,4 +1,4 @@
-//! A volume: one file namespace, and what a meta executes on it.
+//! A volume: one file namespace, and the operations that a meta executes on it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,10 +26,10 @@ use crate::{
     share, trash, xattr,
 };
 
-/// How a volume behaves.
+/// Options of a volume.
 #[derive(Clone, Copy, Debug)]
 pub struct VolumeOptions {
-    /// Layout of new files, when the volume is made; seed and chains are filled in for each.
+    /// Layout of new files, when the volume is made; seed and chains are set for each file.
     pub layout: Layout,
     /// A session ends this long after its last renewal.
     pub session_lease: Duration,
@@ -45,14 +45,14 @@ impl Default for VolumeOptions {
     }
 }
 
-/// What the cluster tells about itself; changes while the volume is open.
+/// Facts about the cluster; they change while the volume is open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// Chains of each chain table: the cluster's own, then by the replicas of their chains.
     pub chains: [u32; REPLICAS_MAX as usize + 1],
     /// Bytes that files may have, replicas counted once.
     pub bytes: u64,
-    /// Of those, free.
+    /// Free bytes of these.
     pub bytes_free: u64,
 }
 
@@ -65,15 +65,16 @@ pub struct Volume {
     record: VolumeRecord,
     facts: Mutex<Facts>,
     pub(crate) feed: Feed,
-    /// Orphans that the round of collection after the last one looks at; all when there is nothing.
+    /// Orphans that the next round of collection looks at; `None` for all.
     pub(crate) uncollected: Mutex<Option<KeyRange>>,
-    /// As much for locks of sessions that have ended.
+    /// The same for locks of sessions that have ended.
     pub(crate) unreleased: Mutex<Option<KeyRange>>,
-    /// As much for what is in the trash.
+    /// The same for records of the trash.
     pub(crate) unexpired: Mutex<Option<KeyRange>>,
-    /// Who is asked to return directories, and who holds none.
+    /// Recalls of directories, and former holders.
     pub(crate) delegations: Arc<Delegations>,
-    /// No session is ended before: while no meta reached the store, none could be renewed.
+    /// No session is ended before this time: while no meta reached the store, none could be
+    /// renewed.
     pub(crate) grace_until: Mutex<Timestamp>,
 }
 
@@ -93,7 +94,8 @@ pub(crate) fn broken(failed: Failed) -> VolumeError {
     }
 }
 
-/// Hours for which answers are kept: clients repeat a request for an hour at most; and clocks differ.
+/// Hours for which answers are kept: clients repeat a request for an hour at most, and clocks
+/// differ.
 const ANSWERS_KEPT_HOURS: u64 = 3;
 
 impl Volume {
@@ -110,7 +112,7 @@ impl Volume {
         let record = loop {
             let made = store.transact(|txn| found(txn, options.layout, now)).await;
             match made {
-                // Made or not: the next look tells.
+                // Made or not: the next attempt reads it.
                 Err(Failed::Broken(VolumeError::Store(error)))
                     if error.kind() == StoreErrorKind::Unknown => {}
                 made => break made.map_err(broken)?,
@@ -137,7 +139,7 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Gives all sessions the time of a lease to be renewed.
+    /// Gives all sessions the time of one lease to renew.
     pub(crate) fn grant_grace(&self) {
         let lease = i64::try_from(self.options.session_lease.as_secs()).unwrap_or(i64::MAX);
         let now = self.now();
@@ -145,14 +147,15 @@ impl Volume {
         *self.grace_until.lock() = Timestamp { secs, ..now };
     }
 
-    /// Forgets the answers of requests that nobody repeats any more: those of hours that are long over. From then on
-    /// they are refused (`ESTALE`). Call it every few minutes; the first call after a long time takes long.
+    /// Forgets the answers of requests from hours that are long over, which no client repeats any
+    /// more. After that, such requests are refused (`ESTALE`). Call it every few minutes; the first
+    /// call after a long time takes long.
     ///
-    /// An hour counts only when something was changed in it or since, so that a meta whose clock is ahead
-    /// has nobody refused.
+    /// An hour counts only when something was changed in it or since, so that a meta with a clock
+    /// ahead of the others does not cause refusals.
     ///
     /// # Errors
-    /// [`VolumeError`]; calling again goes on.
+    /// [`VolumeError`]; calling again continues.
     pub async fn forget_answers(&self) -> Result<(), VolumeError> {
         let hour = u64::try_from(self.now().secs / 3600).unwrap_or(0);
         let done = async {
@@ -164,7 +167,7 @@ impl Volume {
         done.await.map_err(VolumeError::Store)
     }
 
-    /// Takes note of what the cluster has.
+    /// Sets the facts about the cluster.
     pub fn set_facts(&self, facts: Facts) {
         *self.facts.lock() = facts;
     }
@@ -185,7 +188,7 @@ impl Volume {
         Ok(MetaReply::Numbers { first: taken.start })
     }
 
-    /// The number of a new inode or data id, if the operation makes one.
+    /// Returns the number of a new inode or data id, if the operation makes one.
     async fn id_for(&self, op: &MetaOp) -> Result<u64, Failed> {
         match op {
             MetaOp::Create(Create { promised: Some(promised), .. }) => {
@@ -211,8 +214,8 @@ impl Volume {
 
     /// Executes a request.
     ///
-    /// What changes something is durable once this returns, and done once however often it is asked
-    /// for. Dropping the future leaves it undecided: ask again with the same sequence.
+    /// A change is durable once this returns, and made once however often it is requested. Dropping
+    /// the future leaves it undecided: ask again with the same sequence.
     ///
     /// # Errors
     /// [`VolumeError`]: it may have been done or not; ask again with the same sequence.
@@ -225,7 +228,7 @@ impl Volume {
         }
     }
 
-    /// Executes a request, unless somebody holds what it looks at.
+    /// Executes a request, unless another session holds a directory that it reads.
     async fn attempt(
         &self,
         request: &MetaRequest,
@@ -248,7 +251,7 @@ impl Volume {
             _ => {
                 let view = View::of(self, self.store.begin(), request.session);
                 let done = self.look(&view, request).await;
-                // What was not there is known to be not there as of a version, too.
+                // The absence of a name also holds as of a version.
                 version = view.txn.version().await.map_or(0, |version| version.0);
                 done
             }
@@ -260,15 +263,15 @@ impl Volume {
         Ok(Ok(Answered { answer, version, after }))
     }
 
-    /// Does something once. The version is the state of the store it was done in, and `after` what it
-    /// left behind; both stay as they are when it had been done before, or is refused.
+    /// Makes a change once. `version` gets the state of the store that it was made in, and `after`
+    /// the state that it left; both stay unchanged if it had been made before, or is refused.
     async fn once(
         &self,
         request: &MetaRequest,
         (version, after): (&mut u64, &mut After),
     ) -> Result<MetaReply, Failed> {
         if request.session == 0 {
-            // Sequences of several clients would be taken for one another.
+            // Sequences of several clients would be confused.
             return Err(MetaError::Stale.into());
         }
         let is_lock = matches!(request.op, MetaOp::SetLock { .. });
@@ -294,7 +297,7 @@ impl Volume {
             *after = After { version: made.0, dirs: std::mem::take(&mut *dirs.lock()) };
         }
         let done = match done {
-            // An answer is final: another attempt, long on its way, must not do it after all.
+            // An answer is final: a delayed second attempt must not make the change after all.
             Err(Failed::Refused(error)) if error != MetaError::Again || is_lock => {
                 let answer = &MetaReply::encode_answer(&Err(error));
                 let refused = |_| async move { Ok::<_, Failed>(answer.clone()) };
@@ -311,11 +314,11 @@ impl Volume {
         }
     }
 
-    /// Does what an operation on objects needs done before its transaction.
+    /// Does the work that an operation on objects needs before its transaction.
     async fn prepare(&self, request: &MetaRequest, name: RequestId) -> Result<(), Failed> {
         let removes = matches!(&request.op, MetaOp::Object(ObjectOp::RemoveBucket { .. }));
         if removes && self.store.is_done(name).await? {
-            // Somebody may have made a bucket of that name since.
+            // Another client may have made a bucket of that name since.
             return Ok(());
         }
         match object::before(self, request).await {
@@ -373,7 +376,7 @@ impl Volume {
             MetaOp::Unshare { ino, chunks } => share::unshare(view, (*ino, *chunks), id).await?,
             _ => return Err(MetaError::NotSupported.into()),
         };
-        // Its own mount need not hear of it.
+        // The mount that made the change need not hear of it.
         view.txn.put(keys::BY, request.session.to_be_bytes())?;
         Ok(MetaReply::encode_answer(&Ok(reply)))
     }
@@ -411,7 +414,7 @@ impl Volume {
         Ok(Usage { bytes: facts.bytes, bytes_free: facts.bytes_free, inodes })
     }
 
-    /// Layout of a new file on chains of a table.
+    /// Returns the layout of a new file on chains of a table.
     fn layout(&self, id: u64, table: u8) -> Layout {
         let chains = self.facts.lock().chains.get(usize::from(table)).copied().unwrap_or(0);
         // Files made one after the other begin on chains far from each other (Fibonacci hashing).
@@ -421,7 +424,7 @@ impl Volume {
     }
 }
 
-/// The volume's record; made with its root if there is none.
+/// Reads the volume's record; makes it with its root if there is none.
 async fn found(txn: Transaction, layout: Layout, now: Timestamp) -> Result<VolumeRecord, Failed> {
     if let Some(bytes) = txn.get(keys::VOLUME).await? {
         let record: VolumeRecord = opened(keys::VOLUME, &bytes)?;

@@ -11,10 +11,11 @@ use crate::error::Failed;
 use crate::permit;
 use crate::view::View;
 
-/// Attributes that are read or removed at a time: values come along, and a transaction is small.
+/// Attributes that are read or removed at a time: each comes with its value, and a transaction is
+/// small.
 pub(crate) const XATTRS_AT_ONCE: usize = 50;
 
-/// Whether the caller may use attributes of this class (xattr(7)).
+/// Checks that the caller may use attributes of this class (xattr(7)).
 fn may(caller: &Caller, attr: &Attr, name: &XattrName, wanted: u16) -> Result<(), MetaError> {
     if caller.checked {
         return Ok(());
@@ -38,7 +39,7 @@ fn may(caller: &Caller, attr: &Attr, name: &XattrName, wanted: u16) -> Result<()
     hidden()
 }
 
-/// Whether an attribute is there as it must be.
+/// Checks that an attribute exists or not, as `mode` requires.
 pub(crate) fn expect(mode: XattrMode, there: bool) -> Result<(), MetaError> {
     match mode {
         XattrMode::Create if there => Err(MetaError::Exists),
@@ -47,8 +48,8 @@ pub(crate) fn expect(mode: XattrMode, there: bool) -> Result<(), MetaError> {
     }
 }
 
-/// Writes an attribute that is there or not, or removes it, and counts that; the inode's record is
-/// put after that.
+/// Writes or removes an attribute, and counts it in `record`, which the caller puts afterwards;
+/// `there` tells whether it exists.
 pub(crate) fn put(
     view: &View,
     record: &mut InodeRecord,
@@ -86,7 +87,7 @@ pub(crate) async fn set(view: &View, caller: &Caller, set: &Setxattr) -> Result<
     Ok(MetaReply::Done)
 }
 
-/// The value of an attribute.
+/// Returns the value of an attribute.
 pub(crate) async fn get(
     view: &View,
     caller: &Caller,
@@ -100,7 +101,7 @@ pub(crate) async fn get(
     found.map(MetaReply::Xattr).ok_or(Failed::Refused(MetaError::NoData))
 }
 
-/// The names of all attributes.
+/// Lists the names of all attributes.
 pub(crate) async fn list(view: &View, ino: Ino) -> Result<MetaReply, Failed> {
     if view.inode(ino).await?.xattrs == 0 {
         return Ok(MetaReply::Xattrs(Vec::new()));
@@ -118,7 +119,7 @@ pub(crate) async fn list(view: &View, ino: Ino) -> Result<MetaReply, Failed> {
     Ok(MetaReply::Xattrs(names))
 }
 
-/// Removes some attributes of an inode that goes; whether there are more.
+/// Removes some attributes of an inode that will be removed. Returns whether there are more.
 pub(crate) async fn remove_some(view: &View, ino: Ino) -> Result<bool, Failed> {
     let all = KeyRange::prefix(&keys::xattrs(ino));
     let page = view.txn.range(&all, RangeOptions::limit(XATTRS_AT_ONCE)).await?;

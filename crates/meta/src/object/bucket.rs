@@ -15,7 +15,7 @@ use crate::volume::Volume;
 
 /// Permission bits of a bucket's directory.
 const MODE: u16 = 0o755;
-/// Directories without objects that go with their bucket at most.
+/// Limit of directories without objects that are removed with their bucket.
 const CLEARED_MAX: usize = 10_000;
 
 async fn told(view: &View, name: &Name, record: &InodeRecord) -> Result<Bucket, Failed> {
@@ -55,13 +55,13 @@ pub(super) async fn make(
     Ok(ObjectReply::Bucket(told(view, name, &record).await?))
 }
 
-/// A bucket.
+/// Reads a bucket.
 pub(super) async fn get(view: &View, name: &Name) -> Result<ObjectReply, Failed> {
     let record = way::bucket(view, name).await?;
     Ok(ObjectReply::Bucket(told(view, name, &record).await?))
 }
 
-/// Has other bytes be kept with a bucket.
+/// Replaces the attachment of a bucket.
 pub(super) async fn set(
     view: &View,
     caller: &Caller,
@@ -76,7 +76,7 @@ pub(super) async fn set(
     Ok(ObjectReply::Bucket(told(view, name, &record).await?))
 }
 
-/// Removes a bucket in which nothing is.
+/// Removes an empty bucket.
 pub(super) async fn remove(
     view: &View,
     caller: &Caller,
@@ -103,8 +103,8 @@ pub(super) async fn remove(
     Ok(ObjectReply::Done { attr: Some(record.attr), replaced: None })
 }
 
-/// The directories below a bucket, each behind the one that it lies in; `None` if anything else lies there, or too many
-/// of them.
+/// Lists the directories below a bucket, each after its parent; `None` if other entries lie there,
+/// or too many directories.
 async fn only_dirs(
     view: &View,
     bucket: InodeRecord,
@@ -130,7 +130,8 @@ async fn only_dirs(
     Ok(Some(all))
 }
 
-/// Removes directories of a bucket that is to go, if there is nothing else in it: no list of objects shows them.
+/// Removes the directories of a bucket that will be removed, if there is nothing else in it: no
+/// list of objects shows them.
 pub(super) async fn clear(volume: &Volume, caller: &Caller, name: &Name) -> Result<(), Failed> {
     let view = View::new(volume.store.begin(), volume.now());
     let bucket = way::bucket(&view, name).await?;
@@ -146,7 +147,7 @@ pub(super) async fn clear(volume: &Volume, caller: &Caller, name: &Name) -> Resu
     Ok(())
 }
 
-/// Some buckets, from a place in the root directory on.
+/// Lists some buckets, from a place in the root directory on.
 pub(super) async fn list(view: &View, after: u64) -> Result<ObjectReply, Failed> {
     let mut range = KeyRange::prefix(&keys::entries(Ino::ROOT));
     range.start = keys::entries_from(Ino::ROOT, after);
@@ -161,7 +162,7 @@ pub(super) async fn list(view: &View, after: u64) -> Result<ObjectReply, Failed>
     if page.rest.is_some()
         && let Some(last) = found.last().map(|(hash, ..)| *hash)
     {
-        // Names of one hash go together.
+        // Names of one hash are listed together.
         next = last;
         found.retain(|(hash, ..)| *hash != last);
     }

@@ -1,4 +1,4 @@
-//! Objects are put, removed, and get other attachments.
+//! Puts and removes objects, and replaces their attachments.
 
 use millpond_store::RangeOptions;
 use millpond_types::meta::object::{
@@ -23,7 +23,7 @@ use crate::volume::Volume;
 const MADE_MAX: usize = 12;
 /// Directories that one transaction removes at most: ten writes each.
 pub(super) const PRUNED_MAX: usize = 8;
-/// Permission bits of directories that objects need, beside those that the group inherits.
+/// Permission bits of directories made for objects, besides those inherited with the group.
 const DIR_MODE: u16 = 0o755;
 
 /// Gives a key a new inode.
@@ -105,7 +105,8 @@ async fn unmet(view: &View, there: Option<&InodeRecord>) -> Result<ObjectReply, 
     }))
 }
 
-/// Takes the name at the end of a way from what has it: that may be anything but a directory.
+/// Removes the name at the end of a path from its present inode, which may be anything but a
+/// directory.
 async fn take_place(
     view: &View,
     caller: &Caller,
@@ -122,7 +123,7 @@ async fn take_place(
     Ok(old)
 }
 
-/// The inode of a file that had no name, as it is in a directory.
+/// Returns the inode of a file that had no name, as it is in a directory.
 async fn named(
     view: &View,
     mut record: InodeRecord,
@@ -135,7 +136,7 @@ async fn named(
     Ok(record)
 }
 
-/// The inode of a new file with bytes in the store.
+/// Makes the inode of a new file with bytes in the store.
 async fn filled(
     view: &View,
     (caller, dir): (&Caller, &InodeRecord),
@@ -157,7 +158,8 @@ async fn filled(
     Ok(record)
 }
 
-/// Makes some of the directories that a way lacks. A file that is in the way of the first of them moves into it.
+/// Makes some of the missing directories of a path. A file that has the name of the first one moves
+/// into it.
 async fn make_dirs(
     view: &View,
     volume: &Volume,
@@ -207,7 +209,7 @@ async fn move_inside(
     view.put_entry(made, &itself, there)
 }
 
-/// Makes directories of a key that has more of them than one transaction makes.
+/// Makes directories of a key that needs more of them than one transaction can make.
 pub(super) async fn make_way(
     volume: &Volume,
     caller: &Caller,
@@ -232,7 +234,7 @@ pub(super) async fn make_way(
     Ok(())
 }
 
-/// Has other bytes be kept with an object.
+/// Replaces the attachment of an object.
 pub(super) async fn attach(
     view: &View,
     volume: &Volume,
@@ -256,7 +258,7 @@ pub(super) async fn attach(
     Ok(ObjectReply::Done { attr: Some(record.attr), replaced: None })
 }
 
-/// Removes an object, and the directories that were made for it and are empty then.
+/// Removes an object, and the empty directories that were made for it.
 pub(super) async fn remove(
     view: &View,
     volume: &Volume,
@@ -270,7 +272,7 @@ pub(super) async fn remove(
             return Ok(ObjectReply::Unmet(None));
         }
         if let Some(backed) = backed.filter(|_| expect == Expect::Any) {
-            // The backend may have it all the same.
+            // The backend may have the object nevertheless.
             permit::change_entries(caller, &way.dir().attr)?;
             backing::changed(view, volume, (&backed, at.1), Change::Remove(None)).await?;
         }
@@ -292,7 +294,8 @@ pub(super) async fn remove(
     Ok(ObjectReply::Done { attr: Some(attr), replaced })
 }
 
-/// Removes directories from the last one up that were made for objects and are empty; how many. The bucket stays.
+/// Removes empty directories that were made for objects, from the last one up, and returns how
+/// many. The bucket stays.
 pub(super) async fn prune(view: &View, dirs: &mut Vec<Step>) -> Result<usize, Failed> {
     for done in 0..PRUNED_MAX {
         let goes = dirs.len() > 1 && dirs.last().is_some_and(|dir| dir.record.marks.implied);
@@ -301,7 +304,7 @@ pub(super) async fn prune(view: &View, dirs: &mut Vec<Step>) -> Result<usize, Fa
             return Ok(done);
         }
         let Some(parent) = dirs.last_mut() else { return Ok(done) };
-        // Both are as they were walked, and are to stay so until the commit.
+        // Read with a conflict: both must stay as they were walked until the commit.
         let (above, own) = (parent.record.attr.ino, dir.record.attr.ino);
         view.txn.get_many(&[&keys::inode(above), &keys::inode(own)]).await?;
         view.delete_entry(&parent.record, &dir.name, FileKind::Directory)?;
@@ -313,8 +316,8 @@ pub(super) async fn prune(view: &View, dirs: &mut Vec<Step>) -> Result<usize, Fa
     Ok(PRUNED_MAX)
 }
 
-/// Whether a directory has no entry. One that has some is not asked for all of them: as long as one stays it is not
-/// empty, and whoever removes that one meanwhile looks for others.
+/// Whether a directory has no entry. For a directory with entries only one is read with a conflict:
+/// while it stays, the directory is not empty, and a transaction that removes it checks for others.
 async fn is_empty(view: &View, dir: Ino) -> Result<bool, Failed> {
     let options = RangeOptions { snapshot: true, ..RangeOptions::limit(2) };
     if let Some(key) = view.first_entry(dir, options).await? {
@@ -325,7 +328,7 @@ async fn is_empty(view: &View, dir: Ino) -> Result<bool, Failed> {
     Ok(true)
 }
 
-/// Goes on where one transaction ended that removed as many directories as it could.
+/// Continues after a transaction that removed as many directories as it could.
 pub(super) async fn prune_rest(
     volume: &Volume,
     caller: &Caller,

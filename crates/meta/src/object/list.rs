@@ -1,9 +1,10 @@
-//! Keys of a bucket in their order, a page at a time.
+//! Lists the keys of a bucket in order, a page at a time.
 //!
-//! A directory's names are read by their places, so a walk through a bucket is a walk through a tree in order: what lies in a
-//! directory comes where the directory's place with a `/` does. Only what lies in a directory of a segment's beginning lies
-//! between names of the directory above it; so the walk has several streams, and goes on with the one that is
-//! at the smallest key.
+//! A directory's names are read by their places, so a walk through a bucket is an ordered walk
+//! through a tree: the content of a directory comes where the directory's place with a `/` does.
+//! Only the content of a directory for the beginning of a long segment lies between names of the
+//! directory above it. So the walk has several streams, and continues with the one at the smallest
+//! key.
 
 use std::collections::VecDeque;
 
@@ -21,41 +22,43 @@ use crate::error::Failed;
 use crate::permit;
 use crate::view::{View, opened};
 
-/// Work of one page at most: places that are looked at.
+/// Limit of the work for one page: places that are looked at.
 const WORK_MAX: usize = 16_384;
-/// Work of reading some places, whatever they are.
+/// Work that one read of places counts for, however few it returns.
 const READ_WORK: usize = 32;
-/// Places that are read at once at first: many directories are only asked whether anything is in them.
+/// Places in the first read of a directory: for many directories the walk only needs to know
+/// whether they are empty.
 const FIRST_READ: usize = 16;
-/// Objects whose attributes are read at once: with what is kept with them some MiB at most.
+/// Objects in one read of attributes: with their attachments some MiB at most.
 const FILLED_AT_ONCE: usize = 64;
-/// Bytes after which a page ends: with the last entry and all attributes it fits the ring of a client on the same host.
+/// Bytes after which a page ends: with the last entry and all attributes it fits the ring of a
+/// client on the same host.
 const PAGE_BYTES: usize = 1 << 20;
 
 /// A place in a directory.
 struct Place {
     at: Vec<u8>,
     entry: EntryRecord,
-    /// Of a directory the object with its key, which lies in it.
+    /// For a directory: the object with the directory's key, which lies in it.
     itself: Option<EntryRecord>,
 }
 
 /// One directory, from a place on.
 struct Stream {
     dir: Ino,
-    /// What the keys of what lies in it begin with.
+    /// The beginning of all keys in it.
     prefix: Vec<u8>,
-    /// It is one of a segment's beginning, the last bytes of `prefix`.
+    /// The directory is for the beginning of a long segment, the last bytes of `prefix`.
     is_beginning: bool,
     loaded: VecDeque<Place>,
-    /// Where it goes on behind them.
+    /// The place to continue at after `loaded`.
     from: Vec<u8>,
     is_read: bool,
     at_once: usize,
 }
 
 impl Stream {
-    /// No key of it that is left is below this.
+    /// Lower bound of the keys that are left.
     fn head(&self) -> Vec<u8> {
         let place = self.loaded.front().map_or(&self.from, |first| &first.at);
         [&self.prefix[..], place].concat()
@@ -65,18 +68,18 @@ impl Stream {
         self.is_read && self.loaded.is_empty()
     }
 
-    /// Whether a segment in it is the end of a key's segment, and not one that belongs elsewhere.
+    /// Whether a segment in it ends a key's segment, rather than belong elsewhere.
     fn has(&self, segment: &[u8]) -> bool {
         let beginning = self.prefix.len().saturating_sub(LONG_BYTES);
         !self.is_beginning || belongs_behind(&self.prefix[beginning..], segment)
     }
 }
 
-/// What a walk comes to.
+/// Result of a step of the walk.
 enum Next {
     /// An object.
     Object(Vec<u8>, Ino),
-    /// It has looked at enough; it would go on here.
+    /// The limit of work is reached; the walk would continue here.
     Tired(Vec<u8>),
     End,
 }
@@ -89,7 +92,7 @@ struct Walk<'v> {
 }
 
 impl Walk<'_> {
-    /// Begins at a bound: at the keys that are not below it.
+    /// Begins at a bound: at the first key that is not below it.
     async fn open(&mut self, bucket: Ino, bound: &[u8]) -> Result<(), Failed> {
         let mut left = vec![(bucket, Vec::new(), false, bound.to_vec())];
         while let Some((dir, prefix, is_beginning, rest)) = left.pop() {
@@ -126,7 +129,7 @@ impl Walk<'_> {
         Ok(entry.filter(is_dir).map(|entry| entry.ino))
     }
 
-    /// Goes on to the keys that are not below a bound, of those that it has not come to.
+    /// Skips keys below a bound.
     fn skip(&mut self, bound: &[u8]) {
         self.streams.retain_mut(|stream| {
             let Some(rest) = bound.strip_prefix(&stream.prefix[..]) else {
@@ -182,7 +185,7 @@ impl Walk<'_> {
             let (at, entry) = (place.to_vec(), opened(&key, &bytes)?);
             stream.loaded.push_back(Place { at, entry, itself: None });
         }
-        // Directories that have an object of their own key in them.
+        // Finds the objects that lie in directories with the same key.
         let Ok(itself) = Name::new(SELF_NAME) else { return Ok(()) };
         let is_dir = |place: &&mut Place| {
             let is_inner = matches!(place.at.last(), Some(&(INSIDE | BEGINNING)));
@@ -199,7 +202,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Comes to a place: it may be an object, or something in which others are.
+    /// Visits a place: it may be an object, or a directory with objects.
     fn visit(
         &mut self,
         n: usize,
@@ -231,7 +234,7 @@ impl Walk<'_> {
     }
 }
 
-/// The first bytes that are behind all that begin so; `None` when nothing is.
+/// The first bytes after all keys with a prefix; `None` when there are none.
 fn behind(prefix: &[u8]) -> Option<Vec<u8>> {
     let end = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
     let mut bound = prefix[..=end].to_vec();
@@ -239,7 +242,7 @@ fn behind(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(bound)
 }
 
-/// A key cut behind the delimiter that follows the prefix.
+/// Cuts a key after the first delimiter that follows the prefix.
 fn common<'k>(key: &'k [u8], wanted: &ListObjects) -> Option<&'k [u8]> {
     let (delimiter, rest) = (&wanted.delimiter, key.strip_prefix(&wanted.prefix[..])?);
     if delimiter.is_empty() {
@@ -249,7 +252,7 @@ fn common<'k>(key: &'k [u8], wanted: &ListObjects) -> Option<&'k [u8]> {
     Some(&key[..wanted.prefix.len() + at + delimiter.len()])
 }
 
-/// The first keys that a page may have; `None` when there are none.
+/// The first key that a page may have; `None` when there is none.
 fn bound(wanted: &ListObjects) -> Option<Vec<u8>> {
     let prefix = &wanted.prefix;
     let from = match wanted.after.split_last() {
@@ -264,13 +267,13 @@ fn bound(wanted: &ListObjects) -> Option<Vec<u8>> {
     bound.starts_with(prefix).then_some(bound)
 }
 
-/// What a page is made of.
+/// An item of a page before its attributes are read.
 enum Item {
     Key(Vec<u8>, Ino),
     Prefix(Vec<u8>),
 }
 
-/// A page of the keys of a bucket.
+/// Lists a page of the keys of a bucket.
 pub(super) async fn page(
     view: &View,
     caller: &Caller,
@@ -283,7 +286,7 @@ pub(super) async fn page(
     let mut walk = Walk { view, prefix: &wanted.prefix, streams: Vec::new(), work: 0 };
     walk.open(bucket.attr.ino, &bound).await?;
     let (mut items, mut next) = (Vec::new(), None);
-    // One more tells that there is more.
+    // One more item shows that the list continues.
     while items.len() <= limit {
         match walk.next().await? {
             Next::End => break,
@@ -315,7 +318,8 @@ pub(super) async fn page(
     Ok(ObjectReply::Page(ListPage { items, next }))
 }
 
-/// Adds what objects are, as far as a page goes; whether it ends before.
+/// Adds attributes and attachments of objects, until the page is full. Returns whether it ended
+/// before the last item.
 async fn fill(view: &View, items: Vec<Item>) -> Result<(Vec<Listed>, bool), Failed> {
     let (mut all, mut bytes) = (Vec::with_capacity(items.len()), 0);
     for some in items.chunks(FILLED_AT_ONCE) {
@@ -336,7 +340,7 @@ async fn fill(view: &View, items: Vec<Item>) -> Result<(Vec<Listed>, bool), Fail
                 Item::Key(key, ino) => {
                     let (inode, attached) = (found.next().flatten(), found.next().flatten());
                     bytes += key.len() + attached.as_ref().map_or(0, Vec::len);
-                    // A name that leads nowhere is a check's.
+                    // A check reports names that lead nowhere.
                     let Some(inode) = inode else { continue };
                     let InodeRecord { attr, .. } = opened(&keys::inode(*ino), &inode)?;
                     let attachment = opened_attachment(&attr, attached)?;

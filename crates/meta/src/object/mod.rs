@@ -1,8 +1,9 @@
-//! Objects: files of a bucket by their keys (RFC 0019). Buckets and all directories in them are marked, and keep the
-//! places of their names in the order of keys.
+//! Objects: files of a bucket by their keys (RFC 0019). Buckets and all directories in them are
+//! marked, and keep the places of their names in the order of keys.
 //!
-//! Reading order: `way` (from a key to a directory and a name), `change` (put, attach, remove), `bucket`, `list`,
-//! `nameless` (files before they have a name), `upload` (in parts), `backing` (what lies behind buckets).
+//! Reading order: `way` (from a key to a directory and a name), `change` (put, attach, remove),
+//! `bucket`, `list`, `nameless` (files before they have a name), `upload` (in parts), `backing`
+//! (backends of buckets).
 
 mod backing;
 mod bucket;
@@ -30,8 +31,8 @@ pub(crate) use backing::{forget_states, sweep};
 pub(crate) use nameless::{new_file, takes_first_name};
 pub(crate) use upload::{end_all, let_go};
 
-/// Whether a name may be given to such an inode: those that stand for something else are reserved for what keys
-/// need.
+/// Checks whether an inode of this kind may get a name: names with a special meaning are reserved
+/// for keys.
 ///
 /// # Errors
 /// `Invalid`.
@@ -47,10 +48,11 @@ pub(crate) fn may_name(dir: &InodeRecord, name: &Name, kind: FileKind) -> Result
     }
 }
 
-/// Marks a directory that comes into one of objects. The names that it has could not be put in order any more.
+/// Marks a directory that moves into a directory of objects. It must be empty: existing names would
+/// have no places.
 ///
 /// # Errors
-/// `CrossDevice` for one that has names and is not marked.
+/// `CrossDevice` for a directory that has names and is not marked.
 pub(crate) async fn enter(
     view: &View,
     dir: &InodeRecord,
@@ -59,7 +61,7 @@ pub(crate) async fn enter(
     if !dir.marks.objects || !record.attr.is_dir() || record.marks.objects {
         return Ok(());
     }
-    // Listings by keys do not look at each directory: nobody holds one.
+    // Listings by keys do not check each directory, so no directory of objects may be held.
     if let Some(holder) = view.holder(record) {
         return Err(Failed::Delegated(vec![(record.attr.ino, holder)]));
     }
@@ -72,7 +74,7 @@ pub(crate) async fn enter(
     }
 }
 
-/// Puts right the places of a name.
+/// Repairs the places of a name. Returns whether something changed.
 pub(crate) async fn repair_places(view: &View, dir: Ino, name: &Name) -> Result<bool, Failed> {
     let above: Option<InodeRecord> = view.read(&keys::inode(dir)).await?;
     let entry = view.entry(dir, name).await?;
@@ -99,9 +101,9 @@ pub(crate) async fn repair_places(view: &View, dir: Ino, name: &Name) -> Result<
     Ok(changed)
 }
 
-/// What is kept with an inode, of its record.
+/// Returns the attachment in a record of an inode.
 fn attachment(attr: &Attr, record: AttachmentRecord) -> Attachment {
-    // What changes in a directory is not what its attachment was made for.
+    // The attachment of a directory stays current when its entries change.
     let is_same = record.size == attr.size && record.mtime == attr.mtime;
     Attachment { bytes: record.bytes, is_current: attr.is_dir() || is_same }
 }
@@ -113,7 +115,7 @@ fn opened_attachment(attr: &Attr, found: Option<Vec<u8>>) -> Result<Option<Attac
 }
 
 impl View {
-    /// Keeps these bytes with an inode; without any nothing.
+    /// Sets the attachment of an inode; removes it when `bytes` is empty.
     fn attach(&self, attr: &Attr, bytes: &[u8]) -> Result<(), Failed> {
         let key = keys::attachment(attr.ino);
         if bytes.is_empty() {
@@ -123,8 +125,8 @@ impl View {
         Ok(self.txn.put(&key, AttachmentRecord { size, mtime, bytes }.seal())?)
     }
 
-    /// Has what is kept with an inode be of another content for ever, if its length and its time of change say that it is of this
-    /// one: that time was set by hand, whatever was written before.
+    /// Makes the attachment of an inode outdated for ever, if length and time of change say that it
+    /// is current: the time was set by hand, so the content may have changed.
     pub(crate) async fn outdate(&self, attr: &Attr) -> Result<(), Failed> {
         let key = keys::attachment(attr.ino);
         let kept = self.read::<AttachmentRecord>(&key).await?;
@@ -138,14 +140,15 @@ impl View {
         opened_attachment(attr, self.txn.get_snapshot(&keys::attachment(attr.ino)).await?)
     }
 
-    /// An object without its bytes.
+    /// Returns an object without its bytes.
     async fn object(&self, record: &InodeRecord) -> Result<Object, Failed> {
         let attachment = self.attachment(&record.attr).await?;
         Ok(Object { attr: record.attr, attachment, bytes: None })
     }
 }
 
-/// What must be done before the transaction of a change: no transaction takes that much.
+/// Does the work that must precede the transaction of a change, because no transaction could take
+/// it.
 pub(crate) async fn before(volume: &Volume, request: &MetaRequest) -> Result<(), Failed> {
     let Some(op) = op_of(request) else { return Ok(()) };
     match op {
@@ -158,7 +161,7 @@ pub(crate) async fn before(volume: &Volume, request: &MetaRequest) -> Result<(),
     }
 }
 
-/// What is left to be done behind it.
+/// Does the work that is left after a change.
 pub(crate) async fn after(volume: &Volume, request: &MetaRequest) -> Result<(), Failed> {
     match op_of(request) {
         Some(
@@ -172,7 +175,7 @@ pub(crate) async fn after(volume: &Volume, request: &MetaRequest) -> Result<(), 
     }
 }
 
-/// Puts right a record of objects without what it belongs to; `None` for any other record.
+/// Repairs a record of objects without its owner; `None` for any other record.
 pub(crate) async fn stray(view: &View, key: &[u8]) -> Result<Option<bool>, Failed> {
     match backing::stray(view, key).await? {
         Some(done) => Ok(Some(done)),
@@ -187,7 +190,7 @@ const fn op_of(request: &MetaRequest) -> Option<&ObjectOp> {
     }
 }
 
-/// Changes something.
+/// Executes an operation that changes something.
 pub(crate) async fn change(
     view: &View,
     volume: &Volume,
@@ -228,7 +231,7 @@ pub(crate) async fn change(
     Ok(MetaReply::Object(reply))
 }
 
-/// Looks at something.
+/// Executes an operation that only reads.
 pub(crate) async fn look(view: &View, caller: &Caller, op: &ObjectOp) -> Result<MetaReply, Failed> {
     let reply = match op {
         ObjectOp::Get { bucket, key, with_bytes } => {
@@ -253,7 +256,7 @@ pub(crate) async fn look(view: &View, caller: &Caller, op: &ObjectOp) -> Result<
     Ok(MetaReply::Object(reply))
 }
 
-/// The file without a name that an object is to have.
+/// The file without a name that an object will have.
 const fn nameless_of(put: &PutObject) -> Option<Ino> {
     match put.body {
         ObjectBody::Nameless(ino) => Some(ino),

@@ -1,4 +1,4 @@
-//! Files before they have a name: held by the session that made them, as what it has open.
+//! Files before they have a name: the session that made them holds them like open files.
 
 use millpond_types::meta::{
     Attr, Caller, Entry, FileKind, Ino, InodeRecord, Layout, Marks, MetaError, MetaReply,
@@ -13,7 +13,7 @@ use crate::permit;
 use crate::quota::Charge;
 use crate::view::View;
 
-/// A regular file that nobody has made yet, with its bytes in the store.
+/// A new regular file, not yet written, with its bytes in the store.
 pub(crate) fn new_file(
     view: &View,
     (caller, dir): (&Caller, &InodeRecord),
@@ -56,7 +56,7 @@ pub(crate) fn new_file(
     }
 }
 
-/// A directory that nobody has made yet.
+/// A new directory, not yet written.
 pub(super) fn new_dir(
     view: &View,
     (caller, dir): (&Caller, &InodeRecord),
@@ -95,7 +95,7 @@ pub(super) async fn make(
     Ok(MetaReply::Entry(Entry { attr: record.attr, created: true }))
 }
 
-/// Takes a file without a name from the session that holds it: nobody collects it any more.
+/// Takes a file without a name from the session that holds it, so that it is no longer collected.
 pub(super) async fn take(view: &View, session: u64, ino: Ino) -> Result<InodeRecord, Failed> {
     let key = keys::orphan(ino);
     let orphan: Option<OrphanRecord> = view.read(&key).await?;
@@ -108,8 +108,9 @@ pub(super) async fn take(view: &View, session: u64, ino: Ino) -> Result<InodeRec
     Ok(record)
 }
 
-/// Whether an inode without a name is one that the session of this request made without (`O_TMPFILE`), and gets its first
-/// one now: then nobody collects it any more. What has lost its last name never gets another.
+/// Whether this inode gets its first name now: the session of this request made it without one
+/// (`O_TMPFILE`). Then it is no longer collected. An inode that has lost its last name never gets
+/// another.
 pub(crate) async fn takes_first_name(view: &View, record: &InodeRecord) -> Result<bool, Failed> {
     let key = keys::orphan(record.attr.ino);
     let Some(orphan) = view.read::<OrphanRecord>(&key).await? else { return Ok(false) };

@@ -1,6 +1,8 @@
-//! Uploads in parts: each part is a file without a name, held by a record, or lies at its place in a file of all parts (RFC 0023).
+//! Uploads in parts. Each part is a file without a name, held by a record, or lies at its place in
+//! one file for all parts, the whole (RFC 0023).
 //!
-//! An upload ends in one transaction, which writes down that its parts go; they become orphans some at a time.
+//! An upload ends in one transaction, which records that its parts go; they become orphans some at
+//! a time.
 
 use millpond_store::{KeyRange, RangeOptions};
 use millpond_types::meta::object::{
@@ -20,13 +22,14 @@ use crate::quota::{self, Charge};
 use crate::view::{View, opened};
 use crate::volume::Volume;
 
-/// Parts that one transaction lets go: four writes each.
+/// Parts that one transaction frees: four writes each.
 const FREED_MAX: usize = 25;
-/// Uploads that one transaction ends: seven writes each, where a place in the whole was taken for parts.
+/// Uploads that one transaction ends: seven writes each, if parts had places in a whole.
 const ENDED_MAX: usize = 15;
 /// Ended uploads that a round looks at.
 const LOOKED_AT_MAX: usize = 100;
-/// So far behind what was taken a place may be, beside as much again: all of a file is looked through for chunks when it goes.
+/// Limit of the distance of a place after the taken ones, besides twice their length: when a file
+/// goes, all of its length is searched for chunks.
 const HOLES_MAX: u64 = 16 << 30;
 /// Bytes of a page of uploads or parts, about: it fits the ring of a client on the same host.
 const PAGE_BYTES: usize = 1 << 20;
@@ -61,7 +64,7 @@ pub(super) async fn create(
 ) -> Result<ObjectReply, Failed> {
     check_key(key).map_err(|_| MetaError::Invalid)?;
     let ino = bucket(view, caller, name, permit::WRITE | permit::EXECUTE).await?.attr.ino;
-    // The bucket does not go meanwhile.
+    // Read with a conflict: the bucket must not go before the commit.
     view.dir(ino).await?;
     let (id, key, attachment) = (UploadId(id), key.to_vec(), attachment.to_vec());
     view.txn.put(&keys::upload_by_key(ino, &key, id), Vec::new())?;
@@ -70,7 +73,7 @@ pub(super) async fn create(
     Ok(ObjectReply::Upload(told(id, record)))
 }
 
-/// An upload.
+/// Reads an upload.
 pub(super) async fn get(
     view: &View,
     caller: &Caller,
@@ -80,7 +83,7 @@ pub(super) async fn get(
     Ok(ObjectReply::Upload(told(id, record(view, ino, id).await?)))
 }
 
-/// A page of uploads.
+/// Lists a page of uploads.
 pub(super) async fn list(
     view: &View,
     caller: &Caller,
@@ -110,7 +113,8 @@ pub(super) async fn list(
     Ok(ObjectReply::Uploads { uploads, end })
 }
 
-/// Takes the place of a part in the whole of its upload, which is made by the first that can tell how long parts are.
+/// Takes the place of a part in the whole of its upload. The first part that shows the part length
+/// makes the whole.
 pub(super) async fn take_place(
     view: &View,
     caller: &Caller,
@@ -125,7 +129,7 @@ pub(super) async fn take_place(
             let file = view.inode(whole.ino).await?;
             (whole, file, false)
         }
-        // A shorter one is the last, and says nothing of the others.
+        // A shorter part is the last, and does not show the length of the others.
         None if len < PART_MIN => return Ok(ObjectReply::Place(None)),
         None => {
             fresh.is_placed()?;
@@ -139,12 +143,12 @@ pub(super) async fn take_place(
     let Some(offset) = offset.filter(|_| whole.take(number)) else {
         return Ok(ObjectReply::Place(None));
     };
-    // As long as it is to be before anybody writes: who writes behind the end cuts what lies there first, and with that
-    // what others write to the same chunk.
+    // The file gets its length before any client writes: a write beyond the end first cuts the
+    // bytes there, including writes of others to the same chunk.
     let before = file.attr.size;
     file.attr.size = before.max(offset + len);
     let charge = if is_new { Charge::of(&file) } else { Charge::resize(before, file.attr.size) };
-    // A file of its own has no holes, which count as bytes.
+    // A separate file has no holes, which count as bytes.
     if !view.has_room(file.quota, charge).await? {
         return Ok(ObjectReply::Place(None));
     }
@@ -155,7 +159,7 @@ pub(super) async fn take_place(
     Ok(ObjectReply::Place(Some((file.attr, offset))))
 }
 
-/// Has a file without a name be a part, or what was written to a place of the whole.
+/// Records a file without a name, or the bytes at a place of the whole, as a part.
 pub(super) async fn put_part(
     view: &View,
     (caller, session): (&Caller, u64),
@@ -182,7 +186,7 @@ pub(super) async fn put_part(
             let whole = upload.whole.as_mut().filter(|whole| whole.ino == put.ino);
             let whole = whole.ok_or(MetaError::Stale)?;
             let offset = whole.place(put.number, len).ok_or(MetaError::Invalid)?;
-            // It is written once.
+            // A place is written once.
             if was_placed || !whole.is_taken(put.number) {
                 return Err(MetaError::Stale.into());
             }
@@ -204,10 +208,11 @@ pub(super) async fn put_part(
     Ok(ObjectReply::Done { attr: Some(attr), replaced: None })
 }
 
-/// The whole of an upload that ends, with nothing in it but the first `parts` parts: nobody writes to it any more.
+/// Returns the whole of an ending upload, if it contains exactly the first `parts` parts: no client
+/// writes to it any more.
 ///
 /// # Errors
-/// `Stale` if the object cannot be that: its parts are to be copied.
+/// `Stale` if the whole cannot become the object: the parts must be copied.
 pub(super) async fn whole(
     view: &View,
     (bucket, id): (Ino, UploadId),
@@ -224,18 +229,18 @@ pub(super) async fn whole(
     Ok(file)
 }
 
-/// Nothing holds the file of a part any more.
+/// Makes the file of a part an orphan.
 async fn free(view: &View, ino: Ino) -> Result<(), Failed> {
     let Some(mut record) = view.read::<InodeRecord>(&keys::inode(ino)).await? else {
         return Ok(());
     };
     let orphan = OrphanRecord { since: view.now, waits_for: None };
     view.txn.put(&keys::orphan(ino), orphan.seal())?;
-    // Whoever checks the volume sees that something has changed.
+    // The new version tells a running check that the inode changed.
     view.put_inode(&mut record)
 }
 
-/// A page of parts.
+/// Lists a page of parts.
 pub(super) async fn parts(
     view: &View,
     caller: &Caller,
@@ -275,7 +280,7 @@ pub(super) async fn parts(
     Ok(ObjectReply::Parts { parts, end })
 }
 
-/// Ends an upload; its parts go later, and its whole unless that is kept.
+/// Ends an upload; its parts go later, and its whole goes unless it is kept.
 pub(super) async fn end(
     view: &View,
     (bucket, id): (Ino, UploadId),
@@ -290,7 +295,7 @@ pub(super) async fn end(
     Ok(view.txn.put(&keys::ended(bucket, id), Vec::new())?)
 }
 
-/// An upload is given up.
+/// Aborts an upload.
 pub(super) async fn abort(
     view: &View,
     caller: &Caller,
@@ -301,7 +306,7 @@ pub(super) async fn abort(
     Ok(ObjectReply::Done { attr: None, replaced: None })
 }
 
-/// Ends all uploads of a bucket that goes.
+/// Ends all uploads of a bucket that will be removed.
 pub(crate) async fn end_all(volume: &Volume, bucket: Ino) -> Result<(), Failed> {
     loop {
         let ended = volume.store.transact(|txn| async move {
@@ -325,7 +330,7 @@ pub(crate) async fn end_all(volume: &Volume, bucket: Ino) -> Result<(), Failed> 
     }
 }
 
-/// Lets the parts of uploads go that have ended: of some of them.
+/// Frees parts of some ended uploads.
 pub(crate) async fn let_go(volume: &Volume) -> Result<(), Failed> {
     let options = RangeOptions { snapshot: true, ..RangeOptions::limit(LOOKED_AT_MAX) };
     let page = volume.store.begin().range(&KeyRange::prefix(keys::ENDED), options).await?;
@@ -337,7 +342,7 @@ pub(crate) async fn let_go(volume: &Volume) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Lets some parts go; whether all are gone.
+/// Frees some parts. Returns whether all are gone.
 async fn free_some(view: View, (bucket, id): (Ino, UploadId)) -> Result<bool, Failed> {
     let range = KeyRange::prefix(&keys::upload(bucket, id));
     let page = view.txn.range(&range, RangeOptions::limit(FREED_MAX)).await?;
@@ -355,8 +360,8 @@ async fn free_some(view: View, (bucket, id): (Ino, UploadId)) -> Result<bool, Fa
     Ok(page.rest.is_none())
 }
 
-/// Removes a record of an upload that is not there, or has a part of one go; `None` for any other record, and for a part
-/// whose file may not be there.
+/// Removes a record of a missing upload, or marks the missing upload of a part as ended; `None` for
+/// any other record, and for a part with a file that may be missing.
 pub(crate) async fn stray(view: &View, key: &[u8]) -> Result<Option<bool>, Failed> {
     if let Some((bucket, id)) = keys::split_upload_by_key(key) {
         let is_there = view.txn.get(key).await?.is_some();

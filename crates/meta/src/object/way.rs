@@ -1,4 +1,4 @@
-//! From a bucket and a key to a directory and a name in it.
+//! Walks from a bucket and a key to a directory and a name in it.
 
 use millpond_types::meta::object::{Expect, Object, SELF_NAME, names_of_key};
 use millpond_types::meta::{
@@ -10,32 +10,33 @@ use crate::error::Failed;
 use crate::permit;
 use crate::view::{View, opened};
 
-/// A directory on the way.
+/// A directory of a path.
 #[derive(Debug)]
 pub(super) struct Step {
-    /// Its name in the one before.
+    /// Its name in the directory before.
     pub(super) name: Name,
     pub(super) record: InodeRecord,
 }
 
-/// Where a key leads.
+/// The path of a key.
 #[derive(Debug)]
 pub(super) struct Way {
-    /// The directories that are there, the bucket first.
+    /// The existing directories, the bucket first.
     pub(super) dirs: Vec<Step>,
-    /// Names behind the last of them, at least one: the file's is the last. Only the first may lead somewhere.
+    /// Names after the last existing directory, at least one; the last is the file's. Only the
+    /// first may exist.
     pub(super) rest: Vec<Name>,
-    /// Where that leads.
+    /// The entry of the first name in `rest`.
     pub(super) there: Option<EntryRecord>,
 }
 
 impl Way {
-    /// The last directory that is there.
+    /// The last existing directory.
     pub(super) fn dir(&self) -> &InodeRecord {
         &self.dirs.last().expect("a way begins with its bucket").record
     }
 
-    /// The file at the end of the way.
+    /// The file at the end of the path.
     pub(super) fn file(&self) -> Option<Ino> {
         let there = self.there.filter(|_| self.rest.len() == 1)?;
         (there.kind == FileKind::Regular).then_some(there.ino)
@@ -47,7 +48,7 @@ impl Way {
     }
 }
 
-/// The bucket of a name.
+/// Finds the bucket of a name.
 pub(super) async fn bucket(view: &View, name: &Name) -> Result<InodeRecord, Failed> {
     let key = keys::entry(Ino::ROOT, name);
     let missing = Failed::Refused(MetaError::NotFound);
@@ -61,19 +62,19 @@ pub(super) async fn bucket(view: &View, name: &Name) -> Result<InodeRecord, Fail
     if is_bucket { Ok(record) } else { Err(missing) }
 }
 
-/// Walks a key, without a conflict: who renames a directory on the way at the same moment comes later.
+/// Walks a key, without a conflict: a concurrent rename of a directory in the path counts as later.
 pub(super) async fn walk(
     view: &View,
     caller: &Caller,
     (name, key): (&Name, &[u8]),
 ) -> Result<Way, Failed> {
-    // A key that none has is refused first.
+    // Refuses an invalid key first.
     names_of_key(key).map_err(|_| MetaError::Invalid)?;
     let record = bucket(view, name).await?;
     walk_from(view, caller, Step { name: name.clone(), record }, key).await
 }
 
-/// The same from a bucket on that is known.
+/// As [`walk`], from a known bucket.
 pub(super) async fn walk_from(
     view: &View,
     caller: &Caller,
@@ -105,7 +106,7 @@ pub(super) async fn walk_from(
     }
 }
 
-/// Walks a key for a change: what its end depends on must not change until the commit.
+/// Walks a key for a change: the records at its end must not change until the commit.
 pub(super) async fn walk_to_change(
     view: &View,
     caller: &Caller,
@@ -116,19 +117,19 @@ pub(super) async fn walk_to_change(
     Ok(way)
 }
 
-/// What the end of a way depends on must not change until the commit.
+/// Reads the records at the end of a path with a conflict: they must not change until the commit.
 pub(super) async fn hold(view: &View, way: &Way) -> Result<(), Failed> {
     let dir = way.dir().attr.ino;
     let first = way.rest.first().ok_or(MetaError::Invalid)?;
     let mut wanted = vec![keys::inode(dir), keys::entry(dir, first)];
     wanted.extend(way.there.map(|there| keys::inode(there.ino)));
     let wanted: Vec<&[u8]> = wanted.iter().map(Vec::as_slice).collect();
-    // They are what they were: a transaction sees one state of the store.
+    // Their values are known already: a transaction sees one state of the store.
     view.txn.get_many(&wanted).await?;
     Ok(())
 }
 
-/// What an expectation is compared with, and whether it holds.
+/// Whether an expectation holds for the present inode of a key.
 pub(super) fn meets(expect: Expect, there: Option<&InodeRecord>) -> bool {
     match (expect, there) {
         (Expect::Any, _) | (Expect::Absent, None) => true,
@@ -139,7 +140,7 @@ pub(super) fn meets(expect: Expect, there: Option<&InodeRecord>) -> bool {
     }
 }
 
-/// The object at the end of a way; without a conflict.
+/// Reads the object at the end of a path; without a conflict.
 pub(super) async fn object(
     view: &View,
     caller: &Caller,
@@ -162,7 +163,7 @@ pub(super) async fn object(
     Ok(Some(Object { attr, attachment, bytes }))
 }
 
-/// Bytes of a file in the store.
+/// Decodes the bytes of a file in the store.
 fn stored(attr: &Attr, found: Option<Vec<u8>>) -> Result<Vec<u8>, Failed> {
     let Some(found) = found else { return Ok(Vec::new()) };
     let record: ContentRecord = opened(&keys::content(attr.ino), &found)?;

@@ -1,4 +1,4 @@
-//! What backs a bucket is set, and taken away.
+//! Attaches a backend to a bucket, and detaches it.
 
 use millpond_store::{KeyRange, RangeOptions};
 use millpond_types::meta::object::{Backing, LANE_SWEEP};
@@ -11,16 +11,16 @@ use crate::error::Failed;
 use crate::view::View;
 use crate::volume::Volume;
 
-/// Records that one transaction deletes: each counts two writes.
+/// Records that one transaction deletes: each counts as two writes.
 const DELETED_MAX: usize = 50;
 
-/// Sets what backs a bucket, or takes it away.
+/// Sets or removes the backend of a bucket.
 pub(super) async fn set(
     view: &View,
     caller: &Caller,
     (name, backing): (&Name, Option<&Backing>),
 ) -> Result<(), Failed> {
-    // A gateway's credentials at a backend are not for everybody who has a bucket.
+    // A gateway's credentials at a backend are not for every bucket owner.
     if caller.uid != 0 {
         return Err(MetaError::NotPermitted.into());
     }
@@ -31,7 +31,7 @@ pub(super) async fn set(
         (Some(backing), Some(before)) if !before.backing.is_same_place(backing) => {
             return Err(MetaError::Busy.into());
         }
-        // What the states say is about what backed it before.
+        // The states refer to the previous backend.
         (Some(_), None) if any_state(view, ino).await? => return Err(MetaError::Again.into()),
         (None, _) => must_be_idle(view, ino).await?,
         _ => {}
@@ -51,7 +51,7 @@ async fn any_state(view: &View, bucket: Ino) -> Result<bool, Failed> {
     Ok(!page.entries.is_empty())
 }
 
-/// Refuses a bucket of which something waits to be brought to the backend, until the commit.
+/// Refuses a bucket with keys that wait for the backend; this holds until the commit.
 pub(in super::super) async fn must_be_idle(view: &View, bucket: Ino) -> Result<(), Failed> {
     let mut more = Some(KeyRange::prefix(&keys::queue(bucket)));
     if let Some(range) = &mut more {
@@ -67,14 +67,14 @@ pub(in super::super) async fn must_be_idle(view: &View, bucket: Ino) -> Result<(
     Ok(())
 }
 
-/// Forgets what was left of states when a bucket was not backed any more, before it is backed again.
+/// Forgets states that are left from a previous backend, before a bucket gets a backend again.
 pub(in super::super) async fn forget_leftovers(volume: &Volume, name: &Name) -> Result<(), Failed> {
     let view = View::new(volume.store.begin(), volume.now());
     let record = way::bucket(&view, name).await?;
     if record.marks.backed { Ok(()) } else { forget_states(volume, record.attr.ino).await }
 }
 
-/// Forgets all states and the queue of a bucket that is not backed any more, or is gone.
+/// Forgets all states and the queue of a bucket without a backend, or of one that is gone.
 pub(crate) async fn forget_states(volume: &Volume, bucket: Ino) -> Result<(), Failed> {
     for prefix in [keys::states(bucket), keys::queue(bucket)] {
         loop {

@@ -1,4 +1,4 @@
-//! Files of clean keys go; states follow what mounts do.
+//! Evicts files of clean keys, and updates states after changes by mounts.
 
 use millpond_types::meta::object::{KeyState, Mode, Wanted};
 use millpond_types::meta::{Attr, Caller, InodeRecord, Name};
@@ -14,8 +14,11 @@ use crate::permit;
 use crate::view::View;
 use crate::volume::Volume;
 
-/// Removes the file of a clean key, if its state is still this one and the file that of the state; whether it was done. Of a key
-/// that was evicted before, where others write at the backend too: who asks has seen that the backend does not have it any more.
+/// Removes the file of a clean key, if the state still has this number and the file is the one of
+/// the state. Returns whether it did.
+///
+/// For a key evicted before, where others write at the backend too, the caller has seen that the
+/// backend no longer has the object.
 pub(super) async fn evict(
     view: &View,
     volume: &Volume,
@@ -35,7 +38,7 @@ pub(super) async fn evict(
             return Ok(false);
         }
         permit::remove(caller, &way.dir().attr, &record.attr)?;
-        // With another name it is a file like others.
+        // A file with another name is an ordinary file.
         record.marks.evicted = record.attr.nlink == 1;
         drop_file(view, &mut way, record).await?;
         (Wanted::Forgotten, was.has.clone())
@@ -45,20 +48,20 @@ pub(super) async fn evict(
     } else {
         return Ok(false);
     };
-    // Another number than the one that was seen: who evicts the same file a second time has not looked at this.
+    // A new number: a second client that evicts the same file has not seen this state.
     let seq = volume.fresh_id().await?;
     let place = Some(forgotten_later(view, seq));
     slot.put(view, &KeyState { seq, wanted, has, place, since: view.now, ..was.clone() })?;
     Ok(true)
 }
 
-/// Takes the name from a file that need not be kept: it is at the backend, or its time is over.
+/// Removes the name of a file that need not be kept: the backend has it, or its time is over.
 pub(super) async fn drop_file(
     view: &View,
     way: &mut Way,
     mut record: InodeRecord,
 ) -> Result<(), Failed> {
-    // Nothing that could be had again goes to the trash.
+    // A file that can be fetched again does not go to the trash.
     let dir = InodeRecord { keep_s: 0, ..way.dir().clone() };
     view.delete_entry(&dir, way.name(), record.attr.kind)?;
     view.unname(&dir, way.name(), &mut record)?;
@@ -67,7 +70,7 @@ pub(super) async fn drop_file(
     Ok(())
 }
 
-/// Has the state of a key follow what lies there; the state as it is then.
+/// Updates the state of a key to the file that lies there, and returns the state.
 pub(super) async fn adopt(
     view: &View,
     volume: &Volume,
@@ -90,7 +93,7 @@ pub(super) async fn adopt(
     Ok(Some(state))
 }
 
-/// The state of a key that something else lies at than it says; `None` when that is as it says.
+/// Returns the new state of a key with a file that differs from its state; `None` when they agree.
 pub(super) async fn followed(
     view: &View,
     volume: &Volume,
@@ -103,7 +106,7 @@ pub(super) async fn followed(
         (_, None) => return Ok(None),
         (Some(was @ Wanted::File { .. }), Some(there)) if was == file(there) => return Ok(None),
         (Some(Wanted::File { .. }), Some(there)) => file(there),
-        // A transient object has no state that says so.
+        // A transient object has no state.
         (_, Some(_)) if rule.mode == Mode::Transient => return Ok(None),
         (_, Some(there)) => file(there),
     };

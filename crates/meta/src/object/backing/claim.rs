@@ -1,4 +1,4 @@
-//! Keys are taken that are due.
+//! Claims keys that are due.
 
 use millpond_store::{KeyRange, RangeOptions};
 use millpond_types::meta::object::{
@@ -16,12 +16,13 @@ use crate::permit;
 use crate::view::{View, opened};
 use crate::volume::Volume;
 
-/// Keys of one transaction: each writes its state and an entry, and deletes one, which counts two.
+/// Keys in one transaction: each writes its state and an entry, and deletes one, which counts as
+/// two writes.
 const TAKEN_MAX: usize = 28;
-/// Bytes kept with objects after which an answer ends: it is written down.
+/// Bytes of attachments after which an answer ends, because answers are stored.
 const ANSWER_BYTES: usize = 256 << 10;
 
-/// What is wanted.
+/// Parameters of a claim.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub(super) lane: u8,
@@ -30,7 +31,7 @@ pub(super) struct Wanted {
     pub(super) put_ids_from: u64,
 }
 
-/// Takes the first keys of a lane that are due.
+/// Claims the first keys of a lane that are due.
 pub(super) async fn claim(
     view: &View,
     volume: &Volume,
@@ -60,7 +61,7 @@ pub(super) async fn claim(
         let Some((_, place)) = keys::split_queued(&at) else { continue };
         let slot = Slot::read(view, backed.ino, &entry.key).await?;
         if slot.was.as_ref().and_then(|was| was.place) != Some(place) {
-            // Nothing lies there.
+            // The entry is stale.
             view.txn.delete(&at)?;
             continue;
         }
@@ -83,7 +84,7 @@ async fn take(
 ) -> Result<Claimed, Failed> {
     let way = way::walk_from(view, caller, bucket, key).await?;
     let there: Option<Object> = way::object(view, caller, &way, false).await?;
-    // What is taken is what is there, whatever mounts have made of it meanwhile.
+    // The claim covers the object that exists now, including changes by mounts since.
     let attr = there.as_ref().map(|there| &there.attr);
     let mut state = slot.was.clone().ok_or(MetaError::Io)?;
     if let Some(followed) = followed(view, volume, (backed, key), (Some(&state), attr)).await? {
@@ -99,7 +100,7 @@ async fn take(
     Ok(Claimed { key: key.to_vec(), state, object: there.filter(|_| is_file), is_fresh })
 }
 
-/// Has a key be due so many milliseconds from now on.
+/// Makes a key due `pause` milliseconds from now.
 pub(super) fn later(view: &View, state: &mut KeyState, pause: u32) {
     let due_ms = ms(view.now).saturating_add(pause.into());
     let n = state.place.map_or(state.seq, |place| place.n);

@@ -23,7 +23,7 @@ fn options(limit: u32) -> RangeOptions {
     RangeOptions { snapshot: true, ..RangeOptions::limit(limit) }
 }
 
-/// A page of a lane.
+/// Lists a page of a lane.
 pub(super) async fn queue(
     view: &View,
     at: (&Caller, &Name),
@@ -46,7 +46,7 @@ pub(super) async fn queue(
     Ok(BackingReply::Queue(page))
 }
 
-/// A page of states.
+/// Lists a page of states.
 pub(super) async fn states(
     view: &View,
     at: (&Caller, &Name),

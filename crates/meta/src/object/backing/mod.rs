@@ -1,12 +1,14 @@
-//! Buckets that slower object stores are behind (RFC 0020): states of keys, and the queue of what is to be brought there.
+//! Buckets with a slower object store as backend (RFC 0020): states of keys, and the queue of keys
+//! to persist.
 //!
-//! Invariants: a state that says where it lies in the queue has an entry there, and every entry that is not of a transient
-//! object has such a state; both are written in one transaction, which reads the state. So two that take or change a key
-//! conflict, and no range of the queue need be read with a conflict.
+//! Invariants: a state with a place in the queue has an entry there, and every entry, except those
+//! of transient objects, has such a state. Both are written in one transaction, which reads the
+//! state. So two transactions that claim or change a key conflict, and no range of the queue needs
+//! to be read with a conflict.
 //!
-//! Reading order: here what backs a bucket; `slot` (the state of a key, and its entry), `write` (what a put, a fill and a
-//! removal make of it), `claim` and `settle` (the persister's), `cached` (files that go, and what mounts do),
-//! `bucket`, `list`, `sweep` (what metas do by themselves).
+//! Reading order: the backend of a bucket (this file); `slot` (the state of a key, and its entry),
+//! `write` (their changes by a put, a fill or a removal), `claim` and `settle` (the persister's),
+//! `cached` (eviction, and changes by mounts), `bucket`, `list`, `sweep` (periodic work of metas).
 
 mod bucket;
 mod cached;
@@ -43,7 +45,7 @@ impl Backed {
     }
 }
 
-/// What backs a bucket, to change something: it does not change until the commit.
+/// Reads the backend of a bucket for a change: it does not change until the commit.
 pub(super) async fn of(view: &View, bucket: &InodeRecord) -> Result<Option<Backed>, Failed> {
     if !bucket.marks.backed {
         return Ok(None);
@@ -53,12 +55,12 @@ pub(super) async fn of(view: &View, bucket: &InodeRecord) -> Result<Option<Backe
     Ok(found.map(|backing| Backed { ino, backing }))
 }
 
-/// The same of a bucket that has to be backed.
+/// As [`of`], for a bucket that must have a backend.
 async fn must_be(view: &View, bucket: &InodeRecord) -> Result<Backed, Failed> {
     of(view, bucket).await?.ok_or(Failed::Refused(MetaError::NotSupported))
 }
 
-/// What backs a bucket, to look at; without a conflict.
+/// Reads the backend of a bucket; without a conflict.
 pub(super) async fn told(view: &View, bucket: &InodeRecord) -> Result<Option<Backing>, Failed> {
     if !bucket.marks.backed {
         return Ok(None);
@@ -68,7 +70,7 @@ pub(super) async fn told(view: &View, bucket: &InodeRecord) -> Result<Option<Bac
     found.map(|bytes| opened(&key, &bytes)).transpose()
 }
 
-/// The state of a key, to look at; without a conflict.
+/// Reads the state of a key; without a conflict.
 pub(super) async fn state(
     view: &View,
     bucket: &InodeRecord,
@@ -88,7 +90,7 @@ fn ms(time: Timestamp) -> u64 {
     secs.saturating_mul(1000).saturating_add(u64::from(time.nanos / 1_000_000))
 }
 
-/// Changes something.
+/// Executes an operation that changes something.
 pub(super) async fn change(
     view: &View,
     volume: &Volume,
@@ -128,7 +130,7 @@ pub(super) async fn change(
     }
 }
 
-/// Looks at something.
+/// Executes an operation that only reads.
 pub(super) async fn look(
     view: &View,
     caller: &Caller,

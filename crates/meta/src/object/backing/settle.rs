@@ -1,4 +1,4 @@
-//! What became of attempts.
+//! Outcomes of attempts.
 
 use millpond_types::meta::object::{
     BackingReply, FORGET_MS, KeyState, LANE_SWEEP, Outcome, Place, Remote, Under, Wanted,
@@ -19,7 +19,7 @@ async fn backed(view: &View, caller: &Caller, name: &Name) -> Result<Backed, Fai
     must_be(view, &record).await
 }
 
-/// Writes down what became of an attempt.
+/// Records the outcome of an attempt.
 pub(super) async fn settle(
     view: &View,
     caller: &Caller,
@@ -39,7 +39,7 @@ pub(super) async fn settle(
         }
         Outcome::Unknown { error, pause_ms } => not_done(view, &mut state, (error, *pause_ms)),
         Outcome::GoingOn { lease_ms } => {
-            // One that comes late shortens nothing.
+            // A late renewal does not shorten the lease.
             let due_ms = state.place.map_or(0, |place| place.due_ms);
             if due_ms < ms(view.now).saturating_add(u64::from(*lease_ms)) {
                 later(view, &mut state, *lease_ms);
@@ -56,7 +56,7 @@ fn not_done(view: &View, state: &mut KeyState, (error, pause_ms): (&str, u32)) {
     later(view, state, pause_ms);
 }
 
-/// The backend has what the attempt was made for; perhaps more is wanted meanwhile.
+/// Records that the backend has the object of the attempt; the key may have changed again since.
 fn done(
     view: &View,
     state: &mut KeyState,
@@ -82,12 +82,12 @@ fn done(
     Ok(())
 }
 
-/// Where a clean state lies whose file has gone.
+/// The place of a clean state without a file.
 pub(super) fn forgotten_later(view: &View, n: u64) -> Place {
     Place { lane: LANE_SWEEP, due_ms: ms(view.now).saturating_add(FORGET_MS), n }
 }
 
-/// Has a key be due now, unless an attempt may be under way: whether that changes something.
+/// Makes a key due now, unless an attempt may be under way. Returns whether that changed the state.
 pub(super) async fn hasten(
     view: &View,
     caller: &Caller,

@@ -9,7 +9,7 @@ use millpond_types::wire::Record;
 use crate::error::Failed;
 use crate::view::View;
 
-/// A key of a backed bucket, with the state that it had.
+/// A key of a backed bucket, with the state that was read.
 #[derive(Debug)]
 pub(super) struct Slot<'a> {
     bucket: Ino,
@@ -18,7 +18,7 @@ pub(super) struct Slot<'a> {
 }
 
 impl<'a> Slot<'a> {
-    /// Reads a state that is not to change until the commit.
+    /// Reads a state; it does not change until the commit.
     pub(super) async fn read(view: &View, bucket: Ino, key: &'a [u8]) -> Result<Self, Failed> {
         let was = view.read(&keys::state(bucket, key)).await?;
         Ok(Self { bucket, key, was })
@@ -28,7 +28,7 @@ impl<'a> Slot<'a> {
         self.was.as_ref()?.place
     }
 
-    /// Writes the state, and has the key lie where that says.
+    /// Writes the state, and moves the queue entry of the key to the place in the state.
     pub(super) fn put(&self, view: &View, state: &KeyState) -> Result<(), Failed> {
         if let Some(before) = self.place().filter(|before| state.place != Some(*before)) {
             view.txn.delete(&keys::queued(self.bucket, before))?;
@@ -40,7 +40,7 @@ impl<'a> Slot<'a> {
         Ok(view.txn.put(&keys::state(self.bucket, self.key), state.seal())?)
     }
 
-    /// Forgets the state.
+    /// Deletes the state and its queue entry.
     pub(super) fn forget(&self, view: &View) -> Result<(), Failed> {
         if let Some(before) = self.place() {
             view.txn.delete(&keys::queued(self.bucket, before))?;
@@ -49,7 +49,7 @@ impl<'a> Slot<'a> {
     }
 }
 
-/// What the queue has of a key.
+/// Builds the queue entry of a key.
 pub(super) fn entry(key: &[u8], state: &KeyState) -> QueueRecord {
     let bytes = match state.wanted {
         Wanted::File { size, .. } => size,
@@ -58,7 +58,7 @@ pub(super) fn entry(key: &[u8], state: &KeyState) -> QueueRecord {
     QueueRecord { key: key.to_vec(), bytes, since: state.since, file: Ino(0) }
 }
 
-/// The lane that a key waits in.
+/// The lane of a key.
 pub(super) const fn lane_of(wanted: Wanted) -> u8 {
     match wanted {
         Wanted::File { size, .. } if size > SMALL_MAX => LANE_LARGE,
@@ -66,7 +66,7 @@ pub(super) const fn lane_of(wanted: Wanted) -> u8 {
     }
 }
 
-/// What the backend is to have of a file.
+/// The desired state of the backend for a file.
 pub(super) const fn file(attr: &Attr) -> Wanted {
     Wanted::File { ino: attr.ino, size: attr.size, ctime: attr.ctime }
 }

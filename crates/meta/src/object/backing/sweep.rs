@@ -1,4 +1,4 @@
-//! What metas do by themselves: states are forgotten, and transient objects go when their time is over.
+//! Periodic work of metas: forgets states, and removes transient objects when their time is over.
 
 use millpond_store::{KeyRange, RangeOptions};
 use millpond_types::meta::object::{KeyState, LANE_SWEEP, Place, QueueRecord, names_of_key};
@@ -18,10 +18,10 @@ use crate::volume::Volume;
 const BUCKETS_MAX: usize = 1000;
 /// Entries of one bucket that a round looks at.
 const LOOKED_AT_MAX: usize = 1000;
-/// States that one transaction forgets: two deletes each, which count four.
+/// States that one transaction forgets: two deletes each, which count as four writes.
 const FORGOTTEN_MAX: usize = 25;
 
-/// Sweeps some of what is due, in all backed buckets.
+/// Sweeps some of the due entries, in all backed buckets.
 pub(crate) async fn sweep(volume: &Volume) -> Result<(), Failed> {
     let options = |limit| RangeOptions { snapshot: true, ..RangeOptions::limit(limit) };
     let all = KeyRange::prefix(keys::BACKINGS);
@@ -65,7 +65,7 @@ async fn forget(view: &View, bucket: Ino, (at, key): (&[u8], &[u8])) -> Result<(
     Ok(())
 }
 
-/// Removes a transient object whose time is over, if it is still the one of the entry.
+/// Removes a transient object after its time, if it is still the one of the entry.
 async fn expire(
     volume: &Volume,
     bucket: Ino,
@@ -83,7 +83,8 @@ async fn expire(
         }
         let slot = Slot::read(&view, bucket, &entry.key).await?;
         if slot.was.is_some_and(|was| was.wanted.is_of(entry.file)) {
-            // It is transient no more: another rule came, and it goes, or is, where that says.
+            // It is no longer transient: another rule applies, and its state determines when it
+            // goes.
             return Ok(());
         }
         let record = view.inode(entry.file).await?;
@@ -104,7 +105,7 @@ async fn expire(
     Ok(())
 }
 
-/// The bucket at the beginning of a way; its name is not needed for what is removed below.
+/// The bucket at the beginning of a path; its real name is not needed for the removals below.
 async fn step_in(view: &View, bucket: Ino) -> Result<Option<Step>, Failed> {
     let key = keys::inode(bucket);
     let Some(found) = view.txn.get_snapshot(&key).await? else { return Ok(None) };
@@ -120,7 +121,7 @@ async fn way_in(view: &View, bucket: Ino, key: &[u8]) -> Result<Option<Way>, Fai
     Ok(Some(way))
 }
 
-/// Removes a record of a bucket that is gone; whether it was one.
+/// Removes a record of a bucket that is gone. Returns whether it did.
 async fn is_gone(view: &View, key: &[u8]) -> Result<bool, Failed> {
     let backing = keys::number(keys::BACKINGS, key);
     let of_key = [keys::STATES, keys::QUEUES].iter().find_map(|it| keys::leading(it, key));
@@ -135,8 +136,8 @@ async fn is_gone(view: &View, key: &[u8]) -> Result<bool, Failed> {
     Ok(true)
 }
 
-/// Puts right an entry without a state, a state without its entry, and what is left of a bucket that is gone; `None` for
-/// any other record.
+/// Repairs an entry without a state, a state without its entry, and records of a bucket that is
+/// gone; `None` for any other record.
 pub(in super::super) async fn stray(view: &View, key: &[u8]) -> Result<Option<bool>, Failed> {
     if is_gone(view, key).await? {
         return Ok(Some(true));

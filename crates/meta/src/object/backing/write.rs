@@ -1,4 +1,4 @@
-//! What becomes of the state of a key that is put, filled, or removed.
+//! State changes of a key that is put, filled, or removed.
 
 use millpond_types::meta::object::{
     KeyState, LANE_SWEEP, Mode, Origin, Place, QueueRecord, Remote, Wanted,
@@ -12,18 +12,18 @@ use crate::error::Failed;
 use crate::view::View;
 use crate::volume::Volume;
 
-/// A step of a rule's priority is as much as having waited for a minute, in milliseconds: so what has no priority is not passed
-/// for ever.
+/// Milliseconds of waiting that one step of a rule's priority counts for, so that keys without a
+/// priority are not overtaken for ever.
 const STEP_MS: u64 = 60_000;
 
-/// What is done with a key.
+/// A change of a key.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) enum Change<'a> {
-    /// It has a new file, and had another one before.
+    /// The key has a new file, and had the file `before`.
     Put { now: &'a Attr, before: Option<&'a Attr> },
-    /// Its file has other bytes kept with it.
+    /// The attachment of its file changed.
     Attach(&'a Attr),
-    /// It has none any more, and had this one before.
+    /// The key has no file any more, and had this one before.
     Remove(Option<&'a Attr>),
 }
 
@@ -36,7 +36,7 @@ impl Change<'_> {
     }
 }
 
-/// Writes down what is to be brought to the backend.
+/// Records a change that must be persisted at the backend.
 pub(in super::super) async fn changed(
     view: &View,
     volume: &Volume,
@@ -56,7 +56,7 @@ pub(in super::super) async fn changed(
         if slot.was.is_none() {
             return Ok(());
         }
-        // What the backend has of the key from before the rule is not to come back.
+        // The object that the backend has from before the rule must not come back.
         wanted = Wanted::Nothing;
     }
     if let Some(was) = slot.was.as_ref().filter(|_| wanted == Wanted::Nothing)
@@ -69,7 +69,8 @@ pub(in super::super) async fn changed(
     slot.put(view, &dirty(view, slot.was.as_ref(), (wanted, seq), (rule.mode, rule.priority)))
 }
 
-/// The state of a key that is to be brought to the backend. What waits keeps its place and its time, and what is under way stays.
+/// Returns the state of a key that must be persisted. A waiting key keeps its place and its time,
+/// and an attempt under way stays.
 pub(super) fn dirty(
     view: &View,
     was: Option<&KeyState>,
@@ -95,8 +96,9 @@ pub(super) fn dirty(
     }
 }
 
-/// Writes down when a transient object goes, and no longer when the one before it does. That one's entry is found by its file: where
-/// the rule had another time then, or a mount has written to the file, it stays until it is due.
+/// Schedules the removal of a transient object, and cancels that of the object before. The latter's
+/// entry is found by its file: if the rule had another time then, or a mount has written to the
+/// file, it stays until it is due.
 fn expire_later(
     view: &View,
     (backed, key): (&Backed, &[u8]),
@@ -121,7 +123,8 @@ fn expire_later(
     Ok(())
 }
 
-/// Whether a key may be filled whose state was seen before the backend was asked: nothing has happened to it since.
+/// Whether a key may be filled: its state has not changed since the gateway read it and asked the
+/// backend.
 pub(in super::super) async fn may_fill(
     view: &View,
     (backed, key): (&Backed, &[u8]),
@@ -135,8 +138,8 @@ pub(in super::super) async fn may_fill(
     Ok(is_clean && slot.was.map(|was| was.seq) == origin.seen)
 }
 
-/// Whether a key without a file is known to have its object at the backend: it was evicted a while ago. Transient ones are never
-/// looked for there.
+/// Whether a key without a file is known to have its object at the backend, because it was evicted
+/// a while ago. Transient objects are never looked up there.
 pub(in super::super) async fn is_elsewhere(
     view: &View,
     (backed, key): (&Backed, &[u8]),
@@ -148,7 +151,7 @@ pub(in super::super) async fn is_elsewhere(
     Ok(slot.was.is_some_and(|was| was.wanted == Wanted::Forgotten))
 }
 
-/// Writes down that the backend has a file.
+/// Records that the backend has a file.
 pub(in super::super) async fn filled(
     view: &View,
     volume: &Volume,
@@ -156,7 +159,7 @@ pub(in super::super) async fn filled(
     (attr, origin): (&Attr, &Origin),
 ) -> Result<(), Failed> {
     let slot = Slot::read(view, backed.ino, key).await?;
-    // Another number than the one that was seen: another fill that saw that comes too late.
+    // A new number: another fill that saw the same state comes too late.
     let seq = volume.fresh_id().await?;
     let state = KeyState {
         seq,
