@@ -160,7 +160,8 @@ async fn run(e: Disk, row: Row, chunks: u64, secs: u64, seed: u64) -> Vec<u32> {
 async fn fill(e: &Disk, row: Row, chunks: u64) {
     let data = payload(e, row.len);
     for n in 0..chunks {
-        // A buffer of its own, as a server would have: else nothing could leave memory.
+        // Each chunk gets a buffer of its own, as in a server; a shared buffer could never leave
+        // memory.
         let mut own = e.alloc(row.len).expect("a buffer");
         own.copy_from_slice(&data.0);
         put(e, id_of(row.len, n), &(own.freeze(), data.1), Ack::Memory).await;
@@ -180,7 +181,7 @@ fn measure(e: &Disk, pool: &BufferPool, row: Row, args: &Args) {
         let work = millpond_env::spawn(async move { background.run_background().await });
         fill(&engine, row, chunks).await;
         if matches!(row.op, Op::Put) {
-            // Everything was written once: the rest overwrites, as fio does.
+            // Every chunk has been written once; later writes overwrite, as in fio.
             drop(run(engine.clone(), row, chunks, 1, 99).await);
         }
         work.abort();
@@ -229,7 +230,7 @@ fn measure(e: &Disk, pool: &BufferPool, row: Row, args: &Args) {
     );
 }
 
-/// Where the time went, over everything this process did so far.
+/// Prints the time spent in each stage, summed over the whole process.
 fn stages(m: &millpond_engine::EngineMetrics) {
     let all = [
         ("lock", &m.queue),

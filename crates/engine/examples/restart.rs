@@ -1,7 +1,7 @@
-//! How long a restart with many chunks takes: `restart [--dir DIR] [--chunks N]`.
+//! Measures a restart with many chunks: `restart [--dir DIR] [--chunks N]`.
 //!
-//! Chunks of no bytes have index entries like any other and need no data on the disk, so ten
-//! million of them go through the real write path, log and checkpoint within minutes.
+//! Empty chunks have ordinary index entries and need no data on the disk, so ten million of them go
+//! through the real write path, log and checkpoint within minutes.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark makes its own sparse file")]
 
@@ -20,9 +20,9 @@ fn main() {
     let dir = PathBuf::from(value("--dir").unwrap_or_else(|| ".bench".to_owned()));
     let chunks: u64 = value("--chunks").map_or(10_000_000, |n| n.parse().expect("a number"));
     let path = dir.join("restart.millpond");
-    // One 4 KiB slab each, and room for log and checkpoint. Slabs stay holes in the file.
+    // One 4 KiB slab for each chunk, and room for log and checkpoint. Slabs stay holes in the file.
     let size = (64 << 10) + (chunks * 4096 / (64 << 20) + 200) * (64 << 20);
-    // Sparse, so that forty gigabytes of empty slabs need no space.
+    // Sparse, so that forty gigabytes of empty slabs take no space.
     let file = std::fs::File::create(&path).expect("a file");
     file.set_len(size).expect("a length");
     drop(file);

@@ -1,8 +1,8 @@
 //! Appending in place past the committed length.
 //!
-//! The last page is written again with the committed bytes it held, so whichever sectors of
-//! it reach the disk, those bytes stay. Only the record makes the new length count; a crash
-//! before it leaves the old length and its checksums, which never covered the new bytes.
+//! The last page is rewritten together with its committed bytes, so those bytes survive whichever
+//! sectors reach the disk. The new length takes effect only with the log record. A crash before it
+//! leaves the old length and its checksums, which never covered the new bytes.
 
 use millpond_env::{Disk, SharedBuf};
 use millpond_types::ChunkId;

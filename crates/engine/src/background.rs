@@ -1,7 +1,7 @@
-//! Work without a caller: write-behind, eviction, expiry, compaction, checkpoints, scrub.
+//! Background work: write-behind, eviction, expiry, compaction, checkpoints, scrub.
 //!
-//! One future, owned by whoever runs it; dropping it stops the work. Each round is also a
-//! method of its own, so that tests drive it without a clock.
+//! It is one future, owned by its caller; dropping it stops the work. Each round is also a method
+//! of its own, so that tests drive it without a clock.
 
 use std::time::Duration;
 
@@ -17,13 +17,14 @@ use crate::space::Space;
 
 /// Pause between rounds of housekeeping.
 const ROUND: Duration = Duration::from_millis(200);
-/// Shards looked at for expired chunks per round: all of them within 3.2 s.
+/// Shards checked for expired chunks per round: all of them within 3.2 s.
 const EXPIRE_SHARDS: usize = 4;
 /// Pause after a failed write-behind before the next try.
 const RETRY: Duration = Duration::from_millis(100);
-/// How long a promotion or a lazy deletion waits for somebody's flush at least, and twice that at most.
+/// Shortest wait of a promotion or a lazy deletion for another caller's flush; the longest is twice
+/// that.
 const LAZY: Duration = Duration::from_millis(5);
-/// Pause of a read-only engine between looks at its queues.
+/// Pause of a read-only engine between checks of its queues.
 const READ_ONLY_PAUSE: Duration = Duration::from_secs(5);
 /// Free segments below which compaction starts.
 const COMPACT_BELOW: usize = 8;
@@ -42,8 +43,8 @@ impl<D: Disk> Engine<D> {
         join_all(loops).await;
     }
 
-    /// Makes everything durable that was written, promoted or deleted before the call; what comes
-    /// meanwhile need not be.
+    /// Makes all writes, promotions and deletions before the call durable; later ones may stay
+    /// volatile.
     ///
     /// # Errors
     /// As for a durable write.
@@ -61,7 +62,8 @@ impl<D: Disk> Engine<D> {
         self.0.housekeep().await
     }
 
-    /// Flushes everything and writes a checkpoint; the next open is quick and replays nothing.
+    /// Flushes everything and writes a checkpoint, so that the next open is quick and replays
+    /// nothing.
     ///
     /// # Errors
     /// As for a durable write.
@@ -70,7 +72,7 @@ impl<D: Disk> Engine<D> {
         self.0.checkpoint().await
     }
 
-    /// Reads and checks every chunk once; returns how many were bad.
+    /// Reads and checks every chunk once; returns the number of bad chunks.
     ///
     /// # Errors
     /// `Io` and `Busy` end the pass; a bad chunk does not.
@@ -96,7 +98,7 @@ impl<D: Disk> Engine<D> {
         }
     }
 
-    /// Reads everything within the period, at most at the rate of the options.
+    /// Reads all chunks within the scrub period, at most at the configured rate.
     async fn scrub_loop(&self) {
         let inner = &self.0;
         let period = inner.options.scrub_period;
@@ -116,7 +118,7 @@ impl<D: Disk> Engine<D> {
                 bytes += u64::from(info.len.max(4096));
             }
             let micros = bytes.saturating_mul(1_000_000) / rate;
-            // An empty disk is looked at once a second.
+            // An empty disk is checked once a second.
             let pause = Duration::from_micros(micros.max(1000));
             millpond_env::sleep(if bytes == 0 { Duration::from_secs(1) } else { pause }).await;
         }
@@ -136,7 +138,7 @@ impl<D: Disk> Inner<D> {
             if worked {
                 continue;
             }
-            // Deletes and evictions that nobody waits for.
+            // Deletes and evictions without a waiter.
             if let Err(error) = self.drive().await {
                 self.pause_after(&error, "log write failed").await;
             }
@@ -146,7 +148,8 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    /// Flushes what nobody waits for, after a pause in which it may ride with somebody's flush.
+    /// Flushes records without a waiter, after a pause in which another caller's flush may take
+    /// them.
     async fn lazy_loop(&self) {
         loop {
             let Some(oldest) = self.log.oldest_waiting() else {
@@ -155,7 +158,7 @@ impl<D: Disk> Inner<D> {
             };
             millpond_env::sleep(LAZY).await;
             if self.log.oldest_waiting() != Some(oldest) {
-                // It rode with somebody's flush, and what waits now came later.
+                // Another caller's flush took it; the records that wait now came later.
                 continue;
             }
             if let Err(error) = self.drive().await {
@@ -164,10 +167,10 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    /// Logs an error once it is news, and waits before the next try.
+    /// Logs an error, except one of a read-only engine, and waits before the next attempt.
     async fn pause_after(&self, error: &EngineError, what: &'static str) {
         if error.kind() == ErrorKind::ReadOnly {
-            // Said when it happened; nothing gets better before a restart.
+            // It was logged when it happened, and only a restart helps.
             return millpond_env::sleep(READ_ONLY_PAUSE).await;
         }
         tracing::error!(%error, "{what}");
@@ -191,8 +194,10 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    /// After a quiet round, a batch without data follows the last one with data: a restart
-    /// then knows that the latter's flush was done, and bad data there is damage, not a crash.
+    /// Appends a batch without data after a quiet round, behind the last batch with data.
+    ///
+    /// A restart then knows that the flush of the data batch completed, so bad data in it is
+    /// damage, not the result of a crash.
     async fn seal_when_idle(&self, sealed: &mut Option<u64>) {
         let sequence = self.log.0.lock().position.sequence;
         match *sealed {
@@ -217,7 +222,7 @@ impl<D: Disk> Inner<D> {
         self.evict_to_low().await?;
         let free = self.space.lock().free_segments();
         if free == 0 {
-            // Patched chunks have two slabs each until they are folded.
+            // Each patched chunk holds two slabs until it is folded.
             self.fold_soon(usize::MAX);
         }
         if free < COMPACT_BELOW {
@@ -226,21 +231,23 @@ impl<D: Disk> Inner<D> {
         self.take_room(Space::stock_lacks_room).await?;
         let is_short = self.space.lock().is_short();
         let log_bytes_max = self.options.checkpoint_log_bytes.0;
-        // What the log gives back is room for chunks.
+        // Segments that the log frees become room for chunks.
         let log_bytes_max =
             if is_short { log_bytes_max.min(self.segment_bytes) } else { log_bytes_max };
         if self.log.0.lock().bytes >= log_bytes_max {
             self.checkpoint().await?;
         }
         match self.prepare_segment().await {
-            // The log takes a segment that is not prepared, and this is tried again.
+            // The log takes an unprepared segment; the next round tries again.
             Err(error) if error.kind() == ErrorKind::Busy => Ok(()),
             done => done,
         }
     }
 
-    /// Keeps a share of the pool free, so that requests rarely have to reclaim themselves, and most of the index's memory
-    /// for chunks that are on the disk alone: small ones in memory take as much again there.
+    /// Keeps a share of the pool free, so that requests rarely have to reclaim memory themselves.
+    ///
+    /// Also keeps most of the index's memory for chunks that are only on the disk: a small chunk in
+    /// memory takes as much again there.
     fn keep_headroom(&self) {
         let capacity = self.pool.capacity();
         let target = capacity / 1000 * (1000 - self.options.pool_headroom as usize);

@@ -50,8 +50,10 @@ impl Batch {
     }
 }
 
-/// Ids taken out of the queue of dirty chunks. What is left when this is dropped goes back, on an
-/// error or when the caller went away: else nobody would write those chunks any more.
+/// Ids taken out of the queue of dirty chunks.
+///
+/// On drop, after an error or when the caller is cancelled, the remaining ids return to the queue;
+/// otherwise nothing would ever write those chunks.
 struct Taken<'a, D: Disk> {
     inner: &'a Inner<D>,
     ids: VecDeque<ChunkId>,
@@ -95,8 +97,8 @@ impl<D: Disk> Inner<D> {
         self.wake_background.notify_one();
     }
 
-    /// Takes a chunk out for one that is only in memory: what the log says of it, and slabs that the
-    /// log does not know of.
+    /// Takes a chunk out, to be replaced by one that is only in memory. Returns the state that the
+    /// log has for its id, and slabs unknown to the log.
     pub(crate) fn take_for_dirty(
         &self,
         shard: &mut Shard,
@@ -110,7 +112,7 @@ impl<D: Disk> Inner<D> {
             self.leased.sub(u64::from(removed.len));
         }
         match removed.hot.filter(|h| h.dirty) {
-            // Never on the disk: its slab is free, what the log says stays.
+            // It was never on the disk: its slab is free, and the log's state stays.
             Some(mut hot) => {
                 self.dirty.sub(weight(removed.len));
                 let unlogged = hot.take_unlogged();
@@ -126,14 +128,14 @@ impl<D: Disk> Inner<D> {
         shard.find(id).is_some_and(|slot| shard.hot.get(&slot).is_some_and(|h| h.dirty))
     }
 
-    /// Brings one chunk to the disk.
+    /// Writes one chunk to the disk.
     pub(crate) async fn flush_one(&self, id: ChunkId) -> Result<(), EngineError> {
         let guard = self.lock_durably(id).await?;
         let Some(item) = self.dirty_item(id, guard)? else { return Ok(()) };
         self.flush_items(vec![item]).await
     }
 
-    /// Brings the chunks to the disk that are dirty now, those on their way included.
+    /// Writes all chunks that are dirty now to the disk, including those already being written.
     ///
     /// # Errors
     /// As for a durable write; the chunks stay in memory and are tried again.
@@ -149,7 +151,8 @@ impl<D: Disk> Inner<D> {
                 break;
             }
             if ids.len() == before {
-                // Somebody changes them. Waiting while others are held could be for ever.
+                // Other tasks are changing them. Waiting while holding guards of others could
+                // deadlock.
                 for id in ids {
                     self.flush_one(id).await?;
                 }
@@ -160,14 +163,14 @@ impl<D: Disk> Inner<D> {
         Ok(())
     }
 
-    /// Brings those of the chunks to the disk that wait for nothing. The others come back: what they
-    /// wait for may be on the disk now.
+    /// Writes those of the chunks to the disk that depend on no other chunk. Returns the others,
+    /// whose dependency may be on the disk by then.
     async fn flush_free(&self, ids: Vec<ChunkId>) -> Result<Vec<ChunkId>, EngineError> {
         let (mut batch, mut others) = (Batch::default(), Vec::new());
         for id in ids {
             let guard = if self.waits_for(id).is_none() { self.index.try_lock(id) } else { None };
             match guard {
-                // Asked again: it may have been promoted in between.
+                // Checked again: it may have been promoted in between.
                 Some(guard) if self.waits_for(id).is_none() => {
                     batch.add(self.dirty_item(id, guard)?);
                 }
@@ -181,7 +184,7 @@ impl<D: Disk> Inner<D> {
         Ok(others)
     }
 
-    /// Brings one batch of dirty chunks to the disk; false when there are none.
+    /// Writes one batch of dirty chunks to the disk; false when there are none.
     ///
     /// # Errors
     /// As for a durable write; the chunks stay in memory and are tried again.
@@ -204,7 +207,7 @@ impl<D: Disk> Inner<D> {
         if batch.items.is_empty() {
             taken.ids.clear();
             if skipped_some {
-                // Who changes them may wait in the log with nobody to lead.
+                // The tasks that change them may wait in the log without a leader.
                 self.drive().await?;
                 crate::tasks::yield_once().await;
             }
@@ -235,7 +238,7 @@ impl<D: Disk> Inner<D> {
         }
         items.sort_unstable_by_key(|i| (!i.bytes.is_empty(), i.offset));
         let writes = self.plan(&items);
-        // Where nothing could be written, and why the last time.
+        // Ranges that could not be written, and the last error.
         let (mut bad, mut failed) = (Vec::new(), None);
         let mut left = writes.into_iter();
         loop {
@@ -267,12 +270,15 @@ impl<D: Disk> Inner<D> {
                 Pending::put(i.record, Apply::Clean(version), Some(i.guard))
             })
             .collect();
-        // On an error they are not in the log, so still dirty: the next round tries again.
+        // On an error they are not in the log and thus still dirty: the next round tries again.
         self.commit(pending).await
     }
 
-    /// Chunks that cannot be written: evictable ones are dropped and counted, others stay in
-    /// memory, readable, and are tried again; patched ones elsewhere, where they lie in what is `bad`.
+    /// Handles chunks that cannot be written.
+    ///
+    /// Evictable ones are dropped and counted if the engine may remove chunks; others stay in
+    /// memory, readable, and are tried again. A patched chunk with a slab in one of the `bad`
+    /// ranges gets another slab.
     fn give_up_dirty(
         &self,
         items: Vec<Item>,
@@ -298,7 +304,7 @@ impl<D: Disk> Inner<D> {
     fn plan(&self, items: &[Item]) -> Vec<(u64, SharedBuf)> {
         let padded = |i: &Item| (i.bytes.len() as u64).next_multiple_of(PAGE_BYTES as u64);
         let mut writes = Vec::new();
-        // Those without bytes stand in front: they have no slab.
+        // Empty chunks come first: they have no slab.
         let mut at = items.partition_point(|i| i.bytes.is_empty());
         while at < items.len() {
             let first = &items[at];

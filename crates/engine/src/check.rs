@@ -10,7 +10,7 @@ use crate::index::{Index, SHARDS};
 use crate::recover::{claim_space, data_matches, load_checkpoint, read_superblock, replay};
 use crate::space::ClassUsage;
 
-/// What lies on a disk.
+/// Contents of a disk.
 #[derive(Clone, Debug)]
 pub struct Inspection {
     /// The superblock in force.
@@ -31,7 +31,7 @@ pub struct Inspection {
     pub log_segments: Vec<u32>,
     /// Slabs by class.
     pub classes: Vec<ClassUsage>,
-    /// What is wrong, with offsets; empty for a sound disk.
+    /// Errors found, with offsets; empty for a sound disk.
     pub errors: Vec<String>,
 }
 
@@ -145,7 +145,8 @@ async fn walk<D: Disk>(disk: &D, pool: &BufferPool, data: bool) -> Result<Inspec
     Ok(out)
 }
 
-/// What is wrong with a chunk, by whether its bytes match; a place that cannot be read ends no check.
+/// Describes the flaw of a chunk, given whether its bytes match; an unreadable place does not end
+/// the check.
 fn flaw(sound: Result<bool, EngineError>) -> Result<Option<String>, EngineError> {
     match sound {
         Err(error) if error.is_unreadable() => Ok(Some(format!("cannot be read: {error}"))),

@@ -1,16 +1,17 @@
 //! Checkpoints: the index is streamed to fresh segments while writes go on.
 //!
-//! The log position is taken first; records after it are replayed over the checkpoint.
-//! Every record holds the whole state of its chunk, so it does not matter whether the stream
-//! saw the chunk before or after such a record; but records that memory shows before they are
-//! durable must be durable before the checkpoint is. Whoever shows a change before it is durable (a promotion,
-//! a removal) therefore queues its record before the stream's end can pass (`Inner::queueing`).
+//! The log position is taken first; records after it are replayed over the checkpoint. Every record
+//! holds the whole state of its chunk, so it does not matter whether the stream saw the chunk
+//! before or after such a record. But records that memory shows before they are durable must be
+//! durable before the checkpoint is. A caller that shows a change before it is durable (a
+//! promotion, a removal) therefore queues its record before the end of the stream can pass
+//! (`Inner::queueing`).
 //!
-//! A patch is the exception: it says what changes, not what comes out, so replaying it needs the chunk as it
-//! was then. So a checkpoint counts only once no patch does that was queued before the stream ended (`fold`):
-//! each is folded, replaced or removed, durably. What is patched later finds the index as the stream and the
-//! records before it say: its base is not changed between (its guard is held) and was not patched by one of
-//! those, whose marks it would bear.
+//! Patches are the exception: a patch record holds the change, not the result, so replaying it
+//! needs the base as it was then. So a checkpoint becomes valid only once every patch queued before
+//! the stream ended is durably folded, replaced or removed (`fold`). A later patch finds the index
+//! as left by the stream and the records before the patch: its base does not change in between (its
+//! guard is held) and was not patched by one of those records, or it would bear their marks.
 
 use millpond_env::{Buf, Disk};
 use millpond_types::limits::PAGE_BYTES;
@@ -28,13 +29,13 @@ use crate::space::Space;
 struct Stream {
     id: u64,
     segments: Vec<u32>,
-    /// Blocks written, and entries in them.
+    /// Number of blocks written, and of entries in them.
     blocks: u32,
     entries: u64,
 }
 
 impl<D: Disk> Inner<D> {
-    /// Writes a checkpoint and gives back the log before it.
+    /// Writes a checkpoint and frees the log before it.
     pub(crate) async fn checkpoint(&self) -> Result<(), EngineError> {
         let Ok(_only) = self.checkpointing.try_lock() else { return Ok(()) };
         self.log.check()?;
@@ -49,8 +50,8 @@ impl<D: Disk> Inner<D> {
             stream.segments.iter().for_each(|s| space.free_segment(*s));
             return Err(error);
         }
-        // When this fails either superblock may be in force: nothing is given back, and no
-        // later flush may be trusted.
+        // If this fails, either superblock may be in force: nothing is freed, and no later flush
+        // may be trusted.
         let old = match self.flip_superblock(&stream, start).await {
             Ok(old) => old,
             Err(EngineError::Io { source, .. }) => return Err(self.poison(&source)),
@@ -74,18 +75,19 @@ impl<D: Disk> Inner<D> {
             cursor = next;
         }
         // A promotion is in memory before its record is durable, and moves a chunk between shards:
-        // the stream may hold both of its ends, or neither; and what it lacks may be a chunk whose removal
-        // is not durable. Replaying the record makes it right, so every one that the stream may have met
-        // is made durable before the checkpoint counts.
+        // the stream may hold both of its ends, or neither. The stream may also lack a chunk whose
+        // removal is not durable yet. Replaying the record corrects both, so every record that the
+        // stream may have met is made durable before the checkpoint becomes valid.
         drop(self.queueing.write());
         self.barrier().await?;
         self.fold_all().await?;
         self.disk.sync().await.map_err(|e| self.poison(&e))
     }
 
-    /// Encodes entries from shard and slot on until the block is full; returns where to go on,
-    /// the entries and the bytes. Holds a shard's lock for at most one block: some 3,000
-    /// entries, about 100 µs.
+    /// Encodes entries from the given shard and slot on until the block is full.
+    ///
+    /// Returns the position to continue at, the number of entries and of bytes. Holds a shard's
+    /// lock for at most one block: some 3,000 entries, about 100 µs.
     fn fill_block(
         &self,
         buf: &mut Buf,
@@ -175,15 +177,15 @@ impl<D: Disk> Inner<D> {
     }
 }
 
-/// Encodes what the log says of a slot's chunk; false when it says nothing.
+/// Encodes the log's state of a slot's chunk; false when the log has none.
 fn encode_slot(shard: &Shard, slot: u32, w: &mut Writer<'_>) -> bool {
     if shard.live(slot).is_none() {
         return false;
     }
     match shard.hot.get(&slot).filter(|h| h.dirty) {
-        // It is folded before the checkpoint counts, and the log says so then.
+        // It is folded, with a record in the log, before the checkpoint becomes valid.
         Some(hot) if hot.patched().is_some() => return false,
-        // Not on the disk: the log's truth is the version before, if any.
+        // Not on the disk: the log has the version before, if any.
         Some(hot) => match hot.previous() {
             Some(previous) => encode_put(previous, w),
             None => return false,

@@ -18,7 +18,7 @@ use crate::space::Space;
 /// Each segment of the log keeps its last page for the pointer to the next one.
 const POINTER_BYTES: u64 = PAGE_BYTES as u64;
 
-/// What the leader is to write.
+/// Work of the leader.
 struct Job {
     next_block: Option<(u64, SharedBuf)>,
     offset: u64,
@@ -27,14 +27,15 @@ struct Job {
 }
 
 impl<D: Disk> Inner<D> {
-    /// Makes records durable together with all data written before, and applies them.
+    /// Makes records and all data written before them durable, and applies them.
     ///
     /// Dropping the future leaves the records queued; they may still be committed.
     pub(crate) async fn commit(&self, pending: Vec<Pending>) -> Result<(), EngineError> {
         self.commit_with(pending, Vec::new()).await
     }
 
-    /// Like [`Inner::commit`], of records that name new slabs: what the log does not take gives its slab back.
+    /// Like [`Inner::commit`], for records that name new slabs; a record that the log rejects gives
+    /// its slab back.
     pub(crate) async fn commit_with(
         &self,
         pending: Vec<Pending>,
@@ -72,12 +73,13 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    /// Writes batches until `ticket` is decided, then hands on.
+    /// Writes batches until `ticket` is decided, then hands leadership on.
     pub(crate) async fn lead(&self, token: LeadToken, ticket: u64) -> Result<(), EngineError> {
-        // Callers that were woken together reach the log together: let them catch up once.
+        // Callers woken together reach the log together: let them catch up once.
         crate::tasks::yield_once().await;
         loop {
-            // Without room the log goes on as far as it has some: the job says so.
+            // Without room the log continues while it has segments; `take_job` reports when it has
+            // none.
             if let Err(error) = self.take_room(Space::log_lacks_room).await {
                 tracing::error!(%error, "asking for room for the log");
             }
@@ -105,13 +107,13 @@ impl<D: Disk> Inner<D> {
         Ok(())
     }
 
-    /// Opens an epoch of the log: makes the recovered end durable, and undoes what the last
-    /// flush before the crash left half done.
+    /// Opens an epoch of the log: makes the recovered end durable, and undoes a half-completed last
+    /// flush.
     ///
     /// The undo must be logged: a later replay would no longer see that batch as the last.
     pub(crate) async fn begin_epoch(&self, undo: Vec<Record>) -> Result<(), EngineError> {
         let mut records = undo;
-        // An epoch begins with at least one batch, so that whatever was read is flushed.
+        // An epoch begins with at least one batch, which flushes everything that was replayed.
         records.push(Record::Delete(crate::recover::NOBODY));
         let pending = records.into_iter().map(|record| {
             let apply = Apply::Release(Freed::default());
@@ -210,8 +212,8 @@ impl<D: Disk> Inner<D> {
 
     /// Takes a segment and makes the block that points to it.
     ///
-    /// The block needs no flush of its own: without it the batch after it is never found, and
-    /// that batch's flush covers both.
+    /// The block needs no flush of its own: without it the batch after it is never found, and the
+    /// flush of that batch covers both.
     fn next_segment(
         &self,
         state: &mut LogState,
@@ -225,7 +227,7 @@ impl<D: Disk> Inner<D> {
         batch::seal(self.salt, &header, buf.as_full_mut());
         let offset = self.segment_offset(at.segment) + u64::from(at.offset);
         state.segments.push_back(segment);
-        // The pointer block is on its way even if this batch cannot be made after all.
+        // The pointer block is written even if this batch cannot be made after all.
         let moved = LogPosition { segment, offset: 0, sequence: at.sequence + 1 };
         Ok(((offset, buf.freeze()), moved))
     }
@@ -242,8 +244,8 @@ impl<D: Disk> Inner<D> {
             let mut state = self.log.0.lock();
             state.in_flight.as_mut().map(|b| std::mem::take(&mut b.records)).unwrap_or_default()
         };
-        // Applied before the position moves on: a checkpoint that begins at the position must
-        // find everything before it in the index.
+        // Applied before the position advances: a checkpoint that begins at the position must find
+        // everything before it in the index.
         let mut pendings = Vec::with_capacity(records.len());
         for queued in records {
             let (queued, freed) = self.apply(queued);
@@ -264,7 +266,7 @@ impl<D: Disk> Inner<D> {
         self.metrics.commits.inc();
         self.metrics.commit_records.add(pendings.len() as u64);
         for queued in pendings {
-            // The guard goes with the pending record, after its waiter was told.
+            // The guard is dropped with the pending record, after its waiter has its result.
             drop(queued.tell(&Ok(())));
         }
     }
@@ -279,7 +281,7 @@ impl<D: Disk> Inner<D> {
             if let Apply::Patched(patching) = &pending.apply {
                 self.release(patching.base.record.location);
             }
-            // The slab of a record that never reached the log belongs to nobody.
+            // The slab of a record that never reached the log has no owner.
             if let Record::Patch(p) = &pending.record {
                 self.release(p.to.location);
             }
@@ -292,8 +294,8 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    /// A failed flush proves nothing about later ones (Rebello et al., "Can Applications
-    /// Recover from fsync Failures?", ATC 2020): refuse every write from here on.
+    /// Makes the engine read-only: a failed flush proves nothing about later ones (Rebello et al.,
+    /// "Can Applications Recover from fsync Failures?", ATC 2020).
     pub(crate) fn poison(&self, error: &std::io::Error) -> EngineError {
         let why: Arc<str> = error.to_string().into();
         tracing::error!(%error, "log write failed; the engine is read-only until it is reopened");
@@ -304,7 +306,7 @@ impl<D: Disk> Inner<D> {
         error
     }
 
-    /// Changes the index as a committed record says; returns what is to be given back.
+    /// Applies a committed record to the index; returns the slabs to free.
     pub(crate) fn apply(&self, mut queued: Queued) -> (Queued, Freed) {
         let apply = std::mem::replace(&mut queued.pending.apply, Apply::Remove);
         let freed = match (&queued.pending.record, apply) {
@@ -357,7 +359,7 @@ impl<D: Disk> Inner<D> {
         hot.dirty = false;
         let Unlogged { previous, patched: below, promoted_from } = hot.take_unlogged();
         if c.len == 0 {
-            // Nothing to keep in memory; what came with it may hold a page of the pool.
+            // It has no bytes to keep in memory; the request's buffer may hold a page of the pool.
             shard.take_hot(slot);
         }
         drop(shard);
@@ -386,7 +388,7 @@ pub(crate) mod tests {
     use crate::options::{EngineOptions, FormatOptions};
     use crate::write::{WriteMode, WriteRequest};
 
-    /// An engine on a new disk with room for so many bytes.
+    /// An engine on a new disk with room for `data` bytes.
     pub(crate) fn engine(data: u64) -> Engine<FakeDisk> {
         let disk = FakeDisk::new((64 << 10) + data);
         let pool = BufferPool::new(PoolOptions::new(16 << 20)).unwrap();
@@ -449,7 +451,7 @@ pub(crate) mod tests {
             busy(block_on(engine.append(ChunkId(0), 4000, more)).map(|_| ()));
             busy(block_on(engine.0.compact_once(4)).map(|_| ()));
         }
-        // Once there is room again, all is as ever.
+        // Once there is room again, everything works as before.
         block_on(engine.flush()).unwrap();
         assert!(block_on(engine.0.compact_once(4)).unwrap() > 0);
         assert_eq!(engine.stats().used_bytes, used);

@@ -1,5 +1,5 @@
-//! Compaction: live slabs of half-empty segments move together, so that whole segments
-//! become free and may change their class. When hardly a segment is left, fuller ones too.
+//! Compaction: live slabs of half-empty segments move together, so that whole segments become free
+//! and may change their class. When hardly any segment is free, fuller ones are emptied too.
 
 use std::collections::HashSet;
 
@@ -15,20 +15,21 @@ use crate::log::{Apply, Pending};
 use crate::read::matches;
 use crate::tasks::yield_once;
 
-/// Chunks moved at the same time and by one commit, and bytes of them when they are large.
+/// Most chunks moved at the same time and by one commit, and the limit of their bytes.
 const BATCH: usize = 256;
 const BATCH_BYTES: u64 = 4 << 20;
-/// Free segments below which full segments are emptied too: each costs the move of nearly as much.
+/// Number of free segments below which full segments are emptied too; each costs the move of nearly
+/// a whole segment.
 const PRESSED_BELOW: usize = 4;
 
-/// Segments being emptied; they are filled again when this ends, however it ends.
+/// Segments being emptied; when this is dropped, they may be filled again.
 struct Draining<'a, D: Disk> {
     inner: &'a Inner<D>,
     segments: HashSet<u32>,
 }
 
-/// A chunk that nobody changes meanwhile, and the slab with its copy, which is given back when this is
-/// dropped.
+/// A chunk that cannot change while this lives, and the slab with its copy. Dropping it frees the
+/// slab.
 struct Copied<'a, D: Disk> {
     record: ChunkRecord,
     slab: Reserved<'a, D>,
@@ -45,13 +46,13 @@ impl<D: Disk> Drop for Draining<'_, D> {
 }
 
 impl<D: Disk> Inner<D> {
-    /// Empties up to `count` half-empty segments, or one that is fuller when hardly any is left;
-    /// returns how many chunks moved.
+    /// Empties up to `count` half-empty segments, or a fuller one when hardly any is free; returns
+    /// the number of chunks moved.
     ///
-    /// There is no map from slab to chunk, which would cost memory for every chunk: one walk
-    /// over the index finds the chunks of all chosen segments.
+    /// There is no map from slab to chunk, which would cost memory for every chunk: one walk over
+    /// the index finds the chunks of all chosen segments.
     ///
-    /// One runs at a time: whoever comes meanwhile waits for it instead.
+    /// One compaction runs at a time; a second caller waits for it instead.
     pub(crate) async fn compact_once(&self, count: usize) -> Result<u64, EngineError> {
         let Ok(_only) = self.compacting.try_lock() else {
             drop(self.compacting.lock().await);
@@ -71,7 +72,7 @@ impl<D: Disk> Inner<D> {
         Ok(moved)
     }
 
-    /// The log's flush of a batch and the copies of the next one go on together.
+    /// Empties the segments; the log's flush of one batch overlaps the copies of the next.
     async fn empty_segments(&self, victims: &HashSet<u32>) -> Result<u64, EngineError> {
         let (mut moved, mut ids) = (0, Vec::new());
         let mut copied = Vec::new();
@@ -98,7 +99,7 @@ impl<D: Disk> Inner<D> {
         Ok(moved)
     }
 
-    /// How many of these chunks are moved together, at least one.
+    /// Number of these chunks to move together, at least one.
     fn batch(&self, ids: &[ChunkId]) -> usize {
         let mut bytes = 0;
         let fits = |id: &&ChunkId| {
@@ -108,7 +109,7 @@ impl<D: Disk> Inner<D> {
         ids.iter().take(BATCH).take_while(fits).count().max(1)
     }
 
-    /// Copies chunks to other slabs; the copies are theirs once they are committed.
+    /// Copies chunks to other slabs; a copy belongs to its chunk once it is committed.
     async fn copy_chunks(
         &self,
         ids: &[ChunkId],
@@ -116,7 +117,7 @@ impl<D: Disk> Inner<D> {
     ) -> Result<Vec<Copied<'_, D>>, EngineError> {
         let mut copies = Vec::with_capacity(ids.len());
         for id in ids {
-            // Somebody changes it: it moves by itself, or the next round takes it.
+            // It is being changed: either the change moves it, or the next round does.
             let Some(guard) = self.index.try_lock(*id) else { continue };
             let Some(record) = self.index.record(*id) else { continue };
             if self.is_dirty(*id) || !victims.contains(&record.location.segment) {
@@ -131,7 +132,7 @@ impl<D: Disk> Inner<D> {
         Ok(done?.into_iter().flatten().collect())
     }
 
-    /// Makes the copies what their chunks are.
+    /// Commits the copies as the places of their chunks.
     async fn settle(&self, copied: Vec<Copied<'_, D>>) -> Result<(), EngineError> {
         let (mut moved, mut slabs) = (Vec::with_capacity(copied.len()), Vec::new());
         for Copied { record, slab, guard } in copied {

@@ -1,8 +1,10 @@
-//! Bytes of a chunk in memory: as they are, or with a part that has yet to be put in its place.
+//! Bytes of a chunk in memory: plain, or with a part that is not yet copied into its place.
 //!
-//! A small write makes a version of a chunk that is as the one before but for a part. Until it replaces that one both may be
-//! read; most often nobody does, and then the part is put in its place in the very memory of the version before: of a write of
-//! 4 KiB into a chunk of 256 KiB that is a sixth of a node's processor, and the disk's completion waited for the copy.
+//! A small write makes a version of a chunk that differs from the previous one in one part. Until
+//! it replaces that version, both may be read. Mostly neither is, and then the part is copied
+//! straight into the memory of the previous version. Copying the whole chunk instead took a sixth
+//! of a node's processor for writes of 4 KiB into chunks of 256 KiB, and the disk's completion
+//! waited for the copy.
 
 use std::sync::Arc;
 
@@ -11,19 +13,20 @@ use millpond_env::{Buf, SharedBuf};
 /// Bytes of a chunk.
 #[derive(Debug)]
 pub(crate) struct Content {
-    /// What they are; with a part over them, what the version before is.
+    /// The bytes, or those of the previous version when there is a part over them.
     bytes: SharedBuf,
     over: Option<Box<Over>>,
 }
 
-/// A part, and room for all with it, so that nobody who wants that can be refused.
+/// A part, and room for the whole result, reserved ahead so that a read cannot fail for lack of
+/// memory.
 #[derive(Debug)]
 struct Over {
     room: Buf,
     part: Part,
 }
 
-/// New bytes that lie over those of the version before.
+/// New bytes over those of the previous version.
 #[derive(Debug)]
 struct Part {
     start: usize,
@@ -37,12 +40,12 @@ impl From<SharedBuf> for Content {
 }
 
 impl Part {
-    /// How many bytes there are with the part over so many.
+    /// Length of the result of this part over `below` bytes.
     fn len(&self, below: usize) -> usize {
         below.max(self.start + self.bytes.len())
     }
 
-    /// Makes of `below` bytes, at the begin of `buf`, those with the part over them.
+    /// Puts the part over the first `below` bytes of `buf`.
     fn put_in_place(&self, mut buf: Buf, below: usize) -> SharedBuf {
         let len = self.len(below);
         let all = &mut buf.as_full_mut()[..len];
@@ -62,7 +65,8 @@ impl Over {
 }
 
 impl Content {
-    /// What `below` is with a part from byte `start` on, zeros between its end and there. `room` is for all of it.
+    /// Content of `below` with a part from byte `start` on, and zeros in any gap before the part.
+    /// `room` holds the whole result.
     pub(crate) fn patched(below: SharedBuf, room: Buf, (start, bytes): (usize, Arc<[u8]>)) -> Self {
         let part = Part { start, bytes };
         Self { bytes: below, over: Some(Box::new(Over { room, part })) }
@@ -73,12 +77,12 @@ impl Content {
         self.over.as_ref().map_or(below, |over| over.part.len(below))
     }
 
-    /// Whether somebody else has the memory too.
+    /// Whether another owner shares the memory.
     pub(crate) fn is_shared(&self) -> bool {
         self.bytes.shared_count() > 1
     }
 
-    /// The bytes, which stay as they are as long as they are kept.
+    /// The bytes; they stay unchanged while the caller keeps them.
     pub(crate) fn get(&mut self) -> SharedBuf {
         if let Some(over) = self.over.take() {
             self.bytes = over.copied(&self.bytes);
@@ -86,8 +90,8 @@ impl Content {
         self.bytes.clone()
     }
 
-    /// The same when the version before is no more: nobody gets its bytes from now on. Where somebody still has them they
-    /// stay as they are.
+    /// Content once the previous version is replaced: nobody reads its bytes from now on. Bytes
+    /// that another owner still keeps stay unchanged.
     pub(crate) fn settled(self) -> Self {
         let Self { bytes, over } = self;
         let Some(over) = over else { return bytes.into() };
@@ -139,7 +143,7 @@ mod tests {
         let below = buf(&pool, &[1; 100]);
         let kept = below.clone();
         let mut content = patched(&pool, below, 40, &[2; 10]);
-        // Of the new version a reader gets the new bytes, before it is settled and after.
+        // A reader of the new version gets the new bytes, before it is settled and after.
         let wanted = [[1; 40].as_slice(), &[2; 10], &[1; 50]].concat();
         assert_eq!(*content.get(), wanted);
         assert_eq!(*content.settled().get(), wanted);

@@ -27,21 +27,23 @@ use crate::promote::Promoted;
 use crate::shares::Shares;
 use crate::space::{ClassUsage, Readers, Space};
 
-/// A write whose caller went away may still reach the disk for this long; the slab waits.
+/// How long a cancelled write may still reach the disk; its slab stays unused for that time.
 const QUARANTINE: Duration = Duration::from_mins(1);
 
-/// Share of the pool that what makes room needs: the log, write-behind, checkpoints, compaction, deletes.
-/// Requests leave it alone, or memory full of values that wait for room would keep room from being made.
+/// Share of the pool that is reserved for making room: the log, write-behind, checkpoints,
+/// compaction, deletes. If requests could take it, memory full of values waiting for room would
+/// keep room from being made.
 const RESERVE_SHARE: usize = 16;
 /// Two batches of compaction, a block of a checkpoint and the log's buffers, several times.
 const RESERVE_MAX: usize = 32 << 20;
-/// Share of the index's memory, one in so many, beyond which chunks leave memory. Those that have
-/// not yet drive no others out.
+/// Share of the index's memory, one in this many, beyond which chunks leave memory. Chunks still in
+/// memory beyond it evict no others.
 pub(crate) const HOT_SHARE: u64 = 4;
-/// Memory of a chunk without bytes, with attributes as chains have them.
+/// Memory of an empty chunk with the attributes that chains give it.
 const BARE_BYTES: u64 = INDEX_BYTES_PER_CHUNK as u64 + 56;
-/// A look for memory to drop that found none is repeated after so many times what it took: with every
-/// chunk in memory dirty it takes milliseconds, and each of thousands of requests would look again.
+/// A search for memory to reclaim that found none is repeated only after this many times its
+/// duration. With every chunk in memory dirty it takes milliseconds, and each of thousands of
+/// requests would repeat it.
 const BARREN_TIMES: u32 = 4;
 
 /// A chunk store on one disk. Clones are the same engine; every core may use it.
@@ -65,13 +67,13 @@ pub type SmallBytes = Box<[u8]>;
 /// Info and bytes of a chunk.
 #[derive(Clone, Debug)]
 pub struct ChunkData {
-    /// What is known of it.
+    /// Description of the chunk.
     pub info: ChunkInfo,
-    /// Its bytes, or the asked-for part of them.
+    /// Its bytes, or the requested part of them.
     pub bytes: SharedBuf,
 }
 
-/// Where a scan goes on; the default is the beginning.
+/// Position of a scan; the default is the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor(pub u64);
 
@@ -85,27 +87,28 @@ pub(crate) struct Inner<D> {
     pub(crate) index: Arc<Index>,
     pub(crate) space: Mutex<Space>,
     pub(crate) readers: Readers,
-    /// Slabs that lie below patches.
+    /// Slabs below patches.
     pub(crate) shares: Shares,
-    /// Patches that count yet.
+    /// Patches that are not durably folded, replaced or removed.
     pub(crate) unfolded: Arc<Unfolded>,
     pub(crate) log: Arc<Log>,
     pub(crate) superblock: Mutex<Superblock>,
     pub(crate) versions: AtomicU64,
-    /// Bytes in memory that the disk does not have, in whole pages: a value of one byte takes one.
+    /// Bytes in memory that the disk does not have, in whole pages: a value of one byte counts as
+    /// one page.
     pub(crate) dirty: Gauge,
     pub(crate) dirty_queue: Mutex<VecDeque<ChunkId>>,
-    /// Chunks whose newest bytes are in the log alone, those first that were patched first.
+    /// Chunks with newest bytes in the log alone, in the order of their first patch.
     pub(crate) patched_queue: Mutex<VecDeque<ChunkId>>,
-    /// Held while chunks taken from `dirty_queue` are on their way.
+    /// Held while chunks taken from `dirty_queue` are being written.
     pub(crate) flushing: tokio::sync::Mutex<()>,
-    /// What was promoted while it was only in memory.
+    /// Chunks promoted while they were only in memory.
     pub(crate) promoted: Promoted,
     /// Shared from a promotion or removal in memory until its record is queued.
     pub(crate) queueing: RwLock<()>,
     pub(crate) leased: Gauge,
     pub(crate) reclaim_at: AtomicUsize,
-    /// Until when nothing in memory can be dropped, as far as the last look told.
+    /// Time until which nothing in memory can be dropped, according to the last search.
     pub(crate) barren_until: AtomicU64,
     pub(crate) evict_at: AtomicUsize,
     pub(crate) quarantine: Mutex<Vec<(Tick, Location)>>,
@@ -135,13 +138,14 @@ impl<D: Disk> Inner<D> {
         u32::try_from(self.clock.unix_ms() / 1000).unwrap_or(u32::MAX)
     }
 
-    /// Whether a chunk is gone because its time is over; nobody's is where others decide.
+    /// Whether a chunk is expired and this engine removes chunks by itself.
     pub(crate) fn is_over(&self, e: &Entry) -> bool {
         e.expires != 0 && self.options.own_removal && e.expired(self.now_seconds())
     }
 
-    /// Chunks, and the memory that they take beside their bytes, about. What an owner keeps of removed chunks for a while
-    /// counts for nothing: else more and more would give way as long as that stays.
+    /// Number of chunks and the approximate memory that they take beside their bytes. Marks that an
+    /// owner keeps for removed chunks do not count: they would evict ever more chunks while they
+    /// stay.
     pub(crate) fn live(&self) -> Live {
         let live = self.index.live();
         let owner = self.options.owner_bytes_per_chunk;
@@ -155,7 +159,7 @@ impl<D: Disk> Inner<D> {
         self.versions.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Gives a slab back once its last reader is done.
+    /// Frees a slab once its last reader is done.
     pub(crate) fn release(&self, at: Location) {
         if at.is_nowhere() {
             return;
@@ -165,7 +169,7 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    /// Gives back what a chunk held.
+    /// Frees everything a chunk held.
     pub(crate) fn release_all(&self, Freed { slabs, below }: Freed) {
         for at in slabs {
             self.release(at);
@@ -173,7 +177,7 @@ impl<D: Disk> Inner<D> {
         drop(below);
     }
 
-    /// Takes what a removed chunk held off the books.
+    /// Takes a removed chunk off the books and returns the slabs to free.
     pub(crate) fn give_up(&self, removed: Removed) -> Freed {
         if removed.leased {
             self.leased.sub(u64::from(removed.len));
@@ -190,13 +194,13 @@ impl<D: Disk> Inner<D> {
         Freed { slabs, below }
     }
 
-    /// A buffer for what makes room, of all that is free, at the expense of clean chunks in memory when the
-    /// pool is short. Requests take theirs by [`Inner::request_buf`].
+    /// A buffer for work that makes room, taken from all free memory; drops clean chunks from
+    /// memory when the pool is short. Requests use [`Inner::request_buf`].
     pub(crate) fn pool_buf(&self, len: usize) -> Result<Buf, EngineError> {
         self.buf_leaving(len, 0)
     }
 
-    /// A buffer for a request: the reserve stays.
+    /// A buffer for a request; it leaves the reserve untouched.
     pub(crate) fn request_buf(&self, len: usize) -> Result<Buf, EngineError> {
         self.buf_leaving(len, self.reserve_bytes())
     }
@@ -219,7 +223,7 @@ impl<D: Disk> Inner<D> {
         if let Some(buf) = self.pool.try_alloc_leaving(len, left) {
             return Ok(buf);
         }
-        // Freed pages must also lie side by side; larger buffers need more tries.
+        // Freed pages must also be contiguous; larger buffers need more attempts.
         for _ in 0..64 {
             if self.reclaim(len.max(64 << 10)) == 0 {
                 break;
@@ -231,8 +235,8 @@ impl<D: Disk> Inner<D> {
         Err(EngineError::Busy("no memory buffer is free"))
     }
 
-    /// Drops clean chunks from memory until `bytes` are given back; returns how many were. Nothing for a
-    /// while after it found nothing.
+    /// Drops clean chunks from memory until `bytes` are freed; returns the number of bytes freed.
+    /// After a search without success it does nothing for a while.
     pub(crate) fn reclaim(&self, bytes: usize) -> usize {
         let started = self.clock.now();
         if started.0 < self.barren_until.load(Ordering::Relaxed) {
@@ -247,7 +251,7 @@ impl<D: Disk> Inner<D> {
         freed
     }
 
-    /// Something in memory may be dropped now that could not before.
+    /// Notes that something in memory may be dropped that could not be before.
     pub(crate) fn note_clean(&self) {
         self.barren_until.store(0, Ordering::Relaxed);
     }
@@ -273,7 +277,7 @@ impl<D: Disk> Inner<D> {
         freed
     }
 
-    /// Lets slabs of abandoned writes go once those writes must be over.
+    /// Frees slabs of abandoned writes once those writes must be over.
     pub(crate) fn drain_quarantine(&self) {
         let now = self.clock.now();
         let done: Vec<Location> = {
@@ -288,11 +292,11 @@ impl<D: Disk> Inner<D> {
     }
 }
 
-/// What a chunk held that is no more. It is given back once the record that says so is durable.
+/// Slabs of a chunk that is gone. They are freed once the record of its removal is durable.
 #[derive(Debug, Default)]
 pub(crate) struct Freed {
     pub(crate) slabs: Vec<Location>,
-    /// What lay below its patches: they count until then.
+    /// The base of its patches, which stay in force until then.
     pub(crate) below: Option<Box<Base>>,
 }
 
@@ -331,7 +335,7 @@ impl<D: Disk> Drop for Reserved<'_, D> {
 }
 
 impl<D: Disk> Engine<D> {
-    /// What is known of a chunk; nothing when it is absent or expired.
+    /// Information on a chunk; `None` when it is absent or expired.
     #[must_use]
     pub fn lookup(&self, id: ChunkId) -> Option<ChunkInfo> {
         let shard = self.0.index.shard(id);
@@ -339,8 +343,8 @@ impl<D: Disk> Engine<D> {
         (!self.0.is_over(shard.entry(slot))).then(|| shard.info(slot))
     }
 
-    /// As [`Engine::lookup`], but only for a chunk whose attributes `wanted` accepts. `wanted` runs
-    /// under the engine's lock, so it must not call the engine.
+    /// Like [`Engine::lookup`], but only for a chunk whose attributes `wanted` accepts. `wanted`
+    /// runs under the engine's lock, so it must not call the engine.
     #[must_use]
     pub fn lookup_where(
         &self,
@@ -359,7 +363,7 @@ impl<D: Disk> Engine<D> {
         shard.find(id).map(|slot| shard.attrs(slot).into())
     }
 
-    /// Whether the chunk is there, alive, and its attributes are `attrs`; its info then.
+    /// Information on a live chunk with exactly the attributes `attrs`; `None` otherwise.
     #[must_use]
     pub fn lookup_matching(&self, id: ChunkId, attrs: &[u8]) -> Option<ChunkInfo> {
         let shard = self.0.index.shard(id);
@@ -399,7 +403,7 @@ impl<D: Disk> Engine<D> {
         true
     }
 
-    /// Until when the chunk is not evicted by a lease; none without one.
+    /// End of the chunk's lease, if it has one.
     #[must_use]
     pub fn leased_until(&self, id: ChunkId) -> Option<Tick> {
         let shard = self.0.index.shard(id);
@@ -414,8 +418,8 @@ impl<D: Disk> Engine<D> {
 
     /// Lists chunks with their attributes, of one group or all, in no particular order.
     ///
-    /// Looks at a bounded number of slots per call, so a page may be short or empty; the
-    /// listing is over when no cursor comes back. Chunks written meanwhile may be missed.
+    /// Visits a bounded number of slots per call, so a page may be short or empty; the listing ends
+    /// when no cursor comes back. Chunks written during the listing may be missed.
     #[must_use]
     pub fn scan(
         &self,
@@ -465,7 +469,7 @@ impl<D: Disk> Engine<D> {
                 found.extend(live.filter(|e| e.group == group).map(|e| e.id).take(left));
             }
             if found.len() >= limit {
-                // This shard again: what was found is gone by then.
+                // Continue with this shard: the caller will have removed the ids returned here.
                 return (found, Some(Cursor(shard_at as u64)));
             }
         }
@@ -478,7 +482,7 @@ impl<D: Disk> Engine<D> {
         self.0.index.usage(group)
     }
 
-    /// A picture of the engine's state.
+    /// A snapshot of the engine's state.
     #[must_use]
     pub fn stats(&self) -> EngineStats {
         let inner = &self.0;
@@ -505,7 +509,8 @@ impl<D: Disk> Engine<D> {
         }
     }
 
-    /// Bytes of memory that the index takes, about, with what removed chunks have left. It looks at every shard.
+    /// Approximate memory of the index in bytes, including the traces of removed chunks. Visits
+    /// every shard.
     #[must_use]
     pub fn index_bytes(&self) -> u64 {
         self.0.index.memory_bytes() + self.0.index.len() * self.0.options.owner_bytes_per_chunk
@@ -523,14 +528,14 @@ impl<D: Disk> Engine<D> {
         &self.0.metrics
     }
 
-    /// Who the disk is.
+    /// Identity and layout of the disk.
     #[must_use]
     pub fn superblock(&self) -> Superblock {
         self.0.superblock.lock().clone()
     }
 
-    /// A pool buffer for a request, at the expense of clean chunks in memory when the pool is short. It
-    /// leaves what making room needs.
+    /// A pool buffer for a request; drops clean chunks from memory when the pool is short. It
+    /// leaves the reserve for making room.
     ///
     /// # Errors
     /// `Busy` when nothing can be dropped.
@@ -538,7 +543,8 @@ impl<D: Disk> Engine<D> {
         self.0.request_buf(len)
     }
 
-    /// A pool buffer for what makes room, deletes for instance: as [`Engine::alloc`], of the reserve too.
+    /// A pool buffer for work that makes room, deletes for instance: like [`Engine::alloc`], but
+    /// may use the reserve.
     ///
     /// # Errors
     /// `Busy` when nothing can be dropped.
@@ -546,7 +552,7 @@ impl<D: Disk> Engine<D> {
         self.0.pool_buf(len)
     }
 
-    /// Drops clean chunks from memory until `bytes` are given back; returns how many were.
+    /// Drops clean chunks from memory until `bytes` are freed; returns the number of bytes freed.
     #[must_use]
     pub fn reclaim(&self, bytes: usize) -> usize {
         self.0.reclaim(bytes)

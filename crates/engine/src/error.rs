@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use millpond_types::ChunkId;
 
-/// What Linux says of a place that a device cannot read: `EIO`, `ENODATA` (the medium is bad), `EILSEQ` (its
-/// protection does not match). Other errors are of the machine, not of the place.
+/// Errors of Linux for a place that a device cannot read: `EIO`, `ENODATA` (bad medium), `EILSEQ`
+/// (protection mismatch). Other errors concern the machine, not the place.
 const UNREADABLE: [i32; 3] = [5, 61, 84];
 
-/// What went wrong; every message names the field or place and the fix.
+/// An engine error; every message names the field or place and the fix.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum EngineError {
     /// No slab is free and nothing may be evicted.
@@ -20,7 +20,8 @@ pub enum EngineError {
     /// A bound was reached; try again a little later.
     #[error("busy: {0}; retry in a few milliseconds")]
     Busy(&'static str),
-    /// Stored bytes do not match their checksum, or their place cannot be read while the disk otherwise can.
+    /// Stored bytes do not match their checksum, or their place is unreadable while the rest of the
+    /// disk is readable.
     #[error("chunk {0} is corrupt on disk: restore it from another copy or delete it")]
     Corrupt(ChunkId),
     /// The request contradicts a bound or the bytes it carries.
@@ -29,13 +30,13 @@ pub enum EngineError {
     /// The disk failed a read or a data write; nothing else is affected.
     #[error("disk {op} of {len} bytes at offset {offset} failed: {source}; check the kernel log")]
     Io {
-        /// What was tried.
+        /// The failed operation.
         op: &'static str,
         /// Byte offset on the disk.
         offset: u64,
-        /// Bytes asked for.
+        /// Requested bytes.
         len: u64,
-        /// The system's answer.
+        /// Error of the operating system.
         #[source]
         source: Arc<io::Error>,
     },
@@ -148,7 +149,7 @@ impl EngineError {
         }
     }
 
-    /// Whether a place of the disk could not be read. Every read of a dead disk fails so, too.
+    /// Whether a place of the disk could not be read. Reads of a dead disk fail the same way.
     pub(crate) fn is_unreadable(&self) -> bool {
         let Self::Io { op: "read", source, .. } = self else { return false };
         source.raw_os_error().is_some_and(|number| UNREADABLE.contains(&number))

@@ -16,11 +16,12 @@ use crate::log::{Apply, Pending};
 /// Deletes in one commit of the background.
 const BATCH: usize = 512;
 
-/// Chunks are evicted from here to there of the index's memory, in per mille.
+/// Fill of the index's memory where eviction of chunks starts and where it stops, in per mille.
 const INDEX_HIGH: u32 = 900;
 const INDEX_LOW: u32 = 850;
 
-/// How much of `used` is above the lower of two watermarks, in per mille of `all`, once the higher one is passed.
+/// Amount of `used` above the lower of two watermarks, in per mille of `all`, once the higher one
+/// is passed.
 fn over(used: u64, all: u64, (low, high): (u32, u32)) -> Option<u64> {
     let share = |per_mille: u32| all / 1000 * u64::from(per_mille);
     (used > share(high)).then(|| used - share(low))
@@ -33,12 +34,12 @@ struct Victim {
     bytes: u64,
 }
 
-/// Chunks that one call of [`Engine::coldest`] looks at per priority, and per turn of a shard.
-/// Together about a millisecond; the next call goes on behind them.
+/// Chunks that one call of [`Engine::coldest`] visits per priority, and per turn of a shard.
+/// Together about a millisecond; the next call continues behind them.
 const LOOKS_MAX: usize = 4096;
 const LOOKS_TURN: usize = 64;
 
-/// What a call of [`Engine::coldest`] has found.
+/// Result of a call of [`Engine::coldest`] so far.
 #[derive(Default)]
 struct Coldest {
     ids: Vec<ChunkId>,
@@ -47,21 +48,23 @@ struct Coldest {
 }
 
 impl<D: Disk> Engine<D> {
-    /// How many bytes to give up to reach the low watermarks, once a high one is passed: of the space, or of
-    /// the index, which is told as bytes of chunks of the mean size.
+    /// Bytes to remove to reach the low watermarks, once a high one is passed: that of the space,
+    /// or that of the index, converted to bytes by the mean chunk size.
     #[must_use]
     pub fn over_watermark(&self) -> Option<u64> {
         self.0.over_watermark()
     }
 
-    /// Chunks worth about `bytes` that should go next, lowest priority first, without removing them:
-    /// evictable, not leased, pinned, being changed or only in memory, not read of late.
+    /// Lists chunks worth about `bytes` that should be evicted next, lowest priority first, without
+    /// removing them: evictable, not recently read, and not leased, pinned, being changed or only
+    /// in memory.
     ///
-    /// `wanted` is asked last, with the chunk's attributes and the bytes it takes on the disk: exactly
-    /// what it accepts is returned, in this order. It must not call the engine, whose lock it is under. What is returned stands last
-    /// in its queue from then on (one of 64 by id), so one that could not be removed comes again after
-    /// all others of that queue.
-    /// Looks at a bounded number of chunks, so less than asked for may come back; call again.
+    /// `wanted` is called last, with the chunk's attributes and the bytes it takes on the disk;
+    /// exactly the chunks that it accepts are returned, in this order. It runs under the engine's
+    /// lock, so it must not call the engine. A returned chunk moves to the end of its queue (one of
+    /// 64 by id), so a chunk that the caller could not remove comes again after all others of that
+    /// queue. Visits a bounded number of chunks, so the result may be smaller than requested; call
+    /// again.
     #[must_use]
     pub fn coldest(
         &self,
@@ -114,7 +117,7 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    /// Chooses chunks worth `bytes`, lowest priority first, round the shards.
+    /// Chooses chunks worth `bytes`, lowest priority first, round-robin over the shards.
     fn choose(&self, bytes: u64, count: usize) -> Vec<Victim> {
         let now = self.clock.now();
         let (mut victims, mut sum) = (Vec::new(), 0);
@@ -163,15 +166,15 @@ impl<D: Disk> Inner<D> {
         None
     }
 
-    /// Evicts chunks worth `bytes` and returns how many bytes became free.
+    /// Evicts chunks worth `bytes` and returns the number of bytes freed.
     ///
-    /// Their slabs are reused only after the deletes are durable: else a crash could bring a
-    /// deleted chunk back over somebody else's bytes.
+    /// Their slabs are reused only after the deletes are durable: otherwise a crash could bring a
+    /// deleted chunk back over another chunk's bytes.
     pub(crate) async fn evict(&self, bytes: u64) -> Result<u64, EngineError> {
         self.evict_some(bytes, BATCH).await
     }
 
-    /// The same, of so many chunks at most.
+    /// Like [`Self::evict`], for at most `count` chunks.
     async fn evict_some(&self, bytes: u64, count: usize) -> Result<u64, EngineError> {
         let victims = self.choose(bytes, count);
         let mut freed = 0;
@@ -187,9 +190,9 @@ impl<D: Disk> Inner<D> {
         Ok(freed)
     }
 
-    /// Takes a chunk out of memory, if it is there and of this version, and queues the record that says so
-    /// in one step: a checkpoint whose stream does not have the chunk finds the record in the queue, and has
-    /// it durable before it counts.
+    /// Removes a chunk of this version from memory and queues the record of the removal in one
+    /// step. A checkpoint whose stream lacks the chunk thus finds the record in the queue, and
+    /// makes it durable before it becomes valid.
     pub(crate) fn remove_now(
         &self,
         id: ChunkId,
@@ -206,17 +209,18 @@ impl<D: Disk> Inner<D> {
         let Some(removed) = removed else { return Ok(false) };
         let apply = Apply::Release(self.give_up(removed));
         let pending = Pending { record: Record::Delete(id), apply, guard: Some(guard) };
-        // When the log is closed the slab stays taken, which is right: the chunk's record stands.
+        // When the log is closed the slab stays taken, which is right: the chunk's record is still
+        // in force.
         self.log.enqueue_lazily(pending)?;
         Ok(true)
     }
 
     /// Makes room on the request path, when the disk is full.
     ///
-    /// A slab of the wanted class may need a whole segment, so this evicts more than asked
-    /// for, and lets compaction join what became free.
+    /// A slab of the wanted class may need a whole segment, so this evicts more than requested, and
+    /// lets compaction merge the freed slabs.
     pub(crate) async fn make_room(&self, len: u64) -> Result<u64, EngineError> {
-        // Deletes that nobody waits for may hold slabs back.
+        // Deletes without a waiter may still hold slabs.
         self.drive().await?;
         let wanted = (len * 2).max(1 << 20);
         let freed = if self.options.own_removal { self.evict(wanted).await? } else { 0 };
@@ -225,7 +229,7 @@ impl<D: Disk> Inner<D> {
         Ok(freed)
     }
 
-    /// Writes what waits in the log without a waiter.
+    /// Writes records that are in the log's queue without a waiter.
     pub(crate) async fn drive(&self) -> Result<(), EngineError> {
         match self.log.lead_if_idle() {
             Some((ticket, token)) => self.lead(token, ticket).await,
@@ -250,7 +254,7 @@ impl<D: Disk> Inner<D> {
         over(used, usable, (self.options.low_watermark, self.options.high_watermark))
     }
 
-    /// How many chunks there are above the low watermark of the index, once the high one is passed.
+    /// Number of chunks above the low watermark of the index, once the high one is passed.
     fn over_index(&self) -> Option<u64> {
         let live = self.live();
         let each = live.bytes.div_ceil((live.chunks - live.bare).max(1)).max(1);

@@ -1,14 +1,16 @@
 //! Folding: patched chunks are written whole, the oldest first, and a checkpoint waits for it.
 //!
-//! **A checkpoint counts only once no patch counts that was queued before the end of its stream.** Replaying
-//! such a patch needs the chunk below as it was then, and neither the stream nor the log behind its beginning
-//! need have that. So what the patch made must be folded, replaced or removed by a record that is *durable*;
-//! a replay then ends right whatever it makes of the patch itself.
+//! **A checkpoint becomes valid only once no patch is in force that was queued before the end of
+//! its stream.** Replaying such a patch needs the base as it was then, and neither the stream nor
+//! the log after its beginning is sure to have that. So the patched chunk must be folded, replaced
+//! or removed by a record that is *durable*; a replay then ends with the right state whatever it
+//! makes of the patch itself.
 //!
-//! Memory cannot tell when that is so: it shows a chunk as renamed or gone before the log knows, and does not
-//! show what a patch in the log's queue makes. So every patch has a [`Mark`]. It is made before the patch is
-//! queued, goes with the chunk from name to name, and with the record that ends it (of the fold, of what
-//! replaces it, or of its removal) until that record is durable.
+//! Memory does not show when that is so: it shows a chunk as renamed or gone before the log does,
+//! and does not show the result of a patch in the log's queue. So every patch has a [`Mark`]. It is
+//! made before the patch is queued and follows the chunk from name to name. It then follows the
+//! record that ends the patch (of the fold, the replacement or the removal) until that record is
+//! durable.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,23 +26,23 @@ use crate::format::record::ChunkRecord;
 use crate::index::SHARDS;
 use crate::tasks::yield_once;
 
-/// Patches that count: how many chunks there are, in memory and in the log's queue, by the version that the
-/// first patch over their base made.
+/// Patches in force: the number of chunks, in memory and in the log's queue, by the version that
+/// the first patch over their base made.
 #[derive(Debug, Default)]
 pub(crate) struct Unfolded {
     marks: Mutex<BTreeMap<u64, usize>>,
-    /// Bytes of chunks in memory whose patches are on their way to the log.
+    /// Bytes of chunks in memory with a patch that is being written to the log.
     on_their_way: Mutex<u64>,
 }
 
-/// One chunk's place among the unfolded, until this is dropped.
+/// One chunk's entry among the unfolded, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Mark {
     of: Arc<Unfolded>,
     first: u64,
 }
 
-/// Bytes of a chunk whose patch is on its way, until this is dropped.
+/// Bytes of a chunk with a patch that is being written to the log, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct OnItsWay {
     of: Arc<Unfolded>,
@@ -57,7 +59,7 @@ impl Unfolded {
         self.marks.lock().first_key_value().map(|(first, _)| *first)
     }
 
-    /// Takes `bytes` of the `room` that there is for chunks on their way.
+    /// Takes `bytes` of the `room` for chunks that are being written to the log.
     pub(crate) fn send(self: &Arc<Self>, bytes: u64, room: u64) -> Option<OnItsWay> {
         let mut all = self.on_their_way.lock();
         if *all + bytes > room {
@@ -99,14 +101,14 @@ impl<D: Disk> Inner<D> {
         hot.is_some_and(|hot| hot.patched().is_some())
     }
 
-    /// Has the chunks folded that were patched first, when much is patched: two for each new patch.
+    /// When many chunks are patched, asks for the oldest two to be folded at each new patch.
     pub(crate) fn fold_when_pressed(&self) {
         if self.dirty.get() >= self.dirty_max() / 2 {
             self.fold_soon(2);
         }
     }
 
-    /// Has the background fold so many of the chunks that were patched first.
+    /// Asks the background to fold the `count` chunks that were patched first.
     pub(crate) fn fold_soon(&self, count: usize) {
         let oldest: Vec<ChunkId> = {
             let mut queue = self.patched_queue.lock();
@@ -119,15 +121,16 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    /// Returns once no patch counts that was queued before this call.
+    /// Returns once no patch queued before this call is in force.
     pub(crate) async fn fold_all(&self) -> Result<(), EngineError> {
         let bound = self.next_version();
         while self.unfolded.oldest().is_some_and(|first| first < bound) {
-            // What was queued, patches and what ends them, memory shows and the disk has after it.
+            // After this, all queued patches and the records that end them are in memory and on the
+            // disk.
             self.barrier().await?;
             let ids = self.patched_before(bound);
             if ids.is_empty() {
-                // Somebody is about to queue the rest.
+                // Another task is about to queue the rest.
                 yield_once().await;
                 continue;
             }
@@ -135,23 +138,23 @@ impl<D: Disk> Inner<D> {
             self.flush_dirty().await?;
         }
         self.forget_folded();
-        // A log that failed drops what it had queued, marks too: that proves nothing.
+        // A failed log drops its queue, including marks: their absence then proves nothing.
         self.log.check()
     }
 
-    /// Takes what is not patched any more out of the queue. A promotion has shards locked when it comes to the
-    /// queue: whoever has the queue locked may not wait for a shard.
+    /// Removes chunks that are not patched any more from the queue. A promotion locks shards before
+    /// the queue, so nothing may wait for a shard while it holds the queue's lock.
     fn forget_folded(&self) {
         let mut all = std::mem::take(&mut *self.patched_queue.lock());
         all.retain(|id| self.is_patched(*id));
         let mut queue = self.patched_queue.lock();
-        // What came meanwhile is younger.
+        // Chunks queued in the meantime are younger.
         all.append(&mut queue);
         *queue = all;
     }
 
-    /// Folds what is patched when no slab for `len` bytes is left otherwise: a patched chunk has two. The
-    /// caller has no guard.
+    /// Folds patched chunks when no other slab for `len` bytes is left: a patched chunk holds two.
+    /// The caller must hold no guard.
     pub(crate) async fn fold_for_room(&self, len: u64) -> Result<(), EngineError> {
         if self.unfolded.oldest().is_none() {
             return Ok(());
@@ -164,7 +167,7 @@ impl<D: Disk> Inner<D> {
         if found.is_some() { Ok(()) } else { self.fold_all().await }
     }
 
-    /// Those that memory shows. One that is promoted meanwhile may be missed.
+    /// Patched chunks that memory shows. One that is promoted at the same time may be missed.
     fn patched_before(&self, bound: u64) -> Vec<ChunkId> {
         let mut ids = Vec::new();
         for at in 0..SHARDS {
@@ -178,8 +181,9 @@ impl<D: Disk> Inner<D> {
         ids
     }
 
-    /// The slab of a patched chunk cannot be written: another one is tried next. Else one bad place of the
-    /// disk would keep every checkpoint from counting, until the log had taken the whole disk.
+    /// Chooses another slab for a patched chunk whose slab cannot be written. Otherwise one bad
+    /// place would keep every checkpoint from becoming valid, until the log had filled the whole
+    /// disk.
     pub(crate) fn fold_elsewhere(&self, item: &Item) {
         let Some(at) = self.space.lock().alloc(u64::from(item.record.len)) else { return };
         let id = item.record.id;

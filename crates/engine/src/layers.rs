@@ -1,4 +1,5 @@
-//! Patches at a restart: what the log says is collected in layers, and folded before anybody reads.
+//! Patches at a restart: replay collects the log's patches in layers, and open folds them before
+//! the first read.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,32 +15,32 @@ use crate::format::superblock::{DATA_START, Superblock};
 use crate::index::Index;
 use crate::space::Space;
 
-/// Slabs that are tried for a chunk whose patches are folded: places are bad one at a time.
+/// Slabs tried for a folded chunk: bad places are independent of each other.
 const FOLD_ATTEMPTS: usize = 4;
 
-/// A part that lies over what is below.
+/// A part over the bytes below.
 #[derive(Clone, Debug)]
 struct Layer {
     offset: usize,
     bytes: Arc<[u8]>,
-    /// Length of the chunk with it.
+    /// Length of the chunk with this layer.
     len: usize,
 }
 
 /// A chunk whose newest bytes are in the log.
 #[derive(Clone, Debug)]
 pub(crate) struct Layered {
-    /// What it is; its place is not written.
+    /// The chunk's record; its place is not written.
     pub(crate) record: ChunkRecord,
-    /// What lies below its patches. None while the log is read from behind the chunk's patches: what
-    /// comes later replaces it, for no checkpoint begins behind a patch that counts.
+    /// The base. `None` when the replay begins after the record of the base; a later record then
+    /// replaces the chunk, as no checkpoint begins after a patch that is in force.
     below: Option<ChunkRecord>,
     layers: Vec<Layer>,
-    /// Its place, once it is kept for it.
+    /// Its place, once that is claimed.
     place: Option<Location>,
 }
 
-/// What the log has come to for one chunk.
+/// State of one chunk according to the log.
 #[derive(Clone, Debug)]
 pub(crate) enum State {
     /// Its bytes are where the record says.
@@ -53,7 +54,7 @@ pub(crate) enum State {
 pub(crate) struct Patched(pub(crate) BTreeMap<ChunkId, Layered>);
 
 impl Patched {
-    /// What a chunk is so far.
+    /// State of a chunk so far.
     pub(crate) fn state(&self, index: &Index, id: ChunkId) -> Option<State> {
         match self.0.get(&id) {
             Some(layered) => Some(State::Patched(layered.clone())),
@@ -61,7 +62,8 @@ impl Patched {
         }
     }
 
-    /// A chunk is this now; the caller has taken what it was out of the index.
+    /// Applies a patch; the caller has removed the previous state of the patched chunk from the
+    /// index.
     pub(crate) fn patch(&mut self, index: &Index, patch: PatchRecord) {
         let PatchRecord { base, base_version, offset, bytes, to } = patch;
         let layer = Layer { offset: offset as usize, bytes, len: to.len as usize };
@@ -74,7 +76,7 @@ impl Patched {
         self.0.insert(to.id, Layered { record: to, below, layers, place: None });
     }
 
-    /// A patched chunk has another name now, which the caller has taken out of the index.
+    /// Renames a patched chunk; the caller has removed the new name from the index.
     pub(crate) fn rename(&mut self, from: ChunkId, to: ChunkRecord) {
         let (below, layers) = match self.0.remove(&from) {
             Some(layered) => (layered.below, layered.layers),
@@ -89,8 +91,8 @@ impl Patched {
         below.map(|c| (c.location, c.len)).collect()
     }
 
-    /// Keeps for each chunk the slab that it had reserved, so that folding needs no room on a full disk.
-    /// What else is used has been claimed before.
+    /// Claims for each chunk its reserved slab, so that folding needs no room on a full disk. All
+    /// other used slabs are claimed already.
     pub(crate) fn claim_places(&mut self, space: &mut Space, segment_bytes: u64) {
         for layered in self.0.values_mut() {
             let (at, len) = (layered.record.location, u64::from(layered.record.len));
@@ -106,13 +108,12 @@ impl Patched {
 }
 
 impl Layered {
-    /// Whether it is known what lies below. It is for every chunk that a replay ends with, unless the disk is
-    /// damaged.
+    /// Whether the base is known. After a replay it is for every chunk, unless the disk is damaged.
     pub(crate) fn has_base(&self) -> bool {
         self.below.is_some()
     }
 
-    /// The chunk's bytes, and whether they match its checksum; nothing without a base.
+    /// The chunk's bytes, and whether they match its checksum; `None` without a base.
     pub(crate) async fn bytes<D: Disk>(
         &self,
         disk: &D,
@@ -156,15 +157,16 @@ impl Layered {
 }
 
 impl<D: Disk> Engine<D> {
-    /// Writes every patched chunk to a slab of its own and puts it into the index. The records come
-    /// back: they are to be logged before anything else, and the slabs below given back then. Those of
-    /// `first` come first.
+    /// Writes every patched chunk to a slab of its own and puts it into the index.
     ///
-    /// Two flushes stand around the writes. Before the first, the log's end may be in the disk's cache alone:
-    /// with it a power loss could take back that a slab is free, and leave what is written to it now. Before
-    /// the second, the slabs may be: a record of one of `first` stands behind the torn one that it makes good,
-    /// and a crash that left the new record without its bytes would leave the torn one, which nobody
-    /// checks any more.
+    /// Chunks in `first` are written first. The caller must log the returned records before
+    /// anything else; after that, the slabs below may be freed.
+    ///
+    /// Two flushes enclose the writes. Before the first one, the log's end may only be in the
+    /// disk's cache: a power loss could then bring a freed slab back, with the bytes written to it
+    /// here. Before the second one, the new slabs may only be in the cache. A record of a chunk in
+    /// `first` follows the torn record that it repairs: a crash that kept the new record without
+    /// its bytes would leave the torn one, which no restart would check any more.
     pub(crate) async fn fold_recovered(
         &self,
         mut patched: Patched,
@@ -192,7 +194,7 @@ impl<D: Disk> Engine<D> {
         Ok(records)
     }
 
-    /// What a patched chunk is, sound or not; nothing when that is not to be had.
+    /// Bytes of a patched chunk, sound or not; `None` when they cannot be read.
     async fn bytes_to_fold(
         &self,
         id: ChunkId,
@@ -202,7 +204,7 @@ impl<D: Disk> Engine<D> {
         let inner = &self.0;
         let mut read = layered.bytes(&inner.disk, &inner.pool, sb).await;
         if read.as_ref().is_err_and(EngineError::is_unreadable) {
-            // A disturbance passes, and what is given up now is gone.
+            // A transient error passes, and bytes given up here are lost.
             read = layered.bytes(&inner.disk, &inner.pool, sb).await;
         }
         let bytes = match read {
@@ -213,13 +215,15 @@ impl<D: Disk> Engine<D> {
             read => read?,
         };
         if !bytes.as_ref().is_some_and(|(_, sound)| *sound) {
-            // It is kept as the damaged chunk that it is: readers see it, others may repair it.
+            // It is kept as a damaged chunk: readers get an error, and other replicas may repair
+            // it.
             tracing::error!(chunk = %id, "what lies below the patches of a chunk is damaged");
         }
         Ok(bytes.map(|(bytes, _)| bytes))
     }
 
-    /// Writes a patched chunk where room is kept for it, or elsewhere when that place is bad; it is there then.
+    /// Writes a patched chunk to its claimed slab, or elsewhere when that is bad; returns its
+    /// place.
     async fn write_folded(
         &self,
         layered: &Layered,
@@ -234,7 +238,8 @@ impl<D: Disk> Engine<D> {
             let Some(bytes) = &bytes else { return Ok(slab.keep()) };
             match inner.write_slab(&mut slab, bytes.clone()).await {
                 Ok(()) => return Ok(slab.keep()),
-                // The slab stays away for a while: it is dropped as one whose write is undecided.
+                // The slab stays unused for a while: it is dropped like one with an undecided
+                // write.
                 Err(error @ EngineError::Io { .. }) => {
                     tracing::error!(%error, chunk = %layered.record.id, "a fold is tried elsewhere");
                     failed = error;
@@ -255,7 +260,7 @@ mod tests {
     use crate::error::ErrorKind;
     use crate::format::record::tests::patch;
 
-    /// No disk that this code wrote says so; one that is damaged may.
+    /// This code never writes such a disk; a damaged disk may look so.
     #[test]
     fn a_chunk_whose_base_is_gone_is_shown_as_damaged() {
         let engine = engine(14 << 20);

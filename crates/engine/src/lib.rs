@@ -1,15 +1,15 @@
 //! The chunk store of one disk.
 //!
-//! Reading order: `format` (bytes on the disk), `index` (what is in memory), `space` (slabs
-//! and segments), `log` and `commit` (group commit), `recover` and `layers` (format, open), `read`,
-//! `write`, `append`, `patch`, `promote`, `behind` (write-behind), `evict`, `quota`, `compact`, `checkpoint`, `scrub`,
-//! `background`, and `check` (read-only inspection).
+//! Reading order: `format` (bytes on the disk), `index` (chunks in memory), `space` (slabs and
+//! segments), `log` and `commit` (group commit), `recover` and `layers` (format, open), `read`,
+//! `write`, `append`, `patch`, `promote`, `behind` (write-behind), `evict`, `quota`, `compact`,
+//! `checkpoint`, `scrub`, `background`, and `check` (read-only inspection).
 //!
 //! Invariants:
-//! - A chunk's committed state changes only under its guard, when its log record is durable; or at
-//!   once, and then the guard stays until the record is (deletions, promotions).
+//! - A chunk's committed state changes only under its guard, when its log record is durable.
+//!   Deletions and promotions change it at once, and hold the guard until the record is durable.
 //! - A slab is reused only after the commit that freed it, and after its last reader.
-//! - One flush covers log and data; so a restart verifies the data of the last batch.
+//! - One flush covers log and data, so a restart verifies the data of the last batch.
 //! - No read from the disk returns bytes whose checksum was not compared.
 //! - After a failed log write or flush the engine refuses every write.
 //!

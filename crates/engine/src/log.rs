@@ -1,11 +1,10 @@
 //! The log's queue, position and leadership; pure state, the I/O is in `commit`.
 //!
-//! One batch is in flight at a time. Whoever finds no leader leads: it writes one batch and
-//! hands leadership to a waiter of the next. Leadership is a token that passes itself on when
-//! it is dropped, and the batch in flight is kept here rather than in the leader's future, so
-//! a cancelled caller never wedges the others: the next leader writes the same bytes to the
-//! same place again. A dedicated committer task was rejected: it costs a wake-up per batch and
-//! needs somebody to own it.
+//! One batch is in flight at a time. A caller that finds no leader leads: it writes one batch and
+//! hands leadership to a waiter of the next. Leadership is a token that passes itself on when it is
+//! dropped, and the batch in flight is kept here rather than in the leader's future, so a cancelled
+//! caller never wedges the others: the next leader writes the same bytes to the same place again. A
+//! dedicated committer task was rejected: it costs a wake-up per batch and needs an owner.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use crate::format::superblock::LogPosition;
 use crate::index::Guard;
 use crate::patch::Patching;
 
-/// What a committed record does to the index.
+/// Effect of a committed record on the index.
 #[derive(Debug)]
 pub(crate) enum Apply {
     /// The chunk is replaced by this record; its bytes stay in memory.
@@ -30,12 +29,12 @@ pub(crate) enum Apply {
     Update { drop_hot: bool },
     /// A chunk acknowledged from memory is now on the disk at this version.
     Clean(u64),
-    /// The chunk is replaced by this record of a patch, and stays in memory.
+    /// The chunk is replaced by this patched one, and stays in memory.
     Patched(Box<Patching>),
-    /// The chunk goes.
+    /// The chunk is removed.
     Remove,
-    /// Memory shows it already (the chunk has gone, or has got another one's bytes); what it held is
-    /// given back.
+    /// Memory shows the change already (the chunk was removed or replaced); its old slabs are
+    /// freed.
     Release(Freed),
 }
 
@@ -55,7 +54,7 @@ pub(crate) struct Queued {
     done: Option<oneshot::Sender<Signal>>,
 }
 
-/// What a waiter is told.
+/// Message to a waiter.
 #[derive(Debug)]
 pub(crate) enum Signal {
     Done(Result<(), EngineError>),
@@ -65,7 +64,7 @@ pub(crate) enum Signal {
 /// A batch being written.
 #[derive(Debug)]
 pub(crate) struct InFlight {
-    /// The pointer block at the end of the old segment, when the log moves on.
+    /// The pointer block at the end of the old segment, when the log moves to another one.
     pub(crate) next_block: Option<(u64, SharedBuf)>,
     pub(crate) offset: u64,
     pub(crate) bytes: SharedBuf,
@@ -94,7 +93,7 @@ pub(crate) struct LogState {
 #[derive(Debug)]
 pub(crate) struct Log(pub(crate) Mutex<LogState>);
 
-/// Records that may wait for a batch; more answer busy.
+/// Records that may wait for a batch; beyond it callers get `Busy`.
 const QUEUE_MAX: usize = 1 << 17;
 
 /// The right to write the next batch.
@@ -111,7 +110,7 @@ impl Drop for LeadToken {
             state.leading = waiter.is_some();
             waiter
         };
-        // A failed send drops the token inside it, which comes back here for the one after.
+        // A failed send drops the token inside it, which comes back here to try the next waiter.
         if let Some(waiter) = next {
             drop(waiter.send(Signal::Lead(Self { log: Arc::clone(&self.log) })));
         }
@@ -126,7 +125,7 @@ impl LogState {
     }
 }
 
-/// How an enqueued record learns its fate.
+/// How the caller of an enqueued record waits for its fate.
 pub(crate) enum Wait {
     Lead(LeadToken),
     Follow(oneshot::Receiver<Signal>),
@@ -160,17 +159,19 @@ impl Log {
         }
     }
 
-    /// Whether a record would be taken now.
+    /// Checks that a record would be accepted now.
     ///
     /// # Errors
-    /// `ReadOnly`; `Busy` when as many records wait as may.
+    /// `ReadOnly`; `Busy` when the queue is full.
     pub(crate) fn check_room(&self) -> Result<(), EngineError> {
         self.0.lock().check_room()
     }
 
-    /// Queues a record that nobody waits for and that memory shows already; it goes out with the
-    /// next batch. Whoever changes memory asks for room first: here it is too late to refuse, so
-    /// only as many records are beyond the bound as callers stand between the two.
+    /// Queues a record without a waiter that memory shows already; it is written with the next
+    /// batch.
+    ///
+    /// A caller that changes memory asks for room first: here it is too late to refuse. So the
+    /// queue passes its bound by at most the number of callers between the two calls.
     pub(crate) fn enqueue_lazily(&self, pending: Pending) -> Result<(), EngineError> {
         let mut state = self.0.lock();
         if let Some(why) = &state.failed {
@@ -185,7 +186,7 @@ impl Log {
         self.0.lock().queue.front().map(|queued| queued.ticket)
     }
 
-    /// Waits for the last record there is; nothing when every one is durable.
+    /// Waits for the last record in the queue; `None` when every record is durable.
     pub(crate) fn follow_last(self: &Arc<Self>) -> Result<Option<(u64, Wait)>, EngineError> {
         let mut state = self.0.lock();
         if let Some(why) = &state.failed {
@@ -207,7 +208,7 @@ impl Log {
             last.done = Some(sender);
             last.ticket
         } else {
-            // Somebody else waits for the last one: a record without effect comes behind it.
+            // The last one has a waiter already: add a record without effect behind it.
             let record = Record::Delete(crate::recover::NOBODY);
             let apply = Apply::Release(Freed::default());
             state.add(Pending { record, apply, guard: None }, Some(sender))
@@ -215,8 +216,8 @@ impl Log {
         Ok(Some((ticket, Wait::Follow(receiver))))
     }
 
-    /// Takes the records that cannot be written now out of the queue. Those that memory shows
-    /// already stay, in order: they are tried again, and only who waits for them is told.
+    /// Takes the records that cannot be written now out of the queue. Records that memory shows
+    /// already stay, in order, and are tried again; only their waiters get the error.
     pub(crate) fn take_failed(&self) -> (Vec<Queued>, Vec<oneshot::Sender<Signal>>) {
         let mut state = self.0.lock();
         let all = std::mem::take(&mut state.queue);
@@ -227,7 +228,7 @@ impl Log {
         (failed.into(), told)
     }
 
-    /// Queues records; the last one's fate is the fate of all, for batches are in order.
+    /// Queues records; the last one's fate is the fate of all, as batches are in order.
     pub(crate) fn enqueue(
         self: &Arc<Self>,
         pending: Vec<Pending>,
@@ -257,7 +258,7 @@ impl Log {
         Ok((ticket, Wait::Lead(LeadToken { log: Arc::clone(self) })))
     }
 
-    /// Leadership for the background, when records wait that nobody waits for.
+    /// Leadership for the background, when records without waiters are queued.
     pub(crate) fn lead_if_idle(self: &Arc<Self>) -> Option<(u64, LeadToken)> {
         let mut state = self.0.lock();
         let idle = !state.leading && (!state.queue.is_empty() || state.in_flight.is_some());

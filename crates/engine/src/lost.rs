@@ -1,8 +1,9 @@
-//! Chunks whose bytes are lost: the engine knows what there was, and has none of it.
+//! Chunks whose bytes are lost: the engine knows that they existed, and holds none of them.
 //!
-//! A replica is told so of a chunk that no other one could send (docs/rfcs/0025-lost-chunks.md). Such a chunk has a
-//! record as any other, with the length and checksum that its bytes had, and no slab. Reads of it say `Corrupt`, as
-//! of one that was damaged here; so it is listed, repaired, replaced and removed as that is.
+//! The node marks a chunk lost when no replica could send it (docs/rfcs/0025-lost-chunks.md). A
+//! lost chunk has an ordinary record, with the length and checksum that its bytes had, and no slab.
+//! Reads of it return `Corrupt`, like reads of a chunk damaged here; so it is listed, repaired,
+//! replaced and removed in the same way.
 
 use millpond_env::Disk;
 use millpond_types::limits::ATTRS_BYTES_MAX;
@@ -13,12 +14,12 @@ use crate::error::EngineError;
 use crate::format::record::{ChunkRecord, Location, piece_count};
 use crate::log::{Apply, Pending};
 
-/// What is known of a chunk whose bytes are lost.
+/// Description of a chunk whose bytes are lost.
 #[derive(Clone, Copy, Debug)]
 pub struct LostChunk<'a> {
-    /// How many bytes it had; not 0, since of nothing nothing can be lost.
+    /// Length that it had; not 0, since an empty chunk has no bytes to lose.
     pub len: u32,
-    /// The checksum they had.
+    /// Checksum that its bytes had.
     pub crc: Crc32c,
     /// Opaque bytes to keep beside it, at most 256.
     pub attrs: &'a [u8],
@@ -31,7 +32,7 @@ pub struct LostChunk<'a> {
 }
 
 impl<D: Disk> Engine<D> {
-    /// Stores that a chunk's bytes are lost, whatever was there.
+    /// Records that a chunk's bytes are lost, and replaces any present version.
     ///
     /// Durable once `Ok` returns. Dropping the future leaves it undecided.
     ///
@@ -73,7 +74,8 @@ impl<D: Disk> Inner<D> {
             evictable,
             pinned: false,
             attrs: attrs.into(),
-            // The format has as many as the length says; nobody compares anything with them.
+            // The format requires as many as the length implies; nothing is ever compared with
+            // them.
             pieces: vec![0; piece_count(len)].into(),
         })
     }

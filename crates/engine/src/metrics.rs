@@ -9,7 +9,7 @@ pub struct EngineMetrics {
     pub dram_hits: Counter,
     /// Reads answered from the disk.
     pub disk_hits: Counter,
-    /// Reads of chunks that are not there.
+    /// Reads of absent chunks.
     pub misses: Counter,
     /// Chunks written.
     pub writes: Counter,
@@ -21,19 +21,19 @@ pub struct EngineMetrics {
     pub commits: Counter,
     /// Records in them.
     pub commit_records: Counter,
-    /// Small writes that went to the log alone.
+    /// Small writes that went to the log alone: patches.
     pub patches: Counter,
-    /// Bytes of them.
+    /// Bytes of patches.
     pub patch_bytes: Counter,
     /// Patched chunks that were written to a slab of their own.
     pub folds: Counter,
-    /// Chunks that got the bytes of another one.
+    /// Chunks that got the bytes of another one by promotion.
     pub promotions: Counter,
     /// Chunks evicted to make room.
     pub evictions: Counter,
-    /// Chunks removed because their time was over.
+    /// Chunks removed because they had expired.
     pub expirations: Counter,
-    /// Chunks whose stored bytes did not match their checksum.
+    /// Chunks with stored bytes that did not match their checksum.
     pub corruptions: Counter,
     /// Chunks moved by compaction.
     pub compacted: Counter,
@@ -57,26 +57,27 @@ pub struct EngineMetrics {
     pub log_flush: Histogram,
 }
 
-/// A picture of an engine's state.
+/// A snapshot of an engine's state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStats {
     /// Chunks in the index.
     pub chunks: u64,
-    /// Bytes of memory that they take in the index, about, without the system's of no bytes.
+    /// Approximate index memory of the chunks in bytes, without empty chunks of the system group.
     pub index_bytes: u64,
-    /// The same at most: `EngineOptions::index_bytes_max`.
+    /// Limit of `index_bytes`: `EngineOptions::index_bytes_max`.
     pub index_bytes_max: u64,
     /// Bytes of the disk that chunks may use.
     pub usable_bytes: u64,
     /// Bytes of slabs in use.
     pub used_bytes: u64,
-    /// The same without what the log and checkpoints have now; `used_bytes` is measured by it.
+    /// Usable bytes without the segments that log and checkpoints hold now; the watermarks compare
+    /// `used_bytes` with it.
     pub room_bytes: u64,
     /// Bytes of one segment.
     pub segment_bytes: u64,
     /// Segments that are free.
     pub free_segments: u64,
-    /// Segments that compaction can make free.
+    /// Segments that compaction can free.
     pub compactable_segments: u64,
     /// Bytes acknowledged from memory and not yet on the disk.
     pub dirty_bytes: u64,

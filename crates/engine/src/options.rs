@@ -9,10 +9,10 @@ use millpond_types::{ByteSize, ChunkId, Uuid128};
 use crate::error::EngineError;
 use crate::format::superblock::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 
-/// The least that `checkpoint_log_bytes` may be.
+/// Smallest allowed `checkpoint_log_bytes`.
 pub(crate) const CHECKPOINT_LOG_BYTES_MIN: u64 = 64 << 10;
 
-/// How a disk is formatted.
+/// Options for formatting a disk.
 #[derive(Clone, Copy, Debug)]
 pub struct FormatOptions {
     /// Identity of the disk.
@@ -23,7 +23,7 @@ pub struct FormatOptions {
     pub segment_bytes: ByteSize,
     /// Random number mixed into log checksums.
     pub log_salt: u64,
-    /// Now, for `inspect`.
+    /// Time of the formatting, for `inspect`.
     pub created_unix_ms: u64,
 }
 
@@ -52,11 +52,12 @@ impl FormatOptions {
     }
 }
 
-/// Told of a chunk whose bytes on the disk are bad. Called on the thread that found out, without any
-/// lock; every read and every round of the scrubber that meets the chunk tells again.
+/// Callback for a chunk whose bytes on the disk are bad. It runs on the thread that found the
+/// damage, without any lock; every read and every round of the scrubber that meets the chunk calls
+/// it again.
 pub type OnDamaged = Arc<dyn Fn(ChunkId) + Send + Sync>;
 
-/// How a disk is run.
+/// Options for running a disk.
 #[derive(Clone)]
 pub struct EngineOptions {
     /// Only open a disk of this cluster.
@@ -65,12 +66,14 @@ pub struct EngineOptions {
     pub high_watermark: u32,
     /// Eviction stops below this share of the space, in per mille.
     pub low_watermark: u32,
-    /// Memory of the index at most. The engine evicts chunks from nine tenths of it on. It refuses
-    /// no write: the caller checks [`crate::EngineStats`] before it writes data that may not be evicted.
+    /// Limit of the index's memory. The engine evicts chunks from nine tenths of it on. It refuses
+    /// no write: the caller checks [`crate::EngineStats`] before it writes data that may not be
+    /// evicted.
     pub index_bytes_max: ByteSize,
-    /// Memory that the engine's owner has for every chunk, which counts as the index's.
+    /// Memory that the engine's owner needs for every chunk; it counts as index memory.
     pub owner_bytes_per_chunk: u64,
-    /// Bytes, in whole pages of 4 KiB, acknowledged from memory and not yet on the disk; above it, writes wait.
+    /// Limit of bytes acknowledged from memory and not yet on the disk, in whole pages of 4 KiB;
+    /// above it, writes wait.
     pub dirty_bytes_max: ByteSize,
     /// Share of the space that may be leased, in per mille.
     pub lease_share: u32,
@@ -82,11 +85,11 @@ pub struct EngineOptions {
     pub scrub_bytes_per_second: ByteSize,
     /// Share of the pool that the DRAM tier leaves free for requests, in per mille.
     pub pool_headroom: u32,
-    /// Whether the engine itself removes chunks: to make room, because their time is over, or because
-    /// they cannot be written behind. Off for a replica, where the head of the chain decides: a full
-    /// disk then answers `NoSpace`, and what has expired stays and is shown.
+    /// Whether the engine itself removes chunks: to make room, on expiry, or because they cannot be
+    /// written behind. Off for a replica, where the head of the chain decides: a full disk then
+    /// answers `NoSpace`, and expired chunks stay visible.
     pub own_removal: bool,
-    /// Set for a replica: a damaged chunk stays, to be repaired, even one that may be evicted.
+    /// Set for a replica: a damaged chunk stays, even an evictable one, until it is repaired.
     pub on_damaged: Option<OnDamaged>,
     /// Verify data of the last log batch on restart. Off only to show that tests notice.
     #[doc(hidden)]

@@ -1,14 +1,14 @@
 //! Patches: a small write over a part of a chunk goes to the log alone (docs/rfcs/0015-patches.md).
 //!
-//! The log record carries the bytes and so makes the write durable, as in a redo log (Mohan et al., "ARIES", TODS
-//! 1992) and in the deferred writes of Ceph's `BlueStore`. The whole chunk stays in memory and is written
-//! to a slab of its own later, as what is acknowledged from memory is: then it is *folded*, and its
-//! patches count no more. A restart reads the slab below the patches and folds at once (`layers`).
+//! The log record carries the bytes and so makes the write durable, as in a redo log (Mohan et al.,
+//! "ARIES", TODS 1992) and in the deferred writes of Ceph's `BlueStore`. The whole chunk stays in
+//! memory and is written to a slab of its own later, like a chunk acknowledged from memory. Then it
+//! is *folded*, and its patches are no longer in force. A restart reads the slab below the patches
+//! and folds at once (`layers`).
 //!
-//! - The slab below, the *base*, stays as it is while patches over it count (`shares`).
-//! - A checkpoint counts only once what was patched before is folded (`fold`).
-//! - A patch is queued under the guard of the chunk that it is made of, so a replay finds that chunk as
-//!   it was then.
+//! - The slab below, the *base*, stays unchanged while patches over it are in force (`shares`).
+//! - A checkpoint becomes valid only once all earlier patches are folded (`fold`).
+//! - A patch is queued under the guard of its base, so a replay finds the base as it was then.
 
 use std::sync::Arc;
 
@@ -25,17 +25,17 @@ use crate::index::{ChunkInfo, Guard, weight};
 use crate::log::{Apply, Pending};
 use crate::pieces;
 
-/// Patches over one base; a restart reads and applies that many.
+/// Most patches over one base; a restart reads and applies that many.
 const PATCHES_MAX: u32 = 64;
-/// How often a patch is made anew because its chunk changed meanwhile.
+/// Attempts to make a patch, as its base may change in the meantime.
 const ATTEMPTS: usize = 3;
 
 /// New bytes over a part of a chunk.
 #[derive(Clone, Copy, Debug)]
 pub struct PatchRequest<'a> {
-    /// The chunk that they lie over; it stays as it is.
+    /// The base; it stays as it is.
     pub base: ChunkId,
-    /// Where they begin; zeros lie between the end of the base and here.
+    /// Offset of the new bytes; zeros fill any gap between the end of the base and here.
     pub offset: u32,
     /// The bytes, at most [`Engine::PATCH_BYTES_MAX`].
     pub bytes: &'a [u8],
@@ -45,15 +45,15 @@ pub struct PatchRequest<'a> {
     pub attrs: &'a [u8],
 }
 
-/// What lies below the patches of a chunk.
+/// The base of a patched chunk.
 #[derive(Clone, Debug)]
 pub(crate) struct Base {
-    /// Whose bytes they lie over, and where.
+    /// Record of the chunk below the patches, with its place.
     pub(crate) record: ChunkRecord,
-    /// How many there are, and their bytes.
+    /// Number of patches, and the sum of their bytes.
     patches: u32,
     bytes: u64,
-    /// That they count, by the version that the first of them made.
+    /// Entry of the patches among those in force, under the version that the first of them made.
     pub(crate) mark: Mark,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Patching {
     _room: OnItsWay,
 }
 
-/// A chunk with a part replaced, on its way to the log.
+/// A chunk with one part replaced, on its way to the log.
 struct Made {
     record: ChunkRecord,
     content: Content,
@@ -78,13 +78,13 @@ impl<D: Disk> Engine<D> {
     /// Most bytes of a patch.
     pub const PATCH_BYTES_MAX: usize = PATCH_BYTES_MAX;
 
-    /// Stores what `base` is with a part replaced under the id `to`, whatever was there: one log write,
-    /// however long the chunk is.
+    /// Stores a copy of `base` with one part replaced under the id `to`, replacing any chunk there.
     ///
-    /// Returns what is stored then, durably. Nothing, and nothing is done, when it cannot be a patch:
-    /// the base is absent, empty, may be evicted or is not durable; the patch is too long; too much is
-    /// patched already. The caller writes the whole chunk then. Dropping the future leaves the write
-    /// undecided.
+    /// This takes one log write, however long the chunk is. Returns the stored chunk, which is
+    /// durable then. Returns `None` without any effect when it cannot be a patch: the base is
+    /// absent, empty, evictable or not durable; the patch is too long; or too many bytes are
+    /// patched already. The caller then writes the whole chunk. Dropping the future leaves the
+    /// write undecided.
     ///
     /// # Errors
     /// `NoSpace`, `Busy`, `Io`, `ReadOnly`, `Corrupt` (the base), `Invalid` (checksum, attributes).
@@ -127,7 +127,7 @@ impl<D: Disk> Engine<D> {
         Ok(None)
     }
 
-    /// What the chunk with its part replaced is, and room for it in memory.
+    /// Builds the chunk with its part replaced, and takes room for it in memory.
     async fn make_patched(
         &self,
         to: ChunkId,
@@ -163,7 +163,8 @@ impl<D: Disk> Engine<D> {
 }
 
 impl<D: Disk> Inner<D> {
-    /// Bytes in memory that patches may fill: they leave room for writes acknowledged from there.
+    /// Bytes in memory that patched chunks may fill: they leave room for writes acknowledged from
+    /// memory.
     fn patched_max(&self) -> u64 {
         self.dirty_max() / 4 * 3
     }
@@ -180,8 +181,8 @@ impl<D: Disk> Inner<D> {
         durable && entry.len() > 0 && entry.expires == 0 && !entry.evictable()
     }
 
-    /// What a patch that makes `version` of a chunk lies over; none when the chunk is not `base_version` any
-    /// more.
+    /// Base of a patch that makes `version` of a chunk; `None` when the chunk is not at
+    /// `base_version` any more.
     fn base_of(&self, id: ChunkId, base_version: u64, version: u64) -> Option<Base> {
         let shard = self.index.shard(id);
         let slot = shard.find(id).filter(|slot| shard.entry(*slot).version() == base_version)?;
@@ -192,7 +193,7 @@ impl<D: Disk> Inner<D> {
         Some(Base { record: shard.record(slot), patches: 0, bytes: 0, mark })
     }
 
-    /// The right to change `to` durably, and that nobody changes `base` meanwhile.
+    /// Guards to change `to` durably and to keep `base` unchanged.
     async fn lock_for_patch(
         &self,
         base: ChunkId,
@@ -209,7 +210,7 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    /// Queues the record of a patch and waits for it; nothing when the base has changed.
+    /// Queues the record of a patch and waits for it; `None` when the base has changed.
     async fn log_patch(
         &self,
         made: Made,
@@ -249,7 +250,7 @@ impl<D: Disk> Inner<D> {
         Ok(Some(info))
     }
 
-    /// The record of a patch is durable: its chunk is in memory, and what it was is given back.
+    /// Puts a patched chunk into memory once its record is durable; returns the old state to free.
     pub(crate) fn install_patched(&self, patch: &PatchRecord, patching: Patching) -> Freed {
         let (c, Patching { content, base, _room }) = (&patch.to, patching);
         self.dirty.add(weight(c.len));
@@ -264,7 +265,7 @@ impl<D: Disk> Inner<D> {
         old.map(|r| self.give_up(r)).unwrap_or_default()
     }
 
-    /// A chunk got patches that another one had: when there were none, it is to be folded one day.
+    /// Queues a chunk that got its first patch for folding; patches may come by promotion.
     pub(crate) fn note_patched(&self, id: ChunkId, base: Option<&Base>) {
         if base.is_some_and(|base| base.patches == 1) {
             self.patched_queue.lock().push_back(id);
@@ -272,7 +273,7 @@ impl<D: Disk> Inner<D> {
     }
 }
 
-/// What is known of a chunk that was just patched.
+/// Information on a chunk that was just patched.
 fn info_of(c: &ChunkRecord) -> ChunkInfo {
     ChunkInfo {
         id: c.id,

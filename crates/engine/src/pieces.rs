@@ -62,8 +62,8 @@ pub(crate) fn append(len: u32, pieces: &[u32], whole: Crc32c, more: &[u8]) -> (B
     (out.into(), new_whole)
 }
 
-/// Checksums of a chunk of which `part` is new from `start` on, with zeros between its old end and there,
-/// given its bytes and checksums before. Only pieces that change are computed.
+/// Checksums of a chunk with a new `part` from `start` on, and zeros in any gap before it, given
+/// its old bytes and checksums. Only changed pieces are computed.
 pub(crate) fn patched(
     (old, pieces, whole): (&[u8], &[u32], Crc32c),
     (start, part): (usize, &[u8]),
@@ -75,7 +75,7 @@ pub(crate) fn patched(
     let mut all = Crc32c::EMPTY;
     let of_piece = |at: usize| {
         let piece = at * PIECE_BYTES..len.min((at + 1) * PIECE_BYTES);
-        // The last piece that there was may have been shorter.
+        // The old last piece may have been shorter.
         let same = piece.end <= old.len() && (piece.end == old.len() || piece.len() == PIECE_BYTES);
         let touched = piece.start < end && start < piece.end;
         let crc = match before.get(at) {
@@ -90,7 +90,7 @@ pub(crate) fn patched(
     if len <= PIECE_BYTES { (Box::default(), all) } else { (pieces, all) }
 }
 
-/// Checksum of a piece of a chunk as it is with its new part, which nobody has put together yet.
+/// Checksum of a piece with its new part, which is not assembled in memory yet.
 fn of_patched_piece(piece: &Range<usize>, old: &[u8], (start, part): (usize, &[u8])) -> Crc32c {
     static ZEROS: [u8; PIECE_BYTES] = [0; PIECE_BYTES];
     let end = start + part.len();
@@ -101,11 +101,11 @@ fn of_patched_piece(piece: &Range<usize>, old: &[u8], (start, part): (usize, &[u
         .append(within(piece, end, old.get(end..).unwrap_or_default()))
 }
 
-/// Checksum of a piece of the same length with a new part, given the one before.
+/// Checksum of a piece of unchanged length with a new part, given the checksum before.
 ///
-/// A CRC is linear: of two pieces that differ in a part only, the checksums differ by the difference of
-/// those of the parts, multiplied for the bytes behind it. Besides being less work where the part is
-/// small, that takes no bytes for sound that the piece's checksum denied.
+/// A CRC is linear: for two pieces that differ in one part only, the difference of the checksums is
+/// the difference of the parts' checksums, shifted by the bytes after the part. This is less work
+/// for a small part, and it never accepts old bytes that contradict the piece's checksum.
 fn of_changed_piece(
     before: Crc32c,
     piece: &Range<usize>,
@@ -121,7 +121,8 @@ fn of_changed_piece(
     difference.combine(before, piece.end - from - new.len())
 }
 
-/// What of `bytes`, the first of which is byte `at` of a chunk, lies in a piece of it.
+/// The section of `bytes` that lies in the given piece; the first of `bytes` is byte `at` of the
+/// chunk.
 fn within<'b>(piece: &Range<usize>, at: usize, bytes: &'b [u8]) -> &'b [u8] {
     let place = |end: usize| end.saturating_sub(at).min(bytes.len());
     &bytes[place(piece.start)..place(piece.end)]

@@ -1,12 +1,13 @@
 //! The next segment of the log, written before it is needed.
 //!
-//! A file system converts the extents of a file when they are written first, and commits that to a journal of its
-//! own with each flush: on ext4 a durable write of a page into reserved room takes about 1.6 times as long as one
-//! over a page that was written before. Every commit of the log is such a write. So zeros go to a segment
-//! before the log comes to it, in the background. `PostgreSQL` does the same with its WAL (`wal_init_zero`).
+//! A file system converts the extents of a file when they are first written, and commits that to
+//! its own journal with each flush: on ext4 a durable write of a page into reserved room takes
+//! about 1.6 times as long as one over a page that was written before. Every commit of the log is
+//! such a write. So the background writes zeros to a segment before the log reaches it.
+//! `PostgreSQL` does the same with its WAL (`wal_init_zero`).
 //!
-//! Nothing depends on what is written here: it is a free segment to whoever reads the disk, until the log has a
-//! block that points to it.
+//! Nothing depends on these zeros: to a reader of the disk the segment is free, until a block of
+//! the log points to it.
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use millpond_env::{BufferPool, Disk};
@@ -18,8 +19,8 @@ use crate::space::Space;
 /// Bytes of one write.
 const PIECE: usize = 256 << 10;
 
-/// Writes zeros over a range, as far as there is memory for them, with so many writes under way: one takes little from
-/// others, several are sooner done.
+/// Writes zeros over a range, as far as there is memory for them, with `under_way` writes in
+/// flight: one takes little bandwidth from others, several finish sooner.
 pub(crate) async fn write_zeros<D: Disk>(
     disk: &D,
     pool: &BufferPool,
@@ -40,7 +41,7 @@ pub(crate) async fn write_zeros<D: Disk>(
     pieces.buffer_unordered(under_way).try_collect().await
 }
 
-/// A segment that is being written; a free one again when that is given up.
+/// A segment that is being prepared; dropping it frees the segment.
 struct Preparing<'a, D: Disk> {
     inner: &'a Inner<D>,
     segment: u32,
@@ -54,7 +55,7 @@ impl<D: Disk> Drop for Preparing<'_, D> {
 }
 
 impl<D: Disk> Inner<D> {
-    /// Has a segment ready for the log by the time its own one is full.
+    /// Prepares a segment for the log before its current one is full.
     pub(crate) async fn prepare_segment(&self) -> Result<(), EngineError> {
         if !self.disk.first_write_is_dear() {
             return Ok(());

@@ -1,14 +1,14 @@
 //! Promotion: the bytes stored under one id become those of another.
 //!
-//! Memory shows a promotion at once; its log record is durable with the next flush. Until then
-//! the chunk keeps its guard, so that no later change of it comes before, and its old slab stays. The
-//! old name may be used again at once: the record that removes it stands before whatever follows.
+//! Memory shows a promotion at once; its log record is durable with the next flush. Until then the
+//! chunk keeps its guard, so that no later change of it is logged earlier, and its old slab stays.
+//! The old name may be used again at once: the record that removes it precedes all later ones.
 //!
 //! A chunk that is only in memory moves there, and is written behind under its new name: the log
-//! never hears of the old one. What is stored under the old name meanwhile must not be durable
-//! before that, or a crash would show a later version beside one that was replaced twice; so
-//! [`Promoted`] names who has to wait for whom. The versions of those waited for only go down:
-//! nobody waits in a circle.
+//! never contains the old one. A later chunk under the old name must not be durable before that;
+//! otherwise a crash would show a later version beside one that was replaced twice. So [`Promoted`]
+//! records which chunk each old name waits for. The versions waited for only decrease, so no cycle
+//! of waiters forms.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,10 +24,10 @@ use crate::format::record::{ChunkRecord, Location, Record};
 use crate::index::{Guard, Hot, IdHasher, Pair, Queue};
 use crate::log::{Apply, Pending};
 
-/// By old name: the new one and the version of what is in memory.
+/// Promotions by old name: the new name and the version of the content in memory.
 #[derive(Debug, Default)]
 pub(crate) struct Promoted {
-    /// How many there are, so that engines without any look no further.
+    /// Number of entries; an engine without any skips the lookup.
     count: AtomicUsize,
     to: Mutex<HashMap<ChunkId, (ChunkId, u64), IdHasher>>,
 }
@@ -46,7 +46,7 @@ impl Promoted {
         self.to.lock().get(&from).copied()
     }
 
-    /// The chunk of this version is on the disk, or no more.
+    /// Notes that the chunk of this version is on the disk or gone.
     pub(crate) fn done(&self, from: Option<(ChunkId, u64)>) {
         let Some((from, version)) = from else { return };
         let mut all = self.to.lock();
@@ -57,33 +57,34 @@ impl Promoted {
     }
 }
 
-/// What [`Inner::promote_now`] came to.
+/// Result of [`Inner::promote_now`].
 enum Outcome {
     Absent,
     Done,
-    /// This chunk must reach the disk first: it is dirty and replaces something durable under the same
-    /// id, or is patched and to be replaced by one that is only in memory.
+    /// This chunk must reach the disk first: it is dirty and replaces a durable version of the same
+    /// id, or it is patched and will be replaced by a chunk that is only in memory.
     Flush(ChunkId),
 }
 
-/// What moves from one name to the other beside the record.
+/// State that moves from one name to the other beside the record.
 struct Moved {
     hot: Option<Hot>,
     lease: Option<millpond_types::Tick>,
     frequency: u32,
-    /// The chunk that had the name was read again.
+    /// Whether the chunk that had the name was read repeatedly.
     known: bool,
 }
 
 impl<D: Disk> Engine<D> {
-    /// Makes what is stored under `from` the content of `to`, with these attributes; `from` is gone.
+    /// Makes the content of `from` the content of `to`, with these attributes, and removes `from`.
     /// False when `from` is absent.
     ///
-    /// Group, priority, expiry and what is in memory move along; `to` stays pinned and leased if it
-    /// was. Seen by every later call at once. Durable with the next flush, a few milliseconds later
-    /// at the latest while the background runs, and before any later change of either chunk: after
-    /// a crash the disk shows both names as before or both as after. What was only in memory is
-    /// written behind as `to`. Dropping the future leaves the promotion undecided.
+    /// Group, priority, expiry and the copy in memory move along; `to` stays pinned and leased if
+    /// it was. Every later call sees the change at once. It is durable with the next flush, a few
+    /// milliseconds later at the latest while the background runs, and before any later change of
+    /// either chunk: after a crash the disk shows both names as before or both as after. Content
+    /// that was only in memory is written behind as `to`. Dropping the future leaves the promotion
+    /// undecided.
     ///
     /// # Errors
     /// `Busy`, `ReadOnly`, `Invalid` (too many attributes, one id for both); `NoSpace` and `Io`
@@ -116,7 +117,7 @@ impl<D: Disk> Engine<D> {
 }
 
 impl<D: Disk> Inner<D> {
-    /// Waits until the log takes a record that memory shows already.
+    /// Waits until the log accepts a record that memory shows already.
     pub(crate) async fn room_for_lazy(&self) -> Result<(), EngineError> {
         match self.log.check_room() {
             Err(EngineError::Busy(_)) => self.barrier().await,
@@ -124,8 +125,8 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    /// Guards of two chunks. Nobody else waits for one while holding another, and promotions and patches
-    /// take them in the order of their ids.
+    /// Guards of two chunks. Nothing else waits for a guard while it holds one, and promotions and
+    /// patches take both in the order of their ids.
     pub(crate) async fn lock_both(
         &self,
         from: ChunkId,
@@ -148,7 +149,8 @@ impl<D: Disk> Inner<D> {
         (dirty && shard.entry(slot).version() == version).then_some(to)
     }
 
-    /// Waits for the right to change a chunk durably: what was promoted from it is on the disk.
+    /// Waits for the right to change a chunk durably: the content promoted from it is then on the
+    /// disk.
     pub(crate) async fn lock_durably(&self, id: ChunkId) -> Result<Guard, EngineError> {
         loop {
             while let Some(first) = self.waits_for(id) {
@@ -206,7 +208,8 @@ impl<D: Disk> Inner<D> {
             return Ok(Outcome::Done);
         }
         let apply = Apply::Release(freed);
-        // A patched chunk needs no slab that the record names: what changes it next does not wait for it.
+        // A patched chunk needs no slab that the record names, so its next change does not wait for
+        // the record.
         let (record, held, dropped) = if patched {
             (Record::RenamePatched { from, to: record }, None, Some(to_guard))
         } else {
@@ -224,7 +227,7 @@ impl<D: Disk> Inner<D> {
         hot.is_some_and(|hot| hot.patched().is_some())
     }
 
-    /// Takes the chunk out from under its old name.
+    /// Removes the chunk from its old name.
     fn take_from(&self, pair: &mut Pair<'_>, slot: u32, record: &ChunkRecord) -> Moved {
         let lease = pair.from.leases.get(&slot).copied();
         let frequency = pair.from.entry(slot).frequency();
@@ -238,7 +241,8 @@ impl<D: Disk> Inner<D> {
         Moved { hot: removed.hot, lease, frequency, known: false }
     }
 
-    /// What the chunk that had the name leaves to the one that gets it; its slot.
+    /// Passes pin, lease and reads of the replaced chunk on to the new one; returns the replaced
+    /// chunk's slot.
     fn inherit(pair: &mut Pair<'_>, record: &mut ChunkRecord, moved: &mut Moved) -> Option<u32> {
         let shard = pair.to();
         let slot = shard.find(record.id)?;
@@ -250,7 +254,7 @@ impl<D: Disk> Inner<D> {
         Some(slot)
     }
 
-    /// Takes the old content out; all of it is given back once the record is durable.
+    /// Takes the old content out; all of it is freed once the record is durable.
     fn replace_logged(
         &self,
         pair: &mut Pair<'_>,
@@ -261,8 +265,8 @@ impl<D: Disk> Inner<D> {
         slot.map(|slot| self.give_up(pair.to().remove(slot))).unwrap_or_default()
     }
 
-    /// Takes the old content out for one that is only in memory: what the log says of the name, and
-    /// slabs that it does not know of.
+    /// Takes the old content out, to be replaced by a chunk that is only in memory. Returns the
+    /// log's state of the name, and slabs unknown to the log.
     fn replace_unlogged(
         &self,
         pair: &mut Pair<'_>,
@@ -284,7 +288,7 @@ impl<D: Disk> Inner<D> {
         let Some(old) = moved.hot else { return };
         self.note_patched(record.id, old.patched());
         let Hot { bytes, reads, dirty, unlogged, .. } = old;
-        // The version before is no more: a part goes into its memory.
+        // The previous version is replaced: a part is copied into its memory.
         shard.set_hot(slot, bytes.settled(), dirty);
         if let Some(hot) = shard.hot.get_mut(&slot) {
             (hot.reads, hot.unlogged) = (reads, unlogged);

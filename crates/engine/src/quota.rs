@@ -1,20 +1,20 @@
 //! Eviction inside one group, for a quota smaller than the disk.
 //!
 //! The shards' eviction queues mix all groups, and finding one group's oldest chunk in them would
-//! cost as much as the disk holds. A group that evicts among itself is therefore *tracked*: it has
-//! queues of its own, S3-FIFO like the shared ones and fed beside them, for twelve bytes a chunk.
-//! One queue serves all shards: a group may have fewer chunks than there are shards, and a queue in
-//! each would then evict in the order of hashes. The shared queues stay right without being told: they
-//! drop what they find gone.
+//! take time in proportion to the disk. A group with a quota is therefore *tracked*: it has queues
+//! of its own, S3-FIFO like the shared ones and fed beside them, for twelve bytes a chunk. One
+//! queue serves all shards: a group may have fewer chunks than there are shards, and a queue in
+//! each would then evict in the order of hashes. The shared queues need no notice: they drop items
+//! that they find gone.
 //!
-//! A queue names a chunk by slot and version, never by slot alone: slots are reused. What went by
-//! other hands (deletes, expiry, eviction of the whole disk) stays in the queue until it is met or
-//! the background sweeps.
+//! A queue names a chunk by slot and version, never by slot alone: slots are reused. Items of
+//! chunks removed by other paths (deletes, expiry, eviction of the whole disk) stay in the queue
+//! until it reaches them or the background sweeps.
 //!
-//! On a node of a cluster, where chains remove what heads choose, the same queues name the coldest
-//! ([`Engine::coldest_of_group`]).
+//! On a node of a cluster, where chains remove the chunks that heads choose, the same queues name
+//! the coldest ([`Engine::coldest_of_group`]).
 //!
-//! Locks: a shard's first, then the queues'; so nobody looks into a shard with the queues locked.
+//! Locks: a shard's first, then the queues'. Nothing may lock a shard while it holds the queues.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,13 +28,13 @@ use crate::index::{Entry, Queue, Queues, SHARDS, Turn, Usage, shard_of};
 
 /// Priorities of eviction, lowest first.
 const PRIORITIES: usize = 4;
-/// Chunks in a row that may be found protected before one call gives up; about a millisecond. The
-/// next call goes on behind them.
+/// Protected chunks in a row before one call gives up; about a millisecond. The next call continues
+/// behind them.
 const LOOKS_MAX: usize = 16_384;
-/// Chunks that are not wanted and keep their place in the queue in one call; what comes after them goes to
-/// the end, so that a queue that begins with many of them is passed all the same.
+/// Unwanted chunks that keep their place in the queue in one call. Further ones move to the end, so
+/// that a queue that begins with many of them is still traversed.
 const PASSED_MAX: usize = 1024;
-/// Gone items that a queue may hold beside as many as there are chunks.
+/// Gone items that a queue may hold beyond the number of its chunks.
 const GONE_MIN: u64 = 64;
 
 /// A chunk in a group's queue.
@@ -42,7 +42,7 @@ const GONE_MIN: u64 = 64;
 struct Item {
     shard: u32,
     slot: u32,
-    /// The low half of the version that the chunk had: tells two stays in a slot apart.
+    /// The low half of the chunk's version: distinguishes two stays in a slot.
     version: u32,
 }
 
@@ -51,12 +51,12 @@ const fn low_half(version: u64) -> u32 {
     version as u32
 }
 
-/// The queues of one group. Every item weighs one: the blocks of a group are of one size, and an item
-/// that is gone no longer tells its bytes.
+/// The queues of one group. Every item weighs one: the blocks of a group have one size, and an item
+/// of a removed chunk does not know its bytes.
 #[derive(Debug, Default)]
 struct GroupQueue {
     queues: [Queues<Item>; PRIORITIES],
-    /// Chunks of the group that may be evicted.
+    /// Evictable chunks of the group.
     chunks: u64,
 }
 
@@ -72,13 +72,13 @@ impl GroupQueue {
     }
 }
 
-/// The groups that evict among themselves.
+/// The tracked groups, which evict among their own chunks.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    /// How many there are, so that writes of a disk without any look no further.
+    /// Number of tracked groups; writes on a disk without any skip the lookup.
     tracked: AtomicUsize,
     queues: Mutex<HashMap<GroupId, GroupQueue>>,
-    /// Held while the chunks of new groups are gathered: a second caller waits for the queues to be whole.
+    /// Held while the chunks of new groups are gathered: a second caller waits for complete queues.
     gathering: Mutex<()>,
 }
 
@@ -90,7 +90,7 @@ impl Groups {
         self.queues.lock().get_mut(&group).map(act)
     }
 
-    /// A chunk came, or got a new version. Its shard is locked.
+    /// Notes a new chunk or version. Its shard is locked.
     pub(crate) fn came(&self, e: &Entry, slot: u32) {
         if e.evictable() {
             self.with(e.group, |queue| {
@@ -100,22 +100,21 @@ impl Groups {
         }
     }
 
-    /// A chunk went, or is about to get a new version. Its shard is locked.
+    /// Notes that a chunk was removed, or is about to get a new version. Its shard is locked.
     pub(crate) fn went(&self, e: &Entry) {
         if e.evictable() {
             self.with(e.group, |queue| queue.chunks = queue.chunks.saturating_sub(1));
         }
     }
 
-    /// Tracks a group no more: it is gone.
+    /// Stops tracking a group that is gone.
     pub(crate) fn forget(&self, group: GroupId) {
         let mut queues = self.queues.lock();
         queues.remove(&group);
         self.tracked.store(queues.len(), Ordering::Release);
     }
 
-    /// Takes the next item, and whether it was on probation; out of `turn`, from the small queue or the
-    /// main one as that says.
+    /// Takes the next item, and whether it was on probation; `turn` chooses the queue.
     fn pop(&self, group: GroupId, priority: usize, turn: Turn) -> Option<(Item, bool)> {
         self.with(group, |queue| {
             let queue = &mut queue.queues[priority];
@@ -125,7 +124,8 @@ impl Groups {
         })?
     }
 
-    /// Puts items back where they were popped, and whether from the small queue, in that order.
+    /// Puts items back at the head of the queues they came from, in that order; the flag marks the
+    /// small queue.
     fn put_back(&self, group: GroupId, priority: usize, items: &[(Item, bool)]) {
         self.with(group, |queue| {
             let queue = &mut queue.queues[priority];
@@ -142,20 +142,21 @@ impl Groups {
     }
 }
 
-/// What becomes of a chunk that was at the head of its queue.
+/// Fate of a chunk at the head of its queue.
 enum Verdict {
     Gone,
-    /// Leased, pinned or being changed, which says nothing of how cold it is: back to its own queue.
+    /// Leased, pinned or being changed, which does not show how cold it is: it returns to its own
+    /// queue.
     Protected,
-    /// Not asked for.
+    /// Rejected by the caller.
     Unwanted,
-    /// Read since it was looked at last.
+    /// Read since its last visit.
     Read,
-    /// May go: id, version and bytes.
+    /// May be evicted: id, version and bytes.
     Goes(ChunkId, u64, u64),
 }
 
-/// What a call of [`Engine::coldest_of_group`] has found.
+/// Result of a call of [`Engine::coldest_of_group`] so far.
 #[derive(Default)]
 struct FoundInGroup {
     ids: Vec<(ChunkId, u64)>,
@@ -164,8 +165,8 @@ struct FoundInGroup {
 }
 
 impl<D: Disk> Inner<D> {
-    /// Judges the chunk that an item names, if it is `wanted`. One that is not yet on the disk may go
-    /// like any other: dropping it saves writing it.
+    /// Judges the chunk that an item names, if it is `wanted`. A chunk that is not yet on the disk
+    /// may be evicted too: dropping it saves writing it.
     fn judge(
         &self,
         group: GroupId,
@@ -182,7 +183,7 @@ impl<D: Disk> Inner<D> {
         if leased || e.pinned() || shard.busy.contains_key(&e.id) {
             return Verdict::Protected;
         }
-        // Before its reads are looked at: those of a chunk that is not wanted keep their count.
+        // Before the reads are checked: an unwanted chunk keeps its count.
         if !wanted(e.id, shard.attrs(item.slot)) {
             return Verdict::Unwanted;
         }
@@ -194,11 +195,13 @@ impl<D: Disk> Inner<D> {
         Verdict::Goes(e.id, e.version(), u64::from(e.len()))
     }
 
-    /// Evicts the coldest chunk of a group and priority; its bytes, or nothing when none may go.
+    /// Evicts the coldest chunk of a group and priority; returns its bytes, or `None` when none may
+    /// go.
     fn evict_coldest(&self, group: GroupId, priority: usize) -> Option<u64> {
         let groups = &self.index.groups;
         let queued = groups.with(group, |queue| queue.queues[priority].len())?;
-        // Four rounds of both queues use up any count of reads; then only protected chunks are left.
+        // Four rounds of both queues use up any count of reads; then only protected chunks are
+        // left.
         for look in 0..(queued * 8).min(LOOKS_MAX) {
             let (item, was_small) = groups.pop(group, priority, Turn::of_look(look, queued))?;
             match self.judge(group, item, &mut |_, _| true) {
@@ -215,7 +218,7 @@ impl<D: Disk> Inner<D> {
         None
     }
 
-    /// Finds the coldest chunks of a group and priority, which go to the end of their queue.
+    /// Finds the coldest chunks of a group and priority, and moves them to the end of their queue.
     fn coldest_in_group(
         &self,
         (group, priority): (GroupId, usize),
@@ -270,7 +273,7 @@ impl<D: Disk> Inner<D> {
                 small.retain(|item| !self.is_gone(group, *item));
                 main.retain(|item| !self.is_gone(group, *item));
                 groups.with(group, |queue| {
-                    // What came meanwhile is younger.
+                    // Items queued in the meantime are younger.
                     let queue = &mut queue.queues[priority];
                     small.append(&mut queue.small);
                     main.append(&mut queue.main);
@@ -314,7 +317,8 @@ impl<D: Disk> Inner<D> {
         let mut queues = groups.queues.lock();
         for (e, slot) in found {
             if let Some(queue) = queues.get_mut(&e.group) {
-                // Written since the groups became known, and so queued already: twice does no harm.
+                // Written since the groups became known, and so queued already: a second entry does
+                // no harm.
                 queue.chunks += 1;
                 queue.push(&e, slot);
             }
@@ -323,38 +327,40 @@ impl<D: Disk> Inner<D> {
 }
 
 impl<D: Disk> Engine<D> {
-    /// Makes ready to evict inside these groups. Looks at every chunk of the disk, unless the groups
-    /// are new: so do it before they matter, and for all of them at once.
+    /// Prepares eviction inside these groups. Visits every chunk of the disk, unless the groups are
+    /// new: so call it before eviction is needed, and once for all groups.
     pub fn track_groups(&self, groups: &[GroupId]) {
         if !groups.is_empty() {
             self.0.track(groups);
         }
     }
 
-    /// Tracks a group no more: its chunks go by other hands.
+    /// Stops tracking a group; its chunks are removed by other paths.
     pub fn forget_group(&self, group: GroupId) {
         self.0.index.groups.forget(group);
     }
 
-    /// Chunks, gone ones included, that a tracked group's queues name: what tracking it costs in memory.
+    /// Items in a tracked group's queues, including those of removed chunks: the memory cost of
+    /// tracking it.
     #[must_use]
     pub fn group_queue_len(&self, group: GroupId) -> u64 {
         self.0.index.groups.with(group, |queue| queue.len()).unwrap_or(0)
     }
 
     /// Evicts the coldest chunks of one group, lowest priority first, until `bytes` of values are
-    /// given up; returns what was.
+    /// removed; returns the evicted chunks and bytes.
     ///
-    /// Only evictable chunks go, and none that is leased, pinned or being changed; so less than
-    /// asked for comes back when nothing else is left. It does not wait: the deletes reach the log
-    /// with the next batch, and slabs are reused only after that. A crash before it may bring evicted
-    /// chunks back.
+    /// Only evictable chunks go, and none that is leased, pinned or being changed; so the result
+    /// may be smaller than requested. It does not wait: the deletes reach the log with the next
+    /// batch, and slabs are reused only after that. A crash before it may bring evicted chunks
+    /// back.
     #[must_use]
     pub fn evict_group(&self, group: GroupId, bytes: u64) -> Usage {
         let inner = &self.0;
         let mut evicted = Usage::default();
         if inner.log.check().is_err() {
-            // The deletes could not be logged: the chunks would be lost and their space not won.
+            // The deletes could not be logged: the chunks would be lost without freeing their
+            // space.
             return evicted;
         }
         if inner.index.groups.with(group, |_| ()).is_none() {
@@ -372,13 +378,14 @@ impl<D: Disk> Engine<D> {
         evicted
     }
 
-    /// The coldest chunks of one group worth `bytes` of values, lowest priority first, with their bytes
-    /// and without removing them: evictable, not leased, pinned or being changed, not read of late.
+    /// Lists the coldest chunks of one group worth `bytes` of values, lowest priority first, with
+    /// their bytes and without removing them: evictable, not leased, pinned or being changed, and
+    /// not recently read.
     ///
-    /// `wanted` is asked with a chunk's attributes and must not call the engine, whose lock it is under.
-    /// What is returned stands last in its queue from then on; what is not wanted keeps its place, up to a
-    /// thousand chunks. Looks at a bounded number, some milliseconds' worth, so less than asked for may come
-    /// back.
+    /// `wanted` gets a chunk's attributes; it runs under the engine's lock and must not call the
+    /// engine. A returned chunk moves to the end of its queue; up to a thousand unwanted chunks
+    /// keep their places. Visits a bounded number of chunks, some milliseconds' worth, so the
+    /// result may be smaller than requested.
     #[must_use]
     pub fn coldest_of_group(
         &self,

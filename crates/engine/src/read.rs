@@ -12,7 +12,7 @@ use crate::format::record::Location;
 use crate::index::{ChunkInfo, Shard};
 use crate::pieces;
 
-/// A slab that stays as it is while this lives.
+/// A slab that is not reused while this lives.
 pub(crate) struct SlabReader<'a, D: Disk> {
     inner: &'a Inner<D>,
     pub(crate) location: Location,
@@ -36,7 +36,7 @@ impl<D: Disk> Drop for SlabReader<'_, D> {
     }
 }
 
-/// What a lookup on behalf of a read found.
+/// Result of a lookup for a read.
 pub(crate) enum Found<'a, D: Disk> {
     Memory(ChunkData),
     /// Info, slot, piece checksums and the slab.
@@ -85,7 +85,7 @@ impl<D: Disk> Inner<D> {
         Ok(bytes.slice(range.start - start..range.end - start))
     }
 
-    /// Reads bytes of a slab from a page-aligned place, unverified.
+    /// Reads bytes of a slab from a page-aligned offset, unverified.
     pub(crate) async fn read_raw(
         &self,
         at: Location,
@@ -108,8 +108,9 @@ impl<D: Disk> Inner<D> {
         Ok(buf.freeze())
     }
 
-    /// Reads a range of a chunk's slab as [`Inner::read_raw`] does. One bad place is damage of its chunk, as bytes
-    /// that do not match their checksum are: `Corrupt`, so that the chunk is repaired and the disk stays.
+    /// Reads a range of a chunk's slab as [`Inner::read_raw`] does. One bad place counts as damage
+    /// of its chunk, like a checksum mismatch: `Corrupt`, so that the chunk is repaired and the
+    /// disk stays in use.
     pub(crate) async fn read_chunk(
         &self,
         id: ChunkId,
@@ -123,7 +124,7 @@ impl<D: Disk> Inner<D> {
         if !first.as_ref().is_err_and(EngineError::is_unreadable) {
             return first;
         }
-        // A disturbance passes, a bad place stays.
+        // A transient error passes, a bad place stays.
         match self.read_raw(at, range.start, range.len()).await {
             Err(error) if error.is_unreadable() => {
                 self.blame_place(error).await?;
@@ -133,10 +134,10 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    /// Returns when a read failed for its place alone: the disk still gives its superblock.
+    /// Returns when a read failed for its place alone: the disk can still read its superblock.
     ///
     /// # Errors
-    /// `failed`, what the read said, when the disk is to blame; `Busy`.
+    /// `failed`, the error of the read, when the whole disk fails; `Busy`.
     pub(crate) async fn blame_place(&self, failed: EngineError) -> Result<(), EngineError> {
         let mut page = self.pool_buf(PAGE_BYTES)?;
         page.set_len(PAGE_BYTES);
@@ -148,7 +149,7 @@ impl<D: Disk> Inner<D> {
         Ok(())
     }
 
-    /// Keeps what was read in memory, if the chunk is still the same.
+    /// Keeps the bytes read in memory, if the chunk is still the same.
     fn keep_in_memory(&self, info: &ChunkInfo, slot: u32, at: Location, bytes: &SharedBuf) {
         let mut shard = self.index.shard(info.id);
         let Some(e) = shard.live(slot) else { return };
@@ -169,7 +170,7 @@ impl<D: Disk> Inner<D> {
         Ok(())
     }
 
-    /// Counts a chunk whose bytes are bad, and tells of it if it is still the same chunk.
+    /// Counts a chunk whose bytes are bad, and reports it if it is still the same chunk.
     pub(crate) fn report_damage(&self, id: ChunkId, version: u64, at: Location) {
         self.metrics.corruptions.inc();
         tracing::error!(chunk = %id, ?at, "stored bytes cannot be read or do not match their checksum");
@@ -205,7 +206,7 @@ fn live_slot<D: Disk>(inner: &Inner<D>, shard: &Shard, id: ChunkId) -> Option<u3
 }
 
 impl<D: Disk> Engine<D> {
-    /// The whole chunk from memory, without waiting; nothing when it is not there.
+    /// The whole chunk from memory, without waiting; `None` when it is not there.
     #[must_use]
     pub fn read_cached(&self, id: ChunkId) -> Option<ChunkData> {
         let inner = &self.0;
@@ -230,13 +231,14 @@ impl<D: Disk> Engine<D> {
     /// Bytes from the disk are verified and stay in memory. Dropping the future is harmless.
     ///
     /// # Errors
-    /// `Io` (the whole disk), `Busy` (no buffer), `Corrupt` (only for chunks that may not be evicted, or
-    /// that others repair: `EngineOptions::on_damaged`; they stay and can be replaced).
+    /// `Io` (the whole disk), `Busy` (no buffer), `Corrupt` (only for chunks that may not be
+    /// evicted, or that other replicas repair: `EngineOptions::on_damaged`; they stay and can be
+    /// replaced).
     pub async fn read(&self, id: ChunkId) -> Result<Option<ChunkData>, EngineError> {
         self.read_part(id, None).await
     }
 
-    /// A range of the chunk; what lies beyond its end is left out.
+    /// A range of the chunk, cut off at its end.
     ///
     /// Verifies the 64 KiB pieces it touches, and does not keep them in memory.
     ///
@@ -299,11 +301,12 @@ impl<D: Disk> Engine<D> {
 
     /// Reads a chunk from the disk and checks it, whether or not it is in memory.
     ///
-    /// `Some(true)` when it is sound, `Some(false)` when not, `None` when it is absent or not
-    /// on the disk yet. A bad one that may be evicted is dropped.
+    /// `Some(true)` when it is sound, `Some(false)` when not, `None` when it is absent or not on
+    /// the disk yet. A bad one that may be evicted is dropped.
     ///
     /// # Errors
-    /// `Io`, `Busy`; `Corrupt` for a bad chunk that may not be evicted or that others repair.
+    /// `Io`, `Busy`; `Corrupt` for a bad chunk that may not be evicted or that other replicas
+    /// repair.
     pub async fn verify(&self, id: ChunkId) -> Result<Option<bool>, EngineError> {
         let inner = &self.0;
         let found = {
@@ -327,7 +330,7 @@ impl<D: Disk> Engine<D> {
     }
 }
 
-/// Whether bytes match what a record says of them; used by recovery and compaction.
+/// Whether bytes match the checksums of a record; used by recovery and compaction.
 pub(crate) fn matches(bytes: &[u8], sums: &[u32], crc: Crc32c) -> bool {
     pieces::verify(bytes, 0, sums, crc)
 }

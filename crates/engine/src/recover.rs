@@ -1,4 +1,4 @@
-//! Formatting and opening: superblock, checkpoint, log, and what the last flush left open.
+//! Formatting and opening: superblock, checkpoint, log, and the undecided last flush.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -28,11 +28,11 @@ use crate::promote::Promoted;
 use crate::shares::Shares;
 use crate::space::{Readers, Space};
 
-/// Fewer segments than this hold no data beside log and checkpoint.
+/// Smallest number of segments: with fewer, log and checkpoint leave no room for data.
 const SEGMENTS_MIN: u64 = 6;
 /// An id that no chunk has; deleting it is a record without effect.
 pub(crate) const NOBODY: ChunkId = ChunkId(u128::MAX);
-/// Writes under way while a disk is formatted, which its node waits for.
+/// Writes in flight while a disk is formatted; the node waits for them.
 const FORMAT_WRITES: usize = 8;
 /// Checkpoint blocks read at once on a restart.
 const READ_AHEAD: u32 = 8;
@@ -65,7 +65,7 @@ pub(crate) async fn read_superblock<D: Disk>(
     let sb = match (a, b) {
         (Ok(a), Ok(b)) => Ok(if a.generation > b.generation { a } else { b }),
         (Ok(s), Err(FormatError::Newer { .. })) | (Err(FormatError::Newer { .. }), Ok(s)) => {
-            // A newer release has written since: its copy is the truth.
+            // A newer release has written since: its copy is the valid one.
             let known = FORMAT_VERSION;
             drop(s);
             Err(FormatError::Newer { found: known + 1, known })
@@ -95,8 +95,9 @@ async fn write_superblock<D: Disk>(
     done.map_err(|e| EngineError::io("write", offset, PAGE_BYTES, e))
 }
 
-/// From here on an earlier release refuses the disk: it would take the first record it does not
-/// know for the end of the log. Checkpoint, log and data of format 1 are read as they are.
+/// Raises the format version, so that an earlier release refuses the disk. It would otherwise take
+/// the first unknown record for the end of the log. Checkpoint, log and data of format 1 are read
+/// unchanged.
 async fn migrate<D: Disk>(
     disk: &D,
     pool: &BufferPool,
@@ -109,15 +110,15 @@ async fn migrate<D: Disk>(
     disk.sync().await.map_err(|e| EngineError::io("flush", 0, 0, e))
 }
 
-/// What replaying the log yields besides the index.
+/// Result of replaying the log, besides the index.
 pub(crate) struct Replayed {
     pub(crate) end: LogPosition,
     pub(crate) segments: VecDeque<u32>,
     pub(crate) epoch: u32,
     pub(crate) next_version: u64,
-    /// Records of the last batch, with the state each found.
+    /// Records of the last batch, with the previous state of each chunk.
     pub(crate) last: Vec<(ChunkRecord, Option<State>)>,
-    /// Chunks whose newest bytes are in the log.
+    /// Chunks with newest bytes in the log.
     pub(crate) patched: Patched,
     pub(crate) batches: u64,
     pub(crate) bytes: u64,
@@ -176,7 +177,7 @@ fn remove(index: &Index, id: ChunkId) {
     }
 }
 
-/// Replays the log from where the superblock says.
+/// Replays the log from the position in the superblock.
 pub(crate) async fn replay<D: Disk>(
     disk: &D,
     pool: &BufferPool,
@@ -224,7 +225,7 @@ pub(crate) async fn replay<D: Disk>(
     }
 }
 
-/// Applies one batch and moves on behind it.
+/// Applies one batch and advances past it.
 fn step(
     out: &mut Replayed,
     index: &Index,
@@ -238,7 +239,8 @@ fn step(
     out.next_version = out.next_version.max(header.next_version);
     out.end.offset += u32::try_from(header.padded_bytes()).unwrap_or(u32::MAX);
     out.end.sequence += 1;
-    // A pointer block carries no data: the batch before it was durable before it was written.
+    // A pointer block carries no data: the batch before it was durable before this block was
+    // written.
     out.last.clear();
     for record in records {
         match record {
@@ -285,8 +287,9 @@ fn step(
     Ok(())
 }
 
-/// The log ends where a batch is invalid. Since one batch is in flight at a time, a valid
-/// later one proves that the invalid one was durable once: damage, not the end.
+/// Checks that no valid batch follows the end of the log. The log ends where a batch is invalid.
+/// Since one batch is in flight at a time, a valid later one proves that the invalid one was
+/// durable once: damage, not the end.
 async fn check_tail<D: Disk>(
     disk: &D,
     pool: &BufferPool,
@@ -321,16 +324,16 @@ async fn check_tail<D: Disk>(
     Ok(())
 }
 
-/// What undoes the records that lack their data.
+/// Records that undo those without their data.
 #[derive(Default)]
 pub(crate) struct Undone {
     records: Vec<Record>,
-    /// Chunks that are patched ones again.
+    /// Chunks that are patched again after the undo.
     patched: Vec<ChunkId>,
 }
 
-/// Checks the data of the last batch's records: one flush covers log and data, so only
-/// these may lack theirs. Returns what undoes those that do.
+/// Checks the data of the last batch's records and returns the undo of incomplete ones. One flush
+/// covers log and data, so only these records may lack their data.
 pub(crate) async fn verify_last<D: Disk>(
     disk: &D,
     pool: &BufferPool,
@@ -338,8 +341,8 @@ pub(crate) async fn verify_last<D: Disk>(
     index: &Index,
     log: &mut Replayed,
 ) -> Result<Undone, EngineError> {
-    // An id may stand twice in a batch (pinned after written): what counts is the first
-    // state before it and the last after it.
+    // An id may occur twice in a batch (pinned after written): the first state before it and the
+    // last after it decide.
     let mut before: HashMap<ChunkId, Option<State>> = HashMap::new();
     let mut undo = Undone::default();
     for (c, previous) in std::mem::take(&mut log.last) {
@@ -348,11 +351,11 @@ pub(crate) async fn verify_last<D: Disk>(
     for (id, previous) in before {
         let Some(now) = index.record(id) else { continue };
         if now.is_lost() {
-            continue; // It has no data that the flush could have left out.
+            continue; // It has no data that the flush could have missed.
         }
         let stays = match data_matches(disk, pool, sb, &now).await {
             Err(error) if error.is_unreadable() => {
-                // It may have been acknowledged: it stays, as the damaged chunk that it is.
+                // It may have been acknowledged, so it stays as a damaged chunk.
                 tracing::error!(chunk = %id, %error, "last write before the crash cannot be read");
                 true
             }
@@ -362,7 +365,8 @@ pub(crate) async fn verify_last<D: Disk>(
             continue;
         }
         if matches!(&previous, Some(State::Patched(p)) if !p.has_base()) {
-            // A checkpoint has counted since it was folded, so that was durable: this is damage.
+            // A checkpoint has become valid since it was folded, so the fold was durable: this is
+            // damage.
             continue;
         }
         tracing::warn!(chunk = %id, "last write before the crash is incomplete; undone");
@@ -386,7 +390,7 @@ pub(crate) async fn verify_last<D: Disk>(
     Ok(undo)
 }
 
-/// Reads a chunk where its record says and compares checksums.
+/// Reads a chunk from the place in its record and compares checksums.
 pub(crate) async fn data_matches<D: Disk>(
     disk: &D,
     pool: &BufferPool,
@@ -408,8 +412,8 @@ pub(crate) async fn data_matches<D: Disk>(
     Ok(crate::read::matches(&bytes, &c.pieces, c.crc))
 }
 
-/// Marks what checkpoint, log and chunks use; and the slabs that only lie below patches, which come
-/// back beside it.
+/// Marks the space used by checkpoint, log and chunks. Returns also the slabs that only patches
+/// need.
 pub(crate) fn claim_space(
     sb: &Superblock,
     index: &Index,
@@ -440,7 +444,7 @@ pub(crate) fn claim_space(
             if !fits || !space.claim(at) {
                 return Err(FormatError::Index { segment: at.segment, slab: at.slab });
             }
-            // A chunk has it, under whichever name.
+            // A chunk uses it, under some name.
             below.remove(&at);
         }
     }
@@ -477,8 +481,8 @@ impl<D: Disk> Engine<D> {
         if segments >= SEGMENTS_MAX {
             return Err(EngineError::Invalid("disk is larger than 128 TiB: split it".to_owned()));
         }
-        // Without a valid first batch the log is empty; one left by an earlier life of the
-        // disk must not be found.
+        // Without a valid first batch the log is empty; a batch from an earlier life of the disk
+        // must not be found.
         let zeros = if disk.first_write_is_dear() { segment_bytes } else { PAGE_BYTES as u64 };
         write_zeros(disk, pool, (DATA_START, zeros), FORMAT_WRITES).await?;
         for generation in [0, 1] {
@@ -503,11 +507,11 @@ impl<D: Disk> Engine<D> {
         disk.sync().await.map_err(|e| EngineError::io("flush", 0, 0, e))
     }
 
-    /// Opens a formatted disk and recovers what was durable.
+    /// Opens a formatted disk and recovers its durable state.
     ///
     /// # Errors
-    /// `Format` naming what is wrong with the disk, `Io`, `Invalid` options, `Busy` when the
-    /// pool is too small.
+    /// `Format` naming the flaw of the disk, `Io`, `Invalid` options, `Busy` when the pool is too
+    /// small.
     pub async fn open(
         disk: D,
         pool: BufferPool,
@@ -515,7 +519,7 @@ impl<D: Disk> Engine<D> {
         mut options: EngineOptions,
     ) -> Result<Self, EngineError> {
         options.validate()?;
-        // On a small disk the log would else take the room of the chunks.
+        // On a small disk the log would otherwise take the room of the chunks.
         let log_bytes_max = (disk.capacity() / 16).max(CHECKPOINT_LOG_BYTES_MIN);
         options.checkpoint_log_bytes.0 = options.checkpoint_log_bytes.0.min(log_bytes_max);
         let mut sb = read_superblock(&disk, &pool).await?;

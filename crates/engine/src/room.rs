@@ -1,8 +1,9 @@
-//! Room for segments on a disk that takes it as it is used.
+//! Room for segments on a disk that allocates space on first use.
 //!
-//! A file on a file system that others fill may get no room for a segment that was never used. So a segment is used only
-//! once the disk has promised room for all of it: a write of a slab, of the log or of a checkpoint never lacks
-//! any, and a disk that gets no more room is full with what it has: it evicts, and answers `NoSpace`.
+//! A file on a shared file system may get no space for a segment that was never used. So a segment
+//! is used only once the disk has promised space for all of it. A write of a slab, of the log or of
+//! a checkpoint then never runs out of space. A disk that gets no more space is full with what it
+//! has: it evicts, and answers `NoSpace`.
 
 use millpond_env::Disk;
 
@@ -10,7 +11,8 @@ use crate::engine::Inner;
 use crate::error::EngineError;
 use crate::space::Space;
 
-/// A segment that the disk is asked to make room for; as it was when that is given up.
+/// A segment that the disk is asked to make room for; dropping this unanswered restores its old
+/// state.
 struct Asking<'a, D: Disk> {
     inner: &'a Inner<D>,
     segment: u32,
@@ -29,7 +31,7 @@ impl<D: Disk> Drop for Asking<'_, D> {
 }
 
 impl<D: Disk> Inner<D> {
-    /// Asks the disk for room for segments for as long as some is lacking and given.
+    /// Asks the disk for room for segments while some is lacking and the disk gives it.
     pub(crate) async fn take_room(
         &self,
         lacks: impl Fn(&Space) -> bool,
@@ -38,13 +40,13 @@ impl<D: Disk> Inner<D> {
         if !lacks() {
             return Ok(());
         }
-        // Whoever comes meanwhile may find that there is enough.
+        // A caller that waited here may find enough room.
         let _only = self.taking_room.lock().await;
         while lacks() && self.take_segment().await? {}
         Ok(())
     }
 
-    /// Asks for one; false when there is no use in asking again now.
+    /// Asks for room for one segment; false when asking again now is useless.
     async fn take_segment(&self) -> Result<bool, EngineError> {
         let Some(segment) = self.space.lock().begin_room(self.clock.now()) else {
             return Ok(false);
@@ -57,7 +59,8 @@ impl<D: Disk> Inner<D> {
                 if !self.space.lock().is_short() {
                     tracing::debug!(segment, "the disk has no room for another segment");
                 }
-                // A part of it may have got some, which others can use better. Nothing is kept in it.
+                // The disk may have allocated a part of it, which others can use better. The
+                // segment holds no data.
                 let _ = self.disk.discard(offset, len).await;
                 asking.answer = Some(false);
             }

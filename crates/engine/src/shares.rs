@@ -1,8 +1,8 @@
 //! Slabs that several chunks need.
 //!
-//! A slab belongs to one chunk. One that lies below patches belongs to every chunk made of it: the one
-//! that it was written for, and those that are it with a part replaced. Each gives it back once; the
-//! last one really does.
+//! A slab normally belongs to one chunk. A slab below patches belongs to every chunk made of it:
+//! the chunk it was written for, and the patched chunks over it. Each gives it back once; only the
+//! last one frees it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,21 +14,21 @@ use crate::format::record::Location;
 /// Slabs with several owners.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
-    /// How many there are, so that engines without any look no further.
+    /// Number of shared slabs; an engine without any skips the lookup.
     count: AtomicUsize,
     /// Owners beside the first one.
     others: Mutex<HashMap<Location, usize>>,
 }
 
 impl Shares {
-    /// One more owner.
+    /// Adds an owner.
     pub(crate) fn add(&self, at: Location) {
         let mut others = self.others.lock();
         *others.entry(at).or_default() += 1;
         self.count.store(others.len(), Ordering::Release);
     }
 
-    /// One owner less; false when it was the last one: the slab is nobody's any more.
+    /// Removes an owner; false when it was the last one, so that the slab is free.
     pub(crate) fn leave(&self, at: Location) -> bool {
         if self.count.load(Ordering::Acquire) == 0 {
             return false;

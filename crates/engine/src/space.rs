@@ -1,4 +1,4 @@
-//! Disk space: segments, their slabs, and who still reads a slab.
+//! Disk space: segments, their slabs, and the readers of each slab.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -10,16 +10,16 @@ use crate::format::class::{CLASSES, Class};
 use crate::format::record::Location;
 use crate::format::superblock::DATA_START;
 
-/// A chunk takes no slab of more than so many times its class while segments are left.
+/// While segments are left, a chunk gets a slab of at most this many times its class size.
 const SHARED_MAX: u64 = 4;
-/// How long a disk that had no room is believed to have none.
+/// Time for which a disk without room is assumed to have none.
 const ROOM_RETRY: Duration = Duration::from_secs(5);
 
 fn class_byte(class: Class) -> u8 {
     u8::try_from(class.index()).unwrap_or(u8::MAX)
 }
 
-/// What a segment is used for.
+/// Use of a segment.
 #[derive(Debug)]
 enum Use {
     Free,
@@ -107,21 +107,22 @@ impl Partial {
 pub(crate) struct Space {
     segment_bytes: u64,
     segments: Vec<Use>,
-    /// Slabs and checkpoints take the last one; what the log had comes first, and is the log's again if it can be.
+    /// Slabs and checkpoints take from the back. Former log segments are at the front, and return
+    /// to the log if possible.
     free: VecDeque<u32>,
-    /// Free segments that the disk has not promised room for, the lowest last.
+    /// Free segments without a promise of room from the disk, the lowest last.
     bare: VecDeque<u32>,
-    /// When the disk had no room for a segment, and none since.
+    /// Time when the disk had no room for a segment, if none has got any since.
     short_since: Option<Tick>,
-    /// Segments that were asked for in vain since then.
+    /// Segments refused since the last success.
     refused: usize,
-    /// The log's next segment, if it was written already.
+    /// The log's next segment, if it is prepared already.
     ready: Option<u32>,
-    /// Segments that were prepared for the log: all of each was written once.
+    /// Segments that were prepared for the log: every byte of them was written once.
     written: HashSet<u32>,
     partial: Vec<Partial>,
-    /// Free segments that slabs may not take: the log and checkpoints must always go on,
-    /// for a full disk is emptied by logging deletes.
+    /// Free segments that slabs may not take. The log and checkpoints must always be able to
+    /// continue, as a full disk is emptied by logging deletes.
     reserve: usize,
     /// Segments of the log and of checkpoints.
     taken: usize,
@@ -166,8 +167,8 @@ impl Space {
         }
     }
 
-    /// Takes a slab that holds `len` bytes: of its class, of a fresh segment, or of a larger class when
-    /// no segment is left, or few are on a small disk. No bytes need no slab.
+    /// Takes a slab that holds `len` bytes: of its class, of a fresh segment, or of a larger class
+    /// when no segment is left, or few are on a small disk. Zero bytes need no slab.
     pub(crate) fn alloc(&mut self, len: u64) -> Option<Location> {
         if len == 0 {
             return Some(Location::NOWHERE);
@@ -187,9 +188,9 @@ impl Space {
         self.take_in(segment)
     }
 
-    /// A segment of slabs a little larger, when free ones become few on a disk that has not enough for
-    /// every class. Chunks of files have all lengths: each new one would take a segment, and a disk of
-    /// a GiB would be full of some MiB.
+    /// A segment with slightly larger slabs, for a disk with too few free segments for every class.
+    /// Chunks of files have all lengths: each new length would take a segment, and a disk of a GiB
+    /// would be full with a few MiB.
     fn shared(&self, class: Class) -> Option<u32> {
         let all = self.segments.len();
         let few = self.left() <= all / 4;
@@ -242,7 +243,7 @@ impl Space {
         }
     }
 
-    /// Marks a slab found in the index as used; `false` when that cannot be.
+    /// Marks a slab found in the index as used; `false` when it cannot be.
     pub(crate) fn claim(&mut self, at: Location) -> bool {
         if at.is_nowhere() {
             return true;
@@ -266,8 +267,9 @@ impl Space {
         }
     }
 
-    /// Rebuilds the free lists after [`Space::claim`] and [`Space::claim_segment`]: the lowest free segment is
-    /// taken first. What is in use has its room; of the others a disk that `takes_room` is asked.
+    /// Rebuilds the free lists after [`Space::claim`] and [`Space::claim_segment`]: the lowest free
+    /// segment is taken first. Segments in use have their room; a disk that `takes_room` is asked
+    /// for the others.
     pub(crate) fn finish_claims(&mut self, takes_room: bool) {
         self.partial.fill(Partial::default());
         self.free.clear();
@@ -304,8 +306,8 @@ impl Space {
         Some(segment)
     }
 
-    /// Takes a segment that the log will have next, unless it has one or few are left, and says whether it
-    /// needs no writing; to be followed by [`Space::prepared`].
+    /// Takes the log's next segment for preparation, and reports whether it needs no writing.
+    /// `None` when the log has one or few segments are left. Call [`Space::prepared`] afterwards.
     pub(crate) fn begin_preparing(&mut self) -> Option<(u32, bool)> {
         if self.ready.is_some() || self.left() == 0 {
             return None;
@@ -318,7 +320,7 @@ impl Space {
         self.free.pop_back().map(|segment| (segment, false))
     }
 
-    /// Keeps a segment for the log if it was written, and gives it back otherwise.
+    /// Keeps a segment for the log if it was written; frees it otherwise.
     pub(crate) fn prepared(&mut self, segment: u32, written: bool) {
         if written {
             self.written.insert(segment);
@@ -354,14 +356,14 @@ impl Space {
         (self.reachable() + usize::from(self.ready.is_some())).saturating_sub(self.kept())
     }
 
-    /// Free segments, those that the disk has room for as far as is known.
+    /// Free segments, without those that the disk has no room for.
     fn reachable(&self) -> usize {
         let bare = if self.short_since.is_some() { 0 } else { self.bare.len() };
         self.free.len() + bare
     }
 
-    /// Free segments that are kept from slabs. Those of a disk that is short of room may all be needed before
-    /// their number is that of the reserve.
+    /// Free segments that slabs may not take. A disk that is short of room may need all of them
+    /// before their number is that of the reserve.
     fn kept(&self) -> usize {
         if self.short_since.is_some() { self.stock() } else { self.reserve }
     }
@@ -371,8 +373,9 @@ impl Space {
         self.reachable().saturating_sub(self.kept())
     }
 
-    /// Free segments with room that slabs must leave while others have none: one for the log to go on in, and as
-    /// many as log and checkpoint have now, so that the next checkpoint can give those back.
+    /// Free segments with room that slabs must leave while others have none: one for the log to
+    /// continue in, and as many as log and checkpoint hold now, so that the next checkpoint can
+    /// free those.
     fn stock(&self) -> usize {
         if self.bare.is_empty() {
             return 0;
@@ -380,32 +383,33 @@ impl Space {
         (1 + self.taken.max(1)).min(self.reserve) - usize::from(self.ready.is_some())
     }
 
-    /// Whether slabs for `len` bytes wait for the disk to make room for a segment.
+    /// Whether slabs for `len` bytes need room for another segment from the disk.
     pub(crate) fn lacks_room(&self, len: u64) -> bool {
         let Some(class) = Class::for_len(len).filter(|_| len > 0) else { return false };
         let has_slab = self.partial[class.index()].fullest().is_some();
         !has_slab && !self.bare.is_empty() && self.free.len() <= self.stock()
     }
 
-    /// Whether the log or a checkpoint does.
+    /// Whether the log or a checkpoint needs room for another segment from the disk.
     pub(crate) fn log_lacks_room(&self) -> bool {
         self.free.is_empty() && self.ready.is_none() && !self.bare.is_empty()
     }
 
-    /// Whether chunks are stored and less room than they need beside them is ready, or the disk is not known to have
-    /// room again: clients of a full disk bring no chunk for which it would be asked.
+    /// Whether to ask the disk for room ahead of need. It is when chunks are stored and the
+    /// prepared room is low, or when the disk was short of room: clients of a full disk bring no
+    /// chunk that would trigger the question.
     pub(crate) fn stock_lacks_room(&self) -> bool {
         let is_low = self.used_bytes > 0 && self.free.len() <= self.stock();
         !self.bare.is_empty() && (is_low || self.is_short())
     }
 
-    /// Whether the disk has no room for all of its segments.
+    /// Whether the disk lacks room for some of its segments.
     pub(crate) const fn is_short(&self) -> bool {
         self.short_since.is_some()
     }
 
-    /// Takes a segment that the disk is asked to make room for; to be followed by [`Space::has_room`]. `None`
-    /// when all have room, or did not get any a moment ago.
+    /// Takes a segment that the disk is asked to make room for; call [`Space::has_room`]
+    /// afterwards. `None` when all have room, or when the disk refused a moment ago.
     pub(crate) fn begin_room(&mut self, now: Tick) -> Option<u32> {
         if self.short_since.is_some_and(|since| now.since(since) < ROOM_RETRY) {
             return None;
@@ -413,34 +417,34 @@ impl Space {
         self.bare.pop_back()
     }
 
-    /// A segment has room now, or the disk has none for it.
+    /// Notes that a segment has room now, or that the disk has none for it.
     pub(crate) fn has_room(&mut self, segment: u32, is_there: bool, now: Tick) {
         if is_there {
             (self.short_since, self.refused) = (None, 0);
             return self.free.push_back(segment);
         }
         self.bare.push_front(segment);
-        // Another one may have its room from an earlier use: all are asked, once.
+        // Another segment may have its room from an earlier use: all are tried, once.
         self.refused += 1;
         if self.refused >= self.bare.len() {
             self.short_since = Some(now);
         }
     }
 
-    /// Gives back a segment when the disk has not answered for its room.
+    /// Gives a segment back when the disk did not answer.
     pub(crate) fn forget_room(&mut self, segment: u32) {
         self.bare.push_back(segment);
     }
 
-    /// Bytes that slabs may use while the log and checkpoints have what they have now. On a disk of a
-    /// few segments that is much less than [`Space::usable_bytes`].
+    /// Bytes that slabs may use beside the segments that the log and checkpoints hold now. On a
+    /// disk of a few segments that is much less than [`Space::usable_bytes`].
     pub(crate) fn room_bytes(&self) -> u64 {
         let lacking = if self.short_since.is_some() { self.bare.len() } else { 0 };
         let other = self.kept() + self.taken.max(1) + lacking;
         self.segments.len().saturating_sub(other) as u64 * self.segment_bytes
     }
 
-    /// Segments that compaction can empty: each class needs no more than hold its slabs in use.
+    /// Segments that compaction can empty: each class needs only enough to hold its slabs in use.
     pub(crate) fn compactable_segments(&self) -> usize {
         let surplus = |class: &Partial| {
             // All segments of a class have as many slabs.
@@ -457,9 +461,9 @@ impl Space {
         }
     }
 
-    /// Chooses up to `count` segments to be emptied into holes of their class, those with the least to
-    /// move first, and stops filling them: half-empty ones, and when there are none and `pressed` is
-    /// set the emptiest one whatever it holds.
+    /// Chooses up to `count` segments to be emptied into holes of their class, those with the least
+    /// to move first, and stops filling them. It takes half-empty ones; without any, and with
+    /// `pressed` set, the emptiest one however full it is.
     pub(crate) fn start_draining(&mut self, count: usize, pressed: bool) -> Vec<u32> {
         let mut candidates: Vec<(u64, u32)> = Vec::new();
         for class in &self.partial {
@@ -494,7 +498,7 @@ impl Space {
         found
     }
 
-    /// Slabs that segments being emptied will still need, by class.
+    /// Slabs, by class, that the segments being emptied still need elsewhere.
     fn promised(&self) -> [usize; CLASSES] {
         let mut promised = [0; CLASSES];
         for (n, state) in (0u32..).zip(&self.segments) {
@@ -535,7 +539,7 @@ impl Space {
     }
 }
 
-/// Readers of a slab, and whether it was given back meanwhile.
+/// Readers of a slab, and whether it was given back since they began.
 type ReadMap = HashMap<Location, (u32, bool), crate::index::IdHasher>;
 
 /// Slabs being read: a freed slab is reused only after its last reader.
@@ -553,7 +557,7 @@ impl Readers {
         self.shard(at).lock().entry(at).or_default().0 += 1;
     }
 
-    /// True when this was the last reader of a slab given back meanwhile: free it now.
+    /// True when this was the last reader of a slab that was given back: free it now.
     pub(crate) fn leave(&self, at: Location) -> bool {
         let mut shard = self.shard(at).lock();
         let Some(state) = shard.get_mut(&at) else { return false };
@@ -565,7 +569,7 @@ impl Readers {
         readers == 0 && retired
     }
 
-    /// True when nobody reads the slab: free it now. Else the last reader does.
+    /// True when the slab has no reader: free it now. Otherwise the last reader frees it.
     pub(crate) fn retire(&self, at: Location) -> bool {
         match self.shard(at).lock().get_mut(&at) {
             Some(state) => {
@@ -609,7 +613,7 @@ mod tests {
     fn chunks_of_all_lengths_share_what_a_small_disk_has() {
         let mut s = Space::new(16, 64 << 20);
         let mut lens: Vec<u64> = (1..=300).map(|n| n * 1000).collect();
-        // In no order, as files come.
+        // In random order, as files arrive.
         lens.sort_by_key(|len| len.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let all: Vec<Location> = lens.iter().map(|len| s.alloc(*len).unwrap()).collect();
         assert!(s.free_segments() >= 2, "{} are left", s.free_segments());
@@ -617,13 +621,13 @@ mod tests {
             let (_, slab) = s.slab(*at).unwrap();
             assert!((*len..=SHARED_MAX * len.next_multiple_of(4096)).contains(&slab));
         }
-        // A disk with a segment for every class has no need to.
+        // A disk with a segment for every class does not share.
         let mut s = Space::new(2 * 96, 1 << 20);
         let big = s.alloc(8192).unwrap();
         assert_ne!(s.alloc(4096).unwrap().segment, big.segment);
     }
 
-    /// A space of one class: as many slabs in use in each segment as it says.
+    /// A space of one class, with the given number of used slabs in each segment.
     fn with_slabs(used: &[usize]) -> Space {
         let mut s = Space::new(32, 1 << 20);
         let all = (1 << 20) / 4096;
@@ -681,19 +685,20 @@ mod tests {
         assert_eq!(s.free_segments(), free - 2, "it is as good as free");
         assert_eq!(s.begin_preparing(), None, "one is enough");
         assert_eq!(s.alloc_segment(true), Some(next));
-        // What the log had is the log's again, and is not written another time; chunks take others first.
+        // A former log segment returns to the log, and is not written again; chunks take others
+        // first.
         s.free_segment(first);
         s.free_segment(next);
         assert_ne!(s.alloc(1 << 20).unwrap().segment, next);
         assert_eq!(s.begin_preparing(), Some((next, true)));
         s.prepared(next, true);
-        // A write that failed: it is a free one.
+        // After a failed write it is an ordinary free segment.
         assert_eq!(s.alloc_segment(true), Some(next));
         let (other, _) = s.begin_preparing().unwrap();
         let free = s.free_segments();
         s.prepared(other, false);
         assert_eq!(s.free_segments(), free + 1);
-        // With the last ones it is the log's and the checkpoint's to say what they need.
+        // The last segments are left to the log and the checkpoint.
         while s.alloc(1 << 20).is_some() {}
         assert_eq!((s.begin_preparing(), s.alloc_segment(false).is_some()), (None, true));
     }

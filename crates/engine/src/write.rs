@@ -11,7 +11,7 @@ use crate::index::{Guard, weight};
 use crate::log::{Apply, Pending};
 use crate::pieces;
 
-/// What to do when the chunk is there already.
+/// Behavior when the chunk exists already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteMode {
     /// Leave it and answer `Exists`.
@@ -38,7 +38,7 @@ pub struct WriteRequest<'a> {
     pub expires: Option<UnixSeconds>,
     /// Whether it may be evicted.
     pub evictable: bool,
-    /// What to do when it exists.
+    /// Behavior when the chunk exists already.
     pub mode: WriteMode,
     /// When to answer.
     pub ack: Ack,
@@ -49,14 +49,14 @@ pub struct WriteRequest<'a> {
 pub enum WriteOutcome {
     /// Stored under this version.
     Stored(u64),
-    /// There was one already.
+    /// The chunk existed already.
     Exists,
 }
 
 /// When a deletion is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
-    /// Before its caller is answered.
+    /// Before the caller gets its answer.
     Answered,
     /// After a flush that begins at once.
     Soon,
@@ -101,11 +101,12 @@ impl<D: Disk> Engine<D> {
         let len = u64::from(record.len);
         let bytes = inner.own_pages(request.bytes)?;
         let room = inner.dirty.get() + weight(record.len) <= inner.dirty_max();
-        // With the memory share full, a memory write waits for the disk like any other: its
-        // caller feels the disk's pace instead of an error. One that must not be durable yet
-        // replaces as much as it takes.
+        // With the memory share full, a memory write waits for the disk like any other: its caller
+        // sees the disk's pace instead of an error. A write that must not be durable yet passes: it
+        // replaces as much memory as it takes.
         let room = room || inner.waits_for(id).is_some();
-        // What the log has of a patched chunk is more than a record: it is not kept beside the new one.
+        // The log's state of a patched chunk is more than one record, so it is not kept beside the
+        // new chunk.
         let room = room && !inner.is_patched(id);
         if request.ack == Ack::Memory && room {
             inner.install_dirty(record, bytes, slab.keep());
@@ -118,7 +119,7 @@ impl<D: Disk> Engine<D> {
         Ok(WriteOutcome::Stored(version))
     }
 
-    /// Answers `Exists`; for a durable write only once what exists is durable too.
+    /// Answers `Exists`; for a durable write only once the existing chunk is durable too.
     async fn exists(&self, id: ChunkId, ack: Ack) -> Result<WriteOutcome, EngineError> {
         if ack == Ack::Disk && self.0.is_dirty(id) {
             self.0.flush_one(id).await?;
@@ -155,10 +156,10 @@ impl<D: Disk> Engine<D> {
         self.0.delete(ids, when).await
     }
 
-    /// Deletes chunks and returns how many were there; durable as lazily as a promotion.
+    /// Deletes chunks lazily and returns how many were there.
     ///
-    /// Seen by every later call at once. Durable with the next flush, in the order of promotions and
-    /// lazy deletions, and before any later change of the same chunk.
+    /// Every later call sees it at once. Durable with the next flush, in the order of promotions
+    /// and lazy deletions, and before any later change of the same chunk.
     ///
     /// # Errors
     /// `Busy`, `ReadOnly`.
@@ -194,8 +195,8 @@ impl<D: Disk> Inner<D> {
                 continue;
             }
             self.room_for_lazy().await?;
-            // The guards of those before are in the log's queue, which goes on without this task: two
-            // deletes of the same ids in different order do not wait for each other for ever.
+            // The guards taken before are in the log's queue, which advances without this task: two
+            // deletes of the same ids in different order do not deadlock.
             let guard = self.lock(*id).await?;
             count += usize::from(self.remove_now(*id, None, guard)?);
         }
@@ -247,7 +248,7 @@ impl<D: Disk> Inner<D> {
         })
     }
 
-    /// Bytes that begin on a page and do not hold a much larger buffer in memory.
+    /// Bytes that begin on a page and do not keep a much larger buffer in memory.
     fn own_pages(&self, bytes: SharedBuf) -> Result<SharedBuf, EngineError> {
         if bytes.pool_offset().is_multiple_of(PAGE_BYTES as u64) {
             return Ok(bytes);
@@ -260,7 +261,7 @@ impl<D: Disk> Inner<D> {
 
     /// Waits for the right to change a chunk.
     ///
-    /// Whoever has it may wait in the log with nobody to lead: lead then.
+    /// Its holder may wait in the log without a leader; this call then leads.
     pub(crate) async fn lock(&self, id: ChunkId) -> Result<Guard, EngineError> {
         if let Some(guard) = self.index.try_lock(id) {
             return Ok(guard);
@@ -286,8 +287,8 @@ impl<D: Disk> Inner<D> {
         self.options.dirty_bytes_max.0.min(self.pool.capacity() as u64 / 4)
     }
 
-    /// Writes a checkpoint when the background is late or absent: the log must not eat the disk. The caller
-    /// has no guard, for a checkpoint may need it.
+    /// Writes a checkpoint when the background is late or absent: the log must not fill the disk.
+    /// The caller must hold no guard, as a checkpoint may need it.
     pub(crate) async fn keep_log_short(&self) -> Result<(), EngineError> {
         self.log.check()?;
         if self.log.0.lock().bytes > 4 * self.options.checkpoint_log_bytes.0 {

@@ -1,9 +1,9 @@
-//! Log batches: what one flush makes durable.
+//! Log batches: the unit that one flush makes durable.
 //!
-//! Header of 64 bytes: magic u32, crc u32, sequence u64, bytes u32 (header and records,
-//! without padding), records u32, next version u64, epoch u32, zeros. The batch is padded
-//! with zeros to 4 KiB. The checksum covers the log's salt, then header (crc zero) and
-//! records, so that bytes of a chunk can never pose as a batch of this disk.
+//! Header of 64 bytes: magic u32, crc u32, sequence u64, bytes u32 (header and records, without
+//! padding), records u32, next version u64, epoch u32, zeros. The batch is padded with zeros to 4
+//! KiB. The checksum covers the log's salt, then header (crc zero) and records, so that bytes of a
+//! chunk can never pose as a batch of this disk.
 
 use millpond_types::limits::PAGE_BYTES;
 
@@ -13,7 +13,7 @@ use super::superblock::SEGMENT_BYTES_MIN;
 
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"MPLG");
 pub(crate) const HEADER_BYTES: usize = 64;
-/// Largest batch: bounds what recovery verifies and the buffer the log keeps for itself.
+/// Largest batch: bounds the data that recovery verifies and the buffer the log keeps for itself.
 pub(crate) const BATCH_BYTES_MAX: usize = 256 << 10;
 /// A batch takes at most half a segment: the largest record fits the smallest.
 const _: () = assert!((HEADER_BYTES + RECORD_BYTES_MAX) as u64 <= SEGMENT_BYTES_MIN / 2);

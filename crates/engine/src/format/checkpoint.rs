@@ -9,10 +9,10 @@ use super::record::{ChunkRecord, Record};
 
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"MPCK");
 pub(crate) const HEADER_BYTES: usize = 64;
-/// Largest block; a smaller segment makes its blocks as small as itself.
+/// Largest block; a smaller segment has blocks of its own size.
 pub(crate) const BLOCK_BYTES_MAX: u64 = 256 << 10;
 
-/// Stride of the blocks on a disk with such segments.
+/// Stride of the blocks on a disk with segments of this size.
 #[expect(clippy::cast_possible_truncation, reason = "at most 256 KiB")]
 pub(crate) const fn block_bytes(segment_bytes: u64) -> usize {
     let bytes = if segment_bytes < BLOCK_BYTES_MAX { segment_bytes } else { BLOCK_BYTES_MAX };
@@ -47,7 +47,7 @@ pub(crate) fn seal(
     buf[4..8].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Reads and verifies one block, handing every entry to `each`; returns their number.
+/// Reads and verifies one block, passing every entry to `each`; returns their number.
 ///
 /// `None` when it is damaged, of another checkpoint or out of order.
 pub fn decode(

@@ -1,8 +1,8 @@
-//! Slab classes: the sizes in which disk space is handed out.
+//! Slab classes: the sizes in which disk space is allocated.
 //!
-//! 4 KiB to 64 KiB in 4 KiB steps, then eight classes per doubling up to 64 MiB, so that a
-//! chunk above 64 KiB wastes under 12.5 % of its slab (the scheme of jemalloc's size
-//! classes). A segment serves one class; what does not divide it is left unused at its end.
+//! 4 KiB to 64 KiB in 4 KiB steps, then eight classes per doubling up to 64 MiB, so that a chunk
+//! above 64 KiB wastes under 12.5 % of its slab (the scheme of jemalloc's size classes). A segment
+//! serves one class; the remainder at its end stays unused.
 
 use millpond_types::limits::PAGE_BYTES;
 

@@ -42,19 +42,19 @@ pub(crate) const FLAG_EVICTABLE: u8 = 1;
 pub(crate) const FLAG_PINNED: u8 = 2;
 const FLAGS_KNOWN: u8 = FLAG_EVICTABLE | FLAG_PINNED;
 
-/// Where a chunk's bytes lie.
+/// Place of a chunk's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Location {
     /// Segment number.
     pub segment: u32,
     /// Slab within the segment.
     pub slab: u16,
-    /// Slab class of the segment; a chunk may lie in a larger class than it needs.
+    /// Slab class of the segment; it may be larger than the chunk needs.
     pub class: u8,
 }
 
 impl Location {
-    /// The place of a chunk without bytes, or of one whose bytes are lost: it has no slab. No disk has as
+    /// The place of an empty chunk, or of one whose bytes are lost: it has no slab. No disk has as
     /// many segments.
     pub(crate) const NOWHERE: Self = Self { segment: SEGMENT_NOWHERE, slab: 0, class: 0 };
 
@@ -63,7 +63,7 @@ impl Location {
     }
 }
 
-/// Everything the engine remembers of a chunk.
+/// Everything the engine stores about a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkRecord {
     /// Name.
@@ -76,7 +76,7 @@ pub struct ChunkRecord {
     pub crc: Crc32c,
     /// Owner.
     pub group: GroupId,
-    /// Unix seconds after which it is gone; 0 means never.
+    /// Unix seconds after which the chunk expires; 0 means never.
     pub expires: u32,
     /// Place.
     pub location: Location,
@@ -92,46 +92,45 @@ pub struct ChunkRecord {
     pub pieces: Box<[u32]>,
 }
 
-/// New bytes of a chunk over those of another one.
+/// New bytes of a chunk over those of its base.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PatchRecord {
-    /// The other chunk.
+    /// The base.
     pub base: ChunkId,
     /// Its version when the patch was made.
     pub base_version: u64,
-    /// Where the new bytes begin; zeros lie between the end of the other chunk and here.
+    /// Offset of the new bytes; zeros fill any gap between the end of the base and here.
     pub offset: u32,
     /// The new bytes, at most 16 KiB.
     pub bytes: Arc<[u8]>,
-    /// The chunk as it is then; its place is not written yet.
+    /// The resulting chunk; its place is not written yet.
     pub to: ChunkRecord,
 }
 
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// The chunk is now this.
+    /// The chunk has this state.
     Put(ChunkRecord),
     /// The chunk is gone.
     Delete(ChunkId),
-    /// The log goes on in this segment.
+    /// The log continues in this segment.
     Next(u32),
-    /// The bytes of the chunk `from` are now those of another one, whose whole state this is; `from`
-    /// is gone.
+    /// The bytes of the chunk `from` become those of `to`, with this whole state; `from` is gone.
     Rename {
-        /// Name until now.
+        /// Old name.
         from: ChunkId,
-        /// The other chunk.
+        /// The chunk under its new name.
         to: ChunkRecord,
     },
-    /// The chunk is now another one with a part of it replaced.
+    /// The chunk becomes its base with one part replaced.
     Patch(Box<PatchRecord>),
-    /// As [`Record::Rename`] of a chunk whose bytes lie in patch records: so they do under the other
-    /// name, and its place is not written yet.
+    /// Like [`Record::Rename`] for a chunk with bytes in patch records: they stay there under the
+    /// new name, and its place is not written yet.
     RenamePatched {
-        /// Name until now.
+        /// Old name.
         from: ChunkId,
-        /// The other chunk.
+        /// The chunk under its new name.
         to: ChunkRecord,
     },
 }
@@ -146,7 +145,7 @@ pub(crate) const fn piece_count(len: u32) -> usize {
 }
 
 impl ChunkRecord {
-    /// It has bytes, and none of them are here.
+    /// Whether it has bytes that no slab on this disk holds.
     pub(crate) const fn is_lost(&self) -> bool {
         self.location.is_nowhere() && self.len > 0
     }
@@ -236,8 +235,8 @@ pub(crate) fn encode_put(c: &ChunkRecord, w: &mut Writer<'_>) {
     }
 }
 
-/// Layout: kind u8, base id 16, base version u64, offset u32, byte count u32 = 33 bytes; put record of
-/// the chunk as it is then; the bytes.
+/// Layout: kind u8, base id 16, base version u64, offset u32, byte count u32 = 33 bytes; put record
+/// of the resulting chunk; the bytes.
 fn encode_patch(p: &PatchRecord, w: &mut Writer<'_>) {
     w.u8(KIND_PATCH);
     w.bytes(&p.base.to_bytes());
@@ -356,7 +355,7 @@ pub(crate) mod tests {
             let location = Location { slab: 1, ..Location::NOWHERE };
             Record::Put(ChunkRecord { location, ..sample(1, len) })
         });
-        // Those of a patched chunk are in the log.
+        // The bytes of a patched chunk are in the log.
         let patched = [
             Record::Patch(Box::new(PatchRecord { to: nowhere(70_000), ..patch(0, 1) })),
             Record::RenamePatched { from: ChunkId(9), to: nowhere(70_000) },

@@ -1,7 +1,7 @@
-//! The superblock: who the disk is, and where checkpoint and log begin.
+//! The superblock: identity of the disk, and the beginnings of checkpoint and log.
 //!
-//! Two copies, at offset 0 and 4096, are written alternately; the valid one with the
-//! highest generation counts. So a torn write leaves the previous one in force.
+//! Two copies, at offset 0 and 4096, are written alternately; the valid one with the highest
+//! generation is in force. So a torn write leaves the previous one in force.
 
 use millpond_types::{Uuid128, limits::PAGE_BYTES};
 
@@ -10,14 +10,14 @@ use crate::error::FormatError;
 
 /// First bytes of a superblock.
 pub(crate) const MAGIC: [u8; 8] = *b"MILLPOND";
-/// Newest format this code reads, and the one it writes.
+/// Newest format that this code reads, and the one that it writes.
 ///
-/// 1: put, delete and next records. 2: rename records, and chunks without bytes have no slab. 3: patch
-/// records.
+/// 1: put, delete and next records. 2: rename records, and chunks without bytes have no slab. 3:
+/// patch records. 4: chunks whose bytes are lost, which have a length and no slab.
 pub const FORMAT_VERSION: u32 = 4;
-/// Oldest format this code reads; opening a disk writes its superblock anew.
+/// Oldest format that this code reads; opening a disk rewrites its superblock.
 pub(crate) const FORMAT_OLDEST: u32 = 1;
-/// Where segment 0 begins; what lies between the superblocks and here is reserved.
+/// Offset of segment 0; the space between the superblocks and here is reserved.
 pub(crate) const DATA_START: u64 = 64 << 10;
 /// Fixed fields end here; the checkpoint's segment numbers follow.
 pub(crate) const FIXED_BYTES: usize = 192;
@@ -52,7 +52,7 @@ pub struct LogPosition {
 /// (unix ms) u64, next version u64; zeros up to 192; checkpoint segments u32 each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// Format of what lies on the disk.
+    /// Format of the disk's contents.
     pub version: u32,
     /// Grows by one per write.
     pub generation: u64,
@@ -125,7 +125,7 @@ impl Superblock {
     /// Reads one page.
     ///
     /// # Errors
-    /// [`FormatError`] naming what is wrong; `NotMillpond` when the magic is missing.
+    /// [`FormatError`] naming the flaw; `NotMillpond` when the magic is missing.
     pub fn decode(page: &[u8]) -> Result<Self, FormatError> {
         let page = page.get(..PAGE_BYTES).ok_or(FormatError::NotMillpond)?;
         if !page.starts_with(&MAGIC) {

@@ -12,7 +12,7 @@ pub(crate) enum Queue {
     Main = 2,
 }
 
-/// Flag bits in the low byte of `segment_flags`; the eviction state lies in `state`.
+/// Flag bits in the low byte of `segment_flags`; the eviction state is in `state`.
 const EVICTABLE: u32 = 1 << 27;
 const PINNED: u32 = 1 << 28;
 const HOT: u32 = 1 << 29;

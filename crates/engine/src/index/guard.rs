@@ -74,7 +74,7 @@ impl Index {
         receiver.await.map_err(|_| EngineError::Busy("the engine is closing"))
     }
 
-    /// The right to change `id`, unless somebody holds it.
+    /// The right to change `id`, unless another task holds it.
     pub(crate) fn try_lock(self: &Arc<Self>, id: ChunkId) -> Option<Guard> {
         let mut shard = self.shard(id);
         if shard.busy.contains_key(&id) {

@@ -31,7 +31,7 @@ use crate::quota::Groups;
 pub(crate) const SHARDS: usize = 64;
 const SHARD_BITS: u32 = SHARDS.ilog2();
 
-/// What a caller may know of a chunk.
+/// Information on a chunk for callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
 pub struct ChunkInfo {
@@ -55,7 +55,7 @@ pub struct ChunkInfo {
     pub pinned: bool,
     /// Whether its bytes are in the DRAM tier.
     pub in_memory: bool,
-    /// Whether its bytes are nowhere: every read of it is `Corrupt` until it is replaced.
+    /// Whether its bytes are lost: every read of it is `Corrupt` until it is replaced.
     pub lost: bool,
 }
 
@@ -72,23 +72,23 @@ pub struct Usage {
 #[derive(Debug)]
 pub(crate) struct Hot {
     pub(crate) bytes: Content,
-    /// Tells this stay in memory from an earlier one of the same slot.
+    /// Distinguishes this stay in memory from an earlier one of the same slot.
     pub(crate) ticket: u32,
     pub(crate) reads: u8,
     /// Not yet on the disk.
     pub(crate) dirty: bool,
-    /// Only while `dirty`, and apart from what every chunk in memory has.
+    /// Present only while `dirty`, and boxed to keep the struct small for clean chunks.
     pub(crate) unlogged: Option<Box<Unlogged>>,
 }
 
-/// What is to be known of a chunk until the disk has it.
+/// State of a chunk that the log does not have yet.
 #[derive(Debug, Default)]
 pub(crate) struct Unlogged {
-    /// What the log says of this id meanwhile; checkpoints write this instead.
+    /// State of this id in the log; checkpoints write this instead.
     pub(crate) previous: Option<Box<ChunkRecord>>,
-    /// What lies below it while its newest bytes are in the log alone.
+    /// The base, while the chunk's newest bytes are in the log alone.
     pub(crate) patched: Option<Box<Base>>,
-    /// Whose content it was until it was promoted, and the version it got then.
+    /// The id that the content had before its promotion, and the version that it got then.
     pub(crate) promoted_from: Option<(ChunkId, u64)>,
 }
 
@@ -125,13 +125,13 @@ impl Hot {
 
 /// Bytes of the reference count of a pool buffer.
 pub(crate) const SHARED_BYTES: usize = 64;
-/// Memory of a chunk in memory beside its bytes: an entry of a hash table at its emptiest (7/16 full), two places in a queue
-/// that may be half empty, and its buffer's.
+/// Memory of a chunk in memory beside its bytes: an entry of a hash table at its emptiest (7/16
+/// full), two places in a queue that may be half empty, and the overhead of its buffer.
 pub(crate) const HOT_BYTES_PER_CHUNK: usize =
     (size_of::<(u32, Hot)>() * 16).div_ceil(7) + 2 * 2 * size_of::<(u32, u32)>() + SHARED_BYTES;
 const _: () = assert!(HOT_BYTES_PER_CHUNK <= 224);
 
-/// Hashes chunk ids, which mostly are hashes already.
+/// Hashes chunk ids, most of which are hashes already.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct IdHash(u64);
 /// Builds [`IdHash`].
@@ -173,7 +173,7 @@ pub(crate) fn shard_of(id: ChunkId) -> usize {
 #[derive(Debug)]
 pub(crate) struct Index {
     shards: Box<[Mutex<Shard>]>,
-    /// Groups that evict among themselves.
+    /// Groups that evict among their own chunks.
     pub(crate) groups: Arc<Groups>,
 }
 
@@ -191,7 +191,8 @@ impl Index {
         self.shards[shard_of(id)].lock()
     }
 
-    /// The shards of two chunks, which may be one. Locked in their order; nothing else locks two.
+    /// Locks the shards of two chunks, which may be one, in the order of the shards. Nothing else
+    /// locks two.
     pub(crate) fn pair(&self, from: ChunkId, to: ChunkId) -> Pair<'_> {
         let (a, b) = (shard_of(from), shard_of(to));
         if a == b {
@@ -229,12 +230,12 @@ impl Index {
         self.shards.iter().map(|shard| shard.lock().hot.len()).sum()
     }
 
-    /// Bytes of memory that it takes, about.
+    /// Approximate memory of the index in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.shards.iter().map(|shard| shard.lock().memory_bytes() as u64).sum()
     }
 
-    /// What its chunks take here, about.
+    /// Approximate memory of the live chunks.
     pub(crate) fn live(&self) -> Live {
         self.shards.iter().fold(Live::default(), |live, shard| {
             let shard = shard.lock();
@@ -259,15 +260,15 @@ impl Index {
     }
 }
 
-/// Chunks, and the memory of the index that they take.
+/// Number of chunks, and the index memory that they take.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Live {
     pub(crate) chunks: u64,
-    /// Of them the system's without bytes.
+    /// Number of empty chunks of the system group.
     pub(crate) bare: u64,
-    /// Of them those in memory.
+    /// Number of chunks in memory.
     pub(crate) hot: u64,
-    /// Without what these take beside their bytes.
+    /// Memory, without the part that empty and in-memory chunks take in addition.
     pub(crate) bytes: u64,
 }
 

@@ -1,5 +1,5 @@
-//! S3-FIFO (Yang et al., SOSP 2023, section 4): a small probationary queue, a main queue
-//! and a ghost of what left probation unread. One per shard and priority.
+//! S3-FIFO (Yang et al., SOSP 2023, section 4): a small probationary queue, a main queue and a
+//! ghost of chunks that left probation unread. One per shard and priority.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -8,29 +8,30 @@ const SMALL_SHARE: u64 = 10;
 /// Ghosts per shard; 64 shards remember two million evicted chunks in about 32 MiB.
 const GHOSTS_MAX: usize = 32_768;
 
-/// What the owner says of the item at the head of a queue.
+/// State of the item at the head of a queue, as its owner reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Probe {
-    /// No longer there: forget it.
+    /// Absent: forget it.
     Gone,
     /// Must stay for now.
     Protected(u64),
-    /// May go: bytes and number of reads since it was queued.
+    /// May be evicted: bytes and number of reads since it was queued.
     Idle { bytes: u64, reads: u32 },
 }
 
-/// Whose turn it is to give up an item.
+/// The queue that must give up an item.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Turn {
-    /// Whosever the sizes of the queues say.
+    /// Chosen by the sizes of the queues.
     Policy,
     Small,
     Main,
 }
 
 impl Turn {
-    /// The turn of one of several looks, the first `policy` of which are the policy's: a queue of
-    /// nothing but items that must stay must not keep its turn for ever.
+    /// The turn of one of several looks: the policy decides the first `policy` looks, then the
+    /// queues alternate. Otherwise a queue with nothing but protected items would keep its turn for
+    /// ever.
     pub(crate) const fn of_look(look: usize, policy: usize) -> Self {
         match look {
             _ if look < policy => Self::Policy,
@@ -40,11 +41,11 @@ impl Turn {
     }
 }
 
-/// What became of an item, told to its owner.
+/// Fate of an item, for its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Forgotten,
-    /// Now in the main queue; `reads` is what is left of its count.
+    /// Now in the main queue; `reads` is the rest of its count.
     Main {
         reads: u32,
     },
@@ -81,8 +82,8 @@ impl<T: Copy> Queues<T> {
         self.small.len() + self.main.len()
     }
 
-    /// Takes the head of the queue whose turn it is, and whether that is the small one. Its bytes stay
-    /// counted.
+    /// Takes the head of the queue whose turn it is, and reports whether that is the small one. Its
+    /// bytes stay counted.
     pub(crate) fn pop(&mut self, turn: Turn) -> Option<(T, bool)> {
         let out_of_turn = match turn {
             Turn::Policy => None,
@@ -100,10 +101,10 @@ impl<T: Copy> Queues<T> {
         queue.pop_front().map(|item| (item, small_turn))
     }
 
-    /// Looks at one item: the head of the queue whose turn it is. `None` when both are empty.
+    /// Processes one item: the head of the queue whose turn it is. `None` when both are empty.
     ///
-    /// The paper promotes after two reads; one read is enough here, because a KV block read
-    /// even once has proved that its prefix comes back.
+    /// The paper promotes after two reads; one read is enough here, because a KV block read even
+    /// once has proved that its prefix comes back.
     pub(crate) fn step(
         &mut self,
         turn: Turn,
@@ -132,7 +133,7 @@ impl<T: Copy> Queues<T> {
         *sum += bytes;
     }
 
-    /// An item of this many bytes died where it stands.
+    /// Subtracts the bytes of an item that died in its queue.
     pub(crate) fn forget_bytes(&mut self, in_main: bool, bytes: u64) {
         let sum = if in_main { &mut self.main_bytes } else { &mut self.small_bytes };
         *sum = sum.saturating_sub(bytes);

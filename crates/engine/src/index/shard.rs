@@ -1,4 +1,4 @@
-//! One shard: hash table, entries, what is in memory, leases and eviction queues.
+//! One shard: hash table, entries, chunks in memory, leases and eviction queues.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const PAGE: usize = 4096;
 /// Priorities of eviction.
 const PRIORITIES: usize = 4;
 
-/// What a removed chunk leaves for its caller to give back.
+/// Resources of a removed chunk that its caller must free.
 #[derive(Debug)]
 pub(crate) struct Removed {
     pub(crate) location: Location,
@@ -47,7 +47,8 @@ pub(crate) struct Shard {
     next_ticket: u32,
     pub(crate) usage: HashMap<GroupId, Usage>,
     dead: usize,
-    /// The system's chunks without bytes: what an owner keeps of removed ones for a while.
+    /// Number of empty chunks of the system group: marks that an owner keeps for removed chunks for
+    /// a while.
     bare: usize,
 }
 
@@ -62,7 +63,7 @@ const fn fingerprint(id: ChunkId) -> u32 {
     hash_id(id) as u32
 }
 
-/// Bytes that a chunk takes on the disk, about.
+/// Approximate bytes of a chunk on the disk.
 pub(crate) fn weight(len: u32) -> u64 {
     u64::from(len.max(1)).next_multiple_of(PAGE_BYTES as u64)
 }
@@ -78,7 +79,7 @@ fn add_side(sides: &mut Sides, c: &ChunkRecord) -> u32 {
     sides.add(&[&len, &c.attrs, &pieces])
 }
 
-/// Attributes, and what follows them.
+/// Attributes, and the bytes behind them: the piece checksums.
 fn side_of<'a>(sides: &'a Sides, entry: &Entry) -> (&'a [u8], &'a [u8]) {
     if !entry.has_side() {
         return (&[], &[]);
@@ -113,7 +114,7 @@ impl Shard {
         self.table.len()
     }
 
-    /// Bytes of memory that entries, what they have beside them, tables and queues take, about.
+    /// Approximate memory in bytes of entries, their sides, tables and queues.
     pub(super) fn memory_bytes(&self) -> usize {
         let entries: usize = self.pages.iter().map(Vec::capacity).sum();
         let queued: usize = self.queues.iter().map(Queues::len).sum();
@@ -122,13 +123,14 @@ impl Shard {
         entries * size_of::<Entry>() + slots * size_of::<u32>() + hot + self.sides.bytes()
     }
 
-    /// The same of the chunks that are there alone, without what those in memory have: less where
-    /// some were removed, which later ones use.
+    /// Approximate memory in bytes of the live chunks, without the extra memory of chunks in
+    /// memory. After removals it is less than [`Self::memory_bytes`], as later chunks reuse the
+    /// freed memory.
     pub(super) fn live_bytes(&self) -> usize {
         self.len() * INDEX_BYTES_PER_CHUNK + self.sides.live_bytes()
     }
 
-    /// Of those chunks the system's without bytes.
+    /// Number of empty chunks of the system group among them.
     pub(super) const fn bare(&self) -> usize {
         self.bare
     }
@@ -207,7 +209,7 @@ impl Shard {
         }
     }
 
-    /// Inserts a chunk that is not there and returns its slot.
+    /// Inserts a chunk that is absent and returns its slot.
     pub(crate) fn insert(&mut self, c: &ChunkRecord) -> u32 {
         self.insert_known(c, false)
     }
@@ -350,9 +352,10 @@ impl Shard {
         e.set_frequency(e.frequency() + 1);
     }
 
-    /// Next chunk to evict: `Some(Ok(slot))`, or `Some(Err(()))` when the step only moved
-    /// one. Chunks that are leased, pinned, dirty or being changed are kept, and those that are not
-    /// `wanted`, which is asked last: what it accepts goes.
+    /// Next chunk to evict: `Some(Ok(slot))`, or `Some(Err(()))` when the step only moved one.
+    ///
+    /// Keeps chunks that are leased, pinned, dirty, being changed or not `wanted`. `wanted` is
+    /// called last: a chunk that it accepts is evicted.
     pub(crate) fn evict_step(
         &mut self,
         (priority, turn): (usize, Turn),
@@ -390,7 +393,7 @@ impl Shard {
                 Err(())
             }
             Verdict::Evicted => {
-                // Out of the queue; back in through `requeue` should the eviction fail.
+                // Out of the queue; `requeue` puts it back if the eviction fails.
                 self.remember_evicted(slot);
                 self.entry_mut(slot).set_queue(Queue::None);
                 Ok(slot)
@@ -398,7 +401,7 @@ impl Shard {
         })
     }
 
-    /// Notes a chunk that goes on probation: stored again, it skips it.
+    /// Remembers an evicted chunk: when it is stored again, it skips probation.
     pub(crate) fn remember_evicted(&mut self, slot: u32) {
         let e = self.entry(slot);
         if e.queue() == Queue::Small {
@@ -407,7 +410,7 @@ impl Shard {
         }
     }
 
-    /// Puts a chunk that was chosen for eviction but stays back into the main queue.
+    /// Puts a chunk that was chosen for eviction but stays into the main queue.
     pub(crate) fn requeue(&mut self, slot: u32) {
         let e = self.entry_mut(slot);
         if e.queue() == Queue::None && e.evictable() && !e.dead() {
@@ -430,7 +433,8 @@ impl Shard {
         self.next_ticket = ticket.wrapping_add(1);
         let e = self.entry_mut(slot);
         e.set_hot(true);
-        // A chunk read before it left memory skips probation: its own count is the ghost.
+        // A chunk that was read before it left memory skips probation: its own count serves as the
+        // ghost.
         let (bytes_held, known) = (weight(e.len()), e.frequency() >= 2);
         self.hot.insert(slot, Hot::new(bytes.into(), ticket, dirty));
         self.dram.insert((slot, ticket), bytes_held, known);
@@ -448,21 +452,22 @@ impl Shard {
         let e = self.entry_mut(slot);
         e.set_hot(false);
         let bytes = weight(e.len());
-        // Which queue holds it is not stored: take from the larger, the sums are a policy.
+        // The queue that holds it is not stored: take from the larger, as the sums only guide a
+        // policy.
         let in_main = self.dram.main_bytes >= self.dram.small_bytes;
         self.dram.forget_bytes(in_main, bytes);
         Some(hot)
     }
 
-    /// Drops one clean chunk from memory; `Some(bytes)` when some were given back, `None`
-    /// when nothing can be.
+    /// Drops one clean chunk from memory; `Some(bytes)` when a step was made, with the bytes freed,
+    /// `None` when nothing can be dropped.
     pub(crate) fn reclaim_step(&mut self) -> Option<u64> {
         let Self { dram, hot, .. } = self;
         let ((slot, _), verdict) =
             dram.step(Turn::Policy, |(slot, ticket)| match hot.get(&slot) {
                 Some(h) if h.ticket == ticket => {
                     let bytes = weight(u32::try_from(h.bytes.len()).unwrap_or(u32::MAX));
-                    // Bytes that somebody is sending right now would not come back anyway.
+                    // Bytes that are being sent right now would not be freed anyway.
                     if h.dirty || h.bytes.is_shared() {
                         Probe::Protected(bytes)
                     } else {

@@ -1,12 +1,12 @@
-//! What a chunk has beside its entry: attributes and piece checksums, packed without an allocation of its own.
+//! The side of an entry: attributes and piece checksums, packed without an allocation of its own.
 
-/// Bytes by which places grow from class to class.
+/// Step in bytes between the sizes of neighboring classes.
 const STEP: usize = 8;
-/// The class of what is longer than the largest place, in an allocation of its own.
+/// The class of sides longer than the largest place, each in an allocation of its own.
 const LONG: u32 = 31;
-/// Places in one page. Few, because every shard has a page of each class that it uses.
+/// Places in one page; few, because every shard has a page of each class that it uses.
 const PLACES: usize = 64;
-/// An id has the class in its upper bits and the place in these.
+/// Lower bits of an id, which hold the place; the upper bits hold the class.
 const PLACE_BITS: u32 = 27;
 
 /// Places of one length.
@@ -17,7 +17,7 @@ struct Places {
     free: Vec<u32>,
 }
 
-/// All of a shard, by ids that it gives.
+/// All sides of a shard, by the ids that it assigns.
 #[derive(Debug)]
 pub(super) struct Sides {
     classes: [Places; LONG as usize],
@@ -47,7 +47,7 @@ impl Default for Sides {
 }
 
 impl Sides {
-    /// Keeps `parts`, one behind the other.
+    /// Stores `parts`, one after the other.
     pub(super) fn add(&mut self, parts: &[&[u8]]) -> u32 {
         let len = parts.iter().map(|part| part.len()).sum();
         let class = class_of(len);
@@ -84,7 +84,7 @@ impl Sides {
         u32::try_from(self.long.len() - 1).unwrap_or(u32::MAX >> (32 - PLACE_BITS))
     }
 
-    /// What was kept, with up to seven bytes of no meaning behind it.
+    /// The stored bytes, followed by up to seven meaningless bytes.
     pub(super) fn get(&self, id: u32) -> &[u8] {
         let (class, at) = split(id);
         if class == LONG {
@@ -94,7 +94,7 @@ impl Sides {
         &self.classes[class as usize].pages[at / PLACES][at % PLACES * bytes..][..bytes]
     }
 
-    /// Forgets what was kept.
+    /// Removes a side.
     pub(super) fn remove(&mut self, id: u32) {
         let (class, at) = split(id);
         let free = if class == LONG {
@@ -106,7 +106,7 @@ impl Sides {
         free.push(u32::try_from(at).unwrap_or(u32::MAX));
     }
 
-    /// Bytes of memory that it takes.
+    /// Memory in bytes of all places.
     pub(super) fn bytes(&self) -> usize {
         let of = |(class, places): (u32, &Places)| {
             places.pages.len() * PLACES * place_bytes(class) + places.free.capacity() * 4
@@ -164,7 +164,7 @@ mod tests {
         assert!(sides.bytes() <= before + 8192, "{before}, then {}", sides.bytes());
     }
 
-    /// A key of 32 bytes with what a chain keeps beside it, and one piece checksum.
+    /// A key of 32 bytes with the attributes of a chain, and one piece checksum.
     #[test]
     fn a_side_costs_its_bytes_and_few_more() {
         let mut sides = Sides::default();

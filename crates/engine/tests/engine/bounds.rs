@@ -26,7 +26,7 @@ fn a_full_disk_refuses_and_keeps_what_it_has() {
     assert_eq!(get(&rig.open(), 5000), Some(value(5, 60_000)));
 }
 
-/// With more chunks than the index may take memory for, the coldest give way, however much space is left.
+/// When the index exceeds its memory, the coldest chunks are evicted, however much space is left.
 #[test]
 fn an_index_evicts_down_to_its_memory() {
     let mut rig = Rig::new(64);
@@ -50,13 +50,13 @@ fn an_index_evicts_down_to_its_memory() {
     assert!(stats.used_bytes < stats.room_bytes / 2, "space is left: {stats:?}");
     assert!((2990..3000).all(|id| get(&e, u128::from(id)) == Some(value(id, 100))));
     drop(e);
-    // More than the index may take is read in all the same, and goes then.
+    // An index above its limit is loaded all the same, and shrinks then.
     rig.options.index_bytes_max = millpond_types::ByteSize(20 << 10);
     let e = rig.open();
     assert_eq!(e.stats().chunks, stats.chunks);
     block_on(e.maintain()).unwrap();
     assert!(e.stats().index_bytes <= 18 << 10, "{:?}", e.stats());
-    // What an owner keeps of removed chunks drives no others out.
+    // Marks that an owner keeps for removed chunks evict no others.
     let left = e.stats().chunks;
     for id in 5000..5100u64 {
         let mark = WriteRequest { group: GroupId::SYSTEM, ..request(buf(&e, &[]), Ack::Disk) };
@@ -67,8 +67,8 @@ fn an_index_evicts_down_to_its_memory() {
     assert_eq!(e.stats().chunks, left + 100);
 }
 
-/// A disk that gets no more room than it has is full with that: chunks are refused or give way, log and checkpoints go
-/// on, and nothing that was acknowledged is lost.
+/// A disk that gets no more room is full with the room it has: chunks are refused or evicted, log
+/// and checkpoints continue, and no acknowledged chunk is lost.
 #[test]
 fn a_disk_without_room_for_all_its_segments_is_full_before() {
     for evictable in [false, true] {
@@ -115,7 +115,7 @@ fn a_disk_without_room_for_all_its_segments_is_full_before() {
             block_on(e.checkpoint()).unwrap();
         }
         block_on(put(&e, 5000, &value(5, 60_000), Ack::Disk)).unwrap();
-        // Some is free again: it is asked for after a while.
+        // Some room is free again; the engine asks for it after a while.
         rig.disk.set_room(100 << 20);
         rig.clock.advance(Duration::from_secs(6));
         block_on(e.maintain()).unwrap();
@@ -145,10 +145,10 @@ fn what_a_disk_had_room_for_it_has_room_for_after_a_restart() {
     block_on(e.delete(&all, Ack::Disk)).unwrap();
     block_on(e.shutdown()).unwrap();
     drop(e);
-    // Segments that had room are not those that are asked first.
+    // Segments that had room are not asked for first.
     let e = rig.open();
     let after = fits(&e);
-    // But for a segment that a checkpoint has now, and one that is kept for the next.
+    // Except for one segment of a checkpoint, and one reserved for the next.
     assert!(after + 40 >= before, "{before}, then {after}");
 }
 
@@ -158,7 +158,7 @@ fn a_failed_flush_makes_the_engine_read_only() {
         let rig = Rig::new(12);
         let e = rig.open();
         block_on(put(&e, 1, &value(1, 100), Ack::Disk)).unwrap();
-        // For a write fault, let the data write pass and hit the log's.
+        // For a write fault, let the data write pass and fail the log's.
         rig.disk.inject(Fault {
             kind,
             after: u64::from(kind == FaultKind::Write),
@@ -187,7 +187,7 @@ fn a_failed_data_write_or_read_harms_nothing_else() {
     rig.disk.inject(Fault { kind: FaultKind::Read, after: 0, errno: 5, partial: 0 });
     assert_eq!(get(&e, 1), Some(value(1, 100)), "it is read once more");
     assert!(e.reclaim(1 << 30) > 0);
-    // What is not the fault of a place is not taken for damage.
+    // An error that is not of a place does not count as damage.
     rig.disk.inject(Fault { kind: FaultKind::Read, after: 0, errno: 12, partial: 0 });
     assert_eq!(block_on(e.read(ChunkId(1))).unwrap_err().kind(), ErrorKind::Io);
     assert_eq!(get(&e, 1), Some(value(1, 100)), "a later read works");
@@ -265,7 +265,7 @@ fn chunks_without_bytes_take_no_space() {
     block_on(e.flush()).unwrap();
     assert_eq!((e.stats().chunks, e.stats().used_bytes), (3000, 0));
     assert!(rig.pool.used() < pool / 10, "no memory either: {} of {pool}", rig.pool.used());
-    // Over one with bytes and back, grown, moved by compaction, promoted.
+    // Replacing a chunk with bytes and the reverse, growth, compaction, promotion.
     block_on(put(&e, 0, &value(9, 5000), Ack::Disk)).unwrap();
     block_on(put(&e, 0, b"", Ack::Disk)).unwrap();
     assert_eq!(e.stats().used_bytes, 0);

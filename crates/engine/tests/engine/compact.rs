@@ -1,4 +1,4 @@
-//! Compaction: what it makes free, and that it may stop anywhere.
+//! Compaction: the segments it frees, and that it may stop at any point.
 
 use std::task::Poll;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Threads on a real file: what is read under an id was written under that id, and never goes
-//! back past what its writer had acknowledged.
+//! Threads on a real file: bytes read under an id were written under that id, and never older than
+//! its last acknowledged write.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -90,7 +90,8 @@ async fn writer(s: &Shared, seed: u64, end: millpond_types::Tick) -> u64 {
     done
 }
 
-/// Makes `bytes` the content of a chunk as a replica does: staged as a patch over all of it, then promoted.
+/// Makes `bytes` the content of a chunk as a replica does: staged as a patch over all of it, then
+/// promoted.
 async fn patch(s: &Shared, id: u64, bytes: &[u8]) -> Result<bool, EngineError> {
     let (base, staged) = (ChunkId(id.into()), ChunkId(u128::from(id) | 1 << 100));
     let crc = Crc32c::of(bytes);
@@ -184,7 +185,7 @@ fn run(io: IoBackend) {
         assert!(shared.engine.metrics().patches.get() > 0);
     });
     assert_eq!(shared.engine.metrics().corruptions.get(), 0);
-    // What is patched is in the log alone; it comes back.
+    // Patched chunks are in the log alone; they come back.
     let begun = shared.begun.iter().map(|n| n.load(Ordering::SeqCst)).collect::<Vec<_>>();
     let sure = shared.sure.iter().map(|n| n.load(Ordering::SeqCst)).collect::<Vec<_>>();
     drop(shared);

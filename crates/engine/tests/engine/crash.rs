@@ -9,7 +9,7 @@ use crate::harness::{
     Ack, EngineError, Fake, Rig, WriteOutcome, block_on, get, put, run_all, value,
 };
 
-/// What may be found under an id: every value ever written, and since when which is sure.
+/// Possible values under an id: every value ever written, and the point where each became sure.
 #[derive(Default)]
 struct History {
     /// (value or absence, point of the disk's history when the attempt began).
@@ -185,7 +185,7 @@ fn a_cancelled_writer_does_not_wedge_the_others() {
             std::task::Poll::Ready(())
         }));
         drop((doomed, other));
-        // Whatever was left half done, the next writers finish, also of the same chunk.
+        // The next writers finish anything left half done, also of the same chunk.
         let all = (1..6u128).map(|id| {
             let (e, bytes) = (&e, &bytes);
             Box::pin(async move { put(e, id, bytes, Ack::Disk).await.unwrap() })

@@ -8,14 +8,14 @@ use crate::harness::{
     Ack, Cursor, EngineError, ErrorKind, Rig, WriteRequest, block_on, buf, put, request, value,
 };
 
-/// A disk with durable chunks in the checkpoint and in the log, and what they hold.
+/// A disk with durable chunks in the checkpoint and in the log, and their contents.
 fn image(clean: bool) -> (Rig, HashMap<u128, Vec<u8>>) {
     let rig = Rig::new(8);
     let e = rig.open();
     let mut all = HashMap::new();
     for id in 0..12u64 {
         let bytes = value(id, [10, 4096, 9000, 70_000][usize::try_from(id % 4).unwrap()]);
-        // Overwritten once, so that an old version lies about.
+        // Overwritten once, so that an old version remains on the disk.
         block_on(put(&e, id.into(), &value(id + 100, 5000), Ack::Disk)).unwrap();
         let req = WriteRequest { evictable: id % 2 == 0, ..request(buf(&e, &bytes), Ack::Disk) };
         block_on(e.write(ChunkId(id.into()), req)).unwrap();
@@ -27,7 +27,7 @@ fn image(clean: bool) -> (Rig, HashMap<u128, Vec<u8>>) {
     if clean {
         block_on(e.shutdown()).unwrap();
     } else {
-        // What the background does after a quiet moment: the last data are known durable.
+        // Acts like the background after a quiet moment: the last data are known durable.
         drop(rig.open());
     }
     (rig, all)
@@ -66,7 +66,7 @@ fn flip_everything(clean: bool) {
     assert!(refused > 0, "no flip hit what opening reads");
 }
 
-/// A disk of its own with the same bytes.
+/// A separate disk with the same bytes.
 fn clone_disk(rig: &Rig) -> Rig {
     rig.disk.forget_history();
     let copy = rig.disk.crash_images(1, 0).next().unwrap();

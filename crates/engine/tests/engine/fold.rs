@@ -23,7 +23,7 @@ fn a_fold_that_fails_goes_elsewhere() {
     rig.disk.inject(Fault::eio(FaultKind::Write, 1));
     block_on(e.checkpoint()).unwrap_err();
     assert_eq!((get(&e, 2), e.metrics().folds.get()), (Some(two.clone()), 0));
-    // The next checkpoint is not kept from counting; the bad slab stays away for a minute.
+    // The next checkpoint becomes valid; the bad slab stays unused for a minute.
     block_on(e.checkpoint()).unwrap();
     assert_eq!((e.metrics().checkpoints.get(), e.metrics().folds.get()), (1, 1));
     assert_eq!(e.stats().used_bytes, 3 * 12_288);
@@ -34,8 +34,8 @@ fn a_fold_that_fails_goes_elsewhere() {
     assert_eq!(get(&rig.open(), 2), Some(two));
 }
 
-/// The slab that a patched chunk has reserved is the only one of its segment, and the log has taken the
-/// segments that are kept for it since: nothing but that slab is left.
+/// The slab that a patched chunk has reserved is the only free one: the log has since taken the
+/// segments reserved for it.
 #[test]
 fn a_full_disk_is_opened_with_patches() {
     let mut rig = Rig::new(14);
@@ -73,7 +73,7 @@ fn a_patch_and_a_promotion_the_other_way_do_not_wait_for_each_other() {
         let left = Cell::new(3);
         let done = || left.set(left.get() - 1);
         let mut work: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
-        // It has the guard that the other two wait for, in this order.
+        // It holds the guard that the other two wait for, in this order.
         work.push(Box::pin(async {
             put(&e, to, &value(2, 9000), Ack::Disk).await.unwrap();
             done();
@@ -101,9 +101,9 @@ const STAGED: u128 = 3;
 const COMMITTED: u128 = 4;
 const LATER: u128 = 5;
 
-/// What is shown before it is durable while a checkpoint folds: a patched chunk gets another name, for which
-/// it had to wait, is perhaps patched once more, and goes. The checkpoint finds nothing of it to fold. Returns
-/// when that last patch was acknowledged.
+/// Shows changes before they are durable while a checkpoint folds. A patched chunk gets another
+/// name, for which it had to wait, is perhaps patched once more, and is removed. The checkpoint
+/// finds nothing of it to fold. Returns the time when that last patch was acknowledged.
 fn vanish_beside_a_checkpoint(rig: &Rig, e: &Fake, seed: u64) -> Option<usize> {
     let mut rng = Rng::new(seed);
     let mut pauses = || usize::try_from(rng.below(12)).unwrap();
@@ -112,7 +112,7 @@ fn vanish_beside_a_checkpoint(rig: &Rig, e: &Fake, seed: u64) -> Option<usize> {
     let working = Cell::new(3);
     let done = || working.set(working.get() - 1);
     let work: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = vec![
-        // It has the guard that the promotion waits for.
+        // It holds the guard that the promotion waits for.
         Box::pin(async {
             put(e, COMMITTED, &value(6, 5000), Ack::Disk).await.unwrap();
             done();
@@ -176,8 +176,8 @@ fn what_a_checkpoint_finds_gone_is_durably_so_before_it_counts() {
     assert!(later > 50, "{later} were patched while they went");
 }
 
-/// A pin that looked at a chunk, waited until that was on the disk, and logs what it finds then: that may
-/// have been replaced in memory.
+/// A pin that saw a chunk waits until it is on the disk, and logs the state it finds then: the
+/// chunk may have been replaced in memory.
 #[test]
 fn a_pin_is_of_a_chunk_that_is_on_the_disk() {
     for seed in 0..40 {
@@ -206,7 +206,7 @@ fn a_pin_is_of_a_chunk_that_is_on_the_disk() {
     }
 }
 
-/// The fold that a crash tore is made good by a restart, whose own fold another crash tears.
+/// A restart repairs a fold that a crash tore, and another crash tears the restart's own fold.
 #[test]
 fn a_torn_fold_that_makes_good_a_torn_one_loses_nothing() {
     let rig = Rig::new(14);

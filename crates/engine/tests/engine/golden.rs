@@ -1,8 +1,9 @@
-//! Disks that earlier formats left behind are read for ever.
+//! Disks of earlier formats stay readable for ever.
 //!
 //! A golden file holds the pages of a small disk: offset u64, length u32, bytes without trailing
-//! zeros. `MILLPOND_GOLDEN=write cargo test -p millpond-engine golden` writes the one of today's
-//! format; those of earlier formats were written by the code of their time and never change.
+//! zeros. `MILLPOND_GOLDEN=write cargo test -p millpond-engine golden` writes the one of the
+//! current format; those of earlier formats were written by the code of their time and never
+//! change.
 
 use std::path::PathBuf;
 
@@ -42,12 +43,12 @@ fn formatted() -> Rig {
     rig
 }
 
-/// Length of what is stored under an id.
+/// Length of the chunk stored under an id.
 fn len_of(id: u8) -> usize {
     [0, 10, 4096, 5000, 66_000, 100][usize::from(id) % 6]
 }
 
-/// Writes what is later checked as chunk `id`, perhaps under another id.
+/// Writes content that is later checked as chunk `id`, perhaps under another id.
 fn write(e: &Fake, under: u128, id: u8, n: u8) {
     let req = WriteRequest {
         attrs: &[id; 9],
@@ -76,7 +77,7 @@ fn fill(e: &Fake) {
 }
 
 fn promote(e: &Fake) {
-    // Over one that is there, over none, and one without bytes.
+    // Over an existing chunk, over none, and one without bytes.
     for (id, n) in [(3, 93), (4, 94), (8, 98), (6, 96)] {
         write(e, 1 << 100 | u128::from(id), id, n);
         let from = ChunkId(1 << 100 | u128::from(id));
@@ -85,7 +86,7 @@ fn promote(e: &Fake) {
     block_on(e.flush()).unwrap();
 }
 
-/// Patches from format 3 on: one that was promoted, over one that was; and one that was not.
+/// Patches, from format 3 on: a promoted one over a promoted chunk, and one that was not promoted.
 fn patch(e: &Fake) {
     let patch = |base: u8, to: u128, offset: u32| {
         let bytes: &[u8] = &[55; 20];
@@ -101,7 +102,7 @@ fn patch(e: &Fake) {
     patch(7, 10, 0);
 }
 
-/// From format 4 on a chunk whose bytes are lost, in the log, and one that was in the checkpoint.
+/// Lost chunks, from format 4 on: one in the log, and one that was in the checkpoint.
 fn lose(e: &Fake) {
     for id in [11, 1] {
         let (attrs, crc) = (&[id; 9], Crc32c(77));
@@ -111,7 +112,7 @@ fn lose(e: &Fake) {
     }
 }
 
-/// What [`fill`] and from format 2 on [`promote`] leave.
+/// Checks the chunks that [`fill`] and, from format 2 on, [`promote`] leave.
 fn check(e: &Fake, version: u32) {
     for id in 0..12u8 {
         let promoted = version > 1 && [3, 4, 6, 8].contains(&id);
@@ -141,7 +142,7 @@ fn check(e: &Fake, version: u32) {
             assert_eq!(get(e, id.into()), want, "chunk {id}");
         }
         if id == 10 {
-            continue; // It is below.
+            continue; // It is the base.
         }
         let Some(info) = e.lookup(ChunkId(id.into())) else { continue };
         assert_eq!((info.group.0, info.priority), (u32::from(id % 2), id % 4), "chunk {id}");
@@ -211,7 +212,8 @@ fn every_format_is_read_and_becomes_todays() {
         assert_eq!(inspected(&rig), version);
         check(&rig.open(), version);
         assert_eq!(inspected(&rig), FORMAT_VERSION);
-        // Once more, after what the first opening wrote, and after a checkpoint of today's.
+        // Once more, after the writes of the first opening, and after a checkpoint in the current
+        // format.
         let e = rig.open();
         check(&e, version);
         block_on(e.checkpoint()).unwrap();

@@ -1,4 +1,4 @@
-//! What the tests share: small disks, distinguishable values, joined futures.
+//! Shared parts of the tests: small disks, distinguishable values, joined futures.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -60,7 +60,7 @@ impl Rig {
     }
 }
 
-/// Bytes that tell which write they came from.
+/// Bytes that identify the write they came from.
 pub(crate) fn value(seed: u64, len: usize) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut out: Vec<u8> = std::iter::repeat_with(|| {
@@ -148,7 +148,7 @@ pub(crate) fn run_all<'a, T>(futures: Vec<Pin<Box<dyn Future<Output = T> + 'a>>>
     }))
 }
 
-/// Lets the others go on for so many turns.
+/// Lets the other futures run for `count` turns.
 pub(crate) async fn turns(count: usize) {
     for _ in 0..count {
         let mut again = true;
@@ -159,7 +159,7 @@ pub(crate) async fn turns(count: usize) {
     }
 }
 
-/// Flushes what nobody waits for, as the background does: a guard may be held by it.
+/// Flushes records without a waiter, as the background does: they may hold a guard.
 pub(crate) async fn flush_lazily(e: &Fake, working: &Cell<usize>) {
     let mut n = 0;
     while working.get() > 0 {

@@ -13,7 +13,7 @@ use crate::harness::{
 
 const LENS: [usize; 3] = [5_000, 65_536, 200_000];
 
-/// A disk of a replica: what cannot be read stays.
+/// A disk of a replica: unreadable chunks stay.
 fn rig() -> Rig {
     let mut rig = Rig::new(12);
     rig.options.own_removal = false;
@@ -56,7 +56,7 @@ fn what_is_lost_is_known_and_refused_and_stays_so() {
     }));
     let mut e = rig.open();
     for (id, len) in LENS.into_iter().enumerate() {
-        // Over nothing, and over bytes of other content and length.
+        // Over no chunk, and over bytes of other content and length.
         if id != 0 {
             block_on(put(&e, id as u128, &value(9, 700), Ack::Disk)).unwrap();
         }
@@ -103,7 +103,7 @@ fn nothing_is_made_from_what_is_lost_and_a_whole_write_mends_it() {
     let appended = block_on(e.append(ChunkId(1), 5_000, more));
     assert_eq!(appended.unwrap_err().kind(), ErrorKind::Corrupt);
     is_refused(&e, 1);
-    // Under another name it is as lost, and one that has bytes takes its place.
+    // It stays lost under another name, and a chunk with bytes can replace it.
     assert!(block_on(e.promote(ChunkId(1), ChunkId(5), b"label")).unwrap());
     is_refused(&e, 5);
     block_on(put(&e, 6, &bytes, Ack::Disk)).unwrap();

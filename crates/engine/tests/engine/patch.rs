@@ -1,4 +1,4 @@
-//! Patches: what they store, what a restart makes of them, and what a crash may.
+//! Patches: their contents, and their state after a restart and after a crash.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ use crate::harness::{
     put, request, run_all, turns, value,
 };
 
-/// Where versions on their way are kept, as a replica of a chain does.
+/// Id of a staged version, as a replica of a chain uses it.
 const fn staged(id: u128) -> u128 {
     id ^ 1 << 100
 }
@@ -23,7 +23,7 @@ fn promote(e: &Fake, id: u128) {
     assert!(block_on(e.promote(ChunkId(staged(id)), ChunkId(id), b"new")).unwrap());
 }
 
-/// What a patch makes of these bytes.
+/// Result of a patch over these bytes.
 fn over(old: &[u8], offset: usize, bytes: &[u8]) -> Vec<u8> {
     let mut new = old.to_vec();
     new.resize(old.len().max(offset + bytes.len()), 0);
@@ -55,7 +55,7 @@ fn a_patch_costs_one_log_write_and_leaves_its_base() {
     assert_eq!(e.group_usage(GroupId(1)).bytes, bytes.len() as u64);
     block_on(e.flush()).unwrap();
     assert_eq!(e.metrics().folds.get(), 0, "durable as it is");
-    // A disk that is looked at shows it, and a restart folds it.
+    // An inspection of the disk shows it, and a restart folds it.
     let found = block_on(millpond_engine::check(&rig.disk, &rig.pool)).unwrap();
     assert!(found.errors.is_empty(), "{found}");
     assert_eq!((found.chunks, found.live_bytes), (1, bytes.len() as u64));
@@ -101,7 +101,7 @@ fn what_cannot_be_a_patch_is_left_to_the_caller() {
         attrs: b"",
     };
     refused(block_on(e.write_patch(ChunkId(9), wrong)));
-    // Too many over one base: then the chunk is written whole, and patches go on.
+    // After too many patches over one base the chunk is written whole, and patching continues.
     let patched = |n: u8| block_on(patch(&e, (1, staged(1)), 5, &[n; 9])).unwrap().is_some();
     let count = (0..100)
         .take_while(|n| {
@@ -138,7 +138,7 @@ fn much_that_is_patched_is_folded_and_slabs_come_back() {
             promote(&e, id as u128);
         }
         assert!(e.stats().dirty_bytes <= 300 << 10);
-        // What the background does when it is woken.
+        // As the background does when it is woken.
         if done.is_none() || n % 8 == 0 {
             block_on(e.flush()).unwrap();
         }
@@ -159,14 +159,14 @@ fn what_lies_below_a_patch_may_get_another_name_or_go() {
         let e = rig.open();
         block_on(put(&e, 1, &value(1, 9000), Ack::Disk)).unwrap();
         let info = block_on(patch(&e, (1, 2), 4000, b"new")).unwrap().unwrap();
-        // Patches under a name that is none of a replica's.
+        // Patches under names that a replica does not use.
         block_on(patch(&e, (2, 3), 8990, &[5; 90])).unwrap().unwrap();
         if gone {
             assert_eq!(block_on(e.delete(&[ChunkId(1), ChunkId(2)], Ack::Disk)).unwrap(), 2);
         } else {
             assert!(block_on(e.promote(ChunkId(1), ChunkId(4), b"")).unwrap());
         }
-        // As many slabs as there were would be taken again, were they free.
+        // If the old slabs were free, these chunks would take them again.
         for id in 10..20u64 {
             block_on(put(&e, id.into(), &value(id, 9000), Ack::Disk)).unwrap();
         }
@@ -207,10 +207,10 @@ fn damage_below_a_patch_is_never_shown() {
 }
 
 type Bytes = Option<Rc<Vec<u8>>>;
-/// What one chunk's two names may hold: staged and committed version.
+/// Possible contents of one chunk's two names: staged and committed version.
 type State = (Bytes, Bytes);
 
-/// States of one chunk in order, with the point of the disk's history when each began, and those
+/// States of one chunk in order, with the point of the disk's history when each began, and states
 /// known durable: state and point.
 #[derive(Default)]
 struct Line {
@@ -247,13 +247,13 @@ impl Replicas<'_> {
         line.sure.push((line.states.len() - 1, self.disk.history_len()));
     }
 
-    /// One change of a chunk, as a replica makes it; `n` numbers changes.
+    /// Changes a chunk as a replica does; `n` numbers changes.
     async fn change(&self, id: u128, n: u64, rng: &mut Rng) {
         let (before, e) = (self.now(id), self.e);
         let (stage, commit) = (ChunkId(staged(id)), ChunkId(id));
-        // What is staged in memory may be lost beside a later deletion of the other name.
+        // A version staged in memory may be lost beside a later deletion of the other name.
         let in_memory = id == 4;
-        // Much that is shown before it is durable, for checkpoints to meet.
+        // Many changes shown before they are durable, for checkpoints to meet.
         let hasty = [0, 0, 0, 9, 9, 9, 12, 13, 14, 16, 17, 18];
         let pick = usize::try_from(rng.below(20)).unwrap();
         match if self.hasty { hasty[pick % hasty.len()] } else { pick } {
@@ -306,7 +306,7 @@ impl Replicas<'_> {
         }
     }
 
-    /// Stages what another chunk is with a part replaced, while that one is changed.
+    /// Stages another chunk with one part replaced, while that chunk is being changed.
     async fn patch_other(&self, id: u128, n: u64, rng: &mut Rng) {
         let (before, e, base) = (self.now(id), self.e, id % 4 + 1);
         let began = self.disk.history_len();
@@ -315,7 +315,7 @@ impl Replicas<'_> {
         let Some(info) = patch(e, (base, staged(id)), offset, &new).await.unwrap() else { return };
         let made = {
             let all = self.all.borrow();
-            // A state is written down before the change that makes it is even asked for.
+            // Every state is recorded before the change that makes it is requested.
             let states = all[&base].states.iter().rev().filter_map(|(state, _)| state.1.as_ref());
             let mut may = states.map(|old| over(old, offset, &new));
             may.find(|bytes| Crc32c::of(bytes) == info.crc).unwrap()
@@ -366,7 +366,8 @@ fn workload(rig: &Rig, seed: u64) -> HashMap<u128, Line> {
     work.push(Box::pin(async move {
         let (rounds, pause) = if hasty { (20, 1) } else { (seed % 4 * 2, 23) };
         for round in 0..rounds {
-            // In the midst of the others' work: there are patches, some on their way.
+            // In the middle of the others' work: there are patches, some of them in the log's
+            // queue.
             turns(pause + usize::try_from(seed % 7).unwrap() * pause / 5).await;
             if hasty || round % 2 == seed / 4 % 2 {
                 engine.checkpoint().await.unwrap();
@@ -382,7 +383,7 @@ fn workload(rig: &Rig, seed: u64) -> HashMap<u128, Line> {
     all.into_inner()
 }
 
-/// What an engine holds that no state of the chunk explains.
+/// Contents of an engine that no state of the chunk explains.
 fn contradicts(e: &Fake, all: &HashMap<u128, Line>, point: usize) -> Option<String> {
     for (id, line) in all {
         let read = |id: u128| block_on(e.read(ChunkId(id))).map(|d| d.map(|d| d.bytes.to_vec()));
@@ -410,7 +411,7 @@ fn options(seed: u64) -> EngineOptions {
     }
 }
 
-/// What crash images hold that nothing explains, and how many of them had patches to fold.
+/// Unexplained contents of crash images, and the number of images that had patches to fold.
 fn contradictions(seed: u64, limit: usize) -> (Vec<String>, u64) {
     let mut rig = Rig::new(if seed.is_multiple_of(2) { 14 } else { 24 });
     rig.options = options(seed);

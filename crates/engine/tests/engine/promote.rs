@@ -1,4 +1,4 @@
-//! Promotions, lazy deletions and flushes: what they do, and what a crash may make of them.
+//! Promotions, lazy deletions and flushes: their effects, and their state after a crash.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use crate::harness::{
     run_all, value,
 };
 
-/// Where versions on their way are kept, as a replica of a chain does.
+/// Id of a staged version, as a replica of a chain uses it.
 const fn staged(id: u128) -> u128 {
     id ^ 1 << 100
 }
@@ -154,7 +154,7 @@ fn lazy_deletes_are_seen_at_once_and_wait_for_a_flush() {
     let ids: Vec<_> = (0..12).map(ChunkId).collect();
     assert_eq!(block_on(e.delete_lazy(&ids)).unwrap(), 10);
     assert_eq!((rig.disk.history_len(), e.stats().chunks), (0, 0));
-    // Written anew: the deletion comes first.
+    // Written again: the deletion precedes it.
     block_on(put(&e, 2, &value(77, 4000), Ack::Disk)).unwrap();
     block_on(e.flush()).unwrap();
     assert_eq!(e.stats().used_bytes, 4096);
@@ -172,7 +172,7 @@ fn a_flush_waits_for_chunks_that_somebody_else_is_writing() {
         for id in 0..3u64 {
             block_on(put(&e, id.into(), &value(id, 4000), Ack::Memory)).unwrap();
         }
-        // One flush is on its way, and goes on or is given up at any point.
+        // One flush has begun, and continues or is cancelled at any point.
         let mut first = Box::pin(e.flush());
         let over = block_on(std::future::poll_fn(|cx| {
             let over = (0..turns).any(|_| first.as_mut().poll(cx).is_ready());
@@ -197,10 +197,10 @@ fn a_flush_waits_for_chunks_that_somebody_else_is_writing() {
     }
 }
 
-/// What one chunk's two names may hold: staged and committed version.
+/// Possible contents of one chunk's two names: staged and committed version.
 type State = (Option<u64>, Option<u64>);
 
-/// States of one chunk in order, with the point of the disk's history when each began, and those
+/// States of one chunk in order, with the point of the disk's history when each began, and states
 /// known durable: state and point.
 #[derive(Default)]
 struct Line {
@@ -220,7 +220,7 @@ impl Line {
     }
 }
 
-/// One change of a chunk, as a replica makes it; `n` numbers changes.
+/// Changes a chunk as a replica does; `n` numbers changes.
 async fn change(e: &Fake, disk: &FakeDisk, all: &Lines, id: u128, (n, what): (u64, u64)) {
     let before = all.borrow().get(&id).map(Line::now).unwrap_or_default();
     let (stage, commit) = (ChunkId(staged(id)), ChunkId(id));
@@ -312,7 +312,7 @@ fn workload(rig: &Rig, seed: u64, filler: u64) -> HashMap<u128, Line> {
     all.into_inner()
 }
 
-/// What crash images hold that no state of the chunk explains.
+/// Contents of crash images that no state of the chunk explains.
 fn contradictions(rig: &Rig, all: &HashMap<u128, Line>, limit: usize, seed: u64) -> Vec<String> {
     let mut found = Vec::new();
     for image in rig.disk.crash_images(limit, seed) {

@@ -1,4 +1,4 @@
-//! Eviction inside one group: whose chunks go, in which order, and which never do.
+//! Eviction inside one group: which chunks are evicted, in which order, and which never are.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -78,7 +78,7 @@ fn the_coldest_of_a_group_that_are_wanted_are_named_and_stay() {
     let e = rig.open();
     (0..300).for_each(|id| {
         let bytes = buf(&e, &value(id, LEN));
-        // Every third is of a chain that somebody else heads.
+        // Every third chunk belongs to a chain with another head.
         let attrs: &[u8] = if id % 3 == 0 { b"theirs" } else { b"mine" };
         let request =
             WriteRequest { group: MINE, attrs, evictable: true, ..request(bytes, Ack::Disk) };
@@ -166,8 +166,8 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    /// Whatever happened before, a group can be emptied of all that is not pinned, other groups lose
-    /// nothing, and every byte that is left is right.
+    /// After any history, all unpinned chunks of a group can be evicted, other groups lose nothing,
+    /// and all remaining bytes are right.
     #[test]
     fn nothing_escapes_and_nothing_else_goes(ops in prop::collection::vec(op(), 1..200)) {
         let rig = Rig::new(24);

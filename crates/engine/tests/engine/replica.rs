@@ -1,4 +1,4 @@
-//! What a replica of a chain asks for: removal decided elsewhere, damage reported and repaired.
+//! Needs of a chain's replica: removal decided elsewhere, damage reported and repaired.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ fn nothing_is_removed_unless_asked() {
     let over = e.over_watermark().unwrap();
     let stats = e.stats();
     assert_eq!(over, stats.used_bytes - stats.usable_bytes / 1000 * 900);
-    // The goal of those who remove: one round of what is coldest is enough.
+    // The target of an external remover: one round of the coldest chunks is enough.
     let victims = e.coldest(over, |_, _, _| true);
     assert_eq!(block_on(e.delete_lazy(&victims)).unwrap(), victims.len());
     block_on(e.flush()).unwrap();
@@ -100,7 +100,7 @@ fn the_coldest_come_once_and_only_those_that_may_go() {
         assert_eq!(got, accepted, "exactly what was accepted, in that order");
         got.into_iter().map(|id| id.0).collect::<Vec<_>>()
     };
-    // Somebody who removes nothing gets nobody twice before many others.
+    // A caller that removes nothing gets no chunk twice before many others.
     let mut seen = BTreeSet::new();
     while seen.len() < 800 {
         let got = ask(10 * 4096);
@@ -111,7 +111,7 @@ fn the_coldest_come_once_and_only_those_that_may_go() {
     }
     assert!(all.range(..40).all(|id| !seen.contains(id)), "not the read ones, not the kept ones");
     assert!((0..2000).all(|id| e.lookup(ChunkId(id)).is_some()), "nothing was removed");
-    // Somebody who removes them gets all, what was read once included.
+    // A caller that removes them gets all, including chunks that were read once.
     let mut gone = BTreeSet::new();
     while gone.len() < 1970 {
         let got: Vec<ChunkId> = ask(100 * 4096).into_iter().map(ChunkId).collect();
@@ -140,7 +140,7 @@ fn one_call_looks_at_a_bounded_number_of_chunks() {
         false
     });
     assert!(none.is_empty() && (1..5000).contains(&asked), "{asked}");
-    // The next call goes on behind them: everybody is asked in the end.
+    // The next call continues behind them: every chunk is asked about in the end.
     let mut seen = BTreeSet::new();
     for _ in 0..40 {
         let none = e.coldest(u64::MAX, |id, _, _| {

@@ -1,4 +1,4 @@
-//! Places of the disk that cannot be read or written: one chunk is damaged, the rest goes on.
+//! Places of the disk that cannot be read or written: one chunk is damaged, the rest keeps working.
 
 use std::io;
 use std::ops::Range;
@@ -25,7 +25,7 @@ impl Scratched {
         Self { disk: rig.disk.clone(), bad: Arc::default() }
     }
 
-    /// Makes the first block of these bytes, which are on the disk once, unreadable.
+    /// Makes the first block of these bytes unreadable; they occur once on the disk.
     fn scratch(&self, bytes: &[u8]) {
         let block = &bytes[..bytes.len().min(4096)];
         let holds = |at: &u64| {
@@ -86,7 +86,8 @@ fn kind<D: Disk>(e: &Engine<D>, id: u128) -> ErrorKind {
     block_on(e.read(ChunkId(id))).unwrap_err().kind()
 }
 
-/// A disk with chunk 1, chunk 2 made of it by a patch that only the log has, and chunk 3, written last.
+/// A disk with chunk 1, chunk 2 made of it by a patch that only the log has, and chunk 3, written
+/// last.
 fn patched() -> (Rig, Vec<u8>) {
     let rig = Rig::new(24);
     let e = rig.open();
@@ -108,7 +109,7 @@ fn a_disk_opens_with_an_unreadable_base_below_patches() {
     let e = disk.open(&rig).unwrap();
     assert_eq!([kind(&e, 1), kind(&e, 2)], [ErrorKind::Corrupt; 2]);
     assert_eq!(get(&e, 3), Some(value(3, 9000)));
-    // It can be replaced, as one that another replica repairs is.
+    // It can be replaced, like a chunk that another replica repairs.
     block_on(put(&e, 2, &value(7, 9000), Ack::Disk)).unwrap();
     block_on(e.checkpoint()).unwrap();
     drop(e);
@@ -128,7 +129,7 @@ fn one_read_that_fails_while_a_disk_opens_costs_no_chunk() {
                 e
             }
             Err(error) => {
-                // The superblock or the log.
+                // The fault hit the superblock or the log.
                 assert_eq!(error.kind(), ErrorKind::Io, "{after}: {error}");
                 rig.open()
             }
@@ -160,7 +161,7 @@ fn a_disk_that_takes_no_writes_does_not_open_and_keeps_what_it_has() {
         rig.disk.inject(Fault::eio(FaultKind::Write, after));
     }
     assert_eq!(rig.try_open().unwrap_err().kind(), ErrorKind::Io);
-    // The other faults, which the log's writes may meet.
+    // The other faults, which the log's writes may hit.
     while rig.try_open().is_err() {}
     assert_eq!(get(&rig.open(), 2), Some(two));
 }
@@ -204,14 +205,14 @@ fn a_bad_place_is_damage_and_a_dead_disk_is_not() {
     assert_eq!(block_on(e.scrub_pass()).unwrap(), 1);
     assert_eq!(std::mem::take(&mut *told.lock()), [1; 4]);
     assert_eq!(get(&e, 2), Some(value(2, 200_000)));
-    // All of it: nobody is to repair every chunk of a dead disk.
+    // The whole disk: no one can repair every chunk of a dead disk.
     assert!(e.reclaim(1 << 30) > 0);
     disk.bad.lock().push(0..disk.capacity());
     assert_eq!([kind(&e, 1), kind(&e, 2)], [ErrorKind::Io; 2]);
     assert_eq!(block_on(e.scrub_pass()).unwrap_err().kind(), ErrorKind::Io);
     assert!(told.lock().is_empty());
     disk.bad.lock().pop();
-    // Good bytes take the place of the damaged ones, elsewhere on the disk.
+    // Good bytes replace the damaged ones, elsewhere on the disk.
     block_on(put(&e, 1, &value(1, 200_000), Ack::Disk)).unwrap();
     assert!(e.reclaim(1 << 30) > 0);
     assert_eq!(block_on(e.scrub_pass()).unwrap(), 0);
@@ -250,7 +251,7 @@ fn compaction_goes_on_around_an_unreadable_chunk() {
     }
     let gone: Vec<ChunkId> = (0..2000).filter(|id| id % 4 != 0).map(ChunkId).collect();
     block_on(e.delete(&gone, Ack::Disk)).unwrap();
-    // It lies in the segment that was filled last and has the fewest chunks: that is emptied first.
+    // It is in the segment that was filled last and has the fewest chunks, which is emptied first.
     disk.scratch(&bytes_of(1900));
     let before = e.stats();
     for _ in 0..20 {
