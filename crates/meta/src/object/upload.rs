@@ -28,8 +28,8 @@ const FREED_MAX: usize = 25;
 const ENDED_MAX: usize = 15;
 /// Ended uploads that a round looks at.
 const LOOKED_AT_MAX: usize = 100;
-/// Limit of the distance of a place after the taken ones, besides twice their length: when a file
-/// goes, all of its length is searched for chunks.
+/// Limit of a place's offset, in addition to twice the taken length: when a file goes, all of its
+/// length is searched for chunks.
 const HOLES_MAX: u64 = 16 << 30;
 /// Bytes of a page of uploads or parts, about: it fits the ring of a client on the same host.
 const PAGE_BYTES: usize = 1 << 20;

@@ -1,4 +1,4 @@
-//! Answers of requests: kept for some hours, and forgotten then.
+//! Answers of requests: kept for some hours, then forgotten.
 
 use millpond_env::Clock as _;
 use millpond_types::meta::object::ObjectOp;
@@ -11,7 +11,8 @@ fn create_in_hour(c: &Client, text: &str, hour: u32) -> MetaRequest {
     MetaRequest { hour, ..c.request(MetaOp::Create(create(Ino::ROOT, text, FileKind::Regular))) }
 }
 
-/// Those of hours that are over, and no others; and none by a clock that nobody else goes by.
+/// Answers from hours that are over are forgotten, and no others; none are forgotten by a clock far
+/// ahead of the others.
 pub(crate) async fn answers_are_forgotten_after_hours(f: Fixture) {
     let c = f.client().await;
     let now = u32::try_from(f.clock.unix_ms() / 3_600_000).unwrap();
@@ -32,7 +33,7 @@ pub(crate) async fn answers_are_forgotten_after_hours(f: Fixture) {
     f.assert_sound().await;
 }
 
-/// A removal whose answer was lost does nothing to a bucket that has its name since.
+/// A repeated removal with a lost answer leaves a new bucket of the same name alone.
 pub(crate) async fn a_removal_is_not_begun_again(f: Fixture) {
     let c = f.client().await;
     c.make_bucket(BUCKET).await.unwrap();

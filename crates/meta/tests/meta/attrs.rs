@@ -46,8 +46,8 @@ async fn hollow(c: &Client, ino: Ino, (from, ended): (u64, bool)) -> Attr {
     }
 }
 
-/// What was written without a gap is known not to be a hole: also told in pieces, as long as each begins where the one before
-/// ended, and nobody took bytes out meanwhile.
+/// Bytes written without a gap are solid: also when reported in pieces, as long as each begins
+/// where the one before ended, and no client removed bytes in the meantime.
 pub(crate) async fn what_was_written_without_a_gap_is_solid(f: Fixture) {
     let c = f.client().await;
     let file = c.make(ROOT, "f", FileKind::Regular).await;
@@ -61,7 +61,8 @@ pub(crate) async fn what_was_written_without_a_gap_is_solid(f: Fixture) {
     let longer = c.setattr(file.ino, size(50)).await.unwrap();
     assert_eq!((longer.solid, longer.cuts), (30, 0), "what it is made longer by is a hole");
 
-    // A client that cuts chunks says so before and after: ranges written before others heard of it do not count.
+    // A client that cuts chunks reports it before and after: ranges written by clients that do not
+    // know of the cut do not count.
     let begun = hollow(&c, file.ino, (15, false)).await;
     assert_eq!((begun.size, begun.solid, begun.cuts), (50, 15, 1));
     assert!(begun.version > longer.version, "clients that have it open hear of that");
@@ -73,7 +74,7 @@ pub(crate) async fn what_was_written_without_a_gap_is_solid(f: Fixture) {
     let cut = c.setattr(file.ino, size(12)).await.unwrap();
     assert_eq!((cut.solid, cut.cuts), (12, 4));
     assert_eq!(fill(&c, &file, (12, 99), 2).await.solid, 12, "it may have been cut off");
-    // A client may die before it says the end: the next cut ends that too.
+    // A client may die before it reports the end: the next cut ends that one too.
     assert_eq!(hollow(&c, file.ino, (9, false)).await.cuts, 5);
     assert_eq!(hollow(&c, file.ino, (9, false)).await.cuts, 7);
     assert_eq!(hollow(&c, file.ino, (9, true)).await.cuts, 8);
@@ -178,12 +179,12 @@ pub(crate) async fn set_id_bits_go_with_the_owner(f: Fixture) {
     let user = c.as_user(7, 7, &[8]);
     let give = SetAttr { gid: Some(8), ..SetAttr::default() };
     assert_eq!(user.setattr(ino, mode(0o6755)).await.unwrap().mode, 0o6755);
-    // chown(2): a program does not keep its rights for another owner or group.
+    // chown(2): a program loses its set-id bits with another owner or group.
     assert_eq!(user.setattr(ino, give).await.unwrap().mode, 0o755);
     // Without the group's execute bit the set-group-id bit means locking, and stays.
     user.setattr(ino, mode(0o6744)).await.unwrap();
     assert_eq!(user.setattr(ino, give).await.unwrap().mode, 0o2744);
-    // Nor for other bytes.
+    // Nor with other bytes.
     user.setattr(ino, mode(0o6755)).await.unwrap();
     assert_eq!(user.setattr(ino, size(0)).await.unwrap().mode, 0o755);
     let stranger = c.as_user(9, 9, &[]);

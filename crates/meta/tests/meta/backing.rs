@@ -1,4 +1,4 @@
-//! Buckets that slower object stores are behind: states of keys, and the queue.
+//! Buckets with a slower object store as backend: states of keys, and the queue.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ impl Client {
         }
     }
 
-    /// Fills a key; whether that was done.
+    /// Fills a key. Returns whether it was filled.
     pub(crate) async fn fill(&self, key: &str, content: &[u8], seen: Option<u64>) -> bool {
         let origin = Some(Origin { etag: "filled".into(), seen });
         let put = PutObject { origin, ..Self::put_op(key.as_bytes(), content) };
@@ -214,7 +214,7 @@ pub(crate) async fn what_is_put_waits_until_it_is_done(f: Fixture) {
     f.clock.advance(HOUR * 2);
     f.volume.collect().await.unwrap();
     assert!(c.state("a/b").await.is_some(), "of a file that is there it is kept");
-    // Other bytes are kept with it: that is to be brought there too.
+    // A new attachment must be persisted too.
     let set = SetAttachment {
         bucket: name(BUCKET),
         key: bytes("a/b"),
@@ -280,14 +280,14 @@ pub(crate) async fn removals_are_tombstones(f: Fixture) {
     f.volume.collect().await.unwrap();
     assert_eq!(c.state("nothing/known").await, None);
     assert!(c.queued(LANE_SWEEP).await.is_empty());
-    // One that comes back is dirty, and is not forgotten.
+    // A key that is put again is dirty, and is not forgotten.
     c.persisted("k", b"x").await;
     assert!(c.remove("k").await);
     c.claim(5).await.unwrap();
     c.done("k", 5, None).await;
     c.put("k", b"again").await;
     assert!(c.queued(LANE_SWEEP).await.is_empty() && c.state("k").await.unwrap().is_dirty());
-    // Others may have put it again where they write too.
+    // In a shared bucket others may have put it again.
     let shared = Backing { is_shared: true, ..backing() };
     c.back(Some(shared)).await.unwrap();
     assert!(c.remove("k").await);
@@ -305,7 +305,7 @@ pub(crate) async fn attempts_of_unknown_outcome_stay(f: Fixture) {
     f.clock.advance(Duration::from_millis(u64::from(LEASE_MS) - 1));
     assert_eq!(c.claim(2).await, None);
     f.clock.advance(Duration::from_millis(1));
-    // It died, or is slow.
+    // The first gateway died, or is slow.
     let other = c.at(&f.other);
     let again = other.claim(2).await.unwrap();
     assert!(!again.is_fresh && again.state.under == first.state.under);
@@ -430,14 +430,14 @@ pub(crate) async fn clean_files_go_and_come_back(f: Fixture) {
     assert!(c.evict("a/k", filled.seq).await);
     assert!(!c.fill("a/k", b"old", Some(gone.seq)).await, "much too late");
     assert!(c.queued(LANE_SMALL).await.is_empty());
-    // A mount has written meanwhile.
+    // A mount has written in the meantime.
     let gone = c.state("a/k").await.unwrap();
     assert!(c.fill("a/k", b"1", Some(gone.seq)).await);
     let (object, state) = (c.object("a/k").await.unwrap(), c.state("a/k").await.unwrap());
     f.clock.advance(Duration::from_secs(1));
     c.write(object.attr, 0, b"mount").await.unwrap();
     assert!(!c.evict("a/k", state.seq).await);
-    // What was removed does not come back.
+    // A removed object does not come back.
     assert!(c.remove("a/k").await);
     let tombstone = c.state("a/k").await.unwrap();
     for seen in [None, Some(state.seq), Some(tombstone.seq)] {
@@ -445,12 +445,12 @@ pub(crate) async fn clean_files_go_and_come_back(f: Fixture) {
     }
     assert!(c.fill("fresh", b"1", None).await && !c.fill("fresh", b"1", None).await);
     assert!(!c.fill("tmp/x", b"1", None).await, "it is never looked for");
-    // Who has it open and writes to it after that hears that its bytes would be in no object.
+    // A process that has it open learns at its next write that the bytes would be in no object.
     assert!(c.fill("open", b"1", None).await);
     let (object, state) = (c.object("open").await.unwrap(), c.state("open").await.unwrap());
     assert!(c.evict("open", state.seq).await);
     assert_eq!(c.write(object.attr, 0, b"late").await, Err(MetaError::Stale));
-    // Evicted ones are forgotten too, and kept by no trash.
+    // Evicted keys are forgotten too, and their files do not go to the trash.
     let fresh = c.state("fresh").await.unwrap();
     assert!(c.evict("fresh", fresh.seq).await);
     f.clock.advance(HOUR);
@@ -459,7 +459,7 @@ pub(crate) async fn clean_files_go_and_come_back(f: Fixture) {
     assert!(c.fill("fresh", b"1", None).await);
 }
 
-/// An object of the backend that was here and was evicted; its state.
+/// Fills and evicts a key; returns its state.
 async fn evicted(c: &Client, key: &str) -> KeyState {
     assert!(c.fill(key, b"1", None).await);
     let clean = c.state(key).await.unwrap();
@@ -470,14 +470,14 @@ async fn evicted(c: &Client, key: &str) -> KeyState {
     c.state(key).await.unwrap()
 }
 
-/// Where others write at the backend too.
+/// In a shared bucket, others write at the backend too.
 pub(crate) async fn what_others_removed_may_be_made_anew(f: Fixture) {
     let c = f.client().await;
     c.backed().await;
     let mut shared = Backing { is_shared: true, ..backing() };
     c.back(Some(shared.clone())).await.unwrap();
     let gone = evicted(&c, "o/k").await;
-    // A gateway has seen that the backend does not have it any more.
+    // A gateway has seen that the backend no longer has it.
     assert!(c.evict("o/k", gone.seq).await);
     let nothing = c.state("o/k").await.unwrap();
     assert!(nothing.is_clean() && nothing.is_tombstone() && nothing.has.is_none());
@@ -486,7 +486,7 @@ pub(crate) async fn what_others_removed_may_be_made_anew(f: Fixture) {
     let anew = c.put_if("o/k", b"2", Expect::Absent).await.unwrap();
     assert!(matches!(anew, Put::Done(..)));
     assert!(c.state("o/k").await.unwrap().is_dirty());
-    // What became transient is never looked for there.
+    // A key that became transient is never looked up at the backend.
     evicted(&c, "t/k").await;
     let rule = Rule { prefix: b"t/".to_vec(), mode: Mode::Transient, ..Rule::default() };
     shared.rules.push(rule);
@@ -504,7 +504,7 @@ pub(crate) async fn what_mounts_do_is_followed(f: Fixture) {
     let state = c.adopt("m").await.unwrap();
     assert!(state.is_dirty() && matches!(state.wanted, Wanted::File { ino: it, .. } if it == ino));
     assert_eq!(c.adopt("m").await, Some(state.clone()), "it is as it says");
-    // It is written before it is taken.
+    // A mount writes it before it is claimed.
     f.clock.advance(Duration::from_secs(1));
     let attr = c.getattr(ino).await.unwrap();
     let attr = c.write(attr, 0, b"mount").await.unwrap();
@@ -513,7 +513,7 @@ pub(crate) async fn what_mounts_do_is_followed(f: Fixture) {
     assert_eq!((claimed.state.wanted, claimed.object.unwrap().attr.size), (wanted, 5));
     assert_eq!(claimed.state.under.unwrap().seq, claimed.state.seq);
     c.done("m", 1, Some("e")).await;
-    // Its bucket stays one.
+    // Its bucket stays a bucket.
     let below = c.dir(Ino::ROOT, "below").await;
     c.dir(below, "x").await;
     let at = [(Ino::ROOT, BUCKET), (below, "x")];
@@ -523,7 +523,7 @@ pub(crate) async fn what_mounts_do_is_followed(f: Fixture) {
     }
     c.rename(rename((Ino::ROOT, BUCKET), (Ino::ROOT, "other"))).await.unwrap();
     c.rename(rename((Ino::ROOT, "other"), (Ino::ROOT, BUCKET))).await.unwrap();
-    // And moved when it is clean.
+    // A clean key is moved.
     c.rename(rename((bucket, "m"), (bucket, "n"))).await.unwrap();
     assert!(c.adopt("m").await.unwrap().is_tombstone());
     assert!(c.adopt("n").await.unwrap().is_dirty());
@@ -531,13 +531,13 @@ pub(crate) async fn what_mounts_do_is_followed(f: Fixture) {
     assert_eq!(claims.len(), 2);
     c.done("m", 10, None).await;
     c.done("n", 11, Some("e2")).await;
-    // What is gone when it is to be taken is a removal.
+    // A key without a file at the claim becomes a removal.
     c.put("gone", b"x").await;
     c.unlink(bucket, "gone").await.unwrap();
     let claimed = c.claim(20).await.unwrap();
     assert!(claimed.object.is_none() && claimed.state.is_tombstone());
     c.done("gone", 20, None).await;
-    // A mount puts it again where a tombstone is.
+    // A mount makes a file where a tombstone is.
     c.file(bucket, "gone").await;
     assert!(c.adopt("gone").await.unwrap().is_dirty());
     assert!(c.adopt("n").await.unwrap().is_clean());
@@ -549,7 +549,7 @@ pub(crate) async fn what_was_transient_stays_with_another_rule(f: Fixture) {
     c.put("tmp/stays", b"x").await;
     c.put("tmp/goes", b"x").await;
     c.back(Some(Backing { rules: Vec::new(), ..backing() })).await.unwrap();
-    // Once somebody has looked.
+    // The state follows once a client adopts the key.
     assert!(c.adopt("tmp/stays").await.is_some_and(|state| state.is_dirty()));
     f.clock.advance(Duration::from_secs(61));
     f.volume.collect().await.unwrap();
@@ -581,7 +581,7 @@ pub(crate) async fn transient_objects_go_with_their_time(f: Fixture) {
     assert!(c.remove("tmp/a").await);
     assert_eq!(c.state("tmp/a").await, None, "the backend is not asked");
     assert!(c.queued(LANE_SWEEP).await.is_empty());
-    // From before the rule the backend has something: it does not come back.
+    // The backend has an object from before the rule: it does not come back.
     let rules = |mode| {
         let all = Rule { mode, ..Rule::default() };
         Some(Backing { rules: vec![all], ..backing() })
@@ -601,7 +601,7 @@ pub(crate) async fn transient_objects_go_with_their_time(f: Fixture) {
     assert!(claimed.object.is_none() && claimed.key == b"old");
     assert!(c.done("old", 5, None).await.is_clean());
     assert!(c.object("old").await.is_some());
-    // And with other rules it is a file that the backend lacks.
+    // With other rules it is a file that the backend lacks.
     c.back(rules(Mode::WriteBack)).await.unwrap();
     assert!(c.adopt("old").await.unwrap().is_dirty());
 }
@@ -639,12 +639,12 @@ pub(crate) async fn buckets_are_backed_and_not(f: Fixture) {
     }
     c.put("k", b"z").await;
     assert_eq!(c.state("k").await, None);
-    // What a meta left that died is gone before the bucket is backed again.
+    // Records left by a meta that died are removed before the bucket gets a backend again.
     let (at, old) = (&keys::state(bucket, b"k"), &cleaned.seal());
     f.store.transact(|txn| async move { txn.put(at, old.as_slice()) }).await.unwrap();
     c.back(Some(other)).await.unwrap();
     assert_eq!(c.state("k").await, None);
-    // A bucket goes when nothing waits.
+    // A bucket can be removed when nothing waits.
     assert_eq!(c.rmdir(Ino::ROOT, BUCKET).await, Err(MetaError::Busy));
     c.dir(Ino::ROOT, "plain").await;
     let over = rename((Ino::ROOT, "plain"), (Ino::ROOT, BUCKET));
@@ -664,7 +664,7 @@ pub(crate) async fn buckets_are_backed_and_not(f: Fixture) {
     }
 }
 
-/// Entries without states, and states without entries, are found and put right.
+/// Entries without states, and states without entries, are found and repaired.
 pub(crate) async fn damage_is_found_and_put_right(f: Fixture) {
     let c = f.client().await;
     let bucket = c.backed().await;
@@ -696,7 +696,8 @@ pub(crate) async fn damage_is_found_and_put_right(f: Fixture) {
         assert_eq!(c.queued(LANE_SMALL).await, ["k"]);
     }
     assert!(c.claim(1).await.unwrap().is_fresh);
-    // Of a bucket that is gone everything goes: what backed it first, then what only that had a use for.
+    // All records of a missing bucket are removed: its backend first, then the records that belong
+    // to it.
     let gone = Ino(bucket.0 + 1_000);
     let state = KeyState { place: None, ..c.state("k").await.unwrap() };
     let at = Place { lane: LANE_SWEEP, due_ms: 1, n: 1 };
@@ -723,7 +724,7 @@ pub(crate) async fn damage_is_found_and_put_right(f: Fixture) {
 
 type Far = Arc<Mutex<BTreeMap<Vec<u8>, Vec<u8>>>>;
 
-/// Claims and brings what is there, until nobody writes and nothing waits.
+/// Claims and persists keys, until there is no writer and nothing waits.
 async fn persist(c: Client, far: Far, (writers, n): (Arc<AtomicUsize>, u64)) {
     let mut put_id = n << 32;
     loop {
@@ -756,7 +757,7 @@ async fn persist(c: Client, far: Far, (writers, n): (Arc<AtomicUsize>, u64)) {
     }
 }
 
-/// Writes its own keys; what they are in the end.
+/// Writes its own keys; returns their final contents.
 async fn write_some(c: Client, n: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let (mut rng, mut model) = (Rng::new(n), BTreeMap::new());
     for round in 0..25 {

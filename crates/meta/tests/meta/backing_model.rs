@@ -1,5 +1,6 @@
-//! Random clients and persisters of a backed bucket, over a backend that applies requests late, or never, and loses
-//! its answers. The rules of RFC 0020 hold at every step, and in the end the backend has what was acknowledged last.
+//! Random clients and persisters of a backed bucket, over a backend that applies requests late, or
+//! never, and loses its answers. The rules of RFC 0020 hold at every step, and in the end the
+//! backend has the last acknowledged objects.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,13 +12,13 @@ use crate::backing::LEASE_MS;
 use crate::flaky::Flaky;
 use crate::support::{Client, Fixture};
 
-/// A request is done by then, or never: less than a lease.
+/// A request is done within this time, or never: less than a lease.
 const REQUEST_MS: u64 = 30_000;
 /// Fills that take longer than this are given up: states are kept longer.
 const FILL_MS: u64 = 3_000_000;
 const KEYS: [&str; 4] = ["a", "a/b", "c", "d/e/f"];
 
-/// What the backend has of a key.
+/// An object at the backend.
 #[derive(Clone, Debug, PartialEq)]
 struct Remote {
     content: Vec<u8>,
@@ -29,10 +30,10 @@ struct Remote {
 struct Request {
     key: String,
     put_id: u64,
-    /// None removes.
+    /// `None` removes.
     content: Option<Vec<u8>>,
     until_ms: u64,
-    /// Who sent it waits for an answer.
+    /// Its sender waits for an answer.
     is_awaited: bool,
     worker: usize,
 }
@@ -51,13 +52,13 @@ struct World {
     clients: Vec<Client>,
     rng: Rng,
     now_ms: u64,
-    /// What was acknowledged last.
+    /// The last acknowledged objects.
     model: BTreeMap<&'static str, Vec<u8>>,
     backend: BTreeMap<String, Remote>,
     requests: Vec<Request>,
     fills: Vec<Fill>,
     count: u64,
-    /// What happened so often: a test that reaches nothing shows nothing.
+    /// Counts of events: a test that reaches none of them shows nothing.
     noted: BTreeMap<&'static str, u64>,
 }
 
@@ -101,7 +102,7 @@ impl World {
         let (key, (_, c), (worker, other)) = (self.any_key(), self.any_client(), self.any_client());
         self.count += 1;
         let content = format!("{}", self.count).into_bytes();
-        // At the same moment the key may be taken.
+        // The key may be claimed at the same moment.
         if self.rng.chance(1, 3) {
             let id = self.count * 100;
             let (_, claims) =
@@ -165,7 +166,7 @@ impl World {
         self.note("sent");
     }
 
-    /// Nobody knows what became of an attempt: the backend is asked.
+    /// Resolves an attempt with an unknown outcome: asks the backend.
     async fn resolve(&mut self, worker: usize, key: &str, claimed: &Claimed) {
         let (state, under) = (&claimed.state, claimed.state.under.unwrap());
         let there = self.backend.get(key);
@@ -275,7 +276,7 @@ impl World {
         }
     }
 
-    /// What is promised of each key at every moment.
+    /// Checks the guarantees for each key.
     async fn judge(&mut self) {
         let (_, c) = self.any_client();
         for key in KEYS {
@@ -324,7 +325,7 @@ impl World {
         }
     }
 
-    /// Nothing is written any more, and the backend answers: then it has everything.
+    /// Without further writes and with a backend that answers, everything is persisted.
     async fn drain(&mut self) {
         for _ in 0..50 {
             self.advance(61_000);
@@ -366,9 +367,9 @@ async fn run(
     }
     Box::pin(world.drain()).await;
     world.judge().await;
-    // An hour later nothing but files and their states is left.
+    // An hour later only files and their states are left.
     world.advance(3_700_000);
-    // Over a store that loses answers it goes on where it ended.
+    // Over a store that loses answers, collection continues where it stopped.
     while world.f.volume.collect().await.is_err() {}
     let c = Client::open(&world.f.volume).await;
     assert!(c.queue(LANE_SWEEP, None, 9).await.entries.is_empty());
@@ -402,7 +403,7 @@ fn the_backend_ends_with_what_was_acknowledged_last() {
     }
 }
 
-/// Answers of the store that are lost change nothing of that.
+/// Lost answers of the store change none of this.
 #[test]
 fn the_same_over_a_store_that_loses_answers() {
     for seed in 100..120 {

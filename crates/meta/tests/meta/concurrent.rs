@@ -16,10 +16,10 @@ use crate::support::{Client, Fixture, create, rename};
 
 const CLIENTS: u64 = 8;
 const STEPS: u64 = 150;
-/// How long two of the directories keep what is removed.
+/// How long two of the directories keep removed entries.
 const KEEP_S: u32 = 3600;
 
-/// Records by way of two metas, which answer by turns.
+/// Records read through two metas in turn.
 struct ByTurns {
     c: [Client; 2],
     turn: AtomicUsize,
@@ -112,12 +112,12 @@ async fn everything_holds_afterwards() {
     for text in ["x", "y", "z"] {
         dirs.push(first.dir(Ino::ROOT, text).await);
     }
-    // Two of them with quotas, one of which is often full.
+    // Two of them have quotas, one of which is often full.
     for (dir, inodes) in [(dirs[1], 0), (dirs[2], 6)] {
         let limits = QuotaLimits { bytes: 0, inodes };
         first.run(MetaOp::SetQuota { dir, limits }).await.unwrap();
     }
-    // Two keep what is removed, one of them together with its quota.
+    // Two keep removed entries, one of them with a quota as well.
     for dir in [dirs[2], dirs[3]] {
         first.run(MetaOp::Trash(TrashChange::Keep { dir, keep_s: KEEP_S })).await.unwrap();
     }
@@ -141,7 +141,7 @@ async fn everything_holds_afterwards() {
         });
     }
     let mut done: u64 = 0;
-    // A check in the middle of it all finds nothing that is not there.
+    // A check during all this reports no false findings.
     while !tasks.is_empty() {
         let report = f.volume.check_in_batches(7).await.unwrap();
         assert!(report.findings.is_empty(), "{:#?}", report.findings);
@@ -151,18 +151,19 @@ async fn everything_holds_afterwards() {
         }
         tokio::task::yield_now().await;
     }
-    // One operation in six is done when they meet as they should. How they are shared out among the clients is chance.
+    // One operation in six succeeds when they interleave well; how they are shared out among the
+    // clients is chance.
     assert!(done > CLIENTS * STEPS / 20, "only {done} operations were done");
     f.assert_sound().await;
     for inodes_at_once in [1, 2, 1000] {
         let report = f.volume.check_in_batches(inodes_at_once).await.unwrap();
         assert_eq!(report, f.volume.check().await.unwrap(), "{inodes_at_once} at once");
     }
-    // So it looks from outside, too.
+    // A check through metas finds the same.
     let by_turns = ByTurns { c: [first.clone(), first.at(&f.other)], turn: AtomicUsize::new(0) };
     assert_eq!(check(&by_turns, 7).await.unwrap(), f.volume.check().await.unwrap());
     f.clock.advance(Duration::from_secs(u64::from(KEEP_S)));
-    // Without sessions all orphans go, and nothing but the tree is left.
+    // Without sessions all orphans go, and only the tree is left.
     f.clock.advance(crate::support::LEASE * 2);
     while f.volume.collect().await.unwrap() != millpond_meta::Collected::default() {}
     f.assert_sound().await;

@@ -114,7 +114,7 @@ fn cases() -> Vec<(&'static str, Case)> {
     ]
 }
 
-/// Those of bytes in the store.
+/// The cases for bytes in the store.
 fn of_contents() -> Vec<(&'static str, Case)> {
     cases![
         contents::bytes_are_written_and_read,
@@ -178,7 +178,7 @@ fn of_backing() -> Vec<(&'static str, Case)> {
     ]
 }
 
-/// Runs all cases, each on a fresh store, and says which ones fail.
+/// Runs all cases, each on a fresh store, and reports the failed ones.
 async fn run_all(fixture: impl AsyncFn(&'static str) -> Fixture) {
     let mut failed = Vec::new();
     let cases = [cases(), of_contents(), of_objects(), of_backing()].concat();

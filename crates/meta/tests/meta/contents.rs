@@ -1,4 +1,4 @@
-//! Bytes of small files in the store, and their way to chunks.
+//! Bytes of small files in the store, and their move to chunks.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ pub(crate) async fn bytes_are_written_and_read(f: Fixture) {
     let full = vec![7; INLINE_MAX];
     c.write(file, 0, &full).await.unwrap();
     assert_eq!(read(&c, file.ino).await, full);
-    // Of what it was before it was cut to nothing, nothing is written.
+    // A write to the file from before it was truncated to zero has no effect.
     let cut = resize(&c, file.ino, 0).await;
     assert_eq!(c.write(file, 0, b"old").await.unwrap(), cut);
     assert!(read(&c, file.ino).await.is_empty());
@@ -85,14 +85,14 @@ pub(crate) async fn lengths_cut_and_grow(f: Fixture) {
 
 pub(crate) async fn a_file_goes_to_chunks_once(f: Fixture) {
     let c = f.client().await;
-    // An empty one by what is written to chunks of its data id.
+    // An empty file moves to chunks by a write to chunks of its data id.
     let file = c.make(ROOT, "f", FileKind::Regular).await;
     assert_eq!(extend(&c, file, file.data + 1, 9).await, file);
     let told = extend(&c, file, file.data, 300_000).await;
     assert_eq!((told.chunks, told.size), (Some(file.data), 300_000));
     assert_eq!(c.write(file, 0, b"x").await.unwrap(), told, "who believes something else hears it");
     assert!(c.content(file.ino).await.unwrap().bytes.is_empty());
-    // One with bytes, or a length, by chunks of a name of their own.
+    // A file with bytes, or a length, moves to chunks with a name of their own.
     for size in [0, 100] {
         let file = c.make(ROOT, &format!("g{size}"), FileKind::Regular).await;
         c.write(file, 0, b"bytes").await.unwrap();
@@ -107,7 +107,7 @@ pub(crate) async fn a_file_goes_to_chunks_once(f: Fixture) {
             c.spill(c.getattr(file.ino).await.unwrap(), 1).await.unwrap().chunks,
             told.chunks
         );
-        // Cut to nothing it begins anew, and those chunks are garbage.
+        // Truncated to zero it begins again, and those chunks are garbage.
         let cut = resize(&c, file.ino, 0).await;
         assert!(cut.is_stored() && cut.data != file.data);
         let garbage = f.volume.garbage(0, 99).await.unwrap();
@@ -123,12 +123,12 @@ pub(crate) async fn only_what_was_read_goes_to_chunks(f: Fixture) {
     let told = b.write(file, 2, b"bb").await.unwrap();
     assert_eq!(a.spill(read_by_a, 9).await.unwrap(), told, "b wrote meanwhile");
     assert_eq!(read(&a, file.ino).await, b"aabb");
-    // Two at once: one of them.
+    // Of two concurrent moves one wins.
     let read = a.content(file.ino).await.unwrap().attr;
     let (one, other) = tokio::join!(a.spill(read, 9), b.spill(read, 9));
     let (one, other) = (one.unwrap(), other.unwrap());
     assert_eq!((one.chunks, one.version), (other.chunks, other.version));
-    // The other's name, and the one that was refused before, stay garbage.
+    // The name of the other, and the one that was refused before, stay garbage.
     assert_eq!(f.volume.garbage(0, 99).await.unwrap().len(), 2);
 }
 
@@ -213,7 +213,7 @@ pub(crate) async fn whole_files_by_their_paths(f: Fixture) {
     let found = c.at(&f.other).run(get("d/e/f")).await.unwrap();
     let MetaReply::Content(found) = found else { panic!("{found:?}") };
     assert_eq!((found.attr, &found.bytes[..]), (made.attr, &b"whole"[..]));
-    // In the place of what is there: other bytes, the same file.
+    // A put to an existing name replaces the bytes of the same file.
     let request = c.request(put("d/e/f", b"new"));
     let again = c.send(&request).await.unwrap();
     assert_eq!(again, c.at(&f.other).send(&request).await.unwrap(), "once");
@@ -221,7 +221,7 @@ pub(crate) async fn whole_files_by_their_paths(f: Fixture) {
     assert!(!again.created && again.attr.data != made.attr.data && again.attr.ino == made.attr.ino);
     assert_eq!(read(&c, made.attr.ino).await, b"new");
     assert_eq!(c.write(made.attr, 0, b"xxx").await.unwrap(), again.attr, "cut to nothing since");
-    // Of one in chunks these are garbage; an empty file is one too.
+    // The chunks of a replaced file are garbage; an empty file is replaced too.
     let spilled = c.spill(again.attr, 1 << 20).await.unwrap();
     assert_eq!(c.entry(put("d/e/f", b"")).await.unwrap().attr.size, 0);
     assert_eq!(f.volume.garbage(0, 9).await.unwrap()[0].data, spilled.chunk_data());
@@ -260,8 +260,8 @@ pub(crate) async fn whole_files_need_permission(f: Fixture) {
     assert_eq!(owner.run(get("shut", "f")).await, Err(MetaError::Access));
 }
 
-/// Eight clients write each to a place of its own, some of them so much that the file goes to chunks in the end: what was
-/// acknowledged is in what went there.
+/// Eight clients write each to its own place, some of them so much that the file moves to chunks in
+/// the end: all acknowledged bytes are in the moved file.
 pub(crate) async fn writers_of_one_file_lose_nothing(f: Fixture) {
     let first = f.client().await;
     let file = first.make(ROOT, "f", FileKind::Regular).await;
@@ -275,7 +275,7 @@ pub(crate) async fn writers_of_one_file_lose_nothing(f: Fixture) {
                 let told = c.write(file, place, &[turn]).await.unwrap();
                 done = if told.is_stored() { turn } else { break };
             }
-            // What is read is all that was acknowledged, or it does not go to chunks.
+            // The content that was read has all acknowledged bytes, or the move fails.
             let read = c.content(file.ino).await.unwrap();
             let mut is_ours = false;
             if read.attr.is_stored() {
@@ -320,10 +320,10 @@ pub(crate) async fn large_ones_wait_for_chunks(f: Fixture) {
     resize(&c, files[2].ino, 0).await;
     c.unlink(ROOT, "gone").await.unwrap();
     put("smaller", 7).await;
-    // One that was unlinked is there until nobody can have it open.
+    // An unlinked file stays until no client can have it open.
     f.volume.forget_large(&large).await.unwrap();
     assert_eq!(f.volume.large(10).await.unwrap(), [files[0].ino, files[3].ino]);
-    // It is brought there as it is.
+    // It moves to chunks unchanged.
     let MetaReply::Reserved(chunks) =
         c.run(MetaOp::Reserve(Reserve { ino: files[0].ino, size: files[0].size })).await.unwrap()
     else {

@@ -1,5 +1,5 @@
-//! What `check` finds when somebody has written into the store past all operations, and what repairs make
-//! of it.
+//! Findings of `check` after writes into the store past all operations, and the effect of the
+//! repairs.
 
 use millpond_meta::Finding;
 use millpond_types::meta::{
@@ -49,7 +49,7 @@ impl Tree {
         self.put(&key, Some(record.seal())).await;
     }
 
-    /// Repairs and checks until there is nothing more to do; how many checks found something.
+    /// Repairs and checks until nothing is left to do; returns how many checks found something.
     async fn heal(&self) -> usize {
         for pass in 0..10 {
             let report = self.f.volume.check_in_batches(2).await.unwrap();
@@ -72,14 +72,14 @@ impl Tree {
         panic!("it does not end");
     }
 
-    /// What lies in `/lost+found`.
+    /// Lists `/lost+found`.
     async fn found(&self) -> Vec<String> {
         let dir = self.c.lookup(ROOT, "lost+found").await.unwrap();
         assert_eq!((dir.mode, dir.uid), (0o700, 0), "for root only");
         self.c.names(dir.ino).await
     }
 
-    /// The findings, whatever the size of the batches.
+    /// Returns the findings, which do not depend on the batch size.
     async fn findings(&self) -> Vec<Finding> {
         let one = self.f.volume.check_in_batches(1).await.unwrap();
         let all = self.f.volume.check().await.unwrap();
@@ -208,7 +208,7 @@ async fn a_directory_that_says_another_place() {
     assert_eq!(t.findings().await, [Finding::Parent { ino: below, parent: ROOT }]);
     assert_eq!(t.heal().await, 1);
     assert_eq!(t.c.getattr(below).await.unwrap().parent, dir);
-    // A wrong kind in a name is made right.
+    // A wrong kind in a name is corrected.
     let key = keys::entry(ROOT, &name("file"));
     t.put(&key, Some(EntryRecord { ino: t.file, kind: FileKind::Fifo }.seal())).await;
     t.heal().await;
@@ -259,7 +259,7 @@ async fn bytes_that_are_nobodys_go() {
     assert_eq!(t.findings().await, [Finding::Content { ino: t.file }]);
     t.heal().await;
     t.change(t.file, |record| record.attr.chunks = None).await;
-    // Unreadable ones are put aside, and read as zeros.
+    // Unreadable bytes are put aside, and read as zeros.
     t.put(&keys::content(t.file), Some(b"rubbish".to_vec())).await;
     t.heal().await;
     let read = t.c.content(t.file).await.unwrap();

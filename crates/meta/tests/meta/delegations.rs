@@ -1,4 +1,4 @@
-//! Directories that one session has to itself until somebody else comes.
+//! Directories that one session may use alone until another client needs them.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use crate::support::{Client, Fixture, create, name, rename};
 
 const ROOT: Ino = Ino::ROOT;
-/// Nothing takes so long that does not wait.
+/// An operation that does not wait is faster than this.
 const SOON: Duration = Duration::from_millis(FENCE_MS as u64 / 2);
 
 async fn make(client: &Client, parent: Ino, text: &str, tenure: u32) -> MetaReply {
@@ -38,7 +38,8 @@ async fn give_back(client: &Client, dir: Ino) {
     assert_eq!(client.run(MetaOp::Return { dirs: vec![dir] }).await, Ok(MetaReply::Done));
 }
 
-/// Asks for something that waits for a holder, until that is asked to return `dir`.
+/// Starts an operation that waits for a holder, and returns once the holder is asked to return
+/// `dir`.
 async fn ask(of: (&Client, Ino), client: &Client, op: MetaOp) -> JoinHandle<MetaAnswer> {
     let client = client.clone();
     let asked = tokio::spawn(async move { client.run(op).await });
@@ -62,8 +63,8 @@ async fn promise(client: &Client, parent: Ino, text: &str) -> Ino {
     ino
 }
 
-/// Whoever looks at a held directory, lists it or its parent with attributes, or changes it waits until it is
-/// returned, and sees what the holder did until then.
+/// A client that looks at a held directory, lists it or its parent with attributes, or changes it
+/// waits until it is returned, and then sees the holder's changes.
 pub(crate) async fn others_wait_until_it_is_returned(f: Fixture) {
     let (holder, other) = (f.client().await, f.client().await.at(&f.other));
     let unheld = f.client().await.dir(ROOT, "shared").await;
@@ -86,7 +87,7 @@ pub(crate) async fn others_wait_until_it_is_returned(f: Fixture) {
     loop {
         let dir = held(&holder, ROOT, &n.to_string()).await;
         let (count, op) = all(dir, n);
-        // Nobody waits for whoever holds it, nor for a listing without attributes of its parent.
+        // The holder itself does not wait, nor does a listing of the parent without attributes.
         let began = Instant::now();
         let _ = holder.list_from(dir, 0, 10).await;
         let _ = other.list_from(ROOT, 0, 10).await;
@@ -97,7 +98,7 @@ pub(crate) async fn others_wait_until_it_is_returned(f: Fixture) {
         give_back(&holder, dir).await;
         assert!(asked.await.unwrap().is_ok(), "it comes after the file: {op:?}");
         assert!(recalled(&holder).await.unwrap().1.is_empty());
-        // Nobody holds it from now on.
+        // From now on there is no holder.
         other.file(dir, "c").await;
         n += 1;
         if n == count {
@@ -107,19 +108,19 @@ pub(crate) async fn others_wait_until_it_is_returned(f: Fixture) {
     f.assert_sound().await;
 }
 
-/// A holder that does not answer loses everything that it holds, and hears of it.
+/// A holder that does not answer loses all its directories, and learns of it.
 pub(crate) async fn who_does_not_yield_is_fenced(f: Fixture) {
     let (holder, other) = (f.client().await, f.client().await.at(&f.other));
     let (dir, second) = (held(&holder, ROOT, "a").await, held(&holder, ROOT, "b").await);
     let began = Instant::now();
     other.file(dir, "f").await;
     assert!(began.elapsed() >= Duration::from_millis(FENCE_MS.into()));
-    // The other one is nobody's any more either.
+    // It no longer holds the second directory either.
     let began = Instant::now();
     other.file(second, "f").await;
     assert!(began.elapsed() < SOON);
     assert_eq!(recalled(&holder).await, Ok((1, Vec::new())));
-    // What it asks for in the tenure that is over it does not get.
+    // A request in the tenure that is over gets no delegation.
     assert!(matches!(make(&holder, ROOT, "c", 0).await, MetaReply::Entry(_)));
     let MetaReply::Delegated(Attr { ino, .. }) = make(&holder, ROOT, "d", 1).await else {
         panic!("it holds again")
@@ -129,7 +130,8 @@ pub(crate) async fn who_does_not_yield_is_fenced(f: Fixture) {
     f.assert_sound().await;
 }
 
-/// More directories than one transaction can change are asked for and returned by the part, or fenced at once.
+/// More directories than one transaction can change are recalled and returned in parts, or fenced
+/// at once.
 pub(crate) async fn many_are_recalled(f: Fixture) {
     let (holder, other) = (f.client().await, f.client().await.at(&f.other));
     for fences in [false, true] {
@@ -164,7 +166,7 @@ pub(crate) async fn many_are_recalled(f: Fixture) {
     f.assert_sound().await;
 }
 
-/// What the session of a mount that has gone held, nobody waits for.
+/// After the session of a mount has ended, no client waits for directories that it held.
 pub(crate) async fn what_a_session_held_goes_with_it(f: Fixture) {
     let (holder, other) = (f.client().await, f.client().await.at(&f.other));
     let dir = held(&holder, ROOT, "a").await;
@@ -178,7 +180,7 @@ pub(crate) async fn what_a_session_held_goes_with_it(f: Fixture) {
     f.assert_sound().await;
 }
 
-/// Only new directories are held, and none that objects lie in.
+/// Only new directories are held, and none with objects.
 pub(crate) async fn not_every_directory_is_held(f: Fixture) {
     let (holder, other) = (f.client().await, f.client().await.at(&f.other));
     let hold = |parent, text, kind| Create { delegate: Some(0), ..create(parent, text, kind) };
@@ -187,7 +189,7 @@ pub(crate) async fn not_every_directory_is_held(f: Fixture) {
     let dir = held(&holder, ROOT, "a").await;
     let again = holder.run(MetaOp::Create(hold(ROOT, "a", FileKind::Directory))).await;
     assert_eq!(again, Err(MetaError::Exists));
-    // It moves and stays held; a directory in it is held by itself.
+    // It moves and stays held; a directory in it is held separately.
     holder.rename(rename((ROOT, "a"), (ROOT, "b"))).await.unwrap();
     let below = held(&holder, dir, "below").await;
     let asked = ask((&holder, dir), &other, MetaOp::GetAttr { ino: dir }).await;
@@ -199,7 +201,7 @@ pub(crate) async fn not_every_directory_is_held(f: Fixture) {
     f.assert_sound().await;
 }
 
-/// A name that leads somewhere else by now stays.
+/// A name that leads to another inode by now stays.
 pub(crate) async fn only_what_was_meant_is_unlinked(f: Fixture) {
     let client = f.client().await;
     let (file, other) = (client.file(ROOT, "a").await, client.file(ROOT, "b").await);

@@ -1,4 +1,4 @@
-//! Directories in pages.
+//! Directory listings in pages.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +36,7 @@ pub(crate) async fn pages_while_entries_come_and_go(f: Fixture) {
     assert!(all.is_sorted_by(|a, b| a.cookie < b.cookie), "cookies grow");
     assert!(all.iter().all(|entry| entry.kind == FileKind::Regular && entry.attr.is_none()));
 
-    // Every cookie is a place to go on from: the next entry is the next entry.
+    // A listing can continue at every cookie: the next entry follows.
     for pair in all.windows(2).step_by(7) {
         let page = ReadDir { dir, after: pair[0].cookie, limit: 1, attrs: false };
         let (entries, end) = c.page(page).await.unwrap();
@@ -45,7 +45,7 @@ pub(crate) async fn pages_while_entries_come_and_go(f: Fixture) {
     let last = ReadDir { dir, after: all[MANY - 1].cookie, limit: 1, attrs: false };
     assert_eq!(c.page(last).await.unwrap(), (Vec::new(), true));
 
-    // A reader in the middle, while names before and behind it go and come.
+    // A reader in the middle, while names before and after it come and go.
     let (middle, mut gone, mut came) = (all[MANY / 2].cookie, BTreeSet::new(), BTreeSet::new());
     for (n, entry) in all.iter().enumerate().step_by(25) {
         let text = entry.name.to_string();

@@ -17,7 +17,7 @@ pub(crate) struct Etcd {
     _folder: TempDir,
 }
 
-/// True when the tests are told to leave etcd out; says so, past libtest's capture.
+/// True when the environment excludes etcd; prints a notice past libtest's capture.
 pub(crate) fn left_out() -> bool {
     let told = std::env::var_os("NO_ETCD").is_some_and(|value| value == "1");
     if told {

@@ -1,4 +1,4 @@
-//! What mounts hear of each other's changes.
+//! Notification of mounts about each other's changes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ fn watch(session: u64, after: u64) -> MetaWatch {
     MetaWatch { session, after, wait_ms: 100 }
 }
 
-/// Has a meta follow; the version from which on it knows the changes.
+/// Starts following on a meta; returns the version from which on it knows the changes.
 async fn follow(volume: &Arc<Volume>) -> (Following, u64) {
     let followed = Arc::clone(volume);
     let task = tokio::spawn(async move { followed.follow().await.unwrap() });
@@ -38,7 +38,8 @@ async fn follow(volume: &Arc<Volume>) -> (Following, u64) {
     }
 }
 
-/// What a session hears of after a version until it has heard `last`, and up to which version.
+/// Collects the changes that a session receives after a version, up to `last`, and returns their
+/// version.
 async fn until(
     volume: &Volume,
     (session, mut after): (u64, u64),
@@ -63,7 +64,7 @@ async fn until(
 pub(crate) async fn others_hear_of_every_change(f: Fixture) {
     let (a, b) = (f.client().await, f.client().await.at(&f.other));
     let (dir, file) = (a.dir(ROOT, "d").await, a.file(ROOT, "f").await);
-    // What a hears at its meta of what b does at another one, and both at the same.
+    // `a` receives the changes of `b` at another meta and at its own.
     let (_one, start) = follow(&f.volume).await;
     let (_two, _) = follow(&f.other).await;
     b.rename(rename((ROOT, "f"), (dir, "g"))).await.unwrap();
@@ -93,7 +94,7 @@ pub(crate) async fn nobody_hears_of_its_own(f: Fixture) {
     let theirs = b.file(ROOT, "theirs").await;
     let (heard, after) = until(&f.volume, (a.session, start), &Changed::Inode(theirs)).await;
     assert!(!heard.contains(&Changed::Inode(own)), "{heard:?}");
-    // Without news the answer comes in time, and says up to where there was none.
+    // Without changes the answer comes in time, with the version up to which there were none.
     let last = a.file(ROOT, "more").await;
     let quiet = f.volume.news(&watch(a.session, after)).await.unwrap();
     assert!(quiet.changes.is_empty() && !quiet.gap && quiet.version >= after, "{quiet:?}");
@@ -117,7 +118,7 @@ pub(crate) async fn answers_say_of_when_they_are(f: Fixture) {
     assert!(*changed > nothing.version && *changed > made.version, "made in what it made");
     let found = f.volume.execute(&a.request(look)).await.unwrap();
     assert!(found.answer.is_ok() && found.version >= *changed);
-    // An answer that was given before tells of then.
+    // A repeated answer has no newer version.
     let again = f.volume.execute(&making).await.unwrap();
     assert_eq!((again.answer, again.version), (made.answer, 0));
 }
@@ -155,7 +156,8 @@ pub(crate) async fn what_nobody_can_reach_is_told_of(f: Fixture) {
     assert!(heard.len() < CHANGES_MAX);
 }
 
-/// What is too old for the memory of a meta is a gap, and what does not fit one answer comes in order.
+/// A request that is too old for the memory of a meta gets a gap, and changes that do not fit one
+/// answer come in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_is_bounded() {
     let f = Fixture::in_memory().await;

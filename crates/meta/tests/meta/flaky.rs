@@ -1,4 +1,4 @@
-//! A store that loses answers: commits that happened and commits that did not look alike.
+//! A store that loses answers: successful and failed commits look alike.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,10 +10,10 @@ use millpond_store::{
     Store, StoreError, Version,
 };
 
-/// In so many commits, one is lost before, one behind, and one conflicts for no reason.
+/// In so many commits, one is lost before it is made, one after, and one conflicts for no reason.
 const ONE_IN: u64 = 6;
 
-/// The store in memory behind a network that fails.
+/// The store in memory with a network that fails.
 #[derive(Debug)]
 pub(crate) struct Flaky {
     inner: MemoryBackend,

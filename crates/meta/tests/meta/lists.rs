@@ -67,7 +67,7 @@ async fn make(c: &Client, parent: Ino, text: &str, kind: FileKind, mode: u16) ->
     c.create(wanted).await.unwrap().attr
 }
 
-/// An access list and the mode say the same, whichever of them is set.
+/// An access list and the mode agree, whichever of them is set.
 pub(crate) async fn a_list_and_the_mode_go_together(f: Fixture) {
     let c = f.client().await;
     let file = c.file(ROOT, "f").await;
@@ -78,16 +78,16 @@ pub(crate) async fn a_list_and_the_mode_go_together(f: Fixture) {
     assert_eq!(get(&c, file, AclKind::Access).await.unwrap(), list(7, 6, 5, 4, 1));
     chmod(&c, file, 0o4632).await;
     assert_eq!(get(&c, file, AclKind::Access).await.unwrap(), list(6, 6, 5, 3, 2));
-    // Other attributes change nothing of it.
+    // Other attributes do not change the list.
     let owner = SetAttr { uid: Some(7), ..SetAttr::default() };
     c.setattr(file, owner).await.unwrap();
     assert_eq!(get(&c, file, AclKind::Access).await.unwrap(), list(6, 6, 5, 3, 2));
-    // What a mode says is not kept beside it.
+    // A list that the mode expresses completely is not kept.
     set(&c, file, AclKind::Access, &minimal(0o750)).await.unwrap();
     assert_eq!((get(&c, file, AclKind::Access).await, mode(&c, file).await), (None, 0o4750));
     set(&c, file, AclKind::Access, &minimal(0o640)).await.unwrap();
     assert_eq!((get(&c, file, AclKind::Access).await, mode(&c, file).await), (None, 0o4640));
-    // As on Linux, the mode stays what it was with the list that is removed.
+    // As on Linux, the mode stays as the removed list left it.
     set(&c, file, AclKind::Access, &list(7, 7, 0, 7, 0)).await.unwrap();
     remove(&c, file, AclKind::Access).await.unwrap();
     assert_eq!((get(&c, file, AclKind::Access).await, mode(&c, file).await), (None, 0o4770));
@@ -116,13 +116,13 @@ pub(crate) async fn what_makes_no_sense_is_refused(f: Fixture) {
         let newer = [&[3], &wide[1..]].concat();
         assert_eq!(set(&c, dir, kind, &newer).await, Err(MetaError::NotSupported));
     }
-    // Only directories have default lists; one that is not there is removed.
+    // Only directories have default lists; removing a missing one is allowed.
     assert_eq!(set(&c, file, AclKind::Default, &wide).await, Err(MetaError::Access));
     assert_eq!(set(&c, file, AclKind::Default, b"").await, Ok(()));
     assert_eq!((mode(&c, file).await, mode(&c, dir).await), (0o644, 0o755));
     let replaced = Setxattr { mode: XattrMode::Replace, ..setting(dir, AclKind::Default, &wide) };
     assert_eq!(c.run(MetaOp::SetXattr(replaced)).await, Err(MetaError::NoData));
-    // They count as all attributes do.
+    // They count like all attributes.
     for n in 1..XATTRS_MAX {
         c.setxattr(dir, &format!("user.{n}"), b"v", XattrMode::Any).await.unwrap();
     }
@@ -134,7 +134,7 @@ pub(crate) async fn what_makes_no_sense_is_refused(f: Fixture) {
     set(&c, dir, AclKind::Access, &wide).await.unwrap();
 }
 
-/// What is made in a directory with a default list begins with it, whatever the umask is.
+/// A new entry of a directory with a default list inherits it, whatever the umask is.
 pub(crate) async fn what_is_made_begins_with_the_default_list(f: Fixture) {
     let c = f.client().await;
     let dir = make(&c, ROOT, "d", FileKind::Directory, 0o777).await;
@@ -156,13 +156,14 @@ pub(crate) async fn what_is_made_begins_with_the_default_list(f: Fixture) {
     assert_eq!(get(&c, deeper.ino, AclKind::Access).await.unwrap(), list(6, 7, 5, 6, 4));
     let link = make(&c, dir, "l", FileKind::Symlink, 0o777).await;
     assert_eq!((link.mode, get(&c, link.ino, AclKind::Access).await), (0o777, None));
-    // Without a word of the umask nothing is inherited: of mounts without lists, and of gateways.
+    // Without a umask in the request nothing is inherited: mounts without lists and gateways send
+    // none.
     let other = c.make(dir, "o", FileKind::Regular).await;
     assert_eq!((other.mode, get(&c, other.ino, AclKind::Access).await), (0o644, None));
-    // What is there stays as it is.
+    // An existing file stays as it is.
     let again = Create { exclusive: false, umask: Some(0), ..create(dir, "o", FileKind::Regular) };
     assert_eq!(c.create(again).await.unwrap().attr, other);
-    // A list that is a mode is inherited as one; a directory hands it on.
+    // A list that is just a mode is inherited as one; a directory passes it on.
     set(&c, dir, AclKind::Default, &minimal(0o741)).await.unwrap();
     let file = make(&c, dir, "f2", FileKind::Regular, 0o666).await;
     assert_eq!((file.mode, get(&c, file.ino, AclKind::Access).await), (0o640, None));
@@ -192,7 +193,8 @@ pub(crate) async fn owners_and_root_set_lists(f: Fixture) {
         set(&root, dir, kind, &wide).await.unwrap();
     }
     assert_eq!(mode(&c, dir).await, 0o2777, "the owner is in the group, and root may all");
-    // As with chmod, who is not in the group takes the bit away; a kernel says so of its callers.
+    // As with chmod, an owner who is not in the group clears the bit; a kernel sends this for its
+    // callers.
     set(&c.as_user(7, 1, &[]), dir, AclKind::Default, &wide).await.unwrap();
     assert_eq!(mode(&c, dir).await, 0o2777, "a default list is no mode");
     set(&c.as_user(7, 1, &[]), dir, AclKind::Access, &wide).await.unwrap();
@@ -205,7 +207,7 @@ pub(crate) async fn owners_and_root_set_lists(f: Fixture) {
     }
 }
 
-/// A request that is sent again is answered as before, and changes nothing.
+/// A repeated request gets the same answer, and changes nothing.
 pub(crate) async fn a_list_is_set_once(f: Fixture) {
     let c = f.client().await;
     let (dir, other) = (c.dir(ROOT, "d").await, c.at(&f.other));

@@ -21,7 +21,7 @@ async fn set(c: &Client, ino: Ino, lock: FileLock) -> Result<(), MetaError> {
     Ok(())
 }
 
-/// Owner and range of what is in the way.
+/// Returns owner and range of the conflicting lock.
 async fn get(c: &Client, ino: Ino, lock: FileLock) -> Option<(u64, (u64, u64))> {
     match c.run(MetaOp::GetLock { ino, lock }).await.unwrap() {
         MetaReply::Lock(held) => held.map(|h| (h.lock.owner, (h.lock.start, h.lock.end))),
@@ -42,7 +42,7 @@ pub(crate) async fn ranges_and_owners(f: Fixture) {
     assert_eq!(set(&a, ino, lock(Unlock, 1, (14, 24))).await, Ok(()), "split");
     assert_eq!(set(&b, ino, lock(Write, 1, (14, 24))).await, Ok(()));
     assert_eq!(get(&b, ino, lock(Write, 1, ALL)).await, Some((1, (10, 13))));
-    // Down to shared, and up again only when nobody shares.
+    // Downgraded to shared, and upgraded again only when no other lock is shared.
     assert_eq!(set(&b, ino, lock(Read, 1, (14, 24))).await, Ok(()));
     assert_eq!(set(&a, ino, lock(Read, 3, (20, 21))).await, Ok(()));
     assert_eq!(set(&b, ino, lock(Write, 1, (14, 24))).await, Err(MetaError::Again));
@@ -72,7 +72,7 @@ pub(crate) async fn whole_files_of_flock(f: Fixture) {
     assert_eq!(set(&a, ino, flock(Write, 1)).await, Err(MetaError::Again));
     assert_eq!(set(&b, ino, flock(Unlock, 1)).await, Ok(()));
     assert_eq!(set(&a, ino, flock(Write, 1)).await, Ok(()));
-    // One answer for a request, also when it was a refusal.
+    // A request has one answer, also for a refusal.
     let wanted = b.request(MetaOp::SetLock { ino, lock: flock(Write, 1) });
     assert_eq!(b.send(&wanted).await, Err(MetaError::Again));
     assert_eq!(set(&a, ino, flock(Unlock, 1)).await, Ok(()));
@@ -100,20 +100,21 @@ pub(crate) async fn go_with_their_session(f: Fixture) {
     assert_eq!(with(a.session).await, 0);
     assert_eq!(set(&a, one, lock(Read, 1, ALL)).await, Err(MetaError::Stale));
     assert_eq!(set(&b, one, lock(Write, 1, ALL)).await, Ok(()));
-    // A meta that died between the end of a session and that of its locks: nobody has to wait.
+    // A meta died after it ended the session and before it removed the locks: other clients need
+    // not wait.
     f.store.transact(|txn| async move { txn.delete(&keys::session(b.session)) }).await.unwrap();
     let third = f.client().await;
     assert_eq!(get(&third, one, lock(Read, 1, ALL)).await, None);
     assert_eq!(set(&third, one, lock(Read, 1, (0, 5))).await, Ok(()));
     f.volume.collect().await.unwrap();
     assert_eq!((with(b.session).await, with(third.session).await), (0, 1));
-    // A lease that runs out.
+    // A lease runs out.
     f.clock.advance(LEASE + std::time::Duration::from_secs(2));
     let last = f.client().await;
     f.volume.collect().await.unwrap();
     assert_eq!(with(third.session).await, 0);
     assert_eq!(set(&last, one, lock(Write, 1, ALL)).await, Ok(()));
-    // An inode that is gone takes its locks along.
+    // The locks of an inode are removed with it.
     last.unlink(ROOT, "one").await.unwrap();
     f.volume.collect().await.unwrap();
     last.renew(&[], &[one]).await.unwrap();

@@ -1,5 +1,5 @@
 //! The namespace through its public API: one conformance suite over a store in memory, an embedded
-//! one and a real etcd; a model; concurrent clients with every invariant checked afterwards.
+//! one and a real etcd; a model; concurrent clients with a check of every invariant afterwards.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(clippy::disallowed_methods, reason = "tests start processes and bind ports")]

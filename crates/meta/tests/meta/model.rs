@@ -12,18 +12,18 @@ use proptest::prelude::*;
 use crate::flaky::Flaky;
 use crate::support::{Client, Fixture, LEASE, create, rename};
 
-/// What the model knows of an inode.
+/// The model's inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Node {
     kind: FileKind,
     mode: u16,
     size: u64,
-    /// Bytes in the store; none once they lie in chunks.
+    /// Bytes in the store; `None` once they lie in chunks.
     bytes: Option<Vec<u8>>,
     entries: BTreeMap<&'static str, u64>,
-    /// The directory whose quota it counts for; 0 for none.
+    /// The directory with the quota that it counts for; 0 for none.
     quota: u64,
-    /// Whether what is removed from it is kept.
+    /// Whether it keeps removed entries.
     keeps: bool,
 }
 
@@ -31,7 +31,7 @@ struct Node {
 #[derive(Clone, Debug)]
 struct Model {
     nodes: BTreeMap<u64, Node>,
-    /// What was removed and is kept: by inode the directory and the name.
+    /// The trash: directory and name by inode.
     trash: BTreeMap<u64, (u64, &'static str)>,
 }
 
@@ -52,7 +52,7 @@ enum Op {
     Drop { which: usize },
 }
 
-/// How long things are kept, in seconds: less than what passes at the end.
+/// How long the trash keeps entries, in seconds: less than the time that passes at the end.
 const KEEP_S: u32 = 60;
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -97,7 +97,7 @@ impl Model {
         Self { nodes: BTreeMap::from([(1, root)]), trash: BTreeMap::new() }
     }
 
-    /// The directories that names can be made in, in order.
+    /// Returns the directories that names can be made in, in order.
     fn dirs(&self) -> Vec<u64> {
         let is_dir = |(ino, node): (&u64, &Node)| {
             (node.kind == FileKind::Directory && (*ino == 1 || self.nlink(*ino) > 0))
@@ -144,14 +144,14 @@ impl Model {
         };
     }
 
-    /// Whether it may get a name in `dir` and lose its own.
+    /// Whether it may get a name in `dir` and lose its present one.
     fn may_move(&self, ino: u64, dir: u64) -> Result<(), MetaError> {
         let (quota, other) = (self.nodes[&ino].quota, self.nodes[&dir].quota);
         let moves = !self.is_dir(ino) && self.nlink(ino) == 1;
         if quota == other || quota == ino || moves { Ok(()) } else { Err(MetaError::CrossDevice) }
     }
 
-    /// It has a name in `dir` now, in place of its own.
+    /// Gives it a name in `dir` in place of its present one.
     fn moved(&mut self, ino: u64, dir: u64) {
         let other = self.nodes[&dir].quota;
         let node = self.nodes.get_mut(&ino).unwrap();
@@ -172,14 +172,14 @@ impl Model {
         }
     }
 
-    /// The name in `dir` is gone: perhaps it was the last one.
+    /// Removes the name in `dir`, which may be the last one.
     fn gone(&mut self, dir: u64, name: &'static str, ino: u64) {
         if self.nlink(ino) == 0 && self.nodes[&dir].keeps {
             self.trash.insert(ino, (dir, name));
         }
     }
 
-    /// The entry of the trash that a number stands for.
+    /// Returns the entry of the trash with a number.
     fn trashed(&self, which: usize) -> Option<(u64, u64)> {
         let (ino, (dir, _)) = self.trash.iter().nth(which % self.trash.len().max(1))?;
         Some((*dir, *ino))
@@ -354,7 +354,7 @@ async fn set_both(c: &Client, model: &mut Model, op: &Op) -> Option<Answers> {
     Some((c.setattr(Ino(ino), set).await.map(drop), wanted))
 }
 
-/// Writes to a file, as a mount does that has just seen it, or has it go to chunks.
+/// Writes to a file, like a mount that has just read it, or moves it to chunks.
 async fn write_both(c: &Client, model: &mut Model, op: &Op) -> Option<Answers> {
     let dirs = model.dirs();
     let (Op::Write { dir, name, .. } | Op::Spill { dir, name }) = *op else { return None };
@@ -392,7 +392,7 @@ async fn trash_of(c: &Client, dir: u64) -> TrashPage {
     }
 }
 
-/// Does the same to both; the answers are equal.
+/// Does the same to both and compares the answers.
 async fn both(c: &Client, model: &mut Model, op: &Op) {
     let dirs = model.dirs();
     let dir = |n: usize| dirs[n % dirs.len()];
@@ -454,7 +454,7 @@ async fn both(c: &Client, model: &mut Model, op: &Op) {
     assert_eq!(answer, wanted, "{op:?}");
 }
 
-/// Every inode that the model has is in the volume, with the same attributes and entries.
+/// Checks that every inode of the model is in the volume, with the same attributes and entries.
 async fn same(c: &Client, model: &Model) {
     for (ino, node) in &model.nodes {
         let attr = c.getattr(Ino(*ino)).await.unwrap();
@@ -497,7 +497,7 @@ async fn same(c: &Client, model: &Model) {
     }
 }
 
-/// Until a store that loses answers has given one.
+/// Repeats until a store that loses answers has given one.
 async fn collect(f: &Fixture) -> Collected {
     for _ in 0..100 {
         if let Ok(collected) = f.volume.collect().await {
@@ -515,10 +515,10 @@ async fn agree(f: Fixture, ops: &[Op]) {
         same(&c, &model).await;
     }
     f.assert_sound().await;
-    // Nothing is left of what has no name once nobody has it open.
+    // Nothing is left of nameless inodes once no session has them open.
     f.clock.advance(LEASE * 2);
     while collect(&f).await != Collected::default() {
-        // A round that fails gives sessions more time.
+        // A failed round gives sessions more time.
         f.clock.advance(LEASE * 2);
     }
     for ino in model.nodes.keys() {
@@ -538,7 +538,7 @@ proptest! {
         block_on(async { agree(Fixture::in_memory().await, &ops).await });
     }
 
-    /// Answers that are lost change none of those that are given.
+    /// Lost answers change none of the answers that arrive.
     #[test]
     fn agrees_over_a_store_that_loses_answers(
         ops in prop::collection::vec(op(), 1..60),

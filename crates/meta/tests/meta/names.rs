@@ -40,7 +40,7 @@ pub(crate) async fn create_exclusive_and_not(f: Fixture) {
     assert_eq!(c.names(ROOT).await, ["d", "f", "g", "p", "s"]);
 }
 
-/// A process that has just begun may not have heard of the chains yet.
+/// A process that has just started may not know the chains yet.
 pub(crate) async fn files_without_a_place_are_made_when_there_is_one(f: Fixture) {
     let c = f.client().await;
     let chains = |chains| {
@@ -63,7 +63,7 @@ pub(crate) async fn files_without_a_place_are_made_when_there_is_one(f: Fixture)
     assert_eq!(c.names(ROOT).await, ["d", "f"]);
 }
 
-/// A mount makes files by itself and tells metas later, once or twice, at one or the other.
+/// A mount makes files by itself and reports them later, once or twice, to one meta or the other.
 pub(crate) async fn promised_files_have_the_numbers_that_mounts_gave_them(f: Fixture) {
     let c = f.client().await;
     let take = async |count| match c.run(MetaOp::TakeNumbers { count }).await {
@@ -87,14 +87,14 @@ pub(crate) async fn promised_files_have_the_numbers_that_mounts_gave_them(f: Fix
     assert!(made.created && made.attr.layout.chains > 0);
     assert_eq!((made.attr.ino, made.attr.data), (Ino(first), first));
     assert_eq!((made.attr.mtime, made.attr.btime), (at, at));
-    // As another request, at the other meta: it is there already.
+    // Another request at the other meta: the file exists already.
     let again = c.at(&f.other).create(file("a", first)).await.unwrap();
     assert_eq!((again.created, again.attr), (true, made.attr));
     assert_eq!(c.create(file("b", first)).await, Err(MetaError::Exists), "it is another file");
     assert_eq!(c.create(file("a", first + 1)).await, Err(MetaError::Exists));
-    // The other meta has not taken these.
+    // The other meta has not taken these numbers.
     assert!(c.at(&f.other).create(file("b", first + 1)).await.is_ok());
-    // With its bytes, and those are not written again either.
+    // With its bytes, which are not written again either.
     let written = Timestamp { secs: 78, nanos: 0 };
     let mut full = file("full", first + 3);
     full.promised =
@@ -271,7 +271,7 @@ pub(crate) async fn unchecked_callers_need_permission(f: Fixture) {
     assert_eq!(user.unlink(dir, "f").await, Err(MetaError::Access));
     assert_eq!(user.unlink(dir, "x").await, Err(MetaError::NotFound));
     assert_eq!(user.rmdir(ROOT, "d").await, Err(MetaError::Access));
-    // Who may not search a directory does not learn what is in it.
+    // A caller without search permission for a directory does not learn its entries.
     for text in ["f", "x"] {
         assert_eq!(user.lookup(closed, text).await, Err(MetaError::Access));
         assert_eq!(user.create(create(closed, text, FileKind::Fifo)).await, Err(MetaError::Access));
@@ -281,7 +281,7 @@ pub(crate) async fn unchecked_callers_need_permission(f: Fixture) {
     }
     let page = millpond_types::meta::ReadDir { dir: closed, after: 0, limit: 9, attrs: false };
     assert_eq!(user.page(page).await, Err(MetaError::Access));
-    // Devices are root's (mknod(2)).
+    // Only root makes devices (mknod(2)).
     let open = SetAttr { mode: Some(0o777), ..SetAttr::default() };
     c.setattr(dir, open).await.unwrap();
     for kind in [FileKind::CharDevice, FileKind::BlockDevice] {
@@ -379,7 +379,7 @@ pub(crate) async fn a_change_tells_what_becomes_of_its_directories(f: Fixture) {
         (moved((one, "file"), (one, "renamed")), vec![one]),
         (unlink(parts(one, "renamed")), vec![one]),
         (remove(parts(two, "dir")), vec![two]),
-        // It is there already, and two names of one file: nothing changes.
+        // The name exists already, or both names lead to one file: nothing changes.
         (
             MetaOp::Create(Create { exclusive: false, ..create(one, "old", FileKind::Regular) }),
             vec![],

@@ -14,7 +14,7 @@ use crate::support::{Client, Fixture, LEASE, create, name, rename};
 const ROOT: Ino = Ino::ROOT;
 pub(crate) const BUCKET: &str = "bucket";
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Outcome {
     Done(Option<Attr>, Option<Object>),
@@ -72,7 +72,7 @@ impl Client {
         self.outcome(ObjectOp::Put(put)).await
     }
 
-    /// Puts an object; its inode.
+    /// Puts an object; returns its inode.
     pub(crate) async fn put(&self, key: &str, bytes: &[u8]) -> Attr {
         self.try_put(key, bytes).await.unwrap()
     }
@@ -98,7 +98,7 @@ impl Client {
         self.outcome(ObjectOp::Remove { bucket, key, expect }).await
     }
 
-    /// Removes an object; whether it was there.
+    /// Removes an object. Returns whether it existed.
     pub(crate) async fn remove(&self, key: &str) -> bool {
         match self.remove_if(key, Expect::Any).await.unwrap() {
             Outcome::Done(attr, replaced) => {
@@ -116,7 +116,7 @@ impl Client {
         }
     }
 
-    /// All keys and prefixes, by pages of so many.
+    /// Lists all keys and prefixes, with the page size of `list`.
     pub(crate) async fn listed(&self, list: &ListObjects) -> Vec<(Vec<u8>, bool)> {
         let (mut all, mut list) = (Vec::new(), list.clone());
         loop {
@@ -178,7 +178,7 @@ pub(crate) async fn what_is_put_is_a_file(f: Fixture) {
     let object = c.object("dir/file").await.unwrap();
     let attachment = object.attachment.clone().unwrap();
     assert_eq!((&attachment.bytes[..], attachment.is_current), (&b"etag"[..], true));
-    // The reverse, and a directory is no object.
+    // The reverse: a file is an object, and a directory is none.
     let made = c.file(dir.ino, "made").await;
     let object = c.object("dir/made").await.unwrap();
     assert_eq!((object.attr.ino, object.attachment), (made, None));
@@ -186,12 +186,12 @@ pub(crate) async fn what_is_put_is_a_file(f: Fixture) {
     assert_eq!((c.object("dir").await, c.object("empty").await), (None, None));
     assert_eq!(c.object("dir/file/x").await, None);
     assert_eq!(c.keys().await, ["dir/file", "dir/made"]);
-    // Another inode each time; who has the old one open goes on with it.
+    // Each put makes a new inode; the old one stays usable where it is open.
     let again = c.put("dir/file", &vec![7; INLINE_MAX + 1]).await;
     assert!(again.ino != put.ino && c.getattr(put.ino).await.unwrap().nlink == 0);
     assert_eq!(f.volume.large(9).await.unwrap(), [again.ino]);
     assert_eq!(bytes_of(c.object("dir/file").await).len(), INLINE_MAX + 1);
-    // What is changed through a mount is not what the attachment was made for.
+    // After a change through a mount the attachment is not current.
     let mtime = Timestamp { secs: 1_700_000_200, nanos: 5 };
     let (ino, data) = (again.ino, again.data);
     let write = WriteInline { ino, data, offset: 0, bytes: b"x".to_vec(), mtime };
@@ -224,7 +224,7 @@ pub(crate) async fn keys_may_begin_with_each_other(f: Fixture) {
     assert_eq!(c.names(dir.ino).await, [".%self"], "what was made for objects goes with them");
     assert!(c.remove("a").await && !c.remove("a").await);
     assert_eq!(c.names(bucket).await, ["a-b"]);
-    // What was made with mkdir stays.
+    // A directory made with mkdir stays.
     let made = c.dir(bucket, "made").await;
     c.put("made/x/y", b"").await;
     assert!(c.remove("made/x/y").await);
@@ -320,7 +320,7 @@ pub(crate) async fn expectations_hold_or_change_nothing(f: Fixture) {
     assert_eq!(c.remove_if("k", Expect::Absent).await, Ok(Outcome::Done(None, None)));
 }
 
-/// Of many that expect the same exactly one has its way, at two metas.
+/// Of many clients with the same expectation exactly one succeeds, at two metas.
 pub(crate) async fn of_many_that_expect_the_same_one_wins(f: Fixture) {
     let c = f.client().await;
     c.make_bucket(BUCKET).await.unwrap();
@@ -364,7 +364,7 @@ pub(crate) async fn names_on_mounts_stay_in_order(f: Fixture) {
     c.link(x, d, "y").await.unwrap();
     c.rename(rename((d, "x"), (bucket, "z"))).await.unwrap();
     assert_eq!(c.keys().await, ["d/y", "z"]);
-    // Out of the bucket and in again with what it has: it keeps its order.
+    // Moved out of the bucket and in again with its entries, it keeps its order.
     c.rename(rename((bucket, "d"), (plain, "d"))).await.unwrap();
     assert_eq!(c.keys().await, ["z"]);
     c.file(d, "more").await;
@@ -538,11 +538,11 @@ pub(crate) async fn nameless_files_get_a_key(f: Fixture) {
     let other = f.client().await;
     let theirs = other.filled(b"x").await;
     assert_eq!(c.outcome(put(theirs.ino)).await, stale, "it is another session's");
-    // An unlinked file of somebody else is not for the taking either.
+    // Nor can it take an unlinked file of another session.
     let gone = c.file(bucket, "gone").await;
     c.unlink(bucket, "gone").await.unwrap();
     assert_eq!(c.outcome(put(gone)).await, stale);
-    // What the session has open stays; with the session it goes.
+    // A file that the session has open stays until the session ends.
     f.volume.collect().await.unwrap();
     let asked = other.renew(&[], &[]).await.unwrap();
     assert!(asked.contains(&theirs.ino));
@@ -553,7 +553,7 @@ pub(crate) async fn nameless_files_get_a_key(f: Fixture) {
     c.forget_all(&f).await;
     assert_eq!(c.getattr(theirs.ino).await, Err(MetaError::Stale));
     assert_eq!(c.getattr(gone).await, Err(MetaError::Stale));
-    // One whose session is silent goes too.
+    // The file of a silent session goes too.
     let silent = f.client().await;
     let lost = silent.filled(b"lost").await;
     f.clock.advance(LEASE * 2);

@@ -1,4 +1,4 @@
-//! Lists of objects, page by page, and what a check finds in what they are read from.
+//! Lists of objects, page by page, and findings of a check in their records.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ pub(crate) async fn pages_end_where_keys_do(f: Fixture) {
     }
 }
 
-/// What a list of all pages is to say.
+/// Returns the expected list over all pages.
 pub(crate) fn expected<T>(
     model: &BTreeMap<Vec<u8>, T>,
     list: &ListObjects,
@@ -68,7 +68,7 @@ pub(crate) fn expected<T>(
     all
 }
 
-/// Lists of directories in which nothing is go on, and end.
+/// Lists over empty directories make progress, and end.
 pub(crate) async fn much_that_is_no_object_ends_a_page(f: Fixture) {
     let c = f.client().await;
     let bucket = c.make_bucket(BUCKET).await.unwrap();
@@ -87,7 +87,7 @@ pub(crate) async fn much_that_is_no_object_ends_a_page(f: Fixture) {
     assert_eq!(c.keys().await, ["top/d0599/x"]);
 }
 
-/// Damage to what is kept of objects is found, and put right.
+/// Damage to records of objects is found and repaired.
 pub(crate) async fn damage_is_found_and_put_right(f: Fixture) {
     let c = f.client().await;
     let bucket = c.make_bucket(BUCKET).await.unwrap();
@@ -131,7 +131,7 @@ pub(crate) async fn damage_is_found_and_put_right(f: Fixture) {
         f.assert_sound().await;
     }
     assert_eq!(c.keys().await, ["a/b", "c"]);
-    // A removed directory of an entry, whose places go with its name.
+    // A directory with an entry is removed: the places go with the name.
     let key = &keys::inode(file);
     f.store.transact(|txn| async move { txn.delete(key) }).await.unwrap();
     for _ in 0..3 {

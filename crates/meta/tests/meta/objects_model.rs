@@ -1,4 +1,5 @@
-//! Random changes by keys and by names: lists agree with a plain map of keys, and that with the tree.
+//! Random changes by keys and by names: lists agree with a plain map of keys, and that with the
+//! tree.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ enum Op {
     Rename(Vec<String>, Vec<String>, bool),
 }
 
-/// A list that is wanted: prefix, delimiter, start and limit.
+/// A requested list: prefix, delimiter, start and limit.
 type Wanted = (String, String, String, u32);
 
 fn key() -> impl Strategy<Value = String> {
@@ -97,7 +98,7 @@ async fn parent(c: &Client, bucket: Ino, path: &[String]) -> Option<Ino> {
     Some(at)
 }
 
-/// The keys of all files, by what lies where.
+/// Returns the keys of all files, by a walk through the tree.
 async fn walked(c: &Client, bucket: Ino) -> BTreeMap<Vec<u8>, Ino> {
     let mut all = BTreeMap::new();
     let mut left: Vec<(Ino, Vec<Name>)> = vec![(bucket, Vec::new())];
@@ -118,7 +119,7 @@ async fn walked(c: &Client, bucket: Ino) -> BTreeMap<Vec<u8>, Ino> {
     all
 }
 
-/// The key that a file has there, if it has one.
+/// Returns the key of a file at a path, if it has one.
 fn key_at(path: &[Name]) -> Option<Vec<u8>> {
     let itself = path.last()?.as_bytes() == SELF_NAME;
     let names = &path[..path.len() - usize::from(itself)];
@@ -231,7 +232,7 @@ proptest! {
         block_on(async { agree(Fixture::in_memory().await, &ops).await });
     }
 
-    /// Answers that are lost change none of those that are given.
+    /// Lost answers change none of the answers that arrive.
     #[test]
     fn lists_agree_over_a_store_that_loses_answers(
         ops in prop::collection::vec((op(), wanted()), 1..20),

@@ -1,4 +1,4 @@
-//! Sessions, what they have open without a name, and requests that are repeated.
+//! Sessions, their open files without a name, and repeated requests.
 
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ pub(crate) async fn many_that_are_open_hide_no_others(f: Fixture) {
     let c = f.client().await;
     let all = unlinked(&c, 260).await;
     f.volume.collect().await.unwrap();
-    // The first of them stay open for long; the session is asked about the others all the same.
+    // The first of them stay open for long; the session is asked about the others nevertheless.
     let (open, closed) = all.split_at(230);
     let (mut told, mut asked) = (Vec::new(), c.renew(&[], &[]).await.unwrap());
     for _ in 0..6 {
@@ -129,7 +129,7 @@ pub(crate) async fn a_request_is_done_once_by_two_metas(f: Fixture) {
     }
 }
 
-/// A refusal that was answered is not taken back by an attempt that was long on its way.
+/// An answered refusal is not reversed by a delayed attempt.
 pub(crate) async fn an_answer_is_final(f: Fixture) {
     let c = f.client().await;
     c.file(ROOT, "f").await;
@@ -140,7 +140,7 @@ pub(crate) async fn an_answer_is_final(f: Fixture) {
     assert_eq!(c.lookup(ROOT, "f").await, Err(MetaError::NotFound), "and nothing is made");
 }
 
-/// Without a session nothing can be named for ever, so nothing is changed.
+/// Without a session a request has no lasting name, so it changes nothing.
 pub(crate) async fn changes_need_a_session(f: Fixture) {
     let c = f.client().await;
     let mut nobody = c.clone();
@@ -168,7 +168,7 @@ pub(crate) async fn garbage_is_listed_and_forgotten(f: Fixture) {
     assert_eq!(f.volume.garbage(0, 1000).await.unwrap(), garbage[..1]);
 }
 
-/// Thousands of mounts: each orphan names them all, and a transaction has its bounds.
+/// Thousands of mounts: each orphan names them all, and a transaction is bounded.
 pub(crate) async fn thousands_of_sessions(f: Fixture) {
     let c = f.client().await;
     let now = Timestamp::from_unix_nanos(millpond_env::Clock::unix_nanos(&f.clock));
@@ -209,7 +209,7 @@ pub(crate) async fn thousands_of_sessions(f: Fixture) {
     assert_eq!(f.volume.collect().await.unwrap().inodes, 20);
 }
 
-/// Nobody could renew a session while all metas were away, so none is ended for that.
+/// No session could be renewed while all metas were away, so none is ended for that.
 pub(crate) async fn sessions_outlive_an_outage(f: Fixture) {
     let (a, b) = (f.client().await, f.client().await);
     let file = a.file(ROOT, "f").await;
@@ -228,12 +228,12 @@ pub(crate) async fn sessions_outlive_an_outage(f: Fixture) {
     assert!(a.renew(&[], &[]).await.is_ok());
 }
 
-/// So many orphans wait that one round does not see them all.
+/// More orphans wait than one round reads.
 pub(crate) async fn rounds_of_collection_go_on(f: Fixture) {
     let c = f.client().await;
     let late = unlinked(&c, 1).await[0];
     let waiting = OrphanRecord { since: Timestamp::default(), waits_for: Some(vec![c.session]) };
-    // Behind the root's number, before those of the first files.
+    // After the root's number, before those of the first files.
     for hundred in 0..10 {
         let txn = f.store.begin();
         for n in 0..100 {

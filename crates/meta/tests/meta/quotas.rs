@@ -24,7 +24,7 @@ async fn quota(c: &Client, ino: Ino) -> Result<Quota, MetaError> {
     }
 }
 
-/// Bytes and inodes that count.
+/// Returns the bytes and inodes that count.
 async fn used(c: &Client, ino: Ino) -> (u64, u64) {
     let quota = quota(c, ino).await.unwrap();
     (quota.bytes, quota.inodes)
@@ -64,7 +64,7 @@ pub(crate) async fn limits_hold(f: Fixture) {
         (used(&c, file.ino).await, c.getattr(file.ino).await.unwrap().size),
         ((1000, 4), 1000)
     );
-    // A lower limit refuses what adds, and nothing else.
+    // A lower limit refuses additions, and nothing else.
     limit(&c, dir, QuotaLimits { bytes: 500, inodes: 2 }).await.unwrap();
     assert_eq!(resize(&c, file.ino, 900).await, Ok(()));
     assert_eq!(resize(&c, file.ino, 901).await, Err(MetaError::Quota));
@@ -83,7 +83,7 @@ pub(crate) async fn limits_hold(f: Fixture) {
     resize(&c, file.ino, 100).await.unwrap();
     limit(&c, dir, QuotaLimits { bytes: 500, inodes: 2 }).await.unwrap();
     assert_eq!(usage(sub).await, Usage { bytes: 500, bytes_free: 400, inodes: 4 });
-    // Quotas are root's to give.
+    // Only root sets quotas.
     let user = c.as_user(7, 7, &[]);
     assert_eq!(limit(&user, dir, NO_LIMIT).await, Err(MetaError::NotPermitted));
     assert_eq!(quota(&c, ROOT).await, Err(MetaError::NoData));
@@ -99,7 +99,7 @@ pub(crate) async fn only_empty_directories_get_one(f: Fixture) {
     c.unlink(dir, "f").await.unwrap();
     limit(&c, dir, NO_LIMIT).await.unwrap();
     assert_eq!(used(&c, dir).await, (0, 1), "the directory itself");
-    // One below another: what is there counts for the nearer one only.
+    // With nested quotas, entries count for the nearer one only.
     let below = c.dir(dir, "below").await;
     assert_eq!(used(&c, dir).await, (0, 2));
     limit(&c, below, QuotaLimits { bytes: 5, inodes: 0 }).await.unwrap();
@@ -139,11 +139,11 @@ pub(crate) async fn names_stay_in_their_quota(f: Fixture) {
     assert_eq!(c.rename(exchange).await, Err(MetaError::CrossDevice));
     let exchange = Rename { exchange: true, ..rename((b, "small"), (a, "sub")) };
     assert_eq!(c.rename(exchange).await, Err(MetaError::CrossDevice));
-    // One of two names would be elsewhere than the other.
+    // One of its two names would be under another quota.
     c.link(file, a, "other name").await.unwrap();
     let one = c.rename(rename((a, "other name"), (b, "x"))).await;
     assert_eq!(one, Err(MetaError::CrossDevice));
-    // A directory with a quota moves with all that it has.
+    // A directory with a quota moves with all its entries.
     c.rename(rename((ROOT, "b"), (sub, "b"))).await.unwrap();
     assert_eq!((used(&c, a).await, used(&c, b).await), ((7, 4), (4, 2)));
 }
@@ -214,7 +214,7 @@ pub(crate) async fn go_with_their_directory(f: Fixture) {
     }
 }
 
-/// Many clients at once in one quota: each gets an answer soon, and nothing is lost of what counts.
+/// Many clients at once in one quota: each gets an answer soon, and the usage is exact.
 pub(crate) async fn many_at_once(f: Fixture) {
     let c = f.client().await;
     let dir = with_quota(&c, "q", QuotaLimits { bytes: 0, inodes: 1 + 16 * 8 }).await;

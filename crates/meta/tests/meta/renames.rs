@@ -1,4 +1,4 @@
-//! Renaming: what may take whose place.
+//! Renaming: which inode may replace which.
 
 use millpond_types::meta::{FileKind, Ino, MetaError, Rename, SetAttr};
 
@@ -55,7 +55,7 @@ pub(crate) async fn what_may_replace_what(f: Fixture) {
     let replaced = put((b, "empty"), (b, "other")).await.unwrap().unwrap();
     assert_eq!((replaced.ino, nlink(&c, b).await), (other, 3));
     assert_eq!(c.names(full).await, ["x"]);
-    // What leads to the directory above holds it: it is not empty.
+    // The directory above has an entry that leads to this one: it is not empty.
     assert_eq!(put((b, "other"), (ROOT, "b")).await, Err(MetaError::NotEmpty));
 }
 
@@ -70,7 +70,7 @@ pub(crate) async fn never_into_itself(f: Fixture) {
     }
     c.dir(ROOT, "other").await;
     let exchange = |from, to| Rename { exchange: true, ..rename(from, to) };
-    // Either of the two may be the one that would lie in itself.
+    // Either of the two may be the one that would be inside itself.
     let down = exchange((ROOT, "a"), (below, "d"));
     assert_eq!(c.rename(down).await, Err(MetaError::Invalid));
     let up = exchange((below, "d"), (ROOT, "a"));
@@ -170,7 +170,7 @@ pub(crate) async fn unchecked_callers_need_permission(f: Fixture) {
     user.make(also, "own", FileKind::Directory).await;
     let exchange = Rename { exchange: true, ..rename((also, "own"), (mine, "still here")) };
     assert_eq!(user.rename(exchange).await, Err(MetaError::Access), "both of them move");
-    // Who may not search a directory does not learn what is in it.
+    // A caller without search permission for a directory does not learn its entries.
     c.setattr(theirs, SetAttr { mode: Some(0o700), ..SetAttr::default() }).await.unwrap();
     for text in ["g", "x"] {
         assert_eq!(go((theirs, text), (mine, "x")).await, Err(MetaError::Access));
@@ -178,7 +178,7 @@ pub(crate) async fn unchecked_callers_need_permission(f: Fixture) {
     }
 }
 
-/// A transaction reads all directories above the one that a directory moves to, and is bounded.
+/// A transaction reads all directories above the target directory, and is bounded.
 pub(crate) async fn deep_trees(f: Fixture) {
     let c = f.client().await;
     let mut path = vec![ROOT];

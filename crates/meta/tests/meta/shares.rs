@@ -38,7 +38,7 @@ async fn clone_to(c: &Client, source: Attr, dir: Ino, text: &str) -> Result<Meta
     c.run(MetaOp::Clone(CloneFile { source, chunks, parent: dir, name: name(text) })).await
 }
 
-/// Clones a file, whose chains a client would seal in between.
+/// Clones a file; a client would seal its chains in between.
 async fn clone(c: &Client, ino: Ino, dir: Ino, text: &str) -> Result<Attr, MetaError> {
     let source = share(c, ino).await?;
     match clone_to(c, source, dir, text).await? {
@@ -68,7 +68,7 @@ async fn file(c: &Client, text: &str) -> Attr {
     extend(c, made.ino, made.data, SIZE).await
 }
 
-/// Removes a file that nobody has open.
+/// Removes a file that is not open.
 async fn remove(f: &Fixture, c: &Client, (text, ino): (&str, Ino)) -> Vec<Garbage> {
     c.unlink(ROOT, text).await.unwrap();
     f.volume.collect().await.unwrap();
@@ -78,7 +78,8 @@ async fn remove(f: &Fixture, c: &Client, (text, ino): (&str, Ino)) -> Vec<Garbag
     f.volume.garbage(0, 99).await.unwrap()
 }
 
-/// A clone is solid where its chunks were written, and not where others were that its source has got since.
+/// A clone is solid where its chunks were written, and not where only later chunks of its source
+/// were.
 pub(crate) async fn a_clone_is_solid_where_its_chunks_are(f: Fixture) {
     let c = f.client().await;
     let fill = async |file: Attr, size: u64, to: u64| {
@@ -120,7 +121,7 @@ pub(crate) async fn a_clone_has_the_chunks_until_it_is_written(f: Fixture) {
     let record = shared(&c, source.data).await.unwrap();
     assert_eq!((record.users, record.is_sealed), (2, true));
 
-    // A writer of the source is refused by a chain, and tells of bytes that it wrote before.
+    // A writer of the source is refused by a chain, and reports bytes that it wrote before.
     let own = unshare(&c, source.ino, source.data).await;
     let fresh = own.chunk_data();
     assert!(fresh != source.data && own.is_shared && own.data == source.data);
@@ -133,20 +134,21 @@ pub(crate) async fn a_clone_has_the_chunks_until_it_is_written(f: Fixture) {
     assert_eq!(c.getattr(made.ino).await.unwrap(), made, "the clone is as it was");
     assert_eq!(extend(&c, source.ino, fresh, SIZE + 9).await.size, SIZE + 9);
     assert_eq!(extend(&c, source.ino, 1 << 40, SIZE * 2).await.size, SIZE + 9, "of no chunks");
-    // Whoever has sealed the first chunks is not late: the source was as long as this when they were its own.
+    // A client that has sealed the first chunks is not late: the source had this length while they
+    // were its own.
     let late = clone_to(&c, begun, ROOT, "late").await.unwrap();
     let MetaReply::Entry(Entry { attr: late, .. }) = late else { panic!("{late:?}") };
     assert_eq!((late.chunks, late.size, users(&c, source.data).await), (source.chunks, SIZE, 3));
-    // To the clone there was never more than it has.
+    // For the clone, bytes after its end never existed.
     let theirs = unshare(&c, made.ino, source.data).await;
     let base = FileBase { chunks: source.data, size: SIZE };
     assert_eq!(shared(&c, theirs.chunk_data()).await.unwrap().bases, [base]);
     assert_eq!(extend(&c, made.ino, source.data, SIZE + 5).await, theirs);
-    // Also what is farther behind has bytes that nobody was told of.
+    // Chunks farther behind may also have unreported bytes.
     clone(&c, source.ino, ROOT, "h").await.unwrap();
     unshare(&c, source.ino, fresh).await;
     assert_eq!(extend(&c, source.ino, source.data, SIZE + 20).await.size, SIZE + 20);
-    // Cut, it leaves empty chunks behind its end, which go with the others.
+    // A cut leaves empty chunks after its end, which go with the others.
     let shorter = SetAttr { size: Some(5), ..SetAttr::default() };
     let cut = c.setattr(source.ino, shorter).await.unwrap();
     assert_eq!(shared(&c, cut.chunk_data()).await.unwrap().size, SIZE + 20);
@@ -171,7 +173,7 @@ pub(crate) async fn chunks_go_with_the_last_that_is_read_from_them(f: Fixture) {
     let base = garbage.iter().find(|it| it.data == first.data).expect("nobody has it");
     assert!(base.record.is_sealed && base.record.size == SIZE && garbage.len() == 2);
     assert_eq!(shared(&c, first.data).await, Err(MetaError::Stale));
-    // A clone that dies between its seals and its transaction leaves nothing but the file.
+    // A clone that dies between its seals and its transaction leaves only the file.
     let left = file(&c, "d").await;
     share(&c, left.ino).await.unwrap();
     let garbage = remove(&f, &c, ("d", left.ino)).await;
@@ -191,13 +193,13 @@ pub(crate) async fn cut_to_nothing_a_file_shares_nothing(f: Fixture) {
     c.setattr(source.ino, set).await.unwrap();
     let garbage = f.volume.garbage(0, 9).await.unwrap();
     assert_eq!((garbage.len(), garbage[0].data), (1, source.data));
-    // Bytes in the store are copied, since there is nothing to share.
+    // Bytes in the store are copied: there is nothing to share.
     c.write(cut, 0, b"small").await.unwrap();
     let small = clone(&c, made.ino, ROOT, "h").await.unwrap();
     assert!(small.is_stored() && !small.is_shared && small.size == 5);
     c.write(cut, 0, b"other").await.unwrap();
     assert_eq!(c.content(small.ino).await.unwrap().bytes, b"small");
-    // Those that are to go to chunks go there of both.
+    // Both files are listed as large and must move to chunks.
     let bytes = vec![7; INLINE_MAX + 1];
     let put = PutFile { path: vec![name("large")], mode: 0o644, bytes };
     c.run(MetaOp::PutFile(put)).await.unwrap();
@@ -213,7 +215,7 @@ pub(crate) async fn so_many_lie_behind_each_other(f: Fixture) {
     let mut chunks = source.data;
     for depth in 0..BASES_MAX {
         clone(&c, source.ino, ROOT, &format!("c{depth}")).await.unwrap();
-        // As long as nobody writes, more clones put nothing behind anything.
+        // Without writes, more clones put nothing behind the chunks.
         clone(&c, source.ino, ROOT, &format!("d{depth}")).await.unwrap();
         chunks = unshare(&c, source.ino, chunks).await.chunk_data();
         assert_eq!(shared(&c, chunks).await.unwrap().bases.len(), depth + 1);
@@ -222,7 +224,7 @@ pub(crate) async fn so_many_lie_behind_each_other(f: Fixture) {
     let full = clone(&c, source.ino, ROOT, "e").await;
     assert_eq!(full, Err(MetaError::TooManyLinks), "its bytes must be copied");
     f.assert_sound().await;
-    // A shorter file counts less of what is behind it.
+    // A shorter file counts less of the chunks behind it.
     let short = clone(&c, c.lookup(ROOT, "c1").await.unwrap().ino, ROOT, "s").await.unwrap();
     let set = SetAttr { size: Some(7), ..SetAttr::default() };
     c.setattr(short.ino, set).await.unwrap();
@@ -283,7 +285,7 @@ pub(crate) async fn clones_and_writers_at_the_same_time(f: Fixture) {
     }
 }
 
-/// Clones if the file still has the chunks that were sealed; whether it did.
+/// Clones if the file still has the sealed chunks. Returns whether it did.
 async fn clone_once(c: &Client, ino: Ino, text: &str) -> bool {
     let Ok(source) = share(c, ino).await else { return false };
     matches!(clone_to(c, source, ROOT, text).await, Ok(MetaReply::Entry(_)))
@@ -310,7 +312,7 @@ async fn wrong_counts_are_found_and_put_right() {
         }
         f.assert_sound().await;
     }
-    // One that nobody has any more becomes garbage.
+    // Chunks without users become garbage.
     let lost = SharedRecord { users: 1, bases: Vec::new(), ..shared(&c, own).await.unwrap() };
     let txn = f.store.begin();
     txn.put(&keys::shared(77), lost.seal()).unwrap();

@@ -30,7 +30,7 @@ impl Fixture {
         Self::over(store, other, FakeClock::default()).await
     }
 
-    /// As much, at a time of its own.
+    /// As [`Self::new`], with a given clock.
     pub(crate) async fn over(store: Store, other: Store, clock: FakeClock) -> Self {
         let options = VolumeOptions { session_lease: LEASE, ..VolumeOptions::default() };
         let open = async |store: Store| {
@@ -47,12 +47,12 @@ impl Fixture {
         Self::new(store.clone(), store).await
     }
 
-    /// A client with a session of its own, whose permissions a kernel has checked.
+    /// A client with its own session, as after a permission check by a kernel.
     pub(crate) async fn client(&self) -> Client {
         Client::open(&self.volume).await
     }
 
-    /// No rule of the namespace is broken.
+    /// Checks that no rule of the namespace is broken.
     pub(crate) async fn assert_sound(&self) {
         let report = self.volume.check().await.unwrap();
         assert!(report.findings.is_empty(), "{:#?}", report.findings);
@@ -66,7 +66,7 @@ pub(crate) struct Client {
     pub(crate) volume: Arc<Volume>,
     pub(crate) session: u64,
     sequence: Arc<AtomicU64>,
-    /// Where each request is sent too, at the same moment.
+    /// A second meta that gets each request at the same moment.
     pub(crate) twin: Option<Arc<Volume>>,
     pub(crate) caller: Caller,
 }
@@ -79,7 +79,7 @@ pub(crate) fn xname(text: &str) -> XattrName {
     XattrName::new(text.as_bytes()).unwrap()
 }
 
-/// A new name with the usual mode; what it leads to is made with it.
+/// A creation of a name with the usual mode.
 pub(crate) fn create(parent: Ino, text: &str, kind: FileKind) -> Create {
     let mode = if kind == FileKind::Directory { 0o755 } else { 0o644 };
     let target = if kind == FileKind::Symlink { b"to/there".to_vec() } else { Vec::new() };
@@ -130,13 +130,13 @@ impl Client {
         }
     }
 
-    /// The same mount, as somebody whose permissions nobody has checked.
+    /// The same mount, as a caller with unchecked permissions.
     pub(crate) fn as_user(&self, uid: u32, gid: u32, groups: &[u32]) -> Self {
         let caller = Caller { uid, gid, groups: groups.to_vec(), checked: false };
         Self { caller, ..self.clone() }
     }
 
-    /// The same mount by way of another meta.
+    /// The same mount through another meta.
     pub(crate) fn at(&self, volume: &Arc<Volume>) -> Self {
         Self { volume: Arc::clone(volume), ..self.clone() }
     }
@@ -146,7 +146,7 @@ impl Client {
         MetaRequest { session: self.session, sequence, hour: 7, caller: self.caller.clone(), op }
     }
 
-    /// Asks until the store has an answer, as a mount does.
+    /// Repeats a request until the store answers, as a mount does.
     pub(crate) async fn run(&self, op: MetaOp) -> MetaAnswer {
         let request = self.request(op);
         let Some(twin) = self.twin.as_ref().filter(|_| request.op.changes()) else {
@@ -159,7 +159,7 @@ impl Client {
     }
 
     pub(crate) async fn send(&self, request: &MetaRequest) -> MetaAnswer {
-        // What travels is what is executed.
+        // Executes the decoded request, as it would be sent.
         let sent = MetaRequest::decode(&request.encode()).unwrap();
         assert_eq!(&sent, request);
         let mut last = None;
@@ -186,7 +186,7 @@ impl Client {
         self.entry(MetaOp::Create(create)).await
     }
 
-    /// Makes a name; its attributes.
+    /// Makes a name; returns its attributes.
     pub(crate) async fn make(&self, parent: Ino, text: &str, kind: FileKind) -> Attr {
         let entry = self.create(create(parent, text, kind)).await.unwrap();
         assert!(entry.created, "it is new");
@@ -215,7 +215,7 @@ impl Client {
         attr(self.run(MetaOp::SetAttr { ino, set }).await)
     }
 
-    /// An inode, and its bytes in the store.
+    /// Returns an inode, and its bytes in the store.
     pub(crate) async fn content(&self, ino: Ino) -> Result<Content, MetaError> {
         match self.run(MetaOp::Content { ino }).await? {
             MetaReply::Content(content) => Ok(content),
@@ -223,7 +223,7 @@ impl Client {
         }
     }
 
-    /// Writes into the store, if the bytes of the file as it was there lie there.
+    /// Writes into the store, if the bytes of this version of the file lie there.
     pub(crate) async fn write(
         &self,
         file: Attr,
@@ -235,7 +235,7 @@ impl Client {
         attr(self.run(MetaOp::WriteInline(WriteInline { ino, data, offset, bytes, mtime })).await)
     }
 
-    /// Has a file that was read go to chunks of a name that is reserved for it.
+    /// Moves a file that was read to chunks with a reserved name.
     pub(crate) async fn spill(&self, read: Attr, size: u64) -> Result<Attr, MetaError> {
         let reserve = MetaOp::Reserve(Reserve { ino: read.ino, size });
         let MetaReply::Reserved(chunks) = self.run(reserve).await? else { panic!("a name") };
@@ -301,7 +301,7 @@ impl Client {
         }
     }
 
-    /// A directory from a place on, page by page.
+    /// Lists a directory from a place on, page by page.
     pub(crate) async fn list_from(&self, dir: Ino, after: u64, limit: u32) -> Vec<DirEntry> {
         let (mut all, mut after) = (Vec::new(), after);
         loop {
@@ -324,7 +324,8 @@ impl Client {
         names
     }
 
-    /// Renews the session, says what is open and what is not; what it is asked about next.
+    /// Renews the session and reports open and closed orphans; returns those that it is asked about
+    /// next.
     pub(crate) async fn renew(&self, open: &[Ino], closed: &[Ino]) -> Result<Vec<Ino>, MetaError> {
         let op = MetaOp::SessionRenew { open: open.to_vec(), closed: closed.to_vec() };
         match self.run(op).await? {

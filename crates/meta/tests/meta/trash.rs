@@ -1,4 +1,4 @@
-//! What was removed and is kept.
+//! Removed inodes that are kept.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ async fn page(c: &Client, dir: Ino, after: Ino, limit: u32) -> Result<TrashPage,
     }
 }
 
-/// Inodes and names in the trash of a directory, by way of small pages.
+/// Lists inodes and names in the trash of a directory, in small pages.
 async fn trash(c: &Client, dir: Ino) -> Vec<(Ino, String)> {
     let (mut all, mut after) = (Vec::new(), Ino(0));
     loop {
@@ -59,11 +59,11 @@ pub(crate) async fn what_is_removed_comes_back(f: Fixture) {
     assert_eq!(c.lookup(dir, "f").await, Err(MetaError::NotFound));
     assert!(c.names(dir).await.is_empty(), "it is not in the tree");
     f.assert_sound().await;
-    // Whoever has it open goes on.
+    // It stays usable where it is open.
     let attr = c.setattr(file, SetAttr { size: Some(12), ..SetAttr::default() }).await.unwrap();
     assert_eq!((attr.size, attr.nlink), (12, 0));
     assert_eq!(c.link(file, dir, "g").await, Err(MetaError::NotFound), "only a restore does that");
-    // Nobody is asked about it, and no round takes it away.
+    // No session is asked about it, and no round removes it.
     f.clock.advance(LEASE * 2);
     f.volume.collect().await.unwrap();
     assert_eq!(trash(&c, dir).await, [(file, "f".to_owned())]);
@@ -75,7 +75,7 @@ pub(crate) async fn what_is_removed_comes_back(f: Fixture) {
     let attr = c.lookup(dir, "old").await.unwrap();
     assert_eq!((attr.ino, attr.size, attr.nlink), (file, 12, 1));
     assert_eq!(restore(&c, dir, file, "again").await, Err(MetaError::NotFound));
-    // The last name counts, and only in a directory that keeps.
+    // Only the removal of the last name counts, and only in a directory that keeps removed entries.
     c.link(file, ROOT, "other").await.unwrap();
     c.unlink(dir, "old").await.unwrap();
     assert!(trash(&c, dir).await.is_empty());
@@ -123,7 +123,7 @@ pub(crate) async fn what_a_rename_replaces_is_kept(f: Fixture) {
     assert_eq!(trash(&c, dir).await.len(), 2);
     restore(&c, dir, below, "was below").await.unwrap();
     assert_eq!(c.names(dir).await, ["below", "f", "was below"]);
-    // Another directory has no trash, whatever was in it before.
+    // Another directory has no trash, even for entries that came from one with a trash.
     c.rename(rename((dir, "f"), (ROOT, "f"))).await.unwrap();
     c.unlink(ROOT, "f").await.unwrap();
     assert!(trash(&c, ROOT).await.is_empty());
@@ -154,7 +154,7 @@ pub(crate) async fn time_runs_out(f: Fixture) {
     f.assert_sound().await;
     assert_eq!(trash(&c, dir).await, [(below, "below".to_owned())], "each had its own time");
     assert_eq!(restore(&c, dir, file, "f").await, Err(MetaError::NotFound));
-    // From here on it goes as without a trash: a session may have it open.
+    // From here on it is as without a trash: a session may have it open.
     assert_eq!(c.renew(&[], &[]).await.unwrap(), [file]);
     c.renew(&[file], &[]).await.unwrap();
     f.volume.collect().await.unwrap();
@@ -164,9 +164,9 @@ pub(crate) async fn time_runs_out(f: Fixture) {
     assert_eq!(c.getattr(file).await, Err(MetaError::Stale));
     assert_eq!(used().await, (0, 2));
     let garbage = f.volume.garbage(0, 9).await.unwrap();
-    // Of its chunks, and of those that it might have had before.
+    // Garbage of its chunks, and of those that it might have had before.
     assert_eq!(garbage.len(), 2);
-    // Nothing is kept from now on; what is there is.
+    // From now on nothing is kept; kept entries stay.
     keep(&c, dir, 0).await.unwrap();
     c.file(dir, "g").await;
     c.unlink(dir, "g").await.unwrap();

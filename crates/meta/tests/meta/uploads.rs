@@ -55,7 +55,7 @@ impl Client {
         }
     }
 
-    /// Takes a place.
+    /// Takes the place of a part.
     async fn take(&self, id: UploadId, number: u16, len: u64) -> Option<(Attr, u64)> {
         let (bucket, mode, replicas) = (name(BUCKET), 0o644, 0);
         let op = ObjectOp::TakePlace { bucket, id, number, len, mode, replicas };
@@ -79,7 +79,7 @@ impl Client {
         }
     }
 
-    /// Completes an upload with what lies in its whole.
+    /// Completes an upload with its whole.
     async fn complete(
         &self,
         upload: UploadId,
@@ -91,7 +91,7 @@ impl Client {
         self.outcome(ObjectOp::Put(put)).await
     }
 
-    /// Parts by number, where they begin and how long they are.
+    /// Lists parts by number, with offset and length.
     async fn places(&self, id: UploadId) -> Vec<(u16, u64, u64)> {
         let op = ObjectOp::ListParts { bucket: name(BUCKET), id, after: 0, limit: 1000 };
         match self.object_op(op).await.unwrap() {
@@ -147,7 +147,7 @@ pub(crate) async fn uploads_hold_their_parts(f: Fixture) {
     assert_eq!(c.records(keys::UPLOADS).await.len(), 2, "those of a2 and dash");
     assert_eq!(c.records(keys::ORPHANS).await.len(), 0);
     assert_eq!(c.getattr(second.ino).await, Err(MetaError::Stale));
-    // An upload whose record is away: its parts go, and nobody lists it.
+    // The record of an upload is missing: its parts go, and it is not listed.
     let part = c.part(a2, 1, b"part").await.unwrap().ino;
     let bucket = c.lookup(Ino::ROOT, BUCKET).await.unwrap().ino;
     let key = &keys::upload(bucket, a2);
@@ -163,7 +163,7 @@ pub(crate) async fn uploads_hold_their_parts(f: Fixture) {
     assert_eq!(c.records(keys::UPLOADS).await.len(), 1, "that of dash");
 }
 
-/// Parts lie where they belong, and the object is the file that they lie in.
+/// Parts lie at their offsets, and the object is the file with all of them.
 pub(crate) async fn parts_at_their_places_are_the_object(f: Fixture) {
     let c = f.client().await;
     c.make_bucket(BUCKET).await.unwrap();
@@ -171,7 +171,7 @@ pub(crate) async fn parts_at_their_places_are_the_object(f: Fixture) {
     let part = 6 * MIB;
     assert_eq!(c.take(id, 2, 5 * MIB - 1).await, None, "it may be the last");
     let (whole, at) = c.take(id, 2, part).await.unwrap();
-    // As long as it will be: nobody writes behind its end.
+    // The file has its final length: no client writes beyond its end.
     assert_eq!((whole.nlink, whole.size, whole.is_stored(), at), (0, 2 * part, false, part));
     assert_eq!(c.take(id, 2, part).await, None, "it was taken");
     assert_eq!(c.take(id, 1, part + 1).await, None, "it is too long");
@@ -216,7 +216,7 @@ pub(crate) async fn parts_at_their_places_are_the_object(f: Fixture) {
     assert!(object.attachment.unwrap().is_current);
 }
 
-/// What may still be written to is not made an object, and goes with the upload.
+/// A whole that may still be written to does not become an object, and goes with the upload.
 pub(crate) async fn a_whole_with_loose_ends_goes(f: Fixture) {
     let c = f.client().await;
     c.make_bucket(BUCKET).await.unwrap();
@@ -239,7 +239,7 @@ pub(crate) async fn a_whole_with_loose_ends_goes(f: Fixture) {
     assert!(matches!(c.outcome(ObjectOp::Put(copied)).await, Ok(Outcome::Done(..))));
     gone(&whole).await;
     assert_eq!(bytes_of(c.object("k").await), b"again");
-    // The other order: the place is filled when the part has a file already.
+    // The other order: the place is filled when the part already has a file.
     let id = c.begin_upload("k").await;
     let (whole, _) = c.take(id, 1, part).await.unwrap();
     let file = c.part(id, 1, b"own").await.unwrap();
@@ -248,7 +248,7 @@ pub(crate) async fn a_whole_with_loose_ends_goes(f: Fixture) {
     c.forget_all(&f).await;
     assert_eq!(c.getattr(file.ino).await, Err(MetaError::Stale));
     assert_eq!(c.object("k").await.unwrap().attr.ino, whole.ino);
-    // Given up, with and without its bucket.
+    // Aborted, with and without its bucket.
     let id = c.begin_upload("k").await;
     let (whole, _) = c.take(id, 1, part).await.unwrap();
     c.place(id, 1, (whole.ino, part)).await.unwrap();
@@ -261,7 +261,7 @@ pub(crate) async fn a_whole_with_loose_ends_goes(f: Fixture) {
     gone(&whole).await;
 }
 
-/// However many a bucket has, and others after it.
+/// A bucket with many uploads is removed, and so are their wholes.
 pub(crate) async fn a_bucket_goes_with_many_uploads(f: Fixture) {
     let c = f.client().await;
     c.make_bucket(BUCKET).await.unwrap();
@@ -280,7 +280,8 @@ pub(crate) async fn a_bucket_goes_with_many_uploads(f: Fixture) {
     f.assert_sound().await;
 }
 
-/// Holes between parts count as bytes: where a quota has no room for them, parts have files of their own.
+/// Holes between parts count as bytes: where a quota has no room for them, parts have files of
+/// their own.
 pub(crate) async fn places_count_for_quotas_and_need_not(f: Fixture) {
     let c = f.client().await;
     let bucket = c.make_bucket(BUCKET).await.unwrap();
@@ -312,7 +313,7 @@ pub(crate) async fn places_count_for_quotas_and_need_not(f: Fixture) {
     assert_eq!(usage().await, before);
 }
 
-/// Who brings a part to its place does so only with the part that he saw.
+/// A client that moves a part to its place replaces only the part that it saw.
 pub(crate) async fn a_part_is_replaced_where_it_is_still_there(f: Fixture) {
     let c = f.client().await;
     c.make_bucket(BUCKET).await.unwrap();
@@ -340,7 +341,7 @@ pub(crate) async fn a_part_is_replaced_where_it_is_still_there(f: Fixture) {
     f.assert_sound().await;
 }
 
-/// A place is 16 GiB behind what was taken at most, and twice that of those.
+/// A place lies at most 16 GiB plus twice the taken length from the beginning.
 pub(crate) async fn places_are_not_far_behind_others(f: Fixture) {
     let c = f.client().await;
     c.make_bucket(BUCKET).await.unwrap();

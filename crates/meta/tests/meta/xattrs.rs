@@ -78,7 +78,7 @@ pub(crate) async fn classes_have_their_rules(f: Fixture) {
     c.setattr(file, closed).await.unwrap();
     assert_eq!(value(&user, file, "user.a").await, Err(MetaError::Access));
     assert_eq!(remove(&user, file, "user.a").await, Err(MetaError::Access));
-    // xattr(7): of the user only on files and directories; trusted ones are root's.
+    // xattr(7): `user.` attributes exist only on files and directories; `trusted.` ones are root's.
     assert_eq!(root.setxattr(link, "user.a", b"", any).await, Err(MetaError::NotPermitted));
     assert_eq!(value(&root, link, "user.a").await, Err(MetaError::NoData));
     assert_eq!(user.setxattr(file, "trusted.a", b"", any).await, Err(MetaError::NotPermitted));
